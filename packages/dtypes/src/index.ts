@@ -1,0 +1,1 @@
+export { byteSize, type DType, isFloat } from './dtype.js';

@@ -1,0 +1,375 @@
+// The seam between tensors and devices: everything a device must be able to do.
+// A backend is a queue over byte buffers. It knows nothing of autograd, ownership, pools or
+// tags; those live above it and are the same for every device. Three implementations: webgpu,
+// cpu (WebAssembly) and reference (plain float64 loops, the specification of every kernel).
+//
+// Ordering   alloc, write, copy, run and read take effect in call order, as on one queue. All
+//            but read and sync return at once, having at most encoded the work.
+// Ownership  a BackendBuffer belongs to whoever allocated it and is freed once. It may be freed
+//            while queued work uses it; its bytes may be handed out again to later commands.
+// Failure    run never throws for the device's state. A lost device, a failed allocation or a
+//            shader error rejects the next read or sync (and every later one) with a typed error.
+// Aliasing   an output overlaps no input, except exactly (same buffer, offset, dtype, size)
+//            where a kernel's comment says "in place". Callers check; backends may rely on it.
+// Alignment  byteOffset is a multiple of the dtype's size, for outputs also of 4. 16-bit outputs
+//            are written as whole 32-bit words, so the last word's other half may be clobbered:
+//            buffers are padded to 4 bytes. Kernels with output strides say what they need.
+// Numbers    every kernel computes in f32 (cpu and webgpu) whatever the storage, and rounds to
+//            nearest even once, at the store. Sums have a fixed order, independent of threads.
+
+import type { DType } from '@shardweave/dtypes';
+
+/** An allocation on a device. Contents are undefined until written. */
+export interface BackendBuffer {
+  /** Unique for the life of the backend; never reused, so it can key a cache of bind groups. */
+  readonly id: number;
+  /** A multiple of 4, at least 4. */
+  readonly byteLength: number;
+}
+
+/** A contiguous run of elements inside a buffer. */
+export interface View {
+  readonly buffer: BackendBuffer;
+  readonly byteOffset: number;
+  readonly dtype: DType;
+  /** In elements. */
+  readonly size: number;
+}
+
+export interface BackendLimits {
+  /** Largest buffer that alloc can make. */
+  readonly maxBufferBytes: number;
+  /**
+   * Largest view of one operand that a kernel accepts at once. Kernels marked "any size" split
+   * larger views themselves; for the others the op above throws LimitError.
+   */
+  readonly maxViewBytes: number;
+}
+
+export interface BackendInfo {
+  readonly kind: 'webgpu' | 'cpu' | 'reference';
+  /** For people: adapter name and driver, or 'wasm simd, 2 threads'. */
+  readonly description: string;
+  readonly isSoftware: boolean;
+  /** Whether the device computes on the host's own memory (reads and writes are memcpy). */
+  readonly isHostMemory: boolean;
+  readonly limits: BackendLimits;
+}
+
+/** Receives what a profiler shows; times in ms on the clock of performance.now(). */
+export type BackendTraceSink = (event: {
+  readonly name: string;
+  readonly track: 'device' | 'staging';
+  readonly startMs: number;
+  readonly endMs: number;
+  readonly bytes?: number;
+}) => void;
+
+export interface Backend {
+  readonly info: BackendInfo;
+
+  /** `byteLength` is a multiple of 4. Throws LimitError above maxBufferBytes. */
+  alloc(byteLength: number, label: string): BackendBuffer;
+  free(buffer: BackendBuffer): void;
+
+  /** Uploads; `bytes` is copied before this returns. Offset and length are multiples of 4. */
+  write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void;
+  /**
+   * Reads back once everything queued before has run. Fills and returns `into` (whose length is
+   * byteLength), or a fresh array. Offset and length are multiples of 4.
+   */
+  read(
+    buffer: BackendBuffer,
+    byteOffset: number,
+    byteLength: number,
+    into?: Uint8Array,
+  ): Promise<Uint8Array>;
+  /** Between different buffers; offsets and length are multiples of 4. */
+  copy(
+    from: BackendBuffer,
+    fromOffset: number,
+    to: BackendBuffer,
+    toOffset: number,
+    byteLength: number,
+  ): void;
+  /** Queues one kernel. */
+  run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void;
+
+  /** Hands everything encoded so far to the device; does not wait. */
+  flush(): void;
+  /** Resolves when everything queued so far has run. */
+  sync(): Promise<void>;
+  /** Bytes held by buffers that were allocated and not freed, and their number. */
+  usage(): { readonly bytes: number; readonly buffers: number };
+  /** Kernels queued since creation; for tests that count dispatches. */
+  readonly dispatches: number;
+  /** Starts (or with undefined stops) reporting kernel and staging times. */
+  trace(sink: BackendTraceSink | undefined): void;
+  /** Frees everything and stops its threads. Pending reads reject. Idempotent. */
+  dispose(): Promise<void>;
+}
+
+// ---- kernels ---------------------------------------------------------------------------------
+// Views are dense and row-major unless strides are given. "float" is f32, f16 or bf16; views of
+// one call may mix float dtypes freely. Strides are in elements.
+
+export type UnaryKind =
+  | 'neg' | 'abs' | 'exp' | 'log' | 'sqrt' | 'rsqrt' | 'square' | 'reciprocal'
+  | 'tanh' | 'sigmoid' | 'relu' | 'gelu' | 'geluTanh';
+
+export type BinaryKind = 'add' | 'sub' | 'mul' | 'div' | 'maximum' | 'minimum' | 'pow';
+
+/** Hyperparameters of one optimizer group. Bias corrections are 1 - beta^t, made on the host. */
+export interface AdamGroup {
+  readonly lr: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly eps: number;
+  readonly weightDecay: number;
+  readonly biasCorrection1: number;
+  readonly biasCorrection2: number;
+  /** true: AdamW (param *= 1 - lr*wd before the step); false: Adam (grad += wd*param). */
+  readonly decoupled: boolean;
+}
+
+export interface SgdGroup {
+  readonly lr: number;
+  readonly momentum: number;
+  readonly dampening: number;
+  readonly weightDecay: number;
+  readonly nesterov: boolean;
+  /** On the first step the momentum buffer is set to the gradient, as PyTorch does. */
+  readonly isFirstStep: boolean;
+}
+
+/** Elements [start, start + length) of a flat view belong to optimizer group `group`. */
+export interface Segment {
+  readonly start: number;
+  readonly length: number;
+  readonly group: number;
+}
+
+export interface KernelCalls {
+  /** out[i] = value, converted to out's dtype. Any size. */
+  fill: { out: View; value: number };
+
+  /**
+   * out[i] = x[i] in another dtype, any pair, any size. Float to float rounds to nearest even and
+   * keeps NaN, infinities and subnormals. Float to integer truncates toward zero and saturates,
+   * NaN gives 0. Integer to integer keeps the bits.
+   */
+  cast: { x: View; out: View };
+
+  /** out[i] = f(x[i]), float, in place allowed, any size. gelu is the erf form. */
+  unary: { kind: UnaryKind; x: View; out: View };
+  /** out[i] = dy[i] * f'(x[i]), in place over dy allowed, any size. relu'(0) = 0, abs'(0) = 0. */
+  unaryBackward: { kind: UnaryKind; x: View; dy: View; out: View };
+
+  /** out[i] = x[i] * scale + shift, float, in place allowed, any size. */
+  affine: { x: View; out: View; scale: number; shift: number };
+
+  /**
+   * out = a (kind) b over `shape` (rank 1 to 6), out dense, a and b read through strides (0
+   * broadcasts). Floats mix; integers must agree in dtype and have no div and pow. In place over a
+   * or b where its strides are dense. Any size when all three are dense and equal in shape.
+   */
+  binary: {
+    kind: BinaryKind;
+    a: View;
+    b: View;
+    out: View;
+    shape: readonly number[];
+    aStrides: readonly number[];
+    bStrides: readonly number[];
+  };
+
+  /**
+   * out[outOffset + sum(i*outStrides)] = x[xOffset + sum(i*xStrides)] for all i in `shape` (rank 1
+   * to 6), equal dtypes, any dtype: transpose, slice, cat, expand. x strides may be 0, never
+   * negative. 16-bit outputs: either dense over the whole of out with outOffset 0, or last out
+   * stride 1 with outOffset, last extent and the other out strides even.
+   */
+  copyStrided: {
+    x: View;
+    out: View;
+    shape: readonly number[];
+    xOffset: number;
+    xStrides: readonly number[];
+    outOffset: number;
+    outStrides: readonly number[];
+  };
+
+  /** x [outer, dim, inner] -> out [outer, inner], float. */
+  reduce: {
+    kind: 'sum' | 'mean' | 'max' | 'min';
+    x: View;
+    out: View;
+    outer: number;
+    dim: number;
+    inner: number;
+  };
+  /** Gradient of max or min: dy split evenly among the entries of x equal to y. */
+  extremumBackward: {
+    x: View; // [outer, dim, inner]
+    y: View; // [outer, inner]
+    dy: View; // [outer, inner]
+    out: View; // [outer, dim, inner]
+    outer: number;
+    dim: number;
+    inner: number;
+  };
+
+  /**
+   * Row softmax (or log-softmax) of scale * x, [rows, cols], in place allowed. With causalRows =
+   * P > 0, row r is query position t = r mod P and sees columns j <= t + cols - P; the others
+   * become 0 (log: -inf).
+   */
+  softmax: {
+    x: View;
+    out: View;
+    rows: number;
+    cols: number;
+    scale: number;
+    isLog: boolean;
+    causalRows: number;
+  };
+  /** From y = softmax(scale * x): out = scale * y * (dy - sum(dy * y)); isLog: scale * (dy - exp(y) * sum(dy)). In place over dy allowed. */
+  softmaxBackward: {
+    y: View;
+    dy: View;
+    out: View;
+    rows: number;
+    cols: number;
+    scale: number;
+    isLog: boolean;
+  };
+
+  /** out = (x - mean) * rstd * weight + bias per row of [rows, cols]; mean, rstd f32 [rows]; biased variance. */
+  layerNorm: {
+    x: View;
+    weight: View | undefined; // [cols]
+    bias: View | undefined; // [cols]
+    out: View;
+    mean: View;
+    rstd: View;
+    rows: number;
+    cols: number;
+    eps: number;
+  };
+  /** dx of the above. */
+  layerNormBackward: {
+    x: View;
+    weight: View | undefined;
+    mean: View;
+    rstd: View;
+    dy: View;
+    dx: View;
+    rows: number;
+    cols: number;
+  };
+  /** dWeight = sum over rows of dy * xhat, dBias = sum over rows of dy; either may be absent. */
+  layerNormParamGrad: {
+    x: View;
+    mean: View;
+    rstd: View;
+    dy: View;
+    dWeight: View | undefined;
+    dBias: View | undefined;
+    rows: number;
+    cols: number;
+  };
+
+  /** out[i, :] = table[ids[i], :]; ids u32 or i32 [count]; an id outside [0, rows) gives zeros. Any size of table. */
+  embedding: { table: View; ids: View; out: View; rows: number; cols: number; count: number };
+  /** dTable[v, :] = sum over i with ids[i] = v of dy[i, :], in order of i; all rows are written. Any size of table. */
+  embeddingBackward: {
+    ids: View;
+    dy: View;
+    dTable: View;
+    rows: number;
+    cols: number;
+    count: number;
+  };
+
+  /**
+   * loss[i] = logSumExp(logits[i, :]) - logits[i, targets[i]]; lse[i] = logSumExp; both f32 [rows];
+   * targets u32 or i32. A target outside [0, cols) gives loss 0. Any size.
+   */
+  crossEntropy: { logits: View; targets: View; loss: View; lse: View; rows: number; cols: number };
+  /** out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (j == targets[i])); rows without a target get 0. In place over logits allowed. Any size. */
+  crossEntropyBackward: {
+    logits: View;
+    targets: View;
+    lse: View; // f32 [rows]
+    dLoss: View; // f32 [rows]
+    out: View;
+    rows: number;
+    cols: number;
+  };
+
+  /**
+   * out[i] = keep(i) ? x[i] / (1 - p) : 0, in place allowed, any size. keep(i): with e =
+   * counterOffset + i, word (e mod 4) of Philox4x32-10 with key (key0, key1) and counter
+   * (floor(e / 4) low 32, high 32, 0, 0) is >= floor(p * 2^32). Its own gradient kernel.
+   */
+  dropout: { x: View; out: View; p: number; key0: number; key1: number; counterOffset: number };
+
+  /**
+   * out[b] = alpha * op(a[b]) x op(b[b]) + bias (+ out[b] if accumulate), for outer x inner
+   * batches. op(a) is m x k: stored [m, k] with row stride aRow, or if transposeA [k, m] with row
+   * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow;
+   * out [m, n] with row stride outRow. Columns have stride 1. Batch strides may be 0 for a and b.
+   * bias: [n]. 16-bit out: dense, or n, outRow and the batch strides even. Operands with batch 1
+   * may have any size.
+   */
+  matmul: {
+    a: View;
+    b: View;
+    out: View;
+    bias: View | undefined;
+    m: number;
+    n: number;
+    k: number;
+    transposeA: boolean;
+    transposeB: boolean;
+    aRow: number;
+    bRow: number;
+    outRow: number;
+    batch: readonly [outer: number, inner: number];
+    aBatch: readonly [outer: number, inner: number];
+    bBatch: readonly [outer: number, inner: number];
+    outBatch: readonly [outer: number, inner: number];
+    alpha: number;
+    accumulate: boolean;
+  };
+
+  /** out[0] = sum of x[i]^2 (+ out[0] if accumulate), out f32 [1]. Any size. */
+  squaredNorm: { x: View; out: View; accumulate: boolean };
+
+  /**
+   * One Adam or AdamW step as PyTorch's, in place on param, expAvg, expAvgSq (f32, equal sizes);
+   * grad float, multiplied by gradScale[0] (f32 [1]) where given. Elements of no segment are left
+   * alone. Segments ascend and don't overlap; keep the array's identity, so it can key a cache.
+   * Any size.
+   */
+  adam: {
+    param: View;
+    grad: View;
+    expAvg: View;
+    expAvgSq: View;
+    gradScale: View | undefined;
+    groups: readonly AdamGroup[];
+    segments: readonly Segment[];
+  };
+  /** One SGD step as PyTorch's; momentumBuffer absent where all momentums are 0. As adam otherwise. */
+  sgd: {
+    param: View;
+    grad: View;
+    momentumBuffer: View | undefined;
+    gradScale: View | undefined;
+    groups: readonly SgdGroup[];
+    segments: readonly Segment[];
+  };
+}
+
+export type KernelName = keyof KernelCalls;
