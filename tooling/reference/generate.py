@@ -1,0 +1,302 @@
+"""Makes the reference values of the tiny GPT-2 that the trainer is held against.
+
+Run:  OMP_WAIT_POLICY=PASSIVE /usr/bin/python3 tooling/reference/generate.py
+Needs Debian's python3-torch (1.13) and nothing else; takes about ten seconds.
+Reads data/tiny/text.txt; writes config.json, model.safetensors and expected.json beside it.
+An independent computation: PyTorch's ops, autograd and AdamW; nothing of this project runs here.
+"""
+
+import json
+import math
+import pathlib
+import struct
+import sys
+
+import torch
+import torch.nn.functional as F
+
+HERE = pathlib.Path(__file__).resolve().parent / "data" / "tiny"
+STEPS = 20
+SEQ = 32
+
+CONFIG = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 256,
+    "n_positions": 64,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 4,
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "initializer_range": 0.02,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+    "tie_word_embeddings": True,
+}
+
+# One entry a command line. B is a multiple of ranks * K for 1, 2, 3 and 4 ranks. "plain" has
+# neither clipping nor a schedule; "cosine" has all of them, and a gradient norm on both sides of
+# the clip, so that each is exercised.
+PLAIN = dict(batch=12, accum=1, lr=1e-3, weight_decay=0.1, clip=0.0, schedule="constant", warmup=0)
+COSINE = dict(batch=12, accum=1, lr=3e-3, weight_decay=0.1, clip=1.0, schedule="cosine", warmup=4)
+ACCUM = dict(COSINE, batch=24, accum=2)
+CASES = [
+    (f"{name}-{precision}", precision, case)
+    for name, case in (("plain", PLAIN), ("cosine", COSINE), ("accum", ACCUM))
+    for precision in ("fp32", "bf16", "fp16")
+]
+BETA1, BETA2, EPS = 0.9, 0.95, 1e-8
+STORAGE = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Dynamic loss scaling as PyTorch's GradScaler.
+INITIAL_SCALE, GROWTH_INTERVAL = 65536.0, 2000
+
+
+# ---- rounding where a 16-bit engine rounds ----------------------------------------------------
+# Each op computes in f32 on 16-bit values and rounds its output once. Backward, likewise: the
+# gradient that leaves an op is rounded, and the sum of several consumers' is rounded again.
+
+
+def rounder(dtype, forward, backward):
+    """A function that rounds values forward, gradients backward, or both, through `dtype`."""
+
+    class Round(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.to(dtype).to(x.dtype) if forward else x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.to(dtype).to(grad.dtype) if backward else grad
+
+    return Round.apply
+
+
+class Arithmetic:
+    """Ops at one precision: `op(f, *args)` is f with its borders rounded."""
+
+    def __init__(self, storage):
+        self.storage = storage
+        if storage is not None:
+            self.both = rounder(storage, True, True)
+            self.grad_only = rounder(storage, False, True)
+
+    def op(self, f, *args):
+        if self.storage is None:
+            return f(*args)
+        return self.both(f(*[self.grad_only(a) for a in args]))
+
+    def leaf(self, p):
+        return p if self.storage is None else self.both(p)
+
+    def into_f32(self, f, x):
+        """An op with an f32 result and 16-bit operands: the loss."""
+        return f(x) if self.storage is None else f(self.grad_only(x))
+
+
+# ---- model ------------------------------------------------------------------------------------
+
+
+def make_weights():
+    """Spread wide enough that losses move in 20 steps, and no bias or gain is left at its default."""
+    gen = torch.Generator().manual_seed(20261121)
+    v, t, d, layers = (CONFIG[k] for k in ("vocab_size", "n_positions", "n_embd", "n_layer"))
+
+    def normal(*shape, std, mean=0.0):
+        return torch.randn(*shape, generator=gen) * std + mean
+
+    residual = 0.1 / math.sqrt(2 * layers)
+    weights = {"transformer.wte.weight": normal(v, d, std=0.1)}
+    weights["transformer.wpe.weight"] = normal(t, d, std=0.05)
+    for i in range(layers):
+        at = f"transformer.h.{i}."
+        weights[at + "ln_1.weight"] = normal(d, std=0.1, mean=1.0)
+        weights[at + "ln_1.bias"] = normal(d, std=0.05)
+        weights[at + "attn.c_attn.weight"] = normal(d, 3 * d, std=0.1)
+        weights[at + "attn.c_attn.bias"] = normal(3 * d, std=0.05)
+        weights[at + "attn.c_proj.weight"] = normal(d, d, std=residual)
+        weights[at + "attn.c_proj.bias"] = normal(d, std=0.05)
+        weights[at + "ln_2.weight"] = normal(d, std=0.1, mean=1.0)
+        weights[at + "ln_2.bias"] = normal(d, std=0.05)
+        weights[at + "mlp.c_fc.weight"] = normal(d, 4 * d, std=0.1)
+        weights[at + "mlp.c_fc.bias"] = normal(4 * d, std=0.05)
+        weights[at + "mlp.c_proj.weight"] = normal(4 * d, d, std=residual)
+        weights[at + "mlp.c_proj.bias"] = normal(d, std=0.05)
+    weights["transformer.ln_f.weight"] = normal(d, std=0.1, mean=1.0)
+    weights["transformer.ln_f.bias"] = normal(d, std=0.05)
+    return weights
+
+
+def gelu_new(x):
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def logits_of(ar, p, tokens):
+    """tokens [batch, seq] -> logits [batch, seq, vocab]; p: parameters at compute precision."""
+    batch, seq = tokens.shape
+    d, heads = CONFIG["n_embd"], CONFIG["n_head"]
+    mask = torch.full((seq, seq), float("-inf")).triu(1)
+
+    def norm(x, name):
+        return ar.op(lambda x, w, b: F.layer_norm(x, (d,), w, b, 1e-5), x, p[name + ".weight"], p[name + ".bias"])
+
+    def conv1d(x, name):  # weight [in, out]
+        return ar.op(lambda x, w, b: x @ w + b, x, p[name + ".weight"], p[name + ".bias"])
+
+    def heads_first(x):
+        return x.view(batch, seq, heads, d // heads).transpose(1, 2)
+
+    add = lambda a, b: ar.op(torch.add, a, b)
+    x = add(
+        ar.op(lambda w: F.embedding(tokens, w), p["transformer.wte.weight"]),
+        ar.op(lambda w: w[:seq].expand(batch, seq, d), p["transformer.wpe.weight"]),
+    )
+    for i in range(CONFIG["n_layer"]):
+        at = f"transformer.h.{i}."
+        q, k, v = (heads_first(part) for part in conv1d(norm(x, at + "ln_1"), at + "attn.c_attn").split(d, dim=2))
+        scores = ar.op(lambda q, k: q @ k.transpose(-1, -2) / math.sqrt(d // heads), q, k)
+        probs = ar.op(lambda s: torch.softmax(s + mask, dim=-1), scores)
+        mixed = ar.op(torch.matmul, probs, v).transpose(1, 2).reshape(batch, seq, d)
+        x = add(x, conv1d(mixed, at + "attn.c_proj"))
+        hidden = ar.op(gelu_new, conv1d(norm(x, at + "ln_2"), at + "mlp.c_fc"))
+        x = add(x, conv1d(hidden, at + "mlp.c_proj"))
+    return ar.op(lambda x, w: x @ w.t(), norm(x, "transformer.ln_f"), p["transformer.wte.weight"])
+
+
+# ---- training ---------------------------------------------------------------------------------
+
+
+def rows_at(data, step, batch):
+    """The issue's formula for --order sequential: inputs and targets, [batch, seq] each."""
+    starts = [((step * batch + i) * SEQ) % (len(data) - SEQ - 1) for i in range(batch)]
+    return (
+        torch.stack([data[s : s + SEQ] for s in starts]),
+        torch.stack([data[s + 1 : s + 1 + SEQ] for s in starts]),
+    )
+
+
+def lr_at(case, s):
+    lr, w = case["lr"], case["warmup"]
+    if s < w:
+        return lr * (s + 1) / w
+    if case["schedule"] == "constant":
+        return lr
+    return lr / 2 * (1 + math.cos(math.pi * (s - w) / (STEPS - w)))
+
+
+def run(case, precision, weights, data, ranks=1, dtype=torch.float32):
+    """Trains STEPS steps. `ranks` splits the rows as ranks do, each with own 16-bit gradients."""
+    params = {k: v.clone().to(dtype).requires_grad_() for k, v in weights.items()}
+    ar = Arithmetic(STORAGE[precision])
+    groups = [
+        {"params": [p for p in params.values() if p.dim() >= 2], "weight_decay": case["weight_decay"]},
+        {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=case["lr"], betas=(BETA1, BETA2), eps=EPS)
+    scale = INITIAL_SCALE if precision == "fp16" else 1.0
+    updates, clean = 0, 0
+    log = {"losses": [], "gradNorms": [], "lrs": [], "lossScales": [], "skipped": []}
+    parts = ranks * case["accum"]
+    for step in range(STEPS):
+        inputs, targets = rows_at(data, step, case["batch"])
+        grads = {k: torch.zeros_like(p) for k, p in params.items()}
+        loss_sum = 0.0
+        for x, y in zip(inputs.chunk(parts), targets.chunk(parts)):
+            leaves = {k: ar.leaf(p) for k, p in params.items()}
+            logits = logits_of(ar, leaves, x)
+            loss = ar.into_f32(lambda z: F.cross_entropy(z.reshape(-1, z.shape[-1]), y.reshape(-1)), logits)
+            part = torch.autograd.grad(loss / case["accum"] * scale, list(params.values()))
+            for k, g in zip(params, part):
+                grads[k] += g / ranks
+            loss_sum += loss.item() / parts
+        norm = math.sqrt(sum((g.double() / scale).square().sum().item() for g in grads.values()))
+        finite = math.isfinite(norm)
+        lr = lr_at(case, updates)
+        log["losses"].append(loss_sum)
+        log["gradNorms"].append(norm if finite else None)
+        log["lrs"].append(lr)
+        log["lossScales"].append(scale)
+        log["skipped"].append(not finite)
+        if not finite:  # the step counts in the log only
+            scale, clean = scale / 2, 0
+            continue
+        factor = min(1.0, case["clip"] / (norm + 1e-6)) if case["clip"] > 0 else 1.0
+        for k, p in params.items():
+            p.grad = grads[k] / scale * factor
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        updates, clean = updates + 1, clean + 1
+        if precision == "fp16" and clean == GROWTH_INTERVAL:
+            scale, clean = scale * 2, 0
+    return log
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+def write_safetensors(path, weights):
+    """Header length (u64), JSON header padded with spaces to 8 bytes, then the tensors' bytes."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, w in weights.items():
+        end = offset + w.numel() * 4
+        header[name] = {"dtype": "F32", "shape": list(w.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)))
+        f.write(text)
+        for w in weights.values():
+            f.write(w.contiguous().numpy().astype("<f4").tobytes())
+
+
+def flags_of(precision, case):
+    """The trainer's command line for a case, relative to the root of the repository."""
+    data = "tooling/reference/data/tiny"
+    return (
+        f"--model {data} --tokenizer byte --data {data}/text.txt --order sequential --dropout 0"
+        f" --batch {case['batch']} --grad-accum {case['accum']} --seq {SEQ} --steps {STEPS}"
+        f" --lr {case['lr']} --weight-decay {case['weight_decay']} --clip {case['clip']:g}"
+        f" --beta1 {BETA1} --beta2 {BETA2} --eps {EPS} --schedule {case['schedule']}"
+        f" --warmup {case['warmup']} --precision {precision}"
+    ).split()
+
+
+def rounded(values):
+    return [v if v is None or isinstance(v, bool) else float(f"{v:.9g}") for v in values]
+
+
+def relative(a, b):
+    return max(abs(x - y) / abs(y) for x, y in zip(a, b))
+
+
+def main():
+    weights = make_weights()
+    data = torch.tensor(list((HERE / "text.txt").read_bytes()))
+    (HERE / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
+    write_safetensors(HERE / "model.safetensors", weights)
+    cases, by_name = [], {}
+    for name, precision, case in CASES:
+        log = by_name[name] = run(case, precision, weights, data)
+        cases.append({"name": name, "precision": precision, "flags": flags_of(precision, case)})
+        cases[-1].update({k: rounded(v) for k, v in log.items()})
+        # How far rounding alone carries the losses: against the tests' tolerances on stderr.
+        if precision == "fp32":
+            exact = run(case, precision, weights, data, dtype=torch.float64)
+            note = f"float64 {relative(log['losses'], exact['losses']):.1e}"
+        else:
+            split = run(case, precision, weights, data, ranks=4)
+            plain = by_name[name.split("-")[0] + "-fp32"]
+            note = (
+                f"4 ranks {relative(split['losses'], log['losses']):.1e}, "
+                f"fp32 {relative(log['losses'], plain['losses']):.1e}, skipped {sum(log['skipped'])}"
+            )
+        print(f"{name}: {log['losses'][0]:.4f} -> {log['losses'][-1]:.4f}; {note}", file=sys.stderr)
+    document = {"made": "tooling/reference/generate.py", "torch": torch.__version__, "cases": cases}
+    lines = json.dumps(document, indent=1)
+    (HERE / "expected.json").write_text(lines + "\n")
+
+
+main()
