@@ -1,0 +1,133 @@
+// Typed errors of tensor-core. `code` is stable and is what callers branch on; messages read
+// `op: expected X, got Y (context). Hint.`. The codes are a table in the package's README.
+
+export type TensorErrorCode =
+  | 'SHAPE'
+  | 'DTYPE'
+  | 'LIMIT'
+  | 'DISPOSED'
+  | 'DEVICE_LOST'
+  | 'OUT_OF_MEMORY'
+  | 'SHADER'
+  | 'GRAPH'
+  | 'STATE';
+
+export interface TensorErrorOptions {
+  /** The error that led to this one. */
+  readonly cause?: unknown;
+}
+
+/** Base of all errors that tensor-core throws or rejects with on purpose. */
+export abstract class TensorError extends Error {
+  abstract readonly code: TensorErrorCode;
+
+  constructor(message: string, options: TensorErrorOptions = {}) {
+    super(message, 'cause' in options ? { cause: options.cause } : undefined);
+    this.name = new.target.name;
+  }
+}
+
+/** Shapes, sizes, strides or axes that don't fit together: the caller's mistake. */
+export class ShapeError extends TensorError {
+  readonly code = 'SHAPE';
+}
+
+/** An element type that the op doesn't take. */
+export class DTypeError extends TensorError {
+  readonly code = 'DTYPE';
+}
+
+/** More than the device can hold or bind at once. */
+export class LimitError extends TensorError {
+  readonly code = 'LIMIT';
+  /** Bytes asked for and allowed, where known. */
+  readonly requestedBytes: number | undefined;
+  readonly limitBytes: number | undefined;
+
+  constructor(
+    message: string,
+    options: TensorErrorOptions & {
+      readonly requestedBytes?: number;
+      readonly limitBytes?: number;
+    } = {},
+  ) {
+    super(message, options);
+    this.requestedBytes = options.requestedBytes;
+    this.limitBytes = options.limitBytes;
+  }
+}
+
+/** Use of a tensor, storage, buffer or device after it was freed. */
+export class DisposedError extends TensorError {
+  readonly code = 'DISPOSED';
+}
+
+/** The device is gone (driver reset, unplugged, worker died); nothing on it can be read again. */
+export class DeviceLostError extends TensorError {
+  readonly code = 'DEVICE_LOST';
+  /** What the driver said, e.g. 'destroyed' or 'unknown'. */
+  readonly reason: string | undefined;
+
+  constructor(message: string, options: TensorErrorOptions & { readonly reason?: string } = {}) {
+    super(message, options);
+    this.reason = options.reason;
+  }
+}
+
+/** The device had no memory left for an allocation within its limits. */
+export class OutOfMemoryError extends TensorError {
+  readonly code = 'OUT_OF_MEMORY';
+  readonly requestedBytes: number | undefined;
+
+  constructor(
+    message: string,
+    options: TensorErrorOptions & { readonly requestedBytes?: number } = {},
+  ) {
+    super(message, options);
+    this.requestedBytes = options.requestedBytes;
+  }
+}
+
+/** One message of a shader compiler; line and column count from 1, 0 where unknown. */
+export interface ShaderMessage {
+  readonly severity: 'error' | 'warning' | 'info';
+  readonly message: string;
+  readonly line: number;
+  readonly column: number;
+}
+
+/** A kernel that failed to compile: our bug or the driver's. The message lists all and the source. */
+export class ShaderError extends TensorError {
+  readonly code = 'SHADER';
+  readonly label: string;
+  readonly messages: readonly ShaderMessage[];
+  readonly source: string;
+
+  constructor(
+    label: string,
+    messages: readonly ShaderMessage[],
+    source: string,
+    options: TensorErrorOptions = {},
+  ) {
+    super(shaderText(label, messages, source), options);
+    this.label = label;
+    this.messages = messages;
+    this.source = source;
+  }
+}
+
+/** Misuse of the autograd graph: freed, absent, or backward of something without one. */
+export class GraphError extends TensorError {
+  readonly code = 'GRAPH';
+}
+
+/** A call that is valid in itself but not now: scopes out of order, rebinding a non-leaf. */
+export class StateError extends TensorError {
+  readonly code = 'STATE';
+}
+
+function shaderText(label: string, messages: readonly ShaderMessage[], source: string): string {
+  const listed = messages.map((m) => `  ${m.line}:${m.column} ${m.severity}: ${m.message}`);
+  const numbered = source.split('\n').map((line, i) => `${String(i + 1).padStart(4)} | ${line}`);
+  return [`shader ${label}: it did not compile.`, ...listed, ...numbered].join('\n');
+}
