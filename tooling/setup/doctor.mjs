@@ -1,0 +1,3 @@
+export async function doctor() {
+  console.log('doctor: being written');
+}

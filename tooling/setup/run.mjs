@@ -1,0 +1,81 @@
+// The root commands: each does its own set-up, then the work. Plain JavaScript without dependencies,
+// since it runs before anything is installed.
+import { spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { buildAll } from './build.mjs';
+import { installDependencies } from './install.mjs';
+import { ROOT } from './root.mjs';
+import { SetupError } from './setup-error.mjs';
+
+const COMMANDS = {
+  train,
+  test: (args) => test(args, {}),
+  'test:long': (args) => test(args, { SHARDWEAVE_LONG: '1' }),
+  doctor,
+};
+
+/** Runs one root command; sets the exit code, and turns a failed set-up step into a sentence. */
+export async function run([name, ...args]) {
+  const command = COMMANDS[name];
+  if (!command) {
+    console.error(`shardweave: expected one of ${Object.keys(COMMANDS).join(', ')}, got ${name}`);
+    process.exitCode = 2;
+    return;
+  }
+  try {
+    await command(args);
+  } catch (error) {
+    if (!(error instanceof SetupError)) throw error;
+    console.error(`set-up: ${error.message}`);
+    process.exitCode = 1;
+  }
+}
+
+async function train(args) {
+  await installDependencies();
+  await buildAll();
+  // In this process, not a child: a signal to the command then reaches the launcher of the ranks
+  // itself, and killing it leaves no parent behind.
+  const main = join(ROOT, 'apps/trainer/dist/main.js');
+  process.argv = [process.execPath, main, ...args];
+  await import(pathToFileURL(main).href);
+}
+
+async function test(args, environment) {
+  await installDependencies();
+  await buildAll();
+  const { webgpuDriver } = await import('./webgpu-driver.mjs');
+  const { chromiumForTests } = await import('./chromium.mjs');
+  const driver = await webgpuDriver();
+  const browser = await chromiumForTests();
+  const vitest = join(ROOT, 'node_modules/vitest/vitest.mjs');
+  process.exitCode = await runChild(process.execPath, [vitest, 'run', ...args], {
+    ...process.env,
+    ...driver.environment,
+    ...browser.environment,
+    ...environment,
+  });
+}
+
+async function doctor() {
+  const { doctor: report } = await import('./doctor.mjs');
+  await report();
+}
+
+/** Waits for a child that has this terminal; a signal to this process is passed on to it. */
+async function runChild(file, args, env) {
+  const child = spawn(file, args, { cwd: ROOT, stdio: 'inherit', env });
+  // A terminal's Ctrl-C reaches the child by itself: here it only must not end the wait for it.
+  process.on('SIGINT', () => {});
+  process.on('SIGTERM', () => child.kill('SIGTERM'));
+  return new Promise((resolve, reject) => {
+    child.on('error', reject);
+    child.on('close', (code, signal) => {
+      if (code !== null) return resolve(code);
+      console.error(`the test runner was ended by ${signal}`);
+      console.log('0 passed, 1 failed, 0 skipped');
+      resolve(signal === 'SIGINT' ? 130 : 1);
+    });
+  });
+}

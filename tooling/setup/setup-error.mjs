@@ -1,0 +1,9 @@
+// A set-up step that could not be done: its message names the step and what it needs.
+export class SetupError extends Error {
+  name = 'SetupError';
+
+  constructor(step, message) {
+    super(`${step}: ${message}`);
+    this.step = step;
+  }
+}

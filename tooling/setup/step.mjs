@@ -1,0 +1,35 @@
+// One set-up step: announced in a line, skipped when a stamp says that it was done for the same
+// inputs. The stamp goes before the work starts and comes back after it succeeded, so a step that
+// was interrupted is done again.
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { STATE } from './root.mjs';
+
+/**
+ * Does `work` unless the stamp `name` holds `key` and `isThere()` finds the results in place.
+ * @param {{name: string, says: string, key: string, isThere: () => boolean, work: () => unknown}} step
+ */
+export async function step({ name, says, key, isThere, work }) {
+  const stamp = join(STATE, 'stamps', name);
+  if (read(stamp) === key && isThere()) return;
+  rmSync(stamp, { force: true });
+  announce(name, says);
+  const started = performance.now();
+  await work();
+  mkdirSync(join(STATE, 'stamps'), { recursive: true });
+  writeFileSync(stamp, key);
+  announce(name, `done in ${((performance.now() - started) / 1000).toFixed(1)} s`);
+}
+
+/** On stderr: a command's own output stays clean on stdout. */
+export function announce(name, text) {
+  process.stderr.write(`set-up: ${name}: ${text}\n`);
+}
+
+function read(path) {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    return undefined;
+  }
+}
