@@ -1,1 +1,1 @@
-export {};
+export { type AfterForward, type BeforeForward, isModule, joinPath, Module } from './module.js';

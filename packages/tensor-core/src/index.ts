@@ -1,1 +1,47 @@
-export {};
+// Tensors with autograd over WebGPU and an embedded WebAssembly CPU device.
+
+export type { BackwardRule, NodeOptions } from './autograd/node.js';
+export type { FinalHook, GradSink, Pass } from './autograd/engine.js';
+export type * from './backend.js';
+export { Device, type DeviceOptions, type TensorData, type TensorOptions } from './device.js';
+export * from './errors.js';
+export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './ledger.js';
+export { causalSelfAttention } from './ops/attention.js';
+export { cast } from './ops/cast.js';
+export { crossEntropy } from './ops/cross-entropy.js';
+export { dropout } from './ops/dropout.js';
+export {
+  abs,
+  add,
+  affine,
+  div,
+  exp,
+  gelu,
+  log,
+  maximum,
+  minimum,
+  mul,
+  neg,
+  pow,
+  reciprocal,
+  relu,
+  rsqrt,
+  sigmoid,
+  sqrt,
+  square,
+  sub,
+  tanh,
+} from './ops/elementwise.js';
+export { embedding } from './ops/embedding.js';
+export { layerNorm } from './ops/layer-norm.js';
+export { linear, matmul, type MatmulOptions } from './ops/matmul.js';
+export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';
+export { broadcastTo, cat, reshape, slice, split, transpose } from './ops/shape.js';
+export { logSoftmax, softmax } from './ops/softmax.js';
+export { Pool, sizeClass } from './pool.js';
+export { Random, type RandomKey, type RandomState } from './random.js';
+export { tensorsIn } from './scope.js';
+export { Storage, storageBytes } from './storage.js';
+export { elementCountOf, isTensor, type Shape, type ShardPiece, Tensor } from './tensor.js';
+export { chromeTrace, Trace, type TraceEvent, type TraceTrack } from './trace.js';
+export type { DType } from '@shardweave/dtypes';

@@ -1,0 +1,195 @@
+// A module: named parameters, buffers and children, and a forward. Wrappers (sharding, offload,
+// checkpointing) hook into `call`, never into `forward`.
+
+import type { Device, Tensor } from '@shardweave/tensor-core';
+
+/** Awaited before a module's forward; may wait, for instance for its parameters to be gathered. */
+export type BeforeForward = () => void | Promise<void>;
+/** Awaited after a module's forward with what it returned, before the module's scope ends. */
+export type AfterForward = (output: unknown) => void | Promise<void>;
+
+const BRAND = Symbol.for('@shardweave/nn/Module');
+
+export function isModule(value: unknown): value is Module {
+  return typeof value === 'object' && value !== null && BRAND in value;
+}
+
+/**
+ * Subclasses register what they own in their constructor (`this.weight = this.parameter('weight',
+ * tensor)`) and implement forward. Users run `await module.call(x)`.
+ */
+export abstract class Module<Args extends readonly unknown[] = readonly never[], Output = unknown> {
+  readonly [BRAND] = true;
+  readonly device: Device;
+  readonly #parameters = new Map<string, Tensor>();
+  readonly #buffers = new Map<string, Tensor>();
+  readonly #children = new Map<string, Module>();
+  readonly #before: BeforeForward[] = [];
+  readonly #after: AfterForward[] = [];
+  #isTraining = true;
+
+  constructor(device: Device) {
+    this.device = device;
+  }
+
+  /** The computation. Call it through `call`, which runs hooks and frees temporaries. */
+  abstract forward(...args: Args): Output | Promise<Output>;
+
+  /**
+   * Runs forward in a scope of its own: what it made and neither returned nor saved for backward
+   * is freed at its end.
+   */
+  call(...args: Args): Promise<Output> {
+    return this.device.scope(async () => {
+      for (const hook of this.#before) await hook();
+      const output = await this.forward(...args);
+      for (const hook of this.#after) await hook(output);
+      return output;
+    });
+  }
+
+  /** Adds hooks around forward: befores in order, afters in order. Returns their removal. */
+  aroundForward(hooks: { readonly before?: BeforeForward; readonly after?: AfterForward }): () => void {
+    if (hooks.before !== undefined) this.#before.push(hooks.before);
+    if (hooks.after !== undefined) this.#after.push(hooks.after);
+    return () => {
+      remove(this.#before, hooks.before);
+      remove(this.#after, hooks.after);
+    };
+  }
+
+  // ---- what it owns --------------------------------------------------------------------------
+
+  /** Registers a leaf as a trainable parameter; it is kept beyond any scope. */
+  protected parameter(name: string, tensor: Tensor): Tensor {
+    tensor.storage.tag = 'parameter';
+    tensor.requiresGrad = true;
+    this.#parameters.set(name, tensor);
+    return tensor;
+  }
+
+  /** Registers state that is saved but not trained. */
+  protected buffer(name: string, tensor: Tensor): Tensor {
+    tensor.storage.tag = 'parameter';
+    this.#buffers.set(name, tensor);
+    return tensor;
+  }
+
+  protected child<M extends Module>(name: string, module: M): M {
+    this.#children.set(name, module);
+    return module;
+  }
+
+  /** Puts another module in a child's place (wrapping). The name must exist. */
+  replaceChild(name: string, module: Module): void {
+    if (!this.#children.has(name)) throw new RangeError(`replaceChild: no child is named '${name}'.`);
+    this.#children.set(name, module);
+  }
+
+  /** The module's own children by name, in order. */
+  children(): ReadonlyMap<string, Module> {
+    return this.#children;
+  }
+
+  /** The module's own parameters by name, not its children's. */
+  ownParameters(): ReadonlyMap<string, Tensor> {
+    return this.#parameters;
+  }
+
+  ownBuffers(): ReadonlyMap<string, Tensor> {
+    return this.#buffers;
+  }
+
+  /** This module and all below, outer first, with their paths ('' for this one); each once. */
+  namedModules(prefix = ''): [string, Module][] {
+    const found: [string, Module][] = [];
+    const seen = new Set<Module>();
+    const visit = (module: Module, path: string): void => {
+      if (seen.has(module)) return;
+      seen.add(module);
+      found.push([path, module]);
+      for (const [name, child] of module.children()) visit(child, joinPath(path, module.childPrefix(name)));
+    };
+    visit(this, prefix);
+    return found;
+  }
+
+  /** How a child's name shows in paths; wrappers return '' so that they leave no trace. */
+  childPrefix(name: string): string {
+    return name;
+  }
+
+  /** All parameters with their paths, in module order; a shared one once, under its first path. */
+  namedParameters(): [string, Tensor][] {
+    return this.#named((module) => module.ownParameters());
+  }
+
+  namedBuffers(): [string, Tensor][] {
+    return this.#named((module) => module.ownBuffers());
+  }
+
+  parameters(): Tensor[] {
+    return this.namedParameters().map(([, tensor]) => tensor);
+  }
+
+  #named(own: (module: Module) => ReadonlyMap<string, Tensor>): [string, Tensor][] {
+    const seen = new Set<Tensor>();
+    const found: [string, Tensor][] = [];
+    for (const [path, module] of this.namedModules()) {
+      for (const [name, tensor] of own(module)) {
+        if (seen.has(tensor)) continue;
+        seen.add(tensor);
+        found.push([joinPath(path, name), tensor]);
+      }
+    }
+    return found;
+  }
+
+  // ---- modes ---------------------------------------------------------------------------------
+
+  get isTraining(): boolean {
+    return this.#isTraining;
+  }
+
+  /** Switches this module and all below to training (default) or evaluation. Returns itself. */
+  train(isTraining = true): this {
+    for (const [, module] of this.namedModules()) module.#isTraining = isTraining;
+    return this;
+  }
+
+  eval(): this {
+    return this.train(false);
+  }
+
+  /** Frees all parameters' gradients. */
+  zeroGrad(): void {
+    for (const parameter of this.parameters()) {
+      for (const leaf of new Set([parameter, parameter.piece?.flat ?? parameter])) {
+        leaf.grad?.dispose();
+        leaf.grad = undefined;
+      }
+    }
+  }
+
+  /** Frees parameters, gradients and buffers. The module is unusable afterwards. */
+  dispose(): void {
+    this.zeroGrad();
+    for (const tensor of this.parameters()) tensor.dispose();
+    for (const [, tensor] of this.namedBuffers()) tensor.dispose();
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+}
+
+/** Joins two parts of a path with a dot; an empty part leaves no dot. */
+export function joinPath(prefix: string, name: string): string {
+  if (prefix === '') return name;
+  return name === '' ? prefix : `${prefix}.${name}`;
+}
+
+function remove<T>(list: T[], item: T | undefined): void {
+  const index = item === undefined ? -1 : list.indexOf(item);
+  if (index >= 0) list.splice(index, 1);
+}

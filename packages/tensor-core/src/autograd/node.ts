@@ -1,0 +1,94 @@
+// One op in the graph: where its inputs came from, what it saved, and its backward rule.
+
+import { GraphError } from '../errors.js';
+import type { Storage } from '../storage.js';
+import type { Shape, Tensor } from '../tensor.js';
+
+/** Where one input's gradient goes: an output of an earlier node, or a leaf. */
+export type Edge =
+  | { readonly node: GraphNode; readonly index: number; readonly leaf?: undefined }
+  | { readonly node?: undefined; readonly leaf: Tensor };
+
+/**
+ * Gradients of the outputs (undefined where nothing used one) to gradients of the inputs (undefined
+ * where `needs` is false or the gradient is zero). Runs without grad mode in a scope of its own.
+ */
+export type BackwardRule = (
+  gradients: readonly (Tensor | undefined)[],
+  needs: readonly boolean[],
+) => readonly (Tensor | undefined)[] | Promise<readonly (Tensor | undefined)[]>;
+
+/** Awaited before the node's backward runs, once per firing. */
+export type GradientHook = () => void | Promise<void>;
+
+export interface NodeOptions {
+  /** Name of the op, for errors and traces. */
+  readonly name: string;
+  readonly inputs: readonly Tensor[];
+  readonly outputs: readonly Tensor[];
+  /** Tensors the rule reads; their storages are held until the node is released. */
+  readonly saved: readonly Tensor[];
+  /** Leaves whose gradients the rule itself produces by an inner backward (checkpointing). */
+  readonly hiddenLeaves?: readonly Tensor[];
+  readonly backward: BackwardRule;
+}
+
+/** Nodes are ordered by `id`, which ascends with creation on a device. */
+export class GraphNode {
+  readonly id: number;
+  readonly name: string;
+  readonly edges: readonly (Edge | undefined)[];
+  readonly outputShapes: readonly Shape[];
+  readonly hiddenLeaves: readonly Tensor[];
+  readonly hooks: GradientHook[] = [];
+  readonly #saved: readonly Storage[];
+  #rule: BackwardRule | undefined;
+
+  constructor(id: number, options: NodeOptions) {
+    this.id = id;
+    this.name = options.name;
+    this.edges = options.inputs.map(edgeOf);
+    this.outputShapes = options.outputs.map((output) => output.shape);
+    this.hiddenLeaves = options.hiddenLeaves ?? [];
+    this.#saved = options.saved.map((tensor) => tensor.storage);
+    this.#rule = options.backward;
+    for (const storage of this.#saved) storage.retain();
+    options.outputs.forEach((output, index) => {
+      output.node = this;
+      output.outputIndex = index;
+      output.requiresGrad = true;
+    });
+  }
+
+  get isReleased(): boolean {
+    return this.#rule === undefined;
+  }
+
+  /**
+   * Runs the rule.
+   * @throws {GraphError} when the node was released by an earlier backward.
+   */
+  run(gradients: readonly (Tensor | undefined)[]): ReturnType<BackwardRule> {
+    if (this.#rule === undefined) throw releasedError(this.name);
+    return this.#rule(gradients, this.edges.map((edge) => edge !== undefined));
+  }
+
+  /** Gives up what it saved; running it again is an error. Idempotent. */
+  release(): void {
+    if (this.#rule === undefined) return;
+    this.#rule = undefined;
+    for (const storage of this.#saved) storage.release();
+  }
+}
+
+export function releasedError(name: string): GraphError {
+  return new GraphError(
+    `backward: expected the graph of '${name}' to be intact, but an earlier backward (or the end of its scope) freed it. Pass retainGraph: true to the first backward, or run the forward again.`,
+  );
+}
+
+function edgeOf(input: Tensor): Edge | undefined {
+  if (!input.requiresGrad) return undefined;
+  if (input.node !== undefined) return { node: input.node, index: input.outputIndex };
+  return { leaf: input };
+}

@@ -1,0 +1,323 @@
+// One rank's view of a backend: its memory pool and ledger, scopes, grad mode, random state and
+// trace. Nothing of these is module-level, so several ranks can share a process and a backend.
+
+import { byteSize, type DType, fromF32Array } from '@shardweave/dtypes';
+import { Engine, type FinalHook, type Pass } from './autograd/engine.js';
+import { GraphNode, type NodeOptions } from './autograd/node.js';
+import type { Backend } from './backend.js';
+import { DisposedError, ShapeError } from './errors.js';
+import { Ledger, type MemoryTag } from './ledger.js';
+import { Pool } from './pool.js';
+import { Random } from './random.js';
+import { ScopeStack, tensorsIn } from './scope.js';
+import { Storage } from './storage.js';
+import { elementCountOf, type Shape, Tensor } from './tensor.js';
+import type { Trace } from './trace.js';
+
+export interface DeviceOptions {
+  /** Seeds dropout; equal on all ranks of a job. Default 0. */
+  readonly seed?: number;
+  /** Receives ranges and collectives; see Trace. Default none. */
+  readonly trace?: Trace;
+}
+
+export interface TensorOptions {
+  /** Default f32, or the dtype of the typed array given. */
+  readonly dtype?: DType;
+  readonly requiresGrad?: boolean;
+  /** Default 'activation'. */
+  readonly tag?: MemoryTag;
+}
+
+/** Values a tensor is made from: numbers, or raw little-endian bytes with an explicit dtype. */
+export type TensorData = readonly number[] | Float32Array | Int32Array | Uint32Array | Uint8Array;
+
+/**
+ * Several devices may share a backend: each is one rank. One strand of code at a time makes
+ * tensors on a device; background work uses storages.
+ */
+export class Device {
+  readonly backend: Backend;
+  readonly ledger = new Ledger();
+  readonly pool: Pool;
+  readonly random: Random;
+  readonly trace: Trace | undefined;
+  readonly #scopes = new ScopeStack();
+  readonly #engine = new Engine(this);
+  readonly #finalHooks = new Map<Tensor, FinalHook[]>();
+  #isGradEnabled = true;
+  #nextNodeId = 0;
+  #isDisposed = false;
+
+  constructor(backend: Backend, options: DeviceOptions = {}) {
+    this.backend = backend;
+    this.pool = new Pool(backend);
+    this.random = new Random(options.seed ?? 0);
+    this.trace = options.trace;
+  }
+
+  // ---- making tensors ------------------------------------------------------------------------
+
+  /** An absent storage; the caller is its first holder. */
+  storage(elementCount: number, dtype: DType, tag: MemoryTag): Storage {
+    if (this.#isDisposed) throw new DisposedError('device: it was disposed.');
+    return new Storage(this, elementCount, dtype, tag);
+  }
+
+  /** Undefined contents. Belongs to the current scope, or to the caller where none is open. */
+  empty(shape: Shape, options: TensorOptions = {}): Tensor {
+    checkShape('empty', shape);
+    const storage = this.storage(
+      elementCountOf(shape),
+      options.dtype ?? 'f32',
+      options.tag ?? 'activation',
+    );
+    storage.fill();
+    this.#scopes.current?.storages.add(storage);
+    return new Tensor(storage, shape, 0, options.requiresGrad ?? false);
+  }
+
+  /** All elements `value`. */
+  full(shape: Shape, value: number, options: TensorOptions = {}): Tensor {
+    const tensor = this.empty(shape, options);
+    if (tensor.size > 0) this.backend.run('fill', { out: tensor.view(), value });
+    return tensor;
+  }
+
+  zeros(shape: Shape, options: TensorOptions = {}): Tensor {
+    return this.full(shape, 0, options);
+  }
+
+  /**
+   * A tensor from host values, row-major.
+   * @param shape default [data.length]
+   * @throws {ShapeError} when the number of values is not the shape's.
+   */
+  tensor(data: TensorData, shape?: Shape, options: TensorOptions = {}): Tensor {
+    const dtype = options.dtype ?? dtypeOf(data);
+    const count = data instanceof Uint8Array ? data.byteLength / byteSize(dtype) : data.length;
+    const resolved = shape ?? [count];
+    if (elementCountOf(resolved) !== count) {
+      throw new ShapeError(
+        `tensor: expected ${elementCountOf(resolved)} values for shape [${resolved.join(', ')}], got ${count}.`,
+      );
+    }
+    const tensor = this.empty(resolved, { ...options, dtype });
+    if (count > 0) tensor.storage.write(toBytes(data, dtype));
+    return tensor;
+  }
+
+  // ---- scopes and modes ----------------------------------------------------------------------
+
+  /**
+   * Runs `body`; what it made and neither returned (in any container) nor saved for backward is
+   * freed at its end. At the outermost scope, graphs that no returned tensor belongs to are freed.
+   */
+  scope<T>(body: () => T): T {
+    const scope = this.#scopes.enter();
+    let result: T;
+    try {
+      result = body();
+    } catch (error) {
+      this.#scopes.exit(scope, undefined);
+      throw error;
+    }
+    if (!(result instanceof Promise)) {
+      this.#scopes.exit(scope, result);
+      return result;
+    }
+    return result.then(
+      (value: unknown) => {
+        this.#scopes.exit(scope, value);
+        return value;
+      },
+      (error: unknown) => {
+        this.#scopes.exit(scope, undefined);
+        throw error;
+      },
+    ) as T;
+  }
+
+  get isGradEnabled(): boolean {
+    return this.#isGradEnabled;
+  }
+
+  /** Runs `body` without recording a graph. */
+  noGrad<T>(body: () => T): T {
+    return this.#withGradMode(false, body);
+  }
+
+  /** Runs `body` recording a graph, also inside noGrad. */
+  enableGrad<T>(body: () => T): T {
+    return this.#withGradMode(true, body);
+  }
+
+  #withGradMode<T>(isEnabled: boolean, body: () => T): T {
+    const before = this.#isGradEnabled;
+    this.#isGradEnabled = isEnabled;
+    const restore = () => {
+      this.#isGradEnabled = before;
+    };
+    let result: T;
+    try {
+      result = body();
+    } catch (error) {
+      restore();
+      throw error;
+    }
+    if (result instanceof Promise) return result.finally(restore) as T;
+    restore();
+    return result;
+  }
+
+  // ---- autograd ------------------------------------------------------------------------------
+
+  /**
+   * Adds an op to the graph where grad mode is on and an input requires grad; for ops outside this
+   * package (checkpointing, offload) as well as inside.
+   */
+  record(options: NodeOptions): void {
+    if (!this.#isGradEnabled) return;
+    const isReached =
+      options.inputs.some((input) => input.requiresGrad) || (options.hiddenLeaves?.length ?? 0) > 0;
+    if (!isReached) return;
+    const node = new GraphNode(this.#nextNodeId++, options);
+    this.#scopes.current?.nodes.add(node);
+  }
+
+  /**
+   * Adds gradients to the leaves that `root` depends on, and frees its graph.
+   * @param options.gradient of the root's shape; may be left out for a one-element root.
+   * @param options.retainGraph keeps the graph for a further backward.
+   * @throws {GraphError} when the graph was freed, or there is none.
+   */
+  backward(root: Tensor, options: { gradient?: Tensor; retainGraph?: boolean } = {}): Promise<void> {
+    return this.#engine.backward(root, options);
+  }
+
+  get isInBackward(): boolean {
+    return this.#engine.isRunning;
+  }
+
+  /** Calls `hook` once per backward when all of `leaf`'s gradients are in. Returns its removal. */
+  onGradientFinal(leaf: Tensor, hook: FinalHook): () => void {
+    const hooks = this.#finalHooks.get(leaf) ?? [];
+    this.#finalHooks.set(leaf, [...hooks, hook]);
+    return () => {
+      const left = (this.#finalHooks.get(leaf) ?? []).filter((other) => other !== hook);
+      if (left.length > 0) this.#finalHooks.set(leaf, left);
+      else this.#finalHooks.delete(leaf);
+    };
+  }
+
+  /** Runs the hooks of onGradientFinal; called by the engine. */
+  notifyFinal(leaf: Tensor, pass: Pass): Promise<void> | undefined {
+    const hooks = this.#finalHooks.get(leaf);
+    if (hooks === undefined) return undefined;
+    const promises = hooks.flatMap((hook) => hook(leaf, pass) ?? []);
+    return promises.length === 0 ? undefined : Promise.all(promises).then(() => undefined);
+  }
+
+  /**
+   * Awaits `hook` before the gradient of any of `outputs` is used, at every backward through them.
+   * Outputs outside the graph are passed over; outputs of one node register once.
+   * @returns how many nodes it was registered on.
+   */
+  beforeGradientOf(outputs: unknown, hook: () => void | Promise<void>): number {
+    const nodes = new Set(tensorsIn(outputs).flatMap((output) => output.node ?? []));
+    for (const node of nodes) node.hooks.push(hook);
+    return nodes.size;
+  }
+
+  // ---- in place, outside the graph -----------------------------------------------------------
+
+  /** target += source, shapes equal in size. */
+  addInPlace(target: Tensor, source: Tensor): void {
+    const out = target.view();
+    const shape = [target.size];
+    this.backend.run('binary', {
+      kind: 'add',
+      a: out,
+      b: source.view(),
+      out,
+      shape,
+      aStrides: [1],
+      bStrides: [1],
+    });
+  }
+
+  /** target = source, converted to target's dtype. */
+  copyInto(target: Tensor, source: Tensor): void {
+    this.backend.run('cast', { x: source.view(), out: target.view() });
+  }
+
+  // ---- housekeeping --------------------------------------------------------------------------
+
+  /** Puts a further tensor over a storage into the current scope; called by ops that make views. */
+  track(tensor: Tensor): void {
+    const scope = this.#scopes.current;
+    if (scope === undefined) tensor.storage.retain();
+    else if (!scope.storages.has(tensor.storage)) {
+      tensor.storage.retain();
+      scope.storages.add(tensor.storage);
+    }
+  }
+
+  /** Takes a tensor's storage out of the current scope; the caller becomes its holder. */
+  untrack(tensor: Tensor): void {
+    const scope = this.#scopes.current;
+    if (scope === undefined) return;
+    if (!scope.storages.delete(tensor.storage)) tensor.storage.retain();
+  }
+
+  /** Bytes live and at peak by tag, and what the pool holds of the backend. */
+  memory() {
+    return {
+      live: this.ledger.live(),
+      peak: this.ledger.peak(),
+      reservedBytes: this.pool.reservedBytes,
+      bufferCount: this.pool.bufferCount,
+    };
+  }
+
+  /** Resolves when all queued work has run. */
+  synchronize(): Promise<void> {
+    return this.backend.sync();
+  }
+
+  /** Gives free buffers back; the backend stays open, for other ranks may use it. Idempotent. */
+  dispose(): void {
+    this.#isDisposed = true;
+    this.pool.trim();
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+}
+
+function checkShape(op: string, shape: Shape): void {
+  for (const dim of shape) {
+    if (!Number.isInteger(dim) || dim < 0) {
+      throw new ShapeError(`${op}: expected whole dimensions of at least 0, got [${shape.join(', ')}].`);
+    }
+  }
+}
+
+function dtypeOf(data: TensorData): DType {
+  if (data instanceof Int32Array) return 'i32';
+  if (data instanceof Uint32Array) return 'u32';
+  return 'f32';
+}
+
+function toBytes(data: TensorData, dtype: DType): Uint8Array {
+  if (data instanceof Uint8Array) return data;
+  const isSame =
+    (data instanceof Float32Array && dtype === 'f32') ||
+    (data instanceof Int32Array && dtype === 'i32') ||
+    (data instanceof Uint32Array && dtype === 'u32');
+  if (isSame) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  if (dtype === 'i32') return new Uint8Array(Int32Array.from(data).buffer);
+  if (dtype === 'u32') return new Uint8Array(Uint32Array.from(data).buffer);
+  return fromF32Array(Float32Array.from(data), dtype);
+}

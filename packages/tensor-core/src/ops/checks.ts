@@ -1,0 +1,97 @@
+// Checks that several op families share; each throws with the op's name and what came.
+
+import { isFloat } from '@shardweave/dtypes';
+import { DTypeError, LimitError, ShapeError } from '../errors.js';
+import type { Shape, Tensor } from '../tensor.js';
+
+export function shapeText(shape: Shape): string {
+  return `[${shape.join(', ')}]`;
+}
+
+export function isSameShape(a: Shape, b: Shape): boolean {
+  return a.length === b.length && a.every((dim, i) => dim === b[i]);
+}
+
+export function requireFloat(op: string, ...tensors: readonly Tensor[]): void {
+  for (const tensor of tensors) {
+    if (!isFloat(tensor.dtype)) {
+      throw new DTypeError(
+        `${op}: expected a float tensor (f32, f16, bf16), got ${tensor.dtype}. Cast it first.`,
+      );
+    }
+  }
+}
+
+export function requireInteger(op: string, tensor: Tensor): void {
+  if (tensor.dtype !== 'i32' && tensor.dtype !== 'u32') {
+    throw new DTypeError(`${op}: expected integer ids (i32, u32), got ${tensor.dtype}.`);
+  }
+}
+
+export function requireSameDevice(op: string, ...tensors: readonly Tensor[]): void {
+  for (const tensor of tensors) {
+    if (tensor.device !== tensors[0]!.device) {
+      throw new ShapeError(`${op}: expected tensors of one device, got two. Copy through the host.`);
+    }
+  }
+}
+
+/** For kernels that bind their operands whole. */
+export function requireBindable(op: string, ...tensors: readonly Tensor[]): void {
+  for (const tensor of tensors) {
+    const { maxViewBytes } = tensor.device.backend.info.limits;
+    const bytes = (tensor.size * tensor.storage.byteLength) / Math.max(1, tensor.storage.elementCount);
+    if (bytes > maxViewBytes) {
+      throw new LimitError(
+        `${op}: expected operands of at most ${maxViewBytes} bytes on this device, got ${shapeText(tensor.shape)} of ${bytes} bytes. Split it along its first dimension.`,
+      );
+    }
+  }
+}
+
+/** An axis counted from the front; negative ones count from the end. */
+export function resolveAxis(op: string, axis: number, rank: number): number {
+  const resolved = axis < 0 ? axis + rank : axis;
+  if (!Number.isInteger(axis) || resolved < 0 || resolved >= rank) {
+    throw new ShapeError(`${op}: expected an axis in [${-rank}, ${rank}), got ${axis}.`);
+  }
+  return resolved;
+}
+
+/** Row-major strides of a dense shape, in elements. */
+export function denseStrides(shape: Shape): number[] {
+  const strides = new Array<number>(shape.length);
+  let stride = 1;
+  for (let i = shape.length - 1; i >= 0; i--) {
+    strides[i] = stride;
+    stride *= shape[i]!;
+  }
+  return strides;
+}
+
+/**
+ * The shape two shapes broadcast to, by NumPy's rules.
+ * @throws {ShapeError} when they don't.
+ */
+export function broadcastShapes(op: string, a: Shape, b: Shape): number[] {
+  const rank = Math.max(a.length, b.length);
+  const out = new Array<number>(rank);
+  for (let i = 0; i < rank; i++) {
+    const x = a[a.length - rank + i] ?? 1;
+    const y = b[b.length - rank + i] ?? 1;
+    if (x !== y && x !== 1 && y !== 1) {
+      throw new ShapeError(
+        `${op}: shapes ${shapeText(a)} and ${shapeText(b)} do not broadcast (axis ${i - rank}: ${x} and ${y}).`,
+      );
+    }
+    out[i] = x === 1 ? y : x;
+  }
+  return out;
+}
+
+/** Strides that read `shape` as if it were `target`: 0 along broadcast axes. */
+export function broadcastStrides(shape: Shape, target: Shape): number[] {
+  const dense = denseStrides(shape);
+  const lead = target.length - shape.length;
+  return target.map((_, i) => (i < lead || shape[i - lead] === 1 ? 0 : dense[i - lead]!));
+}

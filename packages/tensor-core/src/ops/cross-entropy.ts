@@ -1,0 +1,62 @@
+// Cross-entropy of logits against class ids, fused with its log-softmax.
+
+import { ShapeError } from '../errors.js';
+import type { Tensor } from '../tensor.js';
+import { requireFloat, requireInteger, shapeText } from './checks.js';
+import { mean, sum } from './reduce.js';
+
+/**
+ * -log softmax(logits)[target], always f32: logits [..., classes], targets [...] (i32, u32).
+ * @param options.reduction 'mean' over all targets (default), 'sum', or 'none' -> [...]
+ */
+export function crossEntropy(
+  logits: Tensor,
+  targets: Tensor,
+  options: { readonly reduction?: 'mean' | 'sum' | 'none' } = {},
+): Tensor {
+  requireFloat('crossEntropy', logits);
+  requireInteger('crossEntropy', targets);
+  const cols = logits.shape.at(-1) ?? 0;
+  const rows = targets.size;
+  if (cols === 0 || logits.size !== rows * cols) {
+    throw new ShapeError(
+      `crossEntropy: expected one target per row of logits, got logits ${shapeText(logits.shape)} and targets ${shapeText(targets.shape)}.`,
+    );
+  }
+  const { device } = logits;
+  const losses = device.empty(targets.shape);
+  const lse = device.empty([rows]);
+  if (rows > 0) {
+    device.backend.run('crossEntropy', {
+      logits: logits.view(),
+      targets: targets.view(),
+      loss: losses.view(),
+      lse: lse.view(),
+      rows,
+      cols,
+    });
+  }
+  device.record({
+    name: 'crossEntropy',
+    inputs: [logits],
+    outputs: [losses],
+    saved: [logits, targets, lse],
+    backward: ([dLoss]) => {
+      const dLogits = device.empty(logits.shape, { dtype: logits.dtype });
+      if (rows > 0) {
+        device.backend.run('crossEntropyBackward', {
+          logits: logits.view(),
+          targets: targets.view(),
+          lse: lse.view(),
+          dLoss: dLoss!.view(),
+          out: dLogits.view(),
+          rows,
+          cols,
+        });
+      }
+      return [dLogits];
+    },
+  });
+  if (options.reduction === 'none') return losses;
+  return options.reduction === 'sum' ? sum(losses) : mean(losses);
+}

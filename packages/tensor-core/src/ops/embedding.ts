@@ -1,0 +1,52 @@
+// Rows of a table by id.
+
+import { ShapeError } from '../errors.js';
+import type { Tensor } from '../tensor.js';
+import { requireFloat, requireInteger, shapeText } from './checks.js';
+
+/**
+ * table[ids]: ids of any shape (i32, u32), table [rows, cols] -> [...ids.shape, cols]. An id outside
+ * the table gives zeros and no gradient. Tables larger than one binding are read by row blocks.
+ */
+export function embedding(table: Tensor, ids: Tensor): Tensor {
+  requireFloat('embedding', table);
+  requireInteger('embedding', ids);
+  const [rows, cols] = table.shape;
+  if (table.rank !== 2 || rows === undefined || cols === undefined) {
+    throw new ShapeError(`embedding: expected a table [rows, cols], got ${shapeText(table.shape)}.`);
+  }
+  const { device } = table;
+  const count = ids.size;
+  const out = device.empty([...ids.shape, cols], { dtype: table.dtype });
+  if (out.size > 0) {
+    device.backend.run('embedding', {
+      table: table.view(),
+      ids: ids.view(),
+      out: out.view(),
+      rows,
+      cols,
+      count,
+    });
+  }
+  device.record({
+    name: 'embedding',
+    inputs: [table],
+    outputs: [out],
+    saved: [ids],
+    backward: ([dy]) => {
+      const dTable = device.empty(table.shape, { dtype: table.dtype });
+      if (dTable.size > 0) {
+        device.backend.run('embeddingBackward', {
+          ids: ids.view(),
+          dy: dy!.view(),
+          dTable: dTable.view(),
+          rows,
+          cols,
+          count,
+        });
+      }
+      return [dTable];
+    },
+  });
+  return out;
+}

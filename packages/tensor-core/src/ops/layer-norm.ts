@@ -1,0 +1,80 @@
+// Layer normalisation over the last axis (Ba, Kiros and Hinton, 2016).
+
+import { ShapeError } from '../errors.js';
+import type { Tensor } from '../tensor.js';
+import { isSameShape, requireBindable, requireFloat, shapeText } from './checks.js';
+
+/**
+ * (x - mean) / sqrt(variance + eps) * weight + bias along the last axis, biased variance, f32
+ * inside.
+ * @param options.weight [cols] @param options.bias [cols] @param options.eps default 1e-5
+ */
+export function layerNorm(
+  x: Tensor,
+  options: { readonly weight?: Tensor; readonly bias?: Tensor; readonly eps?: number } = {},
+): Tensor {
+  const { weight, bias, eps = 1e-5 } = options;
+  const affine = [weight, bias].filter((tensor) => tensor !== undefined);
+  requireFloat('layerNorm', x, ...affine);
+  requireBindable('layerNorm', x);
+  const cols = x.shape.at(-1) ?? 0;
+  if (cols === 0) throw new ShapeError(`layerNorm: expected a non-empty last axis, got ${shapeText(x.shape)}.`);
+  for (const tensor of affine) {
+    if (!isSameShape(tensor.shape, [cols])) {
+      throw new ShapeError(
+        `layerNorm: expected weight and bias of shape [${cols}] (x is ${shapeText(x.shape)}), got ${shapeText(tensor.shape)}.`,
+      );
+    }
+  }
+  const rows = x.size / cols;
+  const { device } = x;
+  const out = device.empty(x.shape, { dtype: x.dtype });
+  const mean = device.empty([rows]);
+  const rstd = device.empty([rows]);
+  if (rows > 0) {
+    device.backend.run('layerNorm', {
+      x: x.view(),
+      weight: weight?.view(),
+      bias: bias?.view(),
+      out: out.view(),
+      mean: mean.view(),
+      rstd: rstd.view(),
+      rows,
+      cols,
+      eps,
+    });
+  }
+  device.record({
+    name: 'layerNorm',
+    inputs: [x, ...affine],
+    outputs: [out],
+    saved: [x, mean, rstd, ...(weight === undefined ? [] : [weight])],
+    backward: ([dy], needs) => {
+      const common = { x: x.view(), mean: mean.view(), rstd: rstd.view(), dy: dy!.view(), rows, cols };
+      let dx: Tensor | undefined;
+      if (needs[0]) {
+        dx = device.empty(x.shape, { dtype: x.dtype });
+        if (rows > 0) {
+          device.backend.run('layerNormBackward', {
+            ...common,
+            weight: weight?.view(),
+            dx: dx.view(),
+          });
+        }
+      }
+      const gradientFor = (tensor: Tensor | undefined) =>
+        tensor?.requiresGrad === true ? device.empty(tensor.shape, { dtype: tensor.dtype }) : undefined;
+      const dWeight = gradientFor(weight);
+      const dBias = gradientFor(bias);
+      if (dWeight !== undefined || dBias !== undefined) {
+        device.backend.run('layerNormParamGrad', {
+          ...common,
+          dWeight: dWeight?.view(),
+          dBias: dBias?.view(),
+        });
+      }
+      return [dx, ...(weight === undefined ? [] : [dWeight]), ...(bias === undefined ? [] : [dBias])];
+    },
+  });
+  return out;
+}

@@ -1,0 +1,255 @@
+// Ops that move elements without computing: views where the result is a dense run of the input,
+// one strided copy otherwise.
+
+import { ShapeError } from '../errors.js';
+import { elementCountOf, type Shape, Tensor } from '../tensor.js';
+import { cast } from './cast.js';
+import {
+  broadcastShapes,
+  broadcastStrides,
+  denseStrides,
+  isSameShape,
+  requireBindable,
+  requireSameDevice,
+  resolveAxis,
+  shapeText,
+} from './checks.js';
+import { sumTo } from './reduce.js';
+
+/** The same elements in another shape; a view. One dimension may be -1: what is left. */
+export function reshape(x: Tensor, shape: Shape): Tensor {
+  const resolved = inferShape(x, shape);
+  if (isSameShape(resolved, x.shape)) return x;
+  return viewOf('reshape', x, resolved, 0, (dy) => reshape(dy, x.shape));
+}
+
+/** Permutes axes; without `axes` swaps the last two. Copies. */
+export function transpose(x: Tensor, axes?: readonly number[]): Tensor {
+  const order = axes?.map((axis) => resolveAxis('transpose', axis, x.rank)) ?? swapLast(x);
+  if (new Set(order).size !== x.rank) {
+    throw new ShapeError(
+      `transpose: expected each of ${x.rank} axes once, got [${order.join(', ')}].`,
+    );
+  }
+  const strides = denseStrides(x.shape);
+  const shape = order.map((axis) => x.shape[axis]!);
+  const out = gather(x, shape, 0, order.map((axis) => strides[axis]!));
+  const inverse = order.map((_, i) => order.indexOf(i));
+  x.device.record({
+    name: 'transpose',
+    inputs: [x],
+    outputs: [out],
+    saved: [],
+    backward: ([dy]) => [transpose(dy!, inverse)],
+  });
+  return out;
+}
+
+/** x repeated along axes of length 1 (or new leading ones) to `shape`, by NumPy's rules. Copies. */
+export function broadcastTo(x: Tensor, shape: Shape): Tensor {
+  if (isSameShape(x.shape, shape)) return x;
+  if (!isSameShape(broadcastShapes('broadcastTo', x.shape, shape), shape)) {
+    throw new ShapeError(
+      `broadcastTo: expected a shape that ${shapeText(x.shape)} broadcasts to, got ${shapeText(shape)}.`,
+    );
+  }
+  const out = gather(x, shape, 0, broadcastStrides(x.shape, shape));
+  x.device.record({
+    name: 'broadcastTo',
+    inputs: [x],
+    outputs: [out],
+    saved: [],
+    backward: ([dy]) => [sumTo(dy!, x.shape)],
+  });
+  return out;
+}
+
+/**
+ * Elements [start, end) along an axis. A view where that is a dense run (the first axis longer than
+ * 1), else a copy.
+ * @param options.end default the axis's length
+ */
+export function slice(
+  x: Tensor,
+  options: { readonly axis: number; readonly start: number; readonly end?: number },
+): Tensor {
+  const axis = resolveAxis('slice', options.axis, x.rank);
+  const length = x.shape[axis]!;
+  const { start, end = length } = options;
+  if (!(Number.isInteger(start) && Number.isInteger(end) && 0 <= start && start <= end && end <= length)) {
+    throw new ShapeError(
+      `slice: expected 0 <= start <= end <= ${length} (axis ${axis} of ${shapeText(x.shape)}), got [${start}, ${end}).`,
+    );
+  }
+  const shape = x.shape.map((dim, i) => (i === axis ? end - start : dim));
+  const inner = elementCountOf(x.shape.slice(axis + 1));
+  const backward = (dy: Tensor): Tensor => padAxis(dy, axis, start, length);
+  if (elementCountOf(x.shape.slice(0, axis)) === 1) {
+    return viewOf('slice', x, shape, start * inner, backward);
+  }
+  const out = gather(x, shape, start * inner, denseStrides(x.shape));
+  x.device.record({
+    name: 'slice',
+    inputs: [x],
+    outputs: [out],
+    saved: [],
+    backward: ([dy]) => [backward(dy!)],
+  });
+  return out;
+}
+
+/** Cuts an axis into parts of the given lengths, which add up to it. */
+export function split(
+  x: Tensor,
+  options: { readonly axis: number; readonly lengths: readonly number[] },
+): Tensor[] {
+  const axis = resolveAxis('split', options.axis, x.rank);
+  const total = options.lengths.reduce((a, b) => a + b, 0);
+  if (total !== x.shape[axis]) {
+    throw new ShapeError(
+      `split: expected lengths that add up to ${x.shape[axis]} (axis ${axis} of ${shapeText(x.shape)}), got ${shapeText(options.lengths)}.`,
+    );
+  }
+  let start = 0;
+  return options.lengths.map((length) => {
+    const part = slice(x, { axis, start, end: start + length });
+    start += length;
+    return part;
+  });
+}
+
+/** Joins tensors of one dtype along an axis; the other dimensions must agree. */
+export function cat(tensors: readonly Tensor[], options: { readonly axis: number }): Tensor {
+  const first = tensors[0];
+  if (first === undefined) throw new ShapeError('cat: expected at least one tensor, got none.');
+  requireSameDevice('cat', ...tensors);
+  const axis = resolveAxis('cat', options.axis, first.rank);
+  for (const tensor of tensors) {
+    const isFit =
+      tensor.rank === first.rank &&
+      tensor.dtype === first.dtype &&
+      tensor.shape.every((dim, i) => i === axis || dim === first.shape[i]);
+    if (!isFit) {
+      throw new ShapeError(
+        `cat: expected ${first.dtype} ${shapeText(first.shape)} but for axis ${axis}, got ${tensor.dtype} ${shapeText(tensor.shape)}.`,
+      );
+    }
+  }
+  const lengths = tensors.map((tensor) => tensor.shape[axis]!);
+  const total = lengths.reduce((a, b) => a + b, 0);
+  const shape = first.shape.map((dim, i) => (i === axis ? total : dim));
+  const out = joined(tensors, shape, axis);
+  first.device.record({
+    name: 'cat',
+    inputs: tensors,
+    outputs: [out],
+    saved: [],
+    backward: ([dy]) => split(dy!, { axis, lengths }),
+  });
+  return out;
+}
+
+// ---- private -----------------------------------------------------------------------------------
+
+function viewOf(
+  name: string,
+  x: Tensor,
+  shape: Shape,
+  offset: number,
+  backward: (dy: Tensor) => Tensor,
+): Tensor {
+  const out = new Tensor(x.storage, shape, x.offset + offset);
+  x.device.track(out);
+  x.device.record({
+    name,
+    inputs: [x],
+    outputs: [out],
+    saved: [],
+    backward: ([dy]) => [backward(dy!)],
+  });
+  return out;
+}
+
+/** A dense tensor of `shape` read from x through strides. */
+function gather(x: Tensor, shape: Shape, xOffset: number, xStrides: readonly number[]): Tensor {
+  requireBindable('copy', x);
+  const out = x.device.empty(shape, { dtype: x.dtype });
+  if (out.size === 0) return out;
+  const [walk, strides] = shape.length === 0 ? [[1], [0]] : [shape, xStrides];
+  x.device.backend.run('copyStrided', {
+    x: x.view(),
+    out: out.view(),
+    shape: walk,
+    xOffset,
+    xStrides: strides,
+    outOffset: 0,
+    outStrides: denseStrides(walk),
+  });
+  return out;
+}
+
+/** dy placed at `start` along an axis of `length`, zeros around it. */
+function padAxis(dy: Tensor, axis: number, start: number, length: number): Tensor {
+  const zeros = (size: number) =>
+    dy.device.zeros(dy.shape.map((dim, i) => (i === axis ? size : dim)), { dtype: dy.dtype });
+  const after = length - start - dy.shape[axis]!;
+  const parts = [
+    ...(start > 0 ? [zeros(start)] : []),
+    dy,
+    ...(after > 0 ? [zeros(after)] : []),
+  ];
+  return parts.length === 1 ? dy : cat(parts, { axis });
+}
+
+/** The data of cat. 16-bit parts that would end inside a word go through f32, which is exact. */
+function joined(tensors: readonly Tensor[], shape: Shape, axis: number): Tensor {
+  const { device, dtype } = tensors[0]!;
+  const inner = elementCountOf(shape.slice(axis + 1));
+  const isHalf = dtype === 'f16' || dtype === 'bf16';
+  if (isHalf && tensors.some((tensor) => (tensor.shape[axis]! * inner) % 2 !== 0)) {
+    return device.noGrad(() =>
+      cast(joined(tensors.map((tensor) => cast(tensor, 'f32')), shape, axis), dtype),
+    );
+  }
+  const out = device.empty(shape, { dtype });
+  requireBindable('cat', out);
+  const outer = elementCountOf(shape.slice(0, axis));
+  const rowLength = shape[axis]! * inner;
+  let at = 0;
+  for (const tensor of tensors) {
+    const part = tensor.shape[axis]! * inner;
+    if (part * outer > 0) {
+      device.backend.run('copyStrided', {
+        x: tensor.view(),
+        out: out.view(),
+        shape: [outer, part],
+        xOffset: 0,
+        xStrides: [part, 1],
+        outOffset: at,
+        outStrides: [rowLength, 1],
+      });
+    }
+    at += part;
+  }
+  return out;
+}
+
+function inferShape(x: Tensor, shape: Shape): Shape {
+  const holes = shape.filter((dim) => dim === -1).length;
+  const known = elementCountOf(shape.filter((dim) => dim !== -1));
+  const resolved = shape.map((dim) => (dim === -1 ? x.size / Math.max(1, known) : dim));
+  if (holes > 1 || elementCountOf(resolved) !== x.size || resolved.some((dim) => !Number.isInteger(dim))) {
+    throw new ShapeError(
+      `reshape: expected a shape of ${x.size} elements (from ${shapeText(x.shape)}), got ${shapeText(shape)}.`,
+    );
+  }
+  return resolved;
+}
+
+function swapLast(x: Tensor): number[] {
+  if (x.rank < 2) {
+    throw new ShapeError(`transpose: expected at least two axes, got ${shapeText(x.shape)}.`);
+  }
+  const axes = x.shape.map((_, i) => i);
+  return [...axes.slice(0, -2), x.rank - 1, x.rank - 2];
+}

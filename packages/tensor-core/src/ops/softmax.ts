@@ -1,0 +1,54 @@
+// Softmax and its logarithm along the last axis.
+
+import type { Tensor } from '../tensor.js';
+import { ShapeError } from '../errors.js';
+import { requireBindable, requireFloat } from './checks.js';
+
+/** exp(x) over its sum along the last axis, stable for any finite x. */
+export const softmax = (x: Tensor): Tensor => rowSoftmax(x, false);
+/** Logarithm of softmax along the last axis. */
+export const logSoftmax = (x: Tensor): Tensor => rowSoftmax(x, true);
+
+function rowSoftmax(x: Tensor, isLog: boolean): Tensor {
+  const name = isLog ? 'logSoftmax' : 'softmax';
+  requireFloat(name, x);
+  requireBindable(name, x);
+  const cols = x.shape.at(-1);
+  if (cols === undefined) throw new ShapeError(`${name}: expected at least one axis, got a scalar.`);
+  const rows = x.size / Math.max(1, cols);
+  const { device } = x;
+  const out = device.empty(x.shape, { dtype: x.dtype });
+  if (out.size > 0) {
+    device.backend.run('softmax', {
+      x: x.view(),
+      out: out.view(),
+      rows,
+      cols,
+      scale: 1,
+      isLog,
+      causalRows: 0,
+    });
+  }
+  device.record({
+    name,
+    inputs: [x],
+    outputs: [out],
+    saved: [out],
+    backward: ([dy]) => {
+      const dx = device.empty(x.shape, { dtype: x.dtype });
+      if (dx.size > 0) {
+        device.backend.run('softmaxBackward', {
+          y: out.view(),
+          dy: dy!.view(),
+          out: dx.view(),
+          rows,
+          cols,
+          scale: 1,
+          isLog,
+        });
+      }
+      return [dx];
+    },
+  });
+  return out;
+}

@@ -1,0 +1,69 @@
+// The random state of one device: which key the next random op gets. Keys come from the seed, the
+// step and the number of random ops so far; elements are counted from the batch's global row. So
+// masks are equal over ranks, micro-batches and recomputation, however the batch is cut.
+
+/** A snapshot that a recomputation restores. */
+export interface RandomState {
+  readonly step: number;
+  readonly rowOffset: number;
+  readonly callCount: number;
+}
+
+/** A 64-bit key for one random op. */
+export interface RandomKey {
+  readonly key0: number;
+  readonly key1: number;
+}
+
+/** One device's stream of keys. */
+export class Random {
+  readonly seed: number;
+  #step = 0;
+  #rowOffset = 0;
+  #callCount = 0;
+
+  /** @param seed any safe integer; equal on all ranks of a job. */
+  constructor(seed: number) {
+    this.seed = seed;
+  }
+
+  /** Starts the forward of a (micro-)batch whose first row is `rowOffset` of the global batch. */
+  begin(options: { step: number; rowOffset: number }): void {
+    this.#step = options.step;
+    this.#rowOffset = options.rowOffset;
+    this.#callCount = 0;
+  }
+
+  get rowOffset(): number {
+    return this.#rowOffset;
+  }
+
+  /** The key of the next random op. */
+  nextKey(): RandomKey {
+    const call = this.#callCount++;
+    const low = this.seed >>> 0;
+    const high = Math.floor(this.seed / 2 ** 32) >>> 0;
+    return {
+      key0: mix(low ^ mix(this.#step >>> 0)),
+      key1: mix(high ^ mix((call + 0x9e3779b9) >>> 0)),
+    };
+  }
+
+  state(): RandomState {
+    return { step: this.#step, rowOffset: this.#rowOffset, callCount: this.#callCount };
+  }
+
+  restore(state: RandomState): void {
+    this.#step = state.step;
+    this.#rowOffset = state.rowOffset;
+    this.#callCount = state.callCount;
+  }
+}
+
+/** The 32-bit finaliser of MurmurHash3: a bijection that spreads neighbouring inputs. */
+function mix(value: number): number {
+  let h = value >>> 0;
+  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b) >>> 0;
+  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35) >>> 0;
+  return (h ^ (h >>> 16)) >>> 0;
+}

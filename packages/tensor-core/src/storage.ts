@@ -1,0 +1,122 @@
+// The bytes behind tensors: an identity that outlives its buffer. Sharding frees a storage after
+// use and fills it again before the next; whoever refers to the storage sees the new contents.
+
+import { byteSize, type DType } from '@shardweave/dtypes';
+import type { BackendBuffer, View } from './backend.js';
+import type { Device } from './device.js';
+import { DisposedError, StateError } from './errors.js';
+import type { MemoryTag } from './ledger.js';
+
+/** Bytes that `elementCount` elements take on a device: whole 32-bit words, at least one. */
+export function storageBytes(elementCount: number, dtype: DType): number {
+  return Math.max(4, Math.ceil((elementCount * byteSize(dtype)) / 4) * 4);
+}
+
+/**
+ * Elements of one dtype on one device, with or without a buffer at the moment. Holders (an owner,
+ * a scope, a graph node) call retain and release; the last release frees the buffer for good.
+ * `free` and `fill` come and go in between and keep the identity.
+ */
+export class Storage {
+  readonly device: Device;
+  readonly dtype: DType;
+  readonly elementCount: number;
+  /** Bytes on the device when filled; what the ledger counts. */
+  readonly byteLength: number;
+  #tag: MemoryTag;
+  #buffer: BackendBuffer | undefined;
+  #holds = 1;
+  #isReleased = false;
+
+  /** Made by Device.storage; absent until fill. The maker is its first holder. */
+  constructor(device: Device, elementCount: number, dtype: DType, tag: MemoryTag) {
+    this.device = device;
+    this.dtype = dtype;
+    this.elementCount = elementCount;
+    this.byteLength = storageBytes(elementCount, dtype);
+    this.#tag = tag;
+  }
+
+  get tag(): MemoryTag {
+    return this.#tag;
+  }
+
+  set tag(tag: MemoryTag) {
+    if (this.#buffer !== undefined) this.device.ledger.move(this.#tag, tag, this.byteLength);
+    this.#tag = tag;
+  }
+
+  /** Whether a buffer is present. */
+  get isFilled(): boolean {
+    return this.#buffer !== undefined;
+  }
+
+  /** Number of holders. */
+  get holds(): number {
+    return this.#holds;
+  }
+
+  /** Takes a buffer from the pool; its contents are undefined. No-op when filled. */
+  fill(): void {
+    if (this.#buffer !== undefined) return;
+    if (this.#isReleased) throw new DisposedError('storage.fill: the storage was released.');
+    this.#buffer = this.device.pool.take(this.byteLength, this.#tag);
+    this.device.ledger.add(this.#tag, this.byteLength);
+  }
+
+  /** Gives the buffer back to the pool; the contents are lost, the identity stays. */
+  free(): void {
+    if (this.#buffer === undefined) return;
+    this.device.pool.give(this.#buffer);
+    this.device.ledger.add(this.#tag, -this.byteLength);
+    this.#buffer = undefined;
+  }
+
+  retain(): void {
+    if (this.#isReleased) throw new DisposedError('storage.retain: the storage was released.');
+    this.#holds += 1;
+  }
+
+  release(): void {
+    this.#holds -= 1;
+    if (this.#holds > 0) return;
+    this.free();
+    this.#isReleased = true;
+  }
+
+  /**
+   * The elements [offset, offset + size) for a backend.
+   * @throws {StateError} when the storage holds no buffer at the moment.
+   */
+  view(offset = 0, size = this.elementCount - offset): View {
+    if (this.#buffer === undefined) throw this.#absent();
+    return { buffer: this.#buffer, byteOffset: offset * byteSize(this.dtype), dtype: this.dtype, size };
+  }
+
+  /** Uploads bytes from element 0 on; they may be reused at once. A last half word is padded. */
+  write(bytes: Uint8Array, byteOffset = 0): void {
+    if (this.#buffer === undefined) throw this.#absent();
+    let padded = bytes;
+    if (bytes.byteLength % 4 !== 0) {
+      padded = new Uint8Array(Math.ceil(bytes.byteLength / 4) * 4);
+      padded.set(bytes);
+    }
+    if (padded.byteLength > 0) this.device.backend.write(this.#buffer, byteOffset, padded);
+  }
+
+  /** Reads `byteLength` bytes back once all work queued before has run. */
+  async read(byteOffset = 0, byteLength = this.byteLength, into?: Uint8Array): Promise<Uint8Array> {
+    if (this.#buffer === undefined) throw this.#absent();
+    return this.device.backend.read(this.#buffer, byteOffset, byteLength, into);
+  }
+
+  #absent(): Error {
+    return this.#isReleased
+      ? new DisposedError(
+          'storage: its memory was freed. Keep the tensor by returning it from the scope that made it, or by tensor.keep().',
+        )
+      : new StateError(
+          `storage: expected its ${this.byteLength} ${this.#tag} bytes to be present, but they are freed. A sharded parameter is readable inside its module's forward or summonFullParams.`,
+        );
+  }
+}

@@ -1,0 +1,171 @@
+// A tensor: a shape over a run of a storage, and its place in the autograd graph. Cheap. Always
+// dense and row-major; transposes copy, except inside matmul, which reads either order.
+
+import { byteSize, type DType, toF32Array } from '@shardweave/dtypes';
+import type { GradSink } from './autograd/engine.js';
+import type { GraphNode } from './autograd/node.js';
+import type { View } from './backend.js';
+import type { Device } from './device.js';
+import { ShapeError, StateError } from './errors.js';
+import type { Storage } from './storage.js';
+
+export type Shape = readonly number[];
+
+/**
+ * The part of a parameter that this rank's optimizer steps: elements [start, start + length) of
+ * `flat`, a one-dimensional f32 leaf whose `grad` holds the matching gradients. The length may be 0.
+ */
+export interface ShardPiece {
+  readonly flat: Tensor;
+  readonly start: number;
+  readonly length: number;
+}
+
+/** Number of elements of a shape; 1 for []. */
+export function elementCountOf(shape: Shape): number {
+  return shape.reduce((product, dim) => product * dim, 1);
+}
+
+const BRAND = Symbol.for('@shardweave/tensor-core/Tensor');
+
+/** Whether `value` is a tensor, of this copy of the package or of another. */
+export function isTensor(value: unknown): value is Tensor {
+  return typeof value === 'object' && value !== null && BRAND in value;
+}
+
+/**
+ * Made by ops and by Device.tensor, zeros and empty. A tensor made inside a scope is freed at the
+ * scope's end unless it is returned from it or saved for backward.
+ */
+export class Tensor {
+  readonly [BRAND] = true;
+  readonly shape: Shape;
+  /** Number of elements. */
+  readonly size: number;
+  /** For leaves: whether backward computes `grad`. For results: whether backward reaches them. */
+  requiresGrad: boolean;
+  /** For people and errors; parameters carry their path. */
+  name = '';
+  /** A leaf's accumulated gradient. */
+  grad: Tensor | undefined = undefined;
+  /** Takes a leaf's gradients instead of `grad`; set by sharding and bucketing. */
+  gradSink: GradSink | undefined = undefined;
+  /** Where the optimizer finds a sharded or packed parameter; undefined: the tensor itself. */
+  piece: ShardPiece | undefined = undefined;
+  /** The graph node that made it, and which of its outputs it is; none for a leaf. */
+  node: GraphNode | undefined = undefined;
+  outputIndex = 0;
+  #storage: Storage;
+  #offset: number;
+
+  constructor(storage: Storage, shape: Shape, offset = 0, requiresGrad = false) {
+    this.shape = shape;
+    this.size = elementCountOf(shape);
+    this.requiresGrad = requiresGrad;
+    this.#storage = storage;
+    this.#offset = offset;
+  }
+
+  get device(): Device {
+    return this.#storage.device;
+  }
+
+  get dtype(): DType {
+    return this.#storage.dtype;
+  }
+
+  get storage(): Storage {
+    return this.#storage;
+  }
+
+  /** First element's index in the storage. */
+  get offset(): number {
+    return this.#offset;
+  }
+
+  get rank(): number {
+    return this.shape.length;
+  }
+
+  get isLeaf(): boolean {
+    return this.node === undefined;
+  }
+
+  /**
+   * Points a leaf at other bytes: sharding moves parameters into a flat storage, summon into a full
+   * precision one. Ownership of either storage does not change hands.
+   * @throws {StateError} for a tensor made by an op.
+   */
+  rebind(storage: Storage, offset: number): void {
+    if (this.node !== undefined) {
+      throw new StateError('tensor.rebind: expected a leaf, got the result of an op.');
+    }
+    this.#storage = storage;
+    this.#offset = offset;
+  }
+
+  /** What kernels take. */
+  view(): View {
+    return this.#storage.view(this.#offset, this.size);
+  }
+
+  /** The same elements outside the graph; shares the storage. */
+  detach(): Tensor {
+    const tensor = new Tensor(this.#storage, this.shape, this.#offset);
+    this.device.track(tensor);
+    return tensor;
+  }
+
+  /** Takes it out of its scope: it lives until dispose. Returns itself. */
+  keep(): this {
+    this.device.untrack(this);
+    return this;
+  }
+
+  /** Releases a kept tensor's storage. */
+  dispose(): void {
+    this.#storage.release();
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+
+  /**
+   * Reads the elements back: f32, f16 and bf16 as Float32Array, i32 and u32 as themselves. Waits
+   * for the device.
+   */
+  async toArray(): Promise<Float32Array | Int32Array | Uint32Array> {
+    const bytes = await this.toBytes();
+    if (this.dtype === 'i32') return new Int32Array(bytes.buffer, bytes.byteOffset, this.size);
+    if (this.dtype === 'u32') return new Uint32Array(bytes.buffer, bytes.byteOffset, this.size);
+    return toF32Array(bytes, this.dtype);
+  }
+
+  /** Reads the raw elements back, little endian, exactly size * bytes-per-element long. */
+  async toBytes(): Promise<Uint8Array> {
+    const start = this.#offset * byteSize(this.dtype);
+    const length = this.size * byteSize(this.dtype);
+    if (length === 0) return new Uint8Array(0);
+    const lead = start % 4;
+    const whole = Math.ceil((lead + length) / 4) * 4;
+    const bytes = await this.#storage.read(start - lead, whole);
+    return lead === 0 ? bytes.subarray(0, length) : bytes.slice(lead, lead + length);
+  }
+
+  /**
+   * The value of a one-element tensor. Waits for the device.
+   * @throws {ShapeError} when it has more or fewer elements.
+   */
+  async item(): Promise<number> {
+    if (this.size !== 1) {
+      throw new ShapeError(`tensor.item: expected one element, got shape [${this.shape.join(', ')}].`);
+    }
+    return (await this.toArray())[0]!;
+  }
+
+  /** Runs backward from this tensor: Device.backward(this, options). */
+  backward(options?: { gradient?: Tensor; retainGraph?: boolean }): Promise<void> {
+    return this.device.backward(this, options);
+  }
+}

@@ -1,0 +1,87 @@
+// Collects timed events of one rank and writes them as a Chrome trace, which Perfetto opens. Tracks:
+// main (ranges of the program), collectives, device (kernels) and staging.
+
+export type TraceTrack = 'main' | 'collectives' | 'device' | 'staging';
+
+/** Times in milliseconds on the clock of performance.now(). */
+export interface TraceEvent {
+  readonly name: string;
+  readonly track: TraceTrack;
+  readonly startMs: number;
+  readonly endMs: number;
+  readonly args?: Readonly<Record<string, string | number>>;
+}
+
+const TRACKS: readonly TraceTrack[] = ['main', 'collectives', 'device', 'staging'];
+
+/** One rank's events. */
+export class Trace {
+  readonly rank: number;
+  readonly events: TraceEvent[] = [];
+
+  constructor(options: { readonly rank?: number } = {}) {
+    this.rank = options.rank ?? 0;
+  }
+
+  add(event: TraceEvent): void {
+    this.events.push(event);
+  }
+
+  /** Times `body`, which may be asynchronous, as a range. */
+  range<T>(name: string, body: () => T, track: TraceTrack = 'main'): T {
+    const startMs = performance.now();
+    const end = () => this.add({ name, track, startMs, endMs: performance.now() });
+    let result: T;
+    try {
+      result = body();
+    } catch (error) {
+      end();
+      throw error;
+    }
+    if (result instanceof Promise) return result.finally(end) as T;
+    end();
+    return result;
+  }
+}
+
+/**
+ * The events of several ranks as the text of one Chrome trace: a process per rank, a thread per
+ * track. Overlapping events of one track get lanes of their own.
+ */
+export function chromeTrace(traces: readonly Trace[]): string {
+  const out: object[] = [];
+  for (const trace of traces) {
+    out.push({ ph: 'M', pid: trace.rank, name: 'process_name', args: { name: `rank ${trace.rank}` } });
+    TRACKS.forEach((track, trackIndex) => {
+      const laneEnds: number[] = [];
+      const events = trace.events
+        .filter((event) => event.track === track)
+        .sort((a, b) => a.startMs - b.startMs || b.endMs - a.endMs);
+      for (const event of events) {
+        // Ranges of the main track nest; the others may overlap and need a lane each.
+        let lane = 0;
+        if (track !== 'main') {
+          lane = laneEnds.findIndex((end) => end <= event.startMs);
+          if (lane < 0) lane = laneEnds.length;
+        }
+        laneEnds[lane] = event.endMs;
+        out.push({
+          ph: 'X',
+          pid: trace.rank,
+          tid: trackIndex * 100 + lane,
+          name: event.name,
+          cat: track,
+          ts: event.startMs * 1000,
+          dur: (event.endMs - event.startMs) * 1000,
+          ...(event.args === undefined ? {} : { args: event.args }),
+        });
+      }
+      laneEnds.forEach((_, lane) => {
+        const name = lane === 0 ? track : `${track} ${lane + 1}`;
+        const tid = trackIndex * 100 + lane;
+        out.push({ ph: 'M', pid: trace.rank, tid, name: 'thread_name', args: { name } });
+      });
+    });
+  }
+  return JSON.stringify({ traceEvents: out, displayTimeUnit: 'ms' });
+}
