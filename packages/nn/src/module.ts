@@ -18,7 +18,8 @@ export function isModule(value: unknown): value is Module {
  * Subclasses register what they own in their constructor (`this.weight = this.parameter('weight',
  * tensor)`) and implement forward. Users run `await module.call(x)`.
  */
-export abstract class Module<Args extends readonly unknown[] = readonly never[], Output = unknown> {
+// biome-ignore lint/suspicious/noExplicitAny: a plain `Module` stands for one of any signature
+export abstract class Module<Args extends readonly any[] = any, Output = any> {
   readonly [BRAND] = true;
   readonly device: Device;
   readonly #parameters = new Map<string, Tensor>();
