@@ -1,0 +1,28 @@
+// bfloat16 ("bf16", the upper half of an f32) to and from f32, on bit patterns. Narrowing rounds to
+// nearest even and keeps infinities, subnormals and NaN (made quiet); widening is exact.
+
+import { bitsOfF32, f32OfBits } from './float-bits.js';
+
+/** The bf16 bit pattern nearest to `x`, which is first rounded to f32. */
+export function f32ToBf16(x: number): number {
+  return bf16FromF32Bits(bitsOfF32(x));
+}
+
+/** The value of a bf16 bit pattern. */
+export function bf16ToF32(bits: number): number {
+  return f32OfBits(f32BitsFromBf16(bits));
+}
+
+/** bf16 bits of an f32 given by its bits. */
+export function bf16FromF32Bits(bits: number): number {
+  if ((bits & 0x7fffffff) > 0x7f800000) {
+    return ((bits >>> 16) | 0x40) & 0xffff;
+  }
+  // The largest finite values carry into infinity, as rounding to nearest asks for.
+  return ((bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16) & 0xffff;
+}
+
+/** f32 bits (as an unsigned number) of a bf16 given by its bits. */
+export function f32BitsFromBf16(half: number): number {
+  return (half << 16) >>> 0;
+}
