@@ -16,7 +16,8 @@ export async function buildAll() {
     says: `the wasm kernels and ${folders.length} packages, with turbo`,
     key: hashFiles([...SHARED_INPUTS, ...folders], (path) => !path.endsWith('.md')),
     isThere: () => folders.every(isBuilt),
-    work: () => runPnpm('build', ['exec', 'turbo', 'run', 'generate', 'build', '--ui=stream']),
+    work: () =>
+      runPnpm('build', ['exec', 'turbo', 'run', 'generate', 'build', '--output-logs=errors-only']),
   });
 }
 

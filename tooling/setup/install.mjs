@@ -8,6 +8,14 @@ import { ROOT } from './root.mjs';
 import { SetupError } from './setup-error.mjs';
 import { step } from './step.mjs';
 
+// Without a network npm's own pauses between tries (10 s, then 60 s) keep a person waiting for the
+// sentence that says so.
+const QUICK_RETRIES = {
+  npm_config_fetch_retry_mintimeout: '1000',
+  npm_config_fetch_retry_maxtimeout: '5000',
+};
+const QUIET_TURBO = { TURBO_TELEMETRY_DISABLED: '1', TURBO_NO_UPDATE_NOTIFIER: '1' };
+
 const INPUTS = ['pnpm-lock.yaml', 'pnpm-workspace.yaml', 'package.json'];
 
 export async function installDependencies() {
@@ -50,7 +58,7 @@ function npmCommand() {
 }
 
 function capture(file, args, options) {
-  const env = { ...process.env, TURBO_TELEMETRY_DISABLED: '1', TURBO_NO_UPDATE_NOTIFIER: '1' };
+  const env = { ...QUICK_RETRIES, ...process.env, ...QUIET_TURBO };
   const child = spawn(file, args, { ...options, env, stdio: ['ignore', 'pipe', 'pipe'] });
   let output = '';
   child.stdout.on('data', (chunk) => (output += chunk));

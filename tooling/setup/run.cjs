@@ -4,15 +4,11 @@
 
 var OLDEST = [20, 19]; // engines.node of every package: the oldest the packages are tested on
 
-var found = process.versions.node.split('.').map(Number);
+var name = process.versions.node;
+var sentence = 'shardweave needs Node ' + OLDEST.join('.') + ' or newer, and this is Node ' + name;
+var found = name.split('.').map(Number);
 if (found[0] < OLDEST[0] || (found[0] === OLDEST[0] && found[1] < OLDEST[1])) {
-  console.error(
-    'shardweave needs Node ' +
-      OLDEST.join('.') +
-      ' or newer, and this is Node ' +
-      process.versions.node +
-      '. Install a current Node, then run the same command again.',
-  );
+  console.error(sentence + '. Install a current Node, then run the same command again.');
   process.exit(1);
 }
 require('./start.cjs');
