@@ -1,0 +1,15 @@
+// Moves elements between strided layouts, bit by bit.
+
+import type { KernelCalls, View } from '../../backend.js';
+import { forEachIndex } from './strided.js';
+
+export function copyStrided(
+  call: KernelCalls['copyStrided'],
+  bits: (view: View) => Uint16Array | Uint32Array,
+): void {
+  const x = bits(call.x);
+  const out = bits(call.out);
+  forEachIndex(call.shape, [call.xStrides, call.outStrides], (_, [xWalk, outWalk]) => {
+    out[call.outOffset + outWalk!] = x[call.xOffset + xWalk!]!;
+  });
+}

@@ -1,0 +1,75 @@
+// Element access for the reference kernels: numbers in, numbers out, rounded to the storage dtype
+// at each store. 16-bit stores round to f32 first, as kernels that compute in f32 do.
+
+import { bf16ToF32, f16ToF32, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
+import type { View } from '../../backend.js';
+
+/** The elements of one view. */
+export interface Elements {
+  readonly size: number;
+  get(i: number): number;
+  /** Rounds to nearest even; to an integer dtype truncates toward zero and saturates, NaN is 0. */
+  set(i: number, value: number): void;
+}
+
+/** Gives a kernel access to a view. */
+export type Open = (view: View) => Elements;
+
+/** Opens `view` over the bytes of its buffer. */
+export function openElements(bytes: ArrayBuffer, view: View): Elements {
+  const { byteOffset, size } = view;
+  switch (view.dtype) {
+    case 'f32':
+      return direct(new Float32Array(bytes, byteOffset, size));
+    case 'f16':
+      return packed(new Uint16Array(bytes, byteOffset, size), f16ToF32, f32ToF16);
+    case 'bf16':
+      return packed(new Uint16Array(bytes, byteOffset, size), bf16ToF32, f32ToBf16);
+    case 'i32':
+      return saturating(new Int32Array(bytes, byteOffset, size), -(2 ** 31), 2 ** 31 - 1);
+    case 'u32':
+      return saturating(new Uint32Array(bytes, byteOffset, size), 0, 2 ** 32 - 1);
+  }
+}
+
+/** The bits of a view's elements, for kernels that move and don't compute. */
+export function openBits(bytes: ArrayBuffer, view: View): Uint16Array | Uint32Array {
+  const is16 = view.dtype === 'f16' || view.dtype === 'bf16';
+  return is16
+    ? new Uint16Array(bytes, view.byteOffset, view.size)
+    : new Uint32Array(bytes, view.byteOffset, view.size);
+}
+
+function direct(array: Float32Array): Elements {
+  return {
+    size: array.length,
+    get: (i) => array[i]!,
+    set: (i, value) => {
+      array[i] = value;
+    },
+  };
+}
+
+function packed(
+  array: Uint16Array,
+  decode: (bits: number) => number,
+  encode: (value: number) => number,
+): Elements {
+  return {
+    size: array.length,
+    get: (i) => decode(array[i]!),
+    set: (i, value) => {
+      array[i] = encode(Math.fround(value));
+    },
+  };
+}
+
+function saturating(array: Int32Array | Uint32Array, min: number, max: number): Elements {
+  return {
+    size: array.length,
+    get: (i) => array[i]!,
+    set: (i, value) => {
+      array[i] = Number.isNaN(value) ? 0 : Math.min(max, Math.max(min, Math.trunc(value)));
+    },
+  };
+}

@@ -1,0 +1,166 @@
+// The reference device: every kernel as plain float64 loops, run at once. It is the specification
+// that the cpu and webgpu devices are held against, written to be read and not to be fast.
+
+import type {
+  Backend,
+  BackendBuffer,
+  BackendInfo,
+  BackendTraceSink,
+  KernelCalls,
+  KernelName,
+  View,
+} from '../../backend.js';
+import { DisposedError, LimitError } from '../../errors.js';
+import { cast, fill } from './cast.js';
+import { copyStrided } from './copy.js';
+import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
+import { dropout } from './dropout.js';
+import { type Open, openBits, openElements } from './elements.js';
+import { affine, binary, unary, unaryBackward } from './elementwise.js';
+import { embedding, embeddingBackward } from './embedding.js';
+import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
+import { matmul } from './matmul.js';
+import { squaredNorm } from './norm.js';
+import { adam, sgd } from './optimizer.js';
+import { extremumBackward, reduce } from './reduce.js';
+import { softmax, softmaxBackward } from './softmax.js';
+
+/** Fresh memory reads as NaN in every float dtype, so that nobody relies on zeros. */
+const POISON = 0xff;
+/** Small enough for any host, large enough for any test. */
+const MAX_BUFFER_BYTES = 2 ** 30;
+
+type Bits = (view: View) => Uint16Array | Uint32Array;
+
+const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bits) => void } = {
+  fill,
+  cast,
+  unary,
+  unaryBackward,
+  affine,
+  binary,
+  copyStrided: (call, _open, bits) => copyStrided(call, bits),
+  reduce,
+  extremumBackward,
+  softmax,
+  softmaxBackward,
+  layerNorm,
+  layerNormBackward,
+  layerNormParamGrad,
+  embedding,
+  embeddingBackward,
+  crossEntropy,
+  crossEntropyBackward,
+  dropout,
+  matmul,
+  squaredNorm,
+  adam,
+  sgd,
+};
+
+/** A backend of its own memory; slow, exact, for tests and for reading. */
+export function createReferenceBackend(): Backend {
+  return new ReferenceBackend();
+}
+
+class ReferenceBackend implements Backend {
+  readonly info: BackendInfo = {
+    kind: 'reference',
+    description: 'float64 loops',
+    isSoftware: true,
+    isHostMemory: true,
+    limits: { maxBufferBytes: MAX_BUFFER_BYTES, maxViewBytes: MAX_BUFFER_BYTES },
+  };
+  readonly #memory = new Map<number, ArrayBuffer>();
+  readonly #open: Open = (view) => openElements(this.#bytes(view.buffer), view);
+  readonly #bits: Bits = (view) => openBits(this.#bytes(view.buffer), view);
+  #nextId = 0;
+  #dispatches = 0;
+  #sink: BackendTraceSink | undefined;
+  #isDisposed = false;
+
+  get dispatches(): number {
+    return this.#dispatches;
+  }
+
+  alloc(byteLength: number, label: string): BackendBuffer {
+    if (this.#isDisposed) throw new DisposedError('alloc: the reference device was disposed.');
+    if (byteLength > MAX_BUFFER_BYTES) {
+      throw new LimitError(
+        `alloc: expected at most ${MAX_BUFFER_BYTES} bytes, got ${byteLength} (${label}).`,
+        { requestedBytes: byteLength, limitBytes: MAX_BUFFER_BYTES },
+      );
+    }
+    const buffer = { id: this.#nextId++, byteLength };
+    const bytes = new ArrayBuffer(byteLength);
+    new Uint8Array(bytes).fill(POISON);
+    this.#memory.set(buffer.id, bytes);
+    return buffer;
+  }
+
+  free(buffer: BackendBuffer): void {
+    if (this.#isDisposed) return;
+    this.#bytes(buffer);
+    this.#memory.delete(buffer.id);
+  }
+
+  write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void {
+    new Uint8Array(this.#bytes(buffer), byteOffset, bytes.length).set(bytes);
+  }
+
+  async read(
+    buffer: BackendBuffer,
+    byteOffset: number,
+    byteLength: number,
+    into: Uint8Array = new Uint8Array(byteLength),
+  ): Promise<Uint8Array> {
+    into.set(new Uint8Array(this.#bytes(buffer), byteOffset, byteLength));
+    return into;
+  }
+
+  copy(
+    from: BackendBuffer,
+    fromOffset: number,
+    to: BackendBuffer,
+    toOffset: number,
+    byteLength: number,
+  ): void {
+    this.write(to, toOffset, new Uint8Array(this.#bytes(from), fromOffset, byteLength));
+  }
+
+  run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
+    const startMs = this.#sink && performance.now();
+    KERNELS[kernel](call, this.#open, this.#bits);
+    this.#dispatches += 1;
+    if (this.#sink === undefined || startMs === undefined) return;
+    this.#sink({ name: kernel, track: 'device', startMs, endMs: performance.now() });
+  }
+
+  flush(): void {}
+
+  async sync(): Promise<void> {
+    if (this.#isDisposed) throw new DisposedError('sync: the reference device was disposed.');
+  }
+
+  usage(): { readonly bytes: number; readonly buffers: number } {
+    let bytes = 0;
+    for (const { byteLength } of this.#memory.values()) bytes += byteLength;
+    return { bytes, buffers: this.#memory.size };
+  }
+
+  trace(sink: BackendTraceSink | undefined): void {
+    this.#sink = sink;
+  }
+
+  async dispose(): Promise<void> {
+    this.#isDisposed = true;
+    this.#memory.clear();
+  }
+
+  #bytes(buffer: BackendBuffer): ArrayBuffer {
+    const bytes = this.#memory.get(buffer.id);
+    if (bytes !== undefined) return bytes;
+    const what = this.#isDisposed ? 'the device was disposed' : `buffer ${buffer.id} was freed`;
+    throw new DisposedError(`reference: expected a live buffer, but ${what}.`);
+  }
+}

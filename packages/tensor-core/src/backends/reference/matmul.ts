@@ -1,0 +1,32 @@
+// Batched matrix products of strided, optionally transposed operands.
+
+import type { KernelCalls } from '../../backend.js';
+import type { Open } from './elements.js';
+
+export function matmul(call: KernelCalls['matmul'], open: Open): void {
+  const { m, n, k, aRow, bRow, outRow, aBatch, bBatch, outBatch } = call;
+  const a = open(call.a);
+  const b = open(call.b);
+  const out = open(call.out);
+  const bias = call.bias && open(call.bias); // [n]
+  for (let outer = 0; outer < call.batch[0]; outer++) {
+    for (let inner = 0; inner < call.batch[1]; inner++) {
+      const aStart = outer * aBatch[0] + inner * aBatch[1];
+      const bStart = outer * bBatch[0] + inner * bBatch[1];
+      const outStart = outer * outBatch[0] + inner * outBatch[1];
+      for (let row = 0; row < m; row++) {
+        for (let col = 0; col < n; col++) {
+          let sum = 0;
+          for (let i = 0; i < k; i++) {
+            const aAt = call.transposeA ? i * aRow + row : row * aRow + i;
+            const bAt = call.transposeB ? col * bRow + i : i * bRow + col;
+            sum += a.get(aStart + aAt) * b.get(bStart + bAt);
+          }
+          const at = outStart + row * outRow + col;
+          const before = call.accumulate ? out.get(at) : 0;
+          out.set(at, call.alpha * sum + (bias?.get(col) ?? 0) + before);
+        }
+      }
+    }
+  }
+}
