@@ -175,7 +175,8 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   /** Frees parameters, gradients and buffers. The module is unusable afterwards. */
   dispose(): void {
     this.zeroGrad();
-    for (const tensor of this.parameters()) tensor.dispose();
+    // Packed and sharded parameters belong to who packed or sharded them.
+    for (const tensor of this.parameters()) if (tensor.piece === undefined) tensor.dispose();
     for (const [, tensor] of this.namedBuffers()) tensor.dispose();
   }
 

@@ -3,7 +3,7 @@
 
 import { byteSize, type DType, fromF32Array } from '@shardweave/dtypes';
 import { Engine, type FinalHook, type Pass } from './autograd/engine.js';
-import { GraphNode, type NodeOptions } from './autograd/node.js';
+import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
 import type { Backend } from './backend.js';
 import { DisposedError, ShapeError } from './errors.js';
 import { Ledger, type MemoryTag } from './ledger.js';
@@ -223,7 +223,7 @@ export class Device {
    * Outputs outside the graph are passed over; outputs of one node register once.
    * @returns how many nodes it was registered on.
    */
-  beforeGradientOf(outputs: unknown, hook: () => void | Promise<void>): number {
+  beforeGradientOf(outputs: unknown, hook: GradientHook): number {
     const nodes = new Set(tensorsIn(outputs).flatMap((output) => output.node ?? []));
     for (const node of nodes) node.hooks.push(hook);
     return nodes.size;
@@ -233,6 +233,7 @@ export class Device {
 
   /** target += source, shapes equal in size. */
   addInPlace(target: Tensor, source: Tensor): void {
+    target.storage.markWritten();
     const out = target.view();
     const shape = [target.size];
     this.backend.run('binary', {
@@ -248,6 +249,7 @@ export class Device {
 
   /** target = source, converted to target's dtype. */
   copyInto(target: Tensor, source: Tensor): void {
+    target.storage.markWritten();
     this.backend.run('cast', { x: source.view(), out: target.view() });
   }
 

@@ -1,6 +1,6 @@
 // Tensors with autograd over WebGPU and an embedded WebAssembly CPU device.
 
-export type { BackwardRule, NodeOptions } from './autograd/node.js';
+export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
 export type { FinalHook, GradSink, Pass } from './autograd/engine.js';
 export type * from './backend.js';
 export { Device, type DeviceOptions, type TensorData, type TensorOptions } from './device.js';

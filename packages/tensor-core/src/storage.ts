@@ -26,6 +26,7 @@ export class Storage {
   #tag: MemoryTag;
   #buffer: BackendBuffer | undefined;
   #holds = 1;
+  #version = 0;
   #isReleased = false;
 
   /** Made by Device.storage; absent until fill. The maker is its first holder. */
@@ -49,6 +50,16 @@ export class Storage {
   /** Whether a buffer is present. */
   get isFilled(): boolean {
     return this.#buffer !== undefined;
+  }
+
+  /** Counts in-place writes by its owner; copies made elsewhere are stale when it has moved on. */
+  get version(): number {
+    return this.#version;
+  }
+
+  /** Notes that its contents changed in place; optimizers call it for what they step. */
+  markWritten(): void {
+    this.#version += 1;
   }
 
   /** Number of holders. */
@@ -101,6 +112,7 @@ export class Storage {
       padded = new Uint8Array(Math.ceil(bytes.byteLength / 4) * 4);
       padded.set(bytes);
     }
+    this.#version += 1;
     if (padded.byteLength > 0) this.device.backend.write(this.#buffer, byteOffset, padded);
   }
 

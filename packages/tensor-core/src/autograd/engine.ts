@@ -15,6 +15,8 @@ export interface Pass {
   readonly reached: ReadonlySet<Tensor>;
   /** Runs when all nodes and all promises handed to the engine are done, outermost pass only. */
   onEnd(callback: () => void | Promise<void>): void;
+  /** Runs instead when the backward fails, before its error is seen; to restore states. */
+  onFailure(callback: () => void): void;
 }
 
 /** Takes a leaf's gradients instead of `leaf.grad`: buckets, flat gradients. */
@@ -33,10 +35,15 @@ class RunningPass implements Pass {
   readonly pending = new Map<Tensor, number>();
   readonly promises: Promise<void>[] = [];
   readonly callbacks: (() => void | Promise<void>)[] = [];
+  readonly failureCallbacks: (() => void)[] = [];
   failure: { readonly error: unknown } | undefined;
 
   onEnd(callback: () => void | Promise<void>): void {
     this.callbacks.push(callback);
+  }
+
+  onFailure(callback: () => void): void {
+    this.failureCallbacks.push(callback);
   }
 
   /** Keeps a promise without leaving its rejection unobserved meanwhile. */
@@ -97,10 +104,15 @@ export class Engine {
     try {
       await this.#device.noGrad(() => this.#device.scope(() => this.#walk(root, options, pass)));
       if (outer === undefined) await settle(pass);
+    } catch (error) {
+      if (outer === undefined) {
+        // What was started still ends before the error is seen.
+        await Promise.allSettled(pass.promises);
+        for (const callback of pass.failureCallbacks) callback();
+      }
+      throw error;
     } finally {
       this.#pass = outer;
-      // On failure what was started still ends before the error is seen.
-      if (outer === undefined) await Promise.allSettled(pass.promises);
     }
   }
 
@@ -127,7 +139,7 @@ export class Engine {
     try {
       for (let node = queue.pop(); node !== undefined; node = queue.pop()) {
         if (pass.failure !== undefined) throw pass.failure.error;
-        for (const hook of node.hooks) await hook();
+        for (const hook of node.hooks) await hook(pass);
         const incoming = gradients.get(node)!;
         gradients.delete(node);
         await this.#runNode(node, incoming, pass, queue, gradients);

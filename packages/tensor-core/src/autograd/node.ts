@@ -3,6 +3,7 @@
 import { GraphError } from '../errors.js';
 import type { Storage } from '../storage.js';
 import type { Shape, Tensor } from '../tensor.js';
+import type { Pass } from './engine.js';
 
 /** Where one input's gradient goes: an output of an earlier node, or a leaf. */
 export type Edge =
@@ -19,7 +20,7 @@ export type BackwardRule = (
 ) => readonly (Tensor | undefined)[] | Promise<readonly (Tensor | undefined)[]>;
 
 /** Awaited before the node's backward runs, once per firing. */
-export type GradientHook = () => void | Promise<void>;
+export type GradientHook = (pass: Pass) => void | Promise<void>;
 
 export interface NodeOptions {
   /** Name of the op, for errors and traces. */
