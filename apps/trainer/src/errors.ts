@@ -1,0 +1,34 @@
+// The trainer's errors. Their message is the whole of what a person sees: a sentence that says what
+// to do. The exit code goes with the class.
+
+/** Base of what ends the command: `exitCode` is what the process ends with. */
+export class TrainerError extends Error {
+  readonly code: string = 'TRAINER';
+  readonly exitCode: number = 1;
+  override readonly name: string = 'TrainerError';
+}
+
+/** The caller's mistake: a flag, a text or a model that can't be used as asked. */
+export class UsageError extends TrainerError {
+  override readonly code = 'USAGE';
+  override readonly exitCode = 2;
+  override readonly name = 'UsageError';
+}
+
+/** A rank ended before its work was done. */
+export class RankFailedError extends TrainerError {
+  override readonly code = 'RANK_FAILED';
+  override readonly name = 'RankFailedError';
+  readonly rank: number;
+  constructor(rank: number, message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.rank = rank;
+  }
+}
+
+/** Ctrl-C. */
+export class InterruptedError extends TrainerError {
+  override readonly code = 'INTERRUPTED';
+  override readonly exitCode = 130;
+  override readonly name = 'InterruptedError';
+}

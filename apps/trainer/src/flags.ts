@@ -1,0 +1,218 @@
+// The command line as typed: the flags, their help and what each accepts. An interface that others
+// script against, frozen by test/flags.test.ts. What they mean together is resolve-config.ts.
+
+import { Command, CommanderError, Option } from 'commander';
+import { z } from 'zod';
+import { UsageError } from './errors.js';
+import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
+
+const whole = (least: number) =>
+  z
+    .string()
+    .regex(/^\d+$/)
+    .transform(Number)
+    .refine((n) => Number.isSafeInteger(n) && n >= least)
+    .describe(`a whole number of at least ${least}`);
+const real = (what: string, holds: (x: number) => boolean) =>
+  z
+    .string()
+    .regex(/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i)
+    .transform(Number)
+    .refine((x) => Number.isFinite(x) && holds(x))
+    .describe(what);
+const oneOf = <const T extends readonly [string, ...string[]]>(values: T) =>
+  z.enum(values).describe(`one of ${values.join(', ')}`);
+const file = z.string().min(1).describe('a path');
+const nonNegative = real('a number of at least 0', (x) => x >= 0);
+const probability = real('a number from 0 to below 1', (x) => x >= 0 && x < 1);
+
+/** What every flag accepts. A missing one is undefined: defaults that depend on others come later. */
+const FLAGS = z.object({
+  strategy: oneOf(['single', 'fsdp']).default('fsdp'),
+  ranks: whole(1).optional(),
+  transport: oneOf(['memory', 'ws']).default('memory'),
+  device: z
+    .string()
+    .transform((list) => list.split(','))
+    .pipe(z.array(z.enum(['auto', 'webgpu', 'cpu'])))
+    .describe('auto, webgpu or cpu, or a list of them by rank such as cpu,webgpu')
+    .default(['auto']),
+  precision: oneOf(['fp32', 'fp16', 'bf16']).default('fp32'),
+  fp32Reduce: z.boolean().default(false),
+  threads: whole(1).optional(),
+  reshard: z.boolean().default(true),
+  checkpointActivations: z.boolean().default(false),
+  gatherCap: whole(1).optional(),
+  injectDelayMs: nonNegative.default(0),
+  trace: file.optional(),
+  model: file.default(DEFAULT_PRESET),
+  dropout: probability.optional(),
+  tokenizer: oneOf(['byte', 'gpt2']).optional(),
+  data: file.optional(),
+  order: oneOf(['shuffle', 'sequential']).default('shuffle'),
+  batch: whole(1).default(8),
+  seq: whole(1).optional(),
+  steps: whole(1).default(300),
+  gradAccum: whole(1).default(1),
+  sync: z.boolean().default(true),
+  lr: nonNegative.default(3e-3),
+  weightDecay: nonNegative.default(0.1),
+  beta1: probability.default(0.9),
+  beta2: probability.default(0.95),
+  eps: nonNegative.default(1e-8),
+  clip: nonNegative.default(1),
+  schedule: oneOf(['constant', 'cosine']).default('cosine'),
+  warmup: whole(0).optional(),
+  seed: whole(0).default(1),
+  out: file.optional(),
+  quiet: z.boolean().default(false),
+});
+
+/** Every flag, checked one by one. */
+export type Flags = z.output<typeof FLAGS>;
+
+/** Longest sequence taken without --seq: attention at GPT-2's 1024 is no default for a CPU. */
+export const DEFAULT_SEQ_AT_MOST = 256;
+/** Steps of warm-up under the cosine schedule without --warmup. */
+export const DEFAULT_WARMUP = 20;
+
+/**
+ * Flags from the arguments after the command's name.
+ *
+ * @throws UsageError for an unknown flag or a value that the flag doesn't take.
+ * @throws CommanderError with exit code 0 once --help has been printed through `write`.
+ */
+export function parseFlags(args: readonly string[], write: (text: string) => void): Flags {
+  const command = trainCommand().configureOutput({ writeOut: write, writeErr: () => {} });
+  try {
+    command.parse(args, { from: 'user' });
+  } catch (error) {
+    if (error instanceof CommanderError && error.exitCode !== 0) {
+      throw new UsageError(`${error.message.replace(/^error: /, '')}. See --help.`, {
+        cause: error,
+      });
+    }
+    throw error;
+  }
+  const result = FLAGS.safeParse(command.opts());
+  if (result.success) return result.data;
+  const name = String(result.error.issues[0]?.path[0]) as keyof Flags;
+  const given = command.opts()[name] as unknown;
+  const flag = command.options.find((option) => option.attributeName() === name)?.long ?? name;
+  const expected = FLAGS.shape[name].description ?? descriptionOf(FLAGS.shape[name]);
+  throw new UsageError(`${flag}: expected ${expected}, got "${String(given)}". See --help.`);
+}
+
+/** The command with all its options; it parses nothing by itself. */
+export function trainCommand(): Command {
+  const command = new Command('train')
+    .description('Trains a GPT-2 on a text, its parameters sharded over ranks.')
+    .usage('[flags]')
+    .allowExcessArguments(false)
+    .exitOverride()
+    .helpOption('-h, --help', 'print this and end')
+    .configureHelp({ helpWidth: 100 })
+    .addHelpText('after', presetsHelp());
+  const add = (group: string, flags: string, text: string) =>
+    command.addOption(new Option(flags, text).helpGroup(group));
+
+  const where = 'Where it runs:';
+  add(
+    where,
+    '--strategy <single|fsdp>',
+    'one rank, or parameters sharded over all ranks (default: fsdp)',
+  );
+  add(where, '--ranks <N>', 'world size (default: 2; with single: 1)');
+  add(
+    where,
+    '--transport <memory|ws>',
+    'ranks in this process, or a process each (default: memory)',
+  );
+  add(
+    where,
+    '--device <auto|webgpu|cpu>',
+    'or a list by rank: cpu,webgpu (default: auto, a GPU if there is one)',
+  );
+  add(where, '--threads <N>', "of a rank's cpu device (default: cores / ranks, at least 1)");
+  add(where, '--trace <FILE>', 'write a Chrome trace of the run, for Perfetto');
+
+  const sharding = 'Precision and sharding:';
+  add(
+    sharding,
+    '--precision <fp32|fp16|bf16>',
+    '16-bit: mixed, with f32 master weights (default: fp32)',
+  );
+  add(sharding, '--fp32-reduce', 'reduce 16-bit gradients in f32');
+  add(sharding, '--reshard', 'free gathered parameters after forward (default)');
+  add(sharding, '--no-reshard', 'keep them until backward');
+  add(sharding, '--checkpoint-activations', 'recompute each block in backward');
+  add(
+    sharding,
+    '--gather-cap <BYTES>',
+    'most bytes of gathered parameters to prefetch into (default: no cap)',
+  );
+  add(sharding, '--inject-delay-ms <N>', 'delay every collective, for experiments (default: 0)');
+
+  const model = 'Model and data:';
+  add(
+    model,
+    '--model <PRESET|DIR>',
+    `a preset, or a directory with config.json and model.safetensors (default: ${DEFAULT_PRESET})`,
+  );
+  add(model, '--dropout <P>', "over the model's own");
+  add(
+    model,
+    '--tokenizer <byte|gpt2>',
+    'default: gpt2 for a vocabulary of 50257 or more, else byte',
+  );
+  add(model, '--data <FILE>', 'a text in UTF-8 (default: the novel Moby Dick)');
+  add(model, '--order <shuffle|sequential>', 'of the rows (default: shuffle)');
+
+  const training = 'Training:';
+  add(training, '--batch <B>', 'rows of a step over all ranks and micro-steps (default: 8)');
+  add(
+    training,
+    '--seq <T>',
+    `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
+  );
+  add(training, '--steps <S>', 'optimizer steps (default: 300)');
+  add(training, '--grad-accum <K>', 'micro-steps of a step (default: 1)');
+  add(training, '--no-sync', 'with K > 1, reduce gradients on the last micro-step alone');
+  add(training, '--lr <X>', 'peak learning rate (default: 0.003)');
+  add(
+    training,
+    '--weight-decay <X>',
+    'of AdamW, on tensors of two or more dimensions (default: 0.1)',
+  );
+  add(training, '--beta1 <X>', '(default: 0.9)');
+  add(training, '--beta2 <X>', '(default: 0.95)');
+  add(training, '--eps <X>', '(default: 1e-8)');
+  add(training, '--clip <NORM>', 'largest gradient norm, 0: off (default: 1)');
+  add(training, '--schedule <constant|cosine>', 'of the learning rate (default: cosine)');
+  add(
+    training,
+    '--warmup <W>',
+    `steps of linear warm-up (default: ${DEFAULT_WARMUP} with cosine, else 0)`,
+  );
+  add(training, '--seed <N>', 'of weights, order and dropout (default: 1)');
+
+  const output = 'Output:';
+  add(output, '--out <DIR>', 'write metrics.jsonl, summary.json, loss.svg and model/ there');
+  add(output, '--quiet', 'print nothing but errors');
+  return command;
+}
+
+function presetsHelp(): string {
+  const rows = Object.entries(PRESETS).map(
+    ([name, p]) =>
+      `  ${name.padEnd(12)} ${p.layers} layers, width ${p.width}, ${p.heads} heads, ${p.positions} positions; ${p.summary}`,
+  );
+  return `\nPresets of --model:\n${rows.join('\n')}\n`;
+}
+
+/** The description under the wrappers that `default` and `optional` put around a schema. */
+function descriptionOf(schema: unknown): string {
+  let at = schema as { description?: string; unwrap?: () => unknown };
+  while (at.description === undefined && at.unwrap !== undefined) at = at.unwrap() as typeof at;
+  return at.description ?? 'another value';
+}

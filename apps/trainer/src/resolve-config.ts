@@ -1,0 +1,130 @@
+// From flags, each fine by itself, to one run: defaults that depend on others, files that must be
+// there, and the rules between flags. Every complaint is a sentence that says what to do.
+
+import { statSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { resolve } from 'node:path';
+import { UsageError } from './errors.js';
+import { DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
+import { readModelShape } from './model/model-config.js';
+import { type GptShape, isPresetName, PRESETS } from './model/presets.js';
+import type { DeviceChoice, ModelSource, RunConfig } from './run-config.js';
+
+const DEFAULT_RANKS = 2;
+const GPT2_VOCABULARY = 50257;
+
+/**
+ * The run that the flags describe. Reads a model's config.json, nothing else.
+ *
+ * @throws UsageError where flags contradict each other, the model or the files.
+ */
+export async function resolveConfig(
+  flags: Flags,
+  cores = availableParallelism(),
+): Promise<RunConfig> {
+  const ranks = flags.ranks ?? (flags.strategy === 'single' ? 1 : DEFAULT_RANKS);
+  if (flags.strategy === 'single' && ranks > 1) {
+    throw new UsageError(
+      `--strategy single runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
+    );
+  }
+  if (flags.fp32Reduce && flags.precision === 'fp32') {
+    throw new UsageError(
+      '--fp32-reduce is for 16-bit gradients: add --precision bf16 or fp16, or leave it out.',
+    );
+  }
+  const model = modelSource(flags.model);
+  const own: GptShape =
+    model.kind === 'preset'
+      ? PRESETS[model.name as keyof typeof PRESETS]
+      : await readModelShape(model.path);
+  const shape = shapeOnly(own, flags.dropout);
+  const seq = flags.seq ?? Math.min(shape.positions, DEFAULT_SEQ_AT_MOST);
+  if (seq > shape.positions) {
+    throw new UsageError(
+      `--seq ${seq} is beyond the model's ${shape.positions} positions. Use --seq ${shape.positions} or less, or another --model.`,
+    );
+  }
+  checkBatch(flags.batch, ranks, flags.gradAccum);
+  if (!flags.sync && flags.gradAccum === 1) {
+    throw new UsageError(
+      '--no-sync has nothing to skip with one micro-step: add --grad-accum 2 or more, or leave it out.',
+    );
+  }
+  return {
+    strategy: flags.strategy,
+    ranks,
+    transport: flags.transport,
+    devices: devicesByRank(flags.device, ranks),
+    precision: flags.precision,
+    fp32Reduce: flags.fp32Reduce,
+    threads: flags.threads ?? Math.max(1, Math.floor(cores / ranks)),
+    reshard: flags.reshard,
+    checkpointActivations: flags.checkpointActivations,
+    gatherCapBytes: flags.gatherCap,
+    injectDelayMs: flags.injectDelayMs,
+    traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
+    model,
+    shape,
+    tokenizer: flags.tokenizer ?? (shape.vocabSize >= GPT2_VOCABULARY ? 'gpt2' : 'byte'),
+    dataFile: flags.data === undefined ? undefined : resolve(flags.data),
+    order: flags.order,
+    batch: flags.batch,
+    seq,
+    steps: flags.steps,
+    gradAccum: flags.gradAccum,
+    noSync: !flags.sync,
+    lr: flags.lr,
+    weightDecay: flags.weightDecay,
+    beta1: flags.beta1,
+    beta2: flags.beta2,
+    eps: flags.eps,
+    clip: flags.clip,
+    schedule: flags.schedule,
+    warmup: flags.warmup ?? (flags.schedule === 'cosine' ? DEFAULT_WARMUP : 0),
+    seed: flags.seed,
+    outDir: flags.out === undefined ? undefined : resolve(flags.out),
+    isQuiet: flags.quiet,
+  };
+}
+
+function modelSource(model: string): ModelSource {
+  if (isPresetName(model)) return { kind: 'preset', name: model };
+  if (statSync(model, { throwIfNoEntry: false })?.isDirectory() === true) {
+    return { kind: 'directory', path: resolve(model) };
+  }
+  throw new UsageError(
+    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. See --help.`,
+  );
+}
+
+function shapeOnly(from: GptShape, dropout: number | undefined): GptShape {
+  const { vocabSize, positions, layers, width, heads, layerNormEpsilon } = from;
+  return {
+    vocabSize,
+    positions,
+    layers,
+    width,
+    heads,
+    layerNormEpsilon,
+    dropout: dropout ?? from.dropout,
+  };
+}
+
+function checkBatch(batch: number, ranks: number, gradAccum: number): void {
+  const parts = ranks * gradAccum;
+  if (batch % parts === 0) return;
+  const below = Math.floor(batch / parts) * parts;
+  const choices = below === 0 ? `${parts}` : `${below} or ${below + parts}`;
+  throw new UsageError(
+    `--batch ${batch} is not a multiple of ${ranks} ranks times ${gradAccum} micro-steps (--grad-accum). Use --batch ${choices}.`,
+  );
+}
+
+function devicesByRank(list: readonly DeviceChoice[], ranks: number): readonly DeviceChoice[] {
+  if (list.length === 1) return Array.from({ length: ranks }, () => list[0]!);
+  if (list.length === ranks) return list;
+  throw new UsageError(
+    `--device ${list.join(',')} names ${list.length} devices for ${ranks} ranks. Name one, or one a rank.`,
+  );
+}

@@ -1,0 +1,61 @@
+// One run, fully resolved: what the flags mean once defaults, presets and files are known. Plain
+// data, since it travels to rank processes as JSON.
+
+import type { GptShape } from './model/presets.js';
+
+export type Strategy = 'single' | 'fsdp';
+export type Transport = 'memory' | 'ws';
+export type DeviceChoice = 'auto' | 'cpu' | 'webgpu';
+export type Precision = 'fp32' | 'fp16' | 'bf16';
+export type TokenizerName = 'byte' | 'gpt2';
+export type Order = 'shuffle' | 'sequential';
+export type Schedule = 'constant' | 'cosine';
+
+/** A preset's name, or the directory of `config.json` and perhaps `model.safetensors`. */
+export type ModelSource =
+  | { readonly kind: 'preset'; readonly name: string }
+  | { readonly kind: 'directory'; readonly path: string };
+
+export interface RunConfig {
+  readonly strategy: Strategy;
+  readonly ranks: number;
+  readonly transport: Transport;
+  /** By rank. */
+  readonly devices: readonly DeviceChoice[];
+  readonly precision: Precision;
+  readonly fp32Reduce: boolean;
+  /** Of one rank's cpu device. */
+  readonly threads: number;
+  readonly reshard: boolean;
+  readonly checkpointActivations: boolean;
+  readonly gatherCapBytes: number | undefined;
+  readonly injectDelayMs: number;
+  readonly traceFile: string | undefined;
+
+  readonly model: ModelSource;
+  /** With --dropout applied. */
+  readonly shape: GptShape;
+  readonly tokenizer: TokenizerName;
+  readonly dataFile: string | undefined;
+  readonly order: Order;
+
+  /** Rows of one optimizer step over all ranks and micro-steps. */
+  readonly batch: number;
+  readonly seq: number;
+  readonly steps: number;
+  readonly gradAccum: number;
+  readonly noSync: boolean;
+  readonly lr: number;
+  readonly weightDecay: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly eps: number;
+  /** Largest gradient norm; 0: no clipping. */
+  readonly clip: number;
+  readonly schedule: Schedule;
+  readonly warmup: number;
+
+  readonly seed: number;
+  readonly outDir: string | undefined;
+  readonly isQuiet: boolean;
+}

@@ -1,0 +1,114 @@
+import { describe, expect, it } from 'vitest';
+import { UsageError } from '../src/errors.js';
+import { parseFlags, trainCommand } from '../src/flags.js';
+
+const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () => {});
+
+describe('the flags of train', () => {
+  it('are an interface that stays', () => {
+    expect(trainCommand().options.map((option) => option.flags)).toEqual([
+      '--strategy <single|fsdp>',
+      '--ranks <N>',
+      '--transport <memory|ws>',
+      '--device <auto|webgpu|cpu>',
+      '--threads <N>',
+      '--trace <FILE>',
+      '--precision <fp32|fp16|bf16>',
+      '--fp32-reduce',
+      '--reshard',
+      '--no-reshard',
+      '--checkpoint-activations',
+      '--gather-cap <BYTES>',
+      '--inject-delay-ms <N>',
+      '--model <PRESET|DIR>',
+      '--dropout <P>',
+      '--tokenizer <byte|gpt2>',
+      '--data <FILE>',
+      '--order <shuffle|sequential>',
+      '--batch <B>',
+      '--seq <T>',
+      '--steps <S>',
+      '--grad-accum <K>',
+      '--no-sync',
+      '--lr <X>',
+      '--weight-decay <X>',
+      '--beta1 <X>',
+      '--beta2 <X>',
+      '--eps <X>',
+      '--clip <NORM>',
+      '--schedule <constant|cosine>',
+      '--warmup <W>',
+      '--seed <N>',
+      '--out <DIR>',
+      '--quiet',
+    ]);
+  });
+
+  it('have the defaults that --help prints', () => {
+    let help = '';
+    expect(() => parseFlags(['--help'], (text) => (help += text))).toThrow();
+    const flags = parse('');
+    for (const [name, value] of Object.entries({
+      lr: flags.lr,
+      steps: flags.steps,
+      batch: flags.batch,
+      'weight-decay': flags.weightDecay,
+      beta1: flags.beta1,
+      beta2: flags.beta2,
+      clip: flags.clip,
+      seed: flags.seed,
+      schedule: flags.schedule,
+      strategy: flags.strategy,
+      transport: flags.transport,
+      model: flags.model,
+      order: flags.order,
+      precision: flags.precision,
+    })) {
+      const entry = help.slice(help.indexOf(`--${name} <`)).replace(/\s+/g, ' ');
+      expect(entry.match(/\(default: ([^);]*)\)/)?.[1], name).toBe(String(value));
+    }
+    expect(help).toContain('gpt2-xl');
+  });
+
+  it('read numbers, lists and negations', () => {
+    const flags = parse(
+      '--no-sync --no-reshard --lr 1e-4 --device cpu,webgpu --gather-cap 1048576',
+    );
+    expect(flags).toMatchObject({
+      sync: false,
+      reshard: false,
+      lr: 1e-4,
+      device: ['cpu', 'webgpu'],
+      gatherCap: 1048576,
+    });
+    expect(parse('')).toMatchObject({ sync: true, reshard: true, quiet: false });
+  });
+
+  it.each([
+    ['--batch x', '--batch: expected a whole number of at least 1, got "x". See --help.'],
+    ['--batch 0', '--batch: expected a whole number of at least 1, got "0". See --help.'],
+    ['--steps 1e9', '--steps: expected a whole number of at least 1, got "1e9". See --help.'],
+    ['--dropout 1', '--dropout: expected a number from 0 to below 1, got "1". See --help.'],
+    ['--lr -1', '--lr: expected a number of at least 0, got "-1". See --help.'],
+    ['--lr 0x10', '--lr: expected a number of at least 0, got "0x10". See --help.'],
+    ['--precision int8', '--precision: expected one of fp32, fp16, bf16, got "int8". See --help.'],
+    [
+      '--device gpu',
+      '--device: expected auto, webgpu or cpu, or a list of them by rank such as cpu,webgpu, got "gpu". See --help.',
+    ],
+    ['--bogus', "unknown option '--bogus'. See --help."],
+    ['extra', /too many arguments/],
+    ['--lr', /argument missing/],
+  ])('refuse "%s" in a sentence', (line, message) => {
+    let error: unknown;
+    try {
+      parse(line);
+    } catch (thrown) {
+      error = thrown;
+    }
+    expect(error).toBeInstanceOf(UsageError);
+    expect(error).toMatchObject({ exitCode: 2 });
+    if (typeof message === 'string') expect((error as Error).message).toBe(message);
+    else expect((error as Error).message).toMatch(message);
+  });
+});
