@@ -2,4 +2,7 @@ export { bf16FromF32Bits, bf16ToF32, f32BitsFromBf16, f32ToBf16 } from './bfloat
 export { fromF32Array, toF32Array } from './convert-array.js';
 export { byteSize, type DType, isFloat } from './dtype.js';
 export { f16FromF32Bits, f16ToF32, f32BitsFromF16, f32ToF16 } from './float16.js';
+export { type ReduceOp, type ReduceOptions, reducePartsPlain } from './reduce-plain.js';
+export { Reducer } from './reducer.js';
 export { type ElementArray, viewAs } from './view.js';
+export { yieldToEventLoop } from './yield-to-event-loop.js';

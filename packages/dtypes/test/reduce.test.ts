@@ -1,0 +1,184 @@
+// Rank-order reductions: against float64 loops, wasm against plain bit by bit, and time slices.
+
+import { setImmediate as turn } from 'node:timers/promises';
+import {
+  byteSize,
+  type DType,
+  fromF32Array,
+  isFloat,
+  type ReduceOp,
+  Reducer,
+  reducePartsPlain,
+  toF32Array,
+} from '@shardweave/dtypes';
+import { describe, expect, it } from 'vitest';
+
+const DTYPES: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
+const OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
+
+/** A 32-bit generator with a seed, for any bit pattern. */
+function randomBytes(seed: number, byteLength: number): Uint8Array {
+  const bytes = new Uint8Array(byteLength);
+  let state = seed;
+  for (let i = 0; i < byteLength; i++) {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    bytes[i] = state >>> 24;
+  }
+  return bytes;
+}
+
+/** Bytes with every NaN replaced by one pattern, since its payload is unspecified. */
+function withOneNan(bytes: Uint8Array, dtype: DType): Uint8Array {
+  if (!isFloat(dtype)) {
+    return bytes;
+  }
+  const values = toF32Array(bytes, dtype);
+  const size = byteSize(dtype);
+  const copy = bytes.slice();
+  for (let i = 0; i < values.length; i++) {
+    if (Number.isNaN(values[i])) {
+      copy.fill(0xff, i * size, (i + 1) * size);
+    }
+  }
+  return copy;
+}
+
+describe('reducePartsPlain', () => {
+  it('adds in rank order in f32 and rounds once', () => {
+    // In f32 the order shows: (2^24 + 1) + 1 stays 2^24, (1 + 1) + 2^24 does not.
+    const parts = [[2 ** 24], [1], [1]].map((part) => fromF32Array(part, 'f32'));
+    const sum = (order: readonly number[]) => {
+      const output = new Uint8Array(4);
+      reducePartsPlain(
+        order.map((rank) => parts[rank]!),
+        output,
+        { dtype: 'f32', op: 'sum' },
+      );
+      return toF32Array(output, 'f32')[0];
+    };
+    expect(sum([0, 1, 2])).toBe(2 ** 24);
+    expect(sum([1, 2, 0])).toBe(2 ** 24 + 2);
+    // In bf16, 256 + 1 alone rounds back to 256; summed in f32 and rounded once, 256 + 4 * 1 = 260.
+    const half = [[256], [1], [1], [1], [1]].map((part) => fromF32Array(part, 'bf16'));
+    const output = new Uint8Array(2);
+    reducePartsPlain(half, output, { dtype: 'bf16', op: 'sum' });
+    expect(toF32Array(output, 'bf16')[0]).toBe(260);
+  });
+
+  it.each(['f32', 'f16', 'bf16'] as const)('is near a float64 loop in %s', (dtype) => {
+    const rows = [0, 1, 2].map((rank) =>
+      Array.from({ length: 9 }, (_, i) => Math.sin(rank * 9 + i)),
+    );
+    const parts = rows.map((row) => fromF32Array(row, dtype));
+    const inputs = parts.map((part) => toF32Array(part, dtype));
+    const tolerance = { f32: 2 ** -22, f16: 2 ** -10, bf16: 2 ** -7 }[dtype];
+    const exact = {
+      sum: (x: number[]) => x[0]! + x[1]! + x[2]!,
+      mean: (x: number[]) => (x[0]! + x[1]! + x[2]!) / 3,
+      max: (x: number[]) => Math.max(...x),
+      min: (x: number[]) => Math.min(...x),
+    };
+    for (const op of OPS) {
+      const output = new Uint8Array(parts[0]!.length);
+      reducePartsPlain(parts, output, { dtype, op });
+      toF32Array(output, dtype).forEach((value, i) => {
+        const reference = exact[op](inputs.map((input) => input[i]!));
+        expect(Math.abs(value - reference)).toBeLessThanOrEqual(tolerance);
+      });
+    }
+  });
+
+  it('wraps integer sums and truncates their mean', () => {
+    const reduce = (dtype: 'i32' | 'u32', op: ReduceOp, values: number[]) => {
+      const output = new Uint32Array(1);
+      const parts = values.map((x) => new Uint8Array(Uint32Array.of(x).buffer));
+      reducePartsPlain(parts, new Uint8Array(output.buffer), { dtype, op });
+      return dtype === 'i32' ? output[0]! | 0 : output[0]!;
+    };
+    expect(reduce('i32', 'sum', [2147483647, 1])).toBe(-2147483648);
+    expect(reduce('u32', 'sum', [4294967295, 3])).toBe(2);
+    expect(reduce('i32', 'mean', [-3, 0])).toBe(-1);
+    expect(reduce('u32', 'mean', [4294967294, 0])).toBe(2147483647);
+    expect(reduce('u32', 'max', [4294967295, 3])).toBe(4294967295);
+    expect(reduce('i32', 'max', [-1, 3])).toBe(3);
+  });
+});
+
+describe('Reducer', () => {
+  const SIZES = [0, 1, 7, 8, 1023, 16 * 1024 + 5]; // elements; the last one spans two slices
+
+  it.each(DTYPES)('equals the plain version bit by bit in %s', async (dtype) => {
+    const reducer = await Reducer.create();
+    for (const op of OPS) {
+      for (const worldSize of [1, 2, 3, 8]) {
+        for (const size of SIZES) {
+          const byteLength = size * byteSize(dtype);
+          const parts = Array.from({ length: worldSize }, (_, rank) =>
+            randomBytes(size * 100 + rank, byteLength),
+          );
+          const expected = new Uint8Array(byteLength);
+          reducePartsPlain(parts, expected, { dtype, op });
+          const output = new Uint8Array(byteLength);
+          await reducer.reduce(parts, output, { dtype, op });
+          const same = Buffer.compare(withOneNan(output, dtype), withOneNan(expected, dtype));
+          expect(same, `${op} of ${worldSize} x ${size}`).toBe(0);
+        }
+      }
+    }
+  });
+
+  it.each(['f16', 'bf16'] as const)('equals it on all 65,536 patterns of %s', async (dtype) => {
+    const all = new Uint8Array(Uint16Array.from({ length: 65536 }, (_, i) => i).buffer);
+    const zero = new Uint8Array(all.length).fill(0);
+    const reducer = await Reducer.create();
+    for (const [parts, op] of [
+      [[all], 'sum'],
+      [[all, zero], 'sum'],
+      [[all, all, zero], 'mean'],
+    ] as const) {
+      const expected = new Uint8Array(all.length);
+      reducePartsPlain(parts, expected, { dtype, op });
+      const output = new Uint8Array(all.length);
+      await reducer.reduce(parts, output, { dtype, op });
+      expect(Buffer.compare(withOneNan(output, dtype), withOneNan(expected, dtype))).toBe(0);
+    }
+  });
+
+  it('writes over one of its parts', async () => {
+    const reducer = await Reducer.create();
+    const parts = [1, 2, 3].map((x) => fromF32Array(new Float32Array(40_000).fill(x), 'f32'));
+    await reducer.reduce(parts, parts[1]!, { dtype: 'f32', op: 'sum' });
+    expect(new Set(toF32Array(parts[1]!, 'f32'))).toEqual(new Set([6]));
+  });
+
+  it('lets the event loop turn while it adds 64 MiB', async () => {
+    const reducer = await Reducer.create();
+    const parts = [1, 2].map(() => new Uint8Array(64 * 2 ** 20));
+    const output = new Uint8Array(64 * 2 ** 20);
+    let isDone = false;
+    let turns = 0;
+    const work = reducer.reduce(parts, output, { dtype: 'f32', op: 'sum' }).then(() => {
+      isDone = true;
+    });
+    // The longest stretch is asserted as a median: other processes share the cores.
+    const gaps: number[] = [];
+    while (!isDone) {
+      const before = performance.now();
+      await turn();
+      gaps.push(performance.now() - before);
+      turns++;
+    }
+    await work;
+    gaps.sort((a, b) => a - b);
+    expect(turns).toBeGreaterThanOrEqual(3);
+    expect(gaps[Math.floor(gaps.length / 2)]).toBeLessThan(20);
+  });
+
+  it('refuses parts of different lengths', async () => {
+    const reducer = await Reducer.create();
+    const parts = [new Uint8Array(8), new Uint8Array(4)];
+    await expect(
+      reducer.reduce(parts, new Uint8Array(8), { dtype: 'f32', op: 'sum' }),
+    ).rejects.toThrow(/expected parts of 8 bytes, got 4/);
+  });
+});
