@@ -29,5 +29,6 @@ function scriptsOf(folder) {
 function isBuilt(folder) {
   const isFull = (path) => existsSync(path) && readdirSync(path).length > 0;
   if (!isFull(join(ROOT, folder, 'dist'))) return false;
-  return !scriptsOf(folder).generate || isFull(join(ROOT, folder, 'src/generated'));
+  const hasKernels = existsSync(join(ROOT, folder, 'assembly'));
+  return !hasKernels || isFull(join(ROOT, folder, 'src/generated'));
 }

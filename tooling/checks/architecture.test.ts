@@ -1,0 +1,107 @@
+// The arrows between packages: who may import whom, and that each import is declared.
+import { posix } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import {
+  importsOf,
+  packageOf,
+  sourceFiles,
+  type WorkspacePackage,
+  workspacePackages,
+} from './workspace.ts';
+
+const SCOPE = '@shardweave/';
+
+/** What each package may import of this workspace; a new package states its arrows here. */
+const ARROWS: Readonly<Record<string, readonly string[]>> = {
+  dtypes: [],
+  collectives: ['dtypes'],
+  'tensor-core': ['dtypes'],
+  nn: ['tensor-core', 'dtypes'],
+  'shard-store': [],
+  fsdp: ['nn', 'tensor-core', 'collectives', 'shard-store', 'dtypes'],
+  'ddp-buckets': ['nn', 'tensor-core', 'collectives', 'dtypes'],
+  offload: ['nn', 'tensor-core', 'shard-store', 'dtypes'],
+  trainer: [
+    'dtypes',
+    'collectives',
+    'tensor-core',
+    'nn',
+    'shard-store',
+    'fsdp',
+    'ddp-buckets',
+    'offload',
+  ],
+};
+
+/** Two copies of these would be two worlds of tensors. */
+const ONE_COPY = ['tensor-core', 'nn', 'collectives'].map((name) => SCOPE + name);
+
+const found = workspacePackages();
+
+describe.each(found.map((one) => [one.shortName, one] as const))('%s', (name, one) => {
+  it('imports only the packages its arrows allow', () => {
+    const allowed = (ARROWS[name] ?? []).map((target) => SCOPE + target);
+    const strays = importsIn(one).filter(
+      ({ target }) =>
+        target.startsWith(SCOPE) && target !== one.manifest.name && !allowed.includes(target),
+    );
+    expect(strays).toEqual([]);
+  });
+
+  it('declares in package.json every package it imports', () => {
+    const { dependencies, peerDependencies, optionalDependencies } = one.manifest;
+    const declared = Object.keys({
+      ...dependencies,
+      ...peerDependencies,
+      ...optionalDependencies,
+    });
+    const strays = importsIn(one).filter(
+      ({ target }) => target !== one.manifest.name && !declared.includes(target),
+    );
+    expect(strays).toEqual([]);
+  });
+
+  it('reaches no file outside its folder', () => {
+    const strays = sourceFiles(one).flatMap((path) =>
+      importsOf(path)
+        .filter((specifier) => specifier.startsWith('.'))
+        .map((specifier) => posix.join(posix.dirname(path), specifier))
+        .filter((target) => !target.startsWith(`${one.folder}/`))
+        .map((target) => ({ path, target })),
+    );
+    expect(strays).toEqual([]);
+  });
+
+  it('takes tensors, modules and groups as peers, so that there is one copy of each', () => {
+    if (one.manifest.private) return expect(one.folder).toMatch(/^apps\//);
+    const owned = Object.keys(one.manifest.dependencies ?? {});
+    expect(owned.filter((target) => ONE_COPY.includes(target))).toEqual([]);
+  });
+});
+
+describe('the workspace', () => {
+  it('has an arrow for every package', () => {
+    expect(found.length).toBeGreaterThan(0);
+    expect(found.map(({ shortName }) => shortName).filter((name) => !ARROWS[name])).toEqual([]);
+  });
+
+  it('has no cycle among its arrows', () => {
+    const seen = new Set<string>();
+    const visit = (name: string, path: readonly string[]): void => {
+      expect(path, `${[...path, name].join(' -> ')}`).not.toContain(name);
+      if (seen.has(name)) return;
+      for (const target of ARROWS[name] ?? []) visit(target, [...path, name]);
+      seen.add(name);
+    };
+    for (const name of Object.keys(ARROWS)) visit(name, []);
+    expect(seen.size).toBe(Object.keys(ARROWS).length);
+  });
+});
+
+function importsIn(one: WorkspacePackage) {
+  return sourceFiles(one).flatMap((path) =>
+    importsOf(path)
+      .filter((specifier) => !specifier.startsWith('.') && !specifier.startsWith('node:'))
+      .map((specifier) => ({ path, target: packageOf(specifier) })),
+  );
+}

@@ -1,0 +1,37 @@
+// What every published package looks like: its six files, and the fields of package.json that users
+// and bundlers depend on.
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { publishedPackages, ROOT } from './workspace.ts';
+
+const SIX = ['README.md', 'package.json', 'tsconfig.json', 'tsup.config.ts', 'src', 'test'];
+
+const packages = publishedPackages().map((one) => [one.shortName, one] as const);
+
+describe.each(packages)('%s', (_, { folder, manifest }) => {
+  it('has the six files of every package', () => {
+    expect(SIX.filter((name) => !existsSync(join(ROOT, folder, name)))).toEqual([]);
+  });
+
+  it('is an ES module without side effects for Node 20.19 and later, published openly', () => {
+    expect(manifest).toMatchObject({
+      type: 'module',
+      sideEffects: false,
+      license: 'MIT',
+      engines: { node: '>=20.19' },
+      publishConfig: { access: 'public' },
+    });
+  });
+
+  it('names the source condition, then types, then code in each of its exports', () => {
+    const entries = Object.entries(manifest.exports ?? {}).filter(
+      ([name]) => name !== './package.json',
+    );
+    expect(entries.length).toBeGreaterThan(0);
+    for (const [name, conditions] of entries) {
+      const order = Object.keys(conditions as object);
+      expect([order[0], order[1]], name).toEqual(['@shardweave/source', 'types']);
+    }
+  });
+});

@@ -1,0 +1,91 @@
+// What must hold for the files under version control: formatted, linted, typed, and bound to no
+// registry and no machine.
+import { execFile, execFileSync } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { ROOT, trackedFiles } from './workspace.ts';
+
+const BINARY = /\.(png|jpg|gif|ico|bin|safetensors|wasm|woff2?)$/;
+const LONGEST_CHECK_MS = 240_000; // tsc over everything took 20 s alone on two cores
+
+/** Put together here, so that this file holds none of them. */
+const REGISTRIES = [
+  ['registry', 'npmjs', 'org'],
+  ['registry', 'yarnpkg', 'com'],
+  ['npm', 'jsr', 'io'],
+  ['deb', 'debian', 'org'],
+  ['security', 'debian', 'org'],
+  ['snapshot', 'debian', 'org'],
+  ['archive', 'ubuntu', 'com'],
+  ['pypi', 'org'],
+].map((parts) => parts.join('.'));
+
+const MACHINE_PATH = /(?<![\w.:@~/-])\/(?:home|Users|root|work)\/[\w.]/;
+
+describe('the tree', () => {
+  it('holds no address of a package registry, the lock file included', () => {
+    const addresses = [...REGISTRIES, ...configuredHosts()];
+    const strays = linesWhere((line) => addresses.some((address) => line.includes(address)));
+    expect(strays).toEqual([]);
+  });
+
+  it('holds no path of a machine', () => {
+    expect(linesWhere((line) => MACHINE_PATH.test(line))).toEqual([]);
+  });
+
+  it('is formatted and linted', async () => {
+    const biome = join(ROOT, 'node_modules/@biomejs/biome/bin/biome');
+    const { code, output } = await runNode([biome, 'check', '--colors=off']);
+    expect(code, output).toBe(0);
+  });
+
+  it('has no type errors in any package, app or tool', { timeout: LONGEST_CHECK_MS }, async () => {
+    const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');
+    const { code, output } = await runNode([tsc, '--noEmit', '--project', ROOT]);
+    expect(code, output).toBe(0);
+  });
+});
+
+/** `path:line` of the tracked text lines that a predicate holds for. */
+function linesWhere(predicate: (line: string) => boolean): readonly string[] {
+  return trackedFiles()
+    .filter((path) => !BINARY.test(path))
+    .flatMap((path) =>
+      readFileSync(join(ROOT, path), 'utf8')
+        .split('\n')
+        .flatMap((line, index) => (predicate(line) ? [`${path}:${index + 1}`] : [])),
+    );
+}
+
+/** The hosts this machine is set up with: a mirror's name must not slip in either. */
+function configuredHosts(): readonly string[] {
+  const isWindows = process.platform === 'win32';
+  const npm = execFileSync('npm', ['config', 'get', 'registry'], {
+    encoding: 'utf8',
+    shell: isWindows,
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
+  const sources = '/etc/apt/sources.list.d';
+  const apt = existsSync(sources)
+    ? readdirSync(sources).map((name) => readFileSync(join(sources, name), 'utf8'))
+    : [];
+  return [npm, ...apt].flatMap((text) =>
+    // A name ends in letters: addresses in digits, such as loopback's, belong to everybody.
+    [...text.matchAll(/https?:\/\/(?:[^/@\s]*@)?([\w.-]+\.[a-z]+)\b/g)].map((match) => match[1]!),
+  );
+}
+
+function runNode(args: readonly string[]): Promise<{ code: number; output: string }> {
+  return new Promise((resolve) => {
+    execFile(
+      process.execPath,
+      args,
+      { cwd: ROOT, maxBuffer: 64 << 20 },
+      (error, stdout, stderr) => {
+        const code = error ? Number(error.code ?? 1) : 0;
+        resolve({ code, output: `${stdout}${stderr}`.slice(0, 20_000) });
+      },
+    );
+  });
+}

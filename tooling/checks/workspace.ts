@@ -1,0 +1,74 @@
+// The workspace as the checks see it: its packages, their manifests and their source files.
+import { execFileSync } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const ROOT = fileURLToPath(new URL('../../', import.meta.url)).replace(/[/\\]$/, '');
+
+export type Manifest = {
+  readonly name: string;
+  readonly version: string;
+  readonly private?: boolean;
+  readonly exports?: Readonly<Record<string, unknown>>;
+  readonly dependencies?: Readonly<Record<string, string>>;
+  readonly peerDependencies?: Readonly<Record<string, string>>;
+  readonly peerDependenciesMeta?: Readonly<Record<string, { readonly optional?: boolean }>>;
+  readonly optionalDependencies?: Readonly<Record<string, string>>;
+  readonly [field: string]: unknown;
+};
+
+export type WorkspacePackage = {
+  /** Relative to the root, such as `packages/dtypes`. */
+  readonly folder: string;
+  /** The last part of it, such as `dtypes`. */
+  readonly shortName: string;
+  readonly manifest: Manifest;
+};
+
+/** The packages under `packages/` and `apps/`, by folder name. */
+export function workspacePackages(): readonly WorkspacePackage[] {
+  return ['packages', 'apps'].flatMap((parent) =>
+    readdirSync(join(ROOT, parent))
+      .filter((name) => existsSync(join(ROOT, parent, name, 'package.json')))
+      .map((name) => ({
+        folder: `${parent}/${name}`,
+        shortName: name,
+        manifest: JSON.parse(readFileSync(join(ROOT, parent, name, 'package.json'), 'utf8')),
+      })),
+  );
+}
+
+/** Those that go to the registry. */
+export function publishedPackages(): readonly WorkspacePackage[] {
+  return workspacePackages().filter(({ manifest }) => manifest.private !== true);
+}
+
+/** TypeScript files of a package's `src`, relative to the root, generated ones left out. */
+export function sourceFiles({ folder }: WorkspacePackage): readonly string[] {
+  return readdirSync(join(ROOT, folder, 'src'), { recursive: true, encoding: 'utf8' })
+    .map((name) => `${folder}/src/${name.replaceAll('\\', '/')}`)
+    .filter((path) => path.endsWith('.ts') && !path.includes('/generated/'));
+}
+
+/** The module names that a file imports or re-exports, statically or with `import()`. */
+export function importsOf(path: string): readonly string[] {
+  const code = readFileSync(join(ROOT, path), 'utf8').replaceAll(/^\s*(\/\/|\*).*$/gm, '');
+  const pattern = /\b(?:from|import)\s*\(?\s*(['"])([^'"\n]+)\1/g;
+  return [...code.matchAll(pattern)].map((match) => match[2] ?? '');
+}
+
+/** `@scope/name` or `name` of an import, without what follows it. */
+export function packageOf(specifier: string): string {
+  return specifier
+    .split('/')
+    .slice(0, specifier.startsWith('@') ? 2 : 1)
+    .join('/');
+}
+
+/** Files under version control that are there, relative to the root. */
+export function trackedFiles(): readonly string[] {
+  return execFileSync('git', ['ls-files', '-z'], { cwd: ROOT, encoding: 'utf8' })
+    .split('\0')
+    .filter((path) => path !== '' && existsSync(join(ROOT, path)));
+}
