@@ -1,0 +1,97 @@
+// Each published package as its users meet it: well formed, typed for every resolver of ES modules,
+// its README's first example runs where only its tarball is installed, and what claims to run in
+// browsers bundles for them with nothing of Node in it.
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { build, transform } from 'esbuild';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { firstExample, installFromTarballs, packAll, run } from './packed-packages.ts';
+import { publishedPackages, ROOT } from './workspace.ts';
+
+const LIMIT_MS = 180_000; // the slowest, an install with an empty npm cache, took 15 s alone
+const BROWSER_PACKAGES = ['dtypes', 'tensor-core', 'nn', 'collectives', 'fsdp'];
+/** Entries that are for Node by their name. */
+const NODE_ENTRY = /(^|[-/])node$/;
+
+const packages = publishedPackages();
+const folder = mkdtempSync(join(tmpdir(), 'shardweave-packages-'));
+let tarballs: ReadonlyMap<string, string> = new Map();
+
+beforeAll(async () => {
+  const unbuilt = packages.filter((one) => !existsSync(join(ROOT, one.folder, 'dist')));
+  const names = unbuilt.map(({ shortName }) => shortName);
+  expect(names, '`npm test` builds these before it tests').toEqual([]);
+  tarballs = await packAll(folder);
+}, LIMIT_MS);
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name, one) => {
+  const project = join(folder, name);
+
+  it('passes publint --strict', { timeout: LIMIT_MS }, async () => {
+    const output = await run(process.execPath, [...tool('publint/src/cli.js'), '--strict'], ROOT);
+    expect(output).toContain('All good!');
+  });
+
+  it('passes attw --pack --profile esm-only', { timeout: LIMIT_MS }, async () => {
+    // On the tarball that pnpm packed: npm's own packing leaves `workspace:` in it.
+    const attw = tool('@arethetypeswrong/cli/dist/index.js');
+    const output = await run(process.execPath, [...attw, '--profile', 'esm-only'], ROOT);
+    expect(output).toContain(one.manifest.name);
+  });
+
+  it('runs its first example where only its tarball is installed', {
+    timeout: LIMIT_MS,
+  }, async () => {
+    const example = firstExample(one);
+    expect(example, `${one.folder}/README.md shows an example`).toBeDefined();
+    const { language, code } = example!;
+    const loader = language === 'ts' ? 'ts' : 'js';
+    const { code: script } = await transform(code, { loader, format: 'esm', target: 'node20' });
+    await installFromTarballs(one, tarballs, project);
+    writeFileSync(join(project, 'example.mjs'), script);
+    await run(process.execPath, ['example.mjs'], project);
+    expect(existsSync(join(project, 'node_modules', one.manifest.name, 'dist'))).toBe(true);
+  });
+
+  it.runIf(BROWSER_PACKAGES.includes(name))(
+    'bundles for the browser with nothing of Node in it',
+    { timeout: LIMIT_MS },
+    async () => {
+      if (!existsSync(project)) await installFromTarballs(one, tarballs, project);
+      for (const entry of browserEntries(one.manifest.exports)) {
+        const specifier = `${one.manifest.name}${entry.slice(1)}`;
+        const result = await build({
+          stdin: { contents: `export * from '${specifier}';`, resolveDir: project },
+          bundle: true,
+          format: 'esm',
+          platform: 'browser',
+          metafile: true,
+          write: false,
+          logLevel: 'silent',
+        });
+        const { inputs, outputs } = result.metafile;
+        const left = Object.values(outputs).flatMap((output) => output.imports);
+        expect(left, specifier).toEqual([]);
+        const nodeOnly = Object.keys(inputs).filter((path) =>
+          /node_modules\/(ws|webgpu)\//.test(path),
+        );
+        expect(nodeOnly, specifier).toEqual([]);
+      }
+    },
+  );
+
+  function tool(path: string): readonly string[] {
+    return [join(ROOT, 'node_modules', path), tarballs.get(one.manifest.name)!];
+  }
+});
+
+function browserEntries(exports: Readonly<Record<string, unknown>> = {}): readonly string[] {
+  const entries = Object.keys(exports).filter(
+    (entry) => entry !== './package.json' && !NODE_ENTRY.test(entry),
+  );
+  expect(entries.length).toBeGreaterThan(0);
+  return entries;
+}
