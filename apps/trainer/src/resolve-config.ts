@@ -28,11 +28,6 @@ export async function resolveConfig(
       `--strategy single runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
     );
   }
-  if (flags.fp32Reduce && flags.precision === 'fp32') {
-    throw new UsageError(
-      '--fp32-reduce is for 16-bit gradients: add --precision bf16 or fp16, or leave it out.',
-    );
-  }
   const model = modelSource(flags.model);
   const own: GptShape =
     model.kind === 'preset'
@@ -46,11 +41,6 @@ export async function resolveConfig(
     );
   }
   checkBatch(flags.batch, ranks, flags.gradAccum);
-  if (!flags.sync && flags.gradAccum === 1) {
-    throw new UsageError(
-      '--no-sync has nothing to skip with one micro-step: add --grad-accum 2 or more, or leave it out.',
-    );
-  }
   return {
     strategy: flags.strategy,
     ranks,

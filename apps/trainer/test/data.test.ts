@@ -1,0 +1,159 @@
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { loadDataset } from '../src/data/dataset.js';
+import { rowOrder, rowsOf } from '../src/data/row-order.js';
+import { readText } from '../src/data/text.js';
+import { loadTokenizer } from '../src/data/tokenizer.js';
+import { UsageError } from '../src/errors.js';
+import { PRESETS } from '../src/model/presets.js';
+
+const CONFIG = {
+  dataFile: undefined as string | undefined,
+  tokenizer: 'byte',
+  shape: PRESETS.nano,
+  order: 'sequential',
+  batch: 12,
+  seq: 7,
+  seed: 1,
+  ranks: 3,
+  gradAccum: 2,
+} as const;
+
+function textFile(text: string): string {
+  const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'text.txt');
+  writeFileSync(path, text);
+  return path;
+}
+
+describe('tokenizers', () => {
+  it('bytes are UTF-8, and come back', async () => {
+    const bytes = await loadTokenizer('byte');
+    expect([...bytes.encode('a\u00e9')]).toEqual([97, 0xc3, 0xa9]);
+    expect(bytes.decode(bytes.encode('never mind \u2014 how'))).toBe('never mind \u2014 how');
+  });
+
+  it("gpt2 is OpenAI's encoding", async () => {
+    const gpt2 = await loadTokenizer('gpt2');
+    // Values of OpenAI's own encoder, as in the documentation of Hugging Face's tokenizer.
+    expect([...gpt2.encode('Hello world')]).toEqual([15496, 995]);
+    expect([...gpt2.encode(' Hello world')]).toEqual([18435, 995]);
+    expect([...gpt2.encode('<|endoftext|>')]).toEqual([50256]);
+    expect(gpt2.decode([15496, 995])).toBe('Hello world');
+  });
+});
+
+describe('the text', () => {
+  it('is the whole novel in order by default', async () => {
+    const text = await readText(undefined);
+    expect(text.length).toBeGreaterThan(1_200_000);
+    const at = ['CHAPTER 1. Loomings', 'CHAPTER 2. ', 'CHAPTER 10. ', 'CHAPTER 135. '].map((s) =>
+      text.lastIndexOf(s),
+    );
+    expect(at[0]).toBeGreaterThan(0);
+    expect(at).toEqual([...at].sort((a, b) => a - b));
+  });
+
+  it('that is missing, too short or beyond the vocabulary is refused in a sentence', async () => {
+    const bytes = await loadTokenizer('byte');
+    const load = (over: object) =>
+      loadDataset({ ...CONFIG, ...over }, bytes).catch((e: unknown) => e);
+    const missing = await load({ dataFile: '/nowhere/text.txt' });
+    const short = await load({ dataFile: textFile('12345678') });
+    const beyond = await load({
+      dataFile: textFile('abcdefghijkl'),
+      shape: { ...PRESETS.nano, vocabSize: 100 },
+    });
+    for (const error of [missing, short, beyond]) expect(error).toBeInstanceOf(UsageError);
+    expect((missing as Error).message).toMatch(/^--data: \/nowhere\/text.txt is not there\. Give /);
+    expect((short as Error).message).toMatch(/has 8 tokens, but --seq 7 needs at least 9/);
+    expect((beyond as Error).message).toMatch(
+      /has token 108, but the model's vocabulary ends at 99/,
+    );
+    expect(await load({ dataFile: textFile('123456789') })).toHaveProperty('tokenCount', 9);
+  });
+});
+
+describe('row order', () => {
+  it('sequential rows start where the formula says, and wrap', () => {
+    const start = rowOrder('sequential', { tokenCount: 100, batch: 4, seq: 10, seed: 1 });
+    for (let step = 0; step < 10; step++) {
+      for (let row = 0; row < 4; row++) expect(start(step, row)).toBe(((step * 4 + row) * 10) % 89);
+    }
+  });
+
+  it('a shuffled epoch is a permutation of all rows, another one each epoch and seed', () => {
+    fc.assert(
+      fc.property(
+        fc.integer({ min: 2, max: 40 }),
+        fc.nat(),
+        fc.integer({ min: 1, max: 5 }),
+        (rows, seed, batch) => {
+          const order = rowOrder('shuffle', { tokenCount: rows * 8 + 1, batch, seq: 8, seed });
+          const starts = Array.from({ length: rows }, (_, i) =>
+            order(Math.floor(i / batch), i % batch),
+          );
+          expect([...starts].sort((a, b) => a - b)).toEqual(starts.map((_, i) => i * 8));
+        },
+      ),
+    );
+    const epochs = [1, 2].flatMap((seed) => {
+      const order = rowOrder('shuffle', { tokenCount: 801, batch: 100, seq: 8, seed });
+      return [0, 1].map((step) => Array.from({ length: 100 }, (_, row) => order(step, row)).join());
+    });
+    expect(new Set(epochs).size).toBe(4);
+  });
+
+  it('shuffled row starts are uniform', () => {
+    // Where row 0 of 10 lands over 2000 seeds: 200 each, and 4.5 sigma is 60.
+    const counts = new Array<number>(10).fill(0);
+    for (let seed = 0; seed < 2000; seed++) {
+      const order = rowOrder('shuffle', { tokenCount: 81, batch: 10, seq: 8, seed });
+      counts[order(0, 0) / 8]!++;
+    }
+    for (const count of counts) expect(Math.abs(count - 200)).toBeLessThan(60);
+  });
+
+  it('ranks and micro-steps cut the batch without gap, in rank order', () => {
+    const parts = [0, 1, 2].flatMap((rank) =>
+      [0, 1].map((microStep) => rowsOf({ batch: 12, ranks: 3, rank, gradAccum: 2, microStep })),
+    );
+    expect(parts.map((part) => [part.first, part.end])).toEqual([
+      [0, 2],
+      [2, 4],
+      [4, 6],
+      [6, 8],
+      [8, 10],
+      [10, 12],
+    ]);
+  });
+
+  it('the rows of a step are the same for every world size', async () => {
+    const bytes = await loadTokenizer('byte');
+    const rowsWith = async (ranks: number, gradAccum: number) => {
+      const data = await loadDataset({ ...CONFIG, order: 'shuffle', ranks, gradAccum }, bytes);
+      const rows: number[] = [];
+      for (let rank = 0; rank < ranks; rank++) {
+        for (let microStep = 0; microStep < gradAccum; microStep++) {
+          const batch = data.microBatch(3, rank, microStep);
+          expect(batch.firstRow * 7).toBe(rows.length);
+          rows.push(...batch.tokens);
+          for (let i = 0; i + 1 < 7; i++) expect(batch.targets[i]).toBe(batch.tokens[i + 1]);
+        }
+      }
+      return rows;
+    };
+    const alone = await rowsWith(1, 1);
+    expect(alone).toHaveLength(84);
+    for (const [ranks, gradAccum] of [
+      [2, 1],
+      [3, 2],
+      [4, 1],
+      [1, 4],
+    ] as const) {
+      expect(await rowsWith(ranks, gradAccum)).toEqual(alone);
+    }
+  });
+});

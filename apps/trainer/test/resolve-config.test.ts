@@ -1,0 +1,105 @@
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { UsageError } from '../src/errors.js';
+import { parseFlags } from '../src/flags.js';
+import { PRESETS, parameterCount } from '../src/model/presets.js';
+import { resolveConfig } from '../src/resolve-config.js';
+
+const resolve = (line: string, cores = 2) =>
+  resolveConfig(
+    parseFlags(line.split(' ').filter(Boolean), () => {}),
+    cores,
+  );
+const TINY = new URL('../../../tooling/reference/data/tiny', import.meta.url).pathname;
+
+function modelDirectory(config: unknown): string {
+  const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+  writeFileSync(
+    join(directory, 'config.json'),
+    typeof config === 'string' ? config : JSON.stringify(config),
+  );
+  return directory;
+}
+const SMALL = { vocab_size: 256, n_positions: 32, n_embd: 16, n_layer: 1, n_head: 2 };
+
+describe('resolveConfig', () => {
+  it('without flags: two ranks of fsdp on the default preset', async () => {
+    expect(await resolve('')).toMatchObject({
+      strategy: 'fsdp',
+      ranks: 2,
+      devices: ['auto', 'auto'],
+      threads: 1,
+      tokenizer: 'byte',
+      seq: PRESETS.micro.positions,
+      reshard: true,
+      noSync: false,
+    });
+  });
+
+  it('makes defaults from other flags', async () => {
+    expect(await resolve('--strategy single')).toMatchObject({ ranks: 1, threads: 2 });
+    expect(await resolve('--ranks 4')).toMatchObject({ threads: 1 });
+    expect(await resolve('--ranks 2', 9)).toMatchObject({ threads: 4 });
+    expect(await resolve('--model gpt2')).toMatchObject({
+      tokenizer: 'gpt2',
+      seq: 256,
+      shape: { dropout: 0.1 },
+    });
+    expect(await resolve('--model gpt2 --dropout 0')).toMatchObject({ shape: { dropout: 0 } });
+    expect(await resolve('--schedule constant')).toMatchObject({ warmup: 0 });
+    expect(await resolve('--device cpu,webgpu')).toMatchObject({ devices: ['cpu', 'webgpu'] });
+  });
+
+  it('reads the shape of a directory', async () => {
+    expect(await resolve(`--model ${TINY} --seq 32`)).toMatchObject({
+      model: { kind: 'directory', path: TINY },
+      shape: { vocabSize: 256, positions: 64, layers: 2, width: 48, heads: 4, dropout: 0 },
+    });
+  });
+
+  it.each([
+    ['--strategy single --ranks 2', /single runs on one rank, got --ranks 2/],
+    [
+      '--batch 9',
+      /--batch 9 is not a multiple of 2 ranks times 1 micro-steps .*Use --batch 8 or 10\./,
+    ],
+    ['--batch 2 --grad-accum 2', /Use --batch 4\./],
+    ['--seq 129', /--seq 129 is beyond the model's 128 positions/],
+    ['--device cpu,cpu,cpu', /names 3 devices for 2 ranks/],
+    ['--model nowhere', /--model nowhere is neither a preset \(nano, .*\) nor a directory/],
+  ])('refuses %s in a sentence', async (line, message) => {
+    const error = await resolve(line).catch((thrown: unknown) => thrown);
+    expect(error).toBeInstanceOf(UsageError);
+    expect((error as Error).message).toMatch(message);
+  });
+
+  it.each([
+    ['{', /is not JSON/],
+    [{ ...SMALL, vocab_size: undefined }, /vocab_size/],
+    [{ ...SMALL, model_type: 'llama' }, /model_type/],
+    [{ ...SMALL, activation_function: 'relu' }, /activation_function/],
+    [{ ...SMALL, n_inner: 24 }, /n_inner 24/],
+    [{ ...SMALL, n_head: 3 }, /n_head 3/],
+  ])('refuses a config.json of another model', async (config, message) => {
+    const error = await resolve(`--model ${modelDirectory(config)}`).catch(
+      (thrown: unknown) => thrown,
+    );
+    expect(error).toBeInstanceOf(UsageError);
+    expect((error as Error).message).toMatch(message);
+  });
+
+  it('takes a directory without config.json for a mistake', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+    await expect(resolve(`--model ${directory}`)).rejects.toThrow(/can't be read/);
+  });
+});
+
+describe('parameterCount', () => {
+  it("is GPT-2's own number, and the reference model's", () => {
+    expect(parameterCount(PRESETS.gpt2)).toBe(124_439_808);
+    expect(parameterCount(PRESETS['gpt2-xl'])).toBe(1_557_611_200);
+    expect(parameterCount(PRESETS.micro)).toBe(842_496);
+  });
+});
