@@ -1,1 +1,27 @@
-export {};
+// FullyShardedDataParallel: parameters, gradients and optimizer state sharded over ranks.
+
+export { FsdpConfigError, FsdpError, FsdpStateDictError, FsdpStateError } from './errors.js';
+export {
+  type ElementRange,
+  FLAT_ALIGN_ELEMENTS,
+  type FlatLayout,
+  flatLayout,
+  pieceOf,
+  shardRange,
+} from './flat-layout.js';
+export {
+  FullyShardedDataParallel,
+  isFsdp,
+  type TrainingState,
+} from './fully-sharded-data-parallel.js';
+export { clipCoefficient, clipGradNorm, gradNorm } from './grad-norm.js';
+export { defaultPredivide, type FsdpOptions } from './options.js';
+export {
+  loadLocalStateDict,
+  loadStateDict,
+  localStateDict,
+  type StateDict,
+  type StateEntry,
+  stateDict,
+} from './state-dict.js';
+export { type SummonOptions, summonFullParams } from './summon-full-params.js';

@@ -44,4 +44,4 @@ export { tensorsIn } from './scope.js';
 export { Storage, storageBytes } from './storage.js';
 export { elementCountOf, isTensor, type Shape, type ShardPiece, Tensor } from './tensor.js';
 export { chromeTrace, Trace, type TraceEvent, type TraceTrack } from './trace.js';
-export type { DType } from '@shardweave/dtypes';
+export { byteSize, type DType, isFloat } from '@shardweave/dtypes';

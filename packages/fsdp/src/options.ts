@@ -1,0 +1,96 @@
+// The options of FullyShardedDataParallel, and what follows from them.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { DType } from '@shardweave/tensor-core';
+import { FsdpConfigError } from './errors.js';
+
+export interface FsdpOptions {
+  /** The ranks that share the parameters. All instances of a tree use the same. */
+  readonly processGroup: ProcessGroup;
+  /**
+   * A second sequence for reductions, so that gathers and reductions don't wait for one another.
+   * Default: split off processGroup at the first forward.
+   */
+  readonly processGroupReduceScatter?: ProcessGroup;
+  /** Free full parameters after forward and gather them again in backward. Default true. */
+  readonly reshardAfterForward?: boolean;
+  /** The root keeps its parameters until backward, which starts with them. Default true. */
+  readonly disableReshardOnRoot?: boolean;
+  /** f32 master shards, computation and gathers in computeDType. Default false. */
+  readonly mixedPrecision?: boolean;
+  /** Default f16 where mixedPrecision, else f32. */
+  readonly computeDType?: 'f32' | 'f16' | 'bf16';
+  /** Reduce gradients in f32 though computation is in 16 bits. Needs mixedPrecision. Default false. */
+  readonly fp32ReduceScatter?: boolean;
+  /**
+   * Gradients are divided by this before the reduction and by worldSize / this after it. Default:
+   * the power of two nearest above the square root of worldSize that divides it (fairscale's rule).
+   */
+  readonly gradientPredivideFactor?: number;
+  /** Most bytes of full parameters gathered ahead of their use. Default 64 MiB. */
+  readonly gatherCapBytes?: number;
+  /** For errors and traces. Default the module's path is not known, so 'fsdp'. */
+  readonly name?: string;
+}
+
+// Ahead of use only the wire and host memory are busy; several units of a small model fit, one or
+// two of a large one.
+const DEFAULT_GATHER_CAP_BYTES = 64 * 2 ** 20;
+
+export interface ResolvedFsdpOptions {
+  readonly reshardAfterForward: boolean;
+  readonly disableReshardOnRoot: boolean;
+  readonly isMixed: boolean;
+  readonly computeDType: DType;
+  readonly reduceDType: DType;
+  readonly predivide: number;
+  readonly postdivide: number;
+  readonly gatherCapBytes: number;
+}
+
+/**
+ * Fills in defaults.
+ * @throws {FsdpConfigError} for options that contradict each other
+ */
+export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
+  const isMixed = options.mixedPrecision ?? false;
+  if (options.fp32ReduceScatter === true && !isMixed) {
+    throw new FsdpConfigError(
+      'fsdp: expected mixedPrecision with fp32ReduceScatter, got full precision. Gradients are f32 already; drop the option.',
+    );
+  }
+  const computeDType = options.computeDType ?? (isMixed ? 'f16' : 'f32');
+  if (!isMixed && computeDType !== 'f32') {
+    throw new FsdpConfigError(
+      `fsdp: expected mixedPrecision with computeDType ${computeDType}, got full precision. Set mixedPrecision: true.`,
+    );
+  }
+  const { worldSize } = options.processGroup;
+  const reduceSize = options.processGroupReduceScatter?.worldSize ?? worldSize;
+  if (reduceSize !== worldSize) {
+    throw new FsdpConfigError(
+      `fsdp: expected processGroupReduceScatter of ${worldSize} ranks as processGroup has, got ${reduceSize}.`,
+    );
+  }
+  const predivide = options.gradientPredivideFactor ?? defaultPredivide(worldSize);
+  if (!(predivide > 0)) {
+    throw new FsdpConfigError(`fsdp: expected gradientPredivideFactor > 0, got ${predivide}.`);
+  }
+  return {
+    reshardAfterForward: options.reshardAfterForward ?? true,
+    disableReshardOnRoot: options.disableReshardOnRoot ?? true,
+    isMixed,
+    computeDType,
+    reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
+    predivide,
+    postdivide: worldSize / predivide,
+    gatherCapBytes: options.gatherCapBytes ?? DEFAULT_GATHER_CAP_BYTES,
+  };
+}
+
+/** 1, doubled while it divides worldSize and worldSize / factor is larger than it. */
+export function defaultPredivide(worldSize: number): number {
+  let factor = 1;
+  while (worldSize % factor === 0 && worldSize / factor > factor) factor *= 2;
+  return factor;
+}

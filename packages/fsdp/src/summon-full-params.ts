@@ -1,0 +1,74 @@
+// Full f32 parameters for the time of a callback.
+
+import type { Storage } from '@shardweave/tensor-core';
+import { FsdpStateError } from './errors.js';
+import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import type { ShardedUnit } from './sharded-unit.js';
+
+export interface SummonOptions {
+  /** Nested instances too. Default true. */
+  readonly recurse?: boolean;
+  /** Throw away what the callback writes. Default false: each rank keeps its own shard of it. */
+  readonly volatile?: boolean;
+}
+
+/**
+ * Runs `body` while the parameters hold their full f32 values. What it writes lasts only as far as
+ * this rank's shard, so ranks that write different values make a patchwork (as in fairscale).
+ * Collective. Restores the shards also when body throws.
+ * @throws {FsdpStateError} inside a forward, backward or another summon of the same instance
+ */
+export async function summonFullParams<T>(
+  fsdp: FullyShardedDataParallel,
+  body: () => T | Promise<T>,
+  options: SummonOptions = {},
+): Promise<T> {
+  await fsdp.initialize();
+  const instances = options.recurse === false ? [fsdp] : fsdp.instances();
+  for (const instance of instances) {
+    if (instance.trainingState !== 'idle') {
+      throw new FsdpStateError(
+        `summonFullParams: expected every instance idle, got '${instance.unit?.name ?? 'fsdp'}' in state ${instance.trainingState}. Call it between steps.`,
+      );
+    }
+  }
+  for (const instance of instances) instance.setSummoning(true);
+  const summoned: { unit: ShardedUnit; storage: Storage }[] = [];
+  try {
+    for (const { unit } of instances) {
+      if (unit !== undefined) summoned.push({ unit, storage: await summon(unit) });
+    }
+    return await body();
+  } finally {
+    for (const { unit, storage } of summoned.reverse()) {
+      dismiss(unit, storage, { isKept: options.volatile !== true });
+    }
+    for (const instance of instances) instance.setSummoning(false);
+  }
+}
+
+async function summon(unit: ShardedUnit): Promise<Storage> {
+  const bytes = await unit.gatherMaster();
+  const { shardLength, worldSize, offsets } = unit.layout;
+  const storage = unit.device.storage(shardLength * worldSize, 'f32', 'gathered');
+  storage.fill();
+  storage.write(bytes);
+  unit.parameters.forEach(({ tensor }, index) => {
+    tensor.rebind(storage, offsets[index]!);
+  });
+  return storage;
+}
+
+function dismiss(unit: ShardedUnit, storage: Storage, options: { readonly isKept: boolean }): void {
+  const { shardLength, offsets } = unit.layout;
+  if (options.isKept) {
+    const mine = storage.view(unit.rank * shardLength, shardLength);
+    unit.device.backend.run('cast', { x: mine, out: unit.flat.view() });
+    unit.flat.storage.markWritten();
+  }
+  unit.drop();
+  unit.parameters.forEach(({ tensor }, index) => {
+    tensor.rebind(unit.full, offsets[index]!);
+  });
+  storage.release();
+}
