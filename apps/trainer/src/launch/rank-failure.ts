@@ -1,0 +1,53 @@
+// Finds the one failure that ended a job among those that followed from it.
+
+import { RankFailedError, type TrainerError, UsageError } from '../errors.js';
+import type { RankFailure } from './messages.js';
+
+/** How a rank ended before its work was done. */
+export interface RankEnd {
+  readonly rank: number;
+  /** What it said itself, if it could. */
+  readonly failure?: RankFailure | undefined;
+  readonly exitCode?: number | null | undefined;
+  readonly signal?: string | null | undefined;
+  /** Last step that the job finished. */
+  readonly step: number;
+  /** The end of what it printed on stderr. */
+  readonly stderr?: string | undefined;
+}
+
+/** An error as a rank reports it. */
+export function describeFailure(error: unknown): RankFailure {
+  const { code } = error as { code?: unknown };
+  return {
+    message: error instanceof Error ? error.message : String(error),
+    isUsage: error instanceof UsageError,
+    isPeerLost: typeof code === 'string' && PEER_CODES.has(code),
+  };
+}
+
+/** Codes of collectives' errors that say that another rank is the cause. */
+const PEER_CODES: ReadonlySet<string> = new Set(['PEER_LOST', 'GROUP_CLOSED']);
+
+/**
+ * The error to show for `ends`, which came within moments: a rank that was killed or crashed silently
+ * before one that said why, and both before those that only lost a peer.
+ */
+export function rootCause(ends: readonly RankEnd[], worldSize: number): TrainerError {
+  const rankOf = (end: RankEnd) => (end.failure === undefined ? 0 : end.failure.isPeerLost ? 2 : 1);
+  const cause = [...ends].sort((a, b) => rankOf(a) - rankOf(b))[0]!;
+  if (cause.failure?.isUsage === true) return new UsageError(cause.failure.message);
+  const at = cause.step === 0 ? 'before the first step' : `after step ${cause.step}`;
+  const who = `rank ${cause.rank} of ${worldSize}`;
+  if (cause.failure !== undefined) {
+    return new RankFailedError(cause.rank, `${who} failed ${at}: ${cause.failure.message}`);
+  }
+  const how = cause.signal
+    ? `was killed by ${cause.signal}`
+    : `ended with exit code ${cause.exitCode ?? 'unknown'}`;
+  const said = cause.stderr?.trim();
+  return new RankFailedError(
+    cause.rank,
+    `${who} ${how} ${at}; the other ranks were ended.${said ? ` Its last words:\n${said}` : ''}`,
+  );
+}

@@ -1,0 +1,55 @@
+// The inside of a rank process: takes its place from the command, works, and leaves when told to or
+// when the command is gone.
+
+import type { EmitRankEvent } from '../rank/events.js';
+import type { RunConfig } from '../run-config.js';
+import type { FromRank, RankPlace, ToRank } from './messages.js';
+import { describeFailure } from './rank-failure.js';
+
+/** One rank's work. Ends early, by an error or not, once `signal` is aborted. */
+export type ProcessRankWork = (
+  config: RunConfig,
+  place: RankPlace,
+  emit: EmitRankEvent,
+  signal: AbortSignal,
+) => Promise<void>;
+
+/** How long a rank may take to leave cleanly: closing sockets and a device takes far less. */
+const LEAVE_MS = 2000;
+
+/** Set in the environment of rank processes, by which main.ts knows that it is one. */
+export const RANK_PROCESS_VARIABLE = 'SHARDWEAVE_RANK_PROCESS';
+
+/** Serves the command that forked this process; the process ends with it. */
+export function serveRank(work: ProcessRankWork): void {
+  const stop = new AbortController();
+  // Ctrl-C reaches the whole foreground group; it is the command that decides.
+  process.on('SIGINT', () => {});
+  // Nothing here is worth saving once the command is gone, and an exit handler might hang.
+  process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
+  const fail = (error: unknown) => leave({ type: 'failed', failure: describeFailure(error) }, 1);
+  process.on('uncaughtException', fail);
+  process.on('unhandledRejection', fail);
+  process.on('message', (message: ToRank) => {
+    if (message.type === 'stop') {
+      stop.abort();
+      setTimeout(() => process.exit(1), LEAVE_MS).unref();
+      return;
+    }
+    const emit: EmitRankEvent = (event) => send({ type: 'event', event });
+    work(message.config, message.place, emit, stop.signal).then(
+      () => leave({ type: 'done' }, 0),
+      (error: unknown) => (stop.signal.aborted ? process.exit(1) : fail(error)),
+    );
+  });
+}
+
+function send(message: FromRank): void {
+  process.send?.(message);
+}
+
+/** Exits once the message is on its way; a broken channel must not keep the process. */
+function leave(message: FromRank, exitCode: number): void {
+  setTimeout(() => process.exit(exitCode), LEAVE_MS).unref();
+  process.send?.(message, undefined, undefined, () => process.exit(exitCode));
+}

@@ -1,0 +1,36 @@
+// Numbers as people read them, in the fixed columns of the step line.
+
+const KIB = 1024;
+
+/** `412 MiB`, `38.4 MiB`, `900 B`. */
+export function formatBytes(bytes: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let value = bytes;
+  let unit = 0;
+  while (value >= KIB && unit < units.length - 1) {
+    value /= KIB;
+    unit++;
+  }
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
+}
+
+/** `950`, `11.2k`, `842k`, `124M`. */
+export function formatCount(count: number): string {
+  for (const [suffix, size] of [
+    ['G', 1e9],
+    ['M', 1e6],
+    ['k', 1e3],
+  ] as const) {
+    if (count >= size) {
+      const value = count / size;
+      return `${value >= 100 ? Math.round(value) : value.toFixed(1)}${suffix}`;
+    }
+  }
+  return String(Math.round(count));
+}
+
+/** `3.2 ms`, `182 ms`, `12.1 s`. */
+export function formatMs(ms: number): string {
+  if (ms >= 10_000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${ms >= 10 ? Math.round(ms) : ms.toFixed(1)} ms`;
+}

@@ -1,0 +1,59 @@
+// The lines before the first step: what will run, and where.
+
+import { parameterCount } from '../model/presets.js';
+import type { RankReady } from '../rank/events.js';
+import type { RunConfig } from '../run-config.js';
+import { formatBytes, formatCount } from './format.js';
+
+/** Lines of `name  value`. `ready` is of all ranks, in rank order. */
+export function headerLines(config: RunConfig, ready: readonly RankReady[]): string[] {
+  const { shape } = config;
+  const shards = ready.map((rank) => rank.shardBytes);
+  const sharding =
+    config.strategy === 'fsdp'
+      ? `, ${config.reshard ? 'reshard' : 'no reshard'} after forward`
+      : '';
+  const rows: [string, string][] = [
+    [
+      'model',
+      `${modelName(config)}: ${shape.layers} layers, width ${shape.width}, ${shape.heads} heads, vocabulary ${shape.vocabSize}, dropout ${shape.dropout}`,
+    ],
+    [
+      'params',
+      `${formatCount(parameterCount(shape))} (${parameterCount(shape).toLocaleString('en')}), shard of a rank ${formatBytes(Math.max(...shards))}`,
+    ],
+    [
+      'world',
+      `${config.ranks} rank${config.ranks === 1 ? '' : 's'}, ${config.strategy} over ${config.transport}, ${config.precision}${sharding}`,
+    ],
+    ...deviceRows(ready),
+    [
+      'data',
+      `${config.dataFile ?? 'Moby Dick'}: ${formatCount(ready[0]?.tokenCount ?? 0)} tokens (${config.tokenizer}), ${config.order}`,
+    ],
+    [
+      'step',
+      `${config.batch} rows of ${config.seq} tokens${config.gradAccum > 1 ? ` in ${config.gradAccum} micro-steps${config.noSync ? ', reduced once' : ''}` : ''}`,
+    ],
+    [
+      'adamw',
+      `lr ${config.lr} ${config.schedule}, warm-up ${config.warmup}, decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
+    ],
+  ];
+  if (config.checkpointActivations) rows.push(['memory', 'activations are recomputed in backward']);
+  if (config.injectDelayMs > 0)
+    rows.push(['delay', `${config.injectDelayMs} ms in every collective`]);
+  if (config.outDir !== undefined) rows.push(['out', config.outDir]);
+  return rows.map(([name, value]) => `${name.padEnd(7)} ${value}`);
+}
+
+function modelName({ model }: RunConfig): string {
+  return model.kind === 'preset' ? model.name : model.path;
+}
+
+/** One row where all ranks have the same device, else one a rank. */
+function deviceRows(ready: readonly RankReady[]): [string, string][] {
+  const names = ready.map((rank) => `${rank.device} (${rank.description})`);
+  if (new Set(names).size === 1) return [['device', names[0]!]];
+  return names.map((name, rank) => ['device', `rank ${rank}: ${name}`]);
+}

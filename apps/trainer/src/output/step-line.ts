@@ -1,0 +1,22 @@
+// The line of a step. Columns keep their place whatever the numbers, so that they can be read down.
+
+import type { StepMetrics, StepResources } from '../rank/events.js';
+import { formatBytes, formatCount, formatMs } from './format.js';
+
+/** `step  120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | ...`; no line break. */
+export function stepLine(metrics: StepMetrics, resources: StepResources, steps: number): string {
+  const width = String(steps).length;
+  const norm = metrics.gradNorm === null ? 'inf' : metrics.gradNorm.toFixed(2);
+  const columns = [
+    `step ${String(metrics.step).padStart(width)}/${steps}`,
+    `loss ${metrics.loss.toFixed(4).padStart(7)}`,
+    `norm ${norm.padStart(6)}`,
+    `lr ${metrics.lr.toExponential(1).padStart(7)}`,
+    formatMs(metrics.stepMs).padStart(7),
+    `${formatCount(metrics.tokensPerSecond).padStart(5)} tok/s`,
+    `peak ${formatBytes(resources.peakBytes).padStart(8)}`,
+    `wire ${formatBytes(resources.wireBytes).padStart(8)}`,
+  ];
+  if (metrics.skipped) columns.push('skipped: overflow');
+  return columns.join(' | ');
+}

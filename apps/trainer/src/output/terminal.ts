@@ -1,0 +1,90 @@
+// What a person sees: header, a line a step, a bar with the time left. Lines go to `out`, the bar to
+// `err` and only if that is a terminal, so that a redirected run is plain lines.
+
+import { SingleBar } from 'cli-progress';
+import pc from 'picocolors';
+import type { StepMetrics, StepResources } from '../rank/events.js';
+import { stepLine } from './step-line.js';
+
+export interface TerminalStream {
+  write(text: string): unknown;
+  readonly isTTY?: boolean;
+}
+
+export interface TerminalOptions {
+  readonly out: TerminalStream;
+  readonly err: TerminalStream & NodeJS.WritableStream;
+  /** Print nothing but failures. */
+  readonly isQuiet: boolean;
+  /** NO_COLOR, set to anything but nothing, turns colours off. */
+  readonly env: NodeJS.ProcessEnv;
+  readonly steps: number;
+}
+
+/** Clears the line that the bar is on; the next update draws it anew below. */
+const CLEAR_LINE = '\r\u001b[2K';
+
+export class Terminal {
+  readonly #options: TerminalOptions;
+  readonly #colors: ReturnType<typeof pc.createColors>;
+  #bar: SingleBar | undefined;
+
+  constructor(options: TerminalOptions) {
+    this.#options = options;
+    this.#colors = pc.createColors(options.out.isTTY === true && !options.env.NO_COLOR);
+  }
+
+  /** Prints the header and, on a terminal, starts the bar. */
+  header(lines: readonly string[]): void {
+    if (this.#options.isQuiet) return;
+    for (const line of lines) this.#line(`${this.#colors.dim(line.slice(0, 8))}${line.slice(8)}`);
+    if (this.#options.err.isTTY !== true) return;
+    this.#bar = new SingleBar({
+      format: ' {bar} {percentage}% | {value}/{total} | {eta_formatted} left',
+      barCompleteChar: '=',
+      barIncompleteChar: '-',
+      stream: this.#options.err,
+      hideCursor: null,
+      clearOnComplete: true,
+      etaBuffer: 20,
+    });
+    this.#bar.start(this.#options.steps, 0);
+  }
+
+  step(metrics: StepMetrics, resources: StepResources): void {
+    if (this.#options.isQuiet) return;
+    const line = stepLine(metrics, resources, this.#options.steps);
+    this.#line(metrics.skipped ? this.#colors.yellow(line) : line);
+    this.#bar?.update(metrics.step);
+  }
+
+  /** Text that the model made: the prompt dimmed, what follows as it is. */
+  sample(prompt: string, text: string): void {
+    if (this.#options.isQuiet) return;
+    this.close();
+    this.#line(`\n${this.#colors.dim(prompt)}${text}\n`);
+  }
+
+  note(text: string): void {
+    if (!this.#options.isQuiet) this.#line(text);
+  }
+
+  /** Printed also when quiet. */
+  failure(message: string): void {
+    this.close();
+    const { err, env } = this.#options;
+    const red = pc.createColors(err.isTTY === true && !env.NO_COLOR).red;
+    err.write(`${red('error:')} ${message}\n`);
+  }
+
+  /** Takes the bar away. Idempotent. */
+  close(): void {
+    this.#bar?.stop();
+    this.#bar = undefined;
+  }
+
+  #line(text: string): void {
+    if (this.#bar !== undefined) this.#options.err.write(CLEAR_LINE);
+    this.#options.out.write(`${text}\n`);
+  }
+}

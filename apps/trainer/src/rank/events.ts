@@ -1,0 +1,64 @@
+// What a rank tells the command while it works: plain data, so that it can cross processes.
+
+import type { MemoryBytes } from '@shardweave/tensor-core';
+
+/** Everything is set up and the first step can start. */
+export interface RankReady {
+  readonly rank: number;
+  readonly device: 'cpu' | 'webgpu';
+  /** For people: the adapter's name, or the cpu device's threads. */
+  readonly description: string;
+  /** Trainable numbers of the whole model, tied weights once, no padding. */
+  readonly params: number;
+  /** Of this rank's f32 parameters, padding included. */
+  readonly shardBytes: number;
+  readonly tokenCount: number;
+}
+
+/** A line of metrics.jsonl. */
+export interface StepMetrics {
+  /** From 1. */
+  readonly step: number;
+  /** Mean over all tokens of the step, before the update. */
+  readonly loss: number;
+  /** Unscaled, before clipping; null where not finite. */
+  readonly gradNorm: number | null;
+  readonly lr: number;
+  /** 1 where nothing is scaled. */
+  readonly lossScale: number;
+  /** An overflow: the parameters stayed as they were. */
+  readonly skipped: boolean;
+  readonly stepMs: number;
+  readonly tokensPerSecond: number;
+}
+
+/** What rank 0 knows besides, for the line on the terminal. */
+export interface StepResources {
+  /** Most bytes this rank's device has held so far. */
+  readonly peakBytes: number;
+  /** Payload this rank sent in this step. */
+  readonly wireBytes: number;
+}
+
+/** An entry of summary.json's `ranks`. */
+export interface RankReport {
+  readonly rank: number;
+  readonly device: 'cpu' | 'webgpu';
+  readonly peakBytes: MemoryBytes;
+  /** Payload of the training steps alone. */
+  readonly bytesSent: number;
+  readonly bytesReceived: number;
+  readonly allGathers: number;
+  readonly reduceScatters: number;
+  readonly allReduces: number;
+}
+
+export type RankEvent =
+  | { readonly type: 'ready'; readonly ready: RankReady }
+  /** From rank 0 alone. */
+  | { readonly type: 'step'; readonly metrics: StepMetrics; readonly resources: StepResources }
+  /** From rank 0 alone: text the trained model made, after its prompt. */
+  | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
+  | { readonly type: 'report'; readonly report: RankReport };
+
+export type EmitRankEvent = (event: RankEvent) => void;

@@ -1,0 +1,122 @@
+// Processes are real here; only the work inside a rank is faked.
+
+import { spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { build } from 'esbuild';
+import { afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { InterruptedError, RankFailedError } from '../src/errors.js';
+import { runProcesses } from '../src/launch/run-processes.js';
+import type { RankEvent } from '../src/rank/events.js';
+import type { RunConfig } from '../src/run-config.js';
+
+const directory = mkdtempSync(join(tmpdir(), 'trainer-launch-'));
+const rankScript = join(directory, 'fake-rank.mjs');
+const launcherScript = join(directory, 'fake-launcher.mjs');
+
+beforeAll(async () => {
+  await build({
+    entryPoints: ['fake-rank', 'fake-launcher'].map(
+      (name) => new URL(`fixtures/${name}.ts`, import.meta.url).pathname,
+    ),
+    outdir: directory,
+    outExtension: { '.js': '.mjs' },
+    bundle: true,
+    platform: 'node',
+    format: 'esm',
+  });
+});
+afterEach(() => {
+  delete process.env.FAKE_RANKS;
+});
+
+/** A zombie that nobody reaps is gone, too. */
+function isAlive(pid: number): boolean {
+  try {
+    return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'));
+  } catch {
+    return false;
+  }
+}
+
+/** Runs ranks that behave as told; `onStep` may end them. */
+async function run(
+  behaviours: readonly string[],
+  steps: number,
+  onStep: (step: number, pids: readonly number[], stop: AbortController) => void = () => {},
+) {
+  process.env.FAKE_RANKS = behaviours.join(',');
+  const stop = new AbortController();
+  const events: RankEvent[] = [];
+  const pids: number[] = [];
+  const started = performance.now();
+  const error: unknown = await runProcesses({ ranks: behaviours.length, steps } as RunConfig, {
+    entry: rankScript,
+    signal: stop.signal,
+    onEvent: (event) => {
+      events.push(event);
+      if (event.type === 'ready') pids[event.ready.rank] = Number(event.ready.description);
+      if (event.type === 'step') onStep(event.metrics.step, pids, stop);
+    },
+  }).catch((thrown: unknown) => thrown);
+  return { error, events, pids, ms: performance.now() - started };
+}
+
+describe('runProcesses', () => {
+  it('starts a process a rank and passes on what they tell, not-a-number too', async () => {
+    const { error, events, pids } = await run(['', '', ''], 4);
+    expect(error).toBeUndefined();
+    expect(new Set(pids).size).toBe(3);
+    const losses = events.flatMap((event) => (event.type === 'step' ? event.metrics.loss : []));
+    expect(losses).toEqual([Number.NaN, Number.NaN, Number.NaN, Number.NaN]);
+    expect(pids.map(isAlive)).toEqual([false, false, false]);
+  });
+
+  it('blames the rank that was killed, not those that lost it', async () => {
+    let killed = false;
+    const { error, pids, ms } = await run(['lose-peer', '', 'lose-peer'], 1000, (step, running) => {
+      if (step < 2 || killed || running[1] === undefined) return;
+      killed = true;
+      process.kill(running[1], 'SIGKILL');
+    });
+    expect(error).toBeInstanceOf(RankFailedError);
+    expect((error as RankFailedError).rank).toBe(1);
+    expect((error as Error).message).toMatch(/^rank 1 of 3 was killed by SIGKILL after step \d+/);
+    expect(pids.map(isAlive)).toEqual([false, false, false]);
+    expect(ms).toBeLessThan(10_000);
+  });
+
+  it.each([
+    ['throw', /^rank 1 of 2 failed (after step \d+|before the first step): the gradient is made of cheese$/],
+    ['exit', /^rank 1 of 2 ended with exit code 3 (after step \d+|before the first step); .*\nout of biscuits$/s],
+  ])('a rank that does "%s" ends the job with its reason', async (behaviour, message) => {
+    const { error, pids, ms } = await run(['', behaviour], 1000);
+    expect((error as Error).message).toMatch(message);
+    expect(pids.map(isAlive)).toEqual([false, false]);
+    expect(ms).toBeLessThan(10_000);
+  });
+
+  it('an aborted job rejects with the reason and leaves nothing, not even a rank that is stuck', async () => {
+    const { error, pids, ms } = await run(['', 'spin'], 1000, (step, _, stop) => {
+      if (step === 10) stop.abort(new InterruptedError('stopped by Ctrl-C'));
+    });
+    expect(error).toBeInstanceOf(InterruptedError);
+    expect(pids.map(isAlive)).toEqual([false, false]);
+    expect(ms).toBeLessThan(10_000);
+  });
+
+  it('ranks leave when the command is killed', async () => {
+    const command = spawn(process.execPath, [launcherScript, rankScript], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const pids: number[] = [];
+    for await (const chunk of command.stdout as AsyncIterable<Buffer>) {
+      pids.push(...chunk.toString().trim().split('\n').map(Number));
+      if (pids.length === 2) break;
+    }
+    expect(pids.map(isAlive)).toEqual([true, true]);
+    command.kill('SIGKILL');
+    await expect.poll(() => pids.some(isAlive), { timeout: 10_000 }).toBe(false);
+  });
+});

@@ -1,0 +1,197 @@
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Writable } from 'node:stream';
+import { describe, expect, it } from 'vitest';
+import { UsageError } from '../src/errors.js';
+import { formatBytes, formatCount, formatMs } from '../src/output/format.js';
+import { lossChart } from '../src/output/loss-chart.js';
+import { RunDirectory } from '../src/output/run-directory.js';
+import { stepLine } from '../src/output/step-line.js';
+import { Terminal } from '../src/output/terminal.js';
+import type { RankReady, StepMetrics } from '../src/rank/events.js';
+
+const METRICS: StepMetrics = {
+  step: 120,
+  loss: 3.41274,
+  gradNorm: 0.9124,
+  lr: 2.7e-4,
+  lossScale: 1,
+  skipped: false,
+  stepMs: 182.4,
+  tokensPerSecond: 11_234,
+};
+const RESOURCES = { peakBytes: 412 * 2 ** 20, wireBytes: 38.4 * 2 ** 20 };
+
+class Sink extends Writable {
+  text = '';
+  readonly isTTY: boolean;
+  readonly columns = 80;
+  constructor(isTTY: boolean) {
+    super();
+    this.isTTY = isTTY;
+  }
+  override _write(chunk: Buffer, _: string, done: () => void): void {
+    this.text += chunk.toString();
+    done();
+  }
+  cursorTo(): void {}
+  clearLine(): void {}
+}
+
+describe('numbers', () => {
+  it('are short', () => {
+    expect([0, 1023, 1024, 38.4 * 2 ** 20, 412 * 2 ** 20].map(formatBytes)).toEqual([
+      '0 B',
+      '1023 B',
+      '1.0 KiB',
+      '38.4 MiB',
+      '412 MiB',
+    ]);
+    expect([9, 999, 11_234, 842_496, 124_439_808].map(formatCount)).toEqual([
+      '9',
+      '999',
+      '11.2k',
+      '842k',
+      '124M',
+    ]);
+    expect([3.21, 182.4, 12_100].map(formatMs)).toEqual(['3.2 ms', '182 ms', '12.1 s']);
+  });
+});
+
+describe('the step line', () => {
+  it('has what a person looks for', () => {
+    expect(stepLine(METRICS, RESOURCES, 1000).replace(/ +/g, ' ')).toBe(
+      'step 120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | 11.2k tok/s | peak 412 MiB | wire 38.4 MiB',
+    );
+  });
+
+  it('keeps its columns', () => {
+    const lines = [
+      stepLine(METRICS, RESOURCES, 1000),
+      stepLine(
+        {
+          ...METRICS,
+          step: 1,
+          loss: 11.5,
+          gradNorm: 123.4,
+          lr: 1e-5,
+          stepMs: 3.2,
+          tokensPerSecond: 900,
+        },
+        { peakBytes: 1000, wireBytes: 0 },
+        1000,
+      ),
+    ];
+    const bars = lines.map((line) => [...line.matchAll(/\|/g)].map((match) => match.index));
+    expect(bars[1]).toEqual(bars[0]);
+  });
+
+  it('says when a step was skipped', () => {
+    const line = stepLine({ ...METRICS, gradNorm: null, skipped: true }, RESOURCES, 1000);
+    expect(line).toMatch(/norm +inf .*skipped: overflow$/);
+  });
+});
+
+describe('Terminal', () => {
+  const terminal = (isTTY: boolean, over: { isQuiet?: boolean; env?: NodeJS.ProcessEnv } = {}) => {
+    const out = new Sink(isTTY);
+    const err = new Sink(isTTY);
+    const made = new Terminal({ out, err, isQuiet: false, env: {}, steps: 1000, ...over });
+    made.header(['model   x']);
+    made.step({ ...METRICS, skipped: true }, RESOURCES);
+    made.sample('Call me', ' Ishmael');
+    made.close();
+    return { out: out.text, err: err.text, made, errSink: err };
+  };
+  const ESCAPE = '\u001b';
+
+  it('is plain lines without bar when redirected', () => {
+    const { out, err } = terminal(false);
+    expect(out).not.toContain(ESCAPE);
+    expect(out.split('\n')[0]).toBe('model   x');
+    expect(out).toContain('Call me Ishmael');
+    expect(err).toBe('');
+  });
+
+  it('has colours and a bar on a terminal, and no colours with NO_COLOR', () => {
+    const coloured = terminal(true);
+    expect(coloured.out).toContain(ESCAPE);
+    expect(coloured.err).toMatch(/120\/1000|0\/1000/);
+    expect(terminal(true, { env: { NO_COLOR: '1' } }).out).not.toContain(ESCAPE);
+  });
+
+  it('says nothing but failures when quiet', () => {
+    const { out, err, made, errSink } = terminal(true, { isQuiet: true, env: { NO_COLOR: '1' } });
+    expect(out + err).toBe('');
+    made.failure('rank 1 is gone');
+    expect(errSink.text).toBe('error: rank 1 is gone\n');
+  });
+});
+
+describe('RunDirectory', () => {
+  const ready: RankReady = {
+    rank: 0,
+    device: 'cpu',
+    description: 'wasm',
+    params: 5,
+    shardBytes: 4,
+    tokenCount: 9,
+  };
+
+  it('writes a line a step, a summary and a chart, and refuses to be used again', async () => {
+    const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'a', 'run');
+    const run = await RunDirectory.create(path);
+    for (const step of [1, 2, 3])
+      run.step({ ...METRICS, step, loss: step === 3 ? Number.NaN : 4 - step });
+    await run.finish([ready], [], 'tiny');
+    const lines = readFileSync(join(path, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
+    expect(lines.map((line) => JSON.parse(line))).toEqual([
+      { ...METRICS, step: 1, loss: 3 },
+      { ...METRICS, step: 2, loss: 2 },
+      { ...METRICS, step: 3, loss: null },
+    ]);
+    expect(JSON.parse(readFileSync(join(path, 'summary.json'), 'utf8'))).toEqual({
+      params: 5,
+      finalLoss: null,
+      device: 'cpu (wasm)',
+      ranks: [],
+    });
+    expect(readFileSync(join(path, 'loss.svg'), 'utf8')).toContain('<path d="M');
+    await expect(RunDirectory.create(path)).rejects.toThrow(UsageError);
+    await expect(RunDirectory.create(path)).rejects.toThrow(
+      /already holds a run \(metrics.jsonl\)/,
+    );
+  });
+
+  it('takes a directory with other files', async () => {
+    const path = mkdtempSync(join(tmpdir(), 'trainer-'));
+    writeFileSync(join(path, 'notes.txt'), '');
+    await (await RunDirectory.create(path)).close();
+  });
+});
+
+describe('lossChart', () => {
+  it('draws every finite loss inside its frame', () => {
+    const svg = lossChart([5, 4, Number.NaN, 3, Number.POSITIVE_INFINITY], 'a < b & c');
+    expect(svg).toContain('a &lt; b &amp; c');
+    const path = svg.match(/<path d="([^"]*)"/)![1]!;
+    const points = [...path.matchAll(/([\d.]+),([\d.]+)/g)].map((match) => [
+      Number(match[1]),
+      Number(match[2]),
+    ]);
+    expect(points).toHaveLength(3);
+    for (const [x, y] of points) {
+      expect(x).toBeGreaterThanOrEqual(56);
+      expect(x).toBeLessThanOrEqual(700);
+      expect(y).toBeGreaterThanOrEqual(36);
+      expect(y).toBeLessThanOrEqual(356);
+    }
+    expect(points.map(([, y]) => y)).toEqual(points.map(([, y]) => y).sort((a, b) => a! - b!));
+  });
+
+  it('of nothing, or of one value, is still an SVG', () => {
+    for (const losses of [[], [2], [2, 2]])
+      expect(lossChart(losses, '')).not.toMatch(/NaN|Infinity/);
+  });
+});
