@@ -1,2 +1,19 @@
+// Modules, optimizers, loss scaling, activation checkpointing and the Hugging Face layout.
+
+export * from './errors.js';
+export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
+export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
+export { Conv1D, type Conv1DOptions } from './layers/conv1d.js';
+export { Dropout } from './layers/dropout.js';
+export { Embedding, type EmbeddingOptions } from './layers/embedding.js';
+export { Gelu } from './layers/gelu.js';
+export { LayerNorm, type LayerNormOptions } from './layers/layer-norm.js';
+export { Linear, type LinearOptions } from './layers/linear.js';
+export {
+  MultiheadAttention,
+  type MultiheadAttentionOptions,
+} from './layers/multihead-attention.js';
+export { Sequential } from './layers/sequential.js';
 export { type AfterForward, type BeforeForward, isModule, joinPath, Module } from './module.js';
+export { ParameterInit } from './parameter-init.js';
 export { type Residency, type UnitPhase, UnitScheduler } from './unit-scheduler.js';

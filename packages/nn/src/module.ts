@@ -50,7 +50,10 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   }
 
   /** Adds hooks around forward: befores in order, afters in order. Returns their removal. */
-  aroundForward(hooks: { readonly before?: BeforeForward; readonly after?: AfterForward }): () => void {
+  aroundForward(hooks: {
+    readonly before?: BeforeForward;
+    readonly after?: AfterForward;
+  }): () => void {
     if (hooks.before !== undefined) this.#before.push(hooks.before);
     if (hooks.after !== undefined) this.#after.push(hooks.after);
     return () => {
@@ -61,16 +64,24 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   // ---- what it owns --------------------------------------------------------------------------
 
-  /** Registers a leaf as a trainable parameter; it is kept beyond any scope. */
+  /** Registers a leaf as a trainable parameter; the module owns it, beyond any scope. */
   protected parameter(name: string, tensor: Tensor): Tensor {
+    tensor.keep();
     tensor.storage.tag = 'parameter';
     tensor.requiresGrad = true;
     this.#parameters.set(name, tensor);
     return tensor;
   }
 
-  /** Registers state that is saved but not trained. */
+  /** Registers a parameter that another module of the same tree owns (weight tying). */
+  protected sharedParameter(name: string, tensor: Tensor): Tensor {
+    this.#parameters.set(name, tensor);
+    return tensor;
+  }
+
+  /** Registers state that is saved but not trained; the module owns it, beyond any scope. */
   protected buffer(name: string, tensor: Tensor): Tensor {
+    tensor.keep();
     tensor.storage.tag = 'parameter';
     this.#buffers.set(name, tensor);
     return tensor;
@@ -81,10 +92,16 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     return module;
   }
 
-  /** Puts another module in a child's place (wrapping). The name must exist. */
+  /**
+   * Puts another module in a child's place (wrapping), also in the properties that hold the child.
+   * The name must exist.
+   */
   replaceChild(name: string, module: Module): void {
-    if (!this.#children.has(name)) throw new RangeError(`replaceChild: no child is named '${name}'.`);
+    const child = this.#children.get(name);
+    if (child === undefined) throw new RangeError(`replaceChild: no child is named '${name}'.`);
     this.#children.set(name, module);
+    const fields = this as Record<string, unknown>;
+    for (const [key, value] of Object.entries(fields)) if (value === child) fields[key] = module;
   }
 
   /** The module's own children by name, in order. */
@@ -109,7 +126,8 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
       if (seen.has(module)) return;
       seen.add(module);
       found.push([path, module]);
-      for (const [name, child] of module.children()) visit(child, joinPath(path, module.childPrefix(name)));
+      for (const [name, child] of module.children())
+        visit(child, joinPath(path, module.childPrefix(name)));
     };
     visit(this, prefix);
     return found;

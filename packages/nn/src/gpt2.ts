@@ -1,0 +1,175 @@
+// GPT-2 (Radford et al., 2019) as a Sequential: embeddings, blocks, head. Its parameter paths are the
+// names of the Hugging Face layout. The loss is outside: crossEntropy(logits, targets).
+
+import { add, type Device, linear, ShapeError, type Tensor } from '@shardweave/tensor-core';
+import { type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
+import { Conv1D } from './layers/conv1d.js';
+import { Dropout } from './layers/dropout.js';
+import { Embedding } from './layers/embedding.js';
+import { Gelu } from './layers/gelu.js';
+import { LayerNorm } from './layers/layer-norm.js';
+import { MultiheadAttention } from './layers/multihead-attention.js';
+import { Sequential } from './layers/sequential.js';
+import { joinPath, Module } from './module.js';
+import { ParameterInit } from './parameter-init.js';
+
+/**
+ * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size]. The first and the last layer share
+ * one table, so sharding keeps both in one unit.
+ */
+export class Gpt2 extends Sequential<[ids: Tensor], Tensor> {
+  readonly config: Gpt2Config;
+
+  /** @param options.seed of the initial weights; equal on all ranks. Default 0. */
+  constructor(
+    device: Device,
+    config: Partial<Gpt2Config> = {},
+    options: { readonly seed?: number } = {},
+  ) {
+    const resolved = resolveGpt2Config(config);
+    super(device, makeLayers(device, resolved, options.seed ?? 0));
+    this.config = resolved;
+    for (const [path, parameter] of this.namedParameters()) parameter.name = path;
+  }
+
+  /** The layers' names are those of the Hugging Face layout. */
+  override childPrefix(name: string): string {
+    return layerPath(Number(name), this.children().size - 2);
+  }
+}
+
+/** The sum of token and position embeddings: ids [batch, seq] to [batch, seq, n_embd]. */
+export class Gpt2Embeddings extends Module<[ids: Tensor], Tensor> {
+  /** [vocab_size, n_embd] */
+  readonly wte: Embedding;
+  /** [n_positions, n_embd] */
+  readonly wpe: Embedding;
+  readonly drop: Dropout;
+  readonly #positions: number;
+
+  constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
+    super(device);
+    const { n_embd: dim, initializer_range: std } = config;
+    const table = (name: string, numEmbeddings: number) =>
+      this.child(name, new Embedding(device, { numEmbeddings, dim, std, init: init.at(name) }));
+    this.wte = table('wte', config.vocab_size);
+    this.wpe = table('wpe', config.n_positions);
+    this.drop = this.child('drop', new Dropout(device, { p: config.embd_pdrop }));
+    this.#positions = config.n_positions;
+  }
+
+  async forward(ids: Tensor): Promise<Tensor> {
+    const seq = ids.shape[1];
+    if (ids.rank !== 2 || seq === undefined || seq > this.#positions) {
+      throw new ShapeError(
+        `gpt2: expected ids [batch, seq] with seq at most ${this.#positions}, got [${ids.shape.join(', ')}].`,
+      );
+    }
+    const positions = this.device.tensor(Int32Array.from({ length: seq }, (_, i) => i));
+    const tokens = await this.wte.call(ids); // [batch, seq, n_embd]
+    const places = await this.wpe.call(positions); // [seq, n_embd]
+    return this.drop.call(add(tokens, places));
+  }
+}
+
+/** Attention and a feed-forward layer, each normalised before and added to x [batch, seq, n_embd]. */
+export class Gpt2Block extends Module<[x: Tensor], Tensor> {
+  readonly ln1: LayerNorm;
+  readonly attn: MultiheadAttention;
+  readonly ln2: LayerNorm;
+  readonly mlp: Gpt2Mlp;
+
+  constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
+    super(device);
+    const { n_embd: dim, layer_norm_epsilon: eps, initializer_range: std } = config;
+    this.ln1 = this.child('ln_1', new LayerNorm(device, { dim, eps }));
+    this.attn = this.child(
+      'attn',
+      new MultiheadAttention(device, {
+        dim,
+        numHeads: config.n_head,
+        attnDropout: config.attn_pdrop,
+        residDropout: config.resid_pdrop,
+        std,
+        projStd: residualStd(config),
+        init: init.at('attn'),
+      }),
+    );
+    this.ln2 = this.child('ln_2', new LayerNorm(device, { dim, eps }));
+    this.mlp = this.child('mlp', new Gpt2Mlp(device, config, init.at('mlp')));
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    const attended = add(x, await this.attn.call(await this.ln1.call(x)));
+    return add(attended, await this.mlp.call(await this.ln2.call(attended)));
+  }
+}
+
+/** The feed-forward layer: x [..., n_embd] to [..., n_embd]. */
+export class Gpt2Mlp extends Module<[x: Tensor], Tensor> {
+  /** [n_embd, n_inner] */
+  readonly cFc: Conv1D;
+  readonly act: Gelu;
+  /** [n_inner, n_embd] */
+  readonly cProj: Conv1D;
+  readonly dropout: Dropout;
+
+  constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
+    super(device);
+    const { n_embd: dim, initializer_range: std } = config;
+    const inner = config.n_inner ?? 4 * dim;
+    const map = (name: string, inFeatures: number, outFeatures: number, weightStd: number) =>
+      this.child(
+        name,
+        new Conv1D(device, { inFeatures, outFeatures, std: weightStd, init: init.at(name) }),
+      );
+    this.cFc = map('c_fc', dim, inner, std);
+    const approximate = config.activation_function === 'gelu_new' ? 'tanh' : 'none';
+    this.act = this.child('act', new Gelu(device, { approximate }));
+    this.cProj = map('c_proj', inner, dim, residualStd(config));
+    this.dropout = this.child('dropout', new Dropout(device, { p: config.resid_pdrop }));
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    const hidden = await this.act.call(await this.cFc.call(x)); // [..., n_inner]
+    return this.dropout.call(await this.cProj.call(hidden));
+  }
+}
+
+/** The last norm and the product with the token table: [batch, seq, n_embd] to logits. */
+export class Gpt2Head extends Module<[x: Tensor], Tensor> {
+  readonly lnF: LayerNorm;
+  /** The token embeddings' table, [vocab_size, n_embd]. */
+  readonly weight: Tensor;
+
+  constructor(device: Device, config: Gpt2Config, weight: Tensor) {
+    super(device);
+    const { n_embd: dim, layer_norm_epsilon: eps } = config;
+    this.lnF = this.child('ln_f', new LayerNorm(device, { dim, eps }));
+    this.weight = this.sharedParameter('wte.weight', weight);
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    return linear(await this.lnF.call(x), { weight: this.weight, transposeWeight: true });
+  }
+}
+
+function makeLayers(device: Device, config: Gpt2Config, seed: number): Module[] {
+  const init = new ParameterInit(device, { seed });
+  const count = config.n_layer;
+  const at = (index: number) => init.at(layerPath(index, count));
+  const embeddings = new Gpt2Embeddings(device, config, at(0));
+  const blocks = Array.from({ length: count }, (_, i) => new Gpt2Block(device, config, at(i + 1)));
+  return [embeddings, ...blocks, new Gpt2Head(device, config, embeddings.wte.weight)];
+}
+
+/** The path of the index-th layer among embeddings, `blockCount` blocks and head. */
+function layerPath(index: number, blockCount: number): string {
+  const isBlock = index >= 1 && index <= blockCount;
+  return isBlock ? joinPath('transformer.h', String(index - 1)) : 'transformer';
+}
+
+/** Two branches a block add to the residual stream; their sum keeps its size. */
+function residualStd(config: Gpt2Config): number {
+  return config.initializer_range / Math.sqrt(2 * config.n_layer);
+}

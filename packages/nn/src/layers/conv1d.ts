@@ -1,0 +1,34 @@
+// An affine map with GPT-2's weight order, [in, out]. The name is that of the Hugging Face layout;
+// nothing is convolved.
+
+import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
+import { Module } from '../module.js';
+import { ParameterInit } from '../parameter-init.js';
+
+export interface Conv1DOptions {
+  readonly inFeatures: number;
+  readonly outFeatures: number;
+  /** Standard deviation of the initial weight. Default 0.02, GPT-2's. */
+  readonly std?: number;
+  readonly init?: ParameterInit;
+}
+
+/** x [..., inFeatures] to x weight + bias, [..., outFeatures]. Normal weight, zero bias. */
+export class Conv1D extends Module<[x: Tensor], Tensor> {
+  /** [inFeatures, outFeatures] */
+  readonly weight: Tensor;
+  /** [outFeatures] */
+  readonly bias: Tensor;
+
+  constructor(device: Device, options: Conv1DOptions) {
+    super(device);
+    const { inFeatures, outFeatures, std = 0.02, init = ParameterInit.next(device) } = options;
+    const weight = init.normal('weight', [inFeatures, outFeatures], { std });
+    this.weight = this.parameter('weight', weight);
+    this.bias = this.parameter('bias', init.zeros([outFeatures]));
+  }
+
+  forward(x: Tensor): Tensor {
+    return linear(x, { weight: this.weight, bias: this.bias });
+  }
+}

@@ -1,0 +1,29 @@
+// A table of vectors, looked up by id.
+
+import { type Device, embedding, type Tensor } from '@shardweave/tensor-core';
+import { Module } from '../module.js';
+import { ParameterInit } from '../parameter-init.js';
+
+export interface EmbeddingOptions {
+  readonly numEmbeddings: number;
+  readonly dim: number;
+  /** Standard deviation of the initial table. Default 1. */
+  readonly std?: number;
+  readonly init?: ParameterInit;
+}
+
+/** ids [...] (i32, u32) to rows of the table, [..., dim]. An id outside the table gives zeros. */
+export class Embedding extends Module<[ids: Tensor], Tensor> {
+  /** [numEmbeddings, dim] */
+  readonly weight: Tensor;
+
+  constructor(device: Device, options: EmbeddingOptions) {
+    super(device);
+    const { numEmbeddings, dim, std = 1, init = ParameterInit.next(device) } = options;
+    this.weight = this.parameter('weight', init.normal('weight', [numEmbeddings, dim], { std }));
+  }
+
+  forward(ids: Tensor): Tensor {
+    return embedding(this.weight, ids);
+  }
+}

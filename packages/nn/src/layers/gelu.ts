@@ -1,0 +1,18 @@
+// The Gaussian error linear unit (Hendrycks and Gimpel, 2016).
+
+import { type Device, gelu, type Tensor } from '@shardweave/tensor-core';
+import { Module } from '../module.js';
+
+/** GELU of each element: 'none' by erf (default), 'tanh' by GPT-2's approximation. */
+export class Gelu extends Module<[x: Tensor], Tensor> {
+  readonly approximate: 'none' | 'tanh';
+
+  constructor(device: Device, options: { readonly approximate?: 'none' | 'tanh' } = {}) {
+    super(device);
+    this.approximate = options.approximate ?? 'none';
+  }
+
+  forward(x: Tensor): Tensor {
+    return gelu(x, { approximate: this.approximate });
+  }
+}

@@ -1,0 +1,67 @@
+// Causal self-attention with packed projections, in GPT-2's layout and names.
+
+import { causalSelfAttention, type Device, type Tensor } from '@shardweave/tensor-core';
+import { NnConfigError } from '../errors.js';
+import { Module } from '../module.js';
+import { ParameterInit } from '../parameter-init.js';
+import { Conv1D } from './conv1d.js';
+import { Dropout, requireProbability } from './dropout.js';
+
+export interface MultiheadAttentionOptions {
+  readonly dim: number;
+  /** Divides dim; dim / numHeads is even. */
+  readonly numHeads: number;
+  /** Probability of dropping an attention weight. Default 0. */
+  readonly attnDropout?: number;
+  /** Probability of dropping an element of the result. Default 0. */
+  readonly residDropout?: number;
+  /** Standard deviation of cAttn's initial weight. Default 0.02. */
+  readonly std?: number;
+  /** Standard deviation of cProj's initial weight. Default `std`. */
+  readonly projStd?: number;
+  readonly init?: ParameterInit;
+}
+
+/** x [batch, seq, dim] to [batch, seq, dim]; position t sees positions up to t. */
+export class MultiheadAttention extends Module<[x: Tensor], Tensor> {
+  readonly numHeads: number;
+  readonly attnDropout: number;
+  /** Queries, keys and values: [dim, 3 * dim]. */
+  readonly cAttn: Conv1D;
+  /** [dim, dim] */
+  readonly cProj: Conv1D;
+  readonly residDropout: Dropout;
+
+  constructor(device: Device, options: MultiheadAttentionOptions) {
+    super(device);
+    const { dim, numHeads, std = 0.02, projStd = std, init = ParameterInit.next(device) } = options;
+    if ((dim / numHeads) % 2 !== 0) {
+      throw new NnConfigError(
+        `MultiheadAttention: expected dim to be numHeads times an even number, got dim ${dim}, numHeads ${numHeads}.`,
+      );
+    }
+    this.numHeads = numHeads;
+    this.attnDropout = requireProbability('MultiheadAttention', options.attnDropout ?? 0);
+    const projection = (name: string, outFeatures: number, weightStd: number) =>
+      this.child(
+        name,
+        new Conv1D(device, { inFeatures: dim, outFeatures, std: weightStd, init: init.at(name) }),
+      );
+    this.cAttn = projection('c_attn', 3 * dim, std);
+    this.cProj = projection('c_proj', dim, projStd);
+    this.residDropout = this.child(
+      'resid_dropout',
+      new Dropout(device, { p: options.residDropout ?? 0 }),
+    );
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    const qkv = await this.cAttn.call(x); // [batch, seq, 3 * dim]
+    const mixed = causalSelfAttention(qkv, {
+      numHeads: this.numHeads,
+      dropout: this.isTraining ? this.attnDropout : 0,
+    }); // [batch, seq, dim]
+    const out = await this.cProj.call(mixed);
+    return this.residDropout.call(out);
+  }
+}

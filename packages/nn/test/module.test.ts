@@ -1,0 +1,108 @@
+import { Dropout, isModule, Linear, Module, Sequential } from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { makeDevice, read } from './support.js';
+
+class Net extends Module<[Tensor], Tensor> {
+  readonly first: Linear;
+  readonly second: Linear;
+  readonly scale: Tensor;
+
+  constructor(device: Device) {
+    super(device);
+    this.first = this.child('first', new Linear(device, { inFeatures: 2, outFeatures: 2 }));
+    this.second = this.child('second', new Linear(device, { inFeatures: 2, outFeatures: 2 }));
+    this.scale = this.buffer('scale', device.tensor([2]));
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    return this.second.call(await this.first.call(x));
+  }
+}
+
+class Wrapper extends Module<[Tensor], Tensor> {
+  calls = 0;
+
+  constructor(inner: Module) {
+    super(inner.device);
+    this.child('module', inner);
+  }
+
+  override childPrefix(): string {
+    return '';
+  }
+
+  forward(x: Tensor): Promise<Tensor> {
+    this.calls += 1;
+    return this.children().get('module')!.call(x);
+  }
+}
+
+describe('Module', () => {
+  it('names parameters and buffers by path, in order', () => {
+    const net = new Net(makeDevice());
+    expect(net.namedParameters().map(([name]) => name)).toEqual([
+      'first.weight',
+      'first.bias',
+      'second.weight',
+      'second.bias',
+    ]);
+    expect(net.namedBuffers().map(([name]) => name)).toEqual(['scale']);
+    expect(isModule(net)).toBe(true);
+    expect(isModule({})).toBe(false);
+  });
+
+  it("runs a wrapper put in a child's place, without a trace in the names", async () => {
+    const device = makeDevice();
+    const net = new Net(device);
+    const before = net.namedParameters();
+    const wrapper = new Wrapper(net.first);
+    net.replaceChild('first', wrapper);
+    await net.call(device.zeros([1, 2]));
+    expect(wrapper.calls).toBe(1);
+    expect(net.namedParameters()).toEqual(before);
+  });
+
+  it('switches modes below it', () => {
+    const device = makeDevice();
+    const drop = new Dropout(device, { p: 0.5 });
+    const model = new Sequential(device, [new Sequential(device, [drop])]);
+    expect(drop.isTraining).toBe(true);
+    model.eval();
+    expect(drop.isTraining).toBe(false);
+    model.train();
+    expect(drop.isTraining).toBe(true);
+  });
+
+  it('keeps parameters made inside a scope and frees everything on dispose', async () => {
+    const device = makeDevice();
+    let net: Net | undefined;
+    device.scope(() => {
+      net = new Net(device);
+    });
+    expect(device.ledger.live().parameter).toBe(13 * 4);
+    const x = device.zeros([1, 2]);
+    const out = await device.noGrad(() => net!.call(x));
+    expect(await read(out)).toHaveLength(2);
+    net!.dispose();
+    expect(device.ledger.live().parameter).toBe(0);
+  });
+
+  it('runs hooks around forward, in order, until removed', async () => {
+    const device = makeDevice();
+    const net = new Net(device);
+    const seen: string[] = [];
+    const remove = net.aroundForward({
+      before: async () => {
+        seen.push('before');
+      },
+      after: (output) => {
+        seen.push(`after ${(output as Tensor).shape}`);
+      },
+    });
+    await net.call(device.zeros([3, 2]));
+    remove();
+    await net.call(device.zeros([3, 2]));
+    expect(seen).toEqual(['before', 'after 3,2']);
+  });
+});

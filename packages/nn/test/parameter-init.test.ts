@@ -1,0 +1,123 @@
+import { Conv1D, Embedding, Gpt2, Linear, ParameterInit } from '@shardweave/nn';
+import { describe, expect, it } from 'vitest';
+import { philox } from '../src/philox.js';
+import { makeDevice, read } from './support.js';
+
+describe('philox', () => {
+  // Known answers published with the paper's own implementation (Random123, kat_vectors).
+  it('gives the published words for a zero key and counter', () => {
+    const words = new Uint32Array(4);
+    philox(0, 0, 0, words);
+    expect([...words]).toEqual([0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+  });
+
+  it('agrees with 64-bit integer arithmetic over large counters and keys', () => {
+    const words = new Uint32Array(4);
+    for (const [block, key0, key1] of [
+      [2 ** 40 + 12345, 0xdeadbeef, 0x12345678],
+      [2 ** 52 + 7, 0xffffffff, 0xffffffff],
+      [3, 1, 0x80000000],
+    ] as const) {
+      philox(block, key0, key1, words);
+      expect([...words]).toEqual(bigPhilox(BigInt(block), BigInt(key0), BigInt(key1)));
+    }
+  });
+});
+
+describe('ParameterInit', () => {
+  it('draws normal values of the mean and deviation asked for', async () => {
+    const init = new ParameterInit(makeDevice(), { seed: 5 });
+    const drawn = await read(init.normal('w', [20001], { mean: 2, std: 0.5 }));
+    const mean = drawn.reduce((a, b) => a + b) / drawn.length;
+    const variance = drawn.reduce((a, b) => a + (b - mean) ** 2, 0) / drawn.length;
+    expect(drawn).toHaveLength(20001);
+    expect(mean).toBeCloseTo(2, 1.7);
+    expect(Math.sqrt(variance)).toBeCloseTo(0.5, 1.7);
+    const beyondTwo = drawn.filter((x) => Math.abs(x - 2) > 1).length / drawn.length;
+    expect(beyondTwo).toBeGreaterThan(0.035);
+    expect(beyondTwo).toBeLessThan(0.056); // 4.55 % of a normal distribution
+  });
+
+  it('draws uniform values inside their range, reaching for both ends', async () => {
+    const init = new ParameterInit(makeDevice(), { seed: 5 });
+    const drawn = await read(init.uniform('w', [4001], { low: -3, high: 1 }));
+    expect(Math.min(...drawn)).toBeGreaterThanOrEqual(-3);
+    expect(Math.max(...drawn)).toBeLessThanOrEqual(1);
+    expect(Math.min(...drawn)).toBeLessThan(-2.95);
+    expect(Math.max(...drawn)).toBeGreaterThan(0.95);
+    expect(drawn.reduce((a, b) => a + b) / drawn.length).toBeCloseTo(-1, 0.9);
+  });
+
+  it('gives each path and each seed a stream of its own', async () => {
+    const device = makeDevice();
+    const draw = async (seed: number, path: string, name: string) =>
+      read(new ParameterInit(device, { seed, path }).normal(name, [8]));
+    const first = await draw(1, 'a', 'weight');
+    expect(await draw(1, 'a', 'weight')).toEqual(first);
+    expect(await draw(1, '', 'a.weight')).toEqual(first);
+    expect(await draw(2, 'a', 'weight')).not.toEqual(first);
+    expect(await draw(1 + 2 ** 32, 'a', 'weight')).not.toEqual(first);
+    expect(await draw(1, 'b', 'weight')).not.toEqual(first);
+  });
+
+  it('gives layers without a source different values, the same in every run', async () => {
+    const make = async (seed: number) => {
+      const device = makeDevice({ seed });
+      const layers = [0, 1].map(() => new Linear(device, { inFeatures: 3, outFeatures: 2 }));
+      return Promise.all(layers.map((layer) => read(layer.weight)));
+    };
+    const [first, second] = await make(0);
+    expect(first).not.toEqual(second);
+    expect(await make(0)).toEqual([first, second]);
+    expect(await make(1)).not.toEqual([first, second]);
+  });
+});
+
+describe('initial values', () => {
+  it('are PyTorch-like for Linear, Conv1D and Embedding', async () => {
+    const device = makeDevice();
+    const linear = new Linear(device, { inFeatures: 16, outFeatures: 64 });
+    for (const tensor of [linear.weight, linear.bias!]) {
+      const drawn = await read(tensor);
+      expect(Math.max(...drawn.map(Math.abs))).toBeLessThanOrEqual(0.25);
+      expect(Math.max(...drawn.map(Math.abs))).toBeGreaterThan(0.22);
+    }
+    const conv = new Conv1D(device, { inFeatures: 30, outFeatures: 40 });
+    expect(deviation(await read(conv.weight))).toBeCloseTo(0.02, 2.5);
+    expect(await read(conv.bias)).toEqual(new Array(40).fill(0));
+    const table = new Embedding(device, { numEmbeddings: 50, dim: 40 });
+    expect(deviation(await read(table.weight))).toBeCloseTo(1, 0.9);
+  });
+
+  it('of a GPT-2 scale the projections onto the residual stream by 1 / sqrt(2 layers)', async () => {
+    const sizes = { vocab_size: 64, n_positions: 16, n_embd: 32, n_layer: 8, n_head: 2 };
+    const model = new Gpt2(makeDevice(), sizes, { seed: 3 });
+    const parameters = new Map(model.namedParameters());
+    const std = async (name: string) => deviation(await read(parameters.get(name)!));
+    expect(await std('transformer.wte.weight')).toBeCloseTo(0.02, 2.7);
+    expect(await std('transformer.h.3.attn.c_attn.weight')).toBeCloseTo(0.02, 2.7);
+    expect(await std('transformer.h.3.attn.c_proj.weight')).toBeCloseTo(0.005, 3.3);
+    expect(await std('transformer.h.7.mlp.c_proj.weight')).toBeCloseTo(0.005, 3.3);
+    expect(await std('transformer.h.7.mlp.c_fc.weight')).toBeCloseTo(0.02, 2.7);
+    expect(await std('transformer.h.7.ln_1.weight')).toBe(0);
+  });
+});
+
+function deviation(drawn: readonly number[]): number {
+  const mean = drawn.reduce((a, b) => a + b) / drawn.length;
+  return Math.sqrt(drawn.reduce((a, b) => a + (b - mean) ** 2, 0) / drawn.length);
+}
+
+function bigPhilox(block: bigint, key0: bigint, key1: bigint): number[] {
+  const mask = 0xffffffffn;
+  let counter = [block & mask, block >> 32n, 0n, 0n] as [bigint, bigint, bigint, bigint];
+  let [k0, k1] = [key0, key1];
+  for (let round = 0; round < 10; round++) {
+    const a = 0xd2511f53n * counter[0];
+    const b = 0xcd9e8d57n * counter[2];
+    counter = [(b >> 32n) ^ counter[1] ^ k0, b & mask, (a >> 32n) ^ counter[3] ^ k1, a & mask];
+    k0 = (k0 + 0x9e3779b9n) & mask;
+    k1 = (k1 + 0xbb67ae85n) & mask;
+  }
+  return counter.map(Number);
+}
