@@ -40,6 +40,7 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
     const attw = tool('@arethetypeswrong/cli/dist/index.js');
     const output = await run(process.execPath, [...attw, '--profile', 'esm-only'], ROOT);
     expect(output).toContain(one.manifest.name);
+    expect(output).not.toContain('does not contain types');
   });
 
   it('runs its first example where only its tarball is installed', {
