@@ -1,0 +1,233 @@
+// matmul: shapes, transposes, dtypes, strides, batches, bias, alpha and accumulation.
+
+import type { DType } from '@shardweave/dtypes';
+import type { KernelCalls } from '../../backend.js';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+import type { FloatOptions, Pair, PairedCall, Twin } from '../twin.js';
+
+type Call = PairedCall<KernelCalls['matmul']>;
+
+/** [m, n, k]: single elements, tails of tiles on each side, whole tiles, vectors, long sums. */
+const SHAPES = [
+  [1, 1, 1],
+  [7, 5, 3],
+  [63, 65, 33],
+  [65, 63, 64],
+  [64, 64, 64],
+  [32, 128, 16],
+  [1, 65, 130],
+  [65, 1, 130],
+  [5, 7, 1000],
+] as const;
+const DTYPES: readonly (readonly [a: DType, b: DType, out: DType])[] = [
+  ['f16', 'f16', 'f16'],
+  ['bf16', 'bf16', 'bf16'],
+  ['f16', 'f16', 'f32'],
+  ['bf16', 'f32', 'f32'],
+  ['f32', 'bf16', 'f16'],
+];
+const TRANSPOSES = [
+  [false, false],
+  [false, true],
+  [true, false],
+  [true, true],
+] as const;
+
+export function matmulCases(): ConformanceCase[] {
+  return [
+    ...TRANSPOSES.map(([transposeA, transposeB]) => shapesCase(transposeA, transposeB)),
+    ...DTYPES.map(dtypesCase),
+    ...FLOATS.map(epilogueCase),
+    biasMixCase(),
+    ...FLOATS.map(batchCase),
+    ...FLOATS.map(attentionCase),
+    stridedCase(),
+    sameBufferCase(),
+  ];
+}
+
+function shapesCase(transposeA: boolean, transposeB: boolean): ConformanceCase {
+  const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
+  return twinCase(`matmul ${letters} f32 of all shapes`, 'sum', (twin) => {
+    for (const [m, n, k] of SHAPES) {
+      runDense(twin, ['f32', 'f32', 'f32'], { m, n, k, transposeA, transposeB });
+    }
+  });
+}
+
+function dtypesCase(dtypes: readonly [DType, DType, DType]): ConformanceCase {
+  const [a, b, out] = dtypes;
+  return twinCase(`matmul ${a} by ${b} to ${out}`, 'sum', (twin) => {
+    for (const [transposeA, transposeB] of TRANSPOSES) {
+      runDense(twin, dtypes, { m: 7, n: 5, k: 3, transposeA, transposeB });
+      runDense(twin, dtypes, { m: 33, n: 65, k: 63, transposeA, transposeB });
+      runDense(twin, dtypes, { m: 64, n: 64, k: 32, transposeA, transposeB });
+    }
+  });
+}
+
+function epilogueCase(dtype: DType): ConformanceCase {
+  return twinCase(`matmul ${dtype} with alpha, bias and accumulation`, 'sum', (twin) => {
+    for (const [m, n, k] of [
+      [7, 5, 3],
+      [33, 65, 17],
+      [64, 64, 64],
+    ] as const) {
+      for (const accumulate of [false, true]) {
+        for (const bias of [undefined, twin.floats(n, dtype, { offset: 1 })]) {
+          runDense(twin, [dtype, dtype, dtype], { m, n, k, alpha: -0.125, accumulate, bias });
+        }
+      }
+    }
+  });
+}
+
+function biasMixCase(): ConformanceCase {
+  return twinCase('matmul with a bias of another dtype', 'sum', (twin) => {
+    const extent = { m: 9, n: 33, k: 20 };
+    const bias = (dtype: DType) => twin.floats(33, dtype, { offset: 1 });
+    runDense(twin, ['f16', 'f16', 'f16'], { ...extent, bias: bias('f32') });
+    runDense(twin, ['f32', 'f32', 'f32'], { ...extent, bias: bias('bf16') });
+  });
+}
+
+/** Dense batches; with odd 16-bit matrices, words straddle rows and matrices. */
+function batchCase(dtype: DType): ConformanceCase {
+  return twinCase(`matmul ${dtype} batched and broadcast`, 'sum', (twin) => {
+    for (const [m, n, k] of [
+      [3, 5, 7],
+      [1, 1, 3],
+      [17, 33, 9],
+    ] as const) {
+      const [aSize, bSize, outSize] = [m * k, k * n, m * n];
+      const call = { ...PLAIN, m, n, k, aRow: k, bRow: n, outRow: n, batch: [2, 3] as const };
+      const outBatch = [3 * outSize, outSize] as const;
+      const run = (batches: Pick<Call, 'aBatch' | 'bBatch'>, accumulate: boolean) => {
+        const a = twin.floats(6 * aSize, dtype, { offset: 1 });
+        const b = twin.floats(6 * bSize, dtype, { offset: 3 });
+        const out = outputOf(twin, 6 * outSize, dtype, accumulate);
+        twin.run('matmul', { ...call, a, b, out, ...batches, outBatch, accumulate });
+      };
+      const dense = { aBatch: [3 * aSize, aSize], bBatch: [3 * bSize, bSize] } as const;
+      run(dense, false);
+      run(dense, true);
+      run({ aBatch: dense.aBatch, bBatch: [0, 0] }, false);
+      run({ aBatch: [0, aSize], bBatch: [bSize, 0] }, false);
+    }
+  });
+}
+
+/** Heads of [batch, seq, heads * dim] without a copy: scores q k^T, then weights by values. */
+function attentionCase(dtype: DType): ConformanceCase {
+  return twinCase(`matmul ${dtype} over interleaved heads`, 'sum', (twin) => {
+    const [batch, seq, heads, dim] = [2, 10, 3, 6];
+    const width = 3 * heads * dim; // q, k and v side by side, as one product makes them
+    const qkv = twin.floats(batch * seq * width, dtype);
+    const part = (i: number) =>
+      twin.slice(qkv, i * heads * dim, batch * seq * width - i * heads * dim);
+    const headBatch = [seq * width, dim] as const;
+    const scoreBatch = [heads * seq * seq, seq * seq] as const;
+    const common = { ...PLAIN, batch: [batch, heads] as const };
+    const scores = twin.output(batch * heads * seq * seq, dtype);
+    twin.run('matmul', {
+      ...common,
+      a: part(0),
+      b: part(1),
+      out: scores,
+      m: seq,
+      n: seq,
+      k: dim,
+      transposeB: true,
+      aRow: width,
+      bRow: width,
+      outRow: seq,
+      aBatch: headBatch,
+      bBatch: headBatch,
+      outBatch: scoreBatch,
+      alpha: 0.4,
+    });
+    const weights = twin.floats(batch * heads * seq * seq, dtype);
+    const mixed = twin.output(batch * seq * heads * dim, dtype);
+    twin.run('matmul', {
+      ...common,
+      a: weights,
+      b: part(2),
+      out: mixed,
+      m: seq,
+      n: dim,
+      k: seq,
+      aRow: seq,
+      bRow: width,
+      outRow: heads * dim,
+      aBatch: scoreBatch,
+      bBatch: headBatch,
+      outBatch: [seq * heads * dim, dim],
+    });
+  });
+}
+
+/** Rows longer than the matrix is wide: what lies between them must survive. */
+function stridedCase(): ConformanceCase {
+  return twinCase('matmul into and out of wider rows', 'sum', (twin) => {
+    for (const dtype of FLOATS) {
+      for (const [transposeA, transposeB] of TRANSPOSES) {
+        const [m, n, k] = [9, 34, 21];
+        const [aRow, bRow, outRow] = [(transposeA ? m : k) + 5, (transposeB ? k : n) + 3, n + 4];
+        const a = twin.floats((transposeA ? k : m) * aRow, dtype, { offset: 1 });
+        const b = twin.floats((transposeB ? n : k) * bRow, dtype, { offset: 2 });
+        const out = twin.output(m * outRow, dtype, { offset: 2 });
+        const extent = { m, n, k, transposeA, transposeB, aRow, bRow, outRow };
+        twin.run('matmul', { ...PLAIN, ...extent, a, b, out });
+      }
+    }
+  });
+}
+
+function sameBufferCase(): ConformanceCase {
+  return twinCase('matmul of a matrix by its own transpose', 'sum', (twin) => {
+    for (const dtype of FLOATS) {
+      const x = twin.floats(33 * 20, dtype);
+      const out = twin.output(33 * 33, dtype);
+      const extent = { m: 33, n: 33, k: 20, transposeB: true, aRow: 20, bRow: 20, outRow: 33 };
+      twin.run('matmul', { ...PLAIN, ...extent, a: x, b: x, out });
+    }
+  });
+}
+
+const PLAIN = {
+  bias: undefined,
+  transposeA: false,
+  transposeB: false,
+  batch: [1, 1],
+  aBatch: [0, 0],
+  bBatch: [0, 0],
+  outBatch: [0, 0],
+  alpha: 1,
+  accumulate: false,
+} as const;
+
+function runDense(
+  twin: Twin,
+  [aType, bType, outType]: readonly [DType, DType, DType],
+  options: { m: number; n: number; k: number } & Partial<
+    Pick<Call, 'transposeA' | 'transposeB' | 'alpha' | 'accumulate' | 'bias'>
+  >,
+): void {
+  const { m, n, k, transposeA = false, transposeB = false, accumulate = false } = options;
+  twin.run('matmul', {
+    ...PLAIN,
+    ...options,
+    a: twin.floats(m * k, aType, { offset: 1 }),
+    b: twin.floats(k * n, bType, { offset: 3 }),
+    out: outputOf(twin, m * n, outType, accumulate),
+    aRow: transposeA ? m : k,
+    bRow: transposeB ? k : n,
+    outRow: n,
+  });
+}
+
+function outputOf(twin: Twin, size: number, dtype: DType, accumulate: boolean): Pair {
+  const options: FloatOptions = { offset: 2, isWritten: true };
+  return accumulate ? twin.floats(size, dtype, options) : twin.output(size, dtype, options);
+}

@@ -1,0 +1,92 @@
+// softmax and log-softmax, plain and causal, and their gradients.
+
+import type { DType } from '@shardweave/dtypes';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+
+/** [rows, cols], rows of odd 16-bit length share a word with the next. */
+const SHAPES = [
+  [1, 1],
+  [3, 7],
+  [5, 63],
+  [4, 65],
+  [2, 1000],
+  [70, 5],
+  [1, 3001],
+] as const;
+/** [rows, cols, causalRows]: square, more keys than queries, one query, several heads. */
+const CAUSAL_SHAPES = [
+  [7, 7, 7],
+  [21, 7, 7],
+  [6, 9, 3],
+  [4, 65, 1],
+  [130, 65, 65],
+  [4, 1, 1],
+] as const;
+
+export function softmaxCases(): ConformanceCase[] {
+  return [
+    ...FLOATS.map((dtype) => plainCase(dtype, dtype)),
+    plainCase('f32', 'f16'),
+    plainCase('bf16', 'f32'),
+    ...FLOATS.map(causalCase),
+    ...FLOATS.map(inPlaceCase),
+    extremeCase(),
+  ];
+}
+
+function plainCase(from: DType, to: DType): ConformanceCase {
+  return twinCase(`softmax ${from} to ${to}, and backward`, 'transcendental', (twin) => {
+    for (const [rows, cols] of SHAPES) {
+      for (const isLog of [false, true]) {
+        const size = rows * cols;
+        const call = { rows, cols, scale: 0.7, isLog };
+        const x = twin.floats(size, from, { low: -4, high: 4, offset: 1 });
+        const out = twin.output(size, to, { offset: 2 });
+        twin.run('softmax', { ...call, x, out, causalRows: 0 });
+        const y = isLog
+          ? twin.floats(size, to, { low: -8, high: -4, offset: 3 })
+          : twin.floats(size, to, { low: 0, high: 2 / cols, offset: 3 });
+        const dy = twin.floats(size, to, { offset: 1 });
+        const dx = twin.output(size, from, { tolerance: 'sum' });
+        twin.run('softmaxBackward', { ...call, y, dy, out: dx });
+      }
+    }
+  });
+}
+
+function causalCase(dtype: DType): ConformanceCase {
+  return twinCase(`softmax ${dtype} causal`, 'transcendental', (twin) => {
+    for (const [rows, cols, causalRows] of CAUSAL_SHAPES) {
+      for (const isLog of [false, true]) {
+        const x = twin.floats(rows * cols, dtype, { low: -4, high: 4, offset: 1 });
+        const out = twin.output(rows * cols, dtype);
+        twin.run('softmax', { x, out, rows, cols, scale: 0.5, isLog, causalRows });
+      }
+    }
+  });
+}
+
+function inPlaceCase(dtype: DType): ConformanceCase {
+  return twinCase(`softmax ${dtype} in place`, 'transcendental', (twin) => {
+    const extent = { rows: 9, cols: 65, scale: 1.5 };
+    for (const causalRows of [0, 9]) {
+      const x = twin.floats(585, dtype, { isWritten: true });
+      twin.run('softmax', { ...extent, x, out: x, isLog: false, causalRows });
+    }
+    const y = twin.floats(585, dtype, { low: 0, high: 0.03 });
+    const dy = twin.floats(585, dtype, { isWritten: true });
+    twin.run('softmaxBackward', { ...extent, y, dy, out: dy, isLog: false });
+  });
+}
+
+/** Without the row's maximum taken out first, exp overflows. */
+function extremeCase(): ConformanceCase {
+  return twinCase('softmax of large scores', 'transcendental', (twin) => {
+    const lowest = Number.NEGATIVE_INFINITY;
+    const x = twin.values([3e4, 3e4, -3e4, -200, -200, -201, 1, lowest, 2], 'f32');
+    const extent = { rows: 3, cols: 3, scale: 1, causalRows: 0 };
+    twin.run('softmax', { x, out: twin.output(9, 'f32'), ...extent, isLog: false });
+    twin.run('softmax', { x, out: twin.output(9, 'f32'), ...extent, isLog: true });
+  });
+}

@@ -1,0 +1,33 @@
+// A small seeded generator for test data (Marsaglia's xorshift32); not for anything else.
+
+export class SeededRandom {
+  #state: number;
+
+  /** @param seed any text, such as a case's name. */
+  constructor(seed: string) {
+    let hash = 0x811c9dc5; // FNV-1a
+    for (const character of seed) hash = Math.imul(hash ^ character.codePointAt(0)!, 0x01000193);
+    this.#state = hash >>> 0 || 1;
+    for (let i = 0; i < 8; i++) this.bits();
+  }
+
+  /** A random 32-bit word, never 0. */
+  bits(): number {
+    let x = this.#state;
+    x ^= x << 13;
+    x ^= x >>> 17;
+    x ^= x << 5;
+    this.#state = x >>> 0;
+    return this.#state;
+  }
+
+  /** Uniform in [low, high). */
+  uniform(low: number, high: number): number {
+    return low + ((high - low) * this.bits()) / 2 ** 32;
+  }
+
+  /** Uniform among the integers of [low, high). */
+  integer(low: number, high: number): number {
+    return low + (this.bits() % (high - low));
+  }
+}

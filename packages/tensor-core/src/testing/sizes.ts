@@ -1,0 +1,11 @@
+// The sizes and places of views that every elementwise case goes through.
+
+import type { DType } from '@shardweave/dtypes';
+
+/** Below, at and above what vector lanes, words and workgroups hold. */
+export const SIZES = [1, 7, 63, 65, 1000] as const;
+export const FLOATS = ['f32', 'f16', 'bf16'] as const satisfies readonly DType[];
+/** Inputs may start at any element: in the middle of a word, of a vector, of 256 bytes. */
+export const INPUT_OFFSETS = [0, 1, 3, 70, 129] as const;
+/** Outputs start at whole words. */
+export const OUTPUT_OFFSETS = [0, 2, 6, 66, 128] as const;

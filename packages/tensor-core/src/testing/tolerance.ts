@@ -1,0 +1,46 @@
+// How far a backend may be from the float64 reference: |got - want| <= absolute + relative * |want|.
+
+import type { DType } from '@shardweave/dtypes';
+
+export interface Tolerance {
+  readonly relative: number;
+  readonly absolute: number;
+}
+
+export type ToleranceName = 'exact' | 'arithmetic' | 'transcendental' | 'sum' | 'cancelling';
+
+/** For f32 results. One f32 rounding is 6e-8 relative. */
+export const TOLERANCES: Readonly<Record<ToleranceName, Tolerance>> = {
+  /** Bits, any NaN for any NaN: moves, casts, integers, masks. */
+  exact: { relative: 0, absolute: 0 },
+  /** A few roundings; WGSL allows 2.5 units for a division and more for a square root. */
+  arithmetic: { relative: 1e-6, absolute: 1e-6 },
+  /** WGSL allows exp 3 + 2|x| units, log 5e-7 absolute, tanh what its exps make of it; |x| <= 20. */
+  transcendental: { relative: 2e-5, absolute: 5e-6 },
+  /** Up to 1000 terms of size 1 in any fixed order: a random walk of roundings of partial sums
+   * of about 30 gives 2e-5; measured on both devices it stays below half of this. */
+  sum: { relative: 2e-5, absolute: 5e-5 },
+  /** Values of about 1000 whose differences of about 1 matter: 1000 * 6e-8 * a few roundings.
+   * A variance from E[x^2] - E[x]^2 in f32 misses it a hundredfold. */
+  cancelling: { relative: 2e-3, absolute: 2e-3 },
+};
+
+/** What rounding once to 16 bits adds: a whole unit, for f32's error may cross a rounding border. */
+const STORAGE: Readonly<Record<DType, Tolerance>> = {
+  f32: { relative: 0, absolute: 0 },
+  f16: { relative: 2 ** -10, absolute: 2 ** -24 },
+  bf16: { relative: 2 ** -7, absolute: 2 ** -133 },
+  i32: { relative: 0, absolute: 0 },
+  u32: { relative: 0, absolute: 0 },
+};
+
+/** The tolerance of results stored as `dtype`. */
+export function toleranceOf(name: ToleranceName, dtype: DType): Tolerance {
+  const computed = TOLERANCES[name];
+  const stored = STORAGE[dtype];
+  if (name === 'exact') return computed;
+  return {
+    relative: computed.relative + stored.relative,
+    absolute: computed.absolute + stored.absolute,
+  };
+}
