@@ -88,8 +88,14 @@ describe('runProcesses', () => {
   });
 
   it.each([
-    ['throw', /^rank 1 of 2 failed (after step \d+|before the first step): the gradient is made of cheese$/],
-    ['exit', /^rank 1 of 2 ended with exit code 3 (after step \d+|before the first step); .*\nout of biscuits$/s],
+    [
+      'throw',
+      /^rank 1 of 2 failed (after step \d+|before the first step): the gradient is made of cheese$/,
+    ],
+    [
+      'exit',
+      /^rank 1 of 2 ended with exit code 3 (after step \d+|before the first step); .*\nout of biscuits$/s,
+    ],
   ])('a rank that does "%s" ends the job with its reason', async (behaviour, message) => {
     const { error, pids, ms } = await run(['', behaviour], 1000);
     expect((error as Error).message).toMatch(message);

@@ -139,12 +139,12 @@ describe('RunDirectory', () => {
     tokenCount: 9,
   };
 
-  it('writes a line a step, a summary and a chart, and refuses to be used again', async () => {
+  it('writes a line a step, a summary and a chart, and refuses to be used again', () => {
     const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'a', 'run');
-    const run = await RunDirectory.create(path);
+    const run = new RunDirectory(path);
     for (const step of [1, 2, 3])
       run.step({ ...METRICS, step, loss: step === 3 ? Number.NaN : 4 - step });
-    await run.finish([ready], [], 'tiny');
+    run.finish([ready], [], 'tiny');
     const lines = readFileSync(join(path, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([
       { ...METRICS, step: 1, loss: 3 },
@@ -158,16 +158,14 @@ describe('RunDirectory', () => {
       ranks: [],
     });
     expect(readFileSync(join(path, 'loss.svg'), 'utf8')).toContain('<path d="M');
-    await expect(RunDirectory.create(path)).rejects.toThrow(UsageError);
-    await expect(RunDirectory.create(path)).rejects.toThrow(
-      /already holds a run \(metrics.jsonl\)/,
-    );
+    expect(() => new RunDirectory(path)).toThrow(UsageError);
+    expect(() => new RunDirectory(path)).toThrow(/already holds a run \(metrics.jsonl\)/);
   });
 
-  it('takes a directory with other files', async () => {
+  it('takes a directory with other files', () => {
     const path = mkdtempSync(join(tmpdir(), 'trainer-'));
     writeFileSync(join(path, 'notes.txt'), '');
-    await (await RunDirectory.create(path)).close();
+    new RunDirectory(path).close();
   });
 });
 

@@ -1,8 +1,7 @@
 // The files of a run under --out: a line a step as it happens, the rest at the end. The model is
 // written by rank 0, which has it.
 
-import { existsSync } from 'node:fs';
-import { type FileHandle, mkdir, open, writeFile } from 'node:fs/promises';
+import { closeSync, existsSync, mkdirSync, openSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankReady, RankReport, StepMetrics } from '../rank/events.js';
@@ -34,56 +33,56 @@ export function refuseUsedDirectory(directory: string): void {
   );
 }
 
+/** Lines are written at once, so that a run that is killed keeps what it has shown. */
 export class RunDirectory {
   readonly #path: string;
-  readonly #metrics: FileHandle;
+  readonly #metrics: number;
   readonly #losses: number[] = [];
-  /** Appends are chained, so that lines stay in order and a failed one is noticed by finish. */
-  #written: Promise<unknown> = Promise.resolve();
+  #isClosed = false;
 
-  private constructor(path: string, metrics: FileHandle) {
-    this.#path = path;
-    this.#metrics = metrics;
-  }
-
-  /** Creates the directory and an empty metrics.jsonl. */
-  static async create(path: string): Promise<RunDirectory> {
+  /**
+   * Creates the directory and an empty metrics.jsonl.
+   *
+   * @throws UsageError where the directory holds a run or can't be made.
+   */
+  constructor(path: string) {
     refuseUsedDirectory(path);
-    await mkdir(path, { recursive: true });
-    return new RunDirectory(path, await open(join(path, RUN_FILES.metrics), 'wx'));
+    this.#path = path;
+    try {
+      mkdirSync(path, { recursive: true });
+      this.#metrics = openSync(join(path, RUN_FILES.metrics), 'wx');
+    } catch (error) {
+      throw new UsageError(`--out: ${path} can't be written (${(error as Error).message}).`, {
+        cause: error,
+      });
+    }
   }
 
-  /** Queues a line; the file has it once the promise of `finish` or `close` resolves. */
+  /** Appends a line. */
   step(metrics: StepMetrics): void {
     this.#losses.push(metrics.loss);
     const { step, loss, gradNorm, lr, lossScale, skipped, stepMs, tokensPerSecond } = metrics;
     const line = { step, loss, gradNorm, lr, lossScale, skipped, stepMs, tokensPerSecond };
-    this.#written = this.#written.then(() => this.#metrics.write(`${JSON.stringify(line)}\n`));
-    this.#written.catch(() => {});
+    writeSync(this.#metrics, `${JSON.stringify(line)}\n`);
   }
 
   /** Writes summary.json and loss.svg. Ranks are in rank order. */
-  async finish(
-    ready: readonly RankReady[],
-    reports: readonly RankReport[],
-    title: string,
-  ): Promise<void> {
+  finish(ready: readonly RankReady[], reports: readonly RankReport[], title: string): void {
     const devices = new Set(ready.map((rank) => `${rank.device} (${rank.description})`));
-    const finalLoss = this.#losses.at(-1) ?? null;
     const summary: RunSummary = {
       params: ready[0]!.params,
-      finalLoss,
+      finalLoss: this.#losses.at(-1) ?? null,
       device: [...devices].join(', '),
       ranks: reports,
     };
-    await writeFile(join(this.#path, RUN_FILES.summary), `${JSON.stringify(summary, null, 2)}\n`);
-    await writeFile(join(this.#path, RUN_FILES.chart), lossChart(this.#losses, title));
-    await this.close();
+    writeFileSync(join(this.#path, RUN_FILES.summary), `${JSON.stringify(summary, null, 2)}\n`);
+    writeFileSync(join(this.#path, RUN_FILES.chart), lossChart(this.#losses, title));
+    this.close();
   }
 
-  /** Waits for the lines and closes the file. Idempotent. */
-  async close(): Promise<void> {
-    await this.#written;
-    await this.#metrics.close();
+  /** Idempotent. */
+  close(): void {
+    if (!this.#isClosed) closeSync(this.#metrics);
+    this.#isClosed = true;
   }
 }

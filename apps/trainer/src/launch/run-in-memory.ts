@@ -1,0 +1,54 @@
+// Runs a job with all its ranks in this process: a task each, ended together.
+
+import type { RankEvent } from '../rank/events.js';
+import { describeFailure, type RankEnd, rootCause } from './rank-failure.js';
+
+export interface RunInMemoryOptions {
+  readonly ranks: number;
+  /** One rank's work, which must end soon, by an error or not, once `signal` is aborted. */
+  readonly work: (
+    rank: number,
+    emit: (event: RankEvent) => void,
+    signal: AbortSignal,
+  ) => Promise<void>;
+  readonly onEvent: (event: RankEvent) => void;
+  /** Ends the job; its reason is what `runInMemory` rejects with. */
+  readonly signal: AbortSignal;
+}
+
+/** How long ranks may take to end once one has failed; a rank can't be killed here. */
+const STOP_MS = 3000;
+
+/**
+ * Resolves when every rank has done its work; rejects as runProcesses does.
+ */
+export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
+  const { signal } = options;
+  signal.throwIfAborted();
+  const stop = new AbortController();
+  const onAbort = () => stop.abort(signal.reason);
+  signal.addEventListener('abort', onAbort, { once: true });
+  const ends: RankEnd[] = [];
+  let step = 0;
+  const onEvent = (event: RankEvent) => {
+    if (event.type === 'step') step = event.metrics.step;
+    options.onEvent(event);
+  };
+  const tasks = Array.from({ length: options.ranks }, async (_, rank) => {
+    try {
+      await options.work(rank, onEvent, stop.signal);
+    } catch (error) {
+      ends.push({ rank, step, failure: describeFailure(error) });
+      stop.abort(error);
+    }
+  });
+  const stuck = new Promise<void>((resolve) => {
+    stop.signal.addEventListener('abort', () => setTimeout(resolve, STOP_MS).unref(), {
+      once: true,
+    });
+  });
+  await Promise.race([Promise.all(tasks), stuck]);
+  signal.removeEventListener('abort', onAbort);
+  signal.throwIfAborted();
+  if (ends.length > 0) throw rootCause(ends, options.ranks);
+}

@@ -1,0 +1,58 @@
+// The steps of a rank, above what computes them: rates, skipped steps and what is told of each.
+
+import type { RunConfig } from '../run-config.js';
+import { learningRate } from '../schedule.js';
+import type { StepMetrics, StepResources } from './events.js';
+
+/** What a step came to, equal on all ranks. */
+export interface StepOutcome {
+  /** Mean over all tokens of the step, before the update. */
+  readonly loss: number;
+  /** Unscaled, before clipping; may be infinite or not a number. */
+  readonly gradNorm: number;
+  /** The scale that the losses of this step had. */
+  readonly lossScale: number;
+  readonly isSkipped: boolean;
+}
+
+/** One rank's share of every step. */
+export interface StepRunner {
+  /** Runs step `step` (from 0) and, unless a 16-bit gradient overflowed, updates with rate `lr`. */
+  runStep(step: number, lr: number): Promise<StepOutcome>;
+  resources(): StepResources;
+}
+
+export interface TrainLoopOptions {
+  readonly config: Pick<RunConfig, 'steps' | 'batch' | 'seq' | 'lr' | 'schedule' | 'warmup'>;
+  readonly runner: StepRunner;
+  readonly onStep: (metrics: StepMetrics, resources: StepResources) => void;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Runs all steps. A skipped step counts in the log and uses up its rows, but the schedule of the
+ * learning rate stays where it was, as the optimizer does.
+ */
+export async function trainLoop(options: TrainLoopOptions): Promise<void> {
+  const { config, runner } = options;
+  let updates = 0;
+  for (let step = 0; step < config.steps; step++) {
+    options.signal.throwIfAborted();
+    const lr = learningRate(config, updates);
+    const startMs = performance.now();
+    const outcome = await runner.runStep(step, lr);
+    const stepMs = performance.now() - startMs;
+    if (!outcome.isSkipped) updates++;
+    const metrics = {
+      step: step + 1,
+      loss: outcome.loss,
+      gradNorm: Number.isFinite(outcome.gradNorm) ? outcome.gradNorm : null,
+      lr,
+      lossScale: outcome.lossScale,
+      skipped: outcome.isSkipped,
+      stepMs,
+      tokensPerSecond: (config.batch * config.seq * 1000) / stepMs,
+    };
+    options.onStep(metrics, runner.resources());
+  }
+}
