@@ -26,10 +26,10 @@ export function isFsdp(value: unknown): value is FullyShardedDataParallel {
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: as Module, a plain instance stands for any signature
-export class FullyShardedDataParallel<Args extends readonly any[] = any, Output = any> extends Module<
-  Args,
-  Output
-> {
+export class FullyShardedDataParallel<
+  Args extends readonly any[] = any,
+  Output = any,
+> extends Module<Args, Output> {
   readonly [BRAND] = true;
   readonly module: Module<Args, Output>;
   readonly processGroup: ProcessGroup;
@@ -119,9 +119,7 @@ export class FullyShardedDataParallel<Args extends readonly any[] = any, Output 
     if (this.#tree !== undefined) return this.#tree;
     const instances = this.instances();
     const group = this.processGroup;
-    const reduceGroup =
-      this.#reduceGroup ??
-      (group.worldSize === 1 ? group : await group.split({ color: 0, key: group.rank }));
+    const reduceGroup = this.#reduceGroup ?? (group.worldSize === 1 ? group : await group.split(0));
     const tree = new FsdpTree(this, instances, {
       reduceGroup,
       gatherCapBytes: this.#options.gatherCapBytes,
@@ -211,7 +209,8 @@ export class FullyShardedDataParallel<Args extends readonly any[] = any, Output 
   }
 
   #expectState(operation: string, states: readonly TrainingState[]): void {
-    if (!states.includes(this.#state)) throw this.#stateError(operation, `state ${states.join(' or ')}`);
+    if (!states.includes(this.#state))
+      throw this.#stateError(operation, `state ${states.join(' or ')}`);
   }
 
   #stateError(operation: string, expected: string): FsdpStateError {
@@ -225,7 +224,9 @@ export class FullyShardedDataParallel<Args extends readonly any[] = any, Output 
   #castInputs(args: Args): Args {
     const { isMixed, computeDType } = this.#options;
     if (!isMixed || !this.isRoot) return args;
-    return mapTensors(args, (tensor) => (isFloat(tensor.dtype) ? cast(tensor, computeDType) : tensor));
+    return mapTensors(args, (tensor) =>
+      isFloat(tensor.dtype) ? cast(tensor, computeDType) : tensor,
+    );
   }
 }
 

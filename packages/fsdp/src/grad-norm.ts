@@ -23,7 +23,8 @@ export async function gradNorm(fsdp: FullyShardedDataParallel): Promise<number> 
   });
   const squared = new Float32Array(new Uint8Array(bytes).buffer);
   if (processGroup.worldSize > 1) {
-    await processGroup.allReduce(new Uint8Array(squared.buffer), { dtype: 'f32', op: 'sum' });
+    const wire = new Uint8Array(squared.buffer);
+    await processGroup.allReduce(wire, wire, { dtype: 'f32', op: 'sum', tag: 'gradNorm' });
   }
   return Math.sqrt(squared[0]!);
 }

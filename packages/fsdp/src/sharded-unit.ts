@@ -141,12 +141,12 @@ export class ShardedUnit {
 
   startGather(): GatherTicket {
     const { version } = this.flat.storage;
-    const { group } = this.#context;
+    const { group, computeDType } = this.#context;
     if (group.worldSize === 1) return { bytes: undefined, version };
     const { gathers, hostBuffers } = this.#openLinks();
     const bytes = gathers.enqueue(this.publish(), async (shard) => {
       const output = hostBuffers.take(this.fullBytes);
-      await group.allGather(shard, output);
+      await group.allGather(shard, output, { dtype: computeDType, tag: this.name });
       return output;
     });
     return { bytes, version };
@@ -237,7 +237,11 @@ export class ShardedUnit {
     outgoing.release();
     this.#reduction = reductions.enqueue(read, async (input) => {
       const output = hostBuffers.take(input.byteLength / group.worldSize);
-      await reduceGroup.reduceScatter(input, output, { dtype: reduceDType, op: 'sum' });
+      await reduceGroup.reduceScatter(input, output, {
+        dtype: reduceDType,
+        op: 'sum',
+        tag: this.name,
+      });
       hostBuffers.give(input);
       return output;
     });
@@ -294,7 +298,7 @@ export class ShardedUnit {
     const shard = await this.flat.storage.read();
     if (this.#context.group.worldSize === 1) return shard;
     const output = new Uint8Array(shard.byteLength * this.#context.group.worldSize);
-    await this.#context.group.allGather(shard, output);
+    await this.#context.group.allGather(shard, output, { dtype: 'f32', tag: this.name });
     return output;
   }
 
@@ -331,7 +335,8 @@ export class ShardedUnit {
   }
 
   #openLinks(): UnitLinks {
-    if (this.links === undefined) throw new Error(`unit ${this.name}: its root has not opened links`);
+    if (this.links === undefined)
+      throw new Error(`unit ${this.name}: its root has not opened links`);
     return this.links;
   }
 }

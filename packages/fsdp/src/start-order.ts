@@ -13,9 +13,7 @@ export class StartOrder {
     ready: Promise<Input>,
     begin: (input: Input) => Promise<Output>,
   ): Promise<Output> {
-    const started = this.#lastStart
-      .then(() => ready)
-      .then((input) => ({ ended: begin(input) }));
+    const started = this.#lastStart.then(() => ready).then((input) => ({ ended: begin(input) }));
     this.#lastStart = started.catch(() => undefined);
     const ended = started.then((start) => start.ended);
     // Whoever awaits it sees the failure; until then it must not count as unhandled.

@@ -115,7 +115,11 @@ function checkEntries(
       entry.shape.length === shape.length &&
       entry.shape.every((dim, i) => dim === shape[i]) &&
       entry.data.byteLength === elementCountOf(shape) * F32_BYTES;
-    return isFit ? [] : [`${name}: expected f32 [${shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}] of ${entry.data.byteLength} bytes`];
+    return isFit
+      ? []
+      : [
+          `${name}: expected f32 [${shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}] of ${entry.data.byteLength} bytes`,
+        ];
   });
   if (missing.length + unexpected.length + mismatched.length === 0) return;
   throw new FsdpStateDictError(
