@@ -1,10 +1,115 @@
-// The conformance suite on the reference device itself: the cases are well formed, leave no buffers
-// behind, and notice a backend that is wrong.
+// The conformance suite on the reference device itself: its cases are well formed, cover every kernel
+// and leave no buffers behind; and on devices made wrong on purpose, which they must notice.
 
-import { createReferenceBackend, kernelCases } from '@shardweave/tensor-core/testing';
-import { describe, test } from 'vitest';
+import type { Backend, KernelName, View } from '@shardweave/tensor-core';
+import {
+  ConformanceError,
+  createReferenceBackend,
+  kernelCases,
+} from '@shardweave/tensor-core/testing';
+import { describe, expect, test } from 'vitest';
 
-describe('reference device', () => {
+/** The operands that each kernel writes. */
+const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
+  fill: ['out'],
+  cast: ['out'],
+  unary: ['out'],
+  unaryBackward: ['out'],
+  affine: ['out'],
+  binary: ['out'],
+  copyStrided: ['out'],
+  reduce: ['out'],
+  extremumBackward: ['out'],
+  softmax: ['out'],
+  softmaxBackward: ['out'],
+  layerNorm: ['out', 'mean', 'rstd'],
+  layerNormBackward: ['dx'],
+  layerNormParamGrad: ['dWeight', 'dBias'],
+  embedding: ['out'],
+  embeddingBackward: ['dTable'],
+  crossEntropy: ['loss', 'lse'],
+  crossEntropyBackward: ['out'],
+  dropout: ['out'],
+  matmul: ['out'],
+  squaredNorm: ['out'],
+  adam: ['param', 'expAvg', 'expAvgSq'],
+  sgd: ['param'],
+};
+const cases = kernelCases();
+const kernelOnly = cases.filter(({ name }) => !name.startsWith('queue'));
+/** A value that no case expects, in any dtype. */
+const WRONG = new Uint8Array(4).fill(0x42);
+
+/** A reference device that calls `after` when a kernel has run. */
+function tapped(after: (backend: Backend, kernel: KernelName, outputs: View[]) => void): Backend {
   const backend = createReferenceBackend();
-  test.each(kernelCases())('$name', (kernelCase) => kernelCase.run(backend));
+  const run = backend.run.bind(backend);
+  backend.run = (kernel, call) => {
+    run(kernel, call);
+    const views = call as unknown as Record<string, View | undefined>;
+    after(
+      backend,
+      kernel,
+      OUTPUTS[kernel].flatMap((key) => views[key] ?? []),
+    );
+  };
+  return backend;
+}
+
+/** Names of the cases that pass although every output of their last kernel is tampered with. */
+async function unnoticed(tamper: (backend: Backend, output: View) => void): Promise<string[]> {
+  const missed: string[] = [];
+  for (const kernelCase of kernelOnly) {
+    const counter = createReferenceBackend();
+    await kernelCase.run(counter);
+    let numLeft = counter.dispatches;
+    const backend = tapped((device, _kernel, outputs) => {
+      numLeft -= 1;
+      if (numLeft === 0) for (const output of outputs) tamper(device, output);
+    });
+    const error = await kernelCase.run(backend).catch((reason: unknown) => reason);
+    if (!(error instanceof ConformanceError)) missed.push(kernelCase.name);
+    expect(backend.usage().buffers).toBe(0);
+  }
+  return missed;
+}
+
+describe('on the reference device', () => {
+  const backend = createReferenceBackend();
+  test.each(cases)('$name', (kernelCase) => kernelCase.run(backend));
+});
+
+test('names are unique', () => {
+  expect(new Set(cases.map(({ name }) => name)).size).toBe(cases.length);
+});
+
+test('every kernel of the seam is run', async () => {
+  const seen = new Set<KernelName>();
+  const backend = tapped((_backend, kernel) => seen.add(kernel));
+  for (const kernelCase of cases) await kernelCase.run(backend);
+  expect([...seen].sort()).toEqual(Object.keys(OUTPUTS).sort());
+});
+
+test('a wrong last element is noticed by every case', async () => {
+  const missed = await unnoticed((backend, { buffer, byteOffset, size, dtype }) => {
+    const width = dtype === 'f16' || dtype === 'bf16' ? 2 : 4;
+    const lastWord = Math.floor((byteOffset + size * width - 1) / 4) * 4;
+    backend.write(buffer, lastWord, WRONG);
+  });
+  expect(missed).toEqual([]);
+});
+
+test('a word written before an output is noticed by every case', async () => {
+  const missed = await unnoticed((backend, { buffer, byteOffset }) => {
+    backend.write(buffer, byteOffset - 4, WRONG);
+  });
+  expect(missed).toEqual([]);
+});
+
+test('a word written after an output is noticed by every case', async () => {
+  const missed = await unnoticed((backend, { buffer, byteOffset, size, dtype }) => {
+    const width = dtype === 'f16' || dtype === 'bf16' ? 2 : 4;
+    backend.write(buffer, Math.ceil((byteOffset + size * width) / 4) * 4, WRONG);
+  });
+  expect(missed).toEqual([]);
 });

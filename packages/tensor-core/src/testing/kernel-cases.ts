@@ -1,15 +1,36 @@
 // All conformance cases of the seam: every kernel against the reference device, and the queue.
 
+import { castCases } from './cases/cast.js';
+import { copyCases } from './cases/copy.js';
+import { crossEntropyCases } from './cases/cross-entropy.js';
+import { dropoutCases } from './cases/dropout.js';
 import { elementwiseCases } from './cases/elementwise.js';
+import { embeddingCases } from './cases/embedding.js';
 import { layerNormCases } from './cases/layer-norm.js';
 import { matmulCases } from './cases/matmul.js';
+import { optimizerCases } from './cases/optimizer.js';
+import { queueCases } from './cases/queue.js';
+import { reduceCases } from './cases/reduce.js';
 import { softmaxCases } from './cases/softmax.js';
 import type { ConformanceCase } from './conformance-case.js';
 
 /**
  * The cases, each independent of the others: pass a backend to `run`, which rejects with
- * ConformanceError where the backend differs. One backend can serve all of them.
+ * ConformanceError where the backend differs. One backend can serve all of them, one at a time.
  */
 export function kernelCases(): ConformanceCase[] {
-  return [...elementwiseCases(), ...softmaxCases(), ...layerNormCases(), ...matmulCases()];
+  return [
+    ...queueCases(),
+    ...castCases(),
+    ...copyCases(),
+    ...elementwiseCases(),
+    ...reduceCases(),
+    ...softmaxCases(),
+    ...layerNormCases(),
+    ...embeddingCases(),
+    ...crossEntropyCases(),
+    ...dropoutCases(),
+    ...matmulCases(),
+    ...optimizerCases(),
+  ];
 }

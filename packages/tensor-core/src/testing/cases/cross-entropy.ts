@@ -1,0 +1,71 @@
+// crossEntropy and its gradient: odd rows, invalid targets, large logits.
+
+import type { DType } from '@shardweave/dtypes';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+
+/** [rows, cols] */
+const SHAPES = [
+  [1, 1],
+  [3, 7],
+  [65, 63],
+  [5, 1000],
+  [130, 3],
+  [1, 5003],
+] as const;
+
+export function crossEntropyCases(): ConformanceCase[] {
+  return [
+    ...FLOATS.map((dtype) => crossEntropyCase(dtype, dtype)),
+    crossEntropyCase('f16', 'f32'),
+    ...FLOATS.map(inPlaceCase),
+    largeLogitsCase(),
+  ];
+}
+
+function crossEntropyCase(from: DType, to: DType): ConformanceCase {
+  return twinCase(`crossEntropy ${from}, and backward to ${to}`, 'sum', (twin) => {
+    for (const [rows, cols] of SHAPES) {
+      for (const idType of ['i32', 'u32'] as const) {
+        const extent = { rows, cols };
+        const logits = twin.floats(rows * cols, from, { low: -5, high: 5, offset: 1 });
+        const outside = [cols, idType === 'i32' ? -100 : 2 ** 32 - 100];
+        const ids = Array.from({ length: rows }, (_, i) =>
+          i % 5 === 4 ? outside[i % 2]! : twin.random.integer(0, cols),
+        );
+        const targets = twin.values(ids, idType, { offset: 1 });
+        const loss = twin.output(rows, 'f32', { offset: 1 });
+        const lse = twin.output(rows, 'f32', { offset: 3 });
+        twin.run('crossEntropy', { ...extent, logits, targets, loss, lse });
+        const dLoss = twin.floats(rows, 'f32', { offset: 1 });
+        const out = twin.output(rows * cols, to, { offset: 2 });
+        twin.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out });
+      }
+    }
+  });
+}
+
+function inPlaceCase(dtype: DType): ConformanceCase {
+  return twinCase(`crossEntropyBackward ${dtype} in place`, 'transcendental', (twin) => {
+    const extent = { rows: 9, cols: 65 };
+    const logits = twin.floats(585, dtype, { isWritten: true });
+    const targets = twin.values([0, 64, 65, 3, 4, 5, 6, 7, 8], 'u32');
+    const lse = twin.floats(9, 'f32', { low: 4, high: 5 });
+    const dLoss = twin.floats(9, 'f32');
+    twin.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out: logits });
+  });
+}
+
+function largeLogitsCase(): ConformanceCase {
+  return twinCase('crossEntropy of large logits', 'arithmetic', (twin) => {
+    const extent = { rows: 2, cols: 3 };
+    const logits = twin.values([1000, 0, -1000, -3e4, -3e4, -3.1e4], 'f32');
+    const targets = twin.values([1, 0], 'i32');
+    const lse = twin.output(2, 'f32');
+    const loss = twin.output(2, 'f32', { tolerance: 'cancelling' }); // lse of 3e4 has units of 2e-3
+    twin.run('crossEntropy', { ...extent, logits, targets, loss, lse });
+    const dLoss = twin.values([1, 1], 'f32');
+    const out = twin.output(6, 'f32', { tolerance: 'cancelling' });
+    twin.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out });
+  });
+}

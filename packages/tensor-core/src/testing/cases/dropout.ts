@@ -1,0 +1,58 @@
+// dropout: the same elements dropped, whatever the size, the place and the counter.
+
+import type { DType } from '@shardweave/dtypes';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
+
+/** Within a block of four, at carries of the counter's low word, far beyond it. */
+const COUNTER_OFFSETS = [0, 1, 2, 3, 5, 2 ** 32 - 2, 2 ** 34 - 3, 2 ** 34 + 2, 2 ** 50 + 7];
+const PROBABILITIES = [0, 1e-9, 0.1, 0.5, 0.9, 1 - 2 ** -20];
+
+export function dropoutCases(): ConformanceCase[] {
+  return [
+    ...FLOATS.map((dtype) => dropoutCase(dtype, dtype)),
+    dropoutCase('f16', 'f32'),
+    countersCase(),
+    probabilitiesCase(),
+  ];
+}
+
+// Inputs stay away from 0, so that a dropped element never passes for a kept one.
+
+function dropoutCase(from: DType, to: DType): ConformanceCase {
+  return twinCase(`dropout ${from} to ${to}`, 'arithmetic', (twin) => {
+    SIZES.forEach((size, i) => {
+      const call = { p: 0.3, key0: 0x12345678, key1: 0x9abcdef0, counterOffset: 4 * i + i };
+      const x = twin.floats(size, from, { low: 0.5, high: 2, offset: INPUT_OFFSETS[i]! });
+      twin.run('dropout', {
+        x,
+        out: twin.output(size, to, { offset: OUTPUT_OFFSETS[i]! }),
+        ...call,
+      });
+      const inPlace = twin.floats(size, from, { low: 0.5, high: 2, isWritten: true });
+      twin.run('dropout', { x: inPlace, out: inPlace, ...call });
+    });
+  });
+}
+
+function countersCase(): ConformanceCase {
+  return twinCase('dropout with counters up to 2^50', 'arithmetic', (twin) => {
+    for (const dtype of ['f32', 'f16'] as const) {
+      for (const counterOffset of COUNTER_OFFSETS) {
+        const x = twin.floats(101, dtype, { low: 0.5, high: 2 });
+        const key = { key0: twin.random.bits(), key1: twin.random.bits() };
+        twin.run('dropout', { x, out: twin.output(101, dtype), p: 0.5, ...key, counterOffset });
+      }
+    }
+  });
+}
+
+function probabilitiesCase(): ConformanceCase {
+  return twinCase('dropout with probabilities from 0 to almost 1', 'arithmetic', (twin) => {
+    for (const p of PROBABILITIES) {
+      const x = twin.floats(1000, 'f32', { low: 0.5, high: 2 });
+      const key = { key0: 0xffffffff, key1: 0 };
+      twin.run('dropout', { x, out: twin.output(1000, 'f32'), p, ...key, counterOffset: 0 });
+    }
+  });
+}

@@ -1,0 +1,60 @@
+// embedding and its gradient: repeated, absent and invalid ids.
+
+import type { DType } from '@shardweave/dtypes';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+import type { Twin } from '../twin.js';
+
+/** [rows, cols, count]; odd 16-bit rows start in the middle of a word. */
+const SHAPES = [
+  [1, 1, 1],
+  [5, 7, 3],
+  [10, 64, 65],
+  [257, 9, 130],
+  [3, 1, 1000],
+  [40, 130, 7],
+] as const;
+
+export function embeddingCases(): ConformanceCase[] {
+  return [
+    ...FLOATS.map((dtype) => embeddingCase(dtype, dtype)),
+    embeddingCase('f32', 'bf16'),
+    embeddingCase('f16', 'f32'),
+  ];
+}
+
+function embeddingCase(table: DType, out: DType): ConformanceCase {
+  return twinCase(`embedding ${table} to ${out}, and backward`, 'arithmetic', (twin) => {
+    for (const [rows, cols, count] of SHAPES) {
+      for (const idType of ['i32', 'u32'] as const) {
+        const extent = { rows, cols, count };
+        const ids = idsOf(twin, { rows, count, idType });
+        twin.run('embedding', {
+          ...extent,
+          table: twin.floats(rows * cols, table, { offset: 1 }),
+          ids,
+          out: twin.output(count * cols, out, { offset: 2 }),
+        });
+        twin.run('embeddingBackward', {
+          ...extent,
+          ids,
+          dy: twin.floats(count * cols, out, { offset: 3 }),
+          dTable: twin.output(rows * cols, table, { offset: 2, tolerance: 'sum' }),
+        });
+      }
+    }
+  });
+}
+
+/** Mostly valid ids, among them the last row; some just outside, some far. */
+function idsOf(
+  twin: Twin,
+  { rows, count, idType }: { rows: number; count: number; idType: 'i32' | 'u32' },
+) {
+  const outside = idType === 'i32' ? [rows, -1, -(2 ** 31)] : [rows, 2 ** 31, 2 ** 32 - 1];
+  const ids = Array.from({ length: count }, (_, i) => {
+    if (i % 11 === 10) return outside[twin.random.integer(0, 3)]!;
+    return i === 0 ? rows - 1 : twin.random.integer(0, rows);
+  });
+  return twin.values(ids, idType, { offset: 1 });
+}

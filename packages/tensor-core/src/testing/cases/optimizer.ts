@@ -1,0 +1,123 @@
+// adam and sgd over several steps: segments with gaps, groups, gradient scale, gradient dtypes.
+
+import type { DType } from '@shardweave/dtypes';
+import type { AdamGroup, Segment, SgdGroup } from '../../backend.js';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+import type { FloatOptions, Twin } from '../twin.js';
+
+const SIZE = 1000;
+const NUM_STEPS = 3;
+/** Gaps at both ends and between; single elements; odd starts; neighbours of two groups. */
+const SEGMENTS: readonly Segment[] = [
+  { start: 1, length: 1, group: 0 },
+  { start: 3, length: 60, group: 1 },
+  { start: 63, length: 2, group: 0 },
+  { start: 70, length: 513, group: 2 },
+  { start: 583, length: 1, group: 1 },
+  { start: 601, length: 390, group: 0 },
+];
+const STATE: FloatOptions = { isWritten: true, offset: 1 };
+
+export function optimizerCases(): ConformanceCase[] {
+  return [
+    ...FLOATS.flatMap((dtype) => [adamCase(dtype), sgdCase(dtype)]),
+    manySegmentsCase(),
+    noMomentumCase(),
+  ];
+}
+
+function adamCase(gradType: DType): ConformanceCase {
+  return twinCase(`adam with ${gradType} gradients`, 'transcendental', (twin) => {
+    for (const hasScale of [false, true]) {
+      const state = {
+        param: twin.floats(SIZE, 'f32', STATE),
+        expAvg: twin.values(new Array(SIZE).fill(0), 'f32', STATE),
+        expAvgSq: twin.values(new Array(SIZE).fill(0), 'f32', STATE),
+        gradScale: hasScale ? twin.values([0.25], 'f32', { offset: 1 }) : undefined,
+      };
+      for (let step = 1; step <= NUM_STEPS; step++) {
+        const grad = twin.floats(SIZE, gradType, { low: 0.1, high: 2, offset: 3 });
+        const groups = adamGroups(step);
+        twin.run('adam', { ...state, grad, groups, segments: SEGMENTS });
+      }
+    }
+  });
+}
+
+function sgdCase(gradType: DType): ConformanceCase {
+  return twinCase(`sgd with ${gradType} gradients`, 'arithmetic', (twin) => {
+    for (const hasScale of [false, true]) {
+      const state = {
+        param: twin.floats(SIZE, 'f32', STATE),
+        momentumBuffer: twin.floats(SIZE, 'f32', STATE), // the first step overwrites it
+        gradScale: hasScale ? twin.values([0.25], 'f32', { offset: 1 }) : undefined,
+      };
+      for (let step = 1; step <= NUM_STEPS; step++) {
+        const grad = twin.floats(SIZE, gradType, { offset: 3 });
+        const groups = sgdGroups(step === 1);
+        twin.run('sgd', { ...state, grad, groups, segments: SEGMENTS });
+      }
+    }
+  });
+}
+
+/** More segments and groups than a small table in a uniform buffer would hold. */
+function manySegmentsCase(): ConformanceCase {
+  return twinCase('adam with 150 segments of 20 groups', 'transcendental', (twin) => {
+    const segments = Array.from({ length: 150 }, (_, i) => {
+      return { start: i * 7 + (i % 3), length: 1 + (i % 5), group: i % 20 };
+    });
+    const [first] = adamGroups(2);
+    const groups = Array.from({ length: 20 }, (_, i) => ({ ...first!, lr: 0.01 * (i + 1) }));
+    const size = 150 * 7 + 5;
+    const state = {
+      param: twin.floats(size, 'f32', { isWritten: true }),
+      expAvg: twin.floats(size, 'f32', { isWritten: true }),
+      expAvgSq: twin.floats(size, 'f32', { isWritten: true, low: 0.1 }),
+    };
+    const grad = twin.floats(size, 'f32');
+    twin.run('adam', { ...state, grad, gradScale: undefined, groups, segments });
+  });
+}
+
+function noMomentumCase(): ConformanceCase {
+  return twinCase('sgd without a momentum buffer', 'arithmetic', (twin) => {
+    const groups = sgdGroups(false).map((group) => ({ ...group, momentum: 0, nesterov: false }));
+    const call = { groups, momentumBuffer: undefined, gradScale: undefined, segments: SEGMENTS };
+    const param = twin.floats(SIZE, 'f32', { isWritten: true });
+    twin.run('sgd', { ...call, param, grad: twin.floats(SIZE, 'f16') });
+    const single = parameterOfOne(twin);
+    twin.run('sgd', { ...call, ...single, segments: [{ start: 0, length: 1, group: 1 }] });
+  });
+}
+
+function parameterOfOne(twin: Twin) {
+  return { param: twin.floats(1, 'f32', { isWritten: true }), grad: twin.floats(1, 'bf16') };
+}
+
+/** AdamW, Adam with decay in the gradient, Adam without decay. */
+function adamGroups(step: number): AdamGroup[] {
+  const group = (lr: number, beta1: number, beta2: number) => ({
+    lr,
+    beta1,
+    beta2,
+    biasCorrection1: 1 - beta1 ** step,
+    biasCorrection2: 1 - beta2 ** step,
+  });
+  return [
+    { ...group(0.05 / step, 0.9, 0.999), eps: 1e-8, weightDecay: 0.1, decoupled: true },
+    { ...group(0.02, 0.8, 0.99), eps: 1e-3, weightDecay: 0.05, decoupled: false },
+    { ...group(0.1, 0.9, 0.95), eps: 1e-8, weightDecay: 0, decoupled: false },
+  ];
+}
+
+/** Nesterov, dampening with decay, no momentum although the buffer is there. */
+function sgdGroups(isFirstStep: boolean): SgdGroup[] {
+  const group = { lr: 0.1, momentum: 0.9, dampening: 0, weightDecay: 0, isFirstStep };
+  return [
+    { ...group, nesterov: true },
+    { ...group, dampening: 0.3, weightDecay: 0.1, nesterov: false },
+    { ...group, momentum: 0, weightDecay: 0.2, nesterov: false },
+  ];
+}
