@@ -32,6 +32,11 @@ export function openElements(bytes: ArrayBuffer, view: View): Elements {
   }
 }
 
+/** All elements at once, for kernels that read each of them many times. */
+export function valuesOf(elements: Elements): Float64Array {
+  return Float64Array.from({ length: elements.size }, (_, i) => elements.get(i));
+}
+
 /** The bits of a view's elements, for kernels that move and don't compute. */
 export function openBits(bytes: ArrayBuffer, view: View): Uint16Array | Uint32Array {
   const is16 = view.dtype === 'f16' || view.dtype === 'bf16';

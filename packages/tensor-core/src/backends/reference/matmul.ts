@@ -1,12 +1,12 @@
 // Batched matrix products of strided, optionally transposed operands.
 
 import type { KernelCalls } from '../../backend.js';
-import type { Open } from './elements.js';
+import { type Open, valuesOf } from './elements.js';
 
 export function matmul(call: KernelCalls['matmul'], open: Open): void {
   const { m, n, k, aRow, bRow, outRow, aBatch, bBatch, outBatch } = call;
-  const a = open(call.a);
-  const b = open(call.b);
+  const a = valuesOf(open(call.a));
+  const b = valuesOf(open(call.b));
   const out = open(call.out);
   const bias = call.bias && open(call.bias); // [n]
   for (let outer = 0; outer < call.batch[0]; outer++) {
@@ -20,7 +20,7 @@ export function matmul(call: KernelCalls['matmul'], open: Open): void {
           for (let i = 0; i < k; i++) {
             const aAt = call.transposeA ? i * aRow + row : row * aRow + i;
             const bAt = call.transposeB ? col * bRow + i : i * bRow + col;
-            sum += a.get(aStart + aAt) * b.get(bStart + bAt);
+            sum += a[aStart + aAt]! * b[bStart + bAt]!;
           }
           const at = outStart + row * outRow + col;
           const before = call.accumulate ? out.get(at) : 0;
