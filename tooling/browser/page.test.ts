@@ -1,0 +1,91 @@
+// The packages in a real browser: headless Chromium runs the conformance suite on every device of a
+// page, with and without SharedArrayBuffer, and trains a few steps.
+import type { Browser, Page } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { buildPage } from './build-page.ts';
+import { chromiumPath, launchChromium } from './launch-chromium.ts';
+import type { PageDevice } from './page/open-backend.ts';
+import { type StaticServer, serveFiles } from './static-server.ts';
+
+const SUITE_MS = 240_000; // the slowest device alone took under 60 s on two cores
+
+const { path, reason } = await chromiumPath();
+
+describe.skipIf(path === undefined)(
+  `a page in headless Chromium${reason && ` (${reason})`}`,
+  () => {
+    let browser: Browser;
+    let isolated: Opened;
+    let plain: Opened;
+
+    beforeAll(async () => {
+      const files = await buildPage();
+      browser = await launchChromium(path!);
+      isolated = await openPage(browser, files, { isIsolated: true });
+      plain = await openPage(browser, files, { isIsolated: false });
+    }, SUITE_MS);
+
+    afterAll(async () => {
+      await browser?.close();
+      await Promise.all([isolated?.server.close(), plain?.server.close()]);
+    });
+
+    it('has shared memory only with the isolating headers', async () => {
+      const hasShared = () => typeof SharedArrayBuffer === 'function' && crossOriginIsolated;
+      expect(await isolated.page.evaluate(hasShared)).toBe(true);
+      expect(await plain.page.evaluate(hasShared)).toBe(false);
+    });
+
+    describe('the conformance suite', () => {
+      const cases: readonly [PageDevice, string, () => Opened][] = [
+        ['webgpu', 'isolated', () => isolated],
+        ['cpu:2', 'isolated', () => isolated],
+        ['cpu:1', 'not isolated', () => plain],
+      ];
+      it.each(cases)('passes on %s, %s', { timeout: SUITE_MS }, async (device, _, opened) => {
+        const { page, problems } = opened();
+        const run = (name: PageDevice) => window.shardweavePage.runConformance(name);
+        const { failed, passed } = await page.evaluate(run, device);
+        expect(failed).toEqual([]);
+        expect(passed).toBeGreaterThan(0);
+        expect(problems).toEqual([]);
+      });
+    });
+
+    describe('training', () => {
+      const devices: readonly PageDevice[] = ['webgpu', 'cpu:2'];
+      it.each(devices)('lowers the loss on %s', { timeout: SUITE_MS }, async (device) => {
+        const { page, problems } = isolated;
+        const train = (name: PageDevice) => window.shardweavePage.trainFewSteps(name);
+        const losses = await page.evaluate(train, device);
+        expect(losses.length).toBeGreaterThan(2);
+        expect(losses.at(-1)).toBeLessThan(losses[0]!);
+        expect(problems).toEqual([]);
+      });
+    });
+  },
+);
+
+type Opened = {
+  readonly page: Page;
+  readonly server: StaticServer;
+  /** Errors that reached no test: thrown in the page, or printed by it. */
+  readonly problems: readonly string[];
+};
+
+async function openPage(
+  browser: Browser,
+  files: ReadonlyMap<string, string | Uint8Array>,
+  options: { readonly isIsolated: boolean },
+): Promise<Opened> {
+  const server = await serveFiles(files, options);
+  const page = await browser.newPage();
+  const problems: string[] = [];
+  page.on('pageerror', (error) => problems.push(error.message));
+  page.on('console', (message) => {
+    if (message.type() === 'error') problems.push(message.text());
+  });
+  await page.goto(server.origin);
+  await page.waitForFunction(() => 'shardweavePage' in window);
+  return { page, server, problems };
+}

@@ -1,0 +1,34 @@
+// Runs the kernel cases of the backend seam in the page, on one device.
+import type { Backend } from '@shardweave/tensor-core';
+import { kernelCases } from '@shardweave/tensor-core/testing';
+import { openBackend, type PageDevice } from './open-backend.ts';
+
+export type ConformanceResult = {
+  readonly description: string;
+  readonly passed: number;
+  /** Name and message of each case that failed. */
+  readonly failed: readonly string[];
+};
+
+export async function runConformance(device: PageDevice): Promise<ConformanceResult> {
+  const backend = await openBackend(device);
+  try {
+    return await runCases(backend);
+  } finally {
+    await backend.dispose();
+  }
+}
+
+async function runCases(backend: Backend): Promise<ConformanceResult> {
+  const failed: string[] = [];
+  let passed = 0;
+  for (const { name, run } of kernelCases()) {
+    try {
+      await run(backend);
+      passed += 1;
+    } catch (error) {
+      failed.push(`${name}: ${error instanceof Error ? error.message : String(error)}`);
+    }
+  }
+  return { description: backend.info.description, passed, failed };
+}
