@@ -3,6 +3,7 @@
 export * from './errors.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
+export { type FileDType, type HostTensor, isDeviceDType } from './host-tensor.js';
 export { Conv1D, type Conv1DOptions } from './layers/conv1d.js';
 export { Dropout } from './layers/dropout.js';
 export { Embedding, type EmbeddingOptions } from './layers/embedding.js';
@@ -15,5 +16,25 @@ export {
 } from './layers/multihead-attention.js';
 export { Sequential } from './layers/sequential.js';
 export { type AfterForward, type BeforeForward, isModule, joinPath, Module } from './module.js';
+export { Adam, type AdamOptions, AdamW } from './optim/adam.js';
+export {
+  clipGradNorm,
+  clipGradNormInPlace,
+  type GradNorm,
+  type GradNormOptions,
+  gradNormOf,
+  squaredGradNorm,
+} from './optim/clip-grad-norm.js';
+export {
+  type FlatState,
+  Optimizer,
+  type OptimizerGroup,
+  type OptimizerStateDict,
+  type ParameterState,
+  type ParamGroup,
+  type StepOptions,
+} from './optim/optimizer.js';
+export { type PackedParameters, packParameters } from './optim/pack-parameters.js';
+export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { ParameterInit } from './parameter-init.js';
 export { type Residency, type UnitPhase, UnitScheduler } from './unit-scheduler.js';

@@ -1,0 +1,123 @@
+// The norm of all gradients and the factor that bounds it, both left on the device as data: nothing
+// waits. The optimizer applies the factor as its gradScale, so gradients are not touched.
+
+import { affine, minimum, reciprocal, sqrt, Tensor } from '@shardweave/tensor-core';
+import { NnConfigError } from '../errors.js';
+import { flatsOf } from './flat-plan.js';
+
+/** PyTorch's guard against a division by zero. */
+const NORM_EPSILON = 1e-6;
+
+/** Handles that are read lazily; they belong to the scope around the call, or to the caller. */
+export interface GradNorm {
+  /** f32 [1]: the 2-norm of all gradients, unscaled, before clipping. */
+  readonly norm: Tensor;
+  /** f32 [1]: what gradients are to be multiplied by; pass it to the optimizer as gradScale. */
+  readonly scale: Tensor;
+}
+
+export interface GradNormOptions {
+  /** Factor that undoes a loss scale (LossScaler.unscale). Part of norm and scale. Default 1. */
+  readonly unscale?: number;
+}
+
+/**
+ * The norm over all parameters' gradients, tied and packed ones once, and the factor min(1, maxNorm /
+ * (norm + 1e-6)). Without gradients the norm is 0. Over sharded parameters it sees this rank's
+ * shard alone: add squaredGradNorm over ranks, then gradNormOf.
+ * @param maxNorm 0 or Infinity: no clipping
+ */
+export function clipGradNorm(
+  parameters: Iterable<Tensor>,
+  maxNorm: number,
+  options: GradNormOptions = {},
+): GradNorm {
+  const list = [...parameters];
+  const { device } = requireSome(list);
+  return device.scope(() => gradNormOf(squaredGradNorm(list), maxNorm, options));
+}
+
+/**
+ * As clipGradNorm, but multiplies the gradients themselves by the factor.
+ * @returns the norm, before clipping
+ */
+export function clipGradNormInPlace(
+  parameters: Iterable<Tensor>,
+  maxNorm: number,
+  options: GradNormOptions = {},
+): Tensor {
+  const list = [...parameters];
+  const { device } = requireSome(list);
+  return device.scope(() => {
+    const { norm, scale } = clipGradNorm(list, maxNorm, options);
+    for (const gradient of gradientsOf(list)) multiplyInPlace(gradient, scale);
+    return norm;
+  });
+}
+
+/** The sum of all gradients' squares on this device, f32 [1]. */
+export function squaredGradNorm(parameters: Iterable<Tensor>): Tensor {
+  const list = [...parameters];
+  const { device } = requireSome(list);
+  const out = device.zeros([1]);
+  for (const gradient of gradientsOf(list)) {
+    const call = { x: gradient.view(), out: out.view(), accumulate: true };
+    device.backend.run('squaredNorm', call);
+  }
+  return out;
+}
+
+/** Norm and factor from the sum of squares, [1]. */
+export function gradNormOf(
+  squared: Tensor,
+  maxNorm: number,
+  options: GradNormOptions = {},
+): GradNorm {
+  const { unscale = 1 } = options;
+  if (!(maxNorm >= 0)) {
+    throw new NnConfigError(`clipGradNorm: expected maxNorm of at least 0, got ${maxNorm}.`);
+  }
+  const { device } = squared;
+  return device.noGrad(() =>
+    device.scope(() => {
+      const norm = affine(sqrt(squared), unscale, 0);
+      if (maxNorm === 0 || maxNorm === Number.POSITIVE_INFINITY) {
+        return { norm, scale: device.full([1], unscale) };
+      }
+      const factor = affine(reciprocal(affine(norm, 1, NORM_EPSILON)), maxNorm, 0);
+      return { norm, scale: affine(minimum(factor, device.full([1], 1)), unscale, 0) };
+    }),
+  );
+}
+
+function gradientsOf(parameters: readonly Tensor[]): Tensor[] {
+  const gradients = flatsOf(parameters).flatMap((flat) => flat.grad ?? []);
+  return gradients.filter((gradient) => gradient.size > 0);
+}
+
+/** x *= factor [1], in runs that the device can bind. */
+function multiplyInPlace(x: Tensor, factor: Tensor): void {
+  const { backend } = x.device;
+  const run = Math.floor(backend.info.limits.maxViewBytes / 1024) * 256; // 256-byte steps, any dtype
+  for (let start = 0; start < x.size; start += run) {
+    const size = Math.min(run, x.size - start);
+    const part = new Tensor(x.storage, [size], x.offset + start).view();
+    backend.run('binary', {
+      kind: 'mul',
+      a: part,
+      b: factor.view(),
+      out: part,
+      shape: [size],
+      aStrides: [1],
+      bStrides: [0],
+    });
+  }
+}
+
+function requireSome(parameters: readonly Tensor[]): Tensor {
+  const [first] = parameters;
+  if (first === undefined) {
+    throw new NnConfigError('clipGradNorm: expected at least one parameter, got none.');
+  }
+  return first;
+}

@@ -1,0 +1,86 @@
+// Which flat tensors an optimizer steps, and which of their elements belong to which parameter
+// group. A plain parameter is a flat of its own; parameters sharded or packed into one flat share
+// one kernel call.
+
+import type { Segment, ShardPiece, Tensor } from '@shardweave/tensor-core';
+import { OptimizerError } from '../errors.js';
+
+/** One parameter's part of a flat. */
+export interface FlatMember {
+  readonly param: Tensor;
+  readonly start: number;
+  readonly length: number;
+  /** Index of the parameter group. */
+  readonly group: number;
+}
+
+export interface FlatPlan {
+  readonly flat: Tensor;
+  /** Ascending by start. */
+  readonly members: readonly FlatMember[];
+  /** Members as the kernels take them, neighbours of one group merged. Keeps its identity. */
+  readonly segments: readonly Segment[];
+}
+
+/**
+ * Groups parameters by flat, in order of first appearance.
+ * @throws {OptimizerError} for a parameter given twice, or a flat that is not f32
+ */
+export function planFlats(groups: readonly { readonly params: readonly Tensor[] }[]): FlatPlan[] {
+  const members = new Map<Tensor, FlatMember[]>();
+  const seen = new Set<Tensor>();
+  groups.forEach(({ params }, group) => {
+    for (const param of params) {
+      if (seen.has(param)) {
+        throw new OptimizerError(
+          `optimizer: expected each parameter once, got ${nameOf(param)} twice.`,
+        );
+      }
+      seen.add(param);
+      const { flat, start, length } = pieceOf(param);
+      const list = members.get(flat);
+      const member = { param, start, length, group };
+      if (list === undefined) members.set(flat, [member]);
+      else list.push(member);
+    }
+  });
+  return [...members].map(([flat, list]) => {
+    if (flat.dtype !== 'f32') {
+      throw new OptimizerError(
+        `optimizer: expected f32 parameters, got ${nameOf(list[0]!.param)} in ${flat.dtype}. Train in mixed precision with f32 masters.`,
+      );
+    }
+    list.sort((a, b) => a.start - b.start);
+    return { flat, members: list, segments: merge(list) };
+  });
+}
+
+/** Where the optimizer finds a parameter. */
+export function pieceOf(param: Tensor): ShardPiece {
+  return param.piece ?? { flat: param, start: 0, length: param.size };
+}
+
+/** The distinct flats of parameters, in order. */
+export function flatsOf(parameters: Iterable<Tensor>): Tensor[] {
+  const flats = new Set<Tensor>();
+  for (const parameter of parameters) flats.add(pieceOf(parameter).flat);
+  return [...flats];
+}
+
+function merge(members: readonly FlatMember[]): Segment[] {
+  const segments: Segment[] = [];
+  for (const { start, length, group } of members) {
+    if (length === 0) continue;
+    const last = segments.at(-1);
+    if (last !== undefined && last.group === group && last.start + last.length === start) {
+      segments[segments.length - 1] = { ...last, length: last.length + length };
+    } else {
+      segments.push({ start, length, group });
+    }
+  }
+  return segments;
+}
+
+function nameOf(param: Tensor): string {
+  return param.name === '' ? `a parameter [${param.shape.join(', ')}]` : `'${param.name}'`;
+}

@@ -1,0 +1,305 @@
+// What all optimizers share: parameter groups, the plan of flats, state that is made when it is first
+// needed, and state dicts by parameter name. A step only encodes kernels, one a flat.
+
+import { isTensor, slice, type Tensor } from '@shardweave/tensor-core';
+import { OptimizerError, StateDictError } from '../errors.js';
+import type { HostTensor } from '../host-tensor.js';
+import { type FlatMember, type FlatPlan, flatsOf, pieceOf, planFlats } from './flat-plan.js';
+
+/** Parameters that share options; options left out are the optimizer's defaults. */
+export type ParamGroup<Options> = { readonly params: readonly Tensor[] } & Partial<Options>;
+
+/** A group as the optimizer keeps it. Its options may be changed between steps (schedules). */
+export type OptimizerGroup<Options> = { readonly params: readonly Tensor[] } & {
+  -readonly [Name in keyof Options]: Options[Name];
+};
+
+export interface StepOptions {
+  /** f32 [1] on the device: gradients are multiplied by it (clipping, loss scaling). */
+  readonly gradScale?: Tensor | undefined;
+}
+
+/** State of one flat: f32 tensors of the flat's size, by name. */
+export interface FlatState {
+  /** Steps taken. */
+  step: number;
+  readonly tensors: ReadonlyMap<string, Tensor>;
+}
+
+/** State of one parameter on the host, tensors in the parameter's shape. */
+export interface ParameterState {
+  readonly step: number;
+  readonly tensors: ReadonlyMap<string, HostTensor<'f32'>>;
+}
+
+export interface OptimizerStateDict<Options> {
+  /** By parameter name; parameters that were never stepped are absent. */
+  readonly state: ReadonlyMap<string, ParameterState>;
+  readonly paramGroups: readonly (Options & { readonly params: readonly string[] })[];
+}
+
+/** Base of the optimizers. Groups hold on to parameters, not to their storages. */
+export abstract class Optimizer<Options extends object> {
+  readonly groups: readonly OptimizerGroup<Options>[];
+  readonly #states = new Map<Tensor, FlatState>();
+  #plans: readonly FlatPlan[] = [];
+  #pieces: readonly unknown[] | undefined;
+
+  constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
+    const isPlain = params.every(isTensor);
+    const groups = isPlain ? [{ params }] : (params as readonly ParamGroup<Options>[]);
+    this.groups = groups.map((group) => {
+      const given = Object.entries(group).filter(([, value]) => value !== undefined);
+      return { ...defaults, ...Object.fromEntries(given) } as unknown as OptimizerGroup<Options>;
+    });
+    planFlats(this.groups); // a wrong group is found here, not at the first step
+  }
+
+  /** Names of the state tensors that a flat needs with the groups' present options. */
+  protected abstract stateNames(): readonly string[];
+
+  /** Encodes the step of one flat; `state.step` counts this step already. */
+  protected abstract stepFlat(plan: FlatPlan, state: FlatState, options: StepOptions): void;
+
+  /** All parameters, group by group. */
+  parameters(): Tensor[] {
+    return this.groups.flatMap((group) => group.params);
+  }
+
+  /**
+   * Steps every flat that has a gradient; encodes only. Where parameters share a flat (sharded or
+   * packed), those without a gradient of their own count as having zeros.
+   */
+  step(options: StepOptions = {}): void {
+    for (const plan of this.#plan()) {
+      if (plan.flat.grad === undefined || plan.segments.length === 0) continue;
+      const state = this.#stateFor(plan.flat);
+      state.step += 1;
+      this.stepFlat(plan, state, options);
+      plan.flat.storage.markWritten(); // copies gathered or published from it are stale
+    }
+  }
+
+  /** Frees all gradients. */
+  zeroGrad(): void {
+    for (const leaf of [...this.parameters(), ...flatsOf(this.parameters())]) {
+      leaf.grad?.dispose();
+      leaf.grad = undefined;
+    }
+  }
+
+  /** The state of a flat (or plain parameter), if it has been stepped; live, for sharding. */
+  stateOf(flat: Tensor): FlatState | undefined {
+    return this.#states.get(flat);
+  }
+
+  /** Puts state in place for a flat, zeros where `load` writes nothing; for sharding. */
+  restoreState(flat: Tensor, step: number, load: (name: string, tensor: Tensor) => void): void {
+    const state = this.#stateFor(flat);
+    state.step = step;
+    for (const [name, tensor] of state.tensors) load(name, tensor);
+  }
+
+  /**
+   * Options and state by parameter name; waits for the device.
+   * @param named usually module.namedParameters()
+   * @throws {OptimizerError} where a parameter is unnamed or lies here only in part (sharded)
+   */
+  async stateDict(
+    named: Iterable<readonly [string, Tensor]>,
+  ): Promise<OptimizerStateDict<Options>> {
+    const names = this.#namesOf(named);
+    const reads = this.#plan().flatMap(({ flat, members }) => {
+      const state = this.#states.get(flat);
+      return state === undefined ? [] : members.map((member) => readState(member, state, names));
+    });
+    const paramGroups = this.groups.map(({ params, ...options }) => ({
+      ...(options as unknown as Options),
+      params: params.map((param) => names.get(param)!),
+    }));
+    return { state: new Map(await Promise.all(reads)), paramGroups };
+  }
+
+  /**
+   * Takes over options and state; nothing changes when it throws.
+   * @throws {StateDictError} where names, shapes, groups or step counts do not fit
+   */
+  loadStateDict(
+    dict: OptimizerStateDict<Options>,
+    named: Iterable<readonly [string, Tensor]>,
+  ): void {
+    const names = this.#namesOf(named);
+    const plans = this.#plan();
+    this.#checkDict(dict, names, plans);
+    dict.paramGroups.forEach(({ params: _, ...options }, i) => {
+      Object.assign(this.groups[i]!, options);
+    });
+    for (const { flat, members } of plans) {
+      this.#dropState(flat);
+      const first = dict.state.get(names.get(members[0]!.param)!);
+      if (first === undefined) continue;
+      const state = this.#stateFor(flat);
+      state.step = first.step;
+      for (const { param, start } of members) {
+        for (const [name, { data }] of dict.state.get(names.get(param)!)!.tensors) {
+          state.tensors.get(name)?.storage.write(data, start * 4);
+        }
+      }
+    }
+  }
+
+  /** Frees the state; the next step starts afresh. */
+  dispose(): void {
+    for (const flat of [...this.#states.keys()]) this.#dropState(flat);
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+
+  /** The plan, made anew where parameters have been wrapped or packed since. */
+  #plan(): readonly FlatPlan[] {
+    const params = this.parameters();
+    const isCurrent =
+      this.#pieces !== undefined && params.every((param, i) => param.piece === this.#pieces![i]);
+    if (isCurrent) return this.#plans;
+    const before = this.#plans;
+    const plans = planFlats(this.groups);
+    if (this.#states.size > 0) this.#moveStates(before, plans);
+    this.#plans = plans;
+    this.#pieces = params.map((param) => param.piece);
+    return plans;
+  }
+
+  #stateFor(flat: Tensor): FlatState {
+    const known = this.#states.get(flat);
+    const missing = this.stateNames().filter((name) => known?.tensors.has(name) !== true);
+    if (known !== undefined && missing.length === 0) return known;
+    const added = missing.map((name) => {
+      const tensor = flat.device.zeros([flat.size], { tag: 'optimizer' }).keep();
+      return [name, tensor] as const;
+    });
+    const tensors = new Map([...(known?.tensors ?? []), ...added]);
+    const state = { step: known?.step ?? 0, tensors };
+    this.#states.set(flat, state);
+    return state;
+  }
+
+  #dropState(flat: Tensor): void {
+    for (const tensor of this.#states.get(flat)?.tensors.values() ?? []) tensor.dispose();
+    this.#states.delete(flat);
+  }
+
+  /** Carries state over to new flats: packing after some steps. */
+  #moveStates(before: readonly FlatPlan[], after: readonly FlatPlan[]): void {
+    const sources = new Map<Tensor, { member: FlatMember; state: FlatState | undefined }>();
+    for (const { flat, members } of before) {
+      const state = this.#states.get(flat);
+      for (const member of members) sources.set(member.param, { member, state });
+    }
+    const old = new Set(this.#states.keys());
+    for (const { flat, members } of after) {
+      if (old.delete(flat)) continue;
+      const found = members.map((member) => ({ member, source: sources.get(member.param) }));
+      if (found.every(({ source }) => source?.state === undefined)) continue;
+      const steps = new Set(found.map(({ source }) => source?.state?.step));
+      const isMovable =
+        steps.size === 1 &&
+        found.every(({ member, source }) => source?.member.length === member.length);
+      if (!isMovable) {
+        throw new OptimizerError(
+          'optimizer: expected parameters to be sharded before the first step, but their state cannot follow them. Save a state dict first and load it after wrapping.',
+        );
+      }
+      const state = this.#stateFor(flat);
+      state.step = [...steps][0]!;
+      for (const { member, source } of found) copyState(source!, member, state);
+    }
+    for (const flat of old) this.#dropState(flat);
+  }
+
+  #namesOf(named: Iterable<readonly [string, Tensor]>): Map<Tensor, string> {
+    const names = new Map([...named].map(([name, tensor]) => [tensor, name] as const));
+    for (const param of this.parameters()) {
+      if (!names.has(param)) {
+        throw new OptimizerError(
+          `optimizer: expected a name for each parameter, got none for one of shape [${param.shape.join(', ')}].`,
+        );
+      }
+      const { length } = pieceOf(param);
+      if (length !== param.size) {
+        throw new OptimizerError(
+          `optimizer: expected all ${param.size} elements of '${names.get(param)}' here, got ${length}. Gather the state of sharded parameters through their wrapper.`,
+        );
+      }
+    }
+    return names;
+  }
+
+  #checkDict(
+    dict: OptimizerStateDict<Options>,
+    names: ReadonlyMap<Tensor, string>,
+    plans: readonly FlatPlan[],
+  ): void {
+    const known = new Map([...names].map(([tensor, name]) => [name, tensor]));
+    const unexpected = [...dict.state.keys()].filter((name) => !known.has(name));
+    const mismatched = [...dict.state].flatMap(([name, { tensors }]) => {
+      const size = known.get(name)?.size;
+      const isFitting = [...tensors.values()].every(({ data }) => data.byteLength === size! * 4);
+      return size === undefined || isFitting ? [] : [name];
+    });
+    const missing: string[] = [];
+    for (const { members } of plans) {
+      const states = members.map(({ param }) => dict.state.get(names.get(param)!));
+      if (new Set(states.map((state) => state?.step)).size > 1) {
+        missing.push(...members.map(({ param }) => names.get(param)!));
+      }
+    }
+    if (dict.paramGroups.length !== this.groups.length) {
+      throw new StateDictError(
+        `optimizer.loadStateDict: expected ${this.groups.length} parameter groups, got ${dict.paramGroups.length}.`,
+      );
+    }
+    if (unexpected.length + mismatched.length + missing.length > 0) {
+      throw new StateDictError(
+        `optimizer.loadStateDict: unknown parameters: ${list(unexpected)}; misshapen state: ${list(mismatched)}; parameters of one flat with unequal step counts: ${list(missing)}.`,
+        { missing, unexpected, mismatched },
+      );
+    }
+  }
+}
+
+async function readState(
+  { param, start, length }: FlatMember,
+  state: FlatState,
+  names: ReadonlyMap<Tensor, string>,
+): Promise<[string, ParameterState]> {
+  const { step } = state;
+  const reads = [...state.tensors].map(async ([name, tensor]) => {
+    const data =
+      length === 0 ? new Uint8Array(0) : await tensor.storage.read(start * 4, length * 4);
+    return [name, { dtype: 'f32', shape: param.shape, data }] as const;
+  });
+  return [names.get(param)!, { step, tensors: new Map(await Promise.all(reads)) }];
+}
+
+function copyState(
+  source: { readonly member: FlatMember; readonly state: FlatState | undefined },
+  target: FlatMember,
+  into: FlatState,
+): void {
+  if (target.length === 0) return;
+  const { device } = target.param;
+  const part = (tensor: Tensor, start: number) =>
+    slice(tensor, { axis: 0, start, end: start + target.length });
+  for (const [name, from] of source.state?.tensors ?? []) {
+    const to = into.tensors.get(name)!;
+    device.noGrad(() =>
+      device.scope(() => device.copyInto(part(to, target.start), part(from, source.member.start))),
+    );
+  }
+}
+
+function list(names: readonly string[]): string {
+  return names.length === 0 ? 'none' : names.join(', ');
+}

@@ -1,0 +1,95 @@
+import { clipGradNorm, clipGradNormInPlace, NnConfigError } from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { expectClose, makeDevice, read, values } from './support.js';
+
+/** Leaves with gradients, one of them 16 bits, one without any. */
+function leaves(device: Device): Tensor[] {
+  return [7, 64, 5, 3].map((size, i) => {
+    const leaf = device.zeros([size], { requiresGrad: true });
+    const dtype = i === 2 ? 'bf16' : 'f32';
+    if (i < 3) leaf.grad = device.tensor(values(size, i + 1), [size], { dtype, tag: 'gradient' });
+    return leaf;
+  });
+}
+
+async function normOf(params: readonly Tensor[]): Promise<number> {
+  const gradients = await Promise.all(params.map(({ grad }) => (grad ? read(grad) : [])));
+  return Math.hypot(...gradients.flat());
+}
+
+describe('clipGradNorm', () => {
+  it("gives the norm over all gradients and PyTorch's factor, and touches no gradient", async () => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const expected = await normOf(params);
+    const before = await read(params[0]!.grad!);
+    const { norm, scale } = clipGradNorm(params, 0.5);
+    expectClose([await norm.item(), await scale.item()], [expected, 0.5 / (expected + 1e-6)], 1e-6);
+    expect(await read(params[0]!.grad!)).toEqual(before);
+  });
+
+  it('has factor 1 below the bound and where there is none', async () => {
+    const params = leaves(makeDevice());
+    const expected = await normOf(params);
+    for (const bound of [expected + 1, 0, Number.POSITIVE_INFINITY]) {
+      const { norm, scale } = clipGradNorm(params, bound);
+      expectClose([await norm.item(), await scale.item()], [expected, 1], 1e-6);
+    }
+  });
+
+  it('undoes a loss scale in norm and factor', async () => {
+    const params = leaves(makeDevice());
+    const expected = (await normOf(params)) / 8;
+    for (const bound of [0, expected / 3]) {
+      const { norm, scale } = clipGradNorm(params, bound, { unscale: 1 / 8 });
+      const factor = bound === 0 ? 1 : bound / (expected + 1e-6);
+      expectClose([await norm.item(), await scale.item()], [expected, factor / 8], 1e-6);
+    }
+  });
+
+  it('counts a flat once, and its own gradient alone', async () => {
+    const device = makeDevice();
+    const flat = device.zeros([4], { requiresGrad: true });
+    flat.grad = device.tensor([3, 4, 0, 0]);
+    const params = leaves(device).slice(0, 2);
+    for (const param of params) param.piece = { flat, start: 0, length: 2 };
+    expect(await clipGradNorm(params, 0).norm.item()).toBe(5);
+  });
+
+  it('is 0 without gradients, and not finite where one is not', async () => {
+    const device = makeDevice();
+    const [, , , bare] = leaves(device);
+    expect(await clipGradNorm([bare!], 1).norm.item()).toBe(0);
+    bare!.grad = device.tensor([1, Number.POSITIVE_INFINITY, 0]);
+    expect(Number.isFinite(await clipGradNorm([bare!], 1).norm.item())).toBe(false);
+    expect(() => clipGradNorm([bare!], -1)).toThrow(NnConfigError);
+    expect(() => clipGradNorm([], 1)).toThrow(NnConfigError);
+  });
+
+  it('leaves two numbers on the device and nothing else', () => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const before = device.ledger.live().activation;
+    const { norm, scale } = clipGradNorm(params, 1);
+    expect(device.ledger.live().activation).toBe(before + 8);
+    norm.dispose();
+    scale.dispose();
+    expect(device.ledger.live().activation).toBe(before);
+  });
+});
+
+describe('clipGradNormInPlace', () => {
+  it('bounds the gradients themselves', async () => {
+    const params = leaves(makeDevice());
+    const expected = await normOf(params);
+    const before = await read(params[1]!.grad!);
+    expectClose([await clipGradNormInPlace(params, 0.25).item()], [expected], 1e-6);
+    expectClose(
+      await read(params[1]!.grad!),
+      before.map((g) => (g * 0.25) / expected),
+      1e-5,
+    );
+    expect(await normOf(params)).toBeCloseTo(0.25, 3);
+  });
+});

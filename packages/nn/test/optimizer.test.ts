@@ -1,0 +1,364 @@
+import {
+  Adam,
+  type AdamOptions,
+  AdamW,
+  Linear,
+  type Optimizer,
+  OptimizerError,
+  packParameters,
+  Sequential,
+  Sgd,
+  type SgdOptions,
+  StateDictError,
+} from '@shardweave/nn';
+import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { expectClose, makeDevice, read, values } from './support.js';
+
+const STEPS = 5;
+
+/** Three leaves of sizes 6, 3 and 1. */
+function leaves(device: Device): Tensor[] {
+  return [[2, 3], [3], [1]].map((shape, i) => {
+    const count = shape.reduce((a, b) => a * b);
+    return device.tensor(values(count, 10 + i), shape, { requiresGrad: true });
+  });
+}
+
+/** A gradient that differs by step, so that averages matter. */
+function gradientAt(step: number, leaf: number, size: number): number[] {
+  return values(size, 100 * step + leaf + 1);
+}
+
+function setGradients(params: readonly Tensor[], step: number): void {
+  params.forEach((param, i) => {
+    param.grad?.dispose();
+    const tag = { tag: 'gradient' } as const;
+    param.grad = param.device.tensor(gradientAt(step, i, param.size), param.shape, tag);
+  });
+}
+
+function adam64(
+  start: readonly number[],
+  leaf: number,
+  o: AdamOptions,
+  isDecoupled: boolean,
+  scale: number,
+) {
+  let p = [...start];
+  const m = p.map(() => 0);
+  const v = p.map(() => 0);
+  for (let t = 1; t <= STEPS; t++) {
+    const gradient = gradientAt(t, leaf, p.length);
+    p = p.map((x, i) => {
+      const shrunk = isDecoupled ? x * (1 - o.lr * o.weightDecay) : x;
+      const g = gradient[i]! * scale + (isDecoupled ? 0 : o.weightDecay * x);
+      m[i] = o.betas[0] * m[i]! + (1 - o.betas[0]) * g;
+      v[i] = o.betas[1] * v[i]! + (1 - o.betas[1]) * g ** 2;
+      const corrected = Math.sqrt(v[i]! / (1 - o.betas[1] ** t));
+      return shrunk - (o.lr * (m[i]! / (1 - o.betas[0] ** t))) / (corrected + o.eps);
+    });
+  }
+  return p;
+}
+
+function sgd64(start: readonly number[], leaf: number, o: SgdOptions) {
+  let p = [...start];
+  let buffer: number[] | undefined;
+  for (let t = 1; t <= STEPS; t++) {
+    const g = gradientAt(t, leaf, p.length).map((x, i) => x + o.weightDecay * p[i]!);
+    buffer = buffer?.map((b, i) => o.momentum * b + (1 - o.dampening) * g[i]!) ?? g;
+    const used = o.nesterov ? g.map((x, i) => x + o.momentum * buffer![i]!) : buffer;
+    p = p.map((x, i) => x - o.lr * (o.momentum === 0 ? g[i]! : used[i]!));
+  }
+  return p;
+}
+
+describe('Adam and AdamW', () => {
+  for (const isDecoupled of [true, false]) {
+    it(`follow a float64 ${isDecoupled ? 'AdamW' : 'Adam'} over steps, by group`, async () => {
+      const device = makeDevice();
+      const params = leaves(device);
+      const starts = await Promise.all(params.map(read));
+      const first = { lr: 0.05, betas: [0.8, 0.95], eps: 1e-3, weightDecay: 0.3 } as const;
+      const groups = [
+        { params: params.slice(0, 2), weightDecay: 0.3 },
+        { params: params.slice(2), lr: 0.2, weightDecay: 0 },
+      ];
+      const Kind = isDecoupled ? AdamW : Adam;
+      const optimizer = new Kind(groups, { ...first, weightDecay: 9 });
+      for (let t = 1; t <= STEPS; t++) {
+        setGradients(params, t);
+        optimizer.step();
+      }
+      for (const [i, param] of params.entries()) {
+        const options = i < 2 ? first : { ...first, lr: 0.2, weightDecay: 0 };
+        expectClose(await read(param), adam64(starts[i]!, i, options, isDecoupled, 1), 1e-6);
+      }
+    });
+  }
+
+  it('multiply gradients by a scale on the device', async () => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const starts = await Promise.all(params.map(read));
+    const options = { lr: 0.05, betas: [0.9, 0.999], eps: 1e-2, weightDecay: 0.01 } as const;
+    const optimizer = new AdamW(params, options);
+    const gradScale = device.tensor([0.25]);
+    for (let t = 1; t <= STEPS; t++) {
+      setGradients(params, t);
+      optimizer.step({ gradScale });
+    }
+    expectClose(await read(params[0]!), adam64(starts[0]!, 0, options, true, 0.25), 1e-6);
+    expect(await read(params[0]!)).not.toEqual(adam64(starts[0]!, 0, options, true, 1));
+  });
+
+  it('obey a learning rate changed between steps', async () => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const optimizer = new AdamW(params, { lr: 0.1 });
+    setGradients(params, 1);
+    optimizer.step();
+    const before = await read(params[0]!);
+    optimizer.groups[0]!.lr = 0;
+    setGradients(params, 2);
+    optimizer.step();
+    expect(await read(params[0]!)).toEqual(before);
+  });
+
+  it('pass over parameters without a gradient, and make state when it is first needed', async () => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const optimizer = new AdamW(params, { lr: 0.1 });
+    expect(device.ledger.live().optimizer).toBe(0);
+    setGradients(params.slice(0, 1), 1);
+    const second = await read(params[1]!);
+    optimizer.step();
+    expect(await read(params[1]!)).toEqual(second);
+    expect(device.ledger.live().optimizer).toBe(2 * 6 * 4);
+    expect(optimizer.stateOf(params[0]!)!.step).toBe(1);
+    expect(optimizer.stateOf(params[1]!)).toBeUndefined();
+    optimizer.zeroGrad();
+    expect(device.ledger.live().gradient).toBe(0);
+    optimizer.dispose();
+    expect(device.ledger.live().optimizer).toBe(0);
+  });
+});
+
+describe('Sgd', () => {
+  const cases: Partial<SgdOptions>[] = [
+    {},
+    { weightDecay: 0.2 },
+    { momentum: 0.9 },
+    { momentum: 0.9, dampening: 0.5, weightDecay: 0.1 },
+    { momentum: 0.7, nesterov: true },
+  ];
+  it.each(cases)('follows a float64 SGD over steps with %o', async (change) => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const starts = await Promise.all(params.map(read));
+    const options = {
+      lr: 0.1,
+      momentum: 0,
+      dampening: 0,
+      weightDecay: 0,
+      nesterov: false,
+      ...change,
+    };
+    const optimizer = new Sgd(params, options);
+    for (let t = 1; t <= STEPS; t++) {
+      setGradients(params, t);
+      optimizer.step();
+    }
+    for (const [i, param] of params.entries()) {
+      expectClose(await read(param), sgd64(starts[i]!, i, options), 1e-6);
+    }
+    const stateBytes = options.momentum === 0 ? 0 : 10 * 4;
+    expect(device.ledger.live().optimizer).toBe(stateBytes);
+  });
+});
+
+describe('parameter groups', () => {
+  it('may not hold a parameter twice, nor 16-bit ones', () => {
+    const device = makeDevice();
+    const [first, second] = leaves(device);
+    expect(() => new AdamW([first!, second!, first!])).toThrow(OptimizerError);
+    const half = device.zeros([2], { dtype: 'f16', requiresGrad: true });
+    expect(() => new Sgd([half])).toThrow('f32 masters');
+  });
+
+  it('refuse options that cannot work', () => {
+    const device = makeDevice();
+    expect(() => new AdamW(leaves(device), { betas: [0.9, 1] })).toThrow('betas');
+    expect(() => new Sgd(leaves(device), { nesterov: true })).toThrow('nesterov');
+  });
+});
+
+describe('sharded pieces', () => {
+  it('are stepped where they lie, in one dispatch for one flat', async () => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const starts = await Promise.all(params.map(read));
+    const optimizer = new AdamW([
+      { params: params.slice(0, 1), weightDecay: 0.5 },
+      { params: params.slice(1), weightDecay: 0 },
+    ]);
+    // This rank holds the last 2 of the first, all of the second, nothing of the third, and 3 of padding.
+    const flat = device.tensor([...starts[0]!.slice(4), ...starts[1]!, 7, 7, 7], [8], {
+      requiresGrad: true,
+    });
+    const ranges = [
+      [0, 2],
+      [2, 3],
+      [5, 0],
+    ] as const;
+    params.forEach((param, i) => {
+      const [start, length] = ranges[i]!;
+      param.piece = { flat, start, length };
+    });
+    const options = { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weightDecay: 0.5 } as const;
+    for (let t = 1; t <= STEPS; t++) {
+      const parts = [gradientAt(t, 0, 6).slice(4), gradientAt(t, 1, 3), [5, 5, 5]];
+      flat.grad = device.tensor(parts.flat(), [8]);
+      const before = device.backend.dispatches;
+      optimizer.step();
+      if (t > 1) expect(device.backend.dispatches - before).toBe(1);
+    }
+    const expected = [
+      ...adam64(starts[0]!, 0, options, true, 1).slice(4),
+      ...adam64(starts[1]!, 1, { ...options, weightDecay: 0 }, true, 1),
+      ...[7, 7, 7],
+    ];
+    expectClose(await read(flat), expected, 1e-6);
+    const named = params.map((param, i) => [String(i), param] as const);
+    await expect(optimizer.stateDict(named)).rejects.toThrow(OptimizerError);
+  });
+});
+
+describe('packed parameters', () => {
+  const model = (device: Device) =>
+    new Sequential(device, [
+      new Linear(device, { inFeatures: 3, outFeatures: 5 }),
+      new Linear(device, { inFeatures: 5, outFeatures: 2 }),
+    ]);
+  const groupsOf = (net: Sequential) => [
+    { params: net.parameters().filter((p) => p.rank > 1), weightDecay: 0.1 },
+    { params: net.parameters().filter((p) => p.rank < 2), weightDecay: 0 },
+  ];
+  const backward = async (net: Sequential, step: number) => {
+    const { device } = net;
+    await device.scope(async () => {
+      const out = await net.call(device.tensor(values(6, step), [2, 3]));
+      await sum(mul(out, out)).backward();
+    });
+  };
+
+  it('train bit for bit as plain ones, with one dispatch a step', async () => {
+    const train = async (isPacked: boolean) => {
+      const device = makeDevice();
+      const net = model(device);
+      const packed = isPacked ? packParameters(net) : undefined;
+      const optimizer = new AdamW(groupsOf(net), { lr: 0.05 });
+      let dispatches = 0;
+      for (let step = 1; step <= STEPS; step++) {
+        optimizer.zeroGrad();
+        await backward(net, step);
+        await backward(net, step + 50);
+        const before = device.backend.dispatches;
+        optimizer.step();
+        dispatches = device.backend.dispatches - before;
+      }
+      const result = await Promise.all(net.parameters().map(read));
+      net.dispose();
+      packed?.dispose();
+      optimizer.dispose();
+      expect(device.ledger.live().total).toBe(0);
+      return { result, dispatches };
+    };
+    const [plain, packed] = [await train(false), await train(true)];
+    expect(packed.result).toEqual(plain.result);
+    expect([plain.dispatches, packed.dispatches]).toEqual([4, 1]);
+  });
+
+  it('keep values and start at multiples of 256 bytes', async () => {
+    const device = makeDevice();
+    const net = model(device);
+    const before = await Promise.all(net.parameters().map(read));
+    const { flat } = packParameters(net);
+    expect(await Promise.all(net.parameters().map(read))).toEqual(before);
+    expect(net.parameters().map(({ offset }) => offset)).toEqual([0, 64, 128, 192]);
+    expect(device.ledger.live().parameter).toBe(flat.size * 4);
+    expect(() => packParameters(net)).toThrow('packed already');
+  });
+
+  it('take over the state of an optimizer that has stepped', async () => {
+    const train = async (packAfter: number) => {
+      const net = model(makeDevice());
+      const optimizer = new Adam(groupsOf(net), { lr: 0.05 });
+      for (let step = 1; step <= STEPS; step++) {
+        if (step === packAfter) packParameters(net);
+        await backward(net, step);
+        optimizer.step();
+        optimizer.zeroGrad();
+      }
+      return Promise.all(net.parameters().map(read));
+    };
+    expect(await train(3)).toEqual(await train(0));
+  });
+});
+
+describe('optimizer state dicts', () => {
+  const named = (params: readonly Tensor[]) => params.map((p, i) => [`p${i}`, p] as const);
+  const train = (
+    optimizer: Optimizer<object>,
+    params: readonly Tensor[],
+    from: number,
+    to: number,
+  ) => {
+    for (let t = from; t <= to; t++) {
+      setGradients(params, t);
+      optimizer.step();
+    }
+  };
+
+  it('resume bit for bit', async () => {
+    const first = leaves(makeDevice());
+    const optimizer = new AdamW(first, { lr: 0.1 });
+    train(optimizer, first, 1, 3);
+    optimizer.groups[0]!.lr = 0.07;
+    const dict = await optimizer.stateDict(named(first));
+    expect([...dict.state.keys()]).toEqual(['p0', 'p1', 'p2']);
+    expect(dict.paramGroups).toMatchObject([{ lr: 0.07, params: ['p0', 'p1', 'p2'] }]);
+    expect(dict.state.get('p0')!.step).toBe(3);
+    expect(dict.state.get('p0')!.tensors.get('expAvg')).toMatchObject({
+      dtype: 'f32',
+      shape: [2, 3],
+    });
+
+    const device = makeDevice();
+    const second = await Promise.all(
+      first.map(async (p) => device.tensor(await read(p), p.shape, { requiresGrad: true })),
+    );
+    const resumed = new AdamW(second, { lr: 0.1 });
+    resumed.loadStateDict(dict, named(second));
+    train(optimizer, first, 4, 5);
+    train(resumed, second, 4, 5);
+    expect(await Promise.all(second.map(read))).toEqual(await Promise.all(first.map(read)));
+  });
+
+  it('that do not fit are refused, naming what is wrong', async () => {
+    const params = leaves(makeDevice());
+    const optimizer = new Sgd(params, { momentum: 0.9 });
+    train(optimizer, params, 1, 1);
+    const dict = await optimizer.stateDict(named(params));
+    const renamed = params.map((p, i) => [`q${i}`, p] as const);
+    expect(() => optimizer.loadStateDict(dict, renamed)).toThrow(StateDictError);
+    const swapped = [
+      [`p1`, params[0]!],
+      ['p0', params[1]!],
+      ['p2', params[2]!],
+    ] as const;
+    expect(() => optimizer.loadStateDict(dict, swapped)).toThrow(/misshapen state: p0, p1/);
+    await expect(optimizer.stateDict([])).rejects.toThrow('a name for each parameter');
+  });
+});
