@@ -1,0 +1,95 @@
+// Packs what a bare x86-64 Linux machine with nothing but a GPU driver needs to test, measure and
+// train: Node, the built packages with their production dependencies, Dawn and the Vulkan loader.
+//
+//   node tooling/gpu/pack.mjs [FILE]     default: .shardweave/gpu-pack.tar.gz, at most 60 MiB
+//
+// There: tar -xzf FILE && shardweave-gpu/run.sh [OUT]
+import { execFileSync } from 'node:child_process';
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  realpathSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { runPnpm } from '../setup/install.mjs';
+import { ROOT, STATE } from '../setup/root.mjs';
+import { bundleBench } from './bundle-bench.mjs';
+
+const LIMIT_BYTES = 60 * 1024 * 1024; // what one copy to a lent machine may weigh, with room to spare
+
+const HERE = dirname(fileURLToPath(import.meta.url));
+const THERE = ['run.sh', 'run-all.mjs', 'choose-driver.mjs', 'op-tests.mjs', 'report.mjs'];
+
+/** Folders of packages in node_modules that nothing of ours loads, as `package/folder`. */
+const LEFT_OUT = [
+  ...['darwin-universal', 'linux-arm64', 'win32-x64', 'win32-arm64'].map(
+    (platform) => `webgpu/dist/${platform}`,
+  ),
+  ...['cjs', 'dist', 'src', 'data'].map((folder) => `gpt-tokenizer/${folder}`),
+];
+
+const file = resolve(process.argv[2] ?? join(STATE, 'gpu-pack.tar.gz'));
+const folder = join(STATE, 'gpu-pack', 'shardweave-gpu');
+
+if (process.platform !== 'linux' || process.arch !== 'x64') {
+  throw new Error(`pack: expected to run on x86-64 Linux, got ${process.platform} ${process.arch}`);
+}
+rmSync(dirname(folder), { recursive: true, force: true });
+mkdirSync(folder, { recursive: true });
+const app = join(folder, 'app');
+await runPnpm('gpu-pack', ['--filter', '@shardweave/trainer', 'deploy', '--prod', '--legacy', app]);
+for (const path of LEFT_OUT) removeFromStore(path);
+for (const name of THERE) copyFileSync(join(HERE, name), join(app, name));
+copyFileSync(join(ROOT, 'tooling/setup/webgpu-probe.mjs'), join(app, 'webgpu-probe.mjs'));
+await bundleBench(join(app, 'bench'));
+mkdirSync(join(folder, 'bin'));
+copyFileSync(realpathSync(process.execPath), join(folder, 'bin/node'));
+mkdirSync(join(folder, 'lib'));
+copyFileSync(vulkanLoader(), join(folder, 'lib/libvulkan.so.1'));
+copyFileSync(join(ROOT, 'LICENSE'), join(folder, 'LICENSE'));
+writeFileSync(join(folder, 'commit'), git(['rev-parse', 'HEAD']));
+copyFileSync(join(HERE, 'run.sh'), join(folder, 'run.sh'));
+chmodSync(join(folder, 'run.sh'), 0o755);
+
+// gzip, since a bare machine may have no xz.
+mkdirSync(dirname(file), { recursive: true });
+execFileSync('tar', ['-czf', file, '-C', dirname(folder), 'shardweave-gpu'], {
+  env: { ...process.env, GZIP: '-9' },
+});
+rmSync(dirname(folder), { recursive: true });
+const size = statSync(file).size;
+console.log(`${file}: ${(size / 1024 / 1024).toFixed(1)} MiB`);
+if (size > LIMIT_BYTES) {
+  console.error(`pack: expected at most 60 MiB, got ${size} bytes. Leave more out in pack.mjs.`);
+  process.exitCode = 1;
+}
+
+/** pnpm keeps the real files in node_modules/.pnpm/<name>@<version>/node_modules/<name>. */
+function removeFromStore(path) {
+  const [name] = path.split('/');
+  const store = join(app, 'node_modules/.pnpm');
+  for (const entry of readdirSync(store).filter((one) => one.startsWith(`${name}@`))) {
+    rmSync(join(store, entry, 'node_modules', path), { recursive: true, force: true });
+  }
+}
+
+/** This system's loader: the driver there brings everything but that. */
+function vulkanLoader() {
+  const names = ['/usr/lib/x86_64-linux-gnu', '/usr/lib64', '/usr/lib'].map((path) =>
+    join(path, 'libvulkan.so.1'),
+  );
+  const found = names.find((path) => existsSync(path));
+  if (!found) throw new Error(`pack: no libvulkan.so.1 here. \`npm test\` installs one.`);
+  return realpathSync(found);
+}
+
+function git(args) {
+  return execFileSync('git', args, { cwd: ROOT, encoding: 'utf8' });
+}

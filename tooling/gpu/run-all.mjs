@@ -1,0 +1,100 @@
+// What run.sh starts: chooses a driver, then runs each part as a process of its own, so that one
+// that crashes leaves the others their turn, and writes report.md and report.json.
+import { spawn } from 'node:child_process';
+import {
+  createWriteStream,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { availableParallelism, totalmem } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { chooseDriver } from './choose-driver.mjs';
+import { renderReport } from './report.mjs';
+
+const APP = dirname(fileURLToPath(import.meta.url));
+const OUT = resolve(process.argv[2] ?? 'report');
+const PART_LIMIT_MS = Number(process.env.SHARDWEAVE_PART_LIMIT_MS ?? 150_000); // a lease is short
+
+mkdirSync(OUT, { recursive: true });
+const driver = chooseDriver(OUT);
+const report = {
+  date: new Date().toISOString(),
+  commit: readFileSync(join(APP, '../commit'), 'utf8').trim(),
+  node: process.versions.node,
+  cores: availableParallelism(),
+  memoryBytes: totalmem(),
+  adapters: driver.adapters,
+  driversTried: driver.tried,
+  parts: [],
+};
+for (const part of parts()) {
+  report.parts.push(await runPart(part));
+  // After every part: whatever ends this run, what was measured is kept.
+  writeFileSync(join(OUT, 'report.json'), `${JSON.stringify(report, null, 2)}\n`);
+  writeFileSync(join(OUT, 'report.md'), renderReport(report));
+}
+console.log(`wrote ${join(OUT, 'report.md')} and report.json`);
+process.exitCode = report.parts.every(({ isOk }) => isOk) ? 0 : 1;
+
+function parts() {
+  const trainer = join(APP, 'dist/main.js');
+  const training = (name, flags) => ({
+    name: `trainer: ${name}`,
+    args: [trainer, '--quiet', '--steps', '20', '--out', join(OUT, name), ...flags],
+    out: join(OUT, name),
+    results: join(OUT, name, 'summary.json'),
+  });
+  const webgpu = ['--device', 'webgpu'];
+  const fsdp = ['--strategy', 'fsdp', '--ranks', '2', '--transport', 'memory'];
+  const list = [];
+  for (const device of ['webgpu', 'cpu']) {
+    const results = join(OUT, `op-tests-${device}.json`);
+    list.push({
+      name: `op tests: ${device}`,
+      args: [join(APP, 'op-tests.mjs'), device, results],
+      results,
+    });
+  }
+  const bench = join(APP, 'bench/main.mjs');
+  if (existsSync(bench)) {
+    const results = join(OUT, 'bench.json');
+    list.push({ name: 'bench', args: [bench, '--json', results], results });
+  }
+  list.push(training('single-webgpu', ['--strategy', 'single', '--ranks', '1', ...webgpu]));
+  for (const precision of ['fp32', 'fp16', 'bf16']) {
+    const name = `fsdp-webgpu-${precision}`;
+    list.push(training(name, [...fsdp, ...webgpu, '--precision', precision]));
+  }
+  list.push(training('fsdp-cpu-and-webgpu', [...fsdp, '--device', 'cpu,webgpu']));
+  return list;
+}
+
+async function runPart({ name, args, results, out }) {
+  if (out) rmSync(out, { recursive: true, force: true });
+  console.log(`${name} ...`);
+  const log = join(OUT, `${name.replaceAll(/[^\w]+/g, '-')}.log`);
+  const stream = createWriteStream(log);
+  const started = performance.now();
+  const child = spawn(process.execPath, args, {
+    cwd: APP,
+    env: { ...process.env, ...driver.environment },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  child.stdout.pipe(stream, { end: false });
+  child.stderr.pipe(stream, { end: false });
+  const timer = setTimeout(() => child.kill('SIGKILL'), PART_LIMIT_MS);
+  const ended = await new Promise((resolvePart) => {
+    child.on('close', (code, signal) => resolvePart(signal ?? code));
+  });
+  clearTimeout(timer);
+  await new Promise((resolveEnd) => stream.end(resolveEnd));
+  const seconds = (performance.now() - started) / 1000;
+  const tail = readFileSync(log, 'utf8').trimEnd().split('\n').slice(-25).join('\n');
+  const found = existsSync(results) ? JSON.parse(readFileSync(results, 'utf8')) : undefined;
+  console.log(`${name}: ${ended === 0 ? 'ok' : `ended with ${ended}`}, ${seconds.toFixed(1)} s`);
+  return { name, isOk: ended === 0, ended, seconds, results: found, tail };
+}
