@@ -1,1 +1,42 @@
-export {};
+export {
+  type CallSignature,
+  describeCall,
+  isSameCall,
+  type OperationName,
+  type WireDType,
+} from './call-signature.js';
+export { Endpoint, type EndpointOptions } from './endpoint.js';
+export {
+  CollectiveAbortedError,
+  CollectiveError,
+  type CollectiveErrorCode,
+  CollectiveMismatchError,
+  CollectiveTimeoutError,
+  CollectiveUsageError,
+  GroupClosedError,
+  JoinError,
+  PeerLostError,
+} from './errors.js';
+export type { Failure, PeerCall } from './failure.js';
+export type {
+  CallOptions,
+  CollectiveStats,
+  CollectiveTrace,
+  MoveOptions,
+  ProcessGroup,
+  RecvOptions,
+  ReduceCallOptions,
+  RootedOptions,
+  SendOptions,
+  TraceHandler,
+} from './process-group.js';
+export type {
+  ControlMessage,
+  MessageHeader,
+  MessageSink,
+  Transport,
+  TransportListener,
+} from './transport.js';
+export { TransportGroup, type TransportGroupOptions } from './transport-group.js';
+export { createMemoryGroup, type MemoryGroupOptions } from './transports/memory.js';
+export { withDelay } from './with-delay.js';

@@ -1,0 +1,61 @@
+// What a rank called: the fields that all ranks of a collective must agree on. They travel with
+// every message, so that ranks which disagree can say what each one called.
+
+import type { DType, ReduceOp } from '@shardweave/dtypes';
+
+/** Element types on the wire. Bytes (`u8`) can be moved but not added up. */
+export type WireDType = DType | 'u8';
+
+export type OperationName =
+  | 'allGather'
+  | 'reduceScatter'
+  | 'allReduce'
+  | 'broadcast'
+  | 'gather'
+  | 'send'
+  | 'recv'
+  | 'barrier'
+  | 'split';
+
+export interface CallSignature {
+  readonly operation: OperationName;
+  readonly dtype: WireDType;
+  /** null where nothing is added up. */
+  readonly reduceOp: ReduceOp | null;
+  /** Bytes of the part that one rank contributes or owns; of the whole buffer in allReduce. */
+  readonly byteLength: number;
+  /** Group rank of the root; -1 where there is none. */
+  readonly root: number;
+}
+
+/** Whether two ranks called the same thing. */
+export function isSameCall(a: CallSignature, b: CallSignature): boolean {
+  return (
+    a.operation === b.operation &&
+    a.dtype === b.dtype &&
+    a.reduceOp === b.reduceOp &&
+    a.byteLength === b.byteLength &&
+    a.root === b.root
+  );
+}
+
+/** For messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2 #3`. */
+export function describeCall(call: CallSignature, sequence: number): string {
+  const words: (string | number)[] = [call.operation];
+  if (call.reduceOp !== null) {
+    words.push(call.reduceOp);
+  }
+  if (call.operation !== 'barrier') {
+    words.push(call.dtype, call.byteLength, 'bytes');
+  }
+  if (call.root >= 0) {
+    words.push('root', call.root);
+  }
+  words.push(isPointToPoint(call) ? `tag ${sequence}` : `#${sequence}`);
+  return words.join(' ');
+}
+
+/** send and recv: numbered by their tag, not by the group's sequence. */
+export function isPointToPoint(call: CallSignature): boolean {
+  return call.operation === 'send' || call.operation === 'recv';
+}

@@ -1,0 +1,132 @@
+// Typed errors of collectives. `code` is stable and is what callers branch on; the README has the
+// table. Ranks in messages count in the world: `rank 3/8 allGather #41: peer 2 lost (...)`.
+
+import type { Failure, PeerCall } from './failure.js';
+
+export type CollectiveErrorCode =
+  | 'MISMATCH'
+  | 'PEER_LOST'
+  | 'TIMEOUT'
+  | 'ABORTED'
+  | 'CLOSED'
+  | 'USAGE'
+  | 'JOIN';
+
+/** Where an error was thrown. */
+export interface ErrorPlace {
+  readonly rank: number;
+  readonly worldSize: number;
+  /** For example `allGather #41`. */
+  readonly call: string;
+}
+
+/** Base of all errors that collectives throw or reject with on purpose. */
+export abstract class CollectiveError extends Error {
+  abstract readonly code: CollectiveErrorCode;
+  /** World rank that rejects, and the call that it rejects. */
+  readonly rank: number;
+  readonly call: string;
+  /** World rank at which the failure began. */
+  readonly originRank: number;
+
+  constructor(place: ErrorPlace, originRank: number, message: string) {
+    super(`rank ${place.rank}/${place.worldSize} ${place.call}: ${message}`);
+    this.name = new.target.name;
+    this.rank = place.rank;
+    this.call = place.call;
+    this.originRank = originRank;
+  }
+}
+
+/** Ranks called different operations, dtypes or sizes under one number. */
+export class CollectiveMismatchError extends CollectiveError {
+  readonly code = 'MISMATCH';
+  /** What each rank called, as far as it was known within a moment. */
+  readonly calls: readonly PeerCall[];
+
+  constructor(place: ErrorPlace, originRank: number, calls: readonly PeerCall[]) {
+    const listed = calls.map(({ rank, call }) => `rank ${rank} called ${call}`).join(', ');
+    super(place, originRank, `ranks disagree: ${listed}. All ranks must call the same in order.`);
+    this.calls = calls;
+  }
+}
+
+/** A rank died, fell silent, or left while it was needed. */
+export class PeerLostError extends CollectiveError {
+  readonly code = 'PEER_LOST';
+
+  constructor(place: ErrorPlace, originRank: number, reason: string) {
+    super(place, originRank, `peer ${originRank} lost (${reason})`);
+  }
+}
+
+/** A call took longer than its limit. */
+export class CollectiveTimeoutError extends CollectiveError {
+  readonly code = 'TIMEOUT';
+  /** World ranks that the origin was still waiting for. */
+  readonly waitingFor: readonly number[];
+
+  constructor(
+    place: ErrorPlace,
+    originRank: number,
+    reason: string,
+    waitingFor: readonly number[],
+  ) {
+    super(place, originRank, `rank ${originRank}: ${reason}`);
+    this.waitingFor = waitingFor;
+  }
+}
+
+/** A rank called `abort`. */
+export class CollectiveAbortedError extends CollectiveError {
+  readonly code = 'ABORTED';
+  readonly reason: string;
+
+  constructor(place: ErrorPlace, originRank: number, reason: string) {
+    super(place, originRank, `aborted by rank ${originRank}: ${reason}`);
+    this.reason = reason;
+  }
+}
+
+/** The group was closed on this rank. */
+export class GroupClosedError extends CollectiveError {
+  readonly code = 'CLOSED';
+
+  constructor(place: ErrorPlace) {
+    super(place, place.rank, 'the group is closed');
+  }
+}
+
+/** Arguments that can't be right whatever the other ranks call: nothing was sent. */
+export class CollectiveUsageError extends CollectiveError {
+  readonly code = 'USAGE';
+
+  constructor(place: ErrorPlace, message: string) {
+    super(place, place.rank, message);
+  }
+}
+
+/** The group could not be formed: nobody listens, a rank is late, or a secret is wrong. */
+export class JoinError extends CollectiveError {
+  readonly code = 'JOIN';
+
+  constructor(place: Omit<ErrorPlace, 'call'>, message: string) {
+    super({ ...place, call: 'join' }, place.rank, message);
+  }
+}
+
+/** The error that a call at `place` rejects with after `failure`. */
+export function errorOfFailure(failure: Failure, place: ErrorPlace): CollectiveError {
+  switch (failure.kind) {
+    case 'peer-lost':
+      return new PeerLostError(place, failure.origin, failure.reason);
+    case 'aborted':
+      return new CollectiveAbortedError(place, failure.origin, failure.reason);
+    case 'timeout':
+      return new CollectiveTimeoutError(place, failure.origin, failure.reason, failure.waitingFor);
+    case 'mismatch':
+      return new CollectiveMismatchError(place, failure.origin, failure.calls);
+    case 'closed':
+      return new GroupClosedError(place);
+  }
+}

@@ -1,0 +1,19 @@
+// Why a job's groups ended, in a form that travels between ranks: each rank makes its own errors
+// from it (errors.ts), so all name the same origin.
+
+/** What one rank called; `rank` counts in the world. */
+export interface PeerCall {
+  readonly rank: number;
+  readonly call: string;
+}
+
+interface FailureBase {
+  /** World rank at which it began. */
+  readonly origin: number;
+  readonly reason: string;
+}
+
+export type Failure =
+  | (FailureBase & { readonly kind: 'peer-lost' | 'aborted' | 'closed' })
+  | (FailureBase & { readonly kind: 'timeout'; readonly waitingFor: readonly number[] })
+  | (FailureBase & { readonly kind: 'mismatch'; readonly calls: readonly PeerCall[] });

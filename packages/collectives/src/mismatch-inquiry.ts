@@ -1,0 +1,59 @@
+// When ranks disagree, each tells all others what it called; when everybody has spoken, or after a
+// moment, the job fails with the whole list. So every rank's error names every rank's call.
+
+import type { PeerCall } from './failure.js';
+
+/** How long answers are awaited: a rank that comes later is missing from the list. */
+const INQUIRY_MS = 300;
+
+export interface MismatchInquiryOptions {
+  readonly group: string;
+  readonly sequence: number;
+  /** World ranks of the group. */
+  readonly members: readonly number[];
+  onDone(calls: readonly PeerCall[]): void;
+}
+
+export class MismatchInquiry {
+  readonly #options: MismatchInquiryOptions;
+  readonly #calls = new Map<number, string>();
+  readonly #timer: ReturnType<typeof setTimeout>;
+  #isDone = false;
+
+  constructor(options: MismatchInquiryOptions) {
+    this.#options = options;
+    this.#timer = setTimeout(() => this.#finish(), INQUIRY_MS);
+  }
+
+  isAbout(group: string, sequence: number): boolean {
+    return this.#options.group === group && this.#options.sequence === sequence;
+  }
+
+  hasHeard(rank: number): boolean {
+    return this.#calls.has(rank);
+  }
+
+  /** Notes what ranks called; ends the inquiry when all have spoken. */
+  add(calls: readonly PeerCall[]): void {
+    for (const { rank, call } of calls) {
+      this.#calls.set(rank, call);
+    }
+    if (this.#options.members.every((member) => this.#calls.has(member))) {
+      this.#finish();
+    }
+  }
+
+  stop(): void {
+    this.#isDone = true;
+    clearTimeout(this.#timer);
+  }
+
+  #finish(): void {
+    if (this.#isDone) {
+      return;
+    }
+    this.stop();
+    const calls = [...this.#calls].map(([rank, call]) => ({ rank, call }));
+    this.#options.onDone(calls.sort((a, b) => a.rank - b.rank));
+  }
+}

@@ -1,0 +1,314 @@
+// ProcessGroup over any Transport: checks arguments, numbers the calls, counts and traces them, and
+// leaves matching and failures to the Endpoint and the moving of parts to src/algorithms/.
+
+import { byteSize, type DType, type ReduceOptions } from '@shardweave/dtypes';
+import { allGather } from './algorithms/all-gather.js';
+import { allReduce } from './algorithms/all-reduce.js';
+import { evenParts } from './algorithms/part-layout.js';
+import { reduceScatter } from './algorithms/reduce-scatter.js';
+import { broadcast, gather } from './algorithms/rooted.js';
+import type { Call } from './call.js';
+import type { CallSignature, OperationName } from './call-signature.js';
+import type { Endpoint } from './endpoint.js';
+import { GroupClosedError } from './errors.js';
+import type {
+  CallOptions,
+  CollectiveStats,
+  MoveOptions,
+  ProcessGroup,
+  RecvOptions,
+  ReduceCallOptions,
+  RootedOptions,
+  SendOptions,
+  TraceHandler,
+} from './process-group.js';
+
+export interface TransportGroupOptions {
+  readonly endpoint: Endpoint;
+  readonly id: string;
+  /** World ranks, in group order. */
+  readonly members: readonly number[];
+  readonly timeoutMs: number;
+  readonly onTrace: TraceHandler | undefined;
+}
+
+type Counter = keyof Omit<CollectiveStats, 'bytesSent' | 'bytesReceived'>;
+
+const COUNTERS: Readonly<Record<OperationName, Counter | null>> = {
+  allGather: 'allGathers',
+  reduceScatter: 'reduceScatters',
+  allReduce: 'allReduces',
+  broadcast: 'broadcasts',
+  gather: 'gathers',
+  send: 'sends',
+  recv: 'recvs',
+  barrier: 'barriers',
+  split: null,
+};
+
+const EMPTY = new Uint8Array(0);
+
+export class TransportGroup implements ProcessGroup {
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly id: string;
+  onTrace: TraceHandler | undefined;
+  readonly #options: TransportGroupOptions;
+  #sequence = 0;
+  #isClosed = false;
+  #stats: { -readonly [K in keyof CollectiveStats]: number } = {
+    allGathers: 0,
+    reduceScatters: 0,
+    allReduces: 0,
+    broadcasts: 0,
+    gathers: 0,
+    sends: 0,
+    recvs: 0,
+    barriers: 0,
+    bytesSent: 0,
+    bytesReceived: 0,
+  };
+
+  constructor(options: TransportGroupOptions) {
+    this.#options = options;
+    this.id = options.id;
+    this.rank = options.members.indexOf(options.endpoint.rank);
+    this.worldSize = options.members.length;
+    this.onTrace = options.onTrace;
+  }
+
+  async allGather(input: Uint8Array, output: Uint8Array, options: MoveOptions = {}): Promise<void> {
+    const { byteLength } = input;
+    this.#expectBytes('allGather', 'output', output, byteLength * this.worldSize);
+    const layout = evenParts(this.worldSize, byteLength);
+    await this.#collective({ operation: 'allGather', byteLength }, options, (call) =>
+      allGather(call, input, output, layout),
+    );
+  }
+
+  async reduceScatter(
+    input: Uint8Array,
+    output: Uint8Array,
+    options: ReduceCallOptions,
+  ): Promise<void> {
+    const { byteLength } = output;
+    const reduce = this.#reduceOptions('reduceScatter', byteLength, options);
+    this.#expectBytes('reduceScatter', 'input', input, byteLength * this.worldSize);
+    const layout = evenParts(this.worldSize, byteLength);
+    await this.#collective({ operation: 'reduceScatter', byteLength }, options, (call) =>
+      reduceScatter(call, input, output, layout, reduce),
+    );
+  }
+
+  async allReduce(
+    input: Uint8Array,
+    output: Uint8Array,
+    options: ReduceCallOptions,
+  ): Promise<void> {
+    const { byteLength } = input;
+    const reduce = this.#reduceOptions('allReduce', byteLength, options);
+    this.#expectBytes('allReduce', 'output', output, byteLength);
+    await this.#collective({ operation: 'allReduce', byteLength }, options, (call) =>
+      allReduce(call, input, output, reduce),
+    );
+  }
+
+  async broadcast(buffer: Uint8Array, options: RootedOptions): Promise<void> {
+    this.#expectRank('broadcast', 'root', options.root);
+    const { byteLength } = buffer;
+    await this.#collective({ operation: 'broadcast', byteLength }, options, (call) =>
+      broadcast(call, buffer, options.root),
+    );
+  }
+
+  async gather(
+    input: Uint8Array,
+    output: Uint8Array | null,
+    options: RootedOptions,
+  ): Promise<void> {
+    this.#expectRank('gather', 'root', options.root);
+    const { byteLength } = input;
+    if (this.rank === options.root) {
+      this.#expectBytes('gather', 'output', output ?? EMPTY, byteLength * this.worldSize);
+    }
+    await this.#collective({ operation: 'gather', byteLength }, options, (call) =>
+      gather(call, input, output, options.root),
+    );
+  }
+
+  async send(data: Uint8Array, options: SendOptions): Promise<void> {
+    const channel = this.#pointToPoint('send', options.to, options.channel);
+    const { byteLength } = data;
+    await this.#run({ operation: 'send', byteLength }, channel, options, (call) =>
+      call.send(options.to, data),
+    );
+  }
+
+  async recv(buffer: Uint8Array, options: RecvOptions): Promise<void> {
+    const channel = this.#pointToPoint('recv', options.from, options.channel);
+    const { byteLength } = buffer;
+    await this.#run({ operation: 'recv', byteLength }, channel, options, (call) =>
+      call.receive(options.from, buffer),
+    );
+  }
+
+  async barrier(options: CallOptions = {}): Promise<void> {
+    await this.#collective({ operation: 'barrier', byteLength: 0 }, options, (call) =>
+      allGather(call, EMPTY, EMPTY, evenParts(this.worldSize, 0)),
+    );
+  }
+
+  async split(color: number, key: number = this.rank): Promise<ProcessGroup> {
+    if (!Number.isInteger(color)) {
+      throw this.#usage('split', `expected an integer color, got ${color}.`);
+    }
+    const sequence = this.#sequence;
+    const own = new Uint8Array(Float64Array.of(color, key).buffer);
+    const all = new Float64Array(2 * this.worldSize);
+    const layout = evenParts(this.worldSize, own.byteLength);
+    await this.#collective({ operation: 'split', byteLength: own.byteLength }, {}, (call) =>
+      allGather(call, own, new Uint8Array(all.buffer), layout),
+    );
+    const members = this.#options.members
+      .map((world, r) => ({ world, r, color: all[2 * r]!, key: all[2 * r + 1]! }))
+      .filter((member) => member.color === color)
+      .sort((a, b) => a.key - b.key || a.r - b.r)
+      .map(({ world }) => world);
+    return new TransportGroup({
+      ...this.#options,
+      id: `${this.id}/${sequence}:${color}`,
+      members,
+      onTrace: this.onTrace,
+    });
+  }
+
+  stats(): CollectiveStats {
+    return { ...this.#stats };
+  }
+
+  abort(reason: string): void {
+    const { endpoint } = this.#options;
+    endpoint.fail({ kind: 'aborted', origin: endpoint.rank, reason });
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    if (this.id === 'world') {
+      await this.#options.endpoint.close();
+    }
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  #collective(
+    what: { readonly operation: OperationName; readonly byteLength: number },
+    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions>,
+    body: (call: Call) => Promise<void>,
+  ): Promise<void> {
+    return this.#run(what, this.#sequence++, options, body);
+  }
+
+  async #run(
+    what: { readonly operation: OperationName; readonly byteLength: number },
+    sequence: number,
+    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions>,
+    body: (call: Call) => Promise<void>,
+  ): Promise<void> {
+    const { endpoint, members } = this.#options;
+    if (this.#isClosed && endpoint.failure === undefined) {
+      throw new GroupClosedError({
+        rank: endpoint.rank,
+        worldSize: endpoint.worldSize,
+        call: what.operation,
+      });
+    }
+    const signature: CallSignature = {
+      ...what,
+      dtype: options.dtype ?? 'u8',
+      reduceOp: options.op ?? null,
+      root: options.root ?? -1,
+    };
+    const timeoutMs = options.timeoutMs ?? this.#options.timeoutMs;
+    const spec = {
+      group: this.id,
+      members,
+      rank: this.rank,
+      sequence,
+      signature,
+      timeoutMs,
+    };
+    const startMs = performance.now();
+    let hasFailed = true;
+    try {
+      const call = await endpoint.run(spec, body);
+      hasFailed = false;
+      this.#count(what.operation, call);
+    } finally {
+      this.onTrace?.({
+        name: what.operation,
+        seq: sequence,
+        startMs,
+        endMs: performance.now(),
+        bytes: what.byteLength,
+        rank: this.rank,
+        group: this.id,
+        tag: options.tag,
+        failed: hasFailed,
+      });
+    }
+  }
+
+  #count(operation: OperationName, call: Call): void {
+    const counter = COUNTERS[operation];
+    if (counter !== null) {
+      this.#stats[counter]++;
+      this.#stats.bytesSent += call.bytesSent;
+      this.#stats.bytesReceived += call.bytesReceived;
+    }
+  }
+
+  #pointToPoint(call: string, peer: number, channel = 0): number {
+    this.#expectRank(call, 'peer', peer);
+    if (peer === this.rank) {
+      throw this.#usage(call, `expected another rank, got its own, ${peer}.`);
+    }
+    if (!Number.isInteger(channel) || channel < 0 || channel > 0xffffffff) {
+      throw this.#usage(call, `expected an unsigned 32-bit channel, got ${channel}.`);
+    }
+    return channel;
+  }
+
+  #reduceOptions(call: string, byteLength: number, options: ReduceCallOptions): ReduceOptions {
+    const { dtype, op } = options;
+    if (dtype === 'u8') {
+      throw this.#usage(call, 'u8 can be moved but not added up. Choose another dtype.');
+    }
+    const size = byteSize(dtype satisfies DType);
+    if (byteLength % size !== 0) {
+      throw this.#usage(call, `expected whole ${dtype} elements, got ${byteLength} bytes.`);
+    }
+    return { dtype, op };
+  }
+
+  #expectBytes(call: string, name: string, bytes: Uint8Array, byteLength: number): void {
+    if (bytes.byteLength !== byteLength) {
+      throw this.#usage(
+        call,
+        `expected an ${name} of ${byteLength} bytes for ${this.worldSize} ranks, ` +
+          `got ${bytes.byteLength}.`,
+      );
+    }
+  }
+
+  #expectRank(call: string, name: string, rank: number): void {
+    if (!Number.isInteger(rank) || rank < 0 || rank >= this.worldSize) {
+      throw this.#usage(call, `expected a ${name} below ${this.worldSize}, got ${rank}.`);
+    }
+  }
+
+  #usage(call: string, message: string) {
+    return this.#options.endpoint.usageError(call, message);
+  }
+}
