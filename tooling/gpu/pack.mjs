@@ -25,7 +25,7 @@ import { bundleBench } from './bundle-bench.mjs';
 const LIMIT_BYTES = 60 * 1024 * 1024; // what one copy to a lent machine may weigh, with room to spare
 
 const HERE = dirname(fileURLToPath(import.meta.url));
-const THERE = ['run.sh', 'run-all.mjs', 'choose-driver.mjs', 'op-tests.mjs', 'report.mjs'];
+const THERE = ['run-all.mjs', 'choose-driver.mjs', 'op-tests.mjs', 'report.mjs'];
 
 /** Folders of packages in node_modules that nothing of ours loads, as `package/folder`. */
 const LEFT_OUT = [
@@ -46,6 +46,7 @@ mkdirSync(folder, { recursive: true });
 const app = join(folder, 'app');
 await runPnpm('gpu-pack', ['--filter', '@shardweave/trainer', 'deploy', '--prod', '--legacy', app]);
 for (const path of LEFT_OUT) removeFromStore(path);
+for (const name of ['src', 'test']) rmSync(join(app, name), { recursive: true, force: true });
 for (const name of THERE) copyFileSync(join(HERE, name), join(app, name));
 copyFileSync(join(ROOT, 'tooling/setup/webgpu-probe.mjs'), join(app, 'webgpu-probe.mjs'));
 await bundleBench(join(app, 'bench'));
@@ -60,9 +61,8 @@ chmodSync(join(folder, 'run.sh'), 0o755);
 
 // gzip, since a bare machine may have no xz.
 mkdirSync(dirname(file), { recursive: true });
-execFileSync('tar', ['-czf', file, '-C', dirname(folder), 'shardweave-gpu'], {
-  env: { ...process.env, GZIP: '-9' },
-});
+const compress = ['--use-compress-program', 'gzip -9'];
+execFileSync('tar', ['-cf', file, ...compress, '-C', dirname(folder), 'shardweave-gpu']);
 rmSync(dirname(folder), { recursive: true });
 const size = statSync(file).size;
 console.log(`${file}: ${(size / 1024 / 1024).toFixed(1)} MiB`);

@@ -95,6 +95,7 @@ async function runPart({ name, args, results, out }) {
   const seconds = (performance.now() - started) / 1000;
   const tail = readFileSync(log, 'utf8').trimEnd().split('\n').slice(-25).join('\n');
   const found = existsSync(results) ? JSON.parse(readFileSync(results, 'utf8')) : undefined;
-  console.log(`${name}: ${ended === 0 ? 'ok' : `ended with ${ended}`}, ${seconds.toFixed(1)} s`);
-  return { name, isOk: ended === 0, ended, seconds, results: found, tail };
+  const isOk = ended === 0 && found !== undefined;
+  console.log(`${name}: ${isOk ? 'ok' : `ended with ${ended}`}, ${seconds.toFixed(1)} s`);
+  return { name, isOk, ended, seconds, results: found, tail };
 }
