@@ -1,5 +1,6 @@
 // Modules, optimizers, loss scaling, activation checkpointing and the Hugging Face layout.
 
+export { Checkpoint, checkpoint } from './checkpoint.js';
 export * from './errors.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';

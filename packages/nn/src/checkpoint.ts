@@ -1,0 +1,150 @@
+// Activation checkpointing (Chen et al., 2016): a forward that keeps only its inputs, and runs again
+// in backward. The wrapper leaves no trace in parameter paths.
+
+import { add, type Device, type RandomState, type Tensor } from '@shardweave/tensor-core';
+import { CheckpointError } from './errors.js';
+import { listTensors, mapTensors } from './map-tensors.js';
+import { Module } from './module.js';
+
+/**
+ * Runs `module` so that its activations are freed after forward and made again in backward. Loss and
+ * gradients are bit for bit those without it, dropout included: the random state is put back for
+ * the second run. Arguments and results may be tensors, in arrays and plain objects too; what is no
+ * tensor passes through. The module's hooks run again with the second run.
+ */
+export function checkpoint<Args extends readonly unknown[], Output>(
+  module: Module<Args, Output>,
+): Checkpoint<Args, Output> {
+  return new Checkpoint(module);
+}
+
+/** What `checkpoint` returns. */
+export class Checkpoint<Args extends readonly unknown[], Output> extends Module<Args, Output> {
+  constructor(module: Module<Args, Output>) {
+    super(module.device);
+    this.child('module', module);
+    if (!module.isTraining) this.eval(); // a new module is in training mode
+  }
+
+  override childPrefix(): string {
+    return '';
+  }
+
+  /** The module inside. */
+  get module(): Module<Args, Output> {
+    return this.children().get('module')!;
+  }
+
+  async forward(...args: Args): Promise<Output> {
+    const { device, module } = this;
+    if (!device.isGradEnabled) return module.call(...args);
+    const inputs = listTensors(args);
+    const needsGrad = inputs.map((input) => input.requiresGrad);
+    const state = device.random.state();
+    const result = await device.noGrad(() => module.call(...args));
+    // Recording marks outputs as results: what is somebody else's needs a tensor of its own.
+    const output = mapTensors(result, (tensor) =>
+      tensor.requiresGrad || inputs.includes(tensor) ? tensor.detach() : tensor,
+    );
+    device.record({
+      name: 'checkpoint',
+      inputs,
+      outputs: floatsIn(output),
+      saved: inputs,
+      hiddenLeaves: module.parameters().filter((parameter) => parameter.requiresGrad),
+      backward: (gradients) => this.#backward({ args, needsGrad, state, gradients }),
+    });
+    return output;
+  }
+
+  /** The second run and its backward, inside the outer one; returns the inputs' gradients. */
+  async #backward(run: {
+    readonly args: Args;
+    readonly needsGrad: readonly boolean[];
+    readonly state: RandomState;
+    readonly gradients: readonly (Tensor | undefined)[];
+  }): Promise<readonly (Tensor | undefined)[]> {
+    const { device, module } = this;
+    const leaves: InputLeaf[] = [];
+    const args = mapTensors(run.args, (tensor) => {
+      const leaf = new InputLeaf(tensor, run.needsGrad[leaves.length]!);
+      leaves.push(leaf);
+      return leaf.tensor;
+    });
+    const after = device.random.state();
+    device.random.restore(run.state);
+    try {
+      const result = await device.enableGrad(() => module.call(...args));
+      await backwardFrom(device, floatsIn(result), run.gradients);
+      return leaves.map((leaf) => leaf.take());
+    } finally {
+      for (const leaf of leaves) leaf.take(); // after a failure
+      device.random.restore(after);
+    }
+  }
+}
+
+/** An input of the second run, cut off from the outer graph, and the gradient that arrives at it. */
+class InputLeaf {
+  readonly tensor: Tensor;
+  #gradient: Tensor | undefined;
+
+  constructor(input: Tensor, needsGrad: boolean) {
+    this.tensor = input.detach();
+    this.tensor.requiresGrad = needsGrad;
+    this.tensor.gradSink = {
+      accept: (_, gradient) => this.#accept(gradient),
+      final: () => {},
+    };
+  }
+
+  /** Hands the gradient to the current scope. */
+  take(): Tensor | undefined {
+    const gradient = this.#gradient;
+    if (gradient === undefined) return undefined;
+    this.#gradient = undefined;
+    gradient.device.track(gradient);
+    gradient.storage.release();
+    return gradient;
+  }
+
+  #accept(gradient: Tensor): void {
+    const before = this.#gradient;
+    const sum = before === undefined ? gradient : add(before, gradient);
+    sum.storage.retain();
+    before?.storage.release();
+    this.#gradient = sum;
+  }
+}
+
+/** Backward from several tensors at once: through a node that hands each its gradient. */
+async function backwardFrom(
+  device: Device,
+  outputs: readonly Tensor[],
+  gradients: readonly (Tensor | undefined)[],
+): Promise<void> {
+  const pairs = outputs
+    .map((output, i) => ({ output, gradient: gradients[i] }))
+    .filter(({ output, gradient }) => output.requiresGrad && gradient !== undefined);
+  if (pairs.length === 0) {
+    throw new CheckpointError(
+      'checkpoint: expected an output that requires grad, got none. Does the module use its parameters, or an input that requires grad?',
+    );
+  }
+  const root = device.empty([1]);
+  device.enableGrad(() =>
+    device.record({
+      name: 'checkpointOutputs',
+      inputs: pairs.map(({ output }) => output),
+      outputs: [root],
+      saved: [],
+      backward: () => pairs.map(({ gradient }) => gradient),
+    }),
+  );
+  await device.backward(root, { gradient: root });
+}
+
+/** The tensors that gradients can flow through. */
+function floatsIn(value: unknown): Tensor[] {
+  return listTensors(value).filter(({ dtype }) => dtype !== 'i32' && dtype !== 'u32');
+}
