@@ -7,6 +7,7 @@ import {
   ConformanceError,
   createReferenceBackend,
   kernelCases,
+  splitKernelCases,
 } from '@shardweave/tensor-core/testing';
 import { describe, expect, test } from 'vitest';
 
@@ -86,6 +87,17 @@ async function numKernels(kernelCase: ConformanceCase): Promise<number> {
 describe('on the reference device', () => {
   const backend = createReferenceBackend();
   test.each(cases)('$name', (kernelCase) => kernelCase.run(backend));
+});
+
+describe('on a reference device with views of 4 KiB', () => {
+  const backend = createReferenceBackend({ maxViewBytes: 4096 });
+  test.each(splitKernelCases())('$name', (kernelCase) => kernelCase.run(backend));
+});
+
+test('split cases refuse a device without a small limit', async () => {
+  const [first] = splitKernelCases();
+  const run = first!.run(createReferenceBackend());
+  await expect(run).rejects.toThrow(ConformanceError);
 });
 
 test('names are unique', () => {

@@ -12,6 +12,7 @@ import { optimizerCases } from './cases/optimizer.js';
 import { queueCases } from './cases/queue.js';
 import { reduceCases } from './cases/reduce.js';
 import { softmaxCases } from './cases/softmax.js';
+import { splitCases } from './cases/split.js';
 import type { ConformanceCase } from './conformance-case.js';
 
 /**
@@ -33,4 +34,12 @@ export function kernelCases(): ConformanceCase[] {
     ...matmulCases(),
     ...optimizerCases(),
   ];
+}
+
+/**
+ * Cases of operands larger than one view, for a device made with `limits.maxViewBytes` of at most
+ * 64 KiB (4 KiB is quick); on other devices they reject.
+ */
+export function splitKernelCases(): ConformanceCase[] {
+  return splitCases();
 }

@@ -58,19 +58,18 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   sgd,
 };
 
+export interface ReferenceOptions {
+  /** What limits.maxViewBytes says, for tests of ops above; the kernels accept any. Default 1 GiB. */
+  readonly maxViewBytes?: number;
+}
+
 /** A backend of its own memory; slow, exact, for tests and for reading. */
-export function createReferenceBackend(): Backend {
-  return new ReferenceBackend();
+export function createReferenceBackend(options: ReferenceOptions = {}): Backend {
+  return new ReferenceBackend(options.maxViewBytes ?? MAX_BUFFER_BYTES);
 }
 
 class ReferenceBackend implements Backend {
-  readonly info: BackendInfo = {
-    kind: 'reference',
-    description: 'float64 loops',
-    isSoftware: true,
-    isHostMemory: true,
-    limits: { maxBufferBytes: MAX_BUFFER_BYTES, maxViewBytes: MAX_BUFFER_BYTES },
-  };
+  readonly info: BackendInfo;
   readonly #memory = new Map<number, ArrayBuffer>();
   readonly #open: Open = (view) => openElements(this.#bytes(view.buffer), view);
   readonly #bits: Bits = (view) => openBits(this.#bytes(view.buffer), view);
@@ -78,6 +77,16 @@ class ReferenceBackend implements Backend {
   #dispatches = 0;
   #sink: BackendTraceSink | undefined;
   #isDisposed = false;
+
+  constructor(maxViewBytes: number) {
+    this.info = {
+      kind: 'reference',
+      description: 'float64 loops',
+      isSoftware: true,
+      isHostMemory: true,
+      limits: { maxBufferBytes: MAX_BUFFER_BYTES, maxViewBytes },
+    };
+  }
 
   get dispatches(): number {
     return this.#dispatches;

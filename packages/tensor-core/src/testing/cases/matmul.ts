@@ -118,53 +118,63 @@ function batchCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Heads of [batch, seq, heads * dim] without a copy: scores q k^T, then weights by values. */
+/** Heads of [batch, seq, heads * dim] without a copy: scores q k^T, weights by values, gradients. */
 function attentionCase(dtype: DType): ConformanceCase {
   return twinCase(`matmul ${dtype} over interleaved heads`, 'sum', (twin) => {
-    const [batch, seq, heads, dim] = [2, 10, 3, 6];
-    const width = 3 * heads * dim; // q, k and v side by side, as one product makes them
-    const qkv = twin.floats(batch * seq * width, dtype);
-    const part = (i: number) =>
-      twin.slice(qkv, i * heads * dim, batch * seq * width - i * heads * dim);
-    const headBatch = [seq * width, dim] as const;
-    const scoreBatch = [heads * seq * seq, seq * seq] as const;
-    const common = { ...PLAIN, batch: [batch, heads] as const };
-    const scores = twin.output(batch * heads * seq * seq, dtype);
-    twin.run('matmul', {
-      ...common,
-      a: part(0),
-      b: part(1),
-      out: scores,
-      m: seq,
-      n: seq,
-      k: dim,
-      transposeB: true,
-      aRow: width,
-      bRow: width,
-      outRow: seq,
-      aBatch: headBatch,
-      bBatch: headBatch,
-      outBatch: scoreBatch,
-      alpha: 0.4,
-    });
-    const weights = twin.floats(batch * heads * seq * seq, dtype);
-    const mixed = twin.output(batch * seq * heads * dim, dtype);
-    twin.run('matmul', {
-      ...common,
-      a: weights,
-      b: part(2),
-      out: mixed,
-      m: seq,
-      n: dim,
-      k: seq,
-      aRow: seq,
-      bRow: width,
-      outRow: heads * dim,
-      aBatch: scoreBatch,
-      bBatch: headBatch,
-      outBatch: [seq * heads * dim, dim],
-    });
+    for (const seq of [10, 7]) attention(twin, dtype, seq);
   });
+}
+
+function attention(twin: Twin, dtype: DType, seq: number): void {
+  const [batch, heads, dim] = [2, 3, 6];
+  const width = heads * dim;
+  const flat = batch * seq * width;
+  /** q, k or v of a buffer that holds the three side by side, as one product makes them. */
+  const packed = (all: Pair, part: number) => ({
+    view: twin.slice(all, part * width, 3 * flat - part * width),
+    row: 3 * width,
+    batch: [seq * 3 * width, dim] as const,
+  });
+  const merged = (view: Pair) => ({ view, row: width, batch: [seq * width, dim] as const });
+  const square = (view: Pair) => ({
+    view,
+    row: seq,
+    batch: [heads * seq * seq, seq * seq] as const,
+  });
+  type Heads = ReturnType<typeof packed>;
+  const run = (
+    [a, b, out]: readonly [Heads, Heads, Heads],
+    spec: Pick<Call, 'm' | 'n' | 'k'> & Partial<Call>,
+  ) =>
+    twin.run('matmul', {
+      ...PLAIN,
+      batch: [batch, heads],
+      a: a.view,
+      b: b.view,
+      out: out.view,
+      aRow: a.row,
+      bRow: b.row,
+      outRow: out.row,
+      aBatch: a.batch,
+      bBatch: b.batch,
+      outBatch: out.batch,
+      ...spec,
+    });
+
+  const qkv = twin.floats(3 * flat, dtype);
+  const weights = square(twin.floats(batch * heads * seq * seq, dtype));
+  const scores = square(twin.output(batch * heads * seq * seq, dtype));
+  const toScores = { m: seq, n: seq, k: dim, transposeB: true, alpha: 0.4 };
+  run([packed(qkv, 0), packed(qkv, 1), scores], toScores);
+  const toValues = { m: seq, n: dim, k: seq };
+  run([weights, packed(qkv, 2), merged(twin.output(flat, dtype))], toValues);
+
+  // The gradients go into one buffer, each between the others.
+  const gradients = twin.output(3 * flat, dtype);
+  const dOut = merged(twin.floats(flat, dtype));
+  run([weights, packed(qkv, 1), packed(gradients, 0)], toValues);
+  run([weights, packed(qkv, 0), packed(gradients, 1)], { ...toValues, transposeA: true });
+  run([weights, dOut, packed(gradients, 2)], { ...toValues, transposeA: true });
 }
 
 /** Rows longer than the matrix is wide: what lies between them must survive. */

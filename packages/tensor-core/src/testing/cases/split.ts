@@ -1,0 +1,207 @@
+// Kernels marked "any size", with operands larger than a view may be on the device. For a device
+// made with a small limit: at a real one of 128 MiB the same would take minutes.
+
+import { byteSize, type DType } from '@shardweave/dtypes';
+import type { Backend } from '../../backend.js';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { ConformanceError } from '../conformance-error.js';
+import { FLOATS } from '../sizes.js';
+import type { ToleranceName } from '../tolerance.js';
+import type { Twin } from '../twin.js';
+
+/** Keeps operands below a million elements. */
+const MAX_LIMIT_BYTES = 64 * 1024;
+
+export function splitCases(): ConformanceCase[] {
+  return [
+    splitCase('elementwise kernels', 'transcendental', elementwise),
+    splitCase('cast and dropout', 'arithmetic', castAndDropout),
+    splitCase('squaredNorm', 'sum', squaredNorm),
+    splitCase('optimizers', 'transcendental', optimizers),
+    splitCase('embedding', 'sum', embedding),
+    splitCase('crossEntropy', 'sum', crossEntropy),
+    splitCase('matmul with many rows and columns', 'sum', matmulWide),
+    splitCase('matmul with long sums', 'sum', matmulLong),
+  ];
+}
+
+function splitCase(
+  title: string,
+  tolerance: ToleranceName,
+  body: (twin: Twin, limitBytes: number) => void,
+): ConformanceCase {
+  const name = `split: ${title}`;
+  const run = async (backend: Backend) => {
+    const limit = backend.info.limits.maxViewBytes;
+    if (limit > MAX_LIMIT_BYTES) {
+      throw new ConformanceError(
+        name,
+        `expected a device that limits views to ${MAX_LIMIT_BYTES} bytes or less, got ${limit}`,
+      );
+    }
+    await twinCase(name, tolerance, (twin) => body(twin, limit)).run(backend);
+  };
+  return { name, run };
+}
+
+/** Elements of three and a half views, and a few, so that parts don't end evenly. */
+function numBeyond(limitBytes: number, dtype: DType): number {
+  return Math.floor((3.5 * limitBytes) / byteSize(dtype)) + 5;
+}
+
+function elementwise(twin: Twin, limitBytes: number): void {
+  for (const dtype of FLOATS) {
+    const size = numBeyond(limitBytes, dtype);
+    const x = twin.floats(size, dtype, { offset: 1 });
+    const y = twin.floats(size, dtype, { offset: 3 });
+    const output = () => twin.output(size, dtype, { offset: 2 });
+    twin.run('fill', { out: output(), value: 1.5 });
+    twin.run('unary', { kind: 'tanh', x, out: output() });
+    twin.run('unaryBackward', { kind: 'tanh', x, dy: y, out: output() });
+    twin.run('affine', { x, out: output(), scale: 2, shift: 1 });
+    const strides = { shape: [size], aStrides: [1], bStrides: [1] };
+    twin.run('binary', { kind: 'add', a: x, b: y, out: output(), ...strides });
+    const inPlace = twin.floats(size, dtype, { isWritten: true, offset: 2 });
+    twin.run('binary', { kind: 'add', a: inPlace, b: y, out: inPlace, ...strides });
+  }
+}
+
+function castAndDropout(twin: Twin, limitBytes: number): void {
+  for (const [from, to] of [
+    ['f32', 'f16'],
+    ['bf16', 'f32'],
+    ['f16', 'bf16'],
+  ] as const) {
+    const size = numBeyond(limitBytes, 'f16');
+    const x = twin.floats(size, from, { low: 0.5, high: 2, offset: 1 });
+    twin.run('cast', { x, out: twin.output(size, to, { offset: 2, tolerance: 'exact' }) });
+    const key = { p: 0.5, key0: 3, key1: 4, counterOffset: 2 ** 34 - 101 };
+    twin.run('dropout', { x, out: twin.output(size, to, { offset: 2 }), ...key });
+  }
+}
+
+function squaredNorm(twin: Twin, limitBytes: number): void {
+  for (const dtype of FLOATS) {
+    const x = twin.floats(numBeyond(limitBytes, dtype), dtype, { offset: 1 });
+    twin.run('squaredNorm', { x, out: twin.output(1, 'f32'), accumulate: false });
+    const out = twin.floats(1, 'f32', { isWritten: true });
+    twin.run('squaredNorm', { x, out, accumulate: true });
+  }
+}
+
+/** Segments that cross the borders of views, lie inside one, and leave gaps. */
+function optimizers(twin: Twin, limitBytes: number): void {
+  const size = numBeyond(limitBytes, 'f32');
+  const half = Math.floor(size / 2);
+  const segments = [
+    { start: 1, length: 3, group: 1 },
+    { start: 7, length: half - 7, group: 0 },
+    { start: half + 2, length: size - half - 3, group: 1 },
+  ];
+  const state = (low: number) => twin.floats(size, 'f32', { isWritten: true, low });
+  for (const gradType of FLOATS) {
+    const grad = twin.floats(size, gradType, { offset: 1 });
+    const adam = { beta1: 0.9, beta2: 0.99, eps: 1e-8, biasCorrection1: 0.2, biasCorrection2: 0.1 };
+    const adamGroups = [
+      { ...adam, lr: 0.1, weightDecay: 0.1, decoupled: true },
+      { ...adam, lr: 0.2, weightDecay: 0, decoupled: false },
+    ];
+    const moments = { expAvg: state(-1), expAvgSq: state(0.5) };
+    const common = { grad, gradScale: undefined, segments };
+    twin.run('adam', { ...common, param: state(-1), ...moments, groups: adamGroups });
+    const sgd = { lr: 0.1, dampening: 0, weightDecay: 0.1, nesterov: true, isFirstStep: false };
+    const sgdGroups = [
+      { ...sgd, momentum: 0.9 },
+      { ...sgd, momentum: 0 },
+    ];
+    const buffers = { param: state(-1), momentumBuffer: state(-1) };
+    twin.run('sgd', { ...common, ...buffers, groups: sgdGroups });
+  }
+}
+
+function embedding(twin: Twin, limitBytes: number): void {
+  for (const dtype of FLOATS) {
+    const cols = 9;
+    const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
+    const count = 17;
+    const extent = { rows, cols, count };
+    const list = Array.from({ length: count }, (_, i) =>
+      Math.floor((i * (rows - 1)) / (count - 1)),
+    );
+    list[3] = rows;
+    list[5] = list[4]!;
+    const ids = twin.values(list, 'u32');
+    const table = twin.floats(rows * cols, dtype, { offset: 1 });
+    twin.run('embedding', { ...extent, table, ids, out: twin.output(count * cols, dtype) });
+    const dy = twin.floats(count * cols, dtype);
+    const dTable = twin.output(rows * cols, dtype, { offset: 2 });
+    twin.run('embeddingBackward', { ...extent, ids, dy, dTable });
+  }
+}
+
+function crossEntropy(twin: Twin, limitBytes: number): void {
+  for (const dtype of FLOATS) {
+    const cols = 61;
+    const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
+    const extent = { rows, cols };
+    const logits = twin.floats(rows * cols, dtype, { low: -4, high: 4, offset: 1 });
+    const ids = Array.from({ length: rows }, (_, i) => (i * 7) % (cols + 1));
+    const targets = twin.values(ids, 'i32');
+    const [loss, lse] = [twin.output(rows, 'f32'), twin.output(rows, 'f32')];
+    twin.run('crossEntropy', { ...extent, logits, targets, loss, lse });
+    const dLoss = twin.floats(rows, 'f32');
+    const out = twin.output(rows * cols, dtype, { offset: 2 });
+    twin.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out });
+  }
+}
+
+/** All three matrices beyond the limit, rows and columns many, the sum short. */
+function matmulWide(twin: Twin, limitBytes: number): void {
+  const k = 18;
+  const side = Math.ceil((2.5 * limitBytes) / 4 / k / 2) * 2;
+  for (const dtype of FLOATS) {
+    for (const [m, n] of [
+      [side, 50],
+      [50, side],
+    ] as const) {
+      matmulAll(twin, dtype, { m, n, k });
+    }
+  }
+}
+
+/** Few rows and columns; each row of an operand is itself longer than a view. */
+function matmulLong(twin: Twin, limitBytes: number): void {
+  const k = Math.ceil((1.3 * limitBytes) / 4) + 1;
+  for (const dtype of FLOATS) matmulAll(twin, dtype, { m: 3, n: 6, k });
+}
+
+function matmulAll(twin: Twin, dtype: DType, extent: { m: number; n: number; k: number }): void {
+  const { m, n, k } = extent;
+  const scale = { low: -2 / Math.sqrt(k), high: 2 / Math.sqrt(k) };
+  for (const [transposeA, transposeB] of [
+    [false, false],
+    [false, true],
+    [true, false],
+  ] as const) {
+    for (const accumulate of [false, true]) {
+      twin.run('matmul', {
+        ...extent,
+        a: twin.floats(m * k, dtype, { offset: 1 }),
+        b: twin.floats(n * k, dtype, { offset: 3, ...scale }),
+        out: twin.floats(m * n, dtype, { isWritten: true, offset: 2 }),
+        bias: accumulate ? undefined : twin.floats(n, dtype, { offset: 1 }),
+        transposeA,
+        transposeB,
+        aRow: transposeA ? m : k,
+        bRow: transposeB ? k : n,
+        outRow: n,
+        batch: [1, 1],
+        aBatch: [0, 0],
+        bBatch: [0, 0],
+        outBatch: [0, 0],
+        alpha: 0.5,
+        accumulate,
+      });
+    }
+  }
+}
