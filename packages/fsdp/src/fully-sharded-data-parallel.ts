@@ -25,11 +25,12 @@ export function isFsdp(value: unknown): value is FullyShardedDataParallel {
   return isModule(value) && BRAND in value;
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: as Module, a plain instance stands for any signature
+// biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class FullyShardedDataParallel<
   Args extends readonly any[] = any,
   Output = any,
 > extends Module<Args, Output> {
+  // biome-ignore-end lint/suspicious/noExplicitAny: as above
   readonly [BRAND] = true;
   readonly module: Module<Args, Output>;
   readonly processGroup: ProcessGroup;
