@@ -1,0 +1,98 @@
+// The header of a message on the wire, little-endian:
+//   0 version u8 | 1 operation u8 | 2 reduce op u8 (255: none) | 3 dtype u8 | 4 sequence u32
+//   8 byteLength of the call f64 | 16 byteLength of the payload f64 | 24 root i32 | 28 phase u8
+//   29 length of the group id u8 | 30 zero u16 | 32 group id, UTF-8
+// Payloads up to INLINE_MAX_BYTES follow in the same WebSocket message; larger ones in further
+// binary messages of at most CHUNK_BYTES. Text messages are control, in JSON; they may come between.
+
+import type { OperationName, WireDType } from '../../call-signature.js';
+import type { MessageHeader } from '../../transport.js';
+
+const VERSION = 1;
+const FIXED_BYTES = 32;
+const NO_OP = 255;
+
+/** Copied into the header's message: one system call and one event instead of two. */
+export const INLINE_MAX_BYTES = 16 * 1024;
+
+/** Large enough to hide the cost of a message, small enough to stay in a level 2 cache. */
+export const CHUNK_BYTES = 512 * 1024;
+
+const OPERATIONS: readonly OperationName[] = [
+  'allGather',
+  'reduceScatter',
+  'allReduce',
+  'broadcast',
+  'gather',
+  'send',
+  'recv',
+  'barrier',
+  'split',
+];
+const DTYPES: readonly WireDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
+const OPS = ['sum', 'mean', 'max', 'min'] as const;
+
+/** Header and, where it is small, payload, in one new array. */
+export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Array {
+  const group = Buffer.from(header.group);
+  if (group.length > 255) {
+    throw new RangeError(`group id: expected at most 255 bytes, got ${group.length}.`);
+  }
+  const isInline = payload.byteLength <= INLINE_MAX_BYTES;
+  const start = FIXED_BYTES + group.length;
+  const frame = Buffer.allocUnsafe(start + (isInline ? payload.byteLength : 0));
+  const { call } = header;
+  frame[0] = VERSION;
+  frame[1] = OPERATIONS.indexOf(call.operation);
+  frame[2] = call.reduceOp === null ? NO_OP : OPS.indexOf(call.reduceOp);
+  frame[3] = DTYPES.indexOf(call.dtype);
+  frame.writeUInt32LE(header.sequence, 4);
+  frame.writeDoubleLE(call.byteLength, 8);
+  frame.writeDoubleLE(payload.byteLength, 16);
+  frame.writeInt32LE(call.root, 24);
+  frame[28] = header.phase;
+  frame[29] = group.length;
+  frame.writeUInt16LE(0, 30);
+  frame.set(group, FIXED_BYTES);
+  if (isInline) {
+    frame.set(payload, start);
+  }
+  return frame;
+}
+
+/** The header and what follows it in the frame. Throws RangeError where it is malformed. */
+export function decodeFrame(frame: Buffer): { header: MessageHeader; inline: Buffer } {
+  const operation = OPERATIONS[frame[1] ?? NO_OP];
+  const dtype = DTYPES[frame[3] ?? NO_OP];
+  const reduceOp = frame[2] === NO_OP ? null : OPS[frame[2] ?? NO_OP];
+  const start = FIXED_BYTES + (frame[29] ?? 0);
+  if (
+    frame.length < start ||
+    frame[0] !== VERSION ||
+    operation === undefined ||
+    dtype === undefined ||
+    reduceOp === undefined
+  ) {
+    throw new RangeError(`frame: malformed header of ${frame.length} bytes`);
+  }
+  const byteLength = frame.readDoubleLE(16);
+  const inline = frame.subarray(start);
+  const expected = byteLength <= INLINE_MAX_BYTES ? byteLength : 0;
+  if (!Number.isSafeInteger(byteLength) || byteLength < 0 || inline.length !== expected) {
+    throw new RangeError(`frame: expected ${expected} bytes behind a header, got ${inline.length}`);
+  }
+  const header: MessageHeader = {
+    group: frame.toString('utf8', FIXED_BYTES, start),
+    sequence: frame.readUInt32LE(4),
+    phase: frame[28]! & 1,
+    call: {
+      operation,
+      dtype,
+      reduceOp,
+      byteLength: frame.readDoubleLE(8),
+      root: frame.readInt32LE(24),
+    },
+    byteLength,
+  };
+  return { header, inline };
+}

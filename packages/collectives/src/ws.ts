@@ -1,0 +1,1 @@
+export { type ConnectWsOptions, connectWs } from './transports/ws/connect-ws.js';
