@@ -39,6 +39,11 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
 };
 const cases = kernelCases();
 const kernelOnly = cases.filter(({ name }) => !name.startsWith('queue'));
+/** One case of each kernel. */
+const firstOfEach = kernelOnly.filter(({ name }, i) => {
+  const kernel = name.split(' ')[0]!;
+  return kernelOnly.findIndex((other) => other.name.startsWith(kernel)) === i;
+});
 /** A value that no case expects, in any dtype. */
 const WRONG = new Uint8Array(4).fill(0x42);
 
@@ -59,9 +64,12 @@ function tapped(after: (backend: Backend, kernel: KernelName, outputs: View[]) =
 }
 
 /** Names of the cases that pass although every output of their last kernel is tampered with. */
-async function unnoticed(tamper: (backend: Backend, output: View) => void): Promise<string[]> {
+async function unnoticed(
+  tested: readonly ConformanceCase[],
+  tamper: (backend: Backend, output: View) => void,
+): Promise<string[]> {
   const missed: string[] = [];
-  for (const kernelCase of kernelOnly) {
+  for (const kernelCase of tested) {
     let numLeft = await numKernels(kernelCase);
     const backend = tapped((device, _kernel, outputs) => {
       numLeft -= 1;
@@ -112,7 +120,7 @@ test('every kernel of the seam is run', async () => {
 });
 
 test('a wrong last element is noticed by every case', async () => {
-  const missed = await unnoticed((backend, { buffer, byteOffset, size, dtype }) => {
+  const missed = await unnoticed(kernelOnly, (backend, { buffer, byteOffset, size, dtype }) => {
     const width = dtype === 'f16' || dtype === 'bf16' ? 2 : 4;
     const lastWord = Math.floor((byteOffset + size * width - 1) / 4) * 4;
     backend.write(buffer, lastWord, WRONG);
@@ -120,15 +128,15 @@ test('a wrong last element is noticed by every case', async () => {
   expect(missed).toEqual([]);
 });
 
-test('a word written before an output is noticed by every case', async () => {
-  const missed = await unnoticed((backend, { buffer, byteOffset }) => {
+test('a word written before an output is noticed', async () => {
+  const missed = await unnoticed(firstOfEach, (backend, { buffer, byteOffset }) => {
     backend.write(buffer, byteOffset - 4, WRONG);
   });
   expect(missed).toEqual([]);
 });
 
-test('a word written after an output is noticed by every case', async () => {
-  const missed = await unnoticed((backend, { buffer, byteOffset, size, dtype }) => {
+test('a word written after an output is noticed', async () => {
+  const missed = await unnoticed(firstOfEach, (backend, { buffer, byteOffset, size, dtype }) => {
     const width = dtype === 'f16' || dtype === 'bf16' ? 2 : 4;
     backend.write(buffer, Math.ceil((byteOffset + size * width) / 4) * 4, WRONG);
   });

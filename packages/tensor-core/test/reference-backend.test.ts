@@ -369,7 +369,7 @@ describe('dropout', () => {
     const key = { p: 0.5, key0: 7, key1: 9 };
     const start = 2 ** 34 - 4; // block 2^32 begins at the fifth element
     backend.run('dropout', { x, out: whole, ...key, counterOffset: start });
-    backend.run('dropout', { x, out: part, ...key, counterOffset: start + 3 });
+    backend.run('dropout', { x: { ...x, size: 5 }, out: part, ...key, counterOffset: start + 3 });
     const all = await values(whole);
     expect(await values(part)).toEqual(all.slice(3));
     const high = philox([0, 1, 0, 0], [7, 9]).map((word) => (word >= 2 ** 31 ? 2 : 0));
@@ -528,5 +528,76 @@ describe('the queue', () => {
     expect(() => backend.free(a)).toThrow(/freed/);
     await backend.dispose();
     await expect(backend.sync()).rejects.toThrow(/disposed/);
+  });
+});
+
+describe('the rules of the seam', () => {
+  const half = (size: number, byteOffset = 0): View => ({
+    buffer: backend.alloc(64, 'half'),
+    byteOffset,
+    dtype: 'f16',
+    size,
+  });
+  const matmul = {
+    bias: undefined,
+    k: 2,
+    transposeA: false,
+    transposeB: false,
+    aRow: 2,
+    batch: [1, 1],
+    aBatch: [0, 0],
+    bBatch: [0, 0],
+    outBatch: [0, 0],
+    alpha: 1,
+    accumulate: false,
+  } as const;
+
+  test('outputs start at whole words, inputs at whole elements', () => {
+    const call = { kind: 'neg' } as const;
+    backend.run('unary', { ...call, x: half(2, 2), out: half(2, 4) });
+    expect(() => backend.run('unary', { ...call, x: half(2), out: half(2, 2) })).toThrow(
+      /unary.out/,
+    );
+    expect(() => backend.run('unary', { ...call, x: half(2, 1), out: half(2) })).toThrow(/unary.x/);
+  });
+
+  test('views lie within their buffers', () => {
+    expect(() => backend.run('fill', { out: half(33), value: 0 })).toThrow(/64 bytes/);
+  });
+
+  test('sizes are those of the call', () => {
+    const call = { kind: 'neg', x: f32([1, 2, 3]), out: empty(2) } as const;
+    expect(() => backend.run('unary', call)).toThrow('unary.x: expected 2 elements, got 3.');
+  });
+
+  test('outputs overlap inputs only exactly, and only in place', () => {
+    const x = f32([1, 2, 3, 4]);
+    const part = { ...x, size: 2 };
+    const shifted = { ...x, byteOffset: 4, size: 2 };
+    const apart = { ...x, byteOffset: 8, size: 2 };
+    backend.run('affine', { x, out: x, scale: 1, shift: 0 });
+    backend.run('affine', { x: part, out: apart, scale: 1, shift: 0 });
+    const overlapping = { x: part, out: shifted, scale: 1, shift: 0 };
+    expect(() => backend.run('affine', overlapping)).toThrow(/expected out apart from x/);
+    expect(() => backend.run('cast', { x, out: x })).toThrow(/expected out apart from x/);
+  });
+
+  test('a 16-bit product is dense or of whole words', () => {
+    const operands = { a: half(4), b: half(6) };
+    const odd = { ...matmul, ...operands, m: 2, n: 3, bRow: 3 };
+    backend.run('matmul', { ...odd, out: half(6), outRow: 3 });
+    expect(() => backend.run('matmul', { ...odd, out: half(7), outRow: 4 })).toThrow(/even n/);
+    const even = { ...matmul, ...operands, m: 2, n: 2, bRow: 2 };
+    backend.run('matmul', { ...even, out: half(6), outRow: 4 });
+    expect(() => backend.run('matmul', { ...even, out: half(5), outRow: 3 })).toThrow(/even n/);
+  });
+
+  test('a 16-bit copy is dense or of whole words', () => {
+    const call = { x: half(6), shape: [2, 2], xOffset: 0, xStrides: [2, 1] };
+    backend.run('copyStrided', { ...call, out: half(8), outOffset: 2, outStrides: [4, 1] });
+    const odd = { ...call, out: half(8), outOffset: 1, outStrides: [4, 1] };
+    expect(() => backend.run('copyStrided', odd)).toThrow(/on words/);
+    const across = { ...call, out: half(8), outOffset: 0, outStrides: [1, 2] };
+    expect(() => backend.run('copyStrided', across)).toThrow(/on words/);
   });
 });

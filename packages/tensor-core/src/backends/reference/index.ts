@@ -23,6 +23,7 @@ import { matmul } from './matmul.js';
 import { squaredNorm } from './norm.js';
 import { adam, sgd } from './optimizer.js';
 import { extremumBackward, reduce } from './reduce.js';
+import { checkCall } from './rules.js';
 import { softmax, softmaxBackward } from './softmax.js';
 
 /** Fresh memory reads as NaN in every float dtype, so that nobody relies on zeros. */
@@ -139,6 +140,7 @@ class ReferenceBackend implements Backend {
 
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
     const startMs = this.#sink && performance.now();
+    checkCall(kernel, call);
     KERNELS[kernel](call, this.#open, this.#bits);
     this.#dispatches += 1;
     if (this.#sink === undefined || startMs === undefined) return;

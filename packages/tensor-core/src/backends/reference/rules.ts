@@ -1,0 +1,212 @@
+// Checks calls against the seam's rules of alignment, aliasing and extent, so that what stands
+// above learns on the reference device what would corrupt memory on a real one.
+
+import { byteSize } from '@shardweave/dtypes';
+import type { KernelCalls, KernelName, View } from '../../backend.js';
+import { ShapeError, StateError } from '../../errors.js';
+
+/** The views that each kernel writes, each with the inputs that it may replace. */
+const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly string[]>>>> = {
+  fill: { out: [] },
+  cast: { out: [] },
+  unary: { out: ['x'] },
+  unaryBackward: { out: ['dy'] },
+  affine: { out: ['x'] },
+  binary: { out: ['a', 'b'] },
+  copyStrided: { out: [] },
+  reduce: { out: [] },
+  extremumBackward: { out: [] },
+  softmax: { out: ['x'] },
+  softmaxBackward: { out: ['dy'] },
+  layerNorm: { out: [], mean: [], rstd: [] },
+  layerNormBackward: { dx: [] },
+  layerNormParamGrad: { dWeight: [], dBias: [] },
+  embedding: { out: [] },
+  embeddingBackward: { dTable: [] },
+  crossEntropy: { loss: [], lse: [] },
+  crossEntropyBackward: { out: ['logits'] },
+  dropout: { out: ['x'] },
+  matmul: { out: [] },
+  squaredNorm: { out: [] },
+  adam: { param: [], expAvg: [], expAvgSq: [] },
+  sgd: { param: [], momentumBuffer: [] },
+};
+
+/** Elements that each view of a call must have; strided views may have more. */
+const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<string, number>> } = {
+  fill: () => ({}),
+  cast: ({ out }) => ({ x: out.size }),
+  unary: ({ out }) => ({ x: out.size }),
+  unaryBackward: ({ out }) => ({ x: out.size, dy: out.size }),
+  affine: ({ out }) => ({ x: out.size }),
+  binary: ({ shape, aStrides, bStrides }) => ({
+    a: reach(shape, aStrides),
+    b: reach(shape, bStrides),
+    out: product(shape),
+  }),
+  copyStrided: ({ shape, xOffset, xStrides, outOffset, outStrides }) => ({
+    x: xOffset + reach(shape, xStrides),
+    out: outOffset + reach(shape, outStrides),
+  }),
+  reduce: ({ outer, dim, inner }) => ({ x: outer * dim * inner, out: outer * inner }),
+  extremumBackward: ({ outer, dim, inner }) => {
+    const [whole, reduced] = [outer * dim * inner, outer * inner];
+    return { x: whole, y: reduced, dy: reduced, out: whole };
+  },
+  softmax: ({ rows, cols }) => ({ x: rows * cols, out: rows * cols }),
+  softmaxBackward: ({ rows, cols }) => ({ y: rows * cols, dy: rows * cols, out: rows * cols }),
+  layerNorm: ({ rows, cols }) => {
+    const whole = rows * cols;
+    return { x: whole, weight: cols, bias: cols, out: whole, mean: rows, rstd: rows };
+  },
+  layerNormBackward: ({ rows, cols }) => {
+    const whole = rows * cols;
+    return { x: whole, weight: cols, mean: rows, rstd: rows, dy: whole, dx: whole };
+  },
+  layerNormParamGrad: ({ rows, cols }) => {
+    const whole = rows * cols;
+    return { x: whole, mean: rows, rstd: rows, dy: whole, dWeight: cols, dBias: cols };
+  },
+  embedding: ({ rows, cols, count }) => ({ table: rows * cols, ids: count, out: count * cols }),
+  embeddingBackward: ({ rows, cols, count }) => {
+    return { ids: count, dy: count * cols, dTable: rows * cols };
+  },
+  crossEntropy: ({ rows, cols }) => ({ logits: rows * cols, targets: rows, loss: rows, lse: rows }),
+  crossEntropyBackward: ({ rows, cols }) => {
+    const whole = rows * cols;
+    return { logits: whole, targets: rows, lse: rows, dLoss: rows, out: whole };
+  },
+  dropout: ({ out }) => ({ x: out.size }),
+  matmul: (call) => {
+    const { m, n, k, transposeA, transposeB, batch } = call;
+    const a = transposeA ? [k, m] : [m, k];
+    const b = transposeB ? [n, k] : [k, n];
+    return {
+      a: reach([...batch, ...a], [...call.aBatch, call.aRow, 1]),
+      b: reach([...batch, ...b], [...call.bBatch, call.bRow, 1]),
+      out: reach([...batch, m, n], [...call.outBatch, call.outRow, 1]),
+      bias: n,
+    };
+  },
+  squaredNorm: () => ({ out: 1 }),
+  adam: ({ param: { size } }) => ({ grad: size, expAvg: size, expAvgSq: size, gradScale: 1 }),
+  sgd: ({ param: { size } }) => ({ grad: size, momentumBuffer: size, gradScale: 1 }),
+};
+/** Kernels whose views may be longer than what they touch. */
+const STRIDED: ReadonlySet<KernelName> = new Set(['binary', 'copyStrided', 'matmul']);
+
+/**
+ * @throws {ShapeError} for sizes and alignments that don't fit the call
+ * @throws {StateError} for operands that overlap where they must not
+ */
+export function checkCall<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
+  const views = Object.entries(call).filter((entry): entry is [string, View] => isView(entry[1]));
+  const outputs = OUTPUTS[kernel];
+  const extents = EXTENTS[kernel](call);
+  for (const [key, view] of views) {
+    checkPlace(`${kernel}.${key}`, view, key in outputs ? 4 : byteSize(view.dtype));
+    checkExtent(`${kernel}.${key}`, view, extents[key], STRIDED.has(kernel));
+  }
+  for (const [key, view] of views) {
+    if (!(key in outputs)) continue;
+    for (const [other, otherView] of views) {
+      if (other === key || !isOverlapping(view, otherView)) continue;
+      if (outputs[key]!.includes(other) && isSame(view, otherView)) continue;
+      throw new StateError(
+        `${kernel}: expected ${key} apart from ${other}, got bytes ${rangeText(view)} and ${rangeText(otherView)} of buffer ${view.buffer.id}.`,
+      );
+    }
+  }
+  if (kernel === 'matmul') checkMatmulWords(call as KernelCalls['matmul']);
+  if (kernel === 'copyStrided') checkCopyWords(call as KernelCalls['copyStrided']);
+}
+
+function checkPlace(name: string, view: View, alignment: number): void {
+  const { byteOffset, size, dtype, buffer } = view;
+  const end = byteOffset + size * byteSize(dtype);
+  if (byteOffset % alignment !== 0) {
+    throw new ShapeError(
+      `${name}: expected an offset of whole ${alignment} bytes, got ${byteOffset}.`,
+    );
+  }
+  if (byteOffset < 0 || size < 1 || end > buffer.byteLength) {
+    throw new ShapeError(
+      `${name}: expected elements within ${buffer.byteLength} bytes, got ${size} ${dtype} at byte ${byteOffset}.`,
+    );
+  }
+}
+
+function checkExtent(name: string, view: View, extent: number | undefined, mayBeLonger: boolean) {
+  if (extent === undefined || view.size === extent || (mayBeLonger && view.size > extent)) return;
+  throw new ShapeError(`${name}: expected ${extent} elements, got ${view.size}.`);
+}
+
+/** 16-bit outputs are written as words: rows are dense, or all of them start and end on words. */
+function checkMatmulWords(call: KernelCalls['matmul']): void {
+  if (byteSize(call.out.dtype) === 4) return;
+  const { m, n, outRow, batch, outBatch } = call;
+  const isDense =
+    isDenseWalk([...batch, m, n], [...outBatch, outRow, 1]) &&
+    call.out.size === product([...batch, m, n]);
+  if (isDense || [n, outRow, ...outBatch].every(isEven)) return;
+  throw new ShapeError(
+    `matmul: expected a 16-bit out that is dense or has even n and strides, got n ${n}, row stride ${outRow}, batch strides ${outBatch.join(', ')}.`,
+  );
+}
+
+function checkCopyWords(call: KernelCalls['copyStrided']): void {
+  if (byteSize(call.out.dtype) === 4) return;
+  const { shape, outOffset, outStrides } = call;
+  const isDense =
+    outOffset === 0 && isDenseWalk(shape, outStrides) && call.out.size === product(shape);
+  const last = shape.length - 1;
+  const evenOnes = [outOffset, shape[last]!, ...outStrides.slice(0, last)];
+  if (isDense || (outStrides[last] === 1 && evenOnes.every(isEven))) return;
+  throw new ShapeError(
+    `copyStrided: expected a 16-bit out that is dense or starts and ends rows on words, got shape ${shape.join(', ')}, strides ${outStrides.join(', ')}, offset ${outOffset}.`,
+  );
+}
+
+function isView(value: unknown): value is View {
+  return typeof value === 'object' && value !== null && 'buffer' in value;
+}
+
+function isOverlapping(a: View, b: View): boolean {
+  if (a.buffer.id !== b.buffer.id) return false;
+  return a.byteOffset < endOf(b) && b.byteOffset < endOf(a);
+}
+
+function isSame(a: View, b: View): boolean {
+  return a.byteOffset === b.byteOffset && a.dtype === b.dtype && a.size === b.size;
+}
+
+/** The word border behind a view: what a 16-bit output may clobber. */
+function endOf({ byteOffset, size, dtype }: View): number {
+  return Math.ceil((byteOffset + size * byteSize(dtype)) / 4) * 4;
+}
+
+function rangeText(view: View): string {
+  return `[${view.byteOffset}, ${endOf(view)})`;
+}
+
+function isEven(value: number): boolean {
+  return value % 2 === 0;
+}
+
+function isDenseWalk(shape: readonly number[], strides: readonly number[]): boolean {
+  let dense = 1;
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    if (shape[axis] !== 1 && strides[axis] !== dense) return false;
+    dense *= shape[axis]!;
+  }
+  return true;
+}
+
+function product(shape: readonly number[]): number {
+  return shape.reduce((total, dim) => total * dim, 1);
+}
+
+/** One more than the largest element that a walk visits. */
+function reach(shape: readonly number[], strides: readonly number[]): number {
+  return shape.reduce((last, dim, axis) => last + (dim - 1) * strides[axis]!, 1);
+}
