@@ -1,0 +1,102 @@
+// Gradients of several micro-batches, reduced each or once at the end.
+
+import { gradNorm, summonFullParams } from '@shardweave/fsdp';
+import { expect, it } from 'vitest';
+import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './ranks.js';
+
+const WORLD_SIZE = 2;
+const BATCH = 8;
+
+/** The shard gradients of one unit list after `micro` micro-batches over the same rows. */
+async function gradientsOf(
+  rank: Rank,
+  options: { readonly micro: number; readonly noSync: boolean; readonly isMixed?: boolean },
+): Promise<Float32Array[]> {
+  const { model } = shardedGpt2(rank, {
+    fsdp: options.isMixed === true ? { mixedPrecision: true, computeDType: 'bf16' } : {},
+  });
+  const perRank = BATCH / WORLD_SIZE;
+  const count = perRank / options.micro;
+  for (let k = 0; k < options.micro; k++) {
+    const rows = { batch: BATCH, first: rank.rank * perRank + k * count, count };
+    const pass = () => forwardBackward(rank.device, model, 0, rows);
+    const isLast = k === options.micro - 1;
+    if (options.noSync && !isLast) await model.noSync(pass);
+    else await pass();
+  }
+  const flats = model.instances().map(({ unit }) => unit!.flat.grad!);
+  return Promise.all(flats.map(async (grad) => (await grad.toArray()) as Float32Array));
+}
+
+function largestDifference(
+  a: readonly Float32Array[],
+  b: readonly Float32Array[],
+  scale: number,
+): number {
+  let largest = 0;
+  a.forEach((values, unit) => {
+    values.forEach((value, i) => {
+      largest = Math.max(largest, Math.abs(value - b[unit]![i]! * scale));
+    });
+  });
+  return largest;
+}
+
+it.each([
+  { noSync: false, micro: 2 },
+  { noSync: true, micro: 2 },
+  { noSync: true, micro: 4 },
+])('micro $micro, noSync $noSync: gradients are those of the whole batch', async (options) => {
+  await onRanks(WORLD_SIZE, async (rank) => {
+    const whole = await gradientsOf(rank, { micro: 1, noSync: false });
+    const summed = await gradientsOf(rank, options);
+    // Each micro-batch's loss is a mean over its own rows, so the sum is `micro` times the mean.
+    expect(largestDifference(summed, whole, options.micro)).toBeLessThan(1e-6);
+    expect(
+      largestDifference(
+        whole,
+        whole.map((grad) => grad.map(() => 0)),
+        1,
+      ),
+    ).toBeGreaterThan(1e-3);
+  });
+});
+
+it('noSync adds up in f32 though computation is in 16 bits', async () => {
+  await onRanks(WORLD_SIZE, async (rank) => {
+    const f32 = await gradientsOf(rank, { micro: 4, noSync: true });
+    const mixed = await gradientsOf(rank, { micro: 4, noSync: true, isMixed: true });
+    const scale = Math.max(...f32.flatMap((grad) => [...grad].map(Math.abs)));
+    // bf16 keeps 8 bits: a few roundings of 2^-8 of the largest value, and not the f32 result.
+    expect(largestDifference(mixed, f32, 1)).toBeLessThan(scale * 0.05);
+    expect(largestDifference(mixed, f32, 1)).toBeGreaterThan(0);
+  });
+});
+
+it('two synchronised backwards without a step add up, as do their norms', async () => {
+  await onRanks(WORLD_SIZE, async (rank) => {
+    const { model } = shardedGpt2(rank);
+    const rows = { batch: WORLD_SIZE, first: rank.rank, count: 1 };
+    await forwardBackward(rank.device, model, 0, rows);
+    const once = await gradNorm(model);
+    await forwardBackward(rank.device, model, 0, rows);
+    expect(await gradNorm(model)).toBeCloseTo(2 * once, 5);
+  });
+});
+
+it('refuses noSync on an inner instance and a forward inside summon', async () => {
+  await onRanks(WORLD_SIZE, async (rank) => {
+    const { model } = shardedGpt2(rank);
+    const rows = { batch: WORLD_SIZE, first: rank.rank, count: 1 };
+    await forwardBackward(rank.device, model, 0, rows);
+    const inner = model.instances()[1]!;
+    await expect(inner.noSync(() => undefined)).rejects.toThrow(
+      /noSync: expected the root instance/,
+    );
+    await expect(
+      summonFullParams(model, () => forwardBackward(rank.device, model, 0, rows)),
+    ).rejects.toThrow(/forward: expected state .*summonFullParams/);
+    model.assertState('idle');
+    await forwardBackward(rank.device, model, 1, rows); // still trains
+  });
+});

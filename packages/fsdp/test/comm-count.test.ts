@@ -1,0 +1,110 @@
+// The number of collectives and their payload, exactly (fairscale's communication test, F20).
+
+import type { CollectiveStats, ProcessGroup } from '@shardweave/collectives';
+import { byteSize } from '@shardweave/dtypes';
+import type { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { describe, expect, it } from 'vitest';
+import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
+
+const UNITS = TINY.n_layer! + 1; // one a block, and the root
+
+/** What `body` adds to the counters of both sequences. */
+async function counted(groups: readonly ProcessGroup[], body: () => Promise<unknown>) {
+  const sum = (key: keyof CollectiveStats) =>
+    groups.reduce((n, group) => n + group.stats()[key], 0);
+  const keys = [
+    'allGathers',
+    'reduceScatters',
+    'allReduces',
+    'bytesSent',
+    'bytesReceived',
+  ] as const;
+  const before = keys.map(sum);
+  await body();
+  return Object.fromEntries(keys.map((key, i) => [key, sum(key) - before[i]!]));
+}
+
+async function sharded(rank: Rank, fsdp: Parameters<typeof shardedGpt2>[1] = {}) {
+  const reduceGroup = await rank.group.split(0);
+  const { model } = shardedGpt2(rank, {
+    ...fsdp,
+    fsdp: { processGroupReduceScatter: reduceGroup, ...fsdp.fsdp },
+  });
+  const step = (number: number) =>
+    forwardBackward(rank.device, model, number, {
+      batch: rank.worldSize,
+      first: rank.rank,
+      count: 1,
+    });
+  return { model, step, groups: [rank.group, reduceGroup] };
+}
+
+/** Bytes of all flat parameters of the given units, padding included. */
+function fullElements(model: FullyShardedDataParallel, from = 0): number {
+  return model
+    .instances()
+    .slice(from)
+    .reduce((sum, { unit }) => sum + unit!.layout.shardLength * unit!.layout.worldSize, 0);
+}
+
+describe('with N units', () => {
+  it('resharding gathers 2N - 1 in a noSync step, 2N - 2 and N reductions in the next', async () => {
+    await onRanks(4, async (rank) => {
+      const { model, step, groups } = await sharded(rank);
+      const first = await counted(groups, () => model.noSync(() => step(0)));
+      expect(first).toMatchObject({ allGathers: 2 * UNITS - 1, reduceScatters: 0 });
+      const second = await counted(groups, () => step(1));
+      expect(second).toMatchObject({ allGathers: 2 * UNITS - 2, reduceScatters: UNITS });
+    });
+  });
+
+  it('without resharding gathers N in a noSync step, none and N reductions in the next', async () => {
+    await onRanks(4, async (rank) => {
+      const options = { fsdp: { reshardAfterForward: false } };
+      const { model, step, groups } = await sharded(rank, options);
+      const first = await counted(groups, () => model.noSync(() => step(0)));
+      expect(first).toMatchObject({ allGathers: UNITS, reduceScatters: 0 });
+      const second = await counted(groups, () => step(1));
+      expect(second).toMatchObject({ allGathers: 0, reduceScatters: UNITS });
+    });
+  });
+});
+
+describe.each([
+  { computeDType: 'f32', fp32ReduceScatter: false },
+  { computeDType: 'bf16', fp32ReduceScatter: false },
+  { computeDType: 'bf16', fp32ReduceScatter: true },
+] as const)('payload with $computeDType, fp32ReduceScatter $fp32ReduceScatter', (options) => {
+  it.each([2, 3, 4])(
+    'of a step equals (W - 1) / W of the padded bytes moved, W = %i',
+    async (worldSize) => {
+      await onRanks(worldSize, async (rank) => {
+        const { model, step, groups } = await sharded(rank, {
+          fsdp: { ...options, mixedPrecision: options.computeDType !== 'f32' },
+        });
+        await step(0);
+        const { bytesSent, bytesReceived } = await counted(groups, () => step(1));
+        const gathered = fullElements(model) + fullElements(model, 1); // forward; backward but for the root
+        const reduced = fullElements(model);
+        const reduceDType = options.fp32ReduceScatter ? 'f32' : options.computeDType;
+        const moved = gathered * byteSize(options.computeDType) + reduced * byteSize(reduceDType);
+        expect(bytesSent).toBe((moved * (worldSize - 1)) / worldSize);
+        expect(bytesReceived).toBe((moved * (worldSize - 1)) / worldSize);
+      });
+    },
+  );
+});
+
+it('starts nothing for the units of one process', async () => {
+  await onRanks(1, async (rank) => {
+    const { step, groups } = await sharded(rank);
+    const counts = await counted(groups, () => step(0));
+    expect(counts).toEqual({
+      allGathers: 0,
+      reduceScatters: 0,
+      allReduces: 0,
+      bytesSent: 0,
+      bytesReceived: 0,
+    });
+  });
+});
