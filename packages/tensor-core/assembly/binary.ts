@@ -1,0 +1,170 @@
+// Two operands through strides into a dense output. The host merges dimensions beforehand, so the
+// inner loop runs over the longest rows possible; an operand's row is used in place (stride 1),
+// is one repeated value (0) or is gathered.
+
+import { narrow, storePartial, target, widen } from './convert';
+import { BLOCK_BYTES, GRAIN } from './elementwise';
+import {
+  BF16,
+  BINARY_ADD,
+  BINARY_DIV,
+  BINARY_MAXIMUM,
+  BINARY_MINIMUM,
+  BINARY_MUL,
+  BINARY_POW,
+  BINARY_SUB,
+  BLOCK,
+  U32,
+} from './layout';
+import { arg, argI, chunkStart, scratchBase } from './slot';
+import { loadFloat } from './convert';
+
+/** Words before the shape: kind, a, dtype, b, dtype, out, dtype, total, rank. */
+const SHAPE = 9;
+
+/** args: as SHAPE says, then rank times (extent, a stride, b stride), outermost first. */
+export function binary(slot: usize, chunk: u32, chunks: u32): void {
+  const kind = argI(slot, 0);
+  const a = <usize>arg(slot, 1);
+  const aType = argI(slot, 2);
+  const b = <usize>arg(slot, 3);
+  const bType = argI(slot, 4);
+  const out = <usize>arg(slot, 5);
+  const outType = argI(slot, 6);
+  const total = arg(slot, 7);
+  const rank = argI(slot, 8);
+  const inner = SHAPE + (rank - 1) * 3;
+  const length = arg(slot, inner);
+  const aStep = arg(slot, inner + 1);
+  const bStep = arg(slot, inner + 2);
+  const aScratch = scratchBase;
+  const bScratch = scratchBase + BLOCK_BYTES;
+
+  let at = chunkStart(total, chunk, chunks, GRAIN);
+  const end = chunkStart(total, chunk + 1, chunks, GRAIN);
+  while (at < end) {
+    const row = at / length;
+    const column = at - row * length;
+    const n = <i32>min<u32>(min<u32>(length - column, end - at), BLOCK);
+    const aAt = rowOffset(slot, rank, row, 1) + column * aStep;
+    const bAt = rowOffset(slot, rank, row, 2) + column * bStep;
+    if (outType <= BF16) {
+      const av = floats(a, aType, aAt, aStep, n, aScratch);
+      const bv = floats(b, bType, bAt, bStep, n, bScratch);
+      const os = target(out, outType, at, aScratch);
+      floatBlock(kind, av, bv, os, n);
+      narrow(os, out, outType, at, n);
+    } else {
+      const av = words(a, aAt, aStep, n, aScratch);
+      const bv = words(b, bAt, bStep, n, bScratch);
+      intBlock(kind, outType == U32, av, bv, out + ((<usize>at) << 2), n);
+    }
+    at += n;
+  }
+}
+
+/** Offset of a row in one operand (`which`: 1 for a, 2 for b). */
+function rowOffset(slot: usize, rank: i32, row: u32, which: i32): u32 {
+  let offset: u32 = 0;
+  for (let d = rank - 2; d >= 0; d--) {
+    const extent = arg(slot, SHAPE + d * 3);
+    const index = row % extent;
+    row /= extent;
+    offset += index * arg(slot, SHAPE + d * 3 + which);
+  }
+  return offset;
+}
+
+function floats(base: usize, dtype: i32, at: u32, step: u32, n: i32, scratch: usize): usize {
+  if (step == 1) {
+    return widen(base, dtype, at, n, scratch);
+  }
+  if (step == 0) {
+    const v = f32x4.splat(loadFloat(base, dtype, at));
+    for (let i = 0; i < n; i += 4) {
+      v128.store(scratch + (i << 2), v);
+    }
+    return scratch;
+  }
+  for (let i = 0; i < n; i++) {
+    store<f32>(scratch + (i << 2), loadFloat(base, dtype, at));
+    at += step;
+  }
+  return scratch;
+}
+
+function words(base: usize, at: u32, step: u32, n: i32, scratch: usize): usize {
+  if (step == 1) {
+    return base + ((<usize>at) << 2);
+  }
+  for (let i = 0; i < n; i++) {
+    store<u32>(scratch + (i << 2), load<u32>(base + ((<usize>at) << 2)));
+    at += step;
+  }
+  return scratch;
+}
+
+function floatBlock(kind: i32, a: usize, b: usize, out: usize, n: i32): void {
+  switch (kind) {
+    case BINARY_ADD: mapFloat(BINARY_ADD, a, b, out, n); break;
+    case BINARY_SUB: mapFloat(BINARY_SUB, a, b, out, n); break;
+    case BINARY_MUL: mapFloat(BINARY_MUL, a, b, out, n); break;
+    case BINARY_DIV: mapFloat(BINARY_DIV, a, b, out, n); break;
+    case BINARY_MAXIMUM: mapFloat(BINARY_MAXIMUM, a, b, out, n); break;
+    case BINARY_MINIMUM: mapFloat(BINARY_MINIMUM, a, b, out, n); break;
+    case BINARY_POW:
+      for (let i = 0; i < n; i++) {
+        const o = i << 2;
+        store<f32>(out + o, Mathf.pow(load<f32>(a + o), load<f32>(b + o)));
+      }
+      break;
+  }
+}
+
+@inline
+function mapFloat(kind: i32, a: usize, b: usize, out: usize, n: i32): void {
+  let i = 0;
+  for (; i + 4 <= n; i += 4) {
+    const o = i << 2;
+    v128.store(out + o, applyFloat(kind, v128.load(a + o), v128.load(b + o)));
+  }
+  if (i < n) {
+    const o = i << 2;
+    storePartial(out + o, applyFloat(kind, v128.load(a + o), v128.load(b + o)), n - i);
+  }
+}
+
+@inline
+function applyFloat(kind: i32, a: v128, b: v128): v128 {
+  if (kind == BINARY_ADD) return f32x4.add(a, b);
+  if (kind == BINARY_SUB) return f32x4.sub(a, b);
+  if (kind == BINARY_MUL) return f32x4.mul(a, b);
+  if (kind == BINARY_DIV) return f32x4.div(a, b);
+  if (kind == BINARY_MAXIMUM) return f32x4.max(a, b);
+  return f32x4.min(a, b);
+}
+
+function intBlock(kind: i32, unsigned: bool, a: usize, b: usize, out: usize, n: i32): void {
+  for (let i = 0; i < n; i += 4) {
+    const o = i << 2;
+    const av = v128.load(a + o);
+    const bv = v128.load(b + o);
+    let r: v128;
+    if (kind == BINARY_ADD) {
+      r = i32x4.add(av, bv);
+    } else if (kind == BINARY_SUB) {
+      r = i32x4.sub(av, bv);
+    } else if (kind == BINARY_MUL) {
+      r = i32x4.mul(av, bv);
+    } else if (kind == BINARY_MAXIMUM) {
+      r = unsigned ? i32x4.max_u(av, bv) : i32x4.max_s(av, bv);
+    } else {
+      r = unsigned ? i32x4.min_u(av, bv) : i32x4.min_s(av, bv);
+    }
+    if (i + 4 <= n) {
+      v128.store(out + o, r);
+    } else {
+      storePartial(out + o, r, n - i);
+    }
+  }
+}

@@ -1,0 +1,81 @@
+// Cross-entropy fused with its log-softmax, and its gradient.
+
+import { loadFloat, narrow, widen } from './convert';
+import { BLOCK_BYTES } from './elementwise';
+import { BLOCK } from './layout';
+import { exp4 } from './math';
+import { maxBlock } from './reduce';
+import { arg, argI, chunkStart, scratchBase } from './slot';
+import { exponentials } from './softmax';
+
+/** args: logits, dtype, targets, loss, lse, rows, cols. */
+export function crossEntropy(slot: usize, chunk: u32, chunks: u32): void {
+  const logits = <usize>arg(slot, 0);
+  const dtype = argI(slot, 1);
+  const targets = <usize>arg(slot, 2);
+  const loss = <usize>arg(slot, 3);
+  const lse = <usize>arg(slot, 4);
+  const rows = arg(slot, 5);
+  const cols = arg(slot, 6);
+  const results = scratchBase + BLOCK_BYTES;
+  const end = chunkStart(rows, chunk + 1, chunks, 1);
+  for (let r = chunkStart(rows, chunk, chunks, 1); r < end; r++) {
+    const at = r * cols;
+    let top: f32 = -Infinity;
+    for (let i: u32 = 0; i < cols; i += BLOCK) {
+      const n = <i32>min<u32>(cols - i, BLOCK);
+      top = max<f32>(top, maxBlock(widen(logits, dtype, at + i, n, scratchBase), n));
+    }
+    let sum: f64 = 0;
+    for (let i: u32 = 0; i < cols; i += BLOCK) {
+      const n = <i32>min<u32>(cols - i, BLOCK);
+      sum += <f64>exponentials(widen(logits, dtype, at + i, n, scratchBase), results, n, top);
+    }
+    const total = <f64>top + Math.log(sum);
+    const goal = load<u32>(targets + ((<usize>r) << 2));
+    const value = goal < cols ? <f32>(total - <f64>loadFloat(logits, dtype, at + goal)) : 0;
+    store<f32>(loss + ((<usize>r) << 2), value);
+    store<f32>(lse + ((<usize>r) << 2), <f32>total);
+  }
+}
+
+/** args: logits, dtype, targets, lse, dLoss, out, dtype, rows, cols. */
+export function crossEntropyBackward(slot: usize, chunk: u32, chunks: u32): void {
+  const logits = <usize>arg(slot, 0);
+  const dtype = argI(slot, 1);
+  const targets = <usize>arg(slot, 2);
+  const lse = <usize>arg(slot, 3);
+  const dLoss = <usize>arg(slot, 4);
+  const out = <usize>arg(slot, 5);
+  const outType = argI(slot, 6);
+  const rows = arg(slot, 7);
+  const cols = arg(slot, 8);
+  const results = scratchBase + BLOCK_BYTES;
+  const end = chunkStart(rows, chunk + 1, chunks, 1);
+  for (let r = chunkStart(rows, chunk, chunks, 1); r < end; r++) {
+    const goal = load<u32>(targets + ((<usize>r) << 2));
+    const g = load<f32>(dLoss + ((<usize>r) << 2));
+    const dl = f32x4.splat(g);
+    const shift = f32x4.splat(load<f32>(lse + ((<usize>r) << 2)));
+    for (let i: u32 = 0; i < cols; i += BLOCK) {
+      const n = <i32>min<u32>(cols - i, BLOCK);
+      if (goal >= cols) {
+        memory.fill(results, 0, (<usize>n) << 2);
+        narrow(results, out, outType, r * cols + i, n);
+        continue;
+      }
+      const v = widen(logits, dtype, r * cols + i, n, scratchBase);
+      for (let j = 0; j < n; j += 4) {
+        const o = j << 2;
+        v128.store(results + o, f32x4.mul(dl, exp4(f32x4.sub(v128.load(v + o), shift))));
+      }
+      if (goal >= i && goal < i + n) {
+        const p = results + ((<usize>(goal - i)) << 2);
+        // dLoss * (softmax - 1), with the subtraction before the product.
+        const e = exp4(f32x4.sub(f32x4.splat(load<f32>(v + ((<usize>(goal - i)) << 2))), shift));
+        store<f32>(p, g * (f32x4.extract_lane(e, 0) - 1));
+      }
+      narrow(results, out, outType, r * cols + i, n);
+    }
+  }
+}

@@ -1,0 +1,97 @@
+// From a command's code to its kernel.
+
+import { binary } from './binary';
+import { copyBytes, copyStrided } from './copy';
+import { crossEntropy, crossEntropyBackward } from './cross-entropy';
+import { dropout } from './dropout';
+import { affine, cast, fill, unary, unaryBackward } from './elementwise';
+import { embedding, embeddingBackward } from './embedding';
+import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm';
+import {
+  OP_ADAM,
+  OP_AFFINE,
+  OP_BINARY,
+  OP_CAST,
+  OP_COPY,
+  OP_COPY_STRIDED,
+  OP_CROSS_ENTROPY,
+  OP_CROSS_ENTROPY_BACKWARD,
+  OP_DROPOUT,
+  OP_EMBEDDING,
+  OP_EMBEDDING_BACKWARD,
+  OP_EXTREMUM_BACKWARD,
+  OP_FENCE,
+  OP_FILL,
+  OP_LAYER_NORM,
+  OP_LAYER_NORM_BACKWARD,
+  OP_LAYER_NORM_PARAM_GRAD,
+  OP_MATMUL,
+  OP_REDUCE,
+  OP_SGD,
+  OP_SOFTMAX,
+  OP_SOFTMAX_BACKWARD,
+  OP_SQUARED_NORM,
+  OP_SQUARED_NORM_TOTAL,
+  OP_UNARY,
+  OP_UNARY_BACKWARD,
+  SLOT_CHUNKS,
+  SLOT_END,
+  SLOT_OP,
+  SLOT_START,
+  SLOT_TRACE,
+} from './layout';
+import { matmul } from './matmul';
+import { adam, sgd } from './optimizer';
+import { extremumBackward, reduce, squaredNormPartials, squaredNormTotal } from './reduce';
+import { arg } from './slot';
+import { softmax, softmaxBackward } from './softmax';
+
+/** Tells the host that everything before fence `id` has run. */
+@external('env', 'fence')
+declare function fence(id: u32): void;
+
+/** ms on the host's clock. */
+@external('env', 'now')
+declare function now(): f64;
+
+export function runChunk(slot: usize, chunk: u32): void {
+  const chunks = load<u32>(slot + (SLOT_CHUNKS << 2));
+  if (chunk == 0 && load<u32>(slot + (SLOT_TRACE << 2)) != 0) {
+    store<f64>(slot + (SLOT_START << 2), now());
+  }
+  switch (load<i32>(slot + (SLOT_OP << 2))) {
+    case OP_FENCE: fence(arg(slot, 0)); break;
+    case OP_COPY: copyBytes(slot, chunk, chunks); break;
+    case OP_FILL: fill(slot, chunk, chunks); break;
+    case OP_CAST: cast(slot, chunk, chunks); break;
+    case OP_UNARY: unary(slot, chunk, chunks); break;
+    case OP_UNARY_BACKWARD: unaryBackward(slot, chunk, chunks); break;
+    case OP_AFFINE: affine(slot, chunk, chunks); break;
+    case OP_BINARY: binary(slot, chunk, chunks); break;
+    case OP_COPY_STRIDED: copyStrided(slot, chunk, chunks); break;
+    case OP_REDUCE: reduce(slot, chunk, chunks); break;
+    case OP_EXTREMUM_BACKWARD: extremumBackward(slot, chunk, chunks); break;
+    case OP_SOFTMAX: softmax(slot, chunk, chunks); break;
+    case OP_SOFTMAX_BACKWARD: softmaxBackward(slot, chunk, chunks); break;
+    case OP_LAYER_NORM: layerNorm(slot, chunk, chunks); break;
+    case OP_LAYER_NORM_BACKWARD: layerNormBackward(slot, chunk, chunks); break;
+    case OP_LAYER_NORM_PARAM_GRAD: layerNormParamGrad(slot, chunk, chunks); break;
+    case OP_EMBEDDING: embedding(slot, chunk, chunks); break;
+    case OP_EMBEDDING_BACKWARD: embeddingBackward(slot, chunk, chunks); break;
+    case OP_CROSS_ENTROPY: crossEntropy(slot, chunk, chunks); break;
+    case OP_CROSS_ENTROPY_BACKWARD: crossEntropyBackward(slot, chunk, chunks); break;
+    case OP_DROPOUT: dropout(slot, chunk, chunks); break;
+    case OP_MATMUL: matmul(slot, chunk, chunks); break;
+    case OP_SQUARED_NORM: squaredNormPartials(slot, chunk, chunks); break;
+    case OP_SQUARED_NORM_TOTAL: squaredNormTotal(slot, chunk, chunks); break;
+    case OP_ADAM: adam(slot, chunk, chunks); break;
+    case OP_SGD: sgd(slot, chunk, chunks); break;
+  }
+}
+
+/** Called by whoever finished a command's last chunk. */
+export function finishCommand(slot: usize): void {
+  if (load<u32>(slot + (SLOT_TRACE << 2)) != 0) {
+    store<f64>(slot + (SLOT_END << 2), now());
+  }
+}

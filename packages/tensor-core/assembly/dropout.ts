@@ -1,0 +1,81 @@
+// Dropout by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the
+// mask is a function of key and element number alone. Four counters run in the four lanes.
+
+import { narrow, widen } from './convert';
+import { BLOCK_BYTES } from './elementwise';
+import { BLOCK } from './layout';
+import { arg, argF, argI, chunkStart, scratchBase } from './slot';
+
+/** args: x, dtype, out, dtype, size, threshold, scale, key0, key1, offset low, offset high. */
+export function dropout(slot: usize, chunk: u32, chunks: u32): void {
+  const x = <usize>arg(slot, 0);
+  const xType = argI(slot, 1);
+  const out = <usize>arg(slot, 2);
+  const outType = argI(slot, 3);
+  const size = arg(slot, 4);
+  const threshold = i32x4.splat(argI(slot, 5));
+  const scale = f32x4.splat(argF(slot, 6));
+  const key0 = arg(slot, 7);
+  const key1 = arg(slot, 8);
+  const offset = (<u64>arg(slot, 10) << 32) | <u64>arg(slot, 9);
+  const words = scratchBase + BLOCK_BYTES;
+  // Random words of a block, from the multiple of four below it.
+  const results = words + BLOCK_BYTES + 64;
+  const start = chunkStart(size, chunk, chunks, 64);
+  const end = chunkStart(size, chunk + 1, chunks, 64);
+  for (let at = start; at < end; at += BLOCK) {
+    const n = <i32>min<u32>(end - at, BLOCK);
+    const first = offset + <u64>at;
+    const lead = <i32>(first & 3);
+    for (let i = 0; i < n + lead; i += 16) {
+      philox16((first >> 2) + <u64>(i >> 2), key0, key1, words + (i << 2));
+    }
+    const mask = words + (lead << 2);
+    const xv = widen(x, xType, at, n, scratchBase);
+    for (let i = 0; i < n; i += 4) {
+      const o = i << 2;
+      const keep = i32x4.ge_u(v128.load(mask + o), threshold);
+      v128.store(results + o, v128.and(keep, f32x4.mul(v128.load(xv + o), scale)));
+    }
+    narrow(results, out, outType, at, n);
+  }
+}
+
+/** 16 words: those of four counters one after the other. */
+@inline
+function philox16(counter: u64, key0: u32, key1: u32, out: usize): void {
+  const low = <u32>counter;
+  let c0 = i32x4.add(i32x4.splat(<i32>low), i32x4(0, 1, 2, 3));
+  // Carry into the high word where adding the lane wrapped.
+  const wrapped = i32x4.lt_u(c0, i32x4.splat(<i32>low));
+  let c1 = i32x4.sub(i32x4.splat(<i32>(counter >> 32)), wrapped);
+  let c2 = i32x4.splat(0);
+  let c3 = i32x4.splat(0);
+  const m0 = i32x4.splat(0xd2511f53);
+  const m1 = i32x4.splat(0xcd9e8d57);
+  for (let round = 0; round < 10; round++) {
+    const a0 = i64x2.extmul_low_i32x4_u(c0, m0);
+    const a1 = i64x2.extmul_high_i32x4_u(c0, m0);
+    const b0 = i64x2.extmul_low_i32x4_u(c2, m1);
+    const b1 = i64x2.extmul_high_i32x4_u(c2, m1);
+    const low0 = v128.shuffle<i32>(a0, a1, 0, 2, 4, 6);
+    const high0 = v128.shuffle<i32>(a0, a1, 1, 3, 5, 7);
+    const low1 = v128.shuffle<i32>(b0, b1, 0, 2, 4, 6);
+    const high1 = v128.shuffle<i32>(b0, b1, 1, 3, 5, 7);
+    c0 = v128.xor(v128.xor(high1, c1), i32x4.splat(<i32>key0));
+    c1 = low1;
+    c2 = v128.xor(v128.xor(high0, c3), i32x4.splat(<i32>key1));
+    c3 = low0;
+    key0 += 0x9e3779b9;
+    key1 += 0xbb67ae85;
+  }
+  // Lanes are counters: transpose.
+  const t0 = v128.shuffle<i32>(c0, c1, 0, 4, 1, 5);
+  const t1 = v128.shuffle<i32>(c2, c3, 0, 4, 1, 5);
+  const t2 = v128.shuffle<i32>(c0, c1, 2, 6, 3, 7);
+  const t3 = v128.shuffle<i32>(c2, c3, 2, 6, 3, 7);
+  v128.store(out, v128.shuffle<i32>(t0, t1, 0, 1, 4, 5));
+  v128.store(out, v128.shuffle<i32>(t0, t1, 2, 3, 6, 7), 16);
+  v128.store(out, v128.shuffle<i32>(t2, t3, 0, 1, 4, 5), 32);
+  v128.store(out, v128.shuffle<i32>(t2, t3, 2, 3, 6, 7), 48);
+}

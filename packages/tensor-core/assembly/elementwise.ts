@@ -1,0 +1,309 @@
+// fill, cast, unary and its gradient, affine: one pass over dense views, in blocks.
+
+import { narrow, storePartial, target, widen } from './convert';
+import {
+  BF16,
+  BLOCK,
+  F16,
+  I32,
+  UNARY_ABS,
+  UNARY_EXP,
+  UNARY_GELU,
+  UNARY_GELU_TANH,
+  UNARY_LOG,
+  UNARY_NEG,
+  UNARY_RECIPROCAL,
+  UNARY_RELU,
+  UNARY_RSQRT,
+  UNARY_SIGMOID,
+  UNARY_SQRT,
+  UNARY_SQUARE,
+  UNARY_TANH,
+} from './layout';
+import { exp4, gauss4, log4, normalCdf4, sigmoid4, tanh4 } from './math';
+import { arg, argF, argI, chunkStart, scratchBase } from './slot';
+
+/** Elements per chunk are multiples of this, so that threads don't share a cache line. */
+export const GRAIN = 64;
+/** Bytes of one block in scratch, with room for whole vectors past its end. */
+export const BLOCK_BYTES: usize = BLOCK * 4 + 64;
+
+/** args: out, bytes per element (2 or 4), bit pattern, size. */
+export function fill(slot: usize, chunk: u32, chunks: u32): void {
+  const out = <usize>arg(slot, 0);
+  const width = arg(slot, 1);
+  const bits = argI(slot, 2);
+  const size = arg(slot, 3);
+  const start = chunkStart(size, chunk, chunks, GRAIN);
+  const end = chunkStart(size, chunk + 1, chunks, GRAIN);
+  if (width == 4) {
+    const v = i32x4.splat(bits);
+    let i = start;
+    for (; i + 4 <= end; i += 4) {
+      v128.store(out + ((<usize>i) << 2), v);
+    }
+    for (; i < end; i++) {
+      store<i32>(out + ((<usize>i) << 2), bits);
+    }
+  } else {
+    const v = i16x8.splat(<i16>bits);
+    let i = start;
+    for (; i + 8 <= end; i += 8) {
+      v128.store(out + ((<usize>i) << 1), v);
+    }
+    for (; i < end; i++) {
+      store<u16>(out + ((<usize>i) << 1), <u16>bits);
+    }
+  }
+}
+
+/** args: x, dtype, out, dtype, size. */
+export function cast(slot: usize, chunk: u32, chunks: u32): void {
+  const x = <usize>arg(slot, 0);
+  const from = argI(slot, 1);
+  const out = <usize>arg(slot, 2);
+  const to = argI(slot, 3);
+  const size = arg(slot, 4);
+  const start = chunkStart(size, chunk, chunks, GRAIN);
+  const end = chunkStart(size, chunk + 1, chunks, GRAIN);
+  const fromFloat = from <= BF16;
+  const toFloat = to <= BF16;
+  if (from == to || (!fromFloat && !toFloat)) {
+    const shift: usize = from == F16 || from == BF16 ? 1 : 2;
+    memory.copy(
+      out + ((<usize>start) << shift),
+      x + ((<usize>start) << shift),
+      (<usize>(end - start)) << shift,
+    );
+    return;
+  }
+  const scratch = scratchBase;
+  for (let at = start; at < end; at += BLOCK) {
+    const n = <i32>min<u32>(end - at, BLOCK);
+    let values: usize;
+    if (fromFloat) {
+      values = widen(x, from, at, n, scratch);
+    } else {
+      values = scratch;
+      const src = x + ((<usize>at) << 2);
+      for (let i = 0; i < n; i += 4) {
+        const v = v128.load(src + (i << 2));
+        v128.store(
+          scratch + (i << 2),
+          from == I32 ? f32x4.convert_i32x4_s(v) : f32x4.convert_i32x4_u(v),
+        );
+      }
+    }
+    if (toFloat) {
+      narrow(values, out, to, at, n);
+      continue;
+    }
+    const dst = out + ((<usize>at) << 2);
+    for (let i = 0; i < n; i += 4) {
+      const v = v128.load(values + (i << 2));
+      const r = to == I32 ? i32x4.trunc_sat_f32x4_s(v) : i32x4.trunc_sat_f32x4_u(v);
+      if (i + 4 <= n) {
+        v128.store(dst + (i << 2), r);
+      } else {
+        storePartial(dst + (i << 2), r, n - i);
+      }
+    }
+  }
+}
+
+/** args: kind, x, dtype, out, dtype, size. */
+export function unary(slot: usize, chunk: u32, chunks: u32): void {
+  const kind = argI(slot, 0);
+  const x = <usize>arg(slot, 1);
+  const xType = argI(slot, 2);
+  const out = <usize>arg(slot, 3);
+  const outType = argI(slot, 4);
+  const size = arg(slot, 5);
+  const start = chunkStart(size, chunk, chunks, GRAIN);
+  const end = chunkStart(size, chunk + 1, chunks, GRAIN);
+  for (let at = start; at < end; at += BLOCK) {
+    const n = <i32>min<u32>(end - at, BLOCK);
+    const xs = widen(x, xType, at, n, scratchBase);
+    const os = target(out, outType, at, scratchBase);
+    unaryBlock(kind, xs, os, n);
+    narrow(os, out, outType, at, n);
+  }
+}
+
+/** args: kind, x, dtype, dy, dtype, out, dtype, size. */
+export function unaryBackward(slot: usize, chunk: u32, chunks: u32): void {
+  const kind = argI(slot, 0);
+  const x = <usize>arg(slot, 1);
+  const xType = argI(slot, 2);
+  const dy = <usize>arg(slot, 3);
+  const dyType = argI(slot, 4);
+  const out = <usize>arg(slot, 5);
+  const outType = argI(slot, 6);
+  const size = arg(slot, 7);
+  const start = chunkStart(size, chunk, chunks, GRAIN);
+  const end = chunkStart(size, chunk + 1, chunks, GRAIN);
+  const scratch2 = scratchBase + BLOCK_BYTES;
+  for (let at = start; at < end; at += BLOCK) {
+    const n = <i32>min<u32>(end - at, BLOCK);
+    const xs = widen(x, xType, at, n, scratchBase);
+    const ds = widen(dy, dyType, at, n, scratch2);
+    const os = target(out, outType, at, scratchBase);
+    backwardBlock(kind, xs, ds, os, n);
+    narrow(os, out, outType, at, n);
+  }
+}
+
+/** args: x, dtype, out, dtype, size, scale, shift. */
+export function affine(slot: usize, chunk: u32, chunks: u32): void {
+  const x = <usize>arg(slot, 0);
+  const xType = argI(slot, 1);
+  const out = <usize>arg(slot, 2);
+  const outType = argI(slot, 3);
+  const size = arg(slot, 4);
+  const scale = f32x4.splat(argF(slot, 5));
+  const shift = f32x4.splat(argF(slot, 6));
+  const start = chunkStart(size, chunk, chunks, GRAIN);
+  const end = chunkStart(size, chunk + 1, chunks, GRAIN);
+  for (let at = start; at < end; at += BLOCK) {
+    const n = <i32>min<u32>(end - at, BLOCK);
+    const xs = widen(x, xType, at, n, scratchBase);
+    const os = target(out, outType, at, scratchBase);
+    let i = 0;
+    for (; i + 4 <= n; i += 4) {
+      v128.store(os + (i << 2), f32x4.add(f32x4.mul(v128.load(xs + (i << 2)), scale), shift));
+    }
+    if (i < n) {
+      const v = f32x4.add(f32x4.mul(v128.load(xs + (i << 2)), scale), shift);
+      storePartial(os + (i << 2), v, n - i);
+    }
+    narrow(os, out, outType, at, n);
+  }
+}
+
+function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
+  switch (kind) {
+    case UNARY_NEG: mapUnary(UNARY_NEG, x, out, n); break;
+    case UNARY_ABS: mapUnary(UNARY_ABS, x, out, n); break;
+    case UNARY_EXP: mapUnary(UNARY_EXP, x, out, n); break;
+    case UNARY_LOG: mapUnary(UNARY_LOG, x, out, n); break;
+    case UNARY_SQRT: mapUnary(UNARY_SQRT, x, out, n); break;
+    case UNARY_RSQRT: mapUnary(UNARY_RSQRT, x, out, n); break;
+    case UNARY_SQUARE: mapUnary(UNARY_SQUARE, x, out, n); break;
+    case UNARY_RECIPROCAL: mapUnary(UNARY_RECIPROCAL, x, out, n); break;
+    case UNARY_TANH: mapUnary(UNARY_TANH, x, out, n); break;
+    case UNARY_SIGMOID: mapUnary(UNARY_SIGMOID, x, out, n); break;
+    case UNARY_RELU: mapUnary(UNARY_RELU, x, out, n); break;
+    case UNARY_GELU: mapUnary(UNARY_GELU, x, out, n); break;
+    default: mapUnary(UNARY_GELU_TANH, x, out, n);
+  }
+}
+
+/** Inlined once per kind: the test of the constant kind folds away. */
+@inline
+function mapUnary(kind: i32, x: usize, out: usize, n: i32): void {
+  let i = 0;
+  for (; i + 4 <= n; i += 4) {
+    v128.store(out + (i << 2), apply(kind, v128.load(x + (i << 2))));
+  }
+  if (i < n) {
+    storePartial(out + (i << 2), apply(kind, v128.load(x + (i << 2))), n - i);
+  }
+}
+
+@inline
+function apply(kind: i32, x: v128): v128 {
+  const one = f32x4.splat(1);
+  if (kind == UNARY_NEG) return f32x4.neg(x);
+  if (kind == UNARY_ABS) return f32x4.abs(x);
+  if (kind == UNARY_EXP) return exp4(x);
+  if (kind == UNARY_LOG) return log4(x);
+  if (kind == UNARY_SQRT) return f32x4.sqrt(x);
+  if (kind == UNARY_RSQRT) return f32x4.div(one, f32x4.sqrt(x));
+  if (kind == UNARY_SQUARE) return f32x4.mul(x, x);
+  if (kind == UNARY_RECIPROCAL) return f32x4.div(one, x);
+  if (kind == UNARY_TANH) return tanh4(x);
+  if (kind == UNARY_SIGMOID) return sigmoid4(x);
+  // wasm's max keeps NaN.
+  if (kind == UNARY_RELU) return f32x4.max(x, f32x4.splat(0));
+  if (kind == UNARY_GELU) return f32x4.mul(x, normalCdf4(x, gauss4(x)));
+  return f32x4.mul(x, sigmoid4(geluInner(x)));
+}
+
+/** 2 sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh(u)) / 2 is sigmoid(2u), which keeps small digits. */
+@inline
+function geluInner(x: v128): v128 {
+  const cubic = f32x4.mul(f32x4.mul(x, x), f32x4.splat(0.044715));
+  const sum = f32x4.add(f32x4.mul(x, cubic), x);
+  return f32x4.mul(sum, f32x4.splat(1.5957691216057308));
+}
+
+function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32): void {
+  switch (kind) {
+    case UNARY_NEG: mapBackward(UNARY_NEG, x, dy, out, n); break;
+    case UNARY_ABS: mapBackward(UNARY_ABS, x, dy, out, n); break;
+    case UNARY_EXP: mapBackward(UNARY_EXP, x, dy, out, n); break;
+    case UNARY_LOG: mapBackward(UNARY_LOG, x, dy, out, n); break;
+    case UNARY_SQRT: mapBackward(UNARY_SQRT, x, dy, out, n); break;
+    case UNARY_RSQRT: mapBackward(UNARY_RSQRT, x, dy, out, n); break;
+    case UNARY_SQUARE: mapBackward(UNARY_SQUARE, x, dy, out, n); break;
+    case UNARY_RECIPROCAL: mapBackward(UNARY_RECIPROCAL, x, dy, out, n); break;
+    case UNARY_TANH: mapBackward(UNARY_TANH, x, dy, out, n); break;
+    case UNARY_SIGMOID: mapBackward(UNARY_SIGMOID, x, dy, out, n); break;
+    case UNARY_RELU: mapBackward(UNARY_RELU, x, dy, out, n); break;
+    case UNARY_GELU: mapBackward(UNARY_GELU, x, dy, out, n); break;
+    default: mapBackward(UNARY_GELU_TANH, x, dy, out, n);
+  }
+}
+
+@inline
+function mapBackward(kind: i32, x: usize, dy: usize, out: usize, n: i32): void {
+  let i = 0;
+  for (; i + 4 <= n; i += 4) {
+    const o = i << 2;
+    v128.store(out + o, applyBackward(kind, v128.load(x + o), v128.load(dy + o)));
+  }
+  if (i < n) {
+    const o = i << 2;
+    storePartial(out + o, applyBackward(kind, v128.load(x + o), v128.load(dy + o)), n - i);
+  }
+}
+
+@inline
+function applyBackward(kind: i32, x: v128, dy: v128): v128 {
+  const one = f32x4.splat(1);
+  const zero = f32x4.splat(0);
+  if (kind == UNARY_NEG) return f32x4.neg(dy);
+  if (kind == UNARY_ABS) {
+    const signed = v128.xor(dy, v128.and(x, i32x4.splat(0x80000000)));
+    return v128.andnot(signed, f32x4.eq(x, zero));
+  }
+  if (kind == UNARY_EXP) return f32x4.mul(dy, exp4(x));
+  if (kind == UNARY_LOG) return f32x4.div(dy, x);
+  if (kind == UNARY_SQRT) return f32x4.div(f32x4.mul(dy, f32x4.splat(0.5)), f32x4.sqrt(x));
+  if (kind == UNARY_RSQRT) {
+    const half = f32x4.mul(dy, f32x4.splat(-0.5));
+    return f32x4.div(half, f32x4.mul(x, f32x4.sqrt(x)));
+  }
+  if (kind == UNARY_SQUARE) return f32x4.mul(dy, f32x4.add(x, x));
+  if (kind == UNARY_RECIPROCAL) return f32x4.neg(f32x4.div(dy, f32x4.mul(x, x)));
+  if (kind == UNARY_TANH) {
+    const t = tanh4(x);
+    return f32x4.mul(dy, f32x4.mul(f32x4.sub(one, t), f32x4.add(one, t)));
+  }
+  if (kind == UNARY_SIGMOID) {
+    return f32x4.mul(dy, f32x4.mul(sigmoid4(x), sigmoid4(f32x4.neg(x))));
+  }
+  if (kind == UNARY_RELU) return v128.and(dy, f32x4.gt(x, zero));
+  if (kind == UNARY_GELU) {
+    const gauss = gauss4(x);
+    const density = f32x4.mul(gauss, f32x4.splat(0.3989422804014327));
+    return f32x4.mul(dy, f32x4.add(normalCdf4(x, gauss), f32x4.mul(x, density)));
+  }
+  const s = sigmoid4(geluInner(x));
+  const inner = f32x4.add(
+    f32x4.mul(f32x4.mul(x, x), f32x4.splat(0.21406444881780076)),
+    f32x4.splat(1.5957691216057308),
+  );
+  const slope = f32x4.mul(f32x4.mul(x, f32x4.mul(s, f32x4.sub(one, s))), inner);
+  return f32x4.mul(dy, f32x4.add(s, slope));
+}

@@ -1,0 +1,31 @@
+// Entry of the build without threads: the host itself runs commands, in call order.
+
+import { finishCommand, runChunk } from './dispatch';
+import {
+  CONTROL_BASE,
+  CTL_COMPLETED,
+  CTL_HEAD,
+  RING_BASE,
+  RING_SLOTS,
+  SCRATCH_BASE,
+  SLOT_BYTES,
+  SLOT_CHUNKS,
+} from './layout';
+import { setScratch } from './slot';
+
+/** Runs the next command. Returns whether there was one. */
+export function runNext(): bool {
+  setScratch(SCRATCH_BASE);
+  const next = load<u32>(CONTROL_BASE + CTL_COMPLETED);
+  if (next == load<u32>(CONTROL_BASE + CTL_HEAD)) {
+    return false;
+  }
+  const slot = <usize>RING_BASE + <usize>(next & (RING_SLOTS - 1)) * SLOT_BYTES;
+  const chunks = load<u32>(slot + (SLOT_CHUNKS << 2));
+  for (let c: u32 = 0; c < chunks; c++) {
+    runChunk(slot, c);
+  }
+  finishCommand(slot);
+  store<u32>(CONTROL_BASE + CTL_COMPLETED, next + 1);
+  return true;
+}

@@ -1,0 +1,112 @@
+// The map of the memory that host, workers and kernels share: control words, the ring of commands
+// and the codes in them. Plain constants only: this file is compiled both by TypeScript and by
+// AssemblyScript, so the two sides cannot disagree.
+
+// ---- regions, in bytes -----------------------------------------------------------------------
+// Below 64 KiB lie AssemblyScript's own tables.
+export const CONTROL_BASE = 65536;
+export const RING_BASE = 69632;
+export const SLOT_BYTES = 256;
+/** Commands that fit the ring; a power of two. */
+export const RING_SLOTS = 2048;
+export const SCRATCH_BASE = 593920; // RING_BASE + SLOT_BYTES * RING_SLOTS
+/** What one thread needs: four blocks of f32, the packed panels of a product and its output tile. */
+export const SCRATCH_BYTES = 1441792;
+
+// ---- control words, byte offsets from CONTROL_BASE (apart by a cache line) --------------------
+/** Commands published by the host. */
+export const CTL_HEAD = 0;
+/** Commands that have run entirely. */
+export const CTL_COMPLETED = 64;
+/** Changes whenever a sleeping thread should look again. */
+export const CTL_SIGNAL = 128;
+/** Threads asleep, or about to be. */
+export const CTL_SLEEPERS = 192;
+/** Not 0: threads leave their loop. */
+export const CTL_STOP = 256;
+
+// ---- a command: words (4 bytes) of a slot ------------------------------------------------------
+/** Next chunk to hand out. Together with SLOT_SEQ one 64-bit word, changed by compare-exchange. */
+export const SLOT_NEXT = 0;
+/** Number of the command: tells a thread that was delayed that the slot has been reused. */
+export const SLOT_SEQ = 1;
+export const SLOT_DONE = 2;
+export const SLOT_CHUNKS = 3;
+export const SLOT_OP = 4;
+/** Not 0: stamp times. */
+export const SLOT_TRACE = 5;
+/** f64 ms, start and end. */
+export const SLOT_START = 8;
+export const SLOT_END = 10;
+export const SLOT_ARGS = 12;
+export const SLOT_WORDS = 64;
+
+// ---- codes ------------------------------------------------------------------------------------
+export const F32 = 0;
+export const F16 = 1;
+export const BF16 = 2;
+export const I32 = 3;
+export const U32 = 4;
+
+export const OP_FENCE = 0;
+export const OP_COPY = 1;
+export const OP_FILL = 2;
+export const OP_CAST = 3;
+export const OP_UNARY = 4;
+export const OP_UNARY_BACKWARD = 5;
+export const OP_AFFINE = 6;
+export const OP_BINARY = 7;
+export const OP_COPY_STRIDED = 8;
+export const OP_REDUCE = 9;
+export const OP_EXTREMUM_BACKWARD = 10;
+export const OP_SOFTMAX = 11;
+export const OP_SOFTMAX_BACKWARD = 12;
+export const OP_LAYER_NORM = 13;
+export const OP_LAYER_NORM_BACKWARD = 14;
+export const OP_LAYER_NORM_PARAM_GRAD = 15;
+export const OP_EMBEDDING = 16;
+export const OP_EMBEDDING_BACKWARD = 17;
+export const OP_CROSS_ENTROPY = 18;
+export const OP_CROSS_ENTROPY_BACKWARD = 19;
+export const OP_DROPOUT = 20;
+export const OP_MATMUL = 21;
+export const OP_SQUARED_NORM = 22;
+export const OP_ADAM = 23;
+export const OP_SGD = 24;
+export const OP_SQUARED_NORM_TOTAL = 25;
+export const OP_NOOP = 26;
+
+export const UNARY_NEG = 0;
+export const UNARY_ABS = 1;
+export const UNARY_EXP = 2;
+export const UNARY_LOG = 3;
+export const UNARY_SQRT = 4;
+export const UNARY_RSQRT = 5;
+export const UNARY_SQUARE = 6;
+export const UNARY_RECIPROCAL = 7;
+export const UNARY_TANH = 8;
+export const UNARY_SIGMOID = 9;
+export const UNARY_RELU = 10;
+export const UNARY_GELU = 11;
+export const UNARY_GELU_TANH = 12;
+
+export const BINARY_ADD = 0;
+export const BINARY_SUB = 1;
+export const BINARY_MUL = 2;
+export const BINARY_DIV = 3;
+export const BINARY_MAXIMUM = 4;
+export const BINARY_MINIMUM = 5;
+export const BINARY_POW = 6;
+
+export const REDUCE_SUM = 0;
+export const REDUCE_MEAN = 1;
+export const REDUCE_MAX = 2;
+export const REDUCE_MIN = 3;
+
+// ---- what host and kernels agree on about sizes -------------------------------------------------
+/** Elements that one pass over scratch handles; 16-bit operands are converted this many at a time. */
+export const BLOCK = 2048;
+/** Columns that kernels over [outer, dim, inner] take at once; a unit of work when inner > 1. */
+export const COLUMN_BLOCK = 256;
+/** Elements of x behind one partial sum of squaredNorm; fixed, so that sums don't move. */
+export const NORM_BLOCK = 16384;

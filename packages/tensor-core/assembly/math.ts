@@ -1,0 +1,126 @@
+// Elementary functions on four f32 lanes. Coefficients are our own minimax fits (Lawson's
+// iteration in float64); the fit is below 2^-24 relative and rounding adds one to three units in
+// the last place. NaN and infinities come out as C's functions give them.
+
+@inline
+function c(value: f32): v128 {
+  return f32x4.splat(value);
+}
+
+@inline
+function fma(a: v128, b: v128, add: v128): v128 {
+  return f32x4.add(f32x4.mul(a, b), add);
+}
+
+/** e^x: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial in r. Subnormal results included. */
+@inline
+export function exp4(x0: v128): v128 {
+  const x = f32x4.min(f32x4.max(x0, c(-110)), c(90));
+  const n = f32x4.nearest(f32x4.mul(x, c(1.4426950408889634)));
+  // ln 2 in two parts, the first with zeros at its end: n times it is exact.
+  let r = f32x4.sub(x, f32x4.mul(n, c(0.693145751953125)));
+  r = f32x4.sub(r, f32x4.mul(n, c(1.42860682030941723212e-6)));
+  let q = fma(c(0.0013813144760206342), r, c(0.008369418792426586));
+  q = fma(q, r, c(0.04166845604777336));
+  q = fma(q, r, c(0.16666515171527863));
+  q = fma(q, r, c(0.4999999403953552));
+  const p = f32x4.add(fma(q, f32x4.mul(r, r), r), c(1));
+  // 2^n in two factors: n runs from -159 to 130, outside the exponents of one f32.
+  const k = i32x4.trunc_sat_f32x4_s(n);
+  const half = i32x4.shr_s(k, 1);
+  const low = i32x4.shl(i32x4.add(half, i32x4.splat(127)), 23);
+  const high = i32x4.shl(i32x4.add(i32x4.sub(k, half), i32x4.splat(127)), 23);
+  return f32x4.mul(f32x4.mul(p, high), low);
+}
+
+/** Natural logarithm: x = 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)]. */
+@inline
+export function log4(x0: v128): v128 {
+  const tiny = f32x4.lt(x0, c(1.1754943508222875e-38));
+  const x = v128.bitselect(f32x4.mul(x0, c(33554432)), x0, tiny);
+  // Subtracting the bits of sqrt(1/2) puts the carry into the exponent where 1 + f would be below.
+  const shifted = i32x4.sub(x, i32x4.splat(0x3f3504f3));
+  const e0 = f32x4.convert_i32x4_s(i32x4.shr_s(shifted, 23));
+  const e = f32x4.sub(e0, v128.and(tiny, c(25)));
+  const bits = i32x4.add(
+    v128.and(shifted, i32x4.splat(0x7fffff)),
+    i32x4.splat(0x3f3504f3),
+  );
+  const f = f32x4.sub(bits, c(1));
+  let p = fma(c(-0.07634492963552475), f, c(0.12761574983596802));
+  p = fma(p, f, c(-0.13160182535648346));
+  p = fma(p, f, c(0.14201758801937103));
+  p = fma(p, f, c(-0.16623356938362122));
+  p = fma(p, f, c(0.20001226663589478));
+  p = fma(p, f, c(-0.2500081956386566));
+  p = fma(p, f, c(0.3333333134651184));
+  const z = f32x4.mul(f, f);
+  let r = f32x4.mul(p, f32x4.mul(z, f));
+  r = fma(e, c(1.42860682030941723212e-6), r);
+  r = f32x4.sub(r, f32x4.mul(z, c(0.5)));
+  r = f32x4.add(f, r);
+  r = fma(e, c(0.693145751953125), r);
+  r = v128.bitselect(c(-Infinity), r, f32x4.eq(x0, c(0)));
+  r = v128.bitselect(c(NaN), r, f32x4.lt(x0, c(0)));
+  // +infinity and NaN pass through.
+  return v128.bitselect(r, x0, f32x4.lt(x0, c(Infinity)));
+}
+
+/** Odd polynomial near 0, 1 - 2 / (e^2x + 1) elsewhere. */
+@inline
+export function tanh4(x: v128): v128 {
+  const a = f32x4.abs(x);
+  const z = f32x4.mul(x, x);
+  let p = fma(c(-0.0055151632986962795), z, c(0.02046941965818405));
+  p = fma(p, z, c(-0.05368802323937416));
+  p = fma(p, z, c(0.1333083063364029));
+  p = fma(p, z, c(-0.3333325982093811));
+  const small = fma(f32x4.mul(p, z), x, x);
+  const e = exp4(f32x4.add(a, a));
+  const big = f32x4.sub(c(1), f32x4.div(c(2), f32x4.add(e, c(1))));
+  const signed = v128.or(big, v128.and(x, i32x4.splat(0x80000000)));
+  return v128.bitselect(small, signed, f32x4.lt(a, c(0.65)));
+}
+
+/** 1 / (1 + e^-x), by e^-|x| so that small results keep their digits. */
+@inline
+export function sigmoid4(x: v128): v128 {
+  const e = exp4(f32x4.neg(f32x4.abs(x)));
+  const top = v128.bitselect(e, c(1), f32x4.lt(x, c(0)));
+  return f32x4.div(top, f32x4.add(c(1), e));
+}
+
+/**
+ * Distribution function of the normal distribution, (1 + erf(x / sqrt 2)) / 2: a polynomial below
+ * |x| = 1.25, else e^(-x^2/2) times a polynomial in 1 / (1 + |x|/4), so small results keep their
+ * digits too. `gauss` is e^(-x^2/2).
+ */
+@inline
+export function normalCdf4(x: v128, gauss: v128): v128 {
+  const a = f32x4.abs(x);
+  const z = f32x4.mul(x, x);
+  let p = fma(c(4.5814800841981196e-7), z, c(-8.965673259808682e-6));
+  p = fma(p, z, c(0.00011484666902106255));
+  p = fma(p, z, c(-0.0011869303416460752));
+  p = fma(p, z, c(0.009973415173590183));
+  p = fma(p, z, c(-0.06649035960435867));
+  p = fma(p, z, c(0.3989422917366028));
+  const small = fma(p, x, c(0.5));
+  const t = f32x4.div(c(1), fma(a, c(0.25), c(1)));
+  let q = fma(c(-0.04635782912373543), t, c(0.10702099651098251));
+  q = fma(q, t, c(-0.017437290400266647));
+  q = fma(q, t, c(0.08654006570577621));
+  q = fma(q, t, c(0.07746414840221405));
+  q = fma(q, t, c(0.09299469739198685));
+  q = fma(q, t, c(0.10005033016204834));
+  q = fma(q, t, c(0.09968467056751251));
+  q = fma(q, t, c(2.942899754998507e-6));
+  q = f32x4.mul(q, gauss);
+  const tail = v128.bitselect(q, f32x4.sub(c(1), q), f32x4.lt(x, c(0)));
+  return v128.bitselect(small, tail, f32x4.lt(a, c(1.25)));
+}
+
+@inline
+export function gauss4(x: v128): v128 {
+  return exp4(f32x4.mul(f32x4.mul(x, x), c(-0.5)));
+}

@@ -1,0 +1,139 @@
+// Adam, AdamW and SGD over segments of flat views. Scalars that depend on a group alone were made
+// by the host in f64.
+
+import { storePartial, widen } from './convert';
+import { BLOCK } from './layout';
+import { arg, argI, chunkStart, scratchBase } from './slot';
+
+const ADAM_GROUP_BYTES: usize = 36;
+const SGD_GROUP_BYTES: usize = 24;
+
+/**
+ * args: param, grad, dtype, expAvg, expAvgSq, gradScale or 0, size, groups, segments, number.
+ * A group: decay factor, wd, beta1, 1 - beta1, beta2, 1 - beta2, lr / bias1, sqrt(bias2), eps.
+ * A segment: start, length, group.
+ */
+export function adam(slot: usize, chunk: u32, chunks: u32): void {
+  const size = arg(slot, 6);
+  const groups = <usize>arg(slot, 7);
+  const segments = <usize>arg(slot, 8);
+  const count = arg(slot, 9);
+  const scaleAt = <usize>arg(slot, 5);
+  const scale: f32 = scaleAt != 0 ? load<f32>(scaleAt) : 1;
+  const start = chunkStart(size, chunk, chunks, 64);
+  const end = chunkStart(size, chunk + 1, chunks, 64);
+  for (let s: u32 = 0; s < count; s++) {
+    const segment = segments + <usize>s * 12;
+    const from = max<u32>(load<u32>(segment), start);
+    const to = min<u32>(load<u32>(segment) + load<u32>(segment, 4), end);
+    const group = groups + <usize>load<u32>(segment, 8) * ADAM_GROUP_BYTES;
+    for (let at = from; at < to; at += BLOCK) {
+      adamBlock(slot, group, scale, at, <i32>min<u32>(to - at, BLOCK));
+    }
+  }
+}
+
+function adamBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void {
+  const o = (<usize>at) << 2;
+  const p = <usize>arg(slot, 0) + o;
+  const m = <usize>arg(slot, 3) + o;
+  const v = <usize>arg(slot, 4) + o;
+  const g = widen(<usize>arg(slot, 1), argI(slot, 2), at, n, scratchBase);
+  const gradScale = f32x4.splat(scale);
+  const decay = v128.load_splat<f32>(group);
+  const coupled = v128.load_splat<f32>(group, 4);
+  const beta1 = v128.load_splat<f32>(group, 8);
+  const rest1 = v128.load_splat<f32>(group, 12);
+  const beta2 = v128.load_splat<f32>(group, 16);
+  const rest2 = v128.load_splat<f32>(group, 20);
+  const step = v128.load_splat<f32>(group, 24);
+  const root = v128.load_splat<f32>(group, 28);
+  const eps = v128.load_splat<f32>(group, 32);
+  for (let i = 0; i < n; i += 4) {
+    const k = i << 2;
+    const old = v128.load(p + k);
+    let grad = f32x4.mul(v128.load(g + k), gradScale);
+    grad = f32x4.add(grad, f32x4.mul(coupled, old));
+    const avg = f32x4.add(f32x4.mul(v128.load(m + k), beta1), f32x4.mul(grad, rest1));
+    const sq = f32x4.add(
+      f32x4.mul(v128.load(v + k), beta2),
+      f32x4.mul(f32x4.mul(grad, grad), rest2),
+    );
+    const denominator = f32x4.add(f32x4.div(f32x4.sqrt(sq), root), eps);
+    const moved = f32x4.sub(
+      f32x4.mul(old, decay),
+      f32x4.div(f32x4.mul(step, avg), denominator),
+    );
+    if (i + 4 <= n) {
+      v128.store(p + k, moved);
+      v128.store(m + k, avg);
+      v128.store(v + k, sq);
+    } else {
+      storePartial(p + k, moved, n - i);
+      storePartial(m + k, avg, n - i);
+      storePartial(v + k, sq, n - i);
+    }
+  }
+}
+
+/**
+ * args: param, grad, dtype, momentum buffer or 0, gradScale or 0, size, groups, segments, number.
+ * A group: lr, momentum, 1 - dampening, wd, nesterov, first step (0 or 1 each).
+ */
+export function sgd(slot: usize, chunk: u32, chunks: u32): void {
+  const size = arg(slot, 5);
+  const groups = <usize>arg(slot, 6);
+  const segments = <usize>arg(slot, 7);
+  const count = arg(slot, 8);
+  const scaleAt = <usize>arg(slot, 4);
+  const scale: f32 = scaleAt != 0 ? load<f32>(scaleAt) : 1;
+  const start = chunkStart(size, chunk, chunks, 64);
+  const end = chunkStart(size, chunk + 1, chunks, 64);
+  for (let s: u32 = 0; s < count; s++) {
+    const segment = segments + <usize>s * 12;
+    const from = max<u32>(load<u32>(segment), start);
+    const to = min<u32>(load<u32>(segment) + load<u32>(segment, 4), end);
+    const group = groups + <usize>load<u32>(segment, 8) * SGD_GROUP_BYTES;
+    for (let at = from; at < to; at += BLOCK) {
+      sgdBlock(slot, group, scale, at, <i32>min<u32>(to - at, BLOCK));
+    }
+  }
+}
+
+function sgdBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void {
+  const o = (<usize>at) << 2;
+  const p = <usize>arg(slot, 0) + o;
+  const buffer = <usize>arg(slot, 3);
+  const b = buffer + o;
+  const g = widen(<usize>arg(slot, 1), argI(slot, 2), at, n, scratchBase);
+  const gradScale = f32x4.splat(scale);
+  const lr = v128.load_splat<f32>(group);
+  const momentum = v128.load_splat<f32>(group, 4);
+  const rest = v128.load_splat<f32>(group, 8);
+  const wd = v128.load_splat<f32>(group, 12);
+  const nesterov = load<f32>(group, 16) != 0;
+  const first = load<f32>(group, 20) != 0;
+  const hasMomentum = buffer != 0 && load<f32>(group, 4) != 0;
+  for (let i = 0; i < n; i += 4) {
+    const k = i << 2;
+    const old = v128.load(p + k);
+    let grad = f32x4.add(f32x4.mul(v128.load(g + k), gradScale), f32x4.mul(wd, old));
+    if (hasMomentum) {
+      const next = first
+        ? grad
+        : f32x4.add(f32x4.mul(v128.load(b + k), momentum), f32x4.mul(grad, rest));
+      if (i + 4 <= n) {
+        v128.store(b + k, next);
+      } else {
+        storePartial(b + k, next, n - i);
+      }
+      grad = nesterov ? f32x4.add(grad, f32x4.mul(momentum, next)) : next;
+    }
+    const moved = f32x4.sub(old, f32x4.mul(lr, grad));
+    if (i + 4 <= n) {
+      v128.store(p + k, moved);
+    } else {
+      storePartial(p + k, moved, n - i);
+    }
+  }
+}

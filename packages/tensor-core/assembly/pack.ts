@@ -1,0 +1,113 @@
+// Panels for the product: a panel holds `width` rows (of op(a)) or columns (of op(b)) as
+// [k][width], f32 whatever the storage. Panels stand a cache line apart from a power of two, or
+// writing many at once would fight for the same cache sets.
+
+import { widen } from './convert';
+import { BLOCK_BYTES } from './elementwise';
+import { scratchBase } from './slot';
+
+@inline
+export function panelBytes(kc: i32, width: i32): usize {
+  return ((<usize>(kc * width)) << 2) + 64;
+}
+
+/** The operand is stored [k, count]: rows are cut into the panels. `ld` and `at` in elements. */
+export function packStraight(
+  base: usize,
+  dtype: i32,
+  at: u32,
+  ld: u32,
+  kc: i32,
+  count: i32,
+  width: i32,
+  panels: usize,
+): void {
+  const stride = panelBytes(kc, width);
+  const step = (<usize>width) << 2;
+  for (let k = 0; k < kc; k++) {
+    let src = widen(base, dtype, at + <u32>k * ld, count, scratchBase);
+    let dst = panels + <usize>k * step;
+    if (width == 4) {
+      for (let i = 0; i < count; i += 4) {
+        v128.store(dst, v128.load(src));
+        src += 16;
+        dst += stride;
+      }
+    } else {
+      for (let i = 0; i < count; i += 8) {
+        v128.store(dst, v128.load(src));
+        v128.store(dst, v128.load(src, 16), 16);
+        src += 32;
+        dst += stride;
+      }
+    }
+  }
+}
+
+/**
+ * The operand is stored [count, k]: four rows at a time are transposed into a panel. Rows past
+ * `count` repeat the last one; what they give is never stored.
+ */
+export function packTransposed(
+  base: usize,
+  dtype: i32,
+  at: u32,
+  ld: u32,
+  kc: i32,
+  count: i32,
+  width: i32,
+  panels: usize,
+): void {
+  const stride = panelBytes(kc, width);
+  const last = count - 1;
+  for (let i = 0; i < count; i += 4) {
+    const r0 = row(base, dtype, at, ld, kc, i, 0);
+    const r1 = row(base, dtype, at, ld, kc, min(i + 1, last), 1);
+    const r2 = row(base, dtype, at, ld, kc, min(i + 2, last), 2);
+    const r3 = row(base, dtype, at, ld, kc, min(i + 3, last), 3);
+    const within = i & (width - 1);
+    const dst = panels + <usize>(i / width) * stride + ((<usize>within) << 2);
+    transposeRows(r0, r1, r2, r3, kc, dst, (<usize>width) << 2);
+  }
+}
+
+@inline
+function row(base: usize, dtype: i32, at: u32, ld: u32, kc: i32, r: i32, slot: usize): usize {
+  return widen(base, dtype, at + <u32>r * ld, kc, scratchBase + BLOCK_BYTES * slot);
+}
+
+function transposeRows(
+  r0: usize,
+  r1: usize,
+  r2: usize,
+  r3: usize,
+  kc: i32,
+  dst: usize,
+  step: usize,
+): void {
+  for (let k = 0; k < kc; k += 4) {
+    const o = (<usize>k) << 2;
+    const a = v128.load(r0 + o);
+    const b = v128.load(r1 + o);
+    const c = v128.load(r2 + o);
+    const d = v128.load(r3 + o);
+    const t0 = v128.shuffle<i32>(a, b, 0, 4, 1, 5);
+    const t1 = v128.shuffle<i32>(c, d, 0, 4, 1, 5);
+    const t2 = v128.shuffle<i32>(a, b, 2, 6, 3, 7);
+    const t3 = v128.shuffle<i32>(c, d, 2, 6, 3, 7);
+    v128.store(dst, v128.shuffle<i32>(t0, t1, 0, 1, 4, 5));
+    if (k + 4 <= kc) {
+      v128.store(dst + step, v128.shuffle<i32>(t0, t1, 2, 3, 6, 7));
+      v128.store(dst + step * 2, v128.shuffle<i32>(t2, t3, 0, 1, 4, 5));
+      v128.store(dst + step * 3, v128.shuffle<i32>(t2, t3, 2, 3, 6, 7));
+    } else {
+      if (k + 1 < kc) {
+        v128.store(dst + step, v128.shuffle<i32>(t0, t1, 2, 3, 6, 7));
+      }
+      if (k + 2 < kc) {
+        v128.store(dst + step * 2, v128.shuffle<i32>(t2, t3, 0, 1, 4, 5));
+      }
+    }
+    dst += step * 4;
+  }
+}

@@ -1,0 +1,303 @@
+// Commands from the host to the engine, through a ring in the linear memory. Committing never
+// blocks: what doesn't fit the ring (or the staging bytes) waits in a list on the host, which is
+// moved on as commands finish. Numbers of commands are 32 bits and wrap.
+
+import {
+  CONTROL_BASE,
+  CTL_COMPLETED,
+  CTL_HEAD,
+  OP_FENCE,
+  RING_BASE,
+  RING_SLOTS,
+  SLOT_ARGS,
+  SLOT_BYTES,
+  SLOT_CHUNKS,
+  SLOT_DONE,
+  SLOT_END,
+  SLOT_NEXT,
+  SLOT_OP,
+  SLOT_SEQ,
+  SLOT_START,
+  SLOT_TRACE,
+  SLOT_WORDS,
+} from '../../../assembly/layout.js';
+import type { BackendTraceSink } from '../../backend.js';
+import type { Engine } from './engine.js';
+import type { Staging } from './staging.js';
+import type { WasmMemory } from './wasm-memory.js';
+
+const HEAD = (CONTROL_BASE + CTL_HEAD) / 4;
+const COMPLETED = (CONTROL_BASE + CTL_COMPLETED) / 4;
+/** An idle engine is woken once per so many small commands, or at the end of the microtask. */
+const WAKE_BATCH = 8;
+
+/** One command as the encoder leaves it. */
+export interface Command {
+  readonly op: number;
+  readonly chunks: number;
+  /** Arguments; copied. */
+  readonly args: Int32Array;
+  readonly argCount: number;
+  /** Bytes that travel with it, and the arguments to which their address is added. */
+  readonly payload: Uint8Array | undefined;
+  readonly payloadArgs: readonly number[];
+  /** What a trace calls it; undefined is not traced. */
+  readonly name: string | undefined;
+}
+
+interface Waiter {
+  readonly resolve: () => void;
+  readonly reject: (error: Error) => void;
+}
+
+export class CommandQueue {
+  readonly #memory: WasmMemory;
+  readonly #staging: Staging;
+  #engine: Engine | undefined;
+  /** Commands written to the ring, and how many of them the engine may see. */
+  #written = 0;
+  #published = 0;
+  #isPublishQueued = false;
+  #waiting: Command[] = [];
+  /** Fences by id; the one in `#drainFence` moves the waiting list on. */
+  readonly #fences = new Map<number, Waiter>();
+  #nextFence = 1;
+  #hasDrainFence = false;
+  #failure: Error | undefined;
+  #sink: BackendTraceSink | undefined;
+  readonly #traceNames: (string | undefined)[] = [];
+  #traced = 0;
+
+  constructor(memory: WasmMemory, staging: Staging) {
+    this.#memory = memory;
+    this.#staging = staging;
+  }
+
+  start(engine: Engine): void {
+    this.#engine = engine;
+  }
+
+  get failure(): Error | undefined {
+    return this.#failure;
+  }
+
+  /** Whether everything committed has run. */
+  get isIdle(): boolean {
+    return this.#waiting.length === 0 && this.#completed() === this.#written;
+  }
+
+  commit(command: Command): void {
+    if (this.#failure !== undefined) {
+      return;
+    }
+    if (this.#waiting.length > 0) {
+      this.#advance();
+    }
+    if (this.#waiting.length > 0 || !this.#write(command, RING_SLOTS - 1)) {
+      this.#waiting.push(keep(command));
+      this.#requestDrain();
+    }
+  }
+
+  /** Lets the engine see everything written. */
+  publish(): void {
+    if (this.#published !== this.#written) {
+      this.#published = this.#written;
+      Atomics.store(this.#memory.words, HEAD, this.#written);
+      this.#engine!.wake();
+    }
+  }
+
+  /** Resolves when everything committed so far has run. */
+  fence(): Promise<void> {
+    if (this.#failure !== undefined) {
+      return Promise.reject(this.#failure);
+    }
+    return new Promise((resolve, reject) => {
+      const id = this.#addFence({ resolve, reject });
+      this.commit(fenceCommand(id));
+      this.publish();
+    });
+  }
+
+  onFence(id: number): void {
+    const waiter = this.#fences.get(id);
+    this.#fences.delete(id);
+    if (this.#fences.size === 0) {
+      this.#engine!.hold(false);
+    }
+    this.#reportTrace();
+    waiter?.resolve();
+  }
+
+  /** Rejects everything pending and whatever comes later. The first failure stays. */
+  fail(error: Error): void {
+    if (this.#failure !== undefined) {
+      return;
+    }
+    this.#failure = error;
+    this.#waiting = [];
+    const waiters = [...this.#fences.values()];
+    this.#fences.clear();
+    this.#engine?.hold(false);
+    for (const waiter of waiters) {
+      waiter.reject(error);
+    }
+  }
+
+  trace(sink: BackendTraceSink | undefined): void {
+    if (this.#sink !== undefined) {
+      this.#reportTrace();
+    }
+    this.#sink = sink;
+    this.#traced = this.#completed();
+  }
+
+  #completed(): number {
+    return Atomics.load(this.#memory.words, COMPLETED);
+  }
+
+  /** Puts a command into the ring; false where there is no room now. */
+  #write(command: Command, slots: number): boolean {
+    while (((this.#written - this.#completed()) | 0) >= slots) {
+      if (!this.#drain()) {
+        return false;
+      }
+    }
+    let address = 0;
+    if (command.payload !== undefined) {
+      address = this.#staging.put(command.payload, this.#written, this.#completed());
+      while (address === 0 && this.#drain()) {
+        address = this.#staging.put(command.payload, this.#written, this.#completed());
+      }
+      if (address === 0) {
+        return false;
+      }
+    }
+    if (this.#sink !== undefined) {
+      this.#reportTrace();
+    }
+    const words = this.#memory.words;
+    const index = this.#written & (RING_SLOTS - 1);
+    const slot = (RING_BASE + index * SLOT_BYTES) / 4;
+    // The number first: see Note [chunks] in assembly/threaded.ts.
+    Atomics.store(words, slot + SLOT_SEQ, this.#written);
+    Atomics.store(words, slot + SLOT_NEXT, 0);
+    words[slot + SLOT_DONE] = 0;
+    words[slot + SLOT_CHUNKS] = command.chunks;
+    words[slot + SLOT_OP] = command.op;
+    const isTraced = this.#sink !== undefined && command.name !== undefined;
+    words[slot + SLOT_TRACE] = isTraced ? 1 : 0;
+    this.#traceNames[index] = isTraced ? command.name : undefined;
+    const args = slot + SLOT_ARGS;
+    for (let i = 0; i < command.argCount; i++) {
+      words[args + i] = command.args[i]!;
+    }
+    for (const i of command.payloadArgs) {
+      words[args + i] = words[args + i]! + address;
+    }
+    this.#written = (this.#written + 1) | 0;
+    this.#publishSoon(command.chunks > 1);
+    return true;
+  }
+
+  /** Lets an inline engine run a command; false with threads, which are not waited for. */
+  #drain(): boolean {
+    this.#published = this.#written;
+    Atomics.store(this.#memory.words, HEAD, this.#written);
+    return this.#engine!.drain();
+  }
+
+  /** At once while the engine is busy (that costs nothing) or the work is large; else in batches. */
+  #publishSoon(isLarge: boolean): void {
+    const pending = (this.#written - this.#published) | 0;
+    if (isLarge || pending >= WAKE_BATCH || this.#completed() !== this.#published) {
+      this.publish();
+    } else if (!this.#isPublishQueued) {
+      this.#isPublishQueued = true;
+      queueMicrotask(() => {
+        this.#isPublishQueued = false;
+        this.publish();
+      });
+    }
+  }
+
+  /** Moves waiting commands into the ring as far as there is room. */
+  #advance(): void {
+    let count = 0;
+    while (count < this.#waiting.length && this.#write(this.#waiting[count]!, RING_SLOTS - 1)) {
+      count++;
+    }
+    if (count > 0) {
+      this.#waiting = this.#waiting.slice(count);
+    }
+  }
+
+  /** A fence behind what is in the ring, after which the waiting list moves on. */
+  #requestDrain(): void {
+    if (this.#hasDrainFence) {
+      return;
+    }
+    this.#hasDrainFence = true;
+    const resolve = () => {
+      this.#hasDrainFence = false;
+      this.#advance();
+      if (this.#waiting.length > 0) {
+        this.#requestDrain();
+      }
+    };
+    const id = this.#addFence({ resolve, reject: () => {} });
+    // One slot is kept for it: others stop at RING_SLOTS - 1.
+    this.#write(fenceCommand(id), RING_SLOTS);
+    this.publish();
+  }
+
+  #addFence(waiter: Waiter): number {
+    const id = this.#nextFence;
+    this.#nextFence = (id + 1) | 0;
+    if (this.#fences.size === 0) {
+      this.#engine!.hold(true);
+    }
+    this.#fences.set(id, waiter);
+    return id;
+  }
+
+  #reportTrace(): void {
+    const sink = this.#sink;
+    if (sink === undefined) {
+      return;
+    }
+    const completed = this.#completed();
+    for (; this.#traced !== completed; this.#traced = (this.#traced + 1) | 0) {
+      const index = this.#traced & (RING_SLOTS - 1);
+      const name = this.#traceNames[index];
+      if (name !== undefined) {
+        this.#traceNames[index] = undefined;
+        const at = RING_BASE + index * SLOT_BYTES;
+        const startMs = this.#memory.doubles[(at + SLOT_START * 4) / 8]!;
+        const endMs = this.#memory.doubles[(at + SLOT_END * 4) / 8]!;
+        sink({
+          name,
+          track: name === 'write' || name === 'read' ? 'staging' : 'device',
+          startMs,
+          endMs,
+        });
+      }
+    }
+  }
+}
+
+function fenceCommand(id: number): Command {
+  const args = new Int32Array([id]);
+  const none = { payload: undefined, payloadArgs: [], name: undefined };
+  return { op: OP_FENCE, chunks: 1, args, argCount: 1, ...none };
+}
+
+/** A copy that the encoder and the caller cannot change any more. */
+function keep(command: Command): Command {
+  return {
+    ...command,
+    args: command.args.slice(0, Math.min(command.argCount, SLOT_WORDS)),
+    payload: command.payload?.slice(),
+  };
+}

@@ -1,0 +1,148 @@
+// Builds one command at a time: encoders push arguments in the order that the kernel's header in
+// assembly/ lists, then commit.
+
+import type { DType } from '@shardweave/dtypes';
+import { BF16, F16, F32, I32, SLOT_ARGS, SLOT_WORDS, U32 } from '../../../assembly/layout.js';
+import type { BackendBuffer, View } from '../../backend.js';
+import { DisposedError, LimitError, StateError } from '../../errors.js';
+import type { CommandQueue } from './command-queue.js';
+import { CpuBuffer } from './cpu-buffer.js';
+import type { Heap } from './heap.js';
+
+const MAX_ARGS = SLOT_WORDS - SLOT_ARGS;
+/** Work below which a chunk is not worth waking a thread for, ns: some times a wake-up. */
+const CHUNK_NS = 20_000;
+
+export const DTYPE_CODES: Readonly<Record<DType, number>> = {
+  f32: F32,
+  f16: F16,
+  bf16: BF16,
+  i32: I32,
+  u32: U32,
+};
+
+export class CommandWriter {
+  /** Threads that share the chunks; at least 1. */
+  readonly threads: number;
+  readonly #queue: CommandQueue;
+  readonly #heap: Heap;
+  readonly #onOutOfMemory: (byteLength: number) => void;
+  readonly #words = new Int32Array(MAX_ARGS);
+  readonly #floats = new Float32Array(this.#words.buffer);
+  #count = 0;
+  #op = 0;
+  #name: string | undefined;
+  #payload: Uint8Array | undefined;
+  #payloadArgs: number[] = [];
+  #temps: number[] = [];
+
+  constructor(
+    queue: CommandQueue,
+    heap: Heap,
+    threads: number,
+    onOutOfMemory: (byteLength: number) => void,
+  ) {
+    this.#queue = queue;
+    this.#heap = heap;
+    this.threads = Math.max(1, threads);
+    this.#onOutOfMemory = onOutOfMemory;
+  }
+
+  /** Begins a command; `name` is what a trace calls it. */
+  start(op: number, name: string | undefined): this {
+    this.#op = op;
+    this.#name = name;
+    this.#count = 0;
+    this.#payload = undefined;
+    this.#payloadArgs = [];
+    return this;
+  }
+
+  int(...values: readonly number[]): this {
+    for (const value of values) {
+      this.#words[this.#next()] = value;
+    }
+    return this;
+  }
+
+  float(value: number): this {
+    this.#floats[this.#next()] = value;
+    return this;
+  }
+
+  /** Address of a view's first element, 0 where there is no view. */
+  address(view: View | undefined): this {
+    return this.int(view === undefined ? 0 : addressOf(view.buffer) + view.byteOffset);
+  }
+
+  /** Address and dtype. */
+  view(view: View | undefined): this {
+    this.address(view);
+    return this.int(view === undefined ? 0 : DTYPE_CODES[view.dtype]);
+  }
+
+  /** Bytes that travel with the command; pushes the address of each of `offsets` in them. */
+  payload(bytes: Uint8Array, offsets: readonly number[]): this {
+    this.#payload = bytes;
+    for (const offset of offsets) {
+      this.#payloadArgs.push(this.#count);
+      this.int(offset);
+    }
+    return this;
+  }
+
+  /** Address of scratch that lives until `release`; 0, and a failed device, without memory. */
+  temp(byteLength: number): number {
+    const address = this.#heap.alloc(byteLength);
+    if (address === 0) {
+      this.#onOutOfMemory(byteLength);
+    } else {
+      this.#temps.push(address);
+    }
+    return address;
+  }
+
+  /** Gives scratch back: later commands may use it, what is queued still does. */
+  release(): void {
+    for (const address of this.#temps) {
+      this.#heap.free(address);
+    }
+    this.#temps = [];
+  }
+
+  /** Number of chunks for work that one thread would do in `ns`. */
+  chunksFor(ns: number): number {
+    const most = this.threads === 1 ? 1 : this.threads * 4;
+    return Math.max(1, Math.min(most, Math.floor(ns / CHUNK_NS)));
+  }
+
+  commit(chunks: number): void {
+    this.#queue.commit({
+      op: this.#op,
+      chunks,
+      args: this.#words,
+      argCount: this.#count,
+      payload: this.#payload,
+      payloadArgs: this.#payloadArgs,
+      name: this.#name,
+    });
+  }
+
+  #next(): number {
+    if (this.#count >= MAX_ARGS) {
+      throw new LimitError(`cpu: expected at most ${MAX_ARGS} words of arguments.`);
+    }
+    return this.#count++;
+  }
+}
+
+/** Address of a buffer of this device. */
+export function addressOf(buffer: BackendBuffer): number {
+  if (!(buffer instanceof CpuBuffer)) {
+    throw new StateError(`cpu: buffer ${buffer.id} belongs to another device.`);
+  }
+  if (buffer.isFreed) {
+    throw new DisposedError(`cpu: buffer ${buffer.id} (${buffer.label}) was freed.`);
+  }
+  return buffer.address;
+}

@@ -1,0 +1,210 @@
+// The CPU device: WebAssembly SIMD kernels behind the backend seam. The host encodes commands into a
+// queue in the linear memory; worker threads (or the host itself, inline) run them in order.
+
+import { OP_COPY } from '../../../assembly/layout.js';
+import type {
+  Backend,
+  BackendBuffer,
+  BackendInfo,
+  BackendTraceSink,
+  KernelCalls,
+  KernelName,
+} from '../../backend.js';
+import { DisposedError, LimitError, OutOfMemoryError } from '../../errors.js';
+import type { CommandQueue } from './command-queue.js';
+import { addressOf, type CommandWriter } from './command-writer.js';
+import { CpuBuffer } from './cpu-buffer.js';
+import { ENCODERS } from './encoders.js';
+import type { Engine } from './engine.js';
+import type { Heap } from './heap.js';
+import type { Staging } from './staging.js';
+import type { WasmMemory } from './wasm-memory.js';
+
+/** The parts a device is made of; createCpuBackend puts them together. */
+export interface CpuParts {
+  readonly memory: WasmMemory;
+  readonly heap: Heap;
+  readonly staging: Staging;
+  readonly queue: CommandQueue;
+  readonly writer: CommandWriter;
+  readonly engine: Engine;
+}
+
+/** Bytes per ns that one thread copies; decides only how far to split. */
+const COPY_NS_PER_BYTE = 0.1;
+
+export class CpuBackend implements Backend {
+  readonly info: BackendInfo;
+  readonly #parts: CpuParts;
+  readonly #buffers = new Set<CpuBuffer>();
+  #bytes = 0;
+  #nextId = 1;
+  #dispatches = 0;
+  #disposal: Promise<void> | undefined;
+
+  constructor(parts: CpuParts) {
+    this.#parts = parts;
+    const { threads } = parts.engine;
+    const maxBufferBytes = parts.memory.maxBytes;
+    this.info = {
+      kind: 'cpu',
+      description: `wasm simd, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}`,
+      isSoftware: true,
+      isHostMemory: true,
+      limits: { maxBufferBytes, maxViewBytes: maxBufferBytes },
+    };
+  }
+
+  get dispatches(): number {
+    return this.#dispatches;
+  }
+
+  alloc(byteLength: number, label: string): BackendBuffer {
+    const limitBytes = this.info.limits.maxBufferBytes;
+    if (byteLength > limitBytes) {
+      throw new LimitError(
+        `alloc: expected at most ${limitBytes} bytes, got ${byteLength} (${label}).`,
+        {
+          requestedBytes: byteLength,
+          limitBytes,
+        },
+      );
+    }
+    const address = this.#disposal === undefined ? this.#parts.heap.alloc(byteLength) : 0;
+    if (address === 0) {
+      this.#parts.queue.fail(outOfMemory(byteLength, label));
+    }
+    const buffer = new CpuBuffer(this.#nextId++, byteLength, label, address);
+    this.#buffers.add(buffer);
+    this.#bytes += byteLength;
+    return buffer;
+  }
+
+  free(buffer: BackendBuffer): void {
+    if (this.#disposal !== undefined) {
+      return;
+    }
+    const address = addressOf(buffer);
+    const owned = buffer as CpuBuffer;
+    owned.isFreed = true;
+    this.#buffers.delete(owned);
+    this.#bytes -= owned.byteLength;
+    if (address !== 0) {
+      this.#parts.heap.free(address);
+    }
+  }
+
+  write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void {
+    const { queue, memory, staging, writer } = this.#parts;
+    const to = addressOf(buffer) + byteOffset;
+    if (queue.failure !== undefined) {
+      return;
+    }
+    const piece = staging.maxPieceBytes;
+    for (let at = 0; at < bytes.byteLength; at += piece) {
+      if (queue.isIdle) {
+        memory.bytes.set(at === 0 ? bytes : bytes.subarray(at), to + at);
+        return;
+      }
+      const part = bytes.subarray(at, at + piece);
+      writer
+        .start(OP_COPY, 'write')
+        .payload(part, [0])
+        .int(to + at, part.byteLength);
+      writer.commit(writer.chunksFor(part.byteLength * COPY_NS_PER_BYTE));
+    }
+  }
+
+  async read(
+    buffer: BackendBuffer,
+    byteOffset: number,
+    byteLength: number,
+    into = new Uint8Array(byteLength),
+  ): Promise<Uint8Array> {
+    const { queue, memory, heap, writer } = this.#parts;
+    if (queue.failure !== undefined) {
+      throw queue.failure;
+    }
+    const from = addressOf(buffer) + byteOffset;
+    if (queue.isIdle) {
+      into.set(memory.bytes.subarray(from, from + byteLength));
+      return into;
+    }
+    // Through a copy of its own: by the time the host looks, later commands may have written here.
+    const landing = heap.alloc(byteLength);
+    if (landing === 0) {
+      throw outOfMemory(byteLength, 'read');
+    }
+    writer.start(OP_COPY, 'read').int(from, landing, byteLength);
+    writer.commit(writer.chunksFor(byteLength * COPY_NS_PER_BYTE));
+    try {
+      await queue.fence();
+      into.set(memory.bytes.subarray(landing, landing + byteLength));
+    } finally {
+      heap.free(landing);
+    }
+    return into;
+  }
+
+  copy(
+    from: BackendBuffer,
+    fromOffset: number,
+    to: BackendBuffer,
+    toOffset: number,
+    byteLength: number,
+  ): void {
+    const { writer } = this.#parts;
+    writer.start(OP_COPY, 'copy');
+    writer.int(addressOf(from) + fromOffset, addressOf(to) + toOffset, byteLength);
+    writer.commit(writer.chunksFor(byteLength * COPY_NS_PER_BYTE));
+  }
+
+  run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
+    this.#dispatches++;
+    if (this.#parts.queue.failure === undefined) {
+      ENCODERS[kernel](call, this.#parts.writer);
+    }
+  }
+
+  flush(): void {
+    this.#parts.queue.publish();
+  }
+
+  async sync(): Promise<void> {
+    const { queue } = this.#parts;
+    if (queue.failure === undefined && queue.isIdle) {
+      return;
+    }
+    await queue.fence();
+  }
+
+  usage(): { readonly bytes: number; readonly buffers: number } {
+    return { bytes: this.#bytes, buffers: this.#buffers.size };
+  }
+
+  trace(sink: BackendTraceSink | undefined): void {
+    this.#parts.queue.trace(sink);
+  }
+
+  dispose(): Promise<void> {
+    this.#disposal ??= this.#dispose();
+    return this.#disposal;
+  }
+
+  async #dispose(): Promise<void> {
+    this.#parts.queue.fail(new DisposedError('cpu: the device was disposed.'));
+    for (const buffer of this.#buffers) {
+      buffer.isFreed = true;
+    }
+    this.#buffers.clear();
+    this.#bytes = 0;
+    await this.#parts.engine.dispose();
+  }
+}
+
+function outOfMemory(byteLength: number, label: string): OutOfMemoryError {
+  return new OutOfMemoryError(
+    `cpu: no room for ${byteLength} bytes (${label}). A WebAssembly memory ends at 4 GiB.`,
+    { requestedBytes: byteLength },
+  );
+}

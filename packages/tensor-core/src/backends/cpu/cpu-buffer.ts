@@ -1,0 +1,19 @@
+// A buffer of the CPU device: a block of the linear memory.
+
+import type { BackendBuffer } from '../../backend.js';
+
+export class CpuBuffer implements BackendBuffer {
+  readonly id: number;
+  readonly byteLength: number;
+  readonly label: string;
+  /** 0 where the allocation failed (the device has failed then too). */
+  readonly address: number;
+  isFreed = false;
+
+  constructor(id: number, byteLength: number, label: string, address: number) {
+    this.id = id;
+    this.byteLength = byteLength;
+    this.label = label;
+    this.address = address;
+  }
+}

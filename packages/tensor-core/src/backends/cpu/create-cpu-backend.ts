@@ -1,0 +1,111 @@
+// Puts a CPU device together: memory, queue and whoever runs it.
+
+import { SCRATCH_BASE, SCRATCH_BYTES } from '../../../assembly/layout.js';
+import type { Backend } from '../../backend.js';
+import { LimitError, OutOfMemoryError } from '../../errors.js';
+import { CommandQueue } from './command-queue.js';
+import { CommandWriter } from './command-writer.js';
+import { CpuBackend } from './cpu-backend.js';
+import type { Engine, EngineEvents } from './engine.js';
+import { Heap } from './heap.js';
+import { startInline } from './inline-engine.js';
+import { Staging } from './staging.js';
+import { startThreads } from './thread-engine.js';
+import { WasmMemory } from './wasm-memory.js';
+
+export interface CpuBackendOptions {
+  /**
+   * Worker threads; 0 runs on the host, in slices. Default: the machine's cores, at most 8, or 0
+   * where there is no SharedArrayBuffer (a page that is not cross-origin isolated).
+   */
+  readonly threads?: number;
+  /** URL of `@shardweave/tensor-core/cpu-worker`, where a page forbids workers from Blob URLs. */
+  readonly workerUrl?: string | URL;
+  /** Most that the device's memory may grow to. Default and limit: 4 GiB less a page. */
+  readonly memoryBytes?: number;
+}
+
+const MAX_MEMORY_BYTES = 65535 * 65536;
+const MAX_STAGING_BYTES = 16 * 1024 * 1024;
+/** Beyond, memory bandwidth is the limit, and every thread costs scratch. */
+const DEFAULT_MAX_THREADS = 8;
+const MAX_THREADS = 64;
+
+/**
+ * Opens the CPU device. Rejects with LimitError for options out of range, OutOfMemoryError where
+ * the memory can't be reserved, DeviceLostError where a worker can't start.
+ */
+export async function createCpuBackend(options: CpuBackendOptions = {}): Promise<Backend> {
+  const threads = chooseThreads(options.threads);
+  const isThreaded = threads > 0;
+  const heapBase = SCRATCH_BASE + Math.max(1, threads) * SCRATCH_BYTES;
+  const maxBytes = Math.min(options.memoryBytes ?? MAX_MEMORY_BYTES, MAX_MEMORY_BYTES);
+  const stagingBytes = Math.min(MAX_STAGING_BYTES, Math.floor(maxBytes / 8 / 65536) * 65536);
+  if (heapBase + stagingBytes > maxBytes) {
+    const limit = heapBase + stagingBytes;
+    throw new LimitError(`cpu: expected memoryBytes above ${limit}, got ${maxBytes}.`);
+  }
+  const module = await loadModule(isThreaded);
+  const memory = openMemory(heapBase + stagingBytes, maxBytes, isThreaded);
+  const heap = new Heap(memory, heapBase);
+  const staging = new Staging(memory, heap.alloc(stagingBytes), stagingBytes);
+  const queue = new CommandQueue(memory, staging);
+  const events: EngineEvents = {
+    onFence: (id) => queue.onFence(id),
+    onFailure: (error) => queue.fail(error),
+  };
+  const engine: Engine = isThreaded
+    ? await startThreads(module, memory, events, { threads, workerUrl: options.workerUrl })
+    : startInline(module, memory, events);
+  queue.start(engine);
+  const writer = new CommandWriter(queue, heap, threads, (byteLength) => {
+    queue.fail(
+      new OutOfMemoryError(`cpu: no room for ${byteLength} bytes of scratch.`, {
+        requestedBytes: byteLength,
+      }),
+    );
+  });
+  return new CpuBackend({ memory, heap, staging, queue, writer, engine });
+}
+
+function chooseThreads(asked: number | undefined): number {
+  if (asked !== undefined && !(Number.isInteger(asked) && asked >= 0 && asked <= MAX_THREADS)) {
+    throw new LimitError(`cpu: expected 0 to ${MAX_THREADS} threads, got ${asked}.`);
+  }
+  // A page that is not cross-origin isolated has no SharedArrayBuffer, or may not post it.
+  const canShare =
+    typeof SharedArrayBuffer !== 'undefined' && globalThis.crossOriginIsolated !== false;
+  if (!canShare) {
+    return 0;
+  }
+  return asked ?? Math.max(1, Math.min(DEFAULT_MAX_THREADS, coreCount()));
+}
+
+function coreCount(): number {
+  const os = globalThis.process?.getBuiltinModule?.('node:os');
+  return os?.availableParallelism() ?? globalThis.navigator?.hardwareConcurrency ?? 1;
+}
+
+/** The build that is needed, loaded apart so that bundles fetch only that one. */
+async function loadModule(isThreaded: boolean): Promise<WebAssembly.Module> {
+  const { wasmBase64 } = isThreaded
+    ? await import('../../generated/cpu-threaded.js')
+    : await import('../../generated/cpu-inline.js');
+  const binary = atob(wasmBase64);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) {
+    bytes[i] = binary.charCodeAt(i);
+  }
+  return WebAssembly.compile(bytes);
+}
+
+function openMemory(initialBytes: number, maxBytes: number, isShared: boolean): WasmMemory {
+  try {
+    return new WasmMemory({ initialBytes, maxBytes, isShared });
+  } catch (cause) {
+    throw new OutOfMemoryError(
+      `cpu: could not reserve ${maxBytes} bytes of address space. Pass a smaller memoryBytes.`,
+      { requestedBytes: maxBytes, cause },
+    );
+  }
+}

@@ -1,0 +1,181 @@
+// Commands of the kernels in assembly/elementwise.ts, binary.ts, copy.ts and dropout.ts. Costs are
+// ns per element on one thread, rough measurements that only decide how far to split.
+
+import { byteSize, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
+import {
+  BINARY_ADD,
+  BINARY_DIV,
+  BINARY_MAXIMUM,
+  BINARY_MINIMUM,
+  BINARY_MUL,
+  BINARY_POW,
+  BINARY_SUB,
+  OP_AFFINE,
+  OP_BINARY,
+  OP_CAST,
+  OP_COPY_STRIDED,
+  OP_DROPOUT,
+  OP_FILL,
+  OP_UNARY,
+  OP_UNARY_BACKWARD,
+  UNARY_ABS,
+  UNARY_EXP,
+  UNARY_GELU,
+  UNARY_GELU_TANH,
+  UNARY_LOG,
+  UNARY_NEG,
+  UNARY_RECIPROCAL,
+  UNARY_RELU,
+  UNARY_RSQRT,
+  UNARY_SIGMOID,
+  UNARY_SQRT,
+  UNARY_SQUARE,
+  UNARY_TANH,
+} from '../../../assembly/layout.js';
+import type { BinaryKind, KernelCalls, UnaryKind, View } from '../../backend.js';
+import { collapseShape, denseStrides } from './collapse-shape.js';
+import { addressOf, type CommandWriter } from './command-writer.js';
+
+const UNARY_CODES: Readonly<Record<UnaryKind, number>> = {
+  neg: UNARY_NEG,
+  abs: UNARY_ABS,
+  exp: UNARY_EXP,
+  log: UNARY_LOG,
+  sqrt: UNARY_SQRT,
+  rsqrt: UNARY_RSQRT,
+  square: UNARY_SQUARE,
+  reciprocal: UNARY_RECIPROCAL,
+  tanh: UNARY_TANH,
+  sigmoid: UNARY_SIGMOID,
+  relu: UNARY_RELU,
+  gelu: UNARY_GELU,
+  geluTanh: UNARY_GELU_TANH,
+};
+
+const BINARY_CODES: Readonly<Record<BinaryKind, number>> = {
+  add: BINARY_ADD,
+  sub: BINARY_SUB,
+  mul: BINARY_MUL,
+  div: BINARY_DIV,
+  maximum: BINARY_MAXIMUM,
+  minimum: BINARY_MINIMUM,
+  pow: BINARY_POW,
+};
+
+const CHEAP_NS = 0.3;
+const TRANSCENDENTAL_NS = 1.5;
+const TRANSCENDENTAL: ReadonlySet<UnaryKind> = new Set([
+  'exp',
+  'log',
+  'tanh',
+  'sigmoid',
+  'gelu',
+  'geluTanh',
+]);
+
+export function fill({ out, value }: KernelCalls['fill'], w: CommandWriter): void {
+  w.start(OP_FILL, 'fill')
+    .address(out)
+    .int(byteSize(out.dtype), bitsOf(out.dtype, value), out.size);
+  w.commit(w.chunksFor(out.size * 0.2));
+}
+
+export function cast({ x, out }: KernelCalls['cast'], w: CommandWriter): void {
+  w.start(OP_CAST, 'cast').view(x).view(out).int(x.size);
+  w.commit(w.chunksFor(x.size * CHEAP_NS));
+}
+
+export function unary({ kind, x, out }: KernelCalls['unary'], w: CommandWriter): void {
+  w.start(OP_UNARY, 'unary').int(UNARY_CODES[kind]).view(x).view(out).int(x.size);
+  w.commit(w.chunksFor(x.size * unaryNs(kind)));
+}
+
+export function unaryBackward(
+  { kind, x, dy, out }: KernelCalls['unaryBackward'],
+  w: CommandWriter,
+): void {
+  w.start(OP_UNARY_BACKWARD, 'unaryBackward').int(UNARY_CODES[kind]);
+  w.view(x).view(dy).view(out).int(x.size);
+  w.commit(w.chunksFor(x.size * unaryNs(kind)));
+}
+
+export function affine({ x, out, scale, shift }: KernelCalls['affine'], w: CommandWriter): void {
+  w.start(OP_AFFINE, 'affine').view(x).view(out).int(x.size).float(scale).float(shift);
+  w.commit(w.chunksFor(x.size * CHEAP_NS));
+}
+
+export function binary(call: KernelCalls['binary'], w: CommandWriter): void {
+  const total = elementCount(call.shape);
+  const { shape, strides } = collapseShape(call.shape, [
+    call.aStrides,
+    call.bStrides,
+    denseStrides(call.shape),
+  ]);
+  w.start(OP_BINARY, 'binary').int(BINARY_CODES[call.kind]);
+  w.view(call.a).view(call.b).view(call.out).int(total, shape.length);
+  shape.forEach((extent, d) => {
+    w.int(extent, strides[0]![d]!, strides[1]![d]!);
+  });
+  w.commit(w.chunksFor(total * (call.kind === 'pow' ? 20 : CHEAP_NS)));
+}
+
+export function copyStrided(call: KernelCalls['copyStrided'], w: CommandWriter): void {
+  const { x, out, xOffset, outOffset } = call;
+  const total = elementCount(call.shape);
+  const width = byteSize(x.dtype);
+  const { shape, strides } = collapseShape(call.shape, [call.xStrides, call.outStrides]);
+  w.start(OP_COPY_STRIDED, 'copyStrided');
+  w.int(
+    elementAddress(x, xOffset),
+    elementAddress(out, outOffset),
+    width === 4 ? 2 : 1,
+    total,
+    shape.length,
+  );
+  shape.forEach((extent, d) => {
+    w.int(extent, strides[0]![d]!, strides[1]![d]!);
+  });
+  w.commit(w.chunksFor(total));
+}
+
+export function dropout(call: KernelCalls['dropout'], w: CommandWriter): void {
+  const { x, out, p, counterOffset } = call;
+  if (p >= 1) {
+    fill({ out, value: 0 }, w);
+    return;
+  }
+  w.start(OP_DROPOUT, 'dropout').view(x).view(out).int(x.size);
+  w.int(Math.floor(p * 2 ** 32)).float(1 / (1 - p));
+  w.int(call.key0, call.key1, counterOffset, Math.floor(counterOffset / 2 ** 32));
+  w.commit(w.chunksFor(x.size * 2));
+}
+
+function unaryNs(kind: UnaryKind): number {
+  return TRANSCENDENTAL.has(kind) ? TRANSCENDENTAL_NS : CHEAP_NS;
+}
+
+function elementCount(shape: readonly number[]): number {
+  return shape.reduce((product, extent) => product * extent, 1);
+}
+
+function elementAddress(view: View, offset: number): number {
+  return addressOf(view.buffer) + view.byteOffset + offset * byteSize(view.dtype);
+}
+
+/** The bits of `value` in a dtype: integers truncate toward zero and saturate, NaN gives 0. */
+function bitsOf(dtype: View['dtype'], value: number): number {
+  switch (dtype) {
+    case 'f32':
+      return new Int32Array(new Float32Array([value]).buffer)[0]!;
+    case 'f16':
+      return f32ToF16(Math.fround(value));
+    case 'bf16':
+      return f32ToBf16(Math.fround(value));
+    case 'i32':
+      return Number.isNaN(value)
+        ? 0
+        : Math.trunc(Math.min(2 ** 31 - 1, Math.max(-(2 ** 31), value)));
+    case 'u32':
+      return Number.isNaN(value) ? 0 : Math.trunc(Math.min(2 ** 32 - 1, Math.max(0, value)));
+  }
+}

@@ -1,0 +1,150 @@
+// Commands of the kernels that work row by row: assembly/reduce.ts, softmax.ts, layer-norm.ts,
+// embedding.ts and cross-entropy.ts. Costs are ns per element on one thread, rough.
+
+import {
+  COLUMN_BLOCK,
+  NORM_BLOCK,
+  OP_CROSS_ENTROPY,
+  OP_CROSS_ENTROPY_BACKWARD,
+  OP_EMBEDDING,
+  OP_EMBEDDING_BACKWARD,
+  OP_EXTREMUM_BACKWARD,
+  OP_LAYER_NORM,
+  OP_LAYER_NORM_BACKWARD,
+  OP_LAYER_NORM_PARAM_GRAD,
+  OP_REDUCE,
+  OP_SOFTMAX,
+  OP_SOFTMAX_BACKWARD,
+  OP_SQUARED_NORM,
+  OP_SQUARED_NORM_TOTAL,
+  REDUCE_MAX,
+  REDUCE_MEAN,
+  REDUCE_MIN,
+  REDUCE_SUM,
+} from '../../../assembly/layout.js';
+import type { KernelCalls } from '../../backend.js';
+import type { CommandWriter } from './command-writer.js';
+
+const REDUCE_CODES = {
+  sum: REDUCE_SUM,
+  mean: REDUCE_MEAN,
+  max: REDUCE_MAX,
+  min: REDUCE_MIN,
+} as const;
+
+export function reduce(call: KernelCalls['reduce'], w: CommandWriter): void {
+  const { outer, dim, inner } = call;
+  w.start(OP_REDUCE, 'reduce').int(REDUCE_CODES[call.kind]);
+  w.view(call.x).view(call.out).int(outer, dim, inner);
+  w.commit(unitChunks(w, outer * dim * inner * 0.4, outer, inner));
+}
+
+export function extremumBackward(call: KernelCalls['extremumBackward'], w: CommandWriter): void {
+  const { outer, dim, inner } = call;
+  w.start(OP_EXTREMUM_BACKWARD, 'extremumBackward');
+  w.view(call.x).view(call.y).view(call.dy).view(call.out).int(outer, dim, inner);
+  w.commit(unitChunks(w, outer * dim * inner, outer, inner));
+}
+
+export function softmax(call: KernelCalls['softmax'], w: CommandWriter): void {
+  const { rows, cols, scale, isLog, causalRows } = call;
+  w.start(OP_SOFTMAX, 'softmax').view(call.x).view(call.out);
+  w.int(rows, cols)
+    .float(scale)
+    .int(isLog ? 1 : 0, causalRows);
+  w.commit(rowChunks(w, rows * cols * 2, rows));
+}
+
+export function softmaxBackward(call: KernelCalls['softmaxBackward'], w: CommandWriter): void {
+  const { rows, cols, scale, isLog } = call;
+  w.start(OP_SOFTMAX_BACKWARD, 'softmaxBackward').view(call.y).view(call.dy).view(call.out);
+  w.int(rows, cols)
+    .float(scale)
+    .int(isLog ? 1 : 0);
+  w.commit(rowChunks(w, rows * cols, rows));
+}
+
+export function layerNorm(call: KernelCalls['layerNorm'], w: CommandWriter): void {
+  const { rows, cols } = call;
+  w.start(OP_LAYER_NORM, 'layerNorm').view(call.x).view(call.weight).view(call.bias).view(call.out);
+  w.address(call.mean).address(call.rstd).int(rows, cols).float(call.eps);
+  w.commit(rowChunks(w, rows * cols, rows));
+}
+
+export function layerNormBackward(call: KernelCalls['layerNormBackward'], w: CommandWriter): void {
+  const { rows, cols } = call;
+  w.start(OP_LAYER_NORM_BACKWARD, 'layerNormBackward').view(call.x).view(call.weight);
+  w.view(call.mean).view(call.rstd).view(call.dy).view(call.dx).int(rows, cols);
+  w.commit(rowChunks(w, rows * cols, rows));
+}
+
+export function layerNormParamGrad(
+  call: KernelCalls['layerNormParamGrad'],
+  w: CommandWriter,
+): void {
+  const { rows, cols } = call;
+  w.start(OP_LAYER_NORM_PARAM_GRAD, 'layerNormParamGrad').view(call.x);
+  w.view(call.mean).view(call.rstd).view(call.dy).view(call.dWeight).view(call.dBias);
+  w.int(rows, cols);
+  // A strip of columns costs a visit to every row, so no more strips than threads.
+  w.commit(Math.min(w.chunksFor(rows * cols), w.threads, Math.ceil(cols / 16)));
+}
+
+export function embedding(call: KernelCalls['embedding'], w: CommandWriter): void {
+  const { rows, cols, count } = call;
+  w.start(OP_EMBEDDING, 'embedding').view(call.table).address(call.ids).view(call.out);
+  w.int(rows, cols, count);
+  w.commit(rowChunks(w, count * cols * 0.5, count));
+}
+
+export function embeddingBackward(call: KernelCalls['embeddingBackward'], w: CommandWriter): void {
+  const { rows, cols, count } = call;
+  const heads = w.temp(rows * 4);
+  const links = w.temp(count * 4);
+  if (heads !== 0 && links !== 0) {
+    w.start(OP_EMBEDDING_BACKWARD, 'embeddingBackward').address(call.ids).view(call.dy);
+    w.view(call.dTable).int(rows, cols, count, heads, links);
+    w.commit(rowChunks(w, (rows + count) * cols * 0.5, rows));
+  }
+  w.release();
+}
+
+export function crossEntropy(call: KernelCalls['crossEntropy'], w: CommandWriter): void {
+  const { rows, cols } = call;
+  w.start(OP_CROSS_ENTROPY, 'crossEntropy').view(call.logits).address(call.targets);
+  w.address(call.loss).address(call.lse).int(rows, cols);
+  w.commit(rowChunks(w, rows * cols * 1.5, rows));
+}
+
+export function crossEntropyBackward(
+  call: KernelCalls['crossEntropyBackward'],
+  w: CommandWriter,
+): void {
+  const { rows, cols } = call;
+  w.start(OP_CROSS_ENTROPY_BACKWARD, 'crossEntropyBackward').view(call.logits);
+  w.address(call.targets).address(call.lse).address(call.dLoss).view(call.out).int(rows, cols);
+  w.commit(rowChunks(w, rows * cols * 1.5, rows));
+}
+
+/** Two commands: fixed blocks in parallel, then their sum, so threads don't change the order. */
+export function squaredNorm(call: KernelCalls['squaredNorm'], w: CommandWriter): void {
+  const { x } = call;
+  const blocks = Math.ceil(x.size / NORM_BLOCK);
+  const partials = w.temp(blocks * 8);
+  if (partials !== 0) {
+    w.start(OP_SQUARED_NORM, 'squaredNorm').view(x).int(partials, x.size);
+    w.commit(rowChunks(w, x.size * 0.3, blocks));
+    w.start(OP_SQUARED_NORM_TOTAL, undefined).int(partials, blocks).address(call.out);
+    w.int(call.accumulate ? 1 : 0).commit(1);
+  }
+  w.release();
+}
+
+function rowChunks(w: CommandWriter, ns: number, rows: number): number {
+  return Math.max(1, Math.min(w.chunksFor(ns), rows));
+}
+
+/** For kernels whose units are rows (inner = 1) or blocks of columns of one outer index. */
+function unitChunks(w: CommandWriter, ns: number, outer: number, inner: number): number {
+  return rowChunks(w, ns, inner === 1 ? outer : outer * Math.ceil(inner / COLUMN_BLOCK));
+}

@@ -1,0 +1,14 @@
+// The encoder of every kernel.
+
+import type { KernelCalls, KernelName } from '../../backend.js';
+import type { CommandWriter } from './command-writer.js';
+import * as elementwise from './encode-elementwise.js';
+import { matmul } from './encode-matmul.js';
+import * as optimizer from './encode-optimizer.js';
+import * as rows from './encode-rows.js';
+
+export type Encoders = {
+  readonly [K in KernelName]: (call: KernelCalls[K], writer: CommandWriter) => void;
+};
+
+export const ENCODERS: Encoders = { ...elementwise, ...rows, ...optimizer, matmul };

@@ -1,0 +1,1 @@
+export { type CpuBackendOptions, createCpuBackend } from './create-cpu-backend.js';

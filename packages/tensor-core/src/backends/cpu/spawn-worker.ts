@@ -1,0 +1,72 @@
+// One worker thread, the same for Node's worker_threads and for the browser's Worker.
+
+import { type WorkerReply, type WorkerStart, workerMain } from './worker-main.js';
+
+export interface WorkerEvents {
+  onReply(reply: WorkerReply): void;
+  onError(error: Error): void;
+}
+
+export interface WorkerHandle {
+  post(start: WorkerStart): void;
+  /** Whether it keeps the process alive (Node; a page's workers never do). */
+  hold(isHeld: boolean): void;
+  terminate(): Promise<void>;
+}
+
+// Some compilers wrap functions in a helper that keeps their names; it is absent in the worker.
+const SOURCE = `const __name = (f) => f; (${workerMain.toString()})();`;
+
+/** Starts a worker from `url`, or from source text that travels with this module. */
+export function spawnWorker(events: WorkerEvents, url: string | URL | undefined): WorkerHandle {
+  const node = globalThis.process?.getBuiltinModule?.('node:worker_threads');
+  return node === undefined ? spawnWeb(events, url) : spawnNode(node, events, url);
+}
+
+function spawnNode(
+  node: typeof import('node:worker_threads'),
+  events: WorkerEvents,
+  url: string | URL | undefined,
+): WorkerHandle {
+  // Nothing of the host's flags: a loader or an inspector has no business in a compute thread.
+  const options = { execArgv: [], stdin: false };
+  const worker =
+    url === undefined
+      ? new node.Worker(SOURCE, { ...options, eval: true })
+      : new node.Worker(url, options);
+  worker.on('message', (reply: WorkerReply) => events.onReply(reply));
+  worker.on('error', (error) => events.onError(toError(error)));
+  worker.unref();
+  return {
+    post: (start) => worker.postMessage(start),
+    hold: (isHeld) => (isHeld ? worker.ref() : worker.unref()),
+    terminate: async () => {
+      worker.removeAllListeners('message');
+      await worker.terminate();
+    },
+  };
+}
+
+function spawnWeb(events: WorkerEvents, url: string | URL | undefined): WorkerHandle {
+  const blobUrl =
+    url === undefined
+      ? URL.createObjectURL(new Blob([SOURCE], { type: 'text/javascript' }))
+      : undefined;
+  const worker = new Worker(url ?? blobUrl!, url === undefined ? {} : { type: 'module' });
+  worker.onmessage = (event: MessageEvent<WorkerReply>) => {
+    if (blobUrl !== undefined) {
+      URL.revokeObjectURL(blobUrl);
+    }
+    events.onReply(event.data);
+  };
+  worker.onerror = (event) => events.onError(new Error(event.message || 'worker failed to load'));
+  return {
+    post: (start) => worker.postMessage(start),
+    hold: () => {},
+    terminate: async () => worker.terminate(),
+  };
+}
+
+function toError(error: unknown): Error {
+  return error instanceof Error ? error : new Error(String(error));
+}

@@ -1,0 +1,45 @@
+// What a worker thread does: wait for its module and memory, then run commands inside wasm until the
+// device is disposed. Self-contained, because its source text is what Node's worker evaluates.
+
+/** What the host posts to a worker. */
+export interface WorkerStart {
+  readonly module: WebAssembly.Module;
+  readonly memory: WebAssembly.Memory;
+  readonly thread: number;
+  /** The host's performance.timeOrigin. */
+  readonly timeOrigin: number;
+}
+
+/** What a worker posts back: the id of a fence, 'ready', or why it cannot go on. */
+export type WorkerReply = number | 'ready' | { readonly error: string };
+
+interface Port {
+  postMessage(reply: WorkerReply): void;
+  once?(event: 'message', listener: (start: WorkerStart) => void): void;
+  onmessage?: ((event: { data: WorkerStart }) => void) | null;
+}
+
+export function workerMain(): void {
+  const node = globalThis.process?.getBuiltinModule?.('node:worker_threads');
+  const port = (node?.parentPort ?? globalThis) as unknown as Port;
+  function run({ module, memory, thread, timeOrigin }: WorkerStart): void {
+    try {
+      const { exports } = new WebAssembly.Instance(module, {
+        env: {
+          memory,
+          fence: (id: number) => port.postMessage(id),
+          now: () => performance.timeOrigin + performance.now() - timeOrigin,
+        },
+      });
+      port.postMessage('ready');
+      (exports.work as (thread: number) => void)(thread);
+    } catch (error) {
+      port.postMessage({ error: String(error) });
+    }
+  }
+  if (port.once !== undefined) {
+    port.once('message', run);
+  } else {
+    port.onmessage = (event) => run(event.data);
+  }
+}

@@ -1,0 +1,22 @@
+// The CPU device against the conformance suite, inline and on one to three threads.
+
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { kernelCases } from '@shardweave/tensor-core/testing';
+import { afterAll, describe, it } from 'vitest';
+import type { Backend } from '../src/backend.js';
+
+describe.each([0, 1, 2, 3])('conformance with threads: %i', (threads) => {
+  let opened: Promise<Backend> | undefined;
+  const open = () => {
+    opened ??= createCpuBackend({ threads });
+    return opened;
+  };
+  afterAll(async () => {
+    await (await open()).dispose();
+  });
+  for (const conformanceCase of kernelCases()) {
+    it(conformanceCase.name, async () => {
+      await conformanceCase.run(await open());
+    });
+  }
+});
