@@ -28,6 +28,7 @@ async function open() {
     const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
     return createCpuBackend();
   }
-  const { openWebgpuBackend } = await import('@shardweave/tensor-core/webgpu-node');
-  return openWebgpuBackend();
+  const { createWebGpuBackend } = await import('@shardweave/tensor-core/webgpu');
+  const { openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
+  return createWebGpuBackend({ gpu: openNodeGpu() });
 }

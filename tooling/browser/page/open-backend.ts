@@ -2,13 +2,20 @@
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { createWebgpuBackend } from '@shardweave/tensor-core/webgpu';
+import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 
-/** `cpu` with as many threads as given after the colon; in a page of one core, inline. */
-export type PageDevice = 'reference' | 'webgpu' | 'cpu:1' | 'cpu:2';
+/**
+ * `cpu` with as many threads as given after the colon, in workers whose source travels with the
+ * package; `cpu-file` with workers loaded from a file beside the page.
+ */
+export type PageDevice = 'reference' | 'webgpu' | 'cpu:1' | 'cpu:2' | 'cpu-file:2';
 
 export async function openBackend(device: PageDevice): Promise<Backend> {
   if (device === 'reference') return createReferenceBackend();
-  if (device === 'webgpu') return createWebgpuBackend();
-  return createCpuBackend({ threads: Number(device.slice('cpu:'.length)) });
+  if (device === 'webgpu') return createWebGpuBackend();
+  const [kind, threads] = device.split(':');
+  return createCpuBackend({
+    threads: Number(threads),
+    ...(kind === 'cpu-file' ? { workerUrl: new URL('/cpu-worker.js', location.href) } : {}),
+  });
 }
