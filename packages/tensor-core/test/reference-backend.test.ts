@@ -577,6 +577,7 @@ describe('the rules of the seam', () => {
     const apart = { ...x, byteOffset: 8, size: 2 };
     backend.run('affine', { x, out: x, scale: 1, shift: 0 });
     backend.run('affine', { x: part, out: apart, scale: 1, shift: 0 });
+    backend.run('affine', { x: apart, out: part, scale: 1, shift: 0 });
     const overlapping = { x: part, out: shifted, scale: 1, shift: 0 };
     expect(() => backend.run('affine', overlapping)).toThrow(/expected out apart from x/);
     expect(() => backend.run('cast', { x, out: x })).toThrow(/expected out apart from x/);
@@ -599,5 +600,7 @@ describe('the rules of the seam', () => {
     expect(() => backend.run('copyStrided', odd)).toThrow(/on words/);
     const across = { ...call, out: half(8), outOffset: 0, outStrides: [1, 2] };
     expect(() => backend.run('copyStrided', across)).toThrow(/on words/);
+    const sparse = { ...call, out: half(8), outOffset: 0, outStrides: [4, 2] };
+    expect(() => backend.run('copyStrided', sparse)).toThrow(/on words/);
   });
 });
