@@ -4,6 +4,15 @@ export { Checkpoint, checkpoint } from './checkpoint.js';
 export * from './errors.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
+export {
+  gpt2ConfigText,
+  gpt2File,
+  gpt2State,
+  loadGpt2,
+  parseGpt2Config,
+  writeGpt2,
+} from './hf/gpt2-files.js';
+export { readSafetensors, type Safetensors, writeSafetensors } from './hf/safetensors.js';
 export { type FileDType, type HostTensor, isDeviceDType } from './host-tensor.js';
 export { Conv1D, type Conv1DOptions } from './layers/conv1d.js';
 export { Dropout } from './layers/dropout.js';
@@ -26,6 +35,7 @@ export {
   gradNormOf,
   squaredGradNorm,
 } from './optim/clip-grad-norm.js';
+export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export {
   type FlatState,
   Optimizer,
@@ -36,6 +46,8 @@ export {
   type StepOptions,
 } from './optim/optimizer.js';
 export { type PackedParameters, packParameters } from './optim/pack-parameters.js';
+export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { ParameterInit } from './parameter-init.js';
+export { loadStateDict, stateDict } from './state-dict.js';
 export { type Residency, type UnitPhase, UnitScheduler } from './unit-scheduler.js';

@@ -1,0 +1,177 @@
+import {
+  FormatError,
+  Gpt2,
+  gpt2ConfigText,
+  type HostTensor,
+  loadGpt2,
+  NnConfigError,
+  parseGpt2Config,
+  readSafetensors,
+  StateDictError,
+  stateDict,
+  writeGpt2,
+  writeSafetensors,
+} from '@shardweave/nn';
+import { describe, expect, it } from 'vitest';
+import { makeDevice, read } from './support.js';
+
+const CONFIG = { vocab_size: 9, n_positions: 4, n_embd: 8, n_layer: 2, n_head: 2 };
+
+async function valuesOf(model: Gpt2): Promise<number[][]> {
+  return Promise.all(model.parameters().map(read));
+}
+
+/** The file of a model with its entries changed. */
+async function changedFile(
+  model: Gpt2,
+  change: (name: string, tensor: HostTensor) => [string, HostTensor][],
+): Promise<Uint8Array> {
+  const { tensors } = readSafetensors(await writeGpt2(model));
+  return writeSafetensors(new Map([...tensors].flatMap(([name, tensor]) => change(name, tensor))));
+}
+
+describe('model.safetensors', () => {
+  it('holds every parameter once under its Hugging Face name, and loads back', async () => {
+    const device = makeDevice();
+    const model = new Gpt2(device, CONFIG, { seed: 1 });
+    const file = await writeGpt2(model);
+    const { tensors, metadata } = readSafetensors(file);
+    expect(metadata).toEqual({ format: 'pt' });
+    expect([...tensors.keys()].sort()).toEqual(
+      model
+        .namedParameters()
+        .map(([name]) => name)
+        .sort(),
+    );
+    expect(tensors.has('lm_head.weight')).toBe(false);
+    expect(tensors.get('transformer.h.1.mlp.c_fc.weight')).toMatchObject({
+      dtype: 'f32',
+      shape: [8, 32],
+    });
+    const other = new Gpt2(device, CONFIG, { seed: 2 });
+    expect(await valuesOf(other)).not.toEqual(await valuesOf(model));
+    loadGpt2(other, file);
+    expect(await valuesOf(other)).toEqual(await valuesOf(model));
+  });
+
+  it('is read without the prefix, with masks and a head that repeats the table', async () => {
+    const device = makeDevice();
+    const model = new Gpt2(device, CONFIG, { seed: 1 });
+    const mask: HostTensor = { dtype: 'bool', shape: [1, 1, 2, 2], data: new Uint8Array(4) };
+    const file = await changedFile(model, (name, tensor) => {
+      const bare = name.replace('transformer.', '');
+      if (bare === 'wte.weight')
+        return [
+          [bare, tensor],
+          ['lm_head.weight', tensor],
+        ];
+      if (!bare.endsWith('c_attn.weight')) return [[bare, tensor]];
+      const at = bare.replace('c_attn.weight', '');
+      return [
+        [bare, tensor],
+        [`${at}bias`, mask],
+        [`${at}masked_bias`, mask],
+      ];
+    });
+    const other = new Gpt2(device, CONFIG, { seed: 2 });
+    loadGpt2(other, file);
+    expect(await valuesOf(other)).toEqual(await valuesOf(model));
+  });
+
+  it('is widened from 16 bits', async () => {
+    const device = makeDevice();
+    const model = new Gpt2(device, CONFIG, { seed: 1 });
+    const file = await changedFile(model, (name, { shape, data }) => {
+      const floats = new Uint16Array(
+        data.buffer.slice(data.byteOffset, data.byteOffset + data.length),
+      );
+      const upper = Uint16Array.from({ length: data.length / 4 }, (_, i) => floats[2 * i + 1]!);
+      return [[name, { dtype: 'bf16', shape, data: new Uint8Array(upper.buffer) }]];
+    });
+    const [table] = await valuesOf(model);
+    loadGpt2(model, file);
+    const truncated = new Float32Array(
+      Uint32Array.from(new Uint32Array(Float32Array.from(table!).buffer), (w) => w & 0xffff0000)
+        .buffer,
+    );
+    expect((await valuesOf(model))[0]).toEqual([...truncated]);
+  });
+
+  it('is refused with the names that are wrong, and nothing is loaded', async () => {
+    const device = makeDevice();
+    const model = new Gpt2(device, CONFIG, { seed: 1 });
+    const before = await valuesOf(model);
+    const source = new Gpt2(device, CONFIG, { seed: 5 });
+    const file = await changedFile(source, (name, tensor) => {
+      if (name === 'transformer.ln_f.bias') return [['transformer.ln_f.other', tensor]];
+      if (name !== 'transformer.wpe.weight') return [[name, tensor]];
+      return [[name, { ...tensor, shape: [...tensor.shape].reverse() }]];
+    });
+    const problem = (() => {
+      try {
+        loadGpt2(model, file);
+      } catch (error) {
+        return error;
+      }
+      return undefined;
+    })();
+    expect(problem).toBeInstanceOf(StateDictError);
+    expect(problem).toMatchObject({
+      code: 'STATE_DICT',
+      missing: ['transformer.ln_f.bias'],
+      unexpected: ['transformer.ln_f.other'],
+      mismatched: ['transformer.wpe.weight'],
+    });
+    expect(await valuesOf(model)).toEqual(before);
+  });
+
+  it('with a head of its own is refused', async () => {
+    const model = new Gpt2(makeDevice(), CONFIG);
+    const file = await changedFile(model, (name, tensor) => [
+      [name, tensor],
+      ...(name.endsWith('wte.weight')
+        ? ([['lm_head.weight', { ...tensor, data: tensor.data.map((b) => b ^ 1) }]] as [
+            string,
+            HostTensor,
+          ][])
+        : []),
+    ]);
+    expect(() => loadGpt2(model, file)).toThrow(FormatError);
+  });
+
+  it('equals the state dict', async () => {
+    const model = new Gpt2(makeDevice(), CONFIG);
+    const file = readSafetensors(await writeGpt2(model)).tensors;
+    expect(new Map(file)).toEqual(await stateDict(model));
+  });
+});
+
+describe('config.json', () => {
+  it('is read with defaults and written so that it reads back', () => {
+    const config = parseGpt2Config(
+      JSON.stringify({ model_type: 'gpt2', ...CONFIG, n_inner: null, unknown: 1 }),
+    );
+    expect(config).toMatchObject({
+      ...CONFIG,
+      layer_norm_epsilon: 1e-5,
+      activation_function: 'gelu_new',
+    });
+    const text = gpt2ConfigText({ ...config, resid_pdrop: 0.25, n_inner: 20 });
+    expect(parseGpt2Config(text)).toEqual({ ...config, resid_pdrop: 0.25, n_inner: 20 });
+    expect(JSON.parse(text)).toMatchObject({
+      model_type: 'gpt2',
+      architectures: ['GPT2LMHeadModel'],
+      tie_word_embeddings: true,
+      n_ctx: 4,
+    });
+  });
+
+  it('of what this model does not compute is refused', () => {
+    expect(() => parseGpt2Config('{')).toThrow(FormatError);
+    expect(() => parseGpt2Config('[]')).toThrow(FormatError);
+    expect(() => parseGpt2Config('{"model_type":"llama"}')).toThrow('model_type');
+    expect(() => parseGpt2Config('{"tie_word_embeddings":false}')).toThrow('tie_word_embeddings');
+    expect(() => parseGpt2Config('{"n_embd":"768"}')).toThrow(NnConfigError);
+    expect(() => parseGpt2Config('{"activation_function":"relu"}')).toThrow(NnConfigError);
+  });
+});
