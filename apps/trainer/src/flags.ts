@@ -149,7 +149,7 @@ export function trainCommand(): Command {
   add(
     sharding,
     '--gather-cap <BYTES>',
-    'most bytes of gathered parameters to prefetch into (default: no cap)',
+    'most bytes of gathered parameters to prefetch into (default: 64 MiB)',
   );
   add(sharding, '--inject-delay-ms <N>', 'delay every collective, for experiments (default: 0)');
 
@@ -204,8 +204,8 @@ export function trainCommand(): Command {
 
 function presetsHelp(): string {
   const rows = Object.entries(PRESETS).map(
-    ([name, p]) =>
-      `  ${name.padEnd(12)} ${p.layers} layers, width ${p.width}, ${p.heads} heads, ${p.positions} positions; ${p.summary}`,
+    ([name, { config, summary }]) =>
+      `  ${name.padEnd(12)} ${config.n_layer} layers, width ${config.n_embd}, ${config.n_head} heads, ${config.n_positions} positions; ${summary}`,
   );
   return `\nPresets of --model:\n${rows.join('\n')}\n`;
 }

@@ -4,10 +4,11 @@
 import { statSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
+import type { Gpt2Config } from '@shardweave/nn';
 import { UsageError } from './errors.js';
 import { DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
-import { readModelShape } from './model/model-config.js';
-import { type GptShape, isPresetName, PRESETS } from './model/presets.js';
+import { readModelConfig } from './model/model-directory.js';
+import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
 import type { DeviceChoice, ModelSource, RunConfig } from './run-config.js';
 
 const DEFAULT_RANKS = 2;
@@ -29,15 +30,15 @@ export async function resolveConfig(
     );
   }
   const model = modelSource(flags.model);
-  const own: GptShape =
+  const own =
     model.kind === 'preset'
-      ? PRESETS[model.name as keyof typeof PRESETS]
-      : await readModelShape(model.path);
-  const shape = shapeOnly(own, flags.dropout);
-  const seq = flags.seq ?? Math.min(shape.positions, DEFAULT_SEQ_AT_MOST);
-  if (seq > shape.positions) {
+      ? PRESETS[model.name as PresetName].config
+      : await readModelConfig(model.path);
+  const gpt2 = withDropout(own, flags.dropout);
+  const seq = flags.seq ?? Math.min(gpt2.n_positions, DEFAULT_SEQ_AT_MOST);
+  if (seq > gpt2.n_positions) {
     throw new UsageError(
-      `--seq ${seq} is beyond the model's ${shape.positions} positions. Use --seq ${shape.positions} or less, or another --model.`,
+      `--seq ${seq} is beyond the model's ${gpt2.n_positions} positions. Use --seq ${gpt2.n_positions} or less, or another --model.`,
     );
   }
   checkBatch(flags.batch, ranks, flags.gradAccum);
@@ -55,8 +56,8 @@ export async function resolveConfig(
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     model,
-    shape,
-    tokenizer: flags.tokenizer ?? (shape.vocabSize >= GPT2_VOCABULARY ? 'gpt2' : 'byte'),
+    gpt2,
+    tokenizer: flags.tokenizer ?? (gpt2.vocab_size >= GPT2_VOCABULARY ? 'gpt2' : 'byte'),
     dataFile: flags.data === undefined ? undefined : resolve(flags.data),
     order: flags.order,
     batch: flags.batch,
@@ -88,17 +89,8 @@ function modelSource(model: string): ModelSource {
   );
 }
 
-function shapeOnly(from: GptShape, dropout: number | undefined): GptShape {
-  const { vocabSize, positions, layers, width, heads, layerNormEpsilon } = from;
-  return {
-    vocabSize,
-    positions,
-    layers,
-    width,
-    heads,
-    layerNormEpsilon,
-    dropout: dropout ?? from.dropout,
-  };
+function withDropout(config: Gpt2Config, p: number | undefined): Gpt2Config {
+  return p === undefined ? config : { ...config, embd_pdrop: p, attn_pdrop: p, resid_pdrop: p };
 }
 
 function checkBatch(batch: number, ranks: number, gradAccum: number): void {

@@ -1,7 +1,7 @@
 // One run, fully resolved: what the flags mean once defaults, presets and files are known. Plain
 // data, since it travels to rank processes as JSON.
 
-import type { GptShape } from './model/presets.js';
+import type { Gpt2Config } from '@shardweave/nn';
 
 export type Strategy = 'single' | 'fsdp';
 export type Transport = 'memory' | 'ws';
@@ -33,8 +33,8 @@ export interface RunConfig {
   readonly traceFile: string | undefined;
 
   readonly model: ModelSource;
-  /** With --dropout applied. */
-  readonly shape: GptShape;
+  /** Of the model, with --dropout applied. */
+  readonly gpt2: Gpt2Config;
   readonly tokenizer: TokenizerName;
   readonly dataFile: string | undefined;
   readonly order: Order;

@@ -32,7 +32,7 @@ describe('resolveConfig', () => {
       devices: ['auto', 'auto'],
       threads: 1,
       tokenizer: 'byte',
-      seq: PRESETS.micro.positions,
+      seq: PRESETS.micro.config.n_positions,
       reshard: true,
       noSync: false,
     });
@@ -45,9 +45,11 @@ describe('resolveConfig', () => {
     expect(await resolve('--model gpt2')).toMatchObject({
       tokenizer: 'gpt2',
       seq: 256,
-      shape: { dropout: 0.1 },
+      gpt2: { attn_pdrop: 0.1, embd_pdrop: 0.1, resid_pdrop: 0.1 },
     });
-    expect(await resolve('--model gpt2 --dropout 0')).toMatchObject({ shape: { dropout: 0 } });
+    expect(await resolve('--model gpt2 --dropout 0')).toMatchObject({
+      gpt2: { attn_pdrop: 0, embd_pdrop: 0, resid_pdrop: 0 },
+    });
     expect(await resolve('--schedule constant')).toMatchObject({ warmup: 0 });
     expect(await resolve('--device cpu,webgpu')).toMatchObject({ devices: ['cpu', 'webgpu'] });
   });
@@ -55,7 +57,7 @@ describe('resolveConfig', () => {
   it('reads the shape of a directory', async () => {
     expect(await resolve(`--model ${TINY} --seq 32`)).toMatchObject({
       model: { kind: 'directory', path: TINY },
-      shape: { vocabSize: 256, positions: 64, layers: 2, width: 48, heads: 4, dropout: 0 },
+      gpt2: { vocab_size: 256, n_positions: 64, n_layer: 2, n_embd: 48, n_head: 4, resid_pdrop: 0 },
     });
   });
 
@@ -76,12 +78,12 @@ describe('resolveConfig', () => {
   });
 
   it.each([
-    ['{', /is not JSON/],
-    [{ ...SMALL, vocab_size: undefined }, /vocab_size/],
+    ['{', /expected JSON/],
+    [{ ...SMALL, vocab_size: 0 }, /vocab_size/],
     [{ ...SMALL, model_type: 'llama' }, /model_type/],
     [{ ...SMALL, activation_function: 'relu' }, /activation_function/],
-    [{ ...SMALL, n_inner: 24 }, /n_inner 24/],
-    [{ ...SMALL, n_head: 3 }, /n_head 3/],
+    [{ ...SMALL, n_inner: -1 }, /n_inner/],
+    [{ ...SMALL, n_head: 3 }, /n_head/],
   ])('refuses a config.json of another model', async (config, message) => {
     const error = await resolve(`--model ${modelDirectory(config)}`).catch(
       (thrown: unknown) => thrown,
@@ -92,14 +94,14 @@ describe('resolveConfig', () => {
 
   it('takes a directory without config.json for a mistake', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
-    await expect(resolve(`--model ${directory}`)).rejects.toThrow(/can't be read/);
+    await expect(resolve(`--model ${directory}`)).rejects.toThrow(/config.json can't be used/);
   });
 });
 
 describe('parameterCount', () => {
   it("is GPT-2's own number, and the reference model's", () => {
-    expect(parameterCount(PRESETS.gpt2)).toBe(124_439_808);
-    expect(parameterCount(PRESETS['gpt2-xl'])).toBe(1_557_611_200);
-    expect(parameterCount(PRESETS.micro)).toBe(842_496);
+    expect(parameterCount(PRESETS.gpt2.config)).toBe(124_439_808);
+    expect(parameterCount(PRESETS['gpt2-xl'].config)).toBe(1_557_611_200);
+    expect(parameterCount(PRESETS.micro.config)).toBe(842_496);
   });
 });

@@ -25,7 +25,7 @@ export interface Dataset {
 
 type DataConfig = Pick<
   RunConfig,
-  'dataFile' | 'tokenizer' | 'shape' | 'order' | 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'
+  'dataFile' | 'tokenizer' | 'gpt2' | 'order' | 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'
 >;
 
 /**
@@ -43,9 +43,9 @@ export async function loadDataset(config: DataConfig, tokenizer: Tokenizer): Pro
     );
   }
   const largest = tokens.reduce((most, token) => Math.max(most, token), 0);
-  if (largest >= config.shape.vocabSize) {
+  if (largest >= config.gpt2.vocab_size) {
     throw new UsageError(
-      `--tokenizer ${tokenizer.name}: ${name} has token ${largest}, but the model's vocabulary ends at ${config.shape.vocabSize - 1}. Choose another --tokenizer, or a --model with a larger vocabulary.`,
+      `--tokenizer ${tokenizer.name}: ${name} has token ${largest}, but the model's vocabulary ends at ${config.gpt2.vocab_size - 1}. Choose another --tokenizer, or a --model with a larger vocabulary.`,
     );
   }
   const startOf = rowOrder(config.order, {

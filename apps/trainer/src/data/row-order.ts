@@ -2,6 +2,7 @@
 // T tokens and, as targets, the T tokens one further on.
 
 import type { Order } from '../run-config.js';
+import { splitMix32 } from '../seeded-random.js';
 
 /** The token at which row `row` (0 to B - 1) of step `step` (from 0) starts. */
 export type RowOrder = (step: number, row: number) => number;
@@ -58,21 +59,4 @@ function permute(n: number, seed: number, epoch: number): Uint32Array<ArrayBuffe
     [order[i], order[j]] = [order[j]!, order[i]!];
   }
   return order;
-}
-
-/** 32-bit numbers from a counter (SplitMix's finalizer); `stream` gives each epoch its own. */
-function splitMix32(seed: number, stream: number): () => number {
-  let state = mix(mix(seed | 0) ^ Math.imul(stream + 1, 0x9e3779b9));
-  return () => {
-    state = (state + 0x9e3779b9) | 0;
-    return mix(state) >>> 0;
-  };
-}
-
-function mix(x: number): number {
-  let z = x ^ (x >>> 16);
-  z = Math.imul(z, 0x21f0aaad);
-  z ^= z >>> 15;
-  z = Math.imul(z, 0x735a2d97);
-  return z ^ (z >>> 15);
 }

@@ -27,7 +27,7 @@ export function describeFailure(error: unknown): RankFailure {
 }
 
 /** Codes of collectives' errors that say that another rank is the cause. */
-const PEER_CODES: ReadonlySet<string> = new Set(['PEER_LOST', 'GROUP_CLOSED']);
+const PEER_CODES: ReadonlySet<string> = new Set(['PEER_LOST', 'ABORTED', 'CLOSED']);
 
 /**
  * The error to show for `ends`, which came within moments: a rank that was killed or crashed silently

@@ -1,41 +1,46 @@
 // Shapes of GPT-2 by name. The byte-level ones are small enough for a CPU; the others are OpenAI's.
 
-/** What a GPT-2 is made of; the fields of `config.json` under our names. */
-export interface GptShape {
-  readonly vocabSize: number;
-  readonly positions: number;
-  readonly layers: number;
-  readonly width: number;
-  readonly heads: number;
-  /** Probability of dropping; on embeddings, attention weights and residual branches alike. */
-  readonly dropout: number;
-  readonly layerNormEpsilon: number;
-}
+import { GPT2_DEFAULTS, type Gpt2Config } from '@shardweave/nn';
 
-interface Preset extends GptShape {
-  /** A line for --help. */
+interface Preset {
+  readonly config: Gpt2Config;
+  /** The end of its line in --help. */
   readonly summary: string;
 }
 
-const BYTES = { vocabSize: 256, dropout: 0, layerNormEpsilon: 1e-5 } as const;
-const GPT2 = { vocabSize: 50257, positions: 1024, dropout: 0.1, layerNormEpsilon: 1e-5 } as const;
+/** A model over bytes, which needs no dropout before it has seen its text several times. */
+function bytes(size: Partial<Gpt2Config>): Gpt2Config {
+  const noDropout = { embd_pdrop: 0, attn_pdrop: 0, resid_pdrop: 0 };
+  return { ...GPT2_DEFAULTS, vocab_size: 256, ...noDropout, ...size };
+}
 
 /** Every preset of --model. */
 export const PRESETS = {
   nano: {
-    ...BYTES,
-    positions: 64,
-    layers: 2,
-    width: 64,
-    heads: 4,
+    config: bytes({ n_positions: 64, n_layer: 2, n_embd: 64, n_head: 4 }),
     summary: 'bytes, 0.1 M parameters',
   },
-  micro: { ...BYTES, positions: 128, layers: 4, width: 128, heads: 4, summary: 'bytes, 0.8 M' },
-  mini: { ...BYTES, positions: 256, layers: 6, width: 256, heads: 8, summary: 'bytes, 4.9 M' },
-  gpt2: { ...GPT2, layers: 12, width: 768, heads: 12, summary: 'BPE, 124 M' },
-  'gpt2-medium': { ...GPT2, layers: 24, width: 1024, heads: 16, summary: 'BPE, 355 M' },
-  'gpt2-large': { ...GPT2, layers: 36, width: 1280, heads: 20, summary: 'BPE, 774 M' },
-  'gpt2-xl': { ...GPT2, layers: 48, width: 1600, heads: 25, summary: 'BPE, 1558 M' },
+  micro: {
+    config: bytes({ n_positions: 128, n_layer: 4, n_embd: 128, n_head: 4 }),
+    summary: 'bytes, 0.8 M',
+  },
+  mini: {
+    config: bytes({ n_positions: 256, n_layer: 6, n_embd: 256, n_head: 8 }),
+    summary: 'bytes, 4.9 M',
+  },
+  gpt2: { config: GPT2_DEFAULTS, summary: 'BPE, 124 M' },
+  'gpt2-medium': {
+    config: { ...GPT2_DEFAULTS, n_layer: 24, n_embd: 1024, n_head: 16 },
+    summary: 'BPE, 355 M',
+  },
+  'gpt2-large': {
+    config: { ...GPT2_DEFAULTS, n_layer: 36, n_embd: 1280, n_head: 20 },
+    summary: 'BPE, 774 M',
+  },
+  'gpt2-xl': {
+    config: { ...GPT2_DEFAULTS, n_layer: 48, n_embd: 1600, n_head: 25 },
+    summary: 'BPE, 1558 M',
+  },
 } as const satisfies Record<string, Preset>;
 
 export type PresetName = keyof typeof PRESETS;
@@ -47,9 +52,12 @@ export function isPresetName(name: string): name is PresetName {
   return Object.hasOwn(PRESETS, name);
 }
 
-/** Trainable numbers of a shape, the tied head once. */
-export function parameterCount(shape: GptShape): number {
-  const { vocabSize, positions, layers, width } = shape;
-  const block = 12 * width * width + 13 * width; // attention 4w^2 + 4w, mlp 8w^2 + 5w, two norms 4w
-  return (vocabSize + positions) * width + layers * block + 2 * width;
+/** Trainable numbers of a model, the tied head once. */
+export function parameterCount(config: Gpt2Config): number {
+  const { vocab_size: vocab, n_positions: positions, n_layer: layers, n_embd: width } = config;
+  const inner = config.n_inner ?? 4 * width;
+  const attention = 4 * width * width + 4 * width;
+  const mlp = 2 * width * inner + inner + width;
+  const norms = 4 * width;
+  return (vocab + positions) * width + layers * (attention + mlp + norms) + 2 * width;
 }

@@ -37,10 +37,12 @@ export async function sampleTokens(
     readonly count: number;
     readonly context: number;
     readonly uniform: () => number;
+    /** Asked before each token; ends early. */
+    readonly isOver?: () => boolean;
   },
 ): Promise<Uint32Array> {
   const tokens = [...prompt];
-  for (let i = 0; i < options.count; i++) {
+  for (let i = 0; i < options.count && options.isOver?.() !== true; i++) {
     const logits = await logitsAfter(Uint32Array.from(tokens.slice(-options.context)));
     tokens.push(drawToken(logits, options.uniform(), options));
   }

@@ -7,7 +7,7 @@ import { formatBytes, formatCount } from './format.js';
 
 /** Lines of `name  value`. `ready` is of all ranks, in rank order. */
 export function headerLines(config: RunConfig, ready: readonly RankReady[]): string[] {
-  const { shape } = config;
+  const { gpt2 } = config;
   const shards = ready.map((rank) => rank.shardBytes);
   const sharding =
     config.strategy === 'fsdp'
@@ -16,11 +16,11 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
   const rows: [string, string][] = [
     [
       'model',
-      `${modelName(config)}: ${shape.layers} layers, width ${shape.width}, ${shape.heads} heads, vocabulary ${shape.vocabSize}, dropout ${shape.dropout}`,
+      `${modelName(config)}: ${gpt2.n_layer} layers, width ${gpt2.n_embd}, ${gpt2.n_head} heads, vocabulary ${gpt2.vocab_size}, dropout ${gpt2.resid_pdrop}`,
     ],
     [
       'params',
-      `${formatCount(parameterCount(shape))} (${parameterCount(shape).toLocaleString('en')}), shard of a rank ${formatBytes(Math.max(...shards))}`,
+      `${formatCount(parameterCount(gpt2))} (${parameterCount(gpt2).toLocaleString('en')}), shard of a rank ${formatBytes(Math.max(...shards))}`,
     ],
     [
       'world',

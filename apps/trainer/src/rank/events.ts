@@ -1,11 +1,11 @@
 // What a rank tells the command while it works: plain data, so that it can cross processes.
 
-import type { MemoryBytes } from '@shardweave/tensor-core';
+import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 
 /** Everything is set up and the first step can start. */
 export interface RankReady {
   readonly rank: number;
-  readonly device: 'cpu' | 'webgpu';
+  readonly device: BackendInfo['kind'];
   /** For people: the adapter's name, or the cpu device's threads. */
   readonly description: string;
   /** Trainable numbers of the whole model, tied weights once, no padding. */
@@ -43,7 +43,7 @@ export interface StepResources {
 /** An entry of summary.json's `ranks`. */
 export interface RankReport {
   readonly rank: number;
-  readonly device: 'cpu' | 'webgpu';
+  readonly device: BackendInfo['kind'];
   readonly peakBytes: MemoryBytes;
   /** Payload of the training steps alone. */
   readonly bytesSent: number;
@@ -59,6 +59,8 @@ export type RankEvent =
   | { readonly type: 'step'; readonly metrics: StepMetrics; readonly resources: StepResources }
   /** From rank 0 alone: text the trained model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
-  | { readonly type: 'report'; readonly report: RankReport };
+  | { readonly type: 'report'; readonly report: RankReport }
+  /** With --trace; times in ms since the Unix epoch, which ranks of one machine share. */
+  | { readonly type: 'trace'; readonly rank: number; readonly events: readonly TraceEvent[] };
 
 export type EmitRankEvent = (event: RankEvent) => void;

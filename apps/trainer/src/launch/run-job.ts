@@ -1,0 +1,60 @@
+// Runs a job over the transport it asks for, and writes the trace of all its ranks.
+
+import { writeFileSync } from 'node:fs';
+import { createMemoryGroup } from '@shardweave/collectives';
+import { chromeTrace, Trace } from '@shardweave/tensor-core';
+import { DeviceHost } from '../rank/device-host.js';
+import type { RankEvent } from '../rank/events.js';
+import { runRank } from '../rank/run-rank.js';
+import type { RunConfig } from '../run-config.js';
+import { runInMemory } from './run-in-memory.js';
+import { runProcesses } from './run-processes.js';
+
+export interface JobOptions {
+  /** The script that rank processes run. */
+  readonly entry: string;
+  readonly onEvent: (event: RankEvent) => void;
+  /** Ends the job; its reason is what `runJob` rejects with. */
+  readonly signal: AbortSignal;
+}
+
+/** Resolves when every rank has done its work; see runProcesses for how it rejects. */
+export async function runJob(config: RunConfig, options: JobOptions): Promise<void> {
+  const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
+  const onEvent = (event: RankEvent) => {
+    if (event.type === 'trace') traces.push(event);
+    else options.onEvent(event);
+  };
+  if (config.transport === 'ws') await runProcesses(config, { ...options, onEvent });
+  else await runHere(config, { ...options, onEvent });
+  if (config.traceFile !== undefined) writeFileSync(config.traceFile, mergeTraces(traces));
+}
+
+async function runHere(config: RunConfig, options: JobOptions): Promise<void> {
+  await using host = new DeviceHost();
+  const worlds = createMemoryGroup(config.ranks);
+  await runInMemory({
+    ranks: config.ranks,
+    onEvent: options.onEvent,
+    signal: options.signal,
+    work: (rank, emit, signal) =>
+      runRank({ config, rank, world: worlds[rank]!, host, emit, signal }),
+  });
+}
+
+/** One Chrome trace that begins at 0. */
+function mergeTraces(traces: readonly Extract<RankEvent, { type: 'trace' }>[]): string {
+  const starts = traces.flatMap(({ events }) => events.map(({ startMs }) => startMs));
+  const first = starts.reduce((least, start) => Math.min(least, start), Number.POSITIVE_INFINITY);
+  return chromeTrace(
+    [...traces]
+      .sort((a, b) => a.rank - b.rank)
+      .map(({ rank, events }) => {
+        const trace = new Trace({ rank });
+        for (const event of events) {
+          trace.add({ ...event, startMs: event.startMs - first, endMs: event.endMs - first });
+        }
+        return trace;
+      }),
+  );
+}

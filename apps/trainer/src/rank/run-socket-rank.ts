@@ -1,0 +1,20 @@
+// A rank in a process of its own, linked to the others over WebSockets.
+
+import { connectWs } from '@shardweave/collectives';
+import type { RankPlace } from '../launch/messages.js';
+import type { RunConfig } from '../run-config.js';
+import { DeviceHost } from './device-host.js';
+import type { EmitRankEvent } from './events.js';
+import { runRank } from './run-rank.js';
+
+export async function runSocketRank(
+  config: RunConfig,
+  place: RankPlace,
+  emit: EmitRankEvent,
+  signal: AbortSignal,
+): Promise<void> {
+  const { rank, worldSize, host: address, port, secret } = place;
+  const world = await connectWs({ rank, worldSize, address, port, secret });
+  await using host = new DeviceHost();
+  await runRank({ config, rank, world, host, emit, signal });
+}

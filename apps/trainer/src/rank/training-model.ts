@@ -1,0 +1,110 @@
+// One rank's model, sharded or not, with its optimizer: what nn and fsdp make of a run's flags.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, checkpoint, type Gpt2, type Module, packParameters } from '@shardweave/nn';
+import type { Tensor } from '@shardweave/tensor-core';
+import type { RunConfig } from '../run-config.js';
+
+/** What a step needs of a model. */
+export interface TrainingModel {
+  /** ids [rows, seq] (u32) to logits [rows, seq, vocab]. */
+  readonly module: Module<[ids: Tensor], Tensor>;
+  /** The sharding around it; none where one rank trains in f32. */
+  readonly fsdp: FullyShardedDataParallel<[ids: Tensor], Tensor> | undefined;
+  readonly optimizer: AdamW;
+  /** Trainable numbers of the whole model, tied once, no padding. */
+  readonly params: number;
+  /** Of this rank's f32 parameters, padding included. */
+  readonly shardBytes: number;
+  dispose(): void;
+}
+
+/** The two sequences of collectives that sharding uses; on one rank they may be one. */
+export interface ShardGroups {
+  /** Parameters are gathered, losses and norms summed here. */
+  readonly gather: ProcessGroup;
+  /** Gradients are reduced here, and so don't wait for parameters, nor the other way round. */
+  readonly reduce: ProcessGroup;
+}
+
+/**
+ * Wraps a fresh model as the run asks: each block checkpointed, sharded, the rest one unit at the
+ * root. One rank in 16 bits is a sharding over one rank, which is mixed precision alone.
+ */
+export function trainingModel(
+  model: Gpt2,
+  config: RunConfig,
+  groups: ShardGroups | undefined,
+): TrainingModel {
+  const named = model.namedParameters();
+  const params = named.reduce((sum, [, { size }]) => sum + size, 0);
+  const blocks = model.layers().slice(1, -1);
+  if (config.checkpointActivations) {
+    blocks.forEach((block, i) => {
+      model.replaceChild(String(i + 1), checkpoint(block));
+    });
+  }
+  const parameters = named.map(([, tensor]) => tensor);
+  if (groups === undefined) {
+    const packed = packParameters(model);
+    return {
+      module: model,
+      fsdp: undefined,
+      optimizer: adamW(parameters, config),
+      params,
+      shardBytes: packed.flat.size * 4,
+      dispose: () => {
+        model.dispose();
+        packed.dispose();
+      },
+    };
+  }
+  const shard = <Args extends readonly unknown[], Output>(
+    module: Module<Args, Output>,
+    name: string,
+  ) => new FullyShardedDataParallel<Args, Output>(module, { ...fsdpOptions(config, groups), name });
+  model
+    .layers()
+    .slice(1, -1)
+    .forEach((block, i) => {
+      model.replaceChild(String(i + 1), shard(block, `h.${i}`));
+    });
+  const fsdp = shard<[ids: Tensor], Tensor>(model, 'root');
+  const shardBytes = fsdp
+    .instances()
+    .reduce((sum, { unit }) => sum + (unit?.flat.size ?? 0) * 4, 0);
+  return {
+    module: fsdp,
+    fsdp,
+    optimizer: adamW(parameters, config),
+    params,
+    shardBytes,
+    dispose: () => fsdp.dispose(),
+  };
+}
+
+const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
+
+function fsdpOptions(config: RunConfig, groups: ShardGroups) {
+  const isMixed = config.precision !== 'fp32';
+  return {
+    processGroup: groups.gather,
+    processGroupReduceScatter: groups.reduce,
+    reshardAfterForward: config.reshard,
+    mixedPrecision: isMixed,
+    computeDType: COMPUTE_DTYPES[config.precision],
+    fp32ReduceScatter: isMixed && config.fp32Reduce,
+    ...(config.gatherCapBytes === undefined ? {} : { gatherCapBytes: config.gatherCapBytes }),
+  };
+}
+
+/** Weight decay is for matrices and tables; gains and biases go without. */
+function adamW(parameters: readonly Tensor[], config: RunConfig): AdamW {
+  const { lr, beta1, beta2, eps, weightDecay } = config;
+  const groups = [
+    { params: parameters.filter(({ rank }) => rank >= 2), weightDecay },
+    { params: parameters.filter(({ rank }) => rank < 2), weightDecay: 0 },
+  ];
+  return new AdamW(groups, { lr, betas: [beta1, beta2], eps });
+}
