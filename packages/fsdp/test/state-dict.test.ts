@@ -49,7 +49,7 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
       const { model } = shardedGpt2(rank);
       const changed = await stateDict(model);
       for (const { data } of changed.values())
-        data.forEach((byte, i) => (data[i] = byte ^ (i % 7)));
+        for (let i = 0; i < data.length; i++) data[i]! ^= i % 7;
       return changed;
     });
     await onRanks(worldSize, async (rank) => {
