@@ -12,6 +12,7 @@ export default defineConfig({
   test: {
     include: ['packages/*/test/**/*.test.ts', 'apps/*/test/**/*.test.ts', 'tooling/**/*.test.ts'],
     exclude: [...configDefaults.exclude, ...(isLong ? [] : ['**/*.long.test.ts'])],
+    setupFiles: ['tooling/vitest/no-console.ts'],
     reporters: ['default', new PlainReporter()],
     pool: 'forks',
     maxWorkers: 2,

@@ -1,0 +1,23 @@
+// Fails a test that prints by console.*: libraries never do, and what a test expects to be printed
+// it catches itself with a spy. Loaded before every test file.
+import { afterEach, beforeEach, expect } from 'vitest';
+
+const METHODS = ['debug', 'error', 'info', 'log', 'warn'] as const;
+
+const printed: string[] = [];
+const originals = METHODS.map((method) => [method, console[method]] as const);
+
+beforeEach(() => {
+  printed.length = 0;
+  for (const [method, original] of originals) {
+    console[method] = (...args: unknown[]) => {
+      printed.push(`console.${method}: ${args.map(String).join(' ')}`);
+      original(...args);
+    };
+  }
+});
+
+afterEach(() => {
+  for (const [method, original] of originals) console[method] = original;
+  expect(printed, 'unexpected console output').toEqual([]);
+});
