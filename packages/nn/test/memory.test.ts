@@ -1,0 +1,68 @@
+import {
+  AdamW,
+  checkpoint,
+  clipGradNorm,
+  Gpt2,
+  Gpt2Block,
+  LossScaler,
+  packParameters,
+  Sgd,
+} from '@shardweave/nn';
+import { crossEntropy } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { makeDevice } from './support.js';
+
+const STEPS = 30;
+const CONFIG = {
+  vocab_size: 11,
+  n_positions: 6,
+  n_embd: 8,
+  n_layer: 2,
+  n_head: 2,
+};
+
+describe('a training step', () => {
+  it.each([
+    ['plain, AdamW', false],
+    ['packed and checkpointed, SGD', true],
+  ])('allocates nothing new from its second repetition on (%s)', async (_, isWrapped) => {
+    const device = makeDevice();
+    const model = new Gpt2(device, CONFIG);
+    if (isWrapped) {
+      for (const [name, layer] of model.children()) {
+        if (layer instanceof Gpt2Block) model.replaceChild(name, checkpoint(layer));
+      }
+    }
+    const packed = isWrapped ? packParameters(model) : undefined;
+    const params = model.parameters();
+    const optimizer = isWrapped ? new Sgd(params, { momentum: 0.9 }) : new AdamW(params);
+    const scaler = new LossScaler();
+    const seen: { live: object; peak: object; buffers: number; reserved: number }[] = [];
+    for (let step = 0; step < STEPS; step++) {
+      device.ledger.resetPeak();
+      device.random.begin({ step, rowOffset: 0 });
+      await device.scope(async () => {
+        const ids = device.tensor(
+          Int32Array.from({ length: 12 }, (_, i) => (i * step) % 11),
+          [2, 6],
+        );
+        const loss = crossEntropy(await model.call(ids), ids);
+        await scaler.scale(loss).backward();
+        const { norm, scale } = clipGradNorm(params, 1, { unscale: scaler.unscale });
+        optimizer.step({ gradScale: scale });
+        scaler.update(await scaler.foundInf(norm));
+      });
+      optimizer.zeroGrad();
+      const { live, peak, bufferCount, reservedBytes } = device.memory();
+      seen.push({ live, peak, buffers: bufferCount, reserved: reservedBytes });
+    }
+    for (const step of seen.slice(2)) expect(step).toEqual(seen[1]);
+    expect(seen[1]!.live).toMatchObject({ activation: 0, gradient: 0 });
+    model.dispose();
+    packed?.dispose();
+    optimizer.dispose();
+    expect(device.ledger.live().total).toBe(0);
+    device.dispose();
+    expect(device.backend.usage()).toEqual({ bytes: 0, buffers: 0 });
+  });
+});
