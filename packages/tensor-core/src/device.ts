@@ -1,11 +1,11 @@
 // One rank's view of a backend: its memory pool and ledger, scopes, grad mode, random state and
 // trace. Nothing of these is module-level, so several ranks can share a process and a backend.
 
-import { byteSize, type DType, fromF32Array } from '@shardweave/dtypes';
+import { byteSize, type DType, fromF32Array, isFloat } from '@shardweave/dtypes';
 import { Engine, type FinalHook, type Pass } from './autograd/engine.js';
 import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
 import type { Backend } from './backend.js';
-import { DisposedError, ShapeError } from './errors.js';
+import { DisposedError, DTypeError, ShapeError, StateError } from './errors.js';
 import { Ledger, type MemoryTag } from './ledger.js';
 import { Pool } from './pool.js';
 import { Random } from './random.js';
@@ -45,7 +45,8 @@ export class Device {
   readonly #scopes = new ScopeStack();
   readonly #engine = new Engine(this);
   readonly #finalHooks = new Map<Tensor, FinalHook[]>();
-  #isGradEnabled = true;
+  /** Innermost last; objects, so that an end can be told from another's. */
+  readonly #gradModes: { readonly isEnabled: boolean }[] = [];
   #nextNodeId = 0;
   #isDisposed = false;
 
@@ -60,21 +61,24 @@ export class Device {
 
   /** An absent storage; the caller is its first holder. */
   storage(elementCount: number, dtype: DType, tag: MemoryTag): Storage {
-    if (this.#isDisposed) throw new DisposedError('device: it was disposed.');
+    this.requireLive('storage');
     return new Storage(this, elementCount, dtype, tag);
   }
 
   /** Undefined contents. Belongs to the current scope, or to the caller where none is open. */
   empty(shape: Shape, options: TensorOptions = {}): Tensor {
     checkShape('empty', shape);
-    const storage = this.storage(
-      elementCountOf(shape),
-      options.dtype ?? 'f32',
-      options.tag ?? 'activation',
-    );
+    const dtype = options.dtype ?? 'f32';
+    if (options.requiresGrad === true && !isFloat(dtype)) {
+      throw new DTypeError(`empty: expected a float dtype for requiresGrad, got ${dtype}.`);
+    }
+    const storage = this.storage(elementCountOf(shape), dtype, options.tag ?? 'activation');
     storage.fill();
-    this.#scopes.current?.storages.add(storage);
-    return new Tensor(storage, shape, 0, options.requiresGrad ?? false);
+    const tensor = new Tensor(storage, shape, 0, options.requiresGrad ?? false);
+    const scope = this.#scopes.current;
+    if (scope === undefined) tensor.markKept();
+    else scope.storages.add(storage);
+    return tensor;
   }
 
   /** All elements `value`. */
@@ -119,7 +123,7 @@ export class Device {
     try {
       result = body();
     } catch (error) {
-      this.#scopes.exit(scope, undefined);
+      this.#scopes.abandon(scope);
       throw error;
     }
     if (!(result instanceof Promise)) {
@@ -132,14 +136,14 @@ export class Device {
         return value;
       },
       (error: unknown) => {
-        this.#scopes.exit(scope, undefined);
+        this.#scopes.abandon(scope);
         throw error;
       },
     ) as T;
   }
 
   get isGradEnabled(): boolean {
-    return this.#isGradEnabled;
+    return this.#gradModes.at(-1)?.isEnabled ?? true;
   }
 
   /** Runs `body` without recording a graph. */
@@ -153,10 +157,15 @@ export class Device {
   }
 
   #withGradMode<T>(isEnabled: boolean, body: () => T): T {
-    const before = this.#isGradEnabled;
-    this.#isGradEnabled = isEnabled;
+    const mode = { isEnabled };
+    this.#gradModes.push(mode);
     const restore = () => {
-      this.#isGradEnabled = before;
+      const index = this.#gradModes.indexOf(mode);
+      this.#gradModes.splice(index, 1);
+      if (index === this.#gradModes.length) return;
+      throw new StateError(
+        'noGrad: expected modes to end in the order opposite to their start. Two strands of code use one device at once; await one before starting the other, or give each its own Device.',
+      );
     };
     let result: T;
     try {
@@ -177,7 +186,7 @@ export class Device {
    * package (checkpointing, offload) as well as inside.
    */
   record(options: NodeOptions): void {
-    if (!this.#isGradEnabled) return;
+    if (!this.isGradEnabled) return;
     const isReached =
       options.inputs.some((input) => input.requiresGrad) || (options.hiddenLeaves?.length ?? 0) > 0;
     if (!isReached) return;
@@ -191,7 +200,10 @@ export class Device {
    * @param options.retainGraph keeps the graph for a further backward.
    * @throws {GraphError} when the graph was freed, or there is none.
    */
-  backward(root: Tensor, options: { gradient?: Tensor; retainGraph?: boolean } = {}): Promise<void> {
+  backward(
+    root: Tensor,
+    options: { gradient?: Tensor; retainGraph?: boolean } = {},
+  ): Promise<void> {
     return this.#engine.backward(root, options);
   }
 
@@ -214,8 +226,8 @@ export class Device {
   notifyFinal(leaf: Tensor, pass: Pass): Promise<void> | undefined {
     const hooks = this.#finalHooks.get(leaf);
     if (hooks === undefined) return undefined;
-    const promises = hooks.flatMap((hook) => hook(leaf, pass) ?? []);
-    return promises.length === 0 ? undefined : Promise.all(promises).then(() => undefined);
+    // Asynchronous, so that one that throws keeps neither the others nor the pass from ending.
+    return Promise.all(hooks.map(async (hook) => hook(leaf, pass))).then(() => undefined);
   }
 
   /**
@@ -231,8 +243,13 @@ export class Device {
 
   // ---- in place, outside the graph -----------------------------------------------------------
 
-  /** target += source, shapes equal in size. */
+  /**
+   * target += source, equal in size.
+   * @throws {ShapeError} for another size, or a 16-bit target that begins or ends inside a word.
+   */
   addInPlace(target: Tensor, source: Tensor): void {
+    checkTarget('addInPlace', target, source);
+    if (target.size === 0) return;
     target.storage.markWritten();
     const out = target.view();
     const shape = [target.size];
@@ -247,8 +264,10 @@ export class Device {
     });
   }
 
-  /** target = source, converted to target's dtype. */
+  /** target = source, equal in size, converted to target's dtype. Throws as addInPlace does. */
   copyInto(target: Tensor, source: Tensor): void {
+    checkTarget('copyInto', target, source);
+    if (target.size === 0) return;
     target.storage.markWritten();
     this.backend.run('cast', { x: source.view(), out: target.view() });
   }
@@ -258,8 +277,10 @@ export class Device {
   /** Puts a further tensor over a storage into the current scope; called by ops that make views. */
   track(tensor: Tensor): void {
     const scope = this.#scopes.current;
-    if (scope === undefined) tensor.storage.retain();
-    else if (!scope.storages.has(tensor.storage)) {
+    if (scope === undefined) {
+      tensor.storage.retain();
+      tensor.markKept();
+    } else if (!scope.storages.has(tensor.storage)) {
       tensor.storage.retain();
       scope.storages.add(tensor.storage);
     }
@@ -270,6 +291,13 @@ export class Device {
     const scope = this.#scopes.current;
     if (scope === undefined) return;
     if (!scope.storages.delete(tensor.storage)) tensor.storage.retain();
+  }
+
+  /** Ends the current scope's hold on a tensor's storage; false where it has none. */
+  drop(tensor: Tensor): boolean {
+    const isHeld = this.#scopes.current?.storages.delete(tensor.storage) ?? false;
+    if (isHeld) tensor.storage.release();
+    return isHeld;
   }
 
   /** Bytes live and at peak by tag, and what the pool holds of the backend. */
@@ -287,10 +315,24 @@ export class Device {
     return this.backend.sync();
   }
 
-  /** Gives free buffers back; the backend stays open, for other ranks may use it. Idempotent. */
+  get isDisposed(): boolean {
+    return this.#isDisposed;
+  }
+
+  /** @throws {DisposedError} after dispose. */
+  requireLive(op: string): void {
+    if (this.#isDisposed) throw new DisposedError(`${op}: the device was disposed.`);
+  }
+
+  /**
+   * Gives all its buffers back, those of living tensors too; the backend stays open, for other ranks
+   * may use it. Idempotent.
+   */
   dispose(): void {
+    if (this.#isDisposed) return;
     this.#isDisposed = true;
-    this.pool.trim();
+    this.pool.dispose();
+    this.ledger.clear();
   }
 
   [Symbol.dispose](): void {
@@ -301,8 +343,27 @@ export class Device {
 function checkShape(op: string, shape: Shape): void {
   for (const dim of shape) {
     if (!Number.isInteger(dim) || dim < 0) {
-      throw new ShapeError(`${op}: expected whole dimensions of at least 0, got [${shape.join(', ')}].`);
+      throw new ShapeError(
+        `${op}: expected whole dimensions of at least 0, got [${shape.join(', ')}].`,
+      );
     }
+  }
+}
+
+function checkTarget(op: string, target: Tensor, source: Tensor): void {
+  if (target.size !== source.size) {
+    throw new ShapeError(
+      `${op}: expected ${target.size} elements for [${target.shape.join(', ')}], got [${source.shape.join(', ')}].`,
+    );
+  }
+  const end = target.offset + target.size;
+  const isWhole =
+    byteSize(target.dtype) === 4 ||
+    (target.offset % 2 === 0 && (end % 2 === 0 || end === target.storage.elementCount));
+  if (!isWhole) {
+    throw new ShapeError(
+      `${op}: expected a ${target.dtype} target of whole 32-bit words, got elements [${target.offset}, ${end}) of ${target.storage.elementCount}. 16-bit kernels write words.`,
+    );
   }
 }
 

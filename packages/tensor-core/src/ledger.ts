@@ -45,6 +45,11 @@ export class Ledger {
     return { ...this.#peak };
   }
 
+  /** Forgets what is live, when the device gave all of it back; peaks stay. */
+  clear(): void {
+    Object.assign(this.#live, emptyBytes());
+  }
+
   /** Starts a new peak at what is live now. */
   resetPeak(): void {
     Object.assign(this.#peak, this.#live);

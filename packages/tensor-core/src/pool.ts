@@ -21,8 +21,9 @@ export function sizeClass(byteLength: number): number {
 export class Pool {
   readonly #backend: Backend;
   readonly #free = new Map<number, BackendBuffer[]>();
+  /** The size class of every buffer, in use and free. */
+  readonly #classes = new Map<BackendBuffer, number>();
   #reservedBytes = 0;
-  #bufferCount = 0;
 
   constructor(backend: Backend) {
     this.#backend = backend;
@@ -35,7 +36,7 @@ export class Pool {
 
   /** Number of buffers, in use and free. */
   get bufferCount(): number {
-    return this.#bufferCount;
+    return this.#classes.size;
   }
 
   take(byteLength: number, label: string): BackendBuffer {
@@ -46,26 +47,35 @@ export class Pool {
     const reused = this.#free.get(bytes)?.pop();
     if (reused !== undefined) return reused;
     const buffer = this.#backend.alloc(bytes, label);
+    this.#classes.set(buffer, bytes);
     this.#reservedBytes += buffer.byteLength;
-    this.#bufferCount += 1;
     return buffer;
   }
 
   give(buffer: BackendBuffer): void {
-    const list = this.#free.get(buffer.byteLength);
-    if (list === undefined) this.#free.set(buffer.byteLength, [buffer]);
+    const bytes = this.#classes.get(buffer)!;
+    const list = this.#free.get(bytes);
+    if (list === undefined) this.#free.set(bytes, [buffer]);
     else list.push(buffer);
   }
 
   /** Gives free buffers back to the backend. */
   trim(): void {
     for (const list of this.#free.values()) {
-      for (const buffer of list) {
-        this.#backend.free(buffer);
-        this.#reservedBytes -= buffer.byteLength;
-        this.#bufferCount -= 1;
-      }
+      for (const buffer of list) this.#drop(buffer);
     }
     this.#free.clear();
+  }
+
+  /** Gives all buffers back, those in use too. */
+  dispose(): void {
+    this.#free.clear();
+    for (const buffer of [...this.#classes.keys()]) this.#drop(buffer);
+  }
+
+  #drop(buffer: BackendBuffer): void {
+    this.#classes.delete(buffer);
+    this.#reservedBytes -= buffer.byteLength;
+    this.#backend.free(buffer);
   }
 }

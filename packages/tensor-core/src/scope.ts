@@ -1,6 +1,6 @@
 // Lifetimes of what ops make. A scope holds every storage and graph node made while it is open; at
-// its end it hands what the body returned (and graph nodes) to the scope around it and releases
-// the rest. Scopes of one device nest in time: one strand of code makes tensors.
+// its end it hands what the body returned (and graph nodes) to the scope around it, or to the
+// caller where there is none, and releases the rest. Scopes of one device nest in time: one strand of code makes tensors.
 
 import type { GraphNode } from './autograd/node.js';
 import { StateError } from './errors.js';
@@ -27,27 +27,39 @@ export class ScopeStack {
     return scope;
   }
 
-  /** Ends `scope`; tensors found in `result` survive in the scope around it, or as kept. */
+  /**
+   * Ends `scope`; tensors found in `result` survive in the scope around it, or as kept.
+   * @throws {StateError} when it is not the innermost one; what it held is released all the same.
+   */
   exit(scope: Scope, result: unknown): void {
-    if (this.#open.at(-1) !== scope) {
+    if (this.current !== scope) {
+      this.abandon(scope);
       throw new StateError(
         'scope: expected scopes to end in the order opposite to their start. Two strands of code use one device at once; await one before starting the other, or give each its own Device.',
       );
     }
     this.#open.pop();
     const outer = this.current;
-    const kept = tensorsIn(result);
-    const keptStorages = new Set(kept.map((tensor) => tensor.storage));
-    const keptNodes = outer === undefined ? reachableNodes(kept) : undefined;
-    for (const node of scope.nodes) {
-      if (outer !== undefined) outer.nodes.add(node);
-      else if (!keptNodes!.has(node)) node.release();
-    }
+    const survivors = tensorsIn(result);
+    moveNodes(scope, outer, survivors);
     for (const storage of scope.storages) {
-      if (!keptStorages.has(storage)) storage.release();
-      else if (outer !== undefined && outer.storages.has(storage)) storage.release();
-      else outer?.storages.add(storage);
+      // A kept tensor has a hold of its own; the scope's is for the others.
+      const heirs = survivors.filter((tensor) => tensor.storage === storage && !tensor.isKept);
+      if (heirs.length === 0 || outer?.storages.has(storage) === true) storage.release();
+      else if (outer !== undefined) outer.storages.add(storage);
+      else {
+        for (const heir of heirs) heir.markKept();
+        for (let i = 1; i < heirs.length; i++) storage.retain();
+      }
     }
+  }
+
+  /** Ends `scope` after a failure, wherever it is in the stack. Never throws. */
+  abandon(scope: Scope): void {
+    const index = this.#open.indexOf(scope);
+    if (index >= 0) this.#open.splice(index, 1);
+    moveNodes(scope, this.current, []);
+    for (const storage of scope.storages) storage.release();
   }
 }
 
@@ -69,6 +81,16 @@ export function tensorsIn(value: unknown): Tensor[] {
   };
   visit(value);
   return found;
+}
+
+/** Nodes live as long as the outermost scope, unless a tensor that survives it needs them. */
+function moveNodes(scope: Scope, outer: Scope | undefined, survivors: readonly Tensor[]): void {
+  const needed = outer === undefined ? reachableNodes(survivors) : undefined;
+  for (const node of scope.nodes) {
+    if (node.isReleased) continue;
+    if (outer !== undefined) outer.nodes.add(node);
+    else if (!needed!.has(node)) node.release();
+  }
 }
 
 function reachableNodes(tensors: readonly Tensor[]): Set<GraphNode> {

@@ -4,7 +4,7 @@
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { BackendBuffer, View } from './backend.js';
 import type { Device } from './device.js';
-import { DisposedError, StateError } from './errors.js';
+import { DisposedError, ShapeError, StateError } from './errors.js';
 import type { MemoryTag } from './ledger.js';
 
 /** Bytes that `elementCount` elements take on a device: whole 32-bit words, at least one. */
@@ -43,13 +43,13 @@ export class Storage {
   }
 
   set tag(tag: MemoryTag) {
-    if (this.#buffer !== undefined) this.device.ledger.move(this.#tag, tag, this.byteLength);
+    if (this.isFilled) this.device.ledger.move(this.#tag, tag, this.byteLength);
     this.#tag = tag;
   }
 
   /** Whether a buffer is present. */
   get isFilled(): boolean {
-    return this.#buffer !== undefined;
+    return this.#buffer !== undefined && !this.device.isDisposed;
   }
 
   /** Counts in-place writes by its owner; copies made elsewhere are stale when it has moved on. */
@@ -69,8 +69,9 @@ export class Storage {
 
   /** Takes a buffer from the pool; its contents are undefined. No-op when filled. */
   fill(): void {
-    if (this.#buffer !== undefined) return;
     if (this.#isReleased) throw new DisposedError('storage.fill: the storage was released.');
+    this.device.requireLive('storage.fill');
+    if (this.#buffer !== undefined) return;
     this.#buffer = this.device.pool.take(this.byteLength, this.#tag);
     this.device.ledger.add(this.#tag, this.byteLength);
   }
@@ -78,6 +79,10 @@ export class Storage {
   /** Gives the buffer back to the pool; the contents are lost, the identity stays. */
   free(): void {
     if (this.#buffer === undefined) return;
+    if (this.device.isDisposed) {
+      this.#buffer = undefined; // the device has given all its buffers back
+      return;
+    }
     this.device.pool.give(this.#buffer);
     this.device.ledger.add(this.#tag, -this.byteLength);
     this.#buffer = undefined;
@@ -88,7 +93,9 @@ export class Storage {
     this.#holds += 1;
   }
 
+  /** The last release frees it for good; further ones do nothing. */
   release(): void {
+    if (this.#isReleased) return;
     this.#holds -= 1;
     if (this.#holds > 0) return;
     this.free();
@@ -100,30 +107,42 @@ export class Storage {
    * @throws {StateError} when the storage holds no buffer at the moment.
    */
   view(offset = 0, size = this.elementCount - offset): View {
-    if (this.#buffer === undefined) throw this.#absent();
-    return { buffer: this.#buffer, byteOffset: offset * byteSize(this.dtype), dtype: this.dtype, size };
+    const buffer = this.#present();
+    return { buffer, byteOffset: offset * byteSize(this.dtype), dtype: this.dtype, size };
   }
 
-  /** Uploads bytes from element 0 on; they may be reused at once. A last half word is padded. */
+  /**
+   * Uploads bytes to `byteOffset`, a multiple of 4; they may be reused at once. A half word is
+   * padded with zeros, and so may only be the storage's last.
+   * @throws {ShapeError} for bytes that don't fit so.
+   */
   write(bytes: Uint8Array, byteOffset = 0): void {
-    if (this.#buffer === undefined) throw this.#absent();
+    const buffer = this.#present();
+    const end = byteOffset + bytes.byteLength;
+    const isWhole = end % 4 === 0 || Math.ceil(end / 4) * 4 === this.byteLength;
+    if (byteOffset % 4 !== 0 || byteOffset < 0 || end > this.byteLength || !isWhole) {
+      throw new ShapeError(
+        `storage.write: expected whole 32-bit words within ${this.byteLength} bytes, got bytes [${byteOffset}, ${end}). Start at a multiple of 4 and end at one, or at the storage's end.`,
+      );
+    }
     let padded = bytes;
     if (bytes.byteLength % 4 !== 0) {
       padded = new Uint8Array(Math.ceil(bytes.byteLength / 4) * 4);
       padded.set(bytes);
     }
     this.#version += 1;
-    if (padded.byteLength > 0) this.device.backend.write(this.#buffer, byteOffset, padded);
+    if (padded.byteLength > 0) this.device.backend.write(buffer, byteOffset, padded);
   }
 
   /** Reads `byteLength` bytes back once all work queued before has run. */
   async read(byteOffset = 0, byteLength = this.byteLength, into?: Uint8Array): Promise<Uint8Array> {
-    if (this.#buffer === undefined) throw this.#absent();
-    return this.device.backend.read(this.#buffer, byteOffset, byteLength, into);
+    return this.device.backend.read(this.#present(), byteOffset, byteLength, into);
   }
 
-  #absent(): Error {
-    return this.#isReleased
+  #present(): BackendBuffer {
+    this.device.requireLive('storage');
+    if (this.#buffer !== undefined) return this.#buffer;
+    throw this.#isReleased
       ? new DisposedError(
           'storage: its memory was freed. Keep the tensor by returning it from the scope that made it, or by tensor.keep().',
         )

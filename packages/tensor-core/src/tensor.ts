@@ -57,6 +57,7 @@ export class Tensor {
   outputIndex = 0;
   #storage: Storage;
   #offset: number;
+  #isKept = false;
 
   constructor(storage: Storage, shape: Shape, offset = 0, requiresGrad = false) {
     this.shape = shape;
@@ -95,10 +96,16 @@ export class Tensor {
    * Points a leaf at other bytes: sharding moves parameters into a flat storage, summon into a full
    * precision one. Ownership of either storage does not change hands.
    * @throws {StateError} for a tensor made by an op.
+   * @throws {ShapeError} where the storage is too short.
    */
   rebind(storage: Storage, offset: number): void {
     if (this.node !== undefined) {
       throw new StateError('tensor.rebind: expected a leaf, got the result of an op.');
+    }
+    if (offset < 0 || offset + this.size > storage.elementCount) {
+      throw new ShapeError(
+        `tensor.rebind: expected room for shape [${this.shape.join(', ')}] at element ${offset}, got a storage of ${storage.elementCount} elements.`,
+      );
     }
     this.#storage = storage;
     this.#offset = offset;
@@ -116,15 +123,29 @@ export class Tensor {
     return tensor;
   }
 
-  /** Takes it out of its scope: it lives until dispose. Returns itself. */
-  keep(): this {
-    this.device.untrack(this);
+  /** Whether a hold of the storage is this tensor's own, and not a scope's: dispose gives it up. */
+  get isKept(): boolean {
+    return this.#isKept;
+  }
+
+  /** Notes that a hold of the storage is this tensor's own; for those that hand tensors over. */
+  markKept(): this {
+    this.#isKept = true;
     return this;
   }
 
-  /** Releases a kept tensor's storage. */
+  /**
+   * Takes it out of its scope: it lives until dispose. Each call is one more hold, and needs one
+   * more dispose. Returns itself.
+   */
+  keep(): this {
+    this.device.untrack(this);
+    return this.markKept();
+  }
+
+  /** Gives up a kept tensor's hold of its storage; inside a scope, frees one before the scope ends. */
   dispose(): void {
-    this.#storage.release();
+    if (this.#isKept || !this.device.drop(this)) this.#storage.release();
   }
 
   [Symbol.dispose](): void {
@@ -159,7 +180,9 @@ export class Tensor {
    */
   async item(): Promise<number> {
     if (this.size !== 1) {
-      throw new ShapeError(`tensor.item: expected one element, got shape [${this.shape.join(', ')}].`);
+      throw new ShapeError(
+        `tensor.item: expected one element, got shape [${this.shape.join(', ')}].`,
+      );
     }
     return (await this.toArray())[0]!;
   }

@@ -51,7 +51,12 @@ export class Trace {
 export function chromeTrace(traces: readonly Trace[]): string {
   const out: object[] = [];
   for (const trace of traces) {
-    out.push({ ph: 'M', pid: trace.rank, name: 'process_name', args: { name: `rank ${trace.rank}` } });
+    out.push({
+      ph: 'M',
+      pid: trace.rank,
+      name: 'process_name',
+      args: { name: `rank ${trace.rank}` },
+    });
     TRACKS.forEach((track, trackIndex) => {
       const laneEnds: number[] = [];
       const events = trace.events

@@ -2,12 +2,14 @@
 // gradients are in. It knows beforehand how many gradients each leaf will get, and says when a
 // leaf's gradient is final: exactly once per backward.
 
-import { GraphError, ShapeError } from '../errors.js';
-import { add } from '../ops/elementwise.js';
-import { cast } from '../ops/cast.js';
-import type { Tensor } from '../tensor.js';
+import { isFloat } from '@shardweave/dtypes';
 import type { Device } from '../device.js';
-import { type GraphNode, releasedError } from './node.js';
+import { DTypeError, GraphError, ShapeError } from '../errors.js';
+import { cast } from '../ops/cast.js';
+import { isSameShape, shapeText } from '../ops/checks.js';
+import { add } from '../ops/elementwise.js';
+import type { Shape, Tensor } from '../tensor.js';
+import { type Edge, type GraphNode, releasedError } from './node.js';
 
 /** One backward, inner ones of checkpointed segments included. */
 export interface Pass {
@@ -64,9 +66,10 @@ class RunningPass implements Pass {
     const left = this.pending.get(leaf)! - 1;
     this.pending.set(leaf, left);
     if (left > 0) return;
-    for (const result of [leaf.gradSink?.final(leaf, this), leaf.device.notifyFinal(leaf, this)]) {
-      if (result !== undefined) this.hold(result);
-    }
+    const sunk = leaf.gradSink?.final(leaf, this);
+    if (sunk !== undefined) this.hold(sunk);
+    const notified = leaf.device.notifyFinal(leaf, this);
+    if (notified !== undefined) this.hold(notified);
   }
 }
 
@@ -93,11 +96,7 @@ export class Engine {
         'backward: expected a tensor that requires grad, got one outside any graph. Was it made under noGrad, or from inputs that do not require grad?',
       );
     }
-    if (options.gradient === undefined && root.size !== 1) {
-      throw new ShapeError(
-        `backward: expected a one-element tensor or an explicit gradient, got shape [${root.shape.join(', ')}].`,
-      );
-    }
+    checkSeed(root, options.gradient);
     const outer = this.#pass;
     const pass = outer ?? new RunningPass();
     this.#pass = pass;
@@ -107,8 +106,8 @@ export class Engine {
     } catch (error) {
       if (outer === undefined) {
         // What was started still ends before the error is seen.
-        await Promise.allSettled(pass.promises);
-        for (const callback of pass.failureCallbacks) callback();
+        for (const promise of pass.promises) await Promise.allSettled([promise]);
+        restoreAfter(pass);
       }
       throw error;
     } finally {
@@ -121,21 +120,44 @@ export class Engine {
     options: { gradient?: Tensor | undefined; retainGraph?: boolean | undefined },
     pass: RunningPass,
   ): Promise<void> {
-    const seed = options.gradient ?? this.#device.full(root.shape, 1, { dtype: root.dtype });
     if (root.node === undefined) {
       pass.expect(root);
-      seed.storage.retain();
+      const seed = this.#seed(root, options.gradient);
       deliver(root, seed, pass);
       seed.storage.release();
       return;
     }
-    countLeaves(root.node, pass);
+    try {
+      countLeaves(root.node, pass);
+      await this.#walkNodes(root, root.node, options, pass);
+    } catch (error) {
+      // What was left of the graph can't be used again: some of it is gone.
+      if (options.retainGraph !== true) releaseGraph(root.node);
+      throw error;
+    }
+  }
+
+  /** The gradient of the root, held once by the caller. */
+  #seed(root: Tensor, gradient: Tensor | undefined): Tensor {
+    const { shape, dtype } = root;
+    const seed =
+      gradient === undefined ? this.#device.full(shape, 1, { dtype }) : cast(gradient, dtype);
+    seed.storage.retain();
+    return seed;
+  }
+
+  async #walkNodes(
+    root: Tensor,
+    rootNode: GraphNode,
+    options: { retainGraph?: boolean | undefined; gradient?: Tensor | undefined },
+    pass: RunningPass,
+  ): Promise<void> {
     const queue = new NodeQueue();
     const gradients = new Map<GraphNode, (Tensor | undefined)[]>();
-    gradients.set(root.node, slots(root.node));
-    gradients.get(root.node)![root.outputIndex] = seed;
-    seed.storage.retain();
-    queue.push(root.node);
+    const rootSlots = slots(rootNode);
+    rootSlots[root.outputIndex] = this.#seed(root, options.gradient);
+    gradients.set(rootNode, rootSlots);
+    queue.push(rootNode);
     try {
       for (let node = queue.pop(); node !== undefined; node = queue.pop()) {
         if (pass.failure !== undefined) throw pass.failure.error;
@@ -160,6 +182,7 @@ export class Engine {
     gradients: Map<GraphNode, (Tensor | undefined)[]>,
   ): Promise<void> {
     const distribute = (results: readonly (Tensor | undefined)[]) => {
+      checkResults(node, results);
       node.edges.forEach((edge, i) => {
         if (edge?.node === undefined) return;
         const gradient = results[i];
@@ -175,8 +198,12 @@ export class Engine {
       node.edges.forEach((edge, i) => {
         if (edge?.leaf === undefined) return;
         const gradient = results[i];
-        if (gradient !== undefined) deliver(edge.leaf, gradient, pass);
-        else pass.arrived(edge.leaf);
+        if (gradient === undefined) {
+          pass.arrived(edge.leaf);
+          return;
+        }
+        const isShared = results.some((other, j) => j > i && other?.storage === gradient.storage);
+        deliver(edge.leaf, gradient, pass, { isShared });
       });
       for (const leaf of node.hiddenLeaves) if (leaf.requiresGrad) pass.arrived(leaf);
     };
@@ -193,9 +220,59 @@ export class Engine {
 }
 
 async function settle(pass: RunningPass): Promise<void> {
-  // A promise or callback may add further ones.
-  for (let i = 0; i < pass.promises.length; i++) await pass.promises[i];
-  for (let i = 0; i < pass.callbacks.length; i++) await pass.callbacks[i]!();
+  // A promise or callback may add further ones of either kind; promises come first.
+  let numAwaited = 0;
+  let numCalled = 0;
+  for (;;) {
+    if (numAwaited < pass.promises.length) await pass.promises[numAwaited++];
+    else if (numCalled < pass.callbacks.length) await pass.callbacks[numCalled++]!();
+    else return;
+  }
+}
+
+/** Runs all failure callbacks; the backward's error is the one to see, not what they throw. */
+function restoreAfter(pass: RunningPass): void {
+  for (const callback of pass.failureCallbacks) {
+    try {
+      callback();
+    } catch {
+      // The others must still restore their states.
+    }
+  }
+}
+
+function checkSeed(root: Tensor, gradient: Tensor | undefined): void {
+  if (gradient === undefined) {
+    if (root.size === 1) return;
+    throw new ShapeError(
+      `backward: expected a one-element tensor or an explicit gradient, got shape ${shapeText(root.shape)}. Reduce it with sum or mean, or pass { gradient }.`,
+    );
+  }
+  if (!isSameShape(gradient.shape, root.shape)) {
+    throw new ShapeError(
+      `backward: expected a gradient of the root's shape ${shapeText(root.shape)}, got ${shapeText(gradient.shape)}.`,
+    );
+  }
+  if (!isFloat(gradient.dtype)) {
+    throw new DTypeError(`backward: expected a float gradient, got ${gradient.dtype}.`);
+  }
+}
+
+/** A rule's gradients have their inputs' shapes; kernels would read beyond their ends otherwise. */
+function checkResults(node: GraphNode, results: readonly (Tensor | undefined)[]): void {
+  node.edges.forEach((edge, i) => {
+    const gradient = results[i];
+    if (edge === undefined || gradient === undefined) return;
+    const expected = shapeOf(edge);
+    if (isSameShape(gradient.shape, expected)) return;
+    throw new GraphError(
+      `backward: expected the rule of '${node.name}' to give input ${i} a gradient of shape ${shapeText(expected)}, got ${shapeText(gradient.shape)}.`,
+    );
+  });
+}
+
+function shapeOf(edge: Edge): Shape {
+  return edge.node === undefined ? edge.leaf.shape : edge.node.outputShapes[edge.index]!;
 }
 
 function slots(node: GraphNode): (Tensor | undefined)[] {
@@ -214,16 +291,23 @@ function accumulate(sum: Tensor | undefined, gradient: Tensor): Tensor {
 }
 
 /** Adds to the leaf's gradient, or hands it to the leaf's sink. */
-function deliver(leaf: Tensor, gradient: Tensor, pass: RunningPass): void {
+function deliver(
+  leaf: Tensor,
+  gradient: Tensor,
+  pass: RunningPass,
+  options: { readonly isShared: boolean } = { isShared: false },
+): void {
   if (leaf.gradSink !== undefined) leaf.gradSink.accept(leaf, gradient, pass);
   else if (leaf.grad !== undefined) leaf.device.addInPlace(leaf.grad, gradient);
-  else leaf.grad = adopt(leaf, gradient);
+  else leaf.grad = adopt(leaf, gradient, options);
   pass.arrived(leaf);
 }
 
 /** A gradient of the leaf's own: the tensor itself where nobody else has its bytes, else a copy. */
-function adopt(leaf: Tensor, gradient: Tensor): Tensor {
+function adopt(leaf: Tensor, gradient: Tensor, options: { readonly isShared: boolean }): Tensor {
   const isOwn =
+    !options.isShared && // a later input of the same node gets it too
+    !gradient.isKept && // its one hold is somebody's who will use it again
     gradient.storage.holds === 1 &&
     gradient.storage.tag === 'activation' && // 'gradient': another leaf has just adopted it
     gradient.dtype === leaf.dtype &&
@@ -232,6 +316,15 @@ function adopt(leaf: Tensor, gradient: Tensor): Tensor {
   own.keep();
   own.storage.tag = 'gradient';
   return own;
+}
+
+/** Frees what the nodes that `root` depends on have saved. */
+function releaseGraph(root: GraphNode): void {
+  const seen = new Set<GraphNode>([root]);
+  for (const node of seen) {
+    node.release();
+    for (const edge of node.edges) if (edge?.node !== undefined) seen.add(edge.node);
+  }
 }
 
 /** Counts the gradients that each leaf reachable from `root` will get. */

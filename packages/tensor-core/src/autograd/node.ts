@@ -71,13 +71,17 @@ export class GraphNode {
    */
   run(gradients: readonly (Tensor | undefined)[]): ReturnType<BackwardRule> {
     if (this.#rule === undefined) throw releasedError(this.name);
-    return this.#rule(gradients, this.edges.map((edge) => edge !== undefined));
+    return this.#rule(
+      gradients,
+      this.edges.map((edge) => edge !== undefined),
+    );
   }
 
   /** Gives up what it saved; running it again is an error. Idempotent. */
   release(): void {
     if (this.#rule === undefined) return;
     this.#rule = undefined;
+    this.hooks.length = 0;
     for (const storage of this.#saved) storage.release();
   }
 }

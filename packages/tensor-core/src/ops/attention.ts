@@ -1,8 +1,8 @@
 // Causal self-attention from packed queries, keys and values, without copying heads apart: the
 // products read and write them in place through strides.
 
-import { ShapeError } from '../errors.js';
 import type { View } from '../backend.js';
+import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
 import { requireBindable, requireFloat, shapeText } from './checks.js';
 import { type DropoutMask, nextMask } from './dropout.js';
@@ -12,6 +12,15 @@ interface Heads {
   readonly view: View;
   readonly row: number;
   readonly batch: readonly [number, number];
+}
+
+interface Product {
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  readonly transposeA?: boolean;
+  readonly transposeB?: boolean;
+  readonly alpha?: number;
 }
 
 /**
@@ -30,17 +39,33 @@ export function causalSelfAttention(
   const [batch, seq, width] = qkv.shape as [number, number, number];
   const dim = width / 3;
   const headDim = dim / numHeads;
-  if (qkv.rank !== 3 || !Number.isInteger(headDim) || headDim % 2 !== 0) {
+  if (qkv.rank !== 3 || !Number.isInteger(numHeads) || headDim % 2 !== 0) {
     throw new ShapeError(
-      `causalSelfAttention: expected qkv [batch, seq, 3 * ${numHeads} * headDim] with an even headDim, got ${shapeText(qkv.shape)}.`,
+      `causalSelfAttention: expected qkv [batch, seq, 3 * ${numHeads} * headDim] with an even headDim, got ${shapeText(qkv.shape)}. Queries, keys and values lie side by side.`,
     );
   }
+  return qkv.device.scope(() => attend(qkv, { batch, seq, dim, headDim, ...options }));
+}
+
+/** The op, in a scope that frees the weights where no graph needs them. */
+function attend(
+  qkv: Tensor,
+  options: {
+    readonly batch: number;
+    readonly seq: number;
+    readonly dim: number;
+    readonly headDim: number;
+    readonly numHeads: number;
+    readonly dropout?: number;
+  },
+): Tensor {
+  const { batch, seq, dim, headDim, numHeads } = options;
   const { device, dtype } = qkv;
   const scale = 1 / Math.sqrt(headDim);
   const weights = device.empty([batch, numHeads, seq, seq], { dtype });
   requireBindable('causalSelfAttention', qkv, weights);
   const out = device.empty([batch, seq, dim], { dtype });
-  const mask = nextMask(weights, options.dropout ?? 0);
+  const mask = nextMask('causalSelfAttention', weights, options.dropout ?? 0);
 
   const packed = (tensor: Tensor, part: number): Heads => ({
     view: offsetView(tensor.view(), part * dim),
@@ -57,7 +82,7 @@ export function causalSelfAttention(
     row: seq,
     batch: [numHeads * seq * seq, seq * seq],
   });
-  const run = (a: Heads, b: Heads, to: Heads, spec: { m: number; n: number; k: number; transposeA?: boolean; transposeB?: boolean }) =>
+  const run = (a: Heads, b: Heads, to: Heads, spec: Product) =>
     device.backend.run('matmul', {
       a: a.view,
       b: b.view,
@@ -75,18 +100,24 @@ export function causalSelfAttention(
       aBatch: a.batch,
       bBatch: b.batch,
       outBatch: to.batch,
-      alpha: 1,
+      alpha: spec.alpha ?? 1,
       accumulate: false,
     });
 
   if (out.size > 0) {
-    run(packed(qkv, 0), packed(qkv, 1), square(weights), { m: seq, n: seq, k: headDim, transposeB: true });
+    run(packed(qkv, 0), packed(qkv, 1), square(weights), {
+      m: seq,
+      n: seq,
+      k: headDim,
+      transposeB: true,
+      alpha: scale, // before the store: unscaled scores may overflow f16
+    });
     device.backend.run('softmax', {
       x: weights.view(),
       out: weights.view(),
       rows: batch * numHeads * seq,
       cols: seq,
-      scale,
+      scale: 1,
       isLog: false,
       causalRows: seq,
     });
@@ -105,10 +136,20 @@ export function causalSelfAttention(
       const dQkv = device.empty(qkv.shape, { dtype });
       if (dQkv.size === 0) return [dQkv];
       const dWeights = device.empty(weights.shape, { dtype });
-      run(merged(dy!), packed(qkv, 2), square(dWeights), { m: seq, n: seq, k: headDim, transposeB: true });
+      run(merged(dy!), packed(qkv, 2), square(dWeights), {
+        m: seq,
+        n: seq,
+        k: headDim,
+        transposeB: true,
+      });
       device.scope(() => {
         const used = masked(weights, mask);
-        run(square(used), merged(dy!), packed(dQkv, 2), { m: seq, n: headDim, k: seq, transposeA: true });
+        run(square(used), merged(dy!), packed(dQkv, 2), {
+          m: seq,
+          n: headDim,
+          k: seq,
+          transposeA: true,
+        });
       });
       if (mask !== undefined) runMask(dWeights, dWeights, mask);
       device.backend.run('softmaxBackward', {
@@ -117,11 +158,12 @@ export function causalSelfAttention(
         out: dWeights.view(),
         rows: batch * numHeads * seq,
         cols: seq,
-        scale,
+        scale: 1,
         isLog: false,
       });
-      run(square(dWeights), packed(qkv, 1), packed(dQkv, 0), { m: seq, n: headDim, k: seq });
-      run(square(dWeights), packed(qkv, 0), packed(dQkv, 1), { m: seq, n: headDim, k: seq, transposeA: true });
+      const toHeads = { m: seq, n: headDim, k: seq, alpha: scale };
+      run(square(dWeights), packed(qkv, 1), packed(dQkv, 0), toHeads);
+      run(square(dWeights), packed(qkv, 0), packed(dQkv, 1), { ...toHeads, transposeA: true });
       return [dQkv];
     },
   });

@@ -16,7 +16,7 @@ export function requireFloat(op: string, ...tensors: readonly Tensor[]): void {
   for (const tensor of tensors) {
     if (!isFloat(tensor.dtype)) {
       throw new DTypeError(
-        `${op}: expected a float tensor (f32, f16, bf16), got ${tensor.dtype}. Cast it first.`,
+        `${op}: expected a float tensor (f32, f16, bf16), got ${tensor.dtype} ${shapeText(tensor.shape)}. Cast it first.`,
       );
     }
   }
@@ -24,14 +24,18 @@ export function requireFloat(op: string, ...tensors: readonly Tensor[]): void {
 
 export function requireInteger(op: string, tensor: Tensor): void {
   if (tensor.dtype !== 'i32' && tensor.dtype !== 'u32') {
-    throw new DTypeError(`${op}: expected integer ids (i32, u32), got ${tensor.dtype}.`);
+    throw new DTypeError(
+      `${op}: expected integer ids (i32, u32), got ${tensor.dtype} ${shapeText(tensor.shape)}. Cast them first.`,
+    );
   }
 }
 
 export function requireSameDevice(op: string, ...tensors: readonly Tensor[]): void {
   for (const tensor of tensors) {
     if (tensor.device !== tensors[0]!.device) {
-      throw new ShapeError(`${op}: expected tensors of one device, got two. Copy through the host.`);
+      throw new ShapeError(
+        `${op}: expected tensors of one device, got two. Copy through the host.`,
+      );
     }
   }
 }
@@ -40,7 +44,8 @@ export function requireSameDevice(op: string, ...tensors: readonly Tensor[]): vo
 export function requireBindable(op: string, ...tensors: readonly Tensor[]): void {
   for (const tensor of tensors) {
     const { maxViewBytes } = tensor.device.backend.info.limits;
-    const bytes = (tensor.size * tensor.storage.byteLength) / Math.max(1, tensor.storage.elementCount);
+    const bytes =
+      (tensor.size * tensor.storage.byteLength) / Math.max(1, tensor.storage.elementCount);
     if (bytes > maxViewBytes) {
       throw new LimitError(
         `${op}: expected operands of at most ${maxViewBytes} bytes on this device, got ${shapeText(tensor.shape)} of ${bytes} bytes. Split it along its first dimension.`,
@@ -53,7 +58,11 @@ export function requireBindable(op: string, ...tensors: readonly Tensor[]): void
 export function resolveAxis(op: string, axis: number, rank: number): number {
   const resolved = axis < 0 ? axis + rank : axis;
   if (!Number.isInteger(axis) || resolved < 0 || resolved >= rank) {
-    throw new ShapeError(`${op}: expected an axis in [${-rank}, ${rank}), got ${axis}.`);
+    throw new ShapeError(
+      rank === 0
+        ? `${op}: expected a tensor with axes, got a scalar and axis ${axis}. Reshape it to [1] first.`
+        : `${op}: expected an axis in [${-rank}, ${rank}), got ${axis}. Negative ones count from the end.`,
+    );
   }
   return resolved;
 }
@@ -81,12 +90,47 @@ export function broadcastShapes(op: string, a: Shape, b: Shape): number[] {
     const y = b[b.length - rank + i] ?? 1;
     if (x !== y && x !== 1 && y !== 1) {
       throw new ShapeError(
-        `${op}: shapes ${shapeText(a)} and ${shapeText(b)} do not broadcast (axis ${i - rank}: ${x} and ${y}).`,
+        `${op}: expected shapes that broadcast, got ${shapeText(a)} and ${shapeText(b)} (axis ${i - rank}: ${x} and ${y}). Dimensions must be equal or 1.`,
       );
     }
     out[i] = x === 1 ? y : x;
   }
   return out;
+}
+
+/** Most axes a strided kernel walks; see backend.ts. */
+const MAX_WALK_RANK = 6;
+
+/**
+ * The same walk over fewer axes: drops those of length 1 and merges neighbours that every operand
+ * steps through evenly. At least one axis is left.
+ */
+export function collapseAxes(
+  shape: Shape,
+  strides: readonly (readonly number[])[],
+): [shape: number[], strides: number[][]] {
+  const walk: number[] = [];
+  const steps: number[][] = strides.map(() => []);
+  shape.forEach((dim, i) => {
+    if (dim === 1) return;
+    const last = walk.length - 1;
+    const isMerged =
+      last >= 0 && strides.every((operand, j) => steps[j]![last] === operand[i]! * dim);
+    if (isMerged) walk[last]! *= dim;
+    else walk.push(dim);
+    strides.forEach((operand, j) => {
+      steps[j]![walk.length - 1] = operand[i]!;
+    });
+  });
+  return walk.length > 0 ? [walk, steps] : [[1], strides.map(() => [0])];
+}
+
+/** @throws {ShapeError} for a walk over more axes than kernels take. */
+export function requireWalkable(op: string, walk: Shape, ...shapes: readonly Shape[]): void {
+  if (walk.length <= MAX_WALK_RANK) return;
+  throw new ShapeError(
+    `${op}: expected at most ${MAX_WALK_RANK} axes that can't be merged, got ${walk.length} (shapes ${shapes.map(shapeText).join(', ')}). Reshape neighbouring axes into one.`,
+  );
 }
 
 /** Strides that read `shape` as if it were `target`: 0 along broadcast axes. */

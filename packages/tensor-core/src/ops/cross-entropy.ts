@@ -2,7 +2,7 @@
 
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
-import { requireFloat, requireInteger, shapeText } from './checks.js';
+import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 import { mean, sum } from './reduce.js';
 
 /**
@@ -16,13 +16,27 @@ export function crossEntropy(
 ): Tensor {
   requireFloat('crossEntropy', logits);
   requireInteger('crossEntropy', targets);
+  requireSameDevice('crossEntropy', logits, targets);
   const cols = logits.shape.at(-1) ?? 0;
   const rows = targets.size;
   if (cols === 0 || logits.size !== rows * cols) {
     throw new ShapeError(
-      `crossEntropy: expected one target per row of logits, got logits ${shapeText(logits.shape)} and targets ${shapeText(targets.shape)}.`,
+      `crossEntropy: expected one target per row of logits, got logits ${shapeText(logits.shape)} and targets ${shapeText(targets.shape)}. Targets are ids, not one-hot rows.`,
     );
   }
+  return logits.device.scope(() => {
+    const losses = lossesOf(logits, targets, { rows, cols });
+    if (options.reduction === 'none') return losses;
+    return options.reduction === 'sum' ? sum(losses) : mean(losses);
+  });
+}
+
+/** One loss per row, of the targets' shape. */
+function lossesOf(
+  logits: Tensor,
+  targets: Tensor,
+  { rows, cols }: { readonly rows: number; readonly cols: number },
+): Tensor {
   const { device } = logits;
   const losses = device.empty(targets.shape);
   const lse = device.empty([rows]);
@@ -57,6 +71,5 @@ export function crossEntropy(
       return [dLogits];
     },
   });
-  if (options.reduction === 'none') return losses;
-  return options.reduction === 'sum' ? sum(losses) : mean(losses);
+  return losses;
 }

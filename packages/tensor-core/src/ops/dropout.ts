@@ -4,7 +4,7 @@
 import { ShapeError } from '../errors.js';
 import type { RandomKey } from '../random.js';
 import type { Tensor } from '../tensor.js';
-import { requireFloat } from './checks.js';
+import { requireFloat, shapeText } from './checks.js';
 
 /** Which elements a dropout keeps: a key, and the counter of the tensor's first element. */
 export interface DropoutMask {
@@ -20,13 +20,17 @@ export interface DropoutMask {
  */
 export function dropout(x: Tensor, p: number): Tensor {
   requireFloat('dropout', x);
-  const mask = nextMask(x, p);
+  const mask = nextMask('dropout', x, p);
   return mask === undefined ? x : applyMask(x, mask);
 }
 
 /** Draws the mask for a tensor whose first axis is the batch; undefined for p = 0. */
-export function nextMask(x: Tensor, p: number): DropoutMask | undefined {
-  if (!(p >= 0 && p < 1)) throw new ShapeError(`dropout: expected 0 <= p < 1, got ${p}.`);
+export function nextMask(op: string, x: Tensor, p: number): DropoutMask | undefined {
+  if (!(p >= 0 && p < 1)) {
+    throw new ShapeError(
+      `${op}: expected a dropout probability 0 <= p < 1, got ${p} for ${shapeText(x.shape)}. It is the part dropped, not the part kept.`,
+    );
+  }
   if (p === 0) return undefined;
   const { random } = x.device;
   const rowElements = x.size / Math.max(1, x.shape[0] ?? 1);

@@ -3,20 +3,34 @@
 import { type DType, isFloat } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../backend.js';
 import { DTypeError } from '../errors.js';
-import { type Shape, Tensor } from '../tensor.js';
+import type { Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {
   broadcastShapes,
   broadcastStrides,
-  denseStrides,
+  collapseAxes,
   isSameShape,
   requireBindable,
   requireFloat,
   requireSameDevice,
+  requireWalkable,
+  shapeText,
 } from './checks.js';
 import { sumTo } from './reduce.js';
 
-export const neg = (x: Tensor): Tensor => unary('neg', x);
+/** -x. */
+export function neg(x: Tensor): Tensor {
+  requireFloat('neg', x);
+  const out = runUnary('neg', x);
+  x.device.record({
+    name: 'neg',
+    inputs: [x],
+    outputs: [out],
+    saved: [], // the derivative needs no x
+    backward: ([dy]) => [neg(dy!)],
+  });
+  return out;
+}
 /** |x|; its gradient at 0 is 0. */
 export const abs = (x: Tensor): Tensor => unary('abs', x);
 export const exp = (x: Tensor): Tensor => unary('exp', x);
@@ -43,16 +57,16 @@ export function gelu(x: Tensor, options: { readonly approximate?: 'none' | 'tanh
 
 /** a + b, broadcast. Mixed float dtypes give the wider: f32, or f32 for f16 with bf16. */
 export const add = (a: Tensor, b: Tensor | number): Tensor =>
-  typeof b === 'number' ? affine(a, 1, b) : binary('add', a, b);
+  typeof b === 'number' ? scaled('add', a, 1, b) : binary('add', a, b);
 /** a - b, broadcast. */
 export const sub = (a: Tensor, b: Tensor | number): Tensor =>
-  typeof b === 'number' ? affine(a, 1, -b) : binary('sub', a, b);
+  typeof b === 'number' ? scaled('sub', a, 1, -b) : binary('sub', a, b);
 /** a * b, broadcast. */
 export const mul = (a: Tensor, b: Tensor | number): Tensor =>
-  typeof b === 'number' ? affine(a, b, 0) : binary('mul', a, b);
+  typeof b === 'number' ? scaled('mul', a, b, 0) : binary('mul', a, b);
 /** a / b, broadcast; floats. */
 export const div = (a: Tensor, b: Tensor | number): Tensor =>
-  typeof b === 'number' ? affine(a, 1 / b, 0) : binary('div', a, b);
+  typeof b === 'number' ? scaled('div', a, 1 / b, 0) : binary('div', a, b);
 /** The larger of each pair; where equal, the gradient is halved between them. */
 export const maximum = (a: Tensor, b: Tensor): Tensor => binary('maximum', a, b);
 /** The smaller of each pair; where equal, the gradient is halved between them. */
@@ -60,18 +74,24 @@ export const minimum = (a: Tensor, b: Tensor): Tensor => binary('minimum', a, b)
 
 /** a to the power b, broadcast; floats. The gradient to b needs a > 0. */
 export function pow(a: Tensor, b: Tensor | number): Tensor {
-  const exponent = typeof b === 'number' ? a.device.full([1], b, { dtype: a.dtype }) : b;
-  return binary('pow', a, exponent);
+  if (typeof b !== 'number') return binary('pow', a, b);
+  requireFloat('pow', a);
+  // The exponent stays f32: 1/3 rounded to 16 bits is another power.
+  return a.device.scope(() => binary('pow', a, a.device.full([], b), a.dtype));
 }
 
 /** x * scale + shift, floats. */
 export function affine(x: Tensor, scale: number, shift: number): Tensor {
-  requireFloat('affine', x);
+  return scaled('affine', x, scale, shift);
+}
+
+function scaled(op: string, x: Tensor, scale: number, shift: number): Tensor {
+  requireFloat(op, x);
   const { device } = x;
   const out = device.empty(x.shape, { dtype: x.dtype });
   if (out.size > 0) device.backend.run('affine', { x: x.view(), out: out.view(), scale, shift });
   device.record({
-    name: 'affine',
+    name: op,
     inputs: [x],
     outputs: [out],
     saved: [],
@@ -82,33 +102,36 @@ export function affine(x: Tensor, scale: number, shift: number): Tensor {
 
 function unary(kind: UnaryKind, x: Tensor): Tensor {
   requireFloat(kind, x);
-  const { device } = x;
-  const out = device.empty(x.shape, { dtype: x.dtype });
-  if (out.size > 0) device.backend.run('unary', { kind, x: x.view(), out: out.view() });
-  device.record({
+  const out = runUnary(kind, x);
+  x.device.record({
     name: kind,
     inputs: [x],
     outputs: [out],
     saved: [x],
-    backward: ([dy]) => {
-      const dx = device.empty(x.shape, { dtype: x.dtype });
-      if (dx.size > 0) {
-        device.backend.run('unaryBackward', {
-          kind,
-          x: x.view(),
-          dy: dy!.view(),
-          out: dx.view(),
-        });
-      }
-      return [dx];
-    },
+    backward: ([dy]) => [runUnaryBackward(kind, x, dy!)],
   });
   return out;
 }
 
-function binary(kind: BinaryKind, a: Tensor, b: Tensor): Tensor {
-  const dtype = commonDType(kind, a, b);
+function runUnary(kind: UnaryKind, x: Tensor): Tensor {
+  const out = x.device.empty(x.shape, { dtype: x.dtype });
+  if (out.size > 0) x.device.backend.run('unary', { kind, x: x.view(), out: out.view() });
+  return out;
+}
+
+/** dy * f'(x) in x's dtype. */
+function runUnaryBackward(kind: UnaryKind, x: Tensor, dy: Tensor): Tensor {
+  const out = x.device.empty(x.shape, { dtype: x.dtype });
+  if (out.size > 0) {
+    const views = { x: x.view(), dy: dy.view(), out: out.view() };
+    x.device.backend.run('unaryBackward', { kind, ...views });
+  }
+  return out;
+}
+
+function binary(kind: BinaryKind, a: Tensor, b: Tensor, outDType?: DType): Tensor {
   requireSameDevice(kind, a, b);
+  const dtype = outDType ?? commonDType(kind, a, b);
   const { device } = a;
   const shape = broadcastShapes(kind, a.shape, b.shape);
   const out = device.empty(shape, { dtype });
@@ -131,45 +154,18 @@ function binary(kind: BinaryKind, a: Tensor, b: Tensor): Tensor {
 function runBinary(kind: BinaryKind, a: Tensor, b: Tensor, out: Tensor): void {
   const isDense = isSameShape(a.shape, out.shape) && isSameShape(b.shape, out.shape);
   if (!isDense) requireBindable(kind, a, b, out);
-  const [shape, aStrides, bStrides] = isDense
-    ? [[out.size], [1], [1]]
-    : collapse(out.shape, broadcastStrides(a.shape, out.shape), broadcastStrides(b.shape, out.shape));
+  const strides = [a, b].map((operand) => broadcastStrides(operand.shape, out.shape));
+  const [shape, [aStrides, bStrides]] = collapseAxes(out.shape, strides);
+  requireWalkable(kind, shape, a.shape, b.shape);
   out.device.backend.run('binary', {
     kind,
     a: a.view(),
     b: b.view(),
     out: out.view(),
     shape,
-    aStrides,
-    bStrides,
+    aStrides: aStrides!,
+    bStrides: bStrides!,
   });
-}
-
-/** Merges neighbouring axes that both operands walk densely or not at all: fewer axes, same walk. */
-function collapse(
-  shape: Shape,
-  aStrides: readonly number[],
-  bStrides: readonly number[],
-): [number[], number[], number[]] {
-  const out: [number[], number[], number[]] = [[], [], []];
-  shape.forEach((dim, i) => {
-    if (dim === 1) return;
-    const last = out[0].length - 1;
-    const isMerged =
-      last >= 0 &&
-      out[1][last] === aStrides[i]! * dim &&
-      out[2][last] === bStrides[i]! * dim;
-    if (isMerged) {
-      out[0][last]! *= dim;
-      out[1][last] = aStrides[i]!;
-      out[2][last] = bStrides[i]!;
-    } else {
-      out[0].push(dim);
-      out[1].push(aStrides[i]!);
-      out[2].push(bStrides[i]!);
-    }
-  });
-  return out[0].length > 0 ? out : [[1], [0], [0]];
 }
 
 function savedBy(kind: BinaryKind, a: Tensor, b: Tensor): Tensor[] {
@@ -188,10 +184,10 @@ function gradientToFirst(kind: BinaryKind, a: Tensor, b: Tensor, dy: Tensor): Te
     case 'div':
       return div(dy, b);
     case 'pow':
-      return mul(dy, mul(b, pow(a, add(b, -1))));
+      return mul(mul(cast(dy, 'f32'), b), pow(cast(a, 'f32'), add(b, -1)));
     case 'maximum':
     case 'minimum':
-      return mul(dy, selection(kind, a, b));
+      return shareOf(kind, a, b, dy);
   }
 }
 
@@ -204,21 +200,21 @@ function gradientToSecond(kind: BinaryKind, a: Tensor, b: Tensor, dy: Tensor): T
     case 'mul':
       return mul(dy, a);
     case 'div':
-      return neg(div(mul(dy, a), square(b)));
+      // Divided twice: the square of a 16-bit b could overflow.
+      return neg(div(div(mul(cast(dy, 'f32'), a), b), b));
     case 'pow':
-      return mul(dy, mul(pow(a, b), log(a)));
+      return mul(mul(cast(dy, 'f32'), pow(a, b)), log(cast(a, 'f32')));
     case 'maximum':
     case 'minimum':
-      return mul(dy, selection(kind, b, a));
+      return shareOf(kind, b, a, dy);
   }
 }
 
-/** 1 where `chosen` wins against `other`, 0.5 where equal, 0 elsewhere. */
-function selection(kind: 'maximum' | 'minimum', chosen: Tensor, other: Tensor): Tensor {
+/** dy where `chosen` wins against `other`, half of it where equal, 0 elsewhere. */
+function shareOf(kind: 'maximum' | 'minimum', chosen: Tensor, other: Tensor, dy: Tensor): Tensor {
   const lead = kind === 'maximum' ? sub(chosen, other) : sub(other, chosen);
-  // sign(lead): lead / |lead|, with the zeros kept at zero by a tiny denominator.
-  const sign = div(lead, maximum(abs(lead), lead.device.full([1], 1e-30)));
-  return affine(sign, 0.5, 0.5);
+  const half = affine(dy, 0.5, 0);
+  return add(half, runUnaryBackward('abs', lead, half)); // |x|' is the sign, 0 at 0
 }
 
 /** The gradient of a broadcast operand: summed over the broadcast axes, in the operand's dtype. */
@@ -232,7 +228,9 @@ function commonDType(op: string, a: Tensor, b: Tensor): DType {
     return a.dtype;
   }
   if (!isFloat(a.dtype) || !isFloat(b.dtype)) {
-    throw new DTypeError(`${op}: expected two floats or one integer dtype, got ${a.dtype} and ${b.dtype}.`);
+    throw new DTypeError(
+      `${op}: expected two floats or one integer dtype, got ${a.dtype} ${shapeText(a.shape)} and ${b.dtype} ${shapeText(b.shape)}. Cast one.`,
+    );
   }
   return 'f32';
 }

@@ -2,7 +2,7 @@
 
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
-import { requireFloat, requireInteger, shapeText } from './checks.js';
+import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 
 /**
  * table[ids]: ids of any shape (i32, u32), table [rows, cols] -> [...ids.shape, cols]. An id outside
@@ -11,9 +11,12 @@ import { requireFloat, requireInteger, shapeText } from './checks.js';
 export function embedding(table: Tensor, ids: Tensor): Tensor {
   requireFloat('embedding', table);
   requireInteger('embedding', ids);
+  requireSameDevice('embedding', table, ids);
   const [rows, cols] = table.shape;
   if (table.rank !== 2 || rows === undefined || cols === undefined) {
-    throw new ShapeError(`embedding: expected a table [rows, cols], got ${shapeText(table.shape)}.`);
+    throw new ShapeError(
+      `embedding: expected a table [rows, cols], got ${shapeText(table.shape)}. The table comes first, the ids second.`,
+    );
   }
   const { device } = table;
   const count = ids.size;
@@ -34,6 +37,7 @@ export function embedding(table: Tensor, ids: Tensor): Tensor {
     outputs: [out],
     saved: [ids],
     backward: ([dy]) => {
+      if (count === 0) return [device.zeros(table.shape, { dtype: table.dtype })];
       const dTable = device.empty(table.shape, { dtype: table.dtype });
       if (dTable.size > 0) {
         device.backend.run('embeddingBackward', {

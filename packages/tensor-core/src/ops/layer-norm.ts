@@ -2,7 +2,13 @@
 
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
-import { isSameShape, requireBindable, requireFloat, shapeText } from './checks.js';
+import {
+  isSameShape,
+  requireBindable,
+  requireFloat,
+  requireSameDevice,
+  shapeText,
+} from './checks.js';
 
 /**
  * (x - mean) / sqrt(variance + eps) * weight + bias along the last axis, biased variance, f32
@@ -16,9 +22,14 @@ export function layerNorm(
   const { weight, bias, eps = 1e-5 } = options;
   const affine = [weight, bias].filter((tensor) => tensor !== undefined);
   requireFloat('layerNorm', x, ...affine);
+  requireSameDevice('layerNorm', x, ...affine);
   requireBindable('layerNorm', x);
   const cols = x.shape.at(-1) ?? 0;
-  if (cols === 0) throw new ShapeError(`layerNorm: expected a non-empty last axis, got ${shapeText(x.shape)}.`);
+  if (cols === 0) {
+    throw new ShapeError(
+      `layerNorm: expected a non-empty last axis, got ${shapeText(x.shape)}. It normalises along that axis.`,
+    );
+  }
   for (const tensor of affine) {
     if (!isSameShape(tensor.shape, [cols])) {
       throw new ShapeError(
@@ -27,6 +38,20 @@ export function layerNorm(
     }
   }
   const rows = x.size / cols;
+  return x.device.scope(() => normalise(x, { weight, bias, eps, rows, cols }));
+}
+
+function normalise(
+  x: Tensor,
+  options: {
+    readonly weight: Tensor | undefined;
+    readonly bias: Tensor | undefined;
+    readonly eps: number;
+    readonly rows: number;
+    readonly cols: number;
+  },
+): Tensor {
+  const { weight, bias, eps, rows, cols } = options;
   const { device } = x;
   const out = device.empty(x.shape, { dtype: x.dtype });
   const mean = device.empty([rows]);
@@ -46,11 +71,18 @@ export function layerNorm(
   }
   device.record({
     name: 'layerNorm',
-    inputs: [x, ...affine],
+    inputs: [x, weight, bias].filter((tensor) => tensor !== undefined),
     outputs: [out],
     saved: [x, mean, rstd, ...(weight === undefined ? [] : [weight])],
     backward: ([dy], needs) => {
-      const common = { x: x.view(), mean: mean.view(), rstd: rstd.view(), dy: dy!.view(), rows, cols };
+      const common = {
+        x: x.view(),
+        mean: mean.view(),
+        rstd: rstd.view(),
+        dy: dy!.view(),
+        rows,
+        cols,
+      };
       let dx: Tensor | undefined;
       if (needs[0]) {
         dx = device.empty(x.shape, { dtype: x.dtype });
@@ -62,18 +94,25 @@ export function layerNorm(
           });
         }
       }
-      const gradientFor = (tensor: Tensor | undefined) =>
-        tensor?.requiresGrad === true ? device.empty(tensor.shape, { dtype: tensor.dtype }) : undefined;
-      const dWeight = gradientFor(weight);
-      const dBias = gradientFor(bias);
-      if (dWeight !== undefined || dBias !== undefined) {
+      const gradientFor = (tensor: Tensor | undefined, isNeeded: boolean | undefined) => {
+        if (tensor === undefined || isNeeded !== true) return undefined;
+        const like = { dtype: tensor.dtype };
+        return rows === 0 ? device.zeros(tensor.shape, like) : device.empty(tensor.shape, like);
+      };
+      const dWeight = gradientFor(weight, needs[1]);
+      const dBias = gradientFor(bias, needs[weight === undefined ? 1 : 2]);
+      if (rows > 0 && (dWeight !== undefined || dBias !== undefined)) {
         device.backend.run('layerNormParamGrad', {
           ...common,
           dWeight: dWeight?.view(),
           dBias: dBias?.view(),
         });
       }
-      return [dx, ...(weight === undefined ? [] : [dWeight]), ...(bias === undefined ? [] : [dBias])];
+      return [
+        dx,
+        ...(weight === undefined ? [] : [dWeight]),
+        ...(bias === undefined ? [] : [dBias]),
+      ];
     },
   });
   return out;

@@ -2,7 +2,7 @@
 // affine map of a linear layer with its bias in the same kernel.
 
 import { ShapeError } from '../errors.js';
-import type { Tensor } from '../tensor.js';
+import { elementCountOf, type Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {
   broadcastShapes,
@@ -39,21 +39,32 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
   const [kb, n] = lastTwo(b, transposeB);
   if (ka !== kb) {
     throw new ShapeError(
-      `matmul: inner dims differ, ${shapeText(a.shape)}${transposeA ? '^T' : ''} x ${shapeText(b.shape)}${transposeB ? '^T' : ''}.`,
+      `matmul: inner dims differ, ${shapeText(a.shape)}${transposeA ? '^T' : ''} x ${shapeText(b.shape)}${transposeB ? '^T' : ''}. transposeA and transposeB read an operand's last two axes swapped.`,
     );
   }
   const lead = broadcastShapes('matmul', a.shape.slice(0, -2), b.shape.slice(0, -2));
-  // Many rows times one matrix is one product.
-  if (b.rank === 2 && a.rank > 2 && !transposeA) {
-    const folded = product(reshape(a, [-1, ka]), b, { transposeA, transposeB, m: a.size / Math.max(1, ka), n, k: ka });
-    return reshape(folded, [...lead, m, n]);
-  }
-  const batched = (x: Tensor): Tensor => {
-    const expanded = broadcastTo(x, [...lead, ...x.shape.slice(-2)]);
-    return expanded.rank === 2 ? expanded : reshape(expanded, [-1, ...x.shape.slice(-2)]);
-  };
-  const out = product(batched(a), batched(b), { transposeA, transposeB, m, n, k: ka });
-  return reshape(out, [...lead, m, n]);
+  const count = elementCountOf(lead);
+  return a.device.scope(() => {
+    // Many rows times one matrix is one product.
+    if (b.rank === 2 && a.rank > 2 && !transposeA) {
+      const rows = count * m;
+      const folded = product(reshape(a, [rows, ka]), b, {
+        transposeA,
+        transposeB,
+        m: rows,
+        n,
+        k: ka,
+      });
+      return reshape(folded, [...lead, m, n]);
+    }
+    const batched = (x: Tensor): Tensor => {
+      if (lead.length === 0) return x;
+      const matrix = x.shape.slice(-2);
+      return reshape(broadcastTo(x, [...lead, ...matrix]), [count, ...matrix]);
+    };
+    const out = product(batched(a), batched(b), { transposeA, transposeB, m, n, k: ka });
+    return reshape(out, [...lead, m, n]);
+  });
 }
 
 /**
@@ -63,39 +74,63 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
  */
 export function linear(
   x: Tensor,
-  options: { readonly weight: Tensor; readonly bias?: Tensor | undefined; readonly transposeWeight?: boolean },
+  options: {
+    readonly weight: Tensor;
+    readonly bias?: Tensor | undefined;
+    readonly transposeWeight?: boolean;
+  },
 ): Tensor {
   const { weight, bias, transposeWeight = false } = options;
-  requireFloat('linear', x, weight, ...(bias === undefined ? [] : [bias]));
+  const operands = bias === undefined ? [x, weight] : [x, weight, bias];
+  requireFloat('linear', ...operands);
+  requireSameDevice('linear', ...operands);
   const [k, n] = lastTwo(weight, transposeWeight);
-  if (weight.rank !== 2 || x.shape.at(-1) !== k || (bias !== undefined && !isSameShape(bias.shape, [n]))) {
+  if (
+    weight.rank !== 2 ||
+    x.shape.at(-1) !== k ||
+    (bias !== undefined && !isSameShape(bias.shape, [n]))
+  ) {
     throw new ShapeError(
       `linear: expected x [..., ${k}], weight of two axes and bias [${n}], got x ${shapeText(x.shape)}, weight ${shapeText(weight.shape)}${transposeWeight ? '^T' : ''}, bias ${bias === undefined ? 'none' : shapeText(bias.shape)}.`,
     );
   }
-  const m = x.size / Math.max(1, k);
+  const m = elementCountOf(x.shape.slice(0, -1));
   const { device } = x;
   const out = device.empty([...x.shape.slice(0, -1), n], { dtype: x.dtype });
   runMatmul(x, weight, out, { m, n, k, transposeA: false, transposeB: transposeWeight }, { bias });
   device.record({
     name: 'linear',
-    inputs: bias === undefined ? [x, weight] : [x, weight, bias],
+    inputs: operands,
     outputs: [out],
     saved: [...(weight.requiresGrad ? [x] : []), ...(x.requiresGrad ? [weight] : [])],
     backward: ([dy], needs) => {
       let dx: Tensor | undefined;
       if (needs[0]) {
         dx = device.empty(x.shape, { dtype: x.dtype });
-        runMatmul(dy!, weight, dx, { m, n: k, k: n, transposeA: false, transposeB: !transposeWeight });
+        runMatmul(dy!, weight, dx, {
+          m,
+          n: k,
+          k: n,
+          transposeA: false,
+          transposeB: !transposeWeight,
+        });
       }
       let dWeight: Tensor | undefined;
       if (needs[1]) {
         dWeight = device.empty(weight.shape, { dtype: weight.dtype });
         const [left, right] = transposeWeight ? [dy!, x] : [x, dy!];
         const [rows, cols] = transposeWeight ? [n, k] : [k, n];
-        runMatmul(left, right, dWeight, { m: rows, n: cols, k: m, transposeA: true, transposeB: false });
+        runMatmul(left, right, dWeight, {
+          m: rows,
+          n: cols,
+          k: m,
+          transposeA: true,
+          transposeB: false,
+        });
       }
-      const dBias = needs[2] ? cast(sum(reshape(dy!, [m, n]), { axis: 0 }), bias!.dtype) : undefined;
+      const dBias = needs[2]
+        ? cast(sum(reshape(dy!, [m, n]), { axis: 0 }), bias!.dtype)
+        : undefined;
       return bias === undefined ? [dx, dWeight] : [dx, dWeight, dBias];
     },
   });
@@ -129,13 +164,15 @@ function product(a: Tensor, b: Tensor, spec: Product): Tensor {
       if (needs[0]) {
         da = device.empty(a.shape, { dtype: a.dtype });
         // a = dy b^T, or stored transposed b dy^T.
-        if (!transposeA) runMatmul(dy!, b, da, { m, n: k, k: n, transposeA: false, transposeB: !transposeB });
+        if (!transposeA)
+          runMatmul(dy!, b, da, { m, n: k, k: n, transposeA: false, transposeB: !transposeB });
         else runMatmul(b, dy!, da, { m: k, n: m, k: n, transposeA: transposeB, transposeB: true });
       }
       let db: Tensor | undefined;
       if (needs[1]) {
         db = device.empty(b.shape, { dtype: b.dtype });
-        if (!transposeB) runMatmul(a, dy!, db, { m: k, n, k: m, transposeA: !transposeA, transposeB: false });
+        if (!transposeB)
+          runMatmul(a, dy!, db, { m: k, n, k: m, transposeA: !transposeA, transposeB: false });
         else runMatmul(dy!, a, db, { m: n, n: k, k: m, transposeA: true, transposeB: transposeA });
       }
       return [da, db];
@@ -157,6 +194,7 @@ function runMatmul(
   const batch = out.size / (m * n);
   if (k === 0) {
     out.device.backend.run('fill', { out: out.view(), value: 0 });
+    if (options.bias !== undefined) addRow(out, options.bias, m, n);
     return;
   }
   if (batch > 1) requireBindable('matmul', a, b, out);
@@ -182,8 +220,14 @@ function runMatmul(
   });
 }
 
+/** out [m, n] += row [n]. */
+function addRow(out: Tensor, row: Tensor, m: number, n: number): void {
+  const [a, b] = [out.view(), row.view()];
+  const walk = { shape: [m, n], aStrides: [n, 1], bStrides: [0, 1] };
+  out.device.backend.run('binary', { kind: 'add', a, b, out: a, ...walk });
+}
+
 function lastTwo(x: Tensor, isTransposed: boolean): [number, number] {
   const [rows, cols] = [x.shape.at(-2) ?? 1, x.shape.at(-1) ?? 1];
   return isTransposed ? [cols, rows] : [rows, cols];
 }
-

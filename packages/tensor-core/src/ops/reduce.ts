@@ -1,9 +1,10 @@
 // Sums, means and extrema over axes.
 
+import type { DType } from '@shardweave/dtypes';
 import { ShapeError } from '../errors.js';
 import { elementCountOf, type Shape, type Tensor } from '../tensor.js';
 import { cast } from './cast.js';
-import { isSameShape, requireBindable, requireFloat, resolveAxis } from './checks.js';
+import { isSameShape, requireBindable, requireFloat, resolveAxis, shapeText } from './checks.js';
 import { affine } from './elementwise.js';
 import { broadcastTo, reshape } from './shape.js';
 
@@ -40,30 +41,43 @@ function reduce(kind: ReduceKind, x: Tensor, options: ReduceOptions = {}): Tenso
   const axes = axesOf(kind, x, options.axis);
   const isExtremum = kind === 'max' || kind === 'min';
   if (isExtremum && axes.some((axis) => x.shape[axis] === 0)) {
-    throw new ShapeError(`${kind}: expected a non-empty axis, got shape [${x.shape.join(', ')}].`);
+    throw new ShapeError(
+      `${kind}: expected no empty axis among those reduced, got shape ${shapeText(x.shape)} over axes ${shapeText(axes)}. Nothing has no extremum.`,
+    );
   }
   const keptShape = x.shape.map((dim, i) => (axes.includes(i) ? 1 : dim));
   const outShape =
     options.keepDims === true ? keptShape : x.shape.filter((_, i) => !axes.includes(i));
-  // Runs of neighbouring axes reduce in one kernel, the last run first.
-  let result = x;
-  for (const [first, last] of runsOf(axes).reverse()) {
-    result = reduceRun(kind, result, first, last);
-  }
-  return reshape(result, outShape);
+  // Runs of neighbouring axes reduce in one kernel, the last run first; rounded once, at the end.
+  return x.device.scope(() => {
+    let result = x;
+    runsOf(axes)
+      .reverse()
+      .forEach(([first, last], i, { length }) => {
+        const dtype = i === length - 1 || isExtremum ? x.dtype : 'f32';
+        result = reduceRun(kind, result, { first, last, dtype });
+      });
+    return reshape(result, outShape);
+  });
 }
 
 /** Reduces axes first..last (inclusive) to length 1 in one kernel. */
-function reduceRun(kind: ReduceKind, x: Tensor, first: number, last: number): Tensor {
+function reduceRun(
+  kind: ReduceKind,
+  x: Tensor,
+  run: { readonly first: number; readonly last: number; readonly dtype: DType },
+): Tensor {
+  const { first, last, dtype } = run;
   const { device } = x;
   const outer = elementCountOf(x.shape.slice(0, first));
   const dim = elementCountOf(x.shape.slice(first, last + 1));
   const inner = elementCountOf(x.shape.slice(last + 1));
   const shape = x.shape.map((size, i) => (i >= first && i <= last ? 1 : size));
   requireBindable(kind, x);
-  const out = device.empty(shape, { dtype: x.dtype });
+  const out = device.empty(shape, { dtype });
   if (out.size > 0) {
-    if (dim === 0) device.backend.run('fill', { out: out.view(), value: kind === 'mean' ? NaN : 0 });
+    if (dim === 0)
+      device.backend.run('fill', { out: out.view(), value: kind === 'mean' ? NaN : 0 });
     else device.backend.run('reduce', { kind, x: x.view(), out: out.view(), outer, dim, inner });
   }
   const isExtremum = kind === 'max' || kind === 'min';
@@ -78,6 +92,7 @@ function reduceRun(kind: ReduceKind, x: Tensor, first: number, last: number): Te
         return [cast(spread, x.dtype)];
       }
       const dx = device.empty(x.shape, { dtype: x.dtype });
+      if (dx.size === 0) return [dx];
       device.backend.run('extremumBackward', {
         x: x.view(),
         y: out.view(),
@@ -95,7 +110,9 @@ function reduceRun(kind: ReduceKind, x: Tensor, first: number, last: number): Te
 
 function axesOf(op: string, x: Tensor, axis: number | readonly number[] | undefined): number[] {
   if (axis === undefined) return x.shape.map((_, i) => i);
-  const axes = (typeof axis === 'number' ? [axis] : [...axis]).map((a) => resolveAxis(op, a, x.rank));
+  const axes = (typeof axis === 'number' ? [axis] : [...axis]).map((a) =>
+    resolveAxis(op, a, x.rank),
+  );
   return [...new Set(axes)].sort((a, b) => a - b);
 }
 

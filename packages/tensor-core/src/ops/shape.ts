@@ -7,10 +7,12 @@ import { cast } from './cast.js';
 import {
   broadcastShapes,
   broadcastStrides,
+  collapseAxes,
   denseStrides,
   isSameShape,
   requireBindable,
   requireSameDevice,
+  requireWalkable,
   resolveAxis,
   shapeText,
 } from './checks.js';
@@ -26,14 +28,20 @@ export function reshape(x: Tensor, shape: Shape): Tensor {
 /** Permutes axes; without `axes` swaps the last two. Copies. */
 export function transpose(x: Tensor, axes?: readonly number[]): Tensor {
   const order = axes?.map((axis) => resolveAxis('transpose', axis, x.rank)) ?? swapLast(x);
-  if (new Set(order).size !== x.rank) {
+  if (order.length !== x.rank || new Set(order).size !== x.rank) {
     throw new ShapeError(
-      `transpose: expected each of ${x.rank} axes once, got [${order.join(', ')}].`,
+      `transpose: expected each of the ${x.rank} axes of ${shapeText(x.shape)} once, got ${shapeText(order)}.`,
     );
   }
   const strides = denseStrides(x.shape);
   const shape = order.map((axis) => x.shape[axis]!);
-  const out = gather(x, shape, 0, order.map((axis) => strides[axis]!));
+  const out = gather(
+    'transpose',
+    x,
+    shape,
+    0,
+    order.map((axis) => strides[axis]!),
+  );
   const inverse = order.map((_, i) => order.indexOf(i));
   x.device.record({
     name: 'transpose',
@@ -48,12 +56,15 @@ export function transpose(x: Tensor, axes?: readonly number[]): Tensor {
 /** x repeated along axes of length 1 (or new leading ones) to `shape`, by NumPy's rules. Copies. */
 export function broadcastTo(x: Tensor, shape: Shape): Tensor {
   if (isSameShape(x.shape, shape)) return x;
-  if (!isSameShape(broadcastShapes('broadcastTo', x.shape, shape), shape)) {
+  if (
+    x.rank > shape.length ||
+    !isSameShape(broadcastShapes('broadcastTo', x.shape, shape), shape)
+  ) {
     throw new ShapeError(
       `broadcastTo: expected a shape that ${shapeText(x.shape)} broadcasts to, got ${shapeText(shape)}.`,
     );
   }
-  const out = gather(x, shape, 0, broadcastStrides(x.shape, shape));
+  const out = gather('broadcastTo', x, shape, 0, broadcastStrides(x.shape, shape));
   x.device.record({
     name: 'broadcastTo',
     inputs: [x],
@@ -76,7 +87,15 @@ export function slice(
   const axis = resolveAxis('slice', options.axis, x.rank);
   const length = x.shape[axis]!;
   const { start, end = length } = options;
-  if (!(Number.isInteger(start) && Number.isInteger(end) && 0 <= start && start <= end && end <= length)) {
+  if (
+    !(
+      Number.isInteger(start) &&
+      Number.isInteger(end) &&
+      0 <= start &&
+      start <= end &&
+      end <= length
+    )
+  ) {
     throw new ShapeError(
       `slice: expected 0 <= start <= end <= ${length} (axis ${axis} of ${shapeText(x.shape)}), got [${start}, ${end}).`,
     );
@@ -87,7 +106,7 @@ export function slice(
   if (elementCountOf(x.shape.slice(0, axis)) === 1) {
     return viewOf('slice', x, shape, start * inner, backward);
   }
-  const out = gather(x, shape, start * inner, denseStrides(x.shape));
+  const out = gather('slice', x, shape, start * inner, denseStrides(x.shape));
   x.device.record({
     name: 'slice',
     inputs: [x],
@@ -105,9 +124,9 @@ export function split(
 ): Tensor[] {
   const axis = resolveAxis('split', options.axis, x.rank);
   const total = options.lengths.reduce((a, b) => a + b, 0);
-  if (total !== x.shape[axis]) {
+  if (total !== x.shape[axis] || options.lengths.some((length) => !isCount(length))) {
     throw new ShapeError(
-      `split: expected lengths that add up to ${x.shape[axis]} (axis ${axis} of ${shapeText(x.shape)}), got ${shapeText(options.lengths)}.`,
+      `split: expected whole lengths of at least 0 that add up to ${x.shape[axis]} (axis ${axis} of ${shapeText(x.shape)}), got ${shapeText(options.lengths)}.`,
     );
   }
   let start = 0;
@@ -171,17 +190,24 @@ function viewOf(
 }
 
 /** A dense tensor of `shape` read from x through strides. */
-function gather(x: Tensor, shape: Shape, xOffset: number, xStrides: readonly number[]): Tensor {
-  requireBindable('copy', x);
+function gather(
+  op: string,
+  x: Tensor,
+  shape: Shape,
+  xOffset: number,
+  xStrides: readonly number[],
+): Tensor {
+  const [walk, [strides]] = collapseAxes(shape, [xStrides]);
+  requireWalkable(op, walk, shape);
+  requireBindable(op, x);
   const out = x.device.empty(shape, { dtype: x.dtype });
   if (out.size === 0) return out;
-  const [walk, strides] = shape.length === 0 ? [[1], [0]] : [shape, xStrides];
   x.device.backend.run('copyStrided', {
     x: x.view(),
     out: out.view(),
     shape: walk,
     xOffset,
-    xStrides: strides,
+    xStrides: strides!,
     outOffset: 0,
     outStrides: denseStrides(walk),
   });
@@ -191,13 +217,12 @@ function gather(x: Tensor, shape: Shape, xOffset: number, xStrides: readonly num
 /** dy placed at `start` along an axis of `length`, zeros around it. */
 function padAxis(dy: Tensor, axis: number, start: number, length: number): Tensor {
   const zeros = (size: number) =>
-    dy.device.zeros(dy.shape.map((dim, i) => (i === axis ? size : dim)), { dtype: dy.dtype });
+    dy.device.zeros(
+      dy.shape.map((dim, i) => (i === axis ? size : dim)),
+      { dtype: dy.dtype },
+    );
   const after = length - start - dy.shape[axis]!;
-  const parts = [
-    ...(start > 0 ? [zeros(start)] : []),
-    dy,
-    ...(after > 0 ? [zeros(after)] : []),
-  ];
+  const parts = [...(start > 0 ? [zeros(start)] : []), dy, ...(after > 0 ? [zeros(after)] : [])];
   return parts.length === 1 ? dy : cat(parts, { axis });
 }
 
@@ -208,7 +233,16 @@ function joined(tensors: readonly Tensor[], shape: Shape, axis: number): Tensor 
   const isHalf = dtype === 'f16' || dtype === 'bf16';
   if (isHalf && tensors.some((tensor) => (tensor.shape[axis]! * inner) % 2 !== 0)) {
     return device.noGrad(() =>
-      cast(joined(tensors.map((tensor) => cast(tensor, 'f32')), shape, axis), dtype),
+      device.scope(() =>
+        cast(
+          joined(
+            tensors.map((tensor) => cast(tensor, 'f32')),
+            shape,
+            axis,
+          ),
+          dtype,
+        ),
+      ),
     );
   }
   const out = device.empty(shape, { dtype });
@@ -235,20 +269,28 @@ function joined(tensors: readonly Tensor[], shape: Shape, axis: number): Tensor 
 }
 
 function inferShape(x: Tensor, shape: Shape): Shape {
+  const isValid = shape.every((dim) => dim === -1 || isCount(dim));
   const holes = shape.filter((dim) => dim === -1).length;
   const known = elementCountOf(shape.filter((dim) => dim !== -1));
   const resolved = shape.map((dim) => (dim === -1 ? x.size / Math.max(1, known) : dim));
-  if (holes > 1 || elementCountOf(resolved) !== x.size || resolved.some((dim) => !Number.isInteger(dim))) {
+  const isFit = elementCountOf(resolved) === x.size && resolved.every(isCount);
+  if (!isValid || holes > 1 || !isFit) {
     throw new ShapeError(
-      `reshape: expected a shape of ${x.size} elements (from ${shapeText(x.shape)}), got ${shapeText(shape)}.`,
+      `reshape: expected a shape of ${x.size} elements (from ${shapeText(x.shape)}), got ${shapeText(shape)}. At most one dimension may be -1.`,
     );
   }
   return resolved;
 }
 
+function isCount(dim: number): boolean {
+  return Number.isInteger(dim) && dim >= 0;
+}
+
 function swapLast(x: Tensor): number[] {
   if (x.rank < 2) {
-    throw new ShapeError(`transpose: expected at least two axes, got ${shapeText(x.shape)}.`);
+    throw new ShapeError(
+      `transpose: expected at least two axes, got ${shapeText(x.shape)}. Reshape it first.`,
+    );
   }
   const axes = x.shape.map((_, i) => i);
   return [...axes.slice(0, -2), x.rank - 1, x.rank - 2];

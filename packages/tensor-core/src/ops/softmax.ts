@@ -1,7 +1,7 @@
 // Softmax and its logarithm along the last axis.
 
-import type { Tensor } from '../tensor.js';
 import { ShapeError } from '../errors.js';
+import type { Tensor } from '../tensor.js';
 import { requireBindable, requireFloat } from './checks.js';
 
 /** exp(x) over its sum along the last axis, stable for any finite x. */
@@ -14,7 +14,9 @@ function rowSoftmax(x: Tensor, isLog: boolean): Tensor {
   requireFloat(name, x);
   requireBindable(name, x);
   const cols = x.shape.at(-1);
-  if (cols === undefined) throw new ShapeError(`${name}: expected at least one axis, got a scalar.`);
+  if (cols === undefined) {
+    throw new ShapeError(`${name}: expected at least one axis, got shape []. Reshape it to [1].`);
+  }
   const rows = x.size / Math.max(1, cols);
   const { device } = x;
   const out = device.empty(x.shape, { dtype: x.dtype });
