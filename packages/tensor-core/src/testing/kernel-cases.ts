@@ -11,6 +11,7 @@ import { matmulCases } from './cases/matmul.js';
 import { optimizerCases } from './cases/optimizer.js';
 import { queueCases } from './cases/queue.js';
 import { reduceCases } from './cases/reduce.js';
+import { sharedBufferCases } from './cases/shared-buffer.js';
 import { softmaxCases } from './cases/softmax.js';
 import { splitCases } from './cases/split.js';
 import type { ConformanceCase } from './conformance-case.js';
@@ -33,6 +34,7 @@ export function kernelCases(): ConformanceCase[] {
     ...dropoutCases(),
     ...matmulCases(),
     ...optimizerCases(),
+    ...sharedBufferCases(),
   ];
 }
 
