@@ -58,7 +58,7 @@ export class TrainingStep {
     step: number,
     lossScale: number,
   ): Promise<{ loss: number; squaredNorm: number }> {
-    const { config, device, model, group } = this.#options;
+    const { config, model, group } = this.#options;
     const { gradAccum } = config;
     const losses: Tensor[] = [];
     for (let microStep = 0; microStep < gradAccum; microStep++) {
