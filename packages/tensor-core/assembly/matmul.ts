@@ -262,54 +262,24 @@ function tile(a: usize, b: usize, kc: i32, out: usize, ld: usize, bias: usize, a
   let c30 = f32x4.splat(0);
   let c31 = f32x4.splat(0);
   const end = a + ((<usize>kc) << 4);
-  const even = a + ((<usize>(kc & ~1)) << 4);
-  while (a < even) {
-    let b0 = v128.load(b);
-    let b1 = v128.load(b, 16);
-    let s = v128.load_splat<f32>(a);
-    c00 = f32x4.add(c00, f32x4.mul(s, b0));
-    c01 = f32x4.add(c01, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 4);
-    c10 = f32x4.add(c10, f32x4.mul(s, b0));
-    c11 = f32x4.add(c11, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 8);
-    c20 = f32x4.add(c20, f32x4.mul(s, b0));
-    c21 = f32x4.add(c21, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 12);
-    c30 = f32x4.add(c30, f32x4.mul(s, b0));
-    c31 = f32x4.add(c31, f32x4.mul(s, b1));
-    b0 = v128.load(b, 32);
-    b1 = v128.load(b, 48);
-    s = v128.load_splat<f32>(a, 16);
-    c00 = f32x4.add(c00, f32x4.mul(s, b0));
-    c01 = f32x4.add(c01, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 20);
-    c10 = f32x4.add(c10, f32x4.mul(s, b0));
-    c11 = f32x4.add(c11, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 24);
-    c20 = f32x4.add(c20, f32x4.mul(s, b0));
-    c21 = f32x4.add(c21, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 28);
-    c30 = f32x4.add(c30, f32x4.mul(s, b0));
-    c31 = f32x4.add(c31, f32x4.mul(s, b1));
-    a += 32;
-    b += 64;
-  }
-  if (a < end) {
+  // Not unrolled: V8 then keeps everything in registers, and unrolled it does not (a third slower).
+  while (a < end) {
     const b0 = v128.load(b);
     const b1 = v128.load(b, 16);
-    let s = v128.load_splat<f32>(a);
-    c00 = f32x4.add(c00, f32x4.mul(s, b0));
-    c01 = f32x4.add(c01, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 4);
-    c10 = f32x4.add(c10, f32x4.mul(s, b0));
-    c11 = f32x4.add(c11, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 8);
-    c20 = f32x4.add(c20, f32x4.mul(s, b0));
-    c21 = f32x4.add(c21, f32x4.mul(s, b1));
-    s = v128.load_splat<f32>(a, 12);
-    c30 = f32x4.add(c30, f32x4.mul(s, b0));
-    c31 = f32x4.add(c31, f32x4.mul(s, b1));
+    const s0 = v128.load_splat<f32>(a);
+    c00 = f32x4.add(c00, f32x4.mul(s0, b0));
+    c01 = f32x4.add(c01, f32x4.mul(s0, b1));
+    const s1 = v128.load_splat<f32>(a, 4);
+    c10 = f32x4.add(c10, f32x4.mul(s1, b0));
+    c11 = f32x4.add(c11, f32x4.mul(s1, b1));
+    const s2 = v128.load_splat<f32>(a, 8);
+    c20 = f32x4.add(c20, f32x4.mul(s2, b0));
+    c21 = f32x4.add(c21, f32x4.mul(s2, b1));
+    const s3 = v128.load_splat<f32>(a, 12);
+    c30 = f32x4.add(c30, f32x4.mul(s3, b0));
+    c31 = f32x4.add(c31, f32x4.mul(s3, b1));
+    a += 16;
+    b += 32;
   }
   const factor = f32x4.splat(alpha);
   const bias0 = v128.load(bias);
