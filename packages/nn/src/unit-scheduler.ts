@@ -63,24 +63,19 @@ export class UnitScheduler<Unit, Ticket> {
   async enter(unit: Unit, phase: UnitPhase): Promise<void> {
     const following = phase === 'forward' ? this.#noteForward(unit) : this.#noteBackward(unit);
     this.#start(unit);
+    const ticket = this.#take(unit); // in use from here on, no longer ahead of it
     for (const next of following) {
-      if (this.#inFlight.has(next) || this.#residency.isPresent(next)) continue;
+      if (next === unit || this.#inFlight.has(next) || this.#residency.isPresent(next)) continue;
       if (this.#inFlightBytes + this.#residency.bytes(next) > this.#capBytes) break;
       this.#start(next);
     }
-    const ticket = this.#inFlight.get(unit);
-    if (ticket === undefined) return;
-    this.#inFlight.delete(unit);
-    this.#inFlightBytes -= this.#residency.bytes(unit);
-    await this.#residency.finish(unit, ticket);
+    if (ticket !== undefined) await this.#residency.finish(unit, ticket);
   }
 
   /** Ends the step: what was started and never used is waited for and dropped. */
   async settle(): Promise<void> {
-    for (const [unit, ticket] of [...this.#inFlight]) {
-      this.#inFlight.delete(unit);
-      this.#inFlightBytes -= this.#residency.bytes(unit);
-      await this.#residency.finish(unit, ticket);
+    for (const unit of [...this.#inFlight.keys()]) {
+      await this.#residency.finish(unit, this.#take(unit)!);
       this.#residency.drop(unit);
     }
   }
@@ -96,6 +91,12 @@ export class UnitScheduler<Unit, Ticket> {
     if (this.#inFlight.has(unit) || this.#residency.isPresent(unit)) return;
     this.#inFlight.set(unit, this.#residency.start(unit));
     this.#inFlightBytes += this.#residency.bytes(unit);
+  }
+
+  #take(unit: Unit): Ticket | undefined {
+    const ticket = this.#inFlight.get(unit);
+    if (this.#inFlight.delete(unit)) this.#inFlightBytes -= this.#residency.bytes(unit);
+    return ticket;
   }
 
   #noteForward(unit: Unit): readonly Unit[] {
