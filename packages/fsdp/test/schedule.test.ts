@@ -89,7 +89,9 @@ it('follows a change of order between steps: skipped, repeated and reversed unit
     return norms;
   });
   for (const norms of sharded) {
-    norms.forEach((norm, i) => expect(norm).toBeCloseTo(plain![i]!, 6));
+    norms.forEach((norm, i) => {
+      expect(norm).toBeCloseTo(plain![i]!, 6);
+    });
   }
 });
 
