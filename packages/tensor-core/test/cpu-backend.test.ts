@@ -1,9 +1,9 @@
 // The CPU device against the conformance suite, inline and on one to three threads.
 
+import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, it } from 'vitest';
-import type { Backend } from '../src/backend.js';
 
 describe.each([0, 1, 2, 3])('conformance with threads: %i', (threads) => {
   let opened: Promise<Backend> | undefined;

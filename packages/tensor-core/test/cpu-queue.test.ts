@@ -1,0 +1,265 @@
+// The CPU device behaves like a queue: nothing blocks the host, nothing is lost when the ring, the
+// staging bytes or the memory run out, and it ends when it should.
+
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { promisify } from 'node:util';
+import { DisposedError, LimitError, OutOfMemoryError } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { build } from 'esbuild';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { makeView, randomFloats, readFloats } from './cpu-device.js';
+
+const THREADS = [0, 1, 2];
+const SOURCE = fileURLToPath(new URL('../src/backends/cpu/', import.meta.url));
+
+let folder: string;
+
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'shardweave-cpu-'));
+  await build({
+    entryPoints: { cpu: `${SOURCE}index.ts`, worker: `${SOURCE}worker.ts` },
+    outdir: folder,
+    outExtension: { '.js': '.mjs' },
+    bundle: true,
+    format: 'esm',
+    platform: 'neutral',
+    conditions: ['@shardweave/source'],
+    // Some compilers do this; the worker's source text must survive it.
+    keepNames: true,
+  });
+});
+
+afterAll(async () => {
+  await rm(folder, { recursive: true });
+});
+
+/** Runs a module that imports the bundled device; returns what it printed. */
+async function runScript(name: string, source: string): Promise<string> {
+  const path = join(folder, `${name}.mjs`);
+  await writeFile(path, `import { createCpuBackend } from './cpu.mjs';\n${source}`);
+  const { stdout } = await promisify(execFile)(process.execPath, [path], { timeout: 20_000 });
+  return stdout;
+}
+
+describe.each(THREADS)('with threads: %i', (threads) => {
+  it('runs ten thousand commands queued without waiting, in order', async () => {
+    const backend = await createCpuBackend({ threads });
+    const x = makeView(backend, 'f32', 3, Float32Array.of(0, 1, 2));
+    for (let i = 0; i < 10_000; i++) {
+      // x + 1 and then x * 1.0001: another order gives another result.
+      backend.run('affine', { x, out: x, scale: i % 2 === 0 ? 1 : 1.0001, shift: (i + 1) % 2 });
+    }
+    const expected = Float32Array.of(0, 1, 2);
+    for (let i = 0; i < 10_000; i++) {
+      for (let j = 0; j < 3; j++) {
+        const product = Math.fround(expected[j]! * Math.fround(i % 2 === 0 ? 1 : 1.0001));
+        expected[j] = product + ((i + 1) % 2);
+      }
+    }
+    expect(await readFloats(backend, x)).toEqual(expected);
+    await backend.dispose();
+  });
+
+  it('takes more writes than staging holds while it is busy, in order', async () => {
+    const backend = await createCpuBackend({ threads, memoryBytes: 256 * 2 ** 20 });
+    const size = 2 ** 20;
+    const x = makeView(backend, 'f32', size);
+    const sum = makeView(backend, 'f32', size, new Float32Array(size));
+    const values = new Float32Array(size);
+    for (let i = 0; i < 24; i++) {
+      values.fill(2 ** i);
+      values[i] = 0;
+      backend.write(x.buffer, 0, new Uint8Array(values.buffer));
+      backend.run('binary', {
+        kind: 'add',
+        a: sum,
+        b: x,
+        out: sum,
+        shape: [size],
+        aStrides: [1],
+        bStrides: [1],
+      });
+    }
+    const result = await readFloats(backend, sum);
+    const all = 2 ** 24 - 1;
+    // Not toEqual: it takes seconds for a million elements.
+    const wrong = result.findIndex((value, i) => value !== (i < 24 ? all - 2 ** i : all));
+    expect(wrong).toBe(-1);
+    await backend.dispose();
+  });
+
+  it('keeps buffers as the memory grows under it', async () => {
+    const backend = await createCpuBackend({ threads });
+    const views = [];
+    for (let i = 0; i < 40; i++) {
+      const view = makeView(backend, 'f32', 2 ** 18);
+      backend.run('fill', { out: view, value: i });
+      views.push(view);
+    }
+    for (const [i, view] of views.entries()) {
+      const values = await readFloats(backend, view);
+      expect(values.every((value) => value === i)).toBe(true);
+    }
+    expect(backend.usage()).toEqual({ bytes: 40 * 2 ** 20, buffers: 40 });
+    await backend.dispose();
+  });
+
+  it('reuses freed memory, whatever the order of frees', async () => {
+    const backend = await createCpuBackend({ threads, memoryBytes: 64 * 2 ** 20 });
+    for (let round = 0; round < 20; round++) {
+      const buffers = [1, 5, 2, 8, 3].map((mib) => backend.alloc(mib * 2 ** 20, 'part'));
+      for (const i of [3, 0, 4, 1, 2]) {
+        backend.free(buffers[(i + round) % 5]!);
+      }
+      // Only merged neighbours make a run of this size.
+      backend.free(backend.alloc(19 * 2 ** 20, 'whole'));
+    }
+    await backend.sync();
+    expect(backend.usage()).toEqual({ bytes: 0, buffers: 0 });
+    await backend.dispose();
+  });
+
+  it('rejects reads, and only reads, once memory has run out', async () => {
+    const backend = await createCpuBackend({ threads, memoryBytes: 32 * 2 ** 20 });
+    const x = makeView(backend, 'f32', 4, new Float32Array(4));
+    expect(() => backend.alloc(33 * 2 ** 20, 'too large')).toThrow(LimitError);
+    await backend.sync();
+    const large = backend.alloc(30 * 2 ** 20, 'large');
+    backend.run('fill', { out: { ...x, buffer: large }, value: 1 });
+    await expect(backend.read(x.buffer, 0, 16)).rejects.toThrow(OutOfMemoryError);
+    await expect(backend.sync()).rejects.toThrow(OutOfMemoryError);
+    await backend.dispose();
+  });
+
+  it('rejects pending and later reads when disposed, twice over', async () => {
+    const backend = await createCpuBackend({ threads });
+    const x = makeView(backend, 'f32', 2 ** 22);
+    for (let i = 0; i < 20; i++) {
+      backend.run('fill', { out: x, value: i });
+    }
+    const pending = expect(backend.read(x.buffer, 0, 16)).rejects.toThrow(DisposedError);
+    await Promise.all([backend.dispose(), backend.dispose()]);
+    await pending;
+    await expect(backend.sync()).rejects.toThrow(DisposedError);
+    expect(backend.usage()).toEqual({ bytes: 0, buffers: 0 });
+  });
+
+  it('reports every kernel to a trace, in order and on this clock', async () => {
+    const backend = await createCpuBackend({ threads });
+    const x = makeView(backend, 'f32', 2 ** 18, randomFloats(2 ** 18, 4));
+    const events: { name: string; startMs: number; endMs: number }[] = [];
+    const before = performance.now();
+    backend.trace((event) => events.push(event));
+    for (let i = 0; i < 2500; i++) {
+      backend.run('fill', { out: { ...x, size: 64 }, value: 1 });
+    }
+    backend.run('unary', { kind: 'exp', x, out: x });
+    await backend.sync();
+    backend.trace(undefined);
+    backend.run('unary', { kind: 'exp', x, out: x });
+    await backend.sync();
+    const after = performance.now();
+    expect(events.map(({ name }) => name)).toEqual([...Array(2500).fill('fill'), 'unary']);
+    let last = before - 1; // clocks of threads agree to less than a ms
+    for (const { startMs, endMs } of events) {
+      expect(startMs).toBeGreaterThanOrEqual(last - 0.5);
+      expect(endMs).toBeGreaterThanOrEqual(startMs);
+      last = startMs;
+    }
+    expect(last).toBeLessThan(after + 1);
+    await backend.dispose();
+  });
+});
+
+it('leaves the event loop free during a long product', async () => {
+  const backend = await createCpuBackend({ threads: 1 });
+  const size = 1024;
+  const a = makeView(backend, 'f32', size * size, randomFloats(size * size, 1));
+  const out = makeView(backend, 'f32', size * size);
+  let isDone = false;
+  let turns = 0;
+  const count = () => {
+    turns++;
+    if (!isDone) {
+      setTimeout(count, 1);
+    }
+  };
+  const start = performance.now();
+  for (let i = 0; i < 4; i++) {
+    backend.run('matmul', {
+      a,
+      b: a,
+      out,
+      bias: undefined,
+      m: size,
+      n: size,
+      k: size,
+      transposeA: false,
+      transposeB: false,
+      aRow: size,
+      bRow: size,
+      outRow: size,
+      batch: [1, 1],
+      aBatch: [0, 0],
+      bBatch: [0, 0],
+      outBatch: [0, 0],
+      alpha: 1,
+      accumulate: false,
+    });
+  }
+  const encodeMs = performance.now() - start;
+  setTimeout(count, 1);
+  await backend.sync();
+  const wholeMs = performance.now() - start;
+  isDone = true;
+  // 8.6 GFLOP take 100 ms at least; encoding takes less than one.
+  expect(encodeMs).toBeLessThan(wholeMs / 4);
+  expect(turns).toBeGreaterThan(10);
+  await backend.dispose();
+});
+
+it('lets a script end that never disposed it, after what it awaited', async () => {
+  const printed = await runScript(
+    'forgetful',
+    `const backend = await createCpuBackend({ threads: 2 });
+    const buffer = backend.alloc(1 << 24, 'x');
+    const view = { buffer, byteOffset: 0, dtype: 'f32', size: 1 << 22 };
+    for (let i = 0; i < 50; i++) backend.run('fill', { out: view, value: i });
+    const bytes = await backend.read(buffer, 0, 4);
+    console.log(new Float32Array(bytes.buffer)[0]);
+    backend.run('fill', { out: view, value: 1 });`,
+  );
+  expect(printed).toBe('49\n');
+});
+
+it('ends its workers on dispose', async () => {
+  const printed = await runScript(
+    'workers',
+    `const before = process.report.getReport().workers.length;
+    const backend = await createCpuBackend({ threads: 3 });
+    const during = process.report.getReport().workers.length;
+    await backend.dispose();
+    console.log(before, during, process.report.getReport().workers.length);`,
+  );
+  expect(printed).toBe('0 3 0\n');
+});
+
+it('starts its workers from a file of their own', async () => {
+  const workerUrl = pathToFileURL(join(folder, 'worker.mjs'));
+  const backend = await createCpuBackend({ threads: 2, workerUrl });
+  const x = makeView(backend, 'f32', 2, new Float32Array(2));
+  backend.run('fill', { out: x, value: 7 });
+  expect(await readFloats(backend, x)).toEqual(Float32Array.of(7, 7));
+  await backend.dispose();
+});
+
+it('rejects when a worker cannot start', async () => {
+  const workerUrl = pathToFileURL(join(folder, 'absent.mjs'));
+  await expect(createCpuBackend({ threads: 2, workerUrl })).rejects.toMatchObject({
+    code: 'DEVICE_LOST',
+  });
+});

@@ -1,0 +1,136 @@
+// Results of the CPU device don't depend on the number of threads, to the last bit.
+
+import type { DType } from '@shardweave/dtypes';
+import type { Backend, View } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { describe, expect, it } from 'vitest';
+import { makeView, randomFloats } from './cpu-device.js';
+
+const ROWS = 517;
+const COLS = 301;
+const SIZE = ROWS * COLS;
+
+/** Runs kernels large enough to be split and returns the bytes of every output. */
+async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8Array>> {
+  const outputs = new Map<string, View>();
+  const out = (name: string, size: number, type = dtype) => {
+    const view = makeView(backend, type, size, new Float32Array(size));
+    outputs.set(name, view);
+    return view;
+  };
+  const x = makeView(backend, dtype, SIZE, randomFloats(SIZE, 1));
+  const dy = makeView(backend, dtype, SIZE, randomFloats(SIZE, 2));
+  const weight = makeView(backend, dtype, COLS, randomFloats(COLS, 3));
+  const ids = makeView(
+    backend,
+    'u32',
+    ROWS,
+    Uint32Array.from({ length: ROWS }, (_, i) => (i * 7919) % 97),
+  );
+  const grid = { rows: ROWS, cols: COLS };
+
+  backend.run('unary', { kind: 'gelu', x, out: out('gelu', SIZE) });
+  backend.run('unaryBackward', { kind: 'tanh', x, dy, out: out('tanh backward', SIZE) });
+  backend.run('binary', {
+    kind: 'mul',
+    a: x,
+    b: weight,
+    out: out('broadcast', SIZE),
+    shape: [ROWS, COLS],
+    aStrides: [COLS, 1],
+    bStrides: [0, 1],
+  });
+  backend.run('dropout', {
+    x,
+    out: out('dropout', SIZE),
+    p: 0.3,
+    key0: 5,
+    key1: 6,
+    counterOffset: 2 ** 33 + 3,
+  });
+  for (const [outer, dim, inner] of [
+    [ROWS, COLS, 1],
+    [1, ROWS, COLS],
+    [1, SIZE, 1],
+  ] as const) {
+    const sums = out(`sum ${outer} ${dim} ${inner}`, outer * inner);
+    backend.run('reduce', { kind: 'sum', x, out: sums, outer, dim, inner });
+  }
+  const scores = { scale: 0.5, isLog: false, causalRows: 0, ...grid };
+  backend.run('softmax', { x, out: out('softmax', SIZE), ...scores });
+  const mean = out('mean', ROWS, 'f32');
+  const rstd = out('rstd', ROWS, 'f32');
+  const normal = { x, weight, mean, rstd, ...grid };
+  backend.run('layerNorm', { ...normal, bias: weight, out: out('layerNorm', SIZE), eps: 1e-5 });
+  backend.run('layerNormBackward', { ...normal, dy, dx: out('layerNorm dx', SIZE) });
+  backend.run('layerNormParamGrad', {
+    ...normal,
+    dy,
+    dWeight: out('dWeight', COLS),
+    dBias: out('dBias', COLS),
+  });
+  backend.run('embeddingBackward', {
+    ids,
+    dy,
+    dTable: out('dTable', 101 * COLS),
+    rows: 101,
+    cols: COLS,
+    count: ROWS,
+  });
+  const loss = out('loss', ROWS, 'f32');
+  const lse = out('lse', ROWS, 'f32');
+  backend.run('crossEntropy', { logits: x, targets: ids, loss, lse, ...grid });
+  backend.run('squaredNorm', { x, out: out('norm', 1, 'f32'), accumulate: false });
+  for (const transposeA of [false, true]) {
+    for (const transposeB of [false, true]) {
+      const k = 301;
+      const m = 173;
+      const n = 199;
+      backend.run('matmul', {
+        a: x,
+        b: dy,
+        out: out(`matmul ${transposeA} ${transposeB}`, 3 * m * 200),
+        bias: weight,
+        m,
+        n: transposeA ? 200 : n - 1,
+        k,
+        transposeA,
+        transposeB,
+        aRow: transposeA ? m : k,
+        bRow: transposeB ? k : 200,
+        outRow: 200,
+        batch: [1, 3],
+        aBatch: [0, 7],
+        bBatch: [0, 11],
+        outBatch: [0, m * 200],
+        alpha: 0.25,
+        accumulate: false,
+      });
+    }
+  }
+  const bytes = new Map<string, Uint8Array>();
+  for (const [name, { buffer }] of outputs) {
+    bytes.set(name, await backend.read(buffer, 0, buffer.byteLength));
+  }
+  return bytes;
+}
+
+describe.each<DType>(['f32', 'f16', 'bf16'])('bits of %s results', (dtype) => {
+  it.each([1, 2, 3, 7])('are those of the inline build with threads: %i', async (threads) => {
+    const inline = await createCpuBackend({ threads: 0 });
+    const threaded = await createCpuBackend({ threads });
+    const expected = await runAll(inline, dtype);
+    // Twice: who takes which chunk differs from run to run.
+    for (let round = 0; round < 2; round++) {
+      for (const [name, bytes] of await runAll(threaded, dtype)) {
+        expect(Buffer.compare(bytes, expected.get(name)!), name).toBe(0);
+        expect(
+          bytes.some((byte) => byte !== 0),
+          `${name} is all zeros`,
+        ).toBe(true);
+      }
+    }
+    await inline.dispose();
+    await threaded.dispose();
+  });
+});
