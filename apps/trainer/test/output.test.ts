@@ -121,6 +121,14 @@ describe('Terminal', () => {
     expect(terminal(true, { env: { NO_COLOR: '1' } }).out).not.toContain(ESCAPE);
   });
 
+  it('lets no text of the model command the terminal', () => {
+    const out = new Sink(false);
+    const err = new Sink(false);
+    const made = new Terminal({ out, err, isQuiet: false, env: {}, steps: 1 });
+    made.sample('', 'a\u001b[2Jb\n\u009bc');
+    expect(out.text).toBe('\na\u00b7[2Jb\n\u00b7c\n\n');
+  });
+
   it('says nothing but failures when quiet', () => {
     const { out, err, made, errSink } = terminal(true, { isQuiet: true, env: { NO_COLOR: '1' } });
     expect(out + err).toBe('');

@@ -62,7 +62,9 @@ export class Terminal {
   sample(prompt: string, text: string): void {
     if (this.#options.isQuiet) return;
     this.close();
-    this.#line(`\n${this.#colors.dim(prompt)}${text}\n`);
+    // An untrained model says anything, also what would command the terminal.
+    const printable = text.replaceAll(/[^\P{Cc}\n]/gu, '\u00b7');
+    this.#line(`\n${this.#colors.dim(prompt)}${printable}\n`);
   }
 
   note(text: string): void {
