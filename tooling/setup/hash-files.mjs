@@ -33,10 +33,10 @@ export function hashFiles(paths, isWanted = () => true) {
   return hash.digest('hex');
 }
 
-/** The workspace's package folders, relative to the root. */
+/** The workspace's package folders, relative to the root; bench is apart, with its own lock file. */
 export function packageFolders() {
   const inside = (folder) => readdirSync(join(ROOT, folder)).map((name) => `${folder}/${name}`);
-  return [...inside('packages'), ...inside('apps'), 'bench', 'tooling'];
+  return [...inside('packages'), ...inside('apps'), 'tooling'];
 }
 
 function listFiles(path, isWanted) {
