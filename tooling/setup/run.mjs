@@ -53,6 +53,8 @@ async function test(args, environment) {
   process.exitCode = await runChild(process.execPath, [vitest, 'run', ...args], {
     ...process.env,
     ...driver.environment,
+    // The adapter was seen: from here on, a test that finds none must fail and not skip.
+    SHARDWEAVE_REQUIRE_WEBGPU: '1',
     ...browser.environment,
     ...environment,
   });
