@@ -55,14 +55,18 @@ describe('one rank', () => {
 });
 
 describe('fsdp', () => {
-  it.each(CELLS)('$precision, $flags', async ({ precision, ranks, flags }) => {
-    const record = await run(`cosine-${precision}`, flags.split(' '));
-    expectReference(record, `cosine-${precision}`);
-    if (precision === 'fp32') {
-      expect(worstRatio(losses(record), losses(single))).toBeLessThan(SHARDED_TOLERANCE);
-    }
-    expect(record.reports).toHaveLength(ranks);
-  });
+  it.each(CELLS.map((cell) => [`${cell.precision} ${cell.flags}`, cell] as const))(
+    '%s',
+    async (_, cell) => {
+      const { precision, ranks, flags } = cell;
+      const record = await run(`cosine-${precision}`, flags.split(' '));
+      expectReference(record, `cosine-${precision}`);
+      if (precision === 'fp32') {
+        expect(worstRatio(losses(record), losses(single))).toBeLessThan(SHARDED_TOLERANCE);
+      }
+      expect(record.reports).toHaveLength(ranks);
+    },
+  );
 
   it.each(PRECISIONS)('%s with two micro-steps, reduced each or once', async (precision) => {
     const name = `accum-${precision}`;
