@@ -105,6 +105,11 @@ export class Call {
     return this.#receives.some((receive) => receive.arrival === arrival);
   }
 
+  /** Forgets the caller's buffers: the call is over, only its description is kept. */
+  release(): void {
+    this.#receives.length = 0;
+  }
+
   /** Gives the caller's buffers back: nothing is written to them any more. */
   cancel(): void {
     for (const { arrival } of this.#receives) {

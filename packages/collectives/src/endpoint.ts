@@ -36,6 +36,12 @@ interface Mailbox {
   readonly arrivals: Map<number, Arrival>;
 }
 
+/**
+ * Finished calls that are remembered, for ranks that disagree later: a leaf of a broadcast is done
+ * before the root knows. More than anybody has in flight.
+ */
+const NUM_REMEMBERED = 64;
+
 /** Messages a peer may send in one collective. */
 const PHASES = 2;
 
@@ -105,13 +111,16 @@ export class Endpoint implements TransportListener {
       const finish = () => {
         clearTimeout(timer);
         this.#active.delete(call);
+        call.release();
         if (!isPointToPoint(spec.signature)) {
-          this.#mailboxes.get(spec.group)?.delete(spec.sequence);
+          const bySequence = this.#mailboxes.get(spec.group);
+          bySequence?.get(spec.sequence)?.arrivals.clear();
+          bySequence?.delete(spec.sequence - NUM_REMEMBERED);
         }
       };
       this.#active.set(call, (error) => {
-        finish();
         call.cancel();
+        finish();
         reject(error);
       });
       if (!isPointToPoint(spec.signature) && !this.#admit(call)) {

@@ -1,1 +1,5 @@
-export { type ConnectWsOptions, connectWs } from './transports/ws/connect-ws.js';
+export {
+  type ConnectWsOptions,
+  connectWs,
+  connectWsEndpoint,
+} from './transports/ws/connect-ws.js';

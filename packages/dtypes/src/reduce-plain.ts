@@ -31,8 +31,11 @@ export function reducePartsPlain(
   const store = new DataView(output.buffer, output.byteOffset, output.byteLength);
   const count = output.byteLength / byteSize(options.dtype);
   const combine = isFloat(options.dtype) ? combineFloat : combineInteger;
+  const elements = new Array<number>(views.length);
   for (let i = 0; i < count; i++) {
-    const elements = views.map((view) => view[i]!);
+    for (let rank = 0; rank < views.length; rank++) {
+      elements[rank] = views[rank]![i]!;
+    }
     combine(elements, options, store, i);
   }
 }

@@ -1,1 +1,17 @@
-export {};
+// The conformance suite of transports. Run every case for every world size that the case and the
+// harness share: `await conformanceCase.run(harness, worldSize)`.
+
+import { dataCases } from './data-cases.js';
+import { faultCases } from './fault-cases.js';
+import { groupCases } from './group-cases.js';
+import type { ConformanceCase } from './harness.js';
+
+export type { ConformanceCase, TestRank, TransportHarness } from './harness.js';
+export { memoryHarness } from './memory-harness.js';
+export { transcriptHash } from './transcript.js';
+
+export const conformanceCases: readonly ConformanceCase[] = [
+  ...dataCases,
+  ...groupCases,
+  ...faultCases,
+];

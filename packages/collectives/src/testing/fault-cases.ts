@@ -1,0 +1,210 @@
+// Conformance: whatever goes wrong on one rank rejects everything pending and later on all ranks, in
+// bounded time, naming the origin.
+
+import type { CollectiveError, CollectiveMismatchError } from '../errors.js';
+import type { ProcessGroup } from '../process-group.js';
+import {
+  type ConformanceCase,
+  check,
+  onRanks,
+  rejection,
+  sleep,
+  type TestRank,
+  type TransportHarness,
+} from './harness.js';
+
+const SUM = { dtype: 'f32', op: 'sum' } as const;
+const bytes = (length: number) => new Uint8Array(length);
+
+/** Each disagreement: what rank 1 calls, what the others call. */
+const DISAGREEMENTS: readonly (readonly [
+  string,
+  (group: ProcessGroup) => Promise<unknown>,
+  (group: ProcessGroup) => Promise<unknown>,
+])[] = [
+  [
+    'operations',
+    (group) => group.barrier(),
+    (group) => group.allReduce(bytes(1024), bytes(1024), SUM),
+  ],
+  [
+    'sizes',
+    (group) => group.allGather(bytes(64), bytes(64 * group.worldSize)),
+    (group) => group.allGather(bytes(600_000), bytes(600_000 * group.worldSize)),
+  ],
+  [
+    'dtypes',
+    (group) => group.allReduce(bytes(8), bytes(8), { dtype: 'bf16', op: 'sum' }),
+    (group) => group.allReduce(bytes(8), bytes(8), SUM),
+  ],
+  [
+    'reductions',
+    (group) => group.allReduce(bytes(80_000), bytes(80_000), { dtype: 'f32', op: 'mean' }),
+    (group) => group.allReduce(bytes(80_000), bytes(80_000), SUM),
+  ],
+  [
+    'roots',
+    (group) => group.gather(bytes(4), bytes(4 * group.worldSize), { root: 1 }),
+    (group) =>
+      group.gather(bytes(4), group.rank === 0 ? bytes(4 * group.worldSize) : null, { root: 0 }),
+  ],
+  [
+    'directions',
+    (group) => group.broadcast(bytes(4), { root: 0 }),
+    (group) =>
+      group.gather(bytes(4), group.rank === 0 ? bytes(4 * group.worldSize) : null, { root: 0 }),
+  ],
+];
+
+export const faultCases: readonly ConformanceCase[] = [
+  ...DISAGREEMENTS.map(
+    ([what, odd, usual]): ConformanceCase => ({
+      name: `ranks that disagree about ${what} all learn what each one called`,
+      worldSizes: [2, 4],
+      run: async (harness, worldSize) => {
+        await onRanks(harness, worldSize, async (group) => {
+          await group.barrier();
+          const call = group.rank === 1 ? odd : usual;
+          // A leaf of a rooted operation may be done before the root notices: the next call tells.
+          const ended = call(group).then(() => group.barrier());
+          const error = (await rejection(ended, 'MISMATCH')) as CollectiveMismatchError;
+          check(error.calls.length === worldSize, `${error.calls.length} calls: ${error.message}`);
+          const texts = new Set(error.calls.map((peer) => peer.call));
+          check(texts.size === 2, `two different calls: ${error.message}`);
+          check(
+            error.calls.every((peer) => peer.call.endsWith('#1')),
+            `numbered: ${error.message}`,
+          );
+          await rejection(group.barrier(), 'MISMATCH');
+        });
+      },
+    }),
+  ),
+  {
+    name: 'a send and a recv of different sizes reject on both ranks',
+    worldSizes: [2],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        if (group.rank === 0) {
+          const sent = group.send(bytes(16), { to: 1 });
+          await rejection(
+            sent.then(() => group.barrier()),
+            'MISMATCH',
+          );
+        } else {
+          const error = await rejection(group.recv(bytes(20), { from: 0 }), 'MISMATCH');
+          check(/send u8 16 bytes.*recv u8 20 bytes/.test(error.message), error.message);
+        }
+      }),
+  },
+  {
+    name: 'abort rejects pending and later calls of all groups everywhere',
+    worldSizes: [1, 2, 4],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        const second = await group.split(0);
+        await group.barrier();
+        const pending =
+          group.rank === 0 ? [] : [group.barrier(), second.allGather(bytes(1), bytes(worldSize))];
+        if (group.rank === 0) {
+          await sleep(20);
+          group.abort('loss is NaN');
+        }
+        for (const call of [...pending, group.barrier(), second.barrier()]) {
+          const error = await rejection(call, 'ABORTED');
+          check(error.originRank === 0 && /loss is NaN/.test(error.message), error.message);
+        }
+      }),
+  },
+  {
+    name: 'a killed rank is named on all others, in pending and later calls',
+    worldSizes: [2, 3, 8],
+    run: async (harness, worldSize) => {
+      const victim = worldSize - 1;
+      await onRanks(harness, worldSize, async (group, rank) => {
+        await group.barrier();
+        if (group.rank === victim) {
+          await sleep(50);
+          rank.kill();
+          return;
+        }
+        const large = group.allGather(bytes(200_000), bytes(200_000 * worldSize));
+        const small = group.allReduce(bytes(4), bytes(4), SUM);
+        for (const call of [large, small]) {
+          checkLost(await rejection(call, 'PEER_LOST'), victim);
+        }
+        checkLost(await rejection(group.barrier(), 'PEER_LOST', 100), victim);
+      });
+    },
+  },
+  {
+    name: 'a rank that closes does no harm until it is needed',
+    worldSizes: [3],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        const pair = await group.split(group.rank === 2 ? 1 : 0);
+        await group.allGather(bytes(100_000), bytes(100_000 * worldSize));
+        if (group.rank === 2) {
+          await group.close();
+          await rejection(group.barrier(), 'CLOSED', 100);
+          return;
+        }
+        await sleep(50);
+        await pair.barrier();
+        await sleep(50); // the other's barrier may end a moment later, and a failure would be faster
+        checkLost(await rejection(group.barrier(), 'PEER_LOST'), 2);
+      }),
+  },
+  {
+    name: 'a call that takes too long names whom it waited for, on all ranks',
+    worldSizes: [2, 3],
+    run: async (harness, worldSize) => {
+      const late = worldSize - 1;
+      await withRanks(harness, worldSize, async (ranks) => {
+        await Promise.all(
+          ranks.map(async ({ group }) => {
+            await group.barrier();
+            if (group.rank === late) {
+              await sleep(400);
+              await rejection(group.barrier(), 'TIMEOUT');
+              return;
+            }
+            const timeoutMs = group.rank === 0 ? 100 : 4000;
+            const error = await rejection(group.barrier({ timeoutMs }), 'TIMEOUT', 1000);
+            check(error.originRank === 0, `origin ${error.originRank}`);
+            check(error.message.includes(`waiting for ranks ${late}`), error.message);
+          }),
+        );
+      });
+    },
+  },
+  {
+    name: 'closing a subgroup leaves the others alone',
+    worldSizes: [2],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        const second = await group.split(0);
+        await second.close();
+        await rejection(second.barrier(), 'CLOSED');
+        await group.barrier();
+      }),
+  },
+];
+
+function checkLost(error: CollectiveError, victim: number): void {
+  check(error.originRank === victim, `expected origin ${victim}: ${error.message}`);
+  check(error.message.includes(`peer ${victim} lost`), error.message);
+}
+
+async function withRanks(
+  harness: TransportHarness,
+  worldSize: number,
+  body: (ranks: readonly TestRank[]) => Promise<void>,
+): Promise<void> {
+  const ranks = await harness.create(worldSize, { timeoutMs: 5000 });
+  try {
+    await body(ranks);
+  } finally {
+    await Promise.all(ranks.map(({ group }) => group.close()));
+  }
+}

@@ -1,0 +1,94 @@
+// What the conformance suite needs of a transport, and what it gives to a test runner. It knows no
+// runner and nothing of Node, so it also runs in a page.
+
+import type { CollectiveErrorCode } from '../errors.js';
+import { CollectiveError } from '../errors.js';
+import type { ProcessGroup } from '../process-group.js';
+
+/** One rank of a job under test. */
+export interface TestRank {
+  readonly group: ProcessGroup;
+  /** Ends the rank as a killed process would end: links drop without a word. */
+  kill(): void;
+}
+
+export interface TransportHarness {
+  readonly name: string;
+  readonly worldSizes: readonly number[];
+  /** A connected job, ranks in order. */
+  create(worldSize: number, options?: { readonly timeoutMs?: number }): Promise<TestRank[]>;
+  /** Names of cases that the transport can't pass, with the reason. */
+  readonly skip?: Readonly<Record<string, string>>;
+}
+
+export interface ConformanceCase {
+  readonly name: string;
+  /** World sizes it makes sense for; a runner takes those that the harness has, too. */
+  readonly worldSizes: readonly number[];
+  /** Rejects where the transport does not conform. */
+  run(harness: TransportHarness, worldSize: number): Promise<void>;
+}
+
+/** Creates a job, runs `body` on every rank at once, closes all. */
+export async function onRanks(
+  harness: TransportHarness,
+  worldSize: number,
+  body: (group: ProcessGroup, rank: TestRank) => Promise<void>,
+): Promise<void> {
+  const ranks = await harness.create(worldSize);
+  try {
+    await Promise.all(ranks.map((rank) => body(rank.group, rank)));
+  } finally {
+    await Promise.all(ranks.map(({ group }) => group.close()));
+  }
+}
+
+/** Throws unless `condition`. */
+export function check(condition: boolean, message: string): asserts condition {
+  if (!condition) {
+    throw new Error(message);
+  }
+}
+
+/** Throws unless the bytes are equal; the message has the first place where they differ. */
+export function checkBytes(actual: Uint8Array, expected: Uint8Array, what: string): void {
+  check(
+    actual.length === expected.length,
+    `${what}: expected ${expected.length} bytes, got ${actual.length}`,
+  );
+  for (let i = 0; i < expected.length; i++) {
+    if (actual[i] !== expected[i]) {
+      throw new Error(`${what}: byte ${i}: expected ${expected[i]}, got ${actual[i]}`);
+    }
+  }
+}
+
+/** The error that `promise` rejects with: a CollectiveError of `code`, within `limitMs`. */
+export async function rejection(
+  promise: Promise<unknown>,
+  code: CollectiveErrorCode,
+  limitMs = 5000,
+): Promise<CollectiveError> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<'late'>((resolve) => {
+    timer = setTimeout(() => resolve('late'), limitMs);
+  });
+  const outcome = await Promise.race([
+    promise.then(
+      () => 'resolved' as const,
+      (error: unknown) => ({ error }),
+    ),
+    late,
+  ]);
+  clearTimeout(timer);
+  check(typeof outcome === 'object', `expected ${code} within ${limitMs} ms, got: ${outcome}`);
+  const { error } = outcome;
+  check(error instanceof CollectiveError, `expected a CollectiveError, got ${error}`);
+  check(error.code === code, `expected ${code}, got ${error.code}: ${error.message}`);
+  return error;
+}
+
+/** Resolves after `ms`. */
+export function sleep(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
