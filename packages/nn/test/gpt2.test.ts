@@ -115,7 +115,12 @@ describe('Gpt2', () => {
 
   it('holds no memory but its parameters after a step and none after dispose', async () => {
     const device = makeDevice();
-    const model = new Gpt2(device, { ...TINY, attn_pdrop: 0.1, resid_pdrop: 0.1, embd_pdrop: 0.1 });
+    const dropout = { attn_pdrop: 0.1, resid_pdrop: 0.1, embd_pdrop: 0.1 };
+    const made: Gpt2[] = [];
+    device.scope(() => {
+      made.push(new Gpt2(device, { ...TINY, ...dropout })); // a scope around it makes no difference
+    });
+    const model = made[0]!;
     const bytes = model.parameters().reduce((total, { size }) => total + size * 4, 0);
     await device.scope(async () => {
       await crossEntropy(await model.call(ids(device, [2, 4])), ids(device, [2, 4], 1)).backward();

@@ -207,7 +207,10 @@ describe('MultiheadAttention', () => {
     expect(dropped.filter((v) => v === 0).length).toBeGreaterThan(4);
     expect(await run()).toEqual(dropped);
     attention.eval();
-    expect((await run()).filter((v) => v === 0)).toEqual([]);
+    const whole = await run();
+    expect(whole.filter((v) => v === 0)).toEqual([]);
+    device.random.begin({ step: 2, rowOffset: 0 });
+    expect(await read(await attention.call(x))).toEqual(whole);
   });
 
   it('refuses an odd head width', () => {
@@ -255,6 +258,18 @@ describe('Sequential', () => {
     expect(device.ledger.live().activation).toBe(2 * 4000);
     out.dispose();
     expect(await read(x)).toHaveLength(1000);
+  });
+
+  it('leaves a subclass what it passed on', async () => {
+    class Residual extends Sequential<[Tensor]> {
+      override async forward(x: Tensor): Promise<Tensor> {
+        const doubled = mul(x, 2);
+        return add(await super.forward(doubled), doubled);
+      }
+    }
+    const device = makeDevice();
+    const model = new Residual(device, [new Double(device), new Double(device)]);
+    expect(await read(await model.call(device.tensor([1])))).toEqual([10]);
   });
 
   it('leaves the caller its input and a result that is the input', async () => {

@@ -49,10 +49,9 @@ export function packParameters(module: Module): PackedParameters {
   return { flat, dispose, [Symbol.dispose]: dispose };
 }
 
-/** Collects gradients in one flat tensor: the first of a leaf is copied, later ones are added. */
+/** Adds gradients up in one flat tensor, made with zeros when the first one arrives. */
 class FlatGradSink implements GradSink {
   readonly #flat: Tensor;
-  readonly #written = new Set<Tensor>();
 
   constructor(flat: Tensor) {
     this.#flat = flat;
@@ -61,18 +60,9 @@ class FlatGradSink implements GradSink {
   accept(leaf: Tensor, gradient: Tensor): void {
     const flat = this.#flat;
     const { device } = flat;
-    if (flat.grad === undefined) {
-      flat.grad = device.zeros([flat.size], { tag: 'gradient' }).keep();
-      this.#written.clear();
-    }
-    const target = new Tensor(flat.grad.storage, leaf.shape, leaf.piece!.start);
-    if (target.size === 0) return;
-    if (this.#written.has(leaf)) {
-      device.addInPlace(target, gradient);
-    } else {
-      device.copyInto(target, gradient);
-      this.#written.add(leaf);
-    }
+    flat.grad ??= device.zeros([flat.size], { tag: 'gradient' }).keep();
+    if (leaf.size === 0) return;
+    device.addInPlace(new Tensor(flat.grad.storage, leaf.shape, leaf.piece!.start), gradient);
   }
 
   final(): void {}
