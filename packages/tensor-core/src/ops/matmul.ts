@@ -1,6 +1,7 @@
 // Matrix products: batched with broadcasting, operands read transposed without a copy, and the
 // affine map of a linear layer with its bias in the same kernel.
 
+import type { DType } from '@shardweave/dtypes';
 import { ShapeError } from '../errors.js';
 import { elementCountOf, type Tensor } from '../tensor.js';
 import { cast } from './cast.js';
@@ -128,9 +129,7 @@ export function linear(
           transposeB: false,
         });
       }
-      const dBias = needs[2]
-        ? cast(sum(reshape(dy!, [m, n]), { axis: 0 }), bias!.dtype)
-        : undefined;
+      const dBias = needs[2] ? sumRows(reshape(dy!, [m, n]), bias!.dtype) : undefined;
       return bias === undefined ? [dx, dWeight] : [dx, dWeight, dBias];
     },
   });
@@ -218,6 +217,12 @@ function runMatmul(
     alpha: 1,
     accumulate: false,
   });
+}
+
+/** Sums x [m, n] over m, rounded once to `dtype`. */
+function sumRows(x: Tensor, dtype: DType): Tensor {
+  const wide = x.dtype === dtype ? x : cast(x, 'f32');
+  return cast(sum(wide, { axis: 0 }), dtype);
 }
 
 /** out [m, n] += row [n]. */

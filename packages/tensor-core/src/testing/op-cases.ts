@@ -1,0 +1,27 @@
+// All checks of the ops: values and gradients against float64 twins, on any device. Sizes are small
+// and odd, so that the whole runs in seconds on a software driver too.
+
+import type { OpCase } from './op-check.js';
+import { attentionOpCases } from './ops/attention.js';
+import { dropoutOpCases } from './ops/dropout.js';
+import { elementwiseOpCases } from './ops/elementwise.js';
+import { matmulOpCases } from './ops/matmul.js';
+import { reduceOpCases } from './ops/reduce.js';
+import { rowOpCases } from './ops/rows.js';
+import { shapeOpCases } from './ops/shape.js';
+
+/**
+ * The cases, each independent of the others: pass a device outside any scope to `run`, which
+ * rejects with ConformanceError where an op differs or leaves memory behind.
+ */
+export function opCases(): OpCase[] {
+  return [
+    ...elementwiseOpCases(),
+    ...matmulOpCases(),
+    ...reduceOpCases(),
+    ...rowOpCases(),
+    ...attentionOpCases(),
+    ...dropoutOpCases(),
+    ...shapeOpCases(),
+  ];
+}

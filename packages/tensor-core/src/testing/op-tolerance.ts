@@ -1,0 +1,32 @@
+// How far an op may be from its float64 twin, whose inputs are the stored ones:
+// |got - want| <= absolute + relative * |want|. Values in the cases are about 1.
+
+import type { Tolerance } from './tolerance.js';
+
+export type FloatDType = 'f32' | 'f16' | 'bf16';
+
+export interface OpTolerance {
+  readonly value: Tolerance;
+  readonly gradient: Tolerance;
+}
+
+/**
+ * f32: WGSL's exp, log and tanh are within about 2e-5 (see tolerance.ts), sums have up to 65 terms;
+ * gradients chain several. 16 bits: an output is rounded once, by half of 2^-10 (f16) or 2^-7 (bf16)
+ * relative, and f32's error may carry it over a border; gradients round at each op of the backward
+ * rule and add a dozen such terms. Cases that store more in between say by how much (`roundings`).
+ */
+export const OP_TOLERANCES: Readonly<Record<FloatDType, OpTolerance>> = {
+  f32: {
+    value: { relative: 2e-5, absolute: 1e-5 },
+    gradient: { relative: 5e-5, absolute: 5e-5 },
+  },
+  f16: {
+    value: { relative: 2 ** -10, absolute: 2 ** -14 },
+    gradient: { relative: 2 ** -8, absolute: 2 ** -9 },
+  },
+  bf16: {
+    value: { relative: 2 ** -7, absolute: 2 ** -11 },
+    gradient: { relative: 2 ** -5, absolute: 2 ** -6 },
+  },
+};

@@ -1,0 +1,122 @@
+// Op cases of matrix products and linear maps.
+
+import { linear, matmul } from '../../ops/matmul.js';
+import { type OpCase, opCase } from '../op-check.js';
+import type { FloatDType } from '../op-tolerance.js';
+import { FLOATS } from '../sizes.js';
+import { pairTwin } from '../twins/elementwise.js';
+import { matmulTwin } from '../twins/matmul.js';
+
+const TRANSPOSES = [
+  [false, false],
+  [false, true],
+  [true, false],
+  [true, true],
+] as const;
+
+/** Stored shapes before transposing, [lead of a, lead of b, m, n, k]. */
+const BATCHES: readonly (readonly [string, readonly number[], readonly number[]])[] = [
+  ['batched', [3], [3]],
+  ['one matrix for all of a', [2, 3], []],
+  ['one matrix for all of b', [], [3]],
+  ['broadcast both ways', [2, 1], [1, 3]],
+  ['broadcast along one', [2, 3], [2, 1]],
+];
+
+export function matmulOpCases(): OpCase[] {
+  return [
+    ...TRANSPOSES.flatMap((transposes) => [
+      productCase('f32', [[], []], [7, 5, 3], transposes),
+      productCase('f32', [[], []], [1, 65, 63], transposes),
+      productCase('f16', [[], []], [7, 5, 9], transposes),
+      productCase('bf16', [[], []], [7, 5, 9], transposes),
+    ]),
+    productCase('f32', [[], []], [63, 7, 65], [false, false]),
+    productCase('f32', [[], []], [1, 1, 1], [false, false]),
+    ...BATCHES.flatMap(([, a, b]) =>
+      TRANSPOSES.map((transposes) => productCase('f32', [a, b], [3, 5, 7], transposes)),
+    ),
+    ...FLOATS.slice(1).flatMap((dtype) => [
+      productCase(dtype, [[3], [3]], [3, 5, 7], [false, true]),
+      productCase(dtype, [[2, 3], []], [3, 5, 7], [false, false]),
+    ]),
+    ...emptyCases(),
+    ...linearCases(),
+  ];
+}
+
+function productCase(
+  dtype: FloatDType,
+  [aLead, bLead]: readonly [readonly number[], readonly number[]],
+  [m, n, k]: readonly [number, number, number],
+  [transposeA, transposeB]: readonly [boolean, boolean],
+): OpCase {
+  const a = [...aLead, ...(transposeA ? [k, m] : [m, k])];
+  const b = [...bLead, ...(transposeB ? [n, k] : [k, n])];
+  const text = `[${a.join(', ')}]${transposeA ? '^T' : ''} x [${b.join(', ')}]${transposeB ? '^T' : ''}`;
+  return opCase(`matmul ${dtype} ${text}`, {
+    dtype,
+    inputs: [{ shape: a }, { shape: b }],
+    op: ([x, y]) => matmul(x!, y!, { transposeA, transposeB }),
+    twin: ([x, y]) => matmulTwin(x!, y!, { transposeA, transposeB }),
+    roundings: 2, // gradients of broadcast operands add rounded products
+  });
+}
+
+/** Sums of nothing are zero, and so are the gradients of what they would have used. */
+function emptyCases(): OpCase[] {
+  return [
+    productCase('f32', [[], []], [3, 2, 0], [false, false]),
+    productCase('f32', [[2], []], [3, 2, 0], [false, false]),
+    productCase('f32', [[2], [2]], [0, 2, 3], [false, false]),
+    productCase('f32', [[0], []], [3, 2, 5], [false, false]),
+  ];
+}
+
+function linearCases(): OpCase[] {
+  return FLOATS.flatMap((dtype) =>
+    [false, true].flatMap((transposeWeight) =>
+      [false, true].map((hasBias) => linearCase([dtype, dtype], { transposeWeight, hasBias })),
+    ),
+  ).concat([
+    linearCase(['f16', 'f32'], { transposeWeight: false, hasBias: true }),
+    linearCase(['f32', 'bf16'], { transposeWeight: true, hasBias: true }),
+    linearCase(['f32', 'f32'], { transposeWeight: false, hasBias: true, k: 0 }),
+    linearCase(['f32', 'f32'], { transposeWeight: false, hasBias: false, lead: [] }),
+  ]);
+}
+
+function linearCase(
+  [dtype, weightDType]: readonly [FloatDType, FloatDType],
+  options: {
+    readonly transposeWeight: boolean;
+    readonly hasBias: boolean;
+    readonly k?: number;
+    readonly lead?: readonly number[];
+  },
+): OpCase {
+  const { transposeWeight, hasBias, k = 7, lead = [3, 3] } = options;
+  const n = 5;
+  const weight = transposeWeight ? [n, k] : [k, n];
+  const x = [...lead, k];
+  return opCase(
+    `linear ${dtype} [${x.join(', ')}] by ${weightDType} [${weight.join(', ')}]${transposeWeight ? '^T' : ''}${hasBias ? ' with bias' : ''}`,
+    {
+      dtype,
+      inputs: [
+        { shape: x },
+        { shape: weight, dtype: weightDType },
+        ...(hasBias ? [{ shape: [n], dtype: weightDType }] : []),
+      ],
+      op: ([input, w, bias]) => linear(input!, { weight: w!, bias, transposeWeight }),
+      twin: ([input, w, bias]) => {
+        const rows = { shape: [input!.data.length / Math.max(1, k), k], data: input!.data };
+        if (k === 0) rows.shape[0] = 9;
+        const product = matmulTwin(rows, w!, { transposeB: transposeWeight });
+        const out = bias === undefined ? product : pairTwin(product, bias, (a, b) => a + b);
+        return { shape: [...lead, n], data: out.data };
+      },
+      roundings: 2, // the bias's gradient adds rounded terms
+    },
+  );
+}

@@ -1,0 +1,117 @@
+// Op cases along the last axis: softmax, layer norm, embedding, cross-entropy.
+
+import { crossEntropy } from '../../ops/cross-entropy.js';
+import { embedding } from '../../ops/embedding.js';
+import { layerNorm } from '../../ops/layer-norm.js';
+import { logSoftmax, softmax } from '../../ops/softmax.js';
+import { type OpCase, opCase } from '../op-check.js';
+import { FLOATS } from '../sizes.js';
+import { crossEntropyTwin, embeddingTwin, layerNormTwin, softmaxTwin } from '../twins/rows.js';
+
+const SHAPES = {
+  f32: [[7, 65], [3, 1], [2, 3, 7], [63]],
+  f16: [[3, 7]],
+  bf16: [[3, 7]],
+} as const;
+/** Larger than the largest integer that f32 counts one by one would be; seen as "no target". */
+const NO_TARGET = 1000;
+
+export function rowOpCases(): OpCase[] {
+  return [...softmaxCases(), ...layerNormCases(), ...embeddingCases(), ...crossEntropyCases()];
+}
+
+function softmaxCases(): OpCase[] {
+  return FLOATS.flatMap((dtype) =>
+    SHAPES[dtype].flatMap((shape) =>
+      [false, true].map((isLog) =>
+        opCase(`${isLog ? 'logSoftmax' : 'softmax'} ${dtype} [${shape.join(', ')}]`, {
+          dtype,
+          inputs: [{ shape, values: { low: -4, high: 4 } }],
+          op: ([x]) => (isLog ? logSoftmax(x!) : softmax(x!)),
+          twin: ([x]) => softmaxTwin(x!, { isLog }),
+          roundings: 4, // the gradient starts from the rounded output
+        }),
+      ),
+    ),
+  );
+}
+
+function layerNormCases(): OpCase[] {
+  return FLOATS.flatMap((dtype) =>
+    [
+      [false, false],
+      [true, false],
+      [false, true],
+      [true, true],
+    ].flatMap(([hasWeight, hasBias]) =>
+      [[7, 65], ...(dtype === 'f32' ? [[2, 3, 7], [63]] : [])].map((shape) =>
+        opCase(
+          `layerNorm ${dtype} [${shape.join(', ')}]${hasWeight ? ' with weight' : ''}${hasBias ? ' with bias' : ''}`,
+          {
+            dtype,
+            inputs: [
+              { shape, values: { low: -1, high: 3 } },
+              ...(hasWeight ? [{ shape: [shape.at(-1)!] }] : []),
+              ...(hasBias ? [{ shape: [shape.at(-1)!] }] : []),
+            ],
+            op: ([x, ...rest]) =>
+              layerNorm(x!, {
+                ...(hasWeight ? { weight: rest[0]! } : {}),
+                ...(hasBias ? { bias: rest.at(-1)! } : {}),
+                eps: 1e-3,
+              }),
+            twin: ([x, ...rest]) =>
+              layerNormTwin(x!, {
+                weight: hasWeight ? rest[0] : undefined,
+                bias: hasBias ? rest.at(-1) : undefined,
+                eps: 1e-3,
+              }),
+            roundings: 2,
+          },
+        ),
+      ),
+    ),
+  );
+}
+
+function embeddingCases(): OpCase[] {
+  return FLOATS.flatMap((dtype) =>
+    (['i32', 'u32'] as const).map((idType) =>
+      opCase(`embedding ${dtype} by repeated ${idType} ids`, {
+        dtype,
+        inputs: [
+          { shape: [5, 7] },
+          { shape: [3, 3], dtype: idType, values: [4, 0, 4, 2, 4, 0, NO_TARGET, 1, 2] },
+        ],
+        op: ([table, ids]) => embedding(table!, ids!),
+        twin: ([table, ids]) => embeddingTwin(table!, ids!),
+      }),
+    ),
+  ).concat(
+    opCase('embedding of no ids', {
+      dtype: 'f32',
+      inputs: [{ shape: [5, 7] }, { shape: [0], dtype: 'i32' }],
+      op: ([table, ids]) => embedding(table!, ids!),
+      twin: ([table, ids]) => embeddingTwin(table!, ids!),
+    }),
+  );
+}
+
+function crossEntropyCases(): OpCase[] {
+  return FLOATS.flatMap((dtype) =>
+    (['mean', 'sum', 'none'] as const).flatMap((reduction) =>
+      (['i32', 'u32'] as const).map((idType) =>
+        opCase(`crossEntropy ${reduction} of ${dtype} by ${idType} ids`, {
+          dtype,
+          outDType: 'f32',
+          inputs: [
+            { shape: [3, 3, 63], values: { low: -4, high: 4 } },
+            { shape: [3, 3], dtype: idType, values: [62, 0, 5, 5, NO_TARGET, 31, 1, 2, 3] },
+          ],
+          op: ([logits, targets]) => crossEntropy(logits!, targets!, { reduction }),
+          twin: ([logits, targets]) => crossEntropyTwin(logits!, targets!, reduction),
+        }),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,73 @@
+// Float64 twins of ops along the last axis: softmax, layer norm, cross-entropy, embedding.
+
+import { rowsOf, type TwinArray } from './twin-array.js';
+
+export function softmaxTwin(x: TwinArray, options: { readonly isLog: boolean }): TwinArray {
+  const { rows, cols } = rowsOf(x);
+  const data = new Float64Array(x.data.length);
+  for (let r = 0; r < rows; r++) {
+    let total = 0;
+    for (let c = 0; c < cols; c++) total += Math.exp(x.data[r * cols + c]!);
+    for (let c = 0; c < cols; c++) {
+      const value = x.data[r * cols + c]!;
+      data[r * cols + c] = options.isLog ? value - Math.log(total) : Math.exp(value) / total;
+    }
+  }
+  return { shape: x.shape, data };
+}
+
+export function layerNormTwin(
+  x: TwinArray,
+  options: {
+    readonly weight?: TwinArray | undefined;
+    readonly bias?: TwinArray | undefined;
+    readonly eps: number;
+  },
+): TwinArray {
+  const { rows, cols } = rowsOf(x);
+  const data = new Float64Array(x.data.length);
+  for (let r = 0; r < rows; r++) {
+    const row = x.data.subarray(r * cols, (r + 1) * cols);
+    let mean = 0;
+    for (const value of row) mean += value / cols;
+    let variance = 0;
+    for (const value of row) variance += (value - mean) ** 2 / cols;
+    for (let c = 0; c < cols; c++) {
+      const normal = (row[c]! - mean) / Math.sqrt(variance + options.eps);
+      data[r * cols + c] = normal * (options.weight?.data[c] ?? 1) + (options.bias?.data[c] ?? 0);
+    }
+  }
+  return { shape: x.shape, data };
+}
+
+/** One loss per row, 0 where the target is outside the classes. */
+export function crossEntropyTwin(
+  logits: TwinArray,
+  targets: TwinArray,
+  reduction: 'mean' | 'sum' | 'none',
+): TwinArray {
+  const { rows, cols } = rowsOf(logits);
+  const losses = new Float64Array(rows);
+  for (let r = 0; r < rows; r++) {
+    const target = targets.data[r]!;
+    if (target < 0 || target >= cols) continue;
+    let total = 0;
+    for (let c = 0; c < cols; c++) total += Math.exp(logits.data[r * cols + c]!);
+    losses[r] = Math.log(total) - logits.data[r * cols + target]!;
+  }
+  if (reduction === 'none') return { shape: targets.shape, data: losses };
+  let total = 0;
+  for (const loss of losses) total += loss;
+  return { shape: [], data: Float64Array.of(reduction === 'sum' ? total : total / rows) };
+}
+
+/** Rows of the table by id, zeros for an id outside it. */
+export function embeddingTwin(table: TwinArray, ids: TwinArray): TwinArray {
+  const [rows, cols] = table.shape as [number, number];
+  const data = new Float64Array(ids.data.length * cols);
+  ids.data.forEach((id, i) => {
+    if (id < 0 || id >= rows) return;
+    for (let c = 0; c < cols; c++) data[i * cols + c] = table.data[id * cols + c]!;
+  });
+  return { shape: [...ids.shape, cols], data };
+}
