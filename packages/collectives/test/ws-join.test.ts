@@ -1,0 +1,105 @@
+// Joining a job over ws: who is let in, who is refused, and that a refusal harms nobody.
+
+import { once } from 'node:events';
+import { createServer } from 'node:net';
+import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
+import { describe, expect, it } from 'vitest';
+import { WebSocket } from 'ws';
+import { SECRET } from './ws-harness.js';
+
+/** Begins rank 0 of a job; resolves with its port and the promise of its group. */
+async function listen(options: Partial<ConnectWsOptions> & { readonly worldSize: number }) {
+  let tell: (port: number) => void = () => {};
+  const listening = new Promise<number>((resolve) => {
+    tell = resolve;
+  });
+  const joined = connectWs({ rank: 0, port: 0, secret: SECRET, onListen: tell, ...options });
+  joined.catch(() => {}); // each test says what it expects of it
+  return { port: await listening, joined };
+}
+
+describe('joining', () => {
+  it('refuses a wrong secret and leaves the job unharmed', async () => {
+    const { port, joined } = await listen({ worldSize: 2 });
+    const intruder = connectWs({ rank: 1, worldSize: 2, port, secret: 'a guess of some length' });
+    await expect(intruder).rejects.toThrow(/rank 1\/2 join: refused by rank 0: wrong secret/);
+    const second = await connectWs({ rank: 1, worldSize: 2, port, secret: SECRET });
+    const first = await joined;
+    await Promise.all([first.barrier(), second.barrier()]);
+    await Promise.all([first.close(), second.close()]);
+  });
+
+  it('refuses a listener that does not know the secret', async () => {
+    const { port, joined } = await listen({ worldSize: 2, secret: 'of another job, not ours' });
+    await expect(connectWs({ rank: 1, worldSize: 2, port, secret: SECRET })).rejects.toThrow(
+      /wrong secret/,
+    );
+    void joined;
+  });
+
+  it('refuses another world size and a rank that is there already', async () => {
+    const { port, joined } = await listen({ worldSize: 3 });
+    const connect = (rank: number, worldSize: number) =>
+      connectWs({ rank, worldSize, port, secret: SECRET });
+    await expect(connect(1, 4)).rejects.toThrow(/world size is 3 here, not 4/);
+    const one = connect(1, 3);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await expect(connect(1, 3)).rejects.toThrow(/rank 1 is not awaited here/);
+    const two = connect(2, 3);
+    const groups = await Promise.all([joined, one, two]);
+    await Promise.all(groups.map((group) => group.barrier()));
+    await Promise.all(groups.map((group) => group.close()));
+  });
+
+  it('refuses browsers and lets strangers that say nonsense harm nobody', async () => {
+    const { port, joined } = await listen({ worldSize: 2 });
+    const page = new WebSocket(`ws://127.0.0.1:${port}`, { origin: 'http://example.com' });
+    const [error] = (await once(page, 'error')) as [Error];
+    expect(error.message).toMatch(/401/);
+    for (const nonsense of ['text', Buffer.alloc(120, 7), Buffer.alloc(3_000_000)]) {
+      const stranger = new WebSocket(`ws://127.0.0.1:${port}`, { perMessageDeflate: false });
+      stranger.on('error', () => {});
+      await once(stranger, 'message');
+      stranger.send(nonsense);
+      await once(stranger, 'close');
+    }
+    const second = await connectWs({ rank: 1, worldSize: 2, port, secret: SECRET });
+    const first = await joined;
+    await Promise.all([first.barrier(), second.barrier()]);
+    // Complete: nobody listens any more.
+    const late = new WebSocket(`ws://127.0.0.1:${port}`);
+    await expect(once(late, 'open')).rejects.toThrow(/ECONNREFUSED/);
+    await Promise.all([first.close(), second.close()]);
+  });
+
+  it('names the ranks that did not come, on all that did', async () => {
+    const { port, joined } = await listen({ worldSize: 4, joinTimeoutMs: 400 });
+    const second = connectWs({ rank: 1, worldSize: 4, port, secret: SECRET });
+    await expect(joined).rejects.toThrow(/rank 0\/4 join: no sign of ranks 2, 3 within 400 ms/);
+    await expect(second).rejects.toThrow(/rank 1\/4 join: .*no sign of ranks 2, 3/);
+  });
+
+  it('waits for a rank 0 that starts later', async () => {
+    const reserved = createServer().listen(0, '127.0.0.1');
+    await once(reserved, 'listening');
+    const { port } = reserved.address() as { port: number };
+    reserved.close();
+    await once(reserved, 'close');
+    const second = connectWs({ rank: 1, worldSize: 2, port, secret: SECRET });
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    const first = connectWs({ rank: 0, worldSize: 2, port, secret: SECRET });
+    await Promise.all([(await first).close(), (await second).close()]);
+  });
+
+  it('gives up on a rank 0 that never comes', async () => {
+    const gone = connectWs({ rank: 1, worldSize: 2, port: 1, secret: SECRET, joinTimeoutMs: 200 });
+    await expect(gone).rejects.toThrow(/no rank of the job at 127.0.0.1:1|not complete within 200/);
+  });
+
+  it('refuses options that can not be right', async () => {
+    const good = { rank: 1, worldSize: 2, port: 5000, secret: SECRET };
+    await expect(connectWs({ ...good, rank: 2 })).rejects.toThrow(/rank below/);
+    await expect(connectWs({ ...good, port: 0 })).rejects.toThrow(/rank 0's port/);
+    await expect(connectWs({ ...good, secret: 'short' })).rejects.toThrow(/at least 16/);
+  });
+});
