@@ -31,6 +31,24 @@ export async function installDependencies() {
   });
 }
 
+/** The rivals that bench/ measures against: large, so apart from the workspace. */
+export async function installRivals() {
+  await step({
+    name: 'install-rivals',
+    says: 'what bench/ measures against, from the npm registry, with its own lock file',
+    key: hashFiles(['bench/package.json', 'bench/pnpm-lock.yaml']),
+    isThere: () => existsSync(join(ROOT, 'bench/node_modules/.modules.yaml')),
+    work: () =>
+      runPnpm('install-rivals', [
+        '-C',
+        'bench',
+        'install',
+        '--ignore-workspace',
+        '--frozen-lockfile',
+      ]),
+  });
+}
+
 /** Runs the pinned pnpm for a step; resolves with its output, or throws a SetupError. */
 export async function runPnpm(stepName, args) {
   return runNpm(stepName, ['exec', '--yes', '--package', pinnedPnpm(), '--', 'pnpm', ...args]);

@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { buildAll } from './build.mjs';
-import { installDependencies } from './install.mjs';
+import { installDependencies, installRivals } from './install.mjs';
 import { ROOT } from './root.mjs';
 import { SetupError } from './setup-error.mjs';
 
@@ -12,6 +12,7 @@ const COMMANDS = {
   train,
   test: (args) => test(args, {}),
   'test:long': (args) => test(args, { SHARDWEAVE_LONG: '1' }),
+  bench,
   doctor,
 };
 
@@ -57,6 +58,18 @@ async function test(args, environment) {
     SHARDWEAVE_REQUIRE_WEBGPU: '1',
     ...browser.environment,
     ...environment,
+  });
+}
+
+async function bench(args) {
+  await installDependencies();
+  await installRivals();
+  await buildAll();
+  const { webgpuDriver } = await import('./webgpu-driver.mjs');
+  const driver = await webgpuDriver();
+  process.exitCode = await runChild(process.execPath, [join(ROOT, 'bench/run.mjs'), ...args], {
+    ...process.env,
+    ...driver.environment,
   });
 }
 

@@ -1,0 +1,89 @@
+"""PyTorch on the CPU, two threads: one JSON request a line on stdin, one answer a line on stdout."""
+
+import json
+import math
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+
+torch.set_num_threads(2)
+SHAPE = {"vocab": 256, "seq": 128, "width": 128, "layers": 4, "heads": 4, "batch": 8}
+
+
+def answer(**fields):
+    print(json.dumps(fields), flush=True)
+
+
+def prepare_matmul(layout, n):
+    a, b = torch.randn(n, n), torch.randn(n, n)
+
+    def run():
+        left = a.t() if layout == "TN" else a
+        right = b.t() if layout == "NT" else b
+        return left @ right
+
+    return run
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.fc, self.out = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x, mask):
+        batch, seq, width = x.shape
+        q, k, v = (
+            part.view(batch, seq, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(self.ln1(x)).split(width, dim=2)
+        )
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+        attended = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
+        x = x + self.proj(attended.transpose(1, 2).reshape(batch, seq, width))
+        hidden = self.fc(self.ln2(x))
+        inner = math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)
+        return x + self.out(0.5 * hidden * (1 + torch.tanh(inner)))
+
+
+def prepare_step():
+    width, vocab, seq = SHAPE["width"], SHAPE["vocab"], SHAPE["seq"]
+    wte, wpe = torch.nn.Embedding(vocab, width), torch.nn.Embedding(seq, width)
+    blocks = torch.nn.ModuleList(Block(width, SHAPE["heads"]) for _ in range(SHAPE["layers"]))
+    norm = torch.nn.LayerNorm(width)
+    parameters = [p for m in (wte, wpe, blocks, norm) for p in m.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    ids = torch.randint(vocab, (SHAPE["batch"], seq + 1))
+    mask = torch.triu(torch.ones(seq, seq, dtype=torch.bool), 1)
+
+    def run():
+        x = wte(ids[:, :-1]) + wpe(torch.arange(seq))
+        for block in blocks:
+            x = block(x, mask)
+        logits = norm(x) @ wte.weight.t()
+        loss = F.cross_entropy(logits.view(-1, vocab), ids[:, 1:].reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return run
+
+
+run = None
+answer(ready=f"PyTorch {torch.__version__} cpu, 2 threads")
+for line in sys.stdin:
+    request = json.loads(line)
+    prepare = request.get("prepare")
+    if prepare is not None:
+        run = prepare_step() if prepare["task"] == "step" else prepare_matmul(prepare["layout"], prepare["n"])
+        run()
+        answer(id=request["id"])
+        continue
+    start = time.perf_counter()
+    for _ in range(request["repetitions"]):
+        run()
+    answer(id=request["id"], ms=(time.perf_counter() - start) * 1000 / request["repetitions"])

@@ -1,0 +1,71 @@
+// Ours: node shardweave.mjs cpu|webgpu. Runs the built packages.
+
+import { AdamW, Gpt2, packParameters } from '../../packages/nn/dist/index.js';
+import { crossEntropy, Device, matmul } from '../../packages/tensor-core/dist/index.js';
+import { GPT, tokens } from '../gpt-shape.mjs';
+import { serve } from './serve.mjs';
+
+const kind = process.argv[2];
+const backend = await open();
+const device = new Device(backend);
+
+serve(`shardweave ${kind} (${backend.info.description})`, {
+  async matmul(layout, n) {
+    const make = (seed) =>
+      device.tensor(
+        Float32Array.from({ length: n * n }, (_, i) => Math.sin(i * seed)),
+        [n, n],
+      );
+    const [a, b] = [make(0.7), make(1.3)];
+    return async (repetitions) => {
+      for (let i = 0; i < repetitions; i++) {
+        device.scope(() => {
+          matmul(a, b, { transposeA: layout === 'TN', transposeB: layout === 'NT' });
+        });
+      }
+      await device.synchronize();
+    };
+  },
+
+  async step() {
+    const model = new Gpt2(device, {
+      vocab_size: GPT.vocab,
+      n_positions: GPT.seq,
+      n_embd: GPT.width,
+      n_layer: GPT.layers,
+      n_head: GPT.heads,
+      embd_pdrop: 0,
+      attn_pdrop: 0,
+      resid_pdrop: 0,
+    });
+    packParameters(model);
+    const optimizer = new AdamW(model.parameters(), { lr: GPT.lr });
+    const { ids, targets } = tokens();
+    const shape = [GPT.batch, GPT.seq];
+    return async (repetitions) => {
+      for (let i = 0; i < repetitions; i++) {
+        await device.scope(async () => {
+          const [x, y] = [device.tensor(ids, shape), device.tensor(targets, shape)];
+          const loss = await device.scope(async () => crossEntropy(await model.call(x), y));
+          await loss.backward();
+          optimizer.step();
+          optimizer.zeroGrad();
+          await loss.item();
+          await device.synchronize();
+        });
+      }
+    };
+  },
+});
+
+async function open() {
+  if (kind === 'cpu') {
+    const { createCpuBackend } = await import('../../packages/tensor-core/dist/cpu.js');
+    return createCpuBackend({ threads: Number(process.argv[3] ?? 2) });
+  }
+  const { createWebGpuBackend } = await import('../../packages/tensor-core/dist/webgpu.js');
+  const { openNodeGpu } = await import('../../packages/tensor-core/dist/webgpu-node.js');
+  const opened = await createWebGpuBackend({ gpu: openNodeGpu(), allowSoftware: true });
+  await opened.tuneMatmul?.();
+  return opened;
+}
