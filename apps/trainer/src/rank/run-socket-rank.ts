@@ -1,6 +1,6 @@
 // A rank in a process of its own, linked to the others over WebSockets.
 
-import { connectWs } from '@shardweave/collectives';
+import { connectWs } from '@shardweave/collectives/ws';
 import type { RankPlace } from '../launch/messages.js';
 import type { RunConfig } from '../run-config.js';
 import { DeviceHost } from './device-host.js';

@@ -1,0 +1,185 @@
+// The command as a user runs it: exit codes, processes, signals. Real processes, sockets and kills.
+
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { buildCommand } from './fixtures/build-command.js';
+import { ROOT, referenceCase, runFlags } from './fixtures/run-flags.js';
+
+let script: string;
+beforeAll(async () => {
+  script = await buildCommand('command-test');
+});
+
+/** From the issue: a job ends within ten seconds of a death. */
+const END_MS = 10_000;
+const TEXT = `${ROOT}tooling/reference/data/tiny/text.txt`;
+const QUICK = [
+  '--device',
+  'cpu',
+  '--model',
+  'nano',
+  '--data',
+  TEXT,
+  '--seq',
+  '16',
+  '--batch',
+  '12',
+];
+
+class Running {
+  readonly child: ChildProcess;
+  out = '';
+  err = '';
+  constructor(flags: readonly string[]) {
+    this.child = spawn(process.execPath, [script, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+    this.child.stdout!.on('data', (chunk: Buffer) => (this.out += chunk.toString()));
+    this.child.stderr!.on('data', (chunk: Buffer) => (this.err += chunk.toString()));
+  }
+
+  /** Pids of the rank processes, in rank order: they are forked one after another. */
+  ranks(): number[] {
+    try {
+      const listed = execFileSync('ps', [
+        '-o',
+        'pid=',
+        '--ppid',
+        String(this.child.pid),
+      ]).toString();
+      return listed
+        .trim()
+        .split(/\s+/)
+        .map(Number)
+        .sort((a, b) => a - b);
+    } catch {
+      return [];
+    }
+  }
+
+  async until(text: RegExp): Promise<void> {
+    await expect.poll(() => this.out, { timeout: 30_000, interval: 20 }).toMatch(text);
+  }
+
+  async exit(): Promise<{ code: number | null; ms: number }> {
+    const started = performance.now();
+    if (this.child.exitCode === null && this.child.signalCode === null)
+      await once(this.child, 'exit');
+    return { code: this.child.exitCode, ms: performance.now() - started };
+  }
+}
+
+/** A zombie that nobody reaps is gone, too. */
+function isAlive(pid: number): boolean {
+  try {
+    return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'));
+  } catch {
+    return false;
+  }
+}
+
+describe('exit codes', () => {
+  it.each([
+    ['--help', 0, /Presets of --model/, /^$/],
+    ['--bogus', 2, /^$/, /^error: unknown option '--bogus'\. See --help\.\n$/],
+    ['--batch 3', 2, /^$/, /^error: --batch 3 is not a multiple .*\n$/],
+    ['--data /nowhere --transport ws', 2, /^$/, /^error: --data: \/nowhere is not there\. .*\n$/],
+  ])('of %s', async (flags, code, out, err) => {
+    const run = new Running(['--device', 'cpu', ...flags.split(' ')]);
+    expect(await run.exit()).toMatchObject({ code });
+    expect(run.out).toMatch(out);
+    expect(run.err).toMatch(err);
+  });
+
+  it('0 after a run, which shows header, steps and a sample, plain where redirected', async () => {
+    const run = new Running([...QUICK, '--steps', '3']);
+    expect(await run.exit()).toMatchObject({ code: 0 });
+    expect(run.err).toBe('');
+    expect(run.out).toMatch(/^model {3}nano: 2 layers/);
+    expect(run.out.match(/^step \d\/3 \|/gm)).toHaveLength(3);
+    expect(run.out).not.toContain('\u001b');
+  });
+
+  it('0 after a quiet run, which shows nothing', async () => {
+    const run = new Running([...QUICK, '--steps', '1', '--quiet']);
+    expect(await run.exit()).toMatchObject({ code: 0 });
+    expect(run.out + run.err).toBe('');
+  });
+});
+
+describe('ranks as processes', () => {
+  it.each(['cosine-fp32', 'cosine-bf16'])('%s: the bits of ranks in one process', async (name) => {
+    const flags = [...referenceCase(name).flags, '--device', 'cpu', '--ranks', '3'];
+    const processes = await runFlags([...flags, '--transport', 'ws'], { entry: script });
+    const memory = await runFlags(flags);
+    expect(processes.steps.map((step) => step.loss)).toEqual(memory.steps.map((step) => step.loss));
+    expect(processes.reports).toEqual(memory.reports);
+  });
+
+  it.each([
+    [0, 1],
+    [2, 1],
+    [1, 12],
+  ])('killing rank %i at step %i ends the job with its number', async (rank, step) => {
+    const run = new Running([...QUICK, '--transport', 'ws', '--ranks', '3', '--steps', '1000000']);
+    await run.until(new RegExp(`^step +${step}/`, 'm'));
+    const pids = run.ranks();
+    expect(pids).toHaveLength(3);
+    process.kill(pids[rank]!, 'SIGKILL');
+    const { code, ms } = await run.exit();
+    expect(run.err).toMatch(
+      new RegExp(`^error: rank ${rank} of 3 was killed by SIGKILL after step \\d+`),
+    );
+    expect(code).toBe(1);
+    expect(ms).toBeLessThan(END_MS);
+    expect(pids.map(isAlive)).toEqual([false, false, false]);
+  });
+
+  it('killing a rank before the first step does, too', async () => {
+    const run = new Running([...QUICK, '--transport', 'ws', '--ranks', '3', '--steps', '1000000']);
+    await expect.poll(() => run.ranks().length, { timeout: 10_000, interval: 5 }).toBe(3);
+    const pids = run.ranks();
+    process.kill(pids[1]!, 'SIGKILL');
+    const { code, ms } = await run.exit();
+    expect(run.err).toMatch(/^error: rank 1 of 3 was killed by SIGKILL before the first step/);
+    expect(code).toBe(1);
+    expect(ms).toBeLessThan(END_MS);
+    expect(pids.map(isAlive)).toEqual([false, false, false]);
+  });
+
+  it('killing the command ends the ranks', async () => {
+    const run = new Running([...QUICK, '--transport', 'ws', '--ranks', '3', '--steps', '1000000']);
+    await run.until(/^step +2\//m);
+    const pids = run.ranks();
+    expect(pids).toHaveLength(3);
+    run.child.kill('SIGKILL');
+    await expect.poll(() => pids.some(isAlive), { timeout: END_MS }).toBe(false);
+  });
+});
+
+describe('Ctrl-C', () => {
+  it.each(['ws', 'memory'])(
+    'over %s ends all ranks cleanly with 130, and keeps what was written',
+    async (transport) => {
+      const out = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'run');
+      const flags = ['--transport', transport, '--ranks', '2', '--steps', '1000000', '--out', out];
+      const run = new Running([...QUICK, ...flags]);
+      await run.until(/^step +3\//m);
+      const pids = transport === 'ws' ? run.ranks() : [];
+      expect(pids).toHaveLength(transport === 'ws' ? 2 : 0);
+      // As a terminal does: to every process of the foreground group.
+      for (const pid of [run.child.pid!, ...pids]) process.kill(pid, 'SIGINT');
+      const { code, ms } = await run.exit();
+      expect(code).toBe(130);
+      expect(ms).toBeLessThan(END_MS);
+      expect(run.err).toBe('');
+      expect(run.out).toMatch(/Stopped by Ctrl-C after step \d+\.\n$/);
+      expect(pids.some(isAlive)).toBe(false);
+      const lines = readFileSync(join(out, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
+      expect(lines.length).toBeGreaterThanOrEqual(3);
+      expect(existsSync(join(out, 'summary.json'))).toBe(false);
+    },
+  );
+});
