@@ -1,0 +1,27 @@
+// The main and testing entries bundle for browsers with nothing of Node in them.
+
+import { fileURLToPath } from 'node:url';
+import { build } from 'esbuild';
+import { describe, expect, it } from 'vitest';
+
+describe('browser bundle', () => {
+  it.each(['@shardweave/collectives', '@shardweave/collectives/testing'])('%s', async (entry) => {
+    const bundled = build({
+      stdin: {
+        contents: `export * from '${entry}';`,
+        resolveDir: fileURLToPath(new URL('.', import.meta.url)),
+      },
+      bundle: true,
+      write: false,
+      platform: 'browser',
+      format: 'esm',
+      conditions: ['@shardweave/source'],
+      metafile: true,
+      logLevel: 'silent',
+    });
+    const { metafile } = await bundled; // a Node module would not resolve
+    const inputs = Object.keys(metafile.inputs);
+    expect(inputs.length).toBeGreaterThan(5);
+    expect(inputs.filter((path) => path.includes('node_modules/'))).toEqual([]);
+  });
+});
