@@ -114,6 +114,7 @@ describe('checkpoint', () => {
       expect(rest[1]!.requiresGrad).toBe(false);
       await sum(add(mul(left, rest[0]!), mul(same, 3))).backward();
       const leaves = [a, b, ...pair.parameters()];
+      expect(leaves.every(({ isLeaf }) => isLeaf)).toBe(true);
       const gradients = await Promise.all(leaves.map(({ grad }) => read(grad!)));
       return { gradients, left: await read(left) };
     };

@@ -59,6 +59,16 @@ describe('safetensors', () => {
     }
   });
 
+  it('pads a header of any length with spaces', () => {
+    const tensors = new Map([['a', { dtype: 'f32', shape: [1], data: bytes(4) } as const]]);
+    for (let length = 0; length < 8; length++) {
+      const metadata = { note: 'x'.repeat(length) };
+      const file = writeSafetensors(tensors, { metadata });
+      expect(Number(new DataView(file.buffer).getBigUint64(0, true)) % 8).toBe(0);
+      expect(readSafetensors(file).metadata).toEqual(metadata);
+    }
+  });
+
   const good = { dtype: 'F32', shape: [2], data_offsets: [0, 8] };
   const cases: [string, Uint8Array, string][] = [
     ['an empty file', new Uint8Array(0), 'at least 8 bytes'],
