@@ -1,0 +1,113 @@
+// Finding and describing adapters, and asking a device for the limits and features kernels use.
+
+import { DeviceLostError } from '../../errors.js';
+
+/** What `doctor` shows and `--device auto` decides from. */
+export interface AdapterDescription {
+  readonly name: string;
+  readonly vendor: string;
+  readonly architecture: string;
+  /** A driver that computes on the CPU (lavapipe, SwiftShader, WARP). */
+  readonly isSoftware: boolean;
+  readonly hasShaderF16: boolean;
+  readonly hasSubgroups: boolean;
+  readonly hasTimestamps: boolean;
+  readonly maxBufferBytes: number;
+  readonly maxBindingBytes: number;
+}
+
+export interface AdapterOptions {
+  readonly powerPreference?: GPUPowerPreference;
+}
+
+const SOFTWARE_NAMES = /llvmpipe|lavapipe|swiftshader|software|warp|basic render/i;
+
+/** The adapters a GPU object gives for each power preference, without repeats; hardware first. */
+export async function listAdapters(gpu: GPU): Promise<AdapterDescription[]> {
+  const found = new Map<string, AdapterDescription>();
+  for (const options of [
+    { powerPreference: 'high-performance' as const },
+    { powerPreference: 'low-power' as const },
+    { forceFallbackAdapter: true },
+  ]) {
+    const adapter = await gpu.requestAdapter(options);
+    if (adapter === null) continue;
+    const description = describeAdapter(adapter);
+    found.set(JSON.stringify(description), description);
+  }
+  return [...found.values()].sort((a, b) => Number(a.isSoftware) - Number(b.isSoftware));
+}
+
+export function describeAdapter(adapter: GPUAdapter): AdapterDescription {
+  const { info, features, limits } = adapter;
+  return {
+    name: nameOf(info),
+    vendor: info.vendor,
+    architecture: info.architecture,
+    isSoftware: isSoftwareAdapter(info),
+    hasShaderF16: features.has('shader-f16'),
+    hasSubgroups: features.has('subgroups'),
+    hasTimestamps: features.has('timestamp-query'),
+    maxBufferBytes: limits.maxBufferSize,
+    maxBindingBytes: limits.maxStorageBufferBindingSize,
+  };
+}
+
+/** For people: device and driver. */
+export function nameOf(info: GPUAdapterInfo): string {
+  const words = [info.device, info.description].filter((w) => w !== '');
+  return words.join(', ') || [info.vendor, info.architecture].filter((w) => w !== '').join(' ');
+}
+
+export function isSoftwareAdapter(info: GPUAdapterInfo): boolean {
+  return info.isFallbackAdapter || SOFTWARE_NAMES.test(`${info.device} ${info.description}`);
+}
+
+/** @throws {DeviceLostError} when there is none. */
+export async function requestAdapter(
+  gpu: GPU | undefined,
+  options: AdapterOptions & { readonly allowSoftware: boolean },
+): Promise<GPUAdapter> {
+  if (gpu === undefined) {
+    throw new DeviceLostError(
+      'webgpu: expected navigator.gpu, but this host has none. In Node open one with openNodeGpu() from "@shardweave/tensor-core/webgpu-node".',
+      { reason: 'no-gpu' },
+    );
+  }
+  const { powerPreference = 'high-performance', allowSoftware } = options;
+  const adapter =
+    (await gpu.requestAdapter({ powerPreference })) ??
+    (allowSoftware ? await gpu.requestAdapter({ forceFallbackAdapter: true }) : null);
+  if (adapter === null) {
+    throw new DeviceLostError(
+      'webgpu: expected an adapter, got none. Is a Vulkan driver installed (Mesa 25 or later)?',
+      { reason: 'no-adapter' },
+    );
+  }
+  if (!allowSoftware && isSoftwareAdapter(adapter.info)) {
+    throw new DeviceLostError(
+      `webgpu: expected a hardware adapter, got ${nameOf(adapter.info)}. Pass allowSoftware, or use the cpu device, which is faster.`,
+      { reason: 'software-adapter' },
+    );
+  }
+  return adapter;
+}
+
+/** A device with the adapter's own limits for what kernels use, and no more. */
+export async function requestDevice(adapter: GPUAdapter): Promise<GPUDevice> {
+  const wanted = ['subgroups', 'timestamp-query'] as const;
+  const { limits } = adapter;
+  return adapter.requestDevice({
+    label: 'shardweave',
+    requiredFeatures: wanted.filter((f) => adapter.features.has(f)) as GPUFeatureName[],
+    requiredLimits: {
+      maxBufferSize: limits.maxBufferSize,
+      maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
+      maxStorageBuffersPerShaderStage: Math.min(limits.maxStorageBuffersPerShaderStage, 10),
+      maxComputeInvocationsPerWorkgroup: Math.min(limits.maxComputeInvocationsPerWorkgroup, 1024),
+      maxComputeWorkgroupSizeX: Math.min(limits.maxComputeWorkgroupSizeX, 1024),
+      maxComputeWorkgroupSizeY: Math.min(limits.maxComputeWorkgroupSizeY, 1024),
+      maxComputeWorkgroupStorageSize: Math.min(limits.maxComputeWorkgroupStorageSize, 32768),
+    },
+  });
+}

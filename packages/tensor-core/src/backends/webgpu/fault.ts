@@ -1,0 +1,93 @@
+// The first failure of a device. Work never throws for the device's state; reads and syncs reject
+// with what is kept here, and pending checks of shaders are waited for before a read resolves.
+
+import {
+  DeviceLostError,
+  OutOfMemoryError,
+  ShaderError,
+  type ShaderMessage,
+  StateError,
+} from '../../errors.js';
+
+export class Fault {
+  #error: Error | undefined;
+  readonly #checks = new Set<Promise<void>>();
+  readonly #listeners = new Set<(error: Error) => void>();
+
+  get error(): Error | undefined {
+    return this.#error;
+  }
+
+  /** Keeps the first failure; later ones follow from it. */
+  raise(error: Error): void {
+    if (this.#error !== undefined) return;
+    this.#error = error;
+    for (const listener of this.#listeners) listener(error);
+  }
+
+  onRaise(listener: (error: Error) => void): void {
+    this.#listeners.add(listener);
+  }
+
+  /** Tracks a check that may raise; `settled` waits for it. */
+  track(check: Promise<void>): void {
+    const tracked = check.finally(() => this.#checks.delete(tracked));
+    this.#checks.add(tracked);
+    tracked.catch(() => {});
+  }
+
+  get hasChecks(): boolean {
+    return this.#checks.size > 0;
+  }
+
+  async settled(): Promise<void> {
+    while (this.#checks.size > 0) await Promise.allSettled(this.#checks);
+  }
+
+  /** Listens to the device for loss and for errors that no scope caught. */
+  watch(device: GPUDevice): void {
+    device.addEventListener('uncapturederror', (event) => {
+      event.preventDefault?.();
+      const error = fromGpuError(event.error);
+      // A submit with a broken pipeline fails before the pipeline's own check says why.
+      const earlier = [...this.#checks];
+      if (earlier.length === 0) this.raise(error);
+      else this.track(Promise.allSettled(earlier).then(() => this.raise(error)));
+    });
+    void device.lost.then(({ reason, message }) => {
+      this.raise(
+        new DeviceLostError(`webgpu: the device was lost (${reason}): ${message}`, { reason }),
+      );
+    });
+  }
+
+  /** Waits for a pipeline's error scope; on failure raises a ShaderError with the compiler's messages. */
+  trackShader(
+    scope: Promise<GPUError | null>,
+    { module, label, source }: { module: GPUShaderModule; label: string; source: string },
+  ): void {
+    this.track(
+      scope.then(async (error) => {
+        if (error === null || this.#error !== undefined) return;
+        const { messages } = await module.getCompilationInfo();
+        const listed: ShaderMessage[] = messages.map((m) => ({
+          severity: m.type,
+          message: m.message,
+          line: m.lineNum,
+          column: m.linePos,
+        }));
+        if (!listed.some((m) => m.severity === 'error')) {
+          listed.push({ severity: 'error', message: error.message, line: 0, column: 0 });
+        }
+        this.raise(new ShaderError(label, listed, source));
+      }),
+    );
+  }
+}
+
+function fromGpuError(error: GPUError): Error {
+  const isMemory =
+    error.constructor.name === 'GPUOutOfMemoryError' || /out of memory/i.test(error.message);
+  if (isMemory) return new OutOfMemoryError(`webgpu: out of memory. ${error.message}`);
+  return new StateError(`webgpu: the driver refused a command: ${error.message}`);
+}

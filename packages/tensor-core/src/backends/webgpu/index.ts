@@ -1,0 +1,58 @@
+// The WebGPU device: opens an adapter and makes the backend. Runs in browsers and, with a GPU object
+// from node.ts, in Node.
+
+import { requestAdapter, requestDevice } from './adapters.js';
+import type { MatmulChoiceTable } from './matmul-choices.js';
+import { WebGpuBackend } from './webgpu-backend.js';
+
+export { type AdapterDescription, describeAdapter, listAdapters } from './adapters.js';
+export type { MatmulChoiceTable } from './matmul-choices.js';
+export type { MatmulTuning } from './matmul-tuning.js';
+export type { WebGpuBackend, WebGpuStatistics } from './webgpu-backend.js';
+
+export interface WebGpuOptions {
+  /** Default navigator.gpu; in Node openNodeGpu(). */
+  readonly gpu?: GPU;
+  /** An open device, which dispose leaves open. It should have the adapter's own limits. */
+  readonly device?: GPUDevice;
+  /** Default 'high-performance'. */
+  readonly powerPreference?: GPUPowerPreference;
+  /** Take a driver that computes on the CPU. Default true. */
+  readonly allowSoftware?: boolean;
+  /** Tiles chosen earlier or by another rank, see exportMatmulChoices. */
+  readonly matmulChoices?: MatmulChoiceTable;
+  /** Largest storage binding, at most the device's own. For tests of splitting. */
+  readonly maxBindingBytes?: number;
+  /** Sleep between looks at the device instead of keeping a promise pending. Default: in Node. */
+  readonly isPaced?: boolean;
+}
+
+/**
+ * Opens a device. Several ranks of a process may share the backend.
+ * @throws {DeviceLostError} when there is no adapter that fits.
+ */
+export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<WebGpuBackend> {
+  const { powerPreference, allowSoftware = true } = options;
+  let device = options.device;
+  if (device === undefined) {
+    const gpu = options.gpu ?? (globalThis.navigator?.gpu as GPU | undefined);
+    const adapter = await requestAdapter(gpu, {
+      ...(powerPreference === undefined ? {} : { powerPreference }),
+      allowSoftware,
+    });
+    device = await requestDevice(adapter);
+  }
+  const limit = device.limits.maxStorageBufferBindingSize;
+  return new WebGpuBackend({
+    device,
+    info: device.adapterInfo,
+    ownsDevice: options.device === undefined,
+    isPaced: options.isPaced ?? isNode(),
+    maxBindingBytes: Math.min(options.maxBindingBytes ?? limit, limit - (limit % 256)),
+    matmulChoices: options.matmulChoices ?? {},
+  });
+}
+
+function isNode(): boolean {
+  return typeof process !== 'undefined' && process.versions?.node !== undefined;
+}

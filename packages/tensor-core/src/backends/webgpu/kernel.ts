@@ -1,0 +1,123 @@
+// A kernel: WGSL text with its bindings and parameters, made from a spec by a pure function. Sizes
+// and offsets are parameters, never text, so equal specs give equal text and the text can key the
+// pipeline cache. Element offsets of views are parameters of their own, filled at dispatch.
+
+import type { DType } from '@shardweave/dtypes';
+import { ACCESSORS } from './wgsl.js';
+
+/** How a kernel sees a storage buffer. `raw` is u32 words whatever they hold. */
+export type ElementType = DType | 'raw';
+
+export interface Binding {
+  readonly name: string;
+  readonly type: ElementType;
+  readonly access: 'read' | 'read_write';
+}
+
+export type ParamType = 'u32' | 'i32' | 'f32';
+
+export interface KernelSpec {
+  readonly label: string;
+  readonly bindings: readonly Binding[];
+  /** Names read through another binding because the call is in place: { x: 'out' }. */
+  readonly aliases?: Readonly<Record<string, string>>;
+  readonly params: Readonly<Record<string, ParamType>>;
+  readonly workgroupSize: readonly [number, number, number];
+  readonly enables?: readonly string[];
+  /** Helpers and `main`, after the generated declarations. */
+  readonly body: string;
+}
+
+export interface Kernel {
+  readonly label: string;
+  readonly wgsl: string;
+  readonly bindings: readonly Binding[];
+  readonly params: readonly { readonly name: string; readonly type: ParamType }[];
+  readonly workgroupSize: readonly [number, number, number];
+  /** Equal for kernels that can share bind group layouts. */
+  readonly layoutKey: string;
+}
+
+/** Workgroups in x, y and z. */
+export type Grid = readonly [number, number, number];
+
+/** Bytes of one parameter block: 64 words, and the default alignment of dynamic offsets. */
+export const PARAM_BYTES = 256;
+
+/** WebGPU's limit of workgroups in one dimension. */
+const MAX_GRID = 65535;
+
+/** Declares bindings, parameters and accessors (`load_x`, `store_x`, `store2_x`) around a body. */
+export function defineKernel(spec: KernelSpec): Kernel {
+  const params = [
+    ...Object.entries(spec.params).map(([name, type]) => ({ name, type })),
+    ...spec.bindings.map((b) => ({ name: `${b.name}_at`, type: 'u32' as const })),
+  ];
+  if (params.length * 4 > PARAM_BYTES) throw new RangeError(`${spec.label}: too many parameters`);
+  const lines = [
+    ...(spec.enables ?? []).map((name) => `enable ${name};`),
+    'struct Params {',
+    ...params.map((p) => `  ${p.name}: ${p.type},`),
+    '}',
+    '@group(0) @binding(0) var<uniform> P: Params;',
+    ...spec.bindings.map(
+      (b, i) =>
+        `@group(0) @binding(${i + 1}) var<storage, ${b.access}> ${b.name}: array<${storageType(b.type)}>;`,
+    ),
+    ACCESSORS,
+    ...spec.bindings.flatMap((b) => accessors(b.name, b)),
+  ];
+  for (const [name, target] of Object.entries(spec.aliases ?? {})) {
+    const binding = spec.bindings.find((b) => b.name === target);
+    if (binding === undefined) throw new RangeError(`${spec.label}: no binding ${target}`);
+    lines.push(loader(name, binding));
+  }
+  return {
+    label: spec.label,
+    wgsl: `${lines.join('\n')}\n${spec.body.trim()}\n`,
+    bindings: spec.bindings,
+    params,
+    workgroupSize: spec.workgroupSize,
+    layoutKey: spec.bindings.map((b) => (b.access === 'read' ? 'r' : 'w')).join(''),
+  };
+}
+
+/** Spreads a number of workgroups over x and y; shaders undo it with `group_index`. */
+export function linearGrid(workgroups: number): Grid {
+  if (workgroups <= MAX_GRID) return [Math.max(workgroups, 1), 1, 1];
+  const y = Math.ceil(workgroups / MAX_GRID);
+  return [Math.ceil(workgroups / y), y, 1];
+}
+
+/** Elements that one invocation stores at once: 16-bit outputs are written as whole words. */
+export function elementsPerWord(type: ElementType): 1 | 2 {
+  return type === 'f16' || type === 'bf16' ? 2 : 1;
+}
+
+function storageType(type: ElementType): string {
+  return type === 'f32' || type === 'i32' ? type : 'u32';
+}
+
+function accessors(name: string, binding: Binding): string[] {
+  const lines = [loader(name, binding)];
+  if (binding.access === 'read') return lines;
+  const { type } = binding;
+  if (elementsPerWord(type) === 2) {
+    lines.push(
+      `fn store2_${name}(i: u32, low: f32, high: f32) { ${name}[(P.${name}_at + i) >> 1u] = ${type}_pack(low, high); }`,
+    );
+  } else {
+    lines.push(
+      `fn store_${name}(i: u32, v: ${storageType(type)}) { ${name}[P.${name}_at + i] = v; }`,
+    );
+  }
+  return lines;
+}
+
+function loader(name: string, { name: array, type }: Binding): string {
+  const at = `P.${array}_at + i`;
+  if (elementsPerWord(type) === 1) {
+    return `fn load_${name}(i: u32) -> ${storageType(type)} { return ${array}[${at}]; }`;
+  }
+  return `fn load_${name}(i: u32) -> f32 { let e = ${at}; return ${type}_unpack(${array}[e >> 1u], e & 1u); }`;
+}

@@ -1,0 +1,147 @@
+// Values into a dtype: fill with one, or convert a view of another. Works on bits, so that NaN,
+// infinities and subnormals survive drivers that flush or assume there are none.
+
+import { byteSize, type DType, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
+import type { KernelCalls, View } from '../../../backend.js';
+import { type KernelContext, sliceView } from '../context.js';
+import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
+import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
+
+export function fill(ctx: KernelContext, { out, value }: KernelCalls['fill']): void {
+  const compiled = ctx.kernel('fill', () =>
+    defineKernel({
+      label: 'fill',
+      bindings: [{ name: 'out', type: 'raw', access: 'read_write' }],
+      params: { word: 'u32', words: 'u32', per_lane: 'u32' },
+      workgroupSize: ELEMENTWISE_SIZE,
+      body: elementwiseMain('store_out(u, P.word);'),
+    }),
+  );
+  const word = wordOf(value, out.dtype);
+  const asWords: View = { ...out, dtype: 'u32', size: wordsOf(out) };
+  ctx.eachWindow([asWords], asWords.size, (start, length) => {
+    const { grid, perLane } = elementwiseGrid(ctx, length);
+    ctx.dispatch(compiled, {
+      params: { word, words: length, per_lane: perLane },
+      views: [sliceView(asWords, start, length)],
+      grid,
+    });
+  });
+}
+
+export function cast(ctx: KernelContext, { x, out }: KernelCalls['cast']): void {
+  const key = `cast ${x.dtype} to ${out.dtype}`;
+  const compiled = ctx.kernel(key, () => castKernel(key, x.dtype, out.dtype));
+  ctx.eachWindow([x, out], out.size, (start, length) => {
+    const words = Math.ceil(length / elementsPerWord(out.dtype));
+    const { grid, perLane } = elementwiseGrid(ctx, words);
+    ctx.dispatch(compiled, {
+      params: { words, per_lane: perLane },
+      views: [sliceView(x, start, length), sliceView(out, start, length)],
+      grid,
+    });
+  });
+}
+
+/** Runs `body` with `out`, or where `out` is 16-bit with an f32 view that is cast to it after. */
+export function through32(ctx: KernelContext, out: View, body: (out: View) => void): void {
+  if (elementsPerWord(out.dtype) === 1) {
+    body(out);
+    return;
+  }
+  ctx.withScratch('f32', out.size, (wide) => {
+    body(wide);
+    cast(ctx, { x: wide, out });
+  });
+}
+
+function castKernel(label: string, from: DType, to: DType): Kernel {
+  const perWord = elementsPerWord(to);
+  const store =
+    perWord === 2
+      ? 'out[(P.out_at >> 1u) + u] = convert(2u * u) | (convert(2u * u + 1u) << 16u);'
+      : 'out[P.out_at + u] = convert(u);';
+  return defineKernel({
+    label,
+    bindings: [
+      { name: 'x', type: from === 'f16' || from === 'bf16' ? from : 'raw', access: 'read' },
+      { name: 'out', type: 'raw', access: 'read_write' },
+    ],
+    params: { words: 'u32', per_lane: 'u32' },
+    workgroupSize: ELEMENTWISE_SIZE,
+    body: `${CONVERSIONS}
+fn bits_of(i: u32) -> u32 { let e = P.x_at + i; ${readBits(from)} }
+fn convert(i: u32) -> u32 { let u = bits_of(i); return ${convertBits(from, to)}; }
+${elementwiseMain(store)}`,
+  });
+}
+
+/** 16-bit floats as f32 bits, others as they are. */
+function readBits(from: DType): string {
+  switch (from) {
+    case 'f16':
+      return 'return bitcast<u32>(f16_unpack(x[e >> 1u], e & 1u));';
+    case 'bf16':
+      return 'return (x[e >> 1u] >> ((e & 1u) << 4u)) << 16u;';
+    default:
+      return 'return x[e];';
+  }
+}
+
+function convertBits(from: DType, to: DType): string {
+  const isInteger = from === 'i32' || from === 'u32';
+  if (to === 'i32' || to === 'u32') return isInteger ? 'u' : `to_${to}(u)`;
+  const float = isInteger ? `from_${from}(u)` : 'u';
+  if (to === 'f32') return float;
+  return to === 'f16' ? `f16_bits(bitcast<f32>(${float}))` : `bf16_of_bits(${float})`;
+}
+
+/**
+ * Conversions to integers saturate, which WGSL left open for long. Integers beyond 2^24 round to f32
+ * first, in the driver's way.
+ */
+const CONVERSIONS = `
+fn bf16_of_bits(u: u32) -> u32 {
+  let r = (u + 0x7fffu + ((u >> 16u) & 1u)) >> 16u;
+  return select(r, (u >> 16u) | 0x40u, (u & 0x7fffffffu) > 0x7f800000u);
+}
+fn from_u32(u: u32) -> u32 { return bitcast<u32>(f32(u)); }
+fn from_i32(u: u32) -> u32 { return bitcast<u32>(f32(bitcast<i32>(u))); }
+fn to_i32(u: u32) -> u32 {
+  let v = bitcast<f32>(u);
+  let magnitude = u & 0x7fffffffu;
+  if (magnitude > 0x7f800000u || magnitude < 0x3f800000u) { return 0u; }
+  if (magnitude >= 0x4f000000u) { return select(0x7fffffffu, 0x80000000u, u > 0x7fffffffu); }
+  return bitcast<u32>(i32(v));
+}
+fn to_u32(u: u32) -> u32 {
+  let v = bitcast<f32>(u);
+  if (u > 0x7f800000u || u < 0x3f800000u) { return 0u; }
+  if (u >= 0x4f800000u) { return 0xffffffffu; }
+  return u32(v);
+}
+`;
+
+/** One 32-bit word of `value` in `dtype`, two elements of 16 bits. */
+function wordOf(value: number, dtype: DType): number {
+  switch (dtype) {
+    case 'f32':
+      return new Uint32Array(new Float32Array([value]).buffer)[0]!;
+    case 'f16':
+      return (f32ToF16(Math.fround(value)) * 0x10001) >>> 0;
+    case 'bf16':
+      return (f32ToBf16(Math.fround(value)) * 0x10001) >>> 0;
+    case 'i32':
+      return saturate(value, -(2 ** 31), 2 ** 31 - 1) >>> 0;
+    case 'u32':
+      return saturate(value, 0, 2 ** 32 - 1);
+  }
+}
+
+function saturate(value: number, min: number, max: number): number {
+  return Number.isNaN(value) ? 0 : Math.min(max, Math.max(min, Math.trunc(value)));
+}
+
+function wordsOf(view: View): number {
+  return Math.ceil((view.size * byteSize(view.dtype)) / 4);
+}

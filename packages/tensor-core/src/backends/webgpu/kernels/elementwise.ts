@@ -1,0 +1,301 @@
+// Functions of single elements: unary, their gradients, affine and broadcast binary. One invocation
+// handles runs of words; 4 to 12 bytes moved per element.
+
+import type { DType } from '@shardweave/dtypes';
+import type { BinaryKind, KernelCalls, UnaryKind, View } from '../../../backend.js';
+import { isSameView, type KernelContext, sliceView } from '../context.js';
+import { defineKernel, elementsPerWord, type Grid, type Kernel, linearGrid } from '../kernel.js';
+import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';
+import { collapse, stridedIndex, strideParams } from './strided.js';
+
+export const ELEMENTWISE_SIZE = [64, 1, 1] as const;
+
+/** Words each invocation handles: on a CPU driver a workgroup costs 0.2 us, so fewer and longer. */
+const WORDS_SOFTWARE = 32;
+const WORDS_HARDWARE = 4;
+/** Workgroups below which hardware is better served by shorter invocations. */
+const MANY_GROUPS = 1024;
+
+const GELU = `
+const SQRT_2_OVER_PI = 0.7978845608028654;
+// Complementary error function for z >= 0, fractional error below 1.2e-7 (Chebyshev fit, Press et al.,
+// Numerical Recipes, 6.2).
+fn erfc(z: f32) -> f32 {
+  let t = 1.0 / (1.0 + 0.5 * z);
+  var p = 0.17087277;
+  p = fma(p, t, -0.82215223);
+  p = fma(p, t, 1.48851587);
+  p = fma(p, t, -1.13520398);
+  p = fma(p, t, 0.27886807);
+  p = fma(p, t, -0.18628806);
+  p = fma(p, t, 0.09678418);
+  p = fma(p, t, 0.37409196);
+  p = fma(p, t, 1.00002368);
+  return t * exp(-z * z - 1.26551223 + t * p);
+}
+fn normal_cdf(x: f32) -> f32 {
+  let tail = 0.5 * erfc(min(abs(x) * 0.7071067811865476, 10.0));
+  return select(tail, 1.0 - tail, x > 0.0);
+}
+fn gelu_inner(x: f32) -> f32 { return SQRT_2_OVER_PI * (x + 0.044715 * x * x * x); }
+`;
+
+/** Drivers overflow in tanh for large arguments, and lose small ones to cancellation. */
+const TANH = `
+fn safe_tanh(x: f32) -> f32 {
+  let s = x * x;
+  let small = x * (1.0 + s * (-0.33333333 + s * (0.13333334 + s * -0.053968254)));
+  let e = exp(2.0 * min(abs(x), 15.0));
+  let large = 1.0 - 2.0 / (e + 1.0);
+  return select(select(large, -large, x < 0.0), small, abs(x) < 0.2);
+}
+fn sigmoid(x: f32) -> f32 {
+  let e = exp(-min(abs(x), 88.0));
+  return select(1.0 / (1.0 + e), e / (1.0 + e), x < 0.0);
+}
+`;
+
+const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
+  neg: '-x',
+  abs: 'abs(x)',
+  exp: 'exp(x)',
+  log: 'log(x)',
+  sqrt: 'sqrt(x)',
+  rsqrt: '1.0 / sqrt(x)',
+  square: 'x * x',
+  reciprocal: '1.0 / x',
+  tanh: 'safe_tanh(x)',
+  sigmoid: 'sigmoid(x)',
+  relu: 'select(x, 0.0, x < 0.0)',
+  gelu: 'x * normal_cdf(x)',
+  geluTanh: '0.5 * x * (1.0 + safe_tanh(gelu_inner(x)))',
+};
+
+const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
+  neg: '-1.0',
+  abs: 'sign(x)',
+  exp: 'exp(x)',
+  log: '1.0 / x',
+  sqrt: '0.5 / sqrt(x)',
+  rsqrt: '-0.5 / (x * sqrt(x))',
+  square: '2.0 * x',
+  reciprocal: '-1.0 / (x * x)',
+  tanh: 'tanh_slope(x)',
+  sigmoid: 'sigmoid(x) * sigmoid(-x)',
+  relu: 'select(0.0, 1.0, x > 0.0)',
+  gelu: 'normal_cdf(x) + x * exp(-0.5 * min(x * x, 200.0)) * 0.3989422804014327',
+  geluTanh: 'gelu_tanh_slope(x)',
+};
+
+const SLOPES = `
+fn tanh_slope(x: f32) -> f32 {
+  let e = exp(-2.0 * min(abs(x), 40.0));
+  let d = 1.0 + e;
+  return 4.0 * e / (d * d);
+}
+fn gelu_tanh_slope(x: f32) -> f32 {
+  let t = gelu_inner(x);
+  let inner = SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x);
+  return 0.5 * (1.0 + safe_tanh(t)) + select(0.5 * x * tanh_slope(t) * inner, 0.0, abs(x) > 1e3);
+}
+`;
+
+export function unary(ctx: KernelContext, { kind, x, out }: KernelCalls['unary']): void {
+  map(ctx, {
+    name: `unary ${kind}`,
+    inputs: { x },
+    out,
+    helpers: TANH + GELU,
+    value: `let x = load_x(i); return ${FUNCTIONS[kind]};`,
+  });
+}
+
+export function unaryBackward(ctx: KernelContext, call: KernelCalls['unaryBackward']): void {
+  const { kind, x, dy, out } = call;
+  map(ctx, {
+    name: `unaryBackward ${kind}`,
+    inputs: { x, dy },
+    out,
+    helpers: TANH + GELU + SLOPES,
+    value: `let x = load_x(i); return load_dy(i) * (${DERIVATIVES[kind]});`,
+  });
+}
+
+export function affine(ctx: KernelContext, call: KernelCalls['affine']): void {
+  const { x, out, scale, shift } = call;
+  map(ctx, {
+    name: 'affine',
+    inputs: { x },
+    out,
+    params: { scale, shift },
+    value: 'return fma(load_x(i), P.scale, P.shift);',
+  });
+}
+
+export function binary(ctx: KernelContext, call: KernelCalls['binary']): void {
+  const { kind, a, b, out, shape, aStrides, bStrides } = call;
+  const dims = collapse(shape, [aStrides, bStrides]);
+  const isDense = dims.shape.length === 1 && dims.strides.every((s) => s[0] === 1);
+  const expression = combine(kind, out.dtype);
+  if (isDense || out.size === 1) {
+    map(ctx, {
+      name: `binary ${kind}`,
+      inputs: { a, b },
+      out,
+      helpers: `${SPECIAL_VALUES}\n${PAIRS}`,
+      value: `let a = load_a(i); let b = load_b(i); return ${expression};`,
+    });
+    return;
+  }
+  const rank = dims.shape.length;
+  map(ctx, {
+    name: `binary ${kind} rank ${rank}`,
+    inputs: { a, b },
+    out,
+    params: {},
+    integers: strideParams(dims, ['a', 'b']),
+    isWhole: true,
+    helpers: `${SPECIAL_VALUES}\n${PAIRS}\n${INTEGER_DIVIDE}\n${stridedIndex(rank, ['a', 'b'])}`,
+    value: `let at = strided(i); let a = load_a(at.a); let b = load_b(at.b); return ${expression};`,
+  });
+}
+
+const PAIRS = `
+fn maximum(a: f32, b: f32) -> f32 { return select(select(b, a, a > b), nan(), is_nan(a) || is_nan(b)); }
+fn minimum(a: f32, b: f32) -> f32 { return select(select(b, a, a < b), nan(), is_nan(a) || is_nan(b)); }
+fn power(a: f32, b: f32) -> f32 {
+  if (b == 0.0) { return 1.0; }
+  if (b == 2.0) { return a * a; }
+  let r = pow(abs(a), b);
+  if (a >= 0.0) { return r; }
+  if (floor(b) != b) { return nan(); }
+  let half = b * 0.5;
+  return select(r, -r, floor(half) != half);
+}
+`;
+
+function combine(kind: BinaryKind, dtype: DType): string {
+  const isInteger = dtype === 'i32' || dtype === 'u32';
+  switch (kind) {
+    case 'add':
+      return 'a + b';
+    case 'sub':
+      return 'a - b';
+    case 'mul':
+      return 'a * b';
+    case 'div':
+      return 'a / b';
+    case 'maximum':
+      return isInteger ? 'max(a, b)' : 'maximum(a, b)';
+    case 'minimum':
+      return isInteger ? 'min(a, b)' : 'minimum(a, b)';
+    case 'pow':
+      return 'power(a, b)';
+  }
+}
+
+/** A function of element i: WGSL `value` returns out[i] from `load_<input>(i)` and parameters. */
+export interface Mapping {
+  /** Names the function completely, but for dtypes and aliasing. */
+  readonly name: string;
+  readonly inputs: Readonly<Record<string, View>>;
+  readonly out: View;
+  /** f32 parameters. */
+  readonly params?: Readonly<Record<string, number>>;
+  /** u32 parameters. */
+  readonly integers?: Readonly<Record<string, number>>;
+  /** Inputs aren't dense in i, so that the call can't be cut into ranges. */
+  readonly isWhole?: boolean;
+  readonly helpers?: string;
+  readonly value: string;
+}
+
+/** out[i] = value(i) over all elements, in ranges that bind at once. */
+export function map(ctx: KernelContext, mapping: Mapping): void {
+  const { inputs, out, params = {}, integers = {} } = mapping;
+  const inPlace = Object.keys(inputs).filter((name) => isSameView(inputs[name]!, out));
+  const separate = Object.keys(inputs).filter((name) => !inPlace.includes(name));
+  const key = [
+    mapping.name,
+    out.dtype,
+    ...separate.map((name) => `${name}:${inputs[name]!.dtype}`),
+    ...inPlace.map((name) => `${name}=out`),
+  ].join(' ');
+  const compiled = ctx.kernel(key, () => mapKernel(key, mapping, { separate, inPlace }));
+  const views = [...separate.map((name) => inputs[name]!), out];
+  const dispatch = (bound: readonly View[], size: number) => {
+    const words = Math.ceil(size / elementsPerWord(out.dtype));
+    const { grid, perLane } = elementwiseGrid(ctx, words);
+    ctx.dispatch(compiled, {
+      params: { ...params, ...integers, words, per_lane: perLane },
+      views: bound,
+      grid,
+    });
+  };
+  if (mapping.isWhole === true) {
+    dispatch(views, out.size);
+    return;
+  }
+  ctx.eachWindow(views, out.size, (start, length) => {
+    const isAll = length === out.size;
+    dispatch(isAll ? views : views.map((v) => sliceView(v, start, length)), length);
+  });
+}
+
+function mapKernel(
+  label: string,
+  mapping: Mapping,
+  { separate, inPlace }: { separate: readonly string[]; inPlace: readonly string[] },
+): Kernel {
+  const { inputs, out, params = {}, integers = {}, helpers = '', value } = mapping;
+  const type = out.dtype === 'i32' || out.dtype === 'u32' ? out.dtype : 'f32';
+  return defineKernel({
+    label,
+    bindings: [
+      ...separate.map((name) => ({ name, type: inputs[name]!.dtype, access: 'read' as const })),
+      { name: 'out', type: out.dtype, access: 'read_write' },
+    ],
+    aliases: Object.fromEntries(inPlace.map((name) => [name, 'out'])),
+    params: {
+      ...Object.fromEntries(Object.keys(params).map((name) => [name, 'f32' as const])),
+      ...Object.fromEntries(Object.keys(integers).map((name) => [name, 'u32' as const])),
+      words: 'u32',
+      per_lane: 'u32',
+    },
+    workgroupSize: ELEMENTWISE_SIZE,
+    body: `${helpers}
+fn value(i: u32) -> ${type} { ${value} }
+${elementwiseMain(storeWord(out.dtype))}`,
+  });
+}
+
+/** WGSL that stores word `u` of `out` from `value(i)`. */
+export function storeWord(dtype: DType): string {
+  return elementsPerWord(dtype) === 2
+    ? 'let i = 2u * u; store2_out(i, value(i), value(i + 1u));'
+    : 'store_out(u, value(u));';
+}
+
+/** `main` that runs `word` for each u < P.words; a workgroup takes a contiguous block. */
+export function elementwiseMain(word: string): string {
+  return `${mainHead(ELEMENTWISE_SIZE)}
+  let first = group * 64u * P.per_lane + lane;
+  for (var j = 0u; j < P.per_lane; j++) {
+    let u = first + j * 64u;
+    if (u < P.words) { ${word} }
+  }
+}`;
+}
+
+/** Workgroups for a number of words, and words for each invocation. */
+export function elementwiseGrid(
+  ctx: KernelContext,
+  words: number,
+): { grid: Grid; perLane: number } {
+  const perGroup = ELEMENTWISE_SIZE[0];
+  let perLane = ctx.profile.isSoftware ? WORDS_SOFTWARE : WORDS_HARDWARE;
+  while (perLane > 1 && words < perGroup * perLane * (ctx.profile.isSoftware ? 4 : MANY_GROUPS)) {
+    perLane /= 2;
+  }
+  return { grid: linearGrid(Math.ceil(words / (perGroup * perLane))), perLane };
+}

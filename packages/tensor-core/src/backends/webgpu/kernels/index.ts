@@ -1,0 +1,44 @@
+// Every kernel of the seam by name: how a call becomes dispatches.
+
+import type { KernelCalls, KernelName } from '../../../backend.js';
+import type { KernelContext } from '../context.js';
+import { cast, fill } from './cast.js';
+import { copyStrided } from './copy.js';
+import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
+import { dropout } from './dropout.js';
+import { affine, binary, unary, unaryBackward } from './elementwise.js';
+import { embedding, embeddingBackward } from './embedding.js';
+import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
+import { matmul } from './matmul.js';
+import { squaredNorm } from './norm.js';
+import { adam, sgd } from './optimizer.js';
+import { extremumBackward, reduce } from './reduce.js';
+import { softmax, softmaxBackward } from './softmax.js';
+
+export const KERNELS: {
+  readonly [K in KernelName]: (ctx: KernelContext, call: KernelCalls[K]) => void;
+} = {
+  fill,
+  cast,
+  unary,
+  unaryBackward,
+  affine,
+  binary,
+  copyStrided,
+  reduce,
+  extremumBackward,
+  softmax,
+  softmaxBackward,
+  layerNorm,
+  layerNormBackward,
+  layerNormParamGrad,
+  embedding,
+  embeddingBackward,
+  crossEntropy,
+  crossEntropyBackward,
+  dropout,
+  matmul,
+  squaredNorm,
+  adam,
+  sgd,
+};

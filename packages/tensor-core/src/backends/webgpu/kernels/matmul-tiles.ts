@@ -1,0 +1,268 @@
+// The candidate tiles of the matrix product. All of them keep one f32 accumulator per output and
+// add products with fma in ascending k, so that they give equal bits.
+
+import type { DType } from '@shardweave/dtypes';
+import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
+
+/** What a product's text depends on. */
+export interface MatmulSpec {
+  readonly a: DType;
+  readonly b: DType;
+  readonly out: DType;
+  readonly bias: DType | undefined;
+  readonly transposeA: boolean;
+  readonly transposeB: boolean;
+}
+
+export type Tile =
+  /** Workgroup memory holds blocks of a and b; each invocation a square of outputs. For hardware. */
+  | {
+      readonly kind: 'shared';
+      readonly m: number;
+      readonly n: number;
+      readonly k: number;
+      readonly perThread: number;
+    }
+  /** Outputs in registers, loads straight from storage. For CPU drivers without subgroups. */
+  | { readonly kind: 'direct'; readonly m: number; readonly n: number; readonly lanes: number }
+  /** One subgroup: lanes load a along k and broadcast it. On CPU drivers a load costs far more than an fma. */
+  | { readonly kind: 'broadcast'; readonly m: number; readonly n: number; readonly lanes: number };
+
+/** Rows and columns of the output that one workgroup makes. */
+export function tileExtent(tile: Tile): readonly [m: number, n: number] {
+  return tile.kind === 'shared' ? [tile.m, tile.n] : [tile.m, tile.n * tile.lanes];
+}
+
+export function tileName(tile: Tile): string {
+  return tile.kind === 'shared'
+    ? `shared ${tile.m}x${tile.n}x${tile.k}/${tile.perThread}`
+    : `${tile.kind} ${tile.m}x${tile.n}x${tile.lanes}`;
+}
+
+export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
+  const { a, b, out, bias, transposeA, transposeB } = spec;
+  const size: readonly [number, number, number] =
+    tile.kind === 'shared' ? [(tile.m * tile.n) / tile.perThread ** 2, 1, 1] : [tile.lanes, 1, 1];
+  const body = { shared: sharedBody, direct: directBody, broadcast: broadcastBody }[tile.kind];
+  const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
+  return defineKernel({
+    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''} ${tileName(tile)}`,
+    ...(tile.kind === 'broadcast' ? { enables: ['subgroups'] } : {}),
+    bindings: [
+      { name: 'a', type: a, access: 'read' },
+      { name: 'b', type: b, access: 'read' },
+      ...(bias === undefined ? [] : [{ name: 'bias', type: bias, access: 'read' as const }]),
+      { name: 'out', type: out, access: 'read_write' },
+    ],
+    params: {
+      m: 'u32',
+      n: 'u32',
+      k: 'u32',
+      a_row: 'u32',
+      b_row: 'u32',
+      out_row: 'u32',
+      first_batch: 'u32',
+      batch_inner: 'u32',
+      a_outer: 'u32',
+      a_inner: 'u32',
+      b_outer: 'u32',
+      b_inner: 'u32',
+      out_outer: 'u32',
+      out_inner: 'u32',
+      alpha: 'f32',
+      accumulate: 'u32',
+    },
+    workgroupSize: size,
+    // out [m, n] = alpha * op(a) [m, k] x op(b) [k, n] + bias; `a_base` and so on are the batch's.
+    body: `
+fn a_at(row: u32, k: u32) -> u32 { return ${transposeA ? 'k * P.a_row + row' : 'row * P.a_row + k'}; }
+fn b_at(k: u32, col: u32) -> u32 { return ${transposeB ? 'col * P.b_row + k' : 'k * P.b_row + col'}; }
+fn finish(at: u32, col: u32, sum: f32) -> f32 {
+  var v = P.alpha * sum;
+  ${bias === undefined ? '' : 'v += load_bias(col);'}
+  if (P.accumulate == 1u) { v += load_out(at); }
+  return v;
+}
+${storePair(out)}
+${body(tile as never, size)}`,
+  });
+}
+
+/** Stores columns col and col + 1; col is even, and for 16-bit outputs so is n. */
+function storePair(out: DType): string {
+  const body =
+    elementsPerWord(out) === 2
+      ? 'store2_out(at, finish(at, col, low), finish(at + 1u, col + 1u, high));'
+      : `store_out(at, finish(at, col, low));
+  if (col + 1u < P.n) { store_out(at + 1u, finish(at + 1u, col + 1u, high)); }`;
+  return `fn store_pair(base: u32, row: u32, col: u32, low: f32, high: f32) {
+  if (row >= P.m || col >= P.n) { return; }
+  let at = base + row * P.out_row + col;
+  ${body}
+}`;
+}
+
+const BATCH = `
+  let batch = group_id.z + P.first_batch;
+  let outer = batch / P.batch_inner;
+  let inner = batch - outer * P.batch_inner;
+  let a_base = outer * P.a_outer + inner * P.a_inner;
+  let b_base = outer * P.b_outer + inner * P.b_inner;
+  let out_base = outer * P.out_outer + inner * P.out_inner;`;
+
+function head(size: readonly [number, number, number], lane: string): string {
+  return `@compute @workgroup_size(${size[0]})
+fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(${lane}) lane: u32) {${BATCH}`;
+}
+
+type Of<K extends Tile['kind']> = Extract<Tile, { kind: K }>;
+
+/**
+ * Blocks of k are loaded as vectors of 4 along m and n; invocation (x, y) makes quads of columns at
+ * x * 4, and if perThread is 8 also half a tile further, so that neighbours read neighbouring vectors.
+ */
+function sharedBody(tile: Of<'shared'>, size: readonly [number, number, number]): string {
+  const { m, n, k, perThread } = tile;
+  const threads = size[0];
+  const quads = perThread / 4;
+  const [aVectors, bVectors] = [(m * k) / 4, (n * k) / 4];
+  const columns = n / perThread;
+  const range = (count: number) => Array.from({ length: count }, (_, i) => i);
+  const accumulators = range(perThread).flatMap((i) => range(quads).map((q) => `c${i}_${q}`));
+  const load = (name: 'a' | 'b', vectors: number, extent: number) => `
+    for (var v = lane; v < ${vectors}u; v += ${threads}u) {
+      let kk = ${name}_v_k(v);
+      let e = ${name}_v_e(v);
+      var value = vec4<f32>();
+      for (var q = 0u; q < 4u; q++) { value[q] = ${name}_value(${name}_base, first_${name} + 4u * e + q, k0 + kk); }
+      ${name}_block[kk * ${extent / 4}u + e] = value;
+    }`;
+  const fmas = range(perThread).flatMap((i) =>
+    range(quads).map(
+      (q) => `c${i}_${q} = fma(vec4<f32>(a${i >> 2}[${i & 3}]), b${q}, c${i}_${q});`,
+    ),
+  );
+  const half = (extent: number, q: number) => (q * extent) / quads;
+  return `
+var<workgroup> a_block: array<vec4<f32>, ${aVectors}>;
+var<workgroup> b_block: array<vec4<f32>, ${bVectors}>;
+fn a_value(base: u32, row: u32, k: u32) -> f32 {
+  if (row >= P.m || k >= P.k) { return 0.0; }
+  return load_a(base + a_at(row, k));
+}
+fn b_value(base: u32, col: u32, k: u32) -> f32 {
+  if (col >= P.n || k >= P.k) { return 0.0; }
+  return load_b(base + b_at(k, col));
+}
+${vectorOrder('a', m, k)}
+${vectorOrder('b', n, k)}
+${head(size, 'local_invocation_index')}
+  let first_a = group_id.y * ${m}u;
+  let first_b = group_id.x * ${n}u;
+  let x = lane % ${columns}u;
+  let y = lane / ${columns}u;
+  ${accumulators.map((c) => `var ${c} = vec4<f32>();`).join('\n  ')}
+  for (var k0 = 0u; k0 < P.k; k0 += ${k}u) {${load('a', aVectors, m)}${load('b', bVectors, n)}
+    workgroupBarrier();
+    for (var kk = 0u; kk < ${k}u; kk++) {
+      ${range(quads)
+        .map(
+          (q) => `let a${q} = a_block[kk * ${m / 4}u + y + ${half(m / 4, q)}u];
+      let b${q} = b_block[kk * ${n / 4}u + x + ${half(n / 4, q)}u];`,
+        )
+        .join('\n      ')}
+      ${fmas.join('\n      ')}
+    }
+    workgroupBarrier();
+  }
+  ${range(perThread)
+    .flatMap((i) =>
+      range(quads).map((q) => {
+        const row = `first_a + y * 4u + ${half(m, i >> 2) + (i & 3)}u`;
+        const col = `first_b + x * 4u + ${half(n, q)}u`;
+        const c = `c${i}_${q}`;
+        return `store_pair(out_base, ${row}, ${col}, ${c}.x, ${c}.y);
+  store_pair(out_base, ${row}, ${col} + 2u, ${c}.z, ${c}.w);`;
+      }),
+    )
+    .join('\n  ')}
+}`;
+}
+
+/** Which vector of a block an invocation loads: neighbours along k. */
+function vectorOrder(name: string, extent: number, k: number): string {
+  return `fn ${name}_v_k(v: u32) -> u32 { return v % ${k}u; }
+fn ${name}_v_e(v: u32) -> u32 { return (v / ${k}u) % ${extent / 4}u; }`;
+}
+
+function directBody(tile: Of<'direct'>, size: readonly [number, number, number]): string {
+  return registerBody(tile, size, {
+    lane: 'local_invocation_index',
+    block: 1,
+    load: (rows) => rows.map((i) => `let a${i} = load_a(a_base + a_at(row${i}, k));`),
+    use: (i) => `a${i}`,
+  });
+}
+
+function broadcastBody(tile: Of<'broadcast'>, size: readonly [number, number, number]): string {
+  return registerBody(tile, size, {
+    lane: 'subgroup_invocation_id',
+    block: tile.lanes,
+    load: (rows) => rows.map((i) => `let a${i} = load_a(a_base + a_at(row${i}, k + lane));`),
+    use: (i, q) => `subgroupBroadcast(a${i}, ${q}u)`,
+  });
+}
+
+/** Each lane keeps m rows by n columns, columns in pairs spread over the lanes. */
+function registerBody(
+  { m, n, lanes }: { m: number; n: number; lanes: number },
+  size: readonly [number, number, number],
+  options: {
+    lane: string;
+    /** Steps of k in the unrolled loop. */
+    block: number;
+    load: (rows: readonly number[]) => string[];
+    use: (row: number, q: number) => string;
+  },
+): string {
+  const rows = Array.from({ length: m }, (_, i) => i);
+  const cols = Array.from({ length: n }, (_, j) => j);
+  const step = (q: number, use: (i: number) => string) => `{
+    ${cols.map((j) => `let b${j} = load_b(b_base + b_at(k + ${q}u, min(col${j}, P.n - 1u)));`).join('\n    ')}
+    ${rows
+      .map(
+        (i) =>
+          `{ let x = ${use(i)}; ${cols.map((j) => `c${i}_${j} = fma(x, b${j}, c${i}_${j});`).join(' ')} }`,
+      )
+      .join('\n    ')}
+    }`;
+  const { block } = options;
+  const steps = Array.from({ length: block }, (_, q) => step(q, (i) => options.use(i, q)));
+  const tail =
+    block === 1
+      ? ''
+      : `for (; k < P.k; k++) ${step(0, (i) => `load_a(a_base + a_at(row${i}, k))`)}`;
+  return `
+${head(size, options.lane)}
+  let first_row = group_id.y * ${m}u;
+  let first_col = group_id.x * ${n * lanes}u + 2u * lane;
+  ${rows.map((i) => `let row${i} = min(first_row + ${i}u, P.m - 1u);`).join('\n  ')}
+  ${cols.map((j) => `let col${j} = first_col + ${(j >> 1) * 2 * lanes + (j & 1)}u;`).join('\n  ')}
+  ${rows.flatMap((i) => cols.map((j) => `var c${i}_${j} = 0.0;`)).join('\n  ')}
+  var k = 0u;
+  for (; k + ${block}u <= P.k; k += ${block}u) {
+    ${options.load(rows).join('\n    ')}
+    ${steps.join('\n    ')}
+  }
+  ${tail}
+  ${rows
+    .flatMap((i) =>
+      cols
+        .filter((j) => j % 2 === 0)
+        .map(
+          (j) => `store_pair(out_base, first_row + ${i}u, col${j}, c${i}_${j}, c${i}_${j + 1});`,
+        ),
+    )
+    .join('\n  ')}
+}`;
+}

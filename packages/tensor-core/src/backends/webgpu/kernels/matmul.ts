@@ -1,0 +1,260 @@
+// Batched matrix products of strided, optionally transposed operands: which tile, which blocks of
+// operands larger than a binding, and 16-bit outputs whose rows share words.
+
+import { byteSize } from '@shardweave/dtypes';
+import type { KernelCalls, View } from '../../../backend.js';
+import { LimitError } from '../../../errors.js';
+import { type KernelContext, sliceView } from '../context.js';
+import { elementsPerWord } from '../kernel.js';
+import { BINDING_ALIGNMENT } from '../recorder.js';
+import { cast, fill } from './cast.js';
+import { binary } from './elementwise.js';
+import { matmulKernel, type Tile, tileExtent, tileName } from './matmul-tiles.js';
+
+export type MatmulCall = KernelCalls['matmul'];
+
+/** WebGPU's limit of workgroups in one dimension. */
+const MAX_GRID = 65535;
+/** Workgroups that fill a GPU; with fewer a smaller tile is faster. */
+const FILLING_GROUPS = 96;
+
+/** Best first for large products; measured by tuning, else chosen by `defaultTile`. */
+export function candidateTiles(ctx: KernelContext): readonly Tile[] {
+  const { isSoftware, subgroupSize, maxInvocations, maxWorkgroupBytes } = ctx.profile;
+  if (!isSoftware) {
+    const tiles: Tile[] = [
+      { kind: 'shared', m: 128, n: 128, k: 8, perThread: 8 },
+      { kind: 'shared', m: 64, n: 64, k: 16, perThread: 8 },
+      { kind: 'shared', m: 64, n: 64, k: 16, perThread: 4 },
+      { kind: 'shared', m: 32, n: 32, k: 16, perThread: 4 },
+    ];
+    return tiles.filter(
+      (t) =>
+        t.kind === 'shared' &&
+        (t.m * t.n) / t.perThread ** 2 <= maxInvocations &&
+        4 * t.k * (t.m + t.n) <= maxWorkgroupBytes,
+    );
+  }
+  const direct: Tile[] = [
+    { kind: 'direct', m: 8, n: 8, lanes: 8 },
+    { kind: 'direct', m: 4, n: 4, lanes: 8 },
+  ];
+  if (subgroupSize === undefined || subgroupSize > 16) return direct;
+  return [
+    { kind: 'broadcast', m: 32, n: 4, lanes: subgroupSize },
+    { kind: 'broadcast', m: 32, n: 2, lanes: subgroupSize },
+    { kind: 'broadcast', m: 8, n: 4, lanes: subgroupSize },
+    ...direct,
+  ];
+}
+
+export function matmul(ctx: KernelContext, call: MatmulCall): void {
+  if (canStoreWords(call)) {
+    matmulWhole(ctx, call);
+    return;
+  }
+  // A dense 16-bit output whose rows begin in the middle of words.
+  const { out, m, n, batch } = call;
+  ctx.withScratch('f32', out.size, (wide) => {
+    matmulWhole(ctx, {
+      ...call,
+      out: wide,
+      outRow: n,
+      outBatch: [m * n * batch[1], m * n],
+      accumulate: false,
+    });
+    if (!call.accumulate) {
+      cast(ctx, { x: wide, out });
+      return;
+    }
+    const dense = { shape: [out.size], aStrides: [1], bStrides: [1] };
+    binary(ctx, { kind: 'add', a: out, b: wide, out, ...dense });
+  });
+}
+
+/** The class of products that share a choice of tile. */
+export function shapeClass(call: MatmulCall): string {
+  const { a, b, out, transposeA, transposeB, m, n, k } = call;
+  const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
+  const size = sizeClass(m, n, k);
+  return `${letters} ${a.dtype} ${b.dtype} ${out.dtype} ${size}`;
+}
+
+/** Runs with a given tile, for tuning. */
+export function matmulWithTile(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
+  matmulBlocks(ctx, call, tile);
+}
+
+function sizeClass(m: number, n: number, k: number): string {
+  if (m <= 16) return 'flat';
+  const flops = 2 * m * n * k;
+  return flops < 2 ** 24 ? 'small' : flops < 2 ** 30 ? 'medium' : 'large';
+}
+
+function canStoreWords({ out, n, outRow, outBatch }: MatmulCall): boolean {
+  if (elementsPerWord(out.dtype) === 1) return true;
+  return [n, outRow, ...outBatch].every((value) => value % 2 === 0);
+}
+
+function matmulWhole(ctx: KernelContext, call: MatmulCall): void {
+  const chosen = ctx.matmulChoices.get(shapeClass(call));
+  const candidates = candidateTiles(ctx);
+  const tile = candidates.find((t) => tileName(t) === chosen) ?? defaultTile(ctx, call, candidates);
+  matmulBlocks(ctx, call, tile);
+}
+
+function defaultTile(ctx: KernelContext, call: MatmulCall, candidates: readonly Tile[]): Tile {
+  const { m, n, batch } = call;
+  if (ctx.profile.isSoftware) {
+    const fits = candidates.find(
+      (t) => t.kind === 'broadcast' && tileExtent(t)[0] <= Math.max(m, 8),
+    );
+    return fits ?? (m <= 4 ? candidates.at(-1)! : candidates[0]!);
+  }
+  const numGroups = (t: Tile) => {
+    const [tm, tn] = tileExtent(t);
+    return Math.ceil(m / tm) * Math.ceil(n / tn) * batch[0] * batch[1];
+  };
+  return candidates.find((t) => numGroups(t) >= FILLING_GROUPS) ?? candidates.at(-1)!;
+}
+
+/** One operand as rows of its storage: which dimension they run over, and their stride. */
+interface Rows {
+  readonly view: View;
+  readonly rowStride: number;
+}
+
+/**
+ * Cuts operands that exceed a binding into blocks of their stored rows: m, n and k in windows. With
+ * several windows of k the output accumulates, through f32 where it is 16-bit.
+ */
+function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
+  const { a, b, out, m, n, k, transposeA, transposeB, aRow, bRow, outRow } = call;
+  const limit = ctx.profile.maxBindingBytes - BINDING_ALIGNMENT;
+  const fits = [a, b, out].every((v) => v.size * byteSize(v.dtype) <= limit);
+  if (fits || call.batch[0] * call.batch[1] > 1) {
+    dispatchBlock(ctx, call, tile);
+    return;
+  }
+  const rowsOf = (rows: Rows): number => {
+    const bytes = rows.rowStride * byteSize(rows.view.dtype);
+    // Even, so that blocks of 16-bit outputs start at whole words.
+    const count = Math.floor(limit / bytes / 2) * 2;
+    if (count > 0) return count;
+    if (rows.view.size * byteSize(rows.view.dtype) <= limit) return Number.POSITIVE_INFINITY;
+    throw new LimitError(
+      `matmul: expected two rows of at most ${limit} bytes, got ${2 * bytes}. The device binds no more at once.`,
+      { requestedBytes: 2 * bytes, limitBytes: limit },
+    );
+  };
+  const aRows = rowsOf({ view: a, rowStride: aRow });
+  const bRows = rowsOf({ view: b, rowStride: bRow });
+  const mStep = Math.min(m, rowsOf({ view: out, rowStride: outRow }), transposeA ? m : aRows);
+  const nStep = Math.min(n, transposeB ? bRows : n);
+  const kStep = Math.min(k, transposeA ? aRows : k, transposeB ? k : bRows);
+  if (kStep < k && elementsPerWord(out.dtype) === 2) {
+    accumulateWide(ctx, call, tile, { mStep, nStep, kStep });
+    return;
+  }
+  eachBlock(ctx, call, tile, { mStep, nStep, kStep });
+}
+
+interface Steps {
+  readonly mStep: number;
+  readonly nStep: number;
+  readonly kStep: number;
+}
+
+function eachBlock(ctx: KernelContext, call: MatmulCall, tile: Tile, steps: Steps): void {
+  const { a, b, out, bias, m, n, k, transposeA, transposeB, aRow, bRow, outRow } = call;
+  for (let m0 = 0; m0 < m; m0 += steps.mStep) {
+    const mSize = Math.min(steps.mStep, m - m0);
+    for (let n0 = 0; n0 < n; n0 += steps.nStep) {
+      const nSize = Math.min(steps.nStep, n - n0);
+      for (let k0 = 0; k0 < k; k0 += steps.kStep) {
+        const kSize = Math.min(steps.kStep, k - k0);
+        const block = (view: View, stride: number, range: readonly number[]) => {
+          const [row, col, numRows, numCols] = range as [number, number, number, number];
+          return sliceView(view, row * stride + col, (numRows - 1) * stride + numCols);
+        };
+        dispatchBlock(
+          ctx,
+          {
+            ...call,
+            a: block(a, aRow, transposeA ? [k0, m0, kSize, mSize] : [m0, k0, mSize, kSize]),
+            b: block(b, bRow, transposeB ? [n0, k0, nSize, kSize] : [k0, n0, kSize, nSize]),
+            out: block(out, outRow, [m0, n0, mSize, nSize]),
+            bias: k0 === 0 && bias !== undefined ? sliceView(bias, n0, nSize) : undefined,
+            m: mSize,
+            n: nSize,
+            k: kSize,
+            accumulate: call.accumulate || k0 > 0,
+          },
+          tile,
+        );
+      }
+    }
+  }
+}
+
+/** A 16-bit output summed over windows of k in f32, by blocks of rows, rounded once. */
+function accumulateWide(ctx: KernelContext, call: MatmulCall, tile: Tile, steps: Steps): void {
+  const { a, out, m, n, aRow, outRow, transposeA } = call;
+  const limit = ctx.profile.maxBindingBytes - BINDING_ALIGNMENT;
+  const mStep = Math.min(steps.mStep, Math.max(2, Math.floor(limit / (4 * outRow) / 2) * 2));
+  for (let m0 = 0; m0 < m; m0 += mStep) {
+    const mSize = Math.min(mStep, m - m0);
+    const size = (mSize - 1) * outRow + n;
+    const target = sliceView(out, m0 * outRow, size);
+    ctx.withScratch('f32', size, (wide) => {
+      // Columns between rows keep what they hold.
+      if (call.accumulate || outRow !== n) cast(ctx, { x: target, out: wide });
+      else fill(ctx, { out: wide, value: 0 });
+      const aBlock = transposeA
+        ? sliceView(a, m0, a.size - m0)
+        : sliceView(a, m0 * aRow, a.size - m0 * aRow);
+      eachBlock(ctx, { ...call, a: aBlock, out: wide, m: mSize }, tile, { ...steps, mStep: mSize });
+      cast(ctx, { x: wide, out: target });
+    });
+  }
+}
+
+function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
+  const { a, b, out, bias, m, n, k, transposeA, transposeB, batch } = call;
+  const spec = {
+    a: a.dtype,
+    b: b.dtype,
+    out: out.dtype,
+    bias: bias?.dtype,
+    transposeA,
+    transposeB,
+  };
+  const key = `matmul ${Object.values(spec).join(' ')} ${tileName(tile)}`;
+  const compiled = ctx.kernel(key, () => matmulKernel(spec, tile));
+  const [tileM, tileN] = tileExtent(tile);
+  const numBatches = batch[0] * batch[1];
+  for (let first = 0; first < numBatches; first += MAX_GRID) {
+    ctx.dispatch(compiled, {
+      params: {
+        m,
+        n,
+        k,
+        a_row: call.aRow,
+        b_row: call.bRow,
+        out_row: call.outRow,
+        first_batch: first,
+        batch_inner: batch[1],
+        a_outer: call.aBatch[0],
+        a_inner: call.aBatch[1],
+        b_outer: call.bBatch[0],
+        b_inner: call.bBatch[1],
+        out_outer: call.outBatch[0],
+        out_inner: call.outBatch[1],
+        alpha: call.alpha,
+        accumulate: call.accumulate ? 1 : 0,
+      },
+      views: [a, b, ...(bias === undefined ? [] : [bias]), out],
+      grid: [Math.ceil(n / tileN), Math.ceil(m / tileM), Math.min(MAX_GRID, numBatches - first)],
+    });
+  }
+}

@@ -1,0 +1,190 @@
+// Reductions over the middle axis of [outer, dim, inner]. Long axes are cut into parts, reduced to
+// f32 partial results, which a second pass reduces; the order depends on sizes and device only.
+
+import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelContext } from '../context.js';
+import { defineKernel, type Kernel, linearGrid } from '../kernel.js';
+import { INTEGER_DIVIDE, mainHead } from '../wgsl.js';
+import { through32 } from './cast.js';
+import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
+import { laneReductions } from './rows.js';
+
+/** `count` counts entries equal to y, `square` sums squares. */
+type ReduceKind = 'sum' | 'max' | 'min' | 'count' | 'square';
+
+export interface Reduction {
+  readonly kind: ReduceKind;
+  readonly x: View;
+  /** For `count`: [outer, inner]. */
+  readonly y?: View;
+  readonly out: View;
+  readonly outer: number;
+  readonly dim: number;
+  readonly inner: number;
+  /** The result is divided by it; default 1. */
+  readonly divisor?: number;
+  /** Adds to an f32 `out`. */
+  readonly accumulate?: boolean;
+}
+
+/** Results in flight that keep a device busy. */
+const BUSY_SOFTWARE = 64;
+const BUSY_HARDWARE = 16384;
+/** Shortest part worth a result of its own. */
+const MIN_PART_SOFTWARE = 1024;
+const MIN_PART_HARDWARE = 64;
+/** Lanes that share a row where `inner` is 1 on hardware, and entries each should have. */
+const GROUP_LANES = 256;
+const ENTRIES_PER_LANE = 16;
+
+export function reduce(ctx: KernelContext, call: KernelCalls['reduce']): void {
+  const { kind, ...rest } = call;
+  if (kind === 'mean') reduceInto(ctx, { ...rest, kind: 'sum', divisor: call.dim });
+  else reduceInto(ctx, { ...rest, kind });
+}
+
+export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremumBackward']): void {
+  const { x, y, dy, out, outer, dim, inner } = call;
+  ctx.withScratch('f32', outer * inner, (count) => {
+    reduceInto(ctx, { kind: 'count', x, y, out: count, outer, dim, inner });
+    map(ctx, {
+      name: 'extremumBackward',
+      inputs: { x, y, dy, count },
+      out,
+      integers: { dim, inner },
+      isWhole: true,
+      helpers: INTEGER_DIVIDE,
+      value: `let line = divide(i, P.inner);
+  let at = divide(line, P.dim) * P.inner + (i - line * P.inner);
+  return select(0.0, load_dy(at) / load_count(at), load_x(i) == load_y(at));`,
+    });
+  });
+}
+
+/** The reduction into any float dtype. */
+export function reduceInto(ctx: KernelContext, reduction: Reduction): void {
+  through32(ctx, reduction.out, (out) => reduceWide(ctx, { ...reduction, out }));
+}
+
+function reduceWide(ctx: KernelContext, reduction: Reduction): void {
+  const { kind, outer, dim, inner, out } = reduction;
+  const usesGroups = !ctx.profile.isSoftware && inner === 1 && dim >= 64;
+  const numResults = outer * inner;
+  const minPart = usesGroups
+    ? GROUP_LANES * ENTRIES_PER_LANE
+    : ctx.profile.isSoftware
+      ? MIN_PART_SOFTWARE
+      : MIN_PART_HARDWARE;
+  const busy = ctx.profile.isSoftware ? BUSY_SOFTWARE : BUSY_HARDWARE / (usesGroups ? 64 : 1);
+  const wanted = Math.min(Math.ceil(dim / minPart), Math.ceil(busy / numResults));
+  const perPart = Math.ceil(dim / wanted);
+  const parts = Math.ceil(dim / perPart);
+  if (parts === 1) {
+    pass(ctx, reduction, { perPart, parts, usesGroups });
+    return;
+  }
+  ctx.withScratch('f32', outer * parts * inner, (partial) => {
+    const first = { ...reduction, out: partial, divisor: 1, accumulate: false };
+    pass(ctx, first, { perPart, parts, usesGroups });
+    const { y: _unused, ...rest } = reduction;
+    const next = kind === 'max' || kind === 'min' ? kind : 'sum';
+    reduceWide(ctx, { ...rest, kind: next, x: partial, dim: parts, out });
+  });
+}
+
+function pass(
+  ctx: KernelContext,
+  { kind, x, y, out, outer, dim, inner, divisor = 1, accumulate = false }: Reduction,
+  { perPart, parts, usesGroups }: { perPart: number; parts: number; usesGroups: boolean },
+): void {
+  const key = `reduce ${kind} ${x.dtype} ${y?.dtype} ${usesGroups ? 'groups' : 'lanes'}`;
+  const compiled = ctx.kernel(key, () => reduceKernel(key, { kind, x, y, usesGroups }));
+  const words = outer * parts * inner;
+  const { grid, perLane } = usesGroups
+    ? { grid: linearGrid(words), perLane: 1 }
+    : elementwiseGrid(ctx, words);
+  ctx.dispatch(compiled, {
+    params: {
+      dim,
+      inner,
+      per_part: perPart,
+      parts,
+      divisor,
+      accumulate: accumulate ? 1 : 0,
+      words,
+      per_lane: perLane,
+    },
+    views: y === undefined ? [x, out] : [x, y, out],
+    grid,
+  });
+}
+
+function reduceKernel(
+  label: string,
+  {
+    kind,
+    x,
+    y,
+    usesGroups,
+  }: { kind: ReduceKind; x: View; y: View | undefined; usesGroups: boolean },
+): Kernel {
+  const step = {
+    sum: 'r += v;',
+    square: 'r = fma(v, v, r);',
+    count: 'r += select(0.0, 1.0, v == load_y(o * P.inner + i));',
+    max: 'r = select(r, v, v > r || is_nan(v));',
+    min: 'r = select(r, v, v < r || is_nan(v));',
+  }[kind];
+  const isExtremum = kind === 'max' || kind === 'min';
+  const lanes = usesGroups ? GROUP_LANES : 1;
+  const finish = `
+  var result = reduce_${isExtremum ? kind : 'add'}(r, me) / P.divisor;
+  if (me == 0u) {
+    if (P.accumulate == 1u) { result += load_out(u); }
+    store_out(u, result);
+  }`;
+  return defineKernel({
+    label,
+    bindings: [
+      { name: 'x', type: x.dtype, access: 'read' },
+      ...(y === undefined ? [] : [{ name: 'y', type: y.dtype, access: 'read' as const }]),
+      { name: 'out', type: 'f32', access: 'read_write' },
+    ],
+    params: {
+      dim: 'u32',
+      inner: 'u32',
+      per_part: 'u32',
+      parts: 'u32',
+      divisor: 'f32',
+      accumulate: 'u32',
+      words: 'u32',
+      per_lane: 'u32',
+    },
+    workgroupSize: usesGroups ? [GROUP_LANES, 1, 1] : ELEMENTWISE_SIZE,
+    body: `${INTEGER_DIVIDE}
+${laneReductions(lanes)}
+// u runs over [outer, parts, inner].
+fn reduce_part(u: u32, me: u32) {
+  let line = divide(u, P.inner);
+  let i = u - line * P.inner;
+  let o = divide(line, P.parts);
+  let part = line - o * P.parts;
+  let begin = part * P.per_part;
+  let end = min(begin + P.per_part, P.dim);
+  var r = ${isExtremum ? 'load_x((o * P.dim + begin) * P.inner + i)' : '0.0'};
+  for (var d = begin + me; d < end; d += ${lanes}u) {
+    let v = load_x((o * P.dim + d) * P.inner + i);
+    ${step}
+  }
+  ${finish}
+}
+${
+  usesGroups
+    ? `${mainHead([GROUP_LANES, 1, 1])}
+  if (group >= P.words) { return; }
+  reduce_part(group, lane);
+}`
+    : elementwiseMain('reduce_part(u, 0u);')
+}`,
+  });
+}

@@ -1,0 +1,113 @@
+// Kernels over rows: on hardware a workgroup takes a row and reduces in workgroup memory; on a CPU
+// driver, where barriers are dear, one invocation takes a row.
+
+import type { View } from '../../../backend.js';
+import type { KernelContext } from '../context.js';
+import {
+  type Binding,
+  defineKernel,
+  elementsPerWord,
+  linearGrid,
+  type ParamType,
+} from '../kernel.js';
+import { mainHead } from '../wgsl.js';
+
+/** Rows below which even a CPU driver shares a row among invocations: its threads times lanes. */
+const FEW_ROWS = 16;
+/** Invocations of a workgroup where each has its own row. */
+const ROWS_PER_GROUP = 32;
+const WIDE_ROW = 1024;
+
+export interface RowCall {
+  /** Names the kernel completely, but for lanes. */
+  readonly key: string;
+  readonly rows: number;
+  readonly cols: number;
+  readonly bindings: readonly Binding[];
+  readonly aliases?: Readonly<Record<string, string>>;
+  /** Beside `rows` and `cols`. */
+  readonly params: Readonly<Record<string, ParamType>>;
+  readonly helpers?: string;
+  /**
+   * WGSL of one row: `row`, `base` (its first element) and `me` (0 to LANES - 1) are given;
+   * `reduce_add` and `reduce_max` combine over LANES and must be reached by all of them.
+   */
+  readonly body: string;
+  readonly values: Readonly<Record<string, number>>;
+  readonly views: readonly View[];
+}
+
+export function runRows(ctx: KernelContext, call: RowCall): void {
+  const { rows, cols } = call;
+  const lanes = lanesFor(ctx, rows, cols);
+  const key = `${call.key} x${lanes}`;
+  const compiled = ctx.kernel(key, () => {
+    const size = lanes === 1 ? ROWS_PER_GROUP : lanes;
+    const row = lanes === 1 ? `group * ${size}u + lane` : 'group';
+    return defineKernel({
+      label: key,
+      bindings: call.bindings,
+      ...(call.aliases === undefined ? {} : { aliases: call.aliases }),
+      params: { rows: 'u32', cols: 'u32', ...call.params },
+      workgroupSize: [size, 1, 1],
+      body: `const LANES = ${lanes}u;
+${laneReductions(lanes)}
+${call.helpers ?? ''}
+${mainHead([size, 1, 1])}
+  let row = ${row};
+  if (row >= P.rows) { return; }
+  let me = ${lanes === 1 ? '0u' : 'lane'};
+  let base = row * P.cols;
+${call.body}
+}`,
+    });
+  });
+  ctx.dispatch(compiled, {
+    params: { rows, cols, ...call.values },
+    views: call.views,
+    grid: linearGrid(lanes === 1 ? Math.ceil(rows / ROWS_PER_GROUP) : rows),
+  });
+}
+
+/** A loop that stores a row of `out`, element j from the WGSL expression `value(j)`. */
+export function storeRow(out: View, value: (j: string) => string): string {
+  return elementsPerWord(out.dtype) === 2
+    ? `for (var j = 2u * me; j < P.cols; j += 2u * LANES) {
+    store2_out(base + j, ${value('j')}, ${value('(j + 1u)')});
+  }`
+    : `for (var j = me; j < P.cols; j += LANES) { store_out(base + j, ${value('j')}); }`;
+}
+
+/** Whether rows of `out` are whole words, so that invocations of two rows share none. */
+export function hasWholeRows(out: View, cols: number): boolean {
+  return cols % elementsPerWord(out.dtype) === 0;
+}
+
+/** Combining a value over the lanes of a workgroup, always in the same order. */
+export function laneReductions(lanes: number): string {
+  if (lanes === 1) {
+    return `fn reduce_add(v: f32, me: u32) -> f32 { return v; }
+fn reduce_max(v: f32, me: u32) -> f32 { return v; }
+fn reduce_min(v: f32, me: u32) -> f32 { return v; }`;
+  }
+  const tree = (name: string, combine: string) => `fn reduce_${name}(v: f32, me: u32) -> f32 {
+  lanes_shared[me] = v;
+  workgroupBarrier();
+  for (var s = ${lanes / 2}u; s > 0u; s >>= 1u) {
+    if (me < s) { let a = lanes_shared[me]; let b = lanes_shared[me + s]; lanes_shared[me] = ${combine}; }
+    workgroupBarrier();
+  }
+  let r = lanes_shared[0];
+  workgroupBarrier();
+  return r;
+}`;
+  return `var<workgroup> lanes_shared: array<f32, ${lanes}>;
+${tree('add', 'a + b')}
+${tree('max', 'select(a, b, b > a || is_nan(b))')}
+${tree('min', 'select(a, b, b < a || is_nan(b))')}`;
+}
+
+function lanesFor(ctx: KernelContext, rows: number, cols: number): number {
+  if (ctx.profile.isSoftware) return rows >= FEW_ROWS || cols < 64 ? 1 : 64;
+  return cols >= WIDE_ROW ? 256 : 64;
+}

@@ -1,0 +1,25 @@
+// Which matmul tile serves which class of products on this device. All tiles sum in the same order,
+// so a choice changes time and never values; rank 0 can choose for all.
+
+/** Class of product (transposes, dtypes, size) to tile name. Plain JSON. */
+export type MatmulChoiceTable = Readonly<Record<string, string>>;
+
+export class MatmulChoices {
+  readonly #table = new Map<string, string>();
+
+  get(shapeClass: string): string | undefined {
+    return this.#table.get(shapeClass);
+  }
+
+  set(shapeClass: string, tile: string): void {
+    this.#table.set(shapeClass, tile);
+  }
+
+  import(table: MatmulChoiceTable): void {
+    for (const [shapeClass, tile] of Object.entries(table)) this.#table.set(shapeClass, tile);
+  }
+
+  export(): MatmulChoiceTable {
+    return Object.fromEntries([...this.#table].sort(([a], [b]) => (a < b ? -1 : 1)));
+  }
+}

@@ -1,0 +1,23 @@
+// WebGPU in Node through Dawn's bindings. The only file that imports the npm package `webgpu`, an
+// optional peer; a Vulkan driver must be installed.
+
+import { create } from 'webgpu';
+
+/** Lives as long as the process: Dawn crashes once the object behind a device is collected. */
+const instances: GPU[] = [];
+
+export interface NodeGpuOptions {
+  /** Dawn toggles and backends, e.g. ['backend=null']. */
+  readonly flags?: readonly string[];
+}
+
+/**
+ * Dawn's GPU object, to pass to createWebGpuBackend. Each call makes one, which lives as long as the
+ * process. Timestamps are not quantised, which no page could read here.
+ */
+export function openNodeGpu(options: NodeGpuOptions = {}): GPU {
+  const flags = options.flags ?? ['disable-dawn-features=timestamp_quantization'];
+  const gpu = create([...flags]);
+  instances.push(gpu);
+  return gpu;
+}

@@ -1,0 +1,272 @@
+// The command stream: one open encoder and, as long as nothing forces a boundary, one open compute
+// pass. Parameters of all dispatches lie in one uniform buffer, written once before each submit.
+
+import { byteSize } from '@shardweave/dtypes';
+import type { View } from '../../backend.js';
+import { LimitError } from '../../errors.js';
+import { BindGroups, type BoundRange } from './bind-groups.js';
+import { asGpuBuffer } from './gpu-buffer.js';
+import { type Grid, PARAM_BYTES } from './kernel.js';
+import type { CompiledKernel } from './pipelines.js';
+import type { ScratchPool } from './scratch.js';
+import type { DownloadPool, UploadRing } from './staging.js';
+import type { Timestamps } from './timestamps.js';
+
+export interface Dispatch {
+  /** By the names in the kernel's spec; offsets of views are filled in. */
+  readonly params: Readonly<Record<string, number>>;
+  /** In the order of the kernel's bindings. */
+  readonly views: readonly View[];
+  readonly grid: Grid;
+}
+
+/** Dispatches a submit: 0.4 ms of encoding, so that the device starts while the host goes on. */
+const DISPATCH_BUDGET = 128;
+/** Storage bindings start at multiples of it (WebGPU's default limit). */
+export const BINDING_ALIGNMENT = 256;
+
+export class Recorder {
+  readonly #device: GPUDevice;
+  readonly #uploads: UploadRing;
+  readonly #downloads: DownloadPool;
+  readonly #scratch: ScratchPool;
+  readonly #maxBindingBytes: number;
+  readonly #uniform: GPUBuffer;
+  readonly #params = new ArrayBuffer(DISPATCH_BUDGET * PARAM_BYTES);
+  readonly #words = new Uint32Array(this.#params);
+  readonly #floats = new Float32Array(this.#params);
+  readonly #fenceFrom: GPUBuffer;
+  readonly bindGroups: BindGroups;
+  #encoder: GPUCommandEncoder | undefined;
+  #pass: GPUComputePassEncoder | undefined;
+  #numInSubmit = 0;
+  #numDispatches = 0;
+  #serial = 0;
+  #dying: GPUBuffer[] = [];
+  /** While a profiler listens; then each dispatch has a pass of its own. */
+  timestamps: Timestamps | undefined;
+
+  constructor(
+    device: GPUDevice,
+    parts: {
+      uploads: UploadRing;
+      downloads: DownloadPool;
+      scratch: ScratchPool;
+      maxBindingBytes: number;
+    },
+  ) {
+    this.#device = device;
+    this.#uploads = parts.uploads;
+    this.#downloads = parts.downloads;
+    this.#scratch = parts.scratch;
+    this.#maxBindingBytes = parts.maxBindingBytes;
+    this.#uniform = device.createBuffer({
+      label: 'parameters',
+      size: DISPATCH_BUDGET * PARAM_BYTES,
+      usage: 0x0040 | 0x0008, // UNIFORM | COPY_DST
+    });
+    this.#fenceFrom = device.createBuffer({ label: 'fence', size: 4, usage: 0x0004 | 0x0008 });
+    this.bindGroups = new BindGroups(device, this.#uniform);
+  }
+
+  get numDispatches(): number {
+    return this.#numDispatches;
+  }
+
+  /** The submit that what is recorded now will be part of; counts from 1. */
+  get openSerial(): number {
+    return this.#serial + 1;
+  }
+
+  get isEmpty(): boolean {
+    return this.#encoder === undefined;
+  }
+
+  dispatch(compiled: CompiledKernel, call: Dispatch): void {
+    const { kernel, pipeline } = compiled;
+    const isolated = this.#isolate(compiled, call.views);
+    const slot = this.#numInSubmit;
+    const base = (slot * PARAM_BYTES) / 4;
+    const ranges: BoundRange[] = [];
+    const numOwn = kernel.params.length - kernel.bindings.length;
+    for (let i = 0; i < numOwn; i++) {
+      const { name, type } = kernel.params[i]!;
+      const value = call.params[name];
+      if (value === undefined)
+        throw new RangeError(`${kernel.label}: parameter ${name} is missing`);
+      if (type === 'f32') this.#floats[base + i] = value;
+      else this.#words[base + i] = value;
+    }
+    isolated.views.forEach((view, i) => {
+      const range = this.#range(kernel.label, view);
+      ranges.push(range);
+      this.#words[base + numOwn + i] = (view.byteOffset - range.offset) / byteSize(view.dtype);
+    });
+    const group = this.bindGroups.get(compiled.layout, kernel.layoutKey, ranges);
+    const pass = this.#openPass(kernel.label);
+    pass.setPipeline(pipeline);
+    pass.setBindGroup(0, group, [slot * PARAM_BYTES]);
+    pass.dispatchWorkgroups(call.grid[0], call.grid[1], call.grid[2]);
+    if (this.timestamps !== undefined) this.#endPass();
+    isolated.finish?.();
+    this.#numInSubmit += 1;
+    this.#numDispatches += 1;
+    if (this.#numInSubmit === DISPATCH_BUDGET) this.submit();
+  }
+
+  copy(from: GPUBuffer, fromOffset: number, to: GPUBuffer, toOffset: number, bytes: number): void {
+    if (bytes > 0) this.#openEncoder().copyBufferToBuffer(from, fromOffset, to, toOffset, bytes);
+  }
+
+  upload(to: GPUBuffer, toOffset: number, bytes: Uint8Array): void {
+    if (bytes.byteLength === 0) return;
+    const { source, sourceOffset } = this.#uploads.stage(bytes);
+    this.copy(source, sourceOffset, to, toOffset, bytes.byteLength);
+  }
+
+  /** Copies to a read-back buffer and submits. */
+  download(
+    from: GPUBuffer,
+    fromOffset: number,
+    bytes: number,
+  ): { staging: GPUBuffer; serial: number } {
+    const staging = this.#downloads.take(bytes);
+    this.copy(from, fromOffset, staging, 0, bytes);
+    return { staging, serial: this.submit() };
+  }
+
+  /** A read-back of nothing, to wait for all before it. */
+  fence(): { staging: GPUBuffer; serial: number } {
+    return this.download(this.#fenceFrom, 0, 4);
+  }
+
+  /** Destroys a buffer once nothing unsubmitted uses it. */
+  destroyLater(buffer: GPUBuffer, id: number): void {
+    this.bindGroups.forget(id);
+    if (this.isEmpty) buffer.destroy();
+    else this.#dying.push(buffer);
+  }
+
+  /** Hands recorded commands to the device. Returns the number of the last submit. */
+  submit(): number {
+    const encoder = this.#encoder;
+    if (encoder === undefined) return this.#serial;
+    this.#endPass();
+    const serial = this.#serial + 1;
+    const timestamps = this.timestamps?.resolve(encoder);
+    if (this.#numInSubmit > 0) {
+      const used = this.#numInSubmit * PARAM_BYTES;
+      this.#device.queue.writeBuffer(this.#uniform, 0, this.#params, 0, used);
+    }
+    this.#uploads.close(serial);
+    this.#device.queue.submit([encoder.finish()]);
+    this.#encoder = undefined;
+    this.#numInSubmit = 0;
+    this.#serial = serial;
+    for (const buffer of this.#dying) buffer.destroy();
+    this.#dying = [];
+    timestamps?.submitted(serial);
+    return serial;
+  }
+
+  destroy(): void {
+    this.#pass = undefined;
+    this.#encoder = undefined;
+    this.#uniform.destroy();
+    this.#fenceFrom.destroy();
+    for (const buffer of this.#dying) buffer.destroy();
+    this.#dying = [];
+  }
+
+  #openEncoder(): GPUCommandEncoder {
+    this.#endPass();
+    this.#encoder ??= this.#device.createCommandEncoder({ label: 'shardweave' });
+    return this.#encoder;
+  }
+
+  #openPass(label: string): GPUComputePassEncoder {
+    if (this.#pass !== undefined) return this.#pass;
+    const encoder = this.#openEncoder();
+    const timestampWrites = this.timestamps?.next(label);
+    this.#pass = encoder.beginComputePass(timestampWrites ? { label, timestampWrites } : { label });
+    return this.#pass;
+  }
+
+  #endPass(): void {
+    this.#pass?.end();
+    this.#pass = undefined;
+  }
+
+  #range(label: string, view: View): BoundRange {
+    const buffer = asGpuBuffer(view.buffer);
+    const offset = view.byteOffset - (view.byteOffset % BINDING_ALIGNMENT);
+    const end = view.byteOffset + view.size * byteSize(view.dtype);
+    const size = Math.max(4, Math.min(Math.ceil(end / 4) * 4, buffer.byteLength) - offset);
+    if (size > this.#maxBindingBytes) {
+      throw new LimitError(
+        `${label}: expected a view of at most ${this.#maxBindingBytes} bytes, got ${size}. The device binds no more at once.`,
+        { requestedBytes: size, limitBytes: this.#maxBindingBytes },
+      );
+    }
+    return { id: buffer.id, gpu: buffer.gpu, offset, size };
+  }
+
+  /**
+   * WebGPU refuses one buffer bound for reading and writing, and overlapping writable bindings. Where
+   * views share a buffer with an output, all but the first output go through scratch copies.
+   */
+  #isolate(
+    { kernel }: CompiledKernel,
+    views: readonly View[],
+  ): { views: readonly View[]; finish?: () => void } {
+    if (views.length !== kernel.bindings.length) {
+      throw new RangeError(
+        `${kernel.label}: ${kernel.bindings.length} bindings, ${views.length} views`,
+      );
+    }
+    const replaced = new Map<number, View>();
+    const seen: { view: View; isWrite: boolean }[] = [];
+    // Outputs first, so that they stay in place.
+    for (const isWrite of [true, false]) {
+      kernel.bindings.forEach((binding, i) => {
+        if ((binding.access === 'read_write') !== isWrite) return;
+        const view = views[i]!;
+        const clash = seen.some(
+          (s) =>
+            s.isWrite &&
+            s.view.buffer === view.buffer &&
+            (!isWrite || overlapsAligned(s.view, view)),
+        );
+        if (clash) replaced.set(i, view);
+        else seen.push({ view, isWrite });
+      });
+    }
+    if (replaced.size === 0) return { views };
+    const copies = views.slice();
+    const finishers: (() => void)[] = [];
+    for (const [i, view] of replaced) {
+      const from = asGpuBuffer(view.buffer);
+      const start = view.byteOffset - (view.byteOffset % 4);
+      const bytes = Math.ceil((view.byteOffset + view.size * byteSize(view.dtype) - start) / 4) * 4;
+      const scratch = this.#scratch.take(bytes);
+      this.copy(from.gpu, start, scratch.gpu, 0, bytes);
+      copies[i] = { ...view, buffer: scratch, byteOffset: view.byteOffset - start };
+      const isWritten = kernel.bindings[i]!.access === 'read_write';
+      finishers.push(() => {
+        if (isWritten) this.copy(scratch.gpu, 0, from.gpu, start, bytes);
+        this.#scratch.give(scratch);
+      });
+    }
+    return { views: copies, finish: () => runAll(finishers) };
+  }
+}
+
+function runAll(actions: readonly (() => void)[]): void {
+  for (const action of actions) action();
+}
+
+function overlapsAligned(a: View, b: View): boolean {
+  const start = (v: View) => v.byteOffset - (v.byteOffset % BINDING_ALIGNMENT);
+  const end = (v: View) => Math.ceil((v.byteOffset + v.size * byteSize(v.dtype)) / 4) * 4;
+  return start(a) < end(b) && start(b) < end(a);
+}

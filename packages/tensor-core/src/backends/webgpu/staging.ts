@@ -1,0 +1,188 @@
+// Mapped buffers between host and device: a ring of upload chunks, copied on in the encoder so that
+// uploads keep their place among commands, and a pool of read-back buffers.
+
+const MAP_READ = 1;
+const MAP_WRITE = 2;
+const USAGE_UPLOAD = 0x0002 | 0x0004; // MAP_WRITE | COPY_SRC
+const USAGE_DOWNLOAD = 0x0001 | 0x0008; // MAP_READ | COPY_DST
+
+/** Holds many small uploads, or one large: a batch, a gathered unit. */
+const CHUNK_BYTES = 1024 * 1024;
+/** Chunks kept for reuse; beyond it they are destroyed once used. A model's upload, not a step's. */
+const KEEP_BYTES = 256 * 1024 * 1024;
+/** Smallest read-back buffer: ids, losses, flags. */
+const MIN_DOWNLOAD_BYTES = 256;
+
+interface Chunk {
+  readonly gpu: GPUBuffer;
+  /** While mapped. */
+  bytes: Uint8Array | undefined;
+  used: number;
+  serial: number;
+}
+
+/** Where an upload's bytes lie, to be copied from in the encoder. */
+export interface Upload {
+  readonly source: GPUBuffer;
+  readonly sourceOffset: number;
+}
+
+export class UploadRing {
+  readonly #device: GPUDevice;
+  /** Mapped, to be filled. */
+  #ready: Chunk[] = [];
+  /** Being filled since the last submit. */
+  #filling: Chunk[] = [];
+  /** Submitted, perhaps still read by the device. */
+  #inFlight: Chunk[] = [];
+  /** Asked to be mapped again. */
+  #mapping = new Set<Promise<void>>();
+  #bytes = 0;
+  #chunks = 0;
+
+  constructor(device: GPUDevice) {
+    this.#device = device;
+  }
+
+  get held(): { readonly bytes: number; readonly buffers: number } {
+    return { bytes: this.#bytes, buffers: this.#chunks };
+  }
+
+  /** Copies `bytes` into mapped memory. */
+  stage(bytes: Uint8Array): Upload {
+    const chunk = this.#chunkFor(bytes.byteLength);
+    const sourceOffset = chunk.used;
+    chunk.bytes!.set(bytes, sourceOffset);
+    // 16, not 4: memcpy of aligned lines is faster.
+    chunk.used = Math.ceil((sourceOffset + bytes.byteLength) / 16) * 16;
+    return { source: chunk.gpu, sourceOffset };
+  }
+
+  /** Before a submit: unmaps what the commands copy from. */
+  close(serial: number): void {
+    for (const chunk of this.#filling) {
+      chunk.gpu.unmap();
+      chunk.bytes = undefined;
+      chunk.serial = serial;
+      this.#inFlight.push(chunk);
+    }
+    this.#filling = [];
+  }
+
+  /** Maps chunks again whose submit is known to be complete. Resolves at once or in a loop turn. */
+  reclaim(completedSerial: number): void {
+    const done = this.#inFlight.filter((c) => c.serial <= completedSerial);
+    if (done.length === 0) return;
+    this.#inFlight = this.#inFlight.filter((c) => c.serial > completedSerial);
+    for (const chunk of done) {
+      if (this.#bytes > KEEP_BYTES) this.#drop(chunk);
+      else this.#remap(chunk);
+    }
+  }
+
+  async settled(): Promise<void> {
+    while (this.#mapping.size > 0) await Promise.allSettled(this.#mapping);
+  }
+
+  destroy(): void {
+    for (const chunk of [...this.#ready, ...this.#filling, ...this.#inFlight]) chunk.gpu.destroy();
+    this.#ready = [];
+    this.#filling = [];
+    this.#inFlight = [];
+    this.#bytes = 0;
+    this.#chunks = 0;
+  }
+
+  #remap(chunk: Chunk): void {
+    const mapping = chunk.gpu
+      .mapAsync(MAP_WRITE)
+      .then(
+        () => {
+          chunk.bytes = new Uint8Array(chunk.gpu.getMappedRange());
+          chunk.used = 0;
+          this.#ready.push(chunk);
+        },
+        () => this.#drop(chunk), // the device is lost or disposed
+      )
+      .finally(() => this.#mapping.delete(mapping));
+    this.#mapping.add(mapping);
+  }
+
+  #drop(chunk: Chunk): void {
+    chunk.gpu.destroy();
+    this.#bytes -= chunk.gpu.size;
+    this.#chunks -= 1;
+  }
+
+  #chunkFor(byteLength: number): Chunk {
+    const current = this.#filling.findLast((c) => c.gpu.size - c.used >= byteLength);
+    if (current !== undefined) return current;
+    // The smallest that fits, so that large chunks stay for large uploads.
+    let best = -1;
+    this.#ready.forEach((c, i) => {
+      if (c.gpu.size < byteLength) return;
+      if (best < 0 || c.gpu.size < this.#ready[best]!.gpu.size) best = i;
+    });
+    const chunk = best >= 0 ? this.#ready.splice(best, 1)[0]! : this.#create(byteLength);
+    this.#filling.push(chunk);
+    return chunk;
+  }
+
+  #create(byteLength: number): Chunk {
+    const size = Math.max(CHUNK_BYTES, 2 ** Math.ceil(Math.log2(byteLength)));
+    const gpu = this.#device.createBuffer({
+      label: 'upload',
+      size,
+      usage: USAGE_UPLOAD,
+      mappedAtCreation: true,
+    });
+    this.#bytes += size;
+    this.#chunks += 1;
+    return { gpu, bytes: new Uint8Array(gpu.getMappedRange()), used: 0, serial: 0 };
+  }
+}
+
+/** Read-back buffers by size class; one is out from its copy until its bytes were taken. */
+export class DownloadPool {
+  readonly #device: GPUDevice;
+  readonly #free = new Map<number, GPUBuffer[]>();
+  #bytes = 0;
+  #buffers = 0;
+
+  constructor(device: GPUDevice) {
+    this.#device = device;
+  }
+
+  get held(): { readonly bytes: number; readonly buffers: number } {
+    return { bytes: this.#bytes, buffers: this.#buffers };
+  }
+
+  take(byteLength: number): GPUBuffer {
+    const size = Math.max(MIN_DOWNLOAD_BYTES, 2 ** Math.ceil(Math.log2(byteLength)));
+    const known = this.#free.get(size)?.pop();
+    if (known !== undefined) return known;
+    this.#bytes += size;
+    this.#buffers += 1;
+    return this.#device.createBuffer({ label: 'read-back', size, usage: USAGE_DOWNLOAD });
+  }
+
+  /** Takes an unmapped buffer back. */
+  give(buffer: GPUBuffer): void {
+    if (this.#bytes > KEEP_BYTES) {
+      this.#bytes -= buffer.size;
+      this.#buffers -= 1;
+      buffer.destroy();
+      return;
+    }
+    const list = this.#free.get(buffer.size);
+    if (list === undefined) this.#free.set(buffer.size, [buffer]);
+    else list.push(buffer);
+  }
+
+  destroy(): void {
+    for (const list of this.#free.values()) for (const buffer of list) buffer.destroy();
+    this.#free.clear();
+  }
+}
+
+export { MAP_READ };

@@ -1,0 +1,136 @@
+// The one place where a device is waited for. All reads and syncs queue here and resolve in order.
+//
+// Note [paced waits]: in Node, Dawn spins the event loop while a GPU promise is pending, and on a
+// software driver that core is the device. So a wait maps for a moment, and if the device isn't
+// done cancels the mapping (unmap rejects it), sleeps without any GPU promise for a share of the
+// time waited so far, and tries again. Small reads resolve in the first moment; long ones are late
+// by at most a twelfth. In browsers mapping is waited for plainly.
+
+import type { Fault } from './fault.js';
+import { MAP_READ } from './staging.js';
+
+/** One wait: `staging` was copied to in submit `serial`. */
+export interface WaitJob {
+  readonly staging: GPUBuffer;
+  readonly byteLength: number;
+  readonly serial: number;
+  /** Gets the mapped bytes, and must copy them; the buffer is unmapped after it. */
+  done(bytes: Uint8Array): void;
+  /** The buffer is unmapped and free again. Not called after a failure. */
+  settled(): void;
+  failed(error: Error): void;
+}
+
+/** Most reads are done by then: 0.08 ms for 4 kB, 0.14 ms for 1 MB on lavapipe. */
+const FIRST_SPIN_MS = 0.5;
+/** Later looks: a mapping of finished work takes two or three turns of the loop. */
+const LATER_SPIN_MS = 0.25;
+const SLEEP_SHARE = 1 / 12;
+const MAX_SLEEP_MS = 8;
+
+export class Waiter {
+  readonly #fault: Fault;
+  readonly #isPaced: boolean;
+  readonly #onComplete: (serial: number) => void;
+  #jobs: WaitJob[] = [];
+  #running: Promise<void> | undefined;
+
+  constructor(fault: Fault, options: { isPaced: boolean; onComplete: (serial: number) => void }) {
+    this.#fault = fault;
+    this.#isPaced = options.isPaced;
+    this.#onComplete = options.onComplete;
+  }
+
+  add(job: WaitJob): void {
+    this.#jobs.push(job);
+    this.#running ??= this.#run();
+  }
+
+  /** Resolves when no waits are left. */
+  async idle(): Promise<void> {
+    while (this.#running !== undefined) await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    while (this.#jobs.length > 0) {
+      const serial = this.#jobs[0]!.serial;
+      const batch = this.#jobs.filter((job) => job.serial === serial);
+      const error = await this.#mapAll(batch);
+      this.#jobs = this.#jobs.filter((job) => !batch.includes(job));
+      if (error === undefined) this.#onComplete(serial);
+      for (const job of batch) finish(job, error);
+    }
+    this.#running = undefined; // in the turn that saw no jobs, so that none is added unseen
+  }
+
+  async #mapAll(batch: readonly WaitJob[]): Promise<Error | undefined> {
+    try {
+      if (this.#isPaced) await mapPaced(batch[0]!, () => this.#fault.error !== undefined);
+      else await map(batch[0]!);
+      await Promise.all(batch.slice(1).map(map));
+      await this.#fault.settled();
+    } catch (error) {
+      await nextTurn(); // the loss that caused it is reported in a turn of its own
+      return this.#fault.error ?? (error instanceof Error ? error : new Error(String(error)));
+    }
+    return this.#fault.error;
+  }
+}
+
+function map(job: WaitJob): Promise<undefined> {
+  return job.staging.mapAsync(MAP_READ, 0, job.byteLength);
+}
+
+/** See Note [paced waits]. */
+async function mapPaced(job: WaitJob, hasFailed: () => boolean): Promise<void> {
+  const start = performance.now();
+  for (let look = 0; ; look++) {
+    let settled: 'pending' | 'mapped' | 'rejected' = 'pending';
+    let reason: unknown;
+    map(job).then(
+      () => {
+        settled = 'mapped';
+      },
+      (error: unknown) => {
+        settled = 'rejected';
+        reason = error;
+      },
+    );
+    const isPending = () => settled === 'pending';
+    const until = performance.now() + (look === 0 ? FIRST_SPIN_MS : LATER_SPIN_MS);
+    while (isPending() && performance.now() < until) await nextTurn();
+    if (isPending()) {
+      job.staging.unmap();
+      while (isPending()) await nextTurn();
+      if (hasFailed()) throw reason;
+    } else if ((settled as string) === 'mapped') {
+      return;
+    } else {
+      throw reason;
+    }
+    const waited = performance.now() - start;
+    const sleepMs = Math.min(MAX_SLEEP_MS, Math.max(1, waited * SLEEP_SHARE));
+    await new Promise((resolve) => setTimeout(resolve, sleepMs));
+  }
+}
+
+function finish(job: WaitJob, error: Error | undefined): void {
+  if (error !== undefined) {
+    job.failed(error);
+    return;
+  }
+  try {
+    job.done(new Uint8Array(job.staging.getMappedRange(0, job.byteLength)));
+    job.staging.unmap();
+    job.settled();
+  } catch (reason) {
+    job.failed(reason instanceof Error ? reason : new Error(String(reason)));
+  }
+}
+
+function nextTurn(): Promise<void> {
+  return new Promise((resolve) => {
+    if (typeof setImmediate === 'function') setImmediate(resolve);
+    else setTimeout(resolve, 0);
+  });
+}

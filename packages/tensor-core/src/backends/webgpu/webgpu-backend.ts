@@ -1,0 +1,335 @@
+// The WebGPU device behind the seam: buffers, transfers, waits and errors. Kernels are in kernels/;
+// this file knows none of them by name but through the table they make.
+
+import type {
+  Backend,
+  BackendBuffer,
+  BackendInfo,
+  BackendTraceSink,
+  KernelCalls,
+  KernelName,
+} from '../../backend.js';
+import { DisposedError, LimitError } from '../../errors.js';
+import { isSoftwareAdapter, nameOf } from './adapters.js';
+import { type DeviceProfile, KernelContext } from './context.js';
+import { Fault } from './fault.js';
+import { asGpuBuffer, WebGpuBuffer } from './gpu-buffer.js';
+import { KERNELS } from './kernels/index.js';
+import { MatmulChoices, type MatmulChoiceTable } from './matmul-choices.js';
+import { type MatmulTuning, tuneMatmul } from './matmul-tuning.js';
+import { Pipelines } from './pipelines.js';
+import { BINDING_ALIGNMENT, Recorder } from './recorder.js';
+import { ScratchPool } from './scratch.js';
+import { DownloadPool, UploadRing } from './staging.js';
+import { Timestamps } from './timestamps.js';
+import { Waiter } from './waiter.js';
+
+export interface WebGpuBackendParts {
+  readonly device: GPUDevice;
+  readonly info: GPUAdapterInfo;
+  /** Whether dispose destroys the device. */
+  readonly ownsDevice: boolean;
+  /** See Note [paced waits] in waiter.ts. */
+  readonly isPaced: boolean;
+  /** Smaller than the device's own, for tests of splitting. */
+  readonly maxBindingBytes: number;
+  readonly matmulChoices: MatmulChoiceTable;
+}
+
+/** Counts that stay flat in a steady state, and memory beyond `usage()`. */
+export interface WebGpuStatistics {
+  readonly submits: number;
+  readonly bindGroups: number;
+  readonly pipelines: number;
+  readonly staging: { readonly bytes: number; readonly buffers: number };
+  readonly scratch: { readonly bytes: number; readonly buffers: number };
+}
+
+export class WebGpuBackend implements Backend {
+  readonly info: BackendInfo;
+  readonly #device: GPUDevice;
+  readonly #ownsDevice: boolean;
+  readonly #fault = new Fault();
+  readonly #uploads: UploadRing;
+  readonly #downloads: DownloadPool;
+  readonly #scratch: ScratchPool;
+  readonly #pipelines: Pipelines;
+  readonly #recorder: Recorder;
+  readonly #waiter: Waiter;
+  readonly #context: KernelContext;
+  readonly #choices = new MatmulChoices();
+  readonly #buffers = new Set<WebGpuBuffer>();
+  #bytes = 0;
+  #nextId = 0;
+  #numRuns = 0;
+  #sink: BackendTraceSink | undefined;
+  #timestamps: Timestamps | undefined;
+  #disposal: Promise<void> | undefined;
+
+  constructor(parts: WebGpuBackendParts) {
+    const { device, info } = parts;
+    this.#device = device;
+    this.#ownsDevice = parts.ownsDevice;
+    this.#fault.watch(device);
+    this.info = {
+      kind: 'webgpu',
+      description: nameOf(info),
+      isSoftware: isSoftwareAdapter(info),
+      isHostMemory: false,
+      limits: {
+        maxBufferBytes: device.limits.maxBufferSize - (device.limits.maxBufferSize % 4),
+        maxViewBytes: parts.maxBindingBytes - BINDING_ALIGNMENT,
+      },
+    };
+    this.#choices.import(parts.matmulChoices);
+    this.#uploads = new UploadRing(device);
+    this.#downloads = new DownloadPool(device);
+    this.#scratch = new ScratchPool(device, () => this.#nextId++);
+    this.#pipelines = new Pipelines(device, this.#fault);
+    this.#recorder = new Recorder(device, {
+      uploads: this.#uploads,
+      downloads: this.#downloads,
+      scratch: this.#scratch,
+      maxBindingBytes: parts.maxBindingBytes,
+    });
+    this.#waiter = new Waiter(this.#fault, {
+      isPaced: parts.isPaced,
+      onComplete: (serial) => this.#uploads.reclaim(serial),
+    });
+    this.#context = new KernelContext(profileOf(parts), {
+      recorder: this.#recorder,
+      pipelines: this.#pipelines,
+      scratch: this.#scratch,
+      matmulChoices: this.#choices,
+    });
+  }
+
+  get dispatches(): number {
+    return this.#numRuns;
+  }
+
+  alloc(byteLength: number, label: string): BackendBuffer {
+    this.#assertLive('alloc');
+    const { maxBufferBytes } = this.info.limits;
+    if (byteLength > maxBufferBytes) {
+      throw new LimitError(
+        `alloc: expected at most ${maxBufferBytes} bytes, got ${byteLength} (${label}).`,
+        { requestedBytes: byteLength, limitBytes: maxBufferBytes },
+      );
+    }
+    const gpu = this.#device.createBuffer({
+      label,
+      size: Math.max(4, byteLength),
+      usage: 0x0080 | 0x0004 | 0x0008, // STORAGE | COPY_SRC | COPY_DST
+    });
+    const buffer = new WebGpuBuffer(this.#nextId++, gpu);
+    this.#buffers.add(buffer);
+    this.#bytes += buffer.byteLength;
+    return buffer;
+  }
+
+  free(buffer: BackendBuffer): void {
+    if (this.#disposal !== undefined) return;
+    const freed = asGpuBuffer(buffer);
+    freed.isFreed = true;
+    this.#buffers.delete(freed);
+    this.#bytes -= freed.byteLength;
+    this.#recorder.destroyLater(freed.gpu, freed.id);
+  }
+
+  write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void {
+    this.#assertLive('write');
+    const startMs = this.#sink && performance.now();
+    this.#recorder.upload(asGpuBuffer(buffer).gpu, byteOffset, bytes);
+    this.#traceStaging('upload', startMs, bytes.byteLength);
+  }
+
+  read(
+    buffer: BackendBuffer,
+    byteOffset: number,
+    byteLength: number,
+    into: Uint8Array = new Uint8Array(byteLength),
+  ): Promise<Uint8Array> {
+    return this.#settle('read', (resolve, reject) => {
+      if (byteLength === 0) {
+        resolve(into);
+        return;
+      }
+      const startMs = this.#sink && performance.now();
+      const from = asGpuBuffer(buffer).gpu;
+      const { staging, serial } = this.#recorder.download(from, byteOffset, byteLength);
+      this.#waiter.add({
+        staging,
+        byteLength,
+        serial,
+        done: (bytes) => {
+          into.set(bytes);
+          this.#traceStaging('read-back', startMs, byteLength);
+        },
+        settled: () => {
+          this.#downloads.give(staging);
+          resolve(into);
+        },
+        failed: reject,
+      });
+    });
+  }
+
+  copy(
+    from: BackendBuffer,
+    fromOffset: number,
+    to: BackendBuffer,
+    toOffset: number,
+    byteLength: number,
+  ): void {
+    this.#assertLive('copy');
+    this.#recorder.copy(
+      asGpuBuffer(from).gpu,
+      fromOffset,
+      asGpuBuffer(to).gpu,
+      toOffset,
+      byteLength,
+    );
+  }
+
+  run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
+    this.#assertLive('run');
+    this.#numRuns += 1;
+    KERNELS[kernel](this.#context, call);
+  }
+
+  flush(): void {
+    if (this.#disposal === undefined) this.#recorder.submit();
+  }
+
+  sync(): Promise<void> {
+    return this.#settle<void>('sync', (resolve, reject) => {
+      const { staging, serial } = this.#recorder.fence();
+      this.#waiter.add({
+        staging,
+        byteLength: 4,
+        serial,
+        done: () => {},
+        settled: () => {
+          this.#downloads.give(staging);
+          resolve();
+        },
+        failed: reject,
+      });
+    });
+  }
+
+  usage(): { readonly bytes: number; readonly buffers: number } {
+    return { bytes: this.#bytes, buffers: this.#buffers.size };
+  }
+
+  /** Objects made and memory held beside the buffers of `usage()`. */
+  statistics(): WebGpuStatistics {
+    const [up, down] = [this.#uploads.held, this.#downloads.held];
+    return {
+      submits: this.#recorder.openSerial - 1,
+      bindGroups: this.#recorder.bindGroups.numCreated,
+      pipelines: this.#pipelines.count,
+      staging: { bytes: up.bytes + down.bytes, buffers: up.buffers + down.buffers },
+      scratch: this.#scratch.held,
+    };
+  }
+
+  /**
+   * Device times come from timestamps where the adapter has them; each kernel then has a pass of its
+   * own. Without them only staging is reported.
+   */
+  trace(sink: BackendTraceSink | undefined): void {
+    this.#assertLive('trace');
+    this.#recorder.submit();
+    this.#sink = sink;
+    const old = this.#timestamps;
+    // Its last submit may still resolve into it.
+    if (old !== undefined) void this.#waiter.idle().then(() => old.destroy());
+    const canTime = sink !== undefined && this.#device.features.has('timestamp-query');
+    this.#timestamps = canTime
+      ? new Timestamps(this.#device, {
+          downloads: this.#downloads,
+          sink,
+          wait: (job) => this.#waiter.add(job),
+        })
+      : undefined;
+    this.#recorder.timestamps = this.#timestamps;
+  }
+
+  /** The tiles chosen so far, for other ranks and for a file by adapter. */
+  exportMatmulChoices(): MatmulChoiceTable {
+    return this.#choices.export();
+  }
+
+  importMatmulChoices(table: MatmulChoiceTable): void {
+    this.#choices.import(table);
+  }
+
+  /** Measures candidate tiles for common classes of products and keeps the fastest. Takes seconds. */
+  async tuneMatmul(options: MatmulTuning = {}): Promise<MatmulChoiceTable> {
+    this.#assertLive('tuneMatmul');
+    await tuneMatmul(this, this.#context, options);
+    return this.#choices.export();
+  }
+
+  dispose(): Promise<void> {
+    this.#disposal ??= this.#dispose();
+    return this.#disposal;
+  }
+
+  async #dispose(): Promise<void> {
+    this.#recorder.submit();
+    this.#fault.raise(new DisposedError('webgpu: the device was disposed.'));
+    await this.#waiter.idle();
+    // Destroying a device that still computes aborts the process on some drivers.
+    await this.#device.queue.onSubmittedWorkDone().catch(() => {});
+    await this.#fault.settled();
+    await this.#uploads.settled();
+    for (const buffer of this.#buffers) buffer.gpu.destroy();
+    this.#buffers.clear();
+    this.#bytes = 0;
+    this.#timestamps?.destroy();
+    this.#uploads.destroy();
+    this.#downloads.destroy();
+    this.#scratch.destroy();
+    this.#recorder.destroy();
+    if (this.#ownsDevice) this.#device.destroy();
+  }
+
+  #settle<T>(
+    op: string,
+    start: (resolve: (value: T) => void, reject: (error: Error) => void) => void,
+  ): Promise<T> {
+    return new Promise((resolve, reject) => {
+      if (this.#disposal !== undefined) throw disposed(op);
+      if (this.#fault.error !== undefined) throw this.#fault.error;
+      start(resolve, reject);
+    });
+  }
+
+  #assertLive(op: string): void {
+    if (this.#disposal !== undefined) throw disposed(op);
+  }
+
+  #traceStaging(name: string, startMs: number | undefined, bytes: number): void {
+    if (this.#sink === undefined || startMs === undefined) return;
+    this.#sink({ name, track: 'staging', startMs, endMs: performance.now(), bytes });
+  }
+}
+
+function disposed(op: string): DisposedError {
+  return new DisposedError(`${op}: the webgpu device was disposed.`);
+}
+
+function profileOf({ device, info, maxBindingBytes }: WebGpuBackendParts): DeviceProfile {
+  const { subgroupMinSize, subgroupMaxSize } = info;
+  const hasOneSize = device.features.has('subgroups') && subgroupMinSize === subgroupMaxSize;
+  return {
+    isSoftware: isSoftwareAdapter(info),
+    subgroupSize: hasOneSize ? subgroupMinSize : undefined,
+    maxBindingBytes,
+    maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,
+    maxWorkgroupBytes: device.limits.maxComputeWorkgroupStorageSize,
+  };
+}

@@ -1,0 +1,71 @@
+// Device functions that kernels share: 16-bit conversions and index arithmetic. Conversions work on
+// bits, since drivers may flush subnormals, assume there are no NaNs, or truncate in pack2x16float.
+
+/** 16-bit storage, bit tests and the index of a workgroup. Part of every kernel. */
+export const ACCESSORS = `
+fn is_nan(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u; }
+fn f16_bits(v: f32) -> u32 {
+  let u = bitcast<u32>(v);
+  let a = u & 0x7fffffffu;
+  // Adding 0.5 leaves a * 2^24, rounded to nearest even, in the low bits.
+  let small = bitcast<u32>(bitcast<f32>(a) + 0.5) - 0x3f000000u;
+  let normal = (a + 0xfffu + ((a >> 13u) & 1u) - 0x38000000u) >> 13u;
+  var r = select(normal, small, a < 0x38800000u);
+  r = select(r, 0x7c00u, a >= 0x477ff000u);
+  r = select(r, 0x7e00u, a > 0x7f800000u);
+  return r | ((u >> 16u) & 0x8000u);
+}
+fn f16_pack(low: f32, high: f32) -> u32 { return f16_bits(low) | (f16_bits(high) << 16u); }
+fn f16_unpack(word: u32, half: u32) -> f32 {
+  let h = word >> (half << 4u);
+  let m = h & 0x7fffu;
+  let tiny = bitcast<u32>(f32(m) * 5.9604644775390625e-8);
+  var r = select((m << 13u) + 0x38000000u, tiny, m < 0x400u);
+  r = select(r, (m << 13u) | 0x7f800000u, m >= 0x7c00u);
+  return bitcast<f32>(r | ((h & 0x8000u) << 16u));
+}
+fn bf16_bits(v: f32) -> u32 {
+  let u = bitcast<u32>(v);
+  let r = (u + 0x7fffu + ((u >> 16u) & 1u)) >> 16u;
+  return select(r, (u >> 16u) | 0x40u, (u & 0x7fffffffu) > 0x7f800000u);
+}
+fn bf16_pack(low: f32, high: f32) -> u32 { return bf16_bits(low) | (bf16_bits(high) << 16u); }
+fn bf16_unpack(word: u32, half: u32) -> f32 {
+  return bitcast<f32>((word >> (half << 4u)) << 16u);
+}
+fn group_index(id: vec3<u32>, count: vec3<u32>) -> u32 { return id.y * count.x + id.x; }
+`.trim();
+
+/**
+ * i / d by a reciprocal and two corrections: software drivers divide integers lane by lane, and
+ * hardware has no integer division either. Exact for d < 2^31.
+ */
+export const INTEGER_DIVIDE = `
+fn divide(i: u32, d: u32) -> u32 {
+  let inv = 1.0 / f32(d);
+  var q = u32(f32(i) * inv);
+  q = u32(i32(q) + i32(floor(f32(i32(i - q * d)) * inv)));
+  let r = i32(i - q * d);
+  return select(select(q, q + 1u, r >= i32(d)), q - 1u, r < 0);
+}
+`.trim();
+
+/** Head of `main` for kernels that index by workgroup and invocation. */
+export function mainHead(workgroupSize: readonly [number, number, number]): string {
+  return `@compute @workgroup_size(${workgroupSize.join(', ')})
+fn main(
+  @builtin(workgroup_id) group_id: vec3<u32>,
+  @builtin(num_workgroups) group_count: vec3<u32>,
+  @builtin(local_invocation_id) local_id: vec3<u32>,
+  @builtin(local_invocation_index) lane: u32,
+) {
+  let group = group_index(group_id, group_count);`;
+}
+
+/** NaN and infinity, which constant expressions may not make. Kernels that need them add this. */
+export const SPECIAL_VALUES = `
+var<private> nan_bits: u32 = 0x7fc00000u;
+var<private> inf_bits: u32 = 0x7f800000u;
+fn nan() -> f32 { return bitcast<f32>(nan_bits); }
+fn inf() -> f32 { return bitcast<f32>(inf_bits); }
+`.trim();
