@@ -1,10 +1,23 @@
 // Every op on every backend, values and gradients, against float64 twins.
 
-import { Device } from '@shardweave/tensor-core';
-import { createReferenceBackend, opCases } from '@shardweave/tensor-core/testing';
-import { describe, test } from 'vitest';
+import { type Backend, Device } from '@shardweave/tensor-core';
+import { opCases } from '@shardweave/tensor-core/testing';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { testedBackends } from './backends.js';
 
-describe('reference', () => {
-  const device = new Device(createReferenceBackend());
-  test.each(opCases())('$name', (opCase) => opCase.run(device));
+describe.each(await testedBackends())('ops on $name', ({ reason, open }) => {
+  describe.skipIf(reason !== undefined)('against float64 twins', () => {
+    let backend: Backend;
+    beforeAll(async () => {
+      backend = await open();
+    });
+    afterAll(() => backend.dispose());
+
+    test.each(opCases())('$name', async (opCase) => {
+      const device = new Device(backend, { seed: 7 });
+      await opCase.run(device);
+      device.dispose();
+      expect(backend.usage()).toEqual({ bytes: 0, buffers: 0 });
+    });
+  });
 });
