@@ -1,0 +1,497 @@
+// The engine's promises: who is told what and when, what a backward leaves behind, and what a
+// failing one does.
+
+import {
+  add,
+  affine,
+  cat,
+  Device,
+  GraphError,
+  linear,
+  matmul,
+  mul,
+  type Pass,
+  reshape,
+  ShapeError,
+  StateError,
+  square,
+  sum,
+  type Tensor,
+  tanh,
+} from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { beforeEach, describe, expect, test } from 'vitest';
+
+let device: Device;
+let log: string[];
+beforeEach(() => {
+  device = new Device(createReferenceBackend());
+  log = [];
+});
+
+function leaf(values: readonly number[], shape: readonly number[] = [values.length]): Tensor {
+  return device.tensor(values, shape, { requiresGrad: true });
+}
+
+async function gradOf(tensor: Tensor): Promise<number[]> {
+  return [...(await tensor.grad!.toArray())];
+}
+
+const live = () => device.memory().live;
+
+describe('gradients of leaves', () => {
+  test('of several uses add up, through results and directly', async () => {
+    const x = leaf([1, 2]);
+    await device.scope(() => sum(add(mul(x, x), add(x, mul(x, 3)))).backward());
+    expect(await gradOf(x)).toEqual([6, 8]); // x^2 + 4x
+  });
+
+  test('accumulate until cleared', async () => {
+    const x = leaf([1, 2]);
+    const step = () => device.scope(() => sum(square(x)).backward());
+    await step();
+    await step();
+    expect(await gradOf(x)).toEqual([4, 8]);
+    x.grad!.dispose();
+    x.grad = undefined;
+    await step();
+    expect(await gradOf(x)).toEqual([2, 4]);
+  });
+
+  test('come from several forwards before their backwards, in any order', async () => {
+    const x = leaf([3]);
+    await device.scope(async () => {
+      const first = mul(x, x);
+      const second = mul(x, 10);
+      await second.backward();
+      expect(await gradOf(x)).toEqual([10]);
+      await first.backward();
+    });
+    expect(await gradOf(x)).toEqual([16]);
+  });
+
+  test('of a pass-through shared by two leaves are not aliased', async () => {
+    const x = leaf([1, 1]);
+    const y = leaf([2, 2]);
+    const other = leaf([5, 5]);
+    // The product makes the gradient that add hands to both leaves a result of its own.
+    await device.scope(() => sum(mul(add(x, y), 3)).backward());
+    expect(x.grad!.storage).not.toBe(y.grad!.storage);
+    await device.scope(() => sum(mul(x, other)).backward()); // adds in place to x's alone
+    expect(await gradOf(x)).toEqual([8, 8]);
+    expect(await gradOf(y)).toEqual([3, 3]);
+  });
+
+  test('of a rule that hands one tensor to a leaf twice and to another', async () => {
+    const x = leaf([1]);
+    const y = leaf([1]);
+    await device.scope(() => {
+      const out = device.zeros([1]);
+      device.record({
+        name: 'shared',
+        inputs: [x, x, y],
+        outputs: [out],
+        saved: [],
+        backward: ([dy]) => [dy, dy, dy],
+      });
+      return sum(mul(out, 2)).backward();
+    });
+    expect([await gradOf(x), await gradOf(y)]).toEqual([[4], [2]]);
+  });
+
+  test('own their bytes: a tensor that the rule keeps is copied', async () => {
+    const x = leaf([1]);
+    const mine = device.tensor([7]); // outside any scope: this test's own
+    await device.scope(() => {
+      const out = device.zeros([1]);
+      const backward = () => [mine];
+      device.record({ name: 'mine', inputs: [x], outputs: [out], saved: [], backward });
+      return out.backward();
+    });
+    expect(x.grad!.storage).not.toBe(mine.storage);
+    expect(mine.storage.tag).toBe('activation');
+  });
+
+  test('of a leaf that is its own root is the seed, copied', async () => {
+    const x = leaf([1, 2]);
+    const seed = device.tensor([5, 6]);
+    await x.backward({ gradient: seed });
+    seed.dispose();
+    expect(await gradOf(x)).toEqual([5, 6]);
+  });
+
+  test('an explicit gradient is converted to the root and must have its shape', async () => {
+    const x = leaf([1, 2]);
+    await device.scope(async () => {
+      const half = device.tensor([2, 4], [2], { dtype: 'f16' });
+      await mul(x, 3).backward({ gradient: half });
+      const wrong = mul(x, 3);
+      await expect(wrong.backward({ gradient: device.zeros([1, 2]) })).rejects.toThrow(ShapeError);
+      await expect(wrong.backward()).rejects.toThrow(/one-element tensor.*\[2\]/);
+    });
+    expect(await gradOf(x)).toEqual([6, 12]);
+  });
+
+  test('an output that nothing uses brings its leaves nothing but their event', async () => {
+    const x = leaf([1]);
+    const y = leaf([1]);
+    device.onGradientFinal(y, () => {
+      log.push('y');
+    });
+    await device.scope(() => {
+      const used = device.zeros([1]);
+      const unused = device.zeros([1]);
+      device.record({
+        name: 'pair',
+        inputs: [x, mul(y, 2)],
+        outputs: [used, unused],
+        saved: [],
+        backward: ([toUsed, toUnused]) => [toUsed, toUnused],
+      });
+      return used.backward();
+    });
+    expect(await gradOf(x)).toEqual([1]);
+    expect(y.grad).toBeUndefined();
+    expect(log).toEqual(['y']);
+  });
+
+  test('of another shape than the input are refused, with the rule named', async () => {
+    const x = leaf([1, 2]);
+    await device.scope(async () => {
+      const out = device.zeros([]);
+      const backward = () => [device.zeros([3])];
+      device.record({ name: 'bad', inputs: [x], outputs: [out], saved: [], backward });
+      await expect(out.backward()).rejects.toThrow(/'bad' to give input 0 .*\[2\], got \[3\]/);
+    });
+  });
+});
+
+describe('hooks', () => {
+  test('run, and are awaited, before the gradient of an output is used', async () => {
+    const x = leaf([2]);
+    await device.scope(async () => {
+      const inner = tanh(x);
+      const outer = square(inner);
+      const hook = (name: string) => async () => {
+        log.push(`${name} begins`);
+        await new Promise((resolve) => setImmediate(resolve));
+        log.push(`${name} ends, x ${x.grad === undefined ? 'waits' : 'has its gradient'}`);
+      };
+      expect(device.beforeGradientOf({ a: [outer, x] }, hook('outer'))).toBe(1);
+      device.beforeGradientOf(inner, hook('inner'));
+      await outer.backward();
+    });
+    expect(log).toEqual([
+      'outer begins',
+      'outer ends, x waits',
+      'inner begins',
+      'inner ends, x waits',
+    ]);
+  });
+
+  test('that throw reject backward and leave nothing behind', async () => {
+    const x = leaf([1, 2]);
+    const before = live().total;
+    const loss = device.scope(() => sum(square(tanh(mul(x, 2)))));
+    const branch = loss.node!.edges[0]!.node!;
+    branch.hooks.push(() => {
+      throw new Error('not today');
+    });
+    await expect(loss.backward()).rejects.toThrow('not today');
+    expect(device.isInBackward).toBe(false);
+    expect(device.isGradEnabled).toBe(true);
+    await expect(loss.backward()).rejects.toThrow(GraphError);
+    loss.dispose();
+    expect(x.grad).toBeUndefined();
+    expect(live().total).toBe(before);
+  });
+
+  test('a rule that throws between others leaves nothing behind either', async () => {
+    const x = leaf([1, 2]);
+    const before = live().total;
+    const loss = device.scope(() => {
+      const middle = device.zeros([2]);
+      device.record({
+        name: 'explosive',
+        inputs: [mul(x, 2)],
+        outputs: [middle],
+        saved: [middle],
+        backward: async ([dy]) => {
+          affine(dy!, 2, 0);
+          throw new Error('boom');
+        },
+      });
+      return sum(cat([square(middle), middle], { axis: 0 }));
+    });
+    await expect(loss.backward()).rejects.toThrow('boom');
+    loss.dispose();
+    expect(live().total).toBe(before);
+  });
+});
+
+describe('the final event', () => {
+  test('comes once a backward, after all uses, with the gradient complete', async () => {
+    const x = leaf([2]);
+    const seen: Promise<number[]>[] = [];
+    const remove = device.onGradientFinal(x, (tensor, pass) => {
+      log.push(`final ${pass.reached.has(x)}`);
+      seen.push(gradOf(tensor));
+    });
+    const step = () =>
+      device.scope(() => add(mul(x, x), add(tanh(mul(x, 0)), mul(x, 5))).backward());
+    await step();
+    await step();
+    expect(log).toEqual(['final true', 'final true']);
+    expect(await Promise.all(seen)).toEqual([[9], [18]]);
+    remove();
+    await step();
+    expect(log).toHaveLength(2);
+  });
+
+  test('reaches a sink with every contribution instead of grad', async () => {
+    const x = leaf([2]);
+    const accepted: Promise<number[]>[] = [];
+    x.gradSink = {
+      accept: (_, gradient) => {
+        accepted.push(gradient.toArray().then((values) => [...values]));
+      },
+      final: () => {
+        log.push(`final after ${accepted.length}`);
+      },
+    };
+    await device.scope(() => add(mul(x, x), mul(x, 5)).backward());
+    expect(x.grad).toBeUndefined();
+    expect(log).toEqual(['final after 3']);
+    expect((await Promise.all(accepted)).flat().sort()).toEqual([2, 2, 5]);
+  });
+
+  test('waits for the inner backward of a segment that hides leaves', async () => {
+    const w = leaf([3]);
+    const x = leaf([2]);
+    const passes: Pass[] = [];
+    device.onGradientFinal(w, (_, pass) => {
+      log.push('final');
+      passes.push(pass);
+    });
+    await device.scope(async () => {
+      const direct = mul(w, 10);
+      const segment = checkpointed(x, w);
+      device.beforeGradientOf(segment, (pass) => {
+        passes.push(pass);
+        pass.onEnd(() => {
+          log.push('end');
+        });
+      });
+      await add(segment, direct).backward();
+    });
+    // w * x * w + 10 w at w = 3, x = 2: dw = 2wx + 10, dx = w^2
+    expect([await gradOf(w), await gradOf(x)]).toEqual([[22], [9]]);
+    expect(log).toEqual(['recompute', 'inner done', 'final', 'end']);
+    expect(passes[0]).toBe(passes[1]);
+    expect(passes[0]!.reached.has(w)).toBe(true);
+  });
+
+  test('of a hidden leaf comes also where no gradient reaches the segment', async () => {
+    const w = leaf([3]);
+    device.onGradientFinal(w, () => {
+      log.push('final');
+    });
+    await device.scope(() => {
+      const out = device.zeros([1]);
+      device.record({
+        name: 'dead end',
+        inputs: [checkpointed(leaf([1]), w)],
+        outputs: [out],
+        saved: [],
+        backward: () => [undefined],
+      });
+      return out.backward();
+    });
+    expect(log).toEqual(['final']);
+    expect(w.grad).toBeUndefined();
+  });
+
+  /** What checkpointing does: forward without a graph, in backward again with one. */
+  function checkpointed(x: Tensor, w: Tensor): Tensor {
+    const forward = (input: Tensor) => mul(mul(w, input), w);
+    const out = device.noGrad(() => forward(x));
+    device.record({
+      name: 'checkpoint',
+      inputs: [x],
+      outputs: [out],
+      saved: [x],
+      hiddenLeaves: [w],
+      backward: async ([dy]) => {
+        log.push('recompute');
+        const input = x.detach();
+        input.requiresGrad = true;
+        const again = device.enableGrad(() => forward(input));
+        await again.backward({ gradient: dy! });
+        log.push('inner done');
+        return [input.grad];
+      },
+    });
+    return out;
+  }
+});
+
+describe('the end', () => {
+  test('comes after the promises of final events; callbacks may add of both kinds', async () => {
+    const x = leaf([2]);
+    const later = (text: string) =>
+      new Promise<void>((resolve) => {
+        setTimeout(() => {
+          log.push(text);
+          resolve();
+        }, 5);
+      });
+    let addPromise: (() => Promise<void>) | undefined;
+    device.onGradientFinal(x, (_, pass) => {
+      pass.onEnd(async () => {
+        log.push('end');
+        pass.onEnd(() => {
+          log.push('late end');
+        });
+        await addPromise?.();
+      });
+      return later('reduced');
+    });
+    // A backward inside an end callback joins the pass; what it hands over is awaited too.
+    const y = leaf([1]);
+    device.onGradientFinal(y, () => later('reduced again'));
+    addPromise = () => device.scope(() => square(y).backward());
+    await device.scope(() => square(x).backward());
+    expect(log).toEqual(['reduced', 'end', 'reduced again', 'late end']);
+  });
+
+  test('a promise or callback that rejects fails the backward after all others settled', async () => {
+    const x = leaf([2]);
+    const y = leaf([2]);
+    device.onGradientFinal(x, async (_, pass) => {
+      pass.onFailure(() => {
+        throw new Error('a failure callback of somebody else');
+      });
+      pass.onFailure(() => {
+        log.push('restored');
+      });
+      pass.onEnd(() => {
+        log.push('never');
+      });
+      throw new Error('lost a peer');
+    });
+    device.onGradientFinal(y, async () => {
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      log.push('settled');
+    });
+    await expect(device.scope(() => mul(y, x).backward())).rejects.toThrow('lost a peer');
+    expect(log).toEqual(['settled', 'restored']);
+    expect(device.isInBackward).toBe(false);
+    await device.scope(() => square(leaf([1])).backward()); // the device still works
+  });
+
+  test('a hook of a final event that throws does not keep others from being told', async () => {
+    const x = leaf([2]);
+    device.onGradientFinal(x, () => {
+      throw new Error('first');
+    });
+    device.onGradientFinal(x, async () => {
+      log.push('second');
+    });
+    await expect(device.scope(() => square(x).backward())).rejects.toThrow('first');
+    expect(log).toEqual(['second']);
+  });
+});
+
+describe('graphs', () => {
+  test('are freed as backward passes', async () => {
+    const x = leaf(new Array(64).fill(0.5));
+    const sizes: number[] = [];
+    const loss = device.scope(() => {
+      let y = x;
+      for (let i = 0; i < 8; i++) {
+        y = tanh(y);
+        device.beforeGradientOf(y, () => {
+          sizes.push(live().total);
+        });
+      }
+      return sum(y);
+    });
+    await loss.backward();
+    // Each node frees one saved activation of 256 bytes.
+    const steps = sizes.slice(1).map((size, i) => sizes[i]! - size);
+    expect(steps.slice(1)).toEqual(new Array(6).fill(256));
+    loss.dispose();
+    expect(live().total).toBe(x.storage.byteLength + x.grad!.storage.byteLength);
+  });
+
+  test('a second backward is an error, with retainGraph it is not', async () => {
+    const x = leaf([3]);
+    await device.scope(async () => {
+      const y = square(x);
+      await y.backward({ retainGraph: true });
+      await y.backward();
+      expect(await gradOf(x)).toEqual([12]);
+      await expect(y.backward()).rejects.toThrow(GraphError);
+      await expect(y.backward()).rejects.toThrow(/'square'.*retainGraph: true/);
+      // One that shares a freed part fails as well.
+      const shared = tanh(x);
+      await square(shared).backward();
+      await expect(mul(shared, 2).backward()).rejects.toThrow(/'tanh'/);
+    });
+  });
+
+  test('are not recorded under noGrad or from plain tensors; enableGrad records again', async () => {
+    const x = leaf([3]);
+    await device.scope(async () => {
+      const y = await device.noGrad(async () => {
+        await Promise.resolve();
+        expect(device.enableGrad(() => square(x)).requiresGrad).toBe(true);
+        return square(x);
+      });
+      expect(y.node).toBeUndefined();
+      await expect(y.backward()).rejects.toThrow(GraphError);
+      expect(square(device.zeros([1])).requiresGrad).toBe(false);
+      expect(() =>
+        device.noGrad(() => {
+          throw new Error('inside');
+        }),
+      ).toThrow('inside');
+      expect(device.isGradEnabled).toBe(true);
+    });
+  });
+
+  test('detach cuts; views and joins carry gradients', async () => {
+    const x = leaf([1, 2, 3, 4]);
+    await device.scope(() => sum(mul(reshape(x, [2, 2]), reshape(x.detach(), [2, 2]))).backward());
+    expect(await gradOf(x)).toEqual([1, 2, 3, 4]);
+  });
+
+  test('grad modes of two strands that interleave throw, and the mode recovers', async () => {
+    let release = () => {};
+    const gate = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    const first = device.noGrad(() => gate);
+    const second = device.enableGrad(() => new Promise((resolve) => setTimeout(resolve, 5)));
+    release();
+    await expect(first).rejects.toThrow(StateError);
+    await second;
+    expect(device.isGradEnabled).toBe(true);
+  });
+
+  test('a linear layer equals the product and the sum that it fuses', async () => {
+    const [x, weight, bias] = [
+      leaf([1, 2, 3, 4], [2, 2]),
+      leaf([5, 6, 7, 8], [2, 2]),
+      leaf([1, 1]),
+    ];
+    await device.scope(() => sum(square(linear(x, { weight, bias }))).backward());
+    const fused = await Promise.all([x, weight, bias].map(gradOf));
+    for (const tensor of [x, weight, bias]) {
+      tensor.grad!.dispose();
+      tensor.grad = undefined;
+    }
+    await device.scope(() => sum(square(add(matmul(x, weight), bias))).backward());
+    expect(await Promise.all([x, weight, bias].map(gradOf))).toEqual(fused);
+  });
+});
