@@ -1,6 +1,7 @@
-// Keeps freed buffers of one device for reuse, by size class. Deterministic: the same sequence of
-// requests gets the same buffers, so a backend finds its cached bind groups again. Buffers are
-// handed out whole; one queue runs commands in order, so a freed one may be handed out at once.
+// Keeps freed buffers of one device for reuse, by size class, the oldest buffer first: whatever order
+// they came back in, the same requests get the same buffers, and a step finds its cached bind groups
+// again. Buffers are handed out whole; one queue runs commands in order, so a freed one may be handed
+// out at once.
 
 import type { Backend, BackendBuffer } from './backend.js';
 
@@ -20,6 +21,7 @@ export function sizeClass(byteLength: number): number {
 /** The buffers one device has from its backend. */
 export class Pool {
   readonly #backend: Backend;
+  /** By size class, oldest last. */
   readonly #free = new Map<number, BackendBuffer[]>();
   /** The size class of every buffer, in use and free. */
   readonly #classes = new Map<BackendBuffer, number>();
@@ -54,9 +56,11 @@ export class Pool {
 
   give(buffer: BackendBuffer): void {
     const bytes = this.#classes.get(buffer)!;
-    const list = this.#free.get(bytes);
-    if (list === undefined) this.#free.set(bytes, [buffer]);
-    else list.push(buffer);
+    const list = this.#free.get(bytes) ?? [];
+    this.#free.set(bytes, list);
+    let at = list.length;
+    while (at > 0 && list[at - 1]!.id < buffer.id) at -= 1;
+    list.splice(at, 0, buffer);
   }
 
   /** Gives free buffers back to the backend. */
