@@ -4,7 +4,7 @@ import { loadFloat, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import { BLOCK } from './layout';
 import { exp4 } from './math';
-import { maxBlock } from './reduce';
+import { topOfBlock } from './reduce';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 import { exponentials } from './softmax';
 
@@ -24,7 +24,7 @@ export function crossEntropy(slot: usize, chunk: u32, chunks: u32): void {
     let top: f32 = -Infinity;
     for (let i: u32 = 0; i < cols; i += BLOCK) {
       const n = <i32>min<u32>(cols - i, BLOCK);
-      top = max<f32>(top, maxBlock(widen(logits, dtype, at + i, n, scratchBase), n));
+      top = max<f32>(top, topOfBlock(widen(logits, dtype, at + i, n, scratchBase), n));
     }
     let sum: f64 = 0;
     for (let i: u32 = 0; i < cols; i += BLOCK) {

@@ -48,7 +48,7 @@ import { softmax, softmaxBackward } from './softmax';
 
 /** Tells the host that everything before fence `id` has run. */
 @external('env', 'fence')
-declare function fence(id: u32): void;
+export declare function fence(id: u32): void;
 
 /** ms on the host's clock. */
 @external('env', 'now')
@@ -60,7 +60,7 @@ export function runChunk(slot: usize, chunk: u32): void {
     store<f64>(slot + (SLOT_START << 2), now());
   }
   switch (load<i32>(slot + (SLOT_OP << 2))) {
-    case OP_FENCE: fence(arg(slot, 0)); break;
+    case OP_FENCE: break;
     case OP_COPY: copyBytes(slot, chunk, chunks); break;
     case OP_FILL: fill(slot, chunk, chunks); break;
     case OP_CAST: cast(slot, chunk, chunks); break;
@@ -89,9 +89,10 @@ export function runChunk(slot: usize, chunk: u32): void {
   }
 }
 
-/** Called by whoever finished a command's last chunk. */
-export function finishCommand(slot: usize): void {
+/** Called by whoever finished a command's last chunk. Returns the id of a fence, else 0. */
+export function finishCommand(slot: usize): u32 {
   if (load<u32>(slot + (SLOT_TRACE << 2)) != 0) {
     store<f64>(slot + (SLOT_END << 2), now());
   }
+  return load<i32>(slot + (SLOT_OP << 2)) == OP_FENCE ? arg(slot, 0) : 0;
 }

@@ -1,6 +1,6 @@
 // Entry of the build without threads: the host itself runs commands, in call order.
 
-import { finishCommand, runChunk } from './dispatch';
+import { fence, finishCommand, runChunk } from './dispatch';
 import {
   CONTROL_BASE,
   CTL_COMPLETED,
@@ -25,7 +25,10 @@ export function runNext(): bool {
   for (let c: u32 = 0; c < chunks; c++) {
     runChunk(slot, c);
   }
-  finishCommand(slot);
+  const id = finishCommand(slot);
   store<u32>(CONTROL_BASE + CTL_COMPLETED, next + 1);
+  if (id != 0) {
+    fence(id);
+  }
   return true;
 }

@@ -56,7 +56,23 @@ export function sumBlock(x: usize, n: i32): f32 {
   return sumLanes(f32x4.add(s0, s1));
 }
 
-export function maxBlock(x: usize, n: i32): f32 {
+/** Largest of n values; NaN is passed over, for callers in which it shows up anyway. */
+export function topOfBlock(x: usize, n: i32): f32 {
+  let m0 = f32x4.splat(-Infinity);
+  let m1 = m0;
+  let i = 0;
+  for (; i + 8 <= n; i += 8) {
+    m0 = f32x4.pmax(m0, v128.load(x + (i << 2)));
+    m1 = f32x4.pmax(m1, v128.load(x + (i << 2), 16));
+  }
+  for (; i < n; i += 4) {
+    const v = v128.load(x + (i << 2));
+    m0 = f32x4.pmax(m0, v128.bitselect(v, f32x4.splat(-Infinity), laneMask(n - i)));
+  }
+  return maxLanes(f32x4.pmax(m0, m1));
+}
+
+function maxBlock(x: usize, n: i32): f32 {
   let m = f32x4.splat(-Infinity);
   let i = 0;
   for (; i + 4 <= n; i += 4) {

@@ -5,7 +5,7 @@ import { laneMask, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import { BLOCK } from './layout';
 import { exp4 } from './math';
-import { maxBlock, sumBlock, sumLanes } from './reduce';
+import { topOfBlock, sumBlock, sumLanes } from './reduce';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
 /** args: x, dtype, out, dtype, rows, cols, scale, isLog, causalRows. */
@@ -38,7 +38,7 @@ function softmaxRow(slot: usize, at: u32, visible: u32, cols: u32): void {
   for (let i: u32 = 0; i < visible; i += BLOCK) {
     const n = <i32>min<u32>(visible - i, BLOCK);
     v = scaled(x, xType, at + i, n, scale);
-    top = max<f32>(top, maxBlock(v, n));
+    top = max<f32>(top, topOfBlock(v, n));
   }
   // Where the row is one block, v still holds it.
   const single = visible <= <u32>BLOCK;

@@ -10,7 +10,7 @@
 // woken by the host when all sleep, and by the thread that takes the first of several chunks. The
 // counter of sleepers goes up before the last look at the queue, so no wake-up is lost.
 
-import { finishCommand, runChunk } from './dispatch';
+import { fence, finishCommand, runChunk } from './dispatch';
 import {
   CONTROL_BASE,
   CTL_COMPLETED,
@@ -80,8 +80,12 @@ function tryChunk(): bool {
   }
   runChunk(slot, chunk);
   if (atomic.add<u32>(slot + (SLOT_DONE << 2), 1) + 1 == chunks) {
-    finishCommand(slot);
+    const id = finishCommand(slot);
     atomic.store<u32>(COMPLETED, command + 1);
+    // Afterwards: the host then finds the fence's own slot free.
+    if (id != 0) {
+      fence(id);
+    }
   }
   return true;
 }

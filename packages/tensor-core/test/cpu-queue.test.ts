@@ -109,7 +109,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
   });
 
   it('reuses freed memory, whatever the order of frees', async () => {
-    const backend = await createCpuBackend({ threads, memoryBytes: 64 * 2 ** 20 });
+    const backend = await createCpuBackend({ threads, memoryBytes: 32 * 2 ** 20 });
     for (let round = 0; round < 20; round++) {
       const buffers = [1, 5, 2, 8, 3].map((mib) => backend.alloc(mib * 2 ** 20, 'part'));
       for (const i of [3, 0, 4, 1, 2]) {

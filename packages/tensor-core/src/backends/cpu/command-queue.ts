@@ -203,8 +203,7 @@ export class CommandQueue {
 
   /** Lets an inline engine run a command; false with threads, which are not waited for. */
   #drain(): boolean {
-    this.#published = this.#written;
-    Atomics.store(this.#memory.words, HEAD, this.#written);
+    this.publish();
     return this.#engine!.drain();
   }
 
@@ -254,7 +253,7 @@ export class CommandQueue {
 
   #addFence(waiter: Waiter): number {
     const id = this.#nextFence;
-    this.#nextFence = (id + 1) | 0;
+    this.#nextFence = (id + 1) | 0 || 1; // 0 is no fence
     if (this.#fences.size === 0) {
       this.#engine!.hold(true);
     }

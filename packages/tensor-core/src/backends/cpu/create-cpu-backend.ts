@@ -21,7 +21,7 @@ export interface CpuBackendOptions {
   readonly threads?: number;
   /** URL of `@shardweave/tensor-core/cpu-worker`, where a page forbids workers from Blob URLs. */
   readonly workerUrl?: string | URL;
-  /** Most that the device's memory may grow to. Default and limit: 4 GiB less a page. */
+  /** Most that the device's memory may grow to. Default: 4 GiB less a page, or what can be had. */
   readonly memoryBytes?: number;
 }
 
@@ -46,7 +46,10 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
     throw new LimitError(`cpu: expected memoryBytes above ${limit}, got ${maxBytes}.`);
   }
   const module = await loadModule(isThreaded);
-  const memory = openMemory(heapBase + stagingBytes, maxBytes, isThreaded);
+  const memory = openMemory(heapBase + stagingBytes, {
+    asked: options.memoryBytes,
+    isShared: isThreaded,
+  });
   const heap = new Heap(memory, heapBase);
   const staging = new Staging(memory, heap.alloc(stagingBytes), stagingBytes);
   const queue = new CommandQueue(memory, staging);
@@ -99,13 +102,23 @@ async function loadModule(isThreaded: boolean): Promise<WebAssembly.Module> {
   return WebAssembly.compile(bytes);
 }
 
-function openMemory(initialBytes: number, maxBytes: number, isShared: boolean): WasmMemory {
-  try {
-    return new WasmMemory({ initialBytes, maxBytes, isShared });
-  } catch (cause) {
-    throw new OutOfMemoryError(
-      `cpu: could not reserve ${maxBytes} bytes of address space. Pass a smaller memoryBytes.`,
-      { requestedBytes: maxBytes, cause },
-    );
+/** Where the engine can't reserve all of the address space, and nobody asked for it: half of it. */
+function openMemory(
+  initialBytes: number,
+  options: { readonly asked: number | undefined; readonly isShared: boolean },
+): WasmMemory {
+  const { asked, isShared } = options;
+  for (let maxBytes = Math.min(asked ?? MAX_MEMORY_BYTES, MAX_MEMORY_BYTES); ; maxBytes /= 2) {
+    try {
+      return new WasmMemory({ initialBytes, maxBytes, isShared });
+    } catch (cause) {
+      if (asked === undefined && maxBytes / 2 > initialBytes) {
+        continue;
+      }
+      throw new OutOfMemoryError(
+        `cpu: could not reserve ${maxBytes} bytes of address space. Pass a smaller memoryBytes.`,
+        { requestedBytes: maxBytes, cause },
+      );
+    }
   }
 }

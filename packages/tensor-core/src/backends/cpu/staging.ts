@@ -53,7 +53,7 @@ export class Staging {
   #reclaim(completed: number): void {
     while (this.#first < this.#pieces.length) {
       const piece = this.#pieces[this.#first]!;
-      if (completed - piece.command <= 0) {
+      if (((completed - piece.command) | 0) <= 0) {
         break;
       }
       this.#tail = piece.end;
