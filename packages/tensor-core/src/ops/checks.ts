@@ -49,6 +49,7 @@ export function requireBindable(op: string, ...tensors: readonly Tensor[]): void
     if (bytes > maxViewBytes) {
       throw new LimitError(
         `${op}: expected operands of at most ${maxViewBytes} bytes on this device, got ${shapeText(tensor.shape)} of ${bytes} bytes. Split it along its first dimension.`,
+        { requestedBytes: bytes, limitBytes: maxViewBytes },
       );
     }
   }

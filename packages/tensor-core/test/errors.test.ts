@@ -1,0 +1,295 @@
+// Misuse of the ops gives typed errors: the op first, then what was expected and what came, with
+// shapes or dtypes, then a hint.
+
+import * as core from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, test } from 'vitest';
+
+const device = new core.Device(createReferenceBackend());
+const other = new core.Device(createReferenceBackend());
+const f = (...shape: number[]) => device.zeros(shape);
+const i = (...shape: number[]) => device.zeros(shape, { dtype: 'i32' });
+const h = (...shape: number[]) => device.zeros(shape, { dtype: 'f16' });
+const theirs = (...shape: number[]) => other.zeros(shape);
+
+type Row = readonly [call: () => unknown, code: core.TensorErrorCode, message: RegExp];
+
+/** Keyed by the op that the message must begin with. */
+const TABLE: Readonly<Record<string, readonly Row[]>> = {
+  add: [
+    [() => core.add(f(2, 3), f(4)), 'SHAPE', /\[2, 3\] and \[4\].*axis -1: 3 and 4.*equal or 1/],
+    [() => core.add(f(2), i(2)), 'DTYPE', /f32 \[2\] and i32 \[2\].*Cast/],
+    [() => core.add(i(2), 1), 'DTYPE', /float tensor.*i32 \[2\].*Cast/],
+    [() => core.add(f(2), theirs(2)), 'SHAPE', /one device.*host/],
+    [
+      () => core.add(f(2, 1, 2, 1, 2, 1, 2), f(1, 2, 1, 2, 1, 2, 1)),
+      'SHAPE',
+      /at most 6 axes.*\[2, 1, 2, 1, 2, 1, 2\].*Reshape/,
+    ],
+  ],
+  sub: [[() => core.sub(i(2), 1), 'DTYPE', /i32 \[2\].*Cast/]],
+  mul: [[() => core.mul(i(2), 2), 'DTYPE', /i32 \[2\].*Cast/]],
+  div: [
+    [() => core.div(i(2), i(2)), 'DTYPE', /float tensor.*i32 \[2\].*Cast/],
+    [() => core.div(i(2), 2), 'DTYPE', /i32 \[2\].*Cast/],
+  ],
+  pow: [
+    [() => core.pow(i(2), i(2)), 'DTYPE', /i32 \[2\].*Cast/],
+    [() => core.pow(i(2), 2), 'DTYPE', /i32 \[2\].*Cast/],
+  ],
+  affine: [[() => core.affine(i(3), 2, 1), 'DTYPE', /i32 \[3\].*Cast/]],
+  neg: [[() => core.neg(i(3)), 'DTYPE', /i32 \[3\].*Cast/]],
+  geluTanh: [[() => core.gelu(i(3), { approximate: 'tanh' }), 'DTYPE', /i32 \[3\].*Cast/]],
+  maximum: [[() => core.maximum(f(2), f(3)), 'SHAPE', /\[2\] and \[3\].*equal or 1/]],
+  matmul: [
+    [() => core.matmul(f(2, 3), f(4, 5)), 'SHAPE', /\[2, 3\] x \[4, 5\].*transposeA/],
+    [
+      () => core.matmul(f(2, 3), f(3, 5), { transposeB: true }),
+      'SHAPE',
+      /\[2, 3\] x \[3, 5\]\^T.*transposeB/,
+    ],
+    [() => core.matmul(f(3), f(3, 5)), 'SHAPE', /\[3\] x \[3, 5\].*Reshape/],
+    [() => core.matmul(f(2, 2, 3), f(3, 3, 5)), 'SHAPE', /\[2\] and \[3\].*equal or 1/],
+    [() => core.matmul(f(2, 3), i(3, 5)), 'DTYPE', /i32 \[3, 5\].*Cast/],
+    [() => core.matmul(f(2, 3), theirs(3, 5)), 'SHAPE', /one device.*host/],
+  ],
+  linear: [
+    [() => core.linear(f(2, 3), { weight: f(4, 5) }), 'SHAPE', /x \[2, 3\], weight \[4, 5\]/],
+    [
+      () => core.linear(f(2, 3), { weight: f(3, 5), bias: f(3) }),
+      'SHAPE',
+      /bias \[5\], got .*bias \[3\]/,
+    ],
+    [() => core.linear(f(2, 3), { weight: f(1, 3, 5) }), 'SHAPE', /weight \[1, 3, 5\]/],
+    [() => core.linear(f(2, 3), { weight: theirs(3, 5) }), 'SHAPE', /one device.*host/],
+  ],
+  sum: [
+    [() => core.sum(f(2, 3), { axis: 2 }), 'SHAPE', /\[-2, 2\), got 2.*from the end/],
+    [() => core.sum(f(), { axis: 0 }), 'SHAPE', /scalar and axis 0.*Reshape/],
+    [() => core.sum(f(2, 3), { axis: 0.5 }), 'SHAPE', /got 0.5/],
+    [() => core.sum(i(3)), 'DTYPE', /i32 \[3\].*Cast/],
+  ],
+  max: [[() => core.max(f(2, 0), { axis: 1 }), 'SHAPE', /\[2, 0\] over axes \[1\].*Nothing/]],
+  softmax: [
+    [() => core.softmax(f()), 'SHAPE', /shape \[\].*Reshape/],
+    [() => core.softmax(i(3)), 'DTYPE', /i32 \[3\].*Cast/],
+  ],
+  logSoftmax: [[() => core.logSoftmax(f()), 'SHAPE', /shape \[\].*Reshape/]],
+  layerNorm: [
+    [
+      () => core.layerNorm(f(2, 3), { weight: f(2) }),
+      'SHAPE',
+      /\[3\] \(x is \[2, 3\]\), got \[2\]/,
+    ],
+    [() => core.layerNorm(f(2, 3), { bias: f(1, 3) }), 'SHAPE', /got \[1, 3\]/],
+    [() => core.layerNorm(f(2, 0)), 'SHAPE', /\[2, 0\].*normalises/],
+    [() => core.layerNorm(i(2, 3)), 'DTYPE', /i32 \[2, 3\].*Cast/],
+    [() => core.layerNorm(f(2, 3), { weight: theirs(3) }), 'SHAPE', /one device.*host/],
+  ],
+  embedding: [
+    [() => core.embedding(f(5), i(2)), 'SHAPE', /\[rows, cols\], got \[5\].*first/],
+    [() => core.embedding(f(5, 2), f(2)), 'DTYPE', /integer ids.*f32 \[2\].*Cast/],
+    [() => core.embedding(i(5, 2), i(2)), 'DTYPE', /i32 \[5, 2\].*Cast/],
+  ],
+  crossEntropy: [
+    [() => core.crossEntropy(f(4, 5), i(3)), 'SHAPE', /logits \[4, 5\] and targets \[3\].*ids/],
+    [() => core.crossEntropy(f(4, 5), f(4)), 'DTYPE', /f32 \[4\].*Cast/],
+    [() => core.crossEntropy(f(), i()), 'SHAPE', /logits \[\] and targets \[\]/],
+  ],
+  causalSelfAttention: [
+    [
+      () => core.causalSelfAttention(f(2, 3, 12), { numHeads: 4 }),
+      'SHAPE',
+      /even headDim.*\[2, 3, 12\]/,
+    ],
+    [() => core.causalSelfAttention(f(3, 12), { numHeads: 2 }), 'SHAPE', /\[3, 12\].*side by side/],
+    [() => core.causalSelfAttention(f(2, 3, 12), { numHeads: 0 }), 'SHAPE', /3 \* 0 \* headDim/],
+    [
+      () => core.causalSelfAttention(f(2, 3, 18), { numHeads: 1.5 }),
+      'SHAPE',
+      /3 \* 1\.5 \* headDim/,
+    ],
+    [
+      () => core.causalSelfAttention(f(2, 3, 12), { numHeads: 2, dropout: 1 }),
+      'SHAPE',
+      /0 <= p < 1, got 1.*dropped/,
+    ],
+  ],
+  dropout: [
+    [() => core.dropout(f(3), 1), 'SHAPE', /0 <= p < 1, got 1 for \[3\].*dropped/],
+    [() => core.dropout(f(3), Number.NaN), 'SHAPE', /got NaN/],
+    [() => core.dropout(i(3), 0.5), 'DTYPE', /i32 \[3\].*Cast/],
+  ],
+  reshape: [
+    [() => core.reshape(f(2, 3), [4]), 'SHAPE', /6 elements \(from \[2, 3\]\), got \[4\]/],
+    [() => core.reshape(f(2, 3), [-1, -1]), 'SHAPE', /got \[-1, -1\].*one dimension/],
+    [() => core.reshape(f(2, 3), [-2, -3]), 'SHAPE', /got \[-2, -3\]/],
+    [() => core.reshape(f(2, 3), [-1, 4]), 'SHAPE', /got \[-1, 4\]/],
+    [() => core.reshape(f(2, 3), [1.5, 4]), 'SHAPE', /got \[1\.5, 4\]/],
+  ],
+  transpose: [
+    [() => core.transpose(f(2, 3), [0, 0]), 'SHAPE', /2 axes of \[2, 3\] once, got \[0, 0\]/],
+    [() => core.transpose(f(2, 3), [0, 0, 1]), 'SHAPE', /got \[0, 0, 1\]/],
+    [() => core.transpose(f(2, 3), [0]), 'SHAPE', /got \[0\]/],
+    [() => core.transpose(f(2, 3), [0, 2]), 'SHAPE', /axis in \[-2, 2\), got 2/],
+    [() => core.transpose(f(3)), 'SHAPE', /two axes, got \[3\].*Reshape/],
+    [
+      () => core.transpose(f(2, 2, 2, 2, 2, 2, 2), [6, 5, 4, 3, 2, 1, 0]),
+      'SHAPE',
+      /at most 6 axes.*got 7/,
+    ],
+  ],
+  broadcastTo: [
+    [() => core.broadcastTo(f(3), [2, 4]), 'SHAPE', /\[3\] and \[2, 4\]/],
+    [() => core.broadcastTo(f(3, 2), [1, 2]), 'SHAPE', /\[3, 2\] broadcasts to, got \[1, 2\]/],
+    [() => core.broadcastTo(f(1, 3), [3]), 'SHAPE', /\[1, 3\] broadcasts to, got \[3\]/],
+  ],
+  slice: [
+    [
+      () => core.slice(f(2, 3), { axis: 1, start: 1, end: 4 }),
+      'SHAPE',
+      /<= 3 \(axis 1 of \[2, 3\]\), got \[1, 4\)/,
+    ],
+    [() => core.slice(f(2, 3), { axis: 1, start: 2, end: 1 }), 'SHAPE', /got \[2, 1\)/],
+    [() => core.slice(f(2, 3), { axis: 1, start: -1 }), 'SHAPE', /got \[-1, 3\)/],
+    [() => core.slice(f(2, 3), { axis: 1, start: 0.5 }), 'SHAPE', /got \[0\.5, 3\)/],
+  ],
+  split: [
+    [
+      () => core.split(f(2, 3), { axis: 1, lengths: [1, 1] }),
+      'SHAPE',
+      /add up to 3 \(axis 1 of \[2, 3\]\), got \[1, 1\]/,
+    ],
+    [() => core.split(f(2, 3), { axis: 1, lengths: [-1, 4] }), 'SHAPE', /got \[-1, 4\]/],
+  ],
+  cat: [
+    [() => core.cat([], { axis: 0 }), 'SHAPE', /at least one/],
+    [
+      () => core.cat([f(2, 3), f(2, 4)], { axis: 0 }),
+      'SHAPE',
+      /\[2, 3\] but for axis 0, got f32 \[2, 4\]/,
+    ],
+    [() => core.cat([f(2, 3), h(2, 3)], { axis: 0 }), 'SHAPE', /f32 \[2, 3\].*got f16 \[2, 3\]/],
+    [() => core.cat([f(2, 3), f(2)], { axis: 0 }), 'SHAPE', /got f32 \[2\]/],
+    [() => core.cat([f(2), theirs(2)], { axis: 0 }), 'SHAPE', /one device.*host/],
+  ],
+  empty: [
+    [() => device.empty([2, -1]), 'SHAPE', /\[2, -1\]/],
+    [() => device.zeros([1.5]), 'SHAPE', /\[1\.5\]/],
+    [
+      () => device.zeros([2], { dtype: 'i32', requiresGrad: true }),
+      'DTYPE',
+      /requiresGrad, got i32/,
+    ],
+  ],
+  tensor: [[() => device.tensor([1, 2, 3], [2]), 'SHAPE', /2 values for shape \[2\], got 3/]],
+  addInPlace: [
+    [() => device.addInPlace(f(3), f(1)), 'SHAPE', /3 elements for \[3\], got \[1\]/],
+    [
+      () => device.addInPlace(core.slice(h(6), { axis: 0, start: 1, end: 3 }), h(2)),
+      'SHAPE',
+      /f16 target of whole 32-bit words, got elements \[1, 3\) of 6/,
+    ],
+  ],
+  copyInto: [
+    [
+      () => device.copyInto(core.slice(h(6), { axis: 0, start: 0, end: 3 }), f(3)),
+      'SHAPE',
+      /whole 32-bit words/,
+    ],
+  ],
+  'tensor.rebind': [
+    [
+      () => core.reshape(device.zeros([2], { requiresGrad: true }), [2, 1]).rebind(f(9).storage, 0),
+      'STATE',
+      /expected a leaf/,
+    ],
+    [() => f(4).rebind(f(5).storage, 2), 'SHAPE', /shape \[4\] at element 2.*5 elements/],
+  ],
+};
+
+const rows = Object.entries(TABLE).flatMap(([op, list]) =>
+  list.map(([call, code, message]) => ({ op, call, code, message })),
+);
+
+describe('misuse', () => {
+  test.each(rows)('$op is a $code error that matches $message', ({ op, call, code, message }) => {
+    device.scope(() => {
+      other.scope(() => {
+        let error: unknown;
+        try {
+          call();
+        } catch (caught) {
+          error = caught;
+        }
+        expect(error).toBeInstanceOf(core.TensorError);
+        expect((error as core.TensorError).code).toBe(code);
+        const text = (error as Error).message;
+        expect(text.startsWith(`${op}: `), text).toBe(true);
+        expect(text).toMatch(message);
+        expect(text.endsWith('.'), text).toBe(true);
+      });
+    });
+    expect(device.memory().live.total).toBe(0);
+  });
+});
+
+describe('what waits for the device', () => {
+  test('item of several elements', async () => {
+    await expect(f(2).item()).rejects.toThrow(
+      /tensor\.item: expected one element, got shape \[2\]/,
+    );
+  });
+
+  test('operands beyond a binding, with the limit', () => {
+    const small = createReferenceBackend({ maxViewBytes: 64 });
+    const tight = new core.Device(small);
+    const x = tight.zeros([3, 7]);
+    const call = () => core.softmax(x);
+    expect(call).toThrow(core.LimitError);
+    expect(call).toThrow(/softmax: .*at most 64 bytes.*\[3, 7\] of 84 bytes.*Split/);
+    expect(call).toThrow(expect.objectContaining({ requestedBytes: 84, limitBytes: 64 }));
+    expect(() => core.tanh(x)).not.toThrow(); // any size
+  });
+});
+
+describe('the classes', () => {
+  test('carry their codes, causes and fields', () => {
+    const cause = new Error('why');
+    const errors = [
+      new core.ShapeError('m', { cause }),
+      new core.DTypeError('m', { cause }),
+      new core.LimitError('m', { cause, requestedBytes: 2, limitBytes: 1 }),
+      new core.DisposedError('m', { cause }),
+      new core.DeviceLostError('m', { cause, reason: 'destroyed' }),
+      new core.OutOfMemoryError('m', { cause, requestedBytes: 2 }),
+      new core.GraphError('m', { cause }),
+      new core.StateError('m', { cause }),
+    ];
+    expect(errors.map(({ code }) => code)).toEqual([
+      'SHAPE',
+      'DTYPE',
+      'LIMIT',
+      'DISPOSED',
+      'DEVICE_LOST',
+      'OUT_OF_MEMORY',
+      'GRAPH',
+      'STATE',
+    ]);
+    for (const error of errors) {
+      expect(error).toBeInstanceOf(core.TensorError);
+      expect(error.cause).toBe(cause);
+      expect(error.name).toBe(error.constructor.name);
+    }
+    expect('cause' in new core.ShapeError('m')).toBe(false);
+  });
+
+  test('a shader error lists its messages over the numbered source', () => {
+    const messages = [{ severity: 'error', message: 'bad', line: 2, column: 3 }] as const;
+    const error = new core.ShaderError('matmul', messages, 'fn a\nfn b');
+    expect(error.message).toBe(
+      'shader matmul: it did not compile.\n  2:3 error: bad\n   1 | fn a\n   2 | fn b',
+    );
+    expect(error).toMatchObject({ code: 'SHADER', label: 'matmul', source: 'fn a\nfn b' });
+  });
+});
