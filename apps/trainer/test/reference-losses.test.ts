@@ -2,15 +2,11 @@
 // combination of ranks, resharding, checkpointing and precision.
 
 import { beforeAll, describe, expect, it } from 'vitest';
+import { expectReference, losses } from './fixtures/expect-reference.js';
 import { type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
 
-// From the issue. Rounding alone moves fp32 by 1e-7 and bf16 by 2e-4; see the generator's notes.
-const TOLERANCE = { fp32: 2e-4, bf16: 5e-3, fp16: 5e-3 } as const;
 /** Sharded and single differ by the order of sums alone. */
 const SHARDED_TOLERANCE = 2e-6;
-/** fp16's own distance from fp32 is 4e-5, and fp32's from PyTorch 2e-7. */
-const LEAST_16_BIT_DIFFERENCE = 1e-5;
-
 const PRECISIONS = ['fp32', 'bf16', 'fp16'] as const;
 const CELLS = PRECISIONS.flatMap((precision) =>
   [2, 3, 4].flatMap((ranks) =>
@@ -26,21 +22,6 @@ const CELLS = PRECISIONS.flatMap((precision) =>
 
 const run = (name: string, flags: readonly string[]) =>
   runFlags([...referenceCase(name).flags, '--device', 'cpu', ...flags]);
-const losses = (record: RunRecord) => record.steps.map((step) => step.loss);
-
-/** Against PyTorch at the same precision and, in 16 bits, away from PyTorch in fp32. */
-function expectReference(record: RunRecord, name: string): void {
-  const expected = referenceCase(name);
-  expect(record.steps).toHaveLength(20);
-  expect(worstRatio(losses(record), expected.losses)).toBeLessThan(TOLERANCE[expected.precision]);
-  const norms = record.steps.map((step) => step.gradNorm ?? Number.NaN);
-  // A norm is a sum over all gradients, whose rounding errors are larger than the loss's.
-  expect(worstRatio(norms, expected.gradNorms)).toBeLessThan(2 * TOLERANCE[expected.precision]);
-  if (expected.precision === 'fp32') return;
-  const full = referenceCase(name.replace(/-.*/, '-fp32'));
-  expect(worstRatio(losses(record), full.losses)).toBeGreaterThan(LEAST_16_BIT_DIFFERENCE);
-}
-
 let single: RunRecord;
 beforeAll(async () => {
   single = await run('cosine-fp32', ['--strategy', 'single']);
