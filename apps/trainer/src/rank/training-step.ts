@@ -2,11 +2,10 @@
 // the update. Nothing waits for the device but the loss and the norm, which every rank must know.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { squaredGradNorm } from '@shardweave/nn';
+import { LossScaler, squaredGradNorm } from '@shardweave/nn';
 import { crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../data/dataset.js';
 import type { RunConfig } from '../run-config.js';
-import { LossScale } from './loss-scale.js';
 import type { StepOutcome } from './train-loop.js';
 import type { TrainingModel } from './training-model.js';
 
@@ -25,20 +24,23 @@ const CLIP_EPS = 1e-6;
 
 export class TrainingStep {
   readonly #options: TrainingStepOptions;
-  readonly #lossScale: LossScale;
+  /** For f16, whose smallest gradients vanish without it. */
+  readonly #scaler: LossScaler | undefined;
 
   constructor(options: TrainingStepOptions) {
     this.#options = options;
-    this.#lossScale = new LossScale({ isDynamic: options.config.precision === 'fp16' });
+    this.#scaler = options.config.precision === 'fp16' ? new LossScaler() : undefined;
   }
 
   /** Runs step `step` (from 0) with learning rate `lr`; collective. */
   async run(step: number, lr: number): Promise<StepOutcome> {
     const { config, device, model } = this.#options;
-    const lossScale = this.#lossScale.value;
+    const lossScale = this.#scaler?.factor ?? 1;
     const { loss, squaredNorm } = await device.scope(() => this.#gradients(step, lossScale));
     const norm = Math.sqrt(squaredNorm) / lossScale;
-    const isSkipped = this.#lossScale.update({ isFinite: Number.isFinite(norm) });
+    // The norm is the same on all ranks, so they agree on what to skip without asking each other.
+    const isSkipped = this.#scaler !== undefined && !Number.isFinite(norm);
+    this.#scaler?.update(isSkipped);
     if (!isSkipped) {
       const clip = config.clip === 0 ? 1 : Math.min(1, config.clip / (norm + CLIP_EPS));
       for (const group of model.optimizer.groups) group.lr = lr;
