@@ -8,7 +8,8 @@
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { WebSocket } from 'ws';
 
-const MAGIC = Buffer.from('SWC1');
+const PROTOCOL = 'SWC1';
+const MAGIC = Buffer.from(PROTOCOL);
 const NONCE_BYTES = 32;
 const MAC_BYTES = 32;
 const FIELDS_END = MAGIC.length + 16;
