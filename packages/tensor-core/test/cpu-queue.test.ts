@@ -173,6 +173,20 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     expect(last).toBeLessThan(after + 1);
     await backend.dispose();
   });
+
+  it('reports what has run before anybody waited for it', async () => {
+    const backend = await createCpuBackend({ threads });
+    const x = makeView(backend, 'f32', 64, new Float32Array(64));
+    await backend.sync();
+    const names: string[] = [];
+    backend.trace((event) => names.push(event.name));
+    backend.run('fill', { out: x, value: 1 });
+    backend.flush();
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    await backend.sync();
+    expect(names).toEqual(['fill']);
+    await backend.dispose();
+  });
 });
 
 it('leaves the event loop free during a long product', async () => {

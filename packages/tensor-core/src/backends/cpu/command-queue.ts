@@ -59,6 +59,8 @@ export class CommandQueue {
   #published = 0;
   #isPublishQueued = false;
   #waiting: Command[] = [];
+  /** How many of them have moved on already. */
+  #moved = 0;
   /** Fences by id; the one in `#drainFence` moves the waiting list on. */
   readonly #fences = new Map<number, Waiter>();
   #nextFence = 1;
@@ -126,7 +128,7 @@ export class CommandQueue {
     if (this.#fences.size === 0) {
       this.#engine!.hold(false);
     }
-    this.#reportTrace();
+    this.reportTrace();
     waiter?.resolve();
   }
 
@@ -137,6 +139,7 @@ export class CommandQueue {
     }
     this.#failure = error;
     this.#waiting = [];
+    this.#moved = 0;
     const waiters = [...this.#fences.values()];
     this.#fences.clear();
     this.#engine?.hold(false);
@@ -146,9 +149,7 @@ export class CommandQueue {
   }
 
   trace(sink: BackendTraceSink | undefined): void {
-    if (this.#sink !== undefined) {
-      this.#reportTrace();
-    }
+    this.reportTrace();
     this.#sink = sink;
     this.#traced = this.#completed();
   }
@@ -174,9 +175,7 @@ export class CommandQueue {
         return false;
       }
     }
-    if (this.#sink !== undefined) {
-      this.#reportTrace();
-    }
+    this.reportTrace();
     const words = this.#memory.words;
     const index = this.#written & (RING_SLOTS - 1);
     const slot = (RING_BASE + index * SLOT_BYTES) / 4;
@@ -223,12 +222,18 @@ export class CommandQueue {
 
   /** Moves waiting commands into the ring as far as there is room. */
   #advance(): void {
-    let count = 0;
-    while (count < this.#waiting.length && this.#write(this.#waiting[count]!, RING_SLOTS - 1)) {
-      count++;
+    while (
+      this.#moved < this.#waiting.length &&
+      this.#write(this.#waiting[this.#moved]!, RING_SLOTS - 1)
+    ) {
+      this.#moved++;
     }
-    if (count > 0) {
-      this.#waiting = this.#waiting.slice(count);
+    if (this.#moved === this.#waiting.length) {
+      this.#waiting = [];
+      this.#moved = 0;
+    } else if (this.#moved > RING_SLOTS) {
+      this.#waiting = this.#waiting.slice(this.#moved);
+      this.#moved = 0;
     }
   }
 
@@ -261,7 +266,8 @@ export class CommandQueue {
     return id;
   }
 
-  #reportTrace(): void {
+  /** Tells the sink, if there is one, of the commands that have run since. */
+  reportTrace(): void {
     const sink = this.#sink;
     if (sink === undefined) {
       return;

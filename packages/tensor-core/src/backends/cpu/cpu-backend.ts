@@ -127,6 +127,7 @@ export class CpuBackend implements Backend {
     }
     const from = addressOf(buffer) + byteOffset;
     if (queue.isIdle) {
+      queue.reportTrace();
       into.set(memory.bytes.subarray(from, from + byteLength));
       return into;
     }
@@ -173,6 +174,7 @@ export class CpuBackend implements Backend {
   async sync(): Promise<void> {
     const { queue } = this.#parts;
     if (queue.failure === undefined && queue.isIdle) {
+      queue.reportTrace();
       return;
     }
     await queue.fence();
