@@ -47,7 +47,7 @@ export const PARAM_BYTES = 256;
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
 
-/** Declares bindings, parameters and accessors (`load_x`, `store_x`, `store2_x`) around a body. */
+/** Declares bindings, parameters and accessors (`load_x`, `peek_x`, `store_x`, `store2_x`) around a body. */
 export function defineKernel(spec: KernelSpec): Kernel {
   const params = [
     ...Object.entries(spec.params).map(([name, type]) => ({ name, type })),
@@ -115,9 +115,10 @@ function accessors(name: string, binding: Binding): string[] {
 }
 
 function loader(name: string, { name: array, type }: Binding): string {
-  const at = `P.${array}_at + i`;
-  if (elementsPerWord(type) === 1) {
-    return `fn load_${name}(i: u32) -> ${storageType(type)} { return ${array}[${at}]; }`;
-  }
-  return `fn load_${name}(i: u32) -> f32 { let e = ${at}; return ${type}_unpack(${array}[e >> 1u], e & 1u); }`;
+  const result = elementsPerWord(type) === 1 ? storageType(type) : 'f32';
+  const value =
+    elementsPerWord(type) === 1 ? `${array}[e]` : `${type}_unpack(${array}[e >> 1u], e & 1u)`;
+  // `peek` takes an index that has the view's offset in it, which inner loops need not add.
+  return `fn peek_${name}(e: u32) -> ${result} { return ${value}; }
+fn load_${name}(i: u32) -> ${result} { return peek_${name}(P.${array}_at + i); }`;
 }

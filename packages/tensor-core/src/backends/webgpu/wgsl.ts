@@ -1,5 +1,7 @@
-// Device functions that kernels share: 16-bit conversions and index arithmetic. Conversions work on
+// Device functions that kernels share: 16-bit conversions and index arithmetic. Stores convert by
 // bits, since drivers may flush subnormals, assume there are no NaNs, or truncate in pack2x16float.
+// Loads of f16 use unpack2x16float, which is one instruction; the cast kernel, which must keep every
+// bit pattern, has F16_UNPACK_EXACT.
 
 /** 16-bit storage, bit tests and the index of a workgroup. Part of every kernel. */
 export const ACCESSORS = `
@@ -16,14 +18,7 @@ fn f16_bits(v: f32) -> u32 {
   return r | ((u >> 16u) & 0x8000u);
 }
 fn f16_pack(low: f32, high: f32) -> u32 { return f16_bits(low) | (f16_bits(high) << 16u); }
-fn f16_unpack(word: u32, half: u32) -> f32 {
-  let h = word >> (half << 4u);
-  let m = h & 0x7fffu;
-  let tiny = bitcast<u32>(f32(m) * 5.9604644775390625e-8);
-  var r = select((m << 13u) + 0x38000000u, tiny, m < 0x400u);
-  r = select(r, (m << 13u) | 0x7f800000u, m >= 0x7c00u);
-  return bitcast<f32>(r | ((h & 0x8000u) << 16u));
-}
+fn f16_unpack(word: u32, half: u32) -> f32 { return unpack2x16float(word >> (half << 4u)).x; }
 fn bf16_bits(v: f32) -> u32 {
   let u = bitcast<u32>(v);
   let r = (u + 0x7fffu + ((u >> 16u) & 1u)) >> 16u;
@@ -34,6 +29,18 @@ fn bf16_unpack(word: u32, half: u32) -> f32 {
   return bitcast<f32>((word >> (half << 4u)) << 16u);
 }
 fn group_index(id: vec3<u32>, count: vec3<u32>) -> u32 { return id.y * count.x + id.x; }
+`.trim();
+
+/** f16 to the bits of f32 for every pattern, whatever the driver does to subnormals. */
+export const F16_UNPACK_EXACT = `
+fn f16_unpack_exact(word: u32, half: u32) -> u32 {
+  let h = word >> (half << 4u);
+  let m = h & 0x7fffu;
+  let tiny = bitcast<u32>(f32(m) * 5.9604644775390625e-8);
+  var r = select((m << 13u) + 0x38000000u, tiny, m < 0x400u);
+  r = select(r, (m << 13u) | 0x7f800000u, m >= 0x7c00u);
+  return r | ((h & 0x8000u) << 16u);
+}
 `.trim();
 
 /**

@@ -5,6 +5,7 @@ import { byteSize, type DType, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
 import type { KernelCalls, View } from '../../../backend.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
+import { F16_UNPACK_EXACT } from '../wgsl.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 
 export function fill(ctx: KernelContext, { out, value }: KernelCalls['fill']): void {
@@ -36,7 +37,7 @@ export function cast(ctx: KernelContext, { x, out }: KernelCalls['cast']): void 
     const words = Math.ceil(length / elementsPerWord(out.dtype));
     const { grid, perLane } = elementwiseGrid(ctx, words);
     ctx.dispatch(compiled, {
-      params: { words, per_lane: perLane },
+      params: { size: length, words, per_lane: perLane },
       views: [sliceView(x, start, length), sliceView(out, start, length)],
       grid,
     });
@@ -59,7 +60,10 @@ function castKernel(label: string, from: DType, to: DType): Kernel {
   const perWord = elementsPerWord(to);
   const store =
     perWord === 2
-      ? 'out[(P.out_at >> 1u) + u] = convert(2u * u) | (convert(2u * u + 1u) << 16u);'
+      ? `let w = (P.out_at >> 1u) + u;
+      // A neighbour's element in the last word's other half stays.
+      let high = select(convert(2u * u + 1u) << 16u, out[w] & 0xffff0000u, 2u * u + 1u == P.size);
+      out[w] = convert(2u * u) | high;`
       : 'out[P.out_at + u] = convert(u);';
   return defineKernel({
     label,
@@ -67,9 +71,10 @@ function castKernel(label: string, from: DType, to: DType): Kernel {
       { name: 'x', type: from === 'f16' || from === 'bf16' ? from : 'raw', access: 'read' },
       { name: 'out', type: 'raw', access: 'read_write' },
     ],
-    params: { words: 'u32', per_lane: 'u32' },
+    params: { size: 'u32', words: 'u32', per_lane: 'u32' },
     workgroupSize: ELEMENTWISE_SIZE,
-    body: `${CONVERSIONS}
+    body: `${F16_UNPACK_EXACT}
+${CONVERSIONS}
 fn bits_of(i: u32) -> u32 { let e = P.x_at + i; ${readBits(from)} }
 fn convert(i: u32) -> u32 { let u = bits_of(i); return ${convertBits(from, to)}; }
 ${elementwiseMain(store)}`,
@@ -80,7 +85,7 @@ ${elementwiseMain(store)}`,
 function readBits(from: DType): string {
   switch (from) {
     case 'f16':
-      return 'return bitcast<u32>(f16_unpack(x[e >> 1u], e & 1u));';
+      return 'return f16_unpack_exact(x[e >> 1u], e & 1u);';
     case 'bf16':
       return 'return (x[e >> 1u] >> ((e & 1u) << 4u)) << 16u;';
     default:

@@ -35,7 +35,9 @@ export function copyStrided(ctx: KernelContext, call: KernelCalls['copyStrided']
 
 function copyKernel(label: string, rank: number, perWord: 1 | 2): Kernel {
   const names = ['x', 'out'];
-  const strides = Object.keys(strideParams({ shape: Array(rank).fill(1), strides: [[], []] }, names));
+  const strides = Object.keys(
+    strideParams({ shape: Array(rank).fill(1), strides: [[], []] }, names),
+  );
   const word =
     perWord === 1
       ? 'let at = strided(u); out[P.out_at + P.out_start + at.out] = x[P.x_at + P.x_start + at.x];'

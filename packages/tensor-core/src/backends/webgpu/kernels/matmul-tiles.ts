@@ -10,6 +10,7 @@ export interface MatmulSpec {
   readonly b: DType;
   readonly out: DType;
   readonly bias: DType | undefined;
+  readonly accumulate: boolean;
   readonly transposeA: boolean;
   readonly transposeB: boolean;
 }
@@ -40,13 +41,13 @@ export function tileName(tile: Tile): string {
 }
 
 export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
-  const { a, b, out, bias, transposeA, transposeB } = spec;
+  const { a, b, out, bias, accumulate, transposeA, transposeB } = spec;
   const size: readonly [number, number, number] =
     tile.kind === 'shared' ? [(tile.m * tile.n) / tile.perThread ** 2, 1, 1] : [tile.lanes, 1, 1];
   const body = { shared: sharedBody, direct: directBody, broadcast: broadcastBody }[tile.kind];
   const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
   return defineKernel({
-    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''} ${tileName(tile)}`,
+    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''} ${tileName(tile)}`,
     ...(tile.kind === 'broadcast' ? { enables: ['subgroups'] } : {}),
     bindings: [
       { name: 'a', type: a, access: 'read' },
@@ -70,7 +71,6 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
       out_outer: 'u32',
       out_inner: 'u32',
       alpha: 'f32',
-      accumulate: 'u32',
     },
     workgroupSize: size,
     // out [m, n] = alpha * op(a) [m, k] x op(b) [k, n] + bias; `a_base` and so on are the batch's.
@@ -80,11 +80,11 @@ fn b_at(k: u32, col: u32) -> u32 { return ${transposeB ? 'col * P.b_row + k' : '
 fn finish(at: u32, col: u32, sum: f32) -> f32 {
   var v = P.alpha * sum;
   ${bias === undefined ? '' : 'v += load_bias(col);'}
-  if (P.accumulate == 1u) { v += load_out(at); }
+  ${accumulate ? 'v += load_out(at);' : ''}
   return v;
 }
 ${storePair(out)}
-${body(tile as never, size)}`,
+${body(tile as never, size, spec)}`,
   });
 }
 
@@ -195,72 +195,95 @@ function vectorOrder(name: string, extent: number, k: number): string {
 fn ${name}_v_e(v: u32) -> u32 { return (v / ${k}u) % ${extent / 4}u; }`;
 }
 
-function directBody(tile: Of<'direct'>, size: readonly [number, number, number]): string {
-  return registerBody(tile, size, {
+function directBody(
+  tile: Of<'direct'>,
+  size: readonly [number, number, number],
+  spec: MatmulSpec,
+): string {
+  return registerBody(tile, size, spec, {
     lane: 'local_invocation_index',
     block: 1,
-    load: (rows) => rows.map((i) => `let a${i} = load_a(a_base + a_at(row${i}, k));`),
+    aLoad: (at) => at('k'),
+    bLoad: (at) => at('k'),
     use: (i) => `a${i}`,
   });
 }
 
-function broadcastBody(tile: Of<'broadcast'>, size: readonly [number, number, number]): string {
-  return registerBody(tile, size, {
+function broadcastBody(
+  tile: Of<'broadcast'>,
+  size: readonly [number, number, number],
+  spec: MatmulSpec,
+): string {
+  return registerBody(tile, size, spec, {
     lane: 'subgroup_invocation_id',
     block: tile.lanes,
-    load: (rows) => rows.map((i) => `let a${i} = load_a(a_base + a_at(row${i}, k + lane));`),
+    aLoad: (at) => `select(0.0, ${at('min(k + lane, last)')}, k + lane <= last)`,
+    bLoad: (at, q) => `select(0.0, ${at(`min(k + ${q}u, last)`)}, k + ${q}u <= last)`,
     use: (i, q) => `subgroupBroadcast(a${i}, ${q}u)`,
   });
 }
 
-/** Each lane keeps m rows by n columns, columns in pairs spread over the lanes. */
+/**
+ * Each lane keeps m rows by n columns, columns in pairs spread over the lanes. Edges are clamped and
+ * zeroed, not branched on, and nothing but offsets lives through the loop: a CPU driver compiles it
+ * in seconds otherwise.
+ */
 function registerBody(
   { m, n, lanes }: { m: number; n: number; lanes: number },
   size: readonly [number, number, number],
+  { transposeA, transposeB }: MatmulSpec,
   options: {
     lane: string;
     /** Steps of k in the unrolled loop. */
     block: number;
-    load: (rows: readonly number[]) => string[];
+    aLoad: (at: (k: string) => string) => string;
+    bLoad: (at: (k: string) => string, q: number) => string;
     use: (row: number, q: number) => string;
   },
 ): string {
   const rows = Array.from({ length: m }, (_, i) => i);
   const cols = Array.from({ length: n }, (_, j) => j);
-  const step = (q: number, use: (i: number) => string) => `{
-    ${cols.map((j) => `let b${j} = load_b(b_base + b_at(k + ${q}u, min(col${j}, P.n - 1u)));`).join('\n    ')}
+  const { block, aLoad, bLoad, use } = options;
+  const aAt = (i: number) => (k: string) =>
+    transposeA ? `peek_a(ra${i} + (${k}) * a_row)` : `peek_a(ra${i} + ${k})`;
+  const bAt = (j: number) => (k: string) =>
+    transposeB ? `peek_b(rb${j} + ${k})` : `peek_b(rb${j} + (${k}) * b_row)`;
+  const steps = Array.from(
+    { length: block },
+    (_, q) => `{
+    ${cols.map((j) => `let b${j} = ${bLoad(bAt(j), q)};`).join('\n    ')}
     ${rows
       .map(
         (i) =>
-          `{ let x = ${use(i)}; ${cols.map((j) => `c${i}_${j} = fma(x, b${j}, c${i}_${j});`).join(' ')} }`,
+          `{ let x = ${use(i, q)}; ${cols.map((j) => `c${i}_${j} = fma(x, b${j}, c${i}_${j});`).join(' ')} }`,
       )
       .join('\n    ')}
-    }`;
-  const { block } = options;
-  const steps = Array.from({ length: block }, (_, q) => step(q, (i) => options.use(i, q)));
-  const tail =
-    block === 1
-      ? ''
-      : `for (; k < P.k; k++) ${step(0, (i) => `load_a(a_base + a_at(row${i}, k))`)}`;
+    }`,
+  );
+  const firstOf = (j: number) => (j >> 1) * 2 * lanes + (j & 1);
+  const row = (i: number) => `min(first_row + ${i}u, P.m - 1u)`;
+  const col = (j: number) => `min(first_col + ${firstOf(j)}u, P.n - 1u)`;
   return `
 ${head(size, options.lane)}
   let first_row = group_id.y * ${m}u;
   let first_col = group_id.x * ${n * lanes}u + 2u * lane;
-  ${rows.map((i) => `let row${i} = min(first_row + ${i}u, P.m - 1u);`).join('\n  ')}
-  ${cols.map((j) => `let col${j} = first_col + ${(j >> 1) * 2 * lanes + (j & 1)}u;`).join('\n  ')}
+  let a_row = P.a_row;
+  let b_row = P.b_row;
+  let last = P.k - 1u;
+  ${rows.map((i) => `let ra${i} = P.a_at + a_base + ${row(i)}${transposeA ? '' : ' * a_row'};`).join('\n  ')}
+  ${cols.map((j) => `let rb${j} = P.b_at + b_base + ${col(j)}${transposeB ? ' * b_row' : ''};`).join('\n  ')}
   ${rows.flatMap((i) => cols.map((j) => `var c${i}_${j} = 0.0;`)).join('\n  ')}
-  var k = 0u;
-  for (; k + ${block}u <= P.k; k += ${block}u) {
-    ${options.load(rows).join('\n    ')}
+  for (var k = 0u; k <= last; k += ${block}u) {
+    ${rows.map((i) => `let a${i} = ${aLoad(aAt(i))};`).join('\n    ')}
     ${steps.join('\n    ')}
   }
-  ${tail}
   ${rows
     .flatMap((i) =>
       cols
         .filter((j) => j % 2 === 0)
         .map(
-          (j) => `store_pair(out_base, first_row + ${i}u, col${j}, c${i}_${j}, c${i}_${j + 1});`,
+          (j) =>
+            `store_pair(out_base, first_row + ${i}u, first_col + ${firstOf(j)}u, c${i}_${j}, c${i}_${j + 1});`,
         ),
     )
     .join('\n  ')}

@@ -41,10 +41,9 @@ export function candidateTiles(ctx: KernelContext): readonly Tile[] {
   ];
   if (subgroupSize === undefined || subgroupSize > 16) return direct;
   return [
-    { kind: 'broadcast', m: 32, n: 4, lanes: subgroupSize },
-    { kind: 'broadcast', m: 32, n: 2, lanes: subgroupSize },
-    { kind: 'broadcast', m: 8, n: 4, lanes: subgroupSize },
     ...direct,
+    { kind: 'broadcast', m: 16, n: 2, lanes: subgroupSize },
+    { kind: 'broadcast', m: 32, n: 2, lanes: subgroupSize },
   ];
 }
 
@@ -106,10 +105,8 @@ function matmulWhole(ctx: KernelContext, call: MatmulCall): void {
 function defaultTile(ctx: KernelContext, call: MatmulCall, candidates: readonly Tile[]): Tile {
   const { m, n, batch } = call;
   if (ctx.profile.isSoftware) {
-    const fits = candidates.find(
-      (t) => t.kind === 'broadcast' && tileExtent(t)[0] <= Math.max(m, 8),
-    );
-    return fits ?? (m <= 4 ? candidates.at(-1)! : candidates[0]!);
+    // The small one compiles four times faster, which is most of what a small product costs.
+    return m >= 32 && n >= 64 ? candidates[0]! : candidates[1]!;
   }
   const numGroups = (t: Tile) => {
     const [tm, tn] = tileExtent(t);
@@ -226,6 +223,7 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     b: b.dtype,
     out: out.dtype,
     bias: bias?.dtype,
+    accumulate: call.accumulate,
     transposeA,
     transposeB,
   };
@@ -251,7 +249,6 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
         out_outer: call.outBatch[0],
         out_inner: call.outBatch[1],
         alpha: call.alpha,
-        accumulate: call.accumulate ? 1 : 0,
       },
       views: [a, b, ...(bias === undefined ? [] : [bias]), out],
       grid: [Math.ceil(n / tileN), Math.ceil(m / tileM), Math.min(MAX_GRID, numBatches - first)],
