@@ -6,11 +6,15 @@ import {
   affine,
   cat,
   Device,
+  div,
   GraphError,
+  layerNorm,
   linear,
   matmul,
+  maximum,
   mul,
   type Pass,
+  pow,
   reshape,
   ShapeError,
   StateError,
@@ -163,6 +167,85 @@ describe('gradients of leaves', () => {
       device.record({ name: 'bad', inputs: [x], outputs: [out], saved: [], backward });
       await expect(out.backward()).rejects.toThrow(/'bad' to give input 0 .*\[2\], got \[3\]/);
     });
+  });
+});
+
+describe('frozen inputs', () => {
+  const make = (shape: readonly number[], at: number) =>
+    device.tensor(
+      Array.from({ length: shape.reduce((a, b) => a * b, 1) }, (_, i) => 1.5 + Math.sin(at + i)),
+      shape,
+    );
+
+  test.each<[string, readonly (readonly number[])[], (inputs: readonly Tensor[]) => Tensor]>([
+    ['linear', [[3, 4], [4, 2], [2]], ([x, weight, bias]) => linear(x!, { weight: weight!, bias })],
+    [
+      'layerNorm',
+      [[3, 4], [4], [4]],
+      ([x, weight, bias]) => layerNorm(x!, { weight: weight!, bias: bias! }),
+    ],
+    ['layerNorm without weight', [[3, 4], [4]], ([x, bias]) => layerNorm(x!, { bias: bias! })],
+    [
+      'matmul',
+      [
+        [3, 4],
+        [4, 2],
+      ],
+      ([a, b]) => matmul(a!, b!),
+    ],
+    ['mul', [[3, 4], [4]], ([a, b]) => mul(a!, b!)],
+    ['div', [[3, 4], [4]], ([a, b]) => div(a!, b!)],
+    ['pow', [[3, 4], [4]], ([a, b]) => pow(a!, b!)],
+    ['maximum', [[3, 4], [4]], ([a, b]) => maximum(a!, b!)],
+    [
+      'cat',
+      [
+        [1, 4],
+        [2, 4],
+      ],
+      (inputs) => cat(inputs, { axis: 0 }),
+    ],
+  ])('of %s get no gradient, cost no kernel and change no other', async (_, shapes, op) => {
+    let numKernels = 0;
+    const gradientsFor = async (trained: readonly boolean[]) => {
+      const inputs = shapes.map((shape, i) => make(shape, i));
+      inputs.forEach((input, i) => {
+        input.requiresGrad = trained[i]!;
+      });
+      const before = device.backend.dispatches;
+      await device.scope(() => sum(square(op(inputs))).backward());
+      numKernels = device.backend.dispatches - before;
+      return Promise.all(inputs.map((input) => input.grad && gradOf(input)));
+    };
+    const all = await gradientsFor(shapes.map(() => true));
+    expect(all).not.toContain(undefined);
+    const numForAll = numKernels;
+    for (let mask = 1; mask < 2 ** shapes.length; mask++) {
+      const trained = shapes.map((_, i) => ((mask >> i) & 1) === 1);
+      const expected = all.map((gradient, i) => (trained[i] ? gradient : undefined));
+      expect(await gradientsFor(trained)).toEqual(expected);
+      if (trained.filter(Boolean).length === 1) expect(numKernels).toBeLessThan(numForAll);
+    }
+  });
+
+  test("gradients reach a rule in its output's dtype, whatever the ops after it were", async () => {
+    const x = device.tensor([1, 2], [2], { dtype: 'f16', requiresGrad: true });
+    await device.scope(() => {
+      const half = device.full([2], 1, { dtype: 'f16' });
+      device.record({
+        name: 'probe',
+        inputs: [x],
+        outputs: [half],
+        saved: [],
+        backward: ([dy]) => {
+          log.push(dy!.dtype);
+          return [dy];
+        },
+      });
+      return sum(mul(half, device.full([3, 2], 2))).backward(); // f16 by f32 gives f32
+    });
+    expect(log).toEqual(['f16']);
+    expect(await gradOf(x)).toEqual([6, 6]);
   });
 });
 

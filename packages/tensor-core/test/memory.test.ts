@@ -253,9 +253,12 @@ describe('keep and dispose', () => {
       temporary.dispose();
       temporary.dispose();
       expect(live('activation')).toBe(4);
-      const y = tanh(x);
-      const loss = square(y);
-      y.dispose();
+      const loss = device.scope(() => {
+        const y = tanh(x);
+        const result = square(y);
+        y.dispose();
+        return result;
+      });
       await loss.backward();
     });
     expect(live('activation')).toBe(4);
@@ -340,6 +343,7 @@ describe('storage', () => {
     storage.release();
     storage.release();
     expect(live()).toBe(0);
+    expect(storage.holds).toBe(0);
     expect(() => storage.retain()).toThrow(DisposedError);
   });
 });
