@@ -1,30 +1,45 @@
 // Opens the devices of the ranks in this process. On a GPU they share one, for drivers take only so
 // many; on the cpu each has threads and memory of its own.
 
-import type { Backend } from '@shardweave/tensor-core';
+import type { Backend, DType } from '@shardweave/tensor-core';
+import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { UsageError } from '../errors.js';
 import type { DeviceChoice } from '../run-config.js';
+import { MatmulCache } from './matmul-cache.js';
 
 export class DeviceHost implements AsyncDisposable {
   readonly #opened: Backend[] = [];
-  #webGpu: Promise<Backend> | undefined;
+  readonly #matmulCache = new MatmulCache();
+  #webGpu: Promise<WebGpuBackend> | undefined;
   #hasHardware: Promise<boolean> | undefined;
 
   /**
-   * A rank's backend; `auto` is a GPU if there is one, else the cpu. It lives as long as the host.
+   * A rank's backend, with the fastest products in `dtype` that are known; `auto` is a GPU if there is one, else the cpu. It lives as long as the host.
    *
    * @throws UsageError for webgpu where no adapter is found.
    */
-  async open(choice: DeviceChoice, options: { readonly threads: number }): Promise<Backend> {
+  async open(
+    choice: DeviceChoice,
+    options: { readonly threads: number; readonly dtype: DType },
+  ): Promise<Backend> {
     const isGpu = choice === 'webgpu' || (choice === 'auto' && (await this.#findHardware()));
     if (!isGpu) {
       const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
-      const backend = await createCpuBackend(options);
+      const backend = await createCpuBackend({ threads: options.threads });
       this.#opened.push(backend);
       return backend;
     }
     this.#webGpu ??= openWebGpu();
-    return await this.#webGpu;
+    const backend = await this.#webGpu;
+    const choices = await this.#matmulCache.read(backend.info.description, options.dtype);
+    if (choices !== undefined) backend.importMatmulChoices(choices);
+    return backend;
+  }
+
+  /** Leaves the GPU's fastest products to the next run; nothing where there is no GPU. */
+  async measureProducts(dtype: DType): Promise<void> {
+    const backend = await this.#webGpu;
+    if (backend !== undefined) await this.#matmulCache.measure(backend, dtype);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -38,7 +53,7 @@ export class DeviceHost implements AsyncDisposable {
   }
 }
 
-async function openWebGpu(): Promise<Backend> {
+async function openWebGpu(): Promise<WebGpuBackend> {
   const { createWebGpuBackend } = await import('@shardweave/tensor-core/webgpu');
   try {
     const { openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');

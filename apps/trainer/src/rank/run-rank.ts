@@ -15,8 +15,16 @@ import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { sampleText } from './sample-text.js';
 import { trainLoop } from './train-loop.js';
-import { type ShardGroups, type TrainingModel, trainingModel } from './training-model.js';
+import {
+  COMPUTE_DTYPES,
+  type ShardGroups,
+  type TrainingModel,
+  trainingModel,
+} from './training-model.js';
 import { TrainingStep } from './training-step.js';
+
+/** A run that is over in moments is no run to make faster. */
+const LEAST_STEPS_TO_MEASURE = 50;
 
 export interface RankOptions {
   readonly config: RunConfig;
@@ -49,7 +57,10 @@ export async function runRank(options: RankOptions): Promise<void> {
 
 async function runToEnd(options: RankOptions): Promise<void> {
   const { config, rank, host, emit } = options;
-  const backend = await host.open(config.devices[rank]!, { threads: config.threads });
+  const backend = await host.open(config.devices[rank]!, {
+    threads: config.threads,
+    dtype: COMPUTE_DTYPES[config.precision],
+  });
   const trace = config.traceFile === undefined ? undefined : new Trace({ rank });
   if (trace !== undefined) backend.trace((event) => trace.add(event));
   const device = new Device(backend, {
@@ -65,6 +76,9 @@ async function runToEnd(options: RankOptions): Promise<void> {
   model.dispose();
   if (rank === 0) await leaveResults(options, { device, state, tokenizer });
   device.dispose();
+  if (rank === 0 && config.steps >= LEAST_STEPS_TO_MEASURE) {
+    await host.measureProducts(COMPUTE_DTYPES[config.precision]);
+  }
   if (trace !== undefined) emitTrace(emit, trace);
 }
 

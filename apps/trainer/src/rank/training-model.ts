@@ -84,7 +84,8 @@ export function trainingModel(
   };
 }
 
-const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
+/** What products are computed from. */
+export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 function fsdpOptions(config: RunConfig, groups: ShardGroups) {
   const isMixed = config.precision !== 'fp32';
