@@ -114,8 +114,19 @@ export interface Backend {
 // one call may mix float dtypes freely. Strides are in elements.
 
 export type UnaryKind =
-  | 'neg' | 'abs' | 'exp' | 'log' | 'sqrt' | 'rsqrt' | 'square' | 'reciprocal'
-  | 'tanh' | 'sigmoid' | 'relu' | 'gelu' | 'geluTanh';
+  | 'neg'
+  | 'abs'
+  | 'exp'
+  | 'log'
+  | 'sqrt'
+  | 'rsqrt'
+  | 'square'
+  | 'reciprocal'
+  | 'tanh'
+  | 'sigmoid'
+  | 'relu'
+  | 'gelu'
+  | 'geluTanh';
 
 export type BinaryKind = 'add' | 'sub' | 'mul' | 'div' | 'maximum' | 'minimum' | 'pow';
 

@@ -1,7 +1,8 @@
 // Tensors with autograd over WebGPU and an embedded WebAssembly CPU device.
 
-export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
+export { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 export type { FinalHook, GradSink, Pass } from './autograd/engine.js';
+export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
 export type * from './backend.js';
 export { Device, type DeviceOptions, type TensorData, type TensorOptions } from './device.js';
 export * from './errors.js';
@@ -34,7 +35,7 @@ export {
 } from './ops/elementwise.js';
 export { embedding } from './ops/embedding.js';
 export { layerNorm } from './ops/layer-norm.js';
-export { linear, matmul, type MatmulOptions } from './ops/matmul.js';
+export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';
 export { broadcastTo, cat, reshape, slice, split, transpose } from './ops/shape.js';
 export { logSoftmax, softmax } from './ops/softmax.js';
@@ -44,4 +45,3 @@ export { tensorsIn } from './scope.js';
 export { Storage, storageBytes } from './storage.js';
 export { elementCountOf, isTensor, type Shape, type ShardPiece, Tensor } from './tensor.js';
 export { chromeTrace, Trace, type TraceEvent, type TraceTrack } from './trace.js';
-export { byteSize, type DType, isFloat } from '@shardweave/dtypes';
