@@ -13,7 +13,7 @@ const SHAPES = {
   f16: [[3, 7]],
   bf16: [[3, 7]],
 } as const;
-/** Larger than the largest integer that f32 counts one by one would be; seen as "no target". */
+/** An id outside every table here and beyond all classes: no row, no target. */
 const NO_TARGET = 1000;
 
 export function rowOpCases(): OpCase[] {
