@@ -1,11 +1,14 @@
-// Entry point of the command and, started by it, of a rank's process.
+// Entry point of the command and, started by it, of its rank and probe processes.
 
 import { fileURLToPath } from 'node:url';
+import { PROBE_VARIABLE, probeAdapters } from './launch/adapter-probe.js';
 import { RANK_PROCESS_VARIABLE, serveRank } from './launch/rank-process.js';
 
 if (process.env[RANK_PROCESS_VARIABLE] !== undefined && process.send !== undefined) {
   const { runSocketRank } = await import('./rank/run-socket-rank.js');
   serveRank(runSocketRank);
+} else if (process.env[PROBE_VARIABLE] !== undefined && process.send !== undefined) {
+  await probeAdapters();
 } else {
   const { trainCommand } = await import('./train-command.js');
   const entry = fileURLToPath(import.meta.url);

@@ -6,13 +6,14 @@ import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
 import type { Gpt2Config } from '@shardweave/nn';
 import { UsageError } from './errors.js';
-import { DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
+import { DEFAULT_LR, DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
 import { readModelConfig } from './model/model-directory.js';
-import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
+import { isPresetName, PRESETS, type PresetName, parameterCount } from './model/presets.js';
 import type { DeviceChoice, ModelSource, RunConfig } from './run-config.js';
 
 const DEFAULT_RANKS = 2;
 const GPT2_VOCABULARY = 50257;
+const LARGE_PARAMETERS = 10_000_000;
 
 /**
  * The run that the flags describe. Reads a model's config.json, nothing else.
@@ -65,7 +66,7 @@ export async function resolveConfig(
     steps: flags.steps,
     gradAccum: flags.gradAccum,
     noSync: !flags.sync,
-    lr: flags.lr,
+    lr: flags.lr ?? defaultLearningRate(gpt2),
     weightDecay: flags.weightDecay,
     beta1: flags.beta1,
     beta2: flags.beta2,
@@ -91,6 +92,10 @@ function modelSource(model: string): ModelSource {
 
 function withDropout(config: Gpt2Config, p: number | undefined): Gpt2Config {
   return p === undefined ? config : { ...config, embd_pdrop: p, attn_pdrop: p, resid_pdrop: p };
+}
+
+function defaultLearningRate(config: Gpt2Config): number {
+  return parameterCount(config) < LARGE_PARAMETERS ? DEFAULT_LR.small : DEFAULT_LR.large;
 }
 
 function checkBatch(batch: number, ranks: number, gradAccum: number): void {

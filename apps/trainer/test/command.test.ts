@@ -102,6 +102,15 @@ describe('exit codes', () => {
     expect(run.out).not.toContain('\u001b');
   });
 
+  it('0 on whatever device there is, whose driver keeps off the terminal while it is looked for', async () => {
+    const quick = QUICK.slice(2); // without --device
+    const run = new Running([...quick, '--steps', '1']);
+    expect(await run.exit()).toMatchObject({ code: 0 });
+    const isGpu = /^device {2}webgpu/m.test(run.out);
+    if (!isGpu) expect(run.err).toBe('');
+    expect(run.out).toMatch(/^device {2}(cpu|webgpu) \(.+\)$/m);
+  });
+
   it('0 after a quiet run, which shows nothing', async () => {
     const run = new Running([...QUICK, '--steps', '1', '--quiet']);
     expect(await run.exit()).toMatchObject({ code: 0 });

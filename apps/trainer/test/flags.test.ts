@@ -49,7 +49,6 @@ describe('the flags of train', () => {
     expect(() => parseFlags(['--help'], (text) => (help += text))).toThrow();
     const flags = parse('');
     for (const [name, value] of Object.entries({
-      lr: flags.lr,
       steps: flags.steps,
       batch: flags.batch,
       'weight-decay': flags.weightDecay,
@@ -68,6 +67,7 @@ describe('the flags of train', () => {
       expect(entry.match(/\(default: ([^);]*)\)/)?.[1], name).toBe(String(value));
     }
     expect(help).toContain('gpt2-xl');
+    expect(help).toContain('peak learning rate (default: 0.004, 0.0003 from 10 M parameters on)');
   });
 
   it('read numbers, lists and negations', () => {

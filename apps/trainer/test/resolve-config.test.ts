@@ -32,6 +32,7 @@ describe('resolveConfig', () => {
       devices: ['auto', 'auto'],
       threads: 1,
       tokenizer: 'byte',
+      lr: 4e-3,
       seq: PRESETS.micro.config.n_positions,
       reshard: true,
       noSync: false,
@@ -68,7 +69,7 @@ describe('resolveConfig', () => {
       /--batch 9 is not a multiple of 2 ranks times 1 micro-steps .*Use --batch 8 or 10\./,
     ],
     ['--batch 2 --grad-accum 2', /Use --batch 4\./],
-    ['--seq 129', /--seq 129 is beyond the model's 128 positions/],
+    ['--seq 65', /--seq 65 is beyond the model's 64 positions/],
     ['--device cpu,cpu,cpu', /names 3 devices for 2 ranks/],
     ['--model nowhere', /--model nowhere is neither a preset \(nano, .*\) nor a directory/],
   ])('refuses %s in a sentence', async (line, message) => {
@@ -102,6 +103,6 @@ describe('parameterCount', () => {
   it("is GPT-2's own number, and the reference model's", () => {
     expect(parameterCount(PRESETS.gpt2.config)).toBe(124_439_808);
     expect(parameterCount(PRESETS['gpt2-xl'].config)).toBe(1_557_611_200);
-    expect(parameterCount(PRESETS.micro.config)).toBe(842_496);
+    expect(parameterCount(PRESETS.micro.config)).toBe(834_304);
   });
 });

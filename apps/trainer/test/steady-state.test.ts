@@ -38,7 +38,10 @@ async function run(flags: string) {
   const backends = new Set<Awaited<ReturnType<DeviceHost['open']>>>();
   const samples = await Promise.all(
     worlds.map(async (world, rank) => {
-      const backend = await host.open(config.devices[rank]!, { threads: 1, dtype: 'f32' });
+      const backend = await host.open(config.devices[rank] === 'webgpu' ? 'webgpu' : 'cpu', {
+        threads: 1,
+        dtype: 'f32',
+      });
       backends.add(backend);
       const device = new Device(backend);
       const groups = { gather: world, reduce: await world.split(0) };

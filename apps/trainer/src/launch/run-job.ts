@@ -7,11 +7,12 @@ import { DeviceHost } from '../rank/device-host.js';
 import type { RankEvent } from '../rank/events.js';
 import { runRank } from '../rank/run-rank.js';
 import type { RunConfig } from '../run-config.js';
+import { resolveDevices } from './adapter-probe.js';
 import { runInMemory } from './run-in-memory.js';
 import { runProcesses } from './run-processes.js';
 
 export interface JobOptions {
-  /** The script that rank processes run. */
+  /** The script that rank processes and probes run. */
   readonly entry: string;
   readonly onEvent: (event: RankEvent) => void;
   /** Ends the job; its reason is what `runJob` rejects with. */
@@ -19,7 +20,9 @@ export interface JobOptions {
 }
 
 /** Resolves when every rank has done its work; see runProcesses for how it rejects. */
-export async function runJob(config: RunConfig, options: JobOptions): Promise<void> {
+export async function runJob(asked: RunConfig, options: JobOptions): Promise<void> {
+  const devices = await resolveDevices(asked.devices, options.entry);
+  const config = { ...asked, devices };
   const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
   const onEvent = (event: RankEvent) => {
     if (event.type === 'trace') traces.push(event);

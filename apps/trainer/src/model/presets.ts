@@ -8,10 +8,13 @@ interface Preset {
   readonly summary: string;
 }
 
-/** A model over bytes, which needs no dropout before it has seen its text several times. */
+/**
+ * A model over bytes. It needs no dropout before it has seen its text several times, and is narrow, so
+ * its weights start larger than GPT-2's: with 0.02 it stays at pairs of letters for twice as long.
+ */
 function bytes(size: Partial<Gpt2Config>): Gpt2Config {
   const noDropout = { embd_pdrop: 0, attn_pdrop: 0, resid_pdrop: 0 };
-  return { ...GPT2_DEFAULTS, vocab_size: 256, ...noDropout, ...size };
+  return { ...GPT2_DEFAULTS, vocab_size: 256, initializer_range: 0.04, ...noDropout, ...size };
 }
 
 /** Every preset of --model. */
@@ -21,7 +24,7 @@ export const PRESETS = {
     summary: 'bytes, 0.1 M parameters',
   },
   micro: {
-    config: bytes({ n_positions: 128, n_layer: 4, n_embd: 128, n_head: 4 }),
+    config: bytes({ n_positions: 64, n_layer: 4, n_embd: 128, n_head: 4 }),
     summary: 'bytes, 0.8 M',
   },
   mini: {

@@ -4,26 +4,24 @@
 import type { Backend, DType } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { UsageError } from '../errors.js';
-import type { DeviceChoice } from '../run-config.js';
 import { MatmulCache } from './matmul-cache.js';
 
 export class DeviceHost implements AsyncDisposable {
   readonly #opened: Backend[] = [];
   readonly #matmulCache = new MatmulCache();
   #webGpu: Promise<WebGpuBackend> | undefined;
-  #hasHardware: Promise<boolean> | undefined;
 
   /**
-   * A rank's backend, with the fastest products in `dtype` that are known; `auto` is a GPU if there is one, else the cpu. It lives as long as the host.
+   * A rank's backend, with the fastest products in `dtype` that are known. It lives as long as the
+   * host.
    *
    * @throws UsageError for webgpu where no adapter is found.
    */
   async open(
-    choice: DeviceChoice,
+    device: 'cpu' | 'webgpu',
     options: { readonly threads: number; readonly dtype: DType },
   ): Promise<Backend> {
-    const isGpu = choice === 'webgpu' || (choice === 'auto' && (await this.#findHardware()));
-    if (!isGpu) {
+    if (device === 'cpu') {
       const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
       const backend = await createCpuBackend({ threads: options.threads });
       this.#opened.push(backend);
@@ -46,11 +44,6 @@ export class DeviceHost implements AsyncDisposable {
     const webGpu = await this.#webGpu?.catch(() => undefined);
     for (const backend of [...this.#opened, webGpu]) await backend?.dispose();
   }
-
-  #findHardware(): Promise<boolean> {
-    this.#hasHardware ??= hasHardwareAdapter();
-    return this.#hasHardware;
-  }
 }
 
 async function openWebGpu(): Promise<WebGpuBackend> {
@@ -63,17 +56,5 @@ async function openWebGpu(): Promise<WebGpuBackend> {
       `--device webgpu: ${(cause as Error).message} Run "npm run doctor" to see what is missing, or use --device cpu.`,
       { cause },
     );
-  }
-}
-
-/** Whatever fails here (no package, no driver) means that there is no GPU to prefer. */
-async function hasHardwareAdapter(): Promise<boolean> {
-  try {
-    const { openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
-    const { listAdapters } = await import('@shardweave/tensor-core/webgpu');
-    const adapters = await listAdapters(openNodeGpu());
-    return adapters.some(({ isSoftware }) => !isSoftware);
-  } catch {
-    return false;
   }
 }

@@ -57,7 +57,7 @@ export async function runRank(options: RankOptions): Promise<void> {
 
 async function runToEnd(options: RankOptions): Promise<void> {
   const { config, rank, host, emit } = options;
-  const backend = await host.open(config.devices[rank]!, {
+  const backend = await host.open(config.devices[rank] === 'webgpu' ? 'webgpu' : 'cpu', {
     threads: config.threads,
     dtype: COMPUTE_DTYPES[config.precision],
   });
