@@ -105,6 +105,8 @@ function accessors(name: string, binding: Binding): string[] {
   if (elementsPerWord(type) === 2) {
     lines.push(
       `fn store2_${name}(i: u32, low: f32, high: f32) { ${name}[(P.${name}_at + i) >> 1u] = ${type}_pack(low, high); }`,
+      // The last of an odd number; a neighbour's element in the word's other half stays.
+      `fn store1_${name}(i: u32, low: f32) { let w = (P.${name}_at + i) >> 1u; ${name}[w] = (${name}[w] & 0xffff0000u) | ${type}_bits(low); }`,
     );
   } else {
     lines.push(

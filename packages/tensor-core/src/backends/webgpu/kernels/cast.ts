@@ -13,17 +13,23 @@ export function fill(ctx: KernelContext, { out, value }: KernelCalls['fill']): v
     defineKernel({
       label: 'fill',
       bindings: [{ name: 'out', type: 'raw', access: 'read_write' }],
-      params: { word: 'u32', words: 'u32', per_lane: 'u32' },
+      params: { word: 'u32', last_mask: 'u32', words: 'u32', per_lane: 'u32' },
       workgroupSize: ELEMENTWISE_SIZE,
-      body: elementwiseMain('store_out(u, P.word);'),
+      body: elementwiseMain(`let w = P.out_at + u;
+      if (u + 1u < P.words) { out[w] = P.word; }
+      else { out[w] = (out[w] & ~P.last_mask) | (P.word & P.last_mask); }`),
     }),
   );
   const word = wordOf(value, out.dtype);
   const asWords: View = { ...out, dtype: 'u32', size: wordsOf(out) };
+  // A neighbour's element in the last word's other half stays.
+  const isOdd = elementsPerWord(out.dtype) === 2 && out.size % 2 === 1;
   ctx.eachWindow([asWords], asWords.size, (start, length) => {
     const { grid, perLane } = elementwiseGrid(ctx, length);
+    const isLast = start + length === asWords.size;
+    const lastMask = isOdd && isLast ? 0xffff : 0xffffffff;
     ctx.dispatch(compiled, {
-      params: { word, words: length, per_lane: perLane },
+      params: { word, last_mask: lastMask, words: length, per_lane: perLane },
       views: [sliceView(asWords, start, length)],
       grid,
     });

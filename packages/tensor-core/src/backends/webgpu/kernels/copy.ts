@@ -24,6 +24,7 @@ export function copyStrided(ctx: KernelContext, call: KernelCalls['copyStrided']
         ...strideParams(walk, ['x', 'out']),
         x_start: xOffset,
         out_start: outOffset,
+        size,
         words,
         per_lane: perLane,
       },
@@ -41,8 +42,11 @@ function copyKernel(label: string, rank: number, perWord: 1 | 2): Kernel {
   const word =
     perWord === 1
       ? 'let at = strided(u); out[P.out_at + P.out_start + at.out] = x[P.x_at + P.x_start + at.x];'
-      : `let low = strided(2u * u); let high = strided(2u * u + 1u);
-      out[(P.out_at + P.out_start + low.out) >> 1u] = half(low.x) | (half(high.x) << 16u);`;
+      : `let low = strided(2u * u);
+      let w = (P.out_at + P.out_start + low.out) >> 1u;
+      var high = out[w] & 0xffff0000u;
+      if (2u * u + 1u < P.size) { high = half(strided(2u * u + 1u).x) << 16u; }
+      out[w] = half(low.x) | high;`;
   return defineKernel({
     label,
     bindings: [
@@ -53,6 +57,7 @@ function copyKernel(label: string, rank: number, perWord: 1 | 2): Kernel {
       ...Object.fromEntries(strides.map((name) => [name, 'u32' as const])),
       x_start: 'u32',
       out_start: 'u32',
+      size: 'u32',
       words: 'u32',
       per_lane: 'u32',
     },

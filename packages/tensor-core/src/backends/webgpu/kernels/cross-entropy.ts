@@ -1,6 +1,7 @@
 // Cross-entropy fused with log-softmax over rows, and its gradient to the logits. Logits larger than
 // a binding go in blocks of rows.
 
+import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls, View } from '../../../backend.js';
 import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { through32 } from './cast.js';
@@ -8,11 +9,12 @@ import { hasWholeRows, runRows, storeRow } from './rows.js';
 
 export function crossEntropy(ctx: KernelContext, call: KernelCalls['crossEntropy']): void {
   const { logits, targets, loss, lse, rows, cols } = call;
-  eachRows(ctx, 'crossEntropy', [logits], { rows, cols }, (first, numRows) => {
+  eachRows(ctx, 'crossEntropy', [logits.dtype], { rows, cols, multiple: 1 }, (first, numRows) => {
     const perRow = (view: View) => sliceView(view, first, numRows);
     runRows(ctx, {
       key: `crossEntropy ${logits.dtype}`,
       rows: numRows,
+      allRows: rows,
       cols,
       bindings: [
         { name: 'x', type: logits.dtype, access: 'read' },
@@ -49,7 +51,11 @@ export function crossEntropyBackward(
   call: KernelCalls['crossEntropyBackward'],
 ): void {
   const { logits, targets, lse, dLoss, out, rows, cols } = call;
-  eachRows(ctx, 'crossEntropyBackward', [logits, out], { rows, cols }, (first, numRows) => {
+  // Odd 16-bit rows go through f32, two at least so that blocks start at whole words.
+  const isWhole = hasWholeRows(out, cols);
+  const dtypes = [logits.dtype, isWhole ? out.dtype : 'f32'] as const;
+  const rowsAt = { rows, cols, multiple: isWhole ? 1 : 2 };
+  eachRows(ctx, 'crossEntropyBackward', dtypes, rowsAt, (first, numRows) => {
     const block = (view: View) => sliceView(view, first * cols, numRows * cols);
     const perRow = (view: View) => sliceView(view, first, numRows);
     const part = {
@@ -60,7 +66,7 @@ export function crossEntropyBackward(
       rows: numRows,
       cols,
     };
-    if (hasWholeRows(out, cols)) backwardRows(ctx, { ...part, out: block(out) });
+    if (isWhole) backwardRows(ctx, { ...part, out: block(out) });
     else through32(ctx, block(out), (wide) => backwardRows(ctx, { ...part, out: wide }));
   });
 }
@@ -94,15 +100,15 @@ function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackwar
   });
 }
 
-/** Blocks of rows that bind at once; all but the last start at whole words. */
+/** Blocks of rows that bind at once; all but the last have a multiple of `multiple` rows. */
 function eachRows(
   ctx: KernelContext,
   op: string,
-  views: readonly View[],
-  { rows, cols }: { rows: number; cols: number },
+  dtypes: readonly DType[],
+  { rows, cols, multiple }: { rows: number; cols: number; multiple: number },
   body: (first: number, numRows: number) => void,
 ): void {
-  const dtypes = views.map((v) => v.dtype);
-  const step = ctx.windowUnits([...dtypes, 'f32'], cols, { multiple: cols % 2 === 0 ? 1 : 2, op });
+  const fit = rows <= multiple ? 1 : multiple;
+  const step = ctx.windowUnits(dtypes, cols, { multiple: fit, op });
   for (let first = 0; first < rows; first += step) body(first, Math.min(step, rows - first));
 }

@@ -37,6 +37,11 @@ fn random_block(n: u32) -> vec4<u32> {
 fn kept(i: u32, word: u32) -> f32 { return select(0.0, load_x(i) * P.scale, word >= P.threshold); }
 `;
 
+const STORE_TWO = `
+fn store_two(i: u32, low: f32, high: f32) {
+  if (i + 1u < P.size) { store2_out(i, low, high); } else { store1_out(i, low); }
+}`;
+
 export function dropout(ctx: KernelContext, call: KernelCalls['dropout']): void {
   const { x, out, p, key0, key1, counterOffset } = call;
   if (p >= 1) throw new RangeError(`dropout: expected p below 1, got ${p}.`);
@@ -78,12 +83,12 @@ function dropoutKernel(
   const is16 = elementsPerWord(out.dtype) === 2;
   const blocks = is16
     ? `let r = random_block(u); let i = ${BLOCK}u * u;
-    store2_out(i, kept(i, r.x), kept(i + 1u, r.y));
-    if (i + 2u < P.size) { store2_out(i + 2u, kept(i + 2u, r.z), kept(i + 3u, r.w)); }`
+    store_two(i, kept(i, r.x), kept(i + 1u, r.y));
+    if (i + 2u < P.size) { store_two(i + 2u, kept(i + 2u, r.z), kept(i + 3u, r.w)); }`
     : `let r = random_block(u); let i = ${BLOCK}u * u;
     for (var q = 0u; q < ${BLOCK}u; q++) { if (i + q < P.size) { store_out(i + q, kept(i + q, r[q])); } }`;
   const elements = is16
-    ? 'let i = 2u * u; store2_out(i, one(i), one(i + 1u));'
+    ? 'let i = 2u * u; store_two(i, one(i), one(i + 1u));'
     : 'store_out(u, one(u));';
   return defineKernel({
     label,
@@ -106,6 +111,7 @@ function dropoutKernel(
     },
     workgroupSize: ELEMENTWISE_SIZE,
     body: `${PHILOX}
+${is16 ? STORE_TWO : ''}
 fn one(i: u32) -> f32 { let e = P.shift + i; return kept(i, random_block(e >> 2u)[e & 3u]); }
 ${elementwiseMain(isAligned ? blocks : elements)}`,
   });

@@ -227,7 +227,7 @@ export function map(ctx: KernelContext, mapping: Mapping): void {
     const words = Math.ceil(size / elementsPerWord(out.dtype));
     const { grid, perLane } = elementwiseGrid(ctx, words);
     ctx.dispatch(compiled, {
-      params: { ...params, ...integers, words, per_lane: perLane },
+      params: { ...params, ...integers, size, words, per_lane: perLane },
       views: bound,
       grid,
     });
@@ -259,6 +259,7 @@ function mapKernel(
     params: {
       ...Object.fromEntries(Object.keys(params).map((name) => [name, 'f32' as const])),
       ...Object.fromEntries(Object.keys(integers).map((name) => [name, 'u32' as const])),
+      size: 'u32',
       words: 'u32',
       per_lane: 'u32',
     },
@@ -269,10 +270,11 @@ ${elementwiseMain(storeWord(out.dtype))}`,
   });
 }
 
-/** WGSL that stores word `u` of `out` from `value(i)`. */
+/** WGSL that stores word `u` of `out` from `value(i)`; `P.size` counts elements. */
 export function storeWord(dtype: DType): string {
   return elementsPerWord(dtype) === 2
-    ? 'let i = 2u * u; store2_out(i, value(i), value(i + 1u));'
+    ? `let i = 2u * u;
+      if (i + 1u < P.size) { store2_out(i, value(i), value(i + 1u)); } else { store1_out(i, value(i)); }`
     : 'store_out(u, value(u));';
 }
 

@@ -18,6 +18,9 @@ const MAX_GRID = 65535;
 /** Workgroups that fill a GPU; with fewer a smaller tile is faster. */
 const FILLING_GROUPS = 96;
 
+/** Products of m, n, k and batches from which lavapipe earns back 0.6 s of compiling in some steps. */
+const WORTH_COMPILING = 2 ** 20;
+
 /** Best first for large products; measured by tuning, else chosen by `defaultTile`. */
 export function candidateTiles(ctx: KernelContext): readonly Tile[] {
   const { isSoftware, subgroupSize, maxInvocations, maxWorkgroupBytes } = ctx.profile;
@@ -103,10 +106,11 @@ function matmulWhole(ctx: KernelContext, call: MatmulCall): void {
 }
 
 function defaultTile(ctx: KernelContext, call: MatmulCall, candidates: readonly Tile[]): Tile {
-  const { m, n, batch } = call;
+  const { m, n, k, batch } = call;
   if (ctx.profile.isSoftware) {
     // The small one compiles four times faster, which is most of what a small product costs.
-    return m >= 32 && n >= 64 ? candidates[0]! : candidates[1]!;
+    const isWorthIt = m >= 32 && n >= 64 && m * n * k * batch[0] * batch[1] >= WORTH_COMPILING;
+    return isWorthIt ? candidates[0]! : candidates[1]!;
   }
   const numGroups = (t: Tile) => {
     const [tm, tn] = tileExtent(t);

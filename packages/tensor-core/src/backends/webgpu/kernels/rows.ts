@@ -22,6 +22,8 @@ export interface RowCall {
   /** Names the kernel completely, but for lanes. */
   readonly key: string;
   readonly rows: number;
+  /** Of the whole call where this is a block: lanes, and with them the order of sums, follow it. */
+  readonly allRows?: number;
   readonly cols: number;
   readonly bindings: readonly Binding[];
   readonly aliases?: Readonly<Record<string, string>>;
@@ -39,7 +41,7 @@ export interface RowCall {
 
 export function runRows(ctx: KernelContext, call: RowCall): void {
   const { rows, cols } = call;
-  const lanes = lanesFor(ctx, rows, cols);
+  const lanes = lanesFor(ctx, call.allRows ?? rows, cols);
   const key = `${call.key} x${lanes}`;
   const compiled = ctx.kernel(key, () => {
     const size = lanes === 1 ? ROWS_PER_GROUP : lanes;
