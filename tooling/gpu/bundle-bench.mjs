@@ -1,25 +1,56 @@
-// Puts the bench into the pack as one file: the libraries it compares with are large as packages and
-// small as what the bench uses of them.
-import { existsSync } from 'node:fs';
+// Puts the bench into the pack: ours as it is, over the pack's own packages; the libraries it
+// compares with as one file each, for as packages they are larger than the whole pack may be.
+import { copyFileSync, existsSync, mkdirSync, readdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { build } from 'esbuild';
 import { ROOT } from '../setup/root.mjs';
 
-const ENTRIES = ['bench/src/main.ts', 'bench/main.ts'];
+const AS_IT_IS = [
+  'run.mjs',
+  'gpt-shape.mjs',
+  'engines/serve.mjs',
+  'engines/shardweave.mjs',
+  'engines/webgpu-globals.mjs',
+];
+const RIVALS = ['jax', 'tfjs'];
+/** Read for its version at run time. */
+const MANIFEST = '@jax-js/jax/package.json';
 
-/** Writes `main.mjs` into `folder`; does nothing while there is no bench. */
-export async function bundleBench(folder) {
-  const entry = ENTRIES.find((path) => existsSync(join(ROOT, path)));
-  if (!entry) return;
+/** @param {string} app the pack's folder of programs; the bench goes to `bench` in it */
+export async function bundleBench(app) {
+  const from = join(ROOT, 'bench');
+  const to = join(app, 'bench');
+  mkdirSync(join(to, 'engines'), { recursive: true });
+  for (const path of AS_IT_IS) copyFileSync(join(from, path), join(to, path));
+  // The bench finds the packages where they lie in the repository.
+  mkdirSync(join(app, 'packages'));
+  for (const name of readdirSync(join(app, 'node_modules/@shardweave'))) {
+    symlinkSync(`../node_modules/@shardweave/${name}`, join(app, 'packages', name));
+  }
+  if (!existsSync(join(from, 'node_modules'))) {
+    console.error('pack: the bench goes without its rivals: install them in bench/ first');
+    return;
+  }
+  for (const name of RIVALS) await bundle(from, to, `engines/${name}.mjs`);
+  const manifest = join(to, 'node_modules', MANIFEST);
+  mkdirSync(join(manifest, '..'), { recursive: true });
+  copyFileSync(join(from, 'node_modules', MANIFEST), manifest);
+}
+
+async function bundle(from, to, path) {
   await build({
-    entryPoints: [join(ROOT, entry)],
-    outfile: join(folder, 'main.mjs'),
+    entryPoints: [join(from, path)],
+    outfile: join(to, path),
     bundle: true,
     platform: 'node',
     format: 'esm',
     target: 'node20',
-    // Ours and Dawn are packages of the pack itself.
-    external: ['webgpu', '@shardweave/*'],
-    logLevel: 'warning',
+    minify: true,
+    external: ['webgpu', './serve.mjs', './webgpu-globals.mjs', '../gpt-shape.mjs'],
+    // CommonJS parts of the rivals ask for Node's modules by require.
+    banner: {
+      js: "import { createRequire as packRequire } from 'node:module'; const require = packRequire(import.meta.url);",
+    },
+    logLevel: 'error',
   });
 }

@@ -49,7 +49,7 @@ for (const path of LEFT_OUT) removeFromStore(path);
 for (const name of ['src', 'test']) rmSync(join(app, name), { recursive: true, force: true });
 for (const name of THERE) copyFileSync(join(HERE, name), join(app, name));
 copyFileSync(join(ROOT, 'tooling/setup/webgpu-probe.mjs'), join(app, 'webgpu-probe.mjs'));
-await bundleBench(join(app, 'bench'));
+await bundleBench(app);
 mkdirSync(join(folder, 'bin'));
 copyFileSync(realpathSync(process.execPath), join(folder, 'bin/node'));
 mkdirSync(join(folder, 'lib'));

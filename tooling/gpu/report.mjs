@@ -43,11 +43,25 @@ function partLines({ name, isOk, results, tail }) {
     lines.push(...results.failed.map((one) => `- ${one.name}: ${one.message.split('\n')[0]}`));
   }
   if (name.startsWith('trainer') && results) {
-    lines.push(`- parameters ${results.params}, final loss ${results.finalLoss}`);
+    const losses = results.steps.map(({ loss }) => loss);
+    const tokens = median(results.steps.map(({ tokensPerSecond }) => tokensPerSecond));
+    const ms = median(results.steps.map(({ stepMs }) => stepMs));
+    lines.push(
+      `- ${results.params} parameters on ${results.device}`,
+      `- loss ${losses[0]?.toFixed(4)} to ${losses.at(-1)?.toFixed(4)} in ${losses.length} steps`,
+      `- median step ${ms.toFixed(1)} ms, ${Math.round(tokens)} tokens a second`,
+    );
     for (const rank of results.ranks ?? []) {
       lines.push(`- rank ${rank.rank} on ${rank.device}: peak ${rank.peakBytes?.total} bytes`);
     }
   }
-  if (name === 'bench' || !isOk || !results) lines.push('```', tail, '```');
+  // The bench's own report, its headings two levels down.
+  if (name === 'bench' && results) lines.push(results.replaceAll(/^#/gm, '###').trimEnd());
+  if (!isOk) lines.push('```', tail, '```');
   return lines;
+}
+
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[sorted.length >> 1] ?? Number.NaN;
 }
