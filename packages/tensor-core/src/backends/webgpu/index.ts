@@ -1,7 +1,7 @@
 // The WebGPU device: opens an adapter and makes the backend. Runs in browsers and, with a GPU object
 // from node.ts, in Node.
 
-import { requestAdapter, requestDevice } from './adapters.js';
+import { isSoftwareAdapter, requestAdapter, requestDevice } from './adapters.js';
 import type { MatmulChoiceTable } from './matmul-choices.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
@@ -23,6 +23,8 @@ export interface WebGpuOptions {
   readonly matmulChoices?: MatmulChoiceTable;
   /** Largest storage binding, at most the device's own. For tests of splitting. */
   readonly maxBindingBytes?: number;
+  /** Kernels made for hardware or for CPU drivers. Default by the adapter; for tests of the other. */
+  readonly kernelProfile?: 'hardware' | 'software';
   /** Sleep between looks at the device instead of keeping a promise pending. Default: in Node. */
   readonly isPaced?: boolean;
 }
@@ -50,6 +52,8 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     isPaced: options.isPaced ?? isNode(),
     maxBindingBytes: Math.min(options.maxBindingBytes ?? limit, limit - (limit % 256)),
     matmulChoices: options.matmulChoices ?? {},
+    kernelProfile:
+      options.kernelProfile ?? (isSoftwareAdapter(device.adapterInfo) ? 'software' : 'hardware'),
   });
 }
 

@@ -34,6 +34,7 @@ export interface WebGpuBackendParts {
   /** Smaller than the device's own, for tests of splitting. */
   readonly maxBindingBytes: number;
   readonly matmulChoices: MatmulChoiceTable;
+  readonly kernelProfile: 'hardware' | 'software';
 }
 
 /** Counts that stay flat in a steady state, and memory beyond `usage()`. */
@@ -322,11 +323,12 @@ function disposed(op: string): DisposedError {
   return new DisposedError(`${op}: the webgpu device was disposed.`);
 }
 
-function profileOf({ device, info, maxBindingBytes }: WebGpuBackendParts): DeviceProfile {
+function profileOf(parts: WebGpuBackendParts): DeviceProfile {
+  const { device, info, maxBindingBytes, kernelProfile } = parts;
   const { subgroupMinSize, subgroupMaxSize } = info;
   const hasOneSize = device.features.has('subgroups') && subgroupMinSize === subgroupMaxSize;
   return {
-    isSoftware: isSoftwareAdapter(info),
+    isSoftware: kernelProfile === 'software',
     subgroupSize: hasOneSize ? subgroupMinSize : undefined,
     maxBindingBytes,
     maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,
