@@ -2,7 +2,7 @@
 
 Run:  OMP_WAIT_POLICY=PASSIVE /usr/bin/python3 tooling/reference/generate.py
 Needs Debian's python3-torch (1.13) and nothing else; takes about ten seconds.
-Reads data/tiny/text.txt; writes config.json, model.safetensors and expected.json beside it.
+Reads data/tiny/text.txt; writes letter.txt, config.json, model.safetensors and expected.json beside.
 An independent computation: PyTorch's ops, autograd and AdamW; nothing of this project runs here.
 """
 
@@ -42,11 +42,15 @@ CONFIG = {
 PLAIN = dict(batch=12, accum=1, lr=1e-3, weight_decay=0.1, clip=0.0, schedule="constant", warmup=0)
 COSINE = dict(batch=12, accum=1, lr=3e-3, weight_decay=0.1, clip=1.0, schedule="cosine", warmup=4)
 ACCUM = dict(COSINE, batch=24, accum=2)
+TEXT = "text.txt"
+# One letter alone: all rows push the same way, and the gradients of the table overflow in f16 at the
+# first loss scales.
+LETTER, LETTERS = "letter.txt", b"a" * 300
 CASES = [
-    (f"{name}-{precision}", precision, case)
+    (f"{name}-{precision}", precision, case, TEXT)
     for name, case in (("plain", PLAIN), ("cosine", COSINE), ("accum", ACCUM))
     for precision in ("fp32", "bf16", "fp16")
-]
+] + [(f"overflow-{precision}", precision, dict(PLAIN, warmup=4), LETTER) for precision in ("fp32", "fp16")]
 BETA1, BETA2, EPS = 0.9, 0.95, 1e-8
 STORAGE = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Dynamic loss scaling as PyTorch's GradScaler.
@@ -252,11 +256,11 @@ def write_safetensors(path, weights):
             f.write(w.contiguous().numpy().astype("<f4").tobytes())
 
 
-def flags_of(precision, case):
+def flags_of(precision, case, text):
     """The trainer's command line for a case, relative to the root of the repository."""
     data = "tooling/reference/data/tiny"
     return (
-        f"--model {data} --tokenizer byte --data {data}/text.txt --order sequential --dropout 0"
+        f"--model {data} --tokenizer byte --data {data}/{text} --order sequential --dropout 0"
         f" --batch {case['batch']} --grad-accum {case['accum']} --seq {SEQ} --steps {STEPS}"
         f" --lr {case['lr']} --weight-decay {case['weight_decay']} --clip {case['clip']:g}"
         f" --beta1 {BETA1} --beta2 {BETA2} --eps {EPS} --schedule {case['schedule']}"
@@ -283,13 +287,14 @@ def relative(a, b):
 
 def main():
     weights = make_weights()
-    data = torch.tensor(list((HERE / "text.txt").read_bytes()))
+    (HERE / LETTER).write_bytes(LETTERS)
     (HERE / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
     write_safetensors(HERE / "model.safetensors", weights)
     cases, by_name = [], {}
-    for name, precision, case in CASES:
+    for name, precision, case, text in CASES:
+        data = torch.tensor(list((HERE / text).read_bytes()))
         log = by_name[name] = run(case, precision, weights, data)
-        cases.append({"name": name, "precision": precision, "flags": flags_of(precision, case)})
+        cases.append({"name": name, "precision": precision, "flags": flags_of(precision, case, text)})
         cases[-1].update({k: rounded(v) for k, v in log.items()})
         # How far rounding alone carries the losses: against the tests' tolerances on stderr.
         if precision == "fp32":

@@ -64,6 +64,15 @@ describe('fsdp', () => {
     expectReference(await run(name, ['--ranks', '4', '--fp32-reduce']), name);
   });
 
+  it.each(['--strategy single', '--ranks 2', '--ranks 3 --fp32-reduce'])(
+    'fp16 that overflows skips the steps that PyTorch skips: %s',
+    async (flags) => {
+      const record = await run('overflow-fp16', flags.split(' '));
+      expect(record.steps.filter((step) => step.skipped)).toHaveLength(2);
+      expectReference(record, 'overflow-fp16');
+    },
+  );
+
   it('activations and gathered parameters are 16-bit in 16-bit runs', async () => {
     const full = (await run('plain-fp32', ['--ranks', '2'])).reports[0]!;
     const half = (await run('plain-bf16', ['--ranks', '2'])).reports[0]!;
