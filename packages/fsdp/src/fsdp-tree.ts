@@ -69,12 +69,16 @@ export class FsdpTree {
     pass.onFailure(() => this.reset());
   }
 
-  /** Back to rest after a failure; gradients of the failed backward are lost, shards are not. */
+  /**
+   * Back to rest after a failure. Shards are intact; after a failed backward the gradients that it
+   * added to are not, and those of noSync are dropped.
+   */
   reset(): void {
+    const wasInBackward = this.isInBackward;
     this.#pass = undefined;
     this.scheduler.reset();
     for (const unit of this.units) {
-      unit.reset();
+      if (wasInBackward) unit.reset();
       unit.drop();
     }
     for (const instance of this.instances) instance.becomeIdle();

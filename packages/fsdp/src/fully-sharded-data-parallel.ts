@@ -3,7 +3,7 @@
 // the parameters that are left. Create it before or after the optimizer, alike on all ranks.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { isModule, Module } from '@shardweave/nn';
+import { isModule, joinPath, Module } from '@shardweave/nn';
 import { cast, type Device, isFloat, type Pass, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
 import { FsdpTree } from './fsdp-tree.js';
@@ -41,13 +41,21 @@ export class FullyShardedDataParallel<
   #tree: FsdpTree | undefined;
   #state: TrainingState = 'idle';
 
-  /** @throws {FsdpConfigError} for contradicting options, or parameters that are not f32 */
+  /**
+   * @throws {FsdpConfigError} for contradicting options, inner instances of another process group,
+   * and parameters that are not f32 or belong to another flat tensor (shared with a wrapped module)
+   */
   constructor(module: Module<Args, Output>, options: FsdpOptions) {
     super(module.device);
     this.module = this.child('module', module);
     this.processGroup = options.processGroup;
     this.#reduceGroup = options.processGroupReduceScatter;
     this.#options = resolveOptions(options);
+    if (this.instances().some(({ processGroup }) => processGroup !== this.processGroup)) {
+      throw new FsdpConfigError(
+        'fsdp: expected the processGroup of the instances inside, got another. All instances of a tree share one group object.',
+      );
+    }
     const parameters = leftParameters(module);
     if (parameters.length === 0) return;
     const { computeDType, reduceDType, predivide, postdivide } = this.#options;
@@ -91,21 +99,24 @@ export class FullyShardedDataParallel<
     const tree = await this.initialize();
     const before = this.#state;
     this.#expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
+    const isRecomputing = this.device.isInBackward;
+    const isOutermost = this.isRoot || (!isRecomputing && tree.root.trainingState !== 'forward');
     this.#state = 'forward';
     try {
-      const isRecomputing = this.device.isInBackward;
       if (this.isRoot && !isRecomputing) tree.beginForward();
       if (this.unit !== undefined) {
         await tree.scheduler.enter(this.unit, isRecomputing ? 'backward' : 'forward');
       }
       const output = await this.module.call(...this.#castInputs(args));
       if (this.isResharding) this.unit?.drop();
+      // What was gathered ahead and not used would be stale after a step or a load.
+      if (isOutermost && !isRecomputing) await tree.scheduler.settle();
       if (this.device.isGradEnabled) {
         this.device.beforeGradientOf(output, (pass) => this.#beforeBackward(tree, pass));
       }
       return output;
     } catch (error) {
-      if (this.isRoot) tree.reset();
+      if (isOutermost) tree.reset();
       throw error;
     } finally {
       this.#state = before === 'backwardPost' ? 'backwardPre' : before;
@@ -155,6 +166,7 @@ export class FullyShardedDataParallel<
       final: (_leaf: Tensor, pass: Pass): void => {
         if (unit.noteFinal(pass)) this.#afterBackward(unit);
       },
+      clear: (leaf: Tensor): void => unit.clear(leaf),
     };
   }
 
@@ -231,16 +243,36 @@ export class FullyShardedDataParallel<
   }
 }
 
-/** The parameters below a module that no inner instance has taken. */
+/**
+ * The parameters below a module that no inner instance has taken.
+ * @throws {FsdpConfigError} for one that cannot be sharded here
+ */
 function leftParameters(module: Module): UnitParameter[] {
   const device: Device = module.device;
-  return module.namedParameters().flatMap(([path, tensor]) => {
-    if (tensor.piece !== undefined) return [];
+  const paths = new Map<Tensor, string>();
+  collectOutsideInstances(module, '', paths);
+  return [...paths].map(([tensor, path]) => {
+    if (tensor.piece !== undefined) {
+      throw new FsdpConfigError(
+        `fsdp: expected parameters of no other flat tensor, got '${path}', which was packed or belongs to another wrapped module. Modules that share a parameter go into one wrapped module.`,
+      );
+    }
     if (tensor.dtype !== 'f32' || tensor.device !== device) {
       throw new FsdpConfigError(
         `fsdp: expected f32 parameters on the module's device, got ${tensor.dtype} '${path}'. Masters are f32; computeDType sets what is computed in.`,
       );
     }
-    return [{ path, tensor }];
+    return { path, tensor };
   });
+}
+
+/** Finds parameters with their first paths; stops at inner instances. */
+function collectOutsideInstances(module: Module, path: string, found: Map<Tensor, string>): void {
+  if (isFsdp(module)) return;
+  for (const [name, tensor] of module.ownParameters()) {
+    if (!found.has(tensor)) found.set(tensor, joinPath(path, name));
+  }
+  for (const [name, child] of module.children()) {
+    collectOutsideInstances(child, joinPath(path, module.childPrefix(name)), found);
+  }
 }

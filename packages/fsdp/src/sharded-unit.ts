@@ -203,6 +203,18 @@ export class ShardedUnit {
     }
   }
 
+  /** Forgets what a parameter has contributed and no backward has reduced yet (noSync). */
+  clear(leaf: Tensor): void {
+    if (this.#gradient === undefined || !this.#contributed.delete(leaf)) return;
+    if (this.#contributed.size === 0) {
+      this.#gradient.release();
+      this.#gradient = undefined;
+      return;
+    }
+    const out = this.#gradient.view(this.layout.offsets[this.#indexOf.get(leaf)!]!, leaf.size);
+    this.device.backend.run('fill', { out, value: 0 });
+  }
+
   /** One parameter's gradient is final in the pass; true when that was the last one. */
   noteFinal(pass: Pass): boolean {
     this.beginPass(pass);
@@ -217,7 +229,7 @@ export class ShardedUnit {
     const { device, group, predivide, reduceDType } = this.#context;
     this.#gradient = undefined;
     this.#contributed.clear();
-    if (predivide > 1) scaleInPlace(device, gradient, 1 / predivide);
+    if (predivide !== 1) scaleInPlace(device, gradient, 1 / predivide);
     if (group.worldSize === 1) {
       this.#accumulate(gradient);
       gradient.release();
@@ -265,7 +277,7 @@ export class ShardedUnit {
   /** flat.grad (+)= reduced / postdivide. */
   #accumulate(reduced: Storage): void {
     const { device, postdivide } = this.#context;
-    const scale = postdivide > 1 ? 1 / postdivide : 1;
+    const scale = 1 / postdivide;
     const { shardLength } = this.layout;
     const x = reduced.view();
     if (this.flat.grad === undefined) {
@@ -293,17 +305,34 @@ export class ShardedUnit {
 
   // ---- full precision --------------------------------------------------------------------------
 
-  /** The whole f32 parameter as host bytes; every rank of the group calls it. */
-  async gatherMaster(): Promise<Uint8Array> {
-    const shard = await this.flat.storage.read();
-    if (this.#context.group.worldSize === 1) return shard;
-    const output = new Uint8Array(shard.byteLength * this.#context.group.worldSize);
-    await this.#context.group.allGather(shard, output, { dtype: 'f32', tag: this.name });
-    return output;
+  /** The f32 storage that the parameters point into while they are summoned. */
+  get #summoned(): Storage | undefined {
+    const { storage } = this.parameters[0]!.tensor;
+    return storage === this.full ? undefined : storage;
   }
 
-  /** Overwrites this rank's shard from the whole f32 parameter's bytes. */
+  /** The whole f32 parameter as host bytes; every rank of the group calls it. */
+  async gatherMaster(): Promise<Uint8Array> {
+    const { group } = this.#context;
+    if (this.#summoned !== undefined) return this.#summoned.read();
+    const read = this.flat.storage.read();
+    if (group.worldSize === 1) return read;
+    read.catch(() => undefined); // seen by the gather
+    const gather = async (shard: Uint8Array) => {
+      const output = new Uint8Array(shard.byteLength * group.worldSize);
+      await group.allGather(shard, output, { dtype: 'f32', tag: this.name });
+      return output;
+    };
+    // Behind gathers that a failed forward has started.
+    return this.links === undefined ? gather(await read) : this.links.gathers.enqueue(read, gather);
+  }
+
+  /** Sets the parameter from its whole f32 bytes: this rank's shard, or what is summoned. */
   scatterMaster(whole: Uint8Array): void {
+    if (this.#summoned !== undefined) {
+      this.#summoned.write(whole);
+      return;
+    }
     const shardBytes = this.flat.storage.byteLength;
     const start = this.#context.group.rank * shardBytes;
     this.flat.storage.write(whole.subarray(start, start + shardBytes));

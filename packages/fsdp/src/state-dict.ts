@@ -16,7 +16,10 @@ export type StateDict = Map<string, StateEntry>;
 
 const F32_BYTES = byteSize('f32');
 
-/** All parameters whole, in f32, under the names the bare module has. Collective. */
+/**
+ * All parameters whole, in f32, under the names the bare module has. Collective. Inside
+ * summonFullParams: what this rank sees there.
+ */
 export async function stateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
   await fsdp.initialize();
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
@@ -35,9 +38,12 @@ export async function stateDict(fsdp: FullyShardedDataParallel): Promise<StateDi
 }
 
 /**
- * Sets all parameters from whole ones; each rank keeps its shard. No communication.
+ * Sets all parameters from whole ones; each rank keeps its shard. No communication, unless strict is
+ * false and a unit has only part of its entries: then collective. Inside summonFullParams it sets
+ * what is summoned.
  * @param options.strict refuse missing and unexpected names. Default true.
  * @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen; nothing is loaded
+ * @throws {FsdpStateError} inside forward or backward
  */
 export async function loadStateDict(
   fsdp: FullyShardedDataParallel,

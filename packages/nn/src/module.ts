@@ -183,6 +183,7 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   /** Frees all parameters' gradients. */
   zeroGrad(): void {
     for (const parameter of this.parameters()) {
+      parameter.gradSink?.clear?.(parameter);
       for (const leaf of new Set([parameter, parameter.piece?.flat ?? parameter])) {
         leaf.grad?.dispose();
         leaf.grad = undefined;

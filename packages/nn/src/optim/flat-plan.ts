@@ -18,7 +18,10 @@ export interface FlatPlan {
   readonly flat: Tensor;
   /** Ascending by start. */
   readonly members: readonly FlatMember[];
-  /** Members as the kernels take them, neighbours of one group merged. Keeps its identity. */
+  /**
+   * Members as the kernels take them, without frozen ones of a shared flat; neighbours of one group
+   * merged. Keeps its identity.
+   */
   readonly segments: readonly Segment[];
 }
 
@@ -69,8 +72,10 @@ export function flatsOf(parameters: Iterable<Tensor>): Tensor[] {
 
 function merge(members: readonly FlatMember[]): Segment[] {
   const segments: Segment[] = [];
-  for (const { start, length, group } of members) {
-    if (length === 0) continue;
+  for (const { param, start, length, group } of members) {
+    // A flat's gradient has zeros for a frozen member, which decay and momentum would still move.
+    const isFrozen = param.piece !== undefined && !param.requiresGrad;
+    if (length === 0 || isFrozen) continue;
     const last = segments.at(-1);
     if (last !== undefined && last.group === group && last.start + last.length === start) {
       segments[segments.length - 1] = { ...last, length: last.length + length };

@@ -43,7 +43,8 @@ export abstract class Optimizer<Options extends object> {
   readonly groups: readonly OptimizerGroup<Options>[];
   readonly #states = new Map<Tensor, FlatState>();
   #plans: readonly FlatPlan[] = [];
-  #pieces: readonly unknown[] | undefined;
+  /** What the plans were made from: each parameter's piece, and whether it is trained. */
+  #planned: readonly (readonly [piece: unknown, requiresGrad: boolean])[] | undefined;
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
     const isPlain = params.every(isTensor);
@@ -68,20 +69,25 @@ export abstract class Optimizer<Options extends object> {
 
   /**
    * Steps every flat that has a gradient; encodes only. Where parameters share a flat (sharded or
-   * packed), those without a gradient of their own count as having zeros.
+   * packed), those without a gradient of their own count as having zeros, but frozen ones stay.
    */
   step(options: StepOptions = {}): void {
     for (const plan of this.#plan()) {
-      if (plan.flat.grad === undefined || plan.segments.length === 0) continue;
-      const state = this.#stateFor(plan.flat);
-      state.step += 1;
-      this.stepFlat(plan, state, options);
-      plan.flat.storage.markWritten(); // copies gathered or published from it are stale
+      if (plan.flat.grad === undefined) continue;
+      if (plan.segments.length > 0) {
+        const state = this.#stateFor(plan.flat);
+        state.step += 1;
+        this.stepFlat(plan, state, options);
+      }
+      // Copies gathered or published from it are stale: on all ranks alike, also where a rank's
+      // part is all padding.
+      plan.flat.storage.markWritten();
     }
   }
 
   /** Frees all gradients. */
   zeroGrad(): void {
+    for (const parameter of this.parameters()) parameter.gradSink?.clear?.(parameter);
     for (const leaf of [...this.parameters(), ...flatsOf(this.parameters())]) {
       leaf.grad?.dispose();
       leaf.grad = undefined;
@@ -157,17 +163,19 @@ export abstract class Optimizer<Options extends object> {
     this.dispose();
   }
 
-  /** The plan, made anew where parameters have been wrapped or packed since. */
+  /** The plan, made anew where parameters have been wrapped, packed or frozen since. */
   #plan(): readonly FlatPlan[] {
     const params = this.parameters();
-    const isCurrent =
-      this.#pieces !== undefined && params.every((param, i) => param.piece === this.#pieces![i]);
+    const isCurrent = this.#planned?.every(
+      ([piece, requiresGrad], i) =>
+        params[i]!.piece === piece && params[i]!.requiresGrad === requiresGrad,
+    );
     if (isCurrent) return this.#plans;
     const before = this.#plans;
     const plans = planFlats(this.groups);
     if (this.#states.size > 0) this.#moveStates(before, plans);
     this.#plans = plans;
-    this.#pieces = params.map((param) => param.piece);
+    this.#planned = params.map(({ piece, requiresGrad }) => [piece, requiresGrad]);
     return plans;
   }
 

@@ -27,6 +27,8 @@ export interface GradSink {
   accept(leaf: Tensor, gradient: Tensor, pass: Pass): void;
   /** The last contribution of this backward was accepted. A returned promise is awaited at the end. */
   final(leaf: Tensor, pass: Pass): void | Promise<void>;
+  /** Gradients are being zeroed: forgets what it holds of the leaf's beside its flat's `grad`. */
+  clear?(leaf: Tensor): void;
 }
 
 /** Called when a leaf's gradient is final in a backward; a returned promise is awaited at its end. */

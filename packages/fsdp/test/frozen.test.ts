@@ -1,0 +1,225 @@
+// Parameters without gradients: frozen ones, and trainable ones that a step does not use.
+
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, Module } from '@shardweave/nn';
+import { type Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks } from './ranks.js';
+import {
+  expectEqualTraining,
+  inputs,
+  layer,
+  lossOf,
+  type Outcome,
+  Stack,
+  trainOnce,
+  type Wrap,
+  weightsOf,
+} from './scenarios.js';
+
+function freeze(module: Module, which: (name: string) => boolean = () => true): Module {
+  for (const [name, tensor] of module.namedParameters()) {
+    if (which(name)) tensor.requiresGrad = false;
+  }
+  return module;
+}
+
+/** The weights that the scenarios start from, of three layers in a row. */
+async function initial(): Promise<Map<string, Float32Array>> {
+  const [weights] = await onRanks(1, ({ device }) =>
+    weightsOf(new Stack(device, [layer(device), layer(device), layer(device)])),
+  );
+  return weights!;
+}
+
+async function expectFrozen({ weights }: Outcome, names: readonly string[]): Promise<void> {
+  for (const [name, values] of await initial()) {
+    if (names.includes(name)) expect(weights.get(name), name).toEqual(values);
+    else expect(weights.get(name), name).not.toEqual(values);
+  }
+}
+
+const layers = (device: Device) => [layer(device), layer(device), layer(device)] as const;
+
+describe.each([
+  { worldSize: 1, reshardAfterForward: true },
+  { worldSize: 2, reshardAfterForward: true },
+  { worldSize: 3, reshardAfterForward: false },
+])('world size $worldSize, resharding $reshardAfterForward', ({ worldSize, ...fsdp }) => {
+  it('a frozen weight inside a trainable unit stays, and gives its input a gradient', async () => {
+    const outcome = await expectEqualTraining(
+      {
+        fsdp,
+        build: (device, wrap) => {
+          const [a, b, c] = layers(device);
+          freeze(b, (name) => name === 'weight');
+          return wrap(new Stack(device, [wrap(a), wrap(b), wrap(c)]));
+        },
+      },
+      worldSize,
+    );
+    await expectFrozen(outcome, ['1.weight']);
+  });
+
+  it('an all-frozen unit between trainable ones', async () => {
+    const outcome = await expectEqualTraining(
+      {
+        fsdp,
+        build: (device, wrap) => {
+          const [a, b, c] = layers(device);
+          return wrap(new Stack(device, [wrap(a), wrap(freeze(b)), wrap(c)]));
+        },
+      },
+      worldSize,
+    );
+    await expectFrozen(outcome, ['1.weight', '1.bias']);
+  });
+
+  it('a frozen root over trainable units, and a frozen first unit', async () => {
+    const outcome = await expectEqualTraining(
+      {
+        fsdp,
+        build: (device, wrap) => {
+          const [a, b, c] = layers(device);
+          return wrap(new Stack(device, [wrap(freeze(a)), wrap(b), freeze(c)]));
+        },
+      },
+      worldSize,
+    );
+    await expectFrozen(outcome, ['0.weight', '0.bias', '2.weight', '2.bias']);
+  });
+
+  it('parameters frozen after wrapping', async () => {
+    const outcome = await expectEqualTraining(
+      {
+        fsdp,
+        build: (device, wrap) => {
+          const [a, b, c] = layers(device);
+          const model = wrap(new Stack(device, [wrap(a), wrap(b), wrap(c)]));
+          freeze(b);
+          freeze(a, (name) => name === 'bias');
+          return model;
+        },
+      },
+      worldSize,
+    );
+    await expectFrozen(outcome, ['0.bias', '1.weight', '1.bias']);
+  });
+});
+
+it('reduces nothing for frozen units, and leaves every instance idle and nothing gathered', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    const wrap: Wrap = (module) =>
+      new FullyShardedDataParallel(module, {
+        processGroup: group,
+        processGroupReduceScatter: group,
+      });
+    const [a, b, c] = layers(device);
+    const model = wrap(
+      new Stack(device, [wrap(a), wrap(freeze(b)), freeze(c)]),
+    ) as FullyShardedDataParallel;
+    await trainOnce(model, { first: rank, count: 1 });
+    expect(group.stats().reduceScatters).toBe(1);
+    for (const instance of model.instances()) instance.assertState('idle');
+    expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
+    expect(model.instances().map(({ unit }) => unit!.flat.grad !== undefined)).toEqual([
+      false,
+      true,
+      false,
+    ]);
+  });
+});
+
+/** Uses of its three layers only those it is told. */
+class Chosen extends Module<[x: Tensor], Tensor> {
+  chosen: readonly number[] = [0, 1, 2];
+  constructor(device: Device, parts: readonly Module[]) {
+    super(device);
+    parts.forEach((part, i) => {
+      this.child(String(i), part);
+    });
+  }
+  async forward(x: Tensor): Promise<Tensor> {
+    let hidden = x;
+    for (const i of this.chosen) {
+      hidden = tanh((await this.children().get(String(i))!.call(hidden)) as Tensor);
+    }
+    return hidden;
+  }
+}
+
+it('an unused parameter counts as having zeros, an unused unit is not stepped', async () => {
+  const start = await initial();
+  const lr = 0.1;
+  const weightDecay = 0.5;
+  await onRanks(2, async ({ device, group, rank }) => {
+    const [a, b, c] = layers(device);
+    const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const inner = new Chosen(device, [a, b, wrap(c)]);
+    const model = wrap(inner);
+    const optimizer = new AdamW(model.parameters(), { lr, weightDecay });
+    inner.chosen = [0]; // 1 shares the root's unit; 2 is a unit of its own
+    await trainOnce(model, { first: rank, count: 1 });
+    optimizer.step();
+    const weights = await weightsOf(model);
+    expect(weights.get('2.weight')).toEqual(start.get('2.weight'));
+    weights.get('1.weight')!.forEach((value, i) => {
+      expect(value).toBeCloseTo(start.get('1.weight')![i]! * (1 - lr * weightDecay), 6);
+    });
+    expect(weights.get('0.weight')).not.toEqual(start.get('0.weight'));
+  });
+});
+
+it('AdamW leaves a frozen parameter of a trained unit alone, decay included', async () => {
+  const start = await initial();
+  await onRanks(2, async ({ device, group, rank }) => {
+    const [a, b, c] = layers(device);
+    const bare = new Stack(device, [a, b, c]);
+    const model = new FullyShardedDataParallel(bare, { processGroup: group });
+    const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
+    const step = async () => {
+      await trainOnce(model, { first: rank, count: 1 });
+      optimizer.step();
+      optimizer.zeroGrad();
+    };
+    freeze(b);
+    await step();
+    expect((await weightsOf(model)).get('1.weight')).toEqual(start.get('1.weight'));
+    for (const tensor of b.parameters()) tensor.requiresGrad = true;
+    await step();
+    expect((await weightsOf(model)).get('1.weight')).not.toEqual(start.get('1.weight'));
+  });
+});
+
+it('a unit used in forward but unused in backward', async () => {
+  class Detached extends Module<[x: Tensor], Tensor> {
+    constructor(device: Device, unit: Module) {
+      super(device);
+      this.child('unit', unit);
+    }
+    async forward(x: Tensor): Promise<Tensor> {
+      return ((await this.children().get('unit')!.call(x)) as Tensor).detach();
+    }
+  }
+  await expectEqualTraining(
+    {
+      build: (device, wrap) => {
+        const [a, b, c] = layers(device);
+        return wrap(new Stack(device, [wrap(a), new Detached(device, wrap(b)), wrap(c)]));
+      },
+    },
+    2,
+  );
+});
+
+it('backward to the input alone, through an all-frozen model', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    const model = new FullyShardedDataParallel(freeze(layer(device)), { processGroup: group });
+    const x = inputs(device, { first: rank, count: 1 }).keep();
+    x.requiresGrad = true;
+    await device.scope(async () => lossOf((await model.call(x)) as Tensor).backward());
+    expect(((await x.grad!.toArray()) as Float32Array).some((value) => value !== 0)).toBe(true);
+    model.assertState('idle');
+    expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
+  });
+});

@@ -1,0 +1,307 @@
+// Orders of forward, backward, evaluation, steps and loads other than one after the other: nothing
+// stale is computed with, and nothing is left behind.
+
+import {
+  FullyShardedDataParallel,
+  gradNorm,
+  loadStateDict,
+  stateDict,
+  summonFullParams,
+} from '@shardweave/fsdp';
+import { AdamW, Module, Sgd } from '@shardweave/nn';
+import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+import {
+  expectEqualTraining,
+  inputs,
+  layer,
+  lossOf,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from './scenarios.js';
+
+function threeUnits({ device, group }: Rank, fsdp: object = {}) {
+  const wrap = (module: Module, name: string) =>
+    new FullyShardedDataParallel(module, { processGroup: group, name, ...fsdp });
+  const inner = new Skipping(
+    device,
+    [0, 1].map((i) => wrap(layer(device), `unit ${i}`)).concat(wrap(layer(device), 'unit 2')),
+  );
+  return { inner, model: wrap(new Stack(device, [layer(device), inner]), 'root') };
+}
+
+/** Layers in a row, of which it may skip the last ones. */
+class Skipping extends Module<[x: Tensor], Tensor> {
+  numUsed = 3;
+  constructor(device: Device, layers: readonly Module[]) {
+    super(device);
+    layers.forEach((part, i) => {
+      this.child(String(i), part);
+    });
+  }
+  async forward(x: Tensor): Promise<Tensor> {
+    let hidden = x;
+    for (const part of [...this.children().values()].slice(0, this.numUsed)) {
+      hidden = tanh((await part.call(hidden)) as Tensor);
+    }
+    return hidden;
+  }
+}
+
+function evaluate(model: Module, rank: number): Promise<number> {
+  const { device } = model;
+  return device.noGrad(() =>
+    device.scope(async () =>
+      lossOf((await model.call(inputs(device, { first: rank, count: 1 }))) as Tensor).item(),
+    ),
+  );
+}
+
+describe.each([
+  { worldSize: 1, fsdp: {} },
+  { worldSize: 1, fsdp: { mixedPrecision: true, computeDType: 'bf16' } },
+  { worldSize: 2, fsdp: {} },
+  { worldSize: 2, fsdp: { reshardAfterForward: false } },
+  { worldSize: 4, fsdp: { reshardAfterForward: false } }, // some ranks hold nothing but padding
+])('world size $worldSize, $fsdp', ({ worldSize, fsdp }) => {
+  it('an evaluation between backward and step leaves nothing stale behind', async () => {
+    const run = (isEvaluating: boolean) =>
+      onRanks(worldSize, async (rank) => {
+        const { model } = threeUnits(rank, fsdp);
+        const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+        const losses: number[] = [];
+        for (let step = 0; step < 3; step++) {
+          losses.push(await trainOnce(model, { first: rank.rank, count: 1 }, step));
+          const before = isEvaluating ? await evaluate(model, rank.rank) : 0;
+          optimizer.step();
+          optimizer.zeroGrad();
+          if (isEvaluating) expect(await evaluate(model, rank.rank)).not.toBe(before);
+        }
+        return losses;
+      });
+    expect(await run(true)).toEqual(await run(false));
+  });
+
+  it('training after an evaluation that stopped early uses the weights loaded since', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const { model, inner } = threeUnits(rank, fsdp);
+      const rows = { first: rank.rank, count: 1 };
+      const first = await trainOnce(model, rows);
+      const saved = await stateDict(model);
+      inner.numUsed = 1;
+      await evaluate(model, rank.rank);
+      const zeros = new Map(
+        [...saved].map(([name, entry]) => [
+          name,
+          { ...entry, data: new Uint8Array(entry.data.byteLength) },
+        ]),
+      );
+      inner.numUsed = 3;
+      await loadStateDict(model, zeros);
+      model.zeroGrad();
+      expect(await trainOnce(model, rows)).toBe(0);
+      inner.numUsed = 1;
+      await evaluate(model, rank.rank);
+      expect(isSame(await stateDict(model), zeros)).toBe(true);
+      await loadStateDict(model, saved);
+      inner.numUsed = 3;
+      expect(await trainOnce(model, rows)).toBe(first);
+    });
+  });
+});
+
+function isSame(
+  a: Awaited<ReturnType<typeof stateDict>>,
+  b: Awaited<ReturnType<typeof stateDict>>,
+): boolean {
+  return [...a].every(([name, { data }]) => Buffer.compare(data, b.get(name)!.data) === 0);
+}
+
+it.each([1, 2])('world size %i: several forwards before one backward', async (worldSize) => {
+  await expectEqualTraining(
+    {
+      build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
+      run: (model, rows, step) =>
+        model.device.scope(async () => {
+          const { device } = model;
+          const first = lossOf((await model.call(inputs(device, rows, step))) as Tensor);
+          const second = lossOf((await model.call(inputs(device, rows, step + 9))) as Tensor);
+          const loss = add(first, second);
+          await loss.backward();
+          return loss.item();
+        }),
+    },
+    worldSize,
+  );
+});
+
+it.each([1, 2])(
+  'world size %i: backwards of two forwards, the earlier one first',
+  async (worldSize) => {
+    await expectEqualTraining(
+      {
+        build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
+        run: (model, rows, step) =>
+          model.device.scope(async () => {
+            const { device } = model;
+            const first = lossOf((await model.call(inputs(device, rows, step))) as Tensor);
+            const second = lossOf((await model.call(inputs(device, rows, step + 9))) as Tensor);
+            await first.backward();
+            await second.backward();
+            return second.item();
+          }),
+      },
+      worldSize,
+    );
+  },
+);
+
+it.each([1, 2])('world size %i: a unit called twice in one forward', async (worldSize) => {
+  class Twice extends Module<[x: Tensor], Tensor> {
+    constructor(device: Device, unit: Module) {
+      super(device);
+      this.child('unit', unit);
+    }
+    async forward(x: Tensor): Promise<Tensor> {
+      const unit = this.children().get('unit')!;
+      return tanh((await unit.call(tanh((await unit.call(x)) as Tensor))) as Tensor);
+    }
+  }
+  for (const isRoot of [true, false]) {
+    await expectEqualTraining(
+      {
+        build: (device, wrap) => {
+          const twice = new Twice(device, wrap(layer(device)));
+          return isRoot ? wrap(twice) : twice;
+        },
+      },
+      worldSize,
+    );
+  }
+});
+
+it.each([1, 2])(
+  'world size %i: two backwards through one graph with retainGraph',
+  async (worldSize) => {
+    await expectEqualTraining(
+      {
+        build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
+        run: (model, rows, step) =>
+          model.device.scope(async () => {
+            const loss = lossOf((await model.call(inputs(model.device, rows, step))) as Tensor);
+            await loss.backward({ retainGraph: true });
+            await loss.backward();
+            return loss.item();
+          }),
+      },
+      worldSize,
+    );
+  },
+);
+
+it('refuses a second backward without a forward, and trains on', async () => {
+  await onRanks(2, async (rank) => {
+    const { model } = threeUnits(rank);
+    const { device } = rank;
+    await device.scope(async () => {
+      const loss = lossOf((await model.call(inputs(device, { first: 0, count: 1 }))) as Tensor);
+      await loss.backward();
+      const norm = await gradNorm(model);
+      await expect(loss.backward()).rejects.toThrow(/retainGraph/);
+      for (const instance of model.instances()) instance.assertState('idle');
+      expect(await gradNorm(model)).toBe(norm);
+    });
+    expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
+    await trainOnce(model, { first: 0, count: 1 });
+  });
+});
+
+it('a forward that throws leaves states, memory, shards and accumulated gradients as they were', async () => {
+  await onRanks(2, async (rank) => {
+    const { device } = rank;
+    const { model } = threeUnits(rank);
+    const rows = { first: rank.rank, count: 1 };
+    const expected = await (async () => {
+      await model.noSync(() => trainOnce(model, rows, 0));
+      await trainOnce(model, rows, 1);
+      return gradNorm(model);
+    })();
+    model.zeroGrad();
+    const weights = await stateDict(model);
+    const atRest = device.memory().live;
+    await model.noSync(() => trainOnce(model, rows, 0));
+    const wrong = device.scope(async () => model.call(device.zeros([2, 5])));
+    await expect(wrong).rejects.toThrow();
+    for (const instance of model.instances()) instance.assertState('idle');
+    expect(isSame(await stateDict(model), weights)).toBe(true);
+    await trainOnce(model, rows, 1);
+    expect(await gradNorm(model)).toBe(expected);
+    model.zeroGrad();
+    expect(device.memory().live).toEqual(atRest);
+  });
+});
+
+it('zeroGrad of model or optimizer forgets what noSync added up', async () => {
+  await onRanks(2, async (rank) => {
+    const { model } = threeUnits(rank);
+    const optimizer = new AdamW(model.parameters());
+    const rows = { first: rank.rank, count: 1 };
+    await trainOnce(model, rows, 1);
+    const once = await gradNorm(model);
+    for (const owner of [model, optimizer]) {
+      owner.zeroGrad();
+      await model.noSync(() => trainOnce(model, rows, 0));
+      expect(rank.device.memory().live.gradient).toBeGreaterThan(0);
+      owner.zeroGrad();
+      expect(rank.device.memory().live.gradient).toBe(0);
+      await trainOnce(model, rows, 1);
+      expect(await gradNorm(model)).toBe(once);
+    }
+  });
+});
+
+it('gradScale scales the step as scaling the loss would', async () => {
+  await onRanks(2, async (rank) => {
+    const { device } = rank;
+    const stepped = async (options: { readonly scale: number; readonly lr: number }) => {
+      const model = new FullyShardedDataParallel(new Fixed(device), { processGroup: rank.group });
+      const optimizer = new Sgd(model.parameters(), { lr: options.lr });
+      await trainOnce(model, { first: rank.rank, count: 1 });
+      optimizer.step({ gradScale: device.full([1], options.scale) });
+      return weightsOf(model);
+    };
+    expect(await stepped({ scale: 0.25, lr: 1 })).toEqual(await stepped({ scale: 1, lr: 0.25 }));
+  });
+});
+
+/** One weight of known values. */
+class Fixed extends Module<[x: Tensor], Tensor> {
+  constructor(device: Device) {
+    super(device);
+    const values = Float32Array.from({ length: 6 }, (_, i) => i / 8);
+    this.parameter('bias', device.tensor(values));
+  }
+  forward(x: Tensor): Tensor {
+    return tanh(add(x, this.ownParameters().get('bias')!));
+  }
+}
+
+it('inside summonFullParams, stateDict reads and loadStateDict writes the summoned values', async () => {
+  await onRanks(2, async (rank) => {
+    const { model } = threeUnits(rank);
+    const saved = await stateDict(model);
+    await summonFullParams(model, async () => {
+      for (const parameter of model.parameters()) {
+        rank.device.backend.run('fill', { out: parameter.view(), value: 3 });
+      }
+      const [, { data }] = [...(await stateDict(model))][0]!;
+      expect(new Set(new Float32Array(data.slice().buffer))).toEqual(new Set([3]));
+      await loadStateDict(model, saved);
+      const [first] = model.parameters();
+      expect(Buffer.compare(await first!.toBytes(), [...saved.values()][0]!.data)).toBe(0);
+    });
+    expect(isSame(await stateDict(model), saved)).toBe(true);
+  });
+});

@@ -1,0 +1,176 @@
+// Runs the same training once on a plain module and once with parts of it wrapped, over several
+// ranks, and holds losses and weights equal.
+
+import { type FsdpOptions, FullyShardedDataParallel, isFsdp, stateDict } from '@shardweave/fsdp';
+import { Linear, Module, Sgd } from '@shardweave/nn';
+import {
+  type Device,
+  type MemoryBytes,
+  mean,
+  square,
+  type Tensor,
+  tanh,
+} from '@shardweave/tensor-core';
+import { expect } from 'vitest';
+import { onRanks } from './ranks.js';
+
+export const DIM = 6;
+const BATCH = 12; // divides by 1, 2, 3 and 4
+
+/** Wraps a module, or returns it where the plain run is made. */
+export type Wrap = <M extends Module>(module: M, options?: Partial<FsdpOptions>) => Module;
+
+export interface Rows {
+  readonly first: number;
+  readonly count: number;
+}
+
+export interface Scenario {
+  readonly build: (device: Device, wrap: Wrap) => Module;
+  /** One step's forwards and backwards; returns the loss. Default trainOnce. */
+  readonly run?: (model: Module, rows: Rows, step: number) => Promise<number>;
+  readonly steps?: number;
+  readonly fsdp?: Partial<FsdpOptions>;
+  /** Parameters that the optimizer gets. Default all. */
+  readonly optimized?: (model: Module) => readonly Tensor[];
+}
+
+/** Layers in a row, tanh after each. */
+export class Stack extends Module<[x: Tensor], Tensor> {
+  constructor(device: Device, layers: readonly Module[]) {
+    super(device);
+    layers.forEach((layer, i) => {
+      this.child(String(i), layer);
+    });
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    let hidden = x;
+    for (const layer of this.children().values()) hidden = tanh(await layer.call(hidden));
+    return hidden;
+  }
+}
+
+export function layer(device: Device): Linear {
+  return new Linear(device, { inFeatures: DIM, outFeatures: DIM });
+}
+
+/** [rows, DIM] */
+export function inputs(device: Device, rows: Rows, step = 0): Tensor {
+  const values = Float32Array.from({ length: rows.count * DIM }, (_, i) =>
+    Math.sin(i + 1 + rows.first * DIM + 100 * step),
+  );
+  return device.tensor(values, [rows.count, DIM]);
+}
+
+export function lossOf(output: Tensor): Tensor {
+  return mean(square(output));
+}
+
+export function trainOnce(model: Module, rows: Rows, step = 0): Promise<number> {
+  const { device } = model;
+  return device.scope(async () => {
+    device.random.begin({ step, rowOffset: rows.first });
+    const loss = lossOf(await model.call(inputs(device, rows, step)));
+    await loss.backward();
+    return loss.item();
+  });
+}
+
+/** Whole weights by name, whatever is wrapped. */
+export async function weightsOf(model: Module): Promise<Map<string, Float32Array>> {
+  const found = new Map<string, Float32Array>();
+  if (isFsdp(model)) {
+    for (const [name, { data }] of await stateDict(model)) {
+      found.set(name, new Float32Array(data.slice().buffer));
+    }
+    return found;
+  }
+  for (const [name, tensor] of model.ownParameters()) {
+    found.set(name, (await tensor.toArray()) as Float32Array);
+  }
+  for (const [name, child] of model.children()) {
+    for (const [path, values] of await weightsOf(child)) {
+      found.set([model.childPrefix(name), path].filter((part) => part !== '').join('.'), values);
+    }
+  }
+  return found;
+}
+
+export interface Outcome {
+  readonly losses: number[];
+  readonly weights: Map<string, Float32Array>;
+  readonly live: MemoryBytes;
+}
+
+async function outcome(
+  scenario: Scenario,
+  options: { readonly device: Device; readonly wrap: Wrap; readonly rows: Rows },
+): Promise<Outcome> {
+  const model = scenario.build(options.device, options.wrap);
+  const optimizer = new Sgd(scenario.optimized?.(model) ?? model.parameters(), { lr: 0.5 });
+  const losses: number[] = [];
+  for (let step = 0; step < (scenario.steps ?? 3); step++) {
+    losses.push(await (scenario.run ?? trainOnce)(model, options.rows, step));
+    optimizer.step();
+    optimizer.zeroGrad();
+  }
+  const live = options.device.memory().live;
+  return { losses, weights: await weightsOf(model), live };
+}
+
+export async function plainOutcome(scenario: Scenario): Promise<Outcome> {
+  const rows = { first: 0, count: BATCH };
+  const [plain] = await onRanks(1, ({ device }) =>
+    outcome(scenario, { device, wrap: (module) => module, rows }),
+  );
+  return plain!;
+}
+
+export async function shardedOutcome(scenario: Scenario, worldSize: number): Promise<Outcome> {
+  const count = BATCH / worldSize;
+  const perRank = await onRanks(worldSize, ({ device, group, rank }) =>
+    outcome(scenario, {
+      device,
+      rows: { first: rank * count, count },
+      wrap: (module, options) =>
+        new FullyShardedDataParallel(module, {
+          processGroup: group,
+          ...scenario.fsdp,
+          ...options,
+        }),
+    }),
+  );
+  const losses = perRank[0]!.losses.map(
+    (_, step) => perRank.reduce((sum, rank) => sum + rank.losses[step]!, 0) / worldSize,
+  );
+  for (const { live } of perRank) {
+    expect(live).toMatchObject({ gradient: 0, staging: 0, activation: 0 });
+  }
+  return { losses, weights: perRank[0]!.weights, live: perRank[0]!.live };
+}
+
+/** Losses and weights are those of the plain run, to a tolerance of f32. */
+export async function expectEqualTraining(scenario: Scenario, worldSize: number): Promise<Outcome> {
+  const plain = await plainOutcome(scenario);
+  const sharded = await shardedOutcome(scenario, worldSize);
+  expectClose(sharded, plain, 2e-6);
+  return sharded;
+}
+
+export function expectClose(actual: Outcome, expected: Outcome, tolerance: number): void {
+  actual.losses.forEach((loss, step) => {
+    expect(Math.abs(loss - expected.losses[step]!), `loss of step ${step}`).toBeLessThanOrEqual(
+      tolerance,
+    );
+  });
+  expect([...actual.weights.keys()].sort()).toEqual([...expected.weights.keys()].sort());
+  for (const [name, values] of actual.weights) {
+    values.forEach((value, i) => {
+      const wanted = expected.weights.get(name)![i]!;
+      if (!(Math.abs(value - wanted) <= tolerance)) {
+        expect.fail(`${name}[${i}]: expected ${wanted}, got ${value}`);
+      }
+    });
+  }
+}

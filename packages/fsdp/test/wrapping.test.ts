@@ -1,0 +1,244 @@
+// What can be wrapped and how: inner instances without a root, containers, nothing to shard, more
+// ranks than blocks of elements, and what is refused.
+
+import { FsdpConfigError, FullyShardedDataParallel, gradNorm, stateDict } from '@shardweave/fsdp';
+import { AdamW, type Linear, Module, packParameters } from '@shardweave/nn';
+import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks } from './ranks.js';
+import {
+  expectEqualTraining,
+  inputs,
+  layer,
+  lossOf,
+  plainOutcome,
+  Stack,
+  shardedOutcome,
+  trainOnce,
+  weightsOf,
+} from './scenarios.js';
+
+describe.each([1, 2, 3])('world size %i: training equals the plain module', (worldSize) => {
+  it('with two sibling roots in a plain module', async () => {
+    await expectEqualTraining(
+      { build: (device, wrap) => new Stack(device, [wrap(layer(device)), wrap(layer(device))]) },
+      worldSize,
+    );
+  });
+
+  it('with sibling roots that nest units of their own', async () => {
+    const pair = (device: Device, wrap: (module: Module) => Module) =>
+      wrap(new Stack(device, [wrap(layer(device)), wrap(layer(device)), layer(device)]));
+    await expectEqualTraining(
+      { build: (device, wrap) => new Stack(device, [pair(device, wrap), pair(device, wrap)]) },
+      worldSize,
+    );
+  });
+
+  it('with a wrapped module that owns nothing', async () => {
+    class Squash extends Module<[x: Tensor], Tensor> {
+      forward(x: Tensor): Tensor {
+        return tanh(x);
+      }
+    }
+    await expectEqualTraining(
+      {
+        build: (device, wrap) =>
+          wrap(new Stack(device, [wrap(layer(device)), wrap(new Squash(device)), layer(device)])),
+      },
+      worldSize,
+    );
+  });
+
+  it('with a root of wrapped modules only, wrapped twice', async () => {
+    await expectEqualTraining(
+      { build: (device, wrap) => wrap(wrap(new Stack(device, [wrap(layer(device))]))) },
+      worldSize,
+    );
+  });
+
+  it('with outputs in arrays, maps, objects and class instances', async () => {
+    class Pair {
+      readonly first: Tensor;
+      readonly others: Map<string, readonly Tensor[]>;
+      constructor(first: Tensor, second: Tensor) {
+        this.first = first;
+        this.others = new Map([['second', [second]]]);
+      }
+    }
+    class Two extends Module<[x: Tensor], { pair: Pair }> {
+      readonly linear: Linear;
+      constructor(device: Device) {
+        super(device);
+        this.linear = this.child('linear', layer(device));
+      }
+      async forward(x: Tensor): Promise<{ pair: Pair }> {
+        const y = await this.linear.call(x);
+        return { pair: new Pair(y, tanh(y)) };
+      }
+    }
+    class Joined extends Module<[x: Tensor], Tensor> {
+      constructor(device: Device, two: Module) {
+        super(device);
+        this.child('two', two);
+      }
+      async forward(x: Tensor): Promise<Tensor> {
+        const { pair } = (await this.children().get('two')!.call(x)) as { pair: Pair };
+        expect(pair).toBeInstanceOf(Pair);
+        return add(pair.first, pair.others.get('second')![0]!);
+      }
+    }
+    await expectEqualTraining(
+      { build: (device, wrap) => wrap(new Joined(device, wrap(new Two(device)))) },
+      worldSize,
+    );
+  });
+});
+
+it('trains with more ranks than blocks of 128 elements, some of them all padding', async () => {
+  const scenario = { build: (device: Device, wrap: (m: Module) => Module) => wrap(layer(device)) };
+  await onRanks(4, async ({ device, group, rank }) => {
+    const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
+    const lengths = model.parameters().map(({ piece }) => piece!.length);
+    expect(lengths.some((length) => length > 0)).toBe(rank < 2);
+  });
+  await expectEqualTraining(scenario, 4);
+});
+
+it('a module without any parameter has an empty state and norm 0', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    class Nothing extends Module<[x: Tensor], Tensor> {
+      forward(x: Tensor): Tensor {
+        return tanh(x);
+      }
+    }
+    const model = new FullyShardedDataParallel(new Nothing(device), { processGroup: group });
+    const x = inputs(device, { first: rank, count: 1 }).keep();
+    expect((await model.call(x)).shape).toEqual(x.shape);
+    expect(await stateDict(model)).toEqual(new Map());
+    expect(await gradNorm(model)).toBe(0);
+    model.dispose();
+  });
+});
+
+it('an optimizer made before wrapping steps the shards', async () => {
+  const [plain] = await onRanks(1, async ({ device }) => {
+    const model = layer(device);
+    const optimizer = new AdamW(model.parameters(), { lr: 0.1 });
+    await trainOnce(model, { first: 0, count: 2 });
+    optimizer.step();
+    return weightsOf(model);
+  });
+  await onRanks(2, async ({ device, group, rank }) => {
+    const bare = layer(device);
+    const optimizer = new AdamW(bare.parameters(), { lr: 0.1 });
+    const model = new FullyShardedDataParallel(bare, { processGroup: group });
+    await trainOnce(model, { first: rank, count: 1 });
+    optimizer.step();
+    for (const [name, values] of await weightsOf(model)) {
+      values.forEach((value, i) => {
+        expect(value).toBeCloseTo(plain!.get(name)![i]!, 6);
+      });
+    }
+  });
+});
+
+it('gradientPredivideFactor changes nothing but rounding, also below 1 and above the world size', async () => {
+  const scenario = { build: (device: Device, wrap: (m: Module) => Module) => wrap(layer(device)) };
+  const plain = await plainOutcome(scenario);
+  for (const gradientPredivideFactor of [0.5, 1, 2, 8]) {
+    const fsdp = { gradientPredivideFactor };
+    for (const worldSize of [1, 2]) {
+      const sharded = await shardedOutcome({ ...scenario, fsdp }, worldSize);
+      sharded.losses.forEach((loss, i) => {
+        expect(loss, `factor ${gradientPredivideFactor}`).toBeCloseTo(plain.losses[i]!, 6);
+      });
+    }
+  }
+});
+
+describe('refuses with FsdpConfigError', () => {
+  /** Uses another module's weight as its own. */
+  class Tied extends Module<[x: Tensor], Tensor> {
+    readonly weight: Tensor;
+    constructor(device: Device, weight: Tensor) {
+      super(device);
+      this.weight = this.sharedParameter('tied', weight);
+    }
+    forward(x: Tensor): Tensor {
+      return linear(x, { weight: this.weight, transposeWeight: true });
+    }
+  }
+
+  it('a parameter shared between two wrapped modules', async () => {
+    await onRanks(2, async ({ device, group }) => {
+      const first = layer(device);
+      const second = new Tied(device, first.weight);
+      new FullyShardedDataParallel(first, { processGroup: group });
+      const wrap = () => new FullyShardedDataParallel(second, { processGroup: group });
+      expect(wrap).toThrow(FsdpConfigError);
+      expect(wrap).toThrow(/'tied'/);
+    });
+  });
+
+  it('a parameter shared between a wrapped module and what is left to the root', async () => {
+    await onRanks(2, async ({ device, group }) => {
+      const first = layer(device);
+      const second = new Tied(device, first.weight);
+      const wrapped = new FullyShardedDataParallel(second, { processGroup: group });
+      const outer = new Stack(device, [first, wrapped]);
+      expect(() => new FullyShardedDataParallel(outer, { processGroup: group })).toThrow(
+        /'0\.weight'.*wrapped/,
+      );
+    });
+  });
+
+  it('a parameter packed into another flat', async () => {
+    await onRanks(2, async ({ device, group }) => {
+      const module = layer(device);
+      packParameters(module);
+      expect(() => new FullyShardedDataParallel(module, { processGroup: group })).toThrow(
+        FsdpConfigError,
+      );
+    });
+  });
+
+  it('a tree of several process groups', async () => {
+    await onRanks(2, async ({ device, group }) => {
+      const other = await group.split(0);
+      const inner = new FullyShardedDataParallel(layer(device), { processGroup: other });
+      const outer = new Stack(device, [inner, layer(device)]);
+      expect(() => new FullyShardedDataParallel(outer, { processGroup: group })).toThrow(
+        FsdpConfigError,
+      );
+    });
+  });
+
+  it('contradicting options', async () => {
+    await onRanks(2, async ({ device, group }) => {
+      const wrap = (options: object) => () =>
+        new FullyShardedDataParallel(layer(device), { processGroup: group, ...options });
+      expect(wrap({ fp32ReduceScatter: true })).toThrow(FsdpConfigError);
+      expect(wrap({ computeDType: 'bf16' })).toThrow(FsdpConfigError);
+      expect(wrap({ gradientPredivideFactor: 0 })).toThrow(FsdpConfigError);
+      const alone = await group.split(group.rank);
+      expect(wrap({ processGroupReduceScatter: alone })).toThrow(FsdpConfigError);
+    });
+  });
+});
+
+it('dispose frees everything, twice does nothing more', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
+    await trainOnce(model, { first: rank, count: 1 });
+    await device.noGrad(() =>
+      device.scope(async () =>
+        lossOf(await model.call(inputs(device, { first: 0, count: 1 }))).item(),
+      ),
+    );
+    model.dispose();
+    expect(device.memory().live.total).toBe(0);
+    model.dispose();
+    expect(device.memory().live.total).toBe(0);
+  });
+});
