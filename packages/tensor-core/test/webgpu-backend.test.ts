@@ -35,9 +35,9 @@ function open(options: Options = {}): Promise<WebGpuBackend> {
   return createWebGpuBackend({ gpu: gpu as GPU, ...options });
 }
 
-test.runIf(isRequired)('an adapter is there, as SHARDWEAVE_REQUIRE_WEBGPU=1 demands', () => {
-  expect(reason).toBeUndefined();
-});
+if (isRequired && reason !== undefined) {
+  throw new Error(`SHARDWEAVE_REQUIRE_WEBGPU=1, but there is no adapter: ${reason}`);
+}
 
 describe.skipIf(reason !== undefined)(`webgpu device${reason ? ` (${reason})` : ''}`, () => {
   describe.each<{ name: string; options: Options }>([
@@ -290,6 +290,28 @@ describe.skipIf(reason !== undefined)(`webgpu device${reason ? ` (${reason})` : 
         code: 'DEVICE_LOST',
         reason: 'no-adapter',
       });
+    });
+
+    test('a kernel that does not compile rejects reads with its numbered source', async () => {
+      const adapter = await (gpu as GPU).requestAdapter();
+      const device = await adapter!.requestDevice();
+      const create = device.createShaderModule.bind(device);
+      device.createShaderModule = ({ code, ...rest }) =>
+        create({
+          ...rest,
+          code: code.replace('fn main', 'fn other() -> u32 { return lost; }\nfn main'),
+        });
+      const backend = await createWebGpuBackend({ device });
+      const x = new Bench(backend).zeros(4);
+      backend.run('affine', { x, out: x, scale: 1, shift: 1 });
+      await expect(backend.read(x.buffer, 0, 16)).rejects.toMatchObject({
+        code: 'SHADER',
+        label: 'affine f32 x=out',
+        message: expect.stringMatching(/\d+:\d+ error: .*lost[\s\S]* 1 \| struct Params/),
+      });
+      await expect(backend.sync()).rejects.toMatchObject({ code: 'SHADER' });
+      await backend.dispose();
+      device.destroy();
     });
 
     test('a lost device rejects pending and later reads', async () => {
