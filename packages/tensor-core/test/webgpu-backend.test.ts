@@ -215,6 +215,17 @@ describe.skipIf(reason !== undefined)(`webgpu device${reason ? ` (${reason})` : 
       expect(backend.usage()).toEqual(usage);
     });
 
+    test('uploads that nobody waits for hold bounded staging memory', async () => {
+      const x = bench.zeros(2 ** 20);
+      const bytes = new Uint8Array(4 * 2 ** 20);
+      for (let i = 0; i < 60; i++) {
+        backend.write(x.buffer, 0, bytes);
+        backend.flush();
+        await new Promise((resolve) => setTimeout(resolve, 2));
+      }
+      expect(backend.statistics().staging.bytes).toBeLessThan(180 * 1024 * 1024);
+    });
+
     test('a binding may be shared: inputs and outputs in one buffer', async () => {
       const all = bench.random(1000, 'f32');
       const part = (start: number): View => ({ ...all, byteOffset: 4 * start, size: 100 });

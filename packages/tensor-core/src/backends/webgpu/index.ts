@@ -36,6 +36,7 @@ export interface WebGpuOptions {
 export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<WebGpuBackend> {
   const { powerPreference, allowSoftware = true } = options;
   let device = options.device;
+  let info = device?.adapterInfo;
   if (device === undefined) {
     const gpu = options.gpu ?? (globalThis.navigator?.gpu as GPU | undefined);
     const adapter = await requestAdapter(gpu, {
@@ -43,17 +44,17 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
       allowSoftware,
     });
     device = await requestDevice(adapter);
+    info = adapter.info; // browsers had it before they had device.adapterInfo
   }
   const limit = device.limits.maxStorageBufferBindingSize;
   return new WebGpuBackend({
     device,
-    info: device.adapterInfo,
+    info: info!,
     ownsDevice: options.device === undefined,
     isPaced: options.isPaced ?? isNode(),
     maxBindingBytes: Math.min(options.maxBindingBytes ?? limit, limit - (limit % 256)),
     matmulChoices: options.matmulChoices ?? {},
-    kernelProfile:
-      options.kernelProfile ?? (isSoftwareAdapter(device.adapterInfo) ? 'software' : 'hardware'),
+    kernelProfile: options.kernelProfile ?? (isSoftwareAdapter(info!) ? 'software' : 'hardware'),
   });
 }
 

@@ -48,6 +48,11 @@ export class UploadRing {
     return { bytes: this.#bytes, buffers: this.#chunks };
   }
 
+  /** Bytes of chunks that wait for their submit to be known complete. */
+  get inFlightBytes(): number {
+    return this.#inFlight.reduce((sum, chunk) => sum + chunk.gpu.size, 0);
+  }
+
   /** Copies `bytes` into mapped memory. */
   stage(bytes: Uint8Array): Upload {
     const chunk = this.#chunkFor(bytes.byteLength);

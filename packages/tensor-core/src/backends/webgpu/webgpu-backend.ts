@@ -46,6 +46,9 @@ export interface WebGpuStatistics {
   readonly scratch: { readonly bytes: number; readonly buffers: number };
 }
 
+/** Staging in flight from which completion is asked for: some large uploads, far above a step's. */
+const RECLAIM_BYTES = 64 * 1024 * 1024;
+
 export class WebGpuBackend implements Backend {
   readonly info: BackendInfo;
   readonly #device: GPUDevice;
@@ -66,6 +69,7 @@ export class WebGpuBackend implements Backend {
   #sink: BackendTraceSink | undefined;
   #timestamps: Timestamps | undefined;
   #disposal: Promise<void> | undefined;
+  #isReclaiming = false;
 
   constructor(parts: WebGpuBackendParts) {
     const { device, info } = parts;
@@ -143,6 +147,14 @@ export class WebGpuBackend implements Backend {
     const startMs = this.#sink && performance.now();
     this.#recorder.upload(asGpuBuffer(buffer).gpu, byteOffset, bytes);
     this.#traceStaging('upload', startMs, bytes.byteLength);
+    // A host that uploads and never waits would otherwise hold ever more staging memory.
+    if (!this.#isReclaiming && this.#uploads.inFlightBytes > RECLAIM_BYTES) {
+      this.#isReclaiming = true;
+      const settled = () => {
+        this.#isReclaiming = false;
+      };
+      this.sync().then(settled, settled);
+    }
   }
 
   read(
