@@ -118,6 +118,8 @@ describe('Terminal', () => {
     const coloured = terminal(true);
     expect(coloured.out).toContain(ESCAPE);
     expect(coloured.err).toMatch(/120\/1000|0\/1000/);
+    // Going back to where the bar began would overwrite the lines printed since.
+    for (const code of '78') expect(coloured.err).not.toContain(`${ESCAPE}${code}`);
     expect(terminal(true, { env: { NO_COLOR: '1' } }).out).not.toContain(ESCAPE);
   });
 

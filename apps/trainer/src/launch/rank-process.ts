@@ -48,8 +48,8 @@ function send(message: FromRank): void {
   process.send?.(message);
 }
 
-/** Exits once the message is on its way; a broken channel must not keep the process. */
+/** Exits once the message is on its way, behind all sent before: a trace may take a while. */
 function leave(message: FromRank, exitCode: number): void {
-  setTimeout(() => process.exit(exitCode), LEAVE_MS).unref();
+  if (exitCode !== 0) setTimeout(() => process.exit(exitCode), LEAVE_MS).unref();
   process.send?.(message, undefined, undefined, () => process.exit(exitCode));
 }

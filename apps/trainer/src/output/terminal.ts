@@ -24,6 +24,9 @@ export interface TerminalOptions {
 /** Clears the line that the bar is on; the next update draws it anew below. */
 const CLEAR_LINE = '\r\u001b[2K';
 
+const SAVE_CURSOR = '\u001b7';
+const RESTORE_CURSOR = '\u001b8';
+
 export class Terminal {
   readonly #options: TerminalOptions;
   readonly #colors: ReturnType<typeof pc.createColors>;
@@ -43,8 +46,9 @@ export class Terminal {
       format: ' {bar} {percentage}% | {value}/{total} | {eta_formatted} left',
       barCompleteChar: '=',
       barIncompleteChar: '-',
-      stream: this.#options.err,
+      stream: withoutCursorMemory(this.#options.err),
       hideCursor: null,
+      linewrap: true, // else the terminal cuts step lines, too
       clearOnComplete: true,
       etaBuffer: 20,
     });
@@ -89,4 +93,14 @@ export class Terminal {
     if (this.#bar !== undefined) this.#options.err.write(CLEAR_LINE);
     this.#options.out.write(`${text}\n`);
   }
+}
+
+/**
+ * The library saves the cursor when a bar starts and goes back there when it stops, which would put
+ * what follows on top of the lines printed since.
+ */
+function withoutCursorMemory(stream: NodeJS.WritableStream): NodeJS.WritableStream {
+  const write = (text: string) =>
+    text === SAVE_CURSOR || text === RESTORE_CURSOR || stream.write(text);
+  return Object.create(stream, { write: { value: write } }) as NodeJS.WritableStream;
 }
