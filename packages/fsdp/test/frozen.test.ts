@@ -61,6 +61,23 @@ describe.each([
     await expectFrozen(outcome, ['1.weight']);
   });
 
+  it('a frozen layer below a trainable one in the same unit', async () => {
+    const outcome = await expectEqualTraining(
+      {
+        fsdp,
+        build: (device, wrap) => {
+          const [a, b, c] = layers(device);
+          // The gradients of the unit are all in before its frozen weight is read for the last time.
+          return wrap(new Stack(device, [wrap(a), wrap(new Stack(device, [freeze(b), c]))]));
+        },
+      },
+      worldSize,
+    );
+    const start = await initial();
+    expect(outcome.weights.get('1.0.weight')).toEqual(start.get('1.weight'));
+    expect(outcome.weights.get('0.weight')).not.toEqual(start.get('0.weight'));
+  });
+
   it('an all-frozen unit between trainable ones', async () => {
     const outcome = await expectEqualTraining(
       {

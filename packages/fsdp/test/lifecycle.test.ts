@@ -243,6 +243,40 @@ it('a forward that throws leaves states, memory, shards and accumulated gradient
   });
 });
 
+it('refuses summon, noSync, norms and loads inside forward and backward', async () => {
+  await onRanks(2, async (rank) => {
+    const { model } = threeUnits(rank);
+    const rows = { first: rank.rank, count: 1 };
+    const refused: string[] = [];
+    const attempt = async () => {
+      const calls = [
+        () => summonFullParams(model, () => undefined),
+        () => model.noSync(() => undefined),
+        () => gradNorm(model),
+        () => stateDict(model).then((entries) => loadStateDict(model, entries)),
+      ];
+      for (const call of calls) {
+        refused.push(await call().then(String, (error) => (error as { code: string }).code));
+      }
+    };
+    const stop = model.module.aroundForward({ before: attempt });
+    await trainOnce(model, rows);
+    expect(refused).toEqual(Array(4).fill('FSDP_STATE'));
+    stop();
+    const remove = rank.device.onGradientFinal(model.parameters()[0]!, attempt);
+    await trainOnce(model, rows);
+    expect(refused).toEqual(Array(8).fill('FSDP_STATE'));
+    remove();
+    await rank.device.scope(async () => {
+      const output = (await model.call(inputs(rank.device, rows))) as Tensor;
+      const loss = lossOf(output);
+      rank.device.beforeGradientOf(output, attempt); // after the root's own hook, no gradient yet
+      await loss.backward();
+    });
+    expect(refused).toEqual(Array(12).fill('FSDP_STATE'));
+  });
+});
+
 it('zeroGrad of model or optimizer forgets what noSync added up', async () => {
   await onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);

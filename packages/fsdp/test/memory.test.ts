@@ -9,13 +9,13 @@ import { onRanks, optimizerGroups, type Rank, shardedGpt2, tokens } from './rank
 const WORLD_SIZE = 4;
 const ROWS = 2; // a rank
 const CONFIG = { vocab_size: 50, n_positions: 8, n_embd: 12, n_layer: 3, n_head: 2 };
-const SEQ = 8;
 
 type Phase = 'idle' | 'afterForward' | 'peak';
 interface Options {
   readonly dtype: 'f32' | 'f16' | 'bf16';
   readonly isReducedInF32: boolean;
   readonly isResharding: boolean;
+  readonly isCheckpointing?: boolean;
   readonly config: typeof CONFIG;
 }
 
@@ -24,19 +24,26 @@ describe.each([
   { dtype: 'f32', isReducedInF32: true, isResharding: false },
   { dtype: 'bf16', isReducedInF32: false, isResharding: true },
   { dtype: 'f16', isReducedInF32: true, isResharding: false },
-] as const)('$dtype, f32 reduction $isReducedInF32, resharding $isResharding', (cell) => {
-  // The second shape is dominated by attention weights, the third by the vocabulary.
-  it.each([CONFIG, { ...CONFIG, n_embd: 4 }, { ...CONFIG, vocab_size: 400 }])(
-    '$n_embd wide, $vocab_size words',
-    async (config) => {
+  { dtype: 'f32', isReducedInF32: true, isResharding: true, isCheckpointing: true },
+  { dtype: 'bf16', isReducedInF32: false, isResharding: false, isCheckpointing: true },
+] as const)(
+  '$dtype, f32 reduction $isReducedInF32, resharding $isResharding, checkpointing $isCheckpointing',
+  (cell) => {
+    // The second shape is dominated by attention weights, the third by the vocabulary.
+    it.each([
+      CONFIG,
+      { ...CONFIG, n_embd: 4 },
+      { ...CONFIG, vocab_size: 400 },
+      { ...CONFIG, n_embd: 4, n_positions: 32 },
+    ])('$n_embd wide, $vocab_size words, $n_positions tokens a row', async (config) => {
       const options = { ...cell, config };
       const perRank = await onRanks(WORLD_SIZE, (rank) => measured(rank, options));
       perRank.forEach((phases, rank) => {
         expect(phases, `rank ${rank}`).toEqual(predicted(options, rank));
       });
-    },
-  );
-});
+    });
+  },
+);
 
 it('holds live bytes and buffers flat over 100 steps, and none after dispose', async () => {
   const config = { ...CONFIG, vocab_size: 30, n_embd: 4, n_layer: 1 };
@@ -80,8 +87,10 @@ function tags({ total: _, ...bytes }: MemoryBytes): object {
 
 function training(rank: Rank, options: Options) {
   const { device } = rank;
+  const seq = options.config.n_positions;
   const { model } = shardedGpt2(rank, {
     config: options.config satisfies Partial<Gpt2Config>,
+    isCheckpointing: options.isCheckpointing ?? false,
     fsdp: {
       reshardAfterForward: options.isResharding,
       ...(options.dtype === 'f32'
@@ -96,9 +105,9 @@ function training(rank: Rank, options: Options) {
   const optimizer = new AdamW(optimizerGroups(model), { lr: 1e-2 });
   const step = (number: number, afterForward?: () => void) =>
     device.scope(async () => {
-      const all = tokens(number, ROWS, SEQ, options.config.vocab_size);
-      const ids = device.tensor(all.ids, [ROWS, SEQ]);
-      const targets = device.tensor(all.targets, [ROWS, SEQ]);
+      const all = tokens(number, ROWS, seq, options.config.vocab_size);
+      const ids = device.tensor(all.ids, [ROWS, seq]);
+      const targets = device.tensor(all.targets, [ROWS, seq]);
       // A scope of its own, so that the graph alone holds the logits.
       const loss = await device.scope(async () => crossEntropy(await model.call(ids), targets));
       afterForward?.();
@@ -130,7 +139,8 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
   const whole = WORLD_SIZE * shards;
   const rootAndBlock = WORLD_SIZE * (root + block);
 
-  const activation = activations(config, e);
+  const activation =
+    options.isCheckpointing === true ? checkpointedActivations(config, e) : activations(config, e);
   // A rank whose shard of a unit is all padding has nothing to step there, and no state.
   const stepped =
     (rank * root < rootLayout.elementCount ? root : 0) +
@@ -156,12 +166,12 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
 }
 
 function activations(config: typeof CONFIG, e: number): { afterForward: number; peak: number } {
-  const { vocab_size: V, n_embd: C, n_layer: L, n_head: H } = config;
-  const n = ROWS * SEQ; // tokens of a rank
-  const P = H * SEQ; // attention weights a token
+  const { vocab_size: V, n_embd: C, n_layer: L, n_head: H, n_positions: T } = config;
+  const n = ROWS * T; // tokens of a rank
+  const P = H * T; // attention weights a token
   const norm = 8 * n; // mean and rstd in f32
   const inputs = 8 * n + 4; // ids, targets, loss
-  const places = 4 * SEQ;
+  const places = 4 * T;
   const attention = e * n * (C + C + 3 * C + P) + norm; // block input, ln_1, qkv, weights
   const block = attention + e * n * (C + C + C + 4 * C + 4 * C) + norm; // attended ... gelu
   const headNorm = e * n * (C + C) + norm;
@@ -175,6 +185,38 @@ function activations(config: typeof CONFIG, e: number): { afterForward: number; 
     running + L * block + headNorm + e * (n * V + n * C + V * C), // head: dLogits, dx, dWeight
     below + block + e * (n * C + n * 4 * C + 4 * C * C + C), // c_proj: dy, dx, dWeight, dBias
     below + attention + e * n * (C + C + 3 * C + P), // attention: residual, dy, dQkv, dWeights
+    running + e * (n * C + V * C), // token table
+  ];
+  return { afterForward, peak: Math.max(...backward) };
+}
+
+/** Blocks keep their inputs alone; each runs again in backward. */
+function checkpointedActivations(
+  config: typeof CONFIG,
+  e: number,
+): { afterForward: number; peak: number } {
+  const { vocab_size: V, n_embd: C, n_layer: L, n_head: H, n_positions: T } = config;
+  const n = ROWS * T;
+  const P = H * T;
+  const norm = 8 * n;
+  const inputs = 8 * n + 4;
+  const places = 4 * T;
+  const x = e * n * C; // one block's input, output, or a gradient of them
+  const attention = e * n * (C + C + 3 * C + P) + norm;
+  const block = attention + e * n * (C + C + C + 4 * C + 4 * C) + norm;
+  const headNorm = e * n * (C + C) + norm;
+  const head = headNorm + e * n * V + 4 * n;
+  const afterForward = inputs + places + L * x + head;
+
+  const running = inputs + places + 4;
+  // The second run of the last block: what it saves (its input among it), its output, the output's
+  // gradient, which the first addition passes on, and the one-element root of the inner backward.
+  const again = running + (L - 1) * x + block + x + 4;
+  const backward = [
+    running + L * x + head + 4 * n + e * n * V, // cross-entropy
+    running + L * x + headNorm + e * (n * V + n * C + V * C), // head
+    again + e * (n * C + n * 4 * C + 4 * C * C + C), // c_proj: dy, dx, dWeight, dBias
+    again - block + attention + x + e * n * (C + C + 3 * C + P), // attention, and dy beside its residual
     running + e * (n * C + V * C), // token table
   ];
   return { afterForward, peak: Math.max(...backward) };

@@ -3,7 +3,16 @@
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
-import { AdamW, clipGradNorm, Gpt2, type Gpt2Config, type Module, Sgd } from '@shardweave/nn';
+import {
+  AdamW,
+  checkpoint,
+  clipGradNorm,
+  Gpt2,
+  type Gpt2Block,
+  type Gpt2Config,
+  type Module,
+  Sgd,
+} from '@shardweave/nn';
 import { type Backend, crossEntropy, Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 
@@ -55,12 +64,15 @@ export function shardedGpt2(
   options: {
     readonly config?: Partial<Gpt2Config>;
     readonly fsdp?: Partial<FsdpOptions>;
+    /** Checkpoint each block inside its sharding. Default false. */
+    readonly isCheckpointing?: boolean;
   } = {},
 ): { model: FullyShardedDataParallel; gpt2: Gpt2 } {
   const gpt2 = new Gpt2(device, { ...TINY, ...options.config }, { seed: 3 });
   const names = [...gpt2.children().keys()];
   for (const name of names.slice(1, -1)) {
-    const block = gpt2.children().get(name)!;
+    const bare = gpt2.children().get(name)! as Gpt2Block;
+    const block = options.isCheckpointing === true ? checkpoint(bare) : bare;
     gpt2.replaceChild(
       name,
       new FullyShardedDataParallel(block, {
