@@ -85,7 +85,12 @@ describe.skipIf(reason !== undefined)(`webgpu device${reason ? ` (${reason})` : 
       { transposeA: true, transposeB: true },
     ])('matmul splits m, n and k ($transposeA, $transposeB)', async (transposes) => {
       const [m, n, k] = [170, 130, 190];
-      for (const dtype of ['f32', 'f16'] as const) {
+      for (const [dtype, accumulate] of [
+        ['f32', false],
+        ['f32', true],
+        ['f16', false],
+        ['f16', true],
+      ] as const) {
         const [want, got] = await both((bench) => {
           const { transposeA, transposeB } = transposes;
           const out = bench.random(m * n, dtype);
@@ -95,7 +100,7 @@ describe.skipIf(reason !== undefined)(`webgpu device${reason ? ` (${reason})` : 
             bias: bench.random(n, 'f32'),
             out,
             ...product({ m, n, k, transposeA, transposeB }),
-            accumulate: true,
+            accumulate,
           });
           return out;
         });
