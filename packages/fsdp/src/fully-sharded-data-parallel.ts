@@ -112,7 +112,9 @@ export class FullyShardedDataParallel<
       // What was gathered ahead and not used would be stale after a step or a load.
       if (isOutermost && !isRecomputing) await tree.scheduler.settle();
       if (this.device.isGradEnabled) {
-        this.device.beforeGradientOf(output, (pass) => this.#beforeBackward(tree, pass));
+        const hook = (pass: Pass) => this.#beforeBackward(tree, pass);
+        const numHooked = this.device.beforeGradientOf(output, hook);
+        if (numHooked === 0 && this.unit !== undefined) tree.scheduler.skipInBackward(this.unit);
       }
       return output;
     } catch (error) {

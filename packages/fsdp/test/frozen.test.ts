@@ -147,6 +147,19 @@ it('reduces nothing for frozen units, and leaves every instance idle and nothing
   });
 });
 
+it('gathers a frozen unit that no gradient reaches once a step, others twice', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const [a, b, c] = layers(device);
+    const model = wrap(new Stack(device, [wrap(freeze(a)), wrap(b), c]));
+    for (let step = 0; step < 3; step++) {
+      const before = group.stats().allGathers;
+      await trainOnce(model, { first: rank, count: 1 }, step);
+      expect(group.stats().allGathers - before).toBe(4);
+    }
+  });
+});
+
 /** Uses of its three layers only those it is told. */
 class Chosen extends Module<[x: Tensor], Tensor> {
   chosen: readonly number[] = [0, 1, 2];

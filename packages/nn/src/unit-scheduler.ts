@@ -5,9 +5,9 @@
 // Note [prefetch order]
 // Entering the k-th unit of a forward starts it, then what followed it in the last forward, as
 // long as the bytes started but not yet used stay under the cap. In backward what follows is the
-// reverse of the current forward, without what was entered already. A unit that comes out of order is started when it is entered,
-// and the rest of that phase runs without prediction. A demanded unit may pass the cap, so nothing
-// waits for room: no deadlock.
+// reverse of the current forward, without what was entered already or takes no part. A unit that
+// comes out of order is started when it is entered, and the rest of that forward runs without
+// prediction. A demanded unit may pass the cap, so nothing waits for room: no deadlock.
 
 /** How units become present. All calls come from one strand, in program order. */
 export interface Residency<Unit, Ticket> {
@@ -34,6 +34,7 @@ export class UnitScheduler<Unit, Ticket> {
   #lastForward: Unit[] = [];
   #forward: Unit[] = [];
   readonly #entered = new Set<Unit>();
+  readonly #forwardOnly = new Set<Unit>();
   #isPredicted = true;
 
   /** @param options.capBytes most bytes in flight ahead of use; Infinity for no limit */
@@ -51,7 +52,13 @@ export class UnitScheduler<Unit, Ticket> {
   beginForward(): void {
     if (this.#forward.length > 0) this.#lastForward = this.#forward;
     this.#forward = [];
+    this.#forwardOnly.clear();
     this.#isPredicted = true;
+  }
+
+  /** No gradient will reach the unit's use in this forward: backward does not start it ahead. */
+  skipInBackward(unit: Unit): void {
+    this.#forwardOnly.add(unit);
   }
 
   /** A backward through the last forward begins. */
@@ -72,7 +79,7 @@ export class UnitScheduler<Unit, Ticket> {
     if (ticket !== undefined) await this.#residency.finish(unit, ticket);
   }
 
-  /** Ends the step: what was started and never used is waited for and dropped. */
+  /** Ends a forward or a step: what was started and never used is waited for and dropped. */
   async settle(): Promise<void> {
     for (const unit of [...this.#inFlight.keys()]) {
       await this.#residency.finish(unit, this.#take(unit)!);
@@ -108,6 +115,7 @@ export class UnitScheduler<Unit, Ticket> {
 
   #noteBackward(unit: Unit): readonly Unit[] {
     this.#entered.add(unit);
-    return this.#forward.filter((other) => !this.#entered.has(other)).reverse();
+    const isAhead = (other: Unit) => !this.#entered.has(other) && !this.#forwardOnly.has(other);
+    return this.#forward.filter(isAhead).reverse();
   }
 }
