@@ -1,7 +1,7 @@
 // Processes are real here; only the work inside a rank is faked.
 
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { build } from 'esbuild';
@@ -29,6 +29,7 @@ beforeAll(async () => {
 });
 afterEach(() => {
   delete process.env.FAKE_RANKS;
+  delete process.env.FAKE_GATE;
 });
 
 /** A zombie that nobody reaps is gone, too. */
@@ -75,9 +76,12 @@ describe('runProcesses', () => {
 
   it('blames the rank that was killed, not those that lost it', async () => {
     let killed = false;
-    const { error, pids, ms } = await run(['lose-peer', '', 'lose-peer'], 1000, (step, running) => {
+    const gate = join(directory, 'gate');
+    process.env.FAKE_GATE = gate;
+    const { error, pids, ms } = await run(['', '', 'lose-peer'], 1000, (step, running) => {
       if (step < 2 || killed || running[1] === undefined) return;
       killed = true;
+      writeFileSync(gate, ''); // the other's report comes first or second
       process.kill(running[1], 'SIGKILL');
     });
     expect(error).toBeInstanceOf(RankFailedError);
