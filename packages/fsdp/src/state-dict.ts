@@ -60,10 +60,12 @@ export async function loadStateDict(
   for (const { unit } of fsdp.instances()) {
     if (unit === undefined) continue;
     // Without strict, what has no entry keeps its value.
-    const isWhole = unit.parameters.every(({ tensor }) => entries.has(names.get(tensor)!));
-    const whole = isWhole
-      ? new Uint8Array(unit.flat.storage.byteLength * unit.layout.worldSize)
-      : await unit.gatherMaster();
+    const numGiven = unit.parameters.filter(({ tensor }) => entries.has(names.get(tensor)!)).length;
+    if (numGiven === 0) continue;
+    const whole =
+      numGiven === unit.parameters.length
+        ? new Uint8Array(unit.flat.storage.byteLength * unit.layout.worldSize)
+        : await unit.gatherMaster();
     unit.parameters.forEach(({ tensor }, index) => {
       const entry = entries.get(names.get(tensor)!);
       if (entry !== undefined) whole.set(entry.data, unit.layout.offsets[index]! * F32_BYTES);

@@ -1,8 +1,9 @@
 // Gradients of several micro-batches, reduced each or once at the end.
 
-import { gradNorm, summonFullParams } from '@shardweave/fsdp';
+import { FullyShardedDataParallel, gradNorm, summonFullParams } from '@shardweave/fsdp';
 import { expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './ranks.js';
+import { layer, Stack, trainOnce } from './scenarios.js';
 
 const WORLD_SIZE = 2;
 const BATCH = 8;
@@ -70,6 +71,32 @@ it('noSync adds up in f32 though computation is in 16 bits', async () => {
     // bf16 keeps 8 bits: a few roundings of 2^-8 of the largest value, and not the f32 result.
     expect(largestDifference(mixed, f32, 1)).toBeLessThan(scale * 0.05);
     expect(largestDifference(mixed, f32, 1)).toBeGreaterThan(0);
+  });
+});
+
+it('noSync of sibling roots in a plain module adds up as their own backwards do', async () => {
+  await onRanks(WORLD_SIZE, async ({ device, group, rank }) => {
+    const wrap = () => new FullyShardedDataParallel(layer(device), { processGroup: group });
+    const roots = [wrap(), wrap()] as const;
+    const model = new Stack(device, roots);
+    const norms = async (isSyncing: boolean) => {
+      const first = () => trainOnce(model, { first: rank, count: 1 }, 0);
+      if (isSyncing) await first();
+      else await roots[0].noSync(() => roots[1].noSync(first));
+      expect(roots.map(({ unit }) => unit!.flat.grad !== undefined)).toEqual([
+        isSyncing,
+        isSyncing,
+      ]);
+      await trainOnce(model, { first: rank, count: 1 }, 1);
+      const result = [await gradNorm(roots[0]), await gradNorm(roots[1])];
+      model.zeroGrad();
+      return result;
+    };
+    const [summed, separate] = [await norms(false), await norms(true)];
+    summed.forEach((norm, i) => {
+      expect(norm).toBeCloseTo(separate[i]!, 6);
+      expect(norm).toBeGreaterThan(0);
+    });
   });
 });
 

@@ -84,6 +84,29 @@ it('names what is missing, unexpected and misshapen, and loads nothing', async (
   });
 });
 
+it('without strict, loads what is there, keeps the rest and passes over strangers', async () => {
+  await onRanks(2, async (rank) => {
+    const { model } = shardedGpt2(rank);
+    const before = await stateDict(model);
+    // One parameter of a block, all of another; the third block and the root have none.
+    const chosen = [...before.keys()].filter(
+      (name) => name.includes('h.1.') || name.endsWith('h.0.ln_1.bias'),
+    );
+    const zeros = new Map(
+      chosen.map((name) => {
+        const entry = before.get(name)!;
+        return [name, { ...entry, data: new Uint8Array(entry.data.byteLength) }] as const;
+      }),
+    );
+    const gathers = rank.group.stats().allGathers;
+    const entries = new Map([...zeros, ['stranger', before.get(chosen[0]!)!]]);
+    await loadStateDict(model, entries, { strict: false });
+    expect(rank.group.stats().allGathers - gathers).toBe(1); // of the block with a part of its entries
+    expect(chosen.length).toBeGreaterThan(2);
+    expect(isSameBytes(await stateDict(model), new Map([...before, ...zeros]))).toBe(true);
+  });
+});
+
 it('local shards round-trip and invalidate what was gathered', async () => {
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { fsdp: { reshardAfterForward: false } });
