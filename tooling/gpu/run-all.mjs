@@ -35,6 +35,13 @@ const report = {
   driversTried: driver.tried,
   parts: [],
 };
+let running;
+for (const signal of ['SIGINT', 'SIGTERM']) {
+  process.on(signal, () => {
+    running?.kill('SIGKILL');
+    process.exit(1);
+  });
+}
 for (const part of parts()) {
   report.parts.push(await runPart(part));
   // After every part: whatever ends this run, what was measured is kept.
@@ -95,9 +102,11 @@ async function runPart({ name, args, results, out }) {
   child.stderr.pipe(stream, { end: false });
   const limit = PART_LIMIT_MS[isHardware ? 'hardware' : 'software'];
   const timer = setTimeout(() => child.kill('SIGKILL'), limit);
+  running = child;
   const ended = await new Promise((resolvePart) => {
     child.on('close', (code, signal) => resolvePart(signal ?? code));
   });
+  running = undefined;
   clearTimeout(timer);
   await new Promise((resolveEnd) => stream.end(resolveEnd));
   const seconds = (performance.now() - started) / 1000;
