@@ -29,13 +29,12 @@ serve(`jax-js ${version} ${device}`, {
       np.matmul(layout === 'TN' ? np.transpose(x) : x, layout === 'NT' ? np.transpose(y) : y),
     );
     return async (repetitions) => {
-      let last;
-      for (let i = 0; i < repetitions; i++) {
-        last?.dispose?.();
-        last = multiply(a.ref, b.ref);
+      // Arrays are lazy: one that is dropped before it is waited for is never computed.
+      const products = Array.from({ length: repetitions }, () => multiply(a.ref, b.ref));
+      for (const product of products) {
+        await product.blockUntilReady();
+        product.dispose();
       }
-      await last.blockUntilReady();
-      last.dispose?.();
     };
   },
 
