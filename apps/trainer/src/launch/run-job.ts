@@ -3,6 +3,7 @@
 import { writeFileSync } from 'node:fs';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { chromeTrace, Trace } from '@shardweave/tensor-core';
+import { TrainerError, UsageError } from '../errors.js';
 import { DeviceHost } from '../rank/device-host.js';
 import type { RankEvent } from '../rank/events.js';
 import { runRank } from '../rank/run-rank.js';
@@ -21,6 +22,7 @@ export interface JobOptions {
 
 /** Resolves when every rank has done its work; see runProcesses for how it rejects. */
 export async function runJob(asked: RunConfig, options: JobOptions): Promise<void> {
+  if (asked.traceFile !== undefined) openTrace(asked.traceFile);
   const devices = await resolveDevices(asked.devices, options.entry);
   const config = { ...asked, devices };
   const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
@@ -30,7 +32,29 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
   };
   if (config.transport === 'ws') await runProcesses(config, { ...options, onEvent });
   else await runHere(config, { ...options, onEvent });
-  if (config.traceFile !== undefined) writeFileSync(config.traceFile, mergeTraces(traces));
+  if (config.traceFile !== undefined) writeTrace(config.traceFile, mergeTraces(traces));
+}
+
+/** Leaves an empty file, before hours of work could end in a path that can't be written. */
+function openTrace(path: string): void {
+  try {
+    writeFileSync(path, '');
+  } catch (cause) {
+    throw new UsageError(
+      `--trace: ${path} can't be written (${(cause as Error).message}). Give a file in a directory that exists.`,
+      { cause },
+    );
+  }
+}
+
+function writeTrace(path: string, text: string): void {
+  try {
+    writeFileSync(path, text);
+  } catch (cause) {
+    throw new TrainerError(`--trace: ${path} can't be written (${(cause as Error).message}).`, {
+      cause,
+    });
+  }
 }
 
 async function runHere(config: RunConfig, options: JobOptions): Promise<void> {

@@ -2,7 +2,7 @@
 // written by rank 0, which has it.
 
 import { closeSync, existsSync, mkdirSync, openSync, writeFileSync, writeSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankReady, RankReport, StepMetrics } from '../rank/events.js';
 import { lossChart } from './loss-chart.js';
@@ -33,6 +33,13 @@ export function refuseUsedDirectory(directory: string): void {
   );
 }
 
+/** Level by level: on file systems that refuse, such as /proc, Node's recursive form never returns. */
+function makeDirectory(path: string): void {
+  if (existsSync(path)) return;
+  makeDirectory(dirname(path));
+  mkdirSync(path);
+}
+
 /** Lines are written at once, so that a run that is killed keeps what it has shown. */
 export class RunDirectory {
   readonly #path: string;
@@ -49,7 +56,7 @@ export class RunDirectory {
     refuseUsedDirectory(path);
     this.#path = path;
     try {
-      mkdirSync(path, { recursive: true });
+      makeDirectory(path);
       this.#metrics = openSync(join(path, RUN_FILES.metrics), 'wx');
     } catch (error) {
       throw new UsageError(`--out: ${path} can't be written (${(error as Error).message}).`, {

@@ -1,5 +1,6 @@
 // The steps of a rank, above what computes them: rates, skipped steps and what is told of each.
 
+import { TrainerError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import { learningRate } from '../schedule.js';
 import type { StepMetrics, StepResources } from './events.js';
@@ -54,5 +55,10 @@ export async function trainLoop(options: TrainLoopOptions): Promise<void> {
       tokensPerSecond: (config.batch * config.seq * 1000) / stepMs,
     };
     options.onStep(metrics, runner.resources());
+    if (Number.isNaN(outcome.loss) && !outcome.isSkipped) {
+      throw new TrainerError(
+        `The loss is not a number at step ${step + 1}: the run diverged. Use a smaller --lr, a longer --warmup or --clip 1.`,
+      );
+    }
   }
 }
