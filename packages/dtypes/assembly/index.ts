@@ -2,6 +2,8 @@
 // part in rank order into an f32 (or integer) accumulator, then finish: divide, round once, store.
 // Counts are rounded up to 8 elements; the buffers have room, and nothing reads the surplus.
 
+export { dequantize, quantize, subtract } from './codec';
+
 const F32: i32 = 0;
 const F16: i32 = 1;
 const BF16: i32 = 2;

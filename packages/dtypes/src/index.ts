@@ -5,4 +5,11 @@ export { f16FromF32Bits, f16ToF32, f32BitsFromF16, f32ToF16 } from './float16.js
 export { type ReduceOp, type ReduceOptions, reducePartsPlain } from './reduce-plain.js';
 export { Reducer } from './reducer.js';
 export { type ElementArray, viewAs } from './view.js';
+export {
+  encodedByteLength,
+  INT8_BLOCK_ELEMENTS,
+  WIRE_FORMATS,
+  WireCodec,
+  type WireFormat,
+} from './wire-codec.js';
 export { yieldToEventLoop } from './yield-to-event-loop.js';

@@ -1,0 +1,119 @@
+// f32 values in 16 and 8 bits: the documented error, non-finite values, error feedback, slices.
+
+import {
+  encodedByteLength,
+  f16ToF32,
+  f32ToF16,
+  WIRE_FORMATS,
+  WireCodec,
+  type WireFormat,
+} from '@shardweave/dtypes';
+import { describe, expect, it } from 'vitest';
+
+const SIZES = [0, 1, 7, 15, 16, 17, 255, 256, 257, 1023, 16_384, 50_001];
+
+const bytesOf = (values: Float32Array) => new Uint8Array(values.buffer);
+
+function randomValues(count: number, seed = 1): Float32Array {
+  let state = seed;
+  return Float32Array.from({ length: count }, (_, i) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return (state / 2 ** 32 - 0.5) * (1 + (i % 700));
+  });
+}
+
+async function roundTrip(values: Float32Array, format: WireFormat, residual?: Float32Array) {
+  const codec = await WireCodec.create();
+  const coded = new Uint8Array(encodedByteLength(format, values.length));
+  const decoded = new Float32Array(values.length);
+  await codec.encode(bytesOf(values), coded, format, residual && bytesOf(residual));
+  await codec.decode(coded, bytesOf(decoded), format);
+  return decoded;
+}
+
+/** Half a step of the format for the element at `i`: the largest error that rounding may make. */
+function errorBound(values: Float32Array, i: number, format: WireFormat): number {
+  if (format === 'int8') {
+    const start = i - (i % 256);
+    const block = Array.from(values.subarray(start, start + 256), Math.abs);
+    return (Math.max(...block) / 254) * (1 + 1e-5);
+  }
+  return Math.abs(values[i]!) * (format === 'f16' ? 2 ** -11 : 2 ** -8) + 2 ** -25;
+}
+
+describe.each(WIRE_FORMATS)('%s', (format) => {
+  it.each(SIZES)('keeps %i values within the documented error', async (count) => {
+    const values = randomValues(count);
+    const decoded = await roundTrip(values, format);
+    for (let i = 0; i < count; i++) {
+      const error = Math.abs(decoded[i]! - values[i]!);
+      expect(error, `element ${i}`).toBeLessThanOrEqual(errorBound(values, i, format));
+    }
+  });
+
+  it('with a residual, what one call loses reaches later ones', async () => {
+    const values = randomValues(1000).map((value) => value / 100);
+    const residual = new Float32Array(values.length);
+    const sums = new Float64Array(values.length);
+    const calls = 50;
+    for (let call = 0; call < calls; call++) {
+      const decoded = await roundTrip(values, format, residual);
+      decoded.forEach((value, i) => {
+        sums[i]! += value;
+      });
+    }
+    // What 50 calls delivered differs from what they should have by the last residual alone.
+    sums.forEach((sum, i) => {
+      expect(sum + residual[i]!).toBeCloseTo(calls * values[i]!, 3);
+      expect(Math.abs(residual[i]!)).toBeLessThanOrEqual(2 * errorBound(values, i, format) + 1e-3);
+    });
+    expect(residual.some((value) => value !== 0)).toBe(true);
+  });
+});
+
+describe('int8', () => {
+  it('encodes a block as its scale and signed bytes, rounded to nearest even', async () => {
+    const codec = await WireCodec.create();
+    const values = Float32Array.of(127, -127, 2.5, 3.5, -2.5, 0.4, 0);
+    const coded = new Uint8Array(11);
+    await codec.encode(bytesOf(values), coded, 'int8');
+    expect(new DataView(coded.buffer).getFloat32(0, true)).toBe(1);
+    expect([...new Int8Array(coded.buffer, 4)]).toEqual([127, -127, 2, 4, -2, 0, 0]);
+  });
+
+  it.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(
+    'makes a whole block NaN where one value is %d, and no other block',
+    async (bad) => {
+      const values = randomValues(600);
+      values[300] = bad;
+      const decoded = await roundTrip(values, 'int8');
+      expect(decoded.subarray(256, 512).every(Number.isNaN)).toBe(true);
+      expect(decoded.subarray(0, 256).some(Number.isNaN)).toBe(false);
+      expect(decoded.subarray(512).some(Number.isNaN)).toBe(false);
+    },
+  );
+
+  it('takes blocks too small for a scale as zeros', async () => {
+    const decoded = await roundTrip(Float32Array.of(1e-36, -1e-40, 0), 'int8');
+    expect([...decoded]).toEqual([0, 0, 0]);
+  });
+});
+
+describe('f16', () => {
+  it('rounds as the plain converter does', async () => {
+    const values = Float32Array.of(65504, 65520, 1e-7, 6e-8, 1 + 2 ** -11, -0, Number.NaN);
+    const decoded = await roundTrip(values, 'f16');
+    expect([...decoded]).toEqual([...values].map((value) => f16ToF32(f32ToF16(value))));
+  });
+});
+
+it('refuses lengths that do not fit, naming them', async () => {
+  const codec = await WireCodec.create();
+  const short = codec.encode(new Uint8Array(8), new Uint8Array(3), 'f16');
+  await expect(short).rejects.toThrow(/expected 4 bytes of f16 for 2 values, got 3/);
+  const odd = codec.decode(new Uint8Array(4), new Uint8Array(7), 'f16');
+  await expect(odd).rejects.toThrow(/expected whole f32 elements, got 7 bytes/);
+  const coded = new Uint8Array(4);
+  const residual = codec.encode(new Uint8Array(8), coded, 'f16', new Uint8Array(4));
+  await expect(residual).rejects.toThrow(/expected a residual of 8 bytes, got 4/);
+});
