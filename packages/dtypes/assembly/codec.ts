@@ -46,7 +46,7 @@ export function subtract(target: usize, a: usize, b: usize, count: i32): void {
   }
 }
 
-/** The largest magnitude over 127; NaN where a value is not finite. */
+/** The largest magnitude over 127; infinite or NaN where a value is, which decodes to NaN. */
 // @ts-expect-error: decorators on functions are AssemblyScript's
 @inline
 function scaleOf(source: usize, size: i32): f32 {
@@ -57,9 +57,6 @@ function scaleOf(source: usize, size: i32): f32 {
   }
   const pair = f32x4.max(largest, v128.shuffle<f32>(largest, largest, 2, 3, 0, 1));
   const most = f32x4.extract_lane(f32x4.max(pair, v128.shuffle<f32>(pair, pair, 1, 0, 3, 2)), 0);
-  if (!(most < Infinity)) {
-    return NaN;
-  }
   return most < SMALLEST ? 0 : most / 127;
 }
 
