@@ -1,0 +1,117 @@
+// Several hosts on this machine, for tests: network namespaces, each with a veth cable to a switch
+// in a namespace of its own. Nothing of it is seen outside. Needs root on Linux: see lanProblem().
+
+import { type ChildProcess, execFileSync, type ForkOptions, fork } from 'node:child_process';
+
+/** One host: a namespace with a loopback of its own and one network card, eth0. */
+export interface LanHost {
+  /** The namespace's, for `ip netns exec`. */
+  readonly name: string;
+  /** Of eth0, IPv4. All hosts of a LAN reach each other by it. */
+  readonly address: string;
+  /** Starts a Node script on this host, with a channel for messages; its pid is the script's. */
+  fork(script: string, args: readonly string[], options?: ForkOptions): ChildProcess;
+  /** Pulls its cable out of the switch, or plugs it in again. No FIN, no RST: packets vanish. */
+  setCable(state: 'in' | 'out'): void;
+}
+
+export interface Lan extends Disposable {
+  readonly hosts: readonly LanHost[];
+}
+
+const PREFIX = 'shardweave';
+let numLans = 0;
+
+/** Why no LAN can be made here, or undefined where it can. Names the reason of a skipped test. */
+export function lanProblem(): string | undefined {
+  if (process.platform !== 'linux') {
+    return `network namespaces need Linux, this is ${process.platform}`;
+  }
+  try {
+    createLan(1)[Symbol.dispose]();
+    return undefined;
+  } catch (error) {
+    return `no network namespaces: ${(error as Error).message.trim().split('\n').at(-1)}`;
+  }
+}
+
+/** Hosts 10.77.0.1 and on. Dispose it, or it goes when this process exits. */
+export function createLan(numHosts: number): Lan {
+  removeLeftovers();
+  const lan = `${PREFIX}-${process.pid}-${numLans++}`;
+  const hub = `${lan}-hub`;
+  const names = Array.from({ length: numHosts }, (_, i) => `${lan}-${i}`);
+  const dispose = () => {
+    process.off('exit', dispose);
+    removeNamespaces([...names, hub]);
+  };
+  process.on('exit', dispose);
+  try {
+    ip([...[hub, ...names].map((name) => `netns add ${name}`)]);
+    ip(['link add switch type bridge', 'link set switch up'], hub);
+    const hosts = names.map((name, i) => {
+      const [port, address] = [`port${i}`, `10.77.0.${i + 1}`];
+      ip(
+        [
+          `link add ${port} type veth peer name eth0 netns ${name}`,
+          `link set ${port} master switch up`,
+        ],
+        hub,
+      );
+      ip(['link set lo up', `addr add ${address}/24 dev eth0`, 'link set eth0 up'], name);
+      return {
+        name,
+        address,
+        fork: (script: string, args: readonly string[], options: ForkOptions = {}) =>
+          fork(script, args, {
+            ...options,
+            execPath: 'ip',
+            execArgv: ['netns', 'exec', name, process.execPath, ...(options.execArgv ?? [])],
+          }),
+        setCable: (state: 'in' | 'out') =>
+          ip([`link set ${port} ${state === 'in' ? 'up' : 'down'}`], hub),
+      };
+    });
+    return { hosts, [Symbol.dispose]: dispose };
+  } catch (error) {
+    dispose();
+    throw error;
+  }
+}
+
+function ip(commands: readonly string[], namespace?: string): void {
+  const where = namespace === undefined ? [] : ['-n', namespace];
+  execFileSync('ip', [...where, '-batch', '-'], {
+    input: `${commands.join('\n')}\n`,
+    stdio: ['pipe', 'ignore', 'pipe'],
+  });
+}
+
+/** With a namespace go its cables and cards; processes in it must have ended. */
+function removeNamespaces(names: readonly string[]): void {
+  for (const name of names) {
+    try {
+      execFileSync('ip', ['netns', 'delete', name], { stdio: 'ignore' });
+    } catch {
+      // never made, or gone
+    }
+  }
+}
+
+/** Those of processes that were killed before they could. */
+function removeLeftovers(): void {
+  const listed = execFileSync('ip', ['netns', 'list'], { encoding: 'utf8' });
+  const isAlive = (pid: number) => {
+    try {
+      process.kill(pid, 0);
+      return true;
+    } catch {
+      return false;
+    }
+  };
+  removeNamespaces(
+    [...listed.matchAll(new RegExp(`^${PREFIX}-(\\d+)-\\S+`, 'gm'))]
+      .filter(([, pid]) => !isAlive(Number(pid)))
+      .map(([name]) => name),
+  );
+}
