@@ -1,20 +1,47 @@
 // One message from one peer: it meets its receiver in either order. Before the receiver has named
-// its buffer, bytes are held in scratch; after, they go straight into it.
+// its buffer, bytes are held in scratch; after, they go straight into it. A receiver that only reads
+// names none: it gets the scratch, or the sender's own memory where the transport can lend it.
 
+import { copyBytes } from './copy-bytes.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { MessageHeader, MessageSink } from './transport.js';
+import type { Turns } from './turns.js';
+
+/** A message's bytes, to be read until `release`. */
+export interface Borrowed {
+  readonly bytes: Uint8Array;
+  release(): void;
+}
+
+/** What arrivals of one rank share. */
+export interface ArrivalServices {
+  readonly scratch: ScratchPool;
+  readonly turns: Turns;
+}
+
+const EMPTY = new Uint8Array(0);
 
 export class Arrival implements MessageSink {
-  readonly #scratch: ScratchPool;
+  readonly #services: ArrivalServices;
+  /** Written whether posted or not: messages of send() don't wait for their recv(). */
+  readonly #isEager: boolean;
   #header: MessageHeader | undefined;
+  /** What the receiver expects, once it has said so. */
+  #expectedBytes: number | undefined;
   #target: Uint8Array | undefined;
   #held: Uint8Array | undefined;
+  #lent: { readonly bytes: Uint8Array; readonly release: () => void } | undefined;
   #received = 0;
+  #isCopying = false;
   #isCancelled = false;
-  #resolve: (() => void) | undefined;
+  #onComplete: (() => void) | undefined;
+  #onProgress: (() => void) | undefined;
+  #posted: Promise<void> | undefined;
+  #onPosted: (() => void) | undefined;
 
-  constructor(scratch: ScratchPool) {
-    this.#scratch = scratch;
+  constructor(services: ArrivalServices, isEager: boolean) {
+    this.#services = services;
+    this.#isEager = isEager;
   }
 
   get header(): MessageHeader | undefined {
@@ -22,16 +49,41 @@ export class Arrival implements MessageSink {
   }
 
   get isPosted(): boolean {
-    return this.#target !== undefined;
+    return this.#expectedBytes !== undefined;
   }
 
   get isComplete(): boolean {
-    return this.#header !== undefined && this.#received === this.#header.byteLength;
+    return (
+      !this.#isCopying &&
+      this.#header !== undefined &&
+      (this.#lent !== undefined || this.#received === this.#header.byteLength)
+    );
   }
 
-  /** The length of the receiver's buffer, once it has named one. */
+  /** The length that the receiver named, once it has. */
   get expectedBytes(): number | undefined {
-    return this.#target?.byteLength;
+    return this.#expectedBytes;
+  }
+
+  get posted(): Promise<void> | undefined {
+    if (this.#isEager || this.isPosted || this.#isCancelled) {
+      return undefined;
+    }
+    this.#posted ??= new Promise((resolve) => {
+      this.#onPosted = resolve;
+    });
+    return this.#posted;
+  }
+
+  get lend(): ((memory: Uint8Array, release: () => void) => void) | undefined {
+    const isReader = this.isPosted && this.#target === undefined;
+    if (!isReader || this.#received > 0 || this.#isCancelled) {
+      return undefined;
+    }
+    return (bytes, release) => {
+      this.#lent = { bytes, release };
+      this.#settle();
+    };
   }
 
   /** The message begins. */
@@ -45,7 +97,7 @@ export class Arrival implements MessageSink {
       return;
     }
     if (this.#target === undefined) {
-      this.#held ??= this.#scratch.take(this.#header!.byteLength);
+      this.#held ??= this.#services.scratch.take(this.#header!.byteLength);
       this.#held.set(chunk, this.#received);
     } else {
       this.#target.set(chunk, this.#received);
@@ -55,33 +107,73 @@ export class Arrival implements MessageSink {
   }
 
   /** Names the buffer, of the message's length; resolves when all of it is there. */
-  post(target: Uint8Array): Promise<void> {
-    if (this.#header !== undefined && this.#header.byteLength !== target.byteLength) {
-      const { byteLength } = this.#header;
-      throw new Error(`expected a message of ${target.byteLength} bytes, got ${byteLength}`);
-    }
+  post(target: Uint8Array, onProgress: () => void): Promise<void> {
     this.#target = target;
-    if (this.#held !== undefined) {
-      target.set(this.#held.subarray(0, this.#received));
-      this.#scratch.give(this.#held);
-      this.#held = undefined;
+    const held = this.#held;
+    if (held !== undefined) {
+      this.#isCopying = true;
+      void this.#copyHeld(target, held.subarray(0, this.#received));
     }
+    return this.#complete(target.byteLength, onProgress);
+  }
+
+  /** Asks for bytes to read; resolves when all of them are there. */
+  async borrow(byteLength: number, onProgress: () => void): Promise<Borrowed> {
+    await this.#complete(byteLength, onProgress);
+    const lent = this.#lent;
+    if (lent !== undefined) {
+      return lent;
+    }
+    const bytes = this.#held ?? EMPTY;
+    return { bytes, release: () => this.#giveBack() };
+  }
+
+  /** What still arrives is dropped: buffers are their owners' again. Its promises stay pending. */
+  cancel(): void {
+    this.#isCancelled = true;
+    this.#onComplete = undefined;
+    this.#held = undefined;
+    this.#lent?.release();
+    this.#onPosted?.();
+  }
+
+  #complete(expectedBytes: number, onProgress: () => void): Promise<void> {
+    if (this.#header !== undefined && this.#header.byteLength !== expectedBytes) {
+      const { byteLength } = this.#header;
+      throw new Error(`expected a message of ${expectedBytes} bytes, got ${byteLength}`);
+    }
+    this.#expectedBytes = expectedBytes;
+    this.#onProgress = onProgress;
     return new Promise((resolve) => {
-      this.#resolve = resolve;
+      this.#onComplete = resolve;
+      this.#onPosted?.();
       this.#settle();
     });
   }
 
-  /** What still arrives is dropped: the buffer is the caller's again. Its promise stays pending. */
-  cancel(): void {
-    this.#isCancelled = true;
-    this.#resolve = undefined;
-    this.#held = undefined;
+  async #copyHeld(target: Uint8Array, held: Uint8Array): Promise<void> {
+    await copyBytes(target, held, this.#services.turns, () => this.#isCancelled);
+    if (!this.#isCancelled) {
+      this.#isCopying = false;
+      this.#giveBack();
+      this.#settle();
+    }
+  }
+
+  #giveBack(): void {
+    if (this.#held !== undefined) {
+      this.#services.scratch.give(this.#held);
+      this.#held = undefined;
+    }
   }
 
   #settle(): void {
+    if (this.#isCancelled) {
+      return;
+    }
+    this.#onProgress?.();
     if (this.isComplete) {
-      this.#resolve?.();
+      this.#onComplete?.();
     }
   }
 }

@@ -22,10 +22,15 @@ export interface CallSignature {
   readonly dtype: WireDType;
   /** null where nothing is added up. */
   readonly reduceOp: ReduceOp | null;
-  /** Bytes of the part that one rank contributes or owns; of the whole buffer in allReduce. */
+  /**
+   * Bytes of the part that one rank contributes or owns; of the whole buffer in allReduce and where
+   * counts are uneven.
+   */
   readonly byteLength: number;
   /** Group rank of the root; -1 where there is none. */
   readonly root: number;
+  /** Of uneven counts: a 32-bit hash of them. 0 where parts are even. */
+  readonly layout: number;
 }
 
 /** Whether two ranks called the same thing. */
@@ -35,7 +40,8 @@ export function isSameCall(a: CallSignature, b: CallSignature): boolean {
     a.dtype === b.dtype &&
     a.reduceOp === b.reduceOp &&
     a.byteLength === b.byteLength &&
-    a.root === b.root
+    a.root === b.root &&
+    a.layout === b.layout
   );
 }
 
@@ -47,6 +53,9 @@ export function describeCall(call: CallSignature, sequence: number): string {
   }
   if (call.operation !== 'barrier') {
     words.push(call.dtype, call.byteLength, 'bytes');
+  }
+  if (call.layout !== 0) {
+    words.push('counts', `0x${call.layout.toString(16)}`);
   }
   if (call.root >= 0) {
     words.push('root', call.root);

@@ -1,11 +1,14 @@
 // One running operation of one rank: what an algorithm sees of the wire. Peers are group ranks here
-// and world ranks below.
+// and world ranks below. Nothing here rejects: a failure ends the job, and with it the call.
 
-import type { ReduceOptions, Reducer } from '@shardweave/dtypes';
-import type { Arrival } from './arrival.js';
+import type { ReduceOptions } from '@shardweave/dtypes';
+import type { Arrival, Borrowed } from './arrival.js';
 import { type CallSignature, describeCall } from './call-signature.js';
+import { copyBytes } from './copy-bytes.js';
+import type { ReduceHook } from './reduce-hook.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { Transport } from './transport.js';
+import type { Turns } from './turns.js';
 
 /** A call and its place; `members` are world ranks in group order. */
 export interface CallSpec {
@@ -15,6 +18,7 @@ export interface CallSpec {
   readonly rank: number;
   readonly sequence: number;
   readonly signature: CallSignature;
+  /** Without progress. */
   readonly timeoutMs: number;
 }
 
@@ -22,23 +26,36 @@ export interface CallSpec {
 export interface CallServices {
   readonly transport: Transport;
   readonly scratch: ScratchPool;
-  reducer(): Promise<Reducer>;
+  readonly turns: Turns;
+  readonly reduce: ReduceHook;
+  now(): number;
   /** The meeting point of a message from a world rank with its receiver. */
   arrivalOf(call: Call, from: number, phase: number): Arrival;
   /** Told after each `receive`: the peer may have left already. */
   afterPost(from: number, arrival: Arrival): void;
+  /** Told where a link broke under a send. */
+  onSendFailed(call: Call, error: unknown): void;
 }
 
 export class Call {
   readonly spec: CallSpec;
   readonly #services: CallServices;
-  readonly #receives: { readonly from: number; readonly arrival: Arrival }[] = [];
+  /** What has been asked for and is not complete, by its sender. */
+  readonly #pending = new Map<Arrival, number>();
+  readonly #progressed = () => this.progressed();
+  #lastProgressMs: number;
+  #isOver = false;
+  #numUnsent = 0;
+  #onSent: (() => void) | undefined;
   bytesSent = 0;
   bytesReceived = 0;
+  /** Who is late, for operations that don't go through `receive`. World ranks. */
+  late: (() => Promise<readonly number[]>) | undefined;
 
   constructor(spec: CallSpec, services: CallServices) {
     this.spec = spec;
     this.#services = services;
+    this.#lastProgressMs = services.now();
   }
 
   get rank(): number {
@@ -53,6 +70,15 @@ export class Call {
     return this.#services.scratch;
   }
 
+  get turns(): Turns {
+    return this.#services.turns;
+  }
+
+  /** See Transport.isLending. */
+  get isLending(): boolean {
+    return this.#services.transport.isLending ?? false;
+  }
+
   get description(): string {
     return describeCall(this.spec.signature, this.spec.sequence);
   }
@@ -63,57 +89,114 @@ export class Call {
     return Array.from({ length: size - 1 }, (_, i) => (this.rank + 1 + i) % size);
   }
 
+  /** Milliseconds since a byte of this call moved. */
+  get idleMs(): number {
+    return this.#services.now() - this.#lastProgressMs;
+  }
+
+  /** Something moved: the time limit begins anew. */
+  progressed(): void {
+    this.#lastProgressMs = this.#services.now();
+  }
+
   /** Lends `payload` until it resolves. */
-  send(peer: number, payload: Uint8Array, phase = 0): Promise<void> {
+  async send(peer: number, payload: Uint8Array, phase = 0): Promise<void> {
     const { group, sequence, signature, members } = this.spec;
-    this.bytesSent += payload.byteLength;
-    return this.#services.transport.send(
-      members[peer]!,
-      { group, sequence, phase, call: signature, byteLength: payload.byteLength },
-      payload,
-    );
+    const { byteLength } = payload;
+    const header = { group, sequence, phase, call: signature, byteLength };
+    this.bytesSent += byteLength;
+    this.#numUnsent++;
+    try {
+      await this.#services.transport.send(members[peer]!, header, payload, this.#progressed);
+    } catch (error) {
+      this.#services.onSendFailed(this, error);
+      return await new Promise<never>(() => {}); // the job is over, the payload stays lent
+    }
+    this.progressed();
+    this.#numUnsent--;
+    if (this.#numUnsent === 0) {
+      this.#onSent?.();
+    }
+  }
+
+  /** Resolves when all that was sent may be changed. */
+  async sent(): Promise<void> {
+    if (this.#numUnsent > 0) {
+      await new Promise<void>((resolve) => {
+        this.#onSent = resolve;
+      });
+    }
   }
 
   /** Resolves when the peer's message of this call and phase fills `target`. */
   receive(peer: number, target: Uint8Array, phase = 0): Promise<void> {
-    const from = this.spec.members[peer]!;
-    const arrival = this.#services.arrivalOf(this, from, phase);
-    this.bytesReceived += target.byteLength;
-    this.#receives.push({ from, arrival });
-    const done = arrival.post(target);
-    this.#services.afterPost(from, arrival);
-    return done;
+    return this.#receive(peer, target.byteLength, phase, (arrival) =>
+      arrival.post(target, this.#progressed),
+    );
   }
 
-  /** Combines parts of all ranks, in rank order, into `output`. */
+  /** The peer's message, to be read: no buffer of the caller's is needed, nor a copy where it can be lent. */
+  borrow(peer: number, byteLength: number, phase = 0): Promise<Borrowed> {
+    return this.#receive(peer, byteLength, phase, (arrival) =>
+      arrival.borrow(byteLength, this.#progressed),
+    );
+  }
+
+  /** Combines parts of all ranks, in rank order, into `output`, when the event loop had its turn. */
   async reduce(
     parts: readonly Uint8Array[],
     output: Uint8Array,
     options: ReduceOptions,
   ): Promise<void> {
-    const reducer = await this.#services.reducer();
-    await reducer.reduce(parts, output, options);
+    const { turns, reduce } = this.#services;
+    const end = turns.next();
+    if (end !== undefined) {
+      await turns.wait();
+    }
+    await reduce(parts, output, options);
+    this.progressed();
+  }
+
+  /** Copies within this rank, in slices, unless they are the same bytes already. */
+  async copy(target: Uint8Array, source: Uint8Array): Promise<void> {
+    // A view of the same bytes is common (a shard inside its full buffer) and needs no copy.
+    if (target.buffer !== source.buffer || target.byteOffset !== source.byteOffset) {
+      await copyBytes(target, source, this.turns, () => this.#isOver);
+    }
   }
 
   /** World ranks whose messages have been asked for and are not complete. */
   waitingFor(): number[] {
-    const missing = this.#receives.filter(({ arrival }) => !arrival.isComplete);
-    return [...new Set(missing.map(({ from }) => from))].sort((a, b) => a - b);
+    return [...new Set(this.#pending.values())].sort((a, b) => a - b);
   }
 
   owns(arrival: Arrival): boolean {
-    return this.#receives.some((receive) => receive.arrival === arrival);
-  }
-
-  /** Forgets the caller's buffers: the call is over, only its description is kept. */
-  release(): void {
-    this.#receives.length = 0;
+    return this.#pending.has(arrival);
   }
 
   /** Gives the caller's buffers back: nothing is written to them any more. */
   cancel(): void {
-    for (const { arrival } of this.#receives) {
+    this.#isOver = true;
+    for (const arrival of this.#pending.keys()) {
       arrival.cancel();
     }
+    this.#pending.clear();
+  }
+
+  async #receive<T>(
+    peer: number,
+    byteLength: number,
+    phase: number,
+    post: (arrival: Arrival) => Promise<T>,
+  ): Promise<T> {
+    const from = this.spec.members[peer]!;
+    const arrival = this.#services.arrivalOf(this, from, phase);
+    this.bytesReceived += byteLength;
+    this.#pending.set(arrival, from);
+    const done = post(arrival);
+    this.#services.afterPost(from, arrival);
+    const result = await done;
+    this.#pending.delete(arrival);
+    return result;
   }
 }

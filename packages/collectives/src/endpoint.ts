@@ -8,9 +8,13 @@ import { Reducer } from '@shardweave/dtypes';
 import { Arrival } from './arrival.js';
 import { Call, type CallServices, type CallSpec } from './call.js';
 import { describeCall, isPointToPoint, isSameCall } from './call-signature.js';
+import { type Clock, systemClock } from './clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from './errors.js';
 import type { Failure, PeerCall } from './failure.js';
+import { Matching } from './matching.js';
 import { MismatchInquiry } from './mismatch-inquiry.js';
+import type { NativeCollectives } from './native-collectives.js';
+import type { ReduceHook } from './reduce-hook.js';
 import { ScratchPool } from './scratch-pool.js';
 import type {
   ControlMessage,
@@ -19,6 +23,7 @@ import type {
   Transport,
   TransportListener,
 } from './transport.js';
+import { Turns } from './turns.js';
 
 /** Ten minutes: longer than any step we run, shorter than a night lost to a hang. */
 export const DEFAULT_TIMEOUT_MS = 600_000;
@@ -26,42 +31,30 @@ export const DEFAULT_TIMEOUT_MS = 600_000;
 export interface EndpointOptions {
   readonly rank: number;
   readonly worldSize: number;
-  /** Shares one reducer among the ranks of a process. Default: its own, made at first use. */
+  /** Combines parts. Default: our wasm, in this thread. */
+  readonly reduce?: ReduceHook;
+  /** Shares one wasm reducer among the ranks of a process. Default: its own, made at first use. */
   readonly reducer?: () => Promise<Reducer>;
+  /** Default: the system's. */
+  readonly clock?: Clock;
+  /** Shared by ranks of one event loop. Default: its own. */
+  readonly turns?: Turns;
 }
 
-/** The messages of one collective, or of one channel between two ranks. */
-interface Mailbox {
-  call: Call | undefined;
-  readonly arrivals: Map<number, Arrival>;
-}
-
-/**
- * Finished calls that are remembered, for ranks that disagree later: a leaf of a broadcast is done
- * before the root knows. More than anybody has in flight.
- */
-const NUM_REMEMBERED = 64;
-
-/** Messages a peer may send in one collective. */
-const PHASES = 2;
-
-const DISCARD: MessageSink = { write: () => {} };
+const DISCARD: MessageSink = { posted: undefined, write: () => {} };
 
 export class Endpoint implements TransportListener {
   readonly rank: number;
   readonly worldSize: number;
   /** Resolves once, when the job has failed or this rank has closed. */
   readonly failed: Promise<Failure>;
+  readonly clock: Clock;
   readonly #scratch = new ScratchPool();
-  readonly #mailboxes = new Map<string, Map<number, Mailbox>>();
-  /** Arrivals of send and recv by group, sender and channel, in order. */
-  readonly #channels = new Map<string, Arrival[]>();
+  readonly #matching: Matching;
   readonly #active = new Map<Call, (error: CollectiveError) => void>();
   readonly #left = new Set<number>();
-  readonly #makeReducer: () => Promise<Reducer>;
   readonly #services: CallServices;
   #transport: Transport | undefined;
-  #reducer: Promise<Reducer> | undefined;
   #failure: Failure | undefined;
   #inquiry: MismatchInquiry | undefined;
   #onFailed: (failure: Failure) => void = () => {};
@@ -69,22 +62,25 @@ export class Endpoint implements TransportListener {
   constructor(options: EndpointOptions) {
     this.rank = options.rank;
     this.worldSize = options.worldSize;
-    this.#makeReducer = options.reducer ?? Reducer.create;
+    this.clock = options.clock ?? systemClock;
     this.failed = new Promise((resolve) => {
       this.#onFailed = resolve;
     });
+    const turns = options.turns ?? new Turns(this.clock);
+    const scratch = this.#scratch;
+    this.#matching = new Matching({ scratch, turns });
     const endpoint = this;
     this.#services = {
       get transport() {
         return endpoint.#transport!;
       },
-      scratch: this.#scratch,
-      reducer: () => {
-        this.#reducer ??= this.#makeReducer();
-        return this.#reducer;
-      },
+      scratch,
+      turns,
+      reduce: options.reduce ?? wasmReduce(options.reducer ?? Reducer.create),
+      now: () => this.clock.now(),
       arrivalOf: (call, from, phase) => this.#arrivalOf(call, from, phase),
       afterPost: (from, arrival) => this.#afterPost(from, arrival),
+      onSendFailed: (call, error) => this.#onBodyFailed(call, error),
     };
   }
 
@@ -98,8 +94,9 @@ export class Endpoint implements TransportListener {
   }
 
   /**
-   * Runs an operation: `body` is entered at once, so messages leave in program order. Rejects with
-   * the job's failure, at the latest after the call's timeout.
+   * Runs an operation: `body` is entered at once, so messages leave in program order, and the call
+   * is over when all that it sent has left, too. Rejects with the job's failure, at the latest when
+   * nothing has moved for the call's timeout.
    */
   run(spec: CallSpec, body: (call: Call) => Promise<void>): Promise<Call> {
     const call = new Call(spec, this.#services);
@@ -107,15 +104,12 @@ export class Endpoint implements TransportListener {
       return Promise.reject(this.#errorFor(call, this.#failure));
     }
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => this.#onTimeout(call), spec.timeoutMs);
+      const stopWatching = this.#watch(call);
       const finish = () => {
-        clearTimeout(timer);
+        stopWatching();
         this.#active.delete(call);
-        call.release();
         if (!isPointToPoint(spec.signature)) {
-          const bySequence = this.#mailboxes.get(spec.group);
-          bySequence?.get(spec.sequence)?.arrivals.clear();
-          bySequence?.delete(spec.sequence - NUM_REMEMBERED);
+          this.#matching.finish(spec);
         }
       };
       this.#active.set(call, (error) => {
@@ -160,6 +154,27 @@ export class Endpoint implements TransportListener {
     }
   }
 
+  /** See Transport.allocate. */
+  allocate(byteLength: number): Uint8Array {
+    return this.#transport!.allocate?.(byteLength) ?? new Uint8Array(byteLength);
+  }
+
+  /** See Transport.register. */
+  register(buffer: SharedArrayBuffer): void {
+    this.#transport!.register?.(buffer);
+  }
+
+  /** See Transport.release. */
+  release(buffer: ArrayBufferLike): void {
+    this.#transport!.release?.(buffer);
+  }
+
+  /** The engine that runs this group's collectives, where the transport has one. */
+  nativeFor(group: string): NativeCollectives | undefined {
+    const native = this.#transport!.collectives;
+    return native?.serves(group) ? native : undefined;
+  }
+
   /** Drops all links without a word, as a killed process would. For tests. */
   terminate(): void {
     this.#end({ kind: 'closed', origin: this.rank, reason: 'terminated' });
@@ -173,8 +188,8 @@ export class Endpoint implements TransportListener {
     if (isPointToPoint(header.call)) {
       return this.#onPointToPoint(from, header);
     }
-    const mailbox = this.#mailboxOf(header.group, header.sequence);
-    const arrival = this.#inMailbox(mailbox, from, header.phase);
+    const mailbox = this.#matching.mailbox(header.group, header.sequence);
+    const arrival = this.#matching.inMailbox(mailbox, from, header.phase);
     if (arrival.header !== undefined) {
       this.#lose(from, `it sent a message of ${describeHeader(header)} twice`);
       return DISCARD;
@@ -201,7 +216,7 @@ export class Endpoint implements TransportListener {
       this.fail(message.failure);
       return;
     }
-    const own = this.#mailboxes.get(message.group)?.get(message.sequence)?.call;
+    const own = this.#matching.callAt(message.group, message.sequence);
     this.#inquire(message.group, message.sequence, message.members, own, message.calls);
   }
 
@@ -221,69 +236,28 @@ export class Endpoint implements TransportListener {
 
   // ------------------------------------------------------------------ matching
 
-  #mailboxOf(group: string, sequence: number): Mailbox {
-    let bySequence = this.#mailboxes.get(group);
-    if (bySequence === undefined) {
-      bySequence = new Map();
-      this.#mailboxes.set(group, bySequence);
-    }
-    let mailbox = bySequence.get(sequence);
-    if (mailbox === undefined) {
-      mailbox = { call: undefined, arrivals: new Map() };
-      bySequence.set(sequence, mailbox);
-    }
-    return mailbox;
-  }
-
-  #inMailbox(mailbox: Mailbox, from: number, phase: number): Arrival {
-    const key = from * PHASES + phase;
-    let arrival = mailbox.arrivals.get(key);
-    if (arrival === undefined) {
-      arrival = new Arrival(this.#scratch);
-      mailbox.arrivals.set(key, arrival);
-    }
-    return arrival;
-  }
-
   #arrivalOf(call: Call, from: number, phase: number): Arrival {
     const { group, sequence, signature } = call.spec;
-    if (!isPointToPoint(signature)) {
-      return this.#inMailbox(this.#mailboxOf(group, sequence), from, phase);
+    if (this.#failure !== undefined) {
+      const arrival = new Arrival(this.#services, true);
+      arrival.cancel();
+      return arrival;
     }
-    const channel = this.#channelOf(group, from, sequence);
-    const waiting = channel.find((arrival) => !arrival.isPosted);
-    const arrival = waiting ?? new Arrival(this.#scratch);
-    if (waiting === undefined) {
-      channel.push(arrival);
-    } else if (waiting.header !== undefined) {
-      this.#checkLength(call, from, waiting.header);
-      channel.splice(channel.indexOf(waiting), 1);
+    if (!isPointToPoint(signature)) {
+      return this.#matching.inMailbox(this.#matching.mailbox(group, sequence), from, phase);
+    }
+    const arrival = this.#matching.nextUnposted(group, from, sequence);
+    if (arrival.header !== undefined) {
+      this.#checkLength(call, from, arrival.header);
     }
     return arrival;
-  }
-
-  #channelOf(group: string, from: number, channel: number): Arrival[] {
-    const key = `${group}/${from}/${channel}`;
-    let list = this.#channels.get(key);
-    if (list === undefined) {
-      list = [];
-      this.#channels.set(key, list);
-    }
-    return list;
   }
 
   #onPointToPoint(from: number, header: MessageHeader): MessageSink {
-    const channel = this.#channelOf(header.group, from, header.sequence);
-    const waiting = channel.find((arrival) => arrival.header === undefined);
-    const arrival = waiting ?? new Arrival(this.#scratch);
-    if (waiting === undefined) {
-      channel.push(arrival);
-    } else {
-      channel.splice(channel.indexOf(waiting), 1);
-      const call = this.#callOf(waiting);
-      if (call !== undefined) {
-        this.#checkLength(call, from, header);
-      }
+    const arrival = this.#matching.nextUnsent(header.group, from, header.sequence);
+    const call = this.#callOf(arrival);
+    if (call !== undefined) {
+      this.#checkLength(call, from, header);
     }
     if (this.#failure !== undefined) {
       return DISCARD;
@@ -319,11 +293,9 @@ export class Endpoint implements TransportListener {
   /** Puts a call into its mailbox; false where what has arrived already is of another call. */
   #admit(call: Call): boolean {
     const { group, sequence, signature, members } = call.spec;
-    const mailbox = this.#mailboxOf(group, sequence);
+    const mailbox = this.#matching.mailbox(group, sequence);
     mailbox.call = call;
-    const arrived = [...mailbox.arrivals].flatMap(([key, { header }]) =>
-      header === undefined ? [] : [{ rank: Math.floor(key / PHASES), header }],
-    );
+    const arrived = this.#matching.arrivedIn(mailbox);
     const isSame = arrived.every(({ header }) => isSameCall(signature, header.call));
     if (!isSame || this.#inquiry?.isAbout(group, sequence)) {
       const calls = arrived.map(({ rank, header }) => ({ rank, call: describeHeader(header) }));
@@ -344,6 +316,7 @@ export class Endpoint implements TransportListener {
       group,
       sequence,
       members,
+      clock: this.clock,
       onDone: (calls) =>
         this.fail({ kind: 'mismatch', origin: this.rank, reason: 'ranks disagree', calls }),
     });
@@ -367,20 +340,38 @@ export class Endpoint implements TransportListener {
 
   async #start(call: Call, body: (call: Call) => Promise<void>): Promise<void> {
     await body(call);
+    await call.sent();
+  }
+
+  /** Fails the job when nothing has moved for the call's time limit. Returns what ends that. */
+  #watch(call: Call): () => void {
+    const { timeoutMs } = call.spec;
+    let cancel = () => {};
+    const check = () => {
+      const leftMs = timeoutMs - call.idleMs;
+      if (leftMs <= 0) {
+        void this.#onTimeout(call);
+      } else {
+        cancel = this.clock.setTimer(leftMs, check);
+      }
+    };
+    cancel = this.clock.setTimer(timeoutMs, check);
+    return () => cancel();
   }
 
   #lose(peer: number, reason: string): void {
     this.fail({ kind: 'peer-lost', origin: peer, reason });
   }
 
-  #onTimeout(call: Call): void {
-    const waitingFor = call.waitingFor();
+  async #onTimeout(call: Call): Promise<void> {
+    const waitingFor = call.late === undefined ? call.waitingFor() : await call.late();
     const whom = waitingFor.length === 0 ? 'its own sends' : `ranks ${waitingFor.join(', ')}`;
-    const reason = `${call.description} timed out after ${call.spec.timeoutMs} ms waiting for ${whom}`;
+    const limit = `${call.spec.timeoutMs} ms without progress`;
+    const reason = `${call.description} timed out after ${limit}, waiting for ${whom}`;
     this.fail({ kind: 'timeout', origin: this.rank, reason, waitingFor });
   }
 
-  /** A body rejects when a link broke under a send, or through a bug: both end the job. */
+  /** A link broke under a send, a reduce hook rejected, or a bug: each ends the job. */
   #onBodyFailed(call: Call, error: unknown): void {
     if (!this.#active.has(call)) {
       return;
@@ -400,8 +391,7 @@ export class Endpoint implements TransportListener {
     for (const [call, reject] of active) {
       reject(this.#errorFor(call, failure));
     }
-    this.#mailboxes.clear();
-    this.#channels.clear();
+    this.#matching.clear();
     this.#scratch.clear();
     this.#onFailed(failure);
   }
@@ -425,4 +415,13 @@ export class Endpoint implements TransportListener {
 
 function describeHeader(header: MessageHeader): string {
   return describeCall(header.call, header.sequence);
+}
+
+/** The reducer, made when it is first needed. */
+function wasmReduce(create: () => Promise<Reducer>): ReduceHook {
+  let reducer: Promise<Reducer> | undefined;
+  return async (parts, output, options) => {
+    reducer ??= create();
+    await (await reducer).reduce(parts, output, options);
+  };
 }

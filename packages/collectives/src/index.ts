@@ -5,6 +5,7 @@ export {
   type OperationName,
   type WireDType,
 } from './call-signature.js';
+export { type Clock, systemClock } from './clock.js';
 export { Endpoint, type EndpointOptions } from './endpoint.js';
 export {
   CollectiveAbortedError,
@@ -18,6 +19,8 @@ export {
   PeerLostError,
 } from './errors.js';
 export type { Failure, PeerCall } from './failure.js';
+export { createWorldGroup, type GroupOptions } from './group-options.js';
+export type { NativeCollectives } from './native-collectives.js';
 export type {
   CallOptions,
   CollectiveStats,
@@ -30,6 +33,7 @@ export type {
   SendOptions,
   TraceHandler,
 } from './process-group.js';
+export type { ReduceHook } from './reduce-hook.js';
 export type {
   ControlMessage,
   MessageHeader,

@@ -1,6 +1,7 @@
 // When ranks disagree, each tells all others what it called; when everybody has spoken, or after a
 // moment, the job fails with the whole list. So every rank's error names every rank's call.
 
+import type { Clock } from './clock.js';
 import type { PeerCall } from './failure.js';
 
 /** How long answers are awaited: a rank that comes later is missing from the list. */
@@ -11,18 +12,19 @@ export interface MismatchInquiryOptions {
   readonly sequence: number;
   /** World ranks of the group. */
   readonly members: readonly number[];
+  readonly clock: Clock;
   onDone(calls: readonly PeerCall[]): void;
 }
 
 export class MismatchInquiry {
   readonly #options: MismatchInquiryOptions;
   readonly #calls = new Map<number, string>();
-  readonly #timer: ReturnType<typeof setTimeout>;
+  readonly #stopTimer: () => void;
   #isDone = false;
 
   constructor(options: MismatchInquiryOptions) {
     this.#options = options;
-    this.#timer = setTimeout(() => this.#finish(), INQUIRY_MS);
+    this.#stopTimer = options.clock.setTimer(INQUIRY_MS, () => this.#finish());
   }
 
   isAbout(group: string, sequence: number): boolean {
@@ -45,7 +47,7 @@ export class MismatchInquiry {
 
   stop(): void {
     this.#isDone = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
   }
 
   #finish(): void {

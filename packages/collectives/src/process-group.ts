@@ -5,7 +5,7 @@ import type { ReduceOp } from '@shardweave/dtypes';
 import type { OperationName, WireDType } from './call-signature.js';
 
 export interface CallOptions {
-  /** Milliseconds until this call fails on every rank. Default: the group's. */
+  /** Milliseconds without a byte's progress until this call fails on all ranks. Default: the group's. */
   readonly timeoutMs?: number;
   /** A name for traces, for example of the unit that is gathered. Not compared between ranks. */
   readonly tag?: string;
@@ -112,6 +112,16 @@ export interface ProcessGroup extends AsyncDisposable {
    * independent sequence.
    */
   split(color: number, key?: number): Promise<ProcessGroup>;
+
+  /**
+   * Memory that the transport moves fastest (shared by the threads of a process over shm), zeroed.
+   * The caller's until `release`.
+   */
+  allocate(byteLength: number): Uint8Array;
+  /** Makes shared memory of the caller's known to the transport, so that it is moved as fast. */
+  register(buffer: SharedArrayBuffer): void;
+  /** Gives back what `allocate` gave, or forgets a registered buffer. No call with it is pending. */
+  release(memory: Uint8Array | ArrayBufferLike): void;
 
   stats(): CollectiveStats;
   /** Ends the whole job: rejects everything pending and later, on all ranks. */

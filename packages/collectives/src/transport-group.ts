@@ -11,6 +11,7 @@ import type { Call } from './call.js';
 import type { CallSignature, OperationName } from './call-signature.js';
 import type { Endpoint } from './endpoint.js';
 import { GroupClosedError } from './errors.js';
+import type { NativeCollectives } from './native-collectives.js';
 import type {
   CallOptions,
   CollectiveStats,
@@ -45,6 +46,9 @@ const COUNTERS: Readonly<Record<OperationName, Counter | null>> = {
   barrier: 'barriers',
   split: null,
 };
+
+/** Over messages; a transport may have an engine instead. */
+const ALGORITHMS = { allGather, reduceScatter, allReduce, broadcast, gather };
 
 const EMPTY = new Uint8Array(0);
 
@@ -82,7 +86,7 @@ export class TransportGroup implements ProcessGroup {
     this.#expectBytes('allGather', 'output', output, byteLength * this.worldSize);
     const layout = evenParts(this.worldSize, byteLength);
     await this.#collective({ operation: 'allGather', byteLength }, options, (call) =>
-      allGather(call, input, output, layout),
+      this.#algorithms.allGather(call, input, output, layout),
     );
   }
 
@@ -96,7 +100,7 @@ export class TransportGroup implements ProcessGroup {
     this.#expectBytes('reduceScatter', 'input', input, byteLength * this.worldSize);
     const layout = evenParts(this.worldSize, byteLength);
     await this.#collective({ operation: 'reduceScatter', byteLength }, options, (call) =>
-      reduceScatter(call, input, output, layout, reduce),
+      this.#algorithms.reduceScatter(call, input, output, layout, reduce),
     );
   }
 
@@ -109,7 +113,7 @@ export class TransportGroup implements ProcessGroup {
     const reduce = this.#reduceOptions('allReduce', byteLength, options);
     this.#expectBytes('allReduce', 'output', output, byteLength);
     await this.#collective({ operation: 'allReduce', byteLength }, options, (call) =>
-      allReduce(call, input, output, reduce),
+      this.#algorithms.allReduce(call, input, output, reduce),
     );
   }
 
@@ -117,7 +121,7 @@ export class TransportGroup implements ProcessGroup {
     this.#expectRank('broadcast', 'root', options.root);
     const { byteLength } = buffer;
     await this.#collective({ operation: 'broadcast', byteLength }, options, (call) =>
-      broadcast(call, buffer, options.root),
+      this.#algorithms.broadcast(call, buffer, options.root),
     );
   }
 
@@ -132,7 +136,7 @@ export class TransportGroup implements ProcessGroup {
       this.#expectBytes('gather', 'output', output ?? EMPTY, byteLength * this.worldSize);
     }
     await this.#collective({ operation: 'gather', byteLength }, options, (call) =>
-      gather(call, input, output, options.root),
+      this.#algorithms.gather(call, input, output, options.root),
     );
   }
 
@@ -154,7 +158,7 @@ export class TransportGroup implements ProcessGroup {
 
   async barrier(options: CallOptions = {}): Promise<void> {
     await this.#collective({ operation: 'barrier', byteLength: 0 }, options, (call) =>
-      allGather(call, EMPTY, EMPTY, evenParts(this.worldSize, 0)),
+      this.#algorithms.allGather(call, EMPTY, EMPTY, evenParts(this.worldSize, 0)),
     );
   }
 
@@ -166,20 +170,31 @@ export class TransportGroup implements ProcessGroup {
     const own = new Uint8Array(Float64Array.of(color, key).buffer);
     const all = new Float64Array(2 * this.worldSize);
     const layout = evenParts(this.worldSize, own.byteLength);
-    await this.#collective({ operation: 'split', byteLength: own.byteLength }, {}, (call) =>
-      allGather(call, own, new Uint8Array(all.buffer), layout),
-    );
-    const members = this.#options.members
-      .map((world, r) => ({ world, r, color: all[2 * r]!, key: all[2 * r + 1]! }))
-      .filter((member) => member.color === color)
-      .sort((a, b) => a.key - b.key || a.r - b.r)
-      .map(({ world }) => world);
-    return new TransportGroup({
-      ...this.#options,
-      id: `${this.id}/${sequence}:${color}`,
-      members,
-      onTrace: this.onTrace,
+    const id = `${this.id}/${sequence}:${color}`;
+    let members: readonly number[] = [];
+    const what = { operation: 'split', byteLength: own.byteLength } as const;
+    await this.#collective(what, {}, async (call) => {
+      await this.#algorithms.allGather(call, own, new Uint8Array(all.buffer), layout);
+      members = this.#options.members
+        .map((world, r) => ({ world, r, color: all[2 * r]!, key: all[2 * r + 1]! }))
+        .filter((member) => member.color === color)
+        .sort((a, b) => a.key - b.key || a.r - b.r)
+        .map(({ world }) => world);
+      await this.#native?.openGroup(call, id, members);
     });
+    return new TransportGroup({ ...this.#options, id, members, onTrace: this.onTrace });
+  }
+
+  allocate(byteLength: number): Uint8Array {
+    return this.#options.endpoint.allocate(byteLength);
+  }
+
+  register(buffer: SharedArrayBuffer): void {
+    this.#options.endpoint.register(buffer);
+  }
+
+  release(memory: Uint8Array | ArrayBufferLike): void {
+    this.#options.endpoint.release(ArrayBuffer.isView(memory) ? memory.buffer : memory);
   }
 
   stats(): CollectiveStats {
@@ -192,7 +207,10 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async close(): Promise<void> {
-    this.#isClosed = true;
+    if (!this.#isClosed) {
+      this.#isClosed = true;
+      this.#native?.closeGroup?.(this.id);
+    }
     if (this.id === 'world') {
       await this.#options.endpoint.close();
     }
@@ -200,6 +218,14 @@ export class TransportGroup implements ProcessGroup {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
+  }
+
+  get #native(): NativeCollectives | undefined {
+    return this.#options.endpoint.nativeFor(this.id);
+  }
+
+  get #algorithms(): typeof ALGORITHMS {
+    return this.#native ?? ALGORITHMS;
   }
 
   #collective(
@@ -225,6 +251,7 @@ export class TransportGroup implements ProcessGroup {
       });
     }
     const signature: CallSignature = {
+      layout: 0,
       ...what,
       dtype: options.dtype ?? 'u8',
       reduceOp: options.op ?? null,

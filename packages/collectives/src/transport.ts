@@ -2,23 +2,25 @@
 // or matching; those are the Endpoint's, its listener.
 //
 // Ordering. Messages from one rank to another begin in the order in which `send` was called, and the
-// bytes of each arrive in order; nothing is said between different pairs. Control messages may
-// overtake payload. onPeerLeft comes after everything that the peer sent.
+// bytes of each arrive in order; nothing is said between different pairs, nor about which message
+// ends first. Control messages may overtake payload. onPeerLeft comes after everything that the peer
+// sent.
 // Ownership. `send` lends the payload until its promise settles. A chunk given to a sink is lent for
 // the duration of `write`. The sink takes exactly the header's byteLength.
 // Failure. onPeerLost comes once per peer, in bounded time after it died or fell silent, and after
 // it nothing of that peer. `send` to a peer that left or was lost may resolve or reject: nobody
-// depends on it. After `close` or `terminate` the listener hears nothing.
+// depends on it. After `close` or `terminate` the listener hears nothing, and no payload is read.
 
 import type { CallSignature } from './call-signature.js';
 import type { Failure, PeerCall } from './failure.js';
+import type { NativeCollectives } from './native-collectives.js';
 
 export interface MessageHeader {
   /** Id of the group. */
   readonly group: string;
   /** The collective's number in the group; the channel of send and recv. */
   readonly sequence: number;
-  /** 0, or 1 for what an operation sends in its second half. */
+  /** Which of the sender's messages of this call: below 2 ** 16. */
   readonly phase: number;
   readonly call: CallSignature;
   /** Payload bytes that follow. */
@@ -27,6 +29,20 @@ export interface MessageHeader {
 
 /** Takes the payload of one message in chunks, in order. */
 export interface MessageSink {
+  /**
+   * Undefined: write now. Else it resolves when the receiver has named its buffer: what is written
+   * before is held in memory of ours and copied again, so a transport that can leave the payload
+   * where it is (`isLending`) waits. It also resolves when nobody wants the message any more; then
+   * `write` drops what it gets.
+   */
+  readonly posted: Promise<void> | undefined;
+  /**
+   * Where the receiver only reads the payload, and nothing was written yet: instead of writing, a
+   * transport whose payload lies in memory that this thread can read may hand over that memory, all
+   * of it at once. `release` is called when it has been read, maybe more than once. Look it up after
+   * `posted`.
+   */
+  readonly lend?: ((memory: Uint8Array, release: () => void) => void) | undefined;
   write(chunk: Uint8Array): void;
 }
 
@@ -51,8 +67,23 @@ export interface TransportListener {
 }
 
 export interface Transport {
-  /** Resolves when the payload may be changed. `to` is another rank than one's own. */
-  send(to: number, header: MessageHeader, payload: Uint8Array): Promise<void>;
+  /**
+   * Payloads wait at the sender until `posted`, so large messages need no agreement before they
+   * are sent. Equal on all ranks of a job. Default: false.
+   */
+  readonly isLending?: boolean;
+  /** Runs whole collectives by means of its own. */
+  readonly collectives?: NativeCollectives;
+  /**
+   * Resolves when the payload may be changed. `to` is another rank than one's own. `onProgress` may
+   * be called as bytes leave: a call's time limit counts from the last progress.
+   */
+  send(
+    to: number,
+    header: MessageHeader,
+    payload: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void>;
   /** Small, ahead of queued payload, best effort. */
   sendControl(to: number, message: ControlMessage): void;
   /**
@@ -62,4 +93,10 @@ export interface Transport {
   close(how: 'drain' | 'drop'): Promise<void>;
   /** Frees everything at once, without a word: peers see this rank as lost. */
   terminate(): void;
+  /** Memory that this transport moves fastest. Default: plain memory. */
+  allocate?(byteLength: number): Uint8Array;
+  /** Makes memory of the caller's known, so that it is moved as fast as what `allocate` gives. */
+  register?(buffer: SharedArrayBuffer): void;
+  /** Forgets what `allocate` gave or `register` was told. The caller has no call with it pending. */
+  release?(buffer: ArrayBufferLike): void;
 }

@@ -94,6 +94,18 @@ class DelayedGroup implements ProcessGroup {
     return delayed;
   }
 
+  allocate(byteLength: number): Uint8Array {
+    return this.#inner.allocate(byteLength);
+  }
+
+  register(buffer: SharedArrayBuffer): void {
+    this.#inner.register(buffer);
+  }
+
+  release(memory: Uint8Array | ArrayBufferLike): void {
+    this.#inner.release(memory);
+  }
+
   stats(): CollectiveStats {
     return this.#inner.stats();
   }

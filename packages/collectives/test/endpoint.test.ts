@@ -30,6 +30,7 @@ function allGatherHeader(byteLength: number): MessageHeader {
     reduceOp: null,
     byteLength,
     root: -1,
+    layout: 0,
   } as const;
   return { group: 'world', sequence: 0, phase: 0, call, byteLength };
 }

@@ -1,18 +1,17 @@
-// Ranks in one process or page: messages are copied straight into the receiver's buffer, within the
-// sender's call. Any world size; all ranks share one reducer.
+// Ranks in one process or page: messages are read by the receiver where they lie, or copied once,
+// straight into its buffer. Any world size; all ranks share one reducer and the event loop's turns.
 
 import { Reducer } from '@shardweave/dtypes';
-import { DEFAULT_TIMEOUT_MS, Endpoint } from '../endpoint.js';
-import type { ProcessGroup, TraceHandler } from '../process-group.js';
-import type { ControlMessage, MessageHeader, Transport } from '../transport.js';
-import { TransportGroup } from '../transport-group.js';
+import { systemClock } from '../clock.js';
+import { SLICE_BYTES } from '../copy-bytes.js';
+import { Endpoint } from '../endpoint.js';
+import { createWorldGroup, type GroupOptions } from '../group-options.js';
+import type { ProcessGroup } from '../process-group.js';
+import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../transport.js';
+import { Turns } from '../turns.js';
 
-export interface MemoryGroupOptions {
-  /** Milliseconds until a call fails on every rank. Default: ten minutes. */
-  readonly timeoutMs?: number;
-  /** `onTrace` of every rank's group; the trace says whose it is. */
-  readonly onTrace?: TraceHandler;
-}
+/** All of them GroupOptions; `onTrace` is every rank's: the trace says whose it is. */
+export type MemoryGroupOptions = GroupOptions;
 
 /** One group a rank, connected to each other in this process. */
 export function createMemoryGroup(
@@ -32,38 +31,53 @@ export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOpt
     shared ??= Reducer.create();
     return shared;
   };
-  const members = Array.from({ length: worldSize }, (_, rank) => rank);
-  const endpoints = members.map((rank) => new Endpoint({ rank, worldSize, reducer }));
+  const turns = new Turns(options.clock ?? systemClock);
+  const endpoints = Array.from(
+    { length: worldSize },
+    (_, rank) => new Endpoint({ ...options, rank, worldSize, reducer, turns }),
+  );
   return endpoints.map((endpoint) => {
-    endpoint.attach(new MemoryTransport(endpoint.rank, endpoints));
-    const group = new TransportGroup({
-      endpoint,
-      id: 'world',
-      members,
-      timeoutMs: options.timeoutMs ?? DEFAULT_TIMEOUT_MS,
-      onTrace: options.onTrace,
-    });
-    return { endpoint, group };
+    endpoint.attach(new MemoryTransport(endpoint.rank, endpoints, turns));
+    return { endpoint, group: createWorldGroup(endpoint, options) };
   });
 }
 
 class MemoryTransport implements Transport {
+  readonly isLending = true;
   readonly #rank: number;
   readonly #endpoints: readonly Endpoint[];
+  readonly #turns: Turns;
   #isClosed = false;
 
-  constructor(rank: number, endpoints: readonly Endpoint[]) {
+  constructor(rank: number, endpoints: readonly Endpoint[], turns: Turns) {
     this.#rank = rank;
     this.#endpoints = endpoints;
+    this.#turns = turns;
   }
 
-  async send(to: number, header: MessageHeader, payload: Uint8Array): Promise<void> {
-    if (!this.#isClosed) {
-      const sink = this.#endpoints[to]!.onMessage(this.#rank, header);
-      if (payload.byteLength > 0) {
-        sink.write(payload);
-      }
+  async send(
+    to: number,
+    header: MessageHeader,
+    payload: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void> {
+    if (this.#isClosed) {
+      return;
     }
+    const sink = this.#endpoints[to]!.onMessage(this.#rank, header);
+    if (payload.byteLength === 0) {
+      return;
+    }
+    const { posted } = sink;
+    if (posted !== undefined) {
+      await posted;
+    }
+    const { lend } = sink;
+    if (lend !== undefined && !this.#isClosed) {
+      await new Promise<void>((resolve) => lend(payload, resolve));
+      return;
+    }
+    await this.#write(sink, payload, onProgress);
   }
 
   sendControl(to: number, message: ControlMessage): void {
@@ -83,6 +97,18 @@ class MemoryTransport implements Transport {
     if (!this.#isClosed) {
       this.#isClosed = true;
       this.#eachPeer((endpoint) => endpoint.onPeerLost(this.#rank, 'terminated'));
+    }
+  }
+
+  async #write(sink: MessageSink, payload: Uint8Array, onProgress?: () => void): Promise<void> {
+    for (let at = 0; at < payload.byteLength && !this.#isClosed; at += SLICE_BYTES) {
+      if (payload.byteLength > SLICE_BYTES && this.#turns.next() !== undefined) {
+        onProgress?.();
+        await this.#turns.wait();
+      }
+      if (!this.#isClosed) {
+        sink.write(payload.subarray(at, at + SLICE_BYTES));
+      }
     }
   }
 

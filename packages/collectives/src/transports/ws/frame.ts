@@ -1,15 +1,15 @@
 // The header of a message on the wire, little-endian:
 //   0 version u8 | 1 operation u8 | 2 reduce op u8 (255: none) | 3 dtype u8 | 4 sequence u32
-//   8 byteLength of the call f64 | 16 byteLength of the payload f64 | 24 root i32 | 28 phase u8
-//   29 length of the group id u8 | 30 zero u16 | 32 group id, UTF-8
+//   8 byteLength of the call f64 | 16 byteLength of the payload f64 | 24 root i32 | 28 layout u32
+//   32 phase u16 | 34 length of the group id u8 | 35 zero u8 | 36 group id, UTF-8
 // Payloads up to INLINE_MAX_BYTES follow in the same WebSocket message; larger ones in further
 // binary messages of at most CHUNK_BYTES. Text messages are control, in JSON; they may come between.
 
 import type { OperationName, WireDType } from '../../call-signature.js';
 import type { MessageHeader } from '../../transport.js';
 
-const VERSION = 1;
-const FIXED_BYTES = 32;
+const VERSION = 2;
+const FIXED_BYTES = 36;
 const NO_OP = 255;
 
 /** Copied into the header's message: one system call and one event instead of two. */
@@ -50,9 +50,10 @@ export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Ar
   frame.writeDoubleLE(call.byteLength, 8);
   frame.writeDoubleLE(payload.byteLength, 16);
   frame.writeInt32LE(call.root, 24);
-  frame[28] = header.phase;
-  frame[29] = group.length;
-  frame.writeUInt16LE(0, 30);
+  frame.writeUInt32LE(call.layout, 28);
+  frame.writeUInt16LE(header.phase, 32);
+  frame[34] = group.length;
+  frame[35] = 0;
   frame.set(group, FIXED_BYTES);
   if (isInline) {
     frame.set(payload, start);
@@ -65,7 +66,7 @@ export function decodeFrame(frame: Buffer): { header: MessageHeader; inline: Buf
   const operation = OPERATIONS[frame[1] ?? NO_OP];
   const dtype = DTYPES[frame[3] ?? NO_OP];
   const reduceOp = frame[2] === NO_OP ? null : OPS[frame[2] ?? NO_OP];
-  const start = FIXED_BYTES + (frame[29] ?? 0);
+  const start = FIXED_BYTES + (frame[34] ?? 0);
   if (
     frame.length < start ||
     frame[0] !== VERSION ||
@@ -84,13 +85,14 @@ export function decodeFrame(frame: Buffer): { header: MessageHeader; inline: Buf
   const header: MessageHeader = {
     group: frame.toString('utf8', FIXED_BYTES, start),
     sequence: frame.readUInt32LE(4),
-    phase: frame[28]! & 1,
+    phase: frame.readUInt16LE(32),
     call: {
       operation,
       dtype,
       reduceOp,
       byteLength: frame.readDoubleLE(8),
       root: frame.readInt32LE(24),
+      layout: frame.readUInt32LE(28),
     },
     byteLength,
   };
