@@ -1,10 +1,8 @@
-// The norm of all gradients over all ranks, and clipping by it.
+// nn's norm of all gradients and clipping by it, over the shards of all ranks.
 
+import { clipCoefficient, scaleGradients, squaredGradNorm } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
-
-// As PyTorch's clip_grad_norm_: keeps the factor finite at norm 0.
-const CLIP_EPS = 1e-6;
 
 /**
  * The 2-norm of all gradients, each parameter once. Collective; waits for the device. 0 without
@@ -14,13 +12,9 @@ export async function gradNorm(fsdp: FullyShardedDataParallel): Promise<number> 
   await fsdp.initialize();
   fsdp.assertState('idle');
   const { device, processGroup } = fsdp;
-  const bytes = await device.scope(() => {
-    const total = device.zeros([1]);
-    for (const grad of shardGradients(fsdp)) {
-      device.backend.run('squaredNorm', { x: grad.view(), out: total.view(), accumulate: true });
-    }
-    return total.toBytes();
-  });
+  const flats = shards(fsdp);
+  if (flats.length === 0) return 0;
+  const bytes = await device.scope(() => squaredGradNorm(flats).toBytes());
   const squared = new Float32Array(new Uint8Array(bytes).buffer);
   if (processGroup.worldSize > 1) {
     const wire = new Uint8Array(squared.buffer);
@@ -29,30 +23,23 @@ export async function gradNorm(fsdp: FullyShardedDataParallel): Promise<number> 
   return Math.sqrt(squared[0]!);
 }
 
-/** The factor that brings a norm to at most maxNorm: below 1, or 1. */
-export function clipCoefficient(norm: number, maxNorm: number): number {
-  return Math.min(1, maxNorm / (norm + CLIP_EPS));
-}
-
 /**
  * Scales all gradients so that their norm is at most maxNorm, and returns the norm before. As
  * gradNorm otherwise.
+ * @param maxNorm 0 or Infinity: no clipping
  */
 export async function clipGradNorm(
   fsdp: FullyShardedDataParallel,
   maxNorm: number,
 ): Promise<number> {
   const norm = await gradNorm(fsdp);
-  const scale = clipCoefficient(norm, maxNorm);
-  if (scale < 1) {
-    for (const grad of shardGradients(fsdp)) {
-      const view = grad.view();
-      fsdp.device.backend.run('affine', { x: view, out: view, scale, shift: 0 });
-    }
-  }
+  const factor = clipCoefficient(norm, maxNorm);
+  const { device } = fsdp;
+  if (factor < 1) device.scope(() => scaleGradients(shards(fsdp), device.full([1], factor)));
   return norm;
 }
 
-function shardGradients(fsdp: FullyShardedDataParallel): Tensor[] {
-  return fsdp.instances().flatMap(({ unit }) => unit?.flat.grad ?? []);
+/** Flat shards, whose gradients are this rank's. */
+function shards(fsdp: FullyShardedDataParallel): Tensor[] {
+  return fsdp.instances().flatMap(({ unit }) => unit?.flat ?? []);
 }

@@ -14,7 +14,7 @@ export {
   isFsdp,
   type TrainingState,
 } from './fully-sharded-data-parallel.js';
-export { clipCoefficient, clipGradNorm, gradNorm } from './grad-norm.js';
+export { clipGradNorm, gradNorm } from './grad-norm.js';
 export { defaultPredivide, type FsdpOptions } from './options.js';
 export {
   loadLocalStateDict,

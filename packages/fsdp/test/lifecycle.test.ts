@@ -2,6 +2,7 @@
 // stale is computed with, and nothing is left behind.
 
 import {
+  clipGradNorm,
   FullyShardedDataParallel,
   gradNorm,
   loadStateDict,
@@ -293,6 +294,18 @@ it('zeroGrad of model or optimizer forgets what noSync added up', async () => {
       await trainOnce(model, rows, 1);
       expect(await gradNorm(model)).toBe(once);
     }
+  });
+});
+
+it('clipGradNorm bounds the norm, and leaves gradients alone where the bound is 0', async () => {
+  await onRanks(2, async (rank) => {
+    const { model } = threeUnits(rank);
+    await trainOnce(model, { first: rank.rank, count: 1 });
+    const norm = await gradNorm(model);
+    expect(await clipGradNorm(model, 0)).toBe(norm);
+    expect(await gradNorm(model)).toBe(norm);
+    expect(await clipGradNorm(model, norm / 2)).toBe(norm);
+    expect(await gradNorm(model)).toBeCloseTo(norm / 2, 5);
   });
 });
 

@@ -28,11 +28,13 @@ export { Sequential } from './layers/sequential.js';
 export { type AfterForward, type BeforeForward, isModule, joinPath, Module } from './module.js';
 export { Adam, type AdamOptions, AdamW } from './optim/adam.js';
 export {
+  clipCoefficient,
   clipGradNorm,
   clipGradNormInPlace,
   type GradNorm,
   type GradNormOptions,
   gradNormOf,
+  scaleGradients,
   squaredGradNorm,
 } from './optim/clip-grad-norm.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';

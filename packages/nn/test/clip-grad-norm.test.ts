@@ -1,4 +1,4 @@
-import { clipGradNorm, clipGradNormInPlace, NnConfigError } from '@shardweave/nn';
+import { clipCoefficient, clipGradNorm, clipGradNormInPlace, NnConfigError } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { expectClose, makeDevice, read, values } from './support.js';
@@ -76,6 +76,19 @@ describe('clipGradNorm', () => {
     norm.dispose();
     scale.dispose();
     expect(device.ledger.live().activation).toBe(before);
+  });
+});
+
+describe('clipCoefficient', () => {
+  it("is the device's factor, computed on the host", async () => {
+    const params = leaves(makeDevice());
+    const norm = await clipGradNorm(params, 0).norm.item();
+    for (const bound of [norm / 3, norm * 2, 0, Number.POSITIVE_INFINITY]) {
+      const factor = await clipGradNorm(params, bound).scale.item();
+      expectClose([clipCoefficient(norm, bound)], [factor], 1e-6);
+    }
+    expect(clipCoefficient(0, 1e-9)).toBe(1e-9 / 1e-6);
+    expect(() => clipCoefficient(1, -1)).toThrow(NnConfigError);
   });
 });
 

@@ -2,7 +2,7 @@
 // the update. Nothing waits for the device but the loss and the norm, which every rank must know.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { LossScaler, squaredGradNorm } from '@shardweave/nn';
+import { clipCoefficient, LossScaler, squaredGradNorm } from '@shardweave/nn';
 import { crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../data/dataset.js';
 import type { RunConfig } from '../run-config.js';
@@ -18,9 +18,6 @@ export interface TrainingStepOptions {
   /** Absent on one rank. */
   readonly group: ProcessGroup | undefined;
 }
-
-// PyTorch's guard in clip_grad_norm_ against a norm of 0.
-const CLIP_EPS = 1e-6;
 
 export class TrainingStep {
   readonly #options: TrainingStepOptions;
@@ -42,11 +39,10 @@ export class TrainingStep {
     const isSkipped = this.#scaler !== undefined && !Number.isFinite(norm);
     this.#scaler?.update(isSkipped);
     if (!isSkipped) {
-      const clip = config.clip === 0 ? 1 : Math.min(1, config.clip / (norm + CLIP_EPS));
       for (const group of model.optimizer.groups) group.lr = lr;
       device.scope(() => {
         // A factor of 1 is left out: the kernel then reads gradients as they are.
-        const factor = clip / lossScale;
+        const factor = clipCoefficient(norm, config.clip) / lossScale;
         const gradScale = factor === 1 ? undefined : device.full([1], factor);
         model.optimizer.step({ gradScale });
       });

@@ -50,9 +50,23 @@ export function clipGradNormInPlace(
   const { device } = requireSome(list);
   return device.scope(() => {
     const { norm, scale } = clipGradNorm(list, maxNorm, options);
-    for (const gradient of gradientsOf(list)) multiplyInPlace(gradient, scale);
+    scaleGradients(list, scale);
     return norm;
   });
+}
+
+/**
+ * The factor of clipGradNorm on the host, for a norm that it knows: min(1, maxNorm / (norm + 1e-6)).
+ * @param maxNorm 0 or Infinity: no clipping
+ */
+export function clipCoefficient(norm: number, maxNorm: number): number {
+  requireBound(maxNorm);
+  return isUnbounded(maxNorm) ? 1 : Math.min(1, maxNorm / (norm + NORM_EPSILON));
+}
+
+/** Multiplies the gradients of all parameters, tied and packed ones once, by `factor`, f32 [1]. */
+export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): void {
+  for (const gradient of gradientsOf([...parameters])) multiplyInPlace(gradient, factor);
 }
 
 /** The sum of all gradients' squares on this device, f32 [1]. */
@@ -74,20 +88,28 @@ export function gradNormOf(
   options: GradNormOptions = {},
 ): GradNorm {
   const { unscale = 1 } = options;
-  if (!(maxNorm >= 0)) {
-    throw new NnConfigError(`clipGradNorm: expected maxNorm of at least 0, got ${maxNorm}.`);
-  }
+  requireBound(maxNorm);
   const { device } = squared;
   return device.noGrad(() =>
     device.scope(() => {
       const norm = affine(sqrt(squared), unscale, 0);
-      if (maxNorm === 0 || maxNorm === Number.POSITIVE_INFINITY) {
+      if (isUnbounded(maxNorm)) {
         return { norm, scale: device.full([1], unscale) };
       }
       const factor = affine(reciprocal(affine(norm, 1, NORM_EPSILON)), maxNorm, 0);
       return { norm, scale: affine(minimum(factor, device.full([1], 1)), unscale, 0) };
     }),
   );
+}
+
+function requireBound(maxNorm: number): void {
+  if (!(maxNorm >= 0)) {
+    throw new NnConfigError(`clipGradNorm: expected maxNorm of at least 0, got ${maxNorm}.`);
+  }
+}
+
+function isUnbounded(maxNorm: number): boolean {
+  return maxNorm === 0 || maxNorm === Number.POSITIVE_INFINITY;
 }
 
 function gradientsOf(parameters: readonly Tensor[]): Tensor[] {
