@@ -1,0 +1,12 @@
+// All ranks in one process, by createMemoryGroup.
+import { createMemoryGroup } from '../../../packages/collectives/dist/index.js';
+import { processGroupEngine } from '../process-group-engine.mjs';
+
+export const ranksAre = 'one process';
+
+let groups;
+
+export async function open({ rank, worldSize, job }) {
+  groups ??= createMemoryGroup(worldSize);
+  return processGroupEngine({ name: 'memory', group: groups[rank], ...job.engine });
+}

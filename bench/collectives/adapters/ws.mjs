@@ -1,0 +1,13 @@
+// Processes over WebSockets, by connectWs.
+import { connectWs } from '../../../packages/collectives/dist/ws.js';
+import { processGroupEngine } from '../process-group-engine.mjs';
+
+export const ranksAre = 'processes';
+
+export async function open({ rank, worldSize, exchange, job }) {
+  const options = { rank, worldSize, secret: job.secret };
+  const group = await (rank === 0
+    ? connectWs({ ...options, port: 0, onListen: exchange })
+    : exchange().then(([port]) => connectWs({ ...options, port })));
+  return processGroupEngine({ name: 'ws', group, ...job.engine });
+}

@@ -1,0 +1,46 @@
+// Who takes part. `ranksAre` says how a contender's ranks live; ours name an adapter (adapters/),
+// rivals a script (rivals/). `engine` goes to the adapter's engine: call options, memory.
+
+export const CONTENDERS = {
+  memory: { adapter: 'memory', ranksAre: 'one process', says: 'ranks in one process' },
+  shm: { adapter: 'shm', ranksAre: 'threads', says: 'worker threads' },
+  'shm-registered': {
+    adapter: 'shm',
+    ranksAre: 'threads',
+    says: 'worker threads, buffers from `group.allocate`',
+    engine: { isRegistered: true },
+  },
+  ws: { adapter: 'ws', ranksAre: 'processes', says: 'processes' },
+  mpi: { adapter: 'mpi', ranksAre: 'mpirun', says: 'processes under mpirun' },
+  net: {
+    adapter: 'net',
+    ranksAre: 'processes',
+    says: 'plain sockets in the same pattern, with the same sums: the yardstick of ws',
+    isRival: true,
+  },
+  gloo: {
+    python: 'gloo.py',
+    ranksAre: 'processes',
+    says: 'torch.distributed, TCP',
+    isRival: true,
+    lacks: ['reduce-scatter'],
+  },
+  openmpi: {
+    python: 'openmpi.py',
+    ranksAre: 'mpirun',
+    says: 'mpi4py, shared memory',
+    isRival: true,
+  },
+};
+
+/** By names, `transports` being ours and `rivals` the others; throws where one is unknown. */
+export function chooseContenders(names) {
+  return names.map((name) => {
+    const contender = CONTENDERS[name];
+    if (contender === undefined) {
+      const known = Object.keys(CONTENDERS).join(', ');
+      throw new Error(`expected transports or rivals among ${known}, got ${name}`);
+    }
+    return { name, lacks: [], ...contender };
+  });
+}

@@ -1,0 +1,115 @@
+// What the project asks of its transports, as conditions on the cells of one run.
+
+const MIB = 2 ** 20;
+const HELD_MS = 20;
+/** MiB that the memory outside the heap may differ: what Node itself keeps varies by more than a page. */
+const GROWTH_MIB = 1;
+
+/** @returns {{ asked: string, held: number, of: number, worst: string }[]} */
+export function limitsOf(run) {
+  const { cells, probes } = run;
+  const at = (contender, { operation, worldSize, size }) =>
+    cells.find(
+      (cell) =>
+        cell.contender === contender &&
+        cell.operation === operation &&
+        cell.worldSize === worldSize &&
+        cell.size === size &&
+        cell.error === undefined,
+    );
+  /** Cells of `ours` that have a partner of `theirs`: the ratio of bandwidths must reach `atLeast`. */
+  const compare = (asked, ours, theirs, atLeast, isMeant) => {
+    const pairs = cells
+      .filter((cell) => cell.contender === ours && cell.error === undefined && isMeant(cell))
+      .map((cell) => ({ cell, other: at(theirs, cell) }))
+      .filter(({ other }) => other !== undefined)
+      .map(({ cell, other }) => ({ cell, ratio: other.ms / cell.ms }));
+    return summary(
+      asked,
+      pairs,
+      ({ ratio }) => ratio >= atLeast,
+      ({ ratio }) => ratio,
+      (pair) => `${pair.ratio.toFixed(2)} (${place(pair.cell)})`,
+    );
+  };
+  const isGather = ({ operation }) => operation === 'all-gather';
+  const isReduce = ({ operation }) => operation === 'all-reduce';
+  const isSized = ({ size }) => size > 4;
+  const limits = [
+    compare('ws: all-gather at least Gloo', 'ws', 'gloo', 1, (c) => isGather(c) && isSized(c)),
+    compare(
+      'ws: all-reduce to 1 MiB at least Gloo',
+      'ws',
+      'gloo',
+      1,
+      (c) => isReduce(c) && isSized(c) && c.size <= MIB,
+    ),
+    compare(
+      'ws: all-reduce above 1 MiB at least 0.8 of plain sockets',
+      'ws',
+      'net',
+      0.8,
+      (c) => isReduce(c) && c.size > MIB,
+    ),
+    ...['shm', 'shm-registered'].flatMap((shm) => [
+      compare(`${shm}: at least twice ws from 1 MiB up`, shm, 'ws', 2, ({ size }) => size >= MIB),
+      compare(
+        `${shm}: all-gather at least Open MPI from 1 MiB up`,
+        shm,
+        'openmpi',
+        1,
+        (c) => isGather(c) && c.size >= MIB,
+      ),
+      compare(
+        `${shm}: all-gather at least Open MPI below 1 MiB`,
+        shm,
+        'openmpi',
+        1,
+        (c) => isGather(c) && isSized(c) && c.size < MIB,
+      ),
+    ]),
+    ...['memory', 'shm', 'ws', 'mpi'].map((name) =>
+      compare(
+        `${name}: all-reduce of 4 bytes in a quarter of Gloo's time`,
+        name,
+        'gloo',
+        4,
+        (c) => isReduce(c) && c.size === 4,
+      ),
+    ),
+    summary(
+      `the event loop held ${HELD_MS} ms at most in 64 MiB`,
+      probes.filter(({ error, contender }) => error === undefined && contender !== 'net'),
+      ({ heldMs }) => heldMs <= HELD_MS,
+      ({ heldMs }) => -heldMs,
+      (probe) => `${probe.heldMs.toFixed(1)} ms (${probe.contender}, ${place(probe)})`,
+    ),
+    summary(
+      'no growth of memory outside the heap in the steady state',
+      probes.filter(({ memory, contender }) => memory !== undefined && contender !== 'net'),
+      ({ memory }) => memory.afterMiB - memory.beforeMiB <= GROWTH_MIB,
+      ({ memory }) => memory.beforeMiB - memory.afterMiB,
+      (probe) =>
+        `${(probe.memory.afterMiB - probe.memory.beforeMiB).toFixed(2)} MiB (${probe.contender}, ${place(probe)})`,
+    ),
+  ];
+  return limits.filter(({ of }) => of > 0);
+}
+
+/** `scoreOf`: the lowest is the worst. */
+function summary(asked, list, isHeld, scoreOf, describe) {
+  const worst = list.reduce((a, b) => (a && scoreOf(a) <= scoreOf(b) ? a : b), undefined);
+  return {
+    asked,
+    held: list.filter(isHeld).length,
+    of: list.length,
+    worst: worst === undefined ? '-' : describe(worst),
+  };
+}
+
+function place({ operation, worldSize, size, bytes }) {
+  const at = size ?? bytes;
+  const text =
+    at >= MIB ? `${Math.round(at / MIB)} MiB` : at >= 1024 ? `${at / 1024} KiB` : `${at} B`;
+  return `${operation} ${text}, ${worldSize} ranks`;
+}

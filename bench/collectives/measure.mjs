@@ -1,0 +1,184 @@
+// The measuring: per world size all contenders are kept open, and each cell's rounds go through them
+// in turn, so that a busy moment of the machine hits all alike.
+import { freemem } from 'node:os';
+import { Job } from './job.mjs';
+import { bufferBytes, busBandwidth } from './operations.mjs';
+
+const MIB = 2 ** 20;
+
+/** Long enough that a clock tick and one wake-up don't show. */
+const MIN_SAMPLE_MS = 15;
+const MAX_REPETITIONS = 400;
+
+/** The probe of the event loop and of memory: the issue's limit is for a collective of 64 MiB. */
+const PROBE_BYTES = 64 * MIB;
+const PROBE_REPETITIONS = 3;
+const MEMORY_REPETITIONS = 12;
+
+/**
+ * @param options { contenders, operations, sizes, worldSizes, rounds, folder, secret, isQuick, log }
+ * @returns {{ cells: object[], probes: object[], versions: object, leftOut: string[] }}
+ */
+export async function measureAll(options) {
+  const result = { cells: [], probes: [], versions: {}, leftOut: [] };
+  for (const worldSize of options.worldSizes) {
+    const jobs = await startAll(worldSize, options, result);
+    try {
+      for (const size of options.sizes) {
+        for (const operation of options.operations) {
+          const cell = await measureCell(jobs, { operation, size, worldSize }, options, result);
+          result.cells.push(...cell);
+        }
+      }
+      if (options.hasProbes)
+        result.probes.push(...(await probeAll(jobs, worldSize, options, result)));
+    } finally {
+      await Promise.all(jobs.map((job) => job.close()));
+    }
+  }
+  return result;
+}
+
+async function startAll(worldSize, options, { versions, leftOut }) {
+  const { contenders, folder, secret, sizes, log } = options;
+  const maxBytes = Math.max(...sizes, options.hasProbes ? PROBE_BYTES : 0);
+  const jobs = [];
+  for (const contender of contenders) {
+    try {
+      const job = await Job.start(contender, worldSize, { folder, secret, maxBytes });
+      jobs.push(Object.assign(job, { contender }));
+      versions[contender.name] = job.version;
+    } catch (error) {
+      leftOut.push(`${contender.name}, ${worldSize} ranks: ${error.message}`);
+      log(`${contender.name} with ${worldSize} ranks is left out: ${error.message}`);
+    }
+  }
+  return jobs;
+}
+
+async function measureCell(jobs, { operation, size, worldSize }, options, { leftOut }) {
+  const { whole, beside } = bufferBytes(operation, size, worldSize);
+  const needed = worldSize * jobs.length * (size >= 64 * MIB ? beside : 0);
+  if (needed > freemem() * 0.8) {
+    leftOut.push(`${operation}, ${size} bytes, ${worldSize} ranks: the memory free does not do`);
+    return [];
+  }
+  const entrants = [];
+  for (const job of jobs.filter(({ contender }) => !contender.lacks.includes(operation))) {
+    const entrant = { job, samples: [], repetitions: 1, error: undefined };
+    entrants.push(entrant);
+    await attempt(entrant, async () => {
+      await job.ask({ do: 'prepare', operation, whole, beside });
+      await job.ask({ do: 'check' });
+      // A first call maps memory and fills pools; the pace comes from the second, or later ones.
+      const ms = await timeOnce(job, 1);
+      if (ms < MIN_SAMPLE_MS) {
+        const steady = await timeOnce(job, Math.min(20, Math.ceil(MIN_SAMPLE_MS / ms)));
+        entrant.repetitions = clamp(Math.ceil(MIN_SAMPLE_MS / steady), 1, MAX_REPETITIONS);
+      }
+    });
+  }
+  for (let round = 0; round < roundsOf(size, options.rounds); round++) {
+    // Each round begins with another contender, so that nobody always follows the same.
+    for (let i = 0; i < entrants.length; i++) {
+      const entrant = entrants[(i + round) % entrants.length];
+      await attempt(entrant, async () => {
+        entrant.samples.push(await timeOnce(entrant.job, entrant.repetitions));
+      });
+    }
+  }
+  for (const entrant of entrants) {
+    await attempt(entrant, () => entrant.job.ask({ do: 'recheck' }));
+  }
+  const rows = entrants.map(({ job, samples, error }) => {
+    const cell = { contender: job.name, operation, worldSize, size, bytes: whole };
+    if (error !== undefined) return { ...cell, error };
+    const ms = median(samples);
+    const busGiBps = busBandwidth(operation, whole, worldSize, ms) / 2 ** 30;
+    return { ...cell, ms, minMs: Math.min(...samples), busGiBps, rounds: samples.length };
+  });
+  for (const { contender, error } of rows.filter((row) => row.error !== undefined)) {
+    leftOut.push(`${contender}, ${operation}, ${size} bytes, ${worldSize} ranks: ${error}`);
+  }
+  options.log(describe(rows, operation, size, worldSize));
+  dropEnded(jobs);
+  return rows;
+}
+
+/** Large cells repeat less: a call lasts longer than what disturbs it. */
+function roundsOf(size, rounds) {
+  if (size >= 256 * MIB) return Math.min(rounds, 3);
+  return size >= 16 * MIB ? Math.min(rounds, 5) : rounds;
+}
+
+async function attempt(entrant, work) {
+  if (entrant.error !== undefined) return;
+  try {
+    await work();
+  } catch (error) {
+    entrant.error = error.message;
+  }
+}
+
+/** Milliseconds a call, of the rank that took longest. */
+async function timeOnce(job, repetitions) {
+  const answers = await job.ask({ do: 'time', repetitions });
+  return Math.max(...answers.map(({ ms }) => ms));
+}
+
+async function probeAll(jobs, worldSize, { operations, log }, { leftOut }) {
+  const probes = [];
+  for (const job of jobs.filter(({ contender }) => contender.adapter !== undefined)) {
+    for (const operation of operations) {
+      const { whole, beside } = bufferBytes(operation, PROBE_BYTES, worldSize);
+      const row = { contender: job.name, operation, worldSize, bytes: whole };
+      try {
+        await job.ask({ do: 'prepare', operation, whole, beside });
+        await job.ask({ do: 'check' });
+        const loops = await job.ask({ do: 'probe', repetitions: PROBE_REPETITIONS });
+        row.heldMs = Math.max(...loops.map(({ heldMs }) => heldMs));
+        row.gapMs = Math.max(...loops.map(({ gapMs }) => gapMs));
+        row.isExact = loops.every(({ isExact }) => isExact);
+        if (operation === 'all-reduce') {
+          const rows = await job.ask({ do: 'memory', repetitions: MEMORY_REPETITIONS });
+          row.memory = rows.reduce((a, b) => (growth(b) > growth(a) ? b : a));
+        }
+      } catch (error) {
+        row.error = error.message;
+        leftOut.push(`${job.name}, probe of ${operation}, ${worldSize} ranks: ${error.message}`);
+      }
+      probes.push(row);
+    }
+    const held = probes.filter(({ contender, error }) => contender === job.name && !error);
+    const worst = Math.max(0, ...held.map(({ heldMs }) => heldMs)).toFixed(1);
+    log(`${job.name}, ${worldSize} ranks: event loop held ${worst} ms at most`);
+  }
+  dropEnded(jobs);
+  return probes;
+}
+
+function growth({ beforeMiB, afterMiB }) {
+  return afterMiB - beforeMiB;
+}
+
+function dropEnded(jobs) {
+  for (const job of jobs.filter(({ hasEnded }) => hasEnded)) jobs.splice(jobs.indexOf(job), 1);
+}
+
+function describe(rows, operation, size, worldSize) {
+  const cells = rows.map(({ contender, ms, busGiBps, error }) => {
+    if (error !== undefined) return `${contender} failed`;
+    return `${contender} ${size < 65536 ? `${(ms * 1000).toFixed(0)} us` : busGiBps.toFixed(2)}`;
+  });
+  return `${operation} ${size} x${worldSize}: ${cells.join(', ')}`;
+}
+
+function clamp(x, low, high) {
+  return Math.min(high, Math.max(low, x));
+}
+
+function median(list) {
+  const sorted = [...list].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}

@@ -1,0 +1,29 @@
+// A ProcessGroup as an engine of the bench. What a call may be given beside dtype and op (a wire
+// format, say) comes with the contender.
+
+/** @param {{ name: string, group: object, callOptions?: object }} options */
+export function processGroupEngine({ name, group, callOptions = {}, allocate, release }) {
+  const { rank, worldSize } = group;
+  const move = { dtype: 'f32', ...callOptions };
+  const sum = { ...move, op: 'sum' };
+  const next = (rank + 1) % worldSize;
+  const previous = (rank + worldSize - 1) % worldSize;
+  return {
+    name,
+    rank,
+    worldSize,
+    allocate: allocate ?? ((byteLength) => new Uint8Array(byteLength)),
+    release: release ?? (() => {}),
+    barrier: () => group.barrier(),
+    allGather: (input, output) => group.allGather(input, output, move),
+    reduceScatter: (input, output) => group.reduceScatter(input, output, sum),
+    allReduce: (bytes) => group.allReduce(bytes, bytes, sum),
+    broadcast: (bytes) => group.broadcast(bytes, { ...move, root: 0 }),
+    sendRecv: (data, buffer) =>
+      Promise.all([
+        group.recv(buffer, { dtype: 'f32', from: previous }),
+        group.send(data, { dtype: 'f32', to: next }),
+      ]),
+    close: () => group.close(),
+  };
+}

@@ -1,0 +1,26 @@
+// A process of the bench: `node start-ranks.mjs SPEC` with the ranks that live in it, in this thread
+// or in workers of their own.
+import { isMainThread, Worker, workerData } from 'node:worker_threads';
+
+const spec = isMainThread ? JSON.parse(process.argv[2]) : workerData.spec;
+// Under mpirun all processes are started alike.
+const ranks = spec.ranks ?? [Number(process.env.OMPI_COMM_WORLD_RANK)];
+
+if (isMainThread && spec.ranksAre === 'threads') {
+  const { adapter, worldSize } = spec;
+  const { shareAmong } = await import(`./adapters/${adapter}.mjs`);
+  const shared = shareAmong(worldSize);
+  for (const rank of ranks) {
+    const { data, transferList } = shared(rank);
+    new Worker(new URL(import.meta.url), {
+      workerData: { spec: { ...spec, ranks: [rank], job: { ...spec.job, shared: data } } },
+      transferList,
+    }).on('error', (error) => {
+      console.error(error);
+      process.exit(1);
+    });
+  }
+} else {
+  const { serveRank } = await import('./rank.mjs');
+  await Promise.all(ranks.map((rank) => serveRank({ ...spec, rank })));
+}
