@@ -1,7 +1,13 @@
 import { defineConfig } from 'tsup';
 
 export default defineConfig({
-  entry: { index: 'src/index.ts', ws: 'src/ws.ts', testing: 'src/testing/index.ts' },
+  entry: {
+    index: 'src/index.ts',
+    ws: 'src/ws.ts',
+    launch: 'src/launch.ts',
+    mpi: 'src/mpi.ts',
+    testing: 'src/testing/index.ts',
+  },
   format: 'esm',
   dts: true,
   clean: true,

@@ -1,0 +1,1 @@
+export { MpiCallError } from './transports/mpi/mpi-library.js';
