@@ -1,0 +1,75 @@
+// Reads environment variables for the launchers' readers: numbers are checked, an empty variable
+// counts as not set, and what was taken is remembered, so that an error or a log can name it.
+
+import { LaunchError } from './launch-error.js';
+
+export type EnvVariables = Readonly<Record<string, string | undefined>>;
+
+export class Environment {
+  readonly #variables: EnvVariables;
+  readonly #taken = new Set<string>();
+
+  constructor(variables: EnvVariables) {
+    this.#variables = variables;
+  }
+
+  /** Names of the variables that were read and set, in the order of reading. */
+  get taken(): readonly string[] {
+    return [...this.#taken];
+  }
+
+  has(name: string): boolean {
+    return (this.#variables[name] ?? '') !== '';
+  }
+
+  /** The first of `names` that is set. */
+  text(...names: readonly string[]): string | undefined {
+    const name = names.find((one) => this.has(one));
+    if (name === undefined) {
+      return undefined;
+    }
+    this.#taken.add(name);
+    return this.#variables[name];
+  }
+
+  /** The same as a whole number of at least `min`. Throws LaunchError where it is none. */
+  count(names: readonly string[], min = 0): number | undefined {
+    const name = names.find((one) => this.has(one));
+    return name === undefined ? undefined : this.#number(name, min);
+  }
+
+  /** As count, and throws LaunchError with `remedy` where none is set. */
+  requiredCount(names: readonly [string, ...string[]], min: number, remedy: string): number {
+    const value = this.count(names, min);
+    if (value === undefined) {
+      throw new LaunchError(names[0], undefined, { problem: 'expected a number', remedy });
+    }
+    return value;
+  }
+
+  /** A TCP port that somebody can be reached at. */
+  port(...names: readonly string[]): number | undefined {
+    const name = names.find((one) => this.has(one));
+    if (name === undefined) {
+      return undefined;
+    }
+    const port = this.#number(name, 1);
+    if (port > 65_535) {
+      const remedy = 'Set it to a free port of the first host, for example 29500.';
+      throw new LaunchError(name, String(port), { problem: 'expected a port up to 65535', remedy });
+    }
+    return port;
+  }
+
+  #number(name: string, min: number): number {
+    const value = this.text(name)!;
+    const number = Number(value);
+    if (!/^\d+$/.test(value.trim()) || !Number.isSafeInteger(number) || number < min) {
+      throw new LaunchError(name, value, {
+        problem: `expected a whole number from ${min}`,
+        remedy: 'Set it to one, or unset it.',
+      });
+    }
+    return number;
+  }
+}

@@ -1,0 +1,73 @@
+// SLURM's srun. A batch script itself has most of these variables, too, but it is no task of a step.
+
+import type { Environment } from '../environment.js';
+import { LaunchError } from '../launch-error.js';
+import { type LauncherFindings, masterAddress, portOfJob } from '../launcher.js';
+
+export function readSlurm(env: Environment): LauncherFindings | undefined {
+  if (!env.has('SLURM_PROCID')) {
+    return undefined;
+  }
+  if (!isStep(env)) {
+    return refuseBatchScript(env);
+  }
+  const rank = env.count(['SLURM_PROCID'])!;
+  const remedy = 'srun sets it; start the process with srun.';
+  const sizes = ['SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS', 'SLURM_NPROCS'] as const;
+  const worldSize = env.requiredCount([...sizes], 1, remedy);
+  const nodeRank = env.count(['SLURM_NODEID']);
+  const numNodes = env.count(['SLURM_STEP_NUM_NODES', 'SLURM_NNODES'], 1);
+  const step = `${env.text('SLURM_JOB_ID', 'SLURM_JOBID')}.${env.text('SLURM_STEP_ID', 'SLURM_STEPID')}`;
+  return {
+    launcher: 'slurm',
+    rank,
+    worldSize,
+    localRank: env.count(['SLURM_LOCALID']),
+    localWorldSize: numNodes === 1 ? worldSize : readTasksOfNode(env, nodeRank),
+    nodeRank,
+    address: masterAddress(env, numNodes === 1) ?? readFirstHost(env),
+    port: env.port('MASTER_PORT') ?? portOfJob(step),
+    attempt: env.count(['SLURM_RESTART_COUNT']) ?? 0,
+    runId: step,
+  };
+}
+
+/** Whether srun started it: only its tasks know a step. */
+export function isStep(env: Environment): boolean {
+  return env.has('SLURM_STEP_ID') || env.has('SLURM_STEPID');
+}
+
+/** One task in a batch script needs no srun; several do. */
+function refuseBatchScript(env: Environment): undefined {
+  const numTasks = env.count(['SLURM_NTASKS', 'SLURM_NPROCS'], 1) ?? 1;
+  if (numTasks > 1) {
+    throw new LaunchError('SLURM_STEP_ID', undefined, {
+      problem: `the batch script of a job with ${numTasks} tasks is not one of them`,
+      remedy: 'Start the program with srun in the script.',
+    });
+  }
+  return undefined;
+}
+
+/** Task 0 runs on the step's first host, unless tasks were distributed by hand (MASTER_ADDR then). */
+function readFirstHost(env: Environment): string | undefined {
+  const list = env.text('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST', 'SLURM_NODELIST');
+  // Where srun was called: the first host in a batch script.
+  return list === undefined ? env.text('SLURM_LAUNCH_NODE_IPADDR') : firstHost(list);
+}
+
+/** From SLURM_STEP_TASKS_PER_NODE, for example "2(x3),1". */
+function readTasksOfNode(env: Environment, nodeRank: number | undefined): number | undefined {
+  const counts = env.text('SLURM_STEP_TASKS_PER_NODE')?.split(',') ?? [];
+  const tasks = counts.flatMap((part) => {
+    const [, count, times = '1'] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part.trim()) ?? [];
+    return count === undefined ? [] : Array<number>(Number(times)).fill(Number(count));
+  });
+  return nodeRank === undefined ? undefined : tasks[nodeRank];
+}
+
+/** Of a compressed list: node01 of "node[01-03,07],login1". */
+function firstHost(list: string): string | undefined {
+  const [pattern] = /^(?:\[[^\]]*\]|[^,[\]])+/.exec(list.trim()) ?? [];
+  return pattern?.replace(/\[([^\],-]*)[^\]]*\]/g, '$1');
+}
