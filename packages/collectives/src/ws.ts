@@ -3,3 +3,10 @@ export {
   connectWs,
   connectWsEndpoint,
 } from './transports/ws/connect-ws.js';
+export type { JobOptions } from './transports/ws/job-options.js';
+export type { ListenWish } from './transports/ws/joiner.js';
+export {
+  type RendezvousServer,
+  type ServeRendezvousOptions,
+  serveRendezvous,
+} from './transports/ws/serve-rendezvous.js';

@@ -22,7 +22,9 @@ describe('joining', () => {
   it('refuses a wrong secret and leaves the job unharmed', async () => {
     const { port, joined } = await listen({ worldSize: 2 });
     const intruder = connectWs({ rank: 1, worldSize: 2, port, secret: 'a guess of some length' });
-    await expect(intruder).rejects.toThrow(/rank 1\/2 join: refused by rank 0: wrong secret/);
+    await expect(intruder).rejects.toThrow(
+      /rank 1\/2 join: refused by the rendezvous: wrong secret/,
+    );
     const second = await connectWs({ rank: 1, worldSize: 2, port, secret: SECRET });
     const first = await joined;
     await Promise.all([first.barrier(), second.barrier()]);
@@ -44,7 +46,7 @@ describe('joining', () => {
     await expect(connect(1, 4)).rejects.toThrow(/world size is 3 here, not 4/);
     const one = connect(1, 3);
     await new Promise((resolve) => setTimeout(resolve, 300));
-    await expect(connect(1, 3)).rejects.toThrow(/rank 1 is not awaited here/);
+    await expect(connect(1, 3)).rejects.toThrow(/rank 1 is here already/);
     const two = connect(2, 3);
     const groups = await Promise.all([joined, one, two]);
     await Promise.all(groups.map((group) => group.barrier()));
@@ -93,13 +95,13 @@ describe('joining', () => {
 
   it('gives up on a rank 0 that never comes', async () => {
     const gone = connectWs({ rank: 1, worldSize: 2, port: 1, secret: SECRET, joinTimeoutMs: 200 });
-    await expect(gone).rejects.toThrow(/no rank of the job at 127.0.0.1:1|not complete within 200/);
+    await expect(gone).rejects.toThrow(/no rendezvous of the job|not complete within 200/);
   });
 
   it('refuses options that can not be right', async () => {
     const good = { rank: 1, worldSize: 2, port: 5000, secret: SECRET };
     await expect(connectWs({ ...good, rank: 2 })).rejects.toThrow(/rank below/);
-    await expect(connectWs({ ...good, port: 0 })).rejects.toThrow(/rank 0's port/);
+    await expect(connectWs({ ...good, port: 0 })).rejects.toThrow(/the rendezvous. port/);
     await expect(connectWs({ ...good, secret: 'short' })).rejects.toThrow(/at least 16/);
   });
 });

@@ -1,12 +1,14 @@
-// The listening side of a rank while the mesh forms: accepts peers that prove themselves, refuses the
-// rest with a reason and no harm to the job, and stops listening when all have come.
+// The listening side of a process: accepts peers that prove themselves and refuses the rest with a
+// reason and no harm to the job. Node only.
 
 import { once } from 'node:events';
 import type { IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { CHUNK_BYTES } from './frame.js';
-import { challenge, type Hello, REFUSED_CODE } from './handshake.js';
+import { NodeSocket } from './node-socket.js';
+import { challenge, PROOF_MS, REFUSED_CODE } from './prove.js';
+import type { ListenOptions, WsListener } from './ws-platform.js';
 
 /** Chunks and inline frames are smaller; a peer that sends more is cut off. */
 export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
@@ -14,21 +16,14 @@ export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
 /** Sockets that have proved nothing, at most: a flood costs no more than these. */
 const MAX_STRANGERS = 256;
 
-export interface AcceptorOptions {
-  readonly rank: number;
-  readonly worldSize: number;
+export interface AcceptorOptions extends ListenOptions {
   readonly secret: string;
-  readonly host: string;
-  readonly port: number;
-  /** Ranks still awaited; each may come once. */
-  readonly expected: Set<number>;
-  onPeer(hello: Hello, socket: WebSocket, host: string): void;
 }
 
-export class Acceptor {
+export class Acceptor implements WsListener {
   readonly #options: AcceptorOptions;
   readonly #server: WebSocketServer;
-  readonly #strangers = new Set<WebSocket>();
+  readonly #strangers = new Set<NodeSocket>();
 
   private constructor(options: AcceptorOptions) {
     this.#options = options;
@@ -59,7 +54,6 @@ export class Acceptor {
     return (this.#server.address() as AddressInfo).port;
   }
 
-  /** Frees the port; accepted sockets live on, others end. */
   close(): void {
     this.#server.close();
     for (const socket of this.#strangers) {
@@ -68,35 +62,16 @@ export class Acceptor {
   }
 
   async #meet(socket: WebSocket, host: string): Promise<void> {
-    this.#strangers.add(socket);
-    const ignore = () => {};
-    socket.on('error', ignore);
+    const { secret, refusalOf, onPeer } = this.#options;
+    const stranger = new NodeSocket(socket);
+    this.#strangers.add(stranger);
     try {
-      const met = await challenge(socket, this.#options.secret);
-      const refusal = 'refusal' in met ? met.refusal : this.#refusalOf(met.hello);
-      if ('refusal' in met || refusal !== undefined) {
-        socket.close(REFUSED_CODE, refusal);
-        setTimeout(() => socket.terminate(), 1000).unref();
-        return;
-      }
-      this.#options.expected.delete(met.hello.rank);
-      met.accept();
-      this.#options.onPeer(met.hello, socket, host.replace(/^::ffff:/, ''));
-    } catch {
-      socket.terminate();
-    } finally {
-      this.#strangers.delete(socket);
+      const hello = await challenge(stranger, { secret, proofMs: PROOF_MS, refusalOf });
+      this.#strangers.delete(stranger);
+      onPeer(hello, stranger, host.replace(/^::ffff:/, ''));
+    } catch (error) {
+      this.#strangers.delete(stranger);
+      stranger.close(REFUSED_CODE, (error as Error).message);
     }
-  }
-
-  #refusalOf(hello: Hello): string | undefined {
-    const { rank, worldSize, expected } = this.#options;
-    if (hello.worldSize !== worldSize) {
-      return `world size is ${worldSize} here, not ${hello.worldSize}`;
-    }
-    if (hello.target !== rank) {
-      return `this is rank ${rank}, not ${hello.target}`;
-    }
-    return expected.has(hello.rank) ? undefined : `rank ${hello.rank} is not awaited here`;
   }
 }

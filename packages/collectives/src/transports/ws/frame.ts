@@ -34,24 +34,25 @@ const OPS = ['sum', 'mean', 'max', 'min'] as const;
 
 /** Header and, where it is small, payload, in one new array. */
 export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Array {
-  const group = Buffer.from(header.group);
+  const group = new TextEncoder().encode(header.group);
   if (group.length > 255) {
     throw new RangeError(`group id: expected at most 255 bytes, got ${group.length}.`);
   }
   const isInline = payload.byteLength <= INLINE_MAX_BYTES;
   const start = FIXED_BYTES + group.length;
-  const frame = Buffer.allocUnsafe(start + (isInline ? payload.byteLength : 0));
+  const frame = new Uint8Array(start + (isInline ? payload.byteLength : 0));
+  const view = new DataView(frame.buffer);
   const { call } = header;
   frame[0] = VERSION;
   frame[1] = OPERATIONS.indexOf(call.operation);
   frame[2] = call.reduceOp === null ? NO_OP : OPS.indexOf(call.reduceOp);
   frame[3] = DTYPES.indexOf(call.dtype);
-  frame.writeUInt32LE(header.sequence, 4);
-  frame.writeDoubleLE(call.byteLength, 8);
-  frame.writeDoubleLE(payload.byteLength, 16);
-  frame.writeInt32LE(call.root, 24);
-  frame.writeUInt32LE(call.layout, 28);
-  frame.writeUInt16LE(header.phase, 32);
+  view.setUint32(4, header.sequence, true);
+  view.setFloat64(8, call.byteLength, true);
+  view.setFloat64(16, payload.byteLength, true);
+  view.setInt32(24, call.root, true);
+  view.setUint32(28, call.layout, true);
+  view.setUint16(32, header.phase, true);
   frame[34] = group.length;
   frame[35] = 0;
   frame.set(group, FIXED_BYTES);
@@ -62,7 +63,7 @@ export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Ar
 }
 
 /** The header and what follows it in the frame. Throws RangeError where it is malformed. */
-export function decodeFrame(frame: Buffer): { header: MessageHeader; inline: Buffer } {
+export function decodeFrame(frame: Uint8Array): { header: MessageHeader; inline: Uint8Array } {
   const operation = OPERATIONS[frame[1] ?? NO_OP];
   const dtype = DTYPES[frame[3] ?? NO_OP];
   const reduceOp = frame[2] === NO_OP ? null : OPS[frame[2] ?? NO_OP];
@@ -76,23 +77,24 @@ export function decodeFrame(frame: Buffer): { header: MessageHeader; inline: Buf
   ) {
     throw new RangeError(`frame: malformed header of ${frame.length} bytes`);
   }
-  const byteLength = frame.readDoubleLE(16);
+  const view = new DataView(frame.buffer, frame.byteOffset, frame.byteLength);
+  const byteLength = view.getFloat64(16, true);
   const inline = frame.subarray(start);
   const expected = byteLength <= INLINE_MAX_BYTES ? byteLength : 0;
   if (!Number.isSafeInteger(byteLength) || byteLength < 0 || inline.length !== expected) {
     throw new RangeError(`frame: expected ${expected} bytes behind a header, got ${inline.length}`);
   }
   const header: MessageHeader = {
-    group: frame.toString('utf8', FIXED_BYTES, start),
-    sequence: frame.readUInt32LE(4),
-    phase: frame.readUInt16LE(32),
+    group: new TextDecoder().decode(frame.subarray(FIXED_BYTES, start)),
+    sequence: view.getUint32(4, true),
+    phase: view.getUint16(32, true),
     call: {
       operation,
       dtype,
       reduceOp,
-      byteLength: frame.readDoubleLE(8),
-      root: frame.readInt32LE(24),
-      layout: frame.readUInt32LE(28),
+      byteLength: view.getFloat64(8, true),
+      root: view.getInt32(24, true),
+      layout: view.getUint32(28, true),
     },
     byteLength,
   };

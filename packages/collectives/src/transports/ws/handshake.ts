@@ -1,130 +1,156 @@
-// How two ranks prove to each other that they know the job's secret, before anything is parsed:
+// How two processes prove to each other that they know the job's secret, before anything else is
+// parsed. Bytes in, bytes out: no sockets, no timers, nothing of Node (see prove.ts for those).
 //   listener -> joiner   magic (4), nonce (32)
-//   joiner -> listener   magic, own rank, listener's rank, world size, listening port (u32 each),
-//                        nonce (32), HMAC-SHA256 over 'joiner', these fields and both nonces (32)
+//   joiner -> listener   magic (4), role, rank, target, world size, attempt (u32 each, little-endian),
+//                        nonce (32), HMAC-SHA256 over 'joiner', the listener's nonce, all these (32)
 //   listener -> joiner   HMAC-SHA256 over 'listener' and the same (32)
 // The secret is never sent, and both nonces are fresh, so nothing can be replayed.
 
-import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
-import type { WebSocket } from 'ws';
+import { hmac } from '@noble/hashes/hmac.js';
+import { sha256 } from '@noble/hashes/sha2.js';
 
-const PROTOCOL = 'SWC1';
-const MAGIC = Buffer.from(PROTOCOL);
-const NONCE_BYTES = 32;
-const MAC_BYTES = 32;
-const FIELDS_END = MAGIC.length + 16;
-const HELLO_BYTES = FIELDS_END + NONCE_BYTES + MAC_BYTES;
+/** What a connection is for. Its place in this list is its number on the wire. */
+const ROLES = ['rendezvous', 'link', 'heartbeat', 'relay', 'store'] as const;
 
-/** Close code for a peer that is turned away; the reason says why. */
-export const REFUSED_CODE = 4401;
+/**
+ * rendezvous: a rank meets the others; link: data between two ranks; heartbeat: a rank's signs of
+ * life; relay: a link that the rendezvous joins, since neither of its ends can listen; store: the
+ * key-value store of the launcher.
+ */
+export type Role = (typeof ROLES)[number];
 
-/** How long a peer may take to prove itself. */
-export const PROOF_MS = 5000;
-
-/** What a joiner says about itself. */
+/** What a joiner says about itself; all of it is under the proof. */
 export interface Hello {
+  readonly role: Role;
   readonly rank: number;
+  /** The rank it wants; RENDEZVOUS_TARGET for the rendezvous. */
   readonly target: number;
   readonly worldSize: number;
-  /** Where it listens for higher ranks. */
-  readonly port: number;
+  /** How often the job has been started before: ranks of different attempts refuse each other. */
+  readonly attempt: number;
 }
 
-/** The listener's side: the hello of a peer that knows the secret, else null and the reason. */
-export async function challenge(
-  socket: WebSocket,
-  secret: string,
-): Promise<{ hello: Hello; accept: () => void } | { refusal: string }> {
-  const nonce = randomBytes(NONCE_BYTES);
-  const answer = nextMessage(socket);
-  socket.send(Buffer.concat([MAGIC, nonce]));
-  const data = await answer;
-  if (data.length !== HELLO_BYTES || !data.subarray(0, MAGIC.length).equals(MAGIC)) {
-    return { refusal: 'not a rank of this program and version' };
+/** No rank: the rendezvous, which any process may host. */
+export const RENDEZVOUS_TARGET = 0xffffffff;
+
+/** Names protocol and version. */
+const MAGIC = new TextEncoder().encode('SWC2');
+const NONCE_BYTES = 32;
+const MAC_BYTES = 32;
+const NUM_FIELDS = 5;
+const FIELDS_END = MAGIC.length + 4 * NUM_FIELDS;
+const SAID_BYTES = FIELDS_END + NONCE_BYTES;
+
+export const GREETING_BYTES = MAGIC.length + NONCE_BYTES;
+export const HELLO_BYTES = SAID_BYTES + MAC_BYTES;
+export const PROOF_BYTES = MAC_BYTES;
+
+const FOREIGN = 'not a rank of this program and version';
+
+/** The side that was called. */
+export class ListenerHandshake {
+  /** To be sent first. */
+  readonly greeting: Uint8Array;
+  readonly #secret: string;
+
+  constructor(secret: string) {
+    this.#secret = secret;
+    this.greeting = joined(MAGIC, randomNonce());
   }
-  const said = data.subarray(0, HELLO_BYTES - MAC_BYTES);
-  const expected = mac(secret, 'joiner', nonce, said);
-  if (!timingSafeEqual(expected, data.subarray(HELLO_BYTES - MAC_BYTES))) {
-    return { refusal: 'wrong secret' };
+
+  /** What a joiner that knows the secret says about itself, and the proof for it; else why not. */
+  judge(
+    message: Uint8Array,
+  ): { readonly hello: Hello; readonly proof: Uint8Array } | { readonly refusal: string } {
+    if (message.length !== HELLO_BYTES || !hasMagic(message)) {
+      return { refusal: FOREIGN };
+    }
+    const nonce = this.greeting.subarray(MAGIC.length);
+    const said = message.subarray(0, SAID_BYTES);
+    if (!isEqual(mac(this.#secret, 'joiner', nonce, said), message.subarray(SAID_BYTES))) {
+      return { refusal: 'wrong secret' };
+    }
+    const view = new DataView(said.buffer, said.byteOffset, said.byteLength);
+    const field = (i: number) => view.getUint32(MAGIC.length + 4 * i, true);
+    const role = ROLES[field(0)];
+    if (role === undefined) {
+      return { refusal: FOREIGN };
+    }
+    const hello = {
+      role,
+      rank: field(1),
+      target: field(2),
+      worldSize: field(3),
+      attempt: field(4),
+    };
+    return { hello, proof: mac(this.#secret, 'listener', nonce, said) };
   }
-  const field = (i: number) => said.readUInt32LE(MAGIC.length + 4 * i);
-  const hello = { rank: field(0), target: field(1), worldSize: field(2), port: field(3) };
-  return { hello, accept: () => socket.send(mac(secret, 'listener', nonce, said)) };
 }
 
-/** The listener's first word, its nonce. Call it as soon as the socket exists. */
-export async function greetingOf(socket: WebSocket): Promise<Buffer> {
-  const greeting = await nextMessage(socket);
-  const nonce = greeting.subarray(MAGIC.length);
-  if (nonce.length !== NONCE_BYTES || !greeting.subarray(0, MAGIC.length).equals(MAGIC)) {
-    throw new Error('not a rank of this program and version');
+/** The side that called. */
+export class JoinerHandshake {
+  readonly #secret: string;
+  readonly #hello: Hello;
+  #expected: Uint8Array | undefined;
+
+  constructor(secret: string, hello: Hello) {
+    this.#secret = secret;
+    this.#hello = hello;
   }
-  return nonce;
-}
 
-export interface ProveOptions {
-  readonly secret: string;
-  readonly nonce: Buffer;
-  readonly hello: Hello;
-  /** Called at once, before the socket's next message is read. */
-  onProven(): void;
-}
+  /** The answer to the listener's greeting. Throws where it is no greeting. */
+  answer(greeting: Uint8Array): Uint8Array {
+    if (greeting.length !== GREETING_BYTES || !hasMagic(greeting)) {
+      throw new Error(FOREIGN);
+    }
+    const { role, rank, target, worldSize, attempt } = this.#hello;
+    const nonce = greeting.subarray(MAGIC.length);
+    const fields = new DataView(new ArrayBuffer(4 * NUM_FIELDS));
+    [ROLES.indexOf(role), rank, target, worldSize, attempt].forEach((value, i) => {
+      fields.setUint32(4 * i, value, true);
+    });
+    const said = joined(MAGIC, new Uint8Array(fields.buffer), randomNonce());
+    this.#expected = mac(this.#secret, 'listener', nonce, said);
+    return joined(said, mac(this.#secret, 'joiner', nonce, said));
+  }
 
-/** The joiner's side. Rejects with the listener's reason where it is refused. */
-export async function prove(socket: WebSocket, options: ProveOptions): Promise<void> {
-  const { secret, nonce, hello, onProven } = options;
-  const said = Buffer.alloc(HELLO_BYTES - MAC_BYTES);
-  MAGIC.copy(said);
-  [hello.rank, hello.target, hello.worldSize, hello.port].forEach((value, i) => {
-    said.writeUInt32LE(value, MAGIC.length + 4 * i);
-  });
-  randomBytes(NONCE_BYTES).copy(said, FIELDS_END);
-  const expected = mac(secret, 'listener', nonce, said);
-  const answer = nextMessage(socket, (proof) => {
-    if (proof.length !== MAC_BYTES || !timingSafeEqual(proof, expected)) {
+  /** Throws unless the listener has proved that it knows the secret. */
+  check(proof: Uint8Array): void {
+    if (this.#expected === undefined || !isEqual(this.#expected, proof)) {
       throw new Error('the listener does not know the secret');
     }
-    onProven();
-  });
-  socket.send(Buffer.concat([said, mac(secret, 'joiner', nonce, said)]));
-  await answer;
+  }
 }
 
-function mac(secret: string, role: string, nonce: Buffer, said: Buffer): Buffer {
-  const hmac = createHmac('sha256', secret);
-  return hmac.update(`shardweave ${role}\n`).update(nonce).update(said).digest();
+function mac(secret: string, side: string, nonce: Uint8Array, said: Uint8Array): Uint8Array {
+  const text = new TextEncoder();
+  const message = joined(text.encode(`shardweave ${side}\n`), nonce, said);
+  return hmac(sha256, text.encode(secret), message);
 }
 
-/** The next binary message, which `inspect` sees first; rejects when PROOF_MS have passed. */
-function nextMessage(
-  socket: WebSocket,
-  inspect: (data: Buffer) => void = () => {},
-): Promise<Buffer> {
-  return new Promise((resolve, reject) => {
-    const finish = (settle: () => void) => {
-      clearTimeout(timer);
-      socket.off('message', onMessage).off('close', onClose).off('error', onError);
-      settle();
-    };
-    const onMessage = (data: Buffer, isBinary: boolean) =>
-      finish(() => {
-        try {
-          if (!isBinary) {
-            throw new Error('expected a binary message');
-          }
-          inspect(data);
-          resolve(data);
-        } catch (error) {
-          reject(error);
-        }
-      });
-    const onClose = (code: number, reason: Buffer) =>
-      finish(() => reject(new Error(reason.toString() || `the connection closed, code ${code}`)));
-    const onError = (error: Error) => {
-      socket.on('error', () => {}); // a broken socket may say so twice
-      finish(() => reject(error));
-    };
-    const timer = setTimeout(() => finish(() => reject(new Error('no answer'))), PROOF_MS);
-    socket.on('message', onMessage).on('close', onClose).on('error', onError);
-  });
+function randomNonce(): Uint8Array {
+  return globalThis.crypto.getRandomValues(new Uint8Array(NONCE_BYTES));
+}
+
+function hasMagic(bytes: Uint8Array): boolean {
+  return MAGIC.every((byte, i) => bytes[i] === byte);
+}
+
+/** Takes as long whatever differs. */
+function isEqual(a: Uint8Array, b: Uint8Array): boolean {
+  let difference = a.length ^ b.length;
+  for (let i = 0; i < a.length; i++) {
+    difference |= a[i]! ^ (b[i] ?? 0);
+  }
+  return difference === 0;
+}
+
+function joined(...parts: readonly Uint8Array[]): Uint8Array {
+  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let offset = 0;
+  for (const part of parts) {
+    all.set(part, offset);
+    offset += part.length;
+  }
+  return all;
 }

@@ -1,9 +1,9 @@
-// One WebSocket between two ranks: a queue of messages out, in chunks and with backpressure, and
+// One socket between two ranks: a queue of messages out, in chunks and with backpressure, and
 // the state of the message that is coming in. Control text overtakes queued payload.
 
-import type { WebSocket } from 'ws';
 import type { ControlMessage, MessageHeader, MessageSink } from '../../transport.js';
 import { CHUNK_BYTES, decodeFrame, encodeFrame, INLINE_MAX_BYTES } from './frame.js';
+import type { WireHandler, WireSocket } from './wire-socket.js';
 
 /** Bytes handed to a socket and not yet to the kernel: enough that it never runs dry. */
 const WINDOW_BYTES = 4 * CHUNK_BYTES;
@@ -14,19 +14,11 @@ const CLOSE_MS = 1000;
 /** Close code of a rank that leaves in peace; any other end means it is lost. */
 const LEFT_CODE = 4000;
 
-const SEND_BINARY = { binary: true, compress: false, fin: true };
-const SEND_TEXT = { binary: false, compress: false, fin: true };
+/** And of one that has failed, or has been failed. */
+const DROPPED_CODE = 4001;
 
 /** What only this transport's ranks say to each other, beside ControlMessage. */
-export type LinkMessage =
-  | ControlMessage
-  | { readonly type: 'alive' }
-  | { readonly type: 'table'; readonly addresses: readonly PeerAddress[] };
-
-export interface PeerAddress {
-  readonly host: string;
-  readonly port: number;
-}
+export type LinkMessage = ControlMessage | { readonly type: 'alive' };
 
 export interface LinkEvents {
   onMessage(from: number, header: MessageHeader): MessageSink;
@@ -44,9 +36,9 @@ interface SendJob {
   reject(error: Error): void;
 }
 
-export class WsLink {
+export class WsLink implements WireHandler {
   readonly peer: number;
-  readonly #socket: WebSocket;
+  readonly #socket: WireSocket;
   readonly #events: LinkEvents;
   readonly #queue: SendJob[] = [];
   readonly #unsettled = new Set<SendJob>();
@@ -56,21 +48,21 @@ export class WsLink {
   #hasEnded = false;
   #silentTicks = 0;
   #onDrained: (() => void) | undefined;
+  readonly #closed: Promise<void>;
+  #onClosed: () => void = () => {};
 
-  constructor(socket: WebSocket, peer: number, events: LinkEvents) {
+  constructor(socket: WireSocket, peer: number, events: LinkEvents) {
     this.peer = peer;
     this.#socket = socket;
     this.#events = events;
-    socket.binaryType = 'nodebuffer';
-    socket.on('message', (data, isBinary) => this.#onData(data as Buffer, isBinary));
-    socket.on('error', (error) => this.#end(error.message));
-    socket.on('close', (code, reason) => {
-      if (code === LEFT_CODE) {
-        this.#leave();
-      } else {
-        this.#end(reason.length > 0 ? reason.toString() : `its connection closed, code ${code}`);
-      }
+    this.#closed = new Promise((resolve) => {
+      this.#onClosed = resolve;
     });
+  }
+
+  /** Begins to hear what arrives. The link is known to its transport by then. */
+  start(): void {
+    this.#socket.setHandler(this);
   }
 
   /** Resolves when the kernel has all of it. */
@@ -92,7 +84,7 @@ export class WsLink {
 
   sendControl(message: LinkMessage): void {
     if (!this.#hasEnded) {
-      this.#socket.send(JSON.stringify(message), SEND_TEXT, () => {});
+      this.#socket.sendText(JSON.stringify(message));
     }
   }
 
@@ -104,14 +96,7 @@ export class WsLink {
 
   /** See Transport.close. */
   async close(how: 'drain' | 'drop', reason = ''): Promise<void> {
-    const socket = this.#socket;
-    const closed = new Promise<void>((resolve) => {
-      if (socket.readyState === socket.CLOSED) {
-        resolve();
-      }
-      socket.once('close', () => resolve());
-    });
-    const timer = setTimeout(() => socket.terminate(), CLOSE_MS);
+    const timer = setTimeout(() => this.#socket.terminate(), CLOSE_MS);
     if (how === 'drain' && this.#unsettled.size > 0 && !this.#hasEnded) {
       await new Promise<void>((resolve) => {
         this.#onDrained = resolve;
@@ -119,8 +104,8 @@ export class WsLink {
     }
     this.#hasEnded = true;
     this.#drop(new Error(`the link to rank ${this.peer} was closed`));
-    socket.close(how === 'drain' ? LEFT_CODE : 4001, reason);
-    await closed;
+    this.#socket.close(how === 'drain' ? LEFT_CODE : DROPPED_CODE, reason);
+    await this.#closed;
     clearTimeout(timer);
   }
 
@@ -145,7 +130,7 @@ export class WsLink {
         this.#queue.shift();
       }
       this.#inFlightBytes += chunk.byteLength;
-      this.#socket.send(chunk, SEND_BINARY, (error) => {
+      this.#socket.send(chunk, (error) => {
         this.#inFlightBytes -= chunk.byteLength;
         if (error) {
           this.#end(error.message);
@@ -167,30 +152,48 @@ export class WsLink {
     }
   }
 
-  #onData(data: Buffer, isBinary: boolean): void {
+  onText(text: string): void {
     this.#silentTicks = 0;
+    this.#read(() => this.#events.onControl(this.peer, JSON.parse(text) as LinkMessage));
+  }
+
+  onBinary(data: Uint8Array): void {
+    this.#silentTicks = 0;
+    this.#read(() => {
+      if (this.#remaining > 0) {
+        this.#take(data);
+        return;
+      }
+      const { header, inline } = decodeFrame(data);
+      this.#sink = this.#events.onMessage(this.peer, header);
+      this.#remaining = header.byteLength;
+      if (inline.length > 0) {
+        this.#take(inline);
+      }
+    });
+  }
+
+  onClose(code: number, reason: string): void {
+    this.#onClosed();
+    if (code === LEFT_CODE) {
+      this.#leave();
+    } else {
+      this.#end(reason || `its connection closed, code ${code}`);
+    }
+  }
+
+  #read(take: () => void): void {
     if (this.#hasEnded) {
       return;
     }
     try {
-      if (!isBinary) {
-        this.#events.onControl(this.peer, JSON.parse(data.toString()) as LinkMessage);
-      } else if (this.#remaining > 0) {
-        this.#take(data);
-      } else {
-        const { header, inline } = decodeFrame(data);
-        this.#sink = this.#events.onMessage(this.peer, header);
-        this.#remaining = header.byteLength;
-        if (inline.length > 0) {
-          this.#take(inline);
-        }
-      }
+      take();
     } catch (error) {
       this.#end(`it sent what can't be read: ${(error as Error).message}`);
     }
   }
 
-  #take(chunk: Buffer): void {
+  #take(chunk: Uint8Array): void {
     if (chunk.length > this.#remaining) {
       throw new RangeError(`${chunk.length} bytes where ${this.#remaining} were missing`);
     }

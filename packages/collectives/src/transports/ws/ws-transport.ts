@@ -8,13 +8,12 @@ import type {
   Transport,
   TransportListener,
 } from '../../transport.js';
-import type { LinkEvents, LinkMessage, PeerAddress, WsLink } from './ws-link.js';
+import type { LinkEvents, LinkMessage, WsLink } from './ws-link.js';
 
 export interface WsTransportOptions {
   readonly listener: TransportListener;
   readonly heartbeatMs: number;
   readonly silenceMs: number;
-  onTable(addresses: readonly PeerAddress[]): void;
 }
 
 export class WsTransport implements Transport, LinkEvents {
@@ -31,6 +30,7 @@ export class WsTransport implements Transport, LinkEvents {
 
   addLink(link: WsLink): void {
     this.#links.set(link.peer, link);
+    link.start();
   }
 
   link(peer: number): WsLink | undefined {
@@ -64,9 +64,7 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   onControl(from: number, message: LinkMessage): void {
-    if (message.type === 'table') {
-      this.#options.onTable(message.addresses);
-    } else if (message.type !== 'alive') {
+    if (message.type !== 'alive') {
       this.#options.listener.onControl(from, message);
     }
   }

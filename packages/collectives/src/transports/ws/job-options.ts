@@ -1,0 +1,63 @@
+// What ranks say to join a job, in Node and in pages alike, and the check of it.
+
+import { JoinError } from '../../errors.js';
+import type { GroupOptions } from '../../group-options.js';
+
+export interface JobOptions extends GroupOptions {
+  readonly rank: number;
+  readonly worldSize: number;
+  /** The rendezvous' port. On the rank that hosts it, 0 takes a free one: see `onListen`. */
+  readonly port: number;
+  /** Known to all ranks of the job and nobody else, made by the launcher. At least 16 characters. */
+  readonly secret: string;
+  /**
+   * How often the job has been started before, from 0: ranks of a restarted job refuse those of the
+   * attempt before. Default: 0.
+   */
+  readonly attempt?: number;
+  /** Milliseconds for all ranks to come. Default: 30 s. */
+  readonly joinTimeoutMs?: number;
+  /** Changes where this rank dials a peer, or the rendezvous: a forwarded port, a test's proxy. */
+  readonly route?: Route;
+}
+
+export interface HostPort {
+  readonly host: string;
+  readonly port: number;
+}
+
+export type Route = (
+  target: number | 'rendezvous',
+  address: HostPort,
+) => HostPort | Promise<HostPort>;
+
+export const JOIN_TIMEOUT_MS = 30_000;
+export const LOOPBACK = '127.0.0.1';
+
+/** HMAC is no use with what can be guessed, and a joiner shows a MAC to whoever listens. */
+const MIN_SECRET_LENGTH = 16;
+
+const MAX_U32 = 0xffffffff;
+
+/** The caller's mistakes, thrown as JoinError. */
+export function checkJobOptions(options: JobOptions, { hosts }: { readonly hosts: boolean }): void {
+  const { rank, worldSize, secret, port, attempt = 0 } = options;
+  const fail = (message: string) => {
+    throw new JoinError({ rank, worldSize }, message);
+  };
+  const isCount = (x: number, from: number, to: number) =>
+    Number.isInteger(x) && x >= from && x <= to;
+  if (!isCount(worldSize, 1, MAX_U32) || !isCount(rank, 0, worldSize - 1)) {
+    fail('expected a rank below a positive world size.');
+  }
+  if (!isCount(port, hosts || worldSize === 1 ? 0 : 1, 65_535)) {
+    fail(`expected the rendezvous' port, got ${port}.`);
+  }
+  if (!isCount(attempt, 0, MAX_U32)) {
+    fail(`expected an attempt from 0, got ${attempt}.`);
+  }
+  if (typeof secret !== 'string' || secret.length < MIN_SECRET_LENGTH) {
+    const got = typeof secret === 'string' ? secret.length : 'none';
+    fail(`expected a secret of at least ${MIN_SECRET_LENGTH} characters, got ${got}.`);
+  }
+}

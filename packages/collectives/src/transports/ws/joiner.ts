@@ -1,0 +1,269 @@
+// One rank's way into a job: it listens where it can, meets the others at the rendezvous, and links to
+// each of them. Runs in Node and in pages; the platform opens the sockets.
+
+import type { Endpoint } from '../../endpoint.js';
+import { JoinError } from '../../errors.js';
+import { type Hello, RENDEZVOUS_TARGET, type Role } from './handshake.js';
+import type { HostPort, Route } from './job-options.js';
+import { linkPart } from './link-plan.js';
+import { Meeting } from './meeting.js';
+import { PROOF_MS, prove } from './prove.js';
+import { Rendezvous } from './rendezvous.js';
+import { hostMember } from './rendezvous-host.js';
+import type { PeerAddress } from './rendezvous-messages.js';
+import type { WireSocket } from './wire-socket.js';
+import { WsLink } from './ws-link.js';
+import { OpenError, type OpenedSocket, type WsListener, type WsPlatform } from './ws-platform.js';
+import type { WsTransport } from './ws-transport.js';
+
+export interface JoinerOptions {
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly attempt: number;
+  readonly secret: string;
+  /** Where the rendezvous is; with `isHosted`, where this rank listens for all. */
+  readonly rendezvous: HostPort & { readonly isHosted: boolean };
+  readonly isSecure: boolean;
+  /** False: this rank can't, or shall not. */
+  readonly listen: ListenWish | false;
+  readonly joinTimeoutMs: number;
+  readonly onListen: ((port: number) => void) | undefined;
+  readonly route: Route;
+}
+
+/** Where a rank that doesn't host the rendezvous listens. */
+export interface ListenWish {
+  /** Default: the interface by which it reaches the rendezvous. */
+  readonly host?: string;
+  /** Default: a free one. */
+  readonly port?: number;
+  /** Where others reach it, if not there: a proxy, a published port of a container. */
+  readonly advertise?: HostPort;
+}
+
+const RETRY_MS = 50;
+const LOOPBACK = '127.0.0.1';
+
+export class Joiner {
+  readonly #options: JoinerOptions;
+  readonly #platform: WsPlatform;
+  readonly #endpoint: Endpoint;
+  readonly #transport: WsTransport;
+  readonly #deadline: number;
+  /** Told when the link to the peer is there. */
+  readonly #awaited = new Map<number, () => void>();
+  #listener: WsListener | undefined;
+  #rendezvous: Rendezvous | undefined;
+  #meeting: Meeting | undefined;
+
+  constructor(
+    options: JoinerOptions,
+    parts: {
+      readonly platform: WsPlatform;
+      readonly endpoint: Endpoint;
+      readonly transport: WsTransport;
+    },
+  ) {
+    this.#options = options;
+    this.#platform = parts.platform;
+    this.#endpoint = parts.endpoint;
+    this.#transport = parts.transport;
+    this.#deadline = performance.now() + options.joinTimeoutMs;
+  }
+
+  /** Resolves when every rank is linked to every other. Rejects with JoinError, on all ranks that came. */
+  async join(): Promise<void> {
+    if (this.#options.worldSize === 1) {
+      return;
+    }
+    const lateness = new AbortController();
+    try {
+      const formed = this.#form();
+      formed.catch(() => {}); // where one of the others rejects first
+      await Promise.race([formed, this.#rejectWhenLate(lateness.signal), this.#rejectOnFailure()]);
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error);
+      this.#meeting?.say({ type: 'failed', reason });
+      this.#endpoint.fail({ kind: 'aborted', origin: this.#options.rank, reason });
+      throw error instanceof JoinError ? error : this.#joinError(`${reason}.`);
+    } finally {
+      lateness.abort();
+      this.#listener?.close();
+    }
+  }
+
+  async #form(): Promise<void> {
+    const { rank, worldSize, rendezvous } = this.#options;
+    this.#meeting = rendezvous.isHosted ? await this.#host() : await this.#visit();
+    const addresses = await this.#meeting.table;
+    const peers = Array.from({ length: worldSize }, (_, r) => r).filter((r) => r !== rank);
+    await Promise.all(peers.map((peer) => this.#linkTo(peer, addresses)));
+    this.#meeting.say({ type: 'linked' });
+    await this.#meeting.formed;
+  }
+
+  async #host(): Promise<Meeting> {
+    const { rank, worldSize, joinTimeoutMs, rendezvous, onListen } = this.#options;
+    await this.#listen(rendezvous.host, rendezvous.port);
+    this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs });
+    const meeting = Meeting.hosted(this.#rendezvous, rank);
+    onListen?.(this.#listener!.port);
+    meeting.say({ type: 'here', address: { host: null, port: this.#listener!.port } });
+    return meeting;
+  }
+
+  async #visit(): Promise<Meeting> {
+    const { rendezvous, listen } = this.#options;
+    const opened = await this.#open('rendezvous', rendezvous, { retries: true });
+    if (listen !== false && this.#platform.listen !== undefined) {
+      try {
+        await this.#listen(listen.host ?? opened.localHost ?? LOOPBACK, listen.port ?? 0);
+      } catch (error) {
+        opened.socket.terminate();
+        throw error;
+      }
+    }
+    await this.#prove(opened.socket, 'rendezvous', RENDEZVOUS_TARGET);
+    const meeting = Meeting.visited(opened.socket);
+    const wish = listen === false ? undefined : listen;
+    const address = wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 };
+    meeting.say({ type: 'here', address });
+    return meeting;
+  }
+
+  /** Resolves when the link is there, whoever opens it. */
+  async #linkTo(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
+    const part = linkPart(this.#options.rank, peer, addresses);
+    if (part === 'await') {
+      if (this.#transport.link(peer) === undefined) {
+        await new Promise<void>((resolve) => this.#awaited.set(peer, resolve));
+      }
+      return;
+    }
+    const { rendezvous } = this.#options;
+    const { host, port } = addresses[peer]!;
+    const isAtRendezvous = part === 'relay' || host === null;
+    const { socket } = await this.#open(
+      part === 'relay' ? 'rendezvous' : peer,
+      isAtRendezvous ? rendezvous : { host, port },
+      { retries: false },
+    );
+    await this.#prove(socket, part === 'relay' ? 'relay' : 'link', peer);
+    this.#transport.addLink(new WsLink(socket, peer, this.#transport));
+  }
+
+  async #listen(host: string, port: number): Promise<void> {
+    try {
+      this.#listener = await this.#platform.listen!({
+        host,
+        port,
+        refusalOf: (hello) => this.#refusalOf(hello),
+        onPeer: (hello, socket, from) => this.#onPeer(hello, socket, from),
+      });
+    } catch (error) {
+      throw this.#joinError(`can't listen on ${host}:${port}: ${(error as Error).message}.`);
+    }
+  }
+
+  #refusalOf(hello: Hello): string | undefined {
+    const { rank, worldSize, attempt } = this.#options;
+    const refusal = refusalOfJob(hello, { worldSize, attempt });
+    if (refusal !== undefined) {
+      return refusal;
+    }
+    if (hello.role === 'rendezvous' || hello.role === 'relay') {
+      return this.#rendezvous === undefined || hello.role === 'relay'
+        ? `no ${hello.role} here`
+        : this.#rendezvous.refusalOf(hello.rank);
+    }
+    if (hello.target !== rank) {
+      return `this is rank ${rank}, not ${hello.target}`;
+    }
+    const isThere = hello.rank === rank || this.#transport.link(hello.rank) !== undefined;
+    return isThere ? `rank ${hello.rank} is here already` : undefined;
+  }
+
+  #onPeer(hello: Hello, socket: WireSocket, from: string): void {
+    if (hello.role === 'rendezvous') {
+      hostMember(this.#rendezvous!, hello.rank, socket, from);
+    } else if (this.#transport.link(hello.rank) !== undefined) {
+      socket.terminate(); // the same rank twice at once
+    } else {
+      this.#transport.addLink(new WsLink(socket, hello.rank, this.#transport));
+      this.#awaited.get(hello.rank)?.();
+    }
+  }
+
+  async #open(
+    target: number | 'rendezvous',
+    address: HostPort,
+    { retries }: { readonly retries: boolean },
+  ): Promise<OpenedSocket> {
+    const url = this.#urlOf(await this.#options.route(target, address));
+    for (;;) {
+      try {
+        return await this.#platform.open(url);
+      } catch (error) {
+        const isEarly = error instanceof OpenError && error.isEarly;
+        if (!retries || !isEarly || performance.now() > this.#deadline) {
+          const whom = target === 'rendezvous' ? 'rendezvous' : `rank ${target}`;
+          throw this.#joinError(`no ${whom} of the job at ${url} (${(error as Error).message}).`);
+        }
+        await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+      }
+    }
+  }
+
+  async #prove(socket: WireSocket, role: Role, target: number): Promise<void> {
+    const { rank, worldSize, attempt, secret } = this.#options;
+    const hello = { role, rank, target, worldSize, attempt };
+    try {
+      await prove(socket, { secret, hello, proofMs: PROOF_MS });
+    } catch (error) {
+      socket.terminate();
+      const whom = target === RENDEZVOUS_TARGET ? 'the rendezvous' : `rank ${target}`;
+      throw this.#joinError(`refused by ${whom}: ${(error as Error).message}.`);
+    }
+  }
+
+  #urlOf({ host, port }: HostPort): string {
+    const scheme = this.#options.isSecure ? 'wss' : 'ws';
+    return `${scheme}://${host.includes(':') ? `[${host}]` : host}:${port}`;
+  }
+
+  async #rejectWhenLate(signal: AbortSignal): Promise<never> {
+    // The rendezvous has the same limit and knows who is missing: it speaks first.
+    const graceMs = 1000;
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, this.#deadline - performance.now() + graceMs);
+      signal.addEventListener('abort', () => clearTimeout(timer));
+    });
+    const { joinTimeoutMs } = this.#options;
+    throw this.#joinError(`the job was not complete within ${joinTimeoutMs} ms.`);
+  }
+
+  async #rejectOnFailure(): Promise<never> {
+    const failure = await this.#endpoint.failed;
+    const what = failure.kind === 'peer-lost' ? `peer ${failure.origin} lost` : failure.kind;
+    throw this.#joinError(`rank ${failure.origin}: ${what} (${failure.reason})`);
+  }
+
+  #joinError(message: string): JoinError {
+    const { rank, worldSize } = this.#options;
+    return new JoinError({ rank, worldSize }, message);
+  }
+}
+
+/** Why a peer of another job, attempt or shape is turned away. */
+export function refusalOfJob(
+  hello: Hello,
+  job: { readonly worldSize: number; readonly attempt: number },
+): string | undefined {
+  if (hello.worldSize !== job.worldSize) {
+    return `world size is ${job.worldSize} here, not ${hello.worldSize}`;
+  }
+  if (hello.attempt !== job.attempt) {
+    return `this is attempt ${job.attempt}, not ${hello.attempt}`;
+  }
+  return hello.rank < job.worldSize ? undefined : `there is no rank ${hello.rank}`;
+}

@@ -1,0 +1,18 @@
+// Who opens the link between two ranks. Both ends decide alike, from the table of addresses.
+
+import type { PeerAddress } from './rendezvous-messages.js';
+
+/** 'open': this rank does; 'await': the peer does; 'relay': neither listens, both meet at the relay. */
+export type LinkPart = 'open' | 'await' | 'relay';
+
+/** The higher rank opens the link, unless only it can listen. */
+export function linkPart(rank: number, peer: number, addresses: readonly PeerAddress[]): LinkPart {
+  const listens = (r: number) => addresses[r]!.port !== 0;
+  if (!listens(rank) && !listens(peer)) {
+    return 'relay';
+  }
+  if (listens(rank) && listens(peer)) {
+    return rank > peer ? 'open' : 'await';
+  }
+  return listens(peer) ? 'open' : 'await';
+}

@@ -1,0 +1,63 @@
+// The handshake over a socket, with a limit on time. Either side is left with a socket without a
+// handler: its next owner names one, and misses nothing.
+
+import { type Hello, JoinerHandshake, ListenerHandshake } from './handshake.js';
+import type { WireSocket } from './wire-socket.js';
+
+/** Close code for a peer that is turned away; the reason says why. */
+export const REFUSED_CODE = 4401;
+
+/** How long a peer may take to prove itself: generous on a loaded machine, short for a flood. */
+export const PROOF_MS = 5000;
+
+export interface ChallengeOptions {
+  readonly secret: string;
+  readonly proofMs: number;
+  /** Why a peer that knows the secret is turned away all the same. */
+  refusalOf(hello: Hello): string | undefined;
+}
+
+/** The listener's side: what the peer says about itself. Rejects with the reason where it is refused. */
+export async function challenge(socket: WireSocket, options: ChallengeOptions): Promise<Hello> {
+  const handshake = new ListenerHandshake(options.secret);
+  const answer = nextMessage(socket, options.proofMs);
+  socket.send(handshake.greeting);
+  const judged = handshake.judge(await answer);
+  const refusal = 'refusal' in judged ? judged.refusal : options.refusalOf(judged.hello);
+  if ('refusal' in judged || refusal !== undefined) {
+    throw new Error(refusal);
+  }
+  socket.send(judged.proof);
+  return judged.hello;
+}
+
+export interface ProveOptions {
+  readonly secret: string;
+  readonly hello: Hello;
+  readonly proofMs: number;
+}
+
+/** The joiner's side. Rejects with the listener's reason where it is refused. */
+export async function prove(socket: WireSocket, options: ProveOptions): Promise<void> {
+  const handshake = new JoinerHandshake(options.secret, options.hello);
+  socket.send(handshake.answer(await nextMessage(socket, options.proofMs)));
+  handshake.check(await nextMessage(socket, options.proofMs));
+}
+
+/** Rejects with what closed the socket, or when `limitMs` have passed. */
+function nextMessage(socket: WireSocket, limitMs: number): Promise<Uint8Array> {
+  return new Promise((resolve, reject) => {
+    const finish = (settle: () => void) => {
+      clearTimeout(timer);
+      socket.setHandler(undefined);
+      settle();
+    };
+    const timer = setTimeout(() => finish(() => reject(new Error('no answer'))), limitMs);
+    socket.setHandler({
+      onBinary: (bytes) => finish(() => resolve(bytes.slice())),
+      onText: () => finish(() => reject(new Error('expected a binary message'))),
+      onClose: (code, reason) =>
+        finish(() => reject(new Error(reason || `the connection closed, code ${code}`))),
+    });
+  });
+}

@@ -1,0 +1,64 @@
+// A rendezvous in a Node process of its own: for jobs whose ranks are pages, which can't listen.
+
+import { Acceptor } from './acceptor.js';
+import { RENDEZVOUS_TARGET } from './handshake.js';
+import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK } from './job-options.js';
+import { refusalOfJob } from './joiner.js';
+import { Rendezvous } from './rendezvous.js';
+import { hostMember } from './rendezvous-host.js';
+
+export interface ServeRendezvousOptions {
+  readonly worldSize: number;
+  /** Known to all ranks of the job and nobody else. At least 16 characters. */
+  readonly secret: string;
+  /** See `JobOptions`. */
+  readonly attempt?: number;
+  /** Where it listens. Default: 127.0.0.1. */
+  readonly address?: string;
+  /** Default: 0, a free one. */
+  readonly port?: number;
+  /** Milliseconds for all ranks to come. Default: 30 s. */
+  readonly joinTimeoutMs?: number;
+}
+
+export interface RendezvousServer {
+  readonly port: number;
+  /** Resolves when the job has formed; rejects with the reason where it does not. */
+  readonly formed: Promise<void>;
+  /** Stops listening. Ranks that are linked to each other directly don't notice. */
+  close(): void;
+}
+
+/** Resolves when it listens. It goes on listening until `close`. */
+export async function serveRendezvous(options: ServeRendezvousOptions): Promise<RendezvousServer> {
+  const { worldSize, secret, attempt = 0, address: host = LOOPBACK, port = 0 } = options;
+  checkJobOptions({ rank: 0, worldSize, secret, attempt, port }, { hosts: true });
+  const rendezvous = new Rendezvous({
+    worldSize,
+    joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
+  });
+  const acceptor = await Acceptor.listen({
+    secret,
+    host,
+    port,
+    refusalOf: (hello) => {
+      const refusal = refusalOfJob(hello, { worldSize, attempt });
+      if (refusal !== undefined) {
+        return refusal;
+      }
+      if (hello.role !== 'rendezvous' || hello.target !== RENDEZVOUS_TARGET) {
+        return `no ${hello.role} here`;
+      }
+      return rendezvous.refusalOf(hello.rank);
+    },
+    onPeer: (hello, socket, from) => hostMember(rendezvous, hello.rank, socket, from),
+  });
+  return {
+    port: acceptor.port,
+    formed: rendezvous.formed,
+    close: () => {
+      acceptor.close();
+      rendezvous.close();
+    },
+  };
+}

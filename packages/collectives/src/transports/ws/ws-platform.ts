@@ -1,0 +1,45 @@
+// What forming a job needs of where it runs: Node opens sockets and listens, a page only opens them.
+
+import type { Hello } from './handshake.js';
+import type { WireSocket } from './wire-socket.js';
+
+export interface WsPlatform {
+  /** Opens a WebSocket. Rejects with OpenError. */
+  open(url: string): Promise<OpenedSocket>;
+  /** Absent where nobody can listen. */
+  listen?(options: ListenOptions): Promise<WsListener>;
+}
+
+export interface OpenedSocket {
+  readonly socket: WireSocket;
+  /** The interface it goes out by, where that is known: a good one to listen on. */
+  readonly localHost: string | undefined;
+}
+
+/** A socket could not be opened. */
+export class OpenError extends Error {
+  /** Nobody listens there, as far as one can tell: somebody may in a moment. */
+  readonly isEarly: boolean;
+
+  constructor(message: string, { isEarly }: { readonly isEarly: boolean }) {
+    super(message);
+    this.name = 'OpenError';
+    this.isEarly = isEarly;
+  }
+}
+
+export interface ListenOptions {
+  readonly host: string;
+  /** 0 takes a free one. */
+  readonly port: number;
+  /** Why a peer that knows the secret is turned away all the same. */
+  refusalOf(hello: Hello): string | undefined;
+  /** A peer that has proved itself; `host` is where it comes from. */
+  onPeer(hello: Hello, socket: WireSocket, host: string): void;
+}
+
+export interface WsListener {
+  readonly port: number;
+  /** Frees the port; accepted sockets live on, those that have proved nothing end. */
+  close(): void;
+}

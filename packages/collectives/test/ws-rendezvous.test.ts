@@ -1,0 +1,139 @@
+// Who meets where: a rendezvous in rank 0 or alone, ranks that can't listen, and restarted jobs.
+
+import { once } from 'node:events';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import type { ProcessGroup } from '@shardweave/collectives';
+import { type ConnectWsOptions, connectWs, serveRendezvous } from '@shardweave/collectives/ws';
+import { describe, expect, it } from 'vitest';
+import { SECRET } from './ws-harness.js';
+
+/** Sums the ranks on all groups, so that each pair has exchanged something; then closes. */
+async function expectWorking(groups: readonly ProcessGroup[]): Promise<void> {
+  const sums = await Promise.all(
+    groups.map(async (group) => {
+      const all = new Uint8Array(group.worldSize);
+      await group.allGather(Uint8Array.of(group.rank + 1), all);
+      return [...all];
+    }),
+  );
+  const expected = groups.map((_, rank) => rank + 1);
+  expect(sums).toEqual(groups.map(() => expected));
+  await Promise.all(groups.map((group) => group.close()));
+}
+
+describe('a rendezvous of its own', () => {
+  it('joins ranks of which none hosts it, and listens until it is closed', async () => {
+    const server = await serveRendezvous({ worldSize: 3, secret: SECRET });
+    const common = { worldSize: 3, port: server.port, secret: SECRET, rendezvous: 'elsewhere' };
+    const groups = await Promise.all(
+      [0, 1, 2].map((rank) => connectWs({ ...common, rank } as ConnectWsOptions)),
+    );
+    await server.formed;
+    await expect(connectWs({ ...common, rank: 1 } as ConnectWsOptions)).rejects.toThrow(
+      /the job has met already/,
+    );
+    server.close();
+    await expectWorking(groups);
+  });
+
+  it('frees the place of a rank whose connection ends before all have come', async () => {
+    const server = await serveRendezvous({ worldSize: 2, secret: SECRET });
+    const sockets: Socket[] = [];
+    const proxy = createServer((socket) => {
+      const onward = connect(server.port, '127.0.0.1');
+      sockets.push(socket, onward);
+      socket.pipe(onward).pipe(socket);
+    }).listen(0, '127.0.0.1');
+    await once(proxy, 'listening');
+    const join = (rank: number, port: number) =>
+      connectWs({ rank, worldSize: 2, port, secret: SECRET, rendezvous: 'elsewhere' });
+    const dying = join(1, (proxy.address() as AddressInfo).port);
+    setTimeout(() => sockets.map((socket) => socket.destroy()), 300);
+    await expect(dying).rejects.toThrow(/the rendezvous is gone/);
+    await expectWorking(await Promise.all([join(0, server.port), join(1, server.port)]));
+    server.close();
+    proxy.close();
+  });
+
+  it('tells all that came who is missing', async () => {
+    const server = await serveRendezvous({ worldSize: 3, secret: SECRET, joinTimeoutMs: 300 });
+    const only = connectWs({
+      rank: 1,
+      worldSize: 3,
+      port: server.port,
+      secret: SECRET,
+      rendezvous: 'elsewhere',
+    });
+    await expect(only).rejects.toThrow(/no sign of ranks 0, 2 within 300 ms/);
+    await expect(server.formed).rejects.toThrow(/no sign of ranks 0, 2/);
+    server.close();
+  });
+});
+
+describe('ranks that only open links', () => {
+  it.each([0, 1, 2])('rank %i of three', async (mute) => {
+    const server = await serveRendezvous({ worldSize: 3, secret: SECRET });
+    const groups = await Promise.all(
+      [0, 1, 2].map((rank) =>
+        connectWs({
+          rank,
+          worldSize: 3,
+          port: server.port,
+          secret: SECRET,
+          rendezvous: 'elsewhere',
+          ...(rank === mute ? { listen: false } : {}),
+        }),
+      ),
+    );
+    server.close();
+    await expectWorking(groups);
+  });
+});
+
+describe('a restarted job', () => {
+  it('refuses ranks of the attempt before, and is unharmed', async () => {
+    const server = await serveRendezvous({ worldSize: 2, secret: SECRET, attempt: 1 });
+    const join = (rank: number, attempt: number) =>
+      connectWs({
+        rank,
+        worldSize: 2,
+        port: server.port,
+        secret: SECRET,
+        attempt,
+        rendezvous: 'elsewhere',
+      });
+    await expect(join(0, 0)).rejects.toThrow(/this is attempt 1, not 0/);
+    await expectWorking(await Promise.all([join(0, 1), join(1, 1)]));
+    server.close();
+  });
+});
+
+describe('addresses', () => {
+  it('are what a rank advertises, and where a route leads', async () => {
+    const dialed: (number | 'rendezvous')[] = [];
+    const server = await serveRendezvous({ worldSize: 3, secret: SECRET });
+    const groups = await Promise.all(
+      [0, 1, 2].map((rank) =>
+        connectWs({
+          rank,
+          worldSize: 3,
+          port: server.port,
+          secret: SECRET,
+          rendezvous: 'elsewhere',
+          // Nobody listens at port 1: only a route from there leads to rank 0.
+          ...(rank === 0
+            ? { listen: { port: 40_123, advertise: { host: '127.0.0.1', port: 1 } } }
+            : {}),
+          route: (target, address) => {
+            dialed.push(target);
+            return address.port === 1 ? { host: '127.0.0.1', port: 40_123 } : address;
+          },
+        }),
+      ),
+    );
+    server.close();
+    expect(dialed.filter((target) => target === 0).length).toBeGreaterThanOrEqual(2);
+    expect(dialed.filter((target) => target === 'rendezvous')).toHaveLength(3);
+    await expectWorking(groups);
+  });
+});
