@@ -8,6 +8,7 @@ import type { ConformanceCase } from './harness.js';
 
 export type { ConformanceCase, TestRank, TransportHarness } from './harness.js';
 export { memoryHarness } from './memory-harness.js';
+export * from './simulator/index.js';
 export { transcriptHash } from './transcript.js';
 
 export const conformanceCases: readonly ConformanceCase[] = [

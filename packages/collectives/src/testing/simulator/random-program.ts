@@ -1,0 +1,144 @@
+// A random program of collectives: the same steps on every rank, over the world and groups split
+// from it. How far ranks run ahead of each other is theirs; that nobody waits for ever is ours, since
+// all take the steps in one order.
+
+import type { DType, ReduceOp } from '@shardweave/dtypes';
+import type { WireDType } from '../../call-signature.js';
+import type { SeededRandom } from './seeded-random.js';
+
+export type CollectiveName = 'allGather' | 'reduceScatter' | 'allReduce' | 'broadcast' | 'gather';
+
+export interface CollectiveStep {
+  readonly kind: 'collective';
+  /** 0 is the world, others come from splits in their order; a rank acts in its own part. */
+  readonly group: number;
+  readonly operation: CollectiveName;
+  readonly dtype: WireDType;
+  /** Of reductions. */
+  readonly op: ReduceOp;
+  /** Elements that a rank contributes or owns; of the whole buffer in allReduce. */
+  readonly count: number;
+  /** Counts of each rank instead, where they are uneven. */
+  readonly hasUnevenCounts: boolean;
+  /** Group rank. */
+  readonly root: number;
+  /** Input and output share memory where the operation allows. */
+  readonly isInPlace: boolean;
+  /** Tells the data of equal steps apart. */
+  readonly variant: number;
+}
+
+export interface BarrierStep {
+  readonly kind: 'barrier';
+  readonly group: number;
+}
+
+export interface SplitStep {
+  readonly kind: 'split';
+  readonly group: number;
+  /** By world rank. */
+  readonly colors: readonly number[];
+  readonly keys: readonly number[];
+}
+
+/** From one rank to another, in the world group. */
+export interface MessageStep {
+  readonly kind: 'message';
+  readonly from: number;
+  readonly to: number;
+  readonly channel: number;
+  readonly count: number;
+  readonly variant: number;
+}
+
+export type Step = CollectiveStep | BarrierStep | SplitStep | MessageStep;
+
+export interface Program {
+  readonly worldSize: number;
+  readonly steps: readonly Step[];
+}
+
+const OPERATIONS = ['allGather', 'reduceScatter', 'allReduce', 'broadcast', 'gather'] as const;
+const OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
+const DTYPES: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
+
+/** Few, so that references are computed once for many programs. */
+const COUNTS = [0, 1, 2, 7, 63, 63, 255] as const;
+
+/** 20 to 36 KiB: above what all-reduce gathers whole, and in several segments. */
+const LARGE_COUNTS: Readonly<Record<WireDType, number>> = {
+  f32: 5003,
+  i32: 5003,
+  u32: 5003,
+  f16: 9001,
+  bf16: 9001,
+  u8: 18_001,
+};
+
+const MAX_STEPS = 16;
+const MAX_SPLITS = 3;
+const NUM_VARIANTS = 3;
+
+/** Draws a program of up to 16 steps. */
+export function randomProgram(random: SeededRandom, worldSize: number): Program {
+  const numSteps = 1 + random.below(MAX_STEPS);
+  const steps: Step[] = [];
+  let numGroups = 1;
+  while (steps.length < numSteps) {
+    const group = random.below(numGroups);
+    const dice = random.next();
+    if (dice < 0.1 && numGroups <= MAX_SPLITS) {
+      steps.push(randomSplit(random, worldSize, group));
+      numGroups++;
+    } else if (dice < 0.2) {
+      steps.push({ kind: 'barrier', group });
+    } else if (dice < 0.35 && worldSize > 1) {
+      steps.push(randomMessage(random, worldSize));
+    } else {
+      steps.push(randomCollective(random, worldSize, group));
+    }
+  }
+  return { worldSize, steps };
+}
+
+function randomSplit(random: SeededRandom, worldSize: number, group: number): SplitStep {
+  const numColors = 1 + random.below(Math.min(3, worldSize));
+  const draw = (limit: number) => Array.from({ length: worldSize }, () => random.below(limit));
+  return { kind: 'split', group, colors: draw(numColors), keys: draw(4) };
+}
+
+function randomMessage(random: SeededRandom, worldSize: number): MessageStep {
+  const from = random.below(worldSize);
+  return {
+    kind: 'message',
+    from,
+    to: (from + 1 + random.below(worldSize - 1)) % worldSize,
+    channel: random.below(2),
+    count: randomCount(random, 'u8'),
+    variant: random.below(NUM_VARIANTS),
+  };
+}
+
+function randomCollective(random: SeededRandom, worldSize: number, group: number): CollectiveStep {
+  const operation = random.pick(OPERATIONS);
+  const isReduction = operation === 'reduceScatter' || operation === 'allReduce';
+  const dtype = isReduction ? random.pick(DTYPES) : random.pick([...DTYPES, 'u8'] as const);
+  const isUneven = operation === 'allGather' || operation === 'reduceScatter';
+  return {
+    kind: 'collective',
+    group,
+    operation,
+    dtype,
+    op: random.pick(OPS),
+    count: randomCount(random, dtype),
+    hasUnevenCounts: isUneven && random.chance(0),
+    // Groups may be of one rank: the world's first is always there.
+    root: group === 0 ? random.below(worldSize) : 0,
+    isInPlace: random.chance(0.3),
+    variant: random.below(NUM_VARIANTS),
+  };
+}
+
+function randomCount(random: SeededRandom, dtype: WireDType): number {
+  return random.chance(0.08) ? LARGE_COUNTS[dtype] : random.pick(COUNTS);
+}

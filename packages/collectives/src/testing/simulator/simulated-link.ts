@@ -1,0 +1,275 @@
+// One direction of the link between two ranks: payload in chunks, in order, behind a window; control
+// messages on a lane of their own. A link that is held delivers nothing, and later all of it.
+
+import type { MessageHeader, MessageSink } from '../../transport.js';
+import type { LinkConditions } from './link-conditions.js';
+import type { SeededRandom } from './seeded-random.js';
+import type { SimulatedProcess } from './simulated-process.js';
+import type { VirtualTime } from './virtual-time.js';
+
+/** Where chunks are tiny and payloads large, so many chunks a message at most. */
+const MAX_CHUNKS = 12;
+
+interface Job {
+  readonly header: MessageHeader;
+  readonly payload: Uint8Array;
+  readonly onProgress: (() => void) | undefined;
+  readonly incoming: { sink: MessageSink | undefined };
+  isBegun: boolean;
+  offset: number;
+  resolve(): void;
+  reject(error: Error): void;
+}
+
+export interface SimulatedLinkOptions {
+  readonly from: number;
+  readonly to: number;
+  readonly conditions: LinkConditions;
+  readonly time: VirtualTime;
+  readonly random: SeededRandom;
+  /** Of the receiver. */
+  readonly process: SimulatedProcess;
+  /** Payload stays with the sender until the receiver has named its buffer. */
+  readonly isLending: boolean;
+  /** Whether sends reject, not resolve, when they come to nothing. */
+  readonly isRejecting: boolean;
+  onMessage(header: MessageHeader): MessageSink;
+}
+
+export class SimulatedLink {
+  readonly #options: SimulatedLinkOptions;
+  readonly #queue: Job[] = [];
+  readonly #unsettled = new Set<Job>();
+  readonly #held: (() => void)[] = [];
+  #numHolds = 0;
+  #isOver = false;
+  #isShut = false;
+  #inFlightBytes = 0;
+  #wireFreeMs = 0;
+  #lastPayloadMs = 0;
+  #lastControlMs = 0;
+  #maxDelayMs = 0;
+  #onDrained: (() => void) | undefined;
+
+  constructor(options: SimulatedLinkOptions) {
+    this.#options = options;
+  }
+
+  /** The receiver hears nothing of it any more. */
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  /** The longest that anything took on the way so far. */
+  get maxDelayMs(): number {
+    return this.#maxDelayMs;
+  }
+
+  send(header: MessageHeader, payload: Uint8Array, onProgress?: () => void): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const begin = { isBegun: false, offset: 0, incoming: { sink: undefined } };
+      const job = { ...begin, header, payload, onProgress, resolve, reject };
+      this.#unsettled.add(job);
+      if (this.#isShut) {
+        this.#fail(job);
+      } else {
+        this.#queue.push(job);
+        this.#pump();
+      }
+    });
+  }
+
+  /** Ahead of queued payload, in order with what came here before. */
+  control(action: () => void): void {
+    if (!this.#isShut) {
+      this.#lastControlMs = Math.max(this.#lastControlMs, this.#arrivalMs());
+      this.#arriveAt(this.#lastControlMs, action);
+    }
+  }
+
+  /** The last thing: after all that was sent, or while payload is lost on the way. */
+  end(isAfterPayload: boolean, action: () => void): void {
+    const payloadMs = isAfterPayload ? this.#lastPayloadMs : 0;
+    this.#arriveAt(Math.max(this.#arrivalMs(), this.#lastControlMs, payloadMs), action);
+  }
+
+  /** Nothing more goes in: unsettled sends resolve or reject, as nobody depends on which. */
+  shut(): void {
+    this.#isShut = true;
+    this.#queue.length = 0;
+    for (const job of [...this.#unsettled]) {
+      this.#fail(job);
+    }
+  }
+
+  /** Nothing more comes out. */
+  deafen(): void {
+    this.#isOver = true;
+    this.#held.length = 0;
+  }
+
+  /** Nothing arrives until `release` was called as often. */
+  hold(): void {
+    this.#numHolds++;
+  }
+
+  release(): void {
+    this.#numHolds--;
+    if (this.#numHolds === 0) {
+      for (const action of this.#held.splice(0)) {
+        this.#options.process.do(action);
+      }
+    }
+  }
+
+  /** Resolves when no send is unsettled. */
+  async drained(): Promise<void> {
+    if (this.#unsettled.size > 0) {
+      await new Promise<void>((resolve) => {
+        this.#onDrained = resolve;
+      });
+    }
+  }
+
+  #pump(): void {
+    const { windowBytes } = this.#options.conditions;
+    while (this.#queue.length > 0 && this.#inFlightBytes < windowBytes) {
+      const job = this.#nextJob();
+      if (!job.isBegun) {
+        job.isBegun = true;
+        this.#arriveAt(this.#payloadMs(0), () => this.#begin(job));
+        if (this.#options.isLending && job.payload.byteLength > 0) {
+          this.#remove(job);
+          continue;
+        }
+      } else {
+        this.#sendChunk(job);
+      }
+      if (job.offset === job.payload.byteLength) {
+        this.#remove(job);
+        this.#settle(job);
+      }
+    }
+  }
+
+  /** The first; or one of the next, if all before it have begun. */
+  #nextJob(): Job {
+    const { conditions, random } = this.#options;
+    let at = 0;
+    while (
+      conditions.isInterleaving &&
+      at + 1 < this.#queue.length &&
+      this.#queue[at]!.isBegun &&
+      random.chance(0.5)
+    ) {
+      at++;
+    }
+    return this.#queue[at]!;
+  }
+
+  #begin(job: Job): void {
+    const { sink } = job.incoming;
+    if (sink !== undefined) {
+      return;
+    }
+    job.incoming.sink = this.#options.onMessage(job.header);
+    const { posted } = job.incoming.sink;
+    if (!this.#options.isLending || job.payload.byteLength === 0) {
+      return;
+    }
+    if (posted === undefined) {
+      this.#lend(job);
+    } else {
+      void posted.then(() => this.#options.process.do(() => this.#lend(job)));
+    }
+  }
+
+  /** Copies straight out of the sender's memory, in steps. */
+  #lend(job: Job): void {
+    if (!this.#unsettled.has(job) || this.#isOver) {
+      return; // the sender has its memory back
+    }
+    const size = this.#chunkBytes(job);
+    job.incoming.sink!.write(job.payload.subarray(job.offset, job.offset + size));
+    job.offset += size;
+    job.onProgress?.();
+    if (job.offset < job.payload.byteLength) {
+      this.#options.time.after(this.#options.random.pick([0, 0.01, 3]), () =>
+        this.#options.process.do(() => this.#lend(job)),
+      );
+    } else {
+      this.#settle(job);
+    }
+  }
+
+  #sendChunk(job: Job): void {
+    const size = this.#chunkBytes(job);
+    const chunk = job.payload.slice(job.offset, job.offset + size);
+    job.offset += size;
+    this.#inFlightBytes += size;
+    this.#arriveAt(this.#payloadMs(size), () => {
+      job.incoming.sink!.write(chunk);
+      chunk.fill(0xee); // lent for the duration of write only
+      this.#inFlightBytes -= size;
+      this.#pump();
+    });
+    job.onProgress?.();
+  }
+
+  #chunkBytes(job: Job): number {
+    const { conditions, random } = this.#options;
+    const least = Math.ceil(job.payload.byteLength / MAX_CHUNKS);
+    const size = Math.max(least, 1 + random.below(conditions.maxChunkBytes));
+    return Math.min(size, job.payload.byteLength - job.offset);
+  }
+
+  /** When a chunk of `size` bytes arrives: after all before it. */
+  #payloadMs(size: number): number {
+    const { conditions, time } = this.#options;
+    this.#wireFreeMs = Math.max(this.#wireFreeMs, time.nowMs) + size / conditions.bytesPerMs;
+    const queuedMs = this.#wireFreeMs - time.nowMs;
+    this.#lastPayloadMs = Math.max(this.#lastPayloadMs, this.#arrivalMs() + queuedMs);
+    return this.#lastPayloadMs;
+  }
+
+  #arrivalMs(): number {
+    const delayMs = this.#options.conditions.delayMs();
+    this.#maxDelayMs = Math.max(this.#maxDelayMs, delayMs);
+    return this.#options.time.nowMs + delayMs;
+  }
+
+  #arriveAt(timeMs: number, action: () => void): void {
+    const { time, process } = this.#options;
+    const arrive = () => {
+      if (!this.#isOver) {
+        action();
+      }
+    };
+    time.after(timeMs - time.nowMs, () => {
+      if (this.#numHolds > 0) {
+        this.#held.push(arrive);
+      } else {
+        process.do(arrive);
+      }
+    });
+  }
+
+  #remove(job: Job): void {
+    this.#queue.splice(this.#queue.indexOf(job), 1);
+  }
+
+  #fail(job: Job): void {
+    if (this.#options.isRejecting) {
+      job.reject(new Error(`the link to rank ${this.#options.to} is closed`));
+    }
+    this.#settle(job);
+  }
+
+  #settle(job: Job): void {
+    job.resolve();
+    this.#unsettled.delete(job);
+    if (this.#unsettled.size === 0) {
+      this.#onDrained?.();
+    }
+  }
+}

@@ -1,0 +1,232 @@
+// All links of a job and what can happen to them: ranks that die, stop, are busy or leave, and links
+// that are cut in silence, heal, or break at once. Gives each rank its Transport.
+//
+// Note [silence]: heartbeats are not sent but reckoned with. A rank notices that a peer has been
+// stopped or cut off a silence limit and up to one heartbeat later, unless it has come back by then.
+
+import { describeCall } from '../../call-signature.js';
+import type { MessageHeader, Transport, TransportListener } from '../../transport.js';
+import { randomConditions } from './link-conditions.js';
+import type { SeededRandom } from './seeded-random.js';
+import { SimulatedLink } from './simulated-link.js';
+import { SimulatedProcess } from './simulated-process.js';
+import { SimulatedTransport } from './simulated-transport.js';
+import type { VirtualTime } from './virtual-time.js';
+
+const SILENCE_MS = 4000;
+const HEARTBEAT_MS = 500;
+
+/** The longest from the moment that a rank falls silent until its peers know. */
+export const MAX_SILENCE_MS = SILENCE_MS + HEARTBEAT_MS;
+
+/** What comes back earlier than this has not been missed. */
+export const MIN_SILENCE_MS = SILENCE_MS;
+
+export interface SimulatedNetworkOptions {
+  readonly worldSize: number;
+  readonly time: VirtualTime;
+  readonly random: SeededRandom;
+  readonly trace: ((text: string) => void) | undefined;
+}
+
+export class SimulatedNetwork {
+  readonly processes: readonly SimulatedProcess[];
+  readonly #options: SimulatedNetworkOptions;
+  /** By sender, then receiver. */
+  readonly #links: SimulatedLink[][] = [];
+  readonly #listeners: TransportListener[] = [];
+  readonly #isLending: boolean;
+  #numCuts = 0;
+
+  constructor(options: SimulatedNetworkOptions) {
+    const { worldSize, time, random } = options;
+    this.#options = options;
+    this.#isLending = random.chance(0.3);
+    const isRejecting = random.chance(0.5);
+    const scaleMs = random.pick([0, 0.02, 1, 30]);
+    this.processes = ranks(worldSize).map(() => new SimulatedProcess(time, random.fork()));
+    this.#links = ranks(worldSize).map((from) =>
+      ranks(worldSize).map(
+        (to) =>
+          new SimulatedLink({
+            from,
+            to,
+            conditions: randomConditions(random.fork(), scaleMs),
+            time,
+            random: random.fork(),
+            process: this.processes[to]!,
+            isLending: this.#isLending,
+            isRejecting,
+            onMessage: (header) => this.#onMessage(from, to, header),
+          }),
+      ),
+    );
+  }
+
+  /** The longest that anything took on any link so far. */
+  get maxDelayMs(): number {
+    return Math.max(...this.#links.flat().map((link) => link.maxDelayMs));
+  }
+
+  /** The rank's transport; `listener` hears what arrives. */
+  attach(rank: number, listener: TransportListener): Transport {
+    this.#listeners[rank] = listener;
+    const { random } = this.#options;
+    return new SimulatedTransport({
+      rank,
+      worldSize: this.#options.worldSize,
+      isLending: this.#isLending,
+      network: this,
+      process: this.processes[rank]!,
+      random: random.fork(),
+    });
+  }
+
+  link(from: number, to: number): SimulatedLink {
+    return this.#links[from]![to]!;
+  }
+
+  listener(rank: number): TransportListener {
+    return this.#listeners[rank]!;
+  }
+
+  peers(rank: number): number[] {
+    return ranks(this.#options.worldSize).filter((peer) => peer !== rank);
+  }
+
+  trace(text: string): void {
+    this.#options.trace?.(text);
+  }
+
+  /** The process is gone; the kernel closes its connections. */
+  kill(rank: number): void {
+    this.trace(`rank ${rank} is killed`);
+    this.processes[rank]!.die();
+    this.breakLinks(rank, 'its connection closed');
+  }
+
+  /** All links of a rank break, as its peers notice. */
+  breakLinks(rank: number, reason: string): void {
+    for (const peer of this.peers(rank)) {
+      this.link(peer, rank).deafen();
+      this.link(rank, peer).shut();
+      this.endWith(rank, peer, this.#options.random.chance(0.5), () =>
+        this.lose(peer, rank, reason),
+      );
+    }
+  }
+
+  /** The rank computes for `ms`: nothing happens in it, but heartbeats go on. */
+  occupy(rank: number, ms: number): void {
+    this.trace(`rank ${rank} is busy for ${ms} ms`);
+    this.processes[rank]!.pause();
+    this.#options.time.after(ms, () => this.processes[rank]!.resume());
+  }
+
+  /** The rank's process stops, heartbeats too; it goes on after `ms`, or never. */
+  stop(rank: number, ms: number): void {
+    this.trace(`rank ${rank} is stopped for ${ms} ms`);
+    let isStopped = true;
+    this.processes[rank]!.pause();
+    for (const peer of this.peers(rank)) {
+      this.#noticeSilence(peer, rank, () => isStopped);
+    }
+    if (ms !== Infinity) {
+      this.#options.time.after(ms, () => {
+        isStopped = false;
+        this.trace(`rank ${rank} goes on`);
+        this.processes[rank]!.resume();
+      });
+    }
+  }
+
+  /** Nothing arrives between the two; it goes on after `ms`, or never. */
+  cut(a: number, b: number, ms: number): void {
+    this.trace(`link ${a}-${b} is cut for ${ms} ms`);
+    const cut = ++this.#numCuts;
+    const links = [this.link(a, b), this.link(b, a)];
+    for (const link of links) {
+      link.hold();
+    }
+    let isCut = true;
+    this.#noticeSilence(a, b, () => isCut);
+    this.#noticeSilence(b, a, () => isCut);
+    if (ms !== Infinity) {
+      this.#options.time.after(ms, () => {
+        isCut = false;
+        this.trace(`link ${a}-${b} heals (cut ${cut})`);
+        for (const link of links) {
+          link.release();
+        }
+      });
+    }
+  }
+
+  /** The connection breaks, and both ends notice. */
+  reset(a: number, b: number): void {
+    this.trace(`link ${a}-${b} is reset`);
+    for (const [end, other] of [
+      [a, b],
+      [b, a],
+    ] as const) {
+      this.link(end, other).shut();
+      this.endWith(end, other, this.#options.random.chance(0.5), () =>
+        this.lose(other, end, 'its connection was reset'),
+      );
+    }
+  }
+
+  /** Sends an ending from one rank to the other. */
+  endWith(from: number, to: number, isAfterPayload: boolean, action: () => void): void {
+    this.link(from, to).end(isAfterPayload, action);
+  }
+
+  /** `at` hears that its peer has left in peace. */
+  leave(at: number, peer: number): void {
+    this.trace(`rank ${at} hears that ${peer} left`);
+    this.link(peer, at).deafen();
+    this.link(at, peer).shut();
+    this.listener(at).onPeerLeft(peer);
+  }
+
+  #noticeSilence(at: number, peer: number, isSilent: () => boolean): void {
+    const { time, random } = this.#options;
+    time.after(SILENCE_MS + random.between(0, HEARTBEAT_MS), () =>
+      this.processes[at]!.do(() => {
+        if (isSilent()) {
+          this.lose(at, peer, `silent for ${SILENCE_MS} ms`);
+        }
+      }),
+    );
+  }
+
+  /** `at` hears that its peer is gone. */
+  lose(at: number, peer: number, reason: string): void {
+    if (this.link(peer, at).isOver) {
+      return;
+    }
+    this.trace(`rank ${at} loses ${peer}: ${reason}`);
+    this.link(peer, at).deafen();
+    // Which comes first is up to the transport.
+    if (this.#options.random.chance(0.5)) {
+      this.link(at, peer).shut();
+      this.listener(at).onPeerLost(peer, reason);
+    } else {
+      this.listener(at).onPeerLost(peer, reason);
+      this.link(at, peer).shut();
+    }
+  }
+
+  #onMessage(from: number, to: number, header: MessageHeader) {
+    if (this.#options.trace !== undefined) {
+      const what = describeCall(header.call, header.sequence);
+      const phase = header.phase === 0 ? '' : ` phase ${header.phase}`;
+      this.trace(`${from} -> ${to}: ${header.group} ${what}${phase}, ${header.byteLength} bytes`);
+    }
+    return this.listener(to).onMessage(from, header);
+  }
+}
+
+function ranks(worldSize: number): number[] {
+  return Array.from({ length: worldSize }, (_, rank) => rank);
+}

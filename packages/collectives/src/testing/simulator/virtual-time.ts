@@ -1,0 +1,107 @@
+// Time that passes only when nothing is left to do: events in order of their time, then of their
+// making, with all promises settled between two of them. So a run depends on nothing but its seed.
+
+import { yieldToEventLoop } from '@shardweave/dtypes';
+
+interface TimedEvent {
+  readonly timeMs: number;
+  readonly order: number;
+  action: (() => void) | undefined;
+}
+
+export class VirtualTime {
+  readonly #heap: TimedEvent[] = [];
+  #nowMs = 0;
+  #order = 0;
+  #numEvents = 0;
+
+  /** Milliseconds since the run began. */
+  get nowMs(): number {
+    return this.#nowMs;
+  }
+
+  /** Events that have happened. */
+  get numEvents(): number {
+    return this.#numEvents;
+  }
+
+  /** Lets `action` happen after `delayMs`; what it returns cancels that. */
+  after(delayMs: number, action: () => void): () => void {
+    const event: TimedEvent = {
+      timeMs: this.#nowMs + Math.max(0, delayMs),
+      order: this.#order++,
+      action,
+    };
+    this.#push(event);
+    return () => {
+      event.action = undefined;
+    };
+  }
+
+  sleep(delayMs: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.after(delayMs, resolve);
+    });
+  }
+
+  /** Runs until nothing is left to happen. Throws after `maxEvents`: something goes round in circles. */
+  async run(maxEvents: number): Promise<void> {
+    await yieldToEventLoop();
+    for (let event = this.#pop(); event !== undefined; event = this.#pop()) {
+      if (event.action === undefined) {
+        continue;
+      }
+      if (++this.#numEvents > maxEvents) {
+        throw new Error(`still not at an end after ${maxEvents} events`);
+      }
+      this.#nowMs = event.timeMs;
+      event.action();
+      await yieldToEventLoop();
+    }
+  }
+
+  #push(event: TimedEvent): void {
+    const heap = this.#heap;
+    let at = heap.length;
+    heap.push(event);
+    while (at > 0) {
+      const parent = (at - 1) >> 1;
+      if (!isBefore(event, heap[parent]!)) {
+        break;
+      }
+      heap[at] = heap[parent]!;
+      at = parent;
+    }
+    heap[at] = event;
+  }
+
+  #pop(): TimedEvent | undefined {
+    const heap = this.#heap;
+    const first = heap[0];
+    const last = heap.pop();
+    if (last === undefined || heap.length === 0) {
+      return first;
+    }
+    let at = 0;
+    for (;;) {
+      let child = 2 * at + 1;
+      if (child >= heap.length) {
+        break;
+      }
+      if (child + 1 < heap.length && isBefore(heap[child + 1]!, heap[child]!)) {
+        child++;
+      }
+      if (!isBefore(heap[child]!, last)) {
+        break;
+      }
+      heap[at] = heap[child]!;
+      at = child;
+    }
+    heap[at] = last;
+    return first;
+  }
+}
+
+function isBefore(a: TimedEvent, b: TimedEvent): boolean {
+  return a.timeMs < b.timeMs || (a.timeMs === b.timeMs && a.order < b.order);
+}
