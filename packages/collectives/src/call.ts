@@ -33,8 +33,10 @@ export interface CallServices {
   arrivalOf(call: Call, from: number, phase: number): Arrival;
   /** Told after each `receive`: the peer may have left already. */
   afterPost(from: number, arrival: Arrival): void;
-  /** Told where a link broke under a send. */
-  onSendFailed(call: Call, error: unknown): void;
+  /** Told where a transport could not send; resolves if nobody needed it. */
+  afterSendFailed(call: Call, to: number, error: unknown): Promise<void>;
+  /** Told where a message is not what its header promised. */
+  onBadMessage(from: number, error: unknown): void;
 }
 
 export class Call {
@@ -45,6 +47,7 @@ export class Call {
   readonly #progressed = () => this.progressed();
   #lastProgressMs: number;
   #isOver = false;
+  #abort: AbortController | undefined;
   #numUnsent = 0;
   #onSent: (() => void) | undefined;
   bytesSent = 0;
@@ -106,11 +109,11 @@ export class Call {
     const header = { group, sequence, phase, call: signature, byteLength };
     this.bytesSent += byteLength;
     this.#numUnsent++;
+    const to = members[peer]!;
     try {
-      await this.#services.transport.send(members[peer]!, header, payload, this.#progressed);
+      await this.#services.transport.send(to, header, payload, this.#progressed);
     } catch (error) {
-      this.#services.onSendFailed(this, error);
-      return await new Promise<never>(() => {}); // the job is over, the payload stays lent
+      await this.#services.afterSendFailed(this, to, error);
     }
     this.progressed();
     this.#numUnsent--;
@@ -142,18 +145,14 @@ export class Call {
     );
   }
 
-  /** Combines parts of all ranks, in rank order, into `output`, when the event loop had its turn. */
+  /** Combines parts of all ranks, in rank order, into `output`. */
   async reduce(
     parts: readonly Uint8Array[],
     output: Uint8Array,
     options: ReduceOptions,
   ): Promise<void> {
-    const { turns, reduce } = this.#services;
-    const end = turns.next();
-    if (end !== undefined) {
-      await turns.wait();
-    }
-    await reduce(parts, output, options);
+    this.#abort ??= new AbortController();
+    await this.#services.reduce(parts, output, { ...options, signal: this.#abort.signal });
     this.progressed();
   }
 
@@ -177,6 +176,7 @@ export class Call {
   /** Gives the caller's buffers back: nothing is written to them any more. */
   cancel(): void {
     this.#isOver = true;
+    this.#abort?.abort();
     for (const arrival of this.#pending.keys()) {
       arrival.cancel();
     }
@@ -193,7 +193,13 @@ export class Call {
     const arrival = this.#services.arrivalOf(this, from, phase);
     this.bytesReceived += byteLength;
     this.#pending.set(arrival, from);
-    const done = post(arrival);
+    let done: Promise<T>;
+    try {
+      done = post(arrival);
+    } catch (error) {
+      this.#services.onBadMessage(from, error);
+      return await new Promise<never>(() => {}); // the job is over
+    }
     this.#services.afterPost(from, arrival);
     const result = await done;
     this.#pending.delete(arrival);

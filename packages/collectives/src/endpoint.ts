@@ -14,7 +14,7 @@ import type { Failure, PeerCall } from './failure.js';
 import { Matching } from './matching.js';
 import { MismatchInquiry } from './mismatch-inquiry.js';
 import type { NativeCollectives } from './native-collectives.js';
-import type { ReduceHook } from './reduce-hook.js';
+import { type PartReducer, type ReduceHook, reduceInThread } from './reduce-hook.js';
 import { ScratchPool } from './scratch-pool.js';
 import type {
   ControlMessage,
@@ -34,12 +34,15 @@ export interface EndpointOptions {
   /** Combines parts. Default: our wasm, in this thread. */
   readonly reduce?: ReduceHook;
   /** Shares one wasm reducer among the ranks of a process. Default: its own, made at first use. */
-  readonly reducer?: () => Promise<Reducer>;
+  readonly reducer?: () => Promise<PartReducer>;
   /** Default: the system's. */
   readonly clock?: Clock;
   /** Shared by ranks of one event loop. Default: its own. */
   readonly turns?: Turns;
 }
+
+/** For onPeerLost to come after a rejected send. The transport's links end at the same moment. */
+const SEND_GRACE_MS = 1000;
 
 const DISCARD: MessageSink = { posted: undefined, write: () => {} };
 
@@ -76,11 +79,12 @@ export class Endpoint implements TransportListener {
       },
       scratch,
       turns,
-      reduce: options.reduce ?? wasmReduce(options.reducer ?? Reducer.create),
+      reduce: options.reduce ?? reduceInThread(options.reducer ?? Reducer.create, turns),
       now: () => this.clock.now(),
       arrivalOf: (call, from, phase) => this.#arrivalOf(call, from, phase),
       afterPost: (from, arrival) => this.#afterPost(from, arrival),
-      onSendFailed: (call, error) => this.#onBodyFailed(call, error),
+      afterSendFailed: (call, to, error) => this.#afterSendFailed(call, to, error),
+      onBadMessage: (from, error) => this.#lose(from, (error as Error).message),
     };
   }
 
@@ -108,10 +112,16 @@ export class Endpoint implements TransportListener {
       const finish = () => {
         stopWatching();
         this.#active.delete(call);
+        if (this.#active.size === 0) {
+          this.#transport!.busy?.(false);
+        }
         if (!isPointToPoint(spec.signature)) {
           this.#matching.finish(spec);
         }
       };
+      if (this.#active.size === 0) {
+        this.#transport!.busy?.(true);
+      }
       this.#active.set(call, (error) => {
         call.cancel();
         finish();
@@ -173,6 +183,11 @@ export class Endpoint implements TransportListener {
   nativeFor(group: string): NativeCollectives | undefined {
     const native = this.#transport!.collectives;
     return native?.serves(group) ? native : undefined;
+  }
+
+  /** Buffers for parts on their way: how many were made, and the most bytes in use at one time. */
+  scratchStats(): { readonly numAllocations: number; readonly peakBytes: number } {
+    return this.#scratch.stats();
   }
 
   /** Drops all links without a word, as a killed process would. For tests. */
@@ -371,7 +386,20 @@ export class Endpoint implements TransportListener {
     this.fail({ kind: 'timeout', origin: this.rank, reason, waitingFor });
   }
 
-  /** A link broke under a send, a reduce hook rejected, or a bug: each ends the job. */
+  /**
+   * A transport that can't send either knows why and says so (onPeerLost, onPeerLeft), soon before or
+   * after; then that counts. Else it is a bug, which ends the job, too.
+   */
+  async #afterSendFailed(call: Call, to: number, error: unknown): Promise<void> {
+    if (!this.#left.has(to)) {
+      await new Promise<void>((resolve) => this.clock.setTimer(SEND_GRACE_MS, resolve));
+    }
+    if (!this.#left.has(to)) {
+      this.#onBodyFailed(call, error);
+    }
+  }
+
+  /** A reduce hook rejected, or a bug: each ends the job. */
   #onBodyFailed(call: Call, error: unknown): void {
     if (!this.#active.has(call)) {
       return;
@@ -386,9 +414,7 @@ export class Endpoint implements TransportListener {
     }
     this.#failure = failure;
     this.#inquiry?.stop();
-    const active = [...this.#active];
-    this.#active.clear();
-    for (const [call, reject] of active) {
+    for (const [call, reject] of [...this.#active]) {
       reject(this.#errorFor(call, failure));
     }
     this.#matching.clear();
@@ -415,13 +441,4 @@ export class Endpoint implements TransportListener {
 
 function describeHeader(header: MessageHeader): string {
   return describeCall(header.call, header.sequence);
-}
-
-/** The reducer, made when it is first needed. */
-function wasmReduce(create: () => Promise<Reducer>): ReduceHook {
-  let reducer: Promise<Reducer> | undefined;
-  return async (parts, output, options) => {
-    reducer ??= create();
-    await (await reducer).reduce(parts, output, options);
-  };
 }

@@ -33,7 +33,7 @@ export type {
   SendOptions,
   TraceHandler,
 } from './process-group.js';
-export type { ReduceHook } from './reduce-hook.js';
+export type { PartReducer, ReduceHook, ReduceHookOptions } from './reduce-hook.js';
 export type {
   ControlMessage,
   MessageHeader,

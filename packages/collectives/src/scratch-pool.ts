@@ -1,21 +1,31 @@
 // Byte buffers for parts on their way: taken for a call, given back after it, so that repeated calls
 // of the same sizes allocate nothing. One pool a rank, freed with it.
 
-/** Sizes are rounded up to this, so that slightly different ones share buffers. */
+/** Sizes are rounded up to a quarter of a power of two, and to this: similar ones share buffers. */
 const GRAIN_BYTES = 4096;
 
-/** What the pool keeps at most; beyond, buffers are left to the garbage collector. */
-const MAX_KEPT_BYTES = 512 * 2 ** 20;
+/**
+ * What the pool keeps at most, beside what is in use. Several operations in flight hold some tens of
+ * MiB (Note [rounds] in algorithms/reduce-scatter.ts). Beyond, sizes that were not used for longest go.
+ */
+const MAX_KEPT_BYTES = 256 * 2 ** 20;
 
 export class ScratchPool {
+  /** Free buffers by size, the size that was used last at the end. */
   readonly #free = new Map<number, ArrayBuffer[]>();
   #keptBytes = 0;
+  #takenBytes = 0;
+  #peakBytes = 0;
+  #numAllocations = 0;
 
   /** A buffer of `byteLength` bytes with whatever was in it before. */
   take(byteLength: number): Uint8Array {
-    const size = Math.ceil(byteLength / GRAIN_BYTES) * GRAIN_BYTES;
+    const size = roundUp(byteLength);
     const buffer = this.#free.get(size)?.pop();
+    this.#takenBytes += size;
+    this.#peakBytes = Math.max(this.#peakBytes, this.#takenBytes);
     if (buffer === undefined) {
+      this.#numAllocations++;
       return new Uint8Array(new ArrayBuffer(size), 0, byteLength);
     }
     this.#keptBytes -= size;
@@ -25,17 +35,43 @@ export class ScratchPool {
   /** Takes back what `take` gave. The caller keeps no view of it. */
   give(bytes: Uint8Array): void {
     const buffer = bytes.buffer as ArrayBuffer;
-    if (this.#keptBytes + buffer.byteLength > MAX_KEPT_BYTES) {
-      return;
-    }
-    const list = this.#free.get(buffer.byteLength) ?? [];
-    this.#free.set(buffer.byteLength, list);
+    const size = buffer.byteLength;
+    this.#takenBytes -= size;
+    const list = this.#free.get(size) ?? [];
+    this.#free.delete(size);
+    this.#free.set(size, list);
     list.push(buffer);
-    this.#keptBytes += buffer.byteLength;
+    this.#keptBytes += size;
+    this.#evict();
   }
 
   clear(): void {
     this.#free.clear();
     this.#keptBytes = 0;
   }
+
+  /** Buffers made so far, and the most bytes that were in use at one time. */
+  stats(): { readonly numAllocations: number; readonly peakBytes: number } {
+    return { numAllocations: this.#numAllocations, peakBytes: this.#peakBytes };
+  }
+
+  #evict(): void {
+    for (const [size, list] of this.#free) {
+      while (this.#keptBytes > MAX_KEPT_BYTES && list.pop() !== undefined) {
+        this.#keptBytes -= size;
+      }
+      if (list.length === 0) {
+        this.#free.delete(size);
+      }
+      if (this.#keptBytes <= MAX_KEPT_BYTES) {
+        return;
+      }
+    }
+  }
+}
+
+function roundUp(byteLength: number): number {
+  const quarter = 2 ** Math.floor(Math.log2(Math.max(1, byteLength))) / 4;
+  const step = Math.max(GRAIN_BYTES, quarter);
+  return Math.ceil(byteLength / step) * step;
 }

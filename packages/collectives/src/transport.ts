@@ -84,6 +84,8 @@ export interface Transport {
     payload: Uint8Array,
     onProgress?: () => void,
   ): Promise<void>;
+  /** Told when this rank's first running operation begins, and when its last one is over. */
+  busy?(isBusy: boolean): void;
   /** Small, ahead of queued payload, best effort. */
   sendControl(to: number, message: ControlMessage): void;
   /**

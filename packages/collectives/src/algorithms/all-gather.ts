@@ -3,6 +3,7 @@
 
 import type { Call } from '../call.js';
 import { type PartLayout, partOf } from './part-layout.js';
+import { receiveHalves, sendHalves } from './rendezvous.js';
 
 /** Fills `output` with each rank's part; `own` may be its place in `output` already. */
 export async function allGather(
@@ -10,16 +11,10 @@ export async function allGather(
   own: Uint8Array,
   output: Uint8Array,
   layout: PartLayout,
-  phase = 0,
 ): Promise<void> {
-  const received = call.peers.map((peer) =>
-    call.receive(peer, partOf(output, layout, peer), phase),
-  );
-  const sent = call.peers.map((peer) => call.send(peer, own, phase));
-  const place = partOf(output, layout, call.rank);
-  // A view of the same bytes is common (a shard inside its full buffer) and needs no copy.
-  if (place.buffer !== own.buffer || place.byteOffset !== own.byteOffset) {
-    place.set(own);
-  }
-  await Promise.all([...received, ...sent]);
+  const moved = call.peers.flatMap((peer) => {
+    const { head, all } = receiveHalves(call, peer, partOf(output, layout, peer), 0);
+    return [all, sendHalves(call, peer, own, 0, head)];
+  });
+  await Promise.all([...moved, call.copy(partOf(output, layout, call.rank), own)]);
 }

@@ -1,12 +1,11 @@
-// All-reduce: a reduce-scatter to the owners and an all-gather of their results. Small buffers are
-// gathered whole and combined everywhere instead: one hop, and the same bits, since each element is
-// combined in rank order and rounded once either way.
+// All-reduce: a reduce-scatter to the owners, whose results go to all, segment by segment. Small
+// buffers are gathered whole and combined everywhere instead: one hop, and the same bits, since each
+// element is combined in rank order and rounded once either way.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import type { Call } from '../call.js';
-import { allGather } from './all-gather.js';
-import { balancedParts, evenParts } from './part-layout.js';
-import { reduceScatter } from './reduce-scatter.js';
+import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
+import { reduceScatterRounds } from './reduce-scatter.js';
 
 /** Up to here, gathering whole buffers is faster: half the hops outweigh the bytes. */
 export const GATHER_ALL_MAX_BYTES = 16 * 1024;
@@ -18,21 +17,52 @@ export async function allReduce(
   output: Uint8Array,
   options: ReduceOptions,
 ): Promise<void> {
-  const { worldSize, rank, scratch } = call;
-  const byteLength = input.byteLength;
-  if (byteLength <= GATHER_ALL_MAX_BYTES) {
-    const all = scratch.take(byteLength * worldSize);
-    const layout = evenParts(worldSize, byteLength);
-    await allGather(call, input, all, layout);
-    const parts = Array.from({ length: worldSize }, (_, r) =>
-      all.subarray(r * byteLength, (r + 1) * byteLength),
-    );
-    await call.reduce(parts, output, options);
-    scratch.give(all);
+  if (input.byteLength <= GATHER_ALL_MAX_BYTES) {
+    await reduceEverywhere(call, input, output, options);
     return;
   }
-  const layout = balancedParts(worldSize, byteLength, byteSize(options.dtype));
-  const own = output.subarray(layout.offsets[rank], layout.offsets[rank + 1]);
-  await reduceScatter(call, input, own, layout, options);
-  await allGather(call, own, output, layout, 1);
+  const layout = balancedParts(call.worldSize, input.byteLength, byteSize(options.dtype));
+  const plan = planSegments(layout);
+  const { numRounds } = plan;
+  // Asked for at once, though `output` may be `input`: an owner answers a segment only when it has
+  // read this rank's share of it.
+  const gathered = call.peers.flatMap((peer) => {
+    const part = partOf(output, layout, peer);
+    return Array.from({ length: numRounds }, (_, round) => segmentOf(part, plan, round)).map(
+      (segment, round) =>
+        segment.byteLength > 0 ? call.receive(peer, segment, numRounds + round) : undefined,
+    );
+  });
+  await reduceScatterRounds(call, input, partOf(output, layout, call.rank), layout, plan, {
+    reduce: options,
+    onReduced: (segment, round) => {
+      for (const peer of call.peers) {
+        void call.send(peer, segment, numRounds + round);
+      }
+    },
+  });
+  await Promise.all(gathered);
+}
+
+async function reduceEverywhere(
+  call: Call,
+  input: Uint8Array,
+  output: Uint8Array,
+  options: ReduceOptions,
+): Promise<void> {
+  const { byteLength } = input;
+  const all = call.scratch.take(byteLength * call.worldSize);
+  const parts = Array.from({ length: call.worldSize }, (_, rank) =>
+    rank === call.rank ? input : all.subarray(rank * byteLength, (rank + 1) * byteLength),
+  );
+  const received = call.peers.map((peer) => call.receive(peer, parts[peer]!));
+  for (const peer of call.peers) {
+    void call.send(peer, input);
+  }
+  await Promise.all(received);
+  if (output.buffer === input.buffer) {
+    await call.sent(); // `output` may be `input`, and a peer may still be copying that
+  }
+  await call.reduce(parts, output, options);
+  call.scratch.give(all);
 }

@@ -1,5 +1,5 @@
-// How a buffer is divided among ranks: byte offsets of consecutive parts. Even parts today; the
-// algorithms only know offsets, so uneven counts need no change in them.
+// How a buffer is divided among ranks: byte offsets of consecutive parts, even or not; and a part
+// into segments, so that what is sent, summed and passed on overlap.
 
 /** `offsets[r]` to `offsets[r + 1]` is rank r's part. */
 export interface PartLayout {
@@ -26,7 +26,63 @@ export function balancedParts(
   };
 }
 
+/** Parts of `counts[r]` elements each. */
+export function countedParts(counts: readonly number[], elementBytes: number): PartLayout {
+  const offsets = [0];
+  for (const count of counts) {
+    offsets.push(offsets.at(-1)! + count * elementBytes);
+  }
+  return { offsets };
+}
+
 /** Rank r's part, as a view. */
 export function partOf(bytes: Uint8Array, layout: PartLayout, rank: number): Uint8Array {
   return bytes.subarray(layout.offsets[rank], layout.offsets[rank + 1]);
+}
+
+/** Bytes of rank r's part. */
+export function partBytes(layout: PartLayout, rank: number): number {
+  return layout.offsets[rank + 1]! - layout.offsets[rank]!;
+}
+
+/** Large enough that a message's own cost vanishes (that of ws is about 20 us), small enough that
+ * the first sum begins soon: of 1 MiB, two ranks sum half while the other half travels. */
+const MAX_SEGMENT_BYTES = 512 * 1024;
+
+/** Segments of one round, of all peers: what a rank holds stays in this order of size. */
+const ROUND_BYTES = 4 * 2 ** 20;
+
+/** A segment of 128 ranks would be tiny by that: a message should still carry something. */
+const MIN_SEGMENT_BYTES = 64 * 1024;
+
+/** Two phases of so many segments fit MessageHeader.phase. */
+const MAX_ROUNDS = 2 ** 14;
+
+/** Multiples of this are whole elements of every dtype, and whole vectors. */
+const GRAIN_BYTES = 64;
+
+/** Every part in segments of `segmentBytes`, its last one shorter; short parts have empty ones. */
+export interface SegmentPlan {
+  readonly segmentBytes: number;
+  /** Rounds until the longest part is through; at least 1. */
+  readonly numRounds: number;
+}
+
+/** The same on all ranks, since it follows from the layout alone. */
+export function planSegments(layout: PartLayout): SegmentPlan {
+  const numParts = layout.offsets.length - 1;
+  let longest = 0;
+  for (let rank = 0; rank < numParts; rank++) {
+    longest = Math.max(longest, partBytes(layout, rank));
+  }
+  const fair = ROUND_BYTES / Math.max(1, numParts - 1);
+  const wanted = Math.max(MIN_SEGMENT_BYTES, Math.min(MAX_SEGMENT_BYTES, fair));
+  const least = Math.max(wanted, longest / MAX_ROUNDS);
+  const segmentBytes = Math.ceil(least / GRAIN_BYTES) * GRAIN_BYTES;
+  return { segmentBytes, numRounds: Math.max(1, Math.ceil(longest / segmentBytes)) };
+}
+
+/** A part's segment of a round, as a view; empty behind the part's end. */
+export function segmentOf(part: Uint8Array, plan: SegmentPlan, round: number): Uint8Array {
+  return part.subarray(round * plan.segmentBytes, (round + 1) * plan.segmentBytes);
 }

@@ -1,27 +1,90 @@
 // Reduce-scatter, direct to the owner of each part: W - 1 parts out and W - 1 parts in, the bytes of
 // a ring, in one hop. The owner combines in rank order and rounds once, whatever arrives first.
+//
+// Note [rounds]: parts travel in segments, a round of them at a time, and each round is summed while
+// the next ones arrive. A rank sends AHEAD rounds more than it has summed, so a peer that has sent
+// round k to it has had round k - AHEAD of it: nobody ever holds more than 2 AHEAD rounds, without
+// acknowledgements. For that each round has a message between every two ranks, even if empty.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
+import type { Borrowed } from '../arrival.js';
 import type { Call } from '../call.js';
-import { type PartLayout, partOf } from './part-layout.js';
+import {
+  type PartLayout,
+  partOf,
+  planSegments,
+  type SegmentPlan,
+  segmentOf,
+} from './part-layout.js';
 
-/** Combines all ranks' parts of this rank into `output`, which may be that part of `input`. */
-export async function reduceScatter(
+/** Rounds on their way beside the one that is summed: 2 MiB a link, enough to keep it busy. */
+const AHEAD = 4;
+
+export interface ReduceScatterOptions {
+  readonly reduce: ReduceOptions;
+  /** Told when this rank's segment of a round is in `output`. */
+  onReduced?(segment: Uint8Array, round: number): void;
+}
+
+/**
+ * Combines all ranks' parts of this rank into `output`, which may be that part of `input`. Sends in
+ * phases 0 to `numRounds - 1`.
+ */
+export async function reduceScatterRounds(
+  call: Call,
+  input: Uint8Array,
+  output: Uint8Array,
+  layout: PartLayout,
+  plan: SegmentPlan,
+  { reduce, onReduced }: ReduceScatterOptions,
+): Promise<void> {
+  const own = partOf(input, layout, call.rank);
+  const begin = (round: number): Promise<Borrowed[]> => {
+    const { byteLength } = segmentOf(own, plan, round);
+    const arriving = call.peers.map((peer) => call.borrow(peer, byteLength, round));
+    for (const peer of call.peers) {
+      void call.send(peer, segmentOf(partOf(input, layout, peer), plan, round), round);
+    }
+    return Promise.all(arriving);
+  };
+  const rounds = Array.from({ length: Math.min(AHEAD, plan.numRounds) }, (_, round) =>
+    begin(round),
+  );
+  for (let round = 0; round < plan.numRounds; round++) {
+    const borrowed = await rounds.shift()!;
+    const parts = inRankOrder(call, segmentOf(own, plan, round), borrowed);
+    const segment = segmentOf(output, plan, round);
+    if (segment.byteLength > 0) {
+      await call.reduce(parts, segment, reduce);
+      onReduced?.(segment, round);
+    }
+    for (const { release } of borrowed) {
+      release();
+    }
+    if (round + AHEAD < plan.numRounds) {
+      rounds.push(begin(round + AHEAD));
+    }
+  }
+}
+
+/** `reduceScatterRounds` as an operation of its own. */
+export function reduceScatter(
   call: Call,
   input: Uint8Array,
   output: Uint8Array,
   layout: PartLayout,
   options: ReduceOptions,
 ): Promise<void> {
-  const own = partOf(input, layout, call.rank);
-  const parts = Array.from({ length: call.worldSize }, (_, rank) =>
-    rank === call.rank ? own : call.scratch.take(own.byteLength),
-  );
-  const received = call.peers.map((peer) => call.receive(peer, parts[peer]!));
-  const sent = call.peers.map((peer) => call.send(peer, partOf(input, layout, peer)));
-  await Promise.all([...received, ...sent]);
-  await call.reduce(parts, output, options);
-  for (const peer of call.peers) {
-    call.scratch.give(parts[peer]!);
-  }
+  const plan = planSegments(layout);
+  return reduceScatterRounds(call, input, output, layout, plan, { reduce: options });
+}
+
+/** `borrowed` is in the order of `call.peers`. */
+function inRankOrder(call: Call, own: Uint8Array, borrowed: readonly Borrowed[]): Uint8Array[] {
+  const parts: Uint8Array[] = [];
+  parts[call.rank] = own;
+  call.peers.forEach((peer, i) => {
+    parts[peer] = borrowed[i]!.bytes;
+  });
+  return parts;
 }

@@ -1,18 +1,27 @@
-// Broadcast and gather, direct between the root and every other rank. The other direction carries
-// an empty message: so that ranks which disagree about the call or its root meet and notice.
+// Gather, and broadcast of what is small or can be lent: direct between the root and every other
+// rank. The other direction carries an empty message: so that ranks which disagree about the call or
+// its root meet and notice, and as the sign that a rank has called.
 
 import type { Call } from '../call.js';
 import { evenParts, partOf } from './part-layout.js';
+import { receiveHalves, sendHalves } from './rendezvous.js';
+import { isScattered, scatterBroadcast } from './scatter-broadcast.js';
 
 const EMPTY = new Uint8Array(0);
 
 /** `buffer` of the root to all. */
 export async function broadcast(call: Call, buffer: Uint8Array, root: number): Promise<void> {
-  if (call.rank === root) {
-    const heard = call.peers.map((peer) => call.receive(peer, EMPTY));
-    await Promise.all([...heard, ...call.peers.map((peer) => call.send(peer, buffer))]);
+  if (isScattered(call, buffer.byteLength)) {
+    await scatterBroadcast(call, buffer, root);
+  } else if (call.rank === root) {
+    const sent = call.peers.map((peer) => {
+      const called = call.receive(peer, EMPTY);
+      return Promise.all([called, sendHalves(call, peer, buffer, 0, called)]);
+    });
+    await Promise.all(sent);
   } else {
-    await Promise.all([call.receive(root, buffer), call.send(root, EMPTY)]);
+    const received = receiveHalves(call, root, buffer, 0).all;
+    await Promise.all([received, call.send(root, EMPTY)]);
   }
 }
 
@@ -24,12 +33,14 @@ export async function gather(
   root: number,
 ): Promise<void> {
   if (call.rank !== root || output === null) {
-    await Promise.all([call.receive(root, EMPTY), call.send(root, input)]);
+    const called = call.receive(root, EMPTY);
+    await Promise.all([called, sendHalves(call, root, input, 0, called)]);
     return;
   }
   const layout = evenParts(call.worldSize, input.byteLength);
-  const received = call.peers.map((peer) => call.receive(peer, partOf(output, layout, peer)));
+  const received = call.peers.map(
+    (peer) => receiveHalves(call, peer, partOf(output, layout, peer), 0).all,
+  );
   const told = call.peers.map((peer) => call.send(peer, EMPTY));
-  partOf(output, layout, root).set(input);
-  await Promise.all([...received, ...told]);
+  await Promise.all([...received, ...told, call.copy(partOf(output, layout, root), input)]);
 }
