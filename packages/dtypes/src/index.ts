@@ -6,6 +6,8 @@ export { type ReduceOp, type ReduceOptions, reducePartsPlain } from './reduce-pl
 export { Reducer } from './reducer.js';
 export { type ElementArray, viewAs } from './view.js';
 export {
+  type CodingOptions,
+  type EncodeOptions,
   encodedByteLength,
   INT8_BLOCK_ELEMENTS,
   WIRE_FORMATS,

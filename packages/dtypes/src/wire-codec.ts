@@ -23,6 +23,17 @@ const F32 = 0;
 const ADD = 0;
 const DTYPE_CODES = { f16: 1, bf16: 2 } as const;
 
+export interface CodingOptions {
+  readonly format: WireFormat;
+  /** Aborted: nothing more is written, and the call resolves. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+export interface EncodeOptions extends CodingOptions {
+  /** f32 bytes, as long as the values. */
+  readonly residual?: Uint8Array | undefined;
+}
+
 interface CodecExports {
   readonly memory: WebAssembly.Memory;
   reserve(byteLength: number): number;
@@ -81,8 +92,7 @@ export class WireCodec {
   async encode(
     values: Uint8Array,
     coded: Uint8Array,
-    format: WireFormat,
-    residual?: Uint8Array,
+    { format, residual, signal }: EncodeOptions,
   ): Promise<void> {
     checkLengths(values, coded, format);
     if (residual !== undefined && residual.byteLength !== values.byteLength) {
@@ -90,7 +100,7 @@ export class WireCodec {
         `encode: expected a residual of ${values.byteLength} bytes, got ${residual.byteLength}.`,
       );
     }
-    await eachSlice(values.byteLength / 4, format, (at, count, codedAt, codedEnd) => {
+    await eachSlice(values.byteLength / 4, { format, signal }, (at, count, codedAt, codedEnd) => {
       const memory = this.#memory;
       const exports = this.#exports;
       const padded = this.#load(values.subarray(4 * at, 4 * (at + count)), this.#values);
@@ -114,9 +124,10 @@ export class WireCodec {
   }
 
   /** Writes what `coded` holds into `values`, f32 bytes. Otherwise as `encode`. */
-  async decode(coded: Uint8Array, values: Uint8Array, format: WireFormat): Promise<void> {
+  async decode(coded: Uint8Array, values: Uint8Array, options: CodingOptions): Promise<void> {
+    const { format } = options;
     checkLengths(values, coded, format);
-    await eachSlice(values.byteLength / 4, format, (at, count, codedAt, codedEnd) => {
+    await eachSlice(values.byteLength / 4, options, (at, count, codedAt, codedEnd) => {
       this.#memory.set(coded.subarray(codedAt, codedEnd), this.#coded);
       this.#decodeSlice(format, this.#values, count);
       values.set(this.#memory.subarray(this.#values, this.#values + 4 * count), 4 * at);
@@ -142,12 +153,19 @@ export class WireCodec {
 
 type VisitSlice = (at: number, count: number, codedAt: number, codedEnd: number) => void;
 
-async function eachSlice(total: number, format: WireFormat, visit: VisitSlice): Promise<void> {
+async function eachSlice(
+  total: number,
+  { format, signal }: CodingOptions,
+  visit: VisitSlice,
+): Promise<void> {
   let turnEnd = performance.now() + TURN_MS;
   for (let at = 0; at < total; at += SLICE_ELEMENTS) {
     if (at > 0 && performance.now() > turnEnd) {
       await yieldToEventLoop();
       turnEnd = performance.now() + TURN_MS;
+    }
+    if (signal?.aborted) {
+      return;
     }
     const count = Math.min(SLICE_ELEMENTS, total - at);
     visit(at, count, encodedByteLength(format, at), encodedByteLength(format, at + count));

@@ -26,8 +26,8 @@ async function roundTrip(values: Float32Array, format: WireFormat, residual?: Fl
   const codec = await WireCodec.create();
   const coded = new Uint8Array(encodedByteLength(format, values.length));
   const decoded = new Float32Array(values.length);
-  await codec.encode(bytesOf(values), coded, format, residual && bytesOf(residual));
-  await codec.decode(coded, bytesOf(decoded), format);
+  await codec.encode(bytesOf(values), coded, { format, residual: residual && bytesOf(residual) });
+  await codec.decode(coded, bytesOf(decoded), { format });
   return decoded;
 }
 
@@ -76,7 +76,7 @@ describe('int8', () => {
     const codec = await WireCodec.create();
     const values = Float32Array.of(127, -127, 2.5, 3.5, -2.5, 0.4, 0);
     const coded = new Uint8Array(11);
-    await codec.encode(bytesOf(values), coded, 'int8');
+    await codec.encode(bytesOf(values), coded, { format: 'int8' });
     expect(new DataView(coded.buffer).getFloat32(0, true)).toBe(1);
     expect([...new Int8Array(coded.buffer, 4)]).toEqual([127, -127, 2, 4, -2, 0, 0]);
   });
@@ -109,11 +109,22 @@ describe('f16', () => {
 
 it('refuses lengths that do not fit, naming them', async () => {
   const codec = await WireCodec.create();
-  const short = codec.encode(new Uint8Array(8), new Uint8Array(3), 'f16');
+  const short = codec.encode(new Uint8Array(8), new Uint8Array(3), { format: 'f16' });
   await expect(short).rejects.toThrow(/expected 4 bytes of f16 for 2 values, got 3/);
-  const odd = codec.decode(new Uint8Array(4), new Uint8Array(7), 'f16');
+  const odd = codec.decode(new Uint8Array(4), new Uint8Array(7), { format: 'f16' });
   await expect(odd).rejects.toThrow(/expected whole f32 elements, got 7 bytes/);
   const coded = new Uint8Array(4);
-  const residual = codec.encode(new Uint8Array(8), coded, 'f16', new Uint8Array(4));
+  const residual = codec.encode(new Uint8Array(8), coded, {
+    format: 'f16',
+    residual: new Uint8Array(4),
+  });
   await expect(residual).rejects.toThrow(/expected a residual of 8 bytes, got 4/);
+});
+
+it('writes nothing once it is aborted', async () => {
+  const codec = await WireCodec.create();
+  const decoded = new Float32Array(4);
+  const signal = AbortSignal.abort();
+  await codec.decode(new Uint8Array(8).fill(60), bytesOf(decoded), { format: 'f16', signal });
+  expect([...decoded]).toEqual([0, 0, 0, 0]);
 });
