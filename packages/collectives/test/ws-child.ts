@@ -11,8 +11,7 @@ async function main(): Promise<void> {
     worldSize: env('WORLD_SIZE'),
     port: env('PORT'),
     secret: process.env.SECRET ?? '',
-    silenceMs: env('SILENCE_MS'),
-    heartbeatMs: 100,
+    ...(process.env.SILENCE_MS === undefined ? {} : { silenceMs: env('SILENCE_MS') }),
     onListen: (port) => process.send?.({ port }),
   });
   const slow = withDelay(group, 5);
@@ -20,7 +19,7 @@ async function main(): Promise<void> {
   const output = new Uint8Array(input.length * group.worldSize);
   process.send?.({ ready: true });
   if (process.env.BUSY_RANK === process.env.RANK) {
-    const end = performance.now() + 1500;
+    const end = performance.now() + env('BUSY_MS');
     while (performance.now() < end) {
       // computes without a turn of the event loop
     }

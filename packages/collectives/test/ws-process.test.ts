@@ -1,4 +1,4 @@
-// Ranks as processes: one killed, one stopped, one busy; and that processes end by themselves.
+// Ranks as processes: one killed, one stopped, one that computes; and that processes end by themselves.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -71,14 +71,14 @@ async function startAll(
 
 describe('processes over ws', () => {
   it('end by themselves when all is done', async () => {
-    const { endings } = await startAll(3, { NUM_CALLS: '5', SILENCE_MS: '60000' });
+    const { endings } = await startAll(3, { NUM_CALLS: '5' });
     for (const ending of await Promise.all(endings)) {
       expect(ending).toEqual({ done: true });
     }
   });
 
   it.each([0, 2])('name rank %i within seconds of its SIGKILL', async (victim) => {
-    const { children, endings } = await startAll(4, { SILENCE_MS: '60000' });
+    const { children, endings } = await startAll(4, {});
     await new Promise((resolve) => setTimeout(resolve, 200));
     const killed = performance.now();
     children[victim]!.kill('SIGKILL');
@@ -90,21 +90,23 @@ describe('processes over ws', () => {
     }
   });
 
-  it('notice a stopped rank by its silence', async () => {
-    const { children, endings } = await startAll(3, { SILENCE_MS: '1500' });
+  it('notice a stopped rank by its silence, within seconds by default', async () => {
+    const { children, endings } = await startAll(3, {});
     const stopped = performance.now();
     children[1]!.kill('SIGSTOP');
     const survivors = await Promise.all([endings[0], endings[2]]);
-    expect(performance.now() - stopped).toBeLessThan(6500);
+    // 5 s is what is promised; a second more for a machine that does other things, too.
+    expect(performance.now() - stopped).toBeLessThan(6000);
     for (const ending of survivors) {
       expect(ending).toMatchObject({ code: 'PEER_LOST', originRank: 1 });
-      expect(ending?.message).toMatch(/silent for 1500 ms/);
+      expect(ending?.message).toMatch(/silent for 4000 ms/);
     }
   });
 
-  it('wait for a rank that is busy for less than the limit of silence', async () => {
-    const env = { SILENCE_MS: '8000', BUSY_RANK: '1', NUM_CALLS: '5' };
-    const { endings } = await startAll(2, env);
-    expect(await Promise.all(endings)).toEqual([{ done: true }, { done: true }]);
+  it('wait for a rank that computes for longer than the limit of silence', async () => {
+    const env = { SILENCE_MS: '1500', BUSY_RANK: '1', BUSY_MS: '5000', NUM_CALLS: '5' };
+    const { endings } = await startAll(3, env);
+    const done = { done: true };
+    expect(await Promise.all(endings)).toEqual([done, done, done]);
   });
 });

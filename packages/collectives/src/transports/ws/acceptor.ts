@@ -2,7 +2,7 @@
 // reason and no harm to the job. Node only.
 
 import { once } from 'node:events';
-import type { IncomingMessage } from 'node:http';
+import { createServer, type IncomingMessage, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { CHUNK_BYTES } from './frame.js';
@@ -22,14 +22,15 @@ export interface AcceptorOptions extends ListenOptions {
 
 export class Acceptor implements WsListener {
   readonly #options: AcceptorOptions;
+  readonly #http: Server;
   readonly #server: WebSocketServer;
   readonly #strangers = new Set<NodeSocket>();
 
   private constructor(options: AcceptorOptions) {
     this.#options = options;
+    this.#http = createServer((_, response) => response.writeHead(426).end());
     this.#server = new WebSocketServer({
-      host: options.host,
-      port: options.port,
+      server: this.#http,
       perMessageDeflate: false,
       maxPayload: MAX_MESSAGE_BYTES,
       clientTracking: false,
@@ -37,33 +38,44 @@ export class Acceptor implements WsListener {
       verifyClient: ({ req }: { req: IncomingMessage }) =>
         req.headers.origin === undefined && this.#strangers.size < MAX_STRANGERS,
     });
-    this.#server.on('connection', (socket, request) => {
-      void this.#meet(socket, request.socket.remoteAddress ?? options.host);
-    });
+    this.#server.on('connection', (socket, request) => void this.#meet(socket, request));
   }
 
   /** Resolves when it listens. */
   static async listen(options: AcceptorOptions): Promise<Acceptor> {
     const acceptor = new Acceptor(options);
+    acceptor.#http.listen(options.port, options.host);
     await once(acceptor.#server, 'listening');
     acceptor.#server.on('error', () => {}); // an error of one connection is that connection's
     return acceptor;
   }
 
   get port(): number {
-    return (this.#server.address() as AddressInfo).port;
+    return (this.#http.address() as AddressInfo).port;
   }
 
   close(): void {
     this.#server.close();
+    this.#http.close();
     for (const socket of this.#strangers) {
       socket.terminate();
     }
   }
 
-  async #meet(socket: WebSocket, host: string): Promise<void> {
+  /** Whether listening keeps the process alive, as it does at first. */
+  setKeepsAlive(keepsAlive: boolean): void {
+    if (keepsAlive) {
+      this.#http.ref();
+    } else {
+      this.#http.unref();
+    }
+  }
+
+  async #meet(socket: WebSocket, { socket: connection }: IncomingMessage): Promise<void> {
     const { secret, refusalOf, onPeer } = this.#options;
+    const host = connection.remoteAddress ?? this.#options.host;
     const stranger = new NodeSocket(socket);
+    stranger.connection = connection;
     this.#strangers.add(stranger);
     try {
       const hello = await challenge(stranger, { secret, proofMs: PROOF_MS, refusalOf });

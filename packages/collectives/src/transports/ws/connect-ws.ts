@@ -3,7 +3,13 @@
 import { Endpoint } from '../../endpoint.js';
 import { createWorldGroup } from '../../group-options.js';
 import type { ProcessGroup } from '../../process-group.js';
-import { checkJobOptions, JOIN_TIMEOUT_MS, type JobOptions, LOOPBACK } from './job-options.js';
+import {
+  checkJobOptions,
+  JOIN_TIMEOUT_MS,
+  type JobOptions,
+  LOOPBACK,
+  silencesOf,
+} from './job-options.js';
 import { Joiner, type ListenWish } from './joiner.js';
 import { NodePlatform } from './node-platform.js';
 import { WsTransport } from './ws-transport.js';
@@ -17,18 +23,7 @@ export interface ConnectWsOptions extends JobOptions {
   readonly listen?: ListenWish | false;
   /** On rank 0, when it hosts: the port it listens on, for the launcher to pass on. */
   readonly onListen?: (port: number) => void;
-  /** Milliseconds between signs of life. Default: 1 s. */
-  readonly heartbeatMs?: number;
-  /**
-   * Milliseconds of silence after which a peer counts as lost. A rank that computes in JavaScript
-   * says nothing meanwhile, so this is longer than any step's synchronous part. Default: 60 s. A
-   * process that ended is noticed at once, by its closed connection.
-   */
-  readonly silenceMs?: number;
 }
-
-const HEARTBEAT_MS = 1000;
-const SILENCE_MS = 60_000;
 
 /** Joins the job and resolves when every rank is linked to every other. Rejects with JoinError. */
 export async function connectWs(options: ConnectWsOptions): Promise<ProcessGroup> {
@@ -41,11 +36,8 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
   const isHosted = rank === 0 && options.rendezvous !== 'elsewhere';
   checkJobOptions(options, { hosts: isHosted });
   const endpoint = new Endpoint({ ...options, rank, worldSize });
-  const transport = new WsTransport({
-    listener: endpoint,
-    heartbeatMs: options.heartbeatMs ?? HEARTBEAT_MS,
-    silenceMs: options.silenceMs ?? SILENCE_MS,
-  });
+  const silences = silencesOf(options);
+  const transport = new WsTransport({ listener: endpoint, heartbeatMs: silences.heartbeatMs });
   endpoint.attach(transport);
   const joiner = new Joiner(
     {
@@ -58,6 +50,7 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
       listen: options.listen ?? {},
       joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
       onListen: options.onListen,
+      ...silences,
       route: options.route ?? ((_, to) => to),
     },
     { platform: new NodePlatform({ secret }), endpoint, transport },

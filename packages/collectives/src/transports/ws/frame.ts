@@ -5,7 +5,7 @@
 // Payloads up to INLINE_MAX_BYTES follow in the same WebSocket message; larger ones in further
 // binary messages of at most CHUNK_BYTES. Text messages are control, in JSON; they may come between.
 
-import type { OperationName, WireDType } from '../../call-signature.js';
+import { CALL_DTYPES, type OperationName } from '../../call-signature.js';
 import type { MessageHeader } from '../../transport.js';
 
 const VERSION = 2;
@@ -29,7 +29,6 @@ const OPERATIONS: readonly OperationName[] = [
   'barrier',
   'split',
 ];
-const DTYPES: readonly WireDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
 const OPS = ['sum', 'mean', 'max', 'min'] as const;
 
 /** Header and, where it is small, payload, in one new array. */
@@ -46,7 +45,7 @@ export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Ar
   frame[0] = VERSION;
   frame[1] = OPERATIONS.indexOf(call.operation);
   frame[2] = call.reduceOp === null ? NO_OP : OPS.indexOf(call.reduceOp);
-  frame[3] = DTYPES.indexOf(call.dtype);
+  frame[3] = CALL_DTYPES.indexOf(call.dtype);
   view.setUint32(4, header.sequence, true);
   view.setFloat64(8, call.byteLength, true);
   view.setFloat64(16, payload.byteLength, true);
@@ -65,7 +64,7 @@ export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Ar
 /** The header and what follows it in the frame. Throws RangeError where it is malformed. */
 export function decodeFrame(frame: Uint8Array): { header: MessageHeader; inline: Uint8Array } {
   const operation = OPERATIONS[frame[1] ?? NO_OP];
-  const dtype = DTYPES[frame[3] ?? NO_OP];
+  const dtype = CALL_DTYPES[frame[3] ?? NO_OP];
   const reduceOp = frame[2] === NO_OP ? null : OPS[frame[2] ?? NO_OP];
   const start = FIXED_BYTES + (frame[34] ?? 0);
   if (

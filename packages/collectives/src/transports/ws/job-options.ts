@@ -17,6 +17,19 @@ export interface JobOptions extends GroupOptions {
   readonly attempt?: number;
   /** Milliseconds for all ranks to come. Default: 30 s. */
   readonly joinTimeoutMs?: number;
+  /**
+   * Milliseconds of silence after which a peer counts as lost: it is stopped or cut off. Signs of
+   * life come from a worker thread, so a rank that computes is not silent. Default: 4 s. A process
+   * that ended is noticed at once, by its closed connection.
+   */
+  readonly silenceMs?: number;
+  /**
+   * The same for peers whose signs come from their own thread, over the link: those that have no
+   * heartbeat worker, and all peers of a rank that can't listen. Default: 60 s.
+   */
+  readonly linkSilenceMs?: number;
+  /** Milliseconds between signs of life. Default: a sixteenth of silenceMs. */
+  readonly heartbeatMs?: number;
   /** Changes where this rank dials a peer, or the rendezvous: a forwarded port, a test's proxy. */
   readonly route?: Route;
 }
@@ -30,6 +43,14 @@ export type Route = (
   target: number | 'rendezvous',
   address: HostPort,
 ) => HostPort | Promise<HostPort>;
+
+/**
+ * With a sign every 250 ms this names a lost peer 4 to 4.6 s after its last one, and a machine may
+ * keep a worker thread waiting for seconds before that is mistaken for a death.
+ */
+const SILENCE_MS = 4000;
+const LINK_SILENCE_MS = 60_000;
+const BEATS_PER_SILENCE = 16;
 
 export const JOIN_TIMEOUT_MS = 30_000;
 export const LOOPBACK = '127.0.0.1';
@@ -60,4 +81,18 @@ export function checkJobOptions(options: JobOptions, { hosts }: { readonly hosts
     const got = typeof secret === 'string' ? secret.length : 'none';
     fail(`expected a secret of at least ${MIN_SECRET_LENGTH} characters, got ${got}.`);
   }
+}
+
+/** The limits on silence, with their defaults. */
+export function silencesOf(options: JobOptions) {
+  const { silenceMs = SILENCE_MS, linkSilenceMs = LINK_SILENCE_MS } = options;
+  const heartbeatMs = options.heartbeatMs ?? silenceMs / BEATS_PER_SILENCE;
+  if (!(heartbeatMs > 0) || heartbeatMs * 2 > Math.min(silenceMs, linkSilenceMs)) {
+    const { rank, worldSize } = options;
+    throw new JoinError(
+      { rank, worldSize },
+      `expected at least two heartbeats of ${heartbeatMs} ms in a silence of ${silenceMs} ms.`,
+    );
+  }
+  return { silenceMs, linkSilenceMs, heartbeatMs };
 }

@@ -13,7 +13,13 @@ import { hostMember } from './rendezvous-host.js';
 import type { PeerAddress } from './rendezvous-messages.js';
 import type { WireSocket } from './wire-socket.js';
 import { WsLink } from './ws-link.js';
-import { OpenError, type OpenedSocket, type WsListener, type WsPlatform } from './ws-platform.js';
+import {
+  type HeartbeatSender,
+  OpenError,
+  type OpenedSocket,
+  type WsListener,
+  type WsPlatform,
+} from './ws-platform.js';
 import type { WsTransport } from './ws-transport.js';
 
 export interface JoinerOptions {
@@ -29,6 +35,10 @@ export interface JoinerOptions {
   readonly joinTimeoutMs: number;
   readonly onListen: ((port: number) => void) | undefined;
   readonly route: Route;
+  readonly heartbeatMs: number;
+  /** Silence after which a peer counts as lost: with a heartbeat worker, and without. */
+  readonly silenceMs: number;
+  readonly linkSilenceMs: number;
 }
 
 /** Where a rank that doesn't host the rendezvous listens. */
@@ -50,11 +60,12 @@ export class Joiner {
   readonly #endpoint: Endpoint;
   readonly #transport: WsTransport;
   readonly #deadline: number;
-  /** Told when the link to the peer is there. */
-  readonly #awaited = new Map<number, () => void>();
+  /** Told when another connection of a peer has come. */
+  readonly #arrived = new Set<() => void>();
   #listener: WsListener | undefined;
   #rendezvous: Rendezvous | undefined;
   #meeting: Meeting | undefined;
+  #heartbeats: HeartbeatSender | undefined;
 
   constructor(
     options: JoinerOptions,
@@ -82,7 +93,7 @@ export class Joiner {
       formed.catch(() => {}); // where one of the others rejects first
       await Promise.race([formed, this.#rejectWhenLate(lateness.signal), this.#rejectOnFailure()]);
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
+      const reason = messageOf(error);
       this.#meeting?.say({ type: 'failed', reason });
       this.#endpoint.fail({ kind: 'aborted', origin: this.#options.rank, reason });
       throw error instanceof JoinError ? error : this.#joinError(`${reason}.`);
@@ -93,13 +104,29 @@ export class Joiner {
   }
 
   async #form(): Promise<void> {
-    const { rank, worldSize, rendezvous } = this.#options;
+    const { rank, worldSize, rendezvous, heartbeatMs, silenceMs, linkSilenceMs } = this.#options;
+    // Before all else: it takes a moment to start.
+    this.#heartbeats = this.#platform.startHeartbeats?.(heartbeatMs);
+    if (this.#heartbeats !== undefined) {
+      this.#transport.addHeartbeats(this.#heartbeats);
+    }
     this.#meeting = rendezvous.isHosted ? await this.#host() : await this.#visit();
     const addresses = await this.#meeting.table;
     const peers = Array.from({ length: worldSize }, (_, r) => r).filter((r) => r !== rank);
-    await Promise.all(peers.map((peer) => this.#linkTo(peer, addresses)));
+    await Promise.all(
+      peers.flatMap((peer) => [
+        this.#linkTo(peer, addresses),
+        this.#beatTo(peer, addresses[peer]!),
+      ]),
+    );
     this.#meeting.say({ type: 'linked' });
     await this.#meeting.formed;
+    for (const peer of peers) {
+      this.#transport.watch(peer, {
+        silenceMs: this.#transport.hasHeart(peer) ? silenceMs : linkSilenceMs,
+        saysAlive: this.#heartbeats === undefined || addresses[peer]!.port === 0,
+      });
+    }
   }
 
   async #host(): Promise<Meeting> {
@@ -108,7 +135,7 @@ export class Joiner {
     this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs });
     const meeting = Meeting.hosted(this.#rendezvous, rank);
     onListen?.(this.#listener!.port);
-    meeting.say({ type: 'here', address: { host: null, port: this.#listener!.port } });
+    this.#sayHere(meeting, { host: null, port: this.#listener!.port });
     return meeting;
   }
 
@@ -126,30 +153,57 @@ export class Joiner {
     await this.#prove(opened.socket, 'rendezvous', RENDEZVOUS_TARGET);
     const meeting = Meeting.visited(opened.socket);
     const wish = listen === false ? undefined : listen;
-    const address = wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 };
-    meeting.say({ type: 'here', address });
+    this.#sayHere(meeting, wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 });
     return meeting;
+  }
+
+  #sayHere(meeting: Meeting, where: { readonly host: string | null; readonly port: number }): void {
+    const beats = this.#heartbeats !== undefined;
+    meeting.say({ type: 'here', address: { ...where, beats } });
   }
 
   /** Resolves when the link is there, whoever opens it. */
   async #linkTo(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
     const part = linkPart(this.#options.rank, peer, addresses);
     if (part === 'await') {
-      if (this.#transport.link(peer) === undefined) {
-        await new Promise<void>((resolve) => this.#awaited.set(peer, resolve));
-      }
+      await this.#until(() => this.#transport.link(peer) !== undefined);
       return;
     }
-    const { rendezvous } = this.#options;
-    const { host, port } = addresses[peer]!;
-    const isAtRendezvous = part === 'relay' || host === null;
-    const { socket } = await this.#open(
-      part === 'relay' ? 'rendezvous' : peer,
-      isAtRendezvous ? rendezvous : { host, port },
-      { retries: false },
-    );
+    const { socket } =
+      part === 'relay'
+        ? await this.#open('rendezvous', this.#options.rendezvous, { retries: false })
+        : await this.#open(peer, this.#addressOf(addresses[peer]!), { retries: false });
     await this.#prove(socket, part === 'relay' ? 'relay' : 'link', peer);
     this.#transport.addLink(new WsLink(socket, peer, this.#transport));
+  }
+
+  /** Resolves when heartbeats go both ways, as far as either side can be called. */
+  async #beatTo(peer: number, address: PeerAddress): Promise<void> {
+    if (this.#heartbeats !== undefined && address.port !== 0) {
+      const url = this.#urlOf(await this.#options.route(peer, this.#addressOf(address)));
+      let socket: WireSocket;
+      try {
+        socket = await this.#heartbeats.open(url);
+      } catch (error) {
+        throw this.#joinError(`no rank ${peer} for heartbeats at ${url} (${messageOf(error)}).`);
+      }
+      await this.#prove(socket, 'heartbeat', peer);
+      this.#heartbeats.beat(socket);
+    }
+    if (this.#listener !== undefined && address.beats) {
+      await this.#until(() => this.#transport.hasHeart(peer));
+    }
+  }
+
+  #addressOf({ host, port }: PeerAddress): HostPort {
+    return host === null ? this.#options.rendezvous : { host, port };
+  }
+
+  /** Resolves when `isThere`, which is asked again whenever a peer has come. */
+  async #until(isThere: () => boolean): Promise<void> {
+    while (!isThere()) {
+      await new Promise<void>((resolve) => this.#arrived.add(resolve));
+    }
   }
 
   async #listen(host: string, port: number): Promise<void> {
@@ -161,7 +215,7 @@ export class Joiner {
         onPeer: (hello, socket, from) => this.#onPeer(hello, socket, from),
       });
     } catch (error) {
-      throw this.#joinError(`can't listen on ${host}:${port}: ${(error as Error).message}.`);
+      throw this.#joinError(`can't listen on ${host}:${port}: ${messageOf(error)}.`);
     }
   }
 
@@ -176,22 +230,39 @@ export class Joiner {
         ? `no ${hello.role} here`
         : this.#rendezvous.refusalOf(hello.rank);
     }
+    if (hello.role === 'store') {
+      return 'no store here';
+    }
     if (hello.target !== rank) {
       return `this is rank ${rank}, not ${hello.target}`;
     }
-    const isThere = hello.rank === rank || this.#transport.link(hello.rank) !== undefined;
-    return isThere ? `rank ${hello.rank} is here already` : undefined;
+    return this.#isThere(hello) ? `rank ${hello.rank} is here already` : undefined;
+  }
+
+  #isThere({ role, rank }: Hello): boolean {
+    const isSelf = rank === this.#options.rank;
+    return (
+      isSelf ||
+      (role === 'link' ? this.#transport.link(rank) !== undefined : this.#transport.hasHeart(rank))
+    );
   }
 
   #onPeer(hello: Hello, socket: WireSocket, from: string): void {
     if (hello.role === 'rendezvous') {
       hostMember(this.#rendezvous!, hello.rank, socket, from);
-    } else if (this.#transport.link(hello.rank) !== undefined) {
-      socket.terminate(); // the same rank twice at once
-    } else {
-      this.#transport.addLink(new WsLink(socket, hello.rank, this.#transport));
-      this.#awaited.get(hello.rank)?.();
+      return;
     }
+    if (this.#isThere(hello)) {
+      socket.terminate(); // the same rank twice at once
+    } else if (hello.role === 'link') {
+      this.#transport.addLink(new WsLink(socket, hello.rank, this.#transport));
+    } else {
+      this.#transport.addHeart(hello.rank, socket);
+    }
+    for (const resolve of this.#arrived) {
+      resolve();
+    }
+    this.#arrived.clear();
   }
 
   async #open(
@@ -207,7 +278,7 @@ export class Joiner {
         const isEarly = error instanceof OpenError && error.isEarly;
         if (!retries || !isEarly || performance.now() > this.#deadline) {
           const whom = target === 'rendezvous' ? 'rendezvous' : `rank ${target}`;
-          throw this.#joinError(`no ${whom} of the job at ${url} (${(error as Error).message}).`);
+          throw this.#joinError(`no ${whom} of the job at ${url} (${messageOf(error)}).`);
         }
         await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       }
@@ -222,7 +293,7 @@ export class Joiner {
     } catch (error) {
       socket.terminate();
       const whom = target === RENDEZVOUS_TARGET ? 'the rendezvous' : `rank ${target}`;
-      throw this.#joinError(`refused by ${whom}: ${(error as Error).message}.`);
+      throw this.#joinError(`refused by ${whom}: ${messageOf(error)}.`);
     }
   }
 
@@ -252,6 +323,10 @@ export class Joiner {
     const { rank, worldSize } = this.#options;
     return new JoinError({ rank, worldSize }, message);
   }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }
 
 /** Why a peer of another job, attempt or shape is turned away. */

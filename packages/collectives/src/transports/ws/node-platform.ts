@@ -3,6 +3,7 @@
 import { once } from 'node:events';
 import { WebSocket } from 'ws';
 import { Acceptor, MAX_MESSAGE_BYTES } from './acceptor.js';
+import { HeartbeatSender } from './heartbeat-sender.js';
 import { NodeSocket } from './node-socket.js';
 import { PROOF_MS } from './prove.js';
 import {
@@ -56,6 +57,10 @@ export class NodePlatform implements WsPlatform {
       const { code, message } = error as NodeJS.ErrnoException;
       throw new OpenError(code ?? message, { isEarly: EARLY_CODES.has(code ?? '') });
     }
+  }
+
+  startHeartbeats(heartbeatMs: number): HeartbeatSender {
+    return new HeartbeatSender({ heartbeatMs, tls: {} });
   }
 
   listen(options: ListenOptions): Promise<Acceptor> {

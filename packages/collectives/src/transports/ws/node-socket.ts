@@ -1,5 +1,6 @@
 // WireSocket over a socket of the `ws` library.
 
+import type { Socket } from 'node:net';
 import type { WebSocket } from 'ws';
 import { Inbox } from './inbox.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
@@ -16,6 +17,8 @@ const SEND_TEXT = { binary: false, compress: false, fin: true };
 export class NodeSocket implements WireSocket {
   readonly #socket: WebSocket;
   readonly #inbox = new Inbox();
+  /** Below the WebSocket; named by who opened or accepted it. */
+  connection: Socket | undefined;
 
   /** Takes an open socket; nobody else listens to it. */
   constructor(socket: WebSocket) {
@@ -63,5 +66,13 @@ export class NodeSocket implements WireSocket {
 
   terminate(): void {
     this.#socket.terminate();
+  }
+
+  setKeepsAlive(keepsAlive: boolean): void {
+    if (keepsAlive) {
+      this.connection?.ref();
+    } else {
+      this.connection?.unref();
+    }
   }
 }

@@ -29,8 +29,8 @@ export function hostMember(
     onText: (text) => {
       const message = JSON.parse(text) as RankMessage;
       if (message.type === 'here') {
-        const { host, port } = message.address;
-        rendezvous.onHere(rank, { host: host ?? fromHost, port });
+        const { host, port, beats } = message.address;
+        rendezvous.onHere(rank, { host: host ?? fromHost, port, beats });
       } else if (message.type === 'linked') {
         rendezvous.onLinked(rank);
       } else {

@@ -11,6 +11,8 @@ export interface PeerAddress {
   readonly host: string | null;
   /** 0: this rank can't listen. */
   readonly port: number;
+  /** Whether it sends heartbeats to whoever listens, beside what it says over its links. */
+  readonly beats: boolean;
 }
 
 export type RankMessage =

@@ -27,6 +27,8 @@ export interface WireSocket {
   close(code: number, reason: string): void;
   /** Drops the connection without a word; `onClose` follows. */
   terminate(): void;
+  /** Node only: whether the socket keeps the process alive, as it does at first. */
+  setKeepsAlive?(keepsAlive: boolean): void;
 }
 
 /** Messages of up to this many bytes are never delivered in pieces. */

@@ -38,6 +38,8 @@ interface SendJob {
 
 export class WsLink implements WireHandler {
   readonly peer: number;
+  /** Set by whatever arrives, for whoever watches over the peer's silence. */
+  hasSpoken = true;
   readonly #socket: WireSocket;
   readonly #events: LinkEvents;
   readonly #queue: SendJob[] = [];
@@ -46,7 +48,6 @@ export class WsLink implements WireHandler {
   #sink: MessageSink | undefined;
   #remaining = 0;
   #hasEnded = false;
-  #silentTicks = 0;
   #onDrained: (() => void) | undefined;
   readonly #closed: Promise<void>;
   #onClosed: () => void = () => {};
@@ -86,12 +87,6 @@ export class WsLink implements WireHandler {
     if (!this.#hasEnded) {
       this.#socket.sendText(JSON.stringify(message));
     }
-  }
-
-  /** One heartbeat interval has passed; says how many went by without a word from the peer. */
-  tick(): number {
-    this.sendControl({ type: 'alive' });
-    return ++this.#silentTicks;
   }
 
   /** See Transport.close. */
@@ -153,12 +148,12 @@ export class WsLink implements WireHandler {
   }
 
   onText(text: string): void {
-    this.#silentTicks = 0;
+    this.hasSpoken = true;
     this.#read(() => this.#events.onControl(this.peer, JSON.parse(text) as LinkMessage));
   }
 
   onBinary(data: Uint8Array): void {
-    this.#silentTicks = 0;
+    this.hasSpoken = true;
     this.#read(() => {
       if (this.#remaining > 0) {
         this.#take(data);

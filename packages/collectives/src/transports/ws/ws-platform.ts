@@ -8,6 +8,17 @@ export interface WsPlatform {
   open(url: string): Promise<OpenedSocket>;
   /** Absent where nobody can listen. */
   listen?(options: ListenOptions): Promise<WsListener>;
+  /** Signs of life that don't depend on the rank's own thread. Absent where there is no such thing. */
+  startHeartbeats?(heartbeatMs: number): HeartbeatSender;
+}
+
+export interface HeartbeatSender {
+  /** A connection to a peer's listener, for the handshake of role 'heartbeat'. Rejects with OpenError. */
+  open(url: string): Promise<WireSocket>;
+  /** From now on an empty binary message goes over it every heartbeatMs. */
+  beat(socket: WireSocket): void;
+  /** Ends all its connections. */
+  close(): Promise<void>;
 }
 
 export interface OpenedSocket {

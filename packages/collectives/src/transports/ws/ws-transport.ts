@@ -1,5 +1,6 @@
-// Transport over a full mesh of WebSocket links, with heartbeats: a peer that closes is lost at once,
-// a peer that says nothing only after a long silence, since it may be busy.
+// Transport over a full mesh of links, which watches over its peers: one whose connection ends is lost
+// at once, one that falls silent a little later. A peer's signs of life come from its heartbeat worker,
+// so silence means that it is stopped or cut off; where there is none they come over the link.
 
 import type {
   ControlMessage,
@@ -8,18 +9,36 @@ import type {
   Transport,
   TransportListener,
 } from '../../transport.js';
+import { Pulse } from './pulse.js';
+import type { WireSocket } from './wire-socket.js';
 import type { LinkEvents, LinkMessage, WsLink } from './ws-link.js';
+import type { HeartbeatSender } from './ws-platform.js';
 
 export interface WsTransportOptions {
   readonly listener: TransportListener;
   readonly heartbeatMs: number;
+}
+
+export interface WatchOptions {
+  /** Milliseconds of silence after which the peer counts as lost. */
   readonly silenceMs: number;
+  /** Whether the peer hears this rank's signs of life by the link only. */
+  readonly saysAlive: boolean;
+}
+
+interface Watch {
+  readonly options: WatchOptions;
+  readonly pulse: Pulse;
 }
 
 export class WsTransport implements Transport, LinkEvents {
   readonly #options: WsTransportOptions;
   readonly #links = new Map<number, WsLink>();
+  readonly #watches = new Map<WsLink, Watch>();
+  /** Connections of the peers' heartbeat workers. */
+  readonly #hearts = new Map<number, WireSocket>();
   readonly #timer: ReturnType<typeof setInterval>;
+  #heartbeats: HeartbeatSender | undefined;
   #isClosed = false;
 
   constructor(options: WsTransportOptions) {
@@ -37,6 +56,43 @@ export class WsTransport implements Transport, LinkEvents {
     return this.#links.get(peer);
   }
 
+  /** Takes a proven connection of the peer's heartbeat worker. */
+  addHeart(peer: number, socket: WireSocket): void {
+    this.#hearts.set(peer, socket);
+    socket.setHandler({
+      onBinary: () => {
+        const link = this.#links.get(peer);
+        if (link !== undefined) {
+          link.hasSpoken = true;
+        }
+      },
+      onText: () => socket.terminate(),
+      onClose: (_code, reason) => {
+        if (this.#links.has(peer)) {
+          this.onLost(peer, reason || 'its heartbeat connection closed');
+        }
+      },
+    });
+  }
+
+  hasHeart(peer: number): boolean {
+    return this.#hearts.has(peer);
+  }
+
+  /** This rank's own heartbeats, to end with the transport. */
+  addHeartbeats(heartbeats: HeartbeatSender): void {
+    this.#heartbeats = heartbeats;
+  }
+
+  /** From now on silence counts: the job has formed. */
+  watch(peer: number, options: WatchOptions): void {
+    const link = this.#links.get(peer);
+    if (link !== undefined) {
+      const pulse = new Pulse(options.silenceMs, performance.now());
+      this.#watches.set(link, { options, pulse });
+    }
+  }
+
   async send(to: number, header: MessageHeader, payload: Uint8Array): Promise<void> {
     await this.#links.get(to)?.send(header, payload);
   }
@@ -49,6 +105,8 @@ export class WsTransport implements Transport, LinkEvents {
     this.#isClosed = true;
     clearInterval(this.#timer);
     await Promise.all([...this.#links.values()].map((link) => link.close(how)));
+    // After the links: a peer that loses a heart first would take it for a death.
+    await this.#endHearts();
   }
 
   terminate(): void {
@@ -57,6 +115,7 @@ export class WsTransport implements Transport, LinkEvents {
     for (const link of this.#links.values()) {
       link.terminate();
     }
+    void this.#endHearts();
   }
 
   onMessage(from: number, header: MessageHeader): MessageSink {
@@ -77,20 +136,31 @@ export class WsTransport implements Transport, LinkEvents {
 
   onLeft(peer: number): void {
     if (!this.#isClosed) {
+      this.#watches.delete(this.#links.get(peer)!);
       this.#links.delete(peer);
       this.#options.listener.onPeerLeft(peer);
     }
   }
 
-  // Silence is counted in ticks, not in time: if this rank was busy for a minute, one tick comes
-  // late, and the peer's words are read before the next.
   #tick(): void {
-    const { heartbeatMs, silenceMs, listener } = this.#options;
-    for (const link of [...this.#links.values()]) {
-      if (link.tick() * heartbeatMs > silenceMs) {
+    const now = performance.now();
+    for (const [link, { options, pulse }] of [...this.#watches]) {
+      if (options.saysAlive) {
+        link.sendControl({ type: 'alive' });
+      }
+      const { hasSpoken } = link;
+      link.hasSpoken = false;
+      if (pulse.isLost(hasSpoken, now)) {
         link.terminate();
-        listener.onPeerLost(link.peer, `silent for ${silenceMs} ms`);
+        this.#options.listener.onPeerLost(link.peer, `silent for ${options.silenceMs} ms`);
       }
     }
+  }
+
+  async #endHearts(): Promise<void> {
+    for (const socket of this.#hearts.values()) {
+      socket.terminate();
+    }
+    await this.#heartbeats?.close();
   }
 }
