@@ -3,10 +3,12 @@ import { defineConfig } from 'tsup';
 export default defineConfig({
   entry: {
     index: 'src/index.ts',
+    shm: 'src/shm.ts',
     ws: 'src/ws.ts',
     launch: 'src/launch.ts',
     mpi: 'src/mpi.ts',
     testing: 'src/testing/index.ts',
+    'testing-node': 'src/testing-node.ts',
   },
   format: 'esm',
   dts: true,

@@ -5,7 +5,11 @@ import { build } from 'esbuild';
 import { describe, expect, it } from 'vitest';
 
 describe('browser bundle', () => {
-  it.each(['@shardweave/collectives', '@shardweave/collectives/testing'])('%s', async (entry) => {
+  it.each([
+    '@shardweave/collectives',
+    '@shardweave/collectives/shm',
+    '@shardweave/collectives/testing',
+  ])('%s', async (entry) => {
     const bundled = build({
       stdin: {
         contents: `export * from '${entry}';`,

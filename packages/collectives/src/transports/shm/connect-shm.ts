@@ -1,0 +1,83 @@
+// Joins a job of threads that share memory, from the seat that the thread was given.
+
+import { systemClock } from '../../clock.js';
+import { Endpoint } from '../../endpoint.js';
+import { JoinError } from '../../errors.js';
+import { createWorldGroup, type GroupOptions } from '../../group-options.js';
+import type { ProcessGroup } from '../../process-group.js';
+import { Turns } from '../../turns.js';
+import { checkSharedMemory, type ShmSeat } from './shm-seat.js';
+import { ShmTransport } from './shm-transport.js';
+
+export interface ConnectShmOptions extends GroupOptions {
+  /** Milliseconds for all ranks to come. Default: 30 s. */
+  readonly joinTimeoutMs?: number;
+  /**
+   * Milliseconds after each message in which a rank looks for the next one in every turn of its
+   * event loop, before it sleeps: saves the 10 us of being woken. Default: 0.05 in Node with a core
+   * for every rank, else 0.
+   */
+  readonly watchMs?: number;
+}
+
+const JOIN_TIMEOUT_MS = 30_000;
+
+/** A few times what an answer takes that is under way. */
+const WATCH_MS = 0.05;
+
+/** Resolves when every rank has its seat. Rejects with JoinError. */
+export async function connectShm(
+  seat: ShmSeat,
+  options: ConnectShmOptions = {},
+): Promise<ProcessGroup> {
+  return (await connectShmEndpoint(seat, options)).group;
+}
+
+/** The same with the endpoint, for tests that kill a rank. */
+export async function connectShmEndpoint(seat: ShmSeat, options: ConnectShmOptions = {}) {
+  checkSharedMemory(seat);
+  const turns = new Turns(options.clock ?? systemClock);
+  const endpoint = new Endpoint({ ...options, ...rankOf(seat), turns });
+  const watchMs = options.watchMs ?? defaultWatchMs(seat.worldSize);
+  const transport = new ShmTransport({ seat, listener: endpoint, turns, watchMs });
+  endpoint.attach(transport);
+  try {
+    await inTime(transport, seat, options.joinTimeoutMs ?? JOIN_TIMEOUT_MS);
+  } catch (error) {
+    transport.terminate();
+    throw error;
+  }
+  return { endpoint, group: createWorldGroup(endpoint, options) };
+}
+
+async function inTime(transport: ShmTransport, seat: ShmSeat, limitMs: number): Promise<void> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => {
+      const missing = transport.awaited.join(', ');
+      reject(new JoinError(seat, `no sign of ranks ${missing} within ${limitMs} ms.`));
+    }, limitMs);
+  });
+  const joined = transport.join().catch((rank: number) => {
+    throw new JoinError(seat, `the thread of rank ${rank} ended before all ranks had joined.`);
+  });
+  try {
+    await Promise.race([joined, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function rankOf({ rank, worldSize }: ShmSeat) {
+  return { rank, worldSize };
+}
+
+function defaultWatchMs(worldSize: number): number {
+  const numCores = globalThis.navigator?.hardwareConcurrency ?? numCoresOfNode();
+  return typeof setImmediate === 'function' && worldSize <= numCores ? WATCH_MS : 0;
+}
+
+/** Node 20 has no navigator. */
+function numCoresOfNode(): number {
+  return globalThis.process?.getBuiltinModule?.('node:os').availableParallelism() ?? 1;
+}

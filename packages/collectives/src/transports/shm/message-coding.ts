@@ -1,0 +1,70 @@
+// Message headers on a ring: the part that repeats (group and signature of the call) is sent once, as
+// JSON in a frame of its own, and then named by a number.
+
+import type { CallSignature } from '../../call-signature.js';
+import type { MessageHeader } from '../../transport.js';
+import type { FrameHead } from './ring.js';
+
+/** Descriptions that both ends keep; with more, the oldest is overwritten. */
+const NUM_DESCRIPTIONS = 512;
+
+interface Description {
+  readonly group: string;
+  readonly call: CallSignature;
+}
+
+/** The writer's side of one pair. */
+export class HeaderEncoder {
+  /** Number by group and signature; a Map keeps the order in which they came. */
+  readonly #numbers = new Map<string, number>();
+  #next = 0;
+  #lastCall: CallSignature | undefined;
+  #lastGroup = '';
+  #lastNumber = 0;
+
+  /**
+   * Fills in `head` what the message's header says. Where its description is new, returns it: it
+   * must be written before, under the number `head.description`.
+   */
+  encode(header: MessageHeader, head: FrameHead): Uint8Array | undefined {
+    head.sequence = header.sequence;
+    head.phase = header.phase;
+    head.byteLength = header.byteLength;
+    const { group, call } = header;
+    if (call === this.#lastCall && group === this.#lastGroup) {
+      head.description = this.#lastNumber; // the next peer's, or the next phase's
+      return undefined;
+    }
+    const key = JSON.stringify({ group, call } satisfies Description);
+    const known = this.#numbers.get(key);
+    const number = known ?? this.#next++ % NUM_DESCRIPTIONS;
+    this.#lastCall = call;
+    this.#lastGroup = group;
+    this.#lastNumber = number;
+    head.description = number;
+    if (known !== undefined) {
+      return undefined;
+    }
+    if (this.#numbers.size === NUM_DESCRIPTIONS) {
+      this.#numbers.delete(this.#numbers.keys().next().value!); // the one that had this number
+    }
+    this.#numbers.set(key, number);
+    return new TextEncoder().encode(key);
+  }
+}
+
+/** The reader's side. */
+export class HeaderDecoder {
+  readonly #descriptions: Description[] = [];
+
+  define(number: number, json: Uint8Array): void {
+    // TextDecoder takes no shared memory.
+    this.#descriptions[number] = JSON.parse(new TextDecoder().decode(json.slice()));
+  }
+
+  decode(head: FrameHead): MessageHeader {
+    const { group, call } = this.#descriptions[head.description]!;
+    const { sequence, phase, byteLength } = head;
+    return { group, sequence, phase, call, byteLength };
+  }
+}

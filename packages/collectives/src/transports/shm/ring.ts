@@ -1,0 +1,208 @@
+// A ring of frames with one writer and one reader, in shared memory. A frame is 48 bytes of header
+// and a body, contiguous, beginning at multiples of 8; where one would not fit before the end, a
+// padding frame fills the rest. Positions count bytes modulo 2 ** 32.
+//
+// Note [who wakes whom]: a writer publishes its position and then looks at the reader's doorbell; a
+// reader closes its eyes (doorbell.ts) and then looks at the positions once more. All of these are
+// sequentially consistent, so one of the two sees the other. A writer that found no room sets
+// IS_FULL; the reader takes that back once half of the ring is free, and wakes it.
+
+import type { RingMemory } from './job-memory.js';
+
+/** Written by the writer. */
+const TAIL = 0;
+const IS_FULL = 1;
+const HAS_LEFT = 2;
+/** Written by the reader. */
+const HEAD = 16;
+
+const FRAME_HEAD_BYTES = 48;
+
+/** Frame kinds are the transport's; this one is the ring's. */
+const PADDING = 0;
+
+/** The header of a frame; what each field means depends on its kind. */
+export interface FrameHead {
+  /** 1 to 255. */
+  kind: number;
+  /** Of a message between these two ranks, or of a description. */
+  id: number;
+  description: number;
+  sequence: number;
+  phase: number;
+  /** Of the whole message. */
+  byteLength: number;
+  /** Where a lent payload lies. */
+  bufferId: number;
+  offset: number;
+}
+
+export function emptyHead(): FrameHead {
+  return {
+    kind: PADDING,
+    id: 0,
+    description: 0,
+    sequence: 0,
+    phase: 0,
+    byteLength: 0,
+    bufferId: 0,
+    offset: 0,
+  };
+}
+
+/** Both ends have the same views. */
+class RingEnd {
+  protected readonly words: Int32Array;
+  protected readonly bytes: Uint8Array;
+  protected readonly u32: Uint32Array;
+  protected readonly f64: Float64Array;
+
+  constructor({ words, bytes }: RingMemory) {
+    this.words = words;
+    this.bytes = bytes;
+    this.u32 = new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+    this.f64 = new Float64Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 8);
+  }
+
+  /** The largest body: a few frames fit in at once, so that both ends work at the same time. */
+  get maxBodyBytes(): number {
+    return this.bytes.byteLength / 4 - FRAME_HEAD_BYTES;
+  }
+}
+
+export class RingWriter extends RingEnd {
+  #tail = 0;
+  /** What was last seen of the reader: looked at anew only where there seems to be no room. */
+  #head = 0;
+
+  /** Puts a frame into the ring; false where there is no room: the reader will wake this rank. */
+  write(head: FrameHead, body: Uint8Array): boolean {
+    const size = frameBytes(body.byteLength);
+    const capacity = this.bytes.byteLength;
+    let at = this.#tail % capacity;
+    const padding = at + size > capacity ? capacity - at : 0;
+    if (!this.#hasRoom(padding + size)) {
+      return false;
+    }
+    if (padding > 0) {
+      this.u32[at / 4] = PADDING;
+      this.#tail = (this.#tail + padding) >>> 0;
+      at = 0;
+    }
+    const u32 = this.u32;
+    const word = at / 4;
+    u32[word] = head.kind;
+    u32[word + 1] = body.byteLength;
+    u32[word + 2] = head.id;
+    u32[word + 3] = head.description;
+    u32[word + 4] = head.sequence;
+    u32[word + 5] = head.phase;
+    u32[word + 6] = head.bufferId;
+    this.f64[at / 8 + 4] = head.byteLength;
+    this.f64[at / 8 + 5] = head.offset;
+    if (body.byteLength > 0) {
+      this.bytes.set(body, at + FRAME_HEAD_BYTES);
+    }
+    this.#tail = (this.#tail + size) >>> 0;
+    Atomics.store(this.words, TAIL, this.#tail | 0);
+    return true;
+  }
+
+  /** A frame found no room, and none has been made since. */
+  get isFull(): boolean {
+    return Atomics.load(this.words, IS_FULL) === 1;
+  }
+
+  /** Says that nothing more comes; what was written before is read first. */
+  leave(): void {
+    Atomics.store(this.words, HAS_LEFT, 1);
+  }
+
+  #hasRoom(size: number): boolean {
+    const capacity = this.bytes.byteLength;
+    if (size <= capacity - ((this.#tail - this.#head) >>> 0)) {
+      return true;
+    }
+    this.#head = Atomics.load(this.words, HEAD) >>> 0;
+    if (size <= capacity - ((this.#tail - this.#head) >>> 0)) {
+      return true;
+    }
+    Atomics.store(this.words, IS_FULL, 1);
+    // Once more: the reader may have made room before it could see that somebody waits for it.
+    this.#head = Atomics.load(this.words, HEAD) >>> 0;
+    return size <= capacity - ((this.#tail - this.#head) >>> 0);
+  }
+}
+
+export class RingReader extends RingEnd {
+  readonly head: FrameHead = emptyHead();
+  /** The last frame's body, in the ring: until `next`. */
+  body: Uint8Array;
+  #head = 0;
+  #frameBytes = 0;
+
+  constructor(memory: RingMemory) {
+    super(memory);
+    this.body = this.bytes.subarray(0, 0);
+  }
+
+  get isEmpty(): boolean {
+    return Atomics.load(this.words, TAIL) >>> 0 === (this.#head + this.#frameBytes) >>> 0;
+  }
+
+  /** Whether the writer has said all; meaningful where the ring is empty after this was true. */
+  get hasLeft(): boolean {
+    return Atomics.load(this.words, HAS_LEFT) === 1;
+  }
+
+  /** Gives the last frame's bytes back and reads the next one into `head` and `body`. */
+  next(): boolean {
+    if (this.#frameBytes > 0) {
+      this.#advance(this.#frameBytes);
+      this.#frameBytes = 0;
+    }
+    if (this.isEmpty) {
+      return false;
+    }
+    let at = this.#head % this.bytes.byteLength;
+    if (this.u32[at / 4] === PADDING) {
+      this.#advance(this.bytes.byteLength - at);
+      at = 0;
+    }
+    const { u32, f64, head } = this;
+    const word = at / 4;
+    const bodyBytes = u32[word + 1]!;
+    head.kind = u32[word]!;
+    head.id = u32[word + 2]!;
+    head.description = u32[word + 3]!;
+    head.sequence = u32[word + 4]!;
+    head.phase = u32[word + 5]!;
+    head.bufferId = u32[word + 6]!;
+    head.byteLength = f64[at / 8 + 4]!;
+    head.offset = f64[at / 8 + 5]!;
+    this.body = this.bytes.subarray(at + FRAME_HEAD_BYTES, at + FRAME_HEAD_BYTES + bodyBytes);
+    this.#frameBytes = frameBytes(bodyBytes);
+    return true;
+  }
+
+  /** True once for a writer that waits for room and has some now: the caller wakes it. */
+  takeWaiting(): boolean {
+    if (Atomics.load(this.words, IS_FULL) === 0) {
+      return false;
+    }
+    const used = (Atomics.load(this.words, TAIL) - this.#head) >>> 0;
+    if (used > this.bytes.byteLength / 2) {
+      return false;
+    }
+    return Atomics.exchange(this.words, IS_FULL, 0) === 1;
+  }
+
+  #advance(byteLength: number): void {
+    this.#head = (this.#head + byteLength) >>> 0;
+    Atomics.store(this.words, HEAD, this.#head | 0);
+  }
+}
+
+function frameBytes(bodyBytes: number): number {
+  return FRAME_HEAD_BYTES + Math.ceil(bodyBytes / 8) * 8;
+}

@@ -1,0 +1,70 @@
+// Memory that all ranks of a job can read: what this rank registered, under numbers that its peers
+// know it by, and what each peer told about its own. A buffer is told through a port, a message that
+// lies in it through a ring, so the message may come first.
+
+/** What this rank has registered. */
+export class OwnBuffers {
+  readonly #ids = new Map<ArrayBufferLike, number>();
+  #next = 1;
+
+  /** A number for `buffer`; undefined where it has one already. */
+  add(buffer: SharedArrayBuffer): number | undefined {
+    if (this.#ids.has(buffer)) {
+      return undefined;
+    }
+    const id = this.#next++;
+    this.#ids.set(buffer, id);
+    return id;
+  }
+
+  /** The number that it had. */
+  remove(buffer: ArrayBufferLike): number | undefined {
+    const id = this.#ids.get(buffer);
+    this.#ids.delete(buffer);
+    return id;
+  }
+
+  idOf(buffer: ArrayBufferLike): number | undefined {
+    return this.#ids.get(buffer);
+  }
+
+  clear(): void {
+    this.#ids.clear();
+  }
+}
+
+/** What one peer has registered. */
+export class PeerBuffers {
+  readonly #buffers = new Map<number, SharedArrayBuffer>();
+  readonly #awaited = new Map<number, ((buffer: SharedArrayBuffer) => void)[]>();
+
+  add(id: number, buffer: SharedArrayBuffer): void {
+    this.#buffers.set(id, buffer);
+    for (const resolve of this.#awaited.get(id) ?? []) {
+      resolve(buffer);
+    }
+    this.#awaited.delete(id);
+  }
+
+  remove(id: number): void {
+    this.#buffers.delete(id);
+  }
+
+  /** A promise where it has not been told yet; that one stays pending if the peer ends first. */
+  get(id: number): SharedArrayBuffer | Promise<SharedArrayBuffer> {
+    const known = this.#buffers.get(id);
+    if (known !== undefined) {
+      return known;
+    }
+    return new Promise((resolve) => {
+      const list = this.#awaited.get(id) ?? [];
+      this.#awaited.set(id, list);
+      list.push(resolve);
+    });
+  }
+
+  clear(): void {
+    this.#buffers.clear();
+    this.#awaited.clear();
+  }
+}

@@ -1,0 +1,382 @@
+// One peer: messages out through a ring that this rank writes, messages in through one that it
+// reads, and payloads that the peer reads straight from registered memory.
+//
+// Small payloads travel in the frame of their header. A larger one stays where it is until the
+// receiver has named its buffer: then, where it lies in registered memory, the receiver copies it
+// from there and says so (LENT, READ); else the receiver asks for it (OFFER, GRANT) and it comes in
+// chunks. A message that needs no receiver (send of a point-to-point call) comes in chunks at once.
+
+import { isPointToPoint } from '../../call-signature.js';
+import type { MessageHeader, MessageSink } from '../../transport.js';
+import type { Turns } from '../../turns.js';
+import { HeaderDecoder, HeaderEncoder } from './message-coding.js';
+import { emptyHead, type RingReader, type RingWriter } from './ring.js';
+import { PeerBuffers } from './shared-buffers.js';
+
+/** Copied twice, but with no answer to wait for: below, the answer takes longer than the copy. */
+const INLINE_MAX_BYTES = 16 * 1024;
+
+/** Of a lent payload between two looks at the clock: about 0.1 ms. */
+const SLICE_BYTES = 2 ** 20;
+
+/** Frames written or read at a time: chunks of a ring and a half, or 0.1 ms of small messages. */
+const TURN_FRAMES = 16;
+
+const DESCRIBE = 1; // the body is a group and signature, `description` its number
+const INLINE = 2; // a message with its payload
+const EAGER = 3; // a message whose chunks follow
+const OFFER = 4; // a message whose chunks wait for GRANT
+const LENT = 5; // a message whose payload the receiver may read at bufferId, offset
+const CHUNK = 6; // the next bytes of message `id`
+const GRANT = 7; // send the chunks of message `id`
+const READ = 8; // message `id` has been read where it was
+
+const EMPTY = new Uint8Array(0);
+
+/** What a link needs of its transport. */
+export interface LinkHost {
+  readonly turns: Turns;
+  readonly isClosed: boolean;
+  /** The number by which peers know this memory, where they do. */
+  bufferIdOf(buffer: ArrayBufferLike): number | undefined;
+  onMessage(from: number, header: MessageHeader): MessageSink;
+  wake(peer: number): void;
+  /** Sees to it that `pump` and `receive` are called soon. */
+  stir(): void;
+}
+
+interface Outgoing {
+  readonly header: MessageHeader;
+  readonly payload: Uint8Array;
+  readonly kind: number;
+  readonly id: number;
+  readonly onProgress: (() => void) | undefined;
+  readonly resolve: () => void;
+  /** Bytes that are in the ring. */
+  sent: number;
+}
+
+/** Where a lent payload is. */
+interface LentPlace {
+  readonly bufferId: number;
+  readonly offset: number;
+  readonly byteLength: number;
+}
+
+interface Incoming {
+  readonly sink: MessageSink;
+  missing: number;
+}
+
+export class ShmLink {
+  readonly peer: number;
+  readonly buffers = new PeerBuffers();
+  readonly #host: LinkHost;
+  readonly #writer: RingWriter;
+  readonly #reader: RingReader;
+  readonly #encoder = new HeaderEncoder();
+  readonly #decoder = new HeaderDecoder();
+  readonly #head = emptyHead();
+  /** Answers to write: kind and message. */
+  readonly #answers: { readonly kind: number; readonly id: number }[] = [];
+  /** Messages that have not begun. */
+  readonly #queue: Outgoing[] = [];
+  /** Begun and granted, in order: their chunks fill the ring. */
+  readonly #streams: Outgoing[] = [];
+  /** Offered or lent, by id: the receiver has them. */
+  readonly #waiting = new Map<number, Outgoing>();
+  readonly #incoming = new Map<number, Incoming>();
+  /** Of the first message in the queue, where it found no room yet. */
+  #description: Uint8Array | undefined;
+  #nextId = 1;
+  #isOver = false;
+  #onFlushed: (() => void) | undefined;
+
+  constructor(peer: number, host: LinkHost, writer: RingWriter, reader: RingReader) {
+    this.peer = peer;
+    this.#host = host;
+    this.#writer = writer;
+    this.#reader = reader;
+  }
+
+  get isFlushed(): boolean {
+    return (
+      this.#queue.length + this.#streams.length + this.#answers.length + this.#waiting.size === 0
+    );
+  }
+
+  /** See Transport.send. */
+  send(header: MessageHeader, payload: Uint8Array, onProgress?: () => void): Promise<void> {
+    return new Promise((resolve) => {
+      const kind = this.#kindOf(header, payload);
+      const id = kind === INLINE ? 0 : this.#nextId++ >>> 0;
+      this.#queue.push({ header, payload, kind, id, onProgress, resolve, sent: 0 });
+      this.pump();
+    });
+  }
+
+  /** Writes what there is room for, and wakes the peer if there was something: then true. */
+  pump(): boolean {
+    const hasWritten = this.#writeSome();
+    if (hasWritten) {
+      this.#host.wake(this.peer);
+      if (this.hasRoom) {
+        this.#host.stir();
+      }
+    }
+    if (this.#onFlushed !== undefined && this.isFlushed) {
+      this.#onFlushed();
+    }
+    return hasWritten;
+  }
+
+  /** Resolves when the peer has all that was sent. */
+  flushed(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#onFlushed = resolve;
+      this.pump();
+    });
+  }
+
+  /** Says goodbye: the peer reads what is in the ring first. */
+  leave(): void {
+    this.#writer.leave();
+    this.#host.wake(this.peer);
+  }
+
+  /** Whether `pump` has something to do. */
+  get hasRoom(): boolean {
+    const isIdle = this.#queue.length + this.#streams.length + this.#answers.length === 0;
+    return !isIdle && !this.#writer.isFull;
+  }
+
+  /** Whether `receive` has something to do. */
+  get hasNews(): boolean {
+    return !this.#reader.isEmpty;
+  }
+
+  /** Whether the peer said goodbye and all before that has been read. */
+  get hasPeerLeft(): boolean {
+    return this.#reader.hasLeft && this.#reader.isEmpty;
+  }
+
+  /** Reads frames until there are none or a turn is long enough; false where there was none. */
+  receive(): boolean {
+    if (!this.hasNews) {
+      return false;
+    }
+    let budget = TURN_FRAMES;
+    while (budget-- > 0 && !this.#host.isClosed && this.#reader.next()) {
+      this.#take();
+    }
+    if (this.#reader.takeWaiting()) {
+      this.#host.wake(this.peer);
+    }
+    return true;
+  }
+
+  /** Nothing will answer any more: sends resolve, since nobody depends on them. */
+  drop(): void {
+    this.#isOver = true;
+    for (const job of [...this.#queue, ...this.#streams, ...this.#waiting.values()]) {
+      job.resolve();
+    }
+    this.#queue.length = 0;
+    this.#streams.length = 0;
+    this.#answers.length = 0;
+    this.#waiting.clear();
+    this.#incoming.clear();
+    this.buffers.clear();
+    this.#onFlushed?.();
+  }
+
+  // ----------------------------------------------------------------------- out
+
+  #kindOf(header: MessageHeader, payload: Uint8Array): number {
+    if (payload.byteLength <= Math.min(INLINE_MAX_BYTES, this.#writer.maxBodyBytes)) {
+      return INLINE;
+    }
+    if (isPointToPoint(header.call)) {
+      return EAGER;
+    }
+    return this.#host.bufferIdOf(payload.buffer) === undefined ? OFFER : LENT;
+  }
+
+  #writeSome(): boolean {
+    let budget = TURN_FRAMES;
+    while (budget > 0 && this.#writeNext()) {
+      budget--;
+    }
+    return budget < TURN_FRAMES;
+  }
+
+  /** One frame: answers first, since a peer waits for them; then what begins; then chunks. */
+  #writeNext(): boolean {
+    const answer = this.#answers[0];
+    if (answer !== undefined) {
+      this.#head.kind = answer.kind;
+      this.#head.id = answer.id;
+      if (!this.#writer.write(this.#head, EMPTY)) {
+        return false;
+      }
+      this.#answers.shift();
+      return true;
+    }
+    const job = this.#queue[0];
+    if (job !== undefined) {
+      return this.#begin(job);
+    }
+    const stream = this.#streams[0];
+    return stream !== undefined && this.#continue(stream);
+  }
+
+  #begin(job: Outgoing): boolean {
+    const head = this.#head;
+    this.#description = this.#encoder.encode(job.header, head) ?? this.#description;
+    if (this.#description !== undefined) {
+      head.kind = DESCRIBE;
+      if (!this.#writer.write(head, this.#description)) {
+        return false;
+      }
+      this.#description = undefined;
+    }
+    head.kind = job.kind;
+    head.id = job.id;
+    if (job.kind === LENT) {
+      head.bufferId = this.#host.bufferIdOf(job.payload.buffer)!;
+      head.offset = job.payload.byteOffset;
+    }
+    if (!this.#writer.write(head, job.kind === INLINE ? job.payload : EMPTY)) {
+      return false;
+    }
+    this.#queue.shift();
+    if (job.kind === INLINE) {
+      job.resolve();
+    } else if (job.kind === EAGER) {
+      this.#streams.push(job);
+    } else {
+      this.#waiting.set(job.id, job);
+    }
+    return true;
+  }
+
+  #continue(job: Outgoing): boolean {
+    const end = Math.min(job.sent + this.#writer.maxBodyBytes, job.payload.byteLength);
+    this.#head.kind = CHUNK;
+    this.#head.id = job.id;
+    if (!this.#writer.write(this.#head, job.payload.subarray(job.sent, end))) {
+      return false;
+    }
+    job.sent = end;
+    job.onProgress?.();
+    if (end === job.payload.byteLength) {
+      this.#streams.shift();
+      job.resolve();
+    }
+    return true;
+  }
+
+  #answerRead(id: number): void {
+    if (!this.#isOver) {
+      this.#answer(READ, id);
+    }
+  }
+
+  #answer(kind: number, id: number): void {
+    this.#answers.push({ kind, id });
+    this.pump();
+  }
+
+  // ------------------------------------------------------------------------ in
+
+  #take(): void {
+    const { head, body } = this.#reader;
+    switch (head.kind) {
+      case DESCRIBE:
+        this.#decoder.define(head.description, body);
+        return;
+      case INLINE: {
+        const sink = this.#host.onMessage(this.peer, this.#decoder.decode(head));
+        if (body.byteLength > 0) {
+          sink.write(body);
+        }
+        return;
+      }
+      case EAGER:
+      case OFFER:
+      case LENT:
+        this.#takeLarge();
+        return;
+      case CHUNK: {
+        const message = this.#incoming.get(head.id)!;
+        message.missing -= body.byteLength;
+        if (message.missing === 0) {
+          this.#incoming.delete(head.id);
+        }
+        message.sink.write(body);
+        return;
+      }
+      case GRANT:
+      case READ: {
+        const job = this.#waiting.get(head.id);
+        this.#waiting.delete(head.id);
+        if (job !== undefined && head.kind === GRANT) {
+          this.#streams.push(job);
+          this.pump();
+        } else if (job !== undefined) {
+          job.onProgress?.();
+          job.resolve();
+        }
+        return;
+      }
+    }
+  }
+
+  #takeLarge(): void {
+    const { kind, id, bufferId, offset } = this.#reader.head;
+    const header = this.#decoder.decode(this.#reader.head);
+    const sink = this.#host.onMessage(this.peer, header);
+    if (kind === LENT) {
+      void this.#read(sink, id, { bufferId, offset, byteLength: header.byteLength });
+      return;
+    }
+    this.#incoming.set(id, { sink, missing: header.byteLength });
+    if (kind === EAGER) {
+      return;
+    }
+    if (sink.posted === undefined) {
+      this.#answer(GRANT, id);
+    } else {
+      void sink.posted.then(() => this.#answer(GRANT, id));
+    }
+  }
+
+  /** Hands over a lent payload, or copies it, once its receiver wants it. */
+  async #read(sink: MessageSink, id: number, place: LentPlace): Promise<void> {
+    const known = this.buffers.get(place.bufferId);
+    const buffer = known instanceof Promise ? await known : known;
+    const { posted } = sink;
+    if (posted !== undefined) {
+      await posted;
+    }
+    if (this.#isOver) {
+      return; // the peer has left, and its memory may be anything by now
+    }
+    const payload = new Uint8Array(buffer, place.offset, place.byteLength);
+    if (sink.lend !== undefined) {
+      sink.lend(payload, () => this.#answerRead(id));
+      return;
+    }
+    const { turns } = this.#host;
+    for (let at = 0; at < payload.byteLength; at += SLICE_BYTES) {
+      if (turns.next() !== undefined) {
+        await turns.wait();
+      }
+      if (this.#isOver) {
+        return;
+      }
+      sink.write(payload.subarray(at, at + SLICE_BYTES));
+    }
+    this.#answerRead(id);
+  }
+}

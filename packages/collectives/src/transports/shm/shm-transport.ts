@@ -1,0 +1,372 @@
+// Transport between threads that share memory: a link a peer, one loop that looks at all of them when
+// somebody has rung, ports for what is rare (control messages, registered memory) and for noticing
+// that a thread has ended.
+
+import { yieldToEventLoop } from '@shardweave/dtypes';
+import type {
+  ControlMessage,
+  MessageHeader,
+  MessageSink,
+  Transport,
+  TransportListener,
+} from '../../transport.js';
+import type { Turns } from '../../turns.js';
+import { Doorbell, ringBell } from './doorbell.js';
+import { bellOf, ringOf } from './job-memory.js';
+import { LifeLine, openPort } from './life-line.js';
+import { RingReader, RingWriter } from './ring.js';
+import { OwnBuffers } from './shared-buffers.js';
+import { type LinkHost, ShmLink } from './shm-link.js';
+import type { ShmSeat } from './shm-seat.js';
+
+/** How long a polite ending may take before what is still queued is given up. */
+const CLOSE_MS = 1000;
+
+/** Of moving frames in one callback; 20 ms are the limit, and others want their part of a turn. */
+const LOOK_MS = 4;
+
+/** What ports carry. */
+type PortMessage =
+  | { readonly type: 'seat' } // from whoever made the job: see createShmJob
+  | { readonly type: 'wake' }
+  | { readonly type: 'hello' }
+  | { readonly type: 'control'; readonly message: ControlMessage }
+  | { readonly type: 'buffer'; readonly id: number; readonly buffer: SharedArrayBuffer }
+  | { readonly type: 'forget'; readonly id: number };
+
+export interface ShmTransportOptions {
+  readonly seat: ShmSeat;
+  readonly listener: TransportListener;
+  readonly turns: Turns;
+  /** Milliseconds of looking again in every turn of the event loop before sleeping. */
+  readonly watchMs: number;
+}
+
+interface Peer {
+  readonly rank: number;
+  readonly link: ShmLink;
+  readonly port: MessagePort;
+  readonly bell: Int32Array;
+  /** It said goodbye or ended: nothing of it counts any more. */
+  isGone: boolean;
+}
+
+export class ShmTransport implements Transport, LinkHost {
+  readonly isLending = true;
+  readonly turns: Turns;
+  readonly #options: ShmTransportOptions;
+  readonly #peers: Peer[];
+  readonly #byRank = new Map<number, Peer>();
+  readonly #own = new OwnBuffers();
+  readonly #doorbell: Doorbell;
+  readonly #lifeLine: LifeLine;
+  readonly #awaited: Set<number>;
+  #onAllHere: () => void = () => {};
+  #onEnded: (rank: number) => void = () => {};
+  #isJoined = false;
+  #isClosed = false;
+  /** A look at the rings is certain to come. */
+  #isStirring = false;
+  #watchUntilMs = 0;
+
+  constructor(options: ShmTransportOptions) {
+    const { seat, turns } = options;
+    this.#options = options;
+    this.turns = turns;
+    this.#lifeLine = new LifeLine(seat.job, seat.rank);
+    this.#doorbell = new Doorbell(bellOf(seat.memory, seat.rank), () => this.#onWake());
+    this.#peers = seat.ports.map((port, i) => this.#peerOf(i < seat.rank ? i : i + 1, port));
+    this.#awaited = new Set(this.#peers.map(({ rank }) => rank));
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** Ranks of which nothing was heard yet. */
+  get awaited(): readonly number[] {
+    return [...this.#awaited];
+  }
+
+  /** Resolves when all other ranks are here; rejects with the rank whose thread ended before. */
+  async join(): Promise<void> {
+    await this.#lifeLine.hold(this.#options.seat.ports);
+    await new Promise<void>((resolve, reject) => {
+      this.#onAllHere = resolve;
+      this.#onEnded = reject;
+      for (const peer of this.#peers) {
+        openPort(peer.port, (data) => this.#onPort(peer, data as PortMessage));
+        this.#lifeLine.watchPort(peer.port, () => this.#onThreadEnded(peer));
+        this.#post(peer, { type: 'hello' });
+      }
+      if (this.#awaited.size === 0) {
+        resolve();
+      }
+    });
+    this.#isJoined = true;
+    this.#look();
+  }
+
+  send(
+    to: number,
+    header: MessageHeader,
+    payload: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void> {
+    const peer = this.#byRank.get(to)!;
+    if (this.#isClosed || peer.isGone) {
+      return Promise.resolve();
+    }
+    const sent = peer.link.send(header, payload, onProgress);
+    if (this.#options.watchMs > 0) {
+      this.stir(); // an answer is likely
+    }
+    return sent;
+  }
+
+  sendControl(to: number, message: ControlMessage): void {
+    this.#post(this.#byRank.get(to)!, { type: 'control', message });
+  }
+
+  allocate(byteLength: number): Uint8Array {
+    const buffer = new SharedArrayBuffer(byteLength);
+    this.register(buffer);
+    return new Uint8Array(buffer);
+  }
+
+  register(buffer: SharedArrayBuffer): void {
+    const id = this.#own.add(buffer);
+    if (id !== undefined) {
+      this.#postAll({ type: 'buffer', id, buffer });
+    }
+  }
+
+  release(buffer: ArrayBufferLike): void {
+    const id = this.#own.remove(buffer);
+    if (id !== undefined) {
+      this.#postAll({ type: 'forget', id });
+    }
+  }
+
+  async close(how: 'drain' | 'drop'): Promise<void> {
+    if (this.#isClosed) {
+      return;
+    }
+    if (how === 'drain') {
+      await this.#flush();
+    }
+    if (this.#isClosed) {
+      return;
+    }
+    this.#isClosed = true;
+    if (how === 'drain') {
+      for (const { link } of this.#peers) {
+        link.leave();
+      }
+    }
+    this.#free();
+  }
+
+  terminate(): void {
+    if (!this.#isClosed) {
+      this.#isClosed = true;
+      this.#free();
+    }
+  }
+
+  // ------------------------------------------------------------------ LinkHost
+
+  bufferIdOf(buffer: ArrayBufferLike): number | undefined {
+    return this.#own.idOf(buffer);
+  }
+
+  onMessage(from: number, header: MessageHeader): MessageSink {
+    return this.#options.listener.onMessage(from, header);
+  }
+
+  stir(): void {
+    this.#watchUntilMs = performance.now() + this.#options.watchMs;
+    if (!this.#isStirring && !this.#isClosed) {
+      this.#doorbell.rise();
+      this.#lookSoon();
+    }
+  }
+
+  wake(rank: number): void {
+    const peer = this.#byRank.get(rank)!;
+    ringBell(peer.bell, () => this.#post(peer, { type: 'wake' }));
+  }
+
+  // -------------------------------------------------------------- the rings
+
+  /** Somebody rang, or may have. */
+  #onWake(): void {
+    if (!this.#isStirring && !this.#isClosed) {
+      this.#look();
+    }
+  }
+
+  /** Looks at the rings in the next turn of the event loop, whether woken or not. */
+  #lookSoon(): void {
+    this.#isStirring = true;
+    const look = () => {
+      this.#isStirring = false;
+      this.#look();
+    };
+    if (typeof setImmediate === 'function') {
+      setImmediate(look);
+    } else {
+      void yieldToEventLoop().then(look);
+    }
+  }
+
+  /** Reads and writes while there is something to; then watches for a while; then sleeps. */
+  #look(): void {
+    const { watchMs } = this.#options;
+    const startMs = performance.now();
+    while (!this.#isClosed) {
+      this.#doorbell.rise();
+      if (this.#moveSome()) {
+        const nowMs = performance.now();
+        this.#watchUntilMs = nowMs + watchMs;
+        if (nowMs - startMs > LOOK_MS) {
+          this.#lookSoon();
+          return;
+        }
+      } else if (performance.now() < this.#watchUntilMs) {
+        this.#lookSoon();
+        return;
+      } else {
+        this.#doorbell.closeEyes();
+        if (!this.#hasNews()) {
+          this.#doorbell.sleep();
+          return;
+        }
+      }
+    }
+  }
+
+  /** Some frames of each link, in both directions; false where there was nothing to do. */
+  #moveSome(): boolean {
+    let hasMoved = false;
+    for (const peer of this.#peers) {
+      if (peer.isGone || this.#isClosed) {
+        continue;
+      }
+      hasMoved = peer.link.receive() || hasMoved;
+      hasMoved = (peer.link.hasRoom && peer.link.pump()) || hasMoved;
+      if (peer.link.hasPeerLeft) {
+        this.#onLeft(peer);
+      }
+    }
+    return hasMoved;
+  }
+
+  #hasNews(): boolean {
+    return this.#peers.some(
+      ({ link, isGone }) => !isGone && (link.hasNews || link.hasPeerLeft || link.hasRoom),
+    );
+  }
+
+  // -------------------------------------------------------------------- peers
+
+  #peerOf(rank: number, port: MessagePort): Peer {
+    const { memory, worldSize, ringBytes, rank: own } = this.#options.seat;
+    const ring = (from: number, to: number) => ringOf(memory, worldSize, ringBytes, { from, to });
+    const writer = new RingWriter(ring(own, rank));
+    const reader = new RingReader(ring(rank, own));
+    const link = new ShmLink(rank, this, writer, reader);
+    const peer = { rank, link, port, bell: bellOf(memory, rank), isGone: false };
+    this.#byRank.set(rank, peer);
+    return peer;
+  }
+
+  #onPort(peer: Peer, message: PortMessage): void {
+    if (this.#isClosed) {
+      return;
+    }
+    switch (message.type) {
+      case 'seat':
+        return;
+      case 'wake':
+        this.#onWake();
+        return;
+      case 'hello':
+        this.#lifeLine.watchLock(peer.rank, peer.port, () => this.#onThreadEnded(peer));
+        this.#awaited.delete(peer.rank);
+        if (this.#awaited.size === 0) {
+          this.#onAllHere();
+        }
+        return;
+      case 'control':
+        this.#options.listener.onControl(peer.rank, message.message);
+        return;
+      case 'buffer':
+        peer.link.buffers.add(message.id, message.buffer);
+        return;
+      case 'forget':
+        peer.link.buffers.remove(message.id);
+        return;
+    }
+  }
+
+  #onLeft(peer: Peer): void {
+    peer.isGone = true;
+    peer.link.drop();
+    this.#options.listener.onPeerLeft(peer.rank);
+  }
+
+  /** Its thread ended, or it let go of the job: what it wrote before still counts. */
+  #onThreadEnded(peer: Peer): void {
+    if (!this.#isJoined) {
+      this.#onEnded(peer.rank);
+      return;
+    }
+    while (!this.#isClosed && !peer.isGone && peer.link.receive()) {
+      // to the end of the ring
+    }
+    if (this.#isClosed || peer.isGone) {
+      return;
+    }
+    if (peer.link.hasPeerLeft) {
+      this.#onLeft(peer);
+    } else {
+      peer.isGone = true;
+      peer.link.drop();
+      this.#options.listener.onPeerLost(peer.rank, 'its thread ended');
+    }
+  }
+
+  #post(peer: Peer, message: PortMessage): void {
+    if (!this.#isClosed && !peer.isGone) {
+      peer.port.postMessage(message);
+    }
+  }
+
+  #postAll(message: PortMessage): void {
+    for (const peer of this.#peers) {
+      this.#post(peer, message);
+    }
+  }
+
+  /** Resolves when the peers have all that was sent, or it took too long. */
+  async #flush(): Promise<void> {
+    const flushed = this.#peers.map(({ link }) => link.flushed());
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, CLOSE_MS);
+    });
+    await Promise.race([Promise.all(flushed), late]);
+    clearTimeout(timer);
+  }
+
+  #free(): void {
+    this.#doorbell.dispose();
+    for (const { link, port } of this.#peers) {
+      link.drop();
+      port.close();
+    }
+    this.#own.clear();
+    this.#lifeLine.release();
+  }
+}
