@@ -52,12 +52,11 @@ export class Arrival implements MessageSink {
     return this.#expectedBytes !== undefined;
   }
 
-  get isComplete(): boolean {
-    return (
-      !this.#isCopying &&
-      this.#header !== undefined &&
-      (this.#lent !== undefined || this.#received === this.#header.byteLength)
-    );
+  /** Nothing of it is missing, though some may still be copied here. */
+  get hasArrived(): boolean {
+    const header = this.#header;
+    const isWhole = this.#lent !== undefined || this.#received === header?.byteLength;
+    return header !== undefined && isWhole;
   }
 
   /** The length that the receiver named, once it has. */
@@ -108,18 +107,20 @@ export class Arrival implements MessageSink {
 
   /** Names the buffer, of the message's length; resolves when all of it is there. */
   post(target: Uint8Array, onProgress: () => void): Promise<void> {
+    this.#expect(target.byteLength);
     this.#target = target;
     const held = this.#held;
     if (held !== undefined) {
       this.#isCopying = true;
       void this.#copyHeld(target, held.subarray(0, this.#received));
     }
-    return this.#complete(target.byteLength, onProgress);
+    return this.#complete(onProgress);
   }
 
   /** Asks for bytes to read; resolves when all of them are there. */
   async borrow(byteLength: number, onProgress: () => void): Promise<Borrowed> {
-    await this.#complete(byteLength, onProgress);
+    this.#expect(byteLength);
+    await this.#complete(onProgress);
     const lent = this.#lent;
     if (lent !== undefined) {
       return lent;
@@ -137,12 +138,15 @@ export class Arrival implements MessageSink {
     this.#onPosted?.();
   }
 
-  #complete(expectedBytes: number, onProgress: () => void): Promise<void> {
+  #expect(expectedBytes: number): void {
     if (this.#header !== undefined && this.#header.byteLength !== expectedBytes) {
       const { byteLength } = this.#header;
-      throw new Error(`expected a message of ${expectedBytes} bytes, got ${byteLength}`);
+      throw new RangeError(`it sent ${byteLength} bytes where ${expectedBytes} were expected`);
     }
     this.#expectedBytes = expectedBytes;
+  }
+
+  #complete(onProgress: () => void): Promise<void> {
     this.#onProgress = onProgress;
     return new Promise((resolve) => {
       this.#onComplete = resolve;
@@ -172,7 +176,7 @@ export class Arrival implements MessageSink {
       return;
     }
     this.#onProgress?.();
-    if (this.isComplete) {
+    if (this.hasArrived && !this.#isCopying) {
       this.#onComplete?.();
     }
   }

@@ -1,10 +1,26 @@
 // What a rank called: the fields that all ranks of a collective must agree on. They travel with
 // every message, so that ranks which disagree can say what each one called.
 
-import type { DType, ReduceOp } from '@shardweave/dtypes';
+import type { DType, ReduceOp, WireFormat } from '@shardweave/dtypes';
 
 /** Element types on the wire. Bytes (`u8`) can be moved but not added up. */
 export type WireDType = DType | 'u8';
+
+/** What ranks compare: the element type, and how f32 travels where it is compressed. */
+export type CallDType = WireDType | `f32 as ${WireFormat}`;
+
+/** In the order of their codes on the wire. */
+export const CALL_DTYPES: readonly CallDType[] = [
+  'f32',
+  'f16',
+  'bf16',
+  'i32',
+  'u32',
+  'u8',
+  'f32 as f16',
+  'f32 as bf16',
+  'f32 as int8',
+];
 
 export type OperationName =
   | 'allGather'
@@ -19,7 +35,7 @@ export type OperationName =
 
 export interface CallSignature {
   readonly operation: OperationName;
-  readonly dtype: WireDType;
+  readonly dtype: CallDType;
   /** null where nothing is added up. */
   readonly reduceOp: ReduceOp | null;
   /**
@@ -45,8 +61,18 @@ export function isSameCall(a: CallSignature, b: CallSignature): boolean {
   );
 }
 
-/** For messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2 #3`. */
-export function describeCall(call: CallSignature, sequence: number): string {
+/** More counts than these make a message hard to read. */
+const MAX_LISTED = 16;
+
+/**
+ * For messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2 #3`. Uneven counts
+ * are shown where they are known, and else as what was heard of them.
+ */
+export function describeCall(
+  call: CallSignature,
+  sequence: number,
+  counts?: readonly number[],
+): string {
   const words: (string | number)[] = [call.operation];
   if (call.reduceOp !== null) {
     words.push(call.reduceOp);
@@ -55,7 +81,8 @@ export function describeCall(call: CallSignature, sequence: number): string {
     words.push(call.dtype, call.byteLength, 'bytes');
   }
   if (call.layout !== 0) {
-    words.push('counts', `0x${call.layout.toString(16)}`);
+    const isShort = counts !== undefined && counts.length <= MAX_LISTED;
+    words.push('counts', isShort ? `[${counts}]` : `0x${call.layout.toString(16)}`);
   }
   if (call.root >= 0) {
     words.push('root', call.root);

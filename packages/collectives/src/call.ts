@@ -18,6 +18,8 @@ export interface CallSpec {
   readonly rank: number;
   readonly sequence: number;
   readonly signature: CallSignature;
+  /** What `signature.layout` is a hash of. */
+  readonly counts?: readonly number[] | undefined;
   /** Without progress. */
   readonly timeoutMs: number;
 }
@@ -83,7 +85,7 @@ export class Call {
   }
 
   get description(): string {
-    return describeCall(this.spec.signature, this.spec.sequence);
+    return describeCall(this.spec.signature, this.spec.sequence, this.spec.counts);
   }
 
   /** Other group ranks, beginning after one's own, so that not all start with the same. */
@@ -151,8 +153,7 @@ export class Call {
     output: Uint8Array,
     options: ReduceOptions,
   ): Promise<void> {
-    this.#abort ??= new AbortController();
-    await this.#services.reduce(parts, output, { ...options, signal: this.#abort.signal });
+    await this.#services.reduce(parts, output, { ...options, signal: this.signal });
     this.progressed();
   }
 
@@ -164,9 +165,21 @@ export class Call {
     }
   }
 
-  /** World ranks whose messages have been asked for and are not complete. */
+  /** Aborted when the call has failed: nothing of the caller's is written any more. */
+  get signal(): AbortSignal {
+    if (this.#abort === undefined) {
+      this.#abort = new AbortController();
+      if (this.#isOver) {
+        this.#abort.abort();
+      }
+    }
+    return this.#abort.signal;
+  }
+
+  /** World ranks whose messages have been asked for and have not arrived. */
   waitingFor(): number[] {
-    return [...new Set(this.#pending.values())].sort((a, b) => a - b);
+    const missing = [...this.#pending].filter(([arrival]) => !arrival.hasArrived);
+    return [...new Set(missing.map(([, from]) => from))].sort((a, b) => a - b);
   }
 
   owns(arrival: Arrival): boolean {

@@ -5,14 +5,14 @@
 // peer, so that nobody waits for a rank that has given up.
 
 import { Reducer } from '@shardweave/dtypes';
+import { Agreement, describeHeader } from './agreement.js';
 import { Arrival } from './arrival.js';
 import { Call, type CallServices, type CallSpec } from './call.js';
-import { describeCall, isPointToPoint, isSameCall } from './call-signature.js';
+import { isPointToPoint } from './call-signature.js';
 import { type Clock, systemClock } from './clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from './errors.js';
-import type { Failure, PeerCall } from './failure.js';
+import type { Failure } from './failure.js';
 import { Matching } from './matching.js';
-import { MismatchInquiry } from './mismatch-inquiry.js';
 import type { NativeCollectives } from './native-collectives.js';
 import { type PartReducer, type ReduceHook, reduceInThread } from './reduce-hook.js';
 import { ScratchPool } from './scratch-pool.js';
@@ -54,12 +54,12 @@ export class Endpoint implements TransportListener {
   readonly clock: Clock;
   readonly #scratch = new ScratchPool();
   readonly #matching: Matching;
+  readonly #agreement: Agreement;
   readonly #active = new Map<Call, (error: CollectiveError) => void>();
   readonly #left = new Set<number>();
   readonly #services: CallServices;
   #transport: Transport | undefined;
   #failure: Failure | undefined;
-  #inquiry: MismatchInquiry | undefined;
   #onFailed: (failure: Failure) => void = () => {};
 
   constructor(options: EndpointOptions) {
@@ -72,6 +72,14 @@ export class Endpoint implements TransportListener {
     const turns = options.turns ?? new Turns(this.clock);
     const scratch = this.#scratch;
     this.#matching = new Matching({ scratch, turns });
+    this.#agreement = new Agreement({
+      rank: this.rank,
+      matching: this.#matching,
+      clock: this.clock,
+      hasFailed: () => this.#failure !== undefined,
+      sendControl: (to, message) => this.#transport!.sendControl(to, message),
+      fail: (failure) => this.fail(failure),
+    });
     const endpoint = this;
     this.#services = {
       get transport() {
@@ -123,11 +131,10 @@ export class Endpoint implements TransportListener {
         this.#transport!.busy?.(true);
       }
       this.#active.set(call, (error) => {
-        call.cancel();
         finish();
         reject(error);
       });
-      if (!isPointToPoint(spec.signature) && !this.#admit(call)) {
+      if (!isPointToPoint(spec.signature) && !this.#agreement.admit(call)) {
         return; // it rejects when the inquiry ends
       }
       this.#start(call, body).then(
@@ -156,11 +163,15 @@ export class Endpoint implements TransportListener {
     void this.#transport!.close('drop');
   }
 
-  /** Leaves the job: pending and later calls reject here; peers fail only if they need this rank. */
+  /**
+   * Leaves the job: later calls reject at once, pending ones when what they have sent is out, since
+   * it is read until then. Peers fail only if they need this rank.
+   */
   async close(): Promise<void> {
     if (this.#failure === undefined) {
-      this.#end({ kind: 'closed', origin: this.rank, reason: 'closed' });
+      const rejectAll = this.#stop({ kind: 'closed', origin: this.rank, reason: 'closed' });
       await this.#transport!.close('drain');
+      rejectAll();
     }
   }
 
@@ -209,10 +220,7 @@ export class Endpoint implements TransportListener {
       this.#lose(from, `it sent a message of ${describeHeader(header)} twice`);
       return DISCARD;
     }
-    const call = mailbox.call;
-    if (call !== undefined && !isSameCall(call.spec.signature, header.call)) {
-      const calls = [{ rank: from, call: describeHeader(header) }];
-      this.#inquire(header.group, header.sequence, call.spec.members, call, calls);
+    if (!this.#agreement.accepts(from, header, mailbox.call)) {
       return DISCARD;
     }
     if (arrival.expectedBytes !== undefined && arrival.expectedBytes !== header.byteLength) {
@@ -229,10 +237,9 @@ export class Endpoint implements TransportListener {
     }
     if (message.type === 'failure') {
       this.fail(message.failure);
-      return;
+    } else {
+      this.#agreement.onSaid(message);
     }
-    const own = this.#matching.callAt(message.group, message.sequence);
-    this.#inquire(message.group, message.sequence, message.members, own, message.calls);
   }
 
   onPeerLost(peer: number, reason: string): void {
@@ -253,18 +260,17 @@ export class Endpoint implements TransportListener {
 
   #arrivalOf(call: Call, from: number, phase: number): Arrival {
     const { group, sequence, signature } = call.spec;
-    if (this.#failure !== undefined) {
-      const arrival = new Arrival(this.#services, true);
-      arrival.cancel();
-      return arrival;
+    if (this.#failure === undefined) {
+      if (!isPointToPoint(signature)) {
+        return this.#matching.inMailbox(this.#matching.mailbox(group, sequence), from, phase);
+      }
+      const arrival = this.#matching.nextUnposted(group, from, sequence);
+      if (arrival.header === undefined || this.#checkLength(call, from, arrival.header)) {
+        return arrival;
+      }
     }
-    if (!isPointToPoint(signature)) {
-      return this.#matching.inMailbox(this.#matching.mailbox(group, sequence), from, phase);
-    }
-    const arrival = this.#matching.nextUnposted(group, from, sequence);
-    if (arrival.header !== undefined) {
-      this.#checkLength(call, from, arrival.header);
-    }
+    const arrival = new Arrival(this.#services, true);
+    arrival.cancel();
     return arrival;
   }
 
@@ -286,69 +292,23 @@ export class Endpoint implements TransportListener {
   }
 
   /** A receiver that names another size or dtype than the sender: both ranks are told. */
-  #checkLength(call: Call, from: number, header: MessageHeader): void {
+  #checkLength(call: Call, from: number, header: MessageHeader): boolean {
     const { byteLength, dtype } = call.spec.signature;
-    if (header.byteLength !== byteLength || header.call.dtype !== dtype) {
+    const isSame = header.byteLength === byteLength && header.call.dtype === dtype;
+    if (!isSame) {
       const calls = [
         { rank: from, call: describeHeader(header) },
         { rank: this.rank, call: call.description },
       ];
       this.fail({ kind: 'mismatch', origin: this.rank, reason: 'send and recv differ', calls });
     }
-  }
-
-  #afterPost(from: number, arrival: Arrival): void {
-    if (this.#left.has(from) && !arrival.isComplete) {
-      this.#lose(from, 'it closed the group');
-    }
-  }
-
-  // ---------------------------------------------------------------- mismatches
-
-  /** Puts a call into its mailbox; false where what has arrived already is of another call. */
-  #admit(call: Call): boolean {
-    const { group, sequence, signature, members } = call.spec;
-    const mailbox = this.#matching.mailbox(group, sequence);
-    mailbox.call = call;
-    const arrived = this.#matching.arrivedIn(mailbox);
-    const isSame = arrived.every(({ header }) => isSameCall(signature, header.call));
-    if (!isSame || this.#inquiry?.isAbout(group, sequence)) {
-      const calls = arrived.map(({ rank, header }) => ({ rank, call: describeHeader(header) }));
-      this.#inquire(group, sequence, members, call, calls);
-    }
     return isSame;
   }
 
-  /** Begins or continues the inquiry into what each rank called: what is found ends the job. */
-  #inquire(
-    group: string,
-    sequence: number,
-    members: readonly number[],
-    own: Call | undefined,
-    heard: readonly PeerCall[],
-  ): void {
-    this.#inquiry ??= new MismatchInquiry({
-      group,
-      sequence,
-      members,
-      clock: this.clock,
-      onDone: (calls) =>
-        this.fail({ kind: 'mismatch', origin: this.rank, reason: 'ranks disagree', calls }),
-    });
-    if (!this.#inquiry.isAbout(group, sequence)) {
-      return; // one is enough to end the job
+  #afterPost(from: number, arrival: Arrival): void {
+    if (this.#left.has(from) && !arrival.hasArrived) {
+      this.#lose(from, 'it closed the group');
     }
-    if (own !== undefined && !this.#inquiry.hasHeard(this.rank)) {
-      const calls = [{ rank: this.rank, call: own.description }];
-      this.#inquiry.add(calls);
-      for (const peer of members) {
-        // In one process peers answer at once, and the job may be over before all were asked.
-        if (peer !== this.rank && this.#failure === undefined) {
-          this.#transport!.sendControl(peer, { type: 'mismatch', group, sequence, members, calls });
-        }
-      }
-    }
-    this.#inquiry.add(heard);
   }
 
   // ------------------------------------------------------------------ failures
@@ -409,17 +369,29 @@ export class Endpoint implements TransportListener {
   }
 
   #end(failure: Failure): void {
-    if (this.#failure !== undefined) {
-      return;
+    if (this.#failure === undefined) {
+      this.#stop(failure)();
     }
+  }
+
+  /** Nothing is received any more, nothing begins; what it returns rejects what was pending. */
+  #stop(failure: Failure): () => void {
     this.#failure = failure;
-    this.#inquiry?.stop();
-    for (const [call, reject] of [...this.#active]) {
-      reject(this.#errorFor(call, failure));
+    this.#agreement.stop();
+    const active = [...this.#active];
+    for (const [call] of active) {
+      call.cancel();
     }
     this.#matching.clear();
     this.#scratch.clear();
     this.#onFailed(failure);
+    return () => {
+      for (const [call, reject] of active) {
+        if (this.#active.has(call)) {
+          reject(this.#errorFor(call, failure));
+        }
+      }
+    };
   }
 
   #errorFor(call: Call, failure: Failure): CollectiveError {
@@ -437,8 +409,4 @@ export class Endpoint implements TransportListener {
     const call = `${spec.signature.operation} ${number}${spec.sequence}${group}`;
     return { rank: this.rank, worldSize: this.worldSize, call };
   }
-}
-
-function describeHeader(header: MessageHeader): string {
-  return describeCall(header.call, header.sequence);
 }

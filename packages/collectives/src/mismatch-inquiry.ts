@@ -19,6 +19,7 @@ export interface MismatchInquiryOptions {
 export class MismatchInquiry {
   readonly #options: MismatchInquiryOptions;
   readonly #calls = new Map<number, string>();
+  readonly #vague = new Map<number, string>();
   readonly #stopTimer: () => void;
   #isDone = false;
 
@@ -35,10 +36,17 @@ export class MismatchInquiry {
     return this.#calls.has(rank);
   }
 
-  /** Notes what ranks called; ends the inquiry when all have spoken. */
-  add(calls: readonly PeerCall[]): void {
+  /**
+   * Notes what ranks called; ends the inquiry when all have spoken. `isVague`: from headers that have
+   * only a hash of the counts, until the ranks say it themselves.
+   */
+  add(calls: readonly PeerCall[], isVague = false): void {
     for (const { rank, call } of calls) {
-      this.#calls.set(rank, call);
+      if (!isVague) {
+        this.#calls.set(rank, call);
+      } else if (!this.#calls.has(rank)) {
+        this.#vague.set(rank, call);
+      }
     }
     if (this.#options.members.every((member) => this.#calls.has(member))) {
       this.#finish();
@@ -55,7 +63,10 @@ export class MismatchInquiry {
       return;
     }
     this.stop();
-    const calls = [...this.#calls].map(([rank, call]) => ({ rank, call }));
+    const calls = [...new Map([...this.#vague, ...this.#calls])].map(([rank, call]) => ({
+      rank,
+      call,
+    }));
     this.#options.onDone(calls.sort((a, b) => a.rank - b.rank));
   }
 }

@@ -16,9 +16,19 @@ export interface MoveOptions extends CallOptions {
   readonly dtype?: WireDType;
 }
 
+export interface PartsOptions extends MoveOptions {
+  /** Elements (of `dtype`) of each rank's part, in group order. Default: equal parts. */
+  readonly counts?: readonly number[];
+}
+
 export interface ReduceCallOptions extends CallOptions {
   readonly dtype: WireDType;
   readonly op: ReduceOp;
+}
+
+export interface ReducePartsOptions extends ReduceCallOptions {
+  /** Elements of each rank's part, in group order. Default: equal parts. */
+  readonly counts?: readonly number[];
 }
 
 export interface RootedOptions extends MoveOptions {
@@ -91,10 +101,13 @@ export interface ProcessGroup extends AsyncDisposable {
   /** Called after each collective; subgroups split later inherit it. */
   onTrace: TraceHandler | undefined;
 
-  /** `output` (worldSize * input bytes) gets each rank's `input`, which may be a part of it. */
-  allGather(input: Uint8Array, output: Uint8Array, options?: MoveOptions): Promise<void>;
-  /** `output` gets this rank's part of the combination of all `input`s (worldSize parts). */
-  reduceScatter(input: Uint8Array, output: Uint8Array, options: ReduceCallOptions): Promise<void>;
+  /** `output` (the parts of all ranks) gets each rank's `input`, which may be its place in it. */
+  allGather(input: Uint8Array, output: Uint8Array, options?: PartsOptions): Promise<void>;
+  /**
+   * `output` gets this rank's part of the combination of all `input`s (the parts of all ranks); it
+   * may be that part of `input`, but not lie over others.
+   */
+  reduceScatter(input: Uint8Array, output: Uint8Array, options: ReducePartsOptions): Promise<void>;
   /** `output` gets the combination of all `input`s; the two may be one. */
   allReduce(input: Uint8Array, output: Uint8Array, options: ReduceCallOptions): Promise<void>;
   /** `buffer` of the root to `buffer` of all. The root waits until all have called. */

@@ -1,13 +1,13 @@
 // ProcessGroup over any Transport: checks arguments, numbers the calls, counts and traces them, and
 // leaves matching and failures to the Endpoint and the moving of parts to src/algorithms/.
 
-import { byteSize, type DType, type ReduceOptions } from '@shardweave/dtypes';
 import { allGather } from './algorithms/all-gather.js';
 import { allReduce } from './algorithms/all-reduce.js';
 import { evenParts } from './algorithms/part-layout.js';
 import { reduceScatter } from './algorithms/reduce-scatter.js';
 import { broadcast, gather } from './algorithms/rooted.js';
 import type { Call } from './call.js';
+import { CallArguments, type Division } from './call-arguments.js';
 import type { CallSignature, OperationName } from './call-signature.js';
 import type { Endpoint } from './endpoint.js';
 import { GroupClosedError } from './errors.js';
@@ -16,9 +16,11 @@ import type {
   CallOptions,
   CollectiveStats,
   MoveOptions,
+  PartsOptions,
   ProcessGroup,
   RecvOptions,
   ReduceCallOptions,
+  ReducePartsOptions,
   RootedOptions,
   SendOptions,
   TraceHandler,
@@ -31,6 +33,14 @@ export interface TransportGroupOptions {
   readonly members: readonly number[];
   readonly timeoutMs: number;
   readonly onTrace: TraceHandler | undefined;
+}
+
+/** What a call is, of which its signature is made. */
+interface CallShape {
+  readonly operation: OperationName;
+  readonly byteLength: number;
+  readonly layout?: number;
+  readonly counts?: readonly number[] | undefined;
 }
 
 type Counter = keyof Omit<CollectiveStats, 'bytesSent' | 'bytesReceived'>;
@@ -58,6 +68,7 @@ export class TransportGroup implements ProcessGroup {
   readonly id: string;
   onTrace: TraceHandler | undefined;
   readonly #options: TransportGroupOptions;
+  readonly #arguments: CallArguments;
   #sequence = 0;
   #isClosed = false;
   #stats: { -readonly [K in keyof CollectiveStats]: number } = {
@@ -79,28 +90,37 @@ export class TransportGroup implements ProcessGroup {
     this.rank = options.members.indexOf(options.endpoint.rank);
     this.worldSize = options.members.length;
     this.onTrace = options.onTrace;
+    this.#arguments = new CallArguments(this.rank, this.worldSize, (call, message) =>
+      options.endpoint.usageError(call, message),
+    );
   }
 
-  async allGather(input: Uint8Array, output: Uint8Array, options: MoveOptions = {}): Promise<void> {
-    const { byteLength } = input;
-    this.#expectBytes('allGather', 'output', output, byteLength * this.worldSize);
-    const layout = evenParts(this.worldSize, byteLength);
-    await this.#collective({ operation: 'allGather', byteLength }, options, (call) =>
-      this.#algorithms.allGather(call, input, output, layout),
+  async allGather(
+    input: Uint8Array,
+    output: Uint8Array,
+    options: PartsOptions = {},
+  ): Promise<void> {
+    const name = 'allGather';
+    const whole = { name: 'output', bytes: output };
+    const division = this.#arguments.division(name, input, whole, options);
+    this.#arguments.noOverlap(name, input, output, division.layout.offsets[this.rank]!);
+    await this.#collective(divided(name, division, options), options, (call) =>
+      this.#algorithms.allGather(call, input, output, division.layout),
     );
   }
 
   async reduceScatter(
     input: Uint8Array,
     output: Uint8Array,
-    options: ReduceCallOptions,
+    options: ReducePartsOptions,
   ): Promise<void> {
-    const { byteLength } = output;
-    const reduce = this.#reduceOptions('reduceScatter', byteLength, options);
-    this.#expectBytes('reduceScatter', 'input', input, byteLength * this.worldSize);
-    const layout = evenParts(this.worldSize, byteLength);
-    await this.#collective({ operation: 'reduceScatter', byteLength }, options, (call) =>
-      this.#algorithms.reduceScatter(call, input, output, layout, reduce),
+    const name = 'reduceScatter';
+    const reduce = this.#arguments.reduceOptions(name, output.byteLength, options);
+    const whole = { name: 'input', bytes: input };
+    const division = this.#arguments.division(name, output, whole, options);
+    this.#arguments.noOverlap(name, output, input, division.layout.offsets[this.rank]!);
+    await this.#collective(divided(name, division, options), options, (call) =>
+      this.#algorithms.reduceScatter(call, input, output, division.layout, reduce),
     );
   }
 
@@ -110,15 +130,16 @@ export class TransportGroup implements ProcessGroup {
     options: ReduceCallOptions,
   ): Promise<void> {
     const { byteLength } = input;
-    const reduce = this.#reduceOptions('allReduce', byteLength, options);
-    this.#expectBytes('allReduce', 'output', output, byteLength);
+    const reduce = this.#arguments.reduceOptions('allReduce', byteLength, options);
+    this.#arguments.bytes('allReduce', 'output', output, byteLength);
+    this.#arguments.noOverlap('allReduce', input, output, 0);
     await this.#collective({ operation: 'allReduce', byteLength }, options, (call) =>
       this.#algorithms.allReduce(call, input, output, reduce),
     );
   }
 
   async broadcast(buffer: Uint8Array, options: RootedOptions): Promise<void> {
-    this.#expectRank('broadcast', 'root', options.root);
+    this.#arguments.rank('broadcast', 'root', options.root);
     const { byteLength } = buffer;
     await this.#collective({ operation: 'broadcast', byteLength }, options, (call) =>
       this.#algorithms.broadcast(call, buffer, options.root),
@@ -130,10 +151,12 @@ export class TransportGroup implements ProcessGroup {
     output: Uint8Array | null,
     options: RootedOptions,
   ): Promise<void> {
-    this.#expectRank('gather', 'root', options.root);
+    this.#arguments.rank('gather', 'root', options.root);
     const { byteLength } = input;
     if (this.rank === options.root) {
-      this.#expectBytes('gather', 'output', output ?? EMPTY, byteLength * this.worldSize);
+      const whole = output ?? EMPTY;
+      this.#arguments.bytes('gather', 'output', whole, byteLength * this.worldSize);
+      this.#arguments.noOverlap('gather', input, whole, byteLength * this.rank);
     }
     await this.#collective({ operation: 'gather', byteLength }, options, (call) =>
       this.#algorithms.gather(call, input, output, options.root),
@@ -141,7 +164,7 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async send(data: Uint8Array, options: SendOptions): Promise<void> {
-    const channel = this.#pointToPoint('send', options.to, options.channel);
+    const channel = this.#arguments.pointToPoint('send', options.to, options.channel);
     const { byteLength } = data;
     await this.#run({ operation: 'send', byteLength }, channel, options, (call) =>
       call.send(options.to, data),
@@ -149,7 +172,7 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async recv(buffer: Uint8Array, options: RecvOptions): Promise<void> {
-    const channel = this.#pointToPoint('recv', options.from, options.channel);
+    const channel = this.#arguments.pointToPoint('recv', options.from, options.channel);
     const { byteLength } = buffer;
     await this.#run({ operation: 'recv', byteLength }, channel, options, (call) =>
       call.receive(options.from, buffer),
@@ -163,8 +186,9 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async split(color: number, key: number = this.rank): Promise<ProcessGroup> {
+    const { endpoint } = this.#options;
     if (!Number.isInteger(color)) {
-      throw this.#usage('split', `expected an integer color, got ${color}.`);
+      throw endpoint.usageError('split', `expected an integer color, got ${color}.`);
     }
     const sequence = this.#sequence;
     const own = new Uint8Array(Float64Array.of(color, key).buffer);
@@ -229,7 +253,7 @@ export class TransportGroup implements ProcessGroup {
   }
 
   #collective(
-    what: { readonly operation: OperationName; readonly byteLength: number },
+    what: CallShape,
     options: MoveOptions & Partial<RootedOptions & ReduceCallOptions>,
     body: (call: Call) => Promise<void>,
   ): Promise<void> {
@@ -237,7 +261,7 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async #run(
-    what: { readonly operation: OperationName; readonly byteLength: number },
+    what: CallShape,
     sequence: number,
     options: MoveOptions & Partial<RootedOptions & ReduceCallOptions>,
     body: (call: Call) => Promise<void>,
@@ -251,8 +275,9 @@ export class TransportGroup implements ProcessGroup {
       });
     }
     const signature: CallSignature = {
-      layout: 0,
-      ...what,
+      operation: what.operation,
+      byteLength: what.byteLength,
+      layout: what.layout ?? 0,
       dtype: options.dtype ?? 'u8',
       reduceOp: options.op ?? null,
       root: options.root ?? -1,
@@ -264,9 +289,10 @@ export class TransportGroup implements ProcessGroup {
       rank: this.rank,
       sequence,
       signature,
+      counts: what.counts,
       timeoutMs,
     };
-    const startMs = performance.now();
+    const startMs = endpoint.clock.now();
     let hasFailed = true;
     try {
       const call = await endpoint.run(spec, body);
@@ -277,7 +303,7 @@ export class TransportGroup implements ProcessGroup {
         name: what.operation,
         seq: sequence,
         startMs,
-        endMs: performance.now(),
+        endMs: endpoint.clock.now(),
         bytes: what.byteLength,
         rank: this.rank,
         group: this.id,
@@ -295,47 +321,12 @@ export class TransportGroup implements ProcessGroup {
       this.#stats.bytesReceived += call.bytesReceived;
     }
   }
+}
 
-  #pointToPoint(call: string, peer: number, channel = 0): number {
-    this.#expectRank(call, 'peer', peer);
-    if (peer === this.rank) {
-      throw this.#usage(call, `expected another rank, got its own, ${peer}.`);
-    }
-    if (!Number.isInteger(channel) || channel < 0 || channel > 0xffffffff) {
-      throw this.#usage(call, `expected an unsigned 32-bit channel, got ${channel}.`);
-    }
-    return channel;
-  }
-
-  #reduceOptions(call: string, byteLength: number, options: ReduceCallOptions): ReduceOptions {
-    const { dtype, op } = options;
-    if (dtype === 'u8') {
-      throw this.#usage(call, 'u8 can be moved but not added up. Choose another dtype.');
-    }
-    const size = byteSize(dtype satisfies DType);
-    if (byteLength % size !== 0) {
-      throw this.#usage(call, `expected whole ${dtype} elements, got ${byteLength} bytes.`);
-    }
-    return { dtype, op };
-  }
-
-  #expectBytes(call: string, name: string, bytes: Uint8Array, byteLength: number): void {
-    if (bytes.byteLength !== byteLength) {
-      throw this.#usage(
-        call,
-        `expected an ${name} of ${byteLength} bytes for ${this.worldSize} ranks, ` +
-          `got ${bytes.byteLength}.`,
-      );
-    }
-  }
-
-  #expectRank(call: string, name: string, rank: number): void {
-    if (!Number.isInteger(rank) || rank < 0 || rank >= this.worldSize) {
-      throw this.#usage(call, `expected a ${name} below ${this.worldSize}, got ${rank}.`);
-    }
-  }
-
-  #usage(call: string, message: string) {
-    return this.#options.endpoint.usageError(call, message);
-  }
+function divided(
+  operation: 'allGather' | 'reduceScatter',
+  { byteLength, layoutHash }: Division,
+  { counts }: PartsOptions,
+): CallShape {
+  return { operation, byteLength, layout: layoutHash, counts };
 }

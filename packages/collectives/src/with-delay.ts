@@ -4,10 +4,11 @@
 import type {
   CallOptions,
   CollectiveStats,
-  MoveOptions,
+  PartsOptions,
   ProcessGroup,
   RecvOptions,
   ReduceCallOptions,
+  ReducePartsOptions,
   RootedOptions,
   SendOptions,
   TraceHandler,
@@ -54,11 +55,11 @@ class DelayedGroup implements ProcessGroup {
       handler && ((trace) => handler({ ...trace, endMs: trace.endMs + this.#delayMs }));
   }
 
-  allGather(input: Uint8Array, output: Uint8Array, options?: MoveOptions): Promise<void> {
+  allGather(input: Uint8Array, output: Uint8Array, options?: PartsOptions): Promise<void> {
     return this.#late(this.#inner.allGather(input, output, options));
   }
 
-  reduceScatter(input: Uint8Array, output: Uint8Array, options: ReduceCallOptions): Promise<void> {
+  reduceScatter(input: Uint8Array, output: Uint8Array, options: ReducePartsOptions): Promise<void> {
     return this.#late(this.#inner.reduceScatter(input, output, options));
   }
 
