@@ -1,16 +1,17 @@
 // Bus bandwidth of the process groups, each transport, against Gloo, Open MPI and plain sockets in
 // one interleaved run: a table, a plot and JSON. The whole run takes some minutes.
 // Usage: node bench/collectives.mjs [--quick] [--ops all-gather,all-reduce] [--sizes 4,1KiB,64MiB]
-//   [--ranks 2,4] [--transports memory,ws] [--rivals gloo,openmpi,net] [--rounds N] [--no-probes]
-//   [--report FILE.md]
+//   [--ranks 2,4] [--transports memory,ws] [--rivals gloo,openmpi,net] [--rounds N]
+//   [--sample-ms 15: repeats a short call for so long] [--no-probes] [--report FILE.md]
+//   [--cpu-prof FOLDER: profiles of our ranks]
 
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
-import { dirname, join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { CONTENDERS, chooseContenders } from './collectives/contenders.mjs';
-import { measureAll } from './collectives/measure.mjs';
+import { measureAll, SAMPLE_MS } from './collectives/measure.mjs';
 import { OPERATIONS } from './collectives/operations.mjs';
 import { drawPlot } from './collectives/plot.mjs';
 import { reportOf } from './collectives/report.mjs';
@@ -32,6 +33,8 @@ const { values: flags } = parseArgs({
     transports: { type: 'string', default: ours.join(',') },
     rivals: { type: 'string', default: rivals.join(',') },
     rounds: { type: 'string' },
+    'sample-ms': { type: 'string', default: `${SAMPLE_MS}` },
+    'cpu-prof': { type: 'string' },
     'no-probes': { type: 'boolean', default: false },
     report: { type: 'string' },
   },
@@ -47,8 +50,12 @@ try {
     sizes: flags.sizes ? listOf(flags.sizes).map(bytesOf) : scale.sizes,
     worldSizes: listOf(flags.ranks).map(Number),
     rounds: Number(flags.rounds ?? scale.rounds),
+    sampleMs: Number(flags['sample-ms']),
     hasProbes: !flags['no-probes'],
     folder,
+    nodeArgs: flags['cpu-prof']
+      ? ['--cpu-prof', `--cpu-prof-dir=${resolve(flags['cpu-prof'])}`]
+      : [],
     secret: randomBytes(16).toString('hex'),
     log: (line) => process.stderr.write(`${line}\n`),
   });
@@ -70,8 +77,9 @@ try {
 async function writeReport(run, path) {
   const base = path.replace(/\.md$/, '');
   mkdirSync(dirname(path), { recursive: true });
-  const plot = `${base}.svg`;
-  writeFileSync(plot, await drawPlot(run));
+  const hasPlot = run.cells.some(({ size, error }) => size > 4 && error === undefined);
+  const plot = hasPlot ? `${base}.svg` : undefined;
+  if (hasPlot) writeFileSync(plot, await drawPlot(run));
   writeFileSync(`${base}.json`, `${JSON.stringify(run, undefined, 1)}\n`);
   const text = reportOf(run, plot);
   writeFileSync(`${base}.md`, text);

@@ -1,6 +1,7 @@
 // One contender with its ranks, wherever they live: starts them, passes on what they exchange while
 // they join, asks all of them at once, and ends what it started.
 import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import net from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -10,7 +11,7 @@ const HERE = fileURLToPath(new URL('.', import.meta.url));
 const PYTHON = '/usr/bin/python3'; // Debian's, which sees Debian's packages
 /** A rank that is not there by then, or is silent for longer in a call, won't come. */
 const JOIN_MS = 40_000;
-const CALL_MS = 90_000;
+const CALL_MS = 60_000;
 
 // As root (in a container) mpirun wants to be told; more ranks than cores it must be allowed.
 const MPIRUN = ['--allow-run-as-root', '--oversubscribe', '--bind-to', 'none'];
@@ -70,7 +71,8 @@ export class Job {
   async close() {
     this.#isClosing = true;
     await this.ask({ do: 'close' }, 5000).catch(() => {});
-    await new Promise((resolve) => setTimeout(resolve, 100));
+    const gone = this.#children.map((child) => child.exitCode ?? once(child, 'close'));
+    await Promise.race([Promise.all(gone), new Promise((resolve) => setTimeout(resolve, 3000))]);
     this.#end();
   }
 
@@ -92,7 +94,7 @@ export class Job {
     };
     const script = python
       ? [join(HERE, 'rivals', python)]
-      : ['--expose-gc', join(HERE, 'start-ranks.mjs')];
+      : ['--expose-gc', ...job.nodeArgs, join(HERE, 'start-ranks.mjs')];
     const command = (ranks) => [
       python ? PYTHON : process.execPath,
       ...script,

@@ -2,13 +2,19 @@
 // in turn, so that a busy moment of the machine hits all alike.
 import { freemem } from 'node:os';
 import { Job } from './job.mjs';
-import { bufferBytes, busBandwidth } from './operations.mjs';
+import { bufferBytes, busBandwidth, ELEMENT_BYTES } from './operations.mjs';
 
 const MIB = 2 ** 20;
 
-/** Long enough that a clock tick and one wake-up don't show. */
-const MIN_SAMPLE_MS = 15;
-const MAX_REPETITIONS = 400;
+/** A round repeats short calls for so long that a clock tick and one wake-up don't show. */
+export const SAMPLE_MS = 15;
+
+/**
+ * JavaScript is compiled as it gets hot: before anything is timed, every operation runs for so long
+ * at each of these sizes.
+ */
+const WARM_UP_MS = 200;
+const WARM_UP_SIZES = [4 * 1024, 256 * 1024];
 
 /** The probe of the event loop and of memory: the issue's limit is for a collective of 64 MiB. */
 const PROBE_BYTES = 64 * MIB;
@@ -16,7 +22,7 @@ const PROBE_REPETITIONS = 3;
 const MEMORY_REPETITIONS = 12;
 
 /**
- * @param options { contenders, operations, sizes, worldSizes, rounds, folder, secret, isQuick, log }
+ * @param options what collectives.mjs makes of its flags
  * @returns {{ cells: object[], probes: object[], versions: object, leftOut: string[] }}
  */
 export async function measureAll(options) {
@@ -24,6 +30,7 @@ export async function measureAll(options) {
   for (const worldSize of options.worldSizes) {
     const jobs = await startAll(worldSize, options, result);
     try {
+      for (const job of jobs) await warmUp(job, worldSize, options);
       for (const size of options.sizes) {
         for (const operation of options.operations) {
           const cell = await measureCell(jobs, { operation, size, worldSize }, options, result);
@@ -40,12 +47,13 @@ export async function measureAll(options) {
 }
 
 async function startAll(worldSize, options, { versions, leftOut }) {
-  const { contenders, folder, secret, sizes, log } = options;
-  const maxBytes = Math.max(...sizes, options.hasProbes ? PROBE_BYTES : 0);
+  const { contenders, folder, secret, nodeArgs, sizes, log } = options;
+  const smallest = worldSize * ELEMENT_BYTES;
+  const maxBytes = Math.max(...sizes, options.hasProbes ? PROBE_BYTES : 0, smallest);
   const jobs = [];
   for (const contender of contenders) {
     try {
-      const job = await Job.start(contender, worldSize, { folder, secret, maxBytes });
+      const job = await Job.start(contender, worldSize, { folder, secret, nodeArgs, maxBytes });
       jobs.push(Object.assign(job, { contender }));
       versions[contender.name] = job.version;
     } catch (error) {
@@ -54,6 +62,21 @@ async function startAll(worldSize, options, { versions, leftOut }) {
     }
   }
   return jobs;
+}
+
+async function warmUp(job, worldSize, { operations, sizes }) {
+  const largest = Math.max(...sizes);
+  for (const operation of operations.filter((name) => !job.contender.lacks.includes(name))) {
+    for (const size of WARM_UP_SIZES.filter((bytes) => bytes <= largest)) {
+      const { whole, beside } = bufferBytes(operation, size, worldSize);
+      // What fails here fails again in a cell, and is told there.
+      await attempt({}, async () => {
+        await job.ask({ do: 'prepare', operation, whole, beside });
+        const end = performance.now() + WARM_UP_MS;
+        for (let n = 1; performance.now() < end; n = Math.min(2 * n, 256)) await timeOnce(job, n);
+      });
+    }
+  }
 }
 
 async function measureCell(jobs, { operation, size, worldSize }, options, { leftOut }) {
@@ -70,11 +93,12 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
     await attempt(entrant, async () => {
       await job.ask({ do: 'prepare', operation, whole, beside });
       await job.ask({ do: 'check' });
-      // A first call maps memory and fills pools; the pace comes from the second, or later ones.
-      const ms = await timeOnce(job, 1);
-      if (ms < MIN_SAMPLE_MS) {
-        const steady = await timeOnce(job, Math.min(20, Math.ceil(MIN_SAMPLE_MS / ms)));
-        entrant.repetitions = clamp(Math.ceil(MIN_SAMPLE_MS / steady), 1, MAX_REPETITIONS);
+      // A first call maps memory and fills pools; the pace comes from later ones.
+      const { ms } = await timeOnce(job, 1);
+      const { sampleMs } = options;
+      if (ms < sampleMs) {
+        const { ms: steady } = await timeOnce(job, Math.min(100, Math.ceil(sampleMs / ms)));
+        entrant.repetitions = Math.max(1, Math.ceil(sampleMs / steady));
       }
     });
   }
@@ -93,9 +117,11 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
   const rows = entrants.map(({ job, samples, error }) => {
     const cell = { contender: job.name, operation, worldSize, size, bytes: whole };
     if (error !== undefined) return { ...cell, error };
-    const ms = median(samples);
+    const ms = median(samples.map((sample) => sample.ms));
+    const cpuMs = median(samples.map((sample) => sample.cpuMs));
+    const minMs = Math.min(...samples.map((sample) => sample.ms));
     const busGiBps = busBandwidth(operation, whole, worldSize, ms) / 2 ** 30;
-    return { ...cell, ms, minMs: Math.min(...samples), busGiBps, rounds: samples.length };
+    return { ...cell, ms, minMs, cpuMs, busGiBps, rounds: samples.length };
   });
   for (const { contender, error } of rows.filter((row) => row.error !== undefined)) {
     leftOut.push(`${contender}, ${operation}, ${size} bytes, ${worldSize} ranks: ${error}`);
@@ -120,10 +146,11 @@ async function attempt(entrant, work) {
   }
 }
 
-/** Milliseconds a call, of the rank that took longest. */
+/** Of the rank that took longest. */
 async function timeOnce(job, repetitions) {
   const answers = await job.ask({ do: 'time', repetitions });
-  return Math.max(...answers.map(({ ms }) => ms));
+  const most = (field) => Math.max(...answers.map((answer) => answer[field]));
+  return { ms: most('ms'), cpuMs: most('cpuMs') };
 }
 
 async function probeAll(jobs, worldSize, { operations, log }, { leftOut }) {
@@ -171,10 +198,6 @@ function describe(rows, operation, size, worldSize) {
     return `${contender} ${size < 65536 ? `${(ms * 1000).toFixed(0)} us` : busGiBps.toFixed(2)}`;
   });
   return `${operation} ${size} x${worldSize}: ${cells.join(', ')}`;
-}
-
-function clamp(x, low, high) {
-  return Math.min(high, Math.max(low, x));
 }
 
 function median(list) {

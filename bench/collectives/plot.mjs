@@ -17,7 +17,7 @@ const COLORS = {
   openmpi: '#78350f',
 };
 
-/** @returns {Promise<string>} an SVG that stands by itself */
+/** @returns {Promise<string>} an SVG that stands by itself; there must be a size above one element */
 export async function drawPlot(run) {
   const names = contendersOf(run);
   const values = run.cells

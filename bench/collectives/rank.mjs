@@ -1,10 +1,10 @@
 // One rank of ours (or of plain sockets): joins by an adapter, then does what the coordinator asks,
 // one JSON line each: prepare, check, time, probe, memory. Started as a process, or in a worker.
 //
-// An adapter (adapters/*.mjs) exports `ranksAre` ('processes', 'threads', 'one process', 'mpirun')
-// and `open({ rank, worldSize, exchange, job })`, which resolves with an engine: { name, rank,
-// worldSize, allocate(byteLength), release(bytes), barrier(), allGather(input, output),
-// reduceScatter(input, output), allReduce(bytes), broadcast(bytes), sendRecv(out, in), close() }.
+// An adapter (adapters/*.mjs) exports `open({ rank, worldSize, exchange, job })`, which resolves with
+// an engine: { name, rank, worldSize, allocate(byteLength), release(bytes), barrier(),
+// allGather(input, output), reduceScatter(input, output), allReduce(bytes), broadcast(bytes),
+// sendRecv(out, in), close() }. `exchange(value)` resolves with the values of all ranks.
 import { once } from 'node:events';
 import net from 'node:net';
 import { createInterface } from 'node:readline';
@@ -82,11 +82,15 @@ class Served {
     return {};
   }
 
+  /** Milliseconds a call, on the clock and on the cores (of the whole process). */
   async time({ repetitions }) {
     await this.engine.barrier();
+    const cpu = process.cpuUsage();
     const start = performance.now();
     for (let i = 0; i < repetitions; i++) await this.call.run();
-    return { ms: (performance.now() - start) / repetitions };
+    const ms = (performance.now() - start) / repetitions;
+    const { user, system } = process.cpuUsage(cpu);
+    return { ms, cpuMs: (user + system) / 1000 / repetitions };
   }
 
   /** The longest that this rank's event loop was held, apart from the timed runs. */

@@ -2,8 +2,6 @@
 import { createMemoryGroup } from '../../../packages/collectives/dist/index.js';
 import { processGroupEngine } from '../process-group-engine.mjs';
 
-export const ranksAre = 'one process';
-
 let groups;
 
 export async function open({ rank, worldSize, job }) {

@@ -4,8 +4,6 @@ import { once } from 'node:events';
 import net from 'node:net';
 import { Reducer } from '../../../packages/dtypes/dist/index.js';
 
-export const ranksAre = 'processes';
-
 export async function open({ rank, worldSize, exchange }) {
   const links = await connectAll(rank, worldSize, exchange);
   return new NetEngine(rank, worldSize, links, await Reducer.create());

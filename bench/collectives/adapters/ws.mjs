@@ -2,8 +2,6 @@
 import { connectWs } from '../../../packages/collectives/dist/ws.js';
 import { processGroupEngine } from '../process-group-engine.mjs';
 
-export const ranksAre = 'processes';
-
 export async function open({ rank, worldSize, exchange, job }) {
   const options = { rank, worldSize, secret: job.secret };
   const group = await (rank === 0

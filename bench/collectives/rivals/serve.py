@@ -92,10 +92,11 @@ class Rank:
 
     def time(self, repetitions):
         self.engine.barrier()
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         for _ in range(repetitions):
             self.run()
-        return {"ms": (time.perf_counter() - start) * 1000 / repetitions}
+        passed, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+        return {"ms": passed * 1000 / repetitions, "cpuMs": cpu * 1000 / repetitions}
 
 
 def serve(spec, rank, connect):
