@@ -140,5 +140,5 @@ function randomCollective(random: SeededRandom, worldSize: number, group: number
 }
 
 function randomCount(random: SeededRandom, dtype: WireDType): number {
-  return random.chance(0.08) ? LARGE_COUNTS[dtype] : random.pick(COUNTS);
+  return random.chance(0.05) ? LARGE_COUNTS[dtype] : random.pick(COUNTS);
 }

@@ -78,9 +78,13 @@ export class RankRun {
   /** Call it when nothing can happen any more: who has written to what was given back? */
   checkBuffers(): void {
     for (const { buffer, description } of this.#overwritten) {
-      const at = buffer.findIndex((byte) => byte !== OVERWRITTEN);
-      if (at >= 0) {
-        this.#complain(`byte ${at} of a buffer of ${description} was written after it had settled`);
+      for (let at = 0; at < buffer.length; at++) {
+        if (buffer[at] !== OVERWRITTEN) {
+          this.#complain(
+            `byte ${at} of a buffer of ${description} was written after it had settled`,
+          );
+          break;
+        }
       }
     }
   }

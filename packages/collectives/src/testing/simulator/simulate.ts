@@ -129,8 +129,9 @@ async function runOnce(
   });
   const startMs = new Map<Fault, number>();
   const endpoints = network.processes.map((process, rank) => {
+    const common = { rank, worldSize, clock: process, reducer: async () => reducer };
     const reduce = slowReduce(reducer, process, random.fork());
-    const endpoint = new Endpoint({ rank, worldSize, clock: process, reduce });
+    const endpoint = new Endpoint(random.chance(0.5) ? common : { ...common, reduce });
     endpoint.attach(network.attach(rank, endpoint));
     return endpoint;
   });
@@ -228,13 +229,13 @@ function inject(fault: Fault, network: SimulatedNetwork, time: VirtualTime): voi
   });
 }
 
-/** Combines parts as wasm does, but takes its time as a worker or a GPU would. */
+/** Combines parts as our own hook does, but takes its time as a worker or a GPU would. */
 function slowReduce(reducer: Reducer, process: SimulatedProcess, random: SeededRandom): ReduceHook {
-  const meanMs = random.pick([0, 0, 1, 30]);
-  return async (parts, output, options) => {
-    if (meanMs > 0) {
-      await process.sleep(random.exponential(meanMs));
+  const meanMs = random.pick([0, 1, 30]);
+  return async (parts, output, { dtype, op, signal }) => {
+    await process.sleep(random.exponential(meanMs));
+    if (!signal.aborted) {
+      await reducer.reduce(parts, output, { dtype, op });
     }
-    await reducer.reduce(parts, output, options);
   };
 }

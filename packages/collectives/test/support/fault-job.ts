@@ -1,0 +1,186 @@
+// Jobs of rank processes for tests of faults: starts and joins them, hears how their calls ended, and
+// sees what sockets they hold. Processes outlive their jobs, so that the next can be built with them.
+
+import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { ProxiedLinks } from '@shardweave/collectives/testing-node';
+import { build } from 'esbuild';
+import type { Ended, RankCommand, RankReport } from './fault-messages.js';
+
+/** What a rank may take to join, or to exit by itself: the machine is shared. */
+const PATIENCE_MS = 20_000;
+
+export class RankProcess {
+  readonly child: ChildProcess;
+  /** Where it is reached by the others; the rendezvous, if it is rank 0. */
+  readonly address: string;
+  readonly #reports: RankReport[] = [];
+  #onReport: (() => void) | undefined;
+  links: ProxiedLinks | undefined;
+  rank = -1;
+
+  constructor(child: ChildProcess, address: string) {
+    this.child = child;
+    this.address = address;
+    child.on('message', (report: RankReport) => {
+      if (report.type === 'route') {
+        void this.#route(report);
+      } else {
+        this.#reports.push(report);
+        this.#onReport?.();
+      }
+    });
+  }
+
+  say(command: RankCommand): void {
+    this.child.send(command);
+  }
+
+  /** The next report of this type; others before it are dropped. */
+  async hears<T extends RankReport['type']>(
+    type: T,
+    limitMs = PATIENCE_MS,
+  ): Promise<Extract<RankReport, { type: T }>> {
+    const end = Date.now() + limitMs;
+    for (;;) {
+      const index = this.#reports.findIndex((report) => report.type === type);
+      if (index >= 0) {
+        return this.#reports.splice(0, index + 1).at(-1) as Extract<RankReport, { type: T }>;
+      }
+      const problem = this.#reports.find((report) => report.type === 'unjoined');
+      const leftMs = end - Date.now();
+      if (leftMs <= 0 || problem !== undefined) {
+        const seen = JSON.stringify(problem ?? this.#reports.map((report) => report.type));
+        throw new Error(`rank ${this.rank}: no "${type}" within ${limitMs} ms, but ${seen}`);
+      }
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, leftMs);
+        this.#onReport = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+    }
+  }
+
+  /** TCP sockets of the process, by state as of /proc/net/tcp: '0A' is LISTEN. */
+  sockets(): string[] {
+    const { pid } = this.child;
+    const inodes = new Set(
+      readdirSync(`/proc/${pid}/fd`).flatMap((fd) => {
+        try {
+          return /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/${pid}/fd/${fd}`))?.slice(1) ?? [];
+        } catch {
+          return []; // closed meanwhile
+        }
+      }),
+    );
+    return ['tcp', 'tcp6'].flatMap((table) =>
+      readFileSync(`/proc/${pid}/net/${table}`, 'utf8')
+        .split('\n')
+        .slice(1)
+        .map((line) => line.trim().split(/\s+/))
+        .filter((fields) => inodes.has(fields[9] ?? ''))
+        .map((fields) => fields[3]!),
+    );
+  }
+
+  async #route(report: Extract<RankReport, { type: 'route' }>): Promise<void> {
+    const address = await this.links!.route(this.rank, report.target, report.address);
+    this.say({ type: 'routed', id: report.id, address });
+  }
+}
+
+/** Starts processes; end them with `dispose`, which leaves none. */
+export class RankProcesses implements AsyncDisposable {
+  readonly #all: RankProcess[] = [];
+  #folder: string | undefined;
+  #script: Promise<string> | undefined;
+  #numJobs = 0;
+
+  /** `count` processes, on this host or where `hosts` say. */
+  async start(
+    count: number,
+    hosts?: readonly {
+      readonly address: string;
+      fork(script: string, args: readonly string[]): ChildProcess;
+    }[],
+  ): Promise<RankProcess[]> {
+    this.#script ??= this.#bundle();
+    const script = await this.#script;
+    return Array.from({ length: count }, (_, i) => {
+      const host = hosts?.[i];
+      const child = host === undefined ? fork(script) : host.fork(script, []);
+      const started = new RankProcess(child, host?.address ?? '127.0.0.1');
+      this.#all.push(started);
+      return started;
+    });
+  }
+
+  /** Makes a job of processes that are in none; ranks in the order given. */
+  async join(processes: readonly RankProcess[], links?: ProxiedLinks): Promise<void> {
+    const attempt = this.#numJobs++;
+    const join = (process: RankProcess, rank: number, port: number) => {
+      process.rank = rank;
+      process.links = links;
+      process.say({
+        type: 'join',
+        rank,
+        worldSize: processes.length,
+        address: processes[0]!.address,
+        port,
+        secret: 'of this very test',
+        attempt,
+        isRouted: links !== undefined,
+      });
+    };
+    join(processes[0]!, 0, 0);
+    const { port } = await processes[0]!.hears('listening');
+    for (const [i, process] of processes.slice(1).entries()) {
+      join(process, i + 1, port);
+    }
+    await Promise.all(processes.map((process) => process.hears('joined')));
+  }
+
+  /** How the calls of all these ended. */
+  async ended(processes: readonly RankProcess[], limitMs?: number): Promise<Ended[]> {
+    return Promise.all(processes.map((process) => process.hears('ended', limitMs)));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const { child } of this.#all) {
+      if (child.exitCode === null && child.signalCode === null) {
+        const gone = once(child, 'exit');
+        child.kill('SIGKILL');
+        await gone;
+      }
+    }
+    if (this.#folder !== undefined) {
+      await rm(this.#folder, { recursive: true, force: true });
+    }
+  }
+
+  async #bundle(): Promise<string> {
+    this.#folder = await mkdtemp(join(tmpdir(), 'collectives-faults-'));
+    const outfile = join(this.#folder, 'rank.mjs');
+    await build({
+      entryPoints: [fileURLToPath(new URL('fault-rank.ts', import.meta.url))],
+      bundle: true,
+      platform: 'node',
+      format: 'esm',
+      conditions: ['@shardweave/source'],
+      external: ['bufferutil', 'utf-8-validate'],
+      banner: {
+        js: "import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);",
+      },
+      outfile,
+      logLevel: 'error',
+    });
+    return outfile;
+  }
+}
