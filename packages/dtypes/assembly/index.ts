@@ -1,6 +1,6 @@
 // Sums (and max, min) over the parts of several ranks, for one slice at a time: accumulate each
 // part in rank order into an f32 (or integer) accumulator, then finish: divide, round once, store.
-// Counts are rounded up to 8 elements; the buffers have room, and nothing reads the surplus.
+// Counts are rounded up to 16 elements; the buffers have room, and nothing reads the surplus.
 
 export { dequantize, quantize, subtract } from './codec';
 
@@ -8,6 +8,7 @@ const F32: i32 = 0;
 const F16: i32 = 1;
 const BF16: i32 = 2;
 const I32: i32 = 3;
+const U8: i32 = 5;
 
 const ADD: i32 = 0;
 const MAX: i32 = 1;
@@ -38,6 +39,10 @@ export function accumulate(dtype: i32, op: i32, acc: usize, source: usize, count
     accumulateFloat(F16, op, acc, source, count);
   } else if (dtype == BF16) {
     accumulateFloat(BF16, op, acc, source, count);
+  } else if (dtype == U8) {
+    for (let i: usize = 0, n = <usize>count; i < n; i += 16) {
+      v128.store(acc + i, byte(op, v128.load(acc + i), v128.load(source + i)));
+    }
   } else {
     for (let i: usize = 0, n = <usize>count; i < n; i += 4) {
       const at = acc + (i << 2);
@@ -71,6 +76,12 @@ function accumulateFloat(dtype: i32, op: i32, acc: usize, source: usize, count: 
 /** Divides by `divisor` (1: not at all) and stores `count` elements as `dtype` at `target`. */
 export function finish(dtype: i32, acc: usize, target: usize, count: i32, divisor: i32): void {
   const n = <usize>count;
+  if (dtype == U8) {
+    for (let i: usize = 0; i < n; i++) {
+      store<u8>(target + i, <u8>(<u32>load<u8>(acc + i) / <u32>divisor));
+    }
+    return;
+  }
   if (dtype > BF16) {
     for (let i: usize = 0; i < n; i++) {
       const value = load<i32>(acc + (i << 2));
@@ -103,6 +114,15 @@ function store8(dtype: i32, at: usize, target: usize, by: v128): void {
   const low = narrow(dtype, f32x4.div(v128.load(at), by));
   const high = narrow(dtype, f32x4.div(v128.load(at, 16), by));
   v128.store(target, i16x8.narrow_i32x4_u(low, high));
+}
+
+// @ts-expect-error: decorators on functions are AssemblyScript's
+@inline
+function byte(op: i32, a: v128, b: v128): v128 {
+  if (op == ADD) {
+    return i8x16.add(a, b);
+  }
+  return op == MAX ? i8x16.max_u(a, b) : i8x16.min_u(a, b);
 }
 
 // @ts-expect-error: decorators on functions are AssemblyScript's

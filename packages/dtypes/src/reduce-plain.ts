@@ -2,7 +2,7 @@
 // (reducer.ts) equals bit for bit. Slow: for tests and odd places.
 
 import { bf16FromF32Bits, bf16ToF32 } from './bfloat16.js';
-import { byteSize, type DType, isFloat } from './dtype.js';
+import { byteSize, isFloat, type ReduceDType } from './dtype.js';
 import { bitsOfF32 } from './float-bits.js';
 import { f16FromF32Bits, f16ToF32 } from './float16.js';
 import { viewAs } from './view.js';
@@ -10,14 +10,22 @@ import { viewAs } from './view.js';
 /**
  * How parts become one. Floats are combined in f32, part by part, and rounded to their dtype once;
  * `mean` divides the f32 sum by the number of parts. max and min give NaN where any part is NaN and
- * order -0 below 0. Integer sums wrap around; their mean is the wrapped sum over the number of
- * parts, truncated towards zero. The payload of a NaN result is unspecified.
+ * order -0 below 0. Integer sums wrap around (u8 modulo 256, as in C and in NCCL); their mean is the
+ * wrapped sum over the number of parts, truncated towards zero. The payload of a NaN result is unspecified.
  */
 export type ReduceOp = 'sum' | 'mean' | 'max' | 'min';
 
 export interface ReduceOptions {
-  readonly dtype: DType;
+  /** Of the output. */
+  readonly dtype: ReduceDType;
   readonly op: ReduceOp;
+  /**
+   * Of the parts, where that is another one: both are floats. So sums of sums are rounded once, too:
+   * f16 parts to an f32 sum, and such sums to f16. Default: `dtype`.
+   */
+  readonly inputDtype?: ReduceDType;
+  /** What `mean` divides by. Default: the number of parts. */
+  readonly divisor?: number;
 }
 
 /** Combines `parts` in their order, element by element, into `output`. Equal byte lengths. */
@@ -26,8 +34,8 @@ export function reducePartsPlain(
   output: Uint8Array,
   options: ReduceOptions,
 ): void {
-  checkParts(parts, output, options.dtype);
-  const views = parts.map((part) => viewAs(part, options.dtype));
+  checkParts(parts, output, options);
+  const views = parts.map((part) => viewAs(part, options.inputDtype ?? options.dtype));
   const store = new DataView(output.buffer, output.byteOffset, output.byteLength);
   const count = output.byteLength / byteSize(options.dtype);
   const combine = isFloat(options.dtype) ? combineFloat : combineInteger;
@@ -40,31 +48,37 @@ export function reducePartsPlain(
   }
 }
 
-/** Throws RangeError unless all parts are as long as the output, in whole elements. */
-export function checkParts(parts: readonly Uint8Array[], output: Uint8Array, dtype: DType): void {
-  const size = byteSize(dtype);
-  if (parts.length === 0 || output.byteLength % size !== 0) {
+/** Throws RangeError unless all parts have as many elements as the output, and whole ones. */
+export function checkParts(
+  parts: readonly Uint8Array[],
+  output: Uint8Array,
+  { dtype, inputDtype = dtype }: ReduceOptions,
+): void {
+  if (parts.length === 0 || output.byteLength % byteSize(dtype) !== 0) {
     throw new RangeError(
       `reduce: expected parts of whole ${dtype} elements, got ${parts.length} parts and ` +
         `${output.byteLength} bytes of output.`,
     );
   }
+  if (inputDtype !== dtype && !(isFloat(inputDtype) && isFloat(dtype))) {
+    throw new RangeError(`reduce: expected floats or one dtype, got ${inputDtype} and ${dtype}.`);
+  }
+  const partBytes = (output.byteLength / byteSize(dtype)) * byteSize(inputDtype);
   for (const part of parts) {
-    if (part.byteLength !== output.byteLength) {
-      throw new RangeError(
-        `reduce: expected parts of ${output.byteLength} bytes, got ${part.byteLength}.`,
-      );
+    if (part.byteLength !== partBytes) {
+      throw new RangeError(`reduce: expected parts of ${partBytes} bytes, got ${part.byteLength}.`);
     }
   }
 }
 
 function combineFloat(
   elements: readonly number[],
-  { dtype, op }: ReduceOptions,
+  { dtype, op, inputDtype = dtype, divisor = elements.length }: ReduceOptions,
   store: DataView,
   i: number,
 ): void {
-  const widen = dtype === 'f16' ? f16ToF32 : dtype === 'bf16' ? bf16ToF32 : (x: number) => x;
+  const exact = (x: number) => x;
+  const widen = inputDtype === 'f16' ? f16ToF32 : inputDtype === 'bf16' ? bf16ToF32 : exact;
   let value = widen(elements[0]!);
   for (let rank = 1; rank < elements.length; rank++) {
     const next = widen(elements[rank]!);
@@ -77,7 +91,7 @@ function combineFloat(
     }
   }
   if (op === 'mean') {
-    value = Math.fround(value / elements.length);
+    value = Math.fround(value / divisor);
   }
   if (dtype === 'f32') {
     store.setFloat32(i * 4, value, true);
@@ -89,11 +103,11 @@ function combineFloat(
 
 function combineInteger(
   elements: readonly number[],
-  { dtype, op }: ReduceOptions,
+  { dtype, op, divisor = elements.length }: ReduceOptions,
   store: DataView,
   i: number,
 ): void {
-  const wrap = (x: number) => (dtype === 'i32' ? x | 0 : x >>> 0);
+  const wrap = (x: number) => (dtype === 'i32' ? x | 0 : dtype === 'u8' ? x & 0xff : x >>> 0);
   let value = elements[0]!;
   for (let rank = 1; rank < elements.length; rank++) {
     const next = elements[rank]!;
@@ -105,5 +119,10 @@ function combineInteger(
       value = wrap(value + next);
     }
   }
-  store.setInt32(i * 4, op === 'mean' ? Math.trunc(value / elements.length) : value, true);
+  const result = op === 'mean' ? Math.trunc(value / divisor) : value;
+  if (dtype === 'u8') {
+    store.setUint8(i, result);
+  } else {
+    store.setInt32(i * 4, result, true);
+  }
 }

@@ -2,7 +2,7 @@
 // Bit-equal to reduce-plain.ts. The surprise: parts are copied into the module's memory slice by
 // slice, so its memory stays small and the caller's buffers may be anywhere.
 
-import { byteSize, type DType } from './dtype.js';
+import { byteSize, type ReduceDType } from './dtype.js';
 import { wasmBase64 } from './generated/wasm.js';
 import { checkParts, type ReduceOptions } from './reduce-plain.js';
 import { yieldToEventLoop } from './yield-to-event-loop.js';
@@ -13,7 +13,14 @@ const SLICE_ELEMENTS = 16 * 1024;
 /** Milliseconds before the event loop gets a turn: half of the 20 ms that no callback may exceed. */
 const TURN_MS = 8;
 
-const DTYPE_CODES: Readonly<Record<DType, number>> = { f32: 0, f16: 1, bf16: 2, i32: 3, u32: 4 };
+const DTYPE_CODES: Readonly<Record<ReduceDType, number>> = {
+  f32: 0,
+  f16: 1,
+  bf16: 2,
+  i32: 3,
+  u32: 4,
+  u8: 5,
+};
 const OP_CODES = { sum: 0, mean: 0, max: 1, min: 2 } as const;
 
 interface ReducerExports {
@@ -55,22 +62,22 @@ export class Reducer {
   /**
    * Combines `parts` in their order into `output`, as `reducePartsPlain` does. `output` may be one
    * of the parts. Neither may be changed until the promise resolves; the event loop gets a turn
-   * every 8 ms. Throws RangeError where lengths differ.
+   * every 8 ms. Throws RangeError where lengths don't fit.
    */
   async reduce(
     parts: readonly Uint8Array[],
     output: Uint8Array,
     options: ReduceOptions,
   ): Promise<void> {
-    checkParts(parts, output, options.dtype);
-    const sliceBytes = SLICE_ELEMENTS * byteSize(options.dtype);
+    checkParts(parts, output, options);
+    const count = output.byteLength / byteSize(options.dtype);
     let turnEnd = performance.now() + TURN_MS;
-    for (let at = 0; at < output.byteLength; at += sliceBytes) {
+    for (let at = 0; at < count; at += SLICE_ELEMENTS) {
       if (at > 0 && performance.now() > turnEnd) {
         await yieldToEventLoop();
         turnEnd = performance.now() + TURN_MS;
       }
-      this.#reduceSlice(parts, output, at, Math.min(sliceBytes, output.byteLength - at), options);
+      this.#reduceSlice(parts, output, at, Math.min(SLICE_ELEMENTS, count - at), options);
     }
   }
 
@@ -78,32 +85,34 @@ export class Reducer {
     parts: readonly Uint8Array[],
     output: Uint8Array,
     at: number,
-    byteLength: number,
-    { dtype, op }: ReduceOptions,
+    elements: number,
+    { dtype, op, inputDtype = dtype, divisor = parts.length }: ReduceOptions,
   ): void {
-    const code = DTYPE_CODES[dtype];
-    const count = Math.ceil(byteLength / byteSize(dtype) / 8) * 8;
+    const code = DTYPE_CODES[inputDtype];
+    const inputSize = byteSize(inputDtype);
+    const outputSize = byteSize(dtype);
+    const count = Math.ceil(elements / 16) * 16;
     const acc = this.#acc;
     const source = this.#part;
-    const isWide = byteSize(dtype) === 4;
+    const isAccumulator = inputSize !== 2; // f32 and integers are combined as they are
     for (let rank = 0; rank < parts.length; rank++) {
-      const part = parts[rank]!.subarray(at, at + byteLength);
+      const part = parts[rank]!.subarray(at * inputSize, (at + elements) * inputSize);
       if (rank > 0) {
         this.#memory.set(part, source);
         this.#exports.accumulate(code, OP_CODES[op], acc, source, count);
-      } else if (isWide) {
+      } else if (isAccumulator) {
         this.#memory.set(part, acc);
       } else {
         this.#memory.set(part, source);
         this.#exports.start(code, acc, source, count);
       }
     }
-    const divisor = op === 'mean' ? parts.length : 1;
+    const divideBy = op === 'mean' ? divisor : 1;
     let result = acc;
-    if (!isWide || divisor > 1) {
+    if (outputSize === 2 || divideBy > 1) {
       result = source;
-      this.#exports.finish(code, acc, source, count, divisor);
+      this.#exports.finish(DTYPE_CODES[dtype], acc, source, count, divideBy);
     }
-    output.set(this.#memory.subarray(result, result + byteLength), at);
+    output.set(this.#memory.subarray(result, result + elements * outputSize), at * outputSize);
   }
 }

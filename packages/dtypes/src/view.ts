@@ -1,15 +1,15 @@
 // Bytes seen as the elements of a dtype, without a copy where their alignment allows it.
 
-import { byteSize, type DType } from './dtype.js';
+import { byteSize, type ReduceDType } from './dtype.js';
 
 /** The typed array that holds a dtype's elements; 16-bit floats are their bit patterns. */
-export type ElementArray = Float32Array | Uint16Array | Int32Array | Uint32Array;
+export type ElementArray = Float32Array | Uint16Array | Int32Array | Uint32Array | Uint8Array;
 
 /**
  * `source` as elements of `dtype`: a view of the same memory where it is aligned, else a copy.
  * Throws RangeError where the bytes are no whole number of elements.
  */
-export function viewAs(source: ArrayBufferView, dtype: DType): ElementArray {
+export function viewAs(source: ArrayBufferView, dtype: ReduceDType): ElementArray {
   const size = byteSize(dtype);
   if (source.byteLength % size !== 0) {
     throw new RangeError(
@@ -29,6 +29,8 @@ export function viewAs(source: ArrayBufferView, dtype: DType): ElementArray {
       return new Int32Array(buffer, byteOffset, length);
     case 'u32':
       return new Uint32Array(buffer, byteOffset, length);
+    case 'u8':
+      return new Uint8Array(buffer, byteOffset, length);
     default:
       return new Uint16Array(buffer, byteOffset, length);
   }

@@ -3,9 +3,9 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import {
   byteSize,
-  type DType,
   fromF32Array,
   isFloat,
+  type ReduceDType,
   type ReduceOp,
   Reducer,
   reducePartsPlain,
@@ -13,7 +13,7 @@ import {
 } from '@shardweave/dtypes';
 import { describe, expect, it } from 'vitest';
 
-const DTYPES: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
+const DTYPES: readonly ReduceDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
 const OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
 
 /** A 32-bit generator with a seed, for any bit pattern. */
@@ -28,8 +28,8 @@ function randomBytes(seed: number, byteLength: number): Uint8Array {
 }
 
 /** Bytes with every NaN replaced by one pattern, since its payload is unspecified. */
-function withOneNan(bytes: Uint8Array, dtype: DType): Uint8Array {
-  if (!isFloat(dtype)) {
+function withOneNan(bytes: Uint8Array, dtype: ReduceDType): Uint8Array {
+  if (!isFloat(dtype) || dtype === 'u8') {
     return bytes;
   }
   const values = toF32Array(bytes, dtype);
@@ -102,6 +102,19 @@ describe('reducePartsPlain', () => {
     expect(reduce('u32', 'max', [4294967295, 3])).toBe(4294967295);
     expect(reduce('i32', 'max', [-1, 3])).toBe(3);
   });
+
+  it('wraps sums of bytes modulo 256', () => {
+    const reduce = (op: ReduceOp, values: readonly number[]) => {
+      const output = new Uint8Array(1);
+      const parts = values.map((x) => Uint8Array.of(x));
+      reducePartsPlain(parts, output, { dtype: 'u8', op });
+      return output[0];
+    };
+    expect(reduce('sum', [200, 100, 5])).toBe(49);
+    expect(reduce('mean', [200, 100, 5])).toBe(16); // of the wrapped sum, as for other integers
+    expect(reduce('max', [200, 100])).toBe(200);
+    expect(reduce('min', [200, 100])).toBe(100);
+  });
 });
 
 describe('Reducer', () => {
@@ -142,6 +155,42 @@ describe('Reducer', () => {
       await reducer.reduce(parts, output, { dtype, op });
       expect(Buffer.compare(withOneNan(output, dtype), withOneNan(expected, dtype))).toBe(0);
     }
+  });
+
+  it.each(['f16', 'bf16'] as const)('rounds sums of sums in %s once', async (dtype) => {
+    const reducer = await Reducer.create();
+    const count = 1023;
+    const random = randomBytes(5, 4 * count * 4);
+    const parts = Array.from({ length: 4 }, (_, rank) =>
+      fromF32Array(
+        Array.from({ length: count }, (_, i) => random[rank * count + i]! * 2 ** (i % 9)),
+        dtype,
+      ),
+    );
+    const sums = await Promise.all(
+      [parts.slice(0, 2), parts.slice(2)].map(async (pair) => {
+        const sum = new Uint8Array(count * 4);
+        await reducer.reduce(pair, sum, { dtype: 'f32', inputDtype: dtype, op: 'sum' });
+        return sum;
+      }),
+    );
+    const mean = new Uint8Array(count * 2);
+    await reducer.reduce(sums, mean, { dtype, inputDtype: 'f32', op: 'mean', divisor: 4 });
+    const plain = new Uint8Array(count * 2);
+    reducePartsPlain(sums, plain, { dtype, inputDtype: 'f32', op: 'mean', divisor: 4 });
+    expect(Buffer.compare(mean, plain)).toBe(0);
+    // Sums of four bytes times powers of two are exact in f32, so the order doesn't show either.
+    const direct = new Uint8Array(count * 2);
+    await reducer.reduce(parts, direct, { dtype, op: 'mean' });
+    expect(Buffer.compare(mean, direct)).toBe(0);
+  });
+
+  it('refuses integers of one dtype and sums of another', async () => {
+    const reducer = await Reducer.create();
+    const options = { dtype: 'f32', inputDtype: 'i32', op: 'sum' } as const;
+    await expect(reducer.reduce([new Uint8Array(4)], new Uint8Array(4), options)).rejects.toThrow(
+      /expected floats or one dtype, got i32 and f32/,
+    );
   });
 
   it('writes over one of its parts', async () => {
