@@ -250,10 +250,30 @@ describe.skipIf(reason !== undefined)(`webgpu device${reason ? ` (${reason})` : 
 
     // Tuning compiles every tile: half a minute on a CPU driver with a cold shader cache.
     test.runIf(isLong)('choices of tiles go from one backend to another', async () => {
-      const table = await backend.tuneMatmul({ shapes: [[64, 64, 40]] });
-      expect(Object.keys(table)).toHaveLength(3);
+      const shapes = [64, 512].map((size) => [size, size, 32] as const);
+      const table = await backend.tuneMatmul({ shapes });
+      const sizes = Object.keys(table).map((name) => name.split(' ').at(-1));
+      expect(sizes.sort()).toEqual(['medium', 'medium', 'medium', 'small', 'small', 'small']);
       const other = await open({ matmulChoices: table });
       expect(other.exportMatmulChoices()).toEqual(table);
+      await other.dispose();
+    });
+
+    test('each class of sizes has a choice of its own', async () => {
+      const tiles = { small: 'direct 8x8x8', medium: 'direct 4x4x8', large: 'direct 8x8x8' };
+      const classes = Object.entries(tiles).map(([size, tile]) => [`NN f32 f32 f32 ${size}`, tile]);
+      const other = await open({ matmulChoices: Object.fromEntries(classes) });
+      const seeded = new Bench(other);
+      const kernels: string[] = [];
+      other.trace(({ name, track }) => track === 'device' && kernels.push(name));
+      for (const size of [64, 256, 512]) {
+        const [a, b, out] = [1, 2, 3].map(() => seeded.zeros(size * size));
+        const call = product({ m: size, n: size, k: size, transposeA: false, transposeB: false });
+        other.run('matmul', { a: a!, b: b!, bias: undefined, out: out!, ...call });
+      }
+      await other.sync();
+      const chosen = kernels.filter((name) => name.startsWith('matmul'));
+      expect(chosen.map((name) => name.replace(/.*(?=direct)/, ''))).toEqual(Object.values(tiles));
       await other.dispose();
     });
 

@@ -41,7 +41,7 @@ export class MatmulCache {
 
   #path(adapter: string, dtype: DType): string {
     const name = adapter.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
-    return join(this.#folder, `matmul-${dtype}-${name}.json`);
+    return join(this.#folder, `tiles-${dtype}-${name}.json`);
   }
 }
 
