@@ -4,6 +4,7 @@ import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { buildAll } from './build.mjs';
+import { installCollectiveRivals } from './collective-rivals.mjs';
 import { installDependencies, installRivals } from './install.mjs';
 import { ROOT } from './root.mjs';
 import { SetupError } from './setup-error.mjs';
@@ -67,6 +68,12 @@ async function bench(args) {
   await installDependencies();
   await installRivals();
   await buildAll();
+  if (args[0] === 'collectives') {
+    installCollectiveRivals();
+    const script = join(ROOT, 'bench/collectives.mjs');
+    process.exitCode = await runChild(process.execPath, [script, ...args.slice(1)], process.env);
+    return;
+  }
   const { webgpuDriver } = await import('./webgpu-driver.mjs');
   const driver = await webgpuDriver();
   process.exitCode = await runChild(process.execPath, [join(ROOT, 'bench/run.mjs'), ...args], {
