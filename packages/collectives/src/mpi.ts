@@ -1,1 +1,1 @@
-export { MpiCallError } from './transports/mpi/mpi-library.js';
+export { type ConnectMpiOptions, connectMpi } from './transports/mpi/connect-mpi.js';

@@ -1,0 +1,64 @@
+// Every collective begins with one MPI_Iallgather of records of one size, whatever was called: each
+// rank learns whether all called the same before any data moves, for MPI itself would hang or write
+// past a buffer. Small payloads travel in the record, so small operations need nothing else.
+//
+// The record: 0 hash of the signature u64 | 8 zero | 16 payload.
+
+import type { CallSignature } from '../../call-signature.js';
+
+/** Of three sizes tried, the largest that costs two ranks no more than 64 bytes do: README. */
+const RECORD_BYTES = 256;
+const FIXED_BYTES = 16;
+
+/** Payloads up to here ride in the record. */
+export const MAX_RIDING_BYTES = RECORD_BYTES - FIXED_BYTES;
+
+/** Buffers of one agreement; a group keeps some, since several may be under way. */
+export class Agreement {
+  readonly own = new Uint8Array(RECORD_BYTES);
+  readonly all: Uint8Array;
+  readonly #ownWords = new Uint32Array(this.own.buffer);
+  readonly #words: Uint32Array;
+
+  constructor(worldSize: number) {
+    this.all = new Uint8Array(worldSize * RECORD_BYTES);
+    this.#words = new Uint32Array(this.all.buffer);
+  }
+
+  write(signature: CallSignature, payload: Uint8Array): void {
+    const { low, high } = hashOf(signature);
+    this.#ownWords[0] = low;
+    this.#ownWords[1] = high;
+    this.own.set(payload, FIXED_BYTES);
+  }
+
+  /** Whether all records name one call. */
+  get isUnanimous(): boolean {
+    const words = this.#words;
+    for (let at = 0; at < words.length; at += RECORD_BYTES / 4) {
+      if (words[at] !== this.#ownWords[0] || words[at + 1] !== this.#ownWords[1]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /** What rode with the record at `place`. */
+  payload(place: number, byteLength: number): Uint8Array {
+    const start = place * RECORD_BYTES + FIXED_BYTES;
+    return this.all.subarray(start, start + byteLength);
+  }
+}
+
+/** FNV-1a over the fields' text, twice with different seeds: an accident among 2 ** 64. */
+function hashOf(signature: CallSignature): { low: number; high: number } {
+  const text = JSON.stringify(Object.values(signature));
+  let low = 0x811c9dc5;
+  let high = 0x9dc5811c;
+  for (let i = 0; i < text.length; i++) {
+    const unit = text.charCodeAt(i);
+    low = Math.imul(low ^ unit, 0x01000193);
+    high = Math.imul(high ^ unit, 0x01000197);
+  }
+  return { low: low >>> 0, high: high >>> 0 };
+}

@@ -1,0 +1,201 @@
+// Messages between ranks over MPI: an envelope of bounded size that anybody may send at any time,
+// and behind it, where it has a bulk, that in chunks under a tag of its own, so that bulks can be
+// taken in any order, or left with their sender until somebody wants them.
+//
+// The envelope: 0 kind u8 | 1 zero u24 | 4 sender u32 | 8 bytes of the head u32 | 12 tag of the bulk
+// u32 | 16 head.
+
+import type { MpiHandle } from './mpi-abi.js';
+import type { MpiLibrary } from './mpi-library.js';
+import type { Progress } from './progress.js';
+
+export type EnvelopeKind = 'message' | 'control' | 'question' | 'answer' | 'goodbye';
+
+export interface Envelope {
+  readonly kind: EnvelopeKind;
+  readonly from: number;
+  /** Lent while it is handled. */
+  readonly head: Uint8Array;
+  /** Tag of the bulk: for `receiveBulk`. */
+  readonly tag: number;
+}
+
+const KINDS: readonly EnvelopeKind[] = ['message', 'control', 'question', 'answer', 'goodbye'];
+const FIXED_BYTES = 16;
+
+/** A message's header and what travels inline with it, 16 KiB, and some room. */
+export const MAX_HEAD_BYTES = 20 * 1024;
+
+/** Receives that wait for envelopes; MPI itself holds what comes beyond. */
+const NUM_POSTED = 8;
+
+const ENVELOPE_TAG = 0;
+
+/** Tags below this are guaranteed by the standard. */
+const NUM_TAGS = 32767;
+
+/** Like a piece of a collective: see PIECE_BYTES. */
+const CHUNK_BYTES = 2 ** 20;
+
+/** Chunks of one bulk that are under way at once. */
+const WINDOW = 2;
+
+export class Envelopes {
+  readonly #mpi: MpiLibrary;
+  readonly #comm: MpiHandle;
+  readonly #rank: number;
+  readonly #progress: Progress;
+  readonly #onEnvelope: (envelope: Envelope) => void;
+  /** `place` is that of the receive while it waits. */
+  readonly #posted: { readonly bytes: Uint8Array; place: number | undefined }[] = [];
+  #next = 0;
+  #tag = 0;
+  #spare: Uint8Array[] = [];
+  #isClosed = false;
+  #sending = new Set<Promise<void>>();
+
+  constructor(options: {
+    readonly mpi: MpiLibrary;
+    readonly comm: MpiHandle;
+    readonly rank: number;
+    readonly progress: Progress;
+    onEnvelope(envelope: Envelope): void;
+  }) {
+    this.#mpi = options.mpi;
+    this.#comm = options.comm;
+    this.#rank = options.rank;
+    this.#progress = options.progress;
+    this.#onEnvelope = options.onEnvelope;
+    for (let i = 0; i < NUM_POSTED; i++) {
+      this.#posted.push({
+        bytes: new Uint8Array(FIXED_BYTES + MAX_HEAD_BYTES),
+        place: undefined,
+      });
+      this.#post(i);
+    }
+  }
+
+  /** Resolves when MPI has taken it and, of a bulk, when the receiver has: see `receiveBulk`. */
+  async send(
+    to: number,
+    kind: EnvelopeKind,
+    head: Uint8Array,
+    bulk?: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void> {
+    const done = this.#send(to, kind, head, bulk, onProgress);
+    this.#sending.add(done);
+    await done;
+    this.#sending.delete(done);
+  }
+
+  /** Resolves when all that was sent before has been taken. */
+  async drained(): Promise<void> {
+    await Promise.all(this.#sending);
+  }
+
+  /** The bulk of an envelope, in chunks that are lent to `take` in order. */
+  async receiveBulk(
+    { from, tag }: Envelope,
+    byteLength: number,
+    take: (chunk: Uint8Array) => void,
+  ): Promise<void> {
+    const running: Promise<void>[] = [];
+    for (let at = 0; at < byteLength; at += CHUNK_BYTES) {
+      await running[running.length - WINDOW];
+      const buffer = this.#spare.pop() ?? new Uint8Array(CHUNK_BYTES);
+      const chunk = buffer.subarray(0, Math.min(CHUNK_BYTES, byteLength - at));
+      const received = this.#progress.run(
+        (place) => this.#mpi.irecv(chunk, from, tag, this.#comm, place),
+        buffer,
+      );
+      const before = running.at(-1);
+      running.push(
+        Promise.all([received, before]).then(() => {
+          take(chunk);
+          this.#spare.push(buffer);
+        }),
+      );
+    }
+    await Promise.all(running);
+  }
+
+  /** Hears nothing more. */
+  close(): void {
+    this.#isClosed = true;
+    for (const { place } of this.#posted) {
+      if (place !== undefined) {
+        this.#progress.cancel(place);
+      }
+    }
+  }
+
+  async #send(
+    to: number,
+    kind: EnvelopeKind,
+    head: Uint8Array,
+    bulk?: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void> {
+    if (bulk !== undefined) {
+      this.#tag = (this.#tag % NUM_TAGS) + 1;
+    }
+    const tag = this.#tag;
+    const envelope = Buffer.allocUnsafe(FIXED_BYTES + head.byteLength);
+    envelope.writeUInt32LE(KINDS.indexOf(kind), 0);
+    envelope.writeUInt32LE(this.#rank, 4);
+    envelope.writeUInt32LE(head.byteLength, 8);
+    envelope.writeUInt32LE(tag, 12);
+    envelope.set(head, FIXED_BYTES);
+    const running = [
+      this.#progress.run(
+        (place) => this.#mpi.isend(envelope, to, ENVELOPE_TAG, this.#comm, place),
+        envelope,
+      ),
+    ];
+    const byteLength = bulk?.byteLength ?? 0;
+    for (let at = 0; at < byteLength; at += CHUNK_BYTES) {
+      await running[running.length - WINDOW];
+      const chunk = bulk!.subarray(at, at + CHUNK_BYTES);
+      const sent = this.#progress.run(
+        (place) => this.#mpi.isend(chunk, to, tag, this.#comm, place),
+        bulk,
+      );
+      running.push(sent.then(onProgress));
+    }
+    await Promise.all(running);
+  }
+
+  #post(index: number): void {
+    const posted = this.#posted[index]!;
+    const { bytes } = posted;
+    posted.place = this.#progress.listen({
+      begin: (place) =>
+        this.#mpi.irecv(bytes, this.#mpi.abi.anySource, ENVELOPE_TAG, this.#comm, place),
+      done: () => {
+        posted.place = undefined;
+        this.#handleFull();
+      },
+      keep: bytes,
+    });
+  }
+
+  /** Envelopes fill the receives in the order in which these were posted; they may end in another. */
+  #handleFull(): void {
+    while (!this.#isClosed && this.#posted[this.#next]!.place === undefined) {
+      const index = this.#next;
+      this.#next = (index + 1) % NUM_POSTED;
+      const { bytes } = this.#posted[index]!;
+      const fields = new DataView(bytes.buffer, bytes.byteOffset);
+      this.#onEnvelope({
+        kind: KINDS[fields.getUint32(0, true)]!,
+        from: fields.getUint32(4, true),
+        head: bytes.subarray(FIXED_BYTES, FIXED_BYTES + fields.getUint32(8, true)),
+        tag: fields.getUint32(12, true),
+      });
+      if (!this.#isClosed) {
+        this.#post(index);
+      }
+    }
+  }
+}

@@ -1,0 +1,74 @@
+// What MPI needs for one group of ranks: communicators, the order of what runs on each, and which of
+// its collectives are running. Ranks count in the group; MPI's own order is that of the parent.
+
+import type { Call } from '../../call.js';
+import { Agreement } from './agreement.js';
+import { Lane } from './lane.js';
+import type { MpiHandle } from './mpi-abi.js';
+import type { HandleArray } from './mpi-library.js';
+
+/** Agreements, in program order; data, when all agree; the second half of all-reduces. */
+export const COMMS_A_GROUP = 3;
+
+export class MpiGroup {
+  readonly id: string;
+  /** World ranks in group order. */
+  readonly members: readonly number[];
+  /** Where a group rank is in the communicators. */
+  readonly places: readonly number[];
+  /** World ranks in the communicators' order. */
+  readonly order: readonly number[];
+  readonly agreements: MpiHandle;
+  readonly data: MpiHandle;
+  readonly second: MpiHandle;
+  readonly dataLane = new Lane();
+  readonly secondLane = new Lane();
+  /** Sequence numbers. */
+  readonly running = new Set<number>();
+  #nextSequence = 0;
+  readonly #spare: Agreement[] = [];
+
+  constructor(
+    id: string,
+    members: readonly number[],
+    order: readonly number[],
+    comms: HandleArray,
+  ) {
+    this.id = id;
+    this.members = members;
+    this.order = order;
+    this.places = members.map((member) => order.indexOf(member));
+    this.agreements = comms[0]!;
+    this.data = comms[1]!;
+    this.second = comms[2]!;
+  }
+
+  /** Notes that a call has begun. */
+  enter(call: Call): void {
+    const { sequence } = call.spec;
+    this.running.add(sequence);
+    this.#nextSequence = Math.max(this.#nextSequence, sequence + 1);
+  }
+
+  /** Notes that it has ended. */
+  leave(call: Call): void {
+    this.running.delete(call.spec.sequence);
+  }
+
+  hasCalled(sequence: number): boolean {
+    return sequence < this.#nextSequence;
+  }
+
+  /** The first collective that this rank has not seen to its end: of that and later ones nothing comes. */
+  get firstUnserved(): number {
+    return Math.min(this.#nextSequence, ...this.running);
+  }
+
+  takeAgreement(): Agreement {
+    return this.#spare.pop() ?? new Agreement(this.members.length);
+  }
+
+  giveAgreement(agreement: Agreement): void {
+    this.#spare.push(agreement);
+  }
+}
