@@ -2,3 +2,12 @@ export type { EnvVariables } from './launch/environment.js';
 export { LaunchError } from './launch/launch-error.js';
 export type { Launcher, LauncherName } from './launch/launcher.js';
 export { readLauncher } from './launch/read-launcher.js';
+export { type ConnectStoreOptions, connectStore } from './launch/store/connect-store.js';
+export type { CompareSetResult, Store, StoreWaitOptions } from './launch/store/store.js';
+export {
+  StoreError,
+  type StoreErrorCode,
+  type StoreErrorDetails,
+} from './launch/store/store-error.js';
+export { DEFAULT_STORE_LIMITS, type StoreLimits } from './launch/store/store-limits.js';
+export { StoreServer, type StoreServerOptions } from './launch/store/store-server.js';

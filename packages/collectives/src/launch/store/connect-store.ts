@@ -1,0 +1,86 @@
+// Joins a key-value store as a client: dials until somebody listens, proves to know the secret and
+// says which run and attempt it belongs to.
+
+import { NodePlatform } from '../../transports/ws/node-platform.js';
+import { PROOF_MS, prove } from '../../transports/ws/prove.js';
+import type { WireSocket } from '../../transports/ws/wire-socket.js';
+import { OpenError } from '../../transports/ws/ws-platform.js';
+import { LOOPBACK } from '../launcher.js';
+import { Store } from './store.js';
+import { StoreError } from './store-error.js';
+import { NO_RANK } from './store-session.js';
+
+export interface ConnectStoreOptions {
+  /** Of the server. Default: 127.0.0.1. */
+  readonly address?: string;
+  readonly port: number;
+  /** The server's. */
+  readonly secret: string;
+  /** This process's place, for `barrier`. Default: a client that is no rank. */
+  readonly rank?: number;
+  readonly worldSize?: number;
+  /** Keys of other runs, and of other attempts of this one, are not seen. Default: 'none'. */
+  readonly runId?: string;
+  /** Default: 0. */
+  readonly attempt?: number;
+  /** Milliseconds until the server must be there. Default: 30 s. */
+  readonly joinTimeoutMs?: number;
+  /** Milliseconds that `get`, `wait` and `barrier` wait. Default: 300 s, as PyTorch's. */
+  readonly timeoutMs?: number;
+  /**
+   * Milliseconds after which a server that says nothing counts as lost while a call waits. It is
+   * silent while its process computes, so longer than that takes. Default: 60 s.
+   */
+  readonly silenceMs?: number;
+}
+
+export const STORE_JOIN_TIMEOUT_MS = 30_000;
+const TIMEOUT_MS = 300_000;
+const SILENCE_MS = 60_000;
+const RETRY_MS = 50;
+
+/** Resolves when the store can be used. Rejects with StoreError, STORE_JOIN or STORE_STALE. */
+export async function connectStore(
+  options: ConnectStoreOptions,
+  onClosed?: () => Promise<void>,
+): Promise<Store> {
+  const { address = LOOPBACK, port, secret, rank, worldSize, runId = 'none' } = options;
+  if ((rank === undefined) !== (worldSize === undefined)) {
+    throw new StoreError('STORE_JOIN', 'store: expected rank and worldSize, or none of the two');
+  }
+  const host = address.includes(':') ? `[${address}]` : address;
+  const socket = await dial(`ws://${host}:${port}`, options);
+  const { attempt = 0 } = options;
+  const hello = { role: 'store', target: 0, attempt } as const;
+  try {
+    await prove(socket, {
+      secret,
+      hello: { ...hello, rank: rank ?? NO_RANK, worldSize: worldSize ?? 0 },
+      proofMs: PROOF_MS,
+    });
+  } catch (error) {
+    socket.terminate();
+    const reason = (error as Error).message;
+    throw new StoreError('STORE_JOIN', `store: refused by ${host}:${port}: ${reason}`);
+  }
+  const { timeoutMs = TIMEOUT_MS, silenceMs = SILENCE_MS } = options;
+  return Store.open(socket, { runId, timeoutMs, silenceMs, ...(onClosed && { onClosed }) });
+}
+
+async function dial(url: string, options: ConnectStoreOptions): Promise<WireSocket> {
+  const { secret, joinTimeoutMs = STORE_JOIN_TIMEOUT_MS } = options;
+  const deadline = performance.now() + joinTimeoutMs;
+  const platform = new NodePlatform({ secret });
+  for (;;) {
+    try {
+      return (await platform.open(url)).socket;
+    } catch (error) {
+      const isEarly = error instanceof OpenError && error.isEarly;
+      if (!isEarly || performance.now() > deadline) {
+        const text = `no store at ${url} (${(error as Error).message})`;
+        throw new StoreError('STORE_JOIN', `store: ${text}, within ${joinTimeoutMs} ms`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+  }
+}
