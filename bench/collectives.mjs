@@ -2,7 +2,7 @@
 // one interleaved run: a table, a plot and JSON. The whole run takes some minutes.
 // Usage: node bench/collectives.mjs [--quick] [--ops all-gather,all-reduce] [--sizes 4,1KiB,64MiB]
 //   [--ranks 2,4] [--transports memory,ws] [--rivals gloo,openmpi,net] [--rounds N]
-//   [--sample-ms 15: repeats a short call for so long] [--no-probes] [--report FILE.md]
+//   [--sample-ms 10: repeats a short call for so long] [--no-probes] [--report FILE.md]
 //   [--cpu-prof FOLDER: profiles of our ranks]
 
 import { randomBytes } from 'node:crypto';
@@ -18,7 +18,7 @@ import { reportOf } from './collectives/report.mjs';
 
 const KIB = 1024;
 const POWERS_OF_4 = Array.from({ length: 10 }, (_, i) => KIB * 4 ** i); // to 256 MiB
-const FULL = { sizes: [4, ...POWERS_OF_4], rounds: 9 };
+const FULL = { sizes: [4, ...POWERS_OF_4], rounds: 7 };
 const QUICK = { sizes: [4, 64 * KIB, 1024 * KIB, 16 * 1024 * KIB], rounds: 5 };
 const UNITS = { '': 1, B: 1, KiB: KIB, MiB: KIB ** 2 };
 

@@ -131,7 +131,7 @@ export class Job {
 
   #reason(code) {
     const lines = this.#stderr.trim().split('\n');
-    const error = lines.findLast((line) => /error|cannot|not found/i.test(line)) ?? lines.at(-1);
+    const error = lines.find((line) => /^\s*(Uncaught )?\w*Error\b.*:/.test(line)) ?? lines.at(-1);
     return `a rank ended with ${code}: ${error}`;
   }
 

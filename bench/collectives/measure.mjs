@@ -7,7 +7,10 @@ import { bufferBytes, busBandwidth, ELEMENT_BYTES } from './operations.mjs';
 const MIB = 2 ** 20;
 
 /** A round repeats short calls for so long that a clock tick and one wake-up don't show. */
-export const SAMPLE_MS = 15;
+export const SAMPLE_MS = 10;
+
+/** A cell whose rounds have taken this long has no further one: the whole run shall end, too. */
+const MAX_CELL_MS = 10_000;
 
 /**
  * JavaScript is compiled as it gets hot: before anything is timed, every operation runs for so long
@@ -94,15 +97,19 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
       await job.ask({ do: 'prepare', operation, whole, beside });
       await job.ask({ do: 'check' });
       // A first call maps memory and fills pools; the pace comes from later ones.
-      const { ms } = await timeOnce(job, 1);
+      const pace = await timeOnce(job, 1);
       const { sampleMs } = options;
-      if (ms < sampleMs) {
-        const { ms: steady } = await timeOnce(job, Math.min(100, Math.ceil(sampleMs / ms)));
-        entrant.repetitions = Math.max(1, Math.ceil(sampleMs / steady));
+      if (pace.ms < sampleMs) {
+        const { ms } = await timeOnce(job, Math.min(100, Math.ceil(sampleMs / pace.ms)));
+        entrant.repetitions = Math.max(1, Math.ceil(sampleMs / ms));
+      } else {
+        entrant.samples.push(pace); // a long call is a sample at once
       }
     });
   }
+  const end = performance.now() + MAX_CELL_MS;
   for (let round = 0; round < roundsOf(size, options.rounds); round++) {
+    if (round > 0 && performance.now() > end) break;
     // Each round begins with another contender, so that nobody always follows the same.
     for (let i = 0; i < entrants.length; i++) {
       const entrant = entrants[(i + round) % entrants.length];
@@ -133,7 +140,7 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
 
 /** Large cells repeat less: a call lasts longer than what disturbs it. */
 function roundsOf(size, rounds) {
-  if (size >= 256 * MIB) return Math.min(rounds, 3);
+  if (size >= 256 * MIB) return Math.min(rounds, 2);
   return size >= 16 * MIB ? Math.min(rounds, 5) : rounds;
 }
 
