@@ -1,6 +1,8 @@
 // The trainer's errors. Their message is the whole of what a person sees: a sentence that says what
 // to do. The exit code goes with the class.
 
+import { constants } from 'node:os';
+
 /** Base of what ends the command: `exitCode` is what the process ends with. */
 export class TrainerError extends Error {
   readonly code: string = 'TRAINER';
@@ -23,6 +25,17 @@ export class RankFailedError extends TrainerError {
   constructor(rank: number, message: string, options?: ErrorOptions) {
     super(message, options);
     this.rank = rank;
+  }
+}
+
+/** A signal that asks to end; the exit code is the shell's for it. */
+export class SignalError extends TrainerError {
+  override readonly code = 'SIGNAL';
+  override readonly exitCode: number;
+  override readonly name = 'SignalError';
+  constructor(signal: NodeJS.Signals) {
+    super(`The run was ended by ${signal}.`);
+    this.exitCode = 128 + constants.signals[signal];
   }
 }
 

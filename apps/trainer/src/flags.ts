@@ -90,9 +90,7 @@ export function parseFlags(args: readonly string[], write: (text: string) => voi
     command.parse(args, { from: 'user' });
   } catch (error) {
     if (error instanceof CommanderError && error.exitCode !== 0) {
-      throw new UsageError(`${error.message.replace(/^error: /, '')}. See --help.`, {
-        cause: error,
-      });
+      throw new UsageError(`${complaint(error, command)} See --help.`, { cause: error });
     }
     throw error;
   }
@@ -103,6 +101,15 @@ export function parseFlags(args: readonly string[], write: (text: string) => voi
   const flag = command.options.find((option) => option.attributeName() === name)?.long ?? name;
   const expected = FLAGS.shape[name].description ?? descriptionOf(FLAGS.shape[name]);
   throw new UsageError(`${flag}: expected ${expected}, got "${String(given)}". See --help.`);
+}
+
+/** The library's message as one sentence. */
+function complaint(error: CommanderError, command: Command): string {
+  if (error.code === 'commander.excessArguments') {
+    return `expected flags alone, got "${command.args.join(' ')}".`;
+  }
+  const [what, ...hints] = error.message.replace(/^error: /, '').split('\n');
+  return [`${what}.`, ...hints.map((hint) => hint.replace(/^\((.*)\)$/, '$1'))].join(' ');
 }
 
 /** The command with all its options; it parses nothing by itself. */

@@ -1,13 +1,12 @@
 // From flags, each fine by itself, to one run: defaults that depend on others, files that must be
 // there, and the rules between flags. Every complaint is a sentence that says what to do.
 
-import { statSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
 import type { Gpt2Config } from '@shardweave/nn';
 import { UsageError } from './errors.js';
 import { DEFAULT_LR, DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
-import { readModelConfig } from './model/model-directory.js';
+import { findModelDirectory, readModelConfig } from './model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName, parameterCount } from './model/presets.js';
 import type { DeviceChoice, ModelSource, RunConfig } from './run-config.js';
 
@@ -82,9 +81,8 @@ export async function resolveConfig(
 
 function modelSource(model: string): ModelSource {
   if (isPresetName(model)) return { kind: 'preset', name: model };
-  if (statSync(model, { throwIfNoEntry: false })?.isDirectory() === true) {
-    return { kind: 'directory', path: resolve(model) };
-  }
+  const directory = findModelDirectory(resolve(model));
+  if (directory !== undefined) return { kind: 'directory', ...directory };
   throw new UsageError(
     `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. See --help.`,
   );

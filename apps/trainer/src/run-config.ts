@@ -14,7 +14,7 @@ export type Schedule = 'constant' | 'cosine';
 /** A preset's name, or the directory of `config.json` and perhaps `model.safetensors`. */
 export type ModelSource =
   | { readonly kind: 'preset'; readonly name: string }
-  | { readonly kind: 'directory'; readonly path: string };
+  | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean };
 
 export interface RunConfig {
   readonly strategy: Strategy;

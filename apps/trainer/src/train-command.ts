@@ -2,7 +2,7 @@
 // and prints.
 
 import { CommanderError } from 'commander';
-import { InterruptedError, TrainerError } from './errors.js';
+import { InterruptedError, SignalError, TrainerError } from './errors.js';
 import { parseFlags } from './flags.js';
 import { runJob } from './launch/run-job.js';
 import { refuseUsedDirectory } from './output/run-directory.js';
@@ -74,9 +74,7 @@ function listenToSignals(): { readonly signal: AbortSignal; dispose(): void } {
   const stop = new AbortController();
   const onSignal = (signal: NodeJS.Signals) => {
     const reason =
-      signal === 'SIGINT'
-        ? new InterruptedError('stopped by Ctrl-C')
-        : new TrainerError(`The run was ended by ${signal}.`);
+      signal === 'SIGINT' ? new InterruptedError('stopped by Ctrl-C') : new SignalError(signal);
     if (stop.signal.aborted) process.exit(reason.exitCode);
     stop.abort(reason);
   };

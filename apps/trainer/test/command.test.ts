@@ -148,6 +148,20 @@ describe('exit codes', () => {
     expect(run.err).toBe('');
   });
 
+  it('0 with more ranks than ten in a process, and no warning', async () => {
+    const run = new Running([...QUICK, '--batch', '11', '--steps', '1', '--ranks', '11']);
+    expect(await run.exit()).toMatchObject({ code: 0 });
+    expect(run.err).toBe('');
+  });
+
+  it('143 after SIGTERM', async () => {
+    const run = new Running([...QUICK, '--steps', '1000000']);
+    await run.until(/^step +1\//m);
+    run.child.kill('SIGTERM');
+    expect(await run.exit()).toMatchObject({ code: 143 });
+    expect(run.err).toBe('error: The run was ended by SIGTERM.\n');
+  });
+
   it('0 after a quiet run, which shows nothing', async () => {
     const run = new Running([...QUICK, '--steps', '1', '--quiet']);
     expect(await run.exit()).toMatchObject({ code: 0 });

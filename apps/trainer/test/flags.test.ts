@@ -97,8 +97,9 @@ describe('the flags of train', () => {
       '--device: expected auto, webgpu or cpu, or a list of them by rank such as cpu,webgpu, got "gpu". See --help.',
     ],
     ['--bogus', "unknown option '--bogus'. See --help."],
-    ['extra', /too many arguments/],
-    ['--lr', /argument missing/],
+    ['--modle x', "unknown option '--modle'. Did you mean --model? See --help."],
+    ['extra words', 'expected flags alone, got "extra words". See --help.'],
+    ['--lr', "option '--lr <X>' argument missing. See --help."],
   ])('refuse "%s" in a sentence', (line, message) => {
     let error: unknown;
     try {

@@ -4,12 +4,16 @@ import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
+import { parseFlags } from '../src/flags.js';
+import { PRESETS } from '../src/model/presets.js';
 import { formatBytes, formatCount, formatMs } from '../src/output/format.js';
+import { headerLines } from '../src/output/header.js';
 import { lossChart } from '../src/output/loss-chart.js';
 import { RunDirectory } from '../src/output/run-directory.js';
 import { stepLine } from '../src/output/step-line.js';
 import { Terminal } from '../src/output/terminal.js';
 import type { RankReady, StepMetrics } from '../src/rank/events.js';
+import { resolveConfig } from '../src/resolve-config.js';
 
 const METRICS: StepMetrics = {
   step: 120,
@@ -61,14 +65,14 @@ describe('numbers', () => {
 
 describe('the step line', () => {
   it('has what a person looks for', () => {
-    expect(stepLine(METRICS, RESOURCES, 1000).replace(/ +/g, ' ')).toBe(
+    expect(stepLine(METRICS, RESOURCES, { steps: 1000 }).replace(/ +/g, ' ')).toBe(
       'step 120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | 11.2k tok/s | peak 412 MiB | wire 38.4 MiB',
     );
   });
 
   it('keeps its columns', () => {
     const lines = [
-      stepLine(METRICS, RESOURCES, 1000),
+      stepLine(METRICS, RESOURCES, { steps: 1000 }),
       stepLine(
         {
           ...METRICS,
@@ -80,7 +84,7 @@ describe('the step line', () => {
           tokensPerSecond: 900,
         },
         { peakBytes: 1000, wireBytes: 0 },
-        1000,
+        { steps: 1000 },
       ),
     ];
     const bars = lines.map((line) => [...line.matchAll(/\|/g)].map((match) => match.index));
@@ -88,8 +92,35 @@ describe('the step line', () => {
   });
 
   it('says when a step was skipped', () => {
-    const line = stepLine({ ...METRICS, gradNorm: null, skipped: true }, RESOURCES, 1000);
+    const skipped = { ...METRICS, gradNorm: null, skipped: true };
+    const line = stepLine(skipped, RESOURCES, { steps: 1000 });
     expect(line).toMatch(/norm +inf .*skipped: overflow$/);
+  });
+});
+
+describe('the step line on a narrow terminal', () => {
+  it('leaves out what matters least, and stays one line', () => {
+    const skipped = { ...METRICS, skipped: true };
+    for (const width of [30, 60, 80, 100, 120]) {
+      const line = stepLine(METRICS, RESOURCES, { steps: 1000, width });
+      expect(line.length).toBeLessThanOrEqual(Math.max(width, 44));
+      expect(line).toMatch(/^step {2}120\/1000 \| loss {2}3\.4127 .*182 ms/);
+      expect(stepLine(skipped, RESOURCES, { steps: 1000, width })).toMatch(/skipped: overflow$/);
+    }
+    const at80 = stepLine(METRICS, RESOURCES, { steps: 1000, width: 80 });
+    expect(at80).toContain('tok/s');
+    expect(at80).not.toContain('wire');
+  });
+
+  it('is what a terminal of 80 columns gets, and no file', () => {
+    const [narrow, file] = [true, false].map((isTTY) => {
+      const out = new Sink(isTTY);
+      const made = new Terminal({ out, err: new Sink(false), isQuiet: false, env: {}, steps: 9 });
+      made.step(METRICS, RESOURCES);
+      return out.text;
+    });
+    expect(narrow!.trimEnd().length).toBeLessThanOrEqual(80);
+    expect(file).toContain('| wire 38.4 MiB\n');
   });
 });
 
@@ -139,16 +170,42 @@ describe('Terminal', () => {
   });
 });
 
-describe('RunDirectory', () => {
-  const ready: RankReady = {
-    rank: 0,
-    device: 'cpu',
-    description: 'wasm',
-    params: 5,
-    shardBytes: 4,
-    tokenCount: 9,
+const ready: RankReady = {
+  rank: 0,
+  device: 'cpu',
+  description: 'wasm',
+  params: 5,
+  shardBytes: 4,
+  tokenCount: 9,
+};
+
+describe('the header', () => {
+  const header = async (line: string) => {
+    const flags = parseFlags(line.split(' ').filter(Boolean), () => {});
+    return headerLines(await resolveConfig(flags), [ready]);
   };
 
+  it('says which flags change nothing', async () => {
+    const notes = async (line: string) =>
+      (await header(line)).filter((row) => row.startsWith('note'));
+    expect(await notes('--no-sync --grad-accum 2 --fp32-reduce --precision bf16')).toEqual([]);
+    expect(await notes('--no-sync --fp32-reduce')).toEqual([
+      'note    --no-sync changes nothing without --grad-accum 2 or more',
+      'note    --fp32-reduce changes nothing in fp32',
+    ]);
+  });
+
+  it('says when a directory has no weights', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+    writeFileSync(join(directory, 'config.json'), JSON.stringify(PRESETS.nano.config));
+    const weights = /^weights random ones: there is no model\.safetensors/m;
+    expect((await header(`--model ${directory}`)).join('\n')).toMatch(weights);
+    writeFileSync(join(directory, 'model.safetensors'), '');
+    expect((await header(`--model ${directory}`)).join('\n')).not.toMatch(weights);
+  });
+});
+
+describe('RunDirectory', () => {
   it('writes a line a step, a summary and a chart, and refuses to be used again', () => {
     const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'a', 'run');
     const run = new RunDirectory(path);

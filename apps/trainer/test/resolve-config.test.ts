@@ -1,4 +1,4 @@
-import { mkdtempSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -95,7 +95,26 @@ describe('resolveConfig', () => {
 
   it('takes a directory without config.json for a mistake', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
-    await expect(resolve(`--model ${directory}`)).rejects.toThrow(/config.json can't be used/);
+    await expect(resolve(`--model ${directory}`)).rejects.toThrow(
+      /config\.json can't be used \(no such file or directory\)\. Give a directory/,
+    );
+  });
+
+  it('finds the model in the --out of a run, and what weights there are', async () => {
+    const run = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const model = join(run, 'model');
+    cpSync(TINY, model, { recursive: true });
+    const found = async (path: string) => (await resolve(`--model ${path} --seq 32`)).model;
+    expect(await found(run)).toEqual({ kind: 'directory', path: model, hasWeights: true });
+    rmSync(join(model, 'model.safetensors'));
+    expect(await found(model)).toEqual({ kind: 'directory', path: model, hasWeights: false });
+    for (const name of ['pytorch_model.bin', 'model-00001-of-00002.safetensors']) {
+      writeFileSync(join(model, name), '');
+      await expect(found(run)).rejects.toThrow(
+        `has weights in ${name}, but none in model.safetensors`,
+      );
+      rmSync(join(model, name));
+    }
   });
 });
 

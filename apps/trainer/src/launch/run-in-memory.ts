@@ -1,5 +1,6 @@
 // Runs a job with all its ranks in this process: a task each, ended together.
 
+import { setMaxListeners } from 'node:events';
 import type { RankEvent } from '../rank/events.js';
 import { describeFailure, type RankEnd, rootCause } from './rank-failure.js';
 
@@ -26,6 +27,7 @@ export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
   const { signal } = options;
   signal.throwIfAborted();
   const stop = new AbortController();
+  setMaxListeners(0, stop.signal); // every rank listens: more than ten are no leak
   const onAbort = () => stop.abort(signal.reason);
   signal.addEventListener('abort', onAbort, { once: true });
   const ends: RankEnd[] = [];

@@ -8,6 +8,7 @@ import { DeviceHost } from '../rank/device-host.js';
 import type { RankEvent } from '../rank/events.js';
 import { runRank } from '../rank/run-rank.js';
 import type { RunConfig } from '../run-config.js';
+import { describeSystemError } from '../system-error.js';
 import { resolveDevices } from './adapter-probe.js';
 import { runInMemory } from './run-in-memory.js';
 import { runProcesses } from './run-processes.js';
@@ -41,7 +42,7 @@ function openTrace(path: string): void {
     writeFileSync(path, '');
   } catch (cause) {
     throw new UsageError(
-      `--trace: ${path} can't be written (${(cause as Error).message}). Give a file in a directory that exists.`,
+      `--trace: ${path} can't be written (${describeSystemError(cause)}). Give a file in a directory that exists.`,
       { cause },
     );
   }
@@ -51,7 +52,7 @@ function writeTrace(path: string, text: string): void {
   try {
     writeFileSync(path, text);
   } catch (cause) {
-    throw new TrainerError(`--trace: ${path} can't be written (${(cause as Error).message}).`, {
+    throw new TrainerError(`--trace: ${path} can't be written (${describeSystemError(cause)}).`, {
       cause,
     });
   }

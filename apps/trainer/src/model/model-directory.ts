@@ -1,6 +1,6 @@
 // A model on disk in the Hugging Face layout: read before a run, written after it.
 
-import { existsSync } from 'node:fs';
+import { existsSync, readdirSync, statSync } from 'node:fs';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
@@ -13,11 +13,42 @@ import {
   parseGpt2Config,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
+import { RUN_FILES } from '../output/run-directory.js';
+import { describeSystemError } from '../system-error.js';
 
 const CONFIG_FILE = 'config.json';
 const WEIGHTS_FILE = 'model.safetensors';
+/** Of other formats, or split. */
+const OTHER_WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|gguf)$|\.index\.json$/;
 
 export type ModelState = ReadonlyMap<string, HostTensor>;
+
+/** Where a model lies, and whether its weights do, too. */
+export interface ModelDirectory {
+  readonly path: string;
+  readonly hasWeights: boolean;
+}
+
+/**
+ * The model that --model `path` means: that directory or, where it is the --out of a run, the one that
+ * the run left in it. Undefined where `path` is no directory.
+ *
+ * @throws UsageError where there are weights, but not in the one file that is read.
+ */
+export function findModelDirectory(path: string): ModelDirectory | undefined {
+  if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) return undefined;
+  const inRun = join(path, RUN_FILES.model);
+  const isRun = !existsSync(join(path, CONFIG_FILE)) && existsSync(join(inRun, CONFIG_FILE));
+  const directory = isRun ? inRun : path;
+  const hasWeights = existsSync(join(directory, WEIGHTS_FILE));
+  const other = readdirSync(directory).find((name) => OTHER_WEIGHTS.test(name));
+  if (!hasWeights && other !== undefined) {
+    throw new UsageError(
+      `--model: ${directory} has weights in ${other}, but none in ${WEIGHTS_FILE}. Save them as that one file; without any weights a run starts from random ones.`,
+    );
+  }
+  return { path: directory, hasWeights };
+}
 
 /**
  * What `directory`/config.json describes.
@@ -30,13 +61,12 @@ export async function readModelConfig(directory: string): Promise<Gpt2Config> {
 }
 
 /**
- * The weights in `directory`, or undefined where there are none: a run then starts from random ones.
+ * The weights in `directory`.
  *
  * @throws UsageError where the file can't be read.
  */
-export async function readModelState(directory: string): Promise<ModelState | undefined> {
+export async function readModelState(directory: string): Promise<ModelState> {
   const path = join(directory, WEIGHTS_FILE);
-  if (!existsSync(path)) return undefined;
   return await explain(path, async () => gpt2State(await readFile(path)));
 }
 
@@ -58,9 +88,9 @@ async function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
   } catch (cause) {
     const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
     if (!(cause instanceof NnError) && !isSystem) throw cause;
-    const text = (cause as Error).message;
+    const text = isSystem ? ` (${describeSystemError(cause)}).` : `. ${(cause as Error).message}`;
     throw new UsageError(
-      `--model: ${path} can't be used. ${text} Give a directory with a GPT-2 in the Hugging Face layout.`,
+      `--model: ${path} can't be used${text} Give a directory with a GPT-2 in the Hugging Face layout.`,
       { cause },
     );
   }

@@ -40,6 +40,15 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
       `lr ${config.lr} ${config.schedule}, warm-up ${config.warmup}, decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
     ],
   ];
+  if (config.model.kind === 'directory' && !config.model.hasWeights) {
+    rows.push(['weights', `random ones: there is no model.safetensors beside config.json`]);
+  }
+  if (config.noSync && config.gradAccum === 1) {
+    rows.push(['note', '--no-sync changes nothing without --grad-accum 2 or more']);
+  }
+  if (config.fp32Reduce && config.precision === 'fp32') {
+    rows.push(['note', '--fp32-reduce changes nothing in fp32']);
+  }
   if (config.checkpointActivations) rows.push(['memory', 'activations are recomputed in backward']);
   if (config.injectDelayMs > 0)
     rows.push(['delay', `${config.injectDelayMs} ms in every collective`]);

@@ -5,6 +5,7 @@ import { closeSync, existsSync, mkdirSync, openSync, writeFileSync, writeSync } 
 import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankReady, RankReport, StepMetrics } from '../rank/events.js';
+import { describeSystemError } from '../system-error.js';
 import { lossChart } from './loss-chart.js';
 
 /** Names under --out, each of which says that a run is there already. */
@@ -59,9 +60,10 @@ export class RunDirectory {
       makeDirectory(path);
       this.#metrics = openSync(join(path, RUN_FILES.metrics), 'wx');
     } catch (error) {
-      throw new UsageError(`--out: ${path} can't be written (${(error as Error).message}).`, {
-        cause: error,
-      });
+      throw new UsageError(
+        `--out: ${path} can't be written (${describeSystemError(error)}). Give a directory that can be made.`,
+        { cause: error },
+      );
     }
   }
 

@@ -3,8 +3,19 @@
 import type { StepMetrics, StepResources } from '../rank/events.js';
 import { formatBytes, formatCount, formatMs } from './format.js';
 
-/** `step  120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | ...`; no line break. */
-export function stepLine(metrics: StepMetrics, resources: StepResources, steps: number): string {
+const BAR = ' | ';
+/** What a narrow terminal can do without, first one first. */
+const DISPENSABLE = ['wire', 'peak', 'lr', 'norm', 'tok/s'];
+
+/**
+ * `step  120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | ...`; no line break. Columns that
+ * don't fit `width` characters are left out.
+ */
+export function stepLine(
+  metrics: StepMetrics,
+  resources: StepResources,
+  { steps, width: room = Number.POSITIVE_INFINITY }: { steps: number; width?: number | undefined },
+): string {
   const width = String(steps).length;
   const norm = metrics.gradNorm === null ? 'inf' : metrics.gradNorm.toFixed(2);
   const columns = [
@@ -18,5 +29,10 @@ export function stepLine(metrics: StepMetrics, resources: StepResources, steps: 
     `wire ${formatBytes(resources.wireBytes).padStart(8)}`,
   ];
   if (metrics.skipped) columns.push('skipped: overflow');
-  return columns.join(' | ');
+  let left = columns;
+  for (const name of DISPENSABLE) {
+    if (left.join(BAR).length <= room) break;
+    left = left.filter((column) => !column.includes(name));
+  }
+  return left.join(BAR);
 }

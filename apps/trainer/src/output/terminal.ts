@@ -9,6 +9,8 @@ import { stepLine } from './step-line.js';
 export interface TerminalStream {
   write(text: string): unknown;
   readonly isTTY?: boolean;
+  /** Of a terminal. */
+  readonly columns?: number;
 }
 
 export interface TerminalOptions {
@@ -57,7 +59,9 @@ export class Terminal {
 
   step(metrics: StepMetrics, resources: StepResources): void {
     if (this.#options.isQuiet) return;
-    const line = stepLine(metrics, resources, this.#options.steps);
+    const { out, steps } = this.#options;
+    const width = out.isTTY === true ? out.columns : undefined;
+    const line = stepLine(metrics, resources, { steps, width });
     this.#line(metrics.skipped ? this.#colors.yellow(line) : line);
     this.#bar?.update(metrics.step);
   }

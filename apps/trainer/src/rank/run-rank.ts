@@ -101,9 +101,8 @@ async function loadModel(
   groups: ShardGroups,
 ): Promise<TrainingModel> {
   const model = new Gpt2(device, config.gpt2, { seed: config.seed });
-  if (config.model.kind === 'directory') {
-    const state = await readModelState(config.model.path);
-    if (state !== undefined) loadStateDict(model, state);
+  if (config.model.kind === 'directory' && config.model.hasWeights) {
+    loadStateDict(model, await readModelState(config.model.path));
   }
   const isPlain = config.strategy === 'single' && config.precision === 'fp32';
   return trainingModel(model, config, isPlain ? undefined : groups);

@@ -13,6 +13,7 @@ export interface Safetensors {
 
 /** The format's own limit on its header, against files that are something else. */
 const MAX_HEADER_BYTES = 100_000_000;
+const TRUNCATED = ' Is the file truncated?';
 /** The data start at a multiple of this, so that they can be viewed in place. */
 const DATA_ALIGNMENT = 8;
 
@@ -45,7 +46,8 @@ export function readSafetensors(file: Uint8Array): Safetensors {
   const headerLength = Number(view.getBigUint64(0, true));
   if (headerLength > MAX_HEADER_BYTES || headerLength > file.byteLength - 8) {
     throw malformed(
-      `a header within the file's ${file.byteLength} bytes, got a header of ${headerLength}. Is the file truncated?`,
+      `a header within the file's ${file.byteLength} bytes, got a header of ${headerLength}`,
+      TRUNCATED,
     );
   }
   const header = parseHeader(file.subarray(8, 8 + headerLength));
@@ -64,7 +66,7 @@ export function readSafetensors(file: Uint8Array): Safetensors {
     end = tensor.end;
   }
   if (end !== data.byteLength) {
-    throw malformed(`${end} bytes of data, got ${data.byteLength}. Is the file truncated?`);
+    throw malformed(`${end} bytes of data, got ${data.byteLength}`, TRUNCATED);
   }
   return {
     tensors: new Map(
@@ -171,6 +173,6 @@ function isCounts(value: unknown): value is readonly number[] {
   return Array.isArray(value) && value.every((item) => Number.isSafeInteger(item) && item >= 0);
 }
 
-function malformed(expected: string): FormatError {
-  return new FormatError(`readSafetensors: expected ${expected}.`);
+function malformed(expected: string, hint = ''): FormatError {
+  return new FormatError(`readSafetensors: expected ${expected}.${hint}`);
 }
