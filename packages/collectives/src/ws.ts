@@ -1,3 +1,4 @@
+export type { Refusal } from './transports/ws/acceptor.js';
 export {
   type ConnectWsOptions,
   connectWs,
@@ -5,6 +6,8 @@ export {
 } from './transports/ws/connect-ws.js';
 export type { JobOptions } from './transports/ws/job-options.js';
 export type { ListenWish } from './transports/ws/joiner.js';
+export type { WsLimits } from './transports/ws/limits.js';
+export type { WsTls } from './transports/ws/node-platform.js';
 export {
   type RendezvousServer,
   type ServeRendezvousOptions,

@@ -1,89 +1,183 @@
-// The listening side of a process: accepts peers that prove themselves and refuses the rest with a
-// reason and no harm to the job. Node only.
+// The listening side of a process: accepts peers that prove themselves and refuses the rest, with a
+// reason in the log and no harm to the job. Node only.
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { createServer as createSecureServer } from 'node:https';
+import type { AddressInfo, Socket } from 'node:net';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { CHUNK_BYTES } from './frame.js';
+import { limitsFor, RateLimit, type WsLimits } from './limits.js';
 import { NodeSocket } from './node-socket.js';
-import { challenge, PROOF_MS, REFUSED_CODE } from './prove.js';
+import { challenge, REFUSED_CODE } from './prove.js';
 import type { ListenOptions, WsListener } from './ws-platform.js';
 
 /** Chunks and inline frames are smaller; a peer that sends more is cut off. */
 export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
 
-/** Sockets that have proved nothing, at most: a flood costs no more than these. */
-const MAX_STRANGERS = 256;
+/** A browser's request with cookies for localhost; more is nothing of ours. */
+const MAX_HEADER_BYTES = 16 * 1024;
 
 export interface AcceptorOptions extends ListenOptions {
   readonly secret: string;
+  /** Default: those for a world of a few ranks. */
+  readonly limits?: WsLimits | undefined;
+  /** Pages of these origins may join, if they know the secret. Default: none. */
+  readonly allowedOrigins?: readonly string[] | undefined;
+  /** Listens for wss. */
+  readonly tls?: ServerTls | undefined;
+  /** Who was turned away, and why. */
+  readonly onRefused?: ((refusal: Refusal) => void) | undefined;
+}
+
+/** PEM, as `node:tls` takes them. */
+export interface ServerTls {
+  readonly key: string | Buffer;
+  readonly cert: string | Buffer;
+}
+
+export interface Refusal {
+  /** `address:port` of who came. */
+  readonly from: string;
+  readonly reason: string;
 }
 
 export class Acceptor implements WsListener {
   readonly #options: AcceptorOptions;
-  readonly #http: Server;
-  readonly #server: WebSocketServer;
-  readonly #strangers = new Set<NodeSocket>();
+  readonly #server: Server;
+  readonly #upgrades: WebSocketServer;
+  readonly #limits: WsLimits;
+  readonly #rate: RateLimit;
+  /** By address and port, since TLS hides one socket in another. */
+  readonly #strangers = new Map<string, Socket>();
 
   private constructor(options: AcceptorOptions) {
     this.#options = options;
-    this.#http = createServer((_, response) => response.writeHead(426).end());
-    this.#server = new WebSocketServer({
-      server: this.#http,
+    this.#limits = options.limits ?? limitsFor(8);
+    this.#rate = new RateLimit(this.#limits.maxJoinsPerSecond, performance.now());
+    const common = { maxHeaderSize: MAX_HEADER_BYTES };
+    this.#server =
+      options.tls === undefined
+        ? createServer(common)
+        : createSecureServer({ ...common, key: options.tls.key, cert: options.tls.cert });
+    this.#server.on('connection', (socket) => this.#onConnection(socket));
+    this.#server.on('request', (request, response) => {
+      this.#refuse(request.socket, 'a request that is no WebSocket');
+      response.writeHead(426, { connection: 'close' }).end();
+    });
+    this.#upgrades = new WebSocketServer({
+      server: this.#server,
       perMessageDeflate: false,
       maxPayload: MAX_MESSAGE_BYTES,
       clientTracking: false,
-      // Any web page can open a socket to loopback: what names an Origin is a browser.
-      verifyClient: ({ req }: { req: IncomingMessage }) =>
-        req.headers.origin === undefined && this.#strangers.size < MAX_STRANGERS,
+      verifyClient: ({ req }: { req: IncomingMessage }) => this.#isWelcome(req),
     });
-    this.#server.on('connection', (socket, request) => void this.#meet(socket, request));
+    this.#upgrades.on('wsClientError', (error, socket) => {
+      this.#refuse(socket as Socket, error.message);
+      socket.destroy();
+    });
+    this.#upgrades.on('connection', (socket, request) => {
+      void this.#meet(socket, request.socket);
+    });
   }
 
   /** Resolves when it listens. */
   static async listen(options: AcceptorOptions): Promise<Acceptor> {
     const acceptor = new Acceptor(options);
-    acceptor.#http.listen(options.port, options.host);
+    acceptor.#server.listen(options.port, options.host);
     await once(acceptor.#server, 'listening');
-    acceptor.#server.on('error', () => {}); // an error of one connection is that connection's
+    const drop = (error: Error, socket: Socket) => {
+      acceptor.#refuse(socket, error.message);
+      socket.destroy();
+    };
+    acceptor.#server.on('clientError', drop).on('tlsClientError', drop);
+    // An error of one connection is that connection's.
+    acceptor.#server.on('error', () => {});
+    acceptor.#upgrades.on('error', () => {});
     return acceptor;
   }
 
   get port(): number {
-    return (this.#http.address() as AddressInfo).port;
+    return (this.#server.address() as AddressInfo).port;
   }
 
   close(): void {
+    this.#upgrades.close();
     this.#server.close();
-    this.#http.close();
-    for (const socket of this.#strangers) {
-      socket.terminate();
+    for (const socket of this.#strangers.values()) {
+      socket.destroy();
     }
   }
 
   /** Whether listening keeps the process alive, as it does at first. */
   setKeepsAlive(keepsAlive: boolean): void {
     if (keepsAlive) {
-      this.#http.ref();
+      this.#server.ref();
     } else {
-      this.#http.unref();
+      this.#server.unref();
     }
   }
 
-  async #meet(socket: WebSocket, { socket: connection }: IncomingMessage): Promise<void> {
+  /** Before a byte is read. */
+  #onConnection(socket: Socket): void {
+    const { maxStrangers, proofMs } = this.#limits;
+    socket.on('error', () => {});
+    if (!this.#rate.take(performance.now())) {
+      this.#refuse(socket, 'too many connections a second');
+      socket.destroy();
+    } else if (this.#strangers.size >= maxStrangers) {
+      this.#refuse(socket, `${maxStrangers} others have proved nothing yet`);
+      socket.destroy();
+    } else {
+      const key = keyOf(socket);
+      this.#strangers.set(key, socket);
+      const timer = setTimeout(() => {
+        if (this.#strangers.delete(key)) {
+          this.#refuse(socket, `no proof within ${proofMs} ms`);
+          socket.destroy();
+        }
+      }, proofMs);
+      socket.once('close', () => {
+        clearTimeout(timer);
+        this.#strangers.delete(key);
+      });
+    }
+  }
+
+  /** Any web page can open a socket to loopback: what names an Origin is a browser. */
+  #isWelcome({ headers, socket }: IncomingMessage): boolean {
+    const { origin } = headers;
+    if (origin === undefined || this.#options.allowedOrigins?.includes(origin) === true) {
+      return true;
+    }
+    this.#refuse(socket, `origin ${origin} is not allowed`);
+    return false;
+  }
+
+  async #meet(socket: WebSocket, raw: Socket): Promise<void> {
     const { secret, refusalOf, onPeer } = this.#options;
-    const host = connection.remoteAddress ?? this.#options.host;
-    const stranger = new NodeSocket(socket);
-    stranger.connection = connection;
-    this.#strangers.add(stranger);
+    const { proofMs } = this.#limits;
+    const key = keyOf(raw);
+    const stranger = new NodeSocket(socket, raw);
     try {
-      const hello = await challenge(stranger, { secret, proofMs: PROOF_MS, refusalOf });
-      this.#strangers.delete(stranger);
-      onPeer(hello, stranger, host.replace(/^::ffff:/, ''));
+      const hello = await challenge(stranger, { secret, proofMs, refusalOf });
+      this.#strangers.delete(key);
+      onPeer(hello, stranger, hostOf(raw));
     } catch (error) {
-      this.#strangers.delete(stranger);
+      this.#refuse(raw, (error as Error).message);
       stranger.close(REFUSED_CODE, (error as Error).message);
     }
   }
+
+  #refuse(socket: Socket, reason: string): void {
+    this.#options.onRefused?.({ from: keyOf(socket), reason });
+  }
+}
+
+function hostOf(socket: Socket): string {
+  return (socket.remoteAddress ?? 'unknown').replace(/^::ffff:/, '');
+}
+
+function keyOf(socket: Socket): string {
+  return `${hostOf(socket)}:${socket.remotePort}`;
 }

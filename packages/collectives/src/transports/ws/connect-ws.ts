@@ -1,6 +1,7 @@
 // A rank in a Node process joins a job over WebSockets. See joiner.ts for how.
 
 import { Endpoint } from '../../endpoint.js';
+import { JoinError } from '../../errors.js';
 import { createWorldGroup } from '../../group-options.js';
 import type { ProcessGroup } from '../../process-group.js';
 import {
@@ -11,10 +12,11 @@ import {
   silencesOf,
 } from './job-options.js';
 import { Joiner, type ListenWish } from './joiner.js';
+import { type ListenSecurityOptions, securityOf } from './listen-security.js';
 import { NodePlatform } from './node-platform.js';
 import { WsTransport } from './ws-transport.js';
 
-export interface ConnectWsOptions extends JobOptions {
+export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
   /** Where the rendezvous is; rank 0, which hosts it by default, listens there. Default: 127.0.0.1. */
   readonly address?: string;
   /** 'elsewhere': another process runs `serveRendezvous`, and rank 0 visits it too. Default: 'rank 0'. */
@@ -35,9 +37,17 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
   const isHosted = rank === 0 && options.rendezvous !== 'elsewhere';
   checkJobOptions(options, { hosts: isHosted });
+  const { tls, listen = {} } = options;
+  if (tls !== undefined && (isHosted || listen !== false) && !(tls.key && tls.cert)) {
+    throw new JoinError({ rank, worldSize }, 'expected tls.key and tls.cert: this rank listens.');
+  }
   const endpoint = new Endpoint({ ...options, rank, worldSize });
   const silences = silencesOf(options);
-  const transport = new WsTransport({ listener: endpoint, heartbeatMs: silences.heartbeatMs });
+  const transport = new WsTransport({
+    listener: endpoint,
+    worldSize,
+    heartbeatMs: silences.heartbeatMs,
+  });
   endpoint.attach(transport);
   const joiner = new Joiner(
     {
@@ -46,14 +56,14 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
       attempt,
       secret,
       rendezvous: { host, port, isHosted },
-      isSecure: false,
-      listen: options.listen ?? {},
+      isSecure: options.tls !== undefined,
+      listen,
       joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
       onListen: options.onListen,
       ...silences,
       route: options.route ?? ((_, to) => to),
     },
-    { platform: new NodePlatform({ secret }), endpoint, transport },
+    { platform: new NodePlatform(securityOf(options)), endpoint, transport },
   );
   await joiner.join();
   return { group: createWorldGroup(endpoint, options), endpoint };

@@ -31,6 +31,11 @@ const OPERATIONS: readonly OperationName[] = [
 ];
 const OPS = ['sum', 'mean', 'max', 'min'] as const;
 
+/** A rank's buffer is one typed array, and those end here on the oldest Node that we run on. */
+const MAX_PAYLOAD_BYTES = 2 ** 32;
+/** Of all ranks together. */
+const MAX_CALL_BYTES = 2 ** 48;
+
 /** Header and, where it is small, payload, in one new array. */
 export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Array {
   const group = new TextEncoder().encode(header.group);
@@ -77,10 +82,15 @@ export function decodeFrame(frame: Uint8Array): { header: MessageHeader; inline:
     throw new RangeError(`frame: malformed header of ${frame.length} bytes`);
   }
   const view = new DataView(frame.buffer, frame.byteOffset, frame.byteLength);
+  const callBytes = view.getFloat64(8, true);
   const byteLength = view.getFloat64(16, true);
+  const root = view.getInt32(24, true);
+  if (!isSize(callBytes, MAX_CALL_BYTES) || !isSize(byteLength, MAX_PAYLOAD_BYTES) || root < -1) {
+    throw new RangeError(`frame: sizes ${callBytes} and ${byteLength}, root ${root}`);
+  }
   const inline = frame.subarray(start);
   const expected = byteLength <= INLINE_MAX_BYTES ? byteLength : 0;
-  if (!Number.isSafeInteger(byteLength) || byteLength < 0 || inline.length !== expected) {
+  if (inline.length !== expected) {
     throw new RangeError(`frame: expected ${expected} bytes behind a header, got ${inline.length}`);
   }
   const header: MessageHeader = {
@@ -91,11 +101,15 @@ export function decodeFrame(frame: Uint8Array): { header: MessageHeader; inline:
       operation,
       dtype,
       reduceOp,
-      byteLength: view.getFloat64(8, true),
-      root: view.getInt32(24, true),
+      byteLength: callBytes,
+      root,
       layout: view.getUint32(28, true),
     },
     byteLength,
   };
   return { header, inline };
+}
+
+function isSize(bytes: number, max: number): boolean {
+  return Number.isInteger(bytes) && bytes >= 0 && bytes <= max;
 }

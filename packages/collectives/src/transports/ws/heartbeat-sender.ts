@@ -83,7 +83,8 @@ class WorkerSocket implements WireSocket {
     } else if (event.type === 'binary') {
       this.#inbox.onBinary(event.bytes);
     } else {
-      this.#onRefused(new OpenError(event.reason, { isEarly: false })); // where it was not open yet
+      // Where it was not open yet. Its listener has been heard of, so it may come back.
+      this.#onRefused(new OpenError(event.reason, { isEarly: true }));
       this.#inbox.onClose(1006, event.reason);
     }
   }

@@ -141,7 +141,7 @@ export class Joiner {
 
   async #visit(): Promise<Meeting> {
     const { rendezvous, listen } = this.#options;
-    const opened = await this.#open('rendezvous', rendezvous, { retries: true });
+    const opened = await this.#open('rendezvous', rendezvous);
     if (listen !== false && this.#platform.listen !== undefined) {
       try {
         await this.#listen(listen.host ?? opened.localHost ?? LOOPBACK, listen.port ?? 0);
@@ -151,7 +151,7 @@ export class Joiner {
       }
     }
     await this.#prove(opened.socket, 'rendezvous', RENDEZVOUS_TARGET);
-    const meeting = Meeting.visited(opened.socket);
+    const meeting = Meeting.visited(opened.socket, this.#options.worldSize);
     const wish = listen === false ? undefined : listen;
     this.#sayHere(meeting, wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 });
     return meeting;
@@ -171,8 +171,8 @@ export class Joiner {
     }
     const { socket } =
       part === 'relay'
-        ? await this.#open('rendezvous', this.#options.rendezvous, { retries: false })
-        : await this.#open(peer, this.#addressOf(addresses[peer]!), { retries: false });
+        ? await this.#open('rendezvous', this.#options.rendezvous)
+        : await this.#open(peer, this.#addressOf(addresses[peer]!));
     await this.#prove(socket, part === 'relay' ? 'relay' : 'link', peer);
     this.#transport.addLink(new WsLink(socket, peer, this.#transport));
   }
@@ -180,15 +180,12 @@ export class Joiner {
   /** Resolves when heartbeats go both ways, as far as either side can be called. */
   async #beatTo(peer: number, address: PeerAddress): Promise<void> {
     if (this.#heartbeats !== undefined && address.port !== 0) {
-      const url = this.#urlOf(await this.#options.route(peer, this.#addressOf(address)));
-      let socket: WireSocket;
-      try {
-        socket = await this.#heartbeats.open(url);
-      } catch (error) {
-        throw this.#joinError(`no rank ${peer} for heartbeats at ${url} (${messageOf(error)}).`);
-      }
+      const heartbeats = this.#heartbeats;
+      const socket = await this.#dial(peer, this.#addressOf(address), (url) =>
+        heartbeats.open(url),
+      );
       await this.#prove(socket, 'heartbeat', peer);
-      this.#heartbeats.beat(socket);
+      heartbeats.beat(socket);
     }
     if (this.#listener !== undefined && address.beats) {
       await this.#until(() => this.#transport.hasHeart(peer));
@@ -265,18 +262,24 @@ export class Joiner {
     this.#arrived.clear();
   }
 
-  async #open(
+  #open(target: number | 'rendezvous', address: HostPort): Promise<OpenedSocket> {
+    return this.#dial(target, address, (url) => this.#platform.open(url));
+  }
+
+  /** Dials until the time to join is over: who is not there yet may come, as after a flood. */
+  async #dial<T>(
     target: number | 'rendezvous',
     address: HostPort,
-    { retries }: { readonly retries: boolean },
-  ): Promise<OpenedSocket> {
+    open: (url: string) => Promise<T>,
+  ): Promise<T> {
     const url = this.#urlOf(await this.#options.route(target, address));
     for (;;) {
       try {
-        return await this.#platform.open(url);
+        return await open(url);
       } catch (error) {
         const isEarly = error instanceof OpenError && error.isEarly;
-        if (!retries || !isEarly || performance.now() > this.#deadline) {
+        const isOver = this.#endpoint.failure !== undefined || performance.now() > this.#deadline;
+        if (!isEarly || isOver) {
           const whom = target === 'rendezvous' ? 'rendezvous' : `rank ${target}`;
           throw this.#joinError(`no ${whom} of the job at ${url} (${messageOf(error)}).`);
         }

@@ -1,5 +1,6 @@
 // The rendezvous as one rank sees it, whether hosted in its own process or reached over a socket.
 
+import { parseRendezvousMessage } from './parse-message.js';
 import type { Rendezvous } from './rendezvous.js';
 import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-messages.js';
 import type { WireSocket } from './wire-socket.js';
@@ -52,12 +53,18 @@ export class Meeting {
   }
 
   /** Over a proven socket of role 'rendezvous'. */
-  static visited(socket: WireSocket): Meeting {
+  static visited(socket: WireSocket, worldSize: number): Meeting {
     const meeting = new Meeting();
     meeting.#say = (message) => socket.sendText(JSON.stringify(message));
     socket.setHandler({
       onBinary: () => meeting.#onFailed(new Error('the rendezvous sent bytes')),
-      onText: (text) => meeting.#onMessage(JSON.parse(text) as RendezvousMessage),
+      onText: (text) => {
+        try {
+          meeting.#onMessage(parseRendezvousMessage(text, worldSize));
+        } catch (error) {
+          meeting.#onFailed(new Error(`the rendezvous: ${(error as Error).message}`));
+        }
+      },
       onClose: (code, reason) =>
         meeting.#onFailed(new Error(`the rendezvous is gone (${reason || `code ${code}`})`)),
     });

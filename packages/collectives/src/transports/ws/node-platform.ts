@@ -2,8 +2,9 @@
 
 import { once } from 'node:events';
 import { WebSocket } from 'ws';
-import { Acceptor, MAX_MESSAGE_BYTES } from './acceptor.js';
+import { Acceptor, MAX_MESSAGE_BYTES, type Refusal, type ServerTls } from './acceptor.js';
 import { HeartbeatSender } from './heartbeat-sender.js';
+import type { WsLimits } from './limits.js';
 import { NodeSocket } from './node-socket.js';
 import { PROOF_MS } from './prove.js';
 import {
@@ -15,9 +16,21 @@ import {
 
 export interface NodePlatformOptions {
   readonly secret: string;
+  readonly limits?: WsLimits | undefined;
+  readonly allowedOrigins?: readonly string[] | undefined;
+  readonly tls?: WsTls | undefined;
+  readonly onRefused?: ((refusal: Refusal) => void) | undefined;
 }
 
-/** A host or a pod that is not up yet, or a name that is not known yet. */
+/** PEM, as `node:tls` takes them. */
+export interface WsTls extends Partial<ServerTls> {
+  /** Who signed the others' certificates. Default: the authorities that Node knows. */
+  readonly ca?: string | Buffer | readonly (string | Buffer)[];
+  /** The name in the others' certificates, where they are dialed by address. */
+  readonly servername?: string;
+}
+
+/** A host or a pod that is not up yet, a name that is not known yet, or a listener under a flood. */
 const EARLY_CODES = new Set([
   'ECONNREFUSED',
   'ECONNRESET',
@@ -37,6 +50,7 @@ export class NodePlatform implements WsPlatform {
 
   async open(url: string): Promise<OpenedSocket> {
     const socket = new WebSocket(url, {
+      ...this.#clientTls(),
       perMessageDeflate: false,
       maxPayload: MAX_MESSAGE_BYTES,
       handshakeTimeout: PROOF_MS,
@@ -44,26 +58,37 @@ export class NodePlatform implements WsPlatform {
       // Zeros, which the library takes as nothing to do: both ends are ours, no proxy between.
       generateMask: (mask) => mask.fill(0),
     });
-    let localHost: string | undefined;
-    socket.once('upgrade', (response) => {
-      localHost = response.socket.localAddress?.replace(/^::ffff:/, '');
-    });
     // Before it is open: the listener's first words come in the same packet as the upgrade.
     const wire = new NodeSocket(socket);
     try {
       await once(socket, 'open');
-      return { socket: wire, localHost };
+      return { socket: wire, localHost: wire.localHost };
     } catch (error) {
       const { code, message } = error as NodeJS.ErrnoException;
-      throw new OpenError(code ?? message, { isEarly: EARLY_CODES.has(code ?? '') });
+      const isEarly = EARLY_CODES.has(code ?? '') || message.includes('timed out');
+      throw new OpenError(code ?? message, { isEarly });
     }
   }
 
   startHeartbeats(heartbeatMs: number): HeartbeatSender {
-    return new HeartbeatSender({ heartbeatMs, tls: {} });
+    return new HeartbeatSender({ heartbeatMs, tls: this.#clientTls() });
   }
 
   listen(options: ListenOptions): Promise<Acceptor> {
-    return Acceptor.listen({ ...options, ...this.#options });
+    const { secret, limits, allowedOrigins, onRefused, tls } = this.#options;
+    const own =
+      tls?.key === undefined || tls.cert === undefined
+        ? undefined
+        : { key: tls.key, cert: tls.cert };
+    return Acceptor.listen({ ...options, secret, limits, allowedOrigins, onRefused, tls: own });
+  }
+
+  /** What is needed to trust a listener. The key is the listening side's only. */
+  #clientTls(): { ca?: string | Buffer | (string | Buffer)[]; servername?: string } {
+    const { ca, servername } = this.#options.tls ?? {};
+    return {
+      ...(ca === undefined ? {} : { ca: Array.isArray(ca) ? [...ca] : (ca as string | Buffer) }),
+      ...(servername === undefined ? {} : { servername }),
+    };
   }
 }

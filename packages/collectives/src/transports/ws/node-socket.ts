@@ -17,12 +17,16 @@ const SEND_TEXT = { binary: false, compress: false, fin: true };
 export class NodeSocket implements WireSocket {
   readonly #socket: WebSocket;
   readonly #inbox = new Inbox();
-  /** Below the WebSocket; named by who opened or accepted it. */
-  connection: Socket | undefined;
+  /** Below the WebSocket. */
+  #connection: Socket | undefined;
 
-  /** Takes an open socket; nobody else listens to it. */
-  constructor(socket: WebSocket) {
+  /** Takes a socket, open or about to be; nobody else listens to it. */
+  constructor(socket: WebSocket, connection?: Socket) {
     this.#socket = socket;
+    this.#connection = connection;
+    socket.once('upgrade', (response) => {
+      this.#connection = response.socket;
+    });
     socket.binaryType = 'nodebuffer';
     socket.on('message', (data, isBinary) => {
       if (isBinary) {
@@ -36,6 +40,11 @@ export class NodeSocket implements WireSocket {
       socket.terminate();
     });
     socket.on('close', (code, reason) => this.#inbox.onClose(code, reason.toString()));
+  }
+
+  /** The interface it goes out by, while it is open. */
+  get localHost(): string | undefined {
+    return this.#connection?.localAddress?.replace(/^::ffff:/, '');
   }
 
   setHandler(handler: WireHandler | undefined): void {
@@ -70,9 +79,9 @@ export class NodeSocket implements WireSocket {
 
   setKeepsAlive(keepsAlive: boolean): void {
     if (keepsAlive) {
-      this.connection?.ref();
+      this.#connection?.ref();
     } else {
-      this.connection?.unref();
+      this.#connection?.unref();
     }
   }
 }

@@ -1,6 +1,7 @@
 // A rank that meets the others at a rendezvous of another process, as the rendezvous sees it: its
 // messages, read off its socket, become calls.
 
+import { parseRankMessage } from './parse-message.js';
 import type { Rendezvous } from './rendezvous.js';
 import type { RankMessage } from './rendezvous-messages.js';
 import type { WireSocket } from './wire-socket.js';
@@ -27,7 +28,13 @@ export function hostMember(
   socket.setHandler({
     onBinary: () => rendezvous.onFailed(rank, `rank ${rank} sent bytes to the rendezvous`),
     onText: (text) => {
-      const message = JSON.parse(text) as RankMessage;
+      let message: RankMessage;
+      try {
+        message = parseRankMessage(text);
+      } catch (error) {
+        rendezvous.onFailed(rank, `rank ${rank}: ${(error as Error).message}`);
+        return;
+      }
       if (message.type === 'here') {
         const { host, port, beats } = message.address;
         rendezvous.onHere(rank, { host: host ?? fromHost, port, beats });

@@ -1,13 +1,14 @@
 // A rendezvous in a Node process of its own: for jobs whose ranks are pages, which can't listen.
 
-import { Acceptor } from './acceptor.js';
 import { RENDEZVOUS_TARGET } from './handshake.js';
 import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK } from './job-options.js';
 import { refusalOfJob } from './joiner.js';
+import { type ListenSecurityOptions, securityOf } from './listen-security.js';
+import { NodePlatform } from './node-platform.js';
 import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
 
-export interface ServeRendezvousOptions {
+export interface ServeRendezvousOptions extends ListenSecurityOptions {
   readonly worldSize: number;
   /** Known to all ranks of the job and nobody else. At least 16 characters. */
   readonly secret: string;
@@ -37,8 +38,8 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
     worldSize,
     joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
   });
-  const acceptor = await Acceptor.listen({
-    secret,
+  const platform = new NodePlatform(securityOf({ ...options }));
+  const acceptor = await platform.listen({
     host,
     port,
     refusalOf: (hello) => {

@@ -22,7 +22,8 @@ export type LinkMessage = ControlMessage | { readonly type: 'alive' };
 
 export interface LinkEvents {
   onMessage(from: number, header: MessageHeader): MessageSink;
-  onControl(from: number, message: LinkMessage): void;
+  /** Throws where it can't be read. */
+  onText(from: number, text: string): void;
   onLost(peer: number, reason: string): void;
   onLeft(peer: number): void;
 }
@@ -149,7 +150,7 @@ export class WsLink implements WireHandler {
 
   onText(text: string): void {
     this.hasSpoken = true;
-    this.#read(() => this.#events.onControl(this.peer, JSON.parse(text) as LinkMessage));
+    this.#read(() => this.#events.onText(this.peer, text));
   }
 
   onBinary(data: Uint8Array): void {

@@ -9,13 +9,15 @@ import type {
   Transport,
   TransportListener,
 } from '../../transport.js';
+import { parseLinkMessage } from './parse-message.js';
 import { Pulse } from './pulse.js';
 import type { WireSocket } from './wire-socket.js';
-import type { LinkEvents, LinkMessage, WsLink } from './ws-link.js';
+import type { LinkEvents, WsLink } from './ws-link.js';
 import type { HeartbeatSender } from './ws-platform.js';
 
 export interface WsTransportOptions {
   readonly listener: TransportListener;
+  readonly worldSize: number;
   readonly heartbeatMs: number;
 }
 
@@ -122,7 +124,8 @@ export class WsTransport implements Transport, LinkEvents {
     return this.#options.listener.onMessage(from, header);
   }
 
-  onControl(from: number, message: LinkMessage): void {
+  onText(from: number, text: string): void {
+    const message = parseLinkMessage(text, this.#options.worldSize);
     if (message.type !== 'alive') {
       this.#options.listener.onControl(from, message);
     }

@@ -1,0 +1,160 @@
+// Who gets into a job over ws, and what those who don't may cost: origins, certificates, replays, limits.
+
+import { once } from 'node:events';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import {
+  type ConnectWsOptions,
+  connectWs,
+  type Refusal,
+  type RendezvousServer,
+  type ServeRendezvousOptions,
+  serveRendezvous,
+} from '@shardweave/collectives/ws';
+import { generate } from 'selfsigned';
+import { afterEach, describe, expect, it } from 'vitest';
+import { WebSocket } from 'ws';
+import { SECRET } from './ws-harness.js';
+
+const servers: RendezvousServer[] = [];
+
+afterEach(() => {
+  for (const server of servers.splice(0)) {
+    server.close();
+  }
+});
+
+/** A rendezvous for two ranks, and the list of those it turned away. */
+async function serve(options: Partial<ServeRendezvousOptions> = {}) {
+  const refused: Refusal[] = [];
+  const server = await serveRendezvous({
+    worldSize: 2,
+    secret: SECRET,
+    onRefused: (refusal) => refused.push(refusal),
+    ...options,
+  });
+  servers.push(server);
+  return { port: server.port, refused };
+}
+
+/** Both ranks join, exchange something and leave. */
+async function expectJob(port: number, more: Partial<ConnectWsOptions> = {}): Promise<void> {
+  const common = { worldSize: 2, port, secret: SECRET, rendezvous: 'elsewhere', ...more } as const;
+  const groups = await Promise.all([0, 1].map((rank) => connectWs({ ...common, rank })));
+  await Promise.all(groups.map((group) => group.barrier()));
+  await Promise.all(groups.map((group) => group.close()));
+}
+
+async function closed(socket: Socket): Promise<void> {
+  socket.on('error', () => {}).resume();
+  if (!socket.closed) {
+    await once(socket, 'close');
+  }
+}
+
+describe('origins', () => {
+  it('are refused unless allowed, with a reason in the log', async () => {
+    const { port, refused } = await serve({ allowedOrigins: ['https://ours.example'] });
+    const evil = new WebSocket(`ws://127.0.0.1:${port}`, { origin: 'https://evil.example' });
+    const [error] = (await once(evil, 'error')) as [Error];
+    expect(error.message).toMatch(/401/);
+    expect(refused.map(({ reason }) => reason)).toEqual([
+      'origin https://evil.example is not allowed',
+    ]);
+    const ours = new WebSocket(`ws://127.0.0.1:${port}`, { origin: 'https://ours.example' });
+    const [greeting] = (await once(ours, 'message')) as [Buffer];
+    expect(greeting.length).toBe(36); // it still has to prove itself
+    ours.terminate();
+    await expectJob(port);
+  });
+});
+
+describe('wss', () => {
+  it('joins ranks that trust the certificate, and no others', async () => {
+    const { private: key, cert } = await generate([{ name: 'commonName', value: 'shardweave' }], {
+      extensions: [{ name: 'subjectAltName', altNames: [{ type: 2, value: 'shardweave' }] }],
+    });
+    const tls = { key, cert, ca: cert, servername: 'shardweave' };
+    const { port, refused } = await serve({ tls });
+    const common = { rank: 1, worldSize: 2, port, secret: SECRET } as const;
+    await expect(connectWs({ ...common, tls: { key, cert } })).rejects.toThrow(
+      /no rendezvous .*SELF_SIGNED/,
+    );
+    await expect(
+      connectWs({ ...common, tls: { ...tls, servername: 'somebody else' } }),
+    ).rejects.toThrow(/ERR_TLS_CERT_ALTNAME_INVALID/);
+    await expect(connectWs({ ...common, joinTimeoutMs: 300 })).rejects.toThrow(/no rendezvous/);
+    expect(refused.length).toBeGreaterThanOrEqual(1);
+    await expectJob(port, { tls });
+  });
+
+  it('needs a key where a rank listens', async () => {
+    const options = { rank: 1, worldSize: 2, port: 5000, secret: SECRET, tls: { ca: 'x' } };
+    await expect(connectWs(options)).rejects.toMatchObject({ code: 'JOIN' });
+  });
+});
+
+describe('a proof', () => {
+  it('is worth nothing when it is said again', async () => {
+    const { port, refused } = await serve();
+    const heard: Buffer[][] = [];
+    const proxy = createServer((socket) => {
+      const said: Buffer[] = [];
+      heard.push(said);
+      const onward = connect(port, '127.0.0.1');
+      socket.on('data', (data: Buffer) => said.push(data));
+      socket.pipe(onward).pipe(socket);
+      socket.on('error', () => {});
+      onward.on('error', () => {});
+    }).listen(0, '127.0.0.1');
+    await once(proxy, 'listening');
+    const proxied = { host: '127.0.0.1', port: (proxy.address() as AddressInfo).port };
+    await expectJob(port, { route: (target, to) => (target === 'rendezvous' ? proxied : to) });
+    proxy.close();
+    expect(refused).toEqual([]);
+    expect(heard).toHaveLength(2);
+    for (const said of heard) {
+      const again = connect(port, '127.0.0.1');
+      for (const data of said) {
+        again.write(data);
+        await new Promise((resolve) => setTimeout(resolve, 20));
+      }
+      await closed(again);
+    }
+    expect(refused.map(({ reason }) => reason)).toEqual(['wrong secret', 'wrong secret']);
+  });
+});
+
+describe('limits', () => {
+  it('drop strangers over their number, and those that prove nothing in time', async () => {
+    const { port, refused } = await serve({ limits: { maxStrangers: 8, proofMs: 700 } });
+    const silent = Array.from({ length: 12 }, () => connect(port, '127.0.0.1'));
+    await Promise.all(silent.map(closed));
+    const reasons = refused.map(({ reason }) => reason);
+    expect(reasons.filter((reason) => reason === '8 others have proved nothing yet')).toHaveLength(
+      4,
+    );
+    expect(reasons.filter((reason) => reason === 'no proof within 700 ms')).toHaveLength(8);
+    await expectJob(port);
+  });
+
+  it('drop connections over the rate, from which ranks that come then recover', async () => {
+    const { port, refused } = await serve({ limits: { maxJoinsPerSecond: 20 } });
+    const flood = Array.from({ length: 40 }, () => connect(port, '127.0.0.1'));
+    const job = expectJob(port);
+    await job;
+    const reasons = refused.map(({ reason }) => reason);
+    expect(
+      reasons.filter((reason) => reason === 'too many connections a second').length,
+    ).toBeGreaterThanOrEqual(10);
+    for (const socket of flood) {
+      socket.destroy();
+    }
+  });
+
+  it('answer what is no WebSocket', async () => {
+    const { port, refused } = await serve();
+    const response = await fetch(`http://127.0.0.1:${port}/`);
+    expect(response.status).toBe(426);
+    expect(refused.map(({ reason }) => reason)).toEqual(['a request that is no WebSocket']);
+  });
+});
