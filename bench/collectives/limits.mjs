@@ -77,12 +77,17 @@ export function limitsOf(run) {
         (c) => isReduce(c) && c.size === 4,
       ),
     ),
-    summary(
-      `the event loop held ${HELD_MS} ms at most in 64 MiB`,
-      probes.filter(({ error, contender }) => error === undefined && contender !== 'net'),
-      ({ heldMs }) => heldMs <= HELD_MS,
-      ({ heldMs }) => -heldMs,
-      (probe) => `${probe.heldMs.toFixed(1)} ms (${probe.contender}, ${place(probe)})`,
+    ...[
+      ['heldMs', `the event loop held ${HELD_MS} ms at most in 64 MiB`],
+      ['coreMs', `a turn of the event loop ${HELD_MS} ms on a core at most in 64 MiB`],
+    ].map(([field, asked]) =>
+      summary(
+        asked,
+        probes.filter(({ error, contender }) => error === undefined && contender !== 'net'),
+        (probe) => probe[field] <= HELD_MS,
+        (probe) => -probe[field],
+        (probe) => `${probe[field].toFixed(1)} ms (${probe.contender}, ${place(probe)})`,
+      ),
     ),
     summary(
       'no growth of memory outside the heap in the steady state',

@@ -171,6 +171,7 @@ async function probeAll(jobs, worldSize, { operations, log }, { leftOut }) {
         await job.ask({ do: 'check' });
         const loops = await job.ask({ do: 'probe', repetitions: PROBE_REPETITIONS });
         row.heldMs = Math.max(...loops.map(({ heldMs }) => heldMs));
+        row.coreMs = Math.max(...loops.map(({ coreMs }) => coreMs));
         row.gapMs = Math.max(...loops.map(({ gapMs }) => gapMs));
         row.isExact = loops.every(({ isExact }) => isExact);
         if (operation === 'all-reduce') {
@@ -183,9 +184,11 @@ async function probeAll(jobs, worldSize, { operations, log }, { leftOut }) {
       }
       probes.push(row);
     }
-    const held = probes.filter(({ contender, error }) => contender === job.name && !error);
-    const worst = Math.max(0, ...held.map(({ heldMs }) => heldMs)).toFixed(1);
-    log(`${job.name}, ${worldSize} ranks: event loop held ${worst} ms at most`);
+    const own = probes.filter(({ contender, error }) => contender === job.name && !error);
+    const most = (field) => Math.max(0, ...own.map((row) => row[field])).toFixed(1);
+    log(
+      `${job.name} x${worldSize}: event loop held ${most('heldMs')}, on a core ${most('coreMs')} ms`,
+    );
   }
   dropEnded(jobs);
   return probes;

@@ -93,7 +93,9 @@ function probes(run) {
       group[0].contender,
       group[0].worldSize,
       `${worst.heldMs.toFixed(1)} (${worst.operation})`,
-      Math.max(...group.map(({ gapMs }) => gapMs)).toFixed(1),
+      ...['coreMs', 'gapMs'].map((field) =>
+        Math.max(...group.map((probe) => probe[field])).toFixed(1),
+      ),
       ...(memory === undefined
         ? ['-', '-', '-']
         : [mib(memory.beforeMiB), mib(memory.afterMiB), mib(memory.peakMiB)]),
@@ -102,9 +104,18 @@ function probes(run) {
   if (rows.length === 0) return [];
   return [
     '## The event loop and memory in calls of 64 MiB',
-    'Held: the longest gap in a chain of setImmediate, less the time that the thread waited for a core. Memory outside the heap in the steady state of all-reduce, after a collection before and after eight further calls, and the peak between, in MiB; of the rank that grew most (threads and ranks of one process see all of it).',
+    'Held: the longest gap in a chain of setImmediate, less the time that the thread waited for a core; on a core: the longest that it ran between two turns, which other work on the machine does not stretch. Memory outside the heap in the steady state of all-reduce, after a collection before and after eight further calls, and the peak between, in MiB; of the rank that grew most (threads and ranks of one process see all of it).',
     table(
-      ['transport', 'ranks', 'held, ms (in)', 'longest gap, ms', 'before', 'after', 'peak'],
+      [
+        'transport',
+        'ranks',
+        'held, ms (in)',
+        'on a core, ms',
+        'longest gap, ms',
+        'memory before',
+        'after',
+        'peak',
+      ],
       rows,
     ),
   ];
