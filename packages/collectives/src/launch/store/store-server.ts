@@ -3,8 +3,10 @@
 
 import { Acceptor } from '../../transports/ws/acceptor.js';
 import type { Hello } from '../../transports/ws/handshake.js';
+import { limitsFor } from '../../transports/ws/limits.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
 import { LOOPBACK } from '../launcher.js';
+import { StoreError } from './store-error.js';
 import { DEFAULT_STORE_LIMITS, StoreBudget, type StoreLimits } from './store-limits.js';
 import { StoreRuns } from './store-runs.js';
 import { StoreSession } from './store-session.js';
@@ -22,6 +24,9 @@ export interface StoreServerOptions {
   readonly limits?: Partial<StoreLimits>;
 }
 
+/** Those that may come in one second; more of them try again. */
+const EXPECTED_CLIENTS = 256;
+
 export class StoreServer implements AsyncDisposable {
   readonly #options: StoreServerOptions;
   readonly #limits: StoreLimits;
@@ -36,17 +41,23 @@ export class StoreServer implements AsyncDisposable {
     this.#runs = new StoreRuns(new StoreBudget(this.#limits));
   }
 
-  /** Resolves when it listens. Rejects with the system's error where it can't. */
+  /** Resolves when it listens. Rejects with StoreError STORE_JOIN where it can't. */
   static async listen(options: StoreServerOptions): Promise<StoreServer> {
     const server = new StoreServer(options);
     const { secret, address: host = LOOPBACK, port = 0, keepsAlive = false } = options;
-    server.#acceptor = await Acceptor.listen({
-      secret,
-      host,
-      port,
-      refusalOf: (hello) => server.#refusalOf(hello),
-      onPeer: (hello, socket) => server.#onClient(hello, socket),
-    });
+    try {
+      server.#acceptor = await Acceptor.listen({
+        secret,
+        host,
+        port,
+        limits: limitsFor(EXPECTED_CLIENTS),
+        refusalOf: (hello) => server.#refusalOf(hello),
+        onPeer: (hello, socket) => server.#onClient(hello, socket),
+      });
+    } catch (error) {
+      const text = `can't listen on ${host}:${port}: ${(error as Error).message}`;
+      throw new StoreError('STORE_JOIN', `store: ${text}`);
+    }
     server.#acceptor.setKeepsAlive(keepsAlive);
     return server;
   }

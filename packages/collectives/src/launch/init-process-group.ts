@@ -1,0 +1,87 @@
+// Joins the job that a launcher started this process for: place from the environment, secret,
+// transport, group.
+
+import type { ProcessGroup } from '../process-group.js';
+import type { ConnectMpiOptions } from '../transports/mpi/connect-mpi.js';
+import { type ConnectWsOptions, connectWs } from '../transports/ws/connect-ws.js';
+import type { EnvVariables } from './environment.js';
+import { LaunchError } from './launch-error.js';
+import type { LauncherName } from './launcher.js';
+import { meetingAddress, type Place, type PlaceOptions, readPlace } from './place.js';
+import { readSecret } from './secret.js';
+
+export type LaunchTransport = 'ws' | 'mpi';
+
+/** All that connectWs takes; what is not given is read from the environment. */
+export interface InitProcessGroupOptions
+  extends PlaceOptions,
+    Omit<Partial<ConnectWsOptions>, keyof PlaceOptions> {
+  /**
+   * Default: SHARDWEAVE_TRANSPORT; else 'mpi' where an MPI launcher (mpirun, mpiexec) started the
+   * process, and 'ws' everywhere else. It never depends on what is installed, since all ranks must
+   * choose the same.
+   */
+  readonly transport?: LaunchTransport;
+  /** For 'mpi'. */
+  readonly mpi?: Pick<ConnectMpiOptions, 'library' | 'nativeAllReduce' | 'finalize'>;
+}
+
+/** As PyTorch's: hosts and pods of a cluster start minutes apart. */
+export const LAUNCH_TIMEOUT_MS = 300_000;
+
+const MPI_LAUNCHERS: readonly (LauncherName | undefined)[] = ['openmpi', 'pmi'];
+
+/**
+ * Resolves with the group of all ranks when all have come, within `joinTimeoutMs` (default: five
+ * minutes). Explicit options win over the environment, whose launchers the README lists.
+ *
+ * @throws LaunchError where options or environment can't be right, before anything is sent.
+ * @throws JoinError where the ranks don't find each other.
+ */
+export async function initProcessGroup(
+  options: InitProcessGroupOptions = {},
+): Promise<ProcessGroup> {
+  const place = readPlace(options);
+  return chooseTransport(options, place) === 'mpi'
+    ? connectByMpi(options, place)
+    : connectByWs(options, place);
+}
+
+async function connectByWs(options: InitProcessGroupOptions, place: Place): Promise<ProcessGroup> {
+  const { rank, worldSize, port, attempt } = place;
+  const { env = process.env, joinTimeoutMs = LAUNCH_TIMEOUT_MS } = options;
+  const secret = await readSecret({ ...options, worldSize, env });
+  const address = await meetingAddress(place, { ...options, joinTimeoutMs });
+  return connectWs({
+    ...options,
+    rank,
+    worldSize,
+    address,
+    port,
+    attempt,
+    secret,
+    joinTimeoutMs,
+  });
+}
+
+async function connectByMpi(
+  options: InitProcessGroupOptions,
+  { worldSize }: Place,
+): Promise<ProcessGroup> {
+  const { joinTimeoutMs = LAUNCH_TIMEOUT_MS } = options;
+  const { connectMpi } = await import('../mpi.js');
+  return connectMpi({ ...options, ...options.mpi, worldSize, joinTimeoutMs });
+}
+
+function chooseTransport(options: InitProcessGroupOptions, place: Place): LaunchTransport {
+  const { SHARDWEAVE_TRANSPORT: named = '' }: EnvVariables = options.env ?? process.env;
+  const isByMpi = MPI_LAUNCHERS.includes(place.launcher?.launcher);
+  const chosen = options.transport ?? (named === '' ? (isByMpi ? 'mpi' : 'ws') : named);
+  if (chosen !== 'ws' && chosen !== 'mpi') {
+    throw new LaunchError('SHARDWEAVE_TRANSPORT', chosen, {
+      problem: 'expected a transport between processes',
+      remedy: 'Set it to ws or mpi, or unset it.',
+    });
+  }
+  return chosen;
+}

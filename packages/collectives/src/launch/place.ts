@@ -1,0 +1,144 @@
+// This process's place in its job: explicit options first, then what the launcher said, and on the
+// first host the address to listen on.
+
+import { promises as dns, type LookupAddress } from 'node:dns';
+import { isIP } from 'node:net';
+import { Environment, type EnvVariables } from './environment.js';
+import { LaunchError } from './launch-error.js';
+import { DEFAULT_PORT, type Launcher, LOOPBACK } from './launcher.js';
+import { readLauncher } from './read-launcher.js';
+
+export interface PlaceOptions {
+  /** Default: the launcher's, as all of these. */
+  readonly rank?: number;
+  readonly worldSize?: number;
+  /** Name or IP of rank 0's host. */
+  readonly address?: string;
+  /** Where rank 0 listens; a store that initStore makes takes the next one. */
+  readonly port?: number;
+  /** How often the job was started before. */
+  readonly attempt?: number;
+  /** Names the job; see Launcher. */
+  readonly runId?: string;
+  /**
+   * Where rank 0 listens where that is not `address`, as behind the published port of a container.
+   * Default: SHARDWEAVE_LISTEN_ADDRESS, else `address`.
+   */
+  readonly listenAddress?: string;
+  /** Environment variables. Default: the process's. */
+  readonly env?: EnvVariables;
+}
+
+export interface Place {
+  readonly rank: number;
+  readonly worldSize: number;
+  /** undefined: the launcher doesn't say, and nobody else did. */
+  readonly address: string | undefined;
+  readonly port: number;
+  readonly attempt: number;
+  readonly runId: string;
+  /** undefined where rank and world size are options. */
+  readonly launcher: Launcher | undefined;
+}
+
+/** Names may be known late: a pod's, when it is there. */
+const LOOKUP_RETRY_MS = 250;
+
+const ADDRESS_REMEDY =
+  "Set it, or the option address, on all ranks to a name or IP of rank 0's host that the other hosts reach.";
+
+/** @throws LaunchError where neither options nor environment say it, or they can't be right. */
+export function readPlace(options: PlaceOptions): Place {
+  const { rank, worldSize, env = process.env } = options;
+  if (rank !== undefined && worldSize !== undefined) {
+    const variables = new Environment(env);
+    return {
+      rank,
+      worldSize,
+      address: options.address ?? variables.text('MASTER_ADDR') ?? LOOPBACK,
+      port: options.port ?? variables.port('MASTER_PORT') ?? DEFAULT_PORT,
+      attempt: options.attempt ?? variables.count(['SHARDWEAVE_ATTEMPT']) ?? 0,
+      runId: options.runId ?? variables.text('SHARDWEAVE_RUN_ID') ?? 'none',
+      launcher: undefined,
+    };
+  }
+  const given = worldSize === undefined ? {} : { WORLD_SIZE: String(worldSize) };
+  const launcher = readLauncher({ ...env, ...given });
+  if (launcher === undefined) {
+    throw new LaunchError('RANK', undefined, {
+      problem: 'no launcher has started this process (torchrun, mpirun, srun, a Kubernetes Job)',
+      remedy: 'Set RANK and WORLD_SIZE (0 and 1 for one process), or the options of these names.',
+    });
+  }
+  return {
+    rank: rank ?? launcher.rank,
+    worldSize: launcher.worldSize,
+    address: options.address ?? launcher.address,
+    port: options.port ?? launcher.port,
+    attempt: options.attempt ?? launcher.attempt,
+    runId: options.runId ?? launcher.runId,
+    launcher,
+  };
+}
+
+/**
+ * Where the ranks meet, as connectWs wants it: on rank 0 an IP of its own to listen on, elsewhere the
+ * address as it was given. Waits until rank 0's own name is known.
+ *
+ * @throws LaunchError where there is no address, or one that other hosts can't reach.
+ */
+export async function meetingAddress(
+  place: Place,
+  options: PlaceOptions & { readonly joinTimeoutMs: number },
+): Promise<string> {
+  const { rank, worldSize, address = worldSize === 1 ? LOOPBACK : undefined, launcher } = place;
+  if (address === undefined) {
+    throw new LaunchError('MASTER_ADDR', undefined, {
+      problem: `expected rank 0's host, which ${launcher?.launcher} does not say`,
+      remedy: ADDRESS_REMEDY,
+    });
+  }
+  const env = new Environment(options.env ?? process.env);
+  const listenAddress = options.listenAddress ?? env.text('SHARDWEAVE_LISTEN_ADDRESS');
+  if (rank === 0 && listenAddress !== undefined) {
+    return listenAddress;
+  }
+  const localWorldSize = launcher?.localWorldSize ?? worldSize;
+  const isSeenByOthers = localWorldSize < worldSize;
+  const isFirstHost = rank === 0 || launcher?.nodeRank === 0;
+  if (!isFirstHost || (rank !== 0 && !isSeenByOthers)) {
+    return address; // connectWs waits until its name is known
+  }
+  const ip = await lookUp(address, options.joinTimeoutMs);
+  if (isSeenByOthers && isLoopback(ip)) {
+    throw new LaunchError('MASTER_ADDR', address === ip ? ip : `${address}, here ${ip}`, {
+      problem: 'expected an address that the other hosts of this job can reach',
+      remedy: ADDRESS_REMEDY,
+    });
+  }
+  return rank === 0 ? ip : address;
+}
+
+async function lookUp(name: string, limitMs: number): Promise<string> {
+  if (isIP(name) !== 0) {
+    return name;
+  }
+  const deadline = performance.now() + limitMs;
+  for (;;) {
+    try {
+      const found: LookupAddress = await dns.lookup(name);
+      return found.address;
+    } catch (error) {
+      if (performance.now() > deadline) {
+        const { code = 'unknown' } = error as NodeJS.ErrnoException;
+        const problem = `expected a name that is known here (${code} for ${limitMs} ms)`;
+        throw new LaunchError('MASTER_ADDR', name, { problem, remedy: ADDRESS_REMEDY });
+      }
+      await new Promise((resolve) => setTimeout(resolve, LOOKUP_RETRY_MS));
+    }
+  }
+}
+
+function isLoopback(ip: string): boolean {
+  return ip.startsWith('127.') || ip === '::1' || ip.startsWith('::ffff:127.');
+}

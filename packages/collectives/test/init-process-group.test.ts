@@ -1,0 +1,207 @@
+// Groups and stores formed from environments: what wins over what, and what is refused before
+// anything is sent. Ranks are in this process, each with an environment of its own.
+
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { ProcessGroup } from '@shardweave/collectives';
+import {
+  type EnvVariables,
+  initProcessGroup,
+  initStore,
+  LaunchError,
+} from '@shardweave/collectives/launch';
+import { afterAll, describe, expect, it } from 'vitest';
+
+const SECRET = 'made by the launcher';
+const folder = mkdtempSync(join(tmpdir(), 'launch-'));
+const secretFile = join(folder, 'secret');
+writeFileSync(secretFile, `${SECRET}\n`);
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+/** Two free ports side by side, as a group and its store take. */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const servers = [createServer().listen(0, '127.0.0.1')];
+    await once(servers[0]!, 'listening');
+    const { port } = servers[0]!.address() as { port: number };
+    const next = createServer();
+    const isFree = await new Promise<boolean>((resolve) => {
+      next.once('error', () => resolve(false)).listen(port + 1, '127.0.0.1', () => resolve(true));
+    });
+    await Promise.all(
+      [servers[0]!, ...(isFree ? [next] : [])].map((server) => once(server.close(), 'close')),
+    );
+    if (isFree) {
+      return port;
+    }
+  }
+}
+
+function byHand(rank: number, more: EnvVariables): EnvVariables {
+  return { RANK: String(rank), WORLD_SIZE: '2', ...more };
+}
+
+async function sumOfRanks(group: ProcessGroup): Promise<number> {
+  const sum = new Float32Array(1);
+  const bytes = (array: Float32Array) => new Uint8Array(array.buffer);
+  const options = { dtype: 'f32', op: 'sum' } as const;
+  await group.allReduce(bytes(Float32Array.of(group.rank + 1)), bytes(sum), options);
+  return sum[0]!;
+}
+
+async function closeAll(groups: readonly AsyncDisposable[]): Promise<void> {
+  await Promise.all(groups.map((group) => group[Symbol.asyncDispose]()));
+}
+
+async function launchError(promise: Promise<unknown>): Promise<LaunchError> {
+  const error = await promise.then(
+    () => undefined,
+    (reason: unknown) => reason,
+  );
+  expect(error).toBeInstanceOf(LaunchError);
+  return error as LaunchError;
+}
+
+describe('a group', () => {
+  it('forms from the environment, with the secret in a variable or in a file', async () => {
+    const MASTER_PORT = String(await freePort());
+    const groups = await Promise.all([
+      initProcessGroup({ env: byHand(0, { MASTER_PORT, SHARDWEAVE_SECRET: SECRET }) }),
+      initProcessGroup({ env: byHand(1, { MASTER_PORT, SHARDWEAVE_SECRET_FILE: secretFile }) }),
+    ]);
+    expect(groups.map(({ rank, worldSize }) => [rank, worldSize])).toEqual([
+      [0, 2],
+      [1, 2],
+    ]);
+    expect(await Promise.all(groups.map(sumOfRanks))).toEqual([3, 3]);
+    await closeAll(groups);
+  });
+
+  it('takes explicit options before the environment', async () => {
+    const port = await freePort();
+    const env = { RANK: '7', WORLD_SIZE: 'wrong', MASTER_PORT: '1', SHARDWEAVE_SECRET: 'short' };
+    const place = { worldSize: 2, address: 'localhost', port, secret: SECRET, env };
+    const groups = await Promise.all([0, 1].map((rank) => initProcessGroup({ ...place, rank })));
+    expect(await Promise.all(groups.map(sumOfRanks))).toEqual([3, 3]);
+    await closeAll(groups);
+  });
+
+  it('takes the world size that an Indexed Job can not say', async () => {
+    const port = await freePort();
+    const options = { worldSize: 2, port, secret: SECRET, address: '127.0.0.1' };
+    const env = (index: string) => ({ JOB_COMPLETION_INDEX: index, HOSTNAME: `train-${index}` });
+    const place = { ...options, listenAddress: '127.0.0.1' };
+    const starts = [0, 1].map((rank) => {
+      const { listenAddress, ...others } = place;
+      const own = rank === 0 ? place : others;
+      return initProcessGroup({ ...own, env: env(String(rank)) });
+    });
+    const groups = await Promise.all(starts);
+    expect(groups.map(({ rank }) => rank)).toEqual([0, 1]);
+    await closeAll(groups);
+  });
+
+  it('of one process needs no launcher but RANK and WORLD_SIZE, and no secret', async () => {
+    const group = await initProcessGroup({ env: { RANK: '0', WORLD_SIZE: '1' } });
+    expect(await sumOfRanks(group)).toBe(1);
+    await group.close();
+    await (await initProcessGroup({ rank: 0, worldSize: 1, env: {} })).close();
+  });
+
+  it('refuses a rank of the attempt before', async () => {
+    const MASTER_PORT = String(await freePort());
+    const env = (rank: number, attempt: string) =>
+      byHand(rank, { MASTER_PORT, SHARDWEAVE_SECRET: SECRET, SHARDWEAVE_ATTEMPT: attempt });
+    const first = initProcessGroup({ env: env(0, '1') });
+    await expect(initProcessGroup({ env: env(1, '0') })).rejects.toThrow(
+      /this is attempt 1, not 0/,
+    );
+    const groups = await Promise.all([first, initProcessGroup({ env: env(1, '1') })]);
+    await closeAll(groups);
+  });
+});
+
+describe('a store of the job', () => {
+  it('is served by rank 0 beside the group, until all have left', async () => {
+    const MASTER_PORT = String(await freePort());
+    const env = (rank: number) => byHand(rank, { MASTER_PORT, SHARDWEAVE_SECRET: SECRET });
+    const groups = Promise.all([0, 1].map((rank) => initProcessGroup({ env: env(rank) })));
+    const stores = await Promise.all([0, 1].map((rank) => initStore({ env: env(rank) })));
+    const [first, second] = stores as [(typeof stores)[0], (typeof stores)[0]];
+    await first.set('from rank 0', 'here');
+    expect(await second.getText('from rank 0')).toBe('here');
+    await Promise.all(stores.map((store) => store.barrier('b')));
+    const closing = first.close();
+    expect(await second.add('still served', 1)).toBe(1);
+    await Promise.all([closing, second.close()]);
+    await closeAll(await groups);
+  });
+});
+
+describe('a start is refused', () => {
+  const cases: readonly [string, EnvVariables, string, RegExp][] = [
+    ['without a launcher', {}, 'RANK', /no launcher .* Set RANK and WORLD_SIZE/],
+    [
+      'without a secret',
+      byHand(0, {}),
+      'SHARDWEAVE_SECRET',
+      /Make one with "openssl rand -hex 32"/,
+    ],
+    [
+      'with a short secret, which is not shown',
+      byHand(0, { SHARDWEAVE_SECRET: 'sesame' }),
+      'SHARDWEAVE_SECRET',
+      /^(?!.*sesame).*at least 16 characters, got "6 characters"/,
+    ],
+    [
+      'with a file that is not there',
+      byHand(0, { SHARDWEAVE_SECRET_FILE: join(folder, 'none') }),
+      'SHARDWEAVE_SECRET_FILE',
+      /can be read \(ENOENT\)/,
+    ],
+    [
+      'with a transport that is none between processes',
+      byHand(0, { SHARDWEAVE_SECRET: SECRET, SHARDWEAVE_TRANSPORT: 'shm' }),
+      'SHARDWEAVE_TRANSPORT',
+      /got "shm"\. Set it to ws or mpi/,
+    ],
+    [
+      'over ws on several hosts of mpirun, which says no address',
+      {
+        OMPI_COMM_WORLD_RANK: '0',
+        OMPI_COMM_WORLD_SIZE: '4',
+        OMPI_COMM_WORLD_LOCAL_SIZE: '2',
+        SHARDWEAVE_TRANSPORT: 'ws',
+        SHARDWEAVE_SECRET: SECRET,
+      },
+      'MASTER_ADDR',
+      /which openmpi does not say/,
+    ],
+    [
+      'on a first host of several whose name is its loopback',
+      {
+        ...byHand(0, { WORLD_SIZE: '4', LOCAL_WORLD_SIZE: '2', LOCAL_RANK: '0' }),
+        MASTER_ADDR: 'localhost',
+        SHARDWEAVE_SECRET: SECRET,
+      },
+      'MASTER_ADDR',
+      /got "localhost, here (127\.0\.0\.1|::1)"/,
+    ],
+    [
+      'on rank 0 whose name nobody knows in time',
+      byHand(0, { MASTER_ADDR: 'no-such-host.invalid', SHARDWEAVE_SECRET: SECRET }),
+      'MASTER_ADDR',
+      /known here \(E\w+ for 300 ms\)/,
+    ],
+  ];
+
+  it.each(cases)('%s', async (_, env, variable, message) => {
+    const error = await launchError(initProcessGroup({ env, joinTimeoutMs: 300 }));
+    expect(error.variable).toBe(variable);
+    expect(error.message).toMatch(message);
+  });
+});
