@@ -127,7 +127,7 @@ export function blameOf(fault: Fault): Blame | undefined {
  * Milliseconds from a fault until the first rank must know of it; undefined where that depends on
  * when it is needed.
  */
-export function noticedWithinMs(fault: Fault, timeoutMs: number): number | undefined {
+export function noticedWithinMs(fault: Fault): number | undefined {
   switch (fault.kind) {
     case 'kill':
     case 'reset':
@@ -137,8 +137,6 @@ export function noticedWithinMs(fault: Fault, timeoutMs: number): number | undef
     case 'cut':
     case 'partition':
       return fault.ms > MAX_SILENCE_MS ? MAX_SILENCE_MS : undefined;
-    case 'stick':
-      return timeoutMs;
     default:
       return undefined;
   }

@@ -30,7 +30,6 @@ export interface Evidence {
   /** The faults that took place, and when. */
   readonly startMs: ReadonlyMap<Fault, number>;
   readonly network: SimulatedNetwork;
-  readonly timeoutMs: number;
 }
 
 /** All that is wrong, in words. */
@@ -87,7 +86,7 @@ function judgeBlames({ runs, startMs }: Evidence, alive: readonly number[]): str
 
 /** From a fault to the first rank that knows, and from there to the last. */
 function judgeSpread(evidence: Evidence, alive: readonly number[]): string[] {
-  const { startMs, failedMs, network, timeoutMs, endpoints } = evidence;
+  const { startMs, failedMs, network, endpoints } = evidence;
   const faults = [...startMs.keys()].filter((fault) => fault.kind !== 'busy');
   // A rank that stands still for a while knows when it goes on.
   let spreadMs = HOPS * network.maxDelayMs + INQUIRY_MS + EPSILON_MS;
@@ -107,7 +106,7 @@ function judgeSpread(evidence: Evidence, alive: readonly number[]): string[] {
   };
   const [fault] = faults;
   if (faults.length === 1 && fault !== undefined) {
-    const withinMs = noticedWithinMs(fault, timeoutMs);
+    const withinMs = noticedWithinMs(fault);
     // One that had closed before, or had nothing pending, may have been in peace.
     if (withinMs !== undefined && endpoints.length > 1) {
       expect(startMs.get(fault)! + fault.delayMs + withinMs, describeFault(fault));

@@ -131,7 +131,7 @@ function randomCollective(random: SeededRandom, worldSize: number, group: number
     dtype,
     op: random.pick(OPS),
     count: randomCount(random, dtype),
-    hasUnevenCounts: isUneven && random.chance(0),
+    hasUnevenCounts: isUneven && random.chance(0.3),
     // Groups may be of one rank: the world's first is always there.
     root: group === 0 ? random.below(worldSize) : 0,
     isInPlace: random.chance(0.3),

@@ -14,6 +14,9 @@ import { prepareCall } from './step-call.js';
 /** What a caller writes into buffers that are its own again. */
 const OVERWRITTEN = 0xa5;
 
+/** A rank that sticks closes after this: long after all that waited for it have given up. */
+const STUCK_MS = 3_600_000;
+
 export interface RankRunOptions {
   readonly rank: number;
   readonly endpoint: Endpoint;
@@ -129,8 +132,11 @@ export class RankRun {
     }
     if (this.#faultAt('stick', i) !== undefined) {
       trace(`rank ${rank} sticks`);
-      await endpoint.failed;
-      this.error ??= await this.#later(group);
+      // If nobody needs it, nobody minds.
+      await Promise.race([endpoint.failed, this.#options.process.sleep(STUCK_MS)]);
+      if (endpoint.failure !== undefined) {
+        this.error ??= await this.#later(group);
+      }
       return true;
     }
     return false;

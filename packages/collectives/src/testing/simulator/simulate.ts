@@ -4,7 +4,7 @@
 import { Reducer } from '@shardweave/dtypes';
 import { Endpoint } from '../../endpoint.js';
 import { createWorldGroup } from '../../group-options.js';
-import type { ReduceHook } from '../../reduce-hook.js';
+import type { PartReducer, ReduceHook } from '../../reduce-hook.js';
 import { describeFault, type Fault, randomFault } from './faults.js';
 import { judge } from './judge.js';
 import { type Program, randomProgram } from './random-program.js';
@@ -30,7 +30,8 @@ export interface SimulateOptions {
 
 /** What runs may share: wasm and reference results. */
 export interface SimulationResources {
-  readonly reducer: Reducer;
+  /** Combines parts; one that is wrong is found out. */
+  readonly reducer: PartReducer;
   readonly data: ReferenceData;
 }
 
@@ -168,7 +169,7 @@ async function runOnce(
   } catch (error) {
     problems.push((error as Error).message);
   }
-  problems.push(...judge({ runs, endpoints, failedMs, startMs, network, timeoutMs: TIMEOUT_MS }));
+  problems.push(...judge({ runs, endpoints, failedMs, startMs, network }));
   const sum = (count: (run: RankRun) => number) => runs.reduce((all, run) => all + count(run), 0);
   const report = {
     seed: options.seed,
@@ -230,7 +231,11 @@ function inject(fault: Fault, network: SimulatedNetwork, time: VirtualTime): voi
 }
 
 /** Combines parts as our own hook does, but takes its time as a worker or a GPU would. */
-function slowReduce(reducer: Reducer, process: SimulatedProcess, random: SeededRandom): ReduceHook {
+function slowReduce(
+  reducer: PartReducer,
+  process: SimulatedProcess,
+  random: SeededRandom,
+): ReduceHook {
   const meanMs = random.pick([0, 1, 30]);
   return async (parts, output, { dtype, op, signal }) => {
     await process.sleep(random.exponential(meanMs));

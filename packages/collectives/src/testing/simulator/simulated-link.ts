@@ -44,6 +44,7 @@ export class SimulatedLink {
   #numHolds = 0;
   #isOver = false;
   #isShut = false;
+  #isSevered = false;
   #inFlightBytes = 0;
   #wireFreeMs = 0;
   #lastPayloadMs = 0;
@@ -90,7 +91,8 @@ export class SimulatedLink {
   /** The last thing: after all that was sent, or while payload is lost on the way. */
   end(isAfterPayload: boolean, action: () => void): void {
     const payloadMs = isAfterPayload ? this.#lastPayloadMs : 0;
-    this.#arriveAt(Math.max(this.#arrivalMs(), this.#lastControlMs, payloadMs), action);
+    const timeMs = Math.max(this.#arrivalMs(), this.#lastControlMs, payloadMs);
+    this.#arriveAt(timeMs, action, { isEnding: true });
   }
 
   /** Nothing more goes in: unsettled sends resolve or reject, as nobody depends on which. */
@@ -100,6 +102,11 @@ export class SimulatedLink {
     for (const job of [...this.#unsettled]) {
       this.#fail(job);
     }
+  }
+
+  /** What is on its way or goes in from now on is lost, and nobody knows yet; endings arrive. */
+  sever(): void {
+    this.#isSevered = true;
   }
 
   /** Nothing more comes out. */
@@ -238,14 +245,14 @@ export class SimulatedLink {
     return this.#options.time.nowMs + delayMs;
   }
 
-  #arriveAt(timeMs: number, action: () => void): void {
+  #arriveAt(timeMs: number, action: () => void, { isEnding = false } = {}): void {
     const { time, process } = this.#options;
     const arrive = () => {
-      if (!this.#isOver) {
+      if (!this.#isOver && (!this.#isSevered || isEnding)) {
         action();
       }
     };
-    time.after(timeMs - time.nowMs, () => {
+    time.at(timeMs, () => {
       if (this.#numHolds > 0) {
         this.#held.push(arrive);
       } else {

@@ -169,10 +169,8 @@ export class SimulatedNetwork {
       [a, b],
       [b, a],
     ] as const) {
-      this.link(end, other).shut();
-      this.endWith(end, other, this.#options.random.chance(0.5), () =>
-        this.lose(other, end, 'its connection was reset'),
-      );
+      this.link(end, other).sever();
+      this.endWith(end, other, false, () => this.lose(other, end, 'its connection was reset'));
     }
   }
 

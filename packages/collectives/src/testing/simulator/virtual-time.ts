@@ -27,8 +27,13 @@ export class VirtualTime {
 
   /** Lets `action` happen after `delayMs`; what it returns cancels that. */
   after(delayMs: number, action: () => void): () => void {
+    return this.at(this.#nowMs + delayMs, action);
+  }
+
+  /** The same at a given time: what is to keep its order must not be off by a rounding. */
+  at(timeMs: number, action: () => void): () => void {
     const event: TimedEvent = {
-      timeMs: this.#nowMs + Math.max(0, delayMs),
+      timeMs: Math.max(timeMs, this.#nowMs),
       order: this.#order++,
       action,
     };
