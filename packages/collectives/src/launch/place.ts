@@ -110,8 +110,9 @@ export async function meetingAddress(
     return address; // connectWs waits until its name is known
   }
   const ip = await lookUp(address, options.joinTimeoutMs);
-  if (isSeenByOthers && isLoopback(ip)) {
-    throw new LaunchError('MASTER_ADDR', address === ip ? ip : `${address}, here ${ip}`, {
+  // Debian's /etc/hosts has the host's own name as 127.0.1.1. Who says localhost means it.
+  if (isSeenByOthers && isLoopback(ip) && address !== ip && address !== 'localhost') {
+    throw new LaunchError('MASTER_ADDR', `${address}, here ${ip}`, {
       problem: 'expected an address that the other hosts of this job can reach',
       remedy: ADDRESS_REMEDY,
     });

@@ -1,0 +1,25 @@
+// A process that serves a store or uses one, bundled and started by store-process.test.ts.
+
+import { connectStore, StoreServer } from '@shardweave/collectives/launch';
+
+const { ROLE, PORT, RANK, WORLD_SIZE, SECRET = '' } = process.env;
+
+async function serve(): Promise<void> {
+  const { port } = await StoreServer.listen({ secret: SECRET, keepsAlive: true });
+  process.send?.({ port });
+}
+
+async function use(): Promise<void> {
+  const place = { rank: Number(RANK), worldSize: Number(WORLD_SIZE) };
+  const server = { port: Number(PORT), secret: SECRET, silenceMs: 800 };
+  const store = await connectStore({ ...place, ...server });
+  const sum = await store.add('processes', 1);
+  await store.barrier('all here');
+  process.send?.({ sum });
+  if (ROLE === 'waits') {
+    await store.get('never').catch(({ code, message }) => process.send?.({ code, message }));
+  }
+  process.disconnect(); // neither the store nor anything else is closed
+}
+
+void (ROLE === 'serves' ? serve() : use());

@@ -1,0 +1,23 @@
+// Bundles a program and the workspace's sources into one file that plain Node runs.
+
+import { build } from 'esbuild';
+
+// The CommonJS packages in the bundle call require.
+const BANNER =
+  "import { createRequire as bundleRequire } from 'node:module'; const require = bundleRequire(import.meta.url);";
+
+/** `outfile` ends in .mjs. */
+export async function bundleProgram(path: string, outfile: string): Promise<void> {
+  await build({
+    entryPoints: [path],
+    bundle: true,
+    platform: 'node',
+    format: 'esm',
+    target: 'node20',
+    conditions: ['@shardweave/source'],
+    external: ['bufferutil', 'utf-8-validate', 'koffi'],
+    banner: { js: BANNER },
+    outfile,
+    logLevel: 'error',
+  });
+}

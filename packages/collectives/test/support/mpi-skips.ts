@@ -1,0 +1,6 @@
+// Cases of the conformance suite that ranks under mpirun can't run, with the reason.
+
+export const mpiSkips: Readonly<Record<string, string>> = {
+  'a killed rank is named on all others, in pending and later calls':
+    'MPI ends the whole job when a rank dies',
+};

@@ -1,0 +1,98 @@
+// Starts ranks under a real mpirun, of Open MPI or MPICH, and collects what each one wrote.
+
+import { spawn, spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { build } from 'esbuild';
+
+/** Below the package, since the bundle finds koffi only from there. */
+const FOLDER = fileURLToPath(new URL('../../node_modules/', import.meta.url));
+
+/** A loaded machine took 20 s for eight ranks on two cores. */
+const LIMIT_MS = 120_000;
+
+export interface MpirunResult {
+  /** What each rank wrote, by `writeResult`; undefined where it didn't. */
+  readonly results: readonly unknown[];
+  readonly exitCode: number | null;
+  /** Both streams of mpirun and of all ranks. */
+  readonly output: string;
+}
+
+/** Why no ranks can be started here, or undefined where they can. Names the reason of a skipped test. */
+export function mpiProblem(): string | undefined {
+  const { error } = spawnSync('mpirun', ['--version']);
+  return error === undefined ? undefined : (process.env.SHARDWEAVE_NO_MPI ?? 'no mpirun was found');
+}
+
+/** A bundled program, started as ranks. Disposed with its files. */
+export class MpiProgram implements Disposable {
+  readonly #folder = mkdtempSync(join(FOLDER, '.mpi-test-'));
+
+  /** Bundles a TypeScript file of this folder. */
+  async build(file: string): Promise<void> {
+    await build({
+      entryPoints: [fileURLToPath(new URL(file, import.meta.url))],
+      bundle: true,
+      platform: 'node',
+      format: 'esm',
+      conditions: ['@shardweave/source'],
+      external: ['bufferutil', 'utf-8-validate'],
+      // What is CommonJS in the bundle, such as ws, calls it.
+      banner: {
+        js: "import { createRequire as r } from 'node:module'; const require = r(import.meta.url);",
+      },
+      outfile: join(this.#folder, 'rank.mjs'),
+      logLevel: 'error',
+    });
+  }
+
+  /** Runs `worldSize` ranks with these arguments to their end. */
+  async run(worldSize: number, ...args: readonly string[]): Promise<MpirunResult> {
+    const results = mkdtempSync(join(this.#folder, 'results-'));
+    const script = join(this.#folder, 'rank.mjs');
+    const command = [...mpirunFlags(), '-np', String(worldSize), process.execPath, script, ...args];
+    const child = spawn('mpirun', command, {
+      env: { ...process.env, SHARDWEAVE_RESULTS: results },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    let output = '';
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.setEncoding('utf8').on('data', (text: string) => {
+        output += text;
+      });
+    }
+    const timer = setTimeout(() => child.kill('SIGTERM'), LIMIT_MS); // mpirun ends its ranks, too
+    const exitCode = await new Promise<number | null>((resolve) => child.on('close', resolve));
+    clearTimeout(timer);
+    return {
+      results: Array.from({ length: worldSize }, (_, rank) => readResult(results, rank)),
+      exitCode,
+      output,
+    };
+  }
+
+  [Symbol.dispose](): void {
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+/** More ranks than cores, not tied to any, and as whoever runs the tests. */
+function mpirunFlags(): readonly string[] {
+  const isOpenMpi = spawnSync('mpirun', ['--version'], { encoding: 'utf8' }).stdout.includes(
+    'Open',
+  );
+  const isRoot = process.getuid?.() === 0;
+  return isOpenMpi
+    ? ['--oversubscribe', '--bind-to', 'none', ...(isRoot ? ['--allow-run-as-root'] : [])]
+    : [];
+}
+
+function readResult(folder: string, rank: number): unknown {
+  try {
+    return JSON.parse(readFileSync(join(folder, `${rank}.json`), 'utf8'));
+  } catch {
+    return undefined;
+  }
+}

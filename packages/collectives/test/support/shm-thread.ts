@@ -1,0 +1,211 @@
+// A rank as a thread of its own, bundled and started by shm-threads.test.ts: runs cases of the
+// conformance suite, or one of the programs below, and says how it ended.
+
+import { parentPort, workerData } from 'node:worker_threads';
+import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
+import { connectShm, connectShmEndpoint, type ShmSeat } from '@shardweave/collectives/shm';
+import {
+  conformanceCases,
+  type TransportHarness,
+  transcriptHash,
+} from '@shardweave/collectives/testing';
+
+/** What the test puts into workerData. */
+export interface ThreadOptions {
+  readonly program: keyof typeof programs | 'cases';
+  readonly seat: ShmSeat;
+  readonly ending?: 'exit' | 'throw' | 'return' | 'wait';
+}
+
+/** What a thread posts at its end. */
+export interface Ending {
+  readonly result?: unknown;
+  readonly code?: string;
+  readonly message?: string;
+  readonly originRank?: number;
+}
+
+const port = parentPort!;
+const options = workerData as ThreadOptions;
+const MIB = 2 ** 20;
+
+/** A seat of the next job: all threads of a test ask, and each gets one. */
+async function askForSeat(): Promise<ShmSeat> {
+  port.postMessage('seat');
+  return await new Promise((resolve) => port.once('message', resolve));
+}
+
+const harness: TransportHarness = {
+  name: 'shm, a thread each',
+  worldSizes: [],
+  create: async (_, groupOptions) => {
+    const seat = await askForSeat();
+    const { group, endpoint } = await connectShmEndpoint(seat, groupOptions);
+    return [{ group, kill: () => endpoint.terminate() }];
+  },
+};
+
+/** Runs the case whose name comes, until the test ends the thread. */
+async function serveCases(): Promise<void> {
+  for (;;) {
+    const [name, worldSize] = await new Promise<[string, number]>((resolve) =>
+      port.once('message', resolve),
+    );
+    const { run } = conformanceCases.find((known) => known.name === name)!;
+    const failure = await run(harness, worldSize).then(
+      () => undefined,
+      (error: Error) => error.stack ?? String(error),
+    );
+    port.postMessage({ failure });
+  }
+}
+
+const programs = {
+  /** Gathers until something goes wrong; the last rank ends after a moment, in its own way. */
+  gather: async (group: ProcessGroup) => {
+    const input = group.allocate(100_000);
+    const output = group.allocate(input.length * group.worldSize);
+    const isVictim = group.rank === group.worldSize - 1 && options.ending !== undefined;
+    for (let i = 0; ; i++) {
+      if (isVictim && i === 20) {
+        switch (options.ending) {
+          case 'exit':
+            return process.exit();
+          case 'throw':
+            setTimeout(() => {
+              throw new Error('on purpose');
+            });
+            return await new Promise(() => {});
+          case 'return':
+            return 'without closing';
+          default:
+        }
+      }
+      await group.allGather(input, output);
+      if (i === 3) {
+        port.postMessage('running');
+      }
+    }
+  },
+
+  /** Rank 1 computes for longer than any heartbeat would allow; then all is well. */
+  busy: async (group: ProcessGroup) => {
+    const output = new Uint8Array(4 * group.worldSize);
+    await group.barrier();
+    if (group.rank === 1) {
+      compute(2000);
+    }
+    await group.allGather(new Uint8Array(4).fill(group.rank), output);
+    await group.close();
+    return [...output];
+  },
+
+  /** The root computes while the others read what it lent. */
+  lend: async (group: ProcessGroup) => {
+    const buffer = group.allocate(4 * MIB);
+    await group.barrier();
+    if (group.rank === 0) {
+      buffer.fill(7);
+      const sent = group.broadcast(buffer, { root: 0 });
+      await new Promise((resolve) => setImmediate(resolve));
+      const start = performance.timeOrigin + performance.now();
+      compute(1500);
+      const end = performance.timeOrigin + performance.now();
+      await sent;
+      await group.close();
+      return { start, end };
+    }
+    await group.broadcast(buffer, { root: 0 });
+    const received = performance.timeOrigin + performance.now();
+    await group.close();
+    return { received, isWhole: buffer.every((byte) => byte === 7) };
+  },
+
+  /** Changes its inputs as soon as a call has settled, over and over; counts wrong bytes. */
+  overwrite: async (group: ProcessGroup) => {
+    const own = new SharedArrayBuffer(300_000);
+    group.register(own);
+    const input = new Uint8Array(own, 64, 200_000);
+    const output = group.allocate(input.length * group.worldSize);
+    let numWrong = 0;
+    for (let round = 0; round < 30; round++) {
+      input.fill(round * group.worldSize + group.rank);
+      const gathered = group.allGather(input, output);
+      await gathered;
+      input.fill(255);
+      for (let rank = 0; rank < group.worldSize; rank++) {
+        const part = output.subarray(rank * input.length, (rank + 1) * input.length);
+        numWrong += part.every((byte) => byte === round * group.worldSize + rank) ? 0 : 1;
+      }
+    }
+    group.release(own);
+    group.release(output);
+    // As good as any other memory from now on.
+    await group.allGather(input, output);
+    await group.close();
+    return { numWrong, last: output.every((byte) => byte === 255) };
+  },
+
+  /** Rank 0 sends far more than a ring holds to a rank that computes first. */
+  flood: async (group: ProcessGroup) => {
+    const count = 300;
+    const sizes = Array.from({ length: count }, (_, i) => (i % 3 === 0 ? 40_000 : 500 + i));
+    if (group.rank === 0) {
+      await Promise.all(
+        sizes.map((size, i) => group.send(new Uint8Array(size).fill(i), { to: 1 })),
+      );
+      await group.close();
+      return 0;
+    }
+    compute(300);
+    let numWrong = 0;
+    for (const [i, size] of sizes.entries()) {
+      const buffer = new Uint8Array(size);
+      await group.recv(buffer, { from: 0 });
+      numWrong += buffer.every((byte) => byte === i % 256) ? 0 : 1;
+    }
+    await group.close();
+    return numWrong;
+  },
+
+  /** Waits for a rank that comes much later, with nothing else to keep the thread alive. */
+  late: async (group: ProcessGroup) => {
+    if (group.rank === 0) {
+      await new Promise((resolve) => setTimeout(resolve, 600));
+    }
+    await group.barrier();
+    await group.close();
+    return 'met';
+  },
+
+  transcript: async (group: ProcessGroup) => {
+    const hash = await transcriptHash(group);
+    await group.close();
+    return hash;
+  },
+};
+
+function compute(ms: number): void {
+  const end = performance.now() + ms;
+  while (performance.now() < end) {
+    // without a turn of the event loop
+  }
+}
+
+async function main(): Promise<void> {
+  if (options.program === 'cases') {
+    await serveCases();
+    return;
+  }
+  if (options.program === 'late' && options.ending === 'exit' && options.seat.rank === 2) {
+    process.exit(); // before it takes its seat
+  }
+  const group = await connectShm(options.seat, { joinTimeoutMs: 5000 });
+  const result = await programs[options.program](group);
+  port.postMessage({ result } satisfies Ending);
+}
+
+main().catch((error: CollectiveError) => {
+  const { code, message, originRank } = error;
+  port.postMessage({ code, message, originRank } satisfies Ending);
+});
