@@ -8,6 +8,15 @@ import type { FrameHead } from './ring.js';
 /** Descriptions that both ends keep; with more, the oldest is overwritten. */
 const NUM_DESCRIPTIONS = 512;
 
+const FIELDS = Object.keys({
+  operation: true,
+  dtype: true,
+  reduceOp: true,
+  byteLength: true,
+  root: true,
+  layout: true,
+} satisfies Record<keyof CallSignature, true>) as (keyof CallSignature)[];
+
 interface Description {
   readonly group: string;
   readonly call: CallSignature;
@@ -35,7 +44,7 @@ export class HeaderEncoder {
       head.description = this.#lastNumber; // the next peer's, or the next phase's
       return undefined;
     }
-    const key = JSON.stringify({ group, call } satisfies Description);
+    const key = keyOf(group, call);
     const known = this.#numbers.get(key);
     const number = known ?? this.#next++ % NUM_DESCRIPTIONS;
     this.#lastCall = call;
@@ -49,7 +58,7 @@ export class HeaderEncoder {
       this.#numbers.delete(this.#numbers.keys().next().value!); // the one that had this number
     }
     this.#numbers.set(key, number);
-    return new TextEncoder().encode(key);
+    return new TextEncoder().encode(JSON.stringify({ group, call } satisfies Description));
   }
 }
 
@@ -67,4 +76,13 @@ export class HeaderDecoder {
     const { sequence, phase, byteLength } = head;
     return { group, sequence, phase, call, byteLength };
   }
+}
+
+/** Shorter to make than JSON, which is a tenth of a small call's time. */
+function keyOf(group: string, call: CallSignature): string {
+  let key = group;
+  for (const field of FIELDS) {
+    key += `|${call[field]}`;
+  }
+  return key;
 }

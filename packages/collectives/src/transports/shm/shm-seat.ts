@@ -6,7 +6,7 @@ import { allocateJobMemory, checkRingBytes, defaultRingBytes } from './job-memor
 
 export interface ShmJobOptions {
   /**
-   * Bytes of the ring from each rank to each other one: a power of two. Default: 512 KiB up to 8 ranks,
+   * Bytes of the ring from each rank to each other one: a power of two. Default: 1 MiB up to 6 ranks,
    * then as many as make 32 MiB in all, but 16 KiB at least.
    */
   readonly ringBytes?: number;

@@ -1,0 +1,204 @@
+// Ranks as real threads over shm: the conformance suite again, threads that end in every way, and
+// what only happens where ranks run at the same time.
+
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { type Transferable, Worker } from 'node:worker_threads';
+import { createMemoryGroup } from '@shardweave/collectives';
+import { createShmJob, type ShmJobOptions } from '@shardweave/collectives/shm';
+import { conformanceCases, transcriptHash } from '@shardweave/collectives/testing';
+import { build } from 'esbuild';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import type { Ending, ThreadOptions } from './support/shm-thread.js';
+
+/** It counts in a variable that all ranks share. */
+const NEEDS_ONE_THREAD = 'barrier waits for the last rank';
+
+const folder = mkdtempSync(join(tmpdir(), 'collectives-'));
+const script = join(folder, 'thread.mjs');
+const running: Worker[] = [];
+
+beforeAll(async () => {
+  await build({
+    entryPoints: [fileURLToPath(new URL('support/shm-thread.ts', import.meta.url))],
+    bundle: true,
+    platform: 'node',
+    format: 'esm',
+    conditions: ['@shardweave/source'],
+    outfile: script,
+    logLevel: 'error',
+  });
+});
+
+afterEach(async () => {
+  await Promise.all(running.splice(0).map((worker) => worker.terminate()));
+});
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+/** A thread a rank, each with its seat. */
+function startAll(
+  worldSize: number,
+  options: Omit<ThreadOptions, 'seat'>,
+  jobOptions?: ShmJobOptions,
+): Worker[] {
+  const workers = createShmJob(worldSize, jobOptions).map((seat) => {
+    return startThread(script, { ...options, seat });
+  });
+  running.push(...workers);
+  return workers;
+}
+
+function startThread(file: string, workerData: ThreadOptions): Worker {
+  // Node's own type of a port differs from the DOM's, which seats have.
+  const transferList = workerData.seat.ports as unknown as Transferable[];
+  return new Worker(file, { workerData, transferList, execArgv: [] });
+}
+
+/** What a thread says at its end, once it has ended by itself. */
+async function endingOf(worker: Worker): Promise<Ending> {
+  const exited = once(worker, 'exit');
+  const ending = await nextMessage(worker, (message) => message !== 'running');
+  await exited; // nothing is left that keeps the thread
+  return ending as Ending;
+}
+
+function nextMessage(worker: Worker, isWanted = (_: unknown) => true): Promise<unknown> {
+  return new Promise((resolve, reject) => {
+    const onMessage = (message: unknown) => {
+      if (isWanted(message)) {
+        worker.off('message', onMessage);
+        worker.off('error', reject);
+        resolve(message);
+      }
+    };
+    worker.on('message', onMessage);
+    worker.once('error', reject);
+  });
+}
+
+async function runAll(
+  worldSize: number,
+  program: ThreadOptions['program'],
+  jobOptions?: ShmJobOptions,
+): Promise<unknown[]> {
+  const endings = await Promise.all(startAll(worldSize, { program }, jobOptions).map(endingOf));
+  for (const ending of endings) {
+    expect(ending).toHaveProperty('result');
+  }
+  return endings.map(({ result }) => result);
+}
+
+describe.each([2, 3])('the conformance suite on %i threads', (worldSize) => {
+  let workers: Worker[];
+
+  beforeAll(() => {
+    workers = startAll(worldSize, { program: 'cases' });
+    running.length = 0; // not to be ended after the first case
+  });
+
+  afterAll(async () => {
+    await Promise.all(workers.map((worker) => worker.terminate()));
+  });
+
+  const cases = conformanceCases.filter(
+    ({ name, worldSizes }) => worldSizes.includes(worldSize) && name !== NEEDS_ONE_THREAD,
+  );
+  for (const { name } of cases) {
+    it(name, async () => {
+      expect(await runCase(workers, name)).toEqual(workers.map(() => undefined));
+    });
+  }
+});
+
+/** Runs a case on all threads; each that asks for a seat gets one of the next job. */
+async function runCase(workers: readonly Worker[], name: string): Promise<unknown[]> {
+  const worldSize = workers.length;
+  const seats = createShmJob(worldSize);
+  const failures = workers.map(async (worker, rank) => {
+    const request = await nextMessage(worker);
+    if (request !== 'seat') {
+      return request;
+    }
+    const ending = nextMessage(worker);
+    worker.postMessage(seats[rank], seats[rank]!.ports as unknown as Transferable[]);
+    return ((await ending) as { failure: unknown }).failure;
+  });
+  for (const worker of workers) {
+    worker.postMessage([name, worldSize]);
+  }
+  return Promise.all(failures);
+}
+
+describe('threads over shm', () => {
+  it('get the bits that ranks in one thread get', async () => {
+    const groups = createMemoryGroup(3);
+    const expected = await Promise.all(groups.map(transcriptHash));
+    expect(await runAll(3, 'transcript')).toEqual(expected);
+  });
+
+  it.each(['terminate', 'exit', 'throw', 'return'] as const)(
+    'name the rank whose thread ends by %s, within seconds',
+    async (ending) => {
+      const worldSize = 3;
+      const victim = worldSize - 1;
+      const workers = startAll(worldSize, {
+        program: 'gather',
+        ending: ending === 'terminate' ? 'wait' : ending,
+      });
+      workers[victim]!.on('error', () => {}); // its own, for 'throw'
+      const endings = workers.slice(0, victim).map(endingOf);
+      await Promise.all(workers.map((worker) => nextMessage(worker, (m) => m === 'running')));
+      const start = performance.now();
+      if (ending === 'terminate') {
+        await workers[victim]!.terminate();
+      }
+      for (const survivor of await Promise.all(endings)) {
+        expect(survivor).toMatchObject({ code: 'PEER_LOST', originRank: victim });
+        expect(survivor.message).toMatch(/allGather #\d+: peer 2 lost/);
+      }
+      expect(performance.now() - start).toBeLessThan(5000);
+    },
+  );
+
+  it('say at once who ended before all had joined', async () => {
+    const workers = startAll(3, { program: 'late', ending: 'exit' });
+    for (const ending of await Promise.all(workers.slice(0, 2).map(endingOf))) {
+      expect(ending).toMatchObject({ code: 'JOIN' });
+      expect(ending.message).toMatch(/the thread of rank \d ended before all ranks had joined/);
+    }
+  });
+
+  it('wait for a rank that computes without a turn of its event loop', async () => {
+    expect(await runAll(2, 'busy')).toEqual([
+      [0, 0, 0, 0, 1, 1, 1, 1],
+      [0, 0, 0, 0, 1, 1, 1, 1],
+    ]);
+  });
+
+  it('wait for a late rank with nothing else to keep them alive, and end by themselves', async () => {
+    expect(await runAll(3, 'late')).toEqual(['met', 'met', 'met']);
+  });
+
+  it('read registered memory while its owner computes', async () => {
+    const [lender, reader] = (await runAll(2, 'lend')) as [
+      { start: number; end: number },
+      { received: number; isWhole: boolean },
+    ];
+    expect(reader.isWhole).toBe(true);
+    expect(reader.received).toBeLessThan(lender.end);
+  });
+
+  it('see registered inputs as they were, though they change as soon as a call settles', async () => {
+    for (const result of await runAll(3, 'overwrite')) {
+      expect(result).toEqual({ numWrong: 0, last: true });
+    }
+  });
+
+  it('lose nothing where far more is sent than a ring holds', async () => {
+    expect(await runAll(2, 'flood', { ringBytes: 16 * 1024 })).toEqual([0, 0]);
+  });
+});
