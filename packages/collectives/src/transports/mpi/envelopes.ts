@@ -23,8 +23,8 @@ export interface Envelope {
 const KINDS: readonly EnvelopeKind[] = ['message', 'control', 'question', 'answer', 'goodbye'];
 const FIXED_BYTES = 16;
 
-/** A message's header and what travels inline with it, 16 KiB, and some room. */
-export const MAX_HEAD_BYTES = 20 * 1024;
+/** What opens a message: 16 KiB inline, and a header that grows with the names of groups. */
+export const MAX_HEAD_BYTES = 24 * 1024;
 
 /** Receives that wait for envelopes; MPI itself holds what comes beyond. */
 const NUM_POSTED = 8;

@@ -7,8 +7,8 @@
 
 import type { Endpoint } from '../../endpoint.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../../transport.js';
-import { decodeFrame, encodeFrame, INLINE_MAX_BYTES } from '../ws/frame.js';
 import { type Envelope, type EnvelopeKind, Envelopes, MAX_HEAD_BYTES } from './envelopes.js';
+import { decodeHead, encodeHead, INLINE_MAX_BYTES } from './message-head.js';
 import type { MpiHandle } from './mpi-abi.js';
 import type { MpiCollectives } from './mpi-collectives.js';
 import type { MpiEngine, Question, Unserved } from './mpi-engine.js';
@@ -78,7 +78,7 @@ export class MpiTransport implements Transport {
   ): Promise<void> {
     if (!this.#isClosed && !this.#farewells.has(to)) {
       const bulk = payload.byteLength > INLINE_MAX_BYTES ? payload : undefined;
-      await this.#envelopes.send(to, 'message', encodeFrame(header, payload), bulk, onProgress);
+      await this.#envelopes.send(to, 'message', encodeHead(header, payload), bulk, onProgress);
     }
   }
 
@@ -173,9 +173,7 @@ export class MpiTransport implements Transport {
 
   #onMessage(envelope: Envelope): void {
     const { head, from } = envelope;
-    const { header, inline } = decodeFrame(
-      Buffer.from(head.buffer, head.byteOffset, head.byteLength),
-    );
+    const { header, inline } = decodeHead(head);
     const sink = this.#endpoint.onMessage(from, header);
     if (header.byteLength > INLINE_MAX_BYTES) {
       void this.#receive(envelope, header.byteLength, sink);
