@@ -1,5 +1,6 @@
 // Step `build`: the wasm kernels and every package's dist, by turbo, which rebuilds what changed.
-// Starting turbo costs seconds, so the hash of all sources is compared here first.
+// Starting turbo costs seconds, so the hash of all sources is compared here first. Declarations take
+// half of the time and no run reads them: a build without them serves training, and never the tests.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { hashFiles, packageFolders } from './hash-files.mjs';
@@ -9,15 +10,23 @@ import { step } from './step.mjs';
 
 const SHARED_INPUTS = ['pnpm-lock.yaml', 'turbo.json', 'tsconfig.base.json', 'tooling/asc'];
 
-export async function buildAll() {
+/** @param {{needsTypes?: boolean}} [options] default: with declarations, as packages are published */
+export async function buildAll({ needsTypes = true } = {}) {
   const folders = packageFolders().filter((folder) => scriptsOf(folder).build);
+  const sources = hashFiles([...SHARED_INPUTS, ...folders], (path) => !path.endsWith('.md'));
+  const [typed, bare] = [`${sources} with types`, `${sources} without types`];
   await step({
     name: 'build',
     says: `the wasm kernels and ${folders.length} packages, with turbo`,
-    key: hashFiles([...SHARED_INPUTS, ...folders], (path) => !path.endsWith('.md')),
+    key: needsTypes ? typed : bare,
+    alsoDone: needsTypes ? [] : [typed],
     isThere: () => folders.every(isBuilt),
+    // What follows -- goes to each package's tsup, and into turbo's cache key.
     work: () =>
-      runPnpm('build', ['exec', 'turbo', 'run', 'generate', 'build', '--output-logs=errors-only']),
+      runPnpm('build', [
+        ...['exec', 'turbo', 'run', 'build', '--output-logs=errors-only'],
+        ...(needsTypes ? [] : ['--', '--no-dts']),
+      ]),
   });
 }
 

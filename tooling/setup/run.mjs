@@ -36,7 +36,7 @@ export async function run([name, ...args]) {
 
 async function train(args) {
   await installDependencies();
-  await buildAll();
+  await buildAll({ needsTypes: false });
   // In this process, not a child: a signal to the command then reaches the launcher of the ranks
   // itself, and killing it leaves no parent behind.
   const main = join(ROOT, 'apps/trainer/dist/main.js');
@@ -51,8 +51,10 @@ async function test(args, environment) {
   await buildAll();
   const { webgpuDriver } = await import('./webgpu-driver.mjs');
   const { chromiumForTests } = await import('./chromium.mjs');
+  const { mpiForTests } = await import('./open-mpi.mjs');
   const driver = await webgpuDriver();
   const browser = await chromiumForTests();
+  const mpi = mpiForTests();
   const vitest = join(ROOT, 'node_modules/vitest/vitest.mjs');
   process.exitCode = await runChild(process.execPath, [vitest, 'run', ...args], {
     ...process.env,
@@ -60,6 +62,7 @@ async function test(args, environment) {
     // The adapter was seen: from here on, a test that finds none must fail and not skip.
     SHARDWEAVE_REQUIRE_WEBGPU: '1',
     ...browser.environment,
+    ...mpi.environment,
     ...environment,
   });
 }

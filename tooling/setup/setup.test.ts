@@ -31,14 +31,22 @@ describe('a step', () => {
   });
   afterEach(() => vi.restoreAllMocks());
 
+  interface StepOptions {
+    readonly key?: string;
+    readonly alsoDone?: readonly string[];
+    readonly isThere?: boolean;
+    readonly fails?: boolean;
+  }
+
   /** Runs the step once; tells whether it did its work. */
-  async function didWork(options: { key?: string; isThere?: boolean; fails?: boolean } = {}) {
+  async function didWork(options: StepOptions = {}) {
     const { step } = await load('step.mjs');
     let worked = false;
     await step({
       name: 'one',
       says: 'does one thing',
       key: options.key ?? 'a',
+      alsoDone: options.alsoDone ?? [],
       isThere: () => options.isThere ?? true,
       work: () => {
         worked = true;
@@ -56,6 +64,14 @@ describe('a step', () => {
     expect(said).toEqual([]);
     expect(await didWork({ key: 'b' })).toBe(true);
     expect(await didWork({ key: 'a' })).toBe(true);
+  });
+
+  it('is skipped when work that includes it was done, and not the other way round', async () => {
+    expect(await didWork({ key: 'part' })).toBe(true);
+    expect(await didWork({ key: 'whole' })).toBe(true);
+    expect(await didWork({ key: 'part', alsoDone: ['whole'] })).toBe(false);
+    expect(await didWork({ key: 'whole' })).toBe(false);
+    expect(await didWork({ key: 'part' })).toBe(true);
   });
 
   it('is done again when its results are gone', async () => {
@@ -134,3 +150,27 @@ function runNode(args: readonly string[], environment: Record<string, string>) {
     });
   });
 }
+
+describe('MPI for the tests', () => {
+  afterEach(() => {
+    vi.unstubAllEnvs();
+    vi.restoreAllMocks();
+  });
+
+  it('is what is found on the path', async () => {
+    const { findMpirun, mpiForTests } = await load('open-mpi.mjs');
+    writeFileSync(join(root, 'mpirun'), '');
+    vi.stubEnv('PATH', root);
+    expect(findMpirun()).toBe(join(root, 'mpirun'));
+    expect(mpiForTests()).toEqual({ environment: {} });
+  });
+
+  it('is missing with a reason where apt is refused', async () => {
+    const { mpiForTests } = await load('open-mpi.mjs');
+    const said = vi.spyOn(process.stderr, 'write').mockReturnValue(true);
+    vi.stubEnv('PATH', root);
+    vi.stubEnv('SHARDWEAVE_NO_APT', '1');
+    expect(mpiForTests().environment.SHARDWEAVE_NO_MPI).toMatch(/^no mpirun was found, and apt/);
+    expect(said).toHaveBeenCalledWith(expect.stringContaining('its tests will skip'));
+  });
+});

@@ -6,12 +6,13 @@ import { join } from 'node:path';
 import { STATE } from './root.mjs';
 
 /**
- * Does `work` unless the stamp `name` holds `key` and `isThere()` finds the results in place.
- * @param {{name: string, says: string, key: string, isThere: () => boolean, work: () => unknown}} step
+ * Does `work` unless the stamp `name` holds `key`, or one of `alsoDone` (keys of work that includes
+ * this), and `isThere()` finds the results in place.
+ * @param {{name: string, says: string, key: string, alsoDone?: string[], isThere: () => boolean, work: () => unknown}} step
  */
-export async function step({ name, says, key, isThere, work }) {
+export async function step({ name, says, key, alsoDone = [], isThere, work }) {
   const stamp = join(STATE, 'stamps', name);
-  if (read(stamp) === key && isThere()) return;
+  if ([key, ...alsoDone].includes(read(stamp)) && isThere()) return;
   rmSync(stamp, { force: true });
   announce(name, says);
   const started = performance.now();
