@@ -4,6 +4,7 @@ import { existsSync } from 'node:fs';
 import { availableParallelism, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { findChromium } from './chromium.mjs';
+import { findMpirun } from './open-mpi.mjs';
 import { ROOT } from './root.mjs';
 import { swiftShaderEnvironment } from './swiftshader.mjs';
 import { aptRefusal, linuxRelease } from './system-packages.mjs';
@@ -19,7 +20,7 @@ const MIB = 1024 * 1024;
 
 export async function doctor() {
   const mends = [];
-  for (const section of [machine, packages, cpuDevice, webgpuDevices, browser]) {
+  for (const section of [machine, packages, cpuDevice, webgpuDevices, browser, mpi]) {
     const { title, lines, mend = [] } = section();
     console.log(`\n${title}`);
     for (const line of lines) console.log(`  ${line}`);
@@ -125,13 +126,19 @@ function hardwareMend() {
     const isNvidia = existsSync('/proc/driver/nvidia/version');
     if (isNvidia) {
       const what = 'The Vulkan loader for the NVIDIA GPU';
-      return { what, command: installCommand(['libvulkan1'], 'vulkan-loader') };
+      return {
+        what,
+        command: installCommand(['libvulkan1'], 'vulkan-loader', 'vulkan-icd-loader'),
+      };
     }
     if (!existsSync('/dev/dri')) return undefined;
     const what = 'A Vulkan driver for the GPU under /dev/dri';
     // The tests' set-up knows which of Debian's suites holds a driver that Dawn accepts.
     if (!aptRefusal()) return { what, command: 'npm test' };
-    return { what, command: installCommand(mesaPackages(), 'mesa-vulkan-drivers') };
+    return {
+      what,
+      command: installCommand(mesaPackages(), 'mesa-vulkan-drivers', 'vulkan-icd-loader'),
+    };
   }
   if (process.platform === 'darwin') {
     return { what: 'A Metal GPU (Dawn found none)', command: 'softwareupdate --install --all' };
@@ -151,11 +158,11 @@ function mesaPackages() {
   return isBookworm ? ['-t', 'bookworm-backports', ...packages] : packages;
 }
 
-function installCommand(debian, fedora) {
+function installCommand(debian, fedora, arch = fedora) {
   const sudo = process.getuid() === 0 ? '' : 'sudo ';
   if (linuxRelease()?.hasApt) return `${sudo}apt-get install ${debian.join(' ')}`;
   if (existsSync('/usr/bin/dnf')) return `${sudo}dnf install ${fedora}`;
-  if (existsSync('/usr/bin/pacman')) return `${sudo}pacman -S vulkan-icd-loader`;
+  if (existsSync('/usr/bin/pacman')) return `${sudo}pacman -S ${arch}`;
   return `install ${fedora} with this system's package manager`;
 }
 
@@ -173,4 +180,16 @@ function browser() {
   };
   const command = commands[process.platform] ?? 'install Chromium or Chrome';
   return { title, lines: ['none: the page tests skip'], mend: [{ what: title, command }] };
+}
+
+function mpi() {
+  const found = findMpirun();
+  const title = 'MPI for the mpi transport';
+  if (found) return { title, lines: [found] };
+  const command =
+    process.platform === 'darwin'
+      ? 'brew install open-mpi'
+      : installCommand(['openmpi-bin'], 'openmpi');
+  const lines = ['no mpirun: its tests skip'];
+  return { title, lines, mend: [{ what: title, command }] };
 }
