@@ -1,0 +1,244 @@
+// Faults between real processes over ws: whatever happens to one rank, every pending and later call
+// of all others rejects in time and says why; nothing is left behind, and a new job can be built.
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import { ProxiedLinks } from '@shardweave/collectives/testing-node';
+import { afterAll, describe, expect, it } from 'vitest';
+import { type RankProcess, RankProcesses } from './support/fault-job.js';
+import type { Ended } from './support/fault-messages.js';
+import { createLan, lanProblem } from './support/netns.js';
+
+/** From the fault to the last rejection of the last rank. */
+const LIMIT_MS = 5000;
+const TICK_MS = 20;
+
+/** How late this machine is: the longest that a timer of the test came late, several processes deep. */
+let machineLateMs = 0;
+const LATE_PROCESSES = 3;
+let lastTickMs = performance.now();
+const clock = setInterval(() => {
+  const now = performance.now();
+  machineLateMs = Math.max(machineLateMs, now - lastTickMs - TICK_MS);
+  lastTickMs = now;
+}, TICK_MS);
+
+/** For what has been noticed to be reported, on a machine with more to do. */
+const REPORT_MS = 20_000;
+
+interface Expected {
+  readonly code: string;
+  /** Ranks that may be named. */
+  readonly origins: readonly number[];
+  readonly message: RegExp;
+  readonly sinceMs: number;
+}
+
+afterAll(() => clearInterval(clock));
+
+/** Every pending and later call names this cause; prints how long the slowest took. */
+function expectAll(what: string, ended: readonly Ended[], expected: Expected): void {
+  let slowestMs = 0;
+  for (const { calls, later } of ended) {
+    // Each of the three chains was in a call; recv had been from the start.
+    expect(calls.map(({ call }) => call)).toEqual(['allGather', 'allReduce', 'recv']);
+    expect(later.length).toBe(4);
+    for (const { code, originRank, message, atMs } of [...calls, ...later]) {
+      expect({ code, message }).toEqual({
+        code: expected.code,
+        message: expect.stringMatching(expected.message),
+      });
+      expect(expected.origins, message).toContain(originRank);
+      slowestMs = Math.max(slowestMs, atMs - expected.sinceMs);
+    }
+  }
+  const lateMs = Math.round(LATE_PROCESSES * machineLateMs);
+  const late = lateMs > 100 ? ` (timers of this machine were ${lateMs} ms late)` : '';
+  process.stdout.write(`${what}: all ${ended.length} ranks knew after ${slowestMs} ms${late}\n`);
+  expect(slowestMs).toBeLessThan(LIMIT_MS + lateMs);
+}
+
+/** Nobody listens, no connection is open. */
+async function expectNoSockets(processes: readonly RankProcess[]): Promise<void> {
+  for (const rank of processes) {
+    // What the other end has still to close goes with it.
+    for (let i = 0; i < 100 && rank.sockets().length > 0; i++) {
+      await sleep(20);
+    }
+    expect(rank.sockets()).toEqual([]);
+  }
+}
+
+async function expectToExit(processes: readonly RankProcess[]): Promise<void> {
+  for (const { child } of processes) {
+    const exited = new Promise((resolve) => child.once('exit', (code) => resolve(code)));
+    child.send({ type: 'exit' });
+    expect(await Promise.race([exited, sleep(REPORT_MS, 'still running')])).toBe(0);
+  }
+}
+
+/** All work on a bit and end as they should. */
+async function expectToWork(jobs: RankProcesses, processes: readonly RankProcess[]): Promise<void> {
+  processes[0]!.say({ type: 'stop' });
+  for (const { calls, numRounds } of await jobs.ended(processes, REPORT_MS)) {
+    expect(calls).toEqual([]);
+    expect(numRounds).toBeGreaterThan(0);
+  }
+}
+
+describe.concurrent('over ws, between processes', () => {
+  it('a rank that disagrees, aborts, leaves or is killed ends the job; the rest builds the next', async () => {
+    await using jobs = new RankProcesses();
+    let ranks = await jobs.start(4);
+    for (const about of ['operation', 'dtype', 'size'] as const) {
+      await jobs.join(ranks);
+      for (const rank of ranks) {
+        // The mesh is complete: nobody listens any more.
+        expect(rank.sockets()).not.toContain('0A');
+      }
+      const sinceMs = Date.now();
+      ranks[2]!.say({ type: 'disagree', about });
+      expectAll(`another ${about}`, await jobs.ended(ranks, REPORT_MS), {
+        code: 'MISMATCH',
+        origins: [0, 1, 2, 3],
+        message: /rank 2 called (barrier|allGather bf16|allGather f32 90000)/,
+        sinceMs,
+      });
+      await expectNoSockets(ranks);
+    }
+    await jobs.join(ranks);
+    let sinceMs = Date.now();
+    ranks[1]!.say({ type: 'abort', reason: 'loss is NaN' });
+    expectAll('abort', await jobs.ended(ranks, REPORT_MS), {
+      code: 'ABORTED',
+      origins: [1],
+      message: /aborted by rank 1: loss is NaN/,
+      sinceMs,
+    });
+
+    await jobs.join(ranks);
+    sinceMs = Date.now();
+    ranks[3]!.say({ type: 'leave' });
+    const [own] = await jobs.ended(ranks.slice(3), REPORT_MS);
+    expect(own!.calls.map(({ code }) => code)).toEqual(['CLOSED', 'CLOSED', 'CLOSED']);
+    expectAll('left early', await jobs.ended(ranks.slice(0, 3), REPORT_MS), {
+      code: 'PEER_LOST',
+      origins: [3],
+      message: /peer 3 lost \(it closed the group\)/,
+      sinceMs,
+    });
+    await expectNoSockets(ranks);
+
+    for (const victim of [2, 0]) {
+      await jobs.join(ranks);
+      sinceMs = Date.now();
+      ranks[victim]!.child.kill('SIGKILL');
+      ranks = ranks.filter((_, rank) => rank !== victim);
+      expectAll(`rank ${victim} killed`, await jobs.ended(ranks, REPORT_MS), {
+        code: 'PEER_LOST',
+        origins: [victim],
+        message: new RegExp(`peer ${victim} lost`),
+        sinceMs,
+      });
+      await expectNoSockets(ranks);
+    }
+    await jobs.join(ranks);
+    await expectToWork(jobs, ranks);
+    await expectNoSockets(ranks);
+    await expectToExit(ranks);
+  });
+
+  it('a stopped rank is missed, and ends its calls when it goes on', async () => {
+    await using jobs = new RankProcesses();
+    const ranks = await jobs.start(3);
+    await jobs.join(ranks);
+    const stopped = ranks[1]!;
+    const others = [ranks[0]!, ranks[2]!];
+    let sinceMs = Date.now();
+    stopped.child.kill('SIGSTOP');
+    expectAll('SIGSTOP', await jobs.ended(others, REPORT_MS), {
+      code: 'PEER_LOST',
+      origins: [1],
+      message: /peer 1 lost \(silent for/,
+      sinceMs,
+    });
+    sinceMs = Date.now();
+    stopped.child.kill('SIGCONT');
+    expectAll('SIGCONT of it', await jobs.ended([stopped], REPORT_MS), {
+      code: 'PEER_LOST',
+      origins: [0, 1, 2],
+      message: /lost/,
+      sinceMs,
+    });
+    await expectNoSockets(ranks);
+    await jobs.join(ranks);
+    await expectToWork(jobs, ranks);
+    await expectToExit(ranks);
+  });
+
+  it('a link that stalls without a FIN is missed by both ends', async () => {
+    await using jobs = new RankProcesses();
+    await using links = new ProxiedLinks();
+    const ranks = await jobs.start(3);
+    await jobs.join(ranks, links);
+    const sinceMs = Date.now();
+    for (const proxy of await links.of(2)) {
+      proxy.stall();
+    }
+    expectAll('stalled, the others', await jobs.ended(ranks.slice(0, 2), REPORT_MS), {
+      code: 'PEER_LOST',
+      origins: [2],
+      message: /peer 2 lost \(silent for/,
+      sinceMs,
+    });
+    expectAll('stalled, the rank itself', await jobs.ended(ranks.slice(2), REPORT_MS), {
+      code: 'PEER_LOST',
+      origins: [0, 1],
+      message: /peer [01] lost \(silent for/,
+      sinceMs,
+    });
+    await expectToExit(ranks);
+  });
+
+  const noLan = lanProblem();
+  it.skipIf(noLan !== undefined)(
+    `a host whose cable is out is missed by the others${noLan === undefined ? '' : ` (${noLan})`}`,
+    async () => {
+      using lan = createLan(3);
+      await using jobs = new RankProcesses();
+      const ranks = await jobs.start(3, lan.hosts);
+      await jobs.join(ranks);
+      const sinceMs = Date.now();
+      lan.hosts[2]!.setCable('out');
+      expectAll('cable out, the others', await jobs.ended(ranks.slice(0, 2), REPORT_MS), {
+        code: 'PEER_LOST',
+        origins: [2],
+        message: /peer 2 lost/,
+        sinceMs,
+      });
+      expectAll('cable out, the host itself', await jobs.ended(ranks.slice(2), REPORT_MS), {
+        code: 'PEER_LOST',
+        origins: [0, 1],
+        message: /peer [01] lost/,
+        sinceMs,
+      });
+      lan.hosts[2]!.setCable('in');
+      await jobs.join(ranks);
+      await expectToWork(jobs, ranks);
+      await expectToExit(ranks);
+    },
+  );
+
+  it('a rank that computes for longer than silence may last is waited for', async () => {
+    await using jobs = new RankProcesses();
+    const ranks = await jobs.start(3);
+    await jobs.join(ranks);
+    ranks[1]!.say({ type: 'compute', ms: 8000 });
+    const { numRounds } = await ranks[1]!.hears('computed', REPORT_MS);
+    ranks[2]!.say({ type: 'stop' });
+    for (const ended of await jobs.ended(ranks, REPORT_MS)) {
+      expect(ended.calls).toEqual([]);
+      expect(ended.numRounds).toBeGreaterThan(numRounds);
+    }
+    await expectToExit(ranks);
+  });
+});
