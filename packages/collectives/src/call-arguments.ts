@@ -1,11 +1,18 @@
 // Checks of a call's arguments: what can't be right whatever the other ranks call is refused before
 // anything is sent, and the job goes on.
 
-import { byteSize, type DType, type ReduceOptions } from '@shardweave/dtypes';
+import {
+  byteSize,
+  type ReduceOp,
+  type ReduceOptions,
+  WIRE_FORMATS,
+  type WireFormat,
+} from '@shardweave/dtypes';
+import { hashNumbers } from './algorithms/hash-numbers.js';
 import { countedParts, evenParts, type PartLayout, partBytes } from './algorithms/part-layout.js';
 import type { WireDType } from './call-signature.js';
 import type { CollectiveUsageError } from './errors.js';
-import type { ReduceCallOptions } from './process-group.js';
+import type { CompressionOptions, ReduceCallOptions } from './process-group.js';
 
 /** How a buffer is divided, and what ranks compare of it. */
 export interface Division {
@@ -14,6 +21,12 @@ export interface Division {
   readonly byteLength: number;
   /** Of the signature: a hash of uneven counts, or 0. */
   readonly layoutHash: number;
+}
+
+/** How a call is compressed. */
+export interface CallCompression {
+  readonly format: WireFormat;
+  readonly residual: Uint8Array | undefined;
 }
 
 export class CallArguments {
@@ -50,7 +63,7 @@ export class CallArguments {
         `expected ${this.#worldSize} counts of elements, got [${counts.join(', ')}].`,
       );
     }
-    const layout = countedParts(counts, wireByteSize(dtype));
+    const layout = countedParts(counts, byteSize(dtype));
     const own = partBytes(layout, this.#rank);
     if (part.byteLength !== own) {
       const count = counts[this.#rank];
@@ -61,7 +74,7 @@ export class CallArguments {
     }
     const byteLength = layout.offsets.at(-1)!;
     this.bytes(call, whole.name, whole.bytes, byteLength);
-    return { layout, byteLength, layoutHash: hashOf(counts) };
+    return { layout, byteLength, layoutHash: hashNumbers(counts) };
   }
 
   /** `part` may be its place in `whole` or lie elsewhere, but not over other parts: they are in use. */
@@ -81,14 +94,59 @@ export class CallArguments {
 
   reduceOptions(call: string, byteLength: number, options: ReduceCallOptions): ReduceOptions {
     const { dtype, op } = options;
-    if (dtype === 'u8') {
-      throw this.#error(call, 'u8 can be moved but not added up. Choose another dtype.');
-    }
-    const size = byteSize(dtype satisfies DType);
+    const size = byteSize(dtype);
     if (byteLength % size !== 0) {
       throw this.#error(call, `expected whole ${dtype} elements, got ${byteLength} bytes.`);
     }
     return { dtype, op };
+  }
+
+  /** Undefined: exact. A call that asks for what can't be is refused; a group's default gives way. */
+  compression(
+    call: string,
+    input: Uint8Array,
+    options: CompressionOptions & { readonly dtype?: WireDType; readonly op?: ReduceOp },
+    ofGroup: WireFormat | 'exact',
+  ): CallCompression | undefined {
+    const { wire = ofGroup, dtype = 'u8', op = 'sum', residual } = options;
+    if (wire !== 'exact' && !WIRE_FORMATS.includes(wire)) {
+      const formats = WIRE_FORMATS.join(', ');
+      throw this.#error(call, `expected wire to be exact, ${formats}, got ${wire}.`);
+    }
+    const fits = dtype === 'f32' && (op === 'sum' || op === 'mean');
+    if (wire === 'exact' || (!fits && options.wire === undefined)) {
+      if (residual !== undefined) {
+        throw this.#error(call, 'a residual is for compressed calls. Name a wire format.');
+      }
+      return undefined;
+    }
+    if (!fits) {
+      const what = dtype === 'f32' ? op : dtype;
+      throw this.#error(call, `wire ${wire} is for f32, sum or mean, got ${what}.`);
+    }
+    if (residual !== undefined && residual.byteLength !== input.byteLength) {
+      throw this.#error(
+        call,
+        `expected a residual of ${input.byteLength / 4} f32, as the input, got ${residual.length}.`,
+      );
+    }
+    return {
+      format: wire,
+      residual:
+        residual && new Uint8Array(residual.buffer, residual.byteOffset, residual.byteLength),
+    };
+  }
+
+  /** All ranks read rounded values, the sender too: an input in its place would be rounded. */
+  notInPlace(call: string, input: Uint8Array, output: Uint8Array): void {
+    const start = input.byteOffset - output.byteOffset;
+    const isApart = start >= output.byteLength || start + input.byteLength <= 0;
+    if (input.buffer === output.buffer && !isApart) {
+      throw this.#error(
+        call,
+        'input lies in output, which a compressed call would round. Copy it.',
+      );
+    }
   }
 
   bytes(call: string, name: string, bytes: Uint8Array, byteLength: number): void {
@@ -118,20 +176,4 @@ export class CallArguments {
     }
     return channel;
   }
-}
-
-function wireByteSize(dtype: WireDType): number {
-  return dtype === 'u8' ? 1 : byteSize(dtype);
-}
-
-/** FNV-1a over the counts' 64 bits, never 0: that means even parts. */
-function hashOf(counts: readonly number[]): number {
-  let hash = 0x811c9dc5;
-  for (const count of counts) {
-    for (const word of [count >>> 0, Math.floor(count / 2 ** 32)]) {
-      hash = Math.imul(hash ^ word, 0x01000193) >>> 0;
-      hash = (hash ^ (hash >>> 15)) >>> 0; // lets the high bits reach the low ones
-    }
-  }
-  return hash === 0 ? 1 : hash;
 }

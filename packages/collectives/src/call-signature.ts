@@ -1,10 +1,10 @@
 // What a rank called: the fields that all ranks of a collective must agree on. They travel with
 // every message, so that ranks which disagree can say what each one called.
 
-import type { DType, ReduceOp, WireFormat } from '@shardweave/dtypes';
+import type { ReduceDType, ReduceOp, WireFormat } from '@shardweave/dtypes';
 
-/** Element types on the wire. Bytes (`u8`) can be moved but not added up. */
-export type WireDType = DType | 'u8';
+/** Element types on the wire. */
+export type WireDType = ReduceDType;
 
 /** What ranks compare: the element type, and how f32 travels where it is compressed. */
 export type CallDType = WireDType | `f32 as ${WireFormat}`;
@@ -45,7 +45,7 @@ export interface CallSignature {
   readonly byteLength: number;
   /** Group rank of the root; -1 where there is none. */
   readonly root: number;
-  /** Of uneven counts: a 32-bit hash of them. 0 where parts are even. */
+  /** A 32-bit hash of uneven counts and of shared hosts; 0 where there are none. */
   readonly layout: number;
 }
 
@@ -61,17 +61,20 @@ export function isSameCall(a: CallSignature, b: CallSignature): boolean {
   );
 }
 
-/** More counts than these make a message hard to read. */
+/** More numbers than these make a message hard to read. */
 const MAX_LISTED = 16;
 
-/**
- * For messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2 #3`. Uneven counts
- * are shown where they are known, and else as what was heard of them.
- */
+/** What `CallSignature.layout` is a hash of, where that is known. */
+export interface LayoutDetails {
+  readonly counts?: readonly number[] | undefined;
+  readonly hosts?: readonly number[] | undefined;
+}
+
+/** For messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2 #3`. */
 export function describeCall(
   call: CallSignature,
   sequence: number,
-  counts?: readonly number[],
+  { counts, hosts }: LayoutDetails = {},
 ): string {
   const words: (string | number)[] = [call.operation];
   if (call.reduceOp !== null) {
@@ -81,8 +84,13 @@ export function describeCall(
     words.push(call.dtype, call.byteLength, 'bytes');
   }
   if (call.layout !== 0) {
-    const isShort = counts !== undefined && counts.length <= MAX_LISTED;
-    words.push('counts', isShort ? `[${counts}]` : `0x${call.layout.toString(16)}`);
+    const known = Object.entries({ counts, hosts }).filter(
+      ([, list]) => list !== undefined && list.length <= MAX_LISTED,
+    );
+    const isKnown = known.length > 0;
+    words.push(
+      ...(isKnown ? known.map(([name, list]) => `${name} [${list}]`) : [hex(call.layout)]),
+    );
   }
   if (call.root >= 0) {
     words.push('root', call.root);
@@ -94,4 +102,8 @@ export function describeCall(
 /** send and recv: numbered by their tag, not by the group's sequence. */
 export function isPointToPoint(call: CallSignature): boolean {
   return call.operation === 'send' || call.operation === 'recv';
+}
+
+function hex(layout: number): string {
+  return `layout 0x${layout.toString(16)}`;
 }

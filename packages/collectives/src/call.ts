@@ -2,10 +2,11 @@
 // and world ranks below. Nothing here rejects: a failure ends the job, and with it the call.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
+import type { HostPlan } from './algorithms/host-plan.js';
 import type { Arrival, Borrowed } from './arrival.js';
 import { type CallSignature, describeCall } from './call-signature.js';
 import { copyBytes } from './copy-bytes.js';
-import type { ReduceHook } from './reduce-hook.js';
+import type { Combine } from './reduce-hook.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { Transport } from './transport.js';
 import type { Turns } from './turns.js';
@@ -20,6 +21,8 @@ export interface CallSpec {
   readonly signature: CallSignature;
   /** What `signature.layout` is a hash of. */
   readonly counts?: readonly number[] | undefined;
+  /** Where ranks share hosts, and sums are to be combined by them. */
+  readonly hosts?: HostPlan | undefined;
   /** Without progress. */
   readonly timeoutMs: number;
 }
@@ -29,7 +32,7 @@ export interface CallServices {
   readonly transport: Transport;
   readonly scratch: ScratchPool;
   readonly turns: Turns;
-  readonly reduce: ReduceHook;
+  readonly combine: Combine;
   now(): number;
   /** The meeting point of a message from a world rank with its receiver. */
   arrivalOf(call: Call, from: number, phase: number): Arrival;
@@ -79,13 +82,18 @@ export class Call {
     return this.#services.turns;
   }
 
+  get hosts(): HostPlan | undefined {
+    return this.spec.hosts;
+  }
+
   /** See Transport.isLending. */
   get isLending(): boolean {
     return this.#services.transport.isLending ?? false;
   }
 
   get description(): string {
-    return describeCall(this.spec.signature, this.spec.sequence, this.spec.counts);
+    const { signature, sequence, counts, hosts } = this.spec;
+    return describeCall(signature, sequence, { counts, hosts: hosts?.hostOf });
   }
 
   /** Other group ranks, beginning after one's own, so that not all start with the same. */
@@ -153,7 +161,7 @@ export class Call {
     output: Uint8Array,
     options: ReduceOptions,
   ): Promise<void> {
-    await this.#services.reduce(parts, output, { ...options, signal: this.signal });
+    await this.#services.combine(parts, output, options, this);
     this.progressed();
   }
 
@@ -163,6 +171,11 @@ export class Call {
     if (target.buffer !== source.buffer || target.byteOffset !== source.byteOffset) {
       await copyBytes(target, source, this.turns, () => this.#isOver);
     }
+  }
+
+  /** It has failed: its buffers are the caller's again. */
+  get isOver(): boolean {
+    return this.#isOver;
   }
 
   /** Aborted when the call has failed: nothing of the caller's is written any more. */

@@ -14,7 +14,12 @@ import { type CollectiveError, CollectiveUsageError, errorOfFailure } from './er
 import type { Failure } from './failure.js';
 import { Matching } from './matching.js';
 import type { NativeCollectives } from './native-collectives.js';
-import { type PartReducer, type ReduceHook, reduceInThread } from './reduce-hook.js';
+import {
+  combineByHook,
+  combineInThread,
+  type PartReducer,
+  type ReduceHook,
+} from './reduce-hook.js';
 import { ScratchPool } from './scratch-pool.js';
 import type {
   ControlMessage,
@@ -87,7 +92,9 @@ export class Endpoint implements TransportListener {
       },
       scratch,
       turns,
-      reduce: options.reduce ?? reduceInThread(options.reducer ?? Reducer.create, turns),
+      combine: options.reduce
+        ? combineByHook(options.reduce)
+        : combineInThread(options.reducer ?? Reducer.create, turns),
       now: () => this.clock.now(),
       arrivalOf: (call, from, phase) => this.#arrivalOf(call, from, phase),
       afterPost: (from, arrival) => this.#afterPost(from, arrival),
@@ -139,7 +146,8 @@ export class Endpoint implements TransportListener {
       }
       this.#start(call, body).then(
         () => {
-          if (this.#active.has(call)) {
+          // Cancelled: what it waited for never came, though its body went on to its end.
+          if (this.#active.has(call) && !call.isOver) {
             finish();
             resolve(call);
           }

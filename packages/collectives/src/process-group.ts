@@ -1,7 +1,7 @@
 // The interface of a process group: what a rank may call, and the types of options and results.
 // Implemented by TransportGroup over any Transport.
 
-import type { ReduceOp } from '@shardweave/dtypes';
+import type { ReduceOp, WireFormat } from '@shardweave/dtypes';
 import type { OperationName, WireDType } from './call-signature.js';
 
 export interface CallOptions {
@@ -16,12 +16,26 @@ export interface MoveOptions extends CallOptions {
   readonly dtype?: WireDType;
 }
 
-export interface PartsOptions extends MoveOptions {
+/** How f32 travels, in all-gathers and in sums and means. `dtype` must be 'f32'. */
+export interface CompressionOptions {
+  /**
+   * Rounded to 16 bits, or to int8 with a scale for each block of 256 (errors: see the README). Sums
+   * are made in f32 all the same. Default: the group's, else 'exact'.
+   */
+  readonly wire?: WireFormat | 'exact';
+  /**
+   * Error feedback: what earlier calls lost is added to the input, and what this one loses is left
+   * here. As long as the input, zeros at first; one for each tensor, kept by the caller.
+   */
+  readonly residual?: Float32Array;
+}
+
+export interface PartsOptions extends MoveOptions, CompressionOptions {
   /** Elements (of `dtype`) of each rank's part, in group order. Default: equal parts. */
   readonly counts?: readonly number[];
 }
 
-export interface ReduceCallOptions extends CallOptions {
+export interface ReduceCallOptions extends CallOptions, CompressionOptions {
   readonly dtype: WireDType;
   readonly op: ReduceOp;
 }

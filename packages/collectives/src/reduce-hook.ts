@@ -1,6 +1,6 @@
 // How parts are combined: our wasm in the rank's own thread, unless a group is given a hook.
 
-import type { ReduceOptions, Reducer } from '@shardweave/dtypes';
+import { byteSize, type ReduceOptions, type Reducer } from '@shardweave/dtypes';
 import type { Turns } from './turns.js';
 
 export interface ReduceHookOptions extends ReduceOptions {
@@ -12,7 +12,8 @@ export interface ReduceHookOptions extends ReduceOptions {
  * Combines `parts`, in their order, into `output`, as `Reducer.reduce` of @shardweave/dtypes does:
  * in f32, rounded to the dtype once. Results are equal bit for bit between ranks and transports only
  * if a hook does exactly that. `output` may be one of the parts. Large operations come in segments,
- * one after another within a call; a rejection ends the job.
+ * one after another within a call; a rejection ends the job. `inputDtype` and `divisor` come only with
+ * the option `hosts`.
  */
 export type ReduceHook = (
   parts: readonly Uint8Array[],
@@ -23,27 +24,44 @@ export type ReduceHook = (
 /** What of a Reducer is used here. */
 export type PartReducer = Pick<Reducer, 'reduce'>;
 
+/** Combines parts for a call, and stops writing when the call is over. */
+export type Combine = (
+  parts: readonly Uint8Array[],
+  output: Uint8Array,
+  options: ReduceOptions,
+  call: { readonly isOver: boolean; readonly signal: AbortSignal },
+) => Promise<void> | void;
+
 /** Of input, in one go: about 1 ms for f16, the slowest dtype; the reducer's own slices fit in. */
 const SLICE_INPUT_BYTES = 2 ** 20;
-const SLICE_GRAIN_BYTES = 64 * 1024;
+const SLICE_GRAIN_ELEMENTS = 16 * 1024;
 
-/** Our own: in slices, with the event loop's turns between them; writes nothing once aborted. */
-export function reduceInThread(create: () => Promise<PartReducer>, turns: Turns): ReduceHook {
+/** By a hook. */
+export function combineByHook(hook: ReduceHook): Combine {
+  return (parts, output, options, { signal }) => hook(parts, output, { ...options, signal });
+}
+
+/** By our wasm, in slices, with the event loop's turns between them. */
+export function combineInThread(create: () => Promise<PartReducer>, turns: Turns): Combine {
   let made: Promise<PartReducer> | undefined;
-  return async (parts, output, { dtype, op, signal }) => {
+  return async (parts, output, options, call) => {
     made ??= create();
     const reducer = await made;
-    const grains = Math.floor(SLICE_INPUT_BYTES / SLICE_GRAIN_BYTES / parts.length);
-    const sliceBytes = Math.max(1, grains) * SLICE_GRAIN_BYTES;
-    for (let at = 0; at < output.byteLength; at += sliceBytes) {
-      if (turns.next() !== undefined) {
+    const inputSize = byteSize(options.inputDtype ?? options.dtype);
+    const outputSize = byteSize(options.dtype);
+    const elements = output.byteLength / outputSize;
+    const wanted = SLICE_INPUT_BYTES / inputSize / parts.length;
+    const step = Math.max(1, Math.floor(wanted / SLICE_GRAIN_ELEMENTS)) * SLICE_GRAIN_ELEMENTS;
+    for (let at = 0; at < elements; at += step) {
+      if (elements > SLICE_GRAIN_ELEMENTS && turns.next() !== undefined) {
         await turns.wait();
       }
-      if (signal.aborted) {
+      if (call.isOver) {
         return;
       }
-      const slices = parts.map((part) => part.subarray(at, at + sliceBytes));
-      await reducer.reduce(slices, output.subarray(at, at + sliceBytes), { dtype, op });
+      const slices = parts.map((part) => part.subarray(at * inputSize, (at + step) * inputSize));
+      const target = output.subarray(at * outputSize, (at + step) * outputSize);
+      await reducer.reduce(slices, target, options);
     }
   };
 }

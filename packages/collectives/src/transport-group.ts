@@ -1,8 +1,15 @@
 // ProcessGroup over any Transport: checks arguments, numbers the calls, counts and traces them, and
 // leaves matching and failures to the Endpoint and the moving of parts to src/algorithms/.
 
+import type { WireCodec, WireFormat } from '@shardweave/dtypes';
 import { allGather } from './algorithms/all-gather.js';
 import { allReduce } from './algorithms/all-reduce.js';
+import {
+  allGatherCompressed,
+  allReduceCompressed,
+  reduceScatterCompressed,
+} from './algorithms/compressed.js';
+import { HostPlan } from './algorithms/host-plan.js';
 import { evenParts } from './algorithms/part-layout.js';
 import { reduceScatter } from './algorithms/reduce-scatter.js';
 import { broadcast, gather } from './algorithms/rooted.js';
@@ -33,6 +40,12 @@ export interface TransportGroupOptions {
   readonly members: readonly number[];
   readonly timeoutMs: number;
   readonly onTrace: TraceHandler | undefined;
+  /** Of each rank of the world. See GroupOptions. */
+  readonly hosts?: readonly number[] | undefined;
+  /** Of calls that say nothing else. */
+  readonly wire: WireFormat | 'exact';
+  /** One for all groups of the job, made at first use. */
+  readonly codec: () => Promise<WireCodec>;
 }
 
 /** What a call is, of which its signature is made. */
@@ -41,6 +54,7 @@ interface CallShape {
   readonly byteLength: number;
   readonly layout?: number;
   readonly counts?: readonly number[] | undefined;
+  readonly wire?: WireFormat | undefined;
 }
 
 type Counter = keyof Omit<CollectiveStats, 'bytesSent' | 'bytesReceived'>;
@@ -69,6 +83,7 @@ export class TransportGroup implements ProcessGroup {
   onTrace: TraceHandler | undefined;
   readonly #options: TransportGroupOptions;
   readonly #arguments: CallArguments;
+  readonly #hosts: HostPlan | undefined;
   #sequence = 0;
   #isClosed = false;
   #stats: { -readonly [K in keyof CollectiveStats]: number } = {
@@ -90,6 +105,8 @@ export class TransportGroup implements ProcessGroup {
     this.rank = options.members.indexOf(options.endpoint.rank);
     this.worldSize = options.members.length;
     this.onTrace = options.onTrace;
+    const { hosts } = options;
+    this.#hosts = hosts && HostPlan.of(options.members.map((member) => hosts[member]!));
     this.#arguments = new CallArguments(this.rank, this.worldSize, (call, message) =>
       options.endpoint.usageError(call, message),
     );
@@ -104,9 +121,20 @@ export class TransportGroup implements ProcessGroup {
     const whole = { name: 'output', bytes: output };
     const division = this.#arguments.division(name, input, whole, options);
     this.#arguments.noOverlap(name, input, output, division.layout.offsets[this.rank]!);
-    await this.#collective(divided(name, division, options), options, (call) =>
-      this.#algorithms.allGather(call, input, output, division.layout),
-    );
+    const { layout } = division;
+    const wire = this.#arguments.compression(name, input, options, this.#options.wire);
+    if (wire === undefined) {
+      await this.#collective(divided(name, division, options), options, (call) =>
+        this.#algorithms.allGather(call, input, output, layout),
+      );
+      return;
+    }
+    this.#arguments.notInPlace(name, input, output);
+    const shape = { ...divided(name, division, options), wire: wire.format };
+    await this.#collective(shape, options, async (call) => {
+      const compression = { ...wire, codec: await this.#options.codec() };
+      await allGatherCompressed(call, input, output, layout, compression);
+    });
   }
 
   async reduceScatter(
@@ -119,9 +147,19 @@ export class TransportGroup implements ProcessGroup {
     const whole = { name: 'input', bytes: input };
     const division = this.#arguments.division(name, output, whole, options);
     this.#arguments.noOverlap(name, output, input, division.layout.offsets[this.rank]!);
-    await this.#collective(divided(name, division, options), options, (call) =>
-      this.#algorithms.reduceScatter(call, input, output, division.layout, reduce),
-    );
+    const { layout } = division;
+    const wire = this.#arguments.compression(name, input, options, this.#options.wire);
+    if (wire === undefined) {
+      await this.#collective(divided(name, division, options), options, (call) =>
+        this.#reductions.reduceScatter(call, input, output, layout, reduce),
+      );
+      return;
+    }
+    const shape = { ...divided(name, division, options), wire: wire.format };
+    await this.#collective(shape, options, async (call) => {
+      const compression = { ...wire, codec: await this.#options.codec() };
+      await reduceScatterCompressed(call, input, output, layout, reduce.op, compression);
+    });
   }
 
   async allReduce(
@@ -133,9 +171,16 @@ export class TransportGroup implements ProcessGroup {
     const reduce = this.#arguments.reduceOptions('allReduce', byteLength, options);
     this.#arguments.bytes('allReduce', 'output', output, byteLength);
     this.#arguments.noOverlap('allReduce', input, output, 0);
-    await this.#collective({ operation: 'allReduce', byteLength }, options, (call) =>
-      this.#algorithms.allReduce(call, input, output, reduce),
-    );
+    const wire = this.#arguments.compression('allReduce', input, options, this.#options.wire);
+    const shape = { operation: 'allReduce', byteLength, wire: wire?.format } as const;
+    await this.#collective(shape, options, async (call) => {
+      if (wire === undefined) {
+        await this.#reductions.allReduce(call, input, output, reduce);
+      } else {
+        const compression = { ...wire, codec: await this.#options.codec() };
+        await allReduceCompressed(call, input, output, reduce.op, compression);
+      }
+    });
   }
 
   async broadcast(buffer: Uint8Array, options: RootedOptions): Promise<void> {
@@ -252,6 +297,11 @@ export class TransportGroup implements ProcessGroup {
     return this.#native ?? ALGORITHMS;
   }
 
+  /** An engine knows nothing of hosts. */
+  get #reductions(): typeof ALGORITHMS {
+    return this.#hosts === undefined ? this.#algorithms : ALGORITHMS;
+  }
+
   #collective(
     what: CallShape,
     options: MoveOptions & Partial<RootedOptions & ReduceCallOptions>,
@@ -274,11 +324,12 @@ export class TransportGroup implements ProcessGroup {
         call: what.operation,
       });
     }
+    const hosts = options.op === undefined ? undefined : this.#hosts;
     const signature: CallSignature = {
       operation: what.operation,
       byteLength: what.byteLength,
-      layout: what.layout ?? 0,
-      dtype: options.dtype ?? 'u8',
+      layout: ((what.layout ?? 0) ^ (hosts?.hash ?? 0)) >>> 0,
+      dtype: what.wire === undefined ? (options.dtype ?? 'u8') : `f32 as ${what.wire}`,
       reduceOp: options.op ?? null,
       root: options.root ?? -1,
     };
@@ -290,6 +341,7 @@ export class TransportGroup implements ProcessGroup {
       sequence,
       signature,
       counts: what.counts,
+      hosts,
       timeoutMs,
     };
     const startMs = endpoint.clock.now();

@@ -1,10 +1,10 @@
 // The endpoint against a transport in slow motion: chunks that come late, wrong or twice.
 
 import {
+  createWorldGroup,
   Endpoint,
   type MessageHeader,
   type Transport,
-  TransportGroup,
 } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
 
@@ -18,9 +18,7 @@ function lonelyRank() {
     terminate: () => {},
   };
   endpoint.attach(transport);
-  const members = [0, 1];
-  const common = { endpoint, id: 'world', members, timeoutMs: 1000, onTrace: undefined };
-  return { endpoint, group: new TransportGroup(common) };
+  return { endpoint, group: createWorldGroup(endpoint, { timeoutMs: 1000 }) };
 }
 
 function allGatherHeader(byteLength: number): MessageHeader {

@@ -21,6 +21,6 @@ export function byteSize(dtype: ReduceDType): number {
 }
 
 /** Whether the dtype is one of f32, f16, bf16. */
-export function isFloat(dtype: ReduceDType): boolean {
+export function isFloat(dtype: ReduceDType): dtype is 'f32' | 'f16' | 'bf16' {
   return dtype === 'f32' || dtype === 'f16' || dtype === 'bf16';
 }

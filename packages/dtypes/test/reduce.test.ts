@@ -29,7 +29,7 @@ function randomBytes(seed: number, byteLength: number): Uint8Array {
 
 /** Bytes with every NaN replaced by one pattern, since its payload is unspecified. */
 function withOneNan(bytes: Uint8Array, dtype: ReduceDType): Uint8Array {
-  if (!isFloat(dtype) || dtype === 'u8') {
+  if (!isFloat(dtype)) {
     return bytes;
   }
   const values = toF32Array(bytes, dtype);

@@ -4,6 +4,7 @@
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import type { Call } from '../call.js';
+import { allReduceByHosts, reduceByHosts } from './hierarchical.js';
 import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
 import { reduceScatterRounds } from './reduce-scatter.js';
 
@@ -19,6 +20,10 @@ export async function allReduce(
 ): Promise<void> {
   if (input.byteLength <= GATHER_ALL_MAX_BYTES) {
     await reduceEverywhere(call, input, output, options);
+    return;
+  }
+  if (call.hosts !== undefined) {
+    await allReduceByHosts(call, call.hosts, input, output, options);
     return;
   }
   const layout = balancedParts(call.worldSize, input.byteLength, byteSize(options.dtype));
@@ -63,6 +68,10 @@ async function reduceEverywhere(
   if (output.buffer === input.buffer) {
     await call.sent(); // `output` may be `input`, and a peer may still be copying that
   }
-  await call.reduce(parts, output, options);
+  if (call.hosts === undefined) {
+    await call.reduce(parts, output, options);
+  } else {
+    await reduceByHosts(call, call.hosts, parts, output, options);
+  }
   call.scratch.give(all);
 }

@@ -68,8 +68,8 @@ export interface SegmentPlan {
   readonly numRounds: number;
 }
 
-/** The same on all ranks, since it follows from the layout alone. */
-export function planSegments(layout: PartLayout): SegmentPlan {
+/** The same on all ranks, since it follows from the layout alone. `phasesPerRound` for each half. */
+export function planSegments(layout: PartLayout, phasesPerRound = 1): SegmentPlan {
   const numParts = layout.offsets.length - 1;
   let longest = 0;
   for (let rank = 0; rank < numParts; rank++) {
@@ -77,7 +77,7 @@ export function planSegments(layout: PartLayout): SegmentPlan {
   }
   const fair = ROUND_BYTES / Math.max(1, numParts - 1);
   const wanted = Math.max(MIN_SEGMENT_BYTES, Math.min(MAX_SEGMENT_BYTES, fair));
-  const least = Math.max(wanted, longest / MAX_ROUNDS);
+  const least = Math.max(wanted, (longest * phasesPerRound) / MAX_ROUNDS);
   const segmentBytes = Math.ceil(least / GRAIN_BYTES) * GRAIN_BYTES;
   return { segmentBytes, numRounds: Math.max(1, Math.ceil(longest / segmentBytes)) };
 }

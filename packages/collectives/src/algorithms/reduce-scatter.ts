@@ -9,6 +9,7 @@
 import type { ReduceOptions } from '@shardweave/dtypes';
 import type { Borrowed } from '../arrival.js';
 import type { Call } from '../call.js';
+import { Hierarchical } from './hierarchical.js';
 import {
   type PartLayout,
   partOf,
@@ -75,6 +76,9 @@ export function reduceScatter(
   layout: PartLayout,
   options: ReduceOptions,
 ): Promise<void> {
+  if (call.hosts !== undefined) {
+    return new Hierarchical(call, call.hosts, layout, options).reduceScatter(input, output);
+  }
   const plan = planSegments(layout);
   return reduceScatterRounds(call, input, output, layout, plan, { reduce: options });
 }

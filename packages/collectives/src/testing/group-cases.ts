@@ -124,7 +124,12 @@ export const groupCases: readonly ConformanceCase[] = [
         await rejection(group.allGather(bytes(4), bytes(7)), 'USAGE');
         await rejection(group.reduceScatter(bytes(4), bytes(4), sum), 'USAGE');
         await rejection(group.allReduce(bytes(6), bytes(6), sum), 'USAGE');
-        await rejection(group.allReduce(bytes(4), bytes(4), { ...sum, dtype: 'u8' }), 'USAGE');
+        const counts = [1, 2, 3];
+        await rejection(group.allGather(bytes(1), bytes(6), { counts }), 'USAGE');
+        await rejection(group.allGather(bytes(4), bytes(12), { counts: [1, 2] }), 'USAGE');
+        const whole = bytes(8);
+        await rejection(group.reduceScatter(whole, whole.subarray(2, 6), sum), 'USAGE');
+        await rejection(group.allReduce(whole.subarray(0, 4), whole.subarray(2, 6), sum), 'USAGE');
         await rejection(group.broadcast(bytes(4), { root: 2 }), 'USAGE');
         await rejection(group.send(bytes(4), { to: group.rank }), 'USAGE');
         await rejection(group.split(0.5), 'USAGE');

@@ -1,6 +1,7 @@
 // The conformance suite of transports. Run every case for every world size that the case and the
 // harness share: `await conformanceCase.run(harness, worldSize)`.
 
+import { compressionCases } from './compression-cases.js';
 import { dataCases } from './data-cases.js';
 import { faultCases } from './fault-cases.js';
 import { groupCases } from './group-cases.js';
@@ -13,6 +14,7 @@ export { transcriptHash } from './transcript.js';
 
 export const conformanceCases: readonly ConformanceCase[] = [
   ...dataCases,
+  ...compressionCases,
   ...groupCases,
   ...faultCases,
 ];

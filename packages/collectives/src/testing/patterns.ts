@@ -2,8 +2,9 @@
 
 import {
   byteSize,
-  type DType,
   fromF32Array,
+  isFloat,
+  type ReduceDType,
   type ReduceOptions,
   reducePartsPlain,
 } from '@shardweave/dtypes';
@@ -23,8 +24,13 @@ export function patternBytes(rank: number, byteLength: number, seed = 0): Uint8A
  * Elements whose sum depends on the order of addition: magnitudes differ by some powers of two. No
  * NaN, whose payload is unspecified.
  */
-export function patternElements(rank: number, count: number, dtype: DType, seed = 0): Uint8Array {
-  if (dtype === 'i32' || dtype === 'u32') {
+export function patternElements(
+  rank: number,
+  count: number,
+  dtype: ReduceDType,
+  seed = 0,
+): Uint8Array {
+  if (!isFloat(dtype)) {
     return patternBytes(rank, count * byteSize(dtype), seed);
   }
   const random = patternBytes(rank, count * 2, seed);
@@ -54,7 +60,7 @@ export class Expectations {
     return this.#once(`${rank} ${byteLength}`, () => patternBytes(rank, byteLength));
   }
 
-  elements(rank: number, count: number, dtype: DType): Uint8Array {
+  elements(rank: number, count: number, dtype: ReduceDType): Uint8Array {
     return this.#once(`${rank} ${count} ${dtype}`, () =>
       patternElements(rank, count, dtype, count),
     );

@@ -1,0 +1,189 @@
+// All-gather, reduce-scatter and all-reduce of f32 with fewer bytes on the wire: parts are encoded
+// by their sender and decoded by their receiver, and added up in f32, in rank order, as ever. All
+// ranks read the decoded bits, the sender as well, so results stay equal everywhere.
+
+import {
+  encodedByteLength,
+  type ReduceOp,
+  type WireCodec,
+  type WireFormat,
+} from '@shardweave/dtypes';
+import type { Call } from '../call.js';
+import { balancedParts, type PartLayout, partBytes, partOf } from './part-layout.js';
+import { receiveHalves, sendHalves } from './rendezvous.js';
+
+/** How a call's values travel. */
+export interface Compression {
+  readonly codec: WireCodec;
+  readonly format: WireFormat;
+  /** What earlier calls lost, f32, as long as the input: added to it, and then what this one lost. */
+  readonly residual: Uint8Array | undefined;
+}
+
+const BYTES = Float32Array.BYTES_PER_ELEMENT;
+
+/** Decoded at a time, so that scratch stays small. A multiple of the int8 block. */
+const CHUNK_ELEMENTS = 256 * 1024;
+
+/** Phases of the second exchange; a message and its rest take two. */
+const SECOND_PHASE = 2;
+
+/** As `allGather`; `own` lies outside of `output`, whose own part gets the decoded values, too. */
+export async function allGatherCompressed(
+  call: Call,
+  own: Uint8Array,
+  output: Uint8Array,
+  layout: PartLayout,
+  compression: Compression,
+): Promise<void> {
+  const { codec, format, residual } = compression;
+  const { signal } = call;
+  const coded = takeCoded(call, layout, format);
+  await codec.encode(own, coded[call.rank]!, { format, residual, signal });
+  await exchangeCoded(call, coded, 0);
+  await decodeAll(call, coded, output, layout, compression);
+  giveAll(call, coded);
+}
+
+/** As `reduceScatter`. The owner's own share is exact. */
+export async function reduceScatterCompressed(
+  call: Call,
+  input: Uint8Array,
+  output: Uint8Array,
+  layout: PartLayout,
+  op: ReduceOp,
+  { codec, format, residual }: Compression,
+): Promise<void> {
+  const { signal } = call;
+  const outgoing = takeCoded(call, layout, format);
+  const arrived = call.peers.map((peer) => {
+    const { byteLength } = outgoing[call.rank]!;
+    const target = call.scratch.take(byteLength);
+    return { peer, target, ...receiveHalves(call, peer, target, 0) };
+  });
+  const sent: Promise<unknown>[] = [];
+  for (const { peer, head } of arrived) {
+    const error = residual && partOf(residual, layout, peer);
+    await codec.encode(partOf(input, layout, peer), outgoing[peer]!, {
+      format,
+      residual: error,
+      signal,
+    });
+    sent.push(sendHalves(call, peer, outgoing[peer]!, 0, head));
+  }
+  const incoming: Uint8Array[] = [];
+  for (const { peer, target, all } of arrived) {
+    await all;
+    incoming[peer] = target;
+  }
+  const own = partOf(input, layout, call.rank);
+  const ownResidual = residual && partOf(residual, layout, call.rank);
+  for (let at = 0; at < own.byteLength / BYTES; at += CHUNK_ELEMENTS) {
+    const count = Math.min(CHUNK_ELEMENTS, own.byteLength / BYTES - at);
+    const bytes = (view: Uint8Array) => view.subarray(at * BYTES, (at + count) * BYTES);
+    const parts: Uint8Array[] = [];
+    for (const peer of call.peers) {
+      const part = call.scratch.take(count * BYTES);
+      const [start, end] = [encodedByteLength(format, at), encodedByteLength(format, at + count)];
+      await codec.decode(incoming[peer]!.subarray(start, end), part, { format, signal });
+      parts[peer] = part;
+    }
+    parts[call.rank] = call.scratch.take(count * BYTES);
+    parts[call.rank]!.set(bytes(own));
+    if (ownResidual !== undefined) {
+      moveInto(parts[call.rank]!, bytes(ownResidual));
+    }
+    await call.reduce(parts, bytes(output), { dtype: 'f32', op });
+    giveAll(call, parts);
+  }
+  await Promise.all(sent);
+  giveAll(call, outgoing);
+  giveAll(
+    call,
+    arrived.map(({ target }) => target),
+  );
+}
+
+/** As `allReduce`. The error of the owner's result goes into the owner's share of the next call. */
+export async function allReduceCompressed(
+  call: Call,
+  input: Uint8Array,
+  output: Uint8Array,
+  op: ReduceOp,
+  compression: Compression,
+): Promise<void> {
+  const { codec, format, residual } = compression;
+  const { signal } = call;
+  const layout = balancedParts(call.worldSize, input.byteLength, BYTES);
+  const own = partOf(output, layout, call.rank);
+  await reduceScatterCompressed(call, input, own, layout, op, compression);
+  const coded = takeCoded(call, layout, format);
+  const lost = residual && partOf(residual, layout, call.rank);
+  await codec.encode(own, coded[call.rank]!, { format, residual: lost, signal });
+  if (lost !== undefined && op === 'mean') {
+    scale(lost, call.worldSize);
+  }
+  await exchangeCoded(call, coded, SECOND_PHASE);
+  await decodeAll(call, coded, output, layout, compression);
+  giveAll(call, coded);
+}
+
+/** A buffer for each rank's part, encoded. */
+function takeCoded(call: Call, layout: PartLayout, format: WireFormat): Uint8Array[] {
+  return Array.from({ length: call.worldSize }, (_, rank) =>
+    call.scratch.take(encodedByteLength(format, partBytes(layout, rank) / BYTES)),
+  );
+}
+
+/** This rank's buffer to all, theirs into their places. */
+async function exchangeCoded(
+  call: Call,
+  coded: readonly Uint8Array[],
+  phase: number,
+): Promise<void> {
+  const moved = call.peers.flatMap((peer) => {
+    const { head, all } = receiveHalves(call, peer, coded[peer]!, phase);
+    return [all, sendHalves(call, peer, coded[call.rank]!, phase, head)];
+  });
+  await Promise.all(moved);
+}
+
+async function decodeAll(
+  call: Call,
+  coded: readonly Uint8Array[],
+  output: Uint8Array,
+  layout: PartLayout,
+  { codec, format }: Compression,
+): Promise<void> {
+  const { signal } = call;
+  for (const [rank, part] of coded.entries()) {
+    await codec.decode(part, partOf(output, layout, rank), { format, signal });
+  }
+}
+
+function giveAll(call: Call, buffers: readonly Uint8Array[]): void {
+  for (const buffer of buffers) {
+    call.scratch.give(buffer);
+  }
+}
+
+/** Adds f32 `source` to `target` and leaves zeros. */
+function moveInto(target: Uint8Array, source: Uint8Array): void {
+  const to = floatsOf(target);
+  const from = floatsOf(source);
+  for (let i = 0; i < to.length; i++) {
+    to[i]! += from[i]!;
+  }
+  from.fill(0);
+}
+
+function scale(bytes: Uint8Array, factor: number): void {
+  const values = floatsOf(bytes);
+  for (let i = 0; i < values.length; i++) {
+    values[i]! *= factor;
+  }
+}
+
+function floatsOf(bytes: Uint8Array): Float32Array {
+  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / BYTES);
+}

@@ -1,0 +1,13 @@
+// A short stand-in for a list of numbers that all ranks must agree on.
+
+/** FNV-1a over integers of up to 64 bits, in 32 bits; never 0, which stands for no list. */
+export function hashNumbers(numbers: readonly number[]): number {
+  let hash = 0x811c9dc5;
+  for (const number of numbers) {
+    for (const word of [number >>> 0, Math.floor(number / 2 ** 32)]) {
+      hash = Math.imul(hash ^ word, 0x01000193) >>> 0;
+      hash = (hash ^ (hash >>> 15)) >>> 0; // lets the high bits reach the low ones
+    }
+  }
+  return hash === 0 ? 1 : hash;
+}

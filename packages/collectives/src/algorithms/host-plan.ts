@@ -1,0 +1,60 @@
+// Which ranks of a group share a host, and who speaks for a host: for sums that are combined within
+// hosts first, so that each part crosses between two hosts once.
+
+import { hashNumbers } from './hash-numbers.js';
+
+/** Everything in group ranks. */
+export class HostPlan {
+  /** The host of each rank, as an index into `members`. */
+  readonly hostOf: readonly number[];
+  /** The ranks of each host in order; hosts in the order of their lowest rank. */
+  readonly members: readonly (readonly number[])[];
+  /** For ranks to compare. */
+  readonly hash: number;
+
+  private constructor(hostOf: readonly number[], members: readonly (readonly number[])[]) {
+    this.hostOf = hostOf;
+    this.members = members;
+    this.hash = hashNumbers(hostOf);
+  }
+
+  /**
+   * `hosts` has any number for each rank, equal for ranks that share one. Undefined where a plan saves
+   * nothing: with a single host, or one rank on each.
+   */
+  static of(hosts: readonly number[]): HostPlan | undefined {
+    const ids = [...new Set(hosts)];
+    if (ids.length === 1 || ids.length === hosts.length) {
+      return undefined;
+    }
+    const members = ids.map((id) => hosts.flatMap((host, rank) => (host === id ? [rank] : [])));
+    return new HostPlan(
+      hosts.map((host) => ids.indexOf(host)),
+      members,
+    );
+  }
+
+  /**
+   * Who combines on a host what belongs to `owner`, and takes there what comes from it: itself on its
+   * own host; elsewhere one of the host's ranks, another one for each owner as far as they go.
+   */
+  speaker(host: number, owner: number): number {
+    const ownHost = this.hostOf[owner]!;
+    if (host === ownHost) {
+      return owner;
+    }
+    const members = this.members[host]!;
+    return members[this.members[ownHost]!.indexOf(owner) % members.length]!;
+  }
+
+  /** The owners that `rank` speaks for on its host, itself among them. */
+  ownersOf(rank: number): number[] {
+    const host = this.hostOf[rank]!;
+    return this.hostOf.flatMap((_, owner) => (this.speaker(host, owner) === rank ? [owner] : []));
+  }
+
+  /** The most owners that any rank speaks for. */
+  get maxOwners(): number {
+    return Math.max(...this.hostOf.map((_, rank) => this.ownersOf(rank).length));
+  }
+}
