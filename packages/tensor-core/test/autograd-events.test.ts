@@ -1,0 +1,271 @@
+// Who the engine tells what and when: hooks before a gradient is used, the event when all gradients of a
+// leaf are final, and the end of a backward.
+
+import {
+  add,
+  affine,
+  cat,
+  Device,
+  GraphError,
+  mul,
+  type Pass,
+  square,
+  sum,
+  type Tensor,
+  tanh,
+} from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { beforeEach, describe, expect, test } from 'vitest';
+
+let device: Device;
+let log: string[];
+beforeEach(() => {
+  device = new Device(createReferenceBackend());
+  log = [];
+});
+
+function leaf(values: readonly number[], shape: readonly number[] = [values.length]): Tensor {
+  return device.tensor(values, shape, { requiresGrad: true });
+}
+
+async function gradOf(tensor: Tensor): Promise<number[]> {
+  return [...(await tensor.grad!.toArray())];
+}
+
+const live = () => device.memory().live;
+
+describe('hooks', () => {
+  test('run, and are awaited, before the gradient of an output is used', async () => {
+    const x = leaf([2]);
+    await device.scope(async () => {
+      const inner = tanh(x);
+      const outer = square(inner);
+      const hook = (name: string) => async () => {
+        log.push(`${name} begins`);
+        await new Promise((resolve) => setImmediate(resolve));
+        log.push(`${name} ends, x ${x.grad === undefined ? 'waits' : 'has its gradient'}`);
+      };
+      expect(device.beforeGradientOf({ a: [outer, x] }, hook('outer'))).toBe(1);
+      device.beforeGradientOf(inner, hook('inner'));
+      await outer.backward();
+    });
+    expect(log).toEqual([
+      'outer begins',
+      'outer ends, x waits',
+      'inner begins',
+      'inner ends, x waits',
+    ]);
+  });
+
+  test('that throw reject backward and leave nothing behind', async () => {
+    const x = leaf([1, 2]);
+    const before = live().total;
+    const loss = device.scope(() => sum(square(tanh(mul(x, 2)))));
+    const branch = loss.node!.edges[0]!.node!;
+    branch.hooks.push(() => {
+      throw new Error('not today');
+    });
+    await expect(loss.backward()).rejects.toThrow('not today');
+    expect(device.isInBackward).toBe(false);
+    expect(device.isGradEnabled).toBe(true);
+    await expect(loss.backward()).rejects.toThrow(GraphError);
+    loss.dispose();
+    expect(x.grad).toBeUndefined();
+    expect(live().total).toBe(before);
+  });
+
+  test('a rule that throws between others leaves nothing behind either', async () => {
+    const x = leaf([1, 2]);
+    const before = live().total;
+    const loss = device.scope(() => {
+      const middle = device.zeros([2]);
+      device.record({
+        name: 'explosive',
+        inputs: [mul(x, 2)],
+        outputs: [middle],
+        saved: [middle],
+        backward: async ([dy]) => {
+          affine(dy!, 2, 0);
+          throw new Error('boom');
+        },
+      });
+      return sum(cat([square(middle), middle], { axis: 0 }));
+    });
+    await expect(loss.backward()).rejects.toThrow('boom');
+    loss.dispose();
+    expect(live().total).toBe(before);
+  });
+});
+
+describe('the final event', () => {
+  test('comes once a backward, after all uses, with the gradient complete', async () => {
+    const x = leaf([2]);
+    const seen: Promise<number[]>[] = [];
+    const remove = device.onGradientFinal(x, (tensor, pass) => {
+      log.push(`final ${pass.reached.has(x)}`);
+      seen.push(gradOf(tensor));
+    });
+    const step = () =>
+      device.scope(() => add(mul(x, x), add(tanh(mul(x, 0)), mul(x, 5))).backward());
+    await step();
+    await step();
+    expect(log).toEqual(['final true', 'final true']);
+    expect(await Promise.all(seen)).toEqual([[9], [18]]);
+    remove();
+    await step();
+    expect(log).toHaveLength(2);
+  });
+
+  test('reaches a sink with every contribution instead of grad', async () => {
+    const x = leaf([2]);
+    const accepted: Promise<number[]>[] = [];
+    x.gradSink = {
+      accept: (_, gradient) => {
+        accepted.push(gradient.toArray().then((values) => [...values]));
+      },
+      final: () => {
+        log.push(`final after ${accepted.length}`);
+      },
+    };
+    await device.scope(() => add(mul(x, x), mul(x, 5)).backward());
+    expect(x.grad).toBeUndefined();
+    expect(log).toEqual(['final after 3']);
+    expect((await Promise.all(accepted)).flat().sort()).toEqual([2, 2, 5]);
+  });
+
+  test('waits for the inner backward of a segment that hides leaves', async () => {
+    const w = leaf([3]);
+    const x = leaf([2]);
+    const passes: Pass[] = [];
+    device.onGradientFinal(w, (_, pass) => {
+      log.push('final');
+      passes.push(pass);
+    });
+    await device.scope(async () => {
+      const direct = mul(w, 10);
+      const segment = checkpointed(x, w);
+      device.beforeGradientOf(segment, (pass) => {
+        passes.push(pass);
+        pass.onEnd(() => {
+          log.push('end');
+        });
+      });
+      await add(segment, direct).backward();
+    });
+    // w * x * w + 10 w at w = 3, x = 2: dw = 2wx + 10, dx = w^2
+    expect([await gradOf(w), await gradOf(x)]).toEqual([[22], [9]]);
+    expect(log).toEqual(['recompute', 'inner done', 'final', 'end']);
+    expect(passes[0]).toBe(passes[1]);
+    expect(passes[0]!.reached.has(w)).toBe(true);
+  });
+
+  test('of a hidden leaf comes also where no gradient reaches the segment', async () => {
+    const w = leaf([3]);
+    device.onGradientFinal(w, () => {
+      log.push('final');
+    });
+    await device.scope(() => {
+      const out = device.zeros([1]);
+      device.record({
+        name: 'dead end',
+        inputs: [checkpointed(leaf([1]), w)],
+        outputs: [out],
+        saved: [],
+        backward: () => [undefined],
+      });
+      return out.backward();
+    });
+    expect(log).toEqual(['final']);
+    expect(w.grad).toBeUndefined();
+  });
+
+  /** What checkpointing does: forward without a graph, in backward again with one. */
+  function checkpointed(x: Tensor, w: Tensor): Tensor {
+    const forward = (input: Tensor) => mul(mul(w, input), w);
+    const out = device.noGrad(() => forward(x));
+    device.record({
+      name: 'checkpoint',
+      inputs: [x],
+      outputs: [out],
+      saved: [x],
+      hiddenLeaves: [w],
+      backward: async ([dy]) => {
+        log.push('recompute');
+        const input = x.detach();
+        input.requiresGrad = true;
+        const again = device.enableGrad(() => forward(input));
+        await again.backward({ gradient: dy! });
+        log.push('inner done');
+        return [input.grad];
+      },
+    });
+    return out;
+  }
+});
+
+describe('the end', () => {
+  test('comes after the promises of final events; callbacks may add of both kinds', async () => {
+    const x = leaf([2]);
+    const later = (text: string) =>
+      new Promise<void>((resolve) => {
+        setTimeout(() => {
+          log.push(text);
+          resolve();
+        }, 5);
+      });
+    let addPromise: (() => Promise<void>) | undefined;
+    device.onGradientFinal(x, (_, pass) => {
+      pass.onEnd(async () => {
+        log.push('end');
+        pass.onEnd(() => {
+          log.push('late end');
+        });
+        await addPromise?.();
+      });
+      return later('reduced');
+    });
+    // A backward inside an end callback joins the pass; what it hands over is awaited too.
+    const y = leaf([1]);
+    device.onGradientFinal(y, () => later('reduced again'));
+    addPromise = () => device.scope(() => square(y).backward());
+    await device.scope(() => square(x).backward());
+    expect(log).toEqual(['reduced', 'end', 'reduced again', 'late end']);
+  });
+
+  test('a promise or callback that rejects fails the backward after all others settled', async () => {
+    const x = leaf([2]);
+    const y = leaf([2]);
+    device.onGradientFinal(x, async (_, pass) => {
+      pass.onFailure(() => {
+        throw new Error('a failure callback of somebody else');
+      });
+      pass.onFailure(() => {
+        log.push('restored');
+      });
+      pass.onEnd(() => {
+        log.push('never');
+      });
+      throw new Error('lost a peer');
+    });
+    device.onGradientFinal(y, async () => {
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      log.push('settled');
+    });
+    await expect(device.scope(() => mul(y, x).backward())).rejects.toThrow('lost a peer');
+    expect(log).toEqual(['settled', 'restored']);
+    expect(device.isInBackward).toBe(false);
+    await device.scope(() => square(leaf([1])).backward()); // the device still works
+  });
+
+  test('a hook of a final event that throws does not keep others from being told', async () => {
+    const x = leaf([2]);
+    device.onGradientFinal(x, () => {
+      throw new Error('first');
+    });
+    device.onGradientFinal(x, async () => {
+      log.push('second');
+    });
+    await expect(device.scope(() => square(x).backward())).rejects.toThrow('first');
+    expect(log).toEqual(['second']);
+  });
+});

@@ -1,0 +1,116 @@
+// The WebGPU device that tests in Node open, and equal buffers on it and on others. Without an adapter
+// the tests skip and name the reason; with SHARDWEAVE_REQUIRE_WEBGPU=1 their files fail.
+
+import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
+import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
+import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
+
+const gpu = await openGpu();
+/** Why there is none. */
+export const reason = gpu instanceof Error ? gpu.message : undefined;
+export const isLong = process.env.SHARDWEAVE_LONG === '1';
+if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && reason !== undefined) {
+  throw new Error(`SHARDWEAVE_REQUIRE_WEBGPU=1, but there is no adapter: ${reason}`);
+}
+
+/** Of a `describe` over tests that need an adapter. */
+export const title = (name: string) => `${name}${reason ? ` (${reason})` : ''}`;
+
+export type Options = NonNullable<Parameters<typeof createWebGpuBackend>[0]>;
+
+export function open(options: Options = {}): Promise<WebGpuBackend> {
+  return createWebGpuBackend({ gpu: webGpu(), ...options });
+}
+
+export function webGpu(): GPU {
+  return gpu as GPU;
+}
+
+/** Buffers of equal contents on every backend: the n-th random view is the same. */
+export class Bench {
+  readonly backend: Backend;
+  readonly #buffers: BackendBuffer[] = [];
+  #seed = 1;
+
+  constructor(backend: Backend) {
+    this.backend = backend;
+  }
+
+  /** Uniform in [-1, 1). */
+  random(size: number, dtype: 'f32' | 'f16'): View {
+    const values = Float32Array.from({ length: size }, () => this.#next() * 2 - 1);
+    const whole = this.#view(values, 'f32');
+    if (dtype === 'f32') return whole;
+    const out = this.#view(new Float32Array(Math.ceil(size / 2)), 'f32');
+    const half: View = { ...out, dtype: 'f16', size };
+    this.backend.run('cast', { x: whole, out: half });
+    return half;
+  }
+
+  zeros(size: number): View {
+    return this.#view(new Float32Array(size), 'f32');
+  }
+
+  /** Ids in [0, below). */
+  ids(size: number, below: number): View {
+    const ids = Uint32Array.from({ length: size }, () => Math.floor(this.#next() * below));
+    return this.#view(ids, 'u32');
+  }
+
+  async value(view: View): Promise<number> {
+    return new Float32Array((await this.backend.read(view.buffer, 0, 4)).buffer)[0]!;
+  }
+
+  bytes(view: View): Promise<Uint8Array> {
+    return this.backend.read(view.buffer, 0, view.buffer.byteLength);
+  }
+
+  freeAll(): void {
+    for (const buffer of this.#buffers.splice(0)) this.backend.free(buffer);
+  }
+
+  #view(data: Float32Array | Uint32Array, dtype: 'f32' | 'u32'): View {
+    const buffer = this.backend.alloc(data.byteLength, 'test');
+    this.#buffers.push(buffer);
+    this.backend.write(buffer, 0, new Uint8Array(data.buffer));
+    return { buffer, byteOffset: 0, dtype, size: data.length };
+  }
+
+  /** Park and Miller's generator; enough for test values. */
+  #next(): number {
+    this.#seed = (this.#seed * 48271) % 2147483647;
+    return this.#seed / 2147483647;
+  }
+}
+
+export function product(extent: {
+  m: number;
+  n: number;
+  k: number;
+  transposeA: boolean;
+  transposeB: boolean;
+}): Omit<KernelCalls['matmul'], 'a' | 'b' | 'out' | 'bias'> {
+  const { m, n, k, transposeA, transposeB } = extent;
+  return {
+    ...extent,
+    aRow: transposeA ? m : k,
+    bRow: transposeB ? k : n,
+    outRow: n,
+    batch: [1, 1],
+    aBatch: [0, 0],
+    bBatch: [0, 0],
+    outBatch: [0, 0],
+    alpha: 1,
+    accumulate: false,
+  };
+}
+
+async function openGpu(): Promise<GPU | Error> {
+  try {
+    const opened = openNodeGpu();
+    const adapter = await opened.requestAdapter();
+    return adapter === null ? new Error('no adapter: no Vulkan driver that Dawn takes') : opened;
+  } catch (error) {
+    return new Error(`the npm package webgpu does not load: ${(error as Error).message}`);
+  }
+}

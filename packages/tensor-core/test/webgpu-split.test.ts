@@ -1,0 +1,159 @@
+// The WebGPU device on operands larger than a binding: split kernels against whole ones.
+
+import { toF32Array } from '@shardweave/dtypes';
+import type { Backend, KernelCalls, View } from '@shardweave/tensor-core';
+import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Bench, open, product, reason, title } from './webgpu-kit.js';
+
+/** Splits products that are small enough for the tile that compiles fastest. */
+const TINY_BINDING = 16 * 1024;
+
+describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), () => {
+  let whole: WebGpuBackend;
+  let split: WebGpuBackend;
+  beforeAll(async () => {
+    [whole, split] = await Promise.all([open(), open({ maxBindingBytes: TINY_BINDING })]);
+  });
+  afterAll(() => Promise.all([whole.dispose(), split.dispose()]));
+
+  /** Runs on both backends with equal inputs; returns both results as bytes. */
+  async function both(body: (bench: Bench) => View): Promise<[Uint8Array, Uint8Array]> {
+    const run = async (backend: Backend): Promise<Uint8Array> => {
+      const bench = new Bench(backend);
+      const out = body(bench);
+      const bytes = await backend.read(out.buffer, 0, out.buffer.byteLength);
+      bench.freeAll();
+      return bytes;
+    };
+    return Promise.all([run(whole), run(split)]);
+  }
+
+  test.each([
+    { transposeA: false, transposeB: false },
+    { transposeA: false, transposeB: true },
+    { transposeA: true, transposeB: false },
+    { transposeA: true, transposeB: true },
+  ])('matmul splits m, n and k ($transposeA, $transposeB)', async (transposes) => {
+    const [m, n, k] = [100, 90, 110];
+    for (const [dtype, accumulate] of [
+      ['f32', false],
+      ['f32', true],
+      ['f16', false],
+      ['f16', true],
+    ] as const) {
+      const [want, got] = await both((bench) => {
+        const { transposeA, transposeB } = transposes;
+        const out = bench.random(m * n, dtype);
+        bench.backend.run('matmul', {
+          a: bench.random(m * k, 'f32'),
+          b: bench.random(k * n, 'f32'),
+          bias: bench.random(n, 'f32'),
+          out,
+          ...product({ m, n, k, transposeA, transposeB }),
+          accumulate,
+        });
+        return out;
+      });
+      // k windows round the running sum between dispatches only where it is stored: f32, or f16 once.
+      expectClose(got, want, dtype);
+    }
+  });
+
+  test('cross-entropy splits rows', async () => {
+    const extent = { rows: 41, cols: 1001 };
+    const size = extent.rows * extent.cols;
+    for (const dtype of ['f32', 'f16'] as const) {
+      const [want, got] = await both((bench) => {
+        const logits = bench.random(size, dtype);
+        const targets = bench.ids(extent.rows, extent.cols);
+        const [loss, lse] = [bench.random(extent.rows, 'f32'), bench.random(extent.rows, 'f32')];
+        bench.backend.run('crossEntropy', { ...extent, logits, targets, loss, lse });
+        const out = bench.random(size, dtype);
+        const call = { ...extent, logits, targets, lse, dLoss: loss, out };
+        bench.backend.run('crossEntropyBackward', call);
+        return out;
+      });
+      expect(firstDifference(got, want)).toBe(-1);
+    }
+  });
+
+  test('embedding splits the table', async () => {
+    const extent = { rows: 700, cols: 37, count: 100 };
+    for (const dtype of ['f32', 'f16'] as const) {
+      const [want, got] = await both((bench) => {
+        const ids = bench.ids(extent.count, extent.rows + 20);
+        const out = bench.random(extent.count * extent.cols, dtype);
+        const table = bench.random(extent.rows * extent.cols, dtype);
+        bench.backend.run('embedding', { ...extent, table, ids, out });
+        bench.backend.run('embeddingBackward', { ...extent, ids, dy: out, dTable: table });
+        return table;
+      });
+      expect(firstDifference(got, want)).toBe(-1);
+    }
+  });
+
+  test('elementwise kernels, norms and optimizers split ranges', async () => {
+    const size = 40_001;
+    const [want, got] = await both((bench) => {
+      const [x, y] = [bench.random(size, 'f32'), bench.random(size, 'f16')];
+      const { backend } = bench;
+      const dropped = { p: 0.3, key0: 5, key1: 6, counterOffset: 7 };
+      backend.run('dropout', { x, out: x, ...dropped });
+      backend.run('unary', { kind: 'tanh', x, out: y });
+      const dense = { shape: [size], aStrides: [1], bStrides: [1] };
+      backend.run('binary', { kind: 'mul', a: x, b: y, out: x, ...dense });
+      backend.run('adam', {
+        param: x,
+        grad: y,
+        expAvg: bench.random(size, 'f32'),
+        expAvgSq: bench.zeros(size),
+        gradScale: undefined,
+        groups: [ADAM, { ...ADAM, lr: 1e-3, decoupled: false }],
+        segments: [
+          { start: 3, length: 9000, group: 0 },
+          { start: 9003, length: 30_000, group: 1 },
+        ],
+      });
+      return x;
+    });
+    expect(firstDifference(got, want)).toBe(-1);
+    const [wantNorm, gotNorm] = await both((bench) => {
+      const out = bench.zeros(1);
+      bench.backend.run('squaredNorm', { x: bench.random(size, 'f32'), out, accumulate: false });
+      return out;
+    });
+    expectClose(gotNorm, wantNorm, 'f32');
+  });
+});
+
+const ADAM: KernelCalls['adam']['groups'][number] = {
+  lr: 1e-2,
+  beta1: 0.9,
+  beta2: 0.99,
+  eps: 1e-8,
+  weightDecay: 0.1,
+  biasCorrection1: 0.1,
+  biasCorrection2: 0.01,
+  decoupled: true,
+};
+
+function firstDifference(got: Uint8Array, want: Uint8Array): number {
+  return want.findIndex((byte, i) => got[i] !== byte);
+}
+
+/** Sums in other parts: f32 within 1e-5 of values of about 10, f16 within that and a unit. */
+function expectClose(got: Uint8Array, want: Uint8Array, dtype: 'f32' | 'f16'): void {
+  if (dtype === 'f32') {
+    const [a, b] = [new Float32Array(got.buffer), new Float32Array(want.buffer)];
+    let worst = 0;
+    b.forEach((value, i) => {
+      worst = Math.max(worst, Math.abs(a[i]! - value) / Math.max(1, Math.abs(value)));
+    });
+    expect(worst).toBeLessThan(1e-5);
+    return;
+  }
+  const [a, b] = [got, want].map((bytes) => toF32Array(bytes, 'f16'));
+  const worst = b!.map((value, i) => Math.abs(a![i]! - value) / (2e-5 + Math.abs(value) / 1024));
+  expect(Math.max(...worst)).toBeLessThanOrEqual(1);
+}
