@@ -15,6 +15,9 @@ import type { ListenOptions, WsListener } from './ws-platform.js';
 /** Chunks and inline frames are smaller; a peer that sends more is cut off. */
 export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
 
+/** What proves a peer has 120 bytes. */
+const STRANGER_MESSAGE_BYTES = 1024;
+
 /** A browser's request with cookies for localhost; more is nothing of ours. */
 const MAX_HEADER_BYTES = 16 * 1024;
 
@@ -77,7 +80,7 @@ export class Acceptor implements WsListener {
       socket.destroy();
     });
     this.#upgrades.on('connection', (socket, request) => {
-      void this.#meet(socket, request.socket);
+      void this.#meet(socket, request.socket, request.headers.origin !== undefined);
     });
   }
 
@@ -154,14 +157,19 @@ export class Acceptor implements WsListener {
     return false;
   }
 
-  async #meet(socket: WebSocket, raw: Socket): Promise<void> {
+  async #meet(socket: WebSocket, raw: Socket, isPage: boolean): Promise<void> {
     const { secret, refusalOf, onPeer } = this.#options;
     const { proofMs } = this.#limits;
     const key = keyOf(raw);
-    const stranger = new NodeSocket(socket, raw);
+    const stranger = new NodeSocket(socket, {
+      connection: raw,
+      isPage,
+      maxMessageBytes: STRANGER_MESSAGE_BYTES,
+    });
     try {
       const hello = await challenge(stranger, { secret, proofMs, refusalOf });
       this.#strangers.delete(key);
+      stranger.trust(MAX_MESSAGE_BYTES);
       onPeer(hello, stranger, hostOf(raw));
     } catch (error) {
       this.#refuse(raw, (error as Error).message);

@@ -89,6 +89,10 @@ class WorkerSocket implements WireSocket {
     }
   }
 
+  readonly unsentBytes = 0;
+
+  trust(): void {}
+
   setHandler(handler: WireHandler | undefined): void {
     this.#inbox.setHandler(handler);
   }

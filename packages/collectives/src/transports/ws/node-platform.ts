@@ -59,7 +59,7 @@ export class NodePlatform implements WsPlatform {
       generateMask: (mask) => mask.fill(0),
     });
     // Before it is open: the listener's first words come in the same packet as the upgrade.
-    const wire = new NodeSocket(socket);
+    const wire = new NodeSocket(socket, { maxMessageBytes: MAX_MESSAGE_BYTES });
     try {
       await once(socket, 'open');
       return { socket: wire, localHost: wire.localHost };

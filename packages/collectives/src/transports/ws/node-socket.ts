@@ -1,8 +1,11 @@
-// WireSocket over a socket of the `ws` library.
+// WireSocket over a connection that the `ws` library has upgraded. Between processes of ours messages
+// are framed and read here, straight on the connection: see websocket-reader.ts. What a page sends
+// (masked, maybe in fragments) the library reads, with `bufferutil` where it is installed.
 
 import type { Socket } from 'node:net';
 import type { WebSocket } from 'ws';
 import { Inbox } from './inbox.js';
+import { WebSocketReader } from './websocket-reader.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 
 /** How long the peer may take to answer a close before the connection is dropped. */
@@ -11,35 +14,59 @@ const CLOSE_MS = 1000;
 /** A close frame has 125 bytes, two of them the code's. */
 const MAX_REASON_BYTES = 123;
 
-const SEND_BINARY = { binary: true, compress: false, fin: true };
-const SEND_TEXT = { binary: false, compress: false, fin: true };
+/** Up to here, one write of a copy costs less than a write of two buffers. */
+const COPY_MAX_BYTES = 16 * 1024 + 512;
+
+const FINAL_TEXT = 0x81;
+const FINAL_BINARY = 0x82;
+const MASKED = 0x80;
+const NO_STATUS = 1005;
+
+export interface NodeSocketOptions {
+  /** The connection of an accepted socket; an opened one's is known when it is open. */
+  readonly connection?: Socket;
+  /** Whether the peer is no process of ours, so the library reads what it sends. */
+  readonly isPage?: boolean;
+  readonly maxMessageBytes: number;
+}
 
 export class NodeSocket implements WireSocket {
   readonly #socket: WebSocket;
   readonly #inbox = new Inbox();
-  /** Below the WebSocket. */
+  readonly #reader: WebSocketReader;
+  readonly #isClient: boolean;
   #connection: Socket | undefined;
+  #hasClosed = false;
 
-  /** Takes a socket, open or about to be; nobody else listens to it. */
-  constructor(socket: WebSocket, connection?: Socket) {
+  /** Takes an accepted socket, or one that is about to open; nobody else listens to it. */
+  constructor(socket: WebSocket, options: NodeSocketOptions) {
     this.#socket = socket;
-    this.#connection = connection;
-    socket.once('upgrade', (response) => {
-      this.#connection = response.socket;
-    });
-    socket.binaryType = 'nodebuffer';
-    socket.on('message', (data, isBinary) => {
-      if (isBinary) {
-        this.#inbox.onBinary(data as Buffer);
-      } else {
-        this.#inbox.onText((data as Buffer).toString());
-      }
-    });
+    this.#connection = options.connection;
+    this.#isClient = options.connection === undefined;
+    this.#reader = new WebSocketReader(
+      {
+        onBinary: (bytes) => this.#inbox.onBinary(bytes),
+        onText: (text) => this.#inbox.onText(text),
+        onPing: (bytes) => socket.pong(bytes),
+        onClose: (code, reason) => this.#onCloseFrame(code, reason),
+      },
+      options.maxMessageBytes,
+    );
     socket.on('error', (error) => {
       this.#inbox.onClose(1006, error.message);
       socket.terminate();
     });
     socket.on('close', (code, reason) => this.#inbox.onClose(code, reason.toString()));
+    if (options.isPage === true) {
+      this.#readByLibrary();
+    } else if (this.#isClient) {
+      socket.once('upgrade', (response) => {
+        this.#connection = response.socket;
+      });
+      socket.once('open', () => this.#readHere());
+    } else {
+      this.#readHere();
+    }
   }
 
   /** The interface it goes out by, while it is open. */
@@ -47,30 +74,41 @@ export class NodeSocket implements WireSocket {
     return this.#connection?.localAddress?.replace(/^::ffff:/, '');
   }
 
+  get unsentBytes(): number {
+    return this.#connection!.writableLength;
+  }
+
   setHandler(handler: WireHandler | undefined): void {
     this.#inbox.setHandler(handler);
   }
 
-  send(bytes: Uint8Array, written?: (error?: Error) => void): void {
-    this.#socket.send(bytes, SEND_BINARY, written ?? (() => {}));
+  trust(maxMessageBytes: number): void {
+    this.#reader.maxMessageBytes = maxMessageBytes;
+  }
+
+  send(bytes: Uint8Array, written?: (error?: Error | null) => void): void {
+    this.#write(FINAL_BINARY, bytes, written);
   }
 
   sendText(text: string): void {
-    this.#socket.send(text, SEND_TEXT, () => {});
+    this.#write(FINAL_TEXT, Buffer.from(text));
   }
 
   batch(body: () => void): void {
+    this.#connection!.cork();
     body();
+    this.#connection!.uncork();
   }
 
   close(code: number, reason: string): void {
     const socket = this.#socket;
+    if (socket.readyState === socket.CLOSED) {
+      return;
+    }
     const timer = setTimeout(() => socket.terminate(), CLOSE_MS);
     socket.once('close', () => clearTimeout(timer));
+    this.#hasClosed = true;
     socket.close(code, Buffer.from(reason).subarray(0, MAX_REASON_BYTES));
-    if (socket.readyState === socket.CLOSED) {
-      clearTimeout(timer);
-    }
   }
 
   terminate(): void {
@@ -83,5 +121,66 @@ export class NodeSocket implements WireSocket {
     } else {
       this.#connection?.unref();
     }
+  }
+
+  #write(first: number, bytes: Uint8Array, written?: (error?: Error | null) => void): void {
+    const connection = this.#connection!;
+    const { length } = bytes;
+    const lengthBytes = length < 126 ? 0 : length < 65_536 ? 2 : 8;
+    // A client has to mask. Zeros, which change nothing: both ends are ours, no proxy between.
+    const headBytes = 2 + lengthBytes + (this.#isClient ? 4 : 0);
+    const isCopied = length <= COPY_MAX_BYTES;
+    const head = Buffer.allocUnsafe(headBytes + (isCopied ? length : 0));
+    head[0] = first;
+    head[1] =
+      (lengthBytes === 0 ? length : lengthBytes === 2 ? 126 : 127) | (this.#isClient ? MASKED : 0);
+    if (lengthBytes === 2) {
+      head.writeUInt16BE(length, 2);
+    } else if (lengthBytes === 8) {
+      head.writeBigUInt64BE(BigInt(length), 2);
+    }
+    head.fill(0, 2 + lengthBytes, headBytes);
+    if (isCopied) {
+      head.set(bytes, headBytes);
+      connection.write(head, written);
+      return;
+    }
+    connection.cork();
+    connection.write(head);
+    connection.write(bytes, written);
+    connection.uncork();
+  }
+
+  /** In place of the library's receiver, before anything was read. */
+  #readHere(): void {
+    const connection = this.#connection!;
+    connection.removeAllListeners('data');
+    connection.on('data', (data: Buffer) => {
+      try {
+        this.#reader.read(data);
+      } catch (error) {
+        this.#inbox.onClose(1002, `it sent no message of ours: ${(error as Error).message}`);
+        this.#socket.terminate();
+      }
+    });
+  }
+
+  #readByLibrary(): void {
+    this.#socket.binaryType = 'nodebuffer';
+    this.#socket.on('message', (data, isBinary) => {
+      if (isBinary) {
+        this.#inbox.onBinary(data as Buffer);
+      } else {
+        this.#inbox.onText((data as Buffer).toString());
+      }
+    });
+  }
+
+  #onCloseFrame(code: number, reason: string): void {
+    this.#inbox.onClose(code, code === NO_STATUS ? 'it closed its connection' : reason);
+    if (!this.#hasClosed) {
+      this.close(1000, '');
+    }
+    this.#connection!.end();
   }
 }

@@ -18,8 +18,12 @@ export interface WireSocket {
    * the next one, so a socket can change hands without losing a message.
    */
   setHandler(handler: WireHandler | undefined): void;
+  /** Bytes given to `send` and not yet to the system. */
+  readonly unsentBytes: number;
+  /** The peer has proved itself: messages of up to that many bytes are taken from it. */
+  trust(maxMessageBytes: number): void;
   /** `written` is called once: when the bytes may be changed, or with the error. */
-  send(bytes: Uint8Array, written?: (error?: Error) => void): void;
+  send(bytes: Uint8Array, written?: (error?: Error | null) => void): void;
   sendText(text: string): void;
   /** Messages sent by `body` leave together, where the platform can do so. */
   batch(body: () => void): void;

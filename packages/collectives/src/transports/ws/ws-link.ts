@@ -2,7 +2,7 @@
 // the state of the message that is coming in. Control text overtakes queued payload.
 
 import type { ControlMessage, MessageHeader, MessageSink } from '../../transport.js';
-import { CHUNK_BYTES, decodeFrame, encodeFrame, INLINE_MAX_BYTES } from './frame.js';
+import { CHUNK_BYTES, FrameCodec, INLINE_MAX_BYTES } from './frame.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 
 /** Bytes handed to a socket and not yet to the kernel: enough that it never runs dry. */
@@ -28,14 +28,19 @@ export interface LinkEvents {
   onLeft(peer: number): void;
 }
 
+/** A message too large to be copied, on its way. */
 interface SendJob {
+  readonly header: MessageHeader;
   readonly payload: Uint8Array;
-  readonly frame: Uint8Array;
-  isBegun: boolean;
   offset: number;
+  isBegun: boolean;
+  readonly onProgress: (() => void) | undefined;
   resolve(): void;
   reject(error: Error): void;
 }
+
+/** Of messages that were copied: settled at once. */
+const SENT = Promise.resolve();
 
 export class WsLink implements WireHandler {
   readonly peer: number;
@@ -43,6 +48,7 @@ export class WsLink implements WireHandler {
   hasSpoken = true;
   readonly #socket: WireSocket;
   readonly #events: LinkEvents;
+  readonly #codec = new FrameCodec();
   readonly #queue: SendJob[] = [];
   readonly #unsettled = new Set<SendJob>();
   #inFlightBytes = 0;
@@ -67,17 +73,18 @@ export class WsLink implements WireHandler {
     this.#socket.setHandler(this);
   }
 
-  /** Resolves when the kernel has all of it. */
-  send(header: MessageHeader, payload: Uint8Array): Promise<void> {
+  /** Resolves when the payload may be changed: it is copied, or the kernel has all of it. */
+  send(header: MessageHeader, payload: Uint8Array, onProgress?: () => void): Promise<void> {
+    if (this.#hasEnded) {
+      return Promise.reject(new Error(`the link to rank ${this.peer} is closed`));
+    }
+    const isInline = payload.byteLength <= INLINE_MAX_BYTES;
+    if (isInline && this.#queue.length === 0 && this.#socket.unsentBytes < WINDOW_BYTES) {
+      this.#socket.send(this.#codec.encode(header, payload));
+      return SENT;
+    }
     return new Promise((resolve, reject) => {
-      if (this.#hasEnded) {
-        reject(new Error(`the link to rank ${this.peer} is closed`));
-        return;
-      }
-      const frame = encodeFrame(header, payload);
-      const isInline = payload.byteLength <= INLINE_MAX_BYTES;
-      const offset = isInline ? payload.byteLength : 0;
-      const job = { payload, frame, isBegun: false, offset, resolve, reject };
+      const job = { header, payload, offset: 0, isBegun: false, onProgress, resolve, reject };
       this.#queue.push(job);
       this.#unsettled.add(job);
       this.#pump();
@@ -111,33 +118,51 @@ export class WsLink implements WireHandler {
     this.#socket.terminate();
   }
 
+  /** Keeps about WINDOW_BYTES of payload with the system. */
   #pump(): void {
     while (this.#queue.length > 0 && this.#inFlightBytes < WINDOW_BYTES && !this.#hasEnded) {
       const job = this.#queue[0]!;
-      let chunk = job.frame;
-      if (job.isBegun) {
-        const end = Math.min(job.offset + CHUNK_BYTES, job.payload.byteLength);
-        chunk = job.payload.subarray(job.offset, end);
-        job.offset = end;
+      const isInline = job.payload.byteLength <= INLINE_MAX_BYTES;
+      if (isInline) {
+        this.#sendChunk(job, this.#codec.encode(job.header, job.payload), job.payload.byteLength);
+      } else if (job.isBegun) {
+        this.#sendNext(job);
+      } else {
+        job.isBegun = true;
+        // Header and first chunk in one system call.
+        this.#socket.batch(() => {
+          this.#socket.send(this.#codec.encode(job.header, job.payload));
+          this.#sendNext(job);
+        });
       }
-      job.isBegun = true;
-      const isLast = job.offset === job.payload.byteLength;
-      if (isLast) {
-        this.#queue.shift();
-      }
-      this.#inFlightBytes += chunk.byteLength;
-      this.#socket.send(chunk, (error) => {
-        this.#inFlightBytes -= chunk.byteLength;
-        if (error) {
-          this.#end(error.message);
-        } else {
-          if (isLast) {
-            this.#settle(job);
-          }
-          this.#pump();
-        }
-      });
     }
+  }
+
+  #sendNext(job: SendJob): void {
+    const end = Math.min(job.offset + CHUNK_BYTES, job.payload.byteLength);
+    this.#sendChunk(job, job.payload.subarray(job.offset, end), end);
+  }
+
+  /** `end`: how much of the payload has been handed over with it. */
+  #sendChunk(job: SendJob, chunk: Uint8Array, end: number): void {
+    job.offset = end;
+    const isLast = end === job.payload.byteLength;
+    if (isLast) {
+      this.#queue.shift();
+    }
+    this.#inFlightBytes += chunk.byteLength;
+    this.#socket.send(chunk, (error) => {
+      this.#inFlightBytes -= chunk.byteLength;
+      if (error) {
+        this.#end(error.message);
+        return;
+      }
+      job.onProgress?.();
+      if (isLast) {
+        this.#settle(job);
+      }
+      this.#pump();
+    });
   }
 
   #settle(job: SendJob): void {
@@ -150,23 +175,34 @@ export class WsLink implements WireHandler {
 
   onText(text: string): void {
     this.hasSpoken = true;
-    this.#read(() => this.#events.onText(this.peer, text));
+    if (!this.#hasEnded) {
+      try {
+        this.#events.onText(this.peer, text);
+      } catch (error) {
+        this.#onUnreadable(error);
+      }
+    }
   }
 
   onBinary(data: Uint8Array): void {
     this.hasSpoken = true;
-    this.#read(() => {
+    if (this.#hasEnded) {
+      return;
+    }
+    try {
       if (this.#remaining > 0) {
         this.#take(data);
         return;
       }
-      const { header, inline } = decodeFrame(data);
+      const { header, inline } = this.#codec.decode(data);
       this.#sink = this.#events.onMessage(this.peer, header);
       this.#remaining = header.byteLength;
       if (inline.length > 0) {
         this.#take(inline);
       }
-    });
+    } catch (error) {
+      this.#onUnreadable(error);
+    }
   }
 
   onClose(code: number, reason: string): void {
@@ -178,15 +214,8 @@ export class WsLink implements WireHandler {
     }
   }
 
-  #read(take: () => void): void {
-    if (this.#hasEnded) {
-      return;
-    }
-    try {
-      take();
-    } catch (error) {
-      this.#end(`it sent what can't be read: ${(error as Error).message}`);
-    }
+  #onUnreadable(error: unknown): void {
+    this.#end(`it sent what can't be read: ${(error as Error).message}`);
   }
 
   #take(chunk: Uint8Array): void {

@@ -95,8 +95,13 @@ export class WsTransport implements Transport, LinkEvents {
     }
   }
 
-  async send(to: number, header: MessageHeader, payload: Uint8Array): Promise<void> {
-    await this.#links.get(to)?.send(header, payload);
+  send(
+    to: number,
+    header: MessageHeader,
+    payload: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void> {
+    return this.#links.get(to)?.send(header, payload, onProgress) ?? Promise.resolve();
   }
 
   sendControl(to: number, message: ControlMessage): void {
