@@ -2,6 +2,7 @@
 // in a namespace of its own. Nothing of it is seen outside. Needs root on Linux: see lanProblem().
 
 import { type ChildProcess, execFileSync, type ForkOptions, fork } from 'node:child_process';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 
 /** One host: a namespace with a loopback of its own and one network card, eth0. */
 export interface LanHost {
@@ -35,8 +36,13 @@ export function lanProblem(): string | undefined {
   }
 }
 
+export interface LanOptions {
+  /** Names by which the hosts know each other, in order; /etc/hosts is theirs alone. */
+  readonly hostNames?: readonly string[];
+}
+
 /** Hosts 10.77.0.1 and on. Dispose it, or it goes when this process exits. */
-export function createLan(numHosts: number): Lan {
+export function createLan(numHosts: number, { hostNames = [] }: LanOptions = {}): Lan {
   removeLeftovers();
   const lan = `${PREFIX}-${process.pid}-${numLans++}`;
   const hub = `${lan}-hub`;
@@ -50,7 +56,7 @@ export function createLan(numHosts: number): Lan {
     ip([...[hub, ...names].map((name) => `netns add ${name}`)]);
     ip(['link add switch type bridge', 'link set switch up'], hub);
     const hosts = names.map((name, i) => {
-      const [port, address] = [`port${i}`, `10.77.0.${i + 1}`];
+      const [port, address] = [`port${i}`, addressOf(i)];
       ip(
         [
           `link add ${port} type veth peer name eth0 netns ${name}`,
@@ -58,6 +64,7 @@ export function createLan(numHosts: number): Lan {
         ],
         hub,
       );
+      writeHosts(name, hostNames);
       ip(['link set lo up', `addr add ${address}/24 dev eth0`, 'link set eth0 up'], name);
       return {
         name,
@@ -87,9 +94,23 @@ function ip(commands: readonly string[], namespace?: string): void {
   });
 }
 
+/** `ip netns exec` puts what lies in /etc/netns/NAME over /etc, for its process only. */
+function writeHosts(namespace: string, hostNames: readonly string[]): void {
+  if (hostNames.length > 0) {
+    const lines = hostNames.map((name, i) => `${addressOf(i)} ${name}\n`);
+    mkdirSync(`/etc/netns/${namespace}`, { recursive: true });
+    writeFileSync(`/etc/netns/${namespace}/hosts`, `127.0.0.1 localhost\n${lines.join('')}`);
+  }
+}
+
+function addressOf(host: number): string {
+  return `10.77.0.${host + 1}`;
+}
+
 /** With a namespace go its cables and cards; processes in it must have ended. */
 function removeNamespaces(names: readonly string[]): void {
   for (const name of names) {
+    rmSync(`/etc/netns/${name}`, { recursive: true, force: true });
     try {
       execFileSync('ip', ['netns', 'delete', name], { stdio: 'ignore' });
     } catch {
