@@ -1,0 +1,111 @@
+// What the shm test page offers to the test that drives it: `window.shmPage`.
+
+import type { CollectiveError } from '@shardweave/collectives';
+import { createShmJob } from '@shardweave/collectives/shm';
+import { conformanceCases } from '@shardweave/collectives/testing';
+import type { Order, Reply } from './shm-worker.ts';
+
+declare global {
+  interface Window {
+    shmPage: typeof shmPage;
+  }
+}
+
+/** Those of the suite that can't run so, and why. */
+const SKIPPED: Readonly<Record<string, string>> = {
+  'barrier waits for the last rank': 'it counts in a variable that all ranks share',
+};
+
+const shmPage = { runConformance, endOne, whyNot };
+window.shmPage = shmPage;
+
+/** The suite with a web worker a rank; says which cases failed, and how. */
+async function runConformance(worldSize: number) {
+  const workers = startWorkers(worldSize);
+  const cases = conformanceCases.filter(
+    ({ name, worldSizes }) => worldSizes.includes(worldSize) && !(name in SKIPPED),
+  );
+  const failed: string[] = [];
+  for (const { name } of cases) {
+    const endings = await runAll(workers, { type: 'case', name, worldSize });
+    for (const ending of endings) {
+      if (ending.type !== 'done' || ending.failure !== undefined) {
+        failed.push(`${name}: ${JSON.stringify(ending)}`);
+      }
+    }
+  }
+  for (const worker of workers) {
+    worker.terminate();
+  }
+  return { numCases: cases.length, failed };
+}
+
+/** Ends the last of three workers in the middle of its work; what the others say, and after what time. */
+async function endOne() {
+  const workers = startWorkers(3);
+  const seats = createShmJob(3);
+  const survivors = workers.slice(0, 2).map((worker) => reply(worker, 'ended'));
+  const running = workers.map((worker) => reply(worker, 'running'));
+  await Promise.all(
+    workers.map(async (worker, rank) => {
+      const asked = reply(worker, 'seat');
+      worker.postMessage({ type: 'gather' } satisfies Order);
+      await asked;
+      worker.postMessage(seats[rank], seats[rank]!.ports);
+    }),
+  );
+  await Promise.all(running);
+  const start = performance.now();
+  workers[2]!.terminate();
+  const endings = await Promise.all(survivors);
+  const elapsedMs = performance.now() - start;
+  for (const worker of workers) {
+    worker.terminate();
+  }
+  return { endings, elapsedMs };
+}
+
+/** What a page is told that can't share memory. */
+function whyNot(): { code: string; message: string } | undefined {
+  try {
+    createShmJob(2);
+    return undefined;
+  } catch (error) {
+    const { code, message } = error as CollectiveError;
+    return { code, message };
+  }
+}
+
+function startWorkers(count: number): Worker[] {
+  return Array.from({ length: count }, () => new Worker('/shm-worker.js', { type: 'module' }));
+}
+
+/** Gives all workers an order; each that asks for a seat gets one of the same job. */
+function runAll(workers: readonly Worker[], order: Order): Promise<Reply[]> {
+  const seats = createShmJob(workers.length);
+  return Promise.all(
+    workers.map(async (worker, rank) => {
+      const first = reply(worker, 'seat', 'done');
+      worker.postMessage(order);
+      const asked = await first;
+      if (asked.type === 'done') {
+        return asked;
+      }
+      const done = reply(worker, 'done');
+      worker.postMessage(seats[rank], seats[rank]!.ports);
+      return done;
+    }),
+  );
+}
+
+function reply(worker: Worker, ...types: readonly Reply['type'][]): Promise<Reply> {
+  return new Promise((resolve) => {
+    const onMessage = ({ data }: MessageEvent<Reply>) => {
+      if (types.includes(data.type)) {
+        worker.removeEventListener('message', onMessage);
+        resolve(data);
+      }
+    };
+    worker.addEventListener('message', onMessage);
+  });
+}
