@@ -2,6 +2,7 @@
 // one interleaved run: a table, a plot and JSON. The whole run takes some minutes.
 // Usage: node bench/collectives.mjs [--quick] [--ops all-gather,all-reduce] [--sizes 4,1KiB,64MiB]
 //   [--ranks 2,4] [--transports memory,ws] [--rivals gloo,openmpi,net] [--rounds N]
+//   [--wire f16,int8: our transports compressed, too]
 //   [--sample-ms 10: repeats a short call for so long] [--no-probes] [--report FILE.md]
 //   [--cpu-prof FOLDER: profiles of our ranks]
 
@@ -32,6 +33,7 @@ const { values: flags } = parseArgs({
     ranks: { type: 'string', default: '2,4' },
     transports: { type: 'string', default: ours.join(',') },
     rivals: { type: 'string', default: rivals.join(',') },
+    wire: { type: 'string', default: '' },
     rounds: { type: 'string' },
     'sample-ms': { type: 'string', default: `${SAMPLE_MS}` },
     'cpu-prof': { type: 'string' },
@@ -45,7 +47,10 @@ const folder = mkdtempSync(join(os.tmpdir(), 'shardweave-bench-'));
 try {
   const start = { date: new Date(), load: os.loadavg() };
   const measured = await measureAll({
-    contenders: chooseContenders([...listOf(flags.transports), ...listOf(flags.rivals)]),
+    contenders: chooseContenders(
+      [...listOf(flags.transports), ...listOf(flags.rivals)],
+      listOf(flags.wire),
+    ),
     operations: listOf(flags.ops).map(operationOf),
     sizes: flags.sizes ? listOf(flags.sizes).map(bytesOf) : scale.sizes,
     worldSizes: listOf(flags.ranks).map(Number),

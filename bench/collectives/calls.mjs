@@ -1,5 +1,5 @@
 // One operation of one rank: its buffers, the call, and what must come out.
-import { expectValues, fill, givenBy, sumOf } from './pattern.mjs';
+import { expectValues, fill, givenBy, sumOf, toleranceOf } from './pattern.mjs';
 
 /**
  * @param engine see rank.mjs
@@ -11,6 +11,7 @@ export function callOf(engine, { operation, whole, beside }) {
   const own = (i) => givenBy(rank, i);
   const previous = (rank + worldSize - 1) % worldSize;
   const sum = (i) => sumOf(worldSize, i);
+  const tolerance = toleranceOf(engine.wire, worldSize);
   const partElements = beside.byteLength / 4;
   switch (operation) {
     case 'all-gather':
@@ -23,7 +24,7 @@ export function callOf(engine, { operation, whole, beside }) {
         expect: () => {
           for (let r = 0; r < worldSize; r++) {
             const part = whole.subarray(r * beside.byteLength, (r + 1) * beside.byteLength);
-            expectValues(part, (i) => givenBy(r, i), `part ${r} of all-gather`);
+            expectValues(part, (i) => givenBy(r, i), `part ${r} of all-gather`, tolerance);
           }
         },
       };
@@ -34,14 +35,15 @@ export function callOf(engine, { operation, whole, beside }) {
           beside.fill(255);
         },
         run: () => engine.reduceScatter(whole, beside),
-        expect: () => expectValues(beside, (i) => sum(i + rank * partElements), operation),
+        expect: () =>
+          expectValues(beside, (i) => sum(i + rank * partElements), operation, tolerance),
       };
     case 'all-reduce':
       return {
         isInPlace: true,
         fill: () => fill(whole, own),
         run: () => engine.allReduce(whole),
-        expect: () => expectValues(whole, sum, operation),
+        expect: () => expectValues(whole, sum, operation, tolerance),
       };
     case 'broadcast':
       return {

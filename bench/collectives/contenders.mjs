@@ -33,14 +33,32 @@ export const CONTENDERS = {
   },
 };
 
-/** By names, `transports` being ours and `rivals` the others; throws where one is unknown. */
-export function chooseContenders(names) {
-  return names.map((name) => {
+/**
+ * By names, rivals too, and each transport of ours again for each wire format. Throws where a name
+ * is unknown.
+ */
+export function chooseContenders(names, wires) {
+  const chosen = names.map((name) => {
     const contender = CONTENDERS[name];
     if (contender === undefined) {
       const known = Object.keys(CONTENDERS).join(', ');
       throw new Error(`expected transports or rivals among ${known}, got ${name}`);
     }
-    return { name, lacks: [], ...contender };
+    return { name, lacks: [], isRival: false, ...contender };
   });
+  const compressed = chosen
+    .filter(({ isRival }) => !isRival)
+    .flatMap((contender) => wires.map((wire) => withWire(contender, wire)));
+  return [...chosen, ...compressed];
+}
+
+/** Only sums and all-gathers of f32 can be compressed. */
+function withWire({ name, says, engine, ...contender }, wire) {
+  return {
+    ...contender,
+    name: `${name}+${wire}`,
+    says: `${says}, f32 as ${wire} on the wire`,
+    lacks: ['broadcast', 'send-recv'],
+    engine: { ...engine, wire },
+  };
 }

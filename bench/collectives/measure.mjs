@@ -26,10 +26,10 @@ const MEMORY_REPETITIONS = 12;
 
 /**
  * @param options what collectives.mjs makes of its flags
- * @returns {{ cells: object[], probes: object[], versions: object, leftOut: string[] }}
+ * @returns {{ cells: object[], probes: object[], contenders: object[], leftOut: string[] }}
  */
 export async function measureAll(options) {
-  const result = { cells: [], probes: [], versions: {}, leftOut: [] };
+  const result = { cells: [], probes: [], contenders: [], leftOut: [] };
   for (const worldSize of options.worldSizes) {
     const jobs = await startAll(worldSize, options, result);
     try {
@@ -40,8 +40,9 @@ export async function measureAll(options) {
           result.cells.push(...cell);
         }
       }
-      if (options.hasProbes)
+      if (options.hasProbes) {
         result.probes.push(...(await probeAll(jobs, worldSize, options, result)));
+      }
     } finally {
       await Promise.all(jobs.map((job) => job.close()));
     }
@@ -49,7 +50,7 @@ export async function measureAll(options) {
   return result;
 }
 
-async function startAll(worldSize, options, { versions, leftOut }) {
+async function startAll(worldSize, options, { contenders: present, leftOut }) {
   const { contenders, folder, secret, nodeArgs, sizes, log } = options;
   const smallest = worldSize * ELEMENT_BYTES;
   const maxBytes = Math.max(...sizes, options.hasProbes ? PROBE_BYTES : 0, smallest);
@@ -58,7 +59,10 @@ async function startAll(worldSize, options, { versions, leftOut }) {
     try {
       const job = await Job.start(contender, worldSize, { folder, secret, nodeArgs, maxBytes });
       jobs.push(Object.assign(job, { contender }));
-      versions[contender.name] = job.version;
+      const { name, says, isRival } = contender;
+      if (!present.some((other) => other.name === name)) {
+        present.push({ name, says, isRival, version: job.version });
+      }
     } catch (error) {
       leftOut.push(`${contender.name}, ${worldSize} ranks: ${error.message}`);
       log(`${contender.name} with ${worldSize} ranks is left out: ${error.message}`);

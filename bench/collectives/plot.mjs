@@ -1,9 +1,8 @@
 // The plot of a run: bus bandwidth over size, a panel for each operation and number of ranks.
 import { parse, View } from 'vega';
 import { compile } from 'vega-lite';
-import { CONTENDERS } from './contenders.mjs';
 import { OPERATIONS } from './operations.mjs';
-import { contendersOf, ranksLabel } from './report.mjs';
+import { ranksLabel } from './report.mjs';
 
 /** Ours in strong colours, rivals dashed and grey to brown. */
 const COLORS = {
@@ -17,9 +16,20 @@ const COLORS = {
   openmpi: '#78350f',
 };
 
+const DASHES = [
+  [1, 0],
+  [6, 3],
+  [2, 2],
+  [1, 3],
+  [8, 2, 2, 2],
+];
+
 /** @returns {Promise<string>} an SVG that stands by itself; there must be a size above one element */
 export async function drawPlot(run) {
-  const names = contendersOf(run);
+  const names = run.contenders.map(({ name }) => name);
+  const rivals = run.contenders.filter(({ isRival }) => isRival).map(({ name }) => name);
+  const wires = [...new Set(names.flatMap((name) => name.split('+').slice(1)))];
+  const kindOf = (name) => (rivals.includes(name) ? 'rival' : (name.split('+')[1] ?? 'exact'));
   const values = run.cells
     .filter(({ size, error }) => size > 4 && error === undefined)
     .map(({ contender, operation, worldSize, size, busGiBps }) => ({
@@ -28,7 +38,7 @@ export async function drawPlot(run) {
       ranks: ranksLabel(run, worldSize),
       size,
       busGiBps,
-      isRival: CONTENDERS[contender].isRival === true,
+      kind: kindOf(contender),
     }));
   const spec = {
     $schema: 'https://vega.github.io/schema/vega-lite/v6.json',
@@ -67,9 +77,13 @@ export async function drawPlot(run) {
         color: {
           field: 'contender',
           title: null,
-          scale: { domain: names, range: names.map((name) => COLORS[name]) },
+          scale: { domain: names, range: names.map((name) => COLORS[name.split('+')[0]]) },
         },
-        strokeDash: { field: 'isRival', legend: null },
+        strokeDash: {
+          field: 'kind',
+          title: null,
+          scale: { domain: ['exact', 'rival', ...wires], range: DASHES },
+        },
       },
     },
     config: { background: 'white', font: 'sans-serif' },

@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, relative } from 'node:path';
 import { parseArgs } from 'node:util';
 import { OPERATIONS } from './operations.mjs';
-import { contendersOf, formatBytes, formatRate, ranksLabel, table } from './report.mjs';
+import { formatBytes, formatRate, ranksLabel, table } from './report.mjs';
 
 const MIB = 2 ** 20;
 const SHOWN_OPERATIONS = ['all-gather', 'reduce-scatter', 'all-reduce'];
@@ -24,7 +24,7 @@ if (flags.write === undefined) console.log(text);
 else replaceBetweenMarks(flags.write, text);
 
 function markdownOf(run) {
-  const names = contendersOf(run);
+  const names = run.contenders.map(({ name }) => name);
   const report = path.replace(/\.json$/, '.md');
   const link = relative(dirname(flags.write ?? 'packages/collectives/README.md'), report);
   const worldSizes = [...new Set(run.cells.map(({ worldSize }) => worldSize))];

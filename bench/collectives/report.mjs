@@ -1,19 +1,18 @@
 // A run as Markdown: what was asked of it and whether it holds, then a table an operation.
 import { basename } from 'node:path';
-import { CONTENDERS } from './contenders.mjs';
 import { limitsOf } from './limits.mjs';
 import { OPERATIONS } from './operations.mjs';
 
 /** @param run what collectives.mjs gathers @param {string | undefined} plot path of the SVG */
 export function reportOf(run, plot) {
-  const names = contendersOf(run);
+  const names = run.contenders.map(({ name }) => name);
   const loads = ['start', 'end'].map((when) => run.load[when].map((x) => x.toFixed(2)).join(' '));
   return `${[
     `# Collectives, ${run.date}`,
     `${run.machine}. Load average (1, 5, 15 minutes) at the start ${loads[0]}, at the end ${loads[1]}; the run itself loads all cores. ${run.minutes.toFixed(1)} minutes.`,
     `Command: \`${run.command}\``,
     'Bus bandwidth in GiB/s, as nccl-tests defines it: the size over the time, times 2(n-1)/n for all-reduce, (n-1)/n for all-gather and reduce-scatter, 1 for broadcast and send. The size is the larger buffer of a rank: all that is gathered, all that is scattered. f32; all-reduce in place. Medians; all contenders stay open and take turns in every round; the time of a call is that of the slowest rank. The result of the first call of each cell and that of the last are checked.',
-    names.map((name) => `- ${name}: ${CONTENDERS[name].says} (${run.versions[name]})`).join('\n'),
+    run.contenders.map(({ name, says, version }) => `- ${name}: ${says} (${version})`).join('\n'),
     ...(run.leftOut.length > 0
       ? [`Left out:\n${run.leftOut.map((line) => `- ${line}`).join('\n')}`]
       : []),
@@ -27,10 +26,6 @@ export function reportOf(run, plot) {
     ...bandwidths(run, names),
     ...probes(run),
   ].join('\n\n')}\n`;
-}
-
-export function contendersOf(run) {
-  return Object.keys(CONTENDERS).filter((name) => run.versions[name] !== undefined);
 }
 
 export function ranksLabel(run, worldSize) {
