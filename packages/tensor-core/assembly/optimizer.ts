@@ -11,26 +11,9 @@ const SGD_GROUP_BYTES: usize = 24;
 /**
  * args: param, grad, dtype, expAvg, expAvgSq, gradScale or 0, size, groups, segments, number.
  * A group: decay factor, wd, beta1, 1 - beta1, beta2, 1 - beta2, lr / bias1, sqrt(bias2), eps.
- * A segment: start, length, group.
  */
 export function adam(slot: usize, chunk: u32, chunks: u32): void {
-  const size = arg(slot, 6);
-  const groups = <usize>arg(slot, 7);
-  const segments = <usize>arg(slot, 8);
-  const count = arg(slot, 9);
-  const scaleAt = <usize>arg(slot, 5);
-  const scale: f32 = scaleAt != 0 ? load<f32>(scaleAt) : 1;
-  const start = chunkStart(size, chunk, chunks, 64);
-  const end = chunkStart(size, chunk + 1, chunks, 64);
-  for (let s: u32 = 0; s < count; s++) {
-    const segment = segments + <usize>s * 12;
-    const from = max<u32>(load<u32>(segment), start);
-    const to = min<u32>(load<u32>(segment) + load<u32>(segment, 4), end);
-    const group = groups + <usize>load<u32>(segment, 8) * ADAM_GROUP_BYTES;
-    for (let at = from; at < to; at += BLOCK) {
-      adamBlock(slot, group, scale, at, <i32>min<u32>(to - at, BLOCK));
-    }
-  }
+  eachBlock(slot, chunk, chunks, 5, ADAM_GROUP_BYTES, adamBlock);
 }
 
 function adamBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void {
@@ -64,15 +47,9 @@ function adamBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void
       f32x4.mul(old, decay),
       f32x4.div(f32x4.mul(step, avg), denominator),
     );
-    if (i + 4 <= n) {
-      v128.store(p + k, moved);
-      v128.store(m + k, avg);
-      v128.store(v + k, sq);
-    } else {
-      storePartial(p + k, moved, n - i);
-      storePartial(m + k, avg, n - i);
-      storePartial(v + k, sq, n - i);
-    }
+    storeFirst(p + k, moved, n - i);
+    storeFirst(m + k, avg, n - i);
+    storeFirst(v + k, sq, n - i);
   }
 }
 
@@ -81,23 +58,7 @@ function adamBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void
  * A group: lr, momentum, 1 - dampening, wd, nesterov, first step (0 or 1 each).
  */
 export function sgd(slot: usize, chunk: u32, chunks: u32): void {
-  const size = arg(slot, 5);
-  const groups = <usize>arg(slot, 6);
-  const segments = <usize>arg(slot, 7);
-  const count = arg(slot, 8);
-  const scaleAt = <usize>arg(slot, 4);
-  const scale: f32 = scaleAt != 0 ? load<f32>(scaleAt) : 1;
-  const start = chunkStart(size, chunk, chunks, 64);
-  const end = chunkStart(size, chunk + 1, chunks, 64);
-  for (let s: u32 = 0; s < count; s++) {
-    const segment = segments + <usize>s * 12;
-    const from = max<u32>(load<u32>(segment), start);
-    const to = min<u32>(load<u32>(segment) + load<u32>(segment, 4), end);
-    const group = groups + <usize>load<u32>(segment, 8) * SGD_GROUP_BYTES;
-    for (let at = from; at < to; at += BLOCK) {
-      sgdBlock(slot, group, scale, at, <i32>min<u32>(to - at, BLOCK));
-    }
-  }
+  eachBlock(slot, chunk, chunks, 4, SGD_GROUP_BYTES, sgdBlock);
 }
 
 function sgdBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void {
@@ -122,18 +83,48 @@ function sgdBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void 
       const next = first
         ? grad
         : f32x4.add(f32x4.mul(v128.load(b + k), momentum), f32x4.mul(grad, rest));
-      if (i + 4 <= n) {
-        v128.store(b + k, next);
-      } else {
-        storePartial(b + k, next, n - i);
-      }
+      storeFirst(b + k, next, n - i);
       grad = nesterov ? f32x4.add(grad, f32x4.mul(momentum, next)) : next;
     }
     const moved = f32x4.sub(old, f32x4.mul(lr, grad));
-    if (i + 4 <= n) {
-      v128.store(p + k, moved);
-    } else {
-      storePartial(p + k, moved, n - i);
+    storeFirst(p + k, moved, n - i);
+  }
+}
+
+/**
+ * Runs `block` over this chunk's part of every segment. Arguments from `first` on: gradScale or 0,
+ * size, groups, segments, number of segments. A segment: start, length, group.
+ */
+function eachBlock(
+  slot: usize,
+  chunk: u32,
+  chunks: u32,
+  first: i32,
+  groupBytes: usize,
+  block: (slot: usize, group: usize, scale: f32, at: u32, n: i32) => void,
+): void {
+  const scaleAt = <usize>arg(slot, first);
+  const size = arg(slot, first + 1);
+  const groups = <usize>arg(slot, first + 2);
+  const segments = <usize>arg(slot, first + 3);
+  const count = arg(slot, first + 4);
+  const scale: f32 = scaleAt != 0 ? load<f32>(scaleAt) : 1;
+  const start = chunkStart(size, chunk, chunks, 64);
+  const end = chunkStart(size, chunk + 1, chunks, 64);
+  for (let s: u32 = 0; s < count; s++) {
+    const segment = segments + <usize>s * 12;
+    const from = max<u32>(load<u32>(segment), start);
+    const to = min<u32>(load<u32>(segment) + load<u32>(segment, 4), end);
+    const group = groups + <usize>load<u32>(segment, 8) * groupBytes;
+    for (let at = from; at < to; at += BLOCK) {
+      block(slot, group, scale, at, <i32>min<u32>(to - at, BLOCK));
     }
   }
+}
+
+/** The first `left` of four elements. */
+@inline
+function storeFirst(at: usize, value: v128, left: i32): void {
+  if (left >= 4) v128.store(at, value);
+  else storePartial(at, value, left);
 }
