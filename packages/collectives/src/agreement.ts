@@ -40,10 +40,9 @@ export class Agreement {
     const { matching } = this.#options;
     const mailbox = matching.mailbox(group, sequence);
     mailbox.call = call;
-    const arrived = matching.arrivedIn(mailbox);
-    const isSame = arrived.every(({ header }) => isSameCall(signature, header.call));
+    const isSame = matching.everyArrived(mailbox, (header) => isSameCall(signature, header.call));
     if (!isSame || this.#inquiry?.isAbout(group, sequence)) {
-      this.#inquire(call.spec, call, { arrived });
+      this.#inquire(call.spec, call, { arrived: matching.arrivedIn(mailbox) });
     }
     return isSame;
   }

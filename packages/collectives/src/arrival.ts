@@ -38,6 +38,7 @@ export class Arrival implements MessageSink {
   #onProgress: (() => void) | undefined;
   #posted: Promise<void> | undefined;
   #onPosted: (() => void) | undefined;
+  #onClaimed: (() => void) | undefined;
 
   constructor(services: ArrivalServices, isEager: boolean) {
     this.#services = services;
@@ -85,9 +86,10 @@ export class Arrival implements MessageSink {
     };
   }
 
-  /** The message begins. */
-  begin(header: MessageHeader): void {
+  /** The message begins. `onClaimed` is told when a receiver asks for it, if none has yet. */
+  begin(header: MessageHeader, onClaimed?: () => void): void {
     this.#header = header;
+    this.#onClaimed = onClaimed;
     this.#settle();
   }
 
@@ -144,6 +146,7 @@ export class Arrival implements MessageSink {
       throw new RangeError(`it sent ${byteLength} bytes where ${expectedBytes} were expected`);
     }
     this.#expectedBytes = expectedBytes;
+    this.#onClaimed?.();
   }
 
   #complete(onProgress: () => void): Promise<void> {

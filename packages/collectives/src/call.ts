@@ -50,6 +50,7 @@ export class Call {
   /** What has been asked for and is not complete, by its sender. */
   readonly #pending = new Map<Arrival, number>();
   readonly #progressed = () => this.progressed();
+  #peers: readonly number[] | undefined;
   #lastProgressMs: number;
   #isOver = false;
   #abort: AbortController | undefined;
@@ -97,9 +98,10 @@ export class Call {
   }
 
   /** Other group ranks, beginning after one's own, so that not all start with the same. */
-  get peers(): number[] {
+  get peers(): readonly number[] {
     const size = this.worldSize;
-    return Array.from({ length: size - 1 }, (_, i) => (this.rank + 1 + i) % size);
+    this.#peers ??= Array.from({ length: size - 1 }, (_, i) => (this.rank + 1 + i) % size);
+    return this.#peers;
   }
 
   /** Milliseconds since a byte of this call moved. */

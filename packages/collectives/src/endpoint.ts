@@ -40,11 +40,19 @@ export interface EndpointOptions {
   readonly reduce?: ReduceHook;
   /** Shares one wasm reducer among the ranks of a process. Default: its own, made at first use. */
   readonly reducer?: () => Promise<PartReducer>;
+  /**
+   * Of one peer's messages that nobody here has asked for yet; a peer that sends more is lost.
+   * Default: 4 GiB.
+   */
+  readonly maxUnclaimedBytes?: number;
   /** Default: the system's. */
   readonly clock?: Clock;
   /** Shared by ranks of one event loop. Default: its own. */
   readonly turns?: Turns;
 }
+
+/** A large message by `send` or two whose `recv` is late; collectives hold a MiB each. */
+const MAX_UNCLAIMED_BYTES = 4 * 2 ** 30;
 
 /** For onPeerLost to come after a rejected send. The transport's links end at the same moment. */
 const SEND_GRACE_MS = 1000;
@@ -76,7 +84,10 @@ export class Endpoint implements TransportListener {
     });
     const turns = options.turns ?? new Turns(this.clock);
     const scratch = this.#scratch;
-    this.#matching = new Matching({ scratch, turns });
+    this.#matching = new Matching(
+      { scratch, turns },
+      options.maxUnclaimedBytes ?? MAX_UNCLAIMED_BYTES,
+    );
     this.#agreement = new Agreement({
       rank: this.rank,
       matching: this.#matching,
@@ -235,8 +246,7 @@ export class Endpoint implements TransportListener {
       this.#lose(from, `it sent ${header.byteLength} bytes in ${describeHeader(header)}`);
       return DISCARD;
     }
-    arrival.begin(header);
-    return arrival;
+    return this.#begin(arrival, from, header);
   }
 
   onControl(_from: number, message: ControlMessage): void {
@@ -291,7 +301,15 @@ export class Endpoint implements TransportListener {
     if (this.#failure !== undefined) {
       return DISCARD;
     }
-    arrival.begin(header);
+    return this.#begin(arrival, from, header);
+  }
+
+  #begin(arrival: Arrival, from: number, header: MessageHeader): MessageSink {
+    const isHeld = !this.#transport!.isLending || isPointToPoint(header.call);
+    if (!this.#matching.begin(arrival, from, header, isHeld)) {
+      this.#lose(from, 'it sent more than is held of what nobody here has asked for');
+      return DISCARD;
+    }
     return arrival;
   }
 

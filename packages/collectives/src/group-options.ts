@@ -24,6 +24,11 @@ export interface GroupOptions {
    * equal in all runs. The same on all ranks. Default: plain rank order.
    */
   readonly hosts?: readonly number[];
+  /**
+   * Bytes of one peer's messages that may wait here for a call that asks for them; a peer that sends
+   * more is lost. Default: 4 GiB.
+   */
+  readonly maxUnclaimedBytes?: number;
   /** For tests. Default: the system's. */
   readonly clock?: Clock;
 }

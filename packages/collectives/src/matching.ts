@@ -26,14 +26,55 @@ const NUM_REMEMBERED = 64;
 /** MessageHeader.phase is below this. */
 const MAX_PHASES = 2 ** 16;
 
+/**
+ * Messages of one peer that nobody has asked for: a rank may be as many small calls behind. More is
+ * no program's doing.
+ */
+const MAX_UNCLAIMED_MESSAGES = 65_536;
+
+/** What of one peer nobody has asked for. */
+interface Unclaimed {
+  messages: number;
+  bytes: number;
+}
+
 export class Matching {
   readonly #services: ArrivalServices;
+  readonly #maxUnclaimedBytes: number;
+  readonly #unclaimed = new Map<number, Unclaimed>();
   readonly #mailboxes = new Map<string, Map<number, Mailbox>>();
   /** Arrivals of send and recv that lack one of the two sides, in order. */
   readonly #channels = new Map<string, Arrival[]>();
 
-  constructor(services: ArrivalServices) {
+  /** `maxUnclaimedBytes` of one peer. */
+  constructor(services: ArrivalServices, maxUnclaimedBytes: number) {
     this.#services = services;
+    this.#maxUnclaimedBytes = maxUnclaimedBytes;
+  }
+
+  /**
+   * A message begins; false where its sender has sent too much that nobody asked for. `isHeld`: not
+   * left at the sender until then.
+   */
+  begin(arrival: Arrival, from: number, header: MessageHeader, isHeld: boolean): boolean {
+    if (arrival.isPosted) {
+      arrival.begin(header);
+      return true;
+    }
+    let unclaimed = this.#unclaimed.get(from);
+    if (unclaimed === undefined) {
+      unclaimed = { messages: 0, bytes: 0 };
+      this.#unclaimed.set(from, unclaimed);
+    }
+    const byteLength = isHeld ? header.byteLength : 0;
+    const of = unclaimed;
+    of.messages++;
+    of.bytes += byteLength;
+    arrival.begin(header, () => {
+      of.messages--;
+      of.bytes -= byteLength;
+    });
+    return of.messages <= MAX_UNCLAIMED_MESSAGES && of.bytes <= this.#maxUnclaimedBytes;
   }
 
   mailbox(group: string, sequence: number): Mailbox {
@@ -70,6 +111,16 @@ export class Matching {
     return [...mailbox.arrivals].flatMap(([key, { header }]) =>
       header === undefined ? [] : [{ rank: Math.floor(key / MAX_PHASES), header }],
     );
+  }
+
+  /** Whether every message that has begun passes. */
+  everyArrived(mailbox: Mailbox, passes: (header: MessageHeader) => boolean): boolean {
+    for (const { header } of mailbox.arrivals.values()) {
+      if (header !== undefined && !passes(header)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   /** A recv comes: the oldest message that nobody has asked for, or a place for the next one. */

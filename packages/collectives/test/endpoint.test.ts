@@ -1,16 +1,19 @@
 // The endpoint against a transport in slow motion: chunks that come late, wrong or twice.
 
 import {
+  type Clock,
   createWorldGroup,
   Endpoint,
+  type GroupOptions,
   type MessageHeader,
+  systemClock,
   type Transport,
 } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
 
 /** Rank 0 of two; what rank 1 sends is up to the test. */
-function lonelyRank() {
-  const endpoint = new Endpoint({ rank: 0, worldSize: 2 });
+function lonelyRank(options: GroupOptions = {}) {
+  const endpoint = new Endpoint({ ...options, rank: 0, worldSize: 2 });
   const transport: Transport = {
     send: async () => {},
     sendControl: () => {},
@@ -18,7 +21,7 @@ function lonelyRank() {
     terminate: () => {},
   };
   endpoint.attach(transport);
-  return { endpoint, group: createWorldGroup(endpoint, { timeoutMs: 1000 }) };
+  return { endpoint, group: createWorldGroup(endpoint, { timeoutMs: 1000, ...options }) };
 }
 
 function allGatherHeader(byteLength: number): MessageHeader {
@@ -31,6 +34,40 @@ function allGatherHeader(byteLength: number): MessageHeader {
     layout: 0,
   } as const;
   return { group: 'world', sequence: 0, phase: 0, call, byteLength };
+}
+
+function pointToPointHeader(byteLength: number): MessageHeader {
+  const header = allGatherHeader(byteLength);
+  return { ...header, call: { ...header.call, operation: 'send' } };
+}
+
+/** Each look at it costs a millisecond: whatever asks for the time between slices turns soon. */
+function slowClock(): Clock {
+  let ms = 0;
+  return { ...systemClock, now: () => ms++ };
+}
+
+/** Time goes on only by `advance`. */
+function manualClock() {
+  let ms = 0;
+  const timers = new Map<() => void, number>();
+  return {
+    now: () => ms,
+    setTimer: (delayMs: number, callback: () => void) => {
+      timers.set(callback, ms + delayMs);
+      return () => timers.delete(callback);
+    },
+    turn: () => Promise.resolve(),
+    advance(byMs: number) {
+      ms += byMs;
+      for (const [callback, dueMs] of [...timers]) {
+        if (dueMs <= ms) {
+          timers.delete(callback);
+          callback();
+        }
+      }
+    },
+  };
 }
 
 describe('Endpoint', () => {
@@ -83,5 +120,72 @@ describe('Endpoint', () => {
     expect(endpoint.failure).toBeUndefined();
     await group.close();
     expect(endpoint.failure).toMatchObject({ kind: 'closed' });
+  });
+
+  it('loses a peer that sends what nobody asks for, without end', async () => {
+    const { endpoint, group } = lonelyRank({ maxUnclaimedBytes: 1000 });
+    for (let sequence = 0; sequence < 100 && endpoint.failure === undefined; sequence++) {
+      endpoint.onMessage(1, { ...allGatherHeader(99), sequence });
+    }
+    expect(endpoint.failure).toMatchObject({ kind: 'peer-lost', origin: 1 });
+    await expect(group.barrier()).rejects.toThrow(/sent more than is held/);
+  });
+
+  it('counts no longer what has been asked for', async () => {
+    const { endpoint, group } = lonelyRank({ maxUnclaimedBytes: 1000 });
+    for (let sequence = 0; sequence < 30; sequence++) {
+      endpoint.onMessage(1, { ...allGatherHeader(99), sequence }).write(new Uint8Array(99));
+      await group.allGather(new Uint8Array(99), new Uint8Array(198));
+    }
+    expect(endpoint.failure).toBeUndefined();
+  });
+
+  it('bounds the number of such messages, too', () => {
+    const { endpoint } = lonelyRank();
+    for (let sequence = 0; sequence < 70_000 && endpoint.failure === undefined; sequence++) {
+      endpoint.onMessage(1, { ...allGatherHeader(0), sequence });
+    }
+    expect(endpoint.failure).toMatchObject({ kind: 'peer-lost', origin: 1 });
+  });
+
+  it('blames no peer that sent all it had to and left, while its bytes are still copied', async () => {
+    const { endpoint, group } = lonelyRank();
+    const byteLength = 64 * 2 ** 20;
+    endpoint.onMessage(1, pointToPointHeader(byteLength)).write(new Uint8Array(byteLength));
+    const received = group.recv(new Uint8Array(byteLength), { from: 1 });
+    endpoint.onPeerLeft(1);
+    await received;
+    expect(endpoint.failure).toBeUndefined();
+  });
+
+  it('copies large messages in slices, between which the event loop turns', async () => {
+    const { endpoint, group } = lonelyRank({ clock: slowClock() });
+    const byteLength = 64 * 2 ** 20;
+    endpoint.onMessage(1, pointToPointHeader(byteLength)).write(new Uint8Array(byteLength));
+    let turns = 0;
+    const count = () => {
+      turns++;
+      counting = setImmediate(count);
+    };
+    let counting = setImmediate(count);
+    await group.recv(new Uint8Array(byteLength), { from: 1 });
+    clearImmediate(counting);
+    expect(turns).toBeGreaterThanOrEqual(3);
+  });
+
+  it('limits the time without progress, not that of a whole call', async () => {
+    const clock = manualClock();
+    const { endpoint, group } = lonelyRank({ clock });
+    const gathered = group.allGather(new Uint8Array(6), new Uint8Array(12), { timeoutMs: 400 });
+    const sink = endpoint.onMessage(1, allGatherHeader(6));
+    for (let i = 0; i < 6; i++) {
+      clock.advance(399);
+      sink.write(Uint8Array.of(i));
+    }
+    await gathered;
+    const stuck = group.allGather(new Uint8Array(6), new Uint8Array(12), { timeoutMs: 400 });
+    endpoint.onMessage(1, { ...allGatherHeader(6), sequence: 1 }).write(Uint8Array.of(1));
+    clock.advance(400);
+    await expect(stuck).rejects.toThrow(/400 ms without progress, waiting for ranks 1/);
   });
 });
