@@ -28,6 +28,17 @@ export class RankFailedError extends TrainerError {
   }
 }
 
+/** Under mpirun, a rank's failure that rank 0 has been told, and shows. */
+export class ToldError extends TrainerError {
+  override readonly code = 'TOLD';
+  override readonly exitCode: number;
+  override readonly name = 'ToldError';
+  constructor(failure: { readonly message: string; readonly isUsage: boolean }) {
+    super(failure.message);
+    this.exitCode = failure.isUsage ? 2 : 1;
+  }
+}
+
 /** A signal that asks to end; the exit code is the shell's for it. */
 export class SignalError extends TrainerError {
   override readonly code = 'SIGNAL';

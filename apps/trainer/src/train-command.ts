@@ -1,10 +1,12 @@
 // The command `train`: flags to a run, the run to an exit code. The one place that listens to signals
 // and prints.
 
+import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import { CommanderError } from 'commander';
-import { InterruptedError, SignalError, TrainerError } from './errors.js';
-import { parseFlags } from './flags.js';
+import { InterruptedError, SignalError, ToldError, TrainerError, UsageError } from './errors.js';
+import { type Flags, parseFlags } from './flags.js';
 import { runJob } from './launch/run-job.js';
+import { startMpirun } from './launch/start-mpirun.js';
 import { refuseUsedDirectory } from './output/run-directory.js';
 import { RunMonitor } from './output/run-monitor.js';
 import { Terminal } from './output/terminal.js';
@@ -36,9 +38,17 @@ export async function trainCommand(
   const interrupt = listenToSignals();
   try {
     const flags = parseFlags(args, (text) => process.stdout.write(text));
-    const config = await resolveConfig(flags);
-    if (config.outDir !== undefined) refuseUsedDirectory(config.outDir);
-    const { isQuiet, steps } = config;
+    const place = flags.transport === 'mpi' ? readLauncher(process.env) : undefined;
+    const config = await resolveConfig(withRanksOf(place, flags));
+    if (flags.transport === 'mpi' && place === undefined) {
+      const { signal } = interrupt;
+      return await startMpirun({ ranks: config.ranks, entry: options.entry, args, signal });
+    }
+    // Under mpirun every process runs this; rank 0 is the one that shows and writes.
+    const isFirst = place === undefined || place.rank === 0;
+    if (config.outDir !== undefined && isFirst) refuseUsedDirectory(config.outDir);
+    const { steps } = config;
+    const isQuiet = config.isQuiet || !isFirst;
     terminal = new Terminal({
       out: process.stdout,
       err: process.stderr,
@@ -49,11 +59,12 @@ export async function trainCommand(
     monitor = new RunMonitor(config, terminal);
     const { signal } = interrupt;
     await runJob(config, { entry: options.entry, onEvent: monitor.handle, signal });
-    monitor.finish();
+    if (isFirst) monitor.finish();
     return 0;
   } catch (error) {
     monitor?.close();
     if (error instanceof CommanderError && error.exitCode === 0) return 0;
+    if (error instanceof ToldError) return error.exitCode;
     if (error instanceof InterruptedError) {
       terminal.note(`Stopped by Ctrl-C after step ${monitor?.steps ?? 0}.`);
       return error.exitCode;
@@ -67,6 +78,18 @@ export async function trainCommand(
   } finally {
     interrupt.dispose();
   }
+}
+
+/** mpirun and srun say how many ranks there are; --ranks is for where the command starts them. */
+function withRanksOf(place: Launcher | undefined, flags: Flags): Flags {
+  if (place === undefined) return flags;
+  const { worldSize } = place;
+  if (flags.ranks !== undefined && flags.ranks !== worldSize) {
+    throw new UsageError(
+      `--ranks ${flags.ranks}, but ${worldSize} were started. Leave it out: the launcher's number counts.`,
+    );
+  }
+  return { ...flags, ranks: worldSize };
 }
 
 /** A second signal doesn't wait: rank processes leave with this one. */

@@ -9,7 +9,7 @@ describe('the flags of train', () => {
     expect(trainCommand().options.map((option) => option.flags)).toEqual([
       '--strategy <single|fsdp>',
       '--ranks <N>',
-      '--transport <memory|ws>',
+      '--transport <memory|ws|mpi>',
       '--device <auto|webgpu|cpu>',
       '--threads <N>',
       '--trace <FILE>',

@@ -11,6 +11,7 @@ import type { RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { resolveDevices } from './adapter-probe.js';
 import { runInMemory } from './run-in-memory.js';
+import { runMpi } from './run-mpi.js';
 import { runProcesses } from './run-processes.js';
 
 export interface JobOptions {
@@ -31,9 +32,10 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     if (event.type === 'trace') traces.push(event);
     else options.onEvent(event);
   };
-  if (config.transport === 'ws') await runProcesses(config, { ...options, onEvent });
-  else await runHere(config, { ...options, onEvent });
-  if (config.traceFile !== undefined) writeTrace(config.traceFile, mergeTraces(traces));
+  const run = { memory: runHere, ws: runProcesses, mpi: runHereByMpi }[config.transport];
+  await run(config, { ...options, onEvent });
+  if (config.traceFile !== undefined && traces.length > 0)
+    writeTrace(config.traceFile, mergeTraces(traces));
 }
 
 /** Leaves an empty file, before hours of work could end in a path that can't be written. */
@@ -67,6 +69,16 @@ async function runHere(config: RunConfig, options: JobOptions): Promise<void> {
     signal: options.signal,
     work: (rank, emit, signal) =>
       runRank({ config, rank, world: worlds[rank]!, host, emit, signal }),
+  });
+}
+
+async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<void> {
+  const { onEvent, signal } = options;
+  await using host = new DeviceHost();
+  await runMpi(config, {
+    onEvent,
+    signal,
+    work: (world, emit) => runRank({ config, rank: world.rank, world, host, emit, signal }),
   });
 }
 

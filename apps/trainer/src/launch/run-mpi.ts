@@ -1,0 +1,122 @@
+// Runs this process's rank of a job that mpirun or srun has started: every process runs the command,
+// and rank 0 is the one that shows and writes.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import { ToldError, UsageError } from '../errors.js';
+import type { RankEvent } from '../rank/events.js';
+import type { RunConfig } from '../run-config.js';
+import type { FromRank } from './messages.js';
+import { MpiReporter, receiveReports } from './mpi-reports.js';
+import { describeFailure, type RankEnd, rootCause } from './rank-failure.js';
+
+export interface RunMpiOptions {
+  /** Called on rank 0 alone, with the events of all ranks. */
+  readonly onEvent: (event: RankEvent) => void;
+  readonly signal: AbortSignal;
+  /** This rank's work. It ends soon, by an error or not, once `signal` is aborted. */
+  readonly work: (world: ProcessGroup, emit: (event: RankEvent) => void) => Promise<void>;
+}
+
+/** Ranks that suffer from another's end report within moments of it: wait for all before blaming one. */
+const GATHER_FAILURES_MS = 400;
+
+/** Rank 0 ends the job once it has shown what failed; a rank that is still there then gives up. */
+const LEAVE_MS = 5000;
+
+/**
+ * Resolves when all ranks have done their work. Rejects on rank 0 with the failure that began it, on
+ * others with an error that rank 0 has been told.
+ */
+export async function runMpi(config: RunConfig, options: RunMpiOptions): Promise<void> {
+  options.signal.throwIfAborted();
+  const { reports, world } = await connect(config.ranks);
+  if (world.rank === 0) await leadRanks(config, options, reports, world);
+  else await followRankZero(options, reports, world);
+}
+
+/** MPI starts and ends once a process: the group that is closed last ends it. */
+async function connect(worldSize: number) {
+  const { connectMpi } = await import('@shardweave/collectives/mpi');
+  try {
+    const reports = await connectMpi({ worldSize });
+    return { reports, world: await connectMpi({ worldSize, finalize: false }) };
+  } catch (cause) {
+    throw new UsageError(`--transport mpi: ${(cause as Error).message}`, { cause });
+  }
+}
+
+async function leadRanks(
+  config: RunConfig,
+  { work, onEvent, signal }: RunMpiOptions,
+  reports: ProcessGroup,
+  world: ProcessGroup,
+): Promise<void> {
+  const ends: RankEnd[] = [];
+  let step = 0;
+  let tellFailed: () => void = () => {};
+  const failed = new Promise<void>((resolve) => {
+    tellFailed = resolve;
+  });
+  const handle = (event: RankEvent) => {
+    if (event.type === 'step') step = event.metrics.step;
+    onEvent(event);
+  };
+  const note = (rank: number, message: FromRank) => {
+    if (message.type === 'event') handle(message.event);
+    if (message.type === 'failed') {
+      ends.push({ rank, step, failure: message.failure });
+      tellFailed();
+    }
+  };
+  const others = Array.from({ length: config.ranks - 1 }, (_, i) =>
+    receiveReports(reports, i + 1, (message) => note(i + 1, message)),
+  );
+  const own = work(world, handle).catch((error: unknown) => {
+    signal.throwIfAborted();
+    note(0, { type: 'failed', failure: describeFailure(error) });
+  });
+  const all = Promise.all([own, ...others]);
+  all.catch(() => {}); // after a failure, receives may fail as well
+  const outcome = await Promise.race([all.then(() => 'done'), failed.then(() => 'failed')]);
+  if (outcome === 'failed') await Promise.race([all, delay(GATHER_FAILURES_MS)]);
+  signal.throwIfAborted();
+  if (ends.length > 0) throw rootCause(ends, config.ranks);
+  await reports.close();
+}
+
+async function followRankZero(
+  { work, signal }: RunMpiOptions,
+  reports: ProcessGroup,
+  world: ProcessGroup,
+): Promise<void> {
+  const reporter = new MpiReporter(reports);
+  try {
+    await work(world, (event) => reporter.send({ type: 'event', event }));
+    reporter.send({ type: 'done' });
+    await reporter.flush();
+    await reports.close();
+  } catch (error) {
+    signal.throwIfAborted();
+    const failure = describeFailure(error);
+    reporter.send({ type: 'failed', failure });
+    const isTold = await reporter.flush().then(
+      () => true,
+      () => false,
+    );
+    if (!isTold) throw error;
+    await leaveLast(signal);
+    throw new ToldError(failure);
+  }
+}
+
+/** mpirun ends all ranks with the first that fails: that is to be rank 0, once it has shown why. */
+function leaveLast(signal: AbortSignal): Promise<void> {
+  const ended = new Promise<void>((resolve) => {
+    signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+  return Promise.race([ended, delay(LEAVE_MS)]);
+}
+
+function delay(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}

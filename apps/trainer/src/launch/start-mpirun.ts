@@ -1,0 +1,53 @@
+// `--transport mpi` without a launcher: the command starts itself again under mpirun, a process a rank
+// on this machine. Over several hosts it is mpirun or srun that starts the command.
+
+import { spawn } from 'node:child_process';
+import { TrainerError, UsageError } from '../errors.js';
+
+export interface MpirunOptions {
+  readonly ranks: number;
+  /** The command's script and its arguments. */
+  readonly entry: string;
+  readonly args: readonly string[];
+  /** Ends the job. */
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Resolves to the exit code of mpirun, which is that of the first rank that failed, or to the signal's:
+ * the ranks have said why.
+ */
+export async function startMpirun({ ranks, entry, args, signal }: MpirunOptions): Promise<number> {
+  signal.throwIfAborted();
+  const child = spawn('mpirun', ['-np', String(ranks), process.execPath, entry, ...args], {
+    stdio: 'inherit',
+    env: { ...openMpiVariables(), ...process.env },
+  });
+  const stop = () => child.kill('SIGTERM'); // it ends its ranks
+  signal.addEventListener('abort', stop, { once: true });
+  try {
+    return await new Promise<number>((resolve, reject) => {
+      child.on('error', (cause) => {
+        const hint = 'Install Open MPI (Debian: openmpi-bin) or MPICH, or use --transport ws.';
+        reject(new UsageError(`--transport mpi: mpirun can't be started. ${hint}`, { cause }));
+      });
+      child.on('exit', (code) => {
+        const reason: unknown = signal.reason;
+        resolve(reason instanceof TrainerError ? reason.exitCode : (code ?? 1));
+      });
+    });
+  } finally {
+    signal.removeEventListener('abort', stop);
+  }
+}
+
+/** As --transport ws does: more ranks than cores, threads on any core, and as whoever asks. */
+function openMpiVariables(): Readonly<Record<string, string>> {
+  return {
+    OMPI_MCA_rmaps_base_oversubscribe: '1',
+    OMPI_MCA_hwloc_base_binding_policy: 'none',
+    ...(process.getuid?.() === 0
+      ? { OMPI_ALLOW_RUN_AS_ROOT: '1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1' }
+      : {}),
+  };
+}
