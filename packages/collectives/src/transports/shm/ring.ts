@@ -9,11 +9,11 @@
 
 import type { RingMemory } from './job-memory.js';
 
-/** Written by the writer. */
+/** Words written by the writer. */
 const TAIL = 0;
 const IS_FULL = 1;
 const HAS_LEFT = 2;
-/** Written by the reader. */
+/** Words written by the reader. */
 const HEAD = 16;
 
 const FRAME_HEAD_BYTES = 48;
@@ -71,9 +71,15 @@ class RingEnd {
 }
 
 export class RingWriter extends RingEnd {
-  #tail = 0;
+  #tail: number;
   /** What was last seen of the reader: looked at anew only where there seems to be no room. */
-  #head = 0;
+  #head: number;
+
+  constructor(memory: RingMemory) {
+    super(memory);
+    this.#tail = Atomics.load(this.words, TAIL) >>> 0;
+    this.#head = Atomics.load(this.words, HEAD) >>> 0;
+  }
 
   /** Puts a frame into the ring; false where there is no room: the reader will wake this rank. */
   write(head: FrameHead, body: Uint8Array): boolean {
@@ -138,11 +144,12 @@ export class RingReader extends RingEnd {
   readonly head: FrameHead = emptyHead();
   /** The last frame's body, in the ring: until `next`. */
   body: Uint8Array;
-  #head = 0;
+  #head: number;
   #frameBytes = 0;
 
   constructor(memory: RingMemory) {
     super(memory);
+    this.#head = Atomics.load(this.words, HEAD) >>> 0;
     this.body = this.bytes.subarray(0, 0);
   }
 
