@@ -33,6 +33,11 @@ export interface SimulatedLinkOptions {
   readonly isLending: boolean;
   /** Whether sends reject, not resolve, when they come to nothing. */
   readonly isRejecting: boolean;
+  /**
+   * Whether chunks of messages that have begun are still written when the receiver has closed: the
+   * seam says no, but sinks must not depend on that.
+   */
+  readonly isSloppy: boolean;
   onMessage(header: MessageHeader): MessageSink;
 }
 
@@ -214,12 +219,17 @@ export class SimulatedLink {
     const chunk = job.payload.slice(job.offset, job.offset + size);
     job.offset += size;
     this.#inFlightBytes += size;
-    this.#arriveAt(this.#payloadMs(size), () => {
-      job.incoming.sink!.write(chunk);
-      chunk.fill(0xee); // lent for the duration of write only
-      this.#inFlightBytes -= size;
-      this.#pump();
-    });
+    const isChunk = this.#options.isSloppy;
+    this.#arriveAt(
+      this.#payloadMs(size),
+      () => {
+        job.incoming.sink?.write(chunk);
+        chunk.fill(0xee); // lent for the duration of write only
+        this.#inFlightBytes -= size;
+        this.#pump();
+      },
+      { isChunk },
+    );
     job.onProgress?.();
   }
 
@@ -245,10 +255,10 @@ export class SimulatedLink {
     return this.#options.time.nowMs + delayMs;
   }
 
-  #arriveAt(timeMs: number, action: () => void, { isEnding = false } = {}): void {
+  #arriveAt(timeMs: number, action: () => void, { isEnding = false, isChunk = false } = {}): void {
     const { time, process } = this.#options;
     const arrive = () => {
-      if (!this.#isOver && (!this.#isSevered || isEnding)) {
+      if ((!this.#isOver || isChunk) && (!this.#isSevered || isEnding)) {
         action();
       }
     };

@@ -43,6 +43,7 @@ export class SimulatedNetwork {
     this.#options = options;
     this.#isLending = random.chance(0.3);
     const isRejecting = random.chance(0.5);
+    const isSloppy = random.chance(0.3);
     const scaleMs = random.pick([0, 0.02, 1, 30]);
     this.processes = ranks(worldSize).map(() => new SimulatedProcess(time, random.fork()));
     this.#links = ranks(worldSize).map((from) =>
@@ -57,6 +58,7 @@ export class SimulatedNetwork {
             process: this.processes[to]!,
             isLending: this.#isLending,
             isRejecting,
+            isSloppy,
             onMessage: (header) => this.#onMessage(from, to, header),
           }),
       ),
