@@ -15,6 +15,8 @@ import type { ListenOptions, WsListener } from './ws-platform.js';
 /** Chunks and inline frames are smaller; a peer that sends more is cut off. */
 export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
 
+const MAX_REASON_LENGTH = 300;
+
 /** What proves a peer has 120 bytes. */
 const STRANGER_MESSAGE_BYTES = 1024;
 
@@ -178,7 +180,9 @@ export class Acceptor implements WsListener {
   }
 
   #refuse(socket: Socket, reason: string): void {
-    this.#options.onRefused?.({ from: keyOf(socket), reason });
+    // Strangers have a say in it, and it goes into a log.
+    const printable = reason.replace(/[^\x20-\x7e]/g, '?').slice(0, MAX_REASON_LENGTH);
+    this.#options.onRefused?.({ from: keyOf(socket), reason: printable });
   }
 }
 

@@ -20,7 +20,8 @@ export interface ChallengeOptions {
 /** The listener's side: what the peer says about itself. Rejects with the reason where it is refused. */
 export async function challenge(socket: WireSocket, options: ChallengeOptions): Promise<Hello> {
   const handshake = new ListenerHandshake(options.secret);
-  const answer = nextMessage(socket, options.proofMs);
+  // A stranger's words are marked as such in the log.
+  const answer = nextMessage(socket, options.proofMs, 'it closed: ');
   socket.send(handshake.greeting);
   const judged = handshake.judge(await answer);
   const refusal = 'refusal' in judged ? judged.refusal : options.refusalOf(judged.hello);
@@ -44,8 +45,8 @@ export async function prove(socket: WireSocket, options: ProveOptions): Promise<
   handshake.check(await nextMessage(socket, options.proofMs));
 }
 
-/** Rejects with what closed the socket, or when `limitMs` have passed. */
-function nextMessage(socket: WireSocket, limitMs: number): Promise<Uint8Array> {
+/** Rejects with the peer's reason for closing, behind `prefix`, or when `limitMs` have passed. */
+function nextMessage(socket: WireSocket, limitMs: number, prefix = ''): Promise<Uint8Array> {
   return new Promise((resolve, reject) => {
     const finish = (settle: () => void) => {
       clearTimeout(timer);
@@ -57,7 +58,10 @@ function nextMessage(socket: WireSocket, limitMs: number): Promise<Uint8Array> {
       onBinary: (bytes) => finish(() => resolve(bytes.slice())),
       onText: () => finish(() => reject(new Error('expected a binary message'))),
       onClose: (code, reason) =>
-        finish(() => reject(new Error(reason || `the connection closed, code ${code}`))),
+        finish(() => {
+          const said = reason && `${prefix}${reason}`;
+          reject(new Error(said || `the connection closed, code ${code}`));
+        }),
     });
   });
 }

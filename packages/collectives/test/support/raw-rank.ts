@@ -1,0 +1,64 @@
+// A rank made of nothing but docs/wire-format.md, `ws` and node:crypto: it can say what no rank of ours
+// would. It opens its links and listens for none.
+
+import { createHmac, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { WebSocket } from 'ws';
+
+export interface RawRankOptions {
+  readonly port: number;
+  readonly secret: string;
+  readonly rank: number;
+  readonly worldSize: number;
+}
+
+const ROLES = { rendezvous: 0, link: 1, heartbeat: 2 } as const;
+const RENDEZVOUS = 0xffffffff;
+
+/** What a joiner answers to `greeting`. */
+export function helloOf(
+  greeting: Buffer,
+  secret: string,
+  fields: readonly [role: number, rank: number, target: number, worldSize: number, attempt: number],
+): Buffer {
+  const numbers = Buffer.alloc(20);
+  fields.forEach((value, i) => {
+    numbers.writeUInt32LE(value, 4 * i);
+  });
+  const said = Buffer.concat([Buffer.from('SWC2'), numbers, randomBytes(32)]);
+  const mac = createHmac('sha256', secret)
+    .update('shardweave joiner\n')
+    .update(greeting.subarray(4))
+    .update(said)
+    .digest();
+  return Buffer.concat([said, mac]);
+}
+
+/** A proven connection to rank 0, or to the rendezvous that it hosts. */
+export async function rawConnection(
+  role: keyof typeof ROLES,
+  options: RawRankOptions,
+): Promise<WebSocket> {
+  const { port, secret, rank, worldSize } = options;
+  const socket = new WebSocket(`ws://127.0.0.1:${port}`, { perMessageDeflate: false });
+  socket.on('error', () => {});
+  const [greeting] = (await once(socket, 'message')) as [Buffer];
+  const target = role === 'rendezvous' ? RENDEZVOUS : 0;
+  socket.send(helloOf(greeting, secret, [ROLES[role], rank, target, worldSize, 0]));
+  await once(socket, 'message'); // rank 0's proof
+  return socket;
+}
+
+/** Joins a job of two whose rank 0 listens at `port`; resolves with the link when it has formed. */
+export async function joinRaw(options: RawRankOptions): Promise<WebSocket> {
+  const meeting = await rawConnection('rendezvous', options);
+  const heard = once(meeting, 'message');
+  const address = { host: null, port: 0, beats: false };
+  meeting.send(JSON.stringify({ type: 'here', address }));
+  await heard; // the table
+  const link = await rawConnection('link', options);
+  const formed = once(meeting, 'message');
+  meeting.send(JSON.stringify({ type: 'linked' }));
+  await formed;
+  return link;
+}

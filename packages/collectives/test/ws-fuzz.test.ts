@@ -1,0 +1,303 @@
+// Malformed, truncated and oversized handshakes and frames, by a seed: from strangers, none of which
+// gets in, and from a proven but broken rank, which is lost and harms nobody's process.
+
+import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { connectWs } from '@shardweave/collectives/ws';
+import { build } from 'esbuild';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { helloOf, joinRaw, rawConnection } from './support/raw-rank.js';
+import { SECRET } from './ws-harness.js';
+
+const NUM_FRAMES = 100_000;
+const FRAMES_PER_CONNECTION = 50;
+const NUM_SOCKETS = 24;
+/** What the listener may hold beyond what it held before: buffers of connections, and garbage. */
+const MAX_GROWTH_MIB = 120;
+
+const folder = mkdtempSync(join(tmpdir(), 'ws-fuzz-'));
+const script = join(folder, 'rank.cjs');
+let child: ChildProcess | undefined;
+
+beforeAll(async () => {
+  await build({
+    entryPoints: [fileURLToPath(new URL('support/fuzz-rank.ts', import.meta.url))],
+    bundle: true,
+    platform: 'node',
+    format: 'cjs',
+    conditions: ['@shardweave/source'],
+    external: ['bufferutil', 'utf-8-validate'],
+    outfile: script,
+    logLevel: 'error',
+  });
+});
+
+afterAll(() => {
+  child?.kill('SIGKILL');
+  rmSync(folder, { recursive: true, force: true });
+});
+
+/** Mulberry32. */
+function randomOf(seed: number): (below: number) => number {
+  let state = seed;
+  return (below) => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) % below;
+  };
+}
+
+type Random = ReturnType<typeof randomOf>;
+
+const POOL_BYTES = 2 ** 17;
+const poolRandom = randomOf(1);
+const POOL = Buffer.from(Uint8Array.from({ length: POOL_BYTES }, () => poolRandom(256)));
+
+/** Pieces of one pool: 100,000 frames have a lot of bytes. */
+function bytesOf(random: Random, length: number): Buffer {
+  const from = random(POOL_BYTES - length);
+  return POOL.subarray(from, from + length);
+}
+
+/** A WebSocket frame with any first byte and any length said. */
+function frame(first: number, said: bigint, bytes: Buffer, mask: Buffer): Buffer {
+  const head = Buffer.alloc(10);
+  head[0] = first;
+  head[1] = 0x80 | 127;
+  head.writeBigUInt64BE(said, 2);
+  // Long ones are noise either way.
+  const masked = bytes.length > 400 ? bytes : bytes.map((byte, i) => byte ^ mask[i % 4]!);
+  return Buffer.concat([head, mask, masked]);
+}
+
+const binary = (random: Random, bytes: Buffer) =>
+  frame(0x82, BigInt(bytes.length), bytes, bytesOf(random, 4));
+
+/** What a stranger may say where its proof is awaited. `greeting` is what it was told. */
+const LIES: readonly ((random: Random, greeting: Buffer) => Buffer)[] = [
+  (random) => bytesOf(random, 1 + random(200)),
+  (random) => binary(random, bytesOf(random, random(300))),
+  (random) => binary(random, Buffer.alloc(0)),
+  (random) => binary(random, Buffer.concat([Buffer.from('SWC2'), bytesOf(random, 84)])),
+  (random, greeting) => binary(random, greeting), // its own words
+  (random, greeting) => binary(random, helloOf(greeting, 'not the secret', [1, 1, 0, 2, 0])),
+  (random, greeting) => {
+    const hello = helloOf(greeting, SECRET, [1, 1, 0, 2, 0]);
+    hello[random(hello.length)]! ^= 1 + random(255); // one byte off
+    return binary(random, hello);
+  },
+  (random, greeting) => {
+    const hello = helloOf(greeting, SECRET, [0, 1, 0xffffffff, 2, 0]);
+    return binary(random, hello.subarray(0, random(hello.length)));
+  },
+  // Proven, but of another job: other role, rank, target, size or attempt.
+  (random, greeting) => binary(random, helloOf(greeting, SECRET, [5 + random(1000), 1, 0, 2, 0])),
+  (random, greeting) => binary(random, helloOf(greeting, SECRET, [1, 1, 0, 3 + random(9), 0])),
+  (random, greeting) => binary(random, helloOf(greeting, SECRET, [0, 1, 0xffffffff, 2, 1])),
+  (random, greeting) =>
+    binary(random, helloOf(greeting, SECRET, [0, 2 + random(1e9), 0xffffffff, 2, 0])),
+  (random, greeting) => binary(random, helloOf(greeting, SECRET, [1, 1, 1 + random(9), 2, 0])),
+  (random) => frame(0x81, 5n, Buffer.from('hello'), bytesOf(random, 4)),
+  (random) => frame(0x82, 2n ** BigInt(random(63)), bytesOf(random, 40), bytesOf(random, 4)),
+  (random) => frame(0x82, 60_000n, bytesOf(random, 60_000), bytesOf(random, 4)),
+  (random) => frame(random(256), BigInt(random(200)), bytesOf(random, 40), bytesOf(random, 4)),
+  (random) => frame(0x02, 10n, bytesOf(random, 10), bytesOf(random, 4)), // a fragment
+  (random) => frame(0x88, BigInt(random(130)), bytesOf(random, random(130)), bytesOf(random, 4)),
+  (random) => frame(0x89, 125n, bytesOf(random, 125), bytesOf(random, 4)), // pings
+];
+
+const UPGRADE = [
+  'GET / HTTP/1.1',
+  'Host: x',
+  'Connection: Upgrade',
+  'Upgrade: websocket',
+  'Sec-WebSocket-Version: 13',
+  'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==',
+  '',
+  '',
+].join('\r\n');
+
+/** What comes in place of an upgrade. */
+const REQUESTS: readonly ((random: Random) => Buffer)[] = [
+  (random) => bytesOf(random, 1 + random(2000)),
+  (random) => Buffer.from(UPGRADE.slice(0, random(UPGRADE.length))),
+  () => Buffer.from(UPGRADE.replace('Host: x', `Host: ${'x'.repeat(40_000)}`)),
+  (random) => Buffer.from(UPGRADE.replace('13', String(random(99)))),
+  () => Buffer.from(UPGRADE.replace('Host: x', 'Origin: http://evil.example')),
+  () => Buffer.alloc(0),
+];
+
+/** One connection with `lies` of the seed; resolves when it has ended. */
+async function attack(port: number, random: Random): Promise<number> {
+  const socket = connect(port, '127.0.0.1');
+  socket.on('error', () => {});
+  const ended = once(socket, 'close').catch(() => {});
+  let count = 1;
+  if (random(10) === 0) {
+    socket.end(REQUESTS[random(REQUESTS.length)]!(random));
+    socket.resume();
+  } else {
+    socket.write(UPGRADE);
+    socket.once('data', (data: Buffer) => {
+      // The greeting, if it has come with the upgrade's answer; some other bytes else.
+      const greeting = data.subarray(-36);
+      for (; count <= FRAMES_PER_CONNECTION; count++) {
+        socket.write(LIES[random(LIES.length)]!(random, greeting));
+      }
+      if (random(4) === 0) {
+        socket.destroy();
+      } else {
+        socket.end();
+        socket.resume();
+      }
+    });
+  }
+  const timer = setTimeout(() => socket.destroy(), 1000);
+  await ended;
+  clearTimeout(timer);
+  return count;
+}
+
+async function ask(): Promise<{ rssMiB: number; reasons: Record<string, number> }> {
+  child!.send('memory');
+  const [answer] = await once(child!, 'message');
+  return answer;
+}
+
+describe('strangers', () => {
+  it('that say 100,000 wrong things neither get in nor harm the rank that listens', async () => {
+    const startMs = performance.now();
+    child = fork(script, { env: { ...process.env, SECRET } });
+    const [{ port }] = (await once(child, 'message')) as [{ port: number }];
+    const before = await ask();
+    const random = randomOf(20_261_121);
+    let [count, connections] = [0, 0];
+    await Promise.all(
+      Array.from({ length: NUM_SOCKETS }, async () => {
+        while (count < NUM_FRAMES) {
+          const said = await attack(port, random);
+          count += said;
+          connections++;
+        }
+      }),
+    );
+    const after = await ask();
+    const floodMs = performance.now() - startMs;
+
+    // Nobody has got in: the place of rank 1 is free, and the job forms and works.
+    const worked = once(child, 'message');
+    const group = await connectWs({ rank: 1, worldSize: 2, port, secret: SECRET });
+    const all = new Uint8Array(2 * 100_000);
+    await group.allGather(new Uint8Array(100_000).fill(2), all);
+    expect(all.reduce((sum, x) => sum + x, 0)).toBe(300_000);
+    expect((await worked)[0]).toEqual({ sum: 300_000 });
+    const exited = once(child, 'exit');
+    await group.close();
+    expect((await exited)[0]).toBe(0);
+
+    const refused = Object.values(after.reasons).reduce((sum, n) => sum + n, 0);
+    process.stdout.write(
+      `ws fuzz: ${count} wrong frames and requests over ${connections} connections in ` +
+        `${(floodMs / 1000).toFixed(1)} s, ${refused} refusals of ` +
+        `${Object.keys(after.reasons).length} kinds; resident ` +
+        `${before.rssMiB.toFixed(0)} -> ${after.rssMiB.toFixed(0)} MiB\n`,
+    );
+    expect(refused).toBeGreaterThan(connections / 3);
+    for (const reason of ['wrong secret', 'not a rank of this program and version']) {
+      expect(after.reasons[reason]).toBeGreaterThan(50);
+    }
+    expect(after.rssMiB - before.rssMiB).toBeLessThan(MAX_GROWTH_MIB);
+  }, 180_000);
+});
+
+/** A header of a message as docs/wire-format.md has it: of a barrier's empty one. */
+function header(change: (bytes: Buffer) => void, rest = Buffer.alloc(0)): Buffer {
+  const bytes = Buffer.alloc(36 + 5);
+  bytes.set([2, 7, 255, 5]);
+  bytes.writeInt32LE(-1, 24);
+  bytes[34] = 5;
+  bytes.write('world', 36);
+  change(bytes);
+  return Buffer.concat([bytes, rest]);
+}
+
+const nothing = () => {};
+const json = (value: unknown) => JSON.stringify(value);
+const failure = (fields: object) => json({ type: 'failure', failure: fields });
+
+/** What a proven rank may say that no rank of ours would. */
+const BROKEN: readonly (readonly [string, (random: Random) => Buffer | string])[] = [
+  ['random bytes', (random) => bytesOf(random, 1 + random(500))],
+  ['an empty message', () => Buffer.alloc(0)],
+  ['another version', () => header((bytes) => bytes.writeUInt8(9, 0))],
+  ['an unknown operation', () => header((bytes) => bytes.writeUInt8(200, 1))],
+  ['an unknown reduction', () => header((bytes) => bytes.writeUInt8(100, 2))],
+  ['an unknown dtype', () => header((bytes) => bytes.writeUInt8(77, 3))],
+  ['a truncated header', (random) => header(nothing).subarray(0, random(41))],
+  ['a size that is no number', () => header((bytes) => bytes.writeDoubleLE(Number.NaN, 16))],
+  ['a size below zero', () => header((bytes) => bytes.writeDoubleLE(-8, 16))],
+  ['a size of a petabyte', () => header((bytes) => bytes.writeDoubleLE(2 ** 50, 16))],
+  ['a fraction of a byte', () => header((bytes) => bytes.writeDoubleLE(0.5, 8))],
+  ['a root below none', () => header((bytes) => bytes.writeInt32LE(-7, 24))],
+  ['a longer group id than there is', () => header((bytes) => bytes.writeUInt8(255, 34))],
+  ['more bytes than it said', () => header(nothing, Buffer.alloc(100))],
+  ['a message of two MiB', () => Buffer.alloc(2 ** 21 + 1)],
+  ['text that is no JSON', () => '{'],
+  ['JSON that is no object', () => '[1]'],
+  ['null', () => 'null'],
+  ['an unknown type', () => json({ type: 'table' })],
+  ['a failure without fields', () => json({ type: 'failure' })],
+  ['a failure of a rank that is none', () => failure({ kind: 'aborted', origin: 9, reason: '' })],
+  ['an unknown failure', () => failure({ kind: 'x', origin: 0, reason: '' })],
+  ['a reason that is none', () => failure({ kind: 'aborted', origin: 0, reason: 5 })],
+  ['a mismatch without calls', () => failure({ kind: 'mismatch', origin: 0, reason: '' })],
+  ['an inquiry of no group', () => json({ type: 'mismatch', sequence: 0, members: [], calls: [] })],
+];
+
+describe('a proven rank that is broken', () => {
+  it.each(BROKEN)('and sends %s is lost, with a reason', async (_, say) => {
+    const random = randomOf(7);
+    let tell: (port: number) => void = () => {};
+    const listening = new Promise<number>((resolve) => {
+      tell = resolve;
+    });
+    const joined = connectWs({ rank: 0, worldSize: 2, port: 0, secret: SECRET, onListen: tell });
+    const port = await listening;
+    const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
+    const group = await joined;
+    const pending = group.barrier();
+    link.send(say(random));
+    await expect(pending).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 1 });
+    await expect(group.barrier()).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 1 });
+    link.terminate();
+  });
+
+  it.each([
+    ['bytes', Buffer.alloc(10)],
+    ['no JSON', 'x'],
+    ['an address without a port', json({ type: 'here', address: { host: null, beats: true } })],
+    [
+      'a host that is none',
+      json({ type: 'here', address: { host: 'a/../b', port: 1, beats: true } }),
+    ],
+  ])('and tells the rendezvous %s ends the job that was to form', async (_, said) => {
+    let tell: (port: number) => void = () => {};
+    const listening = new Promise<number>((resolve) => {
+      tell = resolve;
+    });
+    const joined = connectWs({ rank: 0, worldSize: 2, port: 0, secret: SECRET, onListen: tell });
+    const refused = expect(joined).rejects.toMatchObject({ code: 'JOIN' });
+    const port = await listening;
+    const options = { port, secret: SECRET, rank: 1, worldSize: 2 };
+    const meeting = await rawConnection('rendezvous', options);
+    meeting.send(said);
+    await refused;
+    meeting.terminate();
+  });
+});
