@@ -1,6 +1,6 @@
 // Conformance: what every operation delivers, for dtypes, sizes and world sizes.
 
-import { byteSize, type DType, type ReduceOp } from '@shardweave/dtypes';
+import { byteSize, type ReduceDType, type ReduceOp } from '@shardweave/dtypes';
 import type { ProcessGroup } from '../process-group.js';
 import { type ConformanceCase, check, checkBytes, onRanks, sleep } from './harness.js';
 import { Expectations, expectedReduction, patternBytes, patternElements } from './patterns.js';
@@ -8,7 +8,7 @@ import { Expectations, expectedReduction, patternBytes, patternElements } from '
 const ALL_SIZES = [1, 2, 3, 4, 8] as const;
 const MIB = 2 ** 20;
 const COUNTS = [0, 1, 7, 1023] as const;
-const DTYPES: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
+const DTYPES: readonly ReduceDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
 const OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
 
 export const dataCases: readonly ConformanceCase[] = [
@@ -48,10 +48,30 @@ export const dataCases: readonly ConformanceCase[] = [
     run: (harness, worldSize) => {
       const expected = new Expectations();
       return onRanks(harness, worldSize, async (group) => {
-        await checkReductions(group, { count: MIB / 4, dtype: 'f32', op: 'sum' }, expected);
-        await checkReductions(group, { count: MIB / 2, dtype: 'bf16', op: 'sum' }, expected);
+        for (const dtype of DTYPES) {
+          const count = MIB / byteSize(dtype);
+          await checkReductions(group, { count, dtype, op: 'sum' }, expected);
+        }
       });
     },
+  },
+  {
+    name: 'a buffer above 128 MiB',
+    worldSizes: [2],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        // Integers as f32, whose sums are exact: what must come out is known without another buffer.
+        const values = new Float32Array((129 * MIB) / 4 + 1);
+        const buffer = new Uint8Array(values.buffer);
+        fillRamp(values, group.rank + 1);
+        await group.allReduce(buffer, buffer, { dtype: 'f32', op: 'sum' });
+        checkRamp(values, 3, 'allReduce');
+        if (group.rank === 0) {
+          fillRamp(values, 5);
+        }
+        await group.broadcast(buffer, { root: 0 });
+        checkRamp(values, 5, 'broadcast');
+      }),
   },
   {
     name: 'inputs may lie in outputs',
@@ -166,7 +186,7 @@ export const dataCases: readonly ConformanceCase[] = [
         const sum = { dtype: 'f32', op: 'sum' } as const;
         const output = new Uint8Array(4500 * 4);
         await group.allReduce(expected.elements(group.rank, 4500, 'f32'), output, sum);
-        checkBytes(output, expected.reduction(worldSize, 4500, sum), 'allReduce');
+        checkBytes(output, await expected.reduction(worldSize, 4500, sum), 'allReduce');
         await group.barrier();
       });
     },
@@ -201,7 +221,7 @@ export async function checkMoves(
 
 export interface ReductionCheck {
   readonly count: number;
-  readonly dtype: DType;
+  readonly dtype: ReduceDType;
   readonly op: ReduceOp;
 }
 
@@ -215,7 +235,7 @@ export async function checkReductions(
   const byteLength = count * byteSize(dtype);
   const what = `${op} of ${count} ${dtype} over ${worldSize}`;
   const input = expectations.elements(rank, count, dtype);
-  const expected = expectations.reduction(worldSize, count, { dtype, op });
+  const expected = await expectations.reduction(worldSize, count, { dtype, op });
   const reduced = new Uint8Array(byteLength);
   await group.allReduce(input, reduced, { dtype, op });
   checkBytes(reduced, expected, `allReduce ${what}`);
@@ -229,6 +249,22 @@ export async function checkReductions(
   checkBytes(part, expected, `reduceScatter ${what}`);
 }
 
-function allRanks(group: ProcessGroup): number[] {
+const RAMP = 1000;
+
+function fillRamp(values: Float32Array, factor: number): void {
+  for (let i = 0; i < values.length; i++) {
+    values[i] = (i % RAMP) * factor;
+  }
+}
+
+function checkRamp(values: Float32Array, factor: number, what: string): void {
+  for (let i = 0; i < values.length; i++) {
+    if (values[i] !== (i % RAMP) * factor) {
+      throw new Error(`${what}: element ${i}: expected ${(i % RAMP) * factor}, got ${values[i]}`);
+    }
+  }
+}
+
+export function allRanks(group: ProcessGroup): number[] {
   return Array.from({ length: group.worldSize }, (_, r) => r);
 }

@@ -42,6 +42,7 @@ const DISAGREEMENTS: readonly (readonly [
     (group) => group.allReduce(bytes(80_000), bytes(80_000), { dtype: 'f32', op: 'mean' }),
     (group) => group.allReduce(bytes(80_000), bytes(80_000), SUM),
   ],
+  ['counts', (group) => gatherCounted(group, 1, 2), (group) => gatherCounted(group, 2, 1)],
   [
     'roots',
     (group) => group.gather(bytes(4), bytes(4 * group.worldSize), { root: 1 }),
@@ -55,6 +56,13 @@ const DISAGREEMENTS: readonly (readonly [
       group.gather(bytes(4), group.rank === 0 ? bytes(4 * group.worldSize) : null, { root: 0 }),
   ],
 ];
+
+/** Rank 0 has `first` elements, rank 1 `second`, others none. The sum is the same. */
+function gatherCounted(group: ProcessGroup, first: number, second: number): Promise<void> {
+  const counts = Array.from({ length: group.worldSize }, (_, r) => [first, second][r] ?? 0);
+  const input = bytes(4 * counts[group.rank]!);
+  return group.allGather(input, bytes(12), { dtype: 'f32', counts });
+}
 
 export const faultCases: readonly ConformanceCase[] = [
   ...DISAGREEMENTS.map(

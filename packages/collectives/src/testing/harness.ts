@@ -56,7 +56,16 @@ export function checkBytes(actual: Uint8Array, expected: Uint8Array, what: strin
     actual.length === expected.length,
     `${what}: expected ${expected.length} bytes, got ${actual.length}`,
   );
-  for (let i = 0; i < expected.length; i++) {
+  // Words first: some cases compare many MiB.
+  const numWords = actual.byteOffset % 4 || expected.byteOffset % 4 ? 0 : expected.length >>> 2;
+  const [a, b] = [actual, expected].map(
+    (bytes) => new Int32Array(bytes.buffer, numWords === 0 ? 0 : bytes.byteOffset, numWords),
+  ) as [Int32Array, Int32Array];
+  let equalWords = 0;
+  while (equalWords < numWords && a[equalWords] === b[equalWords]) {
+    equalWords++;
+  }
+  for (let i = equalWords * 4; i < expected.length; i++) {
     if (actual[i] !== expected[i]) {
       throw new Error(`${what}: byte ${i}: expected ${expected[i]}, got ${actual[i]}`);
     }

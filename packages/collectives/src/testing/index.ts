@@ -6,15 +6,20 @@ import { dataCases } from './data-cases.js';
 import { faultCases } from './fault-cases.js';
 import { groupCases } from './group-cases.js';
 import type { ConformanceCase } from './harness.js';
+import { transcriptCase } from './transcript.js';
+import { unevenCases } from './uneven-cases.js';
 
 export type { ConformanceCase, TestRank, TransportHarness } from './harness.js';
 export { memoryHarness } from './memory-harness.js';
 export * from './simulator/index.js';
 export { transcriptHash } from './transcript.js';
+export { TRANSCRIPT_HASHES } from './transcript-hashes.js';
 
 export const conformanceCases: readonly ConformanceCase[] = [
   ...dataCases,
   ...compressionCases,
+  ...unevenCases,
+  transcriptCase,
   ...groupCases,
   ...faultCases,
 ];

@@ -1,22 +1,64 @@
-// One hash over the results of a fixed sequence of operations: equal on all transports and ranks.
+// One hash over the results of a fixed sequence of operations: equal on all transports and ranks,
+// and to the table in transcript-hashes.ts.
 
+import { byteSize } from '@shardweave/dtypes';
 import type { ProcessGroup } from '../process-group.js';
+import { allRanks } from './data-cases.js';
+import { type ConformanceCase, check, onRanks } from './harness.js';
 import { patternElements } from './patterns.js';
+import { TRANSCRIPT_HASHES } from './transcript-hashes.js';
 
-/** Reductions of all float dtypes, small and large, hashed in order (FNV-1a, 32 bits). */
+const DTYPES = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'] as const;
+const OPS = ['sum', 'mean', 'max', 'min'] as const;
+
+/** All dtypes and ops, small and in several segments, even and uneven (FNV-1a, 32 bits). */
 export async function transcriptHash(group: ProcessGroup): Promise<number> {
   let hash = 0x811c9dc5;
-  for (const dtype of ['f32', 'f16', 'bf16'] as const) {
+  const add = (bytes: Uint8Array) => {
+    for (const byte of bytes) {
+      hash = Math.imul(hash ^ byte, 0x01000193) >>> 0;
+    }
+  };
+  for (const dtype of DTYPES) {
     for (const count of [5, 1023, 30_001]) {
-      for (const op of ['sum', 'mean', 'max'] as const) {
+      for (const op of OPS) {
         const input = patternElements(group.rank, count, dtype, count);
         const output = new Uint8Array(input.length);
         await group.allReduce(input, output, { dtype, op });
-        for (const byte of output) {
-          hash = Math.imul(hash ^ byte, 0x01000193) >>> 0;
-        }
+        add(output);
       }
     }
+    add(await reducedAndGathered(group, dtype));
   }
+  // Several segments a part.
+  const large = patternElements(group.rank, 2 ** 20, 'bf16', 1);
+  await group.allReduce(large, large, { dtype: 'bf16', op: 'sum' });
+  add(large);
   return hash;
 }
+
+/** Uneven parts, scattered and gathered again. */
+async function reducedAndGathered(
+  group: ProcessGroup,
+  dtype: (typeof DTYPES)[number],
+): Promise<Uint8Array> {
+  const counts = allRanks(group).map((r) => ((r + 1) % 3) * 777);
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  const part = new Uint8Array(counts[group.rank]! * byteSize(dtype));
+  const input = patternElements(group.rank, total, dtype, total);
+  await group.reduceScatter(input, part, { dtype, op: 'sum', counts });
+  const all = new Uint8Array(input.length);
+  await group.allGather(part, all, { dtype, counts });
+  return all;
+}
+
+export const transcriptCase: ConformanceCase = {
+  name: 'results are those of the committed hashes',
+  worldSizes: [1, 2, 3, 4, 8],
+  run: (harness, worldSize) =>
+    onRanks(harness, worldSize, async (group) => {
+      const hash = await transcriptHash(group);
+      const expected = TRANSCRIPT_HASHES[worldSize]!;
+      check(hash === expected, `expected 0x${expected.toString(16)}, got 0x${hash.toString(16)}`);
+    }),
+};
