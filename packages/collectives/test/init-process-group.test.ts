@@ -2,9 +2,7 @@
 // anything is sent. Ranks are in this process, each with an environment of its own.
 
 import { promises } from 'node:dns';
-import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -15,6 +13,7 @@ import {
   LaunchError,
 } from '@shardweave/collectives/launch';
 import { afterAll, describe, expect, it, vi } from 'vitest';
+import { freePort } from './support/free-port.js';
 
 const SECRET = 'made by the launcher';
 const folder = mkdtempSync(join(tmpdir(), 'launch-'));
@@ -22,25 +21,6 @@ const secretFile = join(folder, 'secret');
 writeFileSync(secretFile, `${SECRET}\n`);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
-
-/** Two free ports side by side, as a group and its store take. */
-async function freePort(): Promise<number> {
-  for (;;) {
-    const servers = [createServer().listen(0, '127.0.0.1')];
-    await once(servers[0]!, 'listening');
-    const { port } = servers[0]!.address() as { port: number };
-    const next = createServer();
-    const isFree = await new Promise<boolean>((resolve) => {
-      next.once('error', () => resolve(false)).listen(port + 1, '127.0.0.1', () => resolve(true));
-    });
-    await Promise.all(
-      [servers[0]!, ...(isFree ? [next] : [])].map((server) => once(server.close(), 'close')),
-    );
-    if (isFree) {
-      return port;
-    }
-  }
-}
 
 function byHand(rank: number, more: EnvVariables): EnvVariables {
   return { RANK: String(rank), WORLD_SIZE: '2', ...more };
@@ -84,7 +64,7 @@ describe('a group', () => {
 
   it('takes explicit options before the environment', async () => {
     const port = await freePort();
-    const env = { RANK: '7', WORLD_SIZE: 'wrong', MASTER_PORT: '1', SHARDWEAVE_SECRET: 'short' };
+    const env = { RANK: '7', WORLD_SIZE: 'wrong', MASTER_PORT: 'none', SHARDWEAVE_SECRET: 'short' };
     const place = { worldSize: 2, address: 'localhost', port, secret: SECRET, env };
     const groups = await Promise.all([0, 1].map((rank) => initProcessGroup({ ...place, rank })));
     expect(await Promise.all(groups.map(sumOfRanks))).toEqual([3, 3]);
@@ -117,11 +97,11 @@ describe('a group', () => {
     const MASTER_PORT = String(await freePort());
     const env = (rank: number, attempt: string) =>
       byHand(rank, { MASTER_PORT, SHARDWEAVE_SECRET: SECRET, SHARDWEAVE_ATTEMPT: attempt });
-    const first = initProcessGroup({ env: env(0, '1') });
-    await expect(initProcessGroup({ env: env(1, '0') })).rejects.toThrow(
-      /this is attempt 1, not 0/,
-    );
-    const groups = await Promise.all([first, initProcessGroup({ env: env(1, '1') })]);
+    const join = (rank: number, attempt: string) =>
+      initProcessGroup({ env: env(rank, attempt), joinTimeoutMs: 20_000 });
+    const first = join(0, '1');
+    await expect(join(1, '0')).rejects.toThrow(/this is attempt 1, not 0/);
+    const groups = await Promise.all([first, join(1, '1')]);
     await closeAll(groups);
   });
 });
@@ -137,6 +117,7 @@ describe('a store of the job', () => {
     expect(await second.getText('from rank 0')).toBe('here');
     await Promise.all(stores.map((store) => store.barrier('b')));
     const closing = first.close();
+    await new Promise((resolve) => setTimeout(resolve, 200));
     expect(await second.add('still served', 1)).toBe(1);
     await Promise.all([closing, second.close()]);
     await closeAll(await groups);

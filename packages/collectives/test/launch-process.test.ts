@@ -2,14 +2,13 @@
 // under mpirun itself, and on several hosts.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { bundleProgram } from './support/bundle-program.js';
+import { freePort } from './support/free-port.js';
 import { createLan, lanProblem } from './support/netns.js';
 import { programResult } from './support/run-program.js';
 
@@ -55,14 +54,6 @@ function runAll(environments: readonly Variables[]): Promise<readonly string[]> 
       outputOf(spawn(process.execPath, [program], { env: environment(own) })),
     ),
   );
-}
-
-async function freePort(): Promise<string> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as { port: number };
-  await once(server.close(), 'close');
-  return String(port);
 }
 
 const ranks = ['0', '1'];
@@ -115,15 +106,17 @@ const LAUNCHERS: Readonly<Record<string, (rank: string, port: string) => Variabl
     JOBSET_RESTART_ATTEMPT: '2',
     JOB_COMPLETION_INDEX: rank,
     WORLD_SIZE: '2',
-    MASTER_ADDR: '127.0.0.2',
     MASTER_PORT: port,
-    ...(rank === '0' && { SHARDWEAVE_LISTEN_ADDRESS: '0.0.0.0' }),
+    // Rank 0 is reached by a forwarded port: the address that the others know is none of its own.
+    ...(rank === '0'
+      ? { MASTER_ADDR: '192.0.2.250', SHARDWEAVE_LISTEN_ADDRESS: '0.0.0.0' }
+      : { MASTER_ADDR: '127.0.0.1' }),
   }),
 };
 
 describe.each(Object.entries(LAUNCHERS))('the environment of %s', (name, variables) => {
   it('makes a group of its processes', { timeout: LIMIT_MS + 5000 }, async () => {
-    const port = await freePort();
+    const port = String(await freePort());
     const printed = await runAll(ranks.map((rank) => variables(rank, port)));
     const attempt = ['torchrun', 'slurm', 'jobset'].includes(name) ? 2 : 0;
     expect(printed).toEqual(

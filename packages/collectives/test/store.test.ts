@@ -95,8 +95,13 @@ describe('keys and values', () => {
   it('wait resolves with the last of its keys, and names those that are missing', async () => {
     const { connectRanks } = await serve();
     const [a, b] = (await connectRanks(2)) as [Store, Store];
-    const both = a.wait(['x', 'y']);
+    let areThere = false;
+    const both = a.wait(['x', 'y']).then(() => {
+      areThere = true;
+    });
     await b.set('x', '1');
+    await a.numKeys(); // an answer to `both` would have come before this one
+    expect(areThere).toBe(false);
     await b.set('y', '2');
     await both;
     const error = await rejection(a.wait(['x', 'z', 'w'], { timeoutMs: 30 }));

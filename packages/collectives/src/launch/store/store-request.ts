@@ -18,7 +18,8 @@ export function checkRequest(header: unknown, limits: StoreLimits): StoreRequest
   if (problem === undefined) {
     return request as unknown as StoreRequest;
   }
-  const message = `store ${String(request.op).slice(0, 20)}: ${problem.message}`;
+  const op = typeof request.op === 'string' ? request.op.slice(0, 20) : 'request';
+  const message = `store ${op}: ${problem.message}`;
   return { id, error: { code: problem.code, message } };
 }
 
@@ -84,7 +85,9 @@ function problemOfInteger(
   const isGood = Number.isInteger(value) && (value as number) >= min && (value as number) <= max;
   return isGood
     ? undefined
-    : usage(`expected ${name} to be an integer from ${min} to ${max}, got ${value}`);
+    : usage(
+        `expected ${name} to be an integer from ${min} to ${max}, got ${JSON.stringify(value)}`,
+      );
 }
 
 function usage(message: string): Problem {
