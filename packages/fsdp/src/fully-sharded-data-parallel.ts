@@ -217,10 +217,8 @@ export class FullyShardedDataParallel<
     this.#state = 'idle';
   }
 
-  /** Frees shards, gradients and buffers of this instance and all below. */
-  override dispose(): void {
-    for (const instance of this.instances()) instance.unit?.dispose();
-    for (const [, buffer] of this.namedBuffers()) buffer.dispose();
+  protected override releaseOwned(): void {
+    this.unit?.dispose();
   }
 
   #expectState(operation: string, states: readonly TrainingState[]): void {

@@ -2,7 +2,7 @@
 // ranks than blocks of elements, and what is refused.
 
 import { FsdpConfigError, FullyShardedDataParallel, gradNorm, stateDict } from '@shardweave/fsdp';
-import { AdamW, type Linear, Module, packParameters } from '@shardweave/nn';
+import { AdamW, type Linear, Module, packParameters, Sequential } from '@shardweave/nn';
 import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './ranks.js';
@@ -224,6 +224,20 @@ describe('refuses with FsdpConfigError', () => {
       const alone = await group.split(group.rank);
       expect(wrap({ processGroupReduceScatter: alone })).toThrow(FsdpConfigError);
     });
+  });
+});
+
+it('dispose of a plain module frees the sharded ones inside it', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    const outer = new Sequential(device, [
+      layer(device),
+      new FullyShardedDataParallel(layer(device), { processGroup: group }),
+    ]);
+    await trainOnce(outer, { first: rank, count: 1 });
+    expect(device.memory().live.parameter).toBeGreaterThan(0);
+    outer.dispose();
+    outer.dispose();
+    expect(device.memory().live.total).toBe(0);
   });
 });
 

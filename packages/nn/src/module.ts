@@ -197,7 +197,14 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     // Packed and sharded parameters belong to who packed or sharded them.
     for (const tensor of this.parameters()) if (tensor.piece === undefined) tensor.dispose();
     for (const [, tensor] of this.namedBuffers()) tensor.dispose();
+    for (const [, module] of this.namedModules()) module.releaseOwned();
   }
+
+  /**
+   * Frees what a wrapper owns beyond parameters and buffers, such as shards: called by dispose of the
+   * module itself and of any around it, maybe again.
+   */
+  protected releaseOwned(): void {}
 
   [Symbol.dispose](): void {
     this.dispose();
