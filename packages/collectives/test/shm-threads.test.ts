@@ -7,15 +7,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type Transferable, Worker } from 'node:worker_threads';
-import { createMemoryGroup } from '@shardweave/collectives';
 import { createShmJob, type ShmJobOptions } from '@shardweave/collectives/shm';
-import { conformanceCases, transcriptHash } from '@shardweave/collectives/testing';
+import { conformanceCases } from '@shardweave/collectives/testing';
 import { build } from 'esbuild';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { Ending, ThreadOptions } from './support/shm-thread.js';
-
-/** It counts in a variable that all ranks share. */
-const NEEDS_ONE_THREAD = 'barrier waits for the last rank';
 
 const folder = mkdtempSync(join(tmpdir(), 'collectives-'));
 const script = join(folder, 'thread.mjs');
@@ -92,11 +88,14 @@ async function runAll(
   return endings.map(({ result }) => result);
 }
 
-describe.each([2, 3])('the conformance suite on %i threads', (worldSize) => {
+describe.each([
+  { worldSize: 2, memory: 'plain' },
+  { worldSize: 3, memory: 'registered' },
+])('the conformance suite on $worldSize threads, $memory memory', ({ worldSize, memory }) => {
   let workers: Worker[];
 
   beforeAll(() => {
-    workers = startAll(worldSize, { program: 'cases' });
+    workers = startAll(worldSize, { program: 'cases', isRegistered: memory === 'registered' });
     running.length = 0; // not to be ended after the first case
   });
 
@@ -104,9 +103,7 @@ describe.each([2, 3])('the conformance suite on %i threads', (worldSize) => {
     await Promise.all(workers.map((worker) => worker.terminate()));
   });
 
-  const cases = conformanceCases.filter(
-    ({ name, worldSizes }) => worldSizes.includes(worldSize) && name !== NEEDS_ONE_THREAD,
-  );
+  const cases = conformanceCases.filter(({ worldSizes }) => worldSizes.includes(worldSize));
   for (const { name } of cases) {
     it(name, async () => {
       expect(await runCase(workers, name)).toEqual(workers.map(() => undefined));
@@ -134,12 +131,6 @@ async function runCase(workers: readonly Worker[], name: string): Promise<unknow
 }
 
 describe('threads over shm', () => {
-  it('get the bits that ranks in one thread get', async () => {
-    const groups = createMemoryGroup(3);
-    const expected = await Promise.all(groups.map(transcriptHash));
-    expect(await runAll(3, 'transcript')).toEqual(expected);
-  });
-
   it.each(['terminate', 'exit', 'throw', 'return'] as const)(
     'name the rank whose thread ends by %s, within seconds',
     async (ending) => {

@@ -68,6 +68,8 @@ export class ShmTransport implements Transport, LinkHost {
   /** A look at the rings is certain to come. */
   #isStirring = false;
   #watchUntilMs = 0;
+  /** Index of the peer that is looked at next. */
+  #turnOf = 0;
 
   constructor(options: ShmTransportOptions) {
     const { seat, turns } = options;
@@ -222,14 +224,13 @@ export class ShmTransport implements Transport, LinkHost {
 
   /** Reads and writes while there is something to; then watches for a while; then sleeps. */
   #look(): void {
-    const { watchMs } = this.#options;
-    const startMs = performance.now();
+    const endMs = performance.now() + LOOK_MS;
     while (!this.#isClosed) {
       this.#doorbell.rise();
-      if (this.#moveSome()) {
+      if (this.#moveSome(endMs)) {
         const nowMs = performance.now();
-        this.#watchUntilMs = nowMs + watchMs;
-        if (nowMs - startMs > LOOK_MS) {
+        this.#watchUntilMs = nowMs + this.#options.watchMs;
+        if (nowMs > endMs) {
           this.#lookSoon();
           return;
         }
@@ -246,17 +247,25 @@ export class ShmTransport implements Transport, LinkHost {
     }
   }
 
-  /** Some frames of each link, in both directions; false where there was nothing to do. */
-  #moveSome(): boolean {
+  /** Some frames of each link, in both directions, until `endMs`; false where there were none. */
+  #moveSome(endMs: number): boolean {
     let hasMoved = false;
-    for (const peer of this.#peers) {
-      if (peer.isGone || this.#isClosed) {
+    for (let i = 0; i < this.#peers.length && !this.#isClosed; i++) {
+      const peer = this.#peers[this.#turnOf]!;
+      this.#turnOf = (this.#turnOf + 1) % this.#peers.length;
+      if (peer.isGone) {
         continue;
       }
-      hasMoved = peer.link.receive() || hasMoved;
-      hasMoved = (peer.link.hasRoom && peer.link.pump()) || hasMoved;
+      const hasRead = peer.link.receive();
+      const hasWritten = peer.link.hasRoom && peer.link.pump();
       if (peer.link.hasPeerLeft) {
         this.#onLeft(peer);
+      }
+      if (hasRead || hasWritten) {
+        hasMoved = true;
+        if (performance.now() > endMs) {
+          break; // the next one comes first the next time
+        }
       }
     }
     return hasMoved;

@@ -1,0 +1,51 @@
+// A group whose every call goes through registered memory: the caller's buffers have twins there, of
+// the same layout, so that a view inside another stays one. For cases that know plain memory only.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+
+/** Which arguments a call reads and which it fills. */
+const CALLS: Readonly<Record<string, { readonly reads: number[]; readonly fills: number[] }>> = {
+  allGather: { reads: [0], fills: [1] },
+  reduceScatter: { reads: [0], fills: [1] },
+  allReduce: { reads: [0], fills: [1] },
+  gather: { reads: [0], fills: [1] },
+  broadcast: { reads: [0], fills: [0] },
+  send: { reads: [0], fills: [] },
+  recv: { reads: [], fills: [0] },
+};
+
+export function onRegisteredMemory(
+  group: ProcessGroup,
+  twins = new Map<ArrayBufferLike, Uint8Array>(),
+): ProcessGroup {
+  const twinOf = (bytes: Uint8Array): Uint8Array => {
+    const twin = twins.get(bytes.buffer) ?? group.allocate(bytes.buffer.byteLength);
+    twins.set(bytes.buffer, twin);
+    return twin.subarray(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
+  };
+  const call = async (name: string, args: unknown[]): Promise<void> => {
+    const { reads, fills } = CALLS[name]!;
+    const moved = args.map((arg) => (arg instanceof Uint8Array ? twinOf(arg) : arg));
+    for (const i of reads) {
+      (moved[i] as Uint8Array).set(args[i] as Uint8Array);
+    }
+    await (group as unknown as Record<string, (...a: unknown[]) => Promise<void>>)[name]!(...moved);
+    for (const i of fills) {
+      (args[i] as Uint8Array | null)?.set(moved[i] as Uint8Array);
+    }
+  };
+  return new Proxy(group, {
+    get: (target, key) => {
+      if (typeof key === 'string' && key in CALLS) {
+        return (...args: unknown[]) => call(key, args);
+      }
+      if (key === 'split') {
+        return async (color: number, order?: number) =>
+          onRegisteredMemory(await target.split(color, order), twins);
+      }
+      const value = Reflect.get(target, key, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+    set: (target, key, value) => Reflect.set(target, key, value, target),
+  });
+}
