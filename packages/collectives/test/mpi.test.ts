@@ -44,6 +44,36 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
       expect(run.exitCode, run.output).toBe(0);
     });
   });
+
+  it("sums by MPI's own all-reduce where that is asked for", async () => {
+    const { results, output } = await program.run(3, 'native');
+    const [first] = results as readonly { readonly worst: number; readonly mean: number }[];
+    expect(results, output).toEqual([first, first, first]);
+    // The whole buffer counts as sent once; by our own sums it would be 4/3 of it.
+    const mean = Math.fround(999 / 7 + 1); // MPI has none: it is ours
+    expect(first).toMatchObject({ bytesSent: 4_400_012, max: 2997, min: 999 });
+    expect(Math.abs(first!.mean - mean)).toBeLessThan(1e-4);
+    expect(first!.worst).toBeLessThan(3 * 2 ** -24);
+  });
+
+  it('refuses to join where it must fail, with a sentence', async () => {
+    const { results, output } = await program.run(2, 'refusals');
+    for (const said of results) {
+      expect(said, output).toEqual([
+        expect.stringMatching(/^JOIN: .*no MPI library was found \(tried libnothing\.so\)/),
+        expect.stringMatching(/^JOIN: .*MPI has ended in this process/),
+        expect.stringMatching(/^JOIN: .*MPI has ended in this process/),
+      ]);
+    }
+  });
+
+  it('lets a process end though another rank is stuck', async () => {
+    const start = performance.now();
+    const { results, exitCode, output } = await program.run(2, 'stuck');
+    expect(results, output).toEqual(['ABORTED', undefined]);
+    expect(exitCode).toBe(3);
+    expect(performance.now() - start).toBeLessThan(40_000); // far from the minute of the other
+  });
 });
 
 /** Of program `cases`. */

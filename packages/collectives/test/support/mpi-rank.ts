@@ -4,7 +4,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { CollectiveError } from '@shardweave/collectives';
-import { connectMpi } from '@shardweave/collectives/mpi';
+import { type ConnectMpiOptions, connectMpi } from '@shardweave/collectives/mpi';
 import {
   conformanceCases,
   type TransportHarness,
@@ -47,7 +47,84 @@ const programs = {
     await group.close();
     return { failures, hash };
   },
+
+  /** MPI's own sums: what came out, and whether it is the same everywhere. */
+  native: async () => {
+    const group = await connectMpi({ nativeAllReduce: true });
+    const count = 1_100_003;
+    const own = Float32Array.from({ length: count }, (_, i) => Math.fround((i % 1000) / 7 + rank));
+    const sum = new Float32Array(count);
+    await group.allReduce(bytesOf(own), bytesOf(sum), { dtype: 'f32', op: 'sum' });
+    const { bytesSent } = group.stats();
+    let worst = 0;
+    for (let i = 0; i < count; i++) {
+      let exact = 0;
+      for (let r = 0; r < worldSize; r++) {
+        exact += Math.fround((i % 1000) / 7 + r);
+      }
+      worst = Math.max(worst, Math.abs(sum[i]! - exact) / Math.max(1, exact));
+    }
+    const whole = Int32Array.from({ length: 1000 }, (_, i) => i * (rank + 1));
+    await group.allReduce(bytesOf(whole), bytesOf(whole), { dtype: 'i32', op: 'max' });
+    const least = Uint32Array.from({ length: 1000 }, (_, i) => i + rank);
+    await group.allReduce(bytesOf(least), bytesOf(least), { dtype: 'u32', op: 'min' });
+    const mean = Float32Array.from(own);
+    await group.allReduce(bytesOf(mean), bytesOf(mean), { dtype: 'f32', op: 'mean' });
+    await group.close();
+    return { bytesSent, worst, max: whole[999], min: least[999], mean: mean[999] };
+  },
+
+  /** What can't be joined: the wrong number of ranks, no such library, and MPI a second time. */
+  refusals: async () => {
+    const attempts: ConnectMpiOptions[] = [
+      { library: 'libnothing.so' },
+      { worldSize: worldSize + 1 },
+      {},
+    ];
+    const said: string[] = [];
+    const group = await connectMpi();
+    await group.close();
+    for (const options of attempts) {
+      await connectMpi(options).catch(({ code, message }: CollectiveError) => {
+        said.push(`${code}: ${message}`);
+      });
+    }
+    return said;
+  },
+
+  /** Rank 1 never turns its event loop again; rank 0 ends the job and itself. */
+  stuck: async () => {
+    const group = await connectMpi();
+    await group.barrier();
+    if (rank === 1) {
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000);
+    }
+    const pending = group.barrier();
+    group.abort('on purpose');
+    process.exitCode = 3; // it ends by itself, when nothing is left that keeps it
+    return await pending.catch(({ code }: CollectiveError) => code);
+  },
+
+  /** Beyond 2 GiB in one buffer: messages take over. */
+  huge: async () => {
+    const group = await connectMpi();
+    const part = 1_200_000_000;
+    const whole = new Uint8Array(worldSize * part);
+    const own = whole.subarray(rank * part, (rank + 1) * part);
+    own.fill(rank + 1);
+    await group.allGather(own, whole);
+    const seen = Array.from({ length: worldSize }, (_, r) => [
+      whole[r * part],
+      whole[(r + 1) * part - 1],
+    ]);
+    await group.close();
+    return seen;
+  },
 };
+
+function bytesOf(view: ArrayBufferView): Uint8Array {
+  return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+}
 
 const name = process.argv[2] as keyof typeof programs;
 const result = await programs[name]().catch((error: CollectiveError) => ({
