@@ -31,6 +31,8 @@ export interface SimulatedLinkOptions {
   readonly process: SimulatedProcess;
   /** Payload stays with the sender until the receiver has named its buffer. */
   readonly isLending: boolean;
+  /** Whether lent payload is copied even where its receiver would read it in its place. */
+  readonly isCopying: boolean;
   /** Whether sends reject, not resolve, when they come to nothing. */
   readonly isRejecting: boolean;
   /**
@@ -201,6 +203,11 @@ export class SimulatedLink {
     if (!this.#unsettled.has(job) || this.#isOver) {
       return; // the sender has its memory back
     }
+    const { lend } = job.incoming.sink!;
+    if (job.offset === 0 && lend !== undefined && !this.#options.isCopying) {
+      lend(job.payload, () => this.#settle(job));
+      return;
+    }
     const size = this.#chunkBytes(job);
     job.incoming.sink!.write(job.payload.subarray(job.offset, job.offset + size));
     job.offset += size;
@@ -283,6 +290,9 @@ export class SimulatedLink {
   }
 
   #settle(job: Job): void {
+    if (!this.#unsettled.has(job)) {
+      return; // released twice
+    }
     job.resolve();
     this.#unsettled.delete(job);
     if (this.#unsettled.size === 0) {

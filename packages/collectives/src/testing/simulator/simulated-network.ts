@@ -44,6 +44,7 @@ export class SimulatedNetwork {
     this.#isLending = random.chance(0.3);
     const isRejecting = random.chance(0.5);
     const isSloppy = random.chance(0.3);
+    const isCopying = random.chance(0.5);
     const scaleMs = random.pick([0, 0.02, 1, 30]);
     this.processes = ranks(worldSize).map(() => new SimulatedProcess(time, random.fork()));
     this.#links = ranks(worldSize).map((from) =>
@@ -57,6 +58,7 @@ export class SimulatedNetwork {
             random: random.fork(),
             process: this.processes[to]!,
             isLending: this.#isLending,
+            isCopying,
             isRejecting,
             isSloppy,
             onMessage: (header) => this.#onMessage(from, to, header),
