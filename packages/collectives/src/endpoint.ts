@@ -1,17 +1,18 @@
-// One rank's meeting point of messages and calls, shared by all groups of a job: matches by group,
-// sequence number, sender and phase, compares what ranks called, and spreads failures.
+// One rank's end of a job, shared by all its groups: runs calls, hands what arrives to the inbox, and
+// spreads failures.
 //
 // Note [one failure]: the first failure wins and ends all groups of the rank; it is sent to every
 // peer, so that nobody waits for a rank that has given up.
 
 import { Reducer } from '@shardweave/dtypes';
-import { Agreement, describeHeader } from './agreement.js';
-import { Arrival } from './arrival.js';
+import { Agreement } from './agreement.js';
+import type { Arrival } from './arrival.js';
 import { Call, type CallServices, type CallSpec } from './call.js';
 import { isPointToPoint } from './call-signature.js';
 import { type Clock, systemClock } from './clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from './errors.js';
 import type { Failure } from './failure.js';
+import { Inbox } from './inbox.js';
 import { Matching } from './matching.js';
 import type { NativeCollectives } from './native-collectives.js';
 import {
@@ -57,8 +58,6 @@ const MAX_UNCLAIMED_BYTES = 4 * 2 ** 30;
 /** For onPeerLost to come after a rejected send. The transport's links end at the same moment. */
 const SEND_GRACE_MS = 1000;
 
-const DISCARD: MessageSink = { posted: undefined, write: () => {} };
-
 export class Endpoint implements TransportListener {
   readonly rank: number;
   readonly worldSize: number;
@@ -68,6 +67,7 @@ export class Endpoint implements TransportListener {
   readonly #scratch = new ScratchPool();
   readonly #matching: Matching;
   readonly #agreement: Agreement;
+  readonly #inbox: Inbox;
   readonly #active = new Map<Call, (error: CollectiveError) => void>();
   readonly #left = new Set<number>();
   readonly #services: CallServices;
@@ -96,6 +96,16 @@ export class Endpoint implements TransportListener {
       sendControl: (to, message) => this.#transport!.sendControl(to, message),
       fail: (failure) => this.fail(failure),
     });
+    this.#inbox = new Inbox({
+      rank: this.rank,
+      matching: this.#matching,
+      agreement: this.#agreement,
+      arrivals: { scratch, turns },
+      isLending: () => this.#transport!.isLending ?? false,
+      hasFailed: () => this.#failure !== undefined,
+      receiverOf: (arrival) => [...this.#active.keys()].find((call) => call.owns(arrival)),
+      fail: (failure) => this.fail(failure),
+    });
     const endpoint = this;
     this.#services = {
       get transport() {
@@ -107,7 +117,7 @@ export class Endpoint implements TransportListener {
         ? combineByHook(options.reduce)
         : combineInThread(options.reducer ?? Reducer.create, turns),
       now: () => this.clock.now(),
-      arrivalOf: (call, from, phase) => this.#arrivalOf(call, from, phase),
+      arrivalOf: (call, from, phase) => this.#inbox.arrivalOf(call, from, phase),
       afterPost: (from, arrival) => this.#afterPost(from, arrival),
       afterSendFailed: (call, to, error) => this.#afterSendFailed(call, to, error),
       onBadMessage: (from, error) => this.#lose(from, (error as Error).message),
@@ -227,26 +237,7 @@ export class Endpoint implements TransportListener {
   }
 
   onMessage(from: number, header: MessageHeader): MessageSink {
-    if (this.#failure !== undefined) {
-      return DISCARD;
-    }
-    if (isPointToPoint(header.call)) {
-      return this.#onPointToPoint(from, header);
-    }
-    const mailbox = this.#matching.mailbox(header.group, header.sequence);
-    const arrival = this.#matching.inMailbox(mailbox, from, header.phase);
-    if (arrival.header !== undefined) {
-      this.#lose(from, `it sent a message of ${describeHeader(header)} twice`);
-      return DISCARD;
-    }
-    if (!this.#agreement.accepts(from, header, mailbox.call)) {
-      return DISCARD;
-    }
-    if (arrival.expectedBytes !== undefined && arrival.expectedBytes !== header.byteLength) {
-      this.#lose(from, `it sent ${header.byteLength} bytes in ${describeHeader(header)}`);
-      return DISCARD;
-    }
-    return this.#begin(arrival, from, header);
+    return this.#inbox.onMessage(from, header);
   }
 
   onControl(_from: number, message: ControlMessage): void {
@@ -272,63 +263,6 @@ export class Endpoint implements TransportListener {
         return;
       }
     }
-  }
-
-  // ------------------------------------------------------------------ matching
-
-  #arrivalOf(call: Call, from: number, phase: number): Arrival {
-    const { group, sequence, signature } = call.spec;
-    if (this.#failure === undefined) {
-      if (!isPointToPoint(signature)) {
-        return this.#matching.inMailbox(this.#matching.mailbox(group, sequence), from, phase);
-      }
-      const arrival = this.#matching.nextUnposted(group, from, sequence);
-      if (arrival.header === undefined || this.#checkLength(call, from, arrival.header)) {
-        return arrival;
-      }
-    }
-    const arrival = new Arrival(this.#services, true);
-    arrival.cancel();
-    return arrival;
-  }
-
-  #onPointToPoint(from: number, header: MessageHeader): MessageSink {
-    const arrival = this.#matching.nextUnsent(header.group, from, header.sequence);
-    const call = this.#callOf(arrival);
-    if (call !== undefined) {
-      this.#checkLength(call, from, header);
-    }
-    if (this.#failure !== undefined) {
-      return DISCARD;
-    }
-    return this.#begin(arrival, from, header);
-  }
-
-  #begin(arrival: Arrival, from: number, header: MessageHeader): MessageSink {
-    const isHeld = !this.#transport!.isLending || isPointToPoint(header.call);
-    if (!this.#matching.begin(arrival, from, header, isHeld)) {
-      this.#lose(from, 'it sent more than is held of what nobody here has asked for');
-      return DISCARD;
-    }
-    return arrival;
-  }
-
-  #callOf(arrival: Arrival): Call | undefined {
-    return [...this.#active.keys()].find((call) => call.owns(arrival));
-  }
-
-  /** A receiver that names another size or dtype than the sender: both ranks are told. */
-  #checkLength(call: Call, from: number, header: MessageHeader): boolean {
-    const { byteLength, dtype } = call.spec.signature;
-    const isSame = header.byteLength === byteLength && header.call.dtype === dtype;
-    if (!isSame) {
-      const calls = [
-        { rank: from, call: describeHeader(header) },
-        { rank: this.rank, call: call.description },
-      ];
-      this.fail({ kind: 'mismatch', origin: this.rank, reason: 'send and recv differ', calls });
-    }
-    return isSame;
   }
 
   #afterPost(from: number, arrival: Arrival): void {

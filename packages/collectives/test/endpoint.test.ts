@@ -11,9 +11,9 @@ import {
 } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
 
-/** Rank 0 of two; what rank 1 sends is up to the test. */
-function lonelyRank(options: GroupOptions = {}) {
-  const endpoint = new Endpoint({ ...options, rank: 0, worldSize: 2 });
+/** Rank 0 of two or more; what the others send is up to the test. */
+function lonelyRank(options: GroupOptions = {}, worldSize = 2) {
+  const endpoint = new Endpoint({ ...options, rank: 0, worldSize });
   const transport: Transport = {
     send: async () => {},
     sendControl: () => {},
@@ -171,6 +171,24 @@ describe('Endpoint', () => {
     await group.recv(new Uint8Array(byteLength), { from: 1 });
     clearImmediate(counting);
     expect(turns).toBeGreaterThanOrEqual(3);
+  });
+
+  it('takes another option hosts as another call', async () => {
+    const { endpoint, group } = lonelyRank({ hosts: [0, 0, 1] }, 3);
+    const options = { dtype: 'f32', op: 'sum' } as const;
+    const reduced = group.allReduce(new Uint8Array(4), new Uint8Array(4), options);
+    const call = {
+      operation: 'allReduce',
+      dtype: 'f32',
+      reduceOp: 'sum',
+      byteLength: 4,
+      root: -1,
+      layout: 0,
+    } as const;
+    endpoint.onMessage(1, { group: 'world', sequence: 0, phase: 0, call, byteLength: 4 });
+    await expect(reduced).rejects.toThrow(
+      /rank 0 called allReduce sum f32 4 bytes hosts \[0,0,1\] #0, rank 1 called allReduce sum f32 4 bytes #0/,
+    );
   });
 
   it('limits the time without progress, not that of a whole call', async () => {

@@ -3,6 +3,7 @@
 
 import type { CollectiveErrorCode } from '../errors.js';
 import { CollectiveError } from '../errors.js';
+import type { GroupOptions } from '../group-options.js';
 import type { ProcessGroup } from '../process-group.js';
 
 /** One rank of a job under test. */
@@ -12,11 +13,14 @@ export interface TestRank {
   kill(): void;
 }
 
+/** What cases ask for: passed on to whatever makes the groups. */
+export type HarnessOptions = Pick<GroupOptions, 'timeoutMs' | 'hosts'>;
+
 export interface TransportHarness {
   readonly name: string;
   readonly worldSizes: readonly number[];
-  /** A connected job, ranks in order. */
-  create(worldSize: number, options?: { readonly timeoutMs?: number }): Promise<TestRank[]>;
+  /** A connected job, ranks in order; where ranks are processes, those of this one. */
+  create(worldSize: number, options?: HarnessOptions): Promise<TestRank[]>;
   /** Names of cases that the transport can't pass, with the reason. */
   readonly skip?: Readonly<Record<string, string>>;
 }
@@ -34,8 +38,9 @@ export async function onRanks(
   harness: TransportHarness,
   worldSize: number,
   body: (group: ProcessGroup, rank: TestRank) => Promise<void>,
+  options: HarnessOptions = {},
 ): Promise<void> {
-  const ranks = await harness.create(worldSize);
+  const ranks = await harness.create(worldSize, options);
   try {
     await Promise.all(ranks.map((rank) => body(rank.group, rank)));
   } finally {

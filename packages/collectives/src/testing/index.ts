@@ -6,10 +6,11 @@ import { dataCases } from './data-cases.js';
 import { faultCases } from './fault-cases.js';
 import { groupCases } from './group-cases.js';
 import type { ConformanceCase } from './harness.js';
+import { hostCases } from './host-cases.js';
 import { transcriptCase } from './transcript.js';
 import { unevenCases } from './uneven-cases.js';
 
-export type { ConformanceCase, TestRank, TransportHarness } from './harness.js';
+export type { ConformanceCase, HarnessOptions, TestRank, TransportHarness } from './harness.js';
 export { memoryHarness } from './memory-harness.js';
 export * from './simulator/index.js';
 export { transcriptHash } from './transcript.js';
@@ -20,6 +21,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...compressionCases,
   ...unevenCases,
   transcriptCase,
+  ...hostCases,
   ...groupCases,
   ...faultCases,
 ];
