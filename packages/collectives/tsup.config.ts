@@ -5,6 +5,7 @@ export default defineConfig({
     index: 'src/index.ts',
     shm: 'src/shm.ts',
     ws: 'src/ws.ts',
+    'ws-page': 'src/ws-page.ts',
     launch: 'src/launch.ts',
     mpi: 'src/mpi.ts',
     testing: 'src/testing/index.ts',

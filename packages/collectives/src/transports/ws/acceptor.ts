@@ -17,7 +17,7 @@ export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
 
 const MAX_REASON_LENGTH = 300;
 
-/** What proves a peer has 120 bytes. */
+/** What proves a peer has 88 bytes. */
 const STRANGER_MESSAGE_BYTES = 1024;
 
 /** A browser's request with cookies for localhost; more is nothing of ours. */

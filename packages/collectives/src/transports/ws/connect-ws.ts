@@ -23,6 +23,12 @@ export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
   readonly rendezvous?: 'rank 0' | 'elsewhere';
   /** Where this rank listens, if it doesn't host the rendezvous. False: it only opens links. */
   readonly listen?: ListenWish | false;
+  /**
+   * 'link': signs of life from the rank's own thread, over its links, judged by `linkSilenceMs`. Spares
+   * a thread where many ranks live in one process, and takes one that computes for dead in time.
+   * Default: 'worker'.
+   */
+  readonly heartbeat?: 'worker' | 'link';
   /** On rank 0, when it hosts: the port it listens on, for the launcher to pass on. */
   readonly onListen?: (port: number) => void;
 }
@@ -63,7 +69,11 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
       ...silences,
       route: options.route ?? ((_, to) => to),
     },
-    { platform: new NodePlatform(securityOf(options)), endpoint, transport },
+    {
+      platform: new NodePlatform({ ...securityOf(options), heartbeat: options.heartbeat }),
+      endpoint,
+      transport,
+    },
   );
   await joiner.join();
   return { group: createWorldGroup(endpoint, options), endpoint };

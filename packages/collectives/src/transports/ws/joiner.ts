@@ -8,6 +8,7 @@ import type { HostPort, Route } from './job-options.js';
 import { linkPart } from './link-plan.js';
 import { Meeting } from './meeting.js';
 import { PROOF_MS, prove } from './prove.js';
+import { Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
 import type { PeerAddress } from './rendezvous-messages.js';
@@ -64,6 +65,7 @@ export class Joiner {
   readonly #arrived = new Set<() => void>();
   #listener: WsListener | undefined;
   #rendezvous: Rendezvous | undefined;
+  #relay: Relay | undefined;
   #meeting: Meeting | undefined;
   #heartbeats: HeartbeatSender | undefined;
 
@@ -100,6 +102,7 @@ export class Joiner {
     } finally {
       lateness.abort();
       this.#listener?.close();
+      this.#relay?.close();
     }
   }
 
@@ -133,6 +136,7 @@ export class Joiner {
     const { rank, worldSize, joinTimeoutMs, rendezvous, onListen } = this.#options;
     await this.#listen(rendezvous.host, rendezvous.port);
     this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs });
+    this.#relay = new Relay();
     const meeting = Meeting.hosted(this.#rendezvous, rank);
     onListen?.(this.#listener!.port);
     this.#sayHere(meeting, { host: null, port: this.#listener!.port });
@@ -222,10 +226,13 @@ export class Joiner {
     if (refusal !== undefined) {
       return refusal;
     }
-    if (hello.role === 'rendezvous' || hello.role === 'relay') {
-      return this.#rendezvous === undefined || hello.role === 'relay'
-        ? `no ${hello.role} here`
+    if (hello.role === 'rendezvous') {
+      return this.#rendezvous === undefined
+        ? 'no rendezvous here'
         : this.#rendezvous.refusalOf(hello.rank);
+    }
+    if (hello.role === 'relay') {
+      return this.#relay === undefined ? 'no relay here' : this.#relay.refusalOf(hello);
     }
     if (hello.role === 'store') {
       return 'no store here';
@@ -247,6 +254,10 @@ export class Joiner {
   #onPeer(hello: Hello, socket: WireSocket, from: string): void {
     if (hello.role === 'rendezvous') {
       hostMember(this.#rendezvous!, hello.rank, socket, from);
+      return;
+    }
+    if (hello.role === 'relay') {
+      this.#relay!.onPeer(hello, socket);
       return;
     }
     if (this.#isThere(hello)) {

@@ -20,6 +20,8 @@ export interface NodePlatformOptions {
   readonly allowedOrigins?: readonly string[] | undefined;
   readonly tls?: WsTls | undefined;
   readonly onRefused?: ((refusal: Refusal) => void) | undefined;
+  /** Default: 'worker'. */
+  readonly heartbeat?: 'worker' | 'link' | undefined;
 }
 
 /** PEM, as `node:tls` takes them. */
@@ -70,7 +72,10 @@ export class NodePlatform implements WsPlatform {
     }
   }
 
-  startHeartbeats(heartbeatMs: number): HeartbeatSender {
+  startHeartbeats(heartbeatMs: number): HeartbeatSender | undefined {
+    if (this.#options.heartbeat === 'link') {
+      return undefined;
+    }
     return new HeartbeatSender({ heartbeatMs, tls: this.#clientTls() });
   }
 

@@ -35,6 +35,7 @@ export class NodeSocket implements WireSocket {
   readonly #inbox = new Inbox();
   readonly #reader: WebSocketReader;
   readonly #isClient: boolean;
+  readonly #isPage: boolean;
   #connection: Socket | undefined;
   #hasClosed = false;
 
@@ -43,6 +44,7 @@ export class NodeSocket implements WireSocket {
     this.#socket = socket;
     this.#connection = options.connection;
     this.#isClient = options.connection === undefined;
+    this.#isPage = options.isPage === true;
     this.#reader = new WebSocketReader(
       {
         onBinary: (bytes) => this.#inbox.onBinary(bytes),
@@ -57,7 +59,7 @@ export class NodeSocket implements WireSocket {
       socket.terminate();
     });
     socket.on('close', (code, reason) => this.#inbox.onClose(code, reason.toString()));
-    if (options.isPage === true) {
+    if (this.#isPage) {
       this.#readByLibrary();
     } else if (this.#isClient) {
       socket.once('upgrade', (response) => {
@@ -113,6 +115,20 @@ export class NodeSocket implements WireSocket {
 
   terminate(): void {
     this.#socket.terminate();
+  }
+
+  setReads(reads: boolean): void {
+    if (this.#isPage) {
+      if (reads) {
+        this.#socket.resume();
+      } else {
+        this.#socket.pause();
+      }
+    } else if (reads) {
+      this.#connection?.resume();
+    } else {
+      this.#connection?.pause();
+    }
   }
 
   setKeepsAlive(keepsAlive: boolean): void {

@@ -1,10 +1,12 @@
-// A rendezvous in a Node process of its own: for jobs whose ranks are pages, which can't listen.
+// A rendezvous in a Node process of its own, and the relay between ranks that can't listen: for jobs
+// whose ranks are all pages.
 
 import { RENDEZVOUS_TARGET } from './handshake.js';
 import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK } from './job-options.js';
 import { refusalOfJob } from './joiner.js';
 import { type ListenSecurityOptions, securityOf } from './listen-security.js';
 import { NodePlatform } from './node-platform.js';
+import { Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
 
@@ -26,7 +28,10 @@ export interface RendezvousServer {
   readonly port: number;
   /** Resolves when the job has formed; rejects with the reason where it does not. */
   readonly formed: Promise<void>;
-  /** Stops listening. Ranks that are linked to each other directly don't notice. */
+  /**
+   * Stops listening. Links go on, relayed ones, too: those end with this process, which they keep
+   * alive.
+   */
   close(): void;
 }
 
@@ -38,6 +43,7 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
     worldSize,
     joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
   });
+  const relay = new Relay();
   const platform = new NodePlatform(securityOf({ ...options }));
   const acceptor = await platform.listen({
     host,
@@ -47,12 +53,21 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
       if (refusal !== undefined) {
         return refusal;
       }
+      if (hello.role === 'relay') {
+        return relay.refusalOf(hello);
+      }
       if (hello.role !== 'rendezvous' || hello.target !== RENDEZVOUS_TARGET) {
         return `no ${hello.role} here`;
       }
       return rendezvous.refusalOf(hello.rank);
     },
-    onPeer: (hello, socket, from) => hostMember(rendezvous, hello.rank, socket, from),
+    onPeer: (hello, socket, from) => {
+      if (hello.role === 'relay') {
+        relay.onPeer(hello, socket);
+      } else {
+        hostMember(rendezvous, hello.rank, socket, from);
+      }
+    },
   });
   return {
     port: acceptor.port,
@@ -60,6 +75,7 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
     close: () => {
       acceptor.close();
       rendezvous.close();
+      relay.close();
     },
   };
 }

@@ -31,6 +31,8 @@ export interface WireSocket {
   close(code: number, reason: string): void;
   /** Drops the connection without a word; `onClose` follows. */
   terminate(): void;
+  /** Node only: whether what arrives is read; else it waits at its sender, after some buffers. */
+  setReads?(reads: boolean): void;
   /** Node only: whether the socket keeps the process alive, as it does at first. */
   setKeepsAlive?(keepsAlive: boolean): void;
 }

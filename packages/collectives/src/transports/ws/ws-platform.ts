@@ -9,7 +9,7 @@ export interface WsPlatform {
   /** Absent where nobody can listen. */
   listen?(options: ListenOptions): Promise<WsListener>;
   /** Signs of life that don't depend on the rank's own thread. Absent where there is no such thing. */
-  startHeartbeats?(heartbeatMs: number): HeartbeatSender;
+  startHeartbeats?(heartbeatMs: number): HeartbeatSender | undefined;
 }
 
 export interface HeartbeatSender {

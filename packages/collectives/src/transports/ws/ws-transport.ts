@@ -46,7 +46,7 @@ export class WsTransport implements Transport, LinkEvents {
   constructor(options: WsTransportOptions) {
     this.#options = options;
     this.#timer = setInterval(() => this.#tick(), options.heartbeatMs);
-    this.#timer.unref();
+    this.#timer.unref?.(); // a page has no such thing
   }
 
   addLink(link: WsLink): void {

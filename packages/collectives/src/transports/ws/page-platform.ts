@@ -1,0 +1,31 @@
+// Where a rank runs in a page: native WebSockets, and nobody can be called.
+
+import { CHUNK_BYTES } from './frame.js';
+import { PageSocket } from './page-socket.js';
+import { OpenError, type OpenedSocket, type WsPlatform } from './ws-platform.js';
+
+/** As a listener's in Node. */
+const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
+
+export class PagePlatform implements WsPlatform {
+  async open(url: string): Promise<OpenedSocket> {
+    let native: WebSocket;
+    try {
+      native = new WebSocket(url);
+    } catch (error) {
+      // A page of https may only open wss, for example.
+      throw new OpenError((error as Error).message, { isEarly: false });
+    }
+    const socket = new PageSocket(native, MAX_MESSAGE_BYTES);
+    await new Promise<void>((resolve, reject) => {
+      native.addEventListener('open', () => resolve(), { once: true });
+      // A page isn't told why, so it tries again until the time to join is over.
+      const fail = () => {
+        const why = 'the connection could not be opened: nobody listens, or refuses this origin';
+        reject(new OpenError(why, { isEarly: true }));
+      };
+      native.addEventListener('error', fail, { once: true });
+    });
+    return { socket, localHost: undefined };
+  }
+}

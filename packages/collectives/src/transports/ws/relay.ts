@@ -1,0 +1,87 @@
+// Joins ranks that can't listen, two pages for example: each opens a connection to the rendezvous'
+// process, which passes on what either says. It reads nothing of it; the two have proved the secret
+// to the relay, and the relay to them.
+
+import type { Hello } from './handshake.js';
+import type { WireSocket } from './wire-socket.js';
+
+/** Held for a slow reader at most, per direction: then the sender is not read for a while. */
+const MAX_HELD_BYTES = 4 * 2 ** 20;
+
+/** Codes that a close may carry; others (1006: no close frame) become 4001, a link that broke. */
+const isSendable = (code: number) => code === 1000 || (code >= 4000 && code <= 4999);
+const BROKEN_CODE = 4001;
+
+export class Relay {
+  /** The one that came first, by "lower higher". */
+  readonly #waiting = new Map<string, { readonly rank: number; readonly socket: WireSocket }>();
+  readonly #joined = new Set<string>();
+
+  /** Why a rank is turned away. */
+  refusalOf({ rank, target, worldSize }: Hello): string | undefined {
+    if (target === rank || target >= worldSize) {
+      return `no relay to rank ${target}`;
+    }
+    const key = keyOf(rank, target);
+    const isHere = this.#joined.has(key) || this.#waiting.get(key)?.rank === rank;
+    return isHere ? `rank ${rank} is linked to rank ${target} already` : undefined;
+  }
+
+  /** Takes a proven socket of role 'relay'. */
+  onPeer(hello: Hello, socket: WireSocket): void {
+    if (this.refusalOf(hello) !== undefined) {
+      socket.terminate(); // the same rank twice at once
+      return;
+    }
+    const key = keyOf(hello.rank, hello.target);
+    const other = this.#waiting.get(key);
+    if (other === undefined) {
+      // Nobody hears of what it says yet: the socket keeps that, a few messages of a proven rank.
+      this.#waiting.set(key, { rank: hello.rank, socket });
+      return;
+    }
+    this.#waiting.delete(key);
+    this.#joined.add(key);
+    passOn(socket, other.socket);
+    passOn(other.socket, socket);
+  }
+
+  /** Drops who waits in vain; joined links live on. */
+  close(): void {
+    for (const { socket } of this.#waiting.values()) {
+      socket.terminate();
+    }
+    this.#waiting.clear();
+  }
+}
+
+function keyOf(a: number, b: number): string {
+  return `${Math.min(a, b)} ${Math.max(a, b)}`;
+}
+
+function passOn(from: WireSocket, to: WireSocket): void {
+  let heldBytes = 0;
+  from.setHandler({
+    onBinary: (bytes) => {
+      const { length } = bytes;
+      heldBytes += length;
+      if (heldBytes > MAX_HELD_BYTES) {
+        from.setReads?.(false);
+      }
+      to.send(bytes.slice(), () => {
+        heldBytes -= length;
+        if (heldBytes <= MAX_HELD_BYTES / 2) {
+          from.setReads?.(true);
+        }
+      });
+    },
+    onText: (text) => to.sendText(text),
+    onClose: (code, reason) => {
+      if (isSendable(code)) {
+        to.close(code, reason);
+      } else {
+        to.close(BROKEN_CODE, reason || `the peer's connection closed, code ${code}`);
+      }
+    },
+  });
+}

@@ -1,0 +1,6 @@
+export {
+  type ConnectWsPageOptions,
+  connectWs,
+  connectWsEndpoint,
+} from './transports/ws/connect-ws-page.js';
+export type { JobOptions } from './transports/ws/job-options.js';

@@ -1,0 +1,108 @@
+// Ranks that can't listen (here: told not to) are joined by the rendezvous' process.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
+import { describe, expect, it } from 'vitest';
+import { Relay } from '../src/transports/ws/relay.js';
+import type { WireHandler, WireSocket } from '../src/transports/ws/wire-socket.js';
+
+const SECRET = 'of the relay tests';
+
+/** Three ranks of which none listens: every link is relayed. */
+async function relayedJob() {
+  const worldSize = 3;
+  const rendezvous = await serveRendezvous({ worldSize, secret: SECRET });
+  const { port } = rendezvous;
+  const ranks = await Promise.all(
+    [0, 1, 2].map((rank) =>
+      connectWsEndpoint({
+        rank,
+        worldSize,
+        port,
+        secret: SECRET,
+        rendezvous: 'elsewhere',
+        listen: false,
+      }),
+    ),
+  );
+  rendezvous.close(); // links go on
+  return ranks;
+}
+
+const closeAll = (groups: readonly ProcessGroup[]) =>
+  Promise.all(groups.map((group) => group.close()));
+
+describe('a relay', () => {
+  it('passes on every byte, more than it holds at a time', async () => {
+    const groups = (await relayedJob()).map(({ group }) => group);
+    const byteLength = 12 * 2 ** 20 + 5; // three times what is held for a slow reader
+    const inputs = groups.map((_, rank) => Buffer.alloc(byteLength, `bytes of rank ${rank}, `));
+    await Promise.all(
+      groups.map(async (group, rank) => {
+        const output = Buffer.alloc(3 * byteLength);
+        await group.allGather(inputs[rank]!, output);
+        expect(output.equals(Buffer.concat(inputs))).toBe(true);
+      }),
+    );
+    await closeAll(groups);
+  });
+
+  it('lets a rank leave in peace, and says so of one that is gone', async () => {
+    const [first, second, third] = await relayedJob();
+    await third!.group.close();
+    const buffer = new Uint8Array(4);
+    const received = second!.group.recv(buffer, { from: 0 });
+    await first!.group.send(Uint8Array.of(1, 2, 3, 4), { to: 1 });
+    await received;
+    expect([...buffer]).toEqual([1, 2, 3, 4]);
+    const waiting = second!.group.recv(buffer, { from: 0 });
+    first!.endpoint.terminate();
+    await expect(waiting).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 0 });
+  });
+});
+
+describe('a slow reader', () => {
+  it('holds up its sender at 4 MiB, and lets it go on at half of that', () => {
+    const relay = new Relay();
+    const [sender, reader] = [new FakeSocket(), new FakeSocket()];
+    const common = { role: 'relay', worldSize: 2, attempt: 0 } as const;
+    relay.onPeer({ ...common, rank: 0, target: 1 }, sender);
+    relay.onPeer({ ...common, rank: 1, target: 0 }, reader);
+    const mebibyte = new Uint8Array(2 ** 20);
+    for (let i = 0; i < 4; i++) sender.handler!.onBinary(mebibyte);
+    expect(sender.reads).toEqual([]);
+    sender.handler!.onBinary(mebibyte);
+    expect(sender.reads).toEqual([false]);
+    for (const written of reader.unwritten.splice(0, 3)) written();
+    expect(sender.reads.at(-1)).toBe(true);
+    expect(relay.refusalOf({ ...common, rank: 0, target: 1 })).toMatch(/linked .* already/);
+  });
+});
+
+/** Writes when the test says so. */
+class FakeSocket implements WireSocket {
+  handler: WireHandler | undefined;
+  readonly reads: boolean[] = [];
+  readonly unwritten: (() => void)[] = [];
+  readonly unsentBytes = 0;
+
+  setHandler(handler: WireHandler | undefined): void {
+    this.handler = handler;
+  }
+
+  setReads(reads: boolean): void {
+    this.reads.push(reads);
+  }
+
+  send(_bytes: Uint8Array, written: () => void): void {
+    this.unwritten.push(written);
+  }
+
+  trust(): void {}
+  sendText(): void {}
+  batch(body: () => void): void {
+    body();
+  }
+  close(): void {}
+  terminate(): void {}
+}

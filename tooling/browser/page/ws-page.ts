@@ -1,0 +1,76 @@
+// What the ws test page offers to the test that drives it: `window.wsPage`. A page is one rank.
+
+import { CollectiveError } from '@shardweave/collectives';
+import { conformanceCases, type TransportHarness } from '@shardweave/collectives/testing';
+// The `browser` side of the entry; its types here are those of Node's, which has more options.
+import { connectWs, connectWsEndpoint } from '@shardweave/collectives/ws';
+
+declare global {
+  interface Window {
+    wsPage: typeof wsPage;
+    /** Of the test: the port of the rendezvous of a job, made when a rank first asks for it. */
+    portOf(job: string, worldSize: number): Promise<number>;
+  }
+}
+
+export interface PageRank {
+  /** Names the case's run; its jobs are `id/0`, `id/1`, .... */
+  readonly id: string;
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly secret: string;
+}
+
+const wsPage = { runCase, sumUntilEnd, tryToJoin };
+window.wsPage = wsPage;
+
+/** Runs one case of the conformance suite as one rank; resolves with how it failed, if it did. */
+async function runCase(name: string, place: PageRank): Promise<string | undefined> {
+  const { id, rank, worldSize, secret } = place;
+  let numJobs = 0;
+  const harness: TransportHarness = {
+    name: 'ws in pages',
+    worldSizes: [worldSize],
+    create: async (size, options = {}) => {
+      const port = size === 1 ? 1 : await window.portOf(`${id}/${numJobs++}`, size);
+      const joined = await connectWsEndpoint({ ...options, rank, worldSize: size, port, secret });
+      return [{ group: joined.group, kill: () => joined.endpoint.terminate() }];
+    },
+  };
+  try {
+    await conformanceCases.find((each) => each.name === name)!.run(harness, worldSize);
+    return undefined;
+  } catch (error) {
+    return String((error as Error).stack ?? error);
+  }
+}
+
+/** Adds up without end; resolves with the error that ends it. */
+async function sumUntilEnd(place: PageRank) {
+  const { id, rank, worldSize, secret } = place;
+  const port = await window.portOf(id, worldSize);
+  const group = await connectWs({ rank, worldSize, port, secret });
+  const buffer = new Uint8Array(4096);
+  try {
+    for (;;) {
+      await group.allReduce(buffer, buffer, { dtype: 'f32', op: 'sum' });
+    }
+  } catch (error) {
+    const { code, originRank } = error as CollectiveError;
+    return { code, originRank };
+  }
+}
+
+/** How joining fails. */
+async function tryToJoin(place: PageRank, joinTimeoutMs: number) {
+  const { id, rank, worldSize, secret } = place;
+  const port = await window.portOf(id, worldSize);
+  try {
+    await connectWs({ rank, worldSize, port, secret, joinTimeoutMs });
+    return undefined;
+  } catch (error) {
+    return error instanceof CollectiveError
+      ? { code: error.code, message: error.message }
+      : { code: 'none', message: String(error) };
+  }
+}
