@@ -1,5 +1,8 @@
 // The key-value store over real sockets: what its calls do, what it refuses, and how it ends.
 
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import {
   type ConnectStoreOptions,
   connectStore,
@@ -347,5 +350,14 @@ describe('an end', () => {
     const error = await rejection(connectStore({ port: 1, secret: SECRET, joinTimeoutMs: 150 }));
     expect(error.code).toBe('STORE_JOIN');
     expect(error.message).toMatch(/no store at ws:\/\/127\.0\.0\.1:1 \(ECONNREFUSED\), within 150/);
+  });
+
+  it('comes at once where something else listens', async () => {
+    const server = createServer((_, response) => response.end('a web page'));
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const { port } = server.address() as AddressInfo;
+    const error = await rejection(connectStore({ port, secret: SECRET, joinTimeoutMs: 120_000 }));
+    expect(error.message).toMatch(/no store at .* \(Unexpected server response: 200\)/);
+    await once(server.close(), 'close');
   });
 });

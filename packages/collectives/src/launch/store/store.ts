@@ -78,7 +78,6 @@ export class Store implements AsyncDisposable {
         onClosed();
       },
     });
-    socket.setKeepsAlive?.(false);
   }
 
   /** Takes a socket over which both sides have proved themselves. Users call connectStore. */
