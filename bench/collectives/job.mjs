@@ -124,7 +124,10 @@ export class Job {
     });
     child.on('error', (error) => this.#fail(new Error(`${file}: ${error.code ?? error.message}`)));
     child.on('close', (code, signal) => {
-      if (!this.#isClosing) this.#fail(new Error(this.#reason(code ?? signal)));
+      if (!this.#isClosing) {
+        this.#fail(new Error(this.#reason(code ?? signal)));
+        this.#end();
+      }
     });
     this.#children.push(child);
   }
@@ -132,7 +135,7 @@ export class Job {
   #reason(code) {
     const lines = this.#stderr.trim().split('\n');
     const error = lines.find((line) => /^\s*(Uncaught )?\w*Error\b.*:/.test(line)) ?? lines.at(-1);
-    return `a rank ended with ${code}: ${error}`;
+    return `a rank ended with ${code}${error === '' ? '' : `: ${error}`}`;
   }
 
   #onSocket(socket) {

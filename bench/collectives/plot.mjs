@@ -77,11 +77,13 @@ export async function drawPlot(run) {
         color: {
           field: 'contender',
           title: null,
+          legend: { symbolType: 'stroke', symbolStrokeWidth: 3 },
           scale: { domain: names, range: names.map((name) => COLORS[name.split('+')[0]]) },
         },
         strokeDash: {
           field: 'kind',
           title: null,
+          legend: { symbolType: 'stroke', symbolStrokeColor: '#444', symbolStrokeWidth: 2 },
           scale: { domain: ['exact', 'rival', ...wires], range: DASHES },
         },
       },
