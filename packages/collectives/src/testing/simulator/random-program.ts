@@ -56,6 +56,8 @@ export type Step = CollectiveStep | BarrierStep | SplitStep | MessageStep;
 export interface Program {
   readonly worldSize: number;
   readonly steps: readonly Step[];
+  /** By world rank, where sums are to be combined within hosts first. */
+  readonly hosts?: readonly number[];
 }
 
 const OPERATIONS = ['allGather', 'reduceScatter', 'allReduce', 'broadcast', 'gather'] as const;
@@ -98,7 +100,11 @@ export function randomProgram(random: SeededRandom, worldSize: number): Program 
       steps.push(randomCollective(random, worldSize, group));
     }
   }
-  return { worldSize, steps };
+  if (random.chance(0.7)) {
+    return { worldSize, steps };
+  }
+  const hosts = Array.from({ length: worldSize }, () => random.below(3));
+  return { worldSize, steps, hosts };
 }
 
 function randomSplit(random: SeededRandom, worldSize: number, group: number): SplitStep {

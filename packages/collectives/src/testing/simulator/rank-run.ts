@@ -156,7 +156,9 @@ export class RankRun {
       return;
     }
     const group = this.#groups[step.kind === 'message' ? 0 : step.group]!;
-    const call = prepareCall(step, group, data);
+    const members = this.#members[step.kind === 'message' ? 0 : step.group]!;
+    const { hosts } = this.#options.program;
+    const call = prepareCall(step, group, data, hosts && members.map((member) => hosts[member]!));
     const description = `step ${i} (${describeStep(step)})`;
     this.#start(description, call.run(), (isResolved) => {
       if (isResolved) {

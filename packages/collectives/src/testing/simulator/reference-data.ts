@@ -1,7 +1,14 @@
 // What each rank puts into a step and what must come out, computed once for all ranks and runs: by
 // plain loops in rank order, which have nothing to do with how the parts travelled.
 
-import { byteSize, type DType, type ReduceOp } from '@shardweave/dtypes';
+import {
+  byteSize,
+  type DType,
+  fromF32Array,
+  isFloat,
+  type ReduceOp,
+  toF32Array,
+} from '@shardweave/dtypes';
 import type { WireDType } from '../../call-signature.js';
 import { expectedReduction, patternBytes, patternElements } from '../patterns.js';
 
@@ -32,13 +39,16 @@ export class ReferenceData {
     worldSize: number,
     part: number,
     op: ReduceOp,
-    options: PartOptions & { readonly dtype: DType },
+    options: PartOptions & { readonly dtype: DType; readonly hosts: readonly number[] | undefined },
   ): Uint8Array {
-    const { dtype, count, variant } = options;
+    const { dtype, count, variant, hosts } = options;
     const seed = variant * NUM_DIFFERENT_PARTS + (part % NUM_DIFFERENT_PARTS);
-    return this.#once(`${worldSize} of ${seed} ${dtype} ${count} ${op}`, () => {
+    return this.#once(`${worldSize} of ${seed} ${dtype} ${count} ${op} ${hosts}`, () => {
       const parts = Array.from({ length: worldSize }, (_, r) => this.part(r, part, options));
-      return expectedReduction(parts, { dtype, op });
+      const isOrdered = isFloat(dtype) && (op === 'sum' || op === 'mean');
+      return hosts === undefined || !isOrdered
+        ? expectedReduction(parts, { dtype, op })
+        : hostReduction(parts, hosts, { dtype, op });
     });
   }
 
@@ -50,6 +60,24 @@ export class ReferenceData {
     }
     return value;
   }
+}
+
+/** In f32: the ranks of each host in their order, then the hosts by their first ranks; rounded once. */
+function hostReduction(
+  parts: readonly Uint8Array[],
+  hosts: readonly number[],
+  { dtype, op }: { readonly dtype: DType; readonly op: ReduceOp },
+): Uint8Array {
+  const sum = (terms: readonly Float32Array[]) =>
+    terms.reduce((acc, term) => acc.map((value, i) => value + term[i]!));
+  const wide = parts.map((part) => toF32Array(part, dtype));
+  const sums = [...new Set(hosts)].map((host) =>
+    sum(wide.filter((_, rank) => hosts[rank] === host)),
+  );
+  const total = sum(sums);
+  const result = op === 'mean' ? total.map((value) => value / parts.length) : total;
+  const bytes = fromF32Array(result, dtype);
+  return new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
 export function bytesPerElement(dtype: WireDType): number {

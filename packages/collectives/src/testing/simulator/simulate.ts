@@ -145,7 +145,11 @@ async function runOnce(
     return new RankRun({
       rank,
       endpoint,
-      group: createWorldGroup(endpoint, { timeoutMs: TIMEOUT_MS, clock: process }),
+      group: createWorldGroup(endpoint, {
+        timeoutMs: TIMEOUT_MS,
+        clock: process,
+        ...(program.hosts === undefined ? {} : { hosts: program.hosts }),
+      }),
       process,
       program,
       data,
@@ -237,10 +241,10 @@ function slowReduce(
   random: SeededRandom,
 ): ReduceHook {
   const meanMs = random.pick([0, 1, 30]);
-  return async (parts, output, { dtype, op, signal }) => {
+  return async (parts, output, { signal, ...options }) => {
     await process.sleep(random.exponential(meanMs));
     if (!signal.aborted) {
-      await reducer.reduce(parts, output, { dtype, op });
+      await reducer.reduce(parts, output, options);
     }
   };
 }

@@ -17,11 +17,15 @@ export interface StepCall {
 /** What outputs hold before. */
 const BLANK = 0x77;
 
-/** A call of a step that is neither a split nor between other ranks. */
+/**
+ * A call of a step that is neither a split nor between other ranks. `hosts` are those of the group's
+ * ranks, where sums are combined within hosts first.
+ */
 export function prepareCall(
   step: Exclude<Step, { kind: 'split' }>,
   group: ProcessGroup,
   data: ReferenceData,
+  hosts: readonly number[] | undefined,
 ): StepCall {
   switch (step.kind) {
     case 'barrier':
@@ -29,11 +33,16 @@ export function prepareCall(
     case 'message':
       return prepareMessage(step, group, data);
     case 'collective':
-      return PREPARE[step.operation](step, group, data);
+      return PREPARE[step.operation](step, group, data, hosts);
   }
 }
 
-type Prepare = (step: CollectiveStep, group: ProcessGroup, data: ReferenceData) => StepCall;
+type Prepare = (
+  step: CollectiveStep,
+  group: ProcessGroup,
+  data: ReferenceData,
+  hosts: readonly number[] | undefined,
+) => StepCall;
 
 const PREPARE: Readonly<Record<CollectiveStep['operation'], Prepare>> = {
   allGather: (step, group, data) => {
@@ -55,7 +64,7 @@ const PREPARE: Readonly<Record<CollectiveStep['operation'], Prepare>> = {
       },
     };
   },
-  reduceScatter: (step, group, data) => {
+  reduceScatter: (step, group, data, hosts) => {
     const { parts, starts, options } = layoutOf(step, group);
     const input = blank(starts.at(-1)!);
     parts.forEach((part, p) => {
@@ -67,7 +76,7 @@ const PREPARE: Readonly<Record<CollectiveStep['operation'], Prepare>> = {
       buffers: [input, output],
       run: () => group.reduceScatter(input, output, { ...options, op: step.op }),
       check: () => {
-        const own = { ...parts[group.rank]!, dtype: step.dtype as DType };
+        const own = { ...parts[group.rank]!, dtype: step.dtype as DType, hosts };
         const expected = data.reduction(group.worldSize, group.rank, step.op, own);
         checkBytes(output, expected, 'output');
         parts.forEach((part, p) => {
@@ -79,8 +88,8 @@ const PREPARE: Readonly<Record<CollectiveStep['operation'], Prepare>> = {
       },
     };
   },
-  allReduce: (step, group, data) => {
-    const options = { ...step, dtype: step.dtype as DType };
+  allReduce: (step, group, data, hosts) => {
+    const options = { ...step, dtype: step.dtype as DType, hosts };
     const own = data.part(group.rank, 0, options);
     const input = own.slice();
     const output = step.isInPlace ? input : blank(input.length);
