@@ -95,10 +95,11 @@ const programs = {
   /** Rank 1 never turns its event loop again; rank 0 ends the job and itself. */
   stuck: async () => {
     const group = await connectMpi();
-    await group.barrier();
     if (rank === 1) {
+      await group.send(new Uint8Array(1), { to: 0 });
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000);
     }
+    await group.recv(new Uint8Array(1), { from: 1 });
     const pending = group.barrier();
     group.abort('on purpose');
     process.exitCode = 3; // it ends by itself, when nothing is left that keeps it

@@ -31,6 +31,9 @@ const NAPPING_MS = 50;
 const SLOW_POLL_MS = 1;
 const IDLE_POLL_MS = 10;
 
+/** The longest that timers take: 24 days. */
+const NEVER_MS = 2 ** 31 - 1;
+
 const INITIAL_REQUESTS = 64;
 
 export class Progress {
@@ -100,16 +103,18 @@ export class Progress {
     }
   }
 
-  /** What has begun goes on inside MPI, and nobody hears of it. */
-  forget(): void {
-    this.#requests = this.#requests.map((request) => request && { ...request, done: () => {} });
-    this.#numAwaited = 0;
-  }
-
-  /** Asks no more: the process may end. */
+  /**
+   * Asks no more: the process may end. What has begun stays begun inside MPI, which may move it on for
+   * another group, into memory that must therefore not be given to anybody else: a timer that never
+   * comes keeps it.
+   */
   stop(): void {
     this.#isStopped = true;
     this.#cancelTurn?.();
+    const requests = this.#requests.filter((request) => request !== undefined);
+    if (requests.length > 0) {
+      setTimeout(() => requests, NEVER_MS).unref();
+    }
   }
 
   #begin(request: Request): number {
@@ -141,9 +146,11 @@ export class Progress {
     try {
       const indices = this.#indices;
       count = this.#mpi.testSome(this.#tested, indices);
-      const ended = Array.from(indices.subarray(0, count), (place) => this.#take(place));
-      for (const request of ended) {
-        request.done();
+      if (count > 0) {
+        const ended = Array.from(indices.subarray(0, count), (place) => this.#take(place));
+        for (const request of ended) {
+          request.done();
+        }
       }
     } catch (error) {
       this.#options.onError(error);
