@@ -14,7 +14,15 @@ export const wsHarness: TransportHarness = {
       tellPort = resolve;
     });
     const connect = (rank: number, port: number) =>
-      connectWsEndpoint({ ...options, rank, worldSize, port, secret: SECRET, onListen: tellPort });
+      connectWsEndpoint({
+        ...options,
+        rank,
+        worldSize,
+        port,
+        secret: SECRET,
+        heartbeat: 'link', // a worker a rank would take most of the suite's time
+        onListen: tellPort,
+      });
     const first = connect(0, 0);
     const port = worldSize === 1 ? 1 : await listening;
     const others = Array.from({ length: worldSize - 1 }, (_, i) => connect(i + 1, port));

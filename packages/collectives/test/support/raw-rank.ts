@@ -10,6 +10,8 @@ export interface RawRankOptions {
   readonly secret: string;
   readonly rank: number;
   readonly worldSize: number;
+  /** As a page has one. */
+  readonly origin?: string;
 }
 
 const ROLES = { rendezvous: 0, link: 1, heartbeat: 2 } as const;
@@ -39,8 +41,11 @@ export async function rawConnection(
   role: keyof typeof ROLES,
   options: RawRankOptions,
 ): Promise<WebSocket> {
-  const { port, secret, rank, worldSize } = options;
-  const socket = new WebSocket(`ws://127.0.0.1:${port}`, { perMessageDeflate: false });
+  const { port, secret, rank, worldSize, origin } = options;
+  const socket = new WebSocket(`ws://127.0.0.1:${port}`, {
+    perMessageDeflate: false,
+    ...(origin === undefined ? {} : { origin }),
+  });
   socket.on('error', () => {});
   const [greeting] = (await once(socket, 'message')) as [Buffer];
   const target = role === 'rendezvous' ? RENDEZVOUS : 0;
