@@ -156,8 +156,14 @@ describe('threads over shm', () => {
   );
 
   it('say at once who ended before all had joined', async () => {
-    const workers = startAll(3, { program: 'late', ending: 'exit' });
-    for (const ending of await Promise.all(workers.slice(0, 2).map(endingOf))) {
+    const seats = createShmJob(3);
+    const start = (rank: number) => {
+      const worker = startThread(script, { program: 'late', ending: 'exit', seat: seats[rank]! });
+      running.push(worker);
+      return worker;
+    };
+    await once(start(2), 'exit');
+    for (const ending of await Promise.all([endingOf(start(0)), endingOf(start(1))])) {
       expect(ending).toMatchObject({ code: 'JOIN' });
       expect(ending.message).toMatch(/the thread of rank \d ended before all ranks had joined/);
     }
@@ -172,6 +178,15 @@ describe('threads over shm', () => {
 
   it('wait for a late rank with nothing else to keep them alive, and end by themselves', async () => {
     expect(await runAll(3, 'late')).toEqual(['met', 'met', 'met']);
+  });
+
+  it.each([
+    ['by Atomics.waitAsync', false],
+    ['by messages where there is no waitAsync', true],
+  ])('are always woken, %s', async (_, hasNoWaitAsync) => {
+    const workers = startAll(2, { program: 'chatter', hasNoWaitAsync });
+    const done = { result: 'done' };
+    expect(await Promise.all(workers.map(endingOf))).toEqual([done, done]);
   });
 
   it('read registered memory while its owner computes', async () => {

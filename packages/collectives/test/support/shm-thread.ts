@@ -13,6 +13,8 @@ export interface ThreadOptions {
   readonly seat: ShmSeat;
   /** For 'cases': their buffers lie in registered memory. */
   readonly isRegistered?: boolean;
+  /** As in a browser that lacks it. */
+  readonly hasNoWaitAsync?: boolean;
   readonly ending?: 'exit' | 'throw' | 'return' | 'wait';
 }
 
@@ -127,12 +129,17 @@ const programs = {
     group.register(own);
     const input = new Uint8Array(own, 64, 200_000);
     const output = group.allocate(input.length * group.worldSize);
+    const addends = group.allocate(4 * output.length);
+    const sums = group.allocate(addends.length / group.worldSize);
     let numWrong = 0;
     for (let round = 0; round < 30; round++) {
       input.fill(round * group.worldSize + group.rank);
-      const gathered = group.allGather(input, output);
-      await gathered;
+      await group.allGather(input, output);
       input.fill(255);
+      addends.fill(group.rank + 1);
+      await group.reduceScatter(addends, sums, { dtype: 'u8', op: 'sum' });
+      addends.fill(255);
+      numWrong += hasOnly(sums, (group.worldSize * (group.worldSize + 1)) / 2) ? 0 : 1;
       for (let rank = 0; rank < group.worldSize; rank++) {
         const part = output.subarray(rank * input.length, (rank + 1) * input.length);
         numWrong += hasOnly(part, round * group.worldSize + rank) ? 0 : 1;
@@ -168,6 +175,16 @@ const programs = {
     return numWrong;
   },
 
+  /** Very many small calls, so that ranks fall asleep and are woken at every moment there is. */
+  chatter: async (group: ProcessGroup) => {
+    for (let i = 0; i < 4000; i++) {
+      await group.barrier();
+      spin((i * (7 + group.rank)) % 300);
+    }
+    await group.close();
+    return 'done';
+  },
+
   /** Waits for a rank that comes much later, with nothing else to keep the thread alive. */
   late: async (group: ProcessGroup) => {
     if (group.rank === 0) {
@@ -178,6 +195,13 @@ const programs = {
     return 'met';
   },
 };
+
+/** Passes a little time; how much depends on the machine. */
+function spin(turns: number): void {
+  for (let i = 0; i < turns; i++) {
+    performance.now();
+  }
+}
 
 function hasOnly(bytes: Uint8Array, value: number): boolean {
   return Buffer.alloc(bytes.length, value).equals(bytes);
@@ -191,6 +215,9 @@ function compute(ms: number): void {
 }
 
 async function main(): Promise<void> {
+  if (options.hasNoWaitAsync) {
+    Reflect.deleteProperty(Atomics, 'waitAsync');
+  }
   if (options.program === 'cases') {
     await serveCases();
     return;
@@ -198,7 +225,8 @@ async function main(): Promise<void> {
   if (options.program === 'late' && options.ending === 'exit' && options.seat.rank === 2) {
     process.exit(); // before it takes its seat
   }
-  const group = await connectShm(options.seat, { joinTimeoutMs: 5000 });
+  const watch = options.program === 'chatter' ? { watchMs: 0 } : {};
+  const group = await connectShm(options.seat, { joinTimeoutMs: 5000, ...watch });
   const result = await programs[options.program](group);
   port.postMessage({ result } satisfies Ending);
 }
