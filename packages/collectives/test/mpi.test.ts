@@ -6,6 +6,7 @@ import { conformanceCases, transcriptHash } from '@shardweave/collectives/testin
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { mpiSkips } from './support/mpi-skips.js';
 import { MpiProgram, type MpirunResult, mpiProblem } from './support/mpirun.js';
+import { reversedTranscript } from './support/reversed-transcript.js';
 
 const problem = mpiProblem();
 const suffix = problem === undefined ? '' : ` (${problem})`;
@@ -43,6 +44,12 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
       expect(run.results.map((result) => (result as CasesResult)?.hash)).toEqual(expected);
       expect(run.exitCode, run.output).toBe(0);
     });
+  });
+
+  it("keeps to the order of a group whose ranks are not in MPI's", async () => {
+    const { results, output } = await program.run(3, 'reversed');
+    const groups = createMemoryGroup(3);
+    expect(results, output).toEqual(await Promise.all(groups.map(reversedTranscript)));
   });
 
   it("sums by MPI's own all-reduce where that is asked for", async () => {

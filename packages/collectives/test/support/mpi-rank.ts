@@ -11,6 +11,7 @@ import {
   transcriptHash,
 } from '@shardweave/collectives/testing';
 import { mpiSkips } from './mpi-skips.js';
+import { reversedTranscript } from './reversed-transcript.js';
 
 const worldSize = Number(process.env.OMPI_COMM_WORLD_SIZE ?? process.env.PMI_SIZE);
 const rank = Number(process.env.OMPI_COMM_WORLD_RANK ?? process.env.PMI_RANK);
@@ -46,6 +47,13 @@ const programs = {
     const hash = await transcriptHash(group);
     await group.close();
     return { failures, hash };
+  },
+
+  reversed: async () => {
+    const group = await connectMpi();
+    const transcript = await reversedTranscript(group);
+    await group.close();
+    return transcript;
   },
 
   /** MPI's own sums: what came out, and whether it is the same everywhere. */
