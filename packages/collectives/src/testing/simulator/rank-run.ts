@@ -36,7 +36,6 @@ export interface RankRunOptions {
 interface RunningCall {
   readonly description: string;
   readonly settled: Promise<void>;
-  isSettled: boolean;
 }
 
 export class RankRun {
@@ -204,7 +203,6 @@ export class RankRun {
     const hadFailed = endpoint.failure !== undefined;
     const settle = (isResolved: boolean, text: string) => {
       trace(`rank ${rank}: ${description} ${text}`);
-      running.isSettled = true;
       this.#running.delete(running);
       try {
         onSettled(isResolved);
@@ -226,7 +224,7 @@ export class RankRun {
         this.#noteError(description, error);
       },
     );
-    const running: RunningCall = { description, settled, isSettled: false };
+    const running: RunningCall = { description, settled };
     this.#running.add(running);
     return running;
   }

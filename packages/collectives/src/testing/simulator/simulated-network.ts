@@ -36,7 +36,6 @@ export class SimulatedNetwork {
   readonly #links: SimulatedLink[][] = [];
   readonly #listeners: TransportListener[] = [];
   readonly #isLending: boolean;
-  #numCuts = 0;
 
   constructor(options: SimulatedNetworkOptions) {
     const { worldSize, time, random } = options;
@@ -147,7 +146,6 @@ export class SimulatedNetwork {
   /** Nothing arrives between the two; it goes on after `ms`, or never. */
   cut(a: number, b: number, ms: number): void {
     this.trace(`link ${a}-${b} is cut for ${ms} ms`);
-    const cut = ++this.#numCuts;
     const links = [this.link(a, b), this.link(b, a)];
     for (const link of links) {
       link.hold();
@@ -158,7 +156,7 @@ export class SimulatedNetwork {
     if (ms !== Infinity) {
       this.#options.time.after(ms, () => {
         isCut = false;
-        this.trace(`link ${a}-${b} heals (cut ${cut})`);
+        this.trace(`link ${a}-${b} heals`);
         for (const link of links) {
           link.release();
         }
