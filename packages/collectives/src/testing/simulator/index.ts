@@ -9,4 +9,4 @@ export {
   type SimulationResources,
   simulate,
 } from './simulate.js';
-export { type SimulationFigures, simulateMany } from './simulate-many.js';
+export { type SimulateManyOptions, type SimulationFigures, simulateMany } from './simulate-many.js';
