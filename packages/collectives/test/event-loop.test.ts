@@ -1,0 +1,64 @@
+// Large operations leave the event loop its turns: whatever copies or adds does so in slices, and asks
+// for the time in between. The clock here says that each slice took a millisecond.
+
+import {
+  type Clock,
+  createMemoryGroup,
+  type ProcessGroup,
+  systemClock,
+} from '@shardweave/collectives';
+import { describe, expect, it } from 'vitest';
+
+const MIB = 2 ** 20;
+
+function slowClock(): Clock {
+  let ms = 0;
+  return { ...systemClock, now: () => ms++ };
+}
+
+/** Turns of the event loop until `work` is done. */
+async function turnsDuring(work: Promise<unknown>): Promise<number> {
+  let turns = 0;
+  let counting = setImmediate(function count() {
+    turns++;
+    counting = setImmediate(count);
+  });
+  await work;
+  clearImmediate(counting);
+  return turns;
+}
+
+type Operation = (group: ProcessGroup) => Promise<void>;
+
+const OPERATIONS: Readonly<Record<string, Operation>> = {
+  allGather: (group) => group.allGather(new Uint8Array(24 * MIB), new Uint8Array(48 * MIB)),
+  reduceScatter: (group) =>
+    group.reduceScatter(new Uint8Array(48 * MIB), new Uint8Array(24 * MIB), {
+      dtype: 'f32',
+      op: 'sum',
+    }),
+  allReduce: (group) =>
+    group.allReduce(new Uint8Array(48 * MIB), new Uint8Array(48 * MIB), {
+      dtype: 'f32',
+      op: 'sum',
+    }),
+  broadcast: (group) => group.broadcast(new Uint8Array(48 * MIB), { root: 1 }),
+  gather: (group) => {
+    const output = group.rank === 0 ? new Uint8Array(48 * MIB) : null;
+    return group.gather(new Uint8Array(24 * MIB), output, { root: 0 });
+  },
+  'send and recv': (group) =>
+    group.rank === 0
+      ? group.send(new Uint8Array(48 * MIB), { to: 1 })
+      : group.recv(new Uint8Array(48 * MIB), { from: 0 }),
+};
+
+describe.each(Object.keys(OPERATIONS))('%s of 48 MiB', (name) => {
+  it('gives the event loop a turn every eight slices', async () => {
+    const groups = createMemoryGroup(2, { clock: slowClock() });
+    const work = Promise.all(groups.map(OPERATIONS[name]!));
+    // At least 24 slices of a MiB; a look at the time for each and some more.
+    expect(await turnsDuring(work)).toBeGreaterThanOrEqual(3);
+    await Promise.all(groups.map((group) => group.close()));
+  });
+});
