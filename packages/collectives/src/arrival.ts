@@ -107,6 +107,22 @@ export class Arrival implements MessageSink {
     this.#settle();
   }
 
+  get room(): Uint8Array | undefined {
+    if (!this.isPosted || this.#isCancelled || this.#isCopying) {
+      return undefined;
+    }
+    const { byteLength } = this.#header!;
+    if (this.#target === undefined) {
+      this.#held ??= this.#services.scratch.take(byteLength);
+    }
+    return (this.#target ?? this.#held!).subarray(this.#received, byteLength);
+  }
+
+  filled(byteLength: number): void {
+    this.#received += byteLength;
+    this.#settle();
+  }
+
   /** Names the buffer, of the message's length; resolves when all of it is there. */
   post(target: Uint8Array, onProgress: () => void): Promise<void> {
     this.#expect(target.byteLength);

@@ -43,6 +43,13 @@ export interface MessageSink {
    * `posted`.
    */
   readonly lend?: ((memory: Uint8Array, release: () => void) => void) | undefined;
+  /**
+   * Memory that the payload's next bytes go to, where the receiver has named it: a transport may
+   * have them written there by the system, at once, and say how many by `filled` instead of `write`.
+   * It writes nothing there once it has been told to close.
+   */
+  readonly room?: Uint8Array | undefined;
+  filled?(byteLength: number): void;
   write(chunk: Uint8Array): void;
 }
 

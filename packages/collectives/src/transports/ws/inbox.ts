@@ -25,6 +25,14 @@ export class Inbox {
     this.#waiting.push((handler) => handler.onBinary(copy));
   }
 
+  room(): Uint8Array | undefined {
+    return this.#handler?.room?.();
+  }
+
+  filled(byteLength: number): void {
+    this.#handler?.filled?.(byteLength);
+  }
+
   onText(text: string): void {
     this.#tell((handler) => handler.onText(text));
   }

@@ -4,6 +4,7 @@
 
 import type { Socket } from 'node:net';
 import type { WebSocket } from 'ws';
+import { DirectRead } from './direct-read.js';
 import { Inbox } from './inbox.js';
 import { WebSocketReader } from './websocket-reader.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
@@ -37,6 +38,7 @@ export class NodeSocket implements WireSocket {
   readonly #isClient: boolean;
   readonly #isPage: boolean;
   #connection: Socket | undefined;
+  #direct: DirectRead | undefined;
   #hasClosed = false;
 
   /** Takes an accepted socket, or one that is about to open; nobody else listens to it. */
@@ -48,6 +50,8 @@ export class NodeSocket implements WireSocket {
     this.#reader = new WebSocketReader(
       {
         onBinary: (bytes) => this.#inbox.onBinary(bytes),
+        room: () => this.#inbox.room(),
+        filled: (byteLength) => this.#inbox.filled(byteLength),
         onText: (text) => this.#inbox.onText(text),
         onPing: (bytes) => socket.pong(bytes),
         onClose: (code, reason) => this.#onCloseFrame(code, reason),
@@ -56,7 +60,7 @@ export class NodeSocket implements WireSocket {
     );
     socket.on('error', (error) => {
       this.#inbox.onClose(1006, error.message);
-      socket.terminate();
+      this.terminate();
     });
     socket.on('close', (code, reason) => this.#inbox.onClose(code, reason.toString()));
     if (this.#isPage) {
@@ -103,6 +107,7 @@ export class NodeSocket implements WireSocket {
   }
 
   close(code: number, reason: string): void {
+    this.stopFilling();
     const socket = this.#socket;
     if (socket.readyState === socket.CLOSED) {
       return;
@@ -114,7 +119,12 @@ export class NodeSocket implements WireSocket {
   }
 
   terminate(): void {
+    this.stopFilling();
     this.#socket.terminate();
+  }
+
+  stopFilling(): void {
+    this.#direct?.stop();
   }
 
   setReads(reads: boolean): void {
@@ -170,14 +180,21 @@ export class NodeSocket implements WireSocket {
   /** In place of the library's receiver, before anything was read. */
   #readHere(): void {
     const connection = this.#connection!;
-    connection.removeAllListeners('data');
-    connection.on('data', (data: Buffer) => {
+    const read = (bytes: Uint8Array) => {
       try {
-        this.#reader.read(data);
+        this.#reader.read(bytes);
       } catch (error) {
         this.#inbox.onClose(1002, `it sent no message of ours: ${(error as Error).message}`);
-        this.#socket.terminate();
+        this.terminate();
       }
+    };
+    connection.removeAllListeners('data');
+    // What had been read when the connection was upgraded comes this way, or all of it.
+    connection.on('data', read);
+    this.#direct = DirectRead.start(connection, {
+      room: () => this.#reader.room(),
+      filled: (byteLength) => this.#reader.filled(byteLength),
+      onRead: read,
     });
   }
 

@@ -7,6 +7,9 @@ import { WHOLE_MESSAGE_BYTES } from './wire-socket.js';
 export interface WebSocketEvents {
   /** Lent. A message longer than WHOLE_MESSAGE_BYTES comes in pieces. */
   onBinary(bytes: Uint8Array): void;
+  /** See WireHandler. */
+  room(): Uint8Array | undefined;
+  filled(byteLength: number): void;
   onText(text: string): void;
   onPing(bytes: Uint8Array): void;
   /** The peer's close frame. */
@@ -61,6 +64,22 @@ export class WebSocketReader {
       this.#take(data.subarray(at, end));
       at = end;
     }
+  }
+
+  /** Where the next read may go, if that is further payload of a long message, and nothing else. */
+  room(): Uint8Array | undefined {
+    const isPayload = this.#isInMessage && this.#opcode === BINARY && !this.#isMasked;
+    if (!isPayload || this.#length <= WHOLE_MESSAGE_BYTES) {
+      return undefined;
+    }
+    return this.#events.room()?.subarray(0, this.#remaining);
+  }
+
+  /** A read went there. */
+  filled(byteLength: number): void {
+    this.#remaining -= byteLength;
+    this.#isInMessage = this.#remaining > 0;
+    this.#events.filled(byteLength);
   }
 
   /** An empty message ends with its header, which may be the last of a read. */

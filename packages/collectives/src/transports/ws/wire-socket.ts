@@ -7,6 +7,10 @@
 export interface WireHandler {
   /** A message of up to WHOLE_MESSAGE_BYTES comes whole; a longer one may come in pieces, in order. */
   onBinary(bytes: Uint8Array): void;
+  /** Where the next bytes of a message that comes in pieces may be written, instead of `onBinary`. */
+  room?(): Uint8Array | undefined;
+  /** So many bytes were. */
+  filled?(byteLength: number): void;
   onText(text: string): void;
   /** Once, whatever ended it: the peer's code and reason, or 1006 and what is known. */
   onClose(code: number, reason: string): void;
@@ -31,6 +35,8 @@ export interface WireSocket {
   close(code: number, reason: string): void;
   /** Drops the connection without a word; `onClose` follows. */
   terminate(): void;
+  /** From now on nothing is written to a handler's room; what arrives is told to `onBinary`. */
+  stopFilling?(): void;
   /** Node only: whether what arrives is read; else it waits at its sender, after some buffers. */
   setReads?(reads: boolean): void;
   /** Node only: whether the socket keeps the process alive, as it does at first. */

@@ -99,6 +99,7 @@ export class WsLink implements WireHandler {
 
   /** See Transport.close. */
   async close(how: 'drain' | 'drop', reason = ''): Promise<void> {
+    this.#socket.stopFilling?.(); // the receivers' buffers are their owners' again
     const timer = setTimeout(() => this.#socket.terminate(), CLOSE_MS);
     if (how === 'drain' && this.#unsettled.size > 0 && !this.#hasEnded) {
       await new Promise<void>((resolve) => {
@@ -182,6 +183,16 @@ export class WsLink implements WireHandler {
         this.#onUnreadable(error);
       }
     }
+  }
+
+  room(): Uint8Array | undefined {
+    return this.#remaining > 0 && !this.#hasEnded ? this.#sink!.room : undefined;
+  }
+
+  filled(byteLength: number): void {
+    this.hasSpoken = true;
+    this.#remaining -= byteLength;
+    this.#sink!.filled!(byteLength);
   }
 
   onBinary(data: Uint8Array): void {

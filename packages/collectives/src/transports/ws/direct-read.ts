@@ -1,0 +1,85 @@
+// Reads of a TCP connection into memory of one's choice: no new buffer a read, and no copy. Node has
+// that as the option `onread` of connections that it opens; here it is set on one that is open,
+// accepted or not, by the same fields.
+
+import type { Socket } from 'node:net';
+
+export interface ReadEvents {
+  /** Where the next bytes go; undefined: to memory of this module, lent to `onRead`. */
+  room(): Uint8Array | undefined;
+  /** They went to the room. */
+  filled(byteLength: number): void;
+  onRead(bytes: Uint8Array): void;
+}
+
+/** A read takes what is there: at least as much as Node's own reads, which are of this size. */
+const OWN_BYTES = 64 * 1024;
+
+/** Below, `room` isn't asked again: a read that also takes what follows is cheaper. */
+const MIN_ROOM_BYTES = 32 * 1024;
+
+interface Handle {
+  useUserBuffer?(buffer: Uint8Array): void;
+}
+
+/** The fields of the option `onread`, by their symbols' names. */
+const FIELDS = ['kBuffer', 'kBufferCb', 'kBufferGen'] as const;
+
+export class DirectRead {
+  readonly #events: ReadEvents;
+  readonly #own = new Uint8Array(OWN_BYTES);
+  #room: Uint8Array | undefined;
+  #isOver = false;
+  readonly #use: (buffer: Uint8Array) => void;
+
+  private constructor(events: ReadEvents, use: (buffer: Uint8Array) => void) {
+    this.#events = events;
+    this.#use = use;
+  }
+
+  /** Begins; undefined where this Node or this connection (TLS) can't. */
+  static start(connection: Socket, events: ReadEvents): DirectRead | undefined {
+    const fields = Object.getOwnPropertySymbols(connection);
+    const [buffer, callback, generator] = FIELDS.map((name) =>
+      fields.find(({ description }) => description === name),
+    );
+    const fielded = connection as unknown as Record<symbol, unknown> & { _handle?: Handle | null };
+    const isPlain = !('encrypted' in connection);
+    const isAble = typeof fielded._handle?.useUserBuffer === 'function';
+    if (!buffer || !callback || !generator || !isPlain || !isAble) {
+      return undefined;
+    }
+    const direct = new DirectRead(events, (memory) => {
+      fielded[buffer] = memory;
+      fielded._handle?.useUserBuffer?.(memory);
+    });
+    fielded[callback] = (byteLength: number) => direct.#onRead(byteLength);
+    fielded[generator] = () => direct.#next();
+    direct.#use(direct.#own);
+    return direct;
+  }
+
+  /** Nothing is written to the room any more. */
+  stop(): void {
+    this.#isOver = true;
+    if (this.#room !== undefined) {
+      this.#room = undefined;
+      this.#use(this.#own);
+    }
+  }
+
+  #next(): Uint8Array {
+    const room = this.#isOver ? undefined : this.#events.room();
+    const isUsable = room !== undefined && room.length >= MIN_ROOM_BYTES;
+    this.#room = isUsable && room.buffer instanceof ArrayBuffer ? room : undefined;
+    return this.#room ?? this.#own;
+  }
+
+  #onRead(byteLength: number): void {
+    if (this.#room === undefined) {
+      this.#events.onRead(this.#own.subarray(0, byteLength));
+    } else {
+      this.#events.filled(byteLength);
+    }
+  }
+}
