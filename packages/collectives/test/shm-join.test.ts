@@ -1,0 +1,71 @@
+// Making and joining a job over shm, and wrong use of it.
+
+import { connectShm, createShmJob } from '@shardweave/collectives/shm';
+import { describe, expect, it } from 'vitest';
+
+describe('joining over shm', () => {
+  it('names the ranks that did not come, and those that come later learn who has given up', async () => {
+    const seats = createShmJob(3);
+    const early = connectShm(seats[0]!, { joinTimeoutMs: 200 });
+    await expect(early).rejects.toMatchObject({
+      code: 'JOIN',
+      message: 'rank 0/3 join: no sign of ranks 1, 2 within 200 ms.',
+    });
+    const late = connectShm(seats[1]!, { joinTimeoutMs: 5000 });
+    await expect(late).rejects.toThrow(/rank 1\/3 join: the thread of rank 0 ended before/);
+  });
+
+  it('refuses sizes that can not be', () => {
+    expect(() => createShmJob(0)).toThrow(/expected a positive world size, got 0/);
+    expect(() => createShmJob(1.5)).toThrow(RangeError);
+    expect(() => createShmJob(2, { ringBytes: 100_000 })).toThrow(/power of two.*got 100000/);
+    expect(() => createShmJob(2, { ringBytes: 8192 })).toThrow(RangeError);
+  });
+
+  it('takes a bounded amount of memory, whatever the number of ranks', () => {
+    const mib = (worldSize: number) => {
+      const [seat] = createShmJob(worldSize);
+      const bytes = seat!.memory.byteLength;
+      return Math.round(bytes / 2 ** 20);
+    };
+    expect([1, 2, 4, 8, 24, 32].map(mib)).toEqual([0, 2, 12, 28, 17, 31]);
+  });
+
+  it('says why where there is no shared memory', () => {
+    const { SharedArrayBuffer } = globalThis;
+    Reflect.deleteProperty(globalThis, 'SharedArrayBuffer');
+    try {
+      expect(() => createShmJob(2)).toThrow(/needs SharedArrayBuffer.*Cross-Origin-Opener-Policy/);
+    } finally {
+      globalThis.SharedArrayBuffer = SharedArrayBuffer;
+    }
+  });
+});
+
+describe('registered memory', () => {
+  it('may be told twice, released twice, and used after its release', async () => {
+    const groups = await Promise.all(createShmJob(2).map((seat) => connectShm(seat)));
+    const outputs = await Promise.all(
+      groups.map(async (group) => {
+        const own = new SharedArrayBuffer(100_000);
+        group.register(own);
+        group.register(own);
+        const input = new Uint8Array(own).fill(group.rank + 1);
+        const output = group.allocate(200_000);
+        expect(output.buffer).toBeInstanceOf(SharedArrayBuffer);
+        await group.allGather(input, output);
+        for (const memory of [own, own, output, new Uint8Array(5)]) {
+          group.release(memory);
+        }
+        await group.allGather(input, output);
+        return output;
+      }),
+    );
+    const expected = new Uint8Array(200_000).fill(1, 0, 100_000).fill(2, 100_000);
+    for (const output of outputs) {
+      expect(Buffer.compare(output, expected)).toBe(0);
+    }
+    await Promise.all(groups.map((group) => group.close()));
+    expect(groups[0]!.allocate(8).byteLength).toBe(8);
+  });
+});
