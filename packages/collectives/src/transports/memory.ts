@@ -2,7 +2,7 @@
 // straight into its buffer. Any world size; all ranks share one reducer and the event loop's turns.
 
 import { Reducer } from '@shardweave/dtypes';
-import { systemClock } from '../clock.js';
+import { type Clock, systemClock } from '../clock.js';
 import { SLICE_BYTES } from '../copy-bytes.js';
 import { Endpoint } from '../endpoint.js';
 import { createWorldGroup, type GroupOptions } from '../group-options.js';
@@ -42,14 +42,21 @@ export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOpt
   });
 }
 
+/** What a transport may take to close. */
+const DRAIN_MS = 1000;
+
 class MemoryTransport implements Transport {
   readonly isLending = true;
   readonly #rank: number;
   readonly #endpoints: readonly Endpoint[];
   readonly #turns: Turns;
+  readonly #clock: Clock;
+  /** What peers are reading, until they release it. */
+  readonly #lent = new Set<Promise<void>>();
   #isClosed = false;
 
   constructor(rank: number, endpoints: readonly Endpoint[], turns: Turns) {
+    this.#clock = endpoints[rank]!.clock;
     this.#rank = rank;
     this.#endpoints = endpoints;
     this.#turns = turns;
@@ -74,7 +81,10 @@ class MemoryTransport implements Transport {
     }
     const { lend } = sink;
     if (lend !== undefined && !this.#isClosed) {
-      await new Promise<void>((resolve) => lend(payload, resolve));
+      const released = new Promise<void>((resolve) => lend(payload, resolve));
+      this.#lent.add(released);
+      await released;
+      this.#lent.delete(released);
       return;
     }
     await this.#write(sink, payload, onProgress);
@@ -88,6 +98,7 @@ class MemoryTransport implements Transport {
     if (!this.#isClosed) {
       this.#isClosed = true;
       if (how === 'drain') {
+        await this.#drained();
         this.#eachPeer((endpoint) => endpoint.onPeerLeft(this.#rank));
       }
     }
@@ -97,6 +108,19 @@ class MemoryTransport implements Transport {
     if (!this.#isClosed) {
       this.#isClosed = true;
       this.#eachPeer((endpoint) => endpoint.onPeerLost(this.#rank, 'terminated'));
+    }
+  }
+
+  /** Peers have read what is lent to them, or take too long. */
+  async #drained(): Promise<void> {
+    if (this.#lent.size > 0) {
+      await new Promise<void>((resolve) => {
+        const cancel = this.#clock.setTimer(DRAIN_MS, resolve);
+        void Promise.all(this.#lent).then(() => {
+          cancel();
+          resolve();
+        });
+      });
     }
   }
 

@@ -1,0 +1,38 @@
+// What ranks in one process lend to each other is not given back to its owner while it is read.
+
+import { createMemoryGroup, type ReduceHook } from '@shardweave/collectives';
+import { describe, expect, it } from 'vitest';
+
+const turn = () => new Promise((resolve) => setImmediate(resolve));
+
+describe('close with a call pending', () => {
+  it('rejects the call when no peer reads its input any more', async () => {
+    const length = 100_000;
+    const seen: number[] = [];
+    // Rank 0 reads what rank 1 has lent only after rank 1 has closed.
+    let release: () => void = () => {};
+    const reduce: ReduceHook = async (parts) => {
+      await new Promise<void>((resolve) => {
+        release = resolve;
+      });
+      seen.push(parts[1]![length - 1]!);
+    };
+    const [first, second] = createMemoryGroup(2, { reduce });
+    const input = new Uint8Array(length * 2).fill(7);
+    const counts = [length, 0];
+    const options = { dtype: 'u8', op: 'sum', counts } as const;
+    const sum = first!.reduceScatter(input.subarray(0, length), new Uint8Array(length), options);
+    const given = input.subarray(0, length).slice();
+    const pending = second!.reduceScatter(given, new Uint8Array(0), options);
+    const later = second!.barrier(); // keeps a call of rank 1 pending
+    await turn();
+    await turn();
+    const closed = second!.close();
+    const rejected = later.catch(() => given.fill(0)); // the caller's again
+    await turn();
+    release();
+    await Promise.allSettled([sum, pending, closed, rejected]);
+    expect(seen).toEqual([7]);
+    await first!.close();
+  });
+});
