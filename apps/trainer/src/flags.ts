@@ -30,7 +30,7 @@ const probability = real('a number from 0 to below 1', (x) => x >= 0 && x < 1);
 const FLAGS = z.object({
   strategy: oneOf(['single', 'fsdp']).default('fsdp'),
   ranks: whole(1).optional(),
-  transport: oneOf(['memory', 'ws', 'mpi']).default('memory'),
+  transport: oneOf(['memory', 'shm', 'ws', 'mpi']).default('memory'),
   device: z
     .string()
     .transform((list) => list.split(','))
@@ -134,8 +134,8 @@ export function trainCommand(): Command {
   add(where, '--ranks <N>', 'world size (default: 2; with single: 1)');
   add(
     where,
-    '--transport <memory|ws|mpi>',
-    'ranks in this process, or a process each, over sockets or MPI (default: memory)',
+    '--transport <NAME>',
+    'memory: all ranks in this thread; shm: a thread each; ws, mpi: a process each (default: memory)',
   );
   add(
     where,

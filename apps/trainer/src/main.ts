@@ -1,10 +1,14 @@
-// Entry point of the command and, started by it, of its rank and probe processes.
+// Entry point of the command and, started by it, of its rank and probe processes and rank threads.
 
 import { fileURLToPath } from 'node:url';
 import { PROBE_VARIABLE, probeAdapters } from './launch/adapter-probe.js';
 import { RANK_PROCESS_VARIABLE, serveRank } from './launch/rank-process.js';
+import { isRankThread, serveRankThread } from './launch/rank-thread.js';
 
-if (process.env[RANK_PROCESS_VARIABLE] !== undefined && process.send !== undefined) {
+if (isRankThread()) {
+  const { runThreadRank } = await import('./rank/run-thread-rank.js');
+  await serveRankThread(runThreadRank);
+} else if (process.env[RANK_PROCESS_VARIABLE] !== undefined && process.send !== undefined) {
   const { runSocketRank } = await import('./rank/run-socket-rank.js');
   serveRank(runSocketRank);
 } else if (process.env[PROBE_VARIABLE] !== undefined && process.send !== undefined) {

@@ -4,7 +4,7 @@
 import type { Gpt2Config } from '@shardweave/nn';
 
 export type Strategy = 'single' | 'fsdp';
-export type Transport = 'memory' | 'ws' | 'mpi';
+export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
 export type DeviceChoice = 'auto' | 'cpu' | 'webgpu';
 export type Precision = 'fp32' | 'fp16' | 'bf16';
 export type TokenizerName = 'byte' | 'gpt2';

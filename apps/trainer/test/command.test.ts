@@ -169,13 +169,15 @@ describe('exit codes', () => {
   });
 });
 
-describe('ranks as processes', () => {
-  it.each(['cosine-fp32', 'cosine-bf16'])('%s: the bits of ranks in one process', async (name) => {
+describe('ranks as processes and as threads', () => {
+  it.each(['cosine-fp32', 'cosine-bf16'])('%s: the bits of ranks in one thread', async (name) => {
     const flags = [...referenceCase(name).flags, '--device', 'cpu', '--ranks', '3'];
-    const processes = await runFlags([...flags, '--transport', 'ws'], { entry: script });
     const memory = await runFlags(flags);
-    expect(processes.steps.map((step) => step.loss)).toEqual(memory.steps.map((step) => step.loss));
-    expect(processes.reports).toEqual(memory.reports);
+    for (const transport of ['ws', 'shm']) {
+      const apart = await runFlags([...flags, '--transport', transport], { entry: script });
+      expect(apart.steps.map((step) => step.loss)).toEqual(memory.steps.map((step) => step.loss));
+      expect(apart.reports).toEqual(memory.reports);
+    }
   });
 
   it.each([
@@ -220,7 +222,7 @@ describe('ranks as processes', () => {
 });
 
 describe('Ctrl-C', () => {
-  it.each(['ws', 'memory'])(
+  it.each(['ws', 'shm', 'memory'])(
     'over %s ends all ranks cleanly with 130, and keeps what was written',
     async (transport) => {
       const out = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'run');

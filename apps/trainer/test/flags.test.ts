@@ -9,7 +9,7 @@ describe('the flags of train', () => {
     expect(trainCommand().options.map((option) => option.flags)).toEqual([
       '--strategy <single|fsdp>',
       '--ranks <N>',
-      '--transport <memory|ws|mpi>',
+      '--transport <NAME>',
       '--device <auto|webgpu|cpu>',
       '--threads <N>',
       '--trace <FILE>',

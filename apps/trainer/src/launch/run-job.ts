@@ -13,6 +13,7 @@ import { resolveDevices } from './adapter-probe.js';
 import { runInMemory } from './run-in-memory.js';
 import { runMpi } from './run-mpi.js';
 import { runProcesses } from './run-processes.js';
+import { runThreads } from './run-threads.js';
 
 export interface JobOptions {
   /** The script that rank processes and probes run. */
@@ -32,7 +33,8 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     if (event.type === 'trace') traces.push(event);
     else options.onEvent(event);
   };
-  const run = { memory: runHere, ws: runProcesses, mpi: runHereByMpi }[config.transport];
+  const runs = { memory: runHere, shm: runThreads, ws: runProcesses, mpi: runHereByMpi };
+  const run = runs[config.transport];
   await run(config, { ...options, onEvent });
   if (config.traceFile !== undefined && traces.length > 0)
     writeTrace(config.traceFile, mergeTraces(traces));

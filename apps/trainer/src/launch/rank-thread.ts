@@ -1,0 +1,43 @@
+// The inside of a rank's thread: takes its seat from the command, works, and leaves when told to.
+
+import { parentPort, workerData } from 'node:worker_threads';
+import type { ShmSeat } from '@shardweave/collectives/shm';
+import type { EmitRankEvent } from '../rank/events.js';
+import type { RunConfig } from '../run-config.js';
+import type { FromRank, ToRank } from './messages.js';
+import { describeFailure } from './rank-failure.js';
+
+/** What main.ts knows a rank's thread by. */
+export interface RankThreadData {
+  readonly rankThread: { readonly config: RunConfig; readonly seat: ShmSeat };
+}
+
+/** One rank's work. Ends early, by an error or not, once `signal` is aborted. */
+export type ThreadRankWork = (
+  config: RunConfig,
+  seat: ShmSeat,
+  emit: EmitRankEvent,
+  signal: AbortSignal,
+) => Promise<void>;
+
+export function isRankThread(): boolean {
+  return (workerData as Partial<RankThreadData> | null)?.rankThread !== undefined;
+}
+
+/** Serves the command; the thread ends with its work, or is ended by the command. */
+export async function serveRankThread(work: ThreadRankWork): Promise<void> {
+  const port = parentPort!;
+  const { config, seat } = (workerData as RankThreadData).rankThread;
+  const stop = new AbortController();
+  const tell = (message: FromRank) => port.postMessage(message);
+  port.on('message', (message: ToRank) => {
+    if (message.type === 'stop') stop.abort();
+  });
+  try {
+    await work(config, seat, (event) => tell({ type: 'event', event }), stop.signal);
+    tell({ type: 'done' });
+  } catch (error) {
+    if (!stop.signal.aborted) tell({ type: 'failed', failure: describeFailure(error) });
+  }
+  port.close(); // nothing holds the thread any more
+}

@@ -1,0 +1,55 @@
+// Runs a job as a thread a rank of this process; the ranks share memory.
+
+import { type TransferListItem, Worker } from 'node:worker_threads';
+import { createShmJob, type ShmSeat } from '@shardweave/collectives/shm';
+import type { RunConfig } from '../run-config.js';
+import type { FromRank } from './messages.js';
+import type { RankThreadData } from './rank-thread.js';
+import {
+  deferred,
+  type RankHost,
+  type RankListener,
+  type WatchOptions,
+  watchRanks,
+} from './watch-ranks.js';
+
+export interface RunThreadsOptions extends WatchOptions {
+  /** The script that a rank's thread runs; it calls serveRankThread. */
+  readonly entry: string;
+}
+
+/** See `watchRanks`. */
+export async function runThreads(config: RunConfig, options: RunThreadsOptions): Promise<void> {
+  options.signal.throwIfAborted();
+  const seats = createShmJob(config.ranks);
+  await watchRanks(
+    config,
+    (rank, listener) => startThread(options.entry, config, seats[rank]!, listener),
+    options,
+  );
+}
+
+function startThread(
+  entry: string,
+  config: RunConfig,
+  seat: ShmSeat,
+  listener: RankListener,
+): RankHost {
+  const workerData: RankThreadData = { rankThread: { config, seat } };
+  const transferList = seat.ports as unknown as TransferListItem[]; // the page's type, by name
+  const worker = new Worker(entry, { workerData, transferList, execArgv: [] });
+  const exited = deferred();
+  worker.on('message', (message: FromRank) => listener.onMessage(message));
+  worker.on('error', (error) => {
+    listener.onEnd({ failure: { message: error.message, isUsage: false, isPeerLost: false } });
+  });
+  worker.on('exit', (exitCode) => {
+    listener.onEnd({ exitCode });
+    exited.resolve();
+  });
+  return {
+    exited: exited.promise,
+    tell: (message) => worker.postMessage(message),
+    kill: () => void worker.terminate(),
+  };
+}

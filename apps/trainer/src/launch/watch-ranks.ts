@@ -1,0 +1,140 @@
+// Watches ranks that run apart from the command, as processes or threads, and leaves none behind.
+
+import type { RankEvent } from '../rank/events.js';
+import type { RunConfig } from '../run-config.js';
+import type { FromRank, ToRank } from './messages.js';
+import { type RankEnd, rootCause } from './rank-failure.js';
+
+export interface WatchOptions {
+  readonly onEvent: (event: RankEvent) => void;
+  /** Ends the job; its reason is what `watchRanks` rejects with. */
+  readonly signal: AbortSignal;
+}
+
+/** What a rank's host tells. */
+export interface RankListener {
+  onMessage(message: FromRank): void;
+  /** It ended or could not be started; only the first word counts, and none after 'done'. */
+  onEnd(how: Omit<RankEnd, 'rank' | 'step'>): void;
+}
+
+/** A rank that has been started. */
+export interface RankHost {
+  readonly exited: Promise<void>;
+  tell(message: ToRank): void;
+  /** At once, whatever it does. */
+  kill(): void;
+}
+
+export type StartRank = (rank: number, listener: RankListener) => RankHost;
+
+/** Ranks that lose a peer report within moments of its end: wait for all before blaming one. */
+const GATHER_FAILURES_MS = 400;
+/** Then they get this long to leave by themselves; the whole must stay within ten seconds. */
+const STOP_MS = 3000;
+/** A rank that has said it is done and doesn't leave. */
+const DONE_MS = 10_000;
+
+/**
+ * Resolves when every rank has done its work and all are gone. Rejects, also with all of them gone,
+ * with a RankFailedError (or UsageError) for the rank that began it, or the signal's reason.
+ */
+export async function watchRanks(
+  config: RunConfig,
+  start: StartRank,
+  options: WatchOptions,
+): Promise<void> {
+  const progress = { step: 0 };
+  const onEvent = (event: RankEvent) => {
+    if (event.type === 'step') progress.step = event.metrics.step;
+    options.onEvent(event);
+  };
+  const ranks = Array.from({ length: config.ranks }, (_, rank) =>
+    watchRank(rank, start, { onEvent, progress }),
+  );
+  const stopped = new Promise<never>((_, reject) => {
+    options.signal.addEventListener('abort', () => reject(options.signal.reason), { once: true });
+  });
+  const firstFailure = new Promise<void>((resolve) => {
+    for (const rank of ranks) rank.failed.then(resolve);
+  });
+  const allDone = Promise.all(ranks.map((rank) => rank.done));
+  const hosts = ranks.map(({ host }) => host);
+  try {
+    const outcome = await Promise.race([
+      stopped,
+      allDone.then(() => 'done' as const),
+      firstFailure.then(() => 'failed' as const),
+    ]);
+    if (outcome === 'failed') {
+      await Promise.race([delay(GATHER_FAILURES_MS), stopped]);
+      throw rootCause(
+        ranks.flatMap((rank) => rank.end() ?? []),
+        config.ranks,
+      );
+    }
+    await endAll(hosts, DONE_MS);
+  } finally {
+    for (const host of hosts) host.tell({ type: 'stop' });
+    await endAll(hosts, STOP_MS);
+  }
+}
+
+interface WatchedRank {
+  readonly host: RankHost;
+  /** Resolves when the rank has said that its work is done. */
+  readonly done: Promise<void>;
+  /** Resolves when it failed or left without having been done. */
+  readonly failed: Promise<void>;
+  /** How it failed, if it did. */
+  end(): RankEnd | undefined;
+}
+
+function watchRank(
+  rank: number,
+  start: StartRank,
+  { onEvent, progress }: { onEvent(event: RankEvent): void; readonly progress: { step: number } },
+): WatchedRank {
+  const done = deferred();
+  const failed = deferred();
+  let isDone = false;
+  let end: RankEnd | undefined;
+  const onEnd: RankListener['onEnd'] = (how) => {
+    if (isDone || end !== undefined) return;
+    end = { rank, step: progress.step, ...how };
+    failed.resolve();
+  };
+  const onMessage = (message: FromRank) => {
+    if (message.type === 'event') {
+      onEvent(message.event);
+    } else if (message.type === 'failed') {
+      onEnd({ failure: message.failure });
+    } else {
+      isDone = true;
+      done.resolve();
+    }
+  };
+  const host = start(rank, { onMessage, onEnd });
+  return { host, done: done.promise, failed: failed.promise, end: () => end };
+}
+
+/** Waits for all ranks to leave; kills those that take longer than `patienceMs`. */
+async function endAll(hosts: readonly RankHost[], patienceMs: number): Promise<void> {
+  const timer = setTimeout(() => {
+    for (const host of hosts) host.kill();
+  }, patienceMs);
+  await Promise.all(hosts.map((host) => host.exited));
+  clearTimeout(timer);
+}
+
+export function deferred(): { readonly promise: Promise<void>; readonly resolve: () => void } {
+  let resolve!: () => void;
+  const promise = new Promise<void>((settle) => {
+    resolve = settle;
+  });
+  return { promise, resolve };
+}
+
+function delay(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}

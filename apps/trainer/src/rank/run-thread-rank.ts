@@ -1,0 +1,18 @@
+// A rank in a thread of its own, linked to the others by shared memory.
+
+import { connectShm, type ShmSeat } from '@shardweave/collectives/shm';
+import type { RunConfig } from '../run-config.js';
+import { DeviceHost } from './device-host.js';
+import type { EmitRankEvent } from './events.js';
+import { runRank } from './run-rank.js';
+
+export async function runThreadRank(
+  config: RunConfig,
+  seat: ShmSeat,
+  emit: EmitRankEvent,
+  signal: AbortSignal,
+): Promise<void> {
+  const world = await connectShm(seat);
+  await using host = new DeviceHost();
+  await runRank({ config, rank: seat.rank, world, host, emit, signal });
+}
