@@ -6,7 +6,7 @@
 
 import type { CallSignature } from '../../call-signature.js';
 
-/** Of three sizes tried, the largest that costs two ranks no more than 64 bytes do: README. */
+/** 64 and 256 bytes took 3 us alike, 1 KiB took 6: two ranks, Open MPI 4.1.4, shared memory. */
 const RECORD_BYTES = 256;
 const FIXED_BYTES = 16;
 

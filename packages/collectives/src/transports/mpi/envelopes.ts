@@ -34,7 +34,7 @@ const ENVELOPE_TAG = 0;
 /** Tags below this are guaranteed by the standard. */
 const NUM_TAGS = 32767;
 
-/** Like a piece of a collective: see PIECE_BYTES. */
+/** Held twice a message that arrives, until it is copied to where it belongs. */
 const CHUNK_BYTES = 2 ** 20;
 
 /** Chunks of one bulk that are under way at once. */

@@ -4,7 +4,7 @@
 import { type PartLayout, partBytes } from '../../algorithms/part-layout.js';
 import type { Counts } from './mpi-library.js';
 
-/** Of each rank's part. A copy of this takes MPI under a millisecond: bench/reports has the table. */
+/** Of each rank's part: MPI copies it in under a millisecond. 1 and 4 MiB took 16 MiB as long. */
 export const PIECE_BYTES = 2 * 2 ** 20;
 
 /** Beyond, MPI's int offsets within one buffer end. */
