@@ -251,16 +251,21 @@ export async function checkReductions(
 
 const RAMP = 1000;
 
+/** 0, 1 ... 999 times `factor`, again and again. */
 function fillRamp(values: Float32Array, factor: number): void {
-  for (let i = 0; i < values.length; i++) {
-    values[i] = (i % RAMP) * factor;
+  for (let i = 0; i < RAMP; i++) {
+    values[i] = i * factor;
+  }
+  for (let filled = RAMP; filled < values.length; filled *= 2) {
+    values.copyWithin(filled, 0, filled);
   }
 }
 
 function checkRamp(values: Float32Array, factor: number, what: string): void {
   for (let i = 0; i < values.length; i++) {
-    if (values[i] !== (i % RAMP) * factor) {
-      throw new Error(`${what}: element ${i}: expected ${(i % RAMP) * factor}, got ${values[i]}`);
+    const expected = i < RAMP ? i * factor : values[i - RAMP];
+    if (values[i] !== expected) {
+      throw new Error(`${what}: element ${i}: expected ${expected}, got ${values[i]}`);
     }
   }
 }
