@@ -24,14 +24,19 @@ describe.each(packages)('%s', (_, { folder, manifest }) => {
     });
   });
 
-  it('names the source condition, then types, then code in each of its exports', () => {
+  it('names the source condition, then types, then code in each of its exports, the browser first', () => {
     const entries = Object.entries(manifest.exports ?? {}).filter(
       ([name]) => name !== './package.json',
     );
     expect(entries.length).toBeGreaterThan(0);
     for (const [name, conditions] of entries) {
-      const order = Object.keys(conditions as object);
-      expect([order[0], order[1]], name).toEqual(['@shardweave/source', 'types']);
+      const { browser, ...everywhere } = conditions as Record<string, object>;
+      for (const each of browser === undefined ? [everywhere] : [browser, everywhere]) {
+        const order = Object.keys(each);
+        expect([order[0], order[1]], name).toEqual(['@shardweave/source', 'types']);
+      }
+      // Conditions are tried in their order: behind `@shardweave/source` none would ever be.
+      expect(Object.keys(conditions as object).indexOf('browser'), name).toBeLessThan(1);
     }
   });
 });

@@ -32,12 +32,12 @@ describe('joining over shm', () => {
   });
 
   it('says why where there is no shared memory', () => {
-    const { SharedArrayBuffer } = globalThis;
+    const { SharedArrayBuffer: shared } = globalThis;
     Reflect.deleteProperty(globalThis, 'SharedArrayBuffer');
     try {
       expect(() => createShmJob(2)).toThrow(/needs SharedArrayBuffer.*Cross-Origin-Opener-Policy/);
     } finally {
-      globalThis.SharedArrayBuffer = SharedArrayBuffer;
+      globalThis.SharedArrayBuffer = shared;
     }
   });
 });
