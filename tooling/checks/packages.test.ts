@@ -12,7 +12,7 @@ import { publishedPackages, ROOT } from './workspace.ts';
 const LIMIT_MS = 180_000; // the slowest, an install with an empty npm cache, took 15 s alone
 const BROWSER_PACKAGES = ['dtypes', 'tensor-core', 'nn', 'collectives', 'fsdp'];
 /** Entries that are for Node: Dawn, and sockets that accept connections. */
-const NODE_ENTRIES = ['./webgpu-node', './ws'];
+const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './testing-node'];
 
 const packages = publishedPackages();
 const folder = mkdtempSync(join(tmpdir(), 'shardweave-packages-'));
@@ -77,7 +77,7 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
         const left = Object.values(outputs).flatMap((output) => output.imports);
         expect(left, specifier).toEqual([]);
         const nodeOnly = Object.keys(inputs).filter((path) =>
-          /node_modules\/(ws|webgpu)\//.test(path),
+          /node_modules\/(ws|webgpu|koffi)\//.test(path),
         );
         expect(nodeOnly, specifier).toEqual([]);
       }
