@@ -13,11 +13,17 @@ const FIXED_BYTES = 36;
 const NO_OP = 255;
 const MAX_GROUP_BYTES = 255;
 
-/** Copied into the header's message: one system call and one event instead of two. */
+/**
+ * Copied into the header's message: above, the copy costs what the second message does
+ * (bench/reports/2026-11-21-ws-thresholds.md). With its header it stays below WHOLE_MESSAGE_BYTES.
+ */
 export const INLINE_MAX_BYTES = 16 * 1024;
 
-/** Large enough to hide the cost of a message, small enough to stay in a level 2 cache. */
-export const CHUNK_BYTES = 512 * 1024;
+/**
+ * Larger ones save little CPU time and make control wait behind more
+ * (bench/reports/2026-11-21-ws-thresholds.md).
+ */
+export const CHUNK_BYTES = 1024 * 1024;
 
 const OPERATIONS: readonly OperationName[] = [
   'allGather',

@@ -57,8 +57,6 @@ export class NodePlatform implements WsPlatform {
       maxPayload: MAX_MESSAGE_BYTES,
       handshakeTimeout: PROOF_MS,
       skipUTF8Validation: true,
-      // Zeros, which the library takes as nothing to do: both ends are ours, no proxy between.
-      generateMask: (mask) => mask.fill(0),
     });
     // Before it is open: the listener's first words come in the same packet as the upgrade.
     const wire = new NodeSocket(socket, { maxMessageBytes: MAX_MESSAGE_BYTES });
