@@ -10,7 +10,7 @@ import { viewAs } from './view.js';
 /**
  * How parts become one. Floats are combined in f32, part by part, and rounded to their dtype once;
  * `mean` divides the f32 sum by the number of parts. max and min give NaN where any part is NaN and
- * order -0 below 0. Integer sums wrap around (u8 modulo 256, as in C and in NCCL); their mean is the
+ * order -0 below 0. Integer sums wrap around (u8 modulo 256, as in C); their mean is the
  * wrapped sum over the number of parts, truncated towards zero. The payload of a NaN result is unspecified.
  */
 export type ReduceOp = 'sum' | 'mean' | 'max' | 'min';

@@ -6,8 +6,8 @@ import type { Call } from '../call.js';
 import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
 
 /**
- * Below, a second hop costs more than the root's link saves: on loopback, where all links share the
- * same cores, the two take the same time from here on.
+ * Below, a second hop costs more than the root's link saves. A guess, not yet measured: it takes
+ * hosts with links of their own.
  */
 export const SCATTER_MIN_BYTES = 256 * 1024;
 

@@ -11,7 +11,7 @@ const RING_HEAD_WORDS = 32;
 /** Bytes of all rings of a job together, unless it has very many ranks. */
 const TOTAL_RING_BYTES = 32 * 2 ** 20;
 
-/** Larger ones gain nothing, smaller ones cost more waking: measured with two ranks, 64 KiB to 4 MiB. */
+/** Smaller ones cost more waking. Chosen on a loaded machine; not yet measured on a quiet one. */
 const MAX_RING_BYTES = 2 ** 20;
 
 /** Room for a few small messages and for the description of a call. */
