@@ -1,18 +1,15 @@
 // Checks of a call's arguments: what can't be right whatever the other ranks call is refused before
 // anything is sent, and the job goes on.
 
-import {
-  byteSize,
-  type ReduceOp,
-  type ReduceOptions,
-  WIRE_FORMATS,
-  type WireFormat,
-} from '@shardweave/dtypes';
+import { byteSize, type ReduceOp, type ReduceOptions, type WireFormat } from '@shardweave/dtypes';
 import { hashNumbers } from './algorithms/hash-numbers.js';
 import { countedParts, evenParts, type PartLayout, partBytes } from './algorithms/part-layout.js';
-import type { WireDType } from './call-signature.js';
+import { WIRE_DTYPES, type WireDType } from './call-signature.js';
 import type { CollectiveUsageError } from './errors.js';
-import type { CompressionOptions, ReduceCallOptions } from './process-group.js';
+import type { CompressionOptions, MoveOptions, ReduceCallOptions } from './process-group.js';
+import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-checks.js';
+
+const REDUCE_OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
 
 /** How a buffer is divided, and what ranks compare of it. */
 export interface Division {
@@ -42,6 +39,42 @@ export class CallArguments {
     this.#rank = rank;
     this.#worldSize = worldSize;
     this.#error = error;
+  }
+
+  /** Of every call, and of none without them: `needs` says which it can't be without. */
+  options(call: string, options: MoveOptions, needs?: string): void {
+    if (kindOf(options) !== 'Object') {
+      const what = needs === undefined ? 'options' : `options, at least ${needs}`;
+      throw this.#error(call, `expected an object of ${what}, got ${shown(options)}.`);
+    }
+    const { timeoutMs, dtype } = options;
+    const complaint =
+      timeoutMs === undefined ? undefined : complaintOfTimeLimit('timeoutMs', timeoutMs);
+    if (complaint !== undefined) {
+      throw this.#error(call, complaint);
+    }
+    if (dtype !== undefined) {
+      this.#dtype(call, dtype);
+    }
+  }
+
+  #dtype(call: string, dtype: WireDType): void {
+    if (!WIRE_DTYPES.includes(dtype)) {
+      const dtypes = WIRE_DTYPES.join(', ');
+      throw this.#error(call, `expected dtype to be ${dtypes}, got ${shown(dtype)}.`);
+    }
+  }
+
+  /** Everything here counts bytes: other arrays' lengths and offsets would mean something else. */
+  buffer(call: string, name: string, bytes: Uint8Array): void {
+    const kind = ArrayBuffer.isView(bytes) ? bytes[Symbol.toStringTag] : kindOf(bytes);
+    if (kind !== 'Uint8Array') {
+      const isBuffer = kind === 'ArrayBuffer' || kind === 'SharedArrayBuffer';
+      const how = isBuffer
+        ? 'Of a buffer a: new Uint8Array(a)'
+        : 'Of a typed array a: new Uint8Array(a.buffer, a.byteOffset, a.byteLength)';
+      throw this.#error(call, `expected ${name} to be a Uint8Array, got ${kind}. ${how}.`);
+    }
   }
 
   /** `part` is this rank's, `whole` has all ranks' parts. */
@@ -94,6 +127,12 @@ export class CallArguments {
 
   reduceOptions(call: string, byteLength: number, options: ReduceCallOptions): ReduceOptions {
     const { dtype, op } = options;
+    this.#dtype(call, dtype);
+    if (!REDUCE_OPS.includes(op)) {
+      const hint = /^(avg|average)$/i.test(String(op)) ? " It is 'mean' here." : '';
+      const ops = REDUCE_OPS.join(', ');
+      throw this.#error(call, `expected op to be ${ops}, got ${shown(op)}.${hint}`);
+    }
     const size = byteSize(dtype);
     if (byteLength % size !== 0) {
       throw this.#error(call, `expected whole ${dtype} elements, got ${byteLength} bytes.`);
@@ -109,9 +148,13 @@ export class CallArguments {
     ofGroup: WireFormat | 'exact',
   ): CallCompression | undefined {
     const { wire = ofGroup, dtype = 'u8', op = 'sum', residual } = options;
-    if (wire !== 'exact' && !WIRE_FORMATS.includes(wire)) {
-      const formats = WIRE_FORMATS.join(', ');
-      throw this.#error(call, `expected wire to be exact, ${formats}, got ${wire}.`);
+    const complaint = complaintOfWire(wire);
+    if (complaint !== undefined) {
+      throw this.#error(call, complaint);
+    }
+    if (residual !== undefined && kindOf(residual) !== 'Float32Array') {
+      const kind = kindOf(residual);
+      throw this.#error(call, `expected residual to be a Float32Array, got ${kind}.`);
     }
     const fits = dtype === 'f32' && (op === 'sum' || op === 'mean');
     if (wire === 'exact' || (!fits && options.wire === undefined)) {
@@ -156,6 +199,19 @@ export class CallArguments {
         `expected an ${name} of ${byteLength} bytes for ${this.#worldSize} ranks, ` +
           `got ${bytes.byteLength}.`,
       );
+    }
+  }
+
+  byteCount(call: string, byteLength: number): void {
+    if (!Number.isSafeInteger(byteLength) || byteLength < 0) {
+      throw this.#error(call, `expected a number of bytes, got ${shown(byteLength)}.`);
+    }
+  }
+
+  sharedBuffer(call: string, buffer: SharedArrayBuffer): void {
+    const kind = kindOf(buffer);
+    if (kind !== 'SharedArrayBuffer') {
+      throw this.#error(call, `expected a SharedArrayBuffer, got ${kind}.`);
     }
   }
 

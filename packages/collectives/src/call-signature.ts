@@ -6,17 +6,14 @@ import type { ReduceDType, ReduceOp, WireFormat } from '@shardweave/dtypes';
 /** Element types on the wire. */
 export type WireDType = ReduceDType;
 
+export const WIRE_DTYPES: readonly WireDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
+
 /** What ranks compare: the element type, and how f32 travels where it is compressed. */
 export type CallDType = WireDType | `f32 as ${WireFormat}`;
 
 /** In the order of their codes on the wire. */
 export const CALL_DTYPES: readonly CallDType[] = [
-  'f32',
-  'f16',
-  'bf16',
-  'i32',
-  'u32',
-  'u8',
+  ...WIRE_DTYPES,
   'f32 as f16',
   'f32 as bf16',
   'f32 as int8',
@@ -95,7 +92,7 @@ export function describeCall(
   if (call.root >= 0) {
     words.push('root', call.root);
   }
-  words.push(isPointToPoint(call) ? `tag ${sequence}` : `#${sequence}`);
+  words.push(isPointToPoint(call) ? `channel ${sequence}` : `#${sequence}`);
   return words.join(' ');
 }
 

@@ -13,6 +13,7 @@ import { type Clock, systemClock } from './clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from './errors.js';
 import type { Failure } from './failure.js';
 import { Inbox } from './inbox.js';
+import { LONGEST_TIMER_MS } from './long-timer.js';
 import { Matching } from './matching.js';
 import type { NativeCollectives } from './native-collectives.js';
 import {
@@ -287,10 +288,10 @@ export class Endpoint implements TransportListener {
       if (leftMs <= 0) {
         void this.#onTimeout(call);
       } else {
-        cancel = this.clock.setTimer(leftMs, check);
+        cancel = this.clock.setTimer(Math.min(leftMs, LONGEST_TIMER_MS), check);
       }
     };
-    cancel = this.clock.setTimer(timeoutMs, check);
+    cancel = this.clock.setTimer(Math.min(timeoutMs, LONGEST_TIMER_MS), check);
     return () => cancel();
   }
 
@@ -364,7 +365,7 @@ export class Endpoint implements TransportListener {
   }
 
   #placeOf(spec: CallSpec) {
-    const number = isPointToPoint(spec.signature) ? 'tag ' : '#';
+    const number = isPointToPoint(spec.signature) ? 'channel ' : '#';
     const group = spec.group === 'world' ? '' : ` in group ${spec.group}`;
     const call = `${spec.signature.operation} ${number}${spec.sequence}${group}`;
     return { rank: this.rank, worldSize: this.worldSize, call };

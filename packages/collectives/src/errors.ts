@@ -72,7 +72,7 @@ export class CollectiveTimeoutError extends CollectiveError {
     reason: string,
     waitingFor: readonly number[],
   ) {
-    super(place, originRank, `rank ${originRank}: ${reason}`);
+    super(place, originRank, originRank === place.rank ? reason : `rank ${originRank}: ${reason}`);
     this.waitingFor = waitingFor;
   }
 }

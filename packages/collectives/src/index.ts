@@ -19,7 +19,7 @@ export {
   PeerLostError,
 } from './errors.js';
 export type { Failure, PeerCall } from './failure.js';
-export { createWorldGroup, type GroupOptions } from './group-options.js';
+export { checkGroupOptions, createWorldGroup, type GroupOptions } from './group-options.js';
 export type { NativeCollectives } from './native-collectives.js';
 export type {
   CallOptions,

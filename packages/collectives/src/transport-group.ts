@@ -118,6 +118,9 @@ export class TransportGroup implements ProcessGroup {
     options: PartsOptions = {},
   ): Promise<void> {
     const name = 'allGather';
+    this.#arguments.options(name, options);
+    this.#arguments.buffer(name, 'input', input);
+    this.#arguments.buffer(name, 'output', output);
     const whole = { name: 'output', bytes: output };
     const division = this.#arguments.division(name, input, whole, options);
     this.#arguments.noOverlap(name, input, output, division.layout.offsets[this.rank]!);
@@ -143,6 +146,9 @@ export class TransportGroup implements ProcessGroup {
     options: ReducePartsOptions,
   ): Promise<void> {
     const name = 'reduceScatter';
+    this.#arguments.options(name, options, '{ dtype, op }');
+    this.#arguments.buffer(name, 'input', input);
+    this.#arguments.buffer(name, 'output', output);
     const reduce = this.#arguments.reduceOptions(name, output.byteLength, options);
     const whole = { name: 'input', bytes: input };
     const division = this.#arguments.division(name, output, whole, options);
@@ -167,6 +173,9 @@ export class TransportGroup implements ProcessGroup {
     output: Uint8Array,
     options: ReduceCallOptions,
   ): Promise<void> {
+    this.#arguments.options('allReduce', options, '{ dtype, op }');
+    this.#arguments.buffer('allReduce', 'input', input);
+    this.#arguments.buffer('allReduce', 'output', output);
     const { byteLength } = input;
     const reduce = this.#arguments.reduceOptions('allReduce', byteLength, options);
     this.#arguments.bytes('allReduce', 'output', output, byteLength);
@@ -184,6 +193,8 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async broadcast(buffer: Uint8Array, options: RootedOptions): Promise<void> {
+    this.#arguments.options('broadcast', options, '{ root }');
+    this.#arguments.buffer('broadcast', 'buffer', buffer);
     this.#arguments.rank('broadcast', 'root', options.root);
     const { byteLength } = buffer;
     await this.#collective({ operation: 'broadcast', byteLength }, options, (call) =>
@@ -196,6 +207,9 @@ export class TransportGroup implements ProcessGroup {
     output: Uint8Array | null,
     options: RootedOptions,
   ): Promise<void> {
+    this.#arguments.options('gather', options, '{ root }');
+    this.#arguments.buffer('gather', 'input', input);
+    this.#arguments.buffer('gather', 'output', output ?? EMPTY);
     this.#arguments.rank('gather', 'root', options.root);
     const { byteLength } = input;
     if (this.rank === options.root) {
@@ -209,6 +223,8 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async send(data: Uint8Array, options: SendOptions): Promise<void> {
+    this.#arguments.options('send', options, '{ to }');
+    this.#arguments.buffer('send', 'data', data);
     const channel = this.#arguments.pointToPoint('send', options.to, options.channel);
     const { byteLength } = data;
     await this.#run({ operation: 'send', byteLength }, channel, options, (call) =>
@@ -217,6 +233,8 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async recv(buffer: Uint8Array, options: RecvOptions): Promise<void> {
+    this.#arguments.options('recv', options, '{ from }');
+    this.#arguments.buffer('recv', 'buffer', buffer);
     const channel = this.#arguments.pointToPoint('recv', options.from, options.channel);
     const { byteLength } = buffer;
     await this.#run({ operation: 'recv', byteLength }, channel, options, (call) =>
@@ -225,6 +243,7 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async barrier(options: CallOptions = {}): Promise<void> {
+    this.#arguments.options('barrier', options);
     await this.#collective({ operation: 'barrier', byteLength: 0 }, options, (call) =>
       this.#algorithms.allGather(call, EMPTY, EMPTY, evenParts(this.worldSize, 0)),
     );
@@ -255,10 +274,12 @@ export class TransportGroup implements ProcessGroup {
   }
 
   allocate(byteLength: number): Uint8Array {
+    this.#arguments.byteCount('allocate', byteLength);
     return this.#options.endpoint.allocate(byteLength);
   }
 
   register(buffer: SharedArrayBuffer): void {
+    this.#arguments.sharedBuffer('register', buffer);
     this.#options.endpoint.register(buffer);
   }
 

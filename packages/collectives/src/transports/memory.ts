@@ -5,7 +5,8 @@ import { Reducer } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
 import { SLICE_BYTES } from '../copy-bytes.js';
 import { Endpoint } from '../endpoint.js';
-import { createWorldGroup, type GroupOptions } from '../group-options.js';
+import { CollectiveUsageError } from '../errors.js';
+import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../group-options.js';
 import type { ProcessGroup } from '../process-group.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../transport.js';
 import { Turns } from '../turns.js';
@@ -23,9 +24,11 @@ export function createMemoryGroup(
 
 /** The same with the endpoints, for tests that kill a rank. */
 export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOptions = {}) {
+  const place = { rank: 0, worldSize, call: 'createMemoryGroup' };
   if (!Number.isInteger(worldSize) || worldSize < 1) {
-    throw new RangeError(`createMemoryGroup: expected a positive world size, got ${worldSize}.`);
+    throw new CollectiveUsageError(place, `expected a positive world size, got ${worldSize}.`);
   }
+  checkGroupOptions(options, place);
   let shared: Promise<Reducer> | undefined;
   const reducer = () => {
     shared ??= Reducer.create();

@@ -5,7 +5,8 @@
 import { cpus } from 'node:os';
 import { Endpoint } from '../../endpoint.js';
 import { JoinError } from '../../errors.js';
-import { createWorldGroup, type GroupOptions } from '../../group-options.js';
+import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../../group-options.js';
+import { setLongTimer } from '../../long-timer.js';
 import type { ProcessGroup } from '../../process-group.js';
 import { loadMpi } from './load-mpi.js';
 import { MpiCollectives } from './mpi-collectives.js';
@@ -50,6 +51,7 @@ export async function connectMpi(options: ConnectMpiOptions = {}): Promise<Proce
         `mpirun -np ${options.worldSize} (or srun), of the same MPI as the library that is loaded.`,
     );
   }
+  checkGroupOptions(options, { rank, worldSize, call: 'connectMpi' });
   const endpoint = new Endpoint({ ...options, rank, worldSize });
   const progress = new Progress(mpi, {
     isOversubscribed: ranksOfThisHost(worldSize) > cpus().length, // mpirun binds a rank to few of them
@@ -126,9 +128,9 @@ async function duplicateWorld(
   limitMs: number,
 ): Promise<void> {
   const { world } = mpi.abi;
-  let timer: ReturnType<typeof setTimeout> | undefined;
+  let stopTimer = () => {};
   const late = new Promise<'late'>((resolve) => {
-    timer = setTimeout(resolve, limitMs, 'late');
+    stopTimer = setLongTimer(limitMs, () => resolve('late'));
   });
   const duplicates = (async () => {
     for (let i = 0; i < into.length; i++) {
@@ -138,7 +140,7 @@ async function duplicateWorld(
     }
   })();
   const outcome = await Promise.race([duplicates, late]);
-  clearTimeout(timer);
+  stopTimer();
   if (outcome === 'late') {
     progress.stop();
     const place = { rank: mpi.rankOf(world), worldSize: mpi.sizeOf(world) };

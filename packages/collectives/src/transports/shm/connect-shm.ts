@@ -3,7 +3,8 @@
 import { systemClock } from '../../clock.js';
 import { Endpoint } from '../../endpoint.js';
 import { JoinError } from '../../errors.js';
-import { createWorldGroup, type GroupOptions } from '../../group-options.js';
+import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../../group-options.js';
+import { setLongTimer } from '../../long-timer.js';
 import type { ProcessGroup } from '../../process-group.js';
 import { Turns } from '../../turns.js';
 import { checkSharedMemory, type ShmSeat } from './shm-seat.js';
@@ -36,6 +37,7 @@ export async function connectShm(
 /** The same with the endpoint, for tests that kill a rank. */
 export async function connectShmEndpoint(seat: ShmSeat, options: ConnectShmOptions = {}) {
   checkSharedMemory(seat);
+  checkGroupOptions(options, { ...rankOf(seat), call: 'connectShm' });
   const turns = new Turns(options.clock ?? systemClock);
   const endpoint = new Endpoint({ ...options, ...rankOf(seat), turns });
   const watchMs = options.watchMs ?? defaultWatchMs(seat.worldSize);
@@ -51,12 +53,12 @@ export async function connectShmEndpoint(seat: ShmSeat, options: ConnectShmOptio
 }
 
 async function inTime(transport: ShmTransport, seat: ShmSeat, limitMs: number): Promise<void> {
-  let timer: ReturnType<typeof setTimeout> | undefined;
+  let stopTimer = () => {};
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => {
+    stopTimer = setLongTimer(limitMs, () => {
       const missing = transport.awaited.join(', ');
       reject(new JoinError(seat, `no sign of ranks ${missing} within ${limitMs} ms.`));
-    }, limitMs);
+    });
   });
   const joined = transport.join().catch((rank: number) => {
     throw new JoinError(seat, `the thread of rank ${rank} ended before all ranks had joined.`);
@@ -64,7 +66,7 @@ async function inTime(transport: ShmTransport, seat: ShmSeat, limitMs: number): 
   try {
     await Promise.race([joined, late]);
   } finally {
-    clearTimeout(timer);
+    stopTimer();
   }
 }
 

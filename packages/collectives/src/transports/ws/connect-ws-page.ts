@@ -2,7 +2,7 @@
 // listen, so it links to Node ranks directly and to other pages through the rendezvous' process.
 
 import { Endpoint } from '../../endpoint.js';
-import { createWorldGroup } from '../../group-options.js';
+import { checkGroupOptions, createWorldGroup } from '../../group-options.js';
 import type { ProcessGroup } from '../../process-group.js';
 import {
   checkJobOptions,
@@ -34,6 +34,7 @@ export async function connectWs(options: ConnectWsPageOptions): Promise<ProcessG
 export async function connectWsEndpoint(options: ConnectWsPageOptions) {
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
   checkJobOptions(options, { hosts: false });
+  checkGroupOptions(options, { rank, worldSize, call: 'connectWs' });
   const endpoint = new Endpoint({ ...options, rank, worldSize });
   const silences = silencesOf(options);
   const transport = new WsTransport({

@@ -2,7 +2,7 @@
 
 import { Endpoint } from '../../endpoint.js';
 import { JoinError } from '../../errors.js';
-import { createWorldGroup } from '../../group-options.js';
+import { checkGroupOptions, createWorldGroup } from '../../group-options.js';
 import type { ProcessGroup } from '../../process-group.js';
 import {
   checkJobOptions,
@@ -43,6 +43,7 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
   const isHosted = rank === 0 && options.rendezvous !== 'elsewhere';
   checkJobOptions(options, { hosts: isHosted });
+  checkGroupOptions(options, { rank, worldSize, call: 'connectWs' });
   const { tls, listen = {} } = options;
   if (tls !== undefined && (isHosted || listen !== false) && !(tls.key && tls.cert)) {
     throw new JoinError({ rank, worldSize }, 'expected tls.key and tls.cert: this rank listens.');

@@ -15,7 +15,7 @@ export interface JobOptions extends GroupOptions {
    * attempt before. Default: 0.
    */
   readonly attempt?: number;
-  /** Milliseconds for all ranks to come. Default: 30 s. */
+  /** Milliseconds for all ranks to come; Infinity: no limit. Default: 30 s. */
   readonly joinTimeoutMs?: number;
   /**
    * Milliseconds of silence after which a peer counts as lost: it is stopped or cut off. Signs of
@@ -69,7 +69,7 @@ export function checkJobOptions(options: JobOptions, { hosts }: { readonly hosts
   const isCount = (x: number, from: number, to: number) =>
     Number.isInteger(x) && x >= from && x <= to;
   if (!isCount(worldSize, 1, MAX_U32) || !isCount(rank, 0, worldSize - 1)) {
-    fail('expected a rank below a positive world size.');
+    fail(`expected a rank below a positive world size, got rank ${rank} of ${worldSize}.`);
   }
   if (!isCount(port, hosts || worldSize === 1 ? 0 : 1, 65_535)) {
     fail(`expected the rendezvous' port, got ${port}.`);

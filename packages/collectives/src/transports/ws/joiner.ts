@@ -3,6 +3,7 @@
 
 import type { Endpoint } from '../../endpoint.js';
 import { JoinError } from '../../errors.js';
+import { setLongTimer } from '../../long-timer.js';
 import { type Hello, RENDEZVOUS_TARGET, type Role } from './handshake.js';
 import type { HostPort, Route } from './job-options.js';
 import { linkPart } from './link-plan.js';
@@ -320,8 +321,8 @@ export class Joiner {
     // The rendezvous has the same limit and knows who is missing: it speaks first.
     const graceMs = 1000;
     await new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, this.#deadline - performance.now() + graceMs);
-      signal.addEventListener('abort', () => clearTimeout(timer));
+      const cancel = setLongTimer(this.#deadline - performance.now() + graceMs, resolve);
+      signal.addEventListener('abort', cancel);
     });
     const { joinTimeoutMs } = this.#options;
     throw this.#joinError(`the job was not complete within ${joinTimeoutMs} ms.`);

@@ -4,6 +4,7 @@
 // Note [two rounds]: ranks link when all have come, and begin when all are linked. Whatever goes wrong
 // on one before that reaches all others through here, so nobody waits for a job that won't form.
 
+import { setLongTimer } from '../../long-timer.js';
 import type { PeerAddress, RendezvousMessage } from './rendezvous-messages.js';
 
 export interface RendezvousOptions {
@@ -28,7 +29,7 @@ export class Rendezvous {
   readonly formed: Promise<void>;
   readonly #options: RendezvousOptions;
   readonly #places = new Map<number, Place>();
-  readonly #timer: ReturnType<typeof setTimeout>;
+  readonly #stopTimer: () => void;
   #hasTable = false;
   #isOver = false;
   #onFormed: () => void = () => {};
@@ -41,7 +42,7 @@ export class Rendezvous {
       this.#onFailed = reject;
     });
     this.formed.catch(() => {}); // members are told; whoever hosts it may not ask
-    this.#timer = setTimeout(() => this.#onLate(), options.joinTimeoutMs);
+    this.#stopTimer = setLongTimer(options.joinTimeoutMs, () => this.#onLate());
   }
 
   /** Why this rank can't come in. */
@@ -130,7 +131,7 @@ export class Rendezvous {
 
   #end(): void {
     this.#isOver = true;
-    clearTimeout(this.#timer);
+    this.#stopTimer();
   }
 
   #tellAll(message: RendezvousMessage): void {

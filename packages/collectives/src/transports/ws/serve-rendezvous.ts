@@ -1,6 +1,7 @@
 // A rendezvous in a Node process of its own, and the relay between ranks that can't listen: for jobs
 // whose ranks are all pages.
 
+import { checkGroupOptions } from '../../group-options.js';
 import { RENDEZVOUS_TARGET } from './handshake.js';
 import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK } from './job-options.js';
 import { refusalOfJob } from './joiner.js';
@@ -39,6 +40,7 @@ export interface RendezvousServer {
 export async function serveRendezvous(options: ServeRendezvousOptions): Promise<RendezvousServer> {
   const { worldSize, secret, attempt = 0, address: host = LOOPBACK, port = 0 } = options;
   checkJobOptions({ rank: 0, worldSize, secret, attempt, port }, { hosts: true });
+  checkGroupOptions(options, { rank: 0, worldSize, call: 'serveRendezvous' });
   const rendezvous = new Rendezvous({
     worldSize,
     joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
