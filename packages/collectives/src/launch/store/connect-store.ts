@@ -49,14 +49,15 @@ export async function connectStore(
     throw new StoreError('STORE_JOIN', 'store: expected rank and worldSize, or none of the two');
   }
   const host = address.includes(':') ? `[${address}]` : address;
-  const socket = await dial(`ws://${host}:${port}`, options);
+  const deadline = performance.now() + (options.joinTimeoutMs ?? STORE_JOIN_TIMEOUT_MS);
+  const socket = await dial(`ws://${host}:${port}`, deadline, options);
   const { attempt = 0 } = options;
   const hello = { role: 'store', target: 0, attempt } as const;
   try {
     await prove(socket, {
       secret,
       hello: { ...hello, rank: rank ?? NO_RANK, worldSize: worldSize ?? 0 },
-      proofMs: PROOF_MS,
+      proofMs: Math.min(PROOF_MS, Math.max(1, deadline - performance.now())),
     });
   } catch (error) {
     socket.terminate();
@@ -67,17 +68,22 @@ export async function connectStore(
   return Store.open(socket, { runId, timeoutMs, silenceMs, ...(onClosed && { onClosed }) });
 }
 
-async function dial(url: string, options: ConnectStoreOptions): Promise<WireSocket> {
+async function dial(
+  url: string,
+  deadline: number,
+  options: ConnectStoreOptions,
+): Promise<WireSocket> {
   const { secret, joinTimeoutMs = STORE_JOIN_TIMEOUT_MS } = options;
-  const deadline = performance.now() + joinTimeoutMs;
   const platform = new NodePlatform({ secret });
   for (;;) {
     try {
-      return (await platform.open(url)).socket;
+      return (await platform.open(url, deadline - performance.now())).socket;
     } catch (error) {
       const isEarly = error instanceof OpenError && error.isEarly;
       if (!isEarly || performance.now() > deadline) {
-        const text = `no store at ${url} (${(error as Error).message})`;
+        const { message } = error as Error;
+        const hint = message.includes('timed out') ? ': something else may listen there' : '';
+        const text = `no store at ${url} (${message}${hint})`;
         throw new StoreError('STORE_JOIN', `store: ${text}, within ${joinTimeoutMs} ms`);
       }
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));

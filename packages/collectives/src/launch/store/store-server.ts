@@ -24,6 +24,9 @@ export interface StoreServerOptions {
   readonly limits?: Partial<StoreLimits>;
 }
 
+/** HMAC is no use with what can be guessed. */
+const MIN_SECRET_LENGTH = 16;
+
 /** Those that may come in one second; more of them try again. */
 const EXPECTED_CLIENTS = 256;
 
@@ -41,10 +44,14 @@ export class StoreServer implements AsyncDisposable {
     this.#runs = new StoreRuns(new StoreBudget(this.#limits));
   }
 
-  /** Resolves when it listens. Rejects with StoreError STORE_JOIN where it can't. */
+  /** Resolves when it listens. Rejects with StoreError STORE_JOIN where it can't, or STORE_USAGE. */
   static async listen(options: StoreServerOptions): Promise<StoreServer> {
-    const server = new StoreServer(options);
     const { secret, address: host = LOOPBACK, port = 0, keepsAlive = false } = options;
+    if (typeof secret !== 'string' || secret.length < MIN_SECRET_LENGTH) {
+      const what = `expected a secret of at least ${MIN_SECRET_LENGTH} characters`;
+      throw new StoreError('STORE_USAGE', `store: ${what}.`);
+    }
+    const server = new StoreServer(options);
     try {
       server.#acceptor = await Acceptor.listen({
         secret,
@@ -55,8 +62,7 @@ export class StoreServer implements AsyncDisposable {
         onPeer: (hello, socket) => server.#onClient(hello, socket),
       });
     } catch (error) {
-      const text = `can't listen on ${host}:${port}: ${(error as Error).message}`;
-      throw new StoreError('STORE_JOIN', `store: ${text}`);
+      throw new StoreError('STORE_JOIN', `store: ${(error as Error).message}`);
     }
     server.#acceptor.setKeepsAlive(keepsAlive);
     return server;

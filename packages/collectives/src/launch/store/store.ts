@@ -96,7 +96,7 @@ export class Store implements AsyncDisposable {
   }
 
   async set(key: string, value: Uint8Array | string): Promise<void> {
-    await this.#call({ op: 'set', key }, [bytesOf(value)]);
+    await this.#call({ op: 'set', key }, [bytesOf(key, value)]);
   }
 
   /** The value, once somebody has set it. */
@@ -122,7 +122,9 @@ export class Store implements AsyncDisposable {
     expected: Uint8Array | string | undefined,
     desired: Uint8Array | string,
   ): Promise<CompareSetResult> {
-    const values = [desired, ...(expected === undefined ? [] : [expected])].map(bytesOf);
+    const values = [desired, ...(expected === undefined ? [] : [expected])].map((value) =>
+      bytesOf(key, value),
+    );
     const answer = await this.#call({ op: 'compareSet', key }, values);
     return { isSet: answer.reply.result as boolean, value: answer.values[0] };
   }
@@ -263,6 +265,13 @@ function lost(reason: string): StoreError {
   return new StoreError('STORE_LOST', `store: the server is lost (${reason})`);
 }
 
-function bytesOf(value: Uint8Array | string): Uint8Array {
-  return typeof value === 'string' ? new TextEncoder().encode(value) : value;
+function bytesOf(key: string, value: Uint8Array | string): Uint8Array {
+  if (typeof value === 'string') {
+    return new TextEncoder().encode(value);
+  }
+  if (!(value instanceof Uint8Array)) {
+    const what = `${JSON.stringify(key)}: expected a Uint8Array or a string, got ${typeof value}`;
+    throw new StoreError('STORE_USAGE', `store: ${what}.`);
+  }
+  return value;
 }

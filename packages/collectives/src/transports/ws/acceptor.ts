@@ -8,6 +8,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { CHUNK_BYTES } from './frame.js';
 import { limitsFor, RateLimit, type WsLimits } from './limits.js';
+import { ListenError } from './listen-error.js';
 import { NodeSocket } from './node-socket.js';
 import { challenge, REFUSED_CODE } from './prove.js';
 import type { ListenOptions, WsListener } from './ws-platform.js';
@@ -86,11 +87,19 @@ export class Acceptor implements WsListener {
     });
   }
 
-  /** Resolves when it listens. */
+  /** Resolves when it listens. Rejects with ListenError. */
   static async listen(options: AcceptorOptions): Promise<Acceptor> {
     const acceptor = new Acceptor(options);
-    acceptor.#server.listen(options.port, options.host);
-    await once(acceptor.#server, 'listening');
+    // It passes on the server's errors, and one that nobody hears ends the process.
+    acceptor.#upgrades.on('error', () => {});
+    try {
+      const listening = once(acceptor.#server, 'listening');
+      acceptor.#server.listen(options.port, options.host);
+      await listening;
+    } catch (error) {
+      acceptor.close();
+      throw new ListenError(options.host, options.port, error as NodeJS.ErrnoException);
+    }
     const drop = (error: Error, socket: Socket) => {
       acceptor.#refuse(socket, error.message);
       socket.destroy();
@@ -98,7 +107,6 @@ export class Acceptor implements WsListener {
     acceptor.#server.on('clientError', drop).on('tlsClientError', drop);
     // An error of one connection is that connection's.
     acceptor.#server.on('error', () => {});
-    acceptor.#upgrades.on('error', () => {});
     return acceptor;
   }
 

@@ -11,7 +11,7 @@ import {
   LOOPBACK,
   silencesOf,
 } from './job-options.js';
-import { Joiner } from './joiner.js';
+import { checkSilence, Joiner } from './joiner.js';
 import { PagePlatform } from './page-platform.js';
 import { WsTransport } from './ws-transport.js';
 
@@ -35,6 +35,7 @@ export async function connectWsEndpoint(options: ConnectWsPageOptions) {
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
   checkJobOptions(options, { hosts: false });
   checkGroupOptions(options, { rank, worldSize, call: 'connectWs' });
+  checkSilence(options);
   const endpoint = new Endpoint({ ...options, rank, worldSize });
   const silences = silencesOf(options);
   const transport = new WsTransport({

@@ -11,9 +11,10 @@ import {
   LOOPBACK,
   silencesOf,
 } from './job-options.js';
-import { Joiner, type ListenWish } from './joiner.js';
+import { checkSilence, Joiner, type ListenWish } from './joiner.js';
 import { type ListenSecurityOptions, securityOf } from './listen-security.js';
 import { NodePlatform } from './node-platform.js';
+import { RefusalLog } from './refusal-log.js';
 import { WsTransport } from './ws-transport.js';
 
 export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
@@ -44,6 +45,10 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
   const isHosted = rank === 0 && options.rendezvous !== 'elsewhere';
   checkJobOptions(options, { hosts: isHosted });
   checkGroupOptions(options, { rank, worldSize, call: 'connectWs' });
+  checkSilence(options);
+  checkChoice(options, 'rendezvous', ['rank 0', 'elsewhere']);
+  checkChoice(options, 'heartbeat', ['worker', 'link']);
+  const refusals = new RefusalLog(options.onRefused);
   const { tls, listen = {} } = options;
   if (tls !== undefined && (isHosted || listen !== false) && !(tls.key && tls.cert)) {
     throw new JoinError({ rank, worldSize }, 'expected tls.key and tls.cert: this rank listens.');
@@ -67,15 +72,31 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
       listen,
       joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
       onListen: options.onListen,
+      describeRefusals: () => refusals.describe(),
       ...silences,
       route: options.route ?? ((_, to) => to),
     },
     {
-      platform: new NodePlatform({ ...securityOf(options), heartbeat: options.heartbeat }),
+      platform: new NodePlatform({
+        ...securityOf({ ...options, onRefused: refusals.add }),
+        heartbeat: options.heartbeat,
+      }),
       endpoint,
       transport,
     },
   );
   await joiner.join();
   return { group: createWorldGroup(endpoint, options), endpoint };
+}
+
+function checkChoice(
+  options: ConnectWsOptions,
+  name: 'rendezvous' | 'heartbeat',
+  choices: readonly string[],
+): void {
+  const { rank, worldSize, [name]: value } = options;
+  if (value !== undefined && !choices.includes(value)) {
+    const listed = choices.map((choice) => `'${choice}'`).join(' or ');
+    throw new JoinError({ rank, worldSize }, `expected ${name} ${listed}, got ${String(value)}.`);
+  }
 }

@@ -41,6 +41,8 @@ export interface JoinerOptions {
   /** Silence after which a peer counts as lost: with a heartbeat worker, and without. */
   readonly silenceMs: number;
   readonly linkSilenceMs: number;
+  /** Whom its listener turned away, in words. */
+  readonly describeRefusals?: (() => string) | undefined;
 }
 
 /** Where a rank that doesn't host the rendezvous listens. */
@@ -53,8 +55,28 @@ export interface ListenWish {
   readonly advertise?: HostPort;
 }
 
-const RETRY_MS = 50;
+/** Doubled from one try to the next, up to the platform's limit. */
+const FIRST_RETRY_MS = 50;
 const LOOPBACK = '127.0.0.1';
+
+const PAGE_HINT =
+  'A page cannot host it: start rank 0 in Node, or serveRendezvous with this page among allowedOrigins.';
+
+/** A loaded machine keeps a heartbeat waiting for longer than less. */
+const MIN_SILENCE_MS = 100;
+
+/** Throws JoinError where `silenceMs` would take every peer for lost. */
+export function checkSilence(options: {
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly silenceMs?: number;
+}): void {
+  const { rank, worldSize, silenceMs = MIN_SILENCE_MS } = options;
+  if (!(silenceMs >= MIN_SILENCE_MS)) {
+    const what = `expected silenceMs of at least ${MIN_SILENCE_MS}, got ${String(silenceMs)}`;
+    throw new JoinError({ rank, worldSize }, `${what}.`);
+  }
+}
 
 export class Joiner {
   readonly #options: JoinerOptions;
@@ -69,6 +91,8 @@ export class Joiner {
   #relay: Relay | undefined;
   #meeting: Meeting | undefined;
   #heartbeats: HeartbeatSender | undefined;
+  /** Where the rendezvous was dialed. */
+  #rendezvousUrl: string | undefined;
 
   constructor(
     options: JoinerOptions,
@@ -136,7 +160,8 @@ export class Joiner {
   async #host(): Promise<Meeting> {
     const { rank, worldSize, joinTimeoutMs, rendezvous, onListen } = this.#options;
     await this.#listen(rendezvous.host, rendezvous.port);
-    this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs });
+    const circumstances = () => this.#listenedOn();
+    this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances });
     this.#relay = new Relay();
     const meeting = Meeting.hosted(this.#rendezvous, rank);
     onListen?.(this.#listener!.port);
@@ -217,8 +242,14 @@ export class Joiner {
         onPeer: (hello, socket, from) => this.#onPeer(hello, socket, from),
       });
     } catch (error) {
-      throw this.#joinError(`can't listen on ${host}:${port}: ${messageOf(error)}.`);
+      throw this.#joinError(messageOf(error));
     }
+  }
+
+  #listenedOn(): string {
+    const { rendezvous, describeRefusals } = this.#options;
+    const refusals = describeRefusals?.() || 'nobody was refused';
+    return `it listened on ${rendezvous.host}:${this.#listener?.port}; ${refusals}`;
   }
 
   #refusalOf(hello: Hello): string | undefined {
@@ -285,17 +316,25 @@ export class Joiner {
     open: (url: string) => Promise<T>,
   ): Promise<T> {
     const url = this.#urlOf(await this.#options.route(target, address));
-    for (;;) {
+    const isRendezvous = target === 'rendezvous';
+    if (isRendezvous) {
+      this.#rendezvousUrl = url;
+    }
+    for (let retryMs = FIRST_RETRY_MS; ; retryMs *= 2) {
       try {
         return await open(url);
       } catch (error) {
         const isEarly = error instanceof OpenError && error.isEarly;
         const isOver = this.#endpoint.failure !== undefined || performance.now() > this.#deadline;
         if (!isEarly || isOver) {
-          const whom = target === 'rendezvous' ? 'rendezvous' : `rank ${target}`;
-          throw this.#joinError(`no ${whom} of the job at ${url} (${messageOf(error)}).`);
+          const whom = isRendezvous ? 'rendezvous' : `rank ${target}`;
+          const isPage = isRendezvous && this.#platform.listen === undefined;
+          const hint = isPage ? ` ${PAGE_HINT}` : '';
+          throw this.#joinError(`no ${whom} of the job at ${url} (${messageOf(error)}).${hint}`);
         }
-        await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+        const leftMs = Math.max(0, this.#deadline - performance.now()) + 1;
+        const waitMs = Math.min(retryMs, this.#platform.maxRetryMs, leftMs);
+        await new Promise((resolve) => setTimeout(resolve, waitMs));
       }
     }
   }
@@ -325,7 +364,19 @@ export class Joiner {
       signal.addEventListener('abort', cancel);
     });
     const { joinTimeoutMs } = this.#options;
-    throw this.#joinError(`the job was not complete within ${joinTimeoutMs} ms.`);
+    throw this.#joinError(
+      `the job was not complete within ${joinTimeoutMs} ms: ${this.#whatWasMissing()}.`,
+    );
+  }
+
+  #whatWasMissing(): string {
+    if (this.#options.rendezvous.isHosted) {
+      return this.#listenedOn();
+    }
+    const url = this.#rendezvousUrl ?? 'an address that the option route has not given';
+    return this.#meeting === undefined
+      ? `the rendezvous did not answer at ${url}, and something else may listen there`
+      : `the rendezvous at ${url} has not said that all ranks are linked`;
   }
 
   async #rejectOnFailure(): Promise<never> {

@@ -44,18 +44,21 @@ const EARLY_CODES = new Set([
 ]);
 
 export class NodePlatform implements WsPlatform {
+  /** A refused connection on a host costs little, and a job starts when the last rank has come. */
+  readonly maxRetryMs = 200;
   readonly #options: NodePlatformOptions;
 
   constructor(options: NodePlatformOptions) {
     this.#options = options;
   }
 
-  async open(url: string): Promise<OpenedSocket> {
+  /** `limitMs`: until it is open, at most. */
+  async open(url: string, limitMs = PROOF_MS): Promise<OpenedSocket> {
     const socket = new WebSocket(url, {
       ...this.#clientTls(),
       perMessageDeflate: false,
       maxPayload: MAX_MESSAGE_BYTES,
-      handshakeTimeout: PROOF_MS,
+      handshakeTimeout: Math.max(1, Math.min(PROOF_MS, limitMs)),
       skipUTF8Validation: true,
     });
     // Before it is open: the listener's first words come in the same packet as the upgrade.

@@ -8,6 +8,9 @@ import { OpenError, type OpenedSocket, type WsPlatform } from './ws-platform.js'
 const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
 
 export class PagePlatform implements WsPlatform {
+  /** A page can't tell a refusal from a listener that isn't there yet: it knocks gently. */
+  readonly maxRetryMs = 1000;
+
   async open(url: string): Promise<OpenedSocket> {
     let native: WebSocket;
     try {

@@ -11,6 +11,8 @@ export interface RendezvousOptions {
   readonly worldSize: number;
   /** Milliseconds for all ranks to come and to link. */
   readonly joinTimeoutMs: number;
+  /** What helps to find a missing rank: where it listened, who was refused. */
+  readonly circumstances?: (() => string) | undefined;
 }
 
 /** One rank's way to be told. */
@@ -115,7 +117,7 @@ export class Rendezvous {
   }
 
   #onLate(): void {
-    const { worldSize, joinTimeoutMs } = this.#options;
+    const { worldSize, joinTimeoutMs, circumstances } = this.#options;
     const ranks = Array.from({ length: worldSize }, (_, rank) => rank);
     const absent = ranks.filter((rank) => this.#places.get(rank)?.address === undefined);
     const unlinked = ranks.filter((rank) => this.#places.get(rank)?.isLinked !== true);
@@ -125,7 +127,7 @@ export class Rendezvous {
         : `ranks ${unlinked.join(', ')} are not linked to all others`;
     this.onFailed(
       (absent.length > 0 ? absent : unlinked)[0]!,
-      `${what} within ${joinTimeoutMs} ms`,
+      `${what} within ${joinTimeoutMs} ms${circumstances === undefined ? '' : ` (${circumstances()})`}`,
     );
   }
 

@@ -1,12 +1,15 @@
 // A rendezvous in a Node process of its own, and the relay between ranks that can't listen: for jobs
 // whose ranks are all pages.
 
+import { JoinError } from '../../errors.js';
 import { checkGroupOptions } from '../../group-options.js';
+import type { Acceptor } from './acceptor.js';
 import { RENDEZVOUS_TARGET } from './handshake.js';
 import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK } from './job-options.js';
 import { refusalOfJob } from './joiner.js';
 import { type ListenSecurityOptions, securityOf } from './listen-security.js';
 import { NodePlatform } from './node-platform.js';
+import { RefusalLog } from './refusal-log.js';
 import { Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
@@ -36,18 +39,22 @@ export interface RendezvousServer {
   close(): void;
 }
 
-/** Resolves when it listens. It goes on listening until `close`. */
+/** Resolves when it listens; rejects with JoinError where it can't. It goes on listening until `close`. */
 export async function serveRendezvous(options: ServeRendezvousOptions): Promise<RendezvousServer> {
   const { worldSize, secret, attempt = 0, address: host = LOOPBACK, port = 0 } = options;
   checkJobOptions({ rank: 0, worldSize, secret, attempt, port }, { hosts: true });
+  const refusals = new RefusalLog(options.onRefused);
+  let acceptor: Acceptor | undefined;
   checkGroupOptions(options, { rank: 0, worldSize, call: 'serveRendezvous' });
   const rendezvous = new Rendezvous({
     worldSize,
     joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
+    circumstances: () =>
+      `it listened on ${host}:${acceptor?.port}; ${refusals.describe() || 'nobody was refused'}`,
   });
   const relay = new Relay();
-  const platform = new NodePlatform(securityOf({ ...options }));
-  const acceptor = await platform.listen({
+  const platform = new NodePlatform(securityOf({ ...options, onRefused: refusals.add }));
+  const listening = platform.listen({
     host,
     port,
     refusalOf: (hello) => {
@@ -71,11 +78,18 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
       }
     },
   });
+  try {
+    acceptor = await listening;
+  } catch (error) {
+    rendezvous.close();
+    throw new JoinError({ rank: 0, worldSize }, (error as Error).message);
+  }
+  const { port: listeningPort } = acceptor;
   return {
-    port: acceptor.port,
+    port: listeningPort,
     formed: rendezvous.formed,
     close: () => {
-      acceptor.close();
+      acceptor?.close();
       rendezvous.close();
       relay.close();
     },

@@ -4,6 +4,8 @@ import type { Hello } from './handshake.js';
 import type { WireSocket } from './wire-socket.js';
 
 export interface WsPlatform {
+  /** Milliseconds between two tries to open a socket, at most. */
+  readonly maxRetryMs: number;
   /** Opens a WebSocket. Rejects with OpenError. */
   open(url: string): Promise<OpenedSocket>;
   /** Absent where nobody can listen. */

@@ -1,0 +1,32 @@
+// The last of those whom a listener turned away: why a rank is missing is often there.
+
+import type { Refusal } from './acceptor.js';
+
+const MAX_KEPT = 3;
+
+export class RefusalLog {
+  readonly #tell: ((refusal: Refusal) => void) | undefined;
+  readonly #last: Refusal[] = [];
+  #count = 0;
+
+  /** `tell`: whom else to tell of each. */
+  constructor(tell?: (refusal: Refusal) => void) {
+    this.#tell = tell;
+  }
+
+  readonly add = (refusal: Refusal): void => {
+    this.#count++;
+    this.#last.push(refusal);
+    if (this.#last.length > MAX_KEPT) {
+      this.#last.shift();
+    }
+    this.#tell?.(refusal);
+  };
+
+  /** `refused 127.0.0.1:5123: wrong secret`; empty where nobody was. */
+  describe(): string {
+    const listed = this.#last.map(({ from, reason }) => `${from}: ${reason}`).join(', ');
+    const more = this.#count - this.#last.length;
+    return this.#count === 0 ? '' : `refused ${listed}${more > 0 ? `, and ${more} before` : ''}`;
+  }
+}

@@ -1,0 +1,172 @@
+// What a job that can't listen, or finds another's server, says: typed errors with the address, the
+// reason in words and what to do, and never a crash.
+
+import { once } from 'node:events';
+import { createServer, type Server, type Socket } from 'node:net';
+import { connectStore, initStore, StoreServer } from '@shardweave/collectives/launch';
+import { connectWs, serveRendezvous } from '@shardweave/collectives/ws';
+import { afterEach, describe, expect, it, vi } from 'vitest';
+import { WebSocket } from 'ws';
+import { connectWs as connectWsPage } from '../src/ws-page.js';
+import { SECRET } from './ws-harness.js';
+
+const opened: Server[] = [];
+
+/** Another program's server, which accepts and says nothing. */
+async function silentServer(onSocket = (_: Socket) => {}): Promise<number> {
+  const server = createServer((socket) => onSocket(socket.on('error', () => {})));
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  opened.push(server);
+  return (server.address() as { port: number }).port;
+}
+
+afterEach(() => {
+  vi.unstubAllGlobals();
+  for (const server of opened.splice(0)) {
+    server.close();
+  }
+});
+
+const listeners: Record<string, (address: string, port: number) => Promise<unknown>> = {
+  connectWs: (address, port) => connectWs({ rank: 0, worldSize: 2, address, port, secret: SECRET }),
+  serveRendezvous: (address, port) =>
+    serveRendezvous({ worldSize: 2, address, port, secret: SECRET }),
+  'StoreServer.listen': (address, port) => StoreServer.listen({ address, port, secret: SECRET }),
+  initStore: (address, port) =>
+    initStore({
+      rank: 0,
+      worldSize: 2,
+      address,
+      port: port - 1,
+      secret: SECRET,
+      env: {},
+      joinTimeoutMs: 300,
+    }),
+};
+
+describe.each(Object.keys(listeners))('%s', (name) => {
+  const listen = listeners[name]!;
+  const code = name.includes('tore') ? 'STORE_JOIN' : 'JOIN';
+
+  it('rejects at once where the port is taken', async () => {
+    const port = await silentServer();
+    const startedAt = performance.now();
+    await expect(listen('127.0.0.1', port)).rejects.toMatchObject({
+      code,
+      message: expect.stringMatching(
+        new RegExp(`can't listen on 127.0.0.1:${port}: .*listens there already.*0 for a free one`),
+      ),
+    });
+    expect(performance.now() - startedAt).toBeLessThan(3000);
+  });
+
+  it("rejects where the address is not this machine's", async () => {
+    await expect(listen('203.0.113.7', 5005)).rejects.toMatchObject({
+      code,
+      message: expect.stringMatching(/can't listen on 203.0.113.7:5005: no interface/),
+    });
+  });
+
+  it('rejects where nobody knows the host', async () => {
+    await expect(listen('no-such-host.invalid', 5005)).rejects.toMatchObject({
+      code: name === 'initStore' ? expect.stringMatching(/STORE_JOIN|LAUNCH/) : code,
+      message: expect.stringMatching(/no-such-host.invalid/),
+    });
+  });
+});
+
+describe("another program's silent server", () => {
+  it('is named by connectWs, with the hint', async () => {
+    const port = await silentServer();
+    const joined = connectWs({ rank: 1, worldSize: 2, port, secret: SECRET, joinTimeoutMs: 300 });
+    await expect(joined).rejects.toThrow(
+      new RegExp(`ws://127.0.0.1:${port}.*something else may listen there`),
+    );
+  });
+
+  it("keeps connectStore's limit", async () => {
+    const port = await silentServer();
+    const startedAt = performance.now();
+    await expect(connectStore({ port, secret: SECRET, joinTimeoutMs: 300 })).rejects.toThrow(
+      new RegExp(`ws://127.0.0.1:${port}.*something else may listen there.*within 300 ms`),
+    );
+    expect(performance.now() - startedAt).toBeLessThan(3000);
+  });
+});
+
+describe('a page that finds no rendezvous', () => {
+  it('knocks ever more slowly and says who can host one', async () => {
+    let numDials = 0;
+    const port = await silentServer((socket) => {
+      numDials++;
+      socket.destroy();
+    });
+    vi.stubGlobal('WebSocket', WebSocket);
+    const joined = connectWsPage({
+      rank: 1,
+      worldSize: 2,
+      port,
+      secret: SECRET,
+      joinTimeoutMs: 1200,
+    });
+    await expect(joined).rejects.toThrow(/no rendezvous .*A page cannot host it: start rank 0/);
+    // After 0, 50, 150, 350, 750 and 1200 ms.
+    expect(numDials).toBeGreaterThan(1);
+    expect(numDials).toBeLessThan(9);
+  });
+});
+
+describe('a rank that is refused', () => {
+  it('is told of by the rank that waited for it', async () => {
+    let tell: (port: number) => void = () => {};
+    const listening = new Promise<number>((resolve) => {
+      tell = resolve;
+    });
+    const first = connectWs({
+      rank: 0,
+      worldSize: 2,
+      port: 0,
+      secret: SECRET,
+      joinTimeoutMs: 1500,
+      onListen: tell,
+    });
+    first.catch(() => {});
+    const port = await listening;
+    const other = connectWs({ rank: 1, worldSize: 2, port, secret: 'a guess of some length' });
+    await expect(other).rejects.toThrow(/wrong secret/);
+    await expect(first).rejects.toThrow(
+      new RegExp(
+        `no sign of ranks 1 within 1500 ms \\(it listened on 127.0.0.1:${port}; refused 127.0.0.1:\\d+: wrong secret`,
+      ),
+    );
+  });
+});
+
+describe('options that can not be right', () => {
+  const good = { rank: 0, worldSize: 2, port: 0, secret: SECRET, joinTimeoutMs: 100 };
+
+  it.each([
+    [{ silenceMs: 1 }, /silenceMs/],
+    [{ heartbeat: 'no' as 'link' }, /heartbeat/],
+    [{ rendezvous: 'rank 9' as 'rank 0' }, /rendezvous/],
+  ])('are refused by connectWs: %o', async (options, words) => {
+    await expect(connectWs({ ...good, ...options })).rejects.toMatchObject({
+      code: 'JOIN',
+      message: expect.stringMatching(new RegExp(`expected.*${words.source}`)),
+    });
+  });
+
+  it('are refused by the store', async () => {
+    await expect(StoreServer.listen({ secret: 'x' })).rejects.toMatchObject({
+      code: 'STORE_USAGE',
+      message: expect.stringMatching(/at least 16 characters/),
+    });
+    await using server = await StoreServer.listen({ secret: SECRET });
+    await using store = await connectStore({ port: server.port, secret: SECRET });
+    await expect(store.set('n', 5 as unknown as string)).rejects.toMatchObject({
+      code: 'STORE_USAGE',
+      message: expect.stringMatching(/"n".*Uint8Array or a string/),
+    });
+  });
+});
