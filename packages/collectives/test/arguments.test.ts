@@ -6,7 +6,9 @@ import {
   createMemoryGroup,
   type GroupOptions,
   type ProcessGroup,
+  systemClock,
 } from '@shardweave/collectives';
+import { initProcessGroup } from '@shardweave/collectives/launch';
 import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { connectWs } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
@@ -76,12 +78,20 @@ describe('options of a call', () => {
 
   it('waits under time limits beyond those of timers, and under none', async () => {
     for (const timeoutMs of [Number.POSITIVE_INFINITY, 2 ** 31, 1e12]) {
-      const [first, second] = createMemoryGroup(2, { timeoutMs }) as [ProcessGroup, ProcessGroup];
+      const delaysMs: number[] = [];
+      const setTimer = (ms: number, callback: () => void) => {
+        delaysMs.push(ms);
+        return systemClock.setTimer(ms, callback);
+      };
+      const groups = createMemoryGroup(2, { timeoutMs, clock: { ...systemClock, setTimer } });
+      const [first, second] = groups as [ProcessGroup, ProcessGroup];
       const early = first.barrier();
       early.catch(() => {}); // awaited below
       await new Promise((resolve) => setTimeout(resolve, 30));
       await Promise.all([early, second.barrier()]);
       await Promise.all([first.close(), second.close()]);
+      // A timer that counts no further takes more for a millisecond, and spins.
+      expect(delaysMs).toEqual([2 ** 31 - 1, 2 ** 31 - 1]);
     }
   });
 });
@@ -197,6 +207,12 @@ describe('options of a group', () => {
         port?.close();
       }
     }
+  });
+
+  it('are checked before a launched rank looks for the others', async () => {
+    const env = { RANK: '0', WORLD_SIZE: '2', MASTER_ADDR: '127.0.0.1', MASTER_PORT: '1' };
+    const joined = initProcessGroup({ env, transport: 'ws', hosts: [0] });
+    await expect(joined).rejects.toThrow(/rank 0\/2 initProcessGroup: expected a host for each/);
   });
 
   it('let ranks wait for each other without a limit', async () => {

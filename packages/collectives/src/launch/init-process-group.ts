@@ -1,6 +1,7 @@
 // Joins the job that a launcher started this process for: place from the environment, secret,
 // transport, group.
 
+import { checkGroupOptions } from '../group-options.js';
 import type { ProcessGroup } from '../process-group.js';
 import type { ConnectMpiOptions } from '../transports/mpi/connect-mpi.js';
 import { type ConnectWsOptions, connectWs } from '../transports/ws/connect-ws.js';
@@ -42,6 +43,8 @@ export async function initProcessGroup(
   options: InitProcessGroupOptions = {},
 ): Promise<ProcessGroup> {
   const place = readPlace(options);
+  const { rank, worldSize } = place;
+  checkGroupOptions(options, { rank, worldSize, call: 'initProcessGroup' });
   return chooseTransport(options, place) === 'mpi'
     ? connectByMpi(options, place)
     : connectByWs(options, place);
