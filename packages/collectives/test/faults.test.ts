@@ -54,6 +54,7 @@ function expectAll(what: string, ended: readonly Ended[], expected: Expected): v
     }
   }
   const ownLateMs = Math.max(
+    0, // no tick since, where all was over at once
     ...ticks.filter(({ atMs }) => atMs >= expected.sinceMs).map(({ lateMs }) => lateMs),
   );
   const lateMs = LATE_PROCESSES * ownLateMs;
