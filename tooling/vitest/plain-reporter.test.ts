@@ -31,6 +31,7 @@ async function runFile(name: string, body: string) {
 
 describe('the closing line', () => {
   it('counts passed, failed and skipped tests, and the exit code is a failure', async () => {
+    // The skip and the todo are what is counted: this is the text of a file that the test runs.
     const body = `
       it('a', () => {}); it('b', () => {}); it.skip('c', () => {}); it.todo('d');
       it('e', () => { throw new Error('on purpose'); });`;
