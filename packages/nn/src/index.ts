@@ -25,7 +25,14 @@ export {
   type MultiheadAttentionOptions,
 } from './layers/multihead-attention.js';
 export { Sequential } from './layers/sequential.js';
-export { type AfterForward, type BeforeForward, isModule, joinPath, Module } from './module.js';
+export {
+  type AfterForward,
+  type AfterScope,
+  type BeforeForward,
+  isModule,
+  joinPath,
+  Module,
+} from './module.js';
 export { Adam, type AdamOptions, AdamW } from './optim/adam.js';
 export {
   clipCoefficient,

@@ -3,10 +3,18 @@
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
 
-/** Awaited before a module's forward; may wait, for instance for its parameters to be gathered. */
-export type BeforeForward = () => void | Promise<void>;
+/**
+ * Awaited before a module's forward with its arguments; may wait, for instance for its parameters to
+ * be gathered.
+ */
+export type BeforeForward = (args: readonly unknown[]) => void | Promise<void>;
 /** Awaited after a module's forward with what it returned, before the module's scope ends. */
 export type AfterForward = (output: unknown) => void | Promise<void>;
+/**
+ * Awaited when the module's scope has ended: of what its forward made, only what it returned or saved
+ * for backward is left. Not called where forward or a hook threw.
+ */
+export type AfterScope = (output: unknown) => void | Promise<void>;
 
 const BRAND = Symbol.for('@shardweave/nn/Module');
 
@@ -27,6 +35,7 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   readonly #children = new Map<string, Module>();
   readonly #before: BeforeForward[] = [];
   readonly #after: AfterForward[] = [];
+  readonly #afterScope: AfterScope[] = [];
   #isTraining = true;
 
   constructor(device: Device) {
@@ -40,25 +49,30 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
    * Runs forward in a scope of its own: what it made and neither returned nor saved for backward
    * is freed at its end.
    */
-  call(...args: Args): Promise<Output> {
-    return this.device.scope(async () => {
-      for (const hook of this.#before) await hook();
+  async call(...args: Args): Promise<Output> {
+    const output = await this.device.scope(async () => {
+      for (const hook of this.#before) await hook(args);
       const output = await this.forward(...args);
       for (const hook of this.#after) await hook(output);
       return output;
     });
+    for (const hook of this.#afterScope) await hook(output);
+    return output;
   }
 
-  /** Adds hooks around forward: befores in order, afters in order. Returns their removal. */
+  /** Adds hooks around forward; those of one kind run in the order added. Returns their removal. */
   aroundForward(hooks: {
     readonly before?: BeforeForward;
     readonly after?: AfterForward;
+    readonly afterScope?: AfterScope;
   }): () => void {
     if (hooks.before !== undefined) this.#before.push(hooks.before);
     if (hooks.after !== undefined) this.#after.push(hooks.after);
+    if (hooks.afterScope !== undefined) this.#afterScope.push(hooks.afterScope);
     return () => {
       remove(this.#before, hooks.before);
       remove(this.#after, hooks.after);
+      remove(this.#afterScope, hooks.afterScope);
     };
   }
 

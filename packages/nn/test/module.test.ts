@@ -105,4 +105,28 @@ describe('Module', () => {
     await net.call(device.zeros([3, 2]));
     expect(seen).toEqual(['before', 'after 3,2']);
   });
+
+  it('gives the arguments before forward, and calls again when its scope has ended', async () => {
+    const device = makeDevice();
+    const net = new Net(device);
+    const x = device.zeros([1, 2]);
+    const bytes = () => device.ledger.live().activation;
+    const start = bytes();
+    const seen: [string, number][] = [];
+    const given: unknown[] = [];
+    net.aroundForward({
+      before: (args) => void given.push(...args),
+      after: () => void seen.push(['after', bytes() - start]),
+      afterScope: (output) => {
+        seen.push([`scope ended, ${(output as Tensor).shape}`, bytes() - start]);
+      },
+    });
+    await device.noGrad(() => net.call(x));
+    expect(given).toEqual([x]);
+    // The first layer's output goes with the scope; two f32 are left.
+    expect(seen).toEqual([
+      ['after', 16],
+      ['scope ended, 1,2', 8],
+    ]);
+  });
 });
