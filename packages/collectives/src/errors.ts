@@ -1,5 +1,6 @@
-// Typed errors of collectives. `code` is stable and is what callers branch on; the README has the
-// table. Ranks in messages count in the world: `rank 3/8 allGather #41: peer 2 lost (...)`.
+// Typed errors of collectives, of a start and of the store. `code` is stable and is what callers branch
+// on; the README has the tables. Ranks in messages count in the world:
+// `rank 3/8 allGather #41: peer 2 lost (...)`.
 
 import type { Failure, PeerCall } from './failure.js';
 
@@ -12,6 +13,15 @@ export type CollectiveErrorCode =
   | 'USAGE'
   | 'JOIN';
 
+export type StoreErrorCode =
+  | 'STORE_TIMEOUT'
+  | 'STORE_LOST'
+  | 'STORE_STALE'
+  | 'STORE_LIMIT'
+  | 'STORE_USAGE'
+  | 'STORE_JOIN'
+  | 'STORE_CLOSED';
+
 /** Where an error was thrown. */
 export interface ErrorPlace {
   readonly rank: number;
@@ -20,7 +30,15 @@ export interface ErrorPlace {
   readonly call: string;
 }
 
-/** Base of all errors that collectives throw or reject with on purpose. */
+/** What a StoreError names. */
+export interface StoreErrorDetails {
+  /** Of a wait that took too long: the keys that nobody has set. */
+  readonly keys?: readonly string[];
+  /** Of a barrier that took too long: the ranks that did not come. */
+  readonly ranks?: readonly number[];
+}
+
+/** Base of all errors that the calls of a group throw or reject with on purpose. */
 export abstract class CollectiveError extends Error {
   abstract readonly code: CollectiveErrorCode;
   /** World rank that rejects, and the call that it rejects. */
@@ -112,6 +130,46 @@ export class JoinError extends CollectiveError {
 
   constructor(place: Omit<ErrorPlace, 'call'>, message: string) {
     super({ ...place, call: 'join' }, place.rank, message);
+  }
+}
+
+/**
+ * A start that can't work: what the environment or the options say is missing, wrong or
+ * contradictory. Nothing has been sent when it is thrown.
+ */
+export class LaunchError extends Error {
+  readonly code = 'LAUNCH';
+  /** The environment variable or option that is to blame. */
+  readonly variable: string;
+  /** What it had; undefined where it was not set. */
+  readonly value: string | undefined;
+
+  /** `problem` ends without a full stop, `remedy` is a sentence that says what to set. */
+  constructor(
+    variable: string,
+    value: string | undefined,
+    text: { readonly problem: string; readonly remedy: string },
+  ) {
+    const had = value === undefined ? 'it is not set' : `got "${value}"`;
+    super(`${variable}: ${text.problem}, ${had}. ${text.remedy}`);
+    this.name = new.target.name;
+    this.variable = variable;
+    this.value = value;
+  }
+}
+
+/** What the calls of a Store reject with. */
+export class StoreError extends Error implements StoreErrorDetails {
+  readonly code: StoreErrorCode;
+  readonly keys: readonly string[];
+  readonly ranks: readonly number[];
+
+  constructor(code: StoreErrorCode, message: string, details: StoreErrorDetails = {}) {
+    super(message);
+    this.name = new.target.name;
+    this.code = code;
+    this.keys = details.keys ?? [];
+    this.ranks = details.ranks ?? [];
   }
 }
 

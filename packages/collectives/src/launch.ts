@@ -1,20 +1,15 @@
+export { LaunchError, StoreError, type StoreErrorCode, type StoreErrorDetails } from './errors.js';
 export type { EnvVariables } from './launch/environment.js';
 export {
   type InitProcessGroupOptions,
   initProcessGroup,
   type LaunchTransport,
 } from './launch/init-process-group.js';
-export { LaunchError } from './launch/launch-error.js';
 export type { Launcher, LauncherName } from './launch/launcher.js';
 export type { PlaceOptions } from './launch/place.js';
 export { readLauncher } from './launch/read-launcher.js';
 export { type ConnectStoreOptions, connectStore } from './launch/store/connect-store.js';
 export { type InitStoreOptions, initStore } from './launch/store/init-store.js';
 export type { CompareSetResult, Store, StoreWaitOptions } from './launch/store/store.js';
-export {
-  StoreError,
-  type StoreErrorCode,
-  type StoreErrorDetails,
-} from './launch/store/store-error.js';
 export { DEFAULT_STORE_LIMITS, type StoreLimits } from './launch/store/store-limits.js';
 export { StoreServer, type StoreServerOptions } from './launch/store/store-server.js';

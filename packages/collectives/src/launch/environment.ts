@@ -1,7 +1,7 @@
 // Reads environment variables for the launchers' readers: numbers are checked, an empty variable
 // counts as not set, and what was taken is remembered, so that an error or a log can name it.
 
-import { LaunchError } from './launch-error.js';
+import { LaunchError } from '../errors.js';
 
 export type EnvVariables = Readonly<Record<string, string | undefined>>;
 

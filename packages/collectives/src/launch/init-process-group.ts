@@ -1,12 +1,12 @@
 // Joins the job that a launcher started this process for: place from the environment, secret,
 // transport, group.
 
+import { LaunchError } from '../errors.js';
 import { checkGroupOptions } from '../group-options.js';
 import type { ProcessGroup } from '../process-group.js';
 import type { ConnectMpiOptions } from '../transports/mpi/connect-mpi.js';
 import { type ConnectWsOptions, connectWs } from '../transports/ws/connect-ws.js';
 import type { EnvVariables } from './environment.js';
-import { LaunchError } from './launch-error.js';
 import type { LauncherName } from './launcher.js';
 import { meetingAddress, type Place, type PlaceOptions, readPlace } from './place.js';
 import { readSecret } from './secret.js';

@@ -3,8 +3,8 @@
 
 import { promises as dns, type LookupAddress } from 'node:dns';
 import { isIP } from 'node:net';
+import { LaunchError } from '../errors.js';
 import { Environment, type EnvVariables } from './environment.js';
-import { LaunchError } from './launch-error.js';
 import { DEFAULT_PORT, type Launcher, LOOPBACK } from './launcher.js';
 import { readLauncher } from './read-launcher.js';
 

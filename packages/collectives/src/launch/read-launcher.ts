@@ -1,7 +1,7 @@
 // Finds out which launcher started this process and what it said, from environment variables alone.
 
+import { LaunchError } from '../errors.js';
 import { Environment, type EnvVariables } from './environment.js';
-import { LaunchError } from './launch-error.js';
 import type { Launcher, LauncherFindings, LauncherName } from './launcher.js';
 import { readIndexedJob, readJobSet, readKubeflow } from './launchers/kubernetes.js';
 import { readOpenMpi, readPmi, readPmix } from './launchers/mpi.js';

@@ -2,8 +2,8 @@
 
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
+import { LaunchError } from '../errors.js';
 import type { EnvVariables } from './environment.js';
-import { LaunchError } from './launch-error.js';
 
 /** As connectWs and the store want it. */
 const MIN_SECRET_LENGTH = 16;

@@ -1,8 +1,8 @@
 // Kubernetes: the Kubeflow Trainer, JobSet and Indexed Jobs. A pod is a host; its name ends in its
 // index, and the headless Service makes the pods' names known.
 
+import { LaunchError } from '../../errors.js';
 import type { Environment } from '../environment.js';
-import { LaunchError } from '../launch-error.js';
 import { DEFAULT_PORT, type LauncherFindings, LOOPBACK } from '../launcher.js';
 
 /**

@@ -1,7 +1,7 @@
 // SLURM's srun. A batch script itself has most of these variables, too, but it is no task of a step.
 
+import { LaunchError } from '../../errors.js';
 import type { Environment } from '../environment.js';
-import { LaunchError } from '../launch-error.js';
 import { type LauncherFindings, masterAddress, portOfJob } from '../launcher.js';
 
 export function readSlurm(env: Environment): LauncherFindings | undefined {

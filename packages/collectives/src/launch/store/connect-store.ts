@@ -1,13 +1,13 @@
 // Joins a key-value store as a client: dials until somebody listens, proves to know the secret and
 // says which run and attempt it belongs to.
 
+import { StoreError } from '../../errors.js';
 import { NodePlatform } from '../../transports/ws/node-platform.js';
 import { PROOF_MS, prove } from '../../transports/ws/prove.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
 import { OpenError } from '../../transports/ws/ws-platform.js';
 import { LOOPBACK } from '../launcher.js';
 import { Store } from './store.js';
-import { StoreError } from './store-error.js';
 import { NO_RANK } from './store-session.js';
 
 export interface ConnectStoreOptions {

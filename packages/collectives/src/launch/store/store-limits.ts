@@ -1,6 +1,6 @@
 // What a store takes at most, so that no client can fill the memory of the rank that serves it.
 
-import { StoreError } from './store-error.js';
+import { StoreError } from '../../errors.js';
 
 export interface StoreLimits {
   /** Connections at a time. */

@@ -2,7 +2,7 @@
 //   header's bytes, values' bytes (u32 each, little-endian), header, values one after the other
 // cut into pieces of at most PIECE_BYTES, so that a socket never takes a large message from a stranger.
 
-import type { StoreErrorCode, StoreErrorDetails } from './store-error.js';
+import type { StoreErrorCode, StoreErrorDetails } from '../../errors.js';
 
 /** A message on the wire, at most: a listener reads no more from who has proved nothing. */
 export const PIECE_BYTES = 64 * 1024;

@@ -1,7 +1,7 @@
 // Checks what a client asks for, before anything is done: a client of another version, or a caller's
 // mistake, must not get further than here.
 
-import { StoreError, type StoreErrorCode } from './store-error.js';
+import { StoreError, type StoreErrorCode } from '../../errors.js';
 import type { StoreLimits } from './store-limits.js';
 import type { StoreReply, StoreRequest } from './store-messages.js';
 

@@ -1,7 +1,7 @@
 // Keeps runs apart, and a run's attempts: each has keys of its own. When a later attempt begins, its
 // predecessor's keys are gone and its clients are sent away, so that no zombie is heard.
 
-import { StoreError } from './store-error.js';
+import { StoreError } from '../../errors.js';
 import type { StoreBudget } from './store-limits.js';
 import { StoreTable } from './store-table.js';
 

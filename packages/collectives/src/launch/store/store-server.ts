@@ -1,12 +1,12 @@
 // The server of a key-value store, in rank 0 or on its own: lets in who proves to know the secret, and
 // keeps runs apart. Neither it nor its clients' sockets keep a process alive, unless it is told to.
 
+import { StoreError } from '../../errors.js';
 import { Acceptor } from '../../transports/ws/acceptor.js';
 import type { Hello } from '../../transports/ws/handshake.js';
 import { limitsFor } from '../../transports/ws/limits.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
 import { LOOPBACK } from '../launcher.js';
-import { StoreError } from './store-error.js';
 import { DEFAULT_STORE_LIMITS, StoreBudget, type StoreLimits } from './store-limits.js';
 import { StoreRuns } from './store-runs.js';
 import { StoreSession } from './store-session.js';

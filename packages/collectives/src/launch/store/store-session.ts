@@ -1,9 +1,9 @@
 // One client of a store's server, after it has proved that it knows the secret: reads its requests,
 // answers each, and withdraws what it waits for when it goes.
 
+import { StoreError } from '../../errors.js';
 import type { Hello } from '../../transports/ws/handshake.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
-import { StoreError } from './store-error.js';
 import type { StoreLimits } from './store-limits.js';
 import {
   encodeMessage,

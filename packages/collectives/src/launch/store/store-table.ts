@@ -1,7 +1,7 @@
 // Keys, values, waiting calls and barriers of one attempt of one run: the semantics of the store,
 // without sockets. Every change is made in one turn, so calls take effect one after the other.
 
-import { StoreError } from './store-error.js';
+import { StoreError } from '../../errors.js';
 import type { StoreBudget } from './store-limits.js';
 
 /** A call that waits. Exactly one of the two is called, once, unless it is withdrawn before. */

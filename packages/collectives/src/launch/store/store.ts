@@ -1,8 +1,8 @@
 // The client of a key-value store: one connection, over which calls are sent in order and answered as
 // they can be. It keeps the process alive only while a call waits for its answer.
 
+import { StoreError } from '../../errors.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
-import { StoreError } from './store-error.js';
 import {
   encodeMessage,
   MessageReader,
