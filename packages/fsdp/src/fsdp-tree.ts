@@ -1,18 +1,15 @@
 // What one root shares with every instance below it: the schedule, the links, the current backward.
 
-import type { ProcessGroup } from '@shardweave/collectives';
 import { UnitScheduler } from '@shardweave/nn';
 import type { Pass } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
-import { HostBuffers } from './host-buffers.js';
-import type { GatherTicket, ShardedUnit, UnitLinks } from './sharded-unit.js';
-import { StartOrder } from './start-order.js';
+import type { GatherTicket, ShardedUnit } from './sharded-unit.js';
 
 export class FsdpTree {
   readonly root: FullyShardedDataParallel;
   /** Root first, then as the modules nest. */
   readonly instances: readonly FullyShardedDataParallel[];
-  readonly scheduler: UnitScheduler<ShardedUnit, GatherTicket>;
+  readonly scheduler: UnitScheduler<FullyShardedDataParallel, readonly GatherTicket[]>;
   /** False inside noSync: gradients add up unsharded. */
   isSyncing = true;
   #pass: Pass | undefined;
@@ -20,31 +17,27 @@ export class FsdpTree {
   constructor(
     root: FullyShardedDataParallel,
     instances: readonly FullyShardedDataParallel[],
-    options: { readonly reduceGroup: ProcessGroup; readonly gatherCapBytes: number },
+    options: { readonly gatherCapBytes: number },
   ) {
     this.root = root;
     this.instances = instances;
-    this.scheduler = new UnitScheduler<ShardedUnit, GatherTicket>(
+    // An instance's units come and go together.
+    this.scheduler = new UnitScheduler(
       {
-        bytes: (unit) => unit.fullBytes,
-        isPresent: (unit) => unit.isPresent,
-        start: (unit) => unit.startGather(),
-        finish: (unit, ticket) => unit.finishGather(ticket),
-        drop: (unit) => unit.drop(),
+        bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.fullBytes, 0),
+        isPresent: ({ units }) => units.every((unit) => unit.isPresent),
+        start: ({ units }) => units.map((unit) => unit.startGather()),
+        finish: async ({ units }, tickets) => {
+          for (const [index, unit] of units.entries()) await unit.finishGather(tickets[index]!);
+        },
+        drop: (instance) => instance.drop(),
       },
       { capBytes: options.gatherCapBytes },
     );
-    const links: UnitLinks = {
-      reduceGroup: options.reduceGroup,
-      gathers: new StartOrder(),
-      reductions: new StartOrder(),
-      hostBuffers: new HostBuffers(),
-    };
-    for (const unit of this.units) unit.links = links;
   }
 
   get units(): ShardedUnit[] {
-    return this.instances.flatMap(({ unit }) => unit ?? []);
+    return this.instances.flatMap(({ units }) => units);
   }
 
   /** Whether a backward through this tree is under way. */
@@ -78,7 +71,7 @@ export class FsdpTree {
     this.#pass = undefined;
     this.scheduler.reset();
     for (const unit of this.units) {
-      if (wasInBackward) unit.reset();
+      if (wasInBackward) unit.gradient.reset();
       unit.drop();
     }
     for (const instance of this.instances) instance.becomeIdle();
@@ -86,12 +79,12 @@ export class FsdpTree {
 
   async #endPass(): Promise<void> {
     if (this.isSyncing) {
-      for (const unit of this.units) unit.startReduce();
-      for (const unit of this.units) await unit.finishReduce();
+      for (const unit of this.units) unit.gradient.startReduce();
+      for (const unit of this.units) await unit.gradient.finishReduce();
     }
     await this.scheduler.settle();
     for (const instance of this.instances) {
-      if (this.isSyncing || instance.isResharding) instance.unit?.drop();
+      if (this.isSyncing || instance.isResharding) instance.drop();
       instance.becomeIdle();
     }
     this.#pass = undefined;

@@ -7,9 +7,12 @@ import { isModule, joinPath, Module } from '@shardweave/nn';
 import { cast, type Device, isFloat, type Pass, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
 import { FsdpTree } from './fsdp-tree.js';
+import { shardUnit, syncBuffers } from './initial-values.js';
 import { mapTensors } from './map-tensors.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
+import { planUnits } from './plan-units.js';
 import { ShardedUnit, type UnitParameter } from './sharded-unit.js';
+import { openLinks } from './unit-links.js';
 
 /** What an instance is doing. Public calls other than forward and backward need 'idle'. */
 export type TrainingState =
@@ -34,10 +37,11 @@ export class FullyShardedDataParallel<
   readonly [BRAND] = true;
   readonly module: Module<Args, Output>;
   readonly processGroup: ProcessGroup;
-  /** The parameters of its own; undefined where inner instances hold them all. */
-  readonly unit: ShardedUnit | undefined;
+  /** For errors and traces. */
+  readonly name: string;
+  /** Its own flat parameters; none where inner instances hold all parameters. */
+  readonly units: readonly ShardedUnit[];
   readonly #options: ResolvedFsdpOptions;
-  readonly #reduceGroup: ProcessGroup | undefined;
   #tree: FsdpTree | undefined;
   #state: TrainingState = 'idle';
 
@@ -48,26 +52,25 @@ export class FullyShardedDataParallel<
   constructor(module: Module<Args, Output>, options: FsdpOptions) {
     super(module.device);
     this.module = this.child('module', module);
+    this.name = options.name ?? 'fsdp';
     this.processGroup = options.processGroup;
-    this.#reduceGroup = options.processGroupReduceScatter;
     this.#options = resolveOptions(options);
-    if (this.instances().some(({ processGroup }) => processGroup !== this.processGroup)) {
-      throw new FsdpConfigError(
-        'fsdp: expected the processGroup of the instances inside, got another. All instances of a tree share one group object.',
-      );
-    }
     const parameters = leftParameters(module);
-    if (parameters.length === 0) return;
-    const { computeDType, reduceDType, predivide, postdivide } = this.#options;
-    this.unit = new ShardedUnit(options.name ?? 'fsdp', parameters, {
+    const { flattenParameters, computeDType, reduceDType, predivide, postdivide } = this.#options;
+    const context = {
       device: module.device,
       group: options.processGroup,
       computeDType,
       reduceDType,
       predivide,
       postdivide,
-    });
-    for (const { tensor } of parameters) tensor.gradSink = this.#gradSink(this.unit);
+    };
+    this.units = planUnits(parameters, flattenParameters, this.name).map(
+      (plan) => new ShardedUnit(plan.name, plan.parameters, context),
+    );
+    for (const unit of this.units) {
+      for (const { tensor } of unit.parameters) tensor.gradSink = this.#gradSink(unit);
+    }
   }
 
   override childPrefix(): string {
@@ -104,17 +107,18 @@ export class FullyShardedDataParallel<
     this.#state = 'forward';
     try {
       if (this.isRoot && !isRecomputing) tree.beginForward();
-      if (this.unit !== undefined) {
-        await tree.scheduler.enter(this.unit, isRecomputing ? 'backward' : 'forward');
+      if (this.units.length > 0) {
+        await tree.scheduler.enter(this, isRecomputing ? 'backward' : 'forward');
       }
+      this.#dropBeforeInputs(args);
       const output = await this.module.call(...this.#castInputs(args));
-      if (this.isResharding) this.unit?.drop();
+      if (this.isResharding) this.drop();
       // What was gathered ahead and not used would be stale after a step or a load.
       if (isOutermost && !isRecomputing) await tree.scheduler.settle();
       if (this.device.isGradEnabled) {
         const hook = (pass: Pass) => this.#beforeBackward(tree, pass);
         const numHooked = this.device.beforeGradientOf(output, hook);
-        if (numHooked === 0 && this.unit !== undefined) tree.scheduler.skipInBackward(this.unit);
+        if (numHooked === 0) tree.scheduler.skipInBackward(this);
       }
       return output;
     } catch (error) {
@@ -132,14 +136,26 @@ export class FullyShardedDataParallel<
   async initialize(): Promise<FsdpTree> {
     if (this.#tree !== undefined) return this.#tree;
     const instances = this.instances();
-    const group = this.processGroup;
-    const reduceGroup = this.#reduceGroup ?? (group.worldSize === 1 ? group : await group.split(0));
-    const tree = new FsdpTree(this, instances, {
-      reduceGroup,
-      gatherCapBytes: this.#options.gatherCapBytes,
-    });
+    for (const instance of instances) await instance.#open();
+    const { groups, gatherCapBytes, syncModuleStates } = this.#options;
+    if (syncModuleStates) await syncBuffers(this.module, groups);
+    const tree = new FsdpTree(this, instances, { gatherCapBytes });
     for (const instance of instances) instance.#tree = tree;
     return tree;
+  }
+
+  /** Opens the links of its units and shards them, once. */
+  async #open(): Promise<void> {
+    const { groups } = this.#options;
+    for (const unit of this.units) {
+      unit.links ??= await openLinks(groups);
+      await shardUnit(unit, groups, this.#options);
+    }
+  }
+
+  /** Frees its full parameters; nothing where they are absent. */
+  drop(): void {
+    for (const unit of this.units) unit.drop();
   }
 
   /** This instance and those nested below it, outer first. */
@@ -151,9 +167,24 @@ export class FullyShardedDataParallel<
     tree.beginPass(pass);
     this.#expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
     if (this.#state === 'idle') this.#state = 'backwardPre';
-    if (this.unit === undefined) return;
-    this.unit.beginPass(pass);
-    await tree.scheduler.enter(this.unit, 'backward');
+    if (this.units.length === 0) return;
+    for (const unit of this.units) unit.gradient.beginPass(pass);
+    await tree.scheduler.enter(this, 'backward');
+  }
+
+  /**
+   * Frozen parameters are needed for the gradients of inputs, after the last gradient of their
+   * own: they go once an input's gradient is passed on, when this module's nodes have all run.
+   */
+  #dropBeforeInputs(args: Args): void {
+    if (!this.device.isGradEnabled || !this.units.some((unit) => unit.hasFrozen)) return;
+    this.device.beforeGradientOf(args, () => {
+      if (this.#isDroppedAfterBackward) this.drop();
+    });
+  }
+
+  get #isDroppedAfterBackward(): boolean {
+    return this.#tree!.isSyncing || this.isResharding;
   }
 
   #gradSink(unit: ShardedUnit) {
@@ -163,21 +194,19 @@ export class FullyShardedDataParallel<
         if (tree === undefined) throw this.#stateError('backward', 'a forward before it');
         tree.beginPass(pass);
         this.#state = 'backwardPost';
-        unit.accept(leaf, gradient, { isSyncing: tree.isSyncing });
+        unit.gradient.accept(leaf, gradient, { isSyncing: tree.isSyncing });
       },
       final: (_leaf: Tensor, pass: Pass): void => {
-        if (unit.noteFinal(pass)) this.#afterBackward(unit);
+        if (unit.gradient.noteFinal(pass)) this.#afterBackward(unit);
       },
-      clear: (leaf: Tensor): void => unit.clear(leaf),
+      clear: (leaf: Tensor): void => unit.gradient.clear(leaf),
     };
   }
 
   /** All gradients of its own are in: ship them, and free what no later node reads. */
   #afterBackward(unit: ShardedUnit): void {
-    const { isSyncing } = this.#tree!;
-    if (isSyncing) unit.startReduce();
-    const hasFrozen = unit.parameters.some(({ tensor }) => !tensor.requiresGrad);
-    if ((isSyncing || this.isResharding) && !hasFrozen) unit.drop();
+    if (this.#tree!.isSyncing) unit.gradient.startReduce();
+    if (this.#isDroppedAfterBackward && !unit.hasFrozen) unit.drop();
   }
 
   // ---- accumulation ----------------------------------------------------------------------------
@@ -218,7 +247,7 @@ export class FullyShardedDataParallel<
   }
 
   protected override releaseOwned(): void {
-    this.unit?.dispose();
+    for (const unit of this.units) unit.dispose();
   }
 
   #expectState(operation: string, states: readonly TrainingState[]): void {
@@ -229,7 +258,7 @@ export class FullyShardedDataParallel<
   #stateError(operation: string, expected: string): FsdpStateError {
     const { rank, worldSize } = this.processGroup;
     return new FsdpStateError(
-      `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.unit?.name ?? 'fsdp'}' in state ${this.#state}. Forward and backward cannot run inside summonFullParams, nor other calls inside them.`,
+      `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${this.#state}. Forward and backward cannot run inside summonFullParams, nor other calls inside them.`,
     );
   }
 

@@ -2,6 +2,7 @@
 
 import { clipCoefficient, scaleGradients, squaredGradNorm } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
+import { FsdpConfigError } from './errors.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 
 /**
@@ -12,6 +13,12 @@ export async function gradNorm(fsdp: FullyShardedDataParallel): Promise<number> 
   await fsdp.initialize();
   fsdp.assertState('idle');
   const { device, processGroup } = fsdp;
+  const foreign = fsdp.instances().find((instance) => instance.processGroup !== processGroup);
+  if (foreign !== undefined) {
+    throw new FsdpConfigError(
+      `gradNorm: expected all instances in one process group, got '${foreign.name}' in another. Parameters that differ by rank (experts) have no common norm here: clip them apart.`,
+    );
+  }
   const flats = shards(fsdp);
   if (flats.length === 0) return 0;
   const bytes = await device.scope(() => squaredGradNorm(flats).toBytes());
@@ -41,5 +48,5 @@ export async function clipGradNorm(
 
 /** Flat shards, whose gradients are this rank's. */
 function shards(fsdp: FullyShardedDataParallel): Tensor[] {
-  return fsdp.instances().flatMap(({ unit }) => unit?.flat ?? []);
+  return fsdp.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
 }

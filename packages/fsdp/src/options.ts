@@ -1,17 +1,41 @@
 // The options of FullyShardedDataParallel, and what follows from them.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { DType } from '@shardweave/tensor-core';
+import type { DType, Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from './errors.js';
+import type { LinkGroups } from './unit-links.js';
+
+/** Parameters that become one flat parameter. */
+export interface ParameterGroup {
+  readonly name: string;
+  readonly params: readonly Tensor[];
+}
 
 export interface FsdpOptions {
-  /** The ranks that share the parameters. All instances of a tree use the same. */
+  /**
+   * The ranks that share the parameters. An instance inside may have another group: experts have one
+   * of their own rank alone.
+   */
   readonly processGroup: ProcessGroup;
   /**
-   * A second sequence for reductions, so that gathers and reductions don't wait for one another.
-   * Default: split off processGroup at the first forward.
+   * Where reductions run. 'reduceScatter' (default): in a second sequence, split off processGroup once,
+   * so that gathers and reductions don't wait for one another. 'default': in processGroup itself. Or
+   * a group of the same ranks.
    */
-  readonly processGroupReduceScatter?: ProcessGroup;
+  readonly processGroupReduceScatter?: 'default' | 'reduceScatter' | ProcessGroup;
+  /**
+   * Hybrid sharding: ranks that hold the same shard, one of each replica of processGroup. Reduced
+   * gradients are added up over it too.
+   */
+  readonly replicateGroup?: ProcessGroup;
+  /**
+   * true (default): one flat parameter for all that are trained, one for the frozen. false: each
+   * parameter is sharded on its own. Or groups, each made one flat parameter of its name; parameters
+   * in none are sharded on their own.
+   */
+  readonly flattenParameters?: boolean | readonly ParameterGroup[];
+  /** Initial values, buffers too, come from rank 0 at the first collective call. Default true. */
+  readonly syncModuleStates?: boolean;
   /** Free full parameters after forward and gather them again in backward. Default true. */
   readonly reshardAfterForward?: boolean;
   /** The root keeps its parameters until backward, which starts with them. Default true. */
@@ -23,7 +47,7 @@ export interface FsdpOptions {
   /** Reduce gradients in f32 though computation is in 16 bits. Needs mixedPrecision. Default false. */
   readonly fp32ReduceScatter?: boolean;
   /**
-   * Gradients are divided by this before the reduction and by worldSize / this after it. Default:
+   * Gradients are divided by this before the reduction and by the number of ranks / this after it. Default:
    * the power of two nearest above the square root of worldSize that divides it (fairscale's rule).
    */
   readonly gradientPredivideFactor?: number;
@@ -38,6 +62,9 @@ export interface FsdpOptions {
 const DEFAULT_GATHER_CAP_BYTES = 64 * 2 ** 20;
 
 export interface ResolvedFsdpOptions {
+  readonly groups: LinkGroups;
+  readonly flattenParameters: boolean | readonly ParameterGroup[];
+  readonly syncModuleStates: boolean;
   readonly reshardAfterForward: boolean;
   readonly disableReshardOnRoot: boolean;
   readonly isMixed: boolean;
@@ -66,24 +93,33 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     );
   }
   const { worldSize } = options.processGroup;
-  const reduceSize = options.processGroupReduceScatter?.worldSize ?? worldSize;
+  const reduce = options.processGroupReduceScatter ?? 'reduceScatter';
+  const reduceSize = typeof reduce === 'string' ? worldSize : reduce.worldSize;
   if (reduceSize !== worldSize) {
     throw new FsdpConfigError(
       `fsdp: expected processGroupReduceScatter of ${worldSize} ranks as processGroup has, got ${reduceSize}.`,
     );
   }
-  const predivide = options.gradientPredivideFactor ?? defaultPredivide(worldSize);
+  const numParts = worldSize * (options.replicateGroup?.worldSize ?? 1);
+  const predivide = options.gradientPredivideFactor ?? defaultPredivide(numParts);
   if (!(predivide > 0)) {
     throw new FsdpConfigError(`fsdp: expected gradientPredivideFactor > 0, got ${predivide}.`);
   }
   return {
+    groups: {
+      processGroup: options.processGroup,
+      processGroupReduceScatter: reduce,
+      replicateGroup: options.replicateGroup,
+    },
+    flattenParameters: options.flattenParameters ?? true,
+    syncModuleStates: options.syncModuleStates ?? true,
     reshardAfterForward: options.reshardAfterForward ?? true,
     disableReshardOnRoot: options.disableReshardOnRoot ?? true,
     isMixed,
     computeDType,
     reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
     predivide,
-    postdivide: worldSize / predivide,
+    postdivide: numParts / predivide,
     gatherCapBytes: options.gatherCapBytes ?? DEFAULT_GATHER_CAP_BYTES,
   };
 }

@@ -1,22 +1,21 @@
-// The flat parameter of one wrapped module: this rank's f32 shard, the full copy that exists around
-// its use, and the full gradient on its way to the shard's. Knows no schedule: the wrapper does.
+// One flat parameter of a wrapped module: this rank's master shard, and the full copy that exists
+// around its use. Knows no schedule: the wrapper does.
 //
 // Note [flat parameter]
-//   original   the parameter tensors of the wrapped modules; they point into `full` for good
-//   flat       this rank's f32 shard with its gradient: what the optimizer steps, always present
+//   original   the parameter tensors of the wrapped modules; once sharded they point into `full`
+//   flat       this rank's f32 shard with its gradient: what the optimizer steps
 //   published  the shard in the compute dtype as host bytes, made once per optimizer step; every
 //              gather starts from it and so never waits for the device
 //   full       the gathered parameter in the compute dtype; filled and freed under one identity,
 //              so what autograd saved in forward is valid again in backward. At world size 1 in
 //              f32 it is the flat storage itself.
-//   gradient   the full gradient of a backward, freed when its read-back is queued
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
-import { type Device, type DType, type Pass, type Storage, Tensor } from '@shardweave/tensor-core';
+import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import { FlatGradient } from './flat-gradient.js';
 import { type FlatLayout, flatLayout, pieceOf } from './flat-layout.js';
-import type { HostBuffers } from './host-buffers.js';
-import type { StartOrder } from './start-order.js';
+import type { UnitLinks } from './unit-links.js';
 
 /** One original parameter. */
 export interface UnitParameter {
@@ -25,7 +24,7 @@ export interface UnitParameter {
   readonly tensor: Tensor;
 }
 
-/** What units of one tree share. */
+/** What the units of one instance share. */
 export interface UnitContext {
   readonly device: Device;
   readonly group: ProcessGroup;
@@ -34,14 +33,6 @@ export interface UnitContext {
   readonly reduceDType: DType;
   readonly predivide: number;
   readonly postdivide: number;
-}
-
-/** The links that the root opens and shares with every unit of its tree. */
-export interface UnitLinks {
-  readonly reduceGroup: ProcessGroup;
-  readonly gathers: StartOrder;
-  readonly reductions: StartOrder;
-  readonly hostBuffers: HostBuffers;
 }
 
 /** A started gather. */
@@ -54,48 +45,43 @@ export class ShardedUnit {
   readonly name: string;
   readonly parameters: readonly UnitParameter[];
   readonly layout: FlatLayout;
-  /** [shardLength] f32: this rank's shard. */
+  /** [shardLength] f32: this rank's shard; its storage is empty until shard(). */
   readonly flat: Tensor;
   readonly full: Storage;
+  readonly gradient: FlatGradient;
   links: UnitLinks | undefined = undefined;
   readonly #context: UnitContext;
-  readonly #indexOf = new Map<Tensor, number>();
+  #isSharded = false;
   #published: { readonly version: number; readonly bytes: Promise<Uint8Array> } | undefined;
   #publishedBuffer: Uint8Array | undefined;
   #fullVersion = -1;
-  #gradient: Storage | undefined;
-  readonly #contributed = new Set<Tensor>();
-  #pass: Pass | undefined;
-  #expected = 0;
-  #reduction: Promise<Uint8Array> | undefined;
 
-  /** Takes the parameters' values over, shards them and points the parameters into `full`. */
+  /** Lays the parameters out and tells optimizers where their pieces are; values stay until shard. */
   constructor(name: string, parameters: readonly UnitParameter[], context: UnitContext) {
     const { device, group, computeDType } = context;
     this.name = name;
     this.parameters = parameters;
     this.#context = context;
+    const leaves = parameters.map(({ tensor }) => tensor);
     this.layout = flatLayout(
-      parameters.map(({ tensor }) => tensor.size),
+      leaves.map(({ size }) => size),
       group.worldSize,
     );
     const { shardLength } = this.layout;
     const shard = device.storage(shardLength, 'f32', 'parameter');
     this.flat = new Tensor(shard, [shardLength], 0, true);
     this.flat.name = `${name}.flat`;
-    this.#fillShard();
     const isWhole = group.worldSize === 1 && computeDType === 'f32';
     this.full = isWhole
       ? shard
       : device.storage(shardLength * group.worldSize, computeDType, 'gathered');
-    parameters.forEach(({ tensor }, index) => {
-      const own = tensor.storage;
-      tensor.rebind(this.full, this.layout.offsets[index]!);
-      own.release();
+    leaves.forEach((tensor, index) => {
       const { start, end } = pieceOf(this.layout, index, group.rank);
       tensor.piece = { flat: this.flat, start, length: end - start };
-      this.#indexOf.set(tensor, index);
     });
+    const { layout, flat } = this;
+    const links = () => this.#openLinks();
+    this.gradient = new FlatGradient({ ...context, name, layout, leaves, flat, links });
   }
 
   get rank(): number {
@@ -106,16 +92,80 @@ export class ShardedUnit {
     return this.#context.device;
   }
 
+  get group(): ProcessGroup {
+    return this.#context.group;
+  }
+
+  /** Elements of the gathered parameter, padding included. */
+  get fullElements(): number {
+    return this.layout.shardLength * this.layout.worldSize;
+  }
+
   /** Bytes of the gathered parameter, padding included. */
   get fullBytes(): number {
-    return this.full.elementCount * byteSize(this.full.dtype);
+    return this.fullElements * byteSize(this.full.dtype);
   }
 
   get isAllFrozen(): boolean {
     return this.parameters.every(({ tensor }) => !tensor.requiresGrad);
   }
 
-  // ---- parameters ------------------------------------------------------------------------------
+  get hasFrozen(): boolean {
+    return this.parameters.some(({ tensor }) => !tensor.requiresGrad);
+  }
+
+  // ---- sharding --------------------------------------------------------------------------------
+
+  /** Whether the parameters' values have moved into the shards. */
+  get isSharded(): boolean {
+    return this.#isSharded;
+  }
+
+  /**
+   * Takes this rank's part of the parameters' values, frees the rest and points the parameters into
+   * `full`. Once.
+   * @param source the whole f32 parameter as host bytes in the layout's order, where it does not
+   * come from the parameters of this rank
+   */
+  shard(source?: Uint8Array): void {
+    if (this.#isSharded) return;
+    this.#isSharded = true;
+    this.flat.storage.fill();
+    if (source === undefined) this.#copyOwnPart();
+    this.parameters.forEach(({ tensor }, index) => {
+      const own = tensor.storage;
+      tensor.rebind(this.full, this.layout.offsets[index]!);
+      own.release();
+    });
+    if (source !== undefined) this.scatterMaster(source);
+  }
+
+  /** The parameters' values before sharding as host bytes: f32, laid out, pads zero. */
+  async readOriginals(): Promise<Uint8Array> {
+    const whole = new Uint8Array(this.layout.shardLength * this.layout.worldSize * 4);
+    for (const [index, { tensor }] of this.parameters.entries()) {
+      whole.set(await tensor.toBytes(), this.layout.offsets[index]! * 4);
+    }
+    return whole;
+  }
+
+  /** Copies the part of the original parameters that this rank owns into the shard. */
+  #copyOwnPart(): void {
+    const { device, group } = this.#context;
+    device.backend.run('fill', { out: this.flat.view(), value: 0 });
+    const shardStart = group.rank * this.layout.shardLength;
+    this.parameters.forEach(({ tensor }, index) => {
+      const { start, end } = pieceOf(this.layout, index, group.rank);
+      if (start === end) return;
+      const first = tensor.offset + shardStart + start - this.layout.offsets[index]!;
+      device.backend.run('cast', {
+        x: tensor.storage.view(first, end - start),
+        out: this.flat.storage.view(start, end - start),
+      });
+    });
+  }
+
+  // ---- gathering -------------------------------------------------------------------------------
 
   /** Presence is read from the storage and its version, never from a flag. */
   get isPresent(): boolean {
@@ -154,7 +204,7 @@ export class ShardedUnit {
 
   async finishGather(ticket: GatherTicket): Promise<void> {
     const bytes = await ticket.bytes;
-    this.full.fill();
+    if (this.full !== this.flat.storage) this.full.fill();
     if (bytes === undefined) {
       this.device.backend.run('cast', { x: this.flat.view(), out: this.full.view() });
     } else {
@@ -167,140 +217,6 @@ export class ShardedUnit {
   /** Frees the full parameter; its identity and the published bytes stay. */
   drop(): void {
     if (this.full !== this.flat.storage) this.full.free();
-  }
-
-  // ---- gradients -------------------------------------------------------------------------------
-
-  /** Whether `pass` will bring this unit any gradient, and how many parameters get one. */
-  beginPass(pass: Pass): void {
-    if (this.#pass === pass) return;
-    this.#pass = pass;
-    this.#expected = this.parameters.filter(({ tensor }) => pass.reached.has(tensor)).length;
-  }
-
-  /** Adds one contribution to the full gradient. */
-  accept(leaf: Tensor, gradient: Tensor, options: { readonly isSyncing: boolean }): void {
-    const { device, reduceDType } = this.#context;
-    if (this.#gradient === undefined) {
-      // Gradients that wait for a later backward add up in f32, whatever the wire carries.
-      const dtype = options.isSyncing ? reduceDType : 'f32';
-      this.#gradient = device.storage(
-        this.layout.shardLength * this.layout.worldSize,
-        dtype,
-        'gradient',
-      );
-      this.#gradient.fill();
-      device.backend.run('fill', { out: this.#gradient.view(), value: 0 }); // pads, unused ones
-    }
-    const out = this.#gradient.view(this.layout.offsets[this.#indexOf.get(leaf)!]!, leaf.size);
-    const x = gradient.view();
-    if (this.#contributed.has(leaf)) {
-      const spec = { shape: [leaf.size], aStrides: [1], bStrides: [1] };
-      device.backend.run('binary', { kind: 'add', a: out, b: x, out, ...spec });
-    } else {
-      device.backend.run('cast', { x, out });
-      this.#contributed.add(leaf);
-    }
-  }
-
-  /** Forgets what a parameter has contributed and no backward has reduced yet (noSync). */
-  clear(leaf: Tensor): void {
-    if (this.#gradient === undefined || !this.#contributed.delete(leaf)) return;
-    if (this.#contributed.size === 0) {
-      this.#gradient.release();
-      this.#gradient = undefined;
-      return;
-    }
-    const out = this.#gradient.view(this.layout.offsets[this.#indexOf.get(leaf)!]!, leaf.size);
-    this.device.backend.run('fill', { out, value: 0 });
-  }
-
-  /** One parameter's gradient is final in the pass; true when that was the last one. */
-  noteFinal(pass: Pass): boolean {
-    this.beginPass(pass);
-    this.#expected -= 1;
-    return this.#expected === 0;
-  }
-
-  /** Queues the read-back of the full gradient and its reduce-scatter; never waits. */
-  startReduce(): void {
-    const gradient = this.#gradient;
-    if (gradient === undefined) return;
-    const { device, group, predivide, reduceDType } = this.#context;
-    this.#gradient = undefined;
-    this.#contributed.clear();
-    if (predivide !== 1) scaleInPlace(device, gradient, 1 / predivide);
-    if (group.worldSize === 1) {
-      this.#accumulate(gradient);
-      gradient.release();
-      return;
-    }
-    let outgoing = gradient;
-    if (gradient.dtype !== reduceDType) {
-      outgoing = device.storage(gradient.elementCount, reduceDType, 'gradient');
-      outgoing.fill();
-      device.backend.run('cast', { x: gradient.view(), out: outgoing.view() });
-      gradient.release();
-    }
-    const { reductions, reduceGroup, hostBuffers } = this.#openLinks();
-    const host = hostBuffers.take(outgoing.byteLength);
-    const read = outgoing.read(0, outgoing.byteLength, host);
-    read.catch(() => undefined); // seen by whoever awaits the reduction
-    outgoing.release();
-    this.#reduction = reductions.enqueue(read, async (input) => {
-      const output = hostBuffers.take(input.byteLength / group.worldSize);
-      await reduceGroup.reduceScatter(input, output, {
-        dtype: reduceDType,
-        op: 'sum',
-        tag: this.name,
-      });
-      hostBuffers.give(input);
-      return output;
-    });
-  }
-
-  /** Waits for a started reduction and adds its result to the shard's gradient. */
-  async finishReduce(): Promise<void> {
-    const reduction = this.#reduction;
-    if (reduction === undefined) return;
-    this.#reduction = undefined;
-    const bytes = await reduction;
-    const { device, reduceDType } = this.#context;
-    const staging = device.storage(this.layout.shardLength, reduceDType, 'staging');
-    staging.fill();
-    staging.write(bytes);
-    this.#openLinks().hostBuffers.give(bytes);
-    this.#accumulate(staging);
-    staging.release();
-  }
-
-  /** flat.grad (+)= reduced / postdivide. */
-  #accumulate(reduced: Storage): void {
-    const { device, postdivide } = this.#context;
-    const scale = 1 / postdivide;
-    const { shardLength } = this.layout;
-    const x = reduced.view();
-    if (this.flat.grad === undefined) {
-      const storage = device.storage(shardLength, 'f32', 'gradient');
-      storage.fill();
-      this.flat.grad = new Tensor(storage, [shardLength]);
-      device.backend.run('affine', { x, out: storage.view(), scale, shift: 0 });
-      return;
-    }
-    const scaled = device.storage(shardLength, 'f32', 'gradient');
-    scaled.fill();
-    device.backend.run('affine', { x, out: scaled.view(), scale, shift: 0 });
-    device.addInPlace(this.flat.grad, new Tensor(scaled, [shardLength]));
-    scaled.release();
-  }
-
-  /** Drops a half-made gradient and reduction after a failed backward. */
-  reset(): void {
-    this.#gradient?.release();
-    this.#gradient = undefined;
-    this.#contributed.clear();
-    this.#reduction = undefined;
-    this.#pass = undefined;
   }
 
   // ---- full precision --------------------------------------------------------------------------
@@ -318,49 +234,30 @@ export class ShardedUnit {
     const read = this.flat.storage.read();
     if (group.worldSize === 1) return read;
     read.catch(() => undefined); // seen by the gather
-    const gather = async (shard: Uint8Array) => {
+    // Behind gathers that a failed forward has started.
+    return this.#openLinks().gathers.enqueue(read, async (shard) => {
       const output = new Uint8Array(shard.byteLength * group.worldSize);
       await group.allGather(shard, output, { dtype: 'f32', tag: this.name });
       return output;
-    };
-    // Behind gathers that a failed forward has started.
-    return this.links === undefined ? gather(await read) : this.links.gathers.enqueue(read, gather);
+    });
   }
 
   /** Sets the parameter from its whole f32 bytes: this rank's shard, or what is summoned. */
   scatterMaster(whole: Uint8Array): void {
-    if (this.#summoned !== undefined) {
-      this.#summoned.write(whole);
-      return;
-    }
     const shardBytes = this.flat.storage.byteLength;
     const start = this.#context.group.rank * shardBytes;
-    this.flat.storage.write(whole.subarray(start, start + shardBytes));
+    const target = this.#summoned;
+    if (target !== undefined) target.write(whole);
+    else this.flat.storage.write(whole.subarray(start, start + shardBytes));
   }
 
   dispose(): void {
-    this.reset();
+    if (!this.#isSharded) for (const { tensor } of this.parameters) tensor.storage.release();
+    this.gradient.reset();
     this.flat.grad?.dispose();
     this.flat.grad = undefined;
     if (this.full !== this.flat.storage) this.full.release();
     this.flat.dispose();
-  }
-
-  /** Copies the part of the original parameters that this rank owns into the shard. */
-  #fillShard(): void {
-    const { device, group } = this.#context;
-    this.flat.storage.fill();
-    device.backend.run('fill', { out: this.flat.view(), value: 0 });
-    const shardStart = group.rank * this.layout.shardLength;
-    this.parameters.forEach(({ tensor }, index) => {
-      const { start, end } = pieceOf(this.layout, index, group.rank);
-      if (start === end) return;
-      const first = tensor.offset + shardStart + start - this.layout.offsets[index]!;
-      device.backend.run('cast', {
-        x: tensor.storage.view(first, end - start),
-        out: this.flat.storage.view(start, end - start),
-      });
-    });
   }
 
   #openLinks(): UnitLinks {
@@ -368,9 +265,4 @@ export class ShardedUnit {
       throw new Error(`unit ${this.name}: its root has not opened links`);
     return this.links;
   }
-}
-
-function scaleInPlace(device: Device, storage: Storage, scale: number): void {
-  const view = storage.view();
-  device.backend.run('affine', { x: view, out: view, scale, shift: 0 });
 }

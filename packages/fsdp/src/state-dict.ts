@@ -24,8 +24,7 @@ export async function stateDict(fsdp: FullyShardedDataParallel): Promise<StateDi
   await fsdp.initialize();
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   const found = new Map<string, StateEntry>();
-  for (const { unit } of fsdp.instances()) {
-    if (unit === undefined) continue;
+  for (const unit of fsdp.instances().flatMap(({ units }) => units)) {
     const whole = await unit.gatherMaster();
     unit.parameters.forEach(({ tensor }, index) => {
       const start = unit.layout.offsets[index]! * F32_BYTES;
@@ -50,6 +49,7 @@ export async function loadStateDict(
   entries: ReadonlyMap<string, StateEntry>,
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
+  await fsdp.initialize();
   fsdp.assertState('idle', 'summonFullParams');
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   checkEntries(
@@ -57,8 +57,7 @@ export async function loadStateDict(
     new Map(fsdp.namedParameters().map(([name, tensor]) => [name, tensor.shape])),
     options.strict ?? true,
   );
-  for (const { unit } of fsdp.instances()) {
-    if (unit === undefined) continue;
+  for (const unit of fsdp.instances().flatMap(({ units }) => units)) {
     // Without strict, what has no entry keeps its value.
     const numGiven = unit.parameters.filter(({ tensor }) => entries.has(names.get(tensor)!)).length;
     if (numGiven === 0) continue;
@@ -77,10 +76,10 @@ export async function loadStateDict(
 
 /** This rank's shards, one entry a flat parameter: flat_param_0, flat_param_1, ... in unit order. */
 export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
+  await fsdp.initialize();
   if (fsdp.trainingState === 'summonFullParams') fsdp.assertState('idle');
   const entries: StateDict = new Map();
-  for (const { unit } of fsdp.instances()) {
-    if (unit === undefined) continue;
+  for (const unit of fsdp.instances().flatMap(({ units }) => units)) {
     const data = await unit.flat.storage.read();
     entries.set(`flat_param_${entries.size}`, { dtype: 'f32', shape: unit.flat.shape, data });
   }
@@ -91,12 +90,13 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
  * Sets this rank's shards from what localStateDict gave on the same rank of an equal world.
  * @throws {FsdpStateDictError} when names or lengths differ; nothing is loaded
  */
-export function loadLocalStateDict(
+export async function loadLocalStateDict(
   fsdp: FullyShardedDataParallel,
   entries: ReadonlyMap<string, StateEntry>,
-): void {
+): Promise<void> {
+  await fsdp.initialize();
   fsdp.assertState('idle');
-  const units = fsdp.instances().flatMap(({ unit }) => unit ?? []);
+  const units = fsdp.instances().flatMap(({ units }) => units);
   checkEntries(
     entries,
     new Map(units.map((unit, index) => [`flat_param_${index}`, unit.flat.shape])),

@@ -28,15 +28,15 @@ export async function summonFullParams<T>(
   for (const instance of instances) {
     if (instance.trainingState !== 'idle') {
       throw new FsdpStateError(
-        `summonFullParams: expected every instance idle, got '${instance.unit?.name ?? 'fsdp'}' in state ${instance.trainingState}. Call it between steps.`,
+        `summonFullParams: expected every instance idle, got '${instance.name}' in state ${instance.trainingState}. Call it between steps.`,
       );
     }
   }
   for (const instance of instances) instance.setSummoning(true);
   const summoned: { unit: ShardedUnit; storage: Storage }[] = [];
   try {
-    for (const { unit } of instances) {
-      if (unit !== undefined) summoned.push({ unit, storage: await summon(unit) });
+    for (const unit of instances.flatMap(({ units }) => units)) {
+      summoned.push({ unit, storage: await summon(unit) });
     }
     return await body();
   } finally {

@@ -25,7 +25,7 @@ async function gradientsOf(
     if (options.noSync && !isLast) await model.noSync(pass);
     else await pass();
   }
-  const flats = model.instances().map(({ unit }) => unit!.flat.grad!);
+  const flats = model.instances().map(({ units }) => units[0]!.flat.grad!);
   return Promise.all(flats.map(async (grad) => (await grad.toArray()) as Float32Array));
 }
 
@@ -83,7 +83,7 @@ it('noSync of sibling roots in a plain module adds up as their own backwards do'
       const first = () => trainOnce(model, { first: rank, count: 1 }, 0);
       if (isSyncing) await first();
       else await roots[0].noSync(() => roots[1].noSync(first));
-      expect(roots.map(({ unit }) => unit!.flat.grad !== undefined)).toEqual([
+      expect(roots.map(({ units }) => units[0]!.flat.grad !== undefined)).toEqual([
         isSyncing,
         isSyncing,
       ]);

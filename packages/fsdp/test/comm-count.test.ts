@@ -44,7 +44,7 @@ function fullElements(model: FullyShardedDataParallel, from = 0): number {
   return model
     .instances()
     .slice(from)
-    .reduce((sum, { unit }) => sum + unit!.layout.shardLength * unit!.layout.worldSize, 0);
+    .reduce((sum, { units }) => sum + units[0]!.fullElements, 0);
 }
 
 describe('with N units', () => {

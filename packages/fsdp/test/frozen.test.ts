@@ -139,7 +139,7 @@ it('reduces nothing for frozen units, and leaves every instance idle and nothing
     expect(group.stats().reduceScatters).toBe(1);
     for (const instance of model.instances()) instance.assertState('idle');
     expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
-    expect(model.instances().map(({ unit }) => unit!.flat.grad !== undefined)).toEqual([
+    expect(model.instances().map(({ units }) => units[0]!.flat.grad !== undefined)).toEqual([
       false,
       true,
       false,

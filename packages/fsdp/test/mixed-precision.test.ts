@@ -31,7 +31,7 @@ async function trained(worldSize: number, fsdp: Partial<FsdpOptions>) {
     }
     const masters = await localStateDict(model);
     expect([...masters.values()].every(({ dtype }) => dtype === 'f32')).toBe(true);
-    expect(model.instances().every(({ unit }) => unit!.flat.dtype === 'f32')).toBe(true);
+    expect(model.instances().every(({ units }) => units[0]!.flat.dtype === 'f32')).toBe(true);
     const bits = [...masters.values()].flatMap(({ data }) => [
       ...new Uint32Array(data.slice().buffer),
     ]);
@@ -74,7 +74,7 @@ it('fp32ReduceScatter sums more exactly than the compute dtype', async () => {
     const perRank = await onRanks(4, async (rank) => {
       const { model } = shardedGpt2(rank, { fsdp });
       await forwardBackward(rank.device, model, 0, { batch: 4, first: rank.rank, count: 1 });
-      const grads = model.instances().map(({ unit }) => unit!.flat.grad!);
+      const grads = model.instances().map(({ units }) => units[0]!.flat.grad!);
       return Promise.all(grads.map(async (grad) => (await grad.toArray()) as Float32Array));
     });
     return perRank.flatMap((grads) => grads.flatMap((grad) => [...grad]));

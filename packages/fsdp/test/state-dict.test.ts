@@ -123,7 +123,7 @@ it('local shards round-trip and invalidate what was gathered', async () => {
       }
     });
     expect(await rank.device.noGrad(lossOf)).not.toBe(loss);
-    loadLocalStateDict(model, saved);
+    await loadLocalStateDict(model, saved);
     expect(await rank.device.noGrad(lossOf)).toBe(loss);
   });
 });

@@ -203,17 +203,6 @@ describe('refuses with FsdpConfigError', () => {
     });
   });
 
-  it('a tree of several process groups', async () => {
-    await onRanks(2, async ({ device, group }) => {
-      const other = await group.split(0);
-      const inner = new FullyShardedDataParallel(layer(device), { processGroup: other });
-      const outer = new Stack(device, [inner, layer(device)]);
-      expect(() => new FullyShardedDataParallel(outer, { processGroup: group })).toThrow(
-        FsdpConfigError,
-      );
-    });
-  });
-
   it('contradicting options', async () => {
     await onRanks(2, async ({ device, group }) => {
       const wrap = (options: object) => () =>

@@ -73,7 +73,8 @@ export function trainingModel(
   const fsdp = shard<[ids: Tensor], Tensor>(model, 'root');
   const shardBytes = fsdp
     .instances()
-    .reduce((sum, { unit }) => sum + (unit?.flat.size ?? 0) * 4, 0);
+    .flatMap(({ units }) => units)
+    .reduce((sum, { flat }) => sum + flat.size * 4, 0);
   return {
     module: fsdp,
     fsdp,

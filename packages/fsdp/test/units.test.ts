@@ -1,0 +1,215 @@
+// How parameters become flat ones, and whose values and ranks they have: flattenParameters, rank 0's
+// initial values, replicas of shards, and instances of another process group.
+
+import { clipGradNorm, FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { type Module, Sgd } from '@shardweave/nn';
+import { Device, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+import {
+  DIM,
+  expectClose,
+  expectEqualTraining,
+  layer,
+  plainOutcome,
+  type Scenario,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from './scenarios.js';
+
+const stack = (device: Device) => new Stack(device, [layer(device), layer(device)]);
+
+function wrapped({ device, group }: Rank, module: Module = stack(device), options: object = {}) {
+  return new FullyShardedDataParallel(module, { processGroup: group, name: 'net', ...options });
+}
+
+describe('flattenParameters', () => {
+  it.each([1, 2, 3])(
+    'false: each parameter is sharded on its own, world size %i',
+    async (world) => {
+      await expectEqualTraining(
+        {
+          fsdp: { flattenParameters: false },
+          build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
+        },
+        world,
+      );
+      await onRanks(world, async (rank) => {
+        const model = wrapped(rank, undefined, { flattenParameters: false });
+        expect(model.units.map(({ name }) => name)).toEqual([
+          'net.0.weight',
+          'net.0.bias',
+          'net.1.weight',
+          'net.1.bias',
+        ]);
+      });
+    },
+  );
+
+  it('groups: one flat parameter each, and one for each parameter left', async () => {
+    const groupsOf = (module: Module) => {
+      const [a, b, c] = module.parameters() as [Tensor, Tensor, Tensor];
+      return [
+        { name: 'weights', params: [a, c, a] },
+        { name: 'first', params: [b] },
+      ];
+    };
+    await onRanks(2, async (rank) => {
+      const module = stack(rank.device);
+      const model = wrapped(rank, module, { flattenParameters: groupsOf(module) });
+      expect(model.units.map(({ name, parameters }) => [name, parameters.length])).toEqual([
+        ['net.weights', 2],
+        ['net.first', 1],
+        ['net.1.bias', 1],
+      ]);
+    });
+    await expectEqualTraining(
+      {
+        build: (device, wrap) => {
+          const module = stack(device);
+          return wrap(module, { flattenParameters: groupsOf(module) });
+        },
+      },
+      2,
+    );
+  });
+
+  it.each([
+    [
+      'a parameter in two groups',
+      (p: Tensor[]) => [
+        { name: 'a', params: [p[0]!] },
+        { name: 'b', params: [p[0]!] },
+      ],
+    ],
+    [
+      'two groups of one name',
+      (p: Tensor[]) => [
+        { name: 'a', params: [p[0]!] },
+        { name: 'a', params: [p[1]!] },
+      ],
+    ],
+    ['an empty group', () => [{ name: 'a', params: [] }]],
+    ['a foreign parameter', (p: Tensor[]) => [{ name: 'a', params: [p[0]!.device.zeros([3])] }]],
+  ])('refuses %s', async (_, groups) => {
+    await onRanks(1, async (rank) => {
+      const module = stack(rank.device);
+      const flattenParameters = groups(module.parameters());
+      expect(() => wrapped(rank, module, { flattenParameters })).toThrow(FsdpConfigError);
+    });
+  });
+
+  it('what is frozen when wrapped gets no gradient and no reduction', async () => {
+    await onRanks(2, async (rank) => {
+      const module = stack(rank.device);
+      module.parameters()[0]!.requiresGrad = false;
+      const reduceGroup = await rank.group.split(0);
+      const model = wrapped(rank, module, { processGroupReduceScatter: reduceGroup });
+      expect(model.units.map(({ name }) => name)).toEqual(['net', 'net.frozen']);
+      await trainOnce(model, { first: rank.rank, count: 1 });
+      expect(reduceGroup.stats()).toMatchObject({
+        reduceScatters: 1,
+        bytesSent: model.units[0]!.layout.shardLength * 4,
+      });
+      expect(model.units[1]!.flat.grad).toBeUndefined();
+    });
+  });
+});
+
+describe('initial values', () => {
+  const weightsBySeed = (options: object) =>
+    onRanks(3, async (rank) => {
+      const device = new Device(rank.device.backend, { seed: rank.rank });
+      const own = await weightsOf(stack(new Device(rank.device.backend, { seed: rank.rank })));
+      const model = wrapped({ ...rank, device }, stack(device), options);
+      return { own, sharded: await weightsOf(model) };
+    });
+
+  it('are those of rank 0', async () => {
+    const ranks = await weightsBySeed({});
+    expect(ranks[1]!.own).not.toEqual(ranks[0]!.own);
+    for (const { sharded } of ranks) expect(sharded).toEqual(ranks[0]!.own);
+  });
+
+  it('are each rank its own part without syncModuleStates', async () => {
+    const ranks = await weightsBySeed({ syncModuleStates: false });
+    const { own, sharded } = ranks[0]!;
+    expect(sharded).not.toEqual(own);
+    // Shards hold 256 elements: rank 0's has the first layer, rank 1's the second.
+    expect(sharded.get('0.weight')).toEqual(own.get('0.weight'));
+    expect(sharded.get('1.weight')).toEqual(ranks[1]!.own.get('1.weight'));
+  });
+
+  it('F9 an edit in place between wrapping and the first forward counts', async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrapped(rank);
+      const bias = model.namedParameters().find(([name]) => name === '0.bias')![1];
+      rank.device.copyInto(bias, rank.device.tensor(new Float32Array(DIM).fill(5)));
+      const weights = await weightsOf(model);
+      expect(weights.get('0.bias')).toEqual(new Float32Array(DIM).fill(5));
+    });
+  });
+});
+
+describe('replicateGroup', () => {
+  it.each([
+    { shards: 2, replicas: 2 },
+    { shards: 1, replicas: 3 },
+    { shards: 3, replicas: 2 },
+  ])('$shards shards x $replicas replicas train as one process', async ({ shards, replicas }) => {
+    const scenario: Scenario = {
+      build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
+    };
+    const plain = await plainOutcome(scenario);
+    const worldSize = shards * replicas;
+    const count = 12 / worldSize;
+    const perRank = await onRanks(worldSize, async ({ device: seeded, group, rank }) => {
+      // Replicas start from values of their own: those of the first count.
+      const device = rank === 0 ? seeded : new Device(seeded.backend, { seed: rank });
+      const processGroup = await group.split(Math.floor(rank / shards));
+      const replicateGroup = await group.split(rank % shards);
+      const model = scenario.build(
+        device,
+        (module, options) =>
+          new FullyShardedDataParallel(module, { processGroup, replicateGroup, ...options }),
+      );
+      const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+      const losses: number[] = [];
+      for (let step = 0; step < 3; step++) {
+        losses.push(await trainOnce(model, { first: rank * count, count }, step));
+        optimizer.step();
+        optimizer.zeroGrad();
+      }
+      return { losses, weights: await weightsOf(model), live: device.memory().live };
+    });
+    const losses = perRank[0]!.losses.map(
+      (_, step) => perRank.reduce((sum, rank) => sum + rank.losses[step]!, 0) / worldSize,
+    );
+    for (const { weights, live } of perRank) expectClose({ losses, weights, live }, plain, 2e-6);
+  });
+});
+
+describe('an instance of another process group', () => {
+  it('F7 keeps its gradients to itself, and clipping refuses the tree', async () => {
+    const perRank = await onRanks(2, async (rank) => {
+      const alone = await rank.group.split(rank.rank);
+      const expert = new FullyShardedDataParallel(layer(rank.device), {
+        processGroup: alone,
+        name: 'expert',
+      });
+      const model = wrapped(rank, new Stack(rank.device, [layer(rank.device), expert]));
+      const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+      for (let step = 0; step < 2; step++) {
+        await trainOnce(model, { first: 6 * rank.rank, count: 6 }, step);
+        if (step === 1) await expect(clipGradNorm(model, 1)).rejects.toThrow(FsdpConfigError);
+        optimizer.step();
+        optimizer.zeroGrad();
+      }
+      return weightsOf(model);
+    });
+    const [first, second] = perRank as [Map<string, Float32Array>, Map<string, Float32Array>];
+    expect(first.get('0.weight')).toEqual(second.get('0.weight'));
+    expect(first.get('1.weight')).not.toEqual(second.get('1.weight'));
+  });
+});
