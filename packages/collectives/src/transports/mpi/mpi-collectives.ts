@@ -18,17 +18,11 @@ import { gather } from '../../algorithms/rooted.js';
 import type { Call } from '../../call.js';
 import type { NativeCollectives } from '../../native-collectives.js';
 import { MAX_RIDING_BYTES } from './agreement.js';
-import type { MpiHandle } from './mpi-abi.js';
-import type { MpiEngine, Pieces } from './mpi-engine.js';
-import { COMMS_A_GROUP, type MpiGroup } from './mpi-group.js';
-import {
-  longestPart,
-  MAX_BUFFER_BYTES,
-  numPieces,
-  pieceBytes,
-  pieceOf,
-  pieceOfAll,
-} from './pieces.js';
+import { GroupOpenings } from './group-openings.js';
+import type { MpiEngine } from './mpi-engine.js';
+import { ownSumOf, reduceByMpi } from './own-sums.js';
+import { gatherPieces, reducePieces } from './piece-moves.js';
+import { longestPart, MAX_BUFFER_BYTES, numPieces, pieceOf, pieceOfAll } from './pieces.js';
 
 export interface MpiCollectivesOptions {
   readonly engine: MpiEngine;
@@ -36,29 +30,17 @@ export interface MpiCollectivesOptions {
   readonly isNativeAllReduce: boolean;
 }
 
-/** Where a reduction's parts come from, and where this rank's result goes. */
-interface Reduction {
-  readonly input: Uint8Array;
-  /** This rank's part. */
-  readonly output: Uint8Array;
-  readonly layout: PartLayout;
-  readonly options: ReduceOptions;
-}
-
 const EMPTY = new Uint8Array(0);
 
 export class MpiCollectives implements NativeCollectives {
   readonly #engine: MpiEngine;
   readonly #isNativeAllReduce: boolean;
-  /** Opens a split's place among the operations of its parent. */
-  readonly #openings = new Map<
-    Call,
-    { readonly begin: (pieces: Pieces) => void; readonly done: Promise<void> }
-  >();
+  readonly #openings: GroupOpenings;
 
   constructor(options: MpiCollectivesOptions) {
     this.#engine = options.engine;
     this.#isNativeAllReduce = options.isNativeAllReduce;
+    this.#openings = new GroupOpenings(options.engine);
   }
 
   serves(group: string): boolean {
@@ -68,7 +50,7 @@ export class MpiCollectives implements NativeCollectives {
   allGather(call: Call, own: Uint8Array, output: Uint8Array, layout: PartLayout): Promise<void> {
     countAllToAll(call, layout);
     if (call.spec.signature.operation === 'split') {
-      this.#reserveOpening(call);
+      this.#openings.reserve(call);
     }
     const isRiding = longestPart(layout) <= MAX_RIDING_BYTES;
     return this.#engine.run(call, isRiding ? own : EMPTY, async (agreed, group) => {
@@ -83,7 +65,8 @@ export class MpiCollectives implements NativeCollectives {
         await byMessages(call, () => allGather(call, own, output, layout));
       } else {
         const copied = call.copy(partOf(output, layout, call.rank), own);
-        await this.#gatherPieces(call, group, output, layout, Promise.all([agreed, copied]));
+        const ready = Promise.all([agreed, copied]);
+        await gatherPieces({ engine: this.#engine, call, group }, output, layout, { ready });
       }
     });
   }
@@ -109,7 +92,8 @@ export class MpiCollectives implements NativeCollectives {
         await agreed;
         await byMessages(call, () => reduceScatter(call, input, output, layout, options));
       } else {
-        await this.#reducePieces(call, group, { input, output, layout, options }, agreed).done;
+        const running = { engine: this.#engine, call, group };
+        await reducePieces(running, { input, output, layout, options }, agreed).done;
       }
     });
   }
@@ -129,9 +113,9 @@ export class MpiCollectives implements NativeCollectives {
         await call.reduce(parts, output, options);
       });
     }
-    const native = this.#nativeSum(options);
+    const native = this.#isNativeAllReduce ? ownSumOf(this.#engine.mpi, options) : undefined;
     if (native !== undefined) {
-      return this.#reduceByMpi(call, input, output, native);
+      return reduceByMpi(this.#engine, call, input, output, native);
     }
     if (byteLength <= GATHER_ALL_MAX_BYTES) {
       return this.#reduceEverywhere(call, input, output, options);
@@ -143,8 +127,10 @@ export class MpiCollectives implements NativeCollectives {
     countAllToAll(call, layout);
     return this.#engine.run(call, EMPTY, async (agreed, group) => {
       const reduction = { input, output: own, layout, options };
-      const { done, pieces } = this.#reducePieces(call, group, reduction, agreed);
-      await Promise.all([done, this.#gatherPieces(call, group, output, layout, agreed, pieces)]);
+      const running = { engine: this.#engine, call, group };
+      const { done, pieces } = reducePieces(running, reduction, agreed);
+      const gathered = gatherPieces(running, output, layout, { ready: agreed, pieces });
+      await Promise.all([done, gathered]);
     });
   }
 
@@ -205,107 +191,8 @@ export class MpiCollectives implements NativeCollectives {
     });
   }
 
-  /**
-   * A group of all the parent's ranks gets communicators of its own. They are made in the place that
-   * the split took among the parent's operations: MPI wants that in the same order on all ranks, too.
-   */
-  async openGroup(call: Call, id: string, members: readonly number[]): Promise<void> {
-    const { mpi } = this.#engine;
-    const parent = this.#engine.groupOf(call);
-    const isWhole = members.length === parent.members.length;
-    const comms = mpi.handles(COMMS_A_GROUP);
-    const opening = this.#openings.get(call)!;
-    this.#openings.delete(call);
-    opening.begin({
-      numPieces: isWhole ? COMMS_A_GROUP : 0,
-      begin: (piece, request) => {
-        mpi.idup(parent.data, comms.subarray(piece, piece + 1), request);
-        return comms;
-      },
-    });
-    await opening.done;
-    if (isWhole) {
-      this.#engine.add(id, members, parent.order, comms);
-    }
-  }
-
-  #reserveOpening(call: Call): void {
-    let begin: (pieces: Pieces) => void = () => {};
-    const pieces = new Promise<Pieces>((resolve) => {
-      begin = resolve;
-    });
-    const { dataLane } = this.#engine.groupOf(call);
-    const done = this.#engine.inLane(dataLane, call, Promise.resolve(), pieces);
-    this.#openings.set(call, { begin, done });
-  }
-
-  // --------------------------------------------------------------------- pieces
-
-  /** `output`, with each rank's own part in its place, becomes the same on all. */
-  #gatherPieces(
-    call: Call,
-    group: MpiGroup,
-    output: Uint8Array,
-    layout: PartLayout,
-    ready: Promise<unknown>,
-    pieces?: readonly Promise<void>[],
-  ): Promise<void> {
-    const lane = pieces === undefined ? group.dataLane : group.secondLane;
-    const comm = pieces === undefined ? group.data : group.second;
-    return this.#engine.inLane(lane, call, ready, {
-      numPieces: numPieces(longestPart(layout)),
-      isReady: (piece) => pieces?.[piece],
-      begin: (piece, request) => {
-        const { counts, offsets } = pieceOfAll(layout, piece, group.places);
-        this.#engine.mpi.iallgatherv(output, counts, offsets, comm, request);
-        return [output, counts, offsets];
-      },
-    });
-  }
-
-  /** All inputs' parts of this rank, combined: at once, and piece by piece. */
-  #reducePieces(
-    call: Call,
-    group: MpiGroup,
-    { input, output, layout, options }: Reduction,
-    agreed: Promise<unknown>,
-  ): { readonly done: Promise<void>; readonly pieces: readonly Promise<void>[] } {
-    const { mpi } = this.#engine;
-    const own = partOf(input, layout, call.rank);
-    const numParts = numPieces(longestPart(layout));
-    const reduced: (() => void)[] = [];
-    const pieces = Array.from(
-      { length: numParts },
-      () => new Promise<void>((resolve) => reduced.push(resolve)),
-    );
-    const arrived: Uint8Array[] = [];
-    const done = this.#engine.inLane(group.dataLane, call, agreed, {
-      numPieces: numParts,
-      begin: (piece, request) => {
-        const from = pieceOfAll(layout, piece, group.places);
-        from.counts[group.places[call.rank]!] = 0; // read where it lies
-        const count = pieceBytes(own.byteLength, piece);
-        const scratch = call.scratch.take(count * (call.worldSize - 1));
-        arrived[piece] = scratch;
-        const into = othersOf(call, group, count);
-        mpi.ialltoallv({ bytes: input, ...from }, { bytes: scratch, ...into }, group.data, request);
-        return [input, from, scratch, into];
-      },
-      finish: async (piece) => {
-        const count = pieceBytes(own.byteLength, piece);
-        const scratch = arrived[piece]!;
-        const parts = Array.from({ length: call.worldSize }, (_, rank) => {
-          const start = (rank < call.rank ? rank : rank - 1) * count;
-          return rank === call.rank ? pieceOf(own, piece) : scratch.subarray(start, start + count);
-        });
-        if (count > 0) {
-          await call.reduce(parts, pieceOf(output, piece), options);
-        }
-        call.scratch.give(scratch);
-        reduced[piece]!();
-      },
-    });
-    return { done, pieces };
+  openGroup(call: Call, id: string, members: readonly number[]): Promise<void> {
+    return this.#openings.open(call, id, members);
   }
 
   /** Up to a few KiB: all inputs to all ranks, and the same sum on each. */
@@ -333,63 +220,6 @@ export class MpiCollectives implements NativeCollectives {
       call.scratch.give(all);
     });
   }
-
-  // ------------------------------------------------------------------ MPI's sums
-
-  #nativeSum({ dtype, op }: ReduceOptions): NativeSum | undefined {
-    const { abi } = this.#engine.mpi;
-    const types: Partial<Record<string, MpiHandle>> = { f32: abi.f32, i32: abi.i32, u32: abi.u32 };
-    const operations: Partial<Record<string, MpiHandle>> = {
-      sum: abi.sum,
-      max: abi.max,
-      min: abi.min,
-    };
-    const type = types[dtype];
-    const operation = operations[op];
-    const isAsked = this.#isNativeAllReduce && type !== undefined && operation !== undefined;
-    return isAsked ? { type, op: operation, elementBytes: byteSize(dtype) } : undefined;
-  }
-
-  #reduceByMpi(
-    call: Call,
-    input: Uint8Array,
-    output: Uint8Array,
-    { elementBytes, ...sum }: NativeSum,
-  ): Promise<void> {
-    call.bytesSent += input.byteLength;
-    call.bytesReceived += input.byteLength;
-    return this.#engine.run(call, EMPTY, async (agreed, group) => {
-      const ready = Promise.all([agreed, call.copy(output, input)]);
-      await this.#engine.inLane(group.dataLane, call, ready, {
-        numPieces: numPieces(output.byteLength),
-        begin: (piece, request) => {
-          const bytes = pieceOf(output, piece);
-          const count = bytes.byteLength / elementBytes;
-          this.#engine.mpi.iallreduce(bytes, { ...sum, count }, group.data, request);
-          return bytes;
-        },
-      });
-    });
-  }
-}
-
-interface NativeSum {
-  readonly type: MpiHandle;
-  readonly op: MpiHandle;
-  readonly elementBytes: number;
-}
-
-/** Where `count` bytes from each other rank arrive: in rank order, without a gap for one's own. */
-function othersOf(call: Call, group: MpiGroup, count: number) {
-  const counts = new Int32Array(call.worldSize);
-  const offsets = new Int32Array(call.worldSize);
-  group.places.forEach((place, rank) => {
-    if (rank !== call.rank) {
-      counts[place] = count;
-      offsets[place] = (rank < call.rank ? rank : rank - 1) * count;
-    }
-  });
-  return { counts, offsets };
 }
 
 /** Counts an operation in which each rank's part goes to all others. */
