@@ -1,5 +1,6 @@
 // Modules, optimizers, loss scaling, activation checkpointing and the Hugging Face layout.
 
+export { castInPlace } from './cast-in-place.js';
 export { Checkpoint, checkpoint } from './checkpoint.js';
 export * from './errors.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
@@ -14,6 +15,8 @@ export {
 } from './hf/gpt2-files.js';
 export { readSafetensors, type Safetensors, writeSafetensors } from './hf/safetensors.js';
 export { type FileDType, type HostTensor, isDeviceDType } from './host-tensor.js';
+export { BatchNorm1d, type BatchNormOptions, isBatchNorm } from './layers/batch-norm1d.js';
+export type { BatchMoments, GradientSums } from './layers/batch-normalise.js';
 export { Conv1D, type Conv1DOptions } from './layers/conv1d.js';
 export { Dropout } from './layers/dropout.js';
 export { Embedding, type EmbeddingOptions } from './layers/embedding.js';
@@ -25,6 +28,11 @@ export {
   type MultiheadAttentionOptions,
 } from './layers/multihead-attention.js';
 export { Sequential } from './layers/sequential.js';
+export {
+  type StatisticsGroup,
+  SyncBatchNorm,
+  type SyncBatchNormOptions,
+} from './layers/sync-batch-norm.js';
 export {
   type AfterForward,
   type AfterScope,
@@ -58,5 +66,6 @@ export { type PackedParameters, packParameters } from './optim/pack-parameters.j
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { ParameterInit } from './parameter-init.js';
+export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
 export { loadStateDict, stateDict } from './state-dict.js';
 export { type Residency, type UnitPhase, UnitScheduler } from './unit-scheduler.js';

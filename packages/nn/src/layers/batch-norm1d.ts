@@ -1,0 +1,162 @@
+// Batch normalisation (Ioffe and Szegedy, 2015) with PyTorch's options, names and arithmetic.
+
+import {
+  add,
+  affine,
+  cast,
+  type Device,
+  mul,
+  reciprocal,
+  ShapeError,
+  sub,
+  type Tensor,
+} from '@shardweave/tensor-core';
+import { NnConfigError } from '../errors.js';
+import { isModule, Module } from '../module.js';
+import {
+  type BatchMoments,
+  type GradientSums,
+  momentsOf,
+  normaliseBatch,
+} from './batch-normalise.js';
+
+export interface BatchNormOptions {
+  /** Length of the second axis. */
+  readonly numFeatures: number;
+  /** Default 1e-5. */
+  readonly eps?: number;
+  /**
+   * What part of the running statistics a batch replaces, or 'cumulative' for the plain mean over
+   * batches (PyTorch's None). Default 0.1.
+   */
+  readonly momentum?: number | 'cumulative';
+  /** A trainable weight (ones) and bias (zeros) for each channel. Default true. */
+  readonly affine?: boolean;
+  /** Keep running statistics and evaluate with them; else with the batch's. Default true. */
+  readonly trackRunningStats?: boolean;
+}
+
+const BRAND = Symbol.for('@shardweave/nn/BatchNorm1d');
+
+/** Whether a module is a BatchNorm1d or a kind of it, of this copy of the package or of another. */
+export function isBatchNorm(module: unknown): module is BatchNorm1d {
+  return isModule(module) && BRAND in module;
+}
+
+/**
+ * Normalises each channel of x [n, c] or [n, c, l] over the other axes: in training with the batch's
+ * biased variance, and the unbiased one goes into running_var; in evaluation with the running
+ * statistics. Statistics are f32 whatever x is. A forward that a backward repeats (checkpointing) leaves
+ * the running statistics alone, so each batch counts once.
+ */
+export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
+  readonly [BRAND] = true;
+  readonly numFeatures: number;
+  readonly eps: number;
+  readonly momentum: number | 'cumulative';
+  /** [c], as all of these but the last */
+  readonly weight: Tensor | undefined;
+  readonly bias: Tensor | undefined;
+  readonly runningMean: Tensor | undefined;
+  readonly runningVar: Tensor | undefined;
+  /** [] of u32 */
+  readonly numBatchesTracked: Tensor | undefined;
+
+  constructor(device: Device, options: BatchNormOptions) {
+    super(device);
+    const { numFeatures, eps = 1e-5, momentum = 0.1 } = options;
+    if (!Number.isInteger(numFeatures) || numFeatures < 1) {
+      throw new NnConfigError(
+        `BatchNorm1d: expected numFeatures of at least 1, got ${numFeatures}.`,
+      );
+    }
+    if (momentum !== 'cumulative' && !(momentum >= 0 && momentum <= 1)) {
+      throw new NnConfigError(
+        `BatchNorm1d: expected momentum between 0 and 1 or 'cumulative', got ${momentum}.`,
+      );
+    }
+    this.numFeatures = numFeatures;
+    this.eps = eps;
+    this.momentum = momentum;
+    const shape = [numFeatures];
+    if (options.affine ?? true) {
+      this.weight = this.parameter('weight', device.full(shape, 1));
+      this.bias = this.parameter('bias', device.zeros(shape));
+    }
+    if (options.trackRunningStats ?? true) {
+      this.runningMean = this.buffer('running_mean', device.zeros(shape));
+      this.runningVar = this.buffer('running_var', device.full(shape, 1));
+      this.numBatchesTracked = this.buffer(
+        'num_batches_tracked',
+        device.zeros([], { dtype: 'u32' }),
+      );
+    }
+  }
+
+  /**
+   * @throws {ShapeError} for another shape, or in training for less than two values a channel
+   */
+  async forward(x: Tensor): Promise<Tensor> {
+    this.#checkShape(x);
+    const { weight, bias, eps, runningMean, runningVar } = this;
+    if (!this.isTraining && runningMean !== undefined && runningVar !== undefined) {
+      // Copies: the running statistics may move on before a backward reads them.
+      const mean = cast(runningMean, 'f32', { copy: true });
+      const variance = cast(runningVar, 'f32');
+      return normaliseBatch(x, { mean, variance, weight, bias, eps });
+    }
+    const { isTraining } = this; // of this forward: its backward may come after an eval()
+    const local = momentsOf(x);
+    const moments = isTraining ? await this.joinMoments(local) : local;
+    const { mean, variance, count } = moments;
+    if (isTraining && count < 2) {
+      throw new ShapeError(
+        `BatchNorm1d: expected more than one value a channel in training, got ${count} (x is [${x.shape.join(', ')}]). One value has no variance; use a larger batch or eval().`,
+      );
+    }
+    if (isTraining && !this.device.isInBackward) this.#track(moments);
+    const joinSums = (sums: GradientSums) => (isTraining ? this.joinSums(sums) : sums);
+    return normaliseBatch(x, { mean, variance, weight, bias, eps, batch: { count, joinSums } });
+  }
+
+  /** The moments of a training batch, from those of this rank's rows. */
+  protected joinMoments(local: BatchMoments): BatchMoments | Promise<BatchMoments> {
+    return local;
+  }
+
+  /** The gradients' sums over a training batch, from those of this rank's rows. */
+  protected joinSums(local: GradientSums): GradientSums | Promise<GradientSums> {
+    return local;
+  }
+
+  #track({ mean, variance, count }: BatchMoments): void {
+    const { device, momentum, runningMean, runningVar, numBatchesTracked } = this;
+    if (runningMean === undefined || runningVar === undefined || numBatchesTracked === undefined) {
+      return;
+    }
+    device.noGrad(() =>
+      device.scope(() => {
+        device.addInPlace(numBatchesTracked, device.full([], 1, { dtype: 'u32' }));
+        const unbiased = affine(variance, count / (count - 1), 0);
+        for (const [running, value] of [
+          [runningMean, mean],
+          [runningVar, unbiased],
+        ] as const) {
+          const old = cast(running, 'f32');
+          const next =
+            momentum === 'cumulative'
+              ? add(old, mul(sub(value, old), reciprocal(cast(numBatchesTracked, 'f32'))))
+              : add(affine(old, 1 - momentum, 0), affine(value, momentum, 0));
+          device.copyInto(running, next);
+        }
+      }),
+    );
+  }
+
+  #checkShape(x: Tensor): void {
+    if ((x.rank === 2 || x.rank === 3) && x.shape[1] === this.numFeatures) return;
+    throw new ShapeError(
+      `BatchNorm1d: expected x [n, ${this.numFeatures}] or [n, ${this.numFeatures}, l], got [${x.shape.join(', ')}].`,
+    );
+  }
+}
