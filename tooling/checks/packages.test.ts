@@ -10,9 +10,9 @@ import { firstExample, installFromTarballs, packAll, run } from './packed-packag
 import { publishedPackages, ROOT } from './workspace.ts';
 
 const LIMIT_MS = 180_000; // the slowest, an install with an empty npm cache, took 15 s alone
-const BROWSER_PACKAGES = ['dtypes', 'tensor-core', 'nn', 'collectives', 'fsdp'];
-/** Entries that are for Node: Dawn, and sockets that accept connections. */
-const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './testing-node'];
+const BROWSER_PACKAGES = ['dtypes', 'tensor-core', 'nn', 'collectives', 'shard-store', 'fsdp'];
+/** Entries that are for Node: Dawn, sockets that accept connections, files. */
+const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './node', './testing-node'];
 
 const packages = publishedPackages();
 const folder = mkdtempSync(join(tmpdir(), 'shardweave-packages-'));

@@ -1,0 +1,278 @@
+// The store in a directory. See Note [generations].
+
+import { join, resolve } from 'node:path';
+import { checkCount, checkKey, checkRange, expectLength } from '../arguments.js';
+import {
+  StoreClosedError,
+  StoreCorruptError,
+  StoreError,
+  StoreFullError,
+  StoreIncompleteError,
+  StoreIoError,
+} from '../errors.js';
+import { OperationOrder } from '../operation-order.js';
+import type { ReadOptions, ShardStore } from '../store.js';
+import { type FileLayer, nodeFiles, readWhole, withFile, writeFully } from './file-layer.js';
+import { decodeManifest, type Entry, encodeManifest } from './manifest.js';
+import { lockDirectory, type OwnerLock } from './owner-lock.js';
+import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
+
+// Note [generations]
+// A key has a number, and the number a few files, its slots: one holds the value of the last
+// generation, one the value since, and a write goes to the first slot that is neither. So a write
+// that fails half-way has harmed nothing, and a step that writes each key once alternates between
+// two files, whose room on the disk stays theirs. A commit replaces the manifest by a rename: before
+// it the old generation is what opens, after it the new one.
+
+export interface DiskStoreOptions {
+  /** Where the files are; created where it is not there. One store at a time may have it. */
+  readonly directory: string;
+  /**
+   * Whether a commit waits until all is on the device itself; false. Without it a commit survives
+   * the death of the process, but perhaps not that of the machine: reads then tell by checksum.
+   */
+  readonly fsync?: boolean;
+  /** Reads and writes that run at once; 4, as many as Node has threads for files. */
+  readonly maxConcurrent?: number;
+  /** The file system; Node's. */
+  readonly files?: FileLayer;
+}
+
+const MANIFEST = 'manifest';
+const NEXT_MANIFEST = 'manifest.next';
+const SLOT_FILE = /^(\d{6,})\.\d$/;
+
+/** Opens the last generation of a directory, or an empty store where there is none. */
+export async function openDiskStore(options: DiskStoreOptions): Promise<ShardStore> {
+  const { fsync = false, maxConcurrent = 4, files = nodeFiles } = options;
+  checkCount('maxConcurrent', maxConcurrent);
+  const directory = resolve(options.directory);
+  const failed = (error: unknown) => toStoreError('openDiskStore', directory, error);
+  let lock: OwnerLock | undefined;
+  try {
+    await files.makeDirectory(directory);
+    lock = await lockDirectory(files, directory);
+    const manifest = await readManifest(files, directory);
+    await removeStrays(files, directory, manifest.entries);
+    return new DiskStore({ ...manifest, directory, files, lock, fsync, maxConcurrent });
+  } catch (error) {
+    await lock?.release().catch(() => {}); // the first error is the one to tell
+    throw failed(error);
+  }
+}
+
+interface DiskStoreParts {
+  readonly directory: string;
+  readonly files: FileLayer;
+  readonly lock: OwnerLock;
+  readonly fsync: boolean;
+  readonly maxConcurrent: number;
+  readonly generation: number;
+  readonly entries: ReadonlyMap<string, Entry>;
+}
+
+class DiskStore implements ShardStore {
+  readonly description: string;
+  readonly #parts: DiskStoreParts;
+  readonly #order: OperationOrder;
+  /** What the manifest holds. */
+  #committed: ReadonlyMap<string, Entry>;
+  /** That, with what was changed since. */
+  readonly #current: Map<string, Entry>;
+  readonly #failed = new Map<string, unknown>();
+  /** At most as many as operations run at once. */
+  readonly #scratches: Uint8Array[] = [];
+  #generation: number;
+  #nextId: number;
+  #closing: Promise<void> | undefined;
+
+  constructor(parts: DiskStoreParts) {
+    this.#parts = parts;
+    this.description = `disk ${parts.directory}`;
+    this.#order = new OperationOrder(parts.maxConcurrent);
+    this.#committed = parts.entries;
+    this.#current = new Map(parts.entries);
+    this.#generation = parts.generation;
+    this.#nextId = 1 + Math.max(0, ...[...parts.entries.values()].map(({ id }) => id));
+  }
+
+  get generation(): number {
+    return this.#generation;
+  }
+
+  keys(): readonly string[] {
+    return [...this.#current.keys()];
+  }
+
+  byteLength(key: string): number | undefined {
+    return this.#current.get(key)?.byteLength;
+  }
+
+  async write(key: string, bytes: Uint8Array): Promise<void> {
+    this.#checkOpen('write');
+    checkKey('write', key);
+    await this.#order.change(key, async () => {
+      const place = this.#freeSlot(key);
+      const path = this.#pathOf(place);
+      try {
+        const value = await writeShard(this.#parts.files, path, bytes);
+        this.#current.set(key, { ...place, ...value });
+        this.#failed.delete(key);
+      } catch (error) {
+        this.#failed.set(key, error);
+        await this.#parts.files.unlink(path).catch(() => {}); // gives its room back
+        throw this.#errorOf('write', key, error);
+      }
+    });
+  }
+
+  async read(key: string, into: Uint8Array, { offset = 0 }: ReadOptions = {}): Promise<void> {
+    this.#checkOpen('read');
+    await this.#order.read(key, async () => {
+      const entry = this.#current.get(key);
+      const byteLength = expectLength(key, entry?.byteLength, this.description);
+      checkRange(key, { offset, length: into.byteLength }, byteLength);
+      const scratch = this.#scratches.pop() ?? new Uint8Array(CHUNK_BYTES);
+      try {
+        const target = { into, offset, scratch };
+        await readShard(this.#parts.files, this.#pathOf(entry!), entry!, target);
+      } catch (error) {
+        throw this.#errorOf('read', key, error);
+      } finally {
+        this.#scratches.push(scratch);
+      }
+    });
+  }
+
+  async delete(key: string): Promise<void> {
+    this.#checkOpen('delete');
+    await this.#order.change(key, async () => {
+      this.#current.delete(key);
+      this.#failed.delete(key);
+    });
+  }
+
+  async commit(): Promise<void> {
+    this.#checkOpen('commit');
+    await this.#order.commit(async () => {
+      if (this.#failed.size > 0) {
+        const [cause] = this.#failed.values();
+        throw new StoreIncompleteError([...this.#failed.keys()], this.description, cause);
+      }
+      // Reads go on meanwhile, changes wait.
+      const entries = new Map(this.#current);
+      const generation = this.#generation + 1;
+      try {
+        if (this.#parts.fsync) await this.#syncChanged(entries);
+        await this.#replaceManifest(encodeManifest({ generation, entries }));
+      } catch (error) {
+        throw this.#errorOf('commit', undefined, error);
+      }
+      this.#committed = entries;
+      this.#generation = generation;
+      // What stays behind here is a stray, which the next owner removes.
+      const { files, directory } = this.#parts;
+      await removeStrays(files, directory, entries).catch(() => {});
+    });
+  }
+
+  async close(): Promise<void> {
+    this.#closing ??= this.#order.idle().then(() => this.#parts.lock.release());
+    await this.#closing.catch((error: unknown) => {
+      throw this.#errorOf('close', undefined, error);
+    });
+  }
+
+  /** Where a new value of `key` may go: neither the committed value nor the current one is there. */
+  #freeSlot(key: string): { readonly id: number; readonly slot: number } {
+    const taken = [this.#committed.get(key), this.#current.get(key)];
+    const id = (taken[1] ?? taken[0])?.id ?? this.#nextId++;
+    const slot = [0, 1, 2].find((one) => !taken.some((entry) => entry?.slot === one))!;
+    return { id, slot };
+  }
+
+  #pathOf({ id, slot }: { readonly id: number; readonly slot: number }): string {
+    return join(this.#parts.directory, `${String(id).padStart(6, '0')}.${slot}`);
+  }
+
+  async #syncChanged(entries: ReadonlyMap<string, Entry>): Promise<void> {
+    for (const [key, entry] of entries) {
+      if (this.#committed.get(key) === entry) continue;
+      const opening = this.#parts.files.openToWrite(this.#pathOf(entry));
+      await withFile(opening, (file) => file.sync());
+    }
+  }
+
+  async #replaceManifest(bytes: Uint8Array): Promise<void> {
+    const { files, directory, fsync } = this.#parts;
+    const next = join(directory, NEXT_MANIFEST);
+    await withFile(files.openToWrite(next), async (file) => {
+      await writeFully(file, bytes, 0);
+      await file.truncate(bytes.byteLength);
+      if (fsync) await file.sync();
+    });
+    await files.rename(next, join(directory, MANIFEST));
+    if (fsync) await files.syncDirectory(directory);
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#closing) throw new StoreClosedError(operation, this.description);
+  }
+
+  #errorOf(operation: string, key: string | undefined, error: unknown): StoreError {
+    const subject = key === undefined ? '' : ` of '${key}'`;
+    return toStoreError(`${operation}${subject}`, this.#parts.directory, error);
+  }
+}
+
+async function readManifest(files: FileLayer, directory: string) {
+  const path = join(directory, MANIFEST);
+  try {
+    return decodeManifest(await readWhole(files, path), path);
+  } catch (error) {
+    if (codeOf(error) !== 'ENOENT') throw error;
+    return { generation: 0, entries: new Map<string, Entry>() };
+  }
+}
+
+/** Removes files of numbers that no key has; other people's files are left alone. */
+async function removeStrays(
+  files: FileLayer,
+  directory: string,
+  entries: ReadonlyMap<string, Entry>,
+): Promise<void> {
+  const known = new Set([...entries.values()].map(({ id }) => id));
+  for (const name of await files.list(directory)) {
+    const match = SLOT_FILE.exec(name);
+    const isStray = match !== null && !known.has(Number(match[1]));
+    if (isStray || name === NEXT_MANIFEST) await files.unlink(join(directory, name));
+  }
+}
+
+function toStoreError(what: string, directory: string, error: unknown): StoreError {
+  const message = error instanceof Error ? error.message : String(error);
+  const place = `(disk ${directory})`;
+  if (error instanceof StoreCorruptError) {
+    return new StoreCorruptError(`${what}: ${message} ${place}.`, { cause: error });
+  }
+  if (error instanceof StoreError) return error;
+  switch (codeOf(error)) {
+    case 'ENOSPC':
+    case 'EDQUOT':
+      return new StoreFullError(
+        `${what}: expected room on the disk, got none: ${message} ${place}. ` +
+          'The last generation is whole; make room and try again.',
+        { cause: error },
+      );
+    case 'ENOENT':
+      return new StoreCorruptError(`${what}: a file is missing: ${message} ${place}.`, {
+        cause: error,
+      });
+    default:
+      return new StoreIoError(`${what}: ${message} ${place}.`, { cause: error });
+  }
+}
+
+function codeOf(error: unknown): string | undefined {
+  return (error as NodeJS.ErrnoException | undefined)?.code;
+}

@@ -1,0 +1,110 @@
+// The few calls that the disk store makes of a file system, so that tests can make them fail. All
+// paths are absolute; errors are Node's, with their `code`.
+
+import { constants } from 'node:fs';
+import { mkdir, open, readdir, rename, unlink } from 'node:fs/promises';
+
+export interface FileLayer {
+  /** Opens for reading; rejects with ENOENT where there is none. */
+  openToRead(path: string): Promise<OpenFile>;
+  /** Opens for reading and writing, creating the file, and never truncating it. */
+  openToWrite(path: string): Promise<OpenFile>;
+  /** Creates; rejects with EEXIST where there is one. */
+  create(path: string): Promise<OpenFile>;
+  rename(from: string, to: string): Promise<void>;
+  unlink(path: string): Promise<void>;
+  list(directory: string): Promise<readonly string[]>;
+  makeDirectory(path: string): Promise<void>;
+  /** Makes renames and new files in a directory durable, where the platform can. */
+  syncDirectory(path: string): Promise<void>;
+}
+
+export interface OpenFile {
+  /** Bytes read, perhaps fewer than asked for; 0 at the end of the file. */
+  read(into: Uint8Array, position: number): Promise<number>;
+  /** Bytes written, perhaps fewer than given. */
+  write(bytes: Uint8Array, position: number): Promise<number>;
+  truncate(byteLength: number): Promise<void>;
+  /** Makes what was written durable, also by other handles of the file. */
+  sync(): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** The file system, by `node:fs/promises`. */
+export const nodeFiles: FileLayer = {
+  openToRead: (path) => openWith(path, constants.O_RDONLY),
+  openToWrite: (path) => openWith(path, constants.O_RDWR | constants.O_CREAT),
+  create: (path) => openWith(path, constants.O_RDWR | constants.O_CREAT | constants.O_EXCL),
+  rename,
+  unlink,
+  list: (directory) => readdir(directory),
+  makeDirectory: async (path) => {
+    await mkdir(path, { recursive: true });
+  },
+  syncDirectory: async (path) => {
+    if (process.platform === 'win32') return; // has no handles of directories
+    const handle = await open(path, constants.O_RDONLY);
+    try {
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+  },
+};
+
+async function openWith(path: string, flags: number): Promise<OpenFile> {
+  const handle = await open(path, flags);
+  return {
+    read: async (into, position) =>
+      (await handle.read(into, 0, into.byteLength, position)).bytesRead,
+    write: async (bytes, position) =>
+      (await handle.write(bytes, 0, bytes.byteLength, position)).bytesWritten,
+    truncate: (byteLength) => handle.truncate(byteLength),
+    sync: () => handle.sync(),
+    close: () => handle.close(),
+  };
+}
+
+/** The whole of a file. */
+export async function readWhole(files: FileLayer, path: string): Promise<Uint8Array> {
+  return withFile(files.openToRead(path), async (file) => {
+    const parts: Uint8Array[] = [];
+    for (let position = 0; ; ) {
+      const part = new Uint8Array(64 * 1024); // a manifest of a few hundred values
+      const count = await file.read(part, position);
+      if (count === 0) return new Uint8Array(Buffer.concat(parts));
+      parts.push(part.subarray(0, count));
+      position += count;
+    }
+  });
+}
+
+/** Writes all of `bytes` at `position`, however few go at a time. */
+export async function writeFully(
+  file: OpenFile,
+  bytes: Uint8Array,
+  position: number,
+): Promise<void> {
+  for (let done = 0; done < bytes.byteLength; ) {
+    const count = await file.write(bytes.subarray(done), position + done);
+    if (count === 0) throw new Error(`wrote 0 of ${bytes.byteLength - done} bytes`);
+    done += count;
+  }
+}
+
+/** Runs `body` on a file and closes it, whatever happens. */
+export async function withFile<T>(
+  opening: Promise<OpenFile>,
+  body: (file: OpenFile) => Promise<T>,
+): Promise<T> {
+  const file = await opening;
+  let result: T;
+  try {
+    result = await body(file);
+  } catch (error) {
+    await file.close().catch(() => {}); // the first error is the one to tell
+    throw error;
+  }
+  await file.close();
+  return result;
+}

@@ -1,0 +1,93 @@
+// One value in one file: written and read in chunks, each with a checksum that the manifest keeps.
+// The checksum of a chunk is taken while the next one is on its way.
+
+import { crc32 } from 'node:zlib';
+import { StoreCorruptError } from '../errors.js';
+import { type FileLayer, type OpenFile, withFile, writeFully } from './file-layer.js';
+
+/** A crc32 of it takes 0.4 ms of the event loop; larger chunks were no faster to read. */
+export const CHUNK_BYTES = 2 ** 20;
+
+export interface StoredValue {
+  readonly byteLength: number;
+  /** One crc32 a chunk. */
+  readonly checksums: readonly number[];
+}
+
+/** Writes `bytes` over what the file holds, whose blocks it keeps: a full disk has room for them. */
+export function writeShard(
+  files: FileLayer,
+  path: string,
+  bytes: Uint8Array,
+): Promise<StoredValue> {
+  return withFile(files.openToWrite(path), async (file) => {
+    const checksums: number[] = [];
+    for (let start = 0; start < bytes.byteLength; start += CHUNK_BYTES) {
+      const chunk = bytes.subarray(start, start + CHUNK_BYTES);
+      const written = writeFully(file, chunk, start);
+      checksums.push(crc32(chunk));
+      await written;
+    }
+    await file.truncate(bytes.byteLength);
+    return { byteLength: bytes.byteLength, checksums };
+  });
+}
+
+/** Fills `into` with the value from `offset` on; chunks that it covers in part go through `scratch`. */
+export function readShard(
+  files: FileLayer,
+  path: string,
+  value: StoredValue,
+  target: { readonly into: Uint8Array; readonly offset: number; readonly scratch: Uint8Array },
+): Promise<void> {
+  const { into, offset, scratch } = target;
+  const end = offset + into.byteLength;
+  return withFile(files.openToRead(path), async (file) => {
+    let verify = () => {};
+    for (let chunk = Math.floor(offset / CHUNK_BYTES); chunk * CHUNK_BYTES < end; chunk++) {
+      const start = chunk * CHUNK_BYTES;
+      const length = Math.min(CHUNK_BYTES, value.byteLength - start);
+      const isWhole = start >= offset && start + length <= end;
+      const bytes = isWhole
+        ? into.subarray(start - offset, start - offset + length)
+        : scratch.subarray(0, length);
+      const read = readFully(file, bytes, start);
+      verify();
+      await read;
+      const check = () => verifyChunk(bytes, value.checksums[chunk]!, start);
+      verify = isWhole ? check : () => {};
+      if (!isWhole) {
+        check();
+        const from = Math.max(start, offset);
+        const part = bytes.subarray(from - start, Math.min(length, end - start));
+        into.set(part, from - offset);
+      }
+    }
+    verify();
+  });
+}
+
+async function readFully(file: OpenFile, into: Uint8Array, position: number): Promise<void> {
+  for (let done = 0; done < into.byteLength; ) {
+    const count = await file.read(into.subarray(done), position + done);
+    if (count === 0) {
+      throw new StoreCorruptError(
+        `expected ${into.byteLength} bytes from ${position} on, got ${done}: the file is too short`,
+      );
+    }
+    done += count;
+  }
+}
+
+function verifyChunk(bytes: Uint8Array, expected: number, position: number): void {
+  const actual = crc32(bytes);
+  if (actual === expected) return;
+  throw new StoreCorruptError(
+    `expected checksum ${hex(expected)} of the ${bytes.byteLength} bytes from ${position} on, ` +
+      `got ${hex(actual)}`,
+  );
+}
+
+function hex(value: number): string {
+  return value.toString(16).padStart(8, '0');
+}

@@ -1,0 +1,82 @@
+// Typed errors of stores. `code` is stable and is what callers branch on; the README has the table.
+
+export type StoreErrorCode =
+  | 'USAGE'
+  | 'CLOSED'
+  | 'UNKNOWN_KEY'
+  | 'FULL'
+  | 'IO'
+  | 'CORRUPT'
+  | 'INCOMPLETE'
+  | 'LOCKED';
+
+/** Base of all errors that stores reject with on purpose. */
+export abstract class StoreError extends Error {
+  abstract readonly code: StoreErrorCode;
+
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+  }
+}
+
+/** Arguments that can't be right whatever is stored. */
+export class StoreUsageError extends StoreError {
+  readonly code = 'USAGE';
+}
+
+/** A call after `close`. */
+export class StoreClosedError extends StoreError {
+  readonly code = 'CLOSED';
+
+  constructor(operation: string, store: string) {
+    super(`${operation}: expected an open store, got a closed one (${store}).`);
+  }
+}
+
+/** A read of a key that nobody wrote, or that was deleted. */
+export class UnknownKeyError extends StoreError {
+  readonly code = 'UNKNOWN_KEY';
+  readonly key: string;
+
+  constructor(operation: string, key: string, store: string) {
+    super(`${operation}: expected a key that was written, got '${key}' (${store}).`);
+    this.key = key;
+  }
+}
+
+/** No room: the disk is full, a quota is reached, or the cap of a host store. */
+export class StoreFullError extends StoreError {
+  readonly code = 'FULL';
+}
+
+/** The device below failed, or refuses access. `cause` is its error. */
+export class StoreIoError extends StoreError {
+  readonly code = 'IO';
+}
+
+/** What is stored is not what was written: a checksum, a length or a file is wrong. */
+export class StoreCorruptError extends StoreError {
+  readonly code = 'CORRUPT';
+}
+
+/** A commit after writes that failed: the step is not whole. */
+export class StoreIncompleteError extends StoreError {
+  readonly code = 'INCOMPLETE';
+  readonly keys: readonly string[];
+
+  constructor(keys: readonly string[], store: string, cause: unknown) {
+    const named = keys.map((key) => `'${key}'`).join(', ');
+    super(
+      `commit: expected every write to have succeeded, got failures of ${named} (${store}). ` +
+        'Write or delete those keys again first.',
+      { cause },
+    );
+    this.keys = keys;
+  }
+}
+
+/** Another owner has the directory. */
+export class StoreLockedError extends StoreError {
+  readonly code = 'LOCKED';
+}

@@ -1,0 +1,107 @@
+// The store in host memory: copies of bytes in a map. Nothing outlives it; a commit only counts.
+
+import { checkCapacity, checkCount, checkKey, checkRange, expectLength } from './arguments.js';
+import { StoreClosedError, StoreIncompleteError } from './errors.js';
+import { OperationOrder } from './operation-order.js';
+import type { ReadOptions, ShardStore } from './store.js';
+
+export interface HostStoreOptions {
+  /** Bytes of all values together, above which a write rejects with `FULL`; unlimited. */
+  readonly maxBytes?: number;
+}
+
+/** A store of bytes in this process's memory. */
+export function createHostStore(options: HostStoreOptions = {}): ShardStore {
+  return new HostStore(options);
+}
+
+class HostStore implements ShardStore {
+  readonly description = 'host memory';
+  readonly #maxBytes: number;
+  readonly #order = new OperationOrder(1); // copies block the thread: more at once gains nothing
+  readonly #values = new Map<string, Uint8Array>();
+  readonly #failed = new Map<string, unknown>();
+  #byteLength = 0;
+  #generation = 0;
+  #closing: Promise<void> | undefined;
+
+  constructor({ maxBytes }: HostStoreOptions) {
+    this.#maxBytes = maxBytes === undefined ? Infinity : checkCount('maxBytes', maxBytes);
+  }
+
+  get generation(): number {
+    return this.#generation;
+  }
+
+  keys(): readonly string[] {
+    return [...this.#values.keys()];
+  }
+
+  byteLength(key: string): number | undefined {
+    return this.#values.get(key)?.byteLength;
+  }
+
+  async write(key: string, bytes: Uint8Array): Promise<void> {
+    this.#checkOpen('write');
+    checkKey('write', key);
+    await this.#order.change(key, async () => {
+      try {
+        this.#replace(key, bytes);
+        this.#failed.delete(key);
+      } catch (error) {
+        this.#failed.set(key, error);
+        throw error;
+      }
+    });
+  }
+
+  async read(key: string, into: Uint8Array, { offset = 0 }: ReadOptions = {}): Promise<void> {
+    this.#checkOpen('read');
+    await this.#order.read(key, async () => {
+      const value = this.#values.get(key);
+      const byteLength = expectLength(key, value?.byteLength, this.description);
+      checkRange(key, { offset, length: into.byteLength }, byteLength);
+      into.set(value!.subarray(offset, offset + into.byteLength));
+    });
+  }
+
+  async delete(key: string): Promise<void> {
+    this.#checkOpen('delete');
+    await this.#order.change(key, async () => {
+      this.#byteLength -= this.#values.get(key)?.byteLength ?? 0;
+      this.#values.delete(key);
+      this.#failed.delete(key);
+    });
+  }
+
+  async commit(): Promise<void> {
+    this.#checkOpen('commit');
+    await this.#order.commit(async () => {
+      if (this.#failed.size > 0) {
+        const [cause] = this.#failed.values();
+        throw new StoreIncompleteError([...this.#failed.keys()], this.description, cause);
+      }
+      this.#generation++;
+    });
+  }
+
+  async close(): Promise<void> {
+    this.#closing ??= this.#order.idle().then(() => this.#values.clear());
+    await this.#closing;
+  }
+
+  #replace(key: string, bytes: Uint8Array): void {
+    const old = this.#values.get(key);
+    const wanted = this.#byteLength - (old?.byteLength ?? 0) + bytes.byteLength;
+    checkCapacity(key, wanted, this.#maxBytes, this.description);
+    const isSameSize = old?.byteLength === bytes.byteLength;
+    const value = isSameSize ? old : new Uint8Array(bytes.byteLength);
+    value.set(bytes);
+    this.#values.set(key, value);
+    this.#byteLength = wanted;
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#closing) throw new StoreClosedError(operation, this.description);
+  }
+}

@@ -1,0 +1,59 @@
+// The seam of this package: bytes at rest under string keys. Implemented by host memory and by files
+// in a directory; a browser's origin-private file system fits it too. It knows no tensors.
+
+/**
+ * A store of byte arrays for one owner.
+ *
+ * Ordering: operations on one key take effect in the order of their calls, whatever settles when, so
+ * a read sees the write called before it without waiting for it. Operations on different keys run
+ * at once, as many as the store's bound allows; the others wait in it.
+ * `commit` takes in all that was called before it and nothing that is called after it.
+ *
+ * Read-ahead is a `read` that is called early and awaited late; the caller owns its buffers, and so
+ * bounds them.
+ *
+ * Ownership: the array of a `write` must not change, and that of a `read` not be touched, until the
+ * promise settles. Then it is the caller's again, and the store keeps no reference to it.
+ *
+ * Failure: a rejected `write` or `delete` leaves the key as it was, also on disk, and every other key;
+ * a rejected `read` leaves anything in its array. After a failed write `commit` rejects with
+ * `INCOMPLETE` until the key is written or deleted, so what is committed is always whole. A rejected
+ * `commit` leaves the last generation as it was and what was written since readable; it may be
+ * called again. A process that dies at any time, killed or not, leaves the last generation.
+ */
+export interface ShardStore {
+  /** What it is, for messages: `host memory`, `disk <directory>`. */
+  readonly description: string;
+
+  /** Number of commits that what is stored has seen; 0 in a new store. */
+  readonly generation: number;
+
+  /** The keys that are there now, in no particular order; pending operations are not in it. */
+  keys(): readonly string[];
+
+  /** Length of the value that is there now; `undefined` where none is. */
+  byteLength(key: string): number | undefined;
+
+  /** Replaces or creates the value of `key`. */
+  write(key: string, bytes: Uint8Array): Promise<void>;
+
+  /** Fills `into` with the value of `key` from byte `offset` on. Rejects where it is too short. */
+  read(key: string, into: Uint8Array, options?: ReadOptions): Promise<void>;
+
+  /** Removes `key`; nothing where there is none. */
+  delete(key: string): Promise<void>;
+
+  /** Makes all that was written so far the generation that a next owner finds, as a whole. */
+  commit(): Promise<void>;
+
+  /**
+   * Waits for what is pending, then gives up the store. What was not committed is gone; what lives in
+   * host memory is gone altogether. Later calls reject with `CLOSED`; closing twice is one closing.
+   */
+  close(): Promise<void>;
+}
+
+export interface ReadOptions {
+  /** First byte of the value to read; 0. */
+  readonly offset?: number;
+}

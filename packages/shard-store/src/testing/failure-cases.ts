@@ -1,0 +1,87 @@
+// Conformance: what rejects, with which code, and that a failure harms nothing.
+
+import type { StoreIncompleteError } from '../errors.js';
+import type { ShardStore } from '../store.js';
+import { check, checkContents, pattern, rejection, type StoreCase } from './harness.js';
+
+const KIB = 1024;
+
+export const failureCases: readonly StoreCase[] = [
+  {
+    name: "a caller's mistakes reject with their code and change nothing",
+    needsReopen: false,
+    run: async ({ create }) => {
+      const store = await create();
+      const one = pattern(10, 1);
+      await store.write('one', one);
+      await rejection(store.read('two', new Uint8Array(1)), 'UNKNOWN_KEY');
+      await rejection(store.read('one', new Uint8Array(11)), 'USAGE');
+      await rejection(store.read('one', new Uint8Array(1), { offset: 10 }), 'USAGE');
+      await rejection(store.read('one', new Uint8Array(1), { offset: -1 }), 'USAGE');
+      await rejection(store.read('one', new Uint8Array(1), { offset: 0.5 }), 'USAGE');
+      await rejection(store.write('', one), 'USAGE');
+      check(store.byteLength('two') === undefined, 'a length of a key that is not there');
+      await store.delete('two');
+      await checkContents(store, { one });
+      await store.close();
+    },
+  },
+  {
+    name: 'close waits for what is pending, and later calls reject',
+    needsReopen: false,
+    run: async ({ create }) => {
+      const store = await create();
+      let isWritten = false;
+      const write = store.write('one', pattern(3_000_000, 1)).then(() => {
+        isWritten = true;
+      });
+      await Promise.all([store.close(), store.close()]);
+      check(isWritten, 'closed before a pending write was done');
+      await write;
+      await rejection(store.write('one', pattern(1, 1)), 'CLOSED');
+      await rejection(store.read('one', new Uint8Array(1)), 'CLOSED');
+      await rejection(store.delete('one'), 'CLOSED');
+      await rejection(store.commit(), 'CLOSED');
+      await store.close();
+    },
+  },
+  {
+    name: 'a full store keeps every value it had, and commits none of half a step',
+    needsReopen: false,
+    run: async ({ create }) => {
+      const store = await create({ maxBytes: 300 * KIB });
+      const first = pattern(64 * KIB, 1);
+      const expected: Record<string, Uint8Array> = { first };
+      await store.write('first', first);
+      await store.commit();
+      await rejection(store.write('first', pattern(301 * KIB, 2)), 'FULL');
+      await checkContents(store, expected);
+      const incomplete = await rejection(store.commit(), 'INCOMPLETE');
+      check((incomplete as StoreIncompleteError).keys.join() === 'first', incomplete.message);
+      check(store.generation === 1, `generation ${store.generation} after a failed commit`);
+      await store.write('first', first);
+      const failed = await fill(store, expected);
+      await checkContents(store, expected);
+      await rejection(store.commit(), 'INCOMPLETE');
+      await store.delete(failed);
+      await store.commit();
+      await checkContents(store, expected);
+      await store.close();
+    },
+  },
+];
+
+/** Writes until it is full, noting what was taken; returns the key that was not. */
+async function fill(store: ShardStore, expected: Record<string, Uint8Array>): Promise<string> {
+  for (let index = 0; index < 10; index++) {
+    const [key, value] = [`key ${index}`, pattern(40 * KIB, index)];
+    try {
+      await store.write(key, value);
+      expected[key] = value;
+    } catch (error) {
+      await rejection(Promise.reject(error), 'FULL');
+      return key;
+    }
+  }
+  throw new Error('expected a full store, but it took 464 KiB');
+}

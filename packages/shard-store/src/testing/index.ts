@@ -1,0 +1,11 @@
+// The conformance suite of stores. Run every case that the harness can:
+// `await storeCase.run(harness)`.
+
+import { commitCases } from './commit-cases.js';
+import { failureCases } from './failure-cases.js';
+import type { StoreCase } from './harness.js';
+import { valueCases } from './value-cases.js';
+
+export type { StoreCase, StoreHarness } from './harness.js';
+
+export const storeCases: readonly StoreCase[] = [...valueCases, ...failureCases, ...commitCases];
