@@ -21,6 +21,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   fsdp: ['nn', 'tensor-core', 'collectives', 'shard-store', 'dtypes'],
   'ddp-buckets': ['nn', 'tensor-core', 'collectives', 'dtypes'],
   offload: ['nn', 'tensor-core', 'shard-store', 'dtypes'],
+  'memory-tracker': ['nn', 'tensor-core'],
   trainer: [
     'dtypes',
     'collectives',

@@ -10,7 +10,15 @@ import { firstExample, installFromTarballs, packAll, run } from './packed-packag
 import { publishedPackages, ROOT } from './workspace.ts';
 
 const LIMIT_MS = 180_000; // the slowest, an install with an empty npm cache, took 15 s alone
-const BROWSER_PACKAGES = ['dtypes', 'tensor-core', 'nn', 'collectives', 'shard-store', 'fsdp'];
+const BROWSER_PACKAGES = [
+  'dtypes',
+  'tensor-core',
+  'nn',
+  'collectives',
+  'shard-store',
+  'fsdp',
+  'memory-tracker',
+];
 /** Entries that are for Node: Dawn, sockets that accept connections, files. */
 const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './node', './testing-node'];
 

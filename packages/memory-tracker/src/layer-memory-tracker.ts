@@ -1,0 +1,186 @@
+// Samples a device's memory at every module of a model, through the modules' hooks. It changes no
+// result, but it waits for the device at every module: not for runs whose time matters.
+//
+// Note [order of backward hooks]
+// A module's backward is sampled before the gradient of its outputs is used. Wrappers around the
+// module (sharding, offload) use the same event to make its parameters present, and hooks of one
+// output run in the order added; so the tracker adds its own when the outermost call has ended,
+// after all of theirs. Last modules first: one that passes its input on shares its input's event,
+// and its backward comes earlier.
+
+import type { Module } from '@shardweave/nn';
+import { byteSize, type Device, type Pass, type Storage, tensorsIn } from '@shardweave/tensor-core';
+import { MemoryTrackerConfigError } from './errors.js';
+import { GatherCounter, type GatherSource } from './gather-source.js';
+import type { MemoryPhase, MemorySample, MemoryTrace } from './memory-trace.js';
+
+export interface LayerMemoryTrackerOptions {
+  /** Sample calls that call no module themselves, or those of all modules. Default 'leaves'. */
+  readonly modules?: 'leaves' | 'all';
+  /** Process groups whose all-gathers are counted. Default none. */
+  readonly gathers?: readonly GatherSource[];
+}
+
+/** Whose sample it is. */
+interface Place {
+  readonly module: Module;
+  readonly name: string;
+  readonly pass: number;
+}
+
+/** A call of a module under way. */
+interface Call {
+  readonly module: Module;
+  readonly inputs: ReadonlySet<Storage>;
+  readonly liveBefore: number;
+  isLeaf: boolean;
+}
+
+/** A sampled forward, until the outermost call ends. */
+interface Output {
+  readonly place: Place;
+  readonly output: unknown;
+}
+
+/** Tracks from its construction until `stop`. All modules are of one device. */
+export class LayerMemoryTracker {
+  readonly #model: Module;
+  readonly #device: Device;
+  readonly #isOfLeaves: boolean;
+  readonly #gathers: GatherCounter;
+  readonly #removals: (() => void)[] = [];
+  #samples: MemorySample[] = [];
+  #calls: Call[] = [];
+  #outputs: Output[] = [];
+  #pass = -1;
+  #gatheredBefore = 0;
+  #isTracking = true;
+
+  /** @throws {MemoryTrackerConfigError} for a module of another device than `model`'s */
+  constructor(model: Module, options: LayerMemoryTrackerOptions = {}) {
+    const stray = model.namedModules().find(([, { device }]) => device !== model.device);
+    if (stray !== undefined) {
+      throw new MemoryTrackerConfigError(
+        `memory tracker: expected modules of one device, got another's at '${stray[0]}'. Track each device's modules by a tracker of its own.`,
+      );
+    }
+    this.#model = model;
+    this.#device = model.device;
+    this.#isOfLeaves = (options.modules ?? 'leaves') === 'leaves';
+    this.#gathers = new GatherCounter(options.gathers ?? []);
+    for (const [name, module] of model.namedModules()) {
+      const remove = module.aroundForward({
+        before: (args) => this.#begin(module, args),
+        afterScope: (output) => this.#end(module, name, output),
+      });
+      this.#removals.push(remove);
+    }
+  }
+
+  get isTracking(): boolean {
+    return this.#isTracking;
+  }
+
+  /** What was recorded so far. */
+  trace(): MemoryTrace {
+    return { samples: [...this.#samples] };
+  }
+
+  /** Forgets what was recorded; sums go on. */
+  clear(): void {
+    this.#samples = [];
+  }
+
+  /** Removes its hooks; the trace stays. Idempotent. */
+  stop(): void {
+    this.#isTracking = false;
+    for (const remove of this.#removals.splice(0)) remove();
+    this.#gathers.stop();
+    this.#calls = [];
+    this.#outputs = [];
+  }
+
+  [Symbol.dispose](): void {
+    this.stop();
+  }
+
+  async #begin(module: Module, args: readonly unknown[]): Promise<void> {
+    // A forward that threw has left its calls open.
+    if (module === this.#model) {
+      this.#calls = [];
+      this.#outputs = [];
+    }
+    if (this.#calls.length === 0 && !this.#device.isInBackward) this.#pass += 1;
+    const around = this.#calls.at(-1);
+    if (around !== undefined) around.isLeaf = false;
+    await this.#device.synchronize();
+    this.#calls.push({
+      module,
+      inputs: storagesIn(args),
+      liveBefore: this.#device.ledger.live().total,
+      isLeaf: true,
+    });
+  }
+
+  async #end(module: Module, name: string, output: unknown): Promise<void> {
+    const index = this.#calls.findLastIndex((call) => call.module === module);
+    if (index < 0) return; // stopped, or another's failure came between
+    const [call] = this.#calls.splice(index);
+    const { inputs, liveBefore, isLeaf } = call!;
+    if (isLeaf || !this.#isOfLeaves) {
+      await this.#device.synchronize();
+      const place = { module, name, pass: this.#pass };
+      const made = [...storagesIn(output)].filter((storage) => !inputs.has(storage));
+      this.#record(place, this.#device.isInBackward ? 'recompute' : 'forward', {
+        activationBytes: made.reduce((sum, { byteLength }) => sum + byteLength, 0),
+        forwardDeltaBytes: this.#device.ledger.live().total - liveBefore,
+      });
+      // Without grad mode its outputs may get a node later, but a checkpoint's, not its own.
+      if (this.#device.isGradEnabled) this.#outputs.push({ place, output });
+    }
+    if (this.#calls.length === 0) this.#hookBackward();
+  }
+
+  /** See Note [order of backward hooks]. */
+  #hookBackward(): void {
+    for (const { place, output } of this.#outputs.splice(0).reverse()) {
+      let last: Pass | undefined;
+      this.#device.beforeGradientOf(output, async (pass) => {
+        if (pass === last || !this.#isTracking) return; // several outputs, one backward
+        last = pass;
+        await this.#device.synchronize();
+        this.#record(place, 'backward', { activationBytes: 0, forwardDeltaBytes: 0 });
+      });
+    }
+  }
+
+  #record(
+    { module, name, pass }: Place,
+    phase: MemoryPhase,
+    made: Pick<MemorySample, 'activationBytes' | 'forwardDeltaBytes'>,
+  ): void {
+    const { live, reservedBytes } = this.#device.memory();
+    const totalGatheredBytes = this.#gathers.totalBytes;
+    this.#samples.push({
+      name,
+      type: module.constructor.name,
+      phase,
+      pass,
+      parameterBytes: parameterBytesOf(module),
+      liveBytes: live,
+      reservedBytes,
+      gatheredBytes: totalGatheredBytes - this.#gatheredBefore,
+      totalGatheredBytes,
+      ...made,
+    });
+    this.#gatheredBefore = totalGatheredBytes;
+  }
+}
+
+function storagesIn(value: unknown): ReadonlySet<Storage> {
+  return new Set(tensorsIn(value).map(({ storage }) => storage));
+}
+
+function parameterBytesOf(module: Module): number {
+  return module.parameters().reduce((sum, { size, dtype }) => sum + size * byteSize(dtype), 0);
+}
