@@ -3,8 +3,15 @@
 // the parameters that are left. Create it before or after the optimizer, alike on all ranks.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { isModule, joinPath, Module } from '@shardweave/nn';
-import { cast, type Device, isFloat, type Pass, type Tensor } from '@shardweave/tensor-core';
+import { castInPlace, isModule, joinPath, Module } from '@shardweave/nn';
+import {
+  cast,
+  type Device,
+  type DType,
+  isFloat,
+  type Pass,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { shardUnit, syncBuffers } from './initial-values.js';
@@ -55,16 +62,9 @@ export class FullyShardedDataParallel<
     this.name = options.name ?? 'fsdp';
     this.processGroup = options.processGroup;
     this.#options = resolveOptions(options);
-    const parameters = leftParameters(module);
-    const { flattenParameters, computeDType, reduceDType, predivide, postdivide } = this.#options;
-    const context = {
-      device: module.device,
-      group: options.processGroup,
-      computeDType,
-      reduceDType,
-      predivide,
-      postdivide,
-    };
+    const { flattenParameters, masterDType } = this.#options;
+    const parameters = leftParameters(module, masterDType);
+    const context = { ...this.#options, device: module.device, group: options.processGroup };
     this.units = planUnits(parameters, flattenParameters, this.name).map(
       (plan) => new ShardedUnit(plan.name, plan.parameters, context),
     );
@@ -106,7 +106,10 @@ export class FullyShardedDataParallel<
     const isOutermost = this.isRoot || (!isRecomputing && tree.root.trainingState !== 'forward');
     this.#state = 'forward';
     try {
-      if (this.isRoot && !isRecomputing) tree.beginForward();
+      if (this.isRoot && !isRecomputing) {
+        for (const instance of tree.instances) instance.#castBuffers();
+        tree.beginForward();
+      }
       if (this.units.length > 0) {
         await tree.scheduler.enter(this, isRecomputing ? 'backward' : 'forward');
       }
@@ -262,21 +265,39 @@ export class FullyShardedDataParallel<
     );
   }
 
-  /** The root of a mixed-precision tree brings float inputs to its compute dtype, with autograd. */
+  /**
+   * The root of a mixed-precision tree brings f32 inputs to its compute dtype; an instance with
+   * forceInputToFp32 brings 16-bit ones to f32. Both with autograd.
+   */
   #castInputs(args: Args): Args {
-    const { isMixed, computeDType } = this.#options;
-    if (!isMixed || !this.isRoot) return args;
-    return mapTensors(args, (tensor) =>
-      isFloat(tensor.dtype) ? cast(tensor, computeDType) : tensor,
-    );
+    const { isMixed, computeDType, forceInputToFp32 } = this.#options;
+    if (isMixed && this.isRoot) return castFloats(args, computeDType);
+    return forceInputToFp32 ? castFloats(args, 'f32') : args;
   }
+
+  /** Brings the float buffers below it, up to inner instances, to its bufferDType. */
+  #castBuffers(): void {
+    for (const module of modulesOutsideInstances(this.module)) {
+      for (const [, buffer] of module.ownBuffers()) castInPlace(buffer, this.#options.bufferDType);
+    }
+  }
+}
+
+function castFloats<T>(value: T, dtype: DType): T {
+  return mapTensors(value, (tensor) => (isFloat(tensor.dtype) ? cast(tensor, dtype) : tensor));
+}
+
+/** A module and those below it, without inner instances and theirs. */
+function modulesOutsideInstances(module: Module): Module[] {
+  if (isFsdp(module)) return [];
+  return [module, ...[...module.children().values()].flatMap(modulesOutsideInstances)];
 }
 
 /**
  * The parameters below a module that no inner instance has taken.
  * @throws {FsdpConfigError} for one that cannot be sharded here
  */
-function leftParameters(module: Module): UnitParameter[] {
+function leftParameters(module: Module, masterDType: DType): UnitParameter[] {
   const device: Device = module.device;
   const paths = new Map<Tensor, string>();
   collectOutsideInstances(module, '', paths);
@@ -286,9 +307,9 @@ function leftParameters(module: Module): UnitParameter[] {
         `fsdp: expected parameters of no other flat tensor, got '${path}', which was packed or belongs to another wrapped module. Modules that share a parameter go into one wrapped module.`,
       );
     }
-    if (tensor.dtype !== 'f32' || tensor.device !== device) {
+    if (tensor.dtype !== masterDType || tensor.device !== device) {
       throw new FsdpConfigError(
-        `fsdp: expected f32 parameters on the module's device, got ${tensor.dtype} '${path}'. Masters are f32; computeDType sets what is computed in.`,
+        `fsdp: expected ${masterDType} parameters on the module's device, got ${tensor.dtype} '${path}'. With f32 parameters set mixedPrecision to compute in 16 bits; with 16-bit ones set computeDType to theirs.`,
       );
     }
     return { path, tensor };

@@ -25,3 +25,25 @@ export {
   stateDict,
 } from './state-dict.js';
 export { type SummonOptions, summonFullParams } from './summon-full-params.js';
+export {
+  type AutoWrapped,
+  autoWrap,
+  type WrapCandidate,
+  type WrapPolicy,
+} from './wrap/auto-wrap.js';
+export { type AutoWrapBnOptions, autoWrapBn } from './wrap/auto-wrap-bn.js';
+export { configAutoWrapPolicy } from './wrap/config-auto-wrap-policy.js';
+export {
+  type DefaultAutoWrapPolicyOptions,
+  defaultAutoWrapPolicy,
+  type ModuleClass,
+} from './wrap/default-auto-wrap-policy.js';
+export {
+  enableWrap,
+  type MakeWrapper,
+  noWrap,
+  setWrapperConfig,
+  type Wrap,
+  type WrapperConfig,
+  wrapperConfigOf,
+} from './wrap/enable-wrap.js';

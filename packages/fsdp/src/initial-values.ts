@@ -14,10 +14,7 @@ export async function shardUnit(
 ): Promise<void> {
   if (unit.isSharded) return;
   if (!options.syncModuleStates || numRanks(groups) === 1) return unit.shard();
-  const { shardLength, worldSize } = unit.layout;
-  const whole = isSource(groups)
-    ? await unit.readOriginals()
-    : new Uint8Array(shardLength * worldSize * Float32Array.BYTES_PER_ELEMENT);
+  const whole = isSource(groups) ? await unit.readOriginals() : unit.emptyMaster();
   await broadcastFromFirst(whole, groups, unit.name);
   unit.shard(whole);
 }

@@ -42,8 +42,15 @@ export interface FsdpOptions {
   readonly disableReshardOnRoot?: boolean;
   /** f32 master shards, computation and gathers in computeDType. Default false. */
   readonly mixedPrecision?: boolean;
-  /** Default f16 where mixedPrecision, else f32. */
+  /**
+   * Default f16 where mixedPrecision, else f32. Without mixedPrecision the parameters must have it
+   * already (pure 16-bit: the shards too).
+   */
   readonly computeDType?: 'f32' | 'f16' | 'bf16';
+  /** Float buffers are cast to it when the root's forward begins. Default computeDType. */
+  readonly bufferDType?: 'f32' | 'f16' | 'bf16';
+  /** Cast 16-bit inputs of forward to f32, with autograd; for f32 islands. Not with mixedPrecision. */
+  readonly forceInputToFp32?: boolean;
   /** Reduce gradients in f32 though computation is in 16 bits. Needs mixedPrecision. Default false. */
   readonly fp32ReduceScatter?: boolean;
   /**
@@ -68,6 +75,10 @@ export interface ResolvedFsdpOptions {
   readonly reshardAfterForward: boolean;
   readonly disableReshardOnRoot: boolean;
   readonly isMixed: boolean;
+  /** dtype of the shards, and so what parameters have before sharding. */
+  readonly masterDType: DType;
+  readonly bufferDType: DType;
+  readonly forceInputToFp32: boolean;
   readonly computeDType: DType;
   readonly reduceDType: DType;
   readonly predivide: number;
@@ -87,9 +98,9 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     );
   }
   const computeDType = options.computeDType ?? (isMixed ? 'f16' : 'f32');
-  if (!isMixed && computeDType !== 'f32') {
+  if (options.forceInputToFp32 === true && computeDType !== 'f32') {
     throw new FsdpConfigError(
-      `fsdp: expected mixedPrecision with computeDType ${computeDType}, got full precision. Set mixedPrecision: true.`,
+      `fsdp: expected computation in f32 with forceInputToFp32, got ${computeDType}. Drop one of them.`,
     );
   }
   const { worldSize } = options.processGroup;
@@ -116,6 +127,9 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     reshardAfterForward: options.reshardAfterForward ?? true,
     disableReshardOnRoot: options.disableReshardOnRoot ?? true,
     isMixed,
+    masterDType: isMixed ? 'f32' : computeDType,
+    bufferDType: options.bufferDType ?? computeDType,
+    forceInputToFp32: options.forceInputToFp32 ?? false,
     computeDType,
     reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
     predivide,

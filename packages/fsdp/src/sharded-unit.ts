@@ -3,12 +3,12 @@
 //
 // Note [flat parameter]
 //   original   the parameter tensors of the wrapped modules; once sharded they point into `full`
-//   flat       this rank's f32 shard with its gradient: what the optimizer steps
+//   flat       this rank's master shard (f32, but in pure 16-bit training) with its gradient: what the optimizer steps
 //   published  the shard in the compute dtype as host bytes, made once per optimizer step; every
 //              gather starts from it and so never waits for the device
 //   full       the gathered parameter in the compute dtype; filled and freed under one identity,
-//              so what autograd saved in forward is valid again in backward. At world size 1 in
-//              f32 it is the flat storage itself.
+//              so what autograd saved in forward is valid again in backward. At world size 1,
+//              unless mixed, it is the flat storage itself.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
@@ -28,6 +28,8 @@ export interface UnitParameter {
 export interface UnitContext {
   readonly device: Device;
   readonly group: ProcessGroup;
+  /** dtype of the shards: f32, but in pure 16-bit training. */
+  readonly masterDType: DType;
   readonly computeDType: DType;
   /** dtype of gradients on the wire. */
   readonly reduceDType: DType;
@@ -45,7 +47,7 @@ export class ShardedUnit {
   readonly name: string;
   readonly parameters: readonly UnitParameter[];
   readonly layout: FlatLayout;
-  /** [shardLength] f32: this rank's shard; its storage is empty until shard(). */
+  /** [shardLength] in the master dtype: this rank's shard; its storage is empty until shard(). */
   readonly flat: Tensor;
   readonly full: Storage;
   readonly gradient: FlatGradient;
@@ -58,7 +60,7 @@ export class ShardedUnit {
 
   /** Lays the parameters out and tells optimizers where their pieces are; values stay until shard. */
   constructor(name: string, parameters: readonly UnitParameter[], context: UnitContext) {
-    const { device, group, computeDType } = context;
+    const { device, group, masterDType, computeDType } = context;
     this.name = name;
     this.parameters = parameters;
     this.#context = context;
@@ -68,10 +70,10 @@ export class ShardedUnit {
       group.worldSize,
     );
     const { shardLength } = this.layout;
-    const shard = device.storage(shardLength, 'f32', 'parameter');
+    const shard = device.storage(shardLength, masterDType, 'parameter');
     this.flat = new Tensor(shard, [shardLength], 0, true);
     this.flat.name = `${name}.flat`;
-    const isWhole = group.worldSize === 1 && computeDType === 'f32';
+    const isWhole = group.worldSize === 1 && computeDType === masterDType;
     this.full = isWhole
       ? shard
       : device.storage(shardLength * group.worldSize, computeDType, 'gathered');
@@ -124,7 +126,7 @@ export class ShardedUnit {
   /**
    * Takes this rank's part of the parameters' values, frees the rest and points the parameters into
    * `full`. Once.
-   * @param source the whole f32 parameter as host bytes in the layout's order, where it does not
+   * @param source the whole parameter as host bytes in the layout's order, where it does not
    * come from the parameters of this rank
    */
   shard(source?: Uint8Array): void {
@@ -140,11 +142,17 @@ export class ShardedUnit {
     if (source !== undefined) this.scatterMaster(source);
   }
 
-  /** The parameters' values before sharding as host bytes: f32, laid out, pads zero. */
+  /** Host bytes for the whole parameter in the master dtype, zeros. */
+  emptyMaster(): Uint8Array {
+    return new Uint8Array(this.fullElements * byteSize(this.#context.masterDType));
+  }
+
+  /** The parameters' values before sharding as host bytes: laid out, pads zero. */
   async readOriginals(): Promise<Uint8Array> {
-    const whole = new Uint8Array(this.layout.shardLength * this.layout.worldSize * 4);
+    const whole = this.emptyMaster();
+    const elementBytes = byteSize(this.#context.masterDType);
     for (const [index, { tensor }] of this.parameters.entries()) {
-      whole.set(await tensor.toBytes(), this.layout.offsets[index]! * 4);
+      whole.set(await tensor.toBytes(), this.layout.offsets[index]! * elementBytes);
     }
     return whole;
   }
@@ -221,15 +229,15 @@ export class ShardedUnit {
 
   // ---- full precision --------------------------------------------------------------------------
 
-  /** The f32 storage that the parameters point into while they are summoned. */
+  /** The storage that the parameters point into while they are summoned. */
   get #summoned(): Storage | undefined {
     const { storage } = this.parameters[0]!.tensor;
     return storage === this.full ? undefined : storage;
   }
 
-  /** The whole f32 parameter as host bytes; every rank of the group calls it. */
+  /** The whole parameter in the master dtype as host bytes; every rank of the group calls it. */
   async gatherMaster(): Promise<Uint8Array> {
-    const { group } = this.#context;
+    const { group, masterDType } = this.#context;
     if (this.#summoned !== undefined) return this.#summoned.read();
     const read = this.flat.storage.read();
     if (group.worldSize === 1) return read;
@@ -237,12 +245,12 @@ export class ShardedUnit {
     // Behind gathers that a failed forward has started.
     return this.#openLinks().gathers.enqueue(read, async (shard) => {
       const output = new Uint8Array(shard.byteLength * group.worldSize);
-      await group.allGather(shard, output, { dtype: 'f32', tag: this.name });
+      await group.allGather(shard, output, { dtype: masterDType, tag: this.name });
       return output;
     });
   }
 
-  /** Sets the parameter from its whole f32 bytes: this rank's shard, or what is summoned. */
+  /** Sets the parameter from its whole master bytes: this rank's shard, or what is summoned. */
   scatterMaster(whole: Uint8Array): void {
     const shardBytes = this.flat.storage.byteLength;
     const start = this.#context.group.rank * shardBytes;

@@ -1,23 +1,23 @@
 // Parameters in and out: whole under their original names, or this rank's shards.
 
 import { byteSize } from '@shardweave/dtypes';
-import { elementCountOf, type Shape } from '@shardweave/tensor-core';
+import { type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
 import { FsdpStateDictError } from './errors.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 
 /** One tensor of a state dict: raw little-endian elements. */
 export interface StateEntry {
-  readonly dtype: 'f32';
+  readonly dtype: DType;
   readonly shape: Shape;
   readonly data: Uint8Array;
 }
 
 export type StateDict = Map<string, StateEntry>;
 
-const F32_BYTES = byteSize('f32');
+type ExpectedEntry = Pick<StateEntry, 'dtype' | 'shape'>;
 
 /**
- * All parameters whole, in f32, under the names the bare module has. Collective. Inside
+ * All parameters whole, in the masters' dtype (f32, but in pure 16-bit training), under the names the bare module has. Collective. Inside
  * summonFullParams: what this rank sees there.
  */
 export async function stateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
@@ -26,10 +26,11 @@ export async function stateDict(fsdp: FullyShardedDataParallel): Promise<StateDi
   const found = new Map<string, StateEntry>();
   for (const unit of fsdp.instances().flatMap(({ units }) => units)) {
     const whole = await unit.gatherMaster();
+    const { dtype } = unit.flat;
     unit.parameters.forEach(({ tensor }, index) => {
-      const start = unit.layout.offsets[index]! * F32_BYTES;
-      const data = whole.slice(start, start + tensor.size * F32_BYTES);
-      found.set(names.get(tensor)!, { dtype: 'f32', shape: tensor.shape, data });
+      const start = unit.layout.offsets[index]! * byteSize(dtype);
+      const data = whole.slice(start, start + tensor.size * byteSize(dtype));
+      found.set(names.get(tensor)!, { dtype, shape: tensor.shape, data });
     });
   }
   // In the order of the bare module, not of the units.
@@ -52,22 +53,24 @@ export async function loadStateDict(
   await fsdp.initialize();
   fsdp.assertState('idle', 'summonFullParams');
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
-  checkEntries(
-    entries,
-    new Map(fsdp.namedParameters().map(([name, tensor]) => [name, tensor.shape])),
-    options.strict ?? true,
-  );
-  for (const unit of fsdp.instances().flatMap(({ units }) => units)) {
+  const units = fsdp.instances().flatMap((instance) => instance.units);
+  const expected = new Map<string, ExpectedEntry>();
+  for (const { flat, parameters } of units) {
+    for (const { tensor } of parameters) {
+      expected.set(names.get(tensor)!, { dtype: flat.dtype, shape: tensor.shape });
+    }
+  }
+  checkEntries(entries, expected, options.strict ?? true);
+  for (const unit of units) {
     // Without strict, what has no entry keeps its value.
     const numGiven = unit.parameters.filter(({ tensor }) => entries.has(names.get(tensor)!)).length;
     if (numGiven === 0) continue;
     const whole =
-      numGiven === unit.parameters.length
-        ? new Uint8Array(unit.flat.storage.byteLength * unit.layout.worldSize)
-        : await unit.gatherMaster();
+      numGiven === unit.parameters.length ? unit.emptyMaster() : await unit.gatherMaster();
     unit.parameters.forEach(({ tensor }, index) => {
       const entry = entries.get(names.get(tensor)!);
-      if (entry !== undefined) whole.set(entry.data, unit.layout.offsets[index]! * F32_BYTES);
+      const start = unit.layout.offsets[index]! * byteSize(unit.flat.dtype);
+      if (entry !== undefined) whole.set(entry.data, start);
     });
     unit.scatterMaster(whole);
     unit.drop();
@@ -81,7 +84,11 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
   const entries: StateDict = new Map();
   for (const unit of fsdp.instances().flatMap(({ units }) => units)) {
     const data = await unit.flat.storage.read();
-    entries.set(`flat_param_${entries.size}`, { dtype: 'f32', shape: unit.flat.shape, data });
+    entries.set(`flat_param_${entries.size}`, {
+      dtype: unit.flat.dtype,
+      shape: unit.flat.shape,
+      data,
+    });
   }
   return entries;
 }
@@ -99,7 +106,7 @@ export async function loadLocalStateDict(
   const units = fsdp.instances().flatMap(({ units }) => units);
   checkEntries(
     entries,
-    new Map(units.map((unit, index) => [`flat_param_${index}`, unit.flat.shape])),
+    new Map(units.map(({ flat }, index) => [`flat_param_${index}`, flat])),
     true,
   );
   units.forEach((unit, index) => {
@@ -110,28 +117,28 @@ export async function loadLocalStateDict(
 
 function checkEntries(
   entries: ReadonlyMap<string, StateEntry>,
-  shapes: ReadonlyMap<string, Shape>,
+  expected: ReadonlyMap<string, ExpectedEntry>,
   isStrict: boolean,
 ): void {
-  const missing = isStrict ? [...shapes.keys()].filter((name) => !entries.has(name)) : [];
-  const unexpected = isStrict ? [...entries.keys()].filter((name) => !shapes.has(name)) : [];
-  const mismatched = [...shapes].flatMap(([name, shape]) => {
+  const missing = isStrict ? [...expected.keys()].filter((name) => !entries.has(name)) : [];
+  const unexpected = isStrict ? [...entries.keys()].filter((name) => !expected.has(name)) : [];
+  const mismatched = [...expected].flatMap(([name, { dtype, shape }]) => {
     const entry = entries.get(name);
     if (entry === undefined) return [];
     const isFit =
-      entry.dtype === 'f32' &&
+      entry.dtype === dtype &&
       entry.shape.length === shape.length &&
       entry.shape.every((dim, i) => dim === shape[i]) &&
-      entry.data.byteLength === elementCountOf(shape) * F32_BYTES;
+      entry.data.byteLength === elementCountOf(shape) * byteSize(dtype);
     return isFit
       ? []
       : [
-          `${name}: expected f32 [${shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}] of ${entry.data.byteLength} bytes`,
+          `${name}: expected ${dtype} [${shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}] of ${entry.data.byteLength} bytes`,
         ];
   });
   if (missing.length + unexpected.length + mismatched.length === 0) return;
   throw new FsdpStateDictError(
-    `loadStateDict: expected the ${shapes.size} entries of this module. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join('; ') || 'none'}.`,
+    `loadStateDict: expected the ${expected.size} entries of this module. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join('; ') || 'none'}.`,
     { missing, unexpected, mismatched },
   );
 }

@@ -49,8 +49,8 @@ export async function summonFullParams<T>(
 
 async function summon(unit: ShardedUnit): Promise<Storage> {
   const bytes = await unit.gatherMaster();
-  const { shardLength, worldSize, offsets } = unit.layout;
-  const storage = unit.device.storage(shardLength * worldSize, 'f32', 'gathered');
+  const { offsets } = unit.layout;
+  const storage = unit.device.storage(unit.fullElements, unit.flat.dtype, 'gathered');
   storage.fill();
   storage.write(bytes);
   unit.parameters.forEach(({ tensor }, index) => {

@@ -23,6 +23,7 @@ export { Embedding, type EmbeddingOptions } from './layers/embedding.js';
 export { Gelu } from './layers/gelu.js';
 export { LayerNorm, type LayerNormOptions } from './layers/layer-norm.js';
 export { Linear, type LinearOptions } from './layers/linear.js';
+export { ModuleList } from './layers/module-list.js';
 export {
   MultiheadAttention,
   type MultiheadAttentionOptions,

@@ -2,6 +2,8 @@
 // checkpointing) hook into `call`, never into `forward`.
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
+import { castInPlace } from './cast-in-place.js';
+import { NnConfigError } from './errors.js';
 
 /**
  * Awaited before a module's forward with its arguments; may wait, for instance for its parameters to
@@ -192,6 +194,23 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   eval(): this {
     return this.train(false);
+  }
+
+  /**
+   * Casts float parameters and buffers to `dtype`, in place. Returns itself.
+   * @throws {NnConfigError} for parameters with a gradient, and sharded or packed ones; nothing is cast
+   */
+  to(dtype: 'f32' | 'f16' | 'bf16'): this {
+    const named = [...this.namedParameters(), ...this.namedBuffers()];
+    for (const [name, { grad, piece }] of named) {
+      if (grad === undefined && piece === undefined) continue;
+      const got = grad === undefined ? 'a sharded or packed parameter' : 'a gradient';
+      throw new NnConfigError(
+        `module.to: expected plain tensors without gradients, got ${got} at '${name}'. Cast before wrapping and between steps.`,
+      );
+    }
+    for (const [, tensor] of named) castInPlace(tensor, dtype);
+    return this;
   }
 
   /** Frees all parameters' gradients. */

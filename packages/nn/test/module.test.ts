@@ -1,5 +1,5 @@
-import { Dropout, isModule, Linear, Module, Sequential } from '@shardweave/nn';
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import { Dropout, isModule, Linear, Module, NnConfigError, Sequential } from '@shardweave/nn';
+import { type Device, mean, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { makeDevice, read } from './support.js';
 
@@ -128,5 +128,32 @@ describe('Module', () => {
       ['after', 16],
       ['scope ended, 1,2', 8],
     ]);
+  });
+});
+
+describe('to', () => {
+  it('casts float parameters and buffers in place, and nothing else', async () => {
+    const device = makeDevice();
+    const net = new Net(device);
+    const weight = net.first.weight;
+    const before = await weight.toArray();
+    const { parameter } = device.memory().live;
+    expect(net.to('f16')).toBe(net);
+    expect([...net.parameters(), net.scale].map(({ dtype }) => dtype)).toEqual(
+      Array(5).fill('f16'),
+    );
+    expect(net.first.weight).toBe(weight);
+    const rounded = await device.tensor(before, [2, 2], { dtype: 'f16' }).toArray();
+    expect(await weight.toArray()).toEqual(rounded);
+    // The buffer's single element takes a whole word in either dtype.
+    expect(device.memory().live.parameter).toBe((parameter - 4) / 2 + 4);
+  });
+
+  it('refuses parameters with gradients, and casts nothing then', async () => {
+    const device = makeDevice();
+    const net = new Net(device);
+    await mean(await net.call(device.full([1, 2], 1))).backward();
+    expect(() => net.to('f16')).toThrow(NnConfigError);
+    expect(net.parameters().every(({ dtype }) => dtype === 'f32')).toBe(true);
   });
 });

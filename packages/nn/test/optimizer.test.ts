@@ -179,12 +179,24 @@ describe('Sgd', () => {
 });
 
 describe('parameter groups', () => {
-  it('may not hold a parameter twice, nor 16-bit ones', () => {
+  it('may not hold a parameter twice, nor integers', () => {
     const device = makeDevice();
     const [first, second] = leaves(device);
     expect(() => new AdamW([first!, second!, first!])).toThrow(OptimizerError);
-    const half = device.zeros([2], { dtype: 'f16', requiresGrad: true });
-    expect(() => new Sgd([half])).toThrow('f32 masters');
+    expect(() => new Sgd([device.zeros([2], { dtype: 'i32' })])).toThrow(OptimizerError);
+  });
+
+  it.each(['f16', 'bf16'] as const)('step %s parameters in f32 and round once', async (dtype) => {
+    const device = makeDevice();
+    const half = device.tensor(values(6, 3), [6], { dtype, requiresGrad: true });
+    const whole = device.tensor(await half.toArray(), [6], { requiresGrad: true });
+    const optimizers = [half, whole].map((param) => new AdamW([param], { lr: 0.1 }));
+    setGradients([half], 0);
+    setGradients([whole], 0);
+    for (const optimizer of optimizers) optimizer.step();
+    const rounded = device.tensor(await whole.toArray(), [6], { dtype });
+    expect(await half.toArray()).toEqual(await rounded.toArray());
+    expect(await half.toArray()).not.toEqual(await whole.toArray());
   });
 
   it('refuse options that cannot work', () => {

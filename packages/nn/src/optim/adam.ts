@@ -1,6 +1,6 @@
 // Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019) with PyTorch's semantics.
 
-import type { Tensor } from '@shardweave/tensor-core';
+import type { Tensor, View } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import type { FlatPlan } from './flat-plan.js';
 import { type FlatState, Optimizer, type ParamGroup, type StepOptions } from './optimizer.js';
@@ -39,10 +39,15 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
     return ['expAvg', 'expAvgSq'];
   }
 
-  protected override stepFlat(plan: FlatPlan, state: FlatState, options: StepOptions): void {
+  protected override stepFlat(
+    plan: FlatPlan,
+    param: View,
+    state: FlatState,
+    options: StepOptions,
+  ): void {
     const { flat, segments } = plan;
     flat.device.backend.run('adam', {
-      param: flat.view(),
+      param,
       grad: flat.grad!.view(),
       expAvg: state.tensors.get('expAvg')!.view(),
       expAvgSq: state.tensors.get('expAvgSq')!.view(),

@@ -2,7 +2,7 @@
 // group. A plain parameter is a flat of its own; parameters sharded or packed into one flat share
 // one kernel call.
 
-import type { Segment, ShardPiece, Tensor } from '@shardweave/tensor-core';
+import { isFloat, type Segment, type ShardPiece, type Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
 
 /** One parameter's part of a flat. */
@@ -27,7 +27,7 @@ export interface FlatPlan {
 
 /**
  * Groups parameters by flat, in order of first appearance.
- * @throws {OptimizerError} for a parameter given twice, or a flat that is not f32
+ * @throws {OptimizerError} for a parameter given twice, or one that is not a float
  */
 export function planFlats(groups: readonly { readonly params: readonly Tensor[] }[]): FlatPlan[] {
   const members = new Map<Tensor, FlatMember[]>();
@@ -48,9 +48,9 @@ export function planFlats(groups: readonly { readonly params: readonly Tensor[] 
     }
   });
   return [...members].map(([flat, list]) => {
-    if (flat.dtype !== 'f32') {
+    if (!isFloat(flat.dtype)) {
       throw new OptimizerError(
-        `optimizer: expected f32 parameters, got ${nameOf(list[0]!.param)} in ${flat.dtype}. Train in mixed precision with f32 masters.`,
+        `optimizer: expected float parameters, got ${nameOf(list[0]!.param)} in ${flat.dtype}.`,
       );
     }
     list.sort((a, b) => a.start - b.start);

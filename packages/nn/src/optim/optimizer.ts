@@ -1,7 +1,7 @@
 // What all optimizers share: parameter groups, the plan of flats, state that is made when it is first
 // needed, and state dicts by parameter name. A step only encodes kernels, one a flat.
 
-import { isTensor, slice, type Tensor } from '@shardweave/tensor-core';
+import { isTensor, slice, type Tensor, type View } from '@shardweave/tensor-core';
 import { OptimizerError, StateDictError } from '../errors.js';
 import type { HostTensor } from '../host-tensor.js';
 import { type FlatMember, type FlatPlan, flatsOf, pieceOf, planFlats } from './flat-plan.js';
@@ -59,8 +59,16 @@ export abstract class Optimizer<Options extends object> {
   /** Names of the state tensors that a flat needs with the groups' present options. */
   protected abstract stateNames(): readonly string[];
 
-  /** Encodes the step of one flat; `state.step` counts this step already. */
-  protected abstract stepFlat(plan: FlatPlan, state: FlatState, options: StepOptions): void;
+  /**
+   * Encodes the step of one flat: reads its gradient, changes `param` (f32, its values) in place.
+   * `state.step` counts this step already.
+   */
+  protected abstract stepFlat(
+    plan: FlatPlan,
+    param: View,
+    state: FlatState,
+    options: StepOptions,
+  ): void;
 
   /** All parameters, group by group. */
   parameters(): Tensor[] {
@@ -77,12 +85,28 @@ export abstract class Optimizer<Options extends object> {
       if (plan.segments.length > 0) {
         const state = this.#stateFor(plan.flat);
         state.step += 1;
-        this.stepFlat(plan, state, options);
+        this.#stepInF32(plan, state, options);
       }
       // Copies gathered or published from it are stale: on all ranks alike, also where a rank's
       // part is all padding.
       plan.flat.storage.markWritten();
     }
+  }
+
+  /** Kernels step f32: 16-bit parameters are stepped in a copy and rounded once. */
+  #stepInF32(plan: FlatPlan, state: FlatState, options: StepOptions): void {
+    const { flat } = plan;
+    if (flat.dtype === 'f32') {
+      this.stepFlat(plan, flat.view(), state, options);
+      return;
+    }
+    const { backend } = flat.device;
+    const copy = flat.device.storage(flat.size, 'f32', 'staging');
+    copy.fill();
+    backend.run('cast', { x: flat.view(), out: copy.view() });
+    this.stepFlat(plan, copy.view(), state, options);
+    backend.run('cast', { x: copy.view(), out: flat.view() });
+    copy.release();
   }
 
   /** Frees all gradients. */

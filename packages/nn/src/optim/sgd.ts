@@ -1,6 +1,6 @@
 // Stochastic gradient descent with PyTorch's momentum.
 
-import type { Tensor } from '@shardweave/tensor-core';
+import type { Tensor, View } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import type { FlatPlan } from './flat-plan.js';
 import { type FlatState, Optimizer, type ParamGroup, type StepOptions } from './optimizer.js';
@@ -51,10 +51,15 @@ export class Sgd extends Optimizer<SgdOptions> {
     return this.groups.some(({ momentum }) => momentum !== 0) ? ['momentum'] : [];
   }
 
-  protected override stepFlat(plan: FlatPlan, state: FlatState, options: StepOptions): void {
+  protected override stepFlat(
+    plan: FlatPlan,
+    param: View,
+    state: FlatState,
+    options: StepOptions,
+  ): void {
     const { flat, segments } = plan;
     flat.device.backend.run('sgd', {
-      param: flat.view(),
+      param,
       grad: flat.grad!.view(),
       momentumBuffer: state.tensors.get('momentum')?.view(),
       gradScale: options.gradScale?.view(),
