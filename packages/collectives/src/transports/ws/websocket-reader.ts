@@ -56,8 +56,8 @@ export class WebSocketReader {
     while (at < data.length || this.#isComplete()) {
       if (!this.#isInMessage) {
         at = this.#readHead(data, at);
-        if (!this.#isInMessage) {
-          return;
+        if (!this.#isInMessage || (at === data.length && !this.#isComplete())) {
+          return; // the rest comes with a later read
         }
       }
       const end = Math.min(at + this.#remaining, data.length);
