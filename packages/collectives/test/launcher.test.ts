@@ -1,68 +1,14 @@
-// What readLauncher makes of each launcher's environment, and what it says of one that can't be right.
-// torchrun's, Open MPI's and SLURM's variables are as torch 1.13, Open MPI 4.1 and SLURM 22.05 set them.
+// What readLauncher makes of each launcher's environment.
 
-import { type EnvVariables, LaunchError, readLauncher } from '@shardweave/collectives/launch';
+import { type EnvVariables, readLauncher } from '@shardweave/collectives/launch';
 import { describe, expect, it } from 'vitest';
-
-const TORCHRUN = {
-  GROUP_RANK: '0',
-  GROUP_WORLD_SIZE: '1',
-  LOCAL_RANK: '1',
-  LOCAL_WORLD_SIZE: '2',
-  MASTER_ADDR: 'localhost',
-  MASTER_PORT: '49741',
-  RANK: '1',
-  WORLD_SIZE: '2',
-  TORCHELASTIC_MAX_RESTARTS: '3',
-  TORCHELASTIC_RESTART_COUNT: '2',
-  TORCHELASTIC_RUN_ID: '45083b4f',
-  TORCHELASTIC_USE_AGENT_STORE: 'False',
-  PET_NPROC_PER_NODE: '2',
-};
-
-const OPEN_MPI = {
-  OMPI_COMM_WORLD_LOCAL_RANK: '1',
-  OMPI_COMM_WORLD_LOCAL_SIZE: '2',
-  OMPI_COMM_WORLD_NODE_RANK: '1',
-  OMPI_COMM_WORLD_RANK: '1',
-  OMPI_COMM_WORLD_SIZE: '2',
-  OMPI_MCA_ess_base_jobid: '2128084993',
-  PMIX_NAMESPACE: '2128084993',
-  PMIX_RANK: '1',
-};
-
-const SLURM = {
-  SLURM_JOB_ID: '81234',
-  SLURM_STEP_ID: '3',
-  SLURM_PROCID: '5',
-  SLURM_NTASKS: '7',
-  SLURM_STEP_NUM_TASKS: '7',
-  SLURM_LOCALID: '1',
-  SLURM_NODEID: '2',
-  SLURM_NNODES: '4',
-  SLURM_STEP_NUM_NODES: '4',
-  SLURM_STEP_TASKS_PER_NODE: '2(x3),1',
-  SLURM_STEP_NODELIST: 'node[01-03,07]',
-  SLURM_LAUNCH_NODE_IPADDR: '10.0.0.250',
-  SLURM_RESTART_COUNT: '1',
-};
-
-const KUBEFLOW = {
-  PET_NNODES: '4',
-  PET_NPROC_PER_NODE: 'auto',
-  PET_NODE_RANK: '2',
-  PET_MASTER_ADDR: 'tune-node-0-0.tune',
-  PET_MASTER_PORT: '29400',
-  HOSTNAME: 'tune-node-0-2',
-  JOB_COMPLETION_INDEX: '2',
-};
-
-const INDEXED_JOB = {
-  JOB_COMPLETION_INDEX: '3',
-  HOSTNAME: 'train-3',
-  WORLD_SIZE: '4',
-  SHARDWEAVE_SERVICE: 'ranks',
-};
+import {
+  INDEXED_JOB,
+  KUBEFLOW,
+  OPEN_MPI,
+  SLURM,
+  TORCHRUN,
+} from './support/launcher-environments.js';
 
 describe('the place that a launcher gives', () => {
   const cases: readonly [string, EnvVariables, object][] = [
@@ -319,95 +265,3 @@ describe('the place that a launcher gives', () => {
     expect(readLauncher({ ...SLURM, SLURM_STEP_NODELIST: list })?.address).toBe(first);
   });
 });
-
-describe('an environment that can not be right', () => {
-  const cases: readonly [string, EnvVariables, string, string | undefined, RegExp][] = [
-    [
-      'a rank that is no number',
-      { RANK: 'one', WORLD_SIZE: '2' },
-      'RANK',
-      'one',
-      /RANK: expected a whole number from 0, got "one"\. Set it/,
-    ],
-    ['a negative rank', { RANK: '-1', WORLD_SIZE: '2' }, 'RANK', '-1', /whole number/],
-    ['a broken rank', { RANK: '1.5', WORLD_SIZE: '2' }, 'RANK', '1.5', /whole number/],
-    ['no rank below the world size', { ...TORCHRUN, RANK: '2' }, 'RANK', '2', /world size 2/],
-    ['a world of none', { RANK: '0', WORLD_SIZE: '0' }, 'WORLD_SIZE', '0', /number from 1/],
-    ['no world size', { RANK: '0' }, 'WORLD_SIZE', undefined, /it is not set\. Set it to/],
-    [
-      'a local rank beyond its host',
-      { ...TORCHRUN, LOCAL_RANK: '2' },
-      'LOCAL_RANK',
-      '2',
-      /local rank below the local size 2/,
-    ],
-    ['a port that is none', { ...TORCHRUN, MASTER_PORT: '70000' }, 'MASTER_PORT', '70000', /65535/],
-    ['port 0', { ...TORCHRUN, MASTER_PORT: '0' }, 'MASTER_PORT', '0', /number from 1/],
-    [
-      'an Indexed Job without a world size',
-      { ...INDEXED_JOB, WORLD_SIZE: '' },
-      'WORLD_SIZE',
-      undefined,
-      /completions of the Job/,
-    ],
-    ['PMIx without a world size', { PMIX_RANK: '0' }, 'WORLD_SIZE', undefined, /PMIx has no/],
-    [
-      'a batch script that starts no tasks',
-      { ...SLURM, SLURM_STEP_ID: '' },
-      'SLURM_STEP_ID',
-      undefined,
-      /job with 7 tasks .* srun/,
-    ],
-    [
-      'several processes in a Kubeflow node that nobody told apart',
-      { ...KUBEFLOW, PET_NPROC_PER_NODE: '4' },
-      'LOCAL_RANK',
-      undefined,
-      /4 processes of this node .* numProcPerNode/,
-    ],
-    ['a range of nodes', { ...KUBEFLOW, PET_NNODES: '1:4' }, 'PET_NNODES', '1:4', /whole number/],
-    [
-      'RANK by hand against mpirun',
-      { ...OPEN_MPI, RANK: '0', WORLD_SIZE: '2' },
-      'OMPI_COMM_WORLD_RANK',
-      '1',
-      /env says rank 0 of 2, and this variable another of 2/,
-    ],
-    [
-      'RANK by hand against SLURM',
-      { ...SLURM, RANK: '1', WORLD_SIZE: '2' },
-      'SLURM_PROCID',
-      '5',
-      /rank 1 of 2/,
-    ],
-    [
-      'SLURM and PMIx of two jobs',
-      { ...SLURM, PMIX_RANK: '4' },
-      'PMIX_RANK',
-      '4',
-      /slurm says rank 5 of 7/,
-    ],
-    [
-      'a world size that mpirun did not start',
-      { ...OPEN_MPI, WORLD_SIZE: '8' },
-      'WORLD_SIZE',
-      '8',
-      /openmpi says that there are 2 processes/,
-    ],
-  ];
-
-  it.each(cases)('%s', (_, variables, variable, value, message) => {
-    const error = thrownBy(() => readLauncher(variables));
-    expect(error).toBeInstanceOf(LaunchError);
-    expect(error).toMatchObject({ code: 'LAUNCH', variable, value });
-    expect((error as Error).message).toMatch(message);
-  });
-});
-
-function thrownBy(body: () => unknown): unknown {
-  try {
-    return body();
-  } catch (error) {
-    return error;
-  }
-}

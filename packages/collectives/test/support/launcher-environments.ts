@@ -1,0 +1,62 @@
+// What launchers set, as torch 1.13, Open MPI 4.1 and SLURM 22.05 set it, and as the operators of
+// Kubernetes do.
+
+export const TORCHRUN = {
+  GROUP_RANK: '0',
+  GROUP_WORLD_SIZE: '1',
+  LOCAL_RANK: '1',
+  LOCAL_WORLD_SIZE: '2',
+  MASTER_ADDR: 'localhost',
+  MASTER_PORT: '49741',
+  RANK: '1',
+  WORLD_SIZE: '2',
+  TORCHELASTIC_MAX_RESTARTS: '3',
+  TORCHELASTIC_RESTART_COUNT: '2',
+  TORCHELASTIC_RUN_ID: '45083b4f',
+  TORCHELASTIC_USE_AGENT_STORE: 'False',
+  PET_NPROC_PER_NODE: '2',
+};
+
+export const OPEN_MPI = {
+  OMPI_COMM_WORLD_LOCAL_RANK: '1',
+  OMPI_COMM_WORLD_LOCAL_SIZE: '2',
+  OMPI_COMM_WORLD_NODE_RANK: '1',
+  OMPI_COMM_WORLD_RANK: '1',
+  OMPI_COMM_WORLD_SIZE: '2',
+  OMPI_MCA_ess_base_jobid: '2128084993',
+  PMIX_NAMESPACE: '2128084993',
+  PMIX_RANK: '1',
+};
+
+export const SLURM = {
+  SLURM_JOB_ID: '81234',
+  SLURM_STEP_ID: '3',
+  SLURM_PROCID: '5',
+  SLURM_NTASKS: '7',
+  SLURM_STEP_NUM_TASKS: '7',
+  SLURM_LOCALID: '1',
+  SLURM_NODEID: '2',
+  SLURM_NNODES: '4',
+  SLURM_STEP_NUM_NODES: '4',
+  SLURM_STEP_TASKS_PER_NODE: '2(x3),1',
+  SLURM_STEP_NODELIST: 'node[01-03,07]',
+  SLURM_LAUNCH_NODE_IPADDR: '10.0.0.250',
+  SLURM_RESTART_COUNT: '1',
+};
+
+export const KUBEFLOW = {
+  PET_NNODES: '4',
+  PET_NPROC_PER_NODE: 'auto',
+  PET_NODE_RANK: '2',
+  PET_MASTER_ADDR: 'tune-node-0-0.tune',
+  PET_MASTER_PORT: '29400',
+  HOSTNAME: 'tune-node-0-2',
+  JOB_COMPLETION_INDEX: '2',
+};
+
+export const INDEXED_JOB = {
+  JOB_COMPLETION_INDEX: '3',
+  HOSTNAME: 'train-3',
+  WORLD_SIZE: '4',
+  SHARDWEAVE_SERVICE: 'ranks',
+};
