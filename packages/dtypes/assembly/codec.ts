@@ -46,6 +46,14 @@ export function subtract(target: usize, a: usize, b: usize, count: i32): void {
   }
 }
 
+/** values = values * factor. */
+export function scale(values: usize, count: i32, factor: f32): void {
+  const by = f32x4.splat(factor);
+  for (let i: usize = 0, n = <usize>count << 2; i < n; i += 16) {
+    v128.store(values + i, f32x4.mul(v128.load(values + i), by));
+  }
+}
+
 /** The largest magnitude over 127; infinite or NaN where a value is, which decodes to NaN. */
 // @ts-expect-error: decorators on functions are AssemblyScript's
 @inline

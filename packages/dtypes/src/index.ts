@@ -10,6 +10,7 @@ export {
   type EncodeOptions,
   encodedByteLength,
   INT8_BLOCK_ELEMENTS,
+  type SliceOptions,
   WIRE_FORMATS,
   WireCodec,
   type WireFormat,

@@ -23,10 +23,19 @@ const F32 = 0;
 const ADD = 0;
 const DTYPE_CODES = { f16: 1, bf16: 2 } as const;
 
-export interface CodingOptions {
-  readonly format: WireFormat;
+/** How a codec's work is cut into slices. */
+export interface SliceOptions {
   /** Aborted: nothing more is written, and the call resolves. */
   readonly signal?: AbortSignal | undefined;
+  /**
+   * Asked before each slice; a promise is awaited first. For who does several things in one turn of
+   * the event loop. Default: a turn of it after every 8 ms of a call.
+   */
+  readonly pause?: (() => Promise<void> | undefined) | undefined;
+}
+
+export interface CodingOptions extends SliceOptions {
+  readonly format: WireFormat;
 }
 
 export interface EncodeOptions extends CodingOptions {
@@ -43,6 +52,7 @@ interface CodecExports {
   quantize(values: number, coded: number, count: number): void;
   dequantize(coded: number, values: number, count: number): void;
   subtract(target: number, a: number, b: number, count: number): void;
+  scale(values: number, count: number, factor: number): void;
 }
 
 /** Bytes of `count` f32 values in `format`. */
@@ -89,18 +99,16 @@ export class WireCodec {
    * event loop gets a turn every 8 ms; the buffers are the codec's until it resolves. Throws
    * RangeError where lengths differ.
    */
-  async encode(
-    values: Uint8Array,
-    coded: Uint8Array,
-    { format, residual, signal }: EncodeOptions,
-  ): Promise<void> {
+  async encode(values: Uint8Array, coded: Uint8Array, options: EncodeOptions): Promise<void> {
+    const { format, residual } = options;
     checkLengths(values, coded, format);
     if (residual !== undefined && residual.byteLength !== values.byteLength) {
       throw new RangeError(
         `encode: expected a residual of ${values.byteLength} bytes, got ${residual.byteLength}.`,
       );
     }
-    await eachSlice(values.byteLength / 4, { format, signal }, (at, count, codedAt, codedEnd) => {
+    await eachSlice(values.byteLength / 4, options, (at, count) => {
+      const [codedAt, codedEnd] = codedRange(format, at, count);
       const memory = this.#memory;
       const exports = this.#exports;
       const padded = this.#load(values.subarray(4 * at, 4 * (at + count)), this.#values);
@@ -127,10 +135,43 @@ export class WireCodec {
   async decode(coded: Uint8Array, values: Uint8Array, options: CodingOptions): Promise<void> {
     const { format } = options;
     checkLengths(values, coded, format);
-    await eachSlice(values.byteLength / 4, options, (at, count, codedAt, codedEnd) => {
+    await eachSlice(values.byteLength / 4, options, (at, count) => {
+      const [codedAt, codedEnd] = codedRange(format, at, count);
       this.#memory.set(coded.subarray(codedAt, codedEnd), this.#coded);
       this.#decodeSlice(format, this.#values, count);
       values.set(this.#memory.subarray(this.#values, this.#values + 4 * count), 4 * at);
+    });
+  }
+
+  /** Adds the f32 `source` to `target`, of equal length, and leaves zeros in `source`. */
+  async moveInto(
+    target: Uint8Array,
+    source: Uint8Array,
+    options: SliceOptions = {},
+  ): Promise<void> {
+    checkFloats(target);
+    if (source.byteLength !== target.byteLength) {
+      throw new RangeError(
+        `wire codec: expected ${target.byteLength} bytes to add, got ${source.byteLength}.`,
+      );
+    }
+    await eachSlice(target.byteLength / 4, options, (at, count) => {
+      const [to, from] = [target, source].map((view) => view.subarray(4 * at, 4 * (at + count)));
+      const padded = this.#load(to!, this.#values);
+      this.#load(from!, this.#residual);
+      this.#exports.accumulate(F32, ADD, this.#values, this.#residual, padded);
+      to!.set(this.#memory.subarray(this.#values, this.#values + 4 * count));
+      from!.fill(0);
+    });
+  }
+
+  /** Multiplies f32 `values` by `factor`, in place. */
+  async scale(values: Uint8Array, factor: number, options: SliceOptions = {}): Promise<void> {
+    checkFloats(values);
+    await eachSlice(values.byteLength / 4, options, (at, count) => {
+      const slice = values.subarray(4 * at, 4 * (at + count));
+      this.#exports.scale(this.#values, this.#load(slice, this.#values), factor);
+      slice.set(this.#memory.subarray(this.#values, this.#values + 4 * count));
     });
   }
 
@@ -151,33 +192,48 @@ export class WireCodec {
   }
 }
 
-type VisitSlice = (at: number, count: number, codedAt: number, codedEnd: number) => void;
-
 async function eachSlice(
   total: number,
-  { format, signal }: CodingOptions,
-  visit: VisitSlice,
+  { signal, pause = eightMsATurn() }: SliceOptions,
+  visit: (at: number, count: number) => void,
 ): Promise<void> {
-  let turnEnd = performance.now() + TURN_MS;
   for (let at = 0; at < total; at += SLICE_ELEMENTS) {
-    if (at > 0 && performance.now() > turnEnd) {
-      await yieldToEventLoop();
-      turnEnd = performance.now() + TURN_MS;
+    const turn = pause();
+    if (turn !== undefined) {
+      await turn;
     }
     if (signal?.aborted) {
       return;
     }
-    const count = Math.min(SLICE_ELEMENTS, total - at);
-    visit(at, count, encodedByteLength(format, at), encodedByteLength(format, at + count));
+    visit(at, Math.min(SLICE_ELEMENTS, total - at));
   }
 }
 
-function checkLengths(values: Uint8Array, coded: Uint8Array, format: WireFormat): void {
+function eightMsATurn(): () => Promise<void> | undefined {
+  let endMs = performance.now() + TURN_MS;
+  return () =>
+    performance.now() < endMs
+      ? undefined
+      : yieldToEventLoop().then(() => {
+          endMs = performance.now() + TURN_MS;
+        });
+}
+
+/** Where the coded bytes of a slice of whole blocks begin and end. */
+function codedRange(format: WireFormat, at: number, count: number): [number, number] {
+  return [encodedByteLength(format, at), encodedByteLength(format, at + count)];
+}
+
+function checkFloats(values: Uint8Array): void {
   if (values.byteLength % 4 !== 0) {
     throw new RangeError(
       `wire codec: expected whole f32 elements, got ${values.byteLength} bytes.`,
     );
   }
+}
+
+function checkLengths(values: Uint8Array, coded: Uint8Array, format: WireFormat): void {
+  checkFloats(values);
   const expected = encodedByteLength(format, values.byteLength / 4);
   if (coded.byteLength !== expected) {
     throw new RangeError(

@@ -22,6 +22,11 @@ function randomValues(count: number, seed = 1): Float32Array {
   });
 }
 
+/** Quick to print, unlike two long arrays. */
+function firstDifference(got: Float32Array, expected: Float32Array): number {
+  return got.findIndex((value, i) => !Object.is(value, expected[i]));
+}
+
 async function roundTrip(values: Float32Array, format: WireFormat, residual?: Float32Array) {
   const codec = await WireCodec.create();
   const coded = new Uint8Array(encodedByteLength(format, values.length));
@@ -104,6 +109,48 @@ describe('f16', () => {
     const values = Float32Array.of(65504, 65520, 1e-7, 6e-8, 1 + 2 ** -11, -0, Number.NaN);
     const decoded = await roundTrip(values, 'f16');
     expect([...decoded]).toEqual([...values].map((value) => f16ToF32(f32ToF16(value))));
+  });
+});
+
+describe('sums beside the codes', () => {
+  it.each(SIZES)('moves %i values into others, and leaves zeros', async (count) => {
+    const codec = await WireCodec.create();
+    const [target, source] = [randomValues(count + 1, 2), randomValues(count + 1, 3)];
+    const expected = target.map((value, i) => (i < count ? value + source[i]! : value));
+    const bytes = 4 * count;
+    await codec.moveInto(bytesOf(target).subarray(0, bytes), bytesOf(source).subarray(0, bytes));
+    expect(firstDifference(target, expected)).toBe(-1);
+    expect(source.subarray(0, count).every((value) => Object.is(value, 0))).toBe(true);
+    expect(source[count]).not.toBe(0);
+  });
+
+  it.each(SIZES)('multiplies %i values in place', async (count) => {
+    const codec = await WireCodec.create();
+    const values = randomValues(count + 1, 4);
+    const expected = values.map((value, i) => (i < count ? value * 3 : value));
+    await codec.scale(bytesOf(values).subarray(0, 4 * count), 3);
+    expect(firstDifference(values, expected)).toBe(-1);
+  });
+
+  it('asks for a pause before each slice, and waits for it', async () => {
+    const codec = await WireCodec.create();
+    const values = randomValues(40_000);
+    const seen: number[] = [];
+    const pause = () =>
+      Promise.resolve().then(() => {
+        seen.push(values.findIndex((value, i) => value === original[i]));
+      });
+    const original = values.slice();
+    await codec.scale(bytesOf(values), 2, { pause });
+    expect(seen).toEqual([0, 16_384, 32_768]);
+  });
+
+  it('refuses lengths that do not fit, naming them', async () => {
+    const codec = await WireCodec.create();
+    const short = codec.moveInto(new Uint8Array(8), new Uint8Array(4));
+    await expect(short).rejects.toThrow(/expected 8 bytes to add, got 4/);
+    const odd = codec.scale(new Uint8Array(7), 2);
+    await expect(odd).rejects.toThrow(/expected whole f32 elements, got 7 bytes/);
   });
 });
 

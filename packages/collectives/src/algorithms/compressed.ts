@@ -5,6 +5,7 @@
 import {
   encodedByteLength,
   type ReduceOp,
+  type SliceOptions,
   type WireCodec,
   type WireFormat,
 } from '@shardweave/dtypes';
@@ -37,9 +38,8 @@ export async function allGatherCompressed(
   compression: Compression,
 ): Promise<void> {
   const { codec, format, residual } = compression;
-  const { signal } = call;
   const coded = takeCoded(call, layout, format);
-  await codec.encode(own, coded[call.rank]!, { format, residual, signal });
+  await codec.encode(own, coded[call.rank]!, { format, residual, ...slicesOf(call) });
   await exchangeCoded(call, coded, 0);
   await decodeAll(call, coded, output, layout, compression);
   giveAll(call, coded);
@@ -54,7 +54,7 @@ export async function reduceScatterCompressed(
   op: ReduceOp,
   { codec, format, residual }: Compression,
 ): Promise<void> {
-  const { signal } = call;
+  const slices = slicesOf(call);
   const outgoing = takeCoded(call, layout, format);
   const arrived = call.peers.map((peer) => {
     const { byteLength } = outgoing[call.rank]!;
@@ -67,7 +67,7 @@ export async function reduceScatterCompressed(
     await codec.encode(partOf(input, layout, peer), outgoing[peer]!, {
       format,
       residual: error,
-      signal,
+      ...slices,
     });
     sent.push(sendHalves(call, peer, outgoing[peer]!, 0, head));
   }
@@ -85,13 +85,13 @@ export async function reduceScatterCompressed(
     for (const peer of call.peers) {
       const part = call.scratch.take(count * BYTES);
       const [start, end] = [encodedByteLength(format, at), encodedByteLength(format, at + count)];
-      await codec.decode(incoming[peer]!.subarray(start, end), part, { format, signal });
+      await codec.decode(incoming[peer]!.subarray(start, end), part, { format, ...slices });
       parts[peer] = part;
     }
     parts[call.rank] = call.scratch.take(count * BYTES);
     parts[call.rank]!.set(bytes(own));
     if (ownResidual !== undefined) {
-      moveInto(parts[call.rank]!, bytes(ownResidual));
+      await codec.moveInto(parts[call.rank]!, bytes(ownResidual), slices);
     }
     await call.reduce(parts, bytes(output), { dtype: 'f32', op });
     giveAll(call, parts);
@@ -113,19 +113,24 @@ export async function allReduceCompressed(
   compression: Compression,
 ): Promise<void> {
   const { codec, format, residual } = compression;
-  const { signal } = call;
+  const slices = slicesOf(call);
   const layout = balancedParts(call.worldSize, input.byteLength, BYTES);
   const own = partOf(output, layout, call.rank);
   await reduceScatterCompressed(call, input, own, layout, op, compression);
   const coded = takeCoded(call, layout, format);
   const lost = residual && partOf(residual, layout, call.rank);
-  await codec.encode(own, coded[call.rank]!, { format, residual: lost, signal });
+  await codec.encode(own, coded[call.rank]!, { format, residual: lost, ...slices });
   if (lost !== undefined && op === 'mean') {
-    scale(lost, call.worldSize);
+    await codec.scale(lost, call.worldSize, slices);
   }
   await exchangeCoded(call, coded, SECOND_PHASE);
   await decodeAll(call, coded, output, layout, compression);
   giveAll(call, coded);
+}
+
+/** The codec's work shares the event loop's turns with all else of this rank. */
+function slicesOf({ signal, turns }: Call): SliceOptions {
+  return { signal, pause: () => (turns.next() === undefined ? undefined : turns.wait()) };
 }
 
 /** A buffer for each rank's part, encoded. */
@@ -155,9 +160,9 @@ async function decodeAll(
   layout: PartLayout,
   { codec, format }: Compression,
 ): Promise<void> {
-  const { signal } = call;
+  const slices = slicesOf(call);
   for (const [rank, part] of coded.entries()) {
-    await codec.decode(part, partOf(output, layout, rank), { format, signal });
+    await codec.decode(part, partOf(output, layout, rank), { format, ...slices });
   }
 }
 
@@ -165,25 +170,4 @@ function giveAll(call: Call, buffers: readonly Uint8Array[]): void {
   for (const buffer of buffers) {
     call.scratch.give(buffer);
   }
-}
-
-/** Adds f32 `source` to `target` and leaves zeros. */
-function moveInto(target: Uint8Array, source: Uint8Array): void {
-  const to = floatsOf(target);
-  const from = floatsOf(source);
-  for (let i = 0; i < to.length; i++) {
-    to[i]! += from[i]!;
-  }
-  from.fill(0);
-}
-
-function scale(bytes: Uint8Array, factor: number): void {
-  const values = floatsOf(bytes);
-  for (let i = 0; i < values.length; i++) {
-    values[i]! *= factor;
-  }
-}
-
-function floatsOf(bytes: Uint8Array): Float32Array {
-  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / BYTES);
 }
