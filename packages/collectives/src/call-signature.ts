@@ -42,7 +42,7 @@ export interface CallSignature {
   readonly byteLength: number;
   /** Group rank of the root; -1 where there is none. */
   readonly root: number;
-  /** A 32-bit hash of uneven counts and of shared hosts; 0 where there are none. */
+  /** A 32-bit hash of uneven counts, shared hosts and the identity; 0 where there are none. */
   readonly layout: number;
 }
 
@@ -65,13 +65,15 @@ const MAX_LISTED = 16;
 export interface LayoutDetails {
   readonly counts?: readonly number[] | undefined;
   readonly hosts?: readonly number[] | undefined;
+  /** CallOptions.identity. */
+  readonly identity?: string | undefined;
 }
 
 /** For messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2 #3`. */
 export function describeCall(
   call: CallSignature,
   sequence: number,
-  { counts, hosts }: LayoutDetails = {},
+  { counts, hosts, identity }: LayoutDetails = {},
 ): string {
   const words: (string | number)[] = [call.operation];
   if (call.reduceOp !== null) {
@@ -84,10 +86,11 @@ export function describeCall(
     const known = Object.entries({ counts, hosts }).filter(
       ([, list]) => list !== undefined && list.length <= MAX_LISTED,
     );
-    const isKnown = known.length > 0;
-    words.push(
-      ...(isKnown ? known.map(([name, list]) => `${name} [${list}]`) : [hex(call.layout)]),
-    );
+    const details = known.map(([name, list]) => `${name} [${list}]`);
+    if (identity !== undefined) {
+      details.push(`'${identity}'`);
+    }
+    words.push(...(details.length > 0 ? details : [hex(call.layout)]));
   }
   if (call.root >= 0) {
     words.push('root', call.root);

@@ -21,6 +21,7 @@ export interface CallSpec {
   readonly signature: CallSignature;
   /** What `signature.layout` is a hash of. */
   readonly counts?: readonly number[] | undefined;
+  readonly identity?: string | undefined;
   /** Where ranks share hosts, and sums are to be combined by them. */
   readonly hosts?: HostPlan | undefined;
   /** Without progress. */
@@ -93,8 +94,8 @@ export class Call {
   }
 
   get description(): string {
-    const { signature, sequence, counts, hosts } = this.spec;
-    return describeCall(signature, sequence, { counts, hosts: hosts?.hostOf });
+    const { signature, sequence, counts, hosts, identity } = this.spec;
+    return describeCall(signature, sequence, { counts, hosts: hosts?.hostOf, identity });
   }
 
   /** Other group ranks, beginning after one's own, so that not all start with the same. */

@@ -9,6 +9,11 @@ export interface CallOptions {
   readonly timeoutMs?: number;
   /** A name for traces, for example of the unit that is gathered. Not compared between ranks. */
   readonly tag?: string;
+  /**
+   * What the call is for, where sizes alone don't tell: ranks compare it (a 32-bit hash of it travels),
+   * and the error of ranks that disagree has each rank's. Default: nothing is compared.
+   */
+  readonly identity?: string;
 }
 
 export interface MoveOptions extends CallOptions {

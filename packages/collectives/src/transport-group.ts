@@ -9,6 +9,7 @@ import {
   allReduceCompressed,
   reduceScatterCompressed,
 } from './algorithms/compressed.js';
+import { hashText } from './algorithms/hash-numbers.js';
 import { HostPlan } from './algorithms/host-plan.js';
 import { evenParts } from './algorithms/part-layout.js';
 import { reduceScatter } from './algorithms/reduce-scatter.js';
@@ -346,10 +347,12 @@ export class TransportGroup implements ProcessGroup {
       });
     }
     const hosts = options.op === undefined ? undefined : this.#hosts;
+    const { identity } = options;
+    const identityHash = identity === undefined ? 0 : hashText(identity);
     const signature: CallSignature = {
       operation: what.operation,
       byteLength: what.byteLength,
-      layout: ((what.layout ?? 0) ^ (hosts?.hash ?? 0)) >>> 0,
+      layout: ((what.layout ?? 0) ^ (hosts?.hash ?? 0) ^ identityHash) >>> 0,
       dtype: what.wire === undefined ? (options.dtype ?? 'u8') : `f32 as ${what.wire}`,
       reduceOp: options.op ?? null,
       root: options.root ?? -1,
@@ -362,6 +365,7 @@ export class TransportGroup implements ProcessGroup {
       sequence,
       signature,
       counts: what.counts,
+      identity,
       hosts,
       timeoutMs,
     };

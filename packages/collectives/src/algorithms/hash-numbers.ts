@@ -1,5 +1,10 @@
 // A short stand-in for a list of numbers that all ranks must agree on.
 
+/** hashNumbers of a text's UTF-16 units. */
+export function hashText(text: string): number {
+  return hashNumbers(Array.from({ length: text.length }, (_, i) => text.charCodeAt(i)));
+}
+
 /** FNV-1a over integers of up to 64 bits, in 32 bits; never 0, which stands for no list. */
 export function hashNumbers(numbers: readonly number[]): number {
   let hash = 0x811c9dc5;

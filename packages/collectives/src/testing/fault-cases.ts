@@ -43,6 +43,7 @@ const DISAGREEMENTS: readonly (readonly [
     (group) => group.allReduce(bytes(80_000), bytes(80_000), SUM),
   ],
   ['counts', (group) => gatherCounted(group, 1, 2), (group) => gatherCounted(group, 2, 1)],
+  ['identities', (group) => gatherNamed(group, 'h.1'), (group) => gatherNamed(group, 'h.0')],
   [
     'roots',
     (group) => group.gather(bytes(4), bytes(4 * group.worldSize), { root: 1 }),
@@ -62,6 +63,15 @@ function gatherCounted(group: ProcessGroup, first: number, second: number): Prom
   const counts = Array.from({ length: group.worldSize }, (_, r) => [first, second][r] ?? 0);
   const input = bytes(4 * counts[group.rank]!);
   return group.allGather(input, bytes(12), { dtype: 'f32', counts });
+}
+
+/** Equal but for what it is said to be for. */
+async function gatherNamed(group: ProcessGroup, identity: string): Promise<void> {
+  const gathered = group.allGather(bytes(4), bytes(4 * group.worldSize), { identity });
+  const error = await rejection(gathered, 'MISMATCH');
+  const isNamed = ["'h.0' #1", "'h.1' #1"].every((call) => error.message.includes(call));
+  check(isNamed, error.message);
+  throw error;
 }
 
 export const faultCases: readonly ConformanceCase[] = [
