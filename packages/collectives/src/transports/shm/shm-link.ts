@@ -4,7 +4,8 @@
 // Small payloads travel in the frame of their header. A larger one stays where it is until the
 // receiver has named its buffer: then, where it lies in registered memory, the receiver copies it
 // from there and says so (LENT, READ); else the receiver asks for it (OFFER, GRANT) and it comes in
-// chunks. A message that needs no receiver (send of a point-to-point call) comes in chunks at once.
+// chunks. A message that needs no receiver (send of a point-to-point call) is copied or comes in
+// chunks at once.
 
 import { isPointToPoint } from '../../call-signature.js';
 import type { MessageHeader, MessageSink } from '../../transport.js';
@@ -196,10 +197,10 @@ export class ShmLink {
     if (payload.byteLength <= Math.min(INLINE_MAX_BYTES, this.#writer.maxBodyBytes)) {
       return INLINE;
     }
-    if (isPointToPoint(header.call)) {
-      return EAGER;
+    if (this.#host.bufferIdOf(payload.buffer) !== undefined) {
+      return LENT;
     }
-    return this.#host.bufferIdOf(payload.buffer) === undefined ? OFFER : LENT;
+    return isPointToPoint(header.call) ? EAGER : OFFER;
   }
 
   #writeSome(): boolean {
