@@ -20,14 +20,19 @@ import { ParameterInit } from './parameter-init.js';
 export class Gpt2 extends Sequential<[ids: Tensor], Tensor> {
   readonly config: Gpt2Config;
 
-  /** @param options.seed of the initial weights; equal on all ranks. Default 0. */
+  /**
+   * @param options.seed of the initial weights; equal on all ranks. Default 0.
+   * @param options.deferInit weights get no memory until they are sharded, materialized or loaded.
+   * Default false.
+   */
   constructor(
     device: Device,
     config: Partial<Gpt2Config> = {},
-    options: { readonly seed?: number } = {},
+    options: { readonly seed?: number; readonly deferInit?: boolean } = {},
   ) {
     const resolved = resolveGpt2Config(config);
-    super(device, makeLayers(device, resolved, options.seed ?? 0));
+    const { seed = 0, deferInit: isDeferred = false } = options;
+    super(device, makeLayers(device, resolved, new ParameterInit(device, { seed, isDeferred })));
     this.config = resolved;
     for (const [path, parameter] of this.namedParameters()) parameter.name = path;
   }
@@ -82,7 +87,7 @@ export class Gpt2Block extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
     super(device);
     const { n_embd: dim, layer_norm_epsilon: eps, initializer_range: std } = config;
-    this.ln1 = this.child('ln_1', new LayerNorm(device, { dim, eps }));
+    this.ln1 = this.child('ln_1', new LayerNorm(device, { dim, eps, init }));
     this.attn = this.child(
       'attn',
       new MultiheadAttention(device, {
@@ -95,7 +100,7 @@ export class Gpt2Block extends Module<[x: Tensor], Tensor> {
         init: init.at('attn'),
       }),
     );
-    this.ln2 = this.child('ln_2', new LayerNorm(device, { dim, eps }));
+    this.ln2 = this.child('ln_2', new LayerNorm(device, { dim, eps, init }));
     this.mlp = this.child('mlp', new Gpt2Mlp(device, config, init.at('mlp')));
   }
 
@@ -142,10 +147,10 @@ export class Gpt2Head extends Module<[x: Tensor], Tensor> {
   /** The token embeddings' table, [vocab_size, n_embd]. */
   readonly weight: Tensor;
 
-  constructor(device: Device, config: Gpt2Config, weight: Tensor) {
+  constructor(device: Device, config: Gpt2Config, weight: Tensor, init?: ParameterInit) {
     super(device);
     const { n_embd: dim, layer_norm_epsilon: eps } = config;
-    this.lnF = this.child('ln_f', new LayerNorm(device, { dim, eps }));
+    this.lnF = this.child('ln_f', new LayerNorm(device, { dim, eps, ...(init && { init }) }));
     this.weight = this.sharedParameter('wte.weight', weight);
   }
 
@@ -154,13 +159,12 @@ export class Gpt2Head extends Module<[x: Tensor], Tensor> {
   }
 }
 
-function makeLayers(device: Device, config: Gpt2Config, seed: number): Module[] {
-  const init = new ParameterInit(device, { seed });
+function makeLayers(device: Device, config: Gpt2Config, init: ParameterInit): Module[] {
   const count = config.n_layer;
   const at = (index: number) => init.at(layerPath(index, count));
   const embeddings = new Gpt2Embeddings(device, config, at(0));
   const blocks = Array.from({ length: count }, (_, i) => new Gpt2Block(device, config, at(i + 1)));
-  return [embeddings, ...blocks, new Gpt2Head(device, config, embeddings.wte.weight)];
+  return [embeddings, ...blocks, new Gpt2Head(device, config, embeddings.wte.weight, init)];
 }
 
 /** The path of the index-th layer among embeddings, `blockCount` blocks and head. */

@@ -2,6 +2,13 @@
 
 export { castInPlace } from './cast-in-place.js';
 export { Checkpoint, checkpoint } from './checkpoint.js';
+export {
+  deferredParameter,
+  dropRecipe,
+  materialize,
+  type ParameterRecipe,
+  recipeOf,
+} from './deferred-parameter.js';
 export * from './errors.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
@@ -66,7 +73,7 @@ export {
 export { type PackedParameters, packParameters } from './optim/pack-parameters.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
-export { ParameterInit } from './parameter-init.js';
+export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
 export { loadStateDict, stateDict } from './state-dict.js';
 export { type Residency, type UnitPhase, UnitScheduler } from './unit-scheduler.js';

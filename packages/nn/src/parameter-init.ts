@@ -3,6 +3,7 @@
 // of a job draw the same.
 
 import { type Device, elementCountOf, type Shape, type Tensor } from '@shardweave/tensor-core';
+import { deferredParameter, type ParameterRecipe } from './deferred-parameter.js';
 import { joinPath } from './module.js';
 import { philox } from './philox.js';
 
@@ -10,18 +11,27 @@ const FNV_PRIME = 0x01000193;
 /** FNV's own offset basis, and a second one to make 64 bits of two 32-bit hashes. */
 const FNV_BASIS = [0x811c9dc5, 0x1b873593] as const;
 
+export interface ParameterInitOptions {
+  /** Any safe integer; equal on all ranks. */
+  readonly seed: number;
+  /** The module's path; parameters' names are joined to it. Default ''. */
+  readonly path?: string;
+  /** Parameters get no memory, only a recipe of their values: see materialize. Default false. */
+  readonly isDeferred?: boolean;
+}
+
 /** Makes the initial values of one module's parameters, in f32, on the host. */
 export class ParameterInit {
   readonly device: Device;
   readonly seed: number;
-  /** The module's path; parameters' names are joined to it. */
   readonly path: string;
+  readonly isDeferred: boolean;
 
-  /** @param options.seed any safe integer; equal on all ranks */
-  constructor(device: Device, options: { readonly seed: number; readonly path?: string }) {
+  constructor(device: Device, options: ParameterInitOptions) {
     this.device = device;
     this.seed = options.seed;
     this.path = options.path ?? '';
+    this.isDeferred = options.isDeferred ?? false;
   }
 
   /**
@@ -35,7 +45,8 @@ export class ParameterInit {
 
   /** The source for a child. */
   at(name: string): ParameterInit {
-    return new ParameterInit(this.device, { seed: this.seed, path: joinPath(this.path, name) });
+    const { device, seed, isDeferred } = this;
+    return new ParameterInit(device, { seed, isDeferred, path: joinPath(this.path, name) });
   }
 
   /** Normally distributed values (Box and Muller, 1958). Mean 0 and std 1 unless given. */
@@ -45,13 +56,12 @@ export class ParameterInit {
     options: { readonly mean?: number; readonly std?: number } = {},
   ): Tensor {
     const { mean = 0, std = 1 } = options;
-    return this.#draw(name, shape, (words, values, at) => {
+    return this.#draw(name, shape, (words, values) => {
       for (let pair = 0; pair < 4; pair += 2) {
         const radius = Math.sqrt(-2 * Math.log(unit(words[pair]!)));
         const angle = 2 * Math.PI * unit(words[pair + 1]!);
-        // Writes beyond the end of a typed array are dropped.
-        values[at + pair] = mean + std * radius * Math.cos(angle);
-        values[at + pair + 1] = mean + std * radius * Math.sin(angle);
+        values[pair] = mean + std * radius * Math.cos(angle);
+        values[pair + 1] = mean + std * radius * Math.sin(angle);
       }
     });
   }
@@ -63,35 +73,55 @@ export class ParameterInit {
     options: { readonly low: number; readonly high: number },
   ): Tensor {
     const { low, high } = options;
-    return this.#draw(name, shape, (words, values, at) => {
-      for (let i = 0; i < 4; i++) values[at + i] = low + (high - low) * unit(words[i]!);
+    return this.#draw(name, shape, (words, values) => {
+      for (let i = 0; i < 4; i++) values[i] = low + (high - low) * unit(words[i]!);
     });
   }
 
   zeros(shape: Shape): Tensor {
-    return this.device.zeros(shape);
+    return this.#full(shape, 0);
   }
 
   ones(shape: Shape): Tensor {
-    return this.device.full(shape, 1);
+    return this.#full(shape, 1);
   }
 
-  #draw(
-    name: string,
-    shape: Shape,
-    convert: (words: Uint32Array, values: Float32Array, at: number) => void,
-  ): Tensor {
+  #full(shape: Shape, value: number): Tensor {
+    if (!this.isDeferred) return this.device.full(shape, value);
+    return deferredParameter(this.device, shape, { write: (into) => void into.fill(value) });
+  }
+
+  #draw(name: string, shape: Shape, convert: Convert): Tensor {
     const path = joinPath(this.path, name);
     const key0 = hash(path, FNV_BASIS[0] ^ (this.seed >>> 0));
     const key1 = hash(path, FNV_BASIS[1] ^ (Math.floor(this.seed / 2 ** 32) >>> 0));
+    const recipe = drawn(key0, key1, convert);
+    if (this.isDeferred) return deferredParameter(this.device, shape, recipe);
     const values = new Float32Array(elementCountOf(shape));
-    const words = new Uint32Array(4);
-    for (let at = 0; at < values.length; at += 4) {
-      philox(at / 4, key0, key1, words);
-      convert(words, values, at);
-    }
+    recipe.write(values, 0);
     return this.device.tensor(values, shape);
   }
+}
+
+/** Makes the values of four elements from four random words. */
+type Convert = (words: Uint32Array, values: Float32Array) => void;
+
+/** Element e comes from word e mod 4 of block floor(e / 4), so any part can be drawn alone. */
+function drawn(key0: number, key1: number, convert: Convert): ParameterRecipe {
+  return {
+    write(into, start) {
+      const words = new Uint32Array(4);
+      const values = new Float32Array(4);
+      const first = Math.floor(start / 4) * 4;
+      for (let at = first; at < start + into.length; at += 4) {
+        philox(at / 4, key0, key1, words);
+        convert(words, values);
+        const skipped = Math.max(0, start - at);
+        const end = Math.min(4, start + into.length - at);
+        for (let i = skipped; i < end; i++) into[at + i - start] = values[i]!;
+      }
+    },
+  };
 }
 
 /** A word as a number strictly between 0 and 1. */

@@ -2,6 +2,7 @@
 // have their own, which gathers first.
 
 import { byteSize, type DType, type Tensor } from '@shardweave/tensor-core';
+import { fillDeferred } from './deferred-parameter.js';
 import { NnConfigError, StateDictError } from './errors.js';
 import { type HostTensor, isDeviceDType } from './host-tensor.js';
 import type { Module } from './module.js';
@@ -81,6 +82,7 @@ function mismatch(tensor: Tensor, values: HostTensor | undefined): string | unde
 function write(tensor: Tensor, values: HostTensor<DType>): void {
   const { device } = tensor;
   const { dtype, shape, data } = values;
+  fillDeferred(tensor);
   if (dtype === tensor.dtype) {
     tensor.storage.write(data, tensor.offset * byteSize(dtype));
     return;

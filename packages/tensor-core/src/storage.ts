@@ -25,6 +25,8 @@ export class Storage {
   readonly byteLength: number;
   #tag: MemoryTag;
   #buffer: BackendBuffer | undefined;
+  /** What to do where it is needed while absent; part of the error. Default: what sharding says. */
+  absentHint: string | undefined = undefined;
   #holds = 1;
   #version = 0;
   #isReleased = false;
@@ -147,7 +149,7 @@ export class Storage {
           'storage: its memory was freed. Keep the tensor by returning it from the scope that made it, or by tensor.keep().',
         )
       : new StateError(
-          `storage: expected its ${this.byteLength} ${this.#tag} bytes to be present, but they are freed. A sharded parameter is readable inside its module's forward or summonFullParams.`,
+          `storage: expected its ${this.byteLength} ${this.#tag} bytes to be present, but they are ${this.absentHint === undefined ? 'freed' : 'not made yet'}. ${this.absentHint ?? "A sharded parameter is readable inside its module's forward or summonFullParams."}`,
         );
   }
 }

@@ -2,12 +2,15 @@
 
 import { type Device, layerNorm, type Tensor } from '@shardweave/tensor-core';
 import { Module } from '../module.js';
+import type { ParameterInit } from '../parameter-init.js';
 
 export interface LayerNormOptions {
   /** Length of the last axis. */
   readonly dim: number;
   /** Default 1e-5. */
   readonly eps?: number;
+  /** Only says whether values are deferred; they are ones and zeros. */
+  readonly init?: ParameterInit;
 }
 
 /** Normalises each row of x [..., dim], then scales by weight (ones) and adds bias (zeros). */
@@ -21,8 +24,9 @@ export class LayerNorm extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, options: LayerNormOptions) {
     super(device);
     this.eps = options.eps ?? 1e-5;
-    this.weight = this.parameter('weight', device.full([options.dim], 1));
-    this.bias = this.parameter('bias', device.zeros([options.dim]));
+    const { dim, init } = options;
+    this.weight = this.parameter('weight', init?.ones([dim]) ?? device.full([dim], 1));
+    this.bias = this.parameter('bias', init?.zeros([dim]) ?? device.zeros([dim]));
   }
 
   forward(x: Tensor): Tensor {

@@ -1,0 +1,91 @@
+// Modules whose parameters have no memory until somebody makes or loads their values.
+
+import {
+  Gpt2,
+  LayerNorm,
+  Linear,
+  loadStateDict,
+  materialize,
+  ParameterInit,
+  recipeOf,
+  stateDict,
+} from '@shardweave/nn';
+import { StateError } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { makeDevice } from './support.js';
+
+const SIZES = { vocab_size: 19, n_positions: 6, n_embd: 8, n_layer: 2, n_head: 2 };
+
+describe('a module with deferred initial values', () => {
+  it('takes no memory, and materializes to the very values of one made at once', async () => {
+    const device = makeDevice();
+    const model = device.scope(() => {
+      const made = new Gpt2(device, SIZES, { seed: 3, deferInit: true });
+      return made;
+    });
+    expect(device.memory().live.total).toBe(0);
+    materialize(model);
+    expect(device.memory().live.total).toBe(device.memory().live.parameter);
+    expect(await stateDict(model)).toEqual(
+      await stateDict(new Gpt2(makeDevice(), SIZES, { seed: 3 })),
+    );
+    model.dispose();
+    expect(device.memory().live.total).toBe(0);
+  });
+
+  it('refuses to run before, and says what to do', async () => {
+    const device = makeDevice();
+    const init = new ParameterInit(device, { seed: 1, isDeferred: true });
+    const layer = new Linear(device, { inFeatures: 3, outFeatures: 2, init });
+    const error = await layer.call(device.zeros([1, 3])).catch((reason: unknown) => reason);
+    expect(error).toBeInstanceOf(StateError);
+    expect((error as Error).message).toContain('materialize(module)');
+    materialize(layer);
+    expect((await layer.call(device.zeros([1, 3]))).shape).toEqual([1, 2]);
+  });
+
+  it('takes a state dict in place of its own values, without drawing them', async () => {
+    const device = makeDevice();
+    const source = new Gpt2(device, SIZES, { seed: 9 });
+    const model = new Gpt2(device, SIZES, { seed: 3, deferInit: true });
+    loadStateDict(model, await stateDict(source));
+    expect(model.parameters().filter((tensor) => recipeOf(tensor) !== undefined)).toEqual([]);
+    expect(await stateDict(model)).toEqual(await stateDict(source));
+  });
+
+  it('keeps a second materialize from changing what was trained since', async () => {
+    const device = makeDevice();
+    const init = new ParameterInit(device, { seed: 1, isDeferred: true });
+    const norm = new LayerNorm(device, { dim: 4, init });
+    materialize(norm);
+    device.copyInto(norm.weight, device.full([4], 7));
+    materialize(norm);
+    expect([...(await norm.weight.toArray())]).toEqual([7, 7, 7, 7]);
+  });
+});
+
+it('a recipe gives any part of the values alone', async () => {
+  const device = makeDevice();
+  const init = new ParameterInit(device, { seed: 4 });
+  const deferred = new ParameterInit(device, { seed: 4, isDeferred: true });
+  for (const make of [
+    (from: ParameterInit) => from.normal('w', [7, 9], { mean: 1 }),
+    (from: ParameterInit) => from.uniform('w', [63], { low: -1, high: 2 }),
+    (from: ParameterInit) => from.ones([63]),
+  ]) {
+    const whole = await make(init).toArray();
+    const recipe = recipeOf(make(deferred))!;
+    for (const [start, end] of [
+      [0, 63],
+      [1, 2],
+      [3, 9],
+      [4, 8],
+      [61, 63],
+      [17, 17],
+    ] as const) {
+      const part = new Float32Array(end - start);
+      recipe.write(part, start);
+      expect(part).toEqual(whole.slice(start, end));
+    }
+  }
+});
