@@ -1,7 +1,16 @@
 // A disk that fails, wears out or is full: typed errors, and the last whole generation opens again.
 
 import { execFile } from 'node:child_process';
-import { mkdir, readdir, readFile, symlink, truncate, unlink, writeFile } from 'node:fs/promises';
+import {
+  mkdir,
+  readdir,
+  readFile,
+  stat,
+  symlink,
+  truncate,
+  unlink,
+  writeFile,
+} from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { ShardStore, StoreErrorCode } from '@shardweave/shard-store';
@@ -103,6 +112,21 @@ describe('a full disk', () => {
     await store.close();
   });
 
+  it('keeps the value before a second write of the step, which fails half-way', async () => {
+    const directory = await newDirectory();
+    let isFull = false;
+    const files = interceptFiles(({ operation, path, end = 0 }) => {
+      if (isFull && operation === 'write' && end > 2 ** 20) throw diskFull(path);
+    });
+    const store = await openDiskStore({ directory, files });
+    await runStep(store, 1);
+    await Promise.all(KEYS.map((key) => store.write(key, state(2))));
+    isFull = true;
+    for (const key of KEYS) expect(await codeOf(store.write(key, state(3)))).toBe('FULL');
+    expect(await stepIn(store)).toBe(2);
+    await store.close();
+  });
+
   it('rejects a commit with FULL, and the same commit succeeds once there is room', async () => {
     const directory = await newDirectory();
     let isFull = false;
@@ -146,6 +170,8 @@ describe('a full disk', () => {
     expect(before).toHaveLength(2 * KEYS.length);
     for (let step = 3; step < 6; step++) await runStep(store, step);
     expect(await slotsIn(directory)).toEqual(before);
+    await store.write('parameter', state(6).subarray(5)); // and gives back what it needs no more
+    expect((await stat(join(directory, '000001.1'))).size).toBe(BYTES - 5);
     await store.close();
   });
 });
@@ -215,7 +241,11 @@ describe('what is not what was written', () => {
     const store = await openDiskStore({ directory });
     await runStep(store, 1);
     await store.close();
-    await flip(join(directory, 'manifest'), 30);
+    const manifest = await readFile(join(directory, 'manifest'), 'utf8');
+    await writeFile(
+      join(directory, 'manifest'),
+      manifest.replace('"generation":1', '"generation":3'),
+    );
     expect(await codeOf(openDiskStore({ directory }))).toBe('CORRUPT');
     await writeFile(join(directory, 'manifest'), '{}\n2745614147\n'); // a checksum, another format
     await expect(openDiskStore({ directory })).rejects.toThrow(/version 1/);
@@ -282,7 +312,10 @@ describe('file calls', () => {
     const directory = await newDirectory();
     await mkdir(join(directory, 'mine'));
     await writeFile(join(directory, 'notes.txt'), 'mine');
+    await writeFile(join(directory, 'manifest.next'), 'half');
+    await writeFile(join(directory, '000009.2'), 'nobody has it');
     const store = await openDiskStore({ directory });
+    expect((await readdir(directory)).sort()).toEqual(['mine', 'notes.txt', 'owner.1']);
     await runStep(store, 1);
     await store.delete('exp_avg');
     expect(await slotsIn(directory)).toHaveLength(3);

@@ -2,11 +2,12 @@
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { readdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { StoreLockedError } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
+import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newDirectory } from './directories.ts';
@@ -113,6 +114,21 @@ describe('owners', () => {
       if (one.status === 'rejected') expect(one.reason).toBeInstanceOf(StoreLockedError);
     }
     await stores[0]!.close();
+  });
+
+  it('withdraws where others came and went between its look and its claim', async () => {
+    const directory = await newDirectory();
+    await (await openDiskStore({ directory })).close();
+    const path = (number: number) => join(directory, `owner.${number}`);
+    const { released: _, ...living } = JSON.parse(await readFile(path(1), 'utf8'));
+    const files = interceptFiles(async (call) => {
+      if (call.operation !== 'create') return;
+      // Number 2 was another one's, gone since; 3 has the directory.
+      await rename(path(1), path(3));
+      await writeFile(path(3), JSON.stringify(living));
+    });
+    await expect(openDiskStore({ directory, files })).rejects.toThrow(StoreLockedError);
+    expect(await readdir(directory)).toEqual(['owner.3']);
   });
 
   it('tells a process from another one with its number by when it started', async () => {

@@ -47,7 +47,7 @@ export const commitCases: readonly StoreCase[] = [
       let store = await create();
       await Promise.all([store.write('one', pattern(5, 1)), store.write('two', pattern(5, 2))]);
       await store.commit();
-      await store.write('one', pattern(MIB, 3));
+      for (const seed of [3, 6, 7]) await store.write('one', pattern(MIB, seed));
       await store.write('three', pattern(5, 4));
       await store.delete('two');
       store = await reopen!(store);
