@@ -1,10 +1,20 @@
-// Moves parameters into shards, unit by unit, so that only one unit is whole at a time. The values
-// are rank 0's unless an instance says otherwise.
+// Moves parameters into shards, unit by unit and part by part: no rank's host holds more than a few
+// parts of one shard, and no device more than its shards. The values are rank 0's unless an instance
+// says otherwise.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { LinkGroups } from './unit-links.js';
+
+/**
+ * Bytes of a shard that are on the host at once while it is filled: few messages, and little beside
+ * a model that needs this. Not measured.
+ */
+const PART_BYTES = 4 * 2 ** 20;
+
+/** Of the messages with initial values; a program's own have others. */
+const CHANNEL = 0xf5d90001;
 
 /** Shards one unit. Collective where values are synchronised. */
 export async function shardUnit(
@@ -13,10 +23,58 @@ export async function shardUnit(
   options: { readonly syncModuleStates: boolean },
 ): Promise<void> {
   if (unit.isSharded) return;
-  if (!options.syncModuleStates || numRanks(groups) === 1) return unit.shard();
-  const whole = isSource(groups) ? await unit.readOriginals() : unit.emptyMaster();
-  await broadcastFromFirst(whole, groups, unit.name);
-  unit.shard(whole);
+  unit.beginSharding();
+  if (options.syncModuleStates && numRanks(groups) > 1) await fillFromFirst(unit, groups);
+  else if (unit.hasDeferred) await fillFromOwn(unit);
+  else unit.copyOwnPart();
+  unit.endSharding();
+}
+
+async function fillFromOwn(unit: ShardedUnit): Promise<void> {
+  const shardStart = unit.rank * unit.layout.shardLength;
+  for (const { start, end } of partsOf(unit)) {
+    const bytes = await unit.readOriginals(shardStart + start, shardStart + end);
+    await unit.writeMaster(bytes, byteOffset(unit, start));
+  }
+}
+
+/**
+ * The first replica's rank 0 makes or reads each rank's part and sends it there; each rank of that
+ * replica passes its own on to the same rank of the others.
+ */
+async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<void> {
+  const { processGroup, replicateGroup } = groups;
+  const { shardLength, worldSize } = unit.layout;
+  const isFirstReplica = (replicateGroup?.rank ?? 0) === 0;
+  for (const { start, end } of partsOf(unit)) {
+    let part: Uint8Array;
+    if (isSource(groups)) {
+      for (let to = 1; to < worldSize; to++) {
+        const first = to * shardLength;
+        const theirs = await unit.readOriginals(first + start, first + end);
+        await processGroup.send(theirs, { to, channel: CHANNEL });
+      }
+      part = await unit.readOriginals(start, end);
+    } else {
+      part = new Uint8Array(byteOffset(unit, end) - byteOffset(unit, start));
+      if (isFirstReplica) await processGroup.recv(part, { from: 0, channel: CHANNEL });
+    }
+    await replicateGroup?.broadcast(part, { root: 0, tag: unit.name });
+    await unit.writeMaster(part, byteOffset(unit, start));
+  }
+}
+
+/** Elements of a shard, cut so that a part is PART_BYTES at most. */
+function* partsOf(unit: ShardedUnit): Generator<{ start: number; end: number }> {
+  const { shardLength } = unit.layout;
+  const length = PART_BYTES / byteSize(unit.flat.dtype);
+  for (let start = 0; start < shardLength; start += length) {
+    yield { start, end: Math.min(shardLength, start + length) };
+  }
+}
+
+function byteOffset(unit: ShardedUnit, element: number): number {
+  return element * byteSize(unit.flat.dtype);
 }
 
 /** Gives every rank rank 0's buffers. Collective. */

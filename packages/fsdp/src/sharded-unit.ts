@@ -12,9 +12,11 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
+import { dropRecipe, recipeOf } from '@shardweave/nn';
 import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
-import { FlatGradient } from './flat-gradient.js';
+import { type DivideFactors, FlatGradient } from './flat-gradient.js';
 import { type FlatLayout, flatLayout, pieceOf } from './flat-layout.js';
+import { DeviceGradientHome } from './gradient-home.js';
 import type { UnitLinks } from './unit-links.js';
 
 /** One original parameter. */
@@ -33,8 +35,9 @@ export interface UnitContext {
   readonly computeDType: DType;
   /** dtype of gradients on the wire. */
   readonly reduceDType: DType;
-  readonly predivide: number;
-  readonly postdivide: number;
+  readonly divide: Readonly<DivideFactors>;
+  /** Whether reductions may share a collective. */
+  readonly isBucketed: boolean;
 }
 
 /** A started gather. */
@@ -81,9 +84,16 @@ export class ShardedUnit {
       const { start, end } = pieceOf(this.layout, index, group.rank);
       tensor.piece = { flat: this.flat, start, length: end - start };
     });
-    const { layout, flat } = this;
+    const home = new DeviceGradientHome(device, this.flat);
     const links = () => this.#openLinks();
-    this.gradient = new FlatGradient({ ...context, name, layout, leaves, flat, links });
+    this.gradient = new FlatGradient({
+      ...context,
+      name,
+      layout: this.layout,
+      leaves,
+      home,
+      links,
+    });
   }
 
   get rank(): number {
@@ -123,42 +133,47 @@ export class ShardedUnit {
     return this.#isSharded;
   }
 
-  /**
-   * Takes this rank's part of the parameters' values, frees the rest and points the parameters into
-   * `full`. Once.
-   * @param source the whole parameter as host bytes in the layout's order, where it does not
-   * come from the parameters of this rank
-   */
-  shard(source?: Uint8Array): void {
-    if (this.#isSharded) return;
-    this.#isSharded = true;
+  /** Memory for the shard; what it holds is undefined. */
+  beginSharding(): void {
     this.flat.storage.fill();
-    if (source === undefined) this.#copyOwnPart();
+  }
+
+  /** The shard holds its values: frees the parameters' own memory and points them into `full`. */
+  endSharding(): void {
+    this.#isSharded = true;
     this.parameters.forEach(({ tensor }, index) => {
       const own = tensor.storage;
+      dropRecipe(tensor);
       tensor.rebind(this.full, this.layout.offsets[index]!);
       own.release();
     });
-    if (source !== undefined) this.scatterMaster(source);
   }
 
-  /** Host bytes for the whole parameter in the master dtype, zeros. */
-  emptyMaster(): Uint8Array {
-    return new Uint8Array(this.fullElements * byteSize(this.#context.masterDType));
+  /** Whether values of its parameters were not made yet. */
+  get hasDeferred(): boolean {
+    return this.parameters.some(({ tensor }) => recipeOf(tensor) !== undefined);
   }
 
-  /** The parameters' values before sharding as host bytes: laid out, pads zero. */
-  async readOriginals(): Promise<Uint8Array> {
-    const whole = this.emptyMaster();
+  /**
+   * Host bytes of elements [start, end) of the whole flat parameter before sharding, in the master
+   * dtype, zeros in pads. What is deferred is made here.
+   */
+  async readOriginals(start: number, end: number): Promise<Uint8Array> {
     const elementBytes = byteSize(this.#context.masterDType);
+    const bytes = new Uint8Array((end - start) * elementBytes);
     for (const [index, { tensor }] of this.parameters.entries()) {
-      whole.set(await tensor.toBytes(), this.layout.offsets[index]! * elementBytes);
+      const offset = this.layout.offsets[index]!;
+      const from = Math.max(start, offset);
+      const to = Math.min(end, offset + tensor.size);
+      if (from >= to) continue;
+      const part = await readPart(tensor, from - offset, to - offset);
+      bytes.set(part, (from - start) * elementBytes);
     }
-    return whole;
+    return bytes;
   }
 
-  /** Copies the part of the original parameters that this rank owns into the shard. */
-  #copyOwnPart(): void {
+  /** Copies the part of the original parameters that this rank owns into the shard, on the device. */
+  copyOwnPart(): void {
     const { device, group } = this.#context;
     device.backend.run('fill', { out: this.flat.view(), value: 0 });
     const shardStart = group.rank * this.layout.shardLength;
@@ -171,6 +186,21 @@ export class ShardedUnit {
         out: this.flat.storage.view(start, end - start),
       });
     });
+  }
+
+  /** Bytes of this rank's master shard. */
+  async readMaster(byteOffset = 0, byteLength = this.masterBytes): Promise<Uint8Array> {
+    return this.flat.storage.read(byteOffset, byteLength);
+  }
+
+  /** Writes bytes of this rank's master shard, whole words; what was gathered from it is stale. */
+  async writeMaster(bytes: Uint8Array, byteOffset = 0): Promise<void> {
+    this.flat.storage.write(bytes, byteOffset);
+  }
+
+  /** Bytes of one rank's master shard. */
+  get masterBytes(): number {
+    return this.layout.shardLength * byteSize(this.#context.masterDType);
   }
 
   // ---- gathering -------------------------------------------------------------------------------
@@ -239,7 +269,7 @@ export class ShardedUnit {
   async gatherMaster(): Promise<Uint8Array> {
     const { group, masterDType } = this.#context;
     if (this.#summoned !== undefined) return this.#summoned.read();
-    const read = this.flat.storage.read();
+    const read = this.readMaster();
     if (group.worldSize === 1) return read;
     read.catch(() => undefined); // seen by the gather
     // Behind gathers that a failed forward has started.
@@ -251,12 +281,16 @@ export class ShardedUnit {
   }
 
   /** Sets the parameter from its whole master bytes: this rank's shard, or what is summoned. */
-  scatterMaster(whole: Uint8Array): void {
-    const shardBytes = this.flat.storage.byteLength;
-    const start = this.#context.group.rank * shardBytes;
+  async scatterMaster(whole: Uint8Array): Promise<void> {
+    const start = this.#context.group.rank * this.masterBytes;
     const target = this.#summoned;
     if (target !== undefined) target.write(whole);
-    else this.flat.storage.write(whole.subarray(start, start + shardBytes));
+    else await this.writeMaster(whole.subarray(start, start + this.masterBytes));
+  }
+
+  /** Host bytes for the whole parameter in the master dtype, zeros. */
+  emptyMaster(): Uint8Array {
+    return new Uint8Array(this.masterBytes * this.layout.worldSize);
   }
 
   dispose(): void {
@@ -273,4 +307,20 @@ export class ShardedUnit {
       throw new Error(`unit ${this.name}: its root has not opened links`);
     return this.links;
   }
+}
+
+/** Bytes of elements [start, end) of a parameter, from the device or from its recipe. */
+async function readPart(tensor: Tensor, start: number, end: number): Promise<Uint8Array> {
+  const recipe = recipeOf(tensor);
+  if (recipe !== undefined) {
+    const values = new Float32Array(end - start);
+    recipe.write(values, start);
+    return new Uint8Array(values.buffer);
+  }
+  const elementBytes = byteSize(tensor.dtype);
+  const first = (tensor.offset + start) * elementBytes;
+  const length = (end - start) * elementBytes;
+  const lead = first % 4; // devices read whole words
+  const words = Math.ceil((lead + length) / 4) * 4;
+  return (await tensor.storage.read(first - lead, words)).subarray(lead, lead + length);
 }

@@ -72,7 +72,7 @@ export async function loadStateDict(
       const start = unit.layout.offsets[index]! * byteSize(unit.flat.dtype);
       if (entry !== undefined) whole.set(entry.data, start);
     });
-    unit.scatterMaster(whole);
+    await unit.scatterMaster(whole);
     unit.drop();
   }
 }
