@@ -51,6 +51,42 @@ export function accumulate(dtype: i32, op: i32, acc: usize, source: usize, count
   }
 }
 
+/** target = a op b, of what is combined as it is: all but the 16-bit floats. */
+export function combine(
+  dtype: i32,
+  op: i32,
+  target: usize,
+  a: usize,
+  b: usize,
+  count: i32,
+): void {
+  if (dtype == F32) {
+    const n = <usize>count << 2;
+    if (op == ADD) {
+      for (let i: usize = 0; i < n; i += 32) {
+        v128.store(target + i, f32x4.add(v128.load(a + i), v128.load(b + i)));
+        v128.store(target + i, f32x4.add(v128.load(a + i, 16), v128.load(b + i, 16)), 16);
+      }
+    } else if (op == MAX) {
+      for (let i: usize = 0; i < n; i += 16) {
+        v128.store(target + i, f32x4.max(v128.load(a + i), v128.load(b + i)));
+      }
+    } else {
+      for (let i: usize = 0; i < n; i += 16) {
+        v128.store(target + i, f32x4.min(v128.load(a + i), v128.load(b + i)));
+      }
+    }
+  } else if (dtype == U8) {
+    for (let i: usize = 0, n = <usize>count; i < n; i += 16) {
+      v128.store(target + i, byte(op, v128.load(a + i), v128.load(b + i)));
+    }
+  } else {
+    for (let i: usize = 0, n = <usize>count << 2; i < n; i += 16) {
+      v128.store(target + i, integer(dtype, op, v128.load(a + i), v128.load(b + i)));
+    }
+  }
+}
+
 // @ts-expect-error: decorators on functions are AssemblyScript's
 @inline
 function accumulateFloat(dtype: i32, op: i32, acc: usize, source: usize, count: i32): void {

@@ -2,8 +2,10 @@
 // Bit-equal to reduce-plain.ts. The surprise: parts are copied into the module's memory slice by
 // slice, so its memory stays small and the caller's buffers may be anywhere.
 
-import { byteSize, type ReduceDType } from './dtype.js';
+import { byteSize } from './dtype.js';
 import { wasmBase64 } from './generated/wasm.js';
+import { InPlaceSums, type SharedParts } from './in-place-sums.js';
+import { DTYPE_CODES, OP_CODES } from './kernel-codes.js';
 import { checkParts, type ReduceOptions } from './reduce-plain.js';
 import { yieldToEventLoop } from './yield-to-event-loop.js';
 
@@ -12,16 +14,6 @@ const SLICE_ELEMENTS = 16 * 1024;
 
 /** Milliseconds before the event loop gets a turn: half of the 20 ms that no callback may exceed. */
 const TURN_MS = 8;
-
-const DTYPE_CODES: Readonly<Record<ReduceDType, number>> = {
-  f32: 0,
-  f16: 1,
-  bf16: 2,
-  i32: 3,
-  u32: 4,
-  u8: 5,
-};
-const OP_CODES = { sum: 0, mean: 0, max: 1, min: 2 } as const;
 
 interface ReducerExports {
   readonly memory: WebAssembly.Memory;
@@ -37,17 +29,22 @@ export class Reducer {
   readonly #memory: Uint8Array;
   readonly #acc: number;
   readonly #part: number;
+  readonly #inPlace: InPlaceSums | undefined;
 
-  private constructor(exports: ReducerExports) {
+  private constructor(exports: ReducerExports, inPlace: InPlaceSums | undefined) {
     this.#exports = exports;
+    this.#inPlace = inPlace;
     this.#acc = exports.reserve(SLICE_ELEMENTS * 4);
     this.#part = exports.reserve(SLICE_ELEMENTS * 4);
     // Taken after both reservations: growing a memory detaches its earlier views.
     this.#memory = new Uint8Array(exports.memory.buffer);
   }
 
-  /** Compiles the embedded module, about 5 ms. */
-  static async create(): Promise<Reducer> {
+  /**
+   * Compiles the embedded module, about 5 ms. `shared`: parts and outputs that all lie in that memory
+   * are combined there, without copies.
+   */
+  static async create(shared?: SharedParts): Promise<Reducer> {
     const bytes = Uint8Array.from(atob(wasmBase64), (char) => char.charCodeAt(0));
     const { instance } = await WebAssembly.instantiate(bytes, {
       env: {
@@ -56,7 +53,8 @@ export class Reducer {
         },
       },
     });
-    return new Reducer(instance.exports as unknown as ReducerExports);
+    const inPlace = shared && (await InPlaceSums.create(shared));
+    return new Reducer(instance.exports as unknown as ReducerExports, inPlace);
   }
 
   /**
@@ -71,13 +69,18 @@ export class Reducer {
   ): Promise<void> {
     checkParts(parts, output, options);
     const count = output.byteLength / byteSize(options.dtype);
+    const inPlace = this.#inPlace?.covers(parts, output) ? this.#inPlace : undefined;
     let turnEnd = performance.now() + TURN_MS;
     for (let at = 0; at < count; at += SLICE_ELEMENTS) {
       if (at > 0 && performance.now() > turnEnd) {
         await yieldToEventLoop();
         turnEnd = performance.now() + TURN_MS;
       }
-      this.#reduceSlice(parts, output, at, Math.min(SLICE_ELEMENTS, count - at), options);
+      const elements = Math.min(SLICE_ELEMENTS, count - at);
+      const done = inPlace?.reduceSlice(parts, output, at, elements, options) ?? 0;
+      if (done < elements) {
+        this.#reduceSlice(parts, output, at + done, elements - done, options);
+      }
     }
   }
 

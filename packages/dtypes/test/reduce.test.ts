@@ -4,6 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import {
   byteSize,
   fromF32Array,
+  IN_PLACE_SCRATCH_BYTES,
   isFloat,
   type ReduceDType,
   type ReduceOp,
@@ -229,5 +230,90 @@ describe('Reducer', () => {
     await expect(
       reducer.reduce(parts, new Uint8Array(8), { dtype: 'f32', op: 'sum' }),
     ).rejects.toThrow(/expected parts of 8 bytes, got 4/);
+  });
+});
+
+describe('Reducer over shared memory', () => {
+  const SIZES = [0, 1, 7, 16, 1023, 16 * 1024 + 37]; // elements; the last one spans two slices
+
+  /** A reducer, and views one behind the other in its memory; `gap` bytes lie between them. */
+  async function createShared() {
+    const memory = new WebAssembly.Memory({ initial: 32, maximum: 64, shared: true });
+    const buffer = memory.buffer;
+    const holds = (other: ArrayBufferLike) => other === buffer;
+    const reducer = await Reducer.create({ memory, holds, scratch: 64 });
+    let end = 64 + IN_PLACE_SCRATCH_BYTES;
+    const place = (bytes: Uint8Array, gap = 4) => {
+      const view = new Uint8Array(buffer, end + gap, bytes.byteLength);
+      view.set(bytes);
+      end += gap + bytes.byteLength;
+      return view;
+    };
+    return { reducer, place, everything: new Uint8Array(buffer) };
+  }
+
+  it.each(DTYPES)(
+    'equals the plain version bit by bit in %s, and writes nothing else',
+    async (dtype) => {
+      for (const op of OPS) {
+        for (const worldSize of [1, 2, 3, 5]) {
+          for (const size of SIZES) {
+            const { reducer, place, everything } = await createShared();
+            const byteLength = size * byteSize(dtype);
+            const parts = Array.from({ length: worldSize }, (_, rank) =>
+              randomBytes(size * 100 + rank, byteLength),
+            );
+            const expected = new Uint8Array(byteLength);
+            reducePartsPlain(parts, expected, { dtype, op });
+            const placed = parts.map((part) => place(part));
+            const output = place(new Uint8Array(byteLength));
+            const behind = output.byteOffset + byteLength;
+            everything.fill(0xee, behind);
+            await reducer.reduce(placed, output, { dtype, op });
+            const what = `${op} of ${worldSize} x ${size}`;
+            const got = output.slice();
+            expect(Buffer.compare(withOneNan(got, dtype), withOneNan(expected, dtype)), what).toBe(
+              0,
+            );
+            expect(Buffer.compare(placed[0]!, parts[0]!), what).toBe(0);
+            expect(everything[behind], what).toBe(0xee);
+          }
+        }
+      }
+    },
+  );
+
+  it.each([0, 1, 2])('writes over part %i', async (own) => {
+    const { reducer, place } = await createShared();
+    const parts = [1, 2, 4].map((x) =>
+      place(fromF32Array(new Float32Array(20_001).fill(x), 'f32')),
+    );
+    await reducer.reduce(parts, parts[own]!, { dtype: 'f32', op: 'sum' });
+    expect(new Set(toF32Array(parts[own]!.slice(), 'f32'))).toEqual(new Set([7]));
+  });
+
+  it('takes parts from elsewhere, too', async () => {
+    const { reducer, place } = await createShared();
+    const outside = fromF32Array(new Float32Array(40).fill(1), 'f32');
+    const inside = place(fromF32Array(new Float32Array(40).fill(10), 'f32'));
+    const output = place(new Uint8Array(160));
+    await reducer.reduce([outside, inside], output, { dtype: 'f32', op: 'sum' });
+    expect(new Set(toF32Array(output.slice(), 'f32'))).toEqual(new Set([11]));
+    await reducer.reduce([inside, inside], outside, { dtype: 'f32', op: 'sum' });
+    expect(new Set(toF32Array(outside, 'f32'))).toEqual(new Set([20]));
+  });
+
+  it('sums sums of 16-bit parts in f32, and rounds them once', async () => {
+    const { reducer, place } = await createShared();
+    const parts = [1, 2 ** -9].map((x) =>
+      place(fromF32Array(new Float32Array(40).fill(x), 'bf16')),
+    );
+    const sum = place(new Uint8Array(160));
+    await reducer.reduce(parts, sum, { dtype: 'f32', inputDtype: 'bf16', op: 'sum' });
+    expect(new Set(toF32Array(sum.slice(), 'f32'))).toEqual(new Set([1 + 2 ** -9]));
+    const mean = place(new Uint8Array(80));
+    const options = { dtype: 'bf16', inputDtype: 'f32', op: 'mean', divisor: 4 } as const;
+    await reducer.reduce([sum, sum], mean, options);
+    expect(new Set(toF32Array(mean.slice(), 'bf16'))).toEqual(new Set([0.5]));
   });
 });
