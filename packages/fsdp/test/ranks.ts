@@ -66,9 +66,12 @@ export function shardedGpt2(
     readonly fsdp?: Partial<FsdpOptions>;
     /** Checkpoint each block inside its sharding. Default false. */
     readonly isCheckpointing?: boolean;
+    /** Default false. */
+    readonly deferInit?: boolean;
   } = {},
 ): { model: FullyShardedDataParallel; gpt2: Gpt2 } {
-  const gpt2 = new Gpt2(device, { ...TINY, ...options.config }, { seed: 3 });
+  const { deferInit = false } = options;
+  const gpt2 = new Gpt2(device, { ...TINY, ...options.config }, { seed: 3, deferInit });
   const names = [...gpt2.children().keys()];
   for (const name of names.slice(1, -1)) {
     const bare = gpt2.children().get(name)! as Gpt2Block;

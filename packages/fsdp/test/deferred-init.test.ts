@@ -1,0 +1,142 @@
+// A model too large for one device: parameters made and sharded part by part, never whole anywhere.
+
+import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
+import {
+  stateDict as bareStateDict,
+  deferredParameter,
+  Gpt2,
+  Module,
+  materialize,
+  type ParameterRecipe,
+  Sgd,
+} from '@shardweave/nn';
+import { Device, StateError, type Tensor } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { forwardBackward, onRanks, shardedGpt2, TINY } from './ranks.js';
+
+describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) => {
+  it.each([true, false])('are those of a model made at once (from rank 0: %s)', async (sync) => {
+    const device = new Device(createReferenceBackend());
+    const bare = await bareStateDict(new Gpt2(device, TINY, { seed: 3 }));
+    await onRanks(worldSize, async (rank) => {
+      const fsdp = { syncModuleStates: sync };
+      const { model } = shardedGpt2(rank, { fsdp, deferInit: true });
+      expect(await stateDict(model)).toEqual(bare);
+    });
+  });
+
+  it('never take more of a device than its shards, and train as values made at once', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const { model } = shardedGpt2(rank, { deferInit: true });
+      expect(rank.device.memory().live.total).toBe(0);
+      await model.initialize();
+      const shards = model
+        .instances()
+        .flatMap(({ units }) => units)
+        .reduce((sum, { masterBytes }) => sum + masterBytes, 0);
+      expect(rank.device.memory().peak).toMatchObject({ total: shards, parameter: shards });
+      const losses: number[] = [];
+      for (const { device, made } of [
+        { device: rank.device, made: model },
+        { device: new Device(rank.device.backend, { seed: 7 }), made: undefined },
+      ]) {
+        const trained = made ?? shardedGpt2({ ...rank, device }).model;
+        const optimizer = new Sgd(trained.parameters(), { lr: 0.1 });
+        for (let step = 0; step < 2; step++) {
+          const rows = { batch: worldSize, first: rank.rank, count: 1 };
+          losses.push(await forwardBackward(device, trained, step, rows));
+          optimizer.step();
+          optimizer.zeroGrad();
+        }
+      }
+      expect(losses.slice(0, 2)).toEqual(losses.slice(2));
+    });
+  });
+});
+
+/** One parameter whose draws are counted. */
+class Counted extends Module<[x: Tensor], Tensor> {
+  readonly draws: { start: number; length: number }[] = [];
+
+  constructor(device: Device, size: number) {
+    super(device);
+    const recipe: ParameterRecipe = {
+      write: (into, start) => {
+        this.draws.push({ start, length: into.length });
+        for (let i = 0; i < into.length; i++) into[i] = start + i;
+      },
+    };
+    this.parameter('weight', deferredParameter(device, [size], recipe));
+  }
+
+  forward(x: Tensor): Tensor {
+    return x;
+  }
+}
+
+describe('who draws what', () => {
+  const SIZE = 2 ** 21 + 300_001; // two shards of more than one part of 2^20 elements
+
+  async function drawn(syncModuleStates: boolean) {
+    return onRanks(2, async ({ device, group, rank }) => {
+      const module = new Counted(device, SIZE);
+      const model = new FullyShardedDataParallel(module, { processGroup: group, syncModuleStates });
+      await model.initialize();
+      const { shardLength } = model.units[0]!.layout;
+      const values = new Float32Array((await model.units[0]!.readMaster()).buffer);
+      const first = rank * shardLength;
+      const owned = Math.min(shardLength, SIZE - first);
+      expect(values.subarray(0, owned).every((value, i) => value === Math.fround(first + i))).toBe(
+        true,
+      );
+      expect(values.subarray(owned).every((value) => value === 0)).toBe(true);
+      return { draws: module.draws, first, owned, stats: group.stats() };
+    });
+  }
+
+  it('rank 0 alone, each element once, at most 4 MiB at a time', async () => {
+    const [first, second] = await drawn(true);
+    expect(second!.draws).toEqual([]);
+    expect(Math.max(...first!.draws.map(({ length }) => length))).toBe(2 ** 20);
+    expect(first!.draws.reduce((sum, { length }) => sum + length, 0)).toBe(SIZE);
+    // What travels is the other rank's shard and nothing else.
+    expect(first!.stats).toMatchObject({ sends: 2, broadcasts: 0 });
+    expect(first!.stats.bytesSent).toBe(Math.ceil(SIZE / 2 / 128) * 128 * 4);
+  });
+
+  it('each rank its own part without syncModuleStates, and nothing travels', async () => {
+    for (const { draws, first, owned, stats } of await drawn(false)) {
+      expect(draws[0]!.start).toBe(first);
+      expect(draws.reduce((sum, { length }) => sum + length, 0)).toBe(owned);
+      expect(stats).toMatchObject({ sends: 0, recvs: 0, broadcasts: 0 });
+    }
+  });
+
+  it('replicas get theirs from the first', async () => {
+    await onRanks(4, async ({ device, group, rank }) => {
+      const processGroup = await group.split(Math.floor(rank / 2));
+      const replicateGroup = await group.split(rank % 2);
+      const module = new Counted(device, 1000);
+      const model = new FullyShardedDataParallel(module, { processGroup, replicateGroup });
+      const [entry] = (await stateDict(model)).values();
+      const values = new Float32Array(entry!.data.slice().buffer);
+      expect([...values]).toEqual(Array.from({ length: 1000 }, (_, i) => i));
+      expect(module.draws.length > 0).toBe(rank === 0);
+    });
+  });
+});
+
+it('a plain module says what to do, and a wrapped one cannot be materialized', async () => {
+  await onRanks(1, async ({ device, group }) => {
+    const module = new Counted(device, 10);
+    const [weight] = module.parameters();
+    await expect(weight!.toArray()).rejects.toThrow(StateError);
+    await expect(weight!.toArray()).rejects.toThrow('materialize(module)');
+    const model = new FullyShardedDataParallel(module, { processGroup: group });
+    materialize(model);
+    expect(module.draws).toEqual([]);
+    await model.initialize();
+    expect(module.draws).toHaveLength(1);
+  });
+});
