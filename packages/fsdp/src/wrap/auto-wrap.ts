@@ -1,0 +1,113 @@
+// Wraps the parts of a model that a policy chooses, from the inside out.
+
+import type { Module } from '@shardweave/nn';
+import type { Tensor } from '@shardweave/tensor-core';
+import { FsdpConfigError } from '../errors.js';
+import { isFsdp } from '../fully-sharded-data-parallel.js';
+import type { Wrap } from './enable-wrap.js';
+
+/** What a policy is asked about a module. */
+export interface WrapCandidate {
+  readonly module: Module;
+  /** From the model that autoWrap was called with: '' there. */
+  readonly path: string;
+  readonly isRoot: boolean;
+  /** 'recurse': shall its children be looked at? 'wrap', after that: shall it be wrapped itself? */
+  readonly question: 'recurse' | 'wrap';
+  /** Elements of its parameters; for 'wrap' without those that wrapped children have taken. */
+  readonly unwrappedParams: number;
+}
+
+export type WrapPolicy = (candidate: WrapCandidate) => boolean;
+
+export interface AutoWrapped {
+  /** The model, or the wrapper around it. */
+  readonly module: Module;
+  /** Elements of the parameters that are in some wrapper now. */
+  readonly numWrappedParams: number;
+}
+
+/**
+ * Replaces modules below `module`, and it itself, by what `wrap` makes of them where `policy` says
+ * so: for each its children first, then itself by what is left. A module that appears in several
+ * places is wrapped once. One that shares a parameter or a module with others outside it is left to
+ * the module that holds them all.
+ * @throws {FsdpConfigError} where something below is wrapped already; nothing is changed
+ */
+export function autoWrap(module: Module, policy: WrapPolicy, wrap: Wrap): AutoWrapped {
+  const wrapped = module.namedModules().find(([, each]) => each !== module && isFsdp(each));
+  if (wrapped !== undefined) {
+    throw new FsdpConfigError(
+      `autoWrap: expected a model with nothing wrapped inside, got '${wrapped[0]}' wrapped. Wrap it by a policy, or wrap what is around it by hand.`,
+    );
+  }
+  const walk = new Walk(module, policy, wrap);
+  const result = walk.visit(module, '');
+  return { module: result, numWrappedParams: sizeOf(walk.taken) };
+}
+
+class Walk {
+  /** Parameters that are in some wrapper. */
+  readonly taken = new Set<Tensor>();
+  readonly #root: Module;
+  readonly #policy: WrapPolicy;
+  readonly #wrap: Wrap;
+  readonly #results = new Map<Module, Module>();
+  /** Which modules own a parameter, and which hold a module as their child, as all was at first. */
+  readonly #users = new Map<Tensor | Module, Set<Module>>();
+
+  constructor(root: Module, policy: WrapPolicy, wrap: Wrap) {
+    this.#root = root;
+    this.#policy = policy;
+    this.#wrap = wrap;
+    for (const [, module] of root.namedModules()) {
+      const used = [...module.ownParameters().values(), ...module.children().values()];
+      for (const item of used) {
+        const users = this.#users.get(item) ?? new Set();
+        this.#users.set(item, users.add(module));
+      }
+    }
+  }
+
+  /** What comes in the module's place. */
+  visit(module: Module, path: string): Module {
+    const known = this.#results.get(module);
+    if (known !== undefined) return known;
+    const inside = module.namedModules().map(([, each]) => each);
+    const all = module.parameters();
+    let result = module;
+    const ask = (question: WrapCandidate['question'], unwrappedParams: number) => {
+      const isRoot = module === this.#root;
+      return this.#policy({ module, path, isRoot, question, unwrappedParams });
+    };
+    if (ask('recurse', sizeOf(all))) {
+      for (const [name, child] of module.children()) {
+        const place = [path, module.childPrefix(name)].filter((part) => part !== '').join('.');
+        const replacement = this.visit(child, place);
+        if (replacement !== child) module.replaceChild(name, replacement);
+      }
+      const left = all.filter((tensor) => !this.taken.has(tensor));
+      if (ask('wrap', sizeOf(left)) && !this.#isSharing(module, inside, left)) {
+        result = this.#wrap(module, path === '' ? {} : { name: path });
+        for (const tensor of all) this.taken.add(tensor);
+      }
+    }
+    this.#results.set(module, result);
+    return result;
+  }
+
+  /** Whether somebody outside uses a parameter that is left, or a module that is not wrapped. */
+  #isSharing(module: Module, inside: readonly Module[], left: readonly Tensor[]): boolean {
+    const known = new Set(inside);
+    const isUsedOutside = (item: Tensor | Module) =>
+      [...(this.#users.get(item) ?? [])].some((user) => !known.has(user));
+    const bare = inside.filter((each) => each !== module && this.#results.get(each) === each);
+    return left.some(isUsedOutside) || bare.some(isUsedOutside);
+  }
+}
+
+function sizeOf(tensors: Iterable<Tensor>): number {
+  let size = 0;
+  for (const tensor of tensors) size += tensor.size;
+  return size;
+}

@@ -1,0 +1,38 @@
+// Wraps whatever is large enough once its own large parts are wrapped.
+
+import { type Module, ModuleList, MultiheadAttention } from '@shardweave/nn';
+import type { WrapPolicy } from './auto-wrap.js';
+
+// biome-ignore lint/suspicious/noExplicitAny: a class of modules, whatever its constructor takes
+export type ModuleClass = abstract new (...args: any[]) => Module;
+
+export interface DefaultAutoWrapPolicyOptions {
+  /** Least elements that are wrapped together. Default 1e8. */
+  readonly minNumParams?: number;
+  /** Modules whose inside is left as it is. Default MultiheadAttention. */
+  readonly forceLeafModules?: readonly ModuleClass[];
+  /** Modules that are not wrapped themselves. Default ModuleList, which nobody calls. */
+  readonly excludeWrapModules?: readonly ModuleClass[];
+  /** Wrap the root however small it is. Default false. */
+  readonly skipParamsCheckForRoot?: boolean;
+}
+
+/** A policy by size (fairscale's default_auto_wrap_policy). */
+export function defaultAutoWrapPolicy(options: DefaultAutoWrapPolicyOptions = {}): WrapPolicy {
+  const {
+    minNumParams = 1e8,
+    forceLeafModules = [MultiheadAttention],
+    excludeWrapModules = [ModuleList],
+    skipParamsCheckForRoot = false,
+  } = options;
+  return ({ module, question, unwrappedParams, isRoot }) => {
+    const isLarge = unwrappedParams >= minNumParams;
+    if (question === 'recurse') return isLarge && !isOneOf(module, forceLeafModules);
+    if (isOneOf(module, excludeWrapModules)) return false;
+    return isLarge || (isRoot && skipParamsCheckForRoot);
+  };
+}
+
+function isOneOf(module: Module, classes: readonly ModuleClass[]): boolean {
+  return classes.some((each) => module instanceof each);
+}

@@ -1,0 +1,47 @@
+// Wrapping with options that come from three places. Nothing is ambient: enableWrap makes a function,
+// and whoever builds a model is given it.
+
+import type { Module } from '@shardweave/nn';
+import { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import type { FsdpOptions } from '../options.js';
+
+/** Options that a module brings for its own wrapping. */
+export type WrapperConfig = Partial<FsdpOptions>;
+
+/** Wraps a module; `overrides` win over the module's own config, which wins over the common one. */
+export type Wrap = <Args extends readonly unknown[], Output>(
+  module: Module<Args, Output>,
+  overrides?: WrapperConfig,
+) => Module<Args, Output>;
+
+/** Makes the wrapper around one module. */
+export type MakeWrapper = <Args extends readonly unknown[], Output>(
+  module: Module<Args, Output>,
+  options: FsdpOptions,
+) => Module<Args, Output>;
+
+/**
+ * The function that wraps with `config`, which a module's wrapperConfig and the call's overrides
+ * change. It follows no policy: what it is called with, it wraps.
+ * @param makeWrapper default FullyShardedDataParallel alone; for instance with a checkpoint around it
+ */
+export function enableWrap(
+  config: FsdpOptions,
+  makeWrapper: MakeWrapper = (module, options) => new FullyShardedDataParallel(module, options),
+): Wrap {
+  return (module, overrides = {}) =>
+    makeWrapper(module, { ...config, ...wrapperConfigOf(module), ...overrides });
+}
+
+/** Wraps nothing: for models that are built with a Wrap, where none is wanted. */
+export const noWrap: Wrap = (module) => module;
+
+/** The config that a module has as its property `wrapperConfig`. */
+export function wrapperConfigOf(module: Module): WrapperConfig | undefined {
+  return (module as { readonly wrapperConfig?: WrapperConfig }).wrapperConfig;
+}
+
+/** Sets a module's `wrapperConfig`; classes may as well declare one. */
+export function setWrapperConfig(module: Module, config: WrapperConfig): void {
+  (module as { wrapperConfig?: WrapperConfig }).wrapperConfig = config;
+}

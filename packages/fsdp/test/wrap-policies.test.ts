@@ -1,0 +1,369 @@
+// What policies choose, what configs win, and that models wrapped so train as plain ones.
+
+import {
+  autoWrap,
+  autoWrapBn,
+  configAutoWrapPolicy,
+  defaultAutoWrapPolicy,
+  enableWrap,
+  FsdpConfigError,
+  FullyShardedDataParallel,
+  isFsdp,
+  noWrap,
+  setWrapperConfig,
+  type Wrap,
+  type WrapPolicy,
+  wrapperConfigOf,
+} from '@shardweave/fsdp';
+import {
+  BatchNorm1d,
+  checkpoint,
+  Gpt2,
+  Linear,
+  Module,
+  ModuleList,
+  MultiheadAttention,
+  ResidualMlp,
+  Sequential,
+} from '@shardweave/nn';
+import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { forwardBackward, onRanks, type Rank, singleRun, TINY } from './ranks.js';
+import { DIM, expectEqualTraining, layer, Stack } from './scenarios.js';
+
+const LAYER = DIM * DIM + DIM; // elements of one layer
+
+/** Paths of all instances in a module, as the bare module has them; the root is ''. */
+function wrappedPaths(module: Module): string[] {
+  const found: string[] = [];
+  const visit = (each: Module, path: string) => {
+    if (isFsdp(each)) found.push(path);
+    for (const [name, child] of each.children()) {
+      visit(child, [path, each.childPrefix(name)].filter((part) => part !== '').join('.'));
+    }
+  };
+  visit(module, '');
+  return found;
+}
+
+/** 0, then 1 holding 1.0 and 1.1, then 2: four layers. */
+function nested(device: Device): Stack {
+  return new Stack(device, [
+    layer(device),
+    new Stack(device, [layer(device), layer(device)]),
+    layer(device),
+  ]);
+}
+
+/** Runs the body as the one rank of a group of one. */
+function alone(body: (rank: Rank, wrap: Wrap) => void | Promise<void>): Promise<unknown> {
+  return onRanks(1, async (rank) => body(rank, enableWrap({ processGroup: rank.group })));
+}
+
+describe('F40 enableWrap', () => {
+  it("overrides win over the module's own config, which wins over the common one", async () => {
+    await alone(({ device, group }) => {
+      const seen: object[] = [];
+      const wrap = enableWrap(
+        { processGroup: group, name: 'common', reshardAfterForward: false, gatherCapBytes: 1 },
+        (module, options) => {
+          seen.push(options);
+          return module;
+        },
+      );
+      const tagged = layer(device);
+      setWrapperConfig(tagged, { name: 'own', gatherCapBytes: 2 });
+      wrap(layer(device));
+      wrap(tagged);
+      wrap(tagged, { name: 'call' });
+      const common = { processGroup: group, reshardAfterForward: false };
+      expect(seen).toEqual([
+        { ...common, name: 'common', gatherCapBytes: 1 },
+        { ...common, name: 'own', gatherCapBytes: 2 },
+        { ...common, name: 'call', gatherCapBytes: 2 },
+      ]);
+    });
+  });
+
+  it('makes instances with the options, or what makeWrapper puts around them', async () => {
+    await alone(({ device, group }) => {
+      const config = { processGroup: group, reshardAfterForward: false };
+      const plain = enableWrap(config)(layer(device));
+      expect(isFsdp(plain) && plain.isResharding).toBe(false);
+      class Declared extends Linear {
+        readonly wrapperConfig = { reshardAfterForward: true };
+      }
+      const own = new Declared(device, { inFeatures: 2, outFeatures: 2 });
+      const declared = enableWrap(config)(own);
+      expect(isFsdp(declared) && declared.isResharding).toBe(true);
+      const both = enableWrap(config, (module, options) =>
+        checkpoint(new FullyShardedDataParallel(module, options)),
+      )(layer(device));
+      expect(isFsdp(both)).toBe(false);
+      expect(wrappedPaths(both)).toEqual(['']);
+    });
+  });
+
+  it('leaves nothing behind: two wraps side by side, and noWrap, keep to themselves', async () => {
+    await alone(({ device, group }) => {
+      const build = (wrap: Wrap) => new Stack(device, [wrap(layer(device)), layer(device)]);
+      const [a, b] = ['a', 'b'].map((name) => enableWrap({ processGroup: group, name })) as [
+        Wrap,
+        Wrap,
+      ];
+      const names = [a, b, a].map((wrap) => (wrap(layer(device)) as { name?: string }).name);
+      expect(names).toEqual(['a', 'b', 'a']);
+      expect(wrappedPaths(build(a))).toEqual(['0']);
+      expect(wrappedPaths(build(noWrap))).toEqual([]);
+    });
+  });
+});
+
+describe('F40 autoWrap with the default policy', () => {
+  it.each([
+    { min: 4 * LAYER + 1, paths: [], numWrapped: 0 },
+    { min: 4 * LAYER, paths: [''], numWrapped: 4 * LAYER },
+    // 1 is wrapped as a whole; two layers are left to the root.
+    { min: 2 * LAYER, paths: ['', '1'], numWrapped: 4 * LAYER },
+    { min: LAYER, paths: ['0', '1.0', '1.1', '2'], numWrapped: 4 * LAYER },
+    // What is left to the root is too little.
+    { min: 2 * LAYER + 1, paths: [''], numWrapped: 4 * LAYER },
+  ])('from $min elements on wraps $paths', async ({ min, paths, numWrapped }) => {
+    await alone(({ device }, wrap) => {
+      const result = autoWrap(nested(device), defaultAutoWrapPolicy({ minNumParams: min }), wrap);
+      expect(wrappedPaths(result.module)).toEqual(paths);
+      expect(result.numWrappedParams).toBe(numWrapped);
+    });
+  });
+
+  it('counts what wrapped children have left over, and says what no wrapper holds', async () => {
+    await alone(({ device }, wrap) => {
+      const wide = new Linear(device, { inFeatures: 10, outFeatures: 20 }); // 220
+      const model = new Stack(device, [wide, layer(device), layer(device)]);
+      const policy = defaultAutoWrapPolicy({ minNumParams: 100 });
+      const result = autoWrap(model, policy, wrap);
+      expect(result.module).toBe(model);
+      expect(wrappedPaths(model)).toEqual(['0']);
+      expect(result.numWrappedParams).toBe(220);
+    });
+  });
+
+  it('skipParamsCheckForRoot wraps the root, and only the root, though little is left', async () => {
+    await alone(({ device }, wrap) => {
+      const options = { minNumParams: 2 * LAYER + 1, skipParamsCheckForRoot: true };
+      const policy = defaultAutoWrapPolicy(options);
+      const small = autoWrap(layer(device), policy, wrap);
+      expect(wrappedPaths(small.module)).toEqual([]); // its children aren't even looked at
+      const wide = new Linear(device, { inFeatures: 20, outFeatures: 20 });
+      const inner = new Stack(device, [wide, layer(device)]);
+      const model = new Stack(device, [inner, layer(device)]);
+      expect(wrappedPaths(autoWrap(model, policy, wrap).module)).toEqual(['', '0.0']);
+    });
+  });
+
+  it('passes over excluded modules and into them, and not into forced leaves', async () => {
+    await alone(({ device }, wrap) => {
+      const build = () =>
+        new Stack(device, [
+          new ModuleList(device, [nested(device), layer(device)]),
+          new MultiheadAttention(device, { dim: 8, numHeads: 2 }),
+        ]);
+      const wrapped = (options: Parameters<typeof defaultAutoWrapPolicy>[0]) =>
+        wrappedPaths(autoWrap(build(), defaultAutoWrapPolicy(options), wrap).module);
+      const inList = ['0.0.0', '0.0.1.0', '0.0.1.1', '0.0.2', '0.1'];
+      // The attention, 288 elements, is left to the root as a whole.
+      expect(wrapped({ minNumParams: LAYER })).toEqual(['', ...inList]);
+      const minNumParams = 4 * LAYER;
+      expect(wrapped({ minNumParams })).toEqual(['', '0.0']);
+      expect(wrapped({ minNumParams, forceLeafModules: [Stack] })).toEqual([]);
+      const options = { forceLeafModules: [], excludeWrapModules: [Stack] };
+      expect(wrapped({ minNumParams, ...options })).toEqual(['0', '1.c_attn']);
+    });
+  });
+
+  it('asks for 1e8 elements unless told otherwise', async () => {
+    await alone(({ device }) => {
+      const policy: WrapPolicy = defaultAutoWrapPolicy();
+      const ask = (unwrappedParams: number, question: 'recurse' | 'wrap') =>
+        policy({ module: layer(device), path: 'a', isRoot: true, question, unwrappedParams });
+      for (const question of ['recurse', 'wrap'] as const) {
+        expect(ask(1e8, question)).toBe(true);
+        expect(ask(1e8 - 1, question)).toBe(false);
+      }
+    });
+  });
+});
+
+describe('F40 autoWrap', () => {
+  it('asks children before their parent, with what is left, and names instances by path', async () => {
+    await alone(({ device }, wrap) => {
+      const asked: string[] = [];
+      const { module } = autoWrap(
+        new Stack(device, [new Stack(device, [layer(device)]), layer(device)]),
+        ({ path, isRoot, question, unwrappedParams }) => {
+          asked.push(`${question} '${path}' ${unwrappedParams / LAYER}${isRoot ? ' root' : ''}`);
+          return question === 'recurse' || path === '0.0' || isRoot;
+        },
+        wrap,
+      );
+      expect(asked).toEqual([
+        "recurse '' 2 root",
+        ...["recurse '0' 1", "recurse '0.0' 1", "wrap '0.0' 1", "wrap '0' 0"],
+        ...["recurse '1' 1", "wrap '1' 1"],
+        "wrap '' 1 root",
+      ]);
+      const names = module.namedModules().flatMap(([, each]) => (isFsdp(each) ? each.name : []));
+      expect(names).toEqual(['fsdp', '0.0']);
+    });
+  });
+
+  it('refuses a model with something wrapped inside, and leaves it as it was', async () => {
+    await alone(({ device }, wrap) => {
+      const model = new Stack(device, [layer(device), new Stack(device, [wrap(layer(device))])]);
+      const attempt = () => autoWrap(model, () => true, wrap);
+      expect(attempt).toThrow(FsdpConfigError);
+      expect(attempt).toThrow(/'1\.0'/);
+      expect(wrappedPaths(model)).toEqual(['1.0']);
+      // The model itself may be wrapped.
+      const outer = autoWrap(wrap(layer(device)), ({ isRoot }) => isRoot, noWrap);
+      expect(isFsdp(outer.module)).toBe(true);
+    });
+  });
+
+  it('wraps a module that stands in two places once', async () => {
+    await alone(({ device }, wrap) => {
+      const shared = layer(device);
+      const model = new Stack(device, [shared, new Stack(device, [shared, layer(device)])]);
+      const all = defaultAutoWrapPolicy({ minNumParams: LAYER });
+      const result = autoWrap(model, all, wrap);
+      const inner = model.children().get('1')!;
+      expect(model.children().get('0')).toBe(inner.children().get('0'));
+      expect(isFsdp(inner.children().get('0'))).toBe(true);
+      expect(result.numWrappedParams).toBe(2 * LAYER);
+    });
+  });
+
+  it('leaves what shares a parameter or a module with others to the module around both', async () => {
+    class Tied extends Module<[x: Tensor], Tensor> {
+      constructor(device: Device, weight: Tensor) {
+        super(device);
+        this.sharedParameter('weight', weight);
+      }
+      forward(x: Tensor): Tensor {
+        return linear(x, { weight: this.ownParameters().get('weight')! });
+      }
+    }
+    await alone(({ device }, wrap) => {
+      const first = layer(device);
+      const tied = new Stack(device, [first, new Tied(device, first.weight)]);
+      const model = new Stack(device, [tied, layer(device)]);
+      expect(wrappedPaths(autoWrap(model, () => true, wrap).module)).toEqual(['', '0', '1']);
+      const bare = layer(device);
+      const holders = [0, 1].map(() => new Stack(device, [bare, layer(device)]));
+      const policy: WrapPolicy = ({ module, question }) =>
+        question === 'recurse' || module !== bare;
+      const { module } = autoWrap(new Stack(device, holders), policy, wrap);
+      expect(wrappedPaths(module)).toEqual(['', '0.1', '1.1']);
+    });
+  });
+
+  it('with the config policy wraps what has a config, however small', async () => {
+    await alone(({ device }, wrap) => {
+      const model = nested(device);
+      setWrapperConfig(model.children().get('2')!, { reshardAfterForward: false });
+      expect(autoWrap(model, configAutoWrapPolicy, wrap).numWrappedParams).toBe(LAYER);
+      expect(wrappedPaths(model)).toEqual(['2']);
+      expect((model.children().get('2') as FullyShardedDataParallel).isResharding).toBe(false);
+    });
+  });
+
+  it.each([1, 2, 3])('world size %i: trains as the plain model does', async (worldSize) => {
+    await expectEqualTraining(
+      {
+        build: (device, wrap) => {
+          const policy = defaultAutoWrapPolicy({ minNumParams: LAYER });
+          const { module } = autoWrap(nested(device), policy, wrap as Wrap);
+          return wrap(module);
+        },
+      },
+      worldSize,
+    );
+  });
+
+  it('wraps a GPT-2 with its tied table, which trains as the plain one does', async () => {
+    const expected = await singleRun(1, 2);
+    const losses = await onRanks(2, async ({ device, group, rank }) => {
+      const gpt2 = new Gpt2(device, TINY, { seed: 3 });
+      const wrap = enableWrap({ processGroup: group });
+      const options = { minNumParams: 500, skipParamsCheckForRoot: true };
+      const { module } = autoWrap(gpt2, defaultAutoWrapPolicy(options), wrap);
+      expect(wrappedPaths(module).length).toBeGreaterThan(4);
+      expect(wrappedPaths(module)[0]).toBe('');
+      return forwardBackward(device, module, 0, { batch: 2, first: rank, count: 1 });
+    });
+    expect((losses[0]! + losses[1]!) / 2).toBeCloseTo(expected.losses[0]!, 5);
+  });
+});
+
+describe('autoWrapBn', () => {
+  const net = (device: Device) =>
+    new ResidualMlp(device, { inFeatures: 3, width: 4, numBlocks: 1, numClasses: 2 });
+  const NORMS = ['0.norm', '1.norm1', '1.norm2'];
+
+  it('wraps each batch norm, f32, un-flattened, not resharded, and nothing else', async () => {
+    await alone(async ({ device, group }) => {
+      const model = net(device);
+      expect(await autoWrapBn(model, { processGroup: group })).toBe(model);
+      expect(wrappedPaths(model)).toEqual(NORMS);
+      for (const [, each] of model.namedModules()) {
+        if (!isFsdp(each)) continue;
+        expect(each.isResharding).toBe(false);
+        expect(each.units.map(({ full, parameters }) => [full.dtype, parameters.length])).toEqual([
+          ['f32', 1],
+          ['f32', 1],
+        ]);
+      }
+      const single = await autoWrapBn(new BatchNorm1d(device, { numFeatures: 2 }), {
+        processGroup: group,
+      });
+      expect(isFsdp(single)).toBe(true);
+    });
+  });
+
+  it('only tags where wrapIt is false, and takes another config', async () => {
+    await alone(async ({ device, group }, wrap) => {
+      const model = net(device);
+      const fsdpConfig = { reshardAfterForward: true, name: 'norm' };
+      await autoWrapBn(model, { processGroup: group, wrapIt: false, fsdpConfig });
+      expect(wrappedPaths(model)).toEqual([]);
+      const options = { wrapIt: false, processGroup: group };
+      await expect(autoWrapBn(model, options)).rejects.toThrow(FsdpConfigError);
+      await expect(autoWrapBn(model, options)).rejects.toThrow(/'0\.norm'/);
+      autoWrap(model, configAutoWrapPolicy, wrap);
+      expect(wrappedPaths(model)).toEqual(NORMS);
+      const { norm } = model.children().get('0') as unknown as { norm: FullyShardedDataParallel };
+      expect(norm.isResharding).toBe(true);
+      expect(norm.units).toHaveLength(1);
+    });
+  });
+
+  it('replaces a config where a collision is allowed', async () => {
+    await alone(async ({ device, group }) => {
+      const norm = new BatchNorm1d(device, { numFeatures: 2 });
+      setWrapperConfig(norm, { reshardAfterForward: true });
+      const options = { processGroup: group, wrapIt: false, assertOnCollision: false };
+      await autoWrapBn(new Sequential(device, [norm]), options);
+      expect(wrapperConfigOf(norm)).toMatchObject({ reshardAfterForward: false });
+    });
+  });
+
+  it('singleRankPg puts them into a group of one rank', async () => {
+    await onRanks(2, async ({ device, group }) => {
+      const model = net(device);
+      await autoWrapBn(model, { processGroup: group, singleRankPg: true });
+      const found = model.namedModules().flatMap(([, each]) => (isFsdp(each) ? [each] : []));
+      expect(found.map(({ processGroup }) => processGroup.worldSize)).toEqual([1, 1, 1]);
+      expect(new Set(found.map(({ processGroup }) => processGroup)).size).toBe(1);
+    });
+  });
+});
