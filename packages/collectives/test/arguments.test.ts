@@ -12,6 +12,7 @@ import { initProcessGroup } from '@shardweave/collectives/launch';
 import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { connectWs } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
+import { beginFirst } from './support/first-rank.js';
 import { SECRET } from './ws-harness.js';
 
 const F32_SUM = { dtype: 'f32', op: 'sum' } as const;
@@ -217,16 +218,10 @@ describe('options of a group', () => {
 
   it('let ranks wait for each other without a limit', async () => {
     for (const joinTimeoutMs of [Number.POSITIVE_INFINITY, 2 ** 31]) {
-      let tell: (port: number) => void = () => {};
-      const listening = new Promise<number>((resolve) => {
-        tell = resolve;
-      });
-      const job = { worldSize: 2, secret: SECRET, joinTimeoutMs };
-      const first = connectWs({ ...job, rank: 0, port: 0, onListen: tell });
-      first.catch(() => {}); // awaited below
-      const port = await listening;
+      const { port, joined } = await beginFirst({ joinTimeoutMs });
       await new Promise((resolve) => setTimeout(resolve, 50));
-      const overWs = await Promise.all([first, connectWs({ ...job, rank: 1, port })]);
+      const job = { worldSize: 2, secret: SECRET, joinTimeoutMs };
+      const overWs = await Promise.all([joined, connectWs({ ...job, rank: 1, port })]);
       await Promise.all(overWs.map((group) => group.close()));
 
       const [near, far] = createShmJob(2);

@@ -5,7 +5,6 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { parseAllDocuments } from 'yaml';
 import { bundleProgram } from './support/bundle-program.js';
@@ -18,8 +17,7 @@ const folder = mkdtempSync(join(tmpdir(), 'pods-'));
 
 beforeAll(async () => {
   writeFileSync(join(folder, 'secret'), 'of the Kubernetes Secret\n');
-  const program = fileURLToPath(new URL('all-reduce.mjs', examples));
-  await bundleProgram(program, join(folder, 'all-reduce.mjs'));
+  await bundleProgram(new URL('all-reduce.mjs', examples), join(folder, 'all-reduce.mjs'));
 });
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));

@@ -21,7 +21,7 @@ const running = new Set<ChildProcess>();
 beforeAll(async () => {
   writeFileSync(secretFile, 'made by the launcher\n');
   const example = new URL('../../../examples/all-reduce.mjs', import.meta.url);
-  await bundleProgram(fileURLToPath(example), program);
+  await bundleProgram(example, program);
 });
 
 afterAll(() => {

@@ -8,6 +8,7 @@ import { connectWs, serveRendezvous } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import { connectWs as connectWsPage } from '../src/ws-page.js';
+import { beginFirst } from './support/first-rank.js';
 import { SECRET } from './ws-harness.js';
 
 const opened: Server[] = [];
@@ -119,23 +120,10 @@ describe('a page that finds no rendezvous', () => {
 
 describe('a rank that is refused', () => {
   it('is told of by the rank that waited for it', async () => {
-    let tell: (port: number) => void = () => {};
-    const listening = new Promise<number>((resolve) => {
-      tell = resolve;
-    });
-    const first = connectWs({
-      rank: 0,
-      worldSize: 2,
-      port: 0,
-      secret: SECRET,
-      joinTimeoutMs: 1500,
-      onListen: tell,
-    });
-    first.catch(() => {});
-    const port = await listening;
+    const { port, joined } = await beginFirst({ joinTimeoutMs: 1500 });
     const other = connectWs({ rank: 1, worldSize: 2, port, secret: 'a guess of some length' });
     await expect(other).rejects.toThrow(/wrong secret/);
-    await expect(first).rejects.toThrow(
+    await expect(joined).rejects.toThrow(
       new RegExp(
         `no sign of ranks 1 within 1500 ms \\(it listened on 127.0.0.1:${port}; refused 127.0.0.1:\\d+: wrong secret`,
       ),

@@ -7,8 +7,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { transcriptHash } from '@shardweave/collectives/testing';
 import { type LinkShape, ProxiedLinks, TcpProxy } from '@shardweave/collectives/testing-node';
-import { connectWs } from '@shardweave/collectives/ws';
+import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it } from 'vitest';
+import { beginFirst } from './support/first-rank.js';
+import { SECRET } from './ws-harness.js';
 
 const servers: Server[] = [];
 
@@ -111,23 +113,15 @@ async function overProxies<T>(
   body: (group: ProcessGroup) => Promise<T>,
 ): Promise<T[]> {
   await using links = new ProxiedLinks(shape);
-  let tell: (port: number) => void = () => {};
-  const listening = new Promise<number>((resolve) => {
-    tell = resolve;
-  });
-  const join = (rank: number, port: number) =>
-    connectWs({
-      rank,
-      worldSize,
-      port,
-      secret: 'made by the launcher',
-      onListen: tell,
-      route: (target, address) => links.route(rank, target, address),
-    });
-  const first = join(0, 0);
-  const port = await listening;
-  const others = Array.from({ length: worldSize - 1 }, (_, i) => join(i + 1, port));
-  const groups = await Promise.all([first, ...others]);
+  const routeOf =
+    (rank: number): NonNullable<ConnectWsOptions['route']> =>
+    (target, address) =>
+      links.route(rank, target, address);
+  const { port, joined } = await beginFirst({ worldSize, route: routeOf(0) });
+  const others = Array.from({ length: worldSize - 1 }, (_, i) =>
+    connectWs({ rank: i + 1, worldSize, port, secret: SECRET, route: routeOf(i + 1) }),
+  );
+  const groups = await Promise.all([joined, ...others]);
   const results = await Promise.all(groups.map(body));
   await Promise.all(groups.map((group) => group.close()));
   const passed = (await links.all()).map((proxy) => proxy.bytesPassed);

@@ -5,12 +5,11 @@ import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { type Transferable, Worker } from 'node:worker_threads';
 import { createShmJob, type ShmJobOptions } from '@shardweave/collectives/shm';
 import { conformanceCases } from '@shardweave/collectives/testing';
-import { build } from 'esbuild';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { bundleProgram } from './support/bundle-program.js';
 import type { Ending, ThreadOptions } from './support/shm-thread.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'collectives-'));
@@ -18,15 +17,7 @@ const script = join(folder, 'thread.mjs');
 const running: Worker[] = [];
 
 beforeAll(async () => {
-  await build({
-    entryPoints: [fileURLToPath(new URL('support/shm-thread.ts', import.meta.url))],
-    bundle: true,
-    platform: 'node',
-    format: 'esm',
-    conditions: ['@shardweave/source'],
-    outfile: script,
-    logLevel: 'error',
-  });
+  await bundleProgram(new URL('support/shm-thread.ts', import.meta.url), script);
 });
 
 afterEach(async () => {

@@ -3,6 +3,7 @@
 
 import { once } from 'node:events';
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
+import { SeededRandom } from '@shardweave/collectives/testing';
 import { afterEach, describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
 import { helloOf } from './support/raw-rank.js';
@@ -19,19 +20,6 @@ afterEach(async () => {
     await one[Symbol.asyncDispose]();
   }
 });
-
-/** Mulberry32. */
-function randomOf(seed: number): (below: number) => number {
-  let state = seed;
-  return (below) => {
-    state = (state + 0x6d2b79f5) | 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) % below;
-  };
-}
-
-type Random = ReturnType<typeof randomOf>;
 
 async function rawClient(port: number, rank = 0xffffffff): Promise<WebSocket> {
   const socket = new WebSocket(`ws://127.0.0.1:${port}`, { perMessageDeflate: false });
@@ -74,26 +62,26 @@ const VALUES = [
   ...['"__proto__"', '{"toString":1}', `"${'x'.repeat(2000)}"`, '[null]', '4294967296', '"NaN"'],
 ];
 
-const bytesOf = (random: Random, length: number) =>
-  Buffer.from(Uint8Array.from({ length }, () => random(256)));
+const bytesOf = (random: SeededRandom, length: number) =>
+  Buffer.from(Uint8Array.from({ length }, () => random.below(256)));
 
-const pick = <T>(random: Random, from: readonly T[]): T => from[random(from.length)]!;
+const pick = <T>(random: SeededRandom, from: readonly T[]): T => from[random.below(from.length)]!;
 
 /** A message that asks for nothing that there is, or not so; most are answered. */
-function badRequest(random: Random): Buffer {
+function badRequest(random: SeededRandom): Buffer {
   const field = () => `"${pick(random, FIELDS)}":${pick(random, VALUES)}`;
-  const fields = Array.from({ length: random(3) }, field);
+  const fields = Array.from({ length: random.below(3) }, field);
   const head = ['"id":7', `"op":"${pick(random, OPERATIONS)}"`, '"key":"k"', '"timeoutMs":1'];
   return message(`{${[...head, '"lengths":[]', ...fields].join(',')}}`);
 }
 
 /** What is no message, or has sizes that are wrong: it ends the connection. */
-function noMessage(random: Random): Buffer {
-  const sizes = [random(2 ** 32), 2 ** 24 + random(2 ** 31)] as const;
+function noMessage(random: SeededRandom): Buffer {
+  const sizes = [random.below(2 ** 32), 2 ** 24 + random.below(2 ** 31)] as const;
   return pick(random, [
-    () => bytesOf(random, random(8)),
+    () => bytesOf(random, random.below(8)),
     () => message('{"id":1,"op":"numKeys"}', Buffer.alloc(0), sizes),
-    () => message(bytesOf(random, random(50)).toString('latin1')),
+    () => message(bytesOf(random, random.below(50)).toString('latin1')),
     () => message('{"id":1,"op":"set","key":"k","lengths":[3]}', bytesOf(random, 4)),
     () => message('{"id":1,"op":"set","key":"k","lengths":[-4,8]}', bytesOf(random, 4)),
     () => Buffer.concat([message('{"id":1,"op":"numKeys"}'), bytesOf(random, 1)]),
@@ -111,7 +99,7 @@ describe('nonsense from a client that is let in', () => {
     let numSaid = 0;
     let numReplies = 0;
     const speak = async (seed: number) => {
-      const random = randomOf(seed);
+      const random = new SeededRandom(seed);
       while (numSaid < NUM_MESSAGES) {
         const socket = await rawClient(server.port);
         socket.on('message', () => {

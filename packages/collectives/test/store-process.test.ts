@@ -6,7 +6,6 @@ import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { bundleProgram } from './support/bundle-program.js';
 
@@ -15,7 +14,7 @@ const folder = mkdtempSync(join(tmpdir(), 'store-'));
 const program = join(folder, 'store-child.mjs');
 const running: ChildProcess[] = [];
 
-beforeAll(() => bundleProgram(fileURLToPath(new URL('store-child.ts', import.meta.url)), program));
+beforeAll(() => bundleProgram(new URL('store-child.ts', import.meta.url), program));
 
 afterEach(() => {
   for (const child of running.splice(0)) {

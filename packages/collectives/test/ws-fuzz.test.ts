@@ -7,10 +7,11 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { SeededRandom } from '@shardweave/collectives/testing';
 import { connectWs } from '@shardweave/collectives/ws';
-import { build } from 'esbuild';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { bundleProgram } from './support/bundle-program.js';
+import { beginFirst } from './support/first-rank.js';
 import { helloOf, joinRaw, rawConnection } from './support/raw-rank.js';
 import { SECRET } from './ws-harness.js';
 
@@ -21,20 +22,11 @@ const NUM_SOCKETS = 24;
 const MAX_GROWTH_MIB = 120;
 
 const folder = mkdtempSync(join(tmpdir(), 'ws-fuzz-'));
-const script = join(folder, 'rank.cjs');
+const script = join(folder, 'rank.mjs');
 let child: ChildProcess | undefined;
 
 beforeAll(async () => {
-  await build({
-    entryPoints: [fileURLToPath(new URL('support/fuzz-rank.ts', import.meta.url))],
-    bundle: true,
-    platform: 'node',
-    format: 'cjs',
-    conditions: ['@shardweave/source'],
-    external: ['bufferutil', 'utf-8-validate'],
-    outfile: script,
-    logLevel: 'error',
-  });
+  await bundleProgram(new URL('support/fuzz-rank.ts', import.meta.url), script);
 });
 
 afterAll(() => {
@@ -42,26 +34,13 @@ afterAll(() => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-/** Mulberry32. */
-function randomOf(seed: number): (below: number) => number {
-  let state = seed;
-  return (below) => {
-    state = (state + 0x6d2b79f5) | 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) % below;
-  };
-}
-
-type Random = ReturnType<typeof randomOf>;
-
 const POOL_BYTES = 2 ** 17;
-const poolRandom = randomOf(1);
-const POOL = Buffer.from(Uint8Array.from({ length: POOL_BYTES }, () => poolRandom(256)));
+const poolRandom = new SeededRandom(1);
+const POOL = Buffer.from(Uint8Array.from({ length: POOL_BYTES }, () => poolRandom.below(256)));
 
 /** Pieces of one pool: 100,000 frames have a lot of bytes. */
-function bytesOf(random: Random, length: number): Buffer {
-  const from = random(POOL_BYTES - length);
+function bytesOf(random: SeededRandom, length: number): Buffer {
+  const from = random.below(POOL_BYTES - length);
   return POOL.subarray(from, from + length);
 }
 
@@ -76,39 +55,44 @@ function frame(first: number, said: bigint, bytes: Buffer, mask: Buffer): Buffer
   return Buffer.concat([head, mask, masked]);
 }
 
-const binary = (random: Random, bytes: Buffer) =>
+const binary = (random: SeededRandom, bytes: Buffer) =>
   frame(0x82, BigInt(bytes.length), bytes, bytesOf(random, 4));
 
 /** What a stranger may say where its proof is awaited. `greeting` is what it was told. */
-const LIES: readonly ((random: Random, greeting: Buffer) => Buffer)[] = [
-  (random) => bytesOf(random, 1 + random(200)),
-  (random) => binary(random, bytesOf(random, random(300))),
+const LIES: readonly ((random: SeededRandom, greeting: Buffer) => Buffer)[] = [
+  (random) => bytesOf(random, 1 + random.below(200)),
+  (random) => binary(random, bytesOf(random, random.below(300))),
   (random) => binary(random, Buffer.alloc(0)),
   (random) => binary(random, Buffer.concat([Buffer.from('SWC2'), bytesOf(random, 84)])),
   (random, greeting) => binary(random, greeting), // its own words
   (random, greeting) => binary(random, helloOf(greeting, 'not the secret', [1, 1, 0, 2, 0])),
   (random, greeting) => {
     const hello = helloOf(greeting, SECRET, [1, 1, 0, 2, 0]);
-    hello[random(hello.length)]! ^= 1 + random(255); // one byte off
+    hello[random.below(hello.length)]! ^= 1 + random.below(255); // one byte off
     return binary(random, hello);
   },
   (random, greeting) => {
     const hello = helloOf(greeting, SECRET, [0, 1, 0xffffffff, 2, 0]);
-    return binary(random, hello.subarray(0, random(hello.length)));
+    return binary(random, hello.subarray(0, random.below(hello.length)));
   },
   // Proven, but of another job: other role, rank, target, size or attempt.
-  (random, greeting) => binary(random, helloOf(greeting, SECRET, [5 + random(1000), 1, 0, 2, 0])),
-  (random, greeting) => binary(random, helloOf(greeting, SECRET, [1, 1, 0, 3 + random(9), 0])),
+  (random, greeting) =>
+    binary(random, helloOf(greeting, SECRET, [5 + random.below(1000), 1, 0, 2, 0])),
+  (random, greeting) =>
+    binary(random, helloOf(greeting, SECRET, [1, 1, 0, 3 + random.below(9), 0])),
   (random, greeting) => binary(random, helloOf(greeting, SECRET, [0, 1, 0xffffffff, 2, 1])),
   (random, greeting) =>
-    binary(random, helloOf(greeting, SECRET, [0, 2 + random(1e9), 0xffffffff, 2, 0])),
-  (random, greeting) => binary(random, helloOf(greeting, SECRET, [1, 1, 1 + random(9), 2, 0])),
+    binary(random, helloOf(greeting, SECRET, [0, 2 + random.below(1e9), 0xffffffff, 2, 0])),
+  (random, greeting) =>
+    binary(random, helloOf(greeting, SECRET, [1, 1, 1 + random.below(9), 2, 0])),
   (random) => frame(0x81, 5n, Buffer.from('hello'), bytesOf(random, 4)),
-  (random) => frame(0x82, 2n ** BigInt(random(63)), bytesOf(random, 40), bytesOf(random, 4)),
+  (random) => frame(0x82, 2n ** BigInt(random.below(63)), bytesOf(random, 40), bytesOf(random, 4)),
   (random) => frame(0x82, 60_000n, bytesOf(random, 60_000), bytesOf(random, 4)),
-  (random) => frame(random(256), BigInt(random(200)), bytesOf(random, 40), bytesOf(random, 4)),
+  (random) =>
+    frame(random.below(256), BigInt(random.below(200)), bytesOf(random, 40), bytesOf(random, 4)),
   (random) => frame(0x02, 10n, bytesOf(random, 10), bytesOf(random, 4)), // a fragment
-  (random) => frame(0x88, BigInt(random(130)), bytesOf(random, random(130)), bytesOf(random, 4)),
+  (random) =>
+    frame(0x88, BigInt(random.below(130)), bytesOf(random, random.below(130)), bytesOf(random, 4)),
   (random) => frame(0x89, 125n, bytesOf(random, 125), bytesOf(random, 4)), // pings
 ];
 
@@ -124,23 +108,23 @@ const UPGRADE = [
 ].join('\r\n');
 
 /** What comes in place of an upgrade. */
-const REQUESTS: readonly ((random: Random) => Buffer)[] = [
-  (random) => bytesOf(random, 1 + random(2000)),
-  (random) => Buffer.from(UPGRADE.slice(0, random(UPGRADE.length))),
+const REQUESTS: readonly ((random: SeededRandom) => Buffer)[] = [
+  (random) => bytesOf(random, 1 + random.below(2000)),
+  (random) => Buffer.from(UPGRADE.slice(0, random.below(UPGRADE.length))),
   () => Buffer.from(UPGRADE.replace('Host: x', `Host: ${'x'.repeat(40_000)}`)),
-  (random) => Buffer.from(UPGRADE.replace('13', String(random(99)))),
+  (random) => Buffer.from(UPGRADE.replace('13', String(random.below(99)))),
   () => Buffer.from(UPGRADE.replace('Host: x', 'Origin: http://evil.example')),
   () => Buffer.alloc(0),
 ];
 
 /** One connection with `lies` of the seed; resolves when it has ended. */
-async function attack(port: number, random: Random): Promise<number> {
+async function attack(port: number, random: SeededRandom): Promise<number> {
   const socket = connect(port, '127.0.0.1');
   socket.on('error', () => {});
   const ended = once(socket, 'close').catch(() => {});
   let count = 1;
-  if (random(10) === 0) {
-    socket.end(REQUESTS[random(REQUESTS.length)]!(random));
+  if (random.below(10) === 0) {
+    socket.end(REQUESTS[random.below(REQUESTS.length)]!(random));
     socket.resume();
   } else {
     socket.write(UPGRADE);
@@ -148,9 +132,9 @@ async function attack(port: number, random: Random): Promise<number> {
       // The greeting, if it has come with the upgrade's answer; some other bytes else.
       const greeting = data.subarray(-36);
       for (; count <= FRAMES_PER_CONNECTION; count++) {
-        socket.write(LIES[random(LIES.length)]!(random, greeting));
+        socket.write(LIES[random.below(LIES.length)]!(random, greeting));
       }
-      if (random(4) === 0) {
+      if (random.below(4) === 0) {
         socket.destroy();
       } else {
         socket.end();
@@ -176,7 +160,7 @@ describe('strangers', () => {
     child = fork(script, { env: { ...process.env, SECRET } });
     const [{ port }] = (await once(child, 'message')) as [{ port: number }];
     const before = await ask();
-    const random = randomOf(20_261_121);
+    const random = new SeededRandom(20_261_121);
     let [count, connections] = [0, 0];
     await Promise.all(
       Array.from({ length: NUM_SOCKETS }, async () => {
@@ -232,14 +216,14 @@ const json = (value: unknown) => JSON.stringify(value);
 const failure = (fields: object) => json({ type: 'failure', failure: fields });
 
 /** What a proven rank may say that no rank of ours would. */
-const BROKEN: readonly (readonly [string, (random: Random) => Buffer | string])[] = [
-  ['random bytes', (random) => bytesOf(random, 1 + random(500))],
+const BROKEN: readonly (readonly [string, (random: SeededRandom) => Buffer | string])[] = [
+  ['random bytes', (random) => bytesOf(random, 1 + random.below(500))],
   ['an empty message', () => Buffer.alloc(0)],
   ['another version', () => header((bytes) => bytes.writeUInt8(9, 0))],
   ['an unknown operation', () => header((bytes) => bytes.writeUInt8(200, 1))],
   ['an unknown reduction', () => header((bytes) => bytes.writeUInt8(100, 2))],
   ['an unknown dtype', () => header((bytes) => bytes.writeUInt8(77, 3))],
-  ['a truncated header', (random) => header(nothing).subarray(0, random(41))],
+  ['a truncated header', (random) => header(nothing).subarray(0, random.below(41))],
   ['a size that is no number', () => header((bytes) => bytes.writeDoubleLE(Number.NaN, 16))],
   ['a size below zero', () => header((bytes) => bytes.writeDoubleLE(-8, 16))],
   ['a size of a petabyte', () => header((bytes) => bytes.writeDoubleLE(2 ** 50, 16))],
@@ -261,12 +245,7 @@ const BROKEN: readonly (readonly [string, (random: Random) => Buffer | string])[
 
 describe('a proven rank that is broken', () => {
   it('and announces too long a message is lost before it comes', async () => {
-    let tell: (port: number) => void = () => {};
-    const listening = new Promise<number>((resolve) => {
-      tell = resolve;
-    });
-    const joined = connectWs({ rank: 0, worldSize: 2, port: 0, secret: SECRET, onListen: tell });
-    const port = await listening;
+    const { port, joined } = await beginFirst();
     const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
     const pending = (await joined).barrier();
     link.send(Buffer.alloc(2 ** 22)); // no chunk is as long
@@ -275,13 +254,8 @@ describe('a proven rank that is broken', () => {
   });
 
   it.each(BROKEN)('and sends %s is lost, with a reason', async (_, say) => {
-    const random = randomOf(7);
-    let tell: (port: number) => void = () => {};
-    const listening = new Promise<number>((resolve) => {
-      tell = resolve;
-    });
-    const joined = connectWs({ rank: 0, worldSize: 2, port: 0, secret: SECRET, onListen: tell });
-    const port = await listening;
+    const random = new SeededRandom(7);
+    const { port, joined } = await beginFirst();
     const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
     const group = await joined;
     const pending = group.barrier();
@@ -304,13 +278,8 @@ describe('a proven rank that is broken', () => {
       json({ type: 'here', address: { host: 'a/../b', port: 1, beats: true } }),
     ],
   ])('and tells the rendezvous %s ends the job that was to form', async (_, said) => {
-    let tell: (port: number) => void = () => {};
-    const listening = new Promise<number>((resolve) => {
-      tell = resolve;
-    });
-    const joined = connectWs({ rank: 0, worldSize: 2, port: 0, secret: SECRET, onListen: tell });
+    const { port, joined } = await beginFirst();
     const refused = expect(joined).rejects.toMatchObject({ code: 'JOIN' });
-    const port = await listening;
     const options = { port, secret: SECRET, rank: 1, worldSize: 2 };
     const meeting = await rawConnection('rendezvous', options);
     meeting.send(said);

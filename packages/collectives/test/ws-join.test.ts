@@ -2,25 +2,15 @@
 
 import { once } from 'node:events';
 import { createServer } from 'node:net';
-import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
+import { connectWs } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
+import { beginFirst } from './support/first-rank.js';
 import { SECRET } from './ws-harness.js';
-
-/** Begins rank 0 of a job; resolves with its port and the promise of its group. */
-async function listen(options: Partial<ConnectWsOptions> & { readonly worldSize: number }) {
-  let tell: (port: number) => void = () => {};
-  const listening = new Promise<number>((resolve) => {
-    tell = resolve;
-  });
-  const joined = connectWs({ rank: 0, port: 0, secret: SECRET, onListen: tell, ...options });
-  joined.catch(() => {}); // each test says what it expects of it
-  return { port: await listening, joined };
-}
 
 describe('joining', () => {
   it('refuses a wrong secret and leaves the job unharmed', async () => {
-    const { port, joined } = await listen({ worldSize: 2 });
+    const { port, joined } = await beginFirst();
     const intruder = connectWs({ rank: 1, worldSize: 2, port, secret: 'a guess of some length' });
     await expect(intruder).rejects.toThrow(
       /rank 1\/2 join: refused by the rendezvous: wrong secret/,
@@ -32,7 +22,7 @@ describe('joining', () => {
   });
 
   it('refuses a listener that does not know the secret', async () => {
-    const { port, joined } = await listen({ worldSize: 2, secret: 'of another job, not ours' });
+    const { port, joined } = await beginFirst({ worldSize: 2, secret: 'of another job, not ours' });
     await expect(connectWs({ rank: 1, worldSize: 2, port, secret: SECRET })).rejects.toThrow(
       /wrong secret/,
     );
@@ -40,7 +30,7 @@ describe('joining', () => {
   });
 
   it('refuses another world size and a rank that is there already', async () => {
-    const { port, joined } = await listen({ worldSize: 3 });
+    const { port, joined } = await beginFirst({ worldSize: 3 });
     const connect = (rank: number, worldSize: number) =>
       connectWs({ rank, worldSize, port, secret: SECRET });
     await expect(connect(1, 4)).rejects.toThrow(/world size is 3 here, not 4/);
@@ -54,7 +44,7 @@ describe('joining', () => {
   });
 
   it('refuses browsers and lets strangers that say nonsense harm nobody', async () => {
-    const { port, joined } = await listen({ worldSize: 2 });
+    const { port, joined } = await beginFirst();
     const page = new WebSocket(`ws://127.0.0.1:${port}`, { origin: 'http://example.com' });
     const [error] = (await once(page, 'error')) as [Error];
     expect(error.message).toMatch(/401/);
@@ -75,7 +65,7 @@ describe('joining', () => {
   });
 
   it('names the ranks that did not come, on all that did', async () => {
-    const { port, joined } = await listen({ worldSize: 4, joinTimeoutMs: 400 });
+    const { port, joined } = await beginFirst({ worldSize: 4, joinTimeoutMs: 400 });
     const second = connectWs({ rank: 1, worldSize: 4, port, secret: SECRET });
     await expect(joined).rejects.toThrow(/rank 0\/4 join: no sign of ranks 2, 3 within 400 ms/);
     await expect(second).rejects.toThrow(/rank 1\/4 join: .*no sign of ranks 2, 3/);

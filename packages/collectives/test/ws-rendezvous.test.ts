@@ -21,17 +21,32 @@ async function expectWorking(groups: readonly ProcessGroup[]): Promise<void> {
   await Promise.all(groups.map((group) => group.close()));
 }
 
+/** All ranks of a job whose rendezvous is at `port`. */
+function joinAll(
+  worldSize: number,
+  port: number,
+  optionsOf: (rank: number) => Partial<ConnectWsOptions> = () => ({}),
+): Promise<ProcessGroup[]> {
+  return Promise.all(
+    Array.from({ length: worldSize }, (_, rank) =>
+      connectWs({
+        rank,
+        worldSize,
+        port,
+        secret: SECRET,
+        rendezvous: 'elsewhere',
+        ...optionsOf(rank),
+      }),
+    ),
+  );
+}
+
 describe('a rendezvous of its own', () => {
   it('joins ranks of which none hosts it, and listens until it is closed', async () => {
     const server = await serveRendezvous({ worldSize: 3, secret: SECRET });
-    const common = { worldSize: 3, port: server.port, secret: SECRET, rendezvous: 'elsewhere' };
-    const groups = await Promise.all(
-      [0, 1, 2].map((rank) => connectWs({ ...common, rank } as ConnectWsOptions)),
-    );
+    const groups = await joinAll(3, server.port);
     await server.formed;
-    await expect(connectWs({ ...common, rank: 1 } as ConnectWsOptions)).rejects.toThrow(
-      /the job has met already/,
-    );
+    await expect(joinAll(3, server.port)).rejects.toThrow(/the job has met already/);
     server.close();
     await expectWorking(groups);
   });
@@ -73,17 +88,8 @@ describe('a rendezvous of its own', () => {
 describe('ranks that only open links', () => {
   it.each([0, 1, 2])('rank %i of three', async (mute) => {
     const server = await serveRendezvous({ worldSize: 3, secret: SECRET });
-    const groups = await Promise.all(
-      [0, 1, 2].map((rank) =>
-        connectWs({
-          rank,
-          worldSize: 3,
-          port: server.port,
-          secret: SECRET,
-          rendezvous: 'elsewhere',
-          ...(rank === mute ? { listen: false } : {}),
-        }),
-      ),
+    const groups = await joinAll(3, server.port, (rank) =>
+      rank === mute ? { listen: false } : {},
     );
     server.close();
     await expectWorking(groups);
@@ -93,17 +99,9 @@ describe('ranks that only open links', () => {
 describe('a restarted job', () => {
   it('refuses ranks of the attempt before, and is unharmed', async () => {
     const server = await serveRendezvous({ worldSize: 2, secret: SECRET, attempt: 1 });
-    const join = (rank: number, attempt: number) =>
-      connectWs({
-        rank,
-        worldSize: 2,
-        port: server.port,
-        secret: SECRET,
-        attempt,
-        rendezvous: 'elsewhere',
-      });
-    await expect(join(0, 0)).rejects.toThrow(/this is attempt 1, not 0/);
-    await expectWorking(await Promise.all([join(0, 1), join(1, 1)]));
+    const join = (attempt: number) => joinAll(2, server.port, () => ({ attempt }));
+    await expect(join(0)).rejects.toThrow(/this is attempt 1, not 0/);
+    await expectWorking(await join(1));
     server.close();
   });
 });
@@ -112,25 +110,16 @@ describe('addresses', () => {
   it('are what a rank advertises, and where a route leads', async () => {
     const dialed: (number | 'rendezvous')[] = [];
     const server = await serveRendezvous({ worldSize: 3, secret: SECRET });
-    const groups = await Promise.all(
-      [0, 1, 2].map((rank) =>
-        connectWs({
-          rank,
-          worldSize: 3,
-          port: server.port,
-          secret: SECRET,
-          rendezvous: 'elsewhere',
-          // Nobody listens at port 1: only a route from there leads to rank 0.
-          ...(rank === 0
-            ? { listen: { port: 40_123, advertise: { host: '127.0.0.1', port: 1 } } }
-            : {}),
-          route: (target, address) => {
-            dialed.push(target);
-            return address.port === 1 ? { host: '127.0.0.1', port: 40_123 } : address;
-          },
-        }),
-      ),
-    );
+    const groups = await joinAll(3, server.port, (rank) => ({
+      // Nobody listens at port 1: only a route from there leads to rank 0.
+      ...(rank === 0
+        ? { listen: { port: 40_123, advertise: { host: '127.0.0.1', port: 1 } } }
+        : {}),
+      route: (target, address) => {
+        dialed.push(target);
+        return address.port === 1 ? { host: '127.0.0.1', port: 40_123 } : address;
+      },
+    }));
     server.close();
     expect(dialed.filter((target) => target === 0).length).toBeGreaterThanOrEqual(2);
     expect(dialed.filter((target) => target === 'rendezvous')).toHaveLength(3);

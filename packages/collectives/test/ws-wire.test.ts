@@ -4,31 +4,14 @@ import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import type { ProcessGroup } from '@shardweave/collectives';
-import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
+import { connectWs } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
+import { beginFirst } from './support/first-rank.js';
 import { joinRaw } from './support/raw-rank.js';
 import { SECRET } from './ws-harness.js';
 
 const MIB = 2 ** 20;
-
-/** Begins rank 0 of two; resolves with its port and the promise of its group. */
-async function begin(options: Partial<ConnectWsOptions> = {}) {
-  let tell: (port: number) => void = () => {};
-  const listening = new Promise<number>((resolve) => {
-    tell = resolve;
-  });
-  const joined = connectWs({
-    rank: 0,
-    worldSize: 2,
-    port: 0,
-    secret: SECRET,
-    onListen: tell,
-    ...options,
-  });
-  joined.catch(() => {}); // each test says what it expects of it
-  return { port: await listening, joined };
-}
 
 /** The payload bytes that come over a raw link, from behind the headers, whose lengths are known. */
 function payloadOf(link: WebSocket, byteLength: number): Promise<Buffer> {
@@ -51,7 +34,7 @@ const hashOf = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest(
 
 describe('payload', () => {
   it('is lent until it has left, and not copied', async () => {
-    const { port, joined } = await begin();
+    const { port, joined } = await beginFirst();
     const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
     const group = await joined;
     const data = new Uint8Array(64 * MIB);
@@ -80,7 +63,7 @@ describe('payload', () => {
   });
 
   it('arrives whatever the pieces are in which TCP delivers it', async () => {
-    const { port, joined } = await begin();
+    const { port, joined } = await beginFirst();
     const sockets: Socket[] = [];
     const proxy = createServer({ noDelay: true }, (socket) => {
       const onward = connect({ port, host: '127.0.0.1', noDelay: true });
@@ -137,7 +120,7 @@ function inPieces(from: Socket, to: Socket): void {
 
 describe('connections', () => {
   it('are never compressed, whatever a client offers', async () => {
-    const { port, joined } = await begin({ joinTimeoutMs: 1000 });
+    const { port, joined } = await beginFirst({ joinTimeoutMs: 1000 });
     const client = new WebSocket(`ws://127.0.0.1:${port}`, { perMessageDeflate: true });
     await once(client, 'open');
     expect(client.extensions).toBe('');
@@ -146,7 +129,7 @@ describe('connections', () => {
   });
 
   it('between our own processes have masks of zeros, and ask for no extension', async () => {
-    const { port, joined } = await begin();
+    const { port, joined } = await beginFirst();
     const said: Buffer[][] = [];
     const proxy = createServer((socket) => {
       const onward = connect(port, '127.0.0.1');
@@ -179,7 +162,7 @@ describe('connections', () => {
     ['of a process', undefined],
     ['of a page', 'https://ours.example'],
   ])('with real masks are understood: %s', async (_, origin) => {
-    const { port, joined } = await begin({ allowedOrigins: ['https://ours.example'] });
+    const { port, joined } = await beginFirst({ allowedOrigins: ['https://ours.example'] });
     const raw = { port, secret: SECRET, rank: 1, worldSize: 2, ...(origin && { origin }) };
     const link = await joinRaw(raw);
     const group = await joined;

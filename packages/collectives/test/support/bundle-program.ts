@@ -1,5 +1,6 @@
 // Bundles a program and the workspace's sources into one file that plain Node runs.
 
+import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
 // The CommonJS packages in the bundle call require.
@@ -7,9 +8,9 @@ const BANNER =
   "import { createRequire as bundleRequire } from 'node:module'; const require = bundleRequire(import.meta.url);";
 
 /** `outfile` ends in .mjs. */
-export async function bundleProgram(path: string, outfile: string): Promise<void> {
+export async function bundleProgram(source: URL, outfile: string): Promise<void> {
   await build({
-    entryPoints: [path],
+    entryPoints: [fileURLToPath(source)],
     bundle: true,
     platform: 'node',
     format: 'esm',

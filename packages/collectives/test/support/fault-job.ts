@@ -7,9 +7,8 @@ import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type { ProxiedLinks } from '@shardweave/collectives/testing-node';
-import { build } from 'esbuild';
+import { bundleProgram } from './bundle-program.js';
 import type { Ended, RankCommand, RankReport } from './fault-messages.js';
 
 /** What a rank may take to join, or to exit by itself: the machine is shared. */
@@ -168,19 +167,7 @@ export class RankProcesses implements AsyncDisposable {
   async #bundle(): Promise<string> {
     this.#folder = await mkdtemp(join(tmpdir(), 'collectives-faults-'));
     const outfile = join(this.#folder, 'rank.mjs');
-    await build({
-      entryPoints: [fileURLToPath(new URL('fault-rank.ts', import.meta.url))],
-      bundle: true,
-      platform: 'node',
-      format: 'esm',
-      conditions: ['@shardweave/source'],
-      external: ['bufferutil', 'utf-8-validate'],
-      banner: {
-        js: "import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);",
-      },
-      outfile,
-      logLevel: 'error',
-    });
+    await bundleProgram(new URL('fault-rank.ts', import.meta.url), outfile);
     return outfile;
   }
 }

@@ -4,7 +4,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
+import { bundleProgram } from './bundle-program.js';
 
 /** Below the package, since the bundle finds koffi only from there. */
 const FOLDER = fileURLToPath(new URL('../../node_modules/', import.meta.url));
@@ -32,20 +32,7 @@ export class MpiProgram implements Disposable {
 
   /** Bundles a TypeScript file of this folder. */
   async build(file: string): Promise<void> {
-    await build({
-      entryPoints: [fileURLToPath(new URL(file, import.meta.url))],
-      bundle: true,
-      platform: 'node',
-      format: 'esm',
-      conditions: ['@shardweave/source'],
-      external: ['bufferutil', 'utf-8-validate'],
-      // What is CommonJS in the bundle, such as ws, calls it.
-      banner: {
-        js: "import { createRequire as r } from 'node:module'; const require = r(import.meta.url);",
-      },
-      outfile: join(this.#folder, 'rank.mjs'),
-      logLevel: 'error',
-    });
+    await bundleProgram(new URL(file, import.meta.url), join(this.#folder, 'rank.mjs'));
   }
 
   /** Runs `worldSize` ranks with these arguments to their end. */
