@@ -7,7 +7,7 @@ import {
   MemoryTrackerConfigError,
 } from '@shardweave/memory-tracker';
 import { checkpoint, Dropout, Gelu, Linear, Module, Sequential } from '@shardweave/nn';
-import { Device, mean, reshape, type Tensor } from '@shardweave/tensor-core';
+import { add, Device, mean, mul, reshape, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 
@@ -130,6 +130,40 @@ it('counts no storage of an input as an activation, and one that is shared by ou
   using tracker = new LayerMemoryTracker(model);
   await device.scope(() => model.call(device.zeros([ROWS, 10])));
   expect(tracker.trace().samples).toMatchObject([{ activationBytes: 16 }]);
+});
+
+it('samples what is left of a forward: its temporaries are gone', async () => {
+  const device = makeDevice();
+  class Temporary extends Module {
+    forward(x: Tensor): Tensor {
+      x.device.full([1000], 1);
+      return x.device.full([4], 1);
+    }
+  }
+  const model = new Sequential(device, [new Temporary(device)]);
+  using tracker = new LayerMemoryTracker(model);
+  await device.scope(() => model.call(device.zeros([1])));
+  expect(tracker.trace().samples).toMatchObject([{ forwardDeltaBytes: 16, activationBytes: 16 }]);
+});
+
+it('samples the backward of a module with several outputs once', async () => {
+  const device = makeDevice();
+  class Outputs extends Module {
+    readonly scale = this.parameter('scale', this.device.full([1], 2));
+
+    forward(x: Tensor): Tensor[] {
+      return [mul(x, this.scale), mul(x, x), add(x, this.scale)];
+    }
+  }
+  class Sum extends Module {
+    forward([a, b, c]: [Tensor, Tensor, Tensor]): Tensor {
+      return add(add(a, b), c);
+    }
+  }
+  const layers = [linear(device), new Outputs(device), new Sum(device)];
+  const samples = await traced(new Sequential(device, layers));
+  const order = samples.slice(3).map(({ phase, name }) => `${phase} ${name}`);
+  expect(order).toEqual(['backward 2', 'backward 1', 'backward 0']);
 });
 
 it('gives a module that passes its input on its turn in backward', async () => {

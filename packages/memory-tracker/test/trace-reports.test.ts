@@ -147,6 +147,8 @@ describe('the charts', () => {
     const total = yOf(svg, 5, 0);
     const share = (zero - total) / (zero - reserved);
     expect(share).toBeCloseTo(sample!.liveBytes.total / sample!.reservedBytes, 2);
+    // Each tag lies on the one before: a path goes along its top and back along its foot.
+    for (let tag = 1; tag < 6; tag++) expect(yOf(svg, tag, -1)).toBe(yOf(svg, tag - 1, 0));
     expect(svg).toContain('backward</text>');
   });
 
