@@ -48,7 +48,7 @@ serve(`shardweave ${kind} (${backend.info.description})`, {
           const [x, y] = [device.tensor(ids, shape), device.tensor(targets, shape)];
           const loss = await device.scope(async () => crossEntropy(await model.call(x), y));
           await loss.backward();
-          optimizer.step();
+          await optimizer.step();
           optimizer.zeroGrad();
           await loss.item();
           await device.synchronize();

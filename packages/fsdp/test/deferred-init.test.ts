@@ -46,7 +46,7 @@ describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) =>
         for (let step = 0; step < 2; step++) {
           const rows = { batch: worldSize, first: rank.rank, count: 1 };
           losses.push(await forwardBackward(device, trained, step, rows));
-          optimizer.step();
+          await optimizer.step();
           optimizer.zeroGrad();
         }
       }

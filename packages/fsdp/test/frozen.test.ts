@@ -190,7 +190,7 @@ it('an unused parameter counts as having zeros, an unused unit is not stepped', 
     const optimizer = new AdamW(model.parameters(), { lr, weightDecay });
     inner.chosen = [0]; // 1 shares the root's unit; 2 is a unit of its own
     await trainOnce(model, { first: rank, count: 1 });
-    optimizer.step();
+    await optimizer.step();
     const weights = await weightsOf(model);
     expect(weights.get('2.weight')).toEqual(start.get('2.weight'));
     weights.get('1.weight')!.forEach((value, i) => {
@@ -209,7 +209,7 @@ it('AdamW leaves a frozen parameter of a trained unit alone, decay included', as
     const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
     const step = async () => {
       await trainOnce(model, { first: rank, count: 1 });
-      optimizer.step();
+      await optimizer.step();
       optimizer.zeroGrad();
     };
     freeze(b);

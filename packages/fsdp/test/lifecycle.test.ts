@@ -76,7 +76,7 @@ describe.each([
         for (let step = 0; step < 3; step++) {
           losses.push(await trainOnce(model, { first: rank.rank, count: 1 }, step));
           const before = isEvaluating ? await evaluate(model, rank.rank) : 0;
-          optimizer.step();
+          await optimizer.step();
           optimizer.zeroGrad();
           if (isEvaluating) expect(await evaluate(model, rank.rank)).not.toBe(before);
         }
@@ -316,7 +316,7 @@ it('gradScale scales the step as scaling the loss would', async () => {
       const model = new FullyShardedDataParallel(new Fixed(device), { processGroup: rank.group });
       const optimizer = new Sgd(model.parameters(), { lr: options.lr });
       await trainOnce(model, { first: rank.rank, count: 1 });
-      optimizer.step({ gradScale: device.full([1], options.scale) });
+      await optimizer.step({ gradScale: device.full([1], options.scale) });
       return weightsOf(model);
     };
     expect(await stepped({ scale: 0.25, lr: 1 })).toEqual(await stepped({ scale: 1, lr: 0.25 }));

@@ -112,7 +112,7 @@ function training(rank: Rank, options: Options) {
       const loss = await device.scope(async () => crossEntropy(await model.call(ids), targets));
       afterForward?.();
       await loss.backward();
-      optimizer.step();
+      await optimizer.step();
       optimizer.zeroGrad();
     });
   const dispose = () => {

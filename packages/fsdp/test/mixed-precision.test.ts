@@ -26,7 +26,7 @@ async function trained(worldSize: number, fsdp: Partial<FsdpOptions>) {
     const losses: number[] = [];
     for (let step = 0; step < STEPS; step++) {
       losses.push(await forwardBackward(device, model, step, rows));
-      optimizer.step();
+      await optimizer.step();
       optimizer.zeroGrad();
     }
     const masters = await localStateDict(model);

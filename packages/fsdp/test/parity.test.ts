@@ -34,7 +34,7 @@ async function shardedRun(
       const rows = { batch: BATCH, first: rank.rank * count, count };
       losses.push(await forwardBackward(rank.device, model, step, rows));
       if (options.clip !== undefined) await clipGradNorm(model, options.clip);
-      optimizer.step();
+      await optimizer.step();
       optimizer.zeroGrad();
     }
     const weights = await stateDict(model);

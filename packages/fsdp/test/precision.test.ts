@@ -207,7 +207,7 @@ describe('pure 16-bit training', () => {
           return result.item();
         });
         losses.push(loss);
-        optimizer.step();
+        await optimizer.step();
         optimizer.zeroGrad();
       }
       optimizer.dispose();

@@ -154,8 +154,8 @@ export async function singleRun(
     losses.push(await forwardBackward(device, model, step, rows));
     await device.scope(async () => {
       const { clip } = options;
-      if (clip === undefined) optimizer.step();
-      else optimizer.step({ gradScale: clipGradNorm(model.parameters(), clip).scale });
+      if (clip === undefined) await optimizer.step();
+      else await optimizer.step({ gradScale: clipGradNorm(model.parameters(), clip).scale });
     });
     optimizer.zeroGrad();
   }

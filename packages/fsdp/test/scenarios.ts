@@ -112,7 +112,7 @@ async function outcome(
   const losses: number[] = [];
   for (let step = 0; step < (scenario.steps ?? 3); step++) {
     losses.push(await (scenario.run ?? trainOnce)(model, options.rows, step));
-    optimizer.step();
+    await optimizer.step();
     optimizer.zeroGrad();
   }
   const live = options.device.memory().live;

@@ -178,7 +178,7 @@ describe('replicateGroup', () => {
       const losses: number[] = [];
       for (let step = 0; step < 3; step++) {
         losses.push(await trainOnce(model, { first: rank * count, count }, step));
-        optimizer.step();
+        await optimizer.step();
         optimizer.zeroGrad();
       }
       return { losses, weights: await weightsOf(model), live: device.memory().live };
@@ -203,7 +203,7 @@ describe('an instance of another process group', () => {
       for (let step = 0; step < 2; step++) {
         await trainOnce(model, { first: 6 * rank.rank, count: 6 }, step);
         if (step === 1) await expect(clipGradNorm(model, 1)).rejects.toThrow(FsdpConfigError);
-        optimizer.step();
+        await optimizer.step();
         optimizer.zeroGrad();
       }
       return weightsOf(model);

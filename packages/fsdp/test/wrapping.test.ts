@@ -126,7 +126,7 @@ it('an optimizer made before wrapping steps the shards', async () => {
     const model = layer(device);
     const optimizer = new AdamW(model.parameters(), { lr: 0.1 });
     await trainOnce(model, { first: 0, count: 2 });
-    optimizer.step();
+    await optimizer.step();
     return weightsOf(model);
   });
   await onRanks(2, async ({ device, group, rank }) => {
@@ -134,7 +134,7 @@ it('an optimizer made before wrapping steps the shards', async () => {
     const optimizer = new AdamW(bare.parameters(), { lr: 0.1 });
     const model = new FullyShardedDataParallel(bare, { processGroup: group });
     await trainOnce(model, { first: rank, count: 1 });
-    optimizer.step();
+    await optimizer.step();
     for (const [name, values] of await weightsOf(model)) {
       values.forEach((value, i) => {
         expect(value).toBeCloseTo(plain!.get(name)![i]!, 6);

@@ -60,19 +60,31 @@ export {
   scaleGradients,
   squaredGradNorm,
 } from './optim/clip-grad-norm.js';
+export {
+  type FlatHome,
+  type FlatTurn,
+  type FlatVisit,
+  flatHomeOf,
+  setFlatHome,
+  visitFlats,
+} from './optim/flat-home.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export {
-  type FlatState,
   Optimizer,
   type OptimizerGroup,
-  type OptimizerStateDict,
-  type ParameterState,
   type ParamGroup,
   type StepOptions,
 } from './optim/optimizer.js';
+export type {
+  FlatState,
+  FlatStateBytes,
+  OptimizerStateDict,
+  ParameterState,
+} from './optim/optimizer-state.js';
 export { type PackedParameters, packParameters } from './optim/pack-parameters.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
+export { streamedScaleGradients, streamedSquaredGradNorm } from './optim/streamed-grad-norm.js';
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
 export { loadStateDict, stateDict } from './state-dict.js';

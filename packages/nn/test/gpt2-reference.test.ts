@@ -77,7 +77,7 @@ async function train(name: string, options: { isWrapped: boolean }) {
     await device.scope(async () => {
       const { norm, scale } = clipGradNorm(model.parameters(), flag('clip'));
       for (const group of optimizer.groups) group.lr = lr;
-      optimizer.step({ gradScale: scale });
+      await optimizer.step({ gradScale: scale });
       result.gradNorms.push(await norm.item());
     });
     optimizer.zeroGrad();

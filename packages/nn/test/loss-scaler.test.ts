@@ -33,7 +33,7 @@ describe('LossScaler', () => {
       const root = cast(loss, 'f32');
       await (scaler?.scale(root) ?? root).backward();
       const { norm, scale } = clipGradNorm([x], 0, { unscale: scaler?.unscale ?? 1 });
-      optimizer.step({ gradScale: scale });
+      await optimizer.step({ gradScale: scale });
       return [...(await read(x)), await norm.item()];
     };
     expectClose(await step(new LossScaler({ initScale: 1024 })), await step(undefined), 1e-7);

@@ -49,7 +49,7 @@ describe('a training step', () => {
         const loss = crossEntropy(await model.call(ids), ids);
         await scaler.scale(loss).backward();
         const { norm, scale } = clipGradNorm(params, 1, { unscale: scaler.unscale });
-        optimizer.step({ gradScale: scale });
+        await optimizer.step({ gradScale: scale });
         scaler.update(await scaler.foundInf(norm));
       });
       optimizer.zeroGrad();

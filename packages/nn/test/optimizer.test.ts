@@ -89,7 +89,7 @@ describe('Adam and AdamW', () => {
       const optimizer = new Kind(groups, { ...first, weightDecay: 9 });
       for (let t = 1; t <= STEPS; t++) {
         setGradients(params, t);
-        optimizer.step();
+        await optimizer.step();
       }
       for (const [i, param] of params.entries()) {
         const options = i < 2 ? first : { ...first, lr: 0.2, weightDecay: 0 };
@@ -107,7 +107,7 @@ describe('Adam and AdamW', () => {
     const gradScale = device.tensor([0.25]);
     for (let t = 1; t <= STEPS; t++) {
       setGradients(params, t);
-      optimizer.step({ gradScale });
+      await optimizer.step({ gradScale });
     }
     expectClose(await read(params[0]!), adam64(starts[0]!, 0, options, true, 0.25), 1e-6);
     expect(await read(params[0]!)).not.toEqual(adam64(starts[0]!, 0, options, true, 1));
@@ -118,11 +118,11 @@ describe('Adam and AdamW', () => {
     const params = leaves(device);
     const optimizer = new AdamW(params, { lr: 0.1 });
     setGradients(params, 1);
-    optimizer.step();
+    await optimizer.step();
     const before = await read(params[0]!);
     optimizer.groups[0]!.lr = 0;
     setGradients(params, 2);
-    optimizer.step();
+    await optimizer.step();
     expect(await read(params[0]!)).toEqual(before);
   });
 
@@ -133,7 +133,7 @@ describe('Adam and AdamW', () => {
     expect(device.ledger.live().optimizer).toBe(0);
     setGradients(params.slice(0, 1), 1);
     const second = await read(params[1]!);
-    optimizer.step();
+    await optimizer.step();
     expect(await read(params[1]!)).toEqual(second);
     expect(device.ledger.live().optimizer).toBe(2 * 6 * 4);
     expect(optimizer.stateOf(params[0]!)!.step).toBe(1);
@@ -168,7 +168,7 @@ describe('Sgd', () => {
     const optimizer = new Sgd(params, options);
     for (let t = 1; t <= STEPS; t++) {
       setGradients(params, t);
-      optimizer.step();
+      await optimizer.step();
     }
     for (const [i, param] of params.entries()) {
       expectClose(await read(param), sgd64(starts[i]!, i, options), 1e-6);
@@ -193,7 +193,7 @@ describe('parameter groups', () => {
     const optimizers = [half, whole].map((param) => new AdamW([param], { lr: 0.1 }));
     setGradients([half], 0);
     setGradients([whole], 0);
-    for (const optimizer of optimizers) optimizer.step();
+    for (const optimizer of optimizers) await optimizer.step();
     const rounded = device.tensor(await whole.toArray(), [6], { dtype });
     expect(await half.toArray()).toEqual(await rounded.toArray());
     expect(await half.toArray()).not.toEqual(await whole.toArray());
@@ -233,7 +233,7 @@ describe('sharded pieces', () => {
       const parts = [gradientAt(t, 0, 6).slice(4), gradientAt(t, 1, 3), [5, 5, 5]];
       flat.grad = device.tensor(parts.flat(), [8]);
       const before = device.backend.dispatches;
-      optimizer.step();
+      await optimizer.step();
       if (t > 1) expect(device.backend.dispatches - before).toBe(1);
     }
     const expected = [
@@ -277,7 +277,7 @@ describe('packed parameters', () => {
         await backward(net, step);
         await backward(net, step + 50);
         const before = device.backend.dispatches;
-        optimizer.step();
+        await optimizer.step();
         dispatches = device.backend.dispatches - before;
       }
       const result = await Promise.all(net.parameters().map(read));
@@ -310,7 +310,7 @@ describe('packed parameters', () => {
       for (let step = 1; step <= STEPS; step++) {
         if (step === packAfter) packParameters(net);
         await backward(net, step);
-        optimizer.step();
+        await optimizer.step();
         optimizer.zeroGrad();
       }
       return Promise.all(net.parameters().map(read));
@@ -321,7 +321,7 @@ describe('packed parameters', () => {
 
 describe('optimizer state dicts', () => {
   const named = (params: readonly Tensor[]) => params.map((p, i) => [`p${i}`, p] as const);
-  const train = (
+  const train = async (
     optimizer: Optimizer<object>,
     params: readonly Tensor[],
     from: number,
@@ -329,14 +329,14 @@ describe('optimizer state dicts', () => {
   ) => {
     for (let t = from; t <= to; t++) {
       setGradients(params, t);
-      optimizer.step();
+      await optimizer.step();
     }
   };
 
   it('resume bit for bit', async () => {
     const first = leaves(makeDevice());
     const optimizer = new AdamW(first, { lr: 0.1 });
-    train(optimizer, first, 1, 3);
+    await train(optimizer, first, 1, 3);
     optimizer.groups[0]!.lr = 0.07;
     const dict = await optimizer.stateDict(named(first));
     expect([...dict.state.keys()]).toEqual(['p0', 'p1', 'p2']);
@@ -352,25 +352,25 @@ describe('optimizer state dicts', () => {
       first.map(async (p) => device.tensor(await read(p), p.shape, { requiresGrad: true })),
     );
     const resumed = new AdamW(second, { lr: 0.1 });
-    resumed.loadStateDict(dict, named(second));
-    train(optimizer, first, 4, 5);
-    train(resumed, second, 4, 5);
+    await resumed.loadStateDict(dict, named(second));
+    await train(optimizer, first, 4, 5);
+    await train(resumed, second, 4, 5);
     expect(await Promise.all(second.map(read))).toEqual(await Promise.all(first.map(read)));
   });
 
   it('that do not fit are refused, naming what is wrong', async () => {
     const params = leaves(makeDevice());
     const optimizer = new Sgd(params, { momentum: 0.9 });
-    train(optimizer, params, 1, 1);
+    await train(optimizer, params, 1, 1);
     const dict = await optimizer.stateDict(named(params));
     const renamed = params.map((p, i) => [`q${i}`, p] as const);
-    expect(() => optimizer.loadStateDict(dict, renamed)).toThrow(StateDictError);
+    await expect(optimizer.loadStateDict(dict, renamed)).rejects.toThrow(StateDictError);
     const swapped = [
       [`p1`, params[0]!],
       ['p0', params[1]!],
       ['p2', params[2]!],
     ] as const;
-    expect(() => optimizer.loadStateDict(dict, swapped)).toThrow(/misshapen state: p0, p1/);
+    await expect(optimizer.loadStateDict(dict, swapped)).rejects.toThrow(/misshapen state: p0, p1/);
     await expect(optimizer.stateDict([])).rejects.toThrow('a name for each parameter');
   });
 });

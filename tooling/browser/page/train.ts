@@ -49,7 +49,7 @@ async function trainRank(backend: Backend, processGroup: ProcessGroup): Promise<
       const loss = crossEntropy(await model.call(ids), targets);
       await loss.backward();
       await clipGradNorm(model, 1);
-      optimizer.step();
+      await optimizer.step();
       optimizer.zeroGrad();
       losses.push(await loss.item());
     });

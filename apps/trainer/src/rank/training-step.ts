@@ -40,11 +40,11 @@ export class TrainingStep {
     this.#scaler?.update(isSkipped);
     if (!isSkipped) {
       for (const group of model.optimizer.groups) group.lr = lr;
-      device.scope(() => {
+      await device.scope(async () => {
         // A factor of 1 is left out: the kernel then reads gradients as they are.
         const factor = clipCoefficient(norm, config.clip) / lossScale;
         const gradScale = factor === 1 ? undefined : device.full([1], factor);
-        model.optimizer.step({ gradScale });
+        await model.optimizer.step({ gradScale });
       });
     }
     model.optimizer.zeroGrad();

@@ -3,6 +3,7 @@
 
 import { affine, minimum, reciprocal, sqrt, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
+import { flatHomeOf } from './flat-home.js';
 import { flatsOf } from './flat-plan.js';
 
 /** PyTorch's guard against a division by zero. */
@@ -74,11 +75,14 @@ export function squaredGradNorm(parameters: Iterable<Tensor>): Tensor {
   const list = [...parameters];
   const { device } = requireSome(list);
   const out = device.zeros([1]);
-  for (const gradient of gradientsOf(list)) {
-    const call = { x: gradient.view(), out: out.view(), accumulate: true };
-    device.backend.run('squaredNorm', call);
-  }
+  for (const gradient of gradientsOf(list)) addSquaredNorm(out, gradient);
   return out;
+}
+
+/** out [1] += the sum of a gradient's squares. */
+export function addSquaredNorm(out: Tensor, gradient: Tensor): void {
+  const call = { x: gradient.view(), out: out.view(), accumulate: true };
+  out.device.backend.run('squaredNorm', call);
 }
 
 /** Norm and factor from the sum of squares, [1]. */
@@ -113,12 +117,18 @@ function isUnbounded(maxNorm: number): boolean {
 }
 
 function gradientsOf(parameters: readonly Tensor[]): Tensor[] {
-  const gradients = flatsOf(parameters).flatMap((flat) => flat.grad ?? []);
+  const flats = flatsOf(parameters);
+  if (flats.some((flat) => flatHomeOf(flat)?.hasGradient)) {
+    throw new NnConfigError(
+      'clipGradNorm: expected gradients on the device, got some that rest on the host. Use streamedSquaredGradNorm and streamedScaleGradients, or the norm of their wrapper.',
+    );
+  }
+  const gradients = flats.flatMap((flat) => flat.grad ?? []);
   return gradients.filter((gradient) => gradient.size > 0);
 }
 
 /** x *= factor [1], in runs that the device can bind. */
-function multiplyInPlace(x: Tensor, factor: Tensor): void {
+export function multiplyInPlace(x: Tensor, factor: Tensor): void {
   const { backend } = x.device;
   const run = Math.floor(backend.info.limits.maxViewBytes / 1024) * 256; // 256-byte steps, any dtype
   for (let start = 0; start < x.size; start += run) {
@@ -136,7 +146,8 @@ function multiplyInPlace(x: Tensor, factor: Tensor): void {
   }
 }
 
-function requireSome(parameters: readonly Tensor[]): Tensor {
+/** The first of some parameters. */
+export function requireSome(parameters: readonly Tensor[]): Tensor {
   const [first] = parameters;
   if (first === undefined) {
     throw new NnConfigError('clipGradNorm: expected at least one parameter, got none.');

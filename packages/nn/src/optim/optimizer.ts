@@ -1,10 +1,17 @@
 // What all optimizers share: parameter groups, the plan of flats, state that is made when it is first
-// needed, and state dicts by parameter name. A step only encodes kernels, one a flat.
+// needed, and state dicts by parameter name. A step encodes kernels, one a flat, and waits only for
+// flats that rest elsewhere than on the device.
 
-import { isTensor, slice, type Tensor, type View } from '@shardweave/tensor-core';
+import { isTensor, slice, Tensor, type View } from '@shardweave/tensor-core';
 import { OptimizerError, StateDictError } from '../errors.js';
-import type { HostTensor } from '../host-tensor.js';
+import { type FlatHome, type FlatTurn, flatHomeOf, visitFlats } from './flat-home.js';
 import { type FlatMember, type FlatPlan, flatsOf, pieceOf, planFlats } from './flat-plan.js';
+import {
+  type FlatState,
+  type FlatStateBytes,
+  memberState,
+  type OptimizerStateDict,
+} from './optimizer-state.js';
 
 /** Parameters that share options; options left out are the optimizer's defaults. */
 export type ParamGroup<Options> = { readonly params: readonly Tensor[] } & Partial<Options>;
@@ -17,25 +24,11 @@ export type OptimizerGroup<Options> = { readonly params: readonly Tensor[] } & {
 export interface StepOptions {
   /** f32 [1] on the device: gradients are multiplied by it (clipping, loss scaling). */
   readonly gradScale?: Tensor | undefined;
-}
-
-/** State of one flat: f32 tensors of the flat's size, by name. */
-export interface FlatState {
-  /** Steps taken. */
-  step: number;
-  readonly tensors: ReadonlyMap<string, Tensor>;
-}
-
-/** State of one parameter on the host, tensors in the parameter's shape. */
-export interface ParameterState {
-  readonly step: number;
-  readonly tensors: ReadonlyMap<string, HostTensor<'f32'>>;
-}
-
-export interface OptimizerStateDict<Options> {
-  /** By parameter name; parameters that were never stepped are absent. */
-  readonly state: ReadonlyMap<string, ParameterState>;
-  readonly paramGroups: readonly (Options & { readonly params: readonly string[] })[];
+  /**
+   * Flats that rest off the device (FlatHome): how many come while another one is stepped, and how
+   * many leave. Bounds the host's buffers. Default 1.
+   */
+  readonly flatsAhead?: number;
 }
 
 /** Base of the optimizers. Groups hold on to parameters, not to their storages. */
@@ -76,21 +69,40 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * Steps every flat that has a gradient; encodes only. Where parameters share a flat (sharded or
-   * packed), those without a gradient of their own count as having zeros, but frozen ones stay.
+   * Steps every flat that has a gradient. Where parameters share a flat (sharded or packed), those
+   * without a gradient of their own count as having zeros, but frozen ones stay. Flats on the device
+   * are encoded when it returns; the promise waits for those that rest elsewhere, which come one
+   * after the other, and for their commit.
    */
-  step(options: StepOptions = {}): void {
+  async step(options: StepOptions = {}): Promise<void> {
+    const turns: FlatTurn[] = [];
+    const commits = new Set<FlatHome['steps']>();
     for (const plan of this.#plan()) {
-      if (plan.flat.grad === undefined) continue;
-      if (plan.segments.length > 0) {
-        const state = this.#stateFor(plan.flat);
-        state.step += 1;
-        this.#stepInF32(plan, state, options);
+      const home = flatHomeOf(plan.flat);
+      if (home === undefined) {
+        if (plan.flat.grad !== undefined) this.#stepPlan(plan, options);
+      } else if (home.hasGradient) {
+        commits.add(home.steps);
+        const start = () => home.start(this.#stateFor(plan.flat));
+        const turn = { start, use: () => this.#stepPlan(plan, options), isChanging: true };
+        if (plan.segments.length > 0) turns.push(turn);
+        else plan.flat.storage.markWritten();
       }
-      // Copies gathered or published from it are stale: on all ranks alike, also where a rank's
-      // part is all padding.
-      plan.flat.storage.markWritten();
     }
+    if (commits.size === 0) return;
+    await visitFlats(turns, options.flatsAhead ?? 1);
+    for (const steps of commits) await steps.commit();
+  }
+
+  #stepPlan(plan: FlatPlan, options: StepOptions): void {
+    if (plan.segments.length > 0) {
+      const state = this.#stateFor(plan.flat);
+      state.step += 1;
+      this.#stepInF32(plan, state, options);
+    }
+    // Copies gathered or published from it are stale: on all ranks alike, also where a rank's
+    // part is all padding.
+    plan.flat.storage.markWritten();
   }
 
   /** Kernels step f32: 16-bit parameters are stepped in a copy and rounded once. */
@@ -115,6 +127,7 @@ export abstract class Optimizer<Options extends object> {
     for (const leaf of [...this.parameters(), ...flatsOf(this.parameters())]) {
       leaf.grad?.dispose();
       leaf.grad = undefined;
+      flatHomeOf(leaf)?.clearGradient();
     }
   }
 
@@ -123,11 +136,34 @@ export abstract class Optimizer<Options extends object> {
     return this.#states.get(flat);
   }
 
-  /** Puts state in place for a flat, zeros where `load` writes nothing; for sharding. */
-  restoreState(flat: Tensor, step: number, load: (name: string, tensor: Tensor) => void): void {
+  /** The state of a flat, wherever it rests; undefined before its first step. For sharding. */
+  async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
+    const home = flatHomeOf(flat);
+    if (this.stateOf(flat) === undefined && home?.restingStep === undefined) return undefined;
+    const { step, tensors } = this.#stateFor(flat);
+    const reads = [...tensors].map(async ([name, { storage }]) => {
+      return [name, await (home?.readState(name) ?? storage.read())] as const;
+    });
+    return { step, tensors: new Map(await Promise.all(reads)) };
+  }
+
+  /**
+   * Replaces the state of a flat, zeros where a name is missing. The arrays are the caller's
+   * again when it resolves. For sharding.
+   */
+  async writeFlatState(
+    flat: Tensor,
+    step: number,
+    tensors: ReadonlyMap<string, Uint8Array>,
+  ): Promise<void> {
     const state = this.#stateFor(flat);
+    const whole = [...state.tensors.keys()].map((name) => {
+      return [name, tensors.get(name) ?? new Uint8Array(flat.size * 4)] as const;
+    });
+    const home = flatHomeOf(flat);
+    if (home !== undefined) await home.writeState(step, new Map(whole));
+    else for (const [name, bytes] of whole) state.tensors.get(name)!.storage.write(bytes);
     state.step = step;
-    for (const [name, tensor] of state.tensors) load(name, tensor);
   }
 
   /**
@@ -139,25 +175,24 @@ export abstract class Optimizer<Options extends object> {
     named: Iterable<readonly [string, Tensor]>,
   ): Promise<OptimizerStateDict<Options>> {
     const names = this.#namesOf(named);
-    const reads = this.#plan().flatMap(({ flat, members }) => {
-      const state = this.#states.get(flat);
-      return state === undefined ? [] : members.map((member) => readState(member, state, names));
+    const states = this.#plan().map(async ({ flat, members }) => {
+      const state = await this.readFlatState(flat);
+      return state === undefined ? [] : members.map((member) => memberState(member, state, names));
     });
     const paramGroups = this.groups.map(({ params, ...options }) => ({
       ...(options as unknown as Options),
       params: params.map((param) => names.get(param)!),
     }));
-    return { state: new Map(await Promise.all(reads)), paramGroups };
+    return { state: new Map((await Promise.all(states)).flat()), paramGroups };
   }
 
   /**
-   * Takes over options and state; nothing changes when it throws.
-   * @throws {StateDictError} where names, shapes, groups or step counts do not fit
+   * Takes over options and state; nothing changes when they don't fit.    * @throws {StateDictError} where names, shapes, groups or step counts do not fit
    */
-  loadStateDict(
+  async loadStateDict(
     dict: OptimizerStateDict<Options>,
     named: Iterable<readonly [string, Tensor]>,
-  ): void {
+  ): Promise<void> {
     const names = this.#namesOf(named);
     const plans = this.#plan();
     this.#checkDict(dict, names, plans);
@@ -168,13 +203,14 @@ export abstract class Optimizer<Options extends object> {
       this.#dropState(flat);
       const first = dict.state.get(names.get(members[0]!.param)!);
       if (first === undefined) continue;
-      const state = this.#stateFor(flat);
-      state.step = first.step;
+      const whole = new Map<string, Uint8Array>();
       for (const { param, start } of members) {
         for (const [name, { data }] of dict.state.get(names.get(param)!)!.tensors) {
-          state.tensors.get(name)?.storage.write(data, start * 4);
+          if (!whole.has(name)) whole.set(name, new Uint8Array(flat.size * 4));
+          whole.get(name)!.set(data, start * 4);
         }
       }
+      await this.writeFlatState(flat, first.step, whole);
     }
   }
 
@@ -207,12 +243,17 @@ export abstract class Optimizer<Options extends object> {
     const known = this.#states.get(flat);
     const missing = this.stateNames().filter((name) => known?.tensors.has(name) !== true);
     if (known !== undefined && missing.length === 0) return known;
+    const home = flatHomeOf(flat);
+    const { device } = flat;
     const added = missing.map((name) => {
-      const tensor = flat.device.zeros([flat.size], { tag: 'optimizer' }).keep();
+      const tensor =
+        home === undefined
+          ? device.zeros([flat.size], { tag: 'optimizer' }).keep()
+          : new Tensor(device.storage(flat.size, 'f32', 'optimizer'), [flat.size]);
       return [name, tensor] as const;
     });
     const tensors = new Map([...(known?.tensors ?? []), ...added]);
-    const state = { step: known?.step ?? 0, tensors };
+    const state = { step: known?.step ?? home?.restingStep ?? 0, tensors };
     this.#states.set(flat, state);
     return state;
   }
@@ -237,6 +278,7 @@ export abstract class Optimizer<Options extends object> {
       const steps = new Set(found.map(({ source }) => source?.state?.step));
       const isMovable =
         steps.size === 1 &&
+        flatHomeOf(flat) === undefined &&
         found.every(({ member, source }) => source?.member.length === member.length);
       if (!isMovable) {
         throw new OptimizerError(
@@ -299,20 +341,6 @@ export abstract class Optimizer<Options extends object> {
       );
     }
   }
-}
-
-async function readState(
-  { param, start, length }: FlatMember,
-  state: FlatState,
-  names: ReadonlyMap<Tensor, string>,
-): Promise<[string, ParameterState]> {
-  const { step } = state;
-  const reads = [...state.tensors].map(async ([name, tensor]) => {
-    const data =
-      length === 0 ? new Uint8Array(0) : await tensor.storage.read(start * 4, length * 4);
-    return [name, { dtype: 'f32', shape: param.shape, data }] as const;
-  });
-  return [names.get(param)!, { step, tensors: new Map(await Promise.all(reads)) }];
 }
 
 function copyState(

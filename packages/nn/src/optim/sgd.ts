@@ -3,7 +3,8 @@
 import type { Tensor, View } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import type { FlatPlan } from './flat-plan.js';
-import { type FlatState, Optimizer, type ParamGroup, type StepOptions } from './optimizer.js';
+import { Optimizer, type ParamGroup, type StepOptions } from './optimizer.js';
+import type { FlatState } from './optimizer-state.js';
 
 export interface SgdOptions {
   /** Learning rate. Default 1e-3. */

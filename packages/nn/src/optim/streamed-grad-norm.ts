@@ -1,0 +1,54 @@
+// Norm and scaling of gradients that may rest off the device (FlatHome): they pass over it one flat
+// at a time, through the kernels that resident ones use, so the bits are the same.
+
+import type { Tensor } from '@shardweave/tensor-core';
+import { addSquaredNorm, multiplyInPlace, requireSome } from './clip-grad-norm.js';
+import { type FlatTurn, flatHomeOf, visitFlats } from './flat-home.js';
+import { flatsOf } from './flat-plan.js';
+
+/** Flats that come while another one is in use. */
+const AHEAD = 1;
+
+/**
+ * As squaredGradNorm, f32 [1], wherever gradients rest. It belongs to the scope around the call,
+ * or to the caller.
+ */
+export async function streamedSquaredGradNorm(parameters: Iterable<Tensor>): Promise<Tensor> {
+  const list = [...parameters];
+  const { device } = requireSome(list);
+  const out = device.zeros([1]);
+  await eachGradient(list, { isChanging: false, use: (gradient) => addSquaredNorm(out, gradient) });
+  return out;
+}
+
+/** As scaleGradients, wherever gradients rest. */
+export async function streamedScaleGradients(
+  parameters: Iterable<Tensor>,
+  factor: Tensor,
+): Promise<void> {
+  const use = (gradient: Tensor) => multiplyInPlace(gradient, factor);
+  await eachGradient([...parameters], { isChanging: true, use });
+}
+
+/** In the order of the flats: sums depend on it. */
+async function eachGradient(
+  parameters: readonly Tensor[],
+  { use, isChanging }: { use(gradient: Tensor): void; readonly isChanging: boolean },
+): Promise<void> {
+  const turns: FlatTurn[] = [];
+  for (const flat of flatsOf(parameters)) {
+    if (flat.size === 0) continue;
+    const home = flatHomeOf(flat);
+    if (home === undefined) {
+      if (flat.grad !== undefined) turns.push(residentTurn(() => use(flat.grad!)));
+    } else if (home.hasGradient) {
+      turns.push({ start: () => home.startGradient(), use: () => use(flat.grad!), isChanging });
+    }
+  }
+  await visitFlats(turns, AHEAD);
+}
+
+function residentTurn(use: () => void): FlatTurn {
+  const start = () => ({ load: async () => {}, store: async () => {}, drop: () => {} });
+  return { start, use, isChanging: false };
+}
