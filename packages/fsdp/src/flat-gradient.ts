@@ -1,9 +1,17 @@
-// The full gradient of one flat parameter on its way to the shard's: contributions of a backward
-// are added up, the whole is read back, reduce-scattered and added to the shard's gradient.
+// The full gradient of one flat parameter: contributions of a backward are added up, and the whole
+// goes to the bucketer, which hands back the shard's part of the sum over ranks.
 
-import { type Device, type DType, type Pass, type Storage, Tensor } from '@shardweave/tensor-core';
+import type { Device, DType, Pass, Storage, Tensor } from '@shardweave/tensor-core';
 import type { FlatLayout } from './flat-layout.js';
+import type { GradientHome } from './gradient-home.js';
+import type { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
 import type { UnitLinks } from './unit-links.js';
+
+/** What gradients are divided by before and after a reduction; read whenever one is made. */
+export interface DivideFactors {
+  predivide: number;
+  postdivide: number;
+}
 
 export interface FlatGradientContext {
   /** For errors and traces. */
@@ -12,12 +20,13 @@ export interface FlatGradientContext {
   readonly layout: FlatLayout;
   /** The leaves, in the layout's order. */
   readonly leaves: readonly Tensor[];
-  /** [shardLength] f32: its `grad` takes the result. */
-  readonly flat: Tensor;
+  /** Takes what is reduced. */
+  readonly home: GradientHome;
   /** dtype of gradients on the wire. */
   readonly reduceDType: DType;
-  readonly predivide: number;
-  readonly postdivide: number;
+  readonly divide: Readonly<DivideFactors>;
+  /** Whether its reduction may share a collective with others. */
+  readonly isBucketed: boolean;
   /** Open from the first forward on. */
   links(): UnitLinks;
 }
@@ -29,7 +38,6 @@ export class FlatGradient {
   #whole: Storage | undefined;
   #pass: Pass | undefined;
   #expected = 0;
-  #reduction: Promise<Uint8Array> | undefined;
 
   constructor(context: FlatGradientContext) {
     this.#context = context;
@@ -46,13 +54,9 @@ export class FlatGradient {
   /** Adds one contribution to the full gradient. */
   accept(leaf: Tensor, gradient: Tensor, options: { readonly isSyncing: boolean }): void {
     const { device, layout, reduceDType } = this.#context;
-    if (this.#whole === undefined) {
-      // Gradients that wait for a later backward add up in f32, whatever the wire carries.
-      const dtype = options.isSyncing ? reduceDType : 'f32';
-      this.#whole = device.storage(layout.shardLength * layout.worldSize, dtype, 'gradient');
-      this.#whole.fill();
-      device.backend.run('fill', { out: this.#whole.view(), value: 0 }); // pads, unused ones
-    }
+    // Gradients that wait for a later backward add up in f32, whatever the wire carries. Zeros are
+    // for pads and unused parameters.
+    this.#whole ??= this.#zeros(options.isSyncing ? reduceDType : 'f32');
     const out = this.#whole.view(layout.offsets[this.#indexOf.get(leaf)!]!, leaf.size);
     const x = gradient.view();
     if (this.#contributed.has(leaf)) {
@@ -84,17 +88,24 @@ export class FlatGradient {
     return this.#expected === 0;
   }
 
-  /** Queues the read-back of the full gradient and its reduce-scatter; never waits. */
-  startReduce(): void {
+  /**
+   * Hands the full gradient over to be reduced; never waits. Nothing where no parameter contributed,
+   * unless `zeros` stand for it.
+   */
+  startReduce(bucketer: ReduceScatterBucketer, options: { readonly zeros?: boolean } = {}): void {
+    if (this.#whole === undefined && options.zeros === true) {
+      this.#whole = this.#zeros(this.#context.reduceDType);
+    }
     const whole = this.#whole;
     if (whole === undefined) return;
-    const { name, device, layout, predivide, postdivide, reduceDType } = this.#context;
+    const { name, device, layout, reduceDType, divide, isBucketed, home } = this.#context;
     this.#whole = undefined;
     this.#contributed.clear();
-    if (predivide !== 1) scaleInPlace(device, whole, 1 / predivide);
-    const { reductions, reduceGroup, replicas, hostBuffers } = this.#context.links();
-    if (layout.worldSize === 1 && replicas === undefined) {
-      this.#accumulate(whole, postdivide);
+    if (divide.predivide !== 1) scaleInPlace(device, whole, 1 / divide.predivide);
+    const links = this.#context.links();
+    const scale = () => 1 / divide.postdivide;
+    if (layout.worldSize === 1 && links.replicas === undefined) {
+      home.addStorage(whole, scale());
       whole.release();
       return;
     }
@@ -105,62 +116,34 @@ export class FlatGradient {
       device.backend.run('cast', { x: whole.view(), out: outgoing.view() });
       whole.release();
     }
-    const host = hostBuffers.take(outgoing.byteLength);
-    const read = outgoing.read(0, outgoing.byteLength, host);
-    read.catch(() => undefined); // seen by whoever awaits the reduction
-    outgoing.release();
-    const options = { dtype: reduceDType, op: 'sum', tag: name } as const;
-    let reduced = read;
-    if (layout.worldSize > 1) {
-      reduced = reductions.enqueue(read, async (input) => {
-        const output = hostBuffers.take(input.byteLength / layout.worldSize);
-        await reduceGroup.reduceScatter(input, output, options);
-        hostBuffers.give(input);
-        return output;
-      });
-    }
-    this.#reduction =
-      replicas === undefined
-        ? reduced
-        : replicas.order.enqueue(reduced, async (shard) => {
-            await replicas.group.allReduce(shard, shard, options);
-            return shard;
-          });
+    bucketer.add({
+      name,
+      whole: outgoing,
+      worldSize: layout.worldSize,
+      links,
+      isBucketed,
+      onReduced: (shard) => home.addBytes(shard, reduceDType, scale()),
+    });
+    outgoing.release(); // its read-back is queued
   }
 
-  /** Waits for a started reduction and adds its result to the shard's gradient. */
-  async finishReduce(): Promise<void> {
-    const reduction = this.#reduction;
-    if (reduction === undefined) return;
-    this.#reduction = undefined;
-    const bytes = await reduction;
-    const { device, layout, reduceDType, postdivide, links } = this.#context;
-    const staging = device.storage(layout.shardLength, reduceDType, 'staging');
-    staging.fill();
-    staging.write(bytes);
-    links().hostBuffers.give(bytes);
-    this.#accumulate(staging, postdivide);
-    staging.release();
+  #zeros(dtype: DType): Storage {
+    const { device, layout } = this.#context;
+    const whole = device.storage(layout.shardLength * layout.worldSize, dtype, 'gradient');
+    whole.fill();
+    device.backend.run('fill', { out: whole.view(), value: 0 });
+    return whole;
   }
 
-  /** flat.grad (+)= reduced / postdivide. */
-  #accumulate(reduced: Storage, postdivide: number): void {
-    const { device, flat, layout } = this.#context;
-    const scale = 1 / postdivide;
-    const { shardLength } = layout;
-    const x = reduced.view();
-    if (flat.grad === undefined) {
-      const storage = device.storage(shardLength, 'f32', 'gradient');
-      storage.fill();
-      flat.grad = new Tensor(storage, [shardLength]);
-      device.backend.run('affine', { x, out: storage.view(), scale, shift: 0 });
-      return;
-    }
-    const scaled = device.storage(shardLength, 'f32', 'gradient');
-    scaled.fill();
-    device.backend.run('affine', { x, out: scaled.view(), scale, shift: 0 });
-    device.addInPlace(flat.grad, new Tensor(scaled, [shardLength]));
-    scaled.release();
+  /** Whether its reductions go over the ranks of `links` in `dtype`, among others'. */
+  isReducedWith(links: UnitLinks, dtype: DType): boolean {
+    const own = this.#context.links();
+    return (
+      this.#context.isBucketed &&
+      this.#context.reduceDType === dtype &&
+      own.reduceGroup === links.reduceGroup &&
+      own.replicas?.group === links.replicas?.group
+    );
   }
 
   /** Drops a half-made gradient and reduction after a failed backward. */
@@ -168,7 +151,6 @@ export class FlatGradient {
     this.#whole?.release();
     this.#whole = undefined;
     this.#contributed.clear();
-    this.#reduction = undefined;
     this.#pass = undefined;
   }
 }

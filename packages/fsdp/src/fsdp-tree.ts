@@ -1,15 +1,19 @@
 // What one root shares with every instance below it: the schedule, the links, the current backward.
 
+import { byteSize } from '@shardweave/dtypes';
 import { UnitScheduler } from '@shardweave/nn';
-import type { Pass } from '@shardweave/tensor-core';
+import type { DType, Pass } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
 import type { GatherTicket, ShardedUnit } from './sharded-unit.js';
+import type { UnitLinks } from './unit-links.js';
 
 export class FsdpTree {
   readonly root: FullyShardedDataParallel;
   /** Root first, then as the modules nest. */
   readonly instances: readonly FullyShardedDataParallel[];
   readonly scheduler: UnitScheduler<FullyShardedDataParallel, readonly GatherTicket[]>;
+  readonly bucketer: ReduceScatterBucketer;
   /** False inside noSync: gradients add up unsharded. */
   isSyncing = true;
   #pass: Pass | undefined;
@@ -17,7 +21,7 @@ export class FsdpTree {
   constructor(
     root: FullyShardedDataParallel,
     instances: readonly FullyShardedDataParallel[],
-    options: { readonly gatherCapBytes: number },
+    options: { readonly gatherCapBytes: number; readonly bucketCapBytes: number },
   ) {
     this.root = root;
     this.instances = instances;
@@ -34,6 +38,11 @@ export class FsdpTree {
       },
       { capBytes: options.gatherCapBytes },
     );
+    this.bucketer = new ReduceScatterBucketer({
+      capBytes: options.bucketCapBytes,
+      mostBytes: (links, dtype) => this.#gradientBytes(links, dtype),
+      identity: (names) => names.join(' + '),
+    });
   }
 
   get units(): ShardedUnit[] {
@@ -70,6 +79,7 @@ export class FsdpTree {
     const wasInBackward = this.isInBackward;
     this.#pass = undefined;
     this.scheduler.reset();
+    this.bucketer.reset();
     for (const unit of this.units) {
       if (wasInBackward) unit.gradient.reset();
       unit.drop();
@@ -77,10 +87,17 @@ export class FsdpTree {
     for (const instance of this.instances) instance.becomeIdle();
   }
 
+  /** Of all units that are reduced over the ranks of `links` in `dtype`. */
+  #gradientBytes(links: UnitLinks, dtype: DType): number {
+    return this.units
+      .filter((unit) => unit.gradient.isReducedWith(links, dtype) && !unit.isAllFrozen)
+      .reduce((sum, unit) => sum + unit.fullElements * byteSize(dtype), 0);
+  }
+
   async #endPass(): Promise<void> {
     if (this.isSyncing) {
-      for (const unit of this.units) unit.gradient.startReduce();
-      for (const unit of this.units) await unit.gradient.finishReduce();
+      for (const unit of this.units) unit.gradient.startReduce(this.bucketer);
+      await this.bucketer.finish();
     }
     await this.scheduler.settle();
     for (const instance of this.instances) {

@@ -96,6 +96,23 @@ export class FullyShardedDataParallel<
     return this.#options.reshardAfterForward;
   }
 
+  /** Defaults of stateDict's options. */
+  get stateDictOptions(): ResolvedFsdpOptions['stateDict'] {
+    return this.#options.stateDict;
+  }
+
+  /** Whether this is rank 0, of the first replica where there are several. */
+  get isFirstRank(): boolean {
+    const { processGroup, replicateGroup } = this.#options.groups;
+    return processGroup.rank === 0 && (replicateGroup?.rank ?? 0) === 0;
+  }
+
+  /** Whether ranks of `root` hold different parameters here (experts). */
+  isLocalTo(root: FullyShardedDataParallel): boolean {
+    const isAlone = this.processGroup.worldSize === 1 && root.processGroup.worldSize > 1;
+    return this.#options.noBroadcastOptimState ?? (isAlone && this !== root);
+  }
+
   // ---- forward and backward --------------------------------------------------------------------
 
   override async forward(...args: Args): Promise<Output> {
@@ -140,9 +157,9 @@ export class FullyShardedDataParallel<
     if (this.#tree !== undefined) return this.#tree;
     const instances = this.instances();
     for (const instance of instances) await instance.#open();
-    const { groups, gatherCapBytes, syncModuleStates } = this.#options;
+    const { groups, gatherCapBytes, bucketCapBytes, syncModuleStates } = this.#options;
     if (syncModuleStates) await syncBuffers(this.module, groups);
-    const tree = new FsdpTree(this, instances, { gatherCapBytes });
+    const tree = new FsdpTree(this, instances, { gatherCapBytes, bucketCapBytes });
     for (const instance of instances) instance.#tree = tree;
     return tree;
   }
@@ -208,7 +225,7 @@ export class FullyShardedDataParallel<
 
   /** All gradients of its own are in: ship them, and free what no later node reads. */
   #afterBackward(unit: ShardedUnit): void {
-    if (this.#tree!.isSyncing) unit.gradient.startReduce();
+    if (this.#tree!.isSyncing) unit.gradient.startReduce(this.#tree!.bucketer);
     if (this.#isDroppedAfterBackward && !unit.hasFrozen) unit.drop();
   }
 

@@ -3,6 +3,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { DType, Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from './errors.js';
+import type { DivideFactors } from './flat-gradient.js';
 import type { LinkGroups } from './unit-links.js';
 
 /** Parameters that become one flat parameter. */
@@ -58,8 +59,24 @@ export interface FsdpOptions {
    * the power of two nearest above the square root of worldSize that divides it (fairscale's rule).
    */
   readonly gradientPredivideFactor?: number;
+  /**
+   * MiB of gradients that share a reduction: small ones wait for it, larger ones don't. At most 0: each
+   * flat parameter is reduced as soon as its gradient is final, which overlaps best where the whole
+   * model is not much larger than this. The root's counts, but at most 0 holds for an instance of
+   * its own. Default 25.
+   */
+  readonly bucketCapMb?: number;
   /** Most bytes of full parameters gathered ahead of their use. Default 64 MiB. */
   readonly gatherCapBytes?: number;
+  /** Where stateDict leaves values: host bytes, or tensors on the device. Default 'host'. */
+  readonly stateDictDevice?: 'host' | 'device';
+  /** stateDict gives the first rank all entries, the others none. Default false. */
+  readonly stateDictOnRank0Only?: boolean;
+  /**
+   * Ranks hold different parameters here (experts), so optimizer state stays where it is. Default:
+   * true for an inner instance of one rank in a tree of more.
+   */
+  readonly noBroadcastOptimState?: boolean;
   /** For errors and traces. Default the module's path is not known, so 'fsdp'. */
   readonly name?: string;
 }
@@ -67,6 +84,9 @@ export interface FsdpOptions {
 // Ahead of use only the wire and host memory are busy; several units of a small model fit, one or
 // two of a large one.
 const DEFAULT_GATHER_CAP_BYTES = 64 * 2 ** 20;
+
+// fairscale's.
+const DEFAULT_BUCKET_CAP_MB = 25;
 
 export interface ResolvedFsdpOptions {
   readonly groups: LinkGroups;
@@ -81,9 +101,16 @@ export interface ResolvedFsdpOptions {
   readonly forceInputToFp32: boolean;
   readonly computeDType: DType;
   readonly reduceDType: DType;
-  readonly predivide: number;
-  readonly postdivide: number;
+  /** May change between steps. */
+  readonly divide: DivideFactors;
+  readonly isBucketed: boolean;
+  readonly bucketCapBytes: number;
   readonly gatherCapBytes: number;
+  readonly stateDict: {
+    readonly stateDictDevice: 'host' | 'device';
+    readonly stateDictOnRank0Only: boolean;
+  };
+  readonly noBroadcastOptimState: boolean | undefined;
 }
 
 /**
@@ -116,6 +143,10 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
   if (!(predivide > 0)) {
     throw new FsdpConfigError(`fsdp: expected gradientPredivideFactor > 0, got ${predivide}.`);
   }
+  const bucketCapMb = options.bucketCapMb ?? DEFAULT_BUCKET_CAP_MB;
+  if (Number.isNaN(bucketCapMb)) {
+    throw new FsdpConfigError('fsdp: expected bucketCapMb to be a number of MiB, got NaN.');
+  }
   return {
     groups: {
       processGroup: options.processGroup,
@@ -132,9 +163,15 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     forceInputToFp32: options.forceInputToFp32 ?? false,
     computeDType,
     reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
-    predivide,
-    postdivide: numParts / predivide,
+    divide: { predivide, postdivide: numParts / predivide },
+    isBucketed: bucketCapMb > 0,
+    bucketCapBytes: Math.max(0, bucketCapMb) * 2 ** 20,
     gatherCapBytes: options.gatherCapBytes ?? DEFAULT_GATHER_CAP_BYTES,
+    stateDict: {
+      stateDictDevice: options.stateDictDevice ?? 'host',
+      stateDictOnRank0Only: options.stateDictOnRank0Only ?? false,
+    },
+    noBroadcastOptimState: options.noBroadcastOptimState,
   };
 }
 

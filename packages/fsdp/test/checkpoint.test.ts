@@ -94,6 +94,7 @@ it.each([
       new FullyShardedDataParallel(module, {
         processGroup: group,
         processGroupReduceScatter: group,
+        bucketCapMb: 0,
       });
     const model = build(options.place, device, wrap);
     for (let step = 0; step < 3; step++) {

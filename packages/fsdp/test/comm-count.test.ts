@@ -28,7 +28,7 @@ async function sharded(rank: Rank, fsdp: Parameters<typeof shardedGpt2>[1] = {})
   const reduceGroup = await rank.group.split(0);
   const { model } = shardedGpt2(rank, {
     ...fsdp,
-    fsdp: { processGroupReduceScatter: reduceGroup, ...fsdp.fsdp },
+    fsdp: { processGroupReduceScatter: reduceGroup, bucketCapMb: 0, ...fsdp.fsdp },
   });
   const step = (number: number) =>
     forwardBackward(rank.device, model, number, {
@@ -47,7 +47,7 @@ function fullElements(model: FullyShardedDataParallel, from = 0): number {
     .reduce((sum, { units }) => sum + units[0]!.fullElements, 0);
 }
 
-describe('with N units', () => {
+describe('F20 with N units, not bucketed', () => {
   it('resharding gathers 2N - 1 in a noSync step, 2N - 2 and N reductions in the next', async () => {
     await onRanks(4, async (rank) => {
       const { model, step, groups } = await sharded(rank);
@@ -55,6 +55,30 @@ describe('with N units', () => {
       expect(first).toMatchObject({ allGathers: 2 * UNITS - 1, reduceScatters: 0 });
       const second = await counted(groups, () => step(1));
       expect(second).toMatchObject({ allGathers: 2 * UNITS - 2, reduceScatters: UNITS });
+    });
+  });
+
+  it('in buckets the bytes are the same, the reductions as many as the buckets', async () => {
+    await onRanks(3, async (rank) => {
+      const stepWith = async (bucketCapMb: number) => {
+        const { step, groups } = await sharded(rank, { fsdp: { bucketCapMb } });
+        return counted(groups, () => step(0));
+      };
+      const alone = await stepWith(0);
+      // A block's gradient has 12 KiB, the root's 4.5 KiB; it comes last.
+      for (const [capKib, reduceScatters] of [
+        [25 * 1024, 1],
+        [36, 2], // three blocks fit exactly
+        [35.9, 2], // two blocks, and the third with the root
+        [17, 3], // only the root has room beside a block
+        [12, UNITS],
+        [5, UNITS], // blocks are larger than a bucket
+      ] as const) {
+        expect(await stepWith(capKib / 1024), `${capKib} KiB`).toEqual({
+          ...alone,
+          reduceScatters,
+        });
+      }
     });
   });
 

@@ -61,7 +61,11 @@ async function traced(capUnits: number, mayEnd: MayEnd): Promise<Timeline> {
       { device, group: delayed, rank, worldSize },
       {
         config: CONFIG,
-        fsdp: { processGroupReduceScatter: reduceGroup, gatherCapBytes: capUnits * blockBytes() },
+        fsdp: {
+          processGroupReduceScatter: reduceGroup,
+          bucketCapMb: 0,
+          gatherCapBytes: capUnits * blockBytes(),
+        },
       },
     );
     const optimizer = new AdamW(model.parameters(), { lr: 1e-3 });
@@ -73,7 +77,7 @@ async function traced(capUnits: number, mayEnd: MayEnd): Promise<Timeline> {
       }
       const rows = { batch: 2 * ROWS, first: rank * ROWS, count: ROWS };
       await forwardBackward(device, model, step, rows, { seq: 64 });
-      optimizer.step();
+      await optimizer.step();
       optimizer.zeroGrad();
       await device.synchronize();
     }

@@ -97,6 +97,8 @@ function fsdpOptions(config: RunConfig, groups: ShardGroups) {
     mixedPrecision: isMixed,
     computeDType: COMPUTE_DTYPES[config.precision],
     fp32ReduceScatter: isMixed && config.fp32Reduce,
+    // Each block's reduction starts when its gradient is final, and hides behind the blocks below.
+    bucketCapMb: 0,
     ...(config.gatherCapBytes === undefined ? {} : { gatherCapBytes: config.gatherCapBytes }),
   };
 }

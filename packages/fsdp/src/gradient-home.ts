@@ -1,0 +1,45 @@
+// Where the gradient of a shard rests between its reduction and the optimizer's step.
+
+import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+
+/** Takes what a unit's reductions give. */
+export interface GradientHome {
+  /** gradient (+)= reduced * scale; `reduced` lies on the device and is the caller's. */
+  addStorage(reduced: Storage, scale: number): void;
+  /** The same of host bytes in `dtype`, which are the caller's again when it settles. */
+  addBytes(reduced: Uint8Array, dtype: DType, scale: number): void | Promise<void>;
+}
+
+/** On the device, as `grad` of the flat shard. */
+export class DeviceGradientHome implements GradientHome {
+  readonly #device: Device;
+  readonly #flat: Tensor;
+
+  /** @param flat [shardLength] */
+  constructor(device: Device, flat: Tensor) {
+    this.#device = device;
+    this.#flat = flat;
+  }
+
+  addStorage(reduced: Storage, scale: number): void {
+    const [device, flat] = [this.#device, this.#flat];
+    const storage = device.storage(flat.size, 'f32', 'gradient');
+    storage.fill();
+    device.backend.run('affine', { x: reduced.view(), out: storage.view(), scale, shift: 0 });
+    const gradient = new Tensor(storage, [flat.size]);
+    if (flat.grad === undefined) {
+      flat.grad = gradient;
+      return;
+    }
+    device.addInPlace(flat.grad, gradient);
+    storage.release();
+  }
+
+  addBytes(reduced: Uint8Array, dtype: DType, scale: number): void {
+    const staging = this.#device.storage(this.#flat.size, dtype, 'staging');
+    staging.fill();
+    staging.write(reduced);
+    this.addStorage(staging, scale);
+    staging.release();
+  }
+}

@@ -1,0 +1,212 @@
+// F38: the reduce-scatter bucketer by itself: sums, when reductions start, the order of results.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { Device, Storage } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { ReduceScatterBucketer } from '../src/reduce-scatter-bucketer.js';
+import { openLinks, type UnitLinks } from '../src/unit-links.js';
+import { onRanks, type Rank } from './ranks.js';
+
+const F32 = 4;
+const MIB = 2 ** 20;
+
+interface Bench {
+  readonly bucketer: ReduceScatterBucketer;
+  readonly links: UnitLinks;
+  /** Names and results, in the order they were handed out. */
+  readonly results: { readonly name: string; readonly values: Float32Array }[];
+  /** Adds a gradient of `length` elements a rank; element i of rank r's shard is value(i, r). */
+  add(name: string, length: number, options?: { readonly isBucketed?: boolean }): void;
+}
+
+async function bench(rank: Rank, capBytes: number, mostBytes = Infinity): Promise<Bench> {
+  const { group, worldSize, device } = rank;
+  const links = await openLinks({
+    processGroup: group,
+    processGroupReduceScatter: 'default',
+    replicateGroup: undefined,
+  });
+  const bucketer = new ReduceScatterBucketer({
+    capBytes,
+    mostBytes: () => mostBytes,
+    identity: (names) => names.join(' + '),
+  });
+  const results: Bench['results'] = [];
+  const add: Bench['add'] = (name, length, { isBucketed = true } = {}) => {
+    const whole = filled(device, name.length, worldSize, length, rank.rank);
+    const onReduced = (bytes: Uint8Array) => {
+      results.push({ name, values: new Float32Array(bytes.slice().buffer) });
+    };
+    bucketer.add({ name, whole, worldSize, links, isBucketed, onReduced });
+    whole.release();
+  };
+  return { bucketer, links, results, add };
+}
+
+/** What rank `from` adds to element i of rank `owner`'s shard; small integers, so sums are exact. */
+function value(seed: number, from: number, owner: number, i: number): number {
+  return ((seed * 31 + from * 7 + owner * 3 + i) % 17) - 8;
+}
+
+function filled(device: Device, seed: number, worldSize: number, length: number, from: number) {
+  const whole: Storage = device.storage(worldSize * length, 'f32', 'gradient');
+  whole.fill();
+  const values = Float32Array.from({ length: worldSize * length }, (_, k) =>
+    value(seed, from, Math.floor(k / length), k % length),
+  );
+  whole.write(new Uint8Array(values.buffer));
+  return whole;
+}
+
+function expectSums({ results }: Bench, rank: Rank, lengths: Readonly<Record<string, number>>) {
+  for (const { name, values } of results) {
+    expect(values, name).toHaveLength(lengths[name]!);
+    for (const i of [0, 1, values.length >> 1, values.length - 1]) {
+      let sum = 0;
+      for (let from = 0; from < rank.worldSize; from++) {
+        sum += value(name.length, from, rank.rank, Math.min(i, values.length - 1));
+      }
+      expect(values[Math.min(i, values.length - 1)], `${name}[${i}]`).toBe(sum);
+    }
+  }
+}
+
+const reductions = (group: ProcessGroup) => group.stats().reduceScatters;
+const names = ({ results }: Bench) => results.map(({ name }) => name);
+
+describe.each([0, 0.25 * MIB])('F38 cap %i bytes', (capBytes) => {
+  it.each([1, 262_144])('sums of gradients of %i elements a rank are right', async (length) => {
+    await onRanks(2, async (rank) => {
+      const it = await bench(rank, capBytes);
+      it.add('x', length);
+      it.add('yy', length);
+      await it.bucketer.finish();
+      expect(names(it)).toEqual(['x', 'yy']);
+      expectSums(it, rank, { x: length, yy: length });
+      const isShared = capBytes > 0 && length === 1;
+      expect(reductions(rank.group)).toBe(isShared ? 1 : 2);
+    });
+  });
+});
+
+describe('F38 with room for 8 elements a rank', () => {
+  const capBytes = (rank: Rank) => 8 * F32 * rank.worldSize;
+
+  it('nothing starts before there is no room; then what is filled, results in order', async () => {
+    await onRanks(3, async (rank) => {
+      const it = await bench(rank, capBytes(rank));
+      it.add('a', 3);
+      it.add('bb', 4);
+      expect(it.bucketer.numStarted).toBe(0);
+      it.add('ccc', 2); // 3 + 4 + 2 > 8
+      expect(it.bucketer.numStarted).toBe(1);
+      expect(it.results).toEqual([]);
+      await it.bucketer.finish();
+      expect(names(it)).toEqual(['a', 'bb', 'ccc']);
+      expectSums(it, rank, { a: 3, bb: 4, ccc: 2 });
+      expect(reductions(rank.group)).toBe(2);
+      // Only what was filled went over the wire: two other ranks' parts.
+      expect(rank.group.stats().bytesSent).toBe(2 * (3 + 4 + 2) * F32);
+    });
+  });
+
+  it('what exactly fills it fits, and starts', async () => {
+    await onRanks(2, async (rank) => {
+      const it = await bench(rank, capBytes(rank));
+      it.add('a', 5);
+      it.add('bb', 3);
+      expect(it.bucketer.numStarted).toBe(1);
+      it.add('ccc', 1);
+      it.add('whole', 8); // as large as a bucket, so it overtakes nothing
+      expect(it.bucketer.numStarted).toBe(3);
+      await it.bucketer.finish();
+      expect(names(it)).toEqual(['a', 'bb', 'ccc', 'whole']);
+      expectSums(it, rank, { a: 5, bb: 3, ccc: 1, whole: 8 });
+      expect(reductions(rank.group)).toBe(3);
+    });
+  });
+
+  it('a large one overtakes small ones that wait, which still share a bucket', async () => {
+    await onRanks(2, async (rank) => {
+      const it = await bench(rank, capBytes(rank));
+      it.add('a', 2);
+      it.add('large', 9);
+      expect(it.bucketer.numStarted).toBe(1);
+      it.add('bb', 2);
+      await it.bucketer.finish();
+      expect(names(it)).toEqual(['large', 'a', 'bb']);
+      expectSums(it, rank, { large: 9, a: 2, bb: 2 });
+      expect(reductions(rank.group)).toBe(2);
+    });
+  });
+
+  it('one that asks for none starts at once and alone', async () => {
+    await onRanks(2, async (rank) => {
+      const it = await bench(rank, capBytes(rank));
+      it.add('a', 2);
+      it.add('alone', 2, { isBucketed: false });
+      expect(it.bucketer.numStarted).toBe(1);
+      await it.bucketer.finish();
+      expect(names(it)).toEqual(['alone', 'a']);
+    });
+  });
+
+  it('flushing what is empty does nothing, before and after', async () => {
+    await onRanks(2, async (rank) => {
+      const it = await bench(rank, capBytes(rank));
+      it.bucketer.flush();
+      await it.bucketer.finish();
+      it.add('a', 1);
+      await it.bucketer.finish();
+      it.bucketer.flush();
+      await it.bucketer.finish();
+      expect(names(it)).toEqual(['a']);
+      expect(reductions(rank.group)).toBe(1);
+    });
+  });
+
+  it('holds a host buffer only while something waits or is under way, and the same one again', async () => {
+    await onRanks(2, async (rank) => {
+      const it = await bench(rank, capBytes(rank));
+      const { hostBuffers } = it.links;
+      const taken: Uint8Array[] = [];
+      const take = hostBuffers.take.bind(hostBuffers);
+      hostBuffers.take = (byteLength) => {
+        const buffer = take(byteLength);
+        taken.push(buffer);
+        return buffer;
+      };
+      for (let backward = 0; backward < 3; backward++) {
+        it.add('a', 3);
+        it.add('bb', 3);
+        await it.bucketer.finish();
+      }
+      expect(taken.map(({ byteLength }) => byteLength)).toEqual([64, 32, 64, 32, 64, 32]);
+      expect(new Set(taken).size).toBe(2);
+    });
+  });
+});
+
+it('F38 a bucket is not larger than all that can come', async () => {
+  await onRanks(2, async (rank) => {
+    const it = await bench(rank, 25 * MIB, 2 * 5 * F32);
+    it.add('a', 2);
+    expect(it.bucketer.numStarted).toBe(0);
+    it.add('bb', 3);
+    expect(it.bucketer.numStarted).toBe(1);
+    await it.bucketer.finish();
+    expectSums(it, rank, { a: 2, bb: 3 });
+  });
+});
+
+it('F38 forgets what waits when it is reset', async () => {
+  await onRanks(2, async (rank) => {
+    const it = await bench(rank, MIB);
+    it.add('a', 2);
+    it.bucketer.reset();
+    it.add('bb', 2);
+    await it.bucketer.finish();
+    expect(names(it)).toEqual(['bb']);
+    expectSums(it, rank, { bb: 2 });
+  });
+});
