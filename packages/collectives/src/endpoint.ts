@@ -216,8 +216,8 @@ export class Endpoint implements TransportListener {
   }
 
   /** See Transport.release. */
-  release(buffer: ArrayBufferLike): void {
-    this.#transport!.release?.(buffer);
+  release(memory: Uint8Array | ArrayBufferLike): void {
+    this.#transport!.release?.(memory);
   }
 
   /** The engine that runs this group's collectives, where the transport has one. */

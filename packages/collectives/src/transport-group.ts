@@ -285,7 +285,7 @@ export class TransportGroup implements ProcessGroup {
   }
 
   release(memory: Uint8Array | ArrayBufferLike): void {
-    this.#options.endpoint.release(ArrayBuffer.isView(memory) ? memory.buffer : memory);
+    this.#options.endpoint.release(memory);
   }
 
   stats(): CollectiveStats {

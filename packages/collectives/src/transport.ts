@@ -107,5 +107,5 @@ export interface Transport {
   /** Makes memory of the caller's known, so that it is moved as fast as what `allocate` gives. */
   register?(buffer: SharedArrayBuffer): void;
   /** Forgets what `allocate` gave or `register` was told. The caller has no call with it pending. */
-  release?(buffer: ArrayBufferLike): void;
+  release?(memory: Uint8Array | ArrayBufferLike): void;
 }

@@ -1,5 +1,6 @@
 // Joins a job of threads that share memory, from the seat that the thread was given.
 
+import { IN_PLACE_SCRATCH_BYTES, Reducer } from '@shardweave/dtypes';
 import { systemClock } from '../../clock.js';
 import { Endpoint } from '../../endpoint.js';
 import { JoinError } from '../../errors.js';
@@ -7,6 +8,7 @@ import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../../gr
 import { setLongTimer } from '../../long-timer.js';
 import type { ProcessGroup } from '../../process-group.js';
 import { Turns } from '../../turns.js';
+import { SharedHeap } from './shared-heap.js';
 import { checkSharedMemory, type ShmSeat } from './shm-seat.js';
 import { ShmTransport } from './shm-transport.js';
 
@@ -39,9 +41,11 @@ export async function connectShmEndpoint(seat: ShmSeat, options: ConnectShmOptio
   checkSharedMemory(seat);
   checkGroupOptions(options, { ...rankOf(seat), call: 'connectShm' });
   const turns = new Turns(options.clock ?? systemClock);
-  const endpoint = new Endpoint({ ...options, ...rankOf(seat), turns });
+  const heap = seat.heap && new SharedHeap(seat.heap);
+  const reducer = () => createReducer(heap);
+  const endpoint = new Endpoint({ reducer, ...options, ...rankOf(seat), turns });
   const watchMs = options.watchMs ?? defaultWatchMs(seat.worldSize);
-  const transport = new ShmTransport({ seat, listener: endpoint, turns, watchMs });
+  const transport = new ShmTransport({ seat, heap, listener: endpoint, turns, watchMs });
   endpoint.attach(transport);
   try {
     await inTime(transport, seat, options.joinTimeoutMs ?? JOIN_TIMEOUT_MS);
@@ -68,6 +72,16 @@ async function inTime(transport: ShmTransport, seat: ShmSeat, limitMs: number): 
   } finally {
     stopTimer();
   }
+}
+
+/** Sums in the heap, where all that is summed lies there. */
+async function createReducer(heap: SharedHeap | undefined): Promise<Reducer> {
+  const scratch = heap?.allocate(IN_PLACE_SCRATCH_BYTES)?.byteOffset;
+  if (heap === undefined || scratch === undefined) {
+    return await Reducer.create();
+  }
+  const holds = (buffer: ArrayBufferLike) => heap.holds(buffer);
+  return await Reducer.create({ memory: heap.memory, holds, scratch });
 }
 
 function rankOf({ rank, worldSize }: ShmSeat) {

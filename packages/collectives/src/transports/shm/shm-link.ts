@@ -13,6 +13,7 @@ import type { Turns } from '../../turns.js';
 import { HeaderDecoder, HeaderEncoder } from './message-coding.js';
 import { emptyHead, type RingReader, type RingWriter } from './ring.js';
 import { PeerBuffers } from './shared-buffers.js';
+import type { SharedHeap } from './shared-heap.js';
 
 /** Copied twice, but with no answer to wait for: below, the answer takes longer than the copy. */
 const INLINE_MAX_BYTES = 16 * 1024;
@@ -32,11 +33,15 @@ const CHUNK = 6; // the next bytes of message `id`
 const GRANT = 7; // send the chunks of message `id`
 const READ = 8; // message `id` has been read where it was
 
+/** Names the heap, where others name a buffer that a rank has registered: those begin with 1. */
+export const HEAP_ID = 0;
+
 const EMPTY = new Uint8Array(0);
 
 /** What a link needs of its transport. */
 export interface LinkHost {
   readonly turns: Turns;
+  readonly heap: SharedHeap | undefined;
   readonly isClosed: boolean;
   /** The number by which peers know this memory, where they do. */
   bufferIdOf(buffer: ArrayBufferLike): number | undefined;
@@ -354,8 +359,8 @@ export class ShmLink {
 
   /** Hands over a lent payload, or copies it, once its receiver wants it. */
   async #read(sink: MessageSink, id: number, place: LentPlace): Promise<void> {
-    const known = this.buffers.get(place.bufferId);
-    const buffer = known instanceof Promise ? await known : known;
+    const lent = this.#placeOf(place);
+    const payload = lent instanceof Promise ? await lent : lent;
     const { posted } = sink;
     if (posted !== undefined) {
       await posted;
@@ -363,7 +368,6 @@ export class ShmLink {
     if (this.#isOver) {
       return; // the peer has left, and its memory may be anything by now
     }
-    const payload = new Uint8Array(buffer, place.offset, place.byteLength);
     if (sink.lend !== undefined) {
       sink.lend(payload, () => this.#answerRead(id));
       return;
@@ -379,5 +383,15 @@ export class ShmLink {
       sink.write(payload.subarray(at, at + SLICE_BYTES));
     }
     this.#answerRead(id);
+  }
+
+  /** A promise where the peer's buffer has not been told yet. */
+  #placeOf({ bufferId, offset, byteLength }: LentPlace): Uint8Array | Promise<Uint8Array> {
+    if (bufferId === HEAP_ID) {
+      return this.#host.heap!.view(offset, byteLength);
+    }
+    const viewOf = (buffer: SharedArrayBuffer) => new Uint8Array(buffer, offset, byteLength);
+    const buffer = this.buffers.get(bufferId);
+    return buffer instanceof Promise ? buffer.then(viewOf) : viewOf(buffer);
   }
 }

@@ -3,6 +3,7 @@
 
 import { JoinError } from '../../errors.js';
 import { allocateJobMemory, checkRingBytes, defaultRingBytes } from './job-memory.js';
+import { createHeapMemory } from './shared-heap.js';
 
 export interface ShmJobOptions {
   /**
@@ -23,6 +24,8 @@ export interface ShmSeat {
   readonly job: string;
   readonly ringBytes: number;
   readonly memory: SharedArrayBuffer;
+  /** For `allocate`, where the platform has such a memory. */
+  readonly heap: WebAssembly.Memory | undefined;
   /** To each other rank, in their order. */
   readonly ports: MessagePort[];
 }
@@ -39,10 +42,11 @@ export function createShmJob(worldSize: number, options: ShmJobOptions = {}): Sh
   const ringBytes = options.ringBytes ?? defaultRingBytes(worldSize);
   checkRingBytes(ringBytes);
   const memory = allocateJobMemory(worldSize, ringBytes);
+  const heap = createHeapMemory();
   const job = crypto.randomUUID();
   const seats = Array.from(
     { length: worldSize },
-    (_, rank): ShmSeat => ({ rank, worldSize, job, ringBytes, memory, ports: [] }),
+    (_, rank): ShmSeat => ({ rank, worldSize, job, ringBytes, memory, heap, ports: [] }),
   );
   for (let low = 0; low < worldSize; low++) {
     for (let high = low + 1; high < worldSize; high++) {

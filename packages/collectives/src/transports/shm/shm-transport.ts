@@ -16,7 +16,8 @@ import { bellOf, ringOf } from './job-memory.js';
 import { LifeLine, openPort } from './life-line.js';
 import { RingReader, RingWriter } from './ring.js';
 import { OwnBuffers } from './shared-buffers.js';
-import { type LinkHost, ShmLink } from './shm-link.js';
+import type { SharedHeap } from './shared-heap.js';
+import { HEAP_ID, type LinkHost, ShmLink } from './shm-link.js';
 import type { ShmSeat } from './shm-seat.js';
 
 /** How long a polite ending may take before what is still queued is given up. */
@@ -36,6 +37,7 @@ type PortMessage =
 
 export interface ShmTransportOptions {
   readonly seat: ShmSeat;
+  readonly heap: SharedHeap | undefined;
   readonly listener: TransportListener;
   readonly turns: Turns;
   /** Milliseconds of looking again in every turn of the event loop before sleeping. */
@@ -54,6 +56,7 @@ interface Peer {
 export class ShmTransport implements Transport, LinkHost {
   readonly isLending = true;
   readonly turns: Turns;
+  readonly heap: SharedHeap | undefined;
   readonly #options: ShmTransportOptions;
   readonly #peers: Peer[];
   readonly #byRank = new Map<number, Peer>();
@@ -72,7 +75,8 @@ export class ShmTransport implements Transport, LinkHost {
   #turnOf = 0;
 
   constructor(options: ShmTransportOptions) {
-    const { seat, turns } = options;
+    const { seat, heap, turns } = options;
+    this.heap = heap;
     this.#options = options;
     this.turns = turns;
     this.#lifeLine = new LifeLine(seat.job, seat.rank);
@@ -131,6 +135,10 @@ export class ShmTransport implements Transport, LinkHost {
   }
 
   allocate(byteLength: number): Uint8Array {
+    const bytes = this.heap?.allocate(byteLength);
+    if (bytes !== undefined) {
+      return bytes;
+    }
     const buffer = new SharedArrayBuffer(byteLength);
     this.register(buffer);
     return new Uint8Array(buffer);
@@ -143,8 +151,12 @@ export class ShmTransport implements Transport, LinkHost {
     }
   }
 
-  release(buffer: ArrayBufferLike): void {
-    const id = this.#own.remove(buffer);
+  release(memory: Uint8Array | ArrayBufferLike): void {
+    const isView = ArrayBuffer.isView(memory);
+    if (isView && this.heap?.release(memory)) {
+      return;
+    }
+    const id = this.#own.remove(isView ? memory.buffer : memory);
     if (id !== undefined) {
       this.#postAll({ type: 'forget', id });
     }
@@ -179,7 +191,7 @@ export class ShmTransport implements Transport, LinkHost {
   // ------------------------------------------------------------------ LinkHost
 
   bufferIdOf(buffer: ArrayBufferLike): number | undefined {
-    return this.#own.idOf(buffer);
+    return this.heap?.holds(buffer) ? HEAP_ID : this.#own.idOf(buffer);
   }
 
   onMessage(from: number, header: MessageHeader): MessageSink {

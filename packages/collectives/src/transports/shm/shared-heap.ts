@@ -1,0 +1,124 @@
+// One WebAssembly memory of all ranks of a job, for what `allocate` gives: sums run in it without
+// copies, and any rank can read any place of it without being told of it. Each rank takes pages for
+// itself, since growing is atomic, and divides them alone. The surprise: after growth `buffer` is
+// another object, though the bytes are where they were.
+
+/** 4 GiB, which is all that a wasm32 memory can have. Beyond, allocate gives shared buffers. */
+const MAX_PAGES = 65_536;
+
+const PAGE_BYTES = 64 * 1024;
+
+/** Taken at a time, at least. */
+const GROWTH_BYTES = 2 ** 20;
+
+/** Cache lines, so that no two ranks' blocks share one. */
+const GRAIN_BYTES = 64;
+
+interface Block {
+  start: number;
+  end: number;
+  /** Never given to anybody. */
+  isZero: boolean;
+}
+
+/** Undefined where this platform has none: no threads in wasm, or no address space left. */
+export function createHeapMemory(): WebAssembly.Memory | undefined {
+  try {
+    return new WebAssembly.Memory({ initial: 1, maximum: MAX_PAGES, shared: true });
+  } catch {
+    return undefined;
+  }
+}
+
+/** A rank's part of the heap. */
+export class SharedHeap {
+  readonly memory: WebAssembly.Memory;
+  /** What `memory.buffer` has been, as far as views of it were made here. */
+  readonly #buffers = new WeakSet<ArrayBufferLike>();
+  /** By address, never touching each other. */
+  readonly #free: Block[] = [];
+  /** Ends of what was given, by start. */
+  readonly #given = new Map<number, number>();
+
+  constructor(memory: WebAssembly.Memory) {
+    this.memory = memory;
+  }
+
+  /** Whether a view that was made here has this buffer. */
+  holds(buffer: ArrayBufferLike): boolean {
+    return this.#buffers.has(buffer);
+  }
+
+  /** Zeroed; undefined where the memory can't grow so far. */
+  allocate(byteLength: number): Uint8Array | undefined {
+    const size = Math.max(1, Math.ceil(byteLength / GRAIN_BYTES)) * GRAIN_BYTES;
+    const block = this.#free.find(({ start, end }) => end - start >= size) ?? this.#grow(size);
+    if (block === undefined) {
+      return undefined;
+    }
+    const { start, isZero } = block;
+    block.start += size;
+    if (block.start === block.end) {
+      this.#free.splice(this.#free.indexOf(block), 1);
+    }
+    this.#given.set(start, start + size);
+    const bytes = this.view(start, byteLength);
+    if (!isZero) {
+      bytes.fill(0);
+    }
+    return bytes;
+  }
+
+  /** Takes back what `allocate` gave; anything else is not of here. */
+  release(bytes: Uint8Array): boolean {
+    const start = bytes.byteOffset;
+    const end = this.#given.get(start);
+    if (!this.holds(bytes.buffer) || end === undefined) {
+      return false;
+    }
+    this.#given.delete(start);
+    this.#put({ start, end, isZero: false });
+    return true;
+  }
+
+  /** Any rank's bytes. */
+  view(offset: number, byteLength: number): Uint8Array {
+    if (offset + byteLength > this.memory.buffer.byteLength) {
+      this.memory.grow(0); // another rank has grown it, and this thread has not looked since
+    }
+    const { buffer } = this.memory;
+    this.#buffers.add(buffer);
+    return new Uint8Array(buffer, offset, byteLength);
+  }
+
+  #grow(size: number): Block | undefined {
+    const pages = Math.ceil(Math.max(size, GROWTH_BYTES) / PAGE_BYTES);
+    try {
+      const start = this.memory.grow(pages) * PAGE_BYTES;
+      return this.#put({ start, end: start + pages * PAGE_BYTES, isZero: true });
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Joins a block with its free neighbours; returns what it is part of then. */
+  #put(block: Block): Block {
+    const index = this.#free.findIndex(({ start }) => start > block.start);
+    const at = index < 0 ? this.#free.length : index;
+    this.#free.splice(at, 0, block);
+    this.#join(at);
+    return at > 0 && this.#join(at - 1) ? this.#free[at - 1]! : this.#free[at]!;
+  }
+
+  /** Joins the blocks at `index` and behind it, where they touch. */
+  #join(index: number): boolean {
+    const [left, right] = [this.#free[index]!, this.#free[index + 1]];
+    if (right === undefined || left.end !== right.start) {
+      return false;
+    }
+    left.end = right.end;
+    left.isZero &&= right.isZero;
+    this.#free.splice(index + 1, 1);
+    return true;
+  }
+}
