@@ -34,6 +34,48 @@ describe('shardRange', () => {
   });
 });
 
+describe('F44 shards of every size and number', () => {
+  it("are fairscale's chunks, padded to one length, for sizes 1 to 256 over 1 to 32 ranks", () => {
+    for (let size = 1; size <= 256; size++) {
+      for (let worldSize = 1; worldSize <= 32; worldSize++) {
+        // The rule by hand: fill chunks of ceil(size / W) until nothing is left.
+        const chunk = Math.floor((size + worldSize - 1) / worldSize);
+        let left = size;
+        for (let rank = 0; rank < worldSize; rank++) {
+          const filled = Math.min(chunk, left);
+          const { start, end } = shardRange(size, worldSize, rank);
+          if (end - start !== filled || (filled > 0 && start !== rank * chunk)) {
+            expect.fail(`size ${size}, world ${worldSize}, rank ${rank}: [${start}, ${end})`);
+          }
+          left -= filled;
+        }
+        expect(left).toBe(0);
+      }
+    }
+  });
+
+  it('have one length in the flat layout, and hold its parameter in order, pads last', () => {
+    for (let size = 1; size <= 256; size++) {
+      for (let worldSize = 1; worldSize <= 32; worldSize++) {
+        const layout = flatLayout([size], worldSize);
+        let next = 0;
+        for (let rank = 0; rank < worldSize; rank++) {
+          const { start, end } = pieceOf(layout, 0, rank);
+          const isPacked = end === start || (start === 0 && next === rank * layout.shardLength);
+          if (!isPacked || end > layout.shardLength) {
+            expect.fail(`size ${size}, world ${worldSize}, rank ${rank}: [${start}, ${end})`);
+          }
+          next += end - start;
+        }
+        expect(next).toBe(size);
+        // As small as its alignment allows.
+        const aligned = Math.ceil(size / worldSize / FLAT_ALIGN_ELEMENTS) * FLAT_ALIGN_ELEMENTS;
+        expect(layout.shardLength).toBe(aligned);
+      }
+    }
+  });
+});
+
 describe('flatLayout', () => {
   it('starts every parameter and shard at a multiple of 256 bytes in 16 bits', () => {
     const layout = flatLayout([1, 129, 128, 7], 3);
