@@ -17,6 +17,7 @@ const BROWSER_PACKAGES = [
   'collectives',
   'shard-store',
   'fsdp',
+  'ddp-buckets',
   'memory-tracker',
 ];
 /** Entries that are for Node: Dawn, sockets that accept connections, files. */

@@ -1,0 +1,67 @@
+// Whether all ranks hold the same parameters: a fixed number of bytes first, texts only where those
+// differ, so that ranks with unequal lists still exchange equal lengths.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import { DdpStructureError } from './errors.js';
+
+/** How many lines, and a hash of them. */
+const DIGEST_WORDS = 2;
+
+/**
+ * Holds the ranks' descriptions (a line a parameter) equal; collective.
+ * @param what for the error, for example 'trainable parameters'
+ * @throws {DdpStructureError} on every rank, naming the first line that differs
+ */
+export async function requireAgreement(
+  group: ProcessGroup,
+  what: string,
+  lines: readonly string[],
+): Promise<void> {
+  const own = Uint32Array.of(lines.length, hashText(lines.join('\n')));
+  const all = await gatherWords(group, own);
+  const isEqual = all.every((word, i) => word === own[i % DIGEST_WORDS]);
+  if (isEqual) return;
+  const texts = await gatherTexts(group, lines.join('\n'));
+  const [first, ...others] = texts.map((text) => text.split('\n'));
+  const rank = 1 + others.findIndex((other) => other.join('\n') !== first!.join('\n'));
+  const differing = texts[rank]!.split('\n');
+  const at = first!.findIndex((line, i) => line !== differing[i]);
+  const place = at < 0 ? first!.length : at;
+  throw new DdpStructureError(
+    `rank ${group.rank}/${group.worldSize} ddp: expected the ${what} of rank 0 (${all[0]} of them) on every rank, got ${all[rank * DIGEST_WORDS]} on rank ${rank}. Number ${place} is ${quoted(first![place])} on rank 0 and ${quoted(differing[place])} on rank ${rank}. Build, wrap and freeze the model alike on all ranks.`,
+  );
+}
+
+/** Each rank's words, in rank order. */
+export async function gatherWords(group: ProcessGroup, own: Uint32Array): Promise<Uint32Array> {
+  const all = new Uint32Array(own.length * group.worldSize);
+  const input = new Uint8Array(own.buffer, own.byteOffset, own.byteLength);
+  await group.allGather(input, new Uint8Array(all.buffer), { dtype: 'u32', tag: 'ddp agreement' });
+  return all;
+}
+
+/** Each rank's text: the lengths first. */
+async function gatherTexts(group: ProcessGroup, text: string): Promise<string[]> {
+  const own = new TextEncoder().encode(text);
+  const counts = [...(await gatherWords(group, Uint32Array.of(own.byteLength)))];
+  const all = new Uint8Array(counts.reduce((sum, count) => sum + count, 0));
+  await group.allGather(own, all, { dtype: 'u8', counts, tag: 'ddp agreement' });
+  let at = 0;
+  return counts.map((count) => {
+    at += count;
+    return new TextDecoder().decode(all.subarray(at - count, at));
+  });
+}
+
+function quoted(line: string | undefined): string {
+  return line === undefined || line === '' ? 'missing' : `'${line}'`;
+}
+
+/** FNV-1a in 32 bits. */
+function hashText(text: string): number {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < text.length; i++) {
+    hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0;
+  }
+  return hash;
+}

@@ -1,0 +1,108 @@
+// Which gradients travel together, and where each lies in its bucket. Pure arithmetic over indices of
+// the active parameters, the same on every rank.
+
+import { byteSize, type DType } from '@shardweave/dtypes';
+
+/** Where gradients start in a bucket: 256 bytes in 16 bits, the alignment of WebGPU's bindings. */
+export const BUCKET_ALIGN_ELEMENTS = 128;
+
+/** Dtypes that gradients may have, in the order in which unfinished buckets are closed. */
+export const BUCKET_DTYPES = ['f16', 'bf16', 'f32'] as const satisfies readonly DType[];
+
+/** When a bucket is full: from a number of elements on, or of bytes. */
+export type BucketSizes =
+  | { readonly elements: number }
+  | { readonly firstBytes: number; readonly capBytes: number };
+
+/** What counts of a parameter. */
+export interface BucketParameter {
+  readonly size: number;
+  readonly dtype: DType;
+}
+
+export interface BucketRule {
+  readonly sizes: BucketSizes;
+  /** Indices that close their bucket; where there are any, nothing else does. */
+  readonly triggers: ReadonlySet<number>;
+  /** What one bucket may hold at most, padding included; a larger parameter has one of its own. */
+  readonly maxElements: number;
+}
+
+export interface BucketLayout {
+  readonly dtype: DType;
+  /** Indices of its parameters. */
+  readonly members: readonly number[];
+  /** First element of each, in order. */
+  readonly offsets: readonly number[];
+  /** Gaps included; nothing follows the last parameter but the other half of its last word. */
+  readonly elementCount: number;
+}
+
+/** Deals the parameters out to buckets, in `order`, each dtype to its own. */
+export function assignBuckets(
+  order: readonly number[],
+  parameters: readonly BucketParameter[],
+  rule: BucketRule,
+): number[][] {
+  const closed: number[][] = [];
+  const running = new Map<DType, RunningBucket>();
+  const numClosed = new Map<DType, number>();
+  const close = (dtype: DType) => {
+    const bucket = running.get(dtype);
+    if (bucket === undefined) return;
+    closed.push(bucket.members);
+    running.delete(dtype);
+    numClosed.set(dtype, (numClosed.get(dtype) ?? 0) + 1);
+  };
+  for (const index of order) {
+    const { size, dtype } = parameters[index]!;
+    const before = running.get(dtype);
+    if (before !== undefined && before.paddedElements + size > rule.maxElements) close(dtype);
+    const bucket = running.get(dtype) ?? { members: [], elements: 0, paddedElements: 0 };
+    running.set(dtype, bucket);
+    bucket.members.push(index);
+    bucket.elements += size;
+    bucket.paddedElements += alignUp(size);
+    const isFull =
+      rule.triggers.size > 0
+        ? rule.triggers.has(index)
+        : bucket.elements >= fullFrom(rule.sizes, dtype, numClosed.get(dtype) ?? 0);
+    if (isFull) close(dtype);
+  }
+  for (const dtype of BUCKET_DTYPES) close(dtype);
+  return closed;
+}
+
+/** Lays the members of one bucket out, in order. */
+export function bucketLayout(
+  members: readonly number[],
+  parameters: readonly BucketParameter[],
+): BucketLayout {
+  const offsets: number[] = [];
+  let end = 0;
+  for (const index of members) {
+    const offset = alignUp(end);
+    offsets.push(offset);
+    end = offset + parameters[index]!.size;
+  }
+  const { dtype } = parameters[members[0]!]!;
+  const wordElements = 4 / byteSize(dtype);
+  const elementCount = Math.ceil(end / wordElements) * wordElements;
+  return { dtype, members, offsets, elementCount };
+}
+
+interface RunningBucket {
+  readonly members: number[];
+  elements: number;
+  paddedElements: number;
+}
+
+/** Elements from which bucket `ordinal` of a dtype is full. */
+function fullFrom(sizes: BucketSizes, dtype: DType, ordinal: number): number {
+  if ('elements' in sizes) return sizes.elements;
+  return (ordinal === 0 ? sizes.firstBytes : sizes.capBytes) / byteSize(dtype);
+}
+
+function alignUp(elements: number): number {
+  return Math.ceil(elements / BUCKET_ALIGN_ELEMENTS) * BUCKET_ALIGN_ELEMENTS;
+}

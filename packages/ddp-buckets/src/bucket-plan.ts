@@ -1,0 +1,128 @@
+// The buckets of the present set of trainable parameters. A plan begins as a guess (parameters in
+// reverse order, as backward mostly goes) and is replaced by one that follows the order in which
+// gradients came on one rank.
+
+import type { DType } from '@shardweave/dtypes';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { type ActiveParameter, Bucket } from './bucket.js';
+import { assignBuckets, type BucketRule, bucketLayout } from './bucket-layout.js';
+import type { ResolvedDdpOptions } from './options.js';
+
+/** Where a parameter's gradient goes. */
+export interface Place {
+  readonly bucket: Bucket;
+  /** Its number in the bucket. */
+  readonly member: number;
+  /** Its number among the active parameters. */
+  readonly index: number;
+}
+
+export interface PlanContext {
+  readonly device: Device;
+  readonly options: ResolvedDdpOptions;
+  /** What every rank's device can bind at once. */
+  readonly maxElements: number;
+}
+
+export class BucketPlan {
+  readonly active: readonly ActiveParameter[];
+  /** In the order of reductions. */
+  readonly buckets: readonly Bucket[];
+  /** Whether the order is that of a backward, not the guess. */
+  readonly isLearned: boolean;
+  readonly #places = new Map<Tensor, Place>();
+
+  constructor(
+    active: readonly ActiveParameter[],
+    structure: readonly (readonly number[])[],
+    context: PlanContext,
+    options: { readonly isLearned: boolean },
+  ) {
+    this.active = active;
+    this.isLearned = options.isLearned;
+    const { predivide, isAlwaysFp32, isRetaining } = context.options;
+    const sizes = parametersOf(active);
+    this.buckets = structure.map((members, index) => {
+      const layout = bucketLayout(members, sizes);
+      const reduceDType: DType = isAlwaysFp32 ? 'f32' : layout.dtype;
+      const { device } = context;
+      return new Bucket(index, layout, active, { device, reduceDType, predivide, isRetaining });
+    });
+    for (const bucket of this.buckets) {
+      bucket.layout.members.forEach((index, member) => {
+        this.#places.set(active[index]!.tensor, { bucket, member, index });
+      });
+    }
+  }
+
+  /** Undefined for a parameter that is not trained, or that a static graph does not use. */
+  placeOf(leaf: Tensor): Place | undefined {
+    return this.#places.get(leaf);
+  }
+
+  /** Whether `active` are the parameters that this plan is for. */
+  isFor(active: readonly ActiveParameter[]): boolean {
+    return (
+      active.length === this.active.length &&
+      active.every(({ tensor }, i) => tensor === this.active[i]!.tensor)
+    );
+  }
+}
+
+/** Buckets before anything is known of the order; with delayAllreduce they stay. */
+export function guessStructure(
+  active: readonly ActiveParameter[],
+  context: PlanContext,
+): number[][] {
+  const order = active.map((_, i) => i);
+  if (!context.options.isDelayed) order.reverse();
+  return assignBuckets(order, parametersOf(active), ruleOf(active, context));
+}
+
+/**
+ * Buckets in the order of arrival; parameters that did not arrive follow as guessed, or are left out.
+ */
+export function learnStructure(
+  active: readonly ActiveParameter[],
+  arrived: readonly number[],
+  context: PlanContext,
+  isUsed: (index: number) => boolean,
+): number[][] {
+  const known = new Set(arrived);
+  const others = active.map((_, i) => i).filter((i) => !known.has(i));
+  const order = [...arrived, ...others.reverse()].filter(isUsed);
+  return assignBuckets(order, parametersOf(active), ruleOf(active, context));
+}
+
+/** A structure as numbers, of a length that depends on the number of parameters alone. */
+export function encodeStructure(
+  structure: readonly (readonly number[])[],
+  numParameters: number,
+): Uint32Array {
+  const words = new Uint32Array(1 + 2 * numParameters);
+  words[0] = structure.length;
+  words.set(
+    structure.map(({ length }) => length),
+    1,
+  );
+  words.set(structure.flat(), 1 + numParameters);
+  return words;
+}
+
+export function decodeStructure(words: Uint32Array, numParameters: number): number[][] {
+  let at = 1 + numParameters;
+  return [...words.subarray(1, 1 + words[0]!)].map((length) => {
+    at += length;
+    return [...words.subarray(at - length, at)];
+  });
+}
+
+function parametersOf(active: readonly ActiveParameter[]) {
+  return active.map(({ tensor }) => ({ size: tensor.size, dtype: tensor.dtype }));
+}
+
+function ruleOf(active: readonly ActiveParameter[], context: PlanContext): BucketRule {
+  const { sizes, triggers } = context.options;
+  const indices = active.flatMap(({ tensor }, i) => (triggers.has(tensor) ? [i] : []));
+  return { sizes, triggers: new Set(indices), maxElements: context.maxElements };
+}

@@ -1,0 +1,251 @@
+// The gradients of some parameters in one storage: filled in backward, read back, added up over
+// ranks by somebody else, written and dealt out again. Knows no order and no ranks.
+//
+// Note [a bucket's storage]: taken when the first gradient arrives, zeroed for the gaps and for what
+// gets none, given back when its read-back is queued, and taken again for the result. With retained
+// gradients each backward has a storage of its own, which lives as long as gradients look into it.
+
+import { byteSize, type DType } from '@shardweave/dtypes';
+import { type Device, type Storage, Tensor } from '@shardweave/tensor-core';
+import type { BucketLayout } from './bucket-layout.js';
+import type { BucketMember } from './communication-hooks/communication-hook.js';
+
+/** One trainable parameter. */
+export interface ActiveParameter {
+  readonly path: string;
+  readonly tensor: Tensor;
+}
+
+export interface BucketContext {
+  readonly device: Device;
+  /** dtype on the wire: f32 where 16-bit gradients are reduced in f32. */
+  readonly reduceDType: DType;
+  readonly predivide: number;
+  readonly isRetaining: boolean;
+}
+
+export interface ReceiveOptions {
+  /** What the sum is divided by. */
+  readonly postdivide: number;
+  /** Which members get a gradient; the others keep what they have. */
+  readonly isUsed: (member: number) => boolean;
+}
+
+export class Bucket {
+  readonly index: number;
+  readonly layout: BucketLayout;
+  readonly parameters: readonly ActiveParameter[];
+  readonly members: readonly BucketMember[];
+  readonly #context: BucketContext;
+  /** Members with a contribution. */
+  readonly #contributed = new Set<number>();
+  #storage: Storage | undefined;
+  #numReady = 0;
+
+  constructor(
+    index: number,
+    layout: BucketLayout,
+    active: readonly ActiveParameter[],
+    context: BucketContext,
+  ) {
+    this.index = index;
+    this.layout = layout;
+    this.parameters = layout.members.map((member) => active[member]!);
+    this.members = this.parameters.map(({ path, tensor }, i) => ({
+      path,
+      shape: tensor.shape,
+      offset: layout.offsets[i]!,
+      size: tensor.size,
+    }));
+    this.#context = context;
+  }
+
+  get reduceDType(): DType {
+    return this.#context.reduceDType;
+  }
+
+  /** Bytes on the wire, gaps included. */
+  get wireBytes(): number {
+    return this.layout.elementCount * byteSize(this.reduceDType);
+  }
+
+  /** Whether all gradients are final. */
+  get isReady(): boolean {
+    return this.#numReady === this.members.length;
+  }
+
+  hasContribution(member: number): boolean {
+    return this.#contributed.has(member);
+  }
+
+  // ---- in backward -----------------------------------------------------------------------------
+
+  /** Adds to a member's gradient. `gradient` is copied. */
+  add(member: number, gradient: Tensor): void {
+    const { device } = this.#context;
+    const out = this.#view(this.#fill(), member);
+    const x = gradient.view();
+    if (this.#contributed.has(member)) addInto(device, out, x);
+    else device.backend.run('cast', { x, out });
+    this.#contributed.add(member);
+  }
+
+  /** A member's gradient is final. */
+  noteReady(): void {
+    this.#numReady += 1;
+  }
+
+  /**
+   * Divides by the first factor and queues the read-back; the storage is given back meanwhile. With
+   * `into` undefined (one rank) all stays where it is.
+   */
+  send(into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
+    const { device, reduceDType, predivide } = this.#context;
+    const storage = this.#fill();
+    let outgoing = storage;
+    if (reduceDType !== storage.dtype && into !== undefined) {
+      outgoing = device.storage(storage.elementCount, reduceDType, 'staging');
+      outgoing.fill();
+      device.backend.run('cast', { x: storage.view(), out: outgoing.view() });
+    }
+    if (predivide !== 1) {
+      const view = outgoing.view();
+      device.backend.run('affine', { x: view, out: view, scale: 1 / predivide, shift: 0 });
+    }
+    if (into === undefined) return undefined;
+    const read = outgoing.read(0, into.byteLength, into);
+    read.catch(() => undefined); // seen by whoever awaits the reduction
+    if (outgoing !== storage) outgoing.release();
+    storage.free();
+    return read;
+  }
+
+  // ---- at the end of backward ------------------------------------------------------------------
+
+  /**
+   * Takes the sum over ranks (undefined: what is here) and adds it, divided, to the gradients.
+   * @returns the buffer that retained gradients look into; theirs, not the caller's
+   */
+  receive(sum: Uint8Array | undefined, options: ReceiveOptions): Tensor | undefined {
+    const storage = this.#storage!;
+    this.#storage = undefined;
+    this.#contributed.clear();
+    this.#numReady = 0;
+    const reduced = sum === undefined ? storage : this.#upload(storage, sum);
+    const { isRetaining } = this.#context;
+    const scale = 1 / options.postdivide;
+    if (isRetaining) this.#affine(reduced, storage, { from: 0, size: storage.elementCount, scale });
+    this.parameters.forEach(({ tensor }, member) => {
+      if (!options.isUsed(member)) return;
+      if (isRetaining) this.#lookInto(tensor, member, storage);
+      else this.#dealOut(tensor, member, { reduced, scale });
+    });
+    const hasViews = isRetaining && storage.holds > 1;
+    if (reduced !== storage) reduced.release();
+    storage.release(); // views have holds of their own
+    return hasViews ? new Tensor(storage, [storage.elementCount]) : undefined;
+  }
+
+  /** Drops what a failed backward has left. */
+  reset(): void {
+    this.#storage?.release();
+    this.#storage = undefined;
+    this.#contributed.clear();
+    this.#numReady = 0;
+  }
+
+  // ---- storages --------------------------------------------------------------------------------
+
+  #fill(): Storage {
+    if (this.#storage !== undefined) return this.#storage;
+    const { device } = this.#context;
+    const storage = device.storage(this.layout.elementCount, this.layout.dtype, 'gradient');
+    storage.fill();
+    device.backend.run('fill', { out: storage.view(), value: 0 });
+    this.#storage = storage;
+    return storage;
+  }
+
+  /** The sum on the device: in the storage itself, or beside it where dtypes differ. */
+  #upload(storage: Storage, sum: Uint8Array): Storage {
+    const { device, reduceDType, isRetaining } = this.#context;
+    const isSame = reduceDType === storage.dtype;
+    if (isSame || isRetaining) storage.fill();
+    const target = isSame ? storage : device.storage(storage.elementCount, reduceDType, 'staging');
+    target.fill();
+    target.write(sum);
+    return target;
+  }
+
+  #affine(
+    reduced: Storage,
+    out: Storage,
+    range: {
+      readonly from: number;
+      readonly size: number;
+      readonly scale: number;
+      /** First element of the output. Default: from. */
+      readonly to?: number;
+    },
+  ): void {
+    const { from, size, scale, to = from } = range;
+    const call = { x: reduced.view(from, size), out: out.view(to, size), scale, shift: 0 };
+    this.#context.device.backend.run('affine', call);
+  }
+
+  /** A gradient of the parameter's own, or added to the one it has. */
+  #dealOut(
+    leaf: Tensor,
+    member: number,
+    { reduced, scale }: { readonly reduced: Storage; readonly scale: number },
+  ): void {
+    const { device } = this.#context;
+    const { offset, size } = this.members[member]!;
+    const own = device.storage(size, leaf.dtype, 'gradient');
+    own.fill();
+    this.#affine(reduced, own, { from: offset, to: 0, size, scale });
+    if (leaf.grad === undefined) {
+      leaf.grad = new Tensor(own, leaf.shape).markKept();
+      return;
+    }
+    leaf.grad.storage.markWritten();
+    addInto(device, leaf.grad.view(), own.view());
+    own.release();
+  }
+
+  /** The gradient is a part of the bucket, or that part is added to the one there is. */
+  #lookInto(leaf: Tensor, member: number, scaled: Storage): void {
+    const { offset, size } = this.members[member]!;
+    if (leaf.grad === undefined) {
+      scaled.retain();
+      leaf.grad = new Tensor(scaled, leaf.shape, offset).markKept();
+      return;
+    }
+    leaf.grad.storage.markWritten();
+    addInto(this.#context.device, leaf.grad.view(), scaled.view(offset, size));
+  }
+
+  #view(storage: Storage, member: number) {
+    const { offset, size } = this.members[member]!;
+    return storage.view(offset, size);
+  }
+}
+
+/** target += source, dense, any dtypes; a 16-bit target's last word may be clobbered past its end. */
+function addInto(
+  device: Device,
+  out: ReturnType<Tensor['view']>,
+  source: ReturnType<Tensor['view']>,
+): void {
+  const shape = [out.size];
+  const call = {
+    kind: 'add',
+    a: out,
+    b: source,
+    out,
+    shape,
+    aStrides: [1],
+    bStrides: [1],
+  } as const;
+  device.backend.run('binary', call);
+}

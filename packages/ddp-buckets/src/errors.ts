@@ -1,0 +1,37 @@
+// What can go wrong with data-parallel training, beside what collectives reject with.
+
+/** Base of this package's errors; `code` is stable. */
+export abstract class DdpError extends Error {
+  abstract readonly code: string;
+}
+
+/** An option or a wrapped module that cannot work; found at construction. */
+export class DdpConfigError extends DdpError {
+  override readonly name = 'DdpConfigError' as const;
+  readonly code = 'DDP_CONFIG';
+}
+
+/** A call that the wrapper's state does not allow, for instance a backward without a forward. */
+export class DdpStateError extends DdpError {
+  override readonly name = 'DdpStateError' as const;
+  readonly code = 'DDP_STATE';
+}
+
+/** Ranks hold different parameters, or train different ones. Thrown on all of them. */
+export class DdpStructureError extends DdpError {
+  override readonly name = 'DdpStructureError' as const;
+  readonly code = 'DDP_STRUCTURE';
+}
+
+/** A backward did not reach parameters that the ranks wait for. */
+export class DdpUnusedParameterError extends DdpError {
+  override readonly name = 'DdpUnusedParameterError' as const;
+  readonly code = 'DDP_UNUSED_PARAMETERS';
+  /** Paths of the parameters. */
+  readonly parameters: readonly string[];
+
+  constructor(message: string, parameters: readonly string[]) {
+    super(message);
+    this.parameters = parameters;
+  }
+}

@@ -1,0 +1,20 @@
+// DistributedDataParallel and Reducer: gradients averaged over ranks, in buckets.
+
+export { BUCKET_ALIGN_ELEMENTS, type BucketLayout } from './bucket-layout.js';
+export { allReduceHook } from './communication-hooks/all-reduce-hook.js';
+export type {
+  BucketMember,
+  CommunicationHook,
+  HookBucket,
+} from './communication-hooks/communication-hook.js';
+export { DistributedDataParallel, type JoinOptions } from './distributed-data-parallel.js';
+export {
+  DdpConfigError,
+  DdpError,
+  DdpStateError,
+  DdpStructureError,
+  DdpUnusedParameterError,
+} from './errors.js';
+export { type NaiveAllReduceOptions, naiveAllReduce } from './naive-all-reduce.js';
+export type { DdpOptions } from './options.js';
+export type { StepTimings } from './step-timings.js';

@@ -1,0 +1,43 @@
+// Uneven inputs: before each of its collectives a rank that still has inputs says so, and ranks that
+// have run out hear what they must take part in, until nobody has any.
+
+import type { Lane } from './lane.js';
+
+/** What ranks with inputs are about to do together. */
+export type JoinEvent = 'backward' | 'buffers';
+
+export interface JoinRound {
+  /** Ranks that have inputs, ascending; empty when all have run out. */
+  readonly active: readonly number[];
+  /** What they do; undefined when all have run out. */
+  readonly event: JoinEvent | undefined;
+}
+
+const CODES: readonly (JoinEvent | undefined)[] = [undefined, 'backward', 'buffers'];
+
+export class JoinRounds {
+  readonly #lane: Lane;
+  #lastActive = 0;
+
+  constructor(lane: Lane) {
+    this.#lane = lane;
+  }
+
+  /** The lowest rank that took part in the last round that had any: its weights are the newest. */
+  get lastActive(): number {
+    return this.#lastActive;
+  }
+
+  /** One byte of every rank; `event` undefined: this rank has run out. */
+  announce(event: JoinEvent | undefined): Promise<JoinRound> {
+    const { group } = this.#lane;
+    return this.#lane.enqueue(Promise.resolve(), async () => {
+      const all = new Uint8Array(group.worldSize);
+      const own = Uint8Array.of(CODES.indexOf(event));
+      await group.allGather(own, all, { dtype: 'u8', tag: 'ddp join' });
+      const active = [...all.keys()].filter((rank) => all[rank] !== 0);
+      if (active.length > 0) this.#lastActive = active[0]!;
+      return { active, event: CODES[all[active[0] ?? group.rank]!] };
+    });
+  }
+}

@@ -1,0 +1,39 @@
+// The specification of what buckets do: after backward, an all-reduce for each parameter, one after
+// the other. No buckets, no overlap; slow where parameters are many and small.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { ReduceDType } from '@shardweave/dtypes';
+import type { Tensor } from '@shardweave/tensor-core';
+
+export interface NaiveAllReduceOptions {
+  readonly processGroup: ProcessGroup;
+  /** As in DdpOptions. Default 1. */
+  readonly gradientPredivideFactor?: number;
+  /** As in DdpOptions. Default true. */
+  readonly gradientAverage?: boolean;
+}
+
+/**
+ * Averages the gradients of `parameters` over ranks, in place and in their order; collective. Every
+ * rank has gradients for the same ones.
+ */
+export async function naiveAllReduce(
+  parameters: Iterable<Tensor>,
+  options: NaiveAllReduceOptions,
+): Promise<void> {
+  const { processGroup: group, gradientPredivideFactor: predivide = 1 } = options;
+  const postdivide = (options.gradientAverage ?? true) ? group.worldSize / predivide : 1;
+  for (const { grad, device } of parameters) {
+    if (grad === undefined || grad.size === 0) continue;
+    const scale = (factor: number) => {
+      const view = grad.view();
+      device.backend.run('affine', { x: view, out: view, scale: factor, shift: 0 });
+    };
+    if (predivide !== 1) scale(1 / predivide);
+    const bytes = await grad.storage.read();
+    const dtype = grad.dtype as ReduceDType;
+    await group.allReduce(bytes, bytes, { dtype, op: 'sum', tag: 'naive' });
+    grad.storage.write(bytes);
+    scale(1 / postdivide);
+  }
+}

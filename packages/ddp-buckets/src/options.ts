@@ -1,0 +1,218 @@
+// The options of DistributedDataParallel, and what follows from them.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { Tensor } from '@shardweave/tensor-core';
+import type { BucketSizes } from './bucket-layout.js';
+import type { CommunicationHook } from './communication-hooks/communication-hook.js';
+import { DdpConfigError } from './errors.js';
+
+export interface DdpOptions {
+  /** The ranks that train together. */
+  readonly processGroup: ProcessGroup;
+  /**
+   * Elements from which a bucket is full, the first one too (apex). Default: by bytes, with
+   * firstBucketBytes and bucketCapBytes. Not used where allreduceTriggerParams are given.
+   */
+  readonly messageSize?: number;
+  /** Bytes from which the first bucket of a dtype is full, so that communication starts early. Default 1 MiB. */
+  readonly firstBucketBytes?: number;
+  /** Bytes from which the others are full. Default 40 MB, apex's ten million f32. */
+  readonly bucketCapBytes?: number;
+  /** Parameters whose gradients close the bucket of their dtype; nothing else does. */
+  readonly allreduceTriggerParams?: readonly Tensor[];
+  /** No overlap: everything is reduced at the end of backward, one bucket a dtype. Default false. */
+  readonly delayAllreduce?: boolean;
+  /** Gradients stay views of the reduced buckets, which `allreduceBuffers` shows. Default false. */
+  readonly retainAllreduceBuffers?: boolean;
+  /** 16-bit gradients are divided, sent and added in f32. Default false. */
+  readonly allreduceAlwaysFp32?: boolean;
+  /** Process groups that buckets take in turn. Default 1, which is processGroup itself. */
+  readonly numAllreduceStreams?: number;
+  /** The groups to take, numAllreduceStreams of them. Default: split off processGroup. */
+  readonly allreduceCommunicators?: readonly ProcessGroup[];
+  /** Divide by the world size. Default true. */
+  readonly gradientAverage?: boolean;
+  /**
+   * Gradients are divided by this before the sum and, where averaged, by worldSize / this after it.
+   * Default 1.
+   */
+  readonly gradientPredivideFactor?: number;
+  /** Ranges of the wrapper's own work in the device's trace. Default false. */
+  readonly prof?: boolean;
+  /**
+   * Parameters that a backward does not reach count as zeros, and those that no rank reached keep
+   * the gradient they had. Default false, or true with delayAllreduce: they are an error.
+   */
+  readonly findUnusedParameters?: boolean;
+  /**
+   * Every backward reaches the same parameters: the first one's set is agreed on, the others are
+   * left out from then on, and a backward that differs is an error. Default false.
+   */
+  readonly staticGraph?: boolean;
+  /** Rank 0's buffers go to all before each forward in training mode. Default false. */
+  readonly broadcastBuffers?: boolean;
+  /** How a bucket is added up over ranks. Default: an all-reduce of its exact values. */
+  readonly communicationHook?: CommunicationHook;
+  /** Before the buckets' numbers in traces, where a process wraps several modules. Default none. */
+  readonly name?: string;
+}
+
+export interface ResolvedDdpOptions {
+  readonly sizes: BucketSizes;
+  readonly triggers: ReadonlySet<Tensor>;
+  readonly isDelayed: boolean;
+  readonly isRetaining: boolean;
+  readonly isAlwaysFp32: boolean;
+  readonly numStreams: number;
+  readonly communicators: readonly ProcessGroup[] | undefined;
+  readonly predivide: number;
+  /** What sums are divided by. */
+  readonly postdivide: number;
+  readonly isProfiling: boolean;
+  readonly isFindingUnused: boolean;
+  readonly isStaticGraph: boolean;
+  readonly isBroadcastingBuffers: boolean;
+  readonly communicationHook: CommunicationHook | undefined;
+  readonly tagPrefix: string;
+}
+
+// PyTorch's: small enough to leave before the second layer from the end is done.
+const FIRST_BUCKET_BYTES = 2 ** 20;
+const BUCKET_CAP_BYTES = 4 * 1e7;
+
+/** Options that other versions and systems have, and what stands for them here. */
+const ANSWERS: Readonly<Record<string, string>> = {
+  sharedParam:
+    'It was removed from apex. Shared parameters are found by themselves; delayAllreduce: true reduces everything at the end.',
+  gradientAverageSplitFactor: 'It is ignored in apex. Use gradientPredivideFactor.',
+  gradientAsBucketView: 'Use retainAllreduceBuffers: true.',
+  bucketCapMb: 'Use bucketCapBytes.',
+  initSync: 'Parameters are always broadcast; there is nothing to switch.',
+  deviceIds: 'A module has one device, and a process may hold several ranks.',
+  outputDevice: 'A module has one device, and a process may hold several ranks.',
+  checkReduction:
+    'Every backward checks that all buckets were reduced; there is nothing to switch.',
+  delayAllReduceNamedParams: 'Use delayAllreduce: true.',
+};
+
+const KNOWN: ReadonlySet<string> = new Set([
+  'processGroup',
+  'messageSize',
+  'firstBucketBytes',
+  'bucketCapBytes',
+  'allreduceTriggerParams',
+  'delayAllreduce',
+  'retainAllreduceBuffers',
+  'allreduceAlwaysFp32',
+  'numAllreduceStreams',
+  'allreduceCommunicators',
+  'gradientAverage',
+  'gradientPredivideFactor',
+  'prof',
+  'findUnusedParameters',
+  'staticGraph',
+  'broadcastBuffers',
+  'communicationHook',
+  'name',
+] satisfies (keyof DdpOptions)[]);
+
+/**
+ * Fills in defaults.
+ * @throws {DdpConfigError} for options that contradict each other, were removed, or are unknown
+ */
+export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
+  requireKnown(options);
+  const isDelayed = options.delayAllreduce ?? false;
+  const triggers = options.allreduceTriggerParams;
+  if (triggers !== undefined && isDelayed) {
+    throw new DdpConfigError(
+      'ddp: expected allreduceTriggerParams without delayAllreduce, got both. Triggers start reductions during backward, delaying forbids that; drop one.',
+    );
+  }
+  const { worldSize } = options.processGroup;
+  const predivide = options.gradientPredivideFactor ?? 1;
+  if (!(predivide > 0 && Number.isFinite(predivide))) {
+    throw new DdpConfigError(`ddp: expected gradientPredivideFactor > 0, got ${predivide}.`);
+  }
+  return {
+    sizes: isDelayed ? { elements: Number.POSITIVE_INFINITY } : resolveSizes(options),
+    triggers: new Set(triggers),
+    isDelayed,
+    isRetaining: options.retainAllreduceBuffers ?? false,
+    isAlwaysFp32: options.allreduceAlwaysFp32 ?? false,
+    ...resolveStreams(options, isDelayed),
+    predivide,
+    postdivide: (options.gradientAverage ?? true) ? worldSize / predivide : 1,
+    isProfiling: options.prof ?? false,
+    isFindingUnused: options.findUnusedParameters ?? isDelayed,
+    isStaticGraph: options.staticGraph ?? false,
+    isBroadcastingBuffers: options.broadcastBuffers ?? false,
+    communicationHook: options.communicationHook,
+    tagPrefix: options.name === undefined ? '' : `${options.name} `,
+  };
+}
+
+function requireKnown(options: DdpOptions): void {
+  for (const [key, value] of Object.entries(options)) {
+    if (KNOWN.has(key) || value === undefined) continue;
+    const camel = key.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+    const answer = ANSWERS[camel] ?? (KNOWN.has(camel) ? `Use ${camel}.` : undefined);
+    throw new DdpConfigError(
+      `ddp: expected options of DdpOptions, got ${key}. ${answer ?? `Known ones: ${[...KNOWN].join(', ')}.`}`,
+    );
+  }
+}
+
+function resolveSizes(options: DdpOptions): BucketSizes {
+  const { messageSize, firstBucketBytes, bucketCapBytes } = options;
+  for (const [name, size] of Object.entries({ messageSize, firstBucketBytes, bucketCapBytes })) {
+    if (size !== undefined && !(size > 0)) {
+      throw new DdpConfigError(`ddp: expected ${name} > 0, got ${size}.`);
+    }
+  }
+  if (messageSize === undefined) {
+    const capBytes = bucketCapBytes ?? BUCKET_CAP_BYTES;
+    return { firstBytes: firstBucketBytes ?? Math.min(FIRST_BUCKET_BYTES, capBytes), capBytes };
+  }
+  if (firstBucketBytes !== undefined || bucketCapBytes !== undefined) {
+    throw new DdpConfigError(
+      'ddp: expected either messageSize, in elements, or firstBucketBytes and bucketCapBytes, got both.',
+    );
+  }
+  return { elements: messageSize };
+}
+
+function resolveStreams(options: DdpOptions, isDelayed: boolean) {
+  const numStreams = options.numAllreduceStreams ?? 1;
+  const communicators = options.allreduceCommunicators;
+  if (!Number.isInteger(numStreams) || numStreams < 1) {
+    throw new DdpConfigError(
+      `ddp: expected numAllreduceStreams as a whole number of at least 1, got ${numStreams}.`,
+    );
+  }
+  if (numStreams > 1 && isDelayed) {
+    throw new DdpConfigError(
+      `ddp: expected numAllreduceStreams 1 with delayAllreduce, got ${numStreams}. Nothing is in flight during backward; drop one.`,
+    );
+  }
+  if (communicators !== undefined) {
+    if (numStreams === 1 || communicators.length !== numStreams) {
+      throw new DdpConfigError(
+        `ddp: expected as many allreduceCommunicators as numAllreduceStreams, and more than one, got ${communicators.length} for ${numStreams} streams. One group alone is the option processGroup.`,
+      );
+    }
+    const { worldSize } = options.processGroup;
+    const other = communicators.find((group) => group.worldSize !== worldSize);
+    if (other !== undefined) {
+      throw new DdpConfigError(
+        `ddp: expected allreduceCommunicators of ${worldSize} ranks as processGroup has, got one of ${other.worldSize}.`,
+      );
+    }
+    if (new Set(communicators).size < communicators.length) {
+      throw new DdpConfigError(
+        'ddp: expected allreduceCommunicators to be different groups, got one twice. Split each off the world.',
+      );
+    }
+  }
+  return { numStreams, communicators };
+}

@@ -1,0 +1,65 @@
+// How long a step computed and communicated, and how much of the latter nothing hid. Times of this
+// rank's host, in ms.
+
+export interface StepTimings {
+  /** From the first forward since the last backward to when the last gradient was on the host. */
+  readonly computeMs: number;
+  /** While any bucket was being added up over ranks. */
+  readonly communicationMs: number;
+  /** The part of it after all gradients were on the host: what overlap could not hide. */
+  readonly exposedCommunicationMs: number;
+  /** From when the first gradient was needed to the end of backward, communication included. */
+  readonly backwardMs: number;
+}
+
+/** Watches one step. */
+export class StepClock {
+  readonly #startMs: number;
+  readonly #backwardStartMs = performance.now();
+  readonly #intervals: { readonly startMs: number; readonly endMs: number }[] = [];
+  #computedMs = 0;
+
+  /** Made when backward begins. */
+  constructor(forwardStartMs: number | undefined) {
+    this.#startMs = forwardStartMs ?? this.#backwardStartMs;
+  }
+
+  /** A bucket's gradients have arrived on the host; hands them through. */
+  readonly noteRead = (bytes: Uint8Array): Uint8Array => {
+    this.#computedMs = performance.now();
+    return bytes;
+  };
+
+  /** A bucket's communication starts; call the result at its end. */
+  beginCommunication(): () => void {
+    const startMs = performance.now();
+    return () => {
+      this.#intervals.push({ startMs, endMs: performance.now() });
+    };
+  }
+
+  /** The host has queued all of backward. */
+  noteQueued(): void {
+    this.#computedMs = Math.max(this.#computedMs, performance.now());
+  }
+
+  timings(): StepTimings {
+    const sorted = this.#intervals.toSorted((a, b) => a.startMs - b.startMs);
+    let communicationMs = 0;
+    let exposedCommunicationMs = 0;
+    let coveredMs = Number.NEGATIVE_INFINITY;
+    for (const { startMs, endMs } of sorted) {
+      const from = Math.max(startMs, coveredMs);
+      if (endMs <= from) continue;
+      communicationMs += endMs - from;
+      exposedCommunicationMs += Math.max(0, endMs - Math.max(from, this.#computedMs));
+      coveredMs = endMs;
+    }
+    return {
+      computeMs: this.#computedMs - this.#startMs,
+      communicationMs,
+      exposedCommunicationMs,
+      backwardMs: performance.now() - this.#backwardStartMs,
+    };
+  }
+}

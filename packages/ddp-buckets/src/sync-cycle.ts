@@ -1,0 +1,186 @@
+// One backward whose gradients are reduced: buckets fill, leave in their order while backward goes
+// on, and come back at its end.
+//
+// Note [order of collectives]: bucket i leaves when it is full and bucket i - 1 has left, on lane i
+// mod n. What else the ranks must agree on (who takes part, which parameters exist, which were used,
+// the learned order) goes on the first lane, before the first bucket or after the last.
+
+import type { Tensor } from '@shardweave/tensor-core';
+import type { Bucket } from './bucket.js';
+import type { BucketPlan } from './bucket-plan.js';
+import type { CommunicationHook } from './communication-hooks/communication-hook.js';
+import { DdpStateError } from './errors.js';
+import type { HostBuffers } from './host-buffers.js';
+import type { Lane } from './lane.js';
+import type { LocalGradients } from './local-gradients.js';
+import type { StepClock } from './step-timings.js';
+
+/** What all cycles of a wrapper share. */
+export interface CycleContext {
+  /** Empty on one rank. */
+  readonly lanes: readonly Lane[];
+  readonly hook: CommunicationHook;
+  readonly hostBuffers: HostBuffers;
+  readonly locals: LocalGradients;
+  readonly isDelayed: boolean;
+  /** Before the buckets' numbers in traces. */
+  readonly tagPrefix: string;
+  /** Called when a bucket leaves; for traces. */
+  readonly onLeave: (bucket: Bucket) => void;
+}
+
+export interface CycleOptions {
+  readonly plan: BucketPlan;
+  /** Before it no bucket may leave: the agreement on parameters and participants. */
+  readonly agreed: Promise<unknown>;
+  /** Parameters that get a gradient in this backward. */
+  readonly reached: ReadonlySet<Tensor>;
+  readonly clock: StepClock;
+}
+
+/** What a bucket's result is worth; known when the agreement is. */
+export interface CycleOutcome {
+  readonly postdivide: number;
+  /** Which parameters of the plan (by number) get a gradient. */
+  readonly isUsed: (index: number) => boolean;
+}
+
+export class SyncCycle {
+  readonly plan: BucketPlan;
+  /** Parameters (by number) in the order in which their gradients became final. */
+  readonly arrived: number[] = [];
+  readonly #context: CycleContext;
+  readonly #agreed: Promise<unknown>;
+  readonly #clock: StepClock;
+  readonly #sums: (Promise<Uint8Array> | undefined)[] = [];
+
+  constructor(context: CycleContext, options: CycleOptions) {
+    this.plan = options.plan;
+    this.#context = context;
+    this.#agreed = options.agreed;
+    this.#agreed.catch(() => undefined); // seen by the buckets, and by end
+    this.#clock = options.clock;
+    for (const { tensor } of this.plan.active) {
+      if (!options.reached.has(tensor)) this.#finish(tensor);
+    }
+  }
+
+  /** Adds a contribution to its bucket. */
+  accept(leaf: Tensor, gradient: Tensor): void {
+    const place = this.#placeOf(leaf);
+    this.#takeLocal(leaf);
+    place.bucket.add(place.member, gradient);
+  }
+
+  /** A parameter's gradient is final: its bucket may leave, and others that have waited for it. */
+  final(leaf: Tensor): void {
+    this.arrived.push(this.#placeOf(leaf).index);
+    this.#finish(leaf);
+  }
+
+  /** A byte for each active parameter: 1 where this rank has something to add. */
+  usedHere(): Uint8Array {
+    const used = new Uint8Array(this.plan.active.length);
+    this.plan.active.forEach(({ tensor }, index) => {
+      const place = this.plan.placeOf(tensor);
+      if (place?.bucket.hasContribution(place.member) === true) used[index] = 1;
+    });
+    return used;
+  }
+
+  /** Backward is through: what has waited leaves. */
+  flush(): void {
+    this.#leave({ isFlushing: true });
+    const left = this.plan.buckets.slice(this.#sums.length);
+    if (left.length === 0) return;
+    const paths = left.flatMap(({ parameters }) => parameters.map(({ path }) => path));
+    throw new DdpStateError(
+      `ddp backward: expected all gradients of ${this.plan.buckets.length} buckets, got none for some of ${paths.join(', ')}. Was requiresGrad changed between forward and backward?`,
+    );
+  }
+
+  /**
+   * Waits for the buckets in order and deals their gradients out.
+   * @returns the buffers that retained gradients look into
+   */
+  async receive(outcome: CycleOutcome): Promise<(Tensor | undefined)[]> {
+    const { postdivide, isUsed } = outcome;
+    const buffers: (Tensor | undefined)[] = [];
+    for (const bucket of this.plan.buckets) {
+      const sum = await this.#sums[bucket.index];
+      const { members } = bucket.layout;
+      buffers.push(bucket.receive(sum, { postdivide, isUsed: (i) => isUsed(members[i]!) }));
+      if (sum !== undefined) this.#context.hostBuffers.give(sum);
+    }
+    return buffers;
+  }
+
+  /** After a failure: waits for what is in flight, and frees. */
+  reset(): void {
+    for (const sum of this.#sums) sum?.catch(() => undefined);
+    for (const bucket of this.plan.buckets) bucket.reset();
+  }
+
+  #placeOf(leaf: Tensor) {
+    const place = this.plan.placeOf(leaf);
+    if (place !== undefined) return place;
+    throw new DdpStateError(
+      `ddp backward: expected gradients of the parameters that were trained when it began, got one for '${leaf.name}' [${leaf.shape.join(', ')}]. A parameter is thawed before the forward that uses it, not between.`,
+    );
+  }
+
+  #finish(leaf: Tensor): void {
+    const place = this.plan.placeOf(leaf);
+    if (place === undefined) return; // unused in a static graph
+    this.#takeLocal(leaf);
+    place.bucket.noteReady();
+    if (!this.#context.isDelayed) this.#leave({ isFlushing: false });
+  }
+
+  /** What earlier backwards have left on this rank comes first, as if it were of this one. */
+  #takeLocal(leaf: Tensor): void {
+    const local = this.#context.locals.take(leaf);
+    if (local === undefined) return;
+    const { bucket, member } = this.plan.placeOf(leaf)!;
+    bucket.add(member, local);
+    local.dispose();
+  }
+
+  /** Ready buckets leave, in order. */
+  #leave({ isFlushing }: { readonly isFlushing: boolean }): void {
+    if (this.#context.isDelayed && !isFlushing) return;
+    for (;;) {
+      const next = this.plan.buckets[this.#sums.length];
+      if (next?.isReady !== true) return;
+      this.#sums.push(this.#start(next));
+    }
+  }
+
+  #start(bucket: Bucket): Promise<Uint8Array> | undefined {
+    const { lanes, hook, hostBuffers, onLeave, tagPrefix } = this.#context;
+    onLeave(bucket);
+    if (lanes.length === 0) return bucket.send(undefined) as undefined;
+    const lane = lanes[bucket.index % lanes.length]!;
+    const read = bucket.send(hostBuffers.take(bucket.wireBytes))!;
+    const ready = Promise.all([read.then(this.#clock.noteRead), this.#agreed]);
+    return lane.enqueue(
+      ready,
+      async ([bytes]) => {
+        const end = this.#clock.beginCommunication();
+        await hook.reduce({
+          index: bucket.index,
+          isLast: bucket.index === this.plan.buckets.length - 1,
+          tag: `${tagPrefix}bucket ${bucket.index}`,
+          dtype: bucket.reduceDType,
+          bytes,
+          members: bucket.members,
+          layout: bucket.layout,
+          group: lane.group,
+        });
+        end();
+        return bytes;
+      },
+      { isSerial: hook.isSerial },
+    );
+  }
+}
