@@ -1,5 +1,6 @@
 // FullyShardedDataParallel: parameters, gradients and optimizer state sharded over ranks.
 
+export { type ConsolidateOptions, consolidateShardWeights } from './consolidate.js';
 export { FsdpConfigError, FsdpError, FsdpStateDictError, FsdpStateError } from './errors.js';
 export {
   type ElementRange,
@@ -15,15 +16,11 @@ export {
   type TrainingState,
 } from './fully-sharded-data-parallel.js';
 export { clipGradNorm, gradNorm } from './grad-norm.js';
+export { loadLocalStateDict, localStateDict } from './local-state-dict.js';
 export { defaultPredivide, type FsdpOptions } from './options.js';
-export {
-  loadLocalStateDict,
-  loadStateDict,
-  localStateDict,
-  type StateDict,
-  type StateEntry,
-  stateDict,
-} from './state-dict.js';
+export { type FlatMetadata, localMetadataDict, type ShardMetadata } from './shard-metadata.js';
+export { loadStateDict, type StateDictOptions, stateDict } from './state-dict.js';
+export type { StateDict, StateEntry } from './state-entry.js';
 export { type SummonOptions, summonFullParams } from './summon-full-params.js';
 export {
   type AutoWrapped,

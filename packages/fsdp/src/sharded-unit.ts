@@ -280,6 +280,20 @@ export class ShardedUnit {
     });
   }
 
+  /** As gatherMaster, but only `rank` of the group gets the bytes; the others hold their shard alone. */
+  async gatherMasterTo(rank: number): Promise<Uint8Array | undefined> {
+    const { group, masterDType } = this.#context;
+    if (this.#summoned !== undefined || group.worldSize === 1) return this.gatherMaster();
+    const read = this.readMaster();
+    read.catch(() => undefined); // seen by the gather
+    return this.#openLinks().gathers.enqueue(read, async (shard) => {
+      const isRoot = group.rank === rank;
+      const output = isRoot ? new Uint8Array(shard.byteLength * group.worldSize) : null;
+      await group.gather(shard, output, { root: rank, dtype: masterDType, tag: this.name });
+      return output ?? undefined;
+    });
+  }
+
   /** Sets the parameter from its whole master bytes: this rank's shard, or what is summoned. */
   async scatterMaster(whole: Uint8Array): Promise<void> {
     const start = this.#context.group.rank * this.masterBytes;

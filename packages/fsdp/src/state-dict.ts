@@ -1,31 +1,46 @@
-// Parameters in and out: whole under their original names, or this rank's shards.
+// Parameters and buffers in and out, whole, under the names the bare module has: what is written here
+// loads into a bare module and back. This rank's shards: local-state-dict.ts.
 
 import { byteSize } from '@shardweave/dtypes';
-import { type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
-import { FsdpStateDictError } from './errors.js';
+import { isFloat, type Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import type { ShardedUnit } from './sharded-unit.js';
+import {
+  bytesOf,
+  checkEntries,
+  convertBytes,
+  type ExpectedEntry,
+  type StateDict,
+  type StateEntry,
+} from './state-entry.js';
 
-/** One tensor of a state dict: raw little-endian elements. */
-export interface StateEntry {
-  readonly dtype: DType;
-  readonly shape: Shape;
-  readonly data: Uint8Array;
+export interface StateDictOptions {
+  /** 'host': bytes; 'device': tensors, the caller's to dispose. Default: the instance's option. */
+  readonly stateDictDevice?: 'host' | 'device';
+  /**
+   * Only the first rank gets entries, the others an empty dict, and hold no more than one shard on the
+   * way; all take part. Default: the instance's option.
+   */
+  readonly stateDictOnRank0Only?: boolean;
 }
 
-export type StateDict = Map<string, StateEntry>;
-
-type ExpectedEntry = Pick<StateEntry, 'dtype' | 'shape'>;
-
 /**
- * All parameters whole, in the masters' dtype (f32, but in pure 16-bit training), under the names the bare module has. Collective. Inside
+ * All parameters whole, in the masters' dtype (f32, but in pure 16-bit training), and all buffers,
+ * floats in f32, each under its first name in the bare module. Collective, one unit at a time; each
+ * tensor is copied once. Also before the first forward, on an inner instance, and inside
  * summonFullParams: what this rank sees there.
  */
-export async function stateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
+export async function stateDict(
+  fsdp: FullyShardedDataParallel,
+  options: StateDictOptions = {},
+): Promise<StateDict> {
   await fsdp.initialize();
+  const { stateDictDevice, stateDictOnRank0Only } = { ...fsdp.stateDictOptions, ...options };
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   const found = new Map<string, StateEntry>();
-  for (const unit of fsdp.instances().flatMap(({ units }) => units)) {
-    const whole = await unit.gatherMaster();
+  for (const unit of unitsOf(fsdp)) {
+    const whole = await gatherWhole(fsdp, unit, stateDictOnRank0Only);
+    if (whole === undefined) continue;
     const { dtype } = unit.flat;
     unit.parameters.forEach(({ tensor }, index) => {
       const start = unit.layout.offsets[index]! * byteSize(dtype);
@@ -33,14 +48,18 @@ export async function stateDict(fsdp: FullyShardedDataParallel): Promise<StateDi
       found.set(names.get(tensor)!, { dtype, shape: tensor.shape, data });
     });
   }
+  if (stateDictOnRank0Only && !fsdp.isFirstRank) return new Map();
   // In the order of the bare module, not of the units.
-  return new Map([...names.values()].map((name) => [name, found.get(name)!]));
+  const entries = new Map([...names.values()].map((name) => [name, found.get(name)!]));
+  for (const [name, buffer] of fsdp.namedBuffers()) entries.set(name, await bufferEntry(buffer));
+  if (stateDictDevice === 'host') return entries;
+  return new Map([...entries].map(([name, entry]) => [name, onDevice(fsdp, entry)]));
 }
 
 /**
- * Sets all parameters from whole ones; each rank keeps its shard. No communication, unless strict is
- * false and a unit has only part of its entries: then collective. Inside summonFullParams it sets
- * what is summoned.
+ * Sets all parameters and buffers from whole ones, floats of any dtype; each rank keeps its shard. No
+ * communication, unless strict is false and a unit has only part of its entries: then collective.
+ * Inside summonFullParams it sets what is summoned.
  * @param options.strict refuse missing and unexpected names. Default true.
  * @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen; nothing is loaded
  * @throws {FsdpStateError} inside forward or backward
@@ -53,92 +72,72 @@ export async function loadStateDict(
   await fsdp.initialize();
   fsdp.assertState('idle', 'summonFullParams');
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
-  const units = fsdp.instances().flatMap((instance) => instance.units);
-  const expected = new Map<string, ExpectedEntry>();
+  const units = unitsOf(fsdp);
+  const expected = new Map<string, ExpectedEntry>(fsdp.namedBuffers());
   for (const { flat, parameters } of units) {
     for (const { tensor } of parameters) {
       expected.set(names.get(tensor)!, { dtype: flat.dtype, shape: tensor.shape });
     }
   }
-  checkEntries(entries, expected, options.strict ?? true);
+  checkEntries('loadStateDict', entries, expected, { isStrict: options.strict ?? true });
   for (const unit of units) {
     // Without strict, what has no entry keeps its value.
     const numGiven = unit.parameters.filter(({ tensor }) => entries.has(names.get(tensor)!)).length;
     if (numGiven === 0) continue;
     const whole =
       numGiven === unit.parameters.length ? unit.emptyMaster() : await unit.gatherMaster();
-    unit.parameters.forEach(({ tensor }, index) => {
+    const { dtype } = unit.flat;
+    for (const [index, { tensor }] of unit.parameters.entries()) {
       const entry = entries.get(names.get(tensor)!);
-      const start = unit.layout.offsets[index]! * byteSize(unit.flat.dtype);
-      if (entry !== undefined) whole.set(entry.data, start);
-    });
+      const start = unit.layout.offsets[index]! * byteSize(dtype);
+      if (entry !== undefined) whole.set(await bytesOf(entry, dtype), start);
+    }
     await unit.scatterMaster(whole);
     unit.drop();
   }
+  await loadBuffers(fsdp, entries);
 }
 
-/** This rank's shards, one entry a flat parameter: flat_param_0, flat_param_1, ... in unit order. */
-export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
-  await fsdp.initialize();
-  if (fsdp.trainingState === 'summonFullParams') fsdp.assertState('idle');
-  const entries: StateDict = new Map();
-  for (const unit of fsdp.instances().flatMap(({ units }) => units)) {
-    const data = await unit.flat.storage.read();
-    entries.set(`flat_param_${entries.size}`, {
-      dtype: unit.flat.dtype,
-      shape: unit.flat.shape,
-      data,
-    });
-  }
-  return entries;
+/** Flat parameters of an instance and those below it, outer first. */
+export function unitsOf(fsdp: FullyShardedDataParallel): ShardedUnit[] {
+  return fsdp.instances().flatMap(({ units }) => units);
 }
 
-/**
- * Sets this rank's shards from what localStateDict gave on the same rank of an equal world.
- * @throws {FsdpStateDictError} when names or lengths differ; nothing is loaded
- */
-export async function loadLocalStateDict(
+/** A buffer's values, floats in f32 whatever it is computed in. */
+export async function bufferEntry(buffer: Tensor): Promise<StateEntry> {
+  const dtype = isFloat(buffer.dtype) ? 'f32' : buffer.dtype;
+  const data = convertBytes(await buffer.toBytes(), buffer.dtype, dtype);
+  return { dtype, shape: buffer.shape, data };
+}
+
+/** Writes those buffers that have an entry. */
+export async function loadBuffers(
   fsdp: FullyShardedDataParallel,
   entries: ReadonlyMap<string, StateEntry>,
 ): Promise<void> {
-  await fsdp.initialize();
-  fsdp.assertState('idle');
-  const units = fsdp.instances().flatMap(({ units }) => units);
-  checkEntries(
-    entries,
-    new Map(units.map(({ flat }, index) => [`flat_param_${index}`, flat])),
-    true,
-  );
-  units.forEach((unit, index) => {
-    unit.flat.storage.write(entries.get(`flat_param_${index}`)!.data);
-    unit.drop();
-  });
+  for (const [name, buffer] of fsdp.namedBuffers()) {
+    const entry = entries.get(name);
+    if (entry === undefined || buffer.size === 0) continue;
+    const bytes = await bytesOf(entry, buffer.dtype);
+    buffer.storage.write(bytes, buffer.offset * byteSize(buffer.dtype));
+  }
 }
 
-function checkEntries(
-  entries: ReadonlyMap<string, StateEntry>,
-  expected: ReadonlyMap<string, ExpectedEntry>,
-  isStrict: boolean,
-): void {
-  const missing = isStrict ? [...expected.keys()].filter((name) => !entries.has(name)) : [];
-  const unexpected = isStrict ? [...entries.keys()].filter((name) => !expected.has(name)) : [];
-  const mismatched = [...expected].flatMap(([name, { dtype, shape }]) => {
-    const entry = entries.get(name);
-    if (entry === undefined) return [];
-    const isFit =
-      entry.dtype === dtype &&
-      entry.shape.length === shape.length &&
-      entry.shape.every((dim, i) => dim === shape[i]) &&
-      entry.data.byteLength === elementCountOf(shape) * byteSize(dtype);
-    return isFit
-      ? []
-      : [
-          `${name}: expected ${dtype} [${shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}] of ${entry.data.byteLength} bytes`,
-        ];
-  });
-  if (missing.length + unexpected.length + mismatched.length === 0) return;
-  throw new FsdpStateDictError(
-    `loadStateDict: expected the ${expected.size} entries of this module. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join('; ') || 'none'}.`,
-    { missing, unexpected, mismatched },
-  );
+/**
+ * A unit's whole master bytes; undefined on ranks that only take part. An inner instance of another
+ * group has no first rank in common with the others, so there all ranks get it.
+ */
+async function gatherWhole(
+  fsdp: FullyShardedDataParallel,
+  unit: ShardedUnit,
+  isRank0Only: boolean,
+): Promise<Uint8Array | undefined> {
+  if (!isRank0Only || unit.group !== fsdp.processGroup) return unit.gatherMaster();
+  return unit.gatherMasterTo(0);
+}
+
+function onDevice(fsdp: FullyShardedDataParallel, entry: StateEntry): StateEntry {
+  const { dtype, shape, data } = entry;
+  const tensor = fsdp.device.tensor(data, shape, { dtype, tag: 'parameter' }).keep();
+  return { dtype, shape, data: new Uint8Array(0), tensor };
 }

@@ -1,0 +1,66 @@
+// This rank's shards in and out: no communication, and no names but those of flat parameters. The
+// metadata of all ranks make whole parameters of them again: consolidate.ts.
+
+import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { bufferEntry, loadBuffers, unitsOf } from './state-dict.js';
+import {
+  bytesOf,
+  checkEntries,
+  type ExpectedEntry,
+  type StateDict,
+  type StateEntry,
+} from './state-entry.js';
+
+/** Name of the index-th flat parameter of an instance and those below it. */
+export function flatKey(index: number): string {
+  return `flat_param_${index}`;
+}
+
+/**
+ * This rank's shards, padding included, as flat_param_0, flat_param_1, ... in unit order, and all
+ * buffers. Copies: later steps do not change them. Allowed in every state but summonFullParams; after
+ * the first collective call it waits for the device alone.
+ * @throws {FsdpStateError} inside summonFullParams, where the shards are stale
+ */
+export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
+  await fsdp.initialize();
+  for (const instance of fsdp.instances()) {
+    instance.assertState('idle', 'forward', 'backwardPre', 'backwardPost');
+  }
+  const entries: StateDict = new Map();
+  for (const [index, unit] of unitsOf(fsdp).entries()) {
+    const { dtype, shape } = unit.flat;
+    entries.set(flatKey(index), { dtype, shape, data: await unit.readMaster() });
+  }
+  for (const [name, buffer] of fsdp.namedBuffers()) entries.set(name, await bufferEntry(buffer));
+  return entries;
+}
+
+/**
+ * Sets this rank's shards and buffers from what localStateDict gave on the same rank of an equal
+ * world, and frees full parameters wherever they were kept.
+ * @param options.strict refuse missing and unexpected names. Default true.
+ * @throws {FsdpStateDictError} when names or lengths differ; nothing is loaded
+ * @throws {FsdpStateError} unless idle
+ */
+export async function loadLocalStateDict(
+  fsdp: FullyShardedDataParallel,
+  entries: ReadonlyMap<string, StateEntry>,
+  options: { readonly strict?: boolean } = {},
+): Promise<void> {
+  await fsdp.initialize();
+  for (const instance of fsdp.instances()) instance.assertState('idle');
+  const units = unitsOf(fsdp);
+  const expected = new Map<string, ExpectedEntry>(fsdp.namedBuffers());
+  units.forEach(({ flat }, index) => {
+    expected.set(flatKey(index), flat);
+  });
+  checkEntries('loadLocalStateDict', entries, expected, { isStrict: options.strict ?? true });
+  for (const [index, unit] of units.entries()) {
+    const entry = entries.get(flatKey(index));
+    if (entry === undefined) continue;
+    await unit.writeMaster(await bytesOf(entry, unit.flat.dtype));
+    unit.drop();
+  }
+  await loadBuffers(fsdp, entries);
+}

@@ -1,0 +1,74 @@
+// One tensor of a state dict, and whether a dict fits what is expected.
+
+import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
+import {
+  type DType,
+  elementCountOf,
+  isFloat,
+  type Shape,
+  type Tensor,
+} from '@shardweave/tensor-core';
+import { FsdpStateDictError } from './errors.js';
+
+/** One tensor of a state dict: raw little-endian elements. */
+export interface StateEntry {
+  readonly dtype: DType;
+  readonly shape: Shape;
+  /** Empty where `tensor` holds the elements. */
+  readonly data: Uint8Array;
+  /** With stateDictDevice 'device': the elements, the caller's to dispose. */
+  readonly tensor?: Tensor;
+}
+
+export type StateDict = Map<string, StateEntry>;
+
+export type ExpectedEntry = Pick<StateEntry, 'dtype' | 'shape'>;
+
+/** An entry's elements as bytes of `dtype`; floats are converted. */
+export async function bytesOf(entry: StateEntry, dtype: DType): Promise<Uint8Array> {
+  return convertBytes(await entryBytes(entry), entry.dtype, dtype);
+}
+
+/** The bytes themselves where nothing is to convert, else converted ones. */
+export function convertBytes(bytes: Uint8Array, from: DType, to: DType): Uint8Array {
+  return from === to ? bytes : fromF32Array(toF32Array(bytes, from), to);
+}
+
+/** @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen */
+export function checkEntries(
+  operation: string,
+  entries: ReadonlyMap<string, StateEntry>,
+  expected: ReadonlyMap<string, ExpectedEntry>,
+  options: { readonly isStrict: boolean },
+): void {
+  const { isStrict } = options;
+  const missing = isStrict ? [...expected.keys()].filter((name) => !entries.has(name)) : [];
+  const unexpected = isStrict ? [...entries.keys()].filter((name) => !expected.has(name)) : [];
+  const mismatched = [...expected].flatMap(([name, wanted]) => {
+    const entry = entries.get(name);
+    if (entry === undefined || isFitting(entry, wanted)) return [];
+    return [
+      `${name}: expected ${wanted.dtype} [${wanted.shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}] of ${entry.tensor === undefined ? entry.data.byteLength : entry.tensor.size * byteSize(entry.dtype)} bytes`,
+    ];
+  });
+  if (missing.length + unexpected.length + mismatched.length === 0) return;
+  throw new FsdpStateDictError(
+    `${operation}: expected the ${expected.size} entries of this module. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join('; ') || 'none'}.`,
+    { missing, unexpected, mismatched },
+  );
+}
+
+function isFitting(entry: StateEntry, { dtype, shape }: ExpectedEntry): boolean {
+  const isConvertible = entry.dtype === dtype || (isFloat(entry.dtype) && isFloat(dtype));
+  const byteLength = elementCountOf(shape) * byteSize(entry.dtype);
+  return (
+    isConvertible &&
+    entry.shape.length === shape.length &&
+    entry.shape.every((dim, i) => dim === shape[i]) &&
+    (entry.tensor !== undefined || entry.data.byteLength === byteLength)
+  );
+}
+
+async function entryBytes({ data, tensor }: StateEntry): Promise<Uint8Array> {
+  return tensor === undefined ? data : tensor.toBytes();
+}
