@@ -86,6 +86,7 @@ export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim
 export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { streamedScaleGradients, streamedSquaredGradNorm } from './optim/streamed-grad-norm.js';
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
+export { resetParameters } from './reset-parameters.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
 export { loadStateDict, stateDict } from './state-dict.js';
 export { type Residency, type UnitPhase, UnitScheduler } from './unit-scheduler.js';

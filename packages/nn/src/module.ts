@@ -4,6 +4,7 @@
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { castInPlace } from './cast-in-place.js';
 import { NnConfigError } from './errors.js';
+import type { ParameterInit } from './parameter-init.js';
 
 /**
  * Awaited before a module's forward with its arguments; may wait, for instance for its parameters to
@@ -46,6 +47,12 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   /** The computation. Call it through `call`, which runs hooks and frees temporaries. */
   abstract forward(...args: Args): Output | Promise<Output>;
+
+  /**
+   * Sets its own parameters, not its children's, to new initial values; those that share a table
+   * with another module leave it to the owner. Layers with parameters have it.
+   */
+  resetOwnParameters?(init: ParameterInit): void;
 
   /**
    * Runs forward in a scope of its own: what it made and neither returned nor saved for backward

@@ -13,6 +13,8 @@ import {
 } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { isModule, Module } from '../module.js';
+import type { ParameterInit } from '../parameter-init.js';
+import { setValues } from '../set-values.js';
 import {
   type BatchMoments,
   type GradientSums,
@@ -90,6 +92,16 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
         'num_batches_tracked',
         device.zeros([], { dtype: 'u32' }),
       );
+    }
+  }
+
+  /** The running statistics start anew too. */
+  override resetOwnParameters(init: ParameterInit): void {
+    for (const tensor of [this.weight, this.runningVar]) {
+      if (tensor !== undefined) setValues(tensor, (shape) => init.ones(shape));
+    }
+    for (const tensor of [this.bias, this.runningMean, this.numBatchesTracked]) {
+      if (tensor !== undefined) setValues(tensor, (shape) => init.zeros(shape));
     }
   }
 

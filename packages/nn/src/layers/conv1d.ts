@@ -4,6 +4,7 @@
 import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
+import { setValues } from '../set-values.js';
 
 export interface Conv1DOptions {
   readonly inFeatures: number;
@@ -19,13 +20,20 @@ export class Conv1D extends Module<[x: Tensor], Tensor> {
   readonly weight: Tensor;
   /** [outFeatures] */
   readonly bias: Tensor;
+  readonly #std: number;
 
   constructor(device: Device, options: Conv1DOptions) {
     super(device);
     const { inFeatures, outFeatures, std = 0.02, init = ParameterInit.next(device) } = options;
+    this.#std = std;
     const weight = init.normal('weight', [inFeatures, outFeatures], { std });
     this.weight = this.parameter('weight', weight);
     this.bias = this.parameter('bias', init.zeros([outFeatures]));
+  }
+
+  override resetOwnParameters(init: ParameterInit): void {
+    setValues(this.weight, (shape) => init.normal('weight', shape, { std: this.#std }));
+    setValues(this.bias, (shape) => init.zeros(shape));
   }
 
   forward(x: Tensor): Tensor {

@@ -3,6 +3,7 @@
 import { type Device, embedding, type Tensor } from '@shardweave/tensor-core';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
+import { setValues } from '../set-values.js';
 
 export interface EmbeddingOptions {
   readonly numEmbeddings: number;
@@ -16,11 +17,17 @@ export interface EmbeddingOptions {
 export class Embedding extends Module<[ids: Tensor], Tensor> {
   /** [numEmbeddings, dim] */
   readonly weight: Tensor;
+  readonly #std: number;
 
   constructor(device: Device, options: EmbeddingOptions) {
     super(device);
     const { numEmbeddings, dim, std = 1, init = ParameterInit.next(device) } = options;
+    this.#std = std;
     this.weight = this.parameter('weight', init.normal('weight', [numEmbeddings, dim], { std }));
+  }
+
+  override resetOwnParameters(init: ParameterInit): void {
+    setValues(this.weight, (shape) => init.normal('weight', shape, { std: this.#std }));
   }
 
   forward(ids: Tensor): Tensor {

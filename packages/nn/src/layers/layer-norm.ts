@@ -3,6 +3,7 @@
 import { type Device, layerNorm, type Tensor } from '@shardweave/tensor-core';
 import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
+import { setValues } from '../set-values.js';
 
 export interface LayerNormOptions {
   /** Length of the last axis. */
@@ -27,6 +28,11 @@ export class LayerNorm extends Module<[x: Tensor], Tensor> {
     const { dim, init } = options;
     this.weight = this.parameter('weight', init?.ones([dim]) ?? device.full([dim], 1));
     this.bias = this.parameter('bias', init?.zeros([dim]) ?? device.zeros([dim]));
+  }
+
+  override resetOwnParameters(init: ParameterInit): void {
+    setValues(this.weight, (shape) => init.ones(shape));
+    setValues(this.bias, (shape) => init.zeros(shape));
   }
 
   forward(x: Tensor): Tensor {

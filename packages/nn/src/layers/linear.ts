@@ -3,6 +3,7 @@
 import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
+import { setValues } from '../set-values.js';
 
 export interface LinearOptions {
   readonly inFeatures: number;
@@ -22,8 +23,7 @@ export class Linear extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, options: LinearOptions) {
     super(device);
     const { inFeatures, outFeatures, bias = true, init = ParameterInit.next(device) } = options;
-    const bound = inFeatures === 0 ? 0 : 1 / Math.sqrt(inFeatures);
-    const range = { low: -bound, high: bound };
+    const range = initialRange(inFeatures);
     this.weight = this.parameter(
       'weight',
       init.uniform('weight', [outFeatures, inFeatures], range),
@@ -33,7 +33,19 @@ export class Linear extends Module<[x: Tensor], Tensor> {
       : undefined;
   }
 
+  override resetOwnParameters(init: ParameterInit): void {
+    const range = initialRange(this.weight.shape[1]!);
+    setValues(this.weight, (shape) => init.uniform('weight', shape, range));
+    if (this.bias !== undefined)
+      setValues(this.bias, (shape) => init.uniform('bias', shape, range));
+  }
+
   forward(x: Tensor): Tensor {
     return linear(x, { weight: this.weight, bias: this.bias, transposeWeight: true });
   }
+}
+
+function initialRange(inFeatures: number) {
+  const bound = inFeatures === 0 ? 0 : 1 / Math.sqrt(inFeatures);
+  return { low: -bound, high: bound };
 }

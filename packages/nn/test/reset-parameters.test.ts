@@ -1,0 +1,53 @@
+// New initial values in parameters that stay.
+
+import { BatchNorm1d, Gpt2, ModuleList, resetParameters, Sgd, stateDict } from '@shardweave/nn';
+import { mean, square } from '@shardweave/tensor-core';
+import { expect, it } from 'vitest';
+import { makeDevice, read, values } from './support.js';
+
+const CONFIG = { vocab_size: 11, n_positions: 4, n_embd: 8, n_layer: 2, n_head: 2 };
+
+it('the seed that made a model makes its values again, bit for bit, in the same tensors', async () => {
+  const device = makeDevice();
+  const model = new Gpt2(device, CONFIG, { seed: 4 });
+  const made = await stateDict(model);
+  const tensors = model.parameters();
+  for (const tensor of tensors) device.backend.run('fill', { out: tensor.view(), value: 7 });
+  const live = device.memory().live.total;
+  resetParameters(model, { seed: 4 });
+  expect(await stateDict(model)).toEqual(made);
+  resetParameters(model, { seed: 5 });
+  const other = await stateDict(model);
+  expect(other).not.toEqual(made);
+  expect([...other.keys()]).toEqual([...made.keys()]);
+  expect(model.parameters()).toEqual(tensors);
+  expect(device.memory().live.total).toBe(live);
+});
+
+it('without a seed every call gives other values', () => {
+  const device = makeDevice();
+  const model = new Gpt2(device, CONFIG);
+  const table = async () => {
+    resetParameters(model);
+    return read(model.parameters()[0]!);
+  };
+  return expect(Promise.all([table(), table()]).then(([a, b]) => a![0] === b![0])).resolves.toBe(
+    false,
+  );
+});
+
+it('starts batch norms anew, statistics too', async () => {
+  const device = makeDevice();
+  const norm = new BatchNorm1d(device, { numFeatures: 3 });
+  const made = await stateDict(norm);
+  const optimizer = new Sgd(norm.parameters(), { lr: 1 });
+  const x = device.tensor(
+    values(12).map((value) => value + 2),
+    [4, 3],
+  );
+  await mean(square(await norm.call(x))).backward();
+  await optimizer.step();
+  expect(await stateDict(norm)).not.toEqual(made);
+  resetParameters(new ModuleList(device, [norm]));
+  expect(await stateDict(norm)).toEqual(made);
+});
