@@ -333,7 +333,7 @@ describe('autoWrapBn', () => {
   it('only tags where wrapIt is false, and takes another config', async () => {
     await alone(async ({ device, group }, wrap) => {
       const model = net(device);
-      const fsdpConfig = { reshardAfterForward: true, name: 'norm' };
+      const fsdpConfig = { reshardAfterForward: true, flattenParameters: true };
       await autoWrapBn(model, { processGroup: group, wrapIt: false, fsdpConfig });
       expect(wrappedPaths(model)).toEqual([]);
       const options = { wrapIt: false, processGroup: group };

@@ -20,10 +20,7 @@ export interface AutoWrapBnOptions {
    * averaging. Default false.
    */
   readonly singleRankPg?: boolean;
-  /**
-   * What they are wrapped with, in the place of f32, un-flattened, never resharded, not bucketed.
-   * Its processGroup is the one above unless it brings one.
-   */
+  /** Wins over what they are wrapped with: f32, un-flattened, not resharded, not bucketed. */
   readonly fsdpConfig?: WrapperConfig;
   /** Wrap them now; else they are only tagged, for a later autoWrap. Default true. */
   readonly wrapIt?: boolean;
@@ -36,6 +33,7 @@ const BN_CONFIG = {
   computeDType: 'f32',
   flattenParameters: false,
   reshardAfterForward: false,
+  bucketCapMb: 0,
 } as const satisfies WrapperConfig;
 
 /**
@@ -44,7 +42,7 @@ const BN_CONFIG = {
  * @throws {FsdpConfigError} for a second config, or where autoWrap refuses
  */
 export async function autoWrapBn(module: Module, options: AutoWrapBnOptions): Promise<Module> {
-  const { fsdpConfig = BN_CONFIG, wrapIt = true, assertOnCollision = true } = options;
+  const { fsdpConfig, wrapIt = true, assertOnCollision = true } = options;
   const norms = module.namedModules().filter(([, each]) => isBatchNorm(each));
   const collision = norms.find(([, norm]) => wrapperConfigOf(norm) !== undefined);
   if (assertOnCollision && collision !== undefined) {
@@ -54,7 +52,9 @@ export async function autoWrapBn(module: Module, options: AutoWrapBnOptions): Pr
   }
   const group = options.processGroup;
   const processGroup = options.singleRankPg === true ? await group.split(group.rank) : group;
-  for (const [, norm] of norms) setWrapperConfig(norm, { processGroup, ...fsdpConfig });
+  for (const [, norm] of norms) {
+    setWrapperConfig(norm, { processGroup, ...BN_CONFIG, ...fsdpConfig });
+  }
   if (!wrapIt) return module;
   return autoWrap(module, configAutoWrapPolicy, enableWrap({ processGroup })).module;
 }

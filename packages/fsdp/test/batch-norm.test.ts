@@ -1,0 +1,140 @@
+// Networks with batch norms: sharded training equals replicas whose gradients are averaged, and what
+// must not change a bit does not.
+
+import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { describe, expect, it } from 'vitest';
+import {
+  type NetOutcome,
+  type ShardedNetOptions,
+  trainReplicas,
+  trainSharded,
+} from './residual-nets.js';
+
+type Norm = 'batch' | 'sync';
+
+function expectNear(actual: NetOutcome[], expected: NetOutcome[], tolerance: number): void {
+  actual.forEach(({ losses, weights, buffers }, rank) => {
+    const other = expected[rank]!;
+    expectClose(losses, other.losses, `rank ${rank} losses`, tolerance);
+    for (const [name, values] of weights) {
+      expectClose(values, other.weights.get(name)!, `rank ${rank} ${name}`, tolerance);
+    }
+    for (const [name, values] of buffers) {
+      expectClose(values, other.buffers.get(name)!, `rank ${rank} ${name}`, tolerance);
+    }
+  });
+}
+
+function expectClose(
+  values: ArrayLike<number>,
+  wanted: ArrayLike<number>,
+  name: string,
+  tolerance: number,
+): void {
+  expect(values.length, name).toBe(wanted.length);
+  for (let i = 0; i < values.length; i++) {
+    const error = Math.abs(values[i]! - wanted[i]!) / (1 + Math.abs(wanted[i]!));
+    if (!(error <= tolerance)) {
+      expect.fail(`${name}[${i}]: expected ${wanted[i]}, got ${values[i]}`);
+    }
+  }
+}
+
+/**
+ * Sharded training against replicas: in f32 all numbers. In bf16 the first losses against f32 (later
+ * ones part at the kinks of relu), and all bits against whole copies on each rank in bf16.
+ */
+async function expectReplicas(worldSize: number, options: ShardedNetOptions): Promise<void> {
+  const sharded = await trainSharded(worldSize, options);
+  const replicas = await trainReplicas(worldSize, options);
+  if (options.fsdp?.mixedPrecision !== true) return expectNear(sharded, replicas, 3e-6);
+  sharded.forEach(({ losses }, rank) => {
+    // Eight bits of mantissa in each of a dozen layers.
+    expectClose(losses.slice(0, 1), replicas[rank]!.losses.slice(0, 1), `rank ${rank}`, 5e-2);
+  });
+  expect(sharded).toEqual(await trainSharded(worldSize, { ...options, isReplicating: true }));
+}
+
+describe('F31 a residual network with batch norms', () => {
+  const mixed: Partial<FsdpOptions> = { mixedPrecision: true, computeDType: 'bf16' };
+  it.each<{ norm: Norm; worldSize: number; isWrappingBn: boolean; fsdp: Partial<FsdpOptions> }>([
+    { norm: 'batch', worldSize: 1, isWrappingBn: false, fsdp: {} },
+    { norm: 'batch', worldSize: 2, isWrappingBn: false, fsdp: {} },
+    { norm: 'batch', worldSize: 3, isWrappingBn: true, fsdp: { reshardAfterForward: false } },
+    { norm: 'sync', worldSize: 2, isWrappingBn: true, fsdp: {} },
+    { norm: 'sync', worldSize: 3, isWrappingBn: false, fsdp: { flattenParameters: false } },
+    { norm: 'sync', worldSize: 2, isWrappingBn: true, fsdp: mixed },
+  ])(
+    '$norm statistics, world size $worldSize, wrapped norms $isWrappingBn, $fsdp: equals replicas',
+    async ({ norm, worldSize, ...options }) => {
+      const net = { norm, numForwards: 1 };
+      await expectReplicas(worldSize, { ...net, ...options });
+    },
+  );
+
+  it('sync statistics are equal on all ranks, and batch statistics are not', async () => {
+    for (const norm of ['sync', 'batch'] as const) {
+      const [first, second] = await trainSharded(2, { norm, numForwards: 1 });
+      const isEqual = [...first!.buffers].every(
+        ([name, values]) => String(values) === String(second!.buffers.get(name)),
+      );
+      expect(isEqual).toBe(norm === 'sync');
+    }
+  });
+});
+
+describe.each<{ norm: Norm; isWrappingBn: boolean }>([
+  { norm: 'batch', isWrappingBn: false },
+  { norm: 'batch', isWrappingBn: true },
+  { norm: 'sync', isWrappingBn: false },
+  { norm: 'sync', isWrappingBn: true },
+])('F26 two forwards a step, $norm norms wrapped $isWrappingBn', ({ norm, isWrappingBn }) => {
+  const net = { norm, isWrappingBn, numForwards: 2 };
+  // All of these move no number, so each pair of them needs no cell of its own: all equal the first.
+  const variants: Pick<ShardedNetOptions, 'fsdp' | 'checkpoint'>[] = [
+    { fsdp: { flattenParameters: false, bucketCapMb: 0 } },
+    { checkpoint: 'inside', fsdp: { bucketCapMb: 0 } },
+    { checkpoint: 'inside', fsdp: { flattenParameters: false } },
+    { checkpoint: 'outside' },
+    { checkpoint: 'outside', fsdp: { flattenParameters: false, reshardAfterForward: false } },
+    { checkpoint: 'inside', fsdp: { reshardAfterForward: false, bucketCapMb: 0 } },
+  ];
+
+  it.each([
+    { precision: 'f32', fsdp: {} },
+    { precision: 'bf16', fsdp: { mixedPrecision: true, computeDType: 'bf16' } },
+  ] as const)(
+    '$precision equals replicas, bit-equal with and without checkpoint, flattening, buckets',
+    async ({ fsdp }) => {
+      await expectReplicas(2, { ...net, fsdp });
+      const expected = await trainSharded(2, { ...net, fsdp, inspect });
+      for (const variant of variants) {
+        const options = { ...variant, fsdp: { ...fsdp, ...variant.fsdp } };
+        const outcome = await trainSharded(2, { ...net, ...options, inspect });
+        expect(outcome, JSON.stringify(variant)).toEqual(expected);
+      }
+    },
+  );
+});
+
+/** During backward a gradient is absent or whole; after it every unit has its shard's. */
+function inspect(model: FullyShardedDataParallel, when: 'made' | 'stepped'): void {
+  const { device } = model;
+  if (when === 'stepped') {
+    const gradients = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
+    for (const { grad, shape, name } of gradients) expect(grad?.shape, name).toEqual(shape);
+    for (const instance of model.instances()) instance.assertState('idle');
+    expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
+    return;
+  }
+  for (const parameter of model.parameters()) {
+    device.onGradientFinal(parameter, () => {
+      for (const instance of model.instances()) {
+        for (const { flat, parameters } of instance.units) {
+          if (flat.grad !== undefined) expect(flat.grad.shape).toEqual(flat.shape);
+          for (const { tensor } of parameters) expect(tensor.grad).toBeUndefined();
+        }
+      }
+    });
+  }
+}
