@@ -72,6 +72,23 @@ describe('F31 a residual network with batch norms', () => {
     },
   );
 
+  it.each([2, 4])(
+    'sync statistics of %i ranks: equals one process with all rows',
+    async (ranks) => {
+      const net = { norm: 'sync', numForwards: 2 } as const;
+      const [whole] = await trainReplicas(1, { ...net, norm: 'batch', rows: 8 });
+      const parts = await trainSharded(ranks, { ...net, rows: 8 / ranks, isWrappingBn: true });
+      const losses = whole!.losses.map(
+        (_, step) => parts.reduce((sum, part) => sum + part.losses[step]!, 0) / ranks,
+      );
+      expectNear(
+        parts.map((part) => ({ ...part, losses })),
+        parts.map(() => whole!),
+        5e-6,
+      );
+    },
+  );
+
   it('sync statistics are equal on all ranks, and batch statistics are not', async () => {
     for (const norm of ['sync', 'batch'] as const) {
       const [first, second] = await trainSharded(2, { norm, numForwards: 1 });

@@ -10,18 +10,19 @@ import {
   Sgd,
   SyncBatchNorm,
 } from '@shardweave/nn';
-import { add, crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
+import { add, crossEntropy, type Tensor } from '@shardweave/tensor-core';
 import { onRanks, type Rank } from './ranks.js';
 import { weightsOf } from './scenarios.js';
 
 const IN = 5;
 const CLASSES = 3;
-const ROWS = 4; // of each rank, in each forward
 const STEPS = 2;
 
 export interface NetOptions {
   readonly norm: 'batch' | 'sync';
   readonly numForwards: number;
+  /** Of each rank in each forward. Default 4. */
+  readonly rows?: number;
 }
 
 export interface ShardedNetOptions extends NetOptions {
@@ -109,7 +110,7 @@ async function train(
     const loss = await device.scope(async () => {
       let total: Tensor | undefined;
       for (let i = 0; i < options.numForwards; i++) {
-        const batch = rowsOf(device, rank, step * options.numForwards + i);
+        const batch = rowsOf(rank, step * options.numForwards + i, options.rows ?? 4);
         const part = crossEntropy((await model.call(batch.x)) as Tensor, batch.targets);
         total = total === undefined ? part : add(total, part);
       }
@@ -131,12 +132,12 @@ async function train(
 }
 
 /** This rank's part of a batch: all ranks' rows in one sequence. */
-function rowsOf(device: Device, { rank, worldSize }: Rank, batch: number) {
-  const first = (batch * worldSize + rank) * ROWS;
+function rowsOf({ device, rank, worldSize }: Rank, batch: number, rows: number) {
+  const first = (batch * worldSize + rank) * rows;
   const x = Float32Array.from(
-    { length: ROWS * IN },
-    (_, i) => Math.sin(1.3 * (first * IN + i)) * 2,
+    { length: rows * IN },
+    (_, i) => 2 * Math.sin(1.3 * (first * IN + i)),
   );
-  const targets = Int32Array.from({ length: ROWS }, (_, i) => (first + i) % CLASSES);
-  return { x: device.tensor(x, [ROWS, IN]), targets: device.tensor(targets) };
+  const targets = Int32Array.from({ length: rows }, (_, i) => (first + i) % CLASSES);
+  return { x: device.tensor(x, [rows, IN]), targets: device.tensor(targets) };
 }
