@@ -5,6 +5,7 @@ import { byteSize, type DType, fromF32Array, isFloat } from '@shardweave/dtypes'
 import { Engine, type FinalHook, type Pass } from './autograd/engine.js';
 import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
 import type { Backend } from './backend.js';
+import { createDryBackend } from './dry-backend.js';
 import { DisposedError, DTypeError, ShapeError, StateError } from './errors.js';
 import { Ledger, type MemoryTag } from './ledger.js';
 import { Pool } from './pool.js';
@@ -32,14 +33,18 @@ export interface TensorOptions {
 /** Values a tensor is made from: numbers, or raw little-endian bytes with an explicit dtype. */
 export type TensorData = readonly number[] | Float32Array | Int32Array | Uint32Array | Uint8Array;
 
+/** What dryRun exchanges. */
+interface DeviceMemory {
+  readonly backend: Backend;
+  readonly pool: Pool;
+  readonly ledger: Ledger;
+}
+
 /**
  * Several devices may share a backend: each is one rank. One strand of code at a time makes
  * tensors on a device; background work uses storages.
  */
 export class Device {
-  readonly backend: Backend;
-  readonly ledger = new Ledger();
-  readonly pool: Pool;
   readonly random: Random;
   readonly trace: Trace | undefined;
   readonly #scopes = new ScopeStack();
@@ -47,14 +52,27 @@ export class Device {
   readonly #finalHooks = new Map<Tensor, FinalHook[]>();
   /** Innermost last; objects, so that an end can be told from another's. */
   readonly #gradModes: { readonly isEnabled: boolean }[] = [];
+  #memory: DeviceMemory;
+  #savers: ((storage: Storage) => void)[] = [];
   #nextNodeId = 0;
   #isDisposed = false;
 
   constructor(backend: Backend, options: DeviceOptions = {}) {
-    this.backend = backend;
-    this.pool = new Pool(backend);
+    this.#memory = { backend, pool: new Pool(backend), ledger: new Ledger() };
     this.random = new Random(options.seed ?? 0);
     this.trace = options.trace;
+  }
+
+  get backend(): Backend {
+    return this.#memory.backend;
+  }
+
+  get pool(): Pool {
+    return this.#memory.pool;
+  }
+
+  get ledger(): Ledger {
+    return this.#memory.ledger;
   }
 
   // ---- making tensors ------------------------------------------------------------------------
@@ -192,6 +210,7 @@ export class Device {
     if (!isReached) return;
     const node = new GraphNode(this.#nextNodeId++, options);
     this.#scopes.current?.nodes.add(node);
+    for (const onSaved of this.#savers) for (const { storage } of options.saved) onSaved(storage);
   }
 
   /**
@@ -239,6 +258,14 @@ export class Device {
     const nodes = new Set(tensorsIn(outputs).flatMap((output) => output.node ?? []));
     for (const node of nodes) node.hooks.push(hook);
     return nodes.size;
+  }
+
+  /** Calls `onSaved` with each storage that an op recorded until the returned removal saves. */
+  watchSaved(onSaved: (storage: Storage) => void): () => void {
+    this.#savers.push(onSaved);
+    return () => {
+      this.#savers = this.#savers.filter((other) => other !== onSaved);
+    };
   }
 
   // ---- in place, outside the graph -----------------------------------------------------------
@@ -308,6 +335,28 @@ export class Device {
       reservedBytes: this.pool.reservedBytes,
       bufferCount: this.pool.bufferCount,
     };
+  }
+
+  /**
+   * Runs `body` over a backend that computes nothing and a pool of its own, to learn what memory it
+   * takes: shapes, order and lifetimes are those of a real run, values are zeros. What is on the
+   * device before stays untouched; `body` frees none of it and leaves nothing of its own behind.
+   */
+  async dryRun<T>(
+    body: () => T | Promise<T>,
+  ): Promise<{ readonly result: T; readonly peakInUseBytes: number }> {
+    const real = this.#memory;
+    const random = this.random.state();
+    const backend = createDryBackend(real.backend);
+    const pool = new Pool(backend);
+    this.#memory = { backend, pool, ledger: new Ledger() };
+    try {
+      const result = await body();
+      return { result, peakInUseBytes: pool.peakInUseBytes };
+    } finally {
+      this.#memory = real;
+      this.random.restore(random);
+    }
   }
 
   /** Resolves when all queued work has run. */
