@@ -17,6 +17,15 @@ export {
 } from './fully-sharded-data-parallel.js';
 export { clipGradNorm, gradNorm } from './grad-norm.js';
 export { loadLocalStateDict, localStateDict } from './local-state-dict.js';
+export {
+  type FullOptimStateDict,
+  gatherFullOptimStateDict,
+  getShardFromOptimStateDict,
+  loadFullOptimStateDict,
+  loadOptimStateShard,
+  localOptimStateDict,
+  type OptimStateShard,
+} from './optim-state-dict.js';
 export { defaultPredivide, type FsdpOptions } from './options.js';
 export { type FlatMetadata, localMetadataDict, type ShardMetadata } from './shard-metadata.js';
 export { loadStateDict, type StateDictOptions, stateDict } from './state-dict.js';

@@ -303,7 +303,7 @@ export abstract class Optimizer<Options extends object> {
       const { length } = pieceOf(param);
       if (length !== param.size) {
         throw new OptimizerError(
-          `optimizer: expected all ${param.size} elements of '${names.get(param)}' here, got ${length}. Gather the state of sharded parameters through their wrapper.`,
+          `optimizer: expected all ${param.size} elements of '${names.get(param)}' here, got ${length}. For sharded parameters, gatherFullOptimStateDict and loadFullOptimStateDict of @shardweave/fsdp.`,
         );
       }
     }

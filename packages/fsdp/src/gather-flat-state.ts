@@ -1,0 +1,74 @@
+// The optimizer state of one flat parameter, from the shards of all ranks to rank 0's host.
+
+import type { FlatStateBytes, HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
+import type { Tensor } from '@shardweave/tensor-core';
+import { FsdpStateDictError } from './errors.js';
+import { exchangeText } from './exchange-text.js';
+import type { ShardedUnit } from './sharded-unit.js';
+
+const F32_BYTES = 4;
+
+interface Header {
+  readonly step: number;
+  readonly names: readonly string[];
+}
+
+/** State of the unit's parameters on rank 0 of its group, nothing on the others. Collective. */
+export async function gatherFlatState<Options extends object>(
+  unit: ShardedUnit,
+  optimizer: Optimizer<Options>,
+): Promise<Map<Tensor, ParameterState>> {
+  const own = await optimizer.readFlatState(unit.flat);
+  const header = await agreedHeader(unit, own);
+  const found = new Map<Tensor, ParameterState>();
+  if (header === undefined) return found;
+  const parts = new Map<Tensor, Map<string, HostTensor<'f32'>>>();
+  for (const name of header.names) {
+    const whole = await gatherShards(unit, own?.tensors.get(name));
+    for (const [index, { tensor }] of whole === undefined ? [] : unit.parameters.entries()) {
+      const start = unit.layout.offsets[index]! * F32_BYTES;
+      const data = whole!.slice(start, start + tensor.size * F32_BYTES);
+      if (!parts.has(tensor)) parts.set(tensor, new Map());
+      parts.get(tensor)!.set(name, { dtype: 'f32', shape: tensor.shape, data });
+    }
+  }
+  if (unit.rank !== 0) return found;
+  for (const { tensor } of unit.parameters) {
+    const tensors = parts.get(tensor) ?? new Map<string, HostTensor<'f32'>>();
+    // Frozen all along: a bare optimizer would have no state for it.
+    const isUntouched = [...tensors.values()].every(({ data }) => data.every((byte) => byte === 0));
+    if (!tensor.requiresGrad && isUntouched) continue;
+    found.set(tensor, { step: header.step, tensors });
+  }
+  return found;
+}
+
+/** Step and tensors of the unit's state; ranks whose shard is all padding have none of their own. */
+async function agreedHeader(
+  unit: ShardedUnit,
+  own: FlatStateBytes | undefined,
+): Promise<Header | undefined> {
+  const text =
+    own === undefined ? '' : JSON.stringify({ step: own.step, names: [...own.tensors.keys()] });
+  const texts = await exchangeText(unit.group, text, { tag: unit.name });
+  const distinct = [...new Set(texts.filter((other) => other !== ''))];
+  if (distinct.length === 0) return undefined;
+  if (distinct.length > 1) {
+    throw new FsdpStateDictError(
+      `optimizer state: expected one step count and the same tensors on all ranks for '${unit.name}', got ${distinct.join(' and ')}. Step every rank's optimizer alike.`,
+    );
+  }
+  return JSON.parse(distinct[0]!) as Header;
+}
+
+async function gatherShards(
+  unit: ShardedUnit,
+  own: Uint8Array | undefined,
+): Promise<Uint8Array | undefined> {
+  const { group, layout } = unit;
+  const shard = own ?? new Uint8Array(layout.shardLength * F32_BYTES);
+  if (group.worldSize === 1) return shard;
+  const whole = unit.rank === 0 ? new Uint8Array(shard.byteLength * group.worldSize) : null;
+  await group.gather(shard, whole, { root: 0, dtype: 'f32', tag: unit.name });
+  return whole ?? undefined;
+}

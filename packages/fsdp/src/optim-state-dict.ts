@@ -1,0 +1,268 @@
+// Optimizer state in and out: whole, by parameter name, on the first rank; or this rank's shards. Whole
+// ones have nn's own format, so they load into an optimizer of the bare module and back, and at any
+// world size. Flat parameters are handled one by one: neither device grows, and only the first rank's
+// host holds everything.
+
+import type { FlatStateBytes, Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
+import { elementCountOf, type Tensor } from '@shardweave/tensor-core';
+import { FsdpConfigError, FsdpStateDictError } from './errors.js';
+import { pieceOf } from './flat-layout.js';
+import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { gatherFlatState } from './gather-flat-state.js';
+import { flatKey } from './local-state-dict.js';
+import type { ShardedUnit } from './sharded-unit.js';
+
+const F32_BYTES = 4;
+
+/** Options and state of all parameters. Bare optimizers load it too. */
+export interface FullOptimStateDict<Options> extends OptimizerStateDict<Options> {
+  /** Parameters whose state stays on each rank (experts): localOptimStateDict has it. */
+  readonly uncollected?: readonly string[];
+  /** Whatever else was given, for example a loss scale. */
+  readonly extra?: Readonly<Record<string, unknown>>;
+}
+
+/** Options of all parameters, and one rank's state. */
+export interface OptimStateShard<Options> {
+  /** By name of the flat parameter, as in localStateDict; those without state are absent. */
+  readonly flats: ReadonlyMap<string, FlatStateBytes>;
+  readonly paramGroups: OptimizerStateDict<Options>['paramGroups'];
+  readonly extra: Readonly<Record<string, unknown>>;
+}
+
+/**
+ * The optimizer's whole state on the first rank, undefined on the others. One entry a parameter; those
+ * never stepped, or frozen all along, have none. Any number of parameter groups, flattened or not.
+ * Collective; the optimizer is not changed.
+ * @param options.extra is passed on as it is
+ * @throws {FsdpConfigError} where the optimizer has parameters that are not the module's
+ * @throws {FsdpStateError} unless idle
+ */
+export async function gatherFullOptimStateDict<Options extends object>(
+  fsdp: FullyShardedDataParallel,
+  optimizer: Optimizer<Options>,
+  options: { readonly extra?: Readonly<Record<string, unknown>> } = {},
+): Promise<FullOptimStateDict<Options> | undefined> {
+  await fsdp.initialize();
+  fsdp.assertState('idle');
+  const names = namesFor(fsdp, optimizer);
+  const found = new Map<string, ParameterState>();
+  const uncollected: string[] = [];
+  for (const { unit, isLocal } of flatsOf(fsdp)) {
+    const members = unit.parameters.filter(({ tensor }) => names.has(tensor));
+    if (isLocal) uncollected.push(...members.map(({ tensor }) => names.get(tensor)!));
+    else {
+      for (const [tensor, state] of await gatherFlatState(unit, optimizer)) {
+        const name = names.get(tensor);
+        if (name !== undefined) found.set(name, state);
+      }
+    }
+  }
+  if (!fsdp.isFirstRank) return undefined;
+  const order = [...names.values()].filter((name) => found.has(name));
+  return {
+    state: new Map(order.map((name) => [name, found.get(name)!])),
+    paramGroups: groupsOf(optimizer, names),
+    uncollected,
+    extra: { ...options.extra },
+  };
+}
+
+/**
+ * This rank's part of a whole state: for its own world size and wrapping, whatever the state was
+ * gathered from. No communication; `full` is not changed and shares no memory with the result.
+ * @throws {FsdpStateDictError} for unknown names, other shapes, and parameters of one flat with
+ * unequal step counts
+ */
+export function getShardFromOptimStateDict<Options extends object>(
+  fsdp: FullyShardedDataParallel,
+  full: FullOptimStateDict<Options>,
+): OptimStateShard<Options> {
+  const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
+  checkFull(full, names);
+  const flats = new Map<string, FlatStateBytes>();
+  flatsOf(fsdp).forEach(({ unit, isLocal }, index) => {
+    const shard = isLocal ? undefined : shardOf(unit, full, names);
+    if (shard !== undefined) flats.set(flatKey(index), shard);
+  });
+  return { flats, paramGroups: full.paramGroups, extra: { ...full.extra } };
+}
+
+/** This rank's state, of experts too, for a resume on the same world. No communication. */
+export async function localOptimStateDict<Options extends object>(
+  fsdp: FullyShardedDataParallel,
+  optimizer: Optimizer<Options>,
+  options: { readonly extra?: Readonly<Record<string, unknown>> } = {},
+): Promise<OptimStateShard<Options>> {
+  await fsdp.initialize();
+  const names = namesFor(fsdp, optimizer);
+  const flats = new Map<string, FlatStateBytes>();
+  for (const [index, { unit }] of flatsOf(fsdp).entries()) {
+    const state = await optimizer.readFlatState(unit.flat);
+    if (state !== undefined) flats.set(flatKey(index), state);
+  }
+  return { flats, paramGroups: groupsOf(optimizer, names), extra: { ...options.extra } };
+}
+
+/**
+ * Puts one rank's state and the groups' options in place. What has no entry starts afresh, but for
+ * experts, whose state stays.
+ * @returns extra, as it was given
+ * @throws {FsdpStateDictError} where groups, names or lengths differ; nothing is loaded
+ */
+export async function loadOptimStateShard<Options extends object>(
+  fsdp: FullyShardedDataParallel,
+  optimizer: Optimizer<Options>,
+  shard: OptimStateShard<Options>,
+): Promise<Readonly<Record<string, unknown>>> {
+  await fsdp.initialize();
+  fsdp.assertState('idle');
+  namesFor(fsdp, optimizer);
+  const flats = flatsOf(fsdp);
+  checkShard(flats, optimizer, shard);
+  shard.paramGroups.forEach(({ params: _, ...options }, i) => {
+    Object.assign(optimizer.groups[i]!, options);
+  });
+  for (const [index, { unit, isLocal }] of flats.entries()) {
+    const state = shard.flats.get(flatKey(index));
+    if (state !== undefined) await optimizer.writeFlatState(unit.flat, state.step, state.tensors);
+    else if (!isLocal && (await optimizer.readFlatState(unit.flat)) !== undefined) {
+      await optimizer.writeFlatState(unit.flat, 0, new Map());
+    }
+  }
+  return shard.extra;
+}
+
+/**
+ * Loads a whole state, gathered at this world size, another one, or from a bare optimizer. Every rank
+ * passes it. Returns and throws as loadOptimStateShard and getShardFromOptimStateDict do.
+ */
+export async function loadFullOptimStateDict<Options extends object>(
+  fsdp: FullyShardedDataParallel,
+  optimizer: Optimizer<Options>,
+  full: FullOptimStateDict<Options>,
+): Promise<Readonly<Record<string, unknown>>> {
+  await fsdp.initialize();
+  return loadOptimStateShard(fsdp, optimizer, getShardFromOptimStateDict(fsdp, full));
+}
+
+// ---- flats and names ---------------------------------------------------------------------------
+
+interface OwnedFlat {
+  readonly unit: ShardedUnit;
+  /** Ranks hold different parameters in it. */
+  readonly isLocal: boolean;
+}
+
+function flatsOf(fsdp: FullyShardedDataParallel): OwnedFlat[] {
+  return fsdp.instances().flatMap((instance) => {
+    const isLocal = instance.isLocalTo(fsdp);
+    return instance.units.map((unit) => ({ unit, isLocal }));
+  });
+}
+
+/** Names of the optimizer's parameters, group by group as a bare optimizer has them. */
+function namesFor<Options extends object>(
+  fsdp: FullyShardedDataParallel,
+  optimizer: Optimizer<Options>,
+): Map<Tensor, string> {
+  const stepped = optimizer.parameters();
+  const known = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
+  const names = new Map(stepped.map((tensor) => [tensor, known.get(tensor) ?? '']));
+  const foreign = stepped.find((tensor) => !known.has(tensor));
+  if (foreign !== undefined) {
+    throw new FsdpConfigError(
+      `optimizer state: expected parameters of the wrapped module alone, got ${foreign.name === '' ? `one of shape [${foreign.shape.join(', ')}]` : `'${foreign.name}'`}. Pass the instance around all that the optimizer steps.`,
+    );
+  }
+  return names;
+}
+
+function groupsOf<Options extends object>(
+  optimizer: Optimizer<Options>,
+  names: ReadonlyMap<Tensor, string>,
+): OptimizerStateDict<Options>['paramGroups'] {
+  return optimizer.groups.map(({ params, ...options }) => ({
+    ...(options as unknown as Options),
+    params: params.map((param) => names.get(param)!),
+  }));
+}
+
+// ---- cutting -----------------------------------------------------------------------------------
+
+function shardOf(
+  unit: ShardedUnit,
+  { state }: OptimizerStateDict<unknown>,
+  names: ReadonlyMap<Tensor, string>,
+): FlatStateBytes | undefined {
+  const { layout, rank } = unit;
+  const entries = unit.parameters.map(({ tensor }) => state.get(names.get(tensor)!));
+  const steps = new Set(entries.flatMap((entry) => entry?.step ?? []));
+  if (steps.size > 1) {
+    throw new FsdpStateDictError(
+      `optimizer state: expected equal step counts in flat parameter '${unit.name}', got ${[...steps].join(', ')}. Load it into instances made with flattenParameters: false, or put parameters that differ into groups.`,
+      { mismatched: unit.parameters.map(({ tensor }) => names.get(tensor)!) },
+    );
+  }
+  const tensors = new Map<string, Uint8Array>();
+  entries.forEach((entry, index) => {
+    const { start, end } = pieceOf(layout, index, rank);
+    if (entry === undefined || start === end) return;
+    // Parameters without an entry count as having had zero gradients.
+    const first = rank * layout.shardLength + start - layout.offsets[index]!;
+    for (const [name, { data }] of entry.tensors) {
+      if (!tensors.has(name)) tensors.set(name, new Uint8Array(layout.shardLength * F32_BYTES));
+      const part = data.subarray(first * F32_BYTES, (first + end - start) * F32_BYTES);
+      tensors.get(name)!.set(part, start * F32_BYTES);
+    }
+  });
+  const hasOwn = entries.some((entry, index) => {
+    const { start, end } = pieceOf(layout, index, rank);
+    return entry !== undefined && start < end;
+  });
+  // A rank whose part is all padding, or frozen, keeps no state.
+  return hasOwn ? { step: [...steps][0]!, tensors } : undefined;
+}
+
+function checkFull(full: OptimizerStateDict<unknown>, names: ReadonlyMap<Tensor, string>): void {
+  const tensors = new Map([...names].map(([tensor, name]) => [name, tensor]));
+  const unexpected = [...full.state.keys()].filter((name) => !tensors.has(name));
+  const mismatched = [...full.state].flatMap(([name, { tensors: parts }]) => {
+    const tensor = tensors.get(name);
+    const isFitting = [...parts.values()].every(
+      ({ shape, data }) =>
+        shape.join() === tensor?.shape.join() &&
+        data.byteLength === elementCountOf(shape) * F32_BYTES,
+    );
+    return tensor === undefined || isFitting ? [] : [name];
+  });
+  if (unexpected.length + mismatched.length === 0) return;
+  throw new FsdpStateDictError(
+    `optimizer state: expected parameters of this module. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join(', ') || 'none'}.`,
+    { unexpected, mismatched },
+  );
+}
+
+function checkShard<Options extends object>(
+  flats: readonly OwnedFlat[],
+  optimizer: Optimizer<Options>,
+  { flats: given, paramGroups }: OptimStateShard<Options>,
+): void {
+  if (paramGroups.length !== optimizer.groups.length) {
+    throw new FsdpStateDictError(
+      `optimizer state: expected ${optimizer.groups.length} parameter groups, got ${paramGroups.length}. Make the optimizer with the groups it was saved with.`,
+    );
+  }
+  const lengths = new Map(flats.map(({ unit }, i) => [flatKey(i), unit.layout.shardLength]));
+  const unexpected = [...given.keys()].filter((key) => !lengths.has(key));
+  const mismatched = [...given].flatMap(([key, { tensors }]) => {
+    const byteLength = (lengths.get(key) ?? 0) * F32_BYTES;
+    const isFitting = [...tensors.values()].every((bytes) => bytes.byteLength === byteLength);
+    return isFitting || unexpected.includes(key) ? [] : [key];
+  });
+  if (unexpected.length + mismatched.length === 0) return;
+  throw new FsdpStateDictError(
+    `optimizer state: expected shards of this rank's flat parameters. Unexpected: ${unexpected.join(', ') || 'none'}. Of another length: ${mismatched.join(', ') || 'none'}. Load a whole state to change the world size.`,
+    { unexpected, mismatched },
+  );
+}

@@ -1,0 +1,411 @@
+// Optimizer state out of shards and into others: F28, and F33's part of it.
+
+import {
+  FsdpConfigError,
+  type FsdpOptions,
+  FsdpStateDictError,
+  type FullOptimStateDict,
+  FullyShardedDataParallel,
+  gatherFullOptimStateDict,
+  getShardFromOptimStateDict,
+  loadFullOptimStateDict,
+  loadOptimStateShard,
+  localOptimStateDict,
+} from '@shardweave/fsdp';
+import { type AdamOptions, AdamW, Linear, type Module, type Optimizer, Sgd } from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { forwardBackward, onRanks, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
+import { DIM, layer, type Rows, Stack, trainOnce, weightsOf } from './scenarios.js';
+
+const BATCH = 12;
+
+/** Three layers, the middle one an instance of its own; wide enough that shards cut weights. */
+function net(device: Device, wrap: (module: Module) => Module): Module {
+  const linear = (inFeatures: number, outFeatures: number) =>
+    new Linear(device, { inFeatures, outFeatures });
+  return wrap(new Stack(device, [linear(DIM, 45), wrap(linear(45, 41)), linear(41, 30)]));
+}
+
+function sharded(rank: Rank, options: Partial<FsdpOptions> = {}): FullyShardedDataParallel {
+  const { device, group } = rank;
+  return net(
+    device,
+    (module) => new FullyShardedDataParallel(module, { processGroup: group, ...options }),
+  ) as FullyShardedDataParallel;
+}
+
+function adam(model: Module): AdamW {
+  return new AdamW(optimizerGroups(model), { lr: 1e-2 });
+}
+
+async function train(
+  model: Module,
+  optimizer: Optimizer<object>,
+  options: { readonly rank: Rank; readonly steps: readonly number[] },
+): Promise<void> {
+  const { rank, steps } = options;
+  const count = BATCH / rank.worldSize;
+  const rows: Rows = { first: rank.rank * count, count };
+  for (const step of steps) {
+    await trainOnce(model, rows, step);
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+}
+
+/** The whole state after two steps over `worldSize` ranks. */
+async function saved(
+  worldSize: number,
+  options: Partial<FsdpOptions> = {},
+): Promise<FullOptimStateDict<AdamOptions>> {
+  const [full] = await onRanks(worldSize, async (rank) => {
+    const model = sharded(rank, options);
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps: [0, 1] });
+    return gatherFullOptimStateDict(model, optimizer);
+  });
+  return full!;
+}
+
+/** The state of an optimizer that never saw a shard. */
+async function plainState(steps: readonly number[]) {
+  const [result] = await onRanks(1, async (rank) => {
+    const model = net(rank.device, (module) => module);
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps });
+    return {
+      state: await optimizer.stateDict(model.namedParameters()),
+      weights: await weightsOf(model),
+    };
+  });
+  return result!;
+}
+
+function floats(bytes: Uint8Array): Float32Array {
+  return new Float32Array(bytes.slice().buffer);
+}
+
+function expectClose(actual: Float32Array, expected: Float32Array, tolerance: number): void {
+  expect(actual.length).toBe(expected.length);
+  actual.forEach((value, i) => {
+    expect(Math.abs(value - expected[i]!)).toBeLessThanOrEqual(tolerance);
+  });
+}
+
+describe.each([
+  [1, true],
+  [2, true],
+  [3, true],
+  [2, false],
+] as const)('over %i ranks, flattened %s', (worldSize, flattenParameters) => {
+  it('F28 the whole state has the entries, groups and values of a plain optimizer', async () => {
+    const full = await saved(worldSize, { flattenParameters });
+    const { state: plain } = await plainState([0, 1]);
+    expect([...full.state.keys()]).toEqual([...plain.state.keys()]);
+    expect(full.paramGroups).toEqual(plain.paramGroups);
+    for (const [name, { step, tensors }] of full.state) {
+      const wanted = plain.state.get(name)!;
+      expect(step).toBe(wanted.step);
+      expect([...tensors.keys()]).toEqual([...wanted.tensors.keys()]);
+      for (const [part, { shape, data }] of tensors) {
+        expect(shape).toEqual(wanted.tensors.get(part)!.shape);
+        expectClose(floats(data), floats(wanted.tensors.get(part)!.data), 1e-7);
+      }
+    }
+  });
+
+  it('F28 only rank 0 gets it, no device grows, and the optimizer is as before', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const model = sharded(rank, { flattenParameters });
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0, 1] });
+      const before = await localOptimStateDict(model, optimizer);
+      rank.device.ledger.resetPeak();
+      const { live } = rank.device.memory();
+      const full = await gatherFullOptimStateDict(model, optimizer);
+      expect(full === undefined).toBe(rank.rank !== 0);
+      expect(rank.device.memory().live).toEqual(live);
+      expect(rank.device.memory().peak).toEqual(live);
+      expect(await localOptimStateDict(model, optimizer)).toEqual(before);
+    });
+  });
+
+  it('F28 a round trip gives each rank its own shard again, bit for bit, the input untouched', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const model = sharded(rank, { flattenParameters });
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0, 1] });
+      const extra = { lossScale: 1024 };
+      const whole = await sentToAll(
+        rank,
+        await gatherFullOptimStateDict(model, optimizer, { extra }),
+      );
+      const shard = getShardFromOptimStateDict(model, whole);
+      const own = await localOptimStateDict(model, optimizer, { extra });
+      expect(shard).toEqual(own);
+      for (const { tensors } of shard.flats.values()) {
+        for (const bytes of tensors.values()) bytes.fill(255); // a copy: whole stays
+      }
+      expect(getShardFromOptimStateDict(model, whole)).toEqual(own);
+      expect(own.flats.size > 0 || rank.rank > 0).toBe(true);
+    });
+  });
+
+  it('F28 what was saved over two ranks comes back over others, and trains on', async () => {
+    const full = await saved(2);
+    const { weights: wanted } = await plainState([0, 1, 2, 3]);
+    const perRank = await onRanks(worldSize, async (rank) => {
+      const model = sharded(rank, { flattenParameters });
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0, 1] }); // the weights; state is replaced
+      await loadFullOptimStateDict(model, optimizer, full);
+      const again = await gatherFullOptimStateDict(model, optimizer);
+      await train(model, optimizer, { rank, steps: [2, 3] });
+      return { again, weights: await weightsOf(model) };
+    });
+    expect(perRank[0]!.again).toEqual(full);
+    for (const [name, values] of perRank[0]!.weights) {
+      expectClose(values, wanted.get(name)!, 2e-6);
+    }
+  });
+});
+
+/** Rank 0's value everywhere, as reading a file would give it. */
+const boards = new WeakMap<object, Map<string, unknown>>();
+async function sentToAll<T>({ group, device, rank }: Rank, value: T | undefined): Promise<T> {
+  const board = boards.get(device.backend) ?? new Map<string, unknown>();
+  boards.set(device.backend, board);
+  if (rank === 0) board.set('value', value);
+  await group.barrier();
+  return board.get('value') as T;
+}
+
+describe('F28 parameters that a step does not use', () => {
+  /** `unused` is a layer in the middle or at the end that forward passes by. */
+  class Skipping extends Stack {
+    readonly #skipped: string;
+    constructor(device: Device, skipped: string) {
+      super(device, [layer(device), layer(device), layer(device)]);
+      this.#skipped = skipped;
+    }
+    override async forward(x: Tensor): Promise<Tensor> {
+      let hidden = x;
+      for (const [name, child] of this.children()) {
+        if (name !== this.#skipped) hidden = (await child.call(hidden)) as Tensor;
+      }
+      return hidden;
+    }
+  }
+
+  it.each(['1', '2'])(
+    'have no entry (layer %s), and load as zeros into a flat',
+    async (skipped) => {
+      const [full] = await onRanks(2, async (rank) => {
+        const module = new Skipping(rank.device, skipped);
+        const model = new FullyShardedDataParallel(module, {
+          processGroup: rank.group,
+          flattenParameters: false,
+        });
+        const optimizer = adam(model);
+        await train(model, optimizer, { rank, steps: [0] });
+        return gatherFullOptimStateDict(model, optimizer);
+      });
+      const used = ['0', '1', '2'].filter((name) => name !== skipped);
+      expect([...full!.state.keys()].sort()).toEqual(
+        used.flatMap((name) => [`${name}.bias`, `${name}.weight`]),
+      );
+      await onRanks(2, async (rank) => {
+        const model = new FullyShardedDataParallel(new Skipping(rank.device, skipped), {
+          processGroup: rank.group,
+        });
+        const optimizer = adam(model);
+        await loadFullOptimStateDict(model, optimizer, full!);
+        const again = await gatherFullOptimStateDict(model, optimizer);
+        for (const [name, entry] of again?.state ?? []) {
+          const before = full!.state.get(name);
+          if (before !== undefined) expect(entry).toEqual(before);
+          else
+            expect(floats(entry.tensors.get('expAvg')!.data)).toEqual(
+              new Float32Array(entry.tensors.get('expAvg')!.data.byteLength / 4),
+            );
+        }
+      });
+    },
+  );
+
+  it('or that were frozen all along have no entry, inside a flat too', async () => {
+    await onRanks(2, async (rank) => {
+      const model = sharded(rank);
+      const frozen = model.namedParameters().find(([name]) => name === '0.bias')![1];
+      frozen.requiresGrad = false;
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0] });
+      const full = await gatherFullOptimStateDict(model, optimizer);
+      if (rank.rank !== 0) return;
+      expect(full!.state.has('0.bias')).toBe(false);
+      expect(full!.state.has('0.weight')).toBe(true);
+      expect(getShardFromOptimStateDict(model, full!)).toEqual(
+        await localOptimStateDict(model, optimizer),
+      );
+    });
+  });
+});
+
+it('F33 tied weights have one entry', async () => {
+  const [count] = await onRanks(2, async (rank) => {
+    const { model } = shardedGpt2(rank, { config: { n_layer: 1 } });
+    const optimizer = new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 });
+    await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
+    await optimizer.step();
+    const full = await gatherFullOptimStateDict(model, optimizer);
+    if (full !== undefined)
+      expect([...full.state.keys()]).toEqual(model.namedParameters().map(([name]) => name));
+    return full?.state.size;
+  });
+  expect(count).toBe(16); // token and position tables, twelve in the block, two in the last norm
+});
+
+describe('F28 experts', () => {
+  const withExpert = async (rank: Rank) => {
+    const alone = await rank.group.split(rank.rank);
+    const expert = new FullyShardedDataParallel(layer(rank.device), { processGroup: alone });
+    return new FullyShardedDataParallel(new Stack(rank.device, [layer(rank.device), expert]), {
+      processGroup: rank.group,
+    });
+  };
+
+  it('keep their state on their rank; the whole one names them, at another world size too', async () => {
+    const step = async (rank: Rank) => {
+      const model = await withExpert(rank);
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0] });
+      return { model, optimizer };
+    };
+    const fulls = await onRanks(3, async (rank) => {
+      const { model, optimizer } = await step(rank);
+      const full = await gatherFullOptimStateDict(model, optimizer);
+      const local = await localOptimStateDict(model, optimizer);
+      expect(local.flats.has('flat_param_1')).toBe(true);
+      // A fresh optimizer of the same world gets all of it back.
+      const resumed = adam(model);
+      await loadOptimStateShard(model, resumed, local);
+      expect(await localOptimStateDict(model, resumed)).toEqual(local);
+      return full;
+    });
+    expect(fulls[0]!.uncollected).toEqual(['1.weight', '1.bias']);
+    expect([...fulls[0]!.state.keys()]).toEqual(['0.weight', '0.bias']);
+    await onRanks(2, async (rank) => {
+      const { model, optimizer } = await step(rank);
+      const { flats } = await localOptimStateDict(model, optimizer);
+      await loadFullOptimStateDict(model, optimizer, fulls[0]!);
+      const after = await localOptimStateDict(model, optimizer);
+      expect(after.flats.get('flat_param_1')).toEqual(flats.get('flat_param_1')); // its own, as it was
+      expect(after.flats.get('flat_param_0')).not.toEqual(flats.get('flat_param_0'));
+    });
+  });
+});
+
+describe('options and extra keys', () => {
+  it('come along, and a state without entries starts the optimizer afresh', async () => {
+    await onRanks(2, async (rank) => {
+      const model = sharded(rank);
+      const fresh = await gatherFullOptimStateDict(model, adam(model));
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0] });
+      optimizer.groups[1]!.lr = 0.125;
+      const extra = { lossScale: 512, note: ['kept'] };
+      const full = await sentToAll(
+        rank,
+        await gatherFullOptimStateDict(model, optimizer, { extra }),
+      );
+      const other = adam(model);
+      expect(await loadFullOptimStateDict(model, other, full)).toEqual(extra);
+      expect(other.groups.map(({ lr, weightDecay }) => [lr, weightDecay])).toEqual([
+        [1e-2, 0.1],
+        [0.125, 0],
+      ]);
+      const empty = await sentToAll(rank, fresh);
+      expect(empty.state.size).toBe(0);
+      await loadFullOptimStateDict(model, other, empty);
+      for (const { step, tensors } of (await localOptimStateDict(model, other)).flats.values()) {
+        expect(step).toBe(0);
+        for (const bytes of tensors.values()) expect(bytes.every((byte) => byte === 0)).toBe(true);
+      }
+    });
+  });
+});
+
+describe('refuses', () => {
+  it.each([
+    [
+      'a parameter of another module',
+      FsdpConfigError,
+      async (model: FullyShardedDataParallel, device: Device) =>
+        gatherFullOptimStateDict(model, new Sgd(layer(device).parameters(), { lr: 1 })),
+    ],
+    [
+      'unknown names and other shapes',
+      FsdpStateDictError,
+      async (model: FullyShardedDataParallel) =>
+        getShardFromOptimStateDict(model, {
+          state: new Map([
+            ['stranger', { step: 1, tensors: new Map() }],
+            [
+              '0.bias',
+              {
+                step: 1,
+                tensors: new Map([
+                  ['expAvg', { dtype: 'f32', shape: [1], data: new Uint8Array(4) }] as const,
+                ]),
+              },
+            ],
+          ]),
+          paramGroups: [],
+        }),
+    ],
+    [
+      'unequal step counts in one flat parameter',
+      FsdpStateDictError,
+      async (model: FullyShardedDataParallel) =>
+        getShardFromOptimStateDict(model, {
+          state: new Map([
+            ['0.weight', { step: 1, tensors: new Map() }],
+            ['0.bias', { step: 2, tensors: new Map() }],
+          ]),
+          paramGroups: [],
+        }),
+    ],
+    [
+      'another number of groups',
+      FsdpStateDictError,
+      async (model: FullyShardedDataParallel) =>
+        loadFullOptimStateDict(model, adam(model), { state: new Map(), paramGroups: [] }),
+    ],
+    [
+      'shards of another length',
+      FsdpStateDictError,
+      async (model: FullyShardedDataParallel) =>
+        loadOptimStateShard(model, new Sgd(model.parameters(), { lr: 1 }), {
+          flats: new Map([
+            ['flat_param_0', { step: 1, tensors: new Map([['x', new Uint8Array(DIM)]]) }],
+          ]),
+          paramGroups: [{ params: [] } as never],
+          extra: {},
+        }),
+    ],
+  ])('%s', async (_, type, run) => {
+    await onRanks(2, async (rank) => {
+      await expect(run(sharded(rank), rank.device)).rejects.toBeInstanceOf(type);
+    });
+  });
+
+  it('the state dict of the optimizer itself, and says which to use', async () => {
+    await onRanks(2, async (rank) => {
+      const model = sharded(rank);
+      await expect(adam(model).stateDict(model.namedParameters())).rejects.toThrow(
+        'gatherFullOptimStateDict',
+      );
+    });
+  });
+});
