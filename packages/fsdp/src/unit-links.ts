@@ -3,7 +3,7 @@
 // one group start in one order.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { HostBuffers } from './host-buffers.js';
+import { HostBuffers } from '@shardweave/nn';
 import { StartOrder } from './start-order.js';
 
 export interface UnitLinks {

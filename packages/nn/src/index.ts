@@ -60,14 +60,6 @@ export {
   scaleGradients,
   squaredGradNorm,
 } from './optim/clip-grad-norm.js';
-export {
-  type FlatHome,
-  type FlatTurn,
-  type FlatVisit,
-  flatHomeOf,
-  setFlatHome,
-  visitFlats,
-} from './optim/flat-home.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export {
   Optimizer,
@@ -87,6 +79,18 @@ export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { streamedScaleGradients, streamedSquaredGradNorm } from './optim/streamed-grad-norm.js';
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
+export type { ByteStore } from './residence/byte-store.js';
+export {
+  type FlatHome,
+  type FlatTurn,
+  type FlatVisit,
+  flatHomeOf,
+  setFlatHome,
+  visitFlats,
+} from './residence/flat-home.js';
+export { HostBuffers } from './residence/host-buffers.js';
+export { StoreUse, storeUseOf } from './residence/store-use.js';
+export { StoredFlat, type StoredFlatOptions } from './residence/stored-flat.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
 export { loadStateDict, stateDict } from './state-dict.js';
-export { type Residency, type UnitPhase, UnitScheduler } from './unit-scheduler.js';
+export { type Residency, type UnitPhase, UnitScheduler, type UseKind } from './unit-scheduler.js';

@@ -3,7 +3,7 @@
 
 import { affine, minimum, reciprocal, sqrt, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
-import { flatHomeOf } from './flat-home.js';
+import { flatHomeOf } from '../residence/flat-home.js';
 import { flatsOf } from './flat-plan.js';
 
 /** PyTorch's guard against a division by zero. */

@@ -4,7 +4,7 @@
 
 import { isTensor, slice, Tensor, type View } from '@shardweave/tensor-core';
 import { OptimizerError, StateDictError } from '../errors.js';
-import { type FlatHome, type FlatTurn, flatHomeOf, visitFlats } from './flat-home.js';
+import { type FlatHome, type FlatTurn, flatHomeOf, visitFlats } from '../residence/flat-home.js';
 import { type FlatMember, type FlatPlan, flatsOf, pieceOf, planFlats } from './flat-plan.js';
 import {
   type FlatState,
@@ -138,7 +138,7 @@ export abstract class Optimizer<Options extends object> {
 
   /** The state of a flat, wherever it rests; undefined before its first step. For sharding. */
   async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
-    const home = flatHomeOf(flat);
+    const home = stateHomeOf(flat);
     if (this.stateOf(flat) === undefined && home?.restingStep === undefined) return undefined;
     const { step, tensors } = this.#stateFor(flat);
     const reads = [...tensors].map(async ([name, { storage }]) => {
@@ -160,7 +160,7 @@ export abstract class Optimizer<Options extends object> {
     const whole = [...state.tensors.keys()].map((name) => {
       return [name, tensors.get(name) ?? new Uint8Array(flat.size * 4)] as const;
     });
-    const home = flatHomeOf(flat);
+    const home = stateHomeOf(flat);
     if (home !== undefined) await home.writeState(step, new Map(whole));
     else for (const [name, bytes] of whole) state.tensors.get(name)!.storage.write(bytes);
     state.step = step;
@@ -243,7 +243,7 @@ export abstract class Optimizer<Options extends object> {
     const known = this.#states.get(flat);
     const missing = this.stateNames().filter((name) => known?.tensors.has(name) !== true);
     if (known !== undefined && missing.length === 0) return known;
-    const home = flatHomeOf(flat);
+    const home = stateHomeOf(flat);
     const { device } = flat;
     const added = missing.map((name) => {
       const tensor =
@@ -278,7 +278,7 @@ export abstract class Optimizer<Options extends object> {
       const steps = new Set(found.map(({ source }) => source?.state?.step));
       const isMovable =
         steps.size === 1 &&
-        flatHomeOf(flat) === undefined &&
+        stateHomeOf(flat) === undefined &&
         found.every(({ member, source }) => source?.member.length === member.length);
       if (!isMovable) {
         throw new OptimizerError(
@@ -341,6 +341,12 @@ export abstract class Optimizer<Options extends object> {
       );
     }
   }
+}
+
+/** Where the state of a flat rests, if not on the device. */
+function stateHomeOf(flat: Tensor): FlatHome | undefined {
+  const home = flatHomeOf(flat);
+  return home?.holdsState ? home : undefined;
 }
 
 function copyState(

@@ -2,8 +2,8 @@
 // at a time, through the kernels that resident ones use, so the bits are the same.
 
 import type { Tensor } from '@shardweave/tensor-core';
+import { type FlatTurn, flatHomeOf, visitFlats } from '../residence/flat-home.js';
 import { addSquaredNorm, multiplyInPlace, requireSome } from './clip-grad-norm.js';
-import { type FlatTurn, flatHomeOf, visitFlats } from './flat-home.js';
 import { flatsOf } from './flat-plan.js';
 
 /** Flats that come while another one is in use. */

@@ -1,13 +1,13 @@
 // Where a flat rests between steps when that is not the device: host memory, or a disk. Here is the
-// seam and the pipeline over it; fsdp and offload implement it.
+// seam and the pipeline over it; StoredFlat implements it for fsdp and offload.
 
 import type { Tensor } from '@shardweave/tensor-core';
-import type { FlatState } from './optimizer-state.js';
+import type { FlatState } from '../optim/optimizer-state.js';
 
 /**
  * The home of one flat: its parameter, gradient and optimizer state rest there as bytes, and come to
- * the device for a visit. At rest the storages of the flat and of its state tensors are empty, and
- * `flat.grad` is undefined.
+ * the device for a visit. At rest `flat.grad` is undefined, and the storages of the flat and of its
+ * state tensors are empty, unless the home holds gradients alone.
  *
  * Ordering: visits start in the order of the flats, a bounded number ahead of use. `start` touches no
  * device memory, so bytes come from a disk while kernels run. `load`, `store` and `drop` fill and free
@@ -20,6 +20,8 @@ import type { FlatState } from './optimizer-state.js';
  * loses nothing: the home keeps the bytes until a later one succeeds, and visits see them.
  */
 export interface FlatHome {
+  /** Whether parameter and state rest there too, or the gradient alone. */
+  readonly holdsState: boolean;
   /** Whether a gradient waits for a step. */
   readonly hasGradient: boolean;
   /** Forgets the gradient. */

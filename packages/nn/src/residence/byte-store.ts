@@ -1,0 +1,14 @@
+// What is asked of a store of bytes by those who keep flats in it. `ShardStore` of
+// @shardweave/shard-store is one, whose comment states ordering, ownership and failure; here is only
+// the part in use, so that this package needs no store.
+
+export interface ByteStore {
+  /** Length of the value that is there now; undefined where none is. */
+  byteLength(key: string): number | undefined;
+  /** Replaces or creates a value; where it rejects the store has what it had. */
+  write(key: string, bytes: Uint8Array): Promise<void>;
+  /** Fills `into` from byte `offset` of the value on. */
+  read(key: string, into: Uint8Array, options?: { readonly offset?: number }): Promise<void>;
+  /** Makes all that was written what a next process finds, as a whole. */
+  commit(): Promise<void>;
+}

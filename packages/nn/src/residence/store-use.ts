@@ -1,0 +1,50 @@
+// What all flat parameters in one store share: their names in it, the commit of a step, and the
+// converter of 16-bit floats.
+
+import { WireCodec } from '@shardweave/dtypes';
+import type { ByteStore } from './byte-store.js';
+
+export class StoreUse {
+  readonly store: ByteStore;
+  readonly #names = new Set<string>();
+  #codec: Promise<WireCodec> | undefined;
+
+  constructor(store: ByteStore) {
+    this.store = store;
+  }
+
+  /** A name that no other flat parameter has: `name`, or with a number behind it. */
+  claim(name: string): string {
+    let claimed = name;
+    for (let count = 2; this.#names.has(claimed); count++) claimed = `${name}#${count}`;
+    this.#names.add(claimed);
+    return claimed;
+  }
+
+  release(name: string): void {
+    this.#names.delete(name);
+  }
+
+  codec(): Promise<WireCodec> {
+    this.#codec ??= WireCodec.create();
+    return this.#codec;
+  }
+
+  /** The end of a step: what is stored now is what a next process finds. */
+  async commit(): Promise<void> {
+    await this.store.commit();
+  }
+}
+
+// Keyed by store: a fact about it, not state of this module.
+const USES = new WeakMap<ByteStore, StoreUse>();
+
+/** The one use of a store by all flats in it. */
+export function storeUseOf(store: ByteStore): StoreUse {
+  let use = USES.get(store);
+  if (use === undefined) {
+    use = new StoreUse(store);
+    USES.set(store, use);
+  }
+  return use;
+}

@@ -1,0 +1,275 @@
+// The home of one flat parameter off the device: its shard, gradient and optimizer state are bytes in
+// a store, in host memory or on disk. Gathers start from them, reduced gradients add up in them, and
+// the optimizer visits them (FlatHome) one flat at a time.
+
+import { type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import type { FlatState } from '../optim/optimizer-state.js';
+import type { FlatHome, FlatVisit } from './flat-home.js';
+import type { HostBuffers } from './host-buffers.js';
+import { addScaled } from './host-gradient.js';
+import type { StoreUse } from './store-use.js';
+import { StoredBytes } from './stored-bytes.js';
+import { StoredVisit, type VisitPart } from './stored-visit.js';
+
+export interface StoredFlatOptions {
+  /** [shardLength] in the master dtype. */
+  readonly flat: Tensor;
+  readonly use: StoreUse;
+  /** Only the gradient rests there, or parameter and optimizer state too. */
+  readonly rests: 'gradient' | 'all';
+  /** Takes what the store has under the flat parameter's name in place of initial values. */
+  readonly resume: boolean;
+  /** For bytes on their way; reused. */
+  hostBuffers(): HostBuffers;
+}
+
+/** Steps taken, as bytes. */
+const STEP_BYTES = 8;
+
+export class StoredFlat implements FlatHome {
+  readonly holdsState: boolean;
+  readonly #options: StoredFlatOptions;
+  readonly #states = new Map<string, StoredBytes>();
+  #name: string | undefined;
+  #parameter: StoredBytes | undefined;
+  #gradient: StoredBytes | undefined;
+  #step: StoredBytes | undefined;
+  #restingStep: number | undefined;
+  #hasGradient = false;
+  /** Additions run one after the other. */
+  #additions: Promise<void> = Promise.resolve();
+  /** The shard while it is filled for the first time. */
+  #filling: Uint8Array | undefined;
+
+  constructor(options: StoredFlatOptions) {
+    this.#options = options;
+    this.holdsState = options.rests === 'all';
+  }
+
+  /** Takes its place in the store, under a name that is equal whenever the program is. */
+  async open(name: string): Promise<void> {
+    if (this.#name !== undefined) return;
+    const { use, flat, resume } = this.#options;
+    this.#name = use.claim(name);
+    this.#parameter = this.#stored('parameter', flat.storage.byteLength);
+    this.#gradient = this.#stored('gradient', flat.size * 4);
+    this.#step = this.#stored('step', STEP_BYTES);
+    if (!resume || !this.#step.exists) return;
+    const bytes = new Uint8Array(STEP_BYTES);
+    await this.#step.read(bytes);
+    this.#restingStep = new Float64Array(bytes.buffer)[0]!;
+  }
+
+  /** Gives up its place in the store; the values stay there. */
+  close(): void {
+    if (this.#name !== undefined) this.#options.use.release(this.#name);
+  }
+
+  get steps(): StoreUse {
+    return this.#options.use;
+  }
+
+  /** Whether values are there to go on from. */
+  get isResuming(): boolean {
+    return this.#options.resume && this.#parameter!.exists;
+  }
+
+  /** Its name in the store. */
+  get name(): string {
+    return this.#name!;
+  }
+
+  // ---- parameter -------------------------------------------------------------------------------
+
+  /** From here to endFilling, writeParameter goes to host memory. */
+  beginFilling(): void {
+    this.#filling = new Uint8Array(this.#parameter!.byteLength);
+  }
+
+  async endFilling(): Promise<void> {
+    const filled = this.#filling;
+    this.#filling = undefined;
+    if (filled !== undefined) await this.#parameter!.write(filled);
+  }
+
+  async readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array> {
+    const bytes = new Uint8Array(byteLength);
+    await this.#parameter!.read(bytes, byteOffset);
+    return bytes;
+  }
+
+  /** Replaces a part; the whole is written. */
+  async writeParameter(bytes: Uint8Array, byteOffset: number): Promise<void> {
+    if (this.#filling !== undefined) {
+      this.#filling.set(bytes, byteOffset);
+      return;
+    }
+    const { byteLength } = this.#parameter!;
+    if (bytes.byteLength === byteLength) return this.#parameter!.write(bytes);
+    const whole = await this.readParameter(0, byteLength);
+    whole.set(bytes, byteOffset);
+    await this.#parameter!.write(whole);
+  }
+
+  /** The shard in the dtype of computation, as a host buffer that the caller gives back. */
+  async readForGather(computeDType: DType): Promise<Uint8Array> {
+    const { flat, use } = this.#options;
+    const hostBuffers = this.#options.hostBuffers();
+    const master = hostBuffers.take(this.#parameter!.byteLength);
+    await this.#parameter!.read(master);
+    if (computeDType === flat.dtype) return master;
+    const coded = hostBuffers.take(flat.size * 2);
+    const codec = await use.codec();
+    await codec.encode(master, coded, { format: computeDType as 'f16' | 'bf16' });
+    hostBuffers.give(master);
+    return coded;
+  }
+
+  // ---- gradient --------------------------------------------------------------------------------
+
+  get hasGradient(): boolean {
+    return this.#hasGradient;
+  }
+
+  clearGradient(): void {
+    this.#hasGradient = false; // the next one is written over it
+  }
+
+  /** f32 bytes; undefined without a gradient. */
+  async readGradient(): Promise<Uint8Array | undefined> {
+    await this.#additions;
+    if (!this.#hasGradient) return undefined;
+    const bytes = new Uint8Array(this.#gradient!.byteLength);
+    await this.#gradient!.read(bytes);
+    return bytes;
+  }
+
+  /** gradient (+)= reduced * scale; `reduced` lies on the device and may be freed at once. */
+  addStorage(reduced: Storage, scale: number): Promise<void> {
+    const { byteLength, dtype } = reduced;
+    const hostBuffers = this.#options.hostBuffers();
+    const read = reduced.read(0, byteLength, hostBuffers.take(byteLength));
+    return this.#enqueue(async () => {
+      const bytes = await read;
+      await this.#add(bytes, dtype, scale).finally(() => hostBuffers.give(bytes));
+    });
+  }
+
+  /** The same of host bytes in `dtype`, which are the caller's again when it settles. */
+  addBytes(reduced: Uint8Array, dtype: DType, scale: number): Promise<void> {
+    return this.#enqueue(() => this.#add(reduced, dtype, scale));
+  }
+
+  async #add(reduced: Uint8Array, dtype: DType, scale: number): Promise<void> {
+    const hostBuffers = this.#options.hostBuffers();
+    const { byteLength } = this.#gradient!;
+    const total = hostBuffers.take(byteLength);
+    const isFirst = !this.#hasGradient;
+    if (!isFirst) await this.#gradient!.read(total);
+    const values = await this.#asF32(reduced, dtype);
+    // Where the device makes no product, neither is one made here.
+    const isPlain = scale === 1 && dtype === 'f32';
+    await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
+    if (values !== reduced) hostBuffers.give(values);
+    this.#hasGradient = true; // also where the store can't take it: it waits on the host
+    await this.#gradient!.write(total).finally(() => hostBuffers.give(total));
+  }
+
+  async #asF32(bytes: Uint8Array, dtype: DType): Promise<Uint8Array> {
+    if (dtype !== 'f16' && dtype !== 'bf16') return bytes;
+    const wide = this.#options.hostBuffers().take(bytes.byteLength * 2);
+    await (await this.#options.use.codec()).decode(bytes, wide, { format: dtype });
+    return wide;
+  }
+
+  #enqueue(work: () => Promise<void>): Promise<void> {
+    const done = this.#additions.then(work);
+    this.#additions = done.catch(() => undefined);
+    return done;
+  }
+
+  // ---- visits ----------------------------------------------------------------------------------
+
+  get restingStep(): number | undefined {
+    return this.#restingStep;
+  }
+
+  start(state: FlatState): FlatVisit {
+    const { flat } = this.#options;
+    const changing: VisitPart[] = [];
+    if (this.holdsState) {
+      changing.push({ stored: this.#parameter!, storage: flat.storage, isChanging: true });
+      for (const [name, { storage }] of state.tensors) {
+        changing.push({ stored: this.#stateOf(name), storage, isChanging: true });
+      }
+    }
+    return this.#visit(changing, { isGradientChanging: false, state });
+  }
+
+  startGradient(): FlatVisit {
+    return this.#visit([], { isGradientChanging: true, state: undefined });
+  }
+
+  #visit(
+    others: readonly VisitPart[],
+    options: { readonly isGradientChanging: boolean; readonly state: FlatState | undefined },
+  ): FlatVisit {
+    const { flat } = this.#options;
+    const { device } = flat;
+    const storage = device.storage(flat.size, 'f32', 'gradient');
+    const isChanging = options.isGradientChanging;
+    const { state } = options;
+    return new StoredVisit({
+      device,
+      hostBuffers: this.#options.hostBuffers(),
+      parts: [...others, { stored: this.#gradient!, storage, isChanging }],
+      onLoaded: () => {
+        flat.grad = new Tensor(storage, [flat.size]);
+      },
+      onLeaving: () => {
+        flat.grad = undefined;
+      },
+      alsoStore: async () => {
+        if (this.holdsState && state !== undefined) await this.#writeStep(state.step);
+      },
+    });
+  }
+
+  // ---- optimizer state -------------------------------------------------------------------------
+
+  async readState(name: string): Promise<Uint8Array> {
+    const stored = this.#stateOf(name);
+    const bytes = new Uint8Array(stored.byteLength);
+    if (stored.exists) await stored.read(bytes);
+    return bytes;
+  }
+
+  async writeState(step: number, tensors: ReadonlyMap<string, Uint8Array>): Promise<void> {
+    const writes = [...tensors].map(([name, bytes]) => this.#stateOf(name).write(bytes));
+    await Promise.all([...writes, this.#writeStep(step)]);
+  }
+
+  /** Writes what the store could not take before. */
+  async flush(): Promise<void> {
+    const all = [this.#parameter!, this.#gradient!, this.#step!, ...this.#states.values()];
+    for (const stored of all) await stored.flush();
+  }
+
+  async #writeStep(step: number): Promise<void> {
+    this.#restingStep = step;
+    await this.#step!.write(new Uint8Array(Float64Array.of(step).buffer));
+  }
+
+  #stateOf(name: string): StoredBytes {
+    let stored = this.#states.get(name);
+    if (stored === undefined) {
+      stored = this.#stored(name, this.#options.flat.size * 4);
+      this.#states.set(name, stored);
+    }
+    return stored;
+  }
+
+  #stored(part: string, byteLength: number): StoredBytes {
+    return new StoredBytes(this.#options.use.store, `${this.#name}/${part}`, byteLength);
+  }
+}
