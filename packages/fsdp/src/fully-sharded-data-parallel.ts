@@ -3,7 +3,7 @@
 // the parameters that are left. Create it before or after the optimizer, alike on all ranks.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { castInPlace, isModule, joinPath, Module } from '@shardweave/nn';
+import { castInPlace, isModule, joinPath, Module, resetParameters } from '@shardweave/nn';
 import {
   cast,
   type Device,
@@ -12,6 +12,7 @@ import {
   type Pass,
   type Tensor,
 } from '@shardweave/tensor-core';
+import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { shardUnit, syncBuffers } from './initial-values.js';
@@ -21,6 +22,7 @@ import { planUnits } from './plan-units.js';
 import { ShardedUnit, type UnitParameter } from './sharded-unit.js';
 import { openLinks } from './unit-links.js';
 
+import { innerModule } from './wrap/inner-module.js';
 /** What an instance is doing. Public calls other than forward and backward need 'idle'. */
 export type TrainingState =
   | 'idle'
@@ -40,9 +42,11 @@ export class FullyShardedDataParallel<
   Args extends readonly any[] = any,
   Output = any,
 > extends Module<Args, Output> {
+  Inner extends Module<Args, Output> = Module<Args, Output>,
   // biome-ignore-end lint/suspicious/noExplicitAny: as above
   readonly [BRAND] = true;
-  readonly module: Module<Args, Output>;
+  /** What it wraps, with its own type: the way to that module's properties. */
+  readonly module: Inner;
   readonly processGroup: ProcessGroup;
   /** For errors and traces. */
   readonly name: string;
@@ -56,7 +60,7 @@ export class FullyShardedDataParallel<
    * @throws {FsdpConfigError} for contradicting options, inner instances of another process group,
    * and parameters that are not f32 or belong to another flat tensor (shared with a wrapped module)
    */
-  constructor(module: Module<Args, Output>, options: FsdpOptions) {
+  constructor(module: Inner & Module<Args, Output>, options: FsdpOptions) {
     super(module.device);
     this.module = this.child('module', module);
     this.name = options.name ?? 'fsdp';
@@ -252,6 +256,42 @@ export class FullyShardedDataParallel<
   // ---- states ----------------------------------------------------------------------------------
 
   /** @throws {FsdpStateError} unless the instance is in one of the states */
+  // ---- the module inside -----------------------------------------------------------------------
+
+  /** A child of the module inside all wrappers, by its place; from the end where negative. */
+  at(index: number): Module | undefined {
+    return [...innerModule(this).children().values()].at(index);
+  }
+
+  /** A child of the module inside all wrappers, by its name. */
+  get(name: string): Module | undefined {
+    return innerModule(this).children().get(name);
+  }
+
+  /**
+   * Makes new initial values for all layers inside, as nn's resetParameters does; each rank keeps its
+   * shard. Inside summonFullParams of this instance and those below it.
+   * @throws {FsdpStateError} outside of that, and without the option allowResetParameters
+   */
+  resetParameters(options: { readonly seed?: number } = {}): void {
+    if (!this.#options.allowResetParameters) {
+      throw this.#stateError('resetParameters', 'the option allowResetParameters');
+    }
+    for (const instance of this.instances()) {
+      instance.#expectState('resetParameters', ['summonFullParams']);
+    }
+    resetParameters(this.module, options);
+  }
+
+  override toString(): string {
+    return describeInstance(this, this.#options);
+  }
+
+  /** What console.log shows in Node. */
+  [Symbol.for('nodejs.util.inspect.custom')](): string {
+    return this.toString();
+  }
+
   assertState(...states: readonly TrainingState[]): void {
     this.#expectState('assertState', states);
   }

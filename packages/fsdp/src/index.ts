@@ -1,5 +1,6 @@
 // FullyShardedDataParallel: parameters, gradients and optimizer state sharded over ranks.
 
+export { apply, type ModuleVisitor } from './apply.js';
 export { type ConsolidateOptions, consolidateShardWeights } from './consolidate.js';
 export { FsdpConfigError, FsdpError, FsdpStateDictError, FsdpStateError } from './errors.js';
 export {
@@ -53,3 +54,4 @@ export {
   type WrapperConfig,
   wrapperConfigOf,
 } from './wrap/enable-wrap.js';
+export { innerModule } from './wrap/inner-module.js';

@@ -78,6 +78,10 @@ export interface FsdpOptions {
    */
   readonly noBroadcastOptimState?: boolean;
   /** For errors and traces. Default the module's path is not known, so 'fsdp'. */
+  /** Let resetParameters make new initial values. Default false: it is easily called by mistake. */
+  readonly allowResetParameters?: boolean;
+  /** toString tells the options and flat parameters too. Default false. */
+  readonly verbose?: boolean;
   readonly name?: string;
 }
 
@@ -113,6 +117,8 @@ export interface ResolvedFsdpOptions {
   readonly noBroadcastOptimState: boolean | undefined;
 }
 
+  readonly allowResetParameters: boolean;
+  readonly isVerbose: boolean;
 /**
  * Fills in defaults.
  * @throws {FsdpConfigError} for options that contradict each other
@@ -175,6 +181,8 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
   };
 }
 
+    allowResetParameters: options.allowResetParameters ?? false,
+    isVerbose: options.verbose ?? false,
 /** 1, doubled while it divides worldSize and worldSize / factor is larger than it. */
 export function defaultPredivide(worldSize: number): number {
   let factor = 1;

@@ -1,0 +1,37 @@
+// An instance in words, for people.
+
+import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import type { ResolvedFsdpOptions } from './options.js';
+
+/** One line; with the option verbose also the options, and a line for each flat parameter. */
+export function describeInstance(
+  instance: FullyShardedDataParallel,
+  options: ResolvedFsdpOptions,
+): string {
+  const { processGroup, units, name, isResharding } = instance;
+  const { masterDType, computeDType, isVerbose } = options;
+  const numParameters = units.reduce((sum, { parameters }) => sum + parameters.length, 0);
+  const dtypes = masterDType === computeDType ? masterDType : `${computeDType} of ${masterDType}`;
+  const parts = [
+    `rank ${processGroup.rank}/${processGroup.worldSize}`,
+    dtypes,
+    isResharding ? 'reshards after forward' : 'keeps parameters until backward',
+    `${numParameters} parameters in ${units.length} flat`,
+  ];
+  const line = `FullyShardedDataParallel '${name}' (${parts.join(', ')})`;
+  return isVerbose ? [line, ...details(instance, options)].join('\n') : line;
+}
+
+function details(instance: FullyShardedDataParallel, options: ResolvedFsdpOptions): string[] {
+  const { reduceDType, bufferDType, divide, bucketCapBytes, gatherCapBytes } = options;
+  const { predivide, postdivide } = divide;
+  return [
+    `  state ${instance.trainingState}, ${instance.isRoot ? 'root' : 'no root'}, group '${instance.processGroup.id}'`,
+    `  gradients in ${reduceDType}, divided by ${predivide} and ${postdivide}, buckets of ${bucketCapBytes} bytes`,
+    `  buffers in ${bufferDType}, at most ${gatherCapBytes} bytes gathered ahead`,
+    ...instance.units.map(
+      ({ name, parameters, layout, full }) =>
+        `  '${name}': ${parameters.length} parameters, ${layout.shardLength} elements a rank, ${full.isFilled ? 'present' : 'absent'}`,
+    ),
+  ];
+}

@@ -1,0 +1,16 @@
+// The module inside its wrappers.
+
+import type { Module } from '@shardweave/nn';
+
+/** Whether a module only adds something around one other, as sharding and checkpoint do. */
+export function isWrapper(module: Module): boolean {
+  const names = [...module.children().keys()];
+  return names.length === 1 && module.childPrefix(names[0]!) === '';
+}
+
+/** What is inside all wrappers; the module itself where there is none. */
+export function innerModule(module: Module): Module {
+  let inner = module;
+  while (isWrapper(inner)) inner = [...inner.children().values()][0]!;
+  return inner;
+}

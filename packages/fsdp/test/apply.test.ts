@@ -1,0 +1,177 @@
+// Custom and new initial values through wrappers.
+
+import {
+  apply,
+  FsdpStateError,
+  FullyShardedDataParallel,
+  summonFullParams,
+} from '@shardweave/fsdp';
+import { checkpoint, Linear, type Module, resetParameters, Sgd } from '@shardweave/nn';
+import type { Device } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks } from './ranks.js';
+import { inputs, layer, Stack, trainOnce, type Wrap, weightsOf } from './scenarios.js';
+
+/** Sets every weight and bias of a Linear to values of its own. */
+function initialise(): (module: Module) => void {
+  let numSeen = 0;
+  return (module) => {
+    if (!(module instanceof Linear)) return;
+    numSeen += 1;
+    for (const tensor of module.ownParameters().values()) {
+      const values = Float32Array.from({ length: tensor.size }, (_, i) => Math.cos(i * numSeen));
+      const { device } = module;
+      device.scope(() => device.copyInto(tensor, device.tensor(values, tensor.shape)));
+    }
+  };
+}
+
+type Layout = 'alone' | 'nested' | 'checkpointed';
+
+function build(layout: Layout, device: Device, wrap: Wrap): Module {
+  const inner = new Stack(device, [layer(device), layer(device)]);
+  if (layout === 'alone') return wrap(new Stack(device, [layer(device), inner]));
+  const wrapped = wrap(inner);
+  const second = layout === 'nested' ? wrapped : checkpoint(wrapped as typeof inner);
+  return wrap(new Stack(device, [wrap(layer(device)), second]));
+}
+
+async function initialisedAndTrained(model: Module, rows: { first: number; count: number }) {
+  await apply(model, initialise());
+  const made = await weightsOf(model);
+  const optimizer = new Sgd(model.parameters(), { lr: 0.3, momentum: 0.9 });
+  for (let step = 0; step < 2; step++) {
+    await trainOnce(model, rows, step);
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+  return { made, trained: await weightsOf(model) };
+}
+
+describe.each<Layout>(['alone', 'nested', 'checkpointed'])('F16 apply, %s', (layout) => {
+  it.each([
+    { worldSize: 1, flattenParameters: true },
+    { worldSize: 2, flattenParameters: true },
+    { worldSize: 2, flattenParameters: false },
+    { worldSize: 3, flattenParameters: true, mixedPrecision: true, computeDType: 'bf16' },
+  ] as const)('custom initial values train as in a plain model: %o', async (options) => {
+    const { worldSize, ...fsdp } = options;
+    const [plain] = await onRanks(1, ({ device }) =>
+      initialisedAndTrained(
+        build(layout, device, (module) => module),
+        { first: 0, count: 6 },
+      ),
+    );
+    const sharded = await onRanks(worldSize, ({ device, group, rank }) => {
+      const wrap: Wrap = (module) =>
+        new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+      const count = 6 / worldSize;
+      return initialisedAndTrained(build(layout, device, wrap), { first: rank * count, count });
+    });
+    // Eight bits of mantissa.
+    const tolerance = 'mixedPrecision' in fsdp ? 2e-2 : 1e-6;
+    for (const { made, trained } of sharded) {
+      expect(made).toEqual(plain!.made);
+      for (const [name, values] of trained) {
+        values.forEach((value, i) => {
+          expect(Math.abs(value - plain!.trained.get(name)![i]!)).toBeLessThan(tolerance);
+        });
+      }
+    }
+  });
+});
+
+it('F16 visits children first, each module once, and no wrapper', async () => {
+  const order = (model: Module) => {
+    const seen: [string, number][] = [];
+    return apply(model, async (module) => {
+      await Promise.resolve();
+      seen.push([module.constructor.name, module.parameters().length]);
+    }).then(() => seen);
+  };
+  await onRanks(1, async ({ device, group }) => {
+    const plain = await order(build('checkpointed', device, (module) => module));
+    const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
+    expect(await order(build('checkpointed', device, wrap))).toEqual(plain);
+    expect(plain.map(([name]) => name)).toEqual(['Linear', 'Linear', 'Linear', 'Stack', 'Stack']);
+  });
+});
+
+it('F16 gathers only the instances around a module, and restores them when a visit throws', async () => {
+  await onRanks(2, async ({ device, group }) => {
+    const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const units = [1, 2, 3].map(() => wrap(layer(device)));
+    const model = wrap(new Stack(device, [...units, layer(device)])) as FullyShardedDataParallel;
+    const gathered: number[] = [];
+    await apply(model, () => void gathered.push(device.memory().live.gathered));
+    const unitBytes = model.units[0]!.fullElements * 4;
+    expect(gathered).toEqual([2, 2, 2, 1, 1].map((numUnits) => numUnits * unitBytes));
+    const before = await weightsOf(model);
+    const failing = apply(model, (module) => {
+      if (module instanceof Linear) throw new Error('stop');
+    });
+    await expect(failing).rejects.toThrow('stop');
+    for (const instance of model.instances()) instance.assertState('idle');
+    expect(device.memory().live.gathered).toBe(0);
+    expect(await weightsOf(model)).toEqual(before);
+  });
+});
+
+it('F16 of a module inside makes it no root, and is refused inside summon and forward', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const inner = wrap(layer(device)) as FullyShardedDataParallel;
+    const model = wrap(new Stack(device, [inner, layer(device)])) as FullyShardedDataParallel;
+    await apply(inner, initialise());
+    await trainOnce(model, { first: rank, count: 1 });
+    expect([model.isRoot, inner.isRoot]).toEqual([true, false]);
+    const attempt = () => apply(model, () => undefined);
+    await summonFullParams(model, () => expect(attempt()).rejects.toThrow(FsdpStateError));
+    inner.module.aroundForward({
+      before: () => expect(attempt()).rejects.toThrow(FsdpStateError),
+    });
+    await device.noGrad(() => model.call(inputs(device, { first: rank, count: 1 })));
+  });
+});
+
+describe('F15 resetParameters', () => {
+  it('works inside summon where it is allowed, and what it makes lasts', async () => {
+    const [expected] = await onRanks(1, async ({ device }) => {
+      const plain = build('nested', device, (module) => module);
+      resetParameters(plain, { seed: 9 });
+      return weightsOf(plain);
+    });
+    await onRanks(2, async ({ device, group, rank }) => {
+      const options = { processGroup: group, allowResetParameters: true };
+      const wrap: Wrap = (module) => new FullyShardedDataParallel(module, options);
+      const model = build('nested', device, wrap) as FullyShardedDataParallel;
+      await trainOnce(model, { first: rank, count: 1 });
+      expect(await weightsOf(model)).not.toEqual(expected);
+      await summonFullParams(model, () => model.resetParameters({ seed: 9 }));
+      expect(await weightsOf(model)).toEqual(expected);
+    });
+  });
+
+  it('is refused where it is not allowed, outside of summon, and where only the outer is summoned', async () => {
+    await onRanks(2, async ({ device, group }) => {
+      const make = (allowResetParameters: boolean) => {
+        const options = { processGroup: group, allowResetParameters };
+        const wrap: Wrap = (module) => new FullyShardedDataParallel(module, options);
+        return build('nested', device, wrap) as FullyShardedDataParallel;
+      };
+      const refused = make(false);
+      const reset = (model: FullyShardedDataParallel) => () => model.resetParameters();
+      await summonFullParams(refused, () => {
+        expect(reset(refused)).toThrow(FsdpStateError);
+        expect(reset(refused)).toThrow(/allowResetParameters/);
+      });
+      const allowed = make(true);
+      const before = await weightsOf(allowed);
+      expect(reset(allowed)).toThrow(FsdpStateError);
+      await summonFullParams(allowed, () => expect(reset(allowed)).toThrow(FsdpStateError), {
+        recurse: false,
+      });
+      expect(await weightsOf(allowed)).toEqual(before);
+    });
+  });
+});
