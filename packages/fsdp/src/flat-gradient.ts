@@ -36,6 +36,8 @@ export class FlatGradient {
   readonly #indexOf: ReadonlyMap<Tensor, number>;
   readonly #contributed = new Set<Tensor>();
   #whole: Storage | undefined;
+  /** Whether what no parameter has contributed to holds zeros already. */
+  #isZeroed = false;
   #pass: Pass | undefined;
   #expected = 0;
 
@@ -54,9 +56,8 @@ export class FlatGradient {
   /** Adds one contribution to the full gradient. */
   accept(leaf: Tensor, gradient: Tensor, options: { readonly isSyncing: boolean }): void {
     const { device, layout, reduceDType } = this.#context;
-    // Gradients that wait for a later backward add up in f32, whatever the wire carries. Zeros are
-    // for pads and unused parameters.
-    this.#whole ??= this.#zeros(options.isSyncing ? reduceDType : 'f32');
+    // Gradients that wait for a later backward add up in f32, whatever the wire carries.
+    this.#whole ??= this.#begin(options.isSyncing ? reduceDType : 'f32');
     const out = this.#whole.view(layout.offsets[this.#indexOf.get(leaf)!]!, leaf.size);
     const x = gradient.view();
     if (this.#contributed.has(leaf)) {
@@ -94,12 +95,13 @@ export class FlatGradient {
    */
   startReduce(bucketer: ReduceScatterBucketer, options: { readonly zeros?: boolean } = {}): void {
     if (this.#whole === undefined && options.zeros === true) {
-      this.#whole = this.#zeros(this.#context.reduceDType);
+      this.#whole = this.#begin(this.#context.reduceDType);
     }
     const whole = this.#whole;
     if (whole === undefined) return;
     const { name, device, layout, reduceDType, divide, isBucketed, home } = this.#context;
     this.#whole = undefined;
+    this.#zeroUnused(whole);
     this.#contributed.clear();
     if (divide.predivide !== 1) scaleInPlace(device, whole, 1 / divide.predivide);
     const links = this.#context.links();
@@ -127,12 +129,26 @@ export class FlatGradient {
     outgoing.release(); // its read-back is queued
   }
 
-  #zeros(dtype: DType): Storage {
+  /** Pads are zeros, for they are reduced and are in norms; without pads nothing is written here. */
+  #begin(dtype: DType): Storage {
     const { device, layout } = this.#context;
     const whole = device.storage(layout.shardLength * layout.worldSize, dtype, 'gradient');
     whole.fill();
-    device.backend.run('fill', { out: whole.view(), value: 0 });
+    const filled = layout.sizes.reduce((sum, size) => sum + size, 0);
+    this.#isZeroed = filled < whole.elementCount;
+    if (this.#isZeroed) device.backend.run('fill', { out: whole.view(), value: 0 });
     return whole;
+  }
+
+  /** A parameter that no backward has reached counts as having zeros. */
+  #zeroUnused(whole: Storage): void {
+    if (this.#isZeroed) return;
+    const { device, layout, leaves } = this.#context;
+    leaves.forEach((leaf, index) => {
+      if (leaf.size === 0 || this.#contributed.has(leaf)) return;
+      const out = whole.view(layout.offsets[index]!, leaf.size);
+      device.backend.run('fill', { out, value: 0 });
+    });
   }
 
   /** Whether its reductions go over the ranks of `links` in `dtype`, among others'. */

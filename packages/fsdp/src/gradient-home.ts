@@ -4,7 +4,10 @@ import { type Device, type DType, type Storage, Tensor } from '@shardweave/tenso
 
 /** Takes what a unit's reductions give. */
 export interface GradientHome {
-  /** gradient (+)= reduced * scale; `reduced` lies on the device and is the caller's. */
+  /**
+   * gradient (+)= reduced * scale. `reduced` lies on the device; the caller gives up its hold
+   * afterwards and uses it no more, so it may become the gradient.
+   */
   addStorage(reduced: Storage, scale: number): void;
   /** The same of host bytes in `dtype`, which are the caller's again when it settles. */
   addBytes(reduced: Uint8Array, dtype: DType, scale: number): void | Promise<void>;
@@ -23,16 +26,23 @@ export class DeviceGradientHome implements GradientHome {
 
   addStorage(reduced: Storage, scale: number): void {
     const [device, flat] = [this.#device, this.#flat];
-    const storage = device.storage(flat.size, 'f32', 'gradient');
-    storage.fill();
-    device.backend.run('affine', { x: reduced.view(), out: storage.view(), scale, shift: 0 });
+    const storage = scale === 1 && reduced.dtype === 'f32' ? reduced : this.#scaled(reduced, scale);
     const gradient = new Tensor(storage, [flat.size]);
-    if (flat.grad === undefined) {
+    if (flat.grad !== undefined) {
+      device.addInPlace(flat.grad, gradient);
+    } else {
+      storage.retain();
+      storage.tag = 'gradient';
       flat.grad = gradient;
-      return;
     }
-    device.addInPlace(flat.grad, gradient);
-    storage.release();
+    if (storage !== reduced) storage.release();
+  }
+
+  #scaled(reduced: Storage, scale: number): Storage {
+    const scaled = this.#device.storage(this.#flat.size, 'f32', 'gradient');
+    scaled.fill();
+    this.#device.backend.run('affine', { x: reduced.view(), out: scaled.view(), scale, shift: 0 });
+    return scaled;
   }
 
   addBytes(reduced: Uint8Array, dtype: DType, scale: number): void {
