@@ -16,7 +16,6 @@ export type ModuleVisitor = (module: Module) => void | Promise<void>;
  * @throws {FsdpStateError} inside forward, backward or summonFullParams
  */
 export async function apply(module: Module, visit: ModuleVisitor): Promise<void> {
-  if (isFsdp(module)) await module.initialize(); // the outermost becomes the root, not an inner one
   const seen = new Set<Module>();
   const walk = async (each: Module): Promise<void> => {
     if (seen.has(each)) return;

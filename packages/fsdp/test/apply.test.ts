@@ -81,19 +81,31 @@ describe.each<Layout>(['alone', 'nested', 'checkpointed'])('F16 apply, %s', (lay
   });
 });
 
-it('F16 visits children first, each module once, and no wrapper', async () => {
-  const order = (model: Module) => {
+it('F16 visits children first, each module once, one at a time, and no wrapper', async () => {
+  const order = async (model: Module) => {
     const seen: [string, number][] = [];
-    return apply(model, async (module) => {
-      await Promise.resolve();
+    let numRunning = 0;
+    await apply(model, async (module) => {
+      numRunning += 1;
+      await new Promise((resolve) => setTimeout(resolve, 1));
+      expect(numRunning).toBe(1);
+      numRunning -= 1;
       seen.push([module.constructor.name, module.parameters().length]);
-    }).then(() => seen);
+    });
+    return seen;
   };
   await onRanks(1, async ({ device, group }) => {
-    const plain = await order(build('checkpointed', device, (module) => module));
+    const twice = (wrap: Wrap) => {
+      const shared = wrap(layer(device));
+      return wrap(new Stack(device, [shared, build('checkpointed', device, wrap), shared]));
+    };
+    const plain = await order(twice((module) => module));
     const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
-    expect(await order(build('checkpointed', device, wrap))).toEqual(plain);
-    expect(plain.map(([name]) => name)).toEqual(['Linear', 'Linear', 'Linear', 'Stack', 'Stack']);
+    expect(await order(twice(wrap))).toEqual(plain);
+    expect(plain.map(([name]) => name)).toEqual([
+      ...['Linear', 'Linear', 'Linear', 'Linear'],
+      ...['Stack', 'Stack', 'Stack'],
+    ]);
   });
 });
 
