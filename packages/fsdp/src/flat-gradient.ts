@@ -40,6 +40,8 @@ export class FlatGradient {
   #isZeroed = false;
   #pass: Pass | undefined;
   #expected = 0;
+  /** What was added without a reduction, where that waits. */
+  #added: Promise<void> | undefined;
 
   constructor(context: FlatGradientContext) {
     this.#context = context;
@@ -67,6 +69,11 @@ export class FlatGradient {
       device.backend.run('cast', { x, out });
       this.#contributed.add(leaf);
     }
+  }
+
+  /** Whether it holds a gradient of the parameter's that is not reduced yet. */
+  hasContributed(leaf: Tensor): boolean {
+    return this.#contributed.has(leaf);
   }
 
   /** Forgets what a parameter has contributed and no backward has reduced yet (noSync). */
@@ -107,7 +114,11 @@ export class FlatGradient {
     const links = this.#context.links();
     const scale = () => 1 / divide.postdivide;
     if (layout.worldSize === 1 && links.replicas === undefined) {
-      home.addStorage(whole, scale());
+      const added = home.addStorage(whole, scale());
+      if (added !== undefined) {
+        added.catch(() => undefined); // seen by finish
+        this.#added = added;
+      }
       whole.release();
       return;
     }
@@ -127,6 +138,13 @@ export class FlatGradient {
       onReduced: (shard) => home.addBytes(shard, reduceDType, scale()),
     });
     outgoing.release(); // its read-back is queued
+  }
+
+  /** Waits for what was added without a reduction. */
+  async finish(): Promise<void> {
+    const added = this.#added;
+    this.#added = undefined;
+    await added;
   }
 
   /** Pads are zeros, for they are reduced and are in norms; without pads nothing is written here. */

@@ -58,7 +58,9 @@ export class FsdpTree {
   beginForward(): void {
     this.scheduler.beginForward();
     for (const unit of this.units) {
-      if (unit.layout.worldSize > 1 && !unit.isPresent) void unit.publish();
+      // What rests on the host is read when its gather starts.
+      const isPublished = unit.layout.worldSize > 1 && !unit.home?.holdsState;
+      if (isPublished && !unit.isPresent) void unit.publish();
     }
   }
 
@@ -98,6 +100,7 @@ export class FsdpTree {
     if (this.isSyncing) {
       for (const unit of this.units) unit.gradient.startReduce(this.bucketer);
       await this.bucketer.finish();
+      for (const unit of this.units) await unit.gradient.finish();
     }
     await this.scheduler.settle();
     for (const instance of this.instances) {

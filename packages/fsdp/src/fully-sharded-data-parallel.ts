@@ -19,10 +19,11 @@ import { shardUnit, syncBuffers } from './initial-values.js';
 import { mapTensors } from './map-tensors.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
 import { planUnits } from './plan-units.js';
+import { agreeOnGeneration, rankPrefix } from './residence.js';
 import { ShardedUnit, type UnitParameter } from './sharded-unit.js';
 import { openLinks } from './unit-links.js';
-
 import { innerModule } from './wrap/inner-module.js';
+
 /** What an instance is doing. Public calls other than forward and backward need 'idle'. */
 export type TrainingState =
   | 'idle'
@@ -41,8 +42,8 @@ export function isFsdp(value: unknown): value is FullyShardedDataParallel {
 export class FullyShardedDataParallel<
   Args extends readonly any[] = any,
   Output = any,
-> extends Module<Args, Output> {
   Inner extends Module<Args, Output> = Module<Args, Output>,
+> extends Module<Args, Output> {
   // biome-ignore-end lint/suspicious/noExplicitAny: as above
   readonly [BRAND] = true;
   /** What it wraps, with its own type: the way to that module's properties. */
@@ -170,9 +171,11 @@ export class FullyShardedDataParallel<
 
   /** Opens the links of its units and shards them, once. */
   async #open(): Promise<void> {
-    const { groups } = this.#options;
+    const { groups, residence } = this.#options;
+    if (residence?.resume) await agreeOnGeneration(residence, groups);
     for (const unit of this.units) {
       unit.links ??= await openLinks(groups);
+      await unit.home?.open(`${rankPrefix(groups)}${unit.name}`);
       await shardUnit(unit, groups, this.#options);
     }
   }
@@ -253,9 +256,6 @@ export class FullyShardedDataParallel<
     }
   }
 
-  // ---- states ----------------------------------------------------------------------------------
-
-  /** @throws {FsdpStateError} unless the instance is in one of the states */
   // ---- the module inside -----------------------------------------------------------------------
 
   /** A child of the module inside all wrappers, by its place; from the end where negative. */
@@ -292,6 +292,9 @@ export class FullyShardedDataParallel<
     return this.toString();
   }
 
+  // ---- states ----------------------------------------------------------------------------------
+
+  /** @throws {FsdpStateError} unless the instance is in one of the states */
   assertState(...states: readonly TrainingState[]): void {
     this.#expectState('assertState', states);
   }

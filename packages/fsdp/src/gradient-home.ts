@@ -8,7 +8,7 @@ export interface GradientHome {
    * gradient (+)= reduced * scale. `reduced` lies on the device; the caller gives up its hold
    * afterwards and uses it no more, so it may become the gradient.
    */
-  addStorage(reduced: Storage, scale: number): void;
+  addStorage(reduced: Storage, scale: number): void | Promise<void>;
   /** The same of host bytes in `dtype`, which are the caller's again when it settles. */
   addBytes(reduced: Uint8Array, dtype: DType, scale: number): void | Promise<void>;
 }

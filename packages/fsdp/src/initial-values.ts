@@ -23,11 +23,12 @@ export async function shardUnit(
   options: { readonly syncModuleStates: boolean },
 ): Promise<void> {
   if (unit.isSharded) return;
+  if (unit.isResuming) return unit.endSharding();
   unit.beginSharding();
   if (options.syncModuleStates && numRanks(groups) > 1) await fillFromFirst(unit, groups);
-  else if (unit.hasDeferred) await fillFromOwn(unit);
+  else if (unit.hasDeferred || unit.home?.holdsState) await fillFromOwn(unit);
   else unit.copyOwnPart();
-  unit.endSharding();
+  await unit.endSharding();
 }
 
 async function fillFromOwn(unit: ShardedUnit): Promise<void> {

@@ -4,6 +4,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import type { DType, Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from './errors.js';
 import type { DivideFactors } from './flat-gradient.js';
+import { type Residence, type ResidenceOptions, resolveResidence } from './residence.js';
 import type { LinkGroups } from './unit-links.js';
 
 /** Parameters that become one flat parameter. */
@@ -12,7 +13,7 @@ export interface ParameterGroup {
   readonly params: readonly Tensor[];
 }
 
-export interface FsdpOptions {
+export interface FsdpOptions extends ResidenceOptions {
   /**
    * The ranks that share the parameters. An instance inside may have another group: experts have one
    * of their own rank alone.
@@ -77,11 +78,11 @@ export interface FsdpOptions {
    * true for an inner instance of one rank in a tree of more.
    */
   readonly noBroadcastOptimState?: boolean;
-  /** For errors and traces. Default the module's path is not known, so 'fsdp'. */
   /** Let resetParameters make new initial values. Default false: it is easily called by mistake. */
   readonly allowResetParameters?: boolean;
   /** toString tells the options and flat parameters too. Default false. */
   readonly verbose?: boolean;
+  /** For errors and traces. Default the module's path is not known, so 'fsdp'. */
   readonly name?: string;
 }
 
@@ -107,6 +108,7 @@ export interface ResolvedFsdpOptions {
   readonly reduceDType: DType;
   /** May change between steps. */
   readonly divide: DivideFactors;
+  readonly residence: Residence | undefined;
   readonly isBucketed: boolean;
   readonly bucketCapBytes: number;
   readonly gatherCapBytes: number;
@@ -115,10 +117,10 @@ export interface ResolvedFsdpOptions {
     readonly stateDictOnRank0Only: boolean;
   };
   readonly noBroadcastOptimState: boolean | undefined;
-}
-
   readonly allowResetParameters: boolean;
   readonly isVerbose: boolean;
+}
+
 /**
  * Fills in defaults.
  * @throws {FsdpConfigError} for options that contradict each other
@@ -170,6 +172,7 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     computeDType,
     reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
     divide: { predivide, postdivide: numParts / predivide },
+    residence: resolveResidence(options),
     isBucketed: bucketCapMb > 0,
     bucketCapBytes: Math.max(0, bucketCapMb) * 2 ** 20,
     gatherCapBytes: options.gatherCapBytes ?? DEFAULT_GATHER_CAP_BYTES,
@@ -178,11 +181,11 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
       stateDictOnRank0Only: options.stateDictOnRank0Only ?? false,
     },
     noBroadcastOptimState: options.noBroadcastOptimState,
+    allowResetParameters: options.allowResetParameters ?? false,
+    isVerbose: options.verbose ?? false,
   };
 }
 
-    allowResetParameters: options.allowResetParameters ?? false,
-    isVerbose: options.verbose ?? false,
 /** 1, doubled while it divides worldSize and worldSize / factor is larger than it. */
 export function defaultPredivide(worldSize: number): number {
   let factor = 1;

@@ -8,15 +8,18 @@
 //              gather starts from it and so never waits for the device
 //   full       the gathered parameter in the compute dtype; filled and freed under one identity,
 //              so what autograd saved in forward is valid again in backward. At world size 1,
-//              unless mixed, it is the flat storage itself.
+//              unless mixed or at home elsewhere, it is the flat storage itself.
+//   home       where shard, gradient and state rest, if not on the device: `flat` is empty but for
+//              a step, and nothing is published, for every gather starts from host bytes anyway
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
-import { dropRecipe, recipeOf } from '@shardweave/nn';
+import { dropRecipe, recipeOf, StoredFlat, setFlatHome } from '@shardweave/nn';
 import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
 import { type DivideFactors, FlatGradient } from './flat-gradient.js';
 import { type FlatLayout, flatLayout, pieceOf } from './flat-layout.js';
 import { DeviceGradientHome } from './gradient-home.js';
+import type { Residence } from './residence.js';
 import type { UnitLinks } from './unit-links.js';
 
 /** One original parameter. */
@@ -36,6 +39,8 @@ export interface UnitContext {
   /** dtype of gradients on the wire. */
   readonly reduceDType: DType;
   readonly divide: Readonly<DivideFactors>;
+  /** Where the shards rest; undefined: on the device. */
+  readonly residence: Residence | undefined;
   /** Whether reductions may share a collective. */
   readonly isBucketed: boolean;
 }
@@ -54,6 +59,8 @@ export class ShardedUnit {
   readonly flat: Tensor;
   readonly full: Storage;
   readonly gradient: FlatGradient;
+  /** Undefined where everything rests on the device. */
+  readonly home: StoredFlat | undefined;
   links: UnitLinks | undefined = undefined;
   readonly #context: UnitContext;
   #isSharded = false;
@@ -76,7 +83,14 @@ export class ShardedUnit {
     const shard = device.storage(shardLength, masterDType, 'parameter');
     this.flat = new Tensor(shard, [shardLength], 0, true);
     this.flat.name = `${name}.flat`;
-    const isWhole = group.worldSize === 1 && computeDType === masterDType;
+    const { residence } = context;
+    const links = () => this.#openLinks();
+    this.home =
+      residence &&
+      new StoredFlat({ ...residence, flat: this.flat, hostBuffers: () => links().hostBuffers });
+    if (this.home !== undefined) setFlatHome(this.flat, this.home);
+    const isWhole =
+      group.worldSize === 1 && computeDType === masterDType && this.#masterHome === undefined;
     this.full = isWhole
       ? shard
       : device.storage(shardLength * group.worldSize, computeDType, 'gathered');
@@ -84,8 +98,7 @@ export class ShardedUnit {
       const { start, end } = pieceOf(this.layout, index, group.rank);
       tensor.piece = { flat: this.flat, start, length: end - start };
     });
-    const home = new DeviceGradientHome(device, this.flat);
-    const links = () => this.#openLinks();
+    const home = this.home ?? new DeviceGradientHome(device, this.flat);
     this.gradient = new FlatGradient({
       ...context,
       name,
@@ -135,11 +148,23 @@ export class ShardedUnit {
 
   /** Memory for the shard; what it holds is undefined. */
   beginSharding(): void {
-    this.flat.storage.fill();
+    if (this.#masterHome === undefined) this.flat.storage.fill();
+    else this.#masterHome.beginFilling();
+  }
+
+  /** Where the master shard rests; undefined on the device. */
+  get #masterHome(): StoredFlat | undefined {
+    return this.home?.holdsState ? this.home : undefined;
+  }
+
+  /** Whether its store has values that take the place of initial ones. */
+  get isResuming(): boolean {
+    return this.#masterHome?.isResuming ?? false;
   }
 
   /** The shard holds its values: frees the parameters' own memory and points them into `full`. */
-  endSharding(): void {
+  async endSharding(): Promise<void> {
+    await this.#masterHome?.endFilling();
     this.#isSharded = true;
     this.parameters.forEach(({ tensor }, index) => {
       const own = tensor.storage;
@@ -190,12 +215,17 @@ export class ShardedUnit {
 
   /** Bytes of this rank's master shard. */
   async readMaster(byteOffset = 0, byteLength = this.masterBytes): Promise<Uint8Array> {
+    const home = this.#masterHome;
+    if (home !== undefined) return home.readParameter(byteOffset, byteLength);
     return this.flat.storage.read(byteOffset, byteLength);
   }
 
   /** Writes bytes of this rank's master shard, whole words; what was gathered from it is stale. */
   async writeMaster(bytes: Uint8Array, byteOffset = 0): Promise<void> {
-    this.flat.storage.write(bytes, byteOffset);
+    const home = this.#masterHome;
+    if (home === undefined) return this.flat.storage.write(bytes, byteOffset);
+    this.flat.storage.markWritten();
+    await home.writeParameter(bytes, byteOffset);
   }
 
   /** Bytes of one rank's master shard. */
@@ -230,11 +260,17 @@ export class ShardedUnit {
   startGather(): GatherTicket {
     const { version } = this.flat.storage;
     const { group, computeDType } = this.#context;
-    if (group.worldSize === 1) return { bytes: undefined, version };
+    const stored = this.#masterHome?.readForGather(computeDType);
+    if (group.worldSize === 1) {
+      stored?.catch(() => undefined); // seen by finishGather
+      return { bytes: stored, version };
+    }
     const { gathers, hostBuffers } = this.#openLinks();
-    const bytes = gathers.enqueue(this.publish(), async (shard) => {
+    const bytes = gathers.enqueue(stored ?? this.publish(), async (shard) => {
       const output = hostBuffers.take(this.fullBytes);
-      await group.allGather(shard, output, { dtype: computeDType, tag: this.name });
+      const { name } = this;
+      await group.allGather(shard, output, { dtype: computeDType, tag: name, identity: name });
+      if (stored !== undefined) hostBuffers.give(shard);
       return output;
     });
     return { bytes, version };
@@ -310,6 +346,7 @@ export class ShardedUnit {
   dispose(): void {
     if (!this.#isSharded) for (const { tensor } of this.parameters) tensor.storage.release();
     this.gradient.reset();
+    this.home?.close();
     this.flat.grad?.dispose();
     this.flat.grad = undefined;
     if (this.full !== this.flat.storage) this.full.release();

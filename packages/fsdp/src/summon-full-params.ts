@@ -34,17 +34,25 @@ export async function summonFullParams<T>(
   }
   for (const instance of instances) instance.setSummoning(true);
   const summoned: { unit: ShardedUnit; storage: Storage }[] = [];
-  try {
+  const outcome = await settled(async () => {
     for (const unit of instances.flatMap(({ units }) => units)) {
       summoned.push({ unit, storage: await summon(unit) });
     }
-    return await body();
-  } finally {
-    for (const { unit, storage } of summoned.reverse()) {
-      dismiss(unit, storage, { isKept: options.volatile !== true });
-    }
-    for (const instance of instances) instance.setSummoning(false);
+    return body();
+  });
+  const failures = outcome.status === 'rejected' ? [outcome.reason] : [];
+  for (const { unit, storage } of summoned.reverse()) {
+    const dismissed = dismiss(unit, storage, { isKept: options.volatile !== true });
+    await dismissed.catch((error: unknown) => failures.push(error));
   }
+  for (const instance of instances) instance.setSummoning(false);
+  if (outcome.status === 'rejected' || failures.length > 0) throw failures[0];
+  return outcome.value;
+}
+
+async function settled<T>(work: () => Promise<T>): Promise<PromiseSettledResult<T>> {
+  const [outcome] = await Promise.allSettled([work()]);
+  return outcome!;
 }
 
 async function summon(unit: ShardedUnit): Promise<Storage> {
@@ -59,9 +67,17 @@ async function summon(unit: ShardedUnit): Promise<Storage> {
   return storage;
 }
 
-function dismiss(unit: ShardedUnit, storage: Storage, options: { readonly isKept: boolean }): void {
+/** Points the parameters back; what is written is kept in this rank's shard, wherever it rests. */
+async function dismiss(
+  unit: ShardedUnit,
+  storage: Storage,
+  options: { readonly isKept: boolean },
+): Promise<void> {
   const { shardLength, offsets } = unit.layout;
-  if (options.isKept) {
+  let read: Promise<Uint8Array> | undefined;
+  if (options.isKept && unit.home?.holdsState) {
+    read = storage.read(unit.rank * unit.masterBytes, unit.masterBytes);
+  } else if (options.isKept) {
     const mine = storage.view(unit.rank * shardLength, shardLength);
     unit.device.backend.run('cast', { x: mine, out: unit.flat.view() });
     unit.flat.storage.markWritten();
@@ -71,4 +87,5 @@ function dismiss(unit: ShardedUnit, storage: Storage, options: { readonly isKept
     tensor.rebind(unit.full, offsets[index]!);
   });
   storage.release();
+  if (read !== undefined) await unit.writeMaster(await read);
 }
