@@ -1,6 +1,10 @@
 // nn's norm of all gradients and clipping by it, over the shards of all ranks.
 
-import { clipCoefficient, scaleGradients, squaredGradNorm } from '@shardweave/nn';
+import {
+  clipCoefficient,
+  streamedScaleGradients,
+  streamedSquaredGradNorm,
+} from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from './errors.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
@@ -21,7 +25,7 @@ export async function gradNorm(fsdp: FullyShardedDataParallel): Promise<number> 
   }
   const flats = shards(fsdp);
   if (flats.length === 0) return 0;
-  const bytes = await device.scope(() => squaredGradNorm(flats).toBytes());
+  const bytes = await device.scope(async () => (await streamedSquaredGradNorm(flats)).toBytes());
   const squared = new Float32Array(new Uint8Array(bytes).buffer);
   if (processGroup.worldSize > 1) {
     const wire = new Uint8Array(squared.buffer);
@@ -42,7 +46,9 @@ export async function clipGradNorm(
   const norm = await gradNorm(fsdp);
   const factor = clipCoefficient(norm, maxNorm);
   const { device } = fsdp;
-  if (factor < 1) device.scope(() => scaleGradients(shards(fsdp), device.full([1], factor)));
+  if (factor < 1) {
+    await device.scope(() => streamedScaleGradients(shards(fsdp), device.full([1], factor)));
+  }
   return norm;
 }
 
