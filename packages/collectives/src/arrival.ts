@@ -2,7 +2,7 @@
 // its buffer, bytes are held in scratch; after, they go straight into it. A receiver that only reads
 // names none: it gets the scratch, or the sender's own memory where the transport can lend it.
 
-import { copyBytes } from './copy-bytes.js';
+import { AT_ONCE_BYTES, copyBytes } from './copy-bytes.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { MessageHeader, MessageSink } from './transport.js';
 import type { Turns } from './turns.js';
@@ -128,7 +128,10 @@ export class Arrival implements MessageSink {
     this.#expect(target.byteLength);
     this.#target = target;
     const held = this.#held;
-    if (held !== undefined) {
+    if (held !== undefined && this.#received <= AT_ONCE_BYTES) {
+      target.set(held.subarray(0, this.#received));
+      this.#giveBack();
+    } else if (held !== undefined) {
       this.#isCopying = true;
       void this.#copyHeld(target, held.subarray(0, this.#received));
     }

@@ -45,6 +45,9 @@ export interface CallServices {
   onBadMessage(from: number, error: unknown): void;
 }
 
+/** Of messages that left at once. */
+const SENT = Promise.resolve();
+
 export class Call {
   readonly spec: CallSpec;
   readonly #services: CallServices;
@@ -116,15 +119,24 @@ export class Call {
   }
 
   /** Lends `payload` until it resolves. */
-  async send(peer: number, payload: Uint8Array, phase = 0): Promise<void> {
+  send(peer: number, payload: Uint8Array, phase = 0): Promise<void> {
     const { group, sequence, signature, members } = this.spec;
     const { byteLength } = payload;
     const header = { group, sequence, phase, call: signature, byteLength };
     this.bytesSent += byteLength;
-    this.#numUnsent++;
     const to = members[peer]!;
+    const sent = this.#services.transport.send(to, header, payload, this.#progressed);
+    if (sent === undefined) {
+      this.progressed();
+      return SENT;
+    }
+    this.#numUnsent++;
+    return this.#untilSent(to, sent);
+  }
+
+  async #untilSent(to: number, sent: Promise<void>): Promise<void> {
     try {
-      await this.#services.transport.send(to, header, payload, this.#progressed);
+      await sent;
     } catch (error) {
       await this.#services.afterSendFailed(this, to, error);
     }

@@ -44,16 +44,20 @@ export function combineByHook(hook: ReduceHook): Combine {
 /** By our wasm, in slices, with the event loop's turns between them. */
 export function combineInThread(create: () => Promise<PartReducer>, turns: Turns): Combine {
   let made: Promise<PartReducer> | undefined;
+  let reducer: PartReducer | undefined;
   return async (parts, output, options, call) => {
     made ??= create();
-    const reducer = await made;
+    reducer ??= await made;
     const inputSize = byteSize(options.inputDtype ?? options.dtype);
     const outputSize = byteSize(options.dtype);
     const elements = output.byteLength / outputSize;
+    if (elements <= SLICE_GRAIN_ELEMENTS) {
+      return call.isOver ? undefined : reducer.reduce(parts, output, options);
+    }
     const wanted = SLICE_INPUT_BYTES / inputSize / parts.length;
     const step = Math.max(1, Math.floor(wanted / SLICE_GRAIN_ELEMENTS)) * SLICE_GRAIN_ELEMENTS;
     for (let at = 0; at < elements; at += step) {
-      if (elements > SLICE_GRAIN_ELEMENTS && turns.next() !== undefined) {
+      if (turns.next() !== undefined) {
         await turns.wait();
       }
       if (call.isOver) {

@@ -82,7 +82,7 @@ export interface Transport {
   /** Runs whole collectives by means of its own. */
   readonly collectives?: NativeCollectives;
   /**
-   * Resolves when the payload may be changed. `to` is another rank than one's own. `onProgress` may
+   * Resolves when the payload may be changed; undefined where it may be at once. `to` is another rank than one's own. `onProgress` may
    * be called as bytes leave: a call's time limit counts from the last progress.
    */
   send(
@@ -90,7 +90,7 @@ export interface Transport {
     header: MessageHeader,
     payload: Uint8Array,
     onProgress?: () => void,
-  ): Promise<void>;
+  ): Promise<void> | undefined;
   /** Told when this rank's first running operation begins, and when its last one is over. */
   busy?(isBusy: boolean): void;
   /** Small, ahead of queued payload, best effort. */

@@ -42,7 +42,7 @@ it('hands over about 4 MiB in a turn of the event loop, and all of it in the end
   let mostInATurn = 0;
   let before = 0;
   let isSent = false;
-  void sent.then(() => {
+  void sent!.then(() => {
     isSent = true;
   });
   while (!isSent) {

@@ -57,9 +57,11 @@ interface Outgoing {
   readonly kind: number;
   readonly id: number;
   readonly onProgress: (() => void) | undefined;
-  readonly resolve: () => void;
   /** Bytes that are in the ring. */
   sent: number;
+  /** Nothing reads the payload any more. */
+  isDone: boolean;
+  onDone: (() => void) | undefined;
 }
 
 /** Where a lent payload is. */
@@ -112,13 +114,22 @@ export class ShmLink {
   }
 
   /** See Transport.send. */
-  send(header: MessageHeader, payload: Uint8Array, onProgress?: () => void): Promise<void> {
-    return new Promise((resolve) => {
-      const kind = this.#kindOf(header, payload);
-      const id = kind === INLINE ? 0 : this.#nextId++ >>> 0;
-      this.#queue.push({ header, payload, kind, id, onProgress, resolve, sent: 0 });
-      this.pump();
-    });
+  send(
+    header: MessageHeader,
+    payload: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void> | undefined {
+    const kind = this.#kindOf(header, payload);
+    const id = kind === INLINE ? 0 : this.#nextId++ >>> 0;
+    const state = { sent: 0, isDone: false, onDone: undefined };
+    const job: Outgoing = { header, payload, kind, id, onProgress, ...state };
+    this.#queue.push(job);
+    this.pump();
+    return job.isDone
+      ? undefined
+      : new Promise((resolve) => {
+          job.onDone = resolve;
+        });
   }
 
   /** Writes what there is room for, and wakes the peer if there was something: then true. */
@@ -185,7 +196,7 @@ export class ShmLink {
   drop(): void {
     this.#isOver = true;
     for (const job of [...this.#queue, ...this.#streams, ...this.#waiting.values()]) {
-      job.resolve();
+      finish(job);
     }
     this.#queue.length = 0;
     this.#streams.length = 0;
@@ -257,7 +268,7 @@ export class ShmLink {
     }
     this.#queue.shift();
     if (job.kind === INLINE) {
-      job.resolve();
+      finish(job);
     } else if (job.kind === EAGER) {
       this.#streams.push(job);
     } else {
@@ -277,7 +288,7 @@ export class ShmLink {
     job.onProgress?.();
     if (end === job.payload.byteLength) {
       this.#streams.shift();
-      job.resolve();
+      finish(job);
     }
     return true;
   }
@@ -331,7 +342,7 @@ export class ShmLink {
           this.pump();
         } else if (job !== undefined) {
           job.onProgress?.();
-          job.resolve();
+          finish(job);
         }
         return;
       }
@@ -394,4 +405,9 @@ export class ShmLink {
     const buffer = this.buffers.get(bufferId);
     return buffer instanceof Promise ? buffer.then(viewOf) : viewOf(buffer);
   }
+}
+
+function finish(job: Outgoing): void {
+  job.isDone = true;
+  job.onDone?.();
 }

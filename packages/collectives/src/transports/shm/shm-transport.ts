@@ -118,10 +118,10 @@ export class ShmTransport implements Transport, LinkHost {
     header: MessageHeader,
     payload: Uint8Array,
     onProgress?: () => void,
-  ): Promise<void> {
+  ): Promise<void> | undefined {
     const peer = this.#byRank.get(to)!;
     if (this.#isClosed || peer.isGone) {
-      return Promise.resolve();
+      return undefined;
     }
     const sent = peer.link.send(header, payload, onProgress);
     if (this.#options.watchMs > 0) {

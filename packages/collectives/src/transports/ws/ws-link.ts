@@ -46,9 +46,6 @@ interface SendJob {
   reject(error: Error): void;
 }
 
-/** Of messages that were copied: settled at once. */
-const SENT = Promise.resolve();
-
 export class WsLink implements WireHandler {
   readonly peer: number;
   /** Set by whatever arrives, for whoever watches over the peer's silence. */
@@ -83,15 +80,19 @@ export class WsLink implements WireHandler {
     this.#socket.setHandler(this);
   }
 
-  /** Resolves when the payload may be changed: it is copied, or the kernel has all of it. */
-  send(header: MessageHeader, payload: Uint8Array, onProgress?: () => void): Promise<void> {
+  /** Resolves when the payload may be changed: the kernel has all of it. Undefined: it is copied. */
+  send(
+    header: MessageHeader,
+    payload: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void> | undefined {
     if (this.#hasEnded) {
       return Promise.reject(new Error(`the link to rank ${this.peer} is closed`));
     }
     const isInline = payload.byteLength <= INLINE_MAX_BYTES;
     if (isInline && this.#queue.length === 0 && this.#socket.unsentBytes < WINDOW_BYTES) {
       this.#socket.send(this.#codec.encode(header, payload));
-      return SENT;
+      return undefined;
     }
     return new Promise((resolve, reject) => {
       const job = { header, payload, offset: 0, isBegun: false, onProgress, resolve, reject };

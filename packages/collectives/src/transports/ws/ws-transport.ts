@@ -100,8 +100,8 @@ export class WsTransport implements Transport, LinkEvents {
     header: MessageHeader,
     payload: Uint8Array,
     onProgress?: () => void,
-  ): Promise<void> {
-    return this.#links.get(to)?.send(header, payload, onProgress) ?? Promise.resolve();
+  ): Promise<void> | undefined {
+    return this.#links.get(to)?.send(header, payload, onProgress);
   }
 
   sendControl(to: number, message: ControlMessage): void {
