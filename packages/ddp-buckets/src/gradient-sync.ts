@@ -214,6 +214,7 @@ export class GradientSync {
     { isSpectator }: { readonly isSpectator: boolean },
   ): Promise<void> {
     cycle.flush();
+    await cycle.agreed;
     const round = await this.#round;
     const used = await this.#exchangeUsed(cycle);
     const structure = await this.#learn(cycle, used, round?.active[0] ?? 0);
@@ -257,7 +258,7 @@ export class GradientSync {
     if (isStaticGraph) this.#expectedReach = new Set(this.#pass?.reached);
     const arrived = isDelayed ? active.map((_, i) => i) : cycle.arrived;
     const isUsed = (index: number) => !isStaticGraph || used?.[index] !== 0;
-    const own = learnStructure(active, arrived.filter(isUsed), this.#context!, isUsed);
+    const own = learnStructure(active, arrived, this.#context!, isUsed);
     if (this.#control === undefined) return own;
     const words = encodeStructure(own, active.length);
     const bytes = new Uint8Array(words.buffer);

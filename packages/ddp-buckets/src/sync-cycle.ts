@@ -49,16 +49,17 @@ export class SyncCycle {
   readonly plan: BucketPlan;
   /** Parameters (by number) in the order in which their gradients became final. */
   readonly arrived: number[] = [];
+  /** Rejects where the ranks don't agree; nothing of the backward is sent then. */
+  readonly agreed: Promise<unknown>;
   readonly #context: CycleContext;
-  readonly #agreed: Promise<unknown>;
   readonly #clock: StepClock;
   readonly #sums: (Promise<Uint8Array> | undefined)[] = [];
 
   constructor(context: CycleContext, options: CycleOptions) {
     this.plan = options.plan;
     this.#context = context;
-    this.#agreed = options.agreed;
-    this.#agreed.catch(() => undefined); // seen by the buckets, and by end
+    this.agreed = options.agreed;
+    this.agreed.catch(() => undefined); // seen by whoever ends the cycle
     this.#clock = options.clock;
     for (const { tensor } of this.plan.active) {
       if (!options.reached.has(tensor)) this.#finish(tensor);
@@ -162,7 +163,7 @@ export class SyncCycle {
     if (lanes.length === 0) return bucket.send(undefined) as undefined;
     const lane = lanes[bucket.index % lanes.length]!;
     const read = bucket.send(hostBuffers.take(bucket.wireBytes))!;
-    const ready = Promise.all([read.then(this.#clock.noteRead), this.#agreed]);
+    const ready = Promise.all([read.then(this.#clock.noteRead), this.agreed]);
     return lane.enqueue(
       ready,
       async ([bytes]) => {

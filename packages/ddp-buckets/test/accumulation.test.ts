@@ -1,0 +1,147 @@
+// Several backwards for one step: reduced each, or only the last one.
+
+import { checkpoint } from '@shardweave/nn';
+import { add, mul, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+
+const AB = { a: 3, b: 200 };
+
+describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true }])(
+  '%o',
+  (mode) => {
+    const options = { ...mode, messageSize: 1 };
+
+    it('backwards without zeroGrad add up averages, each reduced once', async () => {
+      await onRanks(3, async (rank) => {
+        const model = wrap(new Bag(rank.device, AB), rank, { ...options, gradientAverage: false });
+        await pull(model, 1 + rank.rank);
+        expect(await pulled(model)).toEqual({ a: 6, b: 12 });
+        await pull(model, 10 * rank.rank);
+        expect(await pulled(model)).toEqual({ a: 36, b: 72 });
+      });
+    });
+
+    it('noSync adds up on each rank and sends nothing; the next backward reduces the sum', async () => {
+      await onRanks(2, async (rank) => {
+        const model = wrap(new Bag(rank.device, AB), rank, options);
+        await pull(model, 0);
+        model.zeroGrad();
+        const { allReduces } = rank.group.stats();
+        await model.noSync(async () => {
+          await pull(model, 1 + rank.rank);
+          await pull(model, 10 * rank.rank);
+        });
+        expect(rank.group.stats().allReduces).toBe(allReduces);
+        expect(await pulled(model)).toEqual(rank.rank === 0 ? { a: 1, b: 2 } : { a: 12, b: 24 });
+        await pull(model, 100 * rank.rank);
+        expect(await pulled(model)).toEqual({ a: 56.5, b: 113 });
+        await pull(model, rank.rank); // the local sum is gone: it is not reduced twice
+        expect(await pulled(model)).toEqual({ a: 57, b: 114 });
+      });
+    });
+
+    it('disableAllreduce and enableAllreduce do the same, forward by forward', async () => {
+      await onRanks(2, async (rank) => {
+        const model = wrap(new Bag(rank.device, AB), rank, options);
+        await model.initialize();
+        const { allReduces, allGathers } = rank.group.stats();
+        model.disableAllreduce();
+        await pull(model, 1 + rank.rank);
+        await pull(model, 1 + rank.rank);
+        expect(rank.group.stats()).toMatchObject({ allReduces, allGathers });
+        expect(model.activeParams).toEqual([]); // no bookkeeping either
+        expect((await pulled(model)).a).toBe(2 + 2 * rank.rank);
+        model.enableAllreduce();
+        await pull(model, 1 + rank.rank);
+        expect(await pulled(model)).toEqual({ a: 4.5, b: 9 });
+      });
+    });
+
+    it('what was reduced before a noSync stays apart from what was not', async () => {
+      await onRanks(2, async (rank) => {
+        const model = wrap(new Bag(rank.device, AB), rank, { ...options, gradientAverage: false });
+        await pull(model, 1 + rank.rank);
+        await model.noSync(() => pull(model, 10 * (1 + rank.rank)));
+        expect(await pulled(model)).toEqual({ a: 3, b: 6 });
+        await pull(model, 100 * (1 + rank.rank));
+        expect(await pulled(model)).toEqual({ a: 333, b: 666 });
+      });
+    });
+
+    it('zeroGrad drops what a noSync has added up, shown or not', async () => {
+      await onRanks(2, async (rank) => {
+        const model = wrap(new Bag(rank.device, AB), rank, options);
+        await model.noSync(() => pull(model, 7));
+        model.zeroGrad();
+        await pull(model, 1 + rank.rank);
+        await model.noSync(() => pull(model, 7));
+        model.zeroGrad();
+        expect(rank.device.memory().live.gradient).toBe(0);
+        await pull(model, 1 + rank.rank);
+        expect(await pulled(model)).toEqual({ a: 1.5, b: 3 });
+      });
+    });
+
+    it('two losses over one forward, and a retained graph, are reduced each', async () => {
+      await onRanks(2, async (rank) => {
+        const { device } = rank;
+        const model = wrap(new Bag(device, AB), rank, options);
+        for (let step = 0; step < 2; step++) {
+          model.zeroGrad();
+          await device.scope(async () => {
+            const total: Tensor = await model.call(1 + rank.rank);
+            const twice = mul(total, device.full([1], 2));
+            await twice.backward({ retainGraph: true });
+            expect(await pulled(model)).toEqual({ a: 3, b: 6 });
+            await total.backward({ retainGraph: true });
+            await total.backward();
+          });
+          expect(await pulled(model)).toEqual({ a: 6, b: 12 });
+        }
+      });
+    });
+
+    it('several forwards before one backward are one reduction', async () => {
+      await onRanks(2, async (rank) => {
+        const { device } = rank;
+        const model = wrap(new Bag(device, AB), rank, options);
+        for (let step = 0; step < 2; step++) {
+          model.zeroGrad();
+          const before = rank.group.stats().allReduces;
+          await device.scope(async () => {
+            const first: Tensor = await model.call(1 + rank.rank);
+            await add(first, await model.call(10)).backward();
+          });
+          expect(await pulled(model)).toEqual({ a: 11.5, b: 23 });
+          expect(rank.group.stats().allReduces - before).toBe(2); // a bucket each
+        }
+      });
+    });
+  },
+);
+
+it('a gradient that was replaced outside is not taken for a local sum', async () => {
+  await onRanks(2, async (rank) => {
+    const model = wrap(new Bag(rank.device, AB), rank);
+    await model.noSync(() => pull(model, 7));
+    for (const parameter of model.parameters()) {
+      parameter.grad!.dispose();
+      parameter.grad = undefined;
+    }
+    await pull(model, 1 + rank.rank);
+    expect(await pulled(model)).toEqual({ a: 1.5, b: 3 });
+  });
+});
+
+it('a checkpointed module is reduced as a plain one', async () => {
+  await onRanks(2, async (rank) => {
+    const bag = new Bag(rank.device, AB);
+    const model = wrap(checkpoint(bag), rank, { messageSize: 1 });
+    for (let step = 0; step < 2; step++) {
+      model.zeroGrad();
+      await pull(model, 1 + rank.rank);
+      expect(await pulled(bag)).toEqual({ a: 1.5, b: 3 });
+    }
+  });
+});

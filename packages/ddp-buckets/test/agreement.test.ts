@@ -1,0 +1,162 @@
+// What ranks must have in common: parameters at the start, values, and what is trained.
+
+import { DdpStructureError } from '@shardweave/ddp-buckets';
+import { loadStateDict, Module, stateDict } from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { Bag, type BagSpec, onRanks, pull, pulled, wrap } from './ranks.js';
+
+/** A Bag with a running value beside it. */
+class Counting extends Module<[factor: number], Tensor> {
+  readonly bag: Bag;
+  readonly count: Tensor;
+
+  constructor(device: Device, start: number) {
+    super(device);
+    this.bag = this.child('bag', new Bag(device, { a: 3, b: [5, 'f16'] }));
+    this.count = this.buffer('count', device.tensor([start, start]));
+  }
+
+  async forward(factor: number): Promise<Tensor> {
+    return this.bag.call(factor);
+  }
+}
+
+const fill = (tensor: Tensor, value: number) =>
+  tensor.device.scope(() =>
+    tensor.device.copyInto(tensor, tensor.device.full(tensor.shape, value)),
+  );
+
+describe('initialize', () => {
+  it("gives every rank rank 0's parameters and buffers, of all dtypes, frozen ones too", async () => {
+    await onRanks(3, async (rank) => {
+      const counting = new Counting(rank.device, 10 + rank.rank);
+      counting.bag.get('a').requiresGrad = false;
+      for (const parameter of counting.parameters()) fill(parameter, 1 + rank.rank);
+      const model = wrap(counting, rank);
+      await model.initialize();
+      for (const tensor of counting.parameters()) {
+        expect([...(await tensor.toArray())]).toEqual(Array(tensor.size).fill(1));
+      }
+      expect([...(await counting.count.toArray())]).toEqual([10, 10]);
+      const { broadcasts } = rank.group.stats();
+      expect(broadcasts).toBe(2); // f32 and f16
+      await model.initialize();
+      await model.call(1);
+      expect(rank.group.stats().broadcasts).toBe(broadcasts); // once
+    });
+  });
+
+  it.each<[string, BagSpec, RegExp]>([
+    [
+      'fewer',
+      { a: 3 },
+      /\(2 of them\).*got 1 on rank 1.*Number 1 is 'b f32 \[5\]' on rank 0 and missing/,
+    ],
+    [
+      'more',
+      { a: 3, b: 5, c: 1 },
+      /got 3 on rank 1.*Number 2 is missing on rank 0 and 'c f32 \[1\]'/,
+    ],
+    [
+      'another name',
+      { a: 3, c: 5 },
+      /Number 1 is 'b f32 \[5\]' on rank 0 and 'c f32 \[5\]' on rank 1/,
+    ],
+    ['another shape', { a: 5, b: 3 }, /Number 0 is 'a f32 \[3\]' on rank 0 and 'a f32 \[5\]'/],
+    ['another dtype', { a: 3, b: [5, 'f16'] }, /Number 1 is 'b f32 \[5\]' on rank 0 and 'b f16/],
+  ])('refuses %s parameters on a rank, on all ranks', async (_, other, message) => {
+    const errors = await onRanks(3, async (rank) => {
+      const spec = rank.rank === 1 ? other : { a: 3, b: 5 };
+      const model = wrap(new Bag(rank.device, spec), rank);
+      return model.initialize().catch((error: unknown) => error as Error);
+    });
+    for (const error of errors) {
+      expect(error).toBeInstanceOf(DdpStructureError);
+      expect((error as Error).message).toMatch(message);
+    }
+  });
+});
+
+describe('the trainable set', () => {
+  it('must be the same on all ranks: an error on each before anything is sent', async () => {
+    const errors = await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, { a: 3, b: 5, c: 5 });
+      if (rank.rank === 1) bag.get('b').requiresGrad = false; // a and c are 2 of 3
+      const model = wrap(bag, rank);
+      const error = await pull(model, 1).catch((failure: unknown) => failure as Error);
+      expect(rank.group.stats().allReduces).toBe(0);
+      return error as Error;
+    });
+    for (const error of errors) {
+      expect(error).toBeInstanceOf(DdpStructureError);
+      expect(error.message).toMatch(
+        /trainable parameters of rank 0 \(3 of them\).*got 2 on rank 1/,
+      );
+    }
+  });
+
+  it('must change on all ranks at once: else an error, not a wrong sum', async () => {
+    const errors = await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, { a: 3, b: 5, c: 5 });
+      const model = wrap(bag, rank);
+      await pull(model, 1);
+      bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // as many elements left
+      return pull(model, 1).catch((failure: unknown) => failure as Error);
+    });
+    for (const error of errors) expect(error).toBeInstanceOf(DdpStructureError);
+    const late = await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, { a: 3, b: 5 });
+      const model = wrap(bag, rank);
+      await pull(model, 1);
+      if (rank.rank === 0) bag.get('b').requiresGrad = false;
+      return pull(model, 1).catch((failure: unknown) => failure as Error);
+    });
+    for (const error of late) expect(error).toMatchObject({ code: 'MISMATCH' });
+  });
+});
+
+describe('values', () => {
+  it('saved through the wrapper are those of the bare module, and back; one rank may load', async () => {
+    await onRanks(2, async (rank) => {
+      const bare = new Counting(rank.device, 5);
+      for (const parameter of bare.parameters()) fill(parameter, 7);
+      const model = wrap(new Counting(rank.device, 0), rank);
+      await pull(model, 1);
+      expect([...(await stateDict(model)).keys()]).toEqual(['bag.a', 'bag.b', 'count']);
+      if (rank.rank === 1) loadStateDict(model, await stateDict(bare));
+      await model.syncParameters({ root: 1 });
+      expect(await stateDict(model)).toEqual(await stateDict(bare));
+      loadStateDict(bare, await stateDict(model));
+      model.zeroGrad();
+      await pull(model, 1 + rank.rank); // buckets are as they were
+      expect(await pulled(model)).toEqual({ 'bag.a': 1.5, 'bag.b': 3 });
+    });
+  });
+
+  it('of buffers are synchronised on request', async () => {
+    await onRanks(2, async (rank) => {
+      const counting = new Counting(rank.device, 0);
+      const model = wrap(counting, rank);
+      await model.initialize();
+      fill(counting.count, 3 + rank.rank);
+      await model.call(1);
+      expect([...(await counting.count.toArray())]).toEqual(Array(2).fill(3 + rank.rank));
+      await model.syncBuffers({ root: 1 });
+      expect([...(await counting.count.toArray())]).toEqual([4, 4]);
+    });
+  });
+
+  it('of buffers follow rank 0 in each forward of training with broadcastBuffers', async () => {
+    await onRanks(2, async (rank) => {
+      const counting = new Counting(rank.device, 0);
+      const model = wrap(counting, rank, { broadcastBuffers: true });
+      await model.initialize();
+      fill(counting.count, 3 + rank.rank);
+      await model.eval().call(1);
+      expect([...(await counting.count.toArray())]).toEqual(Array(2).fill(3 + rank.rank));
+      await model.train().call(1);
+      expect([...(await counting.count.toArray())]).toEqual([3, 3]);
+    });
+  });
+});

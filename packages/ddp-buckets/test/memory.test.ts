@@ -1,0 +1,87 @@
+// Device and host memory of a step: nothing is made after the third, nothing is left.
+
+import { Sgd } from '@shardweave/nn';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { forwardBackward, makeOptimizer, onRanks, SMALL_BUCKETS, tinyGpt2, wrap } from './ranks.js';
+
+describe.each([
+  {},
+  { retainAllreduceBuffers: true },
+  { delayAllreduce: true },
+  { numAllreduceStreams: 2 },
+  { staticGraph: true },
+  { findUnusedParameters: true },
+])('with %o', (options) => {
+  it('steps make no buffer on device or host after the third', async () => {
+    const backend = createReferenceBackend();
+    let numMade = 0;
+    const alloc = backend.alloc.bind(backend);
+    backend.alloc = (byteLength, label) => {
+      numMade += 1;
+      return alloc(byteLength, label);
+    };
+    const after: unknown[] = [];
+    await onRanks(
+      2,
+      async (rank) => {
+        const sizes = options.delayAllreduce === true ? {} : SMALL_BUCKETS;
+        const model = wrap(tinyGpt2(rank.device), rank, { ...sizes, ...options });
+        const optimizer = makeOptimizer(model, 'adamw');
+        for (let step = 0; step < 8; step++) {
+          const rows = { batch: 2, first: rank.rank, count: 1 };
+          await forwardBackward(rank.device, model, step, rows);
+          optimizer.step();
+          optimizer.zeroGrad();
+          await rank.group.barrier();
+          const { hostBuffersMade } = model;
+          if (rank.rank === 0) {
+            after.push({ numMade, usage: backend.usage(), hostBuffersMade });
+          }
+          await rank.group.barrier();
+        }
+      },
+      { backend },
+    );
+    await backend.dispose();
+    expect(after[2]).toMatchObject({ hostBuffersMade: expect.any(Number) });
+    expect(after.slice(3)).toEqual(Array(5).fill(after[2]));
+  });
+});
+
+it('is what gradients and buckets add up to', async () => {
+  await onRanks(2, async (rank) => {
+    const gpt2 = tinyGpt2(rank.device);
+    const model = wrap(gpt2, rank, SMALL_BUCKETS);
+    const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+    const rows = { batch: 2, first: rank.rank, count: 1 };
+    const gradientBytes = gpt2.parameters().reduce((sum, { size }) => sum + 4 * size, 0);
+    for (let step = 0; step < 3; step++) {
+      await forwardBackward(rank.device, model, step, rows);
+      const { live } = rank.device.memory();
+      expect(live).toMatchObject({ gradient: gradientBytes, staging: 0, activation: 0 });
+      optimizer.step();
+      optimizer.zeroGrad();
+      expect(rank.device.memory().live.gradient).toBe(0);
+    }
+    model.dispose();
+    expect(rank.device.memory().live.total).toBe(0);
+  });
+});
+
+it('of the first backward has no buffer of all gradients: buckets are capped from the start', async () => {
+  await onRanks(2, async (rank) => {
+    const largest: number[] = [];
+    const gpt2 = tinyGpt2(rank.device);
+    rank.group.onTrace = ({ tag, bytes }) => {
+      if (tag?.startsWith('bucket')) largest.push(bytes);
+    };
+    const model = wrap(gpt2, rank, SMALL_BUCKETS);
+    await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
+    // A cap is a minimum: the parameter that fills a bucket may go beyond it.
+    const largestParameter = Math.max(...gpt2.parameters().map(({ size }) => 4 * size));
+    const gaps = 16 * 512;
+    expect(Math.max(...largest)).toBeLessThan(4096 + largestParameter + gaps);
+    expect(largest.length).toBeGreaterThan(3);
+  });
+});

@@ -1,0 +1,256 @@
+// Dtypes and divisions: what is rounded where, held against sums in f64.
+
+import { type DdpOptions, naiveAllReduce } from '@shardweave/ddp-buckets';
+import { f16ToF32, f32ToF16 } from '@shardweave/dtypes';
+import { Module, Sgd } from '@shardweave/nn';
+import {
+  cast,
+  type Device,
+  type DType,
+  linear,
+  mean,
+  square,
+  sum,
+  type Tensor,
+  tanh,
+} from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+
+const roundF16 = (x: number) => f16ToF32(f32ToF16(x));
+
+/** The gradient of one f16 parameter, where rank r contributes values[r]. */
+async function reducedF16(values: readonly number[], options: Partial<DdpOptions>) {
+  const perRank = await onRanks(values.length, async (rank) => {
+    const model = wrap(new Bag(rank.device, { a: [3, 'f16'] }), rank, options);
+    await pull(model, values[rank.rank]!);
+    return (await pulled(model)).a!;
+  });
+  expect(new Set(perRank).size).toBe(1);
+  return perRank[0]!;
+}
+
+describe('divisions', () => {
+  it('come after the sum by default: small gradients do not vanish', async () => {
+    const tiny = 2 ** -24; // the least f16
+    expect(await reducedF16([tiny, tiny], {})).toBe(tiny);
+    expect(await reducedF16([tiny, tiny], { gradientPredivideFactor: 4 })).toBe(0);
+  });
+
+  it('gradientPredivideFactor divides before, in the dtype that is sent: large sums do not overflow', async () => {
+    const large = 60000;
+    expect(await reducedF16([large, large], {})).toBe(Number.POSITIVE_INFINITY);
+    const expected = roundF16(large);
+    expect(await reducedF16([large, large], { gradientPredivideFactor: 2 })).toBe(expected);
+  });
+
+  it('allreduceAlwaysFp32 divides and adds in f32, and rounds once', async () => {
+    const tiny = 2 ** -24;
+    const large = 60000;
+    const options = { allreduceAlwaysFp32: true };
+    expect(await reducedF16([large, large], options)).toBe(roundF16(large));
+    expect(await reducedF16([tiny, tiny], { ...options, gradientPredivideFactor: 4 })).toBe(tiny);
+  });
+
+  it.each([2, 3, 4])('average over %i ranks; without gradientAverage sum', async (worldSize) => {
+    const ranks = Array.from({ length: worldSize }, (_, rank) => rank);
+    const total = ranks.reduce((a, b) => a + 6 * (b + 1), 0);
+    for (const predivide of [1, 2, worldSize]) {
+      const factors = { gradientPredivideFactor: predivide };
+      await onRanks(worldSize, async (rank) => {
+        const options = { ...factors, gradientAverage: true };
+        const averaged = wrap(new Bag(rank.device, { a: 3 }), rank, options);
+        await pull(averaged, 6 * (rank.rank + 1));
+        expect((await pulled(averaged)).a).toBeCloseTo(total / worldSize, 5);
+        const summed = wrap(new Bag(rank.device, { a: 3 }), rank, {
+          ...factors,
+          gradientAverage: false,
+        });
+        await pull(summed, 6 * (rank.rank + 1));
+        // The first division is there all the same, as in apex.
+        expect((await pulled(summed)).a).toBeCloseTo(total / predivide, 5);
+      });
+    }
+  });
+});
+
+describe('f16, bf16 and f32', () => {
+  const spec = { a: 3, b: [7, 'f16'], c: [5, 'bf16'], d: 2, e: [1, 'bf16'] } as const;
+
+  it.each([false, true])('travel apart, allreduceAlwaysFp32 %s', async (allreduceAlwaysFp32) => {
+    await onRanks(2, async (rank) => {
+      const sent: [string, number][] = [];
+      rank.group.onTrace = ({ tag, bytes }) =>
+        void (tag?.startsWith('bucket') && sent.push([tag, bytes]));
+      const model = wrap(new Bag(rank.device, spec), rank, { allreduceAlwaysFp32 });
+      await pull(model, 1 + rank.rank);
+      expect(model.buckets).toEqual([['b'], ['e', 'c'], ['d', 'a']]);
+      expect(await pulled(model)).toEqual({ a: 1.5, b: 3, c: 4.5, d: 6, e: 7.5 });
+      const size = allreduceAlwaysFp32 ? 4 : 2;
+      expect(sent).toEqual([
+        ['bucket 0', 8 * size], // whole words
+        ['bucket 1', (128 + 6) * size],
+        ['bucket 2', (128 + 3) * 4],
+      ]);
+    });
+  });
+});
+
+/** Two layers of f32, f16 or bf16 parameters, products in f32. */
+class Mlp extends Module<[x: Tensor], Tensor> {
+  readonly #weights: readonly Tensor[];
+
+  constructor(device: Device, dtype: DType, seed: number) {
+    super(device);
+    this.#weights = [0, 1].map((i) => {
+      const values = Array.from({ length: 36 }, (_, j) => Math.sin(1 + j + 36 * i + seed) / 2);
+      return this.parameter(String(i), device.tensor(values, [6, 6], { dtype }));
+    });
+  }
+
+  forward(x: Tensor): Tensor {
+    let hidden = x;
+    for (const weight of this.#weights)
+      hidden = tanh(linear(hidden, { weight: cast(weight, 'f32') }));
+    return hidden;
+  }
+}
+
+/** [rows, 6] from row `first` of an endless table. */
+function rowsOf(device: Device, first: number, count: number): Tensor {
+  const values = Float32Array.from({ length: count * 6 }, (_, i) => Math.sin(7 * (first * 6 + i)));
+  return device.tensor(values, [count, 6]);
+}
+
+describe('A2: masters in f32 beside a model in f16, ranks seeded differently', () => {
+  it('stay equal over 500 steps on every rank', async () => {
+    const perRank = await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const model = wrap(new Mlp(device, 'f16', 100 * rank.rank), rank);
+      await model.initialize(); // rank 0's values everywhere, before masters are made of them
+      const masters = model.parameters().map((parameter) =>
+        device.scope(() => {
+          const master = cast(parameter, 'f32').keep();
+          master.requiresGrad = true;
+          return master;
+        }),
+      );
+      const optimizer = new Sgd(masters, { lr: 0.05 });
+      for (let step = 0; step < 500; step++) {
+        await device.scope(async () => {
+          const x = rowsOf(device, 3 * (2 * step + rank.rank), 3);
+          await mean(square(await model.call(x))).backward();
+          masters.forEach((master, i) => {
+            master.grad = cast(model.parameters()[i]!.grad!, 'f32').keep();
+          });
+          optimizer.step();
+          masters.forEach((master, i) => {
+            device.copyInto(model.parameters()[i]!, master);
+          });
+          optimizer.zeroGrad();
+          model.zeroGrad();
+        });
+      }
+      const read = (tensors: readonly Tensor[]) => Promise.all(tensors.map((t) => t.toArray()));
+      return { model: await read(model.parameters()), masters: await read(masters) };
+    });
+    expect(perRank[1]).toEqual(perRank[0]);
+    const [{ model, masters } = { model: [], masters: [] }] = perRank;
+    masters.forEach((master, i) => {
+      master.forEach((value, j) => {
+        expect(Math.abs(value - model[i]![j]!)).toBeLessThan(5e-3);
+      });
+    });
+    const moved = masters[0]!.some((value, j) => Math.abs(value - Math.sin(1 + j) / 2) > 0.05);
+    expect(moved).toBe(true);
+  });
+});
+
+describe('A3: local sums over unequal batches, averaged, times W', () => {
+  const SIZES = [3, 1, 4, 2];
+
+  it.each(['f32', 'f16'] as const)('equal one process, %s', async (dtype) => {
+    const gradients = (groupSize: number) =>
+      onRanks(4, async ({ device, group, rank }) => {
+        const part = groupSize === 4 ? group : await group.split(Math.floor(rank / groupSize));
+        const model = wrap(new Mlp(device, dtype, 0), { group: part });
+        await device.scope(async () => {
+          const first = SIZES.slice(0, rank).reduce((a, b) => a + b, 0);
+          const output = await model.call(rowsOf(device, first, SIZES[rank]!));
+          await sum(square(output)).backward();
+        });
+        return Promise.all(model.parameters().map(async ({ grad }) => grad!.toArray()));
+      });
+    const reference = async (first: number, count: number) => {
+      const [values] = await onRanks(1, async ({ device }) => {
+        const model = new Mlp(device, dtype, 0);
+        await device.scope(async () => {
+          await sum(square(await model.call(rowsOf(device, first, count)))).backward();
+        });
+        return Promise.all(model.parameters().map(async ({ grad }) => grad!.toArray()));
+      });
+      return values!;
+    };
+    const tolerance = dtype === 'f32' ? 1e-6 : 4 * 2 ** -11;
+    const expectTimes = (
+      actual: readonly ArrayLike<number>[],
+      W: number,
+      expected: readonly ArrayLike<number>[],
+    ) => {
+      actual.forEach((values, i) => {
+        for (let j = 0; j < values.length; j++) {
+          const scale = Math.max(1, Math.abs(expected[i]![j]!));
+          expect(Math.abs(W * values[j]! - expected[i]![j]!) / scale).toBeLessThan(tolerance);
+        }
+      });
+    };
+    const whole = await gradients(4);
+    expectTimes(whole[2]!, 4, await reference(0, 10));
+    const pairs = await gradients(2); // two groups of two in a world of four
+    expectTimes(pairs[0]!, 2, await reference(0, 4));
+    expectTimes(pairs[3]!, 2, await reference(4, 6));
+  });
+});
+
+describe('A4: losses and gradients bit for bit those of the naive version', () => {
+  it.each(['f32', 'f16', 'bf16'] as const)('of %s parameters, with any options', async (dtype) => {
+    const run = (options: Partial<DdpOptions> | 'naive') =>
+      onRanks(2, async (rank) => {
+        const { device, group } = rank;
+        const bare = new Mlp(device, dtype, 0);
+        const model = options === 'naive' ? bare : wrap(bare, rank, options);
+        const optimizer = dtype === 'f32' ? new Sgd(bare.parameters(), { lr: 0.1 }) : undefined;
+        const bits: unknown[] = [];
+        for (let step = 0; step < 5; step++) {
+          await device.scope(async () => {
+            const x = rowsOf(device, 4 * (2 * step + rank.rank), 4);
+            const loss = mean(square(await model.call(x)));
+            await loss.backward();
+            bits.push(await loss.toBytes());
+          });
+          const factor = { gradientPredivideFactor: 2 };
+          if (options === 'naive') {
+            await naiveAllReduce(bare.parameters(), { processGroup: group, ...factor });
+          }
+          for (const { grad } of bare.parameters()) bits.push(await grad!.toBytes());
+          optimizer?.step();
+          bare.zeroGrad();
+        }
+        return bits;
+      });
+    const naive = await run('naive');
+    const variants: Partial<DdpOptions>[] = [
+      {},
+      { messageSize: 1 },
+      { delayAllreduce: true },
+      { retainAllreduceBuffers: true },
+      { numAllreduceStreams: 3, messageSize: 1 },
+      { staticGraph: true },
+      { findUnusedParameters: true },
+    ];
+    for (const options of variants) {
+      const bits = await run({ gradientPredivideFactor: 2, ...options });
+      expect(bits, JSON.stringify(options)).toEqual(naive);
+    }
+  });
+});

@@ -1,0 +1,65 @@
+// A1, as apex runs it: two parameters of 4096 x 4096, a bucket each, three groups, a trigger; each
+// iteration's gradients are exactly the mean over ranks. What once went wrong there is a bucket that
+// was sent before it was flattened.
+
+import { Module } from '@shardweave/nn';
+import { type Device, max, min, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { expect, it } from 'vitest';
+import { onRanks, wrap } from './ranks.js';
+
+const SIZE = 4096 * 4096;
+const ITERATIONS = 10;
+
+class Product extends Module<[x: number], Tensor> {
+  readonly a: Tensor;
+  readonly b: Tensor;
+
+  constructor(device: Device) {
+    super(device);
+    this.a = this.parameter('a', device.full([SIZE], 1));
+    this.b = this.parameter('b', device.full([SIZE], 2));
+  }
+
+  forward(x: number): Tensor {
+    const { device } = this;
+    return sum(mul(mul(this.a, device.full([1], x)), this.b));
+  }
+}
+
+it('A1: sums are exact in every iteration', { timeout: 120_000 }, async () => {
+  const backend = await createCpuBackend({ threads: 2 });
+  await onRanks(
+    2,
+    async (rank) => {
+      const { device } = rank;
+      const product = new Product(device);
+      const model = wrap(product, rank, {
+        messageSize: 1,
+        allreduceTriggerParams: [product.b],
+        numAllreduceStreams: 3,
+      });
+      for (let i = 0; i < ITERATIONS; i++) {
+        await device.scope(async () => {
+          await (await model.call(i + rank.rank)).backward();
+        });
+        expect(model.buckets).toEqual([['b'], ['a']]);
+        const mean = (i + (i + 1)) / 2;
+        await expectAll(product.a.grad!, 2 * mean);
+        await expectAll(product.b.grad!, mean);
+        model.zeroGrad();
+      }
+    },
+    { backend },
+  );
+  await backend.dispose();
+});
+
+async function expectAll(tensor: Tensor, value: number): Promise<void> {
+  expect(tensor.size).toBe(SIZE);
+  const extremes = tensor.device.scope(() => [min(tensor), max(tensor)]);
+  for (const extreme of extremes) {
+    expect(await extreme.item()).toBe(value);
+    extreme.dispose();
+  }
+}

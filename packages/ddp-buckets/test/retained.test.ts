@@ -1,0 +1,70 @@
+// retainAllreduceBuffers: gradients are parts of the reduced buckets, without a copy.
+
+import { Sgd } from '@shardweave/nn';
+import { describe, expect, it } from 'vitest';
+import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+
+const SPEC = { a: 3, b: 130, c: [5, 'f16'] } as const;
+const OPTIONS = { retainAllreduceBuffers: true };
+
+describe('gradients', () => {
+  it('are views of allreduceBuffers, in both dtypes, odd sizes too', async () => {
+    await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, SPEC);
+      const model = wrap(bag, rank, OPTIONS);
+      for (let step = 0; step < 2; step++) {
+        model.zeroGrad();
+        await pull(model, 2 + 2 * rank.rank);
+        expect(await pulled(model)).toEqual({ a: 3, b: 6, c: 9 });
+        expect(model.buckets).toEqual([['c'], ['b', 'a']]);
+        const [half, full] = model.allreduceBuffers;
+        expect(bag.get('c').grad!.storage).toBe(half!.storage);
+        expect(bag.get('a').grad!.storage).toBe(full!.storage);
+        expect(bag.get('b').grad!.storage).toBe(full!.storage);
+        expect([half!.dtype, half!.size]).toEqual(['f16', 6]);
+        expect([full!.dtype, full!.size]).toEqual(['f32', 259]); // b, gap, a
+        const values = [...(await full!.toArray())];
+        expect(values).toEqual([...Array(130).fill(6), ...Array(126).fill(0), 3, 3, 3]);
+      }
+    });
+  });
+
+  it('can be stepped with, and are freed by zeroGrad, buffers too', async () => {
+    await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, { a: 3, b: 130 });
+      const model = wrap(bag, rank, OPTIONS);
+      const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+      await pull(model, 2 + 2 * rank.rank);
+      optimizer.step();
+      expect([...(await bag.get('a').toArray())]).toEqual([-1.5, -1.5, -1.5]);
+      expect(rank.device.memory().live.gradient).toBe(259 * 4);
+      optimizer.zeroGrad();
+      expect(rank.device.memory().live.gradient).toBe(0);
+    });
+  });
+
+  it('of an earlier backward are added to, in their own buffer', async () => {
+    await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, { a: 3, b: 130 });
+      const model = wrap(bag, rank, OPTIONS);
+      await pull(model, 2 + 2 * rank.rank);
+      const { storage } = bag.get('a').grad!;
+      await pull(model, 2 + 2 * rank.rank);
+      expect(bag.get('a').grad!.storage).toBe(storage);
+      expect(await pulled(model)).toEqual({ a: 6, b: 12 });
+    });
+  });
+});
+
+it('no view outlives buckets that are made anew', async () => {
+  await onRanks(2, async (rank) => {
+    const bag = new Bag(rank.device, { a: 3, b: 130 });
+    const model = wrap(bag, rank, OPTIONS);
+    await pull(model, 1);
+    bag.get('b').requiresGrad = false;
+    await pull(model, 1 + 2 * rank.rank);
+    expect(await pulled(model)).toEqual({ a: 3, b: 2 });
+    model.zeroGrad();
+    expect(rank.device.memory().live.gradient).toBe(0);
+  });
+});

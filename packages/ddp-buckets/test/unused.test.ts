@@ -1,0 +1,158 @@
+// Parameters that a backward does not reach, that come late, or that only some ranks use.
+
+import { DdpUnusedParameterError } from '@shardweave/ddp-buckets';
+import { describe, expect, it } from 'vitest';
+import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+
+const ABC = { a: 3, b: 5, c: 200 };
+
+describe('without findUnusedParameters', () => {
+  it('one that is not reached is an error that names it, on every rank, and nobody waits', async () => {
+    const errors = await onRanks(3, async (rank) => {
+      const model = wrap(new Bag(rank.device, ABC), rank);
+      await pull(model, 1);
+      const used = rank.rank === 1 ? ['a', 'c'] : undefined;
+      return pull(model, 1, used).catch((error: unknown) => error as Error);
+    });
+    expect(errors[1]).toBeInstanceOf(DdpUnusedParameterError);
+    expect(errors[1]).toMatchObject({ code: 'DDP_UNUSED_PARAMETERS', parameters: ['b'] });
+    expect(errors[1]!.message).toMatch(
+      /rank 1\/3 .* got none for b\. .*findUnusedParameters: true/,
+    );
+    for (const rank of [0, 2]) {
+      expect(errors[rank]).toMatchObject({ code: 'ABORTED', originRank: 1 });
+      expect(errors[rank]!.message).toContain('got none for b');
+    }
+  });
+
+  it('one with a gradient of an earlier backward that was not reduced is fine', async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, ABC), rank);
+      await model.noSync(() => pull(model, 1 + rank.rank));
+      await pull(model, 10 * (1 + rank.rank), ['a']);
+      expect(await pulled(model)).toEqual({ a: 16.5, b: 3, c: 4.5 });
+    });
+  });
+});
+
+describe('findUnusedParameters', () => {
+  const options = { findUnusedParameters: true, messageSize: 1 };
+
+  it('counts zeros where a rank does not use one, on every rank', async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, ABC), rank, options);
+      for (const step of [1, 2, 3]) {
+        model.zeroGrad();
+        await pull(model, step, rank.rank === 0 ? ['a', 'b'] : ['c', 'a']);
+        expect(await pulled(model)).toEqual({ a: step, b: step, c: 1.5 * step });
+      }
+    });
+  });
+
+  it('leaves the gradient of one that no rank uses as it is', async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, ABC), rank, options);
+      await pull(model, 1 + rank.rank, ['a']);
+      expect(await pulled(model)).toEqual({ a: 1.5, b: undefined, c: undefined });
+      await pull(model, 1 + rank.rank);
+      await pull(model, 1 + rank.rank, ['b', 'a']);
+      expect(await pulled(model)).toEqual({ a: 4.5, b: 6, c: 4.5 });
+    });
+  });
+
+  it('reduces one that first appears late', async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, ABC), rank, options);
+      await pull(model, 1, ['a', 'c']);
+      expect(model.buckets).toEqual([['c'], ['a'], ['b']]);
+      model.zeroGrad();
+      await pull(model, 1 + rank.rank);
+      expect(await pulled(model)).toEqual({ a: 1.5, b: 3, c: 4.5 });
+    });
+  });
+
+  it('takes part where a rank uses nothing at all', async () => {
+    await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, { ...ABC, always: 1 });
+      const model = wrap(bag, rank, options);
+      await pull(model, 1, rank.rank === 0 ? undefined : ['always']);
+      expect(await pulled(model)).toEqual({ a: 0.5, b: 1, c: 1.5, always: 4 });
+    });
+  });
+
+  it('asks once a backward, with a byte a parameter', async () => {
+    await onRanks(2, async (rank) => {
+      const asked: number[] = [];
+      rank.group.onTrace = ({ tag, bytes }) =>
+        void (tag === 'ddp used parameters' && asked.push(bytes));
+      const model = wrap(new Bag(rank.device, ABC), rank, options);
+      await pull(model, 1);
+      await pull(model, 1);
+      expect(asked).toEqual([3, 3]);
+    });
+  });
+
+  it('is on with delayAllreduce, for ranks that use different ones, too', async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, ABC), rank, { delayAllreduce: true });
+      await pull(model, 1, rank.rank === 0 ? ['a'] : ['a', 'b']);
+      expect(await pulled(model)).toEqual({ a: 1, b: 1, c: undefined });
+    });
+  });
+});
+
+describe('staticGraph', () => {
+  const options = { staticGraph: true, messageSize: 1 };
+
+  it('agrees on the used parameters once, and leaves the others out', async () => {
+    await onRanks(2, async (rank) => {
+      const tags: string[] = [];
+      rank.group.onTrace = ({ tag }) => void tags.push(tag ?? '');
+      const model = wrap(new Bag(rank.device, ABC), rank, options);
+      const used = rank.rank === 0 ? ['a'] : ['a', 'b']; // each rank its own, but always that
+      await pull(model, 1, used);
+      expect(model.buckets).toEqual([['a'], ['b']]);
+      tags.length = 0;
+      model.zeroGrad();
+      await pull(model, 1 + rank.rank, used);
+      expect(tags).toEqual(['bucket 0', 'bucket 1']);
+      expect(await pulled(model)).toEqual({ a: 1.5, b: 2, c: undefined });
+    });
+  });
+
+  it('is an error where a later backward differs, which names the parameters', async () => {
+    const errors = await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, ABC), rank, options);
+      await pull(model, 1, ['a', 'b']);
+      return pull(model, 1, ['a', 'c']).catch((error: unknown) => error as Error);
+    });
+    expect(errors[0]).toBeInstanceOf(DdpUnusedParameterError);
+    expect(errors[0]).toMatchObject({ parameters: ['b', 'c'] });
+    expect(errors[0]!.message).toContain('Leave staticGraph out.');
+  });
+
+  it('learns anew where other parameters are trained', async () => {
+    await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, ABC);
+      const model = wrap(bag, rank, options);
+      await pull(model, 1, ['a', 'b']);
+      bag.get('a').requiresGrad = false;
+      await pull(model, 1, ['a', 'b', 'c']);
+      expect(model.buckets).toEqual([['c'], ['b']]);
+    });
+  });
+
+  it('with delayAllreduce leaves the others out, too', async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, ABC), rank, {
+        staticGraph: true,
+        delayAllreduce: true,
+      });
+      await pull(model, 1, ['b', 'c']);
+      expect(model.buckets).toEqual([['b', 'c']]);
+      model.zeroGrad();
+      await pull(model, 1 + rank.rank, ['b', 'c']);
+      expect(await pulled(model)).toEqual({ a: undefined, b: 3, c: 4.5 });
+    });
+  });
+});
