@@ -1,10 +1,6 @@
 // nn's norm of all gradients and clipping by it, over the shards of all ranks.
 
-import {
-  clipCoefficient,
-  streamedScaleGradients,
-  streamedSquaredGradNorm,
-} from '@shardweave/nn';
+import { clipCoefficient, streamedScaleGradients, streamedSquaredGradNorm } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from './errors.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';

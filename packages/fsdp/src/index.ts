@@ -1,6 +1,7 @@
 // FullyShardedDataParallel: parameters, gradients and optimizer state sharded over ranks.
 
 export { apply, type ModuleVisitor } from './apply.js';
+export { commitOffload } from './commit-offload.js';
 export { type ConsolidateOptions, consolidateShardWeights } from './consolidate.js';
 export { FsdpConfigError, FsdpError, FsdpStateDictError, FsdpStateError } from './errors.js';
 export {
@@ -28,6 +29,7 @@ export {
   type OptimStateShard,
 } from './optim-state-dict.js';
 export { defaultPredivide, type FsdpOptions } from './options.js';
+export type { OffloadConfig, ResidenceOptions } from './residence.js';
 export { type FlatMetadata, localMetadataDict, type ShardMetadata } from './shard-metadata.js';
 export { loadStateDict, type StateDictOptions, stateDict } from './state-dict.js';
 export type { StateDict, StateEntry } from './state-entry.js';

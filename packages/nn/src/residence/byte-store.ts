@@ -3,12 +3,16 @@
 // the part in use, so that this package needs no store.
 
 export interface ByteStore {
+  /** The keys that are there now. */
+  keys(): readonly string[];
   /** Length of the value that is there now; undefined where none is. */
   byteLength(key: string): number | undefined;
   /** Replaces or creates a value; where it rejects the store has what it had. */
   write(key: string, bytes: Uint8Array): Promise<void>;
   /** Fills `into` from byte `offset` of the value on. */
   read(key: string, into: Uint8Array, options?: { readonly offset?: number }): Promise<void>;
+  /** Removes a key; nothing where there is none. */
+  delete(key: string): Promise<void>;
   /** Makes all that was written what a next process finds, as a whole. */
   commit(): Promise<void>;
 }

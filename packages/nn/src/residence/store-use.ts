@@ -25,6 +25,12 @@ export class StoreUse {
     this.#names.delete(name);
   }
 
+  /** Removes what an earlier program left under a name. */
+  async clear(name: string): Promise<void> {
+    const left = this.store.keys().filter((key) => key.startsWith(`${name}/`));
+    await Promise.all(left.map((key) => this.store.delete(key)));
+  }
+
   codec(): Promise<WireCodec> {
     this.#codec ??= WireCodec.create();
     return this.#codec;

@@ -8,18 +8,26 @@ export class StoredBytes {
   readonly byteLength: number;
   /** Newer than what the store has, after a write that failed. */
   #unsaved: Uint8Array | undefined;
+  /** Whether there is a value: written in this life, or taken over. */
+  #exists: boolean;
   /** Reads see the write before them, also one that fails. */
   #lastWrite: Promise<unknown> = Promise.resolve();
 
-  constructor(store: ByteStore, key: string, byteLength: number) {
+  /** @param options.resume take over the value that the store has */
+  constructor(
+    store: ByteStore,
+    key: string,
+    options: { readonly byteLength: number; readonly resume: boolean },
+  ) {
     this.#store = store;
     this.#key = key;
-    this.byteLength = byteLength;
+    this.byteLength = options.byteLength;
+    this.#exists = options.resume && store.byteLength(key) === options.byteLength;
   }
 
   /** Whether there is a value, in the store or waiting for it. */
   get exists(): boolean {
-    return this.#unsaved !== undefined || this.#store.byteLength(this.#key) === this.byteLength;
+    return this.#exists;
   }
 
   /** Whether host memory holds a value that the store has not taken. */
@@ -49,6 +57,7 @@ export class StoredBytes {
   }
 
   async #write(bytes: Uint8Array): Promise<void> {
+    this.#exists = true;
     try {
       await this.#store.write(this.#key, bytes);
       this.#unsaved = undefined;

@@ -3,6 +3,7 @@
 // the optimizer visits them (FlatHome) one flat at a time.
 
 import { type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import { OptimizerError } from '../errors.js';
 import type { FlatState } from '../optim/optimizer-state.js';
 import type { FlatHome, FlatVisit } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
@@ -46,15 +47,25 @@ export class StoredFlat implements FlatHome {
     this.holdsState = options.rests === 'all';
   }
 
-  /** Takes its place in the store, under a name that is equal whenever the program is. */
+  /**
+   * Takes its place in the store, under a name that is equal whenever the program is.
+   * @throws {OptimizerError} where values are to be taken over and are not there
+   */
   async open(name: string): Promise<void> {
     if (this.#name !== undefined) return;
     const { use, flat, resume } = this.#options;
     this.#name = use.claim(name);
+    if (!resume) await use.clear(this.#name);
     this.#parameter = this.#stored('parameter', flat.storage.byteLength);
     this.#gradient = this.#stored('gradient', flat.size * 4);
     this.#step = this.#stored('step', STEP_BYTES);
-    if (!resume || !this.#step.exists) return;
+    if (!resume) return;
+    if (!this.#parameter.exists) {
+      throw new OptimizerError(
+        `resume: expected ${flat.storage.byteLength} bytes of '${this.#name}' in the store, got none or another number. Resume the same model on the same ranks.`,
+      );
+    }
+    if (!this.#step.exists) return;
     const bytes = new Uint8Array(STEP_BYTES);
     await this.#step.read(bytes);
     this.#restingStep = new Float64Array(bytes.buffer)[0]!;
@@ -71,7 +82,7 @@ export class StoredFlat implements FlatHome {
 
   /** Whether values are there to go on from. */
   get isResuming(): boolean {
-    return this.#options.resume && this.#parameter!.exists;
+    return this.#options.resume;
   }
 
   /** Its name in the store. */
@@ -249,10 +260,18 @@ export class StoredFlat implements FlatHome {
     await Promise.all([...writes, this.#writeStep(step)]);
   }
 
-  /** Writes what the store could not take before. */
+  /** Whether host memory holds what the store could not take. */
+  get hasUnsaved(): boolean {
+    return this.#all.some(({ isUnsaved }) => isUnsaved);
+  }
+
+  /** Writes that. */
   async flush(): Promise<void> {
-    const all = [this.#parameter!, this.#gradient!, this.#step!, ...this.#states.values()];
-    for (const stored of all) await stored.flush();
+    for (const stored of this.#all) await stored.flush();
+  }
+
+  get #all(): StoredBytes[] {
+    return [this.#parameter!, this.#gradient!, this.#step!, ...this.#states.values()];
   }
 
   async #writeStep(step: number): Promise<void> {
@@ -270,6 +289,9 @@ export class StoredFlat implements FlatHome {
   }
 
   #stored(part: string, byteLength: number): StoredBytes {
-    return new StoredBytes(this.#options.use.store, `${this.#name}/${part}`, byteLength);
+    const { use, resume } = this.#options;
+    const isTaken = resume && part !== 'gradient'; // that of a step that did not end
+    const options = { byteLength, resume: isTaken };
+    return new StoredBytes(use.store, `${this.#name}/${part}`, options);
   }
 }

@@ -1,0 +1,15 @@
+// Makes what rests in stores a generation outside an optimizer's step.
+
+import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+
+/**
+ * Writes what a full disk refused, and commits the stores of an instance and those below it: after
+ * loads and edits, which a next process finds otherwise only once a step has ended. Of this rank.
+ */
+export async function commitOffload(fsdp: FullyShardedDataParallel): Promise<void> {
+  await fsdp.initialize();
+  fsdp.assertState('idle');
+  const homes = fsdp.instances().flatMap(({ units }) => units.flatMap(({ home }) => home ?? []));
+  for (const home of homes) await home.flush();
+  for (const steps of new Set(homes.map((home) => home.steps))) await steps.commit();
+}

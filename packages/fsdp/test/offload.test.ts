@@ -1,0 +1,131 @@
+// Shards, gradients and optimizer state that rest on the host or on disk: the same bits as on the
+// device, whatever else a step does with them.
+
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { clipGradNorm, type FsdpOptions, stateDict } from '@shardweave/fsdp';
+import { AdamW, type Optimizer, Sgd } from '@shardweave/nn';
+import { openDiskStore } from '@shardweave/shard-store/node';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, describe, expect, it } from 'vitest';
+import { forwardBackward, onRanks, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
+
+const directories: string[] = [];
+
+afterAll(async () => {
+  for (const path of directories) await rm(path, { recursive: true, force: true });
+});
+
+async function newDirectory(): Promise<string> {
+  const path = await mkdtemp(join(tmpdir(), 'shardweave-fsdp-'));
+  directories.push(path);
+  return path;
+}
+
+interface Training {
+  readonly fsdp?: Partial<FsdpOptions>;
+  readonly tier: 'device' | 'host' | 'disk' | 'host gradients';
+  readonly optimizer?: 'adamw' | 'sgd';
+  readonly clip?: number;
+  /** Backwards of a step, each reduced; or within noSync but for the last. */
+  readonly numBackwards?: number;
+  readonly isSyncing?: boolean;
+}
+
+const STEPS = 3;
+
+/** Losses, norms and all weights of a short training, as bits. */
+async function train(rank: Rank, training: Training): Promise<object> {
+  const { tier, numBackwards = 1 } = training;
+  const store =
+    tier === 'disk' ? await openDiskStore({ directory: await newDirectory() }) : undefined;
+  const residence: Partial<FsdpOptions> =
+    store !== undefined
+      ? { offloadConfig: { store } }
+      : { moveParamsToCpu: tier === 'host', moveGradsToCpu: tier.startsWith('host') };
+  const { model } = shardedGpt2(rank, { fsdp: { ...training.fsdp, ...residence } });
+  const groups = optimizerGroups(model);
+  const optimizer: Optimizer<{ lr: number }> =
+    training.optimizer === 'sgd'
+      ? new Sgd(groups, { lr: 0.1, momentum: 0.9 })
+      : new AdamW(groups, { lr: 1e-2 });
+  const seen: number[] = [];
+  const { worldSize, device } = rank;
+  const rows = { batch: 2 * worldSize, first: 2 * rank.rank, count: 2 };
+  for (let step = 0; step < STEPS; step++) {
+    for (let index = 0; index < numBackwards; index++) {
+      const run = () => forwardBackward(device, model, step * numBackwards + index, rows);
+      const isLast = index === numBackwards - 1;
+      seen.push(await (training.isSyncing === false && !isLast ? model.noSync(run) : run()));
+    }
+    if (training.clip !== undefined) seen.push(await clipGradNorm(model, training.clip));
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+  const weights = await stateDict(model);
+  const { live } = device.memory();
+  if (tier === 'host' || tier === 'disk') {
+    expect(live).toMatchObject({ parameter: 0, gradient: 0, optimizer: 0, staging: 0 });
+  }
+  optimizer.dispose();
+  model.dispose();
+  await store?.close();
+  expect(device.memory().live.total).toBe(0);
+  return {
+    seen,
+    weights: Object.fromEntries([...weights].map(([name, { data }]) => [name, data])),
+  };
+}
+
+describe('F3: training from host or disk is bit-equal to training on the device', () => {
+  const mixed = { mixedPrecision: true, computeDType: 'f16' } as const;
+  const cases: readonly (readonly [string, number, Omit<Training, 'tier'>])[] = [
+    ['f32', 2, {}],
+    ['f32, one rank', 1, {}],
+    ['f32, clipped', 4, { clip: 0.3 }],
+    ['f32, SGD', 2, { optimizer: 'sgd' }],
+    ['f16', 2, { fsdp: mixed }],
+    ['f16, one rank', 1, { fsdp: mixed }],
+    [
+      'bf16, reduced in f32, clipped',
+      2,
+      {
+        fsdp: { mixedPrecision: true, computeDType: 'bf16', fp32ReduceScatter: true },
+        clip: 0.3,
+      },
+    ],
+    ['without resharding', 2, { fsdp: { reshardAfterForward: false } }],
+    ['unflattened', 2, { fsdp: { flattenParameters: false } }],
+    ['three backwards a step', 2, { numBackwards: 3, clip: 1 }],
+    ['three backwards a step, f16, clipped', 2, { fsdp: mixed, numBackwards: 3, clip: 0.5 }],
+    ['three backwards a step, in noSync', 2, { numBackwards: 3, isSyncing: false, clip: 1 }],
+    ['three backwards a step, one rank', 1, { numBackwards: 3 }],
+  ];
+  it.each(cases)('%s', async (_, worldSize, training) => {
+    const run = (tier: Training['tier']) =>
+      onRanks(worldSize, (rank) => train(rank, { ...training, tier }));
+    const resident = await run('device');
+    for (const tier of ['host', 'disk', 'host gradients'] as const) {
+      expect(await run(tier), tier).toEqual(resident);
+    }
+  });
+
+  it.each([1, 3])('on the cpu device, %i ranks', async (worldSize) => {
+    const backend = await createCpuBackend({ threads: 1 });
+    const cases: readonly Omit<Training, 'tier'>[] = [
+      { numBackwards: 2, clip: 0.3 },
+      { fsdp: { mixedPrecision: true }, numBackwards: 2 },
+      { fsdp: { mixedPrecision: true, computeDType: 'bf16' }, clip: 0.3 },
+    ];
+    for (const training of cases) {
+      const run = (tier: Training['tier']) =>
+        onRanks(worldSize, (rank) => train(rank, { ...training, tier }), { backend });
+      const resident = await run('device');
+      for (const tier of ['host', 'disk', 'host gradients'] as const) {
+        expect(await run(tier), tier).toEqual(resident);
+      }
+    }
+    await backend.dispose();
+  });
+});
