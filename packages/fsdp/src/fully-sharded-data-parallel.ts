@@ -304,9 +304,9 @@ export class FullyShardedDataParallel<
     this.#state = isSummoning ? 'summonFullParams' : 'idle';
   }
 
-  /** Called by the tree at the end of a backward. */
+  /** Called by the tree at the end of a backward, and after a failure, also of one inside summon. */
   becomeIdle(): void {
-    this.#state = 'idle';
+    if (this.#state !== 'summonFullParams') this.#state = 'idle';
   }
 
   protected override releaseOwned(): void {

@@ -2,18 +2,28 @@
 
 import {
   FsdpStateDictError,
+  FullyShardedDataParallel,
   loadLocalStateDict,
   loadStateDict,
   localStateDict,
   type StateDict,
+  type StateEntry,
   stateDict,
   summonFullParams,
 } from '@shardweave/fsdp';
-import { Gpt2 } from '@shardweave/nn';
-import { Device } from '@shardweave/tensor-core';
+import {
+  BatchNorm1d,
+  stateDict as bareStateDict,
+  Gpt2,
+  Linear,
+  loadStateDict as loadBareStateDict,
+  type Module,
+} from '@shardweave/nn';
+import { crossEntropy, Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, shardedGpt2, TINY } from './ranks.js';
+import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
+import { DIM, Stack, trainOnce } from './scenarios.js';
 
 /** Names, shapes and bytes of the module that the sharded ones start from. */
 async function bareState(): Promise<StateDict> {
@@ -34,7 +44,7 @@ function isSameBytes(a: StateDict, b: StateDict): boolean {
 }
 
 describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
-  it('stateDict equals the bare module, bit for bit, also in mixed precision', async () => {
+  it('F34 stateDict equals the bare module, bit for bit, also in mixed precision', async () => {
     const bare = await bareState();
     for (const fsdp of [{}, { mixedPrecision: true, computeDType: 'bf16' as const }]) {
       await onRanks(worldSize, async (rank) => {
@@ -44,7 +54,7 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
     }
   });
 
-  it('what was saved at one world size loads at another', async () => {
+  it('F34 what was saved at one world size loads at another', async () => {
     const [saved] = await onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
       const changed = await stateDict(model);
@@ -60,7 +70,7 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
   });
 });
 
-it('names what is missing, unexpected and misshapen, and loads nothing', async () => {
+it('F34 names what is missing, unexpected and misshapen, and loads nothing', async () => {
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
     const before = await stateDict(model);
@@ -107,16 +117,19 @@ it('without strict, loads what is there, keeps the rest and passes over stranger
   });
 });
 
-it('local shards round-trip and invalidate what was gathered', async () => {
+it('F12 F34 local shards round-trip and invalidate what was gathered', async () => {
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { fsdp: { reshardAfterForward: false } });
     const rows = { batch: 2, first: rank.rank, count: 1 };
     const saved = await localStateDict(model);
-    expect([...saved.keys()][0]).toBe('flat_param_0');
-    const loss = await rank.device.noGrad(() => lossOf());
-    async function lossOf(): Promise<number> {
-      return forwardOnly(rank.device, model, rows);
-    }
+    expect([...saved.keys()]).toEqual([
+      'flat_param_0',
+      'flat_param_1',
+      'flat_param_2',
+      'flat_param_3',
+    ]);
+    const lossOf = () => forwardOnly(rank.device, model, rows);
+    const loss = await rank.device.noGrad(lossOf);
     await summonFullParams(model, () => {
       for (const parameter of model.parameters()) {
         rank.device.backend.run('fill', { out: parameter.view(), value: 0.25 });
@@ -128,54 +141,234 @@ it('local shards round-trip and invalidate what was gathered', async () => {
   });
 });
 
-describe('summonFullParams', () => {
-  it('keeps each rank own shard of what is written: a patchwork', async () => {
+/** A batch norm, whose buffers change, inside an instance of its own. */
+function withBuffers(
+  device: Device,
+  wrap: (module: Module) => Module = (module) => module,
+): Module {
+  return wrap(
+    new Stack(device, [
+      new Linear(device, { inFeatures: DIM, outFeatures: 33 }),
+      wrap(new BatchNorm1d(device, { numFeatures: 33 })),
+    ]),
+  );
+}
+
+function shardedWithBuffers({ device, group }: Rank, options: object = {}) {
+  return withBuffers(
+    device,
+    (module) => new FullyShardedDataParallel(module, { processGroup: group, ...options }),
+  ) as FullyShardedDataParallel;
+}
+
+describe('F34 key hygiene', () => {
+  it('a dict with buffers loads into the bare module and back, bit for bit', async () => {
     await onRanks(2, async (rank) => {
-      const { model } = shardedGpt2(rank);
-      await summonFullParams(model, () => {
-        for (const parameter of model.parameters()) {
-          rank.device.backend.run('fill', { out: parameter.view(), value: rank.rank + 1 });
-        }
-      });
-      const [, { data }] = [...(await stateDict(model))][0]!;
-      const values = new Float32Array(data.slice().buffer);
-      expect(values[0]).toBe(1);
-      expect(new Set(values)).toEqual(new Set([1])); // wte lies in rank 0's half of the root
-      const last = [...(await stateDict(model)).values()].at(-1)!;
-      expect(new Set(new Float32Array(last.data.slice().buffer))).toEqual(new Set([2]));
+      const model = shardedWithBuffers(rank);
+      await trainOnce(model, { first: 6 * rank.rank, count: 6 });
+      const saved = await stateDict(model);
+      expect(saved.get('1.num_batches_tracked')).toMatchObject({ dtype: 'u32', shape: [] });
+      expect(new Float32Array(saved.get('1.running_var')!.data.slice().buffer)).not.toContain(1);
+      const bare = withBuffers(new Device(createReferenceBackend()));
+      loadBareStateDict(bare, saved);
+      const again = (await bareStateDict(bare)) as StateDict;
+      expect(again).toEqual(saved);
+      const other = shardedWithBuffers({ ...rank, device: new Device(rank.device.backend) });
+      await loadStateDict(other, again);
+      expect(await stateDict(other)).toEqual(saved);
     });
   });
 
-  it('drops writes when volatile, restores memory, and restores when the body throws', async () => {
+  it('buffers are f32 in a dict whatever they are computed in, integers as they are', async () => {
     await onRanks(2, async (rank) => {
-      const { model } = shardedGpt2(rank);
-      const before = await stateDict(model);
-      const bytes = rank.device.memory().live;
-      await summonFullParams(
-        model,
-        () => {
-          const [parameter] = model.parameters();
-          rank.device.backend.run('fill', { out: parameter!.view(), value: 9 });
-        },
-        { volatile: true },
-      );
-      await expect(
-        summonFullParams(model, () => {
-          throw new Error('body');
+      const model = shardedWithBuffers(rank, { mixedPrecision: true, computeDType: 'bf16' });
+      await trainOnce(model, { first: 6 * rank.rank, count: 6 });
+      const buffers = new Map(model.namedBuffers());
+      expect(buffers.get('1.running_mean')!.dtype).toBe('bf16');
+      for (const saved of [await stateDict(model), await localStateDict(model)]) {
+        const entry = saved.get('1.running_mean')!;
+        expect([entry.dtype, entry.data.byteLength]).toEqual(['f32', 4 * 33]);
+        const values = new Float32Array(entry.data.slice().buffer);
+        expect(values).toEqual(await buffers.get('1.running_mean')!.toArray());
+        expect(saved.get('1.num_batches_tracked')!.dtype).toBe('u32');
+      }
+      const zeros = new Map(
+        [...(await stateDict(model))].map(([name, entry]) => {
+          return [name, { ...entry, data: new Uint8Array(entry.data.byteLength) }];
         }),
-      ).rejects.toThrow('body');
-      expect(rank.device.memory().live).toEqual(bytes);
-      expect(isSameBytes(await stateDict(model), before)).toBe(true);
-      await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
+      );
+      await loadStateDict(model, zeros);
+      expect([...(await buffers.get('1.running_mean')!.toArray())]).toEqual(new Array(33).fill(0));
+      expect(buffers.get('1.running_mean')!.dtype).toBe('bf16');
     });
   });
 
-  it('refuses to nest', async () => {
+  it('floats of another dtype are converted, integers are not', async () => {
     await onRanks(2, async (rank) => {
-      const { model } = shardedGpt2(rank);
-      await expect(
-        summonFullParams(model, () => summonFullParams(model, () => undefined)),
-      ).rejects.toMatchObject({ code: 'FSDP_STATE' });
+      const model = shardedWithBuffers(rank);
+      const whole = await stateDict(model);
+      const half = new Map<string, StateEntry>(
+        [...whole].map(([name, entry]) => {
+          if (entry.dtype !== 'f32') return [name, entry];
+          const ones = new Uint8Array(new Uint16Array(entry.data.length / 4).fill(0x3c00).buffer);
+          return [name, { dtype: 'f16', shape: entry.shape, data: ones }];
+        }),
+      );
+      await loadStateDict(model, half);
+      for (const { dtype, data } of (await stateDict(model)).values()) {
+        if (dtype === 'f32')
+          expect(new Set(new Float32Array(data.slice().buffer))).toEqual(new Set([1]));
+      }
+      const wrong = new Map(whole);
+      const count = whole.get('1.num_batches_tracked')!;
+      wrong.set('1.num_batches_tracked', { ...count, dtype: 'f32' });
+      await expect(loadStateDict(model, wrong)).rejects.toBeInstanceOf(FsdpStateDictError);
+    });
+  });
+});
+
+describe('F34 when', () => {
+  it('before the first forward, on an inner instance, and again after it', async () => {
+    const bare = await bareState();
+    await onRanks(2, async (rank) => {
+      const { model, gpt2 } = shardedGpt2(rank);
+      const inner = [...gpt2.children().values()][1] as FullyShardedDataParallel;
+      const part = await stateDict(inner);
+      expect(part.get('ln_1.weight')).toEqual(bare.get('transformer.h.0.ln_1.weight'));
+      // Looking at it has not made it a root for good.
+      await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
+      expect([model.isRoot, inner.isRoot, inner.isResharding]).toEqual([true, false, true]);
+      expect(await stateDict(model)).toEqual(bare); // no step was made
+      expect(await stateDict(inner)).toEqual(part);
+      expect(model.isRoot).toBe(true);
+    });
+  });
+
+  it('local shards in every state but summonFullParams, as copies', async () => {
+    await onRanks(2, async (rank) => {
+      const { model, gpt2 } = shardedGpt2(rank);
+      const inForward: StateDict[] = [];
+      const [, first] = [...gpt2.children().values()] as [Module, FullyShardedDataParallel];
+      first.module.aroundForward({
+        before: async () => {
+          inForward.push(await localStateDict(model));
+        },
+      });
+      await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
+      const after = await localStateDict(model);
+      expect(inForward).toEqual([after]);
+      await summonFullParams(first, async () => {
+        await expect(localStateDict(model)).rejects.toMatchObject({ code: 'FSDP_STATE' });
+      });
+      await loadStateDict(
+        model,
+        new Map(
+          [...(await stateDict(model))].map(([name, entry]) => {
+            return [name, { ...entry, data: new Uint8Array(entry.data.byteLength) }];
+          }),
+        ),
+      );
+      expect(inForward[0]).toEqual(after); // copies: the load has not changed them
+      expect(await localStateDict(model)).not.toEqual(after);
+    });
+  });
+});
+
+describe('F12 F34 a local dict', () => {
+  it('trains on from where it was saved, on every instance that kept full parameters', async () => {
+    await onRanks(2, async (rank) => {
+      const { model, gpt2 } = shardedGpt2(rank, { fsdp: { reshardAfterForward: false } });
+      const saved = await localStateDict(model);
+      const rows = { batch: 2, first: rank.rank, count: 1 };
+      const inner = [...gpt2.children().values()][2] as FullyShardedDataParallel;
+      const values = Float32Array.from({ length: 48 }, (_, i) => Math.sin(i));
+      const x = rank.device.tensor(values, [1, 4, 12]).keep();
+      const innerOutput = () =>
+        rank.device.noGrad(() =>
+          rank.device.scope(async () => [...(await (await inner.call(x)).toArray())]),
+        );
+      const loss = await rank.device.noGrad(() => forwardOnly(rank.device, model, rows));
+      const output = await innerOutput();
+      const zeros = new Map(
+        [...saved].map(([key, entry]) => {
+          return [key, { ...entry, data: new Uint8Array(entry.data.byteLength) }];
+        }),
+      );
+      expect(model.units[0]!.isPresent || inner.units[0]!.isPresent).toBe(true);
+      await loadLocalStateDict(model, zeros);
+      for (const instance of model.instances()) {
+        expect(instance.units.some((unit) => unit.isPresent || unit.full.isFilled)).toBe(false);
+      }
+      expect(await innerOutput()).not.toEqual(output);
+      await loadLocalStateDict(model, saved);
+      expect(await innerOutput()).toEqual(output);
+      expect(await rank.device.noGrad(() => forwardOnly(rank.device, model, rows))).toBe(loss);
+      x.dispose();
+    });
+  });
+
+  it('is refused with other keys, and with strict: false loads what is there', async () => {
+    await onRanks(2, async (rank) => {
+      const model = shardedWithBuffers(rank);
+      const saved = await localStateDict(model);
+      const zeroed = {
+        ...saved.get('flat_param_1')!,
+        data: new Uint8Array(saved.get('flat_param_1')!.data.byteLength),
+      };
+      const partial = new Map([['flat_param_1', zeroed]]);
+      await expect(loadLocalStateDict(model, partial)).rejects.toMatchObject({
+        missing: ['1.running_mean', '1.running_var', '1.num_batches_tracked', 'flat_param_0'],
+      });
+      expect(await localStateDict(model)).toEqual(saved);
+      await loadLocalStateDict(model, partial, { strict: false });
+      expect(await localStateDict(model)).toEqual(new Map([...saved, ['flat_param_1', zeroed]]));
+    });
+  });
+});
+
+describe.each(['option', 'call'])('stateDictOnRank0Only, stateDictDevice as an %s', (place) => {
+  const asked = (options: object) =>
+    place === 'option' ? { fsdp: options, call: {} } : { fsdp: {}, call: options };
+
+  it('F6 gives rank 0 all entries and the others none, who hold one shard on the way', async () => {
+    const bare = await bareState();
+    const { fsdp, call } = asked({ stateDictOnRank0Only: true });
+    await onRanks(3, async (rank) => {
+      const { model } = shardedGpt2(rank, { fsdp });
+      await model.initialize();
+      const before = rank.group.stats();
+      const found = await stateDict(model, call);
+      expect(found).toEqual(rank.rank === 0 ? bare : new Map());
+      const stats = rank.group.stats();
+      expect(stats.gathers - before.gathers).toBe(4);
+      expect(stats.allGathers).toBe(before.allGathers);
+      const shards = model.instances().flatMap(({ units }) => units);
+      const bytes = shards.reduce((sum, { masterBytes }) => sum + masterBytes, 0);
+      expect(stats.bytesReceived - before.bytesReceived).toBe(rank.rank === 0 ? 2 * bytes : 0);
+    });
+  });
+
+  it("F34 leaves tensors on the device with 'device', which load again", async () => {
+    const bare = await bareState();
+    const { fsdp, call } = asked({ stateDictDevice: 'device' });
+    await onRanks(2, async (rank) => {
+      const { model } = shardedGpt2(rank, { fsdp });
+      await model.initialize();
+      const { live } = rank.device.memory();
+      const found = await stateDict(model, call);
+      expect([...found.keys()]).toEqual([...bare.keys()]);
+      const sizes = [...found.values()].map(({ tensor }) => tensor!.storage.byteLength);
+      const bytes = sizes.reduce((sum, size) => sum + size, 0);
+      expect(rank.device.memory().live.total - live.total).toBe(bytes);
+      for (const [name, { tensor, dtype, shape, data }] of found) {
+        expect([dtype, shape, data.byteLength]).toEqual(['f32', bare.get(name)!.shape, 0]);
+        expect(await tensor!.toBytes()).toEqual(bare.get(name)!.data);
+      }
+      const other = shardedGpt2({ ...rank, device: new Device(rank.device.backend) }).model;
+      await loadStateDict(other, found);
+      expect(await stateDict(other)).toEqual(bare);
+      for (const { tensor } of found.values()) tensor!.dispose();
+      expect(rank.device.memory().live).toEqual(live);
     });
   });
 });
@@ -185,7 +378,6 @@ async function forwardOnly(
   model: Parameters<typeof forwardBackward>[1],
   rows: Parameters<typeof forwardBackward>[3],
 ): Promise<number> {
-  const { crossEntropy } = await import('@shardweave/tensor-core');
   const ids = Int32Array.from({ length: rows.count * 8 }, (_, i) => (i * 5) % 37);
   return device.scope(async () => {
     const input = device.tensor(ids, [rows.count, 8]);

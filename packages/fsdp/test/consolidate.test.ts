@@ -1,0 +1,252 @@
+// F24: whole parameters from saved shards, offline.
+
+import {
+  consolidateShardWeights,
+  type FsdpOptions,
+  FsdpStateDictError,
+  FullyShardedDataParallel,
+  localMetadataDict,
+  localStateDict,
+  type ShardMetadata,
+  type StateDict,
+  stateDict as wholeStateDict,
+} from '@shardweave/fsdp';
+import {
+  BatchNorm1d,
+  Gpt2,
+  Linear,
+  loadStateDict,
+  type Module,
+  Sgd,
+  stateDict,
+} from '@shardweave/nn';
+import { Device, type Tensor } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
+import { DIM, inputs, lossOf, Stack } from './scenarios.js';
+
+type Wrap = (module: Module) => Module;
+
+/** Layers of sizes that shards cut, a batch norm with buffers, and a bias used twice. */
+class Net extends Stack {
+  constructor(device: Device, options: { readonly width: number; readonly wrap?: Wrap }) {
+    const { width, wrap = (module) => module } = options;
+    super(device, [
+      new Linear(device, { inFeatures: DIM, outFeatures: width }),
+      wrap(new Linear(device, { inFeatures: width, outFeatures: width })),
+      wrap(new BatchNorm1d(device, { numFeatures: width })),
+    ]);
+    const [first] = this.children().values();
+    this.sharedParameter('alias', first!.ownParameters().get('bias')!);
+  }
+}
+
+interface Saved {
+  readonly weights: StateDict[];
+  readonly metadata: ShardMetadata[];
+  readonly shared: ReadonlyMap<string, unknown>;
+}
+
+function wrapped({ device, group }: Rank, width: number, options: Partial<FsdpOptions> = {}) {
+  const wrap: Wrap = (module) =>
+    new FullyShardedDataParallel(module, { processGroup: group, ...options });
+  return wrap(new Net(device, { width, wrap })) as FullyShardedDataParallel;
+}
+
+async function step(model: Module, rows: { first: number; count: number }): Promise<number> {
+  return model.device.scope(async () => {
+    const loss = lossOf((await model.call(inputs(model.device, rows))) as Tensor);
+    await loss.backward();
+    return loss.item();
+  });
+}
+
+/** One step over `worldSize` ranks, then every rank's shards and metadata, as text and back. */
+async function saved(
+  worldSize: number,
+  width: number,
+  options: Partial<FsdpOptions> = {},
+): Promise<Saved> {
+  const perRank = await onRanks(worldSize, async (rank) => {
+    const model = wrapped(rank, width, options);
+    const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+    await step(model, { first: 4 * rank.rank, count: 4 });
+    await optimizer.step();
+    return {
+      weights: await localStateDict(model),
+      metadata: JSON.parse(JSON.stringify(localMetadataDict(model))) as ShardMetadata,
+      whole: await wholeStateDict(model),
+    };
+  });
+  return {
+    weights: perRank.map(({ weights }) => weights),
+    metadata: perRank.map(({ metadata }) => metadata),
+    shared: perRank[0]!.whole,
+  };
+}
+
+describe.each([1, 2, 3, 4, 8])('F24 the shards of %i ranks', (worldSize) => {
+  // 16 wide everything is even; 37 cuts weights in odd places and leaves whole ranks of padding.
+  it.each([
+    [16, true],
+    [37, true],
+    [37, false],
+  ])('make the state dict, %i wide, flattened %s', async (width, flattenParameters) => {
+    const { weights, metadata, shared } = await saved(worldSize, width, { flattenParameters });
+    const whole = consolidateShardWeights(weights, metadata);
+    expect([...whole.keys()]).toEqual([...shared.keys()]);
+    expect(whole).toEqual(shared);
+    // The names and shapes of the bare module, which takes it as it is.
+    const bare = new Net(new Device(createReferenceBackend()), { width });
+    loadStateDict(bare, whole);
+    expect(await stateDict(bare)).toEqual(whole);
+    // Ranks in another order are sorted.
+    const reversed = consolidateShardWeights([...weights].reverse(), [...metadata].reverse());
+    expect(reversed).toEqual(whole);
+  });
+});
+
+it('F24 the consolidated model gives the very loss of the sharded one', async () => {
+  const rows = { batch: 2, first: 0, count: 2 };
+  const perRank = await onRanks(2, async (rank) => {
+    const { model } = shardedGpt2(rank);
+    const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+    await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
+    await optimizer.step();
+    optimizer.zeroGrad();
+    return {
+      loss: await forwardBackward(rank.device, model, 1, rows),
+      weights: await localStateDict(model),
+      metadata: localMetadataDict(model),
+    };
+  });
+  const whole = consolidateShardWeights(
+    perRank.map(({ weights }) => weights),
+    perRank.map(({ metadata }) => metadata),
+  );
+  const device = new Device(createReferenceBackend(), { seed: 7 });
+  const bare = new Gpt2(device, TINY, { seed: 99 });
+  loadStateDict(bare, whole);
+  expect(await forwardBackward(device, bare, 1, rows)).toBe(perRank[0]!.loss);
+});
+
+it('F24 metadata tell names, shapes, each rank its own padding, and shared names', async () => {
+  const { metadata } = await saved(3, 37);
+  const [first] = metadata as [ShardMetadata];
+  expect(first.flats.map(({ key, path, names }) => [key, path, names])).toEqual([
+    ['flat_param_0', '', ['alias', '0.weight']], // the root's own names come first
+    ['flat_param_1', '1', ['1.weight', '1.bias']],
+    ['flat_param_2', '2', ['2.weight', '2.bias']],
+  ]);
+  expect(first.flats[0]!.shapes).toEqual([[37], [37, DIM]]);
+  // At multiples of 128: 37 and 222 elements are 384, 128 a rank; 1369 and 37 are 1536, 512 a rank;
+  // twice 37 are 256, so the third rank has none.
+  expect(metadata.map(({ flats }) => flats.map(({ padding }) => padding))).toEqual([
+    [0, 0, 0],
+    [0, 0, 0],
+    [0, 0, 128],
+  ]);
+  expect(first.sharedParameters).toEqual([{ name: 'alias', alias: '0.bias' }]);
+  expect(first.buffers).toEqual(['2.running_mean', '2.running_var', '2.num_batches_tracked']);
+});
+
+it('F24 without buffers, and without strict, takes what there is', async () => {
+  const { weights, metadata, shared } = await saved(2, 16);
+  const bare = consolidateShardWeights(weights, metadata, { withModuleBuffers: false });
+  expect([...bare.keys()]).toEqual([...shared.keys()].slice(0, 6));
+  weights[1]!.delete('flat_param_1');
+  weights[0]!.delete('2.running_var');
+  const partial = consolidateShardWeights(weights, metadata, { strict: false });
+  const left = [...shared.keys()].filter((name) => !/^1\.|running_var/.test(name));
+  expect([...partial.keys()]).toEqual(left);
+});
+
+it('F24 takes values that ranks hold for themselves from the first', async () => {
+  const perRank = await onRanks(2, async (rank) => {
+    const alone = await rank.group.split(rank.rank);
+    const device = new Device(rank.device.backend, { seed: rank.rank });
+    const shared = new Linear(device, { inFeatures: DIM, outFeatures: DIM });
+    const own = new Linear(device, { inFeatures: DIM, outFeatures: DIM });
+    const expert = new FullyShardedDataParallel(own, { processGroup: alone });
+    const model = new FullyShardedDataParallel(new Stack(device, [shared, expert]), {
+      processGroup: rank.group,
+    });
+    return { weights: await localStateDict(model), metadata: localMetadataDict(model) };
+  });
+  const [first, second] = perRank.map(({ weights }) => weights);
+  expect(first!.get('flat_param_1')).not.toEqual(second!.get('flat_param_1'));
+  const metadata = perRank.map((rank) => rank.metadata);
+  expect(metadata[0]!.flats.map(({ isLocal }) => isLocal)).toEqual([false, true]);
+  const whole = consolidateShardWeights([first!, second!], metadata);
+  const bytes = first!.get('flat_param_1')!.data;
+  expect(whole.get('1.weight')!.data).toEqual(bytes.slice(0, 4 * DIM * DIM));
+});
+
+describe('F24 refuses', () => {
+  it.each([
+    ['no shards', () => ({ weights: [], metadata: [] })],
+    [
+      'a rank missing',
+      ({ weights, metadata }: Saved) => ({
+        weights: weights.slice(1),
+        metadata: metadata.slice(1),
+      }),
+    ],
+    [
+      'a rank twice',
+      ({ weights, metadata }: Saved) => ({
+        weights: [weights[0]!, weights[0]!],
+        metadata: [metadata[0]!, metadata[0]!],
+      }),
+    ],
+    [
+      'fewer metadata than shards',
+      ({ weights, metadata }: Saved) => ({
+        weights,
+        metadata: metadata.slice(1),
+      }),
+    ],
+    [
+      'a shard that is too short',
+      ({ weights, metadata }: Saved) => {
+        const entry = weights[1]!.get('flat_param_0')!;
+        weights[1]!.set('flat_param_0', { ...entry, data: entry.data.subarray(4) });
+        return { weights, metadata };
+      },
+    ],
+    [
+      'another padding than the shard has',
+      ({ weights, metadata }: Saved) => {
+        const [first, second] = metadata as [ShardMetadata, ShardMetadata];
+        const flats = second.flats.map((flat) => ({ ...flat, padding: flat.padding + 1 }));
+        return { weights, metadata: [first, { ...second, flats }] };
+      },
+    ],
+    [
+      'metadata of another model',
+      ({ weights, metadata }: Saved) => {
+        const [first, second] = metadata as [ShardMetadata, ShardMetadata];
+        const flats = second.flats.map((flat) => ({ ...flat, names: ['other'] }));
+        return { weights, metadata: [first, { ...second, flats }] };
+      },
+    ],
+    [
+      'a missing flat parameter',
+      ({ weights, metadata }: Saved) => {
+        weights[0]!.delete('flat_param_2');
+        return { weights, metadata };
+      },
+    ],
+    [
+      'a missing buffer',
+      ({ weights, metadata }: Saved) => {
+        weights[0]!.delete('2.running_mean');
+        return { weights, metadata };
+      },
+    ],
+  ])('%s', async (_, spoil) => {
+    const { weights, metadata } = spoil(await saved(2, 16));
+    expect(() => consolidateShardWeights(weights, metadata)).toThrow(FsdpStateDictError);
+  });
+});
