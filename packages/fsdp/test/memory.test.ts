@@ -6,12 +6,12 @@ import { byteSize, crossEntropy, type MemoryBytes } from '@shardweave/tensor-cor
 import { describe, expect, it } from 'vitest';
 import { onRanks, optimizerGroups, type Rank, shardedGpt2, tokens } from './ranks.js';
 
-const WORLD_SIZE = 4;
 const ROWS = 2; // a rank
 const CONFIG = { vocab_size: 50, n_positions: 8, n_embd: 12, n_layer: 3, n_head: 2 };
 
-type Phase = 'idle' | 'afterForward' | 'peak';
+type Phase = 'idle' | 'afterForward' | 'peak' | 'afterStep';
 interface Options {
+  readonly worldSize: number;
   readonly dtype: 'f32' | 'f16' | 'bf16';
   readonly isReducedInF32: boolean;
   readonly isResharding: boolean;
@@ -36,18 +36,29 @@ describe.each([
       { ...CONFIG, vocab_size: 400 },
       { ...CONFIG, n_embd: 4, n_positions: 32 },
     ])('$n_embd wide, $vocab_size words, $n_positions tokens a row', async (config) => {
-      const options = { ...cell, config };
-      const perRank = await onRanks(WORLD_SIZE, (rank) => measured(rank, options));
-      perRank.forEach((phases, rank) => {
-        expect(phases, `rank ${rank}`).toEqual(predicted(options, rank));
-      });
+      await expectPredicted({ ...cell, config, worldSize: 4 });
     });
   },
 );
 
+describe.each([1, 2, 3, 5, 6, 7, 8])('over %i ranks', (worldSize) => {
+  const config = { ...CONFIG, n_embd: 4, n_layer: 2 };
+
+  it.each([
+    { dtype: 'f32', isReducedInF32: true, isResharding: true },
+    { dtype: 'f32', isReducedInF32: true, isResharding: false },
+    { dtype: 'bf16', isReducedInF32: false, isResharding: true },
+    { dtype: 'bf16', isReducedInF32: false, isResharding: false },
+    { dtype: 'f16', isReducedInF32: true, isResharding: true },
+  ] as const)('$dtype, f32 reduction $isReducedInF32, resharding $isResharding', async (cell) => {
+    await expectPredicted({ ...cell, config, worldSize });
+  });
+});
+
 it('holds live bytes and buffers flat over 100 steps, and none after dispose', async () => {
   const config = { ...CONFIG, vocab_size: 30, n_embd: 4, n_layer: 1 };
-  const options: Options = { dtype: 'f32', isReducedInF32: true, isResharding: true, config };
+  const cell = { dtype: 'f32', isReducedInF32: true, isResharding: true } as const;
+  const options: Options = { ...cell, config, worldSize: 2 };
   await onRanks(2, async (rank) => {
     const { model, step, dispose } = training(rank, options);
     const seen = new Set<string>();
@@ -67,6 +78,13 @@ it('holds live bytes and buffers flat over 100 steps, and none after dispose', a
 
 // ---- measured ----------------------------------------------------------------------------------
 
+async function expectPredicted(options: Options): Promise<void> {
+  const perRank = await onRanks(options.worldSize, (rank) => measured(rank, options));
+  perRank.forEach((phases, rank) => {
+    expect(phases, `rank ${rank}`).toEqual(predicted(options, rank));
+  });
+}
+
 async function measured(rank: Rank, options: Options): Promise<Record<Phase, object>> {
   const { step } = training(rank, options);
   await step(0); // optimizer state comes with the first step
@@ -77,7 +95,12 @@ async function measured(rank: Rank, options: Options): Promise<Record<Phase, obj
   await step(1, () => {
     afterForward = device.ledger.live();
   });
-  return { idle: tags(idle), afterForward: tags(afterForward), peak: tags(device.ledger.peak()) };
+  return {
+    idle: tags(idle),
+    afterForward: tags(afterForward),
+    peak: tags(device.ledger.peak()),
+    afterStep: tags(device.ledger.live()),
+  };
 }
 
 /** Totals apart: a peak's total is not the sum of its tags' peaks. */
@@ -125,19 +148,19 @@ function training(rank: Rank, options: Options) {
 // ---- predicted ---------------------------------------------------------------------------------
 
 function predicted(options: Options, rank: number): Record<Phase, object> {
-  const { dtype, isReducedInF32, isResharding, config } = options;
+  const { dtype, isReducedInF32, isResharding, config, worldSize: W } = options;
   const e = byteSize(dtype);
   const reduced = isReducedInF32 ? 4 : e;
   const { vocab_size: V, n_positions: positions, n_embd: C, n_layer: L } = config;
 
   // Parameters by unit: the root has the embeddings and the last norm, a block its twelve.
-  const rootLayout = flatLayout([V * C, positions * C, C, C], WORLD_SIZE);
+  const rootLayout = flatLayout([V * C, positions * C, C, C], W);
   const sizes = [C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C];
-  const blockLayout = flatLayout(sizes, WORLD_SIZE);
+  const blockLayout = flatLayout(sizes, W);
   const [root, block] = [rootLayout.shardLength, blockLayout.shardLength];
   const shards = root + L * block;
-  const whole = WORLD_SIZE * shards;
-  const rootAndBlock = WORLD_SIZE * (root + block);
+  const whole = W * shards;
+  const rootAndBlock = W * (root + block);
 
   const activation =
     options.isCheckpointing === true ? checkpointedActivations(config, e) : activations(config, e);
@@ -146,23 +169,43 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
     (rank * root < rootLayout.elementCount ? root : 0) +
     (rank * block < blockLayout.elementCount ? L * block : 0);
   const resting = { parameter: 4 * shards, optimizer: 8 * stepped, gradient: 0, staging: 0 };
+  const idle = { ...resting, gathered: 0, activation: 0 };
+  // One process computes with its shards, unless they have another dtype.
+  const isGathering = W > 1 || dtype !== 'f32';
   return {
-    idle: { ...resting, gathered: 0, activation: 0 },
+    idle,
     afterForward: {
       ...resting,
-      gathered: e * (isResharding ? WORLD_SIZE * root : whole),
+      gathered: isGathering ? e * (isResharding ? W * root : whole) : 0,
       activation: activation.afterForward,
     },
     peak: {
       ...resting,
-      gathered: e * (isResharding ? rootAndBlock : whole),
-      // The root's full gradient lives from the head to the embeddings, a block's while it runs.
-      gradient: Math.max(reduced * rootAndBlock, 4 * shards),
+      gathered: isGathering ? e * (isResharding ? rootAndBlock : whole) : 0,
+      gradient: peakOfGradients({ W, L, root, block, reduced }),
       activation: activation.peak,
       // One shard at a time: cast for publishing, or reduced on its way in.
-      staging: Math.max(root, block) * Math.max(e, reduced),
+      staging: W > 1 ? Math.max(root, block) * Math.max(e, reduced) : 0,
     },
+    afterStep: idle,
   };
+}
+
+function peakOfGradients(sizes: {
+  readonly W: number;
+  readonly L: number;
+  readonly root: number;
+  readonly block: number;
+  /** Bytes of an element on the wire. */
+  readonly reduced: number;
+}): number {
+  const { W, L, root, block, reduced } = sizes;
+  const shards = 4 * (root + L * block);
+  // One process keeps a unit's gradient as the shard's, or makes that of it while it is there.
+  if (W === 1 && reduced === 4) return shards;
+  if (W === 1) return reduced * root + 4 * L * block + Math.max(reduced * block, 4 * root);
+  // The root's full gradient lives from the head to the embeddings, a block's while it runs.
+  return Math.max(reduced * W * (root + block), shards);
 }
 
 function activations(config: typeof CONFIG, e: number): { afterForward: number; peak: number } {
