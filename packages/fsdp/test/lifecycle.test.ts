@@ -120,24 +120,6 @@ function isSame(
   return [...a].every(([name, { data }]) => Buffer.compare(data, b.get(name)!.data) === 0);
 }
 
-it.each([1, 2])('world size %i: several forwards before one backward', async (worldSize) => {
-  await expectEqualTraining(
-    {
-      build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
-      run: (model, rows, step) =>
-        model.device.scope(async () => {
-          const { device } = model;
-          const first = lossOf((await model.call(inputs(device, rows, step))) as Tensor);
-          const second = lossOf((await model.call(inputs(device, rows, step + 9))) as Tensor);
-          const loss = add(first, second);
-          await loss.backward();
-          return loss.item();
-        }),
-    },
-    worldSize,
-  );
-});
-
 it.each([1, 2])(
   'world size %i: backwards of two forwards, the earlier one first',
   async (worldSize) => {
@@ -158,30 +140,6 @@ it.each([1, 2])(
     );
   },
 );
-
-it.each([1, 2])('world size %i: a unit called twice in one forward', async (worldSize) => {
-  class Twice extends Module<[x: Tensor], Tensor> {
-    constructor(device: Device, unit: Module) {
-      super(device);
-      this.child('unit', unit);
-    }
-    async forward(x: Tensor): Promise<Tensor> {
-      const unit = this.children().get('unit')!;
-      return tanh((await unit.call(tanh((await unit.call(x)) as Tensor))) as Tensor);
-    }
-  }
-  for (const isRoot of [true, false]) {
-    await expectEqualTraining(
-      {
-        build: (device, wrap) => {
-          const twice = new Twice(device, wrap(layer(device)));
-          return isRoot ? wrap(twice) : twice;
-        },
-      },
-      worldSize,
-    );
-  }
-});
 
 it.each([1, 2])(
   'world size %i: two backwards through one graph with retainGraph',
