@@ -17,6 +17,22 @@ export class FsdpStateError extends FsdpError {
   readonly code = 'FSDP_STATE';
 }
 
+/** Ranks used different parameters in a step, or modules in different orders. */
+export class FsdpRanksDifferError extends FsdpError {
+  override readonly name = 'FsdpRanksDifferError' as const;
+  readonly code = 'FSDP_RANKS_DIFFER';
+  /** Those that some ranks have gradients for and others don't, by unit and path, where known. */
+  readonly parameters: readonly string[];
+
+  constructor(
+    message: string,
+    options: { readonly parameters: readonly string[]; readonly cause: unknown },
+  ) {
+    super(message, { cause: options.cause });
+    this.parameters = options.parameters;
+  }
+}
+
 /** A state dict that does not fit: missing, unexpected or misshapen entries. */
 export class FsdpStateDictError extends FsdpError {
   override readonly name = 'FsdpStateDictError' as const;

@@ -1,4 +1,10 @@
-// What one root shares with every instance below it: the schedule, the links, the current backward.
+// What one root shares with every instance below it: the schedule, the reductions, the current
+// forward and backward.
+//
+// Note [order of reductions]
+// A unit's reduction starts when its gradient is final, alike on all ranks as long as they use the
+// same parameters. With findUnusedParameters they may not: the units that any rank uses are reduced in
+// one order, last ones first, each when it is final here and its turn has come.
 
 import { byteSize } from '@shardweave/dtypes';
 import { UnitScheduler } from '@shardweave/nn';
@@ -7,6 +13,26 @@ import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js'
 import { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
 import type { GatherTicket, ShardedUnit } from './sharded-unit.js';
 import type { UnitLinks } from './unit-links.js';
+import { agreeOnUnits, explained, isSameReduction, usedText, usesUnit } from './used-parameters.js';
+
+export interface FsdpTreeOptions {
+  readonly gatherCapBytes: number;
+  readonly bucketCapBytes: number;
+  readonly findUnusedParameters: boolean;
+}
+
+/** What is known of one backward. */
+interface TreePass {
+  readonly pass: Pass;
+  /** Sets of ranks that have compared what they use. */
+  readonly compared: UnitLinks[];
+  /** With findUnusedParameters: the units that any rank uses, once known. */
+  readonly agreement: Promise<ReadonlySet<ShardedUnit>> | undefined;
+  agreed: ReadonlySet<ShardedUnit> | undefined;
+  readonly final: Set<ShardedUnit>;
+  /** Reductions that have had their turn. */
+  numTurns: number;
+}
 
 export class FsdpTree {
   readonly root: FullyShardedDataParallel;
@@ -16,13 +42,20 @@ export class FsdpTree {
   readonly bucketer: ReduceScatterBucketer;
   /** False inside noSync: gradients add up unsharded. */
   isSyncing = true;
-  #pass: Pass | undefined;
+  /** The instance whose forward is in no other's. */
+  outermost: FullyShardedDataParallel | undefined;
+  readonly #options: FsdpTreeOptions;
+  #pass: TreePass | undefined;
+  #hasGathered = false;
+  /** Ends of forward and backward that ranks compare. */
+  #ends: Promise<unknown> = Promise.resolve();
 
   constructor(
     root: FullyShardedDataParallel,
     instances: readonly FullyShardedDataParallel[],
-    options: { readonly gatherCapBytes: number; readonly bucketCapBytes: number },
+    options: FsdpTreeOptions,
   ) {
+    this.#options = options;
     this.root = root;
     this.instances = instances;
     // An instance's units come and go together.
@@ -30,7 +63,10 @@ export class FsdpTree {
       {
         bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.fullBytes, 0),
         isPresent: ({ units }) => units.every((unit) => unit.isPresent),
-        start: ({ units }) => units.map((unit) => unit.startGather()),
+        start: ({ units }) => {
+          this.#hasGathered = true;
+          return units.map((unit) => unit.startGather());
+        },
         finish: async ({ units }, tickets) => {
           for (const [index, unit] of units.entries()) await unit.finishGather(tickets[index]!);
         },
@@ -41,7 +77,7 @@ export class FsdpTree {
     this.bucketer = new ReduceScatterBucketer({
       capBytes: options.bucketCapBytes,
       mostBytes: (links, dtype) => this.#gradientBytes(links, dtype),
-      identity: (names) => names.join(' + '),
+      identity: (names, links) => this.#identity(names, links),
     });
   }
 
@@ -54,9 +90,22 @@ export class FsdpTree {
     return this.#pass !== undefined;
   }
 
-  /** The root's forward begins: every rank queues what its gathers start from, in one go. */
-  beginForward(): void {
-    this.scheduler.beginForward();
+  /** A forward begins that is in no other. */
+  beginForward(instance: FullyShardedDataParallel): void {
+    this.outermost = instance;
+    this.#hasGathered = false;
+    this.scheduler.beginForward({ isRecording: instance.device.isGradEnabled });
+    if (instance === this.root) this.#publish();
+  }
+
+  /** It ends: what was gathered ahead and not used would be stale after a step or a load. */
+  async endForward(): Promise<void> {
+    await this.scheduler.settle();
+    if (this.#hasGathered) await this.#compareEnd('the end of forward');
+  }
+
+  /** Every rank queues what its gathers start from, in one go. */
+  #publish(): void {
     for (const unit of this.units) {
       // What rests on the host is read when its gather starts.
       const isPublished = unit.layout.worldSize > 1 && !unit.home?.holdsState;
@@ -66,11 +115,94 @@ export class FsdpTree {
 
   /** Once per backward, whichever instance it reaches first. */
   beginPass(pass: Pass): void {
-    if (this.#pass === pass) return;
-    this.#pass = pass;
+    if (this.#pass?.pass === pass) return;
+    const agreement = this.#options.findUnusedParameters
+      ? agreeOnUnits(this.units, pass)
+      : undefined;
+    agreement?.catch(() => undefined); // seen by whoever awaits it
+    this.#pass = {
+      pass,
+      compared: [],
+      agreement,
+      agreed: undefined,
+      final: new Set(),
+      numTurns: 0,
+    };
     this.scheduler.beginBackward();
     pass.onEnd(() => this.#endPass());
     pass.onFailure(() => this.reset());
+  }
+
+  /** Waits until ranks agree on what this backward uses, where they have to. */
+  async agree(): Promise<void> {
+    const current = this.#pass!;
+    if (current.agreement === undefined || current.agreed !== undefined) return;
+    const agreed = await current.agreement;
+    if (current.agreed !== undefined) return;
+    current.agreed = agreed;
+    this.scheduler.requireInBackward(({ units }, kind) =>
+      units.some((unit) => agreed.has(unit) || (kind === 'recorded' && unit.hasFrozen)),
+    );
+  }
+
+  /** Whether ranks may use different parameters, and so gather and reduce in one agreed order. */
+  get findsUnused(): boolean {
+    return this.#options.findUnusedParameters;
+  }
+
+  /** A unit's gradient is final in this backward. */
+  reduceFinal(unit: ShardedUnit): void {
+    if (!this.isSyncing) return;
+    if (!this.findsUnused) {
+      unit.gradient.startReduce(this.bucketer);
+      return;
+    }
+    this.#pass!.final.add(unit);
+    this.#reduceInTurn();
+  }
+
+  /** Starts agreed reductions as far as units are final; those not used here have nothing to wait for. */
+  #reduceInTurn(options: { readonly isOver?: boolean } = {}): void {
+    const { pass, agreed, final } = this.#pass!;
+    if (agreed === undefined) return;
+    const order = this.units.reverse();
+    for (; this.#pass!.numTurns < order.length; this.#pass!.numTurns++) {
+      const unit = order[this.#pass!.numTurns]!;
+      if (!agreed.has(unit)) continue;
+      const isReady = options.isOver === true || final.has(unit) || !usesUnit(unit, pass);
+      if (!isReady) return;
+      unit.gradient.startReduce(this.bucketer, { zeros: true });
+    }
+  }
+
+  /** What ranks compare of a reduction. See Note [what ranks compare]. */
+  #identity(names: readonly string[], links: UnitLinks): string {
+    const text = names.join(' + ');
+    const { pass, compared } = this.#pass!;
+    if (this.findsUnused || compared.some((other) => isSameReduction(other, links))) return text;
+    compared.push(links);
+    return `${text} | ${usedText(this.units, pass, links)}`;
+  }
+
+  /** Has ranks compare that all are at `end`, beside the gathers; waits until that has started. */
+  async #compareEnd(end: string): Promise<void> {
+    const groups = new Map(this.units.map((unit) => [unit.group, unit.links!.gathers]));
+    for (const [group, gathers] of groups) {
+      if (group.worldSize === 1) continue;
+      await new Promise<void>((resolve) => {
+        const ended = gathers.enqueue(Promise.resolve(), () => {
+          resolve();
+          return group.barrier({ tag: end, identity: end });
+        });
+        this.#ends = Promise.all([this.#ends, ended]);
+        this.#ends.catch(() => undefined); // seen at the end of a backward, or by later calls
+      });
+    }
+  }
+
+  /** An error of forward or backward in words, where ranks were not about the same. */
+  explained(error: unknown, operation: 'forward' | 'backward'): unknown {
+    return this.units.length === 0 ? error : explained(error, operation, this.units);
   }
 
   /**
@@ -80,6 +212,8 @@ export class FsdpTree {
   reset(): void {
     const wasInBackward = this.isInBackward;
     this.#pass = undefined;
+    this.outermost = undefined;
+    this.#ends = Promise.resolve();
     this.scheduler.reset();
     this.bucketer.reset();
     for (const unit of this.units) {
@@ -97,12 +231,30 @@ export class FsdpTree {
   }
 
   async #endPass(): Promise<void> {
+    try {
+      await this.#finishPass();
+    } catch (error) {
+      throw this.explained(error, 'backward');
+    }
+  }
+
+  /** Starts the reductions of what is not final by itself, or was left by noSync. */
+  #reduceLeft(): void {
+    if (this.findsUnused) this.#reduceInTurn({ isOver: true });
+    else for (const unit of this.units) unit.gradient.startReduce(this.bucketer);
+  }
+
+  async #finishPass(): Promise<void> {
+    await this.agree();
+    this.scheduler.endBackward();
+    await this.#compareEnd('the end of backward');
     if (this.isSyncing) {
-      for (const unit of this.units) unit.gradient.startReduce(this.bucketer);
+      this.#reduceLeft();
       await this.bucketer.finish();
       for (const unit of this.units) await unit.gradient.finish();
     }
     await this.scheduler.settle();
+    await this.#ends;
     for (const instance of this.instances) {
       if (this.isSyncing || instance.isResharding) instance.drop();
       instance.becomeIdle();

@@ -3,7 +3,14 @@
 // the parameters that are left. Create it before or after the optimizer, alike on all ranks.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { castInPlace, isModule, joinPath, Module, resetParameters } from '@shardweave/nn';
+import {
+  castInPlace,
+  isModule,
+  joinPath,
+  Module,
+  resetParameters,
+  type UseKind,
+} from '@shardweave/nn';
 import {
   cast,
   type Device,
@@ -125,31 +132,28 @@ export class FullyShardedDataParallel<
     const before = this.#state;
     this.#expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
     const isRecomputing = this.device.isInBackward;
-    const isOutermost = this.isRoot || (!isRecomputing && tree.root.trainingState !== 'forward');
+    const isOutermost = !isRecomputing && tree.outermost === undefined;
     this.#state = 'forward';
     try {
-      if (this.isRoot && !isRecomputing) {
-        for (const instance of tree.instances) instance.#castBuffers();
-        tree.beginForward();
+      if (isOutermost) {
+        if (this.isRoot) for (const instance of tree.instances) instance.#castBuffers();
+        tree.beginForward(this);
       }
       if (this.units.length > 0) {
         await tree.scheduler.enter(this, isRecomputing ? 'backward' : 'forward');
       }
-      this.#dropBeforeInputs(args);
+      this.#dropBeforeInputs(tree, args);
       const output = await this.module.call(...this.#castInputs(args));
       if (this.isResharding) this.drop();
-      // What was gathered ahead and not used would be stale after a step or a load.
-      if (isOutermost && !isRecomputing) await tree.scheduler.settle();
-      if (this.device.isGradEnabled) {
-        const hook = (pass: Pass) => this.#beforeBackward(tree, pass);
-        const numHooked = this.device.beforeGradientOf(output, hook);
-        if (numHooked === 0) tree.scheduler.skipInBackward(this);
-      }
+      const kind = this.#hookOutput(tree, output);
+      if (!isRecomputing && this.units.length > 0) tree.scheduler.leave(this, kind);
+      if (isOutermost) await tree.endForward();
       return output;
     } catch (error) {
       if (isOutermost) tree.reset();
-      throw error;
+      throw tree.explained(error, isRecomputing ? 'backward' : 'forward');
     } finally {
+      if (isOutermost) tree.outermost = undefined;
       this.#state = before === 'backwardPost' ? 'backwardPre' : before;
     }
   }
@@ -162,9 +166,9 @@ export class FullyShardedDataParallel<
     if (this.#tree !== undefined) return this.#tree;
     const instances = this.instances();
     for (const instance of instances) await instance.#open();
-    const { groups, gatherCapBytes, bucketCapBytes, syncModuleStates } = this.#options;
+    const { groups, syncModuleStates } = this.#options;
     if (syncModuleStates) await syncBuffers(this.module, groups);
-    const tree = new FsdpTree(this, instances, { gatherCapBytes, bucketCapBytes });
+    const tree = new FsdpTree(this, instances, this.#options);
     for (const instance of instances) instance.#tree = tree;
     return tree;
   }
@@ -190,21 +194,34 @@ export class FullyShardedDataParallel<
     return this.namedModules().flatMap(([, module]) => (isFsdp(module) ? [module] : []));
   }
 
+  /** Has its parameters made present before its output's gradient is used. */
+  #hookOutput(tree: FsdpTree, output: Output): UseKind {
+    if (!this.device.isGradEnabled) return 'unrecorded';
+    const hook = (pass: Pass) => this.#beforeBackward(tree, pass);
+    return this.device.beforeGradientOf(output, hook) > 0 ? 'recorded' : 'unreached';
+  }
+
   async #beforeBackward(tree: FsdpTree, pass: Pass): Promise<void> {
     tree.beginPass(pass);
     this.#expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
     if (this.#state === 'idle') this.#state = 'backwardPre';
     if (this.units.length === 0) return;
     for (const unit of this.units) unit.gradient.beginPass(pass);
-    await tree.scheduler.enter(this, 'backward');
+    try {
+      await tree.agree();
+      await tree.scheduler.enter(this, 'backward');
+    } catch (error) {
+      throw tree.explained(error, 'backward');
+    }
   }
 
   /**
    * Frozen parameters are needed for the gradients of inputs, after the last gradient of their
-   * own: they go once an input's gradient is passed on, when this module's nodes have all run.
+   * own: they go once an input's gradient is passed on, when this module's nodes have all run. Not
+   * where another rank may go another way: it would gather them again for an earlier use.
    */
-  #dropBeforeInputs(args: Args): void {
-    if (!this.device.isGradEnabled || !this.units.some((unit) => unit.hasFrozen)) return;
+  #dropBeforeInputs(tree: FsdpTree, args: Args): void {
+    if (tree.findsUnused || !this.device.isGradEnabled || !this.units.some((unit) => unit.hasFrozen)) return;
     this.device.beforeGradientOf(args, () => {
       if (this.#isDroppedAfterBackward) this.drop();
     });
@@ -232,7 +249,7 @@ export class FullyShardedDataParallel<
 
   /** All gradients of its own are in: ship them, and free what no later node reads. */
   #afterBackward(unit: ShardedUnit): void {
-    if (this.#tree!.isSyncing) unit.gradient.startReduce(this.#tree!.bucketer);
+    this.#tree!.reduceFinal(unit);
     if (this.#isDroppedAfterBackward && !unit.hasFrozen) unit.drop();
   }
 

@@ -3,7 +3,13 @@
 export { apply, type ModuleVisitor } from './apply.js';
 export { commitOffload } from './commit-offload.js';
 export { type ConsolidateOptions, consolidateShardWeights } from './consolidate.js';
-export { FsdpConfigError, FsdpError, FsdpStateDictError, FsdpStateError } from './errors.js';
+export {
+  FsdpConfigError,
+  FsdpError,
+  FsdpRanksDifferError,
+  FsdpStateDictError,
+  FsdpStateError,
+} from './errors.js';
 export {
   type ElementRange,
   FLAT_ALIGN_ELEMENTS,

@@ -82,6 +82,12 @@ export interface FsdpOptions extends ResidenceOptions {
   readonly allowResetParameters?: boolean;
   /** toString tells the options and flat parameters too. Default false. */
   readonly verbose?: boolean;
+  /**
+   * Parameters that this rank's backward does not reach, but another's, count as having zeros: ranks
+   * agree at the start of each backward, by one small collective. Default false: ranks that differ get
+   * an error that names the parameters. The root's counts.
+   */
+  readonly findUnusedParameters?: boolean;
   /** For errors and traces. Default the module's path is not known, so 'fsdp'. */
   readonly name?: string;
 }
@@ -112,6 +118,7 @@ export interface ResolvedFsdpOptions {
   readonly isBucketed: boolean;
   readonly bucketCapBytes: number;
   readonly gatherCapBytes: number;
+  readonly findUnusedParameters: boolean;
   readonly stateDict: {
     readonly stateDictDevice: 'host' | 'device';
     readonly stateDictOnRank0Only: boolean;
@@ -176,6 +183,7 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     isBucketed: bucketCapMb > 0,
     bucketCapBytes: Math.max(0, bucketCapMb) * 2 ** 20,
     gatherCapBytes: options.gatherCapBytes ?? DEFAULT_GATHER_CAP_BYTES,
+    findUnusedParameters: options.findUnusedParameters ?? false,
     stateDict: {
       stateDictDevice: options.stateDictDevice ?? 'host',
       stateDictOnRank0Only: options.stateDictOnRank0Only ?? false,

@@ -3,11 +3,17 @@
 // before, so they are the same on all ranks; promises never decide.
 //
 // Note [prefetch order]
-// Entering the k-th unit of a forward starts it, then what followed it in the last forward, as
-// long as the bytes started but not yet used stay under the cap. In backward what follows is the
-// reverse of the current forward, without what was entered already or takes no part. A unit that
+// Entering the k-th unit of a forward starts it, then what followed it in the last forward that began
+// with the same unit, as long as the bytes started but not yet used stay under the cap. A unit that
 // comes out of order is started when it is entered, and the rest of that forward runs without
-// prediction. A demanded unit may pass the cap, so nothing waits for room: no deadlock.
+// prediction. In backward units come in the reverse of the order in which their modules returned,
+// without the uses that no gradient reaches. A demanded unit may pass the cap, so nothing waits for
+// room: no deadlock.
+//
+// Note [uses without a graph]
+// Of a module that ran without recording, inside a forward that records, backward may need the
+// unit again (a checkpoint runs it a second time) or not (a frozen teacher). What the last backward
+// did decides.
 
 /** How units become present. All calls come from one strand, in program order. */
 export interface Residency<Unit, Ticket> {
@@ -25,17 +31,38 @@ export interface Residency<Unit, Ticket> {
 
 export type UnitPhase = 'forward' | 'backward';
 
+/** How a module has run, for the order of backward. */
+export type UseKind =
+  | 'recorded' // gradients may reach it
+  | 'unreached' // recorded, but none can
+  | 'unrecorded'; // see Note [uses without a graph]
+
+/**
+ * Uses kept for a backward that may still come; more are forwards that none followed. A model of
+ * 1000 units, some forwards long.
+ */
+const MAX_USES = 8192;
+
 /** One for a tree of units, driven by its root. */
 export class UnitScheduler<Unit, Ticket> {
   readonly #residency: Residency<Unit, Ticket>;
   readonly #capBytes: number;
   readonly #inFlight = new Map<Unit, Ticket>();
   #inFlightBytes = 0;
-  #lastForward: Unit[] = [];
+  /** Orders of forwards by the unit they began with. */
+  readonly #orders = new Map<Unit, readonly Unit[]>();
   #forward: Unit[] = [];
-  readonly #entered = new Set<Unit>();
-  readonly #forwardOnly = new Set<Unit>();
   #isPredicted = true;
+  /** Uses since the last backward, as their modules returned. */
+  #uses: { readonly unit: Unit; readonly kind: UseKind }[] = [];
+  #hasEnded = false;
+  #isRecording = false;
+  /** What backward is expected to enter, in order, and how far it has come. */
+  #backward: readonly Unit[] = [];
+  #position = 0;
+  #isExact = false;
+  #enteredInBackward = new Set<Unit>();
+  #enteredBefore: ReadonlySet<Unit> = new Set();
 
   /** @param options.capBytes most bytes in flight ahead of use; Infinity for no limit */
   constructor(residency: Residency<Unit, Ticket>, options: { readonly capBytes: number }) {
@@ -48,22 +75,52 @@ export class UnitScheduler<Unit, Ticket> {
     return this.#inFlightBytes;
   }
 
-  /** A new forward of the root begins. */
-  beginForward(): void {
-    if (this.#forward.length > 0) this.#lastForward = this.#forward;
+  /**
+   * A forward begins that is in no other.
+   * @param options.isRecording whether a backward may follow. Default true.
+   */
+  beginForward(options: { readonly isRecording?: boolean } = {}): void {
+    const [first] = this.#forward;
+    if (first !== undefined) this.#orders.set(first, this.#forward);
     this.#forward = [];
-    this.#forwardOnly.clear();
     this.#isPredicted = true;
+    this.#isRecording = options.isRecording ?? true;
   }
 
-  /** No gradient will reach the unit's use in this forward: backward does not start it ahead. */
-  skipInBackward(unit: Unit): void {
-    this.#forwardOnly.add(unit);
+  /** The unit's module has run in forward. */
+  leave(unit: Unit, kind: UseKind): void {
+    if (!this.#isRecording) return;
+    if (this.#hasEnded) this.#uses = []; // those before the backward that has ended
+    this.#hasEnded = false;
+    if (this.#uses.length >= MAX_USES) this.#uses = this.#uses.slice(MAX_USES / 2);
+    this.#uses.push({ unit, kind });
   }
 
-  /** A backward through the last forward begins. */
+  /** A backward through what has run since the last one begins. */
   beginBackward(): void {
-    this.#entered.clear();
+    const before = this.#enteredInBackward;
+    if (before.size > 0) this.#enteredBefore = before;
+    this.#enteredInBackward = new Set();
+    this.#isExact = false;
+    this.#expect(({ unit, kind }) =>
+      kind === 'unrecorded' ? this.#enteredBefore.has(unit) : kind === 'recorded',
+    );
+  }
+
+  /**
+   * Has this backward start every use that `isNeeded`, in the expected order, whether it is entered
+   * here or not: ranks whose gradients take different ways start the same. Before the first enter.
+   */
+  requireInBackward(isNeeded: (unit: Unit, kind: UseKind) => boolean): void {
+    this.#isExact = true;
+    this.#expect(({ unit, kind }) => isNeeded(unit, kind));
+  }
+
+  /** The backward's nodes have all run: starts what is required of it and was not entered. */
+  endBackward(): void {
+    if (this.#isExact) for (const unit of this.#backward.slice(this.#position)) this.#start(unit);
+    this.#isExact = false;
+    this.#hasEnded = true; // there may be more backwards through these uses
   }
 
   /** Makes the unit present, having started what probably follows. */
@@ -87,11 +144,14 @@ export class UnitScheduler<Unit, Ticket> {
     }
   }
 
-  /** Forgets what is in flight, after a failure. */
+  /** Forgets what is in flight and what has run, after a failure. */
   reset(): void {
     this.#inFlight.clear();
     this.#inFlightBytes = 0;
     this.#forward = [];
+    this.#uses = [];
+    this.#backward = [];
+    this.#isExact = false;
   }
 
   #start(unit: Unit): void {
@@ -106,16 +166,33 @@ export class UnitScheduler<Unit, Ticket> {
     return ticket;
   }
 
+  #expect(isNeeded: (use: { readonly unit: Unit; readonly kind: UseKind }) => boolean): void {
+    this.#backward = this.#uses
+      .filter(isNeeded)
+      .map(({ unit }) => unit)
+      .reverse();
+    this.#position = 0;
+  }
+
   #noteForward(unit: Unit): readonly Unit[] {
     const index = this.#forward.length;
     this.#forward.push(unit);
-    this.#isPredicted &&= this.#lastForward[index] === unit;
-    return this.#isPredicted ? this.#lastForward.slice(index + 1) : [];
+    const order = this.#orders.get(this.#forward[0]!) ?? [];
+    this.#isPredicted &&= order[index] === unit;
+    return this.#isPredicted ? order.slice(index + 1) : [];
   }
 
   #noteBackward(unit: Unit): readonly Unit[] {
-    this.#entered.add(unit);
-    const isAhead = (other: Unit) => !this.#entered.has(other) && !this.#forwardOnly.has(other);
-    return this.#forward.filter(isAhead).reverse();
+    this.#enteredInBackward.add(unit);
+    // A module with several outputs is entered for each: the same use again.
+    const isAgain = this.#backward[this.#position - 1] === unit;
+    const index = isAgain ? -1 : this.#backward.indexOf(unit, this.#position);
+    if (index >= 0) {
+      if (this.#isExact) {
+        for (const passed of this.#backward.slice(this.#position, index)) this.#start(passed);
+      }
+      this.#position = index + 1;
+    }
+    return this.#backward.slice(this.#position);
   }
 }

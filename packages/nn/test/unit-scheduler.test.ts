@@ -1,6 +1,6 @@
 // The order in which units are started and dropped, without any device: what sharding relies on.
 
-import { UnitScheduler } from '@shardweave/nn';
+import { UnitScheduler, type UseKind } from '@shardweave/nn';
 import { expect, it } from 'vitest';
 
 /** Units are letters of one byte each; `log` has starts as letters and drops as '-letter'. */
@@ -25,20 +25,26 @@ function scheduled(capBytes: number) {
     },
     { capBytes },
   );
-  const forward = async (units: string) => {
-    scheduler.beginForward();
+  /** Units as letters; `kinds` says which are not recorded. */
+  const forward = async (
+    units: string,
+    { isRecording = true, ...kinds }: { isRecording?: boolean } & Record<string, unknown> = {},
+  ) => {
+    scheduler.beginForward({ isRecording });
     for (const unit of units) {
       await scheduler.enter(unit, 'forward');
       expect(present.has(unit)).toBe(true);
       present.delete(unit);
+      scheduler.leave(unit, (kinds[unit] as UseKind | undefined) ?? 'recorded');
     }
   };
-  const backward = async (units: string) => {
+  const backward = async (units: string, options: { isOver?: boolean } = {}) => {
     scheduler.beginBackward();
     for (const unit of units) {
       await scheduler.enter(unit, 'backward');
       present.delete(unit);
     }
+    if (options.isOver !== false) scheduler.endBackward();
   };
   /** The log since the last call. */
   const taken = () => log.splice(0).join('');
@@ -88,9 +94,8 @@ it('stops predicting for the rest of a forward that leaves the order, and settle
 });
 
 it('does not start ahead in backward what takes no part in it, until the next forward', async () => {
-  const { scheduler, forward, backward, taken } = scheduled(Infinity);
-  await forward('abc');
-  scheduler.skipInBackward('a');
+  const { forward, backward, taken } = scheduled(Infinity);
+  await forward('abc', { a: 'unreached' });
   taken();
   await backward('cb');
   expect(taken()).toBe('cb');
@@ -112,4 +117,103 @@ it('forgets what is in flight after a failure', async () => {
   taken();
   await forward('abc');
   expect(taken()).toBe('abc');
+});
+
+it('expects of backward the module that returned last, though it was entered before what it holds', async () => {
+  const { scheduler, present, taken } = scheduled(1);
+  scheduler.beginForward();
+  for (const unit of 'rsab') await scheduler.enter(unit, 'forward');
+  for (const unit of 'absr') scheduler.leave(unit, 'recorded'); // r holds s, which holds a and b
+  present.clear();
+  taken();
+  scheduler.beginBackward();
+  await scheduler.enter('r', 'backward');
+  expect(taken()).toBe('rs');
+});
+
+it('starts a unit ahead again for an earlier use, once it was dropped after the later one', async () => {
+  const { forward, backward, taken } = scheduled(1);
+  await forward('xyx');
+  taken();
+  await backward('xyx');
+  expect(taken()).toBe('xyx');
+  await forward('xyx');
+  taken();
+  await backward('xy');
+  expect(taken()).toBe('xyx'); // ahead of its earlier use
+});
+
+it('takes a module with several outputs for one use', async () => {
+  const { scheduler, present, forward, taken } = scheduled(1);
+  await forward('abcb');
+  taken();
+  scheduler.beginBackward();
+  await scheduler.enter('b', 'backward');
+  await scheduler.enter('b', 'backward'); // its other output
+  present.delete('b');
+  await scheduler.enter('c', 'backward');
+  expect(taken()).toBe('bcb');
+});
+
+it('keeps what backward needs over forwards that do not record', async () => {
+  const { scheduler, forward, backward, taken } = scheduled(1);
+  await forward('abc');
+  await forward('ab', { isRecording: false });
+  await scheduler.settle();
+  taken();
+  await backward('c');
+  expect(taken()).toBe('cb');
+});
+
+it('goes backward through several forwards, the last one first, and through an earlier one later', async () => {
+  const { scheduler, forward, backward, taken } = scheduled(1);
+  await forward('ab');
+  await forward('cd');
+  taken();
+  await backward('dcba');
+  expect(taken()).toBe('dcba');
+  await backward('d');
+  expect(taken()).toBe('dc'); // a second backward before the next forward
+  await scheduler.settle();
+  await forward('ab');
+  taken();
+  await backward('b');
+  expect(taken()).toBe('ba');
+});
+
+it('knows the order of forwards by the unit that they begin with', async () => {
+  const { scheduler, forward, taken } = scheduled(Infinity);
+  await forward('abc');
+  await forward('xyz');
+  taken();
+  scheduler.beginForward();
+  await scheduler.enter('a', 'forward');
+  expect(taken()).toBe('abc');
+});
+
+it('starts ahead in backward what ran unrecorded only where the last backward entered it', async () => {
+  const { forward, backward, taken } = scheduled(Infinity);
+  const kinds = { c: 'unrecorded', t: 'unrecorded' }; // a checkpoint, a teacher
+  await forward('actb', kinds);
+  taken();
+  await backward('bca');
+  expect(taken()).toBe('bac');
+  await forward('actb', kinds);
+  taken();
+  await backward('b');
+  expect(taken()).toBe('bca');
+});
+
+it('starts what is required in backward though nothing here enters it', async () => {
+  const { scheduler, forward, taken } = scheduled(0);
+  await forward('abcde', { b: 'unreached' });
+  taken();
+  scheduler.beginBackward();
+  scheduler.requireInBackward((unit) => unit !== 'e');
+  await scheduler.enter('c', 'backward');
+  expect(taken()).toBe('dc');
+  scheduler.endBackward();
+  expect(taken()).toBe('ba');
+  await scheduler.settle();
+  expect(taken()).toBe('-d-b-a');
 });

@@ -1,0 +1,158 @@
+// Which parameters a backward uses, and whether all ranks use the same. Ranks that don't are told
+// what differs; or, where that is allowed, they agree on what any of them uses.
+//
+// Note [what ranks compare]
+// Gathers, reductions and the ends of forward and backward carry their names as identities, which
+// ranks compare at no cost in payload. A backward's first reduction in a group also carries the set
+// of parameters that get a gradient, known before the first kernel. So ranks that differ always
+// meet at calls that differ, and the error of that has what each rank was about to do.
+
+import type { Pass } from '@shardweave/tensor-core';
+import { FsdpRanksDifferError } from './errors.js';
+import type { ShardedUnit } from './sharded-unit.js';
+import type { UnitLinks } from './unit-links.js';
+
+/** Whether two units are reduced over the same ranks, so that their reductions are one sequence. */
+export function isSameReduction(a: UnitLinks, b: UnitLinks): boolean {
+  return a.reduceGroup === b.reduceGroup && a.replicas?.group === b.replicas?.group;
+}
+
+/** Whether a parameter has a gradient that is to be reduced, now or at the end of the pass. */
+function isUsed(unit: ShardedUnit, index: number, pass: Pass): boolean {
+  const { tensor } = unit.parameters[index]!;
+  return pass.reached.has(tensor) || unit.gradient.hasContributed(tensor);
+}
+
+/** Whether any parameter of the unit has. */
+export function usesUnit(unit: ShardedUnit, pass: Pass): boolean {
+  return unit.parameters.some((_, index) => isUsed(unit, index, pass));
+}
+
+/**
+ * The parameters that the units reduced over `links` will have gradients of, as text: for each unit
+ * a hexadecimal digit for four parameters, the first the lowest.
+ */
+export function usedText(units: readonly ShardedUnit[], pass: Pass, links: UnitLinks): string {
+  return units
+    .map((unit) => {
+      if (!isSameReduction(unit.links!, links)) return '';
+      let digits = '';
+      for (let first = 0; first < unit.parameters.length; first += 4) {
+        let digit = 0;
+        for (let i = 0; i < 4 && first + i < unit.parameters.length; i++) {
+          if (isUsed(unit, first + i, pass)) digit |= 1 << i;
+        }
+        digits += digit.toString(16);
+      }
+      return digits;
+    })
+    .join('.');
+}
+
+/** Parameters by name that a text of usedText has. */
+function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
+  const digits = text.split('.');
+  return units.flatMap(({ name, parameters }, u) =>
+    parameters.flatMap(({ path }, index) => {
+      const digit = Number.parseInt(digits[u]?.[index >> 2] ?? '0', 16);
+      if (((digit >> (index & 3)) & 1) === 0) return [];
+      return [name.endsWith(path) ? name : `${name}: ${path}`];
+    }),
+  );
+}
+
+/**
+ * The units that any rank of theirs uses in the pass; one small collective for each set of ranks, in
+ * the sequence of reductions.
+ */
+export async function agreeOnUnits(
+  units: readonly ShardedUnit[],
+  pass: Pass,
+): Promise<ReadonlySet<ShardedUnit>> {
+  const agreed = new Set<ShardedUnit>();
+  const left = new Set(units);
+  const answers: Promise<void>[] = [];
+  for (const unit of left) {
+    const { reduceGroup, reductions, replicas } = unit.links!;
+    const alike = [...left].filter((other) => isSameReduction(other.links!, unit.links!));
+    for (const other of alike) left.delete(other);
+    const isNeeded = Uint8Array.from(alike, (other) => Number(usesUnit(other, pass)));
+    const options = { dtype: 'u8', op: 'max', tag: 'used', identity: 'used parameters' } as const;
+    let answer = Promise.resolve(isNeeded);
+    for (const [group, order] of [
+      [reduceGroup, reductions] as const,
+      ...(replicas === undefined ? [] : [[replicas.group, replicas.order] as const]),
+    ]) {
+      if (group.worldSize === 1) continue;
+      answer = order.enqueue(answer, async (bytes) => {
+        await group.allReduce(bytes, bytes, options);
+        return bytes;
+      });
+    }
+    answers.push(
+      answer.then((bytes) => {
+        alike.forEach((other, index) => {
+          if (bytes[index] !== 0) agreed.add(other);
+        });
+      }),
+    );
+  }
+  await Promise.all(answers);
+  return agreed;
+}
+
+// ---- what ranks are told -----------------------------------------------------------------------
+
+interface RankCall {
+  readonly rank: number;
+  readonly call: string;
+}
+
+/** What usedText put behind a reduction's names. */
+const USED = / \| ([0-9a-f.]+)'/;
+
+/** More names than these make a message hard to read. */
+const MAX_LISTED = 16;
+
+/** A mismatch of ranks in words, naming units and parameters; any other error as it is. */
+export function explained(
+  error: unknown,
+  operation: 'forward' | 'backward',
+  units: readonly ShardedUnit[],
+): unknown {
+  const calls = callsOf(error);
+  if (calls === undefined) return error;
+  const { rank, worldSize } = units[0]!.group;
+  const place = `rank ${rank}/${worldSize} ${operation}: expected all ranks to use the same parameters in a step`;
+  const used = calls.map(({ rank, call }) => ({ rank, text: USED.exec(call)?.[1] }));
+  const texts = new Set(used.map(({ text }) => text));
+  if (texts.size > 1 && !texts.has(undefined)) {
+    const byRank = used.map(({ rank, text }) => ({ rank, names: namesIn(text!, units) }));
+    const parameters = [...new Set(byRank.flatMap(({ names }) => names))].filter((name) =>
+      byRank.some(({ names }) => !names.includes(name)),
+    );
+    const listed = parameters.slice(0, MAX_LISTED).map((name) => {
+      const on = byRank.filter(({ names }) => names.includes(name)).map((entry) => entry.rank);
+      return `'${name}' on rank ${on.join(', ')} alone`;
+    });
+    const rest = parameters.length - listed.length;
+    const more = rest > 0 ? `, and ${rest} more` : '';
+    return new FsdpRanksDifferError(
+      `${place}, got gradients for ${listed.join(', ')}${more}. Use them on all ranks, or set findUnusedParameters: true, which counts unused ones as zeros.`,
+      { parameters, cause: error },
+    );
+  }
+  const did = calls.map(({ rank, call }) => `rank ${rank} at ${call.replace(USED, "'")}`);
+  return new FsdpRanksDifferError(
+    `${place}, in the same order, got ${did.join(', ')}. Modules that a rank skips in forward cannot be made up for; findUnusedParameters: true allows parameters that only backward does not reach.`,
+    { parameters: [], cause: error },
+  );
+}
+
+/** Of a collective's mismatch in which a rank was about one of our calls. */
+function callsOf(error: unknown): readonly RankCall[] | undefined {
+  if (!(error instanceof Error) || !('code' in error) || error.code !== 'MISMATCH')
+    return undefined;
+  const { calls } = error as Error & { readonly calls?: readonly RankCall[] };
+  return calls?.some(({ call }) => call.includes("'")) ? calls : undefined;
+}

@@ -1,0 +1,242 @@
+// Ranks that use different parameters in a step: an error that names them on every rank, or with
+// findUnusedParameters zeros.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import {
+  type FsdpOptions,
+  type FsdpRanksDifferError,
+  FullyShardedDataParallel,
+} from '@shardweave/fsdp';
+import { Module, Sgd } from '@shardweave/nn';
+import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+import { inputs, layer, lossOf, plainOutcome, type Rows, weightsOf } from './scenarios.js';
+
+/** Runs all its layers side by side in forward; only those chosen are in the result. */
+class Choosing extends Module<[x: Tensor], Tensor> {
+  chosen: readonly number[] = [0, 1, 2];
+  /** Those that are not run at all. */
+  skipped: readonly number[] = [];
+
+  constructor(device: Device, layers: readonly Module[]) {
+    super(device);
+    layers.forEach((part, i) => {
+      this.child(String(i), part);
+    });
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    let sum = x;
+    for (const [name, part] of this.children()) {
+      if (this.skipped.includes(Number(name))) continue;
+      const y = tanh((await part.call(x)) as Tensor);
+      sum = add(sum, this.chosen.includes(Number(name)) ? y : y.detach());
+    }
+    return sum;
+  }
+}
+
+interface Wrapped {
+  readonly inner: Choosing;
+  readonly model: FullyShardedDataParallel;
+}
+
+/** Three layers, each a unit of its own unless `isOne`. */
+function wrapped(
+  { device, group }: Rank,
+  { isOne = false, ...options }: Partial<FsdpOptions> & { isOne?: boolean } = {},
+): Wrapped {
+  const wrap = (module: Module, name: string) =>
+    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+  const layers = [0, 1, 2].map((i) => (isOne ? layer(device) : wrap(layer(device), `layer ${i}`)));
+  const inner = new Choosing(device, layers);
+  return { inner, model: wrap(inner, 'root') };
+}
+
+async function trainStep(model: Module, rows: Rows, step = 0): Promise<number> {
+  const { device } = model;
+  return device.scope(async () => {
+    const loss = lossOf((await model.call(inputs(device, rows, step))) as Tensor);
+    await loss.backward();
+    return loss.item();
+  });
+}
+
+async function failure(running: Promise<unknown>): Promise<FsdpRanksDifferError> {
+  return running.then(
+    () => expect.fail('expected an error'),
+    (error: FsdpRanksDifferError) => error,
+  );
+}
+
+const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
+
+/** Ends a test at once that would wait for ten minutes. */
+const IN_TIME = { timeout: 8000 };
+
+describe('without findUnusedParameters every rank gets an error', () => {
+  it.each([
+    { what: 'a unit', options: {} },
+    { what: 'a unit, not bucketed', options: { bucketCapMb: 0 } },
+    { what: 'a unit, not resharding', options: { reshardAfterForward: false } },
+    {
+      what: 'a unit, not resharding nor bucketed',
+      options: { reshardAfterForward: false, bucketCapMb: 0 },
+    },
+    { what: 'a parameter of one unit', options: { isOne: true } },
+  ])(
+    'that names the parameters: backward of one leaves out $what',
+    IN_TIME,
+    async ({ options }) => {
+      const prefix = 'isOne' in options ? 'root: 1.' : 'layer 1: ';
+      for (const left of [0, 1]) {
+        const messages = await onRanks(2, async (rank) => {
+          const { inner, model } = wrapped(rank, options);
+          await trainStep(model, rowsOf(rank));
+          if (rank.rank === left) inner.chosen = [0, 2];
+          const error = await failure(trainStep(model, rowsOf(rank)));
+          expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
+          model.assertState('idle');
+          expect(rank.device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
+          return { message: error.message, parameters: error.parameters };
+        });
+        // Where a unit is gathered on one rank and not on the other, that comes first.
+        const isByUnit = !('isOne' in options) && !('reshardAfterForward' in options);
+        for (const { message, parameters } of messages) {
+          if (isByUnit && parameters.length === 0) expect(message).toMatch(/'layer 1'/);
+          else {
+            expect(parameters).toEqual([`${prefix}weight`, `${prefix}bias`]);
+            expect(message).toContain(`'${prefix}weight' on rank ${1 - left} alone`);
+          }
+          expect(message).toMatch(/findUnusedParameters/);
+        }
+      }
+    },
+  );
+
+  it.each([
+    { what: 'in the middle', skipped: 1, options: {} },
+    { what: 'at the end', skipped: 2, options: {} },
+    { what: 'in the middle, not resharding', skipped: 1, options: { reshardAfterForward: false } },
+    { what: 'at the end, not resharding', skipped: 2, options: { reshardAfterForward: false } },
+  ])('that names the unit: forward of one skips a module $what', IN_TIME, async (cell) => {
+    for (const findUnusedParameters of [false, true]) {
+      await onRanks(2, async (rank) => {
+        const { inner, model } = wrapped(rank, { ...cell.options, findUnusedParameters });
+        if (rank.rank === 1) inner.skipped = [cell.skipped];
+        const error = await failure(trainStep(model, rowsOf(rank)));
+        expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
+        expect(error.message).toContain(
+          `rank 0 at allGather f32 512 bytes 'layer ${cell.skipped}'`,
+        );
+        expect(error.message).toMatch(/skips in forward cannot be made up for/);
+      });
+    }
+  });
+
+  it('and nothing where all leave out the same', async () => {
+    await onRanks(2, async (rank) => {
+      const { inner, model } = wrapped(rank);
+      inner.chosen = [2];
+      inner.skipped = [0];
+      await trainStep(model, rowsOf(rank));
+      const has = model.units.concat(
+        model
+          .instances()
+          .slice(1)
+          .flatMap(({ units }) => units),
+      );
+      expect(has.map(({ flat }) => flat.grad !== undefined)).toEqual([false, false, true]);
+    });
+  });
+});
+
+describe('with findUnusedParameters', () => {
+  /** What each rank leaves out in each step. */
+  const CHOSEN: readonly (readonly (readonly number[])[])[] = [
+    [[0, 1, 2], [0, 2], [1]],
+    [[2], [2], [2]],
+    [[0], [1], [2]],
+  ];
+
+  it.each([
+    {},
+    { bucketCapMb: 0 },
+    { reshardAfterForward: false },
+    { bucketCapMb: 0, gatherCapBytes: 0 },
+    { isOne: true },
+    { flattenParameters: false },
+  ])('%j: unused ones count as zeros, as in one process', async (options) => {
+    const WORLD = 3;
+    const plain = await plainOutcome({
+      build: (device) => new Choosing(device, [layer(device), layer(device), layer(device)]),
+      steps: CHOSEN.length,
+      // Each rank's rows apart, each with what it uses.
+      run: async (model, _, step) => {
+        let total = 0;
+        for (let rank = 0; rank < WORLD; rank++) {
+          (model as Choosing).chosen = CHOSEN[step]![rank]!;
+          total += await model.device.scope(async () => {
+            const x = inputs(model.device, { first: rank, count: 1 }, step);
+            const loss = lossOf((await model.call(x)) as Tensor);
+            await loss.backward({ gradient: model.device.full([], 1 / WORLD) });
+            return loss.item();
+          });
+        }
+        return total / WORLD;
+      },
+    });
+    const perRank = await onRanks(WORLD, async (rank) => {
+      const { inner, model } = wrapped(rank, { findUnusedParameters: true, ...options });
+      const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+      const losses: number[] = [];
+      for (const [step, chosen] of CHOSEN.entries()) {
+        inner.chosen = chosen[rank.rank]!;
+        losses.push(await trainStep(model, rowsOf(rank), step));
+        for (const instance of model.instances()) instance.assertState('idle');
+        await optimizer.step();
+        optimizer.zeroGrad();
+        const { live } = rank.device.memory();
+        expect(live).toMatchObject({ gathered: 0, gradient: 0, staging: 0 });
+      }
+      return { losses, weights: await weightsOf(model) };
+    });
+    plain.losses.forEach((loss, step) => {
+      const mean = perRank.reduce((sum, { losses }) => sum + losses[step]!, 0) / WORLD;
+      expect(mean).toBeCloseTo(loss, 6);
+    });
+    for (const { weights } of perRank) {
+      for (const [name, values] of weights) {
+        values.forEach((value, i) => {
+          expect(value).toBeCloseTo(plain.weights.get(name)![i]!, 5);
+        });
+      }
+    }
+  });
+
+  it('reduces what any rank uses, and nothing that none does', async () => {
+    await onRanks(2, async (rank) => {
+      const reduceGroup = await rank.group.split(0);
+      const { inner, model } = wrapped(rank, {
+        findUnusedParameters: true,
+        bucketCapMb: 0,
+        processGroupReduceScatter: reduceGroup,
+      });
+      inner.chosen = rank.rank === 0 ? [0] : [2];
+      const seen = tags(reduceGroup);
+      await trainStep(model, rowsOf(rank));
+      expect(seen).toEqual(['used', 'layer 2', 'layer 0']);
+      const gradients = model
+        .instances()
+        .flatMap(({ units }) => units.map(({ flat }) => flat.grad));
+      expect(gradients.map((gradient) => gradient !== undefined)).toEqual([true, false, true]);
+    });
+  });
+});
+
+function tags(group: ProcessGroup): string[] {
+  const seen: string[] = [];
+  group.onTrace = ({ tag }) => seen.push(tag ?? '');
+  return seen;
+}
