@@ -91,11 +91,6 @@ export class DistributedDataParallel<
     return this.#sync.communicators;
   }
 
-  /** Host buffers for gradients made since buckets were; a step makes none. */
-  get hostBuffersMade(): number {
-    return this.#sync.hostBuffers.numMade;
-  }
-
   /** Of the last step with a reduction. */
   get timings(): StepTimings | undefined {
     return this.#sync.timings;

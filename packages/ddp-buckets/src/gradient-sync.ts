@@ -3,6 +3,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
+import { HostBuffers } from '@shardweave/nn';
 import type { Device, Pass, Tensor } from '@shardweave/tensor-core';
 import { gatherWords, requireAgreement } from './agreement.js';
 import type { ActiveParameter } from './bucket.js';
@@ -16,7 +17,6 @@ import {
 } from './bucket-plan.js';
 import { allReduceHook } from './communication-hooks/all-reduce-hook.js';
 import { DdpStateError, DdpUnusedParameterError } from './errors.js';
-import { HostBuffers } from './host-buffers.js';
 import { JoinRounds } from './join-rounds.js';
 import { Lane } from './lane.js';
 import { LocalGradients } from './local-gradients.js';
@@ -32,12 +32,12 @@ export class GradientSync {
   /** Of retained gradients, by bucket; as long-lived as they are. */
   buffers: readonly (Tensor | undefined)[] = [];
   readonly locals = new LocalGradients();
-  readonly hostBuffers = new HostBuffers();
   readonly #device: Device;
   readonly #group: ProcessGroup;
   readonly #options: ResolvedDdpOptions;
   /** The trainable parameters now. */
   readonly #trainable: () => readonly ActiveParameter[];
+  #hostBuffers = new HostBuffers();
   #control: Lane | undefined;
   #lanes: readonly Lane[] = [];
   #context: PlanContext | undefined;
@@ -133,7 +133,7 @@ export class GradientSync {
     options: { readonly isLearned: boolean },
   ): void {
     this.#plan = new BucketPlan(active, structure, this.#context!, options);
-    this.hostBuffers.clear();
+    this.#hostBuffers = new HostBuffers(); // of other sizes
   }
 
   // ---- a backward ------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ export class GradientSync {
     return {
       lanes: this.#lanes,
       hook: communicationHook ?? allReduceHook,
-      hostBuffers: this.hostBuffers,
+      hostBuffers: this.#hostBuffers,
       locals: this.locals,
       isDelayed,
       tagPrefix,

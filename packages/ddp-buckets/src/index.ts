@@ -17,4 +17,5 @@ export {
 } from './errors.js';
 export { type NaiveAllReduceOptions, naiveAllReduce } from './naive-all-reduce.js';
 export type { DdpOptions } from './options.js';
+export { Reducer, type ReducerOptions, type TensorTree } from './reducer.js';
 export type { StepTimings } from './step-timings.js';

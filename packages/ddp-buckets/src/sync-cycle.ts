@@ -5,12 +5,12 @@
 // mod n. What else the ranks must agree on (who takes part, which parameters exist, which were used,
 // the learned order) goes on the first lane, before the first bucket or after the last.
 
+import type { HostBuffers } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { Bucket } from './bucket.js';
 import type { BucketPlan } from './bucket-plan.js';
 import type { CommunicationHook } from './communication-hooks/communication-hook.js';
 import { DdpStateError } from './errors.js';
-import type { HostBuffers } from './host-buffers.js';
 import type { Lane } from './lane.js';
 import type { LocalGradients } from './local-gradients.js';
 import type { StepClock } from './step-timings.js';

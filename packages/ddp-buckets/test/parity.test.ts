@@ -56,7 +56,7 @@ async function run(
         const rows = { batch: BATCH, first: rank.rank * count, count };
         losses.push(await forwardBackward(rank.device, model, step, rows));
         await reduce?.();
-        stepper.step();
+        await stepper.step();
         stepper.zeroGrad();
       }
       return { losses, weights: await weights() };

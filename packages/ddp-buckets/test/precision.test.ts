@@ -143,7 +143,7 @@ describe('A2: masters in f32 beside a model in f16, ranks seeded differently', (
           masters.forEach((master, i) => {
             master.grad = cast(model.parameters()[i]!.grad!, 'f32').keep();
           });
-          optimizer.step();
+          await optimizer.step();
           masters.forEach((master, i) => {
             device.copyInto(model.parameters()[i]!, master);
           });
@@ -233,7 +233,7 @@ describe('A4: losses and gradients bit for bit those of the naive version', () =
             await naiveAllReduce(bare.parameters(), { processGroup: group, ...factor });
           }
           for (const { grad } of bare.parameters()) bits.push(await grad!.toBytes());
-          optimizer?.step();
+          await optimizer?.step();
           bare.zeroGrad();
         }
         return bits;

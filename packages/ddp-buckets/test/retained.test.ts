@@ -35,7 +35,7 @@ describe('gradients', () => {
       const model = wrap(bag, rank, OPTIONS);
       const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
       await pull(model, 2 + 2 * rank.rank);
-      optimizer.step();
+      await optimizer.step();
       expect([...(await bag.get('a').toArray())]).toEqual([-1.5, -1.5, -1.5]);
       expect(rank.device.memory().live.gradient).toBe(259 * 4);
       optimizer.zeroGrad();

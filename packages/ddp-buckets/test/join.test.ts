@@ -1,0 +1,91 @@
+// Ranks with unequal numbers of steps.
+
+import { Sgd } from '@shardweave/nn';
+import { describe, expect, it } from 'vitest';
+import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './ranks.js';
+
+const AB = { a: 3, b: 200 };
+
+/** Trains for as many steps as a rank has inputs; gradients of each, and the weights at the end. */
+async function joined(
+  numSteps: readonly number[],
+  options: {
+    readonly divideByInitialWorldSize?: boolean;
+    readonly broadcastBuffers?: boolean;
+    readonly findUnusedParameters?: boolean;
+  } = {},
+) {
+  const { divideByInitialWorldSize, ...ddp } = options;
+  return onRanks(numSteps.length, async (rank) => {
+    const bag = new Bag(rank.device, AB);
+    const model = wrap(bag, rank, { messageSize: 1, ...ddp });
+    const optimizer = new Sgd(model.parameters(), { lr: 1 });
+    const gradients: unknown[] = [];
+    await model.join(
+      async () => {
+        for (let step = 0; step < numSteps[rank.rank]!; step++) {
+          await pull(model, rank.rank + 1);
+          gradients.push((await pulled(bag)).a);
+          await optimizer.step();
+          optimizer.zeroGrad();
+        }
+      },
+      divideByInitialWorldSize === undefined ? {} : { divideByInitialWorldSize },
+    );
+    expect(rank.device.memory().live.gradient).toBe(0);
+    return { gradients, weight: (await weightsOf(bag)).get('a')![0], buckets: model.buckets };
+  });
+}
+
+describe('join', () => {
+  it('lets a rank that has run out take part with zeros, divided by all', async () => {
+    const perRank = await joined([1, 3, 2]);
+    expect(perRank.map(({ gradients }) => gradients)).toEqual(
+      [[2], [2, 5 / 3, 2 / 3], [2, 5 / 3]].map((list) => list.map(Math.fround)),
+    );
+    // All have the weights of rank 1, which stepped last.
+    const weight = -[2, 5 / 3, 2 / 3].map(Math.fround).reduce((a, b) => Math.fround(a + b));
+    for (const one of perRank) expect(one.weight).toBe(weight);
+  });
+
+  it('or divided by those that have inputs', async () => {
+    const perRank = await joined([1, 3, 2], { divideByInitialWorldSize: false });
+    expect(perRank[1]!.gradients).toEqual([2, 2.5, 2]);
+    expect(perRank[0]!.weight).toBe(-6.5);
+  });
+
+  it('with a rank that has none at all, and learns its buckets from another', async () => {
+    const perRank = await joined([0, 2]);
+    expect(perRank[1]!.gradients).toEqual([1, 1]);
+    for (const one of perRank) {
+      expect(one).toMatchObject({ weight: -2, buckets: [['b'], ['a']] });
+    }
+  });
+
+  it.each([{ broadcastBuffers: true }, { findUnusedParameters: true }])('with %o', async (more) => {
+    const perRank = await joined([1, 3, 2], more);
+    expect(perRank.map(({ gradients }) => gradients.length)).toEqual([1, 3, 2]);
+    expect(new Set(perRank.map(({ weight }) => weight)).size).toBe(1);
+  });
+
+  it('with equal inputs, none, or one rank changes nothing', async () => {
+    expect((await joined([2, 2]))[0]!.gradients).toEqual([1.5, 1.5]);
+    expect((await joined([0, 0]))[0]).toMatchObject({ gradients: [], weight: 0 });
+    expect((await joined([2]))[0]!.gradients).toEqual([1, 1]);
+  });
+
+  it('an error in it reaches all ranks', async () => {
+    const errors = await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, AB), rank);
+      const body = async () => {
+        await pull(model, 1);
+        if (rank.rank === 1) throw new Error('no more data');
+        await pull(model, 1);
+      };
+      return model.join(body).catch((error: unknown) => error as Error);
+    });
+    expect(errors[1]).toMatchObject({ message: 'no more data' });
+    expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
+    expect((errors[0] as Error).message).toContain('no more data');
+  });
+});
