@@ -1,0 +1,252 @@
+// What each rank of a sharded GPT holds, by tag and phase: the ledger of real training steps over 1 to
+// 8 ranks of one process, beside the formulas of docs/memory-model.md. Ends with code 1 where a byte
+// differs. Needs the built packages.
+// Usage: node bench/fsdp-memory.mjs [--ranks 1,2,4,8] [--report FILE] [--write packages/fsdp/README.md]
+// With --write the table replaces what lies between the README's marks.
+
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { parseArgs } from 'node:util';
+import { createMemoryGroup } from '../packages/collectives/dist/index.js';
+import { FullyShardedDataParallel, flatLayout } from '../packages/fsdp/dist/index.js';
+import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
+import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
+import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+
+const BEGIN = '<!-- memory: begin, by bench/fsdp-memory.mjs -->';
+const END = '<!-- memory: end -->';
+const ROWS = 2; // a rank
+const SHAPE = { vocab: 256, seq: 32, width: 64, layers: 4, heads: 4 };
+const TAGS = ['parameter', 'optimizer', 'gathered', 'gradient', 'activation', 'staging'];
+const PHASES = ['idle', 'afterForward', 'peak', 'afterStep'];
+const PRECISIONS = [
+  { name: 'f32', e: 4, options: {} },
+  { name: 'bf16 over f32 masters', e: 2, options: { mixedPrecision: true, computeDType: 'bf16' } },
+];
+
+const { values: flags } = parseArgs({
+  options: {
+    ranks: { type: 'string', default: '1,2,4,8' },
+    report: { type: 'string' },
+    write: { type: 'string' },
+  },
+});
+const worldSizes = flags.ranks.split(',').map(Number);
+const backend = await createCpuBackend({ threads: 1 });
+const cells = [];
+for (const precision of PRECISIONS) {
+  for (const isResharding of [true, false]) {
+    for (const worldSize of worldSizes) {
+      const perRank = await measure(worldSize, precision, isResharding);
+      perRank.forEach((phases, rank) => {
+        compare(phases, predict(worldSize, rank, precision.e, isResharding), {
+          worldSize,
+          rank,
+          precision: precision.name,
+          isResharding,
+        });
+      });
+      cells.push({ precision, isResharding, worldSize, phases: perRank[0] });
+    }
+  }
+}
+await backend.dispose();
+const text = markdown();
+console.log(text);
+if (flags.report !== undefined) {
+  mkdirSync(dirname(flags.report), { recursive: true });
+  const date = new Date().toISOString().slice(0, 10);
+  const command = `node bench/fsdp-memory.mjs ${process.argv.slice(2).join(' ')}`;
+  writeFileSync(
+    flags.report,
+    `# Memory of a sharded GPT, ${date}\n\nCommand: \`${command}\`\n\n${text}`,
+  );
+}
+if (flags.write !== undefined) replaceBetweenMarks(flags.write, text);
+
+// ---- measured ----------------------------------------------------------------------------------
+
+/** Bytes by phase and tag, for each rank. */
+function measure(worldSize, precision, isResharding) {
+  const groups = createMemoryGroup(worldSize);
+  return Promise.all(
+    groups.map(async (processGroup) => {
+      const device = new Device(backend, { seed: 1 });
+      const model = wrappedGpt(device, {
+        processGroup,
+        reshardAfterForward: isResharding,
+        ...precision.options,
+      });
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-3 });
+      await step(model, optimizer); // optimizer state comes with the first step
+      const phases = { idle: device.ledger.live() };
+      device.ledger.resetPeak();
+      await step(model, optimizer, () => {
+        phases.afterForward = device.ledger.live();
+      });
+      phases.peak = device.ledger.peak();
+      phases.afterStep = device.ledger.live();
+      optimizer.dispose();
+      model.dispose();
+      device.dispose();
+      await processGroup.close();
+      return phases;
+    }),
+  );
+}
+
+function wrappedGpt(device, options) {
+  const { vocab, seq, width, layers, heads } = SHAPE;
+  const gpt = new Gpt2(device, {
+    vocab_size: vocab,
+    n_positions: seq,
+    n_embd: width,
+    n_layer: layers,
+    n_head: heads,
+  });
+  for (const name of [...gpt.children().keys()].slice(1, -1)) {
+    gpt.replaceChild(name, new FullyShardedDataParallel(gpt.children().get(name), options));
+  }
+  return new FullyShardedDataParallel(gpt, options);
+}
+
+async function step(model, optimizer, afterForward = () => {}) {
+  const { device } = model;
+  const { vocab, seq } = SHAPE;
+  const ids = Int32Array.from({ length: ROWS * seq }, (_, i) => (i * 7) % vocab);
+  await device.scope(async () => {
+    const [x, y] = [device.tensor(ids, [ROWS, seq]), device.tensor(ids, [ROWS, seq])];
+    // A scope of its own, so that the graph alone holds the logits.
+    const loss = await device.scope(async () => crossEntropy(await model.call(x), y));
+    afterForward();
+    await loss.backward();
+    await optimizer.step();
+    optimizer.zeroGrad();
+  });
+}
+
+// ---- docs/memory-model.md ----------------------------------------------------------------------
+
+function predict(W, rank, e, isResharding) {
+  const { vocab: V, seq: T, width: C, layers: L } = SHAPE;
+  const r = e; // reductions travel in the compute dtype
+  const root = flatLayout([V * C, T * C, C, C], W);
+  const blockSizes = [C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C];
+  const block = flatLayout(blockSizes, W);
+  const [sRoot, sBlock] = [root.shardLength, block.shardLength];
+  const S = sRoot + L * sBlock;
+  const isOwned = (layout) => rank * layout.shardLength < layout.elementCount;
+  const stepped = (isOwned(root) ? sRoot : 0) + (isOwned(block) ? L * sBlock : 0);
+  const none = { parameter: 4 * S, optimizer: 8 * stepped, gradient: 0, staging: 0 };
+  const idle = { ...none, gathered: 0, activation: 0 };
+  const isGathering = W > 1 || e !== 4;
+  const gathered = (resharded) => (isGathering ? e * (isResharding ? resharded : W * S) : 0);
+  const activation = activations(e);
+  const ofOne = r === 4 ? 4 * S : 4 * L * sBlock + r * sRoot + Math.max(r * sBlock, 4 * sRoot);
+  const gradient = W === 1 ? ofOne : Math.max(r * W * (sRoot + sBlock), 4 * S);
+  const staging = W === 1 ? 0 : Math.max(e, r) * Math.max(sRoot, sBlock);
+  return {
+    idle,
+    afterForward: {
+      ...none,
+      gathered: gathered(W * sRoot),
+      activation: activation.afterForward,
+    },
+    peak: {
+      ...none,
+      gathered: gathered(W * (sRoot + sBlock)),
+      gradient,
+      activation: activation.peak,
+      staging,
+    },
+    afterStep: idle,
+  };
+}
+
+function activations(e) {
+  const { vocab: V, seq: T, width: C, layers: L, heads: H } = SHAPE;
+  const n = ROWS * T;
+  const P = H * T;
+  const attention = e * n * (5 * C + P) + 8 * n;
+  const block = attention + e * n * 11 * C + 8 * n;
+  const head = e * n * (2 * C + V) + 8 * n + 4 * n;
+  const inputs = 8 * n + 4 + 4 * T;
+  const running = inputs + 4; // and what backward starts from
+  const below = running + (L - 1) * block;
+  return {
+    afterForward: inputs + L * block + head,
+    peak: Math.max(
+      running + L * block + head + 4 * n + e * n * V,
+      running + L * block + head - 4 * n - e * n * V + e * (n * V + n * C + V * C),
+      below + block + e * (5 * n * C + 4 * C * C + C),
+      below + attention + e * n * (5 * C + P),
+      running + e * (n * C + V * C),
+    ),
+  };
+}
+
+function compare(phases, expected, cell) {
+  for (const phase of PHASES) {
+    for (const tag of TAGS) {
+      if (phases[phase][tag] === expected[phase][tag]) continue;
+      process.exitCode = 1;
+      console.error(
+        `${JSON.stringify(cell)} ${phase} ${tag}: ${phases[phase][tag]} bytes, the formula gives ${expected[phase][tag]}`,
+      );
+    }
+  }
+}
+
+// ---- the table ---------------------------------------------------------------------------------
+
+function markdown() {
+  const { vocab, seq, width, layers } = SHAPE;
+  const verdict =
+    process.exitCode === 1
+      ? 'NOT all bytes equal the formulas; see the errors above.'
+      : 'every byte of every rank equals its formula.';
+  return `${[
+    `KiB of rank 0 in training steps of a GPT-2 of ${layers} blocks, width ${width}, vocabulary ${vocab}, ${ROWS} x ${seq} tokens a rank, AdamW. Symbols and what differs at W = 1: [memory model](../../docs/memory-model.md). In this run ${verdict}`,
+    ...PRECISIONS.flatMap((precision) => [`${precision.name}:`, tableOf(precision)]),
+  ].join('\n\n')}\n`;
+}
+
+function tableOf(precision) {
+  const row = (title, formula, phase, tag, isResharding = true) => [
+    title,
+    formula,
+    ...worldSizes.map((worldSize) => {
+      const cell = cells.find(
+        (one) =>
+          one.precision === precision &&
+          one.isResharding === isResharding &&
+          one.worldSize === worldSize,
+      );
+      return `${cell.phases[phase][tag] / 1024}`.replace(/(\.\d\d)\d+$/, '$1');
+    }),
+  ];
+  const rows = [
+    row('idle and after a step: parameter', '4 S', 'idle', 'parameter'),
+    row('idle and after a step: optimizer', '8 S', 'idle', 'optimizer'),
+    row('idle and after a step: all else', '0', 'idle', 'gathered'),
+    row('after forward: gathered, resharding', 'e W s(root)', 'afterForward', 'gathered'),
+    row('after forward: gathered, not resharding', 'e W S', 'afterForward', 'gathered', false),
+    row('after forward: activation', 'sum of what is saved', 'afterForward', 'activation'),
+    row('peak: gathered, resharding', 'e W (s(root) + s(block))', 'peak', 'gathered'),
+    row('peak: gathered, not resharding', 'e W S', 'peak', 'gathered', false),
+    row('peak: gradient', 'max(r W (s(root) + s(block)), 4 S)', 'peak', 'gradient'),
+    row('peak: activation', 'largest of five places', 'peak', 'activation'),
+    row('peak: staging', 'max(e, r) s(largest)', 'peak', 'staging'),
+  ];
+  const head = ['', 'formula', ...worldSizes.map((worldSize) => `W = ${worldSize}`)];
+  return [head, head.map(() => '---'), ...rows]
+    .map((columns) => `| ${columns.join(' | ')} |`)
+    .join('\n');
+}
+
+function replaceBetweenMarks(readme, table) {
+  const old = readFileSync(readme, 'utf8');
+  const [begin, end] = [old.indexOf(BEGIN), old.indexOf(END)];
+  if (begin < 0 || end < begin) throw new Error(`${readme}: the marks are missing: ${BEGIN}`);
+  writeFileSync(readme, `${old.slice(0, begin + BEGIN.length)}\n\n${table}\n${old.slice(end)}`);
+}
