@@ -8,6 +8,7 @@ import {
   isModule,
   joinPath,
   Module,
+  mapTensors,
   resetParameters,
   type UseKind,
 } from '@shardweave/nn';
@@ -23,7 +24,6 @@ import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { shardUnit, syncBuffers } from './initial-values.js';
-import { mapTensors } from './map-tensors.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
 import { planUnits } from './plan-units.js';
 import { agreeOnGeneration, rankPrefix } from './residence.js';

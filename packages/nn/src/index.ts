@@ -41,6 +41,7 @@ export {
   SyncBatchNorm,
   type SyncBatchNormOptions,
 } from './layers/sync-batch-norm.js';
+export { listTensors, mapTensors } from './map-tensors.js';
 export {
   type AfterForward,
   type AfterScope,

@@ -1,34 +1,56 @@
-// Replaces tensors inside arguments and results, whatever arrays and plain objects hold them.
+// Applies a function to every tensor in a value and keeps the containers, subclasses too: arrays, maps,
+// sets, plain objects and instances of classes (their public fields). What holds no tensor passes as it is.
 
-import { isTensor, type Tensor } from '@shardweave/tensor-core';
+import { isTensor, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 
-/**
- * `value` with each tensor replaced by what `map` gives for it, in order of appearance. Arrays and
- * plain objects are copied; anything else, and what it holds, passes through.
- */
+/** `value` with each tensor replaced by what `map` gives for it, once each, in order of appearance. */
 export function mapTensors<T>(value: T, map: (tensor: Tensor) => Tensor): T {
-  return mapValue(value, map) as T;
+  return mapValue(value, map, new Map()) as T;
 }
 
-/** All tensors that mapTensors would visit, in its order; one that appears twice comes twice. */
+/** The distinct tensors that mapTensors visits, in its order. */
 export function listTensors(value: unknown): Tensor[] {
   const found: Tensor[] = [];
-  mapValue(value, (tensor) => {
+  mapTensors(value, (tensor) => {
     found.push(tensor);
     return tensor;
   });
   return found;
 }
 
-function mapValue(value: unknown, map: (tensor: Tensor) => Tensor): unknown {
-  if (isTensor(value)) return map(value);
-  if (Array.isArray(value)) return value.map((item) => mapValue(item, map));
-  if (!isPlainObject(value)) return value;
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, mapValue(item, map)]));
+/** `done` has what came out for each tensor and container, so that shared ones stay shared. */
+function mapValue(
+  value: unknown,
+  map: (tensor: Tensor) => Tensor,
+  done: Map<unknown, unknown>,
+): unknown {
+  if (typeof value !== 'object' || value === null) return value;
+  if (done.has(value)) return done.get(value);
+  const put = <T>(result: T): T => {
+    done.set(value, result);
+    return result;
+  };
+  const mapped = (item: unknown) => mapValue(item, map, done);
+  if (isTensor(value)) return put(map(value));
+  if (tensorsIn(value).length === 0) return put(value);
+  // A container is noted before its items, one of which may lead back to it. A subclass's constructor
+  // isn't run: it may want arguments that nobody knows.
+  const copy: object = put(emptyLike(value));
+  if (value instanceof Map) {
+    for (const [key, item] of value) (copy as Map<unknown, unknown>).set(key, mapped(item));
+  } else if (value instanceof Set) {
+    for (const item of value) (copy as Set<unknown>).add(mapped(item));
+  }
+  for (const [key, item] of Object.entries(value)) {
+    (copy as Record<string, unknown>)[key] = mapped(item);
+  }
+  return copy;
 }
 
-function isPlainObject(value: unknown): value is Record<string, unknown> {
-  if (typeof value !== 'object' || value === null) return false;
-  const prototype = Object.getPrototypeOf(value);
-  return prototype === Object.prototype || prototype === null;
+/** An empty container with the value's prototype, and the inner slots of its kind. */
+function emptyLike(value: object): object {
+  for (const kind of [Array, Map, Set]) {
+    if (value instanceof kind) return Reflect.construct(kind, [], value.constructor) as object;
+  }
+  return Object.create(Object.getPrototypeOf(value) as object) as object;
 }
