@@ -18,6 +18,7 @@ const BROWSER_PACKAGES = [
   'shard-store',
   'fsdp',
   'ddp-buckets',
+  'offload',
   'memory-tracker',
 ];
 /** Entries that are for Node: Dawn, sockets that accept connections, files. */

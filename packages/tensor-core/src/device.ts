@@ -47,7 +47,7 @@ interface DeviceMemory {
 export class Device {
   readonly random: Random;
   readonly trace: Trace | undefined;
-  readonly #scopes = new ScopeStack();
+  #scopes = new ScopeStack();
   readonly #engine = new Engine(this);
   readonly #finalHooks = new Map<Tensor, FinalHook[]>();
   /** Innermost last; objects, so that an end can be told from another's. */
@@ -340,21 +340,20 @@ export class Device {
   /**
    * Runs `body` over a backend that computes nothing and a pool of its own, to learn what memory it
    * takes: shapes, order and lifetimes are those of a real run, values are zeros. What is on the
-   * device before stays untouched; `body` frees none of it and leaves nothing of its own behind.
+   * device before stays untouched; `body` frees none of it, and what it makes ends with it.
    */
-  async dryRun<T>(
-    body: () => T | Promise<T>,
-  ): Promise<{ readonly result: T; readonly peakInUseBytes: number }> {
-    const real = this.#memory;
-    const random = this.random.state();
+  async dryRun(body: () => unknown): Promise<{ readonly peakInUseBytes: number }> {
+    const [real, scopes, random] = [this.#memory, this.#scopes, this.random.state()];
     const backend = createDryBackend(real.backend);
     const pool = new Pool(backend);
     this.#memory = { backend, pool, ledger: new Ledger() };
+    this.#scopes = new ScopeStack(); // graphs end here, not with the scope around
     try {
-      const result = await body();
-      return { result, peakInUseBytes: pool.peakInUseBytes };
+      await this.scope(body);
+      return { peakInUseBytes: pool.peakInUseBytes };
     } finally {
       this.#memory = real;
+      this.#scopes = scopes;
       this.random.restore(random);
     }
   }

@@ -148,8 +148,11 @@ describe('dryRun', () => {
     await device.scope(() => step(weight));
     const real = device.pool.peakInUseBytes - device.pool.inUseBytes;
     const before = { memory: device.memory(), usage: backend.usage(), runs: backend.dispatches };
-    const { peakInUseBytes } = await device.dryRun(() => device.scope(() => step(weight)));
-    expect(peakInUseBytes).toBe(real);
+    await device.scope(async () => {
+      const { peakInUseBytes } = await device.dryRun(() => step(weight));
+      expect(peakInUseBytes).toBe(real);
+      await device.dryRun(() => square(weight)); // a graph that no backward frees
+    });
     expect({ memory: device.memory(), usage: backend.usage(), runs: backend.dispatches }).toEqual(
       before,
     );

@@ -1,0 +1,66 @@
+// Finds the fewest slices that fit a device's budget, by dry runs of a step: measured, not guessed.
+
+import { sizeClass } from '@shardweave/tensor-core';
+import { OffloadBudgetError } from './errors.js';
+import { stepBytes } from './offloaded-flat.js';
+import { splitLayers } from './split-layers.js';
+
+export interface SliceSearch {
+  /** Parameters of each layer. */
+  readonly layerSizes: readonly number[];
+  readonly layerNames: readonly string[];
+  /** Elements of each flat parameter that the optimizer steps. */
+  readonly flatElements: readonly number[];
+  readonly budgetBytes: number;
+  /** What is on the device already and stays. */
+  readonly inUseBytes: number;
+  readonly isTraining: boolean;
+  /** The most bytes in use while each slice runs. */
+  measure(runs: readonly number[]): Promise<readonly number[]>;
+}
+
+/** State tensors of Adam; an optimizer with more of them meets the pool's limit. */
+const NUM_STATES = 2;
+
+/**
+ * @returns the number of layers of each slice
+ * @throws {OffloadBudgetError} naming the smallest budget that works, and the layer that needs it
+ */
+export async function chooseSlices(search: SliceSearch): Promise<number[]> {
+  const { layerSizes, layerNames, budgetBytes, inUseBytes, isTraining } = search;
+  const step = isTraining ? Math.max(0, ...search.flatElements.map(stepNeed)) : 0;
+  let best = { requiredBytes: Number.POSITIVE_INFINITY, layer: 0 };
+  let last = '';
+  for (let numSlices = 1; numSlices <= layerSizes.length; numSlices++) {
+    const runs = splitLayers(layerSizes, numSlices);
+    if (runs.join() === last) continue;
+    last = runs.join();
+    const peaks = await search.measure(runs);
+    const peak = Math.max(...peaks);
+    const requiredBytes = inUseBytes + Math.max(peak, step);
+    if (requiredBytes <= budgetBytes) return runs;
+    if (requiredBytes < best.requiredBytes) {
+      const layer =
+        step > peak
+          ? layerSizes.indexOf(Math.max(...layerSizes))
+          : largestLayer(layerSizes, runs, peaks.indexOf(peak));
+      best = { requiredBytes, layer };
+    }
+  }
+  const moduleName = layerNames[best.layer]!;
+  throw new OffloadBudgetError(
+    `offload: expected a budget of at least ${best.requiredBytes} bytes for these inputs, got ${budgetBytes}; layer '${moduleName}' needs it. Raise deviceBudgetBytes, cut the batch into more micro-batches, or split that layer.`,
+    { budgetBytes, requiredBytes: best.requiredBytes, moduleName },
+  );
+}
+
+function stepNeed(elementCount: number): number {
+  return stepBytes(elementCount, NUM_STATES).reduce((sum, bytes) => sum + sizeClass(bytes), 0);
+}
+
+/** The layer with the most parameters in one run. */
+function largestLayer(sizes: readonly number[], runs: readonly number[], run: number): number {
+  const start = runs.slice(0, run).reduce((sum, count) => sum + count, 0);
+  const inside = sizes.slice(start, start + runs[run]!);
+  return start + inside.indexOf(Math.max(...inside));
+}

@@ -1,0 +1,47 @@
+// Typed errors of offload. `code` is stable and is what callers branch on; the README has the table.
+
+export type OffloadErrorCode = 'OFFLOAD_CONFIG' | 'OFFLOAD_BUDGET' | 'OFFLOAD_STATE_DICT';
+
+/** Base of all errors that offload throws or rejects with on purpose. */
+export abstract class OffloadError extends Error {
+  abstract readonly code: OffloadErrorCode;
+
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+  }
+}
+
+/** Options or inputs that cannot work: the caller's mistake. */
+export class OffloadConfigError extends OffloadError {
+  readonly code = 'OFFLOAD_CONFIG';
+}
+
+/** No slicing fits the device's budget. */
+export class OffloadBudgetError extends OffloadError {
+  readonly code = 'OFFLOAD_BUDGET';
+  readonly budgetBytes: number;
+  /** The smallest budget that works with these inputs. */
+  readonly requiredBytes: number;
+  /** The module that needs it: its index or name in the model. */
+  readonly moduleName: string;
+
+  constructor(
+    message: string,
+    options: {
+      readonly budgetBytes: number;
+      readonly requiredBytes: number;
+      readonly moduleName: string;
+    },
+  ) {
+    super(message);
+    this.budgetBytes = options.budgetBytes;
+    this.requiredBytes = options.requiredBytes;
+    this.moduleName = options.moduleName;
+  }
+}
+
+/** A state dict that does not fit the model; nothing was loaded. */
+export class OffloadStateDictError extends OffloadError {
+  readonly code = 'OFFLOAD_STATE_DICT';
+}

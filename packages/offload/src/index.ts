@@ -1,0 +1,12 @@
+// OffloadModel: layers rest in host memory or on disk and are on the device while they run.
+
+export {
+  OffloadBudgetError,
+  OffloadConfigError,
+  OffloadError,
+  type OffloadErrorCode,
+  OffloadStateDictError,
+} from './errors.js';
+export { OffloadModel } from './offload-model.js';
+export type { OffloadOptions } from './options.js';
+export { splitLayers, splitRows } from './split-layers.js';

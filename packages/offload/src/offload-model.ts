@@ -1,0 +1,451 @@
+// Trains a model larger than its device: layers rest in host memory or on disk, and each slice of
+// them is on the device while it runs, forward and backward (fairscale's OffloadModel). Saved
+// activations wait on the host in between. The optimizer, made on parameters(), steps them where they
+// rest, one layer at a time.
+
+import {
+  HostBuffers,
+  isModule,
+  joinPath,
+  listTensors,
+  Module,
+  mapTensors,
+  type Sequential,
+  UnitScheduler,
+} from '@shardweave/nn';
+import {
+  cast,
+  isFloat,
+  type Pass,
+  type Storage,
+  type Tensor,
+  tensorsIn,
+} from '@shardweave/tensor-core';
+import { chooseSlices } from './choose-slices.js';
+import { OffloadConfigError } from './errors.js';
+import { cutRows, joinRows, type MicroBatch } from './micro-batches.js';
+import { OffloadSlice } from './offload-slice.js';
+import { type FlatParameter, type LoadTicket, OffloadedFlat } from './offloaded-flat.js';
+import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
+import { ParkedActivations } from './parked-activations.js';
+import { splitLayers } from './split-layers.js';
+
+interface Layer {
+  readonly name: string;
+  readonly module: Module;
+  readonly flats: OffloadedFlat[];
+}
+
+// biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
+export class OffloadModel<Args extends readonly any[] = any, Output = any> extends Module<
+  Args,
+  Output
+> {
+  // biome-ignore-end lint/suspicious/noExplicitAny: as above
+  readonly flats: readonly OffloadedFlat[];
+  readonly #options: ResolvedOffloadOptions;
+  readonly #layers: readonly Layer[];
+  readonly #scheduler: UnitScheduler<OffloadSlice, readonly LoadTicket[]>;
+  readonly #stores = new Set<Promise<void>>();
+  #slices: readonly OffloadSlice[];
+  #isStored = false;
+  #isDry = false;
+  /** What the slices were chosen for: elements of the largest inputs, and whether they are trained. */
+  #planned: { readonly inputElements: number; readonly isTraining: boolean } | undefined;
+  #current: OffloadSlice | undefined;
+  #pass: Pass | undefined;
+  /** The most bytes in use while each slice was, in a dry run. */
+  #peaks: Map<OffloadSlice, number> | undefined;
+
+  /**
+   * @param model a Sequential, cut into slices balanced by parameters, or the slices themselves
+   * @throws {OffloadConfigError} for anything else, options that contradict each other, and parameters
+   * that are not f32 or belong to another flat tensor
+   */
+  constructor(model: Sequential<Args, Output> | readonly Module[], options: OffloadOptions = {}) {
+    const modules = layersOf(model);
+    super(modules[0]!.device);
+    this.#options = resolveOptions(options);
+    const { loadAheadBytes } = this.#options;
+    if (isModule(model)) this.child('module', model);
+    else modules.forEach((module, i) => void this.child(String(i), module));
+    this.#layers = modules.map((module, i) => ({ name: String(i), module, flats: [] }));
+    this.flats = this.#makeFlats();
+    this.#slices = this.#cut(
+      isModule(model)
+        ? splitLayers(this.#layerSizes(), Math.min(this.#options.numSlices, modules.length))
+        : modules.map(() => 1),
+    );
+    this.#scheduler = new UnitScheduler(
+      {
+        bytes: (slice) => slice.fullBytes,
+        isPresent: ({ flats }) => flats.every((flat) => flat.isPresent),
+        start: ({ flats }) => flats.map((flat) => this.#startLoad(flat)),
+        finish: async ({ flats }, tickets) => {
+          for (const [i, flat] of flats.entries()) await flat.finishLoad(tickets[i]);
+        },
+        drop: ({ flats }) => {
+          for (const flat of flats) flat.drop();
+        },
+      },
+      { capBytes: loadAheadBytes },
+    );
+  }
+
+  override childPrefix(name: string): string {
+    return name === 'module' ? '' : name;
+  }
+
+  /** Slices in use, as the names of their layers. */
+  get slices(): readonly (readonly string[])[] {
+    return this.#slices.map(({ layerNames }) => layerNames);
+  }
+
+  // ---- forward ---------------------------------------------------------------------------------
+
+  override async forward(...args: Args): Promise<Output> {
+    await this.moveToStore();
+    await this.#chooseSlices(args);
+    return (await this.#run(args)) as Output;
+  }
+
+  /** Moves all parameters to the store, once; the first call does it too. */
+  async moveToStore(): Promise<void> {
+    if (this.#isStored) return;
+    this.#isStored = true;
+    for (const flat of this.flats) await flat.moveToStore();
+    await this.#options.store.commit();
+    const { deviceBudgetBytes } = this.#options;
+    if (deviceBudgetBytes === undefined) return;
+    this.device.pool.trim();
+    this.device.pool.limitBytes = deviceBudgetBytes;
+  }
+
+  async #run(args: readonly unknown[]): Promise<unknown> {
+    const { device } = this;
+    const { computeDType, numMicrobatches } = this.#options;
+    const callers = new Set(tensorsIn(args).map(({ storage }) => storage));
+    const inputs =
+      computeDType === 'f32'
+        ? args
+        : mapTensors(args, (x) => (isFloat(x.dtype) ? cast(x, computeDType) : x));
+    const call = new ModelCall(callers);
+    let batches = cutRows(inputs, numMicrobatches);
+    this.#scheduler.beginForward({ isRecording: device.isGradEnabled });
+    try {
+      for (const slice of this.#slices) batches = await this.#runSlice(slice, batches, call);
+    } catch (error) {
+      this.#reset();
+      throw error;
+    }
+    await this.#scheduler.settle();
+    for (const { args: outputs } of batches) await call.parked.unpark(storagesIn(outputs));
+    return joinRows(batches.map(({ args: outputs }) => outputs[0]));
+  }
+
+  /** Runs all micro-batches through one slice; what each gave is the next one's argument. */
+  async #runSlice(
+    slice: OffloadSlice,
+    batches: readonly MicroBatch[],
+    call: ModelCall,
+  ): Promise<MicroBatch[]> {
+    const { device } = this;
+    await this.#scheduler.enter(slice, 'forward');
+    const before = device.random.state();
+    const outputs: MicroBatch[] = [];
+    for (const { args, firstRow } of batches) {
+      // Every micro-batch draws what the whole batch would for its rows.
+      device.random.restore({ ...before, rowOffset: before.rowOffset + firstRow });
+      const output = await this.#runMicroBatch(slice, args, call);
+      outputs.push({ args: [output], firstRow });
+      if (batches.length > 1 && device.isGradEnabled) {
+        call.parked.park(storagesIn(output).filter((storage) => call.mayPark(storage)));
+      }
+    }
+    device.random.restore({ ...device.random.state(), rowOffset: before.rowOffset });
+    this.#note(slice);
+    this.#scheduler.leave(slice, device.isGradEnabled ? 'recorded' : 'unrecorded');
+    for (const flat of slice.flats) flat.drop();
+    return outputs;
+  }
+
+  async #runMicroBatch(
+    slice: OffloadSlice,
+    args: readonly unknown[],
+    call: ModelCall,
+  ): Promise<unknown> {
+    const { device } = this;
+    await call.parked.unpark(storagesIn(args));
+    const saved = new Set<Storage>();
+    const remove = device.watchSaved((storage) => saved.add(storage));
+    let output: unknown;
+    try {
+      output = await slice.run.call(...args);
+    } finally {
+      remove();
+    }
+    endHolds(args, new Set([...call.callers, ...storagesIn(output)]));
+    if (!device.isGradEnabled) return output;
+    const parkable = [...saved].filter((storage) => call.mayPark(storage));
+    for (const storage of parkable) call.saved.add(storage);
+    // What the next slice is about to use stays; arguments that an earlier slice saved go.
+    const later = new Set(storagesIn(output));
+    const idle = [...parkable, ...storagesIn(args)].filter(
+      (storage) => call.saved.has(storage) && !later.has(storage),
+    );
+    call.parked.park(idle);
+    device.beforeGradientOf(output, async (pass) => {
+      await this.#enterBackward(slice, pass);
+      await call.parked.unpark(parkable);
+    });
+    return output;
+  }
+
+  // ---- backward --------------------------------------------------------------------------------
+
+  /** Before a slice's nodes run backward: the one before it leaves, and it comes. */
+  async #enterBackward(slice: OffloadSlice, pass: Pass): Promise<void> {
+    this.#beginPass(pass);
+    if (this.#current === slice) return;
+    this.#leaveBackward();
+    this.#current = slice;
+    await this.#scheduler.enter(slice, 'backward');
+  }
+
+  #beginPass(pass: Pass): void {
+    if (this.#pass === pass) return;
+    this.#pass = pass;
+    this.#scheduler.beginBackward();
+    pass.onEnd(() => this.#endPass());
+    pass.onFailure(() => this.#reset());
+  }
+
+  /** Ships the slice's gradients to the store and frees its parameters. */
+  #leaveBackward(): void {
+    const slice = this.#current;
+    if (slice === undefined) return;
+    this.#note(slice);
+    this.#current = undefined;
+    for (const flat of slice.flats) {
+      const stored = flat.flushGradient({ isDry: this.#isDry });
+      if (stored !== undefined) this.#stores.add(stored);
+      flat.drop();
+    }
+  }
+
+  async #endPass(): Promise<void> {
+    this.#leaveBackward();
+    this.#pass = undefined;
+    this.#scheduler.endBackward();
+    await this.#scheduler.settle();
+    const stores = [...this.#stores];
+    this.#stores.clear();
+    await Promise.all(stores);
+  }
+
+  /** Back to rest after a failure; what the store has of this backward's gradients is not whole. */
+  #reset(): void {
+    this.#pass = undefined;
+    this.#current = undefined;
+    this.#scheduler.reset();
+    for (const flat of this.flats) {
+      flat.resetGradient();
+      flat.drop();
+    }
+  }
+
+  // ---- slices ----------------------------------------------------------------------------------
+
+  /** Chooses slices for the budget where these inputs take more than those it chose for. */
+  async #chooseSlices(args: Args): Promise<void> {
+    const { deviceBudgetBytes } = this.#options;
+    if (deviceBudgetBytes === undefined || this.#isDry) return;
+    const { device } = this;
+    const isTraining = device.isGradEnabled;
+    const inputElements = tensorsIn(args).reduce((sum, { size }) => sum + size, 0);
+    const planned = this.#planned;
+    const isCovered =
+      planned !== undefined &&
+      planned.inputElements >= inputElements &&
+      (planned.isTraining || !isTraining);
+    if (isCovered) return;
+    const runs = await chooseSlices({
+      layerSizes: this.#layerSizes(),
+      layerNames: this.#layers.map(({ name }) => name),
+      flatElements: this.flats.map(({ elementCount }) => elementCount),
+      budgetBytes: deviceBudgetBytes,
+      inUseBytes: device.pool.inUseBytes,
+      isTraining,
+      measure: (candidate) => this.#measure(candidate, args),
+    });
+    this.#slices = this.#cut(runs);
+    this.#scheduler.reset();
+    this.#planned = { inputElements, isTraining };
+  }
+
+  /** The most bytes in use while each slice runs, forward and backward. */
+  async #measure(runs: readonly number[], args: Args): Promise<number[]> {
+    const { device } = this;
+    this.#slices = this.#cut(runs);
+    this.#scheduler.reset();
+    this.#isDry = true;
+    this.#peaks = new Map();
+    try {
+      await device.dryRun(() => this.#dryStep(args));
+      return this.#slices.map((slice) => this.#peaks!.get(slice)!);
+    } finally {
+      this.#isDry = false;
+      this.#peaks = undefined;
+    }
+  }
+
+  async #dryStep(args: Args): Promise<void> {
+    const { device } = this;
+    const inputs = mapTensors(args as readonly unknown[], (x) => {
+      const input = x.detach();
+      input.requiresGrad = x.requiresGrad;
+      input.gradSink = { accept: () => {}, final: () => {} };
+      return input;
+    });
+    device.pool.resetPeak();
+    const output = await this.#run(inputs);
+    if (!device.isGradEnabled) return;
+    for (const tensor of listTensors(output)) {
+      if (!tensor.requiresGrad) continue;
+      await device.backward(tensor, {
+        gradient: device.empty(tensor.shape),
+        retainGraph: true,
+      });
+    }
+  }
+
+  /** In a dry run: what was in use while this slice was. */
+  #note(slice: OffloadSlice): void {
+    if (this.#peaks === undefined) return;
+    const { pool } = this.device;
+    this.#peaks.set(slice, Math.max(this.#peaks.get(slice) ?? 0, pool.peakInUseBytes));
+    pool.resetPeak();
+  }
+
+  #cut(runs: readonly number[]): OffloadSlice[] {
+    let start = 0;
+    return runs.map((count) => {
+      const layers = this.#layers.slice(start, start + count);
+      start += count;
+      const flats = [...new Set(layers.flatMap((layer) => layer.flats))];
+      const { checkpointActivation } = this.#options;
+      return new OffloadSlice(this.device, layers, { flats, checkpointActivation });
+    });
+  }
+
+  #layerSizes(): number[] {
+    return this.#layers.map(({ module }) =>
+      module.parameters().reduce((sum, { size }) => sum + size, 0),
+    );
+  }
+
+  /** One flat for the parameters of each layer, and one for those that the same layers share. */
+  #makeFlats(): OffloadedFlat[] {
+    const users = new Map<Tensor, Layer[]>();
+    for (const layer of this.#layers) {
+      for (const tensor of layer.module.parameters()) {
+        users.set(tensor, [...(users.get(tensor) ?? []), layer]);
+      }
+    }
+    const groups = new Map<string, { layers: Layer[]; parameters: FlatParameter[] }>();
+    for (const [path, tensor] of this.namedParameters()) {
+      refuseForeign(path, tensor, this.device);
+      const layers = users.get(tensor)!;
+      const key = layers.map(({ name }) => name).join('+');
+      const group = groups.get(key);
+      if (group === undefined) groups.set(key, { layers, parameters: [{ path, tensor }] });
+      else group.parameters.push({ path, tensor });
+    }
+    const { device } = this;
+    const { store, resume, computeDType, name } = this.#options;
+    const hostBuffers = new HostBuffers();
+    return [...groups].map(([key, { layers, parameters }]) => {
+      const flat = new OffloadedFlat(joinPath(name, key), parameters, {
+        device,
+        store,
+        resume,
+        computeDType,
+        hostBuffers,
+      });
+      for (const layer of layers) layer.flats.push(flat);
+      for (const { tensor } of parameters) {
+        tensor.gradSink = {
+          accept: (leaf, gradient) => flat.accept(leaf, gradient),
+          final: () => {},
+          clear: () => flat.resetGradient(),
+        };
+      }
+      return flat;
+    });
+  }
+
+  #startLoad(flat: OffloadedFlat): LoadTicket {
+    return this.#isDry ? undefined : flat.startLoad();
+  }
+
+  protected override releaseOwned(): void {
+    for (const flat of this.flats) flat.dispose();
+  }
+}
+
+/** What belongs to one call of the model: two forwards may come before a backward. */
+class ModelCall {
+  readonly parked = new ParkedActivations();
+  /** What its nodes have saved so far. */
+  readonly saved = new Set<Storage>();
+  readonly callers: ReadonlySet<Storage>;
+
+  /** @param callers what the caller gave: it stays where it is */
+  constructor(callers: ReadonlySet<Storage>) {
+    this.callers = callers;
+  }
+
+  mayPark(storage: Storage): boolean {
+    return storage.tag === 'activation' && !this.callers.has(storage);
+  }
+}
+
+function layersOf(model: unknown): readonly Module[] {
+  const layers = isModule(model)
+    ? 'layers' in model && (model as Sequential).layers()
+    : Array.isArray(model) && model;
+  if (layers === false || layers.length === 0 || !layers.every(isModule)) {
+    throw new OffloadConfigError(
+      'offload: expected a Sequential with layers or a list of modules, got something else. A model of another shape goes in as a list of the modules that its forward calls one after another.',
+    );
+  }
+  return layers;
+}
+
+/** @throws {OffloadConfigError} for a parameter that cannot be moved to the store here */
+function refuseForeign(path: string, tensor: Tensor, device: Module['device']): void {
+  if (tensor.piece !== undefined) {
+    throw new OffloadConfigError(
+      `offload: expected parameters of no other flat tensor, got '${path}', which is packed, sharded or offloaded already.`,
+    );
+  }
+  if (tensor.dtype !== 'f32' || tensor.device !== device) {
+    throw new OffloadConfigError(
+      `offload: expected f32 parameters on the model's device, got ${tensor.dtype} '${path}'. Masters are f32; computeDType sets what is computed in.`,
+    );
+  }
+}
+
+function storagesIn(value: unknown): Storage[] {
+  return tensorsIn(value).map(({ storage }) => storage);
+}
+
+/** Ends the current scope's hold on arguments that only it needs. */
+function endHolds(args: unknown, kept: ReadonlySet<Storage>): void {
+  const seen = new Set(kept);
+  for (const tensor of tensorsIn(args)) {
+    if (seen.has(tensor.storage)) continue;
+    seen.add(tensor.storage);
+    tensor.keep().dispose();
+  }
+}

@@ -1,0 +1,30 @@
+// Consecutive layers that are on the device together.
+
+import { checkpoint, type Module, Sequential } from '@shardweave/nn';
+import type { Device } from '@shardweave/tensor-core';
+import type { OffloadedFlat } from './offloaded-flat.js';
+
+export class OffloadSlice {
+  /** Its layers one after another, checkpointed if activations are. */
+  readonly run: Module;
+  readonly flats: readonly OffloadedFlat[];
+  /** Names of its layers in the model, for messages. */
+  readonly layerNames: readonly string[];
+
+  constructor(
+    device: Device,
+    layers: readonly { readonly name: string; readonly module: Module }[],
+    options: { readonly flats: readonly OffloadedFlat[]; readonly checkpointActivation: boolean },
+  ) {
+    const modules = layers.map(({ module }) => module);
+    const body = modules.length === 1 ? modules[0]! : new Sequential(device, modules);
+    this.run = options.checkpointActivation ? checkpoint(body) : body;
+    this.flats = options.flats;
+    this.layerNames = layers.map(({ name }) => name);
+  }
+
+  /** Bytes of its parameters on the device. */
+  get fullBytes(): number {
+    return this.flats.reduce((sum, flat) => sum + flat.fullBytes, 0);
+  }
+}

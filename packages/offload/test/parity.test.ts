@@ -1,0 +1,45 @@
+// Training with offload is training without it.
+
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createHostStore } from '@shardweave/shard-store';
+import { openDiskStore } from '@shardweave/shard-store/node';
+import { describe, expect, it } from 'vitest';
+import { begin, losses } from './training.js';
+
+const STEPS = 20;
+
+const STORES = {
+  host: async () => ({ store: createHostStore(), remove: async () => {} }),
+  disk: async () => {
+    const directory = await mkdtemp(join(tmpdir(), 'offload-'));
+    const remove = () => rm(directory, { recursive: true });
+    return { store: await openDiskStore({ directory }), remove };
+  },
+};
+
+describe.each(['host', 'disk'] as const)('on the %s store', (tier) => {
+  it.each([true, false])('losses are equal bit for bit, checkpointing %s', async (isOn) => {
+    const plain = await losses(begin(), STEPS);
+    const { store, remove } = await STORES[tier]();
+    const run = begin({ offload: { store, numSlices: 3, checkpointActivation: isOn } });
+    expect(await losses(run, STEPS)).toEqual(plain);
+    run.optimizer.dispose();
+    run.model.dispose();
+    expect(run.device.memory().live.total).toBe(0);
+    await store.close();
+    await remove();
+  });
+});
+
+describe.each([2, 3, 8])('%i micro-batches', (numMicrobatches) => {
+  it.each([true, false])('losses to 2e-6, checkpointing %s', async (checkpointActivation) => {
+    const plain = await losses(begin(), STEPS, 8);
+    const run = begin({ offload: { numMicrobatches, checkpointActivation } });
+    const offloaded = await losses(run, STEPS, 8);
+    offloaded.forEach((loss, step) => {
+      expect(Math.abs(loss - plain[step]!) / plain[step]!, `step ${step}`).toBeLessThan(2e-6);
+    });
+  });
+});

@@ -1,0 +1,74 @@
+// Trains a small GPT-2 with and without offload, the same way.
+
+import { AdamW, Gpt2, type Gpt2Config, type Module, type Optimizer } from '@shardweave/nn';
+import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
+import { type Backend, crossEntropy, Device } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+
+export const TINY: Partial<Gpt2Config> = {
+  vocab_size: 37,
+  n_positions: 8,
+  n_embd: 12,
+  n_layer: 3,
+  n_head: 2,
+  embd_pdrop: 0.1,
+  attn_pdrop: 0.1,
+  resid_pdrop: 0.1,
+};
+
+const SEQ = 8;
+
+export interface Run {
+  readonly device: Device;
+  readonly model: Module;
+  readonly optimizer: Optimizer<object>;
+}
+
+/** Token ids of a batch and what follows each. */
+export function tokens(step: number, rows: number): { ids: Int32Array; targets: Int32Array } {
+  const cut = (shift: number) =>
+    Int32Array.from({ length: rows * SEQ }, (_, i) => {
+      const row = Math.floor(i / SEQ);
+      return (row * 11 + step * 3 + 5 * ((i % SEQ) + shift)) % 37;
+    });
+  return { ids: cut(0), targets: cut(1) };
+}
+
+/** One step; returns its loss. */
+export async function trainStep(run: Run, step: number, rows = 4): Promise<number> {
+  const { device, model, optimizer } = run;
+  const loss = await device.scope(async () => {
+    device.random.begin({ step, rowOffset: 0 });
+    const { ids, targets } = tokens(step, rows);
+    const logits = await model.call(device.tensor(ids, [rows, SEQ]));
+    const result = crossEntropy(logits, device.tensor(targets, [rows, SEQ]));
+    await result.backward();
+    return result.item();
+  });
+  await optimizer.step();
+  optimizer.zeroGrad();
+  return loss;
+}
+
+export interface RunOptions {
+  readonly backend?: Backend;
+  readonly config?: Partial<Gpt2Config>;
+  readonly offload?: OffloadOptions;
+  readonly makeOptimizer?: (model: Module) => Optimizer<object>;
+}
+
+/** A fresh run; without `offload` the model stays on its device. */
+export function begin(options: RunOptions = {}): Run {
+  const device = new Device(options.backend ?? createReferenceBackend(), { seed: 7 });
+  const gpt2 = new Gpt2(device, { ...TINY, ...options.config }, { seed: 3 });
+  const model = options.offload === undefined ? gpt2 : new OffloadModel(gpt2, options.offload);
+  const make = options.makeOptimizer ?? ((m) => new AdamW(m.parameters(), { lr: 1e-2 }));
+  return { device, model, optimizer: make(model) };
+}
+
+/** Losses of `steps` steps. */
+export async function losses(run: Run, steps: number, rows?: number): Promise<number[]> {
+  const found: number[] = [];
+  for (let step = 0; step < steps; step++) found.push(await trainStep(run, step, rows));
+  return found;
+}
