@@ -1,6 +1,7 @@
 // All-reduce: a reduce-scatter to the owners, whose results go to all, segment by segment. Small
-// buffers are gathered whole and combined everywhere instead: one hop, and the same bits, since each
-// element is combined in rank order and rounded once either way.
+// buffers go whole instead: of few ranks to all, who combine them everywhere (one hop), of more to
+// rank 0, who tells the result (fewer messages). The bits are the same, since each element is combined
+// in rank order and rounded once in any case.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import type { Call } from '../call.js';
@@ -11,6 +12,12 @@ import { reduceScatterRounds } from './reduce-scatter.js';
 /** Up to here, gathering whole buffers is faster: half the hops outweigh the bytes. */
 export const GATHER_ALL_MAX_BYTES = 16 * 1024;
 
+/**
+ * Ranks from which on a small buffer goes by rank 0: 2 (W - 1) messages in two hops, not W (W - 1) in
+ * one (bench/reports/2026-11-21-collectives-thresholds.md).
+ */
+const ROOTED_MIN_RANKS = 4;
+
 /** Combines all inputs into every `output`, which may be `input`. */
 export async function allReduce(
   call: Call,
@@ -19,6 +26,10 @@ export async function allReduce(
   options: ReduceOptions,
 ): Promise<void> {
   if (input.byteLength <= GATHER_ALL_MAX_BYTES) {
+    if (isReducedAtRoot(call)) {
+      await reduceAtRoot(call, input, output, options);
+      return;
+    }
     await reduceEverywhere(call, input, output, options);
     return;
   }
@@ -49,6 +60,16 @@ export async function allReduce(
   await Promise.all(gathered);
 }
 
+function isReducedAtRoot({ worldSize, hosts }: Call): boolean {
+  return worldSize >= ROOTED_MIN_RANKS && hosts === undefined;
+}
+
+/** What this rank sends of a buffer up to GATHER_ALL_MAX_BYTES; it receives as much. */
+export function smallAllReduceBytes(call: Call, byteLength: number): number {
+  const isLeaf = isReducedAtRoot(call) && call.rank !== 0;
+  return isLeaf ? byteLength : byteLength * (call.worldSize - 1);
+}
+
 async function reduceEverywhere(
   call: Call,
   input: Uint8Array,
@@ -72,6 +93,30 @@ async function reduceEverywhere(
     await call.reduce(parts, output, options);
   } else {
     await reduceByHosts(call, call.hosts, parts, output, options);
+  }
+  call.scratch.give(all);
+}
+
+async function reduceAtRoot(
+  call: Call,
+  input: Uint8Array,
+  output: Uint8Array,
+  options: ReduceOptions,
+): Promise<void> {
+  if (call.rank !== 0) {
+    // `output` may be `input`: nothing comes before rank 0 has read that.
+    await Promise.all([call.receive(0, output, 1), call.send(0, input)]);
+    return;
+  }
+  const { byteLength } = input;
+  const all = call.scratch.take(byteLength * call.worldSize);
+  const parts = Array.from({ length: call.worldSize }, (_, rank) =>
+    rank === 0 ? input : all.subarray(rank * byteLength, (rank + 1) * byteLength),
+  );
+  await Promise.all(call.peers.map((peer) => call.receive(peer, parts[peer]!)));
+  await call.reduce(parts, output, options);
+  for (const peer of call.peers) {
+    void call.send(peer, output, 1);
   }
   call.scratch.give(all);
 }

@@ -5,7 +5,7 @@
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import { allGather } from '../../algorithms/all-gather.js';
-import { GATHER_ALL_MAX_BYTES } from '../../algorithms/all-reduce.js';
+import { GATHER_ALL_MAX_BYTES, smallAllReduceBytes } from '../../algorithms/all-reduce.js';
 import {
   balancedParts,
   evenParts,
@@ -106,7 +106,7 @@ export class MpiCollectives implements NativeCollectives {
   ): Promise<void> {
     const { byteLength } = input;
     if (byteLength <= MAX_RIDING_BYTES) {
-      countAllToAll(call, evenParts(call.worldSize, byteLength));
+      countSmallAllReduce(call, byteLength);
       return this.#engine.run(call, input, async (agreed, group) => {
         const records = await agreed;
         const parts = group.places.map((place) => records.payload(place, byteLength));
@@ -203,7 +203,7 @@ export class MpiCollectives implements NativeCollectives {
     options: ReduceOptions,
   ): Promise<void> {
     const { byteLength } = input;
-    countAllToAll(call, evenParts(call.worldSize, byteLength));
+    countSmallAllReduce(call, byteLength);
     return this.#engine.run(call, EMPTY, async (agreed, group) => {
       const all = call.scratch.take(byteLength * call.worldSize);
       await this.#engine.inLane(group.dataLane, call, agreed, {
@@ -220,6 +220,13 @@ export class MpiCollectives implements NativeCollectives {
       call.scratch.give(all);
     });
   }
+}
+
+/** Counts what it is over every transport, whatever way MPI moves it. */
+function countSmallAllReduce(call: Call, byteLength: number): void {
+  const bytes = smallAllReduceBytes(call, byteLength);
+  call.bytesSent += bytes;
+  call.bytesReceived += bytes;
 }
 
 /** Counts an operation in which each rank's part goes to all others. */
