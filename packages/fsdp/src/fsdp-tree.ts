@@ -251,7 +251,9 @@ export class FsdpTree {
     if (this.isSyncing) {
       this.#reduceLeft();
       await this.bucketer.finish();
-      for (const unit of this.units) await unit.gradient.finish();
+      const added = await Promise.allSettled(this.units.map((unit) => unit.gradient.finish()));
+      const failed = added.find((one) => one.status === 'rejected');
+      if (failed !== undefined) throw failed.reason;
     }
     await this.scheduler.settle();
     await this.#ends;

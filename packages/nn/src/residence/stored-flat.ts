@@ -37,6 +37,8 @@ export class StoredFlat implements FlatHome {
   #step: StoredBytes | undefined;
   #restingStep: number | undefined;
   #hasGradient = false;
+  /** Gradients cleared; an addition that began before a clearing counts no more. */
+  #numCleared = 0;
   /** Additions run one after the other. */
   #additions: Promise<void> = Promise.resolve();
   /** The shard while it is filled for the first time. */
@@ -144,6 +146,7 @@ export class StoredFlat implements FlatHome {
 
   clearGradient(): void {
     this.#hasGradient = false; // the next one is written over it
+    this.#numCleared += 1;
   }
 
   /** f32 bytes; undefined without a gradient. */
@@ -160,6 +163,7 @@ export class StoredFlat implements FlatHome {
     const { byteLength, dtype } = reduced;
     const hostBuffers = this.#options.hostBuffers();
     const read = reduced.read(0, byteLength, hostBuffers.take(byteLength));
+    read.catch(() => undefined); // seen by the addition
     return this.#enqueue(async () => {
       const bytes = await read;
       await this.#add(bytes, dtype, scale).finally(() => hostBuffers.give(bytes));
@@ -173,6 +177,7 @@ export class StoredFlat implements FlatHome {
 
   async #add(reduced: Uint8Array, dtype: DType, scale: number): Promise<void> {
     const hostBuffers = this.#options.hostBuffers();
+    const numCleared = this.#numCleared;
     const { byteLength } = this.#gradient!;
     const total = hostBuffers.take(byteLength);
     const isFirst = !this.#hasGradient;
@@ -182,7 +187,8 @@ export class StoredFlat implements FlatHome {
     const isPlain = scale === 1 && dtype === 'f32';
     await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
     if (values !== reduced) hostBuffers.give(values);
-    this.#hasGradient = true; // also where the store can't take it: it waits on the host
+    // Also where the store can't take it: it waits on the host.
+    if (numCleared === this.#numCleared) this.#hasGradient = true;
     await this.#gradient!.write(total).finally(() => hostBuffers.give(total));
   }
 
@@ -193,8 +199,11 @@ export class StoredFlat implements FlatHome {
     return wide;
   }
 
+  /** Runs an addition behind the others, unless the gradient has been cleared by then. */
   #enqueue(work: () => Promise<void>): Promise<void> {
-    const done = this.#additions.then(work);
+    const numCleared = this.#numCleared;
+    const isWanted = () => numCleared === this.#numCleared;
+    const done = this.#additions.then(() => (isWanted() ? work() : undefined));
     this.#additions = done.catch(() => undefined);
     return done;
   }

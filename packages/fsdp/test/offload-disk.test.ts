@@ -1,0 +1,346 @@
+// Training from a disk (F43): it goes on bit for bit from what is there, a kill or a full disk loses
+// nothing, and nothing is written that did not change.
+
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, readdir, rm, truncate } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import {
+  commitOffload,
+  type FullyShardedDataParallel,
+  gradNorm,
+  loadStateDict,
+  stateDict,
+  summonFullParams,
+} from '@shardweave/fsdp';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { openDiskStore } from '@shardweave/shard-store/node';
+import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
+import { build } from 'esbuild';
+import { afterAll, describe, expect, it } from 'vitest';
+import { storedTraining } from './offload-training.js';
+import { onRanks, type Rank } from './ranks.js';
+
+const directories: string[] = [];
+
+afterAll(async () => {
+  for (const path of directories) await rm(path, { recursive: true, force: true });
+});
+
+async function newDirectory(): Promise<string> {
+  const path = await mkdtemp(join(tmpdir(), 'shardweave-fsdp-'));
+  directories.push(path);
+  return path;
+}
+
+/** All weights as plain arrays of bytes, equal only bit for bit. */
+async function bitsOf(model: FullyShardedDataParallel): Promise<object> {
+  const entries = await stateDict(model);
+  return Object.fromEntries([...entries].map(([name, { data }]) => [name, data]));
+}
+
+/** Losses of all steps and the weights after the last, without a store. */
+async function uninterrupted(worldSize: number, steps: number): Promise<object[]> {
+  return onRanks(worldSize, async (rank) => {
+    const training = storedTraining(rank, undefined);
+    const losses: number[] = [];
+    for (let step = 0; step < steps; step++) losses.push(await training.step(step));
+    return { losses, weights: await bitsOf(training.model) };
+  });
+}
+
+describe('F43: a store that is opened again', () => {
+  it('goes on after ten steps as if nothing had happened', async () => {
+    const expected = await uninterrupted(2, 14);
+    const paths = [await newDirectory(), await newDirectory()];
+    const losses: number[][] = [[], []];
+    const through = async (rank: Rank, from: number, to: number) => {
+      const store = await openDiskStore({ directory: paths[rank.rank]! });
+      expect(store.generation).toBe(from);
+      const training = storedTraining(rank, store, { resume: from > 0 });
+      for (let step = from; step < to; step++) losses[rank.rank]!.push(await training.step(step));
+      const weights = await bitsOf(training.model);
+      training.dispose();
+      await store.close();
+      return weights;
+    };
+    await onRanks(2, (rank) => through(rank, 0, 10));
+    await onRanks(2, (rank) => through(rank, 10, 11)); // opened again after each
+    const weights = await onRanks(2, (rank) => through(rank, 11, 14));
+    expect(weights.map((each, rank) => ({ losses: losses[rank], weights: each }))).toEqual(
+      expected,
+    );
+  });
+
+  it('starts afresh without resume, whatever is there', async () => {
+    const expected = await uninterrupted(1, 2);
+    const directory = await newDirectory();
+    for (let life = 0; life < 2; life++) {
+      const [actual] = await onRanks(1, async (rank) => {
+        const store = await openDiskStore({ directory });
+        const training = storedTraining(rank, store);
+        const losses = [await training.step(0), await training.step(1)];
+        const weights = await bitsOf(training.model);
+        await store.close();
+        return { losses, weights };
+      });
+      expect(actual).toEqual(expected[0]);
+    }
+  });
+
+  it('refuses to go on from ranks in different steps, and from another model', async () => {
+    const stores = [createHostStore(), createHostStore()];
+    await stores[1]!.commit();
+    await onRanks(2, async (rank) => {
+      const { model } = storedTraining(rank, stores[rank.rank]!, { resume: true });
+      await expect(model.initialize()).rejects.toThrow(/one generation, got 0, 1 by rank/);
+    });
+    await onRanks(1, async (rank) => {
+      const { model } = storedTraining(rank, stores[0]!, { resume: true });
+      await expect(model.initialize()).rejects.toThrow(/of 'rank0\/root' in the store/);
+    });
+  });
+
+  it('has what was loaded or edited outside a step once it is committed', async () => {
+    const store = createHostStore();
+    await onRanks(1, async (rank) => {
+      const { model, step, dispose } = storedTraining(rank, store);
+      await step(0);
+      const before = await stateDict(model);
+      await summonFullParams(model, async () => {
+        for (const tensor of model.parameters()) {
+          rank.device.backend.run('fill', { out: tensor.view(), value: 2 });
+        }
+      });
+      expect(store.generation).toBe(1);
+      await commitOffload(model);
+      expect(store.generation).toBe(2);
+      dispose();
+
+      const next = storedTraining(rank, store, { resume: true });
+      for (const { data } of (await stateDict(next.model)).values()) {
+        expect(new Set(new Float32Array(data.slice().buffer))).toEqual(new Set([2]));
+      }
+      await loadStateDict(next.model, before);
+      expect(await stateDict(next.model)).toEqual(before);
+    });
+  });
+});
+
+describe('a process that is killed', () => {
+  // A step writes five values of each of four flat parameters, and the manifest.
+  it.each([60, 85, 97])('at its write %i leaves a whole step to go on from', async (numWrites) => {
+    const directory = await newDirectory();
+    const program = join(await newDirectory(), 'program.mjs');
+    await build({
+      entryPoints: [fileURLToPath(new URL('offload-process.ts', import.meta.url))],
+      conditions: ['@shardweave/source'],
+      bundle: true,
+      format: 'esm',
+      platform: 'node',
+      outfile: program,
+    });
+    const child = spawn(process.execPath, [program, directory, String(numWrites)]);
+    let printed = '';
+    child.stdout.on('data', (text) => {
+      printed += text;
+    });
+    const [, signal] = await once(child, 'close');
+    expect(signal).toBe('SIGKILL');
+    const numSteps = printed.split('\n').length - 1;
+    expect(numSteps).toBeGreaterThan(0);
+
+    const [actual] = await onRanks(1, async (rank) => {
+      const store = await openDiskStore({ directory });
+      expect(store.generation).toBe(numSteps); // it was in the middle of the next
+      const { model, step } = storedTraining(rank, store, { resume: true });
+      const losses = [await step(numSteps), await step(numSteps + 1)];
+      const weights = await bitsOf(model);
+      await store.close();
+      return { losses, weights };
+    });
+    const [expected] = (await uninterrupted(1, numSteps + 2)) as [{ losses: number[] }];
+    expect(actual).toEqual({ ...expected, losses: expected.losses.slice(-2) });
+  });
+});
+
+describe('a full disk', () => {
+  it.each(['parameter', 'expAvgSq', 'step', 'everything'])(
+    'that does not take %s ends a step with an error, and the step is whole',
+    async (part) => {
+      const expected = await uninterrupted(2, 4);
+      const actual = await onRanks(2, async (rank) => {
+        let isFull = false;
+        const store = refusing(createHostStore(), (key) => {
+          return isFull && (part === 'everything' || key.endsWith(`/${part}`));
+        });
+        const { model, optimizer, step, backward } = storedTraining(rank, store);
+        const losses = [await step(0)];
+        losses.push(await backward(1));
+        isFull = true;
+        await expect(optimizer.step()).rejects.toMatchObject({ code: 'FULL' });
+        isFull = false;
+        optimizer.zeroGrad();
+        expect(store.generation).toBe(1);
+        expect(model.units[0]!.home!.hasUnsaved).toBe(true);
+        expect(rank.device.memory().live).toMatchObject({ parameter: 0, optimizer: 0 });
+        await commitOffload(model); // what waited on the host
+        expect(store.generation).toBe(2);
+        expect(model.units[0]!.home!.hasUnsaved).toBe(false);
+        losses.push(await step(2), await step(3));
+        return { losses, weights: await bitsOf(model) };
+      });
+      expect(actual).toEqual(expected);
+    },
+  );
+
+  it('leaves the last generation to who opens it', async () => {
+    const directory = await newDirectory();
+    const [before] = await onRanks(1, async (rank) => {
+      let isFull = false;
+      const files = interceptFiles(({ operation, path }) => {
+        if (isFull && operation === 'write') throw diskFull(path);
+      });
+      const store = await openDiskStore({ directory, files });
+      const { model, optimizer, step, backward } = storedTraining(rank, store);
+      await step(0);
+      const weights = await bitsOf(model);
+      await backward(1);
+      isFull = true;
+      await expect(optimizer.step()).rejects.toMatchObject({ code: 'FULL' });
+      isFull = false;
+      await store.close();
+      return weights;
+    });
+    await onRanks(1, async (rank) => {
+      const store = await openDiskStore({ directory });
+      const { model } = storedTraining(rank, store, { resume: true });
+      expect(await bitsOf(model)).toEqual(before);
+      await store.close();
+    });
+  });
+
+  it.each([1, 2])('fails a backward, which can be run again, %i ranks', async (worldSize) => {
+    const expected = await uninterrupted(worldSize, 2);
+    const actual = await onRanks(worldSize, async (rank) => {
+      let isFull = false;
+      const store = refusing(createHostStore(), (key) => isFull && key.endsWith('/gradient'));
+      const { model, optimizer, step, backward } = storedTraining(rank, store);
+      const losses = [await step(0)];
+      isFull = true;
+      await expect(backward(1)).rejects.toMatchObject({ code: 'FULL' });
+      optimizer.zeroGrad();
+      isFull = false;
+      losses.push(await step(1));
+      return { losses, weights: await bitsOf(model) };
+    });
+    expect(actual).toEqual(expected);
+  });
+});
+
+describe('what is read and written', () => {
+  it('nothing is written that has not changed', async () => {
+    await onRanks(2, async (rank) => {
+      const written: string[] = [];
+      const noting = refusing(createHostStore(), (key) => {
+        written.push(key);
+        return false;
+      });
+      const { model, optimizer, step, backward } = storedTraining(rank, noting);
+      const calls = async (body: () => Promise<unknown>) => {
+        written.length = 0;
+        await body();
+        return [...written].sort();
+      };
+      const units = model.instances().flatMap((instance) => instance.units);
+      const keys = (...parts: string[]) =>
+        units.flatMap(({ home }) => parts.map((part) => `${home!.name}/${part}`)).sort();
+      expect(await calls(() => model.initialize())).toEqual(keys('parameter'));
+      expect(await calls(() => backward(0))).toEqual(keys('gradient'));
+      expect(await calls(() => backward(1))).toEqual(keys('gradient')); // added up
+      expect(await calls(() => gradNorm(model))).toEqual([]);
+      const changed = keys('parameter', 'expAvg', 'expAvgSq', 'step');
+      expect(await calls(() => optimizer.step())).toEqual(changed);
+      optimizer.zeroGrad();
+      expect(await calls(() => optimizer.step())).toEqual([]);
+      expect(await calls(() => stateDict(model))).toEqual([]);
+      expect(await calls(() => summonFullParams(model, () => {}, { volatile: true }))).toEqual([]);
+      expect(await calls(() => step(2))).toEqual([...changed, ...keys('gradient')].sort());
+    });
+  });
+
+  it('a unit is read while the one before it computes', async () => {
+    await onRanks(2, async (rank) => {
+      const events: string[] = [];
+      const store = watched(createHostStore(), (key) => events.push(`read ${key}`));
+      const { model, step, backward } = storedTraining(rank, store);
+      await step(0); // the order is learned
+      for (const instance of model.instances()) {
+        instance.module.aroundForward({
+          before: () => {
+            events.push(`${instance.name} computes`);
+          },
+        });
+      }
+      events.length = 0;
+      await backward(1);
+      const at = (event: string) => {
+        const index = events.indexOf(event);
+        expect(index, event).toBeGreaterThanOrEqual(0);
+        return index;
+      };
+      for (const block of [1, 2]) {
+        const read = at(`read rank${rank.rank}/block ${block + 1}/parameter`);
+        expect(read).toBeLessThan(at(`block ${block} computes`));
+      }
+    });
+  });
+
+  it('damage is told where it is met, and nothing runs on it', async () => {
+    const directory = await newDirectory();
+    await onRanks(1, async (rank) => {
+      const store = await openDiskStore({ directory });
+      const { model, step } = storedTraining(rank, store);
+      await step(0);
+      for (const name of await readdir(directory)) {
+        if (/^\d{6}\.0$/.test(name)) await truncate(join(directory, name), 100);
+      }
+      await expect(step(1)).rejects.toMatchObject({ code: 'CORRUPT', message: /rank0\/root/ });
+      expect(model.trainingState).toBe('idle');
+      expect(rank.device.memory().live).toMatchObject({ gathered: 0, gradient: 0, parameter: 0 });
+      await store.close();
+    });
+  });
+});
+
+/** A store that refuses what it is asked about, as a full disk would. */
+function refusing(store: ShardStore, isRefused: (key: string) => boolean): ShardStore {
+  return overriding(store, {
+    write: async (key: string, bytes: Uint8Array) => {
+      if (isRefused(key)) throw Object.assign(new Error(`full: ${key}`), { code: 'FULL' });
+      await store.write(key, bytes);
+    },
+  });
+}
+
+function watched(store: ShardStore, onRead: (key: string) => void): ShardStore {
+  return overriding(store, {
+    read: (key: string, into: Uint8Array, options?: { offset?: number }) => {
+      onRead(key);
+      return store.read(key, into, options);
+    },
+  });
+}
+
+function overriding(store: ShardStore, methods: Partial<ShardStore>): ShardStore {
+  return new Proxy(store, {
+    get: (target, name) => {
+      const own = Reflect.get(methods, name);
+      if (own !== undefined) return own;
+      const value = Reflect.get(target, name, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+}

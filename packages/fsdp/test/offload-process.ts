@@ -1,0 +1,23 @@
+// Trains from a disk and kills itself: `node offload-process.mjs DIRECTORY WRITES`, after so many
+// writes to files. Bundled and started by offload-disk.test.ts.
+
+import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
+import { interceptFiles } from '@shardweave/shard-store/testing-node';
+import { storedTraining } from './offload-training.js';
+import { onRanks } from './ranks.js';
+
+const [directory, numWrites] = process.argv.slice(2);
+let left = Number(numWrites);
+
+const files = interceptFiles(({ operation }) => {
+  if (operation === 'write' && left-- === 0) process.kill(process.pid, 'SIGKILL');
+}, nodeFiles);
+
+await onRanks(1, async (rank) => {
+  const store = await openDiskStore({ directory: directory!, files });
+  const training = storedTraining(rank, store);
+  for (let step = 0; step < 100; step++) {
+    await training.step(step);
+    process.stdout.write(`${step}\n`);
+  }
+});

@@ -1,0 +1,45 @@
+// A short training from a store, for tests that end and resume it, also in a process of its own.
+
+import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW } from '@shardweave/nn';
+import type { ShardStore } from '@shardweave/shard-store';
+import { forwardBackward, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
+
+export interface StoredTraining {
+  readonly model: FullyShardedDataParallel;
+  readonly optimizer: AdamW;
+  /** Forward and backward. */
+  backward(step: number): Promise<number>;
+  /** That, and the optimizer's step. */
+  step(step: number): Promise<number>;
+  dispose(): void;
+}
+
+export function storedTraining(
+  rank: Rank,
+  store: ShardStore | undefined,
+  options: { readonly resume?: boolean; readonly fsdp?: Partial<FsdpOptions> } = {},
+): StoredTraining {
+  const { resume = false } = options;
+  const offload = store === undefined ? {} : { offloadConfig: { store, resume } };
+  const { model } = shardedGpt2(rank, { fsdp: { ...options.fsdp, ...offload } });
+  const optimizer = new AdamW(optimizerGroups(model), { lr: 1e-2 });
+  const { worldSize, device } = rank;
+  const rows = { batch: 2 * worldSize, first: 2 * rank.rank, count: 2 };
+  const backward = (step: number) => forwardBackward(device, model, step, rows);
+  return {
+    model,
+    optimizer,
+    backward,
+    step: async (step) => {
+      const loss = await backward(step);
+      await optimizer.step();
+      optimizer.zeroGrad();
+      return loss;
+    },
+    dispose: () => {
+      optimizer.dispose();
+      model.dispose();
+    },
+  };
+}
