@@ -28,7 +28,7 @@ const probability = real('a number from 0 to below 1', (x) => x >= 0 && x < 1);
 
 /** What every flag accepts. A missing one is undefined: defaults that depend on others come later. */
 const FLAGS = z.object({
-  strategy: oneOf(['single', 'fsdp']).default('fsdp'),
+  strategy: oneOf(['single', 'fsdp', 'ddp']).default('fsdp'),
   ranks: whole(1).optional(),
   transport: oneOf(['memory', 'shm', 'ws', 'mpi']).default('memory'),
   device: z
@@ -128,8 +128,8 @@ export function trainCommand(): Command {
   const where = 'Where it runs:';
   add(
     where,
-    '--strategy <single|fsdp>',
-    'one rank, or parameters sharded over all ranks (default: fsdp)',
+    '--strategy <single|fsdp|ddp>',
+    'one rank, parameters sharded over all ranks, or whole on each (default: fsdp)',
   );
   add(where, '--ranks <N>', 'world size (default: 2; with single: 1)');
   add(

@@ -29,6 +29,7 @@ export async function resolveConfig(
       `--strategy single runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
     );
   }
+  if (flags.strategy === 'ddp') checkDdp(flags);
   const model = modelSource(flags.model);
   const own =
     model.kind === 'preset'
@@ -77,6 +78,20 @@ export async function resolveConfig(
     outDir: flags.out === undefined ? undefined : resolve(flags.out),
     isQuiet: flags.quiet,
   };
+}
+
+/** Whole models on all ranks: nothing rounds them back to each other. */
+function checkDdp({ precision, device }: Flags): void {
+  if (precision !== 'fp32') {
+    throw new UsageError(
+      `--strategy ddp computes in fp32, got --precision ${precision}. Use --strategy fsdp --no-reshard, or --precision fp32.`,
+    );
+  }
+  if (new Set(device).size > 1) {
+    throw new UsageError(
+      `--strategy ddp keeps equal weights on all ranks, and devices that round differently drift apart, got --device ${device.join(',')}. Use --strategy fsdp, or one device.`,
+    );
+  }
 }
 
 function modelSource(model: string): ModelSource {

@@ -3,7 +3,7 @@
 
 import type { Gpt2Config } from '@shardweave/nn';
 
-export type Strategy = 'single' | 'fsdp';
+export type Strategy = 'single' | 'fsdp' | 'ddp';
 export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
 export type DeviceChoice = 'auto' | 'cpu' | 'webgpu';
 export type Precision = 'fp32' | 'fp16' | 'bf16';

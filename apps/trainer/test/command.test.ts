@@ -170,8 +170,13 @@ describe('exit codes', () => {
 });
 
 describe('ranks as processes and as threads', () => {
-  it.each(['cosine-fp32', 'cosine-bf16'])('%s: the bits of ranks in one thread', async (name) => {
-    const flags = [...referenceCase(name).flags, '--device', 'cpu', '--ranks', '3'];
+  it.each([
+    ['cosine-fp32', 'fsdp'],
+    ['cosine-bf16', 'fsdp'],
+    ['cosine-fp32', 'ddp'],
+  ])('%s of %s: the bits of ranks in one thread', async (name, strategy) => {
+    const where = ['--device', 'cpu', '--ranks', '3', '--strategy', strategy];
+    const flags = [...referenceCase(name).flags, ...where];
     const memory = await runFlags(flags);
     for (const transport of ['ws', 'shm']) {
       const apart = await runFlags([...flags, '--transport', transport], { entry: script });

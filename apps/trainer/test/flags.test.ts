@@ -7,7 +7,7 @@ const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () =
 describe('the flags of train', () => {
   it('are an interface that stays', () => {
     expect(trainCommand().options.map((option) => option.flags)).toEqual([
-      '--strategy <single|fsdp>',
+      '--strategy <single|fsdp|ddp>',
       '--ranks <N>',
       '--transport <NAME>',
       '--device <auto|webgpu|cpu>',

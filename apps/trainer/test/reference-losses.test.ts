@@ -35,6 +35,39 @@ describe('one rank', () => {
   });
 });
 
+describe('ddp', () => {
+  const ddp = (name: string, flags: string) =>
+    run(name, ['--strategy', 'ddp', ...flags.split(' ')]);
+
+  it.each(['--ranks 2', '--ranks 3', '--ranks 4', '--ranks 2 --checkpoint-activations'])(
+    '%s',
+    async (flags) => {
+      const record = await ddp('cosine-fp32', flags);
+      expectReference(record, 'cosine-fp32');
+      expect(worstRatio(losses(record), losses(single))).toBeLessThan(SHARDED_TOLERANCE);
+      expect(record.reports.every(({ allReduces }) => allReduces >= 2 * 20)).toBe(true);
+    },
+  );
+
+  it('with two micro-steps, reduced each or once', async () => {
+    const each = await ddp('accum-fp32', '--ranks 3');
+    const once = await ddp('accum-fp32', '--ranks 3 --no-sync');
+    expectReference(each, 'accum-fp32');
+    expectReference(once, 'accum-fp32');
+    const buckets = (record: RunRecord) => record.reports[0]!.allReduces - 20; // losses and norms
+    expect(buckets(each)).toBe(2 * buckets(once));
+  });
+
+  it('without clipping has the losses of fsdp bit for bit, resharding or not', async () => {
+    const flags = '--ranks 3 --clip 0';
+    const replicated = losses(await ddp('cosine-fp32', flags));
+    for (const reshard of ['--reshard', '--no-reshard']) {
+      const sharded = await run('cosine-fp32', [...flags.split(' '), reshard]);
+      expect(losses(sharded)).toEqual(replicated);
+    }
+  });
+});
+
 describe('fsdp', () => {
   it.each(CELLS.map((cell) => [`${cell.precision} ${cell.flags}`, cell] as const))(
     '%s',

@@ -64,6 +64,8 @@ describe('resolveConfig', () => {
 
   it.each([
     ['--strategy single --ranks 2', /single runs on one rank, got --ranks 2/],
+    ['--strategy ddp --precision bf16', /ddp computes in fp32, got --precision bf16\. Use/],
+    ['--strategy ddp --device cpu,webgpu', /drift apart, got --device cpu,webgpu\. Use/],
     [
       '--batch 9',
       /--batch 9 is not a multiple of 2 ranks times 1 micro-steps .*Use --batch 8 or 10\./,

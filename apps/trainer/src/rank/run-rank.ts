@@ -126,7 +126,7 @@ async function train(options: TrainOptions): Promise<ModelState> {
     type: 'ready',
     ready: { rank, device: kind, description, params, shardBytes, tokenCount },
   });
-  await model.fsdp?.initialize();
+  await (model.fsdp ?? model.ddp)?.initialize();
   device.ledger.resetPeak();
   const counter = new CommCounter([...new Set([groups.gather, groups.reduce])]);
   const step = new TrainingStep({ config, rank, device, model, data, group: groups.gather });

@@ -1,7 +1,9 @@
-// One rank's model, sharded or not, with its optimizer: what nn and fsdp make of a run's flags.
+// One rank's model, sharded, replicated or alone, with its optimizer: what nn, fsdp and ddp-buckets
+// make of a run's flags.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { DistributedDataParallel } from '@shardweave/ddp-buckets';
+import { defaultPredivide, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, checkpoint, type Gpt2, type Module, packParameters } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../run-config.js';
@@ -12,6 +14,8 @@ export interface TrainingModel {
   readonly module: Module<[ids: Tensor], Tensor>;
   /** The sharding around it; none where one rank trains in f32. */
   readonly fsdp: FullyShardedDataParallel<[ids: Tensor], Tensor> | undefined;
+  /** The whole model on each rank. */
+  readonly ddp?: DistributedDataParallel<[ids: Tensor], Tensor>;
   readonly optimizer: AdamW;
   /** Trainable numbers of the whole model, tied once, no padding. */
   readonly params: number;
@@ -58,6 +62,22 @@ export function trainingModel(
         model.dispose();
         packed.dispose();
       },
+    };
+  }
+  if (config.strategy === 'ddp') {
+    const ddp = new DistributedDataParallel(model, {
+      processGroup: groups.reduce,
+      // fsdp's, so that both round alike.
+      gradientPredivideFactor: defaultPredivide(groups.reduce.worldSize),
+    });
+    return {
+      module: ddp,
+      fsdp: undefined,
+      ddp,
+      optimizer: adamW(parameters, config),
+      params,
+      shardBytes: params * 4,
+      dispose: () => ddp.dispose(),
     };
   }
   const shard = <Args extends readonly unknown[], Output>(

@@ -62,8 +62,9 @@ export class TrainingStep {
     for (let microStep = 0; microStep < gradAccum; microStep++) {
       const run = () => this.#microStep(step, microStep, lossScale);
       const isLast = microStep === gradAccum - 1;
-      const isReducing = !config.noSync || isLast || model.fsdp === undefined;
-      losses.push(isReducing ? await run() : await model.fsdp.noSync(run));
+      const wrapper = model.fsdp ?? model.ddp;
+      const isReducing = !config.noSync || isLast || wrapper === undefined;
+      losses.push(isReducing ? await run() : await wrapper.noSync(run));
     }
     const squared = squaredGradNorm(model.optimizer.parameters());
     const [squaredNorm, ...means] = await Promise.all([squared, ...losses].map((t) => t.item()));
@@ -72,6 +73,8 @@ export class TrainingStep {
       const bytes = new Uint8Array(sums.buffer);
       await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', tag: 'loss and norm' });
       sums[0]! /= group.worldSize;
+      // Each rank has the whole norm; the mean is the same on all, whatever devices they have.
+      if (model.fsdp === undefined) sums[1]! /= group.worldSize;
     }
     return { loss: sums[0]!, squaredNorm: sums[1]! };
   }
