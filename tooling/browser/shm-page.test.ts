@@ -1,9 +1,9 @@
 // The shm transport between web workers of a real page: the conformance suite, a worker that is
 // ended, and what a page is told that is not cross-origin isolated.
 import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { bundlePage } from './bundle-page.ts';
 import { chromiumPath, launchChromium } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
@@ -64,25 +64,8 @@ describe.skipIf(path === undefined)(
   },
 );
 
-async function buildFiles(): Promise<ReadonlyMap<string, string | Uint8Array>> {
+function buildFiles(): Promise<ReadonlyMap<string, string | Uint8Array>> {
   const fileOf = (name: string) => fileURLToPath(new URL(`page/${name}.ts`, import.meta.url));
-  const { outputFiles } = await build({
-    entryPoints: [fileOf('shm-page'), fileOf('shm-worker')],
-    outdir: '/',
-    bundle: true,
-    format: 'esm',
-    platform: 'browser',
-    target: 'es2022',
-    conditions: ['@shardweave/source'],
-    write: false,
-    logLevel: 'silent',
-  });
-  const html =
-    '<!doctype html><meta charset="utf-8"><title>shm</title><link rel="icon" href="data:,">' +
-    '<script type="module" src="/shm-page.js"></script>';
-  const files = new Map<string, string | Uint8Array>([['/index.html', html]]);
-  for (const { path, contents } of outputFiles) {
-    files.set(`/${path.split(/[/\\]/).at(-1)}`, contents);
-  }
-  return files;
+  const entries = { 'shm-page': fileOf('shm-page'), 'shm-worker': fileOf('shm-worker') };
+  return bundlePage(entries, { conditions: ['@shardweave/source'] });
 }

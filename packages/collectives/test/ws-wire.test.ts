@@ -154,7 +154,7 @@ describe('connections', () => {
       expect(bytes.subarray(0, end).toString()).not.toMatch(/extensions/i);
       // The hello: 88 bytes, binary, masked with zeros, so its magic can be read.
       expect([...bytes.subarray(end, end + 6)]).toEqual([0x82, 0x80 | 88, 0, 0, 0, 0]);
-      expect(bytes.subarray(end + 6, end + 10).toString()).toBe('SWC2');
+      expect(bytes.subarray(end + 6, end + 10).toString()).toBe('SWC3');
     }
   });
 

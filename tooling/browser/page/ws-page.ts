@@ -33,7 +33,9 @@ async function runCase(name: string, place: PageRank): Promise<string | undefine
     worldSizes: [worldSize],
     create: async (size, options = {}) => {
       const port = size === 1 ? 1 : await window.portOf(`${id}/${numJobs++}`, size);
-      const joined = await connectWsEndpoint({ ...options, rank, worldSize: size, port, secret });
+      const job = { rank, worldSize: size, port, secret };
+      // A worker a job would take much of the suite's time.
+      const joined = await connectWsEndpoint({ ...options, ...job, heartbeat: 'link' });
       return [{ group: joined.group, kill: () => joined.endpoint.terminate() }];
     },
   };

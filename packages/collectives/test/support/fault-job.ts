@@ -95,6 +95,15 @@ export class RankProcess {
   }
 }
 
+export interface JoinOptions {
+  readonly links?: ProxiedLinks;
+  /** Of `serveRendezvous`, for the first attempt; default: rank 0 hosts it. */
+  readonly rendezvousPort?: number;
+  readonly optionsOf?: (
+    rank: number,
+  ) => Pick<Extract<RankCommand, { type: 'join' }>, 'listen' | 'silenceMs'>;
+}
+
 /** Starts processes; end them with `dispose`, which leaves none. */
 export class RankProcesses implements AsyncDisposable {
   readonly #all: RankProcess[] = [];
@@ -122,7 +131,8 @@ export class RankProcesses implements AsyncDisposable {
   }
 
   /** Makes a job of processes that are in none; ranks in the order given. */
-  async join(processes: readonly RankProcess[], links?: ProxiedLinks): Promise<void> {
+  async join(processes: readonly RankProcess[], options: JoinOptions = {}): Promise<void> {
+    const { links, rendezvousPort, optionsOf } = options;
     const attempt = this.#numJobs++;
     const join = (process: RankProcess, rank: number, port: number) => {
       process.rank = rank;
@@ -136,10 +146,12 @@ export class RankProcesses implements AsyncDisposable {
         secret: 'of this very test',
         attempt,
         isRouted: links !== undefined,
+        ...(rendezvousPort === undefined ? {} : { rendezvous: 'elsewhere' }),
+        ...optionsOf?.(rank),
       });
     };
-    join(processes[0]!, 0, 0);
-    const { port } = await processes[0]!.hears('listening');
+    join(processes[0]!, 0, rendezvousPort ?? 0);
+    const port = rendezvousPort ?? (await processes[0]!.hears('listening')).port;
     for (const [i, process] of processes.slice(1).entries()) {
       join(process, i + 1, port);
     }

@@ -15,6 +15,10 @@ export type RankCommand =
       readonly secret: string;
       readonly attempt: number;
       readonly isRouted: boolean;
+      /** Of connectWs, as they are. */
+      readonly listen?: false;
+      readonly rendezvous?: 'elsewhere';
+      readonly silenceMs?: number;
     }
   | { readonly type: 'disagree'; readonly about: 'operation' | 'dtype' | 'size' }
   | { readonly type: 'abort'; readonly reason: string }

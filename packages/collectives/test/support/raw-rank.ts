@@ -12,9 +12,11 @@ export interface RawRankOptions {
   readonly worldSize: number;
   /** As a page has one. */
   readonly origin?: string;
+  /** Told of each text, from the first: it may come in one piece with the proof. */
+  readonly onText?: (text: string) => void;
 }
 
-const ROLES = { rendezvous: 0, link: 1, heartbeat: 2 } as const;
+const ROLES = { rendezvous: 0, link: 1, heartbeat: 2, hearing: 5 } as const;
 const RENDEZVOUS = 0xffffffff;
 
 /** What a joiner answers to `greeting`. */
@@ -27,7 +29,7 @@ export function helloOf(
   fields.forEach((value, i) => {
     numbers.writeUInt32LE(value, 4 * i);
   });
-  const said = Buffer.concat([Buffer.from('SWC2'), numbers, randomBytes(32)]);
+  const said = Buffer.concat([Buffer.from('SWC3'), numbers, randomBytes(32)]);
   const mac = createHmac('sha256', secret)
     .update('shardweave joiner\n')
     .update(greeting.subarray(4))
@@ -36,22 +38,36 @@ export function helloOf(
   return Buffer.concat([said, mac]);
 }
 
-/** A proven connection to rank 0, or to the rendezvous that it hosts. */
+/**
+ * A proven connection to rank 0, to its heartbeat worker, or to the rendezvous that it hosts. Rejects with
+ * the code of the close, or what kept it from opening.
+ */
 export async function rawConnection(
   role: keyof typeof ROLES,
   options: RawRankOptions,
 ): Promise<WebSocket> {
-  const { port, secret, rank, worldSize, origin } = options;
+  const { port, secret, rank, worldSize, origin, onText } = options;
   const socket = new WebSocket(`ws://127.0.0.1:${port}`, {
     perMessageDeflate: false,
     ...(origin === undefined ? {} : { origin }),
   });
   socket.on('error', () => {});
-  const [greeting] = (await once(socket, 'message')) as [Buffer];
+  socket.on('message', (data, isBinary) => {
+    if (!isBinary) onText?.(data.toString());
+  });
+  const [greeting] = await nextMessage(socket);
   const target = role === 'rendezvous' ? RENDEZVOUS : 0;
   socket.send(helloOf(greeting, secret, [ROLES[role], rank, target, worldSize, 0]));
-  await once(socket, 'message'); // rank 0's proof
+  await nextMessage(socket); // rank 0's proof
   return socket;
+}
+
+async function nextMessage(socket: WebSocket): Promise<[Buffer]> {
+  const closed = new Promise<never>((_, reject) => {
+    socket.once('error', reject).once('close', (code) => reject(new Error(`closed, ${code}`)));
+  });
+  closed.catch(() => {}); // where it lives on
+  return Promise.race([once(socket, 'message') as Promise<[Buffer]>, closed]);
 }
 
 /** Joins a job of two whose rank 0 listens at `port`; resolves with the link when it has formed. */

@@ -1,19 +1,10 @@
 // A rank in a page joins a job over native WebSockets: the `browser` side of `connectWs`. A page can't
 // listen, so it links to Node ranks directly and to other pages through the rendezvous' process.
 
-import { Endpoint } from '../../endpoint.js';
-import { checkGroupOptions, createWorldGroup } from '../../group-options.js';
 import type { ProcessGroup } from '../../process-group.js';
-import {
-  checkJobOptions,
-  JOIN_TIMEOUT_MS,
-  type JobOptions,
-  LOOPBACK,
-  silencesOf,
-} from './job-options.js';
-import { checkSilence, Joiner } from './joiner.js';
+import type { JobOptions } from './job-options.js';
+import { checkJoin, joinOverWs } from './join-over-ws.js';
 import { PagePlatform } from './page-platform.js';
-import { WsTransport } from './ws-transport.js';
 
 export interface ConnectWsPageOptions extends JobOptions {
   /** Where the rendezvous is: rank 0 in Node, or `serveRendezvous`. Default: 127.0.0.1. */
@@ -32,34 +23,13 @@ export async function connectWs(options: ConnectWsPageOptions): Promise<ProcessG
 
 /** The same with the endpoint, for tests that kill a rank. */
 export async function connectWsEndpoint(options: ConnectWsPageOptions) {
-  const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
-  checkJobOptions(options, { hosts: false });
-  checkGroupOptions(options, { rank, worldSize, call: 'connectWs' });
-  checkSilence(options);
-  const endpoint = new Endpoint({ ...options, rank, worldSize });
-  const silences = silencesOf(options);
-  const transport = new WsTransport({
-    listener: endpoint,
-    worldSize,
-    heartbeatMs: silences.heartbeatMs,
+  const isHosted = false;
+  checkJoin(options, { isHosted });
+  return joinOverWs(options, {
+    isHosted,
+    isSecure: options.isSecure ?? globalThis.location?.protocol === 'https:',
+    listen: false,
+    onListen: undefined,
+    createPlatform: () => new PagePlatform(options.heartbeat),
   });
-  endpoint.attach(transport);
-  const joiner = new Joiner(
-    {
-      rank,
-      worldSize,
-      attempt,
-      secret,
-      rendezvous: { host, port, isHosted: false },
-      isSecure: options.isSecure ?? globalThis.location?.protocol === 'https:',
-      listen: false,
-      joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
-      onListen: undefined,
-      ...silences,
-      route: options.route ?? ((_, to) => to),
-    },
-    { platform: new PagePlatform(), endpoint, transport },
-  );
-  await joiner.join();
-  return { group: createWorldGroup(endpoint, options), endpoint };
 }

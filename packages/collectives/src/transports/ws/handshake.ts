@@ -10,12 +10,21 @@ import { hmac } from '@noble/hashes/hmac.js';
 import { sha256 } from '@noble/hashes/sha2.js';
 
 /** What a connection is for. Its place in this list is its number on the wire. */
-const ROLES = ['rendezvous', 'link', 'heartbeat', 'relay', 'store'] as const;
+const ROLES = [
+  'rendezvous',
+  'link',
+  'heartbeat',
+  'relay',
+  'store',
+  'hearing',
+  'heartbeat relay',
+] as const;
 
 /**
  * rendezvous: a rank meets the others; link: data between two ranks; heartbeat: a rank's signs of
  * life; relay: a link that the rendezvous joins, since neither of its ends can listen; store: the
- * key-value store of the launcher.
+ * key-value store of the launcher; hearing: to a rank's heartbeat worker, whose signs of life come over
+ * it, by a rank that can't listen; heartbeat relay: signs of life both ways, joined like a relay.
  */
 export type Role = (typeof ROLES)[number];
 
@@ -34,7 +43,7 @@ export interface Hello {
 export const RENDEZVOUS_TARGET = 0xffffffff;
 
 /** Names protocol and version. */
-const MAGIC = new TextEncoder().encode('SWC2');
+const MAGIC = new TextEncoder().encode('SWC3');
 const NONCE_BYTES = 32;
 const MAC_BYTES = 32;
 const NUM_FIELDS = 5;

@@ -1,28 +1,39 @@
 // Signs of life from a worker thread, over connections of its own: a rank that computes without a turn
-// of its event loop goes on saying that it lives. Node only.
+// of its event loop goes on saying that it lives. To peers that can't listen they go over connections
+// that those open, so the worker listens for them while a job forms. Node only.
 
 import { Worker } from 'node:worker_threads';
-import { type HeartbeatCommand, type HeartbeatEvent, heartbeatMain } from './heartbeat-worker.js';
-import { Inbox } from './inbox.js';
-import type { WireHandler, WireSocket } from './wire-socket.js';
-import { OpenError, type HeartbeatSender as Sender } from './ws-platform.js';
+import type { Refusal } from './acceptor.js';
+import type { HeartbeatCommand, HeartbeatEvent, HeartbeatListening } from './heartbeat-messages.js';
+import { heartbeatMain } from './heartbeat-worker.js';
+import { challenge, REFUSED_CODE } from './prove.js';
+import type { WireSocket } from './wire-socket.js';
+import { WorkerSockets } from './worker-sockets.js';
+import type { HeartbeatListenOptions, HeartbeatSender as Sender } from './ws-platform.js';
 
 // Some compilers wrap functions in a helper that keeps their names; it is absent in the worker.
 const SOURCE = `const __name = (f) => f; (${heartbeatMain.toString()})();`;
 
 export interface HeartbeatSenderOptions {
   readonly heartbeatMs: number;
+  readonly secret: string;
   /** Of `tls.connect`, for wss. */
   readonly tls: object;
+  readonly listening: Omit<HeartbeatListening, 'host'>;
+  readonly onRefused: ((refusal: Refusal) => void) | undefined;
 }
 
 export class HeartbeatSender implements Sender {
+  readonly #options: HeartbeatSenderOptions;
   readonly #worker: Worker;
-  readonly #tls: object;
-  readonly #sockets: WorkerSocket[] = [];
+  readonly #sockets: WorkerSockets;
+  #onListening: (port: number) => void = () => {};
+  #onStopped: () => void = () => {};
+  #hasEnded = false;
+  #onAccepted: (id: number, from: string) => void = () => {};
 
   constructor(options: HeartbeatSenderOptions) {
-    this.#tls = options.tls;
+    this.#options = options;
     // Nothing of the host's flags: a loader or an inspector has no business in there.
     this.#worker = new Worker(SOURCE, {
       eval: true,
@@ -31,93 +42,73 @@ export class HeartbeatSender implements Sender {
       workerData: { heartbeatMs: options.heartbeatMs },
     });
     this.#worker.unref();
-    this.#worker.on('message', (event: HeartbeatEvent) => {
-      this.#sockets[event.id]!.onEvent(event);
-    });
-    this.#worker.on('error', (error) => {
-      for (const socket of this.#sockets) {
-        socket.onEvent({ type: 'closed', id: 0, reason: error.message });
-      }
+    this.#sockets = new WorkerSockets((command) => this.#post(command), options.tls);
+    this.#worker.on('message', (event: HeartbeatEvent) => this.#onEvent(event));
+    this.#worker.on('error', (error) => this.#sockets.onEnd(error.message));
+    this.#worker.on('exit', () => {
+      this.#hasEnded = true;
+      this.#onListening(0);
+      this.#onStopped();
     });
   }
 
-  async open(url: string): Promise<WireSocket> {
-    const id = this.#sockets.length;
-    const socket = new WorkerSocket(id, (command) => this.#worker.postMessage(command));
-    this.#sockets.push(socket);
-    this.#worker.postMessage({ type: 'open', id, url, tls: this.#tls } satisfies HeartbeatCommand);
-    await socket.opened;
-    return socket;
+  open(url: string): Promise<WireSocket> {
+    return this.#sockets.open(url);
   }
 
   beat(socket: WireSocket): void {
-    (socket as WorkerSocket).beat();
+    this.#sockets.beat(socket);
+  }
+
+  listen({ host, refusalOf, onPeer }: HeartbeatListenOptions): Promise<number> {
+    const { secret, listening, onRefused } = this.#options;
+    this.#onAccepted = async (id, from) => {
+      const socket = this.#sockets.accept(id);
+      try {
+        const hello = await challenge(socket, { secret, proofMs: listening.proofMs, refusalOf });
+        socket.trust(0);
+        onPeer(hello, socket);
+      } catch (error) {
+        const reason = (error as Error).message;
+        onRefused?.({ from, reason });
+        socket.close(REFUSED_CODE, reason);
+      }
+    };
+    this.#post({ type: 'listen', options: { ...listening, host } });
+    return new Promise((resolve) => {
+      this.#onListening = resolve;
+    });
+  }
+
+  stopListening(): Promise<void> {
+    if (this.#hasEnded) {
+      return Promise.resolve(); // the job failed, and closed it
+    }
+    this.#post({ type: 'stop listening' });
+    return new Promise((resolve) => {
+      this.#onStopped = resolve;
+    });
   }
 
   async close(): Promise<void> {
     await this.#worker.terminate();
   }
-}
 
-/** A connection of the worker, for the handshake. */
-class WorkerSocket implements WireSocket {
-  readonly opened: Promise<void>;
-  readonly #id: number;
-  readonly #post: (command: HeartbeatCommand) => void;
-  readonly #inbox = new Inbox();
-  #onOpen: () => void = () => {};
-  #onRefused: (error: Error) => void = () => {};
-
-  constructor(id: number, post: (command: HeartbeatCommand) => void) {
-    this.#id = id;
-    this.#post = post;
-    this.opened = new Promise((resolve, reject) => {
-      this.#onOpen = resolve;
-      this.#onRefused = reject;
-    });
+  #post(command: HeartbeatCommand): void {
+    this.#worker.postMessage(command);
   }
 
-  onEvent(event: HeartbeatEvent): void {
-    if (event.type === 'open') {
-      this.#onOpen();
-    } else if (event.type === 'binary') {
-      this.#inbox.onBinary(event.bytes);
-    } else {
-      // Where it was not open yet. Its listener has been heard of, so it may come back.
-      this.#onRefused(new OpenError(event.reason, { isEarly: true }));
-      this.#inbox.onClose(1006, event.reason);
+  #onEvent(event: HeartbeatEvent): void {
+    if (event.type === 'listening') {
+      this.#onListening(event.port);
+    } else if (event.type === 'stopped listening') {
+      this.#onStopped();
+    } else if (event.type === 'accepted') {
+      this.#onAccepted(event.id, event.from);
+    } else if (event.type === 'refused') {
+      this.#options.onRefused?.({ from: event.from, reason: event.reason });
+    } else if (event.type !== 'ready') {
+      this.#sockets.onEvent(event);
     }
-  }
-
-  readonly unsentBytes = 0;
-
-  trust(): void {}
-
-  setHandler(handler: WireHandler | undefined): void {
-    this.#inbox.setHandler(handler);
-  }
-
-  send(bytes: Uint8Array): void {
-    this.#post({ type: 'send', id: this.#id, bytes });
-  }
-
-  sendText(): void {
-    throw new Error('a heartbeat connection has no text');
-  }
-
-  batch(body: () => void): void {
-    body();
-  }
-
-  close(): void {
-    this.terminate();
-  }
-
-  terminate(): void {
-    this.#post({ type: 'close', id: this.#id });
-  }
-
-  beat(): void {
-    this.#post({ type: 'beat', id: this.#id });
   }
 }

@@ -1,17 +1,8 @@
-// What the heartbeat worker runs. It travels as the text of this function (see heartbeat-sender.ts), so
-// it refers to nothing outside and uses only what Node has built in: a WebSocket client of its own that
-// knows no more than small messages. The handshake is the main thread's, as is the secret.
+// What the heartbeat worker runs in Node. It travels as the text of this function (see
+// heartbeat-sender.ts), so it refers to nothing outside and uses only what Node has built in: WebSockets
+// of its own that know no more than small messages. The handshake is the main thread's, as is the secret.
 
-/** `id` names a connection, chosen by the main thread. */
-export type HeartbeatCommand =
-  | { readonly type: 'open'; readonly id: number; readonly url: string; readonly tls: object }
-  | { readonly type: 'send'; readonly id: number; readonly bytes: Uint8Array }
-  | { readonly type: 'beat'; readonly id: number }
-  | { readonly type: 'close'; readonly id: number };
-
-export type HeartbeatEvent =
-  | { readonly type: 'open' | 'closed'; readonly id: number; readonly reason: string }
-  | { readonly type: 'binary'; readonly id: number; readonly bytes: Uint8Array };
+import type { HeartbeatCommand, HeartbeatEvent, HeartbeatListening } from './heartbeat-messages.js';
 
 export interface HeartbeatWorkerData {
   readonly heartbeatMs: number;
@@ -24,17 +15,78 @@ export function heartbeatMain(): void {
   const crypto = process.getBuiltinModule('node:crypto');
   const { heartbeatMs } = workerData as HeartbeatWorkerData;
   type Socket = import('node:net').Socket;
+  interface Connection {
+    readonly socket: Socket;
+    /** Clients mask. */
+    readonly isClient: boolean;
+    /** A stranger says one thing, its proof. */
+    isTrusted: boolean;
+    hasSpoken: boolean;
+  }
   const port = parentPort!;
-  const sockets = new Map<number, Socket>();
-  const beating = new Set<Socket>();
+  const connections = new Map<number, Connection>();
+  const beating = new Set<Connection>();
   // A peer that reads nothing is silent itself: what it has not read by now need not pile up.
   const maxUnreadBytes = 1024;
+  const maxHeaderBytes = 16 * 1024;
   const tell = (event: HeartbeatEvent) => port.postMessage(event);
 
-  // A final binary frame, or a close frame, masked with zeros.
-  const frameOf = (opcode: number, bytes: Uint8Array): Buffer =>
-    Buffer.concat([Buffer.from([0x80 | opcode, 0x80 | bytes.length, 0, 0, 0, 0]), bytes]);
-  const beat = frameOf(2, new Uint8Array(0));
+  // ------------------------------------------------------------------- messages
+
+  // A final binary frame, or a close frame; a client masks with zeros.
+  const write = ({ socket, isClient }: Connection, opcode: number, bytes: Uint8Array) => {
+    const head = [0x80 | opcode, (isClient ? 0x80 : 0) | bytes.length];
+    socket.write(Buffer.concat([Buffer.from(isClient ? [...head, 0, 0, 0, 0] : head), bytes]));
+  };
+
+  const adopt = (id: number, connection: Connection, head: Buffer) => {
+    const { socket } = connection;
+    socket.setNoDelay(true);
+    socket.setTimeout(0);
+    connections.set(id, connection);
+    let unread = head;
+    let reason = 'its connection ended';
+    const take = (data: Buffer) => {
+      unread = Buffer.concat([unread, data]);
+      while (unread.length >= 2 && !socket.destroyed) {
+        const [opcode, length] = [unread[0]! & 0x0f, unread[1]! & 0x7f];
+        const headBytes = (unread[1]! & 0x80) === 0 ? 2 : 6;
+        if (length > 125 || (opcode !== 2 && opcode !== 8)) {
+          socket.destroy(); // nothing of ours says such a thing
+          return;
+        }
+        if (unread.length < headBytes + length) {
+          return;
+        }
+        const mask = unread.subarray(2, headBytes);
+        const masked = unread.subarray(headBytes, headBytes + length);
+        const bytes = Uint8Array.from(masked, (byte, i) => byte ^ (mask[i & 3] ?? 0));
+        unread = unread.subarray(headBytes + length);
+        if (opcode === 8) {
+          reason = Buffer.from(bytes.subarray(2)).toString() || reason;
+          write(connection, 8, bytes.subarray(0, 2));
+          socket.end();
+        } else if (connection.hasSpoken && !connection.isTrusted) {
+          socket.destroy();
+        } else {
+          connection.hasSpoken = true;
+          tell({ type: 'binary', id, bytes });
+        }
+      }
+    };
+    socket.on('data', take);
+    socket.on('error', (error) => {
+      reason = error.message;
+    });
+    socket.on('close', () => {
+      connections.delete(id);
+      beating.delete(connection);
+      tell({ type: 'closed', id, reason });
+    });
+    take(Buffer.alloc(0));
+  };
+
+  // ------------------------------------------------------------- opened by this rank
 
   const open = (id: number, url: string, tls: object) => {
     const { protocol, hostname, port: to, pathname } = new URL(url);
@@ -61,67 +113,134 @@ export function heartbeatMain(): void {
     });
     asked.on('upgrade', (_response, stream, head) => {
       const socket = stream as Socket;
-      socket.setNoDelay(true);
-      socket.setTimeout(0);
-      sockets.set(id, socket);
       tell({ type: 'open', id, reason: '' });
-      read(id, socket, head);
+      adopt(id, { socket, isClient: true, isTrusted: true, hasSpoken: false }, head);
     });
     asked.end();
   };
 
-  const read = (id: number, socket: Socket, head: Buffer) => {
-    let unread = head;
-    let reason = 'its connection ended';
-    const take = (data: Buffer) => {
-      unread = Buffer.concat([unread, data]);
-      while (unread.length >= 2 && unread.length >= 2 + (unread[1]! & 0x7f)) {
-        const [opcode, length] = [unread[0]! & 0x0f, unread[1]!];
-        const bytes = Uint8Array.from(unread.subarray(2, 2 + length));
-        unread = unread.subarray(2 + length);
-        if (length > 125 || (opcode !== 2 && opcode !== 8)) {
-          socket.destroy(); // a listener of ours says nothing like it
-        } else if (opcode === 8) {
-          reason = Buffer.from(bytes.subarray(2)).toString() || reason;
-          socket.end(frameOf(8, bytes.subarray(0, 2)));
-        } else {
-          tell({ type: 'binary', id, bytes });
-        }
-      }
-    };
-    socket.on('data', take);
-    socket.on('error', (error) => {
-      reason = error.message;
-    });
-    socket.on('close', () => {
-      sockets.delete(id);
-      beating.delete(socket);
-      tell({ type: 'closed', id, reason });
-    });
-    take(Buffer.alloc(0));
+  // --------------------------------------------------------------- opened by others
+
+  let server: import('node:http').Server | undefined;
+  let lastAccepted = 0;
+  /** By address and port, since TLS hides one socket in another. */
+  const strangers = new Map<string, Socket>();
+  const nameOf = (socket: Socket) =>
+    `${(socket.remoteAddress ?? 'unknown').replace(/^::ffff:/, '')}:${socket.remotePort}`;
+  const refuse = (socket: Socket, reason: string) => {
+    const printable = reason.replace(/[^\x20-\x7e]/g, '?').slice(0, 300);
+    tell({ type: 'refused', from: nameOf(socket), reason: printable });
+    socket.destroy();
   };
+
+  const listen = (options: HeartbeatListening) => {
+    const { host, tls, maxStrangers, maxJoinsPerSecond, proofMs, allowedOrigins } = options;
+    const common = { maxHeaderSize: maxHeaderBytes };
+    server = tls === null ? http.createServer(common) : https.createServer({ ...common, ...tls });
+    let joins = 0;
+    const eachSecond = setInterval(() => {
+      joins = 0;
+    }, 1000);
+    server.on('close', () => clearInterval(eachSecond));
+    server.on('connection', (socket) => {
+      socket.on('error', () => {});
+      joins++;
+      if (joins > maxJoinsPerSecond) {
+        refuse(socket, 'too many connections a second');
+      } else if (strangers.size >= maxStrangers) {
+        refuse(socket, `${maxStrangers} others have proved nothing yet`);
+      } else {
+        const name = nameOf(socket);
+        strangers.set(name, socket);
+        const timer = setTimeout(() => {
+          if (strangers.has(name)) {
+            refuse(socket, `no proof within ${proofMs} ms`);
+          }
+        }, proofMs);
+        socket.once('close', () => {
+          clearTimeout(timer);
+          strangers.delete(name);
+        });
+      }
+    });
+    server.on('request', ({ socket }) => refuse(socket, 'a request that is no WebSocket'));
+    server.on('clientError', (error, stream) => refuse(stream as Socket, error.message));
+    server.on('tlsClientError', (error: Error, socket: Socket) => refuse(socket, error.message));
+    server.on('upgrade', ({ headers }, stream, head) => {
+      const socket = stream as Socket;
+      const { origin, 'sec-websocket-key': key } = headers;
+      if (origin !== undefined && !allowedOrigins.includes(origin)) {
+        refuse(socket, `origin ${origin} is not allowed`);
+      } else if (key === undefined) {
+        refuse(socket, 'a request that is no WebSocket');
+      } else {
+        const accept = crypto
+          .createHash('sha1')
+          .update(`${key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`)
+          .digest('base64');
+        socket.write(
+          'HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n' +
+            `Sec-WebSocket-Accept: ${accept}\r\n\r\n`,
+        );
+        const id = --lastAccepted;
+        tell({ type: 'accepted', id, from: nameOf(socket) });
+        adopt(id, { socket, isClient: false, isTrusted: false, hasSpoken: false }, head);
+      }
+    });
+    const onFailed = () => tell({ type: 'listening', port: 0 });
+    server.once('error', onFailed).listen(0, host, () => {
+      server!.off('error', onFailed).on('error', () => {});
+      tell({ type: 'listening', port: (server!.address() as { port: number }).port });
+    });
+  };
+
+  // ------------------------------------------------------------------- commands
 
   port.on('message', (command: HeartbeatCommand) => {
     if (command.type === 'open') {
       open(command.id, command.url, command.tls);
       return;
     }
-    const socket = sockets.get(command.id);
-    if (socket === undefined) {
+    if (command.type === 'listen') {
+      listen(command.options);
+      return;
+    }
+    if (command.type === 'stop listening') {
+      server?.close();
+      for (const socket of strangers.values()) {
+        socket.destroy();
+      }
+      tell({ type: 'stopped listening' });
+      return;
+    }
+    const connection = connections.get(command.id);
+    if (connection === undefined) {
       return; // it has closed meanwhile
     }
+    const { socket } = connection;
     if (command.type === 'send') {
-      socket.write(frameOf(2, command.bytes));
+      write(connection, 2, command.bytes);
+    } else if (command.type === 'trust') {
+      connection.isTrusted = true;
+      strangers.delete(nameOf(socket));
     } else if (command.type === 'beat') {
-      beating.add(socket);
-    } else {
+      beating.add(connection);
+    } else if (command.code === undefined) {
       socket.destroy();
+    } else {
+      const reason = Buffer.from(command.reason).subarray(0, 123);
+      write(
+        connection,
+        8,
+        Buffer.concat([Buffer.from([command.code >> 8, command.code & 255]), reason]),
+      );
+      socket.end();
     }
   });
   setInterval(() => {
-    for (const socket of beating) {
-      if (socket.writableLength < maxUnreadBytes) {
-        socket.write(beat);
+    for (const connection of beating) {
+      if (connection.socket.writableLength < maxUnreadBytes) {
+        write(connection, 2, new Uint8Array(0));
       }
     }
   }, heartbeatMs);

@@ -25,9 +25,15 @@ export interface JobOptions extends GroupOptions {
   readonly silenceMs?: number;
   /**
    * The same for peers whose signs come from their own thread, over the link: those that have no
-   * heartbeat worker, and all peers of a rank that can't listen. Default: 60 s.
+   * heartbeat worker, or none that this rank can reach. Default: 60 s.
    */
   readonly linkSilenceMs?: number;
+  /**
+   * 'link': signs of life from the rank's own thread, over its links, judged by `linkSilenceMs`. Spares
+   * a thread where many ranks live in one process, and takes one that computes for dead in time.
+   * Default: 'worker'.
+   */
+  readonly heartbeat?: 'worker' | 'link';
   /** Milliseconds between signs of life. Default: a sixteenth of silenceMs. */
   readonly heartbeatMs?: number;
   /** Changes where this rank dials a peer, or the rendezvous: a forwarded port, a test's proxy. */

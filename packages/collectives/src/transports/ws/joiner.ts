@@ -4,86 +4,30 @@
 import type { Endpoint } from '../../endpoint.js';
 import { JoinError } from '../../errors.js';
 import { setLongTimer } from '../../long-timer.js';
-import { type Hello, RENDEZVOUS_TARGET, type Role } from './handshake.js';
-import type { HostPort, Route } from './job-options.js';
+import { Dialer, messageOf } from './dialer.js';
+import { type Hello, RENDEZVOUS_TARGET } from './handshake.js';
+import { Hearts, type HeartsOptions } from './hearts.js';
+import type { HostPort } from './job-options.js';
+import { type JoinerOptions, refusalOfJob } from './joiner-options.js';
 import { linkPart } from './link-plan.js';
 import { Meeting } from './meeting.js';
-import { PROOF_MS, prove } from './prove.js';
 import { Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
 import type { PeerAddress } from './rendezvous-messages.js';
 import type { WireSocket } from './wire-socket.js';
 import { WsLink } from './ws-link.js';
-import {
-  type HeartbeatSender,
-  OpenError,
-  type OpenedSocket,
-  type WsListener,
-  type WsPlatform,
-} from './ws-platform.js';
+import type { HeartbeatSender, WsListener, WsPlatform } from './ws-platform.js';
 import type { WsTransport } from './ws-transport.js';
 
-export interface JoinerOptions {
-  readonly rank: number;
-  readonly worldSize: number;
-  readonly attempt: number;
-  readonly secret: string;
-  /** Where the rendezvous is; with `isHosted`, where this rank listens for all. */
-  readonly rendezvous: HostPort & { readonly isHosted: boolean };
-  readonly isSecure: boolean;
-  /** False: this rank can't, or shall not. */
-  readonly listen: ListenWish | false;
-  readonly joinTimeoutMs: number;
-  readonly onListen: ((port: number) => void) | undefined;
-  readonly route: Route;
-  readonly heartbeatMs: number;
-  /** Silence after which a peer counts as lost: with a heartbeat worker, and without. */
-  readonly silenceMs: number;
-  readonly linkSilenceMs: number;
-  /** Whom its listener turned away, in words. */
-  readonly describeRefusals?: (() => string) | undefined;
-}
-
-/** Where a rank that doesn't host the rendezvous listens. */
-export interface ListenWish {
-  /** Default: the interface by which it reaches the rendezvous. */
-  readonly host?: string;
-  /** Default: a free one. */
-  readonly port?: number;
-  /** Where others reach it, if not there: a proxy, a published port of a container. */
-  readonly advertise?: HostPort;
-}
-
-/** Doubled from one try to the next, up to the platform's limit. */
-const FIRST_RETRY_MS = 50;
 const LOOPBACK = '127.0.0.1';
-
-const PAGE_HINT =
-  'A page cannot host it: start rank 0 in Node, or serveRendezvous with this page among allowedOrigins.';
-
-/** A loaded machine keeps a heartbeat waiting for longer than less. */
-const MIN_SILENCE_MS = 100;
-
-/** Throws JoinError where `silenceMs` would take every peer for lost. */
-export function checkSilence(options: {
-  readonly rank: number;
-  readonly worldSize: number;
-  readonly silenceMs?: number;
-}): void {
-  const { rank, worldSize, silenceMs = MIN_SILENCE_MS } = options;
-  if (!(silenceMs >= MIN_SILENCE_MS)) {
-    const what = `expected silenceMs of at least ${MIN_SILENCE_MS}, got ${String(silenceMs)}`;
-    throw new JoinError({ rank, worldSize }, `${what}.`);
-  }
-}
 
 export class Joiner {
   readonly #options: JoinerOptions;
   readonly #platform: WsPlatform;
   readonly #endpoint: Endpoint;
   readonly #transport: WsTransport;
-  readonly #deadline: number;
+  readonly #dialer: Dialer;
   /** Told when another connection of a peer has come. */
   readonly #arrived = new Set<() => void>();
   #listener: WsListener | undefined;
@@ -91,8 +35,8 @@ export class Joiner {
   #relay: Relay | undefined;
   #meeting: Meeting | undefined;
   #heartbeats: HeartbeatSender | undefined;
-  /** Where the rendezvous was dialed. */
-  #rendezvousUrl: string | undefined;
+  #hearts: Hearts | undefined;
+  #listening: HeartsOptions['listening'];
 
   constructor(
     options: JoinerOptions,
@@ -106,7 +50,9 @@ export class Joiner {
     this.#platform = parts.platform;
     this.#endpoint = parts.endpoint;
     this.#transport = parts.transport;
-    this.#deadline = performance.now() + options.joinTimeoutMs;
+    const hasFailed = () => this.#endpoint.failure !== undefined;
+    this.#dialer = new Dialer(options, parts.platform, hasFailed);
+    this.#transport.onHeartPort = () => this.#askAgain();
   }
 
   /** Resolves when every rank is linked to every other. Rejects with JoinError, on all ranks that came. */
@@ -123,10 +69,11 @@ export class Joiner {
       const reason = messageOf(error);
       this.#meeting?.say({ type: 'failed', reason });
       this.#endpoint.fail({ kind: 'aborted', origin: this.#options.rank, reason });
-      throw error instanceof JoinError ? error : this.#joinError(`${reason}.`);
+      throw error instanceof JoinError ? error : this.#dialer.error(`${reason}.`);
     } finally {
       lateness.abort();
       this.#listener?.close();
+      await this.#hearts?.stopListening();
       this.#relay?.close();
     }
   }
@@ -134,17 +81,19 @@ export class Joiner {
   async #form(): Promise<void> {
     const { rank, worldSize, rendezvous, heartbeatMs, silenceMs, linkSilenceMs } = this.#options;
     // Before all else: it takes a moment to start.
-    this.#heartbeats = this.#platform.startHeartbeats?.(heartbeatMs);
+    this.#heartbeats = await this.#platform.startHeartbeats(heartbeatMs);
     if (this.#heartbeats !== undefined) {
       this.#transport.addHeartbeats(this.#heartbeats);
     }
     this.#meeting = rendezvous.isHosted ? await this.#host() : await this.#visit();
     const addresses = await this.#meeting.table;
     const peers = Array.from({ length: worldSize }, (_, r) => r).filter((r) => r !== rank);
+    this.#hearts = this.#createHearts();
+    const heartPort = await this.#hearts.listen(addresses);
     await Promise.all(
       peers.flatMap((peer) => [
-        this.#linkTo(peer, addresses),
-        this.#beatTo(peer, addresses[peer]!),
+        this.#linkTo(peer, addresses, heartPort),
+        this.#hearts!.exchange(peer, addresses),
       ]),
     );
     this.#meeting.say({ type: 'linked' });
@@ -159,7 +108,7 @@ export class Joiner {
 
   async #host(): Promise<Meeting> {
     const { rank, worldSize, joinTimeoutMs, rendezvous, onListen } = this.#options;
-    await this.#listen(rendezvous.host, rendezvous.port);
+    await this.#listen(rendezvous.host, rendezvous.port, true);
     const circumstances = () => this.#listenedOn();
     this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances });
     this.#relay = new Relay();
@@ -171,16 +120,17 @@ export class Joiner {
 
   async #visit(): Promise<Meeting> {
     const { rendezvous, listen } = this.#options;
-    const opened = await this.#open('rendezvous', rendezvous);
+    const opened = await this.#dialer.open('rendezvous', rendezvous);
     if (listen !== false && this.#platform.listen !== undefined) {
       try {
-        await this.#listen(listen.host ?? opened.localHost ?? LOOPBACK, listen.port ?? 0);
+        const host = listen.host ?? opened.localHost ?? LOOPBACK;
+        await this.#listen(host, listen.port ?? 0, listen.advertise === undefined);
       } catch (error) {
         opened.socket.terminate();
         throw error;
       }
     }
-    await this.#prove(opened.socket, 'rendezvous', RENDEZVOUS_TARGET);
+    await this.#dialer.prove(opened.socket, 'rendezvous', RENDEZVOUS_TARGET);
     const meeting = Meeting.visited(opened.socket, this.#options.worldSize);
     const wish = listen === false ? undefined : listen;
     this.#sayHere(meeting, wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 });
@@ -192,34 +142,38 @@ export class Joiner {
     meeting.say({ type: 'here', address: { ...where, beats } });
   }
 
-  /** Resolves when the link is there, whoever opens it. */
-  async #linkTo(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
+  /** Resolves when the link is there, whoever opens it; one that can't listen is told where it may hear. */
+  async #linkTo(peer: number, addresses: readonly PeerAddress[], heartPort: number): Promise<void> {
     const part = linkPart(this.#options.rank, peer, addresses);
     if (part === 'await') {
       await this.#until(() => this.#transport.link(peer) !== undefined);
+      if (addresses[peer]!.port === 0) {
+        this.#transport.link(peer)!.sendControl({ type: 'heart', port: heartPort });
+      }
       return;
     }
     const { socket } =
       part === 'relay'
-        ? await this.#open('rendezvous', this.#options.rendezvous)
-        : await this.#open(peer, this.#addressOf(addresses[peer]!));
-    await this.#prove(socket, part === 'relay' ? 'relay' : 'link', peer);
+        ? await this.#dialer.open('rendezvous', this.#options.rendezvous)
+        : await this.#dialer.open(peer, this.#addressOf(addresses[peer]!));
+    await this.#dialer.prove(socket, part === 'relay' ? 'relay' : 'link', peer);
     this.#transport.addLink(new WsLink(socket, peer, this.#transport));
   }
 
-  /** Resolves when heartbeats go both ways, as far as either side can be called. */
-  async #beatTo(peer: number, address: PeerAddress): Promise<void> {
-    if (this.#heartbeats !== undefined && address.port !== 0) {
-      const heartbeats = this.#heartbeats;
-      const socket = await this.#dial(peer, this.#addressOf(address), (url) =>
-        heartbeats.open(url),
-      );
-      await this.#prove(socket, 'heartbeat', peer);
-      heartbeats.beat(socket);
-    }
-    if (this.#listener !== undefined && address.beats) {
-      await this.#until(() => this.#transport.hasHeart(peer));
-    }
+  #createHearts(): Hearts {
+    const { rank, rendezvous } = this.#options;
+    return new Hearts({
+      rank,
+      rendezvous,
+      platform: this.#platform,
+      transport: this.#transport,
+      dialer: this.#dialer,
+      sender: this.#heartbeats,
+      listening: this.#listening,
+      refusalOf: (hello) => refusalOfJob(hello, this.#options),
+      addressOf: (address) => this.#addressOf(address),
+      until: (isThere) => this.#until(isThere),
+    });
   }
 
   #addressOf({ host, port }: PeerAddress): HostPort {
@@ -233,7 +187,9 @@ export class Joiner {
     }
   }
 
-  async #listen(host: string, port: number): Promise<void> {
+  /** `isFree`: others reach this host at any port. */
+  async #listen(host: string, port: number, isFree: boolean): Promise<void> {
+    this.#listening = { host, isFree };
     try {
       this.#listener = await this.#platform.listen!({
         host,
@@ -242,7 +198,7 @@ export class Joiner {
         onPeer: (hello, socket, from) => this.#onPeer(hello, socket, from),
       });
     } catch (error) {
-      throw this.#joinError(messageOf(error));
+      throw this.#dialer.error(messageOf(error));
     }
   }
 
@@ -266,8 +222,8 @@ export class Joiner {
     if (hello.role === 'relay') {
       return this.#relay === undefined ? 'no relay here' : this.#relay.refusalOf(hello);
     }
-    if (hello.role === 'store') {
-      return 'no store here';
+    if (hello.role !== 'link' && hello.role !== 'heartbeat') {
+      return `no ${hello.role} here`;
     }
     if (hello.target !== rank) {
       return `this is rank ${rank}, not ${hello.target}`;
@@ -297,74 +253,28 @@ export class Joiner {
     } else if (hello.role === 'link') {
       this.#transport.addLink(new WsLink(socket, hello.rank, this.#transport));
     } else {
-      this.#transport.addHeart(hello.rank, socket);
+      this.#transport.addHeart(hello.rank, socket, { isFatal: true });
     }
+    this.#askAgain();
+  }
+
+  /** See `#until`. */
+  #askAgain(): void {
     for (const resolve of this.#arrived) {
       resolve();
     }
     this.#arrived.clear();
   }
 
-  #open(target: number | 'rendezvous', address: HostPort): Promise<OpenedSocket> {
-    return this.#dial(target, address, (url) => this.#platform.open(url));
-  }
-
-  /** Dials until the time to join is over: who is not there yet may come, as after a flood. */
-  async #dial<T>(
-    target: number | 'rendezvous',
-    address: HostPort,
-    open: (url: string) => Promise<T>,
-  ): Promise<T> {
-    const url = this.#urlOf(await this.#options.route(target, address));
-    const isRendezvous = target === 'rendezvous';
-    if (isRendezvous) {
-      this.#rendezvousUrl = url;
-    }
-    for (let retryMs = FIRST_RETRY_MS; ; retryMs *= 2) {
-      try {
-        return await open(url);
-      } catch (error) {
-        const isEarly = error instanceof OpenError && error.isEarly;
-        const isOver = this.#endpoint.failure !== undefined || performance.now() > this.#deadline;
-        if (!isEarly || isOver) {
-          const whom = isRendezvous ? 'rendezvous' : `rank ${target}`;
-          const isPage = isRendezvous && this.#platform.listen === undefined;
-          const hint = isPage ? ` ${PAGE_HINT}` : '';
-          throw this.#joinError(`no ${whom} of the job at ${url} (${messageOf(error)}).${hint}`);
-        }
-        const leftMs = Math.max(0, this.#deadline - performance.now()) + 1;
-        const waitMs = Math.min(retryMs, this.#platform.maxRetryMs, leftMs);
-        await new Promise((resolve) => setTimeout(resolve, waitMs));
-      }
-    }
-  }
-
-  async #prove(socket: WireSocket, role: Role, target: number): Promise<void> {
-    const { rank, worldSize, attempt, secret } = this.#options;
-    const hello = { role, rank, target, worldSize, attempt };
-    try {
-      await prove(socket, { secret, hello, proofMs: PROOF_MS });
-    } catch (error) {
-      socket.terminate();
-      const whom = target === RENDEZVOUS_TARGET ? 'the rendezvous' : `rank ${target}`;
-      throw this.#joinError(`refused by ${whom}: ${messageOf(error)}.`);
-    }
-  }
-
-  #urlOf({ host, port }: HostPort): string {
-    const scheme = this.#options.isSecure ? 'wss' : 'ws';
-    return `${scheme}://${host.includes(':') ? `[${host}]` : host}:${port}`;
-  }
-
   async #rejectWhenLate(signal: AbortSignal): Promise<never> {
     // The rendezvous has the same limit and knows who is missing: it speaks first.
     const graceMs = 1000;
     await new Promise<void>((resolve) => {
-      const cancel = setLongTimer(this.#deadline - performance.now() + graceMs, resolve);
+      const cancel = setLongTimer(this.#dialer.deadline - performance.now() + graceMs, resolve);
       signal.addEventListener('abort', cancel);
     });
     const { joinTimeoutMs } = this.#options;
-    throw this.#joinError(
+    throw this.#dialer.error(
       `the job was not complete within ${joinTimeoutMs} ms: ${this.#whatWasMissing()}.`,
     );
   }
@@ -373,7 +283,7 @@ export class Joiner {
     if (this.#options.rendezvous.isHosted) {
       return this.#listenedOn();
     }
-    const url = this.#rendezvousUrl ?? 'an address that the option route has not given';
+    const url = this.#dialer.rendezvousUrl ?? 'an address that the option route has not given';
     return this.#meeting === undefined
       ? `the rendezvous did not answer at ${url}, and something else may listen there`
       : `the rendezvous at ${url} has not said that all ranks are linked`;
@@ -382,29 +292,6 @@ export class Joiner {
   async #rejectOnFailure(): Promise<never> {
     const failure = await this.#endpoint.failed;
     const what = failure.kind === 'peer-lost' ? `peer ${failure.origin} lost` : failure.kind;
-    throw this.#joinError(`rank ${failure.origin}: ${what} (${failure.reason})`);
+    throw this.#dialer.error(`rank ${failure.origin}: ${what} (${failure.reason})`);
   }
-
-  #joinError(message: string): JoinError {
-    const { rank, worldSize } = this.#options;
-    return new JoinError({ rank, worldSize }, message);
-  }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}
-
-/** Why a peer of another job, attempt or shape is turned away. */
-export function refusalOfJob(
-  hello: Hello,
-  job: { readonly worldSize: number; readonly attempt: number },
-): string | undefined {
-  if (hello.worldSize !== job.worldSize) {
-    return `world size is ${job.worldSize} here, not ${hello.worldSize}`;
-  }
-  if (hello.attempt !== job.attempt) {
-    return `this is attempt ${job.attempt}, not ${hello.attempt}`;
-  }
-  return hello.rank < job.worldSize ? undefined : `there is no rank ${hello.rank}`;
 }

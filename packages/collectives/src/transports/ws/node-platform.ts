@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { WebSocket } from 'ws';
 import { Acceptor, MAX_MESSAGE_BYTES, type Refusal, type ServerTls } from './acceptor.js';
 import { HeartbeatSender } from './heartbeat-sender.js';
-import type { WsLimits } from './limits.js';
+import { limitsFor, type WsLimits } from './limits.js';
 import { NodeSocket } from './node-socket.js';
 import { PROOF_MS } from './prove.js';
 import {
@@ -73,20 +73,36 @@ export class NodePlatform implements WsPlatform {
     }
   }
 
-  startHeartbeats(heartbeatMs: number): HeartbeatSender | undefined {
-    if (this.#options.heartbeat === 'link') {
+  async startHeartbeats(heartbeatMs: number): Promise<HeartbeatSender | undefined> {
+    const {
+      heartbeat,
+      secret,
+      limits = limitsFor(8),
+      allowedOrigins = [],
+      onRefused,
+    } = this.#options;
+    if (heartbeat === 'link') {
       return undefined;
     }
-    return new HeartbeatSender({ heartbeatMs, tls: this.#clientTls() });
+    const listening = { ...limits, allowedOrigins, tls: this.#serverTls() ?? null };
+    return new HeartbeatSender({
+      heartbeatMs,
+      secret,
+      tls: this.#clientTls(),
+      listening,
+      onRefused,
+    });
   }
 
   listen(options: ListenOptions): Promise<Acceptor> {
-    const { secret, limits, allowedOrigins, onRefused, tls } = this.#options;
-    const own =
-      tls?.key === undefined || tls.cert === undefined
-        ? undefined
-        : { key: tls.key, cert: tls.cert };
-    return Acceptor.listen({ ...options, secret, limits, allowedOrigins, onRefused, tls: own });
+    const { secret, limits, allowedOrigins, onRefused } = this.#options;
+    const tls = this.#serverTls();
+    return Acceptor.listen({ ...options, secret, limits, allowedOrigins, onRefused, tls });
+  }
+
+  #serverTls(): ServerTls | undefined {
+    const { key, cert } = this.#options.tls ?? {};
+    return key === undefined || cert === undefined ? undefined : { key, cert };
   }
 
   /** What is needed to trust a listener. The key is the listening side's only. */

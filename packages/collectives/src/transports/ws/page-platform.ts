@@ -1,8 +1,14 @@
 // Where a rank runs in a page: native WebSockets, and nobody can be called.
 
 import { CHUNK_BYTES } from './frame.js';
+import { PageHeartbeatSender } from './page-heartbeat-sender.js';
 import { PageSocket } from './page-socket.js';
-import { OpenError, type OpenedSocket, type WsPlatform } from './ws-platform.js';
+import {
+  type HeartbeatSender,
+  OpenError,
+  type OpenedSocket,
+  type WsPlatform,
+} from './ws-platform.js';
 
 /** As a listener's in Node. */
 const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
@@ -10,6 +16,12 @@ const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
 export class PagePlatform implements WsPlatform {
   /** A page can't tell a refusal from a listener that isn't there yet: it knocks gently. */
   readonly maxRetryMs = 1000;
+
+  readonly #heartbeat: 'worker' | 'link' | undefined;
+
+  constructor(heartbeat?: 'worker' | 'link') {
+    this.#heartbeat = heartbeat;
+  }
 
   async open(url: string): Promise<OpenedSocket> {
     let native: WebSocket;
@@ -30,5 +42,9 @@ export class PagePlatform implements WsPlatform {
       native.addEventListener('error', fail, { once: true });
     });
     return { socket, localHost: undefined };
+  }
+
+  async startHeartbeats(heartbeatMs: number): Promise<HeartbeatSender | undefined> {
+    return this.#heartbeat === 'link' ? undefined : PageHeartbeatSender.start(heartbeatMs);
   }
 }

@@ -20,6 +20,8 @@ export function parseLinkMessage(text: string, worldSize: number): LinkMessage {
   switch (fields.type) {
     case 'alive':
       return { type: 'alive' };
+    case 'heart':
+      return { type: 'heart', port: countOf(fields.port, 'port', 65_535) };
     case 'failure':
       return { type: 'failure', failure: failureOf(fieldsOf(fields.failure), worldSize) };
     case 'mismatch':

@@ -13,27 +13,28 @@ const isSendable = (code: number) => code === 1000 || (code >= 4000 && code <= 4
 const BROKEN_CODE = 4001;
 
 export class Relay {
-  /** The one that came first, by "lower higher". */
+  /** The one that came first, by "role lower higher". */
   readonly #waiting = new Map<string, { readonly rank: number; readonly socket: WireSocket }>();
   readonly #joined = new Set<string>();
 
   /** Why a rank is turned away. */
-  refusalOf({ rank, target, worldSize }: Hello): string | undefined {
+  refusalOf(hello: Hello): string | undefined {
+    const { rank, target, worldSize } = hello;
     if (target === rank || target >= worldSize) {
       return `no relay to rank ${target}`;
     }
-    const key = keyOf(rank, target);
+    const key = keyOf(hello);
     const isHere = this.#joined.has(key) || this.#waiting.get(key)?.rank === rank;
     return isHere ? `rank ${rank} is linked to rank ${target} already` : undefined;
   }
 
-  /** Takes a proven socket of role 'relay'. */
+  /** Takes a proven socket of role 'relay' or 'heartbeat relay'. */
   onPeer(hello: Hello, socket: WireSocket): void {
     if (this.refusalOf(hello) !== undefined) {
       socket.terminate(); // the same rank twice at once
       return;
     }
-    const key = keyOf(hello.rank, hello.target);
+    const key = keyOf(hello);
     const other = this.#waiting.get(key);
     if (other === undefined) {
       // Nobody hears of what it says yet: the socket keeps that, a few messages of a proven rank.
@@ -55,8 +56,12 @@ export class Relay {
   }
 }
 
-function keyOf(a: number, b: number): string {
-  return `${Math.min(a, b)} ${Math.max(a, b)}`;
+export function isRelayed({ role }: Hello): boolean {
+  return role === 'relay' || role === 'heartbeat relay';
+}
+
+function keyOf({ role, rank, target }: Hello): string {
+  return `${role} ${Math.min(rank, target)} ${Math.max(rank, target)}`;
 }
 
 function passOn(from: WireSocket, to: WireSocket): void {

@@ -6,11 +6,11 @@ import { checkGroupOptions } from '../../group-options.js';
 import type { Acceptor } from './acceptor.js';
 import { RENDEZVOUS_TARGET } from './handshake.js';
 import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK } from './job-options.js';
-import { refusalOfJob } from './joiner.js';
+import { refusalOfJob } from './joiner-options.js';
 import { type ListenSecurityOptions, securityOf } from './listen-security.js';
 import { NodePlatform } from './node-platform.js';
 import { RefusalLog } from './refusal-log.js';
-import { Relay } from './relay.js';
+import { isRelayed, Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
 
@@ -62,7 +62,7 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
       if (refusal !== undefined) {
         return refusal;
       }
-      if (hello.role === 'relay') {
+      if (isRelayed(hello)) {
         return relay.refusalOf(hello);
       }
       if (hello.role !== 'rendezvous' || hello.target !== RENDEZVOUS_TARGET) {
@@ -71,7 +71,7 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
       return rendezvous.refusalOf(hello.rank);
     },
     onPeer: (hello, socket, from) => {
-      if (hello.role === 'relay') {
+      if (isRelayed(hello)) {
         relay.onPeer(hello, socket);
       } else {
         hostMember(rendezvous, hello.rank, socket, from);

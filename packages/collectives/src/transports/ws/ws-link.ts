@@ -25,7 +25,11 @@ const LEFT_CODE = 4000;
 const DROPPED_CODE = 4001;
 
 /** What only this transport's ranks say to each other, beside ControlMessage. */
-export type LinkMessage = ControlMessage | { readonly type: 'alive' };
+export type LinkMessage =
+  | ControlMessage
+  | { readonly type: 'alive' }
+  /** Where its heartbeat worker listens for peers that can't; 0: nowhere. */
+  | { readonly type: 'heart'; readonly port: number };
 
 export interface LinkEvents {
   onMessage(from: number, header: MessageHeader): MessageSink;

@@ -6,12 +6,12 @@ import type { WireSocket } from './wire-socket.js';
 export interface WsPlatform {
   /** Milliseconds between two tries to open a socket, at most. */
   readonly maxRetryMs: number;
-  /** Opens a WebSocket. Rejects with OpenError. */
-  open(url: string): Promise<OpenedSocket>;
+  /** Opens a WebSocket, within `limitMs` where the platform can give up. Rejects with OpenError. */
+  open(url: string, limitMs?: number): Promise<OpenedSocket>;
   /** Absent where nobody can listen. */
   listen?(options: ListenOptions): Promise<WsListener>;
-  /** Signs of life that don't depend on the rank's own thread. Absent where there is no such thing. */
-  startHeartbeats?(heartbeatMs: number): HeartbeatSender | undefined;
+  /** Signs of life that don't depend on the rank's own thread; undefined where there is no such thing. */
+  startHeartbeats(heartbeatMs: number): Promise<HeartbeatSender | undefined>;
 }
 
 export interface HeartbeatSender {
@@ -19,8 +19,20 @@ export interface HeartbeatSender {
   open(url: string): Promise<WireSocket>;
   /** From now on an empty binary message goes over it every heartbeatMs. */
   beat(socket: WireSocket): void;
+  /** Listens for peers that can't, on a free port; 0 where it fails. Absent where nobody can listen. */
+  listen?(options: HeartbeatListenOptions): Promise<number>;
+  /** Frees the port, at the latest when it resolves; proven connections live on. */
+  stopListening?(): Promise<void>;
   /** Ends all its connections. */
   close(): Promise<void>;
+}
+
+export interface HeartbeatListenOptions {
+  readonly host: string;
+  /** As of ListenOptions. */
+  refusalOf(hello: Hello): string | undefined;
+  /** A peer that has proved itself. */
+  onPeer(hello: Hello, socket: WireSocket): void;
 }
 
 export interface OpenedSocket {

@@ -21,6 +21,11 @@ export interface WsTransportOptions {
   readonly heartbeatMs: number;
 }
 
+export interface HeartOptions {
+  /** Whether its end is the peer's. Not where it may be told of before the end of the link is. */
+  readonly isFatal: boolean;
+}
+
 export interface WatchOptions {
   /** Milliseconds of silence after which the peer counts as lost. */
   readonly silenceMs: number;
@@ -39,7 +44,11 @@ export class WsTransport implements Transport, LinkEvents {
   readonly #watches = new Map<WsLink, Watch>();
   /** Connections of the peers' heartbeat workers. */
   readonly #hearts = new Map<number, WireSocket>();
+  /** Where those listen, as far as they have said. */
+  readonly #heartPorts = new Map<number, number>();
   readonly #timer: ReturnType<typeof setInterval>;
+  /** Told when a peer has said where its heartbeat worker listens. */
+  onHeartPort: (() => void) | undefined;
   #heartbeats: HeartbeatSender | undefined;
   #isClosed = false;
 
@@ -58,8 +67,8 @@ export class WsTransport implements Transport, LinkEvents {
     return this.#links.get(peer);
   }
 
-  /** Takes a proven connection of the peer's heartbeat worker. */
-  addHeart(peer: number, socket: WireSocket): void {
+  /** Takes a proven connection over which the peer's heartbeat worker is heard. */
+  addHeart(peer: number, socket: WireSocket, { isFatal }: HeartOptions): void {
     this.#hearts.set(peer, socket);
     socket.setHandler({
       onBinary: () => {
@@ -70,7 +79,7 @@ export class WsTransport implements Transport, LinkEvents {
       },
       onText: () => socket.terminate(),
       onClose: (_code, reason) => {
-        if (this.#links.has(peer)) {
+        if (isFatal && this.#links.has(peer)) {
           this.onLost(peer, reason || 'its heartbeat connection closed');
         }
       },
@@ -79,6 +88,11 @@ export class WsTransport implements Transport, LinkEvents {
 
   hasHeart(peer: number): boolean {
     return this.#hearts.has(peer);
+  }
+
+  /** Where the peer's heartbeat worker listens: 0: nowhere; undefined: it has not said so yet. */
+  heartPortOf(peer: number): number | undefined {
+    return this.#heartPorts.get(peer);
   }
 
   /** This rank's own heartbeats, to end with the transport. */
@@ -131,7 +145,10 @@ export class WsTransport implements Transport, LinkEvents {
 
   onText(from: number, text: string): void {
     const message = parseLinkMessage(text, this.#options.worldSize);
-    if (message.type !== 'alive') {
+    if (message.type === 'heart') {
+      this.#heartPorts.set(from, message.port);
+      this.onHeartPort?.();
+    } else if (message.type !== 'alive') {
       this.#options.listener.onControl(from, message);
     }
   }

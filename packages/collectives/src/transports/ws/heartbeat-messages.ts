@@ -1,0 +1,36 @@
+// What a rank and its heartbeat worker say to each other, in Node and in pages. The worker has the
+// connections, the rank's own thread the secret: each handshake is passed through.
+
+/** `id` names a connection: from 0 those that the rank opened, below 0 those that were accepted. */
+export type HeartbeatCommand =
+  | { readonly type: 'open'; readonly id: number; readonly url: string; readonly tls: object }
+  | { readonly type: 'send'; readonly id: number; readonly bytes: Uint8Array }
+  | { readonly type: 'trust'; readonly id: number }
+  | { readonly type: 'beat'; readonly id: number }
+  /** Without a code the connection is dropped. */
+  | { readonly type: 'close'; readonly id: number; readonly code?: number; readonly reason: string }
+  /** Node only. */
+  | { readonly type: 'listen'; readonly options: HeartbeatListening }
+  | { readonly type: 'stop listening' };
+
+export type HeartbeatEvent =
+  /** Pages only, once: it has started. */
+  | { readonly type: 'ready' }
+  | { readonly type: 'open' | 'closed'; readonly id: number; readonly reason: string }
+  | { readonly type: 'binary'; readonly id: number; readonly bytes: Uint8Array }
+  /** Port 0: it could not. */
+  | { readonly type: 'listening'; readonly port: number }
+  | { readonly type: 'stopped listening' }
+  | { readonly type: 'accepted'; readonly id: number; readonly from: string }
+  | { readonly type: 'refused'; readonly from: string; readonly reason: string };
+
+/** How a heartbeat worker listens: what strangers may cost is as for any listener. */
+export interface HeartbeatListening {
+  readonly host: string;
+  readonly allowedOrigins: readonly string[];
+  /** PEM; null: without TLS. */
+  readonly tls: { readonly key: string | Buffer; readonly cert: string | Buffer } | null;
+  readonly maxStrangers: number;
+  readonly maxJoinsPerSecond: number;
+  readonly proofMs: number;
+}
