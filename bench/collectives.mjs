@@ -1,10 +1,5 @@
 // Bus bandwidth of the process groups, each transport, against Gloo, Open MPI and plain sockets in
 // one interleaved run: a table, a plot and JSON. The whole run takes some minutes.
-// Usage: node bench/collectives.mjs [--quick] [--ops all-gather,all-reduce] [--sizes 4,1KiB,64MiB]
-//   [--ranks 2,4] [--transports memory,ws] [--rivals gloo,openmpi,net] [--rounds N]
-//   [--wire f16,int8: our transports compressed, too]
-//   [--sample-ms 10: repeats a short call for so long] [--no-probes] [--report FILE.md]
-//   [--cpu-prof FOLDER: profiles of our ranks]
 
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -14,7 +9,6 @@ import { parseArgs } from 'node:util';
 import { CONTENDERS, chooseContenders } from './collectives/contenders.mjs';
 import { measureAll, SAMPLE_MS } from './collectives/measure.mjs';
 import { OPERATIONS } from './collectives/operations.mjs';
-import { drawPlot } from './collectives/plot.mjs';
 import { reportOf } from './collectives/report.mjs';
 
 const KIB = 1024;
@@ -25,22 +19,21 @@ const UNITS = { '': 1, B: 1, KiB: KIB, MiB: KIB ** 2 };
 
 const ours = Object.keys(CONTENDERS).filter((name) => !CONTENDERS[name].isRival);
 const rivals = Object.keys(CONTENDERS).filter((name) => CONTENDERS[name].isRival);
-const { values: flags } = parseArgs({
-  options: {
-    quick: { type: 'boolean', default: false },
-    ops: { type: 'string', default: Object.keys(OPERATIONS).join(',') },
-    sizes: { type: 'string' },
-    ranks: { type: 'string', default: '2,4' },
-    transports: { type: 'string', default: ours.join(',') },
-    rivals: { type: 'string', default: rivals.join(',') },
-    wire: { type: 'string', default: '' },
-    rounds: { type: 'string' },
-    'sample-ms': { type: 'string', default: `${SAMPLE_MS}` },
-    'cpu-prof': { type: 'string' },
-    'no-probes': { type: 'boolean', default: false },
-    report: { type: 'string' },
-  },
-});
+const USAGE = `Usage: node bench/collectives.mjs [options]
+  --quick            four sizes, fewer rounds
+  --ops A,B          of ${Object.keys(OPERATIONS).join(', ')}; default: all
+  --sizes A,B        such as 4,1KiB,64MiB; default: 4 bytes, and 1 KiB to 256 MiB by fours
+  --ranks A,B        world sizes; default: 2,4
+  --transports A,B   of ${ours.join(', ')}; default: all
+  --rivals A,B       of ${rivals.join(', ')}; default: all
+  --wire A,B         our transports compressed, too: f16, bf16, int8
+  --rounds N         samples of each cell; default: ${FULL.rounds}, or ${QUICK.rounds} with --quick
+  --sample-ms N      repeats a short call for so long; default: ${SAMPLE_MS}
+  --no-probes        without the event loop's turns and the memory
+  --report FILE.md   writes the report, its plot and its JSON there
+  --cpu-prof FOLDER  profiles of our ranks
+  --help`;
+const flags = readFlags();
 const listOf = (text) => text.split(',').filter((word) => word !== '');
 const scale = flags.quick ? QUICK : FULL;
 const folder = mkdtempSync(join(os.tmpdir(), 'shardweave-bench-'));
@@ -84,7 +77,10 @@ async function writeReport(run, path) {
   mkdirSync(dirname(path), { recursive: true });
   const hasPlot = run.cells.some(({ size, error }) => size > 4 && error === undefined);
   const plot = hasPlot ? `${base}.svg` : undefined;
-  if (hasPlot) writeFileSync(plot, await drawPlot(run));
+  if (hasPlot) {
+    const { drawPlot } = await import('./collectives/plot.mjs'); // its library takes a second
+    writeFileSync(plot, await drawPlot(run));
+  }
   writeFileSync(`${base}.json`, `${JSON.stringify(run, undefined, 1)}\n`);
   const text = reportOf(run, plot);
   writeFileSync(`${base}.md`, text);
@@ -93,16 +89,50 @@ async function writeReport(run, path) {
 
 function operationOf(name) {
   if (OPERATIONS[name] === undefined) {
-    throw new Error(`--ops: expected among ${Object.keys(OPERATIONS).join(', ')}, got ${name}`);
+    fail(`--ops: expected among ${Object.keys(OPERATIONS).join(', ')}, got ${name}`);
   }
   return name;
+}
+
+function readFlags() {
+  try {
+    const { values } = parseArgs({
+      options: {
+        quick: { type: 'boolean', default: false },
+        ops: { type: 'string', default: Object.keys(OPERATIONS).join(',') },
+        sizes: { type: 'string' },
+        ranks: { type: 'string', default: '2,4' },
+        transports: { type: 'string', default: ours.join(',') },
+        rivals: { type: 'string', default: rivals.join(',') },
+        wire: { type: 'string', default: '' },
+        rounds: { type: 'string' },
+        'sample-ms': { type: 'string', default: `${SAMPLE_MS}` },
+        'cpu-prof': { type: 'string' },
+        'no-probes': { type: 'boolean', default: false },
+        report: { type: 'string' },
+        help: { type: 'boolean', default: false },
+      },
+    });
+    if (values.help) {
+      console.log(USAGE);
+      process.exit(0);
+    }
+    return values;
+  } catch (error) {
+    return fail(error.message);
+  }
+}
+
+function fail(complaint) {
+  console.error(`${complaint}\n${USAGE}`);
+  process.exit(2);
 }
 
 function bytesOf(text) {
   const [, digits, unit] = /^(\d+)\s*(|B|KiB|MiB)$/.exec(text) ?? [];
   const bytes = Number(digits) * UNITS[unit];
   if (!(bytes >= 4 && bytes % 4 === 0)) {
-    throw new Error(`--sizes: expected whole f32 elements such as 4 or 64MiB, got ${text}`);
+    fail(`--sizes: expected whole f32 elements such as 4 or 64MiB, got ${text}`);
   }
   return bytes;
 }

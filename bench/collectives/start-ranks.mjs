@@ -9,7 +9,7 @@ const ranks = spec.ranks ?? [Number(process.env.OMPI_COMM_WORLD_RANK)];
 if (isMainThread && spec.ranksAre === 'threads') {
   const { adapter, worldSize } = spec;
   const { shareAmong } = await import(`./adapters/${adapter}.mjs`);
-  const shared = shareAmong(worldSize);
+  const shared = await shareAmong(worldSize, spec.job);
   for (const rank of ranks) {
     const { data, transferList } = shared(rank);
     new Worker(new URL(import.meta.url), {

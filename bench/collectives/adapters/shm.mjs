@@ -1,15 +1,18 @@
 // Worker threads over shared memory, by createShmJob and connectShm; registered buffers come from
 // the group.
-import { connectShm, createShmJob } from '../../../packages/collectives/dist/shm.js';
 import { processGroupEngine } from '../process-group-engine.mjs';
 
+const DIST = '../../../packages/collectives/dist/shm.js';
+
 /** In the thread that starts the ranks: what each is handed. */
-export function shareAmong(worldSize) {
+export async function shareAmong(worldSize, job) {
+  const { createShmJob } = await import(job.bundle ?? DIST);
   const seats = createShmJob(worldSize);
   return (rank) => ({ data: seats[rank], transferList: seats[rank].ports.filter(Boolean) });
 }
 
 export async function open({ job }) {
+  const { connectShm } = await import(job.bundle ?? DIST);
   const group = await connectShm(job.shared);
   const { isRegistered = false, ...engine } = job.engine ?? {};
   const memory = isRegistered

@@ -1,8 +1,8 @@
 // Processes over WebSockets, by connectWs.
-import { connectWs } from '../../../packages/collectives/dist/ws.js';
 import { processGroupEngine } from '../process-group-engine.mjs';
 
 export async function open({ rank, worldSize, exchange, job }) {
+  const { connectWs } = await import(job.bundle ?? '../../../packages/collectives/dist/ws.js');
   const options = { rank, worldSize, secret: job.secret };
   const group = await (rank === 0
     ? connectWs({ ...options, port: 0, onListen: exchange })
