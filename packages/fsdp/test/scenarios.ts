@@ -77,8 +77,11 @@ export function trainOnce(model: Module, rows: Rows, step = 0): Promise<number> 
   });
 }
 
-/** Whole weights by name, whatever is wrapped. */
-export async function weightsOf(model: Module): Promise<Map<string, Float32Array>> {
+/** Whole weights by name, whatever is wrapped; a tied one under its first name. */
+export async function weightsOf(
+  model: Module,
+  seen: Set<Tensor> = new Set(),
+): Promise<Map<string, Float32Array>> {
   const found = new Map<string, Float32Array>();
   if (isFsdp(model)) {
     for (const [name, { data }] of await stateDict(model)) {
@@ -87,10 +90,12 @@ export async function weightsOf(model: Module): Promise<Map<string, Float32Array
     return found;
   }
   for (const [name, tensor] of model.ownParameters()) {
+    if (seen.has(tensor)) continue;
+    seen.add(tensor);
     found.set(name, (await tensor.toArray()) as Float32Array);
   }
   for (const [name, child] of model.children()) {
-    for (const [path, values] of await weightsOf(child)) {
+    for (const [path, values] of await weightsOf(child, seen)) {
       found.set([model.childPrefix(name), path].filter((part) => part !== '').join('.'), values);
     }
   }

@@ -24,7 +24,7 @@ function wrapped({ device, group }: Rank, module: Module = stack(device), option
   return new FullyShardedDataParallel(module, { processGroup: group, name: 'net', ...options });
 }
 
-describe('flattenParameters', () => {
+describe('F39 flattenParameters', () => {
   it.each([1, 2, 3])(
     'false: each parameter is sharded on its own, world size %i',
     async (world) => {

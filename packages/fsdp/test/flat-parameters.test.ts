@@ -1,0 +1,203 @@
+// Flat parameters show in nothing but their layout: outputs, states and ties are those of the bare
+// module, however parameters are grouped.
+
+import {
+  type FsdpOptions,
+  FullyShardedDataParallel,
+  flatLayout,
+  loadStateDict,
+  localStateDict,
+  stateDict,
+} from '@shardweave/fsdp';
+import {
+  AdamW,
+  Linear,
+  loadStateDict as loadPlain,
+  Module,
+  stateDict as plainState,
+} from '@shardweave/nn';
+import { type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+import {
+  DIM,
+  expectEqualTraining,
+  inputs,
+  layer,
+  Stack,
+  trainOnce,
+  type Wrap,
+} from './scenarios.js';
+
+/** Reads its first layer's weight a second time, at its end. */
+class Tied extends Module<[x: Tensor], Tensor> {
+  readonly first: Linear;
+  readonly second: Linear;
+  readonly last: Tensor;
+  constructor(device: Device) {
+    super(device);
+    this.first = this.child('first', layer(device));
+    this.second = this.child('second', new Linear(device, { inFeatures: DIM, outFeatures: DIM }));
+    this.last = this.sharedParameter('last', this.first.weight);
+  }
+  async forward(x: Tensor): Promise<Tensor> {
+    const hidden = tanh(await this.second.call(tanh(await this.first.call(x))));
+    return linear(hidden, { weight: this.last, transposeWeight: true });
+  }
+}
+
+const LAYOUTS: Record<string, (module: Tied) => Partial<FsdpOptions>> = {
+  'one flat': () => ({}),
+  'each on its own': () => ({ flattenParameters: false }),
+  'two groups': ({ first, second }) => ({
+    flattenParameters: [
+      { name: 'weights', params: [first.weight, second.weight] },
+      { name: 'biases', params: [first.bias!, second.bias!] },
+    ],
+  }),
+  'one group and the rest': ({ second }) => ({
+    flattenParameters: [{ name: 'some', params: [second.bias!, second.weight] }],
+  }),
+};
+const layouts = Object.keys(LAYOUTS);
+
+function wrapped({ device, group }: Rank, layout: string, options: Partial<FsdpOptions> = {}) {
+  const bare = new Tied(device);
+  return new FullyShardedDataParallel(bare, {
+    processGroup: group,
+    ...LAYOUTS[layout]!(bare),
+    ...options,
+  });
+}
+
+function outputOf(module: Module, device: Device): Promise<unknown> {
+  return device.noGrad(() =>
+    device.scope(async () => {
+      const x = inputs(device, { first: 0, count: 3 });
+      return ((await module.call(x)) as Tensor).toArray();
+    }),
+  );
+}
+
+describe.each([1, 2, 3])('F39 world size %i', (worldSize) => {
+  it.each(layouts)(
+    '%s: output and state are those of the bare module, bit for bit',
+    async (layout) => {
+      const [bare] = await onRanks(1, async ({ device }) => {
+        const module = new Tied(device);
+        return { output: await outputOf(module, device), state: await plainState(module) };
+      });
+      await onRanks(worldSize, async (rank) => {
+        const model = wrapped(rank, layout);
+        expect(await outputOf(model, rank.device)).toEqual(bare!.output);
+        const state = await stateDict(model);
+        expect([...state.keys()]).toEqual([...bare!.state.keys()]);
+        for (const [name, { data, shape }] of state) {
+          expect(shape).toEqual(bare!.state.get(name)!.shape);
+          expect(Buffer.compare(data, bare!.state.get(name)!.data), name).toBe(0);
+        }
+        // As many elements as there are, and each in one flat parameter.
+        const sizes = model.units.flatMap(({ layout }) => layout.sizes);
+        expect(sizes.reduce((a, b) => a + b)).toBe(2 * (DIM * DIM + DIM));
+        expect(sizes).toHaveLength(4);
+        for (const unit of model.units) {
+          expect(unit.layout).toEqual(flatLayout(unit.layout.sizes, worldSize));
+          expect(unit.flat.shape).toEqual([unit.layout.shardLength]);
+        }
+      });
+    },
+  );
+
+  it.each(layouts)('%s: a tied parameter trains as in the bare module', async (layout) => {
+    await expectEqualTraining(
+      {
+        build: (device, wrap: Wrap) => {
+          const bare = new Tied(device);
+          return wrap(bare, LAYOUTS[layout]!(bare));
+        },
+      },
+      worldSize,
+    );
+  });
+
+  it('a state loads from each layout into each other, and into the bare module', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const { device } = rank;
+      const source = wrapped(rank, 'one flat');
+      await trainOnce(source, { first: rank.rank, count: 1 });
+      const optimizer = new AdamW(source.parameters(), { lr: 0.1 });
+      await optimizer.step();
+      let state = await stateDict(source);
+      const output = await outputOf(source, device);
+      for (const layout of [...layouts, ...layouts.toReversed()]) {
+        const target = wrapped(rank, layout);
+        expect(await outputOf(target, device)).not.toEqual(output);
+        await loadStateDict(target, state);
+        expect(await outputOf(target, device)).toEqual(output);
+        state = await stateDict(target);
+      }
+      const bare = new Tied(device);
+      loadPlain(bare, state);
+      expect(await outputOf(bare, device)).toEqual(output);
+      const back = wrapped(rank, 'two groups');
+      await loadStateDict(back, await plainState(bare));
+      expect(await outputOf(back, device)).toEqual(output);
+    });
+  });
+});
+
+it('F39 pads hold zeros, also after steps with decay', async () => {
+  await onRanks(3, async (rank) => {
+    const model = wrapped(rank, 'one flat');
+    const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
+    for (let step = 0; step < 2; step++) {
+      await trainOnce(model, { first: rank.rank, count: 1 }, step);
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+    const [unit] = model.units;
+    const { offsets, sizes, shardLength } = unit!.layout;
+    const { data } = [...(await localStateDict(model)).values()][0]!;
+    const values = new Float32Array(data.slice().buffer);
+    let numPads = 0;
+    values.forEach((value, i) => {
+      const at = rank.rank * shardLength + i;
+      const isUsed = offsets.some((offset, index) => at >= offset && at < offset + sizes[index]!);
+      if (isUsed) expect(value).not.toBe(0);
+      else {
+        numPads += 1;
+        expect(value).toBe(0);
+      }
+    });
+    expect(numPads).toBeGreaterThan(0);
+  });
+});
+
+it('F39 a parameter of an inner instance is none of the outer flat', async () => {
+  await onRanks(2, async ({ device, group }) => {
+    const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const inner = wrap(layer(device));
+    const outer = wrap(new Stack(device, [layer(device), inner, layer(device)]));
+    const paths = outer.units.map(({ parameters }) => parameters.map(({ path }) => path));
+    expect(paths).toEqual([['0.weight', '0.bias', '2.weight', '2.bias']]);
+    const empty = wrap(new Stack(device, [inner]));
+    expect(empty.units).toEqual([]);
+  });
+});
+
+it('F39 a module brought to 16 bits before wrapping has a flat of 16 bits', async () => {
+  const run = (module: Module, device: Device) =>
+    device.noGrad(() =>
+      device.scope(async () => {
+        const x = device.tensor(new Float32Array(DIM).fill(0.5), [1, DIM]);
+        return ((await module.call(x)) as Tensor).toArray();
+      }),
+    );
+  const [bare] = await onRanks(1, ({ device }) => run(new Tied(device).to('bf16'), device));
+  await onRanks(2, async ({ device, group }) => {
+    const options = { processGroup: group, computeDType: 'bf16' } as const;
+    const model = new FullyShardedDataParallel(new Tied(device).to('bf16'), options);
+    expect(model.units.map(({ flat }) => flat.dtype)).toEqual(['bf16']);
+    expect(await run(model, device)).toEqual(bare);
+  });
+});
