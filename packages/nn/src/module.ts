@@ -5,6 +5,7 @@ import type { Device, Tensor } from '@shardweave/tensor-core';
 import { castInPlace } from './cast-in-place.js';
 import { NnConfigError } from './errors.js';
 import type { ParameterInit } from './parameter-init.js';
+import { flatHomeOf } from './residence/flat-home.js';
 
 /**
  * Awaited before a module's forward with its arguments; may wait, for instance for its parameters to
@@ -227,6 +228,7 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
       for (const leaf of new Set([parameter, parameter.piece?.flat ?? parameter])) {
         leaf.grad?.dispose();
         leaf.grad = undefined;
+        flatHomeOf(leaf)?.clearGradient();
       }
     }
   }

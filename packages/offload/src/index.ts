@@ -10,3 +10,4 @@ export {
 export { OffloadModel } from './offload-model.js';
 export type { OffloadOptions } from './options.js';
 export { splitLayers, splitRows } from './split-layers.js';
+export { loadStateDict, stateDict } from './state-dict.js';

@@ -114,11 +114,16 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     if (this.#isStored) return;
     this.#isStored = true;
     for (const flat of this.flats) await flat.moveToStore();
-    await this.#options.store.commit();
+    await this.commit();
     const { deviceBudgetBytes } = this.#options;
     if (deviceBudgetBytes === undefined) return;
     this.device.pool.trim();
     this.device.pool.limitBytes = deviceBudgetBytes;
+  }
+
+  /** Makes what the store has now what a next process finds; optimizer steps do it too. */
+  commit(): Promise<void> {
+    return this.#options.store.commit();
   }
 
   async #run(args: readonly unknown[]): Promise<unknown> {

@@ -5,10 +5,18 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createHostStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
-import { describe, expect, it } from 'vitest';
+import type { Backend } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { begin, losses } from './training.js';
 
 const STEPS = 20;
+
+let backend: Backend;
+beforeAll(async () => {
+  backend = await createCpuBackend({ threads: 1 });
+});
+afterAll(() => backend.dispose());
 
 const STORES = {
   host: async () => ({ store: createHostStore(), remove: async () => {} }),
@@ -21,9 +29,9 @@ const STORES = {
 
 describe.each(['host', 'disk'] as const)('on the %s store', (tier) => {
   it.each([true, false])('losses are equal bit for bit, checkpointing %s', async (isOn) => {
-    const plain = await losses(begin(), STEPS);
+    const plain = await losses(begin({ backend }), STEPS);
     const { store, remove } = await STORES[tier]();
-    const run = begin({ offload: { store, numSlices: 3, checkpointActivation: isOn } });
+    const run = begin({ backend, offload: { store, numSlices: 3, checkpointActivation: isOn } });
     expect(await losses(run, STEPS)).toEqual(plain);
     run.optimizer.dispose();
     run.model.dispose();
@@ -35,8 +43,8 @@ describe.each(['host', 'disk'] as const)('on the %s store', (tier) => {
 
 describe.each([2, 3, 8])('%i micro-batches', (numMicrobatches) => {
   it.each([true, false])('losses to 2e-6, checkpointing %s', async (checkpointActivation) => {
-    const plain = await losses(begin(), STEPS, 8);
-    const run = begin({ offload: { numMicrobatches, checkpointActivation } });
+    const plain = await losses(begin({ backend }), STEPS, 8);
+    const run = begin({ backend, offload: { numMicrobatches, checkpointActivation } });
     const offloaded = await losses(run, STEPS, 8);
     offloaded.forEach((loss, step) => {
       expect(Math.abs(loss - plain[step]!) / plain[step]!, `step ${step}`).toBeLessThan(2e-6);

@@ -1,0 +1,111 @@
+// Parameters and buffers in and out under the names the bare model has: what is written here loads into
+// it, and back. Parameters pass between the store and the host; the device isn't asked.
+
+import { byteSize, toF32Array } from '@shardweave/dtypes';
+import { type HostTensor, isDeviceDType } from '@shardweave/nn';
+import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
+import { OffloadStateDictError } from './errors.js';
+import type { OffloadModel } from './offload-model.js';
+import type { FlatParameter, OffloadedFlat } from './offloaded-flat.js';
+
+/** All parameters in f32 and all buffers, by path; a shared one once, under its first path. */
+export async function stateDict(model: OffloadModel): Promise<Map<string, HostTensor<DType>>> {
+  await model.moveToStore();
+  const owners = ownersIn(model);
+  const entries = new Map<string, HostTensor<DType>>();
+  for (const [name, tensor] of model.namedParameters()) {
+    const { flat, parameter } = owners.get(tensor)!;
+    const data = await flat.read(parameter);
+    entries.set(name, { dtype: 'f32', shape: tensor.shape, data });
+  }
+  for (const [name, buffer] of model.namedBuffers()) {
+    const { dtype, shape } = buffer;
+    entries.set(name, { dtype, shape, data: await buffer.toBytes() });
+  }
+  return entries;
+}
+
+/**
+ * Sets parameters and buffers, floats of any dtype, and commits the store.
+ * @param options.strict whether names missing on either side are an error. Default true.
+ * @throws {OffloadStateDictError} listing missing, unexpected and misshapen names; nothing is loaded
+ */
+export async function loadStateDict(
+  model: OffloadModel,
+  state: ReadonlyMap<string, HostTensor>,
+  options: { readonly strict?: boolean } = {},
+): Promise<void> {
+  await model.moveToStore();
+  const parameters = new Map(model.namedParameters());
+  const buffers = new Map(model.namedBuffers());
+  checkState(state, new Map([...parameters, ...buffers]), options.strict ?? true);
+  const owners = ownersIn(model);
+  for (const [name, tensor] of parameters) {
+    const entry = state.get(name);
+    if (entry === undefined) continue;
+    const { flat, parameter } = owners.get(tensor)!;
+    await flat.write(parameter, f32Bytes(entry));
+  }
+  for (const [name, buffer] of buffers) {
+    const entry = state.get(name);
+    if (entry !== undefined) writeBuffer(buffer, entry as HostTensor<DType>);
+  }
+  await model.commit();
+}
+
+interface Owner {
+  readonly flat: OffloadedFlat;
+  readonly parameter: FlatParameter;
+}
+
+function ownersIn(model: OffloadModel): Map<Tensor, Owner> {
+  const owners = new Map<Tensor, Owner>();
+  for (const flat of model.flats) {
+    for (const parameter of flat.parameters) owners.set(parameter.tensor, { flat, parameter });
+  }
+  return owners;
+}
+
+function writeBuffer(buffer: Tensor, { dtype, shape, data }: HostTensor<DType>): void {
+  const { device, storage, offset } = buffer;
+  if (dtype === buffer.dtype) {
+    storage.write(data, offset * byteSize(dtype));
+    return;
+  }
+  device.noGrad(() =>
+    device.scope(() => device.copyInto(buffer, device.tensor(data, shape, { dtype }))),
+  );
+}
+
+function f32Bytes({ dtype, data }: HostTensor): Uint8Array {
+  if (dtype === 'f32') return data;
+  const values = toF32Array(data, dtype as DType);
+  return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+}
+
+function checkState(
+  state: ReadonlyMap<string, HostTensor>,
+  expected: ReadonlyMap<string, Tensor>,
+  isStrict: boolean,
+): void {
+  const missing = isStrict ? [...expected.keys()].filter((name) => !state.has(name)) : [];
+  const unexpected = isStrict ? [...state.keys()].filter((name) => !expected.has(name)) : [];
+  const misshapen = [...expected].filter(([name, tensor]) => {
+    const entry = state.get(name);
+    return entry !== undefined && !isFit(entry, tensor);
+  });
+  if (missing.length + unexpected.length + misshapen.length === 0) return;
+  const list = (names: readonly string[]) => names.join(', ') || 'none';
+  throw new OffloadStateDictError(
+    `loadStateDict: expected the ${expected.size} entries of this model. Missing: ${list(missing)}. Unexpected: ${list(unexpected)}. Misshapen: ${list(misshapen.map(([name]) => name))}.`,
+  );
+}
+
+function isFit({ dtype, shape, data }: HostTensor, tensor: Tensor): boolean {
+  return (
+    isDeviceDType(dtype) &&
+    isFloat(dtype) === isFloat(tensor.dtype) &&
+    shape.join() === tensor.shape.join() &&
+    data.byteLength === tensor.size * byteSize(dtype)
+  );
+}

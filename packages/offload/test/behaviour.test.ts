@@ -1,0 +1,362 @@
+// What a call of an OffloadModel may look like, and what it leaves behind: places in a larger model,
+// inputs and outputs of any kind, several calls, evaluation, shared and frozen parameters, buffers.
+
+import { BatchNorm1d, Linear, Module, Sequential, Sgd } from '@shardweave/nn';
+import {
+  loadStateDict,
+  OffloadConfigError,
+  OffloadModel,
+  type OffloadOptions,
+  OffloadStateDictError,
+  splitLayers,
+  splitRows,
+  stateDict,
+} from '@shardweave/offload';
+import { createHostStore } from '@shardweave/shard-store';
+import { add, Device, mean, mul, square, type Tensor, tanh } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+
+const DIM = 5;
+
+const newDevice = () => new Device(createReferenceBackend(), { seed: 11 });
+const linear = (device: Device, inFeatures = DIM, outFeatures = DIM) =>
+  new Linear(device, { inFeatures, outFeatures });
+
+function rows(device: Device, count: number, width = DIM): Tensor {
+  const values = Float32Array.from({ length: count * width }, (_, i) => Math.sin(i + 1));
+  return device.tensor(values, [count, width], { requiresGrad: true });
+}
+
+class Tanh extends Module<[x: Tensor], Tensor> {
+  forward(x: Tensor): Tensor {
+    return tanh(x);
+  }
+}
+
+const stack = (device: Device) =>
+  new Sequential(device, [linear(device), new Tanh(device), linear(device), linear(device)]);
+
+const PATHS: readonly OffloadOptions[] = [
+  { checkpointActivation: true },
+  { checkpointActivation: false },
+  { checkpointActivation: true, numMicrobatches: 3 },
+  { checkpointActivation: false, numMicrobatches: 3 },
+];
+
+/** Weights after a step and the gradient of the input, with and without offload. */
+async function compared(
+  build: (device: Device) => Sequential,
+  options: OffloadOptions | undefined,
+  body: (model: Module, x: Tensor) => Promise<void>,
+  inputRows = 4,
+) {
+  const device = newDevice();
+  const bare = build(device);
+  const model = options === undefined ? bare : new OffloadModel(bare, options);
+  const x = rows(device, inputRows);
+  const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+  for (let step = 0; step < 2; step++) {
+    await device.scope(() => body(model, x));
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+  const state =
+    model instanceof OffloadModel
+      ? await stateDict(model)
+      : new Map(
+          await Promise.all(
+            bare.namedParameters().map(async ([name, tensor]) => {
+              const data = await tensor.toBytes();
+              return [name, { dtype: 'f32', shape: tensor.shape, data }] as const;
+            }),
+          ),
+        );
+  const values = new Map(
+    [...state].map(([name, { data }]) => [name, [...new Float32Array(data.slice().buffer)]]),
+  );
+  return { values, inputGrad: [...(await x.grad!.toArray())], device };
+}
+
+function expectClose(actual: readonly number[], expected: readonly number[], name: string): void {
+  expect(actual.length).toBe(expected.length);
+  actual.forEach((value, i) => {
+    expect(Math.abs(value - expected[i]!), `${name}[${i}]`).toBeLessThanOrEqual(1e-6);
+  });
+}
+
+describe.each(PATHS)('%o', (options) => {
+  const same = async (
+    build: (device: Device) => Sequential,
+    body: (model: Module, x: Tensor) => Promise<void>,
+    inputRows?: number,
+  ) => {
+    const plain = await compared(build, undefined, body, inputRows);
+    const offloaded = await compared(build, { numSlices: 2, ...options }, body, inputRows);
+    for (const [name, values] of plain.values) {
+      expectClose(offloaded.values.get(name)!, values, name);
+    }
+    expectClose(offloaded.inputGrad, plain.inputGrad, 'input');
+    return offloaded;
+  };
+
+  it('stands anywhere in a model: gradients reach what is before and after it', async () => {
+    await same(stack, async (model, x) => {
+      const output: Tensor = await model.call(mul(tanh(x), 2));
+      await mean(square(tanh(output))).backward();
+    });
+  });
+
+  it('two forwards may come before their backwards, in either order', async () => {
+    for (const order of [
+      [0, 1],
+      [1, 0],
+    ]) {
+      await same(stack, async (model, x) => {
+        const results = [
+          mean(square(await model.call(x))),
+          mean(tanh(await model.call(mul(x, 3)))),
+        ];
+        for (const index of order) await results[index]!.backward();
+      });
+    }
+  });
+
+  it('one backward may go through two forwards', async () => {
+    await same(stack, async (model, x) => {
+      const [first, second] = [await model.call(x), await model.call(mul(x, 2))];
+      await mean(mul(first, second)).backward();
+    });
+  });
+
+  it('a boundary and a result may be one wide', async () => {
+    const build = (device: Device) =>
+      new Sequential(device, [linear(device, DIM, 1), linear(device, 1, 3), linear(device, 3, 1)]);
+    await same(build, async (model, x) => {
+      const output: Tensor = await model.call(x);
+      expect(output.shape).toEqual([4, 1]);
+      await mean(square(output)).backward();
+    });
+  });
+
+  it('takes several inputs and gives several outputs, in containers', async () => {
+    class Join extends Module<[a: Tensor, rest: { b: Tensor; scale: number }], Tensor> {
+      forward(a: Tensor, { b, scale }: { b: Tensor; scale: number }): Tensor {
+        return add(a, mul(b, scale));
+      }
+    }
+    class Fork extends Module<[x: Tensor], { twice: Tensor; all: [Tensor] }> {
+      forward(x: Tensor): { twice: Tensor; all: [Tensor] } {
+        return { twice: mul(x, 2), all: [square(x)] };
+      }
+    }
+    const build = (device: Device) =>
+      new Sequential(device, [new Join(device), linear(device), linear(device), new Fork(device)]);
+    await same(build, async (model, x) => {
+      const output = await model.call(x, { b: tanh(x), scale: 3 });
+      await mean(add(output.twice, output.all[0])).backward();
+    });
+  });
+
+  it('a frozen layer stays, a partly frozen one moves in part', async () => {
+    const build = (device: Device) => {
+      const model = stack(device);
+      const [a, b, , d] = model.parameters();
+      for (const tensor of [a!, b!, d!]) tensor.requiresGrad = false;
+      return model;
+    };
+    const before = await compared(build, undefined, async (_, x) => {
+      await mean(x).backward();
+    });
+    const after = await same(build, async (model, x) => {
+      await mean(square(await model.call(x))).backward();
+    });
+    expect(after.values.get('0.weight')).toEqual(before.values.get('0.weight'));
+    expect(after.values.get('2.weight')).not.toEqual(before.values.get('2.weight'));
+    expect(after.values.get('2.bias')).toEqual(before.values.get('2.bias'));
+  });
+
+  it('accumulates over backwards, and a gradient can be forgotten', async () => {
+    await same(stack, async (model, x) => {
+      await mean(await model.call(mul(x, 5))).backward();
+      model.zeroGrad();
+      await mean(square(await model.call(x))).backward();
+      await mean(tanh(await model.call(x))).backward();
+    });
+  });
+
+  it('rows that do not divide make fewer micro-batches', async () => {
+    await same(stack, async (model, x) => mean(square(await model.call(x))).backward(), 2);
+  });
+
+  it('has nothing on the device between steps', async () => {
+    const { device } = await same(stack, async (model, x) =>
+      mean(square(await model.call(x))).backward(),
+    );
+    const { parameter, gradient, optimizer, activation, staging } = device.memory().live;
+    const input = 4 * 4 * DIM;
+    expect({ parameter, optimizer, staging }).toEqual({ parameter: 0, optimizer: 0, staging: 0 });
+    expect([gradient, activation]).toEqual([input, input]); // x and its gradient are ours
+  });
+});
+
+it('evaluation keeps nothing and gives what training gives', async () => {
+  const device = newDevice();
+  const model = new OffloadModel(stack(device), { numSlices: 3 });
+  const x = rows(device, 4);
+  await device.scope(async () => {
+    const trained: Tensor = await model.call(x);
+    const before = device.memory().live.activation;
+    const output: Tensor = await device.noGrad(() => model.call(x));
+    expect(output.requiresGrad).toBe(false);
+    expect(await output.toArray()).toEqual(await trained.toArray());
+    expect(device.memory().live.activation - before).toBe(4 * 4 * DIM);
+  });
+});
+
+it('the result requires grad though no input does', async () => {
+  const device = newDevice();
+  const model = new OffloadModel(stack(device), { checkpointActivation: true });
+  await device.scope(async () => {
+    const output: Tensor = await model.call(rows(device, 2).detach());
+    expect(output.requiresGrad).toBe(true);
+  });
+});
+
+it('batch norms count a batch once, checkpointed or not', async () => {
+  const run = async (options: OffloadOptions | undefined) => {
+    const device = newDevice();
+    const norm = new BatchNorm1d(device, { numFeatures: DIM });
+    const bare = new Sequential(device, [linear(device), norm, linear(device)]);
+    const model = options === undefined ? bare : new OffloadModel(bare, options);
+    await device.scope(async () => mean(square(await model.call(rows(device, 4)))).backward());
+    return Promise.all(bare.namedBuffers().map(([, buffer]) => buffer.toArray()));
+  };
+  const plain = await run(undefined);
+  expect(await run({ checkpointActivation: true })).toEqual(plain);
+  expect(await run({ checkpointActivation: false })).toEqual(plain);
+});
+
+it('O1 parked or checkpointed activations take far less of the device than the plain model', async () => {
+  const peak = async (options: OffloadOptions | undefined) => {
+    const device = newDevice();
+    const layers = Array.from({ length: 12 }, () => linear(device, 40, 40));
+    const bare = new Sequential(device, layers);
+    const model = options === undefined ? bare : new OffloadModel(bare, options);
+    const step = () =>
+      device.scope(async () => mean(square(await model.call(rows(device, 64, 40)))).backward());
+    await step();
+    model.zeroGrad();
+    device.ledger.resetPeak();
+    await step();
+    return device.memory().peak.total;
+  };
+  const plain = await peak(undefined);
+  const parked = await peak({ numSlices: 4 });
+  const checkpointed = await peak({ numSlices: 4, checkpointActivation: true });
+  expect(parked).toBeLessThan(0.6 * plain);
+  expect(checkpointed).toBeLessThan(0.6 * plain);
+});
+
+describe('state dicts', () => {
+  it('load into the bare model and back, another slicing too', async () => {
+    const device = newDevice();
+    const trained = new OffloadModel(stack(device), { numSlices: 2 });
+    const optimizer = new Sgd(trained.parameters(), { lr: 0.5 });
+    await device.scope(async () => mean(square(await trained.call(rows(device, 4)))).backward());
+    await optimizer.step();
+    const state = await stateDict(trained);
+    const other = new OffloadModel(stack(device), { numSlices: 4 });
+    expect(await stateDict(other)).not.toEqual(state);
+    await loadStateDict(other, state);
+    expect(await stateDict(other)).toEqual(state);
+    expect([...state.keys()]).toEqual(
+      stack(device)
+        .namedParameters()
+        .map(([name]) => name),
+    );
+  });
+
+  it('refuses what does not fit, and loads nothing then', async () => {
+    const device = newDevice();
+    const model = new OffloadModel(stack(device));
+    const state = await stateDict(model);
+    const wrong = new Map(state);
+    wrong.set('0.bias', { dtype: 'f32', shape: [DIM + 1], data: new Uint8Array(4 * DIM + 4) });
+    wrong.delete('2.weight');
+    wrong.set('x', state.get('0.weight')!);
+    const loading = loadStateDict(model, wrong);
+    await expect(loading).rejects.toThrow(OffloadStateDictError);
+    await expect(loading).rejects.toThrow(/Missing: 2\.weight.*Unexpected: x.*Misshapen: 0\.bias/);
+    expect(await stateDict(model)).toEqual(state);
+    const few = new Map([['0.weight', state.get('2.weight')!]]);
+    await expect(loadStateDict(model, few)).rejects.toThrow(OffloadStateDictError);
+    await loadStateDict(model, few, { strict: false });
+    expect((await stateDict(model)).get('0.weight')).toEqual(state.get('2.weight'));
+  });
+});
+
+describe('refuses', () => {
+  it.each<[string, (device: Device) => unknown]>([
+    ['a module that is no Sequential', (device) => new OffloadModel(linear(device) as never)],
+    ['an empty list', () => new OffloadModel([])],
+    ['what is no module', () => new OffloadModel([1] as never)],
+    ['no slices', (device) => new OffloadModel(stack(device), { numSlices: 0 })],
+    ['half a micro-batch', (device) => new OffloadModel(stack(device), { numMicrobatches: 1.5 })],
+    ['16-bit parameters', (device) => new OffloadModel(stack(device).to('f16'))],
+    [
+      'an OffloadModel in another',
+      (device) => {
+        const inner = new OffloadModel(stack(device));
+        return new OffloadModel([inner, linear(device)]);
+      },
+    ],
+  ])('%s', (_, make) => {
+    expect(() => make(newDevice())).toThrow(OffloadConfigError);
+  });
+
+  it('inputs of unequal rows, and results without rows, in micro-batches', async () => {
+    class Loss extends Module<[x: Tensor], Tensor> {
+      forward(x: Tensor): Tensor {
+        return mean(x);
+      }
+    }
+    const device = newDevice();
+    const model = new OffloadModel([linear(device), new Loss(device)], { numMicrobatches: 2 });
+    await expect(model.call(rows(device, 4))).rejects.toThrow(OffloadConfigError);
+    await expect(model.call([rows(device, 4), rows(device, 2)])).rejects.toThrow(/4 rows/);
+  });
+});
+
+it('a store that fails rejects the call, and the next one works', async () => {
+  const device = newDevice();
+  const store = createHostStore();
+  let isFailing = false;
+  const failing = new Proxy(store, {
+    get(target, key) {
+      if (key === 'read' && isFailing) return () => Promise.reject(new Error('no disk'));
+      const value: unknown = Reflect.get(target, key, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+  const model = new OffloadModel(stack(device), { store: failing, numSlices: 4 });
+  const step = () =>
+    device.scope(async () => mean(square(await model.call(rows(device, 4).detach()))).backward());
+  await step();
+  const live = device.memory().live.total;
+  isFailing = true;
+  await expect(step()).rejects.toThrow('no disk');
+  isFailing = false;
+  await step();
+  expect(device.memory().live.total).toBe(live);
+});
+
+it('splits layers as fairscale does, without empty slices, and rows by ceil(B / n)', () => {
+  expect(splitLayers([10, 10, 10, 10], 2)).toEqual([2, 2]);
+  expect(splitLayers([1, 1, 100, 1], 3)).toEqual([2, 1, 1]);
+  expect(splitLayers([100, 1, 1, 1], 3)).toEqual([1, 3]);
+  expect(splitLayers([0, 0], 1)).toEqual([2]);
+  expect(splitRows(10, 3)).toEqual([4, 4, 2]);
+  expect(splitRows(4, 3)).toEqual([2, 2]);
+  expect(splitRows(2, 8)).toEqual([1, 1]);
+});
