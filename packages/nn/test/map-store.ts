@@ -1,0 +1,42 @@
+// The smallest store that a flat can be at home in, whose calls a test sees and can make fail.
+
+import type { ByteStore } from '@shardweave/nn';
+
+export class MapStore implements ByteStore {
+  readonly values = new Map<string, Uint8Array>();
+  /** `write key`, `read key`, in order; `commit`. */
+  readonly calls: string[] = [];
+  /** Calls that reject. */
+  failing: (call: string) => boolean = () => false;
+
+  keys(): readonly string[] {
+    return [...this.values.keys()];
+  }
+
+  byteLength(key: string): number | undefined {
+    return this.values.get(key)?.byteLength;
+  }
+
+  async write(key: string, bytes: Uint8Array): Promise<void> {
+    this.#note(`write ${key}`);
+    this.values.set(key, bytes.slice());
+  }
+
+  async read(key: string, into: Uint8Array, { offset = 0 } = {}): Promise<void> {
+    this.#note(`read ${key}`);
+    into.set(this.values.get(key)!.subarray(offset, offset + into.byteLength));
+  }
+
+  async delete(key: string): Promise<void> {
+    this.values.delete(key);
+  }
+
+  async commit(): Promise<void> {
+    this.#note('commit');
+  }
+
+  #note(call: string): void {
+    this.calls.push(call);
+    if (this.failing(call)) throw new Error(`refused: ${call}`);
+  }
+}

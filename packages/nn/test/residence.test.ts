@@ -1,0 +1,362 @@
+// Flats that rest off the device: the pipeline of their visits, and the bits of what is computed on the
+// way against kernels of the device.
+
+import {
+  AdamW,
+  clipGradNorm,
+  flatHomeOf,
+  HostBuffers,
+  type Optimizer,
+  Sgd,
+  StoredFlat,
+  setFlatHome,
+  storeUseOf,
+  streamedScaleGradients,
+  streamedSquaredGradNorm,
+  visitFlats,
+} from '@shardweave/nn';
+import { type Backend, Device, type DType, Tensor } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { MapStore } from './map-store.js';
+import { values } from './support.js';
+
+const BACKENDS: readonly (readonly [string, () => Promise<Backend>])[] = [
+  ['reference', async () => createReferenceBackend()],
+  ['cpu', () => createCpuBackend({ threads: 1 })],
+];
+
+describe('visitFlats', () => {
+  /** Turns that note what is called, each promise settling when it is released. */
+  function watchedTurns(count: number, failing: readonly string[] = [], storeTurns = 1) {
+    const events: string[] = [];
+    const note = async (event: string) => {
+      events.push(event);
+      for (let turn = event.startsWith('store') ? storeTurns : 1; turn > 0; turn--) {
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      if (failing.includes(event)) throw new Error(event);
+      events.push(`${event} done`);
+    };
+    const turns = Array.from({ length: count }, (_, index) => ({
+      start: () => {
+        events.push(`start ${index}`);
+        return {
+          load: () => note(`load ${index}`),
+          store: () => note(`store ${index}`),
+          drop: () => events.push(`drop ${index}`),
+        };
+      },
+      use: () => {
+        events.push(`use ${index}`);
+        if (failing.includes(`use ${index}`)) throw new Error(`use ${index}`);
+      },
+      isChanging: true,
+    }));
+    return { turns, events };
+  }
+
+  it('starts the next while one is loaded and used, and lets the last one leave meanwhile', async () => {
+    const { turns, events } = watchedTurns(3);
+    await visitFlats(turns, 1);
+    expect(events).toEqual([
+      ...['start 0', 'start 1', 'load 0', 'load 0 done', 'use 0', 'store 0'],
+      ...['start 2', 'load 1', 'store 0 done', 'load 1 done', 'use 1', 'store 1'],
+      ...['load 2', 'store 1 done', 'load 2 done', 'use 2', 'store 2', 'store 2 done'],
+    ]);
+  });
+
+  it.each([0, 1, 3])(
+    'with %i ahead at most so many come beside the one in use, and leave',
+    async (ahead) => {
+      const { turns, events } = watchedTurns(8, [], 30);
+      await visitFlats(turns, ahead);
+      let [coming, leaving, mostComing, mostLeaving] = [0, 0, 0, 0];
+      for (const event of events) {
+        if (event.startsWith('start')) mostComing = Math.max(mostComing, ++coming);
+        if (event.startsWith('use')) coming--;
+        if (/^store \d$/.test(event)) mostLeaving = Math.max(mostLeaving, ++leaving);
+        if (/^store \d done/.test(event)) leaving--;
+      }
+      expect([mostComing, mostLeaving, leaving]).toEqual([ahead + 1, ahead + 1, 0]);
+    },
+  );
+
+  it.each(['load 1', 'use 1'])(
+    'after a failed %s no more come, and those before are kept',
+    async (at) => {
+      const { turns, events } = watchedTurns(4, [at]);
+      await expect(visitFlats(turns, 1)).rejects.toThrow(at);
+      expect(events).toContain('store 0 done');
+      expect(events.filter((event) => event.startsWith('drop'))).toEqual(['drop 1', 'drop 2']);
+      expect(events).not.toContain('start 3');
+    },
+  );
+
+  it('after a failed store the others go on, and the first failure is told at the end', async () => {
+    const { turns, events } = watchedTurns(4, ['store 1', 'store 2']);
+    await expect(visitFlats(turns, 1)).rejects.toThrow('store 1');
+    expect(events).toContain('store 0 done');
+    expect(events).toContain('store 3 done');
+  });
+});
+
+describe.each(BACKENDS)('on the %s backend', (_, openBackend) => {
+  const SIZES = [300, 7, 128] as const;
+  const optimizers: readonly (readonly [string, (params: Tensor[]) => Optimizer<object>])[] = [
+    ['AdamW', (params) => new AdamW(params, { lr: 0.1 })],
+    ['SGD with momentum', (params) => new Sgd(params, { lr: 0.1, momentum: 0.9 })],
+    ['plain SGD', (params) => new Sgd(params, { lr: 0.1 })],
+  ];
+
+  it.each(optimizers)('%s steps as on the device, bit for bit', async (_name, makeOptimizer) => {
+    const backend = await openBackend();
+    const outcomes: object[] = [];
+    for (const isAtHome of [false, true]) {
+      const device = new Device(backend);
+      const store = new MapStore();
+      const flats = SIZES.map((size, index) => leaf(device, values(size, index + 1)));
+      const homes = isAtHome ? await Promise.all(flats.map((flat) => moveHome(flat, store))) : [];
+      const optimizer = makeOptimizer(flats);
+      const norms: number[] = [];
+      for (let step = 0; step < 3; step++) {
+        for (const [index, flat] of flats.entries()) {
+          if (step === 1 && index === 1) continue; // has no gradient, stays as it is
+          for (let part = 0; part < 2; part++) {
+            const gradient = values(flat.size, 10 * step + index + part);
+            await addGradient(flat, homes[index], gradient);
+          }
+        }
+        await device.scope(async () => {
+          const norm = await streamedSquaredGradNorm(flats);
+          norms.push(await norm.item());
+          await streamedScaleGradients(flats, device.full([1], 0.3));
+          await optimizer.step({ gradScale: device.full([1], 0.7) });
+        });
+        optimizer.zeroGrad();
+      }
+      if (isAtHome) expect(device.memory().live.total).toBe(0);
+      const states = await Promise.all(flats.map((flat) => optimizer.readFlatState(flat)));
+      const params = await Promise.all(
+        flats.map((flat, index) => homes[index]?.readParameter(0, flat.size * 4) ?? bytesOf(flat)),
+      );
+      outcomes.push({ norms, states, params });
+      if (isAtHome) expect(store.calls.filter((call) => call === 'commit')).toHaveLength(3);
+    }
+    expect(outcomes[1]).toEqual(outcomes[0]);
+    await backend.dispose();
+  });
+
+  it.each(['f16', 'bf16'] as const)(
+    'parameters in %s are stepped as on the device',
+    async (dtype) => {
+      const backend = await openBackend();
+      const outcomes: Uint8Array[] = [];
+      for (const isAtHome of [false, true]) {
+        const device = new Device(backend);
+        const flat = leaf(device, values(256, 3), dtype);
+        const home = isAtHome ? await moveHome(flat, new MapStore()) : undefined;
+        const optimizer = new AdamW([flat], { lr: 0.05 });
+        for (let step = 0; step < 3; step++) {
+          await addGradient(flat, home, values(256, step + 20));
+          await optimizer.step();
+          optimizer.zeroGrad();
+        }
+        outcomes.push(await (home?.readParameter(0, 512) ?? bytesOf(flat)));
+      }
+      expect(outcomes[1]).toEqual(outcomes[0]);
+      await backend.dispose();
+    },
+  );
+
+  it.each(['f16', 'bf16'] as const)(
+    'copies in %s for gathers are those of its cast',
+    async (dtype) => {
+      const backend = await openBackend();
+      const device = new Device(backend);
+      const bits = new Uint32Array(2 ** 17);
+      // Every sign, exponent and leading mantissa, exactly and around where rounding decides.
+      const ends = [0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001];
+      for (let i = 0; i < bits.length; i++) {
+        bits[i] = ((i & 0xffff) << 16) | ends[(i * 7 + (i >> 16)) % ends.length]!;
+      }
+      const floats = new Float32Array(bits.buffer).filter((value) => !Number.isNaN(value));
+      const flat = leaf(device, floats);
+      const output = device.storage(flat.size, dtype, 'staging');
+      output.fill();
+      backend.run('cast', { x: flat.view(), out: output.view() });
+      const expected = (await output.read()).subarray(0, flat.size * 2);
+      const home = await moveHome(flat, new MapStore());
+      expect(Buffer.compare(await home.readForGather(dtype), expected)).toBe(0);
+      await backend.dispose();
+    },
+  );
+
+  it.each(['f32', 'f16', 'bf16'] as const)(
+    'reduced gradients in %s add up as on it',
+    async (dtype) => {
+      const backend = await openBackend();
+      const device = new Device(backend);
+      const size = 1024;
+      for (const scale of [1, 0.5, 0.375]) {
+        const flat = leaf(device, values(size));
+        const home = await moveHome(flat, new MapStore());
+        let total: Tensor | undefined;
+        for (let part = 0; part < 3; part++) {
+          const reduced = values(size, part + 40);
+          reduced.fill(-0, 0, 9);
+          const storage = storageOf(device, reduced, dtype);
+          const scaled = device.zeros([size]);
+          if (scale === 1 && dtype === 'f32') scaled.storage.write(await storage.read());
+          else backend.run('affine', { x: storage.view(), out: scaled.view(), scale, shift: 0 });
+          if (total === undefined) total = scaled;
+          else device.addInPlace(total, scaled);
+          // Both ways: from the device, and from the wire.
+          if (part === 1) await home.addStorage(storage, scale);
+          else await home.addBytes((await storage.read()).slice(), dtype, scale);
+        }
+        expect(await home.readGradient(), `scale ${scale}`).toEqual(await bytesOf(total!));
+      }
+      await backend.dispose();
+    },
+  );
+});
+
+describe('a flat at home', () => {
+  it('refuses norms that would pass its gradient over', async () => {
+    const { flat, home } = await flatAtHome();
+    expect(() => clipGradNorm([flat], 1)).not.toThrow();
+    await addGradient(flat, home, values(8));
+    expect(() => clipGradNorm([flat], 1)).toThrow(/rest on the host/);
+    expect(flatHomeOf(flat)).toBe(home);
+  });
+
+  it('forgets a gradient that is cleared while an addition is under way', async () => {
+    const { flat, home } = await flatAtHome();
+    const late = home.addBytes(new Uint8Array(new Float32Array(8).fill(9).buffer), 'f32', 1);
+    new Sgd([flat]).zeroGrad();
+    await late;
+    expect(home.hasGradient).toBe(false);
+    await addGradient(flat, home, values(8));
+    expect(await home.readGradient()).toEqual(new Uint8Array(Float32Array.from(values(8)).buffer));
+  });
+
+  it('keeps what the store refuses, until the store takes it', async () => {
+    const { flat, home, store } = await flatAtHome();
+    const optimizer = new AdamW([flat], { lr: 0.1 });
+    await addGradient(flat, home, values(8, 4));
+    store.failing = (call) => call.startsWith('write');
+    await expect(optimizer.step()).rejects.toThrow(/refused: write one\//);
+    expect(store.calls).not.toContain('commit');
+    expect(home.hasUnsaved).toBe(true);
+    const [kept, state] = [await home.readParameter(0, 32), await optimizer.readFlatState(flat)];
+    expect(kept).not.toEqual(store.values.get('one/parameter'));
+    expect(state!.step).toBe(1);
+    store.failing = () => false;
+    await home.flush();
+    expect(home.hasUnsaved).toBe(false);
+    expect(store.values.get('one/parameter')).toEqual(kept);
+    expect(store.values.get('one/expAvg')).toEqual(state!.tensors.get('expAvg'));
+  });
+
+  it('a parameter is written in parts, whole words or not', async () => {
+    const { home } = await flatAtHome();
+    await home.writeParameter(new Uint8Array([1, 2, 3]), 5);
+    const expected = new Uint8Array(Float32Array.from(values(8)).buffer);
+    expected.set([1, 2, 3], 5);
+    expect(await home.readParameter(0, 32)).toEqual(expected);
+    expect(await home.readParameter(4, 6)).toEqual(expected.subarray(4, 10));
+  });
+
+  it('carries optimizer state in and out by name', async () => {
+    const { flat, home, store } = await flatAtHome();
+    const optimizer = new AdamW([flat], { lr: 0.1 });
+    expect(await optimizer.readFlatState(flat)).toBeUndefined();
+    await addGradient(flat, home, values(8, 4));
+    await optimizer.step();
+    const dict = await optimizer.stateDict([['p', flat]]);
+    expect(dict.state.get('p')!.tensors.get('expAvg')!.data).toEqual(
+      store.values.get('one/expAvg'),
+    );
+
+    const next = await flatAtHome();
+    const resumed = new AdamW([next.flat], { lr: 0.1 });
+    await resumed.loadStateDict(dict, [['p', next.flat]]);
+    expect(await resumed.readFlatState(next.flat)).toEqual(await optimizer.readFlatState(flat));
+    expect(next.flat.device.memory().live.optimizer).toBe(0);
+  });
+
+  it('shares a store under names of its own', async () => {
+    const store = new MapStore();
+    const first = await flatAtHome(store);
+    const second = await flatAtHome(store);
+    expect([first.home.name, second.home.name]).toEqual(['one', 'one#2']);
+    first.home.close();
+    expect((await flatAtHome(store)).home.name).toBe('one');
+  });
+
+  async function flatAtHome(store = new MapStore()) {
+    const flat = leaf(new Device(createReferenceBackend()), values(8));
+    return { flat, home: await moveHome(flat, store), store };
+  }
+});
+
+/** A trainable leaf of one dimension that owns its storage. */
+function leaf(device: Device, data: ArrayLike<number>, dtype: DType = 'f32'): Tensor {
+  const storage = storageOf(device, data, dtype);
+  storage.tag = 'parameter';
+  return new Tensor(storage, [data.length], 0, true);
+}
+
+function storageOf(device: Device, data: ArrayLike<number>, dtype: DType) {
+  const source = device.storage(data.length, 'f32', 'staging');
+  source.fill();
+  source.write(new Uint8Array(Float32Array.from(data).buffer));
+  const storage = device.storage(data.length, dtype, 'staging');
+  storage.fill();
+  device.backend.run('cast', { x: source.view(), out: storage.view() });
+  source.release();
+  return storage;
+}
+
+async function bytesOf(tensor: Tensor): Promise<Uint8Array> {
+  return tensor.storage.read();
+}
+
+/** Gives a flat its home and moves its values there. */
+async function moveHome(flat: Tensor, store: MapStore): Promise<StoredFlat> {
+  const hostBuffers = new HostBuffers();
+  const home = new StoredFlat({
+    flat,
+    use: storeUseOf(store),
+    rests: 'all',
+    resume: false,
+    hostBuffers: () => hostBuffers,
+  });
+  await home.open('one');
+  await home.writeParameter(await flat.storage.read(), 0);
+  flat.storage.free();
+  setFlatHome(flat, home);
+  return home;
+}
+
+/** Adds a gradient where the flat keeps it. */
+async function addGradient(
+  flat: Tensor,
+  home: StoredFlat | undefined,
+  gradient: readonly number[],
+): Promise<void> {
+  const bytes = new Uint8Array(Float32Array.from(gradient).buffer);
+  if (home !== undefined) return home.addBytes(bytes, 'f32', 1);
+  const { device } = flat;
+  const storage = storageOf(device, gradient, 'f32');
+  storage.tag = 'gradient';
+  const added = new Tensor(storage, [flat.size]);
+  if (flat.grad === undefined) {
+    flat.grad = added;
+    return;
+  }
+  device.addInPlace(flat.grad, added);
+  storage.release();
+}
