@@ -45,7 +45,7 @@ describe.each([
   { worldSize: 1, reshardAfterForward: true },
   { worldSize: 2, reshardAfterForward: true },
   { worldSize: 3, reshardAfterForward: false },
-])('world size $worldSize, resharding $reshardAfterForward', ({ worldSize, ...fsdp }) => {
+])('F17 world size $worldSize, resharding $reshardAfterForward', ({ worldSize, ...fsdp }) => {
   it('a frozen weight inside a trainable unit stays, and gives its input a gradient', async () => {
     const outcome = await expectEqualTraining(
       {
@@ -121,6 +121,52 @@ describe.each([
       worldSize,
     );
     await expectFrozen(outcome, ['0.bias', '1.weight', '1.bias']);
+  });
+
+  it.each(['trunk', 'head'])('gradients of the %s dropped before each step', async (dropped) => {
+    const parts = new Map<Module, Module>();
+    const outcome = await expectEqualTraining(
+      {
+        fsdp,
+        build: (device, wrap) => {
+          const [a, b, c] = layers(device);
+          const trunk = wrap(new Stack(device, [wrap(a), b]));
+          const head = wrap(c);
+          const model = wrap(new Stack(device, [trunk, head]));
+          parts.set(model, dropped === 'trunk' ? trunk : head);
+          return model;
+        },
+        run: async (model, rows, step) => {
+          const loss = await trainOnce(model, rows, step);
+          parts.get(model)!.zeroGrad();
+          return loss;
+        },
+      },
+      worldSize,
+    );
+    const start = await initial();
+    for (const [bare, name] of [
+      ['0.weight', '0.0.weight'],
+      ['1.weight', '0.1.weight'],
+      ['2.weight', '1.weight'],
+    ] as const) {
+      const isSame = String(outcome.weights.get(name)) === String(start.get(bare));
+      expect(isSame, name).toBe((dropped === 'trunk') === name.startsWith('0'));
+    }
+  });
+
+  it('a frozen root that owns parameters, over a trainable child, trains only that', async () => {
+    const outcome = await expectEqualTraining(
+      {
+        fsdp,
+        build: (device, wrap) => {
+          const [a, b, c] = layers(device);
+          return freeze(wrap(new Stack(device, [a, wrap(b), c])), (name) => !name.startsWith('1.'));
+        },
+      },
+      worldSize,
+    );
+    await expectFrozen(outcome, ['0.weight', '0.bias', '2.weight', '2.bias']);
   });
 });
 
@@ -200,7 +246,7 @@ it('an unused parameter counts as having zeros, an unused unit is not stepped', 
   });
 });
 
-it('AdamW leaves a frozen parameter of a trained unit alone, decay included', async () => {
+it('F17 AdamW leaves a frozen parameter of a trained unit alone, decay included', async () => {
   const start = await initial();
   await onRanks(2, async ({ device, group, rank }) => {
     const [a, b, c] = layers(device);
@@ -242,7 +288,7 @@ it('a unit used in forward but unused in backward', async () => {
   );
 });
 
-it('backward to the input alone, through an all-frozen model', async () => {
+it('F17 backward to the input alone, through an all-frozen model', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
     const model = new FullyShardedDataParallel(freeze(layer(device)), { processGroup: group });
     const x = inputs(device, { first: rank, count: 1 }).keep();
