@@ -83,7 +83,8 @@ class Served {
   }
 
   /** Milliseconds a call, on the clock and on the cores (of the whole process). */
-  async time({ repetitions }) {
+  async time({ repetitions, warmUps }) {
+    for (let i = 0; i < warmUps; i++) await this.call.run();
     await this.engine.barrier();
     const cpu = process.cpuUsage();
     const start = performance.now();

@@ -90,7 +90,9 @@ class Rank:
         self.expect()
         return {}
 
-    def time(self, repetitions):
+    def time(self, repetitions, warmUps):
+        for _ in range(warmUps):
+            self.run()
         self.engine.barrier()
         start, cpu_start = time.perf_counter(), time.process_time()
         for _ in range(repetitions):
