@@ -7,6 +7,11 @@ export type {
   CommunicationHook,
   HookBucket,
 } from './communication-hooks/communication-hook.js';
+export {
+  type CompressionHookOptions,
+  compressionHook,
+} from './communication-hooks/compression-hook.js';
+export { type PowerSgdOptions, powerSgdHook } from './communication-hooks/power-sgd-hook.js';
 export { DistributedDataParallel, type JoinOptions } from './distributed-data-parallel.js';
 export {
   DdpConfigError,

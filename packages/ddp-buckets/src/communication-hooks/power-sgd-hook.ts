@@ -1,0 +1,194 @@
+// PowerSGD (Vogels, Karimireddy, Jaggi 2019): a gradient matrix travels as two thin factors, found by
+// one step of power iteration a training step. What that loses is added to the next step's gradient.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { BucketLayout } from '../bucket-layout.js';
+import { allReduceHook } from './all-reduce-hook.js';
+import type { BucketMember, CommunicationHook, HookBucket } from './communication-hook.js';
+import {
+  expand,
+  type MatrixShape,
+  multiply,
+  multiplyTransposed,
+  orthonormalize,
+} from './low-rank.js';
+
+export interface PowerSgdOptions {
+  /** Columns of the factors. Default 1. */
+  readonly matrixApproximationRank?: number;
+  /** Reductions of a bucket that are exact before compression starts. Default 0. */
+  readonly startStep?: number;
+  /** Gradients that shrink by less than this travel exactly, as vectors always do. Default 2. */
+  readonly minCompressionRate?: number;
+  /** What a step loses is added to the next one. Default true. */
+  readonly errorFeedback?: boolean;
+  /** Each step's iteration starts where the last one ended. Default true. */
+  readonly warmStart?: boolean;
+  /** Of the first factors; the same on all ranks. Default 0. */
+  readonly seed?: number;
+}
+
+/** Compresses f32 buckets; 16-bit ones go as they are. Serial: two or three all-reduces a bucket. */
+export function powerSgdHook(options: PowerSgdOptions = {}): CommunicationHook {
+  const states = new WeakMap<BucketLayout, BucketState>();
+  const { startStep = 0 } = options;
+  return {
+    name: 'powerSgd',
+    isSerial: true,
+    reduce: async (bucket) => {
+      if (bucket.dtype !== 'f32') return allReduceHook.reduce(bucket);
+      let state = states.get(bucket.layout);
+      if (state === undefined) {
+        state = new BucketState(bucket, options);
+        states.set(bucket.layout, state);
+      }
+      state.step += 1;
+      if (state.step <= startStep) return allReduceHook.reduce(bucket);
+      return state.reduce(bucket);
+    },
+  };
+}
+
+/** One gradient as a matrix: its first dimension by all others. */
+interface CompressedMember extends MatrixShape {
+  /** First element in the bucket. */
+  readonly offset: number;
+  /** [rows, rank], a part of the bucket's. */
+  readonly p: Float32Array;
+  /** [cols, rank], a part of the bucket's. */
+  readonly q: Float32Array;
+}
+
+/** What a bucket remembers between steps, and its scratch. */
+class BucketState {
+  step = 0;
+  readonly #compressed: readonly CompressedMember[];
+  /** Members that travel exactly. */
+  readonly #exact: readonly BucketMember[];
+  readonly #exactValues: Float32Array;
+  /** All factors of the bucket, so that each kind is one all-reduce. */
+  readonly #p: Float32Array;
+  readonly #q: Float32Array;
+  /** By element of the bucket. */
+  readonly #error: Float32Array | undefined;
+  readonly #random: () => number;
+  readonly #isWarm: boolean;
+  #hasFactors = false;
+
+  constructor(bucket: HookBucket, options: PowerSgdOptions) {
+    const { matrixApproximationRank = 1, minCompressionRate = 2 } = options;
+    const shapes = bucket.members.map((member) => ({
+      member,
+      shape: matrixShape(member, matrixApproximationRank, minCompressionRate),
+    }));
+    const chosen = shapes.flatMap(({ member, shape }) =>
+      shape === undefined ? [] : [{ ...shape, offset: member.offset }],
+    );
+    this.#exact = shapes.flatMap(({ member, shape }) => (shape === undefined ? [member] : []));
+    this.#exactValues = new Float32Array(this.#exact.reduce((sum, { size }) => sum + size, 0));
+    const sizeOf = (side: 'rows' | 'cols') =>
+      chosen.reduce((sum, one) => sum + one[side] * one.rank, 0);
+    this.#p = new Float32Array(sizeOf('rows'));
+    this.#q = new Float32Array(sizeOf('cols'));
+    let [pStart, qStart] = [0, 0];
+    this.#compressed = chosen.map((one) => {
+      const [pEnd, qEnd] = [pStart + one.rows * one.rank, qStart + one.cols * one.rank];
+      const p = this.#p.subarray(pStart, pEnd);
+      const q = this.#q.subarray(qStart, qEnd);
+      [pStart, qStart] = [pEnd, qEnd];
+      return { ...one, p, q };
+    });
+    const hasFeedback = options.errorFeedback ?? true;
+    this.#error = hasFeedback ? new Float32Array(bucket.layout.elementCount) : undefined;
+    this.#random = normalNumbers((options.seed ?? 0) + bucket.index);
+    this.#isWarm = options.warmStart ?? true;
+  }
+
+  async reduce({ bytes, group, tag }: HookBucket): Promise<void> {
+    const values = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+    const matrix = ({ offset, rows, cols }: CompressedMember) =>
+      values.subarray(offset, offset + rows * cols);
+    await this.#reduceExact(values, group, tag);
+    if (this.#compressed.length === 0) return;
+
+    const error = this.#error;
+    if (error !== undefined)
+      for (const member of this.#compressed) addError(matrix(member), member, error);
+    if (!this.#hasFactors || !this.#isWarm) {
+      for (let i = 0; i < this.#q.length; i++) this.#q[i] = this.#random();
+      this.#hasFactors = true;
+    }
+    for (const member of this.#compressed) {
+      orthonormalize(member.q, member.cols, member.rank);
+      multiply(matrix(member), member.q, member.p, member);
+    }
+    await sumOverRanks(group, this.#p, `${tag} p`);
+    for (const member of this.#compressed) {
+      orthonormalize(member.p, member.rows, member.rank);
+      multiplyTransposed(matrix(member), member.p, member.q, member);
+    }
+    await sumOverRanks(group, this.#q, `${tag} q`);
+    for (const member of this.#compressed) {
+      if (error !== undefined) error.set(matrix(member), member.offset);
+      expand(member.p, member.q, matrix(member), member);
+      if (error !== undefined)
+        keepError(matrix(member), member, { error, worldSize: group.worldSize });
+    }
+  }
+
+  async #reduceExact(values: Float32Array, group: ProcessGroup, tag: string): Promise<void> {
+    if (this.#exact.length === 0) return;
+    let at = 0;
+    for (const { offset, size } of this.#exact) {
+      this.#exactValues.set(values.subarray(offset, offset + size), at);
+      at += size;
+    }
+    await sumOverRanks(group, this.#exactValues, `${tag} exact`);
+    at = 0;
+    for (const { offset, size } of this.#exact) {
+      values.set(this.#exactValues.subarray(at, at + size), offset);
+      at += size;
+    }
+  }
+}
+
+/** Undefined for vectors, and for what two factors would not make smaller by the rate. */
+function matrixShape(
+  { shape, size }: BucketMember,
+  maxRank: number,
+  minCompressionRate: number,
+): MatrixShape | undefined {
+  const rows = shape[0] ?? 1;
+  const cols = size / rows;
+  const rank = Math.min(maxRank, rows, cols);
+  if (shape.length < 2 || (rows + cols) * rank * minCompressionRate >= size) return undefined;
+  return { rows, cols, rank };
+}
+
+function addError(values: Float32Array, { offset }: CompressedMember, error: Float32Array): void {
+  for (let i = 0; i < values.length; i++) values[i]! += error[offset + i]!;
+}
+
+/** `error` holds what this rank put in; `sum` is what came out for all of them. */
+function keepError(
+  sum: Float32Array,
+  { offset }: CompressedMember,
+  { error, worldSize }: { readonly error: Float32Array; readonly worldSize: number },
+): void {
+  for (let i = 0; i < sum.length; i++) error[offset + i]! -= sum[i]! / worldSize;
+}
+
+function sumOverRanks(group: ProcessGroup, values: Float32Array, tag: string): Promise<void> {
+  const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+  return group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', wire: 'exact', tag });
+}
+
+/** Normally distributed numbers (Box-Muller) from a multiplicative congruential generator. */
+function normalNumbers(seed: number): () => number {
+  let state = (seed % 0x7fffffff) + 1;
+  const uniform = () => {
+    state = (state * 48271) % 0x7fffffff; // Park and Miller; stays below 2^53
+    return state / 0x7fffffff;
+  };
+  return () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
+}
