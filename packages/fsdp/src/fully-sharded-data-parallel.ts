@@ -113,10 +113,14 @@ export class FullyShardedDataParallel<
     return this.#options.stateDict;
   }
 
-  /** Whether this is rank 0, of the first replica where there are several. */
+  /** Whether this rank belongs to the first replica, which is the only one without replicateGroup. */
+  get isFirstReplica(): boolean {
+    return (this.#options.groups.replicateGroup?.rank ?? 0) === 0;
+  }
+
+  /** Whether this is rank 0 of the first replica. */
   get isFirstRank(): boolean {
-    const { processGroup, replicateGroup } = this.#options.groups;
-    return processGroup.rank === 0 && (replicateGroup?.rank ?? 0) === 0;
+    return this.processGroup.rank === 0 && this.isFirstReplica;
   }
 
   /** Whether ranks of `root` hold different parameters here (experts). */
@@ -221,7 +225,12 @@ export class FullyShardedDataParallel<
    * where another rank may go another way: it would gather them again for an earlier use.
    */
   #dropBeforeInputs(tree: FsdpTree, args: Args): void {
-    if (tree.findsUnused || !this.device.isGradEnabled || !this.units.some((unit) => unit.hasFrozen)) return;
+    if (
+      tree.findsUnused ||
+      !this.device.isGradEnabled ||
+      !this.units.some((unit) => unit.hasFrozen)
+    )
+      return;
     this.device.beforeGradientOf(args, () => {
       if (this.#isDroppedAfterBackward) this.drop();
     });

@@ -8,7 +8,7 @@ import type { ShardedUnit } from './sharded-unit.js';
 
 const F32_BYTES = 4;
 
-interface Header {
+export interface FlatStateHeader {
   readonly step: number;
   readonly names: readonly string[];
 }
@@ -43,11 +43,14 @@ export async function gatherFlatState<Options extends object>(
   return found;
 }
 
-/** Step and tensors of the unit's state; ranks whose shard is all padding have none of their own. */
-async function agreedHeader(
+/**
+ * Step and tensors of the unit's state; ranks whose shard is all padding have none of their own.
+ * Collective over the unit's group.
+ */
+export async function agreedHeader(
   unit: ShardedUnit,
   own: FlatStateBytes | undefined,
-): Promise<Header | undefined> {
+): Promise<FlatStateHeader | undefined> {
   const text =
     own === undefined ? '' : JSON.stringify({ step: own.step, names: [...own.tensors.keys()] });
   const texts = await exchangeText(unit.group, text, { tag: unit.name });
@@ -58,7 +61,7 @@ async function agreedHeader(
       `optimizer state: expected one step count and the same tensors on all ranks for '${unit.name}', got ${distinct.join(' and ')}. Step every rank's optimizer alike.`,
     );
   }
-  return JSON.parse(distinct[0]!) as Header;
+  return JSON.parse(distinct[0]!) as FlatStateHeader;
 }
 
 async function gatherShards(

@@ -37,6 +37,16 @@ export {
 export { defaultPredivide, type FsdpOptions } from './options.js';
 export type { OffloadConfig, ResidenceOptions } from './residence.js';
 export { type FlatMetadata, localMetadataDict, type ShardMetadata } from './shard-metadata.js';
+export { type LoadShardsOptions, loadShards } from './shards/load-shards.js';
+export { type SaveShardsOptions, saveShards } from './shards/save-shards.js';
+export type {
+  SavedOptimizer,
+  SavedPiece,
+  SavedTensor,
+  ShardIndex,
+  ShardReader,
+  ShardSink,
+} from './shards/shard-index.js';
 export { loadStateDict, type StateDictOptions, stateDict } from './state-dict.js';
 export type { StateDict, StateEntry } from './state-entry.js';
 export { type SummonOptions, summonFullParams } from './summon-full-params.js';

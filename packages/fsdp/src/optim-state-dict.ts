@@ -161,8 +161,11 @@ function flatsOf(fsdp: FullyShardedDataParallel): OwnedFlat[] {
   });
 }
 
-/** Names of the optimizer's parameters, group by group as a bare optimizer has them. */
-function namesFor<Options extends object>(
+/**
+ * Names of the optimizer's parameters, group by group as a bare optimizer has them.
+ * @throws {FsdpConfigError} for one that is not the module's
+ */
+export function namesFor<Options extends object>(
   fsdp: FullyShardedDataParallel,
   optimizer: Optimizer<Options>,
 ): Map<Tensor, string> {
@@ -178,7 +181,8 @@ function namesFor<Options extends object>(
   return names;
 }
 
-function groupsOf<Options extends object>(
+/** The groups' options, with names in place of parameters. */
+export function groupsOf<Options extends object>(
   optimizer: Optimizer<Options>,
   names: ReadonlyMap<Tensor, string>,
 ): OptimizerStateDict<Options>['paramGroups'] {

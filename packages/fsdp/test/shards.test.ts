@@ -1,0 +1,491 @@
+// Saves that every rank writes and reads its own part of: any world size to any other, never whole on
+// one rank.
+
+import {
+  type FsdpOptions,
+  FsdpStateDictError,
+  FullyShardedDataParallel,
+  gatherFullOptimStateDict,
+  loadShards,
+  type ShardIndex,
+  type ShardReader,
+  type ShardSink,
+  saveShards,
+  stateDict,
+} from '@shardweave/fsdp';
+import {
+  AdamW,
+  BatchNorm1d,
+  deferredParameter,
+  Linear,
+  Module,
+  type Optimizer,
+  readSafetensors,
+} from '@shardweave/nn';
+import { createHostStore } from '@shardweave/shard-store';
+import { Device, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, optimizerGroups, type Rank } from './ranks.js';
+import { DIM, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
+
+const WORLD_SIZES = [1, 2, 3, 4, 8];
+
+/** Files in a map. Counts what is read, and how much of it at once. */
+class Files implements ShardSink, ShardReader {
+  readonly files = new Map<string, Uint8Array>();
+  readonly reads: { readonly key: string; readonly length: number }[] = [];
+  numOpen = 0;
+  maxOpen = 0;
+
+  async write(key: string, bytes: Uint8Array): Promise<void> {
+    this.files.set(key, bytes.slice());
+  }
+
+  byteLength(key: string): number | undefined {
+    return this.files.get(key)?.byteLength;
+  }
+
+  async read(key: string, into: Uint8Array, { offset }: { offset: number }): Promise<void> {
+    this.numOpen += 1;
+    this.maxOpen = Math.max(this.maxOpen, this.numOpen);
+    await Promise.resolve();
+    into.set(this.files.get(key)!.subarray(offset, offset + into.byteLength));
+    this.reads.push({ key, length: into.byteLength });
+    this.numOpen -= 1;
+  }
+
+  /** The same files, counted anew. */
+  reader(): Files {
+    const reader = new Files();
+    for (const [key, bytes] of this.files) reader.files.set(key, bytes);
+    return reader;
+  }
+
+  index(): ShardIndex {
+    return JSON.parse(new TextDecoder().decode(this.files.get('index.json'))) as ShardIndex;
+  }
+}
+
+/** Weights that shards cut, and buffers. */
+function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
+  const wrap = (module: Module) =>
+    new FullyShardedDataParallel(module, { processGroup: group, ...options });
+  const linear = (inFeatures: number, outFeatures: number) =>
+    new Linear(device, { inFeatures, outFeatures });
+  return wrap(
+    new Stack(device, [
+      linear(DIM, 45),
+      wrap(linear(45, 41)),
+      wrap(new BatchNorm1d(device, { numFeatures: 41 })),
+    ]),
+  );
+}
+
+function adam(model: Module): AdamW {
+  return new AdamW(optimizerGroups(model), { lr: 1e-2 });
+}
+
+async function train(
+  model: Module,
+  optimizer: Optimizer<object>,
+  options: { readonly rank: Rank; readonly steps: readonly number[] },
+): Promise<void> {
+  const { rank, steps } = options;
+  const count = 24 / rank.worldSize;
+  for (const step of steps) {
+    await trainOnce(model, { first: rank.rank * count, count }, step);
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+}
+
+/** Everything whole, as texts: typed arrays compare slowly. */
+async function everything(model: FullyShardedDataParallel, optimizer: Optimizer<object>) {
+  const text = ({ shape, data }: { shape: readonly number[]; data: Uint8Array }) =>
+    `[${shape.join()}] ${Buffer.from(data).toString('base64')}`;
+  const full = await gatherFullOptimStateDict(model, optimizer);
+  return {
+    model: new Map([...(await stateDict(model))].map(([name, entry]) => [name, text(entry)])),
+    state: [...(full?.state ?? [])].map(([name, { step, tensors }]) => {
+      return [name, step, [...tensors].map(([part, tensor]) => [part, text(tensor)])];
+    }),
+    groups: full?.paramGroups,
+  };
+}
+
+async function saved(worldSize: number, options: Partial<FsdpOptions> = {}) {
+  const files = new Files();
+  const [whole] = await onRanks(worldSize, async (rank) => {
+    const model = net(rank, options);
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps: [0, 1] });
+    await saveShards(model, files, { optimizer, extra: { step: 2 } });
+    return everything(model, optimizer);
+  });
+  return { files, whole: whole! };
+}
+
+describe.each(WORLD_SIZES)('a save of %i ranks', (worldSize) => {
+  it('loads at 1, 2, 3, 4 and 8, bit for bit, optimizer state and buffers too', async () => {
+    const { files, whole } = await saved(worldSize);
+    for (const other of WORLD_SIZES) {
+      const [loaded] = await onRanks(other, async (rank) => {
+        const device = new Device(rank.device.backend, { seed: 100 }); // other initial values
+        const model = net({ ...rank, device });
+        const optimizer = adam(model);
+        const extra = await loadShards(model, files.reader(), { optimizer });
+        expect(extra).toEqual({ step: 2 });
+        return everything(model, optimizer);
+      });
+      expect(loaded, `loaded at ${other}`).toEqual(whole);
+    }
+  });
+});
+
+it('trains on as one process does, with other wrapping than it was saved with', async () => {
+  const linears = ({ device, group }: Rank, options: Partial<FsdpOptions> = {}) => {
+    const wrap = (module: Module) =>
+      new FullyShardedDataParallel(module, { processGroup: group, ...options });
+    const wide = new Linear(device, { inFeatures: DIM, outFeatures: 45 });
+    return wrap(
+      new Stack(device, [wide, wrap(new Linear(device, { inFeatures: 45, outFeatures: 9 }))]),
+    );
+  };
+  const files = new Files();
+  await onRanks(2, async (rank) => {
+    const model = linears(rank, { flattenParameters: false });
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps: [0, 1] });
+    await saveShards(model, files, { optimizer });
+  });
+  const [unbroken] = await onRanks(1, async (rank) => {
+    const model = linears(rank);
+    await train(model, adam(model), { rank, steps: [0, 1, 2, 3] });
+    return weightsOf(model);
+  });
+  const [resumed] = await onRanks(3, async (rank) => {
+    const model = linears({ ...rank, device: new Device(rank.device.backend, { seed: 100 }) });
+    const optimizer = adam(model);
+    await loadShards(model, files, { optimizer });
+    await train(model, optimizer, { rank, steps: [2, 3] });
+    return weightsOf(model);
+  });
+  for (const [name, values] of resumed!) {
+    values.forEach((value, i) => {
+      expect(Math.abs(value - unbroken!.get(name)![i]!)).toBeLessThanOrEqual(2e-6);
+    });
+  }
+});
+
+describe('what is moved', () => {
+  /** One parameter of more than two parts of 4 MiB over two ranks. */
+  class Big extends Module<[x: Tensor], Tensor> {
+    constructor(device: Device, size: number) {
+      super(device);
+      const write = (into: Float32Array, start: number) => {
+        for (let i = 0; i < into.length; i++) into[i] = (start + i) % 65521;
+      };
+      this.parameter('weight', deferredParameter(device, [size], { write }));
+      this.parameter('bias', device.full([10], 3));
+    }
+    forward(x: Tensor): Tensor {
+      return x;
+    }
+  }
+  const SIZE = 2_600_001;
+
+  it('no rank reads more than it owns, one part of 4 MiB at a time; devices do not grow', async () => {
+    const files = new Files();
+    const perRank = await onRanks(2, async ({ device, group }) => {
+      const model = new FullyShardedDataParallel(new Big(device, SIZE), { processGroup: group });
+      await model.initialize();
+      const { live } = device.memory();
+      device.ledger.resetPeak();
+      const before = group.stats();
+      await saveShards(model, files, { maxFileBytes: 2 ** 20 });
+      expect(device.memory().peak).toEqual(live);
+      const { allGathers, bytesSent, gathers, broadcasts, sends } = group.stats();
+      // Names and places travel, values don't.
+      expect(bytesSent - before.bytesSent).toBeLessThan(10_000);
+      expect(allGathers).toBeGreaterThan(before.allGathers);
+      expect([gathers, broadcasts, sends]).toEqual([
+        before.gathers,
+        before.broadcasts,
+        before.sends,
+      ]);
+      return live.total;
+    });
+    for (const [key, { byteLength }] of files.files) {
+      if (key !== 'index.json') expect(byteLength).toBeLessThanOrEqual(2 ** 20 + 512);
+    }
+    expect(files.files.size).toBe(2 * 5 + 1); // 5.2 MB a rank
+
+    for (const worldSize of [1, 3]) {
+      const readers = await onRanks(worldSize, async ({ device, group, rank }) => {
+        const module = new Big(device, SIZE);
+        const model = new FullyShardedDataParallel(module, { processGroup: group });
+        await model.initialize();
+        const { live } = device.memory();
+        device.ledger.resetPeak();
+        const reader = files.reader();
+        await loadShards(model, reader);
+        expect(device.memory().peak).toEqual(live);
+        expect(reader.maxOpen).toBe(1);
+        const [unit] = model.units;
+        const first = rank * unit!.layout.shardLength;
+        const values = new Float32Array((await unit!.readMaster()).buffer);
+        const owned = Math.min(unit!.layout.shardLength, SIZE - first);
+        expect(values.subarray(0, owned).every((value, i) => value === (first + i) % 65521)).toBe(
+          true,
+        );
+        return reader;
+      });
+      const payload = readers.map(({ reads }) => reads.filter(({ key }) => key !== 'index.json'));
+      const total = payload.flat().reduce((sum, { length }) => sum + length, 0);
+      expect(total).toBe((SIZE + 10) * 4); // every element once
+      expect(Math.max(...payload.flat().map(({ length }) => length))).toBeLessThanOrEqual(2 ** 22);
+      for (const reads of payload) {
+        const own = reads.reduce((sum, { length }) => sum + length, 0);
+        expect(own).toBeLessThanOrEqual(Math.ceil(perRank[0]! * 2) / worldSize + 512);
+      }
+    }
+  });
+
+  it('each rank writes one safetensors file, whole tensors under their own names', async () => {
+    const { files, whole } = await saved(2);
+    expect([...files.files.keys()].sort()).toEqual([
+      'index.json',
+      'rank-0-of-2.0.safetensors',
+      'rank-1-of-2.0.safetensors',
+    ]);
+    const found = new Map(
+      [...files.files].flatMap(([key, bytes]) =>
+        key === 'index.json' ? [] : [...readSafetensors(bytes.slice()).tensors],
+      ),
+    );
+    const { dtype, shape, data } = found.get('0.bias')!;
+    expect([dtype, shape]).toEqual(['f32', [45]]);
+    expect(`[45] ${Buffer.from(data).toString('base64')}`).toBe(whole.model.get('0.bias'));
+    const cut = [...found.keys()].filter((name) => name.startsWith('1.weight'));
+    expect(cut.sort()).toEqual(['1.weight[0:1024]', '1.weight[1024:1845]']);
+  });
+});
+
+it('floats are converted: f32 masters into pure 16-bit ones of odd length, and back', async () => {
+  const files = new Files();
+  const make = (rank: Rank, dtype: 'f32' | 'bf16') => {
+    const options = dtype === 'f32' ? {} : { computeDType: dtype };
+    const linear = new Linear(rank.device, { inFeatures: 15, outFeatures: 11 }).to(dtype);
+    return new FullyShardedDataParallel(linear, { processGroup: rank.group, ...options });
+  };
+  await onRanks(2, async (rank) => {
+    const source = make(rank, 'f32');
+    await saveShards(source, files);
+    const wanted = await stateDict(source);
+    const target = make({ ...rank, device: new Device(rank.device.backend, { seed: 5 }) }, 'bf16');
+    await loadShards(target, files);
+    const half = await stateDict(target);
+    for (const [name, { data }] of wanted) {
+      const rounded = new Float32Array(data.slice().buffer);
+      const loaded = new Uint16Array(half.get(name)!.data.slice().buffer);
+      loaded.forEach((bits, i) => {
+        const value = new Float32Array(Uint32Array.of(bits << 16).buffer)[0]!;
+        expect(Math.abs(value - rounded[i]!)).toBeLessThanOrEqual(Math.abs(rounded[i]!) / 256);
+      });
+    }
+    const again = new Files();
+    await saveShards(target, again);
+    await rank.group.barrier();
+    if (rank.rank === 0) expect(again.index().tensors.weight!.dtype).toBe('bf16');
+  });
+});
+
+it('a ShardStore is a sink and a reader, and a prefix keeps saves apart', async () => {
+  const store = createHostStore();
+  await onRanks(2, async (rank) => {
+    const model = net(rank);
+    const before = await stateDict(model);
+    await saveShards(model, store, { prefix: 'first/' });
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps: [0] });
+    await saveShards(model, store, { prefix: 'second/' });
+    await loadShards(model, store, { prefix: 'first/' });
+    const after = await stateDict(model);
+    for (const name of ['0.weight', '1.bias', '2.running_mean']) {
+      expect(after.get(name)).toEqual(before.get(name));
+    }
+  });
+  await store.close();
+});
+
+it('replicas are written once', async () => {
+  const files = new Files();
+  await onRanks(4, async (rank) => {
+    const processGroup = await rank.group.split(Math.floor(rank.rank / 2));
+    const replicateGroup = await rank.group.split(rank.rank % 2);
+    const model = new FullyShardedDataParallel(layer(rank.device), {
+      processGroup,
+      replicateGroup,
+    });
+    const sink = rank.rank < 2 ? files : new Files();
+    await saveShards(model, sink);
+    if (rank.rank >= 2) expect(sink.files.size).toBe(0);
+    await rank.group.barrier();
+    const before = await stateDict(model);
+    await loadShards(model, files);
+    expect(await stateDict(model)).toEqual(before);
+  });
+});
+
+it('what ranks hold for themselves comes back to each', async () => {
+  const files = new Files();
+  const make = async (rank: Rank, seed: number) => {
+    const device = new Device(rank.device.backend, { seed });
+    const alone = await rank.group.split(rank.rank);
+    const expert = new FullyShardedDataParallel(layer(device), { processGroup: alone });
+    return new FullyShardedDataParallel(new Stack(device, [layer(device), expert]), {
+      processGroup: rank.group,
+    });
+  };
+  const values = await onRanks(3, async (rank) => {
+    const model = await make(rank, rank.rank);
+    await saveShards(model, files);
+    await rank.group.barrier();
+    const before = await stateDict(model);
+    const other = await make(rank, 50);
+    await loadShards(other, files);
+    expect(await stateDict(other)).toEqual(before);
+    return before.get('1.weight')!.data;
+  });
+  expect(values[0]).not.toEqual(values[1]);
+  await onRanks(2, async (rank) => {
+    const model = await make(rank, 60); // fewer ranks: each its own
+    await loadShards(model, files);
+    expect((await stateDict(model)).get('1.weight')!.data).toEqual(values[rank.rank]);
+  });
+  await onRanks(4, async (rank) => {
+    const loading = loadShards(await make(rank, 70), files);
+    if (rank.rank === 3) {
+      await expect(loading).rejects.toMatchObject({ missing: ['1.weight@3', '1.bias@3'] });
+    } else {
+      await expect(loading).rejects.toThrow('rank 3/4 failed');
+    }
+  });
+});
+
+describe('refuses, on every rank and without loading anything', () => {
+  const spoil = (change: (index: ShardIndex) => object) => (files: Files) => {
+    const bytes = new TextEncoder().encode(JSON.stringify(change(files.index())));
+    files.files.set('index.json', bytes);
+  };
+  it.each([
+    ['no index', (files: Files) => files.files.delete('index.json')],
+    ['something else', (files: Files) => files.files.set('index.json', new Uint8Array(5))],
+    ['another version', spoil((index) => ({ ...index, version: 2 }))],
+    [
+      'a missing name',
+      spoil(({ tensors: { '0.bias': _, ...tensors }, ...index }) => ({ ...index, tensors })),
+    ],
+    [
+      'an unexpected name',
+      spoil(({ tensors, ...index }) => ({
+        ...index,
+        tensors: { ...tensors, stranger: tensors['0.bias'] },
+      })),
+    ],
+    [
+      'another shape',
+      spoil(({ tensors, ...index }) => ({
+        ...index,
+        tensors: { ...tensors, '0.bias': { ...tensors['0.bias'], shape: [3, 15] } },
+      })),
+    ],
+    [
+      'a gap between pieces',
+      spoil(({ tensors, ...index }) => ({
+        ...index,
+        tensors: {
+          ...tensors,
+          '1.weight': { ...tensors['1.weight'], pieces: tensors['1.weight']!.pieces.slice(1) },
+        },
+      })),
+    ],
+  ])('%s', async (_, change) => {
+    const { files } = await saved(2);
+    change(files);
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      const before = await stateDict(model);
+      await expect(loadShards(model, files)).rejects.toBeInstanceOf(FsdpStateDictError);
+      expect(await stateDict(model)).toEqual(before);
+    });
+  });
+
+  it('an optimizer that was not saved, or with other groups', async () => {
+    const files = new Files();
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      await saveShards(model, files);
+      await expect(loadShards(model, files, { optimizer: adam(model) })).rejects.toThrow(
+        'no optimizer state',
+      );
+    });
+  });
+
+  it('without strict, what is missing keeps its value', async () => {
+    const { files, whole } = await saved(2);
+    spoil(({ tensors: { '0.bias': _, ...tensors }, ...index }) => ({ ...index, tensors }))(files);
+    await onRanks(2, async (rank) => {
+      const device = new Device(rank.device.backend, { seed: 100 });
+      const model = net({ ...rank, device });
+      const before = await stateDict(model);
+      await loadShards(model, files, { strict: false });
+      const after = await stateDict(model);
+      expect(after.get('0.bias')).toEqual(before.get('0.bias'));
+      const weight = Buffer.from(after.get('1.weight')!.data).toString('base64');
+      expect(`[41,45] ${weight}`).toBe(whole.model.get('1.weight'));
+    });
+  });
+});
+
+describe('a rank that fails', () => {
+  it('while writing stops the save everywhere, and leaves no index', async () => {
+    const files = new Files();
+    await onRanks(3, async (rank) => {
+      const model = net(rank);
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0] });
+      const full: ShardSink = {
+        write: async () => {
+          throw new Error('disk full');
+        },
+      };
+      const saving = saveShards(model, rank.rank === 1 ? full : files, {
+        optimizer,
+        maxFileBytes: 4096,
+      });
+      await expect(saving).rejects.toThrow(
+        rank.rank === 1 ? /^disk full$/ : 'rank 1/3 failed: disk full',
+      );
+      // They go on together.
+      await saveShards(model, files, { optimizer, prefix: 'again/' });
+    });
+    expect(files.files.has('index.json')).toBe(false);
+    expect(files.files.has('again/index.json')).toBe(true);
+  });
+
+  it('while reading stops the load everywhere', async () => {
+    const { files, whole } = await saved(2);
+    await onRanks(3, async (rank) => {
+      const model = net(rank);
+      const broken = files.reader();
+      if (rank.rank === 2) broken.files.delete('rank-1-of-2.0.safetensors');
+      await expect(loadShards(model, broken)).rejects.toThrow(
+        rank.rank === 2 ? TypeError : 'rank 2/3 failed',
+      );
+      const optimizer = adam(model);
+      await loadShards(model, files, { optimizer });
+      expect((await everything(model, optimizer)).model).toEqual(whole.model);
+    });
+  });
+});
