@@ -28,7 +28,7 @@ const probability = real('a number from 0 to below 1', (x) => x >= 0 && x < 1);
 
 /** What every flag accepts. A missing one is undefined: defaults that depend on others come later. */
 const FLAGS = z.object({
-  strategy: oneOf(['single', 'fsdp', 'ddp']).default('fsdp'),
+  strategy: oneOf(['single', 'fsdp', 'ddp', 'offload']).default('fsdp'),
   ranks: whole(1).optional(),
   transport: oneOf(['memory', 'shm', 'ws', 'mpi']).default('memory'),
   device: z
@@ -43,6 +43,10 @@ const FLAGS = z.object({
   reshard: z.boolean().default(true),
   checkpointActivations: z.boolean().default(false),
   gatherCap: whole(1).optional(),
+  deviceBudget: whole(1).optional(),
+  slices: whole(1).optional(),
+  microBatches: whole(1).default(1),
+  offloadDir: file.optional(),
   injectDelayMs: nonNegative.default(0),
   trace: file.optional(),
   model: file.default(DEFAULT_PRESET),
@@ -128,8 +132,8 @@ export function trainCommand(): Command {
   const where = 'Where it runs:';
   add(
     where,
-    '--strategy <single|fsdp|ddp>',
-    'one rank, parameters sharded over all ranks, or whole on each (default: fsdp)',
+    '--strategy <NAME>',
+    'single: one rank; fsdp: parameters sharded over ranks; ddp: whole on each; offload: resting off the device of one rank (default: fsdp)',
   );
   add(where, '--ranks <N>', 'world size (default: 2; with single: 1)');
   add(
@@ -161,6 +165,16 @@ export function trainCommand(): Command {
     'most bytes of gathered parameters to prefetch into (default: 64 MiB)',
   );
   add(sharding, '--inject-delay-ms <N>', 'delay every collective, for experiments (default: 0)');
+
+  const offload = 'Offload (--strategy offload):';
+  add(
+    offload,
+    '--device-budget <BYTES>',
+    'most bytes that the device may hold; slices are chosen for it (default: no limit)',
+  );
+  add(offload, '--slices <N>', 'without a budget: parts of the model that run apart (default: 3)');
+  add(offload, '--micro-batches <M>', 'parts of the rows that pass a slice in turn (default: 1)');
+  add(offload, '--offload-dir <DIR>', 'rest on disk there (default: in host memory)');
 
   const model = 'Model and data:';
   add(

@@ -23,13 +23,15 @@ export async function resolveConfig(
   flags: Flags,
   cores = availableParallelism(),
 ): Promise<RunConfig> {
-  const ranks = flags.ranks ?? (flags.strategy === 'single' ? 1 : DEFAULT_RANKS);
-  if (flags.strategy === 'single' && ranks > 1) {
+  const isAlone = flags.strategy === 'single' || flags.strategy === 'offload';
+  const ranks = flags.ranks ?? (isAlone ? 1 : DEFAULT_RANKS);
+  if (isAlone && ranks > 1) {
     throw new UsageError(
-      `--strategy single runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
+      `--strategy ${flags.strategy} runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
     );
   }
   if (flags.strategy === 'ddp') checkDdp(flags);
+  checkOffload(flags);
   const model = modelSource(flags.model);
   const own =
     model.kind === 'preset'
@@ -54,6 +56,10 @@ export async function resolveConfig(
     reshard: flags.reshard,
     checkpointActivations: flags.checkpointActivations,
     gatherCapBytes: flags.gatherCap,
+    deviceBudgetBytes: flags.deviceBudget,
+    slices: flags.slices,
+    microBatches: flags.microBatches,
+    offloadDir: flags.offloadDir === undefined ? undefined : resolve(flags.offloadDir),
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     model,
@@ -90,6 +96,28 @@ function checkDdp({ precision, device }: Flags): void {
   if (new Set(device).size > 1) {
     throw new UsageError(
       `--strategy ddp keeps equal weights on all ranks, and devices that round differently drift apart, got --device ${device.join(',')}. Use --strategy fsdp, or one device.`,
+    );
+  }
+}
+
+/** What only offload knows, and what excludes each other there. */
+function checkOffload(flags: Flags): void {
+  const { strategy, deviceBudget, slices, microBatches, offloadDir } = flags;
+  if (strategy !== 'offload') {
+    const given = Object.entries({
+      '--device-budget': deviceBudget,
+      '--slices': slices,
+      '--micro-batches': microBatches === 1 ? undefined : microBatches,
+      '--offload-dir': offloadDir,
+    }).find(([, value]) => value !== undefined);
+    if (given === undefined) return;
+    throw new UsageError(
+      `${given[0]} is for --strategy offload, got --strategy ${strategy}. Use --strategy offload, or leave it out.`,
+    );
+  }
+  if (deviceBudget !== undefined && slices !== undefined) {
+    throw new UsageError(
+      '--device-budget chooses how many slices there are, got --slices too. Give one of them.',
     );
   }
 }

@@ -3,7 +3,7 @@
 
 import type { Gpt2Config } from '@shardweave/nn';
 
-export type Strategy = 'single' | 'fsdp' | 'ddp';
+export type Strategy = 'single' | 'fsdp' | 'ddp' | 'offload';
 export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
 export type DeviceChoice = 'auto' | 'cpu' | 'webgpu';
 export type Precision = 'fp32' | 'fp16' | 'bf16';
@@ -29,6 +29,12 @@ export interface RunConfig {
   readonly reshard: boolean;
   readonly checkpointActivations: boolean;
   readonly gatherCapBytes: number | undefined;
+  /** With offload: most bytes on the device, and how the model is cut without. */
+  readonly deviceBudgetBytes: number | undefined;
+  readonly slices: number | undefined;
+  readonly microBatches: number;
+  /** Where parameters rest on disk; undefined: in host memory. */
+  readonly offloadDir: string | undefined;
   readonly injectDelayMs: number;
   readonly traceFile: string | undefined;
 

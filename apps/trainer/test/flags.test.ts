@@ -7,7 +7,7 @@ const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () =
 describe('the flags of train', () => {
   it('are an interface that stays', () => {
     expect(trainCommand().options.map((option) => option.flags)).toEqual([
-      '--strategy <single|fsdp|ddp>',
+      '--strategy <NAME>',
       '--ranks <N>',
       '--transport <NAME>',
       '--device <auto|webgpu|cpu>',
@@ -20,6 +20,10 @@ describe('the flags of train', () => {
       '--checkpoint-activations',
       '--gather-cap <BYTES>',
       '--inject-delay-ms <N>',
+      '--device-budget <BYTES>',
+      '--slices <N>',
+      '--micro-batches <M>',
+      '--offload-dir <DIR>',
       '--model <PRESET|DIR>',
       '--dropout <P>',
       '--tokenizer <byte|gpt2>',

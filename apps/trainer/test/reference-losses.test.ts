@@ -1,6 +1,9 @@
 // The first 20 losses against PyTorch's (tooling/reference), on the cpu device over memory: every
 // combination of ranks, resharding, checkpointing and precision.
 
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { expectReference, losses } from './fixtures/expect-reference.js';
 import { type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
@@ -65,6 +68,42 @@ describe('ddp', () => {
       const sharded = await run('cosine-fp32', [...flags.split(' '), reshard]);
       expect(losses(sharded)).toEqual(replicated);
     }
+  });
+});
+
+describe('offload', () => {
+  const offload = (name: string, flags: string) =>
+    run(name, ['--strategy', 'offload', ...flags.split(' ')]);
+
+  it.each([
+    '--slices 3',
+    '--slices 9 --checkpoint-activations',
+    '--device-budget 6000000',
+    '--device-budget 5000000 --micro-batches 2 --checkpoint-activations',
+  ])('%s', async (flags) => {
+    const record = await offload('cosine-fp32', flags);
+    expectReference(record, 'cosine-fp32');
+    const { peakBytes } = record.reports[0]!;
+    expect(peakBytes.total).toBeLessThan(single.reports[0]!.peakBytes.total);
+  });
+
+  it('without clipping has the losses of one rank bit for bit', async () => {
+    // With it, squares are summed by flat parameter, and one rank has a single one.
+    const alone = await run('cosine-fp32', ['--strategy', 'single', '--clip', '0']);
+    for (const flags of ['--slices 3', '--slices 3 --checkpoint-activations']) {
+      expect(losses(await offload('cosine-fp32', `${flags} --clip 0`))).toEqual(losses(alone));
+    }
+  });
+
+  it('on disk, in micro-batches and micro-steps', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const flags = `--micro-batches 2 --offload-dir ${directory}`;
+    expectReference(await offload('accum-fp32', flags), 'accum-fp32');
+    rmSync(directory, { recursive: true });
+  });
+
+  it.each(['cosine-bf16', 'cosine-fp16', 'overflow-fp16'])('%s', async (name) => {
+    expectReference(await offload(name, '--slices 2'), name);
   });
 });
 

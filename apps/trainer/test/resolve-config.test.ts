@@ -55,6 +55,24 @@ describe('resolveConfig', () => {
     expect(await resolve('--device cpu,webgpu')).toMatchObject({ devices: ['cpu', 'webgpu'] });
   });
 
+  it('offload runs on one rank, and its flags are for it alone', async () => {
+    expect(await resolve('--strategy offload --device-budget 5000')).toMatchObject({
+      ranks: 1,
+      deviceBudgetBytes: 5000,
+      offloadDir: undefined,
+    });
+    for (const line of [
+      '--strategy offload --ranks 2',
+      '--strategy offload --slices 2 --device-budget 5000',
+      '--slices 2',
+      '--micro-batches 2',
+      '--strategy ddp --device-budget 5000',
+      '--strategy single --offload-dir x',
+    ]) {
+      await expect(resolve(line), line).rejects.toThrow(UsageError);
+    }
+  });
+
   it('reads the shape of a directory', async () => {
     expect(await resolve(`--model ${TINY} --seq 32`)).toMatchObject({
       model: { kind: 'directory', path: TINY },

@@ -49,11 +49,22 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
   if (config.fp32Reduce && config.precision === 'fp32') {
     rows.push(['note', '--fp32-reduce changes nothing in fp32']);
   }
+  if (config.strategy === 'offload') rows.push(['offload', offloadText(config)]);
   if (config.checkpointActivations) rows.push(['memory', 'activations are recomputed in backward']);
   if (config.injectDelayMs > 0)
     rows.push(['delay', `${config.injectDelayMs} ms in every collective`]);
   if (config.outDir !== undefined) rows.push(['out', config.outDir]);
   return rows.map(([name, value]) => `${name.padEnd(7)} ${value}`);
+}
+
+function offloadText(config: RunConfig): string {
+  const { deviceBudgetBytes, slices, microBatches, offloadDir } = config;
+  const cut =
+    deviceBudgetBytes === undefined
+      ? `${slices ?? 3} slices`
+      : `slices for a budget of ${formatBytes(deviceBudgetBytes)}`;
+  const parts = microBatches === 1 ? '' : `, ${microBatches} micro-batches`;
+  return `${cut}${parts}, at rest in ${offloadDir ?? 'host memory'}`;
 }
 
 function modelName({ model }: RunConfig): string {

@@ -4,6 +4,8 @@ import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
 import { stateDict as fsdpStateDict } from '@shardweave/fsdp';
 import { Gpt2, loadStateDict, stateDict } from '@shardweave/nn';
+import { stateDict as offloadStateDict } from '@shardweave/offload';
+import { openDiskStore } from '@shardweave/shard-store/node';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { type Dataset, loadDataset } from '../data/dataset.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
@@ -17,6 +19,7 @@ import { sampleText } from './sample-text.js';
 import { trainLoop } from './train-loop.js';
 import {
   COMPUTE_DTYPES,
+  offloadedModel,
   type ShardGroups,
   type TrainingModel,
   trainingModel,
@@ -73,7 +76,7 @@ async function runToEnd(options: RankOptions): Promise<void> {
   const model = await loadModel(device, config, groups);
   const state = await train({ ...options, backend, device, data, model, groups });
   model.optimizer.dispose();
-  model.dispose();
+  await model.dispose();
   if (rank === 0) await leaveResults(options, { device, state, tokenizer });
   device.dispose();
   if (rank === 0 && config.steps >= LEAST_STEPS_TO_MEASURE) {
@@ -100,9 +103,15 @@ async function loadModel(
   config: RunConfig,
   groups: ShardGroups,
 ): Promise<TrainingModel> {
-  const model = new Gpt2(device, config.gpt2, { seed: config.seed });
+  const isOffloaded = config.strategy === 'offload';
+  const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: isOffloaded });
   if (config.model.kind === 'directory' && config.model.hasWeights) {
     loadStateDict(model, await readModelState(config.model.path));
+  }
+  if (isOffloaded) {
+    const { offloadDir } = config;
+    if (offloadDir === undefined) return offloadedModel(model, config);
+    return offloadedModel(model, config, await openDiskStore({ directory: offloadDir }));
   }
   const isPlain = config.strategy === 'single' && config.precision === 'fp32';
   return trainingModel(model, config, isPlain ? undefined : groups);
@@ -149,7 +158,8 @@ async function train(options: TrainOptions): Promise<ModelState> {
   });
   const peakBytes = device.ledger.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
-  const { module, fsdp } = model;
+  const { module, fsdp, offload } = model;
+  if (offload !== undefined) return offloadStateDict(offload);
   return fsdp === undefined ? await stateDict(module) : await fsdpStateDict(fsdp);
 }
 

@@ -5,6 +5,8 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { defaultPredivide, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, checkpoint, type Gpt2, type Module, packParameters } from '@shardweave/nn';
+import { OffloadModel } from '@shardweave/offload';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../run-config.js';
 
@@ -16,12 +18,14 @@ export interface TrainingModel {
   readonly fsdp: FullyShardedDataParallel<[ids: Tensor], Tensor> | undefined;
   /** The whole model on each rank. */
   readonly ddp?: DistributedDataParallel<[ids: Tensor], Tensor>;
+  /** The model resting off the device. */
+  readonly offload?: OffloadModel<[ids: Tensor], Tensor>;
   readonly optimizer: AdamW;
   /** Trainable numbers of the whole model, tied once, no padding. */
   readonly params: number;
   /** Of this rank's f32 parameters, padding included. */
   readonly shardBytes: number;
-  dispose(): void;
+  dispose(): void | Promise<void>;
 }
 
 /** The two sequences of collectives that sharding uses; on one rank they may be one. */
@@ -102,6 +106,44 @@ export function trainingModel(
     params,
     shardBytes,
     dispose: () => fsdp.dispose(),
+  };
+}
+
+/** Wraps a fresh model so that it rests in `store`, which it closes in the end. */
+export function offloadedModel(
+  model: Gpt2,
+  config: RunConfig,
+  store: ShardStore = createHostStore(),
+): TrainingModel {
+  const parameters = model.parameters();
+  const params = parameters.reduce((sum, { size }) => sum + size, 0);
+  const offload = new OffloadModel<[ids: Tensor], Tensor>(model, {
+    ...offloadOptions(config),
+    store,
+  });
+  return {
+    module: offload,
+    fsdp: undefined,
+    offload,
+    optimizer: adamW(parameters, config),
+    params,
+    shardBytes: params * 4,
+    dispose: async () => {
+      offload.dispose();
+      await store.close();
+    },
+  };
+}
+
+/** As training and sampling both have it. */
+export function offloadOptions(config: RunConfig) {
+  const { deviceBudgetBytes, slices, microBatches } = config;
+  return {
+    checkpointActivation: config.checkpointActivations,
+    numMicrobatches: microBatches,
+    computeDType: COMPUTE_DTYPES[config.precision],
+    ...(deviceBudgetBytes === undefined ? {} : { deviceBudgetBytes }),
+    ...(slices === undefined ? {} : { numSlices: slices }),
   };
 }
 

@@ -2,7 +2,7 @@
 // the update. Nothing waits for the device but the loss and the norm, which every rank must know.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { clipCoefficient, LossScaler, squaredGradNorm } from '@shardweave/nn';
+import { clipCoefficient, LossScaler, streamedSquaredGradNorm } from '@shardweave/nn';
 import { crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../data/dataset.js';
 import type { RunConfig } from '../run-config.js';
@@ -66,7 +66,7 @@ export class TrainingStep {
       const isReducing = !config.noSync || isLast || wrapper === undefined;
       losses.push(isReducing ? await run() : await wrapper.noSync(run));
     }
-    const squared = squaredGradNorm(model.optimizer.parameters());
+    const squared = await streamedSquaredGradNorm(model.optimizer.parameters());
     const [squaredNorm, ...means] = await Promise.all([squared, ...losses].map((t) => t.item()));
     const sums = Float32Array.of(means.reduce((sum, x) => sum + x, 0) / gradAccum, squaredNorm!);
     if (group !== undefined && group.worldSize > 1) {
