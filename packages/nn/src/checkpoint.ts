@@ -6,22 +6,34 @@ import { CheckpointError } from './errors.js';
 import { listTensors, mapTensors } from './map-tensors.js';
 import { Module } from './module.js';
 
+export interface CheckpointOptions {
+  /**
+   * Keep the inputs on the host between forward and backward, so that a segment holds nothing on the
+   * device. Default false.
+   */
+  readonly offloadToCpu?: boolean;
+}
+
 /**
  * Runs `module` so that its activations are freed after forward and made again in backward. Loss and
  * gradients are bit for bit those without it, dropout included: the random state is put back for
- * the second run. Arguments and results may be tensors, in arrays and plain objects too; what is no
- * tensor passes through. The module's hooks run again with the second run.
+ * the second run. Arguments and results may be tensors, in containers too; what is no tensor passes
+ * through. The module's hooks run again with the second run.
  */
 export function checkpoint<Args extends readonly unknown[], Output>(
   module: Module<Args, Output>,
+  options: CheckpointOptions = {},
 ): Checkpoint<Args, Output> {
-  return new Checkpoint(module);
+  return new Checkpoint(module, options);
 }
 
 /** What `checkpoint` returns. */
 export class Checkpoint<Args extends readonly unknown[], Output> extends Module<Args, Output> {
-  constructor(module: Module<Args, Output>) {
+  readonly #isOffloading: boolean;
+
+  constructor(module: Module<Args, Output>, options: CheckpointOptions = {}) {
     super(module.device);
+    this.#isOffloading = options.offloadToCpu ?? false;
     this.child('module', module);
     if (!module.isTraining) this.eval(); // a new module is in training mode
   }
@@ -46,13 +58,14 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     const output = mapTensors(result, (tensor) =>
       tensor.requiresGrad || inputs.includes(tensor) ? tensor.detach() : tensor,
     );
+    const kept = this.#isOffloading ? new Map(inputs.map((x) => [x, startRead(x)])) : undefined;
     device.record({
       name: 'checkpoint',
       inputs,
       outputs: floatsIn(output),
-      saved: inputs,
+      saved: this.#isOffloading ? [] : inputs,
       hiddenLeaves: module.parameters().filter((parameter) => parameter.requiresGrad),
-      backward: (gradients) => this.#backward({ args, needsGrad, state, gradients }),
+      backward: (gradients) => this.#backward({ args, needsGrad, kept, state, gradients }),
     });
     return output;
   }
@@ -61,12 +74,20 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
   async #backward(run: {
     readonly args: Args;
     readonly needsGrad: readonly boolean[];
+    /** The inputs' bytes, where the device doesn't keep them. */
+    readonly kept: ReadonlyMap<Tensor, Promise<Uint8Array>> | undefined;
     readonly state: RandomState;
     readonly gradients: readonly (Tensor | undefined)[];
   }): Promise<readonly (Tensor | undefined)[]> {
     const { device, module } = this;
     const leaves: InputLeaf[] = [];
-    const args = mapTensors(run.args, (tensor) => {
+    const inputs = new Map<Tensor, Tensor>();
+    for (const [input, bytes] of run.kept ?? []) {
+      const { shape, dtype } = input;
+      inputs.set(input, device.tensor(await bytes, shape, { dtype }));
+    }
+    const args = mapTensors(run.args, (input) => {
+      const tensor = inputs.get(input) ?? input;
       const leaf = new InputLeaf(tensor, run.needsGrad[leaves.length]!);
       leaves.push(leaf);
       return leaf.tensor;
@@ -115,6 +136,13 @@ class InputLeaf {
     before?.storage.release();
     this.#gradient = sum;
   }
+}
+
+/** Queues a read-back, which takes what the tensor holds now. */
+function startRead(tensor: Tensor): Promise<Uint8Array> {
+  const bytes = tensor.toBytes();
+  bytes.catch(() => undefined); // seen by the backward that awaits it
+  return bytes;
 }
 
 /** Backward from several tensors at once: through a node that hands each its gradient. */

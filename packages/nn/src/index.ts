@@ -1,7 +1,7 @@
 // Modules, optimizers, loss scaling, activation checkpointing and the Hugging Face layout.
 
 export { castInPlace } from './cast-in-place.js';
-export { Checkpoint, checkpoint } from './checkpoint.js';
+export { Checkpoint, type CheckpointOptions, checkpoint } from './checkpoint.js';
 export {
   deferredParameter,
   dropRecipe,

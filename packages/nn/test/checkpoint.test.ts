@@ -1,11 +1,13 @@
 import {
   CheckpointError,
   checkpoint,
+  Dropout,
   Gpt2,
   Gpt2Block,
   Linear,
   Module,
   packParameters,
+  Sequential,
 } from '@shardweave/nn';
 import {
   add,
@@ -15,6 +17,7 @@ import {
   sum,
   type Tensor,
   tanh,
+  tensorsIn,
 } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { makeDevice, read, values } from './support.js';
@@ -74,7 +77,7 @@ async function step(options: { isCheckpointed: boolean; isPacked?: boolean }) {
   return { loss, gradients, liveBytes, finals };
 }
 
-describe('checkpoint', () => {
+describe('F41 checkpoint', () => {
   it('gives the same loss and gradients bit for bit with dropout, in fewer bytes', async () => {
     const plain = await step({ isCheckpointed: false });
     const wrapped = await step({ isCheckpointed: true });
@@ -149,6 +152,130 @@ describe('checkpoint', () => {
     expect(twice).toEqual(await run((linear) => linear));
   });
 
+  it('holds at its peak the inputs of all segments and the inside of one', async () => {
+    const ROWS = 64;
+    const DIM = 16;
+    const NUM_SEGMENTS = 6;
+    const peak = async (isWrapped: boolean) => {
+      const device = makeDevice();
+      const segments = Array.from({ length: NUM_SEGMENTS }, () => {
+        const bare = new Segment(device, DIM);
+        return isWrapped ? checkpoint(bare) : bare;
+      });
+      const model = new Sequential<[x: Tensor]>(device, segments);
+      await device.scope(async () => {
+        const x = device.tensor(values(ROWS * DIM), [ROWS, DIM]);
+        device.ledger.resetPeak();
+        await sum(await model.call(x)).backward();
+      });
+      return device.ledger.peak().activation / (ROWS * DIM * 4);
+    };
+    // In units of one activation: each segment keeps four, and checkpointed its input alone.
+    const [plain, wrapped] = [await peak(false), await peak(true)];
+    expect(plain).toBeGreaterThan(4 * NUM_SEGMENTS);
+    expect(wrapped).toBeLessThan(NUM_SEGMENTS + 2 * 4 + 2);
+  });
+
+  it('with offloadToCpu holds nothing on the device between forward and backward', async () => {
+    const run = async (options: { readonly offloadToCpu: boolean }) => {
+      const device = makeDevice({ seed: 4 });
+      const segments = [0, 1, 2].map(() =>
+        checkpoint(
+          new Sequential<[x: Tensor]>(device, [
+            new Dropout(device, { p: 0.3 }),
+            new Segment(device, 3),
+          ]),
+          options,
+        ),
+      );
+      const model = new Sequential<[x: Tensor]>(device, segments);
+      const x = device.tensor(values(30), [10, 3], { requiresGrad: true });
+      const before = device.ledger.live().activation;
+      const held = await device.scope(async () => {
+        const output = await model.call(x);
+        const inside = device.ledger.live().activation - before;
+        await sum(output).backward();
+        return inside;
+      });
+      const gradients = [x, ...model.parameters()].map(({ grad }) => read(grad!));
+      return { held, gradients: await Promise.all(gradients) };
+    };
+    const [kept, offloaded] = [
+      await run({ offloadToCpu: false }),
+      await run({ offloadToCpu: true }),
+    ];
+    expect(offloaded.gradients).toEqual(kept.gradients);
+    // The output alone; and the inputs of the second and third segment.
+    expect([offloaded.held, kept.held]).toEqual([120, 3 * 120]);
+  });
+
+  it('runs the module once more in backward, and a nested one once more for each level', async () => {
+    const device = makeDevice();
+    const x = device.tensor(values(6), [2, 3], { requiresGrad: true });
+    const count = async (levels: number, isLearning: boolean) => {
+      const counted = new Counted(device);
+      let module: Module<[Tensor], Tensor> = counted;
+      for (let i = 0; i < levels; i++) module = checkpoint(module);
+      if (isLearning) await sum(await module.call(x)).backward();
+      else await device.noGrad(() => module.call(x));
+      return counted.numForwards;
+    };
+    expect([await count(0, true), await count(1, true), await count(2, true)]).toEqual([1, 2, 3]);
+    expect([await count(1, false), await count(2, false)]).toEqual([1, 1]);
+  });
+
+  it('has an output that requires grad where an input or a parameter does', async () => {
+    const device = makeDevice();
+    const requires = async (options: { input: boolean; weight: boolean; bias: boolean }) => {
+      const linear = new Linear(device, { inFeatures: 3, outFeatures: 3 });
+      linear.weight.requiresGrad = options.weight;
+      linear.bias!.requiresGrad = options.bias;
+      const x = device.tensor(values(6), [2, 3], { requiresGrad: options.input });
+      const [plain, wrapped] = [await linear.call(x), await checkpoint(linear).call(x)];
+      expect(wrapped.requiresGrad).toBe(plain.requiresGrad);
+      if (wrapped.requiresGrad) await sum(wrapped).backward();
+      const leaves = [x, ...linear.parameters()];
+      expect(leaves.map(({ grad }) => grad !== undefined)).toEqual(Object.values(options));
+      return wrapped.requiresGrad;
+    };
+    const none = { input: false, weight: false, bias: false };
+    expect(await requires(none)).toBe(false);
+    expect(await requires({ ...none, input: true })).toBe(true);
+    expect(await requires({ ...none, bias: true })).toBe(true);
+    expect(await requires({ ...none, input: true, weight: true })).toBe(true);
+  });
+
+  it.each([
+    ['a list', (x: Tensor, y: Tensor) => [x, [y]]],
+    [
+      'a map',
+      (x: Tensor, y: Tensor) =>
+        new Map([
+          ['x', x],
+          ['y', y],
+        ]),
+    ],
+    ['a set', (x: Tensor, y: Tensor) => new Set([x, y])],
+    ['a class instance', (x: Tensor, y: Tensor) => Object.assign(new Held(), { x, y })],
+    ['one tensor twice', (x: Tensor) => [x, x]],
+  ] as const)('takes and returns %s', async (_, hold) => {
+    const run = async (isWrapped: boolean) => {
+      const device = makeDevice();
+      const through = new Through(device, hold);
+      const module: Module<[object], object> = isWrapped ? checkpoint(through) : through;
+      const [x, y] = [5, 6].map((seed) =>
+        device.tensor(values(6, seed), [2, 3], { requiresGrad: true }),
+      ) as [Tensor, Tensor];
+      const output = await module.call(hold(x, y));
+      expect(output.constructor).toBe(hold(x, y).constructor);
+      const [first, second] = tensorsIn(output) as [Tensor, Tensor | undefined];
+      await sum(mul(first, second ?? first)).backward();
+      const leaves = [x, y, ...through.parameters()];
+      return Promise.all(leaves.map(({ grad }) => grad && read(grad)));
+    };
+    expect(await run(true)).toEqual(await run(false));
+  });
+
   it('keeps nothing without grad mode and follows train and eval', async () => {
     const device = makeDevice();
     const block = new Linear(device, { inFeatures: 3, outFeatures: 3 }).eval();
@@ -186,6 +313,51 @@ class Pair extends Module {
   async forward(a: Tensor, { b, ids, factor }: { b: Tensor; ids: Tensor; factor: number }) {
     const left = tanh(await this.linear.call(mul(a, factor)));
     return { left, rest: [tanh(add(left, b)), ids], same: b, note: `factor ${factor}` };
+  }
+}
+
+/** Four activations of its own. */
+class Segment extends Module<[Tensor], Tensor> {
+  readonly linear: Linear;
+
+  constructor(device: Device, dim: number) {
+    super(device);
+    this.linear = this.child('linear', new Linear(device, { inFeatures: dim, outFeatures: dim }));
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    return tanh(tanh(tanh(await this.linear.call(x))));
+  }
+}
+
+class Counted extends Module<[Tensor], Tensor> {
+  numForwards = 0;
+
+  forward(x: Tensor): Tensor {
+    this.numForwards += 1;
+    return tanh(x);
+  }
+}
+
+class Held {
+  declare readonly x: Tensor;
+  declare readonly y: Tensor;
+}
+
+/** A linear map of each tensor in a container, which it gives again. */
+class Through extends Module<[object], object> {
+  readonly linear: Linear;
+  readonly #hold: (x: Tensor, y: Tensor) => object;
+
+  constructor(device: Device, hold: (x: Tensor, y: Tensor) => object) {
+    super(device);
+    this.#hold = hold;
+    this.linear = this.child('linear', new Linear(device, { inFeatures: 3, outFeatures: 3 }));
+  }
+
+  async forward(value: object): Promise<object> {
+    const [x, y = x] = tensorsIn(value) as [Tensor, Tensor | undefined];
+    return this.#hold(tanh(await this.linear.call(x)), await this.linear.call(y));
   }
 }
 
