@@ -7,6 +7,7 @@ import { allReduce } from './algorithms/all-reduce.js';
 import {
   allGatherCompressed,
   allReduceCompressed,
+  type Compression,
   reduceScatterCompressed,
 } from './algorithms/compressed.js';
 import { hashText } from './algorithms/hash-numbers.js';
@@ -15,7 +16,8 @@ import { evenParts } from './algorithms/part-layout.js';
 import { reduceScatter } from './algorithms/reduce-scatter.js';
 import { broadcast, gather } from './algorithms/rooted.js';
 import type { Call } from './call.js';
-import { CallArguments, type Division } from './call-arguments.js';
+import { CallArguments, type CallCompression, type Division } from './call-arguments.js';
+import { CallCounts } from './call-counts.js';
 import type { CallSignature, OperationName } from './call-signature.js';
 import type { Endpoint } from './endpoint.js';
 import { GroupClosedError } from './errors.js';
@@ -58,20 +60,6 @@ interface CallShape {
   readonly wire?: WireFormat | undefined;
 }
 
-type Counter = keyof Omit<CollectiveStats, 'bytesSent' | 'bytesReceived'>;
-
-const COUNTERS: Readonly<Record<OperationName, Counter | null>> = {
-  allGather: 'allGathers',
-  reduceScatter: 'reduceScatters',
-  allReduce: 'allReduces',
-  broadcast: 'broadcasts',
-  gather: 'gathers',
-  send: 'sends',
-  recv: 'recvs',
-  barrier: 'barriers',
-  split: null,
-};
-
 /** Over messages; a transport may have an engine instead. */
 const ALGORITHMS = { allGather, reduceScatter, allReduce, broadcast, gather };
 
@@ -87,18 +75,7 @@ export class TransportGroup implements ProcessGroup {
   readonly #hosts: HostPlan | undefined;
   #sequence = 0;
   #isClosed = false;
-  #stats: { -readonly [K in keyof CollectiveStats]: number } = {
-    allGathers: 0,
-    reduceScatters: 0,
-    allReduces: 0,
-    broadcasts: 0,
-    gathers: 0,
-    sends: 0,
-    recvs: 0,
-    barriers: 0,
-    bytesSent: 0,
-    bytesReceived: 0,
-  };
+  readonly #counts = new CallCounts();
 
   constructor(options: TransportGroupOptions) {
     this.#options = options;
@@ -127,18 +104,15 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.noOverlap(name, input, output, division.layout.offsets[this.rank]!);
     const { layout } = division;
     const wire = this.#arguments.compression(name, input, options, this.#options.wire);
-    if (wire === undefined) {
-      await this.#collective(divided(name, division, options), options, (call) =>
-        this.#algorithms.allGather(call, input, output, layout),
-      );
-      return;
+    if (wire !== undefined) {
+      this.#arguments.notInPlace(name, input, output);
     }
-    this.#arguments.notInPlace(name, input, output);
-    const shape = { ...divided(name, division, options), wire: wire.format };
-    await this.#collective(shape, options, async (call) => {
-      const compression = { ...wire, codec: await this.#options.codec() };
-      await allGatherCompressed(call, input, output, layout, compression);
-    });
+    const shape = { ...divided(name, division, options), wire: wire?.format };
+    await this.#collective(shape, options, (call) =>
+      wire === undefined
+        ? this.#algorithms.allGather(call, input, output, layout)
+        : this.#compressed(wire, (by) => allGatherCompressed(call, input, output, layout, by)),
+    );
   }
 
   async reduceScatter(
@@ -156,17 +130,15 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.noOverlap(name, output, input, division.layout.offsets[this.rank]!);
     const { layout } = division;
     const wire = this.#arguments.compression(name, input, options, this.#options.wire);
-    if (wire === undefined) {
-      await this.#collective(divided(name, division, options), options, (call) =>
-        this.#reductions.reduceScatter(call, input, output, layout, reduce),
-      );
-      return;
-    }
-    const shape = { ...divided(name, division, options), wire: wire.format };
-    await this.#collective(shape, options, async (call) => {
-      const compression = { ...wire, codec: await this.#options.codec() };
-      await reduceScatterCompressed(call, input, output, layout, reduce.op, compression);
-    });
+    const shape = { ...divided(name, division, options), wire: wire?.format };
+    const { op } = reduce;
+    await this.#collective(shape, options, (call) =>
+      wire === undefined
+        ? this.#reductions.reduceScatter(call, input, output, layout, reduce)
+        : this.#compressed(wire, (by) =>
+            reduceScatterCompressed(call, input, output, layout, op, by),
+          ),
+    );
   }
 
   async allReduce(
@@ -183,14 +155,11 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.noOverlap('allReduce', input, output, 0);
     const wire = this.#arguments.compression('allReduce', input, options, this.#options.wire);
     const shape = { operation: 'allReduce', byteLength, wire: wire?.format } as const;
-    await this.#collective(shape, options, async (call) => {
-      if (wire === undefined) {
-        await this.#reductions.allReduce(call, input, output, reduce);
-      } else {
-        const compression = { ...wire, codec: await this.#options.codec() };
-        await allReduceCompressed(call, input, output, reduce.op, compression);
-      }
-    });
+    await this.#collective(shape, options, (call) =>
+      wire === undefined
+        ? this.#reductions.allReduce(call, input, output, reduce)
+        : this.#compressed(wire, (by) => allReduceCompressed(call, input, output, reduce.op, by)),
+    );
   }
 
   async broadcast(buffer: Uint8Array, options: RootedOptions): Promise<void> {
@@ -289,7 +258,7 @@ export class TransportGroup implements ProcessGroup {
   }
 
   stats(): CollectiveStats {
-    return { ...this.#stats };
+    return this.#counts.read();
   }
 
   abort(reason: string): void {
@@ -322,6 +291,13 @@ export class TransportGroup implements ProcessGroup {
   /** An engine knows nothing of hosts. */
   get #reductions(): typeof ALGORITHMS {
     return this.#hosts === undefined ? this.#algorithms : ALGORITHMS;
+  }
+
+  async #compressed(
+    wire: CallCompression,
+    move: (by: Compression) => Promise<void>,
+  ): Promise<void> {
+    await move({ ...wire, codec: await this.#options.codec() });
   }
 
   #collective(
@@ -374,7 +350,7 @@ export class TransportGroup implements ProcessGroup {
     try {
       const call = await endpoint.run(spec, body);
       hasFailed = false;
-      this.#count(what.operation, call);
+      this.#counts.add(what.operation, call);
     } finally {
       this.onTrace?.({
         name: what.operation,
@@ -387,15 +363,6 @@ export class TransportGroup implements ProcessGroup {
         tag: options.tag,
         failed: hasFailed,
       });
-    }
-  }
-
-  #count(operation: OperationName, call: Call): void {
-    const counter = COUNTERS[operation];
-    if (counter !== null) {
-      this.#stats[counter]++;
-      this.#stats.bytesSent += call.bytesSent;
-      this.#stats.bytesReceived += call.bytesReceived;
     }
   }
 }
