@@ -10,7 +10,20 @@ import type { Turns } from './turns.js';
 /** A message's bytes, to be read until `release`. */
 export interface Borrowed {
   readonly bytes: Uint8Array;
-  release(): void;
+  /** False where the sender had its memory back already: what was read may be anything. */
+  release(): boolean;
+}
+
+/** Of a job that has failed elsewhere, which is yet to be heard of. */
+const NEVER = new Promise<void>(() => {});
+
+/**
+ * Ends the reading of all. Where one was its sender's again, that rank has failed, and nobody may see what
+ * was made of it: then there is a promise that stays pending, until the failure ends the call.
+ */
+export function giveBack(borrowed: readonly Borrowed[]): Promise<void> | undefined {
+  const wereWhole = borrowed.map(({ release }) => release());
+  return wereWhole.includes(false) ? NEVER : undefined;
 }
 
 /** What arrivals of one rank share. */
@@ -30,7 +43,7 @@ export class Arrival implements MessageSink {
   #expectedBytes: number | undefined;
   #target: Uint8Array | undefined;
   #held: Uint8Array | undefined;
-  #lent: { readonly bytes: Uint8Array; readonly release: () => void } | undefined;
+  #lent: Borrowed | undefined;
   #received = 0;
   #isCopying = false;
   #isCancelled = false;
@@ -75,7 +88,7 @@ export class Arrival implements MessageSink {
     return this.#posted;
   }
 
-  get lend(): ((memory: Uint8Array, release: () => void) => void) | undefined {
+  get lend(): MessageSink['lend'] {
     const isReader = this.isPosted && this.#target === undefined;
     if (!isReader || this.#received > 0 || this.#isCancelled) {
       return undefined;
@@ -147,7 +160,13 @@ export class Arrival implements MessageSink {
       return lent;
     }
     const bytes = this.#held ?? EMPTY;
-    return { bytes, release: () => this.#giveBack() };
+    return {
+      bytes,
+      release: () => {
+        this.#giveBack();
+        return true;
+      },
+    };
   }
 
   /** What still arrives is dropped: buffers are their owners' again. Its promises stay pending. */

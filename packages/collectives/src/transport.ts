@@ -39,10 +39,11 @@ export interface MessageSink {
   /**
    * Where the receiver only reads the payload, and nothing was written yet: instead of writing, a
    * transport whose payload lies in memory that this thread can read may hand over that memory, all
-   * of it at once. `release` is called when it has been read, maybe more than once. Look it up after
-   * `posted`.
+   * of it at once. `release` is called when it has been read, maybe more than once; it returns false
+   * where the sender had the memory back before, so that nothing is made of what was read. Look it up
+   * after `posted`.
    */
-  readonly lend?: ((memory: Uint8Array, release: () => void) => void) | undefined;
+  readonly lend?: ((memory: Uint8Array, release: () => boolean) => void) | undefined;
   /**
    * Memory that the payload's next bytes go to, where the receiver has named it: a transport may
    * have them written there by the system, at once, and say how many by `filled` instead of `write`.

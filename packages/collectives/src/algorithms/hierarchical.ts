@@ -6,7 +6,7 @@
 // results are equal bit for bit on all ranks and in all runs, but not to those in plain rank order.
 
 import { byteSize, isFloat, type ReduceDType, type ReduceOptions } from '@shardweave/dtypes';
-import type { Borrowed } from '../arrival.js';
+import { type Borrowed, giveBack } from '../arrival.js';
 import type { Call } from '../call.js';
 import type { HostPlan } from './host-plan.js';
 import {
@@ -143,9 +143,7 @@ export class Hierarchical {
     if (target.byteLength > 0) {
       await call.reduce(sums, target, finalOptions(this.#options, call.worldSize));
     }
-    for (const { release } of remotes) {
-      release();
-    }
+    await giveBack(remotes);
     call.scratch.give(ownSum!);
   }
 
@@ -160,9 +158,7 @@ export class Hierarchical {
     if (elements > 0) {
       await this.#call.reduce(parts, sum, hostOptions(this.#options));
     }
-    for (const { release } of locals) {
-      release();
-    }
+    await giveBack(locals);
     return sum;
   }
 

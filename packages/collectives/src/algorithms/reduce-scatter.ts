@@ -7,7 +7,7 @@
 // acknowledgements. For that each round has a message between every two ranks, even if empty.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
-import type { Borrowed } from '../arrival.js';
+import { type Borrowed, giveBack } from '../arrival.js';
 import type { Call } from '../call.js';
 import { Hierarchical } from './hierarchical.js';
 import {
@@ -57,10 +57,13 @@ export async function reduceScatterRounds(
     const segment = segmentOf(output, plan, round);
     if (segment.byteLength > 0) {
       await call.reduce(parts, segment, reduce);
-      onReduced?.(segment, round);
     }
-    for (const { release } of borrowed) {
-      release();
+    const withdrawn = giveBack(borrowed);
+    if (withdrawn !== undefined) {
+      await withdrawn;
+    }
+    if (segment.byteLength > 0) {
+      onReduced?.(segment, round);
     }
     if (round + AHEAD < plan.numRounds) {
       rounds.push(begin(round + AHEAD));

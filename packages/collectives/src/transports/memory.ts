@@ -84,7 +84,12 @@ class MemoryTransport implements Transport {
     }
     const { lend } = sink;
     if (lend !== undefined && !this.#isClosed) {
-      const released = new Promise<void>((resolve) => lend(payload, resolve));
+      const released = new Promise<void>((resolve) =>
+        lend(payload, () => {
+          resolve();
+          return true;
+        }),
+      );
       this.#lent.add(released);
       await released;
       this.#lent.delete(released);

@@ -205,7 +205,11 @@ export class SimulatedLink {
     }
     const { lend } = job.incoming.sink!;
     if (job.offset === 0 && lend !== undefined && !this.#options.isCopying) {
-      lend(job.payload, () => this.#settle(job));
+      lend(job.payload, () => {
+        const isWhole = this.#unsettled.has(job);
+        this.#settle(job);
+        return isWhole;
+      });
       return;
     }
     const size = this.#chunkBytes(job);

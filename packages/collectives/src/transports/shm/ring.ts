@@ -13,6 +13,7 @@ import type { RingMemory } from './job-memory.js';
 const TAIL = 0;
 const IS_FULL = 1;
 const HAS_LEFT = 2;
+const IS_WITHDRAWN = 3;
 /** Words written by the reader. */
 const HEAD = 16;
 
@@ -124,6 +125,11 @@ export class RingWriter extends RingEnd {
     Atomics.store(this.words, HAS_LEFT, 1);
   }
 
+  /** What this rank has lent is its own again from now on. */
+  withdraw(): void {
+    Atomics.store(this.words, IS_WITHDRAWN, 1);
+  }
+
   #hasRoom(size: number): boolean {
     const capacity = this.bytes.byteLength;
     if (size <= capacity - ((this.#tail - this.#head) >>> 0)) {
@@ -160,6 +166,14 @@ export class RingReader extends RingEnd {
   /** Whether the writer has said all; meaningful where the ring is empty after this was true. */
   get hasLeft(): boolean {
     return Atomics.load(this.words, HAS_LEFT) === 1;
+  }
+
+  /**
+   * Whether what the writer has lent is its own again; where not, what was read before is what was lent.
+   * A read and write at once: that keeps its place behind plain reads.
+   */
+  get isWithdrawn(): boolean {
+    return Atomics.add(this.words, IS_WITHDRAWN, 0) === 1;
   }
 
   /** Gives the last frame's bytes back and reads the next one into `head` and `body`. */

@@ -195,6 +195,7 @@ export class ShmLink {
   /** Nothing will answer any more: sends resolve, since nobody depends on them. */
   drop(): void {
     this.#isOver = true;
+    this.#writer.withdraw();
     for (const job of [...this.#queue, ...this.#streams, ...this.#waiting.values()]) {
       finish(job);
     }
@@ -293,10 +294,13 @@ export class ShmLink {
     return true;
   }
 
-  #answerRead(id: number): void {
-    if (!this.#isOver) {
+  /** A lent payload has been read; false where its owner had it back before that. */
+  #endRead(id: number): boolean {
+    const isWhole = !this.#reader.isWithdrawn;
+    if (isWhole && !this.#isOver) {
       this.#answer(READ, id);
     }
+    return isWhole;
   }
 
   #answer(kind: number, id: number): void {
@@ -380,7 +384,7 @@ export class ShmLink {
       return; // the peer has left, and its memory may be anything by now
     }
     if (sink.lend !== undefined) {
-      sink.lend(payload, () => this.#answerRead(id));
+      sink.lend(payload, () => this.#endRead(id));
       return;
     }
     const { turns } = this.#host;
@@ -391,9 +395,26 @@ export class ShmLink {
       if (this.#isOver) {
         return;
       }
-      sink.write(payload.subarray(at, at + SLICE_BYTES));
+      if (!this.#copy(payload.subarray(at, at + SLICE_BYTES), sink)) {
+        return; // its failure is on its way
+      }
     }
-    this.#answerRead(id);
+    this.#endRead(id);
+  }
+
+  /** Tells the receiver of a slice only when it is certain that it was the peer's to be read. */
+  #copy(slice: Uint8Array, sink: MessageSink): boolean {
+    const { room } = sink;
+    if (room === undefined) {
+      sink.write(slice); // nobody wants it any more
+      return true;
+    }
+    room.set(slice);
+    const isWhole = !this.#reader.isWithdrawn;
+    if (isWhole) {
+      sink.filled!(slice.byteLength);
+    }
+    return isWhole;
   }
 
   /** A promise where the peer's buffer has not been told yet. */
