@@ -4,6 +4,7 @@
 // rest, one layer at a time.
 
 import {
+  flatHomeOf,
   HostBuffers,
   isModule,
   joinPath,
@@ -65,6 +66,12 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   constructor(model: Sequential<Args, Output> | readonly Module[], options: OffloadOptions = {}) {
     const modules = layersOf(model);
     super(modules[0]!.device);
+    for (const [path, module] of modules.flatMap((one) => one.namedModules())) {
+      if (!(module instanceof OffloadModel)) continue;
+      throw new OffloadConfigError(
+        `offload: expected modules without an OffloadModel, got one at '${path}'. One around all slices is enough.`,
+      );
+    }
     this.#options = resolveOptions(options);
     const { loadAheadBytes } = this.#options;
     if (isModule(model)) this.child('module', model);
@@ -359,6 +366,10 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     }
     const groups = new Map<string, { layers: Layer[]; parameters: FlatParameter[] }>();
     for (const [path, tensor] of this.namedParameters()) {
+      if (isAtRest(tensor)) {
+        this.#refuseBudget(path);
+        continue;
+      }
       refuseForeign(path, tensor, this.device);
       const layers = users.get(tensor)!;
       const key = layers.map(({ name }) => name).join('+');
@@ -387,6 +398,14 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       }
       return flat;
     });
+  }
+
+  /** Sharding talks to other ranks as it runs, which a dry run must not. */
+  #refuseBudget(path: string): void {
+    if (this.#options.deviceBudgetBytes === undefined) return;
+    throw new OffloadConfigError(
+      `offload: expected plain parameters with deviceBudgetBytes, got '${path}', which is sharded. Give numSlices, or the slices as a list.`,
+    );
   }
 
   #startLoad(flat: OffloadedFlat): LoadTicket {
@@ -427,11 +446,16 @@ function layersOf(model: unknown): readonly Module[] {
   return layers;
 }
 
+/** Whether a wrapper inside (sharding with a store of its own) keeps it off the device already. */
+function isAtRest({ piece }: Tensor): boolean {
+  return piece !== undefined && flatHomeOf(piece.flat)?.holdsState === true;
+}
+
 /** @throws {OffloadConfigError} for a parameter that cannot be moved to the store here */
 function refuseForeign(path: string, tensor: Tensor, device: Module['device']): void {
   if (tensor.piece !== undefined) {
     throw new OffloadConfigError(
-      `offload: expected parameters of no other flat tensor, got '${path}', which is packed, sharded or offloaded already.`,
+      `offload: expected parameters of no other flat tensor, got '${path}', which is packed, sharded or offloaded already. Sharded modules inside need a store of their own (offloadConfig), and sharding goes inside offload, not around it.`,
     );
   }
   if (tensor.dtype !== 'f32' || tensor.device !== device) {

@@ -14,7 +14,7 @@ export async function stateDict(model: OffloadModel): Promise<Map<string, HostTe
   const owners = ownersIn(model);
   const entries = new Map<string, HostTensor<DType>>();
   for (const [name, tensor] of model.namedParameters()) {
-    const { flat, parameter } = owners.get(tensor)!;
+    const { flat, parameter } = ownerOf(tensor, name, owners);
     const data = await flat.read(parameter);
     entries.set(name, { dtype: 'f32', shape: tensor.shape, data });
   }
@@ -43,7 +43,7 @@ export async function loadStateDict(
   for (const [name, tensor] of parameters) {
     const entry = state.get(name);
     if (entry === undefined) continue;
-    const { flat, parameter } = owners.get(tensor)!;
+    const { flat, parameter } = ownerOf(tensor, name, owners);
     await flat.write(parameter, f32Bytes(entry));
   }
   for (const [name, buffer] of buffers) {
@@ -64,6 +64,14 @@ function ownersIn(model: OffloadModel): Map<Tensor, Owner> {
     for (const parameter of flat.parameters) owners.set(parameter.tensor, { flat, parameter });
   }
   return owners;
+}
+
+function ownerOf(tensor: Tensor, name: string, owners: ReadonlyMap<Tensor, Owner>): Owner {
+  const owner = owners.get(tensor);
+  if (owner !== undefined) return owner;
+  throw new OffloadStateDictError(
+    `stateDict: expected parameters that rest in the model's store, got '${name}', which is sharded. Use the state dict of the sharded modules.`,
+  );
 }
 
 function writeBuffer(buffer: Tensor, { dtype, shape, data }: HostTensor<DType>): void {

@@ -1,0 +1,82 @@
+// The disk tier: a kill in the middle of a step leaves the step before it whole, and a full disk loses
+// nothing.
+
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
+import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
+import { build } from 'esbuild';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { begin, losses, type Run, trainStep } from './training.js';
+
+let folder = '';
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'shardweave-offload-'));
+});
+afterAll(() => rm(folder, { recursive: true, force: true }));
+
+/** Losses of `steps` steps from where the directory is. */
+async function resumed(directory: string, steps: number) {
+  const store = await openDiskStore({ directory });
+  // Moving the model in is the first generation.
+  const first = store.generation - 1;
+  const run = begin({ offload: { store, resume: true } });
+  const found: number[] = [];
+  for (let step = first; step < first + steps; step++) found.push(await trainStep(run, step));
+  await store.close();
+  return { first, losses: found };
+}
+
+describe('a process that is killed in the middle of a step', () => {
+  // Writes of the first steps are some 60 each: the move into the store, and within three steps.
+  it.each([90, 141, 200])('goes on from the step before, killed at write %i', async (numWrites) => {
+    const entry = join(folder, 'killed-process.mjs');
+    await build({
+      entryPoints: [fileURLToPath(new URL('killed-process.ts', import.meta.url))],
+      outfile: entry,
+      bundle: true,
+      format: 'esm',
+      platform: 'node',
+      conditions: ['@shardweave/source'],
+      logLevel: 'error',
+    });
+    const directory = join(folder, String(numWrites));
+    const child = spawn(process.execPath, [entry, directory, String(numWrites)], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    let printed = '';
+    child.stdout.on('data', (chunk) => {
+      printed += String(chunk);
+    });
+    const [, signal] = (await once(child, 'close')) as [number | null, string | null];
+    expect(signal).toBe('SIGKILL');
+    const numDone = printed.split('\n').filter(Boolean).length;
+    const { first, losses: found } = await resumed(directory, 2);
+    expect(first).toBe(numDone);
+    expect(found).toEqual((await losses(begin(), first + 2)).slice(first));
+  });
+});
+
+it('a full disk fails the step, and once there is room training goes on bit for bit', async () => {
+  const expected = await losses(begin(), 5);
+  let isFull = false;
+  const files = interceptFiles(({ operation }) => {
+    if (isFull && operation === 'write') throw diskFull('a file');
+  }, nodeFiles);
+  const store = await openDiskStore({ directory: join(folder, 'full'), files });
+  const run: Run = begin({ offload: { store } });
+  const found = await losses(run, 2);
+  isFull = true;
+  // The step's own writes fail; what they were waits on the host.
+  const failing = trainStep(run, 2);
+  await expect(failing).rejects.toMatchObject({ code: 'FULL' });
+  isFull = false;
+  run.optimizer.zeroGrad();
+  for (const step of [2, 3, 4]) found.push(await trainStep(run, step));
+  expect(found).toEqual(expected);
+  await store.close();
+});
