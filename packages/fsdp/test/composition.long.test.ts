@@ -1,0 +1,40 @@
+// The whole product of FSDP's features, each cell against one process: SHARDWEAVE_LONG=1. World sizes
+// take turns, for they alone would triple it.
+
+import { describe, it } from 'vitest';
+import { AXES, type Cell, expectAsOneProcess, titleOf } from './composition-cells.js';
+
+/** A test of many cells each: reporting 23 thousand would take longer than running them. */
+const PER_TEST = ['checkpointing', 'precision', 'residence', 'nesting'] as const;
+
+const REST = Object.keys(AXES).filter(
+  (axis) => axis !== 'worldSize' && !PER_TEST.some((own) => own === axis),
+) as (keyof Cell)[];
+
+function product(axes: readonly (keyof Cell)[]): Partial<Cell>[] {
+  return axes.reduce<Partial<Cell>[]>(
+    (cells, axis) =>
+      cells.flatMap((cell) => AXES[axis].map((value) => ({ ...cell, [axis]: value }))),
+    [{}],
+  );
+}
+
+const TIMEOUT_MS = 600_000;
+
+describe('every cell is as one process', () => {
+  it.each(product(PER_TEST).map((cell) => [titleOf(cell as Cell), cell] as const))(
+    '%s',
+    { timeout: TIMEOUT_MS },
+    async (_, some) => {
+      for (const [index, rest] of product(REST).entries()) {
+        const worldSize = AXES.worldSize[index % AXES.worldSize.length]!;
+        const cell = { worldSize, ...some, ...rest } as Cell;
+        try {
+          await expectAsOneProcess(cell);
+        } catch (error) {
+          throw new Error(`in ${titleOf(cell)}`, { cause: error });
+        }
+      }
+    },
+  );
+});

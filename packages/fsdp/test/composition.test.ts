@@ -1,0 +1,18 @@
+// Every two of FSDP's features together, each combination against one process. All of them at once:
+// composition.long.test.ts.
+
+import { expect, it } from 'vitest';
+import { AXES, type Cell, expectAsOneProcess, titleOf } from './composition-cells.js';
+import { allPairs, pairsOf, pairwiseRows } from './pairwise.js';
+
+const CELLS: readonly Cell[] = pairwiseRows(AXES, 4);
+
+it('the cells have every pair of every two axes', () => {
+  const covered = new Set(CELLS.flatMap((cell) => [...pairsOf(AXES, cell).keys()]));
+  expect(covered).toEqual(new Set(allPairs(AXES).keys()));
+  expect(CELLS.length).toBeLessThan(30);
+});
+
+it.each(CELLS.map((cell) => [titleOf(cell), cell] as const))('%s', async (_, cell) => {
+  await expectAsOneProcess(cell);
+});
