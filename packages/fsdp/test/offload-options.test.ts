@@ -1,0 +1,248 @@
+// The options that put shards on the host, and what else a user does with such a model: state dicts,
+// summons, evaluation first, frozen parts, the loss scaler.
+
+import {
+  FsdpConfigError,
+  type FsdpOptions,
+  FullyShardedDataParallel,
+  gradNorm,
+  loadLocalStateDict,
+  loadStateDict,
+  localStateDict,
+  type StateDict,
+  stateDict,
+  summonFullParams,
+} from '@shardweave/fsdp';
+import { AdamW, clipCoefficient, Gpt2, LossScaler } from '@shardweave/nn';
+import { createHostStore } from '@shardweave/shard-store';
+import { crossEntropy } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY, tokens } from './ranks.js';
+
+const HOST = { moveParamsToCpu: true } as const;
+
+function bitsOf(entries: StateDict): object {
+  return Object.fromEntries([...entries].map(([name, { data }]) => [name, data]));
+}
+
+/** Every byte changed, so that no value stays; small integers keep floats finite. */
+function changed(entries: StateDict): StateDict {
+  return new Map(
+    [...entries].map(([name, { data, ...entry }]) => {
+      const other = data.map((byte, index) => (index % 2 === 1 ? byte ^ 0x80 : byte ^ 1));
+      return [name, { ...entry, data: other }];
+    }),
+  );
+}
+
+/** The loss of a batch without gradients. */
+async function evaluate({ device }: Rank, model: FullyShardedDataParallel): Promise<number> {
+  const { ids, targets } = tokens(0, 2, 8, TINY.vocab_size!);
+  return device.noGrad(() =>
+    device.scope(async () => {
+      const output = await model.call(device.tensor(ids, [2, 8]));
+      return crossEntropy(output, device.tensor(targets, [2, 8])).item();
+    }),
+  );
+}
+
+describe('F3', () => {
+  it.each([
+    [{ moveParamsToCpu: true, moveGradsToCpu: false }, /moveGradsToCpu/],
+    [{ offloadConfig: { store: createHostStore() }, moveGradsToCpu: false }, /moveGradsToCpu/],
+    [{ offloadConfig: { store: createHostStore() }, moveParamsToCpu: false }, /moveParamsToCpu/],
+  ] as const)('%o breaks', async (options, message) => {
+    await onRanks(1, async (rank) => {
+      expect(() => shardedGpt2(rank, { fsdp: options })).toThrow(FsdpConfigError);
+      expect(() => shardedGpt2(rank, { fsdp: options })).toThrow(message);
+    });
+  });
+
+  it('gradients alone may rest on the host', async () => {
+    await onRanks(2, async (rank) => {
+      const { model } = shardedGpt2(rank, { fsdp: { moveGradsToCpu: true } });
+      const optimizer = new AdamW(model.parameters());
+      await forwardBackward(rank.device, model, 0, { batch: 4, first: 2 * rank.rank, count: 2 });
+      expect(rank.device.memory().live.gradient).toBe(0);
+      for (const { units } of model.instances()) {
+        expect(units[0]!.home!.hasGradient).toBe(true);
+        expect(units[0]!.flat.storage.isFilled).toBe(true);
+      }
+      await optimizer.step();
+      expect(rank.device.memory().live.optimizer).toBeGreaterThan(0);
+    });
+  });
+});
+
+describe.each([
+  ['f32', { ...HOST }],
+  ['mixed f16', { ...HOST, mixedPrecision: true }],
+  ['mixed bf16', { ...HOST, mixedPrecision: true, computeDType: 'bf16' }],
+  ['pure f16', { ...HOST, computeDType: 'f16' }],
+] as const)('F34 with moveParamsToCpu, %s', (name, options) => {
+  const isPure = name.startsWith('pure');
+  const wrapped = ({ device, group }: Rank, fsdp: Partial<FsdpOptions> = options) => {
+    const gpt2 = new Gpt2(device, TINY, { seed: 3 });
+    if (isPure) gpt2.to('f16');
+    return new FullyShardedDataParallel(gpt2, { processGroup: group, ...fsdp });
+  };
+
+  it.each([1, 2])(
+    'state dicts before and after a forward, whole and local, %i ranks',
+    async (W) => {
+      await onRanks(W, async (rank) => {
+        const resident = wrapped(rank, { ...options, moveParamsToCpu: false });
+        const model = wrapped(rank);
+        const first = await stateDict(model);
+        expect(bitsOf(first)).toEqual(bitsOf(await stateDict(resident)));
+        const loss = await evaluate(rank, model);
+        expect(loss).toBe(await evaluate(rank, resident));
+        expect(bitsOf(await stateDict(model))).toEqual(bitsOf(first));
+
+        const local = await localStateDict(model);
+        expect(bitsOf(local)).toEqual(bitsOf(await localStateDict(resident)));
+        expect(rank.device.memory().live.optimizer).toBe(0);
+
+        // What is loaded replaces what the root has gathered, and counts on the host too.
+        const other = changed(first);
+        await loadStateDict(model, other);
+        await loadStateDict(resident, other);
+        expect(bitsOf(await stateDict(model))).toEqual(bitsOf(other));
+        expect(await evaluate(rank, model)).toBe(await evaluate(rank, resident));
+        expect(await evaluate(rank, model)).not.toBe(loss);
+        await loadLocalStateDict(model, local);
+        expect(await evaluate(rank, model)).toBe(loss);
+      });
+    },
+  );
+
+  it('a summon sees the values, keeps what each rank wrote of its own, and nothing if volatile', async () => {
+    await onRanks(2, async (rank) => {
+      const results: object[] = [];
+      for (const model of [wrapped(rank), wrapped(rank, { ...options, moveParamsToCpu: false })]) {
+        const before = await stateDict(model);
+        const write = () => {
+          for (const tensor of model.parameters()) {
+            rank.device.backend.run('fill', { out: tensor.view(), value: 1 + rank.rank });
+          }
+        };
+        await summonFullParams(model, write, { volatile: true });
+        expect(bitsOf(await stateDict(model))).toEqual(bitsOf(before));
+        await summonFullParams(model, write);
+        results.push(bitsOf(await stateDict(model))); // a patchwork
+      }
+      expect(results[0]).toEqual(results[1]);
+      expect(rank.device.memory().live.gathered).toBe(0);
+    });
+  });
+});
+
+it('a body that throws inside a summon leaves what it wrote, and the parameters in place', async () => {
+  await onRanks(2, async (rank) => {
+    const { model } = shardedGpt2(rank, { fsdp: HOST });
+    const before = await stateDict(model);
+    const broken = summonFullParams(model, () => {
+      throw new Error('broken');
+    });
+    await expect(broken).rejects.toThrow('broken');
+    expect(model.trainingState).toBe('idle');
+    expect(bitsOf(await stateDict(model))).toEqual(bitsOf(before));
+    expect(Number.isFinite(await evaluate(rank, model))).toBe(true);
+  });
+});
+
+describe('trained like on the device', () => {
+  /** Bits of losses and weights on the host, held against those on the device. */
+  async function expectSame(
+    run: (rank: Rank, fsdp: Partial<FsdpOptions>) => Promise<object>,
+    worldSize = 2,
+  ): Promise<void> {
+    const [host, device] = [
+      await onRanks(worldSize, (rank) => run(rank, { moveParamsToCpu: true })),
+      await onRanks(worldSize, (rank) => run(rank, {})),
+    ];
+    expect(host).toEqual(device);
+  }
+
+  it('after an evaluation that came first', async () => {
+    await expectSame(async (rank, fsdp) => {
+      const { model } = shardedGpt2(rank, { fsdp });
+      const losses = [await evaluate(rank, model)];
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
+      for (let step = 0; step < 2; step++) {
+        const rows = { batch: 4, first: 2 * rank.rank, count: 2 };
+        losses.push(await forwardBackward(rank.device, model, step, rows));
+        await optimizer.step();
+        optimizer.zeroGrad();
+        losses.push(await evaluate(rank, model));
+      }
+      return { losses, weights: bitsOf(await stateDict(model)) };
+    });
+  });
+
+  it('with frozen parts, which are never brought to the device or written', async () => {
+    await expectSame(async (rank, fsdp) => {
+      const gpt2 = new Gpt2(rank.device, TINY, { seed: 3 });
+      const [, first, second] = [...gpt2.children().keys()] as [string, string, string];
+      const freeze = (name: string, every: number) => {
+        gpt2
+          .children()
+          .get(name)!
+          .parameters()
+          .forEach((tensor, index) => {
+            if (index % every === 0) tensor.requiresGrad = false;
+          });
+      };
+      freeze(first, 1);
+      freeze(second, 2);
+      for (const name of [first, second]) {
+        const options = { processGroup: rank.group, name, ...fsdp };
+        gpt2.replaceChild(name, new FullyShardedDataParallel(gpt2.children().get(name)!, options));
+      }
+      const model = new FullyShardedDataParallel(gpt2, { processGroup: rank.group, ...fsdp });
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
+      const losses: number[] = [];
+      for (let step = 0; step < 3; step++) {
+        const rows = { batch: 4, first: 2 * rank.rank, count: 2 };
+        losses.push(await forwardBackward(rank.device, model, step, rows));
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+      for (const unit of model.instances().flatMap(({ units }) => units)) {
+        if (!unit.isAllFrozen || unit.home === undefined) continue;
+        expect([unit.home.hasGradient, unit.home.restingStep]).toEqual([false, undefined]);
+      }
+      return { losses, weights: bitsOf(await stateDict(model)) };
+    });
+  });
+
+  it('with a loss scaler that skips steps, clipping and several backwards', async () => {
+    await expectSame(async (rank, fsdp) => {
+      const { device } = rank;
+      const { model } = shardedGpt2(rank, { fsdp: { mixedPrecision: true, ...fsdp } });
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
+      const scaler = new LossScaler({ initScale: 2 ** 19 });
+      const seen: (number | boolean)[] = [];
+      for (let step = 0; step < 4; step++) {
+        for (let part = 0; part < 2; part++) {
+          await device.scope(async () => {
+            const { ids, targets } = tokens(2 * step + part, 2, 8, TINY.vocab_size!);
+            const output = await model.call(device.tensor(ids, [2, 8]));
+            await scaler.scale(crossEntropy(output, device.tensor(targets, [2, 8]))).backward();
+          });
+        }
+        const norm = await gradNorm(model);
+        const isFound = !Number.isFinite(norm);
+        seen.push(norm, isFound);
+        if (!isFound) {
+          const factor = clipCoefficient(norm * scaler.unscale, 0.5) * scaler.unscale;
+          await device.scope(() => optimizer.step({ gradScale: device.full([1], factor) }));
+        }
+        scaler.update(isFound);
+        optimizer.zeroGrad();
+      }
+      expect(new Set(seen.filter((value) => typeof value === 'boolean')).size).toBe(2);
+      return { seen, weights: bitsOf(await stateDict(model)) };
+    });
+  });
+});
