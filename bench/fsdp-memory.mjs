@@ -177,8 +177,8 @@ function activations(e) {
     afterForward: inputs + L * block + head,
     peak: Math.max(
       running + L * block + head + 4 * n + e * n * V,
-      running + L * block + head - 4 * n - e * n * V + e * (n * V + n * C + V * C),
-      below + block + e * (5 * n * C + 4 * C * C + C),
+      running + L * block + head - 4 * n - e * n * V + e * (n * V + n * C), // dWeight in place: e = r
+      below + block + e * (5 * n * C + C),
       below + attention + e * n * (5 * C + P),
       running + e * (n * C + V * C),
     ),

@@ -1,7 +1,14 @@
 // The full gradient of one flat parameter: contributions of a backward are added up, and the whole
 // goes to the bucketer, which hands back the shard's part of the sum over ranks.
 
-import type { Device, DType, Pass, Storage, Tensor } from '@shardweave/tensor-core';
+import {
+  byteSize,
+  type Device,
+  type DType,
+  type Pass,
+  type Storage,
+  Tensor,
+} from '@shardweave/tensor-core';
 import type { FlatLayout } from './flat-layout.js';
 import type { GradientHome } from './gradient-home.js';
 import type { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
@@ -35,6 +42,8 @@ export class FlatGradient {
   readonly #context: FlatGradientContext;
   readonly #indexOf: ReadonlyMap<Tensor, number>;
   readonly #contributed = new Set<Tensor>();
+  /** Leaves whose place in the whole has values, or will: those of #contributed among them. */
+  readonly #written = new Set<Tensor>();
   #whole: Storage | undefined;
   /** Whether what no parameter has contributed to holds zeros already. */
   #isZeroed = false;
@@ -55,19 +64,34 @@ export class FlatGradient {
     this.#expected = this.#context.leaves.filter((leaf) => pass.reached.has(leaf)).length;
   }
 
+  /** Where an op may write a leaf's first contribution itself; undefined where it is converted. */
+  target(leaf: Tensor, options: { readonly isSyncing: boolean }): Tensor | undefined {
+    const { layout, reduceDType } = this.#context;
+    const dtype = this.#whole?.dtype ?? (options.isSyncing ? reduceDType : 'f32');
+    // Kernels write whole words: half of the last one may be a pad, which stays zero.
+    const isWhole = (leaf.size * byteSize(dtype)) % 4 === 0;
+    if (dtype !== leaf.dtype || !isWhole || this.#written.has(leaf)) return undefined;
+    this.#whole ??= this.#begin(dtype);
+    this.#written.add(leaf);
+    return new Tensor(this.#whole, leaf.shape, layout.offsets[this.#indexOf.get(leaf)!]!);
+  }
+
   /** Adds one contribution to the full gradient. */
   accept(leaf: Tensor, gradient: Tensor, options: { readonly isSyncing: boolean }): void {
     const { device, layout, reduceDType } = this.#context;
     // Gradients that wait for a later backward add up in f32, whatever the wire carries.
     this.#whole ??= this.#begin(options.isSyncing ? reduceDType : 'f32');
+    const isInPlace = gradient.storage === this.#whole;
+    this.#contributed.add(leaf);
+    if (isInPlace) return;
     const out = this.#whole.view(layout.offsets[this.#indexOf.get(leaf)!]!, leaf.size);
     const x = gradient.view();
-    if (this.#contributed.has(leaf)) {
+    if (this.#written.has(leaf)) {
       const spec = { shape: [leaf.size], aStrides: [1], bStrides: [1] };
       device.backend.run('binary', { kind: 'add', a: out, b: x, out, ...spec });
     } else {
       device.backend.run('cast', { x, out });
-      this.#contributed.add(leaf);
+      this.#written.add(leaf);
     }
   }
 
@@ -79,6 +103,7 @@ export class FlatGradient {
   /** Forgets what a parameter has contributed and no backward has reduced yet (noSync). */
   clear(leaf: Tensor): void {
     if (this.#whole === undefined || !this.#contributed.delete(leaf)) return;
+    this.#written.delete(leaf);
     if (this.#contributed.size === 0) {
       this.#whole.release();
       this.#whole = undefined;
@@ -110,6 +135,7 @@ export class FlatGradient {
     this.#whole = undefined;
     this.#zeroUnused(whole);
     this.#contributed.clear();
+    this.#written.clear();
     if (divide.predivide !== 1) scaleInPlace(device, whole, 1 / divide.predivide);
     const links = this.#context.links();
     const scale = () => 1 / divide.postdivide;
@@ -185,6 +211,7 @@ export class FlatGradient {
     this.#whole?.release();
     this.#whole = undefined;
     this.#contributed.clear();
+    this.#written.clear();
     this.#pass = undefined;
   }
 }

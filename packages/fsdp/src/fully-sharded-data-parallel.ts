@@ -242,6 +242,10 @@ export class FullyShardedDataParallel<
 
   #gradSink(unit: ShardedUnit) {
     return {
+      target: (leaf: Tensor): Tensor | undefined =>
+        this.#tree === undefined
+          ? undefined
+          : unit.gradient.target(leaf, { isSyncing: this.#tree.isSyncing }),
       accept: (leaf: Tensor, gradient: Tensor, pass: Pass): void => {
         const tree = this.#tree;
         if (tree === undefined) throw this.#stateError('backward', 'a forward before it');

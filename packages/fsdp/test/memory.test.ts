@@ -162,8 +162,12 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
   const whole = W * shards;
   const rootAndBlock = W * (root + block);
 
+  // A linear layer writes its weight's gradient into the unit's where that has its dtype.
+  const isInPlace = e === reduced;
   const activation =
-    options.isCheckpointing === true ? checkpointedActivations(config, e) : activations(config, e);
+    options.isCheckpointing === true
+      ? checkpointedActivations(config, e, isInPlace)
+      : activations(config, e, isInPlace);
   // A rank whose shard of a unit is all padding has nothing to step there, and no state.
   const stepped =
     (rank * root < rootLayout.elementCount ? root : 0) +
@@ -208,7 +212,11 @@ function peakOfGradients(sizes: {
   return Math.max(reduced * W * (root + block), shards);
 }
 
-function activations(config: typeof CONFIG, e: number): { afterForward: number; peak: number } {
+function activations(
+  config: typeof CONFIG,
+  e: number,
+  isInPlace: boolean,
+): { afterForward: number; peak: number } {
   const { vocab_size: V, n_embd: C, n_layer: L, n_head: H, n_positions: T } = config;
   const n = ROWS * T; // tokens of a rank
   const P = H * T; // attention weights a token
@@ -221,12 +229,13 @@ function activations(config: typeof CONFIG, e: number): { afterForward: number; 
   const head = headNorm + e * n * V + 4 * n; // logits, log-sum-exp
   const afterForward = inputs + places + L * block + head;
 
+  const ofWeight = (elements: number) => (isInPlace ? 0 : elements);
   const running = inputs + places + 4; // and the backward's seed
   const below = running + (L - 1) * block;
   const backward = [
     running + L * block + head + 4 * n + e * n * V, // cross-entropy: gradients of losses and logits
-    running + L * block + headNorm + e * (n * V + n * C + V * C), // head: dLogits, dx, dWeight
-    below + block + e * (n * C + n * 4 * C + 4 * C * C + C), // c_proj: dy, dx, dWeight, dBias
+    running + L * block + headNorm + e * (n * V + n * C + ofWeight(V * C)), // head: dLogits, dx, dWeight
+    below + block + e * (n * C + n * 4 * C + ofWeight(4 * C * C) + C), // c_proj: dy, dx, dWeight, dBias
     below + attention + e * n * (C + C + 3 * C + P), // attention: residual, dy, dQkv, dWeights
     running + e * (n * C + V * C), // token table
   ];
@@ -237,6 +246,7 @@ function activations(config: typeof CONFIG, e: number): { afterForward: number; 
 function checkpointedActivations(
   config: typeof CONFIG,
   e: number,
+  isInPlace: boolean,
 ): { afterForward: number; peak: number } {
   const { vocab_size: V, n_embd: C, n_layer: L, n_head: H, n_positions: T } = config;
   const n = ROWS * T;
@@ -251,14 +261,15 @@ function checkpointedActivations(
   const head = headNorm + e * n * V + 4 * n;
   const afterForward = inputs + places + L * x + head;
 
+  const ofWeight = (elements: number) => (isInPlace ? 0 : elements);
   const running = inputs + places + 4;
   // The second run of the last block: what it saves (its input among it), its output, the output's
   // gradient, which the first addition passes on, and the one-element root of the inner backward.
   const again = running + (L - 1) * x + block + x + 4;
   const backward = [
     running + L * x + head + 4 * n + e * n * V, // cross-entropy
-    running + L * x + headNorm + e * (n * V + n * C + V * C), // head
-    again + e * (n * C + n * 4 * C + 4 * C * C + C), // c_proj: dy, dx, dWeight, dBias
+    running + L * x + headNorm + e * (n * V + n * C + ofWeight(V * C)), // head
+    again + e * (n * C + n * 4 * C + ofWeight(4 * C * C) + C), // c_proj: dy, dx, dWeight, dBias
     again - block + attention + x + e * n * (C + C + 3 * C + P), // attention, and dy beside its residual
     running + e * (n * C + V * C), // token table
   ];

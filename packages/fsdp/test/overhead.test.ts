@@ -23,6 +23,7 @@ const PADDED = { vocab_size: 37, n_positions: 8, n_embd: 12, n_layer: NUM_LAYERS
 const TIGHT = { ...PADDED, vocab_size: 8, n_embd: 128 };
 const NUM_UNITS = NUM_LAYERS + 1;
 const NUM_PARAMS = NUM_LAYERS * 12 + 4;
+const NUM_LINEARS = NUM_LAYERS * 4 + 1;
 
 interface Training {
   /**
@@ -115,8 +116,8 @@ async function counted(config: typeof PADDED, isWrapped: boolean): Promise<Count
   };
 }
 
-function total({ forward, backward, clip, update }: Counts): number {
-  return forward + backward + clip + update;
+function withoutClip({ forward, backward, update }: Counts): number {
+  return forward + backward + update;
 }
 
 describe.each([
@@ -126,14 +127,15 @@ describe.each([
   it('run no kernel more in a step than the plain module', async () => {
     const plain = await counted(config, false);
     const wrapped = await counted(config, true);
-    expect(total(wrapped)).toBeLessThan(total(plain));
+    expect(withoutClip(wrapped)).toBeLessThanOrEqual(withoutClip(plain));
+    expect(wrapped.clip).toBeLessThan(plain.clip);
     expect(wrapped.forward).toBe(plain.forward);
-    // Every gradient is copied into its unit's, whose pads are zeroed; then a unit is one kernel of
-    // the optimizer, where the plain module needs one for each parameter.
-    expect(wrapped.backward).toBe(plain.backward + NUM_PARAMS + numFills);
+    // Linear layers write the gradients of their weights into the unit's, whose pads are zeroed; others
+    // are copied. Then a unit is one kernel of the optimizer, where the plain module needs one for
+    // each parameter.
+    expect(wrapped.backward).toBe(plain.backward + NUM_PARAMS - NUM_LINEARS + numFills);
     expect(plain.update).toBe(NUM_PARAMS);
     expect(wrapped.update).toBe(NUM_UNITS);
-    expect(wrapped.clip).toBeLessThan(plain.clip);
   });
 });
 
@@ -158,23 +160,23 @@ it('reads nothing back in a step and calls no collective', async () => {
 });
 
 it('takes less than a millisecond of the host for a unit', async () => {
-  // Measured 0.05 to 0.2 ms on two cores that others shared; see bench/fsdp-overhead.mjs. The bound
-  // is far above that and below what a wait for a timer or another process would cost a unit.
+  // Of many steps the fastest, which a loaded machine does not change: 0.1 ms on two cores that others
+  // shared, see bench/fsdp-overhead.mjs. The bound is far above that, and below what a wait for a timer
+  // or a thread costs a unit.
   const backend = await createCpuBackend({ threads: 1 });
   const runs = [
     await training(backend, PADDED, { isWrapped: false }),
     await training(backend, PADDED, { isWrapped: true }),
   ];
-  const samples: number[][] = [[], []];
+  const fastest = runs.map(() => Number.POSITIVE_INFINITY);
   for (let round = 0; round < 40; round++) {
     for (const [i, { step }] of runs.entries()) {
       const start = performance.now();
       await step();
-      samples[i]!.push(performance.now() - start);
+      fastest[i] = Math.min(fastest[i]!, performance.now() - start);
     }
   }
-  const [plain, wrapped] = samples.map(median) as [number, number];
-  expect((wrapped - plain) / NUM_UNITS).toBeLessThan(1);
+  expect((fastest[1]! - fastest[0]!) / NUM_UNITS).toBeLessThan(1);
   for (const { dispose } of runs) dispose();
   await backend.dispose();
 });
@@ -236,7 +238,3 @@ describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
     });
   });
 });
-
-function median(values: readonly number[]): number {
-  return [...values].sort((a, b) => a - b)[values.length >> 1]!;
-}

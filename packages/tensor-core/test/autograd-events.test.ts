@@ -7,11 +7,12 @@ import {
   cat,
   Device,
   GraphError,
+  linear,
   mul,
   type Pass,
   square,
   sum,
-  type Tensor,
+  Tensor,
   tanh,
 } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -131,6 +132,48 @@ describe('the final event', () => {
     expect(x.grad).toBeUndefined();
     expect(log).toEqual(['final after 3']);
     expect((await Promise.all(accepted)).flat().sort()).toEqual([2, 2, 5]);
+  });
+
+  test('lets a linear layer write into the place that a sink has, once', async () => {
+    const w = leaf([1, 2, 3, 4, 5, 6], [3, 2]);
+    const whole = device.storage(8, 'f32', 'gradient');
+    whole.fill();
+    device.backend.run('fill', { out: whole.view(), value: 9 });
+    const places: Tensor[] = [];
+    const accepted: Tensor[] = [];
+    const separate: Promise<number[]>[] = [];
+    w.gradSink = {
+      target: (of) => {
+        log.push(`target ${of === w}`);
+        if (places.length > 0) return undefined;
+        places.push(new Tensor(whole, w.shape, 1));
+        return places[0];
+      },
+      accept: (_, gradient) => {
+        accepted.push(gradient);
+        if (gradient !== places[0]) separate.push(gradient.toArray().then((values) => [...values]));
+      },
+      final: () => {},
+    };
+    await device.scope(async () => {
+      const x = device.tensor([1, 10], [1, 2]);
+      const first = linear(x, { weight: w, transposeWeight: true });
+      const second = linear(affine(x, 2, 0), { weight: w, transposeWeight: true });
+      // A weight that is no leaf has no sink of its own.
+      const third = linear(x, { weight: affine(w, 1, 0), transposeWeight: true });
+      await sum(add(add(first, second), third)).backward();
+    });
+    expect(log).toEqual(['target true', 'target true']);
+    expect(accepted).toHaveLength(3);
+    expect(accepted).toContain(places[0]);
+    // Backward runs the second layer first: twice x for each of the three rows.
+    const written = [...new Float32Array((await whole.read()).slice().buffer)];
+    expect(written).toEqual([9, 2, 20, 2, 20, 2, 20, 9]);
+    expect(await Promise.all(separate)).toEqual([
+      [1, 10, 1, 10, 1, 10],
+      [1, 10, 1, 10, 1, 10],
+    ]);
+    whole.release();
   });
 
   test('waits for the inner backward of a segment that hides leaves', async () => {

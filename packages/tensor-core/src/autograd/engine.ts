@@ -23,6 +23,11 @@ export interface Pass {
 
 /** Takes a leaf's gradients instead of `leaf.grad`: buckets, flat gradients. */
 export interface GradSink {
+  /**
+   * Where an op may write a contribution, of the leaf's shape and dtype, in place of making a tensor:
+   * accept then gets this very tensor. Undefined where it has to be added to others, or converted.
+   */
+  target?(leaf: Tensor): Tensor | undefined;
   /** A contribution. Valid until this returns; copy, or retain its storage. */
   accept(leaf: Tensor, gradient: Tensor, pass: Pass): void;
   /** The last contribution of this backward was accepted. A returned promise is awaited at the end. */

@@ -118,7 +118,7 @@ export function linear(
       }
       let dWeight: Tensor | undefined;
       if (needs[1]) {
-        dWeight = device.empty(weight.shape, { dtype: weight.dtype });
+        dWeight = gradientOf(weight);
         const [left, right] = transposeWeight ? [dy!, x] : [x, dy!];
         const [rows, cols] = transposeWeight ? [n, k] : [k, n];
         runMatmul(left, right, dWeight, {
@@ -134,6 +134,12 @@ export function linear(
     },
   });
   return out;
+}
+
+/** What a weight's gradient is written to: the place that its sink has for it, or a tensor of its own. */
+function gradientOf(weight: Tensor): Tensor {
+  const place = weight.node === undefined ? weight.gradSink?.target?.(weight) : undefined;
+  return place ?? weight.device.empty(weight.shape, { dtype: weight.dtype });
 }
 
 interface Product {
