@@ -22,6 +22,7 @@ import {
 } from '@shardweave/tensor-core';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
+import type { DivideFactors } from './flat-gradient.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { shardUnit, syncBuffers } from './initial-values.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
@@ -111,6 +112,11 @@ export class FullyShardedDataParallel<
   /** Defaults of stateDict's options. */
   get stateDictOptions(): ResolvedFsdpOptions['stateDict'] {
     return this.#options.stateDict;
+  }
+
+  /** What gradients are divided by around their reduction; set by setGradientDivideFactors. */
+  get divideFactors(): DivideFactors {
+    return this.#options.divide;
   }
 
   /** Whether this rank belongs to the first replica, which is the only one without replicateGroup. */

@@ -1,33 +1,40 @@
-// nn's norm of all gradients and clipping by it, over the shards of all ranks.
+// nn's norms of all gradients and clipping by them, over the shards of all ranks. Computed in f32
+// whatever gradients are; over replicas of shards nothing is added, for they hold the same.
 
-import { clipCoefficient, streamedScaleGradients, streamedSquaredGradNorm } from '@shardweave/nn';
+import {
+  clipCoefficient,
+  streamedGradPower,
+  streamedScaleGradients,
+  streamedSquaredGradNorm,
+} from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
-import { FsdpConfigError } from './errors.js';
+import { FsdpConfigError, FsdpStateError } from './errors.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 
+export interface GradNormOptions {
+  /** 2, Infinity for the largest magnitude, or another power above 0. Default 2. */
+  readonly normType?: number;
+}
+
 /**
- * The 2-norm of all gradients, each parameter once. Collective; waits for the device. 0 without
- * gradients, not finite where one is not.
+ * The norm of all gradients, each parameter once, wherever they rest. Collective; waits for the
+ * device. 0 without gradients, not finite where one is not.
+ * @throws {FsdpStateError} on an inner instance, or unless idle
+ * @throws {FsdpConfigError} for instances of another process group, and a normType not above 0
  */
-export async function gradNorm(fsdp: FullyShardedDataParallel): Promise<number> {
+export async function gradNorm(
+  fsdp: FullyShardedDataParallel,
+  options: GradNormOptions = {},
+): Promise<number> {
+  const { normType = 2 } = options;
   await fsdp.initialize();
-  fsdp.assertState('idle');
-  const { device, processGroup } = fsdp;
-  const foreign = fsdp.instances().find((instance) => instance.processGroup !== processGroup);
-  if (foreign !== undefined) {
-    throw new FsdpConfigError(
-      `gradNorm: expected all instances in one process group, got '${foreign.name}' in another. Parameters that differ by rank (experts) have no common norm here: clip them apart.`,
-    );
-  }
+  checkNorm(fsdp, normType);
   const flats = shards(fsdp);
   if (flats.length === 0) return 0;
-  const bytes = await device.scope(async () => (await streamedSquaredGradNorm(flats)).toBytes());
-  const squared = new Float32Array(new Uint8Array(bytes).buffer);
-  if (processGroup.worldSize > 1) {
-    const wire = new Uint8Array(squared.buffer);
-    await processGroup.allReduce(wire, wire, { dtype: 'f32', op: 'sum', tag: 'gradNorm' });
-  }
-  return Math.sqrt(squared[0]!);
+  const power = normType === 2 ? await squares(fsdp) : await streamedGradPower(flats, normType);
+  const total = await overRanks(fsdp, power, normType);
+  if (normType === Number.POSITIVE_INFINITY) return total;
+  return normType === 2 ? Math.sqrt(total) : total ** (1 / normType);
 }
 
 /**
@@ -38,8 +45,9 @@ export async function gradNorm(fsdp: FullyShardedDataParallel): Promise<number> 
 export async function clipGradNorm(
   fsdp: FullyShardedDataParallel,
   maxNorm: number,
+  options: GradNormOptions = {},
 ): Promise<number> {
-  const norm = await gradNorm(fsdp);
+  const norm = await gradNorm(fsdp, options);
   const factor = clipCoefficient(norm, maxNorm);
   const { device } = fsdp;
   if (factor < 1) {
@@ -48,7 +56,44 @@ export async function clipGradNorm(
   return norm;
 }
 
-/** Flat shards, whose gradients are this rank's. */
+/** Flat shards of an instance and those below it, whose gradients are this rank's. */
 function shards(fsdp: FullyShardedDataParallel): Tensor[] {
   return fsdp.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
+}
+
+async function squares(fsdp: FullyShardedDataParallel): Promise<number> {
+  return fsdp.device.scope(async () => (await streamedSquaredGradNorm(shards(fsdp))).item());
+}
+
+async function overRanks(
+  { processGroup }: FullyShardedDataParallel,
+  power: number,
+  normType: number,
+): Promise<number> {
+  if (processGroup.worldSize === 1) return power;
+  const op = normType === Number.POSITIVE_INFINITY ? 'max' : 'sum';
+  // A maximum may pass over NaN, so how many there are goes along.
+  const values = Float32Array.of(power, Number.isNaN(power) ? 1 : 0);
+  const wire = new Uint8Array(values.buffer);
+  await processGroup.allReduce(wire, wire, { dtype: 'f32', op, tag: 'gradNorm' });
+  return values[1]! > 0 ? Number.NaN : values[0]!;
+}
+
+function checkNorm(fsdp: FullyShardedDataParallel, normType: number): void {
+  fsdp.assertState('idle');
+  const { processGroup } = fsdp;
+  if (!fsdp.isRoot) {
+    throw new FsdpStateError(
+      `gradNorm: expected the root instance, got inner instance '${fsdp.name}'. A norm is that of the whole model.`,
+    );
+  }
+  if (!(normType > 0)) {
+    throw new FsdpConfigError(`gradNorm: expected normType above 0, got ${normType}.`);
+  }
+  const foreign = fsdp.instances().find((instance) => instance.processGroup !== processGroup);
+  if (foreign !== undefined) {
+    throw new FsdpConfigError(
+      `gradNorm: expected all instances in one process group, got '${foreign.name}' in another. Parameters that differ by rank (experts) have no common norm here: clip them apart.`,
+    );
+  }
 }

@@ -23,7 +23,8 @@ export {
   isFsdp,
   type TrainingState,
 } from './fully-sharded-data-parallel.js';
-export { clipGradNorm, gradNorm } from './grad-norm.js';
+export { clipGradNorm, type GradNormOptions, gradNorm } from './grad-norm.js';
+export { type GradientDivideFactors, setGradientDivideFactors } from './gradient-divide-factors.js';
 export { loadLocalStateDict, localStateDict } from './local-state-dict.js';
 export {
   type FullOptimStateDict,
@@ -49,6 +50,7 @@ export type {
 } from './shards/shard-index.js';
 export { loadStateDict, type StateDictOptions, stateDict } from './state-dict.js';
 export type { StateDict, StateEntry } from './state-entry.js';
+export { ShardedGradScaler, type ShardedGradScalerOptions } from './sharded-grad-scaler.js';
 export { type SummonOptions, summonFullParams } from './summon-full-params.js';
 export {
   type AutoWrapped,

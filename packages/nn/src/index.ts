@@ -78,6 +78,7 @@ export { type PackedParameters, packParameters } from './optim/pack-parameters.j
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { streamedScaleGradients, streamedSquaredGradNorm } from './optim/streamed-grad-norm.js';
+export { streamedGradPower } from './optim/streamed-power-norm.js';
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
 export type { ByteStore } from './residence/byte-store.js';

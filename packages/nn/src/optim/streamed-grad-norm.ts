@@ -30,8 +30,8 @@ export async function streamedScaleGradients(
   await eachGradient([...parameters], { isChanging: true, use });
 }
 
-/** In the order of the flats: sums depend on it. */
-async function eachGradient(
+/** Calls `use` with every gradient, in the order of the flats: sums depend on it. */
+export async function eachGradient(
   parameters: readonly Tensor[],
   { use, isChanging }: { use(gradient: Tensor): void; readonly isChanging: boolean },
 ): Promise<void> {

@@ -1,0 +1,134 @@
+// nn's loss scaling where each rank sees only its shard of the gradients: an overflow on one rank
+// makes all of them skip the step. With the calls and stages of PyTorch's GradScaler.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import {
+  LossScaler,
+  type LossScalerOptions,
+  type LossScalerState,
+  type Optimizer,
+  type StepOptions,
+  streamedGradPower,
+  streamedScaleGradients,
+} from '@shardweave/nn';
+import type { Tensor } from '@shardweave/tensor-core';
+import { FsdpStateError } from './errors.js';
+
+export interface ShardedGradScalerOptions extends Omit<LossScalerOptions, 'reduceFoundInf'> {
+  /** All ranks that step together: the whole model's, not an expert's. */
+  readonly processGroup: ProcessGroup;
+}
+
+/** What an optimizer has done since the last update. */
+type Stage = 'ready' | 'unscaled' | 'stepped';
+
+interface OptimizerTurn {
+  readonly stage: Stage;
+  readonly isSkipping: boolean;
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
+type AnyOptimizer = Optimizer<any>;
+
+/**
+ * One step: backward of scale(loss); unscale(optimizer) where gradients are looked at or clipped;
+ * step(optimizer) in place of the optimizer's own; after all optimizers update().
+ */
+export class ShardedGradScaler {
+  readonly #group: ProcessGroup;
+  readonly #scaler: LossScaler;
+  readonly #turns = new Map<AnyOptimizer, OptimizerTurn>();
+
+  constructor({ processGroup, ...options }: ShardedGradScalerOptions) {
+    this.#group = processGroup;
+    this.#scaler = new LossScaler(options);
+  }
+
+  /** What losses are multiplied by at present. */
+  get factor(): number {
+    return this.#scaler.factor;
+  }
+
+  /** loss times the factor; differentiable. */
+  scale(loss: Tensor): Tensor {
+    return this.#scaler.scale(loss);
+  }
+
+  /**
+   * Divides the optimizer's gradients by the factor, wherever they rest, and agrees over all ranks
+   * whether one is not finite. Collective; waits for the device. At most once a step.
+   * @throws {FsdpStateError} after unscale or step of the same optimizer
+   */
+  async unscale(optimizer: AnyOptimizer): Promise<void> {
+    const { stage } = this.#turnOf(optimizer);
+    if (stage !== 'ready') {
+      throw new FsdpStateError(
+        `ShardedGradScaler.unscale: expected an optimizer that was neither unscaled nor stepped since the last update, got one that was ${stage}. Call update() once a step.`,
+      );
+    }
+    const parameters = optimizer.parameters();
+    const largest = await streamedGradPower(parameters, Number.POSITIVE_INFINITY);
+    const isSkipping = await this.#anyRank(!Number.isFinite(largest));
+    const [first] = parameters;
+    if (first !== undefined) {
+      const { device } = first;
+      await device.scope(() =>
+        streamedScaleGradients(parameters, device.full([1], this.#scaler.unscale)),
+      );
+    }
+    this.#turns.set(optimizer, { stage: 'unscaled', isSkipping });
+  }
+
+  /**
+   * Steps the optimizer unless a gradient was not finite on any rank; unscales before, if nobody
+   * has. Returns whether it stepped: alike on all ranks. Collective where it unscales.
+   * @throws {FsdpStateError} twice without an update between
+   */
+  async step(optimizer: AnyOptimizer, options: StepOptions = {}): Promise<boolean> {
+    const { stage } = this.#turnOf(optimizer);
+    if (stage === 'stepped') {
+      throw new FsdpStateError(
+        'ShardedGradScaler.step: expected one step of each optimizer between updates, got a second one. Call update() once a step.',
+      );
+    }
+    if (stage === 'ready') await this.unscale(optimizer);
+    const { isSkipping } = this.#turnOf(optimizer);
+    if (!isSkipping) await optimizer.step(options);
+    this.#turns.set(optimizer, { stage: 'stepped', isSkipping });
+    return !isSkipping;
+  }
+
+  /**
+   * Ends the step: the factor shrinks after an overflow, and grows after an interval without one.
+   * @throws {FsdpStateError} where no optimizer was unscaled or stepped since the last one
+   */
+  update(): void {
+    if (this.#turns.size === 0) {
+      throw new FsdpStateError(
+        'ShardedGradScaler.update: expected an optimizer to be unscaled or stepped since the last update, got none. Call step(optimizer) before.',
+      );
+    }
+    this.#scaler.update([...this.#turns.values()].some(({ isSkipping }) => isSkipping));
+    this.#turns.clear();
+  }
+
+  stateDict(): LossScalerState {
+    return this.#scaler.stateDict();
+  }
+
+  loadStateDict(state: LossScalerState): void {
+    this.#scaler.loadStateDict(state);
+  }
+
+  #turnOf(optimizer: AnyOptimizer): OptimizerTurn {
+    return this.#turns.get(optimizer) ?? { stage: 'ready', isSkipping: false };
+  }
+
+  async #anyRank(isHere: boolean): Promise<boolean> {
+    if (this.#group.worldSize === 1) return isHere;
+    const count = Float32Array.of(isHere ? 1 : 0);
+    const wire = new Uint8Array(count.buffer);
+    await this.#group.allReduce(wire, wire, { dtype: 'f32', op: 'sum', tag: 'foundInf' });
+    return count[0]! > 0;
+  }
+}
