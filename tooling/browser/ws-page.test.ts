@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { conformanceCases } from '@shardweave/collectives/testing';
+import { conformanceCases, STOP_CASE } from '@shardweave/collectives/testing';
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
 import { build } from 'esbuild';
 import type { Browser, Page } from 'playwright-core';
@@ -79,7 +79,10 @@ describe.skipIf(path === undefined)(
       });
 
     const casesOf = (worldSize: number) =>
-      conformanceCases.filter(({ worldSizes }) => worldSizes.includes(worldSize));
+      conformanceCases.filter(
+        // Pages can't stop themselves: that is a test of its own below.
+        ({ name, worldSizes }) => worldSizes.includes(worldSize) && name !== STOP_CASE,
+      );
 
     it('the suite passes between two pages, relayed by a Node process', {
       timeout: SUITE_MS,

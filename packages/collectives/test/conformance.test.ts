@@ -11,7 +11,8 @@ describe.each(HARNESSES)('$name', (harness) => {
   for (const { name, worldSizes, run } of conformanceCases) {
     const reason = harness.skip?.[name];
     for (const worldSize of worldSizes.filter((size) => harness.worldSizes.includes(size))) {
-      it.skipIf(reason !== undefined)(`${name}, ${worldSize} ranks`, async () => {
+      const title = `${name}, ${worldSize} ranks${reason === undefined ? '' : ` (${reason})`}`;
+      it.skipIf(reason !== undefined)(title, async () => {
         await expect(run(harness, worldSize)).resolves.toBeUndefined();
       });
     }

@@ -9,6 +9,7 @@ import { type Transferable, Worker } from 'node:worker_threads';
 import { createShmJob, type ShmJobOptions } from '@shardweave/collectives/shm';
 import { conformanceCases } from '@shardweave/collectives/testing';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { shmSkips } from './shm-harness.js';
 import { bundleProgram } from './support/bundle-program.js';
 import type { Ending, ThreadOptions } from './support/shm-thread.js';
 
@@ -96,7 +97,9 @@ describe.each([
 
   const cases = conformanceCases.filter(({ worldSizes }) => worldSizes.includes(worldSize));
   for (const { name } of cases) {
-    it(name, async () => {
+    const reason = shmSkips[name];
+    const title = reason === undefined ? name : `${name} (${reason})`;
+    it.skipIf(reason !== undefined)(title, async () => {
       expect(await runCase(workers, name)).toEqual(workers.map(() => undefined));
     });
   }

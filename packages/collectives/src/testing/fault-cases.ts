@@ -8,6 +8,7 @@ import {
   check,
   onRanks,
   rejection,
+  STOP_CASE,
   sleep,
   type TestRank,
   type TransportHarness,
@@ -153,6 +154,32 @@ export const faultCases: readonly ConformanceCase[] = [
         }
         checkLost(await rejection(group.barrier(), 'PEER_LOST', 100), victim);
       });
+    },
+  },
+  {
+    name: STOP_CASE,
+    worldSizes: [2, 3],
+    run: async (harness, worldSize) => {
+      const victim = worldSize - 1;
+      const body = async (group: ProcessGroup, rank: TestRank) => {
+        await group.barrier();
+        if (group.rank === victim) {
+          check(
+            rank.stop !== undefined,
+            `no rank of ${harness.name} can be stopped: skip this case`,
+          );
+          await sleep(50);
+          rank.stop();
+          return;
+        }
+        const large = group.allGather(bytes(200_000), bytes(200_000 * worldSize));
+        const small = group.allReduce(bytes(4), bytes(4), SUM);
+        for (const call of [large, small]) {
+          checkLost(await rejection(call, 'PEER_LOST'), victim);
+        }
+        checkLost(await rejection(group.barrier(), 'PEER_LOST', 100), victim);
+      };
+      await onRanks(harness, worldSize, body, { isStoppable: true });
     },
   },
   {

@@ -11,10 +11,21 @@ export interface TestRank {
   readonly group: ProcessGroup;
   /** Ends the rank as a killed process would end: links drop without a word. */
   kill(): void;
+  /**
+   * Makes it fall silent as a stopped process would: its connections stay open, nothing comes any more. Of
+   * ranks that were made with `isStoppable`.
+   */
+  stop?(): void;
 }
 
 /** What cases ask for: passed on to whatever makes the groups. */
-export type HarnessOptions = Pick<GroupOptions, 'timeoutMs' | 'hosts'>;
+export interface HarnessOptions extends Pick<GroupOptions, 'timeoutMs' | 'hosts'> {
+  /** The ranks have `stop`, and miss each other within five seconds. Asked for by STOP_CASE alone. */
+  readonly isStoppable?: boolean;
+}
+
+/** Of the case that needs `stop`: a harness without it skips that, with its reason. */
+export const STOP_CASE = 'a stopped rank is missed by all others, in pending and later calls';
 
 export interface TransportHarness {
   readonly name: string;

@@ -10,7 +10,13 @@ import { hostCases } from './host-cases.js';
 import { transcriptCase } from './transcript.js';
 import { unevenCases } from './uneven-cases.js';
 
-export type { ConformanceCase, HarnessOptions, TestRank, TransportHarness } from './harness.js';
+export {
+  type ConformanceCase,
+  type HarnessOptions,
+  STOP_CASE,
+  type TestRank,
+  type TransportHarness,
+} from './harness.js';
 export { memoryHarness } from './memory-harness.js';
 export * from './simulator/index.js';
 export { transcriptHash } from './transcript.js';
