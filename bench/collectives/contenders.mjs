@@ -18,6 +18,13 @@ export const CONTENDERS = {
     says: 'plain sockets in the same pattern, with the same sums: the yardstick of ws',
     isRival: true,
   },
+  atomics: {
+    adapter: 'atomics',
+    ranksAre: 'threads',
+    says: 'worker threads that wait by Atomics.waitAsync and copy: the yardstick of shm-registered',
+    isRival: true,
+    lacks: ['reduce-scatter', 'all-reduce'],
+  },
   gloo: {
     python: 'gloo.py',
     ranksAre: 'processes',

@@ -6,8 +6,11 @@ import { bufferBytes, busBandwidth, ELEMENT_BYTES } from './operations.mjs';
 
 const MIB = 2 ** 20;
 
-/** A round repeats short calls for so long that a clock tick and one wake-up don't show. */
-export const SAMPLE_MS = 10;
+/**
+ * A round repeats short calls for so long: a tick of the clock and one wake-up don't show, and what a sample
+ * finds cold (code, caches, the scheduler's choice of cores) is a small part of it.
+ */
+export const SAMPLE_MS = 30;
 
 /** A cell whose rounds have taken this long has no further one: the whole run shall end, too. */
 const MAX_CELL_MS = 10_000;
