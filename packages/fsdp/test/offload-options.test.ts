@@ -17,13 +17,12 @@ import { AdamW, clipCoefficient, Gpt2, LossScaler } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { crossEntropy } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { bitsOf } from './offload-training.js';
 import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY, tokens } from './ranks.js';
 
-const HOST = { moveParamsToCpu: true } as const;
+const SMALL = { ...TINY, n_layer: 2 };
 
-function bitsOf(entries: StateDict): object {
-  return Object.fromEntries([...entries].map(([name, { data }]) => [name, data]));
-}
+const HOST = { moveParamsToCpu: true } as const;
 
 /** Every byte changed, so that no value stays; small integers keep floats finite. */
 function changed(entries: StateDict): StateDict {
@@ -53,14 +52,14 @@ describe('F3', () => {
     [{ offloadConfig: { store: createHostStore() }, moveParamsToCpu: false }, /moveParamsToCpu/],
   ] as const)('%o breaks', async (options, message) => {
     await onRanks(1, async (rank) => {
-      expect(() => shardedGpt2(rank, { fsdp: options })).toThrow(FsdpConfigError);
-      expect(() => shardedGpt2(rank, { fsdp: options })).toThrow(message);
+      expect(() => shardedGpt2(rank, { config: SMALL, fsdp: options })).toThrow(FsdpConfigError);
+      expect(() => shardedGpt2(rank, { config: SMALL, fsdp: options })).toThrow(message);
     });
   });
 
   it('gradients alone may rest on the host', async () => {
     await onRanks(2, async (rank) => {
-      const { model } = shardedGpt2(rank, { fsdp: { moveGradsToCpu: true } });
+      const { model } = shardedGpt2(rank, { config: SMALL, fsdp: { moveGradsToCpu: true } });
       const optimizer = new AdamW(model.parameters());
       await forwardBackward(rank.device, model, 0, { batch: 4, first: 2 * rank.rank, count: 2 });
       expect(rank.device.memory().live.gradient).toBe(0);
@@ -82,7 +81,7 @@ describe.each([
 ] as const)('F34 with moveParamsToCpu, %s', (name, options) => {
   const isPure = name.startsWith('pure');
   const wrapped = ({ device, group }: Rank, fsdp: Partial<FsdpOptions> = options) => {
-    const gpt2 = new Gpt2(device, TINY, { seed: 3 });
+    const gpt2 = new Gpt2(device, SMALL, { seed: 3 });
     if (isPure) gpt2.to('f16');
     return new FullyShardedDataParallel(gpt2, { processGroup: group, ...fsdp });
   };
@@ -139,7 +138,7 @@ describe.each([
 
 it('a body that throws inside a summon leaves what it wrote, and the parameters in place', async () => {
   await onRanks(2, async (rank) => {
-    const { model } = shardedGpt2(rank, { fsdp: HOST });
+    const { model } = shardedGpt2(rank, { config: SMALL, fsdp: HOST });
     const before = await stateDict(model);
     const broken = summonFullParams(model, () => {
       throw new Error('broken');
@@ -166,7 +165,7 @@ describe('trained like on the device', () => {
 
   it('after an evaluation that came first', async () => {
     await expectSame(async (rank, fsdp) => {
-      const { model } = shardedGpt2(rank, { fsdp });
+      const { model } = shardedGpt2(rank, { config: SMALL, fsdp });
       const losses = [await evaluate(rank, model)];
       const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
       for (let step = 0; step < 2; step++) {
@@ -182,7 +181,7 @@ describe('trained like on the device', () => {
 
   it('with frozen parts, which are never brought to the device or written', async () => {
     await expectSame(async (rank, fsdp) => {
-      const gpt2 = new Gpt2(rank.device, TINY, { seed: 3 });
+      const gpt2 = new Gpt2(rank.device, SMALL, { seed: 3 });
       const [, first, second] = [...gpt2.children().keys()] as [string, string, string];
       const freeze = (name: string, every: number) => {
         gpt2
@@ -219,7 +218,10 @@ describe('trained like on the device', () => {
   it('with a loss scaler that skips steps, clipping and several backwards', async () => {
     await expectSame(async (rank, fsdp) => {
       const { device } = rank;
-      const { model } = shardedGpt2(rank, { fsdp: { mixedPrecision: true, ...fsdp } });
+      const { model } = shardedGpt2(rank, {
+        config: SMALL,
+        fsdp: { mixedPrecision: true, ...fsdp },
+      });
       const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
       const scaler = new LossScaler({ initScale: 2 ** 19 });
       const seen: (number | boolean)[] = [];

@@ -1,6 +1,7 @@
 // A short training from a store, for tests that end and resume it, also in a process of its own.
 
-import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { createHash } from 'node:crypto';
+import type { FsdpOptions, FullyShardedDataParallel, StateDict } from '@shardweave/fsdp';
 import { AdamW } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import { forwardBackward, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
@@ -22,7 +23,10 @@ export function storedTraining(
 ): StoredTraining {
   const { resume = false } = options;
   const offload = store === undefined ? {} : { offloadConfig: { store, resume } };
-  const { model } = shardedGpt2(rank, { fsdp: { ...options.fsdp, ...offload } });
+  const { model } = shardedGpt2(rank, {
+    config: { n_layer: 2 },
+    fsdp: { ...options.fsdp, ...offload },
+  });
   const optimizer = new AdamW(optimizerGroups(model), { lr: 1e-2 });
   const { worldSize, device } = rank;
   const rows = { batch: 2 * worldSize, first: 2 * rank.rank, count: 2 };
@@ -42,4 +46,11 @@ export function storedTraining(
       model.dispose();
     },
   };
+}
+
+/** By name, a digest of each entry's bytes: equal only bit for bit. */
+export function bitsOf(entries: StateDict): Record<string, string> {
+  return Object.fromEntries(
+    [...entries].map(([name, { data }]) => [name, createHash('sha256').update(data).digest('hex')]),
+  );
 }
