@@ -91,7 +91,7 @@ export class SyncCycle {
 
   /** Backward is through: what has waited leaves. */
   flush(): void {
-    this.#leave({ isFlushing: true });
+    this.#leave();
     const left = this.plan.buckets.slice(this.#sums.length);
     if (left.length === 0) return;
     const paths = left.flatMap(({ parameters }) => parameters.map(({ path }) => path));
@@ -135,7 +135,7 @@ export class SyncCycle {
     if (place === undefined) return; // unused in a static graph
     this.#takeLocal(leaf);
     place.bucket.noteReady();
-    if (!this.#context.isDelayed) this.#leave({ isFlushing: false });
+    if (!this.#context.isDelayed) this.#leave();
   }
 
   /** What earlier backwards have left on this rank comes first, as if it were of this one. */
@@ -148,8 +148,7 @@ export class SyncCycle {
   }
 
   /** Ready buckets leave, in order. */
-  #leave({ isFlushing }: { readonly isFlushing: boolean }): void {
-    if (this.#context.isDelayed && !isFlushing) return;
+  #leave(): void {
     for (;;) {
       const next = this.plan.buckets[this.#sums.length];
       if (next?.isReady !== true) return;

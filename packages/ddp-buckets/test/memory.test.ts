@@ -4,7 +4,16 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import { Sgd } from '@shardweave/nn';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, makeOptimizer, onRanks, SMALL_BUCKETS, tinyGpt2, wrap } from './ranks.js';
+import {
+  Bag,
+  forwardBackward,
+  makeOptimizer,
+  onRanks,
+  pull,
+  SMALL_BUCKETS,
+  tinyGpt2,
+  wrap,
+} from './ranks.js';
 
 /** The host buffers that all-reduces of `groups` get from now on. */
 function hostBuffersOf(groups: readonly ProcessGroup[]): ReadonlySet<ArrayBufferLike> {
@@ -80,6 +89,28 @@ it('is what gradients and buckets add up to', async () => {
     }
     model.dispose();
     expect(rank.device.memory().live.total).toBe(0);
+  });
+});
+
+it('during backward is that of unfinished buckets, at its end all gradients and one bucket', async () => {
+  await onRanks(2, async (rank) => {
+    const names = Array.from({ length: 8 }, (_, i) => `p${i}`);
+    const spec = Object.fromEntries(names.map((name) => [name, 1024]));
+    const model = wrap(new Bag(rank.device, spec), rank, { messageSize: 1500 }); // two each
+    const live: number[] = [];
+    for (const parameter of model.parameters()) {
+      rank.device.onGradientFinal(parameter, () => {
+        live.push(rank.device.memory().live.gradient);
+      });
+    }
+    for (let step = 0; step < 2; step++) {
+      rank.device.ledger.resetPeak();
+      live.length = 0;
+      await pull(model, 1);
+      expect(live).toEqual([8192, 0, 8192, 0, 8192, 0, 8192, 0]); // a full bucket has left
+      expect(rank.device.memory().peak.gradient).toBe(10 * 4096);
+      model.zeroGrad();
+    }
   });
 });
 

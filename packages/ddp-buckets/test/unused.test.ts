@@ -1,10 +1,24 @@
 // Parameters that a backward does not reach, that come late, or that only some ranks use.
 
 import { DdpUnusedParameterError } from '@shardweave/ddp-buckets';
+import { Module } from '@shardweave/nn';
+import { add, type Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
 
 const ABC = { a: 3, b: 5, c: 200 };
+
+/** Multiplies by its parameter, 2, or lets its input through. */
+class Passage extends Module<[x: Tensor, isUsing: boolean], Tensor> {
+  constructor(device: Device) {
+    super(device);
+    this.parameter('p', device.full([1], 2));
+  }
+
+  forward(x: Tensor, isUsing: boolean): Tensor {
+    return isUsing ? mul(x, this.ownParameters().get('p')!) : add(x, this.device.zeros([1]));
+  }
+}
 
 describe('without findUnusedParameters', () => {
   it('one that is not reached is an error that names it, on every rank, and nobody waits', async () => {
@@ -77,6 +91,21 @@ describe('findUnusedParameters', () => {
       const model = wrap(bag, rank, options);
       await pull(model, 1, rank.rank === 0 ? undefined : ['always']);
       expect(await pulled(model)).toEqual({ a: 0.5, b: 1, c: 1.5, always: 4 });
+    });
+  });
+
+  it('takes part where a backward goes through the module but reaches no parameter', async () => {
+    await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const model = wrap(new Passage(device), rank, options);
+      const x = device.full([1], 3, { requiresGrad: true });
+      for (let step = 0; step < 2; step++) {
+        await device.scope(async () => {
+          await (await model.call(x, rank.rank === 0)).backward();
+        });
+      }
+      expect(await pulled(model)).toEqual({ p: 3 }); // 3 and 0, twice
+      expect(await x.grad!.item()).toBe(rank.rank === 0 ? 4 : 2);
     });
   });
 
