@@ -7,7 +7,10 @@ import {
   type ProcessGroup,
   systemClock,
 } from '@shardweave/collectives';
+import { Reducer } from '@shardweave/dtypes';
 import { describe, expect, it } from 'vitest';
+import { combineInThread } from '../src/reduce-hook.js';
+import { Turns } from '../src/turns.js';
 
 const MIB = 2 ** 20;
 
@@ -64,5 +67,19 @@ describe.each(Object.keys(OPERATIONS))('%s of 48 MiB', (name) => {
     // At least 24 slices of a MiB; a look at the time for each and some more.
     expect(await turnsDuring(work)).toBeGreaterThanOrEqual(3);
     await Promise.all(groups.map((group) => group.close()));
+  });
+});
+
+describe('a sum of 32 MiB', () => {
+  it('gives the event loop a turn every eight slices, with nothing else that would', async () => {
+    const combine = combineInThread(Reducer.create, new Turns(slowClock()));
+    const [sum, ...parts] = [0, 1, 2].map(() => new Uint8Array(32 * MIB));
+    const options = { dtype: 'f32', op: 'sum' } as const;
+    const call = { isOver: false, signal: new AbortController().signal };
+    await combine([new Uint8Array(4)], new Uint8Array(4), options, call); // the wasm is there
+    // 64 slices of a MiB of input.
+    expect(
+      await turnsDuring(Promise.resolve(combine(parts, sum!, options, call))),
+    ).toBeGreaterThanOrEqual(3);
   });
 });
