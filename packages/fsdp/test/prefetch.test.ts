@@ -1,0 +1,292 @@
+// What is gathered when: units used several times, frozen ones, nested and sibling trees, a changing
+// program. Counts and orders only; overlap.test.ts has them in time.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { checkpoint, Module } from '@shardweave/nn';
+import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+import {
+  expectEqualTraining,
+  inputs,
+  layer,
+  lossOf,
+  type Rows,
+  type Scenario,
+  Stack,
+  trainOnce,
+  type Wrap,
+} from './scenarios.js';
+
+type Block = Module<[x: Tensor], Tensor>;
+
+/** Units in the order in which their gathers started on this rank, without the ends of phases. */
+class GatherLog {
+  #seen: { readonly seq: number; readonly tag: string }[] = [];
+
+  constructor(group: ProcessGroup) {
+    group.onTrace = ({ name, seq, tag }) => {
+      if (name === 'allGather') this.#seen.push({ seq, tag: tag! });
+    };
+  }
+
+  /** Since the last call. */
+  take(): string[] {
+    return this.#seen
+      .splice(0)
+      .sort((a, b) => a.seq - b.seq)
+      .map(({ tag }) => tag);
+  }
+}
+
+function wrapOf({ group }: Rank, options: Partial<FsdpOptions> = {}) {
+  return (module: Module, name: string): Block =>
+    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+}
+
+function frozen(module: Block, which: (name: string) => boolean = () => true): Block {
+  for (const [name, tensor] of module.namedParameters()) {
+    if (which(name)) tensor.requiresGrad = false;
+  }
+  return module;
+}
+
+const isWeight = (name: string) => name.endsWith('weight');
+const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
+
+describe('frozen parameters', () => {
+  it('those below the first trained one are not gathered in backward, those above are', async () => {
+    await onRanks(2, async (rank) => {
+      const { device, group } = rank;
+      const wrap = wrapOf(rank);
+      const isTrained = [false, false, true, false, true];
+      const model = wrap(
+        new Stack(
+          device,
+          isTrained.map((isOn, i) => wrap(isOn ? layer(device) : frozen(layer(device)), String(i))),
+        ),
+        'root',
+      );
+      const log = new GatherLog(group);
+      for (let step = 0; step < 3; step++) {
+        await trainOnce(model, rowsOf(rank), step);
+        expect(log.take()).toEqual(['0', '1', '2', '3', '4', '4', '3', '2']);
+        model.zeroGrad();
+      }
+    });
+  });
+
+  it('frozen weights under trained biases: backward holds one layer at a time', async () => {
+    await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const wrap = wrapOf(rank);
+      const layers = Array.from({ length: 5 }, (_, i) =>
+        wrap(frozen(layer(device), isWeight), String(i)),
+      );
+      const model = wrap(new Stack(device, layers), 'root') as FullyShardedDataParallel;
+      await trainOnce(model, rowsOf(rank));
+      const bytes = model
+        .instances()
+        .map(({ units }) => units.reduce((sum, unit) => sum + unit.fullBytes, 0));
+      for (let step = 0; step < 2; step++) {
+        await device.scope(async () => {
+          const loss = lossOf((await model.call(inputs(device, rowsOf(rank), step))) as Tensor);
+          expect(device.memory().live.gathered).toBe(0);
+          device.ledger.resetPeak();
+          await loss.backward();
+          expect(device.memory().peak.gathered).toBe(Math.max(...bytes));
+        });
+      }
+    });
+  });
+
+  /** One module, twice in a row. */
+  class Twice extends Module<[x: Tensor], Tensor> {
+    constructor(device: Device, part: Module) {
+      super(device);
+      this.child('part', part);
+    }
+    async forward(x: Tensor): Promise<Tensor> {
+      const part = this.children().get('part')!;
+      return tanh((await part.call(tanh((await part.call(x)) as Tensor))) as Tensor);
+    }
+  }
+
+  it.each([
+    // Dropped after the later use, for there may be much in between, and gathered again.
+    { what: 'partly frozen', which: isWeight, numGathers: 2 + 2 },
+    { what: 'all frozen', which: () => true, numGathers: 2 + 2 },
+    // The gradient is final after the earlier use: it stays until then.
+    { what: 'trained', which: () => false, numGathers: 2 + 1 },
+  ])('two uses of a $what module: $numGathers gathers a unit', async ({ which, numGathers }) => {
+    const build: Scenario['build'] = (device, wrap) =>
+      wrap(
+        new Stack(device, [
+          wrap(layer(device), { name: 'below' }),
+          new Twice(device, wrap(frozen(layer(device), which), { name: 'twice' })),
+        ]),
+        { name: 'root' },
+      );
+    await expectEqualTraining({ build }, 2);
+    await onRanks(2, async (rank) => {
+      const wrap: Wrap = (module, options) => wrapOf(rank)(module, options?.name ?? '');
+      const model = build(rank.device, wrap);
+      const log = new GatherLog(rank.group);
+      for (let step = 0; step < 3; step++) {
+        await trainOnce(model, rowsOf(rank), step);
+        const twice = log.take().filter((tag) => tag.startsWith('twice'));
+        const numUnits = new Set(twice).size;
+        expect(twice).toHaveLength(numGathers * numUnits);
+        model.zeroGrad();
+      }
+    });
+  });
+});
+
+describe('a module inside noGrad, and a checkpointed one', () => {
+  class WithTeacher extends Module<[x: Tensor], Tensor> {
+    constructor(device: Device, student: Module, teacher: Module) {
+      super(device);
+      this.child('student', student);
+      this.child('teacher', teacher);
+    }
+    async forward(x: Tensor): Promise<Tensor> {
+      const { student, teacher } = Object.fromEntries(this.children());
+      const target = await this.device.noGrad(() => teacher!.call(x));
+      return add((await student!.call(x)) as Tensor, target as Tensor);
+    }
+  }
+
+  it('a teacher is gathered in forward only, a checkpointed student ahead of its second run', async () => {
+    await onRanks(2, async (rank) => {
+      const { device, group } = rank;
+      const wrap = wrapOf(rank);
+      const student = new Stack(device, [
+        checkpoint(wrap(layer(device), 's0')),
+        checkpoint(wrap(layer(device), 's1')),
+        checkpoint(wrap(layer(device), 's2')),
+      ]);
+      const teacher = wrap(layer(device), 'teacher');
+      const model = wrap(new WithTeacher(device, student, teacher), 'root');
+      const log = new GatherLog(group);
+      for (let step = 0; step < 3; step++) {
+        await trainOnce(model, rowsOf(rank), step);
+        const seen = log.take();
+        expect(seen.slice(0, 4)).toEqual(['teacher', 's0', 's1', 's2']);
+        // Each is gathered for its second run, and again for what comes of it.
+        expect(seen.slice(4).filter((tag) => tag === 'teacher')).toEqual([]);
+        expect(new Set(seen.slice(4))).toEqual(new Set(['s2', 's1', 's0']));
+        model.zeroGrad();
+      }
+    });
+  });
+});
+
+describe.each([0, 2000, Number.POSITIVE_INFINITY])(
+  'with %d bytes gathered ahead',
+  (gatherCapBytes) => {
+    /** Layers, some of them nested, that run as they are told. */
+    class Program extends Module<[x: Tensor], Tensor> {
+      order: readonly string[] = [];
+      constructor(device: Device, parts: ReadonlyMap<string, Module>) {
+        super(device);
+        for (const [name, part] of parts) this.child(name, part);
+      }
+      async forward(x: Tensor): Promise<Tensor> {
+        let hidden = x;
+        for (const name of this.order) {
+          hidden = tanh((await this.children().get(name)!.call(hidden)) as Tensor);
+        }
+        return hidden;
+      }
+    }
+
+    /** '-' before an order: evaluated before the step in the order behind it is trained. */
+    const PROGRAM = ['abn', 'abn', 'nab', 'aab', 'b', 'n', 'abn', '-ba abn', 'abnba', 'abn'];
+
+    it('a program whose order changes, with evaluations between, is one process', async () => {
+      const find = (model: Module) =>
+        model.namedModules().find(([, module]) => module instanceof Program)![1] as Program;
+      const run: Scenario['run'] = (model, rows, step) => {
+        const { device } = model;
+        const program = find(model);
+        const [first, second] = PROGRAM[step]!.split(' ');
+        return device.scope(async () => {
+          program.order = [...(second ?? first!)];
+          const loss = lossOf((await model.call(inputs(device, rows, step))) as Tensor);
+          if (second !== undefined) {
+            // Between the forward and its backward.
+            program.order = [...first!.slice(1)];
+            await device.noGrad(() => model.call(inputs(device, rows, step)));
+          }
+          await loss.backward();
+          return loss.item();
+        });
+      };
+      const build: Scenario['build'] = (device, wrap) => {
+        const nested = new Stack(device, [wrap(layer(device)), layer(device), wrap(layer(device))]);
+        const parts = new Map<string, Module>([
+          ['a', wrap(layer(device))],
+          ['b', wrap(checkpoint(layer(device)))],
+          ['n', wrap(nested)],
+        ]);
+        return wrap(new Program(device, parts));
+      };
+      await expectEqualTraining({ fsdp: { gatherCapBytes }, build, run, steps: PROGRAM.length }, 2);
+    });
+  },
+);
+
+describe('sibling roots over one group', () => {
+  it('that take turns in forward and backward start in one order, whoever is late', async () => {
+    const orders = await onRanks(
+      3,
+      async (rank) => {
+        const { device, group } = rank;
+        const wrap = wrapOf(rank, { processGroupReduceScatter: 'default' });
+        const pair = (name: string) =>
+          wrap(
+            new Stack(device, [wrap(layer(device), `${name}0`), wrap(layer(device), `${name}1`)]),
+            name,
+          );
+        const [a, b] = [pair('a'), pair('b')];
+        const calls = new Map<number, string>();
+        group.onTrace = ({ name, seq, tag }) => {
+          if (name !== 'send' && name !== 'recv') calls.set(seq, `${name} ${tag}`);
+        };
+        for (let step = 0; step < 3; step++) {
+          await device.scope(async () => {
+            const x = () => inputs(device, rowsOf(rank), step);
+            const [a0, b0] = [await a.call(x()), await b.call(x())];
+            const a1 = await a.call(b0);
+            await lossOf(add(a1, a0)).backward();
+            await lossOf(await b.call(await a.call(x()))).backward();
+          });
+        }
+        return [...calls].sort(([a], [b]) => a - b).map(([, call]) => call);
+      },
+      { wrapGroup: late },
+    );
+    expect(orders[1]).toEqual(orders[0]);
+    expect(orders[2]).toEqual(orders[0]);
+    expect(orders[0]!.length).toBeGreaterThan(50);
+  });
+
+  /** Calls of odd ranks end some turns of the event loop late, each by another number. */
+  function late(group: ProcessGroup): ProcessGroup {
+    if (group.rank % 2 === 0) return group;
+    let calls = 0;
+    for (const name of ['allGather', 'reduceScatter'] as const) {
+      const call = group[name].bind(group) as ProcessGroup['reduceScatter'];
+      group[name] = async (input, output, options) => {
+        await call(input, output, options as Parameters<typeof call>[2]);
+        calls += 1;
+        for (let turn = 0; turn < calls % 5; turn++) {
+          await new Promise((resolve) => setTimeout(resolve));
+        }
+      };
+    }
+    return group;
+  }
+});
