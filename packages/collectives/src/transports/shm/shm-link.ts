@@ -10,6 +10,7 @@
 import { isPointToPoint } from '../../call-signature.js';
 import type { MessageHeader, MessageSink } from '../../transport.js';
 import type { Turns } from '../../turns.js';
+import { LentReader } from './lent-reader.js';
 import { HeaderDecoder, HeaderEncoder } from './message-coding.js';
 import { emptyHead, type RingReader, type RingWriter } from './ring.js';
 import { PeerBuffers } from './shared-buffers.js';
@@ -17,9 +18,6 @@ import type { SharedHeap } from './shared-heap.js';
 
 /** Copied twice, but with no answer to wait for: below, the answer takes longer than the copy. */
 const INLINE_MAX_BYTES = 16 * 1024;
-
-/** Of a lent payload between two looks at the clock: about 0.1 ms. */
-const SLICE_BYTES = 2 ** 20;
 
 /** Frames written or read at a time: chunks of a ring and a half, or 0.1 ms of small messages. */
 const TURN_FRAMES = 16;
@@ -32,9 +30,6 @@ const LENT = 5; // a message whose payload the receiver may read at bufferId, of
 const CHUNK = 6; // the next bytes of message `id`
 const GRANT = 7; // send the chunks of message `id`
 const READ = 8; // message `id` has been read where it was
-
-/** Names the heap, where others name a buffer that a rank has registered: those begin with 1. */
-export const HEAP_ID = 0;
 
 const EMPTY = new Uint8Array(0);
 
@@ -64,13 +59,6 @@ interface Outgoing {
   onDone: (() => void) | undefined;
 }
 
-/** Where a lent payload is. */
-interface LentPlace {
-  readonly bufferId: number;
-  readonly offset: number;
-  readonly byteLength: number;
-}
-
 interface Incoming {
   readonly sink: MessageSink;
   missing: number;
@@ -79,6 +67,7 @@ interface Incoming {
 export class ShmLink {
   readonly peer: number;
   readonly buffers = new PeerBuffers();
+  readonly #lent: LentReader;
   readonly #host: LinkHost;
   readonly #writer: RingWriter;
   readonly #reader: RingReader;
@@ -105,6 +94,7 @@ export class ShmLink {
     this.#host = host;
     this.#writer = writer;
     this.#reader = reader;
+    this.#lent = new LentReader(host, this.buffers, reader);
   }
 
   get isFlushed(): boolean {
@@ -195,6 +185,7 @@ export class ShmLink {
   /** Nothing will answer any more: sends resolve, since nobody depends on them. */
   drop(): void {
     this.#isOver = true;
+    this.#lent.end();
     this.#writer.withdraw();
     for (const job of [...this.#queue, ...this.#streams, ...this.#waiting.values()]) {
       finish(job);
@@ -358,7 +349,8 @@ export class ShmLink {
     const header = this.#decoder.decode(this.#reader.head);
     const sink = this.#host.onMessage(this.peer, header);
     if (kind === LENT) {
-      void this.#read(sink, id, { bufferId, offset, byteLength: header.byteLength });
+      const place = { bufferId, offset, byteLength: header.byteLength };
+      void this.#lent.read(sink, place, () => this.#endRead(id));
       return;
     }
     this.#incoming.set(id, { sink, missing: header.byteLength });
@@ -370,61 +362,6 @@ export class ShmLink {
     } else {
       void sink.posted.then(() => this.#answer(GRANT, id));
     }
-  }
-
-  /** Hands over a lent payload, or copies it, once its receiver wants it. */
-  async #read(sink: MessageSink, id: number, place: LentPlace): Promise<void> {
-    const lent = this.#placeOf(place);
-    const payload = lent instanceof Promise ? await lent : lent;
-    const { posted } = sink;
-    if (posted !== undefined) {
-      await posted;
-    }
-    if (this.#isOver) {
-      return; // the peer has left, and its memory may be anything by now
-    }
-    if (sink.lend !== undefined) {
-      sink.lend(payload, () => this.#endRead(id));
-      return;
-    }
-    const { turns } = this.#host;
-    for (let at = 0; at < payload.byteLength; at += SLICE_BYTES) {
-      if (turns.next() !== undefined) {
-        await turns.wait();
-      }
-      if (this.#isOver) {
-        return;
-      }
-      if (!this.#copy(payload.subarray(at, at + SLICE_BYTES), sink)) {
-        return; // its failure is on its way
-      }
-    }
-    this.#endRead(id);
-  }
-
-  /** Tells the receiver of a slice only when it is certain that it was the peer's to be read. */
-  #copy(slice: Uint8Array, sink: MessageSink): boolean {
-    const { room } = sink;
-    if (room === undefined) {
-      sink.write(slice); // nobody wants it any more
-      return true;
-    }
-    room.set(slice);
-    const isWhole = !this.#reader.isWithdrawn;
-    if (isWhole) {
-      sink.filled!(slice.byteLength);
-    }
-    return isWhole;
-  }
-
-  /** A promise where the peer's buffer has not been told yet. */
-  #placeOf({ bufferId, offset, byteLength }: LentPlace): Uint8Array | Promise<Uint8Array> {
-    if (bufferId === HEAP_ID) {
-      return this.#host.heap!.view(offset, byteLength);
-    }
-    const viewOf = (buffer: SharedArrayBuffer) => new Uint8Array(buffer, offset, byteLength);
-    const buffer = this.buffers.get(bufferId);
-    return buffer instanceof Promise ? buffer.then(viewOf) : viewOf(buffer);
   }
 }
 

@@ -13,11 +13,12 @@ import type {
 import type { Turns } from '../../turns.js';
 import { Doorbell, ringBell } from './doorbell.js';
 import { bellOf, ringOf } from './job-memory.js';
+import { HEAP_ID } from './lent-reader.js';
 import { LifeLine, openPort } from './life-line.js';
 import { RingReader, RingWriter } from './ring.js';
 import { OwnBuffers } from './shared-buffers.js';
 import type { SharedHeap } from './shared-heap.js';
-import { HEAP_ID, type LinkHost, ShmLink } from './shm-link.js';
+import { type LinkHost, ShmLink } from './shm-link.js';
 import type { ShmSeat } from './shm-seat.js';
 
 /** How long a polite ending may take before what is still queued is given up. */

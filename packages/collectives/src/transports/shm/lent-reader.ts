@@ -1,0 +1,102 @@
+// Payloads that a peer lent: read where they lie, in the job's heap or in a buffer that the peer has
+// registered, once their receiver wants them.
+
+import type { MessageSink } from '../../transport.js';
+import type { Turns } from '../../turns.js';
+import type { RingReader } from './ring.js';
+import type { PeerBuffers } from './shared-buffers.js';
+import type { SharedHeap } from './shared-heap.js';
+
+/** Names the heap, where others name a buffer that a rank has registered: those begin with 1. */
+export const HEAP_ID = 0;
+
+/** Between two looks at the clock: about 0.1 ms. */
+const SLICE_BYTES = 2 ** 20;
+
+/** Where a lent payload is. */
+export interface LentPlace {
+  readonly bufferId: number;
+  readonly offset: number;
+  readonly byteLength: number;
+}
+
+interface LentReaderHost {
+  readonly turns: Turns;
+  readonly heap: SharedHeap | undefined;
+}
+
+export class LentReader {
+  readonly #host: LentReaderHost;
+  readonly #buffers: PeerBuffers;
+  readonly #reader: RingReader;
+  #isOver = false;
+
+  constructor(host: LentReaderHost, buffers: PeerBuffers, reader: RingReader) {
+    this.#host = host;
+    this.#buffers = buffers;
+    this.#reader = reader;
+  }
+
+  /** The peer has left or this rank has: nothing is read any more, it may be anything by now. */
+  end(): void {
+    this.#isOver = true;
+  }
+
+  /** Hands the payload over, or copies it; then `onRead` is called, unless it was no more the peer's. */
+  async read(sink: MessageSink, place: LentPlace, onRead: () => boolean): Promise<void> {
+    const lent = this.#payloadAt(place);
+    const payload = lent instanceof Promise ? await lent : lent;
+    const { posted } = sink;
+    if (posted !== undefined) {
+      await posted;
+    }
+    if (this.#isOver) {
+      return;
+    }
+    if (sink.lend !== undefined) {
+      sink.lend(payload, onRead);
+      return;
+    }
+    const { turns } = this.#host;
+    for (let at = 0; at < payload.byteLength; at += SLICE_BYTES) {
+      if (turns.next() !== undefined) {
+        await turns.wait();
+      }
+      if (this.#isOver) {
+        return;
+      }
+      if (!this.#copy(payload.subarray(at, at + SLICE_BYTES), sink)) {
+        return; // its failure is on its way
+      }
+    }
+    onRead();
+  }
+
+  /** Tells the receiver of a slice only when it is certain that it was the peer's to be read. */
+  #copy(slice: Uint8Array, sink: MessageSink): boolean {
+    const { room } = sink;
+    if (room === undefined) {
+      const isWhole = !this.#reader.isWithdrawn;
+      if (isWhole) {
+        sink.write(slice); // nobody wants it any more, or nobody has asked for it yet
+      }
+      return isWhole;
+    }
+    room.set(slice);
+    const isWhole = !this.#reader.isWithdrawn;
+    if (isWhole) {
+      sink.filled!(slice.byteLength);
+    }
+    return isWhole;
+  }
+
+  /** A promise where the peer's buffer has not been told yet. */
+  #payloadAt({ bufferId, offset, byteLength }: LentPlace): Uint8Array | Promise<Uint8Array> {
+    if (bufferId === HEAP_ID) {
+      return this.#host.heap!.view(offset, byteLength);
+    }
+    const viewOf = (buffer: SharedArrayBuffer) => new Uint8Array(buffer, offset, byteLength);
+    const buffer = this.#buffers.get(bufferId);
+    return buffer instanceof Promise ? buffer.then(viewOf) : viewOf(buffer);
+  }
+}
