@@ -242,6 +242,17 @@ describe('a flat at home', () => {
     expect(await home.readGradient()).toEqual(new Uint8Array(Float32Array.from(values(8)).buffer));
   });
 
+  it('forgets one that is cleared in the middle of an addition', async () => {
+    const { flat, home, store } = await flatAtHome();
+    await addGradient(flat, home, values(8, 2));
+    store.failing = (call) => {
+      if (call === 'read one/gradient') new Sgd([flat]).zeroGrad();
+      return false;
+    };
+    await addGradient(flat, home, values(8, 3)); // reads the first, which is cleared meanwhile
+    expect(home.hasGradient).toBe(false);
+  });
+
   it('keeps what the store refuses, until the store takes it', async () => {
     const { flat, home, store } = await flatAtHome();
     const optimizer = new AdamW([flat], { lr: 0.1 });
