@@ -1,0 +1,157 @@
+// Work that is late: an optimizer's step, a reduction, kernels that still read what the host has freed.
+// Results are those without delays, bit for bit.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
+import { AdamW, checkpoint, type Module, Sgd } from '@shardweave/nn';
+import { type Backend, Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { lateBackend } from './late-backend.js';
+import { onRanks, type Rank } from './ranks.js';
+import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './scenarios.js';
+
+const STEPS = 3;
+
+/** The rank on a device that is late with kernels of the given kinds. */
+function lateRank(rank: Rank, delayMs: number, slow: RegExp): Rank {
+  const options = { delayMs, slow: (kernel: string) => slow.test(kernel) };
+  const backend: Backend = lateBackend(rank.device.backend, options);
+  return { ...rank, device: new Device(backend, { seed: 7 }) };
+}
+
+/** Losses and weights of a few AdamW steps of two units and a root. */
+async function trained({ device, group, rank }: Rank, fsdp: Partial<FsdpOptions> = {}) {
+  const wrap = (module: Module) =>
+    new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+  const model = wrap(new Stack(device, [wrap(layer(device)), wrap(layer(device)), layer(device)]));
+  const optimizer = new AdamW(model.parameters(), { lr: 0.05 });
+  const losses: number[] = [];
+  for (let step = 0; step < STEPS; step++) {
+    losses.push(await trainOnce(model, { first: rank, count: 1 }, step));
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+  const entries = await stateDict(model);
+  return { losses, weights: [...entries].map(([name, { data }]) => [name, data.join()]) };
+}
+
+describe.each([
+  {},
+  { mixedPrecision: true, computeDType: 'bf16' },
+  { reshardAfterForward: false },
+] as const)('F5 %j', (fsdp) => {
+  it('gathers wait for an optimizer step that takes long on the device', async () => {
+    const plain = await onRanks(2, (rank) => trained(rank, fsdp));
+    const late = await onRanks(2, (rank) => trained(lateRank(rank, 40, /adam/i), fsdp));
+    expect(late).toEqual(plain);
+  });
+});
+
+describe.each([0, 25])('F5 bucketCapMb %d', (bucketCapMb) => {
+  it('the end of backward waits for reductions that are 250 ms late', async () => {
+    const options = { bucketCapMb };
+    const plain = await onRanks(2, (rank) => trained(rank, options));
+    const events: string[] = [];
+    const late = await onRanks(2, async (rank) => {
+      const reduceGroup = lateReductions(await rank.group.split(0), () => {
+        if (rank.rank === 0) events.push('reduced');
+      });
+      const { device, group } = rank;
+      const model = new FullyShardedDataParallel(layer(device), {
+        processGroup: group,
+        processGroupReduceScatter: reduceGroup,
+        ...options,
+      });
+      await trainOnce(model, { first: rank.rank, count: 1 });
+      if (rank.rank === 0) events.push('backward ended');
+      return trained(rank, { ...options, processGroupReduceScatter: reduceGroup });
+    });
+    expect(events.slice(0, 2)).toEqual(['reduced', 'backward ended']);
+    expect(late).toEqual(plain);
+  });
+});
+
+/** Its reduce-scatters have no result until they are 250 ms old. */
+function lateReductions(group: ProcessGroup, onDone: () => void): ProcessGroup {
+  const reduceScatter = group.reduceScatter.bind(group);
+  group.reduceScatter = async (input, output, options) => {
+    const result = new Uint8Array(output.byteLength);
+    await reduceScatter(input, result, options);
+    await new Promise((resolve) => setTimeout(resolve, 250));
+    output.set(result);
+    onDone();
+  };
+  return group;
+}
+
+describe.each([
+  { isCheckpointing: false, delayMs: 0 },
+  { isCheckpointing: false, delayMs: 1 },
+  { isCheckpointing: true, delayMs: 0 },
+  { isCheckpointing: true, delayMs: 1 },
+])(
+  'F7 checkpoint $isCheckpointing, matmuls late by ms: $delayMs',
+  ({ isCheckpointing, delayMs }) => {
+    it('a mixture of experts equals gradients reduced by hand', async () => {
+      const perRank = await onRanks(2, async (rank) => {
+        const byHand = await mixture(rank, { isSharded: false, isCheckpointing });
+        const late = lateRank(rank, delayMs, /matmul/i);
+        const sharded = await mixture(late, { isSharded: true, isCheckpointing });
+        for (const [name, values] of sharded) {
+          values.forEach((value, i) => {
+            expect(value, `${name}[${i}]`).toBeCloseTo(byHand.get(name)![i]!, 6);
+          });
+        }
+        return sharded;
+      });
+      const [first, second] = perRank as [Map<string, Float32Array>, Map<string, Float32Array>];
+      expect(first.get('0.weight')).toEqual(second.get('0.weight'));
+      expect(first.get('1.weight')).not.toEqual(second.get('1.weight'));
+    });
+  },
+);
+
+/** Weights after some steps of a shared layer, an expert of each rank's own, and a shared layer. */
+async function mixture(
+  rank: Rank,
+  options: { readonly isSharded: boolean; readonly isCheckpointing: boolean },
+): Promise<Map<string, Float32Array>> {
+  const { device, group } = rank;
+  const alone = await group.split(rank.rank);
+  const shared = [layer(device), layer(device)] as const;
+  const bare = layer(device);
+  const inner = options.isCheckpointing ? checkpoint(bare) : bare;
+  const expert = options.isSharded
+    ? new FullyShardedDataParallel(inner, { processGroup: alone, name: 'expert' })
+    : inner;
+  const stack = new Stack(device, [shared[0], expert, shared[1]]);
+  const model: Module = options.isSharded
+    ? new FullyShardedDataParallel(stack, { processGroup: group, name: 'root' })
+    : stack;
+  const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+  for (let step = 0; step < STEPS; step++) {
+    await device.scope(async () => {
+      const x = inputs(device, { first: 6 * rank.rank, count: 6 }, step);
+      await lossOf(tanh((await model.call(x)) as Tensor)).backward();
+    });
+    if (!options.isSharded) {
+      for (const tensor of shared.flatMap((module) => module.parameters())) {
+        const bytes = await tensor.grad!.toBytes();
+        await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'mean' });
+        tensor.grad!.storage.write(bytes);
+      }
+    }
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+  return weightsOf(model);
+}
+
+it('a late device is a device like another', async () => {
+  const inner = createReferenceBackend();
+  const device = new Device(lateBackend(inner, { delayMs: 5, slow: () => true }));
+  const sum = await device.scope(() => lossOf(device.full([2, 2], 3)).item());
+  expect(sum).toBe(9);
+  await inner.dispose();
+});
