@@ -7,8 +7,8 @@ import {
   type ProcessGroup,
   systemClock,
 } from '@shardweave/collectives';
-import { Reducer } from '@shardweave/dtypes';
 import { describe, expect, it } from 'vitest';
+import { copyBytes } from '../src/copy-bytes.js';
 import { combineInThread } from '../src/reduce-hook.js';
 import { Turns } from '../src/turns.js';
 
@@ -70,16 +70,25 @@ describe.each(Object.keys(OPERATIONS))('%s of 48 MiB', (name) => {
   });
 });
 
-describe('a sum of 32 MiB', () => {
-  it('gives the event loop a turn every eight slices, with nothing else that would', async () => {
-    const combine = combineInThread(Reducer.create, new Turns(slowClock()));
-    const [sum, ...parts] = [0, 1, 2].map(() => new Uint8Array(32 * MIB));
-    const options = { dtype: 'f32', op: 'sum' } as const;
+// Whole operations have turns from each other's parts: each of these alone must ask for its own.
+describe.each(['a sum', 'a copy'])('%s of 32 MiB, with nothing beside it', (name) => {
+  it('gives the event loop a turn every eight slices', async () => {
+    const turns = new Turns(slowClock());
+    const [target, ...parts] = [0, 1, 2].map(() => new Uint8Array(32 * MIB));
+    let numSlices = 0;
+    const reducer = {
+      reduce: async () => {
+        numSlices++;
+      },
+    };
     const call = { isOver: false, signal: new AbortController().signal };
-    await combine([new Uint8Array(4)], new Uint8Array(4), options, call); // the wasm is there
-    // 64 slices of a MiB of input.
-    expect(
-      await turnsDuring(Promise.resolve(combine(parts, sum!, options, call))),
-    ).toBeGreaterThanOrEqual(3);
+    const sum = combineInThread(async () => reducer, turns);
+    const work =
+      name === 'a copy'
+        ? copyBytes(target!, parts[0]!, turns)
+        : sum(parts, target!, { dtype: 'f32', op: 'sum' }, call);
+    // 32 slices or more; counting begins and ends between two turns.
+    expect(await turnsDuring(Promise.resolve(work))).toBeGreaterThanOrEqual(2);
+    expect(numSlices).toBe(name === 'a copy' ? 0 : 64);
   });
 });

@@ -1,24 +1,14 @@
 // The README's first example, run as it stands.
 
-import { readFileSync } from 'node:fs';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
-import { expect, it, vi } from 'vitest';
+import { expect, it } from 'vitest';
+import { runReadmeExample } from '../../../tooling/vitest/readme-example.ts';
 
 const PACKAGE = fileURLToPath(new URL('..', import.meta.url));
 
 it('the first example trains', async () => {
-  const example = /```js\n(.*?)```/s.exec(readFileSync(`${PACKAGE}README.md`, 'utf8'))![1]!;
-  const folder = await mkdtemp(`${PACKAGE}test/.readme-`);
-  const lines: string[] = [];
-  const log = vi.spyOn(console, 'log').mockImplementation((line) => void lines.push(line));
-  try {
-    await writeFile(`${folder}/example.ts`, example.replace('(shift)', '(shift: number)'));
-    await import(/* @vite-ignore */ `${folder}/example.ts`);
-  } finally {
-    log.mockRestore();
-    await rm(folder, { recursive: true });
-  }
+  const change = (example: string) => example.replace('(shift)', '(shift: number)');
+  const lines = (await runReadmeExample(PACKAGE, { extension: 'ts', change })) as string[];
   expect(lines).toHaveLength(3);
   const losses = lines.map((line) => Number(/loss (.*)/.exec(line)![1]));
   expect(losses[0]).toBeLessThan(5);

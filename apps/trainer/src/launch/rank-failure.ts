@@ -3,6 +3,9 @@
 import { RankFailedError, type TrainerError, UsageError } from '../errors.js';
 import type { RankFailure } from './messages.js';
 
+/** Ranks that lose a peer report within moments of its end: wait for all before blaming one. */
+export const GATHER_FAILURES_MS = 400;
+
 /** How a rank ended before its work was done. */
 export interface RankEnd {
   readonly rank: number;

@@ -1,13 +1,14 @@
 // Runs this process's rank of a job that mpirun or srun has started: every process runs the command,
 // and rank 0 is the one that shows and writes.
 
+import { setTimeout as delay } from 'node:timers/promises';
 import type { ProcessGroup } from '@shardweave/collectives';
 import { ToldError, UsageError } from '../errors.js';
 import type { RankEvent } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import type { FromRank } from './messages.js';
 import { MpiReporter, receiveReports } from './mpi-reports.js';
-import { describeFailure, type RankEnd, rootCause } from './rank-failure.js';
+import { describeFailure, GATHER_FAILURES_MS, type RankEnd, rootCause } from './rank-failure.js';
 
 export interface RunMpiOptions {
   /** Called on rank 0 alone, with the events of all ranks. */
@@ -16,9 +17,6 @@ export interface RunMpiOptions {
   /** This rank's work. It ends soon, by an error or not, once `signal` is aborted. */
   readonly work: (world: ProcessGroup, emit: (event: RankEvent) => void) => Promise<void>;
 }
-
-/** Ranks that suffer from another's end report within moments of it: wait for all before blaming one. */
-const GATHER_FAILURES_MS = 400;
 
 /** Rank 0 ends the job once it has shown what failed; a rank that is still there then gives up. */
 const LEAVE_MS = 5000;
@@ -115,8 +113,4 @@ function leaveLast(signal: AbortSignal): Promise<void> {
     signal.addEventListener('abort', () => resolve(), { once: true });
   });
   return Promise.race([ended, delay(LEAVE_MS)]);
-}
-
-function delay(ms: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, ms));
 }

@@ -1,9 +1,10 @@
 // Watches ranks that run apart from the command, as processes or threads, and leaves none behind.
 
+import { setTimeout as delay } from 'node:timers/promises';
 import type { RankEvent } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import type { FromRank, ToRank } from './messages.js';
-import { type RankEnd, rootCause } from './rank-failure.js';
+import { GATHER_FAILURES_MS, type RankEnd, rootCause } from './rank-failure.js';
 
 export interface WatchOptions {
   readonly onEvent: (event: RankEvent) => void;
@@ -28,8 +29,6 @@ export interface RankHost {
 
 export type StartRank = (rank: number, listener: RankListener) => RankHost;
 
-/** Ranks that lose a peer report within moments of its end: wait for all before blaming one. */
-const GATHER_FAILURES_MS = 400;
 /** Then they get this long to leave by themselves; the whole must stay within ten seconds. */
 const STOP_MS = 3000;
 /** A rank that has said it is done and doesn't leave. */
@@ -133,8 +132,4 @@ export function deferred(): { readonly promise: Promise<void>; readonly resolve:
     resolve = settle;
   });
   return { promise, resolve };
-}
-
-function delay(ms: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, ms));
 }
