@@ -1,0 +1,345 @@
+// Several forwards and backwards mixed, evaluation, and what an instance is doing meanwhile.
+
+import {
+  type FsdpOptions,
+  FsdpStateError,
+  FullyShardedDataParallel,
+  gradNorm,
+  shardRange,
+  type TrainingState,
+} from '@shardweave/fsdp';
+import { castInPlace, checkpoint, Dropout, Module } from '@shardweave/nn';
+import { cast, type Device, isFloat, type Tensor, tanh } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+import { inputs, layer, lossOf, type Rows, Stack, trainOnce } from './scenarios.js';
+
+const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
+
+function wrapOf({ group }: Rank, options: Partial<FsdpOptions> = {}) {
+  return <Args extends readonly unknown[], Output>(module: Module<Args, Output>, name: string) =>
+    new FullyShardedDataParallel<Args, Output>(module, { processGroup: group, name, ...options });
+}
+
+function twoUnits(rank: Rank, options: Partial<FsdpOptions> = {}) {
+  const { device } = rank;
+  const wrap = wrapOf(rank, options);
+  const inner = wrap(layer(device), 'inner');
+  const model = wrap(new Stack(device, [layer(device), inner]), 'root');
+  return { model, inner };
+}
+
+/** All units' shard gradients. */
+async function gradients(model: FullyShardedDataParallel): Promise<number[][]> {
+  const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
+  return Promise.all(flats.map(async ({ grad }) => Array.from(await grad!.toArray(), Number)));
+}
+
+describe.each([
+  {},
+  { reshardAfterForward: false },
+  { flattenParameters: false, bucketCapMb: 0 },
+  { computeDType: 'f16' }, // parameters, too: pure 16 bits
+] as const)('F18 %j', (fsdp) => {
+  it('three forwards, then their backwards, the first two without reduction', async () => {
+    await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const make = () => {
+        const wrap = wrapOf(rank, fsdp);
+        const bare = new Stack(device, [layer(device), layer(device)]);
+        const isHalf = 'computeDType' in fsdp;
+        if (isHalf) for (const tensor of bare.parameters()) castInPlace(tensor, 'f16');
+        bare.replaceChild('1', wrap(bare.children().get('1')!, 'inner'));
+        const model = wrap(bare, 'root');
+        const lossAt = async (step: number) => {
+          const x = inputs(device, rowsOf(rank), step);
+          return lossOf(await model.call(isHalf ? cast(x, 'f16') : x));
+        };
+        return { model, lossAt };
+      };
+      const mixed = make();
+      await device.scope(async () => {
+        const losses = [await mixed.lossAt(0), await mixed.lossAt(1), await mixed.lossAt(2)];
+        await mixed.model.noSync(async () => {
+          await losses[0]!.backward();
+          await losses[1]!.backward();
+        });
+        await losses[2]!.backward();
+      });
+      for (const instance of mixed.model.instances()) instance.assertState('idle');
+      expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
+      const summed = await gradients(mixed.model);
+      mixed.model.zeroGrad();
+      for (const step of [0, 1, 2]) {
+        await device.scope(async () => (await mixed.lossAt(step)).backward());
+      }
+      const apart = await gradients(mixed.model);
+      const tolerance = 'computeDType' in fsdp ? 2e-3 : 1e-6; // of values below 1
+      summed.forEach((values, unit) => {
+        values.forEach((value, i) => {
+          expect(Math.abs(value - apart[unit]![i]!)).toBeLessThan(tolerance);
+        });
+      });
+      // Rank 0's shards hold values whatever is flattened.
+      const largest = Math.max(...summed.flat().map(Math.abs));
+      if (rank.rank === 0) expect(largest).toBeGreaterThan(0.01);
+    });
+  });
+});
+
+describe.each(
+  [true, false].flatMap((reshardAfterForward) =>
+    [true, false].flatMap((mixedPrecision) =>
+      [true, false].map((flattenParameters) => ({
+        reshardAfterForward,
+        mixedPrecision,
+        flattenParameters,
+      })),
+    ),
+  ),
+)('F13 %j', (fsdp) => {
+  it('an evaluation gives the same with and without noGrad, and keeps nothing', async () => {
+    await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const wrap = wrapOf(rank, fsdp);
+      const part = new Stack(device, [layer(device), new Dropout(device, { p: 0.5 })]);
+      const model = wrap(new Stack(device, [wrap(part, 'inner'), layer(device)]), 'root');
+      model.eval();
+      const run = () =>
+        device.scope(async () => (await model.call(inputs(device, rowsOf(rank)))).toArray());
+      const recorded = await run();
+      const bare = await device.noGrad(run);
+      expect(bare).toEqual(recorded);
+      expect(await run()).toEqual(recorded);
+      for (const instance of model.instances()) instance.assertState('idle');
+      expect(device.memory().live).toMatchObject({ activation: 0, staging: 0 });
+    });
+  });
+});
+
+describe('F10 the ranks that reduce', () => {
+  it('are as many as those that gather, in a sequence of their own unless told otherwise', async () => {
+    await onRanks(3, async (rank) => {
+      const { group } = rank;
+      const own = await group.split(0);
+      for (const [choice, isOwn] of [
+        [undefined, true],
+        ['reduceScatter', true],
+        ['default', false],
+        [own, true],
+      ] as const) {
+        const options = choice === undefined ? {} : { processGroupReduceScatter: choice };
+        const { model } = twoUnits(rank, options);
+        await model.initialize();
+        for (const { units } of model.instances()) {
+          const { reduceGroup } = units[0]!.links!;
+          expect(reduceGroup.worldSize).toBe(group.worldSize);
+          expect(reduceGroup !== group).toBe(isOwn);
+        }
+      }
+    });
+  });
+});
+
+describe('F37 with a checkpoint inside or around', () => {
+  it.each(['inside', 'around'])(
+    '%s, shards keep their sizes over train, eval, train',
+    async (place) => {
+      await onRanks(2, async (rank) => {
+        const { device } = rank;
+        const wrap = wrapOf(rank);
+        const part = () => new Stack(device, [layer(device)]);
+        const unit = place === 'inside' ? wrap(checkpoint(part()), 'unit') : undefined;
+        const inner = unit ?? checkpoint(wrap(part(), 'unit'));
+        const model = wrap(new Stack(device, [layer(device), inner]), 'root');
+        const sizes = () =>
+          model.instances().flatMap(({ units }) => units.map(({ flat }) => flat.shape));
+        const before = sizes();
+        await trainOnce(model, rowsOf(rank));
+        expect(sizes()).toEqual(before);
+        model.eval();
+        await device.noGrad(() =>
+          device.scope(async () => void (await model.call(inputs(device, rowsOf(rank))))),
+        );
+        expect(sizes()).toEqual(before);
+        model.train();
+        await trainOnce(model, rowsOf(rank));
+        expect(sizes()).toEqual(before);
+      });
+    },
+  );
+
+  it('9 elements are 5 and 4 of two ranks, 3 are 2 and 1, 24 are 12, 12 are 6', () => {
+    const lengths = (n: number) =>
+      [0, 1].map((rank) => {
+        const { start, end } = shardRange(n, 2, rank);
+        return end - start;
+      });
+    expect([9, 3, 24, 12].map(lengths)).toEqual([
+      [5, 4],
+      [2, 1],
+      [12, 12],
+      [6, 6],
+    ]);
+  });
+});
+
+describe('states', () => {
+  /** Notes the states of instances whenever it runs, and may throw. */
+  class Watching extends Module<[x: Tensor], Tensor> {
+    readonly seen: TrainingState[][] = [];
+    watched: readonly FullyShardedDataParallel[] = [];
+    isFailing = false;
+    constructor(device: Device, part: Module) {
+      super(device);
+      this.child('part', part);
+    }
+    note(): void {
+      this.seen.push(this.watched.map(({ trainingState }) => trainingState));
+    }
+    async forward(x: Tensor): Promise<Tensor> {
+      this.note();
+      if (this.isFailing) throw new Error('as told');
+      const y = (await this.children().get('part')!.call(x)) as Tensor;
+      this.device.beforeGradientOf(y, () => this.note()); // behind the instance's own hook
+      return tanh(y);
+    }
+  }
+
+  function watched(rank: Rank, isCheckpointing = false) {
+    const { device } = rank;
+    const wrap = wrapOf(rank);
+    const watching = new Watching(device, layer(device));
+    const inner = wrap(isCheckpointing ? checkpoint(watching) : watching, 'inner');
+    const below = wrap(layer(device), 'below');
+    const model = wrap(new Stack(device, [below, inner, layer(device)]), 'root');
+    watching.watched = [model, inner, below];
+    return { model, inner, below, watching };
+  }
+
+  it('idle, forward, idle, backwardPre, backwardPost, idle', async () => {
+    await onRanks(2, async (rank) => {
+      const { model, inner, below, watching } = watched(rank);
+      const states = () => watching.watched.map(({ trainingState }) => trainingState);
+      const atEnds: TrainingState[][] = [];
+      rank.device.onGradientFinal(inner.parameters()[0]!, () => {
+        atEnds.push(states());
+      });
+      expect(states()).toEqual(['idle', 'idle', 'idle']);
+      await rank.device.scope(async () => {
+        const loss = lossOf(await model.call(inputs(rank.device, rowsOf(rank))));
+        expect(states()).toEqual(['idle', 'idle', 'idle']);
+        await loss.backward();
+      });
+      expect(watching.seen).toEqual([
+        ['forward', 'forward', 'idle'],
+        // The root's own layer is above: its gradients have come, the inner one's have not.
+        ['backwardPost', 'backwardPre', 'idle'],
+      ]);
+      expect(atEnds).toEqual([['backwardPost', 'backwardPost', 'idle']]);
+      expect(states()).toEqual(['idle', 'idle', 'idle']);
+      expect(below.units[0]!.flat.grad).toBeDefined();
+    });
+  });
+
+  it('in a second run: forward again, and back to backwardPre', async () => {
+    await onRanks(2, async (rank) => {
+      const { model, watching } = watched(rank, true);
+      await trainOnce(model, rowsOf(rank));
+      expect(watching.seen).toEqual([
+        ['forward', 'forward', 'idle'],
+        ['backwardPost', 'backwardPre', 'idle'], // inside a wrapped module it runs as part of backward
+        ['backwardPost', 'backwardPre', 'idle'],
+      ]);
+    });
+    await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const wrap = wrapOf(rank);
+      const watching = new Watching(device, layer(device));
+      const inner = wrap(watching, 'inner');
+      const model = wrap(new Stack(device, [checkpoint(inner), layer(device)]), 'root');
+      watching.watched = [model, inner];
+      await trainOnce(model, rowsOf(rank));
+      expect(watching.seen).toEqual([
+        ['forward', 'forward'],
+        ['backwardPost', 'forward'], // around one, the wrapped module's forward runs again
+        ['backwardPost', 'backwardPre'],
+      ]);
+      for (const instance of model.instances()) instance.assertState('idle');
+    });
+  });
+
+  it('a root without parameters and frozen children end idle', async () => {
+    await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const wrap = wrapOf(rank);
+      const frozen = layer(device);
+      for (const tensor of frozen.parameters()) tensor.requiresGrad = false;
+      const children = [wrap(layer(device), 'trained'), wrap(frozen, 'frozen')] as const;
+      const model = wrap(new Stack(device, children), 'root');
+      const seen: TrainingState[] = [];
+      rank.device.onGradientFinal(children[0].parameters()[0]!, () => {
+        seen.push(...model.instances().map(({ trainingState }) => trainingState));
+      });
+      await trainOnce(model, rowsOf(rank));
+      expect(seen).toEqual(['backwardPre', 'backwardPost', 'backwardPre']);
+      for (const instance of model.instances()) instance.assertState('idle');
+    });
+  });
+
+  it.each(['forward', 'backward'])(
+    'an error thrown in %s comes through, and the next step is as if it had not been',
+    async (where) => {
+      await onRanks(2, async (rank) => {
+        const { device } = rank;
+        const { model, watching } = watched(rank, true);
+        await trainOnce(model, rowsOf(rank));
+        const norm = await gradNorm(model);
+        model.zeroGrad();
+        const atRest = device.memory().live;
+        await expect(
+          device.scope(async () => {
+            watching.isFailing = where === 'forward';
+            const loss = lossOf(await model.call(inputs(device, rowsOf(rank))));
+            watching.isFailing = true; // in the second run
+            await loss.backward();
+          }),
+        ).rejects.toThrow('as told');
+        for (const instance of model.instances()) instance.assertState('idle');
+        expect(device.memory().live).toEqual(atRest);
+        watching.isFailing = false;
+        await trainOnce(model, rowsOf(rank));
+        expect(await gradNorm(model)).toBe(norm);
+      });
+    },
+  );
+
+  it('assertState names rank, operation, instance and state', async () => {
+    await onRanks(2, async (rank) => {
+      const { inner } = watched(rank);
+      expect(() => inner.assertState('forward', 'backwardPre')).toThrow(FsdpStateError);
+      expect(() => inner.assertState('forward', 'backwardPre')).toThrow(
+        `rank ${rank.rank}/2 assertState: expected state forward or backwardPre, got inner instance 'inner' in state idle`,
+      );
+      inner.assertState('idle', 'forward');
+    });
+  });
+});
+
+it('F19 a gradient zeroed in place adds up like none', async () => {
+  await onRanks(2, async (rank) => {
+    const { model } = twoUnits(rank);
+    await trainOnce(model, rowsOf(rank), 1);
+    const once = await gradients(model);
+    await trainOnce(model, rowsOf(rank), 0);
+    for (const { units } of model.instances()) {
+      for (const { flat } of units) {
+        const { grad } = flat;
+        expect(isFloat(grad!.dtype)).toBe(true);
+        rank.device.backend.run('fill', { out: grad!.view(), value: 0 });
+      }
+    }
+    await trainOnce(model, rowsOf(rank), 1);
+    expect(await gradients(model)).toEqual(once);
+  });
+});
