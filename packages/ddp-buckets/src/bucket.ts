@@ -39,6 +39,8 @@ export class Bucket {
   readonly #context: BucketContext;
   /** Members with a contribution. */
   readonly #contributed = new Set<number>();
+  /** Members whose place is not zeros any more: a contribution is there, or being written. */
+  readonly #written = new Set<number>();
   #storage: Storage | undefined;
   #numReady = 0;
 
@@ -80,14 +82,29 @@ export class Bucket {
 
   // ---- in backward -----------------------------------------------------------------------------
 
-  /** Adds to a member's gradient. `gradient` is copied. */
+  /** Where an op may write a member's first contribution itself; undefined where there is one. */
+  target(member: number): Tensor | undefined {
+    const { shape, offset, size } = this.members[member]!;
+    // Kernels write whole words: half of the last one would be of a gap.
+    const isWhole = (size * byteSize(this.layout.dtype)) % 4 === 0;
+    if (!isWhole || this.#written.has(member)) return undefined;
+    const storage = this.#fill();
+    this.#written.add(member);
+    return new Tensor(storage, shape, offset);
+  }
+
+  /** Adds to a member's gradient. `gradient` is copied, unless it is the target. */
   add(member: number, gradient: Tensor): void {
-    const { device } = this.#context;
-    const out = this.#view(this.#fill(), member);
-    const x = gradient.view();
-    if (this.#contributed.has(member)) addInto(device, out, x);
-    else device.backend.run('cast', { x, out });
+    const storage = this.#fill();
     this.#contributed.add(member);
+    if (gradient.storage === storage) return;
+    const { device } = this.#context;
+    const { offset, size } = this.members[member]!;
+    const out = storage.view(offset, size);
+    const x = gradient.view();
+    if (this.#written.has(member)) addInto(device, out, x);
+    else device.backend.run('cast', { x, out });
+    this.#written.add(member);
   }
 
   /** A member's gradient is final. */
@@ -128,9 +145,7 @@ export class Bucket {
    */
   receive(sum: Uint8Array | undefined, options: ReceiveOptions): Tensor | undefined {
     const storage = this.#storage!;
-    this.#storage = undefined;
-    this.#contributed.clear();
-    this.#numReady = 0;
+    this.#clear();
     const reduced = sum === undefined ? storage : this.#upload(storage, sum);
     const { isRetaining } = this.#context;
     const scale = 1 / options.postdivide;
@@ -149,8 +164,13 @@ export class Bucket {
   /** Drops what a failed backward has left. */
   reset(): void {
     this.#storage?.release();
+    this.#clear();
+  }
+
+  #clear(): void {
     this.#storage = undefined;
     this.#contributed.clear();
+    this.#written.clear();
     this.#numReady = 0;
   }
 
@@ -223,11 +243,6 @@ export class Bucket {
     }
     leaf.grad.storage.markWritten();
     addInto(this.#context.device, leaf.grad.view(), scaled.view(offset, size));
-  }
-
-  #view(storage: Storage, member: number) {
-    const { offset, size } = this.members[member]!;
-    return storage.view(offset, size);
   }
 }
 

@@ -46,6 +46,7 @@ export class DistributedDataParallel<
       this.#trainable(),
     );
     this.#sink = {
+      target: (leaf) => this.#sync.target(leaf),
       accept: (leaf, gradient, pass) => this.#sync.accept(leaf, gradient, pass),
       final: (leaf, pass) => this.#sync.final(leaf, pass),
       clear: (leaf) => this.#sync.locals.clear(leaf),

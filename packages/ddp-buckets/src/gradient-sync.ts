@@ -158,6 +158,10 @@ export class GradientSync {
     this.#cycle = this.#beginCycle(pass.reached, this.#clock);
   }
 
+  target(leaf: Tensor): Tensor | undefined {
+    return this.#cycle?.target(leaf);
+  }
+
   accept(leaf: Tensor, gradient: Tensor, pass: Pass): void {
     this.beginPass(pass);
     if (this.#cycle === undefined) this.locals.add(leaf, gradient);

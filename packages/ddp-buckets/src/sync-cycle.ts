@@ -66,6 +66,13 @@ export class SyncCycle {
     }
   }
 
+  /** Where an op may write a first contribution itself. */
+  target(leaf: Tensor): Tensor | undefined {
+    const place = this.plan.placeOf(leaf);
+    if (place === undefined || this.#context.locals.has(leaf)) return undefined;
+    return place.bucket.target(place.member);
+  }
+
   /** Adds a contribution to its bucket. */
   accept(leaf: Tensor, gradient: Tensor): void {
     const place = this.#placeOf(leaf);

@@ -1,7 +1,8 @@
 // Device and host memory of a step: nothing is made after the third, nothing is left.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { Sgd } from '@shardweave/nn';
+import { Linear, Sgd } from '@shardweave/nn';
+import { type KernelCalls, sum } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import {
@@ -112,6 +113,37 @@ it('during backward is that of unfinished buckets, at its end all gradients and 
       model.zeroGrad();
     }
   });
+});
+
+it('has each gradient of a linear layer once: it is written into its bucket', async () => {
+  const backend = createReferenceBackend();
+  const copied: number[] = [];
+  const run = backend.run.bind(backend);
+  backend.run = (kernel, call) => {
+    if (kernel === 'cast') copied.push((call as KernelCalls['cast']).x.size);
+    run(kernel, call);
+  };
+  await onRanks(
+    2,
+    async (rank) => {
+      const linear = new Linear(rank.device, { inFeatures: 4, outFeatures: 5 });
+      const model = wrap(linear, rank);
+      const step = () =>
+        rank.device.scope(async () => {
+          const x = rank.device.full([2, 4], 1 + rank.rank);
+          await sum(await model.call(x)).backward();
+        });
+      await step();
+      await rank.group.barrier();
+      copied.length = 0;
+      await rank.group.barrier();
+      await step(); // with the first one's gradients beside it
+      expect([...(await linear.weight.grad!.toArray())]).toEqual(Array(20).fill(6));
+    },
+    { backend },
+  );
+  await backend.dispose();
+  expect(copied).toEqual([5, 5]); // the bias's, which is a sum
 });
 
 it('of the first backward has no buffer of all gradients: buckets are capped from the start', async () => {
