@@ -11,10 +11,18 @@ const BATCH = 8;
 /** The shard gradients of one unit list after `micro` micro-batches over the same rows. */
 async function gradientsOf(
   rank: Rank,
-  options: { readonly micro: number; readonly noSync: boolean; readonly isMixed?: boolean },
+  options: {
+    readonly micro: number;
+    readonly noSync: boolean;
+    readonly isMixed?: boolean;
+    readonly flattenParameters?: boolean;
+  },
 ): Promise<Float32Array[]> {
   const { model } = shardedGpt2(rank, {
-    fsdp: options.isMixed === true ? { mixedPrecision: true, computeDType: 'bf16' } : {},
+    fsdp: {
+      flattenParameters: options.flattenParameters ?? true,
+      ...(options.isMixed === true ? { mixedPrecision: true, computeDType: 'bf16' } : {}),
+    },
   });
   const perRank = BATCH / WORLD_SIZE;
   const count = perRank / options.micro;
@@ -25,7 +33,7 @@ async function gradientsOf(
     if (options.noSync && !isLast) await model.noSync(pass);
     else await pass();
   }
-  const flats = model.instances().map(({ units }) => units[0]!.flat.grad!);
+  const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat.grad!));
   return Promise.all(flats.map(async (grad) => (await grad.toArray()) as Float32Array));
 }
 
@@ -46,22 +54,26 @@ function largestDifference(
 it.each([
   { noSync: false, micro: 2 },
   { noSync: true, micro: 2 },
-  { noSync: true, micro: 4 },
-])('micro $micro, noSync $noSync: gradients are those of the whole batch', async (options) => {
-  await onRanks(WORLD_SIZE, async (rank) => {
-    const whole = await gradientsOf(rank, { micro: 1, noSync: false });
-    const summed = await gradientsOf(rank, options);
-    // Each micro-batch's loss is a mean over its own rows, so the sum is `micro` times the mean.
-    expect(largestDifference(summed, whole, options.micro)).toBeLessThan(1e-6);
-    expect(
-      largestDifference(
-        whole,
-        whole.map((grad) => grad.map(() => 0)),
-        1,
-      ),
-    ).toBeGreaterThan(1e-3);
-  });
-});
+  { noSync: true, micro: 4 }, // before the first forward outside it, too
+  { noSync: true, micro: 2, flattenParameters: false },
+])(
+  'F19 $micro micro-batches, noSync $noSync: gradients are those of the whole batch',
+  async (options) => {
+    await onRanks(WORLD_SIZE, async (rank) => {
+      const whole = await gradientsOf(rank, { ...options, micro: 1, noSync: false });
+      const summed = await gradientsOf(rank, options);
+      // Each micro-batch's loss is a mean over its own rows, so the sum is `micro` times the mean.
+      expect(largestDifference(summed, whole, options.micro)).toBeLessThan(1e-6);
+      expect(
+        largestDifference(
+          whole,
+          whole.map((grad) => grad.map(() => 0)),
+          1,
+        ),
+      ).toBeGreaterThan(1e-3);
+    });
+  },
+);
 
 it('noSync adds up in f32 though computation is in 16 bits', async () => {
   await onRanks(WORLD_SIZE, async (rank) => {
@@ -74,7 +86,7 @@ it('noSync adds up in f32 though computation is in 16 bits', async () => {
   });
 });
 
-it('noSync of sibling roots in a plain module adds up as their own backwards do', async () => {
+it('F19 noSync of sibling roots in a plain module adds up as their own backwards do', async () => {
   await onRanks(WORLD_SIZE, async ({ device, group, rank }) => {
     const wrap = () => new FullyShardedDataParallel(layer(device), { processGroup: group });
     const roots = [wrap(), wrap()] as const;
@@ -100,7 +112,7 @@ it('noSync of sibling roots in a plain module adds up as their own backwards do'
   });
 });
 
-it('two synchronised backwards without a step add up, as do their norms', async () => {
+it('F19 two synchronised backwards without a step add up, as do their norms', async () => {
   await onRanks(WORLD_SIZE, async (rank) => {
     const { model } = shardedGpt2(rank);
     const rows = { batch: WORLD_SIZE, first: rank.rank, count: 1 };

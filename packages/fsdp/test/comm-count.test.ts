@@ -119,7 +119,7 @@ describe.each([
   );
 });
 
-it('starts nothing for the units of one process', async () => {
+it('F29 starts nothing for the units of one process', async () => {
   await onRanks(1, async (rank) => {
     const { step, groups } = await sharded(rank);
     const counts = await counted(groups, () => step(0));
