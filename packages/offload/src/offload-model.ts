@@ -4,38 +4,23 @@
 // rest, one layer at a time.
 
 import {
-  flatHomeOf,
-  HostBuffers,
   isModule,
-  joinPath,
   listTensors,
   Module,
   mapTensors,
   type Sequential,
   UnitScheduler,
 } from '@shardweave/nn';
-import {
-  cast,
-  isFloat,
-  type Pass,
-  type Storage,
-  type Tensor,
-  tensorsIn,
-} from '@shardweave/tensor-core';
+import { cast, isFloat, type Pass, type Storage, tensorsIn } from '@shardweave/tensor-core';
 import { chooseSlices } from './choose-slices.js';
 import { OffloadConfigError } from './errors.js';
 import { cutRows, joinRows, type MicroBatch } from './micro-batches.js';
+import { endHolds, ModelCall, storagesIn } from './model-call.js';
+import { type Layer, layersOf, makeFlats } from './offload-layers.js';
 import { OffloadSlice } from './offload-slice.js';
-import { type FlatParameter, type LoadTicket, OffloadedFlat } from './offloaded-flat.js';
+import type { LoadTicket, OffloadedFlat } from './offloaded-flat.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
-import { ParkedActivations } from './parked-activations.js';
 import { splitLayers } from './split-layers.js';
-
-interface Layer {
-  readonly name: string;
-  readonly module: Module;
-  readonly flats: OffloadedFlat[];
-}
 
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class OffloadModel<Args extends readonly any[] = any, Output = any> extends Module<
@@ -77,7 +62,8 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     if (isModule(model)) this.child('module', model);
     else modules.forEach((module, i) => void this.child(String(i), module));
     this.#layers = modules.map((module, i) => ({ name: String(i), module, flats: [] }));
-    this.flats = this.#makeFlats();
+    const device = this.device;
+    this.flats = makeFlats(this.#layers, this.namedParameters(), { ...this.#options, device });
     this.#slices = this.#cut(
       isModule(model)
         ? splitLayers(this.#layerSizes(), Math.min(this.#options.numSlices, modules.length))
@@ -356,125 +342,11 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     );
   }
 
-  /** One flat for the parameters of each layer, and one for those that the same layers share. */
-  #makeFlats(): OffloadedFlat[] {
-    const users = new Map<Tensor, Layer[]>();
-    for (const layer of this.#layers) {
-      for (const tensor of layer.module.parameters()) {
-        users.set(tensor, [...(users.get(tensor) ?? []), layer]);
-      }
-    }
-    const groups = new Map<string, { layers: Layer[]; parameters: FlatParameter[] }>();
-    for (const [path, tensor] of this.namedParameters()) {
-      if (isAtRest(tensor)) {
-        this.#refuseBudget(path);
-        continue;
-      }
-      refuseForeign(path, tensor, this.device);
-      const layers = users.get(tensor)!;
-      const key = layers.map(({ name }) => name).join('+');
-      const group = groups.get(key);
-      if (group === undefined) groups.set(key, { layers, parameters: [{ path, tensor }] });
-      else group.parameters.push({ path, tensor });
-    }
-    const { device } = this;
-    const { store, resume, computeDType, name } = this.#options;
-    const hostBuffers = new HostBuffers();
-    return [...groups].map(([key, { layers, parameters }]) => {
-      const flat = new OffloadedFlat(joinPath(name, key), parameters, {
-        device,
-        store,
-        resume,
-        computeDType,
-        hostBuffers,
-      });
-      for (const layer of layers) layer.flats.push(flat);
-      for (const { tensor } of parameters) {
-        tensor.gradSink = {
-          accept: (leaf, gradient) => flat.accept(leaf, gradient),
-          final: () => {},
-          clear: () => flat.resetGradient(),
-        };
-      }
-      return flat;
-    });
-  }
-
-  /** Sharding talks to other ranks as it runs, which a dry run must not. */
-  #refuseBudget(path: string): void {
-    if (this.#options.deviceBudgetBytes === undefined) return;
-    throw new OffloadConfigError(
-      `offload: expected plain parameters with deviceBudgetBytes, got '${path}', which is sharded. Give numSlices, or the slices as a list.`,
-    );
-  }
-
   #startLoad(flat: OffloadedFlat): LoadTicket {
     return this.#isDry ? undefined : flat.startLoad();
   }
 
   protected override releaseOwned(): void {
     for (const flat of this.flats) flat.dispose();
-  }
-}
-
-/** What belongs to one call of the model: two forwards may come before a backward. */
-class ModelCall {
-  readonly parked = new ParkedActivations();
-  /** What its nodes have saved so far. */
-  readonly saved = new Set<Storage>();
-  readonly callers: ReadonlySet<Storage>;
-
-  /** @param callers what the caller gave: it stays where it is */
-  constructor(callers: ReadonlySet<Storage>) {
-    this.callers = callers;
-  }
-
-  mayPark(storage: Storage): boolean {
-    return storage.tag === 'activation' && !this.callers.has(storage);
-  }
-}
-
-function layersOf(model: unknown): readonly Module[] {
-  const layers = isModule(model)
-    ? 'layers' in model && (model as Sequential).layers()
-    : Array.isArray(model) && model;
-  if (layers === false || layers.length === 0 || !layers.every(isModule)) {
-    throw new OffloadConfigError(
-      'offload: expected a Sequential with layers or a list of modules, got something else. A model of another shape goes in as a list of the modules that its forward calls one after another.',
-    );
-  }
-  return layers;
-}
-
-/** Whether a wrapper inside (sharding with a store of its own) keeps it off the device already. */
-function isAtRest({ piece }: Tensor): boolean {
-  return piece !== undefined && flatHomeOf(piece.flat)?.holdsState === true;
-}
-
-/** @throws {OffloadConfigError} for a parameter that cannot be moved to the store here */
-function refuseForeign(path: string, tensor: Tensor, device: Module['device']): void {
-  if (tensor.piece !== undefined) {
-    throw new OffloadConfigError(
-      `offload: expected parameters of no other flat tensor, got '${path}', which is packed, sharded or offloaded already. Sharded modules inside need a store of their own (offloadConfig), and sharding goes inside offload, not around it.`,
-    );
-  }
-  if (tensor.dtype !== 'f32' || tensor.device !== device) {
-    throw new OffloadConfigError(
-      `offload: expected f32 parameters on the model's device, got ${tensor.dtype} '${path}'. Masters are f32; computeDType sets what is computed in.`,
-    );
-  }
-}
-
-function storagesIn(value: unknown): Storage[] {
-  return tensorsIn(value).map(({ storage }) => storage);
-}
-
-/** Ends the current scope's hold on arguments that only it needs. */
-function endHolds(args: unknown, kept: ReadonlySet<Storage>): void {
-  const seen = new Set(kept);
-  for (const tensor of tensorsIn(args)) {
-    if (seen.has(tensor.storage)) continue;
-    seen.add(tensor.storage);
-    tensor.keep().dispose();
   }
 }

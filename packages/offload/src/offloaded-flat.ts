@@ -78,6 +78,12 @@ export class OffloadedFlat {
     setFlatHome(this.flat, this.home);
     for (const { tensor } of parameters) {
       tensor.piece = { flat: this.flat, start: this.#offsets.get(tensor)!, length: tensor.size };
+      tensor.gradSink = {
+        target: (leaf) => this.#target(leaf),
+        accept: (leaf, gradient) => this.#accept(leaf, gradient),
+        final: () => {},
+        clear: () => this.resetGradient(),
+      };
     }
   }
 
@@ -147,14 +153,18 @@ export class OffloadedFlat {
 
   // ---- gradients -------------------------------------------------------------------------------
 
-  accept(leaf: Tensor, gradient: Tensor): void {
+  /** Where an op may write a first contribution itself; 16-bit ones are converted. */
+  #target(leaf: Tensor): Tensor | undefined {
+    if (leaf.dtype !== 'f32' || this.#contributed.has(leaf)) return undefined;
+    this.#contributed.add(leaf);
+    return new Tensor(this.#wholeGradient(), leaf.shape, this.#offsets.get(leaf)!);
+  }
+
+  #accept(leaf: Tensor, gradient: Tensor): void {
+    const whole = this.#wholeGradient();
+    if (gradient.storage === whole) return;
     const { device } = this.#options;
-    if (this.#gradient === undefined) {
-      this.#gradient = device.storage(this.elementCount, 'f32', 'gradient');
-      this.#gradient.fill();
-      device.backend.run('fill', { out: this.#gradient.view(), value: 0 }); // pads, unused ones
-    }
-    const out = this.#gradient.view(this.#offsets.get(leaf)!, leaf.size);
+    const out = whole.view(this.#offsets.get(leaf)!, leaf.size);
     const x = gradient.view();
     if (this.#contributed.has(leaf)) {
       const spec = { shape: [leaf.size], aStrides: [1], bStrides: [1] };
@@ -163,6 +173,16 @@ export class OffloadedFlat {
       device.backend.run('cast', { x, out });
       this.#contributed.add(leaf);
     }
+  }
+
+  #wholeGradient(): Storage {
+    if (this.#gradient !== undefined) return this.#gradient;
+    const { device } = this.#options;
+    const whole = device.storage(this.elementCount, 'f32', 'gradient');
+    whole.fill();
+    device.backend.run('fill', { out: whole.view(), value: 0 }); // pads, unused ones
+    this.#gradient = whole;
+    return whole;
   }
 
   /** Queues the read-back of what has come and frees it; resolves when the store has it. */

@@ -1,0 +1,100 @@
+// The layers of a model and the flat parameters they use.
+
+import {
+  flatHomeOf,
+  HostBuffers,
+  isModule,
+  joinPath,
+  type Module,
+  type Sequential,
+} from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { OffloadConfigError } from './errors.js';
+import { type FlatParameter, OffloadedFlat } from './offloaded-flat.js';
+import type { ResolvedOffloadOptions } from './options.js';
+
+export interface Layer {
+  readonly name: string;
+  readonly module: Module;
+  /** Those that it uses alone, and those it shares. */
+  readonly flats: OffloadedFlat[];
+}
+
+/** @throws {OffloadConfigError} for anything but a Sequential with layers or a list of modules */
+export function layersOf(model: unknown): readonly Module[] {
+  const layers = isModule(model)
+    ? 'layers' in model && (model as Sequential).layers()
+    : Array.isArray(model) && model;
+  if (layers === false || layers.length === 0 || !layers.every(isModule)) {
+    throw new OffloadConfigError(
+      'offload: expected a Sequential with layers or a list of modules, got something else. A model of another shape goes in as a list of the modules that its forward calls one after another.',
+    );
+  }
+  return layers;
+}
+
+/**
+ * Makes one flat for the parameters of each layer, and one for those that the same layers share, and
+ * hands them to their layers.
+ * @param named the model's parameters with their paths
+ * @throws {OffloadConfigError} for a parameter that cannot be moved to a store
+ */
+export function makeFlats(
+  layers: readonly Layer[],
+  named: readonly (readonly [path: string, tensor: Tensor])[],
+  options: ResolvedOffloadOptions & { readonly device: Device },
+): OffloadedFlat[] {
+  const users = new Map<Tensor, Layer[]>();
+  for (const layer of layers) {
+    for (const tensor of layer.module.parameters()) {
+      users.set(tensor, [...(users.get(tensor) ?? []), layer]);
+    }
+  }
+  const groups = new Map<string, { users: readonly Layer[]; parameters: FlatParameter[] }>();
+  for (const [path, tensor] of named) {
+    if (isAtRest(tensor)) {
+      refuseBudget(path, options.deviceBudgetBytes);
+      continue;
+    }
+    refuseForeign(path, tensor, options.device);
+    const using = users.get(tensor)!;
+    const key = using.map(({ name }) => name).join('+');
+    const group = groups.get(key);
+    if (group === undefined) groups.set(key, { users: using, parameters: [{ path, tensor }] });
+    else group.parameters.push({ path, tensor });
+  }
+  const hostBuffers = new HostBuffers();
+  return [...groups].map(([key, group]) => {
+    const name = joinPath(options.name, key);
+    const flat = new OffloadedFlat(name, group.parameters, { ...options, hostBuffers });
+    for (const layer of group.users) layer.flats.push(flat);
+    return flat;
+  });
+}
+
+/** Sharding talks to other ranks as it runs, which a dry run must not. */
+function refuseBudget(path: string, deviceBudgetBytes: number | undefined): void {
+  if (deviceBudgetBytes === undefined) return;
+  throw new OffloadConfigError(
+    `offload: expected plain parameters with deviceBudgetBytes, got '${path}', which is sharded. Give numSlices, or the slices as a list.`,
+  );
+}
+
+/** Whether a wrapper inside (sharding with a store of its own) keeps it off the device already. */
+function isAtRest({ piece }: Tensor): boolean {
+  return piece !== undefined && flatHomeOf(piece.flat)?.holdsState === true;
+}
+
+/** @throws {OffloadConfigError} for a parameter that cannot be moved to the store here */
+function refuseForeign(path: string, tensor: Tensor, device: Module['device']): void {
+  if (tensor.piece !== undefined) {
+    throw new OffloadConfigError(
+      `offload: expected parameters of no other flat tensor, got '${path}', which is packed, sharded or offloaded already. Sharded modules inside need a store of their own (offloadConfig), and sharding goes inside offload, not around it.`,
+    );
+  }
+  if (tensor.dtype !== 'f32' || tensor.device !== device) {
+    throw new OffloadConfigError(
+      `offload: expected f32 parameters on the model's device, got ${tensor.dtype} '${path}'. Masters are f32; computeDType sets what is computed in.`,
+    );
+  }
+}
