@@ -17,6 +17,7 @@ const CELLS = [
   ['cosine-fp32', '--ranks 3 --checkpoint-activations --device webgpu'],
   ['accum-bf16', '--ranks 2 --no-sync --device webgpu'],
   ['cosine-fp32', '--ranks 2 --transport ws --device webgpu'],
+  ['cosine-fp32', '--strategy ddp --ranks 2 --device webgpu'],
   ['cosine-fp32', '--ranks 2 --device cpu,webgpu'],
   ['cosine-bf16', '--ranks 3 --checkpoint-activations --device webgpu,cpu,cpu'],
   ['cosine-fp16', '--ranks 2 --transport ws --device webgpu,cpu'],
