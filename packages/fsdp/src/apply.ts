@@ -1,7 +1,7 @@
 // A function over all modules while their parameters are whole: custom initial values, for instance.
 
 import type { Module } from '@shardweave/nn';
-import { isFsdp } from './fully-sharded-data-parallel.js';
+import { isFsdp } from './is-fsdp.js';
 import { summonFullParams } from './summon-full-params.js';
 import { isWrapper } from './wrap/inner-module.js';
 

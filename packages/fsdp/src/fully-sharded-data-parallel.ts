@@ -3,32 +3,25 @@
 // the parameters that are left. Create it before or after the optimizer, alike on all ranks.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import {
-  castInPlace,
-  isModule,
-  joinPath,
-  Module,
-  mapTensors,
-  resetParameters,
-  type UseKind,
-} from '@shardweave/nn';
-import {
-  cast,
-  type Device,
-  type DType,
-  isFloat,
-  type Pass,
-  type Tensor,
-} from '@shardweave/tensor-core';
+import { castInPlace, Module, mapTensors, resetParameters, type UseKind } from '@shardweave/nn';
+import { cast, type DType, isFloat, type Pass, type Tensor } from '@shardweave/tensor-core';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
 import type { DivideFactors } from './flat-gradient.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { shardUnit, syncBuffers } from './initial-values.js';
+import { FSDP_BRAND, isFsdp } from './is-fsdp.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
+import {
+  modulesOutsideInstances,
+  type OwnedSink,
+  ownerOf,
+  ownParameters,
+} from './own-parameters.js';
 import { planUnits } from './plan-units.js';
 import { agreeOnGeneration, rankPrefix } from './residence.js';
-import { ShardedUnit, type UnitParameter } from './sharded-unit.js';
+import { ShardedUnit } from './sharded-unit.js';
+import { SharedParameters } from './shared-parameters.js';
 import { openLinks } from './unit-links.js';
 import { innerModule } from './wrap/inner-module.js';
 
@@ -40,12 +33,6 @@ export type TrainingState =
   | 'backwardPost' // a gradient of its own has come
   | 'summonFullParams';
 
-const BRAND = Symbol.for('@shardweave/fsdp/FullyShardedDataParallel');
-
-export function isFsdp(value: unknown): value is FullyShardedDataParallel {
-  return isModule(value) && BRAND in value;
-}
-
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class FullyShardedDataParallel<
   Args extends readonly any[] = any,
@@ -53,7 +40,7 @@ export class FullyShardedDataParallel<
   Inner extends Module<Args, Output> = Module<Args, Output>,
 > extends Module<Args, Output> {
   // biome-ignore-end lint/suspicious/noExplicitAny: as above
-  readonly [BRAND] = true;
+  readonly [FSDP_BRAND] = true;
   /** What it wraps, with its own type: the way to that module's properties. */
   readonly module: Inner;
   readonly processGroup: ProcessGroup;
@@ -62,12 +49,13 @@ export class FullyShardedDataParallel<
   /** Its own flat parameters; none where inner instances hold all parameters. */
   readonly units: readonly ShardedUnit[];
   readonly #options: ResolvedFsdpOptions;
+  readonly #shared: SharedParameters;
   #tree: FsdpTree | undefined;
   #state: TrainingState = 'idle';
 
   /**
-   * @throws {FsdpConfigError} for contradicting options, inner instances of another process group,
-   * and parameters that are not f32 or belong to another flat tensor (shared with a wrapped module)
+   * @throws {FsdpConfigError} for contradicting options, and for parameters that were packed or are
+   * of another dtype than the options ask for
    */
   constructor(module: Inner & Module<Args, Output>, options: FsdpOptions) {
     super(module.device);
@@ -76,9 +64,11 @@ export class FullyShardedDataParallel<
     this.processGroup = options.processGroup;
     this.#options = resolveOptions(options);
     const { flattenParameters, masterDType } = this.#options;
-    const parameters = leftParameters(module, masterDType);
+    const { own, owners } = ownParameters(module, masterDType);
+    this.#shared = new SharedParameters(owners);
+    for (const owner of owners) owner.#shared.addUser(this);
     const context = { ...this.#options, device: module.device, group: options.processGroup };
-    this.units = planUnits(parameters, flattenParameters, this.name).map(
+    this.units = planUnits(own, flattenParameters, this.name).map(
       (plan) => new ShardedUnit(plan.name, plan.parameters, context),
     );
     for (const unit of this.units) {
@@ -152,11 +142,17 @@ export class FullyShardedDataParallel<
       if (this.units.length > 0) {
         await tree.scheduler.enter(this, isRecomputing ? 'backward' : 'forward');
       }
+      await this.#shared.enter(tree, isRecomputing ? 'backward' : 'forward');
       this.#dropBeforeInputs(tree, args);
       const output = await this.module.call(...this.#castInputs(args));
-      if (this.isResharding) this.drop();
+      this.#state = before === 'backwardPost' ? 'backwardPre' : before;
+      this.reshard();
+      this.#shared.reshard();
       const kind = this.#hookOutput(tree, output);
-      if (!isRecomputing && this.units.length > 0) tree.scheduler.leave(this, kind);
+      if (!isRecomputing) {
+        if (this.units.length > 0) tree.scheduler.leave(this, kind);
+        for (const owner of this.#shared.owners) tree.scheduler.leave(owner, kind);
+      }
       if (isOutermost) await tree.endForward();
       return output;
     } catch (error) {
@@ -164,8 +160,14 @@ export class FullyShardedDataParallel<
       throw tree.explained(error, isRecomputing ? 'backward' : 'forward');
     } finally {
       if (isOutermost) tree.outermost = undefined;
-      this.#state = before === 'backwardPost' ? 'backwardPre' : before;
+      if (this.#state === 'forward')
+        this.#state = before === 'backwardPost' ? 'backwardPre' : before;
     }
+  }
+
+  /** Frees its full parameters after forward, where it reshards and nobody else uses them now. */
+  reshard(): void {
+    if (this.isResharding && this.#state !== 'forward' && !this.#shared.isInUse) this.drop();
   }
 
   /**
@@ -215,11 +217,11 @@ export class FullyShardedDataParallel<
     tree.beginPass(pass);
     this.#expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
     if (this.#state === 'idle') this.#state = 'backwardPre';
-    if (this.units.length === 0) return;
     for (const unit of this.units) unit.gradient.beginPass(pass);
     try {
       await tree.agree();
-      await tree.scheduler.enter(this, 'backward');
+      await this.#shared.enter(tree, 'backward');
+      if (this.units.length > 0) await tree.scheduler.enter(this, 'backward');
     } catch (error) {
       throw tree.explained(error, 'backward');
     }
@@ -233,6 +235,7 @@ export class FullyShardedDataParallel<
   #dropBeforeInputs(tree: FsdpTree, args: Args): void {
     if (
       tree.findsUnused ||
+      this.#shared.hasUsers ||
       !this.device.isGradEnabled ||
       !this.units.some((unit) => unit.hasFrozen)
     )
@@ -246,8 +249,9 @@ export class FullyShardedDataParallel<
     return this.#tree!.isSyncing || this.isResharding;
   }
 
-  #gradSink(unit: ShardedUnit) {
+  #gradSink(unit: ShardedUnit): OwnedSink {
     return {
+      instance: this,
       target: (leaf: Tensor): Tensor | undefined =>
         this.#tree === undefined
           ? undefined
@@ -270,6 +274,23 @@ export class FullyShardedDataParallel<
   #afterBackward(unit: ShardedUnit): void {
     this.#tree!.reduceFinal(unit);
     if (this.#isDroppedAfterBackward && !unit.hasFrozen) unit.drop();
+  }
+
+  /**
+   * Uses a parameter that another instance shards, for a module that got it after this instance was
+   * made; those it had then are found by themselves.
+   * @throws {FsdpConfigError} where no other instance shards it
+   */
+  appendSharedParam(parameter: Tensor): void {
+    this.#expectState('appendSharedParam', ['idle']);
+    const owner = ownerOf(parameter);
+    if (owner === undefined || owner === this) {
+      throw new FsdpConfigError(
+        `appendSharedParam: expected a parameter that another instance shards, got '${parameter.name || `[${parameter.shape.join(', ')}]`}'. Wrap the module that owns it first.`,
+      );
+    }
+    this.#shared.addOwner(owner);
+    owner.#shared.addUser(this);
   }
 
   // ---- accumulation ----------------------------------------------------------------------------
@@ -381,44 +402,4 @@ export class FullyShardedDataParallel<
 
 function castFloats<T>(value: T, dtype: DType): T {
   return mapTensors(value, (tensor) => (isFloat(tensor.dtype) ? cast(tensor, dtype) : tensor));
-}
-
-/** A module and those below it, without inner instances and theirs. */
-function modulesOutsideInstances(module: Module): Module[] {
-  if (isFsdp(module)) return [];
-  return [module, ...[...module.children().values()].flatMap(modulesOutsideInstances)];
-}
-
-/**
- * The parameters below a module that no inner instance has taken.
- * @throws {FsdpConfigError} for one that cannot be sharded here
- */
-function leftParameters(module: Module, masterDType: DType): UnitParameter[] {
-  const device: Device = module.device;
-  const paths = new Map<Tensor, string>();
-  collectOutsideInstances(module, '', paths);
-  return [...paths].map(([tensor, path]) => {
-    if (tensor.piece !== undefined) {
-      throw new FsdpConfigError(
-        `fsdp: expected parameters of no other flat tensor, got '${path}', which was packed or belongs to another wrapped module. Modules that share a parameter go into one wrapped module.`,
-      );
-    }
-    if (tensor.dtype !== masterDType || tensor.device !== device) {
-      throw new FsdpConfigError(
-        `fsdp: expected ${masterDType} parameters on the module's device, got ${tensor.dtype} '${path}'. With f32 parameters set mixedPrecision to compute in 16 bits; with 16-bit ones set computeDType to theirs.`,
-      );
-    }
-    return { path, tensor };
-  });
-}
-
-/** Finds parameters with their first paths; stops at inner instances. */
-function collectOutsideInstances(module: Module, path: string, found: Map<Tensor, string>): void {
-  if (isFsdp(module)) return;
-  for (const [name, tensor] of module.ownParameters()) {
-    if (!found.has(tensor)) found.set(tensor, joinPath(path, name));
-  }
-  for (const [name, child] of module.children()) {
-    collectOutsideInstances(child, joinPath(path, module.childPrefix(name)), found);
-  }
 }

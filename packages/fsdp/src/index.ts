@@ -18,13 +18,10 @@ export {
   pieceOf,
   shardRange,
 } from './flat-layout.js';
-export {
-  FullyShardedDataParallel,
-  isFsdp,
-  type TrainingState,
-} from './fully-sharded-data-parallel.js';
+export { FullyShardedDataParallel, type TrainingState } from './fully-sharded-data-parallel.js';
 export { clipGradNorm, type GradNormOptions, gradNorm } from './grad-norm.js';
 export { type GradientDivideFactors, setGradientDivideFactors } from './gradient-divide-factors.js';
+export { isFsdp } from './is-fsdp.js';
 export { loadLocalStateDict, localStateDict } from './local-state-dict.js';
 export {
   type FullOptimStateDict,
@@ -38,6 +35,7 @@ export {
 export { defaultPredivide, type FsdpOptions } from './options.js';
 export type { OffloadConfig, ResidenceOptions } from './residence.js';
 export { type FlatMetadata, localMetadataDict, type ShardMetadata } from './shard-metadata.js';
+export { ShardedGradScaler, type ShardedGradScalerOptions } from './sharded-grad-scaler.js';
 export { type LoadShardsOptions, loadShards } from './shards/load-shards.js';
 export { type SaveShardsOptions, saveShards } from './shards/save-shards.js';
 export type {
@@ -50,7 +48,6 @@ export type {
 } from './shards/shard-index.js';
 export { loadStateDict, type StateDictOptions, stateDict } from './state-dict.js';
 export type { StateDict, StateEntry } from './state-entry.js';
-export { ShardedGradScaler, type ShardedGradScalerOptions } from './sharded-grad-scaler.js';
 export { type SummonOptions, summonFullParams } from './summon-full-params.js';
 export {
   type AutoWrapped,

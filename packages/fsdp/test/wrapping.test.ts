@@ -3,7 +3,7 @@
 
 import { FsdpConfigError, FullyShardedDataParallel, gradNorm, stateDict } from '@shardweave/fsdp';
 import { AdamW, type Linear, Module, packParameters, Sequential } from '@shardweave/nn';
-import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
+import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './ranks.js';
 import {
@@ -158,41 +158,6 @@ it('gradientPredivideFactor changes nothing but rounding, also below 1 and above
 });
 
 describe('refuses with FsdpConfigError', () => {
-  /** Uses another module's weight as its own. */
-  class Tied extends Module<[x: Tensor], Tensor> {
-    readonly weight: Tensor;
-    constructor(device: Device, weight: Tensor) {
-      super(device);
-      this.weight = this.sharedParameter('tied', weight);
-    }
-    forward(x: Tensor): Tensor {
-      return linear(x, { weight: this.weight, transposeWeight: true });
-    }
-  }
-
-  it('a parameter shared between two wrapped modules', async () => {
-    await onRanks(2, async ({ device, group }) => {
-      const first = layer(device);
-      const second = new Tied(device, first.weight);
-      new FullyShardedDataParallel(first, { processGroup: group });
-      const wrap = () => new FullyShardedDataParallel(second, { processGroup: group });
-      expect(wrap).toThrow(FsdpConfigError);
-      expect(wrap).toThrow(/'tied'/);
-    });
-  });
-
-  it('a parameter shared between a wrapped module and what is left to the root', async () => {
-    await onRanks(2, async ({ device, group }) => {
-      const first = layer(device);
-      const second = new Tied(device, first.weight);
-      const wrapped = new FullyShardedDataParallel(second, { processGroup: group });
-      const outer = new Stack(device, [first, wrapped]);
-      expect(() => new FullyShardedDataParallel(outer, { processGroup: group })).toThrow(
-        /'0\.weight'.*wrapped/,
-      );
-    });
-  });
-
   it('a parameter packed into another flat', async () => {
     await onRanks(2, async ({ device, group }) => {
       const module = layer(device);

@@ -3,7 +3,7 @@
 import type { Module } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
-import { isFsdp } from '../fully-sharded-data-parallel.js';
+import { isFsdp } from '../is-fsdp.js';
 import type { Wrap } from './enable-wrap.js';
 
 /** What a policy is asked about a module. */

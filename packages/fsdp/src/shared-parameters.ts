@@ -1,0 +1,61 @@
+// Parameters that one instance shards and others use too.
+//
+// Note [shared parameters]
+// The first instance that wraps a parameter owns it: it is in that one's flat parameter, gathered and
+// reduced with it. An instance that uses it has the owner's parameters made present around its own
+// forward and before its own backward. The owner keeps them as long as a user's forward runs, also
+// where that lies around its own. The gradient is final when the last use has given its part.
+
+import { FsdpConfigError } from './errors.js';
+import type { FsdpTree } from './fsdp-tree.js';
+import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+
+export class SharedParameters {
+  readonly #owners: Set<FullyShardedDataParallel>;
+  readonly #users = new Set<FullyShardedDataParallel>();
+
+  /** @param owners the instances whose parameters this one uses */
+  constructor(owners: ReadonlySet<FullyShardedDataParallel>) {
+    this.#owners = new Set(owners);
+  }
+
+  get owners(): ReadonlySet<FullyShardedDataParallel> {
+    return this.#owners;
+  }
+
+  addOwner(owner: FullyShardedDataParallel): void {
+    this.#owners.add(owner);
+  }
+
+  addUser(user: FullyShardedDataParallel): void {
+    this.#users.add(user);
+  }
+
+  /** Whether other instances use this one's parameters. */
+  get hasUsers(): boolean {
+    return this.#users.size > 0;
+  }
+
+  /** Whether somebody in forward, or in backward and so maybe in a second run, reads its parameters. */
+  get isInUse(): boolean {
+    return [...this.#users].some(({ trainingState }) => trainingState !== 'idle');
+  }
+
+  /** Makes the owners' parameters present. */
+  async enter(tree: FsdpTree, phase: 'forward' | 'backward'): Promise<void> {
+    for (const owner of this.#owners) {
+      if (owner.tree !== tree) {
+        throw new FsdpConfigError(
+          `fsdp: expected instances that share a parameter below one root, got '${owner.name}' elsewhere. Wrap the module around both, or put them into one wrapped module.`,
+        );
+      }
+      if (owner.trainingState !== 'forward') await tree.scheduler.enter(owner, phase);
+    }
+  }
+
+  /** Frees what the owners kept for this instance, where nobody else uses it. */
+  reshard(): void {
+    // One in backward goes when its gradients are final, or at the end.
+    for (const owner of this.#owners) if (owner.trainingState === 'idle') owner.reshard();
+  }
+}
