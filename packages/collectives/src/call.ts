@@ -103,8 +103,13 @@ export class Call {
 
   /** Other group ranks, beginning after one's own, so that not all start with the same. */
   get peers(): readonly number[] {
-    const size = this.worldSize;
-    this.#peers ??= Array.from({ length: size - 1 }, (_, i) => (this.rank + 1 + i) % size);
+    if (this.#peers === undefined) {
+      const peers = [];
+      for (let i = 1; i < this.worldSize; i++) {
+        peers.push((this.rank + i) % this.worldSize);
+      }
+      this.#peers = peers;
+    }
     return this.#peers;
   }
 

@@ -13,6 +13,7 @@ const MAX_KEPT_BYTES = 256 * 2 ** 20;
 export class ScratchPool {
   /** Free buffers by size, the size that was used last at the end. */
   readonly #free = new Map<number, ArrayBuffer[]>();
+  #lastSize = 0;
   #keptBytes = 0;
   #takenBytes = 0;
   #peakBytes = 0;
@@ -38,11 +39,16 @@ export class ScratchPool {
     const size = buffer.byteLength;
     this.#takenBytes -= size;
     const list = this.#free.get(size) ?? [];
-    this.#free.delete(size);
-    this.#free.set(size, list);
+    if (size !== this.#lastSize || list.length === 0) {
+      this.#free.delete(size);
+      this.#free.set(size, list);
+      this.#lastSize = size;
+    }
     list.push(buffer);
     this.#keptBytes += size;
-    this.#evict();
+    if (this.#keptBytes > MAX_KEPT_BYTES) {
+      this.#evict();
+    }
   }
 
   clear(): void {

@@ -76,11 +76,7 @@ async function reduceEverywhere(
   output: Uint8Array,
   options: ReduceOptions,
 ): Promise<void> {
-  const { byteLength } = input;
-  const all = call.scratch.take(byteLength * call.worldSize);
-  const parts = Array.from({ length: call.worldSize }, (_, rank) =>
-    rank === call.rank ? input : all.subarray(rank * byteLength, (rank + 1) * byteLength),
-  );
+  const { all, parts } = takeParts(call, input);
   const received = call.peers.map((peer) => call.receive(peer, parts[peer]!));
   for (const peer of call.peers) {
     void call.send(peer, input);
@@ -108,15 +104,23 @@ async function reduceAtRoot(
     await Promise.all([call.receive(0, output, 1), call.send(0, input)]);
     return;
   }
-  const { byteLength } = input;
-  const all = call.scratch.take(byteLength * call.worldSize);
-  const parts = Array.from({ length: call.worldSize }, (_, rank) =>
-    rank === 0 ? input : all.subarray(rank * byteLength, (rank + 1) * byteLength),
-  );
+  const { all, parts } = takeParts(call, input);
   await Promise.all(call.peers.map((peer) => call.receive(peer, parts[peer]!)));
   await call.reduce(parts, output, options);
   for (const peer of call.peers) {
     void call.send(peer, output, 1);
   }
   call.scratch.give(all);
+}
+
+/** Places for all ranks' buffers, by rank: this rank's own, and scratch. */
+function takeParts(call: Call, own: Uint8Array): { all: Uint8Array; parts: Uint8Array[] } {
+  const { byteLength } = own;
+  const all = call.scratch.take(byteLength * call.worldSize);
+  const parts: Uint8Array[] = [];
+  for (let rank = 0; rank < call.worldSize; rank++) {
+    const isOwn = rank === call.rank;
+    parts.push(isOwn ? own : all.subarray(rank * byteLength, (rank + 1) * byteLength));
+  }
+  return { all, parts };
 }
