@@ -277,6 +277,26 @@ describe('F40 autoWrap', () => {
     });
   });
 
+  it('with two policies together wraps what either chooses', async () => {
+    await alone(async ({ device, group }) => {
+      const options = { inFeatures: 3, width: 8, numBlocks: 2, numClasses: 2 };
+      const net = new ResidualMlp(device, options);
+      await autoWrapBn(net, { processGroup: group, wrapIt: false });
+      const bySize = defaultAutoWrapPolicy({ minNumParams: 128, skipParamsCheckForRoot: true });
+      const policy: WrapPolicy = (each) => configAutoWrapPolicy(each) || bySize(each);
+      const wrap = enableWrap({ processGroup: group, mixedPrecision: true, computeDType: 'bf16' });
+      const { module, numWrappedParams } = autoWrap(net, policy, wrap);
+      const norms = ['0.norm', '1.norm1', '1.norm2', '2.norm1', '2.norm2'];
+      expect(wrappedPaths(module).sort()).toEqual(['', '1', '2', ...norms].sort());
+      expect(numWrappedParams).toBe(module.parameters().reduce((sum, { size }) => sum + size, 0));
+      const dtypes = (module as FullyShardedDataParallel)
+        .instances()
+        .map(({ name, units }) => [name, units[0]!.full.dtype]);
+      expect(dtypes).toContainEqual(['1', 'bf16']);
+      expect(dtypes).toContainEqual(['1.norm2', 'f32']);
+    });
+  });
+
   it.each([1, 2, 3])('world size %i: trains as the plain model does', async (worldSize) => {
     await expectEqualTraining(
       {
