@@ -133,9 +133,10 @@ export async function singleRun(
     readonly optimizer?: 'adamw' | 'sgd';
     readonly dropout?: number;
     readonly clip?: number;
+    readonly backend?: Backend;
   } = {},
 ): Promise<{ losses: number[]; weights: Map<string, Float32Array> }> {
-  const backend = createReferenceBackend();
+  const backend = options.backend ?? createReferenceBackend();
   const device = new Device(backend, { seed: 7 });
   const dropout = options.dropout ?? 0;
   const model = new Gpt2(
@@ -163,7 +164,7 @@ export async function singleRun(
   for (const [name, tensor] of model.namedParameters()) {
     weights.set(name, (await tensor.toArray()) as Float32Array);
   }
-  await backend.dispose();
+  if (options.backend === undefined) await backend.dispose();
   return { losses, weights };
 }
 
