@@ -1,11 +1,17 @@
 // The options that put shards on the host, and what else a user does with such a model: state dicts,
 // summons, evaluation first, frozen parts, the loss scaler.
 
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import {
   FsdpConfigError,
   type FsdpOptions,
+  type FullOptimStateDict,
   FullyShardedDataParallel,
+  gatherFullOptimStateDict,
   gradNorm,
+  loadFullOptimStateDict,
   loadLocalStateDict,
   loadStateDict,
   localStateDict,
@@ -13,8 +19,9 @@ import {
   stateDict,
   summonFullParams,
 } from '@shardweave/fsdp';
-import { AdamW, clipCoefficient, Gpt2, LossScaler } from '@shardweave/nn';
-import { createHostStore } from '@shardweave/shard-store';
+import { type AdamOptions, AdamW, clipCoefficient, Gpt2, LossScaler } from '@shardweave/nn';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { openDiskStore } from '@shardweave/shard-store/node';
 import { crossEntropy } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { bitsOf } from './offload-training.js';
@@ -215,36 +222,95 @@ describe('trained like on the device', () => {
     });
   });
 
-  it('with a loss scaler that skips steps, clipping and several backwards', async () => {
-    await expectSame(async (rank, fsdp) => {
-      const { device } = rank;
-      const { model } = shardedGpt2(rank, {
-        config: SMALL,
-        fsdp: { mixedPrecision: true, ...fsdp },
-      });
+  it('from optimizer state that was gathered elsewhere, and back', async () => {
+    const full = new Map<string, FullOptimStateDict<AdamOptions>>();
+    const weights = new Map<string, StateDict>();
+    const residences = { host: HOST, device: {} };
+    const started = async (rank: Rank, residence: keyof typeof residences) => {
+      const { model } = shardedGpt2(rank, { config: SMALL, fsdp: residences[residence] });
       const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
-      const scaler = new LossScaler({ initScale: 2 ** 19 });
-      const seen: (number | boolean)[] = [];
-      for (let step = 0; step < 4; step++) {
-        for (let part = 0; part < 2; part++) {
-          await device.scope(async () => {
-            const { ids, targets } = tokens(2 * step + part, 2, 8, TINY.vocab_size!);
-            const output = await model.call(device.tensor(ids, [2, 8]));
-            await scaler.scale(crossEntropy(output, device.tensor(targets, [2, 8]))).backward();
-          });
-        }
-        const norm = await gradNorm(model);
-        const isFound = !Number.isFinite(norm);
-        seen.push(norm, isFound);
-        if (!isFound) {
-          const factor = clipCoefficient(norm * scaler.unscale, 0.5) * scaler.unscale;
-          await device.scope(() => optimizer.step({ gradScale: device.full([1], factor) }));
-        }
-        scaler.update(isFound);
+      const step = async (index: number) => {
+        const rows = { batch: 4, first: 2 * rank.rank, count: 2 };
+        await forwardBackward(rank.device, model, index, rows);
+        await optimizer.step();
         optimizer.zeroGrad();
-      }
-      expect(new Set(seen.filter((value) => typeof value === 'boolean')).size).toBe(2);
-      return { seen, weights: bitsOf(await stateDict(model)) };
-    });
+      };
+      return { model, optimizer, step };
+    };
+    for (const residence of ['host', 'device'] as const) {
+      await onRanks(2, async (rank) => {
+        const { model, optimizer, step } = await started(rank, residence);
+        await step(0);
+        const gathered = await gatherFullOptimStateDict(model, optimizer);
+        if (rank.rank === 0) full.set(residence, gathered!);
+        weights.set(residence, await stateDict(model));
+      });
+    }
+    expect(full.get('host')).toEqual(full.get('device'));
+
+    const ends: object[] = [];
+    for (const [residence, from] of [
+      ['host', 'device'],
+      ['device', 'host'],
+    ] as const) {
+      const [end] = await onRanks(1, async (rank) => {
+        const { model, optimizer, step } = await started(rank, residence);
+        await loadStateDict(model, weights.get(from)!);
+        await loadFullOptimStateDict(model, optimizer, full.get(from)!);
+        if (residence === 'host') expect(rank.device.memory().live.optimizer).toBe(0);
+        await step(1);
+        return bitsOf(await stateDict(model));
+      });
+      ends.push(end!);
+    }
+    expect(ends[0]).toEqual(ends[1]);
   });
+
+  it.each(['host', 'disk'])(
+    'with a loss scaler that skips steps and clips, on the %s',
+    async (tier) => {
+      const directories: string[] = [];
+      await expectSame(async (rank, given) => {
+        let fsdp = given;
+        let store: ShardStore | undefined;
+        if (given.moveParamsToCpu && tier === 'disk') {
+          directories.push(await mkdtemp(join(tmpdir(), 'shardweave-fsdp-')));
+          store = await openDiskStore({ directory: directories.at(-1)! });
+          fsdp = { offloadConfig: { store } };
+        }
+        const { device } = rank;
+        const { model } = shardedGpt2(rank, {
+          config: SMALL,
+          fsdp: { mixedPrecision: true, ...fsdp },
+        });
+        const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
+        const scaler = new LossScaler({ initScale: 2 ** 19 });
+        const seen: (number | boolean)[] = [];
+        for (let step = 0; step < 4; step++) {
+          for (let part = 0; part < 2; part++) {
+            await device.scope(async () => {
+              const { ids, targets } = tokens(2 * step + part, 2, 8, TINY.vocab_size!);
+              const output = await model.call(device.tensor(ids, [2, 8]));
+              await scaler.scale(crossEntropy(output, device.tensor(targets, [2, 8]))).backward();
+            });
+          }
+          const norm = await gradNorm(model);
+          const isFound = !Number.isFinite(norm);
+          seen.push(norm, isFound);
+          if (!isFound) {
+            const factor = clipCoefficient(norm * scaler.unscale, 0.5) * scaler.unscale;
+            await device.scope(() => optimizer.step({ gradScale: device.full([1], factor) }));
+          }
+          scaler.update(isFound);
+          optimizer.zeroGrad();
+        }
+        expect(new Set(seen.filter((value) => typeof value === 'boolean')).size).toBe(2);
+        const weights = bitsOf(await stateDict(model));
+        expect(store?.generation ?? 2).toBe(2); // steps that were taken
+        await store?.close();
+        return { seen, weights };
+      });
+      for (const path of directories) await rm(path, { recursive: true });
+    },
+  );
 });
