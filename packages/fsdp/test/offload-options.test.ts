@@ -143,6 +143,20 @@ describe.each([
   });
 });
 
+it('what was gathered is stale once the shard is written', async () => {
+  await onRanks(2, async (rank) => {
+    const fsdp = { ...HOST, reshardAfterForward: false };
+    const { model } = shardedGpt2(rank, { config: SMALL, fsdp });
+    await evaluate(rank, model);
+    for (const unit of model.instances().flatMap(({ units }) => units)) {
+      expect(unit.isPresent).toBe(true);
+      await unit.writeMaster(new Uint8Array(8), 16);
+      expect(unit.isPresent).toBe(false);
+      expect(await unit.readMaster(16, 8)).toEqual(new Uint8Array(8));
+    }
+  });
+});
+
 it('a body that throws inside a summon leaves what it wrote, and the parameters in place', async () => {
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { config: SMALL, fsdp: HOST });

@@ -5,7 +5,7 @@ import { crc32 } from 'node:zlib';
 import { StoreCorruptError } from '../errors.js';
 import { type FileLayer, type OpenFile, withFile, writeFully } from './file-layer.js';
 
-/** A crc32 of it takes 0.4 ms of the event loop; larger chunks were no faster to read. */
+/** A crc32 of it takes 0.35 ms of the event loop (2.8 GiB/s on one core); otherwise not tuned. */
 export const CHUNK_BYTES = 2 ** 20;
 
 export interface StoredValue {
