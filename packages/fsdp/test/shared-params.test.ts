@@ -53,6 +53,15 @@ class Around extends Module<[x: Tensor], Tensor> {
   }
 }
 
+/** Is given another layer's weight after it was wrapped. */
+class Late extends Module<[x: Tensor], Tensor> {
+  readonly bias = this.parameter('bias', this.device.full([DIM], 0.1));
+  weight: Tensor | undefined;
+  forward(x: Tensor): Tensor {
+    return linear(x, { weight: this.weight!, bias: this.bias });
+  }
+}
+
 /** Where a weight is used a second time. */
 const SHARINGS: Record<string, (device: Device, wrap: Wrap) => Module> = {
   'by a sibling after it': (device, wrap) => {
@@ -200,13 +209,6 @@ describe('F32 shared parameters', () => {
   });
 
   it('appendSharedParam: a module that gets another one of its parameters later', async () => {
-    class Late extends Module<[x: Tensor], Tensor> {
-      readonly bias = this.parameter('bias', this.device.full([DIM], 0.1));
-      weight: Tensor | undefined;
-      forward(x: Tensor): Tensor {
-        return linear(x, { weight: this.weight!, bias: this.bias });
-      }
-    }
     await expectEqualTraining(
       {
         build: (device, wrap) => {
@@ -220,6 +222,26 @@ describe('F32 shared parameters', () => {
       },
       2,
     );
+    // Inside its owner, whose nodes come after those of a second run.
+    const inside = (device: Device, wrap: Wrap) => {
+      const [first, second, late] = [layer(device), layer(device), new Late(device)];
+      const user = wrap(late);
+      const around = checkpoint(user as Module<[Tensor], Tensor>);
+      const owner = wrap(new Stack(device, [first, second, around]));
+      late.weight = second.weight;
+      if (user instanceof FullyShardedDataParallel) user.appendSharedParam(second.weight);
+      return wrap(new Stack(device, [owner, layer(device)]));
+    };
+    await expectEqualTraining({ build: inside }, 2);
+    await onRanks(2, async ({ device, group, rank }) => {
+      const options = { processGroup: group, processGroupReduceScatter: group };
+      const model = inside(device, (module) => new FullyShardedDataParallel(module, options));
+      await trainOnce(model, { first: rank, count: 1 });
+      const before = group.stats().allGathers;
+      await trainOnce(model, { first: rank, count: 1 });
+      // The root once, its owner once each way, the user in forward, its second run and its backward.
+      expect(group.stats().allGathers - before).toBe(1 + 2 + 3);
+    });
     await onRanks(1, async ({ device, group }) => {
       const wrap = (module: Module) =>
         new FullyShardedDataParallel(module, { processGroup: group });
