@@ -11,7 +11,7 @@ import { Module, Sgd } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './ranks.js';
-import { inputs, layer, lossOf, plainOutcome, type Rows, weightsOf } from './scenarios.js';
+import { inputs, layer, lossOf, plainOutcome, type Rows, Stack, weightsOf } from './scenarios.js';
 
 /** Runs all its layers side by side in forward; only those chosen are in the result. */
 class Choosing extends Module<[x: Tensor], Tensor> {
@@ -134,6 +134,33 @@ describe('without findUnusedParameters every rank gets an error', () => {
       });
     }
   });
+
+  it(
+    'that names the unit: backward of one passes through a frozen module last',
+    IN_TIME,
+    async () => {
+      await onRanks(2, async (rank) => {
+        const { device, group } = rank;
+        const wrap = (module: Module, name: string) =>
+          new FullyShardedDataParallel(module, { processGroup: group, name, gatherCapBytes: 0 });
+        const frozen = layer(device);
+        for (const tensor of frozen.parameters()) tensor.requiresGrad = false;
+        const inner = new Choosing(device, [
+          wrap(frozen, 'frozen'),
+          wrap(layer(device), 'layer 1'),
+          wrap(layer(device), 'layer 2'),
+        ]);
+        const model = wrap(new Stack(device, [layer(device), inner]), 'root');
+        await trainStep(model, rowsOf(rank));
+        if (rank.rank === 1) inner.chosen = [1, 2];
+        const error = await failure(trainStep(model, rowsOf(rank)));
+        expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
+        expect(error.message).toMatch(
+          /rank 0 at allGather .*'frozen'.*, rank 1 at barrier 'the end of backward'/,
+        );
+      });
+    },
+  );
 
   it('and nothing where all leave out the same', async () => {
     await onRanks(2, async (rank) => {
