@@ -112,6 +112,17 @@ describe('F3: training from host or disk is bit-equal to training on the device'
     }
   });
 
+  it('replicas of shards', async () => {
+    const run = (tier: Training['tier']) =>
+      onRanks(4, async (rank) => {
+        const processGroup = await rank.group.split(Math.floor(rank.rank / 2));
+        const replicateGroup = await rank.group.split(rank.rank % 2);
+        return train(rank, { fsdp: { processGroup, replicateGroup }, numBackwards: 2, tier });
+      });
+    const resident = await run('device');
+    for (const tier of ['host', 'disk'] as const) expect(await run(tier), tier).toEqual(resident);
+  });
+
   it.each([1, 3])('on the cpu device, %i ranks', async (worldSize) => {
     const backend = await createCpuBackend({ threads: 1 });
     const cases: readonly Omit<Training, 'tier'>[] = [
