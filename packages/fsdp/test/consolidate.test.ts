@@ -21,6 +21,7 @@ import {
   stateDict,
 } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
@@ -125,10 +126,12 @@ it('F24 the consolidated model gives the very loss of the sharded one', async ()
     perRank.map(({ weights }) => weights),
     perRank.map(({ metadata }) => metadata),
   );
-  const device = new Device(createReferenceBackend(), { seed: 7 });
+  const backend = await createCpuBackend({ threads: 1 }); // as the ranks have
+  const device = new Device(backend, { seed: 7 });
   const bare = new Gpt2(device, TINY, { seed: 99 });
   loadStateDict(bare, whole);
   expect(await forwardBackward(device, bare, 1, rows)).toBe(perRank[0]!.loss);
+  await backend.dispose();
 });
 
 it('F24 metadata tell names, shapes, each rank its own padding, and shared names', async () => {

@@ -14,7 +14,7 @@ import {
   Sgd,
 } from '@shardweave/nn';
 import { type Backend, crossEntropy, Device } from '@shardweave/tensor-core';
-import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 
 export const TINY: Partial<Gpt2Config> = {
   vocab_size: 37,
@@ -43,7 +43,7 @@ export async function onRanks<T>(
     readonly wrapGroup?: (group: ProcessGroup) => ProcessGroup;
   } = {},
 ): Promise<T[]> {
-  const backend = options.backend ?? createReferenceBackend();
+  const backend = options.backend ?? (await createCpuBackend({ threads: 1 }));
   const groups = createMemoryGroup(worldSize);
   try {
     return await Promise.all(
@@ -136,7 +136,7 @@ export async function singleRun(
     readonly backend?: Backend;
   } = {},
 ): Promise<{ losses: number[]; weights: Map<string, Float32Array> }> {
-  const backend = options.backend ?? createReferenceBackend();
+  const backend = options.backend ?? (await createCpuBackend({ threads: 1 }));
   const device = new Device(backend, { seed: 7 });
   const dropout = options.dropout ?? 0;
   const model = new Gpt2(
