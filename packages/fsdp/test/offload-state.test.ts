@@ -1,0 +1,95 @@
+// State dicts of shards that rest on the host: the same values as resident ones have, either way, and
+// nothing of them left on the device.
+
+import {
+  type FsdpOptions,
+  FullyShardedDataParallel,
+  gatherFullOptimStateDict,
+  loadLocalStateDict,
+  loadShards,
+  loadStateDict,
+  localStateDict,
+  type StateDict,
+  saveShards,
+  stateDict,
+} from '@shardweave/fsdp';
+import { AdamW, stateDict as bareStateDict, Gpt2, Linear, type Module } from '@shardweave/nn';
+import { createHostStore } from '@shardweave/shard-store';
+import { Device } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
+import { DIM, Stack, trainOnce } from './scenarios.js';
+
+const HOST = { moveParamsToCpu: true } as const;
+const DEVICE = {} as const;
+
+/** Typed arrays compare slowly. */
+function text(entries: StateDict): string[] {
+  return [...entries].map(([name, { dtype, shape, data }]) => {
+    return `${name} ${dtype} [${shape.join()}] ${Buffer.from(data).toString('base64')}`;
+  });
+}
+
+async function trained(rank: Rank, options: Partial<FsdpOptions>, steps: number) {
+  const device = new Device(rank.device.backend, { seed: 7 });
+  const wrap = (module: Module) =>
+    new FullyShardedDataParallel(module, { processGroup: rank.group, ...options });
+  const linear = (inFeatures: number, outFeatures: number) =>
+    new Linear(device, { inFeatures, outFeatures });
+  const model = wrap(new Stack(device, [linear(DIM, 45), wrap(linear(45, 41))]));
+  const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
+  for (let step = 0; step < steps; step++) {
+    await trainOnce(model, { first: 6 * rank.rank, count: 6 }, step);
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+  return { device, model, optimizer };
+}
+
+describe.each([
+  [DEVICE, HOST],
+  [HOST, DEVICE],
+  [HOST, HOST],
+] as const)('from %j to %j', (from, to) => {
+  it('whole, local and sharded saves and optimizer state come over, bit for bit', async () => {
+    const store = createHostStore();
+    await onRanks(2, async (rank) => {
+      const source = await trained(rank, from, 2);
+      const whole = await stateDict(source.model);
+      const local = await localStateDict(source.model);
+      const state = await gatherFullOptimStateDict(source.model, source.optimizer);
+      await saveShards(source.model, store, { optimizer: source.optimizer });
+      const onEach = [
+        (target: typeof source) => loadStateDict(target.model, whole),
+        (target: typeof source) => loadLocalStateDict(target.model, local),
+        (target: typeof source) => loadShards(target.model, store, target),
+      ];
+      for (const load of onEach) {
+        const target = await trained(rank, to, 1);
+        const { live } = target.device.memory();
+        await load(target);
+        expect(text(await stateDict(target.model))).toEqual(text(whole));
+        expect(text(await localStateDict(target.model))).toEqual(text(local));
+        expect(target.device.memory().live).toEqual(live);
+        if (to === HOST) expect(live.total).toBe(0);
+      }
+      const target = await trained(rank, to, 1);
+      await loadShards(target.model, store, target);
+      expect(await gatherFullOptimStateDict(target.model, target.optimizer)).toEqual(state);
+    });
+    await store.close();
+  });
+});
+
+it('deferred values go to the host without passing over the device', async () => {
+  const bare = await bareStateDict(
+    new Gpt2(new Device(createReferenceBackend()), TINY, { seed: 3 }),
+  );
+  await onRanks(2, async (rank) => {
+    const { model } = shardedGpt2(rank, { fsdp: HOST, deferInit: true });
+    await model.initialize();
+    expect(rank.device.memory().peak.total).toBe(0);
+    expect(await stateDict(model)).toEqual(bare);
+  });
+});
