@@ -31,7 +31,7 @@ describe('scratch', () => {
       const buffer = buffers[group.rank]!;
       return group.allReduce(buffer, buffer, SUM);
     });
-    // Three peers' parts are 24 MiB; of each at most eight segments of half a MiB are held.
+    // Three peers' parts are 24 MiB; of each at most four segments of a MiB are held.
     for (const rank of ranks) {
       expect(peakMib(rank)).toBeLessThanOrEqual(12);
       expect(peakMib(rank)).toBeGreaterThan(0);

@@ -9,7 +9,10 @@ import { allReduceByHosts, reduceByHosts } from './hierarchical.js';
 import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
 import { reduceScatterRounds } from './reduce-scatter.js';
 
-/** Up to here, gathering whole buffers is faster: half the hops outweigh the bytes. */
+/**
+ * Up to here whole buffers cost less: fewer messages and hops outweigh the bytes. At 32 KiB it depends
+ * on the transport (bench/reports/2026-11-21-collectives-thresholds.md).
+ */
 export const GATHER_ALL_MAX_BYTES = 16 * 1024;
 
 /**

@@ -19,7 +19,7 @@ import {
 } from './part-layout.js';
 
 /** As in reduce-scatter.ts, whose Note [rounds] holds here, too: rounds go through both stages. */
-const AHEAD = 4;
+const AHEAD = 2;
 
 /** A round's messages: what is asked for before anything of it is summed. */
 interface Round {

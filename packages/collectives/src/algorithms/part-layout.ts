@@ -49,9 +49,11 @@ export function partBytes(layout: PartLayout, rank: number): number {
   return layout.offsets[rank + 1]! - layout.offsets[rank]!;
 }
 
-/** Large enough that a message's own cost vanishes, small enough that the first sum begins soon: of
- * 1 MiB, two ranks sum half while the other half travels. Reasoned, not yet measured. */
-const MAX_SEGMENT_BYTES = 512 * 1024;
+/**
+ * Large enough that a message's own cost vanishes: half of it takes an eighth to a third more CPU time,
+ * twice of it saves little and delays the first sum (bench/reports/2026-11-21-collectives-thresholds.md).
+ */
+const MAX_SEGMENT_BYTES = 2 ** 20;
 
 /** Segments of one round, of all peers: what a rank holds stays in this order of size. */
 const ROUND_BYTES = 4 * 2 ** 20;

@@ -19,7 +19,7 @@ import {
 } from './part-layout.js';
 
 /** Rounds on their way beside the one that is summed: 2 MiB a link, enough to keep it busy. */
-const AHEAD = 4;
+const AHEAD = 2;
 
 export interface ReduceScatterOptions {
   readonly reduce: ReduceOptions;

@@ -6,10 +6,10 @@ import type { Call } from '../call.js';
 import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
 
 /**
- * Below, a second hop costs more than the root's link saves. A guess, not yet measured: it takes
- * hosts with links of their own.
+ * Below, a second hop costs more than the root saves: by the root's CPU time on one host, 256 KiB are
+ * better sent whole and 1 MiB in parts (bench/reports/2026-11-21-collectives-thresholds.md).
  */
-export const SCATTER_MIN_BYTES = 256 * 1024;
+export const SCATTER_MIN_BYTES = 512 * 1024;
 
 const EMPTY = new Uint8Array(0);
 

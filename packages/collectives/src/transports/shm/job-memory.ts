@@ -11,7 +11,10 @@ const RING_HEAD_WORDS = 32;
 /** Bytes of all rings of a job together, unless it has very many ranks. */
 const TOTAL_RING_BYTES = 32 * 2 ** 20;
 
-/** Smaller ones cost more waking. Chosen on a loaded machine; not yet measured on a quiet one. */
+/**
+ * Half of it takes up to 1.4 times the CPU time, which is waking; more saves nothing
+ * (bench/reports/2026-11-21-collectives-thresholds.md).
+ */
 const MAX_RING_BYTES = 2 ** 20;
 
 /** Room for a few small messages and for the description of a call. */
