@@ -212,7 +212,6 @@ export class DistributedDataParallel<
   }
 
   protected override releaseOwned(): void {
-    this.#sync.locals.dispose();
     for (const tensor of this.module.parameters()) {
       if (tensor.gradSink === this.#sink) tensor.gradSink = undefined;
     }

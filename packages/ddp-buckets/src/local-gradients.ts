@@ -45,10 +45,6 @@ export class LocalGradients {
     if (current?.isShown === false) current.sum.dispose();
   }
 
-  dispose(): void {
-    for (const leaf of [...this.#sums.keys()]) this.clear(leaf);
-  }
-
   #current(leaf: Tensor): LocalGradient | undefined {
     const known = this.#sums.get(leaf);
     if (known === undefined || !known.isShown || leaf.grad === known.sum) return known;

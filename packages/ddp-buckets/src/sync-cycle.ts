@@ -69,8 +69,7 @@ export class SyncCycle {
   /** Where an op may write a first contribution itself. */
   target(leaf: Tensor): Tensor | undefined {
     const place = this.plan.placeOf(leaf);
-    if (place === undefined || this.#context.locals.has(leaf)) return undefined;
-    return place.bucket.target(place.member);
+    return place?.bucket.target(place.member);
   }
 
   /** Adds a contribution to its bucket. */

@@ -1,7 +1,7 @@
 // Several backwards for one step: reduced each, or only the last one.
 
-import { checkpoint } from '@shardweave/nn';
-import { add, mul, type Tensor } from '@shardweave/tensor-core';
+import { checkpoint, Linear } from '@shardweave/nn';
+import { add, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
 
@@ -143,5 +143,24 @@ it('a checkpointed module is reduced as a plain one', async () => {
       await pull(model, 1 + rank.rank);
       expect(await pulled(bag)).toEqual({ a: 1.5, b: 3 });
     }
+  });
+});
+
+it('a layer that writes its gradient in place may be used twice, after a noSync too', async () => {
+  await onRanks(2, async (rank) => {
+    const { device } = rank;
+    const linear = new Linear(device, { inFeatures: 4, outFeatures: 5, bias: false });
+    const model = wrap(linear, rank);
+    const run = (factor: number) =>
+      device.scope(async () => {
+        const x = (value: number) => device.full([1, 4], value);
+        const twice = add(await model.call(x(factor)), await model.call(x(1000 * factor)));
+        await sum(twice).backward();
+      });
+    await run(1 + rank.rank);
+    model.zeroGrad();
+    await model.noSync(() => run(1 + rank.rank));
+    await run(10 * (1 + rank.rank));
+    expect(await pulled(model)).toEqual({ weight: 16.5 * 1001 });
   });
 });

@@ -1,17 +1,31 @@
 // Ranks with unequal numbers of steps.
 
 import { Sgd } from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './ranks.js';
+import { Bag, type BagSpec, onRanks, pull, pulled, weightsOf, wrap } from './ranks.js';
 
 const AB = { a: 3, b: 200 };
+
+/** A Bag with a value beside it. */
+class Tallied extends Bag {
+  readonly tally: Tensor;
+
+  constructor(device: Device, spec: BagSpec) {
+    super(device, spec);
+    this.tally = this.buffer('tally', device.zeros([1]));
+  }
+
+  set(value: number): void {
+    this.device.scope(() => this.device.copyInto(this.tally, this.device.full([1], value)));
+  }
+}
 
 /** Trains for as many steps as a rank has inputs; gradients of each, and the weights at the end. */
 async function joined(
   numSteps: readonly number[],
   options: {
     readonly divideByInitialWorldSize?: boolean;
-    readonly broadcastBuffers?: boolean;
     readonly findUnusedParameters?: boolean;
   } = {},
 ) {
@@ -24,7 +38,7 @@ async function joined(
     await model.join(
       async () => {
         for (let step = 0; step < numSteps[rank.rank]!; step++) {
-          await pull(model, rank.rank + 1);
+          await pull(model, rank.rank + 1, ['b', 'a']); // a's gradient comes first
           gradients.push((await pulled(bag)).a);
           await optimizer.step();
           optimizer.zeroGrad();
@@ -58,14 +72,33 @@ describe('join', () => {
     const perRank = await joined([0, 2]);
     expect(perRank[1]!.gradients).toEqual([1, 1]);
     for (const one of perRank) {
-      expect(one).toMatchObject({ weight: -2, buckets: [['b'], ['a']] });
+      expect(one).toMatchObject({ weight: -2, buckets: [['a'], ['b']] });
     }
   });
 
-  it.each([{ broadcastBuffers: true }, { findUnusedParameters: true }])('with %o', async (more) => {
-    const perRank = await joined([1, 3, 2], more);
+  it('with parameters that not all steps use', async () => {
+    const perRank = await joined([1, 3, 2], { findUnusedParameters: true });
     expect(perRank.map(({ gradients }) => gradients.length)).toEqual([1, 3, 2]);
     expect(new Set(perRank.map(({ weight }) => weight)).size).toBe(1);
+  });
+
+  it('with buffers that follow the lowest rank with inputs', async () => {
+    const numSteps = [1, 3, 2];
+    const seen = await onRanks(3, async (rank) => {
+      const tallied = new Tallied(rank.device, AB);
+      const model = wrap(tallied, rank, { broadcastBuffers: true });
+      const values: number[] = [];
+      await model.join(async () => {
+        for (let step = 0; step < numSteps[rank.rank]!; step++) {
+          tallied.set(10 * rank.rank + step);
+          await pull(model, 1);
+          values.push(await tallied.tally.item());
+        }
+      });
+      return { values, last: await tallied.tally.item() };
+    });
+    expect(seen.map(({ values }) => values)).toEqual([[0], [0, 11, 12], [0, 11]]);
+    expect(seen.map(({ last }) => last)).toEqual([12, 12, 12]);
   });
 
   it('with equal inputs, none, or one rank changes nothing', async () => {

@@ -1,0 +1,105 @@
+// Failures, ends, and several wrappers: what is left over works.
+
+import { DistributedDataParallel } from '@shardweave/ddp-buckets';
+import { Module, Sequential } from '@shardweave/nn';
+import { add, type Device, mul, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+
+/** Lets its input through; its backward throws where it is told to. */
+class Trap extends Module<[x: Tensor], Tensor> {
+  isSet = false;
+
+  forward(x: Tensor): Tensor {
+    const { device } = this;
+    const out = add(x, device.zeros([1]));
+    device.beforeGradientOf(out, () => {
+      if (this.isSet) throw new Error('trapped');
+    });
+    return out;
+  }
+}
+
+/** The trap's backward comes between that of b and that of a. */
+class Trapped extends Module<[factor: number], Tensor> {
+  readonly a: Tensor;
+  readonly b: Tensor;
+  readonly trap: Trap;
+
+  constructor(device: Device) {
+    super(device);
+    this.a = this.parameter('a', device.full([1], 1));
+    this.b = this.parameter('b', device.full([1], 1));
+    this.trap = this.child('trap', new Trap(device));
+  }
+
+  async forward(factor: number): Promise<Tensor> {
+    const first = mul(this.a, this.device.full([1], factor));
+    return mul(await this.trap.call(first), this.b);
+  }
+}
+
+describe.each([
+  { messageSize: 1 }, // the first bucket is on its way
+  { messageSize: 1000 }, // the only one is half full
+  { messageSize: 1, retainAllreduceBuffers: true },
+])('a backward that fails, %o', (options) => {
+  it('leaves nothing on the device, and the next one is whole', async () => {
+    await onRanks(2, async (rank) => {
+      const trapped = new Trapped(rank.device);
+      const model = wrap(trapped, rank, options);
+      for (const isSet of [false, true, false]) {
+        trapped.trap.isSet = isSet;
+        model.zeroGrad();
+        const done = pull(model, 1 + rank.rank);
+        if (isSet) {
+          await expect(done).rejects.toThrow('trapped');
+          expect(rank.device.memory().live).toMatchObject({ gradient: 0, staging: 0 });
+        } else {
+          await done;
+          expect(await pulled(model)).toEqual({ a: 1.5, b: 1.5 });
+        }
+      }
+    });
+  });
+});
+
+it('dispose frees everything, also in the middle of an accumulation', async () => {
+  await onRanks(2, async (rank) => {
+    const model = wrap(new Bag(rank.device, { a: 3, b: 200 }), rank);
+    await pull(model, 1);
+    await model.noSync(() => pull(model, 1));
+    model.dispose();
+    expect(rank.device.memory().live.total).toBe(0);
+  });
+});
+
+it('two wrappers on one group take turns, named apart in traces', async () => {
+  await onRanks(2, async (rank) => {
+    const tags: string[] = [];
+    rank.group.onTrace = ({ tag }) => void (tag?.includes('bucket ') && tags.push(tag));
+    const models = ['generator', 'critic'].map((name) =>
+      wrap(new Bag(rank.device, { a: 3 }), rank, { name }),
+    );
+    for (const model of models) await pull(model, 1 + rank.rank);
+    for (const model of models) expect(await pulled(model)).toEqual({ a: 1.5 });
+    expect(tags).toEqual(['generator bucket 0', 'critic bucket 0']);
+  });
+});
+
+it('a wrapped module works inside others, and in evaluation', async () => {
+  await onRanks(2, async (rank) => {
+    const { device } = rank;
+    const bag = new Bag(device, { a: 3 }).eval();
+    const inner = new DistributedDataParallel(bag, { processGroup: rank.group });
+    expect(inner.isTraining).toBe(false);
+    const outer = new Sequential(device, [inner as unknown as Module<[Tensor], Tensor>]);
+    expect(outer.namedParameters().map(([path]) => path)).toEqual(['0.a']);
+    await inner.initialize();
+    const { allGathers } = rank.group.stats();
+    const total = await device.noGrad(() => inner.call(1));
+    expect(total.node).toBeUndefined();
+    expect(rank.group.stats().allGathers).toBe(allGathers);
+    expect(inner.activeParams).toEqual([]); // nothing to reduce yet
+  });
+});
