@@ -29,6 +29,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { expectClose, expectGradients, makeDevice, read, values } from './support.js';
+import { noWebGpu, openWebGpu } from './webgpu.js';
 
 interface ReferenceStep {
   readonly shape: number[];
@@ -68,24 +69,34 @@ const backends: Record<string, Backend> = {};
 beforeAll(async () => {
   backends.reference = createReferenceBackend();
   backends.cpu = await createCpuBackend({ threads: 1 });
+  if (noWebGpu === undefined) backends.webgpu = await openWebGpu();
 });
 afterAll(async () => {
   for (const backend of Object.values(backends)) await backend.dispose();
 });
 
-describe.each(['reference', 'cpu'])('on the %s backend', (kind) => {
-  it.each(Object.keys(EXPECTED))('BatchNorm1d equals PyTorch: %s', async (name) => {
-    const device = new Device(backends[kind]!);
-    const { options, train, eval: evaluation } = EXPECTED[name]!;
-    const norm = new BatchNorm1d(device, { numFeatures: 3, ...optionsOf(options) });
-    if (norm.weight !== undefined) set(norm.weight, inputs([3], 10));
-    if (norm.bias !== undefined) set(norm.bias, inputs([3], 20));
-    for (const step of train) await expectStep(norm, step);
-    norm.eval();
-    await expectStep(norm, evaluation);
-    norm.dispose();
-    expect(device.memory().live.total).toBe(0);
-  });
+describe.each([
+  { kind: 'reference', reason: undefined },
+  { kind: 'cpu', reason: undefined },
+  { kind: 'webgpu', reason: noWebGpu },
+])('on the $kind backend', ({ kind, reason }) => {
+  const why = reason === undefined ? '' : ` (${reason})`;
+  const names = Object.keys(EXPECTED);
+  it.skipIf(reason !== undefined).each(names)(
+    `BatchNorm1d equals PyTorch: %s${why}`,
+    async (name) => {
+      const device = new Device(backends[kind]!);
+      const { options, train, eval: evaluation } = EXPECTED[name]!;
+      const norm = new BatchNorm1d(device, { numFeatures: 3, ...optionsOf(options) });
+      if (norm.weight !== undefined) set(norm.weight, inputs([3], 10));
+      if (norm.bias !== undefined) set(norm.bias, inputs([3], 20));
+      for (const step of train) await expectStep(norm, step);
+      norm.eval();
+      await expectStep(norm, evaluation);
+      norm.dispose();
+      expect(device.memory().live.total).toBe(0);
+    },
+  );
 });
 
 function optionsOf(python: Record<string, unknown>): Omit<BatchNormOptions, 'numFeatures'> {
