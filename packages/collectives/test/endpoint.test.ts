@@ -10,6 +10,9 @@ import {
   type Transport,
 } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
+import { Matching } from '../src/matching.js';
+import { ScratchPool } from '../src/scratch-pool.js';
+import { Turns } from '../src/turns.js';
 
 /** Rank 0 of two or more; what the others send is up to the test. */
 function lonelyRank(options: GroupOptions = {}, worldSize = 2) {
@@ -146,6 +149,18 @@ describe('Endpoint', () => {
       endpoint.onMessage(1, { ...allGatherHeader(0), sequence });
     }
     expect(endpoint.failure).toMatchObject({ kind: 'peer-lost', origin: 1 });
+  });
+
+  it('counts no longer the number of what has been asked for', () => {
+    const services = { scratch: new ScratchPool(), turns: new Turns(systemClock) };
+    const matching = new Matching(services, 1000);
+    let numTaken = 0;
+    for (let sequence = 0; sequence < 70_000; sequence++) {
+      const arrival = matching.inMailbox(matching.mailbox('world', sequence), 1, 0);
+      numTaken += matching.begin(arrival, 1, allGatherHeader(0), true) ? 1 : 0;
+      void arrival.borrow(0, () => {});
+    }
+    expect(numTaken).toBe(70_000);
   });
 
   it('blames no peer that sent all it had to and left, while its bytes are still copied', async () => {

@@ -3,6 +3,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ProxiedLinks } from '@shardweave/collectives/testing-node';
+import { serveRendezvous } from '@shardweave/collectives/ws';
 import { afterAll, describe, expect, it } from 'vitest';
 import { type RankProcess, RankProcesses } from './support/fault-job.js';
 import type { Ended } from './support/fault-messages.js';
@@ -15,6 +16,15 @@ import { createLan, lanProblem } from './support/netns.js';
  */
 const LIMIT_MS = 5000;
 const lateness = new Lateness();
+
+/** As a page. */
+const deaf = () => ({ listen: false }) as const;
+
+/** A rendezvous in this process, for ranks of which none hosts it. */
+async function standalone(worldSize: number) {
+  const { port, close } = await serveRendezvous({ worldSize, secret: 'of this very test' });
+  return { port, [Symbol.dispose]: close };
+}
 
 /** For what has been noticed to be reported, on a machine with more to do. */
 const REPORT_MS = 20_000;
@@ -227,7 +237,7 @@ describe.concurrent('over ws, between processes', { timeout: 240_000 }, () => {
     await using jobs = new RankProcesses();
     const ranks = await jobs.start(3);
     await jobs.join(ranks);
-    ranks[1]!.say({ type: 'compute', ms: 8000 });
+    ranks[1]!.say({ type: 'compute', ms: 6000 });
     const { numRounds } = await ranks[1]!.hears('computed', REPORT_MS);
     ranks[2]!.say({ type: 'stop' });
     for (const ended of await jobs.ended(ranks, REPORT_MS)) {
@@ -235,5 +245,54 @@ describe.concurrent('over ws, between processes', { timeout: 240_000 }, () => {
       expect(ended.numRounds).toBeGreaterThan(numRounds);
     }
     await expectToExit(ranks);
+  });
+
+  it("ranks that can't listen miss a stopped one that can", async () => {
+    await using jobs = new RankProcesses();
+    const ranks = await jobs.start(3);
+    await jobs.join(ranks, { optionsOf: (rank) => (rank === 0 ? {} : deaf()) });
+    const sinceMs = Date.now();
+    ranks[0]!.child.kill('SIGSTOP');
+    expectAll("SIGSTOP, the others can't listen", await jobs.ended(ranks.slice(1), REPORT_MS), {
+      code: 'PEER_LOST',
+      origins: [0],
+      message: /peer 0 lost \(silent for 4000 ms/,
+      sinceMs,
+    });
+  });
+
+  it("ranks that can't listen miss a stopped one of their own, where none can", async () => {
+    await using jobs = new RankProcesses();
+    const ranks = await jobs.start(3);
+    using rendezvous = await standalone(3);
+    await jobs.join(ranks, { rendezvousPort: rendezvous.port, optionsOf: deaf });
+    const sinceMs = Date.now();
+    ranks[1]!.child.kill('SIGSTOP');
+    expectAll('SIGSTOP, nobody can listen', await jobs.ended([ranks[0]!, ranks[2]!], REPORT_MS), {
+      code: 'PEER_LOST',
+      origins: [1],
+      message: /peer 1 lost \(silent for 4000 ms/,
+      sinceMs,
+    });
+  });
+
+  it.each([
+    ['one that can', 0],
+    ['one of their own, where none can', 1],
+  ])("ranks that can't listen wait for %s while it computes", async (_, busy) => {
+    await using jobs = new RankProcesses();
+    const ranks = await jobs.start(3);
+    using rendezvous = busy === 0 ? undefined : await standalone(3);
+    await jobs.join(ranks, {
+      ...(rendezvous && { rendezvousPort: rendezvous.port }),
+      optionsOf: (rank) => ({ silenceMs: 3000, ...(rank === 0 && busy === 0 ? {} : deaf()) }),
+    });
+    ranks[busy]!.say({ type: 'compute', ms: 6000 });
+    const { numRounds } = await ranks[busy]!.hears('computed', REPORT_MS);
+    ranks[2]!.say({ type: 'stop' });
+    for (const ended of await jobs.ended(ranks, REPORT_MS)) {
+      expect(ended.calls).toEqual([]);
+      expect(ended.numRounds).toBeGreaterThan(numRounds);
+    }
   });
 });

@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 type FloatDType = 'f32' | 'f16' | 'bf16';
 type Dtype = FloatDType | 'i32' | 'u8';
 
-/** Magnitudes that differ, so that the order of addition shows. */
+/** Magnitudes that differ by more than f32 has bits, so that the order of addition shows. */
 function elements(rank: number, count: number, dtype: Dtype): Uint8Array {
   let state = rank * 7919 + count;
   const next = () => {
@@ -17,7 +17,8 @@ function elements(rank: number, count: number, dtype: Dtype): Uint8Array {
   if (dtype === 'i32' || dtype === 'u8') {
     return Uint8Array.from({ length: count * byteSize(dtype) }, () => next() >>> 24);
   }
-  const values = Array.from({ length: count }, () => ((next() % 513) - 256) * 2 ** (next() % 9));
+  const value = () => ((next() % 513) - 256) * 2 ** ((next() % 19) - 14);
+  const values = Array.from({ length: count }, value);
   return fromF32Array(values, dtype);
 }
 

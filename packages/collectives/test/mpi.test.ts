@@ -13,10 +13,16 @@ const suffix = problem === undefined ? '' : ` (${problem})`;
 
 describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
   let program: MpiProgram;
+  /** Mostly waits, so it runs beside the others; and how long it took. */
+  let stuck: Promise<MpirunResult & { readonly tookMs: number }>;
 
   beforeAll(async () => {
     program = new MpiProgram();
     await program.build('mpi-rank.ts');
+    const start = performance.now();
+    stuck = program
+      .run(2, 'stuck')
+      .then((result) => ({ ...result, tookMs: performance.now() - start }));
   });
 
   afterAll(() => program?.[Symbol.dispose]());
@@ -75,11 +81,10 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
   });
 
   it('lets a process end though another rank is stuck', async () => {
-    const start = performance.now();
-    const { results, exitCode, output } = await program.run(2, 'stuck');
+    const { results, exitCode, output, tookMs } = await stuck;
     expect(results, output).toEqual(['ABORTED', undefined]);
     expect(exitCode).toBe(3);
-    expect(performance.now() - start).toBeLessThan(40_000); // far from the minute of the other
+    expect(tookMs).toBeLessThan(40_000); // far from the minute of the other
   });
 });
 

@@ -11,8 +11,8 @@ import {
 } from '@shardweave/collectives/testing';
 import { describe, expect, it } from 'vitest';
 
-const NUM_WITHOUT_FAULTS = 700;
-const NUM_WITH_FAULTS = 2300;
+const NUM_WITHOUT_FAULTS = 500;
+const NUM_WITH_FAULTS = 1500;
 
 function report(what: string, figures: SimulationFigures, startMs: number): void {
   const { numRuns, numEvents, numResolved, numRejected, virtualMs, faults, failures } = figures;

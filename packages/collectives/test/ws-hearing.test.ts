@@ -1,88 +1,12 @@
-// Ranks that can't listen, as pages: they miss a stopped peer as soon as any other rank does, and wait
-// for one that computes.
+// The heartbeat worker of a rank listens for peers that can't (what they hear: faults.test.ts): for those
+// that prove the secret, while the job forms.
 
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import { serveRendezvous } from '@shardweave/collectives/ws';
-import { afterAll, describe, expect, it } from 'vitest';
-import { RankProcesses } from './support/fault-job.js';
-import type { Ended } from './support/fault-messages.js';
+import { describe, expect, it } from 'vitest';
 import { beginFirst } from './support/first-rank.js';
-import { Lateness } from './support/lateness.js';
 import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './ws-harness.js';
-
-/**
- * What is promised for the default silence of 4 s, from the fault to the last rejection. As in
- * faults.test.ts three times the lateness of this process' timers is allowed for; both are printed.
- */
-const LIMIT_MS = 5000;
-const lateness = new Lateness();
-/** For what has been noticed to be reported, on a machine with more to do. */
-const REPORT_MS = 20_000;
-
-afterAll(() => lateness[Symbol.dispose]());
-
-const deaf = () => ({ listen: false }) as const;
-
-/** All calls name the stopped rank, because of its silence, within `LIMIT_MS` of it. */
-function expectMissed(ended: readonly Ended[], origin: number, sinceMs: number): void {
-  const calls = ended.flatMap((one) => [...one.calls, ...one.later]);
-  expect(calls).toHaveLength(7 * ended.length);
-  const slowestMs = Math.max(...calls.map(({ atMs }) => atMs - sinceMs));
-  for (const { code, originRank, message } of calls) {
-    expect({ code, originRank, message }).toEqual({
-      code: 'PEER_LOST',
-      originRank: origin,
-      message: expect.stringMatching(/silent for 4000 ms/),
-    });
-  }
-  const lateMs = lateness.sinceMs(sinceMs);
-  process.stdout.write(
-    `SIGSTOP of rank ${origin}, the others can't listen: all knew after ${slowestMs} ms, ` +
-      `held to ${LIMIT_MS} + ${lateMs} ms\n`,
-  );
-  expect(slowestMs).toBeLessThan(LIMIT_MS + lateMs);
-}
-
-describe.concurrent("ranks that can't listen", { timeout: 120_000 }, () => {
-  it('miss a stopped rank that can', async () => {
-    await using jobs = new RankProcesses();
-    const ranks = await jobs.start(3);
-    await jobs.join(ranks, { optionsOf: (rank) => (rank === 0 ? {} : deaf()) });
-    const sinceMs = Date.now();
-    ranks[0]!.child.kill('SIGSTOP');
-    expectMissed(await jobs.ended(ranks.slice(1), REPORT_MS), 0, sinceMs);
-  });
-
-  it('miss a stopped one of their own, where none can', async () => {
-    await using jobs = new RankProcesses();
-    const ranks = await jobs.start(3);
-    const rendezvous = await serveRendezvous({ worldSize: 3, secret: 'of this very test' });
-    await jobs.join(ranks, { rendezvousPort: rendezvous.port, optionsOf: deaf });
-    rendezvous.close();
-    const sinceMs = Date.now();
-    ranks[1]!.child.kill('SIGSTOP');
-    expectMissed(await jobs.ended([ranks[0]!, ranks[2]!], REPORT_MS), 1, sinceMs);
-  });
-
-  it.each([
-    ['a rank that can', 0],
-    ['one of their own', 1],
-  ])('wait for %s while it computes', async (_, busy) => {
-    await using jobs = new RankProcesses();
-    const ranks = await jobs.start(3);
-    const optionsOf = (rank: number) => ({ silenceMs: 1500, ...(rank === 0 ? {} : deaf()) });
-    await jobs.join(ranks, { optionsOf });
-    ranks[busy]!.say({ type: 'compute', ms: 4000 });
-    const { numRounds } = await ranks[busy]!.hears('computed', REPORT_MS);
-    ranks[2]!.say({ type: 'stop' });
-    for (const ended of await jobs.ended(ranks, REPORT_MS)) {
-      expect(ended.calls).toEqual([]);
-      expect(ended.numRounds).toBeGreaterThan(numRounds);
-    }
-  });
-});
 
 describe('the worker that listens for them', () => {
   it('lets in who proves the secret and is expected, once, and nobody later', async () => {
