@@ -177,7 +177,7 @@ async function timeOnce(job, repetitions) {
 async function probeAll(jobs, worldSize, { operations, log }, { leftOut }) {
   const probes = [];
   for (const job of jobs.filter(({ contender }) => contender.adapter !== undefined)) {
-    for (const operation of operations) {
+    for (const operation of operations.filter((name) => !job.contender.lacks.includes(name))) {
       const { whole, beside } = bufferBytes(operation, PROBE_BYTES, worldSize);
       const row = { contender: job.name, operation, worldSize, bytes: whole };
       try {

@@ -12,6 +12,7 @@ const COLORS = {
   ws: '#2563eb',
   mpi: '#dc2626',
   net: '#94a3b8',
+  atomics: '#475569',
   gloo: '#f59e0b',
   openmpi: '#78350f',
 };

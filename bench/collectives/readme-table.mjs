@@ -29,7 +29,7 @@ function markdownOf(run) {
   const link = relative(dirname(flags.write ?? 'packages/collectives/README.md'), report);
   const worldSizes = [...new Set(run.cells.map(({ worldSize }) => worldSize))];
   return [
-    `Bus bandwidth in GiB/s as nccl-tests defines it, and the latency of one element in microseconds; f32, medians of interleaved rounds in one run on ${run.machine} ([all cells, the plot and the command](${link})). \`net\` are plain TCP sockets in the same pattern, \`gloo\` is PyTorch's, \`openmpi\` is native Open MPI over shared memory.`,
+    `Bus bandwidth in GiB/s as nccl-tests defines it, and the latency of one element in microseconds; f32, medians of interleaved rounds in one run on ${run.machine} ([all cells, the plot and the command](${link})). \`net\` are plain TCP sockets in the same pattern, \`atomics\` threads that only wait and copy, \`gloo\` is PyTorch's, \`openmpi\` is native Open MPI over shared memory.`,
     ...worldSizes.flatMap((worldSize) => [
       `${ranksLabel(run, worldSize)}:`,
       table(['', ...names], rowsOf(run, worldSize, names)),
