@@ -150,7 +150,7 @@ export class DistributedDataParallel<
       await this.syncBuffers({ root: await this.#sync.announceBuffers() });
     }
     if (!isRecomputing && device.isGradEnabled) {
-      this.#profiled('ddp: before forward', () => this.#sync.noteForward());
+      this.#sync.range('ddp: before forward', () => this.#sync.noteForward());
     }
     const output = await this.module.call(...args);
     if (device.isGradEnabled) {
@@ -158,11 +158,6 @@ export class DistributedDataParallel<
       device.beforeGradientOf(output, (pass: Pass) => this.#sync.beginPass(pass));
     }
     return output;
-  }
-
-  #profiled<T>(name: string, body: () => T): T {
-    const { trace } = this.device;
-    return this.#options.isProfiling && trace !== undefined ? trace.range(name, body) : body();
   }
 
   // ---- when to reduce --------------------------------------------------------------------------

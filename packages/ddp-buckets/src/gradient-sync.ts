@@ -179,8 +179,7 @@ export class GradientSync {
   }
 
   #cycleContext(): CycleContext {
-    const { communicationHook, isDelayed, tagPrefix, isProfiling } = this.#options;
-    const { trace } = this.#device;
+    const { communicationHook, isDelayed, tagPrefix } = this.#options;
     return {
       lanes: this.#lanes,
       hook: communicationHook ?? allReduceHook,
@@ -188,10 +187,14 @@ export class GradientSync {
       locals: this.locals,
       isDelayed,
       tagPrefix,
-      onLeave: (bucket) => {
-        if (isProfiling) trace?.range(`ddp: bucket ${bucket.index} leaves`, () => undefined);
-      },
+      range: (name, body) => this.range(name, body),
     };
+  }
+
+  /** With `prof`, a range of the device's trace. */
+  range<T>(name: string, body: () => T): T {
+    const { trace } = this.#device;
+    return this.#options.isProfiling && trace !== undefined ? trace.range(name, body) : body();
   }
 
   /** New sets of trainable parameters are compared over ranks before anything of them is sent. */
@@ -206,7 +209,9 @@ export class GradientSync {
     const cycle = this.#cycle;
     if (cycle !== undefined) {
       this.#clock!.noteQueued();
-      await this.#finishCycle(cycle, { isSpectator: false });
+      await this.range('ddp: end of backward', () =>
+        this.#finishCycle(cycle, { isSpectator: false }),
+      );
       this.timings = this.#clock!.timings();
     }
     this.#cycle = undefined;

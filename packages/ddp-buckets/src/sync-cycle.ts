@@ -25,8 +25,8 @@ export interface CycleContext {
   readonly isDelayed: boolean;
   /** Before the buckets' numbers in traces. */
   readonly tagPrefix: string;
-  /** Called when a bucket leaves; for traces. */
-  readonly onLeave: (bucket: Bucket) => void;
+  /** Runs a part of the wrapper's work, as a range of the trace where it is profiled. */
+  readonly range: <T>(name: string, body: () => T) => T;
 }
 
 export interface CycleOptions {
@@ -163,11 +163,10 @@ export class SyncCycle {
   }
 
   #start(bucket: Bucket): Promise<Uint8Array> | undefined {
-    const { lanes, hook, hostBuffers, onLeave, tagPrefix } = this.#context;
-    onLeave(bucket);
-    if (lanes.length === 0) return bucket.send(undefined) as undefined;
+    const { lanes, hook, hostBuffers, tagPrefix } = this.#context;
+    if (lanes.length === 0) return this.#send(bucket, undefined) as undefined;
     const lane = lanes[bucket.index % lanes.length]!;
-    const read = bucket.send(hostBuffers.take(bucket.wireBytes))!;
+    const read = this.#send(bucket, hostBuffers.take(bucket.wireBytes))!;
     const ready = Promise.all([read.then(this.#clock.noteRead), this.agreed]);
     return lane.enqueue(
       ready,
@@ -188,5 +187,13 @@ export class SyncCycle {
       },
       { isSerial: hook.isSerial },
     );
+  }
+
+  #send(bucket: Bucket, into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
+    let read: Promise<Uint8Array> | undefined;
+    this.#context.range(`ddp: bucket ${bucket.index} leaves`, () => {
+      read = bucket.send(into); // queued, not awaited
+    });
+    return read;
   }
 }

@@ -139,7 +139,10 @@ it('the first bucket is in flight while earlier layers compute their gradients',
   const inFlight = find('bucket 0');
   expect(inFlight.startMs).toBeLessThan(leaves(5));
   expect(leaves(0)).toBeLessThan(inFlight.startMs);
-  expect(chromeTrace([trace])).toContain('"name":"ddp: before forward"');
+  const ranges = trace.events.filter(({ track }) => track === 'main').map(({ name }) => name);
+  const leaving = [0, 1, 2, 3, 4, 5].map((bucket) => `ddp: bucket ${bucket} leaves`);
+  expect(ranges).toEqual(['ddp: before forward', ...leaving, 'ddp: end of backward']);
+  expect(chromeTrace([trace])).toContain('"name":"bucket 0"');
   expect(timings!.communicationMs).toBeGreaterThan(0);
   expect(timings!.exposedCommunicationMs).toBeLessThan(timings!.communicationMs);
   expect(timings!.backwardMs).toBeGreaterThan(timings!.exposedCommunicationMs);
