@@ -202,7 +202,8 @@ export class FsdpTree {
 
   /** An error of forward or backward in words, where ranks were not about the same. */
   explained(error: unknown, operation: 'forward' | 'backward'): unknown {
-    return this.units.length === 0 ? error : explained(error, operation, this.units);
+    const { units, root } = this;
+    return explained(error, { operation, units, group: root.processGroup });
   }
 
   /**

@@ -7,6 +7,7 @@
 // of parameters that get a gradient, known before the first kernel. So ranks that differ always
 // meet at calls that differ, and the error of that has what each rank was about to do.
 
+import type { ProcessGroup } from '@shardweave/collectives';
 import type { Pass } from '@shardweave/tensor-core';
 import { FsdpRanksDifferError } from './errors.js';
 import type { ShardedUnit } from './sharded-unit.js';
@@ -117,12 +118,16 @@ const MAX_LISTED = 16;
 /** A mismatch of ranks in words, naming units and parameters; any other error as it is. */
 export function explained(
   error: unknown,
-  operation: 'forward' | 'backward',
-  units: readonly ShardedUnit[],
+  at: {
+    readonly operation: 'forward' | 'backward';
+    readonly group: ProcessGroup;
+    readonly units: readonly ShardedUnit[];
+  },
 ): unknown {
   const calls = callsOf(error);
   if (calls === undefined) return error;
-  const { rank, worldSize } = units[0]!.group;
+  const { operation, units } = at;
+  const { rank, worldSize } = at.group;
   const place = `rank ${rank}/${worldSize} ${operation}: expected all ranks to use the same parameters in a step`;
   const used = calls.map(({ rank, call }) => ({ rank, text: USED.exec(call)?.[1] }));
   const texts = new Set(used.map(({ text }) => text));
