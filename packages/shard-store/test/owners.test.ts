@@ -2,7 +2,8 @@
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { readdir, readFile, stat, unlink, writeFile } from 'node:fs/promises';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { StoreLockedError } from '@shardweave/shard-store';
@@ -80,6 +81,24 @@ async function countNewer(directory: string, step: number): Promise<number> {
   return first.filter((byte) => byte === (step + 1) % 256).length;
 }
 
+/** Above what Linux gives to processes. */
+const NOBODY = 2 ** 22 + 1;
+
+/** What this process calls itself as an owner. */
+async function ownName(number: number): Promise<string> {
+  const directory = await newDirectory();
+  const store = await openDiskStore({ directory });
+  const name = (await readdir(directory)).find((one) => one.startsWith('owner.1.'))!;
+  await store.close();
+  return name.replace('owner.1.', `owner.${number}.`);
+}
+
+async function claim(directory: string, number: number, name: string): Promise<void> {
+  for (const suffix of ['', `.${name}`]) {
+    await writeFile(join(directory, `owner.${number}${suffix}`), '');
+  }
+}
+
 describe('owners', () => {
   it('keeps a second process out as long as the first lives', async () => {
     const directory = await newDirectory();
@@ -98,14 +117,15 @@ describe('owners', () => {
       await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
       await store.close();
     }
-    const owners = (await readdir(directory)).filter((name) => name.startsWith('owner.'));
-    expect(owners).toEqual(['owner.3']); // the numbers rise, and only the last stays
+    // The numbers rise, and only the last stays.
+    const owners = (await readdir(directory)).sort();
+    expect(owners).toEqual(['owner.3', await ownName(3), 'owner.3.released']);
+    for (const name of owners) expect((await stat(join(directory, name))).size).toBe(0);
   });
 
   it('lets one of many in that find a dead owner at once', async () => {
     const directory = await newDirectory();
-    const dead = { pid: 2 ** 22 + 1, host: (await import('node:os')).hostname(), startTime: '1' };
-    await writeFile(join(directory, 'owner.7'), JSON.stringify(dead));
+    await claim(directory, 7, `${NOBODY}.1.${hostname()}`);
     const tries = Array.from({ length: 8 }, () => openDiskStore({ directory }));
     const outcomes = await Promise.allSettled(tries);
     const stores = outcomes.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
@@ -119,42 +139,36 @@ describe('owners', () => {
   it('withdraws where others came and went between its look and its claim', async () => {
     const directory = await newDirectory();
     await (await openDiskStore({ directory })).close();
-    const path = (number: number) => join(directory, `owner.${number}`);
-    const { released: _, ...living } = JSON.parse(await readFile(path(1), 'utf8'));
-    const files = interceptFiles(async (call) => {
-      if (call.operation !== 'create') return;
+    const files = interceptFiles(async ({ operation, path }) => {
+      if (operation !== 'create' || !path.endsWith('.2')) return;
       // Number 2 was another one's, gone since; 3 has the directory.
-      await rename(path(1), path(3));
-      await writeFile(path(3), JSON.stringify(living));
+      for (const name of await readdir(directory)) await unlink(join(directory, name));
+      await claim(directory, 3, (await ownName(3)).slice('owner.3.'.length));
     });
     await expect(openDiskStore({ directory, files })).rejects.toThrow(StoreLockedError);
-    expect(await readdir(directory)).toEqual(['owner.3']);
+    expect((await readdir(directory)).sort()).toEqual(['owner.3', await ownName(3)]);
   });
 
   it('tells a process from another one with its number by when it started', async () => {
     const directory = await newDirectory();
-    const store = await openDiskStore({ directory });
-    await store.close();
-    const path = join(directory, 'owner.1');
-    const record = JSON.parse(await readFile(path, 'utf8'));
-    const living = { ...record, released: undefined };
-    await writeFile(path, JSON.stringify(living));
+    const [pid, start, ...host] = (await ownName(1)).slice('owner.1.'.length).split('.');
+    await claim(directory, 1, [pid, start, ...host].join('.'));
     await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
-    if (record.startTime === null) return; // this platform does not tell
-    await writeFile(path, JSON.stringify({ ...living, startTime: '1' }));
-    await (await openDiskStore({ directory })).close();
+    if (start === '') return; // this platform does not tell
+    const later = await newDirectory();
+    await claim(later, 1, [pid, '1', ...host].join('.'));
+    await (await openDiskStore({ directory: later })).close();
   });
 
-  it('does not take a record for dead that comes from another machine', async () => {
+  it('does not take an owner for dead that comes from another machine', async () => {
     const directory = await newDirectory();
-    const record = { pid: 2 ** 22 + 1, host: 'elsewhere', startTime: null };
-    await writeFile(join(directory, 'owner.4'), JSON.stringify(record));
-    await expect(openDiskStore({ directory })).rejects.toThrow(/on elsewhere/);
+    await claim(directory, 4, `${NOBODY}.7.else%2Fwhere.example`);
+    await expect(openDiskStore({ directory })).rejects.toThrow(/on else\/where\.example/);
   });
 
-  it('takes over from an owner that was killed before it wrote its record', async () => {
+  it('takes over from an owner that was killed before it gave its name', async () => {
     const directory = await newDirectory();
-    await writeFile(join(directory, 'owner.1'), '{"pid":');
+    await writeFile(join(directory, 'owner.1'), '');
     await (await openDiskStore({ directory })).close();
   });
 });

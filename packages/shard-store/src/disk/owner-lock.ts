@@ -1,30 +1,28 @@
-// One owner a directory: Node has no file locks that a kill releases, so an owner is a file
-// `owner.<n>` that names a process, and the highest number counts. See Note [owners].
+// One owner a directory: Node has no file locks that a kill releases, so an owner is a number
+// with the name of a process, and the highest number counts. See Note [owners].
 
 import { readFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { StoreLockedError } from '../errors.js';
-import { type FileLayer, readWhole, withFile, writeFully } from './file-layer.js';
+import type { FileLayer } from './file-layer.js';
 
 // Note [owners]
-// Numbers only rise: whoever finds the highest owner gone creates the next number, which one process
-// can do, and then looks whether it is the highest. Somebody who slept between looking and creating
-// may create a number that was removed meanwhile, but then a higher one is there, and it withdraws.
-// For that the last number stays when its owner leaves, marked as released.
+// An owner is an empty file `owner.<n>`, which one process can create, and another that says who it
+// is in its name, `owner.<n>.<process>.<start>.<host>`. Empty, so that a full disk has room for them.
+// Numbers only rise: whoever finds the highest owner gone creates the next number, and then looks
+// whether it is the highest. Somebody who slept between looking and creating may create a number that
+// was removed meanwhile, but then a higher one is there, and it withdraws. For that the last number
+// stays when its owner leaves, with `owner.<n>.released`.
 
-const OWNER = /^owner\.(\d+)$/;
-/** A file without a record is one being written, or its writer was killed: it gets this long. */
-const RECORD_TRIES = 20;
-const RECORD_PAUSE_MS = 50;
+const OWNER = /^owner\.(\d+)(?:\.(.+))?$/;
+const RELEASED = 'released';
+/** A number without a name is about to get one, or its process was killed: it gets this long. */
+const NAME_TRIES = 20;
+const NAME_PAUSE_MS = 50;
 
-interface OwnerRecord {
-  readonly pid: number;
-  readonly host: string;
-  /** When the process started, where the platform tells: numbers of processes are used again. */
-  readonly startTime: string | null;
-  readonly released?: true;
-}
+/** The names behind each number; none where there is only the number. */
+type Owners = ReadonlyMap<number, readonly string[]>;
 
 export interface OwnerLock {
   release(): Promise<void>;
@@ -32,96 +30,100 @@ export interface OwnerLock {
 
 /** Makes this process the owner of a directory, or throws StoreLockedError. */
 export async function lockDirectory(files: FileLayer, directory: string): Promise<OwnerLock> {
-  const record: OwnerRecord = {
-    pid: process.pid,
-    host: hostname(),
-    startTime: await startTimeOf(process.pid),
-  };
+  const start = (await startTimeOf(process.pid)) ?? '';
+  const name = `${process.pid}.${start}.${encodeURIComponent(hostname())}`;
   for (;;) {
-    const highest = Math.max(0, ...(await ownersIn(files, directory)));
+    const highest = Math.max(0, ...(await ownersIn(files, directory)).keys());
     if (highest > 0) await expectGone(files, directory, highest);
-    const path = join(directory, `owner.${highest + 1}`);
-    if (!(await createRecord(files, path, record))) continue;
-    const others = (await ownersIn(files, directory)).filter((number) => number !== highest + 1);
-    if (others.some((number) => number > highest + 1)) {
-      await files.unlink(path).catch(ignoreMissing);
+    const own = join(directory, `owner.${highest + 1}`);
+    if (!(await createEmpty(files, own))) continue;
+    await createEmpty(files, `${own}.${name}`);
+    const owners = await ownersIn(files, directory);
+    if ([...owners.keys()].some((number) => number > highest + 1)) {
+      await remove(files, directory, highest + 1, [name]);
       continue;
     }
-    for (const number of others) {
-      await files.unlink(join(directory, `owner.${number}`)).catch(ignoreMissing);
+    for (const [number, names] of owners) {
+      if (number <= highest) await remove(files, directory, number, names);
     }
-    return { release: () => writeRecord(files, path, { ...record, released: true }) };
+    return {
+      release: async () => {
+        await createEmpty(files, `${own}.${RELEASED}`);
+      },
+    };
   }
 }
 
-async function ownersIn(files: FileLayer, directory: string): Promise<readonly number[]> {
-  return (await files.list(directory)).flatMap((name) => {
-    const match = OWNER.exec(name);
-    return match ? [Number(match[1])] : [];
-  });
+async function ownersIn(files: FileLayer, directory: string): Promise<Owners> {
+  const owners = new Map<number, string[]>();
+  for (const file of await files.list(directory)) {
+    const match = OWNER.exec(file);
+    if (match === null) continue;
+    const number = Number(match[1]);
+    const names = owners.get(number) ?? [];
+    if (match[2] !== undefined) names.push(match[2]);
+    owners.set(number, names);
+  }
+  return owners;
 }
 
 /** Returns where the owner has left or died. */
 async function expectGone(files: FileLayer, directory: string, number: number): Promise<void> {
-  const path = join(directory, `owner.${number}`);
-  for (let tries = 0; tries < RECORD_TRIES; tries++) {
-    const record = await readRecord(files, path);
-    if (record === 'missing') return;
-    if (record !== 'unfinished') {
-      if (record.released || !(await isAlive(record))) return;
+  for (let tries = 0; tries < NAME_TRIES; tries++) {
+    const names = (await ownersIn(files, directory)).get(number);
+    if (names === undefined || names.includes(RELEASED)) return;
+    const [name] = names;
+    if (name !== undefined) {
+      const [pid, start, ...host] = name.split('.');
+      const owner = { pid: Number(pid), start: start!, host: decodeURIComponent(host.join('.')) };
+      if (!(await isAlive(owner))) return;
       throw new StoreLockedError(
-        `openDiskStore: expected nobody else in ${directory}, got process ${record.pid} on ` +
-          `${record.host}. Close its store, or delete ${path} if it is gone.`,
+        `openDiskStore: expected nobody else in ${directory}, got process ${owner.pid} on ` +
+          `${owner.host}. Close its store, or delete owner.${number}.${name} if it is gone.`,
       );
     }
-    await new Promise((resolve) => setTimeout(resolve, RECORD_PAUSE_MS));
+    await new Promise((resolve) => setTimeout(resolve, NAME_PAUSE_MS));
   }
 }
 
-async function createRecord(files: FileLayer, path: string, record: OwnerRecord): Promise<boolean> {
+/** False where there is one. */
+async function createEmpty(files: FileLayer, path: string): Promise<boolean> {
   try {
-    await withFile(files.create(path), (file) =>
-      writeFully(file, new TextEncoder().encode(JSON.stringify(record)), 0),
-    );
+    const file = await files.create(path);
+    await file.close();
     return true;
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
-    await files.unlink(path).catch(() => {});
     throw error;
   }
 }
 
-async function writeRecord(files: FileLayer, path: string, record: OwnerRecord): Promise<void> {
-  const bytes = new TextEncoder().encode(JSON.stringify(record));
-  await withFile(files.openToWrite(path), async (file) => {
-    await writeFully(file, bytes, 0);
-    await file.truncate(bytes.byteLength);
-  });
-}
-
-async function readRecord(
+async function remove(
   files: FileLayer,
-  path: string,
-): Promise<OwnerRecord | 'missing' | 'unfinished'> {
-  try {
-    return JSON.parse(new TextDecoder().decode(await readWhole(files, path))) as OwnerRecord;
-  } catch (error) {
-    if (error instanceof SyntaxError) return 'unfinished';
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return 'missing';
-    throw error;
+  directory: string,
+  number: number,
+  names: readonly string[],
+): Promise<void> {
+  // The number last: without a name it would have to be waited for.
+  for (const suffix of [...names.map((name) => `.${name}`), '']) {
+    await files.unlink(join(directory, `owner.${number}${suffix}`)).catch(ignoreMissing);
   }
 }
 
 /** Whether the process may still be there; on another machine nobody can tell from here. */
-async function isAlive({ pid, host, startTime }: OwnerRecord): Promise<boolean> {
-  if (host !== hostname()) return true;
+async function isAlive(owner: {
+  readonly pid: number;
+  readonly start: string;
+  readonly host: string;
+}): Promise<boolean> {
+  if (owner.host !== hostname()) return true;
   try {
-    process.kill(pid, 0);
+    process.kill(owner.pid, 0);
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'EPERM';
   }
-  const now = await startTimeOf(pid);
-  return now === null ? startTime === null : now === startTime;
+  const now = await startTimeOf(owner.pid);
+  return now === null ? owner.start === '' : now === owner.start;
 }
 
 /** Start of a living process in ticks since boot; null where the platform keeps no such file. */
