@@ -68,4 +68,27 @@ describe('registered memory', () => {
     await Promise.all(groups.map((group) => group.close()));
     expect(groups[0]!.allocate(8).byteLength).toBe(8);
   });
+
+  it('is told to the others once, and that it is released', async () => {
+    const [near, far] = createShmJob(2);
+    const group = connectShm(near!, { joinTimeoutMs: 500 });
+    group.catch(() => {}); // the other seat stays empty
+    const told: { readonly type: string; readonly id?: number }[] = [];
+    far!.ports[0]!.addEventListener('message', ({ data }) => told.push(data));
+    far!.ports[0]!.start();
+    far!.ports[0]!.postMessage({ type: 'hello' }); // in its place
+    const joined = await group;
+    const [first, second] = [new SharedArrayBuffer(64), new SharedArrayBuffer(64)];
+    for (const buffer of [first, first, second]) joined.register(buffer);
+    for (const buffer of [first, first, second]) joined.release(buffer);
+    joined.register(first);
+    while (told.at(-1)?.id !== 3) {
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+    const words = told.map(({ type, id }) => (id === undefined ? type : `${type} ${id}`));
+    const changes = words.filter((word) => /^(buffer|forget)/.test(word));
+    expect(changes).toEqual(['buffer 1', 'buffer 2', 'forget 1', 'forget 2', 'buffer 3']);
+    joined.abort('over');
+    far!.ports[0]!.close();
+  });
 });
