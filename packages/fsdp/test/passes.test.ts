@@ -269,6 +269,27 @@ describe('states', () => {
     });
   });
 
+  it('a second run after gradients have come ends in backwardPre', async () => {
+    await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const wrap = wrapOf(rank);
+      const inner = wrap(layer(device), 'inner');
+      const around = checkpoint(inner);
+      class Twice extends Module<[x: Tensor], Tensor> {
+        async forward(x: Tensor): Promise<Tensor> {
+          return around.call(tanh(await around.call(x)));
+        }
+      }
+      const twice = new Twice(device);
+      const model = wrap(new Stack(device, [layer(device), around, twice]), 'root');
+      const seen: TrainingState[] = [];
+      inner.aroundForward({ afterScope: () => void seen.push(inner.trainingState) });
+      await trainOnce(model, rowsOf(rank));
+      expect(seen).toEqual(['idle', 'idle', 'idle', 'idle', 'backwardPre', 'backwardPre']);
+      model.assertState('idle');
+    });
+  });
+
   it('a root without parameters and frozen children end idle', async () => {
     await onRanks(2, async (rank) => {
       const { device } = rank;
