@@ -22,11 +22,17 @@ export interface SliceSearch {
 /** State tensors of Adam; an optimizer with more of them meets the pool's limit. */
 const NUM_STATES = 2;
 
+export interface ChosenSlices {
+  /** The number of layers of each slice. */
+  readonly runs: readonly number[];
+  /** Bytes that they take beside what was in use. */
+  readonly neededBytes: number;
+}
+
 /**
- * @returns the number of layers of each slice
  * @throws {OffloadBudgetError} naming the smallest budget that works, and the layer that needs it
  */
-export async function chooseSlices(search: SliceSearch): Promise<number[]> {
+export async function chooseSlices(search: SliceSearch): Promise<ChosenSlices> {
   const { layerSizes, layerNames, budgetBytes, inUseBytes, isTraining } = search;
   const step = isTraining ? Math.max(0, ...search.flatElements.map(stepNeed)) : 0;
   let best = { requiredBytes: Number.POSITIVE_INFINITY, layer: 0 };
@@ -37,8 +43,9 @@ export async function chooseSlices(search: SliceSearch): Promise<number[]> {
     last = runs.join();
     const peaks = await search.measure(runs);
     const peak = Math.max(...peaks);
-    const requiredBytes = inUseBytes + Math.max(peak, step);
-    if (requiredBytes <= budgetBytes) return runs;
+    const neededBytes = Math.max(peak, step);
+    const requiredBytes = inUseBytes + neededBytes;
+    if (requiredBytes <= budgetBytes) return { runs, neededBytes };
     if (requiredBytes < best.requiredBytes) {
       const layer =
         step > peak

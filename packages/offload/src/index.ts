@@ -7,7 +7,7 @@ export {
   type OffloadErrorCode,
   OffloadStateDictError,
 } from './errors.js';
-export { OffloadModel } from './offload-model.js';
+export { type OffloadHostMemory, OffloadModel } from './offload-model.js';
 export type { OffloadOptions } from './options.js';
 export { splitLayers, splitRows } from './split-layers.js';
 export { loadStateDict, stateDict } from './state-dict.js';

@@ -1,18 +1,23 @@
 // What belongs to one call of the model, for two forwards may come before a backward; and which
 // storages its values hold.
 
+import type { HostBuffers } from '@shardweave/nn';
 import { type Storage, tensorsIn } from '@shardweave/tensor-core';
 import { ParkedActivations } from './parked-activations.js';
 
 export class ModelCall {
-  readonly parked = new ParkedActivations();
+  readonly parked: ParkedActivations;
   /** What its nodes have saved so far. */
   readonly saved = new Set<Storage>();
   readonly callers: ReadonlySet<Storage>;
 
   /** @param callers what the caller gave: it stays where it is */
-  constructor(callers: ReadonlySet<Storage>) {
+  constructor(
+    callers: ReadonlySet<Storage>,
+    options: { readonly hostBuffers: HostBuffers; readonly isDry: boolean },
+  ) {
     this.callers = callers;
+    this.parked = new ParkedActivations(options.hostBuffers, options);
   }
 
   mayPark(storage: Storage): boolean {

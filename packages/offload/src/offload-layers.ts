@@ -2,7 +2,7 @@
 
 import {
   flatHomeOf,
-  HostBuffers,
+  type HostBuffers,
   isModule,
   joinPath,
   type Module,
@@ -42,7 +42,10 @@ export function layersOf(model: unknown): readonly Module[] {
 export function makeFlats(
   layers: readonly Layer[],
   named: readonly (readonly [path: string, tensor: Tensor])[],
-  options: ResolvedOffloadOptions & { readonly device: Device },
+  options: ResolvedOffloadOptions & {
+    readonly device: Device;
+    readonly hostBuffers: HostBuffers;
+  },
 ): OffloadedFlat[] {
   const users = new Map<Tensor, Layer[]>();
   for (const layer of layers) {
@@ -63,10 +66,9 @@ export function makeFlats(
     if (group === undefined) groups.set(key, { users: using, parameters: [{ path, tensor }] });
     else group.parameters.push({ path, tensor });
   }
-  const hostBuffers = new HostBuffers();
   return [...groups].map(([key, group]) => {
     const name = joinPath(options.name, key);
-    const flat = new OffloadedFlat(name, group.parameters, { ...options, hostBuffers });
+    const flat = new OffloadedFlat(name, group.parameters, options);
     for (const layer of group.users) layer.flats.push(flat);
     return flat;
   });

@@ -4,8 +4,8 @@
 // rest, one layer at a time.
 
 import {
+  HostBuffers,
   isModule,
-  listTensors,
   Module,
   mapTensors,
   type Sequential,
@@ -13,6 +13,7 @@ import {
 } from '@shardweave/nn';
 import { cast, isFloat, type Pass, type Storage, tensorsIn } from '@shardweave/tensor-core';
 import { chooseSlices } from './choose-slices.js';
+import { dryBackward, dryInputs } from './dry-step.js';
 import { OffloadConfigError } from './errors.js';
 import { cutRows, joinRows, type MicroBatch } from './micro-batches.js';
 import { endHolds, ModelCall, storagesIn } from './model-call.js';
@@ -20,7 +21,19 @@ import { type Layer, layersOf, makeFlats } from './offload-layers.js';
 import { OffloadSlice } from './offload-slice.js';
 import type { LoadTicket, OffloadedFlat } from './offloaded-flat.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
+import { beginBudget, endBudget } from './pool-budgets.js';
+import { SlicePlans } from './slice-plans.js';
 import { splitLayers } from './split-layers.js';
+
+export interface OffloadHostMemory {
+  /** On their way between store and device: parameters, gradients, optimizer state. */
+  readonly stagingBytes: number;
+  /** The most of them at once since the model was made. */
+  readonly peakStagingBytes: number;
+  readonly parkedBytes: number;
+  /** Host buffers made since then: a step like one before it makes none. */
+  readonly numBuffersMade: number;
+}
 
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class OffloadModel<Args extends readonly any[] = any, Output = any> extends Module<
@@ -32,12 +45,14 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   readonly #options: ResolvedOffloadOptions;
   readonly #layers: readonly Layer[];
   readonly #scheduler: UnitScheduler<OffloadSlice, readonly LoadTicket[]>;
-  readonly #stores = new Set<Promise<void>>();
+  /** Gradients on their way to the store, and the bytes that they take on the host. */
+  readonly #stores = new Map<Promise<void>, number>();
+  readonly #stagingBuffers = new HostBuffers();
+  readonly #parkingBuffers = new HostBuffers();
+  readonly #plans = new SlicePlans();
   #slices: readonly OffloadSlice[];
   #isStored = false;
   #isDry = false;
-  /** What the slices were chosen for: elements of the largest inputs, and whether they are trained. */
-  #planned: { readonly inputElements: number; readonly isTraining: boolean } | undefined;
   #current: OffloadSlice | undefined;
   #pass: Pass | undefined;
   /** The most bytes in use while each slice was, in a dry run. */
@@ -63,7 +78,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     else modules.forEach((module, i) => void this.child(String(i), module));
     this.#layers = modules.map((module, i) => ({ name: String(i), module, flats: [] }));
     const device = this.device;
-    this.flats = makeFlats(this.#layers, this.namedParameters(), { ...this.#options, device });
+    const hostBuffers = this.#stagingBuffers;
+    const flatOptions = { ...this.#options, device, hostBuffers };
+    this.flats = makeFlats(this.#layers, this.namedParameters(), flatOptions);
     this.#slices = this.#cut(
       isModule(model)
         ? splitLayers(this.#layerSizes(), Math.min(this.#options.numSlices, modules.length))
@@ -71,7 +88,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     );
     this.#scheduler = new UnitScheduler(
       {
-        bytes: (slice) => slice.fullBytes,
+        bytes: (slice) => slice.loadBytes,
         isPresent: ({ flats }) => flats.every((flat) => flat.isPresent),
         start: ({ flats }) => flats.map((flat) => this.#startLoad(flat)),
         finish: async ({ flats }, tickets) => {
@@ -94,10 +111,22 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     return this.#slices.map(({ layerNames }) => layerNames);
   }
 
+  /** What lies in host buffers now: bytes on their way, and activations that wait for backward. */
+  hostMemory(): OffloadHostMemory {
+    const [staging, parking] = [this.#stagingBuffers, this.#parkingBuffers];
+    return {
+      stagingBytes: staging.takenBytes,
+      peakStagingBytes: staging.peakTakenBytes,
+      parkedBytes: parking.takenBytes,
+      numBuffersMade: staging.numMade + parking.numMade,
+    };
+  }
+
   // ---- forward ---------------------------------------------------------------------------------
 
   override async forward(...args: Args): Promise<Output> {
     await this.moveToStore();
+    this.#leaveBackward(); // a forward inside a backward: it is being run again
     await this.#chooseSlices(args);
     return (await this.#run(args)) as Output;
   }
@@ -105,13 +134,11 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   /** Moves all parameters to the store, once; the first call does it too. */
   async moveToStore(): Promise<void> {
     if (this.#isStored) return;
-    this.#isStored = true;
     for (const flat of this.flats) await flat.moveToStore();
     await this.commit();
+    this.#isStored = true;
     const { deviceBudgetBytes } = this.#options;
-    if (deviceBudgetBytes === undefined) return;
-    this.device.pool.trim();
-    this.device.pool.limitBytes = deviceBudgetBytes;
+    if (deviceBudgetBytes !== undefined) beginBudget(this.device.pool, this, deviceBudgetBytes);
   }
 
   /** Makes what the store has now what a next process finds; optimizer steps do it too. */
@@ -127,16 +154,19 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       computeDType === 'f32'
         ? args
         : mapTensors(args, (x) => (isFloat(x.dtype) ? cast(x, computeDType) : x));
-    const call = new ModelCall(callers);
+    const call = new ModelCall(callers, {
+      hostBuffers: this.#parkingBuffers,
+      isDry: this.#isDry,
+    });
     let batches = cutRows(inputs, numMicrobatches);
     this.#scheduler.beginForward({ isRecording: device.isGradEnabled });
     try {
       for (const slice of this.#slices) batches = await this.#runSlice(slice, batches, call);
+      await this.#scheduler.settle();
     } catch (error) {
       this.#reset();
       throw error;
     }
-    await this.#scheduler.settle();
     for (const { args: outputs } of batches) await call.parked.unpark(storagesIn(outputs));
     return joinRows(batches.map(({ args: outputs }) => outputs[0]));
   }
@@ -151,10 +181,12 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     await this.#scheduler.enter(slice, 'forward');
     const before = device.random.state();
     const outputs: MicroBatch[] = [];
+    let isReached = false;
     for (const { args, firstRow } of batches) {
       // Every micro-batch draws what the whole batch would for its rows.
       device.random.restore({ ...before, rowOffset: before.rowOffset + firstRow });
-      const output = await this.#runMicroBatch(slice, args, call);
+      const { output, numNodes } = await this.#runMicroBatch(slice, args, call);
+      isReached ||= numNodes > 0;
       outputs.push({ args: [output], firstRow });
       if (batches.length > 1 && device.isGradEnabled) {
         call.parked.park(storagesIn(output).filter((storage) => call.mayPark(storage)));
@@ -162,7 +194,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     }
     device.random.restore({ ...device.random.state(), rowOffset: before.rowOffset });
     this.#note(slice);
-    this.#scheduler.leave(slice, device.isGradEnabled ? 'recorded' : 'unrecorded');
+    this.#scheduler.leave(slice, isReached ? 'recorded' : 'unreached');
     for (const flat of slice.flats) flat.drop();
     return outputs;
   }
@@ -171,7 +203,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     slice: OffloadSlice,
     args: readonly unknown[],
     call: ModelCall,
-  ): Promise<unknown> {
+  ): Promise<{ readonly output: unknown; readonly numNodes: number }> {
     const { device } = this;
     await call.parked.unpark(storagesIn(args));
     const saved = new Set<Storage>();
@@ -183,7 +215,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       remove();
     }
     endHolds(args, new Set([...call.callers, ...storagesIn(output)]));
-    if (!device.isGradEnabled) return output;
+    if (!device.isGradEnabled) return { output, numNodes: 0 };
     const parkable = [...saved].filter((storage) => call.mayPark(storage));
     for (const storage of parkable) call.saved.add(storage);
     // What the next slice is about to use stays; arguments that an earlier slice saved go.
@@ -192,11 +224,14 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       (storage) => call.saved.has(storage) && !later.has(storage),
     );
     call.parked.park(idle);
-    device.beforeGradientOf(output, async (pass) => {
+    // What passes through belongs to the slice that made it.
+    const given = new Set(tensorsIn(args));
+    const made = tensorsIn(output).filter((tensor) => !given.has(tensor));
+    const numNodes = device.beforeGradientOf(made, async (pass) => {
       await this.#enterBackward(slice, pass);
       await call.parked.unpark(parkable);
     });
-    return output;
+    return { output, numNodes };
   }
 
   // ---- backward --------------------------------------------------------------------------------
@@ -207,6 +242,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     if (this.#current === slice) return;
     this.#leaveBackward();
     this.#current = slice;
+    await this.#awaitStores(this.#options.loadAheadBytes);
     await this.#scheduler.enter(slice, 'backward');
   }
 
@@ -226,7 +262,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#current = undefined;
     for (const flat of slice.flats) {
       const stored = flat.flushGradient({ isDry: this.#isDry });
-      if (stored !== undefined) this.#stores.add(stored);
+      if (stored !== undefined) this.#stores.set(stored, flat.flushBytes);
       flat.drop();
     }
   }
@@ -236,9 +272,19 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#pass = undefined;
     this.#scheduler.endBackward();
     await this.#scheduler.settle();
-    const stores = [...this.#stores];
-    this.#stores.clear();
-    await Promise.all(stores);
+    await this.#awaitStores(0);
+    this.#parkingBuffers.sweep();
+  }
+
+  /** Waits for the oldest gradients on their way until those left take at most `capBytes`. */
+  async #awaitStores(capBytes: number): Promise<void> {
+    let left = [...this.#stores.values()].reduce((sum, bytes) => sum + bytes, 0);
+    for (const [stored, bytes] of this.#stores) {
+      if (left <= capBytes) return;
+      await stored;
+      this.#stores.delete(stored);
+      left -= bytes;
+    }
   }
 
   /** Back to rest after a failure; what the store has of this backward's gradients is not whole. */
@@ -246,7 +292,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#pass = undefined;
     this.#current = undefined;
     this.#scheduler.reset();
+    this.#stores.clear();
     for (const flat of this.flats) {
+      flat.abandonLoads();
       flat.resetGradient();
       flat.drop();
     }
@@ -254,66 +302,54 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   // ---- slices ----------------------------------------------------------------------------------
 
-  /** Chooses slices for the budget where these inputs take more than those it chose for. */
+  /** Chooses slices for the budget, where no earlier choice covers these inputs. */
   async #chooseSlices(args: Args): Promise<void> {
-    const { deviceBudgetBytes } = this.#options;
-    if (deviceBudgetBytes === undefined || this.#isDry) return;
+    if (this.#options.deviceBudgetBytes === undefined || this.#isDry) return;
     const { device } = this;
-    const isTraining = device.isGradEnabled;
-    const inputElements = tensorsIn(args).reduce((sum, { size }) => sum + size, 0);
-    const planned = this.#planned;
-    const isCovered =
-      planned !== undefined &&
-      planned.inputElements >= inputElements &&
-      (planned.isTraining || !isTraining);
-    if (isCovered) return;
-    const runs = await chooseSlices({
-      layerSizes: this.#layerSizes(),
-      layerNames: this.#layers.map(({ name }) => name),
-      flatElements: this.flats.map(({ elementCount }) => elementCount),
-      budgetBytes: deviceBudgetBytes,
-      inUseBytes: device.pool.inUseBytes,
-      isTraining,
-      measure: (candidate) => this.#measure(candidate, args),
-    });
-    this.#slices = this.#cut(runs);
-    this.#scheduler.reset();
-    this.#planned = { inputElements, isTraining };
+    const { inUseBytes, limitBytes } = device.pool;
+    const shapes = tensorsIn(args).map(({ shape }) => shape);
+    const call = { shapes, isTraining: device.isGradEnabled };
+    let plan = this.#plans.find({ ...call, roomBytes: limitBytes - inUseBytes });
+    if (plan === undefined) {
+      const { runs, neededBytes } = await chooseSlices({
+        layerSizes: this.#layerSizes(),
+        layerNames: this.#layers.map(({ name }) => name),
+        flatElements: this.flats.map(({ elementCount }) => elementCount),
+        budgetBytes: limitBytes,
+        inUseBytes,
+        isTraining: call.isTraining,
+        measure: (candidate) => this.#measure(candidate, args),
+      });
+      plan = { ...call, neededBytes, slices: this.#cut(runs) };
+      this.#plans.add(plan);
+    }
+    this.#slices = plan.slices;
   }
 
   /** The most bytes in use while each slice runs, forward and backward. */
   async #measure(runs: readonly number[], args: Args): Promise<number[]> {
-    const { device } = this;
-    this.#slices = this.#cut(runs);
-    this.#scheduler.reset();
+    await this.#awaitStores(0); // inside a real backward they are not to be forgotten
+    const [slices, pass] = [this.#slices, this.#pass];
+    const candidate = this.#cut(runs);
+    const peaks = new Map<OffloadSlice, number>();
+    this.#slices = candidate;
+    this.#peaks = peaks;
     this.#isDry = true;
-    this.#peaks = new Map();
     try {
-      await device.dryRun(() => this.#dryStep(args));
-      return this.#slices.map((slice) => this.#peaks!.get(slice)!);
+      await this.device.dryRun(async () => {
+        try {
+          this.device.pool.resetPeak();
+          await dryBackward(this.device, await this.#run(dryInputs(args)));
+        } finally {
+          this.#reset(); // also where it failed, or is inside a real backward
+        }
+      });
+      return candidate.map((slice) => peaks.get(slice)!);
     } finally {
       this.#isDry = false;
       this.#peaks = undefined;
-    }
-  }
-
-  async #dryStep(args: Args): Promise<void> {
-    const { device } = this;
-    const inputs = mapTensors(args as readonly unknown[], (x) => {
-      const input = x.detach();
-      input.requiresGrad = x.requiresGrad;
-      input.gradSink = { accept: () => {}, final: () => {} };
-      return input;
-    });
-    device.pool.resetPeak();
-    const output = await this.#run(inputs);
-    if (!device.isGradEnabled) return;
-    for (const tensor of listTensors(output)) {
-      if (!tensor.requiresGrad) continue;
-      await device.backward(tensor, {
-        gradient: device.empty(tensor.shape),
-        retainGraph: true,
-      });
+      this.#slices = slices;
+      this.#pass = pass;
     }
   }
 
@@ -347,6 +383,8 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   }
 
   protected override releaseOwned(): void {
+    endBudget(this.device.pool, this);
+    this.#scheduler.reset();
     for (const flat of this.flats) flat.dispose();
   }
 }

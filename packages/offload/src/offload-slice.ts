@@ -23,8 +23,8 @@ export class OffloadSlice {
     this.layerNames = layers.map(({ name }) => name);
   }
 
-  /** Bytes of its parameters on the device. */
-  get fullBytes(): number {
-    return this.flats.reduce((sum, flat) => sum + flat.fullBytes, 0);
+  /** Bytes on the host while its parameters are on their way to the device. */
+  get loadBytes(): number {
+    return this.flats.reduce((sum, flat) => sum + flat.loadBytes, 0);
   }
 }

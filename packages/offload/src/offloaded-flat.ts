@@ -51,6 +51,8 @@ export class OffloadedFlat {
   readonly #options: OffloadedFlatOptions;
   readonly #offsets = new Map<Tensor, number>();
   readonly #contributed = new Set<Tensor>();
+  /** Loads that were begun and not finished. */
+  readonly #loads = new Set<Promise<Uint8Array>>();
   #gradient: Storage | undefined;
   #isStored = false;
 
@@ -87,21 +89,24 @@ export class OffloadedFlat {
     }
   }
 
-  /** Bytes of `full`. */
-  get fullBytes(): number {
-    return this.full.byteLength;
+  /** Bytes of host buffers that a load takes. */
+  get loadBytes(): number {
+    return this.home.gatherBytes(this.#options.computeDType);
   }
 
-  get isFrozen(): boolean {
-    return this.parameters.every(({ tensor }) => !tensor.requiresGrad);
+  /** Bytes of host buffers that a gradient takes on its way: itself, and the sum it joins. */
+  get flushBytes(): number {
+    return 2 * this.elementCount * byteSize('f32');
   }
 
   // ---- parameters ------------------------------------------------------------------------------
 
-  /** Moves the values into the store, parameter by parameter, and frees them on the device. Once. */
+  /**
+   * Moves the values into the store, parameter by parameter, and frees them on the device. Once;
+   * where it rejects they are on the device as before.
+   */
   async moveToStore(): Promise<void> {
     if (this.#isStored) return;
-    this.#isStored = true;
     await this.home.open(this.name);
     if (!this.home.isResuming) {
       this.home.beginFilling();
@@ -116,6 +121,7 @@ export class OffloadedFlat {
       tensor.rebind(this.full, this.#offsets.get(tensor)!);
       own.release();
     }
+    this.#isStored = true;
   }
 
   get isPresent(): boolean {
@@ -126,15 +132,32 @@ export class OffloadedFlat {
   startLoad(): LoadTicket {
     const bytes = this.home.readForGather(this.#options.computeDType);
     bytes.catch(() => undefined); // seen by finishLoad
+    this.#loads.add(bytes);
     return bytes;
   }
 
   async finishLoad(ticket: LoadTicket): Promise<void> {
+    if (ticket === undefined) {
+      this.full.fill();
+      return;
+    }
     const bytes = await ticket;
     this.full.fill();
-    if (bytes === undefined) return;
     this.full.write(bytes);
+    this.#loads.delete(ticket);
     this.#options.hostBuffers.give(bytes);
+  }
+
+  /** Nobody will finish the loads that were begun. */
+  abandonLoads(): void {
+    const { hostBuffers } = this.#options;
+    for (const load of this.#loads) {
+      load.then(
+        (bytes) => hostBuffers.give(bytes),
+        () => undefined,
+      );
+    }
+    this.#loads.clear();
   }
 
   drop(): void {
@@ -202,9 +225,10 @@ export class OffloadedFlat {
   }
 
   dispose(): void {
+    this.abandonLoads();
     this.resetGradient();
-    if (this.#isStored) this.home.close();
-    else for (const { tensor } of this.parameters) tensor.storage.release();
+    this.home.close();
+    if (!this.#isStored) for (const { tensor } of this.parameters) tensor.storage.release();
     this.full.release();
     this.flat.dispose();
   }

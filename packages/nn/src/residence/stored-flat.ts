@@ -55,9 +55,18 @@ export class StoredFlat implements FlatHome {
    */
   async open(name: string): Promise<void> {
     if (this.#name !== undefined) return;
+    this.#name = this.#options.use.claim(name);
+    try {
+      await this.#takePlace();
+    } catch (error) {
+      this.close(); // another attempt finds it as it was
+      throw error;
+    }
+  }
+
+  async #takePlace(): Promise<void> {
     const { use, flat, resume } = this.#options;
-    this.#name = use.claim(name);
-    if (!resume) await use.clear(this.#name);
+    if (!resume) await use.clear(this.name);
     this.#parameter = this.#stored('parameter', flat.storage.byteLength);
     this.#gradient = this.#stored('gradient', flat.size * 4);
     this.#step = this.#stored('step', STEP_BYTES);
@@ -76,6 +85,7 @@ export class StoredFlat implements FlatHome {
   /** Gives up its place in the store; the values stay there. */
   close(): void {
     if (this.#name !== undefined) this.#options.use.release(this.#name);
+    this.#name = undefined;
   }
 
   get steps(): StoreUse {
@@ -129,13 +139,27 @@ export class StoredFlat implements FlatHome {
     const { flat, use } = this.#options;
     const hostBuffers = this.#options.hostBuffers();
     const master = hostBuffers.take(this.#parameter!.byteLength);
-    await this.#parameter!.read(master);
-    if (computeDType === flat.dtype) return master;
-    const coded = hostBuffers.take(flat.size * 2);
-    const codec = await use.codec();
-    await codec.encode(master, coded, { format: computeDType as 'f16' | 'bf16' });
-    hostBuffers.give(master);
-    return coded;
+    let isLent = true;
+    try {
+      await this.#parameter!.read(master);
+      if (computeDType === flat.dtype) {
+        isLent = false;
+        return master;
+      }
+      const codec = await use.codec();
+      const coded = hostBuffers.take(flat.size * 2);
+      await codec.encode(master, coded, { format: computeDType as 'f16' | 'bf16' });
+      return coded;
+    } finally {
+      if (isLent) hostBuffers.give(master);
+    }
+  }
+
+  /** Bytes of host buffers that readForGather holds at most. */
+  gatherBytes(computeDType: DType): number {
+    const { flat } = this.#options;
+    const masterBytes = flat.storage.byteLength;
+    return computeDType === flat.dtype ? masterBytes : masterBytes + flat.size * 2;
   }
 
   // ---- gradient --------------------------------------------------------------------------------
@@ -162,12 +186,18 @@ export class StoredFlat implements FlatHome {
   addStorage(reduced: Storage, scale: number): Promise<void> {
     const { byteLength, dtype } = reduced;
     const hostBuffers = this.#options.hostBuffers();
-    const read = reduced.read(0, byteLength, hostBuffers.take(byteLength));
+    const bytes = hostBuffers.take(byteLength);
+    const read = reduced.read(0, byteLength, bytes);
     read.catch(() => undefined); // seen by the addition
-    return this.#enqueue(async () => {
-      const bytes = await read;
-      await this.#add(bytes, dtype, scale).finally(() => hostBuffers.give(bytes));
-    });
+    const added = this.#enqueue(async () => this.#add(await read, dtype, scale));
+    const done = added.finally(() =>
+      read.then(
+        () => hostBuffers.give(bytes),
+        () => hostBuffers.give(bytes),
+      ),
+    );
+    done.catch(() => undefined); // seen by whoever waits for it
+    return done;
   }
 
   /** The same of host bytes in `dtype`, which are the caller's again when it settles. */
@@ -180,16 +210,20 @@ export class StoredFlat implements FlatHome {
     const numCleared = this.#numCleared;
     const { byteLength } = this.#gradient!;
     const total = hostBuffers.take(byteLength);
-    const isFirst = !this.#hasGradient;
-    if (!isFirst) await this.#gradient!.read(total);
-    const values = await this.#asF32(reduced, dtype);
-    // Where the device makes no product, neither is one made here.
-    const isPlain = scale === 1 && dtype === 'f32';
-    await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
-    if (values !== reduced) hostBuffers.give(values);
-    // Also where the store can't take it: it waits on the host.
-    if (numCleared === this.#numCleared) this.#hasGradient = true;
-    await this.#gradient!.write(total).finally(() => hostBuffers.give(total));
+    try {
+      const isFirst = !this.#hasGradient;
+      if (!isFirst) await this.#gradient!.read(total);
+      const values = await this.#asF32(reduced, dtype);
+      // Where the device makes no product, neither is one made here.
+      const isPlain = scale === 1 && dtype === 'f32';
+      await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
+      if (values !== reduced) hostBuffers.give(values);
+      // Also where the store can't take it: it waits on the host.
+      if (numCleared === this.#numCleared) this.#hasGradient = true;
+      await this.#gradient!.write(total);
+    } finally {
+      hostBuffers.give(total);
+    }
   }
 
   async #asF32(bytes: Uint8Array, dtype: DType): Promise<Uint8Array> {
