@@ -15,6 +15,7 @@ import {
 } from '@shardweave/nn';
 import { type Backend, crossEntropy, Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll } from 'vitest';
 
 export const TINY: Partial<Gpt2Config> = {
   vocab_size: 37,
@@ -34,6 +35,15 @@ export interface Rank {
   readonly device: Device;
 }
 
+// One backend for all runs of a file: a small model trains in less time than it takes to make one.
+let fileBackend: Promise<Backend> | undefined;
+afterAll(async () => (await fileBackend)?.dispose());
+
+function backendOfFile(): Promise<Backend> {
+  fileBackend ??= createCpuBackend({ threads: 1 });
+  return fileBackend;
+}
+
 /** Runs `body` on every rank at once and returns what each gave. */
 export async function onRanks<T>(
   worldSize: number,
@@ -43,18 +53,19 @@ export async function onRanks<T>(
     readonly wrapGroup?: (group: ProcessGroup) => ProcessGroup;
   } = {},
 ): Promise<T[]> {
-  const backend = options.backend ?? (await createCpuBackend({ threads: 1 }));
+  const backend = options.backend ?? (await backendOfFile());
   const groups = createMemoryGroup(worldSize);
+  const devices = groups.map(() => new Device(backend, { seed: 7 }));
   try {
     return await Promise.all(
-      groups.map(async (group, rank) => {
-        const device = new Device(backend, { seed: 7 });
+      devices.map(async (device, rank) => {
+        const group = groups[rank]!;
         return body({ rank, worldSize, group: options.wrapGroup?.(group) ?? group, device });
       }),
     );
   } finally {
     for (const group of groups) await group.close();
-    if (options.backend === undefined) await backend.dispose();
+    if (options.backend === undefined) for (const device of devices) device.dispose();
   }
 }
 
@@ -136,7 +147,7 @@ export async function singleRun(
     readonly backend?: Backend;
   } = {},
 ): Promise<{ losses: number[]; weights: Map<string, Float32Array> }> {
-  const backend = options.backend ?? (await createCpuBackend({ threads: 1 }));
+  const backend = options.backend ?? (await backendOfFile());
   const device = new Device(backend, { seed: 7 });
   const dropout = options.dropout ?? 0;
   const model = new Gpt2(
@@ -164,7 +175,7 @@ export async function singleRun(
   for (const [name, tensor] of model.namedParameters()) {
     weights.set(name, (await tensor.toArray()) as Float32Array);
   }
-  if (options.backend === undefined) await backend.dispose();
+  if (options.backend === undefined) device.dispose();
   return { losses, weights };
 }
 
