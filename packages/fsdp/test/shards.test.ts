@@ -3,127 +3,20 @@
 
 import {
   type FsdpOptions,
-  FsdpStateDictError,
   FullyShardedDataParallel,
-  gatherFullOptimStateDict,
   loadShards,
-  type ShardIndex,
-  type ShardReader,
-  type ShardSink,
   saveShards,
   stateDict,
 } from '@shardweave/fsdp';
-import {
-  AdamW,
-  BatchNorm1d,
-  deferredParameter,
-  Linear,
-  Module,
-  type Optimizer,
-  readSafetensors,
-} from '@shardweave/nn';
+import { deferredParameter, Linear, Module, readSafetensors } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, optimizerGroups, type Rank } from './ranks.js';
-import { DIM, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
+import { onRanks, type Rank } from './ranks.js';
+import { adam, everything, Files, net, saved, train } from './saved-shards.js';
+import { DIM, layer, Stack, weightsOf } from './scenarios.js';
 
 const WORLD_SIZES = [1, 2, 3, 4, 8];
-
-/** Files in a map. Counts what is read, and how much of it at once. */
-class Files implements ShardSink, ShardReader {
-  readonly files = new Map<string, Uint8Array>();
-  readonly reads: { readonly key: string; readonly length: number }[] = [];
-  numOpen = 0;
-  maxOpen = 0;
-
-  async write(key: string, bytes: Uint8Array): Promise<void> {
-    this.files.set(key, bytes.slice());
-  }
-
-  byteLength(key: string): number | undefined {
-    return this.files.get(key)?.byteLength;
-  }
-
-  async read(key: string, into: Uint8Array, { offset }: { offset: number }): Promise<void> {
-    this.numOpen += 1;
-    this.maxOpen = Math.max(this.maxOpen, this.numOpen);
-    await Promise.resolve();
-    into.set(this.files.get(key)!.subarray(offset, offset + into.byteLength));
-    this.reads.push({ key, length: into.byteLength });
-    this.numOpen -= 1;
-  }
-
-  /** The same files, counted anew. */
-  reader(): Files {
-    const reader = new Files();
-    for (const [key, bytes] of this.files) reader.files.set(key, bytes);
-    return reader;
-  }
-
-  index(): ShardIndex {
-    return JSON.parse(new TextDecoder().decode(this.files.get('index.json'))) as ShardIndex;
-  }
-}
-
-/** Weights that shards cut, and buffers. */
-function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
-  const wrap = (module: Module) =>
-    new FullyShardedDataParallel(module, { processGroup: group, ...options });
-  const linear = (inFeatures: number, outFeatures: number) =>
-    new Linear(device, { inFeatures, outFeatures });
-  return wrap(
-    new Stack(device, [
-      linear(DIM, 45),
-      wrap(linear(45, 41)),
-      wrap(new BatchNorm1d(device, { numFeatures: 41 })),
-    ]),
-  );
-}
-
-function adam(model: Module): AdamW {
-  return new AdamW(optimizerGroups(model), { lr: 1e-2 });
-}
-
-async function train(
-  model: Module,
-  optimizer: Optimizer<object>,
-  options: { readonly rank: Rank; readonly steps: readonly number[] },
-): Promise<void> {
-  const { rank, steps } = options;
-  const count = 24 / rank.worldSize;
-  for (const step of steps) {
-    await trainOnce(model, { first: rank.rank * count, count }, step);
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
-}
-
-/** Everything whole, as texts: typed arrays compare slowly. */
-async function everything(model: FullyShardedDataParallel, optimizer: Optimizer<object>) {
-  const text = ({ shape, data }: { shape: readonly number[]; data: Uint8Array }) =>
-    `[${shape.join()}] ${Buffer.from(data).toString('base64')}`;
-  const full = await gatherFullOptimStateDict(model, optimizer);
-  return {
-    model: new Map([...(await stateDict(model))].map(([name, entry]) => [name, text(entry)])),
-    state: [...(full?.state ?? [])].map(([name, { step, tensors }]) => {
-      return [name, step, [...tensors].map(([part, tensor]) => [part, text(tensor)])];
-    }),
-    groups: full?.paramGroups,
-  };
-}
-
-async function saved(worldSize: number, options: Partial<FsdpOptions> = {}) {
-  const files = new Files();
-  const [whole] = await onRanks(worldSize, async (rank) => {
-    const model = net(rank, options);
-    const optimizer = adam(model);
-    await train(model, optimizer, { rank, steps: [0, 1] });
-    await saveShards(model, files, { optimizer, extra: { step: 2 } });
-    return everything(model, optimizer);
-  });
-  return { files, whole: whole! };
-}
 
 describe.each(WORLD_SIZES)('a save of %i ranks', (worldSize) => {
   it('loads at 1, 2, 3, 4 and 8, bit for bit, optimizer state and buffers too', async () => {
@@ -373,122 +266,5 @@ it('what ranks hold for themselves comes back to each', async () => {
     } else {
       await expect(loading).rejects.toThrow('rank 3/4 failed');
     }
-  });
-});
-
-describe('refuses, on every rank and without loading anything', () => {
-  const spoil = (change: (index: ShardIndex) => object) => (files: Files) => {
-    const bytes = new TextEncoder().encode(JSON.stringify(change(files.index())));
-    files.files.set('index.json', bytes);
-  };
-  it.each([
-    ['no index', (files: Files) => files.files.delete('index.json')],
-    ['something else', (files: Files) => files.files.set('index.json', new Uint8Array(5))],
-    ['another version', spoil((index) => ({ ...index, version: 2 }))],
-    [
-      'a missing name',
-      spoil(({ tensors: { '0.bias': _, ...tensors }, ...index }) => ({ ...index, tensors })),
-    ],
-    [
-      'an unexpected name',
-      spoil(({ tensors, ...index }) => ({
-        ...index,
-        tensors: { ...tensors, stranger: tensors['0.bias'] },
-      })),
-    ],
-    [
-      'another shape',
-      spoil(({ tensors, ...index }) => ({
-        ...index,
-        tensors: { ...tensors, '0.bias': { ...tensors['0.bias'], shape: [3, 15] } },
-      })),
-    ],
-    [
-      'a gap between pieces',
-      spoil(({ tensors, ...index }) => ({
-        ...index,
-        tensors: {
-          ...tensors,
-          '1.weight': { ...tensors['1.weight'], pieces: tensors['1.weight']!.pieces.slice(1) },
-        },
-      })),
-    ],
-  ])('%s', async (_, change) => {
-    const { files } = await saved(2);
-    change(files);
-    await onRanks(2, async (rank) => {
-      const model = net(rank);
-      const before = await stateDict(model);
-      await expect(loadShards(model, files)).rejects.toBeInstanceOf(FsdpStateDictError);
-      expect(await stateDict(model)).toEqual(before);
-    });
-  });
-
-  it('an optimizer that was not saved, or with other groups', async () => {
-    const files = new Files();
-    await onRanks(2, async (rank) => {
-      const model = net(rank);
-      await saveShards(model, files);
-      await expect(loadShards(model, files, { optimizer: adam(model) })).rejects.toThrow(
-        'no optimizer state',
-      );
-    });
-  });
-
-  it('without strict, what is missing keeps its value', async () => {
-    const { files, whole } = await saved(2);
-    spoil(({ tensors: { '0.bias': _, ...tensors }, ...index }) => ({ ...index, tensors }))(files);
-    await onRanks(2, async (rank) => {
-      const device = new Device(rank.device.backend, { seed: 100 });
-      const model = net({ ...rank, device });
-      const before = await stateDict(model);
-      await loadShards(model, files, { strict: false });
-      const after = await stateDict(model);
-      expect(after.get('0.bias')).toEqual(before.get('0.bias'));
-      const weight = Buffer.from(after.get('1.weight')!.data).toString('base64');
-      expect(`[41,45] ${weight}`).toBe(whole.model.get('1.weight'));
-    });
-  });
-});
-
-describe('a rank that fails', () => {
-  it('while writing stops the save everywhere, and leaves no index', async () => {
-    const files = new Files();
-    await onRanks(3, async (rank) => {
-      const model = net(rank);
-      const optimizer = adam(model);
-      await train(model, optimizer, { rank, steps: [0] });
-      const full: ShardSink = {
-        write: async () => {
-          throw new Error('disk full');
-        },
-      };
-      const saving = saveShards(model, rank.rank === 1 ? full : files, {
-        optimizer,
-        maxFileBytes: 4096,
-      });
-      await expect(saving).rejects.toThrow(
-        rank.rank === 1 ? /^disk full$/ : 'rank 1/3 failed: disk full',
-      );
-      // They go on together.
-      await saveShards(model, files, { optimizer, prefix: 'again/' });
-    });
-    expect(files.files.has('index.json')).toBe(false);
-    expect(files.files.has('again/index.json')).toBe(true);
-  });
-
-  it('while reading stops the load everywhere', async () => {
-    const { files, whole } = await saved(2);
-    await onRanks(3, async (rank) => {
-      const model = net(rank);
-      const broken = files.reader();
-      if (rank.rank === 2) broken.files.delete('rank-1-of-2.0.safetensors');
-      await expect(loadShards(model, broken)).rejects.toThrow(
-        rank.rank === 2 ? TypeError : 'rank 2/3 failed',
-      );
-      const optimizer = adam(model);
-      await loadShards(model, files, { optimizer });
-      expect((await everything(model, optimizer)).model).toEqual(whole.model);
-    });
   });
 });

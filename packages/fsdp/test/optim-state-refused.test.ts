@@ -1,0 +1,91 @@
+// What loading optimizer state refuses, and what the optimizer itself says.
+
+import {
+  FsdpConfigError,
+  FsdpStateDictError,
+  type FullyShardedDataParallel,
+  gatherFullOptimStateDict,
+  getShardFromOptimStateDict,
+  loadFullOptimStateDict,
+  loadOptimStateShard,
+} from '@shardweave/fsdp';
+import { Sgd } from '@shardweave/nn';
+import type { Device } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks } from './ranks.js';
+import { adam, net } from './saved-shards.js';
+import { DIM, layer } from './scenarios.js';
+
+describe('refuses', () => {
+  it.each([
+    [
+      'a parameter of another module',
+      FsdpConfigError,
+      async (model: FullyShardedDataParallel, device: Device) =>
+        gatherFullOptimStateDict(model, new Sgd(layer(device).parameters(), { lr: 1 })),
+    ],
+    [
+      'unknown names and other shapes',
+      FsdpStateDictError,
+      async (model: FullyShardedDataParallel) =>
+        getShardFromOptimStateDict(model, {
+          state: new Map([
+            ['stranger', { step: 1, tensors: new Map() }],
+            [
+              '0.bias',
+              {
+                step: 1,
+                tensors: new Map([
+                  ['expAvg', { dtype: 'f32', shape: [1], data: new Uint8Array(4) }] as const,
+                ]),
+              },
+            ],
+          ]),
+          paramGroups: [],
+        }),
+    ],
+    [
+      'unequal step counts in one flat parameter',
+      FsdpStateDictError,
+      async (model: FullyShardedDataParallel) =>
+        getShardFromOptimStateDict(model, {
+          state: new Map([
+            ['0.weight', { step: 1, tensors: new Map() }],
+            ['0.bias', { step: 2, tensors: new Map() }],
+          ]),
+          paramGroups: [],
+        }),
+    ],
+    [
+      'another number of groups',
+      FsdpStateDictError,
+      async (model: FullyShardedDataParallel) =>
+        loadFullOptimStateDict(model, adam(model), { state: new Map(), paramGroups: [] }),
+    ],
+    [
+      'shards of another length',
+      FsdpStateDictError,
+      async (model: FullyShardedDataParallel) =>
+        loadOptimStateShard(model, new Sgd(model.parameters(), { lr: 1 }), {
+          flats: new Map([
+            ['flat_param_0', { step: 1, tensors: new Map([['x', new Uint8Array(DIM)]]) }],
+          ]),
+          paramGroups: [{ params: [] } as never],
+          extra: {},
+        }),
+    ],
+  ])('%s', async (_, type, run) => {
+    await onRanks(2, async (rank) => {
+      await expect(run(net(rank), rank.device)).rejects.toBeInstanceOf(type);
+    });
+  });
+
+  it('the state dict of the optimizer itself, and says which to use', async () => {
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      await expect(adam(model).stateDict(model.namedParameters())).rejects.toThrow(
+        'gatherFullOptimStateDict',
+      );
+    });
+  });
+});
