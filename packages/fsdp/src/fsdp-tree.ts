@@ -248,7 +248,7 @@ export class FsdpTree {
   async #finishPass(): Promise<void> {
     await this.agree();
     this.scheduler.endBackward();
-    await this.#compareEnd('the end of backward');
+    if (this.isSyncing || this.#hasGathered) await this.#compareEnd('the end of backward');
     if (this.isSyncing) {
       this.#reduceLeft();
       await this.bucketer.finish();
@@ -257,7 +257,7 @@ export class FsdpTree {
       if (failed !== undefined) throw failed.reason;
     }
     await this.scheduler.settle();
-    await this.#ends;
+    if (this.isSyncing) await this.#ends; // without reductions ranks need not wait for one another
     for (const instance of this.instances) {
       if (this.isSyncing || instance.isResharding) instance.drop();
       instance.becomeIdle();
