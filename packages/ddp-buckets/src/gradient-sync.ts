@@ -173,18 +173,23 @@ export class GradientSync {
     this.#cycle?.final(leaf);
   }
 
-  #beginCycle(reached: ReadonlySet<Tensor>, clock: StepClock): SyncCycle {
+  #beginCycle(
+    reached: ReadonlySet<Tensor>,
+    clock: StepClock,
+    locals: LocalGradients = this.locals,
+  ): SyncCycle {
     const agreed = Promise.all([this.#round, this.#agree()]);
-    return new SyncCycle(this.#cycleContext(), { plan: this.#plan!, agreed, reached, clock });
+    const context = this.#cycleContext(locals);
+    return new SyncCycle(context, { plan: this.#plan!, agreed, reached, clock });
   }
 
-  #cycleContext(): CycleContext {
+  #cycleContext(locals: LocalGradients): CycleContext {
     const { communicationHook, isDelayed, tagPrefix } = this.#options;
     return {
       lanes: this.#lanes,
       hook: communicationHook ?? allReduceHook,
       hostBuffers: this.#hostBuffers,
-      locals: this.locals,
+      locals,
       isDelayed,
       tagPrefix,
       range: (name, body) => this.range(name, body),
@@ -365,7 +370,8 @@ export class GradientSync {
         await onBuffers(active[0]!);
         continue;
       }
-      const cycle = this.#beginCycle(new Set(), new StepClock(undefined));
+      // Zeros alone: what a noSync of this rank has left is not the others'.
+      const cycle = this.#beginCycle(new Set(), new StepClock(undefined), new LocalGradients());
       await this.#finishCycle(cycle, { isSpectator: true });
     }
   }

@@ -76,6 +76,17 @@ describe('join', () => {
     }
   });
 
+  it("keeps a rank's own sums out of the others' reductions", async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, AB), rank);
+      await model.join(async () => {
+        if (rank.rank === 0) await model.noSync(() => pull(model, 100));
+        else await pull(model, 2);
+      });
+      expect((await pulled(model)).a).toBe(rank.rank === 0 ? 100 : 1);
+    });
+  });
+
   it('with parameters that not all steps use', async () => {
     const perRank = await joined([1, 3, 2], { findUnusedParameters: true });
     expect(perRank.map(({ gradients }) => gradients.length)).toEqual([1, 3, 2]);
