@@ -47,6 +47,7 @@ const FLAGS = z.object({
   slices: whole(1).optional(),
   microBatches: whole(1).default(1),
   offloadDir: file.optional(),
+  cpuOffload: z.boolean().default(false),
   injectDelayMs: nonNegative.default(0),
   trace: file.optional(),
   model: file.default(DEFAULT_PRESET),
@@ -166,6 +167,8 @@ export function trainCommand(): Command {
   );
   add(sharding, '--inject-delay-ms <N>', 'delay every collective, for experiments (default: 0)');
 
+  add(sharding, '--cpu-offload', 'shards, their gradients and optimizer state rest in host memory');
+
   const offload = 'Offload (--strategy offload):';
   add(
     offload,
@@ -174,7 +177,11 @@ export function trainCommand(): Command {
   );
   add(offload, '--slices <N>', 'without a budget: parts of the model that run apart (default: 3)');
   add(offload, '--micro-batches <M>', 'parts of the rows that pass a slice in turn (default: 1)');
-  add(offload, '--offload-dir <DIR>', 'rest on disk there (default: in host memory)');
+  add(
+    offload,
+    '--offload-dir <DIR>',
+    'rest on disk there, with fsdp too (default: in host memory)',
+  );
 
   const model = 'Model and data:';
   add(

@@ -59,6 +59,7 @@ export async function resolveConfig(
     deviceBudgetBytes: flags.deviceBudget,
     slices: flags.slices,
     microBatches: flags.microBatches,
+    cpuOffload: flags.cpuOffload,
     offloadDir: flags.offloadDir === undefined ? undefined : resolve(flags.offloadDir),
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
@@ -102,13 +103,18 @@ function checkDdp({ precision, device }: Flags): void {
 
 /** What only offload knows, and what excludes each other there. */
 function checkOffload(flags: Flags): void {
-  const { strategy, deviceBudget, slices, microBatches, offloadDir } = flags;
+  const { strategy, deviceBudget, slices, microBatches, offloadDir, cpuOffload } = flags;
+  if (cpuOffload && (strategy !== 'fsdp' || offloadDir !== undefined)) {
+    throw new UsageError(
+      `--cpu-offload is for --strategy fsdp without --offload-dir, got --strategy ${strategy}${offloadDir === undefined ? '' : ` --offload-dir ${offloadDir}`}. Leave one out.`,
+    );
+  }
   if (strategy !== 'offload') {
     const given = Object.entries({
       '--device-budget': deviceBudget,
       '--slices': slices,
       '--micro-batches': microBatches === 1 ? undefined : microBatches,
-      '--offload-dir': offloadDir,
+      '--offload-dir': strategy === 'fsdp' ? undefined : offloadDir,
     }).find(([, value]) => value !== undefined);
     if (given === undefined) return;
     throw new UsageError(

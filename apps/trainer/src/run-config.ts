@@ -33,7 +33,9 @@ export interface RunConfig {
   readonly deviceBudgetBytes: number | undefined;
   readonly slices: number | undefined;
   readonly microBatches: number;
-  /** Where parameters rest on disk; undefined: in host memory. */
+  /** Shards and their state rest in host memory (fsdp). */
+  readonly cpuOffload: boolean;
+  /** Where parameters rest on disk, with offload and fsdp; undefined: not on disk. */
   readonly offloadDir: string | undefined;
   readonly injectDelayMs: number;
   readonly traceFile: string | undefined;

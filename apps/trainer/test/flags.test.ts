@@ -20,6 +20,7 @@ describe('the flags of train', () => {
       '--checkpoint-activations',
       '--gather-cap <BYTES>',
       '--inject-delay-ms <N>',
+      '--cpu-offload',
       '--device-budget <BYTES>',
       '--slices <N>',
       '--micro-batches <M>',

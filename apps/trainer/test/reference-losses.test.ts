@@ -121,6 +121,18 @@ describe('fsdp', () => {
     },
   );
 
+  it('shards at rest in host memory or on disk change no loss', async () => {
+    const resident = await run('cosine-fp32', ['--ranks', '2']);
+    const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+    for (const flags of [['--cpu-offload'], ['--offload-dir', directory]]) {
+      const record = await run('cosine-fp32', ['--ranks', '2', ...flags]);
+      expect(losses(record)).toEqual(losses(resident));
+      const optimizer = (of: RunRecord) => of.reports[0]!.peakBytes.optimizer;
+      expect(optimizer(record)).toBeLessThan(optimizer(resident));
+    }
+    rmSync(directory, { recursive: true });
+  });
+
   it.each(PRECISIONS)('%s with two micro-steps, reduced each or once', async (precision) => {
     const name = `accum-${precision}`;
     const each = await run(name, ['--ranks', '3']);

@@ -68,6 +68,8 @@ describe('resolveConfig', () => {
       '--micro-batches 2',
       '--strategy ddp --device-budget 5000',
       '--strategy single --offload-dir x',
+      '--strategy ddp --cpu-offload',
+      '--cpu-offload --offload-dir x',
     ]) {
       await expect(resolve(line), line).rejects.toThrow(UsageError);
     }

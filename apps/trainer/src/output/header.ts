@@ -49,6 +49,9 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
   if (config.fp32Reduce && config.precision === 'fp32') {
     rows.push(['note', '--fp32-reduce changes nothing in fp32']);
   }
+  if (config.strategy === 'fsdp' && (config.cpuOffload || config.offloadDir !== undefined)) {
+    rows.push(['offload', `shards at rest in ${config.offloadDir ?? 'host memory'}`]);
+  }
   if (config.strategy === 'offload') rows.push(['offload', offloadText(config)]);
   if (config.checkpointActivations) rows.push(['memory', 'activations are recomputed in backward']);
   if (config.injectDelayMs > 0)

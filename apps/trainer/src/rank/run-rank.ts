@@ -114,7 +114,12 @@ async function loadModel(
     return offloadedModel(model, config, await openDiskStore({ directory: offloadDir }));
   }
   const isPlain = config.strategy === 'single' && config.precision === 'fp32';
-  return trainingModel(model, config, isPlain ? undefined : groups);
+  const { offloadDir } = config;
+  if (config.strategy !== 'fsdp' || offloadDir === undefined) {
+    return trainingModel(model, config, isPlain ? undefined : groups);
+  }
+  const directory = join(offloadDir, `rank${groups.gather.rank}`);
+  return trainingModel(model, config, groups, await openDiskStore({ directory }));
 }
 
 interface TrainOptions extends RankOptions {

@@ -37,13 +37,14 @@ export interface ShardGroups {
 }
 
 /**
- * Wraps a fresh model as the run asks: each block checkpointed, sharded, the rest one unit at the
+ * Wraps a fresh model as the run asks, `store` holding what fsdp keeps off the device: each block checkpointed, sharded, the rest one unit at the
  * root. One rank in 16 bits is a sharding over one rank, which is mixed precision alone.
  */
 export function trainingModel(
   model: Gpt2,
   config: RunConfig,
   groups: ShardGroups | undefined,
+  store?: ShardStore,
 ): TrainingModel {
   const named = model.namedParameters();
   const params = named.reduce((sum, [, { size }]) => sum + size, 0);
@@ -87,7 +88,12 @@ export function trainingModel(
   const shard = <Args extends readonly unknown[], Output>(
     module: Module<Args, Output>,
     name: string,
-  ) => new FullyShardedDataParallel<Args, Output>(module, { ...fsdpOptions(config, groups), name });
+  ) =>
+    new FullyShardedDataParallel<Args, Output>(module, {
+      ...fsdpOptions(config, groups),
+      ...(store === undefined ? {} : { offloadConfig: { store } }),
+      name,
+    });
   model
     .layers()
     .slice(1, -1)
@@ -105,7 +111,10 @@ export function trainingModel(
     optimizer: adamW(parameters, config),
     params,
     shardBytes,
-    dispose: () => fsdp.dispose(),
+    dispose: async () => {
+      fsdp.dispose();
+      await store?.close();
+    },
   };
 }
 
@@ -156,6 +165,7 @@ function fsdpOptions(config: RunConfig, groups: ShardGroups) {
     processGroup: groups.gather,
     processGroupReduceScatter: groups.reduce,
     reshardAfterForward: config.reshard,
+    ...(config.cpuOffload ? { moveParamsToCpu: true } : {}),
     mixedPrecision: isMixed,
     computeDType: COMPUTE_DTYPES[config.precision],
     fp32ReduceScatter: isMixed && config.fp32Reduce,
