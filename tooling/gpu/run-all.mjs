@@ -79,6 +79,8 @@ function parts() {
     const name = `fsdp-webgpu-${precision}`;
     list.push(training(name, [...fsdp, ...webgpu, '--precision', precision]));
   }
+  const ddp = ['--strategy', 'ddp', '--ranks', '2', '--transport', 'memory'];
+  list.push(training('ddp-webgpu-fp32', [...ddp, ...webgpu]));
   list.push(training('fsdp-cpu-and-webgpu', [...fsdp, '--device', 'cpu,webgpu']));
   if (isHardware) {
     const large = ['--model', 'gpt2', '--batch', '8', '--seq', '512', '--precision', 'bf16'];
