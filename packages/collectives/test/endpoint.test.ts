@@ -163,6 +163,13 @@ describe('Endpoint', () => {
     expect(numTaken).toBe(70_000);
   });
 
+  it('loses a peer that leaves while a call waits for it', async () => {
+    const { endpoint, group } = lonelyRank();
+    const received = group.recv(new Uint8Array(4), { from: 1 });
+    endpoint.onPeerLeft(1);
+    await expect(received).rejects.toThrow(/peer 1 lost \(it closed the group\)/);
+  });
+
   it('blames no peer that sent all it had to and left, while its bytes are still copied', async () => {
     const { endpoint, group } = lonelyRank();
     const byteLength = 64 * 2 ** 20;
