@@ -13,7 +13,7 @@ import { Sgd } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './ranks.js';
-import { adam, net } from './saved-shards.js';
+import { adam, net, train } from './saved-shards.js';
 import { DIM, layer } from './scenarios.js';
 
 describe('refuses', () => {
@@ -77,6 +77,18 @@ describe('refuses', () => {
   ])('%s', async (_, type, run) => {
     await onRanks(2, async (rank) => {
       await expect(run(net(rank), rank.device)).rejects.toBeInstanceOf(type);
+    });
+  });
+
+  it('ranks that have stepped differently, on every rank', async () => {
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0] });
+      const { flat } = model.units[0]!;
+      if (rank.rank === 1) await optimizer.writeFlatState(flat, 5, new Map());
+      const gathering = gatherFullOptimStateDict(model, optimizer);
+      await expect(gathering).rejects.toBeInstanceOf(FsdpStateDictError);
     });
   });
 
