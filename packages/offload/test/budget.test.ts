@@ -4,14 +4,14 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { AdamW, Linear, Sequential } from '@shardweave/nn';
+import { AdamW, checkpoint, Linear, Module, Sequential } from '@shardweave/nn';
 import { OffloadBudgetError, OffloadConfigError, OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
-import { type Backend, Device, mean, square } from '@shardweave/tensor-core';
+import { type Backend, Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { begin, losses, trainStep } from './training.js';
+import { begin, losses, type Run, trainStep } from './training.js';
 
 const LAYERS = 24;
 const DIM = 64;
@@ -29,26 +29,43 @@ function stack(device: Device): Sequential {
   );
 }
 
-/** Steps of a stack of layers; the most bytes that the pool has held after each. */
+/** Steps of a stack of layers; bytes that the pool held after each part of them. */
 async function trainStack(model: Sequential | OffloadModel, steps: number) {
   const { device } = model;
+  const { pool } = device; // the real one: hooks run in dry runs too
   const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
   const found: number[] = [];
   const reserved: number[] = [];
+  for (const parameter of model.parameters()) {
+    device.onGradientFinal(parameter, () => void reserved.push(pool.reservedBytes));
+  }
   for (let step = 0; step < steps; step++) {
     const loss = await device.scope(async () => {
       const values = Float32Array.from({ length: 2 * DIM }, (_, i) => Math.sin(i + step));
-      const result = mean(square(await model.call(device.tensor(values, [2, DIM]))));
+      const output: Tensor = await model.call(device.tensor(values, [2, DIM]));
+      reserved.push(pool.reservedBytes);
+      const result = mean(square(output));
+      device.beforeGradientOf(output, () => void reserved.push(pool.reservedBytes));
       await result.backward();
       return result.item();
     });
     found.push(loss);
-    reserved.push(device.memory().reservedBytes);
+    reserved.push(pool.reservedBytes);
     await optimizer.step();
-    reserved.push(device.memory().reservedBytes);
+    reserved.push(pool.reservedBytes);
     optimizer.zeroGrad();
   }
   return { losses: found, reserved };
+}
+
+/** What the pool holds whenever a gradient of the model is final. */
+function watchGradients({ device, model }: Run): number[] {
+  const reserved: number[] = [];
+  const { pool } = device; // the real one: hooks run in dry runs too
+  for (const parameter of model.parameters()) {
+    device.onGradientFinal(parameter, () => void reserved.push(pool.reservedBytes));
+  }
+  return reserved;
 }
 
 describe('a model whose state is ten times the budget', () => {
@@ -92,6 +109,7 @@ describe('the choice of slices', () => {
   it('is made anew for larger inputs, and holds for smaller ones', async () => {
     const run = begin({ backend, offload: { deviceBudgetBytes: 120_000 } });
     const model = run.model as OffloadModel;
+    const reserved = watchGradients(run);
     await trainStep(run, 0, 2);
     const few = model.slices.length;
     await trainStep(run, 1, 8);
@@ -99,13 +117,117 @@ describe('the choice of slices', () => {
     expect(many).toBeGreaterThan(few);
     await trainStep(run, 2, 2);
     expect(model.slices.length).toBe(many);
-    expect(run.device.memory().reservedBytes).toBeLessThanOrEqual(120_000);
+    expect(reserved.length).toBeGreaterThan(3);
+    expect(Math.max(...reserved, run.device.memory().reservedBytes)).toBeLessThanOrEqual(120_000);
   });
 
   it('changes no loss', async () => {
     const plain = await losses(begin({ backend }), 3);
     const run = begin({ backend, offload: { deviceBudgetBytes: 150_000 } });
+    const reserved = watchGradients(run);
     expect(await losses(run, 3)).toEqual(plain);
+    expect(Math.max(...reserved, run.device.memory().reservedBytes)).toBeLessThanOrEqual(150_000);
+  });
+});
+
+describe('a plan for a budget', () => {
+  const budgeted = (deviceBudgetBytes: number) => {
+    const run = begin({
+      backend,
+      offload: { deviceBudgetBytes, checkpointActivation: true },
+      config: { n_positions: 64 },
+    });
+    const { device } = run;
+    const model = run.model as OffloadModel;
+    const step = (rows: number, length: number) =>
+      device.scope(async () => {
+        const ids = device.tensor(new Int32Array(rows * length), [rows, length]);
+        await mean(square(await model.call(ids))).backward();
+      });
+    return { device, model, step };
+  };
+
+  it('holds for shapes: as many elements in longer rows take more, and the first plan comes back', async () => {
+    const { device, model, step } = budgeted(180_000);
+    await step(32, 1);
+    expect(model.slices.length).toBe(1);
+    await step(1, 32);
+    expect(model.slices.length).toBe(2);
+    await step(32, 1);
+    expect(model.slices.length).toBe(1);
+    expect(device.memory().reservedBytes).toBeLessThanOrEqual(180_000);
+  });
+
+  it('is made anew where the device has less room than it had', async () => {
+    const { device, model, step } = budgeted(200_000);
+    await step(32, 1);
+    expect(model.slices.length).toBe(1);
+    const other = device.zeros([10_000]).keep();
+    await step(32, 1);
+    expect(model.slices.length).toBeGreaterThan(1);
+    other.dispose();
+    await step(32, 1);
+    expect(model.slices.length).toBeGreaterThan(1); // the newest plan that fits stays
+  });
+
+  it('is made in a backward too: checkpointing around the model', async () => {
+    const { device, model, step } = budgeted(200_000);
+    const plain = begin({ backend, config: { n_positions: 64 } });
+    const gradients = async (target: Module) => {
+      const ids = target.device.tensor(new Int32Array(8).fill(3), [2, 4]);
+      const output = (await checkpoint(target).call(ids)) as Tensor;
+      await mean(square(output)).backward();
+    };
+    await device.scope(() => gradients(model));
+    await plain.device.scope(() => gradients(plain.model));
+    const grad = plain.model.parameters()[0]!.grad!;
+    const bytes = await model.flats[0]!.home.readGradient();
+    const expected = await grad.toBytes();
+    expect(bytes!.subarray(0, expected.byteLength)).toEqual(expected);
+    await step(2, 4);
+    expect(device.memory().live.parameter).toBe(0);
+  });
+
+  it('a dry run that fails leaves nothing, and no plan', async () => {
+    const device = new Device(backend);
+    let isBad = true;
+    class Bad extends Module<[x: Tensor], Tensor> {
+      forward(x: Tensor): Tensor {
+        if (isBad) throw new Error('bad layer');
+        return square(x);
+      }
+    }
+    const linear = () => new Linear(device, { inFeatures: DIM, outFeatures: DIM });
+    const layers = [linear(), linear(), linear(), new Bad(device)];
+    const model = new OffloadModel(layers, { deviceBudgetBytes: 100_000 });
+    const step = () =>
+      device.scope(async () => {
+        const x = device.tensor(new Float32Array(2 * DIM).fill(0.1), [2, DIM]);
+        await mean(await model.call(x)).backward();
+      });
+    await expect(step()).rejects.toThrow('bad layer');
+    expect(device.memory().live.total).toBe(0);
+    expect(model.slices.length).toBe(4); // as given, not the one that was tried
+    isBad = false;
+    await step();
+    expect(device.memory().live.total).toBe(0);
+    expect(device.memory().reservedBytes).toBeLessThanOrEqual(100_000);
+  });
+
+  it('the smallest budget of several models on a device holds, and ends with its model', async () => {
+    const device = new Device(backend);
+    const open = async (deviceBudgetBytes: number) => {
+      const model = new OffloadModel(stack(device), { deviceBudgetBytes });
+      await model.moveToStore();
+      return model;
+    };
+    const [a, b, c] = [await open(3e6), await open(1e6), await open(2e6)];
+    expect(device.pool.limitBytes).toBe(1e6);
+    b.dispose();
+    expect(device.pool.limitBytes).toBe(2e6);
+    a.dispose();
+    c.dispose();
+    expect(device.pool.limitBytes).toBe(Number.POSITIVE_INFINITY);
   });
 });
 

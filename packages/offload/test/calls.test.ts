@@ -1,0 +1,321 @@
+// Calls in odd places and failures at odd moments: what passes through, checkpointing around the
+// model, graphs kept, layers and stores that throw, several models, disposal.
+
+import { checkpoint, Linear, Module, Sequential, Sgd } from '@shardweave/nn';
+import { loadStateDict, OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { add, Device, mean, mul, square, type Tensor, tanh } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+
+const DIM = 5;
+
+const newDevice = () => new Device(createReferenceBackend(), { seed: 11 });
+const linear = (device: Device) => new Linear(device, { inFeatures: DIM, outFeatures: DIM });
+const linears = (device: Device, count: number) =>
+  Array.from({ length: count }, () => linear(device));
+
+function rows(device: Device, count = 4): Tensor {
+  const values = Float32Array.from({ length: count * DIM }, (_, i) => Math.sin(i + 1));
+  return device.tensor(values, [count, DIM], { requiresGrad: true });
+}
+
+/** Anything to anything, by a function. */
+// biome-ignore lint/suspicious/noExplicitAny: a layer of any signature
+class Call extends Module<any, any> {
+  readonly #body: (x: unknown) => unknown;
+
+  constructor(device: Device, body: (x: never) => unknown, inner?: Module) {
+    super(device);
+    this.#body = body as (x: unknown) => unknown;
+    if (inner !== undefined) this.child('inner', inner);
+  }
+
+  forward(x: unknown): unknown {
+    return this.#body(x);
+  }
+}
+
+type Body = (model: Module, x: Tensor) => Promise<void>;
+
+/** Parameters after two steps and the gradient of the input. */
+async function outcome(
+  build: (device: Device) => Module[],
+  body: Body,
+  options: OffloadOptions | undefined,
+): Promise<number[]> {
+  const device = newDevice();
+  const bare = new Sequential(device, build(device));
+  const model: Module = options === undefined ? bare : new OffloadModel(bare, options);
+  const x = rows(device);
+  const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+  for (let step = 0; step < 2; step++) {
+    await device.scope(() => body(model, x));
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+  const values: number[] = [...(await x.grad!.toArray())];
+  if (model instanceof OffloadModel) {
+    for (const { data } of (await stateDict(model)).values()) {
+      values.push(...new Float32Array(data.slice().buffer));
+    }
+    expect(device.memory().live).toMatchObject({ parameter: 0, staging: 0, optimizer: 0 });
+    expect(model.hostMemory()).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
+  } else {
+    for (const parameter of bare.parameters()) values.push(...(await parameter.toArray()));
+  }
+  return values;
+}
+
+const squared: Body = async (model, x) => mean(square(await model.call(x))).backward();
+
+/** A store whose `method` rejects while `isFailing()`. */
+function failingStore(method: 'read' | 'write', isFailing: () => boolean): ShardStore {
+  const store = createHostStore();
+  // biome-ignore lint/suspicious/noExplicitAny: either method
+  const original = (store[method] as any).bind(store);
+  return Object.assign(store, {
+    [method]: (...args: unknown[]) =>
+      isFailing() ? Promise.reject(new Error('no disk')) : original(...args),
+  });
+}
+
+describe.each([
+  { checkpointActivation: true },
+  { checkpointActivation: false },
+  { checkpointActivation: true, numMicrobatches: 2 },
+  { checkpointActivation: false, numMicrobatches: 2 },
+])('%o', (path) => {
+  const same = async (build: (device: Device) => Module[], body: Body, numSlices = 4) => {
+    const plain = await outcome(build, body, undefined);
+    const offloaded = await outcome(build, body, { numSlices, ...path });
+    expect(offloaded.length).toBe(plain.length);
+    offloaded.forEach((value, i) => {
+      expect(Math.abs(value - plain[i]!), `value ${i}`).toBeLessThanOrEqual(1e-6);
+    });
+  };
+
+  it('2.7 several outputs: a value may pass through slices beside others', async () => {
+    const skip = (device: Device) => {
+      const inner = linear(device);
+      type Pair = { x: Tensor; skip: Tensor };
+      const run = async ({ x }: Pair) => ({ x: await inner.call(x), skip: x });
+      return new Call(device, run, inner);
+    };
+    await same(
+      (device) => [
+        linear(device),
+        new Call(device, (x: Tensor) => ({ x, skip: x })),
+        skip(device),
+        skip(device),
+        new Call(device, ({ x, skip }: { x: Tensor; skip: Tensor }) => add(x, skip)),
+      ],
+      squared,
+    );
+  });
+
+  it('layers that return what they got', async () => {
+    await same((device) => {
+      const identity = () => new Call(device, (x: Tensor) => x);
+      return [identity(), linear(device), identity(), linear(device)];
+    }, squared);
+  });
+
+  it('2.7 sharing: one module in two places of a list', async () => {
+    await same((device) => {
+      const shared = linear(device);
+      return [shared, linear(device), shared];
+    }, squared);
+  });
+
+  it.each([1, 3])('checkpointing around the model, called twice, %i slices', async (numSlices) => {
+    await same(
+      (device) => linears(device, 3),
+      async (model, x) => {
+        const wrapped = checkpoint(model);
+        const once = (await wrapped.call(x)) as Tensor;
+        await mean(square((await wrapped.call(tanh(once))) as Tensor)).backward();
+      },
+      numSlices,
+    );
+  });
+
+  it('2.7 activations belong to the call: the model of its own result', async () => {
+    await same(
+      (device) => linears(device, 3),
+      async (model, x) => mean(square(await model.call(await model.call(x)))).backward(),
+    );
+  });
+
+  it('2.7 two losses: a graph that is kept runs again', async () => {
+    await same(
+      (device) => linears(device, 3),
+      async (model, x) => {
+        const loss = mean(square(await model.call(x)));
+        await loss.backward({ retainGraph: true });
+        await loss.backward();
+      },
+    );
+  });
+
+  it('2.5.8 evaluation between forward and backward', async () => {
+    await same(
+      (device) => linears(device, 3),
+      async (model, x) => {
+        const output = await model.call(x);
+        await model.device.noGrad(() => model.call(mul(x, 3)));
+        await mean(square(output)).backward();
+      },
+    );
+  });
+
+  it.each(['forward', 'backward'])('a layer that throws in %s leaves nothing', async (where) => {
+    const device = newDevice();
+    let isBad = false;
+    const fail = () => {
+      if (isBad) throw new Error('bad layer');
+    };
+    const bad = new Call(device, (x: Tensor) => {
+      const output = tanh(x);
+      if (where === 'forward') fail();
+      else device.beforeGradientOf(output, fail);
+      return output;
+    });
+    const layers = [...linears(device, 2), bad, linear(device)];
+    const model = new OffloadModel(layers, path);
+    const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+    const step = () => device.scope(async () => squared(model, rows(device).detach()));
+    await step();
+    optimizer.zeroGrad();
+    const before = device.memory().live;
+    isBad = true;
+    await expect(step()).rejects.toThrow('bad layer');
+    optimizer.zeroGrad();
+    expect(device.memory().live).toEqual(before);
+    isBad = false;
+    await step();
+    await optimizer.step();
+    expect(device.memory().live).toEqual(before);
+    // What the failed backward had read is given back too.
+    expect(model.hostMemory().stagingBytes).toBe(0);
+  });
+
+  it('disposed between forward and backward: an error, and nothing is left', async () => {
+    const device = newDevice();
+    const model = new OffloadModel(linears(device, 4), path);
+    await device.scope(async () => {
+      const loss = mean(square(await model.call(rows(device).detach())));
+      model.dispose();
+      await expect(loss.backward()).rejects.toThrow();
+    });
+    expect(device.memory().live.total).toBe(0);
+  });
+});
+
+it('disposed before its first call, twice', async () => {
+  const device = newDevice();
+  const model = new OffloadModel(linears(device, 2));
+  model.dispose();
+  model.dispose();
+  expect(device.memory().live.total).toBe(0);
+  await expect(model.call(rows(device))).rejects.toThrow();
+});
+
+it('a first move that fails can be tried again', async () => {
+  const device = newDevice();
+  let numWrites = 0;
+  const store = failingStore('write', () => ++numWrites === 3);
+  const model = new OffloadModel(linears(device, 4), { store });
+  await expect(model.call(rows(device))).rejects.toThrow('no disk');
+  const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+  const before = await stateDict(model);
+  await device.scope(() => squared(model, rows(device).detach()));
+  await optimizer.step();
+  expect(device.memory().live.parameter).toBe(0);
+  const after = await stateDict(model);
+  for (const name of before.keys()) expect(after.get(name), name).not.toEqual(before.get(name));
+});
+
+it('a resume of what is not there says so each time', async () => {
+  const model = new OffloadModel(linears(newDevice(), 2), { resume: true });
+  for (let i = 0; i < 2; i++)
+    await expect(model.moveToStore()).rejects.toThrow(/^resume: expected/);
+});
+
+it('a read ahead that fails is forgotten: later steps see what the optimizer wrote', async () => {
+  const run = async (isFailingOnce: boolean) => {
+    const device = newDevice();
+    let left = Number.POSITIVE_INFINITY;
+    const store = failingStore('read', () => --left === 0);
+    const model = new OffloadModel(linears(device, 4), { store, numSlices: 4 });
+    const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+    const losses: number[] = [];
+    for (let step = 0; step < 4; step++) {
+      if (isFailingOnce && step === 2) {
+        left = 3; // in the middle of a forward whose order is known
+        await expect(device.scope(() => model.call(rows(device)))).rejects.toThrow('no disk');
+        left = Number.POSITIVE_INFINITY;
+      }
+      await device.scope(async () => {
+        const loss = mean(square(await model.call(rows(device).detach())));
+        await loss.backward();
+        losses.push(await loss.item());
+      });
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+    expect(model.hostMemory().stagingBytes).toBe(0);
+    return losses;
+  };
+  expect(await run(true)).toEqual(await run(false));
+});
+
+it('a gradient that the store refuses fails this backward, not the next one', async () => {
+  const device = newDevice();
+  let isFull = false;
+  const store = failingStore('write', () => isFull);
+  const model = new OffloadModel(linears(device, 4), { store, numSlices: 4 });
+  const step = () => device.scope(() => squared(model, rows(device).detach()));
+  await step();
+  isFull = true;
+  await expect(step()).rejects.toThrow('no disk');
+  isFull = false;
+  model.zeroGrad();
+  await step();
+  expect(model.hostMemory().stagingBytes).toBe(0);
+});
+
+it('two models in one store, stepped by one optimizer', async () => {
+  const run = async (isOffloaded: boolean) => {
+    const device = newDevice();
+    const store = createHostStore();
+    const wrap = (layers: Module[]): Module =>
+      isOffloaded ? new OffloadModel(layers, { store }) : new Sequential(device, layers);
+    const [a, b] = [wrap(linears(device, 2)), wrap(linears(device, 3))];
+    const optimizer = new Sgd([...a.parameters(), ...b.parameters()], { lr: 0.5 });
+    const losses: number[] = [];
+    for (let step = 0; step < 3; step++) {
+      await device.scope(async () => {
+        const loss = mean(square((await b.call(await a.call(rows(device).detach()))) as Tensor));
+        await loss.backward();
+        losses.push(await loss.item());
+      });
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+    return losses;
+  };
+  expect(await run(true)).toEqual(await run(false));
+});
+
+it('a state that is loaded while gradients rest is stepped by them', async () => {
+  const device = newDevice();
+  const model = new OffloadModel(linears(device, 3));
+  const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+  const state = await stateDict(model);
+  await device.scope(() => squared(model, rows(device).detach()));
+  await loadStateDict(model, state);
+  expect(await stateDict(model)).toEqual(state);
+  await optimizer.step();
+  expect(await stateDict(model)).not.toEqual(state);
+});

@@ -1,0 +1,119 @@
+// Compute in 16 bits from f32 masters, with the loss scaler and clipping by a streamed norm.
+
+import {
+  LossScaler,
+  type Module,
+  Sgd,
+  streamedScaleGradients,
+  streamedSquaredGradNorm,
+} from '@shardweave/nn';
+import { type OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
+import { type Backend, cast, crossEntropy } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { begin, losses, type Run, tokens } from './training.js';
+
+// A unit in the last place of logits around 0.1, summed over a few layers; losses are around 3.6.
+const TOLERANCE = { f16: 5e-4, bf16: 4e-3 } as const;
+const ROWS = 4;
+
+let backend: Backend;
+beforeAll(async () => {
+  backend = await createCpuBackend({ threads: 1 });
+});
+afterAll(() => backend.dispose());
+
+const makeOptimizer = (model: Module) => new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 });
+const beginRun = (offload?: OffloadOptions) =>
+  begin({ backend, makeOptimizer, ...(offload === undefined ? {} : { offload }) });
+
+/** A step with loss scaling, its gradients clipped to a norm of 1; the loss, and whether it stepped. */
+async function scaledStep({ device, model, optimizer }: Run, scaler: LossScaler, step: number) {
+  return device.scope(async () => {
+    device.random.begin({ step, rowOffset: 0 });
+    const { ids, targets } = tokens(step, ROWS);
+    const logits = cast(await model.call(device.tensor(ids, [ROWS, 8])), 'f32');
+    const loss = crossEntropy(logits, device.tensor(targets, [ROWS, 8]));
+    await scaler.scale(loss).backward();
+    const squared = await streamedSquaredGradNorm(model.parameters());
+    const found = await scaler.foundInf(squared);
+    if (!found) {
+      const norm = Math.sqrt(await squared.item()) * scaler.unscale;
+      const factor = device.tensor([scaler.unscale / Math.max(1, norm)]);
+      await streamedScaleGradients(model.parameters(), factor);
+      await optimizer.step();
+    }
+    scaler.update(found);
+    optimizer.zeroGrad();
+    return { loss: await loss.item(), found };
+  });
+}
+
+describe.each(['f16', 'bf16'] as const)('in %s', (computeDType) => {
+  it.each([1, 3])('losses are near those in f32, %i micro-batches', async (numMicrobatches) => {
+    const wide = await losses(beginRun(), 8);
+    for (const checkpointActivation of [true, false]) {
+      const run = beginRun({ computeDType, checkpointActivation, numMicrobatches });
+      (await losses(run, 8)).forEach((loss, step) => {
+        expect(Math.abs(loss - wide[step]!), `step ${step}`).toBeLessThan(TOLERANCE[computeDType]);
+        expect(loss).not.toBe(wide[step]);
+      });
+    }
+  });
+
+  it('2.7 loss scaler: clipped steps are near those in f32', async () => {
+    const [wide, narrow] = [beginRun({}), beginRun({ computeDType })];
+    const scalers = [wide, narrow].map(() => new LossScaler({ initScale: 1024 }));
+    for (let step = 0; step < 6; step++) {
+      const expected = await scaledStep(wide, scalers[0]!, step);
+      const actual = await scaledStep(narrow, scalers[1]!, step);
+      expect(actual.found).toBe(false);
+      expect(Math.abs(actual.loss - expected.loss)).toBeLessThan(TOLERANCE[computeDType]);
+    }
+  });
+
+  it('masters are f32: steps too small for 16 bits add up', async () => {
+    const run = beginRun({ computeDType });
+    const model = run.model as OffloadModel;
+    const values = async () => {
+      const state = await stateDict(model);
+      return new Float32Array([...state.values()][0]!.data.slice().buffer);
+    };
+    const before = await values();
+    for (const group of run.optimizer.groups) Object.assign(group, { lr: 1e-6, momentum: 0 });
+    await losses(run, 2);
+    const after = await values();
+    expect(after.some((value, i) => value !== before[i])).toBe(true);
+    const change = Math.max(...after.map((value, i) => Math.abs(value - before[i]!)));
+    expect(change).toBeLessThan(1e-6);
+  });
+});
+
+it('an overflow skips the step and halves the factor', async () => {
+  const run = beginRun({ computeDType: 'f16' });
+  const state = await stateDict(run.model as OffloadModel);
+  const scaler = new LossScaler({ initScale: 2 ** 30 });
+  expect((await scaledStep(run, scaler, 0)).found).toBe(true);
+  expect(scaler.factor).toBe(2 ** 29);
+  expect(await stateDict(run.model as OffloadModel)).toEqual(state);
+});
+
+it('100 steps hold the device and the host flat, and dispose leaves nothing', async () => {
+  const run = beginRun({ computeDType: 'f16', checkpointActivation: true });
+  const model = run.model as OffloadModel;
+  const scaler = new LossScaler({ initScale: 1024 });
+  const held = () => {
+    const { numBuffersMade, stagingBytes, parkedBytes } = model.hostMemory();
+    return { device: run.device.memory(), host: { stagingBytes, parkedBytes }, numBuffersMade };
+  };
+  for (let step = 0; step < 3; step++) await scaledStep(run, scaler, step);
+  const before = held();
+  for (let step = 3; step < 100; step++) await scaledStep(run, scaler, step);
+  const { numBuffersMade, ...after } = held();
+  expect(after).toEqual({ device: before.device, host: { stagingBytes: 0, parkedBytes: 0 } });
+  // Not one a step; which of them are needed at once depends on when answers come.
+  expect(numBuffersMade - before.numBuffersMade).toBeLessThan(5);
+  run.optimizer.dispose();
+  run.model.dispose();
+  expect(run.device.memory().live.total).toBe(0);
+});

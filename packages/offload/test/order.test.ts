@@ -1,0 +1,181 @@
+// What happens when: the next slice loads while one computes and the one before leaves, and the host's
+// buffers are bounded and reused. By order of events and counts, with a store whose answers come late.
+
+import { AdamW, Linear, Sequential } from '@shardweave/nn';
+import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { type Backend, Device, mean, square } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+
+const LAYERS = 6;
+const WIDTH = 10; // of layer i: WIDTH + i to WIDTH + i + 1, so that a kernel shows whose it is
+const ROWS = 3;
+const FLAT_BYTES = 4 * (256 + 128); // the largest: its weight and its bias, padded
+
+/** Answers after some turns of the event loop, in which whoever doesn't wait goes on. */
+async function turns(): Promise<void> {
+  for (let i = 0; i < 4; i++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+function lateStore(events: string[]): ShardStore {
+  const store = createHostStore();
+  const { read, write } = { read: store.read.bind(store), write: store.write.bind(store) };
+  return Object.assign(store, {
+    async read(...[key, ...rest]: Parameters<ShardStore['read']>) {
+      events.push(`read ${nameOf(key)}`);
+      await turns();
+      await read(key, ...rest);
+    },
+    async write(...args: Parameters<ShardStore['write']>) {
+      events.push(`write ${nameOf(args[0])}`);
+      await turns();
+      await write(...args);
+    },
+  });
+}
+
+/** 'offload.3/parameter' is 'parameter 3'. */
+function nameOf(key: string): string {
+  const [, layer, part] = /offload\.(\d+)\/(.*)/.exec(key)!;
+  return `${part} ${layer}`;
+}
+
+function recordingBackend(events: string[]): Backend {
+  const backend = createReferenceBackend();
+  const run = backend.run.bind(backend);
+  backend.run = (kernel, call) => {
+    if (kernel === 'matmul') {
+      const { m, n, k } = call as { m: number; n: number; k: number };
+      const [small] = [m, n, k].filter((dim) => dim !== ROWS).sort((a, b) => a - b);
+      events.push(`run ${small! - WIDTH}`);
+    }
+    run(kernel, call);
+  };
+  return backend;
+}
+
+function build(options: OffloadOptions) {
+  const events: string[] = [];
+  const device = new Device(recordingBackend(events), { seed: 2 });
+  const layers = Array.from(
+    { length: LAYERS },
+    (_, i) => new Linear(device, { inFeatures: WIDTH + i, outFeatures: WIDTH + i + 1 }),
+  );
+  const model = new OffloadModel(new Sequential(device, layers), {
+    store: lateStore(events),
+    numSlices: LAYERS,
+    ...options,
+  });
+  const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
+  const pass = () =>
+    device.scope(async () => {
+      const x = device.tensor(new Float32Array(ROWS * WIDTH).fill(0.5), [ROWS, WIDTH]);
+      const result = mean(square(await model.call(x)));
+      events.push('loss');
+      await result.backward();
+    });
+  const step = async () => {
+    await pass();
+    await optimizer.step();
+    optimizer.zeroGrad();
+  };
+  return { device, model, events, pass, step };
+}
+
+/** The events of a pass whose order is known from the one before. */
+async function settledPass(options: OffloadOptions) {
+  const { events, pass, step } = build(options);
+  await step();
+  events.length = 0;
+  await pass();
+  const loss = events.indexOf('loss');
+  return { forward: events.slice(0, loss), backward: events.slice(loss) };
+}
+
+describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
+  it('2.7 prefetch: the next slice is being read when kernels of one start, forward', async () => {
+    const { forward } = await settledPass({ checkpointActivation });
+    for (let i = 0; i + 1 < LAYERS; i++) {
+      expect(forward.indexOf(`read parameter ${i + 1}`)).toBeLessThan(forward.indexOf(`run ${i}`));
+    }
+  });
+
+  it('2.7 prefetch: and the one before it in backward, while gradients leave', async () => {
+    const { backward } = await settledPass({ checkpointActivation });
+    for (let i = LAYERS - 1; i > 0; i--) {
+      const run = backward.indexOf(`run ${i}`);
+      expect(backward.indexOf(`read parameter ${i - 1}`)).toBeLessThan(run);
+      expect(backward.indexOf(`write gradient ${i}`)).toBeGreaterThan(run);
+    }
+    // Not one behind the other: the first to leave is on its way before the last has run.
+    expect(backward.indexOf(`write gradient ${LAYERS - 1}`)).toBeLessThan(
+      backward.indexOf('run 0'),
+    );
+  });
+
+  it('2.5 ordering: one slice at a time is on the device, and none computes before it came', async () => {
+    const { device, model, pass, step } = build({ checkpointActivation });
+    const present: number[] = [];
+    const run = device.backend.run.bind(device.backend);
+    await step();
+    device.backend.run = (kernel, call) => {
+      present.push(model.flats.filter((flat) => flat.isPresent).length);
+      run(kernel, call);
+    };
+    await pass();
+    expect(Math.max(...present)).toBe(1);
+    expect(model.flats.filter((flat) => flat.isPresent)).toEqual([]);
+  });
+
+  it('the cap on reading ahead holds: one slice ahead, or none', async () => {
+    const one = await settledPass({ checkpointActivation, loadAheadBytes: FLAT_BYTES });
+    expect(one.forward.indexOf('read parameter 1')).toBeLessThan(one.forward.indexOf('run 0'));
+    expect(one.forward.indexOf('read parameter 2')).toBeGreaterThan(one.forward.indexOf('run 0'));
+    const none = await settledPass({ checkpointActivation, loadAheadBytes: 0 });
+    expect(none.forward.indexOf('read parameter 1')).toBeGreaterThan(none.forward.indexOf('run 0'));
+  });
+
+  it('2.7 buffer pool: steps like those before make no host buffer', async () => {
+    const { model, step } = build({ checkpointActivation });
+    for (let i = 0; i < 3; i++) await step();
+    const before = model.hostMemory();
+    expect(before).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
+    for (let i = 0; i < 12; i++) await step();
+    const after = model.hostMemory();
+    expect(after).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
+    // Not one a step; which of them are needed at once depends on when answers come.
+    expect(after.numBuffersMade - before.numBuffersMade).toBeLessThan(4);
+  });
+
+  it('host buffers stay under the cap and the slice in demand, gradients too', async () => {
+    const { model, pass } = build({ checkpointActivation, loadAheadBytes: FLAT_BYTES });
+    await pass();
+    await pass();
+    // Ahead and in demand; gradients that leave, with the sums they join, and the next one's.
+    const bound = 2 * FLAT_BYTES + FLAT_BYTES + 2 * FLAT_BYTES;
+    expect(model.hostMemory().peakStagingBytes).toBeLessThanOrEqual(bound);
+    expect(model.hostMemory().stagingBytes).toBe(0);
+  });
+});
+
+it('batches of other sizes leave no host buffers behind', async () => {
+  const device = new Device(createReferenceBackend(), { seed: 2 });
+  const layers = Array.from(
+    { length: 3 },
+    () => new Linear(device, { inFeatures: 8, outFeatures: 8 }),
+  );
+  const model = new OffloadModel(layers, { checkpointActivation: true });
+  const made: number[] = [];
+  const pass = (rows: number) =>
+    device.scope(async () => {
+      const x = device.tensor(new Float32Array(rows * 8).fill(0.5), [rows, 8]);
+      await mean(square(await model.call(x))).backward();
+      made.push(model.hostMemory().numBuffersMade);
+    });
+  for (const rows of [2, 2, 3, 4, 5, 2, 2]) await pass(rows);
+  const numOf = made.map((total, i) => total - (made[i - 1] ?? 0));
+  expect(numOf[1]).toBe(0);
+  expect(numOf[5]).toBeGreaterThan(0); // those of 2 rows were let go
+  expect(numOf[6]).toBe(0);
+});
