@@ -136,6 +136,7 @@ describe('a process that is killed', () => {
     await build({
       entryPoints: [fileURLToPath(new URL('offload-process.ts', import.meta.url))],
       conditions: ['@shardweave/source'],
+      alias: { vitest: fileURLToPath(new URL('outside-vitest.ts', import.meta.url)) },
       bundle: true,
       format: 'esm',
       platform: 'node',
