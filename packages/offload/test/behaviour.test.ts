@@ -100,14 +100,14 @@ describe.each(PATHS)('%o', (options) => {
     return offloaded;
   };
 
-  it('stands anywhere in a model: gradients reach what is before and after it', async () => {
+  it('2.7 input gradients: stands anywhere in a model, gradients reach what is before and after it', async () => {
     await same(stack, async (model, x) => {
       const output: Tensor = await model.call(mul(tanh(x), 2));
       await mean(square(tanh(output))).backward();
     });
   });
 
-  it('two forwards may come before their backwards, in either order', async () => {
+  it('2.5.5 2.7 activations of a call: two forwards may come before their backwards, in either order', async () => {
     for (const order of [
       [0, 1],
       [1, 0],
@@ -129,7 +129,7 @@ describe.each(PATHS)('%o', (options) => {
     });
   });
 
-  it('a boundary and a result may be one wide', async () => {
+  it('2.7 width 1: a boundary and a result may be one wide', async () => {
     const build = (device: Device) =>
       new Sequential(device, [linear(device, DIM, 1), linear(device, 1, 3), linear(device, 3, 1)]);
     await same(build, async (model, x) => {
@@ -139,7 +139,7 @@ describe.each(PATHS)('%o', (options) => {
     });
   });
 
-  it('takes several inputs and gives several outputs, in containers', async () => {
+  it('2.7 several inputs and outputs, in containers', async () => {
     class Join extends Module<[a: Tensor, rest: { b: Tensor; scale: number }], Tensor> {
       forward(a: Tensor, { b, scale }: { b: Tensor; scale: number }): Tensor {
         return add(a, mul(b, scale));
@@ -176,7 +176,7 @@ describe.each(PATHS)('%o', (options) => {
     expect(after.values.get('2.bias')).toEqual(before.values.get('2.bias'));
   });
 
-  it('accumulates over backwards, and a gradient can be forgotten', async () => {
+  it('2.5.2 accumulates over backwards, and a gradient can be forgotten', async () => {
     await same(stack, async (model, x) => {
       await mean(await model.call(mul(x, 5))).backward();
       model.zeroGrad();
@@ -185,11 +185,11 @@ describe.each(PATHS)('%o', (options) => {
     });
   });
 
-  it('rows that do not divide make fewer micro-batches', async () => {
+  it('2.5.3 rows that do not divide make fewer micro-batches', async () => {
     await same(stack, async (model, x) => mean(square(await model.call(x))).backward(), 2);
   });
 
-  it('has nothing on the device between steps', async () => {
+  it('2.7 drops: has nothing on the device between steps', async () => {
     const { device } = await same(stack, async (model, x) =>
       mean(square(await model.call(x))).backward(),
     );
@@ -200,7 +200,7 @@ describe.each(PATHS)('%o', (options) => {
   });
 });
 
-it('evaluation keeps nothing and gives what training gives', async () => {
+it('2.5.8 evaluation keeps nothing and gives what training gives', async () => {
   const device = newDevice();
   const model = new OffloadModel(stack(device), { numSlices: 3 });
   const x = rows(device, 4);
@@ -214,7 +214,7 @@ it('evaluation keeps nothing and gives what training gives', async () => {
   });
 });
 
-it('the result requires grad though no input does', async () => {
+it('2.5.1 the result requires grad though no input does', async () => {
   const device = newDevice();
   const model = new OffloadModel(stack(device), { checkpointActivation: true });
   await device.scope(async () => {
@@ -223,7 +223,7 @@ it('the result requires grad though no input does', async () => {
   });
 });
 
-it('batch norms count a batch once, checkpointed or not', async () => {
+it('2.5.9 2.7 batch norms count a batch once, checkpointed or not', async () => {
   const run = async (options: OffloadOptions | undefined) => {
     const device = newDevice();
     const norm = new BatchNorm1d(device, { numFeatures: DIM });
@@ -237,7 +237,7 @@ it('batch norms count a batch once, checkpointed or not', async () => {
   expect(await run({ checkpointActivation: false })).toEqual(plain);
 });
 
-it('O1 parked or checkpointed activations take far less of the device than the plain model', async () => {
+it('O1 2.5.7 2.7 parked or checkpointed activations take far less of the device than the plain model', async () => {
   const peak = async (options: OffloadOptions | undefined) => {
     const device = newDevice();
     const layers = Array.from({ length: 12 }, () => linear(device, 40, 40));
@@ -258,7 +258,7 @@ it('O1 parked or checkpointed activations take far less of the device than the p
   expect(checkpointed).toBeLessThan(0.6 * plain);
 });
 
-describe('state dicts', () => {
+describe('2.7 state dicts', () => {
   it('load into the bare model and back, another slicing too', async () => {
     const device = newDevice();
     const trained = new OffloadModel(stack(device), { numSlices: 2 });
@@ -351,7 +351,7 @@ it('a store that fails rejects the call, and the next one works', async () => {
   expect(device.memory().live.total).toBe(live);
 });
 
-it('splits layers as fairscale does, without empty slices, and rows by ceil(B / n)', () => {
+it('2.2 O3 splits layers as fairscale does, without empty slices, and rows by ceil(B / n)', () => {
   expect(splitLayers([10, 10, 10, 10], 2)).toEqual([2, 2]);
   expect(splitLayers([1, 1, 100, 1], 3)).toEqual([2, 1, 1]);
   expect(splitLayers([100, 1, 1, 1], 3)).toEqual([1, 3]);

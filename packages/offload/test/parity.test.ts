@@ -3,6 +3,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import type { Backend } from '@shardweave/tensor-core';
@@ -28,7 +29,7 @@ const STORES = {
 };
 
 describe.each(['host', 'disk'] as const)('on the %s store', (tier) => {
-  it.each([true, false])('losses are equal bit for bit, checkpointing %s', async (isOn) => {
+  it.each([true, false])('O2 losses are equal bit for bit, checkpointing %s', async (isOn) => {
     const plain = await losses(begin({ backend }), STEPS);
     const { store, remove } = await STORES[tier]();
     const run = begin({ backend, offload: { store, numSlices: 3, checkpointActivation: isOn } });
@@ -42,12 +43,26 @@ describe.each(['host', 'disk'] as const)('on the %s store', (tier) => {
 });
 
 describe.each([2, 3, 8])('%i micro-batches', (numMicrobatches) => {
-  it.each([true, false])('losses to 2e-6, checkpointing %s', async (checkpointActivation) => {
-    const plain = await losses(begin({ backend }), STEPS, 8);
-    const run = begin({ backend, offload: { numMicrobatches, checkpointActivation } });
-    const offloaded = await losses(run, STEPS, 8);
-    offloaded.forEach((loss, step) => {
-      expect(Math.abs(loss - plain[step]!) / plain[step]!, `step ${step}`).toBeLessThan(2e-6);
-    });
-  });
+  it.each([true, false])(
+    'O2 2.5.4 2.7 dropout: losses to 2e-6, checkpointing %s',
+    async (checkpointActivation) => {
+      const plain = await losses(begin({ backend }), STEPS, 8);
+      const run = begin({ backend, offload: { numMicrobatches, checkpointActivation } });
+      const offloaded = await losses(run, STEPS, 8);
+      offloaded.forEach((loss, step) => {
+        expect(Math.abs(loss - plain[step]!) / plain[step]!, `step ${step}`).toBeLessThan(2e-6);
+      });
+    },
+  );
+});
+
+it('2.7 sharing between slices: tied first and last layers are one flat, stepped once', async () => {
+  const plain = await losses(begin({ backend }), 3);
+  const run = begin({ backend, offload: { numSlices: 5 } });
+  const model = run.model as OffloadModel;
+  const users = model.slices.filter((names) => names.includes('0') || names.includes('4'));
+  expect(users.length).toBe(2);
+  expect(await losses(run, 3)).toEqual(plain);
+  const steps = model.flats.map(({ home }) => home.restingStep);
+  expect(steps).toEqual(model.flats.map(() => 3));
 });
