@@ -1,6 +1,7 @@
 // What resting off the device costs: a training step of a GPT under OffloadModel, on the host and the
 // disk tier, over the same step resident, by batch size; how much of a delay in every read is hidden; and
-// the disk tier's rate over plain files. One process, steps in turn; medians. Needs the built packages.
+// the disk tier's rate over plain files; and the optimizer's step streamed through a WebGPU device over the
+// same step by cpu kernels on the host, where the state rests. One process, steps in turn; medians. Needs the built packages.
 // Usage: node bench/offload.mjs [--rounds 10] [--threads 2] [--delay 20] [--report FILE]
 
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -14,6 +15,8 @@ import { createHostStore } from '../packages/shard-store/dist/index.js';
 import { openDiskStore } from '../packages/shard-store/dist/node.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+import { createWebGpuBackend } from '../packages/tensor-core/dist/webgpu.js';
+import { openNodeGpu } from '../packages/tensor-core/dist/webgpu-node.js';
 
 const CONFIG = {
   vocab_size: 256,
@@ -46,6 +49,7 @@ const backend = await createCpuBackend({ threads: Number(flags.threads) });
 const costs = [];
 for (const batch of BATCHES) costs.push(await cost(batch));
 const hidden = await hiddenDelay(BATCHES.at(-1));
+const optimizers = await optimizerSteps();
 await backend.dispose();
 const disk = await diskRates();
 rmSync(folder, { recursive: true });
@@ -97,8 +101,36 @@ async function hiddenDelay(batch) {
   return { batch, reads, t0, t1, share: 1 - (t1 - t0) / (reads * delayMs) };
 }
 
-async function training(kind, batch, given) {
-  const device = new Device(backend, { seed: 1 });
+/** Milliseconds of an optimizer's step with all state in host memory, by the device that computes it. */
+async function optimizerSteps() {
+  const adapter = await openNodeGpu().requestAdapter();
+  if (adapter === null) return undefined;
+  const gpu = await createWebGpuBackend({ gpu: openNodeGpu(), allowSoftware: true });
+  const runs = [];
+  for (const kernels of [gpu, backend]) {
+    const { pass, stepOptimizer, dispose } = await training('host', 1, undefined, kernels);
+    runs.push({ pass, stepOptimizer, dispose, samples: [] });
+  }
+  for (let round = 0; round < rounds + 1; round++) {
+    for (const { pass, stepOptimizer, samples } of runs) {
+      await pass();
+      const ms = await timed(stepOptimizer);
+      if (round > 0) samples.push(ms); // the first compiles and fills pools
+    }
+  }
+  for (const { dispose } of runs) await dispose();
+  await gpu.dispose();
+  const { vendor, architecture, description } = adapter.info;
+  const [onDevice, onHost] = runs.map(({ samples }) => median(samples));
+  return {
+    adapter: [vendor, architecture, description].filter(Boolean).join(' '),
+    onDevice,
+    onHost,
+  };
+}
+
+async function training(kind, batch, given, kernels = backend) {
+  const device = new Device(kernels, { seed: 1 });
   const gpt = new Gpt2(device, CONFIG, { seed: 1 });
   let model = gpt;
   let store = given;
@@ -111,22 +143,27 @@ async function training(kind, batch, given) {
   const optimizer = new AdamW(model.parameters(), { lr: 1e-3 });
   const seq = CONFIG.n_positions;
   const ids = Int32Array.from({ length: batch * seq }, (_, i) => (i * 7) % CONFIG.vocab_size);
-  const step = async () => {
-    await device.scope(async () => {
+  const pass = () =>
+    device.scope(async () => {
       const x = device.tensor(ids, [batch, seq]);
       const loss = crossEntropy(await model.call(x), x);
       await loss.backward();
       await loss.item();
     });
+  const stepOptimizer = async () => {
     await optimizer.step();
     optimizer.zeroGrad();
     await device.synchronize();
+  };
+  const step = async () => {
+    await pass();
+    await stepOptimizer();
   };
   const dispose = async () => {
     device.dispose();
     await store?.close();
   };
-  return { device, step, dispose };
+  return { device, step, pass, stepOptimizer, dispose };
 }
 
 /** Milliseconds to write and to read the same bytes: the store, and files without checksums. */
@@ -185,6 +222,9 @@ function report() {
     ].join('\n'),
     `Hidden: ${hidden.reads} reads of parameters a step (forward, backward, optimizer), each delayed by ${delayMs} ms, ${hidden.batch} rows: ${ms(hidden.t0)} without, ${ms(hidden.t1)} with; ${(100 * hidden.share).toFixed(0)} % of the delays hidden.`,
     `Disk tier: ${mib(total)} written and committed in ${ms(disk.storeWrite)}, read in ${ms(disk.storeRead)}; plain files, without checksums, ${ms(disk.fileWrite)} and ${ms(disk.fileRead)}: ${ratio(disk.storeWrite, disk.fileWrite)} and ${ratio(disk.storeRead, disk.fileRead)} times. The files lie in the page cache.`,
+    optimizers === undefined
+      ? 'Optimizer on the device or on the host: no WebGPU adapter here.'
+      : `Optimizer: AdamW's step over host bytes, layer by layer, streamed through WebGPU (${optimizers.adapter}) ${ms(optimizers.onDevice)}, by cpu kernels on the host ${ms(optimizers.onHost)}: ${ratio(optimizers.onDevice, optimizers.onHost)} times. Offload steps on the compute device as the layer passes: the kernels, and so the bits, are those of a resident step. On a software adapter both use the same cores and memory; a GPU adds a bus each way, 12 bytes to and 12 from the device a parameter and 4 of its gradient.`,
     "On a cpu device host and device share memory and cores: a load is a copy that takes a core from the kernels, so the ratios show the work that offload adds, not a bus. What a PCIe or unified-memory GPU would show isn't in them.",
     '',
   ].join('\n\n');
