@@ -1,0 +1,209 @@
+// Bucketed gradients against an all-reduce for each parameter, and against PyTorch's
+// DistributedDataParallel over Gloo on the same bytes, in one interleaved run.
+// Usage: node bench/ddp.mjs [--ranks 2] [--rounds 5] [--steps 8] [--transports ws,shm] [--report FILE]
+
+import { spawn, spawnSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import os from 'node:os';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { build } from 'esbuild';
+
+const PYTHON = '/usr/bin/python3'; // Debian's, which sees Debian's packages
+const MIB = 2 ** 20;
+/** 76 parameters, 21 MiB of gradients: several buckets of PyTorch's usual shape, at a smaller cap. */
+const GPT = { vocab_size: 2048, n_positions: 64, n_embd: 256, n_layer: 6, n_head: 4 };
+const SIZES = { firstBucketBytes: MIB, bucketCapBytes: 4 * MIB };
+
+const { values: flags } = parseArgs({
+  options: {
+    ranks: { type: 'string', default: '2' },
+    rounds: { type: 'string', default: '5' },
+    steps: { type: 'string', default: '8' },
+    transports: { type: 'string', default: 'ws,shm' },
+    report: { type: 'string' },
+  },
+});
+const worldSize = Number(flags.ranks);
+const steps = Number(flags.steps);
+const transports = flags.transports.split(',');
+const folder = mkdtempSync(join(os.tmpdir(), 'shardweave-ddp-'));
+const load = { start: os.loadavg() };
+const results = new Map();
+let torchVersion;
+let shape;
+try {
+  const script = await bundle();
+  const shapes = shapesOf(GPT);
+  const hasTorch = spawnSync(PYTHON, ['-c', 'import torch']).status === 0;
+  for (let round = 0; round < Number(flags.rounds); round++) {
+    process.stderr.write(`round ${round + 1} of ${flags.rounds}\n`);
+    for (const transport of transports) {
+      for (const hasCompute of [false, true]) {
+        const out = await ours(script, { transport, hasCompute });
+        shape = out;
+        for (const [mode, times] of Object.entries(out.times)) {
+          note(`${transport} ${hasCompute ? 'gpt' : 'shapes'} ${mode}`, times);
+        }
+      }
+    }
+    if (!hasTorch) continue;
+    const out = await torch(shapes, round);
+    torchVersion = out.version;
+    note('torch', out.times);
+  }
+} finally {
+  rmSync(folder, { recursive: true, force: true });
+}
+const text = reportText();
+console.log(text);
+if (flags.report !== undefined) {
+  mkdirSync(dirname(flags.report), { recursive: true });
+  writeFileSync(flags.report, text);
+}
+
+/** The rank's script with the packages' sources in one file, where Node finds what is not bundled. */
+async function bundle() {
+  const outfile = fileURLToPath(new URL('.shardweave/ddp-rank.mjs', import.meta.url));
+  await build({
+    entryPoints: [fileURLToPath(new URL('ddp/rank.mjs', import.meta.url))],
+    outfile,
+    bundle: true,
+    platform: 'node',
+    format: 'esm',
+    target: 'es2022',
+    conditions: ['@shardweave/source'],
+    nodePaths: [fileURLToPath(new URL('../apps/trainer/node_modules', import.meta.url))],
+    external: ['webgpu', 'bufferutil'],
+    banner: {
+      js: "import { createRequire as requireFrom } from 'node:module'; const require = requireFrom(import.meta.url);",
+    },
+    logLevel: 'error',
+  });
+  return outfile;
+}
+
+async function ours(script, { transport, hasCompute }) {
+  const shared = { transport, hasCompute, worldSize, steps, gpt: GPT, rows: 4, ...SIZES };
+  const job = { port: await freePort(), secret: randomBytes(16).toString('hex') };
+  const ranks = transport === 'ws' ? [...Array(worldSize).keys()] : [0];
+  const specs = ranks.map((rank) => JSON.stringify({ ...shared, ...job, rank }));
+  return firstLine(specs.map((spec) => [process.execPath, [script, spec]]));
+}
+
+async function torch(shapes, round) {
+  const own = join(folder, `torch-${round}`);
+  mkdirSync(own);
+  const script = fileURLToPath(new URL('ddp/torch_rank.py', import.meta.url));
+  const specs = [...Array(worldSize).keys()].map((rank) =>
+    JSON.stringify({ rank, worldSize, shapes, steps, folder: own, ...SIZES }),
+  );
+  return firstLine(specs.map((spec) => [PYTHON, [script, spec]]));
+}
+
+/** Runs all processes to their ends; what the first one printed. */
+async function firstLine(commands) {
+  const runs = commands.map(
+    ([file, args]) =>
+      new Promise((resolve, reject) => {
+        const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+        let out = '';
+        child.stdout.on('data', (chunk) => {
+          out += chunk;
+        });
+        child.on('error', reject);
+        child.on('exit', (code) => {
+          if (code === 0) resolve(out);
+          else reject(new Error(`${file} ended with ${code}`));
+        });
+      }),
+  );
+  return JSON.parse((await Promise.all(runs))[0]);
+}
+
+function freePort() {
+  return new Promise((resolve) => {
+    const server = createServer();
+    server.listen(0, '127.0.0.1', () => {
+      const { port } = server.address();
+      server.close(() => resolve(port));
+    });
+  });
+}
+
+/** The shapes of GPT-2's parameters, tied head. */
+function shapesOf({ vocab_size: V, n_positions: T, n_embd: C, n_layer: L }) {
+  const block = [[C], [C], [C, 3 * C], [3 * C], [C, C], [C]];
+  const mlp = [[C], [C], [C, 4 * C], [4 * C], [4 * C, C], [C]];
+  return [[V, C], [T, C], ...Array.from({ length: L }, () => [...block, ...mlp]).flat(), [C], [C]];
+}
+
+function note(name, times) {
+  results.set(name, [...(results.get(name) ?? []), ...times]);
+}
+
+function quartiles(name, key) {
+  const sorted = (results.get(name) ?? []).map((time) => time[key]).sort((a, b) => a - b);
+  const at = (part) => sorted[Math.floor(part * (sorted.length - 1))];
+  return { low: at(0.25), median: at(0.5), high: at(0.75) };
+}
+
+function reportText() {
+  const ms = (name, key) => {
+    const { low, median, high } = quartiles(name, key);
+    return median === undefined
+      ? 'not run'
+      : `${median.toFixed(1)} (${low.toFixed(1)} to ${high.toFixed(1)})`;
+  };
+  const median = (name, key) => quartiles(name, key).median;
+  const ratio = (a, b) => (a === undefined || b === undefined ? '-' : (a / b).toFixed(2));
+  const exposed = (transport, mode) =>
+    median(`${transport} gpt ${mode}`, 'stepMs') - median(`${transport} gpt local`, 'stepMs');
+  const load1 = [load.start, os.loadavg()].map(([one]) => one.toFixed(1));
+  const isLoaded = Math.max(...load1.map(Number)) > 1.5 * os.cpus().length;
+  const torchMs = median('torch', 'communicationMs');
+  const lines = [
+    `# Bucketed gradients of ${new Date().toISOString().slice(0, 10)}`,
+    '',
+    `${os.cpus().length} x ${os.cpus()[0].model}, Node ${process.version}, load ${load1[0]} at the start, ${load1[1]} at the end${isLoaded ? ': **other work ran beside it; compare ratios, not times**' : ''}.`,
+    `${worldSize} ranks, ${shape.numParameters} parameters, ${(shape.bytes / MIB).toFixed(1)} MiB of f32 gradients, ${shape.numBuckets} buckets (first ${SIZES.firstBucketBytes / MIB} MiB, cap ${SIZES.bucketCapBytes / MIB} MiB). ${flags.rounds} rounds, in each all contenders in turn, ${steps} steps after three of warm-up; medians and quartiles, in ms.`,
+    '',
+    `Command: \`node bench/ddp.mjs ${process.argv.slice(2).join(' ')}\``,
+    '',
+    '## Communication alone',
+    '',
+    'All gradients are on the host, on every rank; then one all-reduce after another, or all buckets at once, until the last has ended.',
+    '',
+    '| | an all-reduce for each parameter | buckets | buckets : each |',
+    '|---|---|---|---|',
+    ...transports.map((transport) => {
+      const [naive, buckets] = ['naive', 'bucketed'].map((mode) => `${transport} shapes ${mode}`);
+      return `| ${transport} | ${ms(naive, 'communicationMs')} | ${ms(buckets, 'communicationMs')} | ${ratio(median(buckets, 'communicationMs'), median(naive, 'communicationMs'))} |`;
+    }),
+    ...(torchMs === undefined
+      ? ['', 'PyTorch was not installed.']
+      : [
+          '',
+          `| PyTorch ${torchVersion}'s DDP over Gloo | ${transports.map((transport) => `our buckets over ${transport} : it`).join(' | ')} |`,
+          `|---|${transports.map(() => '---|').join('')}`,
+          `| ${ms('torch', 'communicationMs')} | ${transports.map((transport) => ratio(median(`${transport} shapes bucketed`, 'communicationMs'), torchMs)).join(' | ')} |`,
+        ]),
+    '',
+    '## What a step of a GPT shows of it',
+    '',
+    'Forward and backward on one wasm thread a rank. Exposed: what the step takes longer than the same without communication.',
+    '',
+    '| | step without | an all-reduce for each | exposed | buckets | exposed | exposed, buckets : each |',
+    '|---|---|---|---|---|---|---|',
+    ...transports.map((transport) => {
+      const name = (mode) => `${transport} gpt ${mode}`;
+      const [naive, buckets] = ['naive', 'bucketed'].map((mode) => exposed(transport, mode));
+      return `| ${transport} | ${ms(name('local'), 'stepMs')} | ${ms(name('naive'), 'stepMs')} | ${naive.toFixed(1)} | ${ms(name('bucketed'), 'stepMs')} | ${buckets.toFixed(1)} | ${ratio(buckets, naive)} |`;
+    }),
+    '',
+  ];
+  return lines.join('\n');
+}
