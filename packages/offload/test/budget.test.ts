@@ -240,6 +240,8 @@ describe('too small a budget', () => {
     expect(message).toContain(`'${moduleName}'`);
     expect(message).toContain(String(requiredBytes));
     expect(first.device.memory().live.activation).toBe(0);
+    // Dry runs park nothing on the host.
+    expect((first.model as OffloadModel).hostMemory().numBuffersMade).toBe(0);
 
     const second = begin({ backend, offload: { deviceBudgetBytes: requiredBytes } });
     await (second.model as OffloadModel).call(
@@ -250,6 +252,29 @@ describe('too small a budget', () => {
     );
     const below = begin({ backend, offload: { deviceBudgetBytes: requiredBytes - 1 } });
     await expect(trainStep(below, 0)).rejects.toThrow(OffloadBudgetError);
+  });
+
+  it('counts what the step of the largest layer takes, with the state of Adam', async () => {
+    const device = new Device(backend);
+    const layerBytes = 4 * (DIM * DIM + 128);
+    const model = new OffloadModel(stack(device), {
+      deviceBudgetBytes: 3.5 * layerBytes,
+      checkpointActivation: true,
+    });
+    const error = await trainStack(model, 1).catch((reason: unknown) => reason);
+    expect(error).toBeInstanceOf(OffloadBudgetError);
+    expect((error as OffloadBudgetError).requiredBytes).toBeGreaterThanOrEqual(4 * layerBytes);
+  });
+
+  it('for training may do for evaluation', async () => {
+    const run = begin({ backend, offload: { deviceBudgetBytes: 80_000 } });
+    const { device, model } = run;
+    const ids = Int32Array.from({ length: 64 }, (_, i) => i % 37);
+    const evaluate = () =>
+      device.noGrad(() => device.scope(() => model.call(device.tensor(ids, [8, 8]))));
+    await evaluate();
+    await expect(trainStep(run, 0, 8)).rejects.toThrow(OffloadBudgetError);
+    await evaluate();
   });
 
   it('refuses numSlices beside it', () => {

@@ -319,3 +319,50 @@ it('a state that is loaded while gradients rest is stepped by them', async () =>
   await optimizer.step();
   expect(await stateDict(model)).not.toEqual(state);
 });
+
+it('2.5.7 evaluation holds a few boundaries at a time, not all of them', async () => {
+  const device = newDevice();
+  const model = new OffloadModel(linears(device, 8), { numSlices: 8 });
+  await device.noGrad(() => device.scope(() => model.call(rows(device))));
+  device.ledger.resetPeak();
+  await device.noGrad(() => device.scope(() => model.call(rows(device))));
+  const boundary = 4 * 4 * DIM;
+  // The caller's input, what a layer got, what it gives and has in between.
+  expect(device.memory().peak.activation).toBeLessThanOrEqual(4 * boundary);
+});
+
+it('what the next slice uses stays: each activation goes to the host once', async () => {
+  const device = newDevice();
+  // Saves what it sums and, for the product, what it returns.
+  const pair = ([a, b]: [Tensor, Tensor]) => {
+    const y = tanh(add(a, b));
+    return [y, mul(y, y)];
+  };
+  const layers = Array.from({ length: 3 }, () => new Call(device, pair));
+  const first = new Call(device, (x: Tensor) => [mul(x, 2), mul(x, 3)]);
+  const model = new OffloadModel([linear(device), first, ...layers]);
+  const read = device.backend.read.bind(device.backend);
+  await device.scope(async () => {
+    const x = rows(device);
+    await model.call(x); // moves parameters
+    let numReads = 0;
+    device.backend.read = (...args) => {
+      numReads += 1;
+      return read(...args);
+    };
+    await model.call(x);
+    // Three sums, and of the three first results of pairs two: the last one is the caller's.
+    expect(numReads).toBe(5);
+  });
+});
+
+it('a model that is disposed leaves its name to the next one', async () => {
+  const device = newDevice();
+  const store = createHostStore();
+  for (let i = 0; i < 2; i++) {
+    const model = new OffloadModel(linears(device, 2), { store });
+    await model.moveToStore();
+    expect(store.keys()).toEqual(['offload.0/parameter', 'offload.1/parameter']);
+    model.dispose();
+  }
+});
