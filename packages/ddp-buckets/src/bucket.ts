@@ -1,8 +1,8 @@
 // The gradients of some parameters in one storage: filled in backward, read back, added up over
 // ranks by somebody else, written and dealt out again. Knows no order and no ranks.
 //
-// Note [a bucket's storage]: taken when the first gradient arrives, zeroed for the gaps and for what
-// gets none, given back when its read-back is queued, and taken again for the result. With retained
+// Note [a bucket's storage]: taken when the first gradient arrives, zeroed where it has gaps (else
+// only what gets no gradient is, at the end), given back when its read-back is queued, and taken again for the result. With retained
 // gradients each backward has a storage of its own, which lives as long as gradients look into it.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
@@ -37,6 +37,7 @@ export class Bucket {
   readonly parameters: readonly ActiveParameter[];
   readonly members: readonly BucketMember[];
   readonly #context: BucketContext;
+  readonly #hasGaps: boolean;
   /** Members with a contribution. */
   readonly #contributed = new Set<number>();
   /** Members whose place is not zeros any more: a contribution is there, or being written. */
@@ -60,6 +61,8 @@ export class Bucket {
       size: tensor.size,
     }));
     this.#context = context;
+    const used = this.members.reduce((sum, { size }) => sum + size, 0);
+    this.#hasGaps = used < layout.elementCount;
   }
 
   get reduceDType(): DType {
@@ -119,6 +122,7 @@ export class Bucket {
   send(into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
     const { device, reduceDType, predivide } = this.#context;
     const storage = this.#fill();
+    if (!this.#hasGaps) this.#zeroUnwritten(storage);
     let outgoing = storage;
     if (reduceDType !== storage.dtype && into !== undefined) {
       outgoing = device.storage(storage.elementCount, reduceDType, 'staging');
@@ -181,9 +185,17 @@ export class Bucket {
     const { device } = this.#context;
     const storage = device.storage(this.layout.elementCount, this.layout.dtype, 'gradient');
     storage.fill();
-    device.backend.run('fill', { out: storage.view(), value: 0 });
+    if (this.#hasGaps) device.backend.run('fill', { out: storage.view(), value: 0 });
     this.#storage = storage;
     return storage;
+  }
+
+  #zeroUnwritten(storage: Storage): void {
+    this.members.forEach(({ offset, size }, member) => {
+      if (this.#written.has(member)) return;
+      const out = storage.view(offset, size);
+      this.#context.device.backend.run('fill', { out, value: 0 });
+    });
   }
 
   /** The sum on the device: in the storage itself, or beside it where dtypes differ. */

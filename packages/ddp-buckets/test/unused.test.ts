@@ -74,6 +74,18 @@ describe('findUnusedParameters', () => {
     });
   });
 
+  it('counts zeros whatever lay where its gradient would be, with gaps in buckets or without', async () => {
+    for (const spec of [{ a: 128, b: 256 }, ABC]) {
+      await onRanks(2, async (rank) => {
+        const model = wrap(new Bag(rank.device, spec), rank, { findUnusedParameters: true });
+        await pull(model, 1000);
+        model.zeroGrad();
+        await pull(model, 2, rank.rank === 0 ? ['a'] : ['a', 'b']);
+        expect(await pulled(model)).toMatchObject({ a: 2, b: 2 });
+      });
+    }
+  });
+
   it('reduces one that first appears late', async () => {
     await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, ABC), rank, options);
