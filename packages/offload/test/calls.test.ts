@@ -366,3 +366,12 @@ it('a model that is disposed leaves its name to the next one', async () => {
     model.dispose();
   }
 });
+
+it('a state that was loaded is what a next process finds', async () => {
+  const store = createHostStore();
+  const model = new OffloadModel(linears(newDevice(), 2), { store });
+  const state = await stateDict(model);
+  const before = store.generation;
+  await loadStateDict(model, state);
+  expect(store.generation).toBe(before + 1);
+});
