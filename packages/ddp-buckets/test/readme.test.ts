@@ -1,24 +1,13 @@
 // The README's first example, run as it stands.
 
-import { readFileSync } from 'node:fs';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
-import { expect, it, vi } from 'vitest';
+import { expect, it } from 'vitest';
+import { runReadmeExample } from '../../../tooling/vitest/readme-example.ts';
 
 const PACKAGE = fileURLToPath(new URL('..', import.meta.url));
 
 it('the first example trains', async () => {
-  const example = /```js\n(.*?)```/s.exec(readFileSync(`${PACKAGE}README.md`, 'utf8'))![1]!;
-  const folder = await mkdtemp(`${PACKAGE}test/.readme-`);
-  const lines: string[] = [];
-  const log = vi.spyOn(console, 'log').mockImplementation((line) => void lines.push(line));
-  try {
-    await writeFile(`${folder}/example.js`, example);
-    await import(/* @vite-ignore */ `${folder}/example.js`);
-  } finally {
-    log.mockRestore();
-    await rm(folder, { recursive: true });
-  }
+  const lines = (await runReadmeExample(PACKAGE)) as string[];
   expect(lines).toHaveLength(5);
   const losses = lines.map((line) => Number(/loss (.*)/.exec(line)![1]));
   expect(losses[0]).toBeLessThan(6);
