@@ -3,8 +3,9 @@
 // the parameters that are left. Create it before or after the optimizer, alike on all ranks.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { castInPlace, Module, mapTensors, resetParameters, type UseKind } from '@shardweave/nn';
-import { cast, type DType, isFloat, type Pass, type Tensor } from '@shardweave/tensor-core';
+import { Module, resetParameters, type UseKind } from '@shardweave/nn';
+import type { Pass, Tensor } from '@shardweave/tensor-core';
+import { castBuffers, castInputs } from './cast-inputs.js';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
 import type { DivideFactors } from './flat-gradient.js';
@@ -12,12 +13,7 @@ import { FsdpTree } from './fsdp-tree.js';
 import { shardUnit, syncBuffers } from './initial-values.js';
 import { FSDP_BRAND, isFsdp } from './is-fsdp.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
-import {
-  modulesOutsideInstances,
-  type OwnedSink,
-  ownerOf,
-  ownParameters,
-} from './own-parameters.js';
+import { type OwnedSink, ownerOf, ownParameters } from './own-parameters.js';
 import { planUnits } from './plan-units.js';
 import { agreeOnGeneration, rankPrefix } from './residence.js';
 import { ShardedUnit } from './sharded-unit.js';
@@ -136,7 +132,9 @@ export class FullyShardedDataParallel<
     this.#state = 'forward';
     try {
       if (isOutermost) {
-        if (this.isRoot) for (const instance of tree.instances) instance.#castBuffers();
+        if (this.isRoot) {
+          for (const each of tree.instances) castBuffers(each.module, each.#options.bufferDType);
+        }
         tree.beginForward(this);
       }
       if (this.units.length > 0) {
@@ -144,7 +142,9 @@ export class FullyShardedDataParallel<
       }
       await this.#shared.enter(tree, isRecomputing ? 'backward' : 'forward');
       this.#dropBeforeInputs(tree, args);
-      const output = await this.module.call(...this.#castInputs(args));
+      const output = await this.module.call(
+        ...castInputs(args, { ...this.#options, isRoot: this.isRoot }),
+      );
       this.#state = before === 'backwardPost' ? 'backwardPre' : before;
       this.reshard();
       this.#shared.reshard();
@@ -381,25 +381,4 @@ export class FullyShardedDataParallel<
       `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${this.#state}. Forward and backward cannot run inside summonFullParams, nor other calls inside them.`,
     );
   }
-
-  /**
-   * The root of a mixed-precision tree brings f32 inputs to its compute dtype; an instance with
-   * forceInputToFp32 brings 16-bit ones to f32. Both with autograd.
-   */
-  #castInputs(args: Args): Args {
-    const { isMixed, computeDType, forceInputToFp32 } = this.#options;
-    if (isMixed && this.isRoot) return castFloats(args, computeDType);
-    return forceInputToFp32 ? castFloats(args, 'f32') : args;
-  }
-
-  /** Brings the float buffers below it, up to inner instances, to its bufferDType. */
-  #castBuffers(): void {
-    for (const module of modulesOutsideInstances(this.module)) {
-      for (const [, buffer] of module.ownBuffers()) castInPlace(buffer, this.#options.bufferDType);
-    }
-  }
-}
-
-function castFloats<T>(value: T, dtype: DType): T {
-  return mapTensors(value, (tensor) => (isFloat(tensor.dtype) ? cast(tensor, dtype) : tensor));
 }
