@@ -1,6 +1,6 @@
 // What resting off the device costs: a training step of a GPT under OffloadModel, on the host and the
 // disk tier, over the same step resident, by batch size; how much of a delay in every read is hidden; and
-// the disk tier's rate over plain files; and the optimizer's step streamed through a WebGPU device over the
+// the disk tier's rate over plain files; a model whose state is ten times the device's budget; and the optimizer's step streamed through a WebGPU device over the
 // same step by cpu kernels on the host, where the state rests. One process, steps in turn; medians. Needs the built packages.
 // Usage: node bench/offload.mjs [--rounds 10] [--threads 2] [--delay 20] [--report FILE]
 
@@ -50,6 +50,7 @@ const costs = [];
 for (const batch of BATCHES) costs.push(await cost(batch));
 const hidden = await hiddenDelay(BATCHES.at(-1));
 const optimizers = await optimizerSteps();
+const tight = await tenthOfItsState();
 await backend.dispose();
 const disk = await diskRates();
 rmSync(folder, { recursive: true });
@@ -73,6 +74,48 @@ async function cost(batch) {
   const peaks = runs.map(({ device }) => device.memory().peak.total);
   for (const { dispose } of runs) await dispose();
   return { batch, medians: runs.map(({ samples }) => median(samples)), peaks };
+}
+
+/** The peak of a device that may hold a tenth of the model's state, and whether losses stay the same. */
+async function tenthOfItsState() {
+  const config = { ...CONFIG, vocab_size: 64, n_positions: 32, n_embd: 64, n_layer: 40, n_head: 4 };
+  const ids = Int32Array.from({ length: 2 * 32 }, (_, i) => (i * 7) % 64);
+  const runs = [];
+  let budget;
+  let stateBytes;
+  for (const kind of KINDS) {
+    const device = new Device(backend, { seed: 1 });
+    let model = new Gpt2(device, config, { seed: 1, deferInit: kind !== 'resident' });
+    let store;
+    if (kind === 'resident') {
+      stateBytes = model.parameters().reduce((sum, { size }) => sum + 16 * size, 0);
+      budget = Math.floor(stateBytes / 10);
+    } else {
+      const directory = join(folder, 'tight');
+      store = kind === 'host' ? createHostStore() : await openDiskStore({ directory });
+      const options = { store, deviceBudgetBytes: budget, checkpointActivation: true };
+      model = new OffloadModel(model, options);
+    }
+    const optimizer = new AdamW(model.parameters(), { lr: 1e-3 });
+    const losses = [];
+    let peak = 0;
+    for (let step = 0; step < 3; step++) {
+      await device.scope(async () => {
+        const x = device.tensor(ids, [2, 32]);
+        const loss = crossEntropy(await model.call(x), x);
+        await loss.backward();
+        losses.push(await loss.item());
+      });
+      peak = Math.max(peak, device.memory().reservedBytes);
+      await optimizer.step();
+      peak = Math.max(peak, device.memory().reservedBytes);
+      optimizer.zeroGrad();
+    }
+    runs.push({ kind, peak, losses: losses.join(', ') });
+    device.dispose();
+    await store?.close();
+  }
+  return { stateBytes, budget, runs };
 }
 
 /** Every read of a parameter takes delayMs longer, which costs no core. */
@@ -221,6 +264,7 @@ function report() {
       ),
     ].join('\n'),
     `Hidden: ${hidden.reads} reads of parameters a step (forward, backward, optimizer), each delayed by ${delayMs} ms, ${hidden.batch} rows: ${ms(hidden.t0)} without, ${ms(hidden.t1)} with; ${(100 * hidden.share).toFixed(0)} % of the delays hidden.`,
+    `A GPT of 40 layers, width 64: parameters, gradients and optimizer state take ${mib(tight.stateBytes)}, the budget is ${mib(tight.budget)}. The most that the pool held in three steps, and their losses: ${tight.runs.map(({ kind, peak, losses }) => `${kind} ${mib(peak)} (${losses})`).join('; ')}.`,
     `Disk tier: ${mib(total)} written and committed in ${ms(disk.storeWrite)}, read in ${ms(disk.storeRead)}; plain files, without checksums, ${ms(disk.fileWrite)} and ${ms(disk.fileRead)}: ${ratio(disk.storeWrite, disk.fileWrite)} and ${ratio(disk.storeRead, disk.fileRead)} times. The files lie in the page cache.`,
     optimizers === undefined
       ? 'Optimizer on the device or on the host: no WebGPU adapter here.'
