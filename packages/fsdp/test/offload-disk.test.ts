@@ -305,7 +305,10 @@ describe('what is read and written', () => {
       for (const name of await readdir(directory)) {
         if (/^\d{6}\.0$/.test(name)) await truncate(join(directory, name), 100);
       }
-      await expect(step(1)).rejects.toMatchObject({ code: 'CORRUPT', message: /rank0\/root/ });
+      await expect(step(1)).rejects.toMatchObject({
+        code: 'CORRUPT',
+        message: expect.stringMatching(/'rank0.root/),
+      });
       expect(model.trainingState).toBe('idle');
       expect(rank.device.memory().live).toMatchObject({ gathered: 0, gradient: 0, parameter: 0 });
       await store.close();

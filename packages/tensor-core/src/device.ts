@@ -1,7 +1,7 @@
 // One rank's view of a backend: its memory pool and ledger, scopes, grad mode, random state and
 // trace. Nothing of these is module-level, so several ranks can share a process and a backend.
 
-import { byteSize, type DType, fromF32Array, isFloat } from '@shardweave/dtypes';
+import { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 import { Engine, type FinalHook, type Pass } from './autograd/engine.js';
 import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
 import type { Backend } from './backend.js';
@@ -13,6 +13,7 @@ import { Random } from './random.js';
 import { ScopeStack, tensorsIn } from './scope.js';
 import { Storage } from './storage.js';
 import { elementCountOf, type Shape, Tensor } from './tensor.js';
+import { checkShape, checkTarget, dtypeOf, type TensorData, toBytes } from './tensor-data.js';
 import type { Trace } from './trace.js';
 
 export interface DeviceOptions {
@@ -29,9 +30,6 @@ export interface TensorOptions {
   /** Default 'activation'. */
   readonly tag?: MemoryTag;
 }
-
-/** Values a tensor is made from: numbers, or raw little-endian bytes with an explicit dtype. */
-export type TensorData = readonly number[] | Float32Array | Int32Array | Uint32Array | Uint8Array;
 
 /** What dryRun exchanges. */
 interface DeviceMemory {
@@ -386,49 +384,4 @@ export class Device {
   [Symbol.dispose](): void {
     this.dispose();
   }
-}
-
-function checkShape(op: string, shape: Shape): void {
-  for (const dim of shape) {
-    if (!Number.isInteger(dim) || dim < 0) {
-      throw new ShapeError(
-        `${op}: expected whole dimensions of at least 0, got [${shape.join(', ')}].`,
-      );
-    }
-  }
-}
-
-function checkTarget(op: string, target: Tensor, source: Tensor): void {
-  if (target.size !== source.size) {
-    throw new ShapeError(
-      `${op}: expected ${target.size} elements for [${target.shape.join(', ')}], got [${source.shape.join(', ')}].`,
-    );
-  }
-  const end = target.offset + target.size;
-  const isWhole =
-    byteSize(target.dtype) === 4 ||
-    (target.offset % 2 === 0 && (end % 2 === 0 || end === target.storage.elementCount));
-  if (!isWhole) {
-    throw new ShapeError(
-      `${op}: expected a ${target.dtype} target of whole 32-bit words, got elements [${target.offset}, ${end}) of ${target.storage.elementCount}. 16-bit kernels write words.`,
-    );
-  }
-}
-
-function dtypeOf(data: TensorData): DType {
-  if (data instanceof Int32Array) return 'i32';
-  if (data instanceof Uint32Array) return 'u32';
-  return 'f32';
-}
-
-function toBytes(data: TensorData, dtype: DType): Uint8Array {
-  if (data instanceof Uint8Array) return data;
-  const isSame =
-    (data instanceof Float32Array && dtype === 'f32') ||
-    (data instanceof Int32Array && dtype === 'i32') ||
-    (data instanceof Uint32Array && dtype === 'u32');
-  if (isSame) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-  if (dtype === 'i32') return new Uint8Array(Int32Array.from(data).buffer);
-  if (dtype === 'u32') return new Uint8Array(Uint32Array.from(data).buffer);
-  return fromF32Array(Float32Array.from(data), dtype);
 }

@@ -1,0 +1,53 @@
+// What device calls accept: host values and their dtypes, shapes, and targets of writes in place.
+
+import { byteSize, type DType, fromF32Array } from '@shardweave/dtypes';
+import { ShapeError } from './errors.js';
+import type { Shape, Tensor } from './tensor.js';
+
+/** Values a tensor is made from: numbers, or raw little-endian bytes with an explicit dtype. */
+export type TensorData = readonly number[] | Float32Array | Int32Array | Uint32Array | Uint8Array;
+
+export function checkShape(op: string, shape: Shape): void {
+  for (const dim of shape) {
+    if (!Number.isInteger(dim) || dim < 0) {
+      throw new ShapeError(
+        `${op}: expected whole dimensions of at least 0, got [${shape.join(', ')}].`,
+      );
+    }
+  }
+}
+
+export function checkTarget(op: string, target: Tensor, source: Tensor): void {
+  if (target.size !== source.size) {
+    throw new ShapeError(
+      `${op}: expected ${target.size} elements for [${target.shape.join(', ')}], got [${source.shape.join(', ')}].`,
+    );
+  }
+  const end = target.offset + target.size;
+  const isWhole =
+    byteSize(target.dtype) === 4 ||
+    (target.offset % 2 === 0 && (end % 2 === 0 || end === target.storage.elementCount));
+  if (!isWhole) {
+    throw new ShapeError(
+      `${op}: expected a ${target.dtype} target of whole 32-bit words, got elements [${target.offset}, ${end}) of ${target.storage.elementCount}. 16-bit kernels write words.`,
+    );
+  }
+}
+
+export function dtypeOf(data: TensorData): DType {
+  if (data instanceof Int32Array) return 'i32';
+  if (data instanceof Uint32Array) return 'u32';
+  return 'f32';
+}
+
+export function toBytes(data: TensorData, dtype: DType): Uint8Array {
+  if (data instanceof Uint8Array) return data;
+  const isSame =
+    (data instanceof Float32Array && dtype === 'f32') ||
+    (data instanceof Int32Array && dtype === 'i32') ||
+    (data instanceof Uint32Array && dtype === 'u32');
+  if (isSame) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  if (dtype === 'i32') return new Uint8Array(Int32Array.from(data).buffer);
+  if (dtype === 'u32') return new Uint8Array(Uint32Array.from(data).buffer);
+  return fromF32Array(Float32Array.from(data), dtype);
+}
