@@ -28,8 +28,8 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 import { expectClose, expectGradients, makeDevice, read, values } from './support.js';
-import { noWebGpu, openWebGpu } from './webgpu.js';
 
 interface ReferenceStep {
   readonly shape: number[];

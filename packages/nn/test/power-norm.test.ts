@@ -5,8 +5,8 @@ import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 import { makeDevice } from './support.js';
-import { noWebGpu, openWebGpu } from './webgpu.js';
 
 const SIZE = 2 ** 20 + 7; // more than one run
 

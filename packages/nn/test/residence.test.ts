@@ -19,9 +19,9 @@ import { type Backend, Device, type DType, Tensor } from '@shardweave/tensor-cor
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 import { MapStore } from './map-store.js';
 import { values } from './support.js';
-import { noWebGpu, openWebGpu } from './webgpu.js';
 
 const BACKENDS: readonly (readonly [string, () => Promise<Backend>])[] = [
   ['reference', async () => createReferenceBackend()],

@@ -2,8 +2,8 @@
 
 import type { Backend } from '@shardweave/tensor-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 import { begin, losses } from './training.js';
-import { noWebGpu, openWebGpu } from './webgpu.js';
 
 const STEPS = 3;
 const why = noWebGpu === undefined ? '' : ` (${noWebGpu})`;
