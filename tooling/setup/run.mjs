@@ -14,6 +14,7 @@ const COMMANDS = {
   test: (args) => test(args, {}),
   'test:long': (args) => test(args, { SHARDWEAVE_LONG: '1' }),
   bench,
+  mutants,
   doctor,
 };
 
@@ -83,6 +84,22 @@ async function bench(args) {
     ...process.env,
     ...driver.environment,
   });
+}
+
+async function mutants(args) {
+  await installDependencies();
+  await buildAll();
+  const { webgpuDriver } = await import('./webgpu-driver.mjs');
+  const driver = await webgpuDriver();
+  process.exitCode = await runChild(
+    process.execPath,
+    [join(ROOT, 'tooling/mutants/run.mjs'), ...args],
+    {
+      ...process.env,
+      ...driver.environment,
+      SHARDWEAVE_REQUIRE_WEBGPU: '1',
+    },
+  );
 }
 
 async function doctor() {

@@ -1,0 +1,41 @@
+// Runs the mutants: each alone in a copy of the tree, with the test that should fail because of it.
+import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { STATE } from '../setup/root.mjs';
+import { MutantTree } from './mutant-tree.mjs';
+import { faultsOf, readMutants } from './read-lists.mjs';
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { jobs: { type: 'string', default: String(Math.min(4, availableParallelism())) } },
+});
+
+const isWanted = ({ list, id }) =>
+  positionals.length === 0 ||
+  positionals.some((one) => one === list || `${list}/${id}`.startsWith(one));
+const mutants = readMutants().filter(isWanted);
+const broken = mutants.flatMap((mutant) => faultsOf(mutant).map((fault) => [mutant, fault]));
+for (const [mutant, fault] of broken) console.error(`${mutant.list}/${mutant.id}: ${fault}`);
+if (mutants.length === 0) console.error('no mutant has such a name');
+if (broken.length > 0 || mutants.length === 0) process.exit(2);
+
+const numJobs = Math.max(1, Math.min(Number(values.jobs) || 1, mutants.length));
+const left = [...mutants];
+const count = { killed: 0, survived: 0, broken: 0 };
+
+await Promise.all(Array.from({ length: numJobs }, (_, index) => work(index)));
+console.log(`${count.killed} killed, ${count.survived} survived, ${count.broken} broken`);
+process.exitCode = count.survived + count.broken === 0 ? 0 : 1;
+
+/** One copy of the tree, and mutants until none is left. */
+async function work(index) {
+  const tree = new MutantTree(join(STATE, 'mutants', String(index)));
+  for (let mutant = left.shift(); mutant; mutant = left.shift()) {
+    const started = performance.now();
+    const { outcome, detail } = await tree.judge(mutant);
+    count[outcome] += 1;
+    const seconds = ((performance.now() - started) / 1000).toFixed(1);
+    console.log(`${outcome.padEnd(8)} ${mutant.list}/${mutant.id} (${seconds} s) ${detail}`);
+  }
+}
