@@ -12,25 +12,34 @@ import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newDirectory } from './directories.ts';
+import { BYTES, KEYS, type KillPlan } from './kill-plan.ts';
 
-const WRITER = fileURLToPath(new URL('writer-process.mjs', import.meta.url));
-const SOURCE = fileURLToPath(new URL('../src/node.ts', import.meta.url));
-let entry = '';
+const WRITER = fileURLToPath(new URL('writer-process.ts', import.meta.url));
+let program = '';
 
 beforeAll(async () => {
-  entry = join(await newDirectory(), 'node.mjs');
-  const options = { bundle: true, format: 'esm', platform: 'node', outfile: entry } as const;
-  await build({ entryPoints: [SOURCE], ...options });
+  program = join(await newDirectory(), 'writer-process.mjs');
+  await build({
+    entryPoints: [WRITER],
+    outfile: program,
+    bundle: true,
+    format: 'esm',
+    platform: 'node',
+    conditions: ['@shardweave/source'],
+    logLevel: 'error',
+  });
 });
 
-/** A process that writes steps into `directory`, with what it prints. */
+/** A process that has `directory`, with what it prints. */
 class Writer {
   readonly #process: ChildProcess;
+  readonly #closed: Promise<unknown[]>;
   readonly lines: string[] = [];
 
-  constructor(directory: string) {
-    const stdio = ['ignore', 'pipe', 'inherit'] as const;
-    this.#process = spawn(process.execPath, [WRITER, entry, directory], { stdio: [...stdio] });
+  constructor(directory: string, plan?: KillPlan) {
+    const args = [program, directory, ...(plan ? [JSON.stringify(plan)] : [])];
+    this.#process = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+    this.#closed = once(this.#process, 'close');
     this.#process.stdout!.on('data', (text: Buffer) => {
       this.lines.push(...String(text).split('\n').filter(Boolean));
     });
@@ -40,45 +49,105 @@ class Writer {
     while (this.lines.length < numLines) await once(this.#process.stdout!, 'data');
   }
 
+  /** The signal that ended it, when all it printed has come. */
+  async ends(): Promise<unknown> {
+    const [, signal] = await this.#closed;
+    return signal;
+  }
+
   async kill(): Promise<void> {
-    const gone = once(this.#process, 'close');
     this.#process.kill('SIGKILL');
-    await gone;
+    await this.#closed;
   }
 }
 
+/** What the step of the kill has left in the files of its three keys, in their order. */
+type Left = 'nothing' | 'half' | 'whole';
+
+interface KillPoint extends Omit<KillPlan, 'numSteps' | 'operation' | 'file'> {
+  /** Absent where the operating system decides. */
+  readonly left?: readonly [Left, Left, Left];
+  /** Whether the next owner finds the step of the kill. */
+  readonly isCommitted?: true;
+}
+
+type KillRow = readonly [at: string, KillPlan['operation'], file: string, KillPoint];
+
+const VALUE = '^\\d{6}\\.\\d$';
+const MANIFEST = '^manifest';
+const ANY = '';
+const ALL = ['whole', 'whole', 'whole'] as const;
+
+// The calls of a step: for each of three values an open, two writes, a truncation and a close, the
+// same for a small value, then the manifest in pieces, its rename, and what is left over.
+const KILL_POINTS: readonly KillRow[] = [
+  ['ahead of everything', 'openToWrite', VALUE, { left: ['nothing', 'nothing', 'nothing'] }],
+  [
+    'between the chunks of the first value',
+    'write',
+    VALUE,
+    { skip: 1, left: ['half', 'nothing', 'nothing'] },
+  ],
+  ['ahead of the first truncation', 'truncate', VALUE, { left: ['whole', 'nothing', 'nothing'] }],
+  ['between two values', 'openToWrite', VALUE, { skip: 1, left: ['whole', 'nothing', 'nothing'] }],
+  ['in the last value', 'write', VALUE, { skip: 5, left: ['whole', 'whole', 'half'] }],
+  ['among values that are written at once', 'write', VALUE, { skip: 3, maxConcurrent: 4 }],
+  ['ahead of the first fsync of a value', 'sync', VALUE, { fsync: true, left: ALL }],
+  ['behind the first fsync of a value', 'sync', VALUE, { fsync: true, skip: 1, left: ALL }],
+  ['ahead of the manifest', 'openToWrite', MANIFEST, { left: ALL }],
+  ['in the middle of the manifest', 'write', MANIFEST, { skip: 2, left: ALL }],
+  ['ahead of the rename', 'rename', MANIFEST, { left: ALL }],
+  ['ahead of the fsync of the manifest', 'sync', MANIFEST, { fsync: true, left: ALL }],
+  ['behind the fsync of the manifest', 'rename', MANIFEST, { fsync: true, left: ALL }],
+  ['behind the rename', 'list', ANY, { left: ALL, isCommitted: true }],
+  [
+    'ahead of the fsync of the directory',
+    'syncDirectory',
+    ANY,
+    { fsync: true, left: ALL, isCommitted: true },
+  ],
+  ['ahead of the removal of a deleted key', 'unlink', VALUE, { left: ALL, isCommitted: true }],
+];
+
 describe('a process that is killed in the middle of a step', () => {
-  it('leaves its last whole step, and the directory to the next', { timeout: 60_000 }, async () => {
+  it.each(KILL_POINTS)('%s: it leaves a whole step', async (_, operation, file, point) => {
+    const { left, isCommitted, ...rest } = point;
     const directory = await newDirectory();
-    let numUnfinished = 0;
-    for (let round = 0; round < 8; round++) {
-      const writer = new Writer(directory);
-      await writer.prints(2 + (round % 3));
-      // Some way into the next step, at another place each round.
-      await new Promise((resolve) => setTimeout(resolve, round));
-      await writer.kill();
-      const told = Number(writer.lines.at(-1));
+    let last = 0;
+    // The first kill is in the step that makes the second file of each key, the next one in a step
+    // that goes over files of earlier steps, and of the kill.
+    for (const numSteps of [1, 2]) {
+      const writer = new Writer(directory, { numSteps, operation, file, ...rest });
+      expect(await writer.ends()).toBe('SIGKILL');
+      const told = Array.from({ length: numSteps }, (_, index) => String(last + 1 + index));
+      expect(writer.lines).toEqual(told);
+      const killed = last + numSteps + 1;
+      if (left) expect(await leftIn(directory, killed)).toEqual(left);
+      last = isCommitted ? killed : killed - 1;
       const store = await openDiskStore({ directory });
-      expect([told, told + 1]).toContain(store.generation); // killed before it could say so
-      for (const key of ['parameter', 'exp_avg', 'exp_avg_sq']) {
-        const value = new Uint8Array(2 ** 21 + 5);
+      expect(store.generation).toBe(last);
+      expect([...store.keys()].sort()).toEqual([...KEYS, `only in step ${last}`].sort());
+      for (const key of KEYS) {
+        const value = Buffer.alloc(BYTES);
         await store.read(key, value);
-        expect(value.every((byte) => byte === store.generation % 256)).toBe(true);
+        expect(value.equals(Buffer.alloc(BYTES, last))).toBe(true);
       }
       await store.close();
-      numUnfinished += await countNewer(directory, told % 256);
     }
-    expect(numUnfinished).toBeGreaterThan(0); // it was in the middle of a step at least once
   });
 });
 
-/** Files that begin with the step after `step`: their step was on its way when the kill came. */
-async function countNewer(directory: string, step: number): Promise<number> {
-  const names = (await readdir(directory)).filter((name) => /^\d{6}\.\d$/.test(name));
-  const first = await Promise.all(
-    names.map(async (name) => (await readFile(join(directory, name)))[0]),
+async function leftIn(directory: string, step: number): Promise<readonly Left[]> {
+  const names = await readdir(directory);
+  return Promise.all(
+    KEYS.map(async (_, index) => {
+      const own = names.filter((name) => name.startsWith(`00000${index + 1}.`));
+      const files = await Promise.all(own.map((name) => readFile(join(directory, name))));
+      const file = files.find((bytes) => bytes[0] === step);
+      if (file === undefined) return 'nothing';
+      return file[BYTES - 1] === step ? 'whole' : 'half';
+    }),
   );
-  return first.filter((byte) => byte === (step + 1) % 256).length;
 }
 
 /** Above what Linux gives to processes. */
