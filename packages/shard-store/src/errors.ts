@@ -69,7 +69,7 @@ export class StoreIncompleteError extends StoreError {
     const named = keys.map((key) => `'${key}'`).join(', ');
     super(
       `commit: expected every write to have succeeded, got failures of ${named} (${store}). ` +
-        'Write or delete those keys again first.',
+        'Write or delete those keys, or withdraw the writes, which keeps the values before them.',
       { cause },
     );
     this.keys = keys;

@@ -74,6 +74,13 @@ class HostStore implements ShardStore {
     });
   }
 
+  async withdraw(key: string): Promise<void> {
+    this.#checkOpen('withdraw');
+    await this.#order.change(key, async () => {
+      this.#failed.delete(key);
+    });
+  }
+
   async commit(): Promise<void> {
     this.#checkOpen('commit');
     await this.#order.commit(async () => {

@@ -17,7 +17,8 @@
  *
  * Failure: a rejected `write` or `delete` leaves the key as it was, also on disk, and every other key;
  * a rejected `read` leaves anything in its array. After a failed write `commit` rejects with
- * `INCOMPLETE` until the key is written or deleted, so what is committed is always whole. A rejected
+ * `INCOMPLETE` until the key is written or deleted, or its owner withdraws the write and so says that
+ * the value before it is the one to keep: what is committed is always whole. A rejected
  * `commit` leaves the last generation as it was and what was written since readable; it may be
  * called again. A process that dies at any time, killed or not, leaves the last generation.
  */
@@ -42,6 +43,12 @@ export interface ShardStore {
 
   /** Removes `key`; nothing where there is none. */
   delete(key: string): Promise<void>;
+
+  /**
+   * Gives up on the failed writes of `key` that were called before: the key keeps the value that it
+   * has, or stays without one, and holds up no commit. Nothing where none failed. It needs no room.
+   */
+  withdraw(key: string): Promise<void>;
 
   /** Makes all that was written so far the generation that a next owner finds, as a whole. */
   commit(): Promise<void>;

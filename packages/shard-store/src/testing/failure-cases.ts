@@ -5,6 +5,8 @@ import type { ShardStore } from '../store.js';
 import { check, checkContents, pattern, rejection, type StoreCase } from './harness.js';
 
 const KIB = 1024;
+/** Above what the cases below give a store. */
+const TOO_LONG = pattern(301 * KIB, 9);
 
 export const failureCases: readonly StoreCase[] = [
   {
@@ -41,6 +43,7 @@ export const failureCases: readonly StoreCase[] = [
       await rejection(store.write('one', pattern(1, 1)), 'CLOSED');
       await rejection(store.read('one', new Uint8Array(1)), 'CLOSED');
       await rejection(store.delete('one'), 'CLOSED');
+      await rejection(store.withdraw('one'), 'CLOSED');
       await rejection(store.commit(), 'CLOSED');
       await store.close();
     },
@@ -66,6 +69,55 @@ export const failureCases: readonly StoreCase[] = [
       await store.delete(failed);
       await store.commit();
       await checkContents(store, expected);
+      await store.close();
+    },
+  },
+  {
+    name: 'a failed write that is withdrawn holds up no commit, and the value before it stays',
+    needsReopen: false,
+    run: async ({ create, reopen }) => {
+      let store = await create({ maxBytes: 300 * KIB });
+      const [old, changed] = [pattern(16 * KIB, 1), pattern(16 * KIB, 2)];
+      await Promise.all([store.write('committed', old), store.write('changed', old)]);
+      await store.commit();
+      await store.write('changed', changed);
+      const keys = ['committed', 'changed', 'absent'];
+      for (const key of keys) await rejection(store.write(key, TOO_LONG), 'FULL');
+      for (const [index, key] of keys.entries()) {
+        const incomplete = (await rejection(store.commit(), 'INCOMPLETE')) as StoreIncompleteError;
+        const left = keys.slice(index).join();
+        check(incomplete.keys.join() === left, `failures of ${incomplete.keys}, not of ${left}`);
+        await store.withdraw(key);
+      }
+      await store.commit();
+      check(store.generation === 2, `generation ${store.generation} after the second commit`);
+      await checkContents(store, { committed: old, changed });
+      if (reopen) {
+        store = await reopen(store);
+        await checkContents(store, { committed: old, changed });
+      }
+      await store.close();
+    },
+  },
+  {
+    name: 'a withdrawal counts for the writes called before it, and only for failed ones',
+    needsReopen: false,
+    run: async ({ create }) => {
+      const store = await create({ maxBytes: 300 * KIB });
+      const one = pattern(KIB, 1);
+      const write = store.write('one', one);
+      await Promise.all([write, store.withdraw('one'), store.withdraw('nobody wrote it')]);
+      await checkContents(store, { one });
+      const early = [store.write('one', TOO_LONG), store.withdraw('one'), store.commit()];
+      await rejection(early[0]!, 'FULL');
+      await Promise.all(early.slice(1));
+      const late = [store.withdraw('one'), store.write('one', TOO_LONG), store.commit()];
+      await Promise.all([late[0], rejection(late[1]!, 'FULL'), rejection(late[2]!, 'INCOMPLETE')]);
+      await checkContents(store, { one });
+      await store.write('one', one.subarray(1));
+      await store.commit();
+      check(store.generation === 2, `generation ${store.generation} after the second commit`);
+      await checkContents(store, { one: one.subarray(1) });
       await store.close();
     },
   },
