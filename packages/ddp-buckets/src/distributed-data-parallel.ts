@@ -146,6 +146,7 @@ export class DistributedDataParallel<
     await this.initialize();
     const { device } = this;
     const isRecomputing = device.isInBackward;
+    if (!isRecomputing) device.random.separate(this.processGroup.rank);
     if (!isRecomputing && this.isTraining && this.#options.isBroadcastingBuffers) {
       await this.syncBuffers({ root: await this.#sync.announceBuffers() });
     }

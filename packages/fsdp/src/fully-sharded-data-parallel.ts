@@ -110,6 +110,12 @@ export class FullyShardedDataParallel<
     return (this.#options.groups.replicateGroup?.rank ?? 0) === 0;
   }
 
+  /** This rank among all that share a batch: those of its shards, replica by replica. */
+  get batchRank(): number {
+    const replica = this.#options.groups.replicateGroup?.rank ?? 0;
+    return replica * this.processGroup.worldSize + this.processGroup.rank;
+  }
+
   /** Whether this is rank 0 of the first replica. */
   get isFirstRank(): boolean {
     return this.processGroup.rank === 0 && this.isFirstReplica;
@@ -136,6 +142,7 @@ export class FullyShardedDataParallel<
           for (const each of tree.instances) castBuffers(each.module, each.#options.bufferDType);
         }
         tree.beginForward(this);
+        this.device.random.separate(tree.root.batchRank);
       }
       if (this.units.length > 0) {
         await tree.scheduler.enter(this, isRecomputing ? 'backward' : 'forward');

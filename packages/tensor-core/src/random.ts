@@ -1,12 +1,18 @@
 // The random state of one device: which key the next random op gets. Keys come from the seed, the
 // step and the number of random ops so far; elements are counted from the batch's global row. So
 // masks are equal over ranks, micro-batches and recomputation, however the batch is cut.
+//
+// Note [streams]: where no step was ever begun, nobody has said which global rows a rank has, and all
+// ranks would count from row 0 and drop the same elements. A wrapper that knows its rank therefore
+// names a stream, which keeps the masks of ranks apart until somebody calls begin.
 
 /** A snapshot that a recomputation restores. */
 export interface RandomState {
   readonly step: number;
   readonly rowOffset: number;
   readonly callCount: number;
+  /** 0 where a step was begun. See Note [streams]. */
+  readonly stream: number;
 }
 
 /** A 64-bit key for one random op. */
@@ -21,6 +27,8 @@ export class Random {
   #step = 0;
   #rowOffset = 0;
   #callCount = 0;
+  #stream = 0;
+  #hasBegun = false;
 
   /** @param seed any safe integer; equal on all ranks of a job. */
   constructor(seed: number) {
@@ -32,31 +40,57 @@ export class Random {
     this.#step = options.step;
     this.#rowOffset = options.rowOffset;
     this.#callCount = 0;
+    this.#stream = 0;
+    this.#hasBegun = true;
+  }
+
+  /**
+   * Keeps masks apart from those of other streams, as long as no step was ever begun. For wrappers
+   * that know their rank, before each forward; stream 0 has the masks of a device without any.
+   * @param stream a whole number from 0 on: the rank among those that share a batch
+   */
+  separate(stream: number): void {
+    if (!this.#hasBegun) this.#stream = stream;
   }
 
   get rowOffset(): number {
     return this.#rowOffset;
   }
 
-  /** The key of the next random op. */
+  /** The key of the next random op whose values all ranks share, as initial parameters. */
   nextKey(): RandomKey {
+    return this.#next(0);
+  }
+
+  /** The key of the next mask: another one in each stream. */
+  nextMaskKey(): RandomKey {
+    return this.#next(this.#stream);
+  }
+
+  #next(stream: number): RandomKey {
     const call = this.#callCount++;
     const low = this.seed >>> 0;
     const high = Math.floor(this.seed / 2 ** 32) >>> 0;
     return {
-      key0: mix(low ^ mix(this.#step >>> 0)),
+      key0: mix(low ^ mix(this.#step >>> 0) ^ mix(stream)), // mix(0) is 0
       key1: mix(high ^ mix((call + 0x9e3779b9) >>> 0)),
     };
   }
 
   state(): RandomState {
-    return { step: this.#step, rowOffset: this.#rowOffset, callCount: this.#callCount };
+    return {
+      step: this.#step,
+      rowOffset: this.#rowOffset,
+      callCount: this.#callCount,
+      stream: this.#stream,
+    };
   }
 
   restore(state: RandomState): void {
     this.#step = state.step;
     this.#rowOffset = state.rowOffset;
     this.#callCount = state.callCount;
+    this.#stream = state.stream;
   }
 }
 

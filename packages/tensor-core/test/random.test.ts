@@ -61,7 +61,49 @@ describe('keys', () => {
     random.begin({ step: 9, rowOffset: 9 });
     random.restore(state);
     expect(keysOf(random, 3)).toEqual(first);
-    expect(random.state()).toEqual({ step: 2, rowOffset: 3, callCount: 4 });
+    expect(random.state()).toEqual({ step: 2, rowOffset: 3, callCount: 4, stream: 0 });
+  });
+});
+
+describe('streams', () => {
+  const maskKeysOf = (random: Random, count: number): string[] =>
+    Array.from({ length: count }, () => Object.values(random.nextMaskKey()).join());
+
+  /** The mask keys of a device whose wrapper is rank `stream`. */
+  const separated = (stream: number) => {
+    const random = new Random(6);
+    random.separate(stream);
+    return random;
+  };
+
+  test('have mask keys of their own, of which the first are those of a device without any', () => {
+    const keys = Array.from({ length: 64 }, (_, stream) => maskKeysOf(separated(stream), 50));
+    expect(new Set(keys.flat()).size).toBe(64 * 50);
+    expect(keys[0]).toEqual(maskKeysOf(new Random(6), 50));
+    expect(keys[0]).toEqual(keysOf(new Random(6), 50));
+  });
+
+  test('leave the keys of initial parameters equal on all ranks', () => {
+    expect(keysOf(separated(3), 4)).toEqual(keysOf(new Random(6), 4));
+  });
+
+  test('end where a step is begun, for good', () => {
+    const [begun, plain] = [separated(3), new Random(6)];
+    for (const random of [begun, plain]) random.begin({ step: 1, rowOffset: 0 });
+    begun.separate(3);
+    expect(maskKeysOf(begun, 4)).toEqual(maskKeysOf(plain, 4));
+  });
+
+  test('come again with the state of a forward, also when a step was begun since', () => {
+    const random = separated(3);
+    const state = random.state();
+    const first = maskKeysOf(random, 3);
+    random.begin({ step: 9, rowOffset: 9 });
+    const after = random.state();
+    random.restore(state);
+    expect(maskKeysOf(random, 3)).toEqual(first);
+    random.restore(after);
+    expect(random.state()).toEqual({ step: 9, rowOffset: 9, callCount: 0, stream: 0 });
   });
 });
 

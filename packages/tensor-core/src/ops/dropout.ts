@@ -34,7 +34,7 @@ export function nextMask(op: string, x: Tensor, p: number): DropoutMask | undefi
   if (p === 0) return undefined;
   const { random } = x.device;
   const rowElements = x.size / Math.max(1, x.shape[0] ?? 1);
-  return { p, key: random.nextKey(), counterOffset: random.rowOffset * rowElements };
+  return { p, key: random.nextMaskKey(), counterOffset: random.rowOffset * rowElements };
 }
 
 /** x with the mask applied; differentiable. */

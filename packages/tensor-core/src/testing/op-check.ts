@@ -228,7 +228,7 @@ class OpCheck {
   #peekKey(): RandomKey {
     const { random } = this.#device;
     const state = random.state();
-    const key = random.nextKey();
+    const key = random.nextMaskKey();
     random.restore(state);
     return key;
   }

@@ -1,0 +1,96 @@
+// Dropout over ranks: which elements each rank drops, where steps are begun and where nobody does.
+
+import { Checkpoint, Dropout, Linear, Module, Sequential } from '@shardweave/nn';
+import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import { expect, it } from 'vitest';
+import { onRanks, type Rank, wrap } from './ranks.js';
+
+const ROWS = 4;
+const WIDTH = 32;
+
+/** A weight of ones with dropout behind it: its gradient is the mask, summed over rows. */
+class Masked extends Module<[x: Tensor], Tensor> {
+  readonly weight: Tensor;
+  readonly drop: Dropout;
+
+  constructor(device: Device) {
+    super(device);
+    this.weight = this.parameter('weight', device.full([WIDTH], 1));
+    this.drop = this.child('drop', new Dropout(device, { p: 0.5 }));
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    return this.drop.call(mul(x, this.weight));
+  }
+}
+
+/** The mask of `rows` rows of ones. */
+function maskOf(model: Module, rows: number): Promise<number[]> {
+  const { device } = model;
+  return device.scope(async () => {
+    const x = device.full([rows, WIDTH], 1);
+    return [...(await ((await model.call(x)) as Tensor).toArray())];
+  });
+}
+
+const masksOf = (body: (rank: Rank, model: Module) => Promise<number[]>) =>
+  onRanks(3, (rank) => body(rank, wrap(new Masked(rank.device), rank)));
+
+it('ranks drop elements of their own where nobody begins steps, in each step others', async () => {
+  const masks = (
+    await masksOf(async (_, model) => [
+      ...(await maskOf(model, ROWS)),
+      ...(await maskOf(model, ROWS)),
+    ])
+  ).flatMap((mask) => [mask.slice(0, ROWS * WIDTH), mask.slice(ROWS * WIDTH)]);
+  expect(new Set(masks.map(String)).size).toBe(6);
+  for (const a of masks) {
+    for (const b of masks) {
+      const equal = a.filter((value, i) => value === b[i]).length / a.length;
+      // Two coins agree in half of 128 throws; five standard deviations are 0.22.
+      if (a !== b) expect(Math.abs(equal - 0.5)).toBeLessThan(0.22);
+    }
+  }
+});
+
+it('and those of their rows in the global batch where they begin them, bit for bit', async () => {
+  const masks = await masksOf(async ({ rank, device }, model) => {
+    await maskOf(model, ROWS); // drawn from the stream of the rank
+    device.random.begin({ step: 5, rowOffset: rank * ROWS });
+    return maskOf(model, ROWS);
+  });
+  const [whole] = await onRanks(1, async ({ device }) => {
+    device.random.begin({ step: 5, rowOffset: 0 });
+    return maskOf(new Masked(device), 3 * ROWS);
+  });
+  expect(masks.flat()).toEqual(whole);
+});
+
+it('a checkpointed segment drops the same elements again', async () => {
+  const gradients = async (isCheckpointing: boolean) =>
+    onRanks(2, async (rank) => {
+      const { device } = rank;
+      const inner = new Masked(device);
+      const body = isCheckpointing ? new Checkpoint(inner) : inner;
+      const model = wrap(
+        new Sequential(device, [
+          new Linear(device, { inFeatures: WIDTH, outFeatures: WIDTH }),
+          body,
+        ]),
+        rank,
+      );
+      for (let step = 0; step < 2; step++) {
+        await device.scope(async () => {
+          await sum(await model.call(device.full([ROWS, WIDTH], 1))).backward();
+        });
+      }
+      return [...(await inner.weight.grad!.toArray())];
+    });
+  expect(await gradients(true)).toEqual(await gradients(false));
+});
+
+it('one rank drops what a model without a wrapper drops', async () => {
+  const [wrapped] = await onRanks(1, (rank) => maskOf(wrap(new Masked(rank.device), rank), ROWS));
+  const [bare] = await onRanks(1, ({ device }) => maskOf(new Masked(device), ROWS));
+  expect(wrapped).toEqual(bare);
+});

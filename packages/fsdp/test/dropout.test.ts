@@ -1,0 +1,76 @@
+// Dropout over ranks: which elements each rank drops, where steps are begun and where nobody does.
+
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { Dropout, Linear, type Module, Sequential } from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+
+const ROWS = 4;
+const WIDTH = 32;
+
+/** An identity behind which dropout shows its mask. */
+function masked(device: Device): Sequential {
+  const linear = new Linear(device, { inFeatures: WIDTH, outFeatures: WIDTH });
+  const eye = Array.from({ length: WIDTH ** 2 }, (_, i) => (i % (WIDTH + 1) === 0 ? 1 : 0));
+  device.scope(() => {
+    device.noGrad(() => {
+      device.copyInto(linear.weight, device.tensor(new Float32Array(eye), [WIDTH, WIDTH]));
+      device.copyInto(linear.bias!, device.zeros([WIDTH]));
+    });
+  });
+  return new Sequential(device, [linear, new Dropout(device, { p: 0.5 })]);
+}
+
+/** The mask of `rows` rows of ones. */
+function maskOf(model: Module, rows: number): Promise<number[]> {
+  const { device } = model;
+  return device.scope(async () => {
+    const x = device.full([rows, WIDTH], 1);
+    return [...(await ((await model.call(x)) as Tensor).toArray())];
+  });
+}
+
+/** All ranks' masks: `numShards` ranks share the parameters, all of them the batch. */
+async function masksOf(
+  worldSize: number,
+  numShards: number,
+  body: (rank: Rank, model: Module) => Promise<number[]>,
+): Promise<number[][]> {
+  return onRanks(worldSize, async (rank) => {
+    const shards = await rank.group.split(Math.floor(rank.rank / numShards));
+    const replicas = await rank.group.split(rank.rank % numShards);
+    const inner = masked(rank.device);
+    const model = new FullyShardedDataParallel(inner, {
+      processGroup: shards,
+      ...(replicas.worldSize > 1 ? { replicateGroup: replicas } : {}),
+    });
+    return body(rank, model);
+  });
+}
+
+it('ranks drop elements of their own where nobody begins steps, replicas too', async () => {
+  for (const [worldSize, numShards] of [
+    [3, 3],
+    [4, 2],
+    [2, 1],
+  ] as const) {
+    const masks = await masksOf(worldSize, numShards, (_, model) => maskOf(model, ROWS));
+    expect(new Set(masks.map(String)).size).toBe(worldSize);
+    for (const mask of masks) expect(new Set(mask)).toEqual(new Set([0, 2]));
+  }
+});
+
+it('and those of their rows in the global batch where they begin them, bit for bit', async () => {
+  const masks = await masksOf(3, 3, async ({ rank, device }, model) => {
+    await maskOf(model, ROWS); // drawn from the stream of the rank
+    device.random.begin({ step: 5, rowOffset: rank * ROWS });
+    return maskOf(model, ROWS);
+  });
+  const [whole] = await onRanks(1, async ({ device }) => {
+    const model = masked(device);
+    device.random.begin({ step: 5, rowOffset: 0 });
+    return maskOf(model, 3 * ROWS);
+  });
+  expect(masks.flat()).toEqual(whole);
+});
