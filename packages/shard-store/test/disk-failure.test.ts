@@ -15,7 +15,7 @@ import {
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { ShardStore, StoreErrorCode } from '@shardweave/shard-store';
-import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
+import { nodeFiles, type OpenFile, openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, type FileCall, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { describe, expect, it } from 'vitest';
 import { newDirectory } from './directories.ts';
@@ -239,6 +239,31 @@ describe('what is not what was written', () => {
     await store.close();
   });
 
+  it('a read that meets damage leaves no call of its own on its way', async () => {
+    const directory = await newDirectory();
+    const writing = await openDiskStore({ directory });
+    await runStep(writing, 1);
+    await writing.close();
+    const path = join(directory, '000001.0');
+    await flip(path, 0);
+    await truncate(path, 2 ** 20 + 7); // and the second chunk is too short
+    const unhandled: unknown[] = [];
+    const note = (error: unknown) => unhandled.push(error);
+    process.on('unhandledRejection', note);
+    try {
+      const { files, calls } = watchedReads();
+      const store = await openDiskStore({ directory, files });
+      const read = store.read('parameter', new Uint8Array(BYTES));
+      await expect(read).rejects.toThrow(/checksum/);
+      expect(calls).toEqual({ onTheirWay: 0, atClose: [0, 0] }); // the manifest's file, and this one
+      while (calls.onTheirWay > 0) await new Promise((resolve) => setImmediate(resolve));
+      await store.close();
+    } finally {
+      process.off('unhandledRejection', note);
+    }
+    expect(unhandled).toEqual([]);
+  });
+
   it('does not open on a damaged manifest', async () => {
     const directory = await newDirectory();
     const store = await openDiskStore({ directory });
@@ -329,6 +354,26 @@ describe('file calls', () => {
     await store.close();
   });
 });
+
+/** Files whose reads are counted while they are on their way. */
+function watchedReads() {
+  const calls = { onTheirWay: 0, atClose: [] as number[] };
+  const openToRead = async (path: string): Promise<OpenFile> => {
+    const file = await nodeFiles.openToRead(path);
+    return {
+      ...file,
+      read: (into, position) => {
+        calls.onTheirWay++;
+        return file.read(into, position).finally(() => calls.onTheirWay--);
+      },
+      close: () => {
+        calls.atClose.push(calls.onTheirWay);
+        return file.close();
+      },
+    };
+  };
+  return { files: { ...nodeFiles, openToRead }, calls };
+}
 
 /** Writes to a file until the disk takes no byte more. */
 async function fillUp(path: string): Promise<void> {

@@ -24,9 +24,7 @@ export function writeShard(
     const checksums: number[] = [];
     for (let start = 0; start < bytes.byteLength; start += CHUNK_BYTES) {
       const chunk = bytes.subarray(start, start + CHUNK_BYTES);
-      const written = writeFully(file, chunk, start);
-      checksums.push(crc32(chunk));
-      await written;
+      await during(writeFully(file, chunk, start), () => checksums.push(crc32(chunk)));
     }
     await file.truncate(bytes.byteLength);
     return { byteLength: bytes.byteLength, checksums };
@@ -51,9 +49,7 @@ export function readShard(
       const bytes = isWhole
         ? into.subarray(start - offset, start - offset + length)
         : scratch.subarray(0, length);
-      const read = readFully(file, bytes, start);
-      verify();
-      await read;
+      await during(readFully(file, bytes, start), verify);
       const check = () => verifyChunk(bytes, value.checksums[chunk]!, start);
       verify = isWhole ? check : () => {};
       if (!isWhole) {
@@ -65,6 +61,20 @@ export function readShard(
     }
     verify();
   });
+}
+
+/**
+ * Works while `call` is on its way, and settles when it is done, whatever fails: until then it uses
+ * the file, and an array that is the caller's afterwards.
+ */
+async function during(call: Promise<void>, work: () => void): Promise<void> {
+  try {
+    work();
+  } catch (error) {
+    await call.catch(() => {}); // the first error is the one to tell
+    throw error;
+  }
+  await call;
 }
 
 async function readFully(file: OpenFile, into: Uint8Array, position: number): Promise<void> {
