@@ -45,7 +45,7 @@ describe('the worker that listens for them', () => {
         'a request that is no WebSocket',
         expect.stringMatching(/^Parse Error/),
         'no proof within 300 ms',
-        '6 others have proved nothing yet',
+        'the oldest of 6 that had proved nothing',
         'wrong secret',
         'no link here',
         'no hearing here',

@@ -65,7 +65,8 @@ describe('a slow reader', () => {
   it('holds up its sender at 4 MiB, and lets it go on at half of that', () => {
     const relay = new Relay();
     const [sender, reader] = [new FakeSocket(), new FakeSocket()];
-    const common = { role: 'relay', worldSize: 2, attempt: 0 } as const;
+    const run = new Uint8Array(16);
+    const common = { role: 'relay', worldSize: 2, attempt: 0, run } as const;
     relay.onPeer({ ...common, rank: 0, target: 1 }, sender);
     relay.onPeer({ ...common, rank: 1, target: 0 }, reader);
     const mebibyte = new Uint8Array(2 ** 20);

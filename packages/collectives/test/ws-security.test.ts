@@ -13,6 +13,7 @@ import {
 import { generate } from 'selfsigned';
 import { afterEach, describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
+import { JoinerHandshake, ListenerHandshake, runDigest } from '../src/transports/ws/handshake.js';
 import { SECRET } from './ws-harness.js';
 
 const servers: RendezvousServer[] = [];
@@ -124,15 +125,46 @@ describe('a proof', () => {
   });
 });
 
+describe('a run', () => {
+  it('takes no rank of another one, though that knows the secret', async () => {
+    const { port, refused } = await serve({ runId: 'job-a' });
+    const others = { rank: 1, worldSize: 2, port, secret: SECRET } as const;
+    for (const runId of ['job-b', undefined]) {
+      const other = connectWs({ ...others, ...(runId && { runId }) });
+      await expect(other).rejects.toThrow(/refused by the rendezvous: this is another run/);
+    }
+    expect(refused).toHaveLength(2);
+    await expectJob(port, { runId: 'job-a' });
+  });
+
+  it('is under the proof: another one put in on the way is a wrong secret', () => {
+    const hello = {
+      role: 'link',
+      rank: 1,
+      target: 0,
+      worldSize: 2,
+      attempt: 0,
+      run: runDigest('job-a'),
+    } as const;
+    const listener = new ListenerHandshake(SECRET);
+    const said = new JoinerHandshake(SECRET, hello).answer(listener.greeting);
+    expect(listener.judge(said)).toMatchObject({ hello });
+    for (const at of [4, 12, 16, 20, 24, 39, 40]) {
+      const changed = said.slice();
+      changed[at]! ^= 1;
+      expect(listener.judge(changed)).toEqual({ refusal: 'wrong secret' });
+    }
+  });
+});
+
 describe('limits', () => {
   it('drop strangers over their number, and those that prove nothing in time', async () => {
     const { port, refused } = await serve({ limits: { maxStrangers: 8, proofMs: 700 } });
     const silent = Array.from({ length: 12 }, () => connect(port, '127.0.0.1'));
     await Promise.all(silent.map(closed));
     const reasons = refused.map(({ reason }) => reason);
-    expect(reasons.filter((reason) => reason === '8 others have proved nothing yet')).toHaveLength(
-      4,
-    );
+    const aged = 'the oldest of 8 that had proved nothing';
+    expect(reasons.filter((reason) => reason === aged)).toHaveLength(4);
     expect(reasons.filter((reason) => reason === 'no proof within 700 ms')).toHaveLength(8);
     await expectJob(port);
   });

@@ -152,9 +152,9 @@ describe('connections', () => {
       const bytes = Buffer.concat(heard);
       const end = bytes.indexOf('\r\n\r\n') + 4;
       expect(bytes.subarray(0, end).toString()).not.toMatch(/extensions/i);
-      // The hello: 88 bytes, binary, masked with zeros, so its magic can be read.
-      expect([...bytes.subarray(end, end + 6)]).toEqual([0x82, 0x80 | 88, 0, 0, 0, 0]);
-      expect(bytes.subarray(end + 6, end + 10).toString()).toBe('SWC3');
+      // The hello: 104 bytes, binary, masked with zeros, so its magic can be read.
+      expect([...bytes.subarray(end, end + 6)]).toEqual([0x82, 0x80 | 104, 0, 0, 0, 0]);
+      expect(bytes.subarray(end + 6, end + 10).toString()).toBe('SWC4');
     }
   });
 

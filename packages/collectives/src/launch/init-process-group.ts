@@ -51,7 +51,7 @@ export async function initProcessGroup(
 }
 
 async function connectByWs(options: InitProcessGroupOptions, place: Place): Promise<ProcessGroup> {
-  const { rank, worldSize, port, attempt } = place;
+  const { rank, worldSize, port, attempt, runId } = place;
   const { env = process.env, joinTimeoutMs = LAUNCH_TIMEOUT_MS } = options;
   const secret = await readSecret({ ...options, worldSize, env });
   const address = await meetingAddress(place, { ...options, joinTimeoutMs });
@@ -62,6 +62,7 @@ async function connectByWs(options: InitProcessGroupOptions, place: Place): Prom
     address,
     port,
     attempt,
+    runId,
     secret,
     joinTimeoutMs,
   });

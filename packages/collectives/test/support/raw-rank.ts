@@ -1,7 +1,7 @@
 // A rank made of nothing but docs/wire-format.md, `ws` and node:crypto: it can say what no rank of ours
 // would. It opens its links and listens for none.
 
-import { createHmac, randomBytes } from 'node:crypto';
+import { createHash, createHmac, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { WebSocket } from 'ws';
 
@@ -10,6 +10,8 @@ export interface RawRankOptions {
   readonly secret: string;
   readonly rank: number;
   readonly worldSize: number;
+  /** Default: none is said. */
+  readonly runId?: string;
   /** As a page has one. */
   readonly origin?: string;
   /** Told of each text, from the first: it may come in one piece with the proof. */
@@ -24,19 +26,30 @@ export function helloOf(
   greeting: Buffer,
   secret: string,
   fields: readonly [role: number, rank: number, target: number, worldSize: number, attempt: number],
+  runId = 'none',
 ): Buffer {
   const numbers = Buffer.alloc(20);
   fields.forEach((value, i) => {
     numbers.writeUInt32LE(value, 4 * i);
   });
-  const said = Buffer.concat([Buffer.from('SWC3'), numbers, randomBytes(32)]);
-  const mac = createHmac('sha256', secret)
-    .update('shardweave joiner\n')
-    .update(greeting.subarray(4))
-    .update(said)
-    .digest();
-  return Buffer.concat([said, mac]);
+  const said = Buffer.concat([Buffer.from('SWC4'), numbers, runOf(runId), randomBytes(32)]);
+  return Buffer.concat([said, proofOf('joiner', { secret, greeting, said })]);
 }
+
+/** What either side proves itself with. */
+function proofOf(
+  side: 'joiner' | 'listener',
+  from: { readonly secret: string; readonly greeting: Buffer; readonly said: Buffer },
+): Buffer {
+  return createHmac('sha256', from.secret)
+    .update(`shardweave ${side}\n`)
+    .update(from.greeting.subarray(4))
+    .update(from.said)
+    .digest();
+}
+
+/** What stands for a run in the hello. */
+const runOf = (runId: string) => createHash('sha256').update(runId).digest().subarray(0, 16);
 
 /**
  * A proven connection to rank 0, to its heartbeat worker, or to the rendezvous that it hosts. Rejects with
@@ -46,7 +59,7 @@ export async function rawConnection(
   role: keyof typeof ROLES,
   options: RawRankOptions,
 ): Promise<WebSocket> {
-  const { port, secret, rank, worldSize, origin, onText } = options;
+  const { port, secret, rank, worldSize, origin, runId, onText } = options;
   const socket = new WebSocket(`ws://127.0.0.1:${port}`, {
     perMessageDeflate: false,
     ...(origin === undefined ? {} : { origin }),
@@ -57,8 +70,13 @@ export async function rawConnection(
   });
   const [greeting] = await nextMessage(socket);
   const target = role === 'rendezvous' ? RENDEZVOUS : 0;
-  socket.send(helloOf(greeting, secret, [ROLES[role], rank, target, worldSize, 0]));
-  await nextMessage(socket); // rank 0's proof
+  const hello = helloOf(greeting, secret, [ROLES[role], rank, target, worldSize, 0], runId);
+  socket.send(hello);
+  const [proof] = await nextMessage(socket);
+  const said = hello.subarray(0, -proof.length);
+  if (!proof.equals(proofOf('listener', { secret, greeting, said }))) {
+    throw new Error('the listener has not proved itself');
+  }
   return socket;
 }
 

@@ -2,6 +2,7 @@
 // says which run and attempt it belongs to.
 
 import { StoreError } from '../../errors.js';
+import { runDigest } from '../../transports/ws/handshake.js';
 import { NodePlatform } from '../../transports/ws/node-platform.js';
 import { PROOF_MS, prove } from '../../transports/ws/prove.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
@@ -52,7 +53,7 @@ export async function connectStore(
   const deadline = performance.now() + (options.joinTimeoutMs ?? STORE_JOIN_TIMEOUT_MS);
   const socket = await dial(`ws://${host}:${port}`, deadline, options);
   const { attempt = 0 } = options;
-  const hello = { role: 'store', target: 0, attempt } as const;
+  const hello = { role: 'store', target: 0, attempt, run: runDigest(runId) } as const;
   try {
     await prove(socket, {
       secret,

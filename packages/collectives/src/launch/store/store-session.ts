@@ -2,7 +2,7 @@
 // answers each, and withdraws what it waits for when it goes.
 
 import { StoreError } from '../../errors.js';
-import type { Hello } from '../../transports/ws/handshake.js';
+import { type Hello, isSameRun, runDigest } from '../../transports/ws/handshake.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
 import type { StoreLimits } from './store-limits.js';
 import {
@@ -124,6 +124,9 @@ export class StoreSession implements StoreMember {
       throw new StoreError('STORE_USAGE', 'store: it is open');
     }
     const { hello, runs } = this.#options;
+    if (!isSameRun(runDigest(runId), hello.run)) {
+      throw new StoreError('STORE_USAGE', 'store: it opens another run than it has proved');
+    }
     const worldSize = hello.rank === NO_RANK ? undefined : hello.worldSize;
     this.#run = runs.join(this, { runId, attempt: hello.attempt, worldSize });
     this.#runId = runId;

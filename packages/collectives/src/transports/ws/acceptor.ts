@@ -6,20 +6,14 @@ import { createServer, type IncomingMessage, type Server } from 'node:http';
 import { createServer as createSecureServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import { type WebSocket, WebSocketServer } from 'ws';
-import { CHUNK_BYTES } from './frame.js';
-import { limitsFor, RateLimit, type WsLimits } from './limits.js';
+import { limitsFor, MAX_MESSAGE_BYTES, type WsLimits } from './limits.js';
 import { ListenError } from './listen-error.js';
 import { NodeSocket } from './node-socket.js';
 import { challenge, REFUSED_CODE } from './prove.js';
+import { createStrangerGate, type StrangerGate } from './stranger-gate.js';
 import type { ListenOptions, WsListener } from './ws-platform.js';
 
-/** Chunks and inline frames are smaller; a peer that sends more is cut off. */
-export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
-
 const MAX_REASON_LENGTH = 300;
-
-/** What proves a peer has 88 bytes. */
-const STRANGER_MESSAGE_BYTES = 1024;
 
 /** A browser's request with cookies for localhost; more is nothing of ours. */
 const MAX_HEADER_BYTES = 16 * 1024;
@@ -53,20 +47,26 @@ export class Acceptor implements WsListener {
   readonly #server: Server;
   readonly #upgrades: WebSocketServer;
   readonly #limits: WsLimits;
-  readonly #rate: RateLimit;
   /** By address and port, since TLS hides one socket in another. */
-  readonly #strangers = new Map<string, Socket>();
+  readonly #gate: StrangerGate<Socket>;
 
   private constructor(options: AcceptorOptions) {
     this.#options = options;
     this.#limits = options.limits ?? limitsFor(8);
-    this.#rate = new RateLimit(this.#limits.maxJoinsPerSecond, performance.now());
+    this.#gate = createStrangerGate(this.#limits, (socket, reason) => {
+      this.#refuse(socket, reason);
+      socket.destroy();
+    });
     const common = { maxHeaderSize: MAX_HEADER_BYTES };
     this.#server =
       options.tls === undefined
         ? createServer(common)
         : createSecureServer({ ...common, key: options.tls.key, cert: options.tls.cert });
-    this.#server.on('connection', (socket) => this.#onConnection(socket));
+    // Before a byte is read.
+    this.#server.on('connection', (socket) => {
+      socket.on('error', () => {});
+      this.#gate.enter(keyOf(socket), socket);
+    });
     this.#server.on('request', (request, response) => {
       this.#refuse(request.socket, 'a request that is no WebSocket');
       response.writeHead(426, { connection: 'close' }).end();
@@ -74,6 +74,7 @@ export class Acceptor implements WsListener {
     this.#upgrades = new WebSocketServer({
       server: this.#server,
       perMessageDeflate: false,
+      autoPong: false, // see NodeSocket
       maxPayload: MAX_MESSAGE_BYTES,
       clientTracking: false,
       verifyClient: ({ req }: { req: IncomingMessage }) => this.#isWelcome(req),
@@ -117,7 +118,7 @@ export class Acceptor implements WsListener {
   close(): void {
     this.#upgrades.close();
     this.#server.close();
-    for (const socket of this.#strangers.values()) {
+    for (const socket of this.#gate.strangers()) {
       socket.destroy();
     }
   }
@@ -128,32 +129,6 @@ export class Acceptor implements WsListener {
       this.#server.ref();
     } else {
       this.#server.unref();
-    }
-  }
-
-  /** Before a byte is read. */
-  #onConnection(socket: Socket): void {
-    const { maxStrangers, proofMs } = this.#limits;
-    socket.on('error', () => {});
-    if (!this.#rate.take(performance.now())) {
-      this.#refuse(socket, 'too many connections a second');
-      socket.destroy();
-    } else if (this.#strangers.size >= maxStrangers) {
-      this.#refuse(socket, `${maxStrangers} others have proved nothing yet`);
-      socket.destroy();
-    } else {
-      const key = keyOf(socket);
-      this.#strangers.set(key, socket);
-      const timer = setTimeout(() => {
-        if (this.#strangers.delete(key)) {
-          this.#refuse(socket, `no proof within ${proofMs} ms`);
-          socket.destroy();
-        }
-      }, proofMs);
-      socket.once('close', () => {
-        clearTimeout(timer);
-        this.#strangers.delete(key);
-      });
     }
   }
 
@@ -171,14 +146,10 @@ export class Acceptor implements WsListener {
     const { secret, refusalOf, onPeer } = this.#options;
     const { proofMs } = this.#limits;
     const key = keyOf(raw);
-    const stranger = new NodeSocket(socket, {
-      connection: raw,
-      isPage,
-      maxMessageBytes: STRANGER_MESSAGE_BYTES,
-    });
+    const stranger = new NodeSocket(socket, { connection: raw, isPage });
     try {
       const hello = await challenge(stranger, { secret, proofMs, refusalOf });
-      this.#strangers.delete(key);
+      this.#gate.trust(key);
       stranger.trust(MAX_MESSAGE_BYTES);
       onPeer(hello, stranger, hostOf(raw));
     } catch (error) {

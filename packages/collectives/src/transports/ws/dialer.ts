@@ -4,7 +4,7 @@ import { JoinError } from '../../errors.js';
 import { RENDEZVOUS_TARGET, type Role } from './handshake.js';
 import type { HostPort } from './job-options.js';
 import type { JoinerOptions } from './joiner-options.js';
-import { PROOF_MS, prove } from './prove.js';
+import { CutOffError, PROOF_MS, prove } from './prove.js';
 import type { WireSocket } from './wire-socket.js';
 import { OpenError, type OpenedSocket, type WsPlatform } from './ws-platform.js';
 
@@ -13,6 +13,21 @@ const FIRST_RETRY_MS = 50;
 
 const PAGE_HINT =
   'A page cannot host it: start rank 0 in Node, or serveRendezvous with this page among allowedOrigins.';
+
+/** Roles whose connection leads to the rendezvous' process, whoever is wanted behind it. */
+const MET_AT_RENDEZVOUS: readonly Role[] = ['rendezvous', 'relay', 'heartbeat relay'];
+
+/** One connection that is wanted. */
+export interface Reach {
+  readonly role: Role;
+  readonly target: number;
+  /** Where to dial, before the route. */
+  readonly address: HostPort;
+  /** A connection that is open already, to be proved first. */
+  readonly first?: WireSocket;
+  /** Default: a connection of the rank's own thread. */
+  open?(url: string): Promise<WireSocket>;
+}
 
 export class Dialer {
   /** Of the time to join, by performance.now(). */
@@ -35,12 +50,42 @@ export class Dialer {
     return this.#rendezvousUrl;
   }
 
+  /** A connection of this rank's own thread, which has proved nothing yet. */
   open(target: number | 'rendezvous', address: HostPort): Promise<OpenedSocket> {
-    return this.dial(target, address, (url) => this.#platform.open(url));
+    return this.#dial(target, address, (url) => this.#platform.open(url));
   }
 
+  /**
+   * A proven connection. Where it is cut off before the peer has judged it (among many strangers the
+   * oldest goes, and may be this one) it dials and proves again, until the time to join is over.
+   */
+  async reach({
+    role,
+    target,
+    address,
+    first,
+    open = this.#openSocket,
+  }: Reach): Promise<WireSocket> {
+    const whom = MET_AT_RENDEZVOUS.includes(role) ? 'rendezvous' : target;
+    for (let socket = first; ; socket = undefined) {
+      socket ??= await this.#dial(whom, address, open);
+      try {
+        await this.prove(socket, role, target);
+        return socket;
+      } catch (error) {
+        const isOver = this.#hasFailed() || performance.now() > this.deadline;
+        if (isOver || !(error instanceof CutOffError)) {
+          const peer = target === RENDEZVOUS_TARGET ? 'the rendezvous' : `rank ${target}`;
+          throw this.error(`refused by ${peer}: ${messageOf(error)}.`);
+        }
+      }
+    }
+  }
+
+  readonly #openSocket = async (url: string) => (await this.#platform.open(url)).socket;
+
   /** Dials again and again: who is not there yet may come, as after a flood. */
-  async dial<T>(
+  async #dial<T>(
     target: number | 'rendezvous',
     address: HostPort,
     open: (url: string) => Promise<T>,
@@ -75,15 +120,15 @@ export class Dialer {
     return `${scheme}://${host.includes(':') ? `[${host}]` : host}:${port}`;
   }
 
+  /** On a socket that is open; it is dropped where this rejects, with the peer's reason. */
   async prove(socket: WireSocket, role: Role, target: number): Promise<void> {
-    const { rank, worldSize, attempt, secret } = this.#options;
-    const hello = { role, rank, target, worldSize, attempt };
+    const { rank, worldSize, attempt, run, secret } = this.#options;
+    const hello = { role, rank, target, worldSize, attempt, run };
     try {
       await prove(socket, { secret, hello, proofMs: PROOF_MS });
     } catch (error) {
       socket.terminate();
-      const whom = target === RENDEZVOUS_TARGET ? 'the rendezvous' : `rank ${target}`;
-      throw this.error(`refused by ${whom}: ${messageOf(error)}.`);
+      throw error;
     }
   }
 

@@ -2,8 +2,9 @@
 // parsed. Bytes in, bytes out: no sockets, no timers, nothing of Node (see prove.ts for those).
 //   listener -> joiner   magic (4), nonce (32)
 //   joiner -> listener   magic (4), role, rank, target, world size, attempt (u32 each, little-endian),
-//                        nonce (32), HMAC-SHA256 over 'joiner', the listener's nonce, all these (32)
+//                        run (16), nonce (32), HMAC-SHA256 over 'joiner', the listener's nonce, all these (32)
 //   listener -> joiner   HMAC-SHA256 over 'listener' and the same (32)
+// The run is the head of SHA-256 of the run's id: two jobs may share a secret, as pods of a cluster do.
 // The secret is never sent, and both nonces are fresh, so nothing can be replayed.
 
 import { hmac } from '@noble/hashes/hmac.js';
@@ -37,18 +38,22 @@ export interface Hello {
   readonly worldSize: number;
   /** How often the job has been started before: ranks of different attempts refuse each other. */
   readonly attempt: number;
+  /** Of the run's id; see `runDigest`. */
+  readonly run: Uint8Array;
 }
 
 /** No rank: the rendezvous, which any process may host. */
 export const RENDEZVOUS_TARGET = 0xffffffff;
 
 /** Names protocol and version. */
-const MAGIC = new TextEncoder().encode('SWC3');
+const MAGIC = new TextEncoder().encode('SWC4');
 const NONCE_BYTES = 32;
 const MAC_BYTES = 32;
 const NUM_FIELDS = 5;
 const FIELDS_END = MAGIC.length + 4 * NUM_FIELDS;
-const SAID_BYTES = FIELDS_END + NONCE_BYTES;
+const RUN_BYTES = 16;
+const RUN_END = FIELDS_END + RUN_BYTES;
+const SAID_BYTES = RUN_END + NONCE_BYTES;
 
 export const GREETING_BYTES = MAGIC.length + NONCE_BYTES;
 export const HELLO_BYTES = SAID_BYTES + MAC_BYTES;
@@ -91,6 +96,7 @@ export class ListenerHandshake {
       target: field(2),
       worldSize: field(3),
       attempt: field(4),
+      run: said.slice(FIELDS_END, RUN_END),
     };
     return { hello, proof: mac(this.#secret, 'listener', nonce, said) };
   }
@@ -112,13 +118,13 @@ export class JoinerHandshake {
     if (greeting.length !== GREETING_BYTES || !hasMagic(greeting)) {
       throw new Error(FOREIGN);
     }
-    const { role, rank, target, worldSize, attempt } = this.#hello;
+    const { role, rank, target, worldSize, attempt, run } = this.#hello;
     const nonce = greeting.subarray(MAGIC.length);
     const fields = new DataView(new ArrayBuffer(4 * NUM_FIELDS));
     [ROLES.indexOf(role), rank, target, worldSize, attempt].forEach((value, i) => {
       fields.setUint32(4 * i, value, true);
     });
-    const said = joined(MAGIC, new Uint8Array(fields.buffer), randomNonce());
+    const said = joined(MAGIC, new Uint8Array(fields.buffer), run, randomNonce());
     this.#expected = mac(this.#secret, 'listener', nonce, said);
     return joined(said, mac(this.#secret, 'joiner', nonce, said));
   }
@@ -129,6 +135,15 @@ export class JoinerHandshake {
       throw new Error('the listener does not know the secret');
     }
   }
+}
+
+/** What stands for a run's id in a handshake: 16 bytes. */
+export function runDigest(runId: string): Uint8Array {
+  return sha256(new TextEncoder().encode(runId)).slice(0, RUN_BYTES);
+}
+
+export function isSameRun(a: Uint8Array, b: Uint8Array): boolean {
+  return isEqual(a, b);
 }
 
 function mac(secret: string, side: string, nonce: Uint8Array, said: Uint8Array): Uint8Array {

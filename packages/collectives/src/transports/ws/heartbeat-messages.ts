@@ -16,7 +16,14 @@ export type HeartbeatCommand =
 export type HeartbeatEvent =
   /** Pages only, once: it has started. */
   | { readonly type: 'ready' }
-  | { readonly type: 'open' | 'closed'; readonly id: number; readonly reason: string }
+  | { readonly type: 'open'; readonly id: number }
+  /** The code of its close frame; 1006: it had none. */
+  | {
+      readonly type: 'closed';
+      readonly id: number;
+      readonly code: number;
+      readonly reason: string;
+    }
   | { readonly type: 'binary'; readonly id: number; readonly bytes: Uint8Array }
   /** Port 0: it could not. */
   | { readonly type: 'listening'; readonly port: number }

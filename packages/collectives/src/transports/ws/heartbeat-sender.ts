@@ -7,12 +7,13 @@ import type { Refusal } from './acceptor.js';
 import type { HeartbeatCommand, HeartbeatEvent, HeartbeatListening } from './heartbeat-messages.js';
 import { heartbeatMain } from './heartbeat-worker.js';
 import { challenge, REFUSED_CODE } from './prove.js';
+import { createStrangerGate } from './stranger-gate.js';
 import type { WireSocket } from './wire-socket.js';
 import { WorkerSockets } from './worker-sockets.js';
 import type { HeartbeatListenOptions, HeartbeatSender as Sender } from './ws-platform.js';
 
 // Some compilers wrap functions in a helper that keeps their names; it is absent in the worker.
-const SOURCE = `const __name = (f) => f; (${heartbeatMain.toString()})();`;
+const SOURCE = `const __name = (f) => f; (${heartbeatMain})(${createStrangerGate});`;
 
 export interface HeartbeatSenderOptions {
   readonly heartbeatMs: number;

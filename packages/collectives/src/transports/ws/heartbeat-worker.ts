@@ -1,14 +1,15 @@
 // What the heartbeat worker runs in Node. It travels as the text of this function (see
-// heartbeat-sender.ts), so it refers to nothing outside and uses only what Node has built in: WebSockets
+// heartbeat-sender.ts), which is given what else it needs, and uses only what Node has built in: WebSockets
 // of its own that know no more than small messages. The handshake is the main thread's, as is the secret.
 
 import type { HeartbeatCommand, HeartbeatEvent, HeartbeatListening } from './heartbeat-messages.js';
+import type { createStrangerGate as CreateStrangerGate, StrangerGate } from './stranger-gate.js';
 
 export interface HeartbeatWorkerData {
   readonly heartbeatMs: number;
 }
 
-export function heartbeatMain(): void {
+export function heartbeatMain(createStrangerGate: typeof CreateStrangerGate): void {
   const { parentPort, workerData } = process.getBuiltinModule('node:worker_threads');
   const http = process.getBuiltinModule('node:http');
   const https = process.getBuiltinModule('node:https');
@@ -45,7 +46,7 @@ export function heartbeatMain(): void {
     socket.setTimeout(0);
     connections.set(id, connection);
     let unread = head;
-    let reason = 'its connection ended';
+    let [code, reason] = [1006, 'its connection ended'];
     const take = (data: Buffer) => {
       unread = Buffer.concat([unread, data]);
       while (unread.length >= 2 && !socket.destroyed) {
@@ -63,6 +64,7 @@ export function heartbeatMain(): void {
         const bytes = Uint8Array.from(masked, (byte, i) => byte ^ (mask[i & 3] ?? 0));
         unread = unread.subarray(headBytes + length);
         if (opcode === 8) {
+          code = bytes.length < 2 ? code : bytes[0]! * 256 + bytes[1]!;
           reason = Buffer.from(bytes.subarray(2)).toString() || reason;
           write(connection, 8, bytes.subarray(0, 2));
           socket.end();
@@ -81,7 +83,7 @@ export function heartbeatMain(): void {
     socket.on('close', () => {
       connections.delete(id);
       beating.delete(connection);
-      tell({ type: 'closed', id, reason });
+      tell({ type: 'closed', id, code, reason });
     });
     take(Buffer.alloc(0));
   };
@@ -105,15 +107,15 @@ export function heartbeatMain(): void {
       },
     });
     asked.on('error', (error: NodeJS.ErrnoException) => {
-      tell({ type: 'closed', id, reason: error.code ?? error.message });
+      tell({ type: 'closed', id, code: 1006, reason: error.code ?? error.message });
     });
     asked.on('response', (response) => {
-      tell({ type: 'closed', id, reason: `status ${response.statusCode}` });
+      tell({ type: 'closed', id, code: 1006, reason: `status ${response.statusCode}` });
       asked.destroy();
     });
     asked.on('upgrade', (_response, stream, head) => {
       const socket = stream as Socket;
-      tell({ type: 'open', id, reason: '' });
+      tell({ type: 'open', id });
       adopt(id, { socket, isClient: true, isTrusted: true, hasSpoken: false }, head);
     });
     asked.end();
@@ -124,7 +126,7 @@ export function heartbeatMain(): void {
   let server: import('node:http').Server | undefined;
   let lastAccepted = 0;
   /** By address and port, since TLS hides one socket in another. */
-  const strangers = new Map<string, Socket>();
+  let gate: StrangerGate<Socket> | undefined;
   const nameOf = (socket: Socket) =>
     `${(socket.remoteAddress ?? 'unknown').replace(/^::ffff:/, '')}:${socket.remotePort}`;
   const refuse = (socket: Socket, reason: string) => {
@@ -134,34 +136,14 @@ export function heartbeatMain(): void {
   };
 
   const listen = (options: HeartbeatListening) => {
-    const { host, tls, maxStrangers, maxJoinsPerSecond, proofMs, allowedOrigins } = options;
+    const { host, tls, allowedOrigins } = options;
+    const entry = createStrangerGate<Socket>(options, refuse);
+    gate = entry;
     const common = { maxHeaderSize: maxHeaderBytes };
     server = tls === null ? http.createServer(common) : https.createServer({ ...common, ...tls });
-    let joins = 0;
-    const eachSecond = setInterval(() => {
-      joins = 0;
-    }, 1000);
-    server.on('close', () => clearInterval(eachSecond));
     server.on('connection', (socket) => {
       socket.on('error', () => {});
-      joins++;
-      if (joins > maxJoinsPerSecond) {
-        refuse(socket, 'too many connections a second');
-      } else if (strangers.size >= maxStrangers) {
-        refuse(socket, `${maxStrangers} others have proved nothing yet`);
-      } else {
-        const name = nameOf(socket);
-        strangers.set(name, socket);
-        const timer = setTimeout(() => {
-          if (strangers.has(name)) {
-            refuse(socket, `no proof within ${proofMs} ms`);
-          }
-        }, proofMs);
-        socket.once('close', () => {
-          clearTimeout(timer);
-          strangers.delete(name);
-        });
-      }
+      entry.enter(nameOf(socket), socket);
     });
     server.on('request', ({ socket }) => refuse(socket, 'a request that is no WebSocket'));
     server.on('clientError', (error, stream) => refuse(stream as Socket, error.message));
@@ -207,7 +189,7 @@ export function heartbeatMain(): void {
     }
     if (command.type === 'stop listening') {
       server?.close();
-      for (const socket of strangers.values()) {
+      for (const socket of gate?.strangers() ?? []) {
         socket.destroy();
       }
       tell({ type: 'stopped listening' });
@@ -222,7 +204,7 @@ export function heartbeatMain(): void {
       write(connection, 2, command.bytes);
     } else if (command.type === 'trust') {
       connection.isTrusted = true;
-      strangers.delete(nameOf(socket));
+      gate?.trust(nameOf(socket));
     } else if (command.type === 'beat') {
       beating.add(connection);
     } else if (command.code === undefined) {

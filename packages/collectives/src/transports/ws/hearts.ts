@@ -92,8 +92,12 @@ export class Hearts {
 
   async #beatTo(peer: number, address: PeerAddress, sender: HeartbeatSender): Promise<void> {
     const { dialer, addressOf } = this.#options;
-    const socket = await dialer.dial(peer, addressOf(address), (url) => sender.open(url));
-    await dialer.prove(socket, 'heartbeat', peer);
+    const socket = await dialer.reach({
+      role: 'heartbeat',
+      target: peer,
+      address: addressOf(address),
+      open: (url) => sender.open(url),
+    });
     sender.beat(socket);
   }
 
@@ -118,8 +122,12 @@ export class Hearts {
 
   async #meet(peer: number, sender: HeartbeatSender): Promise<void> {
     const { dialer, transport, rendezvous } = this.#options;
-    const socket = await dialer.dial('rendezvous', rendezvous, (url) => sender.open(url));
-    await dialer.prove(socket, 'heartbeat relay', peer);
+    const socket = await dialer.reach({
+      role: 'heartbeat relay',
+      target: peer,
+      address: rendezvous,
+      open: (url) => sender.open(url),
+    });
     transport.addHeart(peer, socket, { isFatal: false });
     sender.beat(socket);
   }

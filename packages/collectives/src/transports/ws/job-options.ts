@@ -15,6 +15,11 @@ export interface JobOptions extends GroupOptions {
    * attempt before. Default: 0.
    */
   readonly attempt?: number;
+  /**
+   * The run that this job is: ranks of another run refuse each other, though they may know the same
+   * secret. Default: 'none'.
+   */
+  readonly runId?: string;
   /** Milliseconds for all ranks to come; Infinity: no limit. Default: 30 s. */
   readonly joinTimeoutMs?: number;
   /**
@@ -58,6 +63,9 @@ const SILENCE_MS = 4000;
 const LINK_SILENCE_MS = 60_000;
 const BEATS_PER_SILENCE = 16;
 
+/** Of jobs that say none. */
+export const NO_RUN_ID = 'none';
+
 export const JOIN_TIMEOUT_MS = 30_000;
 export const LOOPBACK = '127.0.0.1';
 
@@ -68,7 +76,7 @@ const MAX_U32 = 0xffffffff;
 
 /** The caller's mistakes, thrown as JoinError. */
 export function checkJobOptions(options: JobOptions, { hosts }: { readonly hosts: boolean }): void {
-  const { rank, worldSize, secret, port, attempt = 0 } = options;
+  const { rank, worldSize, secret, port, attempt = 0, runId = NO_RUN_ID } = options;
   const fail = (message: string) => {
     throw new JoinError({ rank, worldSize }, message);
   };
@@ -82,6 +90,9 @@ export function checkJobOptions(options: JobOptions, { hosts }: { readonly hosts
   }
   if (!isCount(attempt, 0, MAX_U32)) {
     fail(`expected an attempt from 0, got ${attempt}.`);
+  }
+  if (typeof runId !== 'string') {
+    fail(`expected runId as text, got ${String(runId)}.`);
   }
   if (typeof secret !== 'string' || secret.length < MIN_SECRET_LENGTH) {
     const got = typeof secret === 'string' ? secret.length : 'none';

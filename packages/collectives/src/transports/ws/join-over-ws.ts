@@ -3,11 +3,13 @@
 import { Endpoint } from '../../endpoint.js';
 import { JoinError } from '../../errors.js';
 import { checkGroupOptions, createWorldGroup } from '../../group-options.js';
+import { runDigest } from './handshake.js';
 import {
   checkJobOptions,
   JOIN_TIMEOUT_MS,
   type JobOptions,
   LOOPBACK,
+  NO_RUN_ID,
   silencesOf,
 } from './job-options.js';
 import { Joiner } from './joiner.js';
@@ -62,6 +64,7 @@ export async function joinOverWs(
       rank,
       worldSize,
       attempt,
+      run: runDigest(options.runId ?? NO_RUN_ID),
       secret,
       rendezvous: { host, port, isHosted },
       joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,

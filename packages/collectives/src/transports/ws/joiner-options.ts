@@ -1,13 +1,15 @@
 // What a Joiner is told, by the connectWs of Node and of pages.
 
 import { JoinError } from '../../errors.js';
-import type { Hello } from './handshake.js';
+import { type Hello, isSameRun } from './handshake.js';
 import type { HostPort, Route } from './job-options.js';
 
 export interface JoinerOptions {
   readonly rank: number;
   readonly worldSize: number;
   readonly attempt: number;
+  /** See `runDigest`. */
+  readonly run: Uint8Array;
   readonly secret: string;
   /** Where the rendezvous is; with `isHosted`, where this rank listens for all. */
   readonly rendezvous: HostPort & { readonly isHosted: boolean };
@@ -54,8 +56,11 @@ export function checkSilence(options: {
 /** Why a peer of another job, attempt or shape is turned away. */
 export function refusalOfJob(
   hello: Hello,
-  job: { readonly worldSize: number; readonly attempt: number },
+  job: { readonly worldSize: number; readonly attempt: number; readonly run: Uint8Array },
 ): string | undefined {
+  if (!isSameRun(hello.run, job.run)) {
+    return 'this is another run: its runId is not the same';
+  }
   if (hello.worldSize !== job.worldSize) {
     return `world size is ${job.worldSize} here, not ${hello.worldSize}`;
   }

@@ -130,8 +130,13 @@ export class Joiner {
         throw error;
       }
     }
-    await this.#dialer.prove(opened.socket, 'rendezvous', RENDEZVOUS_TARGET);
-    const meeting = Meeting.visited(opened.socket, this.#options.worldSize);
+    const socket = await this.#dialer.reach({
+      role: 'rendezvous',
+      target: RENDEZVOUS_TARGET,
+      address: rendezvous,
+      first: opened.socket,
+    });
+    const meeting = Meeting.visited(socket, this.#options.worldSize);
     const wish = listen === false ? undefined : listen;
     this.#sayHere(meeting, wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 });
     return meeting;
@@ -152,11 +157,18 @@ export class Joiner {
       }
       return;
     }
-    const { socket } =
+    const socket =
       part === 'relay'
-        ? await this.#dialer.open('rendezvous', this.#options.rendezvous)
-        : await this.#dialer.open(peer, this.#addressOf(addresses[peer]!));
-    await this.#dialer.prove(socket, part === 'relay' ? 'relay' : 'link', peer);
+        ? await this.#dialer.reach({
+            role: 'relay',
+            target: peer,
+            address: this.#options.rendezvous,
+          })
+        : await this.#dialer.reach({
+            role: 'link',
+            target: peer,
+            address: this.#addressOf(addresses[peer]!),
+          });
     this.#transport.addLink(new WsLink(socket, peer, this.#transport));
   }
 
@@ -209,8 +221,8 @@ export class Joiner {
   }
 
   #refusalOf(hello: Hello): string | undefined {
-    const { rank, worldSize, attempt } = this.#options;
-    const refusal = refusalOfJob(hello, { worldSize, attempt });
+    const { rank } = this.#options;
+    const refusal = refusalOfJob(hello, this.#options);
     if (refusal !== undefined) {
       return refusal;
     }

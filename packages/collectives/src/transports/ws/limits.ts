@@ -1,7 +1,15 @@
 // What strangers may cost a listener, and what a proven peer may say in one message.
 
+import { CHUNK_BYTES } from './frame.js';
+
+/** Chunks and inline frames are smaller; a peer that sends more in one message is cut off. */
+export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
+
+/** Bytes that a connection may say before it has proved itself; what proves it has 110, with its frame. */
+export const STRANGER_BYTES = 1024;
+
 export interface WsLimits {
-  /** Connections that have proved nothing, at a time; further ones are dropped. */
+  /** Connections that have proved nothing, at a time; above it the oldest is dropped. */
   readonly maxStrangers: number;
   /** Connections a second, over a burst of as many; further ones are dropped. */
   readonly maxJoinsPerSecond: number;
@@ -20,29 +28,4 @@ export function limitsFor(worldSize: number, limits: Partial<WsLimits> = {}): Ws
     maxJoinsPerSecond: limits.maxJoinsPerSecond ?? 256 + 8 * worldSize,
     proofMs: limits.proofMs ?? 5000,
   };
-}
-
-/** A bucket of tokens: `perSecond` drip in, and as many fit. */
-export class RateLimit {
-  readonly #perSecond: number;
-  #tokens: number;
-  #filledAt: number;
-
-  constructor(perSecond: number, now: number) {
-    this.#perSecond = perSecond;
-    this.#tokens = perSecond;
-    this.#filledAt = now;
-  }
-
-  /** Takes a token, if there is one. */
-  take(now: number): boolean {
-    const dripped = ((now - this.#filledAt) / 1000) * this.#perSecond;
-    this.#tokens = Math.min(this.#perSecond, this.#tokens + dripped);
-    this.#filledAt = now;
-    if (this.#tokens < 1) {
-      return false;
-    }
-    this.#tokens--;
-    return true;
-  }
 }

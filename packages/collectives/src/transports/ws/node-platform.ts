@@ -2,9 +2,9 @@
 
 import { once } from 'node:events';
 import { WebSocket } from 'ws';
-import { Acceptor, MAX_MESSAGE_BYTES, type Refusal, type ServerTls } from './acceptor.js';
+import { Acceptor, type Refusal, type ServerTls } from './acceptor.js';
 import { HeartbeatSender } from './heartbeat-sender.js';
-import { limitsFor, type WsLimits } from './limits.js';
+import { limitsFor, MAX_MESSAGE_BYTES, type WsLimits } from './limits.js';
 import { NodeSocket } from './node-socket.js';
 import { PROOF_MS } from './prove.js';
 import {
@@ -57,12 +57,13 @@ export class NodePlatform implements WsPlatform {
     const socket = new WebSocket(url, {
       ...this.#clientTls(),
       perMessageDeflate: false,
+      autoPong: false, // see NodeSocket
       maxPayload: MAX_MESSAGE_BYTES,
       handshakeTimeout: Math.max(1, Math.min(PROOF_MS, limitMs)),
       skipUTF8Validation: true,
     });
     // Before it is open: the listener's first words come in the same packet as the upgrade.
-    const wire = new NodeSocket(socket, { maxMessageBytes: MAX_MESSAGE_BYTES });
+    const wire = new NodeSocket(socket);
     try {
       await once(socket, 'open');
       return { socket: wire, localHost: wire.localHost };

@@ -6,6 +6,7 @@ import type { Socket } from 'node:net';
 import type { WebSocket } from 'ws';
 import { DirectRead } from './direct-read.js';
 import { Inbox } from './inbox.js';
+import { MAX_MESSAGE_BYTES, STRANGER_BYTES } from './limits.js';
 import { WebSocketReader } from './websocket-reader.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 
@@ -18,6 +19,9 @@ const MAX_REASON_BYTES = 123;
 /** Up to here, one write of a copy costs less than a write of two buffers. */
 const COPY_MAX_BYTES = 16 * 1024 + 512;
 
+/** A peer that pings and does not read what it gets back is answered no more. */
+const MAX_UNREAD_PONG_BYTES = 1024;
+
 const FINAL_TEXT = 0x81;
 const FINAL_BINARY = 0x82;
 const MASKED = 0x80;
@@ -28,7 +32,6 @@ export interface NodeSocketOptions {
   readonly connection?: Socket;
   /** Whether the peer is no process of ours, so the library reads what it sends. */
   readonly isPage?: boolean;
-  readonly maxMessageBytes: number;
 }
 
 export class NodeSocket implements WireSocket {
@@ -40,23 +43,29 @@ export class NodeSocket implements WireSocket {
   #connection: Socket | undefined;
   #direct: DirectRead | undefined;
   #hasClosed = false;
+  /** Bytes that an accepted peer may still say, counted as they come; Infinity once it is trusted. */
+  #strangerBytes: number;
 
-  /** Takes an accepted socket, or one that is about to open; nobody else listens to it. */
-  constructor(socket: WebSocket, options: NodeSocketOptions) {
+  /**
+   * Takes an accepted socket, or one that is about to open; nobody else listens to it. Who was
+   * accepted is a stranger until `trust`: it may say STRANGER_BYTES in all, and hears no pong.
+   */
+  constructor(socket: WebSocket, options: NodeSocketOptions = {}) {
     this.#socket = socket;
     this.#connection = options.connection;
     this.#isClient = options.connection === undefined;
     this.#isPage = options.isPage === true;
+    this.#strangerBytes = this.#isClient ? Infinity : STRANGER_BYTES;
     this.#reader = new WebSocketReader(
       {
         onBinary: (bytes) => this.#inbox.onBinary(bytes),
         room: () => this.#inbox.room(),
         filled: (byteLength) => this.#inbox.filled(byteLength),
         onText: (text) => this.#inbox.onText(text),
-        onPing: (bytes) => socket.pong(bytes),
+        onPing: (bytes) => this.#pong(bytes),
         onClose: (code, reason) => this.#onCloseFrame(code, reason),
       },
-      options.maxMessageBytes,
+      this.#isClient ? MAX_MESSAGE_BYTES : STRANGER_BYTES,
     );
     socket.on('error', (error) => {
       this.#inbox.onClose(1006, error.message);
@@ -90,6 +99,7 @@ export class NodeSocket implements WireSocket {
 
   trust(maxMessageBytes: number): void {
     this.#reader.maxMessageBytes = maxMessageBytes;
+    this.#strangerBytes = Infinity;
   }
 
   send(bytes: Uint8Array, written?: (error?: Error | null) => void): void {
@@ -181,6 +191,9 @@ export class NodeSocket implements WireSocket {
   #readHere(): void {
     const connection = this.#connection!;
     const read = (bytes: Uint8Array) => {
+      if (!this.#isHeard(bytes)) {
+        return;
+      }
       try {
         this.#reader.read(bytes);
       } catch (error) {
@@ -200,13 +213,40 @@ export class NodeSocket implements WireSocket {
 
   #readByLibrary(): void {
     this.#socket.binaryType = 'nodebuffer';
+    // Ahead of the library, which takes any message of up to MAX_MESSAGE_BYTES.
+    this.#connection!.prependListener('data', (bytes: Buffer) => this.#isHeard(bytes));
+    this.#socket.on('ping', (bytes) => this.#pong(bytes));
     this.#socket.on('message', (data, isBinary) => {
+      if (this.#strangerBytes < 0) {
+        return;
+      }
       if (isBinary) {
         this.#inbox.onBinary(data as Buffer);
       } else {
         this.#inbox.onText((data as Buffer).toString());
       }
     });
+  }
+
+  /** Counts what a stranger says, and drops the one that says too much. */
+  #isHeard(bytes: Uint8Array): boolean {
+    if (this.#strangerBytes < 0) {
+      return false;
+    }
+    this.#strangerBytes -= bytes.length;
+    if (this.#strangerBytes >= 0) {
+      return true;
+    }
+    this.#inbox.onClose(1009, `it said more than ${STRANGER_BYTES} bytes without a proof`);
+    this.terminate();
+    return false;
+  }
+
+  #pong(bytes: Uint8Array): void {
+    const isTrusted = this.#strangerBytes === Infinity;
+    if (isTrusted && this.unsentBytes <= MAX_UNREAD_PONG_BYTES) {
+      this.#socket.pong(bytes);
+    }
   }
 
   #onCloseFrame(code: number, reason: string): void {

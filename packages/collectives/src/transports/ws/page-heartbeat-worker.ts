@@ -19,7 +19,7 @@ export function pageHeartbeatMain(heartbeatMs: number): void {
     const socket = new WebSocket(url);
     socket.binaryType = 'arraybuffer';
     sockets.set(id, socket);
-    socket.onopen = () => scope.postMessage({ type: 'open', id, reason: '' });
+    socket.onopen = () => scope.postMessage({ type: 'open', id });
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
       if (typeof data === 'string') {
         socket.close();
@@ -27,10 +27,10 @@ export function pageHeartbeatMain(heartbeatMs: number): void {
         scope.postMessage({ type: 'binary', id, bytes: new Uint8Array(data) });
       }
     };
-    socket.onclose = ({ reason }) => {
+    socket.onclose = ({ code, reason }) => {
       sockets.delete(id);
       beating.delete(socket);
-      scope.postMessage({ type: 'closed', id, reason: reason || 'its connection ended' });
+      scope.postMessage({ type: 'closed', id, code, reason: reason || 'its connection ended' });
     };
   };
 

@@ -1,6 +1,6 @@
 // Where a rank runs in a page: native WebSockets, and nobody can be called.
 
-import { CHUNK_BYTES } from './frame.js';
+import { MAX_MESSAGE_BYTES } from './limits.js';
 import { PageHeartbeatSender } from './page-heartbeat-sender.js';
 import { PageSocket } from './page-socket.js';
 import {
@@ -9,9 +9,6 @@ import {
   type OpenedSocket,
   type WsPlatform,
 } from './ws-platform.js';
-
-/** As a listener's in Node. */
-const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
 
 export class PagePlatform implements WsPlatform {
   /** A page can't tell a refusal from a listener that isn't there yet: it knocks gently. */

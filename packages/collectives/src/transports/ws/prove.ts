@@ -10,6 +10,14 @@ export const REFUSED_CODE = 4401;
 /** How long a peer may take to prove itself: generous on a loaded machine, short for a flood. */
 export const PROOF_MS = 5000;
 
+/** The connection ended, or nothing came over it, before the peer was judged: another try may do better. */
+export class CutOffError extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'CutOffError';
+  }
+}
+
 export interface ChallengeOptions {
   readonly secret: string;
   readonly proofMs: number;
@@ -38,7 +46,7 @@ export interface ProveOptions {
   readonly proofMs: number;
 }
 
-/** The joiner's side. Rejects with the listener's reason where it is refused. */
+/** The joiner's side. Rejects with the listener's reason where it is refused, else with CutOffError. */
 export async function prove(socket: WireSocket, options: ProveOptions): Promise<void> {
   const handshake = new JoinerHandshake(options.secret, options.hello);
   socket.send(handshake.answer(await nextMessage(socket, options.proofMs)));
@@ -53,14 +61,15 @@ function nextMessage(socket: WireSocket, limitMs: number, prefix = ''): Promise<
       socket.setHandler(undefined);
       settle();
     };
-    const timer = setTimeout(() => finish(() => reject(new Error('no answer'))), limitMs);
+    const timer = setTimeout(() => finish(() => reject(new CutOffError('no answer'))), limitMs);
     socket.setHandler({
       onBinary: (bytes) => finish(() => resolve(bytes.slice())),
       onText: () => finish(() => reject(new Error('expected a binary message'))),
       onClose: (code, reason) =>
         finish(() => {
           const said = reason && `${prefix}${reason}`;
-          reject(new Error(said || `the connection closed, code ${code}`));
+          const message = said || `the connection closed, code ${code}`;
+          reject(code === REFUSED_CODE ? new Error(message) : new CutOffError(message));
         }),
     });
   });

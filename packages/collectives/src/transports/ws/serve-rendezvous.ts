@@ -4,8 +4,8 @@
 import { JoinError } from '../../errors.js';
 import { checkGroupOptions } from '../../group-options.js';
 import type { Acceptor } from './acceptor.js';
-import { RENDEZVOUS_TARGET } from './handshake.js';
-import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK } from './job-options.js';
+import { RENDEZVOUS_TARGET, runDigest } from './handshake.js';
+import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK, NO_RUN_ID } from './job-options.js';
 import { refusalOfJob } from './joiner-options.js';
 import { type ListenSecurityOptions, securityOf } from './listen-security.js';
 import { NodePlatform } from './node-platform.js';
@@ -20,6 +20,8 @@ export interface ServeRendezvousOptions extends ListenSecurityOptions {
   readonly secret: string;
   /** See `JobOptions`. */
   readonly attempt?: number;
+  /** See `JobOptions`. */
+  readonly runId?: string;
   /** Where it listens. Default: 127.0.0.1. */
   readonly address?: string;
   /** Default: 0, a free one. */
@@ -41,8 +43,9 @@ export interface RendezvousServer {
 
 /** Resolves when it listens; rejects with JoinError where it can't. It goes on listening until `close`. */
 export async function serveRendezvous(options: ServeRendezvousOptions): Promise<RendezvousServer> {
-  const { worldSize, secret, attempt = 0, address: host = LOOPBACK, port = 0 } = options;
-  checkJobOptions({ rank: 0, worldSize, secret, attempt, port }, { hosts: true });
+  const { worldSize, attempt = 0, runId, address: host = LOOPBACK, port = 0 } = options;
+  checkJobOptions({ ...options, rank: 0, port }, { hosts: true });
+  const job = { worldSize, attempt, run: runDigest(runId ?? NO_RUN_ID) };
   const refusals = new RefusalLog(options.onRefused);
   let acceptor: Acceptor | undefined;
   checkGroupOptions(options, { rank: 0, worldSize, call: 'serveRendezvous' });
@@ -58,7 +61,7 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
     host,
     port,
     refusalOf: (hello) => {
-      const refusal = refusalOfJob(hello, { worldSize, attempt });
+      const refusal = refusalOfJob(hello, job);
       if (refusal !== undefined) {
         return refusal;
       }

@@ -47,7 +47,7 @@ export class WorkerSockets {
   /** The worker has ended. */
   onEnd(reason: string): void {
     for (const id of [...this.#sockets.keys()]) {
-      this.onEvent({ type: 'closed', id, reason });
+      this.onEvent({ type: 'closed', id, code: 1006, reason });
     }
   }
 
@@ -85,7 +85,7 @@ class WorkerSocket implements WireSocket {
     } else if (event.type === 'closed') {
       // Where it was not open yet. Its listener has been heard of, so it may come back.
       this.#onRefused(new OpenError(event.reason, { isEarly: true }));
-      this.#inbox.onClose(1006, event.reason);
+      this.#inbox.onClose(event.code, event.reason);
     }
   }
 
