@@ -344,7 +344,7 @@ export class FullyShardedDataParallel<
     for (const instance of this.instances()) {
       instance.#expectState('resetParameters', ['summonFullParams']);
     }
-    resetParameters(this.module, options);
+    resetParameters(this.module, { ...options, writesBack: true });
   }
 
   override toString(): string {

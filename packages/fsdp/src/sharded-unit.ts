@@ -96,7 +96,8 @@ export class ShardedUnit {
       : device.storage(shardLength * group.worldSize, computeDType, 'gathered');
     leaves.forEach((tensor, index) => {
       const { start, end } = pieceOf(this.layout, index, group.rank);
-      tensor.piece = { flat: this.flat, start, length: end - start };
+      const numShards = group.worldSize;
+      tensor.piece = { flat: this.flat, start, length: end - start, numShards };
     });
     const home = this.home ?? new DeviceGradientHome(device, this.flat);
     this.gradient = new FlatGradient({

@@ -6,13 +6,14 @@ import { fillDeferred } from './deferred-parameter.js';
 import { NnConfigError, StateDictError } from './errors.js';
 import { type HostTensor, isDeviceDType } from './host-tensor.js';
 import type { Module } from './module.js';
+import { isCopy, isSharded } from './parameter-place.js';
 
 /**
  * All parameters and buffers by path, a shared one once under its first path. Waits for the device.
- * @throws {NnConfigError} where a parameter lies here only in part
+ * @throws {NnConfigError} for a parameter that is sharded, or a copy of what rests in a store
  */
 export async function stateDict(module: Module): Promise<Map<string, HostTensor<DType>>> {
-  const reads = namedTensors(module).map(async ([name, tensor]) => {
+  const reads = namedTensors(module, 'stateDict').map(async ([name, tensor]) => {
     const data = await tensor.toBytes();
     return [name, { dtype: tensor.dtype, shape: tensor.shape, data }] as const;
   });
@@ -24,6 +25,7 @@ export async function stateDict(module: Module): Promise<Map<string, HostTensor<
  * throws.
  * @param options.strict whether names missing on either side are an error. Default true.
  * @throws {StateDictError} listing missing, unexpected and mismatched names
+ * @throws {NnConfigError} as stateDict
  */
 export function loadStateDict(
   module: Module,
@@ -31,7 +33,7 @@ export function loadStateDict(
   options: { readonly strict?: boolean } = {},
 ): void {
   const { strict = true } = options;
-  const targets = new Map(namedTensors(module));
+  const targets = new Map(namedTensors(module, 'loadStateDict'));
   const missing = [...targets.keys()].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !targets.has(name));
   const problems: string[] = [];
@@ -57,14 +59,18 @@ export function loadStateDict(
   }
 }
 
-function namedTensors(module: Module): [string, Tensor][] {
+function namedTensors(module: Module, op: string): [string, Tensor][] {
   const named = [...module.namedParameters(), ...module.namedBuffers()];
-  for (const [name, { piece, size }] of named) {
-    if (piece !== undefined && piece.length !== size) {
-      throw new NnConfigError(
-        `stateDict: expected all ${size} elements of '${name}' here, got a shard of ${piece.length}. Use the sharded module's own state dict.`,
-      );
-    }
+  for (const [name, tensor] of named) {
+    const got = isSharded(tensor)
+      ? `a shard of ${tensor.piece!.length}`
+      : isCopy(tensor)
+        ? 'a copy for computing of what rests elsewhere'
+        : undefined;
+    if (got === undefined) continue;
+    throw new NnConfigError(
+      `${op}: expected all ${tensor.size} elements of '${name}' to rest here, got ${got}. Use the state dict of whoever wrapped the module, such as ${op} of @shardweave/fsdp or @shardweave/offload.`,
+    );
   }
   return named;
 }

@@ -52,9 +52,29 @@ describe('clipGradNorm', () => {
     const device = makeDevice();
     const flat = device.zeros([4], { requiresGrad: true });
     flat.grad = device.tensor([3, 4, 0, 0]);
-    const params = leaves(device).slice(0, 2);
-    for (const param of params) param.piece = { flat, start: 0, length: 2 };
+    const params = [0, 2].map((start) => {
+      const param = device.zeros([2], { requiresGrad: true });
+      param.piece = { flat, start, length: 2 };
+      return param;
+    });
     expect(await clipGradNorm(params, 0).norm.item()).toBe(5);
+  });
+
+  it('refuses parts of a flat that other ranks share, also where they are whole here', () => {
+    const device = makeDevice();
+    const flat = device.zeros([4], { requiresGrad: true });
+    flat.grad = device.tensor([3, 4, 0, 0]);
+    const pieceOf = (length: number, numShards?: number) => {
+      const param = device.zeros([2], { requiresGrad: true });
+      param.piece = { flat, start: 0, length, ...(numShards === undefined ? {} : { numShards }) };
+      return param;
+    };
+    const [plain] = leaves(device);
+    for (const part of [pieceOf(2, 2), pieceOf(1), pieceOf(0, 3)]) {
+      expect(() => clipGradNorm([plain!, part], 1)).toThrow(NnConfigError);
+      expect(() => clipGradNormInPlace([plain!, part], 1)).toThrow(NnConfigError);
+    }
+    expect(() => clipGradNorm([plain!, pieceOf(2), pieceOf(2, 1)], 1)).not.toThrow();
   });
 
   it('is 0 without gradients, and not finite where one is not', async () => {

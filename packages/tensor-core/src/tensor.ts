@@ -19,6 +19,11 @@ export interface ShardPiece {
   readonly flat: Tensor;
   readonly start: number;
   readonly length: number;
+  /**
+   * Devices that share the whole flat parameter, `flat` being this one's part of it. Default 1: no
+   * other has any of it. Above 1 a parameter is sharded, also where its elements are all here.
+   */
+  readonly numShards?: number;
 }
 
 /** Number of elements of a shape; 1 for []. */

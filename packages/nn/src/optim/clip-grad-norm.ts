@@ -3,8 +3,9 @@
 
 import { affine, minimum, reciprocal, sqrt, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
+import { isSharded } from '../parameter-place.js';
 import { flatHomeOf } from '../residence/flat-home.js';
-import { flatsOf } from './flat-plan.js';
+import { flatsOf, nameOf } from './flat-plan.js';
 
 /** PyTorch's guard against a division by zero. */
 const NORM_EPSILON = 1e-6;
@@ -24,9 +25,10 @@ export interface GradNormOptions {
 
 /**
  * The norm over all parameters' gradients, tied and packed ones once, and the factor min(1, maxNorm /
- * (norm + 1e-6)). Without gradients the norm is 0. Over sharded parameters it sees this rank's
- * shard alone: add squaredGradNorm over ranks, then gradNormOf.
+ * (norm + 1e-6)). Without gradients the norm is 0.
  * @param maxNorm 0 or Infinity: no clipping
+ * @throws {NnConfigError} for sharded parameters, whose norm is that of all ranks, and for gradients
+ * that rest off the device
  */
 export function clipGradNorm(
   parameters: Iterable<Tensor>,
@@ -35,6 +37,7 @@ export function clipGradNorm(
 ): GradNorm {
   const list = [...parameters];
   const { device } = requireSome(list);
+  requireWhole(list);
   return device.scope(() => gradNormOf(squaredGradNorm(list), maxNorm, options));
 }
 
@@ -65,12 +68,18 @@ export function clipCoefficient(norm: number, maxNorm: number): number {
   return isUnbounded(maxNorm) ? 1 : Math.min(1, maxNorm / (norm + NORM_EPSILON));
 }
 
-/** Multiplies the gradients of all parameters, tied and packed ones once, by `factor`, f32 [1]. */
+/**
+ * Multiplies the gradients of all parameters, tied and packed ones once, by `factor`, f32 [1]. Of
+ * sharded ones it scales this rank's part, so the factor is to be equal on all ranks.
+ */
 export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): void {
   for (const gradient of gradientsOf([...parameters])) multiplyInPlace(gradient, factor);
 }
 
-/** The sum of all gradients' squares on this device, f32 [1]. */
+/**
+ * The sum of all gradients' squares on this device, f32 [1]. Of sharded parameters it is this rank's
+ * part, which a wrapper adds over ranks before it calls gradNormOf.
+ */
 export function squaredGradNorm(parameters: Iterable<Tensor>): Tensor {
   const list = [...parameters];
   const { device } = requireSome(list);
@@ -110,6 +119,14 @@ function requireBound(maxNorm: number): void {
   if (!(maxNorm >= 0)) {
     throw new NnConfigError(`clipGradNorm: expected maxNorm of at least 0, got ${maxNorm}.`);
   }
+}
+
+function requireWhole(parameters: readonly Tensor[]): void {
+  const part = parameters.find(isSharded);
+  if (part === undefined) return;
+  throw new NnConfigError(
+    `clipGradNorm: expected parameters that this rank has whole, got ${nameOf(part)} of a flat parameter over ${part.piece?.numShards ?? 'several'} ranks. Each would get the norm of its own part and scale by another factor. Use the function of whoever sharded them, such as clipGradNorm of @shardweave/fsdp.`,
+  );
 }
 
 function isUnbounded(maxNorm: number): boolean {

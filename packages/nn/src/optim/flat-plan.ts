@@ -86,6 +86,7 @@ function merge(members: readonly FlatMember[]): Segment[] {
   return segments;
 }
 
-function nameOf(param: Tensor): string {
+/** How an error calls a parameter. */
+export function nameOf(param: Tensor): string {
   return param.name === '' ? `a parameter [${param.shape.join(', ')}]` : `'${param.name}'`;
 }

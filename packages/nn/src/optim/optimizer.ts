@@ -4,8 +4,9 @@
 
 import { isTensor, slice, Tensor, type View } from '@shardweave/tensor-core';
 import { OptimizerError, StateDictError } from '../errors.js';
+import { isSharded } from '../parameter-place.js';
 import { type FlatHome, type FlatTurn, flatHomeOf, visitFlats } from '../residence/flat-home.js';
-import { type FlatMember, type FlatPlan, flatsOf, pieceOf, planFlats } from './flat-plan.js';
+import { type FlatMember, type FlatPlan, flatsOf, planFlats } from './flat-plan.js';
 import {
   type FlatState,
   type FlatStateBytes,
@@ -300,10 +301,9 @@ export abstract class Optimizer<Options extends object> {
           `optimizer: expected a name for each parameter, got none for one of shape [${param.shape.join(', ')}].`,
         );
       }
-      const { length } = pieceOf(param);
-      if (length !== param.size) {
+      if (isSharded(param)) {
         throw new OptimizerError(
-          `optimizer: expected all ${param.size} elements of '${names.get(param)}' here, got ${length}. For sharded parameters, gatherFullOptimStateDict and loadFullOptimStateDict of @shardweave/fsdp.`,
+          `optimizer: expected all ${param.size} elements of '${names.get(param)}' here, got a shard of ${param.piece!.length}. For sharded parameters, gatherFullOptimStateDict and loadFullOptimStateDict of @shardweave/fsdp.`,
         );
       }
     }

@@ -10,8 +10,8 @@ import { flatsOf } from './flat-plan.js';
 const AHEAD = 1;
 
 /**
- * As squaredGradNorm, f32 [1], wherever gradients rest. It belongs to the scope around the call,
- * or to the caller.
+ * As squaredGradNorm, f32 [1], wherever gradients rest: of sharded parameters this rank's part. It
+ * belongs to the scope around the call, or to the caller.
  */
 export async function streamedSquaredGradNorm(parameters: Iterable<Tensor>): Promise<Tensor> {
   const list = [...parameters];

@@ -1,0 +1,122 @@
+// Functions of nn that look like those of fsdp: given a sharded module they see one rank's part, or a
+// copy that nobody reads, so they refuse it on every rank alike.
+
+import { type FsdpOptions, FullyShardedDataParallel, summonFullParams } from '@shardweave/fsdp';
+import {
+  AdamW,
+  clipGradNorm,
+  clipGradNormInPlace,
+  Linear,
+  loadStateDict,
+  NnConfigError,
+  OptimizerError,
+  resetParameters,
+  Sequential,
+  stateDict,
+} from '@shardweave/nn';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+
+/** A first layer that rank 0 holds whole, and a second one that the ranks share. */
+function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
+  const layers = [
+    new Linear(device, { inFeatures: 2, outFeatures: 3 }),
+    new Linear(device, { inFeatures: 3, outFeatures: 200 }),
+  ] as const;
+  const net = new Sequential(device, layers);
+  const model = new FullyShardedDataParallel(net, { processGroup: group, ...options });
+  const forward = async () => model.call(device.full([2, 2], 1));
+  const backward = () =>
+    device.scope(async () => {
+      const out = await forward();
+      await out.backward({ gradient: device.full(out.shape, 1) });
+    });
+  /** Leaves gathered parameters behind: the root keeps them until the next step. */
+  const evaluate = () =>
+    device.noGrad(() =>
+      device.scope(async () => {
+        await forward();
+      }),
+    );
+  return { model, net, first: layers[0], backward, evaluate };
+}
+
+describe('gradients of a shard are not those of the model', () => {
+  it.each([
+    ['whole model', (net: Sequential) => net.parameters()],
+    ['a layer that one rank holds whole', (net: Sequential) => net.layers()[0]!.parameters()],
+  ])('nn.clipGradNorm refuses sharded parameters on every rank: %s', async (_, pick) => {
+    await onRanks(2, async (rank) => {
+      const { net, backward } = sharded(rank);
+      await backward();
+      const parameters = pick(net);
+      expect(() => clipGradNorm(parameters, 1)).toThrow(NnConfigError);
+      expect(() => clipGradNorm(parameters, 1)).toThrow(/clipGradNorm of @shardweave\/fsdp/);
+      expect(() => clipGradNormInPlace(parameters, 1)).toThrow(/@shardweave\/fsdp/);
+    });
+  });
+
+  it('nn.clipGradNorm takes parameters that one rank shards alone, which it has whole', async () => {
+    await onRanks(1, async (rank) => {
+      const { net, backward } = sharded(rank, { mixedPrecision: true, computeDType: 'bf16' });
+      await backward();
+      const flat = net.parameters()[0]!.piece!.flat;
+      const gradient = await flat.grad!.toArray();
+      const norm = await clipGradNorm(net.parameters(), 1).norm.item();
+      expect(norm).toBeGreaterThan(1);
+      expect(norm).toBeCloseTo(Math.hypot(...gradient), 3);
+    });
+  });
+});
+
+describe('values of a sharded module rest in its shards', () => {
+  it.each([1, 2])('nn state dicts refuse gathered copies, %i rank(s)', async (worldSize) => {
+    const options = { mixedPrecision: true, computeDType: 'bf16' } as const;
+    await onRanks(worldSize, async (rank) => {
+      const { first, evaluate } = sharded(rank, options);
+      await evaluate();
+      expect(first.weight.storage.isFilled).toBe(true); // reading would give the copy
+      await expect(stateDict(first)).rejects.toThrow(NnConfigError);
+      const zeros = first.namedParameters().map(([name, { shape, size }]) => {
+        return [name, { dtype: 'f32', shape, data: new Uint8Array(size * 4) }] as const;
+      });
+      expect(() => loadStateDict(first, new Map(zeros))).toThrow(NnConfigError);
+      expect(() => loadStateDict(first, new Map(zeros))).toThrow(/state dict of/);
+    });
+  });
+
+  it('nn.resetParameters refuses gathered copies, which nobody writes back', async () => {
+    await onRanks(2, async (rank) => {
+      const { model, first, evaluate } = sharded(rank);
+      await evaluate();
+      expect(() => resetParameters(first, { seed: 1 })).toThrow(NnConfigError);
+      expect(() => resetParameters(model, { seed: 1 })).toThrow(/resetParameters/);
+    });
+  });
+
+  it('a model that one rank shards in f32 is its shard, so nn writes where it rests', async () => {
+    await onRanks(1, async (rank) => {
+      const { model, net, evaluate } = sharded(rank);
+      await evaluate();
+      resetParameters(net, { seed: 1 });
+      const state = await stateDict(net);
+      await summonFullParams(model, async () => {
+        const { data } = state.get('0.weight')!;
+        expect(await net.parameters()[0]!.toBytes()).toEqual(data);
+      });
+    });
+  });
+});
+
+it('the state dict of an optimizer refuses sharded parameters on every rank', async () => {
+  await onRanks(2, async (rank) => {
+    const { first, backward } = sharded(rank);
+    const optimizer = new AdamW(first.parameters());
+    await backward();
+    await optimizer.step();
+    const named = first.namedParameters();
+    await expect(optimizer.stateDict(named)).rejects.toThrow(OptimizerError);
+    const dict = { state: new Map(), paramGroups: [] };
+    await expect(optimizer.loadStateDict(dict, named)).rejects.toThrow(OptimizerError);
+  });
+});
