@@ -24,6 +24,14 @@ export interface HostTensor<D extends FileDType = FileDType> {
   readonly data: Uint8Array;
 }
 
+/** A tensor whose bytes are read when asked for: of a large model one is in memory at a time. */
+export interface LazyTensor<D extends FileDType = FileDType> {
+  readonly dtype: D;
+  readonly shape: Shape;
+  /** Exactly the elements' bytes, as a HostTensor has them. */
+  read(): Promise<Uint8Array>;
+}
+
 const DEVICE_DTYPES: ReadonlySet<FileDType> = new Set(['f32', 'f16', 'bf16', 'i32', 'u32']);
 
 /** Whether a device can hold the elements. */

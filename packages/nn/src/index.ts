@@ -15,13 +15,23 @@ export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config
 export {
   gpt2ConfigText,
   gpt2File,
+  gpt2Pieces,
   gpt2State,
   loadGpt2,
+  openGpt2,
   parseGpt2Config,
   writeGpt2,
 } from './hf/gpt2-files.js';
-export { readSafetensors, type Safetensors, writeSafetensors } from './hf/safetensors.js';
-export { type FileDType, type HostTensor, isDeviceDType } from './host-tensor.js';
+export {
+  type ByteSource,
+  openSafetensors,
+  readSafetensors,
+  type Safetensors,
+  safetensorsPieces,
+  type WriteSafetensorsOptions,
+  writeSafetensors,
+} from './hf/safetensors.js';
+export { type FileDType, type HostTensor, isDeviceDType, type LazyTensor } from './host-tensor.js';
 export { BatchNorm1d, type BatchNormOptions, isBatchNorm } from './layers/batch-norm1d.js';
 export type { BatchMoments, GradientSums } from './layers/batch-normalise.js';
 export { Conv1D, type Conv1DOptions } from './layers/conv1d.js';
@@ -94,5 +104,5 @@ export { HostBuffers } from './residence/host-buffers.js';
 export { StoreUse, storeUseOf } from './residence/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from './residence/stored-flat.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
-export { loadStateDict, stateDict } from './state-dict.js';
+export { loadStateDict, stateDict, streamStateDict } from './state-dict.js';
 export { type Residency, type UnitPhase, UnitScheduler, type UseKind } from './unit-scheduler.js';

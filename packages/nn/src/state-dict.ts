@@ -4,7 +4,7 @@
 import { byteSize, type DType, type Tensor } from '@shardweave/tensor-core';
 import { fillDeferred } from './deferred-parameter.js';
 import { NnConfigError, StateDictError } from './errors.js';
-import { type HostTensor, isDeviceDType } from './host-tensor.js';
+import { type HostTensor, isDeviceDType, type LazyTensor } from './host-tensor.js';
 import type { Module } from './module.js';
 import { isCopy, isSharded } from './parameter-place.js';
 
@@ -32,7 +32,47 @@ export function loadStateDict(
   state: ReadonlyMap<string, HostTensor>,
   options: { readonly strict?: boolean } = {},
 ): void {
-  const { strict = true } = options;
+  for (const { tensor, values } of plan(module, state, options.strict)) write(tensor, values);
+}
+
+/**
+ * As loadStateDict, with tensors that are read one after the other, from a large file for instance:
+ * names, shapes and dtypes are checked before the first is. Resolves when all are written.
+ * @throws {StateDictError} as loadStateDict, and for a tensor that gave another number of bytes than its
+ * shape has, which leaves those before it written; so does an error of a tensor's read, passed on
+ */
+export async function streamStateDict(
+  module: Module,
+  state: ReadonlyMap<string, HostTensor | LazyTensor>,
+  options: { readonly strict?: boolean } = {},
+): Promise<void> {
+  for (const { name, tensor, values } of plan(module, state, options.strict)) {
+    if ('data' in values) {
+      write(tensor, values);
+      continue;
+    }
+    const { dtype, shape } = values;
+    const read = { dtype, shape, data: await values.read() };
+    const problem = mismatch(tensor, read);
+    if (problem !== undefined) {
+      throw new StateDictError(`streamStateDict: '${name}' ${problem}.`, { mismatched: [name] });
+    }
+    write(tensor, read);
+  }
+}
+
+interface Load<T> {
+  readonly name: string;
+  readonly tensor: Tensor;
+  readonly values: T;
+}
+
+/** What goes where; checks all of it. */
+function plan<T extends HostTensor | LazyTensor>(
+  module: Module,
+  state: ReadonlyMap<string, T>,
+  strict = true,
+): Load<T>[] {
   const targets = new Map(namedTensors(module, 'loadStateDict'));
   const missing = [...targets.keys()].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !targets.has(name));
@@ -53,10 +93,10 @@ export function loadStateDict(
       mismatched,
     });
   }
-  for (const [name, tensor] of targets) {
+  return [...targets].flatMap(([name, tensor]): Load<T>[] => {
     const values = state.get(name);
-    if (values !== undefined && tensor.size > 0) write(tensor, values as HostTensor<DType>);
-  }
+    return values === undefined || tensor.size === 0 ? [] : [{ name, tensor, values }];
+  });
 }
 
 function namedTensors(module: Module, op: string): [string, Tensor][] {
@@ -75,19 +115,20 @@ function namedTensors(module: Module, op: string): [string, Tensor][] {
   return named;
 }
 
-function mismatch(tensor: Tensor, values: HostTensor | undefined): string | undefined {
+function mismatch(tensor: Tensor, values: HostTensor | LazyTensor | undefined): string | undefined {
   if (values === undefined) return undefined;
   const shape = tensor.shape.join(', ');
   if (shape !== values.shape.join(', ')) return `is [${shape}], got [${values.shape.join(', ')}]`;
   if (!isDeviceDType(values.dtype)) return `cannot be read from ${values.dtype}`;
+  if (!('data' in values)) return undefined;
   const byteLength = tensor.size * byteSize(values.dtype);
   if (values.data.byteLength === byteLength) return undefined;
   return `needs ${byteLength} bytes, got ${values.data.byteLength}`;
 }
 
-function write(tensor: Tensor, values: HostTensor<DType>): void {
+function write(tensor: Tensor, values: HostTensor): void {
   const { device } = tensor;
-  const { dtype, shape, data } = values;
+  const { dtype, shape, data } = values as HostTensor<DType>;
   fillDeferred(tensor);
   if (dtype === tensor.dtype) {
     tensor.storage.write(data, tensor.offset * byteSize(dtype));

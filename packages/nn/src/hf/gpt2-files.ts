@@ -1,16 +1,23 @@
-// GPT-2 in the Hugging Face layout: config.json and model.safetensors, as texts and bytes. Reading
-// and writing the files themselves is the caller's, for this runs in browsers too.
+// GPT-2 in the Hugging Face layout: config.json and model.safetensors, as texts and bytes, whole or by
+// ranges. Reading and writing the files themselves is the caller's, for this runs in browsers too.
 
 import { FormatError } from '../errors.js';
 import type { Gpt2 } from '../gpt2.js';
 import { type Gpt2Config, resolveGpt2Config } from '../gpt2-config.js';
-import type { HostTensor } from '../host-tensor.js';
+import type { HostTensor, LazyTensor } from '../host-tensor.js';
 import { loadStateDict, stateDict } from '../state-dict.js';
-import { readSafetensors, writeSafetensors } from './safetensors.js';
+import {
+  type ByteSource,
+  openSafetensors,
+  readSafetensors,
+  safetensorsPieces,
+  writeSafetensors,
+} from './safetensors.js';
 
 const PREFIX = 'transformer.';
 const TABLE = 'transformer.wte.weight';
 const HEAD = 'lm_head.weight';
+const FILE_OPTIONS = { metadata: { format: 'pt' } } as const;
 /** Causal masks, which older files hold as state. */
 const MASKS = /^transformer\.h\.\d+\.attn\.(bias|masked_bias)$/;
 
@@ -70,9 +77,19 @@ export async function writeGpt2(model: Gpt2): Promise<Uint8Array<ArrayBuffer>> {
   return gpt2File(await stateDict(model));
 }
 
-/** model.safetensors from a state dict, for instance one gathered from shards. */
+/**
+ * model.safetensors from a state dict, for instance one gathered from shards, as one array.
+ * @throws {FormatError} where no array is that large: gpt2Pieces has no such limit
+ */
 export function gpt2File(state: ReadonlyMap<string, HostTensor>): Uint8Array<ArrayBuffer> {
-  return writeSafetensors(state, { metadata: { format: 'pt' } });
+  return writeSafetensors(state, FILE_OPTIONS);
+}
+
+/** As gpt2File, a piece after the other; lazy tensors are read when their turn comes. */
+export function gpt2Pieces(
+  state: ReadonlyMap<string, HostTensor | LazyTensor>,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  return safetensorsPieces(state, FILE_OPTIONS);
 }
 
 /**
@@ -87,25 +104,47 @@ export function loadGpt2(model: Gpt2, file: Uint8Array): void {
 
 /** The tensors of a model.safetensors under the model's own names. */
 export function gpt2State(file: Uint8Array): Map<string, HostTensor> {
-  const state = new Map<string, HostTensor>();
-  let head: HostTensor | undefined;
-  for (const [given, tensor] of readSafetensors(file).tensors) {
-    if (given === HEAD) {
-      head = tensor;
-      continue;
-    }
+  const { state, head } = ownNames(readSafetensors(file).tensors);
+  const table = state.get(TABLE);
+  if (head !== undefined && table !== undefined) requireTied(head, table);
+  return state;
+}
+
+/**
+ * As gpt2State, of a file of any size: reads its header, and each tensor when it is asked for. A head
+ * of its own is compared with the table, which reads both.
+ * @throws {FormatError} as loadGpt2
+ */
+export async function openGpt2(source: ByteSource): Promise<Map<string, LazyTensor>> {
+  const { state, head } = ownNames((await openSafetensors(source)).tensors);
+  const table = state.get(TABLE);
+  if (head !== undefined && table !== undefined) {
+    requireTied({ ...head, data: await head.read() }, { ...table, data: await table.read() });
+  }
+  return state;
+}
+
+interface OwnNames<T> {
+  readonly state: Map<string, T>;
+  readonly head: T | undefined;
+}
+
+function ownNames<T>(tensors: ReadonlyMap<string, T>): OwnNames<T> {
+  const state = new Map<string, T>();
+  for (const [given, tensor] of tensors) {
     const name = given.startsWith(PREFIX) ? given : PREFIX + given;
-    if (MASKS.test(name)) continue;
+    if (given === HEAD || MASKS.test(name)) continue;
     if (state.has(name)) throw new FormatError(`gpt2: expected '${name}' once, got it twice.`);
     state.set(name, tensor);
   }
-  const table = state.get(TABLE);
-  if (head !== undefined && table !== undefined && !isSame(head, table)) {
-    throw new FormatError(
-      `gpt2: expected '${HEAD}' to be the token table ('${TABLE}'), but they differ. Untied heads are not supported.`,
-    );
-  }
-  return state;
+  return { state, head: tensors.get(HEAD) };
+}
+
+function requireTied(head: HostTensor, table: HostTensor): void {
+  if (isSame(head, table)) return;
+  throw new FormatError(
+    `gpt2: expected '${HEAD}' to be the token table ('${TABLE}'), but they differ. Untied heads are not supported.`,
+  );
 }
 
 function pickOptions(fields: Record<string, unknown>): Partial<Gpt2Config> {

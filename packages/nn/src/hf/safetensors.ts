@@ -1,120 +1,85 @@
-// The safetensors file format: an 8-byte length, a JSON header, then the tensors' bytes. Reads and
-// writes whole files as bytes; tensors read are views of the file, nothing is copied.
+// The safetensors file format: an 8-byte length, a JSON header, then the tensors' bytes. Files up to
+// what one array holds are read and written whole; larger ones by ranges and in pieces, one tensor in
+// memory at a time.
 
-import { elementCountOf } from '@shardweave/tensor-core';
 import { FormatError } from '../errors.js';
-import type { FileDType, HostTensor } from '../host-tensor.js';
+import type { HostTensor, LazyTensor } from '../host-tensor.js';
+import {
+  byteLengthOf,
+  headerLengthOf,
+  LENGTH_BYTES,
+  layOut,
+  parseHeader,
+} from './safetensors-header.js';
 
 /** A file's tensors by name, in the order of their bytes, and its free-form texts. */
-export interface Safetensors {
-  readonly tensors: ReadonlyMap<string, HostTensor>;
+export interface Safetensors<T = HostTensor> {
+  readonly tensors: ReadonlyMap<string, T>;
   readonly metadata: Readonly<Record<string, string>>;
 }
 
-/** The format's own limit on its header, against files that are something else. */
-const MAX_HEADER_BYTES = 100_000_000;
-const TRUNCATED = ' Is the file truncated?';
-/** The data start at a multiple of this, so that they can be viewed in place. */
-const DATA_ALIGNMENT = 8;
+/** Bytes that can be read anywhere: a file, a Blob, a server that answers ranges. */
+export interface ByteSource {
+  readonly byteLength: number;
+  /** Fills all of `into` from byte `offset` on, or rejects. Offsets go beyond 2^32. */
+  read(into: Uint8Array, options: { readonly offset: number }): Promise<void>;
+}
 
-const DTYPES = new Map<string, readonly [dtype: FileDType, bytes: number]>([
-  ['F64', ['f64', 8]],
-  ['F32', ['f32', 4]],
-  ['F16', ['f16', 2]],
-  ['BF16', ['bf16', 2]],
-  ['F8_E4M3', ['f8_e4m3', 1]],
-  ['F8_E5M2', ['f8_e5m2', 1]],
-  ['I64', ['i64', 8]],
-  ['I32', ['i32', 4]],
-  ['I16', ['i16', 2]],
-  ['I8', ['i8', 1]],
-  ['U64', ['u64', 8]],
-  ['U32', ['u32', 4]],
-  ['U16', ['u16', 2]],
-  ['U8', ['u8', 1]],
-  ['BOOL', ['bool', 1]],
-]);
-const FILE_NAMES = new Map([...DTYPES].map(([name, [dtype]]) => [dtype, name]));
+export interface WriteSafetensorsOptions {
+  /** Default none. */
+  readonly metadata?: Readonly<Record<string, string>>;
+}
+
+/** Below what one system call writes (2^31 bytes), and large enough to cost nothing. */
+const PIECE_BYTES = 64 * 2 ** 20;
 
 /**
- * Reads a file.
+ * Reads a file in memory; tensors are views of it, nothing is copied.
  * @throws {FormatError} where it is truncated or malformed: every offset, shape and dtype is checked
  */
 export function readSafetensors(file: Uint8Array): Safetensors {
-  if (file.byteLength < 8) throw malformed(`at least 8 bytes, got ${file.byteLength}`);
-  const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
-  const headerLength = Number(view.getBigUint64(0, true));
-  if (headerLength > MAX_HEADER_BYTES || headerLength > file.byteLength - 8) {
-    throw malformed(
-      `a header within the file's ${file.byteLength} bytes, got a header of ${headerLength}`,
-      TRUNCATED,
-    );
-  }
-  const header = parseHeader(file.subarray(8, 8 + headerLength));
-  const { __metadata__: metadata = {}, ...entries } = header;
-  if (!isRecord(metadata) || Object.values(metadata).some((text) => typeof text !== 'string')) {
-    throw malformed('texts in __metadata__');
-  }
-  const data = file.subarray(8 + headerLength);
-  const tensors = Object.entries(entries).map(([name, entry]) => readEntry(name, entry));
-  tensors.sort((a, b) => a.start - b.start || a.end - b.end);
-  let end = 0;
-  for (const tensor of tensors) {
-    if (tensor.start !== end) {
-      throw malformed(`'${tensor.name}' to start at byte ${end} of the data, got ${tensor.start}`);
-    }
-    end = tensor.end;
-  }
-  if (end !== data.byteLength) {
-    throw malformed(`${end} bytes of data, got ${data.byteLength}`, TRUNCATED);
-  }
-  return {
-    tensors: new Map(
-      tensors.map(({ name, dtype, shape, start, end }) => [
-        name,
-        { dtype, shape, data: data.subarray(start, end) },
-      ]),
-    ),
-    metadata: metadata as Record<string, string>,
-  };
+  const headerLength = headerLengthOf(file.subarray(0, LENGTH_BYTES), file.byteLength);
+  const data = file.subarray(LENGTH_BYTES + headerLength);
+  const header = file.subarray(LENGTH_BYTES, LENGTH_BYTES + headerLength);
+  const { places, metadata } = parseHeader(header, data.byteLength);
+  const tensors = places.map(({ name, dtype, shape, start, end }) => {
+    return [name, { dtype, shape, data: data.subarray(start, end) }] as const;
+  });
+  return { tensors: new Map(tensors), metadata };
 }
 
 /**
- * Writes a file: tensors in the map's order, the header padded so that the data are aligned.
- * @param options.metadata default {}
- * @throws {FormatError} where a tensor's bytes do not match its shape
+ * Reads a file's header alone; each tensor reads its own range when it is asked for.
+ * @throws {FormatError} as readSafetensors, also where the source is shorter than its header says
+ */
+export async function openSafetensors(source: ByteSource): Promise<Safetensors<LazyTensor>> {
+  const first = await readRange(source, 0, Math.min(LENGTH_BYTES, source.byteLength));
+  const headerLength = headerLengthOf(first, source.byteLength);
+  const header = await readRange(source, LENGTH_BYTES, headerLength);
+  const from = LENGTH_BYTES + headerLength;
+  const { places, metadata } = parseHeader(header, source.byteLength - from);
+  const tensors = places.map(({ name, dtype, shape, start, end }) => {
+    const read = () => readRange(source, from + start, end - start);
+    return [name, { dtype, shape, read }] as const;
+  });
+  return { tensors: new Map(tensors), metadata };
+}
+
+/**
+ * Writes a file as one array: tensors of wide elements first, each kind in the map's order, the data
+ * aligned.
+ * @throws {FormatError} where a tensor's bytes do not match its shape, and where no array is as large
+ * as the file: safetensorsPieces writes that
  */
 export function writeSafetensors(
   tensors: ReadonlyMap<string, HostTensor>,
-  options: { readonly metadata?: Readonly<Record<string, string>> } = {},
+  options: WriteSafetensorsOptions = {},
 ): Uint8Array<ArrayBuffer> {
-  const header: Record<string, unknown> = {};
-  if (options.metadata !== undefined) header.__metadata__ = options.metadata;
-  // Wider elements first, so that each tensor starts at a multiple of its own element size.
-  const sorted = [...tensors].sort(([, a], [, b]) => bytesOf(b.dtype) - bytesOf(a.dtype));
-  let end = 0;
-  for (const [name, { dtype, shape, data }] of sorted) {
-    const byteLength = elementCountOf(shape) * bytesOf(dtype);
-    if (data.byteLength !== byteLength) {
-      throw new FormatError(
-        `writeSafetensors: expected ${byteLength} bytes for '${name}' (${dtype} [${shape.join(', ')}]), got ${data.byteLength}.`,
-      );
-    }
-    header[name] = {
-      dtype: FILE_NAMES.get(dtype),
-      shape,
-      data_offsets: [end, end + byteLength],
-    };
-    end += byteLength;
-  }
-  const text = JSON.stringify(header);
-  const headerBytes = new TextEncoder().encode(text);
-  const padded = Math.ceil(headerBytes.byteLength / DATA_ALIGNMENT) * DATA_ALIGNMENT;
-  const file = new Uint8Array(8 + padded + end);
-  new DataView(file.buffer).setBigUint64(0, BigInt(padded), true);
-  file.set(headerBytes, 8);
-  file.fill(0x20, 8 + headerBytes.byteLength, 8 + padded);
-  let at = 8 + padded;
+  const { start, tensors: sorted, byteLength } = layOut(tensors, options.metadata);
+  for (const [name, tensor] of sorted) checkBytes(name, tensor, tensor.data);
+  const file = arrayOf(byteLength);
+  file.set(start);
+  let at = start.byteLength;
   for (const [, { data }] of sorted) {
     file.set(data, at);
     at += data.byteLength;
@@ -122,57 +87,52 @@ export function writeSafetensors(
   return file;
 }
 
-function parseHeader(bytes: Uint8Array): Record<string, unknown> {
-  let header: unknown;
+/**
+ * The bytes of the file that writeSafetensors would make, one piece after the other and none beyond 64
+ * MiB. A lazy tensor is read when its turn comes.
+ * @throws {FormatError} where a tensor's bytes do not match its shape; what came before it is no file
+ */
+export async function* safetensorsPieces(
+  tensors: ReadonlyMap<string, HostTensor | LazyTensor>,
+  options: WriteSafetensorsOptions = {},
+): AsyncGenerator<Uint8Array, void, undefined> {
+  const { start, tensors: sorted } = layOut(tensors, options.metadata);
+  yield start;
+  for (const [name, tensor] of sorted) {
+    const data = 'data' in tensor ? tensor.data : await tensor.read();
+    checkBytes(name, tensor, data);
+    for (let at = 0; at < data.byteLength; at += PIECE_BYTES) {
+      yield data.subarray(at, at + PIECE_BYTES);
+    }
+  }
+}
+
+async function readRange(
+  source: ByteSource,
+  offset: number,
+  byteLength: number,
+): Promise<Uint8Array> {
+  const bytes = new Uint8Array(byteLength);
+  if (byteLength > 0) await source.read(bytes, { offset });
+  return bytes;
+}
+
+function checkBytes(name: string, tensor: HostTensor | LazyTensor, data: Uint8Array): void {
+  const expected = byteLengthOf(tensor);
+  if (data.byteLength === expected) return;
+  const { dtype, shape } = tensor;
+  throw new FormatError(
+    `writeSafetensors: expected ${expected} bytes for '${name}' (${dtype} [${shape.join(', ')}]), got ${data.byteLength}.`,
+  );
+}
+
+function arrayOf(byteLength: number): Uint8Array<ArrayBuffer> {
   try {
-    header = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+    return new Uint8Array(byteLength);
   } catch (error) {
     throw new FormatError(
-      'readSafetensors: expected a header in JSON. Is it another kind of file?',
-      {
-        cause: error,
-      },
+      `writeSafetensors: expected a file that fits one array, got ${byteLength} bytes. Write it with safetensorsPieces, a piece at a time.`,
+      { cause: error },
     );
   }
-  if (!isRecord(header)) throw malformed('an object as its header');
-  return header;
-}
-
-function readEntry(name: string, entry: unknown) {
-  if (!isRecord(entry)) throw malformed(`an object for '${name}'`);
-  const { dtype: dtypeName, shape, data_offsets: offsets } = entry;
-  const known = typeof dtypeName === 'string' ? DTYPES.get(dtypeName) : undefined;
-  if (known === undefined) {
-    throw malformed(`a known dtype for '${name}', got ${JSON.stringify(dtypeName)}`);
-  }
-  if (!isCounts(shape)) {
-    throw malformed(`whole dimensions for '${name}', got ${JSON.stringify(shape)}`);
-  }
-  if (!isCounts(offsets) || offsets.length !== 2) {
-    throw malformed(`two offsets for '${name}', got ${JSON.stringify(offsets)}`);
-  }
-  const [dtype, bytes] = known;
-  const [start, end] = offsets as [number, number];
-  if (end - start !== elementCountOf(shape) * bytes) {
-    throw malformed(
-      `${elementCountOf(shape) * bytes} bytes for '${name}' (${dtypeName} [${shape.join(', ')}]), got ${end - start}`,
-    );
-  }
-  return { name, dtype, shape, start, end };
-}
-
-function bytesOf(dtype: FileDType): number {
-  return DTYPES.get(FILE_NAMES.get(dtype)!)![1];
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-function isCounts(value: unknown): value is readonly number[] {
-  return Array.isArray(value) && value.every((item) => Number.isSafeInteger(item) && item >= 0);
-}
-
-function malformed(expected: string, hint = ''): FormatError {
-  return new FormatError(`readSafetensors: expected ${expected}.${hint}`);
 }

@@ -1,0 +1,231 @@
+// Model files that no array holds: written in pieces, read by ranges, one tensor in memory at a time.
+// Their bytes are zeros of one shared array, so that offsets go beyond 2^32 and memory does not.
+
+import { constants } from 'node:buffer';
+import {
+  type ByteSource,
+  FormatError,
+  Gpt2,
+  gpt2Pieces,
+  type HostTensor,
+  type LazyTensor,
+  loadStateDict,
+  openGpt2,
+  openSafetensors,
+  readSafetensors,
+  StateDictError,
+  safetensorsPieces,
+  stateDict,
+  streamStateDict,
+  writeSafetensors,
+} from '@shardweave/nn';
+import type { Shape } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { makeDevice } from './support.js';
+
+const CHUNK_BYTES = 2 ** 28;
+const ZEROS = new Uint8Array(CHUNK_BYTES);
+
+/** A file with holes: takes pieces in order, keeps those that are no zeros of the shared array. */
+class SparseFile implements ByteSource {
+  byteLength = 0;
+  bytesRead = 0;
+  largestPiece = 0;
+  readonly #kept: { readonly offset: number; readonly bytes: Uint8Array }[] = [];
+
+  append(bytes: Uint8Array): void {
+    if (bytes.buffer !== ZEROS.buffer) this.#kept.push({ offset: this.byteLength, bytes });
+    this.byteLength += bytes.byteLength;
+    this.largestPiece = Math.max(this.largestPiece, bytes.byteLength);
+  }
+
+  async read(into: Uint8Array, { offset }: { readonly offset: number }): Promise<void> {
+    const end = offset + into.byteLength;
+    if (end > this.byteLength) throw new RangeError('a read beyond the end');
+    this.bytesRead += into.byteLength;
+    for (const { offset: at, bytes } of this.#kept) {
+      const [from, to] = [Math.max(at, offset), Math.min(at + bytes.byteLength, end)];
+      if (from < to) into.set(bytes.subarray(from - at, to - at), from - offset);
+    }
+  }
+}
+
+async function written(pieces: AsyncIterable<Uint8Array>): Promise<SparseFile> {
+  const file = new SparseFile();
+  for await (const piece of pieces) file.append(piece);
+  return file;
+}
+
+function zeros(shape: Shape): LazyTensor {
+  const byteLength = shape.reduce((product, dim) => product * dim, 4);
+  return { dtype: 'f32', shape, read: async () => ZEROS.subarray(0, byteLength) };
+}
+
+describe('a file of more than 4 GiB', () => {
+  const last: HostTensor = { dtype: 'f16', shape: [3], data: Uint8Array.of(1, 2, 3, 4, 5, 6) };
+  const tensors = () =>
+    new Map<string, HostTensor | LazyTensor>([
+      ['last', last],
+      ...Array.from(
+        { length: 17 },
+        (_, i) => [`part.${i}`, zeros([CHUNK_BYTES / 4])] as [string, LazyTensor],
+      ),
+    ]);
+
+  it('is written in pieces and read by ranges, offsets beyond 2^32 included', async () => {
+    const file = await written(safetensorsPieces(tensors(), { metadata: { format: 'pt' } }));
+    expect(file.byteLength).toBeGreaterThan(17 * CHUNK_BYTES);
+    expect(17 * CHUNK_BYTES).toBeGreaterThan(2 ** 32);
+    expect(file.largestPiece).toBeLessThanOrEqual(2 ** 26);
+    const opened = await openSafetensors(file);
+    expect(opened.metadata).toEqual({ format: 'pt' });
+    expect([...opened.tensors.keys()].at(-1)).toBe('last'); // wider elements come first
+    const { read, ...described } = opened.tensors.get('last')!;
+    expect(described).toEqual({ dtype: 'f16', shape: [3] });
+    const before = file.bytesRead;
+    expect(await read()).toEqual(last.data);
+    expect(file.bytesRead - before).toBe(6);
+  });
+
+  it('that ends early is refused before a tensor is read', async () => {
+    const file = await written(safetensorsPieces(tensors()));
+    file.byteLength -= 1;
+    const before = file.bytesRead;
+    await expect(openSafetensors(file)).rejects.toThrow(FormatError);
+    await expect(openSafetensors(file)).rejects.toThrow(/Is the file truncated\?/);
+    expect(file.bytesRead - before).toBeLessThan(10_000);
+  });
+
+  // Where an engine has larger arrays, making one would take that much memory.
+  it.skipIf(constants.MAX_LENGTH > 2 ** 33)('as one array is a typed error', () => {
+    const data = ZEROS;
+    const count = constants.MAX_LENGTH / CHUNK_BYTES + 1;
+    const whole = Array.from({ length: count }, (_, i) => {
+      return [`part.${i}`, { dtype: 'u8', shape: [CHUNK_BYTES], data }] as const;
+    });
+    expect(() => writeSafetensors(new Map(whole))).toThrow(FormatError);
+    expect(() => writeSafetensors(new Map(whole))).toThrow(/safetensorsPieces/);
+  });
+});
+
+it('pieces are, byte for byte, the file that is written whole', async () => {
+  const model = new Gpt2(makeDevice(), {
+    vocab_size: 9,
+    n_positions: 4,
+    n_embd: 8,
+    n_layer: 1,
+    n_head: 2,
+  });
+  const state = await stateDict(model);
+  const pieces: Uint8Array[] = [];
+  for await (const piece of gpt2Pieces(state)) pieces.push(piece);
+  const whole = writeSafetensors(state, { metadata: { format: 'pt' } });
+  expect(Buffer.concat(pieces).equals(whole)).toBe(true);
+  expect(new Map(readSafetensors(whole).tensors)).toEqual(state);
+});
+
+describe('openGpt2', () => {
+  it('of GPT-2 large, 3 GB, reads what it is asked for alone', async () => {
+    const config = { n_embd: 1280, n_layer: 36, n_head: 20 };
+    const model = new Gpt2(makeDevice(), config, { deferInit: true });
+    const named = model.namedParameters();
+    const bias: HostTensor = {
+      dtype: 'f32',
+      shape: [1280],
+      data: Uint8Array.from({ length: 5120 }, (_, i) => i % 251),
+    };
+    const entries = named.map(([name, { shape }]) => {
+      const isLast = name === 'transformer.ln_f.bias';
+      return [name.replace('transformer.', ''), isLast ? bias : zeros(shape)] as const;
+    });
+    const file = await written(safetensorsPieces(new Map(entries)));
+    expect(file.byteLength).toBeGreaterThan(2 ** 31);
+    const state = await openGpt2(file);
+    expect([...state.keys()].sort()).toEqual(named.map(([name]) => name).sort());
+    const headerBytes = file.bytesRead;
+    expect(headerBytes).toBeLessThan(100_000);
+    expect(await state.get('transformer.ln_f.bias')!.read()).toEqual(bias.data);
+    expect(file.bytesRead - headerBytes).toBe(5120);
+  });
+
+  it.each([
+    { is: 'the table', head: 0, isTied: true },
+    { is: 'another', head: 1, isTied: false },
+  ])('compares a head with the table: $is', async ({ head, isTied }) => {
+    const table = (value: number): HostTensor => {
+      return { dtype: 'f32', shape: [2, 2], data: new Uint8Array(16).fill(value) };
+    };
+    const state = new Map([
+      ['wte.weight', table(0)],
+      ['lm_head.weight', table(head)],
+      ['h.0.attn.bias', table(3)],
+    ]);
+    const opening = openGpt2(await written(safetensorsPieces(state)));
+    if (isTied) expect([...(await opening).keys()]).toEqual(['transformer.wte.weight']);
+    else await expect(opening).rejects.toThrow(FormatError);
+  });
+});
+
+describe('streamStateDict', () => {
+  const CONFIG = { vocab_size: 9, n_positions: 4, n_embd: 8, n_layer: 1, n_head: 2 };
+
+  /** A model's state as lazy tensors, and how many were read. */
+  async function lazyState(seed: number) {
+    const model = new Gpt2(makeDevice(), CONFIG, { seed });
+    const whole = await stateDict(model);
+    const reads: string[] = [];
+    const lazy = new Map<string, LazyTensor>(
+      [...whole].map(([name, { dtype, shape, data }]) => {
+        const read = async () => {
+          reads.push(name);
+          return data;
+        };
+        return [name, { dtype, shape, read }];
+      }),
+    );
+    return { whole, lazy, reads };
+  }
+
+  it('loads what loadStateDict does, deferred parameters too, each tensor once', async () => {
+    const { whole, lazy, reads } = await lazyState(5);
+    const model = new Gpt2(makeDevice(), CONFIG, { deferInit: true });
+    await streamStateDict(model, lazy);
+    expect(await stateDict(model)).toEqual(whole);
+    expect(reads).toEqual([...whole.keys()]);
+    const half = new Map([['transformer.ln_f.bias', whole.get('transformer.ln_f.bias')!]]);
+    await expect(streamStateDict(model, half)).rejects.toThrow(StateDictError);
+    await streamStateDict(model, half, { strict: false });
+  });
+
+  it('reads nothing where names or shapes do not fit', async () => {
+    const { lazy, reads } = await lazyState(5);
+    const model = new Gpt2(makeDevice(), { ...CONFIG, n_positions: 6 });
+    const before = await stateDict(model);
+    await expect(streamStateDict(model, lazy)).rejects.toMatchObject({
+      code: 'STATE_DICT',
+      mismatched: ['transformer.wpe.weight'],
+    });
+    expect(reads).toEqual([]);
+    expect(await stateDict(model)).toEqual(before);
+  });
+
+  it('refuses a tensor that gave too few bytes, and passes on what a read threw', async () => {
+    const { lazy } = await lazyState(5);
+    const model = new Gpt2(makeDevice(), CONFIG);
+    const name = 'transformer.ln_f.bias';
+    const broken = (read: () => Promise<Uint8Array>) =>
+      new Map([...lazy, [name, { ...lazy.get(name)!, read }]]);
+    const short = streamStateDict(
+      model,
+      broken(async () => new Uint8Array(28)),
+    );
+    await expect(short).rejects.toMatchObject({ code: 'STATE_DICT', mismatched: [name] });
+    const failed = new Error('EIO');
+    const failing = streamStateDict(
+      model,
+      broken(() => Promise.reject(failed)),
+    );
+    await expect(failing).rejects.toBe(failed);
+    expect(() => loadStateDict(model, new Map())).toThrow(StateDictError);
+  });
+});
