@@ -303,7 +303,7 @@ describe('what is read and written', () => {
       const { model, step } = storedTraining(rank, store);
       await step(0);
       for (const name of await readdir(directory)) {
-        if (/^\d{6}\.0$/.test(name)) await truncate(join(directory, name), 100);
+        if (/^shardweave-\d{6}\.0$/.test(name)) await truncate(join(directory, name), 100);
       }
       await expect(step(1)).rejects.toMatchObject({
         code: 'CORRUPT',

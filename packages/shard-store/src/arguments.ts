@@ -10,6 +10,25 @@ export function checkKey(operation: string, key: string): void {
   }
 }
 
+/** Throws unless it is an array of bytes, of whichever realm: elements of others would be cut to 8 bits. */
+export function checkBytes(operation: string, key: string, array: Uint8Array): void {
+  const name = Object.prototype.toString.call(array).slice('[object '.length, -1);
+  if (name === 'Uint8Array') return;
+  throw new StoreUsageError(
+    `${operation}: expected a Uint8Array for '${key}', got ${name}. ` +
+      'Pass new Uint8Array(array.buffer, array.byteOffset, array.byteLength).',
+  );
+}
+
+/** Throws where an option has a name that none of `known` is. */
+export function checkOptions(where: string, options: object, known: readonly string[]): void {
+  const unknown = Object.keys(options).find((name) => !known.includes(name));
+  if (unknown === undefined) return;
+  throw new StoreUsageError(
+    `${where}: expected options among ${known.join(', ')}, got '${unknown}'.`,
+  );
+}
+
 /** Throws unless `length` bytes from `offset` on lie in a value of `byteLength` bytes. */
 export function checkRange(
   key: string,
@@ -28,6 +47,11 @@ export function checkRange(
 export function expectLength(key: string, byteLength: number | undefined, store: string): number {
   if (byteLength === undefined) throw new UnknownKeyError('read', key, store);
   return byteLength;
+}
+
+export function checkDirectory(path: string): void {
+  if (typeof path === 'string' && path !== '') return;
+  throw new StoreUsageError(`directory: expected a path, got '${path}'.`);
 }
 
 export function checkCount(option: string, value: number): number {

@@ -1,6 +1,14 @@
 // The store in host memory: copies of bytes in a map. Nothing outlives it; a commit only counts.
 
-import { checkCapacity, checkCount, checkKey, checkRange, expectLength } from './arguments.js';
+import {
+  checkBytes,
+  checkCapacity,
+  checkCount,
+  checkKey,
+  checkOptions,
+  checkRange,
+  expectLength,
+} from './arguments.js';
 import { StoreClosedError, StoreIncompleteError } from './errors.js';
 import { OperationOrder } from './operation-order.js';
 import type { ReadOptions, ShardStore } from './store.js';
@@ -12,6 +20,7 @@ export interface HostStoreOptions {
 
 /** A store of bytes in this process's memory. */
 export function createHostStore(options: HostStoreOptions = {}): ShardStore {
+  checkOptions('createHostStore', options, ['maxBytes']);
   return new HostStore(options);
 }
 
@@ -44,6 +53,7 @@ class HostStore implements ShardStore {
   async write(key: string, bytes: Uint8Array): Promise<void> {
     this.#checkOpen('write');
     checkKey('write', key);
+    checkBytes('write', key, bytes);
     await this.#order.change(key, async () => {
       try {
         this.#replace(key, bytes);
@@ -57,6 +67,7 @@ class HostStore implements ShardStore {
 
   async read(key: string, into: Uint8Array, { offset = 0 }: ReadOptions = {}): Promise<void> {
     this.#checkOpen('read');
+    checkBytes('read', key, into);
     await this.#order.read(key, async () => {
       const value = this.#values.get(key);
       const byteLength = expectLength(key, value?.byteLength, this.description);

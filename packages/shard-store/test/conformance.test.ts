@@ -14,7 +14,7 @@ const hostHarness: StoreHarness = {
 function smallDisk(maxBytes: number) {
   const sizes = new Map<string, number>();
   return interceptFiles(({ operation, path, end = 0 }) => {
-    if (!/\.\d$/.test(path) || path.includes('owner')) return;
+    if (!/\d{6}\.\d$/.test(path)) return;
     if (operation === 'unlink') sizes.delete(path);
     if (operation === 'truncate') sizes.set(path, end);
     if (operation !== 'write') return;

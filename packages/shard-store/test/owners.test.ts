@@ -73,8 +73,8 @@ interface KillPoint extends Omit<KillPlan, 'numSteps' | 'operation' | 'file'> {
 
 type KillRow = readonly [at: string, KillPlan['operation'], file: string, KillPoint];
 
-const VALUE = '^\\d{6}\\.\\d$';
-const MANIFEST = '^manifest';
+const VALUE = '\\d{6}\\.\\d$';
+const MANIFEST = 'manifest';
 const ANY = '';
 const ALL = ['whole', 'whole', 'whole'] as const;
 
@@ -141,7 +141,7 @@ async function leftIn(directory: string, step: number): Promise<readonly Left[]>
   const names = await readdir(directory);
   return Promise.all(
     KEYS.map(async (_, index) => {
-      const own = names.filter((name) => name.startsWith(`00000${index + 1}.`));
+      const own = names.filter((name) => name.startsWith(`shardweave-00000${index + 1}.`));
       const files = await Promise.all(own.map((name) => readFile(join(directory, name))));
       const file = files.find((bytes) => bytes[0] === step);
       if (file === undefined) return 'nothing';
@@ -157,14 +157,14 @@ const NOBODY = 2 ** 22 + 1;
 async function ownName(number: number): Promise<string> {
   const directory = await newDirectory();
   const store = await openDiskStore({ directory });
-  const name = (await readdir(directory)).find((one) => one.startsWith('owner.1.'))!;
+  const name = (await readdir(directory)).find((one) => one.startsWith('shardweave-owner.1.'))!;
   await store.close();
-  return name.replace('owner.1.', `owner.${number}.`);
+  return name.replace('-owner.1.', `-owner.${number}.`);
 }
 
 async function claim(directory: string, number: number, name: string): Promise<void> {
   for (const suffix of ['', `.${name}`]) {
-    await writeFile(join(directory, `owner.${number}${suffix}`), '');
+    await writeFile(join(directory, `shardweave-owner.${number}${suffix}`), '');
   }
 }
 
@@ -187,8 +187,9 @@ describe('owners', () => {
       await store.close();
     }
     // The numbers rise, and only the last stays.
-    const owners = (await readdir(directory)).sort();
-    expect(owners).toEqual(['owner.3', await ownName(3), 'owner.3.released']);
+    const owners = (await readdir(directory)).filter((name) => name.includes('owner')).sort();
+    const number = 'shardweave-owner.3';
+    expect(owners).toEqual([number, await ownName(3), `${number}.released`]);
     for (const name of owners) expect((await stat(join(directory, name))).size).toBe(0);
   });
 
@@ -212,15 +213,15 @@ describe('owners', () => {
       if (operation !== 'create' || !path.endsWith('.2')) return;
       // Number 2 was another one's, gone since; 3 has the directory.
       for (const name of await readdir(directory)) await unlink(join(directory, name));
-      await claim(directory, 3, (await ownName(3)).slice('owner.3.'.length));
+      await claim(directory, 3, (await ownName(3)).slice('shardweave-owner.3.'.length));
     });
     await expect(openDiskStore({ directory, files })).rejects.toThrow(StoreLockedError);
-    expect((await readdir(directory)).sort()).toEqual(['owner.3', await ownName(3)]);
+    expect((await readdir(directory)).sort()).toEqual(['shardweave-owner.3', await ownName(3)]);
   });
 
   it('tells a process from another one with its number by when it started', async () => {
     const directory = await newDirectory();
-    const [pid, start, ...host] = (await ownName(1)).slice('owner.1.'.length).split('.');
+    const [pid, start, ...host] = (await ownName(1)).slice('shardweave-owner.1.'.length).split('.');
     await claim(directory, 1, [pid, start, ...host].join('.'));
     await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
     if (start === '') return; // this platform does not tell
@@ -237,7 +238,7 @@ describe('owners', () => {
 
   it('takes over from an owner that was killed before it gave its name', async () => {
     const directory = await newDirectory();
-    await writeFile(join(directory, 'owner.1'), '');
+    await writeFile(join(directory, 'shardweave-owner.1'), '');
     await (await openDiskStore({ directory })).close();
   });
 });

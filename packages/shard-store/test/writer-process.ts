@@ -47,7 +47,7 @@ function pieceByPiece(files: FileLayer): FileLayer {
     ...files,
     openToWrite: async (path) => {
       const file = await files.openToWrite(path);
-      if (basename(path) !== 'manifest.next') return file;
+      if (!basename(path).includes('manifest')) return file;
       const write: typeof file.write = (bytes, position) =>
         file.write(bytes.subarray(0, MANIFEST_PIECE_BYTES), position);
       return { ...file, write };

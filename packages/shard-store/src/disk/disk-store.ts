@@ -1,7 +1,15 @@
 // The store in a directory. See Note [generations].
 
 import { join, resolve } from 'node:path';
-import { checkCount, checkKey, checkRange, expectLength } from '../arguments.js';
+import {
+  checkBytes,
+  checkCount,
+  checkDirectory,
+  checkKey,
+  checkOptions,
+  checkRange,
+  expectLength,
+} from '../arguments.js';
 import {
   StoreClosedError,
   StoreCorruptError,
@@ -13,7 +21,8 @@ import {
 import { OperationOrder } from '../operation-order.js';
 import type { ReadOptions, ShardStore } from '../store.js';
 import { type FileLayer, nodeFiles, readWhole, withFile, writeFully } from './file-layer.js';
-import { decodeManifest, type Entry, encodeManifest } from './manifest.js';
+import { MANIFEST, NEXT_MANIFEST, type Place, placeOf, SLOTS, slotFile } from './file-names.js';
+import { decodeManifest, type Entry, encodeManifest, type Manifest } from './manifest.js';
 import { lockDirectory, type OwnerLock } from './owner-lock.js';
 import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
 
@@ -38,21 +47,19 @@ export interface DiskStoreOptions {
   readonly files?: FileLayer;
 }
 
-const MANIFEST = 'manifest';
-const NEXT_MANIFEST = 'manifest.next';
-const SLOT_FILE = /^(\d{6,})\.\d$/;
-
 /** Opens the last generation of a directory, or an empty store where there is none. */
 export async function openDiskStore(options: DiskStoreOptions): Promise<ShardStore> {
   const { fsync = false, maxConcurrent = 4, files = nodeFiles } = options;
+  checkOptions('openDiskStore', options, ['directory', 'fsync', 'maxConcurrent', 'files']);
   checkCount('maxConcurrent', maxConcurrent);
+  checkDirectory(options.directory);
   const directory = resolve(options.directory);
   const failed = (error: unknown) => toStoreError('openDiskStore', directory, error);
   let lock: OwnerLock | undefined;
   try {
     await files.makeDirectory(directory);
     lock = await lockDirectory(files, directory);
-    const manifest = await readManifest(files, directory);
+    const manifest = await openManifest({ files, directory, fsync });
     await removeStrays(files, directory, manifest.entries);
     return new DiskStore({ ...manifest, directory, files, lock, fsync, maxConcurrent });
   } catch (error) {
@@ -61,14 +68,15 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<ShardSto
   }
 }
 
-interface DiskStoreParts {
+interface ManifestPlace {
   readonly directory: string;
   readonly files: FileLayer;
-  readonly lock: OwnerLock;
   readonly fsync: boolean;
+}
+
+interface DiskStoreParts extends ManifestPlace, Manifest {
+  readonly lock: OwnerLock;
   readonly maxConcurrent: number;
-  readonly generation: number;
-  readonly entries: ReadonlyMap<string, Entry>;
 }
 
 class DiskStore implements ShardStore {
@@ -93,7 +101,10 @@ class DiskStore implements ShardStore {
     this.#committed = parts.entries;
     this.#current = new Map(parts.entries);
     this.#generation = parts.generation;
-    this.#nextId = 1 + Math.max(0, ...[...parts.entries.values()].map(({ id }) => id));
+    // Not their number: the ids of keys that were deleted are missing among them.
+    let highest = 0;
+    for (const { id } of parts.entries.values()) highest = Math.max(highest, id);
+    this.#nextId = highest + 1;
   }
 
   get generation(): number {
@@ -111,6 +122,7 @@ class DiskStore implements ShardStore {
   async write(key: string, bytes: Uint8Array): Promise<void> {
     this.#checkOpen('write');
     checkKey('write', key);
+    checkBytes('write', key, bytes);
     await this.#order.change(key, async () => {
       const place = this.#freeSlot(key);
       const path = this.#pathOf(place);
@@ -128,6 +140,7 @@ class DiskStore implements ShardStore {
 
   async read(key: string, into: Uint8Array, { offset = 0 }: ReadOptions = {}): Promise<void> {
     this.#checkOpen('read');
+    checkBytes('read', key, into);
     await this.#order.read(key, async () => {
       const entry = this.#current.get(key);
       const byteLength = expectLength(key, entry?.byteLength, this.description);
@@ -171,7 +184,7 @@ class DiskStore implements ShardStore {
       const generation = this.#generation + 1;
       try {
         if (this.#parts.fsync) await this.#syncChanged(entries);
-        await this.#replaceManifest(encodeManifest({ generation, entries }));
+        await replaceManifest(this.#parts, { generation, entries });
       } catch (error) {
         throw this.#errorOf('commit', undefined, error);
       }
@@ -191,15 +204,15 @@ class DiskStore implements ShardStore {
   }
 
   /** Where a new value of `key` may go: neither the committed value nor the current one is there. */
-  #freeSlot(key: string): { readonly id: number; readonly slot: number } {
+  #freeSlot(key: string): Place {
     const taken = [this.#committed.get(key), this.#current.get(key)];
     const id = (taken[1] ?? taken[0])?.id ?? this.#nextId++;
-    const slot = [0, 1, 2].find((one) => !taken.some((entry) => entry?.slot === one))!;
+    const slot = SLOTS.find((one) => !taken.some((entry) => entry?.slot === one))!;
     return { id, slot };
   }
 
-  #pathOf({ id, slot }: { readonly id: number; readonly slot: number }): string {
-    return join(this.#parts.directory, `${String(id).padStart(6, '0')}.${slot}`);
+  #pathOf(place: Place): string {
+    return join(this.#parts.directory, slotFile(place));
   }
 
   async #syncChanged(entries: ReadonlyMap<string, Entry>): Promise<void> {
@@ -208,18 +221,6 @@ class DiskStore implements ShardStore {
       const opening = this.#parts.files.openToWrite(this.#pathOf(entry));
       await withFile(opening, (file) => file.sync());
     }
-  }
-
-  async #replaceManifest(bytes: Uint8Array): Promise<void> {
-    const { files, directory, fsync } = this.#parts;
-    const next = join(directory, NEXT_MANIFEST);
-    await withFile(files.openToWrite(next), async (file) => {
-      await writeFully(file, bytes, 0);
-      await file.truncate(bytes.byteLength);
-      if (fsync) await file.sync();
-    });
-    await files.rename(next, join(directory, MANIFEST));
-    if (fsync) await files.syncDirectory(directory);
   }
 
   #checkOpen(operation: string): void {
@@ -232,17 +233,42 @@ class DiskStore implements ShardStore {
   }
 }
 
-async function readManifest(files: FileLayer, directory: string) {
+/** The manifest of the last generation; that of an empty store where there is none. */
+async function openManifest(where: ManifestPlace): Promise<Manifest> {
+  const { files, directory } = where;
   const path = join(directory, MANIFEST);
   try {
     return decodeManifest(await readWhole(files, path), path);
   } catch (error) {
     if (codeOf(error) !== 'ENOENT') throw error;
-    return { generation: 0, entries: new Map<string, Entry>() };
   }
+  // It is there before the first value is. Values without one are those of a store that lost it.
+  const value = (await files.list(directory)).find((name) => placeOf(name) !== undefined);
+  if (value !== undefined) {
+    throw new StoreCorruptError(
+      `expected ${MANIFEST} beside ${value}, got none. ` +
+        'Put it back, or delete the values to begin an empty store',
+    );
+  }
+  const empty = { generation: 0, entries: new Map<string, Entry>() };
+  await replaceManifest(where, empty);
+  return empty;
 }
 
-/** Removes files of numbers that no key has; other people's files are left alone. */
+async function replaceManifest(where: ManifestPlace, manifest: Manifest): Promise<void> {
+  const { files, directory, fsync } = where;
+  const bytes = encodeManifest(manifest);
+  const next = join(directory, NEXT_MANIFEST);
+  await withFile(files.openToWrite(next), async (file) => {
+    await writeFully(file, bytes, 0);
+    await file.truncate(bytes.byteLength);
+    if (fsync) await file.sync();
+  });
+  await files.rename(next, join(directory, MANIFEST));
+  if (fsync) await files.syncDirectory(directory);
+}
+
+/** Removes values of numbers that no key has, and a manifest that was not finished. */
 async function removeStrays(
   files: FileLayer,
   directory: string,
@@ -250,8 +276,8 @@ async function removeStrays(
 ): Promise<void> {
   const known = new Set([...entries.values()].map(({ id }) => id));
   for (const name of await files.list(directory)) {
-    const match = SLOT_FILE.exec(name);
-    const isStray = match !== null && !known.has(Number(match[1]));
+    const place = placeOf(name);
+    const isStray = place !== undefined && !known.has(place.id);
     if (isStray || name === NEXT_MANIFEST) await files.unlink(join(directory, name));
   }
 }

@@ -3,16 +3,14 @@
 
 import { crc32 } from 'node:zlib';
 import { StoreCorruptError } from '../errors.js';
+import type { Place } from './file-names.js';
 import { CHUNK_BYTES, type StoredValue } from './shard-file.js';
 
 const FORMAT = 'shardweave-store';
 const VERSION = 1;
 
 /** Where the value of a key is: one of the few files, its slots, that belong to its number. */
-export interface Entry extends StoredValue {
-  readonly id: number;
-  readonly slot: number;
-}
+export interface Entry extends StoredValue, Place {}
 
 export interface Manifest {
   readonly generation: number;
@@ -49,16 +47,14 @@ export function encodeManifest({ generation, entries }: Manifest): Uint8Array {
 export function decodeManifest(bytes: Uint8Array, where: string): Manifest {
   const [line = '', checksum] = new TextDecoder().decode(bytes).split('\n');
   if (checksum !== String(crc32(line))) {
-    throw new StoreCorruptError(
-      `${where}: expected a manifest with its checksum, got another one.`,
-    );
+    throw new StoreCorruptError(`${where}: expected a manifest with its checksum, got another one`);
   }
   const stored = JSON.parse(line) as Stored;
   const isOurs = stored.format === FORMAT && stored.version === VERSION;
   if (!isOurs || stored.chunkBytes !== CHUNK_BYTES) {
     throw new StoreCorruptError(
       `${where}: expected ${FORMAT} version ${VERSION} with chunks of ${CHUNK_BYTES} bytes, ` +
-        `got ${stored.format} version ${stored.version} with ${stored.chunkBytes}.`,
+        `got ${stored.format} version ${stored.version} with ${stored.chunkBytes}`,
     );
   }
   const entries = Object.entries(stored.entries).map(

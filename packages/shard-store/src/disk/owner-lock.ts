@@ -6,17 +6,18 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { StoreLockedError } from '../errors.js';
 import type { FileLayer } from './file-layer.js';
+import { OWNER } from './file-names.js';
 
 // Note [owners]
-// An owner is an empty file `owner.<n>`, which one process can create, and another that says who it
-// is in its name, `owner.<n>.<process>.<start>.<host>`. Empty, so that a full disk has room for them.
-// Numbers only rise: whoever finds the highest owner gone creates the next number, and then looks
-// whether it is the highest. Somebody who slept between looking and creating may create a number that
-// was removed meanwhile, but then a higher one is there, and it withdraws. For that the last number
-// stays when its owner leaves, with `owner.<n>.released`.
+// An owner is an empty file `shardweave-owner.<n>`, which one process can create, and another that
+// says in its name who it is, `shardweave-owner.<n>.<process>.<start>.<host>`. Empty, so that a full
+// disk has room for them. Numbers only rise: whoever finds the highest owner gone creates the next
+// number, and then looks whether it is the highest. Somebody who slept between looking and creating
+// may create a number that was removed meanwhile, but then a higher one is there, and it withdraws.
+// For that the last number stays when its owner leaves, with `shardweave-owner.<n>.released`.
 
-const OWNER = /^owner\.(\d+)(?:\.(.+))?$/;
 const RELEASED = 'released';
+const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(released|\d+\.\w*\..*))?$/;
 /** A number without a name is about to get one, or its process was killed: it gets this long. */
 const NAME_TRIES = 20;
 const NAME_PAUSE_MS = 50;
@@ -35,7 +36,7 @@ export async function lockDirectory(files: FileLayer, directory: string): Promis
   for (;;) {
     const highest = Math.max(0, ...(await ownersIn(files, directory)).keys());
     if (highest > 0) await expectGone(files, directory, highest);
-    const own = join(directory, `owner.${highest + 1}`);
+    const own = join(directory, `${OWNER}.${highest + 1}`);
     if (!(await createEmpty(files, own))) continue;
     await createEmpty(files, `${own}.${name}`);
     const owners = await ownersIn(files, directory);
@@ -57,7 +58,7 @@ export async function lockDirectory(files: FileLayer, directory: string): Promis
 async function ownersIn(files: FileLayer, directory: string): Promise<Owners> {
   const owners = new Map<number, string[]>();
   for (const file of await files.list(directory)) {
-    const match = OWNER.exec(file);
+    const match = OWNER_FILE.exec(file);
     if (match === null) continue;
     const number = Number(match[1]);
     const names = owners.get(number) ?? [];
@@ -79,7 +80,7 @@ async function expectGone(files: FileLayer, directory: string, number: number): 
       if (!(await isAlive(owner))) return;
       throw new StoreLockedError(
         `openDiskStore: expected nobody else in ${directory}, got process ${owner.pid} on ` +
-          `${owner.host}. Close its store, or delete owner.${number}.${name} if it is gone.`,
+          `${owner.host}. Close its store, or delete ${OWNER}.${number}.${name} if it is gone.`,
       );
     }
     await new Promise((resolve) => setTimeout(resolve, NAME_PAUSE_MS));
@@ -106,7 +107,7 @@ async function remove(
 ): Promise<void> {
   // The number last: without a name it would have to be waited for.
   for (const suffix of [...names.map((name) => `.${name}`), '']) {
-    await files.unlink(join(directory, `owner.${number}${suffix}`)).catch(ignoreMissing);
+    await files.unlink(join(directory, `${OWNER}.${number}${suffix}`)).catch(ignoreMissing);
   }
 }
 

@@ -79,4 +79,33 @@ export const commitCases: readonly StoreCase[] = [
       await store.close();
     },
   },
+  {
+    name: 'keys that come after a deletion share nothing with those that stayed',
+    needsReopen: true,
+    run: async ({ create, reopen }) => {
+      let store = await create();
+      const expected: Record<string, Uint8Array> = {};
+      const write = async (key: string, seed: number) => {
+        expected[key] = pattern(100 + seed, seed);
+        await store.write(key, expected[key]);
+      };
+      for (const [index, key] of ['first', 'middle', 'last'].entries()) await write(key, index);
+      await store.commit();
+      for (const [index, gone] of ['middle', 'first'].entries()) {
+        await store.delete(gone);
+        delete expected[gone];
+        await store.commit();
+        store = await reopen!(store);
+        await write(`new ${index}`, 10 + index);
+        await checkContents(store, expected);
+        await store.commit();
+        await write('last', 20 + index); // into its other file
+        await checkContents(store, expected);
+        await store.commit();
+        store = await reopen!(store);
+        await checkContents(store, expected);
+      }
+      await store.close();
+    },
+  },
 ];

@@ -22,6 +22,16 @@ export const failureCases: readonly StoreCase[] = [
       await rejection(store.read('one', new Uint8Array(1), { offset: -1 }), 'USAGE');
       await rejection(store.read('one', new Uint8Array(1), { offset: 0.5 }), 'USAGE');
       await rejection(store.write('', one), 'USAGE');
+      for (const array of [
+        new Float32Array([1.5, 2]),
+        [1, 2],
+        one.buffer,
+        new DataView(one.buffer),
+      ]) {
+        const wrong = array as unknown as Uint8Array; // plain JavaScript can
+        await rejection(store.write('one', wrong), 'USAGE');
+        await rejection(store.read('one', wrong), 'USAGE');
+      }
       check(store.byteLength('two') === undefined, 'a length of a key that is not there');
       await store.delete('two');
       await checkContents(store, { one });

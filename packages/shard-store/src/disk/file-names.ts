@@ -1,0 +1,30 @@
+// The names of a store's files. A directory may hold files of other people too: what is not named
+// exactly like this belongs to them, and is neither read nor written nor removed.
+
+export const MANIFEST = 'shardweave-manifest';
+export const NEXT_MANIFEST = 'shardweave-manifest.next';
+export const OWNER = 'shardweave-owner';
+
+/** A file for values of the key with number `id`. */
+export interface Place {
+  readonly id: number;
+  readonly slot: number;
+}
+
+/** Slots of a key, see Note [generations]. */
+export const SLOTS = [0, 1, 2] as const;
+
+const SLOT_FILE = /^shardweave-(\d{6,})\.([012])$/;
+
+/** `shardweave-000001.0` */
+export function slotFile({ id, slot }: Place): string {
+  return `shardweave-${String(id).padStart(6, '0')}.${slot}`;
+}
+
+/** The place that a file is named after; undefined where it is another one's. */
+export function placeOf(name: string): Place | undefined {
+  const match = SLOT_FILE.exec(name);
+  if (match === null) return undefined;
+  const place = { id: Number(match[1]), slot: Number(match[2]) };
+  return slotFile(place) === name ? place : undefined;
+}

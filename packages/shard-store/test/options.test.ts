@@ -1,0 +1,31 @@
+// Options that stores don't have, or not with that value: an error that names them.
+
+import { createHostStore, StoreUsageError } from '@shardweave/shard-store';
+import { type DiskStoreOptions, openDiskStore } from '@shardweave/shard-store/node';
+import { describe, expect, it } from 'vitest';
+import { newDirectory } from './directories.ts';
+
+describe('options', () => {
+  it.each<[object, RegExp]>([
+    [{ sync: true }, /fsync.*got 'sync'/],
+    [{ max_concurrent: 2 }, /got 'max_concurrent'/],
+    [{ directory: '' }, /directory: expected a path/],
+    [{ directory: undefined }, /directory: expected a path/],
+    [{ maxConcurrent: 0 }, /maxConcurrent/],
+    [{ maxConcurrent: 1.5 }, /maxConcurrent/],
+  ])('of openDiskStore: %o is refused', async (options, message) => {
+    const all = { directory: await newDirectory(), ...options } as DiskStoreOptions;
+    const opening = openDiskStore(all);
+    await expect(opening).rejects.toThrow(StoreUsageError);
+    await expect(opening).rejects.toThrow(message);
+  });
+
+  it.each<[object, RegExp]>([
+    [{ maxByte: 5 }, /maxBytes.*got 'maxByte'/],
+    [{ maxBytes: 0 }, /maxBytes/],
+    [{ maxBytes: Number.NaN }, /maxBytes/],
+  ])('of createHostStore: %o is refused', (options, message) => {
+    expect(() => createHostStore(options)).toThrow(StoreUsageError);
+    expect(() => createHostStore(options)).toThrow(message);
+  });
+});
