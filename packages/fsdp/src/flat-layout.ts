@@ -13,18 +13,6 @@ export interface ElementRange {
   readonly end: number;
 }
 
-/**
- * The chunk of `elementCount` elements that `rank` of `worldSize` owns: ceil(n / W) each, trailing
- * ranks short or empty. 9 over 8 ranks: 2, 2, 2, 2, 1, 0, 0, 0. (fairscale's rule.)
- */
-export function shardRange(elementCount: number, worldSize: number, rank: number): ElementRange {
-  const chunk = Math.ceil(elementCount / worldSize);
-  return {
-    start: Math.min(rank * chunk, elementCount),
-    end: Math.min((rank + 1) * chunk, elementCount),
-  };
-}
-
 /** A flat parameter's map. All in elements. */
 export interface FlatLayout {
   /** First element of each parameter, in order. */

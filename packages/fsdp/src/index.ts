@@ -16,7 +16,6 @@ export {
   type FlatLayout,
   flatLayout,
   pieceOf,
-  shardRange,
 } from './flat-layout.js';
 export { FullyShardedDataParallel, type TrainingState } from './fully-sharded-data-parallel.js';
 export { clipGradNorm, type GradNormOptions, gradNorm } from './grad-norm.js';

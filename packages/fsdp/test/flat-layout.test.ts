@@ -1,58 +1,55 @@
-import { FLAT_ALIGN_ELEMENTS, flatLayout, pieceOf, shardRange } from '@shardweave/fsdp';
+// Where parameters and their shards lie: the arithmetic, and the bytes of a model's shards by it.
+
+import {
+  FLAT_ALIGN_ELEMENTS,
+  FullyShardedDataParallel,
+  flatLayout,
+  localStateDict,
+  pieceOf,
+} from '@shardweave/fsdp';
+import { Module } from '@shardweave/nn';
+import type { Device } from '@shardweave/tensor-core';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { onRanks } from './ranks.js';
 
-describe('shardRange', () => {
-  it('cuts 9 elements over 8 ranks as fairscale does', () => {
-    const lengths = Array.from({ length: 8 }, (_, rank) => {
-      const { start, end } = shardRange(9, 8, rank);
-      return end - start;
+/** Parameters of the given sizes, whose elements count on from 1. */
+class Counting extends Module<[], void> {
+  constructor(device: Device, sizes: readonly number[]) {
+    super(device);
+    let next = 1;
+    sizes.forEach((size, index) => {
+      const values = Float32Array.from({ length: size }, () => next++);
+      this.parameter(`p${index}`, device.tensor(values, [size]));
     });
-    expect(lengths).toEqual([2, 2, 2, 2, 1, 0, 0, 0]);
-  });
-
-  it('gives rank 0 of two ranks the larger half: 9 -> 5, 3 -> 2, 24 -> 12', () => {
-    expect(shardRange(9, 2, 0)).toEqual({ start: 0, end: 5 });
-    expect(shardRange(3, 2, 0)).toEqual({ start: 0, end: 2 });
-    expect(shardRange(24, 2, 0)).toEqual({ start: 0, end: 12 });
-  });
-
-  it('covers every size from 1 to 256 over 1 to 32 ranks, without gap or overlap', () => {
-    for (let size = 1; size <= 256; size++) {
-      for (let worldSize = 1; worldSize <= 32; worldSize++) {
-        let end = 0;
-        for (let rank = 0; rank < worldSize; rank++) {
-          const range = shardRange(size, worldSize, rank);
-          if (range.start !== end || range.end < range.start) {
-            expect.fail(`size ${size}, world ${worldSize}, rank ${rank}: ${JSON.stringify(range)}`);
-          }
-          end = range.end;
-        }
-        if (end !== size) expect.fail(`size ${size}, world ${worldSize}: covered ${end}`);
-      }
-    }
-  });
-});
+  }
+  forward(): void {}
+}
 
 describe('F44 shards of every size and number', () => {
-  it("are fairscale's chunks, padded to one length, for sizes 1 to 256 over 1 to 32 ranks", () => {
-    for (let size = 1; size <= 256; size++) {
-      for (let worldSize = 1; worldSize <= 32; worldSize++) {
-        // The rule by hand: fill chunks of ceil(size / W) until nothing is left.
-        const chunk = Math.floor((size + worldSize - 1) / worldSize);
-        let left = size;
-        for (let rank = 0; rank < worldSize; rank++) {
-          const filled = Math.min(chunk, left);
-          const { start, end } = shardRange(size, worldSize, rank);
-          if (end - start !== filled || (filled > 0 && start !== rank * chunk)) {
-            expect.fail(`size ${size}, world ${worldSize}, rank ${rank}: [${start}, ${end})`);
-          }
-          left -= filled;
-        }
-        expect(left).toBe(0);
+  it.each([1, 2, 3, 5, 8])(
+    'put one after another are the parameters, each at a multiple of 128, and zeros: %i ranks',
+    async (worldSize) => {
+      const SIZES = [1, 127, 128, 129, 300, 7];
+      const shards = await onRanks(worldSize, async ({ device, group }) => {
+        const model = new FullyShardedDataParallel(new Counting(device, SIZES), {
+          processGroup: group,
+        });
+        const { data } = (await localStateDict(model)).get('flat_param_0')!;
+        return [...new Float32Array(data.slice().buffer)];
+      });
+      expect(new Set(shards.map(({ length }) => length)).size).toBe(1);
+      const whole = shards.flat();
+      const expected = new Array(whole.length).fill(0);
+      let [offset, value] = [0, 1];
+      for (const size of SIZES) {
+        for (let i = 0; i < size; i++) expected[offset + i] = value++;
+        offset += Math.ceil(size / 128) * 128;
       }
-    }
-  });
+      expect(whole).toEqual(expected);
+      expect(whole.length).toBeLessThan(offset + worldSize * 128);
+    },
+  );
 
   it('have one length in the flat layout, and hold its parameter in order, pads last', () => {
     for (let size = 1; size <= 256; size++) {

@@ -5,7 +5,6 @@ import {
   FsdpStateError,
   FullyShardedDataParallel,
   gradNorm,
-  shardRange,
   type TrainingState,
 } from '@shardweave/fsdp';
 import { castInPlace, checkpoint, Dropout, Module } from '@shardweave/nn';
@@ -143,7 +142,7 @@ describe('F10 the ranks that reduce', () => {
 
 describe('F37 with a checkpoint inside or around', () => {
   it.each(['inside', 'around'])(
-    '%s, shards keep their sizes over train, eval, train',
+    '%s, between phases there are shards alone: train, eval, train',
     async (place) => {
       await onRanks(2, async (rank) => {
         const { device } = rank;
@@ -152,36 +151,31 @@ describe('F37 with a checkpoint inside or around', () => {
         const unit = place === 'inside' ? wrap(checkpoint(part()), 'unit') : undefined;
         const inner = unit ?? checkpoint(wrap(part(), 'unit'));
         const model = wrap(new Stack(device, [layer(device), inner]), 'root');
-        const sizes = () =>
-          model.instances().flatMap(({ units }) => units.map(({ flat }) => flat.shape));
-        const before = sizes();
+        const full = ({ units }: FullyShardedDataParallel) => units[0]!.full.isFilled;
+        const shardBytes = () =>
+          model
+            .instances()
+            .flatMap(({ units }) => units.map(({ layout }) => 4 * layout.shardLength))
+            .reduce((sum, bytes) => sum + bytes);
+        const expectShards = (kept: readonly boolean[]) => {
+          expect(model.instances().map(full)).toEqual(kept);
+          const { parameter, gathered } = device.memory().live;
+          expect(parameter).toBe(shardBytes());
+          expect(gathered).toBe(kept[0] ? 2 * 4 * model.units[0]!.layout.shardLength : 0);
+        };
         await trainOnce(model, rowsOf(rank));
-        expect(sizes()).toEqual(before);
+        expectShards([false, false]);
         model.eval();
         await device.noGrad(() =>
           device.scope(async () => void (await model.call(inputs(device, rowsOf(rank))))),
         );
-        expect(sizes()).toEqual(before);
+        expectShards([true, false]); // the root stays for the next forward
         model.train();
         await trainOnce(model, rowsOf(rank));
-        expect(sizes()).toEqual(before);
+        expectShards([false, false]);
       });
     },
   );
-
-  it('9 elements are 5 and 4 of two ranks, 3 are 2 and 1, 24 are 12, 12 are 6', () => {
-    const lengths = (n: number) =>
-      [0, 1].map((rank) => {
-        const { start, end } = shardRange(n, 2, rank);
-        return end - start;
-      });
-    expect([9, 3, 24, 12].map(lengths)).toEqual([
-      [5, 4],
-      [2, 1],
-      [12, 12],
-      [6, 6],
-    ]);
-  });
 });
 
 describe('states', () => {

@@ -2,16 +2,21 @@
 
 import {
   FsdpStateDictError,
+  FsdpStateError,
+  FullyShardedDataParallel,
   loadShards,
   type ShardIndex,
   type ShardSink,
   saveShards,
   stateDict,
+  summonFullParams,
 } from '@shardweave/fsdp';
-import { Device } from '@shardweave/tensor-core';
+import { Module } from '@shardweave/nn';
+import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './ranks.js';
 import { adam, everything, Files, net, saved, train } from './saved-shards.js';
+import { inputs, layer, Stack } from './scenarios.js';
 
 describe('refuses, on every rank and without loading anything', () => {
   const spoil = (change: (index: ShardIndex) => object) => (files: Files) => {
@@ -58,6 +63,39 @@ describe('refuses, on every rank and without loading anything', () => {
       const before = await stateDict(model);
       await expect(loadShards(model, files)).rejects.toBeInstanceOf(FsdpStateDictError);
       expect(await stateDict(model)).toEqual(before);
+    });
+  });
+
+  it('a save or a load inside a forward or a summon', async () => {
+    /** Runs whatever it is given in its forward. */
+    class Calling extends Module<[x: Tensor], Tensor> {
+      during: () => Promise<unknown> = async () => undefined;
+      async forward(x: Tensor): Promise<Tensor> {
+        await this.during();
+        return x;
+      }
+    }
+    const files = new Files();
+    await onRanks(2, async (rank) => {
+      const { device, group } = rank;
+      const wrap = (module: Module, name: string) =>
+        new FullyShardedDataParallel(module, { processGroup: group, name });
+      const calling = new Calling(device);
+      const model = wrap(new Stack(device, [wrap(layer(device), 'inner'), calling]), 'root');
+      await saveShards(model, files);
+      const calls = [() => saveShards(model, files), () => loadShards(model, files)];
+      for (const call of calls) {
+        calling.during = call;
+        const running = device.scope(async () => {
+          await model.call(inputs(device, { first: 0, count: 1 }));
+        });
+        await expect(running).rejects.toBeInstanceOf(FsdpStateError);
+        model.assertState('idle');
+        for (const instance of model.instances()) {
+          const summoned = summonFullParams(instance, call, { recurse: false });
+          await expect(summoned).rejects.toBeInstanceOf(FsdpStateError);
+        }
+      }
     });
   });
 

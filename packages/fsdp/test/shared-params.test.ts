@@ -208,6 +208,32 @@ describe('F32 shared parameters', () => {
     });
   });
 
+  it('let backward gather ahead past their use: what comes after it is under way', async () => {
+    /** Notes at the first of its nodes what is gathered ahead. */
+    class Watching extends TiedTo {
+      atBackward: () => void = () => undefined;
+      override forward(x: Tensor): Tensor {
+        const hidden = linear(x, { weight: this.weight });
+        this.device.beforeGradientOf(hidden, () => this.atBackward());
+        return add(hidden, this.bias!);
+      }
+    }
+    await onRanks(2, async ({ device, group, rank }) => {
+      const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
+      const bare = layer(device);
+      const [owner, between] = [wrap(bare), wrap(layer(device))] as FullyShardedDataParallel[];
+      const user = new Watching(device, bare, { hasBias: true });
+      const model = wrap(
+        new Stack(device, [owner!, between!, wrap(user)]),
+      ) as FullyShardedDataParallel;
+      const ahead: number[] = [];
+      user.atBackward = () => ahead.push(model.tree!.scheduler.inFlightBytes);
+      await trainOnce(model, { first: rank, count: 1 });
+      // The user's nodes come first and need the owner too; the one between them follows.
+      expect(ahead).toEqual([between!.units[0]!.fullBytes]);
+    });
+  });
+
   it('appendSharedParam: a module that gets another one of its parameters later', async () => {
     await expectEqualTraining(
       {

@@ -1,0 +1,89 @@
+// Gradients that noSync leaves for a later backward: none is lost, and none is rounded to the wire's
+// dtype on the way.
+
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import type { Module } from '@shardweave/nn';
+import { describe, expect, it } from 'vitest';
+import { backwardOf, Dot, Dots, firstGradients } from './dots.js';
+import { onRanks, type Rank } from './ranks.js';
+
+const LENGTH = 200; // more than a block of 128, so that both ranks hold some of it
+
+/** A root around two instances, none of whose parameters are its own. */
+function pair({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
+  const wrap = (module: Module, name: string) =>
+    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+  const parts = [0, 1].map((i) => wrap(new Dot(device, LENGTH), `part ${i}`));
+  const inner = new Dots(device, parts);
+  return { inner, model: wrap(inner, 'root') };
+}
+
+describe.each(['bf16', 'f16'] as const)('noSync while gradients travel in %s', (computeDType) => {
+  // The largest value whose successor's gap is 2: a sum in 16 bits would lose a 1 that comes alone.
+  const large = computeDType === 'bf16' ? 256 : 2048;
+
+  it.each([false, true])('adds up in f32, resharding after forward: %s', async (reshards) => {
+    await onRanks(2, async (rank) => {
+      const { model } = pair(rank, {
+        mixedPrecision: true,
+        computeDType,
+        reshardAfterForward: reshards,
+      });
+      await model.noSync(async () => {
+        for (const value of [large, 1]) await backwardOf(model, LENGTH, value);
+      });
+      await backwardOf(model, LENGTH, 1);
+      expect(await firstGradients(model)).toEqual([large + 2, large + 2]);
+    });
+  });
+});
+
+describe.each([
+  { findUnusedParameters: false },
+  { findUnusedParameters: true },
+  { findUnusedParameters: false, bucketCapMb: 0 },
+])('what noSync left in a part that the last backward misses, %j', (options) => {
+  it.each(['is skipped in forward', 'is detached'])('is reduced where it %s', async (how) => {
+    await onRanks(2, async (rank) => {
+      const { inner, model } = pair(rank, options);
+      await model.noSync(() => backwardOf(model, LENGTH, 2 + 4 * rank.rank));
+      expect(await firstGradients(model)).toEqual([undefined, undefined]);
+      if (how === 'is detached') inner.detached = [0];
+      else inner.chosen = [1];
+      await backwardOf(model, LENGTH, 16);
+      // Means over ranks: of 2 and 6 what noSync left, of 16 and 16 what came after it.
+      expect(await firstGradients(model)).toEqual([4, 20]);
+    });
+  });
+});
+
+describe('noSync whose body throws', () => {
+  it.each(['before a forward', 'after a backward'])('%s is over', async (when) => {
+    await onRanks(2, async (rank) => {
+      const { model } = pair(rank);
+      const thrown = model.noSync(async () => {
+        if (when === 'after a backward') await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
+        throw new Error('a bad batch');
+      });
+      await expect(thrown).rejects.toThrow('a bad batch');
+      await backwardOf(model, LENGTH, 1 + 2 * rank.rank);
+      const left = when === 'after a backward' ? 4 : 0;
+      expect(await firstGradients(model)).toEqual([2 + left, 2 + left]);
+    });
+  });
+
+  it('inside another noSync leaves that one on', async () => {
+    await onRanks(2, async (rank) => {
+      const { model } = pair(rank);
+      await model.noSync(async () => {
+        await expect(
+          model.noSync(() => {
+            throw new Error('a bad batch');
+          }),
+        ).rejects.toThrow('a bad batch');
+        await backwardOf(model, LENGTH, 1);
+      });
+      expect(await firstGradients(model)).toEqual([undefined, undefined]);
+    });
+  });
+});
