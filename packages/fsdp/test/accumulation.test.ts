@@ -14,15 +14,11 @@ async function gradientsOf(
   options: {
     readonly micro: number;
     readonly noSync: boolean;
-    readonly isMixed?: boolean;
     readonly flattenParameters?: boolean;
   },
 ): Promise<Float32Array[]> {
   const { model } = shardedGpt2(rank, {
-    fsdp: {
-      flattenParameters: options.flattenParameters ?? true,
-      ...(options.isMixed === true ? { mixedPrecision: true, computeDType: 'bf16' } : {}),
-    },
+    fsdp: { flattenParameters: options.flattenParameters ?? true },
   });
   const perRank = BATCH / WORLD_SIZE;
   const count = perRank / options.micro;
@@ -74,17 +70,6 @@ it.each([
     });
   },
 );
-
-it('noSync adds up in f32 though computation is in 16 bits', async () => {
-  await onRanks(WORLD_SIZE, async (rank) => {
-    const f32 = await gradientsOf(rank, { micro: 4, noSync: true });
-    const mixed = await gradientsOf(rank, { micro: 4, noSync: true, isMixed: true });
-    const scale = Math.max(...f32.flatMap((grad) => [...grad].map(Math.abs)));
-    // bf16 keeps 8 bits: a few roundings of 2^-8 of the largest value, and not the f32 result.
-    expect(largestDifference(mixed, f32, 1)).toBeLessThan(scale * 0.05);
-    expect(largestDifference(mixed, f32, 1)).toBeGreaterThan(0);
-  });
-});
 
 it('F19 noSync of sibling roots in a plain module adds up as their own backwards do', async () => {
   await onRanks(WORLD_SIZE, async ({ device, group, rank }) => {

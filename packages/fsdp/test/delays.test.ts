@@ -7,16 +7,23 @@ import { AdamW, checkpoint, type Module, Sgd } from '@shardweave/nn';
 import { type Backend, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { lateBackend } from './late-backend.js';
+import { type LateBackendOptions, lateBackend } from './late-backend.js';
 import { onRanks, type Rank } from './ranks.js';
 import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './scenarios.js';
 
 const STEPS = 3;
 
 /** The rank on a device that is late with kernels of the given kinds. */
-function lateRank(rank: Rank, delayMs: number, slow: RegExp): Rank {
-  const options = { delayMs, slow: (kernel: string) => slow.test(kernel) };
-  const backend: Backend = lateBackend(rank.device.backend, options);
+function lateRank(
+  rank: Rank,
+  numTurns: number,
+  { slow, ...options }: Omit<LateBackendOptions, 'slow' | 'numTurns'> & { readonly slow: RegExp },
+): Rank {
+  const backend: Backend = lateBackend(rank.device.backend, {
+    ...options,
+    numTurns,
+    slow: (kernel) => slow.test(kernel),
+  });
   return { ...rank, device: new Device(backend, { seed: 7 }) };
 }
 
@@ -40,10 +47,32 @@ describe.each([
   {},
   { mixedPrecision: true, computeDType: 'bf16' },
   { reshardAfterForward: false },
+  { moveParamsToCpu: true },
 ] as const)('F5 %j', (fsdp) => {
   it('gathers wait for an optimizer step that takes long on the device', async () => {
     const plain = await onRanks(2, (rank) => trained(rank, fsdp));
-    const late = await onRanks(2, (rank) => trained(lateRank(rank, 40, /adam/i), fsdp));
+    const late = await onRanks(2, async (rank) => {
+      const isStep = /adam/i;
+      let numStepped = 0;
+      const device = lateRank(rank, 20, {
+        slow: isStep,
+        onRun: (kernel) => {
+          if (isStep.test(kernel)) numStepped += 1;
+        },
+      });
+      /** Flat parameters stepped on the device whenever a gather started. */
+      const atGather = new Set<number>();
+      const { group } = rank;
+      const allGather = group.allGather.bind(group);
+      group.allGather = (...call) => {
+        atGather.add(numStepped);
+        return allGather(...call);
+      };
+      const result = await trained(device, fsdp);
+      // Three flat parameters: no gather starts while only some of them are stepped.
+      expect([...atGather]).toEqual([0, 3, 6, 9]);
+      return result;
+    });
     expect(late).toEqual(plain);
   });
 });
@@ -85,32 +114,44 @@ function lateReductions(group: ProcessGroup, onDone: () => void): ProcessGroup {
   return group;
 }
 
-describe.each([
-  { isCheckpointing: false, delayMs: 0 },
-  { isCheckpointing: false, delayMs: 1 },
-  { isCheckpointing: true, delayMs: 0 },
-  { isCheckpointing: true, delayMs: 1 },
-])(
-  'F7 checkpoint $isCheckpointing, matmuls late by ms: $delayMs',
-  ({ isCheckpointing, delayMs }) => {
-    it('a mixture of experts equals gradients reduced by hand', async () => {
-      const perRank = await onRanks(2, async (rank) => {
-        const byHand = await mixture(rank, { isSharded: false, isCheckpointing });
-        const late = lateRank(rank, delayMs, /matmul/i);
-        const sharded = await mixture(late, { isSharded: true, isCheckpointing });
-        for (const [name, values] of sharded) {
-          values.forEach((value, i) => {
-            expect(value, `${name}[${i}]`).toBeCloseTo(byHand.get(name)![i]!, 6);
-          });
-        }
-        return sharded;
-      });
-      const [first, second] = perRank as [Map<string, Float32Array>, Map<string, Float32Array>];
-      expect(first.get('0.weight')).toEqual(second.get('0.weight'));
-      expect(first.get('1.weight')).not.toEqual(second.get('1.weight'));
+describe.each([false, true])('F7 checkpoint %s', (isCheckpointing) => {
+  it('a mixture of experts equals gradients reduced by hand', async () => {
+    const perRank = await onRanks(2, async (rank) => {
+      const byHand = await mixture(rank, { isSharded: false, isCheckpointing });
+      const again = { ...rank, device: new Device(rank.device.backend, { seed: 7 }) };
+      const sharded = await mixture(again, { isSharded: true, isCheckpointing });
+      for (const [name, values] of sharded) {
+        values.forEach((value, i) => {
+          expect(value, `${name}[${i}]`).toBeCloseTo(byHand.get(name)![i]!, 6);
+        });
+      }
+      return sharded;
     });
-  },
-);
+    const [first, second] = perRank as [Map<string, Float32Array>, Map<string, Float32Array>];
+    expect(first.get('0.weight')).toEqual(second.get('0.weight'));
+    expect(first.get('1.weight')).not.toEqual(second.get('1.weight'));
+  });
+
+  it('a gather refills memory that late kernels still read, and nothing changes', async () => {
+    const options = { isSharded: true, isCheckpointing };
+    const plain = await onRanks(2, (rank) => mixture(rank, options));
+    const late = await onRanks(2, async (rank) => {
+      let numOvertaking = 0;
+      const onWrite = (numWaiting: number) => {
+        if (numWaiting > 0) numOvertaking += 1;
+      };
+      const weights = await mixture(lateRank(rank, 3, { slow: /matmul/i, onWrite }), options);
+      expect(numOvertaking).toBeGreaterThan(0);
+      return weights;
+    });
+    expect(late).toEqual(plain);
+    // The control: a device whose writes don't wait their turn trains other weights.
+    const broken = await onRanks(2, (rank) =>
+      mixture(lateRank(rank, 3, { slow: /matmul/i, isWritingAtOnce: true }), options),
+    );
+    expect(broken).not.toEqual(plain);
+  });
+});
 
 /** Weights after some steps of a shared layer, an expert of each rank's own, and a shared layer. */
 async function mixture(
@@ -125,7 +166,11 @@ async function mixture(
   const expert = options.isSharded
     ? new FullyShardedDataParallel(inner, { processGroup: alone, name: 'expert' })
     : inner;
-  const stack = new Stack(device, [shared[0], expert, shared[1]]);
+  // Instances of their own: the second's parameters come into the memory that the first's have left.
+  const wrapped = shared.map((module) =>
+    options.isSharded ? new FullyShardedDataParallel(module, { processGroup: group }) : module,
+  );
+  const stack = new Stack(device, [wrapped[0]!, expert, wrapped[1]!]);
   const model: Module = options.isSharded
     ? new FullyShardedDataParallel(stack, { processGroup: group, name: 'root' })
     : stack;
@@ -150,7 +195,7 @@ async function mixture(
 
 it('a late device is a device like another', async () => {
   const inner = createReferenceBackend();
-  const device = new Device(lateBackend(inner, { delayMs: 5, slow: () => true }));
+  const device = new Device(lateBackend(inner, { numTurns: 5, slow: () => true }));
   const sum = await device.scope(() => lossOf(device.full([2, 2], 3)).item());
   expect(sum).toBe(9);
   await inner.dispose();

@@ -4,14 +4,25 @@
 import type { Backend, BackendBuffer, KernelCalls, KernelName } from '@shardweave/tensor-core';
 
 export interface LateBackendOptions {
-  /** Kernels that wait before they run, and how long. */
+  /** Kernels that wait before they run. */
   readonly slow: (kernel: KernelName) => boolean;
-  readonly delayMs: number;
+  /**
+   * How long, in turns of the event loop: in each the host goes on as far as it can without them,
+   * however fast the machine.
+   */
+  readonly numTurns: number;
+  /** Told of each kernel when it runs, not when it is queued. */
+  readonly onRun?: (kernel: KernelName) => void;
+  /** Told of each write, with the number of kernels that wait or run before it. */
+  readonly onWrite?: (numWaiting: number) => void;
+  /** A broken device, to see that a test would notice: writes overtake what waits. Default false. */
+  readonly isWritingAtOnce?: boolean;
 }
 
 /** `inner` behind a queue of its own. Disposing it leaves `inner` as it is. */
 export function lateBackend(inner: Backend, options: LateBackendOptions): Backend {
   let tail: Promise<unknown> = Promise.resolve();
+  let numWaiting = 0;
   const later = <T>(work: () => T | Promise<T>): Promise<T> => {
     const done = tail.then(work);
     tail = done.catch(() => undefined);
@@ -20,17 +31,22 @@ export function lateBackend(inner: Backend, options: LateBackendOptions): Backen
   const own: Partial<Backend> = {
     free: (buffer: BackendBuffer) => void later(() => inner.free(buffer)),
     write: (buffer, byteOffset, bytes) => {
+      options.onWrite?.(numWaiting);
+      if (options.isWritingAtOnce === true) return inner.write(buffer, byteOffset, bytes);
       const copy = bytes.slice();
       void later(() => inner.write(buffer, byteOffset, copy));
     },
     read: (...call) => later(() => inner.read(...call)),
     copy: (...call) => void later(() => inner.copy(...call)),
     run: <K extends KernelName>(kernel: K, call: KernelCalls[K]) => {
+      numWaiting += 1;
       void later(async () => {
-        if (options.slow(kernel)) {
-          await new Promise((resolve) => setTimeout(resolve, options.delayMs));
+        for (let turn = 0; options.slow(kernel) && turn < options.numTurns; turn++) {
+          await new Promise((resolve) => setImmediate(resolve));
         }
+        options.onRun?.(kernel);
         inner.run(kernel, call);
+        numWaiting -= 1;
       });
     },
     sync: () => later(() => inner.sync()),

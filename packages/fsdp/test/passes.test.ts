@@ -5,6 +5,8 @@ import {
   FsdpStateError,
   FullyShardedDataParallel,
   gradNorm,
+  loadLocalStateDict,
+  localStateDict,
   type TrainingState,
 } from '@shardweave/fsdp';
 import { castInPlace, checkpoint, Dropout, Module } from '@shardweave/nn';
@@ -135,6 +137,50 @@ describe('F10 the ranks that reduce', () => {
           expect(reduceGroup.worldSize).toBe(group.worldSize);
           expect(reduceGroup !== group).toBe(isOwn);
         }
+      }
+    });
+  });
+});
+
+describe('F12 what an instance hooks onto its output', () => {
+  /** Hooks set and run on a device since the last look. */
+  function watched(device: Device) {
+    const count = { set: 0, run: 0 };
+    const { beforeGradientOf } = device;
+    device.beforeGradientOf = (outputs, hook) => {
+      count.set += 1;
+      return beforeGradientOf.call(device, outputs, async (pass) => {
+        count.run += 1;
+        await hook(pass);
+      });
+    };
+    return () => {
+      const { set, run } = count;
+      Object.assign(count, { set: 0, run: 0 });
+      return { set, run };
+    };
+  }
+
+  it('is one hook a forward, which every backward through it runs once', async () => {
+    await onRanks(2, async (rank) => {
+      const { device } = rank;
+      const { model } = twoUnits(rank);
+      const look = watched(device);
+      const forward = async () =>
+        lossOf((await model.call(inputs(device, rowsOf(rank)))) as Tensor);
+      for (let round = 0; round < 2; round++) {
+        await device.scope(async () => {
+          const loss = await forward();
+          expect(look()).toEqual({ set: 2, run: 0 }); // the root's and the inner one's
+          await loss.backward({ retainGraph: true });
+          expect(look()).toEqual({ set: 0, run: 2 });
+          await loss.backward();
+          expect(look()).toEqual({ set: 0, run: 2 });
+        });
+        await device.noGrad(() => device.scope(async () => void (await forward())));
+        expect(look()).toEqual({ set: 0, run: 0 });
+        // The same after local shards went out and in.
+        await loadLocalStateDict(model, await localStateDict(model));
       }
     });
   });
