@@ -146,37 +146,34 @@ describe('noBroadcastOptimState', () => {
     return { model, optimizer };
   }
 
-  it.each([
-    { isAlone: false, noBroadcastOptimState: true, isCollected: false },
-    { isAlone: false, noBroadcastOptimState: false, isCollected: true },
-    { isAlone: false, noBroadcastOptimState: undefined, isCollected: true },
-    { isAlone: true, noBroadcastOptimState: true, isCollected: false },
-    { isAlone: true, noBroadcastOptimState: false, isCollected: true },
-    { isAlone: true, noBroadcastOptimState: undefined, isCollected: false },
-  ])(
-    '$noBroadcastOptimState, in a group of one rank: $isAlone, collected: $isCollected',
-    async (cell) => {
-      const { isAlone, noBroadcastOptimState, isCollected } = cell;
-      await onRanks(2, async (rank) => {
-        const { model, optimizer } = await stepped(rank, { noBroadcastOptimState }, { isAlone });
-        const full = await gatherFullOptimStateDict(model, optimizer);
-        if (rank.rank === 0) {
-          const inner = ['1.weight', '1.bias'];
-          expect(full!.uncollected).toEqual(isCollected ? [] : inner);
-          expect([...full!.state.keys()]).toEqual([
-            '0.weight',
-            '0.bias',
-            ...(isCollected ? inner : []),
-          ]);
-          // What stays on its rank is not cut out of a whole state either.
-          const shard = getShardFromOptimStateDict(model, full!);
-          expect(shard.flats.size).toBe(isCollected ? 2 : 1);
-        }
-        // Each rank's own part has it all the same.
-        expect((await localOptimStateDict(model, optimizer)).flats.size).toBe(2);
-      });
-    },
-  );
+  it.each<{ isAlone: boolean; options: Partial<FsdpOptions>; isCollected: boolean }>([
+    { isAlone: false, options: { noBroadcastOptimState: true }, isCollected: false },
+    { isAlone: false, options: { noBroadcastOptimState: false }, isCollected: true },
+    { isAlone: false, options: {}, isCollected: true },
+    { isAlone: true, options: { noBroadcastOptimState: true }, isCollected: false },
+    { isAlone: true, options: { noBroadcastOptimState: false }, isCollected: true },
+    { isAlone: true, options: {}, isCollected: false },
+  ])('in a group of one rank: $isAlone, $options, collected: $isCollected', async (cell) => {
+    const { isAlone, options, isCollected } = cell;
+    await onRanks(2, async (rank) => {
+      const { model, optimizer } = await stepped(rank, options, { isAlone });
+      const full = await gatherFullOptimStateDict(model, optimizer);
+      if (rank.rank === 0) {
+        const inner = ['1.weight', '1.bias'];
+        expect(full!.uncollected).toEqual(isCollected ? [] : inner);
+        expect([...full!.state.keys()]).toEqual([
+          '0.weight',
+          '0.bias',
+          ...(isCollected ? inner : []),
+        ]);
+        // What stays on its rank is not cut out of a whole state either.
+        const shard = getShardFromOptimStateDict(model, full!);
+        expect(shard.flats.size).toBe(isCollected ? 2 : 1);
+      }
+      // Each rank's own part has it all the same.
+      expect((await localOptimStateDict(model, optimizer)).flats.size).toBe(2);
+    });
+  });
 });
 
 describe('gradientPredivideFactor', () => {
@@ -220,19 +217,19 @@ describe('gradientPredivideFactor', () => {
   });
 
   it('keeps a sum of 16 ranks in the range of f16, which no factor would leave', async () => {
-    const first = async (gradientPredivideFactor: number | undefined) => {
+    const first = async (options: Partial<FsdpOptions>) => {
       const perRank = await onRanks(16, async ({ device, group }) => {
         const model = new FullyShardedDataParallel(new Dots(device, [new Dot(device, 4, 0)]), {
           processGroup: group,
           mixedPrecision: true,
-          gradientPredivideFactor,
+          ...options,
         });
         await backwardOf(model, 4, 16_000);
         return (await model.units[0]!.flat.grad!.toArray())[0]!;
       });
       return perRank[0]!;
     };
-    expect(await first(undefined)).toBe(16_000); // 16 x 16,000 / 4 is within 65,504
-    expect(await first(1)).toBe(Number.POSITIVE_INFINITY);
+    expect(await first({})).toBe(16_000); // 16 x 16,000 / 4 is within 65,504
+    expect(await first({ gradientPredivideFactor: 1 })).toBe(Number.POSITIVE_INFINITY);
   });
 });

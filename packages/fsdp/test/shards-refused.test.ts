@@ -83,7 +83,10 @@ describe('refuses, on every rank and without loading anything', () => {
       const calling = new Calling(device);
       const model = wrap(new Stack(device, [wrap(layer(device), 'inner'), calling]), 'root');
       await saveShards(model, files);
-      const calls = [() => saveShards(model, files), () => loadShards(model, files)];
+      const calls: (() => Promise<unknown>)[] = [
+        () => saveShards(model, files),
+        () => loadShards(model, files),
+      ];
       for (const call of calls) {
         calling.during = call;
         const running = device.scope(async () => {
