@@ -1,4 +1,4 @@
-export type { Refusal } from './transports/ws/acceptor.js';
+export type { Encryption, Refusal } from './transports/ws/acceptor.js';
 export {
   type ConnectWsOptions,
   connectWs,

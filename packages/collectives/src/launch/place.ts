@@ -4,6 +4,7 @@
 import { promises as dns, type LookupAddress } from 'node:dns';
 import { isIP } from 'node:net';
 import { LaunchError } from '../errors.js';
+import { isLoopback } from '../transports/ws/is-loopback.js';
 import { Environment, type EnvVariables } from './environment.js';
 import { DEFAULT_PORT, type Launcher, LOOPBACK } from './launcher.js';
 import { readLauncher } from './read-launcher.js';
@@ -138,8 +139,4 @@ async function lookUp(name: string, limitMs: number): Promise<string> {
       await new Promise((resolve) => setTimeout(resolve, LOOKUP_RETRY_MS));
     }
   }
-}
-
-function isLoopback(ip: string): boolean {
-  return ip.startsWith('127.') || ip === '::1' || ip.startsWith('::ffff:127.');
 }

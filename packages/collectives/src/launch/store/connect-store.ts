@@ -3,6 +3,7 @@
 
 import { StoreError } from '../../errors.js';
 import { runDigest } from '../../transports/ws/handshake.js';
+import { type ListenSecurityOptions, schemeTo } from '../../transports/ws/listen-security.js';
 import { NodePlatform } from '../../transports/ws/node-platform.js';
 import { PROOF_MS, prove } from '../../transports/ws/prove.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
@@ -11,7 +12,7 @@ import { LOOPBACK } from '../launcher.js';
 import { Store } from './store.js';
 import { NO_RANK } from './store-session.js';
 
-export interface ConnectStoreOptions {
+export interface ConnectStoreOptions extends Pick<ListenSecurityOptions, 'tls' | 'encryption'> {
   /** Of the server. Default: 127.0.0.1. */
   readonly address?: string;
   readonly port: number;
@@ -51,7 +52,7 @@ export async function connectStore(
   }
   const host = address.includes(':') ? `[${address}]` : address;
   const deadline = performance.now() + (options.joinTimeoutMs ?? STORE_JOIN_TIMEOUT_MS);
-  const socket = await dial(`ws://${host}:${port}`, deadline, options);
+  const socket = await dial(`${schemeTo(address, options)}://${host}:${port}`, deadline, options);
   const { attempt = 0 } = options;
   const hello = { role: 'store', target: 0, attempt, run: runDigest(runId) } as const;
   try {
@@ -74,8 +75,8 @@ async function dial(
   deadline: number,
   options: ConnectStoreOptions,
 ): Promise<WireSocket> {
-  const { secret, joinTimeoutMs = STORE_JOIN_TIMEOUT_MS } = options;
-  const platform = new NodePlatform({ secret });
+  const { secret, tls, encryption, joinTimeoutMs = STORE_JOIN_TIMEOUT_MS } = options;
+  const platform = new NodePlatform({ secret, tls, encryption });
   for (;;) {
     try {
       return (await platform.open(url, deadline - performance.now())).socket;

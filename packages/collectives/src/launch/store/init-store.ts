@@ -7,16 +7,14 @@ import { meetingAddress, type PlaceOptions, readPlace } from '../place.js';
 import { readSecret } from '../secret.js';
 import { type ConnectStoreOptions, connectStore } from './connect-store.js';
 import type { Store } from './store.js';
-import type { StoreLimits } from './store-limits.js';
-import { StoreServer } from './store-server.js';
+import { StoreServer, type StoreServerOptions } from './store-server.js';
 
 /** What is not given is read from the environment, as initProcessGroup does. */
 export interface InitStoreOptions
   extends PlaceOptions,
-    Pick<ConnectStoreOptions, 'joinTimeoutMs' | 'timeoutMs' | 'silenceMs'> {
+    Pick<ConnectStoreOptions, 'joinTimeoutMs' | 'timeoutMs' | 'silenceMs'>,
+    Pick<StoreServerOptions, 'tls' | 'encryption' | 'onRefused' | 'limits'> {
   readonly secret?: string;
-  /** Of the server that rank 0 runs. */
-  readonly limits?: Partial<StoreLimits>;
 }
 
 /** How long rank 0 serves on for ranks that have not closed theirs. */
@@ -36,9 +34,12 @@ export async function initStore(options: InitStoreOptions = {}): Promise<Store> 
   const secret = await readSecret({ ...options, worldSize, env });
   const address = await meetingAddress(place, { ...options, joinTimeoutMs });
   const port = place.port + 1;
+  const { tls, encryption, onRefused, limits = {} } = options;
+  const shared = { ...(tls && { tls }), ...(encryption && { encryption }) };
+  const security = { ...shared, ...(onRefused && { onRefused }) };
   const server =
     rank === 0
-      ? await StoreServer.listen({ secret, address, port, limits: options.limits ?? {} })
+      ? await StoreServer.listen({ ...security, limits, secret, address, port })
       : undefined;
   try {
     return await connectStore(
@@ -48,6 +49,7 @@ export async function initStore(options: InitStoreOptions = {}): Promise<Store> 
         attempt,
         runId,
         secret,
+        ...shared,
         address: rank === 0 && isUnspecified(address) ? LOOPBACK : address,
         port,
         joinTimeoutMs,

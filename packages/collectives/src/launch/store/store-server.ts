@@ -4,14 +4,16 @@
 import { StoreError } from '../../errors.js';
 import { Acceptor } from '../../transports/ws/acceptor.js';
 import type { Hello } from '../../transports/ws/handshake.js';
-import { limitsFor } from '../../transports/ws/limits.js';
+import { limitsFor, type WsLimits } from '../../transports/ws/limits.js';
+import type { ListenSecurityOptions } from '../../transports/ws/listen-security.js';
 import type { WireSocket } from '../../transports/ws/wire-socket.js';
 import { LOOPBACK } from '../launcher.js';
 import { DEFAULT_STORE_LIMITS, StoreBudget, type StoreLimits } from './store-limits.js';
 import { StoreRuns } from './store-runs.js';
 import { StoreSession } from './store-session.js';
 
-export interface StoreServerOptions {
+export interface StoreServerOptions
+  extends Pick<ListenSecurityOptions, 'tls' | 'encryption' | 'onRefused'> {
   /** Known to the clients and nobody else. At least 16 characters. */
   readonly secret: string;
   /** Where it listens. Default: 127.0.0.1. */
@@ -20,8 +22,8 @@ export interface StoreServerOptions {
   readonly port?: number;
   /** Whether it keeps the process alive: for a store on its own. Default: false. */
   readonly keepsAlive?: boolean;
-  /** Default: DEFAULT_STORE_LIMITS. */
-  readonly limits?: Partial<StoreLimits>;
+  /** Default: DEFAULT_STORE_LIMITS, and for strangers those of a job of 256 ranks. */
+  readonly limits?: Partial<StoreLimits & WsLimits>;
 }
 
 /** HMAC is no use with what can be guessed. */
@@ -47,9 +49,13 @@ export class StoreServer implements AsyncDisposable {
   /** Resolves when it listens. Rejects with StoreError STORE_JOIN where it can't, or STORE_USAGE. */
   static async listen(options: StoreServerOptions): Promise<StoreServer> {
     const { secret, address: host = LOOPBACK, port = 0, keepsAlive = false } = options;
+    const { tls, encryption, onRefused } = options;
     if (typeof secret !== 'string' || secret.length < MIN_SECRET_LENGTH) {
       const what = `expected a secret of at least ${MIN_SECRET_LENGTH} characters`;
       throw new StoreError('STORE_USAGE', `store: ${what}.`);
+    }
+    if (tls !== undefined && !(tls.key && tls.cert)) {
+      throw new StoreError('STORE_USAGE', 'store: expected tls.key and tls.cert: it listens.');
     }
     const server = new StoreServer(options);
     try {
@@ -57,7 +63,10 @@ export class StoreServer implements AsyncDisposable {
         secret,
         host,
         port,
-        limits: limitsFor(EXPECTED_CLIENTS),
+        limits: limitsFor(EXPECTED_CLIENTS, options.limits),
+        tls: tls && { key: tls.key!, cert: tls.cert! },
+        encryption,
+        onRefused,
         refusalOf: (hello) => server.#refusalOf(hello),
         onPeer: (hello, socket) => server.#onClient(hello, socket),
       });

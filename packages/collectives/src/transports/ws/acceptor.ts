@@ -3,14 +3,21 @@
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server } from 'node:http';
-import { createServer as createSecureServer } from 'node:https';
-import type { AddressInfo, Socket } from 'node:net';
+import { createServer as createSecureServer, type ServerOptions as HttpsOptions } from 'node:https';
+import {
+  type AddressInfo,
+  createServer as createTcpServer,
+  type Socket,
+  type Server as TcpServer,
+} from 'node:net';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { limitsFor, MAX_MESSAGE_BYTES, type WsLimits } from './limits.js';
 import { ListenError } from './listen-error.js';
 import { NodeSocket } from './node-socket.js';
 import { challenge, REFUSED_CODE } from './prove.js';
+import { sortByTls } from './sort-by-tls.js';
 import { createStrangerGate, type StrangerGate } from './stranger-gate.js';
+import { pskServerOptions, tlsKeyOf } from './tls-psk.js';
 import type { ListenOptions, WsListener } from './ws-platform.js';
 
 const MAX_REASON_LENGTH = 300;
@@ -18,17 +25,28 @@ const MAX_REASON_LENGTH = 300;
 /** A browser's request with cookies for localhost; more is nothing of ours. */
 const MAX_HEADER_BYTES = 16 * 1024;
 
+const TLS_FIRST_BYTE = 0x16;
+
 export interface AcceptorOptions extends ListenOptions {
   readonly secret: string;
   /** Default: those for a world of a few ranks. */
   readonly limits?: WsLimits | undefined;
   /** Pages of these origins may join, if they know the secret. Default: none. */
   readonly allowedOrigins?: readonly string[] | undefined;
-  /** Listens for wss. */
+  /** Listens for wss with a certificate, and for nothing else. */
   readonly tls?: ServerTls | undefined;
+  /** Where there is no `tls`. Default: 'auto'. */
+  readonly encryption?: Encryption | undefined;
   /** Who was turned away, and why. */
   readonly onRefused?: ((refusal: Refusal) => void) | undefined;
 }
+
+/**
+ * TLS by a key from the job's secret, between Node processes. 'auto': between hosts, and where a peer of
+ * this host asks for it; 'always'; 'none': whoever is on the way between two hosts can read what travels
+ * and change it unseen.
+ */
+export type Encryption = 'auto' | 'always' | 'none';
 
 /** PEM, as `node:tls` takes them. */
 export interface ServerTls {
@@ -44,8 +62,10 @@ export interface Refusal {
 
 export class Acceptor implements WsListener {
   readonly #options: AcceptorOptions;
-  readonly #server: Server;
-  readonly #upgrades: WebSocketServer;
+  /** What listens: the one server, or what stands before both. */
+  readonly #door: Server | TcpServer;
+  readonly #servers: readonly Server[];
+  readonly #upgrades: readonly WebSocketServer[];
   readonly #limits: WsLimits;
   /** By address and port, since TLS hides one socket in another. */
   readonly #gate: StrangerGate<Socket>;
@@ -57,67 +77,96 @@ export class Acceptor implements WsListener {
       this.#refuse(socket, reason);
       socket.destroy();
     });
-    const common = { maxHeaderSize: MAX_HEADER_BYTES };
-    this.#server =
-      options.tls === undefined
-        ? createServer(common)
-        : createSecureServer({ ...common, key: options.tls.key, cert: options.tls.cert });
+    this.#servers = this.#createServers();
+    this.#door = this.#servers.length === 1 ? this.#servers[0]! : createTcpServer();
     // Before a byte is read.
-    this.#server.on('connection', (socket) => {
-      socket.on('error', () => {});
-      this.#gate.enter(keyOf(socket), socket);
-    });
-    this.#server.on('request', (request, response) => {
+    this.#door.on('connection', (socket: Socket) => this.#onConnection(socket));
+    this.#upgrades = this.#servers.map((server) => this.#serveUpgrades(server));
+  }
+
+  /** One for what is said in the clear, one for TLS; with a certificate or without any TLS just one. */
+  #createServers(): Server[] {
+    const { secret, tls, encryption = 'auto' } = this.#options;
+    const common = { maxHeaderSize: MAX_HEADER_BYTES };
+    if (tls !== undefined) {
+      return [createSecureServer({ ...common, key: tls.key, cert: tls.cert })];
+    }
+    const plain = createServer(common);
+    if (encryption === 'none') {
+      return [plain];
+    }
+    const psk = pskServerOptions(tlsKeyOf(secret));
+    return [plain, createSecureServer({ ...common, ...psk } as HttpsOptions)];
+  }
+
+  #onConnection(socket: Socket): void {
+    socket.on('error', () => {});
+    this.#gate.enter(keyOf(socket), socket);
+    const [plain, secure] = this.#servers;
+    if (secure !== undefined && !socket.destroyed) {
+      sortByTls(socket, {
+        secure,
+        plain: this.#options.encryption === 'always' ? undefined : plain,
+        isPlainLocal: true,
+        refuse: (stranger, reason) => this.#refuse(stranger, reason),
+      });
+    }
+  }
+
+  #serveUpgrades(server: Server): WebSocketServer {
+    server.on('request', (request, response) => {
       this.#refuse(request.socket, 'a request that is no WebSocket');
       response.writeHead(426, { connection: 'close' }).end();
     });
-    this.#upgrades = new WebSocketServer({
-      server: this.#server,
+    const upgrades = new WebSocketServer({
+      server,
       perMessageDeflate: false,
       autoPong: false, // see NodeSocket
       maxPayload: MAX_MESSAGE_BYTES,
       clientTracking: false,
       verifyClient: ({ req }: { req: IncomingMessage }) => this.#isWelcome(req),
     });
-    this.#upgrades.on('wsClientError', (error, socket) => {
+    upgrades.on('wsClientError', (error, socket) => {
       this.#refuse(socket as Socket, error.message);
       socket.destroy();
     });
-    this.#upgrades.on('connection', (socket, request) => {
+    upgrades.on('connection', (socket, request) => {
       void this.#meet(socket, request.socket, request.headers.origin !== undefined);
     });
+    // It passes on the server's errors, and one that nobody hears ends the process.
+    upgrades.on('error', () => {});
+    return upgrades;
   }
 
   /** Resolves when it listens. Rejects with ListenError. */
   static async listen(options: AcceptorOptions): Promise<Acceptor> {
     const acceptor = new Acceptor(options);
-    // It passes on the server's errors, and one that nobody hears ends the process.
-    acceptor.#upgrades.on('error', () => {});
     try {
-      const listening = once(acceptor.#server, 'listening');
-      acceptor.#server.listen(options.port, options.host);
+      const listening = once(acceptor.#door, 'listening');
+      acceptor.#door.listen(options.port, options.host);
       await listening;
     } catch (error) {
       acceptor.close();
       throw new ListenError(options.host, options.port, error as NodeJS.ErrnoException);
     }
-    const drop = (error: Error, socket: Socket) => {
-      acceptor.#refuse(socket, error.message);
-      socket.destroy();
-    };
-    acceptor.#server.on('clientError', drop).on('tlsClientError', drop);
+    for (const server of acceptor.#servers) {
+      // Servers with TLS pass their handshakes' errors on as this event.
+      server.on('clientError', (error, stream) => acceptor.#drop(error, stream as Socket));
+    }
     // An error of one connection is that connection's.
-    acceptor.#server.on('error', () => {});
+    acceptor.#door.on('error', () => {});
     return acceptor;
   }
 
   get port(): number {
-    return (this.#server.address() as AddressInfo).port;
+    return (this.#door.address() as AddressInfo).port;
   }
 
   close(): void {
-    this.#upgrades.close();
-    this.#server.close();
+    for (const upgrades of this.#upgrades) {
+      upgrades.close();
+    }
+    this.#door.close();
     for (const socket of this.#gate.strangers()) {
       socket.destroy();
     }
@@ -126,9 +175,9 @@ export class Acceptor implements WsListener {
   /** Whether listening keeps the process alive, as it does at first. */
   setKeepsAlive(keepsAlive: boolean): void {
     if (keepsAlive) {
-      this.#server.ref();
+      this.#door.ref();
     } else {
-      this.#server.unref();
+      this.#door.unref();
     }
   }
 
@@ -156,6 +205,19 @@ export class Acceptor implements WsListener {
       this.#refuse(raw, (error as Error).message);
       stranger.close(REFUSED_CODE, (error as Error).message);
     }
+  }
+
+  #drop(error: NodeJS.ErrnoException & { readonly rawPacket?: Buffer }, socket: Socket): void {
+    if (error.rawPacket?.[0] === TLS_FIRST_BYTE) {
+      // Words that are no TLS tell the peer at once that there is none here; a reset looks like a flood.
+      socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
+      this.#refuse(socket, 'it speaks TLS');
+      return;
+    }
+    // OpenSSL's messages begin with an address in memory; its codes say the same.
+    const isTls = error.code?.startsWith('ERR_SSL_') === true;
+    this.#refuse(socket, isTls ? `no TLS handshake (${error.code})` : error.message);
+    socket.destroy();
   }
 
   #refuse(socket: Socket, reason: string): void {

@@ -24,10 +24,11 @@ export async function connectWs(options: ConnectWsPageOptions): Promise<ProcessG
 /** The same with the endpoint, for tests that kill a rank. */
 export async function connectWsEndpoint(options: ConnectWsPageOptions) {
   const isHosted = false;
+  const isSecure = options.isSecure ?? globalThis.location?.protocol === 'https:';
   checkJoin(options, { isHosted });
   return joinOverWs(options, {
     isHosted,
-    isSecure: options.isSecure ?? globalThis.location?.protocol === 'https:',
+    schemeTo: () => (isSecure ? 'wss' : 'ws'),
     listen: false,
     onListen: undefined,
     createPlatform: () => new PagePlatform(options.heartbeat),

@@ -5,7 +5,7 @@ import type { ProcessGroup } from '../../process-group.js';
 import type { JobOptions } from './job-options.js';
 import { checkChoice, checkJoin, joinOverWs } from './join-over-ws.js';
 import type { ListenWish } from './joiner-options.js';
-import { type ListenSecurityOptions, securityOf } from './listen-security.js';
+import { type ListenSecurityOptions, schemeTo, securityOf } from './listen-security.js';
 import { NodePlatform } from './node-platform.js';
 import { RefusalLog } from './refusal-log.js';
 
@@ -31,6 +31,7 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
   const isHosted = rank === 0 && options.rendezvous !== 'elsewhere';
   checkJoin(options, { isHosted });
   checkChoice(options, 'rendezvous', ['rank 0', 'elsewhere']);
+  checkChoice(options, 'encryption', ['auto', 'always', 'none']);
   if (tls !== undefined && (isHosted || listen !== false) && !(tls.key && tls.cert)) {
     throw new JoinError({ rank, worldSize }, 'expected tls.key and tls.cert: this rank listens.');
   }
@@ -38,7 +39,7 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
   const security = securityOf({ ...options, onRefused: refusals.add });
   return joinOverWs(options, {
     isHosted,
-    isSecure: tls !== undefined,
+    schemeTo: (host) => schemeTo(host, options),
     listen,
     onListen: options.onListen,
     describeRefusals: () => refusals.describe(),

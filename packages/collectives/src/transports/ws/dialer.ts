@@ -116,7 +116,7 @@ export class Dialer {
   /** Where the route leads. */
   async urlOf(target: number | 'rendezvous', address: HostPort): Promise<string> {
     const { host, port } = await this.#options.route(target, address);
-    const scheme = this.#options.isSecure ? 'wss' : 'ws';
+    const scheme = this.#options.schemeTo(host);
     return `${scheme}://${host.includes(':') ? `[${host}]` : host}:${port}`;
   }
 

@@ -3,7 +3,7 @@
 
 /** `id` names a connection: from 0 those that the rank opened, below 0 those that were accepted. */
 export type HeartbeatCommand =
-  | { readonly type: 'open'; readonly id: number; readonly url: string; readonly tls: object }
+  | { readonly type: 'open'; readonly id: number; readonly url: string; readonly tls: HeartbeatTls }
   | { readonly type: 'send'; readonly id: number; readonly bytes: Uint8Array }
   | { readonly type: 'trust'; readonly id: number }
   | { readonly type: 'beat'; readonly id: number }
@@ -31,12 +31,19 @@ export type HeartbeatEvent =
   | { readonly type: 'accepted'; readonly id: number; readonly from: string }
   | { readonly type: 'refused'; readonly from: string; readonly reason: string };
 
+/** For wss in Node: what `tls.connect` takes, or a key of `tlsKeyOf`. */
+export type HeartbeatTls = object | { readonly key: Uint8Array };
+
 /** How a heartbeat worker listens: what strangers may cost is as for any listener. */
 export interface HeartbeatListening {
   readonly host: string;
   readonly allowedOrigins: readonly string[];
   /** PEM; null: without TLS. */
   readonly tls: { readonly key: string | Buffer; readonly cert: string | Buffer } | null;
+  /** Of `tlsKeyOf`; null: no TLS by the secret. */
+  readonly key: Uint8Array | null;
+  /** Whether peers of this host may speak in the clear beside it. */
+  readonly mayBePlain: boolean;
   readonly maxStrangers: number;
   readonly maxJoinsPerSecond: number;
   readonly proofMs: number;

@@ -4,22 +4,30 @@
 
 import { Worker } from 'node:worker_threads';
 import type { Refusal } from './acceptor.js';
-import type { HeartbeatCommand, HeartbeatEvent, HeartbeatListening } from './heartbeat-messages.js';
+import type {
+  HeartbeatCommand,
+  HeartbeatEvent,
+  HeartbeatListening,
+  HeartbeatTls,
+} from './heartbeat-messages.js';
 import { heartbeatMain } from './heartbeat-worker.js';
 import { challenge, REFUSED_CODE } from './prove.js';
+import { sortByTls } from './sort-by-tls.js';
 import { createStrangerGate } from './stranger-gate.js';
+import { pskClientOptions, pskServerOptions } from './tls-psk.js';
 import type { WireSocket } from './wire-socket.js';
 import { WorkerSockets } from './worker-sockets.js';
 import type { HeartbeatListenOptions, HeartbeatSender as Sender } from './ws-platform.js';
 
 // Some compilers wrap functions in a helper that keeps their names; it is absent in the worker.
-const SOURCE = `const __name = (f) => f; (${heartbeatMain})(${createStrangerGate});`;
+const PARTS = { createStrangerGate, sortByTls, pskServerOptions, pskClientOptions };
+const TEXTS = Object.entries(PARTS).map(([name, part]) => `${name}: ${part}`);
+const SOURCE = `const __name = (f) => f; (${heartbeatMain})({ ${TEXTS.join(', ')} });`;
 
 export interface HeartbeatSenderOptions {
   readonly heartbeatMs: number;
   readonly secret: string;
-  /** Of `tls.connect`, for wss. */
-  readonly tls: object;
+  readonly tls: HeartbeatTls;
   readonly listening: Omit<HeartbeatListening, 'host'>;
   readonly onRefused: ((refusal: Refusal) => void) | undefined;
 }

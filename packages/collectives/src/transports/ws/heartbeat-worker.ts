@@ -2,16 +2,32 @@
 // heartbeat-sender.ts), which is given what else it needs, and uses only what Node has built in: WebSockets
 // of its own that know no more than small messages. The handshake is the main thread's, as is the secret.
 
-import type { HeartbeatCommand, HeartbeatEvent, HeartbeatListening } from './heartbeat-messages.js';
-import type { createStrangerGate as CreateStrangerGate, StrangerGate } from './stranger-gate.js';
+import type {
+  HeartbeatCommand,
+  HeartbeatEvent,
+  HeartbeatListening,
+  HeartbeatTls,
+} from './heartbeat-messages.js';
+import type { sortByTls } from './sort-by-tls.js';
+import type { createStrangerGate, StrangerGate } from './stranger-gate.js';
+import type { pskClientOptions, pskServerOptions } from './tls-psk.js';
 
 export interface HeartbeatWorkerData {
   readonly heartbeatMs: number;
 }
 
-export function heartbeatMain(createStrangerGate: typeof CreateStrangerGate): void {
+/** What it shares with the listeners of the main thread. */
+export interface HeartbeatParts {
+  readonly createStrangerGate: typeof createStrangerGate;
+  readonly sortByTls: typeof sortByTls;
+  readonly pskServerOptions: typeof pskServerOptions;
+  readonly pskClientOptions: typeof pskClientOptions;
+}
+
+export function heartbeatMain(parts: HeartbeatParts): void {
   const { parentPort, workerData } = process.getBuiltinModule('node:worker_threads');
   const http = process.getBuiltinModule('node:http');
+  const net = process.getBuiltinModule('node:net');
   const https = process.getBuiltinModule('node:https');
   const crypto = process.getBuiltinModule('node:crypto');
   const { heartbeatMs } = workerData as HeartbeatWorkerData;
@@ -90,11 +106,11 @@ export function heartbeatMain(createStrangerGate: typeof CreateStrangerGate): vo
 
   // ------------------------------------------------------------- opened by this rank
 
-  const open = (id: number, url: string, tls: object) => {
+  const open = (id: number, url: string, tls: HeartbeatTls) => {
     const { protocol, hostname, port: to, pathname } = new URL(url);
     const { request } = protocol === 'wss:' ? https : http;
     const asked = request({
-      ...tls,
+      ...('key' in tls ? parts.pskClientOptions(tls.key as Uint8Array) : tls),
       host: hostname.replace(/^\[|\]$/g, ''),
       port: to,
       path: pathname,
@@ -123,7 +139,7 @@ export function heartbeatMain(createStrangerGate: typeof CreateStrangerGate): vo
 
   // --------------------------------------------------------------- opened by others
 
-  let server: import('node:http').Server | undefined;
+  let door: import('node:net').Server | undefined;
   let lastAccepted = 0;
   /** By address and port, since TLS hides one socket in another. */
   let gate: StrangerGate<Socket> | undefined;
@@ -136,18 +152,46 @@ export function heartbeatMain(createStrangerGate: typeof CreateStrangerGate): vo
   };
 
   const listen = (options: HeartbeatListening) => {
-    const { host, tls, allowedOrigins } = options;
-    const entry = createStrangerGate<Socket>(options, refuse);
+    const { host, tls, key, mayBePlain } = options;
+    const entry = parts.createStrangerGate<Socket>(options, refuse);
     gate = entry;
     const common = { maxHeaderSize: maxHeaderBytes };
-    server = tls === null ? http.createServer(common) : https.createServer({ ...common, ...tls });
-    server.on('connection', (socket) => {
+    const plain = tls === null ? http.createServer(common) : undefined;
+    const secrets = tls ?? (key === null ? undefined : parts.pskServerOptions(key));
+    const secure =
+      secrets &&
+      https.createServer({ ...common, ...secrets } as import('node:https').ServerOptions);
+    const both = plain && secure && { plain: mayBePlain ? plain : undefined, secure };
+    const listener = both ? net.createServer() : (secure ?? plain)!;
+    door = listener;
+    listener.on('connection', (socket: Socket) => {
       socket.on('error', () => {});
       entry.enter(nameOf(socket), socket);
+      if (both && !socket.destroyed) {
+        parts.sortByTls(socket, { ...both, isPlainLocal: true, refuse });
+      }
     });
+    for (const server of [plain, secure]) {
+      if (server !== undefined) {
+        serve(server, options);
+      }
+    }
+    const onFailed = () => tell({ type: 'listening', port: 0 });
+    listener.once('error', onFailed).listen(0, host, () => {
+      listener.off('error', onFailed).on('error', () => {});
+      tell({ type: 'listening', port: (listener.address() as { port: number }).port });
+    });
+  };
+
+  const serve = (
+    server: import('node:http').Server,
+    { allowedOrigins }: Pick<HeartbeatListening, 'allowedOrigins'>,
+  ) => {
     server.on('request', ({ socket }) => refuse(socket, 'a request that is no WebSocket'));
-    server.on('clientError', (error, stream) => refuse(stream as Socket, error.message));
-    server.on('tlsClientError', (error: Error, socket: Socket) => refuse(socket, error.message));
+    server.on('clientError', (error: NodeJS.ErrnoException, stream) => {
+      const isTls = error.code?.startsWith('ERR_SSL_') === true;
+      refuse(stream as Socket, isTls ? `no TLS handshake (${error.code})` : error.message);
+    });
     server.on('upgrade', ({ headers }, stream, head) => {
       const socket = stream as Socket;
       const { origin, 'sec-websocket-key': key } = headers;
@@ -169,11 +213,6 @@ export function heartbeatMain(createStrangerGate: typeof CreateStrangerGate): vo
         adopt(id, { socket, isClient: false, isTrusted: false, hasSpoken: false }, head);
       }
     });
-    const onFailed = () => tell({ type: 'listening', port: 0 });
-    server.once('error', onFailed).listen(0, host, () => {
-      server!.off('error', onFailed).on('error', () => {});
-      tell({ type: 'listening', port: (server!.address() as { port: number }).port });
-    });
   };
 
   // ------------------------------------------------------------------- commands
@@ -188,7 +227,7 @@ export function heartbeatMain(createStrangerGate: typeof CreateStrangerGate): vo
       return;
     }
     if (command.type === 'stop listening') {
-      server?.close();
+      door?.close();
       for (const socket of gate?.strangers() ?? []) {
         socket.destroy();
       }

@@ -19,7 +19,7 @@ import { WsTransport } from './ws-transport.js';
 
 /** What differs. */
 export interface JoinPlace
-  extends Pick<JoinerOptions, 'isSecure' | 'listen' | 'onListen' | 'describeRefusals'> {
+  extends Pick<JoinerOptions, 'schemeTo' | 'listen' | 'onListen' | 'describeRefusals'> {
   readonly isHosted: boolean;
   createPlatform(): WsPlatform;
 }

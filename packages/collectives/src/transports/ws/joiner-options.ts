@@ -13,7 +13,8 @@ export interface JoinerOptions {
   readonly secret: string;
   /** Where the rendezvous is; with `isHosted`, where this rank listens for all. */
   readonly rendezvous: HostPort & { readonly isHosted: boolean };
-  readonly isSecure: boolean;
+  /** 'wss' where a peer at this host is dialed by TLS. */
+  schemeTo(host: string): 'ws' | 'wss';
   /** False: this rank can't, or shall not. */
   readonly listen: ListenWish | false;
   readonly joinTimeoutMs: number;

@@ -1,6 +1,7 @@
 // Options of everything that listens: who may come, and what strangers may cost. Node only.
 
-import type { Refusal } from './acceptor.js';
+import type { Encryption, Refusal } from './acceptor.js';
+import { isLoopback } from './is-loopback.js';
 import { limitsFor, type WsLimits } from './limits.js';
 import type { NodePlatformOptions, WsTls } from './node-platform.js';
 
@@ -10,8 +11,17 @@ export interface ListenSecurityOptions {
    * open a socket to loopback.
    */
   readonly allowedOrigins?: readonly string[];
-  /** wss instead of ws, on all ranks. Who listens needs `key` and `cert`. */
+  /**
+   * TLS by certificates on all ranks, which pages can speak, too. Who listens needs `key` and `cert`.
+   * Default: TLS by the secret, see `encryption`.
+   */
   readonly tls?: WsTls;
+  /**
+   * Where there is no `tls`, on all ranks. 'auto': TLS by a key from the secret between hosts, none on
+   * loopback. 'always': on loopback, too. 'none': what travels between hosts can be read and changed
+   * unseen by whoever is on the way. Default: 'auto'.
+   */
+  readonly encryption?: Encryption;
   /** See `WsLimits` for the defaults. */
   readonly limits?: Partial<WsLimits>;
   /** Told of everybody who is turned away, and why: for the log. The job is unharmed. */
@@ -22,6 +32,16 @@ export interface ListenSecurityOptions {
 export function securityOf(
   options: ListenSecurityOptions & { readonly secret: string; readonly worldSize: number },
 ): NodePlatformOptions {
-  const { secret, worldSize, allowedOrigins, tls, onRefused } = options;
-  return { secret, allowedOrigins, tls, onRefused, limits: limitsFor(worldSize, options.limits) };
+  const { secret, worldSize, allowedOrigins, tls, encryption, onRefused } = options;
+  const limits = limitsFor(worldSize, options.limits);
+  return { secret, allowedOrigins, tls, encryption, onRefused, limits };
+}
+
+/** How a peer at `host` is dialed: whether a name leads to this machine is not known, and taken for no. */
+export function schemeTo(
+  host: string,
+  { tls, encryption = 'auto' }: Pick<ListenSecurityOptions, 'tls' | 'encryption'>,
+): 'ws' | 'wss' {
+  const isPlain = encryption === 'none' || (encryption === 'auto' && isLoopback(host));
+  return tls === undefined && isPlain ? 'ws' : 'wss';
 }

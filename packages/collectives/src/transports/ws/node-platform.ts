@@ -1,12 +1,14 @@
 // Where a rank runs in Node: sockets and listeners of the `ws` library.
 
 import { once } from 'node:events';
+import type { ConnectionOptions } from 'node:tls';
 import { WebSocket } from 'ws';
-import { Acceptor, type Refusal, type ServerTls } from './acceptor.js';
+import { Acceptor, type Encryption, type Refusal, type ServerTls } from './acceptor.js';
 import { HeartbeatSender } from './heartbeat-sender.js';
 import { limitsFor, MAX_MESSAGE_BYTES, type WsLimits } from './limits.js';
 import { NodeSocket } from './node-socket.js';
 import { PROOF_MS } from './prove.js';
+import { pskClientOptions, tlsKeyOf } from './tls-psk.js';
 import {
   type ListenOptions,
   OpenError,
@@ -19,6 +21,7 @@ export interface NodePlatformOptions {
   readonly limits?: WsLimits | undefined;
   readonly allowedOrigins?: readonly string[] | undefined;
   readonly tls?: WsTls | undefined;
+  readonly encryption?: Encryption | undefined;
   readonly onRefused?: ((refusal: Refusal) => void) | undefined;
   /** Default: 'worker'. */
   readonly heartbeat?: 'worker' | 'link' | undefined;
@@ -43,6 +46,12 @@ const EARLY_CODES = new Set([
   'EAI_AGAIN',
 ]);
 
+/** What a failure means where the key is the job's secret. */
+const KEY_HINTS: ReadonlyMap<string, string> = new Map([
+  ['EPROTO', ': wrong secret, or the peer listens with another `encryption`'],
+  ['Unexpected server response: 426', ': the peer wants TLS, see `encryption`'],
+]);
+
 export class NodePlatform implements WsPlatform {
   /** A refused connection on a host costs little, and a job starts when the last rank has come. */
   readonly maxRetryMs = 200;
@@ -55,7 +64,7 @@ export class NodePlatform implements WsPlatform {
   /** `limitMs`: until it is open, at most. */
   async open(url: string, limitMs = PROOF_MS): Promise<OpenedSocket> {
     const socket = new WebSocket(url, {
-      ...this.#clientTls(),
+      ...(url.startsWith('wss:') ? this.#clientTls() : {}),
       perMessageDeflate: false,
       autoPong: false, // see NodeSocket
       maxPayload: MAX_MESSAGE_BYTES,
@@ -70,7 +79,8 @@ export class NodePlatform implements WsPlatform {
     } catch (error) {
       const { code, message } = error as NodeJS.ErrnoException;
       const isEarly = EARLY_CODES.has(code ?? '') || message.includes('timed out');
-      throw new OpenError(code ?? message, { isEarly });
+      const hint = this.#options.tls === undefined ? KEY_HINTS.get(code ?? message) : undefined;
+      throw new OpenError(`${code ?? message}${hint ?? ''}`, { isEarly });
     }
   }
 
@@ -85,20 +95,26 @@ export class NodePlatform implements WsPlatform {
     if (heartbeat === 'link') {
       return undefined;
     }
-    const listening = { ...limits, allowedOrigins, tls: this.#serverTls() ?? null };
+    const { tls, encryption = 'auto' } = this.#options;
+    const key = tls === undefined && encryption !== 'none' ? tlsKeyOf(secret) : null;
+    const mayBePlain = encryption !== 'always';
+    const secured = { tls: this.#serverTls() ?? null, key, mayBePlain };
+    const listening = { ...limits, ...secured, allowedOrigins };
     return new HeartbeatSender({
       heartbeatMs,
       secret,
-      tls: this.#clientTls(),
+      // A worker makes the options from the key itself: functions don't travel.
+      tls: tls === undefined ? (key === null ? {} : { key }) : this.#clientTls(),
       listening,
       onRefused,
     });
   }
 
   listen(options: ListenOptions): Promise<Acceptor> {
-    const { secret, limits, allowedOrigins, onRefused } = this.#options;
+    const { secret, limits, allowedOrigins, onRefused, encryption } = this.#options;
     const tls = this.#serverTls();
-    return Acceptor.listen({ ...options, secret, limits, allowedOrigins, onRefused, tls });
+    const security = { secret, limits, allowedOrigins, onRefused, tls, encryption };
+    return Acceptor.listen({ ...options, ...security });
   }
 
   #serverTls(): ServerTls | undefined {
@@ -106,9 +122,13 @@ export class NodePlatform implements WsPlatform {
     return key === undefined || cert === undefined ? undefined : { key, cert };
   }
 
-  /** What is needed to trust a listener. The key is the listening side's only. */
-  #clientTls(): { ca?: string | Buffer | (string | Buffer)[]; servername?: string } {
-    const { ca, servername } = this.#options.tls ?? {};
+  /** What is needed to trust a listener: the secret, or who signed its certificate. */
+  #clientTls() {
+    const { secret, tls } = this.#options;
+    if (tls === undefined) {
+      return pskClientOptions(tlsKeyOf(secret)) as ConnectionOptions;
+    }
+    const { ca, servername } = tls;
     return {
       ...(ca === undefined ? {} : { ca: Array.isArray(ca) ? [...ca] : (ca as string | Buffer) }),
       ...(servername === undefined ? {} : { servername }),

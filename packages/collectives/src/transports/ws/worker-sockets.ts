@@ -1,7 +1,7 @@
 // The connections of a heartbeat worker, as the rank's own thread sees them: for their handshakes, and
 // to hear what comes over them.
 
-import type { HeartbeatCommand, HeartbeatEvent } from './heartbeat-messages.js';
+import type { HeartbeatCommand, HeartbeatEvent, HeartbeatTls } from './heartbeat-messages.js';
 import { Inbox } from './inbox.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 import { OpenError } from './ws-platform.js';
@@ -10,12 +10,11 @@ type Post = (command: HeartbeatCommand) => void;
 
 export class WorkerSockets {
   readonly #post: Post;
-  readonly #tls: object;
+  readonly #tls: HeartbeatTls;
   readonly #sockets = new Map<number, WorkerSocket>();
   #nextId = 0;
 
-  /** `tls`: options of `tls.connect`, for wss in Node. */
-  constructor(post: Post, tls: object = {}) {
+  constructor(post: Post, tls: HeartbeatTls = {}) {
     this.#post = post;
     this.#tls = tls;
   }

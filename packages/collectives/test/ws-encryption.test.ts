@@ -1,0 +1,245 @@
+// What somebody on the way between two ranks can do: nothing where they speak TLS by the job's secret, which
+// they do between hosts; and what `encryption: 'none'` gives up.
+
+import { once } from 'node:events';
+import { type AddressInfo, connect, createServer, type Server } from 'node:net';
+import { connectStore, StoreServer } from '@shardweave/collectives/launch';
+import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
+import { afterEach, describe, expect, it } from 'vitest';
+import { schemeTo } from '../src/transports/ws/listen-security.js';
+import { sortByTls } from '../src/transports/ws/sort-by-tls.js';
+import { beginFirst } from './support/first-rank.js';
+import { SECRET } from './ws-harness.js';
+
+const servers: Server[] = [];
+
+afterEach(() => {
+  for (const server of servers.splice(0)) {
+    server.close();
+  }
+});
+
+/** Passes connections on to `port`, and shows each piece of bytes to `see`, which may change them. */
+async function listenBetween(port: number, see: (bytes: Buffer) => void) {
+  const server = createServer((socket) => {
+    const onward = connect(port, '127.0.0.1');
+    for (const [from, to] of [
+      [socket, onward],
+      [onward, socket],
+    ] as const) {
+      from.on('error', () => {});
+      from.on('data', (bytes) => {
+        see(bytes);
+        to.write(bytes);
+      });
+      from.on('close', () => to.destroy());
+    }
+  }).listen(0, '127.0.0.1');
+  servers.push(server);
+  await once(server, 'listening');
+  return { host: '127.0.0.1', port: (server.address() as AddressInfo).port };
+}
+
+const PLAIN = Buffer.from('what only the ranks may know, '.repeat(4000));
+
+/** Rank 1 sends PLAIN to rank 0 by way of somebody who sees and changes it; what rank 0 has then. */
+async function sendPast(
+  options: Partial<ConnectWsOptions>,
+  see: (bytes: Buffer) => void,
+): Promise<Buffer> {
+  const { port, joined } = await beginFirst(options);
+  const between = await listenBetween(port, see);
+  const second = connectWs({
+    rank: 1,
+    worldSize: 2,
+    port,
+    secret: SECRET,
+    route: (target, to) => (target === 0 ? between : to),
+    ...options,
+  });
+  const [first, other] = await Promise.all([joined, second]);
+  const heard = Buffer.alloc(PLAIN.length);
+  const calls = [first.recv(heard, { from: 1 }), other.send(PLAIN, { to: 0 })];
+  const ended = await Promise.allSettled(calls);
+  await Promise.all([first.close(), other.close()]);
+  const failed = ended.find((one) => one.status === 'rejected');
+  if (failed !== undefined) throw (failed as PromiseRejectedResult).reason;
+  return heard;
+}
+
+/** Changes one letter of the payload, as often as it sees it in the clear. */
+function forge(bytes: Buffer): void {
+  const at = bytes.indexOf('only the ranks');
+  if (at >= 0) bytes[at] = 'O'.charCodeAt(0);
+}
+
+/** Turns one bit of whatever is as long as payload is. */
+function spoil(bytes: Buffer): void {
+  if (bytes.length > 4096) bytes[2048]! ^= 1;
+}
+
+describe('somebody on the way', () => {
+  it('sees nothing of what ranks say, and is not noticed', async () => {
+    const seen: Buffer[] = [];
+    const heard = await sendPast({ encryption: 'always' }, (bytes) =>
+      seen.push(Buffer.from(bytes)),
+    );
+    expect(heard.equals(PLAIN)).toBe(true);
+    const all = Buffer.concat(seen);
+    expect(all.length).toBeGreaterThan(PLAIN.length);
+    expect(all.includes('only the ranks')).toBe(false);
+    expect(all.includes('SWC4')).toBe(false); // nor that it is a job
+  });
+
+  it('changes nothing without the job noticing', async () => {
+    const forged = sendPast({ encryption: 'always' }, spoil);
+    await expect(forged).rejects.toMatchObject({ code: 'PEER_LOST' });
+  });
+
+  it('reads and forges as he likes where there is no encryption', async () => {
+    const heard = await sendPast({ encryption: 'none' }, forge);
+    expect(heard.includes('Only the ranks')).toBe(true);
+    expect(heard).toHaveLength(PLAIN.length);
+  });
+});
+
+describe('ranks that speak TLS by the secret', () => {
+  it('refuse another secret in the TLS handshake, and say so', async () => {
+    const reasons: string[] = [];
+    const { port, joined } = await beginFirst({
+      encryption: 'always',
+      onRefused: ({ reason }) => reasons.push(reason),
+    });
+    const common = { rank: 1, worldSize: 2, port, encryption: 'always' } as const;
+    const stranger = connectWs({ ...common, secret: 'not what the launcher made' });
+    await expect(stranger).rejects.toThrow(/EPROTO: wrong secret/);
+    expect(reasons).toEqual(['no TLS handshake (ERR_SSL_DECRYPTION_FAILED_OR_BAD_RECORD_MAC)']);
+    const second = await connectWs({ ...common, secret: SECRET });
+    await Promise.all([(await joined).close(), second.close()]);
+  });
+
+  it('refuse what is said in the clear, by name', async () => {
+    const reasons: string[] = [];
+    const { port, joined } = await beginFirst({
+      encryption: 'always',
+      onRefused: ({ reason }) => reasons.push(reason),
+    });
+    const common = { rank: 1, worldSize: 2, port, secret: SECRET } as const;
+    await expect(connectWs({ ...common, encryption: 'none' })).rejects.toThrow(
+      /426: the peer wants TLS, see `encryption`/,
+    );
+    expect(reasons).toEqual(['it speaks without TLS']);
+    const second = await connectWs({ ...common, encryption: 'always' });
+    await Promise.all([(await joined).close(), second.close()]);
+  });
+
+  it('name the option where the listener has none', async () => {
+    const { port, joined } = await beginFirst({ encryption: 'none' });
+    const common = { rank: 1, worldSize: 2, port, secret: SECRET } as const;
+    await expect(connectWs({ ...common, encryption: 'always' })).rejects.toThrow(
+      /another `encryption`/,
+    );
+    const second = await connectWs(common);
+    await Promise.all([(await joined).close(), second.close()]);
+  });
+
+  it('hear the worker of a rank by TLS, too', async () => {
+    const { port, joined } = await beginFirst({ encryption: 'always', heartbeatMs: 20 });
+    let numPieces = 0;
+    let isMet: () => void = () => {};
+    const met = new Promise<void>((resolve) => {
+      isMet = resolve;
+    });
+    const seen: Buffer[] = [];
+    const second = connectWs({
+      rank: 1,
+      worldSize: 2,
+      port,
+      secret: SECRET,
+      listen: false,
+      encryption: 'always',
+      heartbeatMs: 20,
+      // The worker of rank 0 listens on a port of its own.
+      route: (target, to) =>
+        target === 0 && to.port !== port
+          ? listenBetween(to.port, (bytes) => {
+              seen.push(Buffer.from(bytes));
+              numPieces++;
+              if (numPieces === 20) isMet(); // more than handshakes take: signs of life
+            })
+          : to,
+    });
+    const groups = await Promise.all([joined, second]);
+    await met;
+    expect(Buffer.concat(seen).includes('SWC4')).toBe(false);
+    await Promise.all(groups.map((group) => group.close()));
+  });
+
+  it('have the rest of a store by TLS, too', async () => {
+    const refused: string[] = [];
+    const onRefused = ({ reason }: { readonly reason: string }) => refused.push(reason);
+    await using server = await StoreServer.listen({
+      secret: SECRET,
+      encryption: 'always',
+      onRefused,
+    });
+    const seen: Buffer[] = [];
+    const { port } = await listenBetween(server.port, (bytes) => seen.push(Buffer.from(bytes)));
+    const store = await connectStore({ port, secret: SECRET, encryption: 'always' });
+    await store.set('key', 'only the ranks');
+    expect(await store.getText('key')).toBe('only the ranks');
+    await store.close();
+    expect(Buffer.concat(seen).includes('only the ranks')).toBe(false);
+    const { port: direct } = server;
+    const plain = connectStore({ port: direct, secret: SECRET, encryption: 'none' });
+    await expect(plain).rejects.toMatchObject({ code: 'STORE_JOIN' });
+    expect(refused).toEqual(['it speaks without TLS']);
+  });
+});
+
+describe('between hosts', () => {
+  it('TLS is what a rank dials by, and on loopback it is not', () => {
+    const remote = ['10.77.0.2', 'node-7', 'fe80::1', '0.0.0.0', '127.example.org', '128.0.0.1'];
+    for (const host of remote) {
+      expect(schemeTo(host, {}), host).toBe('wss');
+      expect(schemeTo(host, { encryption: 'none' }), host).toBe('ws');
+    }
+    for (const host of ['127.0.0.1', '127.0.1.1', 'localhost', '::1', '::ffff:127.0.0.1']) {
+      expect(schemeTo(host, {}), host).toBe('ws');
+      expect(schemeTo(host, { encryption: 'always' }), host).toBe('wss');
+    }
+  });
+
+  it.each([
+    ['10.77.0.2', 'POST', 'refused'],
+    ['::ffff:10.77.0.2', 'GET ', 'refused'],
+    ['fe80::1', 'GET ', 'refused'],
+    ['10.77.0.2', '\x16\x03\x01', 'secure'],
+    ['127.0.0.1', '\x16\x03\x01', 'secure'],
+    ['127.0.0.1', 'GET ', 'plain'],
+    ['::ffff:127.0.0.1', 'GET ', 'plain'],
+    ['::1', 'GET ', 'plain'],
+  ])('a listener sorts %s, which says %j: %s', (remoteAddress, text, expected) => {
+    const outcomes: string[] = [];
+    const doorTo = (name: string) => ({ emit: () => outcomes.push(name) }) as unknown as Server;
+    let hear: (bytes: Buffer) => void = () => {};
+    const socket = {
+      remoteAddress,
+      once: (_event: string, listener: (bytes: Buffer) => void) => {
+        hear = listener;
+      },
+      pause: () => {},
+      resume: () => {},
+      unshift: () => {},
+      end: () => outcomes.push('refused'),
+    };
+    sortByTls(socket as never, {
+      secure: doorTo('secure') as never,
+      plain: doorTo('plain') as never,
+      isPlainLocal: true,
+      refuse: () => {},
+    });
+    hear(Buffer.from(text, 'latin1'));
+    expect(outcomes).toEqual([expected]);
+  });
+});
