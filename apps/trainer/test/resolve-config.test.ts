@@ -78,7 +78,7 @@ describe('resolveConfig', () => {
   it('reads the shape of a directory', async () => {
     expect(await resolve(`--model ${TINY} --seq 32`)).toMatchObject({
       model: { kind: 'directory', path: TINY },
-      gpt2: { vocab_size: 256, n_positions: 64, n_layer: 2, n_embd: 48, n_head: 4, resid_pdrop: 0 },
+      gpt2: { vocab_size: 256, n_positions: 64, n_layer: 2, n_embd: 96, n_head: 4, resid_pdrop: 0 },
     });
   });
 

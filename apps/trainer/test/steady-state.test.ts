@@ -30,7 +30,7 @@ interface Sample {
 async function run(flags: string) {
   // The reference model, whose pipelines a WebGPU driver has compiled for other tests as well.
   const tiny = `${ROOT}tooling/reference/data/tiny`;
-  const line = `--model ${tiny} --data ${tiny}/text.txt --seq 32 --batch 12 ${flags}`;
+  const line = `--model ${tiny} --data ${tiny}/text.txt --seq 16 --batch 4 ${flags}`;
   const config = await resolveConfig(parseFlags(line.split(' '), () => {}));
   const data = await loadDataset(config, await loadTokenizer('byte'));
   await using host = new DeviceHost();

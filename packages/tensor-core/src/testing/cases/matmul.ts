@@ -20,6 +20,16 @@ const SHAPES = [
   [65, 1, 130],
   [5, 7, 1000],
 ] as const;
+/** [m, n, k] of epilogues: besides tails of tiles, more than a block of k, of m and of n on the CPU device. */
+const EPILOGUE_SHAPES = [
+  [7, 5, 3],
+  [33, 65, 17],
+  [64, 64, 64],
+  [9, 10, 700],
+  [3, 12, 700],
+  [130, 6, 270],
+  [5, 520, 9],
+] as const;
 const DTYPES: readonly (readonly [a: DType, b: DType, out: DType])[] = [
   ['f16', 'f16', 'f16'],
   ['bf16', 'bf16', 'bf16'],
@@ -69,11 +79,7 @@ function dtypesCase(dtypes: readonly [DType, DType, DType]): ConformanceCase {
 
 function epilogueCase(dtype: DType): ConformanceCase {
   return twinCase(`matmul ${dtype} with alpha, bias and accumulation`, 'sum', (twin) => {
-    for (const [m, n, k] of [
-      [7, 5, 3],
-      [33, 65, 17],
-      [64, 64, 64],
-    ] as const) {
+    for (const [m, n, k] of EPILOGUE_SHAPES) {
       for (const accumulate of [false, true]) {
         for (const bias of [undefined, twin.floats(n, dtype, { offset: 1 })]) {
           runDense(twin, [dtype, dtype, dtype], { m, n, k, alpha: -0.125, accumulate, bias });
