@@ -1,0 +1,321 @@
+// Several owners of one flat parameter: optimizers, scalers and modules that each think a part of it is
+// theirs alone. Held against the bare module, where each parameter has a gradient of its own.
+
+import {
+  commitOffload,
+  FullyShardedDataParallel,
+  ShardedGradScaler,
+  stateDict,
+} from '@shardweave/fsdp';
+import { AdamW, type Module, type Optimizer, Sgd } from '@shardweave/nn';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { bitsOf, storedTraining } from './offload-training.js';
+import { onRanks, type Rank } from './ranks.js';
+import { inputs, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
+
+/** Layers in a row, of which it may leave out the last ones. */
+class Chain extends Stack {
+  numUsed = 2;
+
+  override async forward(x: Tensor): Promise<Tensor> {
+    let hidden = x;
+    for (const each of [...this.children().values()].slice(0, this.numUsed)) {
+      hidden = tanh((await each.call(hidden)) as Tensor);
+    }
+    return hidden;
+  }
+}
+
+interface Owners {
+  readonly model: Module;
+  readonly stack: Chain;
+  /** The two layers of the bare module. */
+  readonly layers: readonly Module[];
+  readonly rank: Rank;
+  /** Forward and backward of one step. */
+  backward(step: number): Promise<void>;
+}
+
+type Program = (owners: Owners) => Promise<void>;
+
+const STEPS = 3;
+
+async function run(program: Program, worldSize: number, isSharded: boolean) {
+  const [weights] = await onRanks(worldSize, async (rank) => {
+    const { device, group } = rank;
+    const layers = [layer(device), layer(device)];
+    const stack = new Chain(device, layers);
+    const model = isSharded ? new FullyShardedDataParallel(stack, { processGroup: group }) : stack;
+    const rows = { first: (rank.rank * 4) / worldSize, count: 4 / worldSize };
+    const backward = async (step: number) => void (await trainOnce(model, rows, step));
+    await program({ model, stack, layers, rank, backward });
+    return weightsOf(model);
+  });
+  return weights!;
+}
+
+/** Weights after the program on the sharded module are those after it on the bare one. */
+async function expectAsBare(program: Program, worldSize: number): Promise<void> {
+  const bare = await run(program, 1, false);
+  const sharded = await run(program, worldSize, true);
+  expect([...sharded.keys()]).toEqual([...bare.keys()]);
+  for (const [name, values] of sharded) {
+    values.forEach((value, i) => {
+      const difference = Math.abs(value - bare.get(name)![i]!);
+      if (!(difference <= 2e-6)) expect.fail(`${name}[${i}] is off by ${difference}`);
+    });
+  }
+}
+
+function byRank(model: Module): Optimizer<object>[] {
+  const [matrices, vectors] = [2, 1].map((rank) =>
+    model.parameters().filter((tensor) => tensor.rank === rank),
+  );
+  return [new AdamW(matrices!, { lr: 1e-2 }), new Sgd(vectors!, { lr: 1 })];
+}
+
+async function scaledBackward({ model, rank }: Owners, scaler: ShardedGradScaler, step: number) {
+  const { device } = rank;
+  const count = 4 / rank.worldSize;
+  await device.scope(async () => {
+    const output = (await model.call(
+      inputs(device, { first: rank.rank * count, count }, step),
+    )) as Tensor;
+    await scaler.scale(mean(square(output))).backward();
+  });
+}
+
+describe.each([1, 2])('world size %i', (worldSize) => {
+  it('one optimizer after another steps, then all zero their gradients', async () => {
+    await expectAsBare(async ({ model, backward }) => {
+      const optimizers = byRank(model);
+      for (let step = 0; step < STEPS; step++) {
+        await backward(step);
+        for (const optimizer of optimizers) await optimizer.step();
+        for (const optimizer of optimizers) optimizer.zeroGrad();
+      }
+    }, worldSize);
+  });
+
+  // The flat's gradient belongs to everybody: the first optimizer's zeroGrad disposes it before the
+  // second one has stepped.
+  it.fails('each optimizer steps and zeroes its own gradients in turn', async () => {
+    await expectAsBare(async ({ model, backward }) => {
+      const optimizers = byRank(model);
+      for (let step = 0; step < STEPS; step++) {
+        await backward(step);
+        for (const optimizer of optimizers) {
+          await optimizer.step();
+          optimizer.zeroGrad();
+        }
+      }
+    }, worldSize);
+  });
+
+  // As above: one flat holds the gradients of both submodules.
+  it.fails('an optimizer for each submodule steps and zeroes in turn', async () => {
+    await expectAsBare(async ({ layers, backward }) => {
+      const optimizers = layers.map((each) => new Sgd(each.parameters(), { lr: 1 }));
+      for (let step = 0; step < STEPS; step++) {
+        await backward(step);
+        for (const optimizer of optimizers) {
+          await optimizer.step();
+          optimizer.zeroGrad();
+        }
+      }
+    }, worldSize);
+  });
+
+  // Unscaling multiplies the whole flat's gradient, once for each optimizer that has a part of it.
+  it.fails('a scaler with two optimizers divides each gradient by the scale once', async () => {
+    await expectAsBare(async (owners) => {
+      const optimizers = [2, 1].map(
+        (rank) =>
+          new Sgd(
+            owners.model.parameters().filter((each) => each.rank === rank),
+            { lr: 1 },
+          ),
+      );
+      const scaler = new ShardedGradScaler({ processGroup: owners.rank.group, initScale: 8 });
+      for (let step = 0; step < STEPS; step++) {
+        await scaledBackward(owners, scaler, step);
+        for (const optimizer of optimizers) await scaler.step(optimizer);
+        scaler.update();
+        for (const optimizer of optimizers) optimizer.zeroGrad();
+      }
+    }, worldSize);
+  });
+
+  it('a scaler with one optimizer of two groups divides each gradient once', async () => {
+    await expectAsBare(async (owners) => {
+      const groups = [2, 1].map((rank) => ({
+        params: owners.model.parameters().filter((each) => each.rank === rank),
+      }));
+      const optimizer = new Sgd(groups, { lr: 1 });
+      const scaler = new ShardedGradScaler({ processGroup: owners.rank.group, initScale: 8 });
+      for (let step = 0; step < STEPS; step++) {
+        await scaledBackward(owners, scaler, step);
+        await scaler.step(optimizer);
+        scaler.update();
+        optimizer.zeroGrad();
+      }
+    }, worldSize);
+  });
+
+  // Module.zeroGrad disposes the gradient of every flat that its parameters have a piece of.
+  it.fails("a submodule's zeroGrad leaves the other gradients of its unit", async () => {
+    await expectAsBare(async ({ model, layers, backward }) => {
+      const optimizer = new Sgd(model.parameters(), { lr: 1 });
+      for (let step = 0; step < STEPS; step++) {
+        await backward(step);
+        layers[0]!.zeroGrad();
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+    }, worldSize);
+  });
+
+  // A sharded parameter's own `grad` is always undefined: its gradient is a part of the flat's.
+  it.fails('a gradient set to undefined is dropped', async () => {
+    await expectAsBare(async ({ model, backward }) => {
+      const [first] = model.parameters();
+      const optimizer = new Sgd(model.parameters(), { lr: 1 });
+      for (let step = 0; step < STEPS; step++) {
+        await backward(step);
+        first!.grad?.dispose();
+        first!.grad = undefined;
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+    }, worldSize);
+  });
+
+  // The step count is the flat's, so a thawed parameter's first step is corrected as the flat's third.
+  it.fails('a parameter frozen after wrapping and thawed later counts its own steps', async () => {
+    await expectAsBare(async ({ model, layers, backward }) => {
+      const frozen = layers.flatMap((each) => each.parameters().slice(1)); // on both ranks
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0 });
+      for (const tensor of frozen) tensor.requiresGrad = false;
+      for (let step = 0; step < 4; step++) {
+        if (step === 2) for (const tensor of frozen) tensor.requiresGrad = true;
+        await backward(step);
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+    }, worldSize);
+  });
+
+  // A flat has one gradient for all its parameters, so those that no backward reached count as having
+  // zeros, and AdamW decays them.
+  it.fails('a parameter that no backward reaches is not stepped', async () => {
+    await expectAsBare(async ({ model, stack, backward }) => {
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0.5 });
+      stack.numUsed = 1;
+      for (let step = 0; step < STEPS; step++) {
+        await backward(step);
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+    }, worldSize);
+  });
+});
+
+describe('over a store', () => {
+  /** A store whose writes or reads fail while `fails` says so. */
+  function failing(
+    code: 'FULL' | 'IO',
+    fails: (operation: 'read' | 'write', key: string) => boolean,
+  ): ShardStore {
+    const store = createHostStore();
+    const refuse = (operation: 'read' | 'write', key: string) => {
+      if (fails(operation, key)) throw Object.assign(new Error(`${operation}: ${key}`), { code });
+    };
+    return new Proxy(store, {
+      get: (target, name) => {
+        if (name === 'write') {
+          return async (key: string, bytes: Uint8Array) => {
+            refuse('write', key);
+            await target.write(key, bytes);
+          };
+        }
+        if (name === 'read') {
+          return async (key: string, into: Uint8Array, options?: { offset?: number }) => {
+            refuse('read', key);
+            await target.read(key, into, options);
+          };
+        }
+        const value = Reflect.get(target, name, target);
+        return typeof value === 'function' ? value.bind(target) : value;
+      },
+    });
+  }
+
+  async function uninterrupted() {
+    const [expected] = await onRanks(1, async (rank) => {
+      const { model, step } = storedTraining(rank, createHostStore());
+      await step(0);
+      await step(1);
+      return bitsOf(await stateDict(model));
+    });
+    return expected;
+  }
+
+  // The refused step was applied, so the second call of step() applies it again.
+  it.fails('a step that a full disk refused is applied once by a retry', async () => {
+    const expected = await uninterrupted();
+    await onRanks(1, async (rank) => {
+      let isFull = false;
+      const store = failing('FULL', (operation) => isFull && operation === 'write');
+      const { model, optimizer, step, backward } = storedTraining(rank, store);
+      await step(0);
+      await backward(1);
+      isFull = true;
+      await expect(optimizer.step()).rejects.toMatchObject({ code: 'FULL' });
+      isFull = false;
+      await optimizer.step();
+      expect(bitsOf(await stateDict(model))).toEqual(expected);
+    });
+  });
+
+  // The flats before the one that could not be read have stepped, and step again.
+  it.fails('a step that a failed read stopped is finished, not repeated, by a retry', async () => {
+    const expected = await uninterrupted();
+    await onRanks(1, async (rank) => {
+      let isFailing = false;
+      const store = failing('IO', (operation, key) => {
+        return isFailing && operation === 'read' && key.endsWith('block 2/expAvgSq');
+      });
+      const { model, optimizer, step, backward } = storedTraining(rank, store);
+      await step(0);
+      await backward(1);
+      isFailing = true;
+      await expect(optimizer.step()).rejects.toMatchObject({ code: 'IO' });
+      isFailing = false;
+      await optimizer.step();
+      expect(bitsOf(await stateDict(model))).toEqual(expected);
+    });
+  });
+
+  // What had stepped before the failed read is on the host or in the store, and a commit takes it.
+  it.fails('a step that a failed read stopped is not committed as a whole one', async () => {
+    await onRanks(1, async (rank) => {
+      let isFailing = false;
+      const store = failing('IO', (operation, key) => {
+        return isFailing && operation === 'read' && key.endsWith('block 2/expAvgSq');
+      });
+      const { model, optimizer, step, backward } = storedTraining(rank, store);
+      await step(0);
+      const before = bitsOf(await stateDict(model));
+      await backward(1);
+      isFailing = true;
+      await expect(optimizer.step()).rejects.toMatchObject({ code: 'IO' });
+      isFailing = false;
+      await commitOffload(model).catch(() => undefined); // an error would be right, too
+      const after = bitsOf(await stateDict(model));
+      const isTorn = Object.keys(after).some((name) => after[name] !== before[name]);
+      expect(isTorn).toBe(false);
+    });
+  });
+});
