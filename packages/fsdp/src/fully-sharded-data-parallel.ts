@@ -13,7 +13,7 @@ import { FsdpTree } from './fsdp-tree.js';
 import { shardUnit, syncBuffers } from './initial-values.js';
 import { FSDP_BRAND, isFsdp } from './is-fsdp.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
-import { type OwnedSink, ownerOf, ownParameters } from './own-parameters.js';
+import { type OwnedSink, ownerOf, ownParameters, requireEachInOneUnit } from './own-parameters.js';
 import { planUnits } from './plan-units.js';
 import { agreeOnGeneration, rankPrefix } from './residence.js';
 import { ShardedUnit } from './sharded-unit.js';
@@ -105,9 +105,19 @@ export class FullyShardedDataParallel<
     return this.#options.divide;
   }
 
+  /** Over which shards are replicated; undefined without hybrid sharding. */
+  get replicateGroup(): ProcessGroup | undefined {
+    return this.#options.groups.replicateGroup;
+  }
+
+  /** Ranks that share its parameters, in shards or as replicas of them. */
+  get numRanks(): number {
+    return this.processGroup.worldSize * (this.replicateGroup?.worldSize ?? 1);
+  }
+
   /** Whether this rank belongs to the first replica, which is the only one without replicateGroup. */
   get isFirstReplica(): boolean {
-    return (this.#options.groups.replicateGroup?.rank ?? 0) === 0;
+    return (this.replicateGroup?.rank ?? 0) === 0;
   }
 
   /** This rank among all that share a batch: those of its shards, replica by replica. */
@@ -123,14 +133,14 @@ export class FullyShardedDataParallel<
 
   /** Whether ranks of `root` hold different parameters here (experts). */
   isLocalTo(root: FullyShardedDataParallel): boolean {
-    const isAlone = this.processGroup.worldSize === 1 && root.processGroup.worldSize > 1;
-    return this.#options.noBroadcastOptimState ?? (isAlone && this !== root);
+    return this.#options.noBroadcastOptimState ?? this.numRanks < root.numRanks;
   }
 
   // ---- forward and backward --------------------------------------------------------------------
 
   override async forward(...args: Args): Promise<Output> {
-    const tree = await this.initialize();
+    const isInside = this.device.isInBackward || this.#tree?.outermost !== undefined;
+    const tree = isInside && this.#tree !== undefined ? this.#tree : await this.initialize();
     const before = this.#state;
     this.#expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
     const isRecomputing = this.device.isInBackward;
@@ -178,16 +188,24 @@ export class FullyShardedDataParallel<
   }
 
   /**
-   * Elects the root and opens the links of its tree, once; collective on the first call. Forward
-   * calls it, as does whatever else needs all ranks.
+   * Elects the root and opens the links of its tree; collective on the first call, and where instances
+   * were put in since. Forward calls it, as does whatever else needs all ranks.
+   * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter
    */
   async initialize(): Promise<FsdpTree> {
-    if (this.#tree !== undefined) return this.#tree;
+    requireEachInOneUnit(this);
     const instances = this.instances();
+    const known = this.#tree;
+    if (known !== undefined && instances.every((instance) => instance.#tree === known)) {
+      return known;
+    }
+    const root = known?.root ?? this;
+    if (root !== this && root.instances().includes(this)) return root.initialize();
     for (const instance of instances) await instance.#open();
     const { groups, syncModuleStates } = this.#options;
     if (syncModuleStates) await syncBuffers(this.module, groups);
     const tree = new FsdpTree(this, instances, this.#options);
+    tree.isSyncing = known?.isSyncing ?? true;
     for (const instance of instances) instance.#tree = tree;
     return tree;
   }

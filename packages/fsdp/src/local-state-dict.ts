@@ -2,6 +2,7 @@
 // metadata of all ranks make whole parameters of them again: consolidate.ts.
 
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { requireNoOwnerBeside } from './own-parameters.js';
 import { bufferEntry, loadBuffers, unitsOf } from './state-dict.js';
 import {
   bytesOf,
@@ -24,6 +25,7 @@ export function flatKey(index: number): string {
  */
 export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
   await fsdp.initialize();
+  requireNoOwnerBeside(fsdp, 'localStateDict');
   for (const instance of fsdp.instances()) {
     instance.assertState('idle', 'forward', 'backwardPre', 'backwardPost');
   }
@@ -49,6 +51,7 @@ export async function loadLocalStateDict(
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
   await fsdp.initialize();
+  requireNoOwnerBeside(fsdp, 'loadLocalStateDict');
   for (const instance of fsdp.instances()) instance.assertState('idle');
   const units = unitsOf(fsdp);
   const expected = new Map<string, ExpectedEntry>(fsdp.namedBuffers());

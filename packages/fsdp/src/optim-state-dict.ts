@@ -10,6 +10,7 @@ import { pieceOf } from './flat-layout.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 import { gatherFlatState } from './gather-flat-state.js';
 import { flatKey } from './local-state-dict.js';
+import { requireEachInOneUnit, requireNoOwnerBeside } from './own-parameters.js';
 import type { ShardedUnit } from './sharded-unit.js';
 
 const F32_BYTES = 4;
@@ -78,6 +79,8 @@ export function getShardFromOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
   full: FullOptimStateDict<Options>,
 ): OptimStateShard<Options> {
+  requireEachInOneUnit(fsdp);
+  requireNoOwnerBeside(fsdp, 'optimizer state');
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   checkFull(full, names);
   const flats = new Map<string, FlatStateBytes>();
@@ -169,6 +172,7 @@ export function namesFor<Options extends object>(
   fsdp: FullyShardedDataParallel,
   optimizer: Optimizer<Options>,
 ): Map<Tensor, string> {
+  requireNoOwnerBeside(fsdp, 'optimizer state');
   const stepped = optimizer.parameters();
   const known = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   const names = new Map(stepped.map((tensor) => [tensor, known.get(tensor) ?? '']));

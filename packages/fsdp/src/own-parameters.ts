@@ -7,6 +7,9 @@ import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js'
 import { isFsdp } from './is-fsdp.js';
 import type { UnitParameter } from './sharded-unit.js';
 
+/** More names than these make a message hard to read. */
+const MAX_LISTED = 8;
+
 /** The sink of a sharded parameter knows its instance. */
 export interface OwnedSink extends GradSink {
   readonly instance: FullyShardedDataParallel;
@@ -69,4 +72,66 @@ function collectOutsideInstances(module: Module, path: string, found: Map<Tensor
   for (const [name, child] of module.children()) {
     collectOutsideInstances(child, joinPath(path, module.childPrefix(name)), found);
   }
+}
+
+/**
+ * Checks that each parameter below an instance is in one flat parameter, and each of a flat parameter
+ * in the module: modules may have been put in or taken out since they were wrapped.
+ * @throws {FsdpConfigError} naming those that are not
+ */
+export function requireEachInOneUnit(fsdp: FullyShardedDataParallel): void {
+  const instances = fsdp.instances();
+  const known = new Set([...instances, ...(fsdp.tree?.instances ?? [])]);
+  const named = fsdp.namedParameters();
+  const bare = named.filter(([, tensor]) => ownerOf(tensor) === undefined);
+  if (bare.length > 0) {
+    throw new FsdpConfigError(
+      `fsdp: expected each parameter of '${fsdp.name}' in a flat parameter, got ${listed(bare)} in none, so nobody shards or reduces ${bare.length === 1 ? 'it' : 'them'}. The module was put in after wrapping: put it in before, or wrap it in an instance of its own first.`,
+    );
+  }
+  const elsewhere = named.filter(([, tensor]) => !known.has(ownerOf(tensor)!));
+  if (elsewhere.length > 0) {
+    throw new FsdpConfigError(
+      `fsdp: expected instances that share a parameter below one root, got ${listed(elsewhere)} of '${ownerOf(elsewhere[0]![1])!.name}', which is not below '${fsdp.name}'. Wrap the module around both, and initialize or call that one first.`,
+    );
+  }
+  const present = new Set(named.map(([, tensor]) => tensor));
+  for (const { name, parameters } of instances.flatMap(({ units }) => units)) {
+    const gone = parameters.filter(({ tensor }) => !present.has(tensor));
+    if (gone.length === 0) continue;
+    const paths = gone.map(({ path, tensor }) => [path, tensor] as const);
+    throw new FsdpConfigError(
+      `fsdp: expected all parameters of flat parameter '${name}' in the module, got ${listed(paths)}, which no module has. Replace modules before wrapping, or give one that will be replaced an instance of its own.`,
+    );
+  }
+}
+
+/** Instances outside of `instances` whose parameters these use. */
+export function ownersBeside(
+  instances: readonly FullyShardedDataParallel[],
+): Set<FullyShardedDataParallel> {
+  const tensors = instances.flatMap(({ module }) =>
+    modulesOutsideInstances(module).flatMap((each) => [...each.ownParameters().values()]),
+  );
+  const owners = new Set(tensors.flatMap((tensor) => ownerOf(tensor) ?? []));
+  for (const instance of instances) owners.delete(instance);
+  return owners;
+}
+
+/**
+ * For calls that handle whole flat parameters.
+ * @throws {FsdpConfigError} where the instance uses a parameter that one beside it shards
+ */
+export function requireNoOwnerBeside(fsdp: FullyShardedDataParallel, operation: string): void {
+  const [owner] = ownersBeside(fsdp.instances());
+  if (owner === undefined) return;
+  throw new FsdpConfigError(
+    `${operation}: expected an instance that shards all its parameters, got '${fsdp.name}', which uses one of '${owner.name}'. Call it on an instance around both.`,
+  );
+}
+
+function listed(parameters: readonly (readonly [string, Tensor])[]): string {
+  const names = parameters.slice(0, MAX_LISTED).map(([name]) => `'${name}'`);
+  const left = parameters.length - names.length;
+  return left > 0 ? `${names.join(', ')} and ${left} more` : names.join(', ');
 }

@@ -4,6 +4,7 @@ import { joinPath } from '@shardweave/nn';
 import type { DType, Shape } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 import { flatKey } from './local-state-dict.js';
+import { requireEachInOneUnit, requireNoOwnerBeside } from './own-parameters.js';
 
 /** One flat parameter of one rank. Counts are in elements. */
 export interface FlatMetadata {
@@ -41,6 +42,8 @@ export interface ShardMetadata {
 
 /** The metadata of what localStateDict gives on this rank; JSON keeps them. No communication. */
 export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata {
+  requireEachInOneUnit(fsdp);
+  requireNoOwnerBeside(fsdp, 'localMetadataDict');
   const named = fsdp.namedParameters();
   const names = new Map(named.map(([name, tensor]) => [tensor, name]));
   const flats: FlatMetadata[] = [];

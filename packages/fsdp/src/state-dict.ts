@@ -4,6 +4,7 @@
 import { byteSize } from '@shardweave/dtypes';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { ownersBeside } from './own-parameters.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import {
   bytesOf,
@@ -38,14 +39,16 @@ export async function stateDict(
   const { stateDictDevice, stateDictOnRank0Only } = { ...fsdp.stateDictOptions, ...options };
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   const found = new Map<string, StateEntry>();
-  for (const unit of unitsOf(fsdp)) {
+  for (const unit of unitsUsedBy(fsdp)) {
     const whole = await gatherWhole(fsdp, unit, stateDictOnRank0Only);
     if (whole === undefined) continue;
     const { dtype } = unit.flat;
     unit.parameters.forEach(({ tensor }, index) => {
+      const name = names.get(tensor);
+      if (name === undefined) return; // another instance's alone
       const start = unit.layout.offsets[index]! * byteSize(dtype);
       const data = whole.slice(start, start + tensor.size * byteSize(dtype));
-      found.set(names.get(tensor)!, { dtype, shape: tensor.shape, data });
+      found.set(name, { dtype, shape: tensor.shape, data });
     });
   }
   if (stateDictOnRank0Only && !fsdp.isFirstRank) return new Map();
@@ -72,23 +75,25 @@ export async function loadStateDict(
   await fsdp.initialize();
   fsdp.assertState('idle', 'summonFullParams');
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
-  const units = unitsOf(fsdp);
+  const units = unitsUsedBy(fsdp);
+  const entryOf = (tensor: Tensor) => entries.get(names.get(tensor) ?? '');
   const expected = new Map<string, ExpectedEntry>(fsdp.namedBuffers());
   for (const { flat, parameters } of units) {
     for (const { tensor } of parameters) {
-      expected.set(names.get(tensor)!, { dtype: flat.dtype, shape: tensor.shape });
+      const name = names.get(tensor);
+      if (name !== undefined) expected.set(name, { dtype: flat.dtype, shape: tensor.shape });
     }
   }
   checkEntries('loadStateDict', entries, expected, { isStrict: options.strict ?? true });
   for (const unit of units) {
     // Without strict, what has no entry keeps its value.
-    const numGiven = unit.parameters.filter(({ tensor }) => entries.has(names.get(tensor)!)).length;
+    const numGiven = unit.parameters.filter(({ tensor }) => entryOf(tensor) !== undefined).length;
     if (numGiven === 0) continue;
     const whole =
       numGiven === unit.parameters.length ? unit.emptyMaster() : await unit.gatherMaster();
     const { dtype } = unit.flat;
     for (const [index, { tensor }] of unit.parameters.entries()) {
-      const entry = entries.get(names.get(tensor)!);
+      const entry = entryOf(tensor);
       const start = unit.layout.offsets[index]! * byteSize(dtype);
       if (entry !== undefined) whole.set(await bytesOf(entry, dtype), start);
     }
@@ -101,6 +106,15 @@ export async function loadStateDict(
 /** Flat parameters of an instance and those below it, outer first. */
 export function unitsOf(fsdp: FullyShardedDataParallel): ShardedUnit[] {
   return fsdp.instances().flatMap(({ units }) => units);
+}
+
+/** Those, and flat parameters of instances beside them that hold a parameter they use. */
+function unitsUsedBy(fsdp: FullyShardedDataParallel): ShardedUnit[] {
+  const used = new Set(fsdp.parameters());
+  const beside = [...ownersBeside(fsdp.instances())].flatMap(({ units }) =>
+    units.filter(({ parameters }) => parameters.some(({ tensor }) => used.has(tensor))),
+  );
+  return [...unitsOf(fsdp), ...beside];
 }
 
 /** A buffer's values, floats in f32 whatever it is computed in. */

@@ -3,10 +3,11 @@
 import type { Storage } from '@shardweave/tensor-core';
 import { FsdpStateError } from './errors.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { ownersBeside } from './own-parameters.js';
 import type { ShardedUnit } from './sharded-unit.js';
 
 export interface SummonOptions {
-  /** Nested instances too. Default true. */
+  /** Nested instances too. Default true. Instances that share a parameter with these always. */
   readonly recurse?: boolean;
   /** Throw away what the callback writes. Default false: each rank keeps its own shard of it. */
   readonly volatile?: boolean;
@@ -24,7 +25,12 @@ export async function summonFullParams<T>(
   options: SummonOptions = {},
 ): Promise<T> {
   await fsdp.initialize();
-  const instances = options.recurse === false ? [fsdp] : fsdp.instances();
+  const below = options.recurse === false ? [fsdp] : fsdp.instances();
+  // What is summoned already around this call stays so.
+  const beside = [...ownersBeside(below)].filter(
+    ({ trainingState }) => trainingState !== 'summonFullParams',
+  );
+  const instances = [...below, ...beside];
   for (const instance of instances) {
     if (instance.trainingState !== 'idle') {
       throw new FsdpStateError(
