@@ -13,10 +13,14 @@ export async function exchangeText(
   const own = new TextEncoder().encode(text);
   const lengths = new Uint32Array(group.worldSize);
   const length = new Uint8Array(Uint32Array.of(own.byteLength).buffer);
-  await group.allGather(length, new Uint8Array(lengths.buffer), { dtype: 'u32', tag });
+  await group.allGather(length, new Uint8Array(lengths.buffer), {
+    dtype: 'u32',
+    tag,
+    identity: tag,
+  });
   const counts = [...lengths];
   const all = new Uint8Array(counts.reduce((sum, count) => sum + count, 0));
-  await group.allGather(own, all, { counts, tag });
+  await group.allGather(own, all, { counts, tag, identity: tag });
   let end = 0;
   return counts.map((count) => {
     end += count;

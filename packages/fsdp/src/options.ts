@@ -75,7 +75,7 @@ export interface FsdpOptions extends ResidenceOptions {
   readonly stateDictOnRank0Only?: boolean;
   /**
    * Ranks hold different parameters here (experts), so optimizer state stays where it is. Default:
-   * true for an inner instance of one rank in a tree of more.
+   * true for an inner instance of fewer ranks, replicas included, than the tree has.
    */
   readonly noBroadcastOptimState?: boolean;
   /** Let resetParameters make new initial values. Default false: it is easily called by mistake. */

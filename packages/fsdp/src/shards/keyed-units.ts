@@ -1,31 +1,79 @@
 // Under which name each rank saves and finds its part of each parameter.
+//
+// Note [keys of experts]
+// Ranks of a tree may hold different parameters under one name: experts, whose group has some of the
+// tree's ranks. Their keys have the number of the group behind the name, counted by first ranks: over
+// four ranks in pairs 'up.weight@0' and 'up.weight@1'. So a save finds its way to as many experts of any
+// other number of ranks. Replicas of an instance hold the same, and are one group here.
 
+import type { ProcessGroup } from '@shardweave/collectives';
+import { exchangeText } from '../exchange-text.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { requireNoOwnerBeside } from '../own-parameters.js';
 import type { ShardedUnit } from '../sharded-unit.js';
 
 export interface KeyedUnit {
   readonly unit: ShardedUnit;
   /** One a parameter, in the unit's order. */
   readonly keys: readonly string[];
+  /** Whether this rank writes its part: another replica does not. */
+  readonly isWriting: boolean;
 }
 
-/**
- * All units, outer first. A parameter has its own name; where ranks hold different ones (experts: a
- * group of one rank in a tree of more) also the rank.
- */
-export function keyedUnits(fsdp: FullyShardedDataParallel): KeyedUnit[] {
+/** All units, outer first. Collective where instances have other groups than `fsdp`. */
+export async function keyedUnits(
+  fsdp: FullyShardedDataParallel,
+  options: { readonly operation: string },
+): Promise<KeyedUnit[]> {
+  const { operation } = options;
+  requireNoOwnerBeside(fsdp, operation);
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
-  const { rank, worldSize } = fsdp.processGroup;
-  return fsdp.instances().flatMap(({ units }) =>
-    units.map((unit) => {
-      const suffix = unit.group.worldSize === 1 && worldSize > 1 ? `@${rank}` : '';
-      const keys = unit.parameters.map(({ tensor }) => `${names.get(tensor)!}${suffix}`);
-      return { unit, keys };
-    }),
-  );
+  const numbers = await numberGroups(fsdp, operation);
+  return fsdp.instances().flatMap((instance) => {
+    const number = numbers.get(instance.processGroup);
+    const suffix = number === undefined ? '' : `@${number}`;
+    return instance.units.map((unit) => ({
+      unit,
+      keys: unit.parameters.map(({ tensor }) => `${names.get(tensor)!}${suffix}`),
+      isWriting: instance.isFirstReplica,
+    }));
+  });
 }
 
-/** Whether a name is that of one rank's own parameter. */
-export function isOneRanks(key: string): boolean {
+/** Whether a name is that of an expert. */
+export function isOneGroups(key: string): boolean {
   return /@\d+$/.test(key);
+}
+
+/** The number of this rank's group among those that hold different parameters; none where all share. */
+async function numberGroups(
+  fsdp: FullyShardedDataParallel,
+  tag: string,
+): Promise<Map<ProcessGroup, number>> {
+  const { processGroup } = fsdp;
+  const inner = new Map(
+    fsdp
+      .instances()
+      .filter((instance) => instance.processGroup !== processGroup)
+      .map((instance) => [instance.processGroup, instance]),
+  );
+  const numbers = new Map<ProcessGroup, number>();
+  if (inner.size === 0) return numbers;
+  // A group is known by its first rank in the tree's group.
+  const firsts: number[] = [];
+  for (const { processGroup: group, replicateGroup } of inner.values()) {
+    const first = new Uint8Array(Uint32Array.of(processGroup.rank).buffer);
+    for (const each of [group, replicateGroup]) {
+      if (each === undefined || each.worldSize === 1) continue;
+      await each.broadcast(first, { root: 0, tag, identity: tag });
+    }
+    firsts.push(new Uint32Array(first.buffer)[0]!);
+  }
+  const texts = await exchangeText(processGroup, JSON.stringify(firsts), { tag });
+  const all = texts.map((text) => JSON.parse(text) as number[]);
+  [...inner.keys()].forEach((group, index) => {
+    const distinct = [...new Set(all.map((list) => list[index]!))].sort((a, b) => a - b);
+    if (distinct.length > 1) numbers.set(group, distinct.indexOf(firsts[index]!));
+  });
+  return numbers;
 }

@@ -12,7 +12,7 @@ import { namesFor } from '../optim-state-dict.js';
 import type { ShardedUnit } from '../sharded-unit.js';
 import { loadBuffers } from '../state-dict.js';
 import { convertBytes, type StateEntry } from '../state-entry.js';
-import { isOneRanks, keyedUnits } from './keyed-units.js';
+import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
 import {
   readIndex,
   readRange,
@@ -50,14 +50,15 @@ export async function loadShards(
   await fsdp.initialize();
   for (const instance of fsdp.instances()) instance.assertState('idle');
   const { optimizer, prefix = '', strict: isStrict = true } = options;
+  const units = await keyedUnits(fsdp, { operation: 'loadShards' });
   const index = await agree(fsdp, 'loadShards', async () => {
     const found = await readIndex(reader, prefix);
-    checkNames(fsdp, found, { isStrict });
-    if (optimizer !== undefined) checkOptimizer(fsdp, optimizer, found);
+    checkNames(fsdp, found, { units, isStrict });
+    if (optimizer !== undefined) checkOptimizer(fsdp, optimizer, { units, saved: found.optimizer });
     return found;
   });
   await agree(fsdp, 'loadShards', async () => {
-    for (const { unit, keys } of keyedUnits(fsdp)) {
+    for (const { unit, keys } of units) {
       await loadParameters(unit, keys, { index, reader });
       unit.drop();
       if (optimizer !== undefined) await loadState(unit, keys, { index, reader, optimizer });
@@ -165,12 +166,12 @@ function loadGroups(optimizer: Optimizer<any>, index: ShardIndex): void {
 function checkNames(
   fsdp: FullyShardedDataParallel,
   { tensors, optimizer }: ShardIndex,
-  { isStrict }: { readonly isStrict: boolean },
+  { units, isStrict }: { readonly units: readonly KeyedUnit[]; readonly isStrict: boolean },
 ): void {
   const expected = new Map<string, { readonly dtype: DType; readonly shape: Shape }>(
     fsdp.namedBuffers(),
   );
-  for (const { unit, keys } of keyedUnits(fsdp)) {
+  for (const { unit, keys } of units) {
     unit.parameters.forEach(({ tensor: { shape } }, i) => {
       expected.set(keys[i]!, { dtype: unit.flat.dtype, shape });
     });
@@ -182,8 +183,8 @@ function checkNames(
   );
   const given = Object.keys(tensors).filter((key) => !isState.has(key));
   const missing = isStrict ? [...expected.keys()].filter((key) => !(key in tensors)) : [];
-  // What ranks held for themselves is looked for by its own rank alone.
-  const unexpected = isStrict ? given.filter((key) => !expected.has(key) && !isOneRanks(key)) : [];
+  // An expert is looked for by the ranks of its own group alone.
+  const unexpected = isStrict ? given.filter((key) => !expected.has(key) && !isOneGroups(key)) : [];
   const mismatched = [...expected].flatMap(([key, { dtype, shape }]) => {
     const saved = tensors[key];
     if (saved === undefined) return [];
@@ -204,8 +205,12 @@ function checkOptimizer(
   fsdp: FullyShardedDataParallel,
   // biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
   optimizer: Optimizer<any>,
-  { optimizer: saved }: ShardIndex,
+  options: {
+    readonly units: readonly KeyedUnit[];
+    readonly saved: ShardIndex['optimizer'];
+  },
 ): void {
+  const { units, saved } = options;
   namesFor(fsdp, optimizer);
   const numGroups = saved?.paramGroups.length;
   if (saved === undefined || numGroups !== optimizer.groups.length) {
@@ -213,7 +218,7 @@ function checkOptimizer(
       `loadShards: expected ${optimizer.groups.length} saved parameter groups, got ${numGroups ?? 'no optimizer state'}. Pass the optimizer to saveShards, with the same groups.`,
     );
   }
-  for (const { unit, keys } of keyedUnits(fsdp)) {
+  for (const { unit, keys } of units) {
     const steps = new Set(keys.flatMap((key) => saved.state[key]?.step ?? []));
     if (steps.size <= 1) continue;
     throw new FsdpStateDictError(

@@ -11,6 +11,7 @@ import {
 } from '@shardweave/nn';
 import { type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
 import { agree } from '../agree.js';
+import { FsdpStateDictError } from '../errors.js';
 import { exchangeText } from '../exchange-text.js';
 import { FLAT_ALIGN_ELEMENTS, pieceOf } from '../flat-layout.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -18,7 +19,7 @@ import { agreedHeader } from '../gather-flat-state.js';
 import { groupsOf, namesFor } from '../optim-state-dict.js';
 import type { ShardedUnit } from '../sharded-unit.js';
 import { bufferEntry } from '../state-dict.js';
-import { keyedUnits } from './keyed-units.js';
+import { type KeyedUnit, keyedUnits } from './keyed-units.js';
 import {
   indexKey,
   type SavedPiece,
@@ -65,8 +66,9 @@ export async function saveShards(
     maxFileBytes,
     isWriting: fsdp.isFirstReplica,
   });
+  const units = await keyedUnits(fsdp, { operation: 'saveShards' });
   const state = await agree(fsdp, 'saveShards', async (share) => {
-    const steps = await writePieces(fsdp, writer, { optimizer: options.optimizer, share });
+    const steps = await writePieces(fsdp, writer, { units, optimizer: options.optimizer, share });
     await writer.flush();
     return steps;
   });
@@ -87,17 +89,18 @@ async function writePieces(
   fsdp: FullyShardedDataParallel,
   writer: PieceWriter,
   options: {
+    readonly units: readonly KeyedUnit[];
     readonly optimizer: SaveShardsOptions['optimizer'];
     share<T>(collective: () => Promise<T>): Promise<T>;
   },
 ): Promise<Steps> {
-  const { optimizer, share } = options;
+  const { units, optimizer, share } = options;
   const stepped = new Set(optimizer === undefined ? [] : namesFor(fsdp, optimizer).keys());
   const steps: Steps = {};
-  for (const { unit, keys } of keyedUnits(fsdp)) {
+  for (const { unit, keys, isWriting } of units) {
     const { dtype } = unit.flat;
     const readMaster = (offset: number, length: number) => unit.readMaster(offset, length);
-    for (const [index, key] of keys.entries()) {
+    for (const [index, key] of isWriting ? keys.entries() : []) {
       await writer.addPiece({ unit, index, key, dtype, read: readMaster });
     }
     if (optimizer === undefined) continue;
@@ -107,7 +110,7 @@ async function writePieces(
     for (const [index, name] of keys.entries()) {
       if (!stepped.has(unit.parameters[index]!.tensor)) continue;
       steps[name] = { step: header.step, tensors: header.names };
-      for (const part of header.names) {
+      for (const part of isWriting ? header.names : []) {
         const read = async (offset: number, length: number) =>
           stateBytes(own, part, { offset, length });
         await writer.addPiece({ unit, index, key: stateKey(name, part), dtype: 'f32', read });
@@ -144,12 +147,13 @@ function makeIndex(
     Object.assign(state, steps);
     for (const { key, dtype, shape, ...piece } of written) {
       if (!tensors.has(key)) tensors.set(key, { dtype, shape, pieces: [] });
-      const { pieces } = tensors.get(key)!;
-      // Ranks of different inner groups hold the same parts.
-      if (!pieces.some(({ start }) => start === piece.start)) pieces.push(piece);
+      tensors.get(key)!.pieces.push(piece);
     }
   }
-  for (const { pieces } of tensors.values()) pieces.sort((a, b) => a.start - b.start);
+  for (const [name, { pieces }] of tensors) {
+    pieces.sort((a, b) => a.start - b.start);
+    checkApart(name, pieces);
+  }
   const saved = optimizer && {
     state,
     paramGroups: groupsOf(optimizer, namesFor(fsdp, optimizer)) as never,
@@ -162,6 +166,17 @@ function makeIndex(
     optimizer: saved,
     extra,
   };
+}
+
+/** Whoever reads a range takes the first piece that has it, so a second one would be lost. */
+function checkApart(name: string, pieces: readonly SavedPiece[]): void {
+  for (const [index, piece] of pieces.entries()) {
+    const next = pieces[index + 1];
+    if (next === undefined || piece.end <= next.start) continue;
+    throw new FsdpStateDictError(
+      `saveShards: expected each element of '${name}' from one rank, got [${piece.start}, ${piece.end}) in '${piece.file}' and [${next.start}, ${next.end}) in '${next.file}'. Groups of ranks that hold different parameters need instances of their own, alike on all ranks.`,
+    );
+  }
 }
 
 // ---- files -------------------------------------------------------------------------------------

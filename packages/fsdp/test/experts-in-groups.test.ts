@@ -1,0 +1,166 @@
+// Experts that several ranks share: a group of some ranks of the tree, whose parameters differ from
+// those of the other groups. None is lost in a save.
+
+import {
+  type FsdpOptions,
+  FullyShardedDataParallel,
+  gatherFullOptimStateDict,
+  loadShards,
+  localMetadataDict,
+  saveShards,
+  stateDict,
+} from '@shardweave/fsdp';
+import { Device } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+import { adam, Files, train } from './saved-shards.js';
+import { layer, Stack } from './scenarios.js';
+
+/** A layer of all ranks, then an expert for each `size` ranks in order. */
+async function withExperts(
+  rank: Rank,
+  options: { readonly size: number; readonly seed: number; readonly expert?: Partial<FsdpOptions> },
+): Promise<FullyShardedDataParallel> {
+  const { size, seed, expert = {} } = options;
+  const number = Math.floor(rank.rank / size);
+  const device = new Device(rank.device.backend, { seed: seed + number });
+  const processGroup = await rank.group.split(number);
+  const shared = layer(device);
+  const own = new FullyShardedDataParallel(layer(device), { processGroup, ...expert });
+  return new FullyShardedDataParallel(new Stack(device, [shared, own]), {
+    processGroup: rank.group,
+  });
+}
+
+async function expertOf(model: FullyShardedDataParallel): Promise<string> {
+  return Buffer.from((await stateDict(model)).get('1.weight')!.data).toString('base64');
+}
+
+/** A save of two experts over four ranks after a step, and each rank's expert and optimizer state. */
+async function savedPairs(expert: Partial<FsdpOptions> = {}) {
+  const files = new Files();
+  const values = await onRanks(4, async (rank) => {
+    const model = await withExperts(rank, { size: 2, seed: 10, expert });
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps: [0] });
+    await saveShards(model, files, { optimizer });
+    return { expert: await expertOf(model), state: await stateOf(model, optimizer) };
+  });
+  expect(values[0]!.expert).toBe(values[1]!.expert);
+  expect(values[2]!.expert).toBe(values[3]!.expert);
+  expect(values[0]!.expert).not.toBe(values[2]!.expert);
+  return { files, values };
+}
+
+async function stateOf(
+  model: FullyShardedDataParallel,
+  optimizer: ReturnType<typeof adam>,
+): Promise<unknown> {
+  const states = model.instances()[1]!.units.map(({ flat }) => optimizer.readFlatState(flat));
+  return (await Promise.all(states)).map((state) => [
+    state?.step,
+    [...(state?.tensors ?? [])].map(([part, bytes]) => [part, Buffer.from(bytes).toString('hex')]),
+  ]);
+}
+
+describe.each([{}, { noBroadcastOptimState: true }, { flattenParameters: false }])(
+  'experts over pairs of four ranks, %j',
+  (expert) => {
+    it('come back to their own ranks, with their optimizer state', async () => {
+      const { files, values } = await savedPairs(expert);
+      await onRanks(4, async (rank) => {
+        const model = await withExperts(rank, { size: 2, seed: 50, expert });
+        const optimizer = adam(model);
+        await loadShards(model, files.reader(), { optimizer });
+        expect(await expertOf(model)).toBe(values[rank.rank]!.expert);
+        expect(await stateOf(model, optimizer)).toEqual(values[rank.rank]!.state);
+      });
+    });
+
+    it.each([
+      { worldSize: 2, size: 1 },
+      { worldSize: 6, size: 3 },
+    ])('come to the groups in order: $size of $worldSize ranks', async ({ worldSize, size }) => {
+      const { files, values } = await savedPairs(expert);
+      await onRanks(worldSize, async (rank) => {
+        const model = await withExperts(rank, { size, seed: 50, expert });
+        await loadShards(model, files.reader());
+        expect(await expertOf(model)).toBe(values[rank.rank < size ? 0 : 2]!.expert);
+      });
+    });
+
+    it('are named where a load lacks one', async () => {
+      const { files } = await savedPairs(expert);
+      await onRanks(3, async (rank) => {
+        const model = await withExperts(rank, { size: 1, seed: 50, expert });
+        const loading = loadShards(model, files.reader());
+        await expect(loading).rejects.toThrow(rank.rank === 2 ? /1\.weight@2/ : /rank 2\/3 failed/);
+      });
+    });
+  },
+);
+
+it('experts over pairs stay out of a whole optimizer state, by name', async () => {
+  const fulls = await onRanks(4, async (rank) => {
+    const model = await withExperts(rank, { size: 2, seed: 10 });
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps: [0] });
+    expect(localMetadataDict(model).flats.map(({ isLocal }) => isLocal)).toEqual([false, true]);
+    return gatherFullOptimStateDict(model, optimizer);
+  });
+  expect(fulls[0]!.uncollected).toEqual(['1.weight', '1.bias']);
+  expect([...fulls[0]!.state.keys()]).toEqual(['0.weight', '0.bias']);
+});
+
+it('replicas of an instance that is sharded over fewer ranks are one, and written once', async () => {
+  const files = new Files();
+  const make = async (rank: Rank, seed: number) => {
+    const device = new Device(rank.device.backend, { seed });
+    const processGroup = await rank.group.split(Math.floor(rank.rank / 2));
+    const replicateGroup = await rank.group.split(rank.rank % 2);
+    const inner = new FullyShardedDataParallel(layer(device), { processGroup, replicateGroup });
+    return new FullyShardedDataParallel(new Stack(device, [layer(device), inner]), {
+      processGroup: rank.group,
+    });
+  };
+  const values = await onRanks(4, async (rank) => {
+    const model = await make(rank, 5);
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps: [0] });
+    await saveShards(model, files, { optimizer });
+    const full = await gatherFullOptimStateDict(model, optimizer);
+    if (rank.rank === 0) expect(full!.uncollected).toEqual([]);
+    return expertOf(model);
+  });
+  const names = Object.keys(files.index().tensors).filter((name) => name.startsWith('1.'));
+  expect(names.sort()).toEqual(['1.bias', '1.weight']);
+  await onRanks(3, async ({ device, group }) => {
+    const inner = new FullyShardedDataParallel(layer(device), { processGroup: group });
+    const model = new FullyShardedDataParallel(new Stack(device, [layer(device), inner]), {
+      processGroup: group,
+    });
+    await loadShards(model, files.reader());
+    expect(await expertOf(model)).toBe(values[0]);
+  });
+});
+
+it('a group of the same ranks by another name is no expert', async () => {
+  const files = new Files();
+  await onRanks(2, async (rank) => {
+    const processGroup = await rank.group.split(0);
+    const inner = new FullyShardedDataParallel(layer(rank.device), { processGroup });
+    const model = new FullyShardedDataParallel(
+      new Stack(rank.device, [layer(rank.device), inner]),
+      {
+        processGroup: rank.group,
+      },
+    );
+    await saveShards(model, files);
+  });
+  expect(Object.keys(files.index().tensors).sort()).toEqual([
+    '0.bias',
+    '0.weight',
+    '1.bias',
+    '1.weight',
+  ]);
+});
