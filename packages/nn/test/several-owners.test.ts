@@ -1,0 +1,123 @@
+// Several owners of packed parameters: optimizers and modules that each think a part of the flat is
+// theirs alone. Held against the same program without packing.
+
+import { AdamW, Linear, Module, type Optimizer, packParameters, Sgd } from '@shardweave/nn';
+import { type Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
+import { it } from 'vitest';
+import { expectClose, makeDevice, read, values } from './support.js';
+
+class Net extends Module<[x: Tensor], Tensor> {
+  readonly first: Linear;
+  readonly second: Linear;
+
+  constructor(device: Device) {
+    super(device);
+    this.first = this.child('first', new Linear(device, { inFeatures: 4, outFeatures: 4 }));
+    this.second = this.child('second', new Linear(device, { inFeatures: 4, outFeatures: 4 }));
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    return this.second.call(tanh(await this.first.call(x)));
+  }
+}
+
+interface Owners {
+  readonly net: Net;
+  /** Forward and backward of one step. */
+  backward(step: number): Promise<void>;
+}
+
+type Program = (owners: Owners) => Promise<void>;
+
+const STEPS = 3;
+
+async function weightsAfter(program: Program, isPacked: boolean): Promise<number[]> {
+  const device = makeDevice({ seed: 5 });
+  const net = new Net(device);
+  if (isPacked) packParameters(net);
+  const backward = (step: number) =>
+    device.scope(async () => {
+      const x = device.tensor(values(8, step + 1), [2, 4]);
+      await mean(square(await net.call(x))).backward();
+    });
+  await program({ net, backward });
+  return (await Promise.all(net.parameters().map(read))).flat();
+}
+
+async function expectAsUnpacked(program: Program): Promise<void> {
+  expectClose(await weightsAfter(program, true), await weightsAfter(program, false), 1e-6);
+}
+
+function optimizersOf(net: Net): Optimizer<object>[] {
+  const [matrices, vectors] = [2, 1].map((rank) =>
+    net.parameters().filter((tensor) => tensor.rank === rank),
+  );
+  return [new AdamW(matrices!, { lr: 1e-1 }), new Sgd(vectors!, { lr: 1 })];
+}
+
+it('one optimizer after another steps, then all zero their gradients', async () => {
+  await expectAsUnpacked(async ({ net, backward }) => {
+    const optimizers = optimizersOf(net);
+    for (let step = 0; step < STEPS; step++) {
+      await backward(step);
+      for (const optimizer of optimizers) await optimizer.step();
+      for (const optimizer of optimizers) optimizer.zeroGrad();
+    }
+  });
+});
+
+// The flat's gradient belongs to everybody: the first optimizer's zeroGrad disposes it.
+it.fails('each optimizer steps and zeroes its own gradients in turn', async () => {
+  await expectAsUnpacked(async ({ net, backward }) => {
+    const optimizers = optimizersOf(net);
+    for (let step = 0; step < STEPS; step++) {
+      await backward(step);
+      for (const optimizer of optimizers) {
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+    }
+  });
+});
+
+// Module.zeroGrad disposes the gradient of every flat that its parameters have a piece of.
+it.fails("a submodule's zeroGrad leaves the other gradients", async () => {
+  await expectAsUnpacked(async ({ net, backward }) => {
+    const optimizer = new Sgd(net.parameters(), { lr: 1 });
+    for (let step = 0; step < STEPS; step++) {
+      await backward(step);
+      net.first.zeroGrad();
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+  });
+});
+
+// A packed parameter's own `grad` is always undefined: its gradient is a part of the flat's.
+it.fails('a gradient set to undefined is dropped', async () => {
+  await expectAsUnpacked(async ({ net, backward }) => {
+    const optimizer = new Sgd(net.parameters(), { lr: 1 });
+    for (let step = 0; step < STEPS; step++) {
+      await backward(step);
+      net.first.weight.grad?.dispose();
+      net.first.weight.grad = undefined;
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+  });
+});
+
+// The step count is the flat's, so a thawed parameter's first step is corrected as the flat's third.
+it.fails('a parameter frozen after packing and thawed later counts its own steps', async () => {
+  await expectAsUnpacked(async ({ net, backward }) => {
+    const optimizer = new AdamW(net.parameters(), { lr: 1e-1, weightDecay: 0 });
+    const { weight } = net.first;
+    weight.requiresGrad = false;
+    for (let step = 0; step < 4; step++) {
+      if (step === 2) weight.requiresGrad = true;
+      await backward(step);
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+  });
+});
