@@ -1,0 +1,384 @@
+// The core of what fsdp promises, as programs of one of two ranks over whatever group and device it
+// is given: ranks of one process, processes over sockets, WebGPU. It knows no test runner.
+
+import assert from 'node:assert/strict';
+import {
+  clipGradNorm,
+  type FsdpOptions,
+  FullyShardedDataParallel,
+  gatherFullOptimStateDict,
+  loadLocalStateDict,
+  loadShards,
+  loadStateDict,
+  localStateDict,
+  ShardedGradScaler,
+  type StateDict,
+  type StateEntry,
+  saveShards,
+  stateDict,
+  summonFullParams,
+} from '@shardweave/fsdp';
+import { shardDirectory } from '@shardweave/fsdp/node';
+import {
+  AdamW,
+  BatchNorm1d,
+  Linear,
+  type Module,
+  clipGradNorm as plainClip,
+  Sgd,
+} from '@shardweave/nn';
+import type { Device } from '@shardweave/tensor-core';
+import { backwardOf, Dot, Dots, firstGradients } from './dots.js';
+import type { Rank } from './ranks.js';
+import { DIM, inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './scenarios.js';
+
+export interface CoreCase {
+  readonly name: string;
+  /**
+   * Rejects where a promise is not kept. Every rank runs it.
+   * @param directory an empty one, the same on all ranks
+   */
+  run(rank: Rank, directory: string): Promise<void>;
+}
+
+/** Rows of a global batch. */
+const BATCH = 12;
+
+/** f32: rounding of another order of sums over a few steps. */
+const TOLERANCE = 2e-6;
+
+type Wrap = (module: Module) => Module;
+
+function wrapOf({ group }: Rank, options: Partial<FsdpOptions> = {}) {
+  return (module: Module) =>
+    new FullyShardedDataParallel(module, { processGroup: group, ...options });
+}
+
+/** Gives every parameter values of its own, the same wherever it is made. */
+function withValues<M extends Module>(module: M, seed = 0): M {
+  const { device } = module;
+  module.parameters().forEach((tensor, index) => {
+    const values = Float32Array.from(
+      { length: tensor.size },
+      (_, i) => 0.3 * Math.sin(1 + i + 17 * index + seed),
+    );
+    device.copyInto(tensor, device.tensor(values, tensor.shape));
+  });
+  return module;
+}
+
+/** Weights that shards cut, the middle one in an instance of its own; batch norm has buffers. */
+function net(
+  device: Device,
+  wrap: Wrap,
+  options: { readonly hasBuffers?: boolean; readonly seed?: number } = {},
+): Module {
+  const { hasBuffers = false, seed = 0 } = options;
+  const linear = (inFeatures: number, outFeatures: number, at: number) =>
+    withValues(new Linear(device, { inFeatures, outFeatures }), seed + at);
+  return wrap(
+    new Stack(device, [
+      linear(DIM, 45, 1),
+      wrap(linear(45, 41, 2)),
+      ...(hasBuffers ? [wrap(new BatchNorm1d(device, { numFeatures: 41 }))] : []),
+      linear(41, DIM, 3),
+    ]),
+  );
+}
+
+function sharded(
+  rank: Rank,
+  options: Partial<FsdpOptions> = {},
+  seed = 0,
+): FullyShardedDataParallel {
+  const made = net(rank.device, wrapOf(rank, options), { hasBuffers: true, seed });
+  return made as FullyShardedDataParallel;
+}
+
+async function train(
+  rank: Rank,
+  model: Module,
+  optimizer: AdamW,
+  steps: readonly number[],
+): Promise<void> {
+  const count = BATCH / rank.worldSize;
+  for (const step of steps) {
+    await trainOnce(model, { first: rank.rank * count, count }, step);
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+}
+
+function adam(model: Module): AdamW {
+  return new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0.1 });
+}
+
+/** A dict as text that tells bits apart. */
+function textOf(entries: ReadonlyMap<string, StateEntry>): Record<string, string> {
+  return Object.fromEntries(
+    [...entries].map(([name, { dtype, shape, data }]) => [
+      name,
+      `${dtype} [${shape.join()}] ${Buffer.from(data).toString('base64')}`,
+    ]),
+  );
+}
+
+function assertClose(
+  actual: ReadonlyMap<string, Float32Array>,
+  expected: ReadonlyMap<string, Float32Array>,
+): void {
+  assert.deepEqual([...actual.keys()].sort(), [...expected.keys()].sort());
+  for (const [name, values] of actual) {
+    values.forEach((value, i) => {
+      const wanted = expected.get(name)![i]!;
+      assert.ok(
+        Math.abs(value - wanted) <= TOLERANCE,
+        `${name}[${i}]: expected ${wanted}, got ${value}`,
+      );
+    });
+  }
+}
+
+/** The bare module's dict, in f32. */
+async function bareText(device: Device, hasBuffers: boolean): Promise<Record<string, string>> {
+  const bare = net(device, (module) => module, { hasBuffers });
+  const entries: StateDict = new Map();
+  for (const [name, tensor] of [...bare.namedParameters(), ...bare.namedBuffers()]) {
+    entries.set(name, { dtype: tensor.dtype, shape: tensor.shape, data: await tensor.toBytes() });
+  }
+  bare.dispose();
+  return textOf(entries);
+}
+
+async function trainsAsOneProcess(rank: Rank): Promise<void> {
+  const { device } = rank;
+  const plain = net(device, (module) => module);
+  const model = net(device, wrapOf(rank)) as FullyShardedDataParallel;
+  const options = { lr: 0.5, momentum: 0.9 };
+  const [alone, together] = [
+    new Sgd(plain.parameters(), options),
+    new Sgd(model.parameters(), options),
+  ];
+  const count = BATCH / rank.worldSize;
+  for (let step = 0; step < 3; step++) {
+    await trainOnce(plain, { first: 0, count: BATCH }, step);
+    const norm = await device.scope(async () => {
+      const clipped = plainClip(plain.parameters(), 0.01);
+      await alone.step({ gradScale: clipped.scale });
+      return clipped.norm.item();
+    });
+    alone.zeroGrad();
+    await trainOnce(model, { first: rank.rank * count, count }, step);
+    const total = await clipGradNorm(model, 0.01);
+    assert.ok(norm > 0.01 && Math.abs(total - norm) < TOLERANCE, `norm ${norm}, got ${total}`);
+    await together.step();
+    together.zeroGrad();
+  }
+  assertClose(await weightsOf(model), await weightsOf(plain));
+  for (const each of [alone, together, plain, model]) each.dispose();
+}
+
+async function statesGoOutAndIn(rank: Rank): Promise<void> {
+  const { device } = rank;
+  const model = sharded(rank);
+  assert.deepEqual(textOf(await stateDict(model)), await bareText(device, true));
+  const optimizer = adam(model);
+  await train(rank, model, optimizer, [0, 1]);
+  const whole = await stateDict(model);
+  assert.notDeepEqual(textOf(whole), await bareText(device, true));
+
+  const other = sharded(rank, { reshardAfterForward: false, flattenParameters: false }, 50);
+  await loadStateDict(other, whole);
+  // Batch norms' running statistics are each rank's own, and so are the dict's.
+  assert.deepEqual(textOf(await stateDict(other)), textOf(whole));
+  const forFirst = await stateDict(model, { stateDictOnRank0Only: true });
+  assert.deepEqual(textOf(forFirst), rank.rank === 0 ? textOf(whole) : {});
+
+  const own = await localStateDict(model);
+  await train(rank, model, optimizer, [2]);
+  assert.notDeepEqual(textOf(await stateDict(model)), textOf(whole));
+  await loadLocalStateDict(model, own);
+  assert.deepEqual(textOf(await stateDict(model)), textOf(whole));
+  for (const each of [optimizer, model, other]) each.dispose();
+}
+
+async function summonShowsAndKeeps(rank: Rank): Promise<void> {
+  const { device, group } = rank;
+  const model = net(device, wrapOf(rank)) as FullyShardedDataParallel;
+  const bare = await bareText(device, false);
+  const summoned = async () => {
+    const entries: StateDict = new Map();
+    for (const [name, tensor] of model.namedParameters()) {
+      entries.set(name, { dtype: tensor.dtype, shape: tensor.shape, data: await tensor.toBytes() });
+    }
+    return textOf(entries);
+  };
+  assert.deepEqual(await summonFullParams(model, summoned), bare);
+  const fillAll = (value: number) => {
+    for (const tensor of model.parameters()) {
+      device.backend.run('fill', { out: tensor.view(), value });
+    }
+  };
+  await summonFullParams(model, () => fillAll(9), { volatile: true });
+  assert.deepEqual(textOf(await stateDict(model)), bare);
+  // Each rank writes its own number, which lasts in its own shard.
+  await summonFullParams(model, () => fillAll(1 + group.rank));
+  const values = [...(await stateDict(model)).values()].flatMap(({ data }) => [
+    ...new Float32Array(data.slice().buffer),
+  ]);
+  assert.deepEqual([values[0], new Set(values)], [1, new Set([1, 2])]);
+  const thrown = summonFullParams(model, () => {
+    throw new Error('inside');
+  });
+  await assert.rejects(thrown, /inside/);
+  model.assertState('idle');
+  model.dispose();
+}
+
+async function noSyncAddsUp(rank: Rank): Promise<void> {
+  const LENGTH = 256; // both ranks hold some of it
+  for (const options of [{}, { mixedPrecision: true, computeDType: 'bf16' }] as const) {
+    const wrap = wrapOf(rank, options);
+    const inner = new Dots(
+      rank.device,
+      [0, 1].map(() => wrap(new Dot(rank.device, LENGTH))),
+    );
+    const model = wrap(inner);
+    // In bf16 256 + 1 is 256.
+    await model.noSync(async () => {
+      for (const value of [256, 1, 1]) await backwardOf(model, LENGTH, value);
+    });
+    assert.deepEqual(await firstGradients(model), [undefined, undefined]);
+    inner.chosen = [1]; // the last backward misses the first part
+    await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
+    assert.deepEqual(await firstGradients(model), [258, 258 + 4]);
+    model.zeroGrad();
+    const thrown = model.noSync(() => {
+      throw new Error('a bad batch');
+    });
+    await assert.rejects(thrown, /a bad batch/);
+    await backwardOf(model, LENGTH, 2);
+    assert.deepEqual(await firstGradients(model), [undefined, 2]);
+    model.dispose();
+  }
+}
+
+async function savesComeBack(rank: Rank, directory: string): Promise<void> {
+  const files = () => shardDirectory(directory);
+  const first = sharded(rank);
+  const optimizer = adam(first);
+  await train(rank, first, optimizer, [0, 1]);
+  await saveShards(first, files(), { optimizer, extra: { step: 2 }, maxFileBytes: 8192 });
+
+  const second = sharded(rank, { flattenParameters: false }, 50);
+  const fresh = adam(second);
+  const extra = await loadShards(second, files(), { optimizer: fresh });
+  assert.deepEqual(extra, { step: 2 });
+  const everything = async (model: FullyShardedDataParallel, its: AdamW) => {
+    const full = await gatherFullOptimStateDict(model, its);
+    const state = [...(full?.state ?? [])].map(([name, { step, tensors }]) => {
+      return [name, step, textOf(tensors)];
+    });
+    // Running statistics are saved from the first rank, and are each rank's own in a dict.
+    const dict = Object.entries(textOf(await stateDict(model)));
+    return [dict.filter(([name]) => rank.rank === 0 || !name.includes('running')), state];
+  };
+  assert.deepEqual(await everything(second, fresh), await everything(first, optimizer));
+  await train(rank, first, optimizer, [2]);
+  await train(rank, second, fresh, [2]);
+  assert.deepEqual(await everything(second, fresh), await everything(first, optimizer));
+  for (const each of [optimizer, fresh, first, second]) each.dispose();
+}
+
+async function expertsStayApart(rank: Rank, directory: string): Promise<void> {
+  const { device, group } = rank;
+  const alone = await group.split(rank.rank);
+  const make = (seed: number) => {
+    const expert = withValues(layer(device), seed + 10 * rank.rank);
+    const shared = withValues(layer(device), seed);
+    return { expert, shared };
+  };
+  const wrapped = (seed: number) => {
+    const { expert, shared } = make(seed);
+    const own = new FullyShardedDataParallel(expert, { processGroup: alone, name: 'expert' });
+    return wrapOf(rank)(new Stack(device, [shared, own]));
+  };
+  const plain = make(1);
+  const byHand = new Stack(device, [plain.shared, plain.expert]);
+  const model = wrapped(1);
+  const optimizers = [byHand, model].map((each) => new Sgd(each.parameters(), { lr: 0.5 }));
+  for (let step = 0; step < 2; step++) {
+    for (const [index, each] of [byHand, model].entries()) {
+      await device.scope(async () => {
+        const x = inputs(device, { first: 3 * rank.rank, count: 3 }, step);
+        await lossOf(await each.call(x)).backward();
+      });
+      if (each === byHand) {
+        for (const tensor of plain.shared.parameters()) {
+          const bytes = await tensor.grad!.toBytes();
+          await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'mean' });
+          tensor.grad!.storage.write(bytes);
+        }
+      }
+      await optimizers[index]!.step();
+      optimizers[index]!.zeroGrad();
+    }
+  }
+  assertClose(await weightsOf(model), await weightsOf(byHand));
+  await saveShards(model, shardDirectory(directory));
+  const other = wrapped(50);
+  await loadShards(other, shardDirectory(directory));
+  assert.deepEqual(textOf(await stateDict(other)), textOf(await stateDict(model)));
+  for (const each of [...optimizers, byHand, model, other]) each.dispose();
+  await alone.close();
+}
+
+async function overflowSkipsEverywhere(rank: Rank): Promise<void> {
+  const { device, group } = rank;
+  const model = net(device, wrapOf(rank)) as FullyShardedDataParallel;
+  const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+  const scaler = new ShardedGradScaler({ processGroup: group });
+  const step = async (isOverflowing: boolean) => {
+    await device.scope(async () => {
+      const x = inputs(device, { first: rank.rank, count: 1 });
+      await scaler.scale(lossOf(await model.call(x))).backward();
+    });
+    if (isOverflowing && rank.rank === rank.worldSize - 1) {
+      const { grad } = model.units[0]!.flat;
+      device.backend.run('fill', {
+        out: grad!.storage.view(3, 1),
+        value: Number.POSITIVE_INFINITY,
+      });
+    }
+    const hasStepped = await scaler.step(optimizer);
+    scaler.update();
+    optimizer.zeroGrad();
+    return hasStepped;
+  };
+  const before = await bareText(device, false);
+  assert.deepEqual([await step(true), scaler.factor], [false, 2 ** 15]);
+  assert.deepEqual(textOf(await stateDict(model)), before);
+  assert.deepEqual([await step(false), scaler.factor], [true, 2 ** 15]);
+  assert.notDeepEqual(textOf(await stateDict(model)), before);
+  for (const each of [optimizer, model]) each.dispose();
+}
+
+/** Wraps a case: nothing of it stays on the device. */
+function leavingNothing(run: CoreCase['run']): CoreCase['run'] {
+  return async (rank, directory) => {
+    await rank.device.scope(() => run(rank, directory));
+    const { live } = rank.device.memory();
+    const left = Object.entries(live).filter(([, bytes]) => bytes !== 0);
+    assert.deepEqual(left, []);
+  };
+}
+
+export const CORE_CASES: readonly CoreCase[] = Object.entries({
+  'training with clipped norms is that of one process': trainsAsOneProcess,
+  'whole and local states go out and in': statesGoOutAndIn,
+  'summonFullParams shows whole parameters and keeps what is written': summonShowsAndKeeps,
+  'noSync adds up in f32, loses nothing, and ends with a throw': noSyncAddsUp,
+  'saves come back, with other wrapping, and train on': savesComeBack,
+  'experts keep their gradients, and come back from a save': expertsStayApart,
+  'an overflow on one rank skips the step on all': overflowSkipsEverywhere,
+}).map(([name, run]) => ({ name, run: leavingNothing(run) }));
