@@ -3,7 +3,8 @@ import { defineConfig } from 'tsup';
 export default defineConfig({
   entry: ['src/index.ts'],
   format: 'esm',
-  dts: true,
+  // The types of `using`, which a project's own `lib` need not name.
+  dts: { banner: '/// <reference lib="esnext.disposable" />' },
   clean: true,
   target: 'es2022',
   sourcemap: true,

@@ -8,7 +8,8 @@ export default defineConfig({
     'testing-node': 'src/testing-node.ts',
   },
   format: 'esm',
-  dts: true,
+  // The types of `using`, which a project's own `lib` need not name.
+  dts: { banner: '/// <reference lib="esnext.disposable" />' },
   clean: true,
   target: 'es2022',
   sourcemap: true,

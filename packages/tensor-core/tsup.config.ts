@@ -1,5 +1,18 @@
 import { defineConfig } from 'tsup';
 
+// Every declaration file begins with this. The first line brings the types of `using`, which a project's
+// own `lib` need not name. The empty interfaces merge with those of the project's libraries, and stand
+// alone where it has none: what they name is only handed on. The empty export makes a module of the
+// worker's file, which declares nothing.
+const DECLARATIONS = `/// <reference lib="esnext.disposable" />
+export {};
+declare global {
+  interface GPU {}
+  interface GPUDevice {}
+  interface GPUAdapter {}
+  interface GPUAdapterInfo {}
+}`;
+
 export default defineConfig({
   entry: {
     index: 'src/index.ts',
@@ -10,7 +23,7 @@ export default defineConfig({
     testing: 'src/testing/index.ts',
   },
   format: 'esm',
-  dts: true,
+  dts: { banner: DECLARATIONS },
   clean: true,
   target: 'es2022',
   sourcemap: true,

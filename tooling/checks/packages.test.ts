@@ -1,11 +1,12 @@
-// Each published package as its users meet it: well formed, typed for every resolver of ES modules,
-// its README's first example runs where only its tarball is installed, and what claims to run in
-// browsers bundles for them with nothing of Node in it.
+// Each published package as its users meet it: well formed, typed for every resolver of ES modules
+// and for projects that bring little, its README's first example runs where only its tarball is
+// installed, and what claims to run in browsers bundles for them with nothing of Node in it.
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { build, transform } from 'esbuild';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type Environment, typeErrors } from './consumer-types.ts';
 import { firstExample, installFromTarballs, packAll, run } from './packed-packages.ts';
 import { publishedPackages, ROOT } from './workspace.ts';
 
@@ -66,6 +67,20 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
     await run(process.execPath, ['example.mjs'], project);
     expect(existsSync(join(project, 'node_modules', one.manifest.name, 'dist'))).toBe(true);
   });
+
+  it.each<Environment>(['browser', 'node'])(
+    'has declarations without an error in a %s project of ES2022 that checks them',
+    { timeout: LIMIT_MS },
+    async (environment) => {
+      if (!existsSync(project)) await installFromTarballs(one, tarballs, project);
+      const entries = Object.keys(one.manifest.exports ?? {});
+      const specifiers = entries
+        .filter((entry) => entry !== './package.json')
+        .map((entry) => `${one.manifest.name}${entry.slice(1)}`);
+      expect(specifiers).not.toEqual([]);
+      expect(typeErrors(project, specifiers, environment)).toEqual([]);
+    },
+  );
 
   it.runIf(BROWSER_PACKAGES.includes(name))(
     'bundles for the browser with nothing of Node in it',

@@ -38,7 +38,7 @@ export function interceptFiles(
 }
 
 /** The error that a full disk gives. */
-export function diskFull(path: string): NodeJS.ErrnoException {
+export function diskFull(path: string): Error & { readonly code: string } {
   return Object.assign(new Error(`ENOSPC: no space left on device, write '${path}'`), {
     code: 'ENOSPC',
   });

@@ -17,7 +17,7 @@ export interface AdapterDescription {
 }
 
 export interface AdapterOptions {
-  readonly powerPreference?: GPUPowerPreference;
+  readonly powerPreference?: 'low-power' | 'high-performance';
 }
 
 const SOFTWARE_NAMES = /llvmpipe|lavapipe|swiftshader|software|warp|basic render/i;

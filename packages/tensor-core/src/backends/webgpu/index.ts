@@ -16,7 +16,7 @@ export interface WebGpuOptions {
   /** An open device, which dispose leaves open. It should have the adapter's own limits. */
   readonly device?: GPUDevice;
   /** Default 'high-performance'. */
-  readonly powerPreference?: GPUPowerPreference;
+  readonly powerPreference?: 'low-power' | 'high-performance';
   /** Take a driver that computes on the CPU. Default true. */
   readonly allowSoftware?: boolean;
   /** Tiles chosen earlier or by another rank, see exportMatmulChoices. */
