@@ -24,6 +24,10 @@ describe.each(packages)('%s', (_, { folder, manifest }) => {
     });
   });
 
+  it('is checked before anything packs it', () => {
+    expect(manifest).toHaveProperty('scripts.prepack', 'node ../../tooling/setup/prepack.mjs');
+  });
+
   it('names the source condition, then types, then code in each of its exports, the browser first', () => {
     const entries = Object.entries(manifest.exports ?? {}).filter(
       ([name]) => name !== './package.json',

@@ -1,26 +1,29 @@
 // Step `build`: the wasm kernels and every package's dist, by turbo, which rebuilds what changed.
 // Starting turbo costs seconds, so the hash of all sources is compared here first. Declarations take
-// half of the time and no run reads them: a build without them serves training, and never the tests.
+// half of the time and no run reads them: a build without them serves training, and neither the
+// tests nor what is packed.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { hashFiles, packageFolders } from './hash-files.mjs';
 import { runPnpm } from './install.mjs';
 import { ROOT } from './root.mjs';
-import { step } from './step.mjs';
+import { readStamp, step } from './step.mjs';
 
 const SHARED_INPUTS = ['pnpm-lock.yaml', 'turbo.json', 'tsconfig.base.json', 'tooling/asc'];
 
 /** @param {{needsTypes?: boolean}} [options] default: with declarations, as packages are published */
 export async function buildAll({ needsTypes = true } = {}) {
-  const folders = packageFolders().filter((folder) => scriptsOf(folder).build);
-  const sources = hashFiles([...SHARED_INPUTS, ...folders], (path) => !path.endsWith('.md'));
-  const [typed, bare] = [`${sources} with types`, `${sources} without types`];
+  const folders = builtFolders();
+  const typed = buildKey({ needsTypes: true });
   await step({
     name: 'build',
     says: `the wasm kernels and ${folders.length} packages, with turbo`,
-    key: needsTypes ? typed : bare,
+    key: buildKey({ needsTypes }),
     alsoDone: needsTypes ? [] : [typed],
-    isThere: () => folders.every(isBuilt),
+    isThere: () =>
+      folders.every(
+        (folder) => isBuilt(folder) && (!needsTypes || missingFiles(folder).length === 0),
+      ),
     // What follows -- goes to each package's tsup, and into turbo's cache key.
     work: () =>
       runPnpm('build', [
@@ -30,9 +33,37 @@ export async function buildAll({ needsTypes = true } = {}) {
   });
 }
 
-function scriptsOf(folder) {
-  const manifest = join(ROOT, folder, 'package.json');
-  return existsSync(manifest) ? (JSON.parse(readFileSync(manifest, 'utf8')).scripts ?? {}) : {};
+/** What the stamp of a build of the sources as they are holds. */
+export function buildKey({ needsTypes }) {
+  const inputs = [...SHARED_INPUTS, ...builtFolders()];
+  const sources = hashFiles(inputs, (path) => !path.endsWith('.md'));
+  return `${sources} ${needsTypes ? 'with' : 'without'} types`;
+}
+
+/** Whether the last build was one with declarations, of the sources as they are. */
+export function isBuiltWhole() {
+  return readStamp('build') === buildKey({ needsTypes: true });
+}
+
+/** The files that a package's `exports` name and its folder lacks; sources are not among them. */
+export function missingFiles(folder) {
+  const named = filesNamedIn(manifestOf(folder).exports ?? {});
+  return named.filter((path) => !existsSync(join(ROOT, folder, path)));
+}
+
+/** @returns {string[]} every path under `dist` in a tree of conditions */
+function filesNamedIn(exports) {
+  if (typeof exports === 'string') return exports.startsWith('./dist/') ? [exports] : [];
+  return Object.values(exports).flatMap(filesNamedIn);
+}
+
+function builtFolders() {
+  return packageFolders().filter((folder) => manifestOf(folder).scripts?.build);
+}
+
+function manifestOf(folder) {
+  const path = join(ROOT, folder, 'package.json');
+  return existsSync(path) ? JSON.parse(readFileSync(path, 'utf8')) : {};
 }
 
 function isBuilt(folder) {

@@ -11,6 +11,7 @@ import { SetupError } from './setup-error.mjs';
 
 const COMMANDS = {
   train,
+  build,
   test: (args) => test(args, {}),
   'test:long': (args) => test(args, { SHARDWEAVE_LONG: '1' }),
   bench,
@@ -33,6 +34,12 @@ export async function run([name, ...args]) {
     console.error(`set-up: ${error.message}`);
     process.exitCode = 1;
   }
+}
+
+/** All packages with their declarations, as they are published. */
+async function build() {
+  await installDependencies();
+  await buildAll();
 }
 
 async function train(args) {

@@ -138,7 +138,9 @@ describe('a root command', () => {
   it('that does not exist is a usage error', async () => {
     const { code, stderr } = await runNode([join(root, 'tooling/setup/run.cjs'), 'fly'], {});
     expect(code).toBe(2);
-    expect(stderr).toMatch(/expected one of train, test, test:long, bench, doctor, got fly/);
+    expect(stderr).toMatch(
+      /expected one of train, build, test, test:long, bench, mutants, doctor, got fly/,
+    );
   });
 });
 

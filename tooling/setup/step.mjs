@@ -11,8 +11,8 @@ import { STATE } from './root.mjs';
  * @param {{name: string, says: string, key: string, alsoDone?: string[], isThere: () => boolean, work: () => unknown}} step
  */
 export async function step({ name, says, key, alsoDone = [], isThere, work }) {
-  const stamp = join(STATE, 'stamps', name);
-  if ([key, ...alsoDone].includes(read(stamp)) && isThere()) return;
+  if ([key, ...alsoDone].includes(readStamp(name)) && isThere()) return;
+  const stamp = stampOf(name);
   rmSync(stamp, { force: true });
   announce(name, says);
   const started = performance.now();
@@ -27,10 +27,15 @@ export function announce(name, text) {
   process.stderr.write(`set-up: ${name}: ${text}\n`);
 }
 
-function read(path) {
+/** The key that a step was last done for, or `undefined`. */
+export function readStamp(name) {
   try {
-    return readFileSync(path, 'utf8');
+    return readFileSync(stampOf(name), 'utf8');
   } catch {
     return undefined;
   }
+}
+
+function stampOf(name) {
+  return join(STATE, 'stamps', name);
 }

@@ -1,0 +1,35 @@
+// The `prepack` script of every published package: npm, pnpm and changesets run it before they pack.
+// It refuses what would reach users broken. It builds nothing, for several packages are packed at a
+// time, and a build beneath one that is being read would tear its tarball.
+import { readFileSync } from 'node:fs';
+import { relative } from 'node:path';
+import { isBuiltWhole, missingFiles } from './build.mjs';
+import { ROOT } from './root.mjs';
+
+const folder = relative(ROOT, process.cwd()).replaceAll('\\', '/');
+const manifest = JSON.parse(readFileSync('package.json', 'utf8'));
+const fault = faultOf();
+if (fault !== undefined) {
+  console.error(`${manifest.name}: not packed: ${fault}`);
+  process.exitCode = 1;
+}
+
+function faultOf() {
+  const missing = missingFiles(folder);
+  if (missing.length > 0) {
+    return (
+      `${missing.join(', ')} of its \`exports\` ${missing.length > 1 ? 'are' : 'is'} not there ` +
+      '(`npm run train` builds without declarations). `npm run build` in the root makes all of it.'
+    );
+  }
+  if (!isBuiltWhole()) {
+    return 'dist is not the build of these sources. `npm run build` in the root makes it so.';
+  }
+  const { dependencies, peerDependencies, optionalDependencies } = manifest;
+  const ranges = Object.values({ ...dependencies, ...peerDependencies, ...optionalDependencies });
+  const isPnpm = process.env.npm_config_user_agent?.startsWith('pnpm/');
+  if (!isPnpm && ranges.some((range) => /^(workspace|catalog):/.test(range))) {
+    return 'npm leaves `workspace:` and `catalog:` in the manifest, pnpm writes versions. Pack with pnpm.';
+  }
+  return undefined;
+}
