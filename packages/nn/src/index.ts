@@ -97,6 +97,7 @@ export {
   type FlatTurn,
   type FlatVisit,
   flatHomeOf,
+  occupyHomes,
   setFlatHome,
   visitFlats,
 } from './residence/flat-home.js';

@@ -15,7 +15,7 @@ import {
   streamedSquaredGradNorm,
   visitFlats,
 } from '@shardweave/nn';
-import { type Backend, Device, type DType, Tensor } from '@shardweave/tensor-core';
+import { type Backend, Device, type DType, square, Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
@@ -328,6 +328,75 @@ function leaf(device: Device, data: ArrayLike<number>, dtype: DType = 'f32'): Te
   return new Tensor(storage, [data.length], 0, true);
 }
 
+describe('one owner at a time', () => {
+  it('a host buffer is given back once: given twice it would have two users', () => {
+    const buffers = new HostBuffers();
+    const bytes = buffers.take(8);
+    buffers.give(bytes);
+    expect(() => buffers.give(bytes)).toThrow(/^host buffers: expected one that was taken/);
+    expect(() => buffers.give(new Uint8Array(8))).toThrow(/^host buffers: expected/);
+    expect(buffers.takenBytes).toBe(0);
+    expect(buffers.take(8)).toBe(bytes);
+    expect(buffers.take(8)).not.toBe(bytes);
+  });
+
+  async function home() {
+    const device = new Device(createReferenceBackend());
+    const store = new MapStore();
+    const buffers = new HostBuffers();
+    const flat = device.tensor(values(64, 1), [64], { requiresGrad: true });
+    flat.name = 'layer';
+    const optimizer = new AdamW([flat], { lr: 0.1 });
+    const rest = await moveHome(flat, store, buffers);
+    await addGradient(flat, rest, values(64, 2));
+    return { store, buffers, flat, optimizer, rest };
+  }
+
+  it.each(['parameter', 'expAvg', 'gradient'])(
+    'a visit whose read of %s fails gives all its buffers back',
+    async (part) => {
+      const { store, buffers, optimizer } = await home();
+      await optimizer.step();
+      store.failing = (call) => call === `read one/${part}`;
+      await expect(optimizer.step()).rejects.toThrow(`refused: read one/${part}`);
+      expect(buffers.takenBytes).toBe(0);
+    },
+  );
+
+  it('steps and norms are refused while another one is under way, and nothing is stepped', async () => {
+    const { flat, optimizer, rest } = await home();
+    const before = await rest.readParameter(0, 256);
+    const norm = streamedSquaredGradNorm([flat]);
+    await expect(optimizer.step()).rejects.toThrow(
+      "optimizer.step: expected the parameters of 'layer' at rest, got gradient norm under way. Await it first.",
+    );
+    await norm;
+    expect(await rest.readParameter(0, 256)).toEqual(before);
+    const stepping = optimizer.step();
+    await expect(optimizer.step()).rejects.toThrow(/got optimizer.step under way/);
+    await expect(streamedSquaredGradNorm([flat])).rejects.toThrow(/got optimizer.step under way/);
+    await stepping;
+    expect(optimizer.stateOf(flat)?.step).toBe(1);
+    await optimizer.step(); // it ended
+    expect(optimizer.stateOf(flat)?.step).toBe(2);
+  });
+
+  it('and while a backward is, whose gradients are not all there', async () => {
+    const { flat, optimizer } = await home();
+    const { device } = flat;
+    await device.scope(async () => {
+      const x = device.tensor([2], [1], { requiresGrad: true });
+      const y = square(x);
+      device.beforeGradientOf(y, async () => {
+        await expect(optimizer.step()).rejects.toThrow(/got backward under way/);
+      });
+      await y.backward();
+    });
+    await optimizer.step();
+    expect(optimizer.stateOf(flat)?.step).toBe(1);
+  });
+});
+
 function storageOf(device: Device, data: ArrayLike<number>, dtype: DType) {
   const source = device.storage(data.length, 'f32', 'staging');
   source.fill();
@@ -344,8 +413,11 @@ async function bytesOf(tensor: Tensor): Promise<Uint8Array> {
 }
 
 /** Gives a flat its home and moves its values there. */
-async function moveHome(flat: Tensor, store: MapStore): Promise<StoredFlat> {
-  const hostBuffers = new HostBuffers();
+async function moveHome(
+  flat: Tensor,
+  store: MapStore,
+  hostBuffers = new HostBuffers(),
+): Promise<StoredFlat> {
   const home = new StoredFlat({
     flat,
     use: storeUseOf(store),

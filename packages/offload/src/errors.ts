@@ -1,6 +1,10 @@
 // Typed errors of offload. `code` is stable and is what callers branch on; the README has the table.
 
-export type OffloadErrorCode = 'OFFLOAD_CONFIG' | 'OFFLOAD_BUDGET' | 'OFFLOAD_STATE_DICT';
+export type OffloadErrorCode =
+  | 'OFFLOAD_CONFIG'
+  | 'OFFLOAD_BUDGET'
+  | 'OFFLOAD_BUSY'
+  | 'OFFLOAD_STATE_DICT';
 
 /** Base of all errors that offload throws or rejects with on purpose. */
 export abstract class OffloadError extends Error {
@@ -38,6 +42,20 @@ export class OffloadBudgetError extends OffloadError {
     this.budgetBytes = options.budgetBytes;
     this.requiredBytes = options.requiredBytes;
     this.moduleName = options.moduleName;
+  }
+}
+
+/** A call while another one, a backward or a step has not ended; what it met goes on. */
+export class OffloadBusyError extends OffloadError {
+  readonly code = 'OFFLOAD_BUSY';
+  /** What has not ended: forward, backward, step, stateDict and so on. */
+  readonly running: string;
+
+  constructor(call: string, running: string) {
+    super(
+      `${call}: expected one call of the OffloadModel at a time, got one while its ${running} runs. Await what was called before.`,
+    );
+    this.running = running;
   }
 }
 

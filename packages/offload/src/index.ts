@@ -2,6 +2,7 @@
 
 export {
   OffloadBudgetError,
+  OffloadBusyError,
   OffloadConfigError,
   OffloadError,
   type OffloadErrorCode,

@@ -10,6 +10,8 @@ export class ModelCall {
   /** What its nodes have saved so far. */
   readonly saved = new Set<Storage>();
   readonly callers: ReadonlySet<Storage>;
+  /** Its forward has not ended, so more may be parked. */
+  isRunning = true;
 
   /** @param callers what the caller gave: it stays where it is */
   constructor(

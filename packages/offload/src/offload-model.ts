@@ -4,6 +4,7 @@
 // rest, one layer at a time.
 
 import {
+  flatHomeOf,
   HostBuffers,
   isModule,
   Module,
@@ -11,10 +12,17 @@ import {
   type Sequential,
   UnitScheduler,
 } from '@shardweave/nn';
-import { cast, isFloat, type Pass, type Storage, tensorsIn } from '@shardweave/tensor-core';
+import {
+  cast,
+  isFloat,
+  type Pass,
+  type Storage,
+  type Tensor,
+  tensorsIn,
+} from '@shardweave/tensor-core';
 import { chooseSlices } from './choose-slices.js';
 import { dryBackward, dryInputs } from './dry-step.js';
-import { OffloadConfigError } from './errors.js';
+import { OffloadBusyError, OffloadConfigError } from './errors.js';
 import { cutRows, joinRows, type MicroBatch } from './micro-batches.js';
 import { endHolds, ModelCall, storagesIn } from './model-call.js';
 import { type Layer, layersOf, makeFlats } from './offload-layers.js';
@@ -50,11 +58,17 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   readonly #stagingBuffers = new HostBuffers();
   readonly #parkingBuffers = new HostBuffers();
   readonly #plans = new SlicePlans();
+  /** Those whose activations may still be parked. */
+  readonly #calls = new Set<ModelCall>();
   #slices: readonly OffloadSlice[];
   #isStored = false;
   #isDry = false;
   #current: OffloadSlice | undefined;
   #pass: Pass | undefined;
+  /** Flats with a home that its parameters are in, those of sharded modules inside too. */
+  readonly #resting: readonly Tensor[];
+  /** What made its slices' outputs; see Note [one call at a time]. */
+  readonly #nodes = new WeakSet<object>();
   /** The most bytes in use while each slice was, in a dry run. */
   #peaks: Map<OffloadSlice, number> | undefined;
 
@@ -81,6 +95,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     const hostBuffers = this.#stagingBuffers;
     const flatOptions = { ...this.#options, device, hostBuffers };
     this.flats = makeFlats(this.#layers, this.namedParameters(), flatOptions);
+    this.#resting = [...new Set(this.parameters().map(({ piece }) => piece!.flat))];
     this.#slices = this.#cut(
       isModule(model)
         ? splitLayers(this.#layerSizes(), Math.min(this.#options.numSlices, modules.length))
@@ -113,6 +128,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   /** What lies in host buffers now: bytes on their way, and activations that wait for backward. */
   hostMemory(): OffloadHostMemory {
+    this.#forgetFreed();
     const [staging, parking] = [this.#stagingBuffers, this.#parkingBuffers];
     return {
       stagingBytes: staging.takenBytes,
@@ -124,26 +140,76 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   // ---- forward ---------------------------------------------------------------------------------
 
+  /** @throws {OffloadBusyError} beside another call, a backward or a step that has not ended */
+  override call(...args: Args): Promise<Output> {
+    return this.#alone('call', 'forward', () => super.call(...args));
+  }
+
   override async forward(...args: Args): Promise<Output> {
-    await this.moveToStore();
+    await this.#moveToStore();
     this.#leaveBackward(); // a forward inside a backward: it is being run again
     await this.#chooseSlices(args);
     return (await this.#run(args)) as Output;
   }
 
   /** Moves all parameters to the store, once; the first call does it too. */
-  async moveToStore(): Promise<void> {
+  moveToStore(): Promise<void> {
+    return this.whileAtRest('moveToStore', async () => {});
+  }
+
+  /** Makes what the store has now what a next process finds; optimizer steps do it too. */
+  commit(): Promise<void> {
+    return this.#alone('commit', 'commit', () => this.#options.store.commit());
+  }
+
+  /**
+   * Runs `body` on parameters that rest in the store.
+   * @param call names it in messages
+   * @throws {OffloadBusyError} beside another call, a backward or a step that has not ended
+   */
+  whileAtRest<T>(call: string, body: () => Promise<T>): Promise<T> {
+    return this.#alone(call, call, async () => {
+      await this.#moveToStore();
+      return body();
+    });
+  }
+
+  async #moveToStore(): Promise<void> {
     if (this.#isStored) return;
     for (const flat of this.flats) await flat.moveToStore();
-    await this.commit();
+    await this.#options.store.commit();
     this.#isStored = true;
     const { deviceBudgetBytes } = this.#options;
     if (deviceBudgetBytes !== undefined) beginBudget(this.device.pool, this, deviceBudgetBytes);
   }
 
-  /** Makes what the store has now what a next process finds; optimizer steps do it too. */
-  commit(): Promise<void> {
-    return this.#options.store.commit();
+  // Note [one call at a time]
+  // A forward, a backward, a step and a load each find the parameters, their host buffers and the
+  // order of slices as the one before left them. They are told apart from calls that nobody awaited by
+  // who is in the parameters' homes, and a forward inside a backward by what the engine runs: it belongs
+  // to a checkpoint around the model if a rule is in progress that is not one of the slices' own.
+
+  /** Runs `body` unless something else is under way. No scope is open before that is known. */
+  async #alone<T>(call: string, name: string, body: () => Promise<T>): Promise<T> {
+    this.#requireRest(call);
+    const { device } = this;
+    const rule = device.ruleInProgress;
+    if (device.isInBackward && (rule === undefined || this.#nodes.has(rule))) {
+      throw new OffloadBusyError(call, 'backward');
+    }
+    const ends = this.#resting.map((flat) => flatHomeOf(flat)!.occupy(name));
+    try {
+      return await body();
+    } finally {
+      for (const end of ends) end();
+    }
+  }
+
+  #requireRest(call: string): void {
+    for (const flat of this.#resting) {
+      const { occupant } = flatHomeOf(flat)!;
+      if (occupant !== undefined) throw new OffloadBusyError(call, occupant);
+    }
   }
 
   async #run(args: readonly unknown[]): Promise<unknown> {
@@ -158,17 +224,29 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       hostBuffers: this.#parkingBuffers,
       isDry: this.#isDry,
     });
+    this.#forgetFreed();
+    this.#calls.add(call);
     let batches = cutRows(inputs, numMicrobatches);
     this.#scheduler.beginForward({ isRecording: device.isGradEnabled });
     try {
       for (const slice of this.#slices) batches = await this.#runSlice(slice, batches, call);
       await this.#scheduler.settle();
+      for (const { args: outputs } of batches) await call.parked.unpark(storagesIn(outputs));
     } catch (error) {
       this.#reset();
       throw error;
+    } finally {
+      call.isRunning = false;
     }
-    for (const { args: outputs } of batches) await call.parked.unpark(storagesIn(outputs));
     return joinRows(batches.map(({ args: outputs }) => outputs[0]));
+  }
+
+  /** Gives back host memory of calls whose graphs were freed, by a backward or without one. */
+  #forgetFreed(): void {
+    for (const call of this.#calls) {
+      call.parked.forgetFreed();
+      if (call.parked.isEmpty && !call.isRunning) this.#calls.delete(call);
+    }
   }
 
   /** Runs all micro-batches through one slice; what each gave is the next one's argument. */
@@ -227,6 +305,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     // What passes through belongs to the slice that made it.
     const given = new Set(tensorsIn(args));
     const made = tensorsIn(output).filter((tensor) => !given.has(tensor));
+    for (const { node } of made) if (node !== undefined) this.#nodes.add(node);
     const numNodes = device.beforeGradientOf(made, async (pass) => {
       await this.#enterBackward(slice, pass);
       await call.parked.unpark(parkable);
@@ -248,6 +327,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   #beginPass(pass: Pass): void {
     if (this.#pass === pass) return;
+    if (!this.#isDry) this.#requireRest('backward');
     this.#pass = pass;
     this.#scheduler.beginBackward();
     pass.onEnd(() => this.#endPass());
@@ -273,6 +353,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#scheduler.endBackward();
     await this.#scheduler.settle();
     await this.#awaitStores(0);
+    this.#forgetFreed();
     this.#parkingBuffers.sweep();
   }
 

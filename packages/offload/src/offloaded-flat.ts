@@ -18,7 +18,7 @@ import {
   setFlatHome,
   storeUseOf,
 } from '@shardweave/nn';
-import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import { type Device, type DType, StateError, type Storage, Tensor } from '@shardweave/tensor-core';
 
 /** Views start at multiples of 256 bytes in 16 bits: the binding alignment of WebGPU. */
 const ALIGN_ELEMENTS = 128;
@@ -38,7 +38,7 @@ export interface OffloadedFlatOptions {
 }
 
 /** Begun reading; undefined in a dry run. */
-export type LoadTicket = Promise<Uint8Array> | undefined;
+export type LoadTicket = { readonly bytes: Promise<Uint8Array> } | undefined;
 
 export class OffloadedFlat {
   readonly name: string;
@@ -51,8 +51,8 @@ export class OffloadedFlat {
   readonly #options: OffloadedFlatOptions;
   readonly #offsets = new Map<Tensor, number>();
   readonly #contributed = new Set<Tensor>();
-  /** Loads that were begun and not finished. */
-  readonly #loads = new Set<Promise<Uint8Array>>();
+  /** Loads that were begun. Whoever takes one out of it, finished or abandoned, gives its buffer back. */
+  readonly #loads = new Set<LoadTicket>();
   #gradient: Storage | undefined;
   #isStored = false;
 
@@ -132,8 +132,9 @@ export class OffloadedFlat {
   startLoad(): LoadTicket {
     const bytes = this.home.readForGather(this.#options.computeDType);
     bytes.catch(() => undefined); // seen by finishLoad
-    this.#loads.add(bytes);
-    return bytes;
+    const ticket = { bytes };
+    this.#loads.add(ticket);
+    return ticket;
   }
 
   async finishLoad(ticket: LoadTicket): Promise<void> {
@@ -141,18 +142,25 @@ export class OffloadedFlat {
       this.full.fill();
       return;
     }
-    const bytes = await ticket;
-    this.full.fill();
-    this.full.write(bytes);
-    this.#loads.delete(ticket);
-    this.#options.hostBuffers.give(bytes);
+    const bytes = await ticket.bytes;
+    if (!this.#loads.delete(ticket)) {
+      throw new StateError(
+        `offload: expected the model to stay as it was while '${this.name}' was read, but it was disposed or failed meanwhile. Await every call before the next one.`,
+      );
+    }
+    try {
+      this.full.fill();
+      this.full.write(bytes);
+    } finally {
+      this.#options.hostBuffers.give(bytes);
+    }
   }
 
   /** Nobody will finish the loads that were begun. */
   abandonLoads(): void {
     const { hostBuffers } = this.#options;
     for (const load of this.#loads) {
-      load.then(
+      load?.bytes.then(
         (bytes) => hostBuffers.give(bytes),
         () => undefined,
       );

@@ -4,31 +4,47 @@
 import type { HostBuffers } from '@shardweave/nn';
 import type { Storage } from '@shardweave/tensor-core';
 
+interface Parked {
+  /** Undefined in a dry run, as nothing is kept. */
+  readonly bytes: Uint8Array | undefined;
+  readonly read: Promise<unknown>;
+  hasArrived: boolean;
+}
+
 export class ParkedActivations {
   readonly #hostBuffers: HostBuffers;
   readonly #isDry: boolean;
-  /** Bytes on the host; none in a dry run. */
-  readonly #parked = new Map<Storage, Promise<Uint8Array | undefined>>();
+  readonly #parked = new Map<Storage, Parked>();
 
   constructor(hostBuffers: HostBuffers, options: { readonly isDry: boolean }) {
     this.#hostBuffers = hostBuffers;
     this.#isDry = options.isDry;
   }
 
+  get isEmpty(): boolean {
+    return this.#parked.size === 0;
+  }
+
   /** Queues the read-back and frees the device's copy at once; what is absent stays so. */
   park(storages: Iterable<Storage>): void {
     for (const storage of storages) {
       if (!storage.isFilled) continue;
-      this.#parked.set(storage, this.#isDry ? Promise.resolve(undefined) : this.#read(storage));
+      this.#parked.set(storage, this.#read(storage));
       storage.free();
     }
   }
 
-  #read(storage: Storage): Promise<Uint8Array> {
+  #read(storage: Storage): Parked {
+    if (this.#isDry) return { bytes: undefined, read: Promise.resolve(), hasArrived: true };
     const { byteLength } = storage;
-    const bytes = storage.read(0, byteLength, this.#hostBuffers.take(byteLength));
-    bytes.catch(() => undefined); // seen by unpark
-    return bytes;
+    const bytes = this.#hostBuffers.take(byteLength);
+    const read = storage.read(0, byteLength, bytes);
+    const parked = { bytes, read, hasArrived: false };
+    const arrive = () => {
+      parked.hasArrived = true;
+    };
+    read.then(arrive, arrive); // a failure is seen by unpark
+    return parked;
   }
 
   /** Brings back those that are parked; others are passed over. */
@@ -36,12 +52,24 @@ export class ParkedActivations {
     for (const storage of storages) {
       const parked = this.#parked.get(storage);
       if (parked === undefined) continue;
-      const bytes = await parked;
+      await parked.read;
       storage.fill();
       this.#parked.delete(storage);
+      if (parked.bytes === undefined) continue;
+      storage.write(parked.bytes);
+      this.#hostBuffers.give(parked.bytes);
+    }
+  }
+
+  /** Lets go of what nobody will ask for: the graph was freed without a backward through it. */
+  forgetFreed(): void {
+    for (const [storage, { bytes, read, hasArrived }] of this.#parked) {
+      if (storage.holds > 0) continue;
+      this.#parked.delete(storage);
       if (bytes === undefined) continue;
-      storage.write(bytes);
-      this.#hostBuffers.give(bytes);
+      const give = () => this.#hostBuffers.give(bytes);
+      if (hasArrived) give();
+      else void read.then(give, give);
     }
   }
 }

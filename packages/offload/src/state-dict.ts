@@ -9,8 +9,11 @@ import type { OffloadModel } from './offload-model.js';
 import type { FlatParameter, OffloadedFlat } from './offloaded-flat.js';
 
 /** All parameters in f32 and all buffers, by path; a shared one once, under its first path. */
-export async function stateDict(model: OffloadModel): Promise<Map<string, HostTensor<DType>>> {
-  await model.moveToStore();
+export function stateDict(model: OffloadModel): Promise<Map<string, HostTensor<DType>>> {
+  return model.whileAtRest('stateDict', () => readState(model));
+}
+
+async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DType>>> {
   const owners = ownersIn(model);
   const entries = new Map<string, HostTensor<DType>>();
   for (const [name, tensor] of model.namedParameters()) {
@@ -35,10 +38,18 @@ export async function loadStateDict(
   state: ReadonlyMap<string, HostTensor>,
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
-  await model.moveToStore();
+  await model.whileAtRest('loadStateDict', () => writeState(model, state, options.strict ?? true));
+  await model.commit();
+}
+
+async function writeState(
+  model: OffloadModel,
+  state: ReadonlyMap<string, HostTensor>,
+  isStrict: boolean,
+): Promise<void> {
   const parameters = new Map(model.namedParameters());
   const buffers = new Map(model.namedBuffers());
-  checkState(state, new Map([...parameters, ...buffers]), options.strict ?? true);
+  checkState(state, new Map([...parameters, ...buffers]), isStrict);
   const owners = ownersIn(model);
   for (const [name, tensor] of parameters) {
     const entry = state.get(name);
@@ -50,7 +61,6 @@ export async function loadStateDict(
     const entry = state.get(name);
     if (entry !== undefined) writeBuffer(buffer, entry as HostTensor<DType>);
   }
-  await model.commit();
 }
 
 interface Owner {

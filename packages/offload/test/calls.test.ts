@@ -197,7 +197,23 @@ describe.each([
     await optimizer.step();
     expect(device.memory().live).toEqual(before);
     // What the failed backward had read is given back too.
-    expect(model.hostMemory().stagingBytes).toBe(0);
+    expect(model.hostMemory()).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
+  });
+
+  it('forwards without a backward (a skipped batch) leave nothing on the host', async () => {
+    const device = newDevice();
+    const model = new OffloadModel(linears(device, 4), { numSlices: 4, ...path });
+    const made: number[] = [];
+    for (let i = 0; i < 6; i++) {
+      await device.scope(async () => {
+        await model.call(rows(device).detach());
+        expect(model.hostMemory().parkedBytes).toBeGreaterThan(0);
+      });
+      await device.synchronize();
+      expect(model.hostMemory().parkedBytes).toBe(0);
+      made.push(model.hostMemory().numBuffersMade);
+    }
+    expect(made[5]).toBe(made[1]);
   });
 
   it('disposed between forward and backward: an error, and nothing is left', async () => {

@@ -228,6 +228,14 @@ export class Device {
     return this.#engine.isRunning;
   }
 
+  /**
+   * The node whose asynchronous rule is what runs at present (a checkpoint that runs its module
+   * again). Undefined between rules, where a module's forward is no part of the backward.
+   */
+  get ruleInProgress(): GraphNode | undefined {
+    return this.#engine.ruleInProgress;
+  }
+
   /** Calls `hook` once per backward when all of `leaf`'s gradients are in. Returns its removal. */
   onGradientFinal(leaf: Tensor, hook: FinalHook): () => void {
     const hooks = this.#finalHooks.get(leaf) ?? [];

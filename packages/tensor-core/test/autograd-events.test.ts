@@ -10,6 +10,7 @@ import {
   linear,
   mul,
   type Pass,
+  StateError,
   square,
   sum,
   Tensor,
@@ -310,5 +311,70 @@ describe('the end', () => {
     });
     await expect(device.scope(() => square(x).backward())).rejects.toThrow('first');
     expect(log).toEqual(['second']);
+  });
+});
+
+describe('rules in progress', () => {
+  /** A node whose rule waits for `body`. */
+  function slow(x: Tensor, body: () => Promise<void>): Tensor {
+    const out = device.empty([1]);
+    device.record({
+      name: 'slow',
+      inputs: [x],
+      outputs: [out],
+      saved: [],
+      backward: async ([gradient]) => {
+        await body();
+        return [gradient];
+      },
+    });
+    return out;
+  }
+
+  test('are known while an asynchronous rule runs, and not between rules or inside its own backward', async () => {
+    const x = leaf([2]);
+    const seen: (string | undefined)[] = [];
+    const note = () => void seen.push(device.ruleInProgress?.name);
+    await device.scope(async () => {
+      const y = slow(x, async () => {
+        note();
+        await device.enableGrad(() => {
+          const inner = tanh(x.detach());
+          inner.requiresGrad = true;
+          const out = square(inner);
+          device.beforeGradientOf(out, note);
+          return out.backward();
+        });
+        note();
+      });
+      const z = square(y);
+      device.beforeGradientOf([y, z], note);
+      await z.backward();
+    });
+    expect(seen).toEqual([undefined, undefined, 'slow', undefined, 'slow']);
+    expect(device.ruleInProgress).toBe(undefined);
+  });
+
+  test('are forgotten when one fails', async () => {
+    const bad = device.scope(() =>
+      slow(leaf([1]), () => Promise.reject(new Error('bad'))).backward(),
+    );
+    await expect(bad).rejects.toThrow('bad');
+    expect(device.ruleInProgress).toBe(undefined);
+  });
+
+  test('a backward beside one that nobody awaited is refused, and the first is right', async () => {
+    const [x, y] = [leaf([2]), leaf([3])];
+    await device.scope(async () => {
+      const [first, second] = [square(tanh(x)), square(y)];
+      const walking = first.backward();
+      await expect(second.backward()).rejects.toThrow(StateError);
+      await walking;
+      expect(y.grad).toBe(undefined);
+      await second.backward();
+    });
+    expect(await gradOf(y)).toEqual([6]);
+    const t = Math.tanh(2);
+    expect((await gradOf(x))[0]).toBeCloseTo(2 * t * (1 - t * t), 6);
   });
 });

@@ -5,7 +5,13 @@
 import { isTensor, slice, Tensor, type View } from '@shardweave/tensor-core';
 import { OptimizerError, StateDictError } from '../errors.js';
 import { isSharded } from '../parameter-place.js';
-import { type FlatHome, type FlatTurn, flatHomeOf, visitFlats } from '../residence/flat-home.js';
+import {
+  type FlatHome,
+  type FlatTurn,
+  flatHomeOf,
+  occupyHomes,
+  visitFlats,
+} from '../residence/flat-home.js';
 import { type FlatMember, type FlatPlan, flatsOf, planFlats } from './flat-plan.js';
 import {
   type FlatState,
@@ -74,11 +80,22 @@ export abstract class Optimizer<Options extends object> {
    * without a gradient of their own count as having zeros, but frozen ones stay. Flats on the device
    * are encoded when it returns; the promise waits for those that rest elsewhere, which come one
    * after the other, and for their commit.
+   * @throws {OptimizerError} where those are in a forward, backward or step that has not ended;
+   * nothing is stepped then
    */
   async step(options: StepOptions = {}): Promise<void> {
+    const plans = this.#plan();
+    const leave = occupyHomes(
+      plans.map(({ flat }) => flat),
+      'optimizer.step',
+    );
+    return this.#stepPlans(plans, options).finally(leave);
+  }
+
+  async #stepPlans(plans: readonly FlatPlan[], options: StepOptions): Promise<void> {
     const turns: FlatTurn[] = [];
     const commits = new Set<FlatHome['steps']>();
-    for (const plan of this.#plan()) {
+    for (const plan of plans) {
       const home = flatHomeOf(plan.flat);
       if (home === undefined) {
         if (plan.flat.grad !== undefined) this.#stepPlan(plan, options);

@@ -2,7 +2,7 @@
 // at a time, through the kernels that resident ones use, so the bits are the same.
 
 import type { Tensor } from '@shardweave/tensor-core';
-import { type FlatTurn, flatHomeOf, visitFlats } from '../residence/flat-home.js';
+import { type FlatTurn, flatHomeOf, occupyHomes, visitFlats } from '../residence/flat-home.js';
 import { addSquaredNorm, multiplyInPlace, requireSome } from './clip-grad-norm.js';
 import { flatsOf } from './flat-plan.js';
 
@@ -36,7 +36,9 @@ export async function eachGradient(
   { use, isChanging }: { use(gradient: Tensor): void; readonly isChanging: boolean },
 ): Promise<void> {
   const turns: FlatTurn[] = [];
-  for (const flat of flatsOf(parameters)) {
+  const flats = flatsOf(parameters);
+  const leave = occupyHomes(flats, 'gradient norm');
+  for (const flat of flats) {
     if (flat.size === 0) continue;
     const home = flatHomeOf(flat);
     if (home === undefined) {
@@ -45,7 +47,7 @@ export async function eachGradient(
       turns.push({ start: () => home.startGradient(), use: () => use(flat.grad!), isChanging });
     }
   }
-  await visitFlats(turns, AHEAD);
+  await visitFlats(turns, AHEAD).finally(leave);
 }
 
 function residentTurn(use: () => void): FlatTurn {

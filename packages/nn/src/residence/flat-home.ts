@@ -2,6 +2,7 @@
 // seam and the pipeline over it; StoredFlat implements it for fsdp and offload.
 
 import type { Tensor } from '@shardweave/tensor-core';
+import { OptimizerError } from '../errors.js';
 import type { FlatState } from '../optim/optimizer-state.js';
 
 /**
@@ -36,6 +37,10 @@ export interface FlatHome {
   readState(name: string): Promise<Uint8Array>;
   /** Replaces all state at rest. The arrays are the caller's again when it resolves. */
   writeState(step: number, tensors: ReadonlyMap<string, Uint8Array>): Promise<void>;
+  /** What is under way with the flat that nothing else may come between; undefined at rest. */
+  readonly occupant: string | undefined;
+  /** Names what is under way; the returned function ends it. See occupyHomes. */
+  occupy(by: string): () => void;
   /** Homes that share it make one generation of a step: its commit is called once at the end. */
   readonly steps: { commit(): Promise<void> };
 }
@@ -70,6 +75,29 @@ export function setFlatHome(flat: Tensor, home: FlatHome): void {
 /** A flat's home; undefined where it stays on the device. */
 export function flatHomeOf(flat: Tensor): FlatHome | undefined {
   return HOMES.get(flat);
+}
+
+/**
+ * Takes the homes of `flats` for one piece of work, such as a step. The returned function gives them
+ * back.
+ * @throws {OptimizerError} where another piece of work, or a backward, is not done; none is taken then
+ */
+export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
+  const homes = new Set<FlatHome>();
+  for (const flat of flats) {
+    const home = flatHomeOf(flat);
+    if (home === undefined) continue;
+    homes.add(home);
+    const running = flat.device.isInBackward ? 'backward' : home.occupant;
+    if (running === undefined) continue;
+    throw new OptimizerError(
+      `${by}: expected the parameters of '${flat.name}' at rest, got ${running} under way. Await it first.`,
+    );
+  }
+  const ends = [...homes].map((home) => home.occupy(by));
+  return () => {
+    for (const end of ends) end();
+  };
 }
 
 /**

@@ -8,6 +8,7 @@ interface FreeBuffer {
 
 export class HostBuffers {
   readonly #free = new Map<number, FreeBuffer[]>();
+  readonly #taken = new Set<Uint8Array>();
   #numMade = 0;
   #takenBytes = 0;
   #peakTakenBytes = 0;
@@ -31,15 +32,26 @@ export class HostBuffers {
   take(byteLength: number): Uint8Array {
     this.#takenBytes += byteLength;
     this.#peakTakenBytes = Math.max(this.#peakTakenBytes, this.#takenBytes);
-    const kept = this.#free.get(byteLength)?.pop();
-    if (kept !== undefined) return kept.bytes;
-    this.#numMade += 1;
-    return new Uint8Array(byteLength);
+    let bytes = this.#free.get(byteLength)?.pop()?.bytes;
+    if (bytes === undefined) {
+      this.#numMade += 1;
+      bytes = new Uint8Array(byteLength);
+    }
+    this.#taken.add(bytes);
+    return bytes;
   }
 
-  /** One that was taken, once. */
+  /**
+   * One that was taken, once: given twice, it would have two users.
+   * @throws {Error} for any other, which is a fault of this program
+   */
   give(bytes: Uint8Array): void {
     const { byteLength } = bytes;
+    if (!this.#taken.delete(bytes)) {
+      throw new Error(
+        `host buffers: expected one that was taken and not given back, got another of ${byteLength} bytes.`,
+      );
+    }
     this.#takenBytes -= byteLength;
     const list = this.#free.get(byteLength) ?? [];
     this.#free.set(byteLength, list);

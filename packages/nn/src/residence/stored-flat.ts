@@ -43,6 +43,7 @@ export class StoredFlat implements FlatHome {
   #additions: Promise<void> = Promise.resolve();
   /** The shard while it is filled for the first time. */
   #filling: Uint8Array | undefined;
+  #occupant: string | undefined;
 
   constructor(options: StoredFlatOptions) {
     this.#options = options;
@@ -90,6 +91,17 @@ export class StoredFlat implements FlatHome {
 
   get steps(): StoreUse {
     return this.#options.use;
+  }
+
+  get occupant(): string | undefined {
+    return this.#occupant;
+  }
+
+  occupy(by: string): () => void {
+    this.#occupant = by;
+    return () => {
+      this.#occupant = undefined;
+    };
   }
 
   /** Whether values are there to go on from. */
@@ -148,7 +160,12 @@ export class StoredFlat implements FlatHome {
       }
       const codec = await use.codec();
       const coded = hostBuffers.take(flat.size * 2);
-      await codec.encode(master, coded, { format: computeDType as 'f16' | 'bf16' });
+      try {
+        await codec.encode(master, coded, { format: computeDType as 'f16' | 'bf16' });
+      } catch (error) {
+        hostBuffers.give(coded);
+        throw error;
+      }
       return coded;
     } finally {
       if (isLent) hostBuffers.give(master);

@@ -60,13 +60,17 @@ export class StoredVisit implements FlatVisit {
     const reads = parts
       .filter(({ isChanging }) => isChanging)
       .map(({ stored, storage }) => {
-        const read = storage.read(0, stored.byteLength, hostBuffers.take(stored.byteLength));
-        return { stored, read };
+        const bytes = hostBuffers.take(stored.byteLength);
+        return { stored, bytes, read: storage.read(0, stored.byteLength, bytes) };
       });
     this.#free(); // the reads are queued before whoever gets the buffers next
-    const writes = reads.map(async ({ stored, read }) => {
-      const bytes = await read;
-      await stored.write(bytes).finally(() => hostBuffers.give(bytes));
+    const writes = reads.map(async ({ stored, read, bytes }) => {
+      try {
+        await read;
+        await stored.write(bytes);
+      } finally {
+        hostBuffers.give(bytes);
+      }
     });
     const outcomes = await Promise.allSettled([...writes, alsoStore()]);
     const failed = outcomes.find((outcome) => outcome.status === 'rejected');
@@ -87,16 +91,19 @@ export class StoredVisit implements FlatVisit {
     );
   }
 
+  /** Where one read fails all buffers are given back, when the last of them has settled. */
   async #readAll(): Promise<(Uint8Array | undefined)[]> {
     const { hostBuffers, parts } = this.#options;
-    return Promise.all(
-      parts.map(async ({ stored }) => {
-        if (!stored.exists) return undefined;
-        const bytes = hostBuffers.take(stored.byteLength);
-        await stored.read(bytes);
-        return bytes;
-      }),
+    const taken = parts.map(({ stored }) =>
+      stored.exists ? hostBuffers.take(stored.byteLength) : undefined,
     );
+    const reads = await Promise.allSettled(
+      taken.map((bytes, i) => bytes && parts[i]!.stored.read(bytes)),
+    );
+    const failed = reads.find((read) => read.status === 'rejected');
+    if (failed === undefined) return taken;
+    for (const bytes of taken) if (bytes !== undefined) hostBuffers.give(bytes);
+    throw failed.reason;
   }
 
   #free(): void {

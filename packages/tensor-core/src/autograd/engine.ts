@@ -4,7 +4,7 @@
 
 import { isFloat } from '@shardweave/dtypes';
 import type { Device } from '../device.js';
-import { DTypeError, GraphError, ShapeError } from '../errors.js';
+import { DTypeError, GraphError, ShapeError, StateError } from '../errors.js';
 import { cast } from '../ops/cast.js';
 import { isSameShape, shapeText } from '../ops/checks.js';
 import { add } from '../ops/elementwise.js';
@@ -84,9 +84,18 @@ class RunningPass implements Pass {
 export class Engine {
   readonly #device: Device;
   #pass: RunningPass | undefined;
+  /** Walks of nodes that are under way: one, and one more for each rule that runs a backward of its own. */
+  #numWalks = 0;
+  /** Nodes whose rules are under way, outermost first. */
+  readonly #rules: GraphNode[] = [];
 
   constructor(device: Device) {
     this.#device = device;
+  }
+
+  /** See Device.ruleInProgress. */
+  get ruleInProgress(): GraphNode | undefined {
+    return this.#rules.length === this.#numWalks ? this.#rules.at(-1) : undefined;
   }
 
   /** Whether a backward is running. */
@@ -105,10 +114,20 @@ export class Engine {
     }
     checkSeed(root, options.gradient);
     const outer = this.#pass;
+    if (this.#numWalks > 0 && this.ruleInProgress === undefined) {
+      throw new StateError(
+        'backward: expected the backward before it to have ended, got one beside it on the same device. Await each backward.',
+      );
+    }
     const pass = outer ?? new RunningPass();
     this.#pass = pass;
+    this.#numWalks += 1;
     try {
-      await this.#device.noGrad(() => this.#device.scope(() => this.#walk(root, options, pass)));
+      await this.#device
+        .noGrad(() => this.#device.scope(() => this.#walk(root, options, pass)))
+        .finally(() => {
+          this.#numWalks -= 1;
+        });
       if (outer === undefined) await settle(pass);
     } catch (error) {
       if (outer === undefined) {
@@ -180,6 +199,18 @@ export class Engine {
     }
   }
 
+  #runRule(node: GraphNode, incoming: readonly (Tensor | undefined)[]) {
+    this.#rules.push(node);
+    const end = () => void this.#rules.splice(this.#rules.indexOf(node), 1);
+    let results: ReturnType<GraphNode['run']> | undefined;
+    try {
+      results = node.run(incoming);
+    } finally {
+      if (!(results instanceof Promise)) end();
+    }
+    return results instanceof Promise ? results.finally(end) : results;
+  }
+
   /** One node in a scope of its own; what it hands on is retained by the slot it goes to. */
   async #runNode(
     node: GraphNode,
@@ -217,7 +248,7 @@ export class Engine {
     try {
       await this.#device.scope(() => {
         if (incoming.every((gradient) => gradient === undefined)) return distribute([]);
-        const results = node.run(incoming);
+        const results = this.#runRule(node, incoming);
         return results instanceof Promise ? results.then(distribute) : distribute(results);
       });
     } finally {
