@@ -74,19 +74,19 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   /**
    * @param model a Sequential, cut into slices balanced by parameters, or the slices themselves
-   * @throws {OffloadConfigError} for anything else, options that contradict each other, and parameters
-   * that are not f32 or belong to another flat tensor
+   * @throws {OffloadConfigError} for anything else, options that are unknown, out of range or in
+   * contradiction, and parameters that are not f32 or belong to another flat tensor
    */
   constructor(model: Sequential<Args, Output> | readonly Module[], options: OffloadOptions = {}) {
     const modules = layersOf(model);
     super(modules[0]!.device);
+    this.#options = resolveOptions(options);
     for (const [path, module] of modules.flatMap((one) => one.namedModules())) {
       if (!(module instanceof OffloadModel)) continue;
       throw new OffloadConfigError(
         `offload: expected modules without an OffloadModel, got one at '${path}'. One around all slices is enough.`,
       );
     }
-    this.#options = resolveOptions(options);
     const { loadAheadBytes } = this.#options;
     if (isModule(model)) this.child('module', model);
     else modules.forEach((module, i) => void this.child(String(i), module));

@@ -1,0 +1,38 @@
+// Which known name a misspelt one was meant to be.
+
+/** Letters that may be wrong, missing or too many. */
+const MAX_DISTANCE = 2;
+
+/** The nearest of `known`, whatever its case and underscores; undefined where none is near. */
+export function nearestName(name: string, known: readonly string[]): string | undefined {
+  const plain = plainOf(name);
+  let nearest: string | undefined;
+  let least = MAX_DISTANCE + 1;
+  for (const candidate of known) {
+    const other = plainOf(candidate);
+    const isPart = plain.length > 3 && (other.startsWith(plain) || plain.startsWith(other));
+    const distance = isPart ? 1 : editDistance(plain, other);
+    if (distance >= least) continue;
+    least = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+function plainOf(name: string): string {
+  return name.replaceAll('_', '').toLowerCase();
+}
+
+/** Letters to insert, remove or replace (Levenshtein). */
+function editDistance(from: string, to: string): number {
+  let row = Array.from({ length: to.length + 1 }, (_, i) => i);
+  for (let i = 1; i <= from.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= to.length; j++) {
+      const replaced = row[j - 1]! + (from[i - 1] === to[j - 1] ? 0 : 1);
+      next.push(Math.min(replaced, row[j]! + 1, next[j - 1]! + 1));
+    }
+    row = next;
+  }
+  return row[to.length]!;
+}
