@@ -32,7 +32,12 @@ export {
   writeSafetensors,
 } from './hf/safetensors.js';
 export { type FileDType, type HostTensor, isDeviceDType, type LazyTensor } from './host-tensor.js';
-export { BatchNorm1d, type BatchNormOptions, isBatchNorm } from './layers/batch-norm1d.js';
+export {
+  BatchNorm1d,
+  type BatchNormOptions,
+  isBatchNorm,
+  type PartedBatch,
+} from './layers/batch-norm1d.js';
 export type { BatchMoments, GradientSums } from './layers/batch-normalise.js';
 export { Conv1D, type Conv1DOptions } from './layers/conv1d.js';
 export { Dropout } from './layers/dropout.js';

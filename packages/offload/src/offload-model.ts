@@ -260,15 +260,22 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     const before = device.random.state();
     const outputs: MicroBatch[] = [];
     let isReached = false;
-    for (const { args, firstRow } of batches) {
-      // Every micro-batch draws what the whole batch would for its rows.
-      device.random.restore({ ...before, rowOffset: before.rowOffset + firstRow });
-      const { output, numNodes } = await this.#runMicroBatch(slice, args, call);
-      isReached ||= numNodes > 0;
-      outputs.push({ args: [output], firstRow });
-      if (batches.length > 1 && device.isGradEnabled) {
-        call.parked.park(storagesIn(output).filter((storage) => call.mayPark(storage)));
+    const parted = batches.length > 1 ? slice.batchNorms.map((norm) => norm.beginBatch()) : [];
+    try {
+      for (const { args, firstRow } of batches) {
+        for (const batch of parted) batch.beginPart();
+        // Every micro-batch draws what the whole batch would for its rows.
+        device.random.restore({ ...before, rowOffset: before.rowOffset + firstRow });
+        const { output, numNodes } = await this.#runMicroBatch(slice, args, call);
+        isReached ||= numNodes > 0;
+        outputs.push({ args: [output], firstRow });
+        if (batches.length > 1 && device.isGradEnabled) {
+          call.parked.park(storagesIn(output).filter((storage) => call.mayPark(storage)));
+        }
       }
+      for (const batch of parted) batch.end();
+    } finally {
+      for (const batch of parted) batch.abandon();
     }
     device.random.restore({ ...device.random.state(), rowOffset: before.rowOffset });
     this.#note(slice);

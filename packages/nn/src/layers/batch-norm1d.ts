@@ -21,6 +21,7 @@ import {
   momentsOf,
   normaliseBatch,
 } from './batch-normalise.js';
+import { BatchParts } from './batch-parts.js';
 
 export interface BatchNormOptions {
   /** Length of the second axis. */
@@ -45,6 +46,16 @@ export function isBatchNorm(module: unknown): module is BatchNorm1d {
   return isModule(module) && BRAND in module;
 }
 
+/** What `beginBatch` returns. */
+export interface PartedBatch {
+  /** Before each part's forward. */
+  beginPart(): void;
+  /** All parts have passed: the running statistics move. */
+  end(): void;
+  /** A part failed: they stay. Nothing after `end`. */
+  abandon(): void;
+}
+
 /**
  * Normalises each channel of x [n, c] or [n, c, l] over the other axes: in training with the batch's
  * biased variance, and the unbiased one goes into running_var; in evaluation with the running
@@ -63,6 +74,7 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   readonly runningVar: Tensor | undefined;
   /** [] of u32 */
   readonly numBatchesTracked: Tensor | undefined;
+  #parts: BatchParts | undefined;
 
   constructor(device: Device, options: BatchNormOptions) {
     super(device);
@@ -131,6 +143,29 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
     return normaliseBatch(x, { mean, variance, weight, bias, eps, batch: { count, joinSums } });
   }
 
+  /**
+   * Has the forwards that follow count as parts of one batch (micro-batches): each is normalised with
+   * moments of its own, and the running statistics move once, by those of all parts together.
+   */
+  beginBatch(): PartedBatch {
+    const parts = new BatchParts();
+    this.#parts = parts;
+    const leave = () => {
+      if (this.#parts === parts) this.#parts = undefined;
+    };
+    return {
+      beginPart: () => parts.beginPart(),
+      end: () => {
+        leave();
+        parts.end((moments) => this.#move(moments));
+      },
+      abandon: () => {
+        leave();
+        parts.abandon();
+      },
+    };
+  }
+
   /** The moments of a training batch, from those of this rank's rows. */
   protected joinMoments(local: BatchMoments): BatchMoments | Promise<BatchMoments> {
     return local;
@@ -141,7 +176,13 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
     return local;
   }
 
-  #track({ mean, variance, count }: BatchMoments): void {
+  #track(moments: BatchMoments): void {
+    if (this.runningMean === undefined) return;
+    if (this.#parts === undefined) this.#move(moments);
+    else this.#parts.add(moments);
+  }
+
+  #move({ mean, variance, count }: BatchMoments): void {
     const { device, momentum, runningMean, runningVar, numBatchesTracked } = this;
     if (runningMean === undefined || runningVar === undefined || numBatchesTracked === undefined) {
       return;

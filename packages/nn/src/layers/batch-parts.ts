@@ -1,0 +1,65 @@
+// The moments of a batch that passes a layer in parts (micro-batches), joined part by part.
+
+import { add, affine, cast, square, sub } from '@shardweave/tensor-core';
+import type { BatchMoments } from './batch-normalise.js';
+
+export class BatchParts {
+  /** Of each use of the layer in a part, in order; a module may stand in several places. */
+  readonly #uses: BatchMoments[] = [];
+  #next = 0;
+
+  /** The next part begins with the first use again. */
+  beginPart(): void {
+    this.#next = 0;
+  }
+
+  /** Joins what one use found in this part. */
+  add(moments: BatchMoments): void {
+    const before = this.#uses[this.#next];
+    this.#uses[this.#next] = joined(before, moments);
+    this.#next += 1;
+    if (before !== undefined) free(before);
+  }
+
+  /** Hands each use's moments of the whole batch to `visit`, and frees them. */
+  end(visit: (moments: BatchMoments) => void): void {
+    for (const moments of this.#uses) visit(moments);
+    this.abandon();
+  }
+
+  abandon(): void {
+    for (const moments of this.#uses.splice(0)) free(moments);
+  }
+}
+
+/** The moments of both (Chan et al., 1979), kept beyond any scope. */
+function joined(before: BatchMoments | undefined, after: BatchMoments): BatchMoments {
+  const { device } = after.mean;
+  const { mean, variance, count } = device.noGrad(() =>
+    device.scope(() => {
+      if (before === undefined) {
+        const copy = { copy: true };
+        return {
+          ...after,
+          mean: cast(after.mean, 'f32', copy),
+          variance: cast(after.variance, 'f32', copy),
+        };
+      }
+      const count = before.count + after.count;
+      const part = after.count / count;
+      const shift = sub(after.mean, before.mean);
+      const within = add(affine(before.variance, 1 - part, 0), affine(after.variance, part, 0));
+      return {
+        mean: add(before.mean, affine(shift, part, 0)),
+        variance: add(within, affine(square(shift), part * (1 - part), 0)),
+        count,
+      };
+    }),
+  );
+  return { mean: mean.keep(), variance: variance.keep(), count };
+}
+
+function free({ mean, variance }: BatchMoments): void {
+  mean.dispose();
+  variance.dispose();
+}
