@@ -31,6 +31,10 @@ export class MapStore implements ByteStore {
     this.values.delete(key);
   }
 
+  async withdraw(key: string): Promise<void> {
+    this.#note(`withdraw ${key}`);
+  }
+
   async commit(): Promise<void> {
     this.#note('commit');
   }

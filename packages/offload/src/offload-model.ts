@@ -10,6 +10,7 @@ import {
   Module,
   mapTensors,
   type Sequential,
+  storeUseOf,
   UnitScheduler,
 } from '@shardweave/nn';
 import {
@@ -159,7 +160,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   /** Makes what the store has now what a next process finds; optimizer steps do it too. */
   commit(): Promise<void> {
-    return this.#alone('commit', 'commit', () => this.#options.store.commit());
+    return this.#alone('commit', 'commit', () => storeUseOf(this.#options.store).commit());
   }
 
   /**
@@ -177,7 +178,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   async #moveToStore(): Promise<void> {
     if (this.#isStored) return;
     for (const flat of this.flats) await flat.moveToStore();
-    await this.#options.store.commit();
+    await storeUseOf(this.#options.store).commit();
     this.#isStored = true;
     const { deviceBudgetBytes } = this.#options;
     if (deviceBudgetBytes !== undefined) beginBudget(this.device.pool, this, deviceBudgetBytes);

@@ -301,6 +301,31 @@ it('a gradient that the store refuses fails this backward, not the next one', as
   expect(model.hostMemory().stagingBytes).toBe(0);
 });
 
+it('a refused gradient is given up by zeroGrad: commits, loads and steps of other layers go on', async () => {
+  const device = newDevice();
+  const layerBytes = 4 * 256; // a weight and a bias, padded
+  // Room for the parameters, one gradient, and step counts.
+  const store = createHostStore({ maxBytes: 5 * layerBytes + 64 });
+  const model = new OffloadModel(linears(device, 4), { store, numSlices: 4 });
+  const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+  const step = () => device.scope(() => squared(model, rows(device).detach()));
+  await expect(step()).rejects.toMatchObject({ code: 'FULL' });
+  await expect(model.commit()).rejects.toMatchObject({ code: 'INCOMPLETE' });
+  model.zeroGrad();
+  await model.commit();
+  const state = await stateDict(model);
+  await loadStateDict(model, state);
+  for (const parameter of model.parameters().slice(0, 6)) parameter.requiresGrad = false;
+  for (let i = 0; i < 2; i++) {
+    await step();
+    await optimizer.step();
+    optimizer.zeroGrad();
+  }
+  const after = await stateDict(model);
+  expect(after.get('2.weight')).toEqual(state.get('2.weight'));
+  expect(after.get('3.weight')).not.toEqual(state.get('3.weight'));
+});
+
 it('two models in one store, stepped by one optimizer', async () => {
   const run = async (isOffloaded: boolean) => {
     const device = newDevice();

@@ -13,6 +13,8 @@ export interface ByteStore {
   read(key: string, into: Uint8Array, options?: { readonly offset?: number }): Promise<void>;
   /** Removes a key; nothing where there is none. */
   delete(key: string): Promise<void>;
+  /** Gives up on a write that failed: the value before it, or none, holds up no commit. */
+  withdraw(key: string): Promise<void>;
   /** Makes all that was written what a next process finds, as a whole. */
   commit(): Promise<void>;
 }

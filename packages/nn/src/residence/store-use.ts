@@ -7,6 +7,7 @@ import type { ByteStore } from './byte-store.js';
 export class StoreUse {
   readonly store: ByteStore;
   readonly #names = new Set<string>();
+  readonly #pending = new Set<Promise<void>>();
   #codec: Promise<WireCodec> | undefined;
 
   constructor(store: ByteStore) {
@@ -36,8 +37,15 @@ export class StoreUse {
     return this.#codec;
   }
 
+  /** What a commit that is called after this one has to find done; it never rejects. */
+  awaitBeforeCommit(work: Promise<void>): void {
+    this.#pending.add(work);
+    void work.then(() => this.#pending.delete(work));
+  }
+
   /** The end of a step: what is stored now is what a next process finds. */
   async commit(): Promise<void> {
+    await Promise.all(this.#pending);
     await this.store.commit();
   }
 }

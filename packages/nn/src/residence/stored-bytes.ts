@@ -50,6 +50,17 @@ export class StoredBytes {
     return written;
   }
 
+  /** Gives up on what waits, when the writes before have settled: the value before it counts. */
+  withdraw(): Promise<void> {
+    const withdrawn = this.#lastWrite.then(async () => {
+      if (this.#unsaved === undefined) return;
+      this.#unsaved = undefined;
+      await this.#store.withdraw(this.#key);
+    });
+    this.#lastWrite = withdrawn.catch(() => undefined);
+    return withdrawn;
+  }
+
   /** Writes what waits. */
   async flush(): Promise<void> {
     await this.#lastWrite;

@@ -188,6 +188,10 @@ export class StoredFlat implements FlatHome {
   clearGradient(): void {
     this.#hasGradient = false; // the next one is written over it
     this.#numCleared += 1;
+    // One that the store refused would hold up every commit.
+    const withdrawn = this.#additions.then(() => this.#gradient?.withdraw());
+    this.#additions = withdrawn.catch(() => undefined);
+    this.#options.use.awaitBeforeCommit(this.#additions);
   }
 
   /** f32 bytes; undefined without a gradient. */
