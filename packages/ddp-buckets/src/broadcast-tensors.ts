@@ -7,11 +7,18 @@ import type { Tensor } from '@shardweave/tensor-core';
 /** Host memory that a broadcast takes at a time; a larger tensor goes alone. */
 const CHUNK_BYTES = 32 * 2 ** 20;
 
+export interface BroadcastOptions {
+  readonly root: number;
+  readonly tag: string;
+  /** What ranks compare. Default: the tag. */
+  readonly identity?: string;
+}
+
 /** Collective; every rank gives tensors of the same sizes and dtypes. */
 export async function broadcastTensors(
   group: ProcessGroup,
   tensors: readonly Tensor[],
-  options: { readonly root: number; readonly tag: string },
+  options: BroadcastOptions,
 ): Promise<void> {
   for (const [dtype, list] of byDType(tensors)) {
     for (const chunk of chunksOf(list)) await broadcastChunk(group, chunk, { ...options, dtype });
@@ -21,7 +28,7 @@ export async function broadcastTensors(
 async function broadcastChunk(
   group: ProcessGroup,
   chunk: readonly Tensor[],
-  { root, tag, dtype }: { readonly root: number; readonly tag: string; readonly dtype: DType },
+  { root, tag, identity = tag, dtype }: BroadcastOptions & { readonly dtype: DType },
 ): Promise<void> {
   const bytes = new Uint8Array(chunk.reduce((sum, tensor) => sum + bytesOf(tensor), 0));
   const starts: number[] = [];
@@ -34,7 +41,7 @@ async function broadcastChunk(
     const values = await Promise.all(chunk.map((tensor) => tensor.toBytes()));
     for (const [i, value] of values.entries()) bytes.set(value, starts[i]!);
   }
-  await group.broadcast(bytes, { root, dtype: dtype as WireDType, tag });
+  await group.broadcast(bytes, { root, dtype: dtype as WireDType, tag, identity });
   if (group.rank === root) return;
   for (const [i, tensor] of chunk.entries()) {
     const start = starts[i]!;

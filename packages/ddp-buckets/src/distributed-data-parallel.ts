@@ -3,18 +3,33 @@
 // Reducer has beside it). Create it alike on all ranks, before or after the optimizer.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { Module } from '@shardweave/nn';
+import { type LossScaler, Module, type Optimizer } from '@shardweave/nn';
 import type { GradSink, Pass, Tensor } from '@shardweave/tensor-core';
 import { requireAgreement } from './agreement.js';
-import { broadcastTensors } from './broadcast-tensors.js';
+import { type BroadcastOptions, broadcastTensors } from './broadcast-tensors.js';
 import type { ActiveParameter } from './bucket.js';
 import { BUCKET_DTYPES } from './bucket-layout.js';
+import { endJob } from './end-job.js';
 import { DdpConfigError, DdpStateError } from './errors.js';
+import { followOptimizers, requireStepped } from './follow-optimizers.js';
 import { describeParameter, GradientSync } from './gradient-sync.js';
-import { type DdpOptions, type ResolvedDdpOptions, resolveOptions } from './options.js';
+import {
+  type DdpOptions,
+  describeOptions,
+  type ResolvedDdpOptions,
+  resolveOptions,
+} from './options.js';
+import type { RecordedForward } from './recorded-forwards.js';
 import type { StepTimings } from './step-timings.js';
 
 export interface JoinOptions {
+  /**
+   * All that step in the body: their group options, step counts and state follow the weights. Empty
+   * where it steps by other means, which then has nothing to remember.
+   */
+  readonly optimizers: readonly Optimizer<object>[];
+  /** Loss scalers that are updated in the body; they follow, too. Default none. */
+  readonly scalers?: readonly LossScaler[];
   /** Divide by all ranks, or only by those that still have inputs. Default true: all. */
   readonly divideByInitialWorldSize?: boolean;
 }
@@ -30,6 +45,8 @@ export class DistributedDataParallel<
   readonly #options: ResolvedDdpOptions;
   readonly #sync: GradientSync;
   readonly #sink: GradSink;
+  /** Parameters and buffers that all ranks have in common. */
+  readonly #shared = new WeakSet<Tensor>();
   #opening: Promise<void> | undefined;
 
   /**
@@ -50,6 +67,7 @@ export class DistributedDataParallel<
       accept: (leaf, gradient, pass) => this.#sync.accept(leaf, gradient, pass),
       final: (leaf, pass) => this.#sync.final(leaf, pass),
       clear: (leaf) => this.#sync.locals.clear(leaf),
+      failed: (error) => this.#sync.fail(error),
     };
     const named = module.namedParameters();
     for (const [path, tensor] of named) this.#requirePlain(path, tensor);
@@ -100,23 +118,58 @@ export class DistributedDataParallel<
   // ---- starting --------------------------------------------------------------------------------
 
   /**
-   * Holds the ranks' parameters equal in path, dtype and shape, and then in value: rank 0's
-   * parameters and buffers go to all. Collective, once; the first forward calls it.
-   * @throws {DdpStructureError} on every rank, where the models differ
+   * Holds the ranks' options equal, and their parameters in path, dtype and shape, and then in value:
+   * rank 0's parameters and buffers go to all. Collective, once; the first forward calls it. Wrappers
+   * of one group take turns.
+   * @throws {DdpStructureError} on every rank, where options or models differ
    */
   initialize(): Promise<void> {
-    this.#opening ??= this.#open();
+    this.#opening ??= this.#sync.inOpening(() => this.#open());
     return this.#opening;
   }
 
   async #open(): Promise<void> {
-    const tensors = this.#state();
-    if (this.processGroup.worldSize > 1) {
-      const lines = tensors.map(describeParameter);
-      await requireAgreement(this.processGroup, 'parameters and buffers', lines);
+    const group = this.processGroup;
+    if (group.worldSize > 1) {
+      const paths = new Map(this.module.namedParameters().map(([path, tensor]) => [tensor, path]));
+      const lines = describeOptions(this.#options, (parameter) => paths.get(parameter)!);
+      const advice = 'Wrap with the same options on all ranks.';
+      await requireAgreement(group, lines, { what: 'options', advice });
     }
+    await this.#share(group, this.#state(), 'parameters and buffers');
     await this.#sync.open();
-    await this.syncParameters();
+  }
+
+  /** Holds tensors equal over ranks, in path, dtype and shape, and then in value. */
+  async #share(
+    group: ProcessGroup,
+    tensors: readonly ActiveParameter[],
+    what: string,
+  ): Promise<void> {
+    if (group.worldSize > 1) {
+      const advice = 'Build, wrap and freeze the model alike on all ranks.';
+      await requireAgreement(group, tensors.map(describeParameter), { what, advice });
+      const list = tensors.map(({ tensor }) => tensor);
+      await broadcastTensors(group, list, { root: 0, tag: `ddp ${what}` });
+    }
+    for (const { tensor } of tensors) this.#shared.add(tensor);
+  }
+
+  /** Layers that were added to the module since, or put in place of others: rank 0's go to all. */
+  async #shareAdded(): Promise<void> {
+    const added = this.#state().filter(({ tensor }) => !this.#shared.has(tensor));
+    if (added.length === 0) return;
+    for (const [path, tensor] of this.module.namedParameters()) {
+      if (!this.#shared.has(tensor)) this.#takeOver(path, tensor);
+    }
+    if (this.#sync.isInJoin) {
+      const { rank, worldSize } = this.processGroup;
+      throw new DdpStateError(
+        `rank ${rank}/${worldSize} ddp forward: expected the same layers from the begin of join to its end, got ${added[0]!.path} in between. Add layers outside join.`,
+      );
+    }
+    if (this.processGroup.worldSize === 1) return this.#share(this.processGroup, added, '');
+    await this.#sync.inTurn((group) => this.#share(group, added, 'added parameters and buffers'));
   }
 
   /** Sends parameters and buffers of `root` (default 0) to all ranks: after loading them on one. Collective. */
@@ -127,15 +180,17 @@ export class DistributedDataParallel<
 
   /** Sends the buffers of `root` (default 0) to all ranks. Collective. */
   async syncBuffers(options: { readonly root?: number } = {}): Promise<void> {
-    const tensors = this.module.namedBuffers().map(([, tensor]) => tensor);
-    await this.#broadcast(tensors, { root: options.root ?? 0, tag: 'ddp buffers' });
+    await this.#syncBuffers({ root: options.root ?? 0, identity: 'ddp buffers' });
   }
 
-  async #broadcast(
-    tensors: readonly Tensor[],
-    options: { readonly root: number; readonly tag: string },
-  ): Promise<void> {
+  async #syncBuffers(options: { readonly root: number; readonly identity: string }): Promise<void> {
+    const tensors = this.module.namedBuffers().map(([, tensor]) => tensor);
+    await this.#broadcast(tensors, { ...options, tag: 'ddp buffers' });
+  }
+
+  async #broadcast(tensors: readonly Tensor[], options: BroadcastOptions): Promise<void> {
     this.#requireRest(options.tag);
+    await this.initialize();
     if (this.processGroup.worldSize === 1) return;
     await this.#sync.inTurn((group) => broadcastTensors(group, tensors, options));
   }
@@ -146,18 +201,33 @@ export class DistributedDataParallel<
     await this.initialize();
     const { device } = this;
     const isRecomputing = device.isInBackward;
-    if (!isRecomputing) device.random.separate(this.processGroup.rank);
-    if (!isRecomputing && this.isTraining && this.#options.isBroadcastingBuffers) {
-      await this.syncBuffers({ root: await this.#sync.announceBuffers() });
-    }
-    if (!isRecomputing && device.isGradEnabled) {
+    if (isRecomputing) return this.#record(args, undefined);
+    device.random.separate(this.processGroup.rank);
+    const isWaitedFor = device.isGradEnabled && this.#sync.isReducing;
+    try {
+      await this.#shareAdded();
+      if (this.isTraining && this.#options.isBroadcastingBuffers) {
+        const root = await this.#sync.announceBuffers();
+        await this.#syncBuffers({ root, identity: this.#sync.buffersIdentity });
+      }
+      if (!device.isGradEnabled) return await this.module.call(...args);
       this.#sync.range('ddp: before forward', () => this.#sync.noteForward());
+      return await this.#record(args, this.isTraining ? this.#sync.noteRecorded() : undefined);
+    } catch (error) {
+      if (isWaitedFor) endJob(this.processGroup, 'ddp forward', error);
+      throw error;
     }
+  }
+
+  async #record(args: Args, recorded: RecordedForward | undefined): Promise<Output> {
     const output = await this.module.call(...args);
-    if (device.isGradEnabled) {
-      // A backward takes part even if it reaches no parameter: other ranks' may.
-      device.beforeGradientOf(output, (pass: Pass) => this.#sync.beginPass(pass));
-    }
+    if (!this.device.isGradEnabled) return output;
+    // A backward takes part even if it reaches no parameter: other ranks' may.
+    const numNodes = this.device.beforeGradientOf(output, (pass: Pass) => {
+      if (recorded !== undefined) this.#sync.noteReached(recorded);
+      this.#sync.beginPass(pass);
+    });
+    if (numNodes === 0 && recorded !== undefined) this.#sync.noteReached(recorded);
     return output;
   }
 
@@ -194,17 +264,24 @@ export class DistributedDataParallel<
   /**
    * Runs `body` (this rank's steps) where ranks have unequal numbers of them: a rank that has no more
    * takes part in the others' reductions with zeros. At the end all have the weights and buffers of
-   * a rank that stepped last. Collective; other collectives of `body` are not waited for, and what is
-   * trained does not change in it. An error in `body` ends the job.
+   * a rank that stepped last, and its state of optimizers. Collective; other collectives of `body` are
+   * not waited for, and what is trained does not change in it. An error in `body` ends the job.
+   * @throws {DdpConfigError} where a trained parameter is in none of the optimizers
    */
-  async join(body: () => Promise<void>, options: JoinOptions = {}): Promise<void> {
-    await this.initialize();
+  async join(body: () => Promise<void>, options: JoinOptions): Promise<void> {
     this.#requireRest('join');
+    requireStepped(options?.optimizers, this.#trainable());
+    await this.initialize();
+    await this.#shareAdded();
     const root = await this.#sync.join(body, {
       isScaledToActive: options.divideByInitialWorldSize === false,
-      onBuffers: (from) => this.syncBuffers({ root: from }),
+      onBuffers: (from) => this.#syncBuffers({ root: from, identity: this.#sync.buffersIdentity }),
     });
     await this.syncParameters({ root });
+    if (this.processGroup.worldSize === 1) return;
+    const followed = { optimizers: options.optimizers, scalers: options.scalers ?? [] };
+    const parameters = this.module.parameters();
+    await this.#sync.inTurn((group) => followOptimizers(group, followed, { root, parameters }));
   }
 
   protected override releaseOwned(): void {
@@ -220,13 +297,16 @@ export class DistributedDataParallel<
     const found: ActiveParameter[] = [];
     for (const [path, tensor] of this.module.namedParameters()) {
       if (!tensor.requiresGrad || tensor.size === 0) continue;
-      if (tensor.gradSink !== this.#sink) {
-        this.#requirePlain(path, tensor);
-        tensor.gradSink = this.#sink;
-      }
+      this.#takeOver(path, tensor);
       found.push({ path, tensor });
     }
     return found;
+  }
+
+  #takeOver(path: string, tensor: Tensor): void {
+    if (tensor.gradSink === this.#sink) return;
+    this.#requirePlain(path, tensor);
+    tensor.gradSink = this.#sink;
   }
 
   /** Parameters and buffers with their paths. */

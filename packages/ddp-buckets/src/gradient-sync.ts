@@ -16,11 +16,13 @@ import {
   type PlanContext,
 } from './bucket-plan.js';
 import { allReduceHook } from './communication-hooks/all-reduce-hook.js';
+import { endingJob, endJob } from './end-job.js';
 import { DdpStateError, DdpUnusedParameterError } from './errors.js';
 import { JoinRounds } from './join-rounds.js';
 import { Lane } from './lane.js';
 import { LocalGradients } from './local-gradients.js';
 import type { ResolvedDdpOptions } from './options.js';
+import { type RecordedForward, RecordedForwards } from './recorded-forwards.js';
 import { StepClock, type StepTimings } from './step-timings.js';
 import { type CycleContext, type CycleOutcome, SyncCycle } from './sync-cycle.js';
 
@@ -43,6 +45,11 @@ export class GradientSync {
   #context: PlanContext | undefined;
   #plan: BucketPlan | undefined;
   #isAgreed = false;
+  /** Among the wrappers of the group, for what ranks compare. */
+  #wrapper = 0;
+  /** Backwards that are reduced, begun so far; those of other ranks in join count, too. */
+  #numBackwards = 0;
+  readonly #forwards = new RecordedForwards();
   /** In a static graph: what this rank's backwards reach. */
   #expectedReach: ReadonlySet<Tensor> | undefined;
   #pass: Pass | undefined;
@@ -77,7 +84,33 @@ export class GradientSync {
     return this.#pass !== undefined;
   }
 
+  get isInJoin(): boolean {
+    return this.#join !== undefined;
+  }
+
+  /** Whether other ranks wait for this one's next backward. */
+  get isReducing(): boolean {
+    return this.isSyncing && this.isEnabled;
+  }
+
   // ---- opening ---------------------------------------------------------------------------------
+
+  /**
+   * Has all ranks wait their turn on the group, where other wrappers use it, too: `body` runs beside no
+   * other collective of this package. On one rank at once.
+   */
+  async inOpening(body: () => Promise<void>): Promise<void> {
+    if (this.#group.worldSize === 1) return body();
+    const lane = Lane.of(this.#group);
+    await lane.enqueue(
+      Promise.resolve(),
+      () => {
+        this.#wrapper = lane.nextUser();
+        return endingJob(this.#group, 'ddp initialize', body);
+      },
+      { isSerial: true },
+    );
+  }
 
   /** Opens the lanes, once, and agrees on how large a bucket may be; collective. */
   async open(): Promise<void> {
@@ -86,8 +119,9 @@ export class GradientSync {
     let maxElements = Math.floor(bytes / byteSize('f32')); // what 16 bits are cast to fits, too
     if (this.#group.worldSize > 1) {
       const word = Uint32Array.of(Math.min(maxElements, 2 ** 32 - 1));
-      maxElements = (await gatherWords(this.#group, word)).reduce((a, b) => Math.min(a, b));
-      this.#control = new Lane(this.#group);
+      const words = await gatherWords(this.#group, word, 'largest bucket');
+      maxElements = words.reduce((a, b) => Math.min(a, b));
+      this.#control = Lane.of(this.#group);
       this.#lanes = await this.#openLanes(this.#control);
     }
     this.#context = { device: this.#device, options: this.#options, maxElements };
@@ -96,16 +130,20 @@ export class GradientSync {
   async #openLanes(control: Lane): Promise<Lane[]> {
     const { numStreams, communicators } = this.#options;
     if (numStreams === 1) return [control];
-    if (communicators !== undefined) return communicators.map((group) => new Lane(group));
+    if (communicators !== undefined) return communicators.map((group) => Lane.of(group));
     const lanes: Lane[] = [];
-    for (let i = 0; i < numStreams; i++) lanes.push(new Lane(await this.#group.split(0)));
+    for (let i = 0; i < numStreams; i++) lanes.push(Lane.of(await this.#group.split(0)));
     return lanes;
   }
 
   /** Runs a collective of the wrapper in its turn on the first lane. */
   inTurn<T>(body: (group: ProcessGroup) => Promise<T>): Promise<T> {
     const { group } = this.#control!;
-    return this.#control!.enqueue(Promise.resolve(), () => body(group), { isSerial: true });
+    return this.#control!.enqueue(
+      Promise.resolve(),
+      () => endingJob(group, 'ddp', () => body(group)),
+      { isSerial: true },
+    );
   }
 
   // ---- the plan --------------------------------------------------------------------------------
@@ -136,6 +174,19 @@ export class GradientSync {
     this.#hostBuffers = new HostBuffers(); // of other sizes
   }
 
+  /**
+   * A training forward was recorded; undefined where the ranks' numbers of them need not be equal.
+   * Its backward calls noteReached.
+   */
+  noteRecorded(): RecordedForward | undefined {
+    if (!this.isReducing || this.isInJoin || this.#control === undefined) return undefined;
+    return this.#forwards.note(this.#numBackwards);
+  }
+
+  noteReached(forward: RecordedForward): void {
+    this.#forwards.reach(forward);
+  }
+
   // ---- a backward ------------------------------------------------------------------------------
 
   /** Once per backward, before its first gradient. */
@@ -147,9 +198,12 @@ export class GradientSync {
       );
     }
     this.#pass = pass;
+    this.locals.beginPass();
     pass.onFailure(() => this.#reset());
     pass.onEnd(() => this.#endPass());
-    if (!this.isSyncing || !this.isEnabled) return;
+    if (!this.isReducing) return;
+    this.#numBackwards += 1;
+    this.#requireWholeLocals();
     this.refresh();
     this.#requireReached(pass.reached);
     this.#clock = new StepClock(this.#forwardStartMs);
@@ -173,6 +227,34 @@ export class GradientSync {
     this.#cycle?.final(leaf);
   }
 
+  /**
+   * A backward has failed, before it reached this wrapper or after. Where it would have been reduced the
+   * others wait for it.
+   */
+  fail(error: unknown): void {
+    if (this.#context === undefined || !this.isReducing) return;
+    endJob(this.#group, 'ddp backward', this.#cycle?.failure?.error ?? error);
+  }
+
+  /** @throws {DdpStateError} where a backward in noSync has failed half-way */
+  #requireWholeLocals(): void {
+    if (!this.locals.areTorn) return;
+    throw new DdpStateError(
+      'ddp backward: expected the gradients of whole backwards, got those of one that failed before it was reduced. Part of it is in their sums; call zeroGrad and repeat the step.',
+    );
+  }
+
+  /** What ranks compare of the present backward's collectives. */
+  #identity(): string {
+    const number = this.#numBackwards;
+    const { name } = this.#options;
+    const wrapper = name === '' ? String(this.#wrapper) : `'${name}'`;
+    // Ranks that have run out of inputs know the number alone.
+    const numLeft = this.isInJoin ? 0 : this.#forwards.countLeft(number);
+    const left = numLeft === 0 ? '' : ` (${numLeft} forwards left without a backward)`;
+    return `ddp ${wrapper} backward ${number}${left}`;
+  }
+
   #beginCycle(
     reached: ReadonlySet<Tensor>,
     clock: StepClock,
@@ -180,18 +262,20 @@ export class GradientSync {
   ): SyncCycle {
     const agreed = Promise.all([this.#round, this.#agree()]);
     const context = this.#cycleContext(locals);
-    return new SyncCycle(context, { plan: this.#plan!, agreed, reached, clock });
+    const identity = this.#identity();
+    return new SyncCycle(context, { plan: this.#plan!, agreed, reached, clock, identity });
   }
 
   #cycleContext(locals: LocalGradients): CycleContext {
-    const { communicationHook, isDelayed, tagPrefix } = this.#options;
+    const { communicationHook, isDelayed, name } = this.#options;
     return {
       lanes: this.#lanes,
       hook: communicationHook ?? allReduceHook,
       hostBuffers: this.#hostBuffers,
       locals,
       isDelayed,
-      tagPrefix,
+      tagPrefix: name === '' ? '' : `${name} `,
+      onFailure: (error) => endJob(this.#group, 'ddp backward', error),
       range: (name, body) => this.range(name, body),
     };
   }
@@ -207,16 +291,24 @@ export class GradientSync {
     if (this.#isAgreed || this.#control === undefined) return undefined;
     this.#isAgreed = true;
     const lines = this.#plan!.active.map(describeParameter);
-    return this.inTurn((group) => requireAgreement(group, 'trainable parameters', lines));
+    const options = {
+      what: 'trainable parameters',
+      advice: 'Build, wrap and freeze the model alike on all ranks.',
+    };
+    return this.inTurn((group) => requireAgreement(group, lines, options));
   }
 
   async #endPass(): Promise<void> {
     const cycle = this.#cycle;
     if (cycle !== undefined) {
       this.#clock!.noteQueued();
-      await this.range('ddp: end of backward', () =>
-        this.#finishCycle(cycle, { isSpectator: false }),
-      );
+      try {
+        await this.range('ddp: end of backward', () =>
+          this.#finishCycle(cycle, { isSpectator: false }),
+        );
+      } catch (error) {
+        throw cycle.failure === undefined ? error : cycle.failure.error;
+      }
       this.timings = this.#clock!.timings();
     }
     this.#cycle = undefined;
@@ -255,7 +347,12 @@ export class GradientSync {
     const used = cycle.usedHere();
     if (this.#control === undefined || used.length === 0) return used;
     await this.inTurn((group) =>
-      group.allReduce(used, used, { dtype: 'u8', op: 'max', tag: 'ddp used parameters' }),
+      group.allReduce(used, used, {
+        dtype: 'u8',
+        op: 'max',
+        tag: 'ddp used parameters',
+        identity: `${cycle.identity} used parameters`,
+      }),
     );
     return used;
   }
@@ -277,12 +374,17 @@ export class GradientSync {
     const words = encodeStructure(own, active.length);
     const bytes = new Uint8Array(words.buffer);
     await this.inTurn((group) =>
-      group.broadcast(bytes, { root: leader, dtype: 'u32', tag: 'ddp buckets' }),
+      group.broadcast(bytes, {
+        root: leader,
+        dtype: 'u32',
+        tag: 'ddp buckets',
+        identity: `${cycle.identity} buckets`,
+      }),
     );
     return decodeStructure(words, active.length);
   }
 
-  /** @throws {DdpUnusedParameterError} for what the ranks would wait for in vain; ends the job */
+  /** @throws {DdpUnusedParameterError} for what the ranks would wait for in vain */
   #requireReached(reached: ReadonlySet<Tensor>): void {
     const { isFindingUnused, isStaticGraph } = this.#options;
     const { active } = this.#plan!;
@@ -307,12 +409,12 @@ export class GradientSync {
       : 'Use them in forward, freeze them, or set findUnusedParameters: true.';
     const { rank, worldSize } = this.#group;
     const message = `rank ${rank}/${worldSize} ddp backward: ${problem} ${paths.join(', ')}. ${advice}`;
-    if (worldSize > 1) this.#group.abort(message); // the others would wait
     throw new DdpUnusedParameterError(message, paths);
   }
 
   /** Back to rest after a failed backward; what it had added is lost. */
   #reset(): void {
+    this.locals.failPass();
     this.#cycle?.reset();
     this.#cycle = undefined;
     this.#pass = undefined;
@@ -342,7 +444,7 @@ export class GradientSync {
       await body();
       await this.#followOthers(rounds, options.onBuffers);
     } catch (error) {
-      this.#group.abort(`ddp join: rank ${this.#group.rank} failed: ${String(error)}`);
+      endJob(this.#group, 'ddp join', error);
       throw error;
     } finally {
       this.#join = undefined;
@@ -355,6 +457,11 @@ export class GradientSync {
   async announceBuffers(): Promise<number> {
     const round = await this.#join?.rounds.announce('buffers');
     return round?.active[0] ?? 0;
+  }
+
+  /** What ranks compare of buffers: how many backwards there were before. */
+  get buffersIdentity(): string {
+    return `ddp ${this.#wrapper} buffers after backward ${this.#numBackwards}`;
   }
 
   async #followOthers(
@@ -370,6 +477,7 @@ export class GradientSync {
         await onBuffers(active[0]!);
         continue;
       }
+      this.#numBackwards += 1;
       // Zeros alone: what a noSync of this rank has left is not the others'.
       const cycle = this.#beginCycle(new Set(), new StepClock(undefined), new LocalGradients());
       await this.#finishCycle(cycle, { isSpectator: true });

@@ -18,6 +18,7 @@ const CODES: readonly (JoinEvent | undefined)[] = [undefined, 'backward', 'buffe
 export class JoinRounds {
   readonly #lane: Lane;
   #lastActive = 0;
+  #numRounds = 0;
 
   constructor(lane: Lane) {
     this.#lane = lane;
@@ -31,10 +32,11 @@ export class JoinRounds {
   /** One byte of every rank; `event` undefined: this rank has run out. */
   announce(event: JoinEvent | undefined): Promise<JoinRound> {
     const { group } = this.#lane;
+    const identity = `ddp join round ${this.#numRounds++}`;
     return this.#lane.enqueue(Promise.resolve(), async () => {
       const all = new Uint8Array(group.worldSize);
       const own = Uint8Array.of(CODES.indexOf(event));
-      await group.allGather(own, all, { dtype: 'u8', tag: 'ddp join' });
+      await group.allGather(own, all, { dtype: 'u8', tag: 'ddp join', identity });
       const active = [...all.keys()].filter((rank) => all[rank] !== 0);
       if (active.length > 0) this.#lastActive = active[0]!;
       return { active, event: CODES[all[active[0] ?? group.rank]!] };

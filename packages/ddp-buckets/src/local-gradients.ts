@@ -11,6 +11,26 @@ interface LocalGradient {
 
 export class LocalGradients {
   readonly #sums = new Map<Tensor, LocalGradient>();
+  /** Of the backward under way: leaves whose sums it has added to, or taken. */
+  readonly #touched = new Set<Tensor>();
+  /** Leaves that a failed backward has touched: parts of it are in their sums, or the sums are gone. */
+  readonly #torn = new Set<Tensor>();
+
+  /** Whether a failed backward has left sums that are neither with nor without it. */
+  get areTorn(): boolean {
+    return this.#torn.size > 0;
+  }
+
+  /** A backward begins. */
+  beginPass(): void {
+    this.#touched.clear();
+  }
+
+  /** It has failed. */
+  failPass(): void {
+    for (const leaf of this.#touched) this.#torn.add(leaf);
+    this.#touched.clear();
+  }
 
   has(leaf: Tensor): boolean {
     return this.#current(leaf) !== undefined;
@@ -18,6 +38,7 @@ export class LocalGradients {
 
   add(leaf: Tensor, gradient: Tensor): void {
     const { device } = leaf;
+    this.#touched.add(leaf);
     const before = this.#current(leaf);
     if (before !== undefined) {
       device.addInPlace(before.sum, gradient);
@@ -34,12 +55,14 @@ export class LocalGradients {
   take(leaf: Tensor): Tensor | undefined {
     const current = this.#current(leaf);
     this.#sums.delete(leaf);
+    if (current !== undefined) this.#touched.add(leaf);
     if (current?.isShown === true) leaf.grad = undefined;
     return current?.sum;
   }
 
   /** Gradients are being zeroed; what `grad` shows is freed by whoever zeroes. */
   clear(leaf: Tensor): void {
+    this.#torn.delete(leaf);
     const current = this.#sums.get(leaf);
     this.#sums.delete(leaf);
     if (current?.isShown === false) current.sum.dispose();

@@ -23,7 +23,10 @@ export async function naiveAllReduce(
 ): Promise<void> {
   const { processGroup: group, gradientPredivideFactor: predivide = 1 } = options;
   const postdivide = (options.gradientAverage ?? true) ? group.worldSize / predivide : 1;
+  let index = 0;
   for (const { grad, device } of parameters) {
+    // Ranks that divide otherwise, or have other gradients, are told so.
+    const identity = `naive ${index++}, divided by ${predivide} and ${postdivide}`;
     if (grad === undefined || grad.size === 0) continue;
     const scale = (factor: number) => {
       const view = grad.view();
@@ -32,7 +35,7 @@ export async function naiveAllReduce(
     if (predivide !== 1) scale(1 / predivide);
     const bytes = await grad.storage.read();
     const dtype = grad.dtype as ReduceDType;
-    await group.allReduce(bytes, bytes, { dtype, op: 'sum', tag: 'naive' });
+    await group.allReduce(bytes, bytes, { dtype, op: 'sum', tag: 'naive', identity });
     grad.storage.write(bytes);
     scale(1 / postdivide);
   }

@@ -53,7 +53,10 @@ export interface DdpOptions {
   readonly broadcastBuffers?: boolean;
   /** How a bucket is added up over ranks. Default: an all-reduce of its exact values. */
   readonly communicationHook?: CommunicationHook;
-  /** Before the buckets' numbers in traces, where a process wraps several modules. Default none. */
+  /**
+   * Before the buckets' numbers in traces, where a process wraps several modules; equal on all ranks.
+   * Default none.
+   */
   readonly name?: string;
 }
 
@@ -66,6 +69,7 @@ export interface ResolvedDdpOptions {
   readonly numStreams: number;
   readonly communicators: readonly ProcessGroup[] | undefined;
   readonly predivide: number;
+  readonly isAveraging: boolean;
   /** What sums are divided by. */
   readonly postdivide: number;
   readonly isProfiling: boolean;
@@ -73,7 +77,7 @@ export interface ResolvedDdpOptions {
   readonly isStaticGraph: boolean;
   readonly isBroadcastingBuffers: boolean;
   readonly communicationHook: CommunicationHook | undefined;
-  readonly tagPrefix: string;
+  readonly name: string;
 }
 
 // PyTorch's: small enough to leave before the second layer from the end is done.
@@ -134,6 +138,7 @@ export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
   if (!(predivide > 0 && Number.isFinite(predivide))) {
     throw new DdpConfigError(`ddp: expected gradientPredivideFactor > 0, got ${predivide}.`);
   }
+  const isAveraging = options.gradientAverage ?? true;
   return {
     sizes: isDelayed ? { elements: Number.POSITIVE_INFINITY } : resolveSizes(options),
     triggers: new Set(triggers),
@@ -142,14 +147,46 @@ export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
     isAlwaysFp32: options.allreduceAlwaysFp32 ?? false,
     ...resolveStreams(options, isDelayed),
     predivide,
-    postdivide: (options.gradientAverage ?? true) ? worldSize / predivide : 1,
+    isAveraging,
+    postdivide: isAveraging ? worldSize / predivide : 1,
     isProfiling: options.prof ?? false,
     isFindingUnused: options.findUnusedParameters ?? isDelayed,
     isStaticGraph: options.staticGraph ?? false,
     isBroadcastingBuffers: options.broadcastBuffers ?? false,
     communicationHook: options.communicationHook,
-    tagPrefix: options.name === undefined ? '' : `${options.name} `,
+    name: options.name ?? '',
   };
+}
+
+/**
+ * What ranks must have been given alike, a line an option; all but `prof`, which is each rank's own.
+ * @param pathOf of a trigger parameter in the module
+ */
+export function describeOptions(
+  options: ResolvedDdpOptions,
+  pathOf: (parameter: Tensor) => string,
+): string[] {
+  const { sizes, communicators, communicationHook: hook } = options;
+  const isBySize = 'elements' in sizes;
+  const described = {
+    gradientPredivideFactor: options.predivide,
+    gradientAverage: options.isAveraging,
+    delayAllreduce: options.isDelayed,
+    messageSize: isBySize ? sizes.elements : 'unset',
+    firstBucketBytes: isBySize ? 'unset' : sizes.firstBytes,
+    bucketCapBytes: isBySize ? 'unset' : sizes.capBytes,
+    allreduceTriggerParams: [...options.triggers].map(pathOf).sort().join(', ') || 'none',
+    retainAllreduceBuffers: options.isRetaining,
+    allreduceAlwaysFp32: options.isAlwaysFp32,
+    numAllreduceStreams: options.numStreams,
+    allreduceCommunicators: communicators?.map(({ id }) => id).join(', ') ?? 'split off',
+    findUnusedParameters: options.isFindingUnused,
+    staticGraph: options.isStaticGraph,
+    broadcastBuffers: options.isBroadcastingBuffers,
+    communicationHook: hook === undefined ? 'none' : `${hook.name} (${hook.settings ?? ''})`,
+    name: options.name,
+  } satisfies Partial<Record<keyof DdpOptions, unknown>>;
+  return Object.entries(described).map(([option, value]) => `${option}: ${value}`);
 }
 
 function requireKnown(options: DdpOptions): void {

@@ -8,7 +8,9 @@ import { type Device, isTensor, Tensor } from '@shardweave/tensor-core';
 import { gatherWords, requireAgreement } from './agreement.js';
 import { broadcastTensors } from './broadcast-tensors.js';
 import { assignBuckets, BUCKET_DTYPES, type BucketLayout, bucketLayout } from './bucket-layout.js';
+import { endingJob } from './end-job.js';
 import { DdpConfigError } from './errors.js';
+import { Lane } from './lane.js';
 
 /** Tensors in iterables, however deep. */
 export type TensorTree = Tensor | Iterable<TensorTree>;
@@ -24,6 +26,10 @@ export class Reducer {
   readonly #group: ProcessGroup;
   readonly #hostBuffers = new HostBuffers();
   #opening: Promise<number> | undefined;
+  /** Among those that use the group, and what ranks compare of the reduction under way. */
+  #user = 0;
+  #numReductions = 0;
+  #identity = '';
 
   /**
    * @param source a module, whose parameters' gradients are meant, or gradients
@@ -52,8 +58,24 @@ export class Reducer {
    * @throws {DdpStructureError} on every rank, where they differ
    */
   async initialize(): Promise<void> {
-    this.#opening ??= this.#open();
-    await this.#opening;
+    await this.#opened();
+  }
+
+  #opened(): Promise<number> {
+    this.#opening ??= this.#group.worldSize === 1 ? this.#open() : this.#openInTurn();
+    return this.#opening;
+  }
+
+  #openInTurn(): Promise<number> {
+    const lane = Lane.of(this.#group);
+    return lane.enqueue(
+      Promise.resolve(),
+      () => {
+        this.#user = lane.nextUser();
+        return endingJob(this.#group, 'reducer initialize', () => this.#open());
+      },
+      { isSerial: true },
+    );
   }
 
   /**
@@ -62,9 +84,18 @@ export class Reducer {
    * the mean too; where no rank has one it stays without.
    */
   async reduce(): Promise<void> {
-    this.#opening ??= this.#open();
-    const maxElements = await this.#opening;
+    const maxElements = await this.#opened();
     if (this.#group.worldSize === 1) return;
+    const lane = Lane.of(this.#group);
+    await lane.enqueue(
+      Promise.resolve(),
+      () => endingJob(this.#group, 'reducer', () => this.#reduce(maxElements)),
+      { isSerial: true },
+    );
+  }
+
+  async #reduce(maxElements: number): Promise<void> {
+    this.#identity = `reducer ${this.#user} reduction ${++this.#numReductions}`;
     const gradients = this.#source === undefined ? this.#gradients : await this.#present();
     const indices = gradients.map((_, i) => i).filter((i) => gradients[i]!.size > 0);
     const rule = {
@@ -87,9 +118,12 @@ export class Reducer {
     const lines = all.map((tensor, i) => {
       return `${parameters[i]?.[0] ?? i} ${tensor.dtype} [${tensor.shape.join(', ')}]`;
     });
-    await requireAgreement(this.#group, 'gradients', lines);
+    const advice = 'Give it the same module, or as many gradients, on all ranks.';
+    await requireAgreement(this.#group, lines, { what: 'gradients', advice });
     const word = Uint32Array.of(Math.min(Math.floor(bytes / 4), 2 ** 32 - 1));
-    const smallest = (await gatherWords(this.#group, word)).reduce((a, b) => Math.min(a, b));
+    const smallest = (await gatherWords(this.#group, word, 'largest bucket')).reduce((a, b) =>
+      Math.min(a, b),
+    );
     const tensors = parameters.map(([, tensor]) => tensor);
     await broadcastTensors(this.#group, tensors, { root: 0, tag: 'reducer parameters' });
     return smallest;
@@ -104,6 +138,7 @@ export class Reducer {
         dtype: 'u8',
         op: 'max',
         tag: 'reducer gradients',
+        identity: `${this.#identity} present`,
       });
     }
     return parameters.flatMap((parameter, i) => {
@@ -128,6 +163,7 @@ export class Reducer {
       dtype: dtype as ReduceDType,
       op: 'sum',
       tag: `reducer ${dtype}`,
+      identity: `${this.#identity} ${dtype}`,
     });
     flat.write(bytes);
     this.#hostBuffers.give(bytes);

@@ -25,6 +25,8 @@ export interface CycleContext {
   readonly isDelayed: boolean;
   /** Before the buckets' numbers in traces. */
   readonly tagPrefix: string;
+  /** A bucket could not be added up; told at once, while backward still goes on. */
+  readonly onFailure: (error: unknown) => void;
   /** Runs a part of the wrapper's work, as a range of the trace where it is profiled. */
   readonly range: <T>(name: string, body: () => T) => T;
 }
@@ -36,6 +38,8 @@ export interface CycleOptions {
   /** Parameters that get a gradient in this backward. */
   readonly reached: ReadonlySet<Tensor>;
   readonly clock: StepClock;
+  /** What ranks compare of its collectives: the wrapper and the number of the backward. */
+  readonly identity: string;
 }
 
 /** What a bucket's result is worth; known when the agreement is. */
@@ -51,9 +55,11 @@ export class SyncCycle {
   readonly arrived: number[] = [];
   /** Rejects where the ranks don't agree; nothing of the backward is sent then. */
   readonly agreed: Promise<unknown>;
+  readonly identity: string;
   readonly #context: CycleContext;
   readonly #clock: StepClock;
   readonly #sums: (Promise<Uint8Array> | undefined)[] = [];
+  #failure: { readonly error: unknown } | undefined;
 
   constructor(context: CycleContext, options: CycleOptions) {
     this.plan = options.plan;
@@ -61,9 +67,15 @@ export class SyncCycle {
     this.agreed = options.agreed;
     this.agreed.catch(() => undefined); // seen by whoever ends the cycle
     this.#clock = options.clock;
+    this.identity = options.identity;
     for (const { tensor } of this.plan.active) {
       if (!options.reached.has(tensor)) this.#finish(tensor);
     }
+  }
+
+  /** What made a bucket fail, the first one; later calls fail because of it. */
+  get failure(): { readonly error: unknown } | undefined {
+    return this.#failure;
   }
 
   /** Where an op may write a first contribution itself. */
@@ -163,12 +175,12 @@ export class SyncCycle {
   }
 
   #start(bucket: Bucket): Promise<Uint8Array> | undefined {
-    const { lanes, hook, hostBuffers, tagPrefix } = this.#context;
+    const { lanes, hook, hostBuffers, tagPrefix, onFailure } = this.#context;
     if (lanes.length === 0) return this.#send(bucket, undefined) as undefined;
     const lane = lanes[bucket.index % lanes.length]!;
     const read = this.#send(bucket, hostBuffers.take(bucket.wireBytes))!;
     const ready = Promise.all([read.then(this.#clock.noteRead), this.agreed]);
-    return lane.enqueue(
+    const sum = lane.enqueue(
       ready,
       async ([bytes]) => {
         const end = this.#clock.beginCommunication();
@@ -176,6 +188,7 @@ export class SyncCycle {
           index: bucket.index,
           isLast: bucket.index === this.plan.buckets.length - 1,
           tag: `${tagPrefix}bucket ${bucket.index}`,
+          identity: `${this.identity} bucket ${bucket.index}`,
           dtype: bucket.reduceDType,
           bytes,
           members: bucket.members,
@@ -187,6 +200,11 @@ export class SyncCycle {
       },
       { isSerial: hook.isSerial },
     );
+    sum.catch((error: unknown) => {
+      this.#failure ??= { error };
+      onFailure(error);
+    });
+    return sum;
   }
 
   #send(bucket: Bucket, into: Uint8Array | undefined): Promise<Uint8Array> | undefined {

@@ -44,7 +44,10 @@ async function joined(
           optimizer.zeroGrad();
         }
       },
-      divideByInitialWorldSize === undefined ? {} : { divideByInitialWorldSize },
+      {
+        optimizers: [optimizer],
+        ...(divideByInitialWorldSize === undefined ? {} : { divideByInitialWorldSize }),
+      },
     );
     expect(rank.device.memory().live.gradient).toBe(0);
     return { gradients, weight: (await weightsOf(bag)).get('a')![0], buckets: model.buckets };
@@ -79,10 +82,13 @@ describe('join', () => {
   it("keeps a rank's own sums out of the others' reductions", async () => {
     await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, AB), rank);
-      await model.join(async () => {
-        if (rank.rank === 0) await model.noSync(() => pull(model, 100));
-        else await pull(model, 2);
-      });
+      await model.join(
+        async () => {
+          if (rank.rank === 0) await model.noSync(() => pull(model, 100));
+          else await pull(model, 2);
+        },
+        { optimizers: [] },
+      );
       expect((await pulled(model)).a).toBe(rank.rank === 0 ? 100 : 1);
     });
   });
@@ -99,13 +105,16 @@ describe('join', () => {
       const tallied = new Tallied(rank.device, AB);
       const model = wrap(tallied, rank, { broadcastBuffers: true });
       const values: number[] = [];
-      await model.join(async () => {
-        for (let step = 0; step < numSteps[rank.rank]!; step++) {
-          tallied.set(10 * rank.rank + step);
-          await pull(model, 1);
-          values.push(await tallied.tally.item());
-        }
-      });
+      await model.join(
+        async () => {
+          for (let step = 0; step < numSteps[rank.rank]!; step++) {
+            tallied.set(10 * rank.rank + step);
+            await pull(model, 1);
+            values.push(await tallied.tally.item());
+          }
+        },
+        { optimizers: [] },
+      );
       return { values, last: await tallied.tally.item() };
     });
     expect(seen.map(({ values }) => values)).toEqual([[0], [0, 11, 12], [0, 11]]);
@@ -126,7 +135,7 @@ describe('join', () => {
         if (rank.rank === 1) throw new Error('no more data');
         await pull(model, 1);
       };
-      return model.join(body).catch((error: unknown) => error as Error);
+      return model.join(body, { optimizers: [] }).catch((error: unknown) => error as Error);
     });
     expect(errors[1]).toMatchObject({ message: 'no more data' });
     expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });

@@ -7,11 +7,12 @@ import type { CommunicationHook } from './communication-hook.js';
 export const allReduceHook: CommunicationHook = {
   name: 'allReduce',
   isSerial: false,
-  reduce: ({ bytes, group, dtype, tag }) =>
+  reduce: ({ bytes, group, dtype, tag, identity }) =>
     group.allReduce(bytes, bytes, {
       dtype: dtype as ReduceDType,
       op: 'sum',
       ...(dtype === 'f32' ? { wire: 'exact' } : {}),
       tag,
+      identity,
     }),
 };

@@ -4,7 +4,7 @@
 //            makes a single collective call must make it before its first await; one that makes
 //            several says isSerial, and is called when the bucket before it has ended.
 // Ownership  `bytes` is the hook's until its promise settles, and the caller's again then.
-// Failure    A rejection fails the backward of this rank; what the group does reaches the others.
+// Failure    A rejection fails the backward of this rank and ends the job: the others' errors name it.
 // Numbers    The result must have equal bits on all ranks, or their weights drift apart.
 
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -29,6 +29,8 @@ export interface HookBucket {
   readonly isLast: boolean;
   /** What its collectives are called in traces. */
   readonly tag: string;
+  /** What ranks should compare of its collectives: the number of the backward and of the bucket. */
+  readonly identity: string;
   /** f32, f16 or bf16. */
   readonly dtype: DType;
   /** This rank's gradients, divided by gradientPredivideFactor; zeros in the gaps. */
@@ -44,6 +46,8 @@ export interface CommunicationHook {
   readonly name: string;
   /** Whether it calls more than one collective a bucket. */
   readonly isSerial: boolean;
+  /** Options that must be the same on all ranks, as text; compared with the name. Default none. */
+  readonly settings?: string;
   /** Replaces `bucket.bytes` by its sum over ranks, exact or nearly so. */
   reduce(bucket: HookBucket): Promise<void>;
 }

@@ -27,13 +27,14 @@ export function compressionHook(options: CompressionHookOptions): CommunicationH
     isSerial: false,
     reduce: (bucket) => {
       if (bucket.dtype !== 'f32') return allReduceHook.reduce(bucket);
-      const { bytes, group, tag } = bucket;
+      const { bytes, group, tag, identity } = bucket;
       const residual = errorFeedback ? residualOf(residuals, bucket) : undefined;
       return group.allReduce(bytes, bytes, {
         dtype: 'f32',
         op: 'sum',
         wire,
         tag,
+        identity,
         ...(residual === undefined ? {} : { residual }),
       });
     },

@@ -31,10 +31,12 @@ export interface PowerSgdOptions {
 /** Compresses f32 buckets; 16-bit ones go as they are. Serial: two or three all-reduces a bucket. */
 export function powerSgdHook(options: PowerSgdOptions = {}): CommunicationHook {
   const states = new WeakMap<BucketLayout, BucketState>();
-  const { startStep = 0 } = options;
+  const { startStep = 0, matrixApproximationRank = 1, minCompressionRate = 2 } = options;
+  const { warmStart = true, seed = 0 } = options;
   return {
     name: 'powerSgd',
     isSerial: true,
+    settings: `startStep ${startStep}, matrixApproximationRank ${matrixApproximationRank}, minCompressionRate ${minCompressionRate}, warmStart ${warmStart}, seed ${seed}`,
     reduce: async (bucket) => {
       if (bucket.dtype !== 'f32') return allReduceHook.reduce(bucket);
       let state = states.get(bucket.layout);
@@ -104,11 +106,12 @@ class BucketState {
     this.#isWarm = options.warmStart ?? true;
   }
 
-  async reduce({ bytes, group, tag }: HookBucket): Promise<void> {
+  async reduce({ bytes, group, tag, identity }: HookBucket): Promise<void> {
     const values = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
     const matrix = ({ offset, rows, cols }: CompressedMember) =>
       values.subarray(offset, offset + rows * cols);
-    await this.#reduceExact(values, group, tag);
+    const call = { tag, identity };
+    await this.#reduceExact(values, group, call);
     if (this.#compressed.length === 0) return;
 
     const error = this.#error;
@@ -122,12 +125,12 @@ class BucketState {
       orthonormalize(member.q, member.cols, member.rank);
       multiply(matrix(member), member.q, member.p, member);
     }
-    await sumOverRanks(group, this.#p, `${tag} p`);
+    await sumOverRanks(group, this.#p, named(call, 'p'));
     for (const member of this.#compressed) {
       orthonormalize(member.p, member.rows, member.rank);
       multiplyTransposed(matrix(member), member.p, member.q, member);
     }
-    await sumOverRanks(group, this.#q, `${tag} q`);
+    await sumOverRanks(group, this.#q, named(call, 'q'));
     for (const member of this.#compressed) {
       if (error !== undefined) error.set(matrix(member), member.offset);
       expand(member.p, member.q, matrix(member), member);
@@ -136,14 +139,14 @@ class BucketState {
     }
   }
 
-  async #reduceExact(values: Float32Array, group: ProcessGroup, tag: string): Promise<void> {
+  async #reduceExact(values: Float32Array, group: ProcessGroup, call: CallNames): Promise<void> {
     if (this.#exact.length === 0) return;
     let at = 0;
     for (const { offset, size } of this.#exact) {
       this.#exactValues.set(values.subarray(offset, offset + size), at);
       at += size;
     }
-    await sumOverRanks(group, this.#exactValues, `${tag} exact`);
+    await sumOverRanks(group, this.#exactValues, named(call, 'exact'));
     at = 0;
     for (const { offset, size } of this.#exact) {
       values.set(this.#exactValues.subarray(at, at + size), offset);
@@ -178,9 +181,15 @@ function keepError(
   for (let i = 0; i < sum.length; i++) error[offset + i]! -= sum[i]! / worldSize;
 }
 
-function sumOverRanks(group: ProcessGroup, values: Float32Array, tag: string): Promise<void> {
+type CallNames = Pick<HookBucket, 'tag' | 'identity'>;
+
+function named({ tag, identity }: CallNames, part: string): CallNames {
+  return { tag: `${tag} ${part}`, identity: `${identity} ${part}` };
+}
+
+function sumOverRanks(group: ProcessGroup, values: Float32Array, call: CallNames): Promise<void> {
   const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
-  return group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', wire: 'exact', tag });
+  return group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', wire: 'exact', ...call });
 }
 
 /** Normally distributed numbers (Box-Muller) from a multiplicative congruential generator. */

@@ -34,6 +34,11 @@ export interface GradSink {
   final(leaf: Tensor, pass: Pass): void | Promise<void>;
   /** Gradients are being zeroed: forgets what it holds of the leaf's beside its flat's `grad`. */
   clear?(leaf: Tensor): void;
+  /**
+   * A backward that reaches a leaf of this sink has failed, anywhere in its graph. Called once, before
+   * what is in flight is waited for, so that ranks that wait for this one can be told.
+   */
+  failed?(error: unknown, pass: Pass): void;
 }
 
 /** Called when a leaf's gradient is final in a backward; a returned promise is awaited at its end. */
@@ -131,6 +136,7 @@ export class Engine {
       if (outer === undefined) await settle(pass);
     } catch (error) {
       if (outer === undefined) {
+        tellSinks(pass, error);
         // What was started still ends before the error is seen.
         for (const promise of pass.promises) await Promise.allSettled([promise]);
         restoreAfter(pass);
@@ -265,6 +271,17 @@ async function settle(pass: RunningPass): Promise<void> {
     if (numAwaited < pass.promises.length) await pass.promises[numAwaited++];
     else if (numCalled < pass.callbacks.length) await pass.callbacks[numCalled++]!();
     else return;
+  }
+}
+
+/** Calls each reached sink once; the backward's error is the one to see, not what they throw. */
+function tellSinks(pass: RunningPass, error: unknown): void {
+  for (const sink of new Set([...pass.reached].map(({ gradSink }) => gradSink))) {
+    try {
+      sink?.failed?.(error, pass);
+    } catch {
+      // The others must still be told.
+    }
   }
 }
 

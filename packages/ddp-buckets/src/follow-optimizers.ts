@@ -1,0 +1,129 @@
+// After ranks had unequal numbers of steps: what optimizers and loss scalers remember becomes equal to
+// one rank's, as the weights did. Otherwise the next step would part the ranks, moments and step counts
+// being those of different steps.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { LossScaler, LossScalerState, Optimizer } from '@shardweave/nn';
+import type { Tensor } from '@shardweave/tensor-core';
+import { broadcastTensors } from './broadcast-tensors.js';
+import { DdpConfigError } from './errors.js';
+
+export interface Followed {
+  /** All that step the wrapped parameters. */
+  readonly optimizers: readonly Optimizer<object>[];
+  readonly scalers: readonly LossScaler[];
+}
+
+/** What is sent of one rank, beside the tensors. */
+interface FollowedText {
+  readonly optimizers: readonly {
+    /** Of each group. */
+    readonly options: readonly object[];
+    /** Of each parameter that was ever stepped. */
+    readonly states: readonly StateText[];
+  }[];
+  readonly scalers: readonly LossScalerState[];
+}
+
+interface StateText {
+  /** Its place among the parameters. */
+  readonly index: number;
+  readonly step: number;
+  /** Names of the state tensors. */
+  readonly names: readonly string[];
+}
+
+/**
+ * @param parameters the wrapped ones that are trained, with their paths
+ * @throws {DdpConfigError} where one is in no optimizer, but there are optimizers
+ */
+export function requireStepped(
+  optimizers: readonly Optimizer<object>[],
+  parameters: readonly { readonly path: string; readonly tensor: Tensor }[],
+): void {
+  if (!Array.isArray(optimizers)) {
+    throw new DdpConfigError(
+      'ddp join: expected the option optimizers, got none. Give it all that step in the body: their state follows the weights. Where the body steps by other means, optimizers: [].',
+    );
+  }
+  const stepped = new Set(optimizers.flatMap((optimizer) => optimizer.parameters()));
+  const missing = parameters.filter(({ tensor }) => !stepped.has(tensor));
+  if (optimizers.length === 0 || missing.length === 0) return;
+  throw new DdpConfigError(
+    `ddp join: expected optimizers for all trained parameters, got none for ${missing.map(({ path }) => path).join(', ')}. Their state would stay that of each rank's own last step; give join every optimizer, or freeze what none steps.`,
+  );
+}
+
+/** Collective. Group options, step counts and state tensors of `parameters` become those of `root`. */
+export async function followOptimizers(
+  group: ProcessGroup,
+  { optimizers, scalers }: Followed,
+  { root, parameters }: { readonly root: number; readonly parameters: readonly Tensor[] },
+): Promise<void> {
+  const isRoot = group.rank === root;
+  const own = isRoot ? JSON.stringify(describe({ optimizers, scalers }, parameters)) : '';
+  const counts = `${optimizers.length} optimizers, ${scalers.length} scalers`;
+  const text: FollowedText = JSON.parse(await broadcastText(group, own, { root, counts }));
+  const tensors: Tensor[] = [];
+  for (const [at, optimizer] of optimizers.entries()) {
+    const { options, states } = text.optimizers[at]!;
+    if (!isRoot) {
+      for (const [i, values] of options.entries()) Object.assign(optimizer.groups[i]!, values);
+      await resize(optimizer, states, parameters);
+    }
+    for (const { index, names } of states) {
+      const state = optimizer.stateOf(parameters[index]!)!;
+      tensors.push(...names.map((name) => state.tensors.get(name)!));
+    }
+  }
+  await broadcastTensors(group, tensors, { root, tag: 'ddp join optimizers' });
+  if (!isRoot) scalers.forEach((scaler, i) => void scaler.loadStateDict(text.scalers[i]!));
+}
+
+function describe({ optimizers, scalers }: Followed, parameters: readonly Tensor[]): FollowedText {
+  return {
+    optimizers: optimizers.map((optimizer) => ({
+      options: optimizer.groups.map(({ params: _, ...options }) => options),
+      states: parameters.flatMap((parameter, index) => {
+        const state = optimizer.stateOf(parameter);
+        if (state === undefined) return [];
+        return [{ index, step: state.step, names: [...state.tensors.keys()] }];
+      }),
+    })),
+    scalers: scalers.map((scaler) => scaler.stateDict()),
+  };
+}
+
+/** Step counts as told, tensors of zeros; what the other rank never stepped is as if new. */
+async function resize(
+  optimizer: Optimizer<object>,
+  states: readonly StateText[],
+  parameters: readonly Tensor[],
+): Promise<void> {
+  const steps = new Map(states.map(({ index, step }) => [index, step]));
+  for (const [index, parameter] of parameters.entries()) {
+    const step = steps.get(index);
+    if (step === undefined && optimizer.stateOf(parameter) === undefined) continue;
+    await optimizer.writeFlatState(parameter, step ?? 0, new Map());
+  }
+}
+
+/** The text of `root`, on every rank. */
+async function broadcastText(
+  group: ProcessGroup,
+  own: string,
+  { root, counts }: { readonly root: number; readonly counts: string },
+): Promise<string> {
+  const tag = 'ddp join optimizers';
+  const encoded = new TextEncoder().encode(own);
+  const length = Uint32Array.of(encoded.byteLength);
+  await group.broadcast(new Uint8Array(length.buffer), {
+    root,
+    dtype: 'u32',
+    tag,
+    identity: `${tag}: ${counts}`,
+  });
+  const bytes = group.rank === root ? encoded : new Uint8Array(length[0]!);
+  await group.broadcast(bytes, { root, tag, identity: `${tag}: text` });
+  return new TextDecoder().decode(bytes);
+}

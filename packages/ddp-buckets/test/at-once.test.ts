@@ -1,0 +1,105 @@
+// Calls that are not waited for before the next one: they take turns on their group, in the order in
+// which they were made, however long each takes on a rank.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import { type CommunicationHook, Reducer } from '@shardweave/ddp-buckets';
+import { Module } from '@shardweave/nn';
+import { add, type Device, type Tensor } from '@shardweave/tensor-core';
+import { expect, it } from 'vitest';
+import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './ranks.js';
+
+/** Lets other work go first, `count` times. */
+async function lag(count: number): Promise<void> {
+  for (let i = 0; i < count; i++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+/** Each rank hears late of the end of other collectives than the others do. */
+function withLags(group: ProcessGroup): ProcessGroup {
+  let numCalls = 0;
+  for (const name of ['allGather', 'broadcast', 'allReduce'] as const) {
+    const call = group[name].bind(group) as (...args: unknown[]) => Promise<void>;
+    group[name] = async (...args: unknown[]) => {
+      const turns = numCalls++ % 2 === group.rank ? 8 : 0;
+      await call(...args);
+      await lag(turns);
+    };
+  }
+  return group;
+}
+
+it('initialize twice, of two wrappers and a reducer, with what follows, all at once', async () => {
+  await onRanks(
+    2,
+    async (rank) => {
+      const bags = [1, 2].map((value) => {
+        const bag = new Bag(rank.device, { a: 3, b: 200 });
+        const { device } = bag;
+        for (const tensor of bag.parameters()) {
+          device.scope(() =>
+            device.copyInto(tensor, device.full([tensor.size], value + 5 * rank.rank)),
+          );
+        }
+        return bag;
+      });
+      const [first, second] = bags.map((bag) => wrap(bag, rank));
+      const reducer = new Reducer(bags[0]!, { processGroup: rank.group });
+      await Promise.all([
+        first!.initialize(),
+        second!.initialize(),
+        reducer.initialize(),
+        first!.initialize(),
+        second!.syncParameters({ root: 1 }),
+        first!.syncBuffers(),
+        first!.syncParameters(),
+      ]);
+      expect((await weightsOf(bags[0]!)).get('a')).toEqual(Float32Array.of(1, 1, 1));
+      expect((await weightsOf(bags[1]!)).get('b')).toEqual(new Float32Array(200).fill(2));
+      await pull(first!, 1 + rank.rank);
+      expect(await pulled(first!)).toEqual({ a: 1.5, b: 3 });
+      await Promise.all([reducer.reduce(), second!.syncParameters()]);
+    },
+    { wrapGroup: withLags },
+  );
+});
+
+/** Two wrapped modules in one graph. */
+class Both extends Module<[factor: number], Tensor> {
+  readonly parts: readonly Module[];
+
+  constructor(device: Device, parts: readonly Module[]) {
+    super(device);
+    this.parts = parts.map((part, i) => this.child(String(i), part));
+  }
+
+  async forward(factor: number): Promise<Tensor> {
+    const [first, second] = this.parts;
+    return add(await first!.call(factor), await second!.call(factor));
+  }
+}
+
+it('one backward through two wrappers of a group, whose buckets are ready in another order', async () => {
+  await onRanks(2, async (rank) => {
+    let numStarted = 0;
+    const wrapped = [0, 1].map((number) => {
+      const bag = new Bag(rank.device, { a: 3, b: 3 });
+      // A read-back of one wrapper's gradients takes longer than the other's, by rank.
+      const communicationHook: CommunicationHook = {
+        name: 'ordered',
+        isSerial: true,
+        reduce: async ({ bytes, dtype, group, tag, identity }) => {
+          numStarted += 1;
+          await lag(number === rank.rank ? 8 : 0);
+          await group.allReduce(bytes, bytes, { dtype: dtype as 'f32', op: 'sum', tag, identity });
+        },
+      };
+      return wrap(bag, rank, { messageSize: 1, communicationHook });
+    });
+    const both = new Both(rank.device, wrapped);
+    for (let step = 0; step < 2; step++) {
+      both.zeroGrad();
+      await pull(both, 1 + rank.rank);
+      expect(await pulled(both)).toEqual({ '0.a': 1.5, '0.b': 3, '1.a': 1.5, '1.b': 3 });
+    }
+    expect(numStarted).toBe(8);
+  });
+});
