@@ -11,4 +11,4 @@ export {
 export { type OffloadHostMemory, OffloadModel } from './offload-model.js';
 export type { OffloadOptions } from './options.js';
 export { splitLayers, splitRows } from './split-layers.js';
-export { loadStateDict, stateDict } from './state-dict.js';
+export { lazyStateDict, loadStateDict, stateDict } from './state-dict.js';

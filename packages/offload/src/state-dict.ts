@@ -2,8 +2,8 @@
 // it, and back. Parameters pass between the store and the host; the device isn't asked.
 
 import { byteSize, toF32Array } from '@shardweave/dtypes';
-import { type HostTensor, isDeviceDType } from '@shardweave/nn';
-import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
+import { type HostTensor, isDeviceDType, type LazyTensor } from '@shardweave/nn';
+import { type DType, elementCountOf, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { OffloadStateDictError } from './errors.js';
 import type { OffloadModel } from './offload-model.js';
 import type { FlatParameter, OffloadedFlat } from './offloaded-flat.js';
@@ -29,13 +29,34 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
 }
 
 /**
- * Sets parameters and buffers, floats of any dtype, and commits the store.
+ * As stateDict, but each tensor is read when it is asked for, as it is then: a model of any size passes
+ * through the host one tensor at a time. One read after the other, between steps.
+ */
+export async function lazyStateDict(model: OffloadModel): Promise<Map<string, LazyTensor<DType>>> {
+  await model.moveToStore();
+  const owners = ownersIn(model);
+  const entries = new Map<string, LazyTensor<DType>>();
+  for (const [name, tensor] of model.namedParameters()) {
+    const { flat, parameter } = ownerOf(tensor, name, owners);
+    entries.set(name, { dtype: 'f32', shape: tensor.shape, read: () => flat.read(parameter) });
+  }
+  for (const [name, buffer] of model.namedBuffers()) {
+    const { dtype, shape } = buffer;
+    entries.set(name, { dtype, shape, read: () => buffer.toBytes() });
+  }
+  return entries;
+}
+
+/**
+ * Sets parameters and buffers, floats of any dtype, and commits the store. Lazy tensors are read one
+ * after the other, once all names, shapes and dtypes are found to fit; none comes to the device whole.
  * @param options.strict whether names missing on either side are an error. Default true.
- * @throws {OffloadStateDictError} listing missing, unexpected and misshapen names; nothing is loaded
+ * @throws {OffloadStateDictError} listing missing, unexpected and misshapen names; nothing is loaded.
+ * A lazy tensor that gives other bytes than its shape has leaves those before it loaded
  */
 export async function loadStateDict(
   model: OffloadModel,
-  state: ReadonlyMap<string, HostTensor>,
+  state: ReadonlyMap<string, HostTensor | LazyTensor>,
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
   await model.whileAtRest('loadStateDict', () => writeState(model, state, options.strict ?? true));
@@ -55,11 +76,11 @@ async function writeState(
     const entry = state.get(name);
     if (entry === undefined) continue;
     const { flat, parameter } = ownerOf(tensor, name, owners);
-    await flat.write(parameter, f32Bytes(entry));
+    await flat.write(parameter, f32Bytes(await valuesOf(entry, name)));
   }
   for (const [name, buffer] of buffers) {
     const entry = state.get(name);
-    if (entry !== undefined) writeBuffer(buffer, entry as HostTensor<DType>);
+    if (entry !== undefined) writeBuffer(buffer, await valuesOf(entry, name));
   }
 }
 
@@ -95,6 +116,18 @@ function writeBuffer(buffer: Tensor, { dtype, shape, data }: HostTensor<DType>):
   );
 }
 
+/** The bytes of an entry that fits. */
+async function valuesOf(entry: HostTensor | LazyTensor, name: string): Promise<HostTensor<DType>> {
+  const dtype = entry.dtype as DType;
+  const { shape } = entry;
+  const data = 'data' in entry ? entry.data : await entry.read();
+  const byteLength = elementCountOf(shape) * byteSize(dtype);
+  if (data.byteLength === byteLength) return { dtype, shape, data };
+  throw new OffloadStateDictError(
+    `loadStateDict: expected ${byteLength} bytes of '${name}', got ${data.byteLength}. Those before it are loaded.`,
+  );
+}
+
 function f32Bytes({ dtype, data }: HostTensor): Uint8Array {
   if (dtype === 'f32') return data;
   const values = toF32Array(data, dtype as DType);
@@ -102,7 +135,7 @@ function f32Bytes({ dtype, data }: HostTensor): Uint8Array {
 }
 
 function checkState(
-  state: ReadonlyMap<string, HostTensor>,
+  state: ReadonlyMap<string, HostTensor | LazyTensor>,
   expected: ReadonlyMap<string, Tensor>,
   isStrict: boolean,
 ): void {
@@ -119,11 +152,12 @@ function checkState(
   );
 }
 
-function isFit({ dtype, shape, data }: HostTensor, tensor: Tensor): boolean {
+function isFit(entry: HostTensor | LazyTensor, tensor: Tensor): boolean {
+  const { dtype, shape } = entry;
   return (
     isDeviceDType(dtype) &&
     isFloat(dtype) === isFloat(tensor.dtype) &&
     shape.join() === tensor.shape.join() &&
-    data.byteLength === tensor.size * byteSize(dtype)
+    (!('data' in entry) || entry.data.byteLength === tensor.size * byteSize(dtype))
   );
 }

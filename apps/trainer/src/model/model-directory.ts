@@ -1,27 +1,32 @@
 // A model on disk in the Hugging Face layout: read before a run, written after it.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
-import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
   type Gpt2Config,
   gpt2ConfigText,
-  gpt2File,
-  gpt2State,
+  gpt2Pieces,
   type HostTensor,
+  type LazyTensor,
   NnError,
+  openGpt2,
   parseGpt2Config,
 } from '@shardweave/nn';
+import { OffloadStateDictError } from '@shardweave/offload';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../output/run-directory.js';
+import { writePieces } from '../output/write-file.js';
 import { describeSystemError } from '../system-error.js';
+import { FileSource } from './file-source.js';
 
 const CONFIG_FILE = 'config.json';
 const WEIGHTS_FILE = 'model.safetensors';
 /** Of other formats, or split. */
 const OTHER_WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|gguf)$|\.index\.json$/;
 
-export type ModelState = ReadonlyMap<string, HostTensor>;
+/** Weights by name, those of large models read when they are asked for. */
+export type ModelState = ReadonlyMap<string, HostTensor | LazyTensor>;
 
 /** Where a model lies, and whether its weights do, too. */
 export interface ModelDirectory {
@@ -61,24 +66,34 @@ export async function readModelConfig(directory: string): Promise<Gpt2Config> {
 }
 
 /**
- * The weights in `directory`.
+ * Hands the weights in `directory` to `use`, which reads each while it runs: of any size, one tensor
+ * in memory at a time. The file's header is checked before.
  *
- * @throws UsageError where the file can't be read.
+ * @throws UsageError where the file can't be read, or does not fit the model that `use` loads.
  */
-export async function readModelState(directory: string): Promise<ModelState> {
+export async function withModelState<T>(
+  directory: string,
+  use: (state: ReadonlyMap<string, LazyTensor>) => Promise<T>,
+): Promise<T> {
   const path = join(directory, WEIGHTS_FILE);
-  return await explain(path, async () => gpt2State(await readFile(path)));
+  return await explain(path, () =>
+    FileSource.use(path, async (source) => use(await openGpt2(source))),
+  );
 }
 
-/** Writes config.json and model.safetensors, f32. */
+/**
+ * Writes model.safetensors, f32, and config.json, each whole or not at all and the weights first: a
+ * directory with a config alone would stand for random ones.
+ */
 export async function writeModel(
   directory: string,
   config: Gpt2Config,
   state: ModelState,
 ): Promise<void> {
   await mkdir(directory, { recursive: true });
-  await writeFile(join(directory, CONFIG_FILE), gpt2ConfigText(config));
-  await writeFile(join(directory, WEIGHTS_FILE), gpt2File(state));
+  await writePieces(join(directory, WEIGHTS_FILE), gpt2Pieces(state));
+  const text = new TextEncoder().encode(gpt2ConfigText(config));
+  await writePieces(join(directory, CONFIG_FILE), [text]);
 }
 
 /** Turns what is wrong with a file into the user's mistake. */
@@ -87,7 +102,8 @@ async function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
     return await read();
   } catch (cause) {
     const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
-    if (!(cause instanceof NnError) && !isSystem) throw cause;
+    const isUnfit = cause instanceof NnError || cause instanceof OffloadStateDictError;
+    if (!isUnfit && !isSystem) throw cause;
     const text = isSystem ? ` (${describeSystemError(cause)}).` : `. ${(cause as Error).message}`;
     throw new UsageError(
       `--model: ${path} can't be used${text} Give a directory with a GPT-2 in the Hugging Face layout.`,

@@ -3,27 +3,21 @@
 import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
 import { stateDict as fsdpStateDict } from '@shardweave/fsdp';
-import { Gpt2, loadStateDict, stateDict } from '@shardweave/nn';
-import { stateDict as offloadStateDict } from '@shardweave/offload';
-import { openDiskStore } from '@shardweave/shard-store/node';
+import { Gpt2, stateDict, streamStateDict } from '@shardweave/nn';
+import { lazyStateDict } from '@shardweave/offload';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { type Dataset, loadDataset } from '../data/dataset.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
-import { type ModelState, readModelState, writeModel } from '../model/model-directory.js';
+import { type ModelState, writeModel } from '../model/model-directory.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import type { RunConfig } from '../run-config.js';
 import { CommCounter } from './comm-counter.js';
 import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
+import { loadModel } from './load-model.js';
 import { sampleText } from './sample-text.js';
 import { trainLoop } from './train-loop.js';
-import {
-  COMPUTE_DTYPES,
-  offloadedModel,
-  type ShardGroups,
-  type TrainingModel,
-  trainingModel,
-} from './training-model.js';
+import { COMPUTE_DTYPES, type ShardGroups, type TrainingModel } from './training-model.js';
 import { TrainingStep } from './training-step.js';
 
 /** A run that is over in moments is no run to make faster. */
@@ -76,8 +70,10 @@ async function runToEnd(options: RankOptions): Promise<void> {
   const model = await loadModel(device, config, groups);
   const state = await train({ ...options, backend, device, data, model, groups });
   model.optimizer.dispose();
-  await model.dispose();
-  if (rank === 0) await leaveResults(options, { device, state, tokenizer });
+  // What rests off the device is read from there while results are left; the others' is on the host.
+  if (model.offload === undefined) await model.dispose();
+  if (rank === 0) await leaveResults(options, { device, model, state, tokenizer });
+  if (model.offload !== undefined) await model.dispose();
   device.dispose();
   if (rank === 0 && config.steps >= LEAST_STEPS_TO_MEASURE) {
     await host.measureProducts(COMPUTE_DTYPES[config.precision]);
@@ -98,30 +94,6 @@ async function openGroups(options: RankOptions, trace: Trace | undefined): Promi
   return { gather, reduce };
 }
 
-async function loadModel(
-  device: Device,
-  config: RunConfig,
-  groups: ShardGroups,
-): Promise<TrainingModel> {
-  const isOffloaded = config.strategy === 'offload';
-  const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: isOffloaded });
-  if (config.model.kind === 'directory' && config.model.hasWeights) {
-    loadStateDict(model, await readModelState(config.model.path));
-  }
-  if (isOffloaded) {
-    const { offloadDir } = config;
-    if (offloadDir === undefined) return offloadedModel(model, config);
-    return offloadedModel(model, config, await openDiskStore({ directory: offloadDir }));
-  }
-  const isPlain = config.strategy === 'single' && config.precision === 'fp32';
-  const { offloadDir } = config;
-  if (config.strategy !== 'fsdp' || offloadDir === undefined) {
-    return trainingModel(model, config, isPlain ? undefined : groups);
-  }
-  const directory = join(offloadDir, `rank${groups.gather.rank}`);
-  return trainingModel(model, config, groups, await openDiskStore({ directory }));
-}
-
 interface TrainOptions extends RankOptions {
   readonly backend: Backend;
   readonly device: Device;
@@ -130,7 +102,7 @@ interface TrainOptions extends RankOptions {
   readonly groups: ShardGroups;
 }
 
-/** All steps, and then the whole model on the host; every rank takes part. */
+/** All steps, and then the whole model for rank 0, on the host or at rest; every rank takes part. */
 async function train(options: TrainOptions): Promise<ModelState> {
   const { config, rank, emit, signal, backend, device, data, model, groups } = options;
   const { kind, description } = backend.info;
@@ -164,21 +136,32 @@ async function train(options: TrainOptions): Promise<ModelState> {
   const peakBytes = device.ledger.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
   const { module, fsdp, offload } = model;
-  if (offload !== undefined) return offloadStateDict(offload);
-  return fsdp === undefined ? await stateDict(module) : await fsdpStateDict(fsdp);
+  if (offload !== undefined) return lazyStateDict(offload);
+  return fsdp === undefined
+    ? await stateDict(module)
+    : await fsdpStateDict(fsdp, { stateDictOnRank0Only: true });
+}
+
+interface Made {
+  readonly device: Device;
+  readonly model: TrainingModel;
+  readonly state: ModelState;
+  readonly tokenizer: Tokenizer;
 }
 
 /** Writes the model and shows what it has learnt. */
-async function leaveResults(
-  { config, emit }: RankOptions,
-  made: { readonly device: Device; readonly state: ModelState; readonly tokenizer: Tokenizer },
-): Promise<void> {
-  const { device, state, tokenizer } = made;
+async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<void> {
+  const { device, model, state, tokenizer } = made;
   if (config.outDir !== undefined) {
     await writeModel(join(config.outDir, RUN_FILES.model), config.gpt2, state);
   }
   if (config.isQuiet) return;
-  emit({ type: 'sample', ...(await sampleText(device, state, { config, tokenizer })) });
+  // A model that fits no device as a whole makes the text where it rests, the others' plain copy.
+  const whole = model.offload ?? new Gpt2(device, config.gpt2);
+  if (model.offload === undefined) await streamStateDict(whole, state);
+  const sample = await sampleText(device, whole.eval(), { config, tokenizer });
+  if (model.offload === undefined) whole.dispose();
+  emit({ type: 'sample', ...sample });
 }
 
 /** Each process has a clock of its own; the epoch is common to all. */

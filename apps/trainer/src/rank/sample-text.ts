@@ -1,14 +1,11 @@
-// Text from the trained model, on one rank alone: a plain copy of the model makes it.
+// Text from the trained model, on one rank alone.
 
-import { Gpt2, loadStateDict, type Module } from '@shardweave/nn';
-import { loadStateDict as loadOffloaded, OffloadModel } from '@shardweave/offload';
+import type { Module } from '@shardweave/nn';
 import { type Device, slice, type Tensor } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
-import type { ModelState } from '../model/model-directory.js';
 import { sampleTokens } from '../model/sampling.js';
 import type { RunConfig } from '../run-config.js';
 import { splitMix32 } from '../seeded-random.js';
-import { offloadOptions } from './training-model.js';
 
 /** A paragraph of bytes, or a longer one of words. */
 const COUNT = 240;
@@ -24,14 +21,14 @@ export interface TextSample {
   readonly text: string;
 }
 
+/** @param model the whole model, in evaluation: ids [1, seq] (u32) to logits [1, seq, vocab] */
 export async function sampleText(
   device: Device,
-  state: ModelState,
+  model: Module<[ids: Tensor], Tensor>,
   options: { readonly config: RunConfig; readonly tokenizer: Tokenizer },
 ): Promise<TextSample> {
   const { config, tokenizer } = options;
   const { vocab_size: vocab } = config.gpt2;
-  const model = await evaluationModel(device, state, config);
   const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
   const draw = splitMix32(config.seed, STREAM);
   const context = config.seq;
@@ -56,24 +53,5 @@ export async function sampleText(
     uniform: () => draw() / 2 ** 32,
     isOver: () => performance.now() - started > LONGEST_MS,
   });
-  model.dispose();
   return { prompt, text: tokenizer.decode(tokens) };
-}
-
-/** A model that fits no device as a whole rests off it here too. */
-async function evaluationModel(
-  device: Device,
-  state: ModelState,
-  config: RunConfig,
-): Promise<Module<[ids: Tensor], Tensor>> {
-  if (config.strategy !== 'offload') {
-    const model = new Gpt2(device, config.gpt2).eval();
-    loadStateDict(model, state);
-    return model;
-  }
-  const gpt2 = new Gpt2(device, config.gpt2, { deferInit: true }).eval();
-  const options = { ...offloadOptions(config), numMicrobatches: 1, name: 'sample' };
-  const model = new OffloadModel<[ids: Tensor], Tensor>(gpt2, options);
-  await loadOffloaded(model, state);
-  return model;
 }

@@ -1,0 +1,44 @@
+// A file that is read by ranges, whatever its size.
+
+import { type FileHandle, open } from 'node:fs/promises';
+import type { ByteSource } from '@shardweave/nn';
+import { UsageError } from '../errors.js';
+
+/** Most bytes of one system call: Node refuses 2^31. */
+const CALL_BYTES = 2 ** 30;
+
+export class FileSource implements ByteSource {
+  readonly byteLength: number;
+  readonly #path: string;
+  readonly #file: FileHandle;
+
+  private constructor(path: string, file: FileHandle, byteLength: number) {
+    this.#path = path;
+    this.#file = file;
+    this.byteLength = byteLength;
+  }
+
+  /** Opens a file, and closes it when `use` has settled. */
+  static async use<T>(path: string, use: (source: FileSource) => Promise<T>): Promise<T> {
+    const file = await open(path, 'r');
+    try {
+      return await use(new FileSource(path, file, (await file.stat()).size));
+    } finally {
+      await file.close();
+    }
+  }
+
+  /** @throws UsageError where the file has become shorter than it was when it was opened. */
+  async read(into: Uint8Array, { offset }: { readonly offset: number }): Promise<void> {
+    for (let done = 0; done < into.byteLength; ) {
+      const length = Math.min(into.byteLength - done, CALL_BYTES);
+      const { bytesRead } = await this.#file.read(into, done, length, offset + done);
+      if (bytesRead === 0) {
+        throw new UsageError(
+          `${this.#path} ended at byte ${offset + done} of ${this.byteLength} while it was read. Does another program write it?`,
+        );
+      }
+      done += bytesRead;
+    }
+  }
+}

@@ -1,0 +1,227 @@
+// Models on disk of any size: read by ranges, written in pieces, and under offload never on the device
+// whole.
+
+import { mkdtemp, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createMemoryGroup } from '@shardweave/collectives';
+import {
+  Gpt2,
+  type Gpt2Config,
+  gpt2ConfigText,
+  gpt2Pieces,
+  type LazyTensor,
+  resolveGpt2Config,
+  stateDict,
+  writeGpt2,
+} from '@shardweave/nn';
+import { lazyStateDict } from '@shardweave/offload';
+import { Device } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { UsageError } from '../src/errors.js';
+import { parseFlags } from '../src/flags.js';
+import { readModelConfig, withModelState, writeModel } from '../src/model/model-directory.js';
+import { writePieces } from '../src/output/write-file.js';
+import { loadModel } from '../src/rank/load-model.js';
+import { resolveConfig } from '../src/resolve-config.js';
+import { ROOT, runFlags } from './fixtures/run-flags.js';
+
+/** GPT-2 xl: 6.2 GB of weights, beyond what Node reads at once and what one of its arrays holds. */
+const XL = resolveGpt2Config({ n_embd: 1600, n_layer: 48, n_head: 25 });
+const SMALL = resolveGpt2Config({
+  vocab_size: 256,
+  n_positions: 8,
+  n_embd: 8,
+  n_layer: 2,
+  n_head: 2,
+});
+
+let directory: string;
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'trainer-model-'));
+});
+afterEach(() => rm(directory, { recursive: true }));
+
+/** A model directory whose weights are holes, but for the last tensor's. */
+async function writeHoles(config: Gpt2Config, last: Uint8Array): Promise<void> {
+  const device = new Device(createReferenceBackend());
+  const named = new Gpt2(device, config, { deferInit: true }).namedParameters();
+  const read = async () => new Uint8Array(0);
+  const state = named.map(([name, { shape }]): [string, LazyTensor] => {
+    return [name, { dtype: 'f32', shape, read }];
+  });
+  const { value: start } = await gpt2Pieces(new Map(state)).next();
+  const dataBytes = named.reduce((sum, [, { size }]) => sum + size * 4, 0);
+  const end = start!.byteLength + dataBytes;
+  const file = await open(join(directory, 'model.safetensors'), 'w');
+  await file.write(start!, 0, start!.byteLength, 0);
+  await file.write(last, 0, last.byteLength, end - last.byteLength);
+  await file.close();
+  await writeFile(join(directory, 'config.json'), gpt2ConfigText(config));
+  device.dispose();
+}
+
+describe('a model file of 6 GB', () => {
+  const bias = Uint8Array.from({ length: XL.n_embd * 4 }, (_, i) => i % 251);
+
+  it('is read by ranges, one tensor at a time', async () => {
+    await writeHoles(XL, bias);
+    expect(await readModelConfig(directory)).toEqual(XL);
+    const read = await withModelState(directory, async (state) => {
+      expect(state.size).toBe(2 + 12 * XL.n_layer + 2);
+      const first = await state.get('transformer.h.0.ln_1.weight')!.read();
+      expect(first).toEqual(new Uint8Array(bias.byteLength));
+      return state.get('transformer.ln_f.bias')!.read();
+    });
+    expect(read).toEqual(bias);
+  });
+
+  it('that is cut off is refused with its path before a tensor is read', async () => {
+    await writeHoles(XL, bias);
+    const path = join(directory, 'model.safetensors');
+    await truncate(path, 5 * 2 ** 30);
+    let isUsed = false;
+    const reading = withModelState(directory, async () => {
+      isUsed = true;
+    });
+    await expect(reading).rejects.toThrow(UsageError);
+    await expect(reading).rejects.toThrow(`${path} can't be used`);
+    await expect(reading).rejects.toThrow(/Is the file truncated\?/);
+    expect(isUsed).toBe(false);
+  });
+});
+
+describe('a model directory', () => {
+  it('that ends while it is read is an error that says where', async () => {
+    await writeHoles(SMALL, new Uint8Array(32));
+    const path = join(directory, 'model.safetensors');
+    const reading = withModelState(directory, async (state) => {
+      await truncate(path, 2000);
+      return state.get('transformer.ln_f.bias')!.read();
+    });
+    await expect(reading).rejects.toThrow(UsageError);
+    await expect(reading).rejects.toThrow(/ended at byte/);
+  });
+
+  it('whose weights are those of another config is the mistake of whoever gave it', async () => {
+    await writeHoles(SMALL, new Uint8Array(32));
+    await writeFile(join(directory, 'config.json'), gpt2ConfigText({ ...SMALL, n_positions: 12 }));
+    for (const flags of ['--strategy single', '--strategy offload']) {
+      const run = runFlags(`${flags} --model ${directory} ${TEXT} --seq 4`.split(' '));
+      await expect(run).rejects.toThrow(UsageError);
+      await expect(run).rejects.toThrow(/wpe\.weight/);
+    }
+  });
+
+  it('is written as the file that nn makes whole, and leaves no other', async () => {
+    const device = new Device(createReferenceBackend());
+    const model = new Gpt2(device, SMALL, { seed: 4 });
+    await writeModel(directory, SMALL, await stateDict(model));
+    const file = await readFile(join(directory, 'model.safetensors'));
+    expect(file.equals(await writeGpt2(model))).toBe(true);
+    expect((await readdir(directory)).sort()).toEqual(['config.json', 'model.safetensors']);
+    device.dispose();
+  });
+
+  it('that could not be written to its end has no config, and its old weights', async () => {
+    const path = join(directory, 'model.safetensors');
+    await writeFile(path, 'old');
+    const failing: LazyTensor = {
+      dtype: 'f32',
+      shape: [1],
+      read: () => Promise.reject(new Error('ENOSPC')),
+    };
+    const writing = writeModel(directory, SMALL, new Map([['a', failing]]));
+    await expect(writing).rejects.toThrow('ENOSPC');
+    expect(await readdir(directory)).toEqual(['model.safetensors']);
+    expect(await readFile(path, 'utf8')).toBe('old');
+    async function* pieces() {
+      yield new Uint8Array(3);
+      expect(await readdir(directory)).toContain('model.safetensors.part');
+      expect(await readFile(path, 'utf8')).toBe('old');
+      yield new Uint8Array(2);
+    }
+    await writePieces(path, pieces());
+    expect([...(await readFile(path))]).toEqual([0, 0, 0, 0, 0]);
+  });
+});
+
+const TEXT = `--device cpu --data ${ROOT}tooling/reference/data/tiny/text.txt --batch 2 --steps 1`;
+
+/** Compares at once: vitest goes byte by byte. */
+function expectBytes(actual: Uint8Array, expected: Uint8Array): void {
+  expect(Buffer.from(actual).equals(expected)).toBe(true);
+}
+
+describe('offload', () => {
+  const config = resolveGpt2Config({
+    vocab_size: 256,
+    n_positions: 16,
+    n_embd: 64,
+    n_layer: 4,
+    n_head: 2,
+  });
+
+  async function writeRandom(): Promise<Map<string, Uint8Array>> {
+    const device = new Device(createReferenceBackend());
+    const model = new Gpt2(device, config, { seed: 9 });
+    const state = await stateDict(model);
+    await writeModel(directory, config, state);
+    device.dispose();
+    return new Map([...state].map(([name, { data }]) => [name, data]));
+  }
+
+  it('loads a model directory without bringing it to the device', async () => {
+    const written = await writeRandom();
+    const flags = `--strategy offload --model ${directory} ${TEXT} --slices 2`;
+    const run = await resolveConfig(parseFlags(flags.split(' '), () => {}));
+    const backend = await createCpuBackend({ threads: 1 });
+    const device = new Device(backend);
+    const [group] = createMemoryGroup(1);
+    device.ledger.resetPeak();
+    const { offload, optimizer, dispose } = await loadModel(device, run, {
+      gather: group!,
+      reduce: group!,
+    });
+    expect(device.ledger.peak().total).toBe(0);
+    const state = await lazyStateDict(offload!);
+    expect([...state.keys()].sort()).toEqual([...written.keys()].sort());
+    for (const [name, tensor] of state) expectBytes(await tensor.read(), written.get(name)!);
+    expect(device.ledger.peak().total).toBe(0);
+    optimizer.dispose();
+    await dispose();
+    await group!.close();
+    device.dispose();
+    await backend.dispose();
+  });
+
+  it('at rate 0 writes the weights that it read, from host memory and from disk', async () => {
+    const written = await writeRandom();
+    for (const [i, rest] of ['', ` --offload-dir ${join(directory, 'rest')}`].entries()) {
+      const out = join(directory, `run-${i}`);
+      const flags = `--strategy offload --model ${directory} ${TEXT} --lr 0 --weight-decay 0`;
+      await runFlags(`${flags}${rest} --out ${out}`.split(' '));
+      await withModelState(join(out, 'model'), async (state) => {
+        expect([...state.keys()].sort()).toEqual([...written.keys()].sort());
+        for (const [name, tensor] of state) {
+          expectBytes(await tensor.read(), written.get(name)!);
+        }
+      });
+    }
+  });
+
+  it('writes the text that a whole model of the same weights writes, within its budget', async () => {
+    await writeRandom();
+    const flags = `--model ${directory} ${TEXT} --lr 0 --weight-decay 0`;
+    const text = async (strategy: string) => {
+      const run = await runFlags(`${strategy} ${flags}`.split(' '), { isQuiet: false });
+      return run.text;
+    };
+    const whole = await text('--strategy single');
+    expect(whole!.length).toBeGreaterThan(20);
+    const budget = '--device-budget 1200000 --micro-batches 2 --checkpoint-activations';
+    expect(await text(`--strategy offload ${budget}`)).toBe(whole);
+  });
+});
