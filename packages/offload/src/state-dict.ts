@@ -30,19 +30,22 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
 
 /**
  * As stateDict, but each tensor is read when it is asked for, as it is then: a model of any size passes
- * through the host one tensor at a time. One read after the other, between steps.
+ * through the host one tensor at a time.
+ * @throws {OffloadBusyError} from a read beside another call, a backward or a step that has not ended
  */
 export async function lazyStateDict(model: OffloadModel): Promise<Map<string, LazyTensor<DType>>> {
   await model.moveToStore();
   const owners = ownersIn(model);
   const entries = new Map<string, LazyTensor<DType>>();
+  const atRest = (read: () => Promise<Uint8Array>) => () => model.whileAtRest('stateDict', read);
   for (const [name, tensor] of model.namedParameters()) {
     const { flat, parameter } = ownerOf(tensor, name, owners);
-    entries.set(name, { dtype: 'f32', shape: tensor.shape, read: () => flat.read(parameter) });
+    const read = atRest(() => flat.read(parameter));
+    entries.set(name, { dtype: 'f32', shape: tensor.shape, read });
   }
   for (const [name, buffer] of model.namedBuffers()) {
     const { dtype, shape } = buffer;
-    entries.set(name, { dtype, shape, read: () => buffer.toBytes() });
+    entries.set(name, { dtype, shape, read: atRest(() => buffer.toBytes()) });
   }
   return entries;
 }
@@ -65,7 +68,7 @@ export async function loadStateDict(
 
 async function writeState(
   model: OffloadModel,
-  state: ReadonlyMap<string, HostTensor>,
+  state: ReadonlyMap<string, HostTensor | LazyTensor>,
   isStrict: boolean,
 ): Promise<void> {
   const parameters = new Map(model.namedParameters());
