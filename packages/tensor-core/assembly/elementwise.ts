@@ -274,8 +274,10 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
   const zero = f32x4.splat(0);
   if (kind == UNARY_NEG) return f32x4.neg(dy);
   if (kind == UNARY_ABS) {
-    const signed = v128.xor(dy, v128.and(x, i32x4.splat(0x80000000)));
-    return v128.andnot(signed, f32x4.eq(x, zero));
+    const unit = v128.or(one, v128.and(x, i32x4.splat(0x80000000)));
+    // The slope at 0 and at NaN is x itself.
+    const isSlope = v128.or(f32x4.lt(x, zero), f32x4.gt(x, zero));
+    return f32x4.mul(dy, v128.bitselect(unit, x, isSlope));
   }
   if (kind == UNARY_EXP) return f32x4.mul(dy, exp4(x));
   if (kind == UNARY_LOG) return f32x4.div(dy, x);
@@ -293,15 +295,18 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
   if (kind == UNARY_SIGMOID) {
     return f32x4.mul(dy, f32x4.mul(sigmoid4(x), sigmoid4(f32x4.neg(x))));
   }
-  if (kind == UNARY_RELU) return v128.and(dy, f32x4.gt(x, zero));
+  // A product, not a mask: a NaN in dy is not hidden by a slope of 0.
+  if (kind == UNARY_RELU) return f32x4.mul(dy, v128.and(one, f32x4.gt(x, zero)));
   if (kind == UNARY_GELU) {
     const gauss = gauss4(x);
     const density = f32x4.mul(gauss, f32x4.splat(0.3989422804014327));
     return f32x4.mul(dy, f32x4.add(normalCdf4(x, gauss), f32x4.mul(x, density)));
   }
   const s = sigmoid4(geluInner(x));
+  // Bounded, for the slope's other factor is 0 long before: 0 times infinity would be NaN.
+  const square = f32x4.pmin(f32x4.mul(x, x), f32x4.splat(1e30));
   const inner = f32x4.add(
-    f32x4.mul(f32x4.mul(x, x), f32x4.splat(0.21406444881780076)),
+    f32x4.mul(square, f32x4.splat(0.21406444881780076)),
     f32x4.splat(1.5957691216057308),
   );
   const slope = f32x4.mul(f32x4.mul(x, f32x4.mul(s, f32x4.sub(one, s))), inner);

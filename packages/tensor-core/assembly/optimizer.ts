@@ -25,6 +25,7 @@ function adamBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void
   const gradScale = f32x4.splat(scale);
   const decay = v128.load_splat<f32>(group);
   const coupled = v128.load_splat<f32>(group, 4);
+  const isCoupled = load<f32>(group, 4) != 0; // 0 times a NaN in param is not 0
   const beta1 = v128.load_splat<f32>(group, 8);
   const rest1 = v128.load_splat<f32>(group, 12);
   const beta2 = v128.load_splat<f32>(group, 16);
@@ -36,7 +37,7 @@ function adamBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void
     const k = i << 2;
     const old = v128.load(p + k);
     let grad = f32x4.mul(v128.load(g + k), gradScale);
-    grad = f32x4.add(grad, f32x4.mul(coupled, old));
+    if (isCoupled) grad = f32x4.add(grad, f32x4.mul(coupled, old));
     const avg = f32x4.add(f32x4.mul(v128.load(m + k), beta1), f32x4.mul(grad, rest1));
     const sq = f32x4.add(
       f32x4.mul(v128.load(v + k), beta2),
@@ -72,13 +73,15 @@ function sgdBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void 
   const momentum = v128.load_splat<f32>(group, 4);
   const rest = v128.load_splat<f32>(group, 8);
   const wd = v128.load_splat<f32>(group, 12);
+  const hasDecay = load<f32>(group, 12) != 0;
   const nesterov = load<f32>(group, 16) != 0;
   const first = load<f32>(group, 20) != 0;
   const hasMomentum = buffer != 0 && load<f32>(group, 4) != 0;
   for (let i = 0; i < n; i += 4) {
     const k = i << 2;
     const old = v128.load(p + k);
-    let grad = f32x4.add(f32x4.mul(v128.load(g + k), gradScale), f32x4.mul(wd, old));
+    let grad = f32x4.mul(v128.load(g + k), gradScale);
+    if (hasDecay) grad = f32x4.add(grad, f32x4.mul(wd, old));
     if (hasMomentum) {
       const next = first
         ? grad

@@ -234,15 +234,22 @@ function extremumRow(slot: usize, r: u32, dim: u32): void {
     }
   }
   const share = f32x4.splat(dy / <f32>count);
+  const elsewhere = nanWhereNan(y);
   for (let i: u32 = 0; i < dim; i += BLOCK) {
     const n = <i32>min<u32>(dim - i, BLOCK);
     const v = widen(x, xType, r * dim + i, n, scratchBase);
     for (let j = 0; j < n; j += 4) {
       const equal = f32x4.eq(v128.load(v + (j << 2)), y);
-      v128.store(results + (j << 2), v128.and(equal, share));
+      v128.store(results + (j << 2), v128.bitselect(share, elsewhere, equal));
     }
     narrow(results, out, outType, r * dim + i, n);
   }
+}
+
+/** The gradient of what no entry equals: NaN where the extremum is NaN, 0 where it lies elsewhere. */
+@inline
+function nanWhereNan(y: v128): v128 {
+  return v128.and(f32x4.ne(y, y), f32x4.splat(NaN));
 }
 
 function extremumColumns(slot: usize, o: u32, column: u32, n: i32, dim: u32, inner: u32): void {
@@ -275,8 +282,10 @@ function extremumColumns(slot: usize, o: u32, column: u32, n: i32, dim: u32, inn
     const at = (o * dim + d) * inner + column;
     const v = widen(x, xType, at, n, row);
     for (let j = 0; j < n; j += 4) {
-      const equal = f32x4.eq(v128.load(v + (j << 2)), v128.load(y + (j << 2)));
-      v128.store(results + (j << 2), v128.and(equal, v128.load(shares + (j << 2))));
+      const extrema = v128.load(y + (j << 2));
+      const equal = f32x4.eq(v128.load(v + (j << 2)), extrema);
+      const share = v128.load(shares + (j << 2));
+      v128.store(results + (j << 2), v128.bitselect(share, nanWhereNan(extrema), equal));
     }
     narrow(results, out, outType, at, n);
   }

@@ -219,7 +219,10 @@ export interface KernelCalls {
     dim: number;
     inner: number;
   };
-  /** Gradient of max or min: dy split evenly among the entries of x equal to y. */
+  /**
+   * Gradient of max or min: dy split evenly among the entries of x equal to y. A line whose y is NaN
+   * has none equal to it, and its gradient is NaN.
+   */
   extremumBackward: {
     x: View; // [outer, dim, inner]
     y: View; // [outer, inner]
@@ -331,7 +334,7 @@ export interface KernelCalls {
    * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow;
    * out [m, n] with row stride outRow. Columns have stride 1. Batch strides may be 0 for a and b.
    * bias: [n]. 16-bit out: dense, or n, outRow and the batch strides even. Operands with batch 1
-   * may have any size.
+   * may have any size as long as two of their stored rows fit a view; LimitError else.
    */
   matmul: {
     a: View;

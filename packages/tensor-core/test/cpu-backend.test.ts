@@ -2,7 +2,7 @@
 
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { kernelCases } from '@shardweave/tensor-core/testing';
+import { kernelCases, manyKernelCases } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, it } from 'vitest';
 
 describe.each([0, 1, 2, 3])('conformance with threads: %i', (threads) => {
@@ -14,7 +14,7 @@ describe.each([0, 1, 2, 3])('conformance with threads: %i', (threads) => {
   afterAll(async () => {
     await (await open()).dispose();
   });
-  for (const conformanceCase of kernelCases()) {
+  for (const conformanceCase of [...kernelCases(), ...manyKernelCases()]) {
     it(conformanceCase.name, async () => {
       await conformanceCase.run(await open());
     });

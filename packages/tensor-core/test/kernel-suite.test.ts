@@ -7,6 +7,7 @@ import {
   ConformanceError,
   createReferenceBackend,
   kernelCases,
+  manyKernelCases,
   splitKernelCases,
 } from '@shardweave/tensor-core/testing';
 import { describe, expect, test } from 'vitest';
@@ -94,7 +95,7 @@ async function numKernels(kernelCase: ConformanceCase): Promise<number> {
 
 describe('on the reference device', () => {
   const backend = createReferenceBackend();
-  test.each(cases)('$name', (kernelCase) => kernelCase.run(backend));
+  test.each([...cases, ...manyKernelCases()])('$name', (kernelCase) => kernelCase.run(backend));
 });
 
 describe('on a reference device with views of 4 KiB', () => {

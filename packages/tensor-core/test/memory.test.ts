@@ -151,6 +151,18 @@ describe('scopes', () => {
     expect(live()).toBe(0);
   });
 
+  test('nest: a view that an inner one returns is freed with the outer one, and holds nothing twice', () => {
+    device.scope(() => {
+      const x = device.zeros([6]);
+      const view = device.scope(() => reshape(x, [2, 3]));
+      expect(view.storage.holds).toBe(1);
+      const [again, other] = device.scope(() => [reshape(view, [6]), reshape(x, [3, 2])]);
+      expect([again!.storage.holds, other!.storage.holds]).toEqual([1, 1]);
+      expect(live()).toBe(24);
+    });
+    expect(live()).toBe(0);
+  });
+
   test('asynchronous ones end when their promise does, also when it rejects', async () => {
     const x = await device.scope(async () => {
       const made = device.zeros([4]);

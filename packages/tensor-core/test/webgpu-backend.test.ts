@@ -1,7 +1,11 @@
 // The WebGPU device in Node: the conformance suite of the seam with the device's own limits and with
 // a small one that makes kernels split, and how it fails.
 
-import { kernelCases } from '@shardweave/tensor-core/testing';
+import {
+  type ConformanceCase,
+  kernelCases,
+  manyKernelCases,
+} from '@shardweave/tensor-core/testing';
 import {
   createWebGpuBackend,
   listAdapters,
@@ -14,11 +18,16 @@ import { Bench, isLong, type Options, open, reason, title, webGpu } from './webg
 const SMALL_BINDING = 48 * 1024;
 
 describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
-  describe.each<{ name: string; options: Options }>([
-    { name: "the device's own limits", options: {} },
-    { name: 'bindings of 48 KiB', options: { maxBindingBytes: SMALL_BINDING } },
-    { name: 'the kernels for hardware', options: { kernelProfile: 'hardware' } },
-  ])('conformance with $name', ({ options }) => {
+  const all = [...kernelCases(), ...manyKernelCases()];
+  describe.each<{ name: string; options: Options; cases: ConformanceCase[] }>([
+    { name: "the device's own limits", options: {}, cases: all },
+    {
+      name: 'bindings of 48 KiB',
+      options: { maxBindingBytes: SMALL_BINDING },
+      cases: kernelCases(),
+    },
+    { name: 'the kernels for hardware', options: { kernelProfile: 'hardware' }, cases: all },
+  ])('conformance with $name', ({ options, cases }) => {
     let backend: WebGpuBackend;
     beforeAll(async () => {
       backend = await open(options);
@@ -30,7 +39,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       options.kernelProfile === 'hardware' &&
       /f16|^matmul (?!.* of all shapes)|operands of matmul/.test(name) &&
       !isLong;
-    for (const kernelCase of kernelCases().filter(({ name }) => !isSlow(name))) {
+    for (const kernelCase of cases.filter(({ name }) => !isSlow(name))) {
       test(kernelCase.name, () => kernelCase.run(backend));
     }
   });

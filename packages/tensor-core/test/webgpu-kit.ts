@@ -37,12 +37,12 @@ export class Bench {
   }
 
   /** Uniform in [-1, 1). */
-  random(size: number, dtype: 'f32' | 'f16'): View {
+  random(size: number, dtype: 'f32' | 'f16' | 'bf16'): View {
     const values = Float32Array.from({ length: size }, () => this.#next() * 2 - 1);
     const whole = this.#view(values, 'f32');
     if (dtype === 'f32') return whole;
     const out = this.#view(new Float32Array(Math.ceil(size / 2)), 'f32');
-    const half: View = { ...out, dtype: 'f16', size };
+    const half: View = { ...out, dtype, size };
     this.backend.run('cast', { x: whole, out: half });
     return half;
   }

@@ -1,7 +1,8 @@
 // The WebGPU device on operands larger than a binding: split kernels against whole ones.
 
 import { toF32Array } from '@shardweave/dtypes';
-import type { Backend, KernelCalls, View } from '@shardweave/tensor-core';
+import { type Backend, type KernelCalls, LimitError, type View } from '@shardweave/tensor-core';
+import { splitKernelCases } from '@shardweave/tensor-core/testing';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Bench, open, product, reason, title } from './webgpu-kit.js';
@@ -16,6 +17,27 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
     [whole, split] = await Promise.all([open(), open({ maxBindingBytes: TINY_BINDING })]);
   });
   afterAll(() => Promise.all([whole.dispose(), split.dispose()]));
+
+  describe('against the reference', () => {
+    let small: WebGpuBackend;
+    beforeAll(async () => {
+      small = await open({ maxBindingBytes: 4 * 1024 });
+    });
+    afterAll(() => small.dispose());
+    for (const { name, run } of splitKernelCases()) test(name, () => run(small));
+  });
+
+  test('a product whose rows do not fit a binding two at a time is refused, and the device goes on', async () => {
+    const bench = new Bench(split);
+    const [m, n, k] = [2, 2, TINY_BINDING / 4 + 1];
+    const call = { a: bench.zeros(m * k), b: bench.zeros(k * n), bias: undefined };
+    const shape = product({ m, n, k, transposeA: false, transposeB: false });
+    const out = bench.zeros(m * n);
+    expect(() => split.run('matmul', { ...call, out, ...shape })).toThrow(LimitError);
+    split.run('affine', { x: out, out, scale: 1, shift: 3 });
+    expect(await bench.value(out)).toBe(3);
+    bench.freeAll();
+  });
 
   /** Runs on both backends with equal inputs; returns both results as bytes. */
   async function both(body: (bench: Bench) => View): Promise<[Uint8Array, Uint8Array]> {

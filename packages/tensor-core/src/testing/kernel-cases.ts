@@ -7,12 +7,15 @@ import { dropoutCases } from './cases/dropout.js';
 import { elementwiseCases } from './cases/elementwise.js';
 import { embeddingCases } from './cases/embedding.js';
 import { layerNormCases } from './cases/layer-norm.js';
+import { manyCases } from './cases/many.js';
 import { matmulCases } from './cases/matmul.js';
 import { optimizerCases } from './cases/optimizer.js';
 import { queueCases } from './cases/queue.js';
 import { reduceCases } from './cases/reduce.js';
 import { sharedBufferCases } from './cases/shared-buffer.js';
 import { softmaxCases } from './cases/softmax.js';
+import { specialRowCases } from './cases/special-rows.js';
+import { specialValueCases } from './cases/special-values.js';
 import { splitCases } from './cases/split.js';
 import type { ConformanceCase } from './conformance-case.js';
 
@@ -35,7 +38,14 @@ export function kernelCases(): ConformanceCase[] {
     ...matmulCases(),
     ...optimizerCases(),
     ...sharedBufferCases(),
+    ...specialValueCases(),
+    ...specialRowCases(),
   ];
+}
+
+/** Cases of many rows, batches and terms, for devices whose views may be of 1 MiB or more. */
+export function manyKernelCases(): ConformanceCase[] {
+  return manyCases();
 }
 
 /**

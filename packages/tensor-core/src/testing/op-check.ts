@@ -198,7 +198,9 @@ class OpCheck {
     }
     want.forEach((value, i) => {
       if (Object.is(value, got[i])) return;
-      if (!(Math.abs(got[i]! - value) <= absolute + relative * Math.abs(value))) {
+      const isClose = Math.abs(got[i]! - value) <= absolute + relative * Math.abs(value);
+      // Any number would be within an infinite distance of an infinity.
+      if (!Number.isFinite(value) || !isClose) {
         this.#fail(`${label}[${i}]: expected ${value}, got ${got[i]}`);
       }
     });

@@ -7,7 +7,14 @@ export interface Tolerance {
   readonly absolute: number;
 }
 
-export type ToleranceName = 'exact' | 'arithmetic' | 'transcendental' | 'sum' | 'cancelling';
+export type ToleranceName =
+  | 'exact'
+  | 'arithmetic'
+  | 'transcendental'
+  | 'tail'
+  | 'sum'
+  | 'longSum'
+  | 'cancelling';
 
 /** For f32 results. One f32 rounding is 6e-8 relative. */
 export const TOLERANCES: Readonly<Record<ToleranceName, Tolerance>> = {
@@ -17,9 +24,15 @@ export const TOLERANCES: Readonly<Record<ToleranceName, Tolerance>> = {
   arithmetic: { relative: 1e-6, absolute: 1e-6 },
   /** WGSL allows exp 3 + 2|x| units, log 5e-7 absolute, tanh what its exps make of it; |x| <= 20. */
   transcendental: { relative: 2e-5, absolute: 5e-6 },
+  /** As transcendental, of results down to the smallest normal f32: exp(-87) is within 177 units, and
+   * f32 rounds a score of 87 by 4e-6, which is as much relative to its exponential. */
+  tail: { relative: 3e-5, absolute: 2 ** -126 },
   /** Up to 1000 terms of size 1 in any fixed order: the roundings of partial sums of about 30 walk
    * to 2e-5 at worst. The cpu device uses a tenth of it. */
   sum: { relative: 2e-5, absolute: 5e-5 },
+  /** 1e5 terms between 0 and 1 in any fixed order, relative to a sum of 5e4: one running f32 sum walks
+   * by half a unit of 2^-24 a term, at worst of one sign where it is kept in one accumulator. */
+  longSum: { relative: 1e-4, absolute: 0 },
   /** Values of about 1000 whose differences of about 1 matter: 1000 * 6e-8 * a few roundings.
    * A variance from E[x^2] - E[x]^2 in f32 misses it by far. */
   cancelling: { relative: 2e-3, absolute: 2e-3 },

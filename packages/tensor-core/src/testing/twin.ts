@@ -207,7 +207,8 @@ function closeness({ relative, absolute }: Tolerance): (got: number, want: numbe
   return (got, want) =>
     Object.is(got, want) ||
     got === want ||
-    Math.abs(got - want) <= absolute + relative * Math.abs(want);
+    // Without the test, any number would be within an infinite distance of an infinity.
+    (Number.isFinite(want) && Math.abs(got - want) <= absolute + relative * Math.abs(want));
 }
 
 function sideOf(call: object, side: keyof Pair): unknown {

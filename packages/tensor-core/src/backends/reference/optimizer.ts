@@ -13,7 +13,8 @@ export function adam(call: KernelCalls['adam'], open: Open): void {
     const { lr, beta1, beta2, eps, weightDecay, decoupled, ...rest } = call.groups[group]!;
     for (let i = start; i < start + length; i++) {
       const p = decoupled ? param.get(i) * (1 - lr * weightDecay) : param.get(i);
-      const g = grad.get(i) * gradScale + (decoupled ? 0 : weightDecay * p);
+      const decay = decoupled || weightDecay === 0 ? 0 : weightDecay * p;
+      const g = grad.get(i) * gradScale + decay;
       const m = beta1 * expAvg.get(i) + (1 - beta1) * g;
       const v = beta2 * expAvgSq.get(i) + (1 - beta2) * g * g;
       const denominator = Math.sqrt(v) / Math.sqrt(rest.biasCorrection2) + eps;
@@ -33,7 +34,7 @@ export function sgd(call: KernelCalls['sgd'], open: Open): void {
     const { lr, momentum, dampening, weightDecay, nesterov, isFirstStep } = call.groups[group]!;
     for (let i = start; i < start + length; i++) {
       const p = param.get(i);
-      const g = grad.get(i) * gradScale + weightDecay * p;
+      const g = grad.get(i) * gradScale + (weightDecay === 0 ? 0 : weightDecay * p);
       let step = g;
       if (buffer !== undefined && momentum !== 0) {
         const moved = isFirstStep ? g : momentum * buffer.get(i) + (1 - dampening) * g;

@@ -44,7 +44,8 @@ export function extremumBackward(call: KernelCalls['extremumBackward'], open: Op
       for (let d = 0; d < dim; d++) if (x.get(at(d)) === extremum) count += 1;
       for (let d = 0; d < dim; d++) {
         const isHit = x.get(at(d)) === extremum;
-        out.set(at(d), isHit ? dy.get(o * inner + i) / count : 0);
+        const elsewhere = Number.isNaN(extremum) ? Number.NaN : 0;
+        out.set(at(d), isHit ? dy.get(o * inner + i) / count : elsewhere);
       }
     }
   }

@@ -169,10 +169,12 @@ function matmulWide(twin: Twin, limitBytes: number): void {
   }
 }
 
-/** Few rows and columns; each row of an operand is itself longer than a view. */
+/** Sums over windows of k; two rows of an operand, which a product needs at once, just fit a view. */
 function matmulLong(twin: Twin, limitBytes: number): void {
-  const k = Math.ceil((1.3 * limitBytes) / 4) + 1;
-  for (const dtype of FLOATS) matmulAll(twin, dtype, { m: 3, n: 6, k });
+  for (const dtype of FLOATS) {
+    const k = Math.floor((0.45 * limitBytes) / byteSize(dtype));
+    matmulAll(twin, dtype, { m: 6, n: 6, k });
+  }
 }
 
 function matmulAll(twin: Twin, dtype: DType, extent: { m: number; n: number; k: number }): void {

@@ -16,6 +16,11 @@ const WORDS_HARDWARE = 4;
 /** Workgroups below which hardware is better served by shorter invocations. */
 const MANY_GROUPS = 1024;
 
+/** By bits: drivers may assume that there are no infinities. */
+const IS_INFINITE = `
+fn is_infinite(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) == 0x7f800000u; }
+`;
+
 const GELU = `
 const SQRT_2_OVER_PI = 0.7978845608028654;
 // Complementary error function for z >= 0, fractional error below 1.2e-7 (Chebyshev fit, Press et al.,
@@ -47,11 +52,13 @@ fn safe_tanh(x: f32) -> f32 {
   let small = x * (1.0 + s * (-0.33333333 + s * (0.13333334 + s * -0.053968254)));
   let e = exp(2.0 * min(abs(x), 15.0));
   let large = 1.0 - 2.0 / (e + 1.0);
-  return select(select(large, -large, x < 0.0), small, abs(x) < 0.2);
+  let value = select(select(large, -large, x < 0.0), small, abs(x) < 0.2);
+  return select(value, x, is_nan(x)); // min may have made a number of it
 }
 fn sigmoid(x: f32) -> f32 {
   let e = exp(-min(abs(x), 88.0));
-  return select(1.0 / (1.0 + e), e / (1.0 + e), x < 0.0);
+  let value = select(1.0 / (1.0 + e), e / (1.0 + e), x < 0.0);
+  return select(value, x, is_nan(x));
 }
 `;
 
@@ -73,7 +80,7 @@ const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
 
 const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   neg: '-1.0',
-  abs: 'sign(x)',
+  abs: 'select(sign(x), x, is_nan(x))',
   exp: 'exp(x)',
   log: '1.0 / x',
   sqrt: '0.5 / sqrt(x)',
@@ -83,20 +90,25 @@ const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   tanh: 'tanh_slope(x)',
   sigmoid: 'sigmoid(x) * sigmoid(-x)',
   relu: 'select(0.0, 1.0, x > 0.0)',
-  gelu: 'normal_cdf(x) + x * exp(-0.5 * min(x * x, 200.0)) * 0.3989422804014327',
+  gelu: 'gelu_slope(x)',
   geluTanh: 'gelu_tanh_slope(x)',
 };
 
-const SLOPES = `
-fn tanh_slope(x: f32) -> f32 {
+const SLOPES = `${SPECIAL_VALUES}${IS_INFINITE}fn tanh_slope(x: f32) -> f32 {
   let e = exp(-2.0 * min(abs(x), 40.0));
   let d = 1.0 + e;
-  return 4.0 * e / (d * d);
+  return select(4.0 * e / (d * d), x, is_nan(x));
+}
+// Infinity times a vanishing density is NaN.
+fn gelu_slope(x: f32) -> f32 {
+  let slope = normal_cdf(x) + x * exp(-0.5 * min(x * x, 200.0)) * 0.3989422804014327;
+  return select(slope, nan(), is_infinite(x));
 }
 fn gelu_tanh_slope(x: f32) -> f32 {
   let t = gelu_inner(x);
   let inner = SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x);
-  return 0.5 * (1.0 + safe_tanh(t)) + select(0.5 * x * tanh_slope(t) * inner, 0.0, abs(x) > 1e3);
+  let slope = 0.5 * (1.0 + safe_tanh(t)) + select(0.5 * x * tanh_slope(t) * inner, 0.0, abs(x) > 1e3);
+  return select(slope, nan(), is_infinite(x));
 }
 `;
 
@@ -160,15 +172,16 @@ export function binary(ctx: KernelContext, call: KernelCalls['binary']): void {
   });
 }
 
-const PAIRS = `
-fn maximum(a: f32, b: f32) -> f32 { return select(select(b, a, a > b), nan(), is_nan(a) || is_nan(b)); }
+const PAIRS = `${IS_INFINITE}fn maximum(a: f32, b: f32) -> f32 { return select(select(b, a, a > b), nan(), is_nan(a) || is_nan(b)); }
 fn minimum(a: f32, b: f32) -> f32 { return select(select(b, a, a < b), nan(), is_nan(a) || is_nan(b)); }
 fn power(a: f32, b: f32) -> f32 {
   if (b == 0.0) { return 1.0; }
+  if (is_nan(a) || is_nan(b)) { return nan(); }
   if (b == 2.0) { return a * a; }
+  if (a == 0.0) { return select(0.0, inf(), b < 0.0); } // WGSL leaves it open
   let r = pow(abs(a), b);
   if (a >= 0.0) { return r; }
-  if (floor(b) != b) { return nan(); }
+  if (floor(b) != b) { return select(nan(), r, is_infinite(a)); }
   let half = b * 0.5;
   return select(r, -r, floor(half) != half);
 }

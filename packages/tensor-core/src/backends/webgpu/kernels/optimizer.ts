@@ -34,7 +34,7 @@ export function adam(ctx: KernelContext, call: KernelCalls['adam']): void {
     groups: packGroups(groups, adamValues),
     body: `
     let p = load_param(i) * G[0];
-    let g = fma(p, G[1], gradient(i));
+    let g = decayed(i, p, G[1]);
     let m = fma(G[2], load_exp_avg(i), G[3] * g);
     let v = fma(G[4], load_exp_avg_sq(i), G[5] * g * g);
     store_param(i, p - G[8] * m / fma(sqrt(v), G[6], G[7]));
@@ -62,7 +62,7 @@ export function sgd(ctx: KernelContext, call: KernelCalls['sgd']): void {
     groups: packGroups(groups, sgdValues),
     body: `
     let p = load_param(i);
-    let g = fma(p, G[1], gradient(i));
+    let g = decayed(i, p, G[1]);
     ${hasBuffer ? momentum : 'let step = g;'}
     store_param(i, fma(-G[0], step, p));`,
   });
@@ -115,6 +115,11 @@ function runStep(ctx: KernelContext, step: Step): void {
       workgroupSize: [perGroup, 1, 1],
       body: `
 fn gradient(i: u32) -> f32 { return load_grad(i)${gradScale === undefined ? '' : ' * load_scale(0u)'}; }
+// Without decay the parameter must not matter: 0 times a NaN in it is not 0.
+fn decayed(i: u32, p: f32, decay: f32) -> f32 {
+  let g = gradient(i);
+  return select(fma(p, decay, g), g, decay == 0.0);
+}
 ${mainHead([perGroup, 1, 1])}
   if (group >= P.num_chunks) { return; }
   let at = 3u * (P.first_chunk + group);

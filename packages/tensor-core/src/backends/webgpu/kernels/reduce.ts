@@ -4,7 +4,7 @@
 import type { KernelCalls, View } from '../../../backend.js';
 import type { KernelContext } from '../context.js';
 import { defineKernel, type Kernel, linearGrid } from '../kernel.js';
-import { INTEGER_DIVIDE, mainHead } from '../wgsl.js';
+import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
 import { laneReductions } from './rows.js';
@@ -53,10 +53,11 @@ export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremum
       out,
       integers: { dim, inner },
       isWhole: true,
-      helpers: INTEGER_DIVIDE,
+      helpers: `${INTEGER_DIVIDE}\n${SPECIAL_VALUES}`,
       value: `let line = divide(i, P.inner);
   let at = divide(line, P.dim) * P.inner + (i - line * P.inner);
-  return select(0.0, load_dy(at) / load_count(at), load_x(i) == load_y(at));`,
+  let elsewhere = select(0.0, nan(), is_nan(load_y(at)));
+  return select(elsewhere, load_dy(at) / load_count(at), load_x(i) == load_y(at));`,
     });
   });
 }

@@ -1,0 +1,61 @@
+// More rows and batches than a grid of 65,535 workgroups has in one dimension, and long sums. Each row's
+// work is tiny. Their operands take up to half a megabyte, so the device's views must hold that.
+
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+
+/** Above WebGPU's limit, and so that the second row of the grid is partly filled. */
+const BEYOND_GRID = 65_601;
+
+export function manyCases(): ConformanceCase[] {
+  return [rowsCase(), batchesCase(), longSumCase()];
+}
+
+function rowsCase(): ConformanceCase {
+  return twinCase('softmax of 65,601 rows', 'transcendental', (twin) => {
+    const extent = { rows: BEYOND_GRID, cols: 2, scale: 1, isLog: false };
+    const x = twin.floats(2 * BEYOND_GRID, 'f32');
+    twin.run('softmax', { x, out: twin.output(2 * BEYOND_GRID, 'f32'), ...extent, causalRows: 0 });
+  });
+}
+
+function batchesCase(): ConformanceCase {
+  return twinCase('matmul of 65,601 batches', 'arithmetic', (twin) => {
+    const size = 2 * BEYOND_GRID;
+    twin.run('matmul', {
+      a: twin.floats(BEYOND_GRID, 'f32'),
+      b: twin.floats(size, 'f32'),
+      out: twin.output(size, 'f32'),
+      bias: undefined,
+      m: 1,
+      n: 2,
+      k: 1,
+      transposeA: false,
+      transposeB: false,
+      aRow: 1,
+      bRow: 2,
+      outRow: 2,
+      batch: [3, BEYOND_GRID / 3],
+      aBatch: [BEYOND_GRID / 3, 1],
+      bBatch: [(2 * BEYOND_GRID) / 3, 2],
+      outBatch: [(2 * BEYOND_GRID) / 3, 2],
+      alpha: 1,
+      accumulate: false,
+    });
+  });
+}
+
+/** 100,003 terms of one sign, over lines, columns and all. */
+function longSumCase(): ConformanceCase {
+  return twinCase('reduce and squaredNorm of 100,003 terms', 'longSum', (twin) => {
+    const size = 100_003;
+    const x = twin.floats(size, 'f32', { low: 0 });
+    const whole = { outer: 1, dim: size, inner: 1 };
+    for (const kind of ['sum', 'mean'] as const) {
+      twin.run('reduce', { kind, x, out: twin.output(1, 'f32'), ...whole });
+    }
+    const columns = { outer: 1, dim: 33_334, inner: 3 };
+    const part = twin.slice(x, 0, 100_002);
+    twin.run('reduce', { kind: 'sum', x: part, out: twin.output(3, 'f32'), ...columns });
+    twin.run('squaredNorm', { x, out: twin.output(1, 'f32'), accumulate: false });
+  });
+}

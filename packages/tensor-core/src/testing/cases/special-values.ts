@@ -1,0 +1,292 @@
+// NaN, infinities and overflow through kernels of single elements, reductions, moves and optimizers. A
+// training step finds out that it must be skipped by a norm that is not finite: so a kernel that
+// turns NaN or infinity into a number lets a broken step pass for a good one.
+
+import type { DType } from '@shardweave/dtypes';
+import type { BinaryKind, UnaryKind } from '../../backend.js';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+import type { Twin } from '../twin.js';
+
+const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
+/** The last two are infinite in f16, and their squares in f32. */
+const SPECIAL = [NAN, INF, -INF, 0, 1, -1, 0.5, 2, -3, 300, -65504, 7e4, 3e38];
+/** NaN at each end, in the middle of vectors and words, in the first and the last lane and part. */
+const PLACES = [0, 1, 2, 3, 31, 62, 63, 64];
+const UNARY_KINDS: readonly UnaryKind[] = [
+  'neg',
+  'abs',
+  'exp',
+  'log',
+  'sqrt',
+  'rsqrt',
+  'square',
+  'reciprocal',
+  'tanh',
+  'sigmoid',
+  'relu',
+  'gelu',
+  'geluTanh',
+];
+const BINARY_KINDS: readonly BinaryKind[] = [
+  'add',
+  'sub',
+  'mul',
+  'div',
+  'maximum',
+  'minimum',
+  'pow',
+];
+
+export function specialValueCases(): ConformanceCase[] {
+  return [
+    fillCase(),
+    ...FLOATS.map(unaryCase),
+    ...FLOATS.map(binaryCase),
+    ...FLOATS.map(overflowCase),
+    tailCase(),
+    ...FLOATS.map(reduceCase),
+    ...FLOATS.map(extremumCase),
+    ...FLOATS.map(normCase),
+    ...FLOATS.map(moveCase),
+    ...FLOATS.map(optimizerCase),
+  ];
+}
+
+function fillCase(): ConformanceCase {
+  return twinCase('fill with NaN, infinities and more than fits', 'exact', (twin) => {
+    for (const dtype of [...FLOATS, 'i32', 'u32'] as const) {
+      for (const value of [NAN, INF, -INF, 7e4, -7e4, 1e39, 65519, 65520]) {
+        twin.run('fill', { out: twin.output(5, dtype), value });
+      }
+    }
+  });
+}
+
+function unaryCase(dtype: DType): ConformanceCase {
+  return twinCase(
+    `unary ${dtype} of NaN and infinities, and backward`,
+    'transcendental',
+    (twin) => {
+      const x = twin.values(SPECIAL, dtype);
+      const ones = twin.values(new Array(SPECIAL.length).fill(1), dtype);
+      const moderate = [0.75, -0.5, 0].map((value) =>
+        twin.values(new Array(SPECIAL.length).fill(value), dtype),
+      );
+      const output = () => twin.output(SPECIAL.length, dtype);
+      for (const kind of UNARY_KINDS) {
+        twin.run('unary', { kind, x, out: output() });
+        twin.run('unaryBackward', { kind, x, dy: ones, out: output() });
+        for (const at of moderate) {
+          twin.run('unaryBackward', { kind, x: at, dy: x, out: output() });
+        }
+      }
+      twin.run('affine', { x, out: output(), scale: 2, shift: 1 });
+      twin.run('affine', { x, out: output(), scale: 0, shift: 1 });
+      twin.run('affine', { x: ones, out: output(), scale: INF, shift: NAN });
+    },
+  );
+}
+
+/** Every value with every other, dense and broadcast. */
+function binaryCase(dtype: DType): ConformanceCase {
+  return twinCase(`binary ${dtype} of NaN and infinities`, 'transcendental', (twin) => {
+    const n = SPECIAL.length;
+    const size = n * n;
+    const pick = (of: (i: number) => number) =>
+      twin.values(
+        Array.from({ length: size }, (_, i) => SPECIAL[of(i)]!),
+        dtype,
+      );
+    const [a, b] = [pick((i) => Math.floor(i / n)), pick((i) => i % n)];
+    const column = twin.values(SPECIAL, dtype);
+    for (const kind of BINARY_KINDS) {
+      const dense = { shape: [size], aStrides: [1], bStrides: [1] };
+      twin.run('binary', { kind, a, b, out: twin.output(size, dtype), ...dense });
+      const broadcast = { shape: [n, n], aStrides: [1, 0], bStrides: [0, 1] };
+      const out = twin.output(size, dtype);
+      twin.run('binary', { kind, a: column, b: column, out, ...broadcast });
+    }
+  });
+}
+
+/** Results around the largest number of the dtype: rounded to it, or infinite. */
+function overflowCase(dtype: DType): ConformanceCase {
+  return twinCase(`overflow of ${dtype} through ops`, 'arithmetic', (twin) => {
+    const largest = { f32: 3.4e38, f16: 65504, bf16: 3.38e38 }[dtype as 'f32' | 'f16' | 'bf16'];
+    const x = twin.values([largest, -largest, largest / 2, 1, 0.25], dtype);
+    const output = () => twin.output(5, dtype);
+    const dense = { shape: [5], aStrides: [1], bStrides: [1] };
+    for (const kind of ['add', 'mul'] as const) {
+      twin.run('binary', { kind, a: x, b: x, out: output(), ...dense });
+    }
+    twin.run('unary', { kind: 'square', x, out: output() });
+    twin.run('affine', { x, out: output(), scale: -4, shift: 1 });
+    twin.run('dropout', { x, out: output(), p: 0.75, key0: 1, key1: 2, counterOffset: 0 });
+    const call = { x, outer: 1, dim: 5, inner: 1 };
+    twin.run('reduce', { ...call, kind: 'sum', out: twin.output(1, dtype) });
+    twin.run('reduce', { ...call, kind: 'sum', out: twin.output(1, 'f32') });
+  });
+}
+
+/** Small results by their ratio: an absolute bound of 5e-6 takes any of them for 0. */
+function tailCase(): ConformanceCase {
+  return twinCase('exp, sigmoid and pow of small results', 'tail', (twin) => {
+    const x = twin.values([-1, -10, -20, -40, -60, -80, -87], 'f32');
+    const output = () => twin.output(7, 'f32');
+    for (const kind of ['exp', 'sigmoid'] as const) {
+      twin.run('unary', { kind, x, out: output() });
+      twin.run('unaryBackward', {
+        kind,
+        x,
+        dy: twin.floats(7, 'f32', { low: 0.5 }),
+        out: output(),
+      });
+    }
+    const [a, b] = [twin.values(new Array(7).fill(Math.E), 'f32'), x];
+    const dense = { shape: [7], aStrides: [1], bStrides: [1] };
+    twin.run('binary', { kind: 'pow', a, b, out: output(), ...dense });
+  });
+}
+
+function reduceCase(dtype: DType): ConformanceCase {
+  return twinCase(`reduce ${dtype} of NaN and infinities`, 'sum', (twin) => {
+    for (const kind of ['sum', 'mean', 'max', 'min'] as const) {
+      for (const value of [NAN, INF, -INF]) {
+        const rows = PLACES.map((place) => withValue(twin, 65, place, value));
+        const x = twin.values(rows.flat(), dtype, { offset: 1 });
+        const outer = PLACES.length;
+        const out = twin.output(outer, dtype);
+        twin.run('reduce', { kind, x, out, outer, dim: 65, inner: 1 });
+        const columns = twin.output(65, dtype);
+        twin.run('reduce', { kind, x, out: columns, outer: 1, dim: outer, inner: 65 });
+      }
+      const mixed = [...withValue(twin, 5000, 4097, INF)];
+      mixed[17] = -INF; // their sum is NaN
+      for (const values of [mixed, withValue(twin, 5000, 4999, NAN)]) {
+        const x = twin.values(values, dtype);
+        twin.run('reduce', { kind, x, out: twin.output(1, dtype), outer: 1, dim: 5000, inner: 1 });
+      }
+      const lowest = twin.values(new Array(65).fill(-INF), dtype);
+      twin.run('reduce', {
+        kind,
+        x: lowest,
+        out: twin.output(1, dtype),
+        outer: 1,
+        dim: 65,
+        inner: 1,
+      });
+    }
+  });
+}
+
+/** A maximum of NaN has no entry equal to it: the gradient of its line is NaN, as the value is. */
+function extremumCase(dtype: DType): ConformanceCase {
+  return twinCase(`extremumBackward ${dtype} of NaN and infinities`, 'arithmetic', (twin) => {
+    const lines = [NAN, INF, -INF].map((value) => withValue(twin, 65, 31, value));
+    const x = twin.values([...lines.flat(), ...withValue(twin, 65, 3, 2)], dtype);
+    const extent = { outer: 4, dim: 65, inner: 1 };
+    for (const kind of ['max', 'min'] as const) {
+      const y = twin.output(4, dtype, { tolerance: 'exact' });
+      twin.run('reduce', { kind, x, out: y, ...extent });
+      for (const values of [
+        [1, 2, 3, 4],
+        [1, NAN, INF, NAN],
+      ]) {
+        const dy = twin.values(values, dtype);
+        twin.run('extremumBackward', { x, y, dy, out: twin.output(260, dtype), ...extent });
+      }
+    }
+  });
+}
+
+function normCase(dtype: DType): ConformanceCase {
+  return twinCase(`squaredNorm ${dtype} of NaN, infinities and overflow`, 'sum', (twin) => {
+    for (const value of [NAN, INF, -INF, dtype === 'f16' ? 65504 : 1e20]) {
+      for (const place of [0, 64, 4095, 4999]) {
+        const x = twin.values(withValue(twin, 5000, place, value), dtype);
+        twin.run('squaredNorm', { x, out: twin.output(1, 'f32'), accumulate: false });
+      }
+      const out = twin.values([value], 'f32', { isWritten: true });
+      twin.run('squaredNorm', { x: twin.floats(5, dtype), out, accumulate: true });
+      const before = twin.values([NAN], 'f32', { isWritten: true });
+      twin.run('squaredNorm', { x: twin.floats(5, dtype), out: before, accumulate: false });
+    }
+  });
+}
+
+/** What moves values moves these too, and only to where they belong. */
+function moveCase(dtype: DType): ConformanceCase {
+  return twinCase(`moves of ${dtype} NaN and infinities`, 'exact', (twin) => {
+    const size = SPECIAL.length;
+    const x = twin.values(SPECIAL, dtype);
+    const copy = { shape: [size], xOffset: 0, outOffset: 0, xStrides: [1], outStrides: [1] };
+    twin.run('copyStrided', { ...copy, x, out: twin.output(size, dtype) });
+    const kept = { key0: 3, key1: 4, counterOffset: 0 };
+    twin.run('dropout', { x, out: twin.output(size, dtype), p: 0, ...kept });
+    twin.run('dropout', { x, out: twin.output(size, dtype), p: 0.5, ...kept });
+    const extent = { rows: 4, cols: 3, count: 5 };
+    const ids = twin.values([3, 0, 9, 2, 0], 'u32');
+    const table = twin.slice(x, 0, 12);
+    twin.run('embedding', { ...extent, table, ids, out: twin.output(15, dtype) });
+    const dy = twin.values([NAN, 1, INF, ...new Array(9).fill(1), -INF, 2, 3], dtype);
+    twin.run('embeddingBackward', { ...extent, ids, dy, dTable: twin.output(12, dtype) });
+  });
+}
+
+/** In gradients, state, parameters and the scale; in what the first step of a buffer overwrites. */
+function optimizerCase(dtype: DType): ConformanceCase {
+  return twinCase(
+    `adam and sgd with ${dtype} gradients of NaN and infinities`,
+    'arithmetic',
+    (twin) => {
+      const at = (place: number, value: number) => {
+        const values = new Array(9).fill(0.5);
+        values[place] = value;
+        return values;
+      };
+      const state = (values: readonly number[]) => twin.values(values, 'f32', { isWritten: true });
+      const grad = twin.values([NAN, INF, -INF, 1, 1, 1, 1, 1, NAN], dtype);
+      const segments = [{ start: 0, length: 8, group: 0 }]; // the last element is nobody's
+      for (const scale of [undefined, 0, NAN, INF]) {
+        const gradScale = scale === undefined ? undefined : twin.values([scale], 'f32');
+        const common = { grad, gradScale, segments };
+        twin.run('adam', {
+          ...common,
+          param: state(at(3, NAN)),
+          expAvg: state(at(4, INF)),
+          expAvgSq: state(at(5, NAN)),
+          groups: [ADAM],
+        });
+        for (const isFirstStep of [false, true]) {
+          twin.run('sgd', {
+            ...common,
+            param: state(at(3, INF)),
+            momentumBuffer: state(at(6, NAN)),
+            groups: [{ ...SGD, isFirstStep }],
+          });
+        }
+        const unread = { ...SGD, momentum: 0, isFirstStep: false };
+        const param = state(at(3, INF));
+        twin.run('sgd', { ...common, param, momentumBuffer: state(at(6, NAN)), groups: [unread] });
+      }
+    },
+  );
+}
+
+const ADAM = {
+  lr: 0.1,
+  beta1: 0.9,
+  beta2: 0.99,
+  eps: 1e-8,
+  weightDecay: 0.1,
+  biasCorrection1: 0.1,
+  biasCorrection2: 0.01,
+  decoupled: true,
+};
+const SGD = { lr: 0.1, momentum: 0.9, dampening: 0, weightDecay: 0.1, nesterov: false };
+
+/** Random values with one of them replaced. */
+function withValue(twin: Twin, size: number, place: number, value: number): number[] {
+  return Array.from({ length: size }, (_, i) => (i === place ? value : twin.random.uniform(-1, 1)));
+}
