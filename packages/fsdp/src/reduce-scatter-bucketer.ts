@@ -93,9 +93,10 @@ export class ReduceScatterBucketer {
     const offset = bucket.filled;
     for (let rank = 0; rank < worldSize; rank++) {
       const place = rank * bucket.capacity + offset;
-      bucket.reads.push(
-        whole.read(rank * byteLength, byteLength, bucket.input.subarray(place, place + byteLength)),
-      );
+      const part = bucket.input.subarray(place, place + byteLength);
+      const read = whole.read(rank * byteLength, byteLength, part);
+      read.catch(() => undefined); // seen by the reduction, which a reset may keep from starting
+      bucket.reads.push(read);
     }
     bucket.entries.push({ gradient, offset, byteLength });
     bucket.filled += byteLength;

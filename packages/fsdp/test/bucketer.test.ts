@@ -210,3 +210,21 @@ it('F38 forgets what waits when it is reset', async () => {
     expectSums(it, rank, { bb: 2 });
   });
 });
+
+it('a read that fails after a reset ends no process', async () => {
+  const unhandled: unknown[] = [];
+  const note = (reason: unknown) => unhandled.push(reason);
+  process.on('unhandledRejection', note);
+  await onRanks(1, async (rank) => {
+    const { bucketer, links } = await bench(rank, MIB);
+    const whole = filled(rank.device, 1, 1, 2, 0);
+    whole.read = () => Promise.reject(new Error('the device is lost'));
+    const onReduced = () => undefined;
+    bucketer.add({ name: 'a', whole, worldSize: 1, links, isBucketed: true, onReduced });
+    whole.release();
+    bucketer.reset(); // as after a backward that has failed
+    await new Promise((resolve) => setImmediate(resolve));
+  });
+  process.off('unhandledRejection', note);
+  expect(unhandled).toEqual([]);
+});
