@@ -1,0 +1,381 @@
+// Programs that people write: adversarial training, adapters on a frozen base, an encoder under two
+// heads, forwards that no backward follows. Each is the same program without sharding.
+
+import {
+  clipGradNorm,
+  type FsdpOptions,
+  FsdpRanksDifferError,
+  FullyShardedDataParallel,
+  loadStateDict,
+  ShardedGradScaler,
+  stateDict,
+} from '@shardweave/fsdp';
+import { type Linear, Module, clipGradNorm as plainClip, Sgd } from '@shardweave/nn';
+import {
+  add,
+  type Device,
+  linear,
+  mean,
+  mul,
+  square,
+  sub,
+  type Tensor,
+  tanh,
+} from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from './ranks.js';
+import {
+  DIM,
+  expectEqualTraining,
+  inputs,
+  layer,
+  lossOf,
+  type Rows,
+  Stack,
+  trainOnce,
+  type Wrap,
+  weightsOf,
+} from './scenarios.js';
+
+const BATCH = 18; // over 1, 2 or 3 ranks, three micro-batches each
+type Weights = ReadonlyMap<string, Float32Array>;
+
+/** Trains on this rank's rows, and gives the weights of its models. */
+type Program = (device: Device, wrap: Wrap, rows: Rows) => Promise<Weights[]>;
+
+async function expectAsOneProcess(
+  program: Program,
+  worldSize: number,
+  fsdp: Partial<FsdpOptions>,
+): Promise<void> {
+  const [plain] = await onRanks(1, ({ device }) =>
+    program(device, (module) => module, { first: 0, count: BATCH }),
+  );
+  const count = BATCH / worldSize;
+  const perRank = await onRanks(worldSize, async ({ device, group, rank }) => {
+    const wrap: Wrap = (module, options) =>
+      new FullyShardedDataParallel(module, { processGroup: group, ...fsdp, ...options });
+    const weights = await program(device, wrap, { first: rank * count, count });
+    expect(device.memory().live).toMatchObject({ activation: 0, staging: 0, gradient: 0 });
+    return weights;
+  });
+  for (const models of perRank) {
+    for (const [index, weights] of models.entries()) {
+      expectNear(weights, plain![index]!, 2e-6);
+    }
+  }
+}
+
+function expectNear(actual: Weights, expected: Weights, tolerance: number): void {
+  expect([...actual.keys()].sort()).toEqual([...expected.keys()].sort());
+  for (const [name, values] of actual) {
+    values.forEach((value, i) => {
+      const wanted = expected.get(name)![i]!;
+      if (!(Math.abs(value - wanted) <= tolerance)) {
+        expect.fail(`${name}[${i}]: expected ${wanted}, got ${value}`);
+      }
+    });
+  }
+}
+
+const cells: readonly { readonly worldSize: number; readonly fsdp: Partial<FsdpOptions> }[] = [
+  { worldSize: 1, fsdp: {} },
+  { worldSize: 2, fsdp: {} },
+  { worldSize: 3, fsdp: {} },
+  { worldSize: 2, fsdp: { flattenParameters: false, bucketCapMb: 0 } },
+  { worldSize: 3, fsdp: { reshardAfterForward: false } },
+  { worldSize: 2, fsdp: { moveParamsToCpu: true } },
+];
+
+describe('a generator against a discriminator, two models and two optimizers', () => {
+  const gan: Program = async (device, wrap, rows) => {
+    const make = () => wrap(new Stack(device, [wrap(layer(device)), layer(device)]));
+    const [generator, discriminator] = [make(), make()];
+    const optimizers = [generator, discriminator].map((m) => new Sgd(m.parameters(), { lr: 0.5 }));
+    const judge = async (x: Tensor) => (await discriminator.call(x)) as Tensor;
+    for (let step = 0; step < 3; step++) {
+      await device.scope(async () => {
+        const made = (await generator.call(inputs(device, rows, step))) as Tensor;
+        const real = await judge(inputs(device, rows, step + 50));
+        const fake = await judge(made.detach());
+        await mean(sub(square(fake), square(real))).backward();
+      });
+      await optimizers[1]!.step();
+      optimizers[1]!.zeroGrad();
+      await device.scope(async () => {
+        const made = (await generator.call(inputs(device, rows, step))) as Tensor;
+        await lossOf(await judge(made)).backward(); // leaves gradients in the discriminator too
+      });
+      await optimizers[0]!.step();
+      optimizers[0]!.zeroGrad();
+      optimizers[1]!.zeroGrad();
+    }
+    return [await weightsOf(generator), await weightsOf(discriminator)];
+  };
+
+  it.each(cells)('$worldSize ranks, $fsdp', async ({ worldSize, fsdp }) => {
+    await expectAsOneProcess(gan, worldSize, fsdp);
+  });
+});
+
+/** A frozen layer with a low-rank sum beside it. */
+class Adapted extends Module<[x: Tensor], Tensor> {
+  readonly base: Linear;
+  readonly down: Tensor;
+  readonly up: Tensor;
+  constructor(device: Device) {
+    super(device);
+    this.base = this.child('base', layer(device));
+    for (const tensor of this.base.parameters()) tensor.requiresGrad = false;
+    const values = (seed: number) =>
+      Float32Array.from({ length: 2 * DIM }, (_, i) => 0.3 * Math.sin(i + seed));
+    this.down = this.parameter('down', device.tensor(values(1), [DIM, 2]));
+    this.up = this.parameter('up', device.tensor(values(2), [2, DIM]));
+  }
+  async forward(x: Tensor): Promise<Tensor> {
+    const beside = linear(linear(x, { weight: this.down }), { weight: this.up });
+    return add((await this.base.call(x)) as Tensor, beside);
+  }
+}
+
+describe('adapters on a frozen base, with noSync, a norm and a loss scale', () => {
+  const MAX_NORM = 0.02;
+  const isAdapter = (name: string) => /down|up/.test(name);
+
+  async function tuned(
+    device: Device,
+    model: Module,
+    rows: Rows,
+    scaler: ShardedGradScaler | undefined,
+  ): Promise<void> {
+    const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
+    const third = rows.count / 3;
+    const micro = (k: number, step: number) =>
+      device.scope(async () => {
+        const x = inputs(device, { first: rows.first + k * third, count: third }, step);
+        const loss = mul(lossOf((await model.call(x)) as Tensor), device.full([], 1 / 3));
+        await (scaler?.scale(loss) ?? loss).backward();
+      });
+    for (let step = 0; step < 2; step++) {
+      const firsts = async () => {
+        await micro(0, step);
+        await micro(1, step);
+      };
+      if (model instanceof FullyShardedDataParallel) await model.noSync(firsts);
+      else await firsts();
+      await micro(2, step);
+      if (scaler !== undefined) {
+        await scaler.unscale(optimizer);
+        expect(await clipGradNorm(model as FullyShardedDataParallel, MAX_NORM)).toBeGreaterThan(
+          MAX_NORM,
+        );
+        expect(await scaler.step(optimizer)).toBe(true);
+        scaler.update();
+      } else {
+        await device.scope(() =>
+          optimizer.step({ gradScale: plainClip(model.parameters(), MAX_NORM).scale }),
+        );
+      }
+      optimizer.zeroGrad();
+    }
+    optimizer.dispose();
+  }
+
+  const make = (device: Device, wrap: Wrap) =>
+    wrap(new Stack(device, [wrap(new Adapted(device)), wrap(new Adapted(device))]));
+
+  it.each(cells)('$worldSize ranks, $fsdp', async ({ worldSize, fsdp }) => {
+    const [plain] = await onRanks(1, async ({ device }) => {
+      const model = make(device, (module) => module);
+      const before = await weightsOf(model);
+      // The rows of each rank's k-th micro-batch together make the k-th here, whose order is nothing.
+      await tuned(device, model, { first: 0, count: BATCH }, undefined);
+      return { before, after: await weightsOf(model) };
+    });
+    const count = BATCH / worldSize;
+    await onRanks(worldSize, async ({ device, group, rank }) => {
+      const wrap: Wrap = (module) =>
+        new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+      const model = make(device, wrap) as FullyShardedDataParallel;
+      const scaler = new ShardedGradScaler({ processGroup: group });
+      await tuned(device, model, { first: rank * count, count }, scaler);
+      const after = await weightsOf(model);
+      expectNear(after, plain!.after, 2e-6);
+      for (const [name, values] of after) {
+        const hasMoved = values.some((value, i) => value !== plain!.before.get(name)![i]);
+        expect(hasMoved, name).toBe(isAdapter(name));
+      }
+
+      // Adapters alone, into a model with other adapters on the same base.
+      const whole = await stateDict(model);
+      const adapters = new Map([...whole].filter(([name]) => isAdapter(name)));
+      const other = make(device, wrap) as FullyShardedDataParallel;
+      const bases = new Map([...whole].filter(([name]) => !isAdapter(name)));
+      await loadStateDict(other, bases, { strict: false });
+      expect(await stateDict(other)).not.toEqual(whole);
+      await loadStateDict(other, adapters, { strict: false });
+      expect(await stateDict(other)).toEqual(whole);
+    });
+  });
+});
+
+describe('an overflow of f16 in a micro-batch of one rank inside noSync', () => {
+  it('skips the step on all, and the next one is as if it had not been', async () => {
+    const run = async (rank: Rank, isOverflowing: boolean) => {
+      const { device, group } = rank;
+      const wrap: Wrap = (module) =>
+        new FullyShardedDataParallel(module, { processGroup: group, mixedPrecision: true });
+      const model = wrap(
+        new Stack(device, [wrap(layer(device)), layer(device)]),
+      ) as FullyShardedDataParallel;
+      const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+      const scaler = new ShardedGradScaler({ processGroup: group, initScale: 2 ** 8 });
+      const micro = (first: number, factor: number) =>
+        device.scope(async () => {
+          const x = inputs(device, { first, count: 1 });
+          const output = (await model.call(x)) as Tensor;
+          await scaler.scale(mul(lossOf(output), device.full([], factor))).backward();
+        });
+      const before = await weightsOf(model);
+      if (isOverflowing) {
+        await model.noSync(() => micro(rank.rank, rank.rank === 1 ? 3e38 : 1));
+        await micro(rank.rank, 1);
+        expect(await scaler.step(optimizer)).toBe(false);
+        scaler.update();
+        optimizer.zeroGrad();
+        expect(scaler.factor).toBe(2 ** 7);
+        expect(await weightsOf(model)).toEqual(before);
+      }
+      await model.noSync(() => micro(2 + rank.rank, 1));
+      await micro(4 + rank.rank, 1);
+      expect(await scaler.step(optimizer)).toBe(true);
+      scaler.update();
+      const after = await weightsOf(model);
+      expect(after).not.toEqual(before);
+      return after;
+    };
+    const skipped = await onRanks(2, (rank) => run(rank, true));
+    const plain = await onRanks(2, (rank) => run(rank, false));
+    expect(skipped[1]).toEqual(skipped[0]);
+    // The factor is half, which moves roundings of values below f16's normal range alone.
+    for (const weights of skipped) expectNear(weights, plain[0]!, 1e-4);
+  });
+});
+
+describe('one encoder under two roots', () => {
+  const twoTasks: Program = async (device, wrap, rows) => {
+    const encoder = wrap(layer(device));
+    const roots = [layer(device), layer(device)].map((head) =>
+      wrap(new Stack(device, [encoder, head])),
+    );
+    const parameters = new Set(roots.flatMap((root) => root.parameters()));
+    const optimizer = new Sgd([...parameters], { lr: 0.5 });
+    for (let step = 0; step < 4; step++) {
+      await trainOnce(roots[step % 2]!, rows, step);
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+    // Both in one step, one backward each.
+    for (const root of roots) await trainOnce(root, rows, 9);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    return [await weightsOf(roots[0]!), await weightsOf(roots[1]!)];
+  };
+
+  it.each([1, 2, 3])('%i ranks', async (worldSize) => {
+    await expectAsOneProcess(twoTasks, worldSize, {});
+  });
+});
+
+describe('forwards that no backward follows', () => {
+  it.each([{}, { reshardAfterForward: false }])('leave nothing behind, %j', async (fsdp) => {
+    await onRanks(2, async ({ device, group, rank }) => {
+      const wrap: Wrap = (module) =>
+        new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+      const model = wrap(new Stack(device, [wrap(layer(device)), layer(device)]));
+      const rows = { first: rank, count: 1 };
+      const forward = () => device.scope(async () => void (await model.call(inputs(device, rows))));
+      await forward();
+      const { live } = device.memory();
+      const gathers = group.stats().allGathers;
+      for (let i = 0; i < 10; i++) await forward();
+      expect(device.memory().live).toEqual(live);
+      expect(group.stats().allGathers - gathers).toBe('reshardAfterForward' in fsdp ? 0 : 10);
+    });
+  });
+
+  it('change nothing in the training around them', async () => {
+    await expectEqualTraining(
+      {
+        build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
+        run: async (model, rows, step) => {
+          const { device } = model;
+          for (let i = 0; i < 3; i++) {
+            await device.scope(async () => void (await model.call(inputs(device, rows, i))));
+          }
+          return trainOnce(model, rows, step);
+        },
+      },
+      2,
+    );
+  });
+});
+
+describe('a loss that a module keeps aside', () => {
+  /** Notes the size of what it gives. */
+  class Noting extends Module<[x: Tensor], Tensor> {
+    readonly inner: Module;
+    /** Kept beyond forward; whoever adds it to a loss disposes it. */
+    aside: Tensor | undefined;
+    constructor(device: Device, inner: Module) {
+      super(device);
+      this.inner = this.child('inner', inner);
+    }
+    async forward(x: Tensor): Promise<Tensor> {
+      const output = tanh((await this.inner.call(x)) as Tensor);
+      this.aside = mean(square(output)).keep();
+      return output;
+    }
+  }
+
+  it.each([1, 2, 3])('trains where it is added to the main one, %i ranks', async (worldSize) => {
+    const noting: Noting[] = [];
+    await expectEqualTraining(
+      {
+        build: (device, wrap) => {
+          const inner = new Noting(device, layer(device));
+          noting.push(inner);
+          return wrap(new Stack(device, [wrap(inner), layer(device)]));
+        },
+        run: (model, rows, step) =>
+          model.device.scope(async () => {
+            const own = noting.find(({ device }) => device === model.device)!;
+            const main = lossOf((await model.call(inputs(model.device, rows, step))) as Tensor);
+            const loss = add(main, own.aside!);
+            await loss.backward();
+            own.aside!.dispose();
+            return loss.item();
+          }),
+      },
+      worldSize,
+    );
+  });
+});
+
+it('generations of different lengths are told by name on every rank', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    const wrap = (module: Module, name: string) =>
+      new FullyShardedDataParallel(module, { processGroup: group, name });
+    const model = wrap(new Stack(device, [wrap(layer(device), 'inner'), layer(device)]), 'root');
+    const generate = () =>
+      device.noGrad(() =>
+        device.scope(async () => void (await model.call(inputs(device, { first: 0, count: 1 })))),
+      );
+    await generate();
+    const rest = async () => {
+      if (rank === 0) await generate(); // one more than the other
+      await trainOnce(model, { first: rank, count: 1 });
+    };
+    await expect(rest()).rejects.toBeInstanceOf(FsdpRanksDifferError);
+  });
+});
