@@ -48,7 +48,8 @@ export class LayerMemoryTracker {
   readonly #device: Device;
   readonly #isOfLeaves: boolean;
   readonly #gathers: GatherCounter;
-  readonly #removals: (() => void)[] = [];
+  /** The hooks of each module, by how to remove them. */
+  readonly #hooked = new Map<Module, () => void>();
   #samples: MemorySample[] = [];
   #calls: Call[] = [];
   #outputs: Output[] = [];
@@ -56,25 +57,18 @@ export class LayerMemoryTracker {
   #gatheredBefore = 0;
   #isTracking = true;
 
-  /** @throws {MemoryTrackerConfigError} for a module of another device than `model`'s */
+  /**
+   * @throws {MemoryTrackerConfigError} for a module of another device than `model`'s, and options that
+   *   there are not
+   */
   constructor(model: Module, options: LayerMemoryTrackerOptions = {}) {
-    const stray = model.namedModules().find(([, { device }]) => device !== model.device);
-    if (stray !== undefined) {
-      throw new MemoryTrackerConfigError(
-        `memory tracker: expected modules of one device, got another's at '${stray[0]}'. Track each device's modules by a tracker of its own.`,
-      );
-    }
+    checkOptions(options);
     this.#model = model;
     this.#device = model.device;
     this.#isOfLeaves = (options.modules ?? 'leaves') === 'leaves';
+    checkDevices(model);
     this.#gathers = new GatherCounter(options.gathers ?? []);
-    for (const [name, module] of model.namedModules()) {
-      const remove = module.aroundForward({
-        before: (args) => this.#begin(module, args),
-        afterScope: (output) => this.#end(module, name, output),
-      });
-      this.#removals.push(remove);
-    }
+    this.#hookModules();
   }
 
   get isTracking(): boolean {
@@ -94,7 +88,8 @@ export class LayerMemoryTracker {
   /** Removes its hooks; the trace stays. Idempotent. */
   stop(): void {
     this.#isTracking = false;
-    for (const remove of this.#removals.splice(0)) remove();
+    for (const remove of this.#hooked.values()) remove();
+    this.#hooked.clear();
     this.#gathers.stop();
     this.#calls = [];
     this.#outputs = [];
@@ -104,11 +99,26 @@ export class LayerMemoryTracker {
     this.stop();
   }
 
+  /** Hooks the modules that have no hooks yet. Names are those that modules have then. */
+  #hookModules(): void {
+    for (const [name, module] of this.#model.namedModules()) {
+      if (this.#hooked.has(module)) continue;
+      const remove = module.aroundForward({
+        before: (args) => this.#begin(module, args),
+        afterScope: (output) => this.#end(module, name, output),
+      });
+      this.#hooked.set(module, remove);
+    }
+  }
+
   async #begin(module: Module, args: readonly unknown[]): Promise<void> {
-    // A forward that threw has left its calls open.
     if (module === this.#model) {
+      // A forward that threw has left its calls open.
       this.#calls = [];
       this.#outputs = [];
+      // Modules may have been put in since the last forward.
+      checkDevices(this.#model);
+      this.#hookModules();
     }
     if (this.#calls.length === 0 && !this.#device.isInBackward) this.#pass += 1;
     const around = this.#calls.at(-1);
@@ -175,6 +185,28 @@ export class LayerMemoryTracker {
     });
     this.#gatheredBefore = totalGatheredBytes;
   }
+}
+
+function checkDevices(model: Module): void {
+  const stray = model.namedModules().find(([, { device }]) => device !== model.device);
+  if (stray === undefined) return;
+  throw new MemoryTrackerConfigError(
+    `memory tracker: expected modules of one device, got another's at '${stray[0]}'. Track each device's modules by a tracker of its own.`,
+  );
+}
+
+function checkOptions(options: LayerMemoryTrackerOptions): void {
+  const unknown = Object.keys(options).find((name) => name !== 'modules' && name !== 'gathers');
+  if (unknown !== undefined) {
+    throw new MemoryTrackerConfigError(
+      `memory tracker: expected options among modules and gathers, got '${unknown}'.`,
+    );
+  }
+  const { modules = 'leaves' } = options;
+  if (modules === 'leaves' || modules === 'all') return;
+  throw new MemoryTrackerConfigError(
+    `memory tracker: expected modules to be 'leaves' or 'all', got '${modules}'.`,
+  );
 }
 
 function storagesIn(value: unknown): ReadonlySet<Storage> {

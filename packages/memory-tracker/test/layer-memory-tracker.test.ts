@@ -317,3 +317,28 @@ it('refuses modules of several devices', () => {
   expect(() => new LayerMemoryTracker(model)).toThrow(MemoryTrackerConfigError);
   expect(() => new LayerMemoryTracker(model)).toThrow(/got another's at '1'/);
 });
+
+it('refuses options that there are not', () => {
+  const model = stack(makeDevice());
+  const tracked = (options: object) => () => new LayerMemoryTracker(model, options);
+  expect(tracked({ module: 'all' })).toThrow(/among modules and gathers, got 'module'/);
+  expect(tracked({ modules: 'leafs' })).toThrow(/'leaves' or 'all', got 'leafs'/);
+  expect(tracked({ modules: 'leafs' })).toThrow(MemoryTrackerConfigError);
+});
+
+it('samples modules that were put in after it, and none twice', async () => {
+  const device = makeDevice();
+  const model = stack(device);
+  using tracker = new LayerMemoryTracker(model);
+  const forward = () => device.scope(() => model.call(device.zeros([ROWS, 10])));
+  await forward();
+  model.replaceChild('2', new Sequential(device, [linear(device), new Gelu(device)]));
+  await forward();
+  await forward();
+  const seen = tracker.trace().samples.map(({ pass, name }) => `${pass} ${name}`);
+  expect(seen).toEqual([
+    ...['0 0', '0 1', '0 2'],
+    ...['1 0', '1 1', '1 2.0', '1 2.1'],
+    ...['2 0', '2 1', '2 2.0', '2 2.1'],
+  ]);
+});

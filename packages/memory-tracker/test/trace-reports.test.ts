@@ -60,6 +60,8 @@ describe('the file', () => {
     const trace = await realTrace();
     expect(trace.samples).toHaveLength(16);
     expect(parseMemoryTrace(memoryTraceText(trace))).toEqual(trace);
+    const shrinking = traceOf([4, 8]); // its second module frees more than it makes
+    expect(parseMemoryTrace(memoryTraceText(shrinking))).toEqual(shrinking);
     expect(parseMemoryTrace(memoryTraceText({ samples: [] }))).toEqual({ samples: [] });
   });
 
@@ -95,8 +97,26 @@ describe('the summary', () => {
     expect(topProducers(again)[0]!.activationBytes).toBe(12);
   });
 
+  it('keeps a wrapper and what it wraps apart', () => {
+    const { samples } = traceOf([4]);
+    const wrapper = { ...samples[0]!, type: 'Checkpoint', activationBytes: 5 };
+    const producers = topProducers({ samples: [...samples, wrapper] });
+    expect(producers.map(({ type, numCalls }) => [type, numCalls])).toEqual([
+      ['Checkpoint', 1],
+      ['Linear', 1],
+    ]);
+  });
+
+  it('tells the largest reserve, also where another sample held most', () => {
+    const { samples } = traceOf([4, 8, 12]);
+    const [first, ...others] = samples;
+    const text = summaryText({ samples: [{ ...first!, reservedBytes: 2 ** 20 }, ...others] });
+    expect(text).toContain('in forward of layer 2:');
+    expect(text).toContain('reserved   1.0 MiB');
+  });
+
   it('says how much was held where', () => {
-    expect(summaryText(traceOf([1024, 3072], [0, 1]), 1)).toBe(
+    expect(summaryText(traceOf([1024, 3072], [0, 1]), 2)).toBe(
       [
         'memory: 4 samples of 2 forwards',
         'most live  1010 B in forward of layer 1: parameter 1000 B, activation 10 B',
@@ -104,6 +124,7 @@ describe('the summary', () => {
         'gathered   32 B',
         'activations of the first forward 4.0 KiB, by module:',
         '  1.    3.0 KiB  75 %  layer 1 (Linear)',
+        '  2.    1.0 KiB  25 %  layer 0 (Linear)',
         '',
       ].join('\n'),
     );
@@ -147,6 +168,9 @@ describe('the charts', () => {
     const total = yOf(svg, 5, 0);
     const share = (zero - total) / (zero - reserved);
     expect(share).toBeCloseTo(sample!.liveBytes.total / sample!.reservedBytes, 2);
+    for (const path of [0, 1, 2, 3, 4, 5, 6]) {
+      for (const y of allY(svg, path)) expect(y >= 72 && y <= 370).toBe(true); // inside the plot
+    }
     // Each tag lies on the one before: a path goes along its top and back along its foot.
     for (let tag = 1; tag < 6; tag++) expect(yOf(svg, tag, -1)).toBe(yOf(svg, tag - 1, 0));
     expect(svg).toContain('backward</text>');
@@ -161,7 +185,13 @@ describe('the charts', () => {
     expect(bars[0]! / bars[1]!).toBeCloseTo(2, 2);
     expect(bars[2]).toBe(0);
     expect(svg).toContain('>500 B</text>');
-    expect(layerChart(traceOf([4, 8]), 'forwardDeltaBytes')).toContain('>-8 B</text>');
+    const growth = layerChart(traceOf([4096, 8192]), 'forwardDeltaBytes');
+    expect(growth).toContain('>-8.0 KiB</text>');
+    // What was freed is as long as what was made, light, and on the page.
+    const [made, freed] = [...growth.matchAll(/width="([\d.]+)" height="14" fill="(#\w+)"/g)];
+    expect(Number(freed![1]) / Number(made![1])).toBeCloseTo(2, 2);
+    expect([made![2], freed![2]]).toEqual(['#0072b2', '#56b4e9']);
+    expect(Number(freed![1])).toBeLessThanOrEqual(960 - 96 - 220);
   });
 
   it('cut long paths at a dot, and leave names out where there are too many', () => {
@@ -196,7 +226,10 @@ function tagsOf(svg: string): Record<string, number> {
 
 /** The y of a point of the nth path of a chart. */
 function yOf(svg: string, path: number, point: number): number {
+  return allY(svg, path).at(point)!;
+}
+
+function allY(svg: string, path: number): number[] {
   const d = [...svg.matchAll(/<path d="([^"]+)"/g)][path]![1]!;
-  const ys = [...d.matchAll(/,([\d.]+)/g)].map((match) => Number(match[1]));
-  return ys.at(point)!;
+  return [...d.matchAll(/,(-?[\d.]+)/g)].map((match) => Number(match[1]));
 }
