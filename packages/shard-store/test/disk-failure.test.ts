@@ -56,6 +56,38 @@ describe('a disk that dies at any call', () => {
   });
 });
 
+describe('what a file system says', () => {
+  it.each([
+    ['ENOSPC', 'FULL'],
+    ['EDQUOT', 'FULL'],
+    ['EIO', 'IO'],
+    ['EACCES', 'IO'],
+    [undefined, 'IO'],
+  ])('%s is %s, with its error as the cause', async (code, expected) => {
+    const directory = await newDirectory();
+    const cause = Object.assign(new Error('said by the test'), { code });
+    let isFailing = false;
+    const files = interceptFiles(({ operation }) => {
+      if (isFailing && (operation === 'write' || operation === 'read')) throw cause;
+    });
+    const store = await openDiskStore({ directory, files });
+    await runStep(store, 1);
+    isFailing = true;
+    const calls: readonly [RegExp, () => Promise<void>][] = [
+      [/^write of 'exp_avg': .*said by the test.*\(disk /, () => store.write('exp_avg', state(2))],
+      [/^read of 'exp_avg': .*said by/, () => store.read('exp_avg', new Uint8Array(1))],
+      [/^commit: .*said by/, () => store.withdraw('exp_avg').then(() => store.commit())],
+    ];
+    for (const [message, call] of calls) {
+      await expect(call()).rejects.toMatchObject({ code: expected, message, cause });
+    }
+    isFailing = false;
+    expect(await stepIn(store)).toBe(1);
+    await store.close();
+    expect(await codeOf(openDiskStore({ directory: join(directory, MANIFEST) }))).toBe('IO');
+  });
+});
+
 describe('a full disk', () => {
   it('rejects with FULL, keeps both the last generation and the values since', async () => {
     const directory = await newDirectory();
@@ -238,8 +270,11 @@ describe('file calls', () => {
       openToWrite: async (path: string) => shorten(await nodeFiles.openToWrite(path)),
     };
     const store = await openDiskStore({ directory, files });
-    await runStep(store, 9);
-    expect(await stepIn(store)).toBe(9);
+    const value = Buffer.from(Uint8Array.from({ length: BYTES }, (_, index) => index % 251));
+    await store.write('parameter', value);
+    const back = Buffer.alloc(BYTES);
+    await store.read('parameter', back);
+    expect(back.equals(value)).toBe(true);
     await store.close();
   });
 

@@ -29,3 +29,20 @@ describe('options', () => {
     expect(() => createHostStore(options)).toThrow(message);
   });
 });
+
+describe('maxBytes of a host store', () => {
+  it('counts the values that are there, to the byte', async () => {
+    const store = createHostStore({ maxBytes: 10 });
+    const write = (key: string, byteLength: number) => store.write(key, new Uint8Array(byteLength));
+    await write('one', 10);
+    await write('one', 10); // in place of the first
+    await expect(write('two', 1)).rejects.toMatchObject({ code: 'FULL' });
+    await write('one', 4);
+    await write('two', 6);
+    await expect(write('one', 5)).rejects.toMatchObject({ code: 'FULL' });
+    await store.delete('two');
+    await write('one', 10);
+    await expect(write('one', 11)).rejects.toMatchObject({ code: 'FULL' });
+    expect(store.byteLength('one')).toBe(10);
+  });
+});

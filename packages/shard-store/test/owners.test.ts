@@ -45,6 +45,10 @@ class Writer {
     });
   }
 
+  get pid(): number {
+    return this.#process.pid!;
+  }
+
   async prints(numLines: number): Promise<void> {
     while (this.lines.length < numLines) await once(this.#process.stdout!, 'data');
   }
@@ -228,6 +232,21 @@ describe('owners', () => {
     const later = await newDirectory();
     await claim(later, 1, [pid, '1', ...host].join('.'));
     await (await openDiskStore({ directory: later })).close();
+  });
+
+  it('is named by its number, when it started, and its machine', async () => {
+    const directory = await newDirectory();
+    const writer = new Writer(directory);
+    await writer.prints(1);
+    const files = await readdir(directory);
+    const name = files.find((one) => one.startsWith('shardweave-owner.1.'))!;
+    const [, , pid, start, ...host] = name.split('.');
+    const [, , ownPid, ownStart, ...ownHost] = (await ownName(1)).split('.');
+    expect([Number(pid), Number(ownPid)]).toEqual([writer.pid, process.pid]);
+    expect(host).toEqual(ownHost);
+    // This process began before it started the other; ticks since boot, on Linux.
+    if (start !== '') expect(Number(start)).toBeGreaterThan(Number(ownStart));
+    await writer.kill();
   });
 
   it('does not take an owner for dead that comes from another machine', async () => {

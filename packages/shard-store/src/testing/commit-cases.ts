@@ -16,6 +16,8 @@ export const commitCases: readonly StoreCase[] = [
       await Promise.all([store.write('one', one), store.write('two', two), store.commit()]);
       generations.push(store.generation);
       check(generations.join() === '0,2', `before and after two commits: ${generations}`);
+      await Promise.all([store.commit(), store.commit(), store.commit()]);
+      check(store.generation === 5, `generation ${store.generation} after three more at once`);
       await checkContents(store, { one, two });
       await store.close();
     },
@@ -56,6 +58,20 @@ export const commitCases: readonly StoreCase[] = [
       await store.commit();
       store = await reopen!(store);
       await checkContents(store, { one: pattern(6, 5), two: pattern(5, 2) });
+      await store.close();
+    },
+  },
+  {
+    name: 'close waits for a commit that nobody awaited',
+    needsReopen: true,
+    run: async ({ create, reopen }) => {
+      let store = await create();
+      const value = pattern(MIB, 1);
+      const pending = [store.write('one', value), store.commit(), store.commit()];
+      store = await reopen!(store);
+      check(store.generation === 2, `generation ${store.generation} after two commits`);
+      await checkContents(store, { one: value });
+      await Promise.all(pending);
       await store.close();
     },
   },

@@ -83,6 +83,24 @@ export const failureCases: readonly StoreCase[] = [
     },
   },
   {
+    name: 'a key that is deleted gives its room to others',
+    needsReopen: false,
+    run: async ({ create }) => {
+      const store = await create({ maxBytes: 300 * KIB });
+      for (let round = 0; round < 4; round++) {
+        const value = pattern(160 * KIB, round);
+        await store.write(`key ${round}`, value);
+        await store.commit();
+        await rejection(store.write('too much', value), 'FULL');
+        await checkContents(store, { [`key ${round}`]: value });
+        await store.withdraw('too much');
+        await store.delete(`key ${round}`);
+        await store.commit();
+      }
+      await store.close();
+    },
+  },
+  {
     name: 'a failed write that is withdrawn holds up no commit, and the value before it stays',
     needsReopen: false,
     run: async ({ create, reopen }) => {

@@ -84,6 +84,24 @@ export const valueCases: readonly StoreCase[] = [
     },
   },
   {
+    name: 'parts of several values can be read at once',
+    needsReopen: false,
+    run: async ({ create }) => {
+      const store = await create();
+      const values = Array.from({ length: 6 }, (_, index) => pattern(MIB + 50, index));
+      await Promise.all(values.map((value, index) => store.write(`${index}`, value)));
+      for (const offset of [7, MIB - 20]) {
+        const reads = values.map(async (value, index) => {
+          const into = new Uint8Array(40);
+          await store.read(`${index}`, into, { offset });
+          checkBytes(into, value.subarray(offset, offset + 40), `'${index}' from ${offset} on`);
+        });
+        await Promise.all(reads);
+      }
+      await store.close();
+    },
+  },
+  {
     name: "arrays are the caller's again when the promise settles",
     needsReopen: false,
     run: async ({ create }) => {
