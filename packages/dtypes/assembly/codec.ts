@@ -39,10 +39,16 @@ export function dequantize(coded: usize, values: usize, count: i32): void {
   }
 }
 
-/** target = a - b. */
-export function subtract(target: usize, a: usize, b: usize, count: i32): void {
+/**
+ * residual = values - residual, the decoded values: what got lost. 0 where that is not finite: what
+ * overflowed has arrived as such, and an infinity or NaN would stay in the residual for good.
+ */
+export function updateResidual(residual: usize, values: usize, count: i32): void {
+  const largest = f32x4.splat(f32.MAX_VALUE);
   for (let i: usize = 0, n = <usize>count << 2; i < n; i += 16) {
-    v128.store(target + i, f32x4.sub(v128.load(a + i), v128.load(b + i)));
+    const lost = f32x4.sub(v128.load(values + i), v128.load(residual + i));
+    const isFinite = f32x4.le(f32x4.abs(lost), largest);
+    v128.store(residual + i, v128.and(lost, isFinite));
   }
 }
 

@@ -2,7 +2,7 @@
 // part in rank order into an f32 (or integer) accumulator, then finish: divide, round once, store.
 // Counts are rounded up to 16 elements; the buffers have room, and nothing reads the surplus.
 
-export { dequantize, quantize, scale, subtract } from './codec';
+export { dequantize, quantize, scale, updateResidual } from './codec';
 
 const F32: i32 = 0;
 const F16: i32 = 1;

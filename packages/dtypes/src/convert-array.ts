@@ -8,12 +8,15 @@ import { viewAs } from './view.js';
 
 /**
  * The elements of `source`, read as `dtype`, as f32 in a new array. Integers round to the nearest
- * f32. Throws RangeError where the bytes are no whole number of elements.
+ * f32. Throws RangeError where the bytes are no whole number of elements, or of another dtype.
  */
 export function toF32Array(source: ArrayBufferView, dtype: DType): Float32Array<ArrayBuffer> {
   const elements = viewAs(source, dtype);
   if (dtype === 'f32' || dtype === 'i32' || dtype === 'u32') {
     return Float32Array.from(elements);
+  }
+  if (dtype !== 'f16' && dtype !== 'bf16') {
+    throw new RangeError(`toF32Array: expected f32, f16, bf16, i32 or u32, got '${dtype}'.`);
   }
   const output = new Float32Array(elements.length);
   const bits = new Uint32Array(output.buffer);
@@ -44,6 +47,9 @@ export function fromF32Array(
       output[i] = Math.min(high, Math.max(low, Math.trunc(source[i]! || 0)));
     }
     return new Uint8Array(output.buffer);
+  }
+  if (dtype !== 'f16' && dtype !== 'bf16') {
+    throw new RangeError(`fromF32Array: expected f32, f16, bf16, i32 or u32, got '${dtype}'.`);
   }
   const bits = new Uint32Array(source.buffer);
   const output = new Uint16Array(source.length);

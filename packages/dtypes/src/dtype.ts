@@ -15,9 +15,13 @@ const BYTES: Readonly<Record<ReduceDType, number>> = {
   u8: 1,
 };
 
-/** Bytes of one element. */
+/** Bytes of one element. Throws RangeError for a dtype that there is not. */
 export function byteSize(dtype: ReduceDType): number {
-  return BYTES[dtype];
+  const size: unknown = BYTES[dtype];
+  if (typeof size === 'number') return size;
+  throw new RangeError(
+    `byteSize: expected one of ${Object.keys(BYTES).join(', ')}, got '${String(dtype)}'.`,
+  );
 }
 
 /** Whether the dtype is one of f32, f16, bf16. */

@@ -5,7 +5,11 @@ import { bf16FromF32Bits, bf16ToF32 } from './bfloat16.js';
 import { byteSize, isFloat, type ReduceDType } from './dtype.js';
 import { bitsOfF32 } from './float-bits.js';
 import { f16FromF32Bits, f16ToF32 } from './float16.js';
+import { OP_CODES } from './kernel-codes.js';
 import { viewAs } from './view.js';
+
+/** The kernels divide by an f32, which holds every whole number up to it. */
+const MAX_DIVISOR = 2 ** 24;
 
 /**
  * How parts become one. Floats are combined in f32, part by part, and rounded to their dtype once;
@@ -24,7 +28,7 @@ export interface ReduceOptions {
    * f16 parts to an f32 sum, and such sums to f16. Default: `dtype`.
    */
   readonly inputDtype?: ReduceDType;
-  /** What `mean` divides by. Default: the number of parts. */
+  /** What `mean` divides by: a whole number from 1 to 2^24. Default: the number of parts. */
   readonly divisor?: number;
 }
 
@@ -48,12 +52,25 @@ export function reducePartsPlain(
   }
 }
 
-/** Throws RangeError unless all parts have as many elements as the output, and whole ones. */
+/**
+ * Throws RangeError unless all parts have as many elements as the output, and whole ones, and the
+ * operation and its divisor are such.
+ */
 export function checkParts(
   parts: readonly Uint8Array[],
   output: Uint8Array,
-  { dtype, inputDtype = dtype }: ReduceOptions,
+  { dtype, op, inputDtype = dtype, divisor = 1 }: ReduceOptions,
 ): void {
+  if (!Object.hasOwn(OP_CODES, op)) {
+    throw new RangeError(
+      `reduce: expected one of ${Object.keys(OP_CODES).join(', ')}, got '${op}'.`,
+    );
+  }
+  if (!(Number.isInteger(divisor) && divisor >= 1 && divisor <= MAX_DIVISOR)) {
+    throw new RangeError(
+      `reduce: expected a whole divisor from 1 to ${MAX_DIVISOR}, got ${divisor}.`,
+    );
+  }
   if (parts.length === 0 || output.byteLength % byteSize(dtype) !== 0) {
     throw new RangeError(
       `reduce: expected parts of whole ${dtype} elements, got ${parts.length} parts and ` +

@@ -51,12 +51,17 @@ interface CodecExports {
   finish(dtype: number, acc: number, target: number, count: number, divisor: number): void;
   quantize(values: number, coded: number, count: number): void;
   dequantize(coded: number, values: number, count: number): void;
-  subtract(target: number, a: number, b: number, count: number): void;
+  updateResidual(residual: number, values: number, count: number): void;
   scale(values: number, count: number, factor: number): void;
 }
 
-/** Bytes of `count` f32 values in `format`. */
+/** Bytes of `count` f32 values in `format`. Throws RangeError for a format that there is not. */
 export function encodedByteLength(format: WireFormat, count: number): number {
+  if (!WIRE_FORMATS.includes(format)) {
+    throw new RangeError(
+      `wire codec: expected one of ${WIRE_FORMATS.join(', ')}, got '${format}'.`,
+    );
+  }
   return format === 'int8' ? count + 4 * Math.ceil(count / INT8_BLOCK_ELEMENTS) : 2 * count;
 }
 
@@ -95,8 +100,8 @@ export class WireCodec {
 
   /**
    * Writes the f32 `values` into `coded`, of encodedByteLength bytes. With a `residual` (f32, as long
-   * as `values`), it is added before, and holds afterwards what got lost: error feedback. The
-   * event loop gets a turn every 8 ms; the buffers are the codec's until it resolves. Throws
+   * as `values`), it is added before, and holds afterwards what got lost: error feedback. Of what
+   * arrives as infinity or NaN it holds nothing. The event loop gets a turn every 8 ms; the buffers are the codec's until it resolves. Throws
    * RangeError where lengths differ.
    */
   async encode(values: Uint8Array, coded: Uint8Array, options: EncodeOptions): Promise<void> {
@@ -125,7 +130,7 @@ export class WireCodec {
       coded.set(memory.subarray(this.#coded, this.#coded + codedEnd - codedAt), codedAt);
       if (slice !== undefined) {
         this.#decodeSlice(format, this.#residual, count);
-        exports.subtract(this.#residual, this.#values, this.#residual, padded);
+        exports.updateResidual(this.#residual, this.#values, padded);
         slice.set(memory.subarray(this.#residual, this.#residual + slice.length));
       }
     });

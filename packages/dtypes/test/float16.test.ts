@@ -2,6 +2,7 @@
 
 import {
   bf16ToF32,
+  type DType,
   f16ToF32,
   f32ToBf16,
   f32ToF16,
@@ -118,5 +119,14 @@ describe('arrays', () => {
 
   it('refuses part of an element', () => {
     expect(() => toF32Array(new Uint8Array(3), 'f16')).toThrow(/multiple of 2 bytes/);
+  });
+
+  it('refuses dtypes that there are not', () => {
+    for (const name of ['fp16', 'f64', 'u8', 'constructor']) {
+      const dtype = name as DType; // plain JavaScript can
+      expect(() => fromF32Array([1], dtype)).toThrow(RangeError);
+      expect(() => fromF32Array([1], dtype)).toThrow(`got '${name}'`);
+      expect(() => toF32Array(new Uint8Array(8), dtype)).toThrow(`got '${name}'`);
+    }
   });
 });

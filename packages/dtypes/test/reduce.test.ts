@@ -8,11 +8,12 @@ import {
   isFloat,
   type ReduceDType,
   type ReduceOp,
+  type ReduceOptions,
   Reducer,
   reducePartsPlain,
   toF32Array,
 } from '@shardweave/dtypes';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 
 const DTYPES: readonly ReduceDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
 const OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
@@ -160,7 +161,7 @@ describe('Reducer', () => {
 
   it.each(['f16', 'bf16'] as const)('rounds sums of sums in %s once', async (dtype) => {
     const reducer = await Reducer.create();
-    const count = 1023;
+    const count = 2 * 16 * 1024 + 7; // three slices
     const random = randomBytes(5, 4 * count * 4);
     const parts = Array.from({ length: 4 }, (_, rank) =>
       fromF32Array(
@@ -194,6 +195,26 @@ describe('Reducer', () => {
     );
   });
 
+  it('refuses operations, dtypes and divisors that there are not', async () => {
+    const reducer = await Reducer.create();
+    const wrong: readonly [object, RegExp][] = [
+      [{ op: 'avg' }, /expected one of sum, mean, max, min, got 'avg'/],
+      [{ op: 'product' }, /got 'product'/],
+      [{ dtype: 'f64' }, /expected one of f32, f16, bf16, i32, u32, u8, got 'f64'/],
+      [{ inputDtype: 'fp16' }, /expected floats or one dtype, got fp16/],
+      ...[0, -1, 0.5, 2.5, Number.NaN, 2 ** 24 + 1].map(
+        (divisor) => [{ op: 'mean', divisor }, /whole divisor from 1 to 16777216, got /] as const,
+      ),
+    ];
+    for (const [option, message] of wrong) {
+      const options = { dtype: 'f32', op: 'sum', ...option } as ReduceOptions;
+      const parts = [new Uint8Array(8), new Uint8Array(8)];
+      const output = new Uint8Array(8);
+      await expect(reducer.reduce(parts, output, options)).rejects.toThrow(message);
+      expect(() => reducePartsPlain(parts, output, options)).toThrow(message);
+    }
+  });
+
   it('writes over one of its parts', async () => {
     const reducer = await Reducer.create();
     const parts = [1, 2, 3].map((x) => fromF32Array(new Float32Array(40_000).fill(x), 'f32'));
@@ -201,27 +222,36 @@ describe('Reducer', () => {
     expect(new Set(toF32Array(parts[1]!, 'f32'))).toEqual(new Set([6]));
   });
 
-  it('lets the event loop turn while it adds 64 MiB', async () => {
+  it('gives the event loop a turn after every 8 ms of work', async () => {
     const reducer = await Reducer.create();
-    const parts = [1, 2].map(() => new Uint8Array(64 * 2 ** 20));
-    const output = new Uint8Array(64 * 2 ** 20);
-    let isDone = false;
-    let turns = 0;
-    const work = reducer.reduce(parts, output, { dtype: 'f32', op: 'sum' }).then(() => {
-      isDone = true;
+    const count = 30 * 16 * 1024; // thirty slices
+    const parts = [1, 2].map((x) => fromF32Array(new Float32Array(count).fill(x), 'f32'));
+    const output = new Float32Array(count);
+    // A clock that says 3 ms a slice: the work of a slice and how long it takes are no longer luck.
+    let now = 0;
+    const clock = vi.spyOn(performance, 'now').mockImplementation(() => {
+      now += 3;
+      return now;
     });
-    // The longest stretch is asserted as a median: other processes share the cores.
-    const gaps: number[] = [];
-    while (!isDone) {
-      const before = performance.now();
-      await turn();
-      gaps.push(performance.now() - before);
-      turns++;
+    const slicesDone: number[] = [];
+    try {
+      let isDone = false;
+      const bytes = new Uint8Array(output.buffer);
+      const work = reducer.reduce(parts, bytes, { dtype: 'f32', op: 'sum' }).then(() => {
+        isDone = true;
+      });
+      while (!isDone) {
+        const end = output.indexOf(0);
+        slicesDone.push((end < 0 ? count : end) / (16 * 1024));
+        await turn();
+      }
+      await work;
+    } finally {
+      clock.mockRestore();
     }
-    await work;
-    gaps.sort((a, b) => a - b);
-    expect(turns).toBeGreaterThanOrEqual(3);
-    expect(gaps[Math.floor(gaps.length / 2)]).toBeLessThan(20);
+    // Looks at the clock lie between slices, and one more follows each turn.
+    expect(slicesDone).toEqual([3, 6, 9, 12, 15, 18, 21, 24, 27]);
+    expect(new Set(output)).toEqual(new Set([3]));
   });
 
   it('refuses parts of different lengths', async () => {
@@ -305,15 +335,23 @@ describe('Reducer over shared memory', () => {
 
   it('sums sums of 16-bit parts in f32, and rounds them once', async () => {
     const { reducer, place } = await createShared();
-    const parts = [1, 2 ** -9].map((x) =>
-      place(fromF32Array(new Float32Array(40).fill(x), 'bf16')),
+    // Values that differ from slice to slice, and within.
+    const count = 2 * 16 * 1024 + 21;
+    const small = Float32Array.from({ length: count }, (_, i) => 1 + (Math.floor(i / 100) % 128));
+    const parts = [small, new Float32Array(count).fill(2 ** -9)].map((values) =>
+      place(fromF32Array(values, 'bf16')),
     );
-    const sum = place(new Uint8Array(160));
+    const sum = place(new Uint8Array(4 * count));
     await reducer.reduce(parts, sum, { dtype: 'f32', inputDtype: 'bf16', op: 'sum' });
-    expect(new Set(toF32Array(sum.slice(), 'f32'))).toEqual(new Set([1 + 2 ** -9]));
-    const mean = place(new Uint8Array(80));
+    const expected = small.map((value) => value + 2 ** -9);
+    expect(Buffer.compare(sum.slice(), new Uint8Array(expected.buffer))).toBe(0);
+    const mean = place(new Uint8Array(2 * count));
     const options = { dtype: 'bf16', inputDtype: 'f32', op: 'mean', divisor: 4 } as const;
     await reducer.reduce([sum, sum], mean, options);
-    expect(new Set(toF32Array(mean.slice(), 'bf16'))).toEqual(new Set([0.5]));
+    const halves = fromF32Array(
+      expected.map((value) => value / 2),
+      'bf16',
+    );
+    expect(Buffer.compare(mean.slice(), halves)).toBe(0);
   });
 });

@@ -1,8 +1,12 @@
 // f32 values in 16 and 8 bits: the documented error, non-finite values, error feedback, slices.
 
 import {
+  bf16FromF32Bits,
+  bf16ToF32,
   encodedByteLength,
+  f16FromF32Bits,
   f16ToF32,
+  f32ToBf16,
   f32ToF16,
   WIRE_FORMATS,
   WireCodec,
@@ -74,7 +78,72 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
     });
     expect(residual.some((value) => value !== 0)).toBe(true);
   });
+
+  it('with a residual, an overflow is told once and held against no later call', async () => {
+    const values = randomValues(1000);
+    const residual = new Float32Array(values.length).fill(0.01);
+    const bad = values.slice();
+    // Infinity minus itself would be NaN, and a residual is added to every later value.
+    bad.set([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 3e38], 300);
+    residual[303] = 3e38; // the sum overflows
+    const told = await roundTrip(bad, format, residual);
+    expect(told.subarray(300, 304).some(Number.isFinite)).toBe(false);
+    expect(residual.every(Number.isFinite)).toBe(true);
+    const decoded = await roundTrip(values, format, residual);
+    expect(decoded.every(Number.isFinite)).toBe(true);
+    // What the other elements lost is still there.
+    expect(residual.subarray(600).some((value) => value !== 0)).toBe(true);
+  });
+
+  it.each([999, 40_001])('%i values and residuals, exactly', async (count) => {
+    const values = randomValues(count, 7);
+    const residual = randomValues(count, 8).map((value) => value / 50);
+    const sums = values.map((value, i) => value + residual[i]!);
+    const expected = plainRoundTrip(sums, format);
+    const decoded = await roundTrip(values, format, residual);
+    expect(firstDifference(decoded, expected)).toBe(-1);
+    const lost = sums.map((sum, i) => sum - expected[i]!);
+    expect(firstDifference(residual, lost)).toBe(-1);
+  });
+
+  it('gives what a new codec gives, whatever it did before', async () => {
+    const used = await WireCodec.create();
+    const coded = new Uint8Array(encodedByteLength(format, 40_000));
+    await used.encode(bytesOf(randomValues(40_000).map((x) => x * 1e3)), coded, { format });
+    for (const count of [1, 17, 255, 257, 1001]) {
+      const values = randomValues(count, count);
+      const got = coded.subarray(0, encodedByteLength(format, count));
+      await used.encode(bytesOf(values), got, { format });
+      const decoded = new Float32Array(count);
+      await used.decode(got, bytesOf(decoded), { format });
+      expect(firstDifference(decoded, plainRoundTrip(values, format))).toBe(-1);
+    }
+  });
 });
+
+/** The definition of the formats, element by element. */
+function plainRoundTrip(values: Float32Array, format: WireFormat): Float32Array {
+  if (format === 'f16') return values.map((value) => f16ToF32(f32ToF16(value)));
+  if (format === 'bf16') return values.map((value) => bf16ToF32(f32ToBf16(value)));
+  const decoded = new Float32Array(values.length);
+  for (let start = 0; start < values.length; start += 256) {
+    const block = values.subarray(start, start + 256);
+    const most = block.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0);
+    const scale = Math.fround(most / 127);
+    const inverse = Math.fround(1 / scale);
+    block.forEach((value, i) => {
+      const rounded = roundToEven(Math.fround(value * inverse));
+      decoded[start + i] = Math.min(127, Math.max(-127, rounded)) * scale;
+    });
+  }
+  return decoded;
+}
+
+function roundToEven(x: number): number {
+  const low = Math.floor(x);
+  const isUp = x - low === 0.5 ? low % 2 !== 0 : x - low > 0.5;
+  return (isUp ? low + 1 : low) + 0;
+}
 
 describe('int8', () => {
   it('encodes a block as its scale and signed bytes, rounded to nearest even', async () => {
@@ -104,11 +173,22 @@ describe('int8', () => {
   });
 });
 
-describe('f16', () => {
-  it('rounds as the plain converter does', async () => {
-    const values = Float32Array.of(65504, 65520, 1e-7, 6e-8, 1 + 2 ** -11, -0, Number.NaN);
-    const decoded = await roundTrip(values, 'f16');
-    expect([...decoded]).toEqual([...values].map((value) => f16ToF32(f32ToF16(value))));
+describe.each([
+  { format: 'f16', narrow: f16FromF32Bits },
+  { format: 'bf16', narrow: bf16FromF32Bits },
+] as const)('$format', ({ format, narrow }) => {
+  it('has the bits of the plain converter, at and beside every tie, and for NaN', async () => {
+    // Every upper half, with the lower halves at which rounding changes.
+    const lower = [0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xf000, 0xffff];
+    const bits = new Uint32Array(65536 * lower.length);
+    lower.forEach((low, i) => {
+      for (let high = 0; high < 65536; high++) bits[i * 65536 + high] = high * 65536 + low;
+    });
+    const codec = await WireCodec.create();
+    const coded = new Uint16Array(bits.length);
+    const options = { format };
+    await codec.encode(new Uint8Array(bits.buffer), new Uint8Array(coded.buffer), options);
+    expect(coded.findIndex((got, i) => got !== narrow(bits[i]!))).toBe(-1);
   });
 });
 
@@ -166,6 +246,27 @@ it('refuses lengths that do not fit, naming them', async () => {
     residual: new Uint8Array(4),
   });
   await expect(residual).rejects.toThrow(/expected a residual of 8 bytes, got 4/);
+});
+
+it('refuses a format that there is not', async () => {
+  const codec = await WireCodec.create();
+  const format = 'fp16' as WireFormat; // plain JavaScript can
+  expect(() => encodedByteLength(format, 4)).toThrow(/expected one of f16, bf16, int8, got 'fp16'/);
+  const [values, coded] = [new Uint8Array(16), new Uint8Array(8)];
+  await expect(codec.encode(values, coded, { format })).rejects.toThrow(/got 'fp16'/);
+  await expect(codec.decode(coded, values, { format })).rejects.toThrow(/got 'fp16'/);
+});
+
+it('writes no further slice once it is aborted', async () => {
+  const codec = await WireCodec.create();
+  const abort = new AbortController();
+  const values = new Float32Array(40_000).fill(1);
+  let numPauses = 0;
+  const pause = async () => {
+    if (++numPauses === 2) abort.abort();
+  };
+  await codec.scale(bytesOf(values), 2, { signal: abort.signal, pause });
+  expect([values[16_383], values[16_384], values[39_999], numPauses]).toEqual([2, 1, 1, 2]);
 });
 
 it('writes nothing once it is aborted', async () => {
