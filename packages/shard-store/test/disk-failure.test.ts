@@ -242,6 +242,22 @@ describe('file calls', () => {
     await store.close();
   });
 
+  it('syncs the names of the directories that it makes, and without fsync nothing', async () => {
+    const above = await newDirectory();
+    const directory = join(above, 'made', 'here');
+    const calls: string[] = [];
+    const files = interceptFiles(({ operation, path }) => {
+      if (operation.startsWith('sync')) calls.push(`${operation} ${path.slice(above.length + 1)}`);
+    });
+    const synced = ['sync made/here/shardweave-manifest.next', 'syncDirectory made/here'];
+    await (await openDiskStore({ directory, files, fsync: true })).close();
+    expect(calls).toEqual(['syncDirectory made', 'syncDirectory ', ...synced]);
+    calls.length = 0;
+    await (await openDiskStore({ directory, files, fsync: true })).close(); // all is there
+    await (await openDiskStore({ directory: join(above, 'other'), files })).close();
+    expect(calls).toEqual([]);
+  });
+
   it('keeps at most maxConcurrent files open, and as many where there is work', async () => {
     const directory = await newDirectory();
     let [open, peak] = [0, 0];

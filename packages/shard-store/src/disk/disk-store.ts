@@ -1,6 +1,6 @@
 // The store in a directory. See Note [generations].
 
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import {
   checkBytes,
   checkCount,
@@ -57,7 +57,8 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<ShardSto
   const failed = (error: unknown) => toStoreError('openDiskStore', directory, error);
   let lock: OwnerLock | undefined;
   try {
-    await files.makeDirectory(directory);
+    const made = await files.makeDirectory(directory);
+    if (fsync && made !== undefined) await syncNames(files, made, directory);
     lock = await lockDirectory(files, directory);
     const manifest = await openManifest({ files, directory, fsync });
     await removeStrays(files, directory, manifest.entries);
@@ -65,6 +66,14 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<ShardSto
   } catch (error) {
     await lock?.release().catch(() => {}); // the first error is the one to tell
     throw failed(error);
+  }
+}
+
+/** Puts the names of directories on the device: of `first` and those below it down to `last`. */
+async function syncNames(files: FileLayer, first: string, last: string): Promise<void> {
+  for (let directory = last; ; directory = dirname(directory)) {
+    await files.syncDirectory(dirname(directory));
+    if (directory === first || directory === dirname(directory)) return;
   }
 }
 

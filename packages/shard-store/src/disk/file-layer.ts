@@ -14,7 +14,8 @@ export interface FileLayer {
   rename(from: string, to: string): Promise<void>;
   unlink(path: string): Promise<void>;
   list(directory: string): Promise<readonly string[]>;
-  makeDirectory(path: string): Promise<void>;
+  /** Makes it and what lacks above it; resolves to the first that it made, if any. */
+  makeDirectory(path: string): Promise<string | undefined>;
   /** Makes renames and new files in a directory durable, where the platform can. */
   syncDirectory(path: string): Promise<void>;
 }
@@ -38,9 +39,7 @@ export const nodeFiles: FileLayer = {
   rename,
   unlink,
   list: (directory) => readdir(directory),
-  makeDirectory: async (path) => {
-    await mkdir(path, { recursive: true });
-  },
+  makeDirectory: (path) => mkdir(path, { recursive: true }),
   syncDirectory: async (path) => {
     if (process.platform === 'win32') return; // has no handles of directories
     const handle = await open(path, constants.O_RDONLY);
