@@ -197,7 +197,7 @@ describe('Reducer', () => {
 
   it('refuses operations, dtypes and divisors that there are not', async () => {
     const reducer = await Reducer.create();
-    const wrong: readonly [object, RegExp][] = [
+    const wrong: readonly (readonly [object, RegExp])[] = [
       [{ op: 'avg' }, /expected one of sum, mean, max, min, got 'avg'/],
       [{ op: 'product' }, /got 'product'/],
       [{ dtype: 'f64' }, /expected one of f32, f16, bf16, i32, u32, u8, got 'f64'/],
