@@ -258,6 +258,39 @@ describe('powerSgdHook', () => {
   });
 });
 
+describe('a step that overflows', () => {
+  it.each([
+    ['f16', () => compressionHook({ wire: 'f16', errorFeedback: true })],
+    ['bf16', () => compressionHook({ wire: 'bf16', errorFeedback: true })],
+    ['int8', () => compressionHook({ wire: 'int8' })],
+    ['PowerSGD', () => powerSgdHook()],
+  ] as const)('is told on all ranks, and left behind: %s', async (_, makeHook) => {
+    for (const bad of [Number.NaN, Number.POSITIVE_INFINITY]) {
+      await onRanks(2, async (rank) => {
+        const hook = makeHook();
+        let isBad = false;
+        const communicationHook: CommunicationHook = {
+          ...hook,
+          reduce: (bucket) => {
+            // As a loss that is scaled too far gives it, on one rank.
+            if (isBad && rank.rank === 1) new Float32Array(bucket.bytes.buffer).fill(bad);
+            return hook.reduce(bucket);
+          },
+        };
+        const model = wrap(layers(rank), rank, { communicationHook });
+        const finite: boolean[] = [];
+        for (let step = 0; step < 5; step++) {
+          isBad = step === 2;
+          await backward(model, rank, step);
+          finite.push((await flatGradients(model)).every(Number.isFinite));
+          model.zeroGrad();
+        }
+        expect(finite).toEqual([true, true, false, true, true]);
+      });
+    }
+  });
+});
+
 /** The loss of the twentieth step. */
 async function trainedLoss(makeHook: () => CommunicationHook): Promise<number> {
   const backend = await createCpuBackend({ threads: 1 });

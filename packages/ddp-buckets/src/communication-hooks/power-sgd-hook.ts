@@ -137,6 +137,8 @@ class BucketState {
       if (error !== undefined)
         keepError(matrix(member), member, { error, worldSize: group.worldSize });
     }
+    // The sum is the same on all ranks, so all of them draw new factors or none does.
+    this.#hasFactors = this.#q.every(Number.isFinite);
   }
 
   async #reduceExact(values: Float32Array, group: ProcessGroup, call: CallNames): Promise<void> {
@@ -172,13 +174,19 @@ function addError(values: Float32Array, { offset }: CompressedMember, error: Flo
   for (let i = 0; i < values.length; i++) values[i]! += error[offset + i]!;
 }
 
-/** `error` holds what this rank put in; `sum` is what came out for all of them. */
+/**
+ * `error` holds what this rank put in; `sum` is what came out for all of them. What overflowed is
+ * dropped: an infinity or NaN would come back in every later step.
+ */
 function keepError(
   sum: Float32Array,
   { offset }: CompressedMember,
   { error, worldSize }: { readonly error: Float32Array; readonly worldSize: number },
 ): void {
-  for (let i = 0; i < sum.length; i++) error[offset + i]! -= sum[i]! / worldSize;
+  for (let i = 0; i < sum.length; i++) {
+    const lost = error[offset + i]! - sum[i]! / worldSize;
+    error[offset + i] = Number.isFinite(lost) ? lost : 0;
+  }
 }
 
 type CallNames = Pick<HookBucket, 'tag' | 'identity'>;
