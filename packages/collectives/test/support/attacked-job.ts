@@ -1,0 +1,92 @@
+// A job of three rank processes with a store, for tests that attack it while it forms and while it steps.
+
+import { type ChildProcess, fork } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { type Costs, NUM_RANKS, type RankOrder, type RankWord } from './attacked-messages.js';
+
+export class AttackedJob {
+  readonly secret = randomBytes(16).toString('hex');
+  readonly #children: readonly ChildProcess[];
+  readonly #words: RankWord[][];
+  port = 0;
+  storePort = 0;
+
+  private constructor(program: string) {
+    this.#children = Array.from({ length: NUM_RANKS }, () => fork(program));
+    this.#words = this.#children.map(() => []);
+    for (const [rank, child] of this.#children.entries()) {
+      child.on('message', (word: RankWord) => {
+        this.#words[rank]!.push(word);
+      });
+    }
+  }
+
+  /** Resolves when rank 0 listens for the others and serves the store; nobody else has come. */
+  static async begin(program: string): Promise<AttackedJob> {
+    const job = new AttackedJob(program);
+    await Promise.all(job.#children.map((_, rank) => job.#hears(rank, 'ready')));
+    job.#say(0, { type: 'join', rank: 0, secret: job.secret, port: 0, storePort: 0 });
+    const { port, storePort } = await job.#hears(0, 'listening');
+    job.port = port;
+    job.storePort = storePort;
+    return job;
+  }
+
+  /** The others come; milliseconds until all have joined, and what it cost rank 0. */
+  async form(): Promise<{ readonly formMs: number; readonly costs: Costs }> {
+    const start = performance.now();
+    const { secret, port, storePort } = this;
+    for (let rank = 1; rank < NUM_RANKS; rank++) {
+      this.#say(rank, { type: 'join', rank, secret, port, storePort });
+    }
+    const formed = this.#children.map((_, rank) => this.#hears(rank, 'formed'));
+    const [costs] = await Promise.all(formed);
+    return { formMs: performance.now() - start, costs: costs! };
+  }
+
+  /** What rank 0 has cost since the last call, and how many steps it has done in all. */
+  costs(): Promise<Extract<RankWord, { readonly type: 'costs' }>> {
+    this.#say(0, { type: 'costs' });
+    return this.#hears(0, 'costs');
+  }
+
+  /** Resolves when all ranks have ended in peace. */
+  async end(): Promise<void> {
+    this.#say(0, { type: 'stop' });
+    await Promise.all(this.#children.map((_, rank) => this.#hears(rank, 'ended')));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all(
+      this.#children.map(async (child) => {
+        if (child.exitCode === null && child.signalCode === null) {
+          child.kill('SIGKILL');
+          await once(child, 'exit');
+        }
+      }),
+    );
+  }
+
+  #say(rank: number, order: RankOrder): void {
+    this.#children[rank]!.send(order);
+  }
+
+  async #hears<T extends RankWord['type']>(rank: number, type: T) {
+    const words = this.#words[rank]!;
+    for (;;) {
+      const at = words.findIndex((word) => word.type === type || word.type === 'unjoined');
+      if (at >= 0) {
+        const [word] = words.splice(at, 1);
+        if (word!.type === 'unjoined') throw new Error(word!.message);
+        return word as Extract<RankWord, { readonly type: T }>;
+      }
+      const child = this.#children[rank]!;
+      if (child.exitCode !== null) throw new Error(`rank ${rank} exited, code ${child.exitCode}`);
+      const over = new AbortController();
+      const events = ['message', 'exit'].map((name) => once(child, name, over));
+      await Promise.race(events).finally(() => over.abort());
+      await Promise.allSettled(events);
+    }
+  }
+}

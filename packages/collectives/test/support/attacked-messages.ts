@@ -1,0 +1,29 @@
+// What attacked-job.ts and its ranks say to each other.
+
+export const NUM_RANKS = 3;
+
+export type RankOrder =
+  | {
+      readonly type: 'join';
+      readonly rank: number;
+      readonly secret: string;
+      /** Of the rendezvous and of the store; 0 on rank 0, which hosts both. */
+      readonly port: number;
+      readonly storePort: number;
+    }
+  | { readonly type: 'costs' }
+  | { readonly type: 'stop' };
+
+export interface Costs {
+  readonly longestTurnMs: number;
+  readonly maxResidentBytes: number;
+  readonly numRefused: number;
+}
+
+export type RankWord =
+  | { readonly type: 'ready' }
+  | { readonly type: 'listening'; readonly port: number; readonly storePort: number }
+  | ({ readonly type: 'formed' } & Costs)
+  | { readonly type: 'unjoined'; readonly message: string }
+  | ({ readonly type: 'costs'; readonly numSteps: number; readonly numClients: number } & Costs)
+  | { readonly type: 'ended' };

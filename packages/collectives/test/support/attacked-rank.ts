@@ -1,0 +1,110 @@
+// One of three ranks that strangers attack: joins, then steps until it is told to stop, each step an
+// all-reduce and a look into the store that rank 0 serves. Says what it cost: memory and turns of the
+// event loop. Bundled and started by attacked-job.ts.
+
+import { connectStore, StoreServer } from '@shardweave/collectives/launch';
+import { connectWs } from '@shardweave/collectives/ws';
+import { NUM_RANKS, type RankOrder, type RankWord } from './attacked-messages.js';
+
+const TICK_MS = 5;
+const STEP_BYTES = 64 * 1024;
+const ORIGIN = 'https://ours.example';
+
+const say = (word: RankWord) => process.send!(word);
+const waiting = new Map<RankOrder['type'], (order: RankOrder) => void>();
+process.on('message', (order: RankOrder) => waiting.get(order.type)?.(order));
+process.on('disconnect', () => process.exit());
+
+function hears<T extends RankOrder['type']>(type: T): Promise<Extract<RankOrder, { type: T }>> {
+  return new Promise((resolve) => {
+    waiting.set(type, resolve as (order: RankOrder) => void);
+  });
+}
+
+let isStopped = false;
+let longestTurnMs = 0;
+let maxResidentBytes = 0;
+let last = performance.now();
+setInterval(() => {
+  const now = performance.now();
+  longestTurnMs = Math.max(longestTurnMs, now - last - TICK_MS);
+  last = now;
+  maxResidentBytes = Math.max(maxResidentBytes, process.memoryUsage.rss());
+}, TICK_MS);
+/** The costs since the last call. */
+const takeCosts = () => {
+  const costs = { longestTurnMs, maxResidentBytes, numRefused };
+  longestTurnMs = 0;
+  maxResidentBytes = process.memoryUsage.rss();
+  return costs;
+};
+
+// From the start: orders that nobody waits for are lost.
+void hears('stop').then(() => {
+  isStopped = true;
+});
+
+let numRefused = 0;
+const onRefused = () => {
+  numRefused++;
+};
+
+const {
+  rank,
+  secret,
+  port: told,
+  storePort,
+} = await (async () => {
+  const order = hears('join');
+  say({ type: 'ready' });
+  return order;
+})();
+const server =
+  rank === 0 ? await StoreServer.listen({ secret, port: storePort, onRefused }) : undefined;
+let numSteps = 0;
+process.on('message', (order: RankOrder) => {
+  if (order.type === 'costs') {
+    say({ type: 'costs', numSteps, numClients: server?.numClients ?? 0, ...takeCosts() });
+  }
+});
+const joined = connectWs({
+  rank,
+  worldSize: NUM_RANKS,
+  port: told,
+  secret,
+  allowedOrigins: [ORIGIN],
+  onRefused,
+  onListen: (port) => say({ type: 'listening', port, storePort: server!.port }),
+});
+let group: Awaited<typeof joined>;
+try {
+  group = await joined;
+} catch (error) {
+  say({ type: 'unjoined', message: String(error) });
+  process.exit();
+}
+say({ type: 'formed', ...takeCosts() });
+
+const store = await connectStore({
+  port: rank === 0 ? server!.port : storePort,
+  secret,
+  rank,
+  worldSize: NUM_RANKS,
+});
+const bytes = new Uint8Array(STEP_BYTES);
+for (;;) {
+  // The first number says whether somebody wants to stop, so all stop in the same step.
+  new Float32Array(bytes.buffer)[0] = isStopped ? 1 : 0;
+  await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'max' });
+  await store.set(`step of ${rank}`, String(numSteps));
+  numSteps++;
+  if (new Float32Array(bytes.buffer)[0] === 1) break;
+  await new Promise((resolve) => setTimeout(resolve, 2));
+}
+await store.barrier('end');
+await store.close();
+await group.close();
+await server?.close({ waitMs: 5000 });
+say({ type: 'ended' });
+process.disconnect();
+process.exit();
