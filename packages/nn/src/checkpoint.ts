@@ -2,9 +2,10 @@
 // in backward. The wrapper leaves no trace in parameter paths.
 
 import { add, type Device, type RandomState, type Tensor } from '@shardweave/tensor-core';
-import { CheckpointError } from './errors.js';
+import { checkOptions, FLAG, optional, shown } from './check-options.js';
+import { CheckpointError, NnConfigError } from './errors.js';
 import { listTensors, mapTensors } from './map-tensors.js';
-import { Module } from './module.js';
+import { isModule, Module } from './module.js';
 
 export interface CheckpointOptions {
   /**
@@ -32,6 +33,10 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
   readonly #isOffloading: boolean;
 
   constructor(module: Module<Args, Output>, options: CheckpointOptions = {}) {
+    if (!isModule(module)) {
+      throw new NnConfigError(`checkpoint: expected a module, got ${shown(module)}.`);
+    }
+    checkOptions('checkpoint', options, { offloadToCpu: optional(FLAG) });
     super(module.device);
     this.#isOffloading = options.offloadToCpu ?? false;
     this.child('module', module);

@@ -1,5 +1,15 @@
 // The options of a GPT-2, with the names of Hugging Face's config.json.
 
+import {
+  above,
+  checkOptions,
+  given,
+  type OptionRules,
+  oneOf,
+  optional,
+  PROBABILITY,
+  whole,
+} from './check-options.js';
 import { NnConfigError } from './errors.js';
 
 export interface Gpt2Config {
@@ -41,58 +51,42 @@ export const GPT2_DEFAULTS: Gpt2Config = {
   initializer_range: 0.02,
 };
 
+const COUNT = whole(1);
+const POSITIVE = above(0);
+
+const RULES: OptionRules<Gpt2Config> = {
+  vocab_size: COUNT,
+  n_positions: COUNT,
+  n_embd: COUNT,
+  n_layer: COUNT,
+  n_head: COUNT,
+  n_inner: {
+    expected: `null or ${COUNT.expected}`,
+    holds: (value) => value === null || COUNT.holds(value),
+  },
+  layer_norm_epsilon: POSITIVE,
+  embd_pdrop: PROBABILITY,
+  attn_pdrop: PROBABILITY,
+  resid_pdrop: PROBABILITY,
+  activation_function: oneOf('gelu_new', 'gelu'),
+  initializer_range: POSITIVE,
+};
+const GIVEN_RULES = Object.fromEntries(
+  Object.entries(RULES).map(([name, rule]) => [name, optional(rule)]),
+) as unknown as OptionRules<Gpt2Config>;
+
 /**
  * Fills in defaults and checks each value.
- * @throws {NnConfigError} naming the field
+ * @throws {NnConfigError} naming the field; parseGpt2Config passes over those it does not know
  */
 export function resolveGpt2Config(options: Partial<Gpt2Config>): Gpt2Config {
-  const given = Object.entries(options).filter(([, value]) => value !== undefined);
-  const config = { ...GPT2_DEFAULTS, ...(Object.fromEntries(given) as Partial<Gpt2Config>) };
-  for (const name of ['vocab_size', 'n_positions', 'n_embd', 'n_layer', 'n_head'] as const) {
-    check(
-      name,
-      config[name],
-      Number.isSafeInteger(config[name]) && config[name] > 0,
-      'a whole number above 0',
+  checkOptions('gpt2', options, GIVEN_RULES);
+  const config = { ...GPT2_DEFAULTS, ...given(options) };
+  const { n_embd: width, n_head: heads } = config;
+  if ((width / heads) % 2 !== 0) {
+    throw new NnConfigError(
+      `gpt2: expected n_head to be a divisor of n_embd (${width}) that leaves an even head width, got ${heads}.`,
     );
   }
-  const { n_inner: inner, n_embd: width, n_head: heads } = config;
-  check(
-    'n_inner',
-    inner,
-    inner === null || (Number.isSafeInteger(inner) && inner > 0),
-    'null or a whole number above 0',
-  );
-  check(
-    'n_head',
-    heads,
-    (width / heads) % 2 === 0,
-    `a divisor of n_embd (${width}) that leaves an even head width`,
-  );
-  for (const name of ['embd_pdrop', 'attn_pdrop', 'resid_pdrop'] as const) {
-    check(name, config[name], config[name] >= 0 && config[name] < 1, 'a probability in [0, 1)');
-  }
-  for (const name of ['layer_norm_epsilon', 'initializer_range'] as const) {
-    check(
-      name,
-      config[name],
-      Number.isFinite(config[name]) && config[name] > 0,
-      'a number above 0',
-    );
-  }
-  const { activation_function: activation } = config;
-  check(
-    'activation_function',
-    activation,
-    ['gelu_new', 'gelu'].includes(activation),
-    "'gelu_new' or 'gelu'",
-  );
   return config;
-}
-
-function check(name: string, value: unknown, isValid: boolean, expected: string): void {
-  if (isValid) return;
-  throw new NnConfigError(
-    `gpt2: expected ${name} to be ${expected}, got ${JSON.stringify(value)}.`,
-  );
 }

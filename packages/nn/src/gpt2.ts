@@ -2,6 +2,7 @@
 // names of the Hugging Face layout. The loss is outside: crossEntropy(logits, targets).
 
 import { add, type Device, linear, ShapeError, type Tensor } from '@shardweave/tensor-core';
+import { checkOptions, FLAG, optional, SEED } from './check-options.js';
 import { type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
 import { Conv1D } from './layers/conv1d.js';
 import { Dropout } from './layers/dropout.js';
@@ -31,6 +32,7 @@ export class Gpt2 extends Sequential<[ids: Tensor], Tensor> {
     options: { readonly seed?: number; readonly deferInit?: boolean } = {},
   ) {
     const resolved = resolveGpt2Config(config);
+    checkOptions('Gpt2', options, { seed: optional(SEED), deferInit: optional(FLAG) });
     const { seed = 0, deferInit: isDeferred = false } = options;
     super(device, makeLayers(device, resolved, new ParameterInit(device, { seed, isDeferred })));
     this.config = resolved;

@@ -3,6 +3,7 @@
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { castInPlace } from './cast-in-place.js';
+import { having, shown } from './check-options.js';
 import { NnConfigError } from './errors.js';
 import type { ParameterInit } from './parameter-init.js';
 import { flatHomeOf } from './residence/flat-home.js';
@@ -26,6 +27,19 @@ export function isModule(value: unknown): value is Module {
   return typeof value === 'object' && value !== null && BRAND in value;
 }
 
+const DEVICE = having('a Device', 'scope', 'backward');
+
+/** @throws {NnConfigError} naming what is no module */
+export function checkModules(owner: string, modules: unknown): void {
+  if (!Array.isArray(modules)) {
+    throw new NnConfigError(`${owner}: expected an array of modules, got ${shown(modules)}.`);
+  }
+  modules.forEach((module: unknown, i) => {
+    if (isModule(module)) return;
+    throw new NnConfigError(`${owner}: expected a module at index ${i}, got ${shown(module)}.`);
+  });
+}
+
 /**
  * Subclasses register what they own in their constructor (`this.weight = this.parameter('weight',
  * tensor)`) and implement forward. Users run `await module.call(x)`.
@@ -43,6 +57,11 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   #isTraining = true;
 
   constructor(device: Device) {
+    if (!DEVICE.holds(device)) {
+      throw new NnConfigError(
+        `${new.target.name}: expected a Device as its first argument, got ${shown(device)}.`,
+      );
+    }
     this.device = device;
   }
 

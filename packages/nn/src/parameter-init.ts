@@ -3,6 +3,7 @@
 // of a job draw the same.
 
 import { type Device, elementCountOf, type Shape, type Tensor } from '@shardweave/tensor-core';
+import { checkOptions, FLAG, type OptionRules, optional, SEED } from './check-options.js';
 import { deferredParameter, type ParameterRecipe } from './deferred-parameter.js';
 import { joinPath } from './module.js';
 import { philox } from './philox.js';
@@ -20,6 +21,12 @@ export interface ParameterInitOptions {
   readonly isDeferred?: boolean;
 }
 
+const RULES: OptionRules<ParameterInitOptions> = {
+  seed: SEED,
+  path: optional({ expected: 'a string', holds: (value) => typeof value === 'string' }),
+  isDeferred: optional(FLAG),
+};
+
 /** Makes the initial values of one module's parameters, in f32, on the host. */
 export class ParameterInit {
   readonly device: Device;
@@ -28,6 +35,7 @@ export class ParameterInit {
   readonly isDeferred: boolean;
 
   constructor(device: Device, options: ParameterInitOptions) {
+    checkOptions('ParameterInit', options, RULES);
     this.device = device;
     this.seed = options.seed;
     this.path = options.path ?? '';

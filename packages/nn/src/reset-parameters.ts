@@ -1,5 +1,6 @@
 // Initial values anew, in the parameters that are there: optimizers and wrappers keep theirs.
 
+import { checkOptions, FLAG, optional, SEED } from './check-options.js';
 import { NnConfigError } from './errors.js';
 import type { Module } from './module.js';
 import { ParameterInit } from './parameter-init.js';
@@ -17,6 +18,8 @@ export function resetParameters(
   module: Module,
   options: { readonly seed?: number; readonly writesBack?: boolean } = {},
 ): void {
+  const rules = { seed: optional(SEED), writesBack: optional(FLAG) };
+  checkOptions('resetParameters', options, rules);
   const { device } = module;
   const { seed = ParameterInit.next(device).seed, writesBack = false } = options;
   const copy = module.namedParameters().find(([, parameter]) => isCopy(parameter));

@@ -2,6 +2,14 @@
 // place of convolutions: for tests and examples of what batch statistics need.
 
 import { add, type Device, relu, type Tensor } from '@shardweave/tensor-core';
+import {
+  checkOptions,
+  FUNCTION,
+  type OptionRules,
+  optional,
+  SEED,
+  whole,
+} from './check-options.js';
 import { BatchNorm1d } from './layers/batch-norm1d.js';
 import { Linear } from './layers/linear.js';
 import { Sequential } from './layers/sequential.js';
@@ -22,9 +30,19 @@ export interface ResidualMlpOptions {
   readonly seed?: number;
 }
 
+const RULES: OptionRules<ResidualMlpOptions> = {
+  inFeatures: whole(1),
+  width: whole(1),
+  numBlocks: whole(0),
+  numClasses: whole(1),
+  norm: optional(FUNCTION),
+  seed: optional(SEED),
+};
+
 /** x [n, inFeatures] to logits [n, numClasses]: a stem, residual blocks, a head. */
 export class ResidualMlp extends Sequential<[x: Tensor], Tensor> {
   constructor(device: Device, options: ResidualMlpOptions) {
+    checkOptions('ResidualMlp', options, RULES);
     const { inFeatures, width, numBlocks, numClasses, seed = 0 } = options;
     const norm = options.norm ?? ((on, numFeatures) => new BatchNorm1d(on, { numFeatures }));
     const init = new ParameterInit(device, { seed });

@@ -1,9 +1,9 @@
 // One flat gradient with several owners: a gradient, a loss scale and a count of steps belong to the
 // parameters that an optimizer or a module was given, not to all that share the flat.
 
-import { Adam, Linear, Module, packParameters, Sgd } from '@shardweave/nn';
+import { Adam, AdamW, Linear, Module, packParameters, Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
-import { it } from 'vitest';
+import { expect, it } from 'vitest';
 import { expectClose, makeDevice, read, values } from './support.js';
 
 class Pair extends Module<[x: Tensor], Tensor> {
@@ -97,4 +97,22 @@ it('one optimizer over the flat steps as over plain parameters', async () => {
     }
   });
   expectEqual(result);
+});
+
+it('AdamW decays what a used flat has without a gradient, and leaves what is frozen', async () => {
+  const { plain, packed } = await packedAndPlain(async (model) => {
+    const { weight } = model.second;
+    if (model.first.weight.piece !== undefined) model.second.bias!.requiresGrad = false;
+    const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
+    await model.device.scope(async () => {
+      const out = await model.first.call(model.device.tensor(values(6), [2, 3]));
+      await out.backward({ gradient: model.device.full([2, 4], 1) });
+    });
+    expect(weight.grad).toBeUndefined();
+    await optimizer.step();
+  });
+  const decayed = plain[2]!.map((value) => value * (1 - 0.1 * 0.5));
+  expectClose(packed[2]!, decayed, 1e-6); // a plain one without a gradient stays
+  expect(packed[3]).toEqual(plain[3]);
+  for (const i of [0, 1]) expectClose(packed[i]!, plain[i]!, 1e-6);
 });

@@ -11,7 +11,14 @@ import {
   sub,
   type Tensor,
 } from '@shardweave/tensor-core';
-import { NnConfigError } from '../errors.js';
+import {
+  atLeast,
+  checkOptions,
+  FLAG,
+  type OptionRules,
+  optional,
+  whole,
+} from '../check-options.js';
 import { isModule, Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
@@ -38,6 +45,19 @@ export interface BatchNormOptions {
   /** Keep running statistics and evaluate with them; else with the batch's. Default true. */
   readonly trackRunningStats?: boolean;
 }
+
+/** What a class over this one checks beside options of its own. */
+export const BATCH_NORM_RULES: OptionRules<BatchNormOptions> = {
+  numFeatures: whole(1),
+  eps: optional(atLeast(0)),
+  momentum: optional({
+    expected: "a number from 0 to 1, or 'cumulative'",
+    holds: (value) =>
+      value === 'cumulative' || (typeof value === 'number' && value >= 0 && value <= 1),
+  }),
+  affine: optional(FLAG),
+  trackRunningStats: optional(FLAG),
+};
 
 const BRAND = Symbol.for('@shardweave/nn/BatchNorm1d');
 
@@ -78,17 +98,8 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
 
   constructor(device: Device, options: BatchNormOptions) {
     super(device);
+    checkOptions('BatchNorm1d', options, BATCH_NORM_RULES);
     const { numFeatures, eps = 1e-5, momentum = 0.1 } = options;
-    if (!Number.isInteger(numFeatures) || numFeatures < 1) {
-      throw new NnConfigError(
-        `BatchNorm1d: expected numFeatures of at least 1, got ${numFeatures}.`,
-      );
-    }
-    if (momentum !== 'cumulative' && !(momentum >= 0 && momentum <= 1)) {
-      throw new NnConfigError(
-        `BatchNorm1d: expected momentum between 0 and 1 or 'cumulative', got ${momentum}.`,
-      );
-    }
     this.numFeatures = numFeatures;
     this.eps = eps;
     this.momentum = momentum;

@@ -2,6 +2,14 @@
 // nothing is convolved.
 
 import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
+import {
+  atLeast,
+  checkOptions,
+  INIT,
+  type OptionRules,
+  optional,
+  whole,
+} from '../check-options.js';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
@@ -14,6 +22,13 @@ export interface Conv1DOptions {
   readonly init?: ParameterInit;
 }
 
+const RULES: OptionRules<Conv1DOptions> = {
+  inFeatures: whole(0),
+  outFeatures: whole(0),
+  std: optional(atLeast(0)),
+  init: INIT,
+};
+
 /** x [..., inFeatures] to x weight + bias, [..., outFeatures]. Normal weight, zero bias. */
 export class Conv1D extends Module<[x: Tensor], Tensor> {
   /** [inFeatures, outFeatures] */
@@ -24,6 +39,7 @@ export class Conv1D extends Module<[x: Tensor], Tensor> {
 
   constructor(device: Device, options: Conv1DOptions) {
     super(device);
+    checkOptions('Conv1D', options, RULES);
     const { inFeatures, outFeatures, std = 0.02, init = ParameterInit.next(device) } = options;
     this.#std = std;
     const weight = init.normal('weight', [inFeatures, outFeatures], { std });

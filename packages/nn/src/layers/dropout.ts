@@ -1,7 +1,7 @@
 // Zeroes elements at random while training; the mask comes from the device's random state.
 
 import { type Device, dropout, type Tensor } from '@shardweave/tensor-core';
-import { NnConfigError } from '../errors.js';
+import { checkOptions, PROBABILITY } from '../check-options.js';
 import { Module } from '../module.js';
 
 /** Zeroes elements with probability p and scales the others by 1 / (1 - p); x itself in eval. */
@@ -10,16 +10,11 @@ export class Dropout extends Module<[x: Tensor], Tensor> {
 
   constructor(device: Device, options: { readonly p: number }) {
     super(device);
-    this.p = requireProbability('Dropout', options.p);
+    checkOptions('Dropout', options, { p: PROBABILITY });
+    this.p = options.p;
   }
 
   forward(x: Tensor): Tensor {
     return this.isTraining ? dropout(x, this.p) : x;
   }
-}
-
-/** @throws {NnConfigError} unless 0 <= p < 1 */
-export function requireProbability(owner: string, p: number): number {
-  if (!(p >= 0 && p < 1)) throw new NnConfigError(`${owner}: expected 0 <= p < 1, got ${p}.`);
-  return p;
 }

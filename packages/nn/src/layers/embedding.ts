@@ -1,6 +1,14 @@
 // A table of vectors, looked up by id.
 
 import { type Device, embedding, type Tensor } from '@shardweave/tensor-core';
+import {
+  atLeast,
+  checkOptions,
+  INIT,
+  type OptionRules,
+  optional,
+  whole,
+} from '../check-options.js';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
@@ -13,6 +21,13 @@ export interface EmbeddingOptions {
   readonly init?: ParameterInit;
 }
 
+const RULES: OptionRules<EmbeddingOptions> = {
+  numEmbeddings: whole(0),
+  dim: whole(0),
+  std: optional(atLeast(0)),
+  init: INIT,
+};
+
 /** ids [...] (i32, u32) to rows of the table, [..., dim]. An id outside the table gives zeros. */
 export class Embedding extends Module<[ids: Tensor], Tensor> {
   /** [numEmbeddings, dim] */
@@ -21,6 +36,7 @@ export class Embedding extends Module<[ids: Tensor], Tensor> {
 
   constructor(device: Device, options: EmbeddingOptions) {
     super(device);
+    checkOptions('Embedding', options, RULES);
     const { numEmbeddings, dim, std = 1, init = ParameterInit.next(device) } = options;
     this.#std = std;
     this.weight = this.parameter('weight', init.normal('weight', [numEmbeddings, dim], { std }));

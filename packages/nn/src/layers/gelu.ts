@@ -1,6 +1,7 @@
 // The Gaussian error linear unit (Hendrycks and Gimpel, 2016).
 
 import { type Device, gelu, type Tensor } from '@shardweave/tensor-core';
+import { checkOptions, oneOf, optional } from '../check-options.js';
 import { Module } from '../module.js';
 
 /** GELU of each element: 'none' by erf (default), 'tanh' by GPT-2's approximation. */
@@ -9,6 +10,7 @@ export class Gelu extends Module<[x: Tensor], Tensor> {
 
   constructor(device: Device, options: { readonly approximate?: 'none' | 'tanh' } = {}) {
     super(device);
+    checkOptions('Gelu', options, { approximate: optional(oneOf('none', 'tanh')) });
     this.approximate = options.approximate ?? 'none';
   }
 

@@ -1,6 +1,14 @@
 // Layer normalisation over the last axis (Ba, Kiros and Hinton, 2016).
 
 import { type Device, layerNorm, type Tensor } from '@shardweave/tensor-core';
+import {
+  atLeast,
+  checkOptions,
+  INIT,
+  type OptionRules,
+  optional,
+  whole,
+} from '../check-options.js';
 import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
@@ -14,6 +22,12 @@ export interface LayerNormOptions {
   readonly init?: ParameterInit;
 }
 
+const RULES: OptionRules<LayerNormOptions> = {
+  dim: whole(1),
+  eps: optional(atLeast(0)),
+  init: INIT,
+};
+
 /** Normalises each row of x [..., dim], then scales by weight (ones) and adds bias (zeros). */
 export class LayerNorm extends Module<[x: Tensor], Tensor> {
   /** [dim] */
@@ -24,6 +38,7 @@ export class LayerNorm extends Module<[x: Tensor], Tensor> {
 
   constructor(device: Device, options: LayerNormOptions) {
     super(device);
+    checkOptions('LayerNorm', options, RULES);
     this.eps = options.eps ?? 1e-5;
     const { dim, init } = options;
     this.weight = this.parameter('weight', init?.ones([dim]) ?? device.full([dim], 1));

@@ -1,6 +1,7 @@
 // An affine map with PyTorch's weight order, [out, in].
 
 import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
+import { checkOptions, FLAG, INIT, type OptionRules, optional, whole } from '../check-options.js';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
@@ -13,6 +14,13 @@ export interface LinearOptions {
   readonly init?: ParameterInit;
 }
 
+const RULES: OptionRules<LinearOptions> = {
+  inFeatures: whole(0),
+  outFeatures: whole(0),
+  bias: optional(FLAG),
+  init: INIT,
+};
+
 /** x [..., inFeatures] to x weight^T + bias, [..., outFeatures]. Uniform in +-1/sqrt(inFeatures). */
 export class Linear extends Module<[x: Tensor], Tensor> {
   /** [outFeatures, inFeatures] */
@@ -22,6 +30,7 @@ export class Linear extends Module<[x: Tensor], Tensor> {
 
   constructor(device: Device, options: LinearOptions) {
     super(device);
+    checkOptions('Linear', options, RULES);
     const { inFeatures, outFeatures, bias = true, init = ParameterInit.next(device) } = options;
     const range = initialRange(inFeatures);
     this.weight = this.parameter(

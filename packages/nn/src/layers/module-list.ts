@@ -2,12 +2,13 @@
 
 import type { Device } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
-import { Module } from '../module.js';
+import { checkModules, Module } from '../module.js';
 
 /** Holds modules; it has no forward of its own, so there is nothing to wrap it for. */
 export class ModuleList extends Module<[], never> {
   constructor(device: Device, modules: readonly Module[]) {
     super(device);
+    checkModules('ModuleList', modules);
     modules.forEach((module, i) => {
       this.child(String(i), module);
     });

@@ -1,11 +1,20 @@
 // Causal self-attention with packed projections, in GPT-2's layout and names.
 
 import { causalSelfAttention, type Device, type Tensor } from '@shardweave/tensor-core';
+import {
+  atLeast,
+  checkOptions,
+  INIT,
+  type OptionRules,
+  optional,
+  PROBABILITY,
+  whole,
+} from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { Conv1D } from './conv1d.js';
-import { Dropout, requireProbability } from './dropout.js';
+import { Dropout } from './dropout.js';
 
 export interface MultiheadAttentionOptions {
   readonly dim: number;
@@ -22,6 +31,16 @@ export interface MultiheadAttentionOptions {
   readonly init?: ParameterInit;
 }
 
+const RULES: OptionRules<MultiheadAttentionOptions> = {
+  dim: whole(1),
+  numHeads: whole(1),
+  attnDropout: optional(PROBABILITY),
+  residDropout: optional(PROBABILITY),
+  std: optional(atLeast(0)),
+  projStd: optional(atLeast(0)),
+  init: INIT,
+};
+
 /** x [batch, seq, dim] to [batch, seq, dim]; position t sees positions up to t. */
 export class MultiheadAttention extends Module<[x: Tensor], Tensor> {
   readonly numHeads: number;
@@ -34,6 +53,7 @@ export class MultiheadAttention extends Module<[x: Tensor], Tensor> {
 
   constructor(device: Device, options: MultiheadAttentionOptions) {
     super(device);
+    checkOptions('MultiheadAttention', options, RULES);
     const { dim, numHeads, std = 0.02, projStd = std, init = ParameterInit.next(device) } = options;
     if ((dim / numHeads) % 2 !== 0) {
       throw new NnConfigError(
@@ -41,7 +61,7 @@ export class MultiheadAttention extends Module<[x: Tensor], Tensor> {
       );
     }
     this.numHeads = numHeads;
-    this.attnDropout = requireProbability('MultiheadAttention', options.attnDropout ?? 0);
+    this.attnDropout = options.attnDropout ?? 0;
     const projection = (name: string, outFeatures: number, weightStd: number) =>
       this.child(
         name,

@@ -1,7 +1,7 @@
 // Modules one after another, named '0', '1' and so on.
 
 import { type Device, type Tensor, tensorsIn } from '@shardweave/tensor-core';
-import { Module } from '../module.js';
+import { checkModules, Module } from '../module.js';
 
 /**
  * Calls each layer with what the one before returned; the first gets all arguments. A layer's
@@ -14,6 +14,7 @@ export class Sequential<Args extends readonly any[] = any, Output = Tensor> exte
 > {
   constructor(device: Device, layers: readonly Module[]) {
     super(device);
+    checkModules('Sequential', layers);
     layers.forEach((layer, i) => {
       this.child(String(i), layer);
     });

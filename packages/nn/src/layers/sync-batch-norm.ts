@@ -2,7 +2,8 @@
 // it needs of one.
 
 import { cat, type Device, type Tensor } from '@shardweave/tensor-core';
-import { BatchNorm1d, type BatchNormOptions } from './batch-norm1d.js';
+import { checkOptions, having, type OptionRules } from '../check-options.js';
+import { BATCH_NORM_RULES, BatchNorm1d, type BatchNormOptions } from './batch-norm1d.js';
 import type { BatchMoments, GradientSums } from './batch-normalise.js';
 
 /**
@@ -20,6 +21,11 @@ export interface SyncBatchNormOptions extends BatchNormOptions {
   readonly group: StatisticsGroup;
 }
 
+const RULES: OptionRules<SyncBatchNormOptions> = {
+  ...BATCH_NORM_RULES,
+  group: having('a process group', 'allGather'),
+};
+
 /**
  * BatchNorm1d whose batch is that of all ranks, which may have different numbers of rows, even none.
  * A training forward waits for one all-gather of two numbers a channel, and so does its backward;
@@ -30,8 +36,10 @@ export class SyncBatchNorm extends BatchNorm1d {
   readonly #group: StatisticsGroup;
 
   constructor(device: Device, options: SyncBatchNormOptions) {
-    super(device, options);
-    this.#group = options.group;
+    checkOptions('SyncBatchNorm', options, RULES);
+    const { group, ...own } = options;
+    super(device, own);
+    this.#group = group;
   }
 
   protected override async joinMoments(local: BatchMoments): Promise<BatchMoments> {

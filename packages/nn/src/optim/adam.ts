@@ -1,9 +1,22 @@
 // Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019) with PyTorch's semantics.
 
 import type { Tensor, View } from '@shardweave/tensor-core';
-import { NnConfigError } from '../errors.js';
+import {
+  atLeast,
+  checkOptions,
+  given,
+  isProbability,
+  type OptionRules,
+  optional,
+} from '../check-options.js';
 import type { FlatPlan } from './flat-plan.js';
-import { Optimizer, type ParamGroup, type StepOptions } from './optimizer.js';
+import {
+  Optimizer,
+  type OptimizerGroup,
+  PARAMETERS,
+  type ParamGroup,
+  type StepOptions,
+} from './optimizer.js';
 import type { FlatState } from './optimizer-state.js';
 
 export interface AdamOptions {
@@ -17,23 +30,33 @@ export interface AdamOptions {
   readonly weightDecay: number;
 }
 
+const RULES: OptionRules<AdamOptions> = {
+  lr: optional(atLeast(0)),
+  betas: optional({
+    expected: 'two numbers in [0, 1)',
+    holds: (value) => Array.isArray(value) && value.length === 2 && value.every(isProbability),
+  }),
+  eps: optional(atLeast(0)),
+  weightDecay: optional(atLeast(0)),
+};
+
 abstract class AdamBase extends Optimizer<AdamOptions> {
-  protected abstract readonly isDecoupled: boolean;
+  /** Whether weight decay stays apart from the gradient. */
+  protected abstract get isDecoupled(): boolean;
 
   constructor(
     params: readonly Tensor[] | readonly ParamGroup<AdamOptions>[],
     options: Partial<AdamOptions>,
-    weightDecay: number,
+    own: { readonly name: string; readonly weightDecay: number },
   ) {
-    super(params, { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weightDecay, ...options });
-    for (const { lr, betas, eps } of this.groups) {
-      const isValid = lr >= 0 && eps >= 0 && betas.every((beta) => beta >= 0 && beta < 1);
-      if (!isValid) {
-        throw new NnConfigError(
-          `adam: expected lr and eps of at least 0 and betas in [0, 1), got lr ${lr}, eps ${eps}, betas ${betas.join(', ')}.`,
-        );
-      }
-    }
+    checkOptions(own.name, options, RULES);
+    const { weightDecay } = own;
+    super(params, { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weightDecay, ...given(options) });
+  }
+
+  protected override checkGroup(group: OptimizerGroup<AdamOptions>, at: string): void {
+    const name = this.isDecoupled ? 'AdamW' : 'Adam';
+    checkOptions(`${name}${at}`, group, { ...RULES, params: PARAMETERS });
   }
 
   protected override stateNames(): readonly string[] {
@@ -70,24 +93,28 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
 
 /** Adam; weight decay is added to the gradient. */
 export class Adam extends AdamBase {
-  protected readonly isDecoupled = false;
+  protected get isDecoupled(): boolean {
+    return false;
+  }
 
   constructor(
     params: readonly Tensor[] | readonly ParamGroup<AdamOptions>[],
     options: Partial<AdamOptions> = {},
   ) {
-    super(params, options, 0);
+    super(params, options, { name: 'Adam', weightDecay: 0 });
   }
 }
 
 /** Adam with weight decay apart from the gradient: parameters shrink by lr * weightDecay first. */
 export class AdamW extends AdamBase {
-  protected readonly isDecoupled = true;
+  protected get isDecoupled(): boolean {
+    return true;
+  }
 
   constructor(
     params: readonly Tensor[] | readonly ParamGroup<AdamOptions>[],
     options: Partial<AdamOptions> = {},
   ) {
-    super(params, options, 0.01);
+    super(params, options, { name: 'AdamW', weightDecay: 0.01 });
   }
 }

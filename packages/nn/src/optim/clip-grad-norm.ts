@@ -1,7 +1,8 @@
 // The norm of all gradients and the factor that bounds it, both left on the device as data: nothing
 // waits. The optimizer applies the factor as its gradScale, so gradients are not touched.
 
-import { affine, minimum, reciprocal, sqrt, Tensor } from '@shardweave/tensor-core';
+import { affine, isTensor, minimum, reciprocal, sqrt, Tensor } from '@shardweave/tensor-core';
+import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import { isSharded } from '../parameter-place.js';
 import { flatHomeOf } from '../residence/flat-home.js';
@@ -23,6 +24,8 @@ export interface GradNormOptions {
   readonly unscale?: number;
 }
 
+const RULES: OptionRules<GradNormOptions> = { unscale: optional(atLeast(0)) };
+
 /**
  * The norm over all parameters' gradients, tied and packed ones once, and the factor min(1, maxNorm /
  * (norm + 1e-6)). Without gradients the norm is 0.
@@ -35,7 +38,7 @@ export function clipGradNorm(
   maxNorm: number,
   options: GradNormOptions = {},
 ): GradNorm {
-  const list = [...parameters];
+  const list = listOf(parameters);
   const { device } = requireSome(list);
   requireWhole(list);
   return device.scope(() => gradNormOf(squaredGradNorm(list), maxNorm, options));
@@ -50,7 +53,7 @@ export function clipGradNormInPlace(
   maxNorm: number,
   options: GradNormOptions = {},
 ): Tensor {
-  const list = [...parameters];
+  const list = listOf(parameters);
   const { device } = requireSome(list);
   return device.scope(() => {
     const { norm, scale } = clipGradNorm(list, maxNorm, options);
@@ -73,7 +76,7 @@ export function clipCoefficient(norm: number, maxNorm: number): number {
  * sharded ones it scales this rank's part, so the factor is to be equal on all ranks.
  */
 export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): void {
-  for (const gradient of gradientsOf([...parameters])) multiplyInPlace(gradient, factor);
+  for (const gradient of gradientsOf(listOf(parameters))) multiplyInPlace(gradient, factor);
 }
 
 /**
@@ -81,7 +84,7 @@ export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): vo
  * part, which a wrapper adds over ranks before it calls gradNormOf.
  */
 export function squaredGradNorm(parameters: Iterable<Tensor>): Tensor {
-  const list = [...parameters];
+  const list = listOf(parameters);
   const { device } = requireSome(list);
   const out = device.zeros([1]);
   for (const gradient of gradientsOf(list)) addSquaredNorm(out, gradient);
@@ -100,6 +103,7 @@ export function gradNormOf(
   maxNorm: number,
   options: GradNormOptions = {},
 ): GradNorm {
+  checkOptions('clipGradNorm', options, RULES);
   const { unscale = 1 } = options;
   requireBound(maxNorm);
   const { device } = squared;
@@ -119,6 +123,15 @@ function requireBound(maxNorm: number): void {
   if (!(maxNorm >= 0)) {
     throw new NnConfigError(`clipGradNorm: expected maxNorm of at least 0, got ${maxNorm}.`);
   }
+}
+
+function listOf(parameters: Iterable<Tensor>): Tensor[] {
+  const isIterable = typeof Object(parameters)[Symbol.iterator] === 'function';
+  const list = isIterable ? [...parameters] : undefined;
+  if (list?.every(isTensor)) return list;
+  throw new NnConfigError(
+    `clipGradNorm: expected parameters, such as module.parameters(), got ${shown(list ?? parameters)}.`,
+  );
 }
 
 function requireWhole(parameters: readonly Tensor[]): void {

@@ -3,7 +3,14 @@
 // ones overflow.
 
 import { mul, type Tensor } from '@shardweave/tensor-core';
-import { NnConfigError } from '../errors.js';
+import {
+  above,
+  checkOptions,
+  FUNCTION,
+  type OptionRules,
+  optional,
+  whole,
+} from '../check-options.js';
 
 export interface LossScalerOptions {
   /** First factor. Default 65536. */
@@ -25,6 +32,18 @@ export interface LossScalerState {
   readonly growthTracker: number;
 }
 
+const RULES: OptionRules<LossScalerOptions> = {
+  initScale: optional(above(0)),
+  growthFactor: optional(above(1)),
+  backoffFactor: optional({
+    expected: 'a number between 0 and 1, neither of them',
+    holds: (value) => typeof value === 'number' && value > 0 && value < 1,
+  }),
+  growthInterval: optional(whole(1)),
+  reduceFoundInf: optional(FUNCTION),
+};
+const STATE_RULES: OptionRules<LossScalerState> = { scale: above(0), growthTracker: whole(0) };
+
 /**
  * One step: backward of scale(loss), clipGradNorm with `unscale`, foundInf(norm), the optimizer's step
  * unless it was found, update(found).
@@ -38,22 +57,12 @@ export class LossScaler {
   #growthTracker = 0;
 
   constructor(options: LossScalerOptions = {}) {
+    checkOptions('LossScaler', options, RULES);
     this.#factor = options.initScale ?? 65536;
     this.#growthFactor = options.growthFactor ?? 2;
     this.#backoffFactor = options.backoffFactor ?? 0.5;
     this.#growthInterval = options.growthInterval ?? 2000;
     this.#reduceFoundInf = options.reduceFoundInf ?? (async (found) => found);
-    const isValid =
-      this.#factor > 0 &&
-      this.#growthFactor > 1 &&
-      this.#backoffFactor > 0 &&
-      this.#backoffFactor < 1 &&
-      this.#growthInterval >= 1;
-    if (!isValid) {
-      throw new NnConfigError(
-        'LossScaler: expected initScale above 0, growthFactor above 1, backoffFactor in (0, 1) and growthInterval of at least 1.',
-      );
-    }
   }
 
   /** What losses are multiplied by at present. */
@@ -98,7 +107,9 @@ export class LossScaler {
     return { scale: this.#factor, growthTracker: this.#growthTracker };
   }
 
+  /** @throws {NnConfigError} for what stateDict never gave; nothing is taken of it */
   loadStateDict(state: LossScalerState): void {
+    checkOptions('LossScaler.loadStateDict', state, STATE_RULES);
     this.#factor = state.scale;
     this.#growthTracker = state.growthTracker;
   }

@@ -3,7 +3,15 @@
 // flats that rest elsewhere than on the device.
 
 import { isTensor, slice, Tensor, type View } from '@shardweave/tensor-core';
-import { OptimizerError, StateDictError } from '../errors.js';
+import {
+  checkOptions,
+  type OptionRule,
+  type OptionRules,
+  optional,
+  shown,
+  whole,
+} from '../check-options.js';
+import { NnConfigError, OptimizerError, StateDictError } from '../errors.js';
 import { isSharded } from '../parameter-place.js';
 import {
   type FlatHome,
@@ -38,6 +46,17 @@ export interface StepOptions {
   readonly flatsAhead?: number;
 }
 
+/** What a group's `params` may be. */
+export const PARAMETERS: OptionRule = {
+  expected: 'an array of tensors',
+  holds: (value) => Array.isArray(value) && value.every(isTensor),
+};
+
+const STEP_RULES: OptionRules<StepOptions> = {
+  gradScale: optional({ expected: 'a tensor, f32 [1]', holds: isTensor }),
+  flatsAhead: optional(whole(0)),
+};
+
 /** Base of the optimizers. Groups hold on to parameters, not to their storages. */
 export abstract class Optimizer<Options extends object> {
   readonly groups: readonly OptimizerGroup<Options>[];
@@ -47,13 +66,27 @@ export abstract class Optimizer<Options extends object> {
   #planned: readonly (readonly [piece: unknown, requiresGrad: boolean])[] | undefined;
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
-    const isPlain = params.every(isTensor);
-    const groups = isPlain ? [{ params }] : (params as readonly ParamGroup<Options>[]);
+    const isPlain = PARAMETERS.holds(params);
+    if (!isPlain) requireGroups(params);
+    const groups = (isPlain ? [{ params }] : params) as readonly ParamGroup<Options>[];
     this.groups = groups.map((group) => {
       const given = Object.entries(group).filter(([, value]) => value !== undefined);
       return { ...defaults, ...Object.fromEntries(given) } as unknown as OptimizerGroup<Options>;
     });
+    this.#checkGroups(this.groups);
     planFlats(this.groups); // a wrong group is found here, not at the first step
+  }
+
+  /**
+   * Refuses options that cannot work, of a new group, a loaded one, or one that a schedule has changed.
+   * @param at ' group 1' for messages, '' where there is but one
+   */
+  protected checkGroup(_group: OptimizerGroup<Options>, _at: string): void {}
+
+  #checkGroups(groups: readonly OptimizerGroup<Options>[]): void {
+    groups.forEach((group, i) => {
+      this.checkGroup(group, groups.length === 1 ? '' : ` group ${i}`);
+    });
   }
 
   /** Names of the state tensors that a flat needs with the groups' present options. */
@@ -77,13 +110,16 @@ export abstract class Optimizer<Options extends object> {
 
   /**
    * Steps every flat that has a gradient. Where parameters share a flat (sharded or packed), those
-   * without a gradient of their own count as having zeros, but frozen ones stay. Flats on the device
+   * without a gradient of their own count as having zeros, so decay and momentum move them, but frozen
+   * ones stay. Flats on the device
    * are encoded when it returns; the promise waits for those that rest elsewhere, which come one
    * after the other, and for their commit.
    * @throws {OptimizerError} where those are in a forward, backward or step that has not ended;
    * nothing is stepped then
    */
   async step(options: StepOptions = {}): Promise<void> {
+    checkOptions('optimizer.step', options, STEP_RULES);
+    this.#checkGroups(this.groups);
     const plans = this.#plan();
     const leave = occupyHomes(
       plans.map(({ flat }) => flat),
@@ -214,9 +250,11 @@ export abstract class Optimizer<Options extends object> {
     const names = this.#namesOf(named);
     const plans = this.#plan();
     this.#checkDict(dict, names, plans);
-    dict.paramGroups.forEach(({ params: _, ...options }, i) => {
-      Object.assign(this.groups[i]!, options);
+    const loaded = this.groups.map((group, i) => {
+      return { ...group, ...dict.paramGroups[i], params: group.params };
     });
+    this.#checkGroups(loaded);
+    for (const [i, group] of loaded.entries()) Object.assign(this.groups[i]!, group);
     for (const { flat, members } of plans) {
       this.#dropState(flat);
       const first = dict.state.get(names.get(members[0]!.param)!);
@@ -358,6 +396,15 @@ export abstract class Optimizer<Options extends object> {
       );
     }
   }
+}
+
+function requireGroups(params: unknown): void {
+  const isGroup = (value: unknown) =>
+    typeof value === 'object' && value !== null && !Array.isArray(value) && !isTensor(value);
+  if (Array.isArray(params) && params.every(isGroup)) return;
+  throw new NnConfigError(
+    `optimizer: expected an array of parameters or groups, got ${shown(params)}.`,
+  );
 }
 
 /** Where the state of a flat rests, if not on the device. */

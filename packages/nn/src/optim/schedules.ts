@@ -1,6 +1,14 @@
 // Learning rates by step: a linear warm-up, then a constant, a half cosine or a line down to 0.
 
-import { NnConfigError } from '../errors.js';
+import {
+  atLeast,
+  checkOptions,
+  checkValue,
+  type OptionRules,
+  oneOf,
+  optional,
+  whole,
+} from '../check-options.js';
 
 export type ScheduleKind = 'constant' | 'cosine' | 'linear';
 
@@ -14,19 +22,25 @@ export interface ScheduleOptions {
   readonly totalSteps?: number;
 }
 
+const RULES: OptionRules<ScheduleOptions> = {
+  kind: oneOf('constant', 'cosine', 'linear'),
+  lr: atLeast(0),
+  warmupSteps: optional(whole(0)),
+  totalSteps: optional(whole(1)),
+};
+
 /**
  * The rate of step s, counted from 0: lr (s + 1) / W below W; from there on, with the share f = (s -
  * W) / (S - W) of the rest, lr, lr / 2 (1 + cos(pi f)) (Loshchilov and Hutter, 2017) or lr (1 - f). 0
  * from S on for the latter two.
- * @throws {NnConfigError} where totalSteps is needed and missing, or a count is not whole
+ * @throws {NnConfigError} where totalSteps is needed and missing, and for another kind, rate or count
  */
 export function learningRateAt(step: number, options: ScheduleOptions): number {
+  checkOptions('learningRateAt', options, RULES);
+  checkValue('learningRateAt', 'step', step, whole(0));
   const { kind, lr, warmupSteps = 0, totalSteps = Number.POSITIVE_INFINITY } = options;
-  if (!(Number.isInteger(warmupSteps) && warmupSteps >= 0)) {
-    throw new NnConfigError(`learningRateAt: expected whole warmupSteps, got ${warmupSteps}.`);
-  }
-  if (kind !== 'constant' && !(Number.isInteger(totalSteps) && totalSteps > 0)) {
-    throw new NnConfigError(`learningRateAt: ${kind} expects totalSteps, got ${totalSteps}.`);
+  if (kind !== 'constant') {
+    checkValue('learningRateAt', 'totalSteps', options.totalSteps, whole(1));
   }
   if (step < warmupSteps) return (lr * (step + 1)) / warmupSteps;
   if (kind === 'constant') return lr;

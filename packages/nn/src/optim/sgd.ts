@@ -1,9 +1,23 @@
 // Stochastic gradient descent with PyTorch's momentum.
 
 import type { Tensor, View } from '@shardweave/tensor-core';
+import {
+  atLeast,
+  checkOptions,
+  FLAG,
+  given,
+  type OptionRules,
+  optional,
+} from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import type { FlatPlan } from './flat-plan.js';
-import { Optimizer, type ParamGroup, type StepOptions } from './optimizer.js';
+import {
+  Optimizer,
+  type OptimizerGroup,
+  PARAMETERS,
+  type ParamGroup,
+  type StepOptions,
+} from './optimizer.js';
 import type { FlatState } from './optimizer-state.js';
 
 export interface SgdOptions {
@@ -27,24 +41,31 @@ const DEFAULTS: SgdOptions = {
   nesterov: false,
 };
 
+const RULES: OptionRules<SgdOptions> = {
+  lr: optional(atLeast(0)),
+  momentum: optional(atLeast(0)),
+  dampening: optional(atLeast(0)),
+  weightDecay: optional(atLeast(0)),
+  nesterov: optional(FLAG),
+};
+
 /** SGD; the first step sets the momentum to the gradient, undampened. */
 export class Sgd extends Optimizer<SgdOptions> {
   constructor(
     params: readonly Tensor[] | readonly ParamGroup<SgdOptions>[],
     options: Partial<SgdOptions> = {},
   ) {
-    super(params, { ...DEFAULTS, ...options });
-    for (const { lr, momentum, dampening, nesterov } of this.groups) {
-      if (!(lr >= 0 && momentum >= 0)) {
-        throw new NnConfigError(
-          `sgd: expected lr and momentum of at least 0, got ${lr} and ${momentum}.`,
-        );
-      }
-      if (nesterov && !(momentum > 0 && dampening === 0)) {
-        throw new NnConfigError(
-          `sgd: nesterov expects momentum and no dampening, got momentum ${momentum}, dampening ${dampening}.`,
-        );
-      }
+    checkOptions('Sgd', options, RULES);
+    super(params, { ...DEFAULTS, ...given(options) });
+  }
+
+  protected override checkGroup(group: OptimizerGroup<SgdOptions>, at: string): void {
+    checkOptions(`Sgd${at}`, group, { ...RULES, params: PARAMETERS });
+    const { momentum, dampening, nesterov } = group;
+    if (nesterov && !(momentum > 0 && dampening === 0)) {
+      throw new NnConfigError(
+        `Sgd${at}: expected momentum and no dampening with nesterov, got momentum ${momentum}, dampening ${dampening}.`,
+      );
     }
   }
 
