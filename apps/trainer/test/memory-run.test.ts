@@ -115,7 +115,7 @@ describe('collectives of a step', () => {
         expect(report).toMatchObject({
           allGathers: 4 * gathers,
           reduceScatters: 4 * units,
-          allReduces: 4,
+          allReduces: 2 * 4, // losses, norms
         });
       }
     }
