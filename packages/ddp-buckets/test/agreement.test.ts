@@ -1,8 +1,9 @@
 // What ranks must have in common: parameters at the start, values, and what is trained.
 
 import { DdpStructureError } from '@shardweave/ddp-buckets';
-import { loadStateDict, Module, stateDict } from '@shardweave/nn';
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import { checkpoint, loadStateDict, Module, stateDict } from '@shardweave/nn';
+import { type Device, Tensor } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
 import { Bag, type BagSpec, onRanks, pull, pulled, wrap } from './ranks.js';
 
@@ -78,6 +79,64 @@ describe('initialize', () => {
   });
 });
 
+it('what differs ends nothing: the group is as it was', async () => {
+  await onRanks(2, async (rank) => {
+    const other = wrap(new Bag(rank.device, { a: 3 + rank.rank }), rank);
+    await expect(other.initialize()).rejects.toBeInstanceOf(DdpStructureError);
+    const model = wrap(new Bag(rank.device, { a: 3 }), rank);
+    await pull(model, 1 + rank.rank);
+    expect(await pulled(model)).toEqual({ a: 1.5 });
+  });
+});
+
+it('the broadcast of a large model sends each byte once, in pieces', async () => {
+  const backend = await createCpuBackend({ threads: 1 });
+  const large = 4.5e6; // elements; two of them are more than one piece of 32 MiB
+  await onRanks(
+    2,
+    async (rank) => {
+      const bag = new Bag(rank.device, { a: large, b: large, c: 10 });
+      fill(bag.get('b'), 1 + rank.rank);
+      await wrap(bag, rank).initialize();
+      const { broadcasts, bytesSent } = rank.group.stats();
+      expect(broadcasts).toBe(2);
+      const parameterBytes = rank.rank === 0 ? 4 * (2 * large + 10) : 0;
+      expect(bytesSent - parameterBytes).toBeLessThan(100); // what they agreed on
+      expect((await bag.get('b').toArray()).every((value) => value === 1)).toBe(true);
+      bag.dispose();
+    },
+    { backend },
+  );
+  await backend.dispose();
+});
+
+/** Two buffers in one storage. */
+class Halves extends Module<[], Tensor> {
+  constructor(device: Device, value: number) {
+    super(device);
+    const whole = device.full([4], value).keep();
+    for (const [i, name] of ['first', 'second'].entries()) {
+      whole.storage.retain();
+      this.buffer(name, new Tensor(whole.storage, [2], 2 * i).markKept());
+    }
+    this.parameter('weight', device.full([1], 1));
+  }
+
+  forward(): Tensor {
+    return this.ownParameters().get('weight')!;
+  }
+}
+
+it('tensors that look into one storage are sent to their places', async () => {
+  await onRanks(2, async (rank) => {
+    const halves = new Halves(rank.device, 7 * rank.rank);
+    const [first, second] = [...halves.ownBuffers().values()];
+    if (rank.rank === 0) fill(second!, 3);
+    await wrap(halves, rank).initialize();
+    expect([...(await first!.toArray()), ...(await second!.toArray())]).toEqual([0, 0, 3, 3]);
+  });
+});
+
 describe('the trainable set', () => {
   it('must be the same on all ranks: an error on each before anything is sent', async () => {
     const errors = await onRanks(2, async (rank) => {
@@ -94,6 +153,20 @@ describe('the trainable set', () => {
         /trainable parameters of rank 0 \(3 of them\).*got 2 on rank 1/,
       );
     }
+  });
+
+  it('is compared before any bucket leaves, on any of several streams', async () => {
+    await onRanks(2, async (rank) => {
+      const bag = new Bag(rank.device, { a: 5, b: 5, c: 5, d: 5 });
+      const model = wrap(bag, rank, { messageSize: 1, numAllreduceStreams: 2 });
+      await pull(model, 1);
+      const counts = () => model.communicators.map((group) => group.stats().allReduces);
+      const before = counts();
+      bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // buckets of equal sizes
+      await expect(pull(model, 1)).rejects.toBeInstanceOf(DdpStructureError);
+      await rank.group.barrier();
+      expect(counts()).toEqual(before);
+    });
   });
 
   it('must change on all ranks at once: else an error, not a wrong sum', async () => {
@@ -144,6 +217,18 @@ describe('values', () => {
       expect([...(await counting.count.toArray())]).toEqual(Array(2).fill(3 + rank.rank));
       await model.syncBuffers({ root: 1 });
       expect([...(await counting.count.toArray())]).toEqual([4, 4]);
+    });
+  });
+
+  it('of buffers do not follow again where a checkpoint runs the forward again', async () => {
+    await onRanks(2, async (rank) => {
+      const counting = new Counting(rank.device, 0);
+      const model = wrap(counting, rank, { broadcastBuffers: true });
+      await pull(model, 1);
+      const tags: string[] = [];
+      rank.group.onTrace = ({ tag }) => void tags.push(tag ?? '');
+      await pull(checkpoint(model), 1);
+      expect(tags).toEqual(['ddp buffers', 'bucket 0', 'bucket 1']);
     });
   });
 

@@ -1,5 +1,6 @@
 // How buckets are added up over ranks: exactly, rounded, or as low-rank factors.
 
+import { createMemoryGroup } from '@shardweave/collectives';
 import {
   allReduceHook,
   type CommunicationHook,
@@ -8,8 +9,9 @@ import {
   powerSgdHook,
 } from '@shardweave/ddp-buckets';
 import { Linear, Sequential } from '@shardweave/nn';
-import { mean, square, sum, type Tensor } from '@shardweave/tensor-core';
+import { Device, mean, square, sum, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import {
   Bag,
@@ -156,6 +158,20 @@ describe('the interface', () => {
   });
 });
 
+it('the default hook sends exact values over a group that compresses by default', async () => {
+  const backend = createReferenceBackend();
+  const groups = createMemoryGroup(2, { wire: 'bf16' });
+  await Promise.all(
+    groups.map(async (group, rank) => {
+      const model = wrap(new Bag(new Device(backend), { a: 3 }), { group });
+      await pull(model, 1.0009765625 + rank); // eleven bits of mantissa
+      expect(await pulled(model)).toEqual({ a: 1.5009765625 });
+      await group.close();
+    }),
+  );
+  await backend.dispose();
+});
+
 describe('compressionHook', () => {
   it.each([
     ['f16', 2, 1e-3],
@@ -182,6 +198,18 @@ describe('compressionHook', () => {
     };
     const [fed, plain] = [await lossOf(true), await lossOf(false)];
     expect(fed).toBeLessThan(plain / 5);
+  });
+
+  it('feeds errors back by default with int8 alone', async () => {
+    for (const wire of ['int8', 'bf16'] as const) {
+      const gradientsOf = (errorFeedback?: boolean) => {
+        const given = errorFeedback === undefined ? {} : { errorFeedback };
+        return reduced(() => compressionHook({ wire, ...given }), { steps: 3 });
+      };
+      const byDefault = await gradientsOf();
+      expect(byDefault).toEqual(await gradientsOf(wire === 'int8'));
+      expect(byDefault).not.toEqual(await gradientsOf(wire !== 'int8'));
+    }
   });
 
   it('leaves 16-bit buckets as they are, and forgets where buckets are made anew', async () => {

@@ -5,7 +5,7 @@ import { allReduceHook, type CommunicationHook } from '@shardweave/ddp-buckets';
 import { Module } from '@shardweave/nn';
 import { type Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pulled, type Rank, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, type Rank, wrap } from './ranks.js';
 
 const PLACES = [
   'forward',
@@ -23,6 +23,8 @@ class Fragile extends Module<[factor: number], Tensor> {
   readonly a: Tensor;
   readonly b: Tensor;
   fails: Place | undefined;
+  /** What the backward between the gradients waits for. */
+  isHeld: () => Promise<void> = async () => undefined;
 
   constructor(device: Device) {
     super(device);
@@ -37,7 +39,10 @@ class Fragile extends Module<[factor: number], Tensor> {
   forward(factor: number): Tensor {
     this.failAt('forward');
     const first = mul(this.a, this.device.full([1], factor));
-    this.device.beforeGradientOf(first, () => this.failAt('backward between two gradients'));
+    this.device.beforeGradientOf(first, async () => {
+      this.failAt('backward between two gradients');
+      await this.isHeld();
+    });
     const out = mul(first, this.b);
     this.device.beforeGradientOf(out, () => this.failAt('backward before any gradient'));
     return out;
@@ -106,6 +111,42 @@ describe.each(PLACES)('a rank that fails in its %s', (place) => {
       for (const error of errors) expect(error.message).toContain(`broken in ${place}`);
     }
   });
+});
+
+it('a hook that fails has its error also where ranks ask for more after it', async () => {
+  const errors = await onRanks(2, async (rank) => {
+    const communicationHook: CommunicationHook = {
+      name: 'failing',
+      isSerial: false,
+      reduce: (bucket) =>
+        rank.rank === 1 ? Promise.reject(new Error('no wire')) : allReduceHook.reduce(bucket),
+    };
+    const options = { communicationHook, findUnusedParameters: true };
+    const model = wrap(new Bag(rank.device, { a: 3 }), rank, options);
+    return pull(model, 1).catch((error: unknown) => error as Error);
+  });
+  expect(errors[1]).toMatchObject({ message: 'no wire' });
+  expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
+});
+
+it('the others learn of a hook that failed while backward still goes on', async () => {
+  let tell: () => void = () => undefined;
+  const told = new Promise<void>((resolve) => {
+    tell = resolve;
+  });
+  const errors = await onRanks(2, async (rank) => {
+    const { inner, step } = fragile(rank);
+    if (rank.rank === 1) {
+      inner.fails = 'communication hook';
+      // b's bucket has left, and fails; a's gradient comes when rank 0 has heard of it.
+      inner.isHeld = () => told;
+    }
+    const error = await step().catch((failure: unknown) => failure as Error);
+    if (rank.rank === 0) tell();
+    return error;
+  });
+  expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
+  expect(errors[1]).toMatchObject({ message: 'broken in communication hook' });
 });
 
 it('a rank that cannot read its parameters ends the job at the start', async () => {

@@ -27,6 +27,8 @@ async function joined(
   options: {
     readonly divideByInitialWorldSize?: boolean;
     readonly findUnusedParameters?: boolean;
+    readonly gradientPredivideFactor?: number;
+    readonly gradientAverage?: boolean;
   } = {},
 ) {
   const { divideByInitialWorldSize, ...ddp } = options;
@@ -69,6 +71,20 @@ describe('join', () => {
     const perRank = await joined([1, 3, 2], { divideByInitialWorldSize: false });
     expect(perRank[1]!.gradients).toEqual([2, 2.5, 2]);
     expect(perRank[0]!.weight).toBe(-6.5);
+  });
+
+  it('whatever was divided before the sum', async () => {
+    const factors = { gradientPredivideFactor: 4 };
+    const toActive = await joined([1, 3, 2], { divideByInitialWorldSize: false, ...factors });
+    expect(toActive[1]!.gradients).toEqual([2, 2.5, 2]);
+    const toAll = await joined([1, 3, 1], factors);
+    expect(toAll[1]!.gradients).toEqual([2, 2 / 3, 2 / 3].map(Math.fround));
+    // Sums are not divided after, whoever has inputs.
+    const sums = await joined([1, 2, 2], {
+      divideByInitialWorldSize: false,
+      gradientAverage: false,
+    });
+    expect(sums[1]!.gradients).toEqual([6, 5]);
   });
 
   it('with a rank that has none at all, and learns its buckets from another', async () => {

@@ -73,6 +73,28 @@ describe.each([
   });
 });
 
+it('host buffers of sizes that no bucket has are let go of', async () => {
+  await onRanks(2, async (rank) => {
+    const bag = new Bag(rank.device, { a: 300, b: 200 });
+    const model = wrap(bag, rank);
+    await model.initialize();
+    /** Of two backwards with the present buckets. */
+    const buffersNow = async () => {
+      const seen = hostBuffersOf([rank.group]);
+      for (let step = 0; step < 2; step++) await pull(model, 1);
+      return [...seen];
+    };
+    await pull(model, 1);
+    const before = await buffersNow();
+    expect(before).toHaveLength(1);
+    bag.get('b').requiresGrad = false;
+    await buffersNow();
+    bag.get('b').requiresGrad = true;
+    // The sizes are those of before, the buffers are not: nobody kept them meanwhile.
+    for (const buffer of await buffersNow()) expect(before).not.toContain(buffer);
+  });
+});
+
 it('is what gradients and buckets add up to', async () => {
   await onRanks(2, async (rank) => {
     const gpt2 = tinyGpt2(rank.device);
