@@ -31,6 +31,8 @@ export class BucketPlan {
   /** Whether the order is that of a backward, not the guess. */
   readonly isLearned: boolean;
   readonly #places = new Map<Tensor, Place>();
+  /** Of the active parameters, when buckets were laid out: a module can be cast later. */
+  readonly #dtypes: readonly DType[];
 
   constructor(
     active: readonly ActiveParameter[],
@@ -40,6 +42,7 @@ export class BucketPlan {
   ) {
     this.active = active;
     this.isLearned = options.isLearned;
+    this.#dtypes = active.map(({ tensor }) => tensor.dtype);
     const { predivide, isAlwaysFp32, isRetaining } = context.options;
     const sizes = parametersOf(active);
     this.buckets = structure.map((members, index) => {
@@ -60,11 +63,13 @@ export class BucketPlan {
     return this.#places.get(leaf);
   }
 
-  /** Whether `active` are the parameters that this plan is for. */
+  /** Whether `active` are the parameters that this plan is for, in the dtypes that they had. */
   isFor(active: readonly ActiveParameter[]): boolean {
     return (
       active.length === this.active.length &&
-      active.every(({ tensor }, i) => tensor === this.active[i]!.tensor)
+      active.every(
+        ({ tensor }, i) => tensor === this.active[i]!.tensor && tensor.dtype === this.#dtypes[i],
+      )
     );
   }
 }

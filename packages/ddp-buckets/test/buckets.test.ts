@@ -69,6 +69,14 @@ describe('sizes in bytes', () => {
     expect(learned).toEqual([['d'], ['c', 'b'], ['a']]);
   });
 
+  it('a cap below 1 MiB holds for the first bucket, too', async () => {
+    const { learned } = await bucketsOf(ABCD, { bucketCapBytes: 800 });
+    expect(learned).toEqual([
+      ['d', 'c'],
+      ['b', 'a'],
+    ]);
+  });
+
   it('by default are 1 MiB and 40 MB', async () => {
     const MIB = 2 ** 18; // elements
     const spec = { a: MIB, b: 1e7 - MIB, c: MIB, d: MIB - 1, e: 1 };
@@ -111,6 +119,12 @@ describe("a bucket past the device's binding limit splits", () => {
       ['a', 'b'],
       ['c', 'd'],
     ]);
+  });
+
+  it('counting the gaps between small parameters', async () => {
+    const small = { a: 10, b: 10, c: 10 }; // each begins at a multiple of 128
+    const { learned } = await bucketsOf(small, { messageSize: 1000 }, { maxViewBytes: 1024 });
+    expect(learned).toEqual([['c', 'b'], ['a']]);
   });
 
   it('and a larger parameter has a bucket of its own', async () => {
