@@ -17,8 +17,8 @@ export interface Pass {
   readonly reached: ReadonlySet<Tensor>;
   /** Runs when all nodes and all promises handed to the engine are done, outermost pass only. */
   onEnd(callback: () => void | Promise<void>): void;
-  /** Runs instead when the backward fails, before its error is seen; to restore states. */
-  onFailure(callback: () => void): void;
+  /** Runs instead when the backward fails, awaited before its error is seen; to restore states. */
+  onFailure(callback: (error: unknown) => void | Promise<void>): void;
 }
 
 /** Takes a leaf's gradients instead of `leaf.grad`: buckets, flat gradients. */
@@ -49,14 +49,14 @@ class RunningPass implements Pass {
   readonly pending = new Map<Tensor, number>();
   readonly promises: Promise<void>[] = [];
   readonly callbacks: (() => void | Promise<void>)[] = [];
-  readonly failureCallbacks: (() => void)[] = [];
+  readonly failureCallbacks: ((error: unknown) => void | Promise<void>)[] = [];
   failure: { readonly error: unknown } | undefined;
 
   onEnd(callback: () => void | Promise<void>): void {
     this.callbacks.push(callback);
   }
 
-  onFailure(callback: () => void): void {
+  onFailure(callback: (error: unknown) => void | Promise<void>): void {
     this.failureCallbacks.push(callback);
   }
 
@@ -139,7 +139,7 @@ export class Engine {
         tellSinks(pass, error);
         // What was started still ends before the error is seen.
         for (const promise of pass.promises) await Promise.allSettled([promise]);
-        restoreAfter(pass);
+        await restoreAfter(pass, error);
       }
       throw error;
     } finally {
@@ -286,10 +286,10 @@ function tellSinks(pass: RunningPass, error: unknown): void {
 }
 
 /** Runs all failure callbacks; the backward's error is the one to see, not what they throw. */
-function restoreAfter(pass: RunningPass): void {
+async function restoreAfter(pass: RunningPass, error: unknown): Promise<void> {
   for (const callback of pass.failureCallbacks) {
     try {
-      callback();
+      await callback(error);
     } catch {
       // The others must still restore their states.
     }
