@@ -32,6 +32,46 @@ export async function agree<T>(
   return result;
 }
 
+/**
+ * Checks that every rank and replica makes the call with the same `text`; what `make` throws on one
+ * rank, all learn.
+ * @throws what `make` threw on this rank, else {FsdpStateDictError} naming the ranks
+ */
+export async function agreeOnText(
+  fsdp: FullyShardedDataParallel,
+  operation: string,
+  make: () => string | Promise<string>,
+): Promise<void> {
+  let own: { readonly text?: string; readonly failure?: string };
+  let thrown: { readonly error: unknown } | undefined;
+  try {
+    own = { text: await make() };
+  } catch (error) {
+    thrown = { error };
+    own = { failure: messageOf(error) };
+  }
+  for (const group of [fsdp.processGroup, fsdp.replicateGroup]) {
+    if (group === undefined) continue;
+    const texts = await exchangeText(group, JSON.stringify(own), { operation });
+    const all = texts.map((text) => JSON.parse(text) as typeof own);
+    const failed = all.findIndex(({ failure }) => failure !== undefined);
+    // Passed on to the other replicas.
+    if (failed >= 0) own = { failure: all[failed]!.failure! };
+    if (failed >= 0 && thrown === undefined) {
+      thrown = { error: failureOf(fsdp, operation, { rank: failed, text: own.failure! }) };
+    }
+    const ranks = texts.flatMap((text, rank) => (text === texts[0] ? [] : [rank]));
+    if (failed >= 0 || ranks.length === 0) continue;
+    own = { failure: 'ranks of another replica differ' };
+    thrown = {
+      error: new FsdpStateDictError(
+        `${operation}: expected the same names and values on all ranks, got others on rank ${ranks.join(', ')} than on rank 0. Nothing is loaded: read one file on every rank, or send rank 0's to all.`,
+      ),
+    };
+  }
+  if (thrown !== undefined) throw thrown.error;
+}
+
 class OtherRankError extends Error {
   readonly reported: FsdpError;
 
@@ -46,13 +86,19 @@ async function settle(
   operation: string,
   failure: string,
 ): Promise<void> {
-  const texts = await exchangeText(processGroup, failure, { tag: operation });
+  const texts = await exchangeText(processGroup, failure, { operation });
   const rank = texts.findIndex((text) => text !== '');
   if (rank < 0) return;
-  throw new OtherRankError(
-    new FsdpStateDictError(
-      `${operation}: rank ${rank}/${processGroup.worldSize} failed: ${texts[rank]}. This rank stopped with it.`,
-    ),
+  throw new OtherRankError(failureOf({ processGroup }, operation, { rank, text: texts[rank]! }));
+}
+
+function failureOf(
+  { processGroup }: Pick<FullyShardedDataParallel, 'processGroup'>,
+  operation: string,
+  failure: { readonly rank: number; readonly text: string },
+): FsdpStateDictError {
+  return new FsdpStateDictError(
+    `${operation}: rank ${failure.rank}/${processGroup.worldSize} failed: ${failure.text}. This rank stopped with it.`,
   );
 }
 

@@ -17,7 +17,7 @@ export class FsdpStateError extends FsdpError {
   readonly code = 'FSDP_STATE';
 }
 
-/** Ranks used different parameters in a step, or modules in different orders. */
+/** Ranks used different parameters in a step, modules in different orders, or made different calls. */
 export class FsdpRanksDifferError extends FsdpError {
   override readonly name = 'FsdpRanksDifferError' as const;
   readonly code = 'FSDP_RANKS_DIFFER';
@@ -30,6 +30,31 @@ export class FsdpRanksDifferError extends FsdpError {
   ) {
     super(message, { cause: options.cause });
     this.parameters = options.parameters;
+  }
+}
+
+/** Another rank failed, so this one cannot go on: the process groups have ended. */
+export class FsdpRankFailedError extends FsdpError {
+  override readonly name = 'FsdpRankFailedError' as const;
+  readonly code = 'FSDP_RANK_FAILED';
+  /** World rank that failed, in which call, and why: its error's code or name, and text without digits. */
+  readonly rank: number;
+  readonly operation: string;
+  readonly reason: string;
+
+  constructor(
+    message: string,
+    failure: {
+      readonly rank: number;
+      readonly operation: string;
+      readonly reason: string;
+      readonly cause: unknown;
+    },
+  ) {
+    super(message, { cause: failure.cause });
+    this.rank = failure.rank;
+    this.operation = failure.operation;
+    this.reason = failure.reason;
   }
 }
 

@@ -9,11 +9,13 @@
 import { byteSize } from '@shardweave/dtypes';
 import { UnitScheduler } from '@shardweave/nn';
 import type { DType, Pass } from '@shardweave/tensor-core';
+import { explained } from './explained.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { tellFailure } from './rank-failure.js';
 import { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
 import type { GatherTicket, ShardedUnit } from './sharded-unit.js';
 import type { UnitLinks } from './unit-links.js';
-import { agreeOnUnits, explained, isSameReduction, usedText, usesUnit } from './used-parameters.js';
+import { agreeOnUnits, isSameReduction, usedText, usesUnit } from './used-parameters.js';
 
 export interface FsdpTreeOptions {
   readonly gatherCapBytes: number;
@@ -130,7 +132,7 @@ export class FsdpTree {
     };
     this.scheduler.beginBackward();
     pass.onEnd(() => this.#endPass());
-    pass.onFailure(() => this.reset());
+    pass.onFailure((error) => this.fail('backward', error));
   }
 
   /** Waits until ranks agree on what this backward uses, where they have to. */
@@ -190,10 +192,14 @@ export class FsdpTree {
     for (const [group, gathers] of groups) {
       if (group.worldSize === 1) continue;
       await new Promise<void>((resolve) => {
-        const ended = gathers.enqueue(Promise.resolve(), () => {
-          resolve();
-          return group.barrier({ tag: end, identity: end });
-        });
+        const ended = gathers.enqueue(
+          Promise.resolve(),
+          () => {
+            resolve();
+            return group.barrier({ tag: end, identity: end });
+          },
+          async () => undefined,
+        );
         this.#ends = Promise.all([this.#ends, ended]);
         this.#ends.catch(() => undefined); // seen at the end of a backward, or by later calls
       });
@@ -204,6 +210,27 @@ export class FsdpTree {
   explained(error: unknown, operation: 'forward' | 'backward'): unknown {
     const { units, root } = this;
     return explained(error, { operation, units, group: root.processGroup });
+  }
+
+  /**
+   * Back to rest after a failure; the other ranks learn of it where they wait for this one. Returns
+   * when they know.
+   */
+  async fail(operation: 'forward' | 'backward', error: unknown): Promise<void> {
+    const isMet =
+      this.#hasGathered ||
+      (operation === 'backward' ? this.isSyncing : this.units.some((unit) => !unit.isPresent));
+    this.reset();
+    if (!isMet) return;
+    const groups = new Map(this.units.map((unit) => [unit.group, unit.links!.gathers]));
+    const told = [...groups].map(([group, gathers]) =>
+      gathers.enqueue(
+        Promise.resolve(),
+        () => tellFailure(group, operation, error),
+        async () => undefined,
+      ),
+    );
+    await Promise.allSettled(told);
   }
 
   /**

@@ -5,9 +5,11 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters, type UseKind } from '@shardweave/nn';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
+import { CallQueue } from './call-queue.js';
 import { castBuffers, castInputs } from './cast-inputs.js';
+import { callQueuesOf } from './collective-call.js';
 import { describeInstance } from './describe-instance.js';
-import { FsdpConfigError, FsdpStateError } from './errors.js';
+import { FsdpConfigError, FsdpError, FsdpStateError } from './errors.js';
 import type { DivideFactors } from './flat-gradient.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { shardUnit, syncBuffers } from './initial-values.js';
@@ -15,6 +17,7 @@ import { FSDP_BRAND, isFsdp } from './is-fsdp.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
 import { type OwnedSink, ownerOf, ownParameters, requireEachInOneUnit } from './own-parameters.js';
 import { planUnits } from './plan-units.js';
+import { failureText, isLocalFailure } from './rank-failure.js';
 import { agreeOnGeneration, rankPrefix } from './residence.js';
 import { ShardedUnit } from './sharded-unit.js';
 import { SharedParameters } from './shared-parameters.js';
@@ -48,6 +51,8 @@ export class FullyShardedDataParallel<
   readonly #shared: SharedParameters;
   #tree: FsdpTree | undefined;
   #state: TrainingState = 'idle';
+  /** What a forward threw last that the other ranks know of. */
+  #toldError: unknown;
 
   /**
    * @throws {FsdpConfigError} for contradicting options, and for parameters that were packed or are
@@ -138,15 +143,30 @@ export class FullyShardedDataParallel<
 
   // ---- forward and backward --------------------------------------------------------------------
 
-  override async forward(...args: Args): Promise<Output> {
-    const isInside = this.device.isInBackward || this.#tree?.outermost !== undefined;
-    const tree = isInside && this.#tree !== undefined ? this.#tree : await this.initialize();
-    const before = this.#state;
-    this.#expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
-    const isRecomputing = this.device.isInBackward;
-    const isOutermost = !isRecomputing && tree.outermost === undefined;
-    this.#state = 'forward';
+  /** As any module's; the other ranks learn where a hook around the outermost forward throws. */
+  override async call(...args: Args): Promise<Output> {
     try {
+      return await super.call(...args);
+    } catch (error) {
+      const tree = this.#tree;
+      const isOutermost = tree?.outermost === undefined && !this.device.isInBackward;
+      const isTold = error instanceof FsdpError || error === this.#toldError;
+      if (tree !== undefined && isOutermost && !isTold) await tree.fail('forward', error);
+      throw error;
+    }
+  }
+
+  override async forward(...args: Args): Promise<Output> {
+    const before = this.#state;
+    this.expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
+    this.#state = 'forward'; // at once: calls made from here on are refused
+    const isRecomputing = this.device.isInBackward;
+    let tree: FsdpTree | undefined;
+    let isOutermost = false;
+    try {
+      const isInside = isRecomputing || this.#tree?.outermost !== undefined;
+      tree = isInside && this.#tree !== undefined ? this.#tree : await this.initialize();
+      isOutermost = !isRecomputing && tree.outermost === undefined;
       if (isOutermost) {
         if (this.isRoot) {
           for (const each of tree.instances) castBuffers(each.module, each.#options.bufferDType);
@@ -173,10 +193,13 @@ export class FullyShardedDataParallel<
       if (isOutermost) await tree.endForward();
       return output;
     } catch (error) {
-      if (isOutermost) tree.reset();
-      throw tree.explained(error, isRecomputing ? 'backward' : 'forward');
+      if (isOutermost) {
+        this.#toldError = error;
+        await tree!.fail('forward', error);
+      }
+      throw tree?.explained(error, isRecomputing ? 'backward' : 'forward') ?? error;
     } finally {
-      if (isOutermost) tree.outermost = undefined;
+      if (isOutermost) tree!.outermost = undefined;
       if (this.#state === 'forward')
         this.#state = before === 'backwardPost' ? 'backwardPre' : before;
     }
@@ -189,10 +212,16 @@ export class FullyShardedDataParallel<
 
   /**
    * Elects the root and opens the links of its tree; collective on the first call, and where instances
-   * were put in since. Forward calls it, as does whatever else needs all ranks.
+   * were put in since. Forward calls it, as does whatever else needs all ranks. Waits for calls made
+   * before.
    * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter
    */
-  async initialize(): Promise<FsdpTree> {
+  initialize(): Promise<FsdpTree> {
+    return CallQueue.inTurn(callQueuesOf(this.instances()), () => this.elect());
+  }
+
+  /** As initialize, for a call that has its turn already. */
+  async elect(): Promise<FsdpTree> {
     requireEachInOneUnit(this);
     const instances = this.instances();
     const known = this.#tree;
@@ -200,7 +229,7 @@ export class FullyShardedDataParallel<
       return known;
     }
     const root = known?.root ?? this;
-    if (root !== this && root.instances().includes(this)) return root.initialize();
+    if (root !== this && root.instances().includes(this)) return root.elect();
     for (const instance of instances) await instance.#open();
     const { groups, syncModuleStates } = this.#options;
     if (syncModuleStates) await syncBuffers(this.module, groups);
@@ -216,8 +245,14 @@ export class FullyShardedDataParallel<
     if (residence?.resume) await agreeOnGeneration(residence, groups);
     for (const unit of this.units) {
       unit.links ??= await openLinks(groups);
-      await unit.home?.open(`${rankPrefix(groups)}${unit.name}`);
-      await shardUnit(unit, groups, this.#options);
+      try {
+        await unit.home?.open(`${rankPrefix(groups)}${unit.name}`);
+        await shardUnit(unit, groups, this.#options);
+      } catch (error) {
+        // Others may wait for this rank's messages, of which no call takes the place.
+        if (isLocalFailure(error)) this.processGroup.abort(failureText('initialize', error));
+        throw error;
+      }
     }
   }
 
@@ -239,8 +274,9 @@ export class FullyShardedDataParallel<
   }
 
   async #beforeBackward(tree: FsdpTree, pass: Pass): Promise<void> {
+    if (!tree.isInBackward) await CallQueue.ended(callQueuesOf(tree.instances));
     tree.beginPass(pass);
-    this.#expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
+    this.expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
     if (this.#state === 'idle') this.#state = 'backwardPre';
     for (const unit of this.units) unit.gradient.beginPass(pass);
     try {
@@ -307,7 +343,7 @@ export class FullyShardedDataParallel<
    * @throws {FsdpConfigError} where no other instance shards it
    */
   appendSharedParam(parameter: Tensor): void {
-    this.#expectState('appendSharedParam', ['idle']);
+    this.expectState('appendSharedParam', ['idle']);
     const owner = ownerOf(parameter);
     if (owner === undefined || owner === this) {
       throw new FsdpConfigError(
@@ -328,7 +364,7 @@ export class FullyShardedDataParallel<
   async noSync<T>(body: () => T | Promise<T>): Promise<T> {
     const tree = await this.initialize();
     if (!this.isRoot) throw this.#stateError('noSync', 'the root instance');
-    this.#expectState('noSync', ['idle']);
+    this.expectState('noSync', ['idle']);
     const before = tree.isSyncing;
     tree.isSyncing = false;
     try {
@@ -360,7 +396,7 @@ export class FullyShardedDataParallel<
       throw this.#stateError('resetParameters', 'the option allowResetParameters');
     }
     for (const instance of this.instances()) {
-      instance.#expectState('resetParameters', ['summonFullParams']);
+      instance.expectState('resetParameters', ['summonFullParams']);
     }
     resetParameters(this.module, { ...options, writesBack: true });
   }
@@ -378,7 +414,7 @@ export class FullyShardedDataParallel<
 
   /** @throws {FsdpStateError} unless the instance is in one of the states */
   assertState(...states: readonly TrainingState[]): void {
-    this.#expectState('assertState', states);
+    this.expectState('assertState', states);
   }
 
   /** Enters or leaves summonFullParams; called by summonFullParams. */
@@ -395,7 +431,8 @@ export class FullyShardedDataParallel<
     for (const unit of this.units) unit.dispose();
   }
 
-  #expectState(operation: string, states: readonly TrainingState[]): void {
+  /** As assertState, in the name of a call. */
+  expectState(operation: string, states: readonly TrainingState[]): void {
     if (!states.includes(this.#state))
       throw this.#stateError(operation, `state ${states.join(' or ')}`);
   }

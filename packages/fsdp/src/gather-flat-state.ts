@@ -4,6 +4,8 @@ import type { FlatStateBytes, HostTensor, Optimizer, ParameterState } from '@sha
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateDictError } from './errors.js';
 import { exchangeText } from './exchange-text.js';
+import { callIdentity } from './explained.js';
+import { orTell } from './rank-failure.js';
 import type { ShardedUnit } from './sharded-unit.js';
 
 const F32_BYTES = 4;
@@ -17,14 +19,15 @@ export interface FlatStateHeader {
 export async function gatherFlatState<Options extends object>(
   unit: ShardedUnit,
   optimizer: Optimizer<Options>,
+  operation: string,
 ): Promise<Map<Tensor, ParameterState>> {
-  const own = await optimizer.readFlatState(unit.flat);
-  const header = await agreedHeader(unit, own);
+  const own = await orTell(unit.group, operation, () => optimizer.readFlatState(unit.flat));
+  const header = await agreedHeader(unit, own, operation);
   const found = new Map<Tensor, ParameterState>();
   if (header === undefined) return found;
   const parts = new Map<Tensor, Map<string, HostTensor<'f32'>>>();
   for (const name of header.names) {
-    const whole = await gatherShards(unit, own?.tensors.get(name));
+    const whole = await gatherShards(unit, own?.tensors.get(name), operation);
     for (const [index, { tensor }] of whole === undefined ? [] : unit.parameters.entries()) {
       const start = unit.layout.offsets[index]! * F32_BYTES;
       const data = whole!.slice(start, start + tensor.size * F32_BYTES);
@@ -50,10 +53,11 @@ export async function gatherFlatState<Options extends object>(
 export async function agreedHeader(
   unit: ShardedUnit,
   own: FlatStateBytes | undefined,
+  operation: string,
 ): Promise<FlatStateHeader | undefined> {
   const text =
     own === undefined ? '' : JSON.stringify({ step: own.step, names: [...own.tensors.keys()] });
-  const texts = await exchangeText(unit.group, text, { tag: unit.name });
+  const texts = await exchangeText(unit.group, text, { operation, what: unit.name });
   const distinct = [...new Set(texts.filter((other) => other !== ''))];
   if (distinct.length === 0) return undefined;
   if (distinct.length > 1) {
@@ -67,11 +71,13 @@ export async function agreedHeader(
 async function gatherShards(
   unit: ShardedUnit,
   own: Uint8Array | undefined,
+  operation: string,
 ): Promise<Uint8Array | undefined> {
   const { group, layout } = unit;
   const shard = own ?? new Uint8Array(layout.shardLength * F32_BYTES);
   if (group.worldSize === 1) return shard;
   const whole = unit.rank === 0 ? new Uint8Array(shard.byteLength * group.worldSize) : null;
-  await group.gather(shard, whole, { root: 0, dtype: 'f32', tag: unit.name });
+  const identity = callIdentity(operation, unit.name);
+  await group.gather(shard, whole, { root: 0, dtype: 'f32', tag: unit.name, identity });
   return whole ?? undefined;
 }

@@ -8,8 +8,11 @@ import {
   streamedSquaredGradNorm,
 } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
+import { collectiveCall } from './collective-call.js';
 import { FsdpConfigError, FsdpStateError } from './errors.js';
+import { callIdentity } from './explained.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { orTell } from './rank-failure.js';
 
 export interface GradNormOptions {
   /** 2, Infinity for the largest magnitude, or another power above 0. Default 2. */
@@ -26,13 +29,22 @@ export async function gradNorm(
   fsdp: FullyShardedDataParallel,
   options: GradNormOptions = {},
 ): Promise<number> {
-  const { normType = 2 } = options;
-  await fsdp.initialize();
+  const call = { operation: 'gradNorm', states: ['idle'] } as const;
+  return collectiveCall(fsdp, call, () => normOf(fsdp, options, 'gradNorm'));
+}
+
+async function normOf(
+  fsdp: FullyShardedDataParallel,
+  { normType = 2 }: GradNormOptions,
+  operation: string,
+): Promise<number> {
   checkNorm(fsdp, normType);
   const flats = shards(fsdp);
   if (flats.length === 0) return 0;
-  const power = normType === 2 ? await squares(fsdp) : await streamedGradPower(flats, normType);
-  const total = await overRanks(fsdp, power, normType);
+  const power = await orTell(fsdp.processGroup, operation, () =>
+    normType === 2 ? squares(fsdp) : streamedGradPower(flats, normType),
+  );
+  const total = await overRanks(fsdp, power, { normType, operation });
   if (normType === Number.POSITIVE_INFINITY) return total;
   return normType === 2 ? Math.sqrt(total) : total ** (1 / normType);
 }
@@ -47,13 +59,16 @@ export async function clipGradNorm(
   maxNorm: number,
   options: GradNormOptions = {},
 ): Promise<number> {
-  const norm = await gradNorm(fsdp, options);
-  const factor = clipCoefficient(norm, maxNorm);
-  const { device } = fsdp;
-  if (factor < 1) {
-    await device.scope(() => streamedScaleGradients(shards(fsdp), device.full([1], factor)));
-  }
-  return norm;
+  const call = { operation: 'clipGradNorm', states: ['idle'] } as const;
+  return collectiveCall(fsdp, call, async () => {
+    const norm = await normOf(fsdp, options, 'clipGradNorm');
+    const factor = clipCoefficient(norm, maxNorm);
+    const { device } = fsdp;
+    if (factor < 1) {
+      await device.scope(() => streamedScaleGradients(shards(fsdp), device.full([1], factor)));
+    }
+    return norm;
+  });
 }
 
 /** Flat shards of an instance and those below it, whose gradients are this rank's. */
@@ -68,18 +83,18 @@ async function squares(fsdp: FullyShardedDataParallel): Promise<number> {
 async function overRanks(
   { processGroup }: FullyShardedDataParallel,
   power: number,
-  normType: number,
+  { normType, operation }: { readonly normType: number; readonly operation: string },
 ): Promise<number> {
   if (processGroup.worldSize === 1) return power;
   const op = normType === Number.POSITIVE_INFINITY ? 'max' : 'sum';
   const value = Float32Array.of(power);
   const wire = new Uint8Array(value.buffer);
-  await processGroup.allReduce(wire, wire, { dtype: 'f32', op, tag: 'gradNorm' }); // keeps NaN
+  const identity = callIdentity(operation);
+  await processGroup.allReduce(wire, wire, { dtype: 'f32', op, tag: 'gradNorm', identity }); // keeps NaN
   return value[0]!;
 }
 
 function checkNorm(fsdp: FullyShardedDataParallel, normType: number): void {
-  fsdp.assertState('idle');
   const { processGroup } = fsdp;
   if (!fsdp.isRoot) {
     throw new FsdpStateError(

@@ -6,6 +6,7 @@ export { type ConsolidateOptions, consolidateShardWeights } from './consolidate.
 export {
   FsdpConfigError,
   FsdpError,
+  FsdpRankFailedError,
   FsdpRanksDifferError,
   FsdpStateDictError,
   FsdpStateError,

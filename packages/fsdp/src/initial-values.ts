@@ -4,6 +4,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
+import { callIdentity } from './explained.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { LinkGroups } from './unit-links.js';
 
@@ -60,7 +61,8 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
       part = new Uint8Array(byteOffset(unit, end) - byteOffset(unit, start));
       if (isFirstReplica) await processGroup.recv(part, { from: 0, channel: CHANNEL });
     }
-    await replicateGroup?.broadcast(part, { root: 0, tag: unit.name });
+    const identity = callIdentity('initialize', unit.name);
+    await replicateGroup?.broadcast(part, { root: 0, tag: unit.name, identity });
     await unit.writeMaster(part, byteOffset(unit, start));
   }
 }
@@ -103,8 +105,9 @@ async function broadcastFromFirst(
   { processGroup, replicateGroup }: LinkGroups,
   tag: string,
 ): Promise<void> {
+  const options = { root: 0, tag, identity: callIdentity('initialize', tag) };
   if (replicateGroup !== undefined && processGroup.rank === 0) {
-    await replicateGroup.broadcast(bytes, { root: 0, tag });
+    await replicateGroup.broadcast(bytes, options);
   }
-  if (processGroup.worldSize > 1) await processGroup.broadcast(bytes, { root: 0, tag });
+  if (processGroup.worldSize > 1) await processGroup.broadcast(bytes, options);
 }

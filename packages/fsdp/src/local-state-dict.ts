@@ -1,6 +1,8 @@
-// This rank's shards in and out: no communication, and no names but those of flat parameters. The
+// This rank's shards in and out: no values travel, and no names but those of flat parameters. The
 // metadata of all ranks make whole parameters of them again: consolidate.ts.
 
+import { agree } from './agree.js';
+import { collectiveCall } from './collective-call.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 import { requireNoOwnerBeside } from './own-parameters.js';
 import { bufferEntry, loadBuffers, unitsOf } from './state-dict.js';
@@ -40,9 +42,10 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
 
 /**
  * Sets this rank's shards and buffers from what localStateDict gave on the same rank of an equal
- * world, and frees full parameters wherever they were kept.
+ * world, and frees full parameters wherever they were kept. Collective: every rank loads its own.
  * @param options.strict refuse missing and unexpected names. Default true.
- * @throws {FsdpStateDictError} when names or lengths differ; nothing is loaded
+ * @throws {FsdpStateDictError} when names or lengths differ: nothing is loaded on that rank; and on the
+ * other ranks, which name it
  * @throws {FsdpStateError} unless idle
  */
 export async function loadLocalStateDict(
@@ -50,9 +53,18 @@ export async function loadLocalStateDict(
   entries: ReadonlyMap<string, StateEntry>,
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
-  await fsdp.initialize();
+  const call = { operation: 'loadLocalStateDict', states: ['idle'] } as const;
+  await collectiveCall(fsdp, call, () =>
+    agree(fsdp, call.operation, () => writeLocal(fsdp, entries, options)),
+  );
+}
+
+async function writeLocal(
+  fsdp: FullyShardedDataParallel,
+  entries: ReadonlyMap<string, StateEntry>,
+  options: { readonly strict?: boolean },
+): Promise<void> {
   requireNoOwnerBeside(fsdp, 'loadLocalStateDict');
-  for (const instance of fsdp.instances()) instance.assertState('idle');
   const units = unitsOf(fsdp);
   const expected = new Map<string, ExpectedEntry>(fsdp.namedBuffers());
   units.forEach(({ flat }, index) => {

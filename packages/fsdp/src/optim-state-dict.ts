@@ -5,6 +5,8 @@
 
 import type { FlatStateBytes, Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
 import { elementCountOf, type Tensor } from '@shardweave/tensor-core';
+import { agree } from './agree.js';
+import { collectiveCall, noteShards } from './collective-call.js';
 import { FsdpConfigError, FsdpStateDictError } from './errors.js';
 import { pieceOf } from './flat-layout.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
@@ -44,21 +46,31 @@ export async function gatherFullOptimStateDict<Options extends object>(
   optimizer: Optimizer<Options>,
   options: { readonly extra?: Readonly<Record<string, unknown>> } = {},
 ): Promise<FullOptimStateDict<Options> | undefined> {
-  await fsdp.initialize();
-  fsdp.assertState('idle');
+  const call = { operation: 'gatherFullOptimStateDict', states: ['idle'] } as const;
+  return collectiveCall(fsdp, call, () => gatherFull(fsdp, optimizer, options, call.operation));
+}
+
+async function gatherFull<Options extends object>(
+  fsdp: FullyShardedDataParallel,
+  optimizer: Optimizer<Options>,
+  options: { readonly extra?: Readonly<Record<string, unknown>> },
+  operation: string,
+): Promise<FullOptimStateDict<Options> | undefined> {
   const names = namesFor(fsdp, optimizer);
   const found = new Map<string, ParameterState>();
   const uncollected: string[] = [];
+  const checkShards = noteShards(fsdp, operation);
   for (const { unit, isLocal } of flatsOf(fsdp)) {
     const members = unit.parameters.filter(({ tensor }) => names.has(tensor));
     if (isLocal) uncollected.push(...members.map(({ tensor }) => names.get(tensor)!));
     else {
-      for (const [tensor, state] of await gatherFlatState(unit, optimizer)) {
+      for (const [tensor, state] of await gatherFlatState(unit, optimizer, operation)) {
         const name = names.get(tensor);
         if (name !== undefined) found.set(name, state);
       }
     }
   }
+  checkShards();
   if (!fsdp.isFirstRank) return undefined;
   const order = [...names.values()].filter((name) => found.has(name));
   return {
@@ -109,17 +121,27 @@ export async function localOptimStateDict<Options extends object>(
 
 /**
  * Puts one rank's state and the groups' options in place. What has no entry starts afresh, but for
- * experts, whose state stays.
+ * experts, whose state stays. Collective: every rank loads its own.
  * @returns extra, as it was given
- * @throws {FsdpStateDictError} where groups, names or lengths differ; nothing is loaded
+ * @throws {FsdpStateDictError} where groups, names or lengths differ: nothing is loaded on that rank; and
+ * on the other ranks, which name it
  */
 export async function loadOptimStateShard<Options extends object>(
   fsdp: FullyShardedDataParallel,
   optimizer: Optimizer<Options>,
   shard: OptimStateShard<Options>,
 ): Promise<Readonly<Record<string, unknown>>> {
-  await fsdp.initialize();
-  fsdp.assertState('idle');
+  const call = { operation: 'loadOptimStateShard', states: ['idle'] } as const;
+  return collectiveCall(fsdp, call, () =>
+    agree(fsdp, call.operation, () => writeShard(fsdp, optimizer, shard)),
+  );
+}
+
+async function writeShard<Options extends object>(
+  fsdp: FullyShardedDataParallel,
+  optimizer: Optimizer<Options>,
+  shard: OptimStateShard<Options>,
+): Promise<Readonly<Record<string, unknown>>> {
   namesFor(fsdp, optimizer);
   const flats = flatsOf(fsdp);
   checkShard(flats, optimizer, shard);
@@ -145,8 +167,12 @@ export async function loadFullOptimStateDict<Options extends object>(
   optimizer: Optimizer<Options>,
   full: FullOptimStateDict<Options>,
 ): Promise<Readonly<Record<string, unknown>>> {
-  await fsdp.initialize();
-  return loadOptimStateShard(fsdp, optimizer, getShardFromOptimStateDict(fsdp, full));
+  const call = { operation: 'loadFullOptimStateDict', states: ['idle'] } as const;
+  return collectiveCall(fsdp, call, () =>
+    agree(fsdp, call.operation, () =>
+      writeShard(fsdp, optimizer, getShardFromOptimStateDict(fsdp, full)),
+    ),
+  );
 }
 
 // ---- flats and names ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { DType, Storage } from '@shardweave/tensor-core';
+import { tellFailure } from './rank-failure.js';
 import type { UnitLinks } from './unit-links.js';
 
 /** One flat parameter's gradient on its way. */
@@ -199,20 +200,28 @@ export class ReduceScatterBucketer {
     const options = { dtype, op: 'sum', tag: names.join(' + '), identity } as const;
     let output = ready;
     if (worldSize > 1) {
-      output = reductions.enqueue(ready, async (input) => {
-        const shard = hostBuffers.take(input.byteLength / worldSize);
-        const whole = input.subarray(0, shardBytes * worldSize);
-        await reduceGroup.reduceScatter(whole, shard.subarray(0, shardBytes), options);
-        hostBuffers.give(input);
-        return shard;
-      });
+      output = reductions.enqueue(
+        ready,
+        async (input) => {
+          const shard = hostBuffers.take(input.byteLength / worldSize);
+          const whole = input.subarray(0, shardBytes * worldSize);
+          await reduceGroup.reduceScatter(whole, shard.subarray(0, shardBytes), options);
+          hostBuffers.give(input);
+          return shard;
+        },
+        (error) => tellFailure(reduceGroup, 'a reduction', error),
+      );
     }
     if (replicas !== undefined) {
-      output = replicas.order.enqueue(output, async (shard) => {
-        const part = shard.subarray(0, shardBytes);
-        await replicas.group.allReduce(part, part, options);
-        return shard;
-      });
+      output = replicas.order.enqueue(
+        output,
+        async (shard) => {
+          const part = shard.subarray(0, shardBytes);
+          await replicas.group.allReduce(part, part, options);
+          return shard;
+        },
+        (error) => tellFailure(replicas.group, 'a reduction', error),
+      );
     }
     this.#started.push({ entries, links, output });
   }

@@ -3,6 +3,7 @@
 import { type StoreUse, storeUseOf } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { FsdpConfigError } from './errors.js';
+import { callIdentity } from './explained.js';
 import type { LinkGroups } from './unit-links.js';
 
 export interface ResidenceOptions {
@@ -73,12 +74,13 @@ export function rankPrefix({ processGroup, replicateGroup }: LinkGroups): string
  * @throws {FsdpConfigError} naming the generations
  */
 export async function agreeOnGeneration(residence: Residence, groups: LinkGroups): Promise<void> {
+  const identity = callIdentity('initialize', 'stores');
   const generations = [residence.store.generation];
   for (const group of [groups.processGroup, groups.replicateGroup]) {
     if (group === undefined || group.worldSize === 1) continue;
     const own = new Uint8Array(Float64Array.of(generations[0]!).buffer);
     const all = new Uint8Array(own.byteLength * group.worldSize);
-    await group.allGather(own, all, { dtype: 'u8', tag: 'generation' });
+    await group.allGather(own, all, { dtype: 'u8', tag: 'generation', identity });
     generations.push(...new Float64Array(all.buffer));
   }
   if (new Set(generations).size === 1) return;

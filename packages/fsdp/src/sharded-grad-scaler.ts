@@ -12,12 +12,19 @@ import {
   streamedScaleGradients,
 } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
+import { CallQueue } from './call-queue.js';
 import { FsdpStateError } from './errors.js';
+import { callIdentity, explained } from './explained.js';
+import { orTell } from './rank-failure.js';
+import { callQueueOf } from './unit-links.js';
 
 export interface ShardedGradScalerOptions extends Omit<LossScalerOptions, 'reduceFoundInf'> {
   /** All ranks that step together: the whole model's, not an expert's. */
   readonly processGroup: ProcessGroup;
 }
+
+/** For errors, and for ranks to compare. */
+const OPERATION = 'unscale';
 
 /** What an optimizer has done since the last update. */
 type Stage = 'ready' | 'unscaled' | 'stepped';
@@ -60,6 +67,10 @@ export class ShardedGradScaler {
    * @throws {FsdpStateError} after unscale or step of the same optimizer
    */
   async unscale(optimizer: AnyOptimizer): Promise<void> {
+    await CallQueue.inTurn([callQueueOf(this.#group)], () => this.#unscale(optimizer));
+  }
+
+  async #unscale(optimizer: AnyOptimizer): Promise<void> {
     const { stage } = this.#turnOf(optimizer);
     if (stage !== 'ready') {
       throw new FsdpStateError(
@@ -67,7 +78,9 @@ export class ShardedGradScaler {
       );
     }
     const parameters = optimizer.parameters();
-    const largest = await streamedGradPower(parameters, Number.POSITIVE_INFINITY);
+    const largest = await orTell(this.#group, OPERATION, () =>
+      streamedGradPower(parameters, Number.POSITIVE_INFINITY),
+    );
     const isSkipping = await this.#anyRank(!Number.isFinite(largest));
     const [first] = parameters;
     if (first !== undefined) {
@@ -128,7 +141,13 @@ export class ShardedGradScaler {
     if (this.#group.worldSize === 1) return isHere;
     const count = Float32Array.of(isHere ? 1 : 0);
     const wire = new Uint8Array(count.buffer);
-    await this.#group.allReduce(wire, wire, { dtype: 'f32', op: 'sum', tag: 'foundInf' });
+    const identity = callIdentity(OPERATION);
+    const options = { dtype: 'f32', op: 'sum', tag: 'foundInf', identity } as const;
+    try {
+      await this.#group.allReduce(wire, wire, options);
+    } catch (error) {
+      throw explained(error, { operation: OPERATION, units: [], group: this.#group });
+    }
     return count[0]! > 0;
   }
 }

@@ -16,9 +16,11 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import { dropRecipe, recipeOf, StoredFlat, setFlatHome } from '@shardweave/nn';
 import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import { callIdentity } from './explained.js';
 import { type DivideFactors, FlatGradient } from './flat-gradient.js';
 import { type FlatLayout, flatLayout, pieceOf } from './flat-layout.js';
 import { DeviceGradientHome } from './gradient-home.js';
+import { tellFailure } from './rank-failure.js';
 import type { Residence } from './residence.js';
 import type { UnitLinks } from './unit-links.js';
 
@@ -62,6 +64,8 @@ export class ShardedUnit {
   /** Undefined where everything rests on the device. */
   readonly home: StoredFlat | undefined;
   links: UnitLinks | undefined = undefined;
+  /** Why its shard could not be read last, which may come out as another call's error first. */
+  failure: { readonly error: unknown } | undefined = undefined;
   readonly #context: UnitContext;
   #isSharded = false;
   #published: { readonly version: number; readonly bytes: Promise<Uint8Array> } | undefined;
@@ -267,13 +271,17 @@ export class ShardedUnit {
       return { bytes: stored, version };
     }
     const { gathers, hostBuffers } = this.#openLinks();
-    const bytes = gathers.enqueue(stored ?? this.publish(), async (shard) => {
-      const output = hostBuffers.take(this.fullBytes);
-      const { name } = this;
-      await group.allGather(shard, output, { dtype: computeDType, tag: name, identity: name });
-      if (stored !== undefined) hostBuffers.give(shard);
-      return output;
-    });
+    const bytes = gathers.enqueue(
+      stored ?? this.publish(),
+      async (shard) => {
+        const output = hostBuffers.take(this.fullBytes);
+        const { name } = this;
+        await group.allGather(shard, output, { dtype: computeDType, tag: name, identity: name });
+        if (stored !== undefined) hostBuffers.give(shard);
+        return output;
+      },
+      this.#failing('a gather'),
+    );
     return { bytes, version };
   }
 
@@ -303,32 +311,43 @@ export class ShardedUnit {
   }
 
   /** The whole parameter in the master dtype as host bytes; every rank of the group calls it. */
-  async gatherMaster(): Promise<Uint8Array> {
+  async gatherMaster(operation: string): Promise<Uint8Array> {
     const { group, masterDType } = this.#context;
     if (this.#summoned !== undefined) return this.#summoned.read();
     const read = this.readMaster();
     if (group.worldSize === 1) return read;
     read.catch(() => undefined); // seen by the gather
+    const identity = callIdentity(operation, this.name);
     // Behind gathers that a failed forward has started.
-    return this.#openLinks().gathers.enqueue(read, async (shard) => {
-      const output = new Uint8Array(shard.byteLength * group.worldSize);
-      await group.allGather(shard, output, { dtype: masterDType, tag: this.name });
-      return output;
-    });
+    return this.#openLinks().gathers.enqueue(
+      read,
+      async (shard) => {
+        const output = new Uint8Array(shard.byteLength * group.worldSize);
+        await group.allGather(shard, output, { dtype: masterDType, tag: this.name, identity });
+        return output;
+      },
+      this.#failing(operation),
+    );
   }
 
-  /** As gatherMaster, but only `rank` of the group gets the bytes; the others hold their shard alone. */
-  async gatherMasterTo(rank: number): Promise<Uint8Array | undefined> {
+  /** As gatherMaster, but only rank 0 of the group gets the bytes; the others hold their shard alone. */
+  async gatherMasterToFirst(operation: string): Promise<Uint8Array | undefined> {
     const { group, masterDType } = this.#context;
-    if (this.#summoned !== undefined || group.worldSize === 1) return this.gatherMaster();
+    if (this.#summoned !== undefined || group.worldSize === 1) return this.gatherMaster(operation);
     const read = this.readMaster();
     read.catch(() => undefined); // seen by the gather
-    return this.#openLinks().gathers.enqueue(read, async (shard) => {
-      const isRoot = group.rank === rank;
-      const output = isRoot ? new Uint8Array(shard.byteLength * group.worldSize) : null;
-      await group.gather(shard, output, { root: rank, dtype: masterDType, tag: this.name });
-      return output ?? undefined;
-    });
+    const identity = callIdentity(operation, this.name);
+    return this.#openLinks().gathers.enqueue(
+      read,
+      async (shard) => {
+        const isFirst = group.rank === 0;
+        const output = isFirst ? new Uint8Array(shard.byteLength * group.worldSize) : null;
+        const options = { root: 0, dtype: masterDType, tag: this.name, identity } as const;
+        await group.gather(shard, output, options);
+        return output ?? undefined;
+      },
+      this.#failing(operation),
+    );
   }
 
   /** Sets the parameter from its whole master bytes: this rank's shard, or what is summoned. */
@@ -352,6 +371,14 @@ export class ShardedUnit {
     this.flat.grad = undefined;
     if (this.full !== this.flat.storage) this.full.release();
     this.flat.dispose();
+  }
+
+  /** Tells the other ranks that the shard cannot be read here. */
+  #failing(operation: string): (error: unknown) => Promise<void> {
+    return (error) => {
+      this.failure = { error };
+      return tellFailure(this.group, `${operation} of ${this.name}`, error);
+    };
   }
 
   #openLinks(): UnitLinks {

@@ -8,16 +8,28 @@ export class StartOrder {
   /**
    * Calls `begin` with what `ready` gives, after every earlier begin was called. Later ones don't
    * wait for its end.
+   * @param unready called in its place where `ready` fails, so that the sequence has as many calls
    */
   enqueue<Input, Output>(
     ready: Promise<Input>,
     begin: (input: Input) => Promise<Output>,
+    unready: (error: unknown) => Promise<void>,
   ): Promise<Output> {
-    const started = this.#lastStart.then(() => ready).then((input) => ({ ended: begin(input) }));
+    const started = this.#lastStart
+      .then(() => ready)
+      .then(
+        (input) => ({ ended: begin(input) }),
+        (error: unknown) => ({ ended: rejectAfter(unready(error), error) }),
+      );
     this.#lastStart = started.catch(() => undefined);
     const ended = started.then((start) => start.ended);
     // Whoever awaits it sees the failure; until then it must not count as unhandled.
     ended.catch(() => undefined);
     return ended;
   }
+}
+
+async function rejectAfter(told: Promise<void>, error: unknown): Promise<never> {
+  await told;
+  throw error;
 }

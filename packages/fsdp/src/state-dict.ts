@@ -3,6 +3,8 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
+import { agree, agreeOnText } from './agree.js';
+import { collectiveCall, noteShards } from './collective-call.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 import { ownersBeside } from './own-parameters.js';
 import type { ShardedUnit } from './sharded-unit.js';
@@ -10,6 +12,7 @@ import {
   bytesOf,
   checkEntries,
   convertBytes,
+  digestOf,
   type ExpectedEntry,
   type StateDict,
   type StateEntry,
@@ -30,15 +33,24 @@ export interface StateDictOptions {
  * floats in f32, each under its first name in the bare module. Collective, one unit at a time; each
  * tensor is copied once. Also before the first forward, on an inner instance, and inside
  * summonFullParams: what this rank sees there.
+ * @throws {FsdpStateError} inside forward or backward
  */
 export async function stateDict(
   fsdp: FullyShardedDataParallel,
   options: StateDictOptions = {},
 ): Promise<StateDict> {
-  await fsdp.initialize();
+  const call = { operation: 'stateDict', states: ['idle', 'summonFullParams'] } as const;
+  return collectiveCall(fsdp, call, () => gatherStateDict(fsdp, options));
+}
+
+async function gatherStateDict(
+  fsdp: FullyShardedDataParallel,
+  options: StateDictOptions,
+): Promise<StateDict> {
   const { stateDictDevice, stateDictOnRank0Only } = { ...fsdp.stateDictOptions, ...options };
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   const found = new Map<string, StateEntry>();
+  const checkShards = noteShards(fsdp, 'stateDict');
   for (const unit of unitsUsedBy(fsdp)) {
     const whole = await gatherWhole(fsdp, unit, stateDictOnRank0Only);
     if (whole === undefined) continue;
@@ -51,6 +63,7 @@ export async function stateDict(
       found.set(name, { dtype, shape: tensor.shape, data });
     });
   }
+  checkShards();
   if (stateDictOnRank0Only && !fsdp.isFirstRank) return new Map();
   // In the order of the bare module, not of the units.
   const entries = new Map([...names.values()].map((name) => [name, found.get(name)!]));
@@ -60,11 +73,12 @@ export async function stateDict(
 }
 
 /**
- * Sets all parameters and buffers from whole ones, floats of any dtype; each rank keeps its shard. No
- * communication, unless strict is false and a unit has only part of its entries: then collective.
+ * Sets all parameters and buffers from whole ones, floats of any dtype; each rank keeps its shard.
+ * Collective: ranks compare names and values, but not those of experts and buffers, which may differ.
  * Inside summonFullParams it sets what is summoned.
  * @param options.strict refuse missing and unexpected names. Default true.
- * @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen; nothing is loaded
+ * @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen, and where ranks differ:
+ * nothing is loaded; also where another rank could not write
  * @throws {FsdpStateError} inside forward or backward
  */
 export async function loadStateDict(
@@ -72,8 +86,15 @@ export async function loadStateDict(
   entries: ReadonlyMap<string, StateEntry>,
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
-  await fsdp.initialize();
-  fsdp.assertState('idle', 'summonFullParams');
+  const call = { operation: 'loadStateDict', states: ['idle', 'summonFullParams'] } as const;
+  return collectiveCall(fsdp, call, () => scatterStateDict(fsdp, entries, options));
+}
+
+async function scatterStateDict(
+  fsdp: FullyShardedDataParallel,
+  entries: ReadonlyMap<string, StateEntry>,
+  options: { readonly strict?: boolean },
+): Promise<void> {
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   const units = unitsUsedBy(fsdp);
   const entryOf = (tensor: Tensor) => entries.get(names.get(tensor) ?? '');
@@ -84,23 +105,45 @@ export async function loadStateDict(
       if (name !== undefined) expected.set(name, { dtype: flat.dtype, shape: tensor.shape });
     }
   }
-  checkEntries('loadStateDict', entries, expected, { isStrict: options.strict ?? true });
-  for (const unit of units) {
-    // Without strict, what has no entry keeps its value.
-    const numGiven = unit.parameters.filter(({ tensor }) => entryOf(tensor) !== undefined).length;
-    if (numGiven === 0) continue;
-    const whole =
-      numGiven === unit.parameters.length ? unit.emptyMaster() : await unit.gatherMaster();
-    const { dtype } = unit.flat;
-    for (const [index, { tensor }] of unit.parameters.entries()) {
-      const entry = entryOf(tensor);
-      const start = unit.layout.offsets[index]! * byteSize(dtype);
-      if (entry !== undefined) whole.set(await bytesOf(entry, dtype), start);
+  await agreeOnText(fsdp, 'loadStateDict', () => {
+    checkEntries('loadStateDict', entries, expected, { isStrict: options.strict ?? true });
+    return fsdp.numRanks === 1 ? '' : digestOf(sharedEntries(fsdp, entries));
+  });
+  await agree(fsdp, 'loadStateDict', async (share) => {
+    for (const unit of units) {
+      // Without strict, what has no entry keeps its value.
+      const given = unit.parameters.filter(({ tensor }) => entryOf(tensor) !== undefined);
+      if (given.length === 0) continue;
+      const isWhole = given.length === unit.parameters.length;
+      const whole = isWhole
+        ? unit.emptyMaster()
+        : await share(() => unit.gatherMaster('loadStateDict'));
+      const { dtype } = unit.flat;
+      for (const [index, { tensor }] of unit.parameters.entries()) {
+        const entry = entryOf(tensor);
+        const start = unit.layout.offsets[index]! * byteSize(dtype);
+        if (entry !== undefined) whole.set(await bytesOf(entry, dtype), start);
+      }
+      await unit.scatterMaster(whole);
+      unit.drop();
     }
-    await unit.scatterMaster(whole);
-    unit.drop();
-  }
-  await loadBuffers(fsdp, entries);
+    await loadBuffers(fsdp, entries);
+  });
+}
+
+/** Entries as all ranks must give them: of experts and buffers, which ranks have their own of, no values. */
+function sharedEntries(
+  fsdp: FullyShardedDataParallel,
+  entries: ReadonlyMap<string, StateEntry>,
+): [string, StateEntry][] {
+  const local = fsdp.instances().filter((instance) => instance.isLocalTo(fsdp));
+  const own = new Set(local.flatMap((instance) => instance.parameters()));
+  const shared = new Set(
+    fsdp.namedParameters().flatMap(([name, tensor]) => (own.has(tensor) ? [] : [name])),
+  );
+  return [...entries].map(([name, entry]) => {
+    return [name, shared.has(name) ? entry : { ...entry, data: new Uint8Array(0) }];
+  });
 }
 
 /** Flat parameters of an instance and those below it, outer first. */
@@ -146,8 +189,10 @@ async function gatherWhole(
   unit: ShardedUnit,
   isRank0Only: boolean,
 ): Promise<Uint8Array | undefined> {
-  if (!isRank0Only || unit.group !== fsdp.processGroup) return unit.gatherMaster();
-  return unit.gatherMasterTo(0);
+  if (!isRank0Only || unit.group !== fsdp.processGroup) {
+    return unit.gatherMaster('stateDict');
+  }
+  return unit.gatherMasterToFirst('stateDict');
 }
 
 function onDevice(fsdp: FullyShardedDataParallel, entry: StateEntry): StateEntry {

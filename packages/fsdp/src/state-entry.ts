@@ -72,3 +72,31 @@ function isFitting(entry: StateEntry, { dtype, shape }: ExpectedEntry): boolean 
 async function entryBytes({ data, tensor }: StateEntry): Promise<Uint8Array> {
   return tensor === undefined ? data : tensor.toBytes();
 }
+
+/** Names, shapes and values as a short text; of tensors on the device no values. */
+export function digestOf(entries: Iterable<readonly [string, StateEntry]>): string {
+  let [low, high] = [0x811c9dc5, 0];
+  let count = 0;
+  const add = (words: Uint32Array) => {
+    for (const word of words) {
+      low = Math.imul(low ^ word, 0x01000193);
+      high = (Math.imul(high, 31) + low) | 0;
+    }
+  };
+  for (const [name, { dtype, shape, data }] of entries) {
+    count += 1;
+    add(wordsOf(new TextEncoder().encode(JSON.stringify([name, dtype, shape]))));
+    add(wordsOf(data));
+  }
+  return `${count} ${low >>> 0} ${high >>> 0}`;
+}
+
+/** Bytes as words, zeros behind the last. */
+function wordsOf(bytes: Uint8Array): Uint32Array {
+  if (bytes.byteOffset % 4 === 0 && bytes.byteLength % 4 === 0) {
+    return new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+  }
+  const padded = new Uint8Array(Math.ceil(bytes.byteLength / 4) * 4);
+  padded.set(bytes);
+  return new Uint32Array(padded.buffer);
+}

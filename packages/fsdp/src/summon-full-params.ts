@@ -1,7 +1,7 @@
 // Full f32 parameters for the time of a callback.
 
 import type { Storage } from '@shardweave/tensor-core';
-import { FsdpStateError } from './errors.js';
+import { collectiveCall } from './collective-call.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 import { ownersBeside } from './own-parameters.js';
 import type { ShardedUnit } from './sharded-unit.js';
@@ -24,26 +24,23 @@ export async function summonFullParams<T>(
   body: () => T | Promise<T>,
   options: SummonOptions = {},
 ): Promise<T> {
-  await fsdp.initialize();
   const below = options.recurse === false ? [fsdp] : fsdp.instances();
   // What is summoned already around this call stays so.
   const beside = [...ownersBeside(below)].filter(
     ({ trainingState }) => trainingState !== 'summonFullParams',
   );
   const instances = [...below, ...beside];
-  for (const instance of instances) {
-    if (instance.trainingState !== 'idle') {
-      throw new FsdpStateError(
-        `summonFullParams: expected every instance idle, got '${instance.name}' in state ${instance.trainingState}. Call it between steps.`,
-      );
-    }
-  }
-  for (const instance of instances) instance.setSummoning(true);
   const summoned: { unit: ShardedUnit; storage: Storage }[] = [];
-  const outcome = await settled(async () => {
+  const call = { operation: 'summonFullParams', states: ['idle'], instances } as const;
+  for (const instance of instances) instance.expectState(call.operation, call.states);
+  const gathered = collectiveCall(fsdp, call, async () => {
     for (const unit of instances.flatMap(({ units }) => units)) {
       summoned.push({ unit, storage: await summon(unit) });
     }
+  });
+  for (const instance of instances) instance.setSummoning(true);
+  const outcome = await settled(async () => {
+    await gathered;
     return body();
   });
   const failures = outcome.status === 'rejected' ? [outcome.reason] : [];
@@ -62,7 +59,7 @@ async function settled<T>(work: () => Promise<T>): Promise<PromiseSettledResult<
 }
 
 async function summon(unit: ShardedUnit): Promise<Storage> {
-  const bytes = await unit.gatherMaster();
+  const bytes = await unit.gatherMaster('summonFullParams');
   const { offsets } = unit.layout;
   const storage = unit.device.storage(unit.fullElements, unit.flat.dtype, 'gathered');
   storage.fill();

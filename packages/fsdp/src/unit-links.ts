@@ -4,6 +4,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { HostBuffers } from '@shardweave/nn';
+import { CallQueue } from './call-queue.js';
 import { StartOrder } from './start-order.js';
 
 export interface UnitLinks {
@@ -26,6 +27,7 @@ interface GroupLinks {
   /** Split off once; every rank asks for it at the same place of the program. */
   reduceSplit: Promise<ProcessGroup> | undefined;
   readonly order: StartOrder;
+  readonly calls: CallQueue;
   readonly hostBuffers: HostBuffers;
 }
 
@@ -49,6 +51,11 @@ export async function openLinks(groups: LinkGroups): Promise<UnitLinks> {
   };
 }
 
+/** The turns of calls that need all ranks of the group. */
+export function callQueueOf(group: ProcessGroup): CallQueue {
+  return linksOf(group).calls;
+}
+
 async function reduceGroupOf(
   processGroup: ProcessGroup,
   choice: LinkGroups['processGroupReduceScatter'],
@@ -63,7 +70,12 @@ async function reduceGroupOf(
 function linksOf(group: ProcessGroup): GroupLinks {
   let known = KNOWN.get(group);
   if (known === undefined) {
-    known = { reduceSplit: undefined, order: new StartOrder(), hostBuffers: new HostBuffers() };
+    known = {
+      reduceSplit: undefined,
+      order: new StartOrder(),
+      calls: new CallQueue(),
+      hostBuffers: new HostBuffers(),
+    };
     KNOWN.set(group, known);
   }
   return known;

@@ -1,5 +1,5 @@
 // Which parameters a backward uses, and whether all ranks use the same. Ranks that don't are told
-// what differs; or, where that is allowed, they agree on what any of them uses.
+// what differs (explained.ts); or, where that is allowed, they agree on what any of them uses.
 //
 // Note [what ranks compare]
 // Gathers, reductions and the ends of forward and backward carry their names as identities, which
@@ -7,9 +7,8 @@
 // of parameters that get a gradient, known before the first kernel. So ranks that differ always
 // meet at calls that differ, and the error of that has what each rank was about to do.
 
-import type { ProcessGroup } from '@shardweave/collectives';
 import type { Pass } from '@shardweave/tensor-core';
-import { FsdpRanksDifferError } from './errors.js';
+import { tellFailure } from './rank-failure.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { UnitLinks } from './unit-links.js';
 
@@ -51,7 +50,7 @@ export function usedText(units: readonly ShardedUnit[], pass: Pass, links: UnitL
 }
 
 /** Parameters by name that a text of usedText has. */
-function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
+export function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
   const digits = text.split('.');
   return units.flatMap(({ name, parameters }, u) =>
     parameters.flatMap(({ path }, index) => {
@@ -85,10 +84,14 @@ export async function agreeOnUnits(
       ...(replicas === undefined ? [] : [[replicas.group, replicas.order] as const]),
     ]) {
       if (group.worldSize === 1) continue;
-      answer = order.enqueue(answer, async (bytes) => {
-        await group.allReduce(bytes, bytes, options);
-        return bytes;
-      });
+      answer = order.enqueue(
+        answer,
+        async (bytes) => {
+          await group.allReduce(bytes, bytes, options);
+          return bytes;
+        },
+        (error) => tellFailure(group, 'backward', error),
+      );
     }
     answers.push(
       answer.then((bytes) => {
@@ -100,64 +103,4 @@ export async function agreeOnUnits(
   }
   await Promise.all(answers);
   return agreed;
-}
-
-// ---- what ranks are told -----------------------------------------------------------------------
-
-interface RankCall {
-  readonly rank: number;
-  readonly call: string;
-}
-
-/** What usedText put behind a reduction's names. */
-const USED = / \| ([0-9a-f.]+)'/;
-
-/** More names than these make a message hard to read. */
-const MAX_LISTED = 16;
-
-/** A mismatch of ranks in words, naming units and parameters; any other error as it is. */
-export function explained(
-  error: unknown,
-  at: {
-    readonly operation: 'forward' | 'backward';
-    readonly group: ProcessGroup;
-    readonly units: readonly ShardedUnit[];
-  },
-): unknown {
-  const calls = callsOf(error);
-  if (calls === undefined) return error;
-  const { operation, units } = at;
-  const { rank, worldSize } = at.group;
-  const place = `rank ${rank}/${worldSize} ${operation}: expected all ranks to use the same parameters in a step`;
-  const used = calls.map(({ rank, call }) => ({ rank, text: USED.exec(call)?.[1] }));
-  const texts = new Set(used.map(({ text }) => text));
-  if (texts.size > 1 && !texts.has(undefined)) {
-    const byRank = used.map(({ rank, text }) => ({ rank, names: namesIn(text!, units) }));
-    const parameters = [...new Set(byRank.flatMap(({ names }) => names))].filter((name) =>
-      byRank.some(({ names }) => !names.includes(name)),
-    );
-    const listed = parameters.slice(0, MAX_LISTED).map((name) => {
-      const on = byRank.filter(({ names }) => names.includes(name)).map((entry) => entry.rank);
-      return `'${name}' on rank ${on.join(', ')} alone`;
-    });
-    const rest = parameters.length - listed.length;
-    const more = rest > 0 ? `, and ${rest} more` : '';
-    return new FsdpRanksDifferError(
-      `${place}, got gradients for ${listed.join(', ')}${more}. Use them on all ranks, or set findUnusedParameters: true, which counts unused ones as zeros.`,
-      { parameters, cause: error },
-    );
-  }
-  const did = calls.map(({ rank, call }) => `rank ${rank} at ${call.replace(USED, "'")}`);
-  return new FsdpRanksDifferError(
-    `${place}, in the same order, got ${did.join(', ')}. Modules that a rank skips in forward cannot be made up for; findUnusedParameters: true allows parameters that only backward does not reach.`,
-    { parameters: [], cause: error },
-  );
-}
-
-/** Of a collective's mismatch in which a rank was about one of our calls. */
-function callsOf(error: unknown): readonly RankCall[] | undefined {
-  if (!(error instanceof Error) || !('code' in error) || error.code !== 'MISMATCH')
-    return undefined;
-  const { calls } = error as Error & { readonly calls?: readonly RankCall[] };
-  return calls?.some(({ call }) => call.includes("'")) ? calls : undefined;
 }

@@ -8,9 +8,10 @@ import {
   stateDict,
 } from '@shardweave/fsdp';
 import { AdamW, type Module, type Optimizer, Sgd } from '@shardweave/nn';
-import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { createHostStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { failingStore } from './failing-store.js';
 import { bitsOf, storedTraining } from './offload-training.js';
 import { onRanks, type Rank } from './ranks.js';
 import { inputs, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
@@ -223,35 +224,6 @@ describe.each([1, 2])('world size %i', (worldSize) => {
 });
 
 describe('over a store', () => {
-  /** A store whose writes or reads fail while `fails` says so. */
-  function failing(
-    code: 'FULL' | 'IO',
-    fails: (operation: 'read' | 'write', key: string) => boolean,
-  ): ShardStore {
-    const store = createHostStore();
-    const refuse = (operation: 'read' | 'write', key: string) => {
-      if (fails(operation, key)) throw Object.assign(new Error(`${operation}: ${key}`), { code });
-    };
-    return new Proxy(store, {
-      get: (target, name) => {
-        if (name === 'write') {
-          return async (key: string, bytes: Uint8Array) => {
-            refuse('write', key);
-            await target.write(key, bytes);
-          };
-        }
-        if (name === 'read') {
-          return async (key: string, into: Uint8Array, options?: { offset?: number }) => {
-            refuse('read', key);
-            await target.read(key, into, options);
-          };
-        }
-        const value = Reflect.get(target, name, target);
-        return typeof value === 'function' ? value.bind(target) : value;
-      },
-    });
-  }
-
   async function uninterrupted() {
     const [expected] = await onRanks(1, async (rank) => {
       const { model, step } = storedTraining(rank, createHostStore());
@@ -267,7 +239,7 @@ describe('over a store', () => {
     const expected = await uninterrupted();
     await onRanks(1, async (rank) => {
       let isFull = false;
-      const store = failing('FULL', (operation) => isFull && operation === 'write');
+      const store = failingStore('FULL', (operation) => isFull && operation === 'write');
       const { model, optimizer, step, backward } = storedTraining(rank, store);
       await step(0);
       await backward(1);
@@ -284,7 +256,7 @@ describe('over a store', () => {
     const expected = await uninterrupted();
     await onRanks(1, async (rank) => {
       let isFailing = false;
-      const store = failing('IO', (operation, key) => {
+      const store = failingStore('IO', (operation, key) => {
         return isFailing && operation === 'read' && key.endsWith('block 2/expAvgSq');
       });
       const { model, optimizer, step, backward } = storedTraining(rank, store);
@@ -302,7 +274,7 @@ describe('over a store', () => {
   it.fails('a step that a failed read stopped is not committed as a whole one', async () => {
     await onRanks(1, async (rank) => {
       let isFailing = false;
-      const store = failing('IO', (operation, key) => {
+      const store = failingStore('IO', (operation, key) => {
         return isFailing && operation === 'read' && key.endsWith('block 2/expAvgSq');
       });
       const { model, optimizer, step, backward } = storedTraining(rank, store);

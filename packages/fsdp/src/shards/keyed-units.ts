@@ -8,6 +8,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { exchangeText } from '../exchange-text.js';
+import { callIdentity } from '../explained.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { requireNoOwnerBeside } from '../own-parameters.js';
 import type { ShardedUnit } from '../sharded-unit.js';
@@ -48,7 +49,7 @@ export function isOneGroups(key: string): boolean {
 /** The number of this rank's group among those that hold different parameters; none where all share. */
 async function numberGroups(
   fsdp: FullyShardedDataParallel,
-  tag: string,
+  operation: string,
 ): Promise<Map<ProcessGroup, number>> {
   const { processGroup } = fsdp;
   const inner = new Map(
@@ -65,11 +66,11 @@ async function numberGroups(
     const first = new Uint8Array(Uint32Array.of(processGroup.rank).buffer);
     for (const each of [group, replicateGroup]) {
       if (each === undefined || each.worldSize === 1) continue;
-      await each.broadcast(first, { root: 0, tag, identity: tag });
+      await each.broadcast(first, { root: 0, tag: operation, identity: callIdentity(operation) });
     }
     firsts.push(new Uint32Array(first.buffer)[0]!);
   }
-  const texts = await exchangeText(processGroup, JSON.stringify(firsts), { tag });
+  const texts = await exchangeText(processGroup, JSON.stringify(firsts), { operation });
   const all = texts.map((text) => JSON.parse(text) as number[]);
   [...inner.keys()].forEach((group, index) => {
     const distinct = [...new Set(all.map((list) => list[index]!))].sort((a, b) => a - b);

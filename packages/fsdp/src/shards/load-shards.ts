@@ -5,6 +5,7 @@ import { byteSize } from '@shardweave/dtypes';
 import type { Optimizer } from '@shardweave/nn';
 import { type DType, isFloat, type Shape } from '@shardweave/tensor-core';
 import { agree } from '../agree.js';
+import { collectiveCall } from '../collective-call.js';
 import { FsdpStateDictError } from '../errors.js';
 import { pieceOf } from '../flat-layout.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -47,8 +48,15 @@ export async function loadShards(
   reader: ShardReader,
   options: LoadShardsOptions = {},
 ): Promise<Readonly<Record<string, unknown>>> {
-  await fsdp.initialize();
-  for (const instance of fsdp.instances()) instance.assertState('idle');
+  const call = { operation: 'loadShards', states: ['idle'] } as const;
+  return collectiveCall(fsdp, call, () => readShards(fsdp, reader, options));
+}
+
+async function readShards(
+  fsdp: FullyShardedDataParallel,
+  reader: ShardReader,
+  options: LoadShardsOptions,
+): Promise<Readonly<Record<string, unknown>>> {
   const { optimizer, prefix = '', strict: isStrict = true } = options;
   const units = await keyedUnits(fsdp, { operation: 'loadShards' });
   const index = await agree(fsdp, 'loadShards', async () => {

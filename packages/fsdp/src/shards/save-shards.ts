@@ -11,6 +11,7 @@ import {
 } from '@shardweave/nn';
 import { type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
 import { agree } from '../agree.js';
+import { collectiveCall, noteShards } from '../collective-call.js';
 import { FsdpStateDictError } from '../errors.js';
 import { exchangeText } from '../exchange-text.js';
 import { FLAT_ALIGN_ELEMENTS, pieceOf } from '../flat-layout.js';
@@ -56,8 +57,15 @@ export async function saveShards(
   sink: ShardSink,
   options: SaveShardsOptions = {},
 ): Promise<void> {
-  await fsdp.initialize();
-  for (const instance of fsdp.instances()) instance.assertState('idle');
+  const call = { operation: 'saveShards', states: ['idle'] } as const;
+  await collectiveCall(fsdp, call, () => writeShards(fsdp, sink, options));
+}
+
+async function writeShards(
+  fsdp: FullyShardedDataParallel,
+  sink: ShardSink,
+  options: SaveShardsOptions,
+): Promise<void> {
   const { processGroup } = fsdp;
   const { prefix = '', maxFileBytes = DEFAULT_MAX_FILE_BYTES } = options;
   const rank = `${prefix}rank-${processGroup.rank}-of-${processGroup.worldSize}`;
@@ -66,14 +74,16 @@ export async function saveShards(
     maxFileBytes,
     isWriting: fsdp.isFirstReplica,
   });
+  const checkShards = noteShards(fsdp, 'saveShards');
   const units = await keyedUnits(fsdp, { operation: 'saveShards' });
   const state = await agree(fsdp, 'saveShards', async (share) => {
     const steps = await writePieces(fsdp, writer, { units, optimizer: options.optimizer, share });
     await writer.flush();
+    checkShards();
     return steps;
   });
   const texts = await exchangeText(processGroup, JSON.stringify([writer.written, state]), {
-    tag: 'saveShards',
+    operation: 'saveShards',
   });
   await agree(fsdp, 'saveShards', async () => {
     if (!fsdp.isFirstRank) return;
@@ -105,7 +115,7 @@ async function writePieces(
     }
     if (optimizer === undefined) continue;
     const own = await optimizer.readFlatState(unit.flat);
-    const header = await share(() => agreedHeader(unit, own));
+    const header = await share(() => agreedHeader(unit, own, 'saveShards'));
     if (header === undefined) continue;
     for (const [index, name] of keys.entries()) {
       if (!stepped.has(unit.parameters[index]!.tensor)) continue;

@@ -1,0 +1,64 @@
+// The door through which every call goes that needs all ranks. See Note [one door].
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import { CallQueue } from './call-queue.js';
+import { FsdpStateError } from './errors.js';
+import { explained } from './explained.js';
+import type { FsdpTree } from './fsdp-tree.js';
+import type { FullyShardedDataParallel, TrainingState } from './fully-sharded-data-parallel.js';
+import { callQueueOf } from './unit-links.js';
+
+export interface CollectiveCall {
+  /** For errors, and for ranks to compare. */
+  readonly operation: string;
+  /** What the instances may be doing when it is called. */
+  readonly states: readonly TrainingState[];
+  /** Default: the instance and those below it. */
+  readonly instances?: readonly FullyShardedDataParallel[];
+}
+
+/**
+ * Runs `body` in its turn, once the tree is open.
+ * @throws {FsdpStateError} at once, where an instance is in another state
+ * @throws {FsdpRanksDifferError} where other ranks make another call
+ */
+export async function collectiveCall<T>(
+  fsdp: FullyShardedDataParallel,
+  call: CollectiveCall,
+  body: (tree: FsdpTree) => Promise<T>,
+): Promise<T> {
+  const { operation, states, instances = fsdp.instances() } = call;
+  for (const instance of instances) instance.expectState(operation, states);
+  return CallQueue.inTurn(callQueuesOf(fsdp.instances()), async () => {
+    try {
+      return await body(await fsdp.elect());
+    } catch (error) {
+      const units = fsdp.instances().flatMap((instance) => instance.units);
+      throw explained(error, { operation, units, group: fsdp.processGroup });
+    }
+  });
+}
+
+/** The turns of all groups that the instances take part in. */
+export function callQueuesOf(instances: readonly FullyShardedDataParallel[]): Set<CallQueue> {
+  const groups = instances.flatMap(({ processGroup, replicateGroup }): ProcessGroup[] =>
+    replicateGroup === undefined ? [processGroup] : [processGroup, replicateGroup],
+  );
+  return new Set(groups.map(callQueueOf));
+}
+
+/**
+ * For calls that read the shards one after another: a step or a load beside them would leave a mixture.
+ * @returns a check for their end, which throws {FsdpStateError} where a shard has changed since
+ */
+export function noteShards(fsdp: FullyShardedDataParallel, operation: string): () => void {
+  const units = fsdp.instances().flatMap((instance) => instance.units);
+  const versions = units.map(({ flat }) => flat.storage.version);
+  return () => {
+    const changed = units.find(({ flat }, index) => flat.storage.version !== versions[index]);
+    if (changed === undefined) return;
+    throw new FsdpStateError(
+      `${operation}: expected parameters at rest until it ends, got a step or a load of '${changed.name}' beside it. Await it first.`,
+    );
+  };
+}

@@ -1,0 +1,280 @@
+// Calls that need all ranks run one after the other, in program order, awaited or not; a rank that makes
+// another call than the others ends in an error that says who called what.
+
+import {
+  clipGradNorm,
+  type FsdpError,
+  FsdpRanksDifferError,
+  FsdpStateError,
+  type FullyShardedDataParallel,
+  gatherFullOptimStateDict,
+  gradNorm,
+  loadLocalStateDict,
+  loadStateDict,
+  localStateDict,
+  ShardedGradScaler,
+  saveShards,
+  stateDict,
+  summonFullParams,
+} from '@shardweave/fsdp';
+import type { Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { bitsOf } from './offload-training.js';
+import { onRanks, type Rank } from './ranks.js';
+import { adam, everything, Files, net, train } from './saved-shards.js';
+import { inputs, lossOf, trainOnce } from './scenarios.js';
+
+const rowsOf = ({ rank }: Rank) => ({ first: 4 * rank, count: 4 });
+
+/** A sink whose first write waits until it is opened. */
+class Gate extends Files {
+  #reach: () => void = () => undefined;
+  #open: () => void = () => undefined;
+  readonly reached = new Promise<void>((resolve) => {
+    this.#reach = resolve;
+  });
+  readonly #opened = new Promise<void>((resolve) => {
+    this.#open = resolve;
+  });
+
+  open(): void {
+    this.#open();
+  }
+
+  override async write(key: string, bytes: Uint8Array): Promise<void> {
+    this.#reach();
+    await this.#opened;
+    await super.write(key, bytes);
+  }
+}
+
+describe.each([1, 2, 3])('world size %i', (worldSize) => {
+  it('calls made at once give what they give one after the other', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const model = net(rank);
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0] });
+      await trainOnce(model, rowsOf(rank), 1);
+      const [one, two, files] = [
+        await gradNorm(model),
+        bitsOf(await stateDict(model)),
+        new Files(),
+      ];
+      const full = await gatherFullOptimStateDict(model, optimizer);
+      await saveShards(model, files);
+      const again = new Files();
+      const results = await Promise.all([
+        stateDict(model),
+        gradNorm(model),
+        saveShards(model, again),
+        gatherFullOptimStateDict(model, optimizer),
+        stateDict(model),
+        model.initialize(),
+      ]);
+      expect(bitsOf(results[0])).toEqual(two);
+      expect(results[1]).toBe(one);
+      expect([...again.files]).toEqual([...files.files]);
+      expect(results[3]).toEqual(full);
+      expect(bitsOf(results[4])).toEqual(two);
+    });
+  });
+
+  it('initialize twice at once is one', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const model = net(rank);
+      const [first, second, dict] = await Promise.all([
+        model.initialize(),
+        model.initialize(),
+        stateDict(model),
+      ]);
+      expect(second).toBe(first);
+      expect(bitsOf(await stateDict(model))).toEqual(bitsOf(dict));
+    });
+  });
+
+  it('a save that nobody awaited ends before the next forward begins', async () => {
+    const run = async (isAwaited: boolean) =>
+      onRanks(worldSize, async (rank) => {
+        const model = net(rank);
+        const optimizer = adam(model);
+        const files = new Files();
+        await train(model, optimizer, { rank, steps: [0] });
+        const saving = saveShards(model, files, { optimizer });
+        if (isAwaited) await saving;
+        await train(model, optimizer, { rank, steps: [1] });
+        await saving;
+        return { files: [...files.files], ...(await everything(model, optimizer)) };
+      });
+    expect(await run(false)).toEqual(await run(true));
+  });
+
+  it('a norm that nobody awaited is that of the gradients before the backward', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const { device } = rank;
+      const model = net(rank);
+      await trainOnce(model, rowsOf(rank));
+      const before = await gradNorm(model);
+      await device.scope(async () => {
+        const loss = lossOf((await model.call(inputs(device, rowsOf(rank), 1))) as Tensor);
+        const norm = gradNorm(model);
+        await loss.backward();
+        expect(await norm).toBe(before);
+        expect(await gradNorm(model)).not.toBe(before);
+      });
+    });
+  });
+
+  it('a save or dict beside a step is refused, for it would mix two of them', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const model = net(rank);
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0] });
+      await trainOnce(model, rowsOf(rank), 1);
+      const files = new Gate();
+      const saving = saveShards(model, files, { maxFileBytes: 128 });
+      const refused = expect(saving).rejects.toThrow(/a step or a load of .* beside it/);
+      await files.reached; // it has begun to read
+      await optimizer.step();
+      files.open();
+      await refused;
+      expect(files.files.has('index.json')).toBe(false);
+    });
+  });
+
+  it('a call made in a forward that nobody awaited is refused at once', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const { device } = rank;
+      const model = net(rank);
+      await model.initialize();
+      await device.scope(async () => {
+        const output = model.call(inputs(device, rowsOf(rank)));
+        for (const call of [
+          () => stateDict(model),
+          () => gradNorm(model),
+          () => saveShards(model, new Files()),
+          () => summonFullParams(model, () => undefined),
+        ]) {
+          await expect(call()).rejects.toBeInstanceOf(FsdpStateError);
+        }
+        await output;
+      });
+      expect((await stateDict(model)).size).toBeGreaterThan(0);
+    });
+  });
+});
+
+describe('one rank alone', () => {
+  type Call = (model: FullyShardedDataParallel, rank: Rank) => Promise<unknown>;
+  const calls: Record<string, Call> = {
+    stateDict: (model) => stateDict(model),
+    gradNorm: (model) => gradNorm(model),
+    clipGradNorm: (model) => clipGradNorm(model, 1),
+    summonFullParams: (model) => summonFullParams(model, () => undefined),
+    saveShards: (model) => saveShards(model, new Files()),
+    loadStateDict: async (model) => loadStateDict(model, new Map(), { strict: false }),
+    loadLocalStateDict: async (model) => loadLocalStateDict(model, await localStateDict(model)),
+    gatherFullOptimStateDict: (model) => gatherFullOptimStateDict(model, adam(model)),
+    unscale: (model, { group }) =>
+      new ShardedGradScaler({ processGroup: group }).unscale(adam(model)),
+  };
+
+  async function errorsOf(perRank: readonly (readonly [Call, Call])[]): Promise<FsdpError[]> {
+    const errors: FsdpError[] = [];
+    for (const [onFirst, onOthers] of perRank) {
+      errors.push(
+        ...(await onRanks(2, async (rank) => {
+          const model = net(rank);
+          await trainOnce(model, rowsOf(rank));
+          const call = rank.rank === 0 ? onFirst : onOthers;
+          return call(model, rank).then(
+            () => expect.fail('expected an error'),
+            (error: FsdpError) => error,
+          );
+        })),
+      );
+    }
+    return errors;
+  }
+
+  it.each(Object.keys(calls))('%s, while the other trains on: both say so', async (name) => {
+    const forward: Call = (model, rank) => trainOnce(model, rowsOf(rank), 1);
+    for (const error of await errorsOf([[calls[name]!, forward]])) {
+      expect(error).toBeInstanceOf(FsdpRanksDifferError);
+      expect(error.message).toContain(`rank 0 alone called ${name}, rank 1 was at`);
+      expect(error.message).not.toContain('same parameters');
+    }
+  });
+
+  it('two different calls: both are named', async () => {
+    for (const error of await errorsOf([[calls.stateDict!, calls.gradNorm!]])) {
+      expect(error).toBeInstanceOf(FsdpRanksDifferError);
+      expect(error.message).toContain(
+        'rank 0 alone called stateDict, rank 1 alone called gradNorm',
+      );
+    }
+  });
+
+  it('the same calls in another order', async () => {
+    const inOrder =
+      (...names: string[]): Call =>
+      (model, rank) =>
+        Promise.all(names.map((name) => calls[name]!(model, rank)));
+    const pair = [inOrder('stateDict', 'gradNorm'), inOrder('gradNorm', 'stateDict')] as const;
+    for (const error of await errorsOf([pair])) {
+      expect(error.message).toContain(
+        'rank 0 alone called stateDict, rank 1 alone called gradNorm',
+      );
+    }
+  });
+});
+
+describe('loadStateDict agrees over ranks', () => {
+  const filled = (entries: Awaited<ReturnType<typeof stateDict>>, value: number) => {
+    for (const { data } of entries.values()) new Float32Array(data.buffer).fill(value);
+    return entries;
+  };
+
+  it.each([
+    ['other values', (entries: Awaited<ReturnType<typeof stateDict>>) => filled(entries, 2)],
+    [
+      'another name less',
+      (entries: Awaited<ReturnType<typeof stateDict>>) => {
+        filled(entries, 1).delete('0.bias');
+        return entries;
+      },
+    ],
+  ])('%s on one rank: an error on all, and nothing is loaded', async (_, onLast) => {
+    await onRanks(3, async (rank) => {
+      const model = net(rank);
+      const before = bitsOf(await stateDict(model));
+      const entries = await stateDict(model);
+      const mine = rank.rank === 2 ? onLast(entries) : filled(entries, 1);
+      const loading = loadStateDict(model, mine, { strict: false });
+      await expect(loading).rejects.toThrow(/got others on rank 2 than on rank 0/);
+      expect(bitsOf(await stateDict(model))).toEqual(before);
+      await loadStateDict(model, filled(await stateDict(model), 3));
+    });
+  });
+
+  it('a name that one rank alone lacks: every rank stops', async () => {
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      const entries = await stateDict(model);
+      const before = bitsOf(await stateDict(model));
+      if (rank.rank === 1) entries.delete('1.weight');
+      const expected = rank.rank === 1 ? /Missing: 1\.weight/ : /rank 1\/2 failed: .*1\.weight/;
+      await expect(loadStateDict(model, filled(entries, 1))).rejects.toThrow(expected);
+      expect(bitsOf(await stateDict(model))).toEqual(before);
+    });
+  });
+
+  it('a shard that does not fit on one rank: every rank stops', async () => {
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      const entries = await localStateDict(model);
+      if (rank.rank === 1) entries.delete('flat_param_0');
+      const expected = rank.rank === 1 ? /Missing: flat_param_0/ : /rank 1\/2 failed/;
+      await expect(loadLocalStateDict(model, entries)).rejects.toThrow(expected);
+    });
+  });
+});

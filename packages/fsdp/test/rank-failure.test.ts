@@ -1,0 +1,237 @@
+// A rank that throws: the others learn it at once, by its number and the cause, and not by a time-out
+// (ten minutes here). Ranks that fail alike go on.
+
+import { CollectiveAbortedError } from '@shardweave/collectives';
+import {
+  FsdpRankFailedError,
+  FullyShardedDataParallel,
+  gatherFullOptimStateDict,
+  gradNorm,
+  ShardedGradScaler,
+  stateDict,
+  summonFullParams,
+} from '@shardweave/fsdp';
+import { Module, Sgd } from '@shardweave/nn';
+import type { Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { failingStore } from './failing-store.js';
+import { storedTraining } from './offload-training.js';
+import { onRanks, type Rank } from './ranks.js';
+import { layer, Stack, trainOnce, weightsOf } from './scenarios.js';
+
+/** Ends a test that would wait for the time-out. */
+const IN_TIME = { timeout: 8000 };
+
+const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
+
+/** Passes its input on, and fails on demand. */
+class Fragile extends Module<[x: Tensor], Tensor> {
+  fails: (() => string | undefined) | undefined;
+
+  async forward(x: Tensor): Promise<Tensor> {
+    const text = this.fails?.();
+    if (text !== undefined) throw new TypeError(text);
+    return x;
+  }
+}
+
+interface Made {
+  readonly model: FullyShardedDataParallel;
+  readonly fragile: Fragile;
+}
+
+/** A layer of its own unit on both sides of what may fail. */
+function made({ device, group }: Rank, options: object = {}): Made {
+  const wrap = (module: Module, name: string) =>
+    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+  const fragile = new Fragile(device);
+  const layers = [
+    wrap(layer(device), 'first'),
+    fragile,
+    wrap(layer(device), 'last'),
+    layer(device),
+  ];
+  return { fragile, model: wrap(new Stack(device, layers), 'root') };
+}
+
+const PLACES: Record<string, (made: Made, rank: Rank, text: string) => void> = {
+  'in forward': ({ fragile }, _, text) => {
+    fragile.fails = () => text;
+  },
+  'in a hook before forward': ({ model }, _, text) => {
+    model.aroundForward({
+      before: () => {
+        throw new TypeError(text);
+      },
+    });
+  },
+  'in a hook after forward': ({ model }, _, text) => {
+    model.aroundForward({
+      after: () => {
+        throw new TypeError(text);
+      },
+    });
+  },
+  'in a hook of an inner instance': ({ model }, _, text) => {
+    model.instances()[1]!.aroundForward({
+      after: () => {
+        throw new TypeError(text);
+      },
+    });
+  },
+  'in backward': ({ model }, { device }, text) => {
+    device.onGradientFinal(model.instances()[2]!.parameters()[0]!, () => {
+      throw new TypeError(text);
+    });
+  },
+};
+
+describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (options) => {
+  it.each(Object.keys(PLACES))('one rank throws %s', IN_TIME, async (place) => {
+    await onRanks(3, async (rank) => {
+      const all = made(rank, options);
+      await trainOnce(all.model, rowsOf(rank));
+      if (rank.rank === 1) PLACES[place]!(all, rank, "a row of 7 is 'too long'");
+      const error = await trainOnce(all.model, rowsOf(rank), 1).then(
+        () => expect.fail('expected an error'),
+        (reason: unknown) => reason,
+      );
+      if (rank.rank === 1) {
+        expect(error).toMatchObject({ name: 'TypeError', message: "a row of 7 is 'too long'" });
+      } else {
+        expect(error).toBeInstanceOf(FsdpRankFailedError);
+        expect(error).toMatchObject({ rank: 1, reason: 'TypeError: a row of # is "too long"' });
+        expect((error as Error).message).toMatch(
+          /^rank [02]\/3 (forward|backward): .*rank 1 failed in/,
+        );
+      }
+      all.model.assertState('idle');
+      expect(rank.device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
+    });
+  });
+
+  it.each(Object.keys(PLACES).filter((place) => !place.includes('hook')))(
+    'all ranks throw %s, each in words of its own, and train on',
+    IN_TIME,
+    async (place) => {
+      const weights = await onRanks(2, async (rank) => {
+        const all = made(rank, options);
+        const optimizer = new Sgd(all.model.parameters(), { lr: 0.5 });
+        await trainOnce(all.model, rowsOf(rank));
+        await optimizer.step();
+        optimizer.zeroGrad();
+        let isFailing = true;
+        const text = `rank ${rank.rank} has ${rank.rank + 11} rows`;
+        all.fragile.fails = () => (isFailing && place === 'in forward' ? text : undefined);
+        const stop = rank.device.onGradientFinal(all.model.parameters()[0]!, () => {
+          if (isFailing && place === 'in backward') throw new TypeError(text);
+        });
+        await expect(trainOnce(all.model, rowsOf(rank), 1)).rejects.toThrow(text);
+        isFailing = false;
+        stop();
+        optimizer.zeroGrad();
+        await trainOnce(all.model, rowsOf(rank), 1);
+        await optimizer.step();
+        return weightsOf(all.model);
+      });
+      expect(weights[0]).toEqual(weights[1]);
+    },
+  );
+});
+
+describe('a store that fails on one rank', () => {
+  /** Fails from the time on that the test says so. */
+  function fragileStore(rank: Rank, part: string, operation: 'read' | 'write' = 'read') {
+    const state = { isFailing: false };
+    const store = failingStore('IO', (what, key) => {
+      return state.isFailing && rank.rank === 1 && what === operation && key.endsWith(part);
+    });
+    return { state, store };
+  }
+
+  async function expectTold(call: Promise<unknown>, rank: Rank, operation: RegExp): Promise<void> {
+    const error = await call.then(
+      () => expect.fail('expected an error'),
+      (reason: unknown) => reason,
+    );
+    if (rank.rank === 1) expect(error).toMatchObject({ code: 'IO' });
+    else {
+      expect(error).toBeInstanceOf(FsdpRankFailedError);
+      expect(error).toMatchObject({ rank: 1, reason: expect.stringContaining('IO: no read') });
+      expect((error as FsdpRankFailedError).operation).toMatch(operation);
+    }
+  }
+
+  it.each(['root/parameter', 'block 2/parameter'])('forward reads %s', IN_TIME, async (part) => {
+    await onRanks(2, async (rank) => {
+      const { state, store } = fragileStore(rank, part);
+      const { step } = storedTraining(rank, store);
+      await step(0);
+      state.isFailing = true;
+      await expectTold(step(1), rank, /gather of (root|block 2)/);
+    });
+  });
+
+  it('backward reads a shard', IN_TIME, async () => {
+    await onRanks(2, async (rank) => {
+      const { state, store } = fragileStore(rank, 'block 1/parameter');
+      const { model, step, backward } = storedTraining(rank, store, {
+        fsdp: { gatherCapBytes: 0 },
+      });
+      await step(0);
+      model.aroundForward({
+        after: () => {
+          state.isFailing = true;
+        },
+      });
+      await expectTold(backward(1), rank, /gather of block 1/);
+    });
+  });
+
+  it.each([
+    ['gradNorm', 'gradient'],
+    ['unscale', 'gradient'],
+    ['stateDict', 'parameter'],
+    ['summonFullParams', 'parameter'],
+    ['gatherFullOptimStateDict', 'expAvg'],
+  ])('%s reads its %s', IN_TIME, async (name, part) => {
+    await onRanks(2, async (rank) => {
+      const { state, store } = fragileStore(rank, `block 1/${part}`);
+      const { model, optimizer, step, backward } = storedTraining(rank, store);
+      await step(0);
+      if (part === 'gradient') await backward(1);
+      const calls: Record<string, () => Promise<unknown>> = {
+        gradNorm: () => gradNorm(model),
+        unscale: () => new ShardedGradScaler({ processGroup: rank.group }).unscale(optimizer),
+        stateDict: () => stateDict(model),
+        summonFullParams: () => summonFullParams(model, () => undefined),
+        gatherFullOptimStateDict: () => gatherFullOptimStateDict(model, optimizer),
+      };
+      state.isFailing = true;
+      await expectTold(calls[name]!(), rank, new RegExp(name));
+    });
+  });
+
+  it('initial values cannot be written', IN_TIME, async () => {
+    for (const failing of [0, 1]) {
+      await onRanks(2, async (rank) => {
+        const store = failingStore('FULL', (operation) => {
+          return operation === 'write' && rank.rank === failing;
+        });
+        const { model } = storedTraining(rank, store);
+        const error = await model.initialize().then(
+          () => expect.fail('expected an error'),
+          (reason: unknown) => reason,
+        );
+        if (rank.rank === failing) expect(error).toMatchObject({ code: 'FULL' });
+        else {
+          expect(error).toBeInstanceOf(CollectiveAbortedError);
+          expect(error).toMatchObject({
+            originRank: failing,
+            reason: expect.stringContaining('failed in initialize: no write'),
+          });
+        }
+      });
+    }
+  });
+});
