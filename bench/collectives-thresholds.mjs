@@ -2,7 +2,7 @@
 // in turns within one run. See bench/collectives/thresholds.mjs.
 
 import { randomBytes } from 'node:crypto';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import os from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -10,6 +10,8 @@ import { chooseContenders } from './collectives/contenders.mjs';
 import { measureAll, SAMPLE_MS } from './collectives/measure.mjs';
 import { THRESHOLDS } from './collectives/thresholds.mjs';
 import { bundleVariant } from './collectives/variants.mjs';
+import { publish } from './figures/publish.mjs';
+import { endRecord, headOf, startRecord } from './figures/record.mjs';
 
 const USAGE = `Usage: node bench/collectives-thresholds.mjs [options]
   --only A,B       these constants; default: ${THRESHOLDS.map(({ constant }) => constant).join(', ')}
@@ -22,29 +24,25 @@ const log = (line) => process.stderr.write(`${line}\n`);
 const folder = mkdtempSync(join(os.tmpdir(), 'shardweave-thresholds-'));
 try {
   const chosen = flags.only?.split(',') ?? THRESHOLDS.map(({ constant }) => constant);
-  const date = new Date();
-  const before = os.loadavg();
+  const record = await startRecord('bench/collectives-thresholds.mjs');
   const tables = [];
+  record.cells = {};
   for (const name of chosen) {
     const threshold = THRESHOLDS.find(({ constant }) => constant === name);
     if (threshold === undefined) fail(`--only: no constant ${name}`);
     log(name);
-    tables.push(tableOf(threshold, await sweep(threshold)));
+    const cells = await sweep(threshold);
+    record.cells[name] = cells;
+    tables.push(tableOf(threshold, cells));
   }
+  await endRecord(record);
   const text = [
-    `# Thresholds of collectives, ${date.toISOString().slice(0, 10)}`,
-    `${os.availableParallelism()} cores of ${os.cpus()[0].model}, Node ${process.version}. Load average at the ` +
-      `start ${before.map((x) => x.toFixed(1)).join(' ')}, at the end ${os
-        .loadavg()
-        .map((x) => x.toFixed(1))
-        .join(' ')}; two ranks alone make 2.`,
-    `Command: \`node bench/collectives-thresholds.mjs ${process.argv.slice(2).join(' ')}\``.trim(),
+    headOf('Thresholds of collectives', record),
     'Each cell: the median time of a call in microseconds, and behind it the median CPU time of its busiest ' +
       'process (of all ranks, over shm and memory). All values of a constant stay open and take turns in every round.',
     ...tables,
   ].join('\n\n');
-  console.log(text);
-  if (flags.report) writeFileSync(flags.report, `${text}\n`);
+  publish(flags.report, text, record);
 } finally {
   rmSync(folder, { recursive: true, force: true });
 }

@@ -10,6 +10,8 @@ import { CONTENDERS, chooseContenders } from './collectives/contenders.mjs';
 import { measureAll, SAMPLE_MS } from './collectives/measure.mjs';
 import { OPERATIONS } from './collectives/operations.mjs';
 import { reportOf } from './collectives/report.mjs';
+import { publish } from './figures/publish.mjs';
+import { endRecord, startRecord } from './figures/record.mjs';
 
 const KIB = 1024;
 const POWERS_OF_4 = Array.from({ length: 10 }, (_, i) => KIB * 4 ** i); // to 256 MiB
@@ -38,7 +40,8 @@ const listOf = (text) => text.split(',').filter((word) => word !== '');
 const scale = flags.quick ? QUICK : FULL;
 const folder = mkdtempSync(join(os.tmpdir(), 'shardweave-bench-'));
 try {
-  const start = { date: new Date(), load: os.loadavg() };
+  const record = await startRecord('bench/collectives.mjs');
+  const startMs = performance.now();
   const measured = await measureAll({
     contenders: chooseContenders(
       [...listOf(flags.transports), ...listOf(flags.rivals)],
@@ -57,34 +60,22 @@ try {
     secret: randomBytes(16).toString('hex'),
     log: (line) => process.stderr.write(`${line}\n`),
   });
-  const run = {
-    date: start.date.toISOString().slice(0, 10),
-    minutes: (Date.now() - start.date) / 60_000,
-    command: `node bench/collectives.mjs ${process.argv.slice(2).join(' ')}`.trim(),
-    machine: `${os.availableParallelism()} cores of ${os.cpus()[0].model}, ${Math.round(os.totalmem() / 2 ** 30)} GiB, ${os.type()} ${os.release()}, Node ${process.version}`,
-    cores: os.availableParallelism(),
-    load: { start: start.load, end: os.loadavg() },
-    ...measured,
-  };
-  if (flags.report === undefined) console.log(reportOf(run, undefined));
-  else await writeReport(run, flags.report);
+  await endRecord(record);
+  const run = { ...record, minutes: (performance.now() - startMs) / 60_000, ...measured };
+  const plot = flags.report === undefined ? undefined : await plotOf(run, flags.report);
+  publish(flags.report, reportOf(run, plot), run);
 } finally {
   rmSync(folder, { recursive: true, force: true });
 }
 
-async function writeReport(run, path) {
-  const base = path.replace(/\.md$/, '');
+/** The path of the plot that lies beside the report, if there is anything to draw. */
+async function plotOf(run, path) {
+  if (!run.cells.some(({ size, error }) => size > 4 && error === undefined)) return undefined;
+  const { drawPlot } = await import('./collectives/plot.mjs'); // its library takes a second
+  const plot = path.replace(/(\.md)?$/, '.svg');
   mkdirSync(dirname(path), { recursive: true });
-  const hasPlot = run.cells.some(({ size, error }) => size > 4 && error === undefined);
-  const plot = hasPlot ? `${base}.svg` : undefined;
-  if (hasPlot) {
-    const { drawPlot } = await import('./collectives/plot.mjs'); // its library takes a second
-    writeFileSync(plot, await drawPlot(run));
-  }
-  writeFileSync(`${base}.json`, `${JSON.stringify(run, undefined, 1)}\n`);
-  const text = reportOf(run, plot);
-  writeFileSync(`${base}.md`, text);
-  console.log(text);
+  writeFileSync(plot, await drawPlot(run));
+  return plot;
 }
 
 function operationOf(name) {

@@ -4,13 +4,16 @@
 
 import { spawn, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import os from 'node:os';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'esbuild';
+import { publish } from './figures/publish.mjs';
+import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
+import { table } from './figures/table.mjs';
 
 const PYTHON = '/usr/bin/python3'; // Debian's, which sees Debian's packages
 const MIB = 2 ** 20;
@@ -31,7 +34,7 @@ const worldSize = Number(flags.ranks);
 const steps = Number(flags.steps);
 const transports = flags.transports.split(',');
 const folder = mkdtempSync(join(os.tmpdir(), 'shardweave-ddp-'));
-const load = { start: os.loadavg() };
+const record = await startRecord('bench/ddp.mjs');
 const results = new Map();
 let torchVersion;
 let shape;
@@ -58,12 +61,24 @@ try {
 } finally {
   rmSync(folder, { recursive: true, force: true });
 }
-const text = reportText();
-console.log(text);
-if (flags.report !== undefined) {
-  mkdirSync(dirname(flags.report), { recursive: true });
-  writeFileSync(flags.report, text);
-}
+await endRecord(record);
+Object.assign(record, {
+  worldSize,
+  transports,
+  steps,
+  rounds: Number(flags.rounds),
+  ...SIZES,
+  numParameters: shape.numParameters,
+  numBuckets: shape.numBuckets,
+  bytes: shape.bytes,
+  torchVersion,
+  // Communication alone, and steps of a GPT, in ms: by transport, then by mode.
+  alone: byTransport('shapes', 'communicationMs', ['naive', 'bucketed']),
+  step: byTransport('gpt', 'stepMs', ['local', 'naive', 'bucketed']),
+  torch:
+    torchVersion && timesOf(results.get('torch').map(({ communicationMs }) => communicationMs)),
+});
+publish(flags.report, reportText(), record);
 
 /** The rank's script with the packages' sources in one file, where Node finds what is not bundled. */
 async function bundle() {
@@ -145,65 +160,69 @@ function note(name, times) {
   results.set(name, [...(results.get(name) ?? []), ...times]);
 }
 
-function quartiles(name, key) {
-  const sorted = (results.get(name) ?? []).map((time) => time[key]).sort((a, b) => a - b);
-  const at = (part) => sorted[Math.floor(part * (sorted.length - 1))];
-  return { low: at(0.25), median: at(0.5), high: at(0.75) };
+function byTransport(what, key, modes) {
+  const timesIn = (transport, mode) =>
+    timesOf(results.get(`${transport} ${what} ${mode}`).map((time) => time[key]));
+  return Object.fromEntries(
+    transports.map((transport) => [
+      transport,
+      Object.fromEntries(modes.map((mode) => [mode, timesIn(transport, mode)])),
+    ]),
+  );
 }
 
 function reportText() {
-  const ms = (name, key) => {
-    const { low, median, high } = quartiles(name, key);
-    return median === undefined
-      ? 'not run'
-      : `${median.toFixed(1)} (${low.toFixed(1)} to ${high.toFixed(1)})`;
-  };
-  const median = (name, key) => quartiles(name, key).median;
-  const ratio = (a, b) => (a === undefined || b === undefined ? '-' : (a / b).toFixed(2));
-  const exposed = (transport, mode) =>
-    median(`${transport} gpt ${mode}`, 'stepMs') - median(`${transport} gpt local`, 'stepMs');
-  const load1 = [load.start, os.loadavg()].map(([one]) => one.toFixed(1));
-  const isLoaded = Math.max(...load1.map(Number)) > 1.5 * os.cpus().length;
-  const torchMs = median('torch', 'communicationMs');
-  const lines = [
-    `# Bucketed gradients of ${new Date().toISOString().slice(0, 10)}`,
-    '',
-    `${os.cpus().length} x ${os.cpus()[0].model}, Node ${process.version}, load ${load1[0]} at the start, ${load1[1]} at the end${isLoaded ? ': **other work ran beside it; compare ratios, not times**' : ''}.`,
-    `${worldSize} ranks, ${shape.numParameters} parameters, ${(shape.bytes / MIB).toFixed(1)} MiB of f32 gradients, ${shape.numBuckets} buckets (first ${SIZES.firstBucketBytes / MIB} MiB, cap ${SIZES.bucketCapBytes / MIB} MiB). ${flags.rounds} rounds, in each all contenders in turn, ${steps} steps after three of warm-up; medians and quartiles, in ms.`,
-    '',
-    `Command: \`node bench/ddp.mjs ${process.argv.slice(2).join(' ')}\``,
-    '',
+  const { alone, step, torch } = record;
+  const both = ({ best, median }) => `${best.toFixed(1)} / ${median.toFixed(1)}`;
+  const ratios = (a, b) =>
+    ['best', 'median'].map((key) => (a[key] / b[key]).toFixed(2)).join(' / ');
+  const less = (a, b) => ({ best: a.best - b.best, median: a.median - b.median });
+  return [
+    headOf('Bucketed gradients', record),
+    `${worldSize} ranks, ${shape.numParameters} parameters, ${(shape.bytes / MIB).toFixed(1)} MiB of f32 gradients, ${shape.numBuckets} buckets (first ${SIZES.firstBucketBytes / MIB} MiB, cap ${SIZES.bucketCapBytes / MIB} MiB, for PyTorch too; both default to more). ${flags.rounds} rounds, in each all contenders in turn, ${steps} steps after three of warm-up, in which the modes of ours take turns. Every cell: best / median of ${record.rounds * steps} steps, times in ms, or the ratio of the bests / of the medians.`,
     '## Communication alone',
-    '',
     'All gradients are on the host, on every rank; then one all-reduce after another, or all buckets at once, until the last has ended.',
-    '',
-    '| | an all-reduce for each parameter | buckets | buckets : each |',
-    '|---|---|---|---|',
-    ...transports.map((transport) => {
-      const [naive, buckets] = ['naive', 'bucketed'].map((mode) => `${transport} shapes ${mode}`);
-      return `| ${transport} | ${ms(naive, 'communicationMs')} | ${ms(buckets, 'communicationMs')} | ${ratio(median(buckets, 'communicationMs'), median(naive, 'communicationMs'))} |`;
-    }),
-    ...(torchMs === undefined
-      ? ['', 'PyTorch was not installed.']
-      : [
-          '',
-          `| PyTorch ${torchVersion}'s DDP over Gloo | ${transports.map((transport) => `our buckets over ${transport} : it`).join(' | ')} |`,
-          `|---|${transports.map(() => '---|').join('')}`,
-          `| ${ms('torch', 'communicationMs')} | ${transports.map((transport) => ratio(median(`${transport} shapes bucketed`, 'communicationMs'), torchMs)).join(' | ')} |`,
-        ]),
-    '',
+    table(
+      ['', 'an all-reduce for each parameter', 'buckets', 'buckets : each'],
+      transports.map((transport) => {
+        const { naive, bucketed } = alone[transport];
+        return [transport, both(naive), both(bucketed), ratios(bucketed, naive)];
+      }),
+    ),
+    torch === undefined
+      ? 'PyTorch was not installed.'
+      : table(
+          [
+            `PyTorch ${torchVersion}'s DDP over Gloo`,
+            ...transports.map((transport) => `our buckets over ${transport} : it`),
+          ],
+          [[both(torch), ...transports.map((name) => ratios(alone[name].bucketed, torch))]],
+        ),
     '## What a step of a GPT shows of it',
-    '',
     'Forward and backward on one wasm thread a rank. Exposed: what the step takes longer than the same without communication.',
-    '',
-    '| | step without | an all-reduce for each | exposed | buckets | exposed | exposed, buckets : each |',
-    '|---|---|---|---|---|---|---|',
-    ...transports.map((transport) => {
-      const name = (mode) => `${transport} gpt ${mode}`;
-      const [naive, buckets] = ['naive', 'bucketed'].map((mode) => exposed(transport, mode));
-      return `| ${transport} | ${ms(name('local'), 'stepMs')} | ${ms(name('naive'), 'stepMs')} | ${naive.toFixed(1)} | ${ms(name('bucketed'), 'stepMs')} | ${buckets.toFixed(1)} | ${ratio(buckets, naive)} |`;
-    }),
-    '',
-  ];
-  return lines.join('\n');
+    table(
+      [
+        '',
+        'step without',
+        'an all-reduce for each',
+        'exposed',
+        'buckets',
+        'exposed',
+        'exposed, buckets : each',
+      ],
+      transports.map((transport) => {
+        const { local, naive, bucketed } = step[transport];
+        const [ofNaive, ofBuckets] = [less(naive, local), less(bucketed, local)];
+        return [
+          transport,
+          both(local),
+          both(naive),
+          both(ofNaive),
+          both(bucketed),
+          both(ofBuckets),
+          ratios(ofBuckets, ofNaive),
+        ];
+      }),
+    ),
+  ].join('\n\n');
 }

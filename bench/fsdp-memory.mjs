@@ -1,20 +1,18 @@
 // What each rank of a sharded GPT holds, by tag and phase: the ledger of real training steps over 1 to
 // 8 ranks of one process, beside the formulas of docs/memory-model.md. Ends with code 1 where a byte
 // differs. Needs the built packages.
-// Usage: node bench/fsdp-memory.mjs [--ranks 1,2,4,8] [--report FILE] [--write packages/fsdp/README.md]
-// With --write the table replaces what lies between the README's marks.
+// Usage: node bench/fsdp-memory.mjs [--ranks 1,2,4,8] [--report FILE]
 
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { dirname } from 'node:path';
 import { parseArgs } from 'node:util';
 import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel, flatLayout } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+import { memoryBlock } from './figures/memory-block.mjs';
+import { publish } from './figures/publish.mjs';
+import { endRecord, headOf, startRecord } from './figures/record.mjs';
 
-const BEGIN = '<!-- memory: begin, by bench/fsdp-memory.mjs -->';
-const END = '<!-- memory: end -->';
 const ROWS = 2; // a rank
 const SHAPE = { vocab: 256, seq: 32, width: 64, layers: 4, heads: 4 };
 const TAGS = ['parameter', 'optimizer', 'gathered', 'gradient', 'activation', 'staging'];
@@ -28,12 +26,13 @@ const { values: flags } = parseArgs({
   options: {
     ranks: { type: 'string', default: '1,2,4,8' },
     report: { type: 'string' },
-    write: { type: 'string' },
   },
 });
 const worldSizes = flags.ranks.split(',').map(Number);
+const record = await startRecord('bench/fsdp-memory.mjs');
 const backend = await createCpuBackend({ threads: 1 });
 const cells = [];
+const differences = [];
 for (const precision of PRECISIONS) {
   for (const isResharding of [true, false]) {
     for (const worldSize of worldSizes) {
@@ -46,23 +45,15 @@ for (const precision of PRECISIONS) {
           isResharding,
         });
       });
-      cells.push({ precision, isResharding, worldSize, phases: perRank[0] });
+      cells.push({ precision: precision.name, isResharding, worldSize, phases: perRank[0] });
     }
   }
 }
 await backend.dispose();
-const text = markdown();
-console.log(text);
-if (flags.report !== undefined) {
-  mkdirSync(dirname(flags.report), { recursive: true });
-  const date = new Date().toISOString().slice(0, 10);
-  const command = `node bench/fsdp-memory.mjs ${process.argv.slice(2).join(' ')}`;
-  writeFileSync(
-    flags.report,
-    `# Memory of a sharded GPT, ${date}\n\nCommand: \`${command}\`\n\n${text}`,
-  );
-}
-if (flags.write !== undefined) replaceBetweenMarks(flags.write, text);
+await endRecord(record);
+Object.assign(record, { shape: { ...SHAPE, rows: ROWS }, cells, differences });
+const title = headOf('Memory of a sharded GPT', record);
+publish(flags.report, `${title}\n\n${memoryBlock(record)}`, record);
 
 // ---- measured ----------------------------------------------------------------------------------
 
@@ -190,63 +181,10 @@ function compare(phases, expected, cell) {
     for (const tag of TAGS) {
       if (phases[phase][tag] === expected[phase][tag]) continue;
       process.exitCode = 1;
+      differences.push({ ...cell, phase, tag });
       console.error(
         `${JSON.stringify(cell)} ${phase} ${tag}: ${phases[phase][tag]} bytes, the formula gives ${expected[phase][tag]}`,
       );
     }
   }
-}
-
-// ---- the table ---------------------------------------------------------------------------------
-
-function markdown() {
-  const { vocab, seq, width, layers } = SHAPE;
-  const verdict =
-    process.exitCode === 1
-      ? 'NOT all bytes equal the formulas; see the errors above.'
-      : 'every byte of every rank equals its formula.';
-  return `${[
-    `KiB of rank 0 in training steps of a GPT-2 of ${layers} blocks, width ${width}, vocabulary ${vocab}, ${ROWS} x ${seq} tokens a rank, AdamW. Symbols and what differs at W = 1: [memory model](../../docs/memory-model.md). In this run ${verdict}`,
-    ...PRECISIONS.flatMap((precision) => [`${precision.name}:`, tableOf(precision)]),
-  ].join('\n\n')}\n`;
-}
-
-function tableOf(precision) {
-  const row = (title, formula, phase, tag, isResharding = true) => [
-    title,
-    formula,
-    ...worldSizes.map((worldSize) => {
-      const cell = cells.find(
-        (one) =>
-          one.precision === precision &&
-          one.isResharding === isResharding &&
-          one.worldSize === worldSize,
-      );
-      return `${cell.phases[phase][tag] / 1024}`.replace(/(\.\d\d)\d+$/, '$1');
-    }),
-  ];
-  const rows = [
-    row('idle and after a step: parameter', '4 S', 'idle', 'parameter'),
-    row('idle and after a step: optimizer', '8 S', 'idle', 'optimizer'),
-    row('idle and after a step: all else', '0', 'idle', 'gathered'),
-    row('after forward: gathered, resharding', 'e W s(root)', 'afterForward', 'gathered'),
-    row('after forward: gathered, not resharding', 'e W S', 'afterForward', 'gathered', false),
-    row('after forward: activation', 'sum of what is saved', 'afterForward', 'activation'),
-    row('peak: gathered, resharding', 'e W (s(root) + s(block))', 'peak', 'gathered'),
-    row('peak: gathered, not resharding', 'e W S', 'peak', 'gathered', false),
-    row('peak: gradient', 'max(r W (s(root) + s(block)), 4 S)', 'peak', 'gradient'),
-    row('peak: activation', 'largest of five places', 'peak', 'activation'),
-    row('peak: staging', 'max(e, r) s(largest)', 'peak', 'staging'),
-  ];
-  const head = ['', 'formula', ...worldSizes.map((worldSize) => `W = ${worldSize}`)];
-  return [head, head.map(() => '---'), ...rows]
-    .map((columns) => `| ${columns.join(' | ')} |`)
-    .join('\n');
-}
-
-function replaceBetweenMarks(readme, table) {
-  const old = readFileSync(readme, 'utf8');
-  const [begin, end] = [old.indexOf(BEGIN), old.indexOf(END)];
-  if (begin < 0 || end < begin) throw new Error(`${readme}: the marks are missing: ${BEGIN}`);
-  writeFileSync(readme, `${old.slice(0, begin + BEGIN.length)}\n\n${table}\n${old.slice(end)}`);
 }

@@ -1,17 +1,17 @@
 // What FullyShardedDataParallel costs where there is nothing to share: a training step of a GPT wrapped
 // at world size 1 over the same step plain, and plain with packed parameters. One process, steps of
-// all three in turn; medians. Needs the built packages.
+// all three in turn; bests and medians. Needs the built packages.
 // Usage: node bench/fsdp-overhead.mjs [--rounds 30] [--threads 1] [--report FILE]
 
-import { mkdirSync, writeFileSync } from 'node:fs';
-import os from 'node:os';
-import { dirname } from 'node:path';
 import { parseArgs } from 'node:util';
 import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2, packParameters } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+import { publish } from './figures/publish.mjs';
+import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
+import { table } from './figures/table.mjs';
 import { GPT } from './gpt-shape.mjs';
 
 // Of the small one the kernels cost next to nothing: what is left is the host's work.
@@ -30,16 +30,14 @@ const { values: flags } = parseArgs({
   },
 });
 const rounds = Number(flags.rounds);
+const record = await startRecord('bench/fsdp-overhead.mjs');
 const backend = await createCpuBackend({ threads: Number(flags.threads) });
 const rows = [];
 for (const [name, shape] of Object.entries(SHAPES)) rows.push(await measure(name, shape));
 await backend.dispose();
-const text = report();
-console.log(text);
-if (flags.report !== undefined) {
-  mkdirSync(dirname(flags.report), { recursive: true });
-  writeFileSync(flags.report, text);
-}
+await endRecord(record);
+Object.assign(record, { rounds, rows });
+publish(flags.report, report(), record);
 
 /** Interleaved: each round runs one step of every kind, in an order that turns. */
 async function measure(name, shape) {
@@ -59,14 +57,13 @@ async function measure(name, shape) {
     }
   }
   for (const { dispose } of runs) await dispose();
-  const medians = runs.map(({ samples }) => median(samples));
   const pairs = runs[2].samples.map((ms, round) => ms - runs[0].samples[round]);
   return {
     name,
     shape,
-    medians,
+    times: Object.fromEntries(runs.map(({ samples }, i) => [KINDS[i], timesOf(samples)])),
     kernels: runs.map(({ kernels }) => kernels),
-    hostUsPerUnit: (1000 * median(pairs)) / (shape.layers + 1),
+    hostUsPerUnit: (1000 * timesOf(pairs).median) / (shape.layers + 1),
   };
 }
 
@@ -112,11 +109,6 @@ function wrap(gpt, processGroup) {
   return new FullyShardedDataParallel(gpt, { processGroup });
 }
 
-function median(list) {
-  const sorted = [...list].sort((a, b) => a - b);
-  return sorted[sorted.length >> 1];
-}
-
 function report() {
   const head = [
     'model',
@@ -127,21 +119,22 @@ function report() {
     'us a unit over plain',
     `kernels ${KINDS.join(' / ')}`,
   ];
-  const body = rows.map(({ name, shape, medians, kernels, hostUsPerUnit }) => [
-    `${name}: ${shape.layers} blocks, width ${shape.width}, ${shape.batch} x ${shape.seq} tokens`,
-    shape.layers + 1,
-    ...medians.map((ms) => ms.toFixed(2)),
-    (medians[2] / medians[0]).toFixed(3),
-    (medians[2] / medians[1]).toFixed(3),
-    hostUsPerUnit.toFixed(0),
-    kernels.join(' / '),
-  ]);
-  const table = [head, head.map(() => '---'), ...body].map((line) => `| ${line.join(' | ')} |`);
-  const command = `node bench/fsdp-overhead.mjs ${process.argv.slice(2).join(' ')}`.trim();
-  return `${[
-    `# Cost of wrapping at world size 1, ${new Date().toISOString().slice(0, 10)}`,
-    `${os.cpus().length} x ${os.cpus()[0].model}, Node ${process.version}, load ${os.loadavg()[0].toFixed(1)}. ${backend.info.description}. Medians of ${rounds} interleaved steps: forward, backward, AdamW, reading the loss back, f32. Us a unit: the median over rounds of wrapped less plain, divided by the units.`,
-    `Command: \`${command}\``,
-    table.join('\n'),
-  ].join('\n\n')}\n`;
+  const body = rows.map(({ name, shape, times, kernels, hostUsPerUnit }) => {
+    const both = (format) => ['best', 'median'].map(format).join(' / ');
+    const over = (kind) => both((which) => (times.wrapped[which] / times[kind][which]).toFixed(3));
+    return [
+      `${name}: ${shape.layers} blocks, width ${shape.width}, ${shape.batch} x ${shape.seq} tokens`,
+      shape.layers + 1,
+      ...KINDS.map((kind) => both((which) => times[kind][which].toFixed(2))),
+      over('plain'),
+      over('packed'),
+      hostUsPerUnit.toFixed(0),
+      kernels.join(' / '),
+    ];
+  });
+  return [
+    headOf('Cost of wrapping at world size 1', record),
+    `${backend.info.description}. Best / median of ${rounds} interleaved steps: forward, backward, AdamW, reading the loss back, f32. Us a unit: the median over rounds of wrapped less plain, divided by the units.`,
+    table(head, body),
+  ].join('\n\n');
 }

@@ -1,13 +1,15 @@
 // What resting off the device costs: a training step of a GPT under OffloadModel, on the host and the
-// disk tier, over the same step resident, by batch size; how much of a delay in every read is hidden; and
-// the disk tier's rate over plain files; a model whose state is ten times the device's budget; and the optimizer's step streamed through a WebGPU device over the
-// same step by cpu kernels on the host, where the state rests. One process, steps in turn; medians. Needs the built packages.
-// Usage: node bench/offload.mjs [--rounds 10] [--threads 2] [--delay 20] [--report FILE]
+// disk tier, over the same step resident, by batch size; how much of a delay in every read is hidden; the
+// disk tier over plain files that are written, synced and read in the same order; a model whose state is
+// ten times the device's budget; and the optimizer's step streamed through a WebGPU device over the same
+// step by cpu kernels on the host, where the state rests. One process, contenders in turn; bests and
+// medians. Needs the built packages.
+// Usage: node bench/offload.mjs [--only cost,hidden,tight,disk,optimizer] [--rounds 10] [--threads 2]
+//   [--delay 20] [--report FILE]
 
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { constants, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { open } from 'node:fs/promises';
-import os from 'node:os';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { AdamW, Gpt2, packParameters } from '../packages/nn/dist/index.js';
 import { OffloadModel } from '../packages/offload/dist/index.js';
@@ -17,6 +19,9 @@ import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
 import { createWebGpuBackend } from '../packages/tensor-core/dist/webgpu.js';
 import { openNodeGpu } from '../packages/tensor-core/dist/webgpu-node.js';
+import { publish } from './figures/publish.mjs';
+import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
+import { table } from './figures/table.mjs';
 
 const CONFIG = {
   vocab_size: 256,
@@ -31,11 +36,13 @@ const CONFIG = {
 const BATCHES = [1, 4, 16];
 const KINDS = ['resident', 'host', 'disk'];
 const WARM_UP_STEPS = 3; // the order of slices is learnt, pools and buffers fill
-const DISK_KEYS = 16;
-const DISK_KEY_BYTES = 8 * 2 ** 20;
+const DISK_KEYS = 8;
+const DISK_KEY_BYTES = 4 * 2 ** 20;
+const AT_ONCE = 4; // the store's default
 
 const { values: flags } = parseArgs({
   options: {
+    only: { type: 'string', default: 'cost,hidden,tight,disk,optimizer' },
     rounds: { type: 'string', default: '10' },
     threads: { type: 'string', default: '2' },
     delay: { type: 'string', default: '20' },
@@ -44,22 +51,30 @@ const { values: flags } = parseArgs({
 });
 const rounds = Number(flags.rounds);
 const delayMs = Number(flags.delay);
-const folder = mkdtempSync(join(os.tmpdir(), 'shardweave-offload-'));
+const parts = flags.only.split(',');
+const record = await startRecord('bench/offload.mjs');
+// Not the system's folder for temporary files, which may lie in memory.
+const scratch = join(import.meta.dirname, '.shardweave');
+mkdirSync(scratch, { recursive: true });
+const folder = mkdtempSync(join(scratch, 'offload-'));
 const backend = await createCpuBackend({ threads: Number(flags.threads) });
-const costs = [];
-for (const batch of BATCHES) costs.push(await cost(batch));
-const hidden = await hiddenDelay(BATCHES.at(-1));
-const optimizers = await optimizerSteps();
-const tight = await tenthOfItsState();
-await backend.dispose();
-const disk = await diskRates();
-rmSync(folder, { recursive: true });
-const text = report();
-console.log(text);
-if (flags.report !== undefined) {
-  mkdirSync(dirname(flags.report), { recursive: true });
-  writeFileSync(flags.report, text);
+const figures = { rounds, threads: Number(flags.threads), delayMs };
+try {
+  if (parts.includes('cost')) {
+    figures.costs = [];
+    for (const batch of BATCHES) figures.costs.push(await cost(batch));
+  }
+  if (parts.includes('hidden')) figures.hidden = await hiddenDelay(BATCHES.at(-1));
+  if (parts.includes('optimizer')) figures.optimizers = await optimizerSteps();
+  if (parts.includes('tight')) figures.tight = await tenthOfItsState();
+  await backend.dispose();
+  if (parts.includes('disk')) figures.disk = await diskRates();
+} finally {
+  rmSync(folder, { recursive: true });
 }
+await endRecord(record);
+Object.assign(record, figures);
+publish(flags.report, report(), record);
 
 async function cost(batch) {
   const runs = [];
@@ -73,7 +88,8 @@ async function cost(batch) {
   }
   const peaks = runs.map(({ device }) => device.memory().peak.total);
   for (const { dispose } of runs) await dispose();
-  return { batch, medians: runs.map(({ samples }) => median(samples)), peaks };
+  const times = Object.fromEntries(runs.map(({ samples }, i) => [KINDS[i], timesOf(samples)]));
+  return { batch, times, peaks };
 }
 
 /** The peak of a device that may hold a tenth of the model's state, and whether losses stay the same. */
@@ -134,14 +150,13 @@ async function hiddenDelay(batch) {
   const { step, dispose } = await training('host', batch, store);
   for (let i = 0; i < WARM_UP_STEPS; i++) await step();
   const samples = { plain: [], delayed: [] };
-  for (let round = 0; round < rounds; round++) {
+  for (let round = 0; round < 2 * rounds; round++) {
     isDelayed = round % 2 === 1;
     reads = 0;
     samples[isDelayed ? 'delayed' : 'plain'].push(await timed(step));
   }
   await dispose();
-  const [t0, t1] = [median(samples.plain), median(samples.delayed)];
-  return { batch, reads, t0, t1, share: 1 - (t1 - t0) / (reads * delayMs) };
+  return { batch, reads, plain: timesOf(samples.plain), delayed: timesOf(samples.delayed) };
 }
 
 /** Milliseconds of an optimizer's step with all state in host memory, by the device that computes it. */
@@ -164,7 +179,7 @@ async function optimizerSteps() {
   for (const { dispose } of runs) await dispose();
   await gpu.dispose();
   const { vendor, architecture, description } = adapter.info;
-  const [onDevice, onHost] = runs.map(({ samples }) => median(samples));
+  const [onDevice, onHost] = runs.map(({ samples }) => timesOf(samples));
   return {
     adapter: [vendor, architecture, description].filter(Boolean).join(' '),
     onDevice,
@@ -209,78 +224,147 @@ async function training(kind, batch, given, kernels = backend) {
   return { device, step, pass, stepOptimizer, dispose };
 }
 
-/** Milliseconds to write and to read the same bytes: the store, and files without checksums. */
+/**
+ * Milliseconds to write and to read the same bytes: the store, and plain files in the store's order, which
+ * is the older of two files of each key written over in place, four at once, and at the end, where
+ * asked for, all of them and their folder synced. What is left of the difference are checksums,
+ * pieces and the list of a commit.
+ */
 async function diskRates() {
   const values = Array.from({ length: DISK_KEYS }, (_, i) =>
     new Uint8Array(DISK_KEY_BYTES).fill(i),
   );
-  const into = new Uint8Array(DISK_KEY_BYTES);
-  const store = await openDiskStore({ directory: join(folder, 'rates') });
-  const times = { storeWrite: [], storeRead: [], fileWrite: [], fileRead: [] };
-  for (let round = 0; round < 5; round++) {
-    times.storeWrite.push(
-      await timed(async () => {
-        await Promise.all(values.map((value, i) => store.write(`k${i}`, value)));
-        await store.commit();
-      }),
-    );
-    times.fileWrite.push(await timed(() => eachFile('w', (file, i) => file.write(values[i]))));
-    times.storeRead.push(
-      await timed(async () => {
-        for (let i = 0; i < DISK_KEYS; i++) await store.read(`k${i}`, into);
-      }),
-    );
-    times.fileRead.push(
-      await timed(() => eachFile('r', (file) => file.read(into, 0, DISK_KEY_BYTES, 0))),
-    );
+  const into = values.map(() => new Uint8Array(DISK_KEY_BYTES));
+  const keys = values.map((_, i) => `k${i}`);
+  const rates = [];
+  for (const fsync of [false, true]) {
+    const directory = join(folder, `rates-${fsync}`);
+    const store = await openDiskStore({ directory, fsync, maxConcurrent: AT_ONCE });
+    const samples = { storeWrite: [], fileWrite: [], storeRead: [], fileRead: [] };
+    for (let round = -WARM_UP_STEPS; round < rounds; round++) {
+      const slot = (round + WARM_UP_STEPS) % 2;
+      const pathOf = (i) => join(directory, `plain-${i}-${slot}`);
+      const bodies = {
+        storeWrite: async () => {
+          await Promise.all(keys.map((key, i) => store.write(key, values[i])));
+          await store.commit();
+        },
+        fileWrite: () => writePlain(pathOf, values, { directory, fsync }),
+        storeRead: () => Promise.all(keys.map((key, i) => store.read(key, into[i]))),
+        fileRead: () =>
+          eachFile(pathOf, constants.O_RDONLY, (file, i) =>
+            file.read(into[i], 0, DISK_KEY_BYTES, 0),
+          ),
+      };
+      for (const [name, body] of Object.entries(bodies)) {
+        const ms = await timed(body);
+        if (round >= 0) samples[name].push(ms); // before, the files come to be
+      }
+    }
+    await store.close();
+    const times = Object.entries(samples).map(([name, list]) => [name, timesOf(list)]);
+    rates.push({ fsync, ...Object.fromEntries(times) });
   }
-  await store.close();
-  return Object.fromEntries(Object.entries(times).map(([name, list]) => [name, median(list)]));
+  return { bytes: DISK_KEYS * DISK_KEY_BYTES, rates };
 }
 
-async function eachFile(mode, use) {
-  for (let i = 0; i < DISK_KEYS; i++) {
-    const file = await open(join(folder, `plain${i}`), mode);
-    await use(file, i);
-    await file.close();
-  }
+async function writePlain(pathOf, values, { directory, fsync }) {
+  const flagsToWrite = constants.O_WRONLY | constants.O_CREAT;
+  await eachFile(pathOf, flagsToWrite, (file, i) => file.write(values[i], 0, DISK_KEY_BYTES, 0));
+  if (!fsync) return;
+  await eachFile(pathOf, constants.O_RDONLY, (file) => file.sync());
+  const handle = await open(directory);
+  await handle.sync();
+  await handle.close();
+}
+
+/** All files, AT_ONCE of them at a time. */
+async function eachFile(pathOf, mode, use) {
+  let next = 0;
+  const lane = async () => {
+    while (next < DISK_KEYS) {
+      const i = next++;
+      const file = await open(pathOf(i), mode);
+      await use(file, i);
+      await file.close();
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, lane));
 }
 
 function report() {
-  const ms = (value) => `${value.toFixed(0)} ms`;
-  const ratio = (a, b) => (a / b).toFixed(2);
+  const { costs, hidden, tight, disk, optimizers } = figures;
+  const both = ({ best, median }) => `${best.toFixed(0)} / ${median.toFixed(0)}`;
+  const ratios = (a, b) =>
+    ['best', 'median'].map((key) => (a[key] / b[key]).toFixed(2)).join(' / ');
   const mib = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
-  const total = DISK_KEYS * DISK_KEY_BYTES;
-  return [
-    `# Cost of offload, ${new Date().toISOString().slice(0, 10)}`,
-    `${os.cpus().length} x ${os.cpus()[0].model}, Node ${process.version}, load ${os.loadavg()[0].toFixed(1)} at the end. cpu device, ${flags.threads} threads. GPT: ${CONFIG.n_layer} layers, width ${CONFIG.n_embd}, ${CONFIG.n_positions} tokens a row; a slice a layer, AdamW. Medians of ${rounds} interleaved steps.`,
-    `Command: \`node bench/offload.mjs ${process.argv.slice(2).join(' ')}\``,
-    [
-      '| rows | resident | host tier | disk tier | host / resident | disk / resident | peak of the device, resident | host tier |',
-      '|---|---|---|---|---|---|---|---|',
-      ...costs.map(
-        ({ batch, medians: [resident, host, onDisk], peaks }) =>
-          `| ${batch} | ${ms(resident)} | ${ms(host)} | ${ms(onDisk)} | ${ratio(host, resident)} | ${ratio(onDisk, resident)} | ${mib(peaks[0])} | ${mib(peaks[1])} |`,
-      ),
-    ].join('\n'),
-    `Hidden: ${hidden.reads} reads of parameters a step (forward, backward, optimizer), each delayed by ${delayMs} ms, ${hidden.batch} rows: ${ms(hidden.t0)} without, ${ms(hidden.t1)} with; ${(100 * hidden.share).toFixed(0)} % of the delays hidden.`,
-    `A GPT of 40 layers, width 64: parameters, gradients and optimizer state take ${mib(tight.stateBytes)}, the budget is ${mib(tight.budget)}. The most that the pool held in three steps, and their losses: ${tight.runs.map(({ kind, peak, losses }) => `${kind} ${mib(peak)} (${losses})`).join('; ')}.`,
-    `Disk tier: ${mib(total)} written and committed in ${ms(disk.storeWrite)}, read in ${ms(disk.storeRead)}; plain files, without checksums, ${ms(disk.fileWrite)} and ${ms(disk.fileRead)}: ${ratio(disk.storeWrite, disk.fileWrite)} and ${ratio(disk.storeRead, disk.fileRead)} times. The files lie in the page cache.`,
-    optimizers === undefined
-      ? 'Optimizer on the device or on the host: no WebGPU adapter here.'
-      : `Optimizer: AdamW's step over host bytes, layer by layer, streamed through WebGPU (${optimizers.adapter}) ${ms(optimizers.onDevice)}, by cpu kernels on the host ${ms(optimizers.onHost)}: ${ratio(optimizers.onDevice, optimizers.onHost)} times. Offload steps on the compute device as the layer passes: the kernels, and so the bits, are those of a resident step. On a software adapter both use the same cores and memory; a GPU adds a bus each way, 12 bytes to and 12 from the device a parameter and 4 of its gradient.`,
-    "On a cpu device host and device share memory and cores: a load is a copy that takes a core from the kernels, so the ratios show the work that offload adds, not a bus. What a PCIe or unified-memory GPU would show isn't in them.",
-    '',
-  ].join('\n\n');
+  const sections = [headOf('Cost of offload', record)];
+  sections.push(
+    `cpu device, ${flags.threads} threads. GPT: ${CONFIG.n_layer} layers, width ${CONFIG.n_embd}, ${CONFIG.n_positions} tokens a row; a slice a layer, AdamW. ${rounds} interleaved rounds; every time is best / median in ms, every ratio that of the bests / of the medians.`,
+  );
+  if (costs !== undefined) {
+    const head = [
+      'rows',
+      ...KINDS,
+      'host / resident',
+      'disk / resident',
+      'peak of the device, resident',
+      'host',
+    ];
+    const rows = costs.map(({ batch, times, peaks }) => [
+      batch,
+      ...KINDS.map((kind) => both(times[kind])),
+      ratios(times.host, times.resident),
+      ratios(times.disk, times.resident),
+      mib(peaks[0]),
+      mib(peaks[1]),
+    ]);
+    sections.push(
+      table(head, rows),
+      "On a cpu device host and device share memory and cores: a load is a copy that takes a core from the kernels, so the ratios show the work that offload adds, not a bus. What a PCIe or unified-memory GPU would show isn't in them.",
+    );
+  }
+  if (hidden !== undefined) {
+    const { plain, delayed, reads, batch } = hidden;
+    const shares = ['best', 'median'].map((key) =>
+      (100 * (1 - (delayed[key] - plain[key]) / (reads * delayMs))).toFixed(0),
+    );
+    sections.push(
+      `Hidden: ${reads} reads of parameters a step (forward, backward, optimizer), each delayed by ${delayMs} ms, ${batch} rows: ${both(plain)} ms without, ${both(delayed)} ms with; ${shares.join(' / ')} % of the delays hidden.`,
+    );
+  }
+  if (tight !== undefined) {
+    const held = tight.runs.map(({ kind, peak, losses }) => `${kind} ${mib(peak)} (${losses})`);
+    sections.push(
+      `A GPT of 40 layers, width 64: parameters, gradients and optimizer state take ${mib(tight.stateBytes)}, the budget is ${mib(tight.budget)}. The most that the pool held in three steps, and their losses: ${held.join('; ')}.`,
+    );
+  }
+  if (disk !== undefined) {
+    const rows = disk.rates.flatMap((rate) =>
+      ['Write', 'Read'].map((what) => [
+        `${what.toLowerCase()}${what === 'Write' ? `, ${rate.fsync ? 'fsync' : 'no fsync'}` : ''}`,
+        both(rate[`store${what}`]),
+        both(rate[`file${what}`]),
+        ratios(rate[`store${what}`], rate[`file${what}`]),
+      ]),
+    );
+    sections.push(
+      `Disk tier: ${mib(disk.bytes)} in ${DISK_KEYS} keys, written and committed, and read again; beside it plain files without checksums, in the same order: the older of two files of each key written over in place, ${AT_ONCE} at once, synced at the end where the store is told to. Reads come from the page cache.`,
+      table(['', 'store, ms', 'plain files, ms', 'store / plain'], rows),
+    );
+  }
+  if (parts.includes('optimizer')) {
+    sections.push(
+      optimizers === undefined
+        ? 'Optimizer on the device or on the host: no WebGPU adapter here.'
+        : `Optimizer: AdamW's step over host bytes, layer by layer, streamed through WebGPU (${optimizers.adapter}) ${both(optimizers.onDevice)} ms, by cpu kernels on the host ${both(optimizers.onHost)} ms: ${ratios(optimizers.onDevice, optimizers.onHost)} times. Offload steps on the compute device as the layer passes: the kernels, and so the bits, are those of a resident step. On a software adapter both use the same cores and memory; a GPU adds a bus each way, 12 bytes to and 12 from the device a parameter and 4 of its gradient.`,
+    );
+  }
+  return sections.join('\n\n');
 }
 
 async function timed(body) {
   const start = performance.now();
   await body();
   return performance.now() - start;
-}
-
-function median(list) {
-  const sorted = [...list].sort((a, b) => a - b);
-  return sorted[sorted.length >> 1];
 }

@@ -3,15 +3,15 @@
 // the delay costs a core. Two ranks of one process, a GPT of six blocks. Needs the built packages.
 // Usage: node bench/overlap-schedule.mjs [--delay 60] [--product 20] [--rounds 3] [--report FILE]
 
-import { mkdirSync, writeFileSync } from 'node:fs';
-import os from 'node:os';
-import { dirname } from 'node:path';
 import { parseArgs } from 'node:util';
 import { createMemoryGroup, withDelay } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
 import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
 import { createReferenceBackend } from '../packages/tensor-core/dist/testing.js';
+import { publish } from './figures/publish.mjs';
+import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
+import { table } from './figures/table.mjs';
 
 const SHAPE = { vocab_size: 37, n_positions: 8, n_embd: 12, n_layer: 6, n_head: 2 };
 const WARM_UP_STEPS = 2; // the first learns the order of units
@@ -33,6 +33,7 @@ const { values: flags } = parseArgs({
 });
 const delayMs = Number(flags.delay);
 const productMs = Number(flags.product);
+const record = await startRecord('bench/overlap-schedule.mjs');
 
 const rows = [];
 for (const { name, options } of CASES) {
@@ -44,7 +45,7 @@ for (const { name, options } of CASES) {
     last = await run(delayMs, options);
     delayed.push(...last.stepMs);
   }
-  const [t0, t1] = [median(plain), median(delayed)];
+  const [t0, t1] = [timesOf(plain).median, timesOf(delayed).median];
   const exposed = t1 - t0;
   const total = last.calls * delayMs;
   // The first gather and the last reduction: nothing of the step is before the one or after the other.
@@ -70,17 +71,14 @@ const head = [
   'hidden of all',
   'hidden but for the first gather and the last reduction',
 ];
+await endRecord(record);
+Object.assign(record, { delayMs, productMs, rounds: Number(flags.rounds), rows });
 const text = [
-  `# Overlap of the schedule, ${new Date().toISOString().slice(0, 10)}`,
-  `${os.cpus().length} x ${os.cpus()[0].model}, Node ${process.version}, load average ${os.loadavg()[0].toFixed(1)}: other work ran beside it.`,
-  `Command: \`node bench/overlap-schedule.mjs ${process.argv.slice(2).join(' ')}\`. Matrix products sleep ${productMs} ms, collectives ${delayMs} ms more than they take.`,
-  [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n'),
+  headOf('Overlap of the schedule', record),
+  `Matrix products sleep ${productMs} ms, collectives ${delayMs} ms more than they take. Medians of ${Number(flags.rounds) * STEPS} steps.`,
+  table(head, rows),
 ].join('\n\n');
-console.log(text);
-if (flags.report !== undefined) {
-  mkdirSync(dirname(flags.report), { recursive: true });
-  writeFileSync(flags.report, `${text}\n`);
-}
+publish(flags.report, text, record);
 
 /** Steps of rank 0, and its gathers and reductions in each. */
 async function run(delay, options) {
@@ -176,9 +174,4 @@ function sleeping(inner) {
 
 function percent(share) {
   return `${(100 * share).toFixed(0)} %`;
-}
-
-function median(list) {
-  const sorted = [...list].sort((a, b) => a - b);
-  return sorted[sorted.length >> 1];
 }

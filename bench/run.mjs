@@ -1,14 +1,16 @@
 // Measures matrix products and a small GPT's training step against the field, in one run: every
-// engine is a process of its own, all of them kept open, timed in turn. Medians and ratios.
+// engine is a process of its own, all of them kept open, timed in turn. Best and median times, and ratios.
 // Usage: node bench/run.mjs [--tasks matmul,step] [--engines a,b] [--rounds N] [--report FILE]
 
 import { spawn } from 'node:child_process';
-import { mkdirSync, writeFileSync } from 'node:fs';
-import os from 'node:os';
+import { readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { publish } from './figures/publish.mjs';
+import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
+import { table } from './figures/table.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const SIZES = [256, 512, 1024];
@@ -21,7 +23,9 @@ const ENGINES = {
   'shardweave-cpu-1': ['node', 'engines/shardweave.mjs', 'cpu', '1'],
   'jax-wasm': ['node', 'engines/jax.mjs', 'wasm'],
   'tfjs-wasm': ['node', 'engines/tfjs.mjs', 'wasm'],
-  torch: ['python', 'engines/pytorch.py'],
+  // Which of the two is the faster differs from machine to machine.
+  torch: ['python', 'engines/pytorch.py', '2'],
+  'torch-1': ['python', 'engines/pytorch.py', '1'],
   'shardweave-webgpu': ['node', 'engines/shardweave.mjs', 'webgpu'],
   'jax-webgpu': ['node', 'engines/jax.mjs', 'webgpu'],
   'tfjs-webgpu': ['node', 'engines/tfjs.mjs', 'webgpu'],
@@ -31,12 +35,13 @@ const { values: flags } = parseArgs({
   options: {
     tasks: { type: 'string', default: 'matmul,step' },
     engines: { type: 'string', default: Object.keys(ENGINES).join(',') },
-    rounds: { type: 'string', default: '5' },
+    rounds: { type: 'string', default: '10' },
     report: { type: 'string' },
   },
 });
 
 const rounds = Number(flags.rounds);
+const record = await startRecord('bench/run.mjs');
 const engines = [];
 for (const key of flags.engines.split(',')) {
   const engine = await open(key);
@@ -45,12 +50,14 @@ for (const key of flags.engines.split(',')) {
 const rows = [];
 for (const task of listTasks()) rows.push(await measure(task));
 for (const engine of engines) engine.close();
-const text = report();
-console.log(text);
-if (flags.report !== undefined) {
-  mkdirSync(dirname(flags.report), { recursive: true });
-  writeFileSync(flags.report, text);
-}
+await endRecord(record);
+Object.assign(record, {
+  rounds,
+  engines: engines.map(({ key, name }) => ({ key, name })),
+  rows,
+  kernelBytes: kernelBytes(),
+});
+publish(flags.report, report(), record);
 
 function listTasks() {
   const wanted = flags.tasks.split(',');
@@ -81,56 +88,57 @@ async function measure(task) {
       list.push(ms);
     }
   }
-  const medians = new Map([...samples].map(([engine, list]) => [engine.key, median(list)]));
-  console.error(JSON.stringify(task), Object.fromEntries(medians));
-  return { task, medians };
+  const times = Object.fromEntries(
+    [...samples].map(([engine, list]) => [engine.key, timesOf(list)]),
+  );
+  console.error(JSON.stringify(task), times);
+  return { ...task, times };
 }
 
-function median(list) {
-  const sorted = [...list].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+/** Bytes of the CPU device's kernels, which a page loads with the package. */
+function kernelBytes() {
+  const file = new URL('../packages/tensor-core/src/generated/cpu-threaded.ts', import.meta.url);
+  const [, base64] = /['"`]([A-Za-z0-9+/=]{1000,})['"`]/.exec(readFileSync(file, 'utf8'));
+  return Buffer.from(base64, 'base64').byteLength;
 }
 
 function report() {
   const keys = engines.map(({ key }) => key);
-  const table = (head, body) =>
-    [head, head.map(() => '---'), ...body].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
-  const matmuls = rows.filter(({ task }) => task.task === 'matmul');
-  const steps = rows.filter(({ task }) => task.task === 'step');
   const parts = [
-    `# Bench of ${new Date().toISOString().slice(0, 10)}`,
-    `${os.cpus().length} x ${os.cpus()[0].model}, Node ${process.version}. Medians of ${rounds} interleaved rounds; one process an engine, all in one run.`,
-    `Command: \`node bench/run.mjs ${process.argv.slice(2).join(' ')}\``,
+    headOf('Engines', record),
+    `${rounds} rounds, in each all engines in turn; one process an engine, all in one run. PyTorch runs with OMP_WAIT_POLICY=PASSIVE, without which its two threads wait at the cost of each other.`,
     engines.map(({ key, name }) => `- ${key}: ${name}`).join('\n'),
   ];
-  if (matmuls.length > 0) {
-    const body = matmuls.map(({ task, medians }) => [
-      `${task.layout} ${task.n}`,
+  const products = rows.filter(({ task }) => task === 'matmul');
+  for (const which of products.length > 0 ? ['best', 'median'] : []) {
+    const body = products.map(({ layout, n, times }) => [
+      `${layout} ${n}`,
       ...keys.map((key) =>
-        medians.has(key) ? ((2 * task.n ** 3) / medians.get(key) / 1e6).toFixed(1) : '-',
+        times[key] === undefined ? '-' : ((2 * n ** 3) / times[key][which] / 1e6).toFixed(1),
       ),
     ]);
-    parts.push('## f32 matrix product, GFLOP/s', table(['layout, size', ...keys], body));
+    parts.push(`## f32 matrix product, GFLOP/s, ${which}`, table(['layout, size', ...keys], body));
   }
-  if (steps.length > 0) {
-    const [{ medians }] = steps;
-    const body = keys
-      .filter((key) => medians.has(key))
-      .map((key) => [
-        key,
-        medians.get(key).toFixed(0),
-        ...['shardweave-cpu', 'shardweave-webgpu'].map((ours) =>
-          medians.has(ours) ? (medians.get(key) / medians.get(ours)).toFixed(2) : '-',
-        ),
-      ]);
+  for (const { times } of rows.filter(({ task }) => task === 'step')) {
+    const ours = ['shardweave-cpu', 'shardweave-webgpu'].filter((key) => times[key]);
+    const head = ['engine', 'best, ms', 'median, ms'];
+    for (const key of ours) head.push(`best over ${key}'s`, `median over ${key}'s`);
+    const body = Object.entries(times).map(([key, { best, median }]) => [
+      key,
+      best.toFixed(0),
+      median.toFixed(0),
+      ...ours.flatMap((own) => [
+        (best / times[own].best).toFixed(2),
+        (median / times[own].median).toFixed(2),
+      ]),
+    ]);
     parts.push(
       '## Training step of a small GPT',
       '842,496 f32 parameters, batch 8 x 128 tokens, forward, backward, AdamW.',
-      table(['engine', 'ms', 'over shardweave-cpu', 'over shardweave-webgpu'], body),
+      table(head, body),
     );
   }
-  return `${parts.join('\n\n')}\n`;
+  return parts.join('\n\n');
 }
 
 /** Starts an engine; undefined, with a line on stderr, where this machine lacks what it needs. */

@@ -1,17 +1,17 @@
 // A run as Markdown: what was asked of it and whether it holds, then a table an operation.
 import { basename } from 'node:path';
+import { headOf } from '../figures/record.mjs';
+import { table } from '../figures/table.mjs';
 import { limitsOf } from './limits.mjs';
 import { OPERATIONS } from './operations.mjs';
 
 /** @param run what collectives.mjs gathers @param {string | undefined} plot path of the SVG */
 export function reportOf(run, plot) {
   const names = run.contenders.map(({ name }) => name);
-  const loads = ['start', 'end'].map((when) => run.load[when].map((x) => x.toFixed(2)).join(' '));
   return `${[
-    `# Collectives, ${run.date}`,
-    `${run.machine}. Load average (1, 5, 15 minutes) at the start ${loads[0]}, at the end ${loads[1]}; the run itself loads all cores. ${run.minutes.toFixed(1)} minutes.`,
-    `Command: \`${run.command}\``,
-    'Bus bandwidth in GiB/s, as nccl-tests defines it: the size over the time, times 2(n-1)/n for all-reduce, (n-1)/n for all-gather and reduce-scatter, 1 for broadcast and send. The size is the larger buffer of a rank: all that is gathered, all that is scattered. f32; all-reduce in place. Medians; all contenders stay open and take turns in every round; the time of a call is that of the slowest rank. The result of the first call of each cell and that of the last are checked.',
+    headOf('Collectives', run),
+    `${run.minutes.toFixed(1)} minutes.`,
+    'Bus bandwidth in GiB/s, as nccl-tests defines it: the size over the time, times 2(n-1)/n for all-reduce, (n-1)/n for all-gather and reduce-scatter, 1 for broadcast and send. The size is the larger buffer of a rank: all that is gathered, all that is scattered. f32; all-reduce in place. Every cell: best / median; all contenders stay open and take turns in every round; the time of a call is that of the slowest rank. The result of the first call of each cell and that of the last are checked.',
     run.contenders.map(({ name, says, version }) => `- ${name}: ${says} (${version})`).join('\n'),
     ...(run.leftOut.length > 0
       ? [`Left out:\n${run.leftOut.map((line) => `- ${line}`).join('\n')}`]
@@ -40,7 +40,7 @@ function latencies(run, names) {
   if (small.length === 0) return [];
   const rows = groupBy(small, inReportOrder).map((cells) => [
     `${OPERATIONS[cells[0].operation].title}, ${ranksLabel(run, cells[0].worldSize)}`,
-    ...columnsOf(cells, names, ({ ms }) => (ms * 1000).toFixed(0)),
+    ...columnsOf(cells, names, latencyOf),
   ]);
   return ['## Latency of one element a rank, microseconds', table(['operation', ...names], rows)];
 }
@@ -55,7 +55,7 @@ function bandwidths(run, names) {
       ...columnsOf(
         cells.filter((cell) => cell.size === size),
         names,
-        ({ busGiBps }) => formatRate(busGiBps),
+        rateOf,
       ),
     ]);
     const title = `## ${OPERATIONS[operation].title}, ${ranksLabel(run, worldSize)}, GiB/s`;
@@ -116,16 +116,22 @@ function probes(run) {
   ];
 }
 
-export function table(head, body) {
-  return [head, head.map(() => '---'), ...body].map((row) => `| ${row.join(' | ')} |`).join('\n');
-}
-
 export function formatBytes(bytes) {
   if (bytes >= 2 ** 20) return `${bytes / 2 ** 20} MiB`;
   return bytes >= 1024 ? `${bytes / 1024} KiB` : `${bytes} B`;
 }
 
-export function formatRate(rate) {
+/** Microseconds of a cell, best / median. */
+export function latencyOf({ minMs, ms }) {
+  return `${(minMs * 1000).toFixed(0)} / ${(ms * 1000).toFixed(0)}`;
+}
+
+/** Bus bandwidth of a cell in GiB/s, best / median. */
+export function rateOf({ minMs, ms, busGiBps }) {
+  return `${formatRate((busGiBps * ms) / minMs)} / ${formatRate(busGiBps)}`;
+}
+
+function formatRate(rate) {
   return rate >= 1 ? rate.toFixed(2) : rate.toPrecision(2);
 }
 

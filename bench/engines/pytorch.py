@@ -1,4 +1,4 @@
-"""PyTorch on the CPU, two threads: one JSON request a line on stdin, one answer a line on stdout."""
+"""PyTorch on the CPU, `pytorch.py THREADS`: one JSON request a line on stdin, one answer a line on stdout."""
 
 import json
 import math
@@ -8,7 +8,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-torch.set_num_threads(2)
+THREADS = int(sys.argv[1])
+torch.set_num_threads(THREADS)
 SHAPE = {"vocab": 256, "seq": 128, "width": 128, "layers": 4, "heads": 4, "batch": 8}
 
 
@@ -74,7 +75,7 @@ def prepare_step():
 
 
 run = None
-answer(ready=f"PyTorch {torch.__version__} cpu, 2 threads")
+answer(ready=f"PyTorch {torch.__version__} cpu, {THREADS} thread{'s' if THREADS > 1 else ''}")
 for line in sys.stdin:
     request = json.loads(line)
     prepare = request.get("prepare")

@@ -1,6 +1,7 @@
 // The root commands: each does its own set-up, then the work. Plain JavaScript without dependencies,
 // since it runs before anything is installed.
 import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { buildAll } from './build.mjs';
@@ -75,19 +76,22 @@ async function test(args, environment) {
   });
 }
 
+/** `bench NAME ...` runs bench/NAME.mjs, `bench ...` bench/run.mjs. */
 async function bench(args) {
+  const isNamed = existsSync(join(ROOT, 'bench', `${args[0]}.mjs`));
+  const [name, ...rest] = isNamed ? args : ['run', ...args];
+  const script = join(ROOT, 'bench', `${name}.mjs`);
+  if (name === 'figures') {
+    process.exitCode = await runChild(process.execPath, [script, ...rest], process.env);
+    return;
+  }
   await installDependencies();
   await installRivals();
   await buildAll();
-  if (args[0] === 'collectives') {
-    installCollectiveRivals();
-    const script = join(ROOT, 'bench/collectives.mjs');
-    process.exitCode = await runChild(process.execPath, [script, ...args.slice(1)], process.env);
-    return;
-  }
+  if (name === 'collectives') installCollectiveRivals();
   const { webgpuDriver } = await import('./webgpu-driver.mjs');
   const driver = await webgpuDriver();
-  process.exitCode = await runChild(process.execPath, [join(ROOT, 'bench/run.mjs'), ...args], {
+  process.exitCode = await runChild(process.execPath, [script, ...rest], {
     ...process.env,
     ...driver.environment,
   });

@@ -1,0 +1,6 @@
+// Renders the figures of all READMEs from the newest reports; every bench with --report into
+// bench/reports does the same. Usage: node bench/figures.mjs
+import { renderReadmes } from './figures/readmes.mjs';
+
+const changed = renderReadmes();
+console.log(changed.length === 0 ? 'every figure is as reported' : changed.join('\n'));

@@ -1,0 +1,1 @@
+export const BLOCKS: Readonly<Record<string, { readonly report: string }>>;

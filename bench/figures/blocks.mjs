@@ -1,0 +1,43 @@
+// The blocks of figures that READMEs may hold: the report that each is rendered from, and how.
+import { collectivesBlock } from './collectives-block.mjs';
+import { matmulBlock, overlapBlock, stepBlock } from './engine-blocks.mjs';
+import { memoryBlock } from './memory-block.mjs';
+import { bucketsBlock, sumsBlock } from './package-blocks.mjs';
+
+const CPU = 'shardweave-cpu,shardweave-cpu-1,torch,torch-1,jax-wasm,tfjs-wasm';
+const WEBGPU = 'shardweave-webgpu,jax-webgpu,tfjs-webgpu';
+
+/**
+ * `report` is the name of a file in bench/reports without its date, `command` what measures it.
+ * @type {Readonly<Record<string, { report: string, command: string, render: (run: any, link: string) => string }>>}
+ */
+export const BLOCKS = {
+  'gpt-step-cpu': {
+    report: 'gpt-step-cpu',
+    command: `bench/run.mjs --tasks step --engines ${CPU} --rounds 20`,
+    render: stepBlock,
+  },
+  'gpt-step-webgpu': {
+    report: 'gpt-step-webgpu',
+    command: `bench/run.mjs --tasks step --engines ${WEBGPU} --rounds 10`,
+    render: stepBlock,
+  },
+  matmul: {
+    report: 'matmul',
+    command: 'bench/run.mjs --tasks matmul --rounds 10',
+    render: matmulBlock,
+  },
+  overlap: {
+    report: 'overlap',
+    command: 'bench/overlap.mjs --rounds 4 --steps 6',
+    render: overlapBlock,
+  },
+  buckets: { report: 'ddp', command: 'bench/ddp.mjs --rounds 3', render: bucketsBlock },
+  'fsdp-memory': { report: 'fsdp-memory', command: 'bench/fsdp-memory.mjs', render: memoryBlock },
+  collectives: {
+    report: 'collectives-two-cores',
+    command: 'bench/collectives.mjs',
+    render: collectivesBlock,
+  },
+  'dtypes-sums': { report: 'dtypes', command: 'bench/dtypes.mjs', render: sumsBlock },
+};

@@ -1,0 +1,83 @@
+// The figures in READMEs and documents: what lies between `<!-- figures: NAME -->` and `<!-- /figures -->`
+// is rendered from the newest report of that block, never written by hand. A check in tooling/ holds
+// it to that.
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join, posix } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { BLOCKS } from './blocks.mjs';
+
+const ROOT = fileURLToPath(new URL('../../', import.meta.url));
+export const REPORTS = fileURLToPath(new URL('../reports', import.meta.url));
+const BLOCK = /<!-- figures: (\S+) -->\n[\s\S]*?<!-- \/figures -->/g;
+
+/** Where figures may stand: relative to the root. */
+export function readmePaths() {
+  const inside = (folder) => readdirSync(join(ROOT, folder));
+  return [
+    'README.md',
+    'CONTRIBUTING.md',
+    'examples/README.md',
+    ...['packages', 'apps'].flatMap((parent) =>
+      inside(parent).map((name) => `${parent}/${name}/README.md`),
+    ),
+    ...inside('docs')
+      .filter((name) => name.endsWith('.md'))
+      .map((name) => `docs/${name}`),
+  ];
+}
+
+/** `text` without its blocks of figures. */
+export function withoutFigures(text) {
+  return text.replaceAll(BLOCK, '');
+}
+
+/** The names of its blocks. */
+export function blocksIn(text) {
+  return [...text.matchAll(BLOCK)].map(([, name]) => name);
+}
+
+/** `text` of the file `path` with every block as its newest report has it. */
+export function rendered(path, text) {
+  return text.replaceAll(
+    BLOCK,
+    (_, name) => `<!-- figures: ${name} -->\n\n${render(path, name)}\n\n<!-- /figures -->`,
+  );
+}
+
+/** Text of one block; what would measure it, where nothing has. */
+function render(path, name) {
+  const block = BLOCKS[name];
+  if (block === undefined) {
+    throw new Error(`${path}: expected one of ${Object.keys(BLOCKS).join(', ')}, got ${name}`);
+  }
+  const report = newestReport(block.report);
+  if (report === undefined) return `Not measured: \`${commandOf(block)}\` does.`;
+  const run = JSON.parse(readFileSync(join(REPORTS, report), 'utf8'));
+  const page = `bench/reports/${report.replace(/\.json$/, '.md')}`;
+  return block.render(run, posix.relative(posix.dirname(path), page)).trim();
+}
+
+/** What writes the report of a block. */
+function commandOf({ command, report }) {
+  return `node ${command} --report bench/reports/DATE-${report}.md`;
+}
+
+/** The file of the last day's report of a name. */
+function newestReport(name) {
+  const pattern = new RegExp(`^\\d{4}-\\d\\d-\\d\\d-${name}\\.json$`);
+  return readdirSync(REPORTS)
+    .filter((file) => pattern.test(file))
+    .sort()
+    .at(-1);
+}
+
+/** Renders all of them; gives the files that changed. */
+export function renderReadmes() {
+  return readmePaths().filter((path) => {
+    const file = join(ROOT, path);
+    const old = readFileSync(file, 'utf8');
+    const text = rendered(path, old);
+    if (text !== old) writeFileSync(file, text);
+    return text !== old;
+  });
+}

@@ -1,0 +1,49 @@
+// Figures of speed and memory in READMEs and documents: rendered from reports, never written by hand.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { BLOCKS } from '../../bench/figures/blocks.mjs';
+import { blocksIn, readmePaths, rendered, withoutFigures } from '../../bench/figures/readmes.mjs';
+import { ROOT } from './workspace.ts';
+
+/** Claims of a measurement. Settings (a time-out, a share of a limit) are other words. */
+const CLAIMS = [
+  /\d[\d.,]* ?(?:GFLOP|[KMG]i?B\/s|[KMG]i?B a second|tok\/s|tokens a second)/,
+  /\d[\d.,]* ?(?:times|x) (?:as )?(?:fast|slow|quick|less time|the time|that of)/,
+  /\d[\d.,]* of the time\b/,
+  /\d[\d.,]* ?% (?:faster|slower|of the (?:delay|time)|hidden|is hidden)/,
+  /\d[\d.,]* times (?:faster|slower)/,
+  /\| *[\d.,]+ times *\|/,
+  /\| *measured *\|/,
+];
+
+const texts = readmePaths().map((path) => [path, readFileSync(join(ROOT, path), 'utf8')] as const);
+
+describe.each(texts)('%s', (path, text) => {
+  it('has its figures as the newest reports have them', () => {
+    expect(rendered(path, text)).toBe(text);
+  });
+
+  it('closes every block of figures that it opens', () => {
+    expect(withoutFigures(text)).not.toMatch(/<!-- \/?figures/);
+  });
+
+  it('claims no speed outside of them', () => {
+    const prose = withoutFigures(text).replaceAll(/^```[\s\S]*?^```/gm, '');
+    const claims = prose.split('\n').filter((line) => CLAIMS.some((claim) => claim.test(line)));
+    expect(claims).toEqual([]);
+  });
+});
+
+it('a figure that was changed by hand is found', () => {
+  const [path, text] = texts.find(([, candidate]) => blocksIn(candidate).length > 0)!;
+  const end = text.lastIndexOf('<!-- /figures -->');
+  const edited = text.slice(0, end).replace(/\d(?=\D*$)/, (digit) => `${(Number(digit) + 1) % 10}`);
+  expect(edited).not.toBe(text.slice(0, end));
+  expect(rendered(path, edited + text.slice(end))).toBe(text);
+});
+
+it('every block stands in one place', () => {
+  const found = texts.flatMap(([, text]) => blocksIn(text));
+  expect([...found].sort()).toEqual(Object.keys(BLOCKS).sort());
+});
