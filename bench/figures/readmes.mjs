@@ -8,7 +8,7 @@ import { BLOCKS } from './blocks.mjs';
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 export const REPORTS = fileURLToPath(new URL('../reports', import.meta.url));
-const BLOCK = /<!-- figures: (\S+) -->\n[\s\S]*?<!-- \/figures -->/g;
+const BLOCK = /^<!-- figures: (\S+) -->\n[\s\S]*?<!-- \/figures -->/gm;
 
 /** Where figures may stand: relative to the root. */
 export function readmePaths() {
