@@ -47,6 +47,7 @@ const FLAGS = z.object({
   slices: whole(1).optional(),
   microBatches: whole(1).default(1),
   offloadDir: file.optional(),
+  fresh: z.boolean().default(false),
   cpuOffload: z.boolean().default(false),
   injectDelayMs: nonNegative.default(0),
   trace: file.optional(),
@@ -69,6 +70,8 @@ const FLAGS = z.object({
   schedule: oneOf(['constant', 'cosine']).default('cosine'),
   warmup: whole(0).optional(),
   seed: whole(0).default(1),
+  saveShards: file.optional(),
+  loadShards: file.optional(),
   out: file.optional(),
   quiet: z.boolean().default(false),
 });
@@ -182,6 +185,7 @@ export function trainCommand(): Command {
     '--offload-dir <DIR>',
     'rest on disk there, with fsdp too (default: in host memory)',
   );
+  add(offload, '--fresh', 'delete the state of an earlier run in --offload-dir, and start anew');
 
   const model = 'Model and data:';
   add(
@@ -229,6 +233,14 @@ export function trainCommand(): Command {
     `steps of linear warm-up (default: ${DEFAULT_WARMUP} with cosine, else 0)`,
   );
   add(training, '--seed <N>', 'of weights, order and dropout (default: 1)');
+
+  const shards = 'Shards (--strategy fsdp):';
+  add(
+    shards,
+    '--save-shards <DIR>',
+    'in the end each rank writes its part of weights and optimizer state there',
+  );
+  add(shards, '--load-shards <DIR>', 'begin with those, saved by any number of ranks');
 
   const output = 'Output:';
   add(output, '--out <DIR>', 'write metrics.jsonl, summary.json, loss.svg and model/ there');

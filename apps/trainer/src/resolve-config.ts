@@ -1,8 +1,9 @@
 // From flags, each fine by itself, to one run: defaults that depend on others, files that must be
 // there, and the rules between flags. Every complaint is a sentence that says what to do.
 
+import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import type { Gpt2Config } from '@shardweave/nn';
 import { UsageError } from './errors.js';
 import { DEFAULT_LR, DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
@@ -10,6 +11,8 @@ import { findModelDirectory, readModelConfig } from './model/model-directory.js'
 import { isPresetName, PRESETS, type PresetName, parameterCount } from './model/presets.js';
 import type { DeviceChoice, ModelSource, RunConfig } from './run-config.js';
 
+/** The last file of a sharded save. */
+const SHARD_INDEX = 'index.json';
 const DEFAULT_RANKS = 2;
 const GPT2_VOCABULARY = 50257;
 const LARGE_PARAMETERS = 10_000_000;
@@ -32,6 +35,7 @@ export async function resolveConfig(
   }
   if (flags.strategy === 'ddp') checkDdp(flags);
   checkOffload(flags);
+  checkShards(flags);
   const model = modelSource(flags.model);
   const own =
     model.kind === 'preset'
@@ -61,6 +65,9 @@ export async function resolveConfig(
     microBatches: flags.microBatches,
     cpuOffload: flags.cpuOffload,
     offloadDir: flags.offloadDir === undefined ? undefined : resolve(flags.offloadDir),
+    isFresh: flags.fresh,
+    saveShardsDir: flags.saveShards === undefined ? undefined : resolve(flags.saveShards),
+    loadShardsDir: flags.loadShards === undefined ? undefined : resolve(flags.loadShards),
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     model,
@@ -103,7 +110,12 @@ function checkDdp({ precision, device }: Flags): void {
 
 /** What only offload knows, and what excludes each other there. */
 function checkOffload(flags: Flags): void {
-  const { strategy, deviceBudget, slices, microBatches, offloadDir, cpuOffload } = flags;
+  const { strategy, deviceBudget, slices, microBatches, offloadDir, cpuOffload, fresh } = flags;
+  if (fresh && offloadDir === undefined) {
+    throw new UsageError(
+      '--fresh is for --offload-dir, which is not given. Without it every run starts anew.',
+    );
+  }
   if (cpuOffload && (strategy !== 'fsdp' || offloadDir !== undefined)) {
     throw new UsageError(
       `--cpu-offload is for --strategy fsdp without --offload-dir, got --strategy ${strategy}${offloadDir === undefined ? '' : ` --offload-dir ${offloadDir}`}. Leave one out.`,
@@ -124,6 +136,39 @@ function checkOffload(flags: Flags): void {
   if (deviceBudget !== undefined && slices !== undefined) {
     throw new UsageError(
       '--device-budget chooses how many slices there are, got --slices too. Give one of them.',
+    );
+  }
+}
+
+/** Shards are fsdp's; a save is written once, and never over another. */
+function checkShards({ strategy, saveShards, loadShards, model }: Flags): void {
+  const given = Object.entries({ '--save-shards': saveShards, '--load-shards': loadShards });
+  for (const [flag, directory] of given) {
+    if (directory === undefined) continue;
+    if (strategy !== 'fsdp') {
+      throw new UsageError(
+        `${flag} is for --strategy fsdp, got --strategy ${strategy}. Use --strategy fsdp, or --out for the whole model.`,
+      );
+    }
+    const isThere = existsSync(join(directory, SHARD_INDEX));
+    if (flag === '--save-shards' && isThere) {
+      throw new UsageError(
+        `--save-shards: ${directory} already holds a save (${SHARD_INDEX}). Choose another directory, or remove that one.`,
+      );
+    }
+    if (flag === '--load-shards' && !isThere) {
+      throw new UsageError(
+        `--load-shards: ${directory} holds no save that ended (${SHARD_INDEX} is missing). Give the directory of an earlier --save-shards.`,
+      );
+    }
+  }
+  if (
+    loadShards !== undefined &&
+    !isPresetName(model) &&
+    findModelDirectory(resolve(model))?.hasWeights
+  ) {
+    throw new UsageError(
+      `--load-shards and the weights of --model ${model} would be loaded one over the other. Give a preset, a directory with config.json alone, or leave --load-shards out.`,
     );
   }
 }

@@ -37,6 +37,11 @@ export interface RunConfig {
   readonly cpuOffload: boolean;
   /** Where parameters rest on disk, with offload and fsdp; undefined: not on disk. */
   readonly offloadDir: string | undefined;
+  /** Whether what an earlier run left there is deleted; else it is refused. */
+  readonly isFresh: boolean;
+  /** Where fsdp's shards are written in the end, and read in the beginning. */
+  readonly saveShardsDir: string | undefined;
+  readonly loadShardsDir: string | undefined;
   readonly injectDelayMs: number;
   readonly traceFile: string | undefined;
 

@@ -25,6 +25,7 @@ describe('the flags of train', () => {
       '--slices <N>',
       '--micro-batches <M>',
       '--offload-dir <DIR>',
+      '--fresh',
       '--model <PRESET|DIR>',
       '--dropout <P>',
       '--tokenizer <byte|gpt2>',
@@ -44,6 +45,8 @@ describe('the flags of train', () => {
       '--schedule <constant|cosine>',
       '--warmup <W>',
       '--seed <N>',
+      '--save-shards <DIR>',
+      '--load-shards <DIR>',
       '--out <DIR>',
       '--quiet',
     ]);

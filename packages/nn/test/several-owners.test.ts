@@ -3,7 +3,7 @@
 
 import { AdamW, Linear, Module, type Optimizer, packParameters, Sgd } from '@shardweave/nn';
 import { type Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
-import { it } from 'vitest';
+import { expect, it } from 'vitest';
 import { expectClose, makeDevice, read, values } from './support.js';
 
 class Net extends Module<[x: Tensor], Tensor> {
@@ -120,4 +120,21 @@ it.fails('a parameter frozen after packing and thawed later counts its own steps
       optimizer.zeroGrad();
     }
   });
+});
+
+it('AdamW decays what a used flat has without a gradient, and leaves what is frozen', async () => {
+  const program: Program = async ({ net }) => {
+    const { first, second } = net;
+    second.bias!.requiresGrad = false;
+    const optimizer = new AdamW(net.parameters(), { lr: 0.1, weightDecay: 0.5 });
+    const x = net.device.tensor(values(8), [2, 4]);
+    await net.device.scope(async () => mean(square(await first.call(x))).backward());
+    await optimizer.step();
+  };
+  const [plain, packed] = [await weightsAfter(program, false), await weightsAfter(program, true)];
+  const [weight, bias] = [20, 36]; // where the second layer's begin
+  expectClose(packed.slice(0, weight), plain.slice(0, weight), 1e-6);
+  const decayed = plain.slice(weight, bias).map((value) => value * (1 - 0.1 * 0.5));
+  expectClose(packed.slice(weight, bias), decayed, 1e-6); // a plain one stays as it is
+  expect(packed.slice(bias)).toEqual(plain.slice(bias));
 });

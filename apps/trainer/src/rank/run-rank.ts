@@ -16,6 +16,7 @@ import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { loadModel } from './load-model.js';
 import { sampleText } from './sample-text.js';
+import { readShards, writeShards } from './shard-files.js';
 import { trainLoop } from './train-loop.js';
 import { COMPUTE_DTYPES, type ShardGroups, type TrainingModel } from './training-model.js';
 import { TrainingStep } from './training-step.js';
@@ -113,6 +114,7 @@ async function train(options: TrainOptions): Promise<ModelState> {
     ready: { rank, device: kind, description, params, shardBytes, tokenCount },
   });
   await (model.fsdp ?? model.ddp)?.initialize();
+  await readShards(config, model);
   device.ledger.resetPeak();
   const counter = new CommCounter([...new Set([groups.gather, groups.reduce])]);
   const step = new TrainingStep({ config, rank, device, model, data, group: groups.gather });
@@ -135,6 +137,7 @@ async function train(options: TrainOptions): Promise<ModelState> {
   });
   const peakBytes = device.ledger.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
+  await writeShards(config, model);
   const { module, fsdp, offload } = model;
   if (offload !== undefined) return lazyStateDict(offload);
   return fsdp === undefined

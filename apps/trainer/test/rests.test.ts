@@ -1,0 +1,100 @@
+// What runs leave on disk beside a model, and find there: fsdp's shards, and the state of --offload-dir.
+
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { openDiskStore } from '@shardweave/shard-store/node';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { UsageError } from '../src/errors.js';
+import { parseFlags } from '../src/flags.js';
+import { resolveConfig } from '../src/resolve-config.js';
+import { ROOT, runFlags, worstRatio } from './fixtures/run-flags.js';
+
+let directory: string;
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'trainer-rests-'));
+});
+afterEach(() => rmSync(directory, { recursive: true }));
+
+const QUICK = `--device cpu --model nano --data ${ROOT}tooling/reference/data/tiny/text.txt --seq 16 --batch 12`;
+const CONSTANT = '--schedule constant --lr 0.01';
+
+async function losses(flags: string): Promise<number[]> {
+  const { steps } = await runFlags(`${QUICK} ${flags}`.split(' '));
+  return steps.map(({ loss }) => loss);
+}
+
+const resolve = (flags: string) => resolveConfig(parseFlags(flags.split(' '), () => {}));
+
+describe('shards', () => {
+  it('saved by two ranks go on under any number of them, with the optimizer where it was', async () => {
+    const shards = join(directory, 'shards');
+    const out = join(directory, 'run');
+    await losses(`${CONSTANT} --steps 3 --ranks 2 --save-shards ${shards} --out ${out}`);
+    const loaded = `${CONSTANT} --steps 3 --load-shards ${shards}`;
+    const two = await losses(`${loaded} --ranks 2`);
+    const three = await losses(`${loaded} --ranks 3`);
+    expect(worstRatio(three, two)).toBeLessThan(2e-6);
+    const weightsAlone = await losses(`${CONSTANT} --steps 3 --model ${out}`);
+    expect(worstRatio(weightsAlone.slice(0, 1), two.slice(0, 1))).toBeLessThan(2e-6);
+    expect(worstRatio(weightsAlone.slice(2), two.slice(2))).toBeGreaterThan(1e-4);
+    // The rates are those of this run, not of the save.
+    const still = await losses(
+      `--lr 0 --weight-decay 0 --steps 2 --order sequential --load-shards ${shards}`,
+    );
+    const same = await losses(
+      `--lr 0 --weight-decay 0 --steps 2 --order sequential --model ${out}`,
+    );
+    expect(worstRatio(still, same)).toBeLessThan(2e-6);
+    await expect(resolve(`--save-shards ${shards}`)).rejects.toThrow(UsageError);
+  });
+
+  it('of another model are refused with their directory', async () => {
+    const shards = join(directory, 'shards');
+    await losses(`--steps 1 --save-shards ${shards}`);
+    const config = `--device cpu --model micro --batch 2 --seq 8 --steps 1 --load-shards ${shards}`;
+    const run = runFlags(config.split(' '));
+    await expect(run).rejects.toThrow(UsageError);
+    await expect(run).rejects.toThrow(`--load-shards: ${shards} can't be used`);
+  });
+
+  it.each([
+    ['--strategy ddp --save-shards a', '--save-shards is for --strategy fsdp'],
+    ['--strategy offload --load-shards a', '--load-shards is for --strategy fsdp'],
+    ['--load-shards /nowhere', 'holds no save that ended'],
+  ])('are refused before a run: %s', async (flags, message) => {
+    await expect(resolve(flags)).rejects.toThrow(UsageError);
+    await expect(resolve(flags)).rejects.toThrow(message);
+  });
+});
+
+describe('--offload-dir', () => {
+  it.each(['--strategy offload', '--ranks 2'])(
+    '%s: an earlier state is deleted by order alone',
+    async (strategy) => {
+      const flags = `${strategy} --steps 2 --offload-dir ${directory}`;
+      const first = await losses(flags);
+      const place = strategy === '--ranks 2' ? join(directory, 'rank1') : directory;
+      const keysOf = async () => {
+        const store = await openDiskStore({ directory: place });
+        const keys = [...store.keys()].sort();
+        await store.close();
+        return keys;
+      };
+      const keys = await keysOf();
+      expect(keys.length).toBeGreaterThan(0);
+      const again = losses(flags);
+      await expect(again).rejects.toThrow(/holds the state of an earlier run/);
+      await expect(again).rejects.toThrow(/--fresh/);
+      expect(await keysOf()).toEqual(keys);
+      expect(await losses(`${flags} --fresh`)).toEqual(first);
+    },
+  );
+
+  it('--fresh without a directory says so', async () => {
+    await expect(resolve('--strategy offload --fresh')).rejects.toThrow(
+      '--fresh is for --offload-dir',
+    );
+    expect(readdirSync(directory)).toEqual([]);
+  });
+});
