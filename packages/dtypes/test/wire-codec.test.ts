@@ -1,5 +1,6 @@
 // f32 values in 16 and 8 bits: the documented error, non-finite values, error feedback, slices.
 
+import { setImmediate as turn } from 'node:timers/promises';
 import {
   bf16FromF32Bits,
   bf16ToF32,
@@ -12,7 +13,7 @@ import {
   WireCodec,
   type WireFormat,
 } from '@shardweave/dtypes';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 
 const SIZES = [0, 1, 7, 15, 16, 17, 255, 256, 257, 1023, 16_384, 50_001];
 
@@ -223,6 +224,33 @@ describe('sums beside the codes', () => {
     const original = values.slice();
     await codec.scale(bytesOf(values), 2, { pause });
     expect(seen).toEqual([0, 16_384, 32_768]);
+  });
+
+  it('gives the event loop a turn after every 8 ms of work', async () => {
+    const codec = await WireCodec.create();
+    const values = new Float32Array(11 * 16_384).fill(1);
+    // A clock that says 3 ms a slice.
+    let now = 0;
+    const clock = vi.spyOn(performance, 'now').mockImplementation(() => {
+      now += 3;
+      return now;
+    });
+    const slicesDone: number[] = [];
+    try {
+      let isDone = false;
+      const work = codec.scale(bytesOf(values), 2).then(() => {
+        isDone = true;
+      });
+      while (!isDone) {
+        slicesDone.push(values.lastIndexOf(2) + 1);
+        await turn();
+      }
+      await work;
+    } finally {
+      clock.mockRestore();
+    }
+    expect(slicesDone).toEqual([2, 5, 8].map((slices) => slices * 16_384));
+    expect(new Set(values)).toEqual(new Set([2]));
   });
 
   it('refuses lengths that do not fit, naming them', async () => {
