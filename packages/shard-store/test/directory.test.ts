@@ -103,7 +103,7 @@ describe('a directory that others use too', () => {
         `${MANIFEST}.old`,
       ],
       ...[
-        'shardweave-000001.3',
+        'shardweave-000001.4',
         'shardweave-0000001.0',
         'shardweave-1.0',
         'shardweave-000001.0.old',

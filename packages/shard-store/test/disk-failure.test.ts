@@ -1,7 +1,7 @@
 // A disk that fails or is full: typed errors, and the last whole generation opens again.
 
 import { execFile } from 'node:child_process';
-import { appendFile, stat, symlink, unlink, writeFile } from 'node:fs/promises';
+import { appendFile, readFile, stat, symlink, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
@@ -53,6 +53,49 @@ describe('a disk that dies at any call', () => {
     expect([...found.keys()].sort()).toEqual([2, 3]);
     // Three values of an open, two writes, a truncation and a close, and what the manifest takes.
     expect(found.get(2)).toBeGreaterThan(15);
+  });
+});
+
+describe('a commit that fails behind its rename', () => {
+  // The next owner may find either generation, so neither may be written over.
+  it('leaves both generations whole, however often keys are written after it', async () => {
+    const directory = await newDirectory();
+    let isFailing = false;
+    const files = interceptFiles(({ operation }) => {
+      if (isFailing && operation === 'syncDirectory') throw new Error('no answer');
+    });
+    const store = await openDiskStore({ directory, fsync: true, files });
+    await runStep(store, 1);
+    const first = await readFile(join(directory, MANIFEST));
+    isFailing = true;
+    expect(await codeOf(runStep(store, 2))).toBe('IO');
+    const found = async () => {
+      await forgetOwner(directory); // as after a kill
+      const next = await openDiskStore({ directory });
+      const step = await stepIn(next);
+      await next.close();
+      return [next.generation, step];
+    };
+    for (const step of [3, 4, 5]) {
+      for (const key of KEYS) await store.write(key, state(step, key));
+      expect(await stepIn(store)).toBe(step);
+      expect(await found()).toEqual([2, 2]);
+      // A third generation does not begin before it is known which of the two is there.
+      expect(await codeOf(store.commit())).toBe('IO');
+      expect(await found()).toEqual([2, 2]);
+    }
+    // As if the rename were lost with the power.
+    const renamed = await readFile(join(directory, MANIFEST));
+    await writeFile(join(directory, MANIFEST), first);
+    expect(await found()).toEqual([1, 1]);
+    await writeFile(join(directory, MANIFEST), renamed);
+    isFailing = false;
+    await store.commit();
+    expect(store.generation).toBe(2);
+    for (const key of KEYS) await store.write(key, state(6, key));
+    for (const key of KEYS) await store.write(key, state(7, key));
+    expect(await found()).toEqual([2, 5]);
+    await store.close();
   });
 });
 

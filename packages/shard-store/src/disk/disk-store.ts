@@ -31,7 +31,9 @@ import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
 // generation, one the value since, and a write goes to the first slot that is neither. So a write
 // that fails half-way has harmed nothing, and a step that writes each key once alternates between
 // two files, whose room on the disk stays theirs. A commit replaces the manifest by a rename: before
-// it the old generation is what opens, after it the new one.
+// it the old generation is what opens, after it the new one. With fsync the rename has to reach the
+// device, too; where that fails either generation may open, so the values of both keep their slots
+// until it succeeds, and no third one begins.
 
 export interface DiskStoreOptions {
   /** Where the files are; created where it is not there. One store at a time may have it. */
@@ -94,6 +96,8 @@ class DiskStore implements ShardStore {
   readonly #order: OperationOrder;
   /** What the manifest holds. */
   #committed: ReadonlyMap<string, Entry>;
+  /** What a manifest holds that has its name, but perhaps not after a loss of power. */
+  #renamed: ReadonlyMap<string, Entry> | undefined;
   /** That, with what was changed since. */
   readonly #current: Map<string, Entry>;
   readonly #failed = new Map<string, unknown>();
@@ -192,12 +196,14 @@ class DiskStore implements ShardStore {
       const entries = new Map(this.#current);
       const generation = this.#generation + 1;
       try {
+        await this.#syncRename();
         if (this.#parts.fsync) await this.#syncChanged(entries);
         await replaceManifest(this.#parts, { generation, entries });
+        this.#renamed = entries;
+        await this.#syncRename();
       } catch (error) {
         throw this.#errorOf('commit', undefined, error);
       }
-      this.#committed = entries;
       this.#generation = generation;
       // What stays behind here is a stray, which the next owner removes.
       const { files, directory } = this.#parts;
@@ -212,16 +218,25 @@ class DiskStore implements ShardStore {
     });
   }
 
-  /** Where a new value of `key` may go: neither the committed value nor the current one is there. */
+  /** Where a new value of `key` may go: no value of a generation is there, nor the current one. */
   #freeSlot(key: string): Place {
-    const taken = [this.#committed.get(key), this.#current.get(key)];
-    const id = (taken[1] ?? taken[0])?.id ?? this.#nextId++;
+    const taken = [this.#current.get(key), this.#committed.get(key), this.#renamed?.get(key)];
+    const id = (taken[0] ?? taken[1])?.id ?? this.#nextId++;
     const slot = SLOTS.find((one) => !taken.some((entry) => entry?.slot === one))!;
     return { id, slot };
   }
 
   #pathOf(place: Place): string {
     return join(this.#parts.directory, slotFile(place));
+  }
+
+  /** Makes a rename durable; where it can't, no further one may follow. */
+  async #syncRename(): Promise<void> {
+    if (this.#renamed === undefined) return;
+    const { files, directory, fsync } = this.#parts;
+    if (fsync) await files.syncDirectory(directory);
+    this.#committed = this.#renamed;
+    this.#renamed = undefined;
   }
 
   async #syncChanged(entries: ReadonlyMap<string, Entry>): Promise<void> {
@@ -244,7 +259,7 @@ class DiskStore implements ShardStore {
 
 /** The manifest of the last generation; that of an empty store where there is none. */
 async function openManifest(where: ManifestPlace): Promise<Manifest> {
-  const { files, directory } = where;
+  const { files, directory, fsync } = where;
   const path = join(directory, MANIFEST);
   try {
     return decodeManifest(await readWhole(files, path), path);
@@ -261,6 +276,7 @@ async function openManifest(where: ManifestPlace): Promise<Manifest> {
   }
   const empty = { generation: 0, entries: new Map<string, Entry>() };
   await replaceManifest(where, empty);
+  if (fsync) await files.syncDirectory(directory);
   return empty;
 }
 
@@ -274,7 +290,6 @@ async function replaceManifest(where: ManifestPlace, manifest: Manifest): Promis
     if (fsync) await file.sync();
   });
   await files.rename(next, join(directory, MANIFEST));
-  if (fsync) await files.syncDirectory(directory);
 }
 
 /** Removes values of numbers that no key has, and a manifest that was not finished. */

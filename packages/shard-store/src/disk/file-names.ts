@@ -12,9 +12,9 @@ export interface Place {
 }
 
 /** Slots of a key, see Note [generations]. */
-export const SLOTS = [0, 1, 2] as const;
+export const SLOTS = [0, 1, 2, 3] as const;
 
-const SLOT_FILE = /^shardweave-(\d{6,})\.([012])$/;
+const SLOT_FILE = /^shardweave-(\d{6,})\.([0-3])$/;
 
 /** `shardweave-000001.0` */
 export function slotFile({ id, slot }: Place): string {
