@@ -2,6 +2,7 @@
 // its buffer, bytes are held in scratch; after, they go straight into it. A receiver that only reads
 // names none: it gets the scratch, or the sender's own memory where the transport can lend it.
 
+import type { Call } from './call.js';
 import { AT_ONCE_BYTES, copyBytes } from './copy-bytes.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { MessageHeader, MessageSink } from './transport.js';
@@ -35,6 +36,8 @@ export interface ArrivalServices {
 const EMPTY = new Uint8Array(0);
 
 export class Arrival implements MessageSink {
+  /** The recv that has asked for it, of a message that send() sends. */
+  receiver: Call | undefined;
   readonly #services: ArrivalServices;
   /** Written whether posted or not: messages of send() don't wait for their recv(). */
   readonly #isEager: boolean;

@@ -215,10 +215,6 @@ export class Call {
     return [...new Set(missing.map(([, from]) => from))].sort((a, b) => a - b);
   }
 
-  owns(arrival: Arrival): boolean {
-    return this.#pending.has(arrival);
-  }
-
   /** Gives the caller's buffers back: nothing is written to them any more. */
   cancel(): void {
     this.#isOver = true;

@@ -104,7 +104,6 @@ export class Endpoint implements TransportListener {
       arrivals: { scratch, turns },
       isLending: () => this.#transport!.isLending ?? false,
       hasFailed: () => this.#failure !== undefined,
-      receiverOf: (arrival) => [...this.#active.keys()].find((call) => call.owns(arrival)),
       fail: (failure) => this.fail(failure),
     });
     const endpoint = this;

@@ -18,8 +18,6 @@ export interface InboxOptions {
   /** See Transport. */
   readonly isLending: () => boolean;
   readonly hasFailed: () => boolean;
-  /** The running call that has asked for it. */
-  receiverOf(arrival: Arrival): Call | undefined;
   fail(failure: Failure): void;
 }
 
@@ -64,6 +62,7 @@ export class Inbox {
         return matching.inMailbox(matching.mailbox(group, sequence), from, phase);
       }
       const arrival = matching.nextUnposted(group, from, sequence);
+      arrival.receiver = call;
       if (arrival.header === undefined || this.#checkLength(call, from, arrival.header)) {
         return arrival;
       }
@@ -74,9 +73,9 @@ export class Inbox {
   }
 
   #onPointToPoint(from: number, header: MessageHeader): MessageSink {
-    const { matching, receiverOf } = this.#options;
+    const { matching } = this.#options;
     const arrival = matching.nextUnsent(header.group, from, header.sequence);
-    const call = receiverOf(arrival);
+    const call = arrival.receiver;
     if (call !== undefined && !this.#checkLength(call, from, header)) {
       return DISCARD;
     }

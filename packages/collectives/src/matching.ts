@@ -3,6 +3,7 @@
 
 import { Arrival, type ArrivalServices } from './arrival.js';
 import type { Call, CallSpec } from './call.js';
+import { Fifo } from './fifo.js';
 import type { MessageHeader } from './transport.js';
 
 /** The messages of one collective, by sender and phase. */
@@ -43,8 +44,11 @@ export class Matching {
   readonly #maxUnclaimedBytes: number;
   readonly #unclaimed = new Map<number, Unclaimed>();
   readonly #mailboxes = new Map<string, Map<number, Mailbox>>();
-  /** Arrivals of send and recv that lack one of the two sides, in order. */
-  readonly #channels = new Map<string, Arrival[]>();
+  /**
+   * Arrivals of send and recv that lack one of the two sides, in order. All of a channel lack the same
+   * side: the other one would have met the first of them.
+   */
+  readonly #channels = new Map<string, Fifo<Arrival>>();
 
   /** `maxUnclaimedBytes` of one peer. */
   constructor(services: ArrivalServices, maxUnclaimedBytes: number) {
@@ -161,14 +165,14 @@ export class Matching {
     isWanted: (arrival: Arrival) => boolean,
   ): Arrival {
     const key = `${group}/${from}/${channel}`;
-    const waiting = this.#channels.get(key) ?? [];
-    const index = waiting.findIndex(isWanted);
-    if (index >= 0) {
-      const [arrival] = waiting.splice(index, 1);
-      if (waiting.length === 0) {
+    const waiting = this.#channels.get(key) ?? new Fifo();
+    const first = waiting.first;
+    if (first !== undefined && isWanted(first)) {
+      waiting.shift();
+      if (waiting.first === undefined) {
         this.#channels.delete(key);
       }
-      return arrival!;
+      return first;
     }
     const arrival = new Arrival(this.#services, true);
     waiting.push(arrival);

@@ -4,6 +4,7 @@
 import type { WireCodec, WireFormat } from '@shardweave/dtypes';
 import { allGather } from './algorithms/all-gather.js';
 import { allReduce } from './algorithms/all-reduce.js';
+import { barrier } from './algorithms/barrier.js';
 import {
   allGatherCompressed,
   allReduceCompressed,
@@ -21,6 +22,7 @@ import { CallCounts } from './call-counts.js';
 import type { CallSignature, OperationName } from './call-signature.js';
 import type { Endpoint } from './endpoint.js';
 import { GroupClosedError } from './errors.js';
+import { splitId } from './group-id.js';
 import type { NativeCollectives } from './native-collectives.js';
 import type {
   CallOptions,
@@ -215,7 +217,9 @@ export class TransportGroup implements ProcessGroup {
   async barrier(options: CallOptions = {}): Promise<void> {
     this.#arguments.options('barrier', options);
     await this.#collective({ operation: 'barrier', byteLength: 0 }, options, (call) =>
-      this.#algorithms.allGather(call, EMPTY, EMPTY, evenParts(this.worldSize, 0)),
+      this.#native === undefined
+        ? barrier(call)
+        : this.#native.allGather(call, EMPTY, EMPTY, evenParts(this.worldSize, 0)),
     );
   }
 
@@ -228,7 +232,7 @@ export class TransportGroup implements ProcessGroup {
     const own = new Uint8Array(Float64Array.of(color, key).buffer);
     const all = new Float64Array(2 * this.worldSize);
     const layout = evenParts(this.worldSize, own.byteLength);
-    const id = `${this.id}/${sequence}:${color}`;
+    const id = splitId(this.id, sequence, color);
     let members: readonly number[] = [];
     const what = { operation: 'split', byteLength: own.byteLength } as const;
     await this.#collective(what, {}, async (call) => {

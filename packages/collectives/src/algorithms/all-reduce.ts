@@ -19,7 +19,7 @@ export const GATHER_ALL_MAX_BYTES = 16 * 1024;
  * Ranks from which on a small buffer goes by rank 0: 2 (W - 1) messages in two hops, not W (W - 1) in
  * one (bench/reports/2026-11-21-collectives-thresholds.md).
  */
-const ROOTED_MIN_RANKS = 4;
+export const ROOTED_MIN_RANKS = 4;
 
 /** Combines all inputs into every `output`, which may be `input`. */
 export async function allReduce(

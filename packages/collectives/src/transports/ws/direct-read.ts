@@ -24,6 +24,12 @@ const MIN_ROOM_BYTES = 32 * 1024;
  */
 const MAX_READ_BYTES = 128 * 1024;
 
+/**
+ * Of all connections of this thread: what was read is taken from it before the next read begins. Made
+ * when the first of them begins.
+ */
+let shared: Uint8Array | undefined;
+
 interface Handle {
   useUserBuffer?(buffer: Uint8Array): void;
 }
@@ -33,7 +39,7 @@ const FIELDS = ['kBuffer', 'kBufferCb', 'kBufferGen'] as const;
 
 export class DirectRead {
   readonly #events: ReadEvents;
-  readonly #own = new Uint8Array(OWN_BYTES);
+  readonly #own: Uint8Array;
   #room: Uint8Array | undefined;
   #isOver = false;
   readonly #use: (buffer: Uint8Array) => void;
@@ -41,6 +47,8 @@ export class DirectRead {
   private constructor(events: ReadEvents, use: (buffer: Uint8Array) => void) {
     this.#events = events;
     this.#use = use;
+    shared ??= new Uint8Array(OWN_BYTES);
+    this.#own = shared;
   }
 
   /** Begins; undefined where this Node or this connection (TLS) can't. */

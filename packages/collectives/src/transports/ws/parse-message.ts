@@ -138,7 +138,12 @@ function textOf(value: unknown, name: string, maxLength?: number): string {
   if (typeof value !== 'string' || (maxLength !== undefined && value.length > maxLength)) {
     throw new Error(`${name}: expected a text of at most ${maxLength ?? MAX_TEXT} characters`);
   }
-  return value.slice(0, MAX_TEXT);
+  return maxLength === undefined ? printable(value.slice(0, MAX_TEXT)) : value;
+}
+
+/** What people read may end on a terminal, which obeys control characters. */
+function printable(text: string): string {
+  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (found) => (found === '\n' ? found : '?'));
 }
 
 function countOf(value: unknown, name: string, max: number): number {
