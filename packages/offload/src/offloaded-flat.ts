@@ -76,6 +76,7 @@ export class OffloadedFlat {
       rests: 'all',
       resume,
       hostBuffers: () => hostBuffers,
+      name,
     });
     setFlatHome(this.flat, this.home);
     for (const { tensor } of parameters) {

@@ -121,10 +121,7 @@ export abstract class Optimizer<Options extends object> {
     checkOptions('optimizer.step', options, STEP_RULES);
     this.#checkGroups(this.groups);
     const plans = this.#plan();
-    const leave = occupyHomes(
-      plans.map(({ flat }) => flat),
-      'optimizer.step',
-    );
+    const leave = occupyHomes(flatsIn(plans), 'optimizer.step');
     return this.#stepPlans(plans, options).finally(leave);
   }
 
@@ -193,6 +190,7 @@ export abstract class Optimizer<Options extends object> {
   /** The state of a flat, wherever it rests; undefined before its first step. For sharding. */
   async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
     const home = stateHomeOf(flat);
+    await home?.ready();
     if (this.stateOf(flat) === undefined && home?.restingStep === undefined) return undefined;
     const { step, tensors } = this.#stateFor(flat);
     const reads = [...tensors].map(async ([name, { storage }]) => {
@@ -210,11 +208,12 @@ export abstract class Optimizer<Options extends object> {
     step: number,
     tensors: ReadonlyMap<string, Uint8Array>,
   ): Promise<void> {
+    const home = stateHomeOf(flat);
+    await home?.ready();
     const state = this.#stateFor(flat);
     const whole = [...state.tensors.keys()].map((name) => {
       return [name, tensors.get(name) ?? new Uint8Array(flat.size * 4)] as const;
     });
-    const home = stateHomeOf(flat);
     if (home !== undefined) await home.writeState(step, new Map(whole));
     else for (const [name, bytes] of whole) state.tensors.get(name)!.storage.write(bytes);
     state.step = step;
@@ -229,19 +228,24 @@ export abstract class Optimizer<Options extends object> {
     named: Iterable<readonly [string, Tensor]>,
   ): Promise<OptimizerStateDict<Options>> {
     const names = this.#namesOf(named);
-    const states = this.#plan().map(async ({ flat, members }) => {
+    const plans = this.#plan();
+    const leave = occupyHomes(flatsIn(plans), 'optimizer.stateDict');
+    const states = plans.map(async ({ flat, members }) => {
       const state = await this.readFlatState(flat);
       return state === undefined ? [] : members.map((member) => memberState(member, state, names));
     });
+    const found = await Promise.all(states).finally(leave);
     const paramGroups = this.groups.map(({ params, ...options }) => ({
       ...(options as unknown as Options),
       params: params.map((param) => names.get(param)!),
     }));
-    return { state: new Map((await Promise.all(states)).flat()), paramGroups };
+    return { state: new Map(found.flat()), paramGroups };
   }
 
   /**
-   * Takes over options and state; nothing changes when they don't fit.    * @throws {StateDictError} where names, shapes, groups or step counts do not fit
+   * Takes over options and state; nothing changes when they don't fit.
+   * @throws {OptimizerError} beside a forward, backward or step of flats that rest off the device
+   * @throws {StateDictError} where names, shapes, groups or step counts do not fit
    */
   async loadStateDict(
     dict: OptimizerStateDict<Options>,
@@ -254,11 +258,28 @@ export abstract class Optimizer<Options extends object> {
       return { ...group, ...dict.paramGroups[i], params: group.params };
     });
     this.#checkGroups(loaded);
-    for (const [i, group] of loaded.entries()) Object.assign(this.groups[i]!, group);
+    const leave = occupyHomes(flatsIn(plans), 'optimizer.loadStateDict');
+    await this.#takeOver(dict, loaded, { names, plans }).finally(leave);
+  }
+
+  async #takeOver(
+    dict: OptimizerStateDict<Options>,
+    groups: readonly OptimizerGroup<Options>[],
+    {
+      names,
+      plans,
+    }: { readonly names: ReadonlyMap<Tensor, string>; readonly plans: readonly FlatPlan[] },
+  ): Promise<void> {
+    for (const flat of flatsIn(plans)) await stateHomeOf(flat)?.ready(); // before anything changes
+    for (const [i, group] of groups.entries()) Object.assign(this.groups[i]!, group);
     for (const { flat, members } of plans) {
       this.#dropState(flat);
       const first = dict.state.get(names.get(members[0]!.param)!);
-      if (first === undefined) continue;
+      if (first === undefined) {
+        const isAtRest = stateHomeOf(flat)?.restingStep !== undefined;
+        if (isAtRest) await this.writeFlatState(flat, 0, new Map());
+        continue;
+      }
       const whole = new Map<string, Uint8Array>();
       for (const { param, start } of members) {
         for (const [name, { data }] of dict.state.get(names.get(param)!)!.tensors) {
@@ -405,6 +426,10 @@ function requireGroups(params: unknown): void {
   throw new NnConfigError(
     `optimizer: expected an array of parameters or groups, got ${shown(params)}.`,
   );
+}
+
+function flatsIn(plans: readonly FlatPlan[]): Tensor[] {
+  return plans.map(({ flat }) => flat);
 }
 
 /** Where the state of a flat rests, if not on the device. */

@@ -27,7 +27,12 @@ export interface FlatHome {
   readonly hasGradient: boolean;
   /** Forgets the gradient. */
   clearGradient(): void;
-  /** Steps that the state at rest has seen; undefined where none is. */
+  /**
+   * Resolves when it has its place in the store: awaited before state is read or written.
+   * @throws {OptimizerError} where only a call of the module can give it one
+   */
+  ready(): Promise<void>;
+  /** Steps that the state at rest has seen; undefined where none is, and before `ready`. */
   readonly restingStep: number | undefined;
   /** Begins a visit of parameter, gradient and state, which a step may change all but the gradient of. */
   start(state: FlatState): FlatVisit;

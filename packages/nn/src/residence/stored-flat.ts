@@ -22,6 +22,8 @@ export interface StoredFlatOptions {
   readonly resume: boolean;
   /** For bytes on their way; reused. */
   hostBuffers(): HostBuffers;
+  /** Its name, where it can take its place before the module is called: who needs it there does it. */
+  readonly name?: string;
 }
 
 /** Steps taken, as bytes. */
@@ -32,6 +34,7 @@ export class StoredFlat implements FlatHome {
   readonly #options: StoredFlatOptions;
   readonly #states = new Map<string, StoredBytes>();
   #name: string | undefined;
+  #opening: Promise<void> | undefined;
   #parameter: StoredBytes | undefined;
   #gradient: StoredBytes | undefined;
   #step: StoredBytes | undefined;
@@ -54,8 +57,12 @@ export class StoredFlat implements FlatHome {
    * Takes its place in the store, under a name that is equal whenever the program is.
    * @throws {OptimizerError} where values are to be taken over and are not there
    */
-  async open(name: string): Promise<void> {
-    if (this.#name !== undefined) return;
+  open(name: string): Promise<void> {
+    this.#opening ??= this.#open(name);
+    return this.#opening;
+  }
+
+  async #open(name: string): Promise<void> {
     this.#name = this.#options.use.claim(name);
     try {
       await this.#takePlace();
@@ -63,6 +70,16 @@ export class StoredFlat implements FlatHome {
       this.close(); // another attempt finds it as it was
       throw error;
     }
+  }
+
+  async ready(): Promise<void> {
+    const { name, flat } = this.#options;
+    if (name === undefined && this.#opening === undefined) {
+      throw new OptimizerError(
+        `optimizer: expected '${flat.name}' in its store before its state is read or written, got a module that was never called. Call or initialize it first.`,
+      );
+    }
+    await this.open(name ?? '');
   }
 
   async #takePlace(): Promise<void> {
@@ -87,6 +104,7 @@ export class StoredFlat implements FlatHome {
   close(): void {
     if (this.#name !== undefined) this.#options.use.release(this.#name);
     this.#name = undefined;
+    this.#opening = undefined;
   }
 
   get steps(): StoreUse {
