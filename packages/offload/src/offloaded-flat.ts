@@ -70,6 +70,8 @@ export class OffloadedFlat {
     this.flat = new Tensor(device.storage(end, 'f32', 'parameter'), [end], 0, true);
     this.flat.name = name;
     this.full = device.storage(end, computeDType, 'parameter');
+    this.full.absentHint =
+      'An offloaded parameter is there while its slice runs; stateDict of @shardweave/offload reads it.';
     this.home = new StoredFlat({
       flat: this.flat,
       use: storeUseOf(store),

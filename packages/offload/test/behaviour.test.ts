@@ -1,7 +1,7 @@
 // What a call of an OffloadModel may look like, and what it leaves behind: places in a larger model,
 // inputs and outputs of any kind, several calls, evaluation, shared and frozen parameters, buffers.
 
-import { BatchNorm1d, Linear, Module, Sequential, Sgd } from '@shardweave/nn';
+import { BatchNorm1d, Gpt2, Linear, Module, recipeOf, Sequential, Sgd } from '@shardweave/nn';
 import {
   loadStateDict,
   OffloadConfigError,
@@ -256,6 +256,17 @@ it('O1 2.5.7 2.7 parked or checkpointed activations take far less of the device 
   const checkpointed = await peak({ numSlices: 4, checkpointActivation: true });
   expect(parked).toBeLessThan(0.6 * plain);
   expect(checkpointed).toBeLessThan(0.6 * plain);
+});
+
+it('a parameter at rest says who can read it, also one whose values were deferred', async () => {
+  const device = newDevice();
+  const config = { vocab_size: 8, n_positions: 4, n_embd: 4, n_layer: 1, n_head: 1 };
+  const model = new OffloadModel(new Gpt2(device, config, { deferInit: true }));
+  await model.moveToStore();
+  for (const parameter of model.parameters()) expect(recipeOf(parameter)).toBe(undefined);
+  await expect(model.parameters()[0]!.toArray()).rejects.toThrow(
+    /are not on the device\. An offloaded parameter .* stateDict of @shardweave\/offload reads it\.$/,
+  );
 });
 
 describe('2.7 state dicts', () => {

@@ -149,7 +149,7 @@ export class Storage {
           'storage: its memory was freed. Keep the tensor by returning it from the scope that made it, or by tensor.keep().',
         )
       : new StateError(
-          `storage: expected its ${this.byteLength} ${this.#tag} bytes to be present, but they are ${this.absentHint === undefined ? 'freed' : 'not made yet'}. ${this.absentHint ?? "A sharded parameter is readable inside its module's forward or summonFullParams."}`,
+          `storage: expected its ${this.byteLength} ${this.#tag} bytes to be present, but they are not on the device. ${this.absentHint ?? "A sharded parameter is readable inside its module's forward or summonFullParams."}`,
         );
   }
 }
