@@ -1,0 +1,153 @@
+// optimizer.step() over a store that fails: it happened or it did not, a retry finishes what is missing,
+// and nothing half stepped is committed.
+
+import { AdamW, Linear, Sequential } from '@shardweave/nn';
+import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+
+const DIM = 4;
+
+/** A store whose calls of a method reject from the `position`-th on, `count` times; -1: none do. */
+function unreliableStore(method: 'read' | 'write') {
+  const store = createHostStore();
+  const failing = { position: -1, count: 1, numCalls: 0 };
+  // biome-ignore lint/suspicious/noExplicitAny: either method
+  const original = (store[method] as any).bind(store);
+  Object.assign(store, {
+    [method]: (...args: unknown[]) => {
+      const call = failing.numCalls++;
+      const { position, count } = failing;
+      const isFailing = position >= 0 && call >= position && call < position + count;
+      return isFailing ? Promise.reject(new Error('no disk')) : original(...args);
+    },
+  });
+  const fail = (position: number, count = 1) =>
+    Object.assign(failing, { position, count, numCalls: 0 });
+  return { store: store as ShardStore, failing, fail };
+}
+
+/** Four layers, each a flat of three values beside its gradient: parameter and both moments. */
+function begin(options: OffloadOptions = {}) {
+  const device = new Device(createReferenceBackend(), { seed: 3 });
+  const layers = Array.from(
+    { length: 4 },
+    () => new Linear(device, { inFeatures: DIM, outFeatures: DIM }),
+  );
+  const model = new OffloadModel(new Sequential(device, layers), options);
+  return { device, model, optimizer: new AdamW(model.parameters(), { lr: 0.05 }) };
+}
+
+type Run = ReturnType<typeof begin>;
+
+/** Forward and backward of a step; the optimizer's part is left out. */
+async function backward({ device, model }: Run, step: number): Promise<number> {
+  return device.scope(async () => {
+    const data = Float32Array.from({ length: 2 * DIM }, (_, i) => Math.sin(i + step));
+    const loss = mean(square((await model.call(device.tensor(data, [2, DIM]))) as Tensor));
+    await loss.backward();
+    return loss.item();
+  });
+}
+
+async function trainStep(run: Run, step: number): Promise<number> {
+  const loss = await backward(run, step);
+  await run.optimizer.step();
+  run.optimizer.zeroGrad();
+  return loss;
+}
+
+async function losses(run: Run, steps: number): Promise<number[]> {
+  const found: number[] = [];
+  for (let step = 0; step < steps; step++) found.push(await trainStep(run, step));
+  return found;
+}
+
+/** Two steps, a third whose optimizer meets a store that fails, as `then` goes on, and two more. */
+async function interrupted(
+  method: 'read' | 'write',
+  position: number,
+  then: (run: Run) => Promise<void>,
+  count = 1,
+) {
+  const { store, fail } = unreliableStore(method);
+  const run = begin({ store });
+  const found = await losses(run, 2);
+  found.push(await backward(run, 2));
+  fail(position, count);
+  await expect(run.optimizer.step()).rejects.toThrow('no disk');
+  fail(-1);
+  await then(run);
+  run.optimizer.zeroGrad();
+  for (const step of [3, 4]) found.push(await trainStep(run, step));
+  return { run, losses: found };
+}
+
+/** Steps that the state of each parameter has seen. */
+async function stepCounts({ model, optimizer }: Run): Promise<Set<number>> {
+  const { state } = await optimizer.stateDict(model.namedParameters());
+  return new Set([...state.values()].map(({ step }) => step));
+}
+
+const retry = async ({ optimizer }: Run) => optimizer.step();
+
+describe('a store that refuses a write in optimizer.step()', () => {
+  // The flat counts the step before its values are written, and a retry counts and applies it again.
+  it.fails.each([0, 7, 15])('write %i: a retry finishes the step, once', async (position) => {
+    const expected = await losses(begin(), 5);
+    expect((await interrupted('write', position, retry)).losses).toEqual(expected);
+  });
+
+  it('gives back its host buffers', async () => {
+    const { run } = await interrupted('write', 7, async () => {});
+    expect(run.model.hostMemory().stagingBytes).toBe(0);
+  });
+});
+
+describe('a store that fails to read in optimizer.step()', () => {
+  it('read 1: before anything is stepped, a retry takes the step', async () => {
+    expect((await interrupted('read', 1, retry)).losses).toEqual(await losses(begin(), 5));
+  });
+
+  // Flats before the failed one are stepped and stored, those behind it are not, and nothing says which.
+  it.fails.each([5, 9, 14])('read %i: a retry finishes the step, once', async (position) => {
+    const expected = await losses(begin(), 5);
+    expect((await interrupted('read', position, retry)).losses).toEqual(expected);
+  });
+
+  // The same: what is stored counts two steps in some flats and three in others.
+  it.fails('read 9: all parameters have seen the same steps', async () => {
+    let counts = new Set<number>();
+    await interrupted('read', 9, async (run) => {
+      counts = await stepCounts(run);
+    });
+    expect(counts.size).toBe(1);
+  });
+
+  // The commit takes what the store has, the stepped flats among it.
+  it.fails('read 9: a commit without a retry is refused, or has no part of the step', async () => {
+    const { store, fail } = unreliableStore('read');
+    const run = begin({ store });
+    await losses(run, 2);
+    await backward(run, 2);
+    fail(9);
+    await expect(run.optimizer.step()).rejects.toThrow('no disk');
+    fail(-1);
+    const isCommitted = await run.model.commit().then(
+      () => true,
+      () => false,
+    );
+    if (!isCommitted) return;
+    run.model.dispose();
+    const resumed = begin({ store, resume: true });
+    expect((await stepCounts(resumed)).size).toBe(1);
+  });
+
+  it.each([1, 9, 14])('read %i: gives back its host buffers', async (position) => {
+    const { run } = await interrupted('read', position, async () => {});
+    expect(run.model.hostMemory().stagingBytes).toBe(0);
+    expect(run.device.memory().live).toMatchObject({ parameter: 0, gradient: 0, optimizer: 0 });
+  });
+});
