@@ -32,6 +32,7 @@ import type { LoadTicket, OffloadedFlat } from './offloaded-flat.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
 import { beginBudget, endBudget } from './pool-budgets.js';
 import { SlicePlans } from './slice-plans.js';
+import { beginRange, type SliceRange } from './slice-ranges.js';
 import { splitLayers } from './split-layers.js';
 
 export interface OffloadHostMemory {
@@ -66,6 +67,8 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   #isDry = false;
   #current: OffloadSlice | undefined;
   #pass: Pass | undefined;
+  /** Of the current slice. */
+  #endBackwardPass: () => void = () => {};
   /** Flats with a home that its parameters are in, those of sharded modules inside too. */
   readonly #resting: readonly Tensor[];
   /** What made its slices' outputs; see Note [one call at a time]. */
@@ -257,7 +260,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     call: ModelCall,
   ): Promise<MicroBatch[]> {
     const { device } = this;
+    const loaded = this.#begin('forward_load', slice);
     await this.#scheduler.enter(slice, 'forward');
+    loaded();
     const before = device.random.state();
     const outputs: MicroBatch[] = [];
     let isReached = false;
@@ -281,7 +286,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     device.random.restore({ ...device.random.state(), rowOffset: before.rowOffset });
     this.#note(slice);
     this.#scheduler.leave(slice, isReached ? 'recorded' : 'unreached');
+    const dropped = this.#begin('forward_drop', slice);
     for (const flat of slice.flats) flat.drop();
+    dropped();
     return outputs;
   }
 
@@ -329,8 +336,11 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     if (this.#current === slice) return;
     this.#leaveBackward();
     this.#current = slice;
+    const loaded = this.#begin('backward_load', slice);
     await this.#awaitStores(this.#options.loadAheadBytes);
     await this.#scheduler.enter(slice, 'backward');
+    loaded();
+    this.#endBackwardPass = this.#begin('backward_pass', slice);
   }
 
   #beginPass(pass: Pass): void {
@@ -348,11 +358,34 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     if (slice === undefined) return;
     this.#note(slice);
     this.#current = undefined;
+    this.#endBackwardPass();
+    const dropped = this.#begin('backward_drop', slice);
     for (const flat of slice.flats) {
       const stored = flat.flushGradient({ isDry: this.#isDry });
       if (stored !== undefined) this.#stores.set(stored, flat.flushBytes);
       flat.drop();
     }
+    dropped();
+  }
+
+  /** A range of the slice in the device's trace; none of a dry run. */
+  #begin(name: SliceRange, slice: OffloadSlice): () => void {
+    return this.#isDry ? () => {} : beginRange(this.device, name, slice.layerNames);
+  }
+
+  /** Ranges around a run of a slice's layers. Its backward pauses while a checkpoint runs them again. */
+  async #aroundRun(slice: OffloadSlice, run: () => Promise<unknown>): Promise<unknown> {
+    const isAgain = this.#current === slice;
+    if (isAgain) this.#endBackwardPass();
+    const hasGrad = this.device.isGradEnabled;
+    const end = this.#begin(
+      hasGrad ? 'forward_pass_with_enable_grad' : 'no_grad_forward_pass',
+      slice,
+    );
+    const output = await run();
+    end();
+    if (isAgain) this.#endBackwardPass = this.#begin('backward_pass', slice);
+    return output;
   }
 
   async #endPass(): Promise<void> {
@@ -457,7 +490,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       start += count;
       const flats = [...new Set(layers.flatMap((layer) => layer.flats))];
       const { checkpointActivation } = this.#options;
-      return new OffloadSlice(this.device, layers, { flats, checkpointActivation });
+      const around = (slice: OffloadSlice, run: () => Promise<unknown>) =>
+        this.#aroundRun(slice, run);
+      return new OffloadSlice(this.device, layers, { flats, checkpointActivation, around });
     });
   }
 

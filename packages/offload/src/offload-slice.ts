@@ -1,6 +1,6 @@
 // Consecutive layers that are on the device together.
 
-import { type BatchNorm1d, checkpoint, isBatchNorm, type Module, Sequential } from '@shardweave/nn';
+import { type BatchNorm1d, checkpoint, isBatchNorm, Module, Sequential } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import type { OffloadedFlat } from './offloaded-flat.js';
 
@@ -16,10 +16,16 @@ export class OffloadSlice {
   constructor(
     device: Device,
     layers: readonly { readonly name: string; readonly module: Module }[],
-    options: { readonly flats: readonly OffloadedFlat[]; readonly checkpointActivation: boolean },
+    options: {
+      readonly flats: readonly OffloadedFlat[];
+      readonly checkpointActivation: boolean;
+      /** Called around each run of its layers, the second one of a checkpoint too. */
+      readonly around: (slice: OffloadSlice, run: () => Promise<unknown>) => Promise<unknown>;
+    },
   ) {
     const modules = layers.map(({ module }) => module);
-    const body = modules.length === 1 ? modules[0]! : new Sequential(device, modules);
+    const layered = modules.length === 1 ? modules[0]! : new Sequential(device, modules);
+    const body = new SliceBody(layered, (run) => options.around(this, run));
     this.run = options.checkpointActivation ? checkpoint(body) : body;
     this.flats = options.flats;
     this.batchNorms = body.namedModules().flatMap(([, one]) => (isBatchNorm(one) ? [one] : []));
@@ -29,5 +35,20 @@ export class OffloadSlice {
   /** Bytes on the host while its parameters are on their way to the device. */
   get loadBytes(): number {
     return this.flats.reduce((sum, flat) => sum + flat.loadBytes, 0);
+  }
+}
+
+class SliceBody extends Module<readonly unknown[], unknown> {
+  readonly #layers: Module;
+  readonly #around: (run: () => Promise<unknown>) => Promise<unknown>;
+
+  constructor(layers: Module, around: (run: () => Promise<unknown>) => Promise<unknown>) {
+    super(layers.device);
+    this.#layers = this.child('layers', layers);
+    this.#around = around;
+  }
+
+  forward(...args: readonly unknown[]): Promise<unknown> {
+    return this.#around(() => this.#layers.call(...args));
   }
 }
