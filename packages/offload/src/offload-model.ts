@@ -166,6 +166,14 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     return this.#alone('commit', 'commit', () => storeUseOf(this.#options.store).commit());
   }
 
+  /** Writes what the store had no room for, and commits: a step that failed so was taken. */
+  flush(): Promise<void> {
+    return this.whileAtRest('flush', async () => {
+      for (const { home } of this.flats) await home.flush();
+      await storeUseOf(this.#options.store).commit();
+    });
+  }
+
   /**
    * Runs `body` on parameters that rest in the store.
    * @param call names it in messages

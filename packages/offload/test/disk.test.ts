@@ -7,6 +7,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { OffloadModel } from '@shardweave/offload';
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
@@ -61,7 +62,7 @@ describe('a process that is killed in the middle of a step', () => {
   });
 });
 
-it('a full disk fails the step, and once there is room training goes on bit for bit', async () => {
+it('a disk that is full in backward fails it, and once there is room training goes on bit for bit', async () => {
   const expected = await losses(begin(), 5);
   let isFull = false;
   const files = interceptFiles(({ operation }) => {
@@ -71,7 +72,7 @@ it('a full disk fails the step, and once there is room training goes on bit for 
   const run: Run = begin({ offload: { store } });
   const found = await losses(run, 2);
   isFull = true;
-  // The step's own writes fail; what they were waits on the host.
+  // The backward's gradients are the first that find no room.
   const failing = trainStep(run, 2);
   await expect(failing).rejects.toMatchObject({ code: 'FULL' });
   isFull = false;
@@ -79,4 +80,31 @@ it('a full disk fails the step, and once there is room training goes on bit for 
   for (const step of [2, 3, 4]) found.push(await trainStep(run, step));
   expect(found).toEqual(expected);
   await store.close();
+});
+
+it('a disk that is full in optimizer.step() fails it, and a flush puts the step at rest', async () => {
+  const directory = join(folder, 'full in step');
+  let isFull = false;
+  const files = interceptFiles(({ operation }) => {
+    if (isFull && operation === 'write') throw diskFull('a file');
+  }, nodeFiles);
+  const store = await openDiskStore({ directory, files });
+  const run = begin({ offload: { store } });
+  const model = run.model as OffloadModel;
+  const found = await losses(run, 2);
+  const step = run.optimizer.step.bind(run.optimizer);
+  run.optimizer.step = (options) => {
+    isFull = true;
+    return step(options);
+  };
+  await expect(trainStep(run, 2)).rejects.toMatchObject({ code: 'FULL' });
+  run.optimizer.step = step;
+  await expect(model.commit()).rejects.toMatchObject({ code: 'INCOMPLETE' });
+  isFull = false;
+  const before = store.generation;
+  await model.flush();
+  expect(store.generation).toBe(before + 1);
+  await store.close();
+  const rest = await resumed(directory, 2);
+  expect([...found, ...rest.losses]).toEqual((await losses(begin(), 5)).filter((_, i) => i !== 2));
 });

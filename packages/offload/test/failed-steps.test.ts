@@ -100,6 +100,41 @@ describe('a store that refuses a write in optimizer.step()', () => {
     expect((await interrupted('write', position, retry)).losses).toEqual(expected);
   });
 
+  it.each([0, 7, 15])(
+    'write %i: flush() puts the step at rest, and it is not taken again',
+    async (position) => {
+      const { store, fail } = unreliableStore('write');
+      const run = begin({ store });
+      const found = await losses(run, 2);
+      found.push(await backward(run, 2));
+      fail(position, 3);
+      await expect(run.optimizer.step()).rejects.toThrow('no disk');
+      fail(-1);
+      const before = store.generation;
+      await run.model.flush();
+      expect(store.generation).toBe(before + 1);
+      run.model.dispose();
+      const resumed = begin({ store, resume: true });
+      for (const step of [3, 4]) found.push(await trainStep(resumed, step));
+      expect(found).toEqual(await losses(begin(), 5));
+    },
+  );
+
+  it('a flush that lacks room still rejects, and loses nothing', async () => {
+    const { store, fail } = unreliableStore('write');
+    const run = begin({ store });
+    const found = await losses(run, 2);
+    found.push(await backward(run, 2));
+    fail(0, 1000);
+    await expect(run.optimizer.step()).rejects.toThrow('no disk');
+    await expect(run.model.flush()).rejects.toThrow('no disk');
+    fail(-1);
+    await run.model.flush();
+    run.optimizer.zeroGrad();
+    for (const step of [3, 4]) found.push(await trainStep(run, step));
+    expect(found).toEqual(await losses(begin(), 5));
+  });
+
   it('gives back its host buffers', async () => {
     const { run } = await interrupted('write', 7, async () => {});
     expect(run.model.hostMemory().stagingBytes).toBe(0);
