@@ -7,8 +7,13 @@
 //            but read and sync return at once, having at most encoded the work.
 // Ownership  a BackendBuffer belongs to whoever allocated it and is freed once. It may be freed
 //            while queued work uses it; its bytes may be handed out again to later commands.
-// Failure    run never throws for the device's state. A lost device, a failed allocation or a
-//            shader error rejects the next read or sync (and every later one) with a typed error.
+// Failure    run never throws for the device's state. A lost device or a shader error rejects the
+//            next read or sync, and every later one, with a typed error.
+// Memory     a failed allocation is not the end: first whoever keeps memory for reuse gives it back
+//            (see onMemoryPressure) and it is tried again, then OutOfMemoryError fails that alloc, write,
+//            run or read alone. A device that learns of it late (webgpu) fails the next read or sync
+//            in its place: what was queued since the allocation may not have run. The buffer is then
+//            lost: commands that name it throw OutOfMemoryError, and those without it run as ever.
 // Aliasing   an output overlaps no input, except exactly (same buffer, offset, dtype, size)
 //            where a kernel's comment says "in place". Callers check; backends may rely on it.
 // Alignment  byteOffset is a multiple of the dtype's size, for outputs also of 4. 16-bit outputs
@@ -25,6 +30,8 @@ export interface BackendBuffer {
   readonly id: number;
   /** A multiple of 4, at least 4. */
   readonly byteLength: number;
+  /** Whether its allocation is known to have failed: it can only be freed. */
+  readonly isLost?: boolean;
 }
 
 /** A contiguous run of elements inside a buffer. */
@@ -68,7 +75,10 @@ export type BackendTraceSink = (event: {
 export interface Backend {
   readonly info: BackendInfo;
 
-  /** `byteLength` is a multiple of 4. Throws LimitError above maxBufferBytes. */
+  /**
+   * `byteLength` is a multiple of 4. Throws LimitError above maxBufferBytes, and OutOfMemoryError
+   * where the device knows at once that there is no room.
+   */
   alloc(byteLength: number, label: string): BackendBuffer;
   free(buffer: BackendBuffer): void;
 
@@ -94,6 +104,13 @@ export interface Backend {
   ): void;
   /** Queues one kernel. */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void;
+
+  /**
+   * Calls `relieve` whenever an allocation fails, for it to give back what it keeps for reuse. Several
+   * ranks that share the backend relieve each other. Returns its removal. A device that computes
+   * nothing may lack it.
+   */
+  onMemoryPressure?(relieve: () => void): () => void;
 
   /** Hands everything encoded so far to the device; does not wait. */
   flush(): void;

@@ -74,17 +74,33 @@ export class DeviceLostError extends TensorError {
   }
 }
 
-/** The device had no memory left for an allocation within its limits. */
+/** Bytes around a failed allocation, each where it is known. */
+export interface MemoryBytesAtFailure {
+  readonly requestedBytes?: number;
+  /** In use when it failed. */
+  readonly liveBytes?: number;
+  /** In use and kept for reuse, after what could be given back was. */
+  readonly reservedBytes?: number;
+  readonly limitBytes?: number;
+}
+
+/**
+ * The device had no memory left for an allocation within its limits. It fails the call that asked, or
+ * the next one that waits; the device is usable afterwards.
+ */
 export class OutOfMemoryError extends TensorError {
   readonly code = 'OUT_OF_MEMORY';
   readonly requestedBytes: number | undefined;
+  readonly liveBytes: number | undefined;
+  readonly reservedBytes: number | undefined;
+  readonly limitBytes: number | undefined;
 
-  constructor(
-    message: string,
-    options: TensorErrorOptions & { readonly requestedBytes?: number } = {},
-  ) {
+  constructor(message: string, options: TensorErrorOptions & MemoryBytesAtFailure = {}) {
     super(message, options);
     this.requestedBytes = options.requestedBytes;
+    this.liveBytes = options.liveBytes;
+    this.reservedBytes = options.reservedBytes;
+    this.limitBytes = options.limitBytes;
   }
 }
 

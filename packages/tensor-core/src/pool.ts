@@ -4,7 +4,7 @@
 // out at once.
 
 import type { Backend, BackendBuffer } from './backend.js';
-import { LimitError, StateError } from './errors.js';
+import { LimitError, OutOfMemoryError, StateError } from './errors.js';
 
 const SMALL_STEP = 256; // the binding alignment; finer classes would save nothing
 const SMALL_LIMIT = 16 * 1024;
@@ -35,8 +35,11 @@ export class Pool {
   #inUseBytes = 0;
   #peakInUseBytes = 0;
 
+  readonly #unsubscribe: (() => void) | undefined;
+
   constructor(backend: Backend) {
     this.#backend = backend;
+    this.#unsubscribe = backend.onMemoryPressure?.(() => this.trim());
   }
 
   /** Bytes of all buffers, in use and free. */
@@ -63,24 +66,63 @@ export class Pool {
     return this.#classes.size;
   }
 
-  /** @throws {LimitError} where the buffers in use leave no room under limitBytes */
+  /**
+   * @throws {LimitError} where the buffers in use leave no room under limitBytes
+   * @throws {OutOfMemoryError} where the device has no room, though all free buffers were given back
+   */
   take(byteLength: number, label: string): BackendBuffer {
     const bytes = Math.min(
       sizeClass(byteLength),
       Math.max(byteLength, this.#backend.info.limits.maxBufferBytes),
     );
-    const buffer = this.#free.get(bytes)?.pop() ?? this.#allocate(bytes, label);
+    const buffer = this.#takeFree(bytes) ?? this.#allocate(bytes, label);
     this.#inUseBytes += bytes;
     this.#peakInUseBytes = Math.max(this.#peakInUseBytes, this.#inUseBytes);
     return buffer;
   }
 
+  /** The oldest of a size class that is not lost. */
+  #takeFree(bytes: number): BackendBuffer | undefined {
+    const list = this.#free.get(bytes);
+    for (let buffer = list?.pop(); buffer !== undefined; buffer = list!.pop()) {
+      if (buffer.isLost !== true) return buffer;
+      this.#drop(buffer);
+    }
+    return undefined;
+  }
+
   #allocate(bytes: number, label: string): BackendBuffer {
     if (this.#reservedBytes + bytes > this.limitBytes) this.#makeRoom(bytes, label);
-    const buffer = this.#backend.alloc(bytes, label);
+    const buffer = this.#allocOrTrim(bytes, label);
     this.#classes.set(buffer, bytes);
     this.#reservedBytes += bytes;
     return buffer;
+  }
+
+  #allocOrTrim(bytes: number, label: string): BackendBuffer {
+    try {
+      return this.#backend.alloc(bytes, label);
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) throw error;
+    }
+    this.trim();
+    try {
+      return this.#backend.alloc(bytes, label);
+    } catch (cause) {
+      if (!(cause instanceof OutOfMemoryError)) throw cause;
+      const limitBytes = Math.min(this.limitBytes, cause.limitBytes ?? Number.POSITIVE_INFINITY);
+      const limit = Number.isFinite(limitBytes) ? `, limit ${limitBytes}` : '';
+      throw new OutOfMemoryError(
+        `pool: expected room for ${bytes} ${label} bytes, got none (${this.#inUseBytes} in use here, ${cause.reservedBytes ?? this.#reservedBytes} held in all${limit}). Hold less at once, by smaller batches or checkpointing; the device goes on.`,
+        {
+          cause,
+          requestedBytes: bytes,
+          liveBytes: this.#inUseBytes,
+          reservedBytes: this.#reservedBytes,
+          ...(Number.isFinite(limitBytes) ? { limitBytes } : {}),
+        },
+      );
+    }
   }
 
   #makeRoom(bytes: number, label: string): void {
@@ -107,6 +149,10 @@ export class Pool {
       );
     }
     this.#inUseBytes -= bytes;
+    if (buffer.isLost === true) {
+      this.#drop(buffer);
+      return;
+    }
     const list = this.#free.get(bytes) ?? [];
     this.#free.set(bytes, list);
     let at = list.length;
@@ -124,6 +170,7 @@ export class Pool {
 
   /** Gives all buffers back, those in use too. */
   dispose(): void {
+    this.#unsubscribe?.();
     this.#free.clear();
     for (const buffer of [...this.#classes.keys()]) this.#drop(buffer);
     this.#inUseBytes = 0;

@@ -123,15 +123,53 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     await backend.dispose();
   });
 
-  it('rejects reads, and only reads, once memory has run out', async () => {
+  it('fails an allocation without room alone, and goes on', async () => {
     const backend = await createCpuBackend({ threads, memoryBytes: 32 * 2 ** 20 });
     const x = makeView(backend, 'f32', 4, new Float32Array(4));
     expect(() => backend.alloc(33 * 2 ** 20, 'too large')).toThrow(LimitError);
-    await backend.sync();
-    const large = backend.alloc(30 * 2 ** 20, 'large');
-    backend.run('fill', { out: { ...x, buffer: large }, value: 1 });
-    await expect(backend.read(x.buffer, 0, 16)).rejects.toThrow(OutOfMemoryError);
-    await expect(backend.sync()).rejects.toThrow(OutOfMemoryError);
+    const before = backend.usage();
+    const attempt = () => backend.alloc(30 * 2 ** 20, 'large');
+    expect(attempt).toThrow(OutOfMemoryError);
+    expect(attempt).toThrow(
+      expect.objectContaining({
+        requestedBytes: 30 * 2 ** 20,
+        liveBytes: 16,
+        limitBytes: 32 * 2 ** 20,
+      }),
+    );
+    expect(backend.usage()).toEqual(before);
+    backend.run('fill', { out: x, value: 2 });
+    expect(await readFloats(backend, x)).toEqual(new Float32Array(4).fill(2));
+    await backend.dispose();
+    expect(attempt).toThrow(DisposedError);
+  });
+
+  it('fails a kernel without room for its scratch alone, and leaves none behind', async () => {
+    const backend = await createCpuBackend({ threads, memoryBytes: 32 * 2 ** 20 });
+    const count = 2 ** 20;
+    const table = makeView(backend, 'f16', count);
+    const ids = makeView(backend, 'u32', count, new Uint32Array(count));
+    const dy = makeView(backend, 'f16', count);
+    const fillers = [];
+    for (;;) {
+      try {
+        fillers.push(backend.alloc(2 ** 20, 'filler'));
+      } catch {
+        break;
+      }
+    }
+    backend.free(fillers.pop()!); // of the two lists of 4 MiB, neither fits
+    const call = { ids, dy, dTable: table, rows: count, cols: 1, count };
+    expect(() => backend.run('embeddingBackward', call)).toThrow(OutOfMemoryError);
+    // Relieved, it runs: eight of 1 MiB are the room of both lists.
+    const stop = backend.onMemoryPressure!(() => {
+      for (const filler of fillers.splice(0)) backend.free(filler);
+    });
+    backend.run('cast', { x: ids, out: dy });
+    backend.run('embeddingBackward', call);
+    stop();
+    const bytes = await backend.read(table.buffer, 0, 4);
+    expect([...new Uint16Array(bytes.buffer)]).toEqual([0, 0]);
     await backend.dispose();
   });
 

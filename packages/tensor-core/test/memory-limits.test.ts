@@ -1,9 +1,13 @@
 // Keeping a device under a limit: what the pool gives back, what a dry run finds, what ops save.
 
 import {
+  add,
+  type Backend,
   Device,
   LimitError,
   matmul,
+  max,
+  OutOfMemoryError,
   StateError,
   type Storage,
   square,
@@ -11,8 +15,9 @@ import {
   type Tensor,
   tanh,
 } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 let backend: ReturnType<typeof createReferenceBackend>;
 let device: Device;
@@ -52,6 +57,63 @@ describe('the pool', () => {
     device.pool.trim();
     device.pool.resetPeak();
     expect(device.pool.peakInUseBytes).toBe(0);
+  });
+});
+
+describe('a device without room', () => {
+  const MIB = 2 ** 18; // elements
+  let cpu: Backend;
+  beforeEach(async () => {
+    cpu = await createCpuBackend({ threads: 0, memoryBytes: 40 * 2 ** 20 });
+    device = new Device(cpu);
+  });
+  afterEach(() => cpu.dispose());
+
+  test('is given free buffers back before an allocation fails', async () => {
+    for (const mib of [9, 10, 11]) device.zeros([mib * MIB]).dispose(); // no two fit one class
+    const large = device.full([24 * MIB], 3);
+    expect(device.memory().reservedBytes).toBe(24 * 2 ** 20);
+    expect(await max(large).item()).toBe(3);
+  });
+
+  test('is relieved by the pools of other ranks on the same backend', () => {
+    const other = new Device(cpu);
+    other.zeros([24 * MIB]).dispose();
+    device.zeros([24 * MIB]);
+    expect(other.memory().reservedBytes).toBe(0);
+    other.dispose();
+    expect(device.pool.inUseBytes).toBe(24 * 2 ** 20);
+  });
+
+  test('fails the call that asked, with what it knew, and computes on', async () => {
+    const held = device.full([18 * MIB], 1);
+    const error = await Promise.resolve()
+      .then(() => device.scope(() => add(held, held)))
+      .catch((reason: unknown) => reason);
+    expect(error).toBeInstanceOf(OutOfMemoryError);
+    expect(error).toMatchObject({
+      requestedBytes: 18 * 2 ** 20,
+      liveBytes: 18 * 2 ** 20,
+      reservedBytes: 18 * 2 ** 20,
+      limitBytes: 40 * 2 ** 20,
+    });
+    expect(device.memory().live.total).toBe(18 * 2 ** 20);
+    const small = device.full([MIB], 2);
+    expect(await device.scope(() => max(small).item())).toBe(2);
+    for (const tensor of [held, small]) tensor.dispose();
+    // What was never handed out continues the free bytes before it.
+    expect(await max(device.full([24 * MIB], 5)).item()).toBe(5);
+  });
+
+  test('other failures of an allocation pass through, untried', () => {
+    let attempts = 0;
+    const broken = createReferenceBackend();
+    broken.alloc = () => {
+      attempts += 1;
+      throw new StateError('broken');
+    };
+    expect(() => new Device(broken).zeros([1])).toThrow(StateError);
+    expect(attempts).toBe(1);
   });
 });
 

@@ -25,8 +25,8 @@ export class CommandWriter {
   /** Threads that share the chunks; at least 1. */
   readonly threads: number;
   readonly #queue: CommandQueue;
+  readonly #reserve: (byteLength: number) => number;
   readonly #heap: Heap;
-  readonly #onOutOfMemory: (byteLength: number) => void;
   readonly #words = new Int32Array(MAX_ARGS);
   readonly #floats = new Float32Array(this.#words.buffer);
   #count = 0;
@@ -40,12 +40,13 @@ export class CommandWriter {
     queue: CommandQueue,
     heap: Heap,
     threads: number,
-    onOutOfMemory: (byteLength: number) => void,
+    /** Room in the heap, or OutOfMemoryError. */
+    reserve: (byteLength: number) => number,
   ) {
     this.#queue = queue;
     this.#heap = heap;
     this.threads = Math.max(1, threads);
-    this.#onOutOfMemory = onOutOfMemory;
+    this.#reserve = reserve;
   }
 
   /** Begins a command; `name` is what a trace calls it. */
@@ -91,15 +92,19 @@ export class CommandWriter {
     return this;
   }
 
-  /** Address of scratch that lives until `release`; 0, and a failed device, without memory. */
+  /**
+   * Address of scratch that lives until `release`.
+   * @throws {OutOfMemoryError} where there is no room; what was taken before is given back.
+   */
   temp(byteLength: number): number {
-    const address = this.#heap.alloc(byteLength);
-    if (address === 0) {
-      this.#onOutOfMemory(byteLength);
-    } else {
+    try {
+      const address = this.#reserve(byteLength);
       this.#temps.push(address);
+      return address;
+    } catch (error) {
+      this.release();
+      throw error;
     }
-    return address;
   }
 
   /** Gives scratch back: later commands may use it, what is queued still does. */

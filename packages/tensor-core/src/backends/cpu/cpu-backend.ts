@@ -10,13 +10,14 @@ import type {
   KernelCalls,
   KernelName,
 } from '../../backend.js';
-import { DisposedError, LimitError, OutOfMemoryError } from '../../errors.js';
+import { DisposedError, LimitError } from '../../errors.js';
 import type { CommandQueue } from './command-queue.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 import { CpuBuffer } from './cpu-buffer.js';
 import { ENCODERS } from './encoders.js';
 import type { Engine } from './engine.js';
 import type { Heap } from './heap.js';
+import type { Room } from './room.js';
 import type { Staging } from './staging.js';
 import type { WasmMemory } from './wasm-memory.js';
 
@@ -24,6 +25,7 @@ import type { WasmMemory } from './wasm-memory.js';
 export interface CpuParts {
   readonly memory: WasmMemory;
   readonly heap: Heap;
+  readonly room: Room;
   readonly staging: Staging;
   readonly queue: CommandQueue;
   readonly writer: CommandWriter;
@@ -37,7 +39,6 @@ export class CpuBackend implements Backend {
   readonly info: BackendInfo;
   readonly #parts: CpuParts;
   readonly #buffers = new Set<CpuBuffer>();
-  #bytes = 0;
   #nextId = 1;
   #dispatches = 0;
   #disposal: Promise<void> | undefined;
@@ -70,13 +71,13 @@ export class CpuBackend implements Backend {
         },
       );
     }
-    const address = this.#disposal === undefined ? this.#parts.heap.alloc(byteLength) : 0;
-    if (address === 0) {
-      this.#parts.queue.fail(outOfMemory(byteLength, label));
+    if (this.#disposal !== undefined) {
+      throw new DisposedError('alloc: the cpu device was disposed.');
     }
+    const address = this.#parts.room.reserve(byteLength, label);
     const buffer = new CpuBuffer(this.#nextId++, byteLength, label, address);
     this.#buffers.add(buffer);
-    this.#bytes += byteLength;
+    this.#parts.room.liveBytes += byteLength;
     return buffer;
   }
 
@@ -88,10 +89,8 @@ export class CpuBackend implements Backend {
     const owned = buffer as CpuBuffer;
     owned.isFreed = true;
     this.#buffers.delete(owned);
-    this.#bytes -= owned.byteLength;
-    if (address !== 0) {
-      this.#parts.heap.free(address);
-    }
+    this.#parts.room.liveBytes -= owned.byteLength;
+    this.#parts.heap.free(address);
   }
 
   write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void {
@@ -121,7 +120,7 @@ export class CpuBackend implements Backend {
     byteLength: number,
     into = new Uint8Array(byteLength),
   ): Promise<Uint8Array> {
-    const { queue, memory, heap, writer } = this.#parts;
+    const { queue, memory, heap, room, writer } = this.#parts;
     if (queue.failure !== undefined) {
       throw queue.failure;
     }
@@ -132,10 +131,7 @@ export class CpuBackend implements Backend {
       return into;
     }
     // Through a copy of its own: by the time the host looks, later commands may have written here.
-    const landing = heap.alloc(byteLength);
-    if (landing === 0) {
-      throw outOfMemory(byteLength, 'read');
-    }
+    const landing = room.reserve(byteLength, 'read');
     writer.start(OP_COPY, 'read').int(from, landing, byteLength);
     writer.commit(writer.chunksFor(byteLength * COPY_NS_PER_BYTE));
     try {
@@ -167,6 +163,10 @@ export class CpuBackend implements Backend {
     }
   }
 
+  onMemoryPressure(relieve: () => void): () => void {
+    return this.#parts.room.onPressure(relieve);
+  }
+
   flush(): void {
     this.#parts.queue.publish();
   }
@@ -181,7 +181,7 @@ export class CpuBackend implements Backend {
   }
 
   usage(): { readonly bytes: number; readonly buffers: number } {
-    return { bytes: this.#bytes, buffers: this.#buffers.size };
+    return { bytes: this.#parts.room.liveBytes, buffers: this.#buffers.size };
   }
 
   trace(sink: BackendTraceSink | undefined): void {
@@ -199,14 +199,7 @@ export class CpuBackend implements Backend {
       buffer.isFreed = true;
     }
     this.#buffers.clear();
-    this.#bytes = 0;
+    this.#parts.room.liveBytes = 0;
     await this.#parts.engine.dispose();
   }
-}
-
-function outOfMemory(byteLength: number, label: string): OutOfMemoryError {
-  return new OutOfMemoryError(
-    `cpu: no room for ${byteLength} bytes (${label}). A WebAssembly memory ends at 4 GiB.`,
-    { requestedBytes: byteLength },
-  );
 }

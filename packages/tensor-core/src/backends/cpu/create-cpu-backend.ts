@@ -9,6 +9,7 @@ import { CpuBackend } from './cpu-backend.js';
 import type { Engine, EngineEvents } from './engine.js';
 import { Heap } from './heap.js';
 import { startInline } from './inline-engine.js';
+import { Room } from './room.js';
 import { Staging } from './staging.js';
 import { startThreads } from './thread-engine.js';
 import { WasmMemory } from './wasm-memory.js';
@@ -61,14 +62,11 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
     ? await startThreads(module, memory, events, { threads, workerUrl: options.workerUrl })
     : startInline(module, memory, events);
   queue.start(engine);
-  const writer = new CommandWriter(queue, heap, threads, (byteLength) => {
-    queue.fail(
-      new OutOfMemoryError(`cpu: no room for ${byteLength} bytes of scratch.`, {
-        requestedBytes: byteLength,
-      }),
-    );
-  });
-  return new CpuBackend({ memory, heap, staging, queue, writer, engine });
+  const room = new Room(heap, memory);
+  const writer = new CommandWriter(queue, heap, threads, (byteLength) =>
+    room.reserve(byteLength, 'scratch'),
+  );
+  return new CpuBackend({ memory, heap, room, staging, queue, writer, engine });
 }
 
 function chooseThreads(asked: number | undefined): number {

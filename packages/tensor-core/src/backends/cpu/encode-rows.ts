@@ -101,11 +101,9 @@ export function embeddingBackward(call: KernelCalls['embeddingBackward'], w: Com
   const { rows, cols, count } = call;
   const heads = w.temp(rows * 4);
   const links = w.temp(count * 4);
-  if (heads !== 0 && links !== 0) {
-    w.start(OP_EMBEDDING_BACKWARD, 'embeddingBackward').address(call.ids).view(call.dy);
-    w.view(call.dTable).int(rows, cols, count, heads, links);
-    w.commit(rowChunks(w, (rows + count) * cols * 0.5, rows));
-  }
+  w.start(OP_EMBEDDING_BACKWARD, 'embeddingBackward').address(call.ids).view(call.dy);
+  w.view(call.dTable).int(rows, cols, count, heads, links);
+  w.commit(rowChunks(w, (rows + count) * cols * 0.5, rows));
   w.release();
 }
 
@@ -131,12 +129,10 @@ export function squaredNorm(call: KernelCalls['squaredNorm'], w: CommandWriter):
   const { x } = call;
   const blocks = Math.ceil(x.size / NORM_BLOCK);
   const partials = w.temp(blocks * 8);
-  if (partials !== 0) {
-    w.start(OP_SQUARED_NORM, 'squaredNorm').view(x).int(partials, x.size);
-    w.commit(rowChunks(w, x.size * 0.3, blocks));
-    w.start(OP_SQUARED_NORM_TOTAL, undefined).int(partials, blocks).address(call.out);
-    w.int(call.accumulate ? 1 : 0).commit(1);
-  }
+  w.start(OP_SQUARED_NORM, 'squaredNorm').view(x).int(partials, x.size);
+  w.commit(rowChunks(w, x.size * 0.3, blocks));
+  w.start(OP_SQUARED_NORM_TOTAL, undefined).int(partials, blocks).address(call.out);
+  w.int(call.accumulate ? 1 : 0).commit(1);
   w.release();
 }
 

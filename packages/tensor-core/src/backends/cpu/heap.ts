@@ -57,8 +57,10 @@ export class Heap {
     this.#remember(from, size);
   }
 
+  /** At the top, on from a free run that ends there. */
   #extend(size: number): number {
-    const start = this.#top;
+    const tail = this.#freeByEnd.get(this.#top) ?? 0;
+    const start = this.#top - tail;
     const end = start + size + TAIL_BYTES;
     if (end > this.#memory.byteLength) {
       const roomy = this.#memory.byteLength + Math.max(MIN_GROWTH_BYTES, start >> 3);
@@ -68,6 +70,9 @@ export class Heap {
       if (!isGrown) {
         return 0;
       }
+    }
+    if (tail > 0) {
+      this.#forget(start, tail);
     }
     this.#top = start + size;
     this.#used.set(start, size);

@@ -29,7 +29,12 @@ export class BindGroups {
     return this.#numCreated;
   }
 
-  get(layout: GPUBindGroupLayout, layoutKey: string, ranges: readonly BoundRange[]): GPUBindGroup {
+  get(
+    layout: GPUBindGroupLayout,
+    layoutKey: string,
+    ranges: readonly BoundRange[],
+    guard: <T>(encode: () => T) => T,
+  ): GPUBindGroup {
     let key = layoutKey;
     for (const { id, offset, size } of ranges) key += `|${id},${offset},${size}`;
     const known = this.#groups.get(key);
@@ -38,17 +43,19 @@ export class BindGroups {
       this.#groups.clear();
       this.#keysOfBuffer.clear();
     }
-    const group = this.#device.createBindGroup({
-      label: layoutKey,
-      layout,
-      entries: [
-        { binding: 0, resource: { buffer: this.#uniform, offset: 0, size: PARAM_BYTES } },
-        ...ranges.map(({ gpu, offset, size }, i) => ({
-          binding: i + 1,
-          resource: { buffer: gpu, offset, size },
-        })),
-      ],
-    });
+    const group = guard(() =>
+      this.#device.createBindGroup({
+        label: layoutKey,
+        layout,
+        entries: [
+          { binding: 0, resource: { buffer: this.#uniform, offset: 0, size: PARAM_BYTES } },
+          ...ranges.map(({ gpu, offset, size }, i) => ({
+            binding: i + 1,
+            resource: { buffer: gpu, offset, size },
+          })),
+        ],
+      }),
+    );
     this.#numCreated += 1;
     this.#groups.set(key, group);
     for (const { id } of ranges) {

@@ -25,6 +25,10 @@ export class Fault {
     for (const listener of this.#listeners) listener(error);
   }
 
+  raiseGpu(error: GPUError): void {
+    this.raise(fromGpuError(error));
+  }
+
   onRaise(listener: (error: Error) => void): void {
     this.#listeners.add(listener);
   }
@@ -34,6 +38,11 @@ export class Fault {
     const tracked = check.finally(() => this.#checks.delete(tracked));
     this.#checks.add(tracked);
     tracked.catch(() => {});
+  }
+
+  /** Checks whose outcome is not known yet. */
+  get checks(): ReadonlySet<Promise<void>> {
+    return this.#checks;
   }
 
   get hasChecks(): boolean {

@@ -4,8 +4,9 @@
 import { byteSize } from '@shardweave/dtypes';
 import type { View } from '../../backend.js';
 import { LimitError } from '../../errors.js';
+import type { Allocations } from './allocations.js';
 import { BindGroups, type BoundRange } from './bind-groups.js';
-import { asGpuBuffer } from './gpu-buffer.js';
+import { asGpuBuffer, type WebGpuBuffer } from './gpu-buffer.js';
 import { type Grid, PARAM_BYTES } from './kernel.js';
 import type { CompiledKernel } from './pipelines.js';
 import type { ScratchPool } from './scratch.js';
@@ -30,6 +31,7 @@ export class Recorder {
   readonly #uploads: UploadRing;
   readonly #downloads: DownloadPool;
   readonly #scratch: ScratchPool;
+  readonly #allocations: Allocations;
   readonly #maxBindingBytes: number;
   readonly #uniform: GPUBuffer;
   readonly #params = new ArrayBuffer(DISPATCH_BUDGET * PARAM_BYTES);
@@ -52,6 +54,7 @@ export class Recorder {
       uploads: UploadRing;
       downloads: DownloadPool;
       scratch: ScratchPool;
+      allocations: Allocations;
       maxBindingBytes: number;
     },
   ) {
@@ -59,6 +62,8 @@ export class Recorder {
     this.#uploads = parts.uploads;
     this.#downloads = parts.downloads;
     this.#scratch = parts.scratch;
+    this.#allocations = parts.allocations;
+    this.#allocations.lastRecorded = () => (this.isEmpty ? this.#serial : this.openSerial);
     this.#maxBindingBytes = parts.maxBindingBytes;
     this.#uniform = device.createBuffer({
       label: 'parameters',
@@ -97,12 +102,19 @@ export class Recorder {
       if (type === 'f32') this.#floats[base + i] = value;
       else this.#words[base + i] = value;
     }
-    isolated.views.forEach((view, i) => {
-      const range = this.#range(kernel.label, view);
-      ranges.push(range);
-      this.#words[base + numOwn + i] = (view.byteOffset - range.offset) / byteSize(view.dtype);
-    });
-    const group = this.bindGroups.get(compiled.layout, kernel.layoutKey, ranges);
+    try {
+      isolated.views.forEach((view, i) => {
+        const range = this.#range(kernel.label, view);
+        ranges.push(range);
+        this.#words[base + numOwn + i] = (view.byteOffset - range.offset) / byteSize(view.dtype);
+      });
+    } catch (error) {
+      isolated.release?.();
+      throw error;
+    }
+    const group = this.bindGroups.get(compiled.layout, kernel.layoutKey, ranges, (encode) =>
+      this.#allocations.guard(this.openSerial, encode),
+    );
     const pass = this.#openPass(kernel.label);
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, group, [slot * PARAM_BYTES]);
@@ -159,7 +171,7 @@ export class Recorder {
       this.#device.queue.writeBuffer(this.#uniform, 0, this.#params, 0, used);
     }
     this.#uploads.close(serial);
-    this.#device.queue.submit([encoder.finish()]);
+    this.#allocations.guard(serial, () => this.#device.queue.submit([encoder.finish()]));
     this.#encoder = undefined;
     this.#numInSubmit = 0;
     this.#serial = serial;
@@ -218,7 +230,7 @@ export class Recorder {
   #isolate(
     { kernel }: CompiledKernel,
     views: readonly View[],
-  ): { views: readonly View[]; finish?: () => void } {
+  ): { views: readonly View[]; finish?: () => void; release?: () => void } {
     if (views.length !== kernel.bindings.length) {
       throw new RangeError(
         `${kernel.label}: ${kernel.bindings.length} bindings, ${views.length} views`,
@@ -243,7 +255,8 @@ export class Recorder {
     }
     if (replaced.size === 0) return { views };
     const copies = views.slice();
-    const finishers: (() => void)[] = [];
+    const copyBacks: (() => void)[] = [];
+    const taken: WebGpuBuffer[] = [];
     for (const [i, view] of replaced) {
       const from = asGpuBuffer(view.buffer);
       const start = view.byteOffset - (view.byteOffset % 4);
@@ -251,13 +264,15 @@ export class Recorder {
       const scratch = this.#scratch.take(bytes);
       this.copy(from.gpu, start, scratch.gpu, 0, bytes);
       copies[i] = { ...view, buffer: scratch, byteOffset: view.byteOffset - start };
-      const isWritten = kernel.bindings[i]!.access === 'read_write';
-      finishers.push(() => {
-        if (isWritten) this.copy(scratch.gpu, 0, from.gpu, start, bytes);
-        this.#scratch.give(scratch);
-      });
+      taken.push(scratch);
+      if (kernel.bindings[i]!.access === 'read_write') {
+        copyBacks.push(() => this.copy(scratch.gpu, 0, from.gpu, start, bytes));
+      }
     }
-    return { views: copies, finish: () => runAll(finishers) };
+    const release = () => {
+      for (const scratch of taken) this.#scratch.give(scratch);
+    };
+    return { views: copies, finish: () => runAll([...copyBacks, release]), release };
   }
 }
 

@@ -1,6 +1,8 @@
 // Mapped buffers between host and device: a ring of upload chunks, copied on in the encoder so that
 // uploads keep their place among commands, and a pool of read-back buffers.
 
+import type { Allocations } from './allocations.js';
+
 const MAP_READ = 1;
 const MAP_WRITE = 2;
 const USAGE_UPLOAD = 0x0002 | 0x0004; // MAP_WRITE | COPY_SRC
@@ -28,7 +30,7 @@ export interface Upload {
 }
 
 export class UploadRing {
-  readonly #device: GPUDevice;
+  readonly #allocations: Allocations;
   /** Mapped, to be filled. */
   #ready: Chunk[] = [];
   /** Being filled since the last submit. */
@@ -40,8 +42,8 @@ export class UploadRing {
   #bytes = 0;
   #chunks = 0;
 
-  constructor(device: GPUDevice) {
-    this.#device = device;
+  constructor(allocations: Allocations) {
+    this.#allocations = allocations;
   }
 
   get held(): { readonly bytes: number; readonly buffers: number } {
@@ -80,9 +82,14 @@ export class UploadRing {
     if (done.length === 0) return;
     this.#inFlight = this.#inFlight.filter((c) => c.serial > completedSerial);
     for (const chunk of done) {
-      if (this.#bytes > KEEP_BYTES) this.#drop(chunk);
+      if (this.#bytes > KEEP_BYTES || this.#allocations.isLost(chunk.gpu)) this.#drop(chunk);
       else this.#remap(chunk);
     }
+  }
+
+  /** Destroys what waits to be filled. */
+  trim(): void {
+    for (const chunk of this.#ready.splice(0)) this.#drop(chunk);
   }
 
   async settled(): Promise<void> {
@@ -135,7 +142,7 @@ export class UploadRing {
 
   #create(byteLength: number): Chunk {
     const size = Math.max(CHUNK_BYTES, 2 ** Math.ceil(Math.log2(byteLength)));
-    const gpu = this.#device.createBuffer({
+    const gpu = this.#allocations.create({
       label: 'upload',
       size,
       usage: USAGE_UPLOAD,
@@ -149,13 +156,13 @@ export class UploadRing {
 
 /** Read-back buffers by size class; one is out from its copy until its bytes were taken. */
 export class DownloadPool {
-  readonly #device: GPUDevice;
+  readonly #allocations: Allocations;
   readonly #free = new Map<number, GPUBuffer[]>();
   #bytes = 0;
   #buffers = 0;
 
-  constructor(device: GPUDevice) {
-    this.#device = device;
+  constructor(allocations: Allocations) {
+    this.#allocations = allocations;
   }
 
   get held(): { readonly bytes: number; readonly buffers: number } {
@@ -166,17 +173,16 @@ export class DownloadPool {
     const size = Math.max(MIN_DOWNLOAD_BYTES, 2 ** Math.ceil(Math.log2(byteLength)));
     const known = this.#free.get(size)?.pop();
     if (known !== undefined) return known;
+    const buffer = this.#allocations.create({ label: 'read-back', size, usage: USAGE_DOWNLOAD });
     this.#bytes += size;
     this.#buffers += 1;
-    return this.#device.createBuffer({ label: 'read-back', size, usage: USAGE_DOWNLOAD });
+    return buffer;
   }
 
   /** Takes an unmapped buffer back. */
   give(buffer: GPUBuffer): void {
-    if (this.#bytes > KEEP_BYTES) {
-      this.#bytes -= buffer.size;
-      this.#buffers -= 1;
-      buffer.destroy();
+    if (this.#bytes > KEEP_BYTES || this.#allocations.isLost(buffer)) {
+      this.#drop(buffer);
       return;
     }
     const list = this.#free.get(buffer.size);
@@ -184,9 +190,20 @@ export class DownloadPool {
     else list.push(buffer);
   }
 
-  destroy(): void {
-    for (const list of this.#free.values()) for (const buffer of list) buffer.destroy();
+  /** Destroys what is free. */
+  trim(): void {
+    for (const list of this.#free.values()) for (const buffer of list) this.#drop(buffer);
     this.#free.clear();
+  }
+
+  destroy(): void {
+    this.trim();
+  }
+
+  #drop(buffer: GPUBuffer): void {
+    this.#bytes -= buffer.size;
+    this.#buffers -= 1;
+    buffer.destroy();
   }
 }
 

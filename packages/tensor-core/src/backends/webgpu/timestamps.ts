@@ -61,6 +61,7 @@ export class Timestamps {
           staging,
           byteLength: bytes,
           serial,
+          isQuiet: true,
           done: (data) => this.#report(labels, data),
           settled: () => this.#downloads.give(staging),
           failed: () => {}, // reads and syncs report it

@@ -6,6 +6,7 @@
 // time waited so far, and tries again. Small reads resolve in the first moment; long ones are late
 // by at most a twelfth. In browsers mapping is waited for plainly.
 
+import type { Allocations } from './allocations.js';
 import type { Fault } from './fault.js';
 import { MAP_READ } from './staging.js';
 
@@ -14,6 +15,8 @@ export interface WaitJob {
   readonly staging: GPUBuffer;
   readonly byteLength: number;
   readonly serial: number;
+  /** Nobody learns from it that an allocation failed: the next wait must still tell. */
+  readonly isQuiet?: boolean;
   /** Gets the mapped bytes, and must copy them; the buffer is unmapped after it. */
   done(bytes: Uint8Array): void;
   /** The buffer is unmapped and free again. Not called after a failure. */
@@ -30,13 +33,19 @@ const MAX_SLEEP_MS = 8;
 
 export class Waiter {
   readonly #fault: Fault;
+  readonly #allocations: Allocations;
   readonly #isPaced: boolean;
   readonly #onComplete: (serial: number) => void;
   #jobs: WaitJob[] = [];
   #running: Promise<void> | undefined;
 
-  constructor(fault: Fault, options: { isPaced: boolean; onComplete: (serial: number) => void }) {
+  constructor(
+    fault: Fault,
+    allocations: Allocations,
+    options: { isPaced: boolean; onComplete: (serial: number) => void },
+  ) {
     this.#fault = fault;
+    this.#allocations = allocations;
     this.#isPaced = options.isPaced;
     this.#onComplete = options.onComplete;
   }
@@ -55,7 +64,13 @@ export class Waiter {
     while (this.#jobs.length > 0) {
       const serial = this.#jobs[0]!.serial;
       const batch = this.#jobs.filter((job) => job.serial === serial);
-      const error = await this.#mapAll(batch);
+      // A buffer whose allocation has not told yet must not be mapped: that is an error of its own.
+      if (this.#fault.hasChecks) await this.#fault.settled();
+      const isQuiet = batch.every((job) => job.isQuiet === true);
+      const error =
+        this.#fault.error ??
+        this.#allocations.failureAt(serial, { isQuiet }) ??
+        (await this.#mapAll(batch));
       this.#jobs = this.#jobs.filter((job) => !batch.includes(job));
       if (error === undefined) this.#onComplete(serial);
       for (const job of batch) finish(job, error);

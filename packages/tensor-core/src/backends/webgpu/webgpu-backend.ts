@@ -11,9 +11,10 @@ import type {
 } from '../../backend.js';
 import { DisposedError, LimitError } from '../../errors.js';
 import { isSoftwareAdapter, nameOf } from './adapters.js';
+import { Allocations } from './allocations.js';
 import { type DeviceProfile, KernelContext } from './context.js';
 import { Fault } from './fault.js';
-import { asGpuBuffer, WebGpuBuffer } from './gpu-buffer.js';
+import { asGpuBuffer, asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 import { KERNELS } from './kernels/index.js';
 import { MatmulChoices, type MatmulChoiceTable } from './matmul-choices.js';
 import { type MatmulTuning, tuneMatmul } from './matmul-tuning.js';
@@ -54,6 +55,7 @@ export class WebGpuBackend implements Backend {
   readonly #device: GPUDevice;
   readonly #ownsDevice: boolean;
   readonly #fault = new Fault();
+  readonly #allocations: Allocations;
   readonly #uploads: UploadRing;
   readonly #downloads: DownloadPool;
   readonly #scratch: ScratchPool;
@@ -87,17 +89,29 @@ export class WebGpuBackend implements Backend {
       },
     };
     this.#choices.import(parts.matmulChoices);
-    this.#uploads = new UploadRing(device);
-    this.#downloads = new DownloadPool(device);
-    this.#scratch = new ScratchPool(device, () => this.#nextId++);
+    this.#allocations = new Allocations(device, this.#fault, () => {
+      const { staging, scratch } = this.statistics();
+      const live = this.#bytes;
+      return { live, reserved: live + staging.bytes + scratch.bytes };
+    });
+    this.#uploads = new UploadRing(this.#allocations);
+    this.#downloads = new DownloadPool(this.#allocations);
+    this.#scratch = new ScratchPool(this.#allocations, {
+      nextId: () => this.#nextId++,
+      destroy: ({ gpu, id }) => this.#recorder.destroyLater(gpu, id),
+    });
+    this.#allocations.onPressure(() => {
+      for (const kept of [this.#uploads, this.#downloads, this.#scratch]) kept.trim();
+    });
     this.#pipelines = new Pipelines(device, this.#fault);
     this.#recorder = new Recorder(device, {
       uploads: this.#uploads,
       downloads: this.#downloads,
       scratch: this.#scratch,
+      allocations: this.#allocations,
       maxBindingBytes: parts.maxBindingBytes,
     });
-    this.#waiter = new Waiter(this.#fault, {
+    this.#waiter = new Waiter(this.#fault, this.#allocations, {
       isPaced: parts.isPaced,
       onComplete: (serial) => this.#uploads.reclaim(serial),
     });
@@ -122,12 +136,12 @@ export class WebGpuBackend implements Backend {
         { requestedBytes: byteLength, limitBytes: maxBufferBytes },
       );
     }
-    const gpu = this.#device.createBuffer({
+    const gpu = this.#allocations.create({
       label,
       size: Math.max(4, byteLength),
       usage: 0x0080 | 0x0004 | 0x0008, // STORAGE | COPY_SRC | COPY_DST
     });
-    const buffer = new WebGpuBuffer(this.#nextId++, gpu);
+    const buffer = new WebGpuBuffer(this.#nextId++, gpu, (one) => this.#allocations.isLost(one));
     this.#buffers.add(buffer);
     this.#bytes += buffer.byteLength;
     return buffer;
@@ -135,7 +149,7 @@ export class WebGpuBackend implements Backend {
 
   free(buffer: BackendBuffer): void {
     if (this.#disposal !== undefined) return;
-    const freed = asGpuBuffer(buffer);
+    const freed = asOwnBuffer(buffer);
     freed.isFreed = true;
     this.#buffers.delete(freed);
     this.#bytes -= freed.byteLength;
@@ -153,7 +167,7 @@ export class WebGpuBackend implements Backend {
       const settled = () => {
         this.#isReclaiming = false;
       };
-      this.sync().then(settled, settled);
+      this.#sync({ isQuiet: true }).then(settled, settled);
     }
   }
 
@@ -183,7 +197,10 @@ export class WebGpuBackend implements Backend {
           this.#downloads.give(staging);
           resolve(into);
         },
-        failed: reject,
+        failed: (error) => {
+          this.#downloads.give(staging);
+          reject(error);
+        },
       });
     });
   }
@@ -216,18 +233,30 @@ export class WebGpuBackend implements Backend {
   }
 
   sync(): Promise<void> {
+    return this.#sync({ isQuiet: false });
+  }
+
+  onMemoryPressure(relieve: () => void): () => void {
+    return this.#allocations.onPressure(relieve);
+  }
+
+  #sync({ isQuiet }: { readonly isQuiet: boolean }): Promise<void> {
     return this.#settle<void>('sync', (resolve, reject) => {
       const { staging, serial } = this.#recorder.fence();
       this.#waiter.add({
         staging,
         byteLength: 4,
         serial,
+        isQuiet,
         done: () => {},
         settled: () => {
           this.#downloads.give(staging);
           resolve();
         },
-        failed: reject,
+        failed: (error) => {
+          this.#downloads.give(staging);
+          reject(error);
+        },
       });
     });
   }

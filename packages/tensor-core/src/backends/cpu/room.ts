@@ -1,0 +1,48 @@
+// Room in the heap for whoever needs it, after those that keep memory for reuse have given it back.
+
+import { OutOfMemoryError } from '../../errors.js';
+import type { Heap } from './heap.js';
+import type { WasmMemory } from './wasm-memory.js';
+
+export class Room {
+  readonly #heap: Heap;
+  readonly #memory: WasmMemory;
+  readonly #relievers = new Set<() => void>();
+  /** Of allocated buffers, for messages. */
+  liveBytes = 0;
+
+  constructor(heap: Heap, memory: WasmMemory) {
+    this.#heap = heap;
+    this.#memory = memory;
+  }
+
+  onPressure(relieve: () => void): () => void {
+    this.#relievers.add(relieve);
+    return () => this.#relievers.delete(relieve);
+  }
+
+  /** @throws {OutOfMemoryError} where there is none, and then nothing has changed but the relief. */
+  reserve(byteLength: number, label: string): number {
+    const address = this.#heap.alloc(byteLength);
+    if (address !== 0) {
+      return address;
+    }
+    for (const relieve of this.#relievers) {
+      relieve();
+    }
+    const second = this.#heap.alloc(byteLength);
+    if (second !== 0) {
+      return second;
+    }
+    const { byteLength: reservedBytes, maxBytes } = this.#memory;
+    throw new OutOfMemoryError(
+      `cpu: expected room for ${byteLength} bytes (${label}), got none: ${this.liveBytes} are in use, the WebAssembly memory has ${reservedBytes} and may grow to ${maxBytes}, which ends at 4 GiB.`,
+      {
+        requestedBytes: byteLength,
+        liveBytes: this.liveBytes,
+        reservedBytes,
+        limitBytes: maxBytes,
+      },
+    );
+  }
+}
