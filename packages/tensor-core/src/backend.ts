@@ -72,6 +72,16 @@ export type BackendTraceSink = (event: {
   readonly bytes?: number;
 }) => void;
 
+/**
+ * Where a kernel's intermediate results lie while it runs. The device that queued the kernel counts
+ * them and holds them under its limit; take throws LimitError and OutOfMemoryError as it does for tensors.
+ */
+export interface Scratch {
+  /** `byteLength` is a multiple of 4. */
+  take(byteLength: number): BackendBuffer;
+  give(buffer: BackendBuffer): void;
+}
+
 export interface Backend {
   readonly info: BackendInfo;
 
@@ -102,8 +112,13 @@ export interface Backend {
     toOffset: number,
     byteLength: number,
   ): void;
-  /** Queues one kernel. */
-  run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void;
+  /**
+   * Queues one kernel. What it needs in between it takes from `scratch`, or without one from memory of
+   * the backend's own.
+   */
+  run<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch?: Scratch): void;
+  /** Takes from `scratch`, and gives back, what `run` would, and queues nothing. Absent: nothing. */
+  planScratch?<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void;
 
   /**
    * Calls `relieve` whenever an allocation fails, for it to give back what it keeps for reuse. Several

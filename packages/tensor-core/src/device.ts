@@ -4,7 +4,7 @@
 import { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 import { Engine, type FinalHook, type Pass } from './autograd/engine.js';
 import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
-import type { Backend } from './backend.js';
+import type { Backend, BackendBuffer, KernelCalls, KernelName, Scratch } from './backend.js';
 import { createDryBackend } from './dry-backend.js';
 import { DisposedError, DTypeError, ShapeError, StateError } from './errors.js';
 import { Ledger, type MemoryTag } from './ledger.js';
@@ -51,6 +51,20 @@ export class Device {
   /** Innermost last; objects, so that an end can be told from another's. */
   readonly #gradModes: { readonly isEnabled: boolean }[] = [];
   #memory: DeviceMemory;
+  readonly #scratchBytes = new Map<BackendBuffer, number>();
+  readonly #scratch: Scratch = {
+    take: (byteLength) => {
+      const buffer = this.pool.take(byteLength, 'scratch');
+      this.#scratchBytes.set(buffer, byteLength);
+      this.ledger.add('activation', byteLength);
+      return buffer;
+    },
+    give: (buffer) => {
+      this.ledger.add('activation', -this.#scratchBytes.get(buffer)!);
+      this.#scratchBytes.delete(buffer);
+      this.pool.give(buffer);
+    },
+  };
   #savers: ((storage: Storage) => void)[] = [];
   #nextNodeId = 0;
   #isDisposed = false;
@@ -71,6 +85,11 @@ export class Device {
 
   get ledger(): Ledger {
     return this.#memory.ledger;
+  }
+
+  /** Queues a kernel; what it needs in between comes from this device's pool and is in its ledger. */
+  run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
+    this.backend.run(kernel, call, this.#scratch);
   }
 
   // ---- making tensors ------------------------------------------------------------------------
@@ -100,7 +119,7 @@ export class Device {
   /** All elements `value`. */
   full(shape: Shape, value: number, options: TensorOptions = {}): Tensor {
     const tensor = this.empty(shape, options);
-    if (tensor.size > 0) this.backend.run('fill', { out: tensor.view(), value });
+    if (tensor.size > 0) this.run('fill', { out: tensor.view(), value });
     return tensor;
   }
 
@@ -286,7 +305,7 @@ export class Device {
     target.storage.markWritten();
     const out = target.view();
     const shape = [target.size];
-    this.backend.run('binary', {
+    this.run('binary', {
       kind: 'add',
       a: out,
       b: source.view(),
@@ -302,7 +321,7 @@ export class Device {
     checkTarget('copyInto', target, source);
     if (target.size === 0) return;
     target.storage.markWritten();
-    this.backend.run('cast', { x: source.view(), out: target.view() });
+    this.run('cast', { x: source.view(), out: target.view() });
   }
 
   // ---- housekeeping --------------------------------------------------------------------------

@@ -18,8 +18,9 @@ export function createDryBackend(real: Backend): Backend {
     write: () => undefined,
     read: async (_buffer, _offset, byteLength, into) => into?.fill(0) ?? new Uint8Array(byteLength),
     copy: () => undefined,
-    run: () => {
+    run: (kernel, call, scratch) => {
       dispatches += 1;
+      if (scratch !== undefined) real.planScratch?.(kernel, call, scratch);
     },
     flush: () => undefined,
     sync: async () => undefined,

@@ -7,7 +7,7 @@ export const MEMORY_TAGS = [
   'gathered', // full parameters, present only around their use
   'gradient',
   'optimizer',
-  'activation', // whatever ops made
+  'activation', // whatever ops made, and need while they run
   'staging', // on the way to or from the host
 ] as const;
 export type MemoryTag = (typeof MEMORY_TAGS)[number];

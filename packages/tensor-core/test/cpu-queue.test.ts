@@ -7,7 +7,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
-import { DisposedError, LimitError, OutOfMemoryError } from '@shardweave/tensor-core';
+import {
+  type BackendBuffer,
+  DisposedError,
+  LimitError,
+  OutOfMemoryError,
+} from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { build } from 'esbuild';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -150,7 +155,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     const table = makeView(backend, 'f16', count);
     const ids = makeView(backend, 'u32', count, new Uint32Array(count));
     const dy = makeView(backend, 'f16', count);
-    const fillers = [];
+    const fillers: BackendBuffer[] = [];
     for (;;) {
       try {
         fillers.push(backend.alloc(2 ** 20, 'filler'));

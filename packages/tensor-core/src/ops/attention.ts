@@ -83,7 +83,7 @@ function attend(
     batch: [numHeads * seq * seq, seq * seq],
   });
   const run = (a: Heads, b: Heads, to: Heads, spec: Product) =>
-    device.backend.run('matmul', {
+    device.run('matmul', {
       a: a.view,
       b: b.view,
       out: to.view,
@@ -112,7 +112,7 @@ function attend(
       transposeB: true,
       alpha: scale, // before the store: unscaled scores may overflow f16
     });
-    device.backend.run('softmax', {
+    device.run('softmax', {
       x: weights.view(),
       out: weights.view(),
       rows: batch * numHeads * seq,
@@ -152,7 +152,7 @@ function attend(
         });
       });
       if (mask !== undefined) runMask(dWeights, dWeights, mask);
-      device.backend.run('softmaxBackward', {
+      device.run('softmaxBackward', {
         y: weights.view(),
         dy: dWeights.view(),
         out: dWeights.view(),
@@ -179,7 +179,7 @@ function masked(weights: Tensor, mask: DropoutMask | undefined): Tensor {
 }
 
 function runMask(x: Tensor, out: Tensor, mask: DropoutMask): void {
-  x.device.backend.run('dropout', {
+  x.device.run('dropout', {
     x: x.view(),
     out: out.view(),
     p: mask.p,

@@ -12,7 +12,7 @@ export function cast(x: Tensor, dtype: DType, options: { readonly copy?: boolean
   if (x.dtype === dtype && options.copy !== true) return x;
   const { device } = x;
   const out = device.empty(x.shape, { dtype });
-  if (out.size > 0) device.backend.run('cast', { x: x.view(), out: out.view() });
+  if (out.size > 0) device.run('cast', { x: x.view(), out: out.view() });
   if (isFloat(x.dtype) && isFloat(dtype)) {
     const from = x.dtype;
     device.record({

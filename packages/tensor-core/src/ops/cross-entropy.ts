@@ -41,7 +41,7 @@ function lossesOf(
   const losses = device.empty(targets.shape);
   const lse = device.empty([rows]);
   if (rows > 0) {
-    device.backend.run('crossEntropy', {
+    device.run('crossEntropy', {
       logits: logits.view(),
       targets: targets.view(),
       loss: losses.view(),
@@ -58,7 +58,7 @@ function lossesOf(
     backward: ([dLoss]) => {
       const dLogits = device.empty(logits.shape, { dtype: logits.dtype });
       if (rows > 0) {
-        device.backend.run('crossEntropyBackward', {
+        device.run('crossEntropyBackward', {
           logits: logits.view(),
           targets: targets.view(),
           lse: lse.view(),

@@ -42,7 +42,7 @@ export function applyMask(x: Tensor, mask: DropoutMask): Tensor {
   const { device } = x;
   const out = device.empty(x.shape, { dtype: x.dtype });
   if (out.size > 0) {
-    device.backend.run('dropout', {
+    device.run('dropout', {
       x: x.view(),
       out: out.view(),
       p: mask.p,

@@ -89,7 +89,7 @@ function scaled(op: string, x: Tensor, scale: number, shift: number): Tensor {
   requireFloat(op, x);
   const { device } = x;
   const out = device.empty(x.shape, { dtype: x.dtype });
-  if (out.size > 0) device.backend.run('affine', { x: x.view(), out: out.view(), scale, shift });
+  if (out.size > 0) device.run('affine', { x: x.view(), out: out.view(), scale, shift });
   device.record({
     name: op,
     inputs: [x],
@@ -115,7 +115,7 @@ function unary(kind: UnaryKind, x: Tensor): Tensor {
 
 function runUnary(kind: UnaryKind, x: Tensor): Tensor {
   const out = x.device.empty(x.shape, { dtype: x.dtype });
-  if (out.size > 0) x.device.backend.run('unary', { kind, x: x.view(), out: out.view() });
+  if (out.size > 0) x.device.run('unary', { kind, x: x.view(), out: out.view() });
   return out;
 }
 
@@ -124,7 +124,7 @@ function runUnaryBackward(kind: UnaryKind, x: Tensor, dy: Tensor): Tensor {
   const out = x.device.empty(x.shape, { dtype: x.dtype });
   if (out.size > 0) {
     const views = { x: x.view(), dy: dy.view(), out: out.view() };
-    x.device.backend.run('unaryBackward', { kind, ...views });
+    x.device.run('unaryBackward', { kind, ...views });
   }
   return out;
 }
@@ -157,7 +157,7 @@ function runBinary(kind: BinaryKind, a: Tensor, b: Tensor, out: Tensor): void {
   const strides = [a, b].map((operand) => broadcastStrides(operand.shape, out.shape));
   const [shape, [aStrides, bStrides]] = collapseAxes(out.shape, strides);
   requireWalkable(kind, shape, a.shape, b.shape);
-  out.device.backend.run('binary', {
+  out.device.run('binary', {
     kind,
     a: a.view(),
     b: b.view(),

@@ -22,7 +22,7 @@ export function embedding(table: Tensor, ids: Tensor): Tensor {
   const count = ids.size;
   const out = device.empty([...ids.shape, cols], { dtype: table.dtype });
   if (out.size > 0) {
-    device.backend.run('embedding', {
+    device.run('embedding', {
       table: table.view(),
       ids: ids.view(),
       out: out.view(),
@@ -40,7 +40,7 @@ export function embedding(table: Tensor, ids: Tensor): Tensor {
       if (count === 0) return [device.zeros(table.shape, { dtype: table.dtype })];
       const dTable = device.empty(table.shape, { dtype: table.dtype });
       if (dTable.size > 0) {
-        device.backend.run('embeddingBackward', {
+        device.run('embeddingBackward', {
           ids: ids.view(),
           dy: dy!.view(),
           dTable: dTable.view(),

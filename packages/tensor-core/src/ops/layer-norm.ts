@@ -57,7 +57,7 @@ function normalise(
   const mean = device.empty([rows]);
   const rstd = device.empty([rows]);
   if (rows > 0) {
-    device.backend.run('layerNorm', {
+    device.run('layerNorm', {
       x: x.view(),
       weight: weight?.view(),
       bias: bias?.view(),
@@ -87,7 +87,7 @@ function normalise(
       if (needs[0]) {
         dx = device.empty(x.shape, { dtype: x.dtype });
         if (rows > 0) {
-          device.backend.run('layerNormBackward', {
+          device.run('layerNormBackward', {
             ...common,
             weight: weight?.view(),
             dx: dx.view(),
@@ -102,7 +102,7 @@ function normalise(
       const dWeight = gradientFor(weight, needs[1]);
       const dBias = gradientFor(bias, needs[weight === undefined ? 1 : 2]);
       if (rows > 0 && (dWeight !== undefined || dBias !== undefined)) {
-        device.backend.run('layerNormParamGrad', {
+        device.run('layerNormParamGrad', {
           ...common,
           dWeight: dWeight?.view(),
           dBias: dBias?.view(),

@@ -198,12 +198,12 @@ function runMatmul(
   const { m, n, k, transposeA, transposeB } = spec;
   const batch = out.size / (m * n);
   if (k === 0) {
-    out.device.backend.run('fill', { out: out.view(), value: 0 });
+    out.device.run('fill', { out: out.view(), value: 0 });
     if (options.bias !== undefined) addRow(out, options.bias, m, n);
     return;
   }
   if (batch > 1) requireBindable('matmul', a, b, out);
-  out.device.backend.run('matmul', {
+  out.device.run('matmul', {
     a: a.view(),
     b: b.view(),
     out: out.view(),
@@ -235,7 +235,7 @@ function sumRows(x: Tensor, dtype: DType): Tensor {
 function addRow(out: Tensor, row: Tensor, m: number, n: number): void {
   const [a, b] = [out.view(), row.view()];
   const walk = { shape: [m, n], aStrides: [n, 1], bStrides: [0, 1] };
-  out.device.backend.run('binary', { kind: 'add', a, b, out: a, ...walk });
+  out.device.run('binary', { kind: 'add', a, b, out: a, ...walk });
 }
 
 function lastTwo(x: Tensor, isTransposed: boolean): [number, number] {

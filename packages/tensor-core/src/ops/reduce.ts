@@ -76,9 +76,8 @@ function reduceRun(
   requireBindable(kind, x);
   const out = device.empty(shape, { dtype });
   if (out.size > 0) {
-    if (dim === 0)
-      device.backend.run('fill', { out: out.view(), value: kind === 'mean' ? NaN : 0 });
-    else device.backend.run('reduce', { kind, x: x.view(), out: out.view(), outer, dim, inner });
+    if (dim === 0) device.run('fill', { out: out.view(), value: kind === 'mean' ? NaN : 0 });
+    else device.run('reduce', { kind, x: x.view(), out: out.view(), outer, dim, inner });
   }
   const isExtremum = kind === 'max' || kind === 'min';
   device.record({
@@ -93,7 +92,7 @@ function reduceRun(
       }
       const dx = device.empty(x.shape, { dtype: x.dtype });
       if (dx.size === 0) return [dx];
-      device.backend.run('extremumBackward', {
+      device.run('extremumBackward', {
         x: x.view(),
         y: out.view(),
         dy: dy!.view(),

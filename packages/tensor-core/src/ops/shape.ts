@@ -202,7 +202,7 @@ function gather(
   requireBindable(op, x);
   const out = x.device.empty(shape, { dtype: x.dtype });
   if (out.size === 0) return out;
-  x.device.backend.run('copyStrided', {
+  x.device.run('copyStrided', {
     x: x.view(),
     out: out.view(),
     shape: walk,
@@ -253,7 +253,7 @@ function joined(tensors: readonly Tensor[], shape: Shape, axis: number): Tensor 
   for (const tensor of tensors) {
     const part = tensor.shape[axis]! * inner;
     if (part * outer > 0) {
-      device.backend.run('copyStrided', {
+      device.run('copyStrided', {
         x: tensor.view(),
         out: out.view(),
         shape: [outer, part],

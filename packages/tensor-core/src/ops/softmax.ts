@@ -21,7 +21,7 @@ function rowSoftmax(x: Tensor, isLog: boolean): Tensor {
   const { device } = x;
   const out = device.empty(x.shape, { dtype: x.dtype });
   if (out.size > 0) {
-    device.backend.run('softmax', {
+    device.run('softmax', {
       x: x.view(),
       out: out.view(),
       rows,
@@ -39,7 +39,7 @@ function rowSoftmax(x: Tensor, isLog: boolean): Tensor {
     backward: ([dy]) => {
       const dx = device.empty(x.shape, { dtype: x.dtype });
       if (dx.size > 0) {
-        device.backend.run('softmaxBackward', {
+        device.run('softmaxBackward', {
           y: out.view(),
           dy: dy!.view(),
           out: dx.view(),

@@ -2,14 +2,13 @@
 // that are larger than a binding, and what kind of device it is.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-import type { View } from '../../backend.js';
+import type { Scratch, View } from '../../backend.js';
 import { LimitError } from '../../errors.js';
-import { asGpuBuffer } from './gpu-buffer.js';
+import { BINDING_ALIGNMENT } from './clashes.js';
 import type { Kernel } from './kernel.js';
 import type { MatmulChoices } from './matmul-choices.js';
-import type { CompiledKernel, Pipelines } from './pipelines.js';
-import { BINDING_ALIGNMENT, type Dispatch, type Recorder } from './recorder.js';
-import type { ScratchPool } from './scratch.js';
+import type { CompiledKernel } from './pipelines.js';
+import type { Dispatch } from './recorder.js';
 
 export interface DeviceProfile {
   /** A driver that runs on the CPU: few long loops, no workgroup memory, no barriers. */
@@ -30,47 +29,63 @@ export interface Table {
 /** One per flat parameter or bucket of a model; a guard against arrays that change every step. */
 const MAX_TABLES = 4096;
 
+/** What kernels are encoded by. */
+export interface KernelEncoder {
+  /** The compiled kernel of a spec, which `key` names completely. */
+  kernel(key: string, build: () => Kernel): CompiledKernel;
+  dispatch(compiled: CompiledKernel, call: Dispatch): void;
+  /** Uploads words to a view, in order with the commands. */
+  upload(view: View, bytes: Uint8Array): void;
+}
+
+/** Whose scratch the kernel that is being encoded takes; set around each, for encoding never waits. */
+export interface ScratchSlot {
+  current: Scratch;
+}
+
 export class KernelContext {
   readonly profile: DeviceProfile;
   readonly matmulChoices: MatmulChoices;
-  readonly #recorder: Recorder;
-  readonly #pipelines: Pipelines;
-  readonly #scratch: ScratchPool;
+  readonly #encoder: KernelEncoder;
+  readonly #scratch: ScratchSlot;
+  readonly #tableMemory: Scratch;
   readonly #tables = new Map<object, Table>();
 
   constructor(
     profile: DeviceProfile,
     parts: {
-      recorder: Recorder;
-      pipelines: Pipelines;
-      scratch: ScratchPool;
+      encoder: KernelEncoder;
+      scratch: ScratchSlot;
+      /** Holds tables, which outlive the kernels that they were made for. */
+      tableMemory: Scratch;
       matmulChoices: MatmulChoices;
     },
   ) {
     this.profile = profile;
     this.matmulChoices = parts.matmulChoices;
-    this.#recorder = parts.recorder;
-    this.#pipelines = parts.pipelines;
+    this.#encoder = parts.encoder;
     this.#scratch = parts.scratch;
+    this.#tableMemory = parts.tableMemory;
   }
 
   /** The compiled kernel of a spec, which `key` names completely. */
   kernel(key: string, build: () => Kernel): CompiledKernel {
-    return this.#pipelines.get(key, build);
+    return this.#encoder.kernel(key, build);
   }
 
   dispatch(compiled: CompiledKernel, call: Dispatch): void {
-    this.#recorder.dispatch(compiled, call);
+    this.#encoder.dispatch(compiled, call);
   }
 
   /** Runs `body`, which only encodes, with a temporary view of undefined contents. */
   withScratch(dtype: DType, size: number, body: (view: View) => void): void {
     const byteLength = Math.ceil((size * byteSize(dtype)) / 4) * 4;
-    const buffer = this.#scratch.take(byteLength);
+    const scratch = this.#scratch.current;
+    const buffer = scratch.take(byteLength);
     try {
       body({ buffer, byteOffset: 0, dtype, size });
     } finally {
-      this.#scratch.give(buffer);
+      scratch.give(buffer);
     }
   }
 
@@ -84,10 +99,10 @@ export class KernelContext {
     if (this.#tables.size >= MAX_TABLES) {
       const [oldest, { view }] = this.#tables.entries().next().value!;
       this.#tables.delete(oldest);
-      this.#scratch.give(asGpuBuffer(view.buffer));
+      this.#tableMemory.give(view.buffer);
     }
     const { words, ends } = build();
-    const buffer = this.#scratch.take(Math.max(4, words.byteLength));
+    const buffer = this.#tableMemory.take(Math.max(4, words.byteLength));
     const view: View = { buffer, byteOffset: 0, dtype: 'u32', size: Math.max(1, words.length) };
     this.upload(view, new Uint8Array(words.buffer));
     const table = { view, ends };
@@ -97,7 +112,7 @@ export class KernelContext {
 
   /** Uploads words to a view, in order with the commands. */
   upload(view: View, bytes: Uint8Array): void {
-    this.#recorder.upload(asGpuBuffer(view.buffer).gpu, view.byteOffset, bytes);
+    this.#encoder.upload(view, bytes);
   }
 
   /**

@@ -6,10 +6,11 @@ import type { View } from '../../backend.js';
 import { LimitError } from '../../errors.js';
 import type { Allocations } from './allocations.js';
 import { BindGroups, type BoundRange } from './bind-groups.js';
+import { BINDING_ALIGNMENT, clashesOf, wordsOf } from './clashes.js';
+import type { ScratchSlot } from './context.js';
 import { asGpuBuffer, type WebGpuBuffer } from './gpu-buffer.js';
 import { type Grid, PARAM_BYTES } from './kernel.js';
 import type { CompiledKernel } from './pipelines.js';
-import type { ScratchPool } from './scratch.js';
 import type { DownloadPool, UploadRing } from './staging.js';
 import type { Timestamps } from './timestamps.js';
 
@@ -23,14 +24,12 @@ export interface Dispatch {
 
 /** Dispatches a submit: 0.4 ms of encoding, so that the device starts while the host goes on. */
 const DISPATCH_BUDGET = 128;
-/** Storage bindings start at multiples of it (WebGPU's default limit). */
-export const BINDING_ALIGNMENT = 256;
 
 export class Recorder {
   readonly #device: GPUDevice;
   readonly #uploads: UploadRing;
   readonly #downloads: DownloadPool;
-  readonly #scratch: ScratchPool;
+  readonly #scratch: ScratchSlot;
   readonly #allocations: Allocations;
   readonly #maxBindingBytes: number;
   readonly #uniform: GPUBuffer;
@@ -53,7 +52,7 @@ export class Recorder {
     parts: {
       uploads: UploadRing;
       downloads: DownloadPool;
-      scratch: ScratchPool;
+      scratch: ScratchSlot;
       allocations: Allocations;
       maxBindingBytes: number;
     },
@@ -223,45 +222,22 @@ export class Recorder {
     return { id: buffer.id, gpu: buffer.gpu, offset, size };
   }
 
-  /**
-   * WebGPU refuses one buffer bound for reading and writing, and overlapping writable bindings. Where
-   * views share a buffer with an output, all but the first output go through scratch copies.
-   */
+  /** Puts scratch copies in place of views that clash with an output's buffer. */
   #isolate(
     { kernel }: CompiledKernel,
     views: readonly View[],
   ): { views: readonly View[]; finish?: () => void; release?: () => void } {
-    if (views.length !== kernel.bindings.length) {
-      throw new RangeError(
-        `${kernel.label}: ${kernel.bindings.length} bindings, ${views.length} views`,
-      );
-    }
-    const replaced = new Map<number, View>();
-    const seen: { view: View; isWrite: boolean }[] = [];
-    // Outputs first, so that they stay in place.
-    for (const isWrite of [true, false]) {
-      kernel.bindings.forEach((binding, i) => {
-        if ((binding.access === 'read_write') !== isWrite) return;
-        const view = views[i]!;
-        const clash = seen.some(
-          (s) =>
-            s.isWrite &&
-            s.view.buffer === view.buffer &&
-            (!isWrite || overlapsAligned(s.view, view)),
-        );
-        if (clash) replaced.set(i, view);
-        else seen.push({ view, isWrite });
-      });
-    }
-    if (replaced.size === 0) return { views };
+    const replaced = clashesOf(kernel, views);
+    if (replaced.length === 0) return { views };
+    const source = this.#scratch.current;
     const copies = views.slice();
     const copyBacks: (() => void)[] = [];
     const taken: WebGpuBuffer[] = [];
-    for (const [i, view] of replaced) {
+    for (const i of replaced) {
+      const view = views[i]!;
       const from = asGpuBuffer(view.buffer);
-      const start = view.byteOffset - (view.byteOffset % 4);
-      const bytes = Math.ceil((view.byteOffset + view.size * byteSize(view.dtype) - start) / 4) * 4;
-      const scratch = this.#scratch.take(bytes);
+      const { start, bytes } = wordsOf(view);
+      const scratch = asGpuBuffer(source.take(bytes));
       this.copy(from.gpu, start, scratch.gpu, 0, bytes);
       copies[i] = { ...view, buffer: scratch, byteOffset: view.byteOffset - start };
       taken.push(scratch);
@@ -270,7 +246,7 @@ export class Recorder {
       }
     }
     const release = () => {
-      for (const scratch of taken) this.#scratch.give(scratch);
+      for (const scratch of taken) source.give(scratch);
     };
     return { views: copies, finish: () => runAll([...copyBacks, release]), release };
   }
@@ -278,10 +254,4 @@ export class Recorder {
 
 function runAll(actions: readonly (() => void)[]): void {
   for (const action of actions) action();
-}
-
-function overlapsAligned(a: View, b: View): boolean {
-  const start = (v: View) => v.byteOffset - (v.byteOffset % BINDING_ALIGNMENT);
-  const end = (v: View) => Math.ceil((v.byteOffset + v.size * byteSize(v.dtype)) / 4) * 4;
-  return start(a) < end(b) && start(b) < end(a);
 }

@@ -1,13 +1,16 @@
-// Temporary buffers of kernels that take several dispatches. The queue runs in order, so a buffer
+// Temporary buffers of kernels that nobody else provides scratch for, and tables that stay. The queue runs in order, so a buffer
 // given back may be taken at once for later commands.
 
+import type { BackendBuffer, Scratch } from '../../backend.js';
+import { LimitError } from '../../errors.js';
+import { sizeClass } from '../../pool.js';
 import type { Allocations } from './allocations.js';
-import { WebGpuBuffer } from './gpu-buffer.js';
+import { asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 
-const MIN_BYTES = 256;
-
-export class ScratchPool {
+export class ScratchPool implements Scratch {
   readonly #allocations: Allocations;
+  /** Largest buffer that the device makes. */
+  readonly maxBytes: number;
   readonly #nextId: () => number;
   /** Of a buffer that unsubmitted commands may name. */
   readonly #destroy: (buffer: WebGpuBuffer) => void;
@@ -16,9 +19,10 @@ export class ScratchPool {
 
   constructor(
     allocations: Allocations,
-    parts: { nextId: () => number; destroy: (buffer: WebGpuBuffer) => void },
+    parts: { maxBytes: number; nextId: () => number; destroy: (buffer: WebGpuBuffer) => void },
   ) {
     this.#allocations = allocations;
+    this.maxBytes = parts.maxBytes;
     this.#nextId = parts.nextId;
     this.#destroy = parts.destroy;
   }
@@ -31,7 +35,14 @@ export class ScratchPool {
   }
 
   take(byteLength: number): WebGpuBuffer {
-    const size = Math.max(MIN_BYTES, 2 ** Math.ceil(Math.log2(byteLength)));
+    const { maxBytes } = this;
+    if (byteLength > maxBytes) {
+      throw new LimitError(
+        `scratch: expected at most ${maxBytes} bytes, got ${byteLength}. The device makes no larger buffer.`,
+        { requestedBytes: byteLength, limitBytes: maxBytes },
+      );
+    }
+    const size = Math.min(sizeClass(byteLength), maxBytes);
     const list = this.#free.get(size);
     for (let known = list?.pop(); known !== undefined; known = list!.pop()) {
       if (!known.isLost) return known;
@@ -47,7 +58,8 @@ export class ScratchPool {
     return buffer;
   }
 
-  give(buffer: WebGpuBuffer): void {
+  give(given: BackendBuffer): void {
+    const buffer = asOwnBuffer(given);
     const list = this.#free.get(buffer.byteLength);
     if (list === undefined) this.#free.set(buffer.byteLength, [buffer]);
     else list.push(buffer);

@@ -8,18 +8,21 @@ import type {
   BackendTraceSink,
   KernelCalls,
   KernelName,
+  Scratch,
 } from '../../backend.js';
 import { DisposedError, LimitError } from '../../errors.js';
 import { isSoftwareAdapter, nameOf } from './adapters.js';
 import { Allocations } from './allocations.js';
-import { type DeviceProfile, KernelContext } from './context.js';
+import { BINDING_ALIGNMENT } from './clashes.js';
+import { type DeviceProfile, KernelContext, type ScratchSlot } from './context.js';
+import { DryEncoder, NO_TABLES } from './dry-encoder.js';
 import { Fault } from './fault.js';
 import { asGpuBuffer, asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 import { KERNELS } from './kernels/index.js';
 import { MatmulChoices, type MatmulChoiceTable } from './matmul-choices.js';
 import { type MatmulTuning, tuneMatmul } from './matmul-tuning.js';
 import { Pipelines } from './pipelines.js';
-import { BINDING_ALIGNMENT, Recorder } from './recorder.js';
+import { Recorder } from './recorder.js';
 import { ScratchPool } from './scratch.js';
 import { DownloadPool, UploadRing } from './staging.js';
 import { Timestamps } from './timestamps.js';
@@ -63,6 +66,8 @@ export class WebGpuBackend implements Backend {
   readonly #recorder: Recorder;
   readonly #waiter: Waiter;
   readonly #context: KernelContext;
+  readonly #dryContext: KernelContext;
+  readonly #slot: ScratchSlot;
   readonly #choices = new MatmulChoices();
   readonly #buffers = new Set<WebGpuBuffer>();
   #bytes = 0;
@@ -97,17 +102,19 @@ export class WebGpuBackend implements Backend {
     this.#uploads = new UploadRing(this.#allocations);
     this.#downloads = new DownloadPool(this.#allocations);
     this.#scratch = new ScratchPool(this.#allocations, {
+      maxBytes: this.info.limits.maxBufferBytes,
       nextId: () => this.#nextId++,
       destroy: ({ gpu, id }) => this.#recorder.destroyLater(gpu, id),
     });
     this.#allocations.onPressure(() => {
       for (const kept of [this.#uploads, this.#downloads, this.#scratch]) kept.trim();
     });
+    this.#slot = { current: this.#scratch };
     this.#pipelines = new Pipelines(device, this.#fault);
     this.#recorder = new Recorder(device, {
       uploads: this.#uploads,
       downloads: this.#downloads,
-      scratch: this.#scratch,
+      scratch: this.#slot,
       allocations: this.#allocations,
       maxBindingBytes: parts.maxBindingBytes,
     });
@@ -115,11 +122,22 @@ export class WebGpuBackend implements Backend {
       isPaced: parts.isPaced,
       onComplete: (serial) => this.#uploads.reclaim(serial),
     });
-    this.#context = new KernelContext(profileOf(parts), {
-      recorder: this.#recorder,
-      pipelines: this.#pipelines,
-      scratch: this.#scratch,
-      matmulChoices: this.#choices,
+    const profile = profileOf(parts);
+    const common = { scratch: this.#slot, matmulChoices: this.#choices };
+    this.#context = new KernelContext(profile, {
+      ...common,
+      tableMemory: this.#scratch,
+      encoder: {
+        kernel: (key, build) => this.#pipelines.get(key, build),
+        dispatch: (compiled, call) => this.#recorder.dispatch(compiled, call),
+        upload: (view, bytes) =>
+          this.#recorder.upload(asGpuBuffer(view.buffer).gpu, view.byteOffset, bytes),
+      },
+    });
+    this.#dryContext = new KernelContext(profile, {
+      ...common,
+      tableMemory: NO_TABLES,
+      encoder: new DryEncoder(this.#slot),
     });
   }
 
@@ -222,10 +240,23 @@ export class WebGpuBackend implements Backend {
     );
   }
 
-  run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
+  run<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch?: Scratch): void {
     this.#assertLive('run');
     this.#numRuns += 1;
-    KERNELS[kernel](this.#context, call);
+    this.#withScratch(scratch, () => KERNELS[kernel](this.#context, call));
+  }
+
+  planScratch<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void {
+    this.#withScratch(scratch, () => KERNELS[kernel](this.#dryContext, call));
+  }
+
+  #withScratch(scratch: Scratch | undefined, encode: () => void): void {
+    this.#slot.current = scratch ?? this.#scratch;
+    try {
+      encode();
+    } finally {
+      this.#slot.current = this.#scratch;
+    }
   }
 
   flush(): void {

@@ -4,9 +4,9 @@
 import { byteSize } from '@shardweave/dtypes';
 import type { KernelCalls, View } from '../../../backend.js';
 import { LimitError } from '../../../errors.js';
+import { BINDING_ALIGNMENT } from '../clashes.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { elementsPerWord } from '../kernel.js';
-import { BINDING_ALIGNMENT } from '../recorder.js';
 import { cast, fill } from './cast.js';
 import { binary } from './elementwise.js';
 import { matmulKernel, type Tile, tileExtent, tileName } from './matmul-tiles.js';
