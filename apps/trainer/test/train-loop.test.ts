@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { TrainerError } from '../src/errors.js';
 import type { StepMetrics } from '../src/rank/events.js';
 import { type StepOutcome, trainLoop } from '../src/rank/train-loop.js';
 import { learningRate } from '../src/schedule.js';
@@ -42,6 +43,17 @@ describe('trainLoop', () => {
     expect(log.map((line) => line.gradNorm)).toEqual([1, null, 1, null, 1, 1]);
     expect(log.map((line) => line.lossScale)).toEqual([1, 8, 1, 8, 1, 1]);
     expect(log.map((line) => line.lr)).toEqual(rates);
+  });
+
+  it('ends with a loss that is not a number, unless its step was skipped', async () => {
+    const nan = { ...FINE, loss: Number.NaN };
+    const ended = await run((step) => (step === 2 ? nan : FINE));
+    expect(ended.error).toBeInstanceOf(TrainerError);
+    expect(ended.error).toHaveProperty('message', expect.stringContaining('at step 3'));
+    expect(ended.log).toHaveLength(3); // the step that diverged is told of
+    const skipped = await run((step) => (step === 2 ? { ...nan, isSkipped: true } : FINE));
+    expect(skipped.error).toBeUndefined();
+    expect(skipped.log).toHaveLength(CONFIG.steps);
   });
 
   it('stops between steps when aborted', async () => {

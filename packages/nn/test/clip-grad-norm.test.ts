@@ -1,5 +1,12 @@
-import { clipCoefficient, clipGradNorm, clipGradNormInPlace, NnConfigError } from '@shardweave/nn';
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import {
+  clipCoefficient,
+  clipGradNorm,
+  clipGradNormInPlace,
+  NnConfigError,
+  scaleGradients,
+} from '@shardweave/nn';
+import { Device, type Tensor } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { expectClose, makeDevice, read, values } from './support.js';
 
@@ -124,5 +131,15 @@ describe('clipGradNormInPlace', () => {
       1e-5,
     );
     expect(await normOf(params)).toBeCloseTo(0.25, 3);
+  });
+
+  it('takes gradients larger than a binding in runs, each element once', async () => {
+    const maxViewBytes = 4096;
+    const device = new Device(createReferenceBackend({ maxViewBytes }));
+    const leaf = device.zeros([2500], { requiresGrad: true });
+    const gradient = values(2500);
+    leaf.grad = device.tensor(gradient);
+    scaleGradients([leaf], device.full([1], 0.5));
+    expect(await read(leaf.grad)).toEqual(gradient.map((value) => value * 0.5));
   });
 });

@@ -303,6 +303,24 @@ describe('packed parameters', () => {
     expect(() => packParameters(net)).toThrow('packed already');
   });
 
+  it('refuse the state of parameters that have stepped unequally often', async () => {
+    const device = makeDevice();
+    const net = model(device);
+    const optimizer = new AdamW(net.parameters(), { lr: 0.05 });
+    await backward(net, 1);
+    const [first] = net.parameters();
+    first!.grad!.dispose();
+    first!.grad = undefined;
+    await optimizer.step();
+    optimizer.zeroGrad();
+    await backward(net, 2);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    packParameters(net);
+    await backward(net, 3);
+    await expect(optimizer.step()).rejects.toThrow(OptimizerError);
+  });
+
   it('take over the state of an optimizer that has stepped', async () => {
     const train = async (packAfter: number) => {
       const net = model(makeDevice());
