@@ -18,9 +18,10 @@
  * Failure: a rejected `write` or `delete` leaves the key as it was, also on disk, and every other key;
  * a rejected `read` leaves anything in its array. After a failed write `commit` rejects with
  * `INCOMPLETE` until the key is written or deleted, or its owner withdraws the write and so says that
- * the value before it is the one to keep: what is committed is always whole. A rejected
- * `commit` leaves the last generation as it was and what was written since readable; it may be
- * called again. A process that dies at any time, killed or not, leaves the last generation.
+ * the value before it is the one to keep: what is committed is always whole. A rejected `commit`
+ * leaves what was written since readable, and may be called again; until then a next owner finds the
+ * last generation or the one that was to be, either as a whole. A process that dies at any time,
+ * killed or not, leaves the last generation.
  */
 export interface ShardStore {
   /** What it is, for messages: `host memory`, `disk <directory>`. */
