@@ -6,7 +6,6 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { conformanceCases, STOP_CASE } from '@shardweave/collectives/testing';
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
@@ -77,6 +76,10 @@ describe.skipIf(path === undefined)(
         worldSize: 3,
         secret: SECRET,
       });
+
+    /** Resolves when all ranks of the job have added up several times: it is in full swing. */
+    const swing = (page: Page, id: string) =>
+      page.waitForFunction((job) => (window.wsPage.numSums[job] ?? 0) >= 20, id);
 
     const casesOf = (worldSize: number) =>
       conformanceCases.filter(
@@ -158,7 +161,7 @@ describe.skipIf(path === undefined)(
       const doomed = await openPage();
       const endings = [pages[0]!, pages[1]!].map((page, rank) => sum(page, 'closed', rank));
       sum(doomed, 'closed', 2).catch(() => {}); // its page is gone
-      await sleep(1500);
+      await swing(pages[0]!, 'closed');
       const start = performance.now();
       await doomed.close();
       const lost = { code: 'PEER_LOST', originRank: 2 };
@@ -169,10 +172,10 @@ describe.skipIf(path === undefined)(
     it('misses a page that is stopped, within seconds', { timeout: SUITE_MS }, async () => {
       makePort = standalone;
       const stopped = await openPage();
+      const pid = await rendererOf(browser, stopped);
       const endings = [pages[0]!, pages[1]!].map((page, rank) => sum(page, 'stopped', rank));
       sum(stopped, 'stopped', 2).catch(() => {}); // it never hears of its end
-      await sleep(1500);
-      const pid = await rendererOf(browser, stopped);
+      await swing(pages[0]!, 'stopped');
       const start = performance.now();
       process.kill(pid, 'SIGSTOP');
       try {
@@ -204,7 +207,7 @@ describe.skipIf(path === undefined)(
       try {
         makePort = async () => ((await once(child, 'message')) as [number])[0];
         const endings = [1, 2].map((rank) => sum(pages[rank]!, 'with a process', rank));
-        await sleep(1500);
+        await swing(pages[1]!, 'with a process');
         const start = performance.now();
         child.kill('SIGSTOP');
         const lost = { code: 'PEER_LOST', originRank: 0 };
@@ -229,24 +232,29 @@ describe.skipIf(path === undefined)(
         closers.push(() => rendezvous.close());
         return rendezvous.port;
       };
-      const join = (id: string, secret: string) =>
-        pages[0]!.evaluate((place) => window.wsPage.tryToJoin(place, 500), {
-          id,
-          rank: 0,
-          worldSize: 2,
-          secret,
-        });
-      const stranger = await join('stranger', SECRET);
+      const join = (id: string, secret: string, joinTimeoutMs: number) => {
+        const place = { id, rank: 0, worldSize: 2, secret };
+        return pages[0]!.evaluate(([where, ms]) => window.wsPage.tryToJoin(where, ms), [
+          place,
+          joinTimeoutMs,
+        ] as const);
+      };
+      // It is refused again and again until its own limit ends it; a slow machine needs another go.
+      let stranger = await join('stranger', SECRET, 500);
+      while (refusals.length === 0) stranger = await join('stranger', SECRET, 500);
       expect(stranger?.code).toBe('JOIN');
       expect(stranger?.message).toMatch(/nobody listens, or refuses this origin/);
       expect(refusals).toContain(`origin ${server.origin} is not allowed`);
-      const guess = await join('guess', 'a guess of some length');
+      const guess = await join('guess', 'a guess of some length', SUITE_MS);
       expect(guess?.message).toMatch(/refused by the rendezvous: wrong secret/);
     });
   },
 );
 
-/** The process that runs the page: the one that computes when the page does. */
+/**
+ * The process that runs the page: the one that computes when the page does. No other page may. On a
+ * machine that does other things a while of computing is little of it, so it goes on until one stands out.
+ */
 async function rendererOf(browser: Browser, page: Page): Promise<number> {
   const session = await browser.newBrowserCDPSession();
   const times = async () => {
@@ -254,17 +262,20 @@ async function rendererOf(browser: Browser, page: Page): Promise<number> {
     return new Map(processInfo.map(({ id, cpuTime }) => [id, cpuTime]));
   };
   const before = await times();
-  await page.evaluate(() => {
-    const end = performance.now() + 400;
-    while (performance.now() < end) {
-      // only the time counts
-    }
-  });
-  const grown = [...(await times())].map(
-    ([id, time]) => [id, time - (before.get(id) ?? 0)] as const,
-  );
-  await session.detach();
-  return grown.reduce((most, each) => (each[1] > most[1] ? each : most))[0];
+  for (;;) {
+    await page.evaluate(() => {
+      const end = performance.now() + 200;
+      while (performance.now() < end) {
+        // only the time counts
+      }
+    });
+    const [first, second] = [...(await times())]
+      .map(([id, time]) => ({ id, seconds: time - (before.get(id) ?? 0) }))
+      .sort((a, b) => b.seconds - a.seconds);
+    if (first!.seconds < 0.3 || first!.seconds < 3 * second!.seconds) continue;
+    await session.detach();
+    return first!.id;
+  }
 }
 
 function buildFiles(): Promise<ReadonlyMap<string, string | Uint8Array>> {

@@ -21,7 +21,10 @@ export interface PageRank {
   readonly secret: string;
 }
 
-const wsPage = { runCase, sumUntilEnd, tryToJoin };
+/** Sums that a job has had so far: each is one in which every rank took part. */
+const numSums: Record<string, number> = {};
+
+const wsPage = { runCase, sumUntilEnd, numSums, tryToJoin };
 window.wsPage = wsPage;
 
 /** Runs one case of the conformance suite as one rank; resolves with how it failed, if it did. */
@@ -56,6 +59,7 @@ async function sumUntilEnd(place: PageRank) {
   try {
     for (;;) {
       await group.allReduce(buffer, buffer, { dtype: 'f32', op: 'sum' });
+      numSums[id] = (numSums[id] ?? 0) + 1;
     }
   } catch (error) {
     const { code, originRank } = error as CollectiveError;
