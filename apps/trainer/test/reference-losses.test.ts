@@ -1,5 +1,5 @@
-// The first 20 losses against PyTorch's (tooling/reference), on the cpu device over memory: every
-// combination of ranks, resharding, checkpointing and precision.
+// The first 20 losses against PyTorch's (tooling/reference), on the cpu device over memory: every pair
+// of ranks, resharding, checkpointing and precision, and with SHARDWEAVE_LONG=1 every combination.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,14 +11,40 @@ import { type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/
 /** Sharded and single differ by the order of sums alone. */
 const SHARDED_TOLERANCE = 2e-6;
 const PRECISIONS = ['fp32', 'bf16', 'fp16'] as const;
+const RESHARDING = ['--reshard', '--no-reshard'] as const;
+const CHECKPOINTING = ['', '--checkpoint-activations'] as const;
+
+/**
+ * Nine of the combinations hold every pair of values: for each precision and 2, 3 and 4 ranks, which
+ * of RESHARDING and which of CHECKPOINTING.
+ */
+const PAIRS: Readonly<Record<(typeof PRECISIONS)[number], readonly (readonly [number, number])[]>> =
+  {
+    fp32: [
+      [0, 0],
+      [1, 1],
+      [0, 1],
+    ],
+    bf16: [
+      [1, 1],
+      [0, 0],
+      [1, 0],
+    ],
+    fp16: [
+      [0, 1],
+      [1, 0],
+      [0, 0],
+    ],
+  };
+const isLong = process.env.SHARDWEAVE_LONG === '1';
 const CELLS = PRECISIONS.flatMap((precision) =>
-  [2, 3, 4].flatMap((ranks) =>
-    ['--reshard', '--no-reshard'].flatMap((reshard) =>
-      ['', '--checkpoint-activations'].map((checkpoint) => ({
-        precision,
-        ranks,
-        flags: `--ranks ${ranks} ${reshard} ${checkpoint}`.trim(),
-      })),
+  [2, 3, 4].flatMap((ranks, column) =>
+    RESHARDING.flatMap((reshard, r) =>
+      CHECKPOINTING.flatMap((checkpoint, c) => {
+        const flags = `--ranks ${ranks} ${reshard} ${checkpoint}`.trim();
+        const [pairR, pairC] = PAIRS[precision][column]!;
+        return isLong || (r === pairR && c === pairC) ? [{ precision, ranks, flags }] : [];
+      }),
     ),
   ),
 );
@@ -108,6 +134,16 @@ describe('offload', () => {
 });
 
 describe('fsdp', () => {
+  it('is held to every pair of precision, ranks, resharding and checkpointing', () => {
+    const pairs = CELLS.flatMap(({ precision, ranks, flags }) => {
+      const reshard = flags.includes('--no-reshard');
+      const checkpoint = flags.includes('--checkpoint');
+      const values = [precision, `${ranks} ranks`, `${reshard} r`, `${checkpoint} c`];
+      return values.flatMap((a, i) => values.slice(i + 1).map((b) => `${a}, ${b}`));
+    });
+    expect(new Set(pairs).size).toBe(3 * 3 + 4 * (3 * 2) + 2 * 2);
+  });
+
   it.each(CELLS.map((cell) => [`${cell.precision} ${cell.flags}`, cell] as const))(
     '%s',
     async (_, cell) => {
