@@ -51,8 +51,8 @@ export function matmulBlock(run, link) {
       [
         '',
         'GFLOP/s',
-        'of the better of jax-js and TensorFlow.js, as often',
-        'of PyTorch on the CPU',
+        'times as fast as the better of jax-js and TensorFlow.js',
+        'times as fast as PyTorch on the CPU',
       ],
       own.map(({ key, name }) => [
         name,
