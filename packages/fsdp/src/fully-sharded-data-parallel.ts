@@ -334,6 +334,9 @@ export class FullyShardedDataParallel<
   /** All gradients of its own are in: ship them, and free what no later node reads. */
   #afterBackward(unit: ShardedUnit): void {
     this.#tree!.reduceFinal(unit);
+    // Where ranks come to different uses of it, one that is through keeps it as long as one that is
+    // not: gathers are the same on all.
+    if (this.#tree!.scheduler.isRequired(this)) return;
     if (this.#isDroppedAfterBackward && !unit.hasFrozen) unit.drop();
   }
 

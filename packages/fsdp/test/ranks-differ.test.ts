@@ -8,7 +8,7 @@ import {
   FullyShardedDataParallel,
 } from '@shardweave/fsdp';
 import { Module, Sgd } from '@shardweave/nn';
-import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './ranks.js';
 import { inputs, layer, lossOf, plainOutcome, type Rows, Stack, weightsOf } from './scenarios.js';
@@ -162,6 +162,43 @@ describe('without findUnusedParameters every rank gets an error', () => {
     },
   );
 
+  it(
+    'also where nothing is trained: an all-frozen model that one rank goes deeper into',
+    IN_TIME,
+    async () => {
+      await onRanks(2, async (rank) => {
+        const { device, group } = rank;
+        const wrap = (name: string) => {
+          const module = layer(device);
+          for (const tensor of module.parameters()) tensor.requiresGrad = false;
+          return new FullyShardedDataParallel(module, {
+            processGroup: group,
+            name,
+            gatherCapBytes: 0,
+          });
+        };
+        const inner = new Choosing(device, [wrap('frozen 0'), wrap('frozen 1')]);
+        const model = new FullyShardedDataParallel(inner, {
+          processGroup: group,
+          name: 'root',
+          gatherCapBytes: 0,
+        });
+        // Backward comes to the last first, and on rank 1 to no other.
+        if (rank.rank === 1) inner.chosen = [1];
+        const x = inputs(device, rowsOf(rank)).keep();
+        x.requiresGrad = true;
+        const backward = device.scope(async () =>
+          lossOf((await model.call(x)) as Tensor).backward(),
+        );
+        const error = await failure(backward);
+        expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
+        expect(error.message).toMatch(
+          /rank 0 at allGather .*'frozen 0'.*, rank 1 at barrier 'the end of backward'/,
+        );
+      });
+    },
+  );
+
   it('and nothing where all leave out the same', async () => {
     await onRanks(2, async (rank) => {
       const { inner, model } = wrapped(rank);
@@ -241,6 +278,67 @@ describe('with findUnusedParameters', () => {
       }
     }
   });
+
+  it.each([
+    { isHalfFrozen: false, options: {} },
+    { isHalfFrozen: true, options: {} },
+    { isHalfFrozen: false, options: { bucketCapMb: 0, gatherCapBytes: 0 } },
+    { isHalfFrozen: true, options: { reshardAfterForward: false } },
+  ])(
+    'a unit used twice, where a rank comes to one of its uses: $isHalfFrozen, $options',
+    IN_TIME,
+    async (cell) => {
+      /** Its first part, the second, the first again; which outputs count is chosen. */
+      class Thrice extends Choosing {
+        override async forward(x: Tensor): Promise<Tensor> {
+          const [first, second] = [...this.children().values()] as [Module, Module];
+          const call = async (part: Module, input: Tensor) =>
+            tanh((await part.call(input)) as Tensor);
+          const early = await call(first, x);
+          const late = await call(first, await call(second, early));
+          return this.chosen.length > 1 ? late : add(early, late.detach());
+        }
+      }
+      const make = (device: Device, wrap: (module: Module, name: string) => Module) => {
+        const twice = layer(device);
+        twice.weight.requiresGrad = !cell.isHalfFrozen;
+        const inner = new Thrice(device, [wrap(twice, 'twice'), wrap(layer(device), 'once')]);
+        return { inner, model: wrap(inner, 'root') };
+      };
+      await onRanks(2, async ({ device, group, rank }) => {
+        const plain = make(new Device(device.backend, { seed: 7 }), (module) => module);
+        const sharded = make(
+          device,
+          (module, name) =>
+            new FullyShardedDataParallel(module, {
+              processGroup: group,
+              name,
+              findUnusedParameters: true,
+              ...cell.options,
+            }),
+        );
+        const run = async ({ inner, model }: typeof plain, ranks: readonly number[]) => {
+          const optimizer = new Sgd(model.parameters(), { lr: 0.5 / ranks.length });
+          for (let step = 0; step < 2; step++) {
+            for (const each of ranks) {
+              inner.chosen = each === 1 ? [0] : [0, 1];
+              await trainStep(model, { first: each, count: 1 }, step);
+            }
+            await optimizer.step();
+            optimizer.zeroGrad();
+          }
+          return weightsOf(model);
+        };
+        const expected = await run(plain, [0, 1]); // a mean over ranks is half of the sum
+        for (const [name, values] of await run(sharded, [rank])) {
+          values.forEach((value, i) => {
+            expect(value, name).toBeCloseTo(expected.get(name)![i]!, 6);
+          });
+        }
+        expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
+      });
+    },
+  );
 
   it('reduces what any rank uses, and nothing that none does', async () => {
     await onRanks(2, async (rank) => {

@@ -116,6 +116,11 @@ export class UnitScheduler<Unit, Ticket> {
     this.#expect(({ unit, kind }) => isNeeded(unit, kind));
   }
 
+  /** Whether requireInBackward has this backward make the unit present for a use still to come. */
+  isRequired(unit: Unit): boolean {
+    return this.#isExact && this.#backward.includes(unit, this.#position);
+  }
+
   /** The backward's nodes have all run: starts what is required of it and was not entered. */
   endBackward(): void {
     if (this.#isExact) for (const unit of this.#backward.slice(this.#position)) this.#start(unit);
