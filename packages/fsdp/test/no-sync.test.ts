@@ -87,3 +87,21 @@ describe('noSync whose body throws', () => {
     });
   });
 });
+
+it('zeroGrad of a part forgets what noSync left of it, and of it alone', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    // One flat parameter; each part lies in a shard of its own, with pads behind it.
+    const parts = [0, 1].map(() => new Dot(device, LENGTH));
+    const inner = new Dots(device, parts);
+    const model = new FullyShardedDataParallel(inner, { processGroup: group });
+    await model.noSync(() => backwardOf(model, LENGTH, 3));
+    parts[0]!.zeroGrad();
+    inner.chosen = [1];
+    await backwardOf(model, LENGTH, 1);
+    expect(await firstGradients(model)).toEqual([rank === 0 ? 0 : 4]);
+    // The forgotten part is not stepped over by what comes next either.
+    inner.chosen = [0, 1];
+    await backwardOf(model, LENGTH, 2);
+    expect(await firstGradients(model)).toEqual([rank === 0 ? 2 : 6]);
+  });
+});

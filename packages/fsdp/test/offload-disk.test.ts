@@ -96,6 +96,15 @@ describe('F43: a store that is opened again', () => {
       const { model } = storedTraining(rank, stores[rank.rank]!, { resume: true });
       await expect(model.initialize()).rejects.toThrow(/one generation, got 0, 1 by rank/);
     });
+    await onRanks(2, async (rank) => {
+      // Two replicas of one shard each.
+      const processGroup = await rank.group.split(rank.rank);
+      const { model } = storedTraining({ ...rank, group: processGroup }, stores[rank.rank]!, {
+        resume: true,
+        fsdp: { replicateGroup: rank.group },
+      });
+      await expect(model.initialize()).rejects.toThrow(/one generation, got 0, 1 by rank/);
+    });
     await onRanks(1, async (rank) => {
       const { model } = storedTraining(rank, stores[0]!, { resume: true });
       await expect(model.initialize()).rejects.toThrow(/of 'rank0\/root' in the store/);

@@ -304,6 +304,29 @@ describe('F28 experts', () => {
   });
 });
 
+it('state of a parameter that was frozen after it was trained is kept', async () => {
+  await onRanks(2, async (rank) => {
+    const model = sharded(rank);
+    const optimizer = adam(model);
+    await train(model, optimizer, { rank, steps: [0] });
+    for (const [name, tensor] of model.namedParameters()) {
+      if (name.endsWith('weight')) tensor.requiresGrad = false;
+    }
+    const full = await sentToAll(rank, await gatherFullOptimStateDict(model, optimizer));
+    expect([...full.state.keys()].sort()).toEqual(
+      model
+        .namedParameters()
+        .map(([name]) => name)
+        .sort(),
+    );
+    for (const [name, { step, tensors }] of full.state) {
+      expect(step, name).toBe(1);
+      const isZero = [...tensors.values()].every(({ data }) => data.every((byte) => byte === 0));
+      expect(isZero, name).toBe(false);
+    }
+  });
+});
+
 describe('options and extra keys', () => {
   it('come along, and a state without entries starts the optimizer afresh', async () => {
     await onRanks(2, async (rank) => {

@@ -268,3 +268,19 @@ it('what ranks hold for themselves comes back to each', async () => {
     }
   });
 });
+
+it("a load brings the optimizer's options back, group by group", async () => {
+  const files = new Files();
+  await onRanks(2, async (rank) => {
+    const model = net(rank);
+    const optimizer = adam(model);
+    optimizer.groups[1]!.lr = 0.125;
+    await saveShards(model, files, { optimizer });
+    const other = adam(model);
+    await loadShards(model, files.reader(), { optimizer: other });
+    expect(other.groups.map(({ lr, weightDecay }) => [lr, weightDecay])).toEqual([
+      [1e-2, 0.1],
+      [0.125, 0],
+    ]);
+  });
+});

@@ -23,7 +23,7 @@ import { crossEntropy, Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
-import { DIM, Stack, trainOnce } from './scenarios.js';
+import { DIM, layer, Stack, trainOnce } from './scenarios.js';
 
 /** Names, shapes and bytes of the module that the sharded ones start from. */
 async function bareState(): Promise<StateDict> {
@@ -386,3 +386,18 @@ async function forwardOnly(
     return crossEntropy(await model.call(input), input).item();
   });
 }
+
+it('F6 rank 0 gets what an instance shards over a group in which it is not the first', async () => {
+  await onRanks(3, async (rank) => {
+    const { device, group } = rank;
+    const reversed = await group.split(0, group.worldSize - rank.rank);
+    expect(reversed.rank).toBe(group.worldSize - 1 - rank.rank);
+    const inner = new FullyShardedDataParallel(layer(device), { processGroup: reversed });
+    const model = new FullyShardedDataParallel(new Stack(device, [layer(device), inner]), {
+      processGroup: group,
+    });
+    const whole = await stateDict(model);
+    const forFirst = await stateDict(model, { stateDictOnRank0Only: true });
+    expect(forFirst).toEqual(rank.rank === 0 ? whole : new Map());
+  });
+});

@@ -3,7 +3,7 @@
 
 import { FsdpConfigError, FullyShardedDataParallel, gradNorm, stateDict } from '@shardweave/fsdp';
 import { AdamW, type Linear, Module, packParameters, Sequential } from '@shardweave/nn';
-import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './ranks.js';
 import {
@@ -165,6 +165,24 @@ describe('refuses with FsdpConfigError', () => {
       expect(() => new FullyShardedDataParallel(module, { processGroup: group })).toThrow(
         FsdpConfigError,
       );
+    });
+  });
+
+  it('a parameter on another device than the module', async () => {
+    await onRanks(1, async ({ device, group }) => {
+      const other = new Device(device.backend);
+      const strangers = layer(other);
+      class Borrowing extends Module<[x: Tensor], Tensor> {
+        readonly weight = this.sharedParameter('weight', strangers.weight);
+        forward(x: Tensor): Tensor {
+          return x;
+        }
+      }
+      const wrap = () =>
+        new FullyShardedDataParallel(new Borrowing(device), { processGroup: group });
+      expect(wrap).toThrow(FsdpConfigError);
+      expect(wrap).toThrow(/on the module's device, got f32 'weight'/);
+      other.dispose();
     });
   });
 
