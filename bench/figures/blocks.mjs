@@ -14,7 +14,7 @@ const WEBGPU = 'shardweave-webgpu,jax-webgpu,tfjs-webgpu';
 export const BLOCKS = {
   'gpt-step-cpu': {
     report: 'gpt-step-cpu',
-    command: `bench/run.mjs --tasks step --engines ${CPU} --rounds 20`,
+    command: `bench/run.mjs --tasks step --engines ${CPU} --rounds 15`,
     render: stepBlock,
   },
   'gpt-step-webgpu': {
@@ -29,7 +29,7 @@ export const BLOCKS = {
   },
   overlap: {
     report: 'overlap',
-    command: 'bench/overlap.mjs --rounds 4 --steps 6',
+    command: 'bench/overlap.mjs --rounds 3 --steps 7',
     render: overlapBlock,
   },
   buckets: { report: 'ddp', command: 'bench/ddp.mjs --rounds 3', render: bucketsBlock },
