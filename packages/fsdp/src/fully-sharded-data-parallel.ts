@@ -61,9 +61,9 @@ export class FullyShardedDataParallel<
   constructor(module: Inner & Module<Args, Output>, options: FsdpOptions) {
     super(module.device);
     this.module = this.child('module', module);
+    this.#options = resolveOptions(options);
     this.name = options.name ?? 'fsdp';
     this.processGroup = options.processGroup;
-    this.#options = resolveOptions(options);
     const { flattenParameters, masterDType } = this.#options;
     const { own, owners } = ownParameters(module, masterDType);
     this.#shared = new SharedParameters(owners);

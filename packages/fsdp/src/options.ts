@@ -2,6 +2,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { DType, Tensor } from '@shardweave/tensor-core';
+import { checkFsdpOptions } from './check-options.js';
 import { FsdpConfigError } from './errors.js';
 import type { DivideFactors } from './flat-gradient.js';
 import { type Residence, type ResidenceOptions, resolveResidence } from './residence.js';
@@ -130,9 +131,10 @@ export interface ResolvedFsdpOptions {
 
 /**
  * Fills in defaults.
- * @throws {FsdpConfigError} for options that contradict each other
+ * @throws {FsdpConfigError} for options that contradict each other, are unknown, or of a wrong type
  */
 export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
+  checkFsdpOptions(options);
   const isMixed = options.mixedPrecision ?? false;
   if (options.fp32ReduceScatter === true && !isMixed) {
     throw new FsdpConfigError(
@@ -155,13 +157,7 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
   }
   const numParts = worldSize * (options.replicateGroup?.worldSize ?? 1);
   const predivide = options.gradientPredivideFactor ?? defaultPredivide(numParts);
-  if (!(predivide > 0)) {
-    throw new FsdpConfigError(`fsdp: expected gradientPredivideFactor > 0, got ${predivide}.`);
-  }
   const bucketCapMb = options.bucketCapMb ?? DEFAULT_BUCKET_CAP_MB;
-  if (Number.isNaN(bucketCapMb)) {
-    throw new FsdpConfigError('fsdp: expected bucketCapMb to be a number of MiB, got NaN.');
-  }
   return {
     groups: {
       processGroup: options.processGroup,

@@ -4,6 +4,7 @@
 import { byteSize } from '@shardweave/dtypes';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
 import { agree, agreeOnText } from './agree.js';
+import { checkOptions, STATE_DICT_RULES } from './check-options.js';
 import { collectiveCall, noteShards } from './collective-call.js';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 import { ownersBeside } from './own-parameters.js';
@@ -39,6 +40,7 @@ export async function stateDict(
   fsdp: FullyShardedDataParallel,
   options: StateDictOptions = {},
 ): Promise<StateDict> {
+  checkOptions('stateDict', options, { rules: STATE_DICT_RULES });
   const call = { operation: 'stateDict', states: ['idle', 'summonFullParams'] } as const;
   return collectiveCall(fsdp, call, () => gatherStateDict(fsdp, options));
 }

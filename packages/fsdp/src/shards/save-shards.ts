@@ -12,7 +12,7 @@ import {
 import { type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
 import { agree } from '../agree.js';
 import { collectiveCall, noteShards } from '../collective-call.js';
-import { FsdpStateDictError } from '../errors.js';
+import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
 import { exchangeText } from '../exchange-text.js';
 import { FLAT_ALIGN_ELEMENTS, pieceOf } from '../flat-layout.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -57,6 +57,12 @@ export async function saveShards(
   sink: ShardSink,
   options: SaveShardsOptions = {},
 ): Promise<void> {
+  const { maxFileBytes } = options;
+  if (maxFileBytes !== undefined && !(maxFileBytes > 0)) {
+    throw new FsdpConfigError(
+      `saveShards: expected maxFileBytes to be a number above 0, got ${maxFileBytes}.`,
+    );
+  }
   const call = { operation: 'saveShards', states: ['idle'] } as const;
   await collectiveCall(fsdp, call, () => writeShards(fsdp, sink, options));
 }
