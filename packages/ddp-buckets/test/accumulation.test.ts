@@ -1,7 +1,7 @@
 // Several backwards for one step: reduced each, or only the last one.
 
-import { checkpoint, Linear } from '@shardweave/nn';
-import { add, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import { checkpoint, Linear, Module } from '@shardweave/nn';
+import { add, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
 
@@ -120,6 +120,56 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
     });
   },
 );
+
+it('an inner noSync leaves the outer one as it was', async () => {
+  await onRanks(2, async (rank) => {
+    const model = wrap(new Bag(rank.device, AB), rank);
+    await model.initialize();
+    const { allReduces } = rank.group.stats();
+    await model.noSync(async () => {
+      await model.noSync(() => pull(model, 1 + rank.rank));
+      await pull(model, 10);
+    });
+    expect(rank.group.stats().allReduces).toBe(allReduces);
+    await pull(model, 100);
+    expect(await pulled(model)).toEqual({ a: 111.5, b: 223 });
+  });
+});
+
+/** Hands one gradient to both of its parameters. */
+class Pair extends Module<[], Tensor> {
+  readonly #pair: readonly Tensor[];
+
+  constructor(device: Device) {
+    super(device);
+    this.#pair = ['a', 'b'].map((name) => this.parameter(name, device.zeros([3])));
+  }
+
+  forward(): Tensor {
+    return sum(add(this.#pair[0]!, this.#pair[1]!));
+  }
+}
+
+it('parameters that get one gradient have sums of their own, which nothing outlives', async () => {
+  await onRanks(2, async (rank) => {
+    const { device } = rank;
+    const model = wrap(new Pair(device), rank);
+    const run = () => device.scope(async () => (await model.call()).backward());
+    for (let step = 0; step < 2; step++) {
+      await model.noSync(async () => {
+        await run();
+        await run();
+        await run();
+      });
+      expect(await pulled(model)).toEqual({ a: 3, b: 3 });
+      await run();
+      expect(await pulled(model)).toEqual({ a: 4, b: 4 });
+      expect(device.memory().live.gradient).toBe(2 * 12);
+      model.zeroGrad();
+      expect(device.memory().live.gradient).toBe(0);
+    }
+  });
+});
 
 it('a gradient that was replaced outside is not taken for a local sum', async () => {
   await onRanks(2, async (rank) => {

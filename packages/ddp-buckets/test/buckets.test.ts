@@ -121,6 +121,26 @@ describe("a bucket past the device's binding limit splits", () => {
     ]);
   });
 
+  it('where buffers are smaller than views, too', async () => {
+    const backend = createReferenceBackend();
+    const { info } = backend;
+    const limits = { ...info.limits, maxBufferBytes: 1024 };
+    Object.defineProperty(backend, 'info', { value: { ...info, limits } });
+    await onRanks(
+      2,
+      async (rank) => {
+        const model = wrap(new Bag(rank.device, ABCD), rank, { messageSize: 1000 });
+        await pull(model, 1);
+        expect(model.buckets).toEqual([
+          ['d', 'c'],
+          ['b', 'a'],
+        ]);
+      },
+      { backend },
+    );
+    await backend.dispose();
+  });
+
   it('counting the gaps between small parameters', async () => {
     const small = { a: 10, b: 10, c: 10 }; // each begins at a multiple of 128
     const { learned } = await bucketsOf(small, { messageSize: 1000 }, { maxViewBytes: 1024 });

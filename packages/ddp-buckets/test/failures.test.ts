@@ -43,9 +43,7 @@ class Fragile extends Module<[factor: number], Tensor> {
       this.failAt('backward between two gradients');
       await this.isHeld();
     });
-    const out = mul(first, this.b);
-    this.device.beforeGradientOf(out, () => this.failAt('backward before any gradient'));
-    return out;
+    return mul(first, this.b);
   }
 
   failAt(place: Place): void {
@@ -67,6 +65,8 @@ function fragile(rank: Rank) {
   const step = () =>
     rank.device.scope(async () => {
       const out: Tensor = await model.call(1 + rank.rank);
+      // After the wrapper's own hook, with which its backward begins.
+      rank.device.beforeGradientOf(out, () => inner.failAt('backward before any gradient'));
       const loss = mul(out, rank.device.full([1], 1));
       rank.device.beforeGradientOf(loss, () => inner.failAt('backward of the loss'));
       await loss.backward();

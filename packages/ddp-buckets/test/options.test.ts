@@ -7,8 +7,8 @@ import {
   DistributedDataParallel,
 } from '@shardweave/ddp-buckets';
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
-import { packParameters } from '@shardweave/nn';
-import { sum } from '@shardweave/tensor-core';
+import { type Module, packParameters, Sequential } from '@shardweave/nn';
+import { Device, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, type Rank, wrap } from './ranks.js';
 
@@ -139,6 +139,15 @@ describe('parameters', () => {
       const packed = new Bag(device, AB);
       packParameters(packed);
       expect(() => wrap(packed, { group })).toThrow(DdpConfigError);
+    });
+  });
+
+  it('of another device than the module are refused', async () => {
+    await onRanks(1, async ({ device, group }) => {
+      const other = new Bag(new Device(device.backend), AB);
+      const outer = new Sequential(device, [other as unknown as Module<[Tensor], Tensor>]);
+      expect(() => wrap(outer, { group })).toThrow(/on the module's device, got '0\.a' on another/);
+      other.dispose();
     });
   });
 

@@ -133,6 +133,14 @@ describe('findUnusedParameters', () => {
     });
   });
 
+  it('stays off with delayAllreduce where it is said', async () => {
+    await onRanks(1, async (rank) => {
+      const given = { delayAllreduce: true, findUnusedParameters: false };
+      const model = wrap(new Bag(rank.device, ABC), rank, given);
+      await expect(pull(model, 1, ['a'])).rejects.toBeInstanceOf(DdpUnusedParameterError);
+    });
+  });
+
   it('is on with delayAllreduce, for ranks that use different ones, too', async () => {
     await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, ABC), rank, { delayAllreduce: true });
