@@ -96,6 +96,7 @@ export class FsdpTree {
   beginForward(instance: FullyShardedDataParallel): void {
     this.outermost = instance;
     this.#hasGathered = false;
+    for (const each of this.instances) each.keepWrites();
     this.scheduler.beginForward({ isRecording: instance.device.isGradEnabled });
     if (instance === this.root) this.#publish();
   }

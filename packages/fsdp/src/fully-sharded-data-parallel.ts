@@ -225,6 +225,9 @@ export class FullyShardedDataParallel<
     requireEachInOneUnit(this);
     const instances = this.instances();
     const known = this.#tree;
+    for (const instance of instances) {
+      if (instance.#state === 'idle') instance.keepWrites();
+    }
     if (known !== undefined && instances.every((instance) => instance.#tree === known)) {
       return known;
     }
@@ -256,9 +259,15 @@ export class FullyShardedDataParallel<
     }
   }
 
-  /** Frees its full parameters; nothing where they are absent. */
+  /** Frees its full parameters, and keeps what was written into them; nothing where they are absent. */
   drop(): void {
+    this.keepWrites();
     for (const unit of this.units) unit.drop();
+  }
+
+  /** See ShardedUnit.keepWrites. */
+  keepWrites(): void {
+    for (const unit of this.units) unit.keepWrites();
   }
 
   /** This instance and those nested below it, outer first. */
@@ -337,7 +346,9 @@ export class FullyShardedDataParallel<
     // Where ranks come to different uses of it, one that is through keeps it as long as one that is
     // not: gathers are the same on all.
     if (this.#tree!.scheduler.isRequired(this)) return;
-    if (this.#isDroppedAfterBackward && !unit.hasFrozen) unit.drop();
+    if (!this.#isDroppedAfterBackward || unit.hasFrozen) return;
+    unit.keepWrites();
+    unit.drop();
   }
 
   /**

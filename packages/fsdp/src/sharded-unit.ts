@@ -16,6 +16,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import { dropRecipe, recipeOf, StoredFlat, setFlatHome } from '@shardweave/nn';
 import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import { FsdpStateError } from './errors.js';
 import { callIdentity } from './explained.js';
 import { type DivideFactors, FlatGradient } from './flat-gradient.js';
 import { type FlatLayout, flatLayout, pieceOf } from './flat-layout.js';
@@ -70,7 +71,9 @@ export class ShardedUnit {
   #isSharded = false;
   #published: { readonly version: number; readonly bytes: Promise<Uint8Array> } | undefined;
   #publishedBuffer: Uint8Array | undefined;
+  /** Of the shard that `full` was gathered from, and of `full` itself then. */
   #fullVersion = -1;
+  #gatheredAs = -1;
 
   /** Lays the parameters out and tells optimizers where their pieces are; values stay until shard. */
   constructor(name: string, parameters: readonly UnitParameter[], context: UnitContext) {
@@ -98,6 +101,7 @@ export class ShardedUnit {
     this.full = isWhole
       ? shard
       : device.storage(shardLength * group.worldSize, computeDType, 'gathered');
+    this.full.absentHint = `Flat parameter '${name}' is gathered inside its instance's forward, in the backward of what that returned, and inside summonFullParams. A loss kept in a field is none of it: return it with the rest. A wrapped list is never called: wrap the modules in it.`;
     leaves.forEach((tensor, index) => {
       const { start, end } = pieceOf(this.layout, index, group.rank);
       const numShards = group.worldSize;
@@ -295,6 +299,33 @@ export class ShardedUnit {
       this.#openLinks().hostBuffers.give(bytes);
     }
     this.#fullVersion = ticket.version;
+    this.#gatheredAs = this.full.version;
+  }
+
+  /**
+   * Takes what the program has written into the gathered copy over into the shard, and frees the copy, so
+   * that each rank's part of it is everybody's. Nothing where nobody has written.
+   * @throws {FsdpStateError} where the shard cannot take it over; the copy is freed
+   */
+  keepWrites(): void {
+    const { full, flat } = this;
+    if (full === flat.storage || !full.isFilled || full.version === this.#gatheredAs) return;
+    const isCurrent = this.#fullVersion === flat.storage.version;
+    if (isCurrent && full.dtype === flat.dtype && this.#masterHome === undefined) {
+      const { shardLength } = this.layout;
+      const own = full.view(this.rank * shardLength, shardLength);
+      this.device.backend.run('cast', { x: own, out: flat.view() });
+      flat.storage.markWritten();
+      full.free();
+      return;
+    }
+    full.free();
+    const place = isCurrent
+      ? `${full.dtype} copy of ${flat.dtype} shards${this.#masterHome === undefined ? '' : ' in a store'}`
+      : 'copy that a step or load has passed';
+    throw new FsdpStateError(
+      `fsdp: expected the gathered parameters of '${this.name}' as they were, got a write into the ${place}, which would be lost. Write inside summonFullParams.`,
+    );
   }
 
   /** Frees the full parameter; its identity and the published bytes stay. */
