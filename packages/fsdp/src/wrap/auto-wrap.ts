@@ -3,6 +3,7 @@
 import type { Module } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { isFsdp } from '../is-fsdp.js';
 import type { Wrap } from './enable-wrap.js';
 
@@ -23,6 +24,8 @@ export type WrapPolicy = (candidate: WrapCandidate) => boolean;
 export interface AutoWrapped {
   /** The model, or the wrapper around it. */
   readonly module: Module;
+  /** It again, for calls that want the root, where the policy chose it and wrap made an instance of it. */
+  readonly root: FullyShardedDataParallel | undefined;
   /** Elements of the parameters that are in some wrapper now. */
   readonly numWrappedParams: number;
 }
@@ -43,7 +46,8 @@ export function autoWrap(module: Module, policy: WrapPolicy, wrap: Wrap): AutoWr
   }
   const walk = new Walk(module, policy, wrap);
   const result = walk.visit(module, '');
-  return { module: result, numWrappedParams: sizeOf(walk.taken) };
+  const root = isFsdp(result) ? result : undefined;
+  return { module: result, root, numWrappedParams: sizeOf(walk.taken) };
 }
 
 class Walk {
