@@ -237,25 +237,39 @@ it('2.5.9 2.7 batch norms count a batch once, checkpointed or not', async () => 
   expect(await run({ checkpointActivation: false })).toEqual(plain);
 });
 
-it('O1 2.5.7 2.7 parked or checkpointed activations take far less of the device than the plain model', async () => {
+describe('O1 2.5.7 2.7 twelve layers in four slices', () => {
+  /** The most bytes on the device in a forward and backward, and the most parked on the host. */
   const peak = async (options: OffloadOptions | undefined) => {
     const device = newDevice();
     const layers = Array.from({ length: 12 }, () => linear(device, 40, 40));
     const bare = new Sequential(device, layers);
     const model = options === undefined ? bare : new OffloadModel(bare, options);
+    let parked = 0;
     const step = () =>
-      device.scope(async () => mean(square(await model.call(rows(device, 64, 40)))).backward());
+      device.scope(async () => {
+        const output: Tensor = await model.call(rows(device, 64, 40));
+        if (model instanceof OffloadModel) parked = model.hostMemory().parkedBytes;
+        await mean(square(output)).backward();
+      });
     await step();
     model.zeroGrad();
     device.ledger.resetPeak();
     await step();
-    return device.memory().peak.total;
+    return { device: device.memory().peak.total, parked };
   };
-  const plain = await peak(undefined);
-  const parked = await peak({ numSlices: 4 });
-  const checkpointed = await peak({ numSlices: 4, checkpointActivation: true });
-  expect(parked).toBeLessThan(0.6 * plain);
-  expect(checkpointed).toBeLessThan(0.6 * plain);
+
+  it('take far less of the device than the plain model, checkpointed about what they take parked', async () => {
+    const plain = await peak(undefined);
+    const whole = await peak({ numSlices: 4 });
+    const checkpointed = await peak({ numSlices: 4, checkpointActivation: true });
+    expect(whole.device).toBeLessThan(0.6 * plain.device);
+    // Without checkpointing activations wait on the host, where fairscale's stay on the device: that is
+    // why the two are close here, and what checkpointing saves is host memory. A second run has a
+    // boundary's values and gradient more on the device.
+    const boundary = 64 * 40 * 4;
+    expect(checkpointed.device).toBeLessThanOrEqual(whole.device + 2 * boundary);
+    expect(checkpointed.parked).toBeLessThan(0.5 * whole.parked);
+  });
 });
 
 it('a parameter at rest says who can read it, also one whose values were deferred', async () => {
@@ -362,7 +376,7 @@ it('a store that fails rejects the call, and the next one works', async () => {
   expect(device.memory().live.total).toBe(live);
 });
 
-it('2.2 O3 splits layers as fairscale does, without empty slices, and rows by ceil(B / n)', () => {
+it('2.2 splits layers as fairscale does, without empty slices, and rows by ceil(B / n)', () => {
   expect(splitLayers([10, 10, 10, 10], 2)).toEqual([2, 2]);
   expect(splitLayers([1, 1, 100, 1], 3)).toEqual([2, 1, 1]);
   expect(splitLayers([100, 1, 1, 1], 3)).toEqual([1, 3]);

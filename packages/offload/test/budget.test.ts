@@ -8,7 +8,7 @@ import { AdamW, checkpoint, Linear, Module, Sequential } from '@shardweave/nn';
 import { OffloadBudgetError, OffloadConfigError, OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
-import { type Backend, Device, mean, square, type Tensor } from '@shardweave/tensor-core';
+import { add, type Backend, Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { begin, losses, type Run, trainStep } from './training.js';
@@ -188,6 +188,34 @@ describe('a plan for a budget', () => {
     expect(device.memory().live.parameter).toBe(0);
   });
 
+  it('a plan made in a backward forgets no gradient on its way: one that is refused fails it', async () => {
+    const device = new Device(backend, { seed: 1 });
+    const store = createHostStore();
+    const write = store.write.bind(store);
+    let numGradients = 0;
+    store.write = async (key, bytes) => {
+      for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));
+      if (key.endsWith('/gradient') && numGradients++ === 0) throw new Error('no room');
+      await write(key, bytes);
+    };
+    const layers = [0, 1, 2].map(() => new Linear(device, { inFeatures: DIM, outFeatures: DIM }));
+    const model = new OffloadModel(layers, { store, deviceBudgetBytes: 1e6 });
+    const step = () =>
+      device.scope(async () => {
+        const rows = (count: number) => device.tensor(new Float32Array(count * DIM), [count, DIM]);
+        const wrapped = checkpoint(model);
+        // Backward comes to the second first; the first one's shape has no plan of a training step.
+        const first = (await wrapped.call(rows(8))) as Tensor;
+        const second = (await wrapped.call(rows(2))) as Tensor;
+        await add(mean(square(first)), mean(square(second))).backward();
+      });
+    await expect(step()).rejects.toThrow('no room');
+    model.zeroGrad();
+    await step();
+    expect(model.flats.every(({ home }) => home.hasGradient)).toBe(true);
+    expect(model.hostMemory().stagingBytes).toBe(0);
+  });
+
   it('a dry run that fails leaves nothing, and no plan', async () => {
     const device = new Device(backend);
     let isBad = true;
@@ -264,6 +292,34 @@ describe('too small a budget', () => {
     const error = await trainStack(model, 1).catch((reason: unknown) => reason);
     expect(error).toBeInstanceOf(OffloadBudgetError);
     expect((error as OffloadBudgetError).requiredBytes).toBeGreaterThanOrEqual(4 * layerBytes);
+  });
+
+  it('a step that needs more than its layers keeps to the budget that is named, to the byte', async () => {
+    // 70 * 70 + 70 elements, padded, are no size class of the pool: the step takes more than its bytes.
+    const build = (deviceBudgetBytes: number) => {
+      const device = new Device(backend, { seed: 1 });
+      const layer = () => new Linear(device, { inFeatures: 70, outFeatures: 70 });
+      const options = { deviceBudgetBytes, checkpointActivation: true };
+      const model = new OffloadModel([layer(), layer()], options);
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
+      const step = async () => {
+        await device.scope(async () => {
+          const x = device.tensor(new Float32Array(70).fill(0.1), [1, 70]);
+          await mean(square((await model.call(x)) as Tensor)).backward();
+        });
+        await optimizer.step();
+        optimizer.zeroGrad();
+      };
+      return { device, step };
+    };
+    const error = await build(1000)
+      .step()
+      .catch((reason: unknown) => reason);
+    const { requiredBytes } = error as OffloadBudgetError;
+    const { device, step } = build(requiredBytes);
+    for (let i = 0; i < 2; i++) await step();
+    expect(device.memory().reservedBytes).toBeLessThanOrEqual(requiredBytes);
+    await expect(build(requiredBytes - 1).step()).rejects.toThrow(OffloadBudgetError);
   });
 
   it('for training may do for evaluation', async () => {

@@ -112,3 +112,24 @@ it('a forward that fails in its second micro-batch leaves the running statistics
   await call();
   expect([...(await norm.numBatchesTracked!.toArray())]).toEqual([2]);
 });
+
+it.each([true, false])(
+  '2.5.7 micro-batches that wait for the next slice wait on the host, checkpointing %s',
+  async (checkpointActivation) => {
+    const device = new Device(createReferenceBackend(), { seed: 6 });
+    const layers = Array.from(
+      { length: 6 },
+      () => new Linear(device, { inFeatures: 8, outFeatures: 8 }),
+    );
+    const model = new OffloadModel(layers, { numMicrobatches: 16, checkpointActivation });
+    const batchBytes = 4 * 64 * 8;
+    const input = device.tensor(new Float32Array(64 * 8).fill(0.1), [64, 8]);
+    const live: number[] = [];
+    const before = () => void live.push(device.memory().live.activation - batchBytes);
+    layers[3]!.aroundForward({ before });
+    await device.scope(async () => void (await model.call(input)));
+    expect(live.length).toBe(16);
+    // The caller's input is cut into parts of its own; of later ones each slice has one or two.
+    expect(Math.max(...live)).toBeLessThanOrEqual((2 * batchBytes) / 16);
+  },
+);

@@ -1,0 +1,61 @@
+// State dicts in other dtypes than the model has: values are converted, never copied as bytes.
+
+import { BatchNorm1d, type HostTensor, Linear, Sequential } from '@shardweave/nn';
+import { loadStateDict, OffloadModel, OffloadStateDictError, stateDict } from '@shardweave/offload';
+import { cast, Device, type DType } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { expect, it } from 'vitest';
+
+const DIM = 3;
+
+function build() {
+  const device = new Device(createReferenceBackend(), { seed: 5 });
+  const layers = [
+    new Linear(device, { inFeatures: DIM, outFeatures: DIM }),
+    new BatchNorm1d(device, { numFeatures: DIM }),
+  ];
+  return { device, model: new OffloadModel(new Sequential(device, layers)) };
+}
+
+/** Every float entry replaced by values that 16 bits hold, in `dtype`. */
+async function inDType(dtype: 'f16' | 'bf16') {
+  const { device, model } = build();
+  const entries = new Map<string, HostTensor<DType>>();
+  const expected = new Map<string, number[]>();
+  let next = 0;
+  for (const [name, entry] of await stateDict(model)) {
+    if (entry.dtype !== 'f32') {
+      entries.set(name, entry);
+      continue;
+    }
+    const { shape } = entry;
+    const size = shape.reduce((product, dim) => product * dim, 1);
+    const values = Array.from({ length: size }, (_, i) => (next + i) / 4 - 2);
+    next += size;
+    const data = await device.scope(() => cast(device.tensor(values), dtype).toBytes());
+    entries.set(name, { dtype, shape, data });
+    expected.set(name, values);
+  }
+  return { entries, expected };
+}
+
+it.each(['f16', 'bf16'] as const)('parameters and buffers in %s become f32', async (dtype) => {
+  const { entries, expected } = await inDType(dtype);
+  const { model } = build();
+  await loadStateDict(model, entries);
+  for (const [name, { dtype, data }] of await stateDict(model)) {
+    if (dtype !== 'f32') continue;
+    expect([...new Float32Array(data.slice().buffer)], name).toEqual(expected.get(name));
+  }
+});
+
+it('integers for floats, and floats for integers, are refused', async () => {
+  const { model } = build();
+  const state = await stateDict(model);
+  const swap = (name: string, dtype: DType) =>
+    new Map([...state, [name, { ...state.get(name)!, dtype }]] as const);
+  for (const wrong of [swap('0.bias', 'i32'), swap('1.num_batches_tracked', 'f32')]) {
+    await expect(loadStateDict(model, wrong)).rejects.toThrow(OffloadStateDictError);
+  }
+  expect(await stateDict(model)).toEqual(state);
+});
