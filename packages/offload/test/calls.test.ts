@@ -228,6 +228,41 @@ describe.each([
   });
 });
 
+it('disposed while a slice is read: an error that says so, and host buffers are given back once', async () => {
+  const device = newDevice();
+  const store = createHostStore();
+  const read = store.read.bind(store);
+  let release = (): void => {};
+  store.read = async (...args) => {
+    await new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    await read(...args);
+  };
+  const model = new OffloadModel(linears(device, 2), { store, numSlices: 1 });
+  await model.moveToStore();
+  const calling = device.scope(() => model.call(rows(device)));
+  const outcome = expect(calling).rejects.toThrow(/disposed or failed meanwhile/);
+  for (let i = 0; i < 3; i++) await new Promise((resolve) => setImmediate(resolve));
+  model.dispose();
+  for (let i = 0; i < 3; i++) {
+    release();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  await outcome;
+  expect(model.hostMemory().stagingBytes).toBe(0);
+  expect(device.memory().live.total).toBe(0);
+});
+
+it('the move into the store is a generation: a process that ends before a step leaves a model', async () => {
+  const store = createHostStore();
+  const model = new OffloadModel(linears(newDevice(), 2), { store });
+  expect(store.generation).toBe(0);
+  await model.moveToStore();
+  await model.moveToStore();
+  expect(store.generation).toBe(1);
+});
+
 it('disposed before its first call, twice', async () => {
   const device = newDevice();
   const model = new OffloadModel(linears(device, 2));
