@@ -228,6 +228,19 @@ describe.each([
   });
 });
 
+it('what a caller gives stays on the device, whoever saved it', async () => {
+  const device = newDevice();
+  const model = new OffloadModel(linears(device, 3), { numSlices: 3 });
+  const x = rows(device);
+  const before = await x.toArray();
+  await device.scope(async () => {
+    const loss = mean(square((await model.call(x)) as Tensor));
+    expect(x.storage.isFilled).toBe(true);
+    expect(await x.toArray()).toEqual(before);
+    await loss.backward();
+  });
+});
+
 it('disposed while a slice is read: an error that says so, and host buffers are given back once', async () => {
   const device = newDevice();
   const store = createHostStore();
