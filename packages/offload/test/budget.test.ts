@@ -121,6 +121,16 @@ describe('the choice of slices', () => {
     expect(Math.max(...reserved, run.device.memory().reservedBytes)).toBeLessThanOrEqual(120_000);
   });
 
+  it('of a list of modules, makes slices of several where they fit', async () => {
+    const device = new Device(backend, { seed: 1 });
+    const model = new OffloadModel(stack(device).layers(), { deviceBudgetBytes: 3e6 });
+    expect(model.slices.length).toBe(LAYERS); // as given, until a call
+    await device.noGrad(() =>
+      device.scope(async () => void (await model.call(device.zeros([2, DIM])))),
+    );
+    expect(model.slices).toEqual([Array.from({ length: LAYERS }, (_, i) => String(i))]);
+  });
+
   it('changes no loss', async () => {
     const plain = await losses(begin({ backend }), 3);
     const run = begin({ backend, offload: { deviceBudgetBytes: 150_000 } });

@@ -6,10 +6,10 @@ import { join } from 'node:path';
 import type { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
-import type { Backend } from '@shardweave/tensor-core';
+import { type Backend, crossEntropy, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { begin, losses } from './training.js';
+import { begin, losses, type Run, tokens } from './training.js';
 
 const STEPS = 20;
 
@@ -66,3 +66,43 @@ it('2.7 sharing between slices: tied first and last layers are one flat, stepped
   const steps = model.flats.map(({ home }) => home.restingStep);
   expect(steps).toEqual(model.flats.map(() => 3));
 });
+
+it.each([true, false])(
+  'accumulation, dropout and evaluations in between: bit for bit, checkpointing %s',
+  async (checkpointActivation) => {
+    const train = async (run: Run) => {
+      const { device, model, optimizer } = run;
+      const logits = (step: number, rows: number) => {
+        const { ids } = tokens(step, rows);
+        return model.call(device.tensor(ids, [rows, 8])) as Promise<Tensor>;
+      };
+      const found: number[][] = [];
+      for (let step = 0; step < 3; step++) {
+        for (const part of [0, 1]) {
+          await device.scope(async () => {
+            device.random.begin({ step, rowOffset: 2 * part });
+            const { targets } = tokens(2 * step + part, 2);
+            const loss = crossEntropy(
+              await logits(2 * step + part, 2),
+              device.tensor(targets, [2, 8]),
+            );
+            if (part === 1) await device.noGrad(() => logits(9, 3)); // between forward and backward
+            await loss.backward();
+            found.push([await loss.item()]);
+          });
+        }
+        await optimizer.step();
+        optimizer.zeroGrad();
+        model.eval();
+        await device.noGrad(() =>
+          device.scope(async () => found.push([...(await (await logits(7, 1)).toArray())])),
+        );
+        model.train();
+      }
+      return found;
+    };
+    const plain = await train(begin({ backend }));
+    const offloaded = await train(begin({ backend, offload: { checkpointActivation } }));
+    expect(offloaded).toEqual(plain);
+  },
+);
