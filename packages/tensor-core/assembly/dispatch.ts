@@ -54,11 +54,20 @@ export declare function fence(id: u32): void;
 @external('env', 'now')
 declare function now(): f64;
 
+/** The clock for a command that is traced, else 0. */
+@inline
+export function startTime(slot: usize): f64 {
+  return load<u32>(slot + (SLOT_TRACE << 2)) != 0 ? now() : 0;
+}
+
+/** Notes when a command began: before its first chunk was taken, whoever runs that one and when. */
+@inline
+export function noteStart(slot: usize, ms: f64): void {
+  if (ms != 0) store<f64>(slot + (SLOT_START << 2), ms);
+}
+
 export function runChunk(slot: usize, chunk: u32): void {
   const chunks = load<u32>(slot + (SLOT_CHUNKS << 2));
-  if (chunk == 0 && load<u32>(slot + (SLOT_TRACE << 2)) != 0) {
-    store<f64>(slot + (SLOT_START << 2), now());
-  }
   switch (load<i32>(slot + (SLOT_OP << 2))) {
     case OP_FENCE: break;
     case OP_COPY: copyBytes(slot, chunk, chunks); break;

@@ -1,6 +1,6 @@
 // Entry of the build without threads: the host itself runs commands, in call order.
 
-import { fence, finishCommand, runChunk } from './dispatch';
+import { fence, finishCommand, noteStart, runChunk, startTime } from './dispatch';
 import {
   CONTROL_BASE,
   CTL_COMPLETED,
@@ -22,6 +22,7 @@ export function runNext(): bool {
   }
   const slot = <usize>RING_BASE + <usize>(next & (RING_SLOTS - 1)) * SLOT_BYTES;
   const chunks = load<u32>(slot + (SLOT_CHUNKS << 2));
+  noteStart(slot, startTime(slot));
   for (let c: u32 = 0; c < chunks; c++) {
     runChunk(slot, c);
   }

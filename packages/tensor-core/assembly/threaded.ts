@@ -10,7 +10,7 @@
 // woken by the host when all sleep, and by the thread that takes the first of several chunks. The
 // counter of sleepers goes up before the last look at the queue, so no wake-up is lost.
 
-import { fence, finishCommand, runChunk } from './dispatch';
+import { fence, finishCommand, noteStart, runChunk, startTime } from './dispatch';
 import {
   CONTROL_BASE,
   CTL_COMPLETED,
@@ -72,9 +72,11 @@ function tryChunk(): bool {
   if (chunk >= chunks) {
     return false;
   }
+  const startMs = chunk == 0 ? startTime(slot) : 0;
   if (atomic.cmpxchg<u64>(slot, word, word + 1) != word) {
     return true;
   }
+  noteStart(slot, startMs);
   if (chunk == 0 && chunks > 1) {
     wake();
   }

@@ -6,8 +6,9 @@ import { Engine, type FinalHook, type Pass } from './autograd/engine.js';
 import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
 import type { Backend, BackendBuffer, KernelCalls, KernelName, Scratch } from './backend.js';
 import { createDryBackend } from './dry-backend.js';
-import { DisposedError, DTypeError, ShapeError, StateError } from './errors.js';
-import { Ledger, type MemoryTag } from './ledger.js';
+import { DisposedError, DTypeError, OptionError, ShapeError, StateError } from './errors.js';
+import { Ledger, MEMORY_TAGS, type MemoryTag } from './ledger.js';
+import { checkNames, checkOptions, having, SEED, shown } from './options.js';
 import { Pool } from './pool.js';
 import { Random } from './random.js';
 import { ScopeStack, tensorsIn } from './scope.js';
@@ -30,6 +31,10 @@ export interface TensorOptions {
   /** Default 'activation'. */
   readonly tag?: MemoryTag;
 }
+
+const IS_BACKEND = having('a backend', 'alloc', 'free', 'write', 'read', 'copy', 'run', 'sync');
+const DTYPES: readonly string[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
+const TENSOR_OPTIONS = ['dtype', 'requiresGrad', 'tag'];
 
 /** What dryRun exchanges. */
 interface DeviceMemory {
@@ -70,6 +75,16 @@ export class Device {
   #isDisposed = false;
 
   constructor(backend: Backend, options: DeviceOptions = {}) {
+    if (!IS_BACKEND.holds(backend)) {
+      const hint = backend instanceof Promise ? ' Await it first.' : '';
+      throw new OptionError(
+        `Device: expected a backend (of createCpuBackend or createWebGpuBackend), got ${shown(backend)}.${hint}`,
+      );
+    }
+    checkOptions<DeviceOptions>('Device', options, {
+      seed: SEED,
+      trace: having('a Trace', 'add', 'range'),
+    });
     this.#memory = { backend, pool: new Pool(backend), ledger: new Ledger() };
     this.random = new Random(options.seed ?? 0);
     this.trace = options.trace;
@@ -103,11 +118,22 @@ export class Device {
   /** Undefined contents. Belongs to the current scope, or to the caller where none is open. */
   empty(shape: Shape, options: TensorOptions = {}): Tensor {
     checkShape('empty', shape);
-    const dtype = options.dtype ?? 'f32';
+    checkNames('empty', options, TENSOR_OPTIONS);
+    const { dtype = 'f32', tag = 'activation' } = options;
+    if (!DTYPES.includes(dtype)) {
+      throw new OptionError(
+        `empty: expected dtype among ${DTYPES.join(', ')}, got ${shown(dtype)}.`,
+      );
+    }
+    if (!MEMORY_TAGS.includes(tag)) {
+      throw new OptionError(
+        `empty: expected tag among ${MEMORY_TAGS.join(', ')}, got ${shown(tag)}.`,
+      );
+    }
     if (options.requiresGrad === true && !isFloat(dtype)) {
       throw new DTypeError(`empty: expected a float dtype for requiresGrad, got ${dtype}.`);
     }
-    const storage = this.storage(elementCountOf(shape), dtype, options.tag ?? 'activation');
+    const storage = this.storage(elementCountOf(shape), dtype, tag);
     storage.fill();
     const tensor = new Tensor(storage, shape, 0, options.requiresGrad ?? false);
     const scope = this.#scopes.current;
@@ -133,6 +159,7 @@ export class Device {
    * @throws {ShapeError} when the number of values is not the shape's.
    */
   tensor(data: TensorData, shape?: Shape, options: TensorOptions = {}): Tensor {
+    checkNames('tensor', options, TENSOR_OPTIONS);
     const dtype = options.dtype ?? dtypeOf(data);
     const count = data instanceof Uint8Array ? data.byteLength / byteSize(dtype) : data.length;
     const resolved = shape ?? [count];
@@ -240,6 +267,7 @@ export class Device {
     root: Tensor,
     options: { gradient?: Tensor; retainGraph?: boolean } = {},
   ): Promise<void> {
+    checkNames('backward', options, ['gradient', 'retainGraph']);
     return this.#engine.backward(root, options);
   }
 

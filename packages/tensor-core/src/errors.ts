@@ -10,7 +10,8 @@ export type TensorErrorCode =
   | 'OUT_OF_MEMORY'
   | 'SHADER'
   | 'GRAPH'
-  | 'STATE';
+  | 'STATE'
+  | 'OPTION';
 
 export interface TensorErrorOptions {
   /** The error that led to this one. */
@@ -35,6 +36,11 @@ export class ShapeError extends TensorError {
 /** An element type that the op doesn't take. */
 export class DTypeError extends TensorError {
   readonly code = 'DTYPE';
+}
+
+/** An option that there is not, or of a wrong kind: the caller's mistake. */
+export class OptionError extends TensorError {
+  readonly code = 'OPTION';
 }
 
 /** More than the device can hold or bind at once. */

@@ -3,6 +3,8 @@
 
 export type TraceTrack = 'main' | 'collectives' | 'device' | 'staging';
 
+import { checkOptions, whole } from './options.js';
+
 /** Times in milliseconds on the clock of performance.now(). */
 export interface TraceEvent {
   readonly name: string;
@@ -20,6 +22,7 @@ export class Trace {
   readonly events: TraceEvent[] = [];
 
   constructor(options: { readonly rank?: number } = {}) {
+    checkOptions<{ rank: number }>('Trace', options, { rank: whole(0) });
     this.rank = options.rank ?? 0;
   }
 

@@ -259,6 +259,7 @@ describe('the classes', () => {
     const errors = [
       new core.ShapeError('m', { cause }),
       new core.DTypeError('m', { cause }),
+      new core.OptionError('m', { cause }),
       new core.LimitError('m', { cause, requestedBytes: 2, limitBytes: 1 }),
       new core.DisposedError('m', { cause }),
       new core.DeviceLostError('m', { cause, reason: 'destroyed' }),
@@ -269,6 +270,7 @@ describe('the classes', () => {
     expect(errors.map(({ code }) => code)).toEqual([
       'SHAPE',
       'DTYPE',
+      'OPTION',
       'LIMIT',
       'DISPOSED',
       'DEVICE_LOST',

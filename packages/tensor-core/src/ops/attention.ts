@@ -3,6 +3,7 @@
 
 import type { View } from '../backend.js';
 import { ShapeError } from '../errors.js';
+import { checkNames } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import { requireBindable, requireFloat, shapeText } from './checks.js';
 import { type DropoutMask, nextMask } from './dropout.js';
@@ -35,6 +36,7 @@ export function causalSelfAttention(
   options: { readonly numHeads: number; readonly dropout?: number },
 ): Tensor {
   requireFloat('causalSelfAttention', qkv);
+  checkNames('causalSelfAttention', options, ['numHeads', 'dropout']);
   const { numHeads } = options;
   const [batch, seq, width] = qkv.shape as [number, number, number];
   const dim = width / 3;

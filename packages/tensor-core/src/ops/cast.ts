@@ -2,6 +2,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import { isFloat } from '@shardweave/dtypes';
+import { checkNames } from '../options.js';
 import type { Tensor } from '../tensor.js';
 
 /**
@@ -9,6 +10,7 @@ import type { Tensor } from '../tensor.js';
  * changes, unless `copy`. Differentiable between floats.
  */
 export function cast(x: Tensor, dtype: DType, options: { readonly copy?: boolean } = {}): Tensor {
+  checkNames('cast', options, ['copy']);
   if (x.dtype === dtype && options.copy !== true) return x;
   const { device } = x;
   const out = device.empty(x.shape, { dtype });

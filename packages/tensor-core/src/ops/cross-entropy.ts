@@ -1,6 +1,7 @@
 // Cross-entropy of logits against class ids, fused with its log-softmax.
 
 import { ShapeError } from '../errors.js';
+import { checkOptions, oneOf } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 import { mean, sum } from './reduce.js';
@@ -14,6 +15,9 @@ export function crossEntropy(
   targets: Tensor,
   options: { readonly reduction?: 'mean' | 'sum' | 'none' } = {},
 ): Tensor {
+  checkOptions<{ reduction: string }>('crossEntropy', options, {
+    reduction: oneOf('mean', 'sum', 'none'),
+  });
   requireFloat('crossEntropy', logits);
   requireInteger('crossEntropy', targets);
   requireSameDevice('crossEntropy', logits, targets);

@@ -3,6 +3,7 @@
 import { type DType, isFloat } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../backend.js';
 import { DTypeError } from '../errors.js';
+import { checkOptions, oneOf } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {
@@ -52,6 +53,9 @@ export const relu = (x: Tensor): Tensor => unary('relu', x);
  * @param options.approximate 'none' (erf, the default) or 'tanh' (GPT-2's).
  */
 export function gelu(x: Tensor, options: { readonly approximate?: 'none' | 'tanh' } = {}): Tensor {
+  checkOptions<{ approximate: string }>('gelu', options, {
+    approximate: oneOf('none', 'tanh'),
+  });
   return unary(options.approximate === 'tanh' ? 'geluTanh' : 'gelu', x);
 }
 

@@ -1,6 +1,7 @@
 // Layer normalisation over the last axis (Ba, Kiros and Hinton, 2016).
 
 import { ShapeError } from '../errors.js';
+import { checkNames } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import {
   isSameShape,
@@ -19,6 +20,7 @@ export function layerNorm(
   x: Tensor,
   options: { readonly weight?: Tensor; readonly bias?: Tensor; readonly eps?: number } = {},
 ): Tensor {
+  checkNames('layerNorm', options, ['weight', 'bias', 'eps']);
   const { weight, bias, eps = 1e-5 } = options;
   const affine = [weight, bias].filter((tensor) => tensor !== undefined);
   requireFloat('layerNorm', x, ...affine);

@@ -3,6 +3,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import { ShapeError } from '../errors.js';
+import { checkNames } from '../options.js';
 import { elementCountOf, type Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {
@@ -28,6 +29,7 @@ export interface MatmulOptions {
  * @throws {ShapeError} when the inner dimensions differ
  */
 export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tensor {
+  checkNames('matmul', options, ['transposeA', 'transposeB']);
   const { transposeA = false, transposeB = false } = options;
   requireFloat('matmul', a, b);
   requireSameDevice('matmul', a, b);
@@ -81,6 +83,7 @@ export function linear(
     readonly transposeWeight?: boolean;
   },
 ): Tensor {
+  checkNames('linear', options, ['weight', 'bias', 'transposeWeight']);
   const { weight, bias, transposeWeight = false } = options;
   const operands = bias === undefined ? [x, weight] : [x, weight, bias];
   requireFloat('linear', ...operands);

@@ -2,6 +2,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import { ShapeError } from '../errors.js';
+import { checkNames } from '../options.js';
 import { elementCountOf, type Shape, type Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import { isSameShape, requireBindable, requireFloat, resolveAxis, shapeText } from './checks.js';
@@ -37,6 +38,7 @@ export function sumTo(x: Tensor, shape: Shape): Tensor {
 }
 
 function reduce(kind: ReduceKind, x: Tensor, options: ReduceOptions = {}): Tensor {
+  checkNames(kind, options, ['axis', 'keepDims']);
   requireFloat(kind, x);
   const axes = axesOf(kind, x, options.axis);
   const isExtremum = kind === 'max' || kind === 'min';

@@ -2,6 +2,7 @@
 // one strided copy otherwise.
 
 import { ShapeError } from '../errors.js';
+import { checkNames } from '../options.js';
 import { elementCountOf, type Shape, Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {
@@ -84,6 +85,7 @@ export function slice(
   x: Tensor,
   options: { readonly axis: number; readonly start: number; readonly end?: number },
 ): Tensor {
+  checkNames('slice', options, ['axis', 'start', 'end']);
   const axis = resolveAxis('slice', options.axis, x.rank);
   const length = x.shape[axis]!;
   const { start, end = length } = options;
@@ -122,6 +124,7 @@ export function split(
   x: Tensor,
   options: { readonly axis: number; readonly lengths: readonly number[] },
 ): Tensor[] {
+  checkNames('split', options, ['axis', 'lengths']);
   const axis = resolveAxis('split', options.axis, x.rank);
   const total = options.lengths.reduce((a, b) => a + b, 0);
   if (total !== x.shape[axis] || options.lengths.some((length) => !isCount(length))) {
@@ -139,6 +142,7 @@ export function split(
 
 /** Joins tensors of one dtype along an axis; the other dimensions must agree. */
 export function cat(tensors: readonly Tensor[], options: { readonly axis: number }): Tensor {
+  checkNames('cat', options, ['axis']);
   const first = tensors[0];
   if (first === undefined) throw new ShapeError('cat: expected at least one tensor, got none.');
   requireSameDevice('cat', ...tensors);

@@ -3,6 +3,7 @@
 import { SCRATCH_BASE, SCRATCH_BYTES } from '../../../assembly/layout.js';
 import type { Backend } from '../../backend.js';
 import { LimitError, OutOfMemoryError } from '../../errors.js';
+import { checkOptions, whole } from '../../options.js';
 import { CommandQueue } from './command-queue.js';
 import { CommandWriter } from './command-writer.js';
 import { CpuBackend } from './cpu-backend.js';
@@ -37,6 +38,14 @@ const MAX_THREADS = 64;
  * the memory can't be reserved, DeviceLostError where a worker can't start.
  */
 export async function createCpuBackend(options: CpuBackendOptions = {}): Promise<Backend> {
+  checkOptions<CpuBackendOptions>('createCpuBackend', options, {
+    threads: { expected: 'a number', holds: (value) => typeof value === 'number' },
+    workerUrl: {
+      expected: 'an address or a URL',
+      holds: (value) => typeof value === 'string' || value instanceof URL,
+    },
+    memoryBytes: whole(1),
+  });
   const threads = chooseThreads(options.threads);
   const isThreaded = threads > 0;
   const heapBase = SCRATCH_BASE + Math.max(1, threads) * SCRATCH_BYTES;

@@ -1,6 +1,7 @@
 // The WebGPU device: opens an adapter and makes the backend. Runs in browsers and, with a GPU object
 // from node.ts, in Node.
 
+import { checkOptions, FLAG, having, OBJECT, oneOf, whole } from '../../options.js';
 import { isSoftwareAdapter, requestAdapter, requestDevice } from './adapters.js';
 import type { MatmulChoiceTable } from './matmul-choices.js';
 import { WebGpuBackend } from './webgpu-backend.js';
@@ -15,6 +16,8 @@ export interface WebGpuOptions {
   readonly gpu?: GPU;
   /** An open device, which dispose leaves open. It should have the adapter's own limits. */
   readonly device?: GPUDevice;
+  /** Names the adapter of `device` where the host does not; default its own, or an unknown hardware one. */
+  readonly adapterInfo?: GPUAdapterInfo;
   /** Default 'high-performance'. */
   readonly powerPreference?: 'low-power' | 'high-performance';
   /** Take a driver that computes on the CPU. Default true. */
@@ -29,14 +32,34 @@ export interface WebGpuOptions {
   readonly isPaced?: boolean;
 }
 
+/** Browsers had devices before their devices had an adapterInfo. */
+const UNKNOWN_ADAPTER = {
+  vendor: '',
+  architecture: '',
+  device: '',
+  description: 'unknown adapter',
+  isFallbackAdapter: false,
+} as GPUAdapterInfo;
+
 /**
  * Opens a device. Several ranks of a process may share the backend.
  * @throws {DeviceLostError} when there is no adapter that fits.
  */
 export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<WebGpuBackend> {
+  checkOptions<WebGpuOptions>('createWebGpuBackend', options, {
+    gpu: having('a GPU object, such as navigator.gpu', 'requestAdapter'),
+    device: having('a GPUDevice', 'createBuffer', 'createComputePipeline'),
+    adapterInfo: OBJECT,
+    powerPreference: oneOf('high-performance', 'low-power'),
+    allowSoftware: FLAG,
+    matmulChoices: OBJECT,
+    maxBindingBytes: whole(512),
+    kernelProfile: oneOf('hardware', 'software'),
+    isPaced: FLAG,
+  });
   const { powerPreference, allowSoftware = true } = options;
   let device = options.device;
-  let info = device?.adapterInfo;
+  let info = options.adapterInfo ?? device?.adapterInfo ?? UNKNOWN_ADAPTER;
   if (device === undefined) {
     const gpu = options.gpu ?? (globalThis.navigator?.gpu as GPU | undefined);
     const adapter = await requestAdapter(gpu, {
@@ -49,12 +72,12 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
   const limit = device.limits.maxStorageBufferBindingSize;
   return new WebGpuBackend({
     device,
-    info: info!,
+    info,
     ownsDevice: options.device === undefined,
     isPaced: options.isPaced ?? isNode(),
     maxBindingBytes: Math.min(options.maxBindingBytes ?? limit, limit - (limit % 256)),
     matmulChoices: options.matmulChoices ?? {},
-    kernelProfile: options.kernelProfile ?? (isSoftwareAdapter(info!) ? 'software' : 'hardware'),
+    kernelProfile: options.kernelProfile ?? (isSoftwareAdapter(info) ? 'software' : 'hardware'),
   });
 }
 

@@ -2,6 +2,7 @@
 // optional peer; a Vulkan driver must be installed.
 
 import { create } from 'webgpu';
+import { checkOptions } from '../../options.js';
 
 /** Lives as long as the process: Dawn crashes once the object behind a device is collected. */
 const instances: GPU[] = [];
@@ -16,6 +17,12 @@ export interface NodeGpuOptions {
  * process. Timestamps are not quantised, which no page could read here.
  */
 export function openNodeGpu(options: NodeGpuOptions = {}): GPU {
+  checkOptions<NodeGpuOptions>('openNodeGpu', options, {
+    flags: {
+      expected: 'an array of strings',
+      holds: (value) => Array.isArray(value) && value.every((flag) => typeof flag === 'string'),
+    },
+  });
   const flags = options.flags ?? ['disable-dawn-features=timestamp_quantization'];
   const gpu = create([...flags]);
   instances.push(gpu);
