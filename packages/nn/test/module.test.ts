@@ -157,3 +157,17 @@ describe('to', () => {
     expect(net.parameters().every(({ dtype }) => dtype === 'f32')).toBe(true);
   });
 });
+
+it('zeroGrad clears what holds a gradient in the place of its parameter', () => {
+  const device = makeDevice();
+  const net = new Net(device);
+  const cleared: Tensor[] = [];
+  for (const parameter of net.parameters()) {
+    parameter.gradSink = { accept() {}, final() {}, clear: (leaf) => void cleared.push(leaf) };
+  }
+  net.first.zeroGrad();
+  expect(cleared).toEqual(net.first.parameters());
+  net.zeroGrad();
+  expect(cleared.slice(2)).toEqual(net.parameters());
+  device.dispose();
+});

@@ -321,6 +321,45 @@ describe('packed parameters', () => {
     await expect(optimizer.step()).rejects.toThrow(OptimizerError);
   });
 
+  it('leave out what is frozen, which stays a tensor of its own', async () => {
+    const device = makeDevice();
+    const net = model(device);
+    const [frozen, ...trained] = net.parameters();
+    frozen!.requiresGrad = false;
+    const before = await read(frozen!);
+    const { flat } = packParameters(net);
+    expect(frozen!.piece).toBeUndefined();
+    expect(trained.map(({ piece }) => piece?.flat)).toEqual(trained.map(() => flat));
+    const optimizer = new AdamW(net.parameters(), { lr: 0.05 });
+    await backward(net, 1);
+    await optimizer.step();
+    expect(await read(frozen!)).toEqual(before);
+  });
+
+  it('have the state dict of plain ones, and load it, each parameter its own part', async () => {
+    const train = async (isPacked: boolean) => {
+      const net = model(makeDevice());
+      if (isPacked) packParameters(net);
+      const optimizer = new Adam(groupsOf(net), { lr: 0.05 });
+      for (let step = 1; step <= 2; step++) {
+        await backward(net, step);
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+      return { net, optimizer, dict: await optimizer.stateDict(net.namedParameters()) };
+    };
+    const [plain, packed] = [await train(false), await train(true)];
+    expect(packed.dict).toEqual(plain.dict);
+    packed.optimizer.dispose();
+    await packed.optimizer.loadStateDict(plain.dict, packed.net.namedParameters());
+    for (const { net, optimizer } of [plain, packed]) {
+      await backward(net, 3);
+      await optimizer.step();
+    }
+    const valuesOf = ({ net }: typeof plain) => Promise.all(net.parameters().map(read));
+    expect(await valuesOf(packed)).toEqual(await valuesOf(plain));
+  });
+
   it('take over the state of an optimizer that has stepped', async () => {
     const train = async (packAfter: number) => {
       const net = model(makeDevice());
@@ -391,4 +430,46 @@ describe('optimizer state dicts', () => {
     await expect(optimizer.loadStateDict(dict, swapped)).rejects.toThrow(/misshapen state: p0, p1/);
     await expect(optimizer.stateDict([])).rejects.toThrow('a name for each parameter');
   });
+
+  it('of before the first step take away what was stepped since', async () => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const optimizer = new AdamW(params, { lr: 0.1 });
+    const fresh = await optimizer.stateDict(named(params));
+    expect(fresh.state.size).toBe(0);
+    for (const param of params) param.grad = device.full(param.shape, 1);
+    await optimizer.step();
+    expect((await optimizer.stateDict(named(params))).state.size).toBe(params.length);
+    await optimizer.loadStateDict(fresh, named(params));
+    expect((await optimizer.stateDict(named(params))).state.size).toBe(0);
+    await optimizer.step();
+    const { state } = await optimizer.stateDict(named(params));
+    expect([...state.values()].map(({ step }) => step)).toEqual(params.map(() => 1));
+  });
+});
+
+it('momentum that is switched on between steps begins with the gradient of then', async () => {
+  const device = makeDevice();
+  const param = device.zeros([1], { requiresGrad: true });
+  const optimizer = new Sgd([param], { lr: 1 });
+  const stepBy = async (gradient: number) => {
+    param.grad = device.full([1], gradient);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    return param.item();
+  };
+  expect(await stepBy(1)).toBe(-1);
+  optimizer.groups[0]!.momentum = 0.5;
+  expect(await stepBy(2)).toBe(-3);
+  expect(await stepBy(4)).toBe(-8); // 0.5 * 2 + 4
+});
+
+it('a step says that the values changed, so that copies of before are stale', async () => {
+  const device = makeDevice();
+  const [stepped, still] = [1, 2].map(() => device.zeros([3], { requiresGrad: true }));
+  stepped!.grad = device.full([3], 1);
+  const versions = () => [stepped!.storage.version, still!.storage.version];
+  const before = versions();
+  await new AdamW([stepped!, still!]).step();
+  expect(versions()).toEqual([before[0]! + 1, before[1]!]);
 });

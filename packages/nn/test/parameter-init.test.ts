@@ -1,7 +1,7 @@
-import { Conv1D, Embedding, Gpt2, Linear, ParameterInit } from '@shardweave/nn';
+import { Conv1D, Embedding, Gpt2, Linear, MultiheadAttention, ParameterInit } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { philox } from '../src/philox.js';
-import { makeDevice, read } from './support.js';
+import { expectClose, makeDevice, read } from './support.js';
 
 describe('philox', () => {
   // Known answers published with the paper's own implementation (Random123, kat_vectors).
@@ -87,6 +87,17 @@ describe('initial values', () => {
     expect(await read(conv.bias)).toEqual(new Array(40).fill(0));
     const table = new Embedding(device, { numEmbeddings: 50, dim: 40 });
     expect(deviation(await read(table.weight))).toBeCloseTo(1, 0.9);
+  });
+
+  it('of attention have one deviation in both projections, unless the second has its own', async () => {
+    const device = makeDevice({ seed: 2 });
+    const deviations = async (options: { readonly std: number; readonly projStd?: number }) => {
+      const { cAttn, cProj } = new MultiheadAttention(device, { dim: 32, numHeads: 2, ...options });
+      const all = await Promise.all([cAttn, cProj].map(({ weight }) => read(weight)));
+      return all.map((weight) => Math.hypot(...weight) / Math.sqrt(weight.length));
+    };
+    expectClose(await deviations({ std: 0.5 }), [0.5, 0.5], 0.05);
+    expectClose(await deviations({ std: 0.5, projStd: 0.1 }), [0.5, 0.1], 0.05);
   });
 
   it('of a GPT-2 scale the projections onto the residual stream by 1 / sqrt(2 layers)', async () => {

@@ -1,0 +1,65 @@
+// A flat at rest over several processes and of more elements than the host adds at once.
+
+import { AdamW, HostBuffers, StoredFlat, setFlatHome, storeUseOf } from '@shardweave/nn';
+import { Device, Tensor } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { expect, it } from 'vitest';
+import { MapStore } from './map-store.js';
+import { values } from './support.js';
+
+/** A flat in `store`, with new values or those that are there. */
+async function restingFlat(store: MapStore, size: number, resume: boolean) {
+  const device = new Device(createReferenceBackend());
+  const flat = new Tensor(device.storage(size, 'f32', 'parameter'), [size], 0, true);
+  const buffers = new HostBuffers();
+  const home = new StoredFlat({
+    flat,
+    use: storeUseOf(store),
+    rests: 'all',
+    resume,
+    hostBuffers: () => buffers,
+  });
+  await home.open('flat');
+  if (!resume) await home.writeParameter(bytesOf(values(size)), 0);
+  setFlatHome(flat, home);
+  return { device, flat, home };
+}
+
+function bytesOf(numbers: ArrayLike<number>): Uint8Array {
+  return new Uint8Array(Float32Array.from(numbers).buffer);
+}
+
+it('an optimizer that resumes counts on from the step at rest, bit for bit', async () => {
+  const results: Uint8Array[] = [];
+  for (const isResuming of [false, true]) {
+    const store = new MapStore();
+    let { flat, home, device } = await restingFlat(store, 8, false);
+    let optimizer = new AdamW([flat], { lr: 0.1 });
+    for (let step = 0; step < 4; step++) {
+      if (isResuming && step === 2) {
+        home.close();
+        device.dispose();
+        ({ flat, home, device } = await restingFlat(store, 8, true));
+        optimizer = new AdamW([flat], { lr: 0.1 });
+      }
+      await home.addBytes(bytesOf(values(8, step + 2)), 'f32', 1);
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+    expect((await optimizer.readFlatState(flat))!.step).toBe(4);
+    results.push(await home.readParameter(0, 32));
+    device.dispose();
+  }
+  expect(results[1]).toEqual(results[0]);
+});
+
+it('gradients of more elements than one slice add up element by element', async () => {
+  const size = 64 * 1024 + 100;
+  const { device, home } = await restingFlat(new MapStore(), size, false);
+  const [first, second] = [values(size, 2), values(size, 3)];
+  await home.addBytes(bytesOf(first), 'f32', 1);
+  await home.addBytes(bytesOf(second), 'f32', 0.5);
+  const sums = first.map((value, i) => value + Math.fround(second[i]! * 0.5));
+  expect(Buffer.compare((await home.readGradient())!, bytesOf(sums))).toBe(0);
+  device.dispose();
+});
