@@ -91,6 +91,20 @@ describe('runProcesses', () => {
     expect(ms).toBeLessThan(10_000);
   });
 
+  it('blames a rank whose end comes long after the others told that they lost it', async () => {
+    const gate = join(directory, 'early-gate');
+    process.env.FAKE_GATE = gate;
+    let isOpen = false;
+    const { error } = await run(['', '', 'lose-peer'], 1000, (step, running) => {
+      if (step < 2 || isOpen || running[1] === undefined) return;
+      isOpen = true;
+      writeFileSync(gate, '');
+      // Beyond what reports are gathered for; this timer and the command's are of one event loop.
+      setTimeout(() => process.kill(running[1]!, 'SIGKILL'), 1500);
+    });
+    expect((error as Error).message).toMatch(/^rank 1 of 3 was killed by SIGKILL after step \d+/);
+  });
+
   it.each([
     [
       'throw',

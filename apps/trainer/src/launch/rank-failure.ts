@@ -5,6 +5,8 @@ import type { RankFailure } from './messages.js';
 
 /** Ranks that lose a peer report within moments of its end: wait for all before blaming one. */
 export const GATHER_FAILURES_MS = 400;
+/** The longest that a lost peer's own end may take behind that; the whole must stay within ten seconds. */
+export const CAUSE_MS = 3000;
 
 /** How a rank ended before its work was done. */
 export interface RankEnd {
@@ -17,6 +19,11 @@ export interface RankEnd {
   readonly step: number;
   /** The end of what it printed on stderr. */
   readonly stderr?: string | undefined;
+}
+
+/** Whether it only suffered from another's end. */
+export function isLostPeer({ failure }: RankEnd): boolean {
+  return failure?.isPeerLost === true;
 }
 
 /** An error as a rank reports it. */
@@ -37,7 +44,7 @@ const PEER_CODES: ReadonlySet<string> = new Set(['PEER_LOST', 'ABORTED', 'CLOSED
  * before one that said why, and both before those that only lost a peer.
  */
 export function rootCause(ends: readonly RankEnd[], worldSize: number): TrainerError {
-  const rankOf = (end: RankEnd) => (end.failure === undefined ? 0 : end.failure.isPeerLost ? 2 : 1);
+  const rankOf = (end: RankEnd) => (end.failure === undefined ? 0 : isLostPeer(end) ? 2 : 1);
   const cause = [...ends].sort((a, b) => rankOf(a) - rankOf(b))[0]!;
   if (cause.failure?.isUsage === true) return new UsageError(cause.failure.message);
   const at = cause.step === 0 ? 'before the first step' : `after step ${cause.step}`;

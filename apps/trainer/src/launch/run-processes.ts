@@ -1,8 +1,7 @@
 // Runs a job as a process a rank on this machine.
 
 import { fork } from 'node:child_process';
-import { randomBytes } from 'node:crypto';
-import type { AddressInfo } from 'node:net';
+import { randomBytes, randomInt } from 'node:crypto';
 import { createServer } from 'node:net';
 import type { RunConfig } from '../run-config.js';
 import type { FromRank, RankPlace, ToRank } from './messages.js';
@@ -21,6 +20,8 @@ export interface RunProcessesOptions extends WatchOptions {
 }
 
 const HOST = '127.0.0.1';
+/** Linux hands out ports from 32,768 on, other systems from 49,152. */
+const PORTS = [10_000, 30_000] as const;
 /** Kept of what a rank prints on stderr, to show when it crashes. */
 const STDERR_KEPT_CHARS = 4000;
 
@@ -81,13 +82,19 @@ function startProcess(
   };
 }
 
-/** A port that nobody listens on at this moment. */
+/**
+ * A port that nobody listens on at this moment, and below those that systems hand out by themselves:
+ * until rank 0 has it, no connection and no server that asks for any port can take it.
+ */
 async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject).listen(0, HOST, resolve);
-  });
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
+  for (;;) {
+    const port = randomInt(...PORTS);
+    const server = createServer();
+    const isFree = await new Promise<boolean>((resolve) => {
+      server.once('error', () => resolve(false)).listen(port, HOST, () => resolve(true));
+    });
+    if (!isFree) continue;
+    await new Promise((resolve) => server.close(resolve));
+    return port;
+  }
 }

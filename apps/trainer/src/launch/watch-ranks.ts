@@ -4,7 +4,13 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { RankEvent } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import type { FromRank, ToRank } from './messages.js';
-import { GATHER_FAILURES_MS, type RankEnd, rootCause } from './rank-failure.js';
+import {
+  CAUSE_MS,
+  GATHER_FAILURES_MS,
+  isLostPeer,
+  type RankEnd,
+  rootCause,
+} from './rank-failure.js';
 
 export interface WatchOptions {
   readonly onEvent: (event: RankEvent) => void;
@@ -54,9 +60,7 @@ export async function watchRanks(
   const stopped = new Promise<never>((_, reject) => {
     options.signal.addEventListener('abort', () => reject(options.signal.reason), { once: true });
   });
-  const firstFailure = new Promise<void>((resolve) => {
-    for (const rank of ranks) rank.failed.then(resolve);
-  });
+  const firstFailure = Promise.race(ranks.map(({ failed }) => failed));
   const allDone = Promise.all(ranks.map((rank) => rank.done));
   const hosts = ranks.map(({ host }) => host);
   try {
@@ -66,7 +70,7 @@ export async function watchRanks(
       firstFailure.then(() => 'failed' as const),
     ]);
     if (outcome === 'failed') {
-      await Promise.race([delay(GATHER_FAILURES_MS), stopped]);
+      await Promise.race([gatherFailures(ranks), stopped]);
       throw rootCause(
         ranks.flatMap((rank) => rank.end() ?? []),
         config.ranks,
@@ -83,8 +87,8 @@ interface WatchedRank {
   readonly host: RankHost;
   /** Resolves when the rank has said that its work is done. */
   readonly done: Promise<void>;
-  /** Resolves when it failed or left without having been done. */
-  readonly failed: Promise<void>;
+  /** Resolves when it failed or left without having been done, with how. */
+  readonly failed: Promise<RankEnd>;
   /** How it failed, if it did. */
   end(): RankEnd | undefined;
 }
@@ -95,13 +99,13 @@ function watchRank(
   { onEvent, progress }: { onEvent(event: RankEvent): void; readonly progress: { step: number } },
 ): WatchedRank {
   const done = deferred();
-  const failed = deferred();
+  const failed = deferred<RankEnd>();
   let isDone = false;
   let end: RankEnd | undefined;
   const onEnd: RankListener['onEnd'] = (how) => {
     if (isDone || end !== undefined) return;
     end = { rank, step: progress.step, ...how };
-    failed.resolve();
+    failed.resolve(end);
   };
   const onMessage = (message: FromRank) => {
     if (message.type === 'event') {
@@ -117,6 +121,22 @@ function watchRank(
   return { host, done: done.promise, failed: failed.promise, end: () => end };
 }
 
+/**
+ * Waits for what else fails for the same cause. Where all that was told so far is that a peer is lost, the
+ * cause itself is still to come: a killed process may take its time to be gone.
+ */
+async function gatherFailures(ranks: readonly WatchedRank[]): Promise<void> {
+  await delay(GATHER_FAILURES_MS);
+  const ends = ranks.map(({ failed }) => failed);
+  const cause = new Promise<void>((resolve) => {
+    for (const end of ends) end.then((how) => isLostPeer(how) || resolve());
+  });
+  const patience = new AbortController();
+  const timer = delay(CAUSE_MS, undefined, { signal: patience.signal }).catch(() => {});
+  await Promise.race([cause, Promise.all(ends), timer]);
+  patience.abort();
+}
+
 /** Waits for all ranks to leave; kills those that take longer than `patienceMs`. */
 async function endAll(hosts: readonly RankHost[], patienceMs: number): Promise<void> {
   const timer = setTimeout(() => {
@@ -126,9 +146,12 @@ async function endAll(hosts: readonly RankHost[], patienceMs: number): Promise<v
   clearTimeout(timer);
 }
 
-export function deferred(): { readonly promise: Promise<void>; readonly resolve: () => void } {
-  let resolve!: () => void;
-  const promise = new Promise<void>((settle) => {
+export function deferred<T = void>(): {
+  readonly promise: Promise<T>;
+  readonly resolve: (value: T) => void;
+} {
+  let resolve!: (value: T) => void;
+  const promise = new Promise<T>((settle) => {
     resolve = settle;
   });
   return { promise, resolve };
