@@ -178,12 +178,15 @@ export class Endpoint implements TransportListener {
     });
   }
 
-  /** Ends all groups, here and (unless it came from there) on all peers. See Note [one failure]. */
-  fail(failure: Failure): void {
+  /**
+   * Ends all groups, here and (unless it came from there) on all peers. See Note [one failure].
+   * `ownReason` is what errors of this rank say, where that is more than the peers are told.
+   */
+  fail(failure: Failure, ownReason = failure.reason): void {
     if (this.#failure !== undefined) {
       return;
     }
-    this.#end(failure);
+    this.#end({ ...failure, reason: ownReason });
     for (let peer = 0; peer < this.worldSize; peer++) {
       if (peer !== this.rank && !this.#left.has(peer)) {
         this.#transport!.sendControl(peer, { type: 'failure', failure });
@@ -240,12 +243,12 @@ export class Endpoint implements TransportListener {
     return this.#inbox.onMessage(from, header);
   }
 
-  onControl(_from: number, message: ControlMessage): void {
+  onControl(from: number, message: ControlMessage): void {
     if (this.#failure !== undefined) {
       return;
     }
     if (message.type === 'failure') {
-      this.fail(message.failure);
+      this.#onToldFailure(from, message.failure);
     } else {
       this.#agreement.onSaid(message);
     }
@@ -262,6 +265,22 @@ export class Endpoint implements TransportListener {
         this.#lose(peer, 'it closed the group');
         return;
       }
+    }
+  }
+
+  /**
+   * Anybody may say that he has lost a peer, this rank included. What a rank has done itself it knows
+   * itself: a peer that says so of this rank is at fault. Of third ranks it is passed on, with who said so.
+   */
+  #onToldFailure(from: number, failure: Failure): void {
+    const { kind, origin, reason } = failure;
+    if (kind !== 'peer-lost' && origin === this.rank) {
+      const what = `it says that rank ${origin} failed (${kind}: ${reason}), which did not`;
+      this.fail({ kind: 'peer-lost', origin: from, reason: what });
+    } else if (origin === from || kind === 'mismatch' || kind === 'peer-lost') {
+      this.fail(failure);
+    } else {
+      this.fail(failure, `${reason} (told by rank ${from})`);
     }
   }
 

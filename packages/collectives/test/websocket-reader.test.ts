@@ -21,6 +21,7 @@ function messagesOf(reads: readonly Uint8Array[]): string[] {
       filled: () => {},
       onText: () => {},
       onPing: () => {},
+      onPong: () => {},
       onClose: () => {},
     },
     1000,

@@ -65,9 +65,9 @@ describe('joining', () => {
   });
 
   it('names the ranks that did not come, on all that did', async () => {
-    const { port, joined } = await beginFirst({ worldSize: 4, joinTimeoutMs: 400 });
+    const { port, joined } = await beginFirst({ worldSize: 4, joinTimeoutMs: 1500 });
     const second = connectWs({ rank: 1, worldSize: 4, port, secret: SECRET });
-    await expect(joined).rejects.toThrow(/rank 0\/4 join: no sign of ranks 2, 3 within 400 ms/);
+    await expect(joined).rejects.toThrow(/rank 0\/4 join: no sign of ranks 2, 3 within 1500 ms/);
     await expect(second).rejects.toThrow(/rank 1\/4 join: .*no sign of ranks 2, 3/);
   });
 

@@ -58,20 +58,59 @@ describe('a rendezvous of its own', () => {
       const onward = connect(server.port, '127.0.0.1');
       sockets.push(socket, onward);
       socket.pipe(onward).pipe(socket);
+      // Behind the proof; ranks of ours mask with zeros.
+      socket.on('data', (bytes) => {
+        if (bytes.includes('"here"')) sockets.map((each) => each.destroy());
+      });
     }).listen(0, '127.0.0.1');
     await once(proxy, 'listening');
     const join = (rank: number, port: number) =>
       connectWs({ rank, worldSize: 2, port, secret: SECRET, rendezvous: 'elsewhere' });
     const dying = join(1, (proxy.address() as AddressInfo).port);
-    setTimeout(() => sockets.map((socket) => socket.destroy()), 300);
     await expect(dying).rejects.toThrow(/the rendezvous is gone/);
     await expectWorking(await Promise.all([join(0, server.port), join(1, server.port)]));
     server.close();
     proxy.close();
   });
 
+  it('gives the place of a rank that answers no more to its replacement, and of no other', async () => {
+    const server = await serveRendezvous({ worldSize: 2, secret: SECRET });
+    let isStalled = false;
+    let isHere: () => void = () => {};
+    const here = new Promise<void>((resolve) => {
+      isHere = resolve;
+    });
+    const sockets: Socket[] = [];
+    const proxy = createServer((socket) => {
+      const onward = connect(server.port, '127.0.0.1');
+      sockets.push(socket, onward);
+      socket.on('data', (bytes) => {
+        if (!isStalled) onward.write(bytes);
+        if (bytes.includes('"here"')) isHere();
+      });
+      onward.on('data', (bytes) => isStalled || socket.write(bytes));
+    }).listen(0, '127.0.0.1');
+    await once(proxy, 'listening');
+    const join = (rank: number, port: number) =>
+      connectWs({ rank, worldSize: 2, port, secret: SECRET, rendezvous: 'elsewhere' });
+    const stopped = join(1, (proxy.address() as AddressInfo).port);
+    stopped.catch(() => {});
+    await here;
+    // It answers, so it keeps its place.
+    await expect(join(1, server.port)).rejects.toThrow(/rank 1 is here already/);
+    isStalled = true;
+    const second = join(1, server.port);
+    await once(sockets[1]!, 'close'); // sent away: it did not answer
+    const groups = await Promise.all([join(0, server.port), second]);
+    await expectWorking(groups);
+    server.close();
+    for (const socket of sockets) socket.destroy();
+    proxy.close();
+    await expect(stopped).rejects.toThrow(/the rendezvous is gone/);
+  });
+
   it('tells all that came who is missing', async () => {
-    const server = await serveRendezvous({ worldSize: 3, secret: SECRET, joinTimeoutMs: 300 });
+    const server = await serveRendezvous({ worldSize: 3, secret: SECRET, joinTimeoutMs: 1500 });
     const only = connectWs({
       rank: 1,
       worldSize: 3,
@@ -79,7 +118,7 @@ describe('a rendezvous of its own', () => {
       secret: SECRET,
       rendezvous: 'elsewhere',
     });
-    await expect(only).rejects.toThrow(/no sign of ranks 0, 2 within 300 ms/);
+    await expect(only).rejects.toThrow(/no sign of ranks 0, 2 within 1500 ms/);
     await expect(server.formed).rejects.toThrow(/no sign of ranks 0, 2/);
     server.close();
   });

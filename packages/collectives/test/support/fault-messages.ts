@@ -21,7 +21,8 @@ export type RankCommand =
       readonly silenceMs?: number;
     }
   | { readonly type: 'disagree'; readonly about: 'operation' | 'dtype' | 'size' }
-  | { readonly type: 'abort'; readonly reason: string }
+  /** The second with 8 MiB on their way to each peer, and no turn of the event loop in between. */
+  | { readonly type: 'abort' | 'abort and exit'; readonly reason: string }
   | { readonly type: 'leave' | 'stop' | 'exit' }
   | { readonly type: 'compute'; readonly ms: number }
   | { readonly type: 'routed'; readonly id: number; readonly address: Address };

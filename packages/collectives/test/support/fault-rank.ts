@@ -27,6 +27,17 @@ class Rank {
       case 'abort':
         this.#group!.abort(command.reason);
         return;
+      case 'abort and exit': {
+        const group = this.#group!;
+        for (let to = 0; to < group.worldSize; to++) {
+          if (to !== group.rank) {
+            group.send(new Uint8Array(8 * 2 ** 20), { to, channel: 77 }).catch(() => {});
+          }
+        }
+        group.abort(command.reason);
+        process.exit(1);
+        return;
+      }
       case 'leave':
         await this.#group!.close();
         return;

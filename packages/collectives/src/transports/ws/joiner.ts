@@ -169,7 +169,8 @@ export class Joiner {
             target: peer,
             address: this.#addressOf(addresses[peer]!),
           });
-    this.#transport.addLink(new WsLink(socket, peer, this.#transport));
+    const isRelayed = part === 'relay';
+    this.#transport.addLink(new WsLink(socket, peer, this.#transport), { isRelayed });
   }
 
   #createHearts(): Hearts {
@@ -253,7 +254,7 @@ export class Joiner {
 
   #onPeer(hello: Hello, socket: WireSocket, from: string): void {
     if (hello.role === 'rendezvous') {
-      hostMember(this.#rendezvous!, hello.rank, socket, from);
+      void hostMember(this.#rendezvous!, hello.rank, socket, from);
       return;
     }
     if (hello.role === 'relay') {

@@ -43,6 +43,7 @@ export class NodeSocket implements WireSocket {
   #connection: Socket | undefined;
   #direct: DirectRead | undefined;
   #hasClosed = false;
+  #onPong: (() => void) | undefined;
   /** Bytes that an accepted peer may still say, counted as they come; Infinity once it is trusted. */
   #strangerBytes: number;
 
@@ -63,6 +64,7 @@ export class NodeSocket implements WireSocket {
         filled: (byteLength) => this.#inbox.filled(byteLength),
         onText: (text) => this.#inbox.onText(text),
         onPing: (bytes) => this.#pong(bytes),
+        onPong: () => this.#onPong?.(),
         onClose: (code, reason) => this.#onCloseFrame(code, reason),
       },
       this.#isClient ? MAX_MESSAGE_BYTES : STRANGER_BYTES,
@@ -135,6 +137,20 @@ export class NodeSocket implements WireSocket {
 
   stopFilling(): void {
     this.#direct?.stop();
+  }
+
+  answers(limitMs: number): Promise<boolean> {
+    return new Promise((resolve) => {
+      const finish = (answers: boolean) => {
+        clearTimeout(timer);
+        this.#onPong = undefined;
+        resolve(answers);
+      };
+      const timer = setTimeout(() => finish(false), limitMs);
+      this.#onPong = () => finish(true);
+      this.#socket.once('close', () => finish(false));
+      this.#socket.ping();
+    });
   }
 
   setReads(reads: boolean): void {
@@ -216,6 +232,7 @@ export class NodeSocket implements WireSocket {
     // Ahead of the library, which takes any message of up to MAX_MESSAGE_BYTES.
     this.#connection!.prependListener('data', (bytes: Buffer) => this.#isHeard(bytes));
     this.#socket.on('ping', (bytes) => this.#pong(bytes));
+    this.#socket.on('pong', () => this.#onPong?.());
     this.#socket.on('message', (data, isBinary) => {
       if (this.#strangerBytes < 0) {
         return;

@@ -84,7 +84,6 @@ function failureOf(fields: Fields, worldSize: number): Failure {
   switch (fields.kind) {
     case 'peer-lost':
     case 'aborted':
-    case 'closed':
       return { ...base, kind: fields.kind };
     case 'timeout': {
       const waitingFor = listOf(fields.waitingFor, 'waitingFor', worldSize, (x) =>

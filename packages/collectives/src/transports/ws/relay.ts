@@ -37,12 +37,14 @@ export class Relay {
     const key = keyOf(hello);
     const other = this.#waiting.get(key);
     if (other === undefined) {
-      // Nobody hears of what it says yet: the socket keeps that, a few messages of a proven rank.
       this.#waiting.set(key, { rank: hello.rank, socket });
+      // What it says meanwhile stays in the system's buffers and its own: a rank that joins says nothing.
+      socket.setReads?.(false);
       return;
     }
     this.#waiting.delete(key);
     this.#joined.add(key);
+    other.socket.setReads?.(true);
     passOn(socket, other.socket);
     passOn(other.socket, socket);
   }

@@ -2,21 +2,27 @@
 // messages, read off its socket, become calls.
 
 import { parseRankMessage } from './parse-message.js';
+import { REFUSED_CODE } from './prove.js';
 import type { Rendezvous } from './rendezvous.js';
 import type { RankMessage } from './rendezvous-messages.js';
 import type { WireSocket } from './wire-socket.js';
 
+/** A rank that joins has nothing else to do than to answer. */
+const ANSWER_MS = 2000;
+
 /** Takes a proven socket of role 'rendezvous'. `fromHost` is where it comes from. */
-export function hostMember(
+export async function hostMember(
   rendezvous: Rendezvous,
   rank: number,
   socket: WireSocket,
   fromHost: string,
-): void {
-  if (rendezvous.refusalOf(rank) !== undefined) {
-    socket.terminate(); // the same rank twice at once
+): Promise<void> {
+  const refusal = await rendezvous.claim(rank);
+  if (refusal !== undefined) {
+    socket.close(REFUSED_CODE, refusal);
     return;
   }
+  let isDismissed = false;
   rendezvous.join(rank, {
     send: (message) => {
       socket.sendText(JSON.stringify(message));
@@ -24,10 +30,18 @@ export function hostMember(
         socket.close(1000, '');
       }
     },
+    answers: () => socket.answers?.(ANSWER_MS) ?? Promise.resolve(true),
+    dismiss: (reason) => {
+      isDismissed = true;
+      socket.close(REFUSED_CODE, reason);
+    },
   });
   socket.setHandler({
     onBinary: () => rendezvous.onFailed(rank, `rank ${rank} sent bytes to the rendezvous`),
     onText: (text) => {
+      if (isDismissed) {
+        return;
+      }
       let message: RankMessage;
       try {
         message = parseRankMessage(text);
@@ -44,6 +58,10 @@ export function hostMember(
         rendezvous.onFailed(rank, message.reason);
       }
     },
-    onClose: (code, reason) => rendezvous.onLeft(rank, reason || `code ${code}`),
+    onClose: (code, reason) => {
+      if (!isDismissed) {
+        rendezvous.onLeft(rank, reason || `code ${code}`);
+      }
+    },
   });
 }

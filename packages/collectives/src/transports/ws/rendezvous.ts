@@ -18,7 +18,18 @@ export interface RendezvousOptions {
 /** One rank's way to be told. */
 export interface Member {
   send(message: RendezvousMessage): void;
+  /** Whether it is still there, asked over its connection. Absent where it is this process. */
+  answers?(): Promise<boolean>;
+  /** Ends its connection. */
+  dismiss?(reason: string): void;
 }
+
+/**
+ * For a process that its launcher starts anew, where a rank has left while joining; then the others
+ * are told, which may be minutes before the time to join is over. Container restarts begin after ten
+ * seconds.
+ */
+const REPLACEMENT_MS = 30_000;
 
 interface Place {
   readonly member: Member;
@@ -55,7 +66,28 @@ export class Rendezvous {
     if (this.#isOver || this.#hasTable) {
       return 'the job has met already';
     }
-    return this.#places.has(rank) ? `rank ${rank} is here already` : undefined;
+    const { member } = this.#places.get(rank) ?? {};
+    return member !== undefined && member.answers === undefined
+      ? `rank ${rank} is here already`
+      : undefined;
+  }
+
+  /**
+   * Makes room for a process that says to be `rank`: whoever has the place keeps it if it answers, and has
+   * to go if it does not, for then it was stopped or cut off, and this is its replacement. Resolves
+   * with why the newcomer can't come in.
+   */
+  async claim(rank: number): Promise<string | undefined> {
+    const held = this.#places.get(rank)?.member;
+    if (held?.answers !== undefined && (await held.answers())) {
+      return `rank ${rank} is here already`;
+    }
+    const refusal = this.refusalOf(rank);
+    if (refusal === undefined && this.#places.get(rank)?.member === held) {
+      this.#places.delete(rank);
+      held?.dismiss?.(`another process has come as rank ${rank}, and this one did not answer`);
+    }
+    return refusal ?? (this.#places.has(rank) ? `rank ${rank} is here already` : undefined);
   }
 
   join(rank: number, member: Member): void {
@@ -99,6 +131,13 @@ export class Rendezvous {
       this.onFailed(rank, `it left before all were linked (${reason})`);
     } else {
       this.#places.delete(rank);
+      const stop = setLongTimer(REPLACEMENT_MS, () => {
+        if (!this.#places.has(rank)) {
+          const limit = `${REPLACEMENT_MS} ms`;
+          this.onFailed(rank, `rank ${rank} left (${reason}), and no other came within ${limit}`);
+        }
+      });
+      this.formed.then(stop, stop);
     }
   }
 

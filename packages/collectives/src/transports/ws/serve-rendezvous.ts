@@ -77,7 +77,7 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
       if (isRelayed(hello)) {
         relay.onPeer(hello, socket);
       } else {
-        hostMember(rendezvous, hello.rank, socket, from);
+        void hostMember(rendezvous, hello.rank, socket, from);
       }
     },
   });

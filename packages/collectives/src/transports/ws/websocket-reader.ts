@@ -12,6 +12,7 @@ export interface WebSocketEvents {
   filled(byteLength: number): void;
   onText(text: string): void;
   onPing(bytes: Uint8Array): void;
+  onPong(): void;
   /** The peer's close frame. */
   onClose(code: number, reason: string): void;
 }
@@ -171,7 +172,8 @@ export class WebSocketReader {
         this.#events.onClose(code, new TextDecoder().decode(bytes.subarray(2)));
         break;
       }
-      default: // a pong says nothing
+      default:
+        this.#events.onPong();
     }
   }
 

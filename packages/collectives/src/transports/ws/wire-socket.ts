@@ -35,6 +35,8 @@ export interface WireSocket {
   close(code: number, reason: string): void;
   /** Drops the connection without a word; `onClose` follows. */
   terminate(): void;
+  /** Whether the peer still answers, within so many milliseconds. Node only. */
+  answers?(limitMs: number): Promise<boolean>;
   /** From now on nothing is written to a handler's room; what arrives is told to `onBinary`. */
   stopFilling?(): void;
   /** Node only: whether what arrives is read; else it waits at its sender, after some buffers. */

@@ -35,7 +35,8 @@ export interface LinkEvents {
   onMessage(from: number, header: MessageHeader): MessageSink;
   /** Throws where it can't be read. */
   onText(from: number, text: string): void;
-  onLost(peer: number, reason: string): void;
+  /** `hasFailed`: its link says that the peer has given up, so the cause is elsewhere and may be on its way. */
+  onLost(peer: number, reason: string, options?: { readonly hasFailed: boolean }): void;
   onLeft(peer: number): void;
 }
 
@@ -251,7 +252,9 @@ export class WsLink implements WireHandler {
     if (code === LEFT_CODE) {
       this.#leave();
     } else {
-      this.#end(reason || `its connection closed, code ${code}`);
+      const hasFailed = code === DROPPED_CODE;
+      const told = hasFailed ? 'it has failed, and could not say why' : `code ${code}`;
+      this.#end(reason || `its connection closed, ${told}`, { hasFailed });
     }
   }
 
@@ -279,10 +282,10 @@ export class WsLink implements WireHandler {
     }
   }
 
-  #end(reason: string): void {
+  #end(reason: string, options = { hasFailed: false }): void {
     if (!this.#hasEnded) {
       this.#hasEnded = true;
-      this.#events.onLost(this.peer, reason);
+      this.#events.onLost(this.peer, reason, options);
       this.#drop(new Error(`the link to rank ${this.peer} broke: ${reason}`));
       this.#socket.terminate();
     }

@@ -21,6 +21,23 @@ export interface WsTransportOptions {
   readonly heartbeatMs: number;
 }
 
+/**
+ * How long a lost link waits for what is known elsewhere. A rank that aborts and exits at once resets its
+ * connections, and its peers' words may overtake its own: of 24 peers 4 heard no reason, and 2 of 48
+ * blamed a rank that had only heard of it.
+ */
+const LOSS_GRACE_MS = 150;
+
+/** A peer that is lost, and what speaks for its being the cause. */
+interface Loss {
+  readonly peer: number;
+  readonly reason: string;
+  /** It gave up because of something else. */
+  readonly hasFailed: boolean;
+  /** Its link went by the process of another rank, or of the rendezvous. */
+  readonly isRelayed: boolean;
+}
+
 export interface HeartOptions {
   /** Whether its end is the peer's. Not where it may be told of before the end of the link is. */
   readonly isFatal: boolean;
@@ -47,6 +64,10 @@ export class WsTransport implements Transport, LinkEvents {
   /** Where those listen, as far as they have said. */
   readonly #heartPorts = new Map<number, number>();
   readonly #timer: ReturnType<typeof setInterval>;
+  /** Peers whose link is relayed. */
+  readonly #relayed = new Set<number>();
+  readonly #losses = new Map<number, Loss>();
+  #judging: ReturnType<typeof setTimeout> | undefined;
   /** Told when a peer has said where its heartbeat worker listens. */
   onHeartPort: (() => void) | undefined;
   #heartbeats: HeartbeatSender | undefined;
@@ -58,8 +79,12 @@ export class WsTransport implements Transport, LinkEvents {
     this.#timer.unref?.(); // a page has no such thing
   }
 
-  addLink(link: WsLink): void {
+  /** `isRelayed`: by the process that hosts the rendezvous, since neither end listens. */
+  addLink(link: WsLink, { isRelayed = false }: { readonly isRelayed?: boolean } = {}): void {
     this.#links.set(link.peer, link);
+    if (isRelayed) {
+      this.#relayed.add(link.peer);
+    }
     link.start();
   }
 
@@ -123,16 +148,14 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   async close(how: 'drain' | 'drop'): Promise<void> {
-    this.#isClosed = true;
-    clearInterval(this.#timer);
+    this.#stop();
     await Promise.all([...this.#links.values()].map((link) => link.close(how)));
     // After the links: a peer that loses a heart first would take it for a death.
     await this.#endHearts();
   }
 
   terminate(): void {
-    this.#isClosed = true;
-    clearInterval(this.#timer);
+    this.#stop();
     for (const link of this.#links.values()) {
       link.terminate();
     }
@@ -153,10 +176,26 @@ export class WsTransport implements Transport, LinkEvents {
     }
   }
 
-  onLost(peer: number, reason: string): void {
-    if (!this.#isClosed) {
-      this.#options.listener.onPeerLost(peer, reason);
+  onLost(peer: number, reason: string, { hasFailed } = { hasFailed: false }): void {
+    if (this.#isClosed || this.#losses.has(peer)) {
+      return;
     }
+    const isRelayed = this.#relayed.has(peer);
+    this.#losses.set(peer, { peer, reason, hasFailed, isRelayed });
+    // Two ends of a stopped relay fall silent within a beat of each other, and of the relay.
+    const graceMs = Math.max(LOSS_GRACE_MS, isRelayed ? 2 * this.#options.heartbeatMs : 0);
+    this.#judging ??= setTimeout(() => this.#judge(), graceMs);
+  }
+
+  /** Who is to blame of those that are lost; where somebody else knew, the job has failed by now. */
+  #judge(): void {
+    const weight = ({ hasFailed, isRelayed }: Loss) => (hasFailed ? 2 : isRelayed ? 1 : 0);
+    const [first, ...others] = [...this.#losses.values()].sort((a, b) => weight(a) - weight(b));
+    const also = others
+      .map(({ peer, reason }) => `; rank ${peer} is lost, too: ${reason}`)
+      .join('');
+    const how = first!.isRelayed ? ', by way of the relay, which may be what is gone' : '';
+    this.#options.listener.onPeerLost(first!.peer, `${first!.reason}${how}${also}`);
   }
 
   onLeft(peer: number): void {
@@ -177,9 +216,16 @@ export class WsTransport implements Transport, LinkEvents {
       link.hasSpoken = false;
       if (pulse.isLost(hasSpoken, now)) {
         link.terminate();
-        this.#options.listener.onPeerLost(link.peer, `silent for ${options.silenceMs} ms`);
+        this.#watches.delete(link);
+        this.onLost(link.peer, `silent for ${options.silenceMs} ms`);
       }
     }
+  }
+
+  #stop(): void {
+    this.#isClosed = true;
+    clearInterval(this.#timer);
+    clearTimeout(this.#judging);
   }
 
   async #endHearts(): Promise<void> {

@@ -1,0 +1,47 @@
+// Who is blamed: of ranks that die, or abort and exit at once with much under way, always the one that did,
+// by all others. A few of each here; SHARDWEAVE_LONG=1 does two hundred.
+
+import { describe, expect, it } from 'vitest';
+import { RankProcesses } from './support/fault-job.js';
+
+const NUM_RANKS = 4;
+const NUM_ROUNDS = process.env.SHARDWEAVE_LONG === '1' ? 200 : 6;
+const LIMIT_MS = 40_000;
+
+describe('over ws, between processes', { timeout: NUM_ROUNDS * 20_000 }, () => {
+  it('a rank that is killed, or aborts and exits, is the one that all others name', async () => {
+    await using jobs = new RankProcesses();
+    const ranks = await jobs.start(NUM_RANKS);
+    const heard = { killed: 0, aborted: 0, unexplained: 0 };
+    for (let round = 0; round < NUM_ROUNDS; round++) {
+      await jobs.join(ranks);
+      const victim = (round * 5 + 1) % NUM_RANKS;
+      const isKill = round % 2 === 0;
+      if (isKill) {
+        ranks[victim]!.child.kill('SIGKILL');
+      } else {
+        ranks[victim]!.say({ type: 'abort and exit', reason: 'no more' });
+      }
+      const others = ranks.filter((_, rank) => rank !== victim);
+      for (const { calls, later } of await jobs.ended(others, LIMIT_MS)) {
+        for (const { originRank, code, message } of [...calls, ...later]) {
+          expect(originRank, `round ${round}: ${message}`).toBe(victim);
+          if (isKill) {
+            expect(code, message).toBe('PEER_LOST');
+            heard.killed++;
+          } else if (code === 'ABORTED') {
+            expect(message).toContain(`aborted by rank ${victim}: no more`);
+            heard.aborted++;
+          } else {
+            heard.unexplained++;
+          }
+        }
+      }
+      const [fresh] = await jobs.start(1);
+      ranks[victim] = fresh!;
+    }
+    process.stdout.write(
+      `blame: ${NUM_ROUNDS} rounds; calls that named the killed ${heard.killed}, the aborting with its reason ${heard.aborted}, without ${heard.unexplained}\n`,
+    );
+  });
+});
