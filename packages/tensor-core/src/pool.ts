@@ -75,20 +75,10 @@ export class Pool {
       sizeClass(byteLength),
       Math.max(byteLength, this.#backend.info.limits.maxBufferBytes),
     );
-    const buffer = this.#takeFree(bytes) ?? this.#allocate(bytes, label);
+    const buffer = this.#free.get(bytes)?.pop() ?? this.#allocate(bytes, label);
     this.#inUseBytes += bytes;
     this.#peakInUseBytes = Math.max(this.#peakInUseBytes, this.#inUseBytes);
     return buffer;
-  }
-
-  /** The oldest of a size class that is not lost. */
-  #takeFree(bytes: number): BackendBuffer | undefined {
-    const list = this.#free.get(bytes);
-    for (let buffer = list?.pop(); buffer !== undefined; buffer = list!.pop()) {
-      if (buffer.isLost !== true) return buffer;
-      this.#drop(buffer);
-    }
-    return undefined;
   }
 
   #allocate(bytes: number, label: string): BackendBuffer {

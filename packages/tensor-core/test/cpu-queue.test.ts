@@ -128,6 +128,17 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     await backend.dispose();
   });
 
+  it('hands no byte out twice where a block grows over a free run at the end', async () => {
+    const backend = await createCpuBackend({ threads });
+    backend.free(backend.alloc(2 ** 16, 'small'));
+    const size = 2 ** 15;
+    const large = makeView(backend, 'f32', size, randomFloats(size, 5));
+    const small = makeView(backend, 'f32', 2 ** 14);
+    backend.run('fill', { out: small, value: 7 });
+    expect(await readFloats(backend, large)).toEqual(randomFloats(size, 5));
+    await backend.dispose();
+  });
+
   it('fails an allocation without room alone, and goes on', async () => {
     const backend = await createCpuBackend({ threads, memoryBytes: 32 * 2 ** 20 });
     const x = makeView(backend, 'f32', 4, new Float32Array(4));

@@ -129,6 +129,26 @@ test('a wrong last element is noticed by every case', async () => {
   expect(missed).toEqual([]);
 });
 
+test('a number in the place of an infinite result is noticed', async () => {
+  const tested = cases.filter(({ name }) => /^(overflow of f32|unary f32 of NaN)/.test(name));
+  expect(tested).toHaveLength(2);
+  for (const kernelCase of tested) {
+    const outputs = new Set<number>();
+    const backend = tapped((_backend, _kernel, views) => {
+      for (const { buffer } of views) outputs.add(buffer.id);
+    });
+    const read = backend.read.bind(backend);
+    backend.read = async (buffer, ...rest) => {
+      const bytes = await read(buffer, ...rest);
+      const floats = new Float32Array(bytes.buffer);
+      const at = outputs.has(buffer.id) ? floats.indexOf(Number.POSITIVE_INFINITY) : -1;
+      if (at >= 0) floats[at] = 1e30;
+      return bytes;
+    };
+    await expect(kernelCase.run(backend)).rejects.toThrow(/expected Infinity, got 1\.0\d*e\+30/);
+  }
+});
+
 test('a word written before an output is noticed', async () => {
   const missed = await unnoticed(firstOfEach, (backend, { buffer, byteOffset }) => {
     backend.write(buffer, byteOffset - 4, WRONG);

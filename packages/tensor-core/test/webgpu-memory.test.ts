@@ -78,11 +78,7 @@ describe('512 MiB', () => {
 
 describe.skipIf(reason !== undefined)(title('on a driver that computes'), () => {
   test('what was submitted with a lost buffer is dropped and told; before and after it all is right', async () => {
-    const adapter = await webGpu().requestAdapter();
-    const gpuDevice = await adapter!.requestDevice();
-    failBuffersLabelled('lost', gpuDevice);
-    const backend = await createWebGpuBackend({ device: gpuDevice });
-    const bench = new Bench(backend);
+    const { backend, bench, close } = await openFailing('lost');
     const x = bench.zeros(64);
     const addOne = () => backend.run('affine', { x, out: x, scale: 1, shift: 1 });
     addOne();
@@ -97,20 +93,75 @@ describe.skipIf(reason !== undefined)(title('on a driver that computes'), () => 
     addOne();
     expect(await bench.value(x)).toBe(2);
     backend.free(lost);
+    await close();
+  });
+});
+
+describe.skipIf(reason !== undefined)(title('what the backend keeps'), () => {
+  test('a table of segments that had no memory is made again for the next step', async () => {
+    const { backend, bench, close } = await openFailing('scratch');
+    const segments = [{ start: 0, length: 64, group: 0 }];
+    const param = bench.zeros(64);
+    const sgd = { lr: 1, momentum: 0, dampening: 0, weightDecay: 0, nesterov: false };
+    const step = () =>
+      backend.run('sgd', {
+        param,
+        grad: bench.zeros(64),
+        momentumBuffer: undefined,
+        gradScale: undefined,
+        groups: [{ ...sgd, isFirstStep: false }],
+        segments,
+      });
+    step();
+    await expect(backend.sync()).rejects.toThrow(OutOfMemoryError);
+    step();
+    expect(await bench.value(param)).toBe(0);
+    await close();
+  });
+
+  test('a wait of its own for a profiler takes the news from nobody', async () => {
+    const { backend, bench, close } = await openFailing('lost');
+    const x = bench.zeros(64);
+    await backend.sync();
+    backend.trace(() => {});
+    const lost = backend.alloc(256, 'lost');
+    backend.run('affine', { x, out: { ...x, buffer: lost }, scale: 1, shift: 1 });
+    backend.flush();
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    await expect(backend.sync()).rejects.toThrow(OutOfMemoryError);
+    backend.free(lost);
+    await backend.sync();
+    await close();
+  });
+});
+
+async function openFailing(label: string) {
+  const adapter = await webGpu().requestAdapter();
+  const features = ['timestamp-query'] as const;
+  const gpuDevice = await adapter!.requestDevice({
+    requiredFeatures: features.filter((name) => adapter!.features.has(name)),
+  });
+  failFirstLabelled(label, gpuDevice);
+  const backend = await createWebGpuBackend({ device: gpuDevice });
+  const bench = new Bench(backend);
+  const close = async () => {
     bench.freeAll();
     expect(backend.usage()).toEqual({ bytes: 0, buffers: 0 });
     await backend.dispose();
     gpuDevice.destroy();
-  });
-});
+  };
+  return { backend, bench, close };
+}
 
-/** Buffers of one label come out invalid, and their scope says that there was no memory. */
-function failBuffersLabelled(label: string, device: GPUDevice): void {
+/** The first buffer of a label comes out invalid, and its scope says that there was no memory. */
+function failFirstLabelled(label: string, device: GPUDevice): void {
   const create = device.createBuffer.bind(device);
   const pop = device.popErrorScope.bind(device);
+  let isDone = false;
   let hasFailed = false;
   device.createBuffer = (descriptor) => {
-    if (descriptor.label !== label) return create(descriptor);
+    if (descriptor.label !== label || isDone) return create(descriptor);
+    isDone = true;
     hasFailed = true;
     device.pushErrorScope('validation');
     const invalid = create({ ...descriptor, usage: 0x0001 | 0x0002 }); // MAP_READ | MAP_WRITE

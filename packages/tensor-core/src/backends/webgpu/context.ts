@@ -95,7 +95,11 @@ export class KernelContext {
    */
   table(owner: object, build: () => { words: Uint32Array; ends: readonly number[] }): Table {
     const known = this.#tables.get(owner);
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      if (known.view.buffer.isLost !== true) return known;
+      this.#tables.delete(owner);
+      this.#tableMemory.give(known.view.buffer);
+    }
     if (this.#tables.size >= MAX_TABLES) {
       const [oldest, { view }] = this.#tables.entries().next().value!;
       this.#tables.delete(oldest);

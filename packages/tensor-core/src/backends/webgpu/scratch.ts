@@ -43,11 +43,8 @@ export class ScratchPool implements Scratch {
       );
     }
     const size = Math.min(sizeClass(byteLength), maxBytes);
-    const list = this.#free.get(size);
-    for (let known = list?.pop(); known !== undefined; known = list!.pop()) {
-      if (!known.isLost) return known;
-      this.#drop(known);
-    }
+    const known = this.#free.get(size)?.pop();
+    if (known !== undefined) return known;
     const gpu = this.#allocations.create({
       label: 'scratch',
       size,
@@ -60,6 +57,10 @@ export class ScratchPool implements Scratch {
 
   give(given: BackendBuffer): void {
     const buffer = asOwnBuffer(given);
+    if (buffer.isLost) {
+      this.#drop(buffer);
+      return;
+    }
     const list = this.#free.get(buffer.byteLength);
     if (list === undefined) this.#free.set(buffer.byteLength, [buffer]);
     else list.push(buffer);
