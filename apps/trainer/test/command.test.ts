@@ -2,10 +2,19 @@
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import {
+  closeSync,
+  constants,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
 import { buildCommand } from './fixtures/build-command.js';
 import { ROOT, referenceCase, runFlags } from './fixtures/run-flags.js';
 
@@ -40,23 +49,21 @@ class Running {
     this.child.stderr!.on('data', (chunk: Buffer) => (this.err += chunk.toString()));
   }
 
-  /** Pids of the rank processes, in rank order: they are forked one after another. */
+  /** Pids of the rank processes, by their ranks. */
   ranks(): number[] {
+    const pids: number[] = [];
     try {
-      const listed = execFileSync('ps', [
-        '-o',
-        'pid=',
-        '--ppid',
-        String(this.child.pid),
-      ]).toString();
-      return listed
-        .trim()
-        .split(/\s+/)
-        .map(Number)
-        .sort((a, b) => a - b);
+      const listed = execFileSync('ps', ['-o', 'pid=', '--ppid', String(this.child.pid)]);
+      for (const pid of listed.toString().trim().split(/\s+/).map(Number)) {
+        // What was forked and runs nothing yet has no such variable.
+        const environment = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0');
+        const place = environment.find((entry) => entry.startsWith(`${RANK_PROCESS_VARIABLE}=`));
+        if (place !== undefined) pids[Number(place.split('=')[1])] = pid;
+      }
     } catch {
-      return [];
+      return []; // one of them has ended
     }
+    return Object.values(pids).length === pids.length ? pids : [];
   }
 
   async until(text: RegExp): Promise<void> {
@@ -205,10 +212,17 @@ describe('ranks as processes and as threads', () => {
   });
 
   it('killing a rank before the first step does, too', async () => {
-    const run = new Running([...QUICK, '--transport', 'ws', '--ranks', '3', '--steps', '1000000']);
-    await expect.poll(() => run.ranks().length, { timeout: 10_000, interval: 5 }).toBe(3);
+    // Nobody gets beyond a text that has no end yet.
+    const text = join(mkdtempSync(join(tmpdir(), 'trainer-pipe-')), 'text');
+    execFileSync('mkfifo', [text]);
+    const flags = ['--transport', 'ws', '--ranks', '3', '--steps', '1000000', '--data', text];
+    const run = new Running([...QUICK, ...flags]);
+    await expect.poll(() => run.ranks().length, { timeout: 30_000, interval: 20 }).toBe(3);
     const pids = run.ranks();
     process.kill(pids[1]!, 'SIGKILL');
+    await expect.poll(() => isAlive(pids[1]!), { timeout: 30_000, interval: 5 }).toBe(false);
+    // Opened to read and to write it waits for neither; closed, it ends the text of those that read.
+    closeSync(openSync(text, constants.O_RDWR));
     const { code, ms } = await run.exit();
     expect(run.err).toMatch(/^error: rank 1 of 3 was killed by SIGKILL before the first step/);
     expect(code).toBe(1);
