@@ -305,16 +305,16 @@ describe('too small a budget', () => {
   });
 
   it('a step that needs more than its layers keeps to the budget that is named, to the byte', async () => {
-    // 70 * 70 + 70 elements, padded, are no size class of the pool: the step takes more than its bytes.
+    // 300 * 300 + 300 elements, padded, are no size class of the pool: the step takes more than its bytes.
     const build = (deviceBudgetBytes: number) => {
       const device = new Device(backend, { seed: 1 });
-      const layer = () => new Linear(device, { inFeatures: 70, outFeatures: 70 });
+      const layer = () => new Linear(device, { inFeatures: 300, outFeatures: 300 });
       const options = { deviceBudgetBytes, checkpointActivation: true };
       const model = new OffloadModel([layer(), layer()], options);
       const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
       const step = async () => {
         await device.scope(async () => {
-          const x = device.tensor(new Float32Array(70).fill(0.1), [1, 70]);
+          const x = device.tensor(new Float32Array(300).fill(0.01), [1, 300]);
           await mean(square((await model.call(x)) as Tensor)).backward();
         });
         await optimizer.step();

@@ -241,6 +241,32 @@ it('what a caller gives stays on the device, whoever saved it', async () => {
   });
 });
 
+it('a backward that fails inside a slice leaves no part of a gradient behind', async () => {
+  const run = async (isFailingFirst: boolean) => {
+    const device = newDevice();
+    let isBad = isFailingFirst;
+    const bad = new Call(device, (x: Tensor) => {
+      const output = tanh(x);
+      device.beforeGradientOf(output, () => {
+        if (isBad) throw new Error('bad layer');
+      });
+      return output;
+    });
+    // One slice: the last layer has its gradient when the one in the middle throws.
+    const layers = new Sequential(device, [linear(device), bad, linear(device)]);
+    const model = new OffloadModel(layers, { numSlices: 1 });
+    const step = () => device.scope(() => squared(model, rows(device).detach()));
+    if (isFailingFirst) {
+      await expect(step()).rejects.toThrow('bad layer');
+      expect(device.memory().live.gradient).toBe(0);
+      isBad = false;
+    }
+    await step();
+    return Promise.all(model.flats.map(({ home }) => home.readGradient()));
+  };
+  expect(await run(true)).toEqual(await run(false));
+});
+
 it('disposed while a slice is read: an error that says so, and host buffers are given back once', async () => {
   const device = newDevice();
   const store = createHostStore();
