@@ -115,6 +115,24 @@ it.each([0, 2])('a wrapped head put in for a wrapped one after %i steps is train
   expect(optimizers.size).toBe(3); // the plain run and two ranks
 });
 
+it('a wrapped head put in later is in a save before any forward', async () => {
+  await onRanks(2, async (rank) => {
+    const { device } = rank;
+    const inner = new Stack(device, [
+      wrapIn(rank, layer(device), 'body'),
+      wrapIn(rank, layer(device), 'old'),
+    ]);
+    const model = wrapIn(rank, inner, 'root');
+    await trainOnce(model, rowsOf(rank));
+    const fresh = layer(device);
+    const values = await fresh.weight.toArray();
+    inner.replaceChild('1', wrapIn(rank, fresh, 'new'));
+    const { data } = (await stateDict(model)).get('1.weight')!;
+    expect(new Float32Array(data.slice().buffer)).toEqual(values);
+    expect(model.instances().map(({ tree }) => tree?.root)).toEqual([model, model, model]);
+  });
+});
+
 it('a wrapped head put in inside noSync takes part in what adds up there', async () => {
   await onRanks(2, async (rank) => {
     const { device } = rank;

@@ -79,6 +79,25 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     });
   });
 
+  it('collectives of calls made at once stand in the order of the calls', async () => {
+    await onRanks(worldSize, async (rank) => {
+      const model = net(rank);
+      await trainOnce(model, rowsOf(rank));
+      const calls = [
+        () => stateDict(model),
+        () => gradNorm(model),
+        () => saveShards(model, new Files()),
+        () => stateDict(model, { stateDictOnRank0Only: true }),
+      ];
+      const seen: string[] = [];
+      rank.group.onTrace = ({ name, tag }) => seen.push(`${name} ${tag}`);
+      for (const call of calls) await call();
+      const expected = seen.splice(0);
+      await Promise.all(calls.map((call) => call()));
+      expect(seen).toEqual(expected);
+    });
+  });
+
   it('initialize twice at once is one', async () => {
     await onRanks(worldSize, async (rank) => {
       const model = net(rank);
