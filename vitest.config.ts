@@ -2,6 +2,7 @@
 // `@shardweave/source`). Files named `*.long.test.ts` run only with SHARDWEAVE_LONG=1, which
 // `npm run test:long` sets.
 import { configDefaults, defineConfig } from 'vitest/config';
+import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
@@ -16,6 +17,7 @@ export default defineConfig({
     reporters: ['default', new PlainReporter()],
     pool: 'forks',
     maxWorkers: 2,
+    sequence: { sequencer: LongestFirst },
     testTimeout: 60_000,
     hookTimeout: 60_000,
   },
