@@ -82,10 +82,25 @@ describe('a slow reader', () => {
   });
 });
 
+describe('what is passed on', () => {
+  it('is a copy: bytes are lent for the call alone', () => {
+    const relay = new Relay();
+    const [sender, reader] = [new FakeSocket(), new FakeSocket()];
+    const common = { role: 'relay', worldSize: 2, attempt: 0, run: new Uint8Array(16) } as const;
+    relay.onPeer({ ...common, rank: 0, target: 1 }, sender);
+    relay.onPeer({ ...common, rank: 1, target: 0 }, reader);
+    const lent = Uint8Array.of(1, 2, 3);
+    sender.handler!.onBinary(lent);
+    lent.fill(9); // the next read goes there, before the reader has taken the first
+    expect(reader.sent).toEqual([Uint8Array.of(1, 2, 3)]);
+  });
+});
+
 /** Writes when the test says so. */
 class FakeSocket implements WireSocket {
   handler: WireHandler | undefined;
   readonly reads: boolean[] = [];
+  readonly sent: Uint8Array[] = [];
   readonly unwritten: (() => void)[] = [];
   readonly unsentBytes = 0;
 
@@ -97,7 +112,8 @@ class FakeSocket implements WireSocket {
     this.reads.push(reads);
   }
 
-  send(_bytes: Uint8Array, written: () => void): void {
+  send(bytes: Uint8Array, written: () => void): void {
+    this.sent.push(bytes);
     this.unwritten.push(written);
   }
 

@@ -183,6 +183,28 @@ describe('limits', () => {
     }
   });
 
+  it.each([
+    ['a process', undefined],
+    ['a page of an allowed origin', 'https://ours.example'],
+  ])('cut off %s that says more than 1 KiB without a proof', async (_, origin) => {
+    const { port, refused } = await serve({ allowedOrigins: ['https://ours.example'] });
+    const say = async (numBytes: number) => {
+      const socket = new WebSocket(`ws://127.0.0.1:${port}`, { ...(origin && { origin }) });
+      socket.on('error', () => {});
+      await once(socket, 'message'); // the greeting
+      socket.send(new Uint8Array(numBytes));
+      const [code] = (await once(socket, 'close')) as [number];
+      return code;
+    };
+    expect(await say(1000)).toBe(4401); // judged, and refused with the reason
+    expect(await say(1025)).toBe(1006);
+    expect(refused.map(({ reason }) => reason)).toEqual([
+      'not a rank of this program and version',
+      expect.stringMatching(/more than 1024 bytes without a proof|a message of 1025 bytes/),
+    ]);
+    await expectJob(port);
+  });
+
   it('answer what is no WebSocket', async () => {
     const { port, refused } = await serve();
     const response = await fetch(`http://127.0.0.1:${port}/`);

@@ -38,6 +38,34 @@ export const groupCases: readonly ConformanceCase[] = [
       }),
   },
   {
+    name: 'two groups of the same ranks keep apart, though their ids are as long',
+    worldSizes: [2, 3],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        const [one, other] = [await group.split(0), await group.split(0)];
+        check(one.id !== other.id && one.id.length === other.id.length, `${one.id} ${other.id}`);
+        for (const byteLength of [7, 40_000]) {
+          const calls = [one, other, one, other].map((each) => () => checkMoves(each, byteLength));
+          await Promise.all(calls.map((call) => call()));
+        }
+      }),
+  },
+  {
+    name: 'a group can be split eighty times over',
+    worldSizes: [2],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (world) => {
+        let group = world;
+        const ids = new Set<string>();
+        for (let depth = 0; depth < 80; depth++) {
+          group = await group.split(0);
+          ids.add(group.id);
+        }
+        check(ids.size === 80, `${ids.size} ids`);
+        await Promise.all([checkMoves(group, 100), checkMoves(world, 100)]);
+      }),
+  },
+  {
     name: 'stats count calls and payload bytes exactly',
     worldSizes: [1, 2, 3, 4],
     run: (harness, worldSize) =>

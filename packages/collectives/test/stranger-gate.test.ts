@@ -1,0 +1,75 @@
+// The gate that every listener has: how many strangers a second, how many at a time, for how long.
+
+import { EventEmitter } from 'node:events';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { createStrangerGate } from '../src/transports/ws/stranger-gate.js';
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ['performance', 'setTimeout', 'clearTimeout'] });
+});
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+class Connection extends EventEmitter {
+  readonly name: string;
+
+  constructor(name: string) {
+    super();
+    this.name = name;
+  }
+}
+
+function gate(limits: { maxStrangers?: number; maxJoinsPerSecond?: number; proofMs?: number }) {
+  const refused: string[] = [];
+  const all = { maxStrangers: 3, maxJoinsPerSecond: 5, proofMs: 1000, ...limits };
+  const entry = createStrangerGate<Connection>(all, ({ name }, reason) => {
+    refused.push(`${name}: ${reason}`);
+  });
+  const enter = (name: string) => {
+    const connection = new Connection(name);
+    entry.enter(name, connection);
+    return connection;
+  };
+  const inside = () => entry.strangers().map(({ name }) => name);
+  return { entry, enter, inside, refused };
+}
+
+describe('a gate', () => {
+  it('sends the oldest away where too many are inside', () => {
+    const { entry, enter, inside, refused } = gate({});
+    for (const name of ['a', 'b', 'c']) enter(name);
+    entry.trust('a');
+    enter('d');
+    expect(refused).toEqual([]);
+    enter('e');
+    expect(refused).toEqual(['b: the oldest of 3 that had proved nothing']);
+    expect(inside()).toEqual(['c', 'd', 'e']);
+  });
+
+  it('refuses what has proved nothing in time, and nothing that has, or has gone', () => {
+    const { entry, enter, inside, refused } = gate({});
+    enter('slow');
+    enter('trusted');
+    const gone = enter('gone');
+    entry.trust('trusted');
+    gone.emit('close');
+    vi.advanceTimersByTime(999);
+    expect(refused).toEqual([]);
+    vi.advanceTimersByTime(1);
+    expect(refused).toEqual(['slow: no proof within 1000 ms']);
+    expect(inside()).toEqual([]);
+  });
+
+  it('lets in so many a second, and no more after a long rest', () => {
+    const { enter, refused } = gate({ maxStrangers: 100, proofMs: 10_000_000 });
+    vi.advanceTimersByTime(1_000_000);
+    for (let i = 0; i < 8; i++) enter(`early ${i}`);
+    const reason = 'too many connections a second';
+    expect(refused).toEqual([5, 6, 7].map((i) => `early ${i}: ${reason}`));
+    vi.advanceTimersByTime(400); // two tokens
+    for (let i = 0; i < 3; i++) enter(`late ${i}`);
+    expect(refused.slice(3)).toEqual([`late 2: ${reason}`]);
+  });
+});
