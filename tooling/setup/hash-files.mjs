@@ -4,13 +4,14 @@ import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT } from './root.mjs';
 
-/** What no step reads: results, dependencies, and tests. */
+/** What no step reads: results, dependencies, tests and what those leave. */
 const SKIPPED = new Set([
   'node_modules',
   'dist',
   'generated',
   'test',
   '.turbo',
+  '.shardweave',
   'runs',
   'coverage',
 ]);
