@@ -5,6 +5,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters, type UseKind } from '@shardweave/nn';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
+import { agreeOnInstances, comparedLines } from './agree-on-instances.js';
 import { CallQueue } from './call-queue.js';
 import { castBuffers, castInputs } from './cast-inputs.js';
 import { callQueuesOf } from './collective-call.js';
@@ -214,7 +215,8 @@ export class FullyShardedDataParallel<
    * Elects the root and opens the links of its tree; collective on the first call, and where instances
    * were put in since. Forward calls it, as does whatever else needs all ranks. Waits for calls made
    * before.
-   * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter
+   * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all ranks
+   * where they differ in instances or options
    */
   initialize(): Promise<FsdpTree> {
     return CallQueue.inTurn(callQueuesOf(this.instances()), () => this.elect());
@@ -233,6 +235,7 @@ export class FullyShardedDataParallel<
     }
     const root = known?.root ?? this;
     if (root !== this && root.instances().includes(this)) return root.elect();
+    await agreeOnInstances(this, (instance) => comparedLines(instance, instance.#options));
     for (const instance of instances) await instance.#open();
     const { groups, syncModuleStates } = this.#options;
     if (syncModuleStates) await syncBuffers(this.module, groups);

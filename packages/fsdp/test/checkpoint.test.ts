@@ -96,7 +96,8 @@ it.each([
         processGroupReduceScatter: group,
         bucketCapMb: 0,
       });
-    const model = build(options.place, device, wrap);
+    const model = build(options.place, device, wrap) as FullyShardedDataParallel;
+    await model.initialize();
     for (let step = 0; step < 3; step++) {
       const before = group.stats();
       await trainOnce(model, { first: rank, count: 1 }, step);

@@ -30,6 +30,7 @@ async function sharded(rank: Rank, fsdp: Parameters<typeof shardedGpt2>[1] = {})
     ...fsdp,
     fsdp: { processGroupReduceScatter: reduceGroup, bucketCapMb: 0, ...fsdp.fsdp },
   });
+  await model.initialize();
   const step = (number: number) =>
     forwardBackward(rank.device, model, number, {
       batch: rank.worldSize,

@@ -198,6 +198,7 @@ it('gathers a frozen unit that no gradient reaches once a step, others twice', a
     const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
     const [a, b, c] = layers(device);
     const model = wrap(new Stack(device, [wrap(freeze(a)), wrap(b), c]));
+    await model.initialize();
     for (let step = 0; step < 3; step++) {
       const before = group.stats().allGathers;
       await trainOnce(model, { first: rank, count: 1 }, step);

@@ -28,6 +28,7 @@ describe('disableReshardOnRoot', () => {
   /** Which instances' parameters are present after a forward, and the gathers of a whole step. */
   async function seen(rank: Rank, options: Partial<FsdpOptions>) {
     const model = net(rank, options);
+    await model.initialize();
     const before = rank.group.stats().allGathers;
     const rows = { first: rank.rank, count: 1 };
     const present = await rank.device.scope(async () => {

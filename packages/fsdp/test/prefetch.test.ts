@@ -67,7 +67,8 @@ describe('frozen parameters', () => {
           isTrained.map((isOn, i) => wrap(isOn ? layer(device) : frozen(layer(device)), String(i))),
         ),
         'root',
-      );
+      ) as FullyShardedDataParallel;
+      await model.initialize();
       const log = new GatherLog(group);
       for (let step = 0; step < 3; step++) {
         await trainOnce(model, rowsOf(rank), step);
@@ -168,7 +169,9 @@ describe('a module inside noGrad, and a checkpointed one', () => {
         checkpoint(wrap(layer(device), 's2')),
       ]);
       const teacher = wrap(layer(device), 'teacher');
-      const model = wrap(new WithTeacher(device, student, teacher), 'root');
+      const bare = new WithTeacher(device, student, teacher);
+      const model = wrap(bare, 'root') as FullyShardedDataParallel;
+      await model.initialize();
       const log = new GatherLog(group);
       for (let step = 0; step < 3; step++) {
         await trainOnce(model, rowsOf(rank), step);

@@ -195,6 +195,7 @@ describe('F32 shared parameters', () => {
           bucketCapMb: 0,
         });
       const model = SHARINGS['by a sibling after it']!(device, wrap) as FullyShardedDataParallel;
+      await model.initialize();
       for (let step = 0; step < 3; step++) {
         const before = group.stats();
         await trainOnce(model, { first: rank, count: 1 }, step);

@@ -42,6 +42,8 @@ async function traced(worldSize: number, build: Build): Promise<(readonly Memory
       groups.map(async (group) => {
         const device = new Device(backend, { seed: 2 });
         const model = build(device, group);
+        // What initialize itself gathers belongs to no layer.
+        if (model instanceof FullyShardedDataParallel) await model.initialize();
         using tracker = new LayerMemoryTracker(model, { gathers: [group] });
         for (let step = 0; step < 2; step++) {
           tracker.clear();
