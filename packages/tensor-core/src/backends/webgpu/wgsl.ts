@@ -3,9 +3,14 @@
 // Loads of f16 use unpack2x16float, which is one instruction; the cast kernel, which must keep every
 // bit pattern, has F16_UNPACK_EXACT.
 
-/** 16-bit storage, bit tests and the index of a workgroup. Part of every kernel. */
+/**
+ * 16-bit storage, bit tests, exp and log that keep NaN (drivers make numbers of it, since WGSL lets them
+ * assume that there is none) and the index of a workgroup. Part of every kernel.
+ */
 export const ACCESSORS = `
 fn is_nan(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u; }
+fn exp_of(v: f32) -> f32 { return select(exp(v), v, is_nan(v)); }
+fn log_of(v: f32) -> f32 { return select(log(v), v, is_nan(v)); }
 fn f16_bits(v: f32) -> u32 {
   let u = bitcast<u32>(v);
   let a = u & 0x7fffffffu;

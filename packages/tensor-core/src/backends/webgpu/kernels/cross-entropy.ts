@@ -28,8 +28,8 @@ export function crossEntropy(ctx: KernelContext, call: KernelCalls['crossEntropy
   for (var j = me; j < P.cols; j += LANES) { let v = load_x(base + j); most = select(most, v, v > most || is_nan(v)); }
   most = reduce_max(most, me);
   var sum = 0.0;
-  for (var j = me; j < P.cols; j += LANES) { sum += exp(load_x(base + j) - most); }
-  let total = most + log(reduce_add(sum, me));
+  for (var j = me; j < P.cols; j += LANES) { sum += exp_of(load_x(base + j) - most); }
+  let total = most + log_of(reduce_add(sum, me));
   if (me == 0u) {
     let t = load_targets(row);
     store_lse(row, total);
@@ -75,7 +75,7 @@ function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackwar
   const { logits, targets, lse, dLoss, out, rows, cols } = call;
   const isInPlace = isSameView(logits, out);
   const value = (j: string) =>
-    `slope * (exp(load_x(base + ${j}) - total) - select(0.0, 1.0, ${j} == t))`;
+    `slope * (exp_of(load_x(base + ${j}) - total) - select(0.0, 1.0, ${j} == t))`;
   runRows(ctx, {
     key: `crossEntropyBackward ${isInPlace ? 'in place' : logits.dtype} to ${out.dtype}`,
     rows,

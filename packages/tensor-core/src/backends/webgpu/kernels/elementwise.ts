@@ -65,8 +65,8 @@ fn sigmoid(x: f32) -> f32 {
 const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
   neg: '-x',
   abs: 'abs(x)',
-  exp: 'exp(x)',
-  log: 'log(x)',
+  exp: 'exp_of(x)',
+  log: 'full_log(x)',
   sqrt: 'sqrt(x)',
   rsqrt: '1.0 / sqrt(x)',
   square: 'x * x',
@@ -81,7 +81,7 @@ const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
 const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   neg: '-1.0',
   abs: 'select(sign(x), x, is_nan(x))',
-  exp: 'exp(x)',
+  exp: 'exp_of(x)',
   log: '1.0 / x',
   sqrt: '0.5 / sqrt(x)',
   rsqrt: '-0.5 / (x * sqrt(x))',
@@ -112,12 +112,20 @@ fn gelu_tanh_slope(x: f32) -> f32 {
 }
 `;
 
+/** Drivers disagree about a log outside the positive numbers. */
+const LOG = `${SPECIAL_VALUES}${IS_INFINITE}fn full_log(x: f32) -> f32 {
+  if (is_nan(x) || x < 0.0) { return nan(); }
+  if (x == 0.0) { return -inf(); }
+  return select(log(x), x, is_infinite(x));
+}
+`;
+
 export function unary(ctx: KernelContext, { kind, x, out }: KernelCalls['unary']): void {
   map(ctx, {
     name: `unary ${kind}`,
     inputs: { x },
     out,
-    helpers: TANH + GELU,
+    helpers: TANH + GELU + LOG,
     value: `let x = load_x(i); return ${FUNCTIONS[kind]};`,
   });
 }
@@ -177,6 +185,7 @@ fn minimum(a: f32, b: f32) -> f32 { return select(select(b, a, a < b), nan(), is
 fn power(a: f32, b: f32) -> f32 {
   if (b == 0.0) { return 1.0; }
   if (is_nan(a) || is_nan(b)) { return nan(); }
+  if (abs(a) == 1.0 && is_infinite(b)) { return nan(); } // as Math.pow; drivers differ
   if (b == 2.0) { return a * a; }
   if (a == 0.0) { return select(0.0, inf(), b < 0.0); } // WGSL leaves it open
   let r = pow(abs(a), b);

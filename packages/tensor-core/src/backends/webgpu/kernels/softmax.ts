@@ -16,7 +16,7 @@ export function softmax(ctx: KernelContext, call: KernelCalls['softmax']): void 
   const isInPlace = isSameView(x, out);
   const score = (j: string) => `P.scale * load_x(base + ${j})`;
   const value = (j: string) =>
-    isLog ? `(${score(j)} - most) - shift` : `exp(${score(j)} - most) * shift`;
+    isLog ? `(${score(j)} - most) - shift` : `exp_of(${score(j)} - most) * shift`;
   const masked = isLog ? '-inf()' : '0.0';
   runRows(ctx, {
     key: `softmax${isLog ? ' log' : ''} ${isInPlace ? 'in place' : x.dtype} to ${out.dtype}`,
@@ -35,9 +35,9 @@ export function softmax(ctx: KernelContext, call: KernelCalls['softmax']): void 
   for (var j = me; j < visible; j += LANES) { let s = ${score('j')}; most = select(most, s, s > most || is_nan(s)); }
   most = reduce_max(most, me);
   var sum = 0.0;
-  for (var j = me; j < visible; j += LANES) { sum += exp(${score('j')} - most); }
+  for (var j = me; j < visible; j += LANES) { sum += exp_of(${score('j')} - most); }
   sum = reduce_add(sum, me);
-  let shift = ${isLog ? 'log(sum)' : '1.0 / sum'};
+  let shift = ${isLog ? 'log_of(sum)' : '1.0 / sum'};
   ${storeRow(out, (j) => `select(${masked}, ${value(j)}, ${j} < visible)`)}`,
     values: { scale, causal: causalRows },
     views: isInPlace ? [out] : [x, out],
@@ -70,7 +70,7 @@ export function softmaxBackward(ctx: KernelContext, call: KernelCalls['softmaxBa
   sum = reduce_add(sum, me);
   ${storeRow(out, (j) =>
     isLog
-      ? `P.scale * (load_dy(base + ${j}) - exp(load_y(base + ${j})) * sum)`
+      ? `P.scale * (load_dy(base + ${j}) - exp_of(load_y(base + ${j})) * sum)`
       : `P.scale * load_y(base + ${j}) * (load_dy(base + ${j}) - sum)`,
   )}`,
     values: { scale },
