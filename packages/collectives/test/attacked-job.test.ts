@@ -13,7 +13,7 @@ import { bundleProgram } from './support/bundle-program.js';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const MIB = 2 ** 20;
-/** Of a rank that forms undisturbed: 62 to 70 MiB. */
+/** The memory of a rank 0 that forms undisturbed was 62 to 70 MiB. */
 const CALM_BYTES = 70 * MIB;
 const MAX_EXTRA_BYTES = 150 * MIB;
 /** Each attack lasts at least as long, and as many steps. */

@@ -31,7 +31,7 @@ export class BucketPlan {
   /** Whether the order is that of a backward, not the guess. */
   readonly isLearned: boolean;
   readonly #places = new Map<Tensor, Place>();
-  /** Of the active parameters, when buckets were laid out: a module can be cast later. */
+  /** The dtypes that the active parameters had when buckets were laid out: a module can be cast later. */
   readonly #dtypes: readonly DType[];
 
   constructor(

@@ -17,9 +17,9 @@ export interface Followed {
 /** What is sent of one rank, beside the tensors. */
 interface FollowedText {
   readonly optimizers: readonly {
-    /** Of each group. */
+    /** The options of each parameter group. */
     readonly options: readonly object[];
-    /** Of each parameter that was ever stepped. */
+    /** One entry for each parameter that was ever stepped. */
     readonly states: readonly StateText[];
   }[];
   readonly scalers: readonly LossScalerState[];

@@ -11,7 +11,7 @@ interface LocalGradient {
 
 export class LocalGradients {
   readonly #sums = new Map<Tensor, LocalGradient>();
-  /** Of the backward under way: leaves whose sums it has added to, or taken. */
+  /** Leaves whose sums the backward under way has added to, or taken. */
   readonly #touched = new Set<Tensor>();
   /** Leaves that a failed backward has touched: parts of it are in their sums, or the sums are gone. */
   readonly #torn = new Set<Tensor>();

@@ -78,7 +78,7 @@ it('host buffers of sizes that no bucket has are let go of', async () => {
     const bag = new Bag(rank.device, { a: 300, b: 200 });
     const model = wrap(bag, rank);
     await model.initialize();
-    /** Of two backwards with the present buckets. */
+    /** The host buffers that two backwards use with the present buckets. */
     const buffersNow = async () => {
       const seen = hostBuffersOf([rank.group]);
       for (let step = 0; step < 2; step++) await pull(model, 1);

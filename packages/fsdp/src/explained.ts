@@ -16,7 +16,7 @@ interface Place {
   /** What this rank was about: forward, backward, or a call by its name. */
   readonly operation: string;
   readonly group: ProcessGroup;
-  /** Of the tree, for names of parameters, and for what failed here. */
+  /** The tree's units, which know the names of parameters and what failed on this rank. */
   readonly units: readonly ShardedUnit[];
 }
 
@@ -109,7 +109,7 @@ function usedDifferently(
   );
 }
 
-/** Of a collective's mismatch in which a rank was about one of our calls. */
+/** The calls that a collective's mismatch names, where a rank was about one of ours. */
 function callsOf(error: unknown): readonly RankCall[] | undefined {
   if (!(error instanceof Error) || !('code' in error) || error.code !== 'MISMATCH')
     return undefined;

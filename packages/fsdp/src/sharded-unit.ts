@@ -71,7 +71,7 @@ export class ShardedUnit {
   #isSharded = false;
   #published: { readonly version: number; readonly bytes: Promise<Uint8Array> } | undefined;
   #publishedBuffer: Uint8Array | undefined;
-  /** Of the shard that `full` was gathered from, and of `full` itself then. */
+  /** The storage versions of the shard that `full` was gathered from, and of `full` at that time. */
   #fullVersion = -1;
   #gatheredAs = -1;
 

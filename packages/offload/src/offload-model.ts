@@ -67,7 +67,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   #isDry = false;
   #current: OffloadSlice | undefined;
   #pass: Pass | undefined;
-  /** Of the current slice. */
+  /** Ends the trace's range of the current slice. */
   #endBackwardPass: () => void = () => {};
   /** Flats with a home that its parameters are in, those of sharded modules inside too. */
   readonly #resting: readonly Tensor[];

@@ -6,7 +6,7 @@ import type { ShardStore, StoreErrorCode } from '@shardweave/shard-store';
 import { expect } from 'vitest';
 
 export const KEYS = ['parameter', 'exp_avg', 'exp_avg_sq'];
-/** Of the parameter: two chunks. The others are small. */
+/** The parameter's length makes two chunks of it; the other values are small. */
 export const BYTES = 2 ** 20 + 300;
 export const MANIFEST = 'shardweave-manifest';
 

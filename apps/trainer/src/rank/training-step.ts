@@ -16,7 +16,7 @@ export interface TrainingStepOptions {
   readonly device: Device;
   readonly model: TrainingModel;
   readonly data: Dataset;
-  /** Of all ranks. */
+  /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
 }
 

@@ -25,7 +25,7 @@ export interface UpdateOptions {
   readonly config: Pick<RunConfig, 'precision' | 'clip'>;
   readonly device: Device;
   readonly model: TrainingModel;
-  /** Of all ranks. */
+  /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
 }
 

@@ -7,7 +7,7 @@ export type RankOrder =
       readonly type: 'join';
       readonly rank: number;
       readonly secret: string;
-      /** Of the rendezvous and of the store; 0 on rank 0, which hosts both. */
+      /** The ports of the rendezvous and of the store are 0 on rank 0, which hosts both. */
       readonly port: number;
       readonly storePort: number;
     }

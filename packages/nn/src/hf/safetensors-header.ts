@@ -97,7 +97,7 @@ export interface FileLayout<T extends Described> {
   /** The file's start, up to its data, which are aligned. */
   readonly start: Uint8Array<ArrayBuffer>;
   readonly tensors: readonly (readonly [name: string, tensor: T])[];
-  /** Of the whole file. */
+  /** The length of the whole file. */
   readonly byteLength: number;
 }
 

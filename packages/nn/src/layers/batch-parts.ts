@@ -4,7 +4,7 @@ import { add, affine, cast, square, sub } from '@shardweave/tensor-core';
 import type { BatchMoments } from './batch-normalise.js';
 
 export class BatchParts {
-  /** Of each use of the layer in a part, in order; a module may stand in several places. */
+  /** The moments of each use of the layer in a part, in order: a module may stand in several places. */
   readonly #uses: BatchMoments[] = [];
   #next = 0;
 

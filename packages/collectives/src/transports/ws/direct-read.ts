@@ -25,8 +25,8 @@ const MIN_ROOM_BYTES = 32 * 1024;
 const MAX_READ_BYTES = 128 * 1024;
 
 /**
- * Of all connections of this thread: what was read is taken from it before the next read begins. Made
- * when the first of them begins.
+ * The memory that all connections of this thread read into: what was read is taken from it before the next
+ * read begins. It is made when the first connection begins to read.
  */
 let shared: Uint8Array | undefined;
 

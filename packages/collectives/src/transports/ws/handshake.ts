@@ -38,7 +38,7 @@ export interface Hello {
   readonly worldSize: number;
   /** How often the job has been started before: ranks of different attempts refuse each other. */
   readonly attempt: number;
-  /** Of the run's id; see `runDigest`. */
+  /** The digest of the run's id, as `runDigest` makes it. */
   readonly run: Uint8Array;
 }
 

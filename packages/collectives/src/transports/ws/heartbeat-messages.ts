@@ -40,7 +40,7 @@ export interface HeartbeatListening {
   readonly allowedOrigins: readonly string[];
   /** PEM; null: without TLS. */
   readonly tls: { readonly key: string | Buffer; readonly cert: string | Buffer } | null;
-  /** Of `tlsKeyOf`; null: no TLS by the secret. */
+  /** The key that `tlsKeyOf` makes of the secret; null where there is no TLS by the secret. */
   readonly key: Uint8Array | null;
   /** Whether peers of this host may speak in the clear beside it. */
   readonly mayBePlain: boolean;

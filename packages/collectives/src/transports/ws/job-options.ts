@@ -63,7 +63,7 @@ const SILENCE_MS = 4000;
 const LINK_SILENCE_MS = 60_000;
 const BEATS_PER_SILENCE = 16;
 
-/** Of jobs that say none. */
+/** The run's id of jobs that give none. */
 export const NO_RUN_ID = 'none';
 
 export const JOIN_TIMEOUT_MS = 30_000;

@@ -7,7 +7,10 @@
 
 import { createHmac } from 'node:crypto';
 
-/** Of the job's secret, 32 bytes; apart from what proofs are made with. */
+/**
+ * The key of 32 bytes that both ends derive from the job's secret. The text under the HMAC keeps it apart from
+ * the proofs of the handshake, which the same secret makes.
+ */
 export function tlsKeyOf(secret: string): Buffer {
   return createHmac('sha256', secret).update('shardweave tls\n').digest();
 }

@@ -8,7 +8,7 @@ export class Room {
   readonly #heap: Heap;
   readonly #memory: WasmMemory;
   readonly #relievers = new Set<() => void>();
-  /** Of allocated buffers, for messages. */
+  /** The bytes of allocated buffers, which messages name. */
   liveBytes = 0;
 
   constructor(heap: Heap, memory: WasmMemory) {

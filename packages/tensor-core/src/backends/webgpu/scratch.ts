@@ -12,7 +12,7 @@ export class ScratchPool implements Scratch {
   /** Largest buffer that the device makes. */
   readonly maxBytes: number;
   readonly #nextId: () => number;
-  /** Of a buffer that unsubmitted commands may name. */
+  /** Destroys a buffer once no unsubmitted command can name it. */
   readonly #destroy: (buffer: WebGpuBuffer) => void;
   readonly #free = new Map<number, WebGpuBuffer[]>();
   readonly #all = new Set<WebGpuBuffer>();
