@@ -236,7 +236,6 @@ describe('between hosts', () => {
     sortByTls(socket as never, {
       secure: doorTo('secure') as never,
       plain: doorTo('plain') as never,
-      isPlainLocal: true,
       refuse: () => {},
     });
     hear(Buffer.from(text, 'latin1'));

@@ -107,7 +107,6 @@ export class Acceptor implements WsListener {
       sortByTls(socket, {
         secure,
         plain: this.#options.encryption === 'always' ? undefined : plain,
-        isPlainLocal: true,
         refuse: (stranger, reason) => this.#refuse(stranger, reason),
       });
     }

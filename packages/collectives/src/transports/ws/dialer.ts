@@ -67,6 +67,7 @@ export class Dialer {
     open = this.#openSocket,
   }: Reach): Promise<WireSocket> {
     const whom = MET_AT_RENDEZVOUS.includes(role) ? 'rendezvous' : target;
+    let retryMs = FIRST_RETRY_MS;
     for (let socket = first; ; socket = undefined) {
       socket ??= await this.#dial(whom, address, open);
       try {
@@ -78,6 +79,8 @@ export class Dialer {
           const peer = target === RENDEZVOUS_TARGET ? 'the rendezvous' : `rank ${target}`;
           throw this.error(`refused by ${peer}: ${messageOf(error)}.`);
         }
+        await this.#pause(retryMs);
+        retryMs *= 2;
       }
     }
   }
@@ -106,11 +109,16 @@ export class Dialer {
           const hint = isPage ? ` ${PAGE_HINT}` : '';
           throw this.error(`no ${whom} of the job at ${url} (${messageOf(error)}).${hint}`);
         }
-        const leftMs = Math.max(0, this.deadline - performance.now()) + 1;
-        const waitMs = Math.min(retryMs, this.#platform.maxRetryMs, leftMs);
-        await new Promise((resolve) => setTimeout(resolve, waitMs));
+        await this.#pause(retryMs);
       }
     }
+  }
+
+  /** Between two tries: so long, up to the platform's limit and to the end of the time to join. */
+  async #pause(retryMs: number): Promise<void> {
+    const leftMs = Math.max(0, this.deadline - performance.now()) + 1;
+    const waitMs = Math.min(retryMs, this.#platform.maxRetryMs, leftMs);
+    await new Promise((resolve) => setTimeout(resolve, waitMs));
   }
 
   /** Where the route leads. */

@@ -168,7 +168,7 @@ export function heartbeatMain(parts: HeartbeatParts): void {
       socket.on('error', () => {});
       entry.enter(nameOf(socket), socket);
       if (both && !socket.destroyed) {
-        parts.sortByTls(socket, { ...both, isPlainLocal: true, refuse });
+        parts.sortByTls(socket, { ...both, refuse });
       }
     });
     for (const server of [plain, secure]) {

@@ -44,6 +44,7 @@ export class NodeSocket implements WireSocket {
   #direct: DirectRead | undefined;
   #hasClosed = false;
   #onPong: (() => void) | undefined;
+  #answering: Promise<boolean> | undefined;
   /** Bytes that an accepted peer may still say, counted as they come; Infinity once it is trusted. */
   #strangerBytes: number;
 
@@ -139,18 +140,12 @@ export class NodeSocket implements WireSocket {
     this.#direct?.stop();
   }
 
+  /** Two that ask at once wait for one answer. */
   answers(limitMs: number): Promise<boolean> {
-    return new Promise((resolve) => {
-      const finish = (answers: boolean) => {
-        clearTimeout(timer);
-        this.#onPong = undefined;
-        resolve(answers);
-      };
-      const timer = setTimeout(() => finish(false), limitMs);
-      this.#onPong = () => finish(true);
-      this.#socket.once('close', () => finish(false));
-      this.#socket.ping();
+    this.#answering ??= this.#ask(limitMs).finally(() => {
+      this.#answering = undefined;
     });
+    return this.#answering;
   }
 
   setReads(reads: boolean): void {
@@ -173,6 +168,20 @@ export class NodeSocket implements WireSocket {
     } else {
       this.#connection?.unref();
     }
+  }
+
+  #ask(limitMs: number): Promise<boolean> {
+    return new Promise((resolve) => {
+      const finish = (answers: boolean) => {
+        clearTimeout(timer);
+        this.#onPong = undefined;
+        resolve(answers);
+      };
+      const timer = setTimeout(() => finish(false), limitMs);
+      this.#onPong = () => finish(true);
+      this.#socket.once('close', () => finish(false));
+      this.#socket.ping();
+    });
   }
 
   #write(first: number, bytes: Uint8Array, written?: (error?: Error | null) => void): void {

@@ -17,13 +17,8 @@ export async function hostMember(
   socket: WireSocket,
   fromHost: string,
 ): Promise<void> {
-  const refusal = await rendezvous.claim(rank);
-  if (refusal !== undefined) {
-    socket.close(REFUSED_CODE, refusal);
-    return;
-  }
   let isDismissed = false;
-  rendezvous.join(rank, {
+  const refusal = await rendezvous.claim(rank, {
     send: (message) => {
       socket.sendText(JSON.stringify(message));
       if (message.type !== 'table') {
@@ -36,6 +31,10 @@ export async function hostMember(
       socket.close(REFUSED_CODE, reason);
     },
   });
+  if (refusal !== undefined) {
+    socket.close(REFUSED_CODE, refusal);
+    return;
+  }
   socket.setHandler({
     onBinary: () => rendezvous.onFailed(rank, `rank ${rank} sent bytes to the rendezvous`),
     onText: (text) => {

@@ -73,11 +73,11 @@ export class Rendezvous {
   }
 
   /**
-   * Makes room for a process that says to be `rank`: whoever has the place keeps it if it answers, and has
-   * to go if it does not, for then it was stopped or cut off, and this is its replacement. Resolves
-   * with why the newcomer can't come in.
+   * Gives `rank`'s place to a process that says to be it. Whoever has the place keeps it if it answers, and
+   * has to go if it does not, for then it was stopped or cut off, and the newcomer is its replacement.
+   * Resolves with why the newcomer can't come in.
    */
-  async claim(rank: number): Promise<string | undefined> {
+  async claim(rank: number, newcomer: Member): Promise<string | undefined> {
     const held = this.#places.get(rank)?.member;
     if (held?.answers !== undefined && (await held.answers())) {
       return `rank ${rank} is here already`;
@@ -87,7 +87,11 @@ export class Rendezvous {
       this.#places.delete(rank);
       held?.dismiss?.(`another process has come as rank ${rank}, and this one did not answer`);
     }
-    return refusal ?? (this.#places.has(rank) ? `rank ${rank} is here already` : undefined);
+    if (refusal === undefined && !this.#places.has(rank)) {
+      this.join(rank, newcomer);
+      return undefined;
+    }
+    return refusal ?? `rank ${rank} is here already`;
   }
 
   join(rank: number, member: Member): void {

@@ -6,20 +6,18 @@ import type { Socket } from 'node:net';
 
 export interface TlsDoors {
   readonly secure: Server;
-  /** Absent where nobody may speak in the clear. */
+  /** For processes of this machine. Absent where they, too, have to speak TLS. */
   readonly plain: Server | undefined;
-  /** Whether only processes of this machine may. */
-  readonly isPlainLocal: boolean;
   refuse(socket: Socket, reason: string): void;
 }
 
 /** Hands a fresh connection on by its first byte, which is read again there. */
-export function sortByTls(socket: Socket, { secure, plain, isPlainLocal, refuse }: TlsDoors): void {
+export function sortByTls(socket: Socket, { secure, plain, refuse }: TlsDoors): void {
   socket.once('data', (first: Buffer) => {
     socket.pause();
     const isTls = first[0] === 0x16;
     const isLocal = /^(::ffff:)?127\.|^::1$/.test(socket.remoteAddress ?? '');
-    const server = isTls ? secure : isLocal || !isPlainLocal ? plain : undefined;
+    const server = isTls ? secure : isLocal ? plain : undefined;
     if (server === undefined) {
       socket.end('HTTP/1.1 426 Upgrade Required\r\nUpgrade: TLS/1.2\r\nConnection: close\r\n\r\n');
       refuse(socket, 'it speaks without TLS');
