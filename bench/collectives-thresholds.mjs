@@ -29,7 +29,9 @@ try {
   record.cells = {};
   for (const name of chosen) {
     const threshold = THRESHOLDS.find(({ constant }) => constant === name);
-    if (threshold === undefined) fail(`--only: no constant ${name}`);
+    if (threshold === undefined) {
+      fail(`--only: no constant ${name}`);
+    }
     log(name);
     const cells = await sweep(threshold);
     record.cells[name] = cells;

@@ -70,7 +70,9 @@ try {
 
 /** The path of the plot that lies beside the report, if there is anything to draw. */
 async function plotOf(run, path) {
-  if (!run.cells.some(({ size, error }) => size > 4 && error === undefined)) return undefined;
+  if (!run.cells.some(({ size, error }) => size > 4 && error === undefined)) {
+    return undefined;
+  }
   const { drawPlot } = await import('./collectives/plot.mjs'); // its library takes a second
   const plot = path.replace(/(\.md)?$/, '.svg');
   mkdirSync(dirname(path), { recursive: true });

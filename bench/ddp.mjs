@@ -53,7 +53,9 @@ try {
         }
       }
     }
-    if (!hasTorch) continue;
+    if (!hasTorch) {
+      continue;
+    }
     const out = await torch(shapes, round);
     torchVersion = out.version;
     note('torch', out.times);
@@ -131,8 +133,11 @@ async function firstLine(commands) {
         });
         child.on('error', reject);
         child.on('exit', (code) => {
-          if (code === 0) resolve(out);
-          else reject(new Error(`${file} ended with ${code}`));
+          if (code === 0) {
+            resolve(out);
+          } else {
+            reject(new Error(`${file} ended with ${code}`));
+          }
         });
       }),
   );

@@ -47,7 +47,9 @@ const contenders = {
 };
 
 const rows = [];
-for (const dtype of DTYPES) rows.push({ dtype, times: await measure(dtype) });
+for (const dtype of DTYPES) {
+  rows.push({ dtype, times: await measure(dtype) });
+}
 await endRecord(record);
 Object.assign(record, {
   rounds,
@@ -64,10 +66,14 @@ async function measure(dtype) {
   const samples = Object.fromEntries(Object.keys(contenders).map((name) => [name, []]));
   for (let round = -WARM_UP_ROUNDS; round < rounds; round++) {
     for (const [name, run] of Object.entries(contenders)) {
-      if (name === 'a JavaScript loop' && dtype !== 'f32') continue;
+      if (name === 'a JavaScript loop' && dtype !== 'f32') {
+        continue;
+      }
       const start = performance.now();
       await run(dtype);
-      if (round >= 0) samples[name].push(performance.now() - start);
+      if (round >= 0) {
+        samples[name].push(performance.now() - start);
+      }
     }
   }
   const measured = Object.entries(samples).filter(([, list]) => list.length > 0);
@@ -75,7 +81,9 @@ async function measure(dtype) {
 }
 
 function addInLoop(a, b, sum) {
-  for (let i = 0; i < sum.length; i++) sum[i] = a[i] + b[i];
+  for (let i = 0; i < sum.length; i++) {
+    sum[i] = a[i] + b[i];
+  }
 }
 
 /** Ones, so that nothing overflows and no value is slow to add. */

@@ -179,7 +179,9 @@ function activations(e) {
 function compare(phases, expected, cell) {
   for (const phase of PHASES) {
     for (const tag of TAGS) {
-      if (phases[phase][tag] === expected[phase][tag]) continue;
+      if (phases[phase][tag] === expected[phase][tag]) {
+        continue;
+      }
       process.exitCode = 1;
       differences.push({ ...cell, phase, tag });
       console.error(

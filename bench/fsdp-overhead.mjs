@@ -33,7 +33,9 @@ const rounds = Number(flags.rounds);
 const record = await startRecord('bench/fsdp-overhead.mjs');
 const backend = await createCpuBackend({ threads: Number(flags.threads) });
 const rows = [];
-for (const [name, shape] of Object.entries(SHAPES)) rows.push(await measure(name, shape));
+for (const [name, shape] of Object.entries(SHAPES)) {
+  rows.push(await measure(name, shape));
+}
 await backend.dispose();
 await endRecord(record);
 Object.assign(record, { rounds, rows });
@@ -42,7 +44,11 @@ publish(flags.report, report(), record);
 /** Interleaved: each round runs one step of every kind, in an order that turns. */
 async function measure(name, shape) {
   const runs = KINDS.map((kind) => ({ ...training(shape, kind), samples: [] }));
-  for (let i = 0; i < WARM_UP_STEPS; i++) for (const { step } of runs) await step();
+  for (let i = 0; i < WARM_UP_STEPS; i++) {
+    for (const { step } of runs) {
+      await step();
+    }
+  }
   for (const run of runs) {
     const before = backend.dispatches;
     await run.step();
@@ -56,7 +62,9 @@ async function measure(name, shape) {
       run.samples.push(performance.now() - start);
     }
   }
-  for (const { dispose } of runs) await dispose();
+  for (const { dispose } of runs) {
+    await dispose();
+  }
   const pairs = runs[2].samples.map((ms, round) => ms - runs[0].samples[round]);
   return {
     name,
@@ -82,7 +90,9 @@ function training(shape, kind) {
   });
   const [processGroup] = createMemoryGroup(1);
   const model = kind === 'wrapped' ? wrap(gpt, processGroup) : gpt;
-  if (kind === 'packed') packParameters(gpt);
+  if (kind === 'packed') {
+    packParameters(gpt);
+  }
   const optimizer = new AdamW(model.parameters(), { lr: 1e-3 });
   const ids = Int32Array.from({ length: batch * seq }, (_, i) => (i * 7) % vocab);
   const step = () =>

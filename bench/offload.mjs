@@ -62,13 +62,23 @@ const figures = { rounds, threads: Number(flags.threads), delayMs };
 try {
   if (parts.includes('cost')) {
     figures.costs = [];
-    for (const batch of BATCHES) figures.costs.push(await cost(batch));
+    for (const batch of BATCHES) {
+      figures.costs.push(await cost(batch));
+    }
   }
-  if (parts.includes('hidden')) figures.hidden = await hiddenDelay(BATCHES.at(-1));
-  if (parts.includes('optimizer')) figures.optimizers = await optimizerSteps();
-  if (parts.includes('tight')) figures.tight = await tenthOfItsState();
+  if (parts.includes('hidden')) {
+    figures.hidden = await hiddenDelay(BATCHES.at(-1));
+  }
+  if (parts.includes('optimizer')) {
+    figures.optimizers = await optimizerSteps();
+  }
+  if (parts.includes('tight')) {
+    figures.tight = await tenthOfItsState();
+  }
   await backend.dispose();
-  if (parts.includes('disk')) figures.disk = await diskRates();
+  if (parts.includes('disk')) {
+    figures.disk = await diskRates();
+  }
 } finally {
   rmSync(folder, { recursive: true });
 }
@@ -78,8 +88,14 @@ publish(flags.report, report(), record);
 
 async function cost(batch) {
   const runs = [];
-  for (const kind of KINDS) runs.push({ ...(await training(kind, batch)), samples: [] });
-  for (let i = 0; i < WARM_UP_STEPS; i++) for (const { step } of runs) await step();
+  for (const kind of KINDS) {
+    runs.push({ ...(await training(kind, batch)), samples: [] });
+  }
+  for (let i = 0; i < WARM_UP_STEPS; i++) {
+    for (const { step } of runs) {
+      await step();
+    }
+  }
   for (let round = 0; round < rounds; round++) {
     for (let i = 0; i < runs.length; i++) {
       const run = runs[(i + round) % runs.length];
@@ -87,7 +103,9 @@ async function cost(batch) {
     }
   }
   const peaks = runs.map(({ device }) => device.memory().peak.total);
-  for (const { dispose } of runs) await dispose();
+  for (const { dispose } of runs) {
+    await dispose();
+  }
   const times = Object.fromEntries(runs.map(({ samples }, i) => [KINDS[i], timesOf(samples)]));
   return { batch, times, peaks };
 }
@@ -143,12 +161,16 @@ async function hiddenDelay(batch) {
   store.read = async (key, ...rest) => {
     if (key.endsWith('/parameter')) {
       reads += 1;
-      if (isDelayed) await new Promise((resolve) => setTimeout(resolve, delayMs));
+      if (isDelayed) {
+        await new Promise((resolve) => setTimeout(resolve, delayMs));
+      }
     }
     return read(key, ...rest);
   };
   const { step, dispose } = await training('host', batch, store);
-  for (let i = 0; i < WARM_UP_STEPS; i++) await step();
+  for (let i = 0; i < WARM_UP_STEPS; i++) {
+    await step();
+  }
   const samples = { plain: [], delayed: [] };
   for (let round = 0; round < 2 * rounds; round++) {
     isDelayed = round % 2 === 1;
@@ -162,7 +184,9 @@ async function hiddenDelay(batch) {
 /** Milliseconds of an optimizer's step with all state in host memory, by the device that computes it. */
 async function optimizerSteps() {
   const adapter = await openNodeGpu().requestAdapter();
-  if (adapter === null) return undefined;
+  if (adapter === null) {
+    return undefined;
+  }
   const gpu = await createWebGpuBackend({ gpu: openNodeGpu(), allowSoftware: true });
   const runs = [];
   for (const kernels of [gpu, backend]) {
@@ -173,10 +197,14 @@ async function optimizerSteps() {
     for (const { pass, stepOptimizer, samples } of runs) {
       await pass();
       const ms = await timed(stepOptimizer);
-      if (round > 0) samples.push(ms); // the first compiles and fills pools
+      if (round > 0) {
+        samples.push(ms); // the first compiles and fills pools
+      }
     }
   }
-  for (const { dispose } of runs) await dispose();
+  for (const { dispose } of runs) {
+    await dispose();
+  }
   await gpu.dispose();
   const { vendor, architecture, description } = adapter.info;
   const [onDevice, onHost] = runs.map(({ samples }) => timesOf(samples));
@@ -192,8 +220,9 @@ async function training(kind, batch, given, kernels = backend) {
   const gpt = new Gpt2(device, CONFIG, { seed: 1 });
   let model = gpt;
   let store = given;
-  if (kind === 'resident') packParameters(gpt);
-  else {
+  if (kind === 'resident') {
+    packParameters(gpt);
+  } else {
     const directory = join(folder, `${kind}-${batch}`);
     store ??= kind === 'host' ? createHostStore() : await openDiskStore({ directory });
     model = new OffloadModel(gpt, { store, numSlices: CONFIG.n_layer + 2 });
@@ -258,7 +287,9 @@ async function diskRates() {
       };
       for (const [name, body] of Object.entries(bodies)) {
         const ms = await timed(body);
-        if (round >= 0) samples[name].push(ms); // before, the files come to be
+        if (round >= 0) {
+          samples[name].push(ms); // before, the files come to be
+        }
       }
     }
     await store.close();
@@ -271,7 +302,9 @@ async function diskRates() {
 async function writePlain(pathOf, values, { directory, fsync }) {
   const flagsToWrite = constants.O_WRONLY | constants.O_CREAT;
   await eachFile(pathOf, flagsToWrite, (file, i) => file.write(values[i], 0, DISK_KEY_BYTES, 0));
-  if (!fsync) return;
+  if (!fsync) {
+    return;
+  }
   await eachFile(pathOf, constants.O_RDONLY, (file) => file.sync());
   const handle = await open(directory);
   await handle.sync();

@@ -113,13 +113,17 @@ async function run(delay, options) {
         await optimizer.step();
         optimizer.zeroGrad();
         await device.synchronize();
-        if (step >= WARM_UP_STEPS) stepMs.push(performance.now() - startMs);
+        if (step >= WARM_UP_STEPS) {
+          stepMs.push(performance.now() - startMs);
+        }
         calls = count(both) - before;
       }
       return { stepMs, calls };
     }),
   );
-  for (const group of groups) await group.close();
+  for (const group of groups) {
+    await group.close();
+  }
   await backend.dispose();
   return perRank[0];
 }
@@ -157,7 +161,9 @@ function sleeping(inner) {
         const own = endMs;
         void later(async () => {
           const leftMs = own - performance.now();
-          if (leftMs > 0) await new Promise((resolve) => setTimeout(resolve, leftMs));
+          if (leftMs > 0) {
+            await new Promise((resolve) => setTimeout(resolve, leftMs));
+          }
         });
       }
       void later(() => inner.run(kernel, call));

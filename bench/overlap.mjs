@@ -98,7 +98,9 @@ function run(delay) {
     '--quiet',
   ];
   const { status, stderr } = spawnSync(process.execPath, args.map(String), { encoding: 'utf8' });
-  if (status !== 0) throw new Error(`the trainer ended with ${status}: ${stderr.slice(-500)}`);
+  if (status !== 0) {
+    throw new Error(`the trainer ended with ${status}: ${stderr.slice(-500)}`);
+  }
   const metrics = readFileSync(join(out, 'metrics.jsonl'), 'utf8')
     .trim()
     .split('\n')

@@ -48,11 +48,17 @@ const record = await startRecord('bench/run.mjs');
 const engines = [];
 for (const key of flags.engines.split(',')) {
   const engine = await open(key);
-  if (engine !== undefined) engines.push(engine);
+  if (engine !== undefined) {
+    engines.push(engine);
+  }
 }
 const rows = [];
-for (const task of listTasks()) rows.push(await measure(task));
-for (const engine of engines) engine.close();
+for (const task of listTasks()) {
+  rows.push(await measure(task));
+}
+for (const engine of engines) {
+  engine.close();
+}
 await endRecord(record);
 Object.assign(record, {
   rounds,
@@ -129,7 +135,9 @@ function report() {
   for (const { times } of rows.filter(({ task }) => task === 'step')) {
     const ours = ['shardweave-cpu', 'shardweave-webgpu'].filter((key) => times[key]);
     const head = ['engine', 'best, ms', 'median, ms'];
-    for (const key of ours) head.push(`best over ${key}'s`, `median over ${key}'s`);
+    for (const key of ours) {
+      head.push(`best over ${key}'s`, `median over ${key}'s`);
+    }
     const body = Object.entries(times).map(([key, { best, median }]) => [
       key,
       best.toFixed(0),
@@ -163,8 +171,11 @@ async function open(key) {
   });
   const waiting = new Map();
   const receive = (message) => waiting.get(message.id ?? 'ready')?.(message);
-  if (isNode) child.on('message', receive);
-  else createInterface({ input: child.stdout }).on('line', (line) => receive(JSON.parse(line)));
+  if (isNode) {
+    child.on('message', receive);
+  } else {
+    createInterface({ input: child.stdout }).on('line', (line) => receive(JSON.parse(line)));
+  }
   let isClosing = false;
   const exited = new Promise((resolve) => {
     child.on('error', resolve);
@@ -175,11 +186,18 @@ async function open(key) {
   const ask = async (request) => {
     const id = ++lastId;
     const answer = next(id);
-    if (isNode) child.send({ id, ...request });
-    else child.stdin.write(`${JSON.stringify({ id, ...request })}\n`);
+    if (isNode) {
+      child.send({ id, ...request });
+    } else {
+      child.stdin.write(`${JSON.stringify({ id, ...request })}\n`);
+    }
     const message = await Promise.race([answer, exited]);
-    if (message instanceof Error) throw message;
-    if (message.error !== undefined) throw new Error(message.error);
+    if (message instanceof Error) {
+      throw message;
+    }
+    if (message.error !== undefined) {
+      throw new Error(message.error);
+    }
     return message;
   };
   const ready = await Promise.race([next('ready'), exited]);
@@ -188,7 +206,9 @@ async function open(key) {
     return undefined;
   }
   exited.then((error) => {
-    if (!isClosing) console.error(`${key}: ${error.message}`);
+    if (!isClosing) {
+      console.error(`${key}: ${error.message}`);
+    }
   });
   const close = () => {
     isClosing = true;

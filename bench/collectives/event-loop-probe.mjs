@@ -15,7 +15,9 @@ export function watchEventLoop() {
   const bytes = Buffer.alloc(64);
   // Fields: nanoseconds on a core, nanoseconds of waiting for one, time slices.
   const schedule = () => {
-    if (file === undefined) return { coreMs: 0, waitMs: 0 };
+    if (file === undefined) {
+      return { coreMs: 0, waitMs: 0 };
+    }
     const length = readSync(file, bytes, 0, bytes.length, 0);
     const [core, wait] = bytes.toString('latin1', 0, length).split(' ');
     return { coreMs: Number(core) / 1e6, waitMs: Number(wait) / 1e6 };
@@ -35,7 +37,9 @@ export function watchEventLoop() {
   return {
     stop: () => {
       clearImmediate(next);
-      if (file !== undefined) closeSync(file);
+      if (file !== undefined) {
+        closeSync(file);
+      }
       return { ...most, isExact };
     },
   };

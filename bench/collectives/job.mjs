@@ -64,7 +64,9 @@ export class Job {
     }
     const all = await this.#within(answers, limitMs, `silent for ${limitMs / 1000} s`);
     const failed = all.find(({ error }) => error !== undefined);
-    if (failed !== undefined) throw new Error(failed.error);
+    if (failed !== undefined) {
+      throw new Error(failed.error);
+    }
     return all;
   }
 
@@ -104,7 +106,9 @@ export class Job {
     if (ranksAre === 'mpirun') {
       this.#spawn(['mpirun', ...MPIRUN, '-np', `${this.#worldSize}`, ...command(undefined)]);
     } else if (ranksAre === 'processes') {
-      for (const rank of all) this.#spawn(command([rank]));
+      for (const rank of all) {
+        this.#spawn(command([rank]));
+      }
     } else {
       this.#spawn(command(all));
     }
@@ -143,9 +147,13 @@ export class Job {
     lines.on('error', () => {}); // a rank that ends without a word is noticed as a process
     lines.on('line', (line) => {
       const message = JSON.parse(line);
-      if (message.hello) this.#sockets.set(message.rank, socket);
-      else if (message.exchange !== undefined) this.#onExchange(message);
-      else this.#onAnswer(message.ready === undefined ? message.id : 'ready', message);
+      if (message.hello) {
+        this.#sockets.set(message.rank, socket);
+      } else if (message.exchange !== undefined) {
+        this.#onExchange(message);
+      } else {
+        this.#onAnswer(message.ready === undefined ? message.id : 'ready', message);
+      }
     });
   }
 
@@ -156,7 +164,9 @@ export class Job {
       this.#exchanges.push(round);
     }
     round.set(rank, exchange);
-    if (round.size < this.#worldSize) return;
+    if (round.size < this.#worldSize) {
+      return;
+    }
     this.#exchanges.splice(this.#exchanges.indexOf(round), 1);
     const exchanged = Array.from({ length: this.#worldSize }, (_, r) => round.get(r));
     for (const socket of this.#sockets.values()) {
@@ -197,7 +207,11 @@ export class Job {
     this.#server.close();
     // mpirun ends its ranks when it is told to; others, and what is left, end with their control socket.
     const signal = this.#contender.ranksAre === 'mpirun' ? 'SIGTERM' : 'SIGKILL';
-    for (const child of this.#children) child.kill(signal);
-    for (const socket of this.#sockets.values()) socket.destroy();
+    for (const child of this.#children) {
+      child.kill(signal);
+    }
+    for (const socket of this.#sockets.values()) {
+      socket.destroy();
+    }
   }
 }

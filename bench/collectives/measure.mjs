@@ -42,7 +42,9 @@ export async function measureAll(options) {
   for (const worldSize of options.worldSizes) {
     const jobs = await startAll(worldSize, options, result);
     try {
-      for (const job of jobs) await warmUp(job, worldSize, options);
+      for (const job of jobs) {
+        await warmUp(job, worldSize, options);
+      }
       for (const size of options.sizes) {
         for (const operation of options.operations) {
           const cell = await measureCell(jobs, { operation, size, worldSize }, options, result);
@@ -89,7 +91,9 @@ async function warmUp(job, worldSize, { operations, sizes }) {
       await attempt({}, async () => {
         await job.ask({ do: 'prepare', operation, whole, beside });
         const end = performance.now() + WARM_UP_MS;
-        for (let n = 1; performance.now() < end; n = Math.min(2 * n, 256)) await timeOnce(job, n);
+        for (let n = 1; performance.now() < end; n = Math.min(2 * n, 256)) {
+          await timeOnce(job, n);
+        }
       });
     }
   }
@@ -122,7 +126,9 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
   }
   const end = performance.now() + MAX_CELL_MS;
   for (let round = 0; round < roundsOf(size, options.rounds); round++) {
-    if (round > 0 && performance.now() > end) break;
+    if (round > 0 && performance.now() > end) {
+      break;
+    }
     // Each round begins with another contender, so that nobody always follows the same.
     for (let i = 0; i < entrants.length; i++) {
       const entrant = entrants[(i + round) % entrants.length];
@@ -136,7 +142,9 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
   }
   const rows = entrants.map(({ job, samples, error }) => {
     const cell = { contender: job.name, operation, worldSize, size, bytes: whole };
-    if (error !== undefined) return { ...cell, error };
+    if (error !== undefined) {
+      return { ...cell, error };
+    }
     const ms = median(samples.map((sample) => sample.ms));
     const cpuMs = median(samples.map((sample) => sample.cpuMs));
     const minMs = Math.min(...samples.map((sample) => sample.ms));
@@ -153,12 +161,16 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
 
 /** Large cells repeat less: a call lasts longer than what disturbs it. */
 function roundsOf(size, rounds) {
-  if (size >= 256 * MIB) return Math.min(rounds, 2);
+  if (size >= 256 * MIB) {
+    return Math.min(rounds, 2);
+  }
   return size >= 16 * MIB ? Math.min(rounds, 5) : rounds;
 }
 
 async function attempt(entrant, work) {
-  if (entrant.error !== undefined) return;
+  if (entrant.error !== undefined) {
+    return;
+  }
   try {
     await work();
   } catch (error) {
@@ -213,12 +225,16 @@ function growth({ beforeMiB, afterMiB }) {
 }
 
 function dropEnded(jobs) {
-  for (const job of jobs.filter(({ hasEnded }) => hasEnded)) jobs.splice(jobs.indexOf(job), 1);
+  for (const job of jobs.filter(({ hasEnded }) => hasEnded)) {
+    jobs.splice(jobs.indexOf(job), 1);
+  }
 }
 
 function describe(rows, operation, size, worldSize) {
   const cells = rows.map(({ contender, ms, busGiBps, error }) => {
-    if (error !== undefined) return `${contender} failed`;
+    if (error !== undefined) {
+      return `${contender} failed`;
+    }
     return `${contender} ${size < 65536 ? `${(ms * 1000).toFixed(0)} us` : busGiBps.toFixed(2)}`;
   });
   return `${operation} ${size} x${worldSize}: ${cells.join(', ')}`;

@@ -7,7 +7,9 @@ const MIB = 2 ** 20;
 /** @returns {Promise<{ beforeMiB: number, afterMiB: number, peakMiB: number }>} of this process */
 export async function measureMemory(repetitions, run, barrier) {
   const warmUp = Math.ceil(repetitions / 3);
-  for (let i = 0; i < warmUp; i++) await run();
+  for (let i = 0; i < warmUp; i++) {
+    await run();
+  }
   await barrier();
   const before = await settled();
   let peak = before;

@@ -21,7 +21,9 @@ export function toleranceOf(wire, worldSize) {
 /** Element i of the sum over ranks. */
 export function sumOf(worldSize, i) {
   let sum = 0;
-  for (let rank = 0; rank < worldSize; rank++) sum += givenBy(rank, i);
+  for (let rank = 0; rank < worldSize; rank++) {
+    sum += givenBy(rank, i);
+  }
   return sum;
 }
 
@@ -43,7 +45,9 @@ export function expectValues(bytes, value, what, tolerance = 0) {
   const tile = tileOf(value);
   for (let at = 0; at < bytes.byteLength; at += tile.byteLength) {
     const length = Math.min(tile.byteLength, bytes.byteLength - at);
-    if (Buffer.compare(bytes.subarray(at, at + length), tile.subarray(0, length)) === 0) continue;
+    if (Buffer.compare(bytes.subarray(at, at + length), tile.subarray(0, length)) === 0) {
+      continue;
+    }
     throw new Error(`wrong result: ${what}, ${firstDifference(bytes, tile, at, length)}`);
   }
 }

@@ -4,7 +4,7 @@ import { compile } from 'vega-lite';
 import { OPERATIONS } from './operations.mjs';
 import { ranksLabel } from './report.mjs';
 
-/** Ours in strong colours, rivals dashed and grey to brown. */
+/** Ours in strong colors, rivals dashed and gray to brown. */
 const COLORS = {
   memory: '#7c3aed',
   shm: '#86efac',

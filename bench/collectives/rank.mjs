@@ -77,18 +77,24 @@ class Served {
 
   /** Whether the last timed call's result is right; a sum in place has grown meanwhile. */
   async recheck() {
-    if (this.call.isInPlace) return this.check();
+    if (this.call.isInPlace) {
+      return this.check();
+    }
     this.call.expect();
     return {};
   }
 
   /** Milliseconds a call, on the clock and on the cores (of the whole process). */
   async time({ repetitions, warmUps }) {
-    for (let i = 0; i < warmUps; i++) await this.call.run();
+    for (let i = 0; i < warmUps; i++) {
+      await this.call.run();
+    }
     await this.engine.barrier();
     const cpu = process.cpuUsage();
     const start = performance.now();
-    for (let i = 0; i < repetitions; i++) await this.call.run();
+    for (let i = 0; i < repetitions; i++) {
+      await this.call.run();
+    }
     const ms = (performance.now() - start) / repetitions;
     const { user, system } = process.cpuUsage(cpu);
     return { ms, cpuMs: (user + system) / 1000 / repetitions };
@@ -98,7 +104,9 @@ class Served {
   async probe({ repetitions }) {
     await this.engine.barrier();
     const watch = watchEventLoop();
-    for (let i = 0; i < repetitions; i++) await this.call.run();
+    for (let i = 0; i < repetitions; i++) {
+      await this.call.run();
+    }
     return watch.stop();
   }
 

@@ -37,7 +37,9 @@ export function ranksLabel(run, worldSize) {
 /** Sizes of one element, where bandwidth says nothing. */
 function latencies(run, names) {
   const small = run.cells.filter(({ size }) => size <= 4);
-  if (small.length === 0) return [];
+  if (small.length === 0) {
+    return [];
+  }
   const rows = groupBy(small, inReportOrder).map((cells) => [
     `${OPERATIONS[cells[0].operation].title}, ${ranksLabel(run, cells[0].worldSize)}`,
     ...columnsOf(cells, names, latencyOf),
@@ -67,7 +69,9 @@ function bandwidths(run, names) {
 function columnsOf(cells, names, format) {
   return names.map((name) => {
     const cell = cells.find(({ contender }) => contender === name);
-    if (cell === undefined) return '-';
+    if (cell === undefined) {
+      return '-';
+    }
     return cell.error === undefined ? format(cell) : 'failed';
   });
 }
@@ -96,7 +100,9 @@ function probes(run) {
         : [mib(memory.beforeMiB), mib(memory.afterMiB), mib(memory.peakMiB)]),
     ];
   });
-  if (rows.length === 0) return [];
+  if (rows.length === 0) {
+    return [];
+  }
   return [
     '## The event loop and memory in calls of 64 MiB',
     'Held: the longest gap in a chain of setImmediate, less the time that the thread waited for a core; on a core: the longest that it ran between two turns, which other work on the machine does not stretch. Memory outside the heap in the steady state of all-reduce, after a collection before and after eight further calls, and the peak between, in MiB; of the rank that grew most (threads and ranks of one process see all of it).',
@@ -117,7 +123,9 @@ function probes(run) {
 }
 
 export function formatBytes(bytes) {
-  if (bytes >= 2 ** 20) return `${bytes / 2 ** 20} MiB`;
+  if (bytes >= 2 ** 20) {
+    return `${bytes / 2 ** 20} MiB`;
+  }
   return bytes >= 1024 ? `${bytes / 1024} KiB` : `${bytes} B`;
 }
 

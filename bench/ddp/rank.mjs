@@ -90,7 +90,9 @@ async function serve(group) {
     for (const mode of MODES) {
       await group.barrier();
       const time = await measure({ device, model, group, mode, alone });
-      if (step >= WARM_UP_STEPS) times[mode].push(time);
+      if (step >= WARM_UP_STEPS) {
+        times[mode].push(time);
+      }
     }
   }
   if (group.rank === 0) {
@@ -107,9 +109,14 @@ async function measure({ device, model, group, mode, alone }) {
   const startMs = performance.now();
   const run = () => device.scope(async () => (await lossOf(device, model)).backward());
   let communicationMs = 0;
-  if (mode === 'bucketed') await run();
-  else await model.noSync(run);
-  if (mode === 'bucketed') communicationMs = alone?.lastMs ?? model.timings.communicationMs;
+  if (mode === 'bucketed') {
+    await run();
+  } else {
+    await model.noSync(run);
+  }
+  if (mode === 'bucketed') {
+    communicationMs = alone?.lastMs ?? model.timings.communicationMs;
+  }
   if (mode === 'naive') {
     await device.synchronize();
     await group.barrier();
@@ -129,7 +136,9 @@ async function measure({ device, model, group, mode, alone }) {
 }
 
 async function lossOf(device, model) {
-  if (!spec.hasCompute) return model.call();
+  if (!spec.hasCompute) {
+    return model.call();
+  }
   const { rows, gpt } = spec;
   const seq = gpt.n_positions;
   const text = Int32Array.from({ length: rows * seq }, (_, i) => (i * 7) % gpt.vocab_size);

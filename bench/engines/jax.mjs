@@ -5,12 +5,14 @@ import { GPT, parameters, TOKENS, tokens } from '../gpt-shape.mjs';
 import { serve } from './serve.mjs';
 
 const device = process.argv[2];
-if (device === 'webgpu') await import('./webgpu-globals.mjs');
-else
+if (device === 'webgpu') {
+  await import('./webgpu-globals.mjs');
+} else {
   Object.defineProperty(globalThis, 'navigator', {
     value: { userAgent: 'node' },
     configurable: true,
   });
+}
 addIteratorHelpers();
 const jax = await import('@jax-js/jax');
 const { numpy: np, nn, jit, valueAndGrad } = jax;
@@ -76,9 +78,9 @@ function refs(tree) {
 
 function layerNorm(x, g, b) {
   const mean = np.mean(x.ref, -1, { keepdims: true });
-  const centred = x.sub(mean);
-  const variance = np.mean(np.square(centred.ref), -1, { keepdims: true });
-  return centred
+  const centered = x.sub(mean);
+  const variance = np.mean(np.square(centered.ref), -1, { keepdims: true });
+  return centered
     .div(np.sqrt(variance.add(1e-5)))
     .mul(g)
     .add(b);
@@ -132,11 +134,17 @@ function addIteratorHelpers() {
   const prototype = Object.getPrototypeOf(Object.getPrototypeOf([][Symbol.iterator]()));
   prototype.map ??= function* map(f) {
     let i = 0;
-    for (const item of this) yield f(item, i++);
+    for (const item of this) {
+      yield f(item, i++);
+    }
   };
   prototype.filter ??= function* filter(f) {
     let i = 0;
-    for (const item of this) if (f(item, i++)) yield item;
+    for (const item of this) {
+      if (f(item, i++)) {
+        yield item;
+      }
+    }
   };
   prototype.toArray ??= function toArray() {
     return [...this];

@@ -4,7 +4,9 @@ import { GPT, parameters, TOKENS, tokens } from '../gpt-shape.mjs';
 import { serve } from './serve.mjs';
 
 const device = process.argv[2];
-if (device === 'webgpu') await import('./webgpu-globals.mjs');
+if (device === 'webgpu') {
+  await import('./webgpu-globals.mjs');
+}
 const tf = await import('@tensorflow/tfjs');
 await import(
   device === 'webgpu' ? '@tensorflow/tfjs-backend-webgpu' : '@tensorflow/tfjs-backend-wasm'

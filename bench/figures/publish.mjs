@@ -10,10 +10,16 @@ import { REPORTS, renderReadmes } from './readmes.mjs';
  */
 export function publish(path, text, record) {
   console.log(text);
-  if (path === undefined) return;
+  if (path === undefined) {
+    return;
+  }
   mkdirSync(dirname(path), { recursive: true });
   writeFileSync(path, text.endsWith('\n') ? text : `${text}\n`);
   writeFileSync(path.replace(/(\.md)?$/, '.json'), `${JSON.stringify(record, undefined, 1)}\n`);
-  if (dirname(resolve(path)) !== REPORTS) return;
-  for (const file of renderReadmes()) console.error(`${file}: figures renewed`);
+  if (dirname(resolve(path)) !== REPORTS) {
+    return;
+  }
+  for (const file of renderReadmes()) {
+    console.error(`${file}: figures renewed`);
+  }
 }

@@ -51,7 +51,9 @@ function render(path, name) {
     throw new Error(`${path}: expected one of ${Object.keys(BLOCKS).join(', ')}, got ${name}`);
   }
   const report = newestReport(block.report);
-  if (report === undefined) return `Not measured: \`${commandOf(block)}\` does.`;
+  if (report === undefined) {
+    return `Not measured: \`${commandOf(block)}\` does.`;
+  }
   const run = JSON.parse(readFileSync(join(REPORTS, report), 'utf8'));
   const page = `bench/reports/${report.replace(/\.json$/, '.md')}`;
   return block.render(run, posix.relative(posix.dirname(path), page)).trim();
@@ -77,7 +79,9 @@ export function renderReadmes() {
     const file = join(ROOT, path);
     const old = readFileSync(file, 'utf8');
     const text = rendered(path, old);
-    if (text !== old) writeFileSync(file, text);
+    if (text !== old) {
+      writeFileSync(file, text);
+    }
     return text !== old;
   });
 }

@@ -75,7 +75,9 @@ export function loadOf({ load, busy }) {
 
 async function conditions() {
   const load = os.loadavg();
-  if (!existsSync('/proc/self/stat')) return { load };
+  if (!existsSync('/proc/self/stat')) {
+    return { load };
+  }
   const before = cpuMsByProcess();
   const start = performance.now();
   await sleep(BUSY_SAMPLE_MS);

@@ -17,7 +17,9 @@ const FLAGS = [
 export async function chromiumPath(): Promise<{ path?: string; reason: string }> {
   const { findChromium } = await import('../setup/chromium.mjs');
   const path = findChromium();
-  if (path !== undefined) return { path, reason: '' };
+  if (path !== undefined) {
+    return { path, reason: '' };
+  }
   return { reason: process.env.SHARDWEAVE_NO_CHROMIUM ?? 'no Chromium or Chrome was found' };
 }
 

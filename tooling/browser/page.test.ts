@@ -88,7 +88,9 @@ async function openPage(
   const problems: string[] = [];
   page.on('pageerror', (error) => problems.push(error.message));
   page.on('console', (message) => {
-    if (message.type() === 'error') problems.push(message.text());
+    if (message.type() === 'error') {
+      problems.push(message.text());
+    }
   });
   await page.goto(server.origin);
   await page.waitForFunction(() => 'shardweavePage' in window);

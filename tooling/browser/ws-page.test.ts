@@ -43,7 +43,9 @@ describe.skipIf(path === undefined)(
     afterAll(async () => {
       await browser?.close();
       await server?.close();
-      for (const close of closers) close();
+      for (const close of closers) {
+        close();
+      }
     });
 
     async function openPage(): Promise<Page> {
@@ -241,7 +243,9 @@ describe.skipIf(path === undefined)(
       };
       // It is refused again and again until its own limit ends it; a slow machine needs another go.
       let stranger = await join('stranger', SECRET, 500);
-      while (refusals.length === 0) stranger = await join('stranger', SECRET, 500);
+      while (refusals.length === 0) {
+        stranger = await join('stranger', SECRET, 500);
+      }
       expect(stranger?.code).toBe('JOIN');
       expect(stranger?.message).toMatch(/nobody listens, or refuses this origin/);
       expect(refusals).toContain(`origin ${server.origin} is not allowed`);
@@ -272,7 +276,9 @@ async function rendererOf(browser: Browser, page: Page): Promise<number> {
     const [first, second] = [...(await times())]
       .map(([id, time]) => ({ id, seconds: time - (before.get(id) ?? 0) }))
       .sort((a, b) => b.seconds - a.seconds);
-    if (first!.seconds < 0.3 || first!.seconds < 3 * second!.seconds) continue;
+    if (first!.seconds < 0.3 || first!.seconds < 3 * second!.seconds) {
+      continue;
+    }
     await session.detach();
     return first!.id;
   }

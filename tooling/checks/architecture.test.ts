@@ -74,7 +74,9 @@ describe.each(found.map((one) => [one.shortName, one] as const))('%s', (name, on
   });
 
   it('takes tensors, modules and groups as peers, so that there is one copy of each', () => {
-    if (one.manifest.private) return expect(one.folder).toMatch(/^apps\//);
+    if (one.manifest.private) {
+      return expect(one.folder).toMatch(/^apps\//);
+    }
     const owned = Object.keys(one.manifest.dependencies ?? {});
     expect(owned.filter((target) => ONE_COPY.includes(target))).toEqual([]);
   });
@@ -90,11 +92,17 @@ describe('the workspace', () => {
     const seen = new Set<string>();
     const visit = (name: string, path: readonly string[]): void => {
       expect(path, `${[...path, name].join(' -> ')}`).not.toContain(name);
-      if (seen.has(name)) return;
-      for (const target of ARROWS[name] ?? []) visit(target, [...path, name]);
+      if (seen.has(name)) {
+        return;
+      }
+      for (const target of ARROWS[name] ?? []) {
+        visit(target, [...path, name]);
+      }
       seen.add(name);
     };
-    for (const name of Object.keys(ARROWS)) visit(name, []);
+    for (const name of Object.keys(ARROWS)) {
+      visit(name, []);
+    }
     expect(seen.size).toBe(Object.keys(ARROWS).length);
   });
 });

@@ -48,9 +48,13 @@ export function typeErrors(
   const host = ts.createCompilerHost(options);
   const { getSourceFile } = host;
   host.getSourceFile = (name, ...rest) => {
-    if (!isOurs(name)) return getSourceFile(name, ...rest);
+    if (!isOurs(name)) {
+      return getSourceFile(name, ...rest);
+    }
     const key = `${environment} ${name}`;
-    if (!ours.has(key)) ours.set(key, getSourceFile(name, ...rest));
+    if (!ours.has(key)) {
+      ours.set(key, getSourceFile(name, ...rest));
+    }
     return ours.get(key);
   };
   const program = ts.createProgram([path], options, host);
@@ -67,7 +71,9 @@ export function typeErrors(
   ];
   return diagnostics.map(({ file, start, messageText }) => {
     const text = ts.flattenDiagnosticMessageText(messageText, ' ');
-    if (file === undefined || start === undefined) return text;
+    if (file === undefined || start === undefined) {
+      return text;
+    }
     const { line } = file.getLineAndCharacterOfPosition(start);
     return `${file.fileName.split('/node_modules/').at(-1)}:${line + 1}: ${text}`;
   });

@@ -72,7 +72,9 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
     'has declarations without an error in a %s project of ES2022 that checks them',
     { timeout: LIMIT_MS },
     async (environment) => {
-      if (!existsSync(project)) await installFromTarballs(one, tarballs, project);
+      if (!existsSync(project)) {
+        await installFromTarballs(one, tarballs, project);
+      }
       const entries = Object.keys(one.manifest.exports ?? {});
       const specifiers = entries
         .filter((entry) => entry !== './package.json')
@@ -86,7 +88,9 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
     'bundles for the browser with nothing of Node in it',
     { timeout: LIMIT_MS },
     async () => {
-      if (!existsSync(project)) await installFromTarballs(one, tarballs, project);
+      if (!existsSync(project)) {
+        await installFromTarballs(one, tarballs, project);
+      }
       for (const entry of browserEntries(one.manifest.exports)) {
         const specifier = `${one.manifest.name}${entry.slice(1)}`;
         const result = await build({

@@ -39,7 +39,9 @@ export async function installFromTarballs(
   const options = ['--prefer-offline', '--no-audit', '--no-fund', '--ignore-scripts'];
   await run('npm', ['install', ...options], folder);
   const target = join(folder, 'node_modules', LINKED);
-  if (!existsSync(target)) symlinkSync(join(ROOT, 'node_modules', LINKED), target, 'junction');
+  if (!existsSync(target)) {
+    symlinkSync(join(ROOT, 'node_modules', LINKED), target, 'junction');
+  }
 }
 
 /** The first `js` or `ts` example of a package's README, with the language; or `undefined`. */
@@ -62,8 +64,11 @@ export function run(file: string, args: readonly string[], cwd: string): Promise
   return new Promise((resolve, reject) => {
     execFile(file, args, { ...options, shell }, (error, stdout, stderr) => {
       const output = `${stdout}${stderr}`;
-      if (error) reject(new Error(`${file} ${args.join(' ')}: ${error.code}\n${output}`));
-      else resolve(output);
+      if (error) {
+        reject(new Error(`${file} ${args.join(' ')}: ${error.code}\n${output}`));
+      } else {
+        resolve(output);
+      }
     });
   });
 }
@@ -71,9 +76,13 @@ export function run(file: string, args: readonly string[], cwd: string): Promise
 /** The package itself, its workspace dependencies and its peers, and theirs. */
 function closure(name: string, found = new Set<string>()): ReadonlySet<string> {
   const one = publishedPackages().find(({ manifest }) => manifest.name === name);
-  if (!one || found.has(name)) return found;
+  if (!one || found.has(name)) {
+    return found;
+  }
   found.add(name);
   const { dependencies, peerDependencies } = one.manifest;
-  for (const next of Object.keys({ ...dependencies, ...peerDependencies })) closure(next, found);
+  for (const next of Object.keys({ ...dependencies, ...peerDependencies })) {
+    closure(next, found);
+  }
   return found;
 }

@@ -40,6 +40,11 @@ describe('the tree', () => {
     expect(code, output).toBe(0);
   });
 
+  it('names the class in every @throws', () => {
+    // Where a function passes on what a caller's own function threw, there is no class to name.
+    expect(linesWhere((line) => /[*/] @throws (?!\{\w+\}|what )/.test(line))).toEqual([]);
+  });
+
   it('has no type errors in any package, app or tool', { timeout: LONGEST_CHECK_MS }, async () => {
     const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');
     const { code, output } = await runNode([tsc, '--noEmit', '--project', ROOT]);

@@ -21,7 +21,9 @@ export async function bundleBench(app) {
   const from = join(ROOT, 'bench');
   const to = join(app, 'bench');
   mkdirSync(join(to, 'engines'), { recursive: true });
-  for (const path of AS_IT_IS) copyFileSync(join(from, path), join(to, path));
+  for (const path of AS_IT_IS) {
+    copyFileSync(join(from, path), join(to, path));
+  }
   // The bench finds the packages where they lie in the repository.
   mkdirSync(join(app, 'packages'));
   for (const name of readdirSync(join(app, 'node_modules/@shardweave'))) {
@@ -31,7 +33,9 @@ export async function bundleBench(app) {
     console.error('pack: the bench goes without its rivals: install them in bench/ first');
     return;
   }
-  for (const name of RIVALS) await bundle(from, to, `engines/${name}.mjs`);
+  for (const name of RIVALS) {
+    await bundle(from, to, `engines/${name}.mjs`);
+  }
   const manifest = join(to, 'node_modules', MANIFEST);
   mkdirSync(join(manifest, '..'), { recursive: true });
   copyFileSync(join(from, 'node_modules', MANIFEST), manifest);

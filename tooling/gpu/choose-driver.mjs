@@ -42,8 +42,12 @@ export function chooseDriver(folder) {
     const { adapters, says } = probe(environment);
     const hardware = adapters.filter(({ isSoftware }) => !isSoftware);
     tried.push(`${name}: ${adapters.map(({ description }) => description).join(', ') || says}`);
-    if (hardware.length > 0) return { environment, adapters: hardware, tried };
-    if (adapters.length > 0) software ??= { environment, adapters };
+    if (hardware.length > 0) {
+      return { environment, adapters: hardware, tried };
+    }
+    if (adapters.length > 0) {
+      software ??= { environment, adapters };
+    }
   }
   return { environment: {}, adapters: [], ...software, tried };
 }

@@ -45,9 +45,15 @@ rmSync(dirname(folder), { recursive: true, force: true });
 mkdirSync(folder, { recursive: true });
 const app = join(folder, 'app');
 await runPnpm('gpu-pack', ['--filter', '@shardweave/trainer', 'deploy', '--prod', '--legacy', app]);
-for (const path of LEFT_OUT) removeFromStore(path);
-for (const name of ['src', 'test']) rmSync(join(app, name), { recursive: true, force: true });
-for (const name of THERE) copyFileSync(join(HERE, name), join(app, name));
+for (const path of LEFT_OUT) {
+  removeFromStore(path);
+}
+for (const name of ['src', 'test']) {
+  rmSync(join(app, name), { recursive: true, force: true });
+}
+for (const name of THERE) {
+  copyFileSync(join(HERE, name), join(app, name));
+}
 copyFileSync(join(ROOT, 'tooling/setup/webgpu-probe.mjs'), join(app, 'webgpu-probe.mjs'));
 await bundleBench(app);
 mkdirSync(join(folder, 'bin'));
@@ -86,7 +92,9 @@ function vulkanLoader() {
     join(path, 'libvulkan.so.1'),
   );
   const found = names.find((path) => existsSync(path));
-  if (!found) throw new Error(`pack: no libvulkan.so.1 here. \`npm test\` installs one.`);
+  if (!found) {
+    throw new Error(`pack: no libvulkan.so.1 here. \`npm test\` installs one.`);
+  }
   return realpathSync(found);
 }
 

@@ -22,7 +22,9 @@ export function renderReport(report) {
         `| ${name} | ${isOk ? 'ok' : `ended with ${ended}`} | ${seconds.toFixed(1)} |`,
     ),
   ];
-  for (const part of report.parts) lines.push('', `## ${part.name}`, ...partLines(part));
+  for (const part of report.parts) {
+    lines.push('', `## ${part.name}`, ...partLines(part));
+  }
   return `${lines.join('\n')}\n`;
 }
 
@@ -56,8 +58,12 @@ function partLines({ name, isOk, results, tail }) {
     }
   }
   // The bench's own report, its headings two levels down.
-  if (name === 'bench' && results) lines.push(results.replaceAll(/^#/gm, '###').trimEnd());
-  if (!isOk) lines.push('```', tail, '```');
+  if (name === 'bench' && results) {
+    lines.push(results.replaceAll(/^#/gm, '###').trimEnd());
+  }
+  if (!isOk) {
+    lines.push('```', tail, '```');
+  }
   return lines;
 }
 

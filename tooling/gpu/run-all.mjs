@@ -90,7 +90,9 @@ function parts() {
 }
 
 async function runPart({ name, args, results, out }) {
-  if (out) rmSync(out, { recursive: true, force: true });
+  if (out) {
+    rmSync(out, { recursive: true, force: true });
+  }
   console.log(`${name} ...`);
   const log = join(OUT, `${name.replaceAll(/[^\w]+/g, '-')}.log`);
   const stream = createWriteStream(log);
@@ -122,9 +124,13 @@ async function runPart({ name, args, results, out }) {
 /** JSON, or text as it is; a training's summary with its steps beside it. */
 function readResults(path) {
   const text = readFileSync(path, 'utf8');
-  if (!path.endsWith('.json')) return text;
+  if (!path.endsWith('.json')) {
+    return text;
+  }
   const metrics = join(dirname(path), 'metrics.jsonl');
-  if (!path.endsWith('summary.json') || !existsSync(metrics)) return JSON.parse(text);
+  if (!path.endsWith('summary.json') || !existsSync(metrics)) {
+    return JSON.parse(text);
+  }
   const lines = readFileSync(metrics, 'utf8').trim().split('\n');
   return { ...JSON.parse(text), steps: lines.map((line) => JSON.parse(line)) };
 }

@@ -28,7 +28,9 @@ export class MutantTree {
     const listed = ['ls-files', '--cached', '--others', '--exclude-standard', '-z'];
     const files = execFileSync('git', listed, { cwd: ROOT, encoding: 'utf8' }).split('\0');
     for (const file of files) {
-      if (file === '' || !existsSync(join(ROOT, file))) continue; // deleted, not yet committed
+      if (file === '' || !existsSync(join(ROOT, file))) {
+        continue; // deleted, not yet committed
+      }
       mkdirSync(dirname(join(root, file)), { recursive: true });
       cpSync(join(ROOT, file), join(root, file));
     }
@@ -36,7 +38,9 @@ export class MutantTree {
     for (const folder of [...packageFolders(), 'examples']) {
       for (const name of ['node_modules', 'dist', 'src/generated']) {
         const path = join(folder, name);
-        if (!existsSync(join(ROOT, path))) continue;
+        if (!existsSync(join(ROOT, path))) {
+          continue;
+        }
         cpSync(join(ROOT, path), join(root, path), { recursive: true, verbatimSymlinks: true });
       }
     }
@@ -45,7 +49,9 @@ export class MutantTree {
   /** @returns {Promise<{outcome: 'killed' | 'survived' | 'broken', detail: string}>} */
   async judge(mutant) {
     const key = `${mutant.test}\0${mutant.name ?? ''}`;
-    if (!this.#sound.has(key)) this.#sound.set(key, await this.#test(mutant));
+    if (!this.#sound.has(key)) {
+      this.#sound.set(key, await this.#test(mutant));
+    }
     const sound = this.#sound.get(key);
     if (sound.numFailed > 0 || sound.numPassed === 0 || sound.isStuck) {
       return { outcome: 'broken', detail: `without it: ${describe(sound)}` };
@@ -72,7 +78,9 @@ export class MutantTree {
 
   /** Kernels in AssemblyScript are run as the WebAssembly that the package generates from them. */
   #compile(file) {
-    if (!file.includes('/assembly/') && !file.endsWith('.as.ts')) return;
+    if (!file.includes('/assembly/') && !file.endsWith('.as.ts')) {
+      return;
+    }
     const folder = join(this.#root, file.split('/').slice(0, 2).join('/'));
     const script = join(this.#root, 'tooling/asc/build.mjs');
     execFileSync(process.execPath, [script], { cwd: folder, stdio: 'ignore' });
@@ -83,9 +91,13 @@ export class MutantTree {
     const report = join(this.#root, 'report.json');
     rmSync(report, { force: true });
     const args = ['run', test, '--bail=1', '--reporter=json', `--outputFile=${report}`];
-    if (name !== undefined) args.push('-t', escapePattern(name));
+    if (name !== undefined) {
+      args.push('-t', escapePattern(name));
+    }
     const isStuck = await this.#vitest(args);
-    if (!existsSync(report)) return { numPassed: 0, numFailed: 0, isStuck, message: 'no report' };
+    if (!existsSync(report)) {
+      return { numPassed: 0, numFailed: 0, isStuck, message: 'no report' };
+    }
     const { numPassedTests, numFailedTests, testResults } = JSON.parse(
       readFileSync(report, 'utf8'),
     );
@@ -118,7 +130,9 @@ export class MutantTree {
 }
 
 function describe({ numPassed, numFailed, isStuck, message }) {
-  if (isStuck) return 'the test never ended';
+  if (isStuck) {
+    return 'the test never ended';
+  }
   const counts = `${numFailed} failed, ${numPassed} passed`;
   return numFailed + numPassed === 0 ? `${counts}: ${message.split('\n')[0]}` : counts;
 }

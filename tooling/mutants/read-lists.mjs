@@ -28,16 +28,30 @@ export function readMutants() {
 export function faultsOf(mutant) {
   const faults = [];
   for (const field of REQUIRED) {
-    if (typeof mutant[field] !== 'string') faults.push(`${field}: expected text`);
+    if (typeof mutant[field] !== 'string') {
+      faults.push(`${field}: expected text`);
+    }
   }
   for (const field of Object.keys(mutant)) {
-    if (field !== 'list' && !FIELDS.includes(field)) faults.push(`${field}: unknown`);
+    if (field !== 'list' && !FIELDS.includes(field)) {
+      faults.push(`${field}: unknown`);
+    }
   }
-  if (faults.length > 0) return faults;
-  if (!existsSync(join(ROOT, mutant.test))) faults.push(`test: ${mutant.test} is not there`);
-  if (!existsSync(join(ROOT, mutant.file))) return [...faults, `file: ${mutant.file} is not there`];
+  if (faults.length > 0) {
+    return faults;
+  }
+  if (!existsSync(join(ROOT, mutant.test))) {
+    faults.push(`test: ${mutant.test} is not there`);
+  }
+  if (!existsSync(join(ROOT, mutant.file))) {
+    return [...faults, `file: ${mutant.file} is not there`];
+  }
   const count = readFileSync(join(ROOT, mutant.file), 'utf8').split(mutant.find).length - 1;
-  if (count !== 1) faults.push(`find: expected once in ${mutant.file}, found ${count} times`);
-  if (mutant.find === mutant.replace) faults.push('replace: the same as find');
+  if (count !== 1) {
+    faults.push(`find: expected once in ${mutant.file}, found ${count} times`);
+  }
+  if (mutant.find === mutant.replace) {
+    faults.push('replace: the same as find');
+  }
   return faults;
 }

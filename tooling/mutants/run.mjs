@@ -16,9 +16,15 @@ const isWanted = ({ list, id }) =>
   positionals.some((one) => one === list || `${list}/${id}`.startsWith(one));
 const mutants = readMutants().filter(isWanted);
 const broken = mutants.flatMap((mutant) => faultsOf(mutant).map((fault) => [mutant, fault]));
-for (const [mutant, fault] of broken) console.error(`${mutant.list}/${mutant.id}: ${fault}`);
-if (mutants.length === 0) console.error('no mutant has such a name');
-if (broken.length > 0 || mutants.length === 0) process.exit(2);
+for (const [mutant, fault] of broken) {
+  console.error(`${mutant.list}/${mutant.id}: ${fault}`);
+}
+if (mutants.length === 0) {
+  console.error('no mutant has such a name');
+}
+if (broken.length > 0 || mutants.length === 0) {
+  process.exit(2);
+}
 
 const numJobs = Math.max(1, Math.min(Number(values.jobs) || 1, mutants.length));
 const left = [...mutants];

@@ -1,4 +1,4 @@
-"""Makes the reference values of batch normalisation.
+"""Makes the reference values of batch normalization.
 
 Run:  OMP_WAIT_POLICY=PASSIVE /usr/bin/python3 tooling/reference/batch-norm.py
 Needs Debian's python3-torch (1.13) and nothing else; takes a second. Writes data/batch-norm/expected.json.
@@ -28,7 +28,7 @@ CASES = {
 
 
 def values(shape, seed):
-    """f32 values that both sides can make: neither centred nor of equal spread over channels."""
+    """f32 values that both sides can make: neither centered nor of equal spread over channels."""
     flat = [(1 + i % 3) * math.sin(1.7 * i + seed) + 0.5 * (i % 3) for i in range(math.prod(shape))]
     return torch.tensor(flat, dtype=torch.float32).reshape(shape).double()
 

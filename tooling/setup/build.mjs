@@ -53,7 +53,9 @@ export function missingFiles(folder) {
 
 /** @returns {string[]} every path under `dist` in a tree of conditions */
 function filesNamedIn(exports) {
-  if (typeof exports === 'string') return exports.startsWith('./dist/') ? [exports] : [];
+  if (typeof exports === 'string') {
+    return exports.startsWith('./dist/') ? [exports] : [];
+  }
   return Object.values(exports).flatMap(filesNamedIn);
 }
 
@@ -68,7 +70,9 @@ function manifestOf(folder) {
 
 function isBuilt(folder) {
   const isFull = (path) => existsSync(path) && readdirSync(path).length > 0;
-  if (!isFull(join(ROOT, folder, 'dist'))) return false;
+  if (!isFull(join(ROOT, folder, 'dist'))) {
+    return false;
+  }
   const hasKernels = existsSync(join(ROOT, folder, 'assembly'));
   return !hasKernels || isFull(join(ROOT, folder, 'src/generated'));
 }

@@ -18,7 +18,9 @@ const ELSEWHERE = {
 
 /** The browser's path: SHARDWEAVE_CHROMIUM if set, else a well-known one; or `undefined`. */
 export function findChromium() {
-  if (process.env.SHARDWEAVE_CHROMIUM) return process.env.SHARDWEAVE_CHROMIUM;
+  if (process.env.SHARDWEAVE_CHROMIUM) {
+    return process.env.SHARDWEAVE_CHROMIUM;
+  }
   const folders = (process.env.PATH ?? '').split(delimiter).filter(Boolean);
   const onPath = NAMES.flatMap((name) => folders.map((folder) => join(folder, name)));
   return [...onPath, ...(ELSEWHERE[process.platform] ?? [])].find((path) => existsSync(path));
@@ -27,18 +29,26 @@ export function findChromium() {
 /** @returns {Promise<{environment: Record<string, string>}>} for the test process */
 export async function chromiumForTests() {
   const found = findChromium();
-  if (found) return { environment: { SHARDWEAVE_CHROMIUM: found } };
+  if (found) {
+    return { environment: { SHARDWEAVE_CHROMIUM: found } };
+  }
   const reason = installChromium();
   const installed = findChromium();
-  if (installed) return { environment: { SHARDWEAVE_CHROMIUM: installed } };
+  if (installed) {
+    return { environment: { SHARDWEAVE_CHROMIUM: installed } };
+  }
   announce('chromium', `page tests will skip: ${reason}`);
   return { environment: { SHARDWEAVE_NO_CHROMIUM: reason ?? 'apt installed none' } };
 }
 
 function installChromium() {
   // Ubuntu's package of that name only fetches a snap, which needs a running snapd.
-  if (linuxRelease()?.id !== 'debian') return 'no Chromium or Chrome was found';
+  if (linuxRelease()?.id !== 'debian') {
+    return 'no Chromium or Chrome was found';
+  }
   const refusal = aptRefusal();
-  if (refusal) return `no Chromium or Chrome was found, and apt was not used: ${refusal}`;
+  if (refusal) {
+    return `no Chromium or Chrome was found, and apt was not used: ${refusal}`;
+  }
   return installPackages({ step: 'chromium', packages: ['chromium'] });
 }

@@ -14,7 +14,11 @@ found = all(importlib.util.find_spec(name) for name in ("torch", "mpi4py"))
 sys.exit(0 if found and shutil.which("mpirun") else 1)`;
 
 export function installCollectiveRivals() {
-  if (spawnSync('/usr/bin/python3', ['-c', LOOK], { stdio: 'ignore' }).status === 0) return;
+  if (spawnSync('/usr/bin/python3', ['-c', LOOK], { stdio: 'ignore' }).status === 0) {
+    return;
+  }
   const refusal = installPackages({ step: STEP, packages: PACKAGES });
-  if (refusal) announce(STEP, `Gloo and Open MPI may be left out: ${refusal}`);
+  if (refusal) {
+    announce(STEP, `Gloo and Open MPI may be left out: ${refusal}`);
+  }
 }

@@ -23,13 +23,17 @@ export async function doctor() {
   for (const section of [machine, packages, cpuDevice, webgpuDevices, browser, mpi]) {
     const { title, lines, mend = [] } = section();
     console.log(`\n${title}`);
-    for (const line of lines) console.log(`  ${line}`);
+    for (const line of lines) {
+      console.log(`  ${line}`);
+    }
     mends.push(...mend);
   }
   console.log(
     mends.length === 0 ? '\nNothing is missing.' : '\nWhat is missing, and what mends it',
   );
-  for (const { what, command } of mends) console.log(`  ${what}\n    ${command}`);
+  for (const { what, command } of mends) {
+    console.log(`  ${what}\n    ${command}`);
+  }
 }
 
 function machine() {
@@ -81,7 +85,9 @@ function webgpuDevices() {
   const unpacked = swiftShader ? probeAdapters(swiftShader).adapters : [];
   const lines = adapters.flatMap((adapter) => adapterLines(adapter, ''));
   lines.push(...unpacked.flatMap((adapter) => adapterLines(adapter, ' (for tests, from npm)')));
-  if (adapters.length === 0) lines.push('Dawn accepts no driver of this machine', ...why(stderr));
+  if (adapters.length === 0) {
+    lines.push('Dawn accepts no driver of this machine', ...why(stderr));
+  }
   if (!adapters.some(({ isSoftware }) => !isSoftware)) {
     lines.push('no hardware adapter: `npm run train` uses the cpu device');
   }
@@ -107,7 +113,9 @@ function adapterLines(adapter, origin) {
 
 function why(stderr) {
   const isOldGlibc = /GLIBC_[\d.]+' not found/.test(stderr);
-  if (isOldGlibc) return ['the webgpu package needs glibc 2.34 or later'];
+  if (isOldGlibc) {
+    return ['the webgpu package needs glibc 2.34 or later'];
+  }
   const line = stderr.split('\n').find((text) => /error|failed|not found/i.test(text));
   return line ? [`it says: ${line.trim()}`] : [];
 }
@@ -115,8 +123,12 @@ function why(stderr) {
 function webgpuMends(adapters, unpacked) {
   const hasHardware = adapters.some(({ isSoftware }) => !isSoftware);
   const mends = [];
-  if (!hasHardware) mends.push(hardwareMend());
-  if (adapters.length === 0 && unpacked.length === 0) mends.push(softwareMend());
+  if (!hasHardware) {
+    mends.push(hardwareMend());
+  }
+  if (adapters.length === 0 && unpacked.length === 0) {
+    mends.push(softwareMend());
+  }
   return mends.filter(Boolean);
 }
 
@@ -131,10 +143,14 @@ function hardwareMend() {
         command: installCommand(['libvulkan1'], 'vulkan-loader', 'vulkan-icd-loader'),
       };
     }
-    if (!existsSync('/dev/dri')) return undefined;
+    if (!existsSync('/dev/dri')) {
+      return undefined;
+    }
     const what = 'A Vulkan driver for the GPU under /dev/dri';
     // The tests' set-up knows which of Debian's suites holds a driver that Dawn accepts.
-    if (!aptRefusal()) return { what, command: 'npm test' };
+    if (!aptRefusal()) {
+      return { what, command: 'npm test' };
+    }
     return {
       what,
       command: installCommand(mesaPackages(), 'mesa-vulkan-drivers', 'vulkan-icd-loader'),
@@ -160,16 +176,24 @@ function mesaPackages() {
 
 function installCommand(debian, fedora, arch = fedora) {
   const sudo = process.getuid() === 0 ? '' : 'sudo ';
-  if (linuxRelease()?.hasApt) return `${sudo}apt-get install ${debian.join(' ')}`;
-  if (existsSync('/usr/bin/dnf')) return `${sudo}dnf install ${fedora}`;
-  if (existsSync('/usr/bin/pacman')) return `${sudo}pacman -S ${arch}`;
+  if (linuxRelease()?.hasApt) {
+    return `${sudo}apt-get install ${debian.join(' ')}`;
+  }
+  if (existsSync('/usr/bin/dnf')) {
+    return `${sudo}dnf install ${fedora}`;
+  }
+  if (existsSync('/usr/bin/pacman')) {
+    return `${sudo}pacman -S ${arch}`;
+  }
   return `install ${fedora} with this system's package manager`;
 }
 
 function browser() {
   const found = findChromium();
   const title = 'Browser for the page tests';
-  if (found) return { title, lines: [found] };
+  if (found) {
+    return { title, lines: [found] };
+  }
   const commands = {
     darwin: 'brew install --cask google-chrome',
     win32: 'winget install --id Google.Chrome --exact',
@@ -185,7 +209,9 @@ function browser() {
 function mpi() {
   const found = findMpirun();
   const title = 'MPI for the mpi transport';
-  if (found) return { title, lines: [found] };
+  if (found) {
+    return { title, lines: [found] };
+  }
   const command =
     process.platform === 'darwin'
       ? 'brew install open-mpi'

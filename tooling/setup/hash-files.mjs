@@ -42,7 +42,9 @@ export function packageFolders() {
 
 function listFiles(path, isWanted) {
   const stat = statSync(join(ROOT, path), { throwIfNoEntry: false });
-  if (!stat?.isDirectory()) return stat?.isFile() && isWanted(path) ? [path] : [];
+  if (!stat?.isDirectory()) {
+    return stat?.isFile() && isWanted(path) ? [path] : [];
+  }
   return readdirSync(join(ROOT, path))
     .filter((name) => !SKIPPED.has(name))
     .flatMap((name) => listFiles(`${path}/${name}`, isWanted));

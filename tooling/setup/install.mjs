@@ -58,7 +58,9 @@ export async function runPnpm(stepName, args) {
 export async function runNpm(stepName, args, cwd = ROOT) {
   const { file, before, shell } = npmCommand();
   const { code, output } = await capture(file, [...before, ...args], { cwd, shell });
-  if (code !== 0) throw new SetupError(stepName, explain(output, code));
+  if (code !== 0) {
+    throw new SetupError(stepName, explain(output, code));
+  }
   return output;
 }
 

@@ -14,9 +14,13 @@ export function findMpirun() {
 
 /** @returns {{environment: Record<string, string>}} for the test process */
 export function mpiForTests() {
-  if (findMpirun()) return { environment: {} };
+  if (findMpirun()) {
+    return { environment: {} };
+  }
   const refusal = installPackages({ step: 'mpi', packages: ['openmpi-bin'] });
-  if (findMpirun()) return { environment: {} };
+  if (findMpirun()) {
+    return { environment: {} };
+  }
   const reason = `no mpirun was found, and apt was not used: ${refusal ?? 'it installed none'}`;
   announce('mpi', `its tests will skip: ${reason}`);
   return { environment: { SHARDWEAVE_NO_MPI: reason } };

@@ -24,12 +24,16 @@ let folder: string;
 beforeEach(() => {
   root = mkdtempSync(join(tmpdir(), 'shardweave-prepack-'));
   folder = join(root, 'packages/dtypes');
-  for (const name of ['apps', 'packages']) mkdirSync(join(root, name));
+  for (const name of ['apps', 'packages']) {
+    mkdirSync(join(root, name));
+  }
   cpSync(HERE, join(root, 'tooling/setup'), { recursive: true });
   cpSync(PACKAGE, folder, { recursive: true, filter: (path) => !path.endsWith('node_modules') });
   // Whatever the last build of the repository was, the copy's is whole.
   mkdirSync(join(folder, 'dist'), { recursive: true });
-  for (const name of ['index.js', 'index.d.ts']) writeFileSync(join(folder, 'dist', name), '');
+  for (const name of ['index.js', 'index.d.ts']) {
+    writeFileSync(join(folder, 'dist', name), '');
+  }
 });
 
 afterEach(() => rmSync(root, { recursive: true }));

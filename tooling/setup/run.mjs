@@ -31,7 +31,9 @@ export async function run([name, ...args]) {
   try {
     await command(args);
   } catch (error) {
-    if (!(error instanceof SetupError)) throw error;
+    if (!(error instanceof SetupError)) {
+      throw error;
+    }
     console.error(`set-up: ${error.message}`);
     process.exitCode = 1;
   }
@@ -50,7 +52,9 @@ async function train(args) {
   // itself, and killing it leaves no parent behind.
   const main = join(ROOT, 'apps/trainer/dist/main.js');
   // npm starts scripts in the project's folder; paths in flags are meant from where it was called.
-  if (process.env.INIT_CWD !== undefined) process.chdir(process.env.INIT_CWD);
+  if (process.env.INIT_CWD !== undefined) {
+    process.chdir(process.env.INIT_CWD);
+  }
   process.argv = [process.execPath, main, ...args];
   await import(pathToFileURL(main).href);
 }
@@ -88,7 +92,9 @@ async function bench(args) {
   await installDependencies();
   await installRivals();
   await buildAll();
-  if (name === 'collectives') installCollectiveRivals();
+  if (name === 'collectives') {
+    installCollectiveRivals();
+  }
   const { webgpuDriver } = await import('./webgpu-driver.mjs');
   const driver = await webgpuDriver();
   process.exitCode = await runChild(process.execPath, [script, ...rest], {
@@ -127,7 +133,9 @@ async function runChild(file, args, env) {
   return new Promise((resolve, reject) => {
     child.on('error', reject);
     child.on('close', (code, signal) => {
-      if (code !== null) return resolve(code);
+      if (code !== null) {
+        return resolve(code);
+      }
       console.error(`the test runner was ended by ${signal}`);
       console.log('0 passed, 1 failed, 0 skipped');
       resolve(signal === 'SIGINT' ? 130 : 1);

@@ -14,7 +14,9 @@ let root: string;
 beforeEach(() => {
   root = mkdtempSync(join(tmpdir(), 'shardweave-setup-'));
   cpSync(HERE, join(root, 'tooling/setup'), { recursive: true });
-  for (const folder of ['packages', 'apps']) mkdirSync(join(root, folder));
+  for (const folder of ['packages', 'apps']) {
+    mkdirSync(join(root, folder));
+  }
   writeFileSync(join(root, 'package.json'), '{ "packageManager": "pnpm@10.34.8" }');
 });
 
@@ -50,7 +52,9 @@ describe('a step', () => {
       isThere: () => options.isThere ?? true,
       work: () => {
         worked = true;
-        if (options.fails) throw new Error('on purpose');
+        if (options.fails) {
+          throw new Error('on purpose');
+        }
       },
     });
     return worked;

@@ -11,7 +11,9 @@ import { STATE } from './root.mjs';
  * @param {{name: string, says: string, key: string, alsoDone?: string[], isThere: () => boolean, work: () => unknown}} step
  */
 export async function step({ name, says, key, alsoDone = [], isThere, work }) {
-  if ([key, ...alsoDone].includes(readStamp(name)) && isThere()) return;
+  if ([key, ...alsoDone].includes(readStamp(name)) && isThere()) {
+    return;
+  }
   const stamp = stampOf(name);
   rmSync(stamp, { force: true });
   announce(name, says);

@@ -16,7 +16,9 @@ const ICD = join(FOLDER, 'vk_swiftshader_icd.json');
 
 /** What a process must be started with to see the unpacked driver; `undefined` before unpacking. */
 export function swiftShaderEnvironment() {
-  if (!existsSync(ICD)) return undefined;
+  if (!existsSync(ICD)) {
+    return undefined;
+  }
   const before = process.env.LD_LIBRARY_PATH;
   return { LD_LIBRARY_PATH: before ? `${FOLDER}:${before}` : FOLDER, VK_ICD_FILENAMES: ICD };
 }

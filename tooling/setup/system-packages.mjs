@@ -12,7 +12,9 @@ const LOCK_WAIT_S = 120; // another apt, such as a machine's first unattended up
 
 /** What /etc/os-release says; `undefined` where there is none. */
 export function linuxRelease() {
-  if (process.platform !== 'linux' || !existsSync('/etc/os-release')) return undefined;
+  if (process.platform !== 'linux' || !existsSync('/etc/os-release')) {
+    return undefined;
+  }
   const text = readFileSync('/etc/os-release', 'utf8');
   const field = (name) => new RegExp(`^${name}="?([^"\\n]*)`, 'm').exec(text)?.[1] ?? '';
   const names = [field('ID'), ...field('ID_LIKE').split(' ')];
@@ -26,9 +28,15 @@ export function linuxRelease() {
 
 /** Why apt may not or cannot be used here, as half a sentence; `undefined` where it can. */
 export function aptRefusal() {
-  if (!linuxRelease()?.hasApt) return 'this is not Debian or Ubuntu';
-  if (process.env.SHARDWEAVE_NO_APT === '1') return 'SHARDWEAVE_NO_APT=1 is set';
-  if (process.getuid() === 0) return undefined;
+  if (!linuxRelease()?.hasApt) {
+    return 'this is not Debian or Ubuntu';
+  }
+  if (process.env.SHARDWEAVE_NO_APT === '1') {
+    return 'SHARDWEAVE_NO_APT=1 is set';
+  }
+  if (process.getuid() === 0) {
+    return undefined;
+  }
   const sudo = spawnSync('sudo', ['-n', 'true'], { stdio: 'ignore' });
   return sudo.status === 0 ? undefined : 'it needs root or password-less sudo';
 }
@@ -41,16 +49,22 @@ export function aptRefusal() {
  */
 export function installPackages({ step, packages, suite }) {
   const refusal = aptRefusal();
-  if (refusal) return refusal;
+  if (refusal) {
+    return refusal;
+  }
   const from = suite ? ` from ${suite} (adds ${BACKPORTS})` : '';
   announce(step, `apt installs ${packages.join(' ')}${from}; SHARDWEAVE_NO_APT=1 refuses`);
   if (suite && !existsSync(BACKPORTS)) {
     const source = backportsSource(suite);
-    if (!source) return `no Debian source with a key was found to take ${suite} from`;
+    if (!source) {
+      return `no Debian source with a key was found to take ${suite} from`;
+    }
     const draft = join(tmpdir(), `shardweave-${process.pid}.sources`);
     writeFileSync(draft, source);
     const copied = asRoot(['install', '-m', '644', draft, BACKPORTS]);
-    if (copied) return copied;
+    if (copied) {
+      return copied;
+    }
   }
   const lock = ['-o', `DPkg::Lock::Timeout=${LOCK_WAIT_S}`];
   return (
@@ -71,7 +85,9 @@ function backportsSource(suite) {
     .flatMap((name) => readFileSync(join(SOURCES, name), 'utf8').split(/\n\s*\n/));
   const field = (stanza, name) => new RegExp(`^${name}:\\s*(.+)$`, 'mi').exec(stanza)?.[1];
   const own = stanzas.find((stanza) => field(stanza, 'Suites')?.split(/\s+/).includes(release));
-  if (!own) return undefined;
+  if (!own) {
+    return undefined;
+  }
   const key = field(own, 'Signed-By');
   const lines = [
     'Types: deb',
@@ -91,7 +107,9 @@ function asRoot(command) {
     stdio: ['ignore', 'pipe', 'pipe'],
     maxBuffer: 64 << 20,
   });
-  if (result.status === 0) return undefined;
+  if (result.status === 0) {
+    return undefined;
+  }
   const output = `${result.stdout ?? ''}${result.stderr ?? result.error?.message ?? ''}`.trim();
   const error = output.split('\n').findLast((line) => /^E:|error/i.test(line));
   return `${command[0]} failed: ${error ?? output.split('\n').at(-1)}`;

@@ -21,7 +21,9 @@ const ANSWER = join(STATE, 'webgpu.json');
 export async function webgpuDriver() {
   const base = runtimeDirectory();
   const known = readAnswer();
-  if (known) return { environment: { ...base, ...known } };
+  if (known) {
+    return { environment: { ...base, ...known } };
+  }
   const environment = await findDriver(base);
   // The key is taken again: apt may just have added a driver.
   mkdirSync(STATE, { recursive: true });
@@ -42,7 +44,9 @@ export function probeAdapters(environment) {
 
 /** XDG_RUNTIME_DIR for drivers that warn without one: private to this user, under the temp dir. */
 export function runtimeDirectory() {
-  if (process.env.XDG_RUNTIME_DIR || process.platform !== 'linux') return {};
+  if (process.env.XDG_RUNTIME_DIR || process.platform !== 'linux') {
+    return {};
+  }
   const path = join(tmpdir(), `shardweave-runtime-${userInfo().uid}`);
   mkdirSync(path, { recursive: true, mode: 0o700 });
   const { uid, mode } = statSync(path);
@@ -52,15 +56,23 @@ export function runtimeDirectory() {
 
 async function findDriver(base) {
   const has = (environment) => probeAdapters({ ...base, ...environment }).adapters.length > 0;
-  if (has({})) return {};
+  if (has({})) {
+    return {};
+  }
   const unpacked = swiftShaderEnvironment();
-  if (unpacked && has(unpacked)) return unpacked;
+  if (unpacked && has(unpacked)) {
+    return unpacked;
+  }
   announce('webgpu', 'no adapter that Dawn accepts was found on this machine');
   const refusal = installLavapipe();
-  if (!refusal && has({})) return {};
+  if (!refusal && has({})) {
+    return {};
+  }
   announce('webgpu', `no Mesa driver by apt: ${refusal ?? 'Dawn refuses the one installed'}`);
   const swiftShader = await installSwiftShader();
-  if (has(swiftShader)) return swiftShader;
+  if (has(swiftShader)) {
+    return swiftShader;
+  }
   throw new SetupError(
     'webgpu',
     'the tests need a WebGPU adapter and none could be opened. `npm run doctor` says what is missing.',

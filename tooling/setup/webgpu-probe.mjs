@@ -15,7 +15,9 @@ const gpu = create([]); // kept referenced to the end: Dawn crashes when it is c
 const found = new Map();
 for (const powerPreference of ['high-performance', 'low-power']) {
   const adapter = await gpu.requestAdapter({ powerPreference });
-  if (!adapter) continue;
+  if (!adapter) {
+    continue;
+  }
   const { vendor, architecture, device, description, isFallbackAdapter } = adapter.info;
   const device_ = await adapter.requestDevice();
   device_.destroy();

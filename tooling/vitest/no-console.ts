@@ -18,6 +18,8 @@ beforeEach(() => {
 });
 
 afterEach(() => {
-  for (const [method, original] of originals) console[method] = original;
+  for (const [method, original] of originals) {
+    console[method] = original;
+  }
   expect(printed, 'unexpected console output').toEqual([]);
 });

@@ -8,13 +8,19 @@ export class PlainReporter implements Reporter {
     const count = { passed: 0, failed: unhandled.length, skipped: 0 };
     for (const module of modules) {
       count.failed += module.errors().length;
-      for (const suite of module.children.allSuites()) count.failed += suite.errors().length;
-      for (const test of module.children.allTests()) count[stateOf(test)] += 1;
+      for (const suite of module.children.allSuites()) {
+        count.failed += suite.errors().length;
+      }
+      for (const test of module.children.allTests()) {
+        count[stateOf(test)] += 1;
+      }
     }
     // At exit, for vitest's summary and whatever its workers leave behind come after this call.
     process.on('exit', (code) => {
       // A run that failed for another reason (no test files, a coverage threshold) says so too.
-      if (code !== 0 && count.failed === 0) count.failed = 1;
+      if (code !== 0 && count.failed === 0) {
+        count.failed = 1;
+      }
       const { passed, failed, skipped } = count;
       process.stdout.write(`${passed} passed, ${failed} failed, ${skipped} skipped\n`);
     });

@@ -89,8 +89,8 @@ export const DEFAULT_WARMUP = 20;
 /**
  * Flags from the arguments after the command's name.
  *
- * @throws UsageError for an unknown flag or a value that the flag doesn't take.
- * @throws CommanderError with exit code 0 once --help has been printed through `write`.
+ * @throws {UsageError} for an unknown flag or a value that the flag doesn't take.
+ * @throws {CommanderError} with exit code 0 once --help has been printed through `write`.
  */
 export function parseFlags(args: readonly string[], write: (text: string) => void): Flags {
   const command = trainCommand().configureOutput({ writeOut: write, writeErr: () => {} });
@@ -103,7 +103,9 @@ export function parseFlags(args: readonly string[], write: (text: string) => voi
     throw error;
   }
   const result = FLAGS.safeParse(command.opts());
-  if (result.success) return result.data;
+  if (result.success) {
+    return result.data;
+  }
   const name = String(result.error.issues[0]?.path[0]) as keyof Flags;
   const given = command.opts()[name] as unknown;
   const flag = command.options.find((option) => option.attributeName() === name)?.long ?? name;
@@ -259,6 +261,8 @@ function presetsHelp(): string {
 /** The description under the wrappers that `default` and `optional` put around a schema. */
 function descriptionOf(schema: unknown): string {
   let at = schema as { description?: string; unwrap?: () => unknown };
-  while (at.description === undefined && at.unwrap !== undefined) at = at.unwrap() as typeof at;
+  while (at.description === undefined && at.unwrap !== undefined) {
+    at = at.unwrap() as typeof at;
+  }
   return at.description ?? 'another value';
 }

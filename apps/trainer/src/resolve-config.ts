@@ -20,7 +20,7 @@ const LARGE_PARAMETERS = 10_000_000;
 /**
  * The run that the flags describe. Reads a model's config.json, nothing else.
  *
- * @throws UsageError where flags contradict each other, the model or the files.
+ * @throws {UsageError} where flags contradict each other, the model or the files.
  */
 export async function resolveConfig(
   flags: Flags,
@@ -33,7 +33,9 @@ export async function resolveConfig(
       `--strategy ${flags.strategy} runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
     );
   }
-  if (flags.strategy === 'ddp') checkDdp(flags);
+  if (flags.strategy === 'ddp') {
+    checkDdp(flags);
+  }
   checkOffload(flags);
   checkShards(flags);
   const model = modelSource(flags.model);
@@ -128,7 +130,9 @@ function checkOffload(flags: Flags): void {
       '--micro-batches': microBatches === 1 ? undefined : microBatches,
       '--offload-dir': strategy === 'fsdp' ? undefined : offloadDir,
     }).find(([, value]) => value !== undefined);
-    if (given === undefined) return;
+    if (given === undefined) {
+      return;
+    }
     throw new UsageError(
       `${given[0]} is for --strategy offload, got --strategy ${strategy}. Use --strategy offload, or leave it out.`,
     );
@@ -144,7 +148,9 @@ function checkOffload(flags: Flags): void {
 function checkShards({ strategy, saveShards, loadShards, model }: Flags): void {
   const given = Object.entries({ '--save-shards': saveShards, '--load-shards': loadShards });
   for (const [flag, directory] of given) {
-    if (directory === undefined) continue;
+    if (directory === undefined) {
+      continue;
+    }
     if (strategy !== 'fsdp') {
       throw new UsageError(
         `${flag} is for --strategy fsdp, got --strategy ${strategy}. Use --strategy fsdp, or --out for the whole model.`,
@@ -174,9 +180,13 @@ function checkShards({ strategy, saveShards, loadShards, model }: Flags): void {
 }
 
 function modelSource(model: string): ModelSource {
-  if (isPresetName(model)) return { kind: 'preset', name: model };
+  if (isPresetName(model)) {
+    return { kind: 'preset', name: model };
+  }
   const directory = findModelDirectory(resolve(model));
-  if (directory !== undefined) return { kind: 'directory', ...directory };
+  if (directory !== undefined) {
+    return { kind: 'directory', ...directory };
+  }
   throw new UsageError(
     `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. See --help.`,
   );
@@ -192,7 +202,9 @@ function defaultLearningRate(config: Gpt2Config): number {
 
 function checkBatch(batch: number, ranks: number, gradAccum: number): void {
   const parts = ranks * gradAccum;
-  if (batch % parts === 0) return;
+  if (batch % parts === 0) {
+    return;
+  }
   const below = Math.floor(batch / parts) * parts;
   const choices = below === 0 ? `${parts}` : `${below} or ${below + parts}`;
   throw new UsageError(
@@ -201,8 +213,12 @@ function checkBatch(batch: number, ranks: number, gradAccum: number): void {
 }
 
 function devicesByRank(list: readonly DeviceChoice[], ranks: number): readonly DeviceChoice[] {
-  if (list.length === 1) return Array.from({ length: ranks }, () => list[0]!);
-  if (list.length === ranks) return list;
+  if (list.length === 1) {
+    return Array.from({ length: ranks }, () => list[0]!);
+  }
+  if (list.length === ranks) {
+    return list;
+  }
   throw new UsageError(
     `--device ${list.join(',')} names ${list.length} devices for ${ranks} ranks. Name one, or one a rank.`,
   );

@@ -32,7 +32,9 @@ export async function trainCommand(
   let monitor: RunMonitor | undefined;
   // A reader that has seen enough (| head) ends the run; nothing is left to tell anybody.
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code !== 'EPIPE') throw error;
+    if (error.code !== 'EPIPE') {
+      throw error;
+    }
     process.exit(1);
   });
   const interrupt = listenToSignals();
@@ -46,7 +48,9 @@ export async function trainCommand(
     }
     // Under mpirun every process runs this; rank 0 is the one that shows and writes.
     const isFirst = place === undefined || place.rank === 0;
-    if (config.outDir !== undefined && isFirst) refuseUsedDirectory(config.outDir);
+    if (config.outDir !== undefined && isFirst) {
+      refuseUsedDirectory(config.outDir);
+    }
     const { steps } = config;
     const isQuiet = config.isQuiet || !isFirst;
     terminal = new Terminal({
@@ -59,12 +63,18 @@ export async function trainCommand(
     monitor = new RunMonitor(config, terminal);
     const { signal } = interrupt;
     await runJob(config, { entry: options.entry, onEvent: monitor.handle, signal });
-    if (isFirst) monitor.finish();
+    if (isFirst) {
+      monitor.finish();
+    }
     return 0;
   } catch (error) {
     monitor?.close();
-    if (error instanceof CommanderError && error.exitCode === 0) return 0;
-    if (error instanceof ToldError) return error.exitCode;
+    if (error instanceof CommanderError && error.exitCode === 0) {
+      return 0;
+    }
+    if (error instanceof ToldError) {
+      return error.exitCode;
+    }
     if (error instanceof InterruptedError) {
       terminal.note(`Stopped by Ctrl-C after step ${monitor?.steps ?? 0}.`);
       return error.exitCode;
@@ -82,7 +92,9 @@ export async function trainCommand(
 
 /** mpirun and srun say how many ranks there are; --ranks is for where the command starts them. */
 function withRanksOf(place: Launcher | undefined, flags: Flags): Flags {
-  if (place === undefined) return flags;
+  if (place === undefined) {
+    return flags;
+  }
   const { worldSize } = place;
   if (flags.ranks !== undefined && flags.ranks !== worldSize) {
     throw new UsageError(
@@ -98,15 +110,21 @@ function listenToSignals(): { readonly signal: AbortSignal; dispose(): void } {
   const onSignal = (signal: NodeJS.Signals) => {
     const reason =
       signal === 'SIGINT' ? new InterruptedError('stopped by Ctrl-C') : new SignalError(signal);
-    if (stop.signal.aborted) process.exit(reason.exitCode);
+    if (stop.signal.aborted) {
+      process.exit(reason.exitCode);
+    }
     stop.abort(reason);
   };
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-  for (const signal of signals) process.on(signal, onSignal);
+  for (const signal of signals) {
+    process.on(signal, onSignal);
+  }
   return {
     signal: stop.signal,
     dispose: () => {
-      for (const signal of signals) process.off(signal, onSignal);
+      for (const signal of signals) {
+        process.off(signal, onSignal);
+      }
     },
   };
 }

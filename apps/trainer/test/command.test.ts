@@ -58,7 +58,9 @@ class Running {
         // What was forked and runs nothing yet has no such variable.
         const environment = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0');
         const place = environment.find((entry) => entry.startsWith(`${RANK_PROCESS_VARIABLE}=`));
-        if (place !== undefined) pids[Number(place.split('=')[1])] = pid;
+        if (place !== undefined) {
+          pids[Number(place.split('=')[1])] = pid;
+        }
       }
     } catch {
       return []; // one of them has ended
@@ -72,8 +74,9 @@ class Running {
 
   async exit(): Promise<{ code: number | null; ms: number }> {
     const started = performance.now();
-    if (this.child.exitCode === null && this.child.signalCode === null)
+    if (this.child.exitCode === null && this.child.signalCode === null) {
       await once(this.child, 'exit');
+    }
     return { code: this.child.exitCode, ms: performance.now() - started };
   }
 }
@@ -114,7 +117,9 @@ describe('exit codes', () => {
     const run = new Running([...quick, '--steps', '1']);
     expect(await run.exit()).toMatchObject({ code: 0 });
     const isGpu = /^device {2}webgpu/m.test(run.out);
-    if (!isGpu) expect(run.err).toBe('');
+    if (!isGpu) {
+      expect(run.err).toBe('');
+    }
     expect(run.out).toMatch(/^device {2}(cpu|webgpu) \(.+\)$/m);
   });
 
@@ -251,7 +256,9 @@ describe('Ctrl-C', () => {
       const pids = transport === 'ws' ? run.ranks() : [];
       expect(pids).toHaveLength(transport === 'ws' ? 2 : 0);
       // As a terminal does: to every process of the foreground group.
-      for (const pid of [run.child.pid!, ...pids]) process.kill(pid, 'SIGINT');
+      for (const pid of [run.child.pid!, ...pids]) {
+        process.kill(pid, 'SIGINT');
+      }
       const { code, ms } = await run.exit();
       expect(code).toBe(130);
       expect(ms).toBeLessThan(END_MS);

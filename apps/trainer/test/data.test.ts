@@ -66,7 +66,9 @@ describe('the text', () => {
       dataFile: textFile('abcdefghijkl'),
       gpt2: { ...PRESETS.nano.config, vocab_size: 100 },
     });
-    for (const error of [missing, short, beyond]) expect(error).toBeInstanceOf(UsageError);
+    for (const error of [missing, short, beyond]) {
+      expect(error).toBeInstanceOf(UsageError);
+    }
     expect((missing as Error).message).toMatch(/^--data: \/nowhere\/text.txt is not there\. Give /);
     expect((short as Error).message).toMatch(/has 8 tokens, but --seq 7 needs at least 9/);
     expect((beyond as Error).message).toMatch(
@@ -80,7 +82,9 @@ describe('row order', () => {
   it('sequential rows start where the formula says, and wrap', () => {
     const start = rowOrder('sequential', { tokenCount: 100, batch: 4, seq: 10, seed: 1 });
     for (let step = 0; step < 10; step++) {
-      for (let row = 0; row < 4; row++) expect(start(step, row)).toBe(((step * 4 + row) * 10) % 89);
+      for (let row = 0; row < 4; row++) {
+        expect(start(step, row)).toBe(((step * 4 + row) * 10) % 89);
+      }
     }
   });
 
@@ -113,7 +117,9 @@ describe('row order', () => {
       const order = rowOrder('shuffle', { tokenCount: 81, batch: 10, seq: 8, seed });
       counts[order(0, 0) / 8]!++;
     }
-    for (const count of counts) expect(Math.abs(count - 200)).toBeLessThan(60);
+    for (const count of counts) {
+      expect(Math.abs(count - 200)).toBeLessThan(60);
+    }
   });
 
   it('ranks and micro-steps cut the batch without gap, in rank order', () => {
@@ -140,7 +146,9 @@ describe('row order', () => {
           const batch = data.microBatch(3, rank, microStep);
           expect(batch.firstRow * 7).toBe(rows.length);
           rows.push(...batch.tokens);
-          for (let i = 0; i + 1 < 7; i++) expect(batch.targets[i]).toBe(batch.tokens[i + 1]);
+          for (let i = 0; i + 1 < 7; i++) {
+            expect(batch.targets[i]).toBe(batch.tokens[i + 1]);
+          }
         }
       }
       return rows;

@@ -117,7 +117,10 @@ describe('the flags of train', () => {
     }
     expect(error).toBeInstanceOf(UsageError);
     expect(error).toMatchObject({ exitCode: 2 });
-    if (typeof message === 'string') expect((error as Error).message).toBe(message);
-    else expect((error as Error).message).toMatch(message);
+    if (typeof message === 'string') {
+      expect((error as Error).message).toBe(message);
+    } else {
+      expect((error as Error).message).toMatch(message);
+    }
   });
 });

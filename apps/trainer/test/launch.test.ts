@@ -43,22 +43,26 @@ function isAlive(pid: number): boolean {
 
 /** Runs ranks that behave as told; `onStep` may end them. */
 async function run(
-  behaviours: readonly string[],
+  behaviors: readonly string[],
   steps: number,
   onStep: (step: number, pids: readonly number[], stop: AbortController) => void = () => {},
 ) {
-  process.env.FAKE_RANKS = behaviours.join(',');
+  process.env.FAKE_RANKS = behaviors.join(',');
   const stop = new AbortController();
   const events: RankEvent[] = [];
   const pids: number[] = [];
   const started = performance.now();
-  const error: unknown = await runProcesses({ ranks: behaviours.length, steps } as RunConfig, {
+  const error: unknown = await runProcesses({ ranks: behaviors.length, steps } as RunConfig, {
     entry: rankScript,
     signal: stop.signal,
     onEvent: (event) => {
       events.push(event);
-      if (event.type === 'ready') pids[event.ready.rank] = Number(event.ready.description);
-      if (event.type === 'step') onStep(event.metrics.step, pids, stop);
+      if (event.type === 'ready') {
+        pids[event.ready.rank] = Number(event.ready.description);
+      }
+      if (event.type === 'step') {
+        onStep(event.metrics.step, pids, stop);
+      }
     },
   }).catch((thrown: unknown) => thrown);
   return { error, events, pids, ms: performance.now() - started };
@@ -79,7 +83,9 @@ describe('runProcesses', () => {
     const gate = join(directory, 'gate');
     process.env.FAKE_GATE = gate;
     const { error, pids, ms } = await run(['', '', 'lose-peer'], 1000, (step, running) => {
-      if (step < 2 || killed || running[1] === undefined) return;
+      if (step < 2 || killed || running[1] === undefined) {
+        return;
+      }
       killed = true;
       writeFileSync(gate, ''); // the other's report comes first or second
       process.kill(running[1], 'SIGKILL');
@@ -96,7 +102,9 @@ describe('runProcesses', () => {
     process.env.FAKE_GATE = gate;
     let isOpen = false;
     const { error } = await run(['', '', 'lose-peer'], 1000, (step, running) => {
-      if (step < 2 || isOpen || running[1] === undefined) return;
+      if (step < 2 || isOpen || running[1] === undefined) {
+        return;
+      }
       isOpen = true;
       writeFileSync(gate, '');
       // Beyond what reports are gathered for; this timer and the command's are of one event loop.
@@ -114,8 +122,8 @@ describe('runProcesses', () => {
       'exit',
       /^rank 1 of 2 ended with exit code 3 (after step \d+|before the first step); .*\nout of biscuits$/s,
     ],
-  ])('a rank that does "%s" ends the job with its reason', async (behaviour, message) => {
-    const { error, pids, ms } = await run(['', behaviour], 1000);
+  ])('a rank that does "%s" ends the job with its reason', async (behavior, message) => {
+    const { error, pids, ms } = await run(['', behavior], 1000);
     expect((error as Error).message).toMatch(message);
     expect(pids.map(isAlive)).toEqual([false, false]);
     expect(ms).toBeLessThan(10_000);
@@ -123,7 +131,9 @@ describe('runProcesses', () => {
 
   it('an aborted job rejects with the reason and leaves nothing, not even a rank that is stuck', async () => {
     const { error, pids, ms } = await run(['', 'spin'], 1000, (step, _, stop) => {
-      if (step === 10) stop.abort(new InterruptedError('stopped by Ctrl-C'));
+      if (step === 10) {
+        stop.abort(new InterruptedError('stopped by Ctrl-C'));
+      }
     });
     expect(error).toBeInstanceOf(InterruptedError);
     expect(pids.map(isAlive)).toEqual([false, false]);
@@ -137,7 +147,9 @@ describe('runProcesses', () => {
     const pids: number[] = [];
     for await (const chunk of command.stdout as AsyncIterable<Buffer>) {
       pids.push(...chunk.toString().trim().split('\n').map(Number));
-      if (pids.length === 2) break;
+      if (pids.length === 2) {
+        break;
+      }
     }
     expect(pids.map(isAlive)).toEqual([true, true]);
     command.kill('SIGKILL');

@@ -29,7 +29,9 @@ it('measures a GPU once for each dtype, and survives a damaged file', async () =
   expect(calls).toEqual([{ dtypes: ['f32'] }, { dtypes: ['f16'] }]);
   expect(await cache.read('GPU (X/1)', 'f32')).toEqual({ 'nn f32 large': '8x8' });
   expect(await cache.read('GPU (X/2)', 'f32')).toBeUndefined();
-  for (const name of readdirSync(folder)) writeFileSync(join(folder, name), '{"a": 1}');
+  for (const name of readdirSync(folder)) {
+    writeFileSync(join(folder, name), '{"a": 1}');
+  }
   expect(await cache.read('GPU (X/1)', 'f32')).toBeUndefined();
 });
 

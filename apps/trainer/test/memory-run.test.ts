@@ -129,7 +129,9 @@ describe('collectives of a step', () => {
     };
     const gathers = traceEvents.filter(({ name }) => name === 'allGather');
     expect(new Set(gathers.map(({ pid }) => pid))).toEqual(new Set([0, 1]));
-    for (const { dur } of gathers) expect(dur).toBeGreaterThanOrEqual(30_000);
+    for (const { dur } of gathers) {
+      expect(dur).toBeGreaterThanOrEqual(30_000);
+    }
     expect(Math.min(...traceEvents.flatMap(({ ts }) => ts ?? []))).toBe(0);
     expect(traceEvents.some(({ cat }) => cat === 'device')).toBe(true);
   });
@@ -160,7 +162,9 @@ describe('a run that ends early', () => {
           await new Promise((resolve) => setTimeout(resolve, 20));
           throw new Error('out of memory');
         }
-        if (rank === 1) throw peerLost;
+        if (rank === 1) {
+          throw peerLost;
+        }
         await new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()));
         throw peerLost;
       },

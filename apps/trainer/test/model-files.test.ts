@@ -189,7 +189,9 @@ describe('offload', () => {
     expect(device.ledger.peak().total).toBe(0);
     const state = await lazyStateDict(offload!);
     expect([...state.keys()].sort()).toEqual([...written.keys()].sort());
-    for (const [name, tensor] of state) expectBytes(await tensor.read(), written.get(name)!);
+    for (const [name, tensor] of state) {
+      expectBytes(await tensor.read(), written.get(name)!);
+    }
     expect(device.ledger.peak().total).toBe(0);
     optimizer.dispose();
     await dispose();

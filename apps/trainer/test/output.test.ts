@@ -145,12 +145,14 @@ describe('Terminal', () => {
     expect(err).toBe('');
   });
 
-  it('has colours and a bar on a terminal, and no colours with NO_COLOR', () => {
-    const coloured = terminal(true);
-    expect(coloured.out).toContain(ESCAPE);
-    expect(coloured.err).toMatch(/120\/1000|0\/1000/);
+  it('has colors and a bar on a terminal, and no colors with NO_COLOR', () => {
+    const colored = terminal(true);
+    expect(colored.out).toContain(ESCAPE);
+    expect(colored.err).toMatch(/120\/1000|0\/1000/);
     // Going back to where the bar began would overwrite the lines printed since.
-    for (const code of '78') expect(coloured.err).not.toContain(`${ESCAPE}${code}`);
+    for (const code of '78') {
+      expect(colored.err).not.toContain(`${ESCAPE}${code}`);
+    }
     expect(terminal(true, { env: { NO_COLOR: '1' } }).out).not.toContain(ESCAPE);
   });
 
@@ -209,8 +211,9 @@ describe('RunDirectory', () => {
   it('writes a line a step, a summary and a chart, and refuses to be used again', () => {
     const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'a', 'run');
     const run = new RunDirectory(path);
-    for (const step of [1, 2, 3])
+    for (const step of [1, 2, 3]) {
       run.step({ ...METRICS, step, loss: step === 3 ? Number.NaN : 4 - step });
+    }
     run.finish([ready], [], 'tiny');
     const lines = readFileSync(join(path, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([
@@ -256,7 +259,8 @@ describe('lossChart', () => {
   });
 
   it('of nothing, or of one value, is still an SVG', () => {
-    for (const losses of [[], [2], [2, 2]])
+    for (const losses of [[], [2], [2, 2]]) {
       expect(lossChart(losses, '')).not.toMatch(/NaN|Infinity/);
+    }
   });
 });

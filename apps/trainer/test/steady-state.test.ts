@@ -80,10 +80,14 @@ describe('a hundred steps', () => {
       const { samples, usages } = await run(flags);
       for (const { taken, left } of samples) {
         const steady = taken[STEADY_FROM]!;
-        for (const sample of taken.slice(STEADY_FROM)) expect(sample).toEqual(steady);
+        for (const sample of taken.slice(STEADY_FROM)) {
+          expect(sample).toEqual(steady);
+        }
         expect(left).toBe(0);
       }
-      for (const usage of usages) expect(usage).toEqual({ bytes: 0, buffers: 0 });
+      for (const usage of usages) {
+        expect(usage).toEqual({ bytes: 0, buffers: 0 });
+      }
     });
   }
 });

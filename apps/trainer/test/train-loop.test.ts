@@ -59,7 +59,9 @@ describe('trainLoop', () => {
   it('stops between steps when aborted', async () => {
     const stop = new AbortController();
     const { log, error } = await run((step) => {
-      if (step === 2) stop.abort(new Error('enough'));
+      if (step === 2) {
+        stop.abort(new Error('enough'));
+      }
       return FINE;
     }, stop.signal);
     expect(log).toHaveLength(3);

@@ -50,7 +50,9 @@ class AtomicsEngine {
     }
     while (Atomics.load(released, 0) < call) {
       const { async, value } = Atomics.waitAsync(released, 0, call - 1);
-      if (async) await value;
+      if (async) {
+        await value;
+      }
     }
   }
 
@@ -59,13 +61,17 @@ class AtomicsEngine {
     const placeOf = (rank) => output.subarray(rank * byteLength, (rank + 1) * byteLength);
     placeOf(this.rank).set(input);
     await this.barrier();
-    for (const peer of this.#peers()) placeOf(peer).set(this.#twin(input, peer));
+    for (const peer of this.#peers()) {
+      placeOf(peer).set(this.#twin(input, peer));
+    }
     await this.barrier();
   }
 
   async broadcast(bytes) {
     await this.barrier();
-    if (this.rank !== 0) bytes.set(this.#twin(bytes, 0));
+    if (this.rank !== 0) {
+      bytes.set(this.#twin(bytes, 0));
+    }
     await this.barrier();
   }
 

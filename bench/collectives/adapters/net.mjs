@@ -15,11 +15,15 @@ async function connectAll(rank, worldSize, exchange) {
   await once(server, 'listening');
   const accepted = new Promise((resolve) => {
     let awaited = worldSize - 1 - rank;
-    if (awaited === 0) resolve();
+    if (awaited === 0) {
+      resolve();
+    }
     server.on('connection', async (socket) => {
       const [first] = await once(socket, 'data');
       links[first[0]] = new Link(socket);
-      if (--awaited === 0) resolve();
+      if (--awaited === 0) {
+        resolve();
+      }
     });
   });
   const ports = await exchange(server.address().port);
@@ -52,10 +56,14 @@ class Link {
   }
 
   receive(bytes) {
-    if (bytes.byteLength === 0) return Promise.resolve();
+    if (bytes.byteLength === 0) {
+      return Promise.resolve();
+    }
     return new Promise((resolve) => {
       this.#posted.push({ bytes, offset: 0, resolve });
-      if (this.#posted.length === 1) this.#socket.resume();
+      if (this.#posted.length === 1) {
+        this.#socket.resume();
+      }
     });
   }
 
@@ -81,7 +89,9 @@ class Link {
         target.resolve();
       }
     }
-    if (this.#posted.length === 0) this.#socket.pause();
+    if (this.#posted.length === 0) {
+      this.#socket.pause();
+    }
   }
 }
 
@@ -135,8 +145,11 @@ class NetEngine {
   }
 
   async broadcast(bytes) {
-    if (this.rank === 0) await Promise.all(this.#peers().map((p) => this.#links[p].send(bytes)));
-    else await this.#links[0].receive(bytes);
+    if (this.rank === 0) {
+      await Promise.all(this.#peers().map((p) => this.#links[p].send(bytes)));
+    } else {
+      await this.#links[0].receive(bytes);
+    }
   }
 
   async sendRecv(data, buffer) {
@@ -148,7 +161,9 @@ class NetEngine {
   }
 
   async close() {
-    for (const peer of this.#peers()) this.#links[peer].close();
+    for (const peer of this.#peers()) {
+      this.#links[peer].close();
+    }
   }
 
   #peers() {

@@ -1,5 +1,5 @@
 // The id of a group that a split makes. It travels in every header, so it stays short however often groups
-// are split: 'world/0:1' is colour 1 of the world's call 0; a long path becomes a hash of it.
+// are split: 'world/0:1' is color 1 of the world's call 0; a long path becomes a hash of it.
 
 import { sha256 } from '@noble/hashes/sha2.js';
 import { bytesToHex } from '@noble/hashes/utils.js';

@@ -22,8 +22,11 @@ async function messagesOf(worldSize: number, late?: number): Promise<number> {
     receive: (peer: number, _target: Uint8Array, phase = 0) =>
       new Promise<void>((resolve) => {
         const key = `${peer} to ${rank}, ${phase}`;
-        if (arrived.has(key)) resolve();
-        else waiting.set(key, resolve);
+        if (arrived.has(key)) {
+          resolve();
+        } else {
+          waiting.set(key, resolve);
+        }
       }),
     copy: async () => {},
     isLending: false,

@@ -32,7 +32,9 @@ it.skipIf(!KNOWN.includes(major))(
       const done = new Promise<void>((resolve) => {
         const took = (numBytes: number) => {
           received += numBytes;
-          if (received === byteLength) resolve();
+          if (received === byteLength) {
+            resolve();
+          }
         };
         const direct = DirectRead.start(to, {
           // The first bytes come by the shared buffer, as those of a header do.

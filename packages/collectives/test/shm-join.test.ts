@@ -79,8 +79,12 @@ describe('registered memory', () => {
     far!.ports[0]!.postMessage({ type: 'hello' }); // in its place
     const joined = await group;
     const [first, second] = [new SharedArrayBuffer(64), new SharedArrayBuffer(64)];
-    for (const buffer of [first, first, second]) joined.register(buffer);
-    for (const buffer of [first, first, second]) joined.release(buffer);
+    for (const buffer of [first, first, second]) {
+      joined.register(buffer);
+    }
+    for (const buffer of [first, first, second]) {
+      joined.release(buffer);
+    }
     joined.register(first);
     while (told.at(-1)?.id !== 3) {
       await new Promise((resolve) => setTimeout(resolve, 1));

@@ -26,7 +26,9 @@ describe('memory that its rank has back', () => {
             }
             const sums = floatsOf(output).fill(0);
             for (const part of parts.map(floatsOf)) {
-              for (const [i, value] of part.entries()) sums[i]! += value;
+              for (const [i, value] of part.entries()) {
+                sums[i]! += value;
+              }
             }
           },
         }),

@@ -39,7 +39,9 @@ function gate(limits: { maxStrangers?: number; maxJoinsPerSecond?: number; proof
 describe('a gate', () => {
   it('sends the oldest away where too many are inside', () => {
     const { entry, enter, inside, refused } = gate({});
-    for (const name of ['a', 'b', 'c']) enter(name);
+    for (const name of ['a', 'b', 'c']) {
+      enter(name);
+    }
     entry.trust('a');
     enter('d');
     expect(refused).toEqual([]);
@@ -65,11 +67,15 @@ describe('a gate', () => {
   it('lets in so many a second, and no more after a long rest', () => {
     const { enter, refused } = gate({ maxStrangers: 100, proofMs: 10_000_000 });
     vi.advanceTimersByTime(1_000_000);
-    for (let i = 0; i < 8; i++) enter(`early ${i}`);
+    for (let i = 0; i < 8; i++) {
+      enter(`early ${i}`);
+    }
     const reason = 'too many connections a second';
     expect(refused).toEqual([5, 6, 7].map((i) => `early ${i}: ${reason}`));
     vi.advanceTimersByTime(400); // two tokens
-    for (let i = 0; i < 3; i++) enter(`late ${i}`);
+    for (let i = 0; i < 3; i++) {
+      enter(`late ${i}`);
+    }
     expect(refused.slice(3)).toEqual([`late 2: ${reason}`]);
   });
 });

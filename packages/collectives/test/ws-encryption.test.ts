@@ -63,19 +63,25 @@ async function sendPast(
   const ended = await Promise.allSettled(calls);
   await Promise.all([first.close(), other.close()]);
   const failed = ended.find((one) => one.status === 'rejected');
-  if (failed !== undefined) throw (failed as PromiseRejectedResult).reason;
+  if (failed !== undefined) {
+    throw (failed as PromiseRejectedResult).reason;
+  }
   return heard;
 }
 
 /** Changes one letter of the payload, as often as it sees it in the clear. */
 function forge(bytes: Buffer): void {
   const at = bytes.indexOf('only the ranks');
-  if (at >= 0) bytes[at] = 'O'.charCodeAt(0);
+  if (at >= 0) {
+    bytes[at] = 'O'.charCodeAt(0);
+  }
 }
 
 /** Turns one bit of whatever is as long as payload is. */
 function spoil(bytes: Buffer): void {
-  if (bytes.length > 4096) bytes[2048]! ^= 1;
+  if (bytes.length > 4096) {
+    bytes[2048]! ^= 1;
+  }
 }
 
 describe('somebody on the way', () => {
@@ -165,7 +171,9 @@ describe('ranks that speak TLS by the secret', () => {
           ? listenBetween(to.port, (bytes) => {
               seen.push(Buffer.from(bytes));
               numPieces++;
-              if (numPieces === 20) isMet(); // more than handshakes take: signs of life
+              if (numPieces === 20) {
+                isMet(); // more than handshakes take: signs of life
+              }
             })
           : to,
     });

@@ -13,7 +13,9 @@ it('hands over about 4 MiB in a turn of the event loop, and all of it in the end
     trust: () => {},
     send: (bytes, written) => {
       sentBytes += bytes.byteLength;
-      if (written !== undefined) queueMicrotask(() => written());
+      if (written !== undefined) {
+        queueMicrotask(() => written());
+      }
     },
     sendText: () => {},
     batch: (body) => body(),

@@ -72,11 +72,15 @@ describe('a slow reader', () => {
     // Nobody was there to read it at first.
     expect(sender.reads.splice(0)).toEqual([false, true]);
     const mebibyte = new Uint8Array(2 ** 20);
-    for (let i = 0; i < 4; i++) sender.handler!.onBinary(mebibyte);
+    for (let i = 0; i < 4; i++) {
+      sender.handler!.onBinary(mebibyte);
+    }
     expect(sender.reads).toEqual([]);
     sender.handler!.onBinary(mebibyte);
     expect(sender.reads).toEqual([false]);
-    for (const written of reader.unwritten.splice(0, 3)) written();
+    for (const written of reader.unwritten.splice(0, 3)) {
+      written();
+    }
     expect(sender.reads.at(-1)).toBe(true);
     expect(relay.refusalOf({ ...common, rank: 0, target: 1 })).toMatch(/linked .* already/);
   });

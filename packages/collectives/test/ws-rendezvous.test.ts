@@ -60,7 +60,9 @@ describe('a rendezvous of its own', () => {
       socket.pipe(onward).pipe(socket);
       // Behind the proof; ranks of ours mask with zeros.
       socket.on('data', (bytes) => {
-        if (bytes.includes('"here"')) sockets.map((each) => each.destroy());
+        if (bytes.includes('"here"')) {
+          sockets.map((each) => each.destroy());
+        }
       });
     }).listen(0, '127.0.0.1');
     await once(proxy, 'listening');
@@ -85,8 +87,12 @@ describe('a rendezvous of its own', () => {
       const onward = connect(server.port, '127.0.0.1');
       sockets.push(socket, onward);
       socket.on('data', (bytes) => {
-        if (!isStalled) onward.write(bytes);
-        if (bytes.includes('"here"')) isHere();
+        if (!isStalled) {
+          onward.write(bytes);
+        }
+        if (bytes.includes('"here"')) {
+          isHere();
+        }
       });
       onward.on('data', (bytes) => isStalled || socket.write(bytes));
     }).listen(0, '127.0.0.1');
@@ -104,7 +110,9 @@ describe('a rendezvous of its own', () => {
     const groups = await Promise.all([join(0, server.port), second]);
     await expectWorking(groups);
     server.close();
-    for (const socket of sockets) socket.destroy();
+    for (const socket of sockets) {
+      socket.destroy();
+    }
     proxy.close();
     await expect(stopped).rejects.toThrow(/the rendezvous is gone/);
   });

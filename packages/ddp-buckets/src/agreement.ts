@@ -26,7 +26,9 @@ export async function requireAgreement(
   const own = Uint32Array.of(lines.length, hashText(lines.join('\n')));
   const all = await gatherWords(group, own, what);
   const isEqual = all.every((word, i) => word === own[i % DIGEST_WORDS]);
-  if (isEqual) return;
+  if (isEqual) {
+    return;
+  }
   const texts = await gatherTexts(group, lines.join('\n'), what);
   const [first, ...others] = texts.map((text) => text.split('\n'));
   const rank = 1 + others.findIndex((other) => other.join('\n') !== first!.join('\n'));

@@ -21,7 +21,9 @@ export async function broadcastTensors(
   options: BroadcastOptions,
 ): Promise<void> {
   for (const [dtype, list] of byDType(tensors)) {
-    for (const chunk of chunksOf(list)) await broadcastChunk(group, chunk, { ...options, dtype });
+    for (const chunk of chunksOf(list)) {
+      await broadcastChunk(group, chunk, { ...options, dtype });
+    }
   }
 }
 
@@ -39,10 +41,14 @@ async function broadcastChunk(
   }
   if (group.rank === root) {
     const values = await Promise.all(chunk.map((tensor) => tensor.toBytes()));
-    for (const [i, value] of values.entries()) bytes.set(value, starts[i]!);
+    for (const [i, value] of values.entries()) {
+      bytes.set(value, starts[i]!);
+    }
   }
   await group.broadcast(bytes, { root, dtype: dtype as WireDType, tag, identity });
-  if (group.rank === root) return;
+  if (group.rank === root) {
+    return;
+  }
   for (const [i, tensor] of chunk.entries()) {
     const start = starts[i]!;
     const byteOffset = tensor.offset * byteSize(dtype);
@@ -53,10 +59,15 @@ async function broadcastChunk(
 function byDType(tensors: readonly Tensor[]): Map<DType, Tensor[]> {
   const groups = new Map<DType, Tensor[]>();
   for (const tensor of tensors) {
-    if (tensor.size === 0) continue;
+    if (tensor.size === 0) {
+      continue;
+    }
     const list = groups.get(tensor.dtype);
-    if (list === undefined) groups.set(tensor.dtype, [tensor]);
-    else list.push(tensor);
+    if (list === undefined) {
+      groups.set(tensor.dtype, [tensor]);
+    } else {
+      list.push(tensor);
+    }
   }
   return groups;
 }
@@ -73,7 +84,9 @@ function* chunksOf(tensors: readonly Tensor[]): Generator<Tensor[]> {
     chunk.push(tensor);
     byteLength += bytesOf(tensor);
   }
-  if (chunk.length > 0) yield chunk;
+  if (chunk.length > 0) {
+    yield chunk;
+  }
 }
 
 function bytesOf(tensor: Tensor): number {

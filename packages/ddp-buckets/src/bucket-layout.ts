@@ -49,7 +49,9 @@ export function assignBuckets(
   const numClosed = new Map<DType, number>();
   const close = (dtype: DType) => {
     const bucket = running.get(dtype);
-    if (bucket === undefined) return;
+    if (bucket === undefined) {
+      return;
+    }
     closed.push(bucket.members);
     running.delete(dtype);
     numClosed.set(dtype, (numClosed.get(dtype) ?? 0) + 1);
@@ -57,7 +59,9 @@ export function assignBuckets(
   for (const index of order) {
     const { size, dtype } = parameters[index]!;
     const before = running.get(dtype);
-    if (before !== undefined && before.paddedElements + size > rule.maxElements) close(dtype);
+    if (before !== undefined && before.paddedElements + size > rule.maxElements) {
+      close(dtype);
+    }
     const bucket = running.get(dtype) ?? { members: [], elements: 0, paddedElements: 0 };
     running.set(dtype, bucket);
     bucket.members.push(index);
@@ -67,9 +71,13 @@ export function assignBuckets(
       rule.triggers.size > 0
         ? rule.triggers.has(index)
         : bucket.elements >= fullFrom(rule.sizes, dtype, numClosed.get(dtype) ?? 0);
-    if (isFull) close(dtype);
+    if (isFull) {
+      close(dtype);
+    }
   }
-  for (const dtype of BUCKET_DTYPES) close(dtype);
+  for (const dtype of BUCKET_DTYPES) {
+    close(dtype);
+  }
   return closed;
 }
 
@@ -99,7 +107,9 @@ interface RunningBucket {
 
 /** Elements from which bucket `ordinal` of a dtype is full. */
 function fullFrom(sizes: BucketSizes, dtype: DType, ordinal: number): number {
-  if ('elements' in sizes) return sizes.elements;
+  if ('elements' in sizes) {
+    return sizes.elements;
+  }
   return (ordinal === 0 ? sizes.firstBytes : sizes.capBytes) / byteSize(dtype);
 }
 

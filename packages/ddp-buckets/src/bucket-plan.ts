@@ -80,7 +80,9 @@ export function guessStructure(
   context: PlanContext,
 ): number[][] {
   const order = active.map((_, i) => i);
-  if (!context.options.isDelayed) order.reverse();
+  if (!context.options.isDelayed) {
+    order.reverse();
+  }
   return assignBuckets(order, parametersOf(active), ruleOf(active, context));
 }
 

@@ -90,7 +90,9 @@ export class Bucket {
     const { shape, offset, size } = this.members[member]!;
     // Kernels write whole words: half of the last one would be of a gap.
     const isWhole = (size * byteSize(this.layout.dtype)) % 4 === 0;
-    if (!isWhole || this.#written.has(member)) return undefined;
+    if (!isWhole || this.#written.has(member)) {
+      return undefined;
+    }
     const storage = this.#fill();
     this.#written.add(member);
     return new Tensor(storage, shape, offset);
@@ -100,13 +102,18 @@ export class Bucket {
   add(member: number, gradient: Tensor): void {
     const storage = this.#fill();
     this.#contributed.add(member);
-    if (gradient.storage === storage) return;
+    if (gradient.storage === storage) {
+      return;
+    }
     const { device } = this.#context;
     const { offset, size } = this.members[member]!;
     const out = storage.view(offset, size);
     const x = gradient.view();
-    if (this.#written.has(member)) addInto(device, out, x);
-    else device.backend.run('cast', { x, out });
+    if (this.#written.has(member)) {
+      addInto(device, out, x);
+    } else {
+      device.backend.run('cast', { x, out });
+    }
     this.#written.add(member);
   }
 
@@ -122,7 +129,9 @@ export class Bucket {
   send(into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
     const { device, reduceDType, predivide } = this.#context;
     const storage = this.#fill();
-    if (!this.#hasGaps) this.#zeroUnwritten(storage);
+    if (!this.#hasGaps) {
+      this.#zeroUnwritten(storage);
+    }
     let outgoing = storage;
     if (reduceDType !== storage.dtype && into !== undefined) {
       outgoing = device.storage(storage.elementCount, reduceDType, 'staging');
@@ -133,10 +142,14 @@ export class Bucket {
       const view = outgoing.view();
       device.backend.run('affine', { x: view, out: view, scale: 1 / predivide, shift: 0 });
     }
-    if (into === undefined) return undefined;
+    if (into === undefined) {
+      return undefined;
+    }
     const read = outgoing.read(0, into.byteLength, into);
     read.catch(() => undefined); // seen by whoever awaits the reduction
-    if (outgoing !== storage) outgoing.release();
+    if (outgoing !== storage) {
+      outgoing.release();
+    }
     storage.free();
     return read;
   }
@@ -153,14 +166,23 @@ export class Bucket {
     const reduced = sum === undefined ? storage : this.#upload(storage, sum);
     const { isRetaining } = this.#context;
     const scale = 1 / options.postdivide;
-    if (isRetaining) this.#affine(reduced, storage, { from: 0, size: storage.elementCount, scale });
+    if (isRetaining) {
+      this.#affine(reduced, storage, { from: 0, size: storage.elementCount, scale });
+    }
     this.parameters.forEach(({ tensor }, member) => {
-      if (!options.isUsed(member)) return;
-      if (isRetaining) this.#lookInto(tensor, member, storage);
-      else this.#dealOut(tensor, member, { reduced, scale });
+      if (!options.isUsed(member)) {
+        return;
+      }
+      if (isRetaining) {
+        this.#lookInto(tensor, member, storage);
+      } else {
+        this.#dealOut(tensor, member, { reduced, scale });
+      }
     });
     const hasViews = isRetaining && storage.holds > 1;
-    if (reduced !== storage) reduced.release();
+    if (reduced !== storage) {
+      reduced.release();
+    }
     storage.release(); // views have holds of their own
     return hasViews ? new Tensor(storage, [storage.elementCount]) : undefined;
   }
@@ -181,18 +203,24 @@ export class Bucket {
   // ---- storages --------------------------------------------------------------------------------
 
   #fill(): Storage {
-    if (this.#storage !== undefined) return this.#storage;
+    if (this.#storage !== undefined) {
+      return this.#storage;
+    }
     const { device } = this.#context;
     const storage = device.storage(this.layout.elementCount, this.layout.dtype, 'gradient');
     storage.fill();
-    if (this.#hasGaps) device.backend.run('fill', { out: storage.view(), value: 0 });
+    if (this.#hasGaps) {
+      device.backend.run('fill', { out: storage.view(), value: 0 });
+    }
     this.#storage = storage;
     return storage;
   }
 
   #zeroUnwritten(storage: Storage): void {
     this.members.forEach(({ offset, size }, member) => {
-      if (this.#written.has(member)) return;
+      if (this.#written.has(member)) {
+        return;
+      }
       const out = storage.view(offset, size);
       this.#context.device.backend.run('fill', { out, value: 0 });
     });
@@ -202,7 +230,9 @@ export class Bucket {
   #upload(storage: Storage, sum: Uint8Array): Storage {
     const { device, reduceDType, isRetaining } = this.#context;
     const isSame = reduceDType === storage.dtype;
-    if (isSame || isRetaining) storage.fill();
+    if (isSame || isRetaining) {
+      storage.fill();
+    }
     const target = isSame ? storage : device.storage(storage.elementCount, reduceDType, 'staging');
     target.fill();
     target.write(sum);

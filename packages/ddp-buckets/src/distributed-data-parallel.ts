@@ -70,10 +70,16 @@ export class DistributedDataParallel<
       failed: (error) => this.#sync.fail(error),
     };
     const named = module.namedParameters();
-    for (const [path, tensor] of named) this.#requirePlain(path, tensor);
+    for (const [path, tensor] of named) {
+      this.#requirePlain(path, tensor);
+    }
     this.#requireTriggers(named.map(([, tensor]) => tensor));
-    for (const [, tensor] of named) tensor.gradSink = this.#sink;
-    if (!module.isTraining) this.eval(); // a new module is in training mode
+    for (const [, tensor] of named) {
+      tensor.gradSink = this.#sink;
+    }
+    if (!module.isTraining) {
+      this.eval(); // a new module is in training mode
+    }
   }
 
   override childPrefix(): string {
@@ -152,15 +158,21 @@ export class DistributedDataParallel<
       const list = tensors.map(({ tensor }) => tensor);
       await broadcastTensors(group, list, { root: 0, tag: `ddp ${what}` });
     }
-    for (const { tensor } of tensors) this.#shared.add(tensor);
+    for (const { tensor } of tensors) {
+      this.#shared.add(tensor);
+    }
   }
 
   /** Layers that were added to the module since, or put in place of others: rank 0's go to all. */
   async #shareAdded(): Promise<void> {
     const added = this.#state().filter(({ tensor }) => !this.#shared.has(tensor));
-    if (added.length === 0) return;
+    if (added.length === 0) {
+      return;
+    }
     for (const [path, tensor] of this.module.namedParameters()) {
-      if (!this.#shared.has(tensor)) this.#takeOver(path, tensor);
+      if (!this.#shared.has(tensor)) {
+        this.#takeOver(path, tensor);
+      }
     }
     if (this.#sync.isInJoin) {
       const { rank, worldSize } = this.processGroup;
@@ -168,7 +180,9 @@ export class DistributedDataParallel<
         `rank ${rank}/${worldSize} ddp forward: expected the same layers from the begin of join to its end, got ${added[0]!.path} in between. Add layers outside join.`,
       );
     }
-    if (this.processGroup.worldSize === 1) return this.#share(this.processGroup, added, '');
+    if (this.processGroup.worldSize === 1) {
+      return this.#share(this.processGroup, added, '');
+    }
     await this.#sync.inTurn((group) => this.#share(group, added, 'added parameters and buffers'));
   }
 
@@ -191,7 +205,9 @@ export class DistributedDataParallel<
   async #broadcast(tensors: readonly Tensor[], options: BroadcastOptions): Promise<void> {
     this.#requireRest(options.tag);
     await this.initialize();
-    if (this.processGroup.worldSize === 1) return;
+    if (this.processGroup.worldSize === 1) {
+      return;
+    }
     await this.#sync.inTurn((group) => broadcastTensors(group, tensors, options));
   }
 
@@ -201,7 +217,9 @@ export class DistributedDataParallel<
     await this.initialize();
     const { device } = this;
     const isRecomputing = device.isInBackward;
-    if (isRecomputing) return this.#record(args, undefined);
+    if (isRecomputing) {
+      return this.#record(args, undefined);
+    }
     device.random.separate(this.processGroup.rank);
     const isWaitedFor = device.isGradEnabled && this.#sync.isReducing;
     try {
@@ -210,24 +228,34 @@ export class DistributedDataParallel<
         const root = await this.#sync.announceBuffers();
         await this.#syncBuffers({ root, identity: this.#sync.buffersIdentity });
       }
-      if (!device.isGradEnabled) return await this.module.call(...args);
+      if (!device.isGradEnabled) {
+        return await this.module.call(...args);
+      }
       this.#sync.range('ddp: before forward', () => this.#sync.noteForward());
       return await this.#record(args, this.isTraining ? this.#sync.noteRecorded() : undefined);
     } catch (error) {
-      if (isWaitedFor) endJob(this.processGroup, 'ddp forward', error);
+      if (isWaitedFor) {
+        endJob(this.processGroup, 'ddp forward', error);
+      }
       throw error;
     }
   }
 
   async #record(args: Args, recorded: RecordedForward | undefined): Promise<Output> {
     const output = await this.module.call(...args);
-    if (!this.device.isGradEnabled) return output;
+    if (!this.device.isGradEnabled) {
+      return output;
+    }
     // A backward takes part even if it reaches no parameter: other ranks' may.
     const numNodes = this.device.beforeGradientOf(output, (pass: Pass) => {
-      if (recorded !== undefined) this.#sync.noteReached(recorded);
+      if (recorded !== undefined) {
+        this.#sync.noteReached(recorded);
+      }
       this.#sync.beginPass(pass);
     });
-    if (numNodes === 0 && recorded !== undefined) this.#sync.noteReached(recorded);
+    if (numNodes === 0 && recorded !== undefined) {
+      this.#sync.noteReached(recorded);
+    }
     return output;
   }
 
@@ -278,7 +306,9 @@ export class DistributedDataParallel<
       onBuffers: (from) => this.#syncBuffers({ root: from, identity: this.#sync.buffersIdentity }),
     });
     await this.syncParameters({ root });
-    if (this.processGroup.worldSize === 1) return;
+    if (this.processGroup.worldSize === 1) {
+      return;
+    }
     const followed = { optimizers: options.optimizers, scalers: options.scalers ?? [] };
     const parameters = this.module.parameters();
     await this.#sync.inTurn((group) => followOptimizers(group, followed, { root, parameters }));
@@ -286,7 +316,9 @@ export class DistributedDataParallel<
 
   protected override releaseOwned(): void {
     for (const tensor of this.module.parameters()) {
-      if (tensor.gradSink === this.#sink) tensor.gradSink = undefined;
+      if (tensor.gradSink === this.#sink) {
+        tensor.gradSink = undefined;
+      }
     }
   }
 
@@ -296,7 +328,9 @@ export class DistributedDataParallel<
   #trainable(): ActiveParameter[] {
     const found: ActiveParameter[] = [];
     for (const [path, tensor] of this.module.namedParameters()) {
-      if (!tensor.requiresGrad || tensor.size === 0) continue;
+      if (!tensor.requiresGrad || tensor.size === 0) {
+        continue;
+      }
       this.#takeOver(path, tensor);
       found.push({ path, tensor });
     }
@@ -304,7 +338,9 @@ export class DistributedDataParallel<
   }
 
   #takeOver(path: string, tensor: Tensor): void {
-    if (tensor.gradSink === this.#sink) return;
+    if (tensor.gradSink === this.#sink) {
+      return;
+    }
     this.#requirePlain(path, tensor);
     tensor.gradSink = this.#sink;
   }
@@ -335,7 +371,9 @@ export class DistributedDataParallel<
 
   #requireTriggers(parameters: readonly Tensor[]): void {
     for (const trigger of this.#options.triggers) {
-      if (parameters.includes(trigger)) continue;
+      if (parameters.includes(trigger)) {
+        continue;
+      }
       throw new DdpConfigError(
         `ddp: expected allreduceTriggerParams of the wrapped module, got '${trigger.name}' [${trigger.shape.join(', ')}]. Take them from module.parameters().`,
       );
@@ -343,7 +381,9 @@ export class DistributedDataParallel<
   }
 
   #requireRest(operation: string): void {
-    if (!this.#sync.isInBackward) return;
+    if (!this.#sync.isInBackward) {
+      return;
+    }
     const { rank, worldSize } = this.processGroup;
     throw new DdpStateError(
       `rank ${rank}/${worldSize} ${operation}: expected no backward under way, got one. Await backward first.`,

@@ -9,7 +9,9 @@ import { DdpStructureError } from './errors.js';
  * @param operation what failed, for example 'ddp forward'
  */
 export function endJob(group: ProcessGroup, operation: string, error: unknown): void {
-  if (group.worldSize === 1 || error instanceof DdpStructureError) return;
+  if (group.worldSize === 1 || error instanceof DdpStructureError) {
+    return;
+  }
   const reason = error instanceof Error ? error.message : String(error);
   group.abort(`${operation} failed on rank ${group.rank}/${group.worldSize}: ${reason}`);
 }

@@ -48,7 +48,9 @@ export function requireStepped(
   }
   const stepped = new Set(optimizers.flatMap((optimizer) => optimizer.parameters()));
   const missing = parameters.filter(({ tensor }) => !stepped.has(tensor));
-  if (optimizers.length === 0 || missing.length === 0) return;
+  if (optimizers.length === 0 || missing.length === 0) {
+    return;
+  }
   throw new DdpConfigError(
     `ddp join: expected optimizers for all trained parameters, got none for ${missing.map(({ path }) => path).join(', ')}. Their state would stay that of each rank's own last step; give join every optimizer, or freeze what none steps.`,
   );
@@ -68,7 +70,9 @@ export async function followOptimizers(
   for (const [at, optimizer] of optimizers.entries()) {
     const { options, states } = text.optimizers[at]!;
     if (!isRoot) {
-      for (const [i, values] of options.entries()) Object.assign(optimizer.groups[i]!, values);
+      for (const [i, values] of options.entries()) {
+        Object.assign(optimizer.groups[i]!, values);
+      }
       await resize(optimizer, states, parameters);
     }
     for (const { index, names } of states) {
@@ -77,7 +81,9 @@ export async function followOptimizers(
     }
   }
   await broadcastTensors(group, tensors, { root, tag: 'ddp join optimizers' });
-  if (!isRoot) scalers.forEach((scaler, i) => void scaler.loadStateDict(text.scalers[i]!));
+  if (!isRoot) {
+    scalers.forEach((scaler, i) => void scaler.loadStateDict(text.scalers[i]!));
+  }
 }
 
 function describe({ optimizers, scalers }: Followed, parameters: readonly Tensor[]): FollowedText {
@@ -86,7 +92,9 @@ function describe({ optimizers, scalers }: Followed, parameters: readonly Tensor
       options: optimizer.groups.map(({ params: _, ...options }) => options),
       states: parameters.flatMap((parameter, index) => {
         const state = optimizer.stateOf(parameter);
-        if (state === undefined) return [];
+        if (state === undefined) {
+          return [];
+        }
         return [{ index, step: state.step, names: [...state.tensors.keys()] }];
       }),
     })),
@@ -103,7 +111,9 @@ async function resize(
   const steps = new Map(states.map(({ index, step }) => [index, step]));
   for (const [index, parameter] of parameters.entries()) {
     const step = steps.get(index);
-    if (step === undefined && optimizer.stateOf(parameter) === undefined) continue;
+    if (step === undefined && optimizer.stateOf(parameter) === undefined) {
+      continue;
+    }
     await optimizer.writeFlatState(parameter, step ?? 0, new Map());
   }
 }

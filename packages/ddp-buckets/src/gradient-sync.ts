@@ -100,7 +100,9 @@ export class GradientSync {
    * other collective of this package. On one rank at once.
    */
   async inOpening(body: () => Promise<void>): Promise<void> {
-    if (this.#group.worldSize === 1) return body();
+    if (this.#group.worldSize === 1) {
+      return body();
+    }
     const lane = Lane.of(this.#group);
     await lane.enqueue(
       Promise.resolve(),
@@ -129,10 +131,16 @@ export class GradientSync {
 
   async #openLanes(control: Lane): Promise<Lane[]> {
     const { numStreams, communicators } = this.#options;
-    if (numStreams === 1) return [control];
-    if (communicators !== undefined) return communicators.map((group) => Lane.of(group));
+    if (numStreams === 1) {
+      return [control];
+    }
+    if (communicators !== undefined) {
+      return communicators.map((group) => Lane.of(group));
+    }
     const lanes: Lane[] = [];
-    for (let i = 0; i < numStreams; i++) lanes.push(Lane.of(await this.#group.split(0)));
+    for (let i = 0; i < numStreams; i++) {
+      lanes.push(Lane.of(await this.#group.split(0)));
+    }
     return lanes;
   }
 
@@ -151,15 +159,21 @@ export class GradientSync {
   /** A forward begins: buckets are made anew where other parameters are trained than before. */
   noteForward(): void {
     this.#forwardStartMs ??= performance.now();
-    if (this.isEnabled) this.refresh();
+    if (this.isEnabled) {
+      this.refresh();
+    }
   }
 
   /** Makes buckets anew where the trainable parameters have changed, by identity. */
   refresh(): void {
     const context = this.#context;
-    if (context === undefined) return;
+    if (context === undefined) {
+      return;
+    }
     const active = this.#trainable();
-    if (this.#plan?.isFor(active) === true) return;
+    if (this.#plan?.isFor(active) === true) {
+      return;
+    }
     this.#isAgreed = false;
     this.#expectedReach = undefined;
     this.#replacePlan(active, guessStructure(active, context), { isLearned: false });
@@ -179,7 +193,9 @@ export class GradientSync {
    * Its backward calls noteReached.
    */
   noteRecorded(): RecordedForward | undefined {
-    if (!this.isReducing || this.isInJoin || this.#control === undefined) return undefined;
+    if (!this.isReducing || this.isInJoin || this.#control === undefined) {
+      return undefined;
+    }
     return this.#forwards.note(this.#numBackwards);
   }
 
@@ -191,7 +207,9 @@ export class GradientSync {
 
   /** Once per backward, before its first gradient. */
   beginPass(pass: Pass): void {
-    if (this.#pass === pass) return;
+    if (this.#pass === pass) {
+      return;
+    }
     if (this.#context === undefined) {
       throw new DdpStateError(
         'ddp backward: expected a forward through the wrapper before it, got a gradient without one. Call the wrapper, or await its initialize().',
@@ -201,7 +219,9 @@ export class GradientSync {
     this.locals.beginPass();
     pass.onFailure(() => this.#reset());
     pass.onEnd(() => this.#endPass());
-    if (!this.isReducing) return;
+    if (!this.isReducing) {
+      return;
+    }
     this.#numBackwards += 1;
     this.#requireWholeLocals();
     this.refresh();
@@ -218,8 +238,11 @@ export class GradientSync {
 
   accept(leaf: Tensor, gradient: Tensor, pass: Pass): void {
     this.beginPass(pass);
-    if (this.#cycle === undefined) this.locals.add(leaf, gradient);
-    else this.#cycle.accept(leaf, gradient);
+    if (this.#cycle === undefined) {
+      this.locals.add(leaf, gradient);
+    } else {
+      this.#cycle.accept(leaf, gradient);
+    }
   }
 
   final(leaf: Tensor, pass: Pass): void {
@@ -232,13 +255,17 @@ export class GradientSync {
    * others wait for it.
    */
   fail(error: unknown): void {
-    if (this.#context === undefined || !this.isReducing) return;
+    if (this.#context === undefined || !this.isReducing) {
+      return;
+    }
     endJob(this.#group, 'ddp backward', this.#cycle?.failure?.error ?? error);
   }
 
   /** @throws {DdpStateError} where a backward in noSync has failed half-way */
   #requireWholeLocals(): void {
-    if (!this.locals.areTorn) return;
+    if (!this.locals.areTorn) {
+      return;
+    }
     throw new DdpStateError(
       'ddp backward: expected the gradients of whole backwards, got those of one that failed before it was reduced. Part of it is in their sums; call zeroGrad and repeat the step.',
     );
@@ -288,7 +315,9 @@ export class GradientSync {
 
   /** New sets of trainable parameters are compared over ranks before anything of them is sent. */
   #agree(): Promise<void> | undefined {
-    if (this.#isAgreed || this.#control === undefined) return undefined;
+    if (this.#isAgreed || this.#control === undefined) {
+      return undefined;
+    }
     this.#isAgreed = true;
     const lines = this.#plan!.active.map(describeParameter);
     const options = {
@@ -336,16 +365,22 @@ export class GradientSync {
 
   #postdivide(numActive: number | undefined): number {
     const { postdivide, predivide } = this.#options;
-    if (this.#join?.isScaledToActive !== true || postdivide === 1) return postdivide;
+    if (this.#join?.isScaledToActive !== true || postdivide === 1) {
+      return postdivide;
+    }
     return numActive! / predivide;
   }
 
   /** A byte for each active parameter: 0 where no rank has a gradient; undefined: all have. */
   async #exchangeUsed(cycle: SyncCycle): Promise<Uint8Array | undefined> {
     const { isFindingUnused, isStaticGraph } = this.#options;
-    if (!isFindingUnused && !(isStaticGraph && !cycle.plan.isLearned)) return undefined;
+    if (!isFindingUnused && !(isStaticGraph && !cycle.plan.isLearned)) {
+      return undefined;
+    }
     const used = cycle.usedHere();
-    if (this.#control === undefined || used.length === 0) return used;
+    if (this.#control === undefined || used.length === 0) {
+      return used;
+    }
     await this.inTurn((group) =>
       group.allReduce(used, used, {
         dtype: 'u8',
@@ -365,12 +400,18 @@ export class GradientSync {
   ): Promise<number[][] | undefined> {
     const { isDelayed, isStaticGraph } = this.#options;
     const { active, isLearned } = cycle.plan;
-    if (isLearned || active.length === 0 || (isDelayed && !isStaticGraph)) return undefined;
-    if (isStaticGraph) this.#expectedReach = new Set(this.#pass?.reached);
+    if (isLearned || active.length === 0 || (isDelayed && !isStaticGraph)) {
+      return undefined;
+    }
+    if (isStaticGraph) {
+      this.#expectedReach = new Set(this.#pass?.reached);
+    }
     const arrived = isDelayed ? active.map((_, i) => i) : cycle.arrived;
     const isUsed = (index: number) => !isStaticGraph || used?.[index] !== 0;
     const own = learnStructure(active, arrived, this.#context!, isUsed);
-    if (this.#control === undefined) return own;
+    if (this.#control === undefined) {
+      return own;
+    }
     const words = encodeStructure(own, active.length);
     const bytes = new Uint8Array(words.buffer);
     await this.inTurn((group) =>
@@ -394,7 +435,9 @@ export class GradientSync {
     let problem = '';
     if (isStaticGraph) {
       const expected = this.#expectedReach;
-      if (expected === undefined) return;
+      if (expected === undefined) {
+        return;
+      }
       wrong = active.filter(({ tensor }) => reached.has(tensor) !== expected.has(tensor));
       problem =
         'expected a backward of the same graph as the first (staticGraph), got another use of';
@@ -402,7 +445,9 @@ export class GradientSync {
       wrong = active.filter(isMissing);
       problem = 'expected a backward that reaches every trainable parameter, got none for';
     }
-    if (wrong.length === 0) return;
+    if (wrong.length === 0) {
+      return;
+    }
     const paths = wrong.map(({ path }) => path);
     const advice = isStaticGraph
       ? 'Leave staticGraph out.'
@@ -472,7 +517,9 @@ export class GradientSync {
     for (;;) {
       this.#round = rounds.announce(undefined);
       const { active, event } = await this.#round;
-      if (event === undefined) return;
+      if (event === undefined) {
+        return;
+      }
       if (event === 'buffers') {
         await onBuffers(active[0]!);
         continue;

@@ -38,7 +38,9 @@ export class JoinRounds {
       const own = Uint8Array.of(CODES.indexOf(event));
       await group.allGather(own, all, { dtype: 'u8', tag: 'ddp join', identity });
       const active = [...all.keys()].filter((rank) => all[rank] !== 0);
-      if (active.length > 0) this.#lastActive = active[0]!;
+      if (active.length > 0) {
+        this.#lastActive = active[0]!;
+      }
       return { active, event: CODES[all[active[0] ?? group.rank]!] };
     });
   }

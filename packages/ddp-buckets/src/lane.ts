@@ -18,7 +18,9 @@ export class Lane {
 
   static of(group: ProcessGroup): Lane {
     const known = LANES.get(group);
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      return known;
+    }
     const lane = new Lane(group);
     LANES.set(group, lane);
     return lane;

@@ -28,7 +28,9 @@ export class LocalGradients {
 
   /** It has failed. */
   failPass(): void {
-    for (const leaf of this.#touched) this.#torn.add(leaf);
+    for (const leaf of this.#touched) {
+      this.#torn.add(leaf);
+    }
     this.#touched.clear();
   }
 
@@ -47,7 +49,9 @@ export class LocalGradients {
     const sum = device.noGrad(() => cast(gradient, leaf.dtype, { copy: true })).keep();
     sum.storage.tag = 'gradient';
     const isShown = leaf.grad === undefined;
-    if (isShown) leaf.grad = sum;
+    if (isShown) {
+      leaf.grad = sum;
+    }
     this.#sums.set(leaf, { sum, isShown });
   }
 
@@ -55,8 +59,12 @@ export class LocalGradients {
   take(leaf: Tensor): Tensor | undefined {
     const current = this.#current(leaf);
     this.#sums.delete(leaf);
-    if (current !== undefined) this.#touched.add(leaf);
-    if (current?.isShown === true) leaf.grad = undefined;
+    if (current !== undefined) {
+      this.#touched.add(leaf);
+    }
+    if (current?.isShown === true) {
+      leaf.grad = undefined;
+    }
     return current?.sum;
   }
 
@@ -65,12 +73,16 @@ export class LocalGradients {
     this.#torn.delete(leaf);
     const current = this.#sums.get(leaf);
     this.#sums.delete(leaf);
-    if (current?.isShown === false) current.sum.dispose();
+    if (current?.isShown === false) {
+      current.sum.dispose();
+    }
   }
 
   #current(leaf: Tensor): LocalGradient | undefined {
     const known = this.#sums.get(leaf);
-    if (known === undefined || !known.isShown || leaf.grad === known.sum) return known;
+    if (known === undefined || !known.isShown || leaf.grad === known.sum) {
+      return known;
+    }
     this.#sums.delete(leaf); // replaced or dropped by the caller
     return undefined;
   }

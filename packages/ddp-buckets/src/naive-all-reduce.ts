@@ -27,12 +27,16 @@ export async function naiveAllReduce(
   for (const { grad, device } of parameters) {
     // Ranks that divide otherwise, or have other gradients, are told so.
     const identity = `naive ${index++}, divided by ${predivide} and ${postdivide}`;
-    if (grad === undefined || grad.size === 0) continue;
+    if (grad === undefined || grad.size === 0) {
+      continue;
+    }
     const scale = (factor: number) => {
       const view = grad.view();
       device.backend.run('affine', { x: view, out: view, scale: factor, shift: 0 });
     };
-    if (predivide !== 1) scale(1 / predivide);
+    if (predivide !== 1) {
+      scale(1 / predivide);
+    }
     const bytes = await grad.storage.read();
     const dtype = grad.dtype as ReduceDType;
     await group.allReduce(bytes, bytes, { dtype, op: 'sum', tag: 'naive', identity });

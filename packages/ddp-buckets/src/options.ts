@@ -191,7 +191,9 @@ export function describeOptions(
 
 function requireKnown(options: DdpOptions): void {
   for (const [key, value] of Object.entries(options)) {
-    if (KNOWN.has(key) || value === undefined) continue;
+    if (KNOWN.has(key) || value === undefined) {
+      continue;
+    }
     const camel = key.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
     const answer = ANSWERS[camel] ?? (KNOWN.has(camel) ? `Use ${camel}.` : undefined);
     throw new DdpConfigError(

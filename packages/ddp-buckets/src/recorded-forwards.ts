@@ -28,7 +28,9 @@ export class RecordedForwards {
    */
   countLeft(number: number): number {
     for (const forward of this.#waiting) {
-      if (forward.numBackwards > number - 2) continue;
+      if (forward.numBackwards > number - 2) {
+        continue;
+      }
       this.#waiting.delete(forward);
       this.#numLeft += 1;
     }

@@ -42,7 +42,9 @@ export class Reducer {
     const parameters = this.#source?.namedParameters() ?? [];
     for (const [path, tensor] of parameters) {
       requireFloat(path, tensor);
-      if (tensor.piece === undefined) continue;
+      if (tensor.piece === undefined) {
+        continue;
+      }
       throw new DdpConfigError(
         `reducer: expected parameters with gradients of their own, got '${path}', which is sharded or packed. Give it the bare module.`,
       );
@@ -85,7 +87,9 @@ export class Reducer {
    */
   async reduce(): Promise<void> {
     const maxElements = await this.#opened();
-    if (this.#group.worldSize === 1) return;
+    if (this.#group.worldSize === 1) {
+      return;
+    }
     const lane = Lane.of(this.#group);
     await lane.enqueue(
       Promise.resolve(),
@@ -114,7 +118,9 @@ export class Reducer {
     const all = this.#source === undefined ? this.#gradients : parameters.map(([, t]) => t);
     const limits = all[0]?.device.backend.info.limits;
     const bytes = Math.min(limits?.maxViewBytes ?? 0, limits?.maxBufferBytes ?? 0);
-    if (this.#group.worldSize === 1) return bytes / 4;
+    if (this.#group.worldSize === 1) {
+      return bytes / 4;
+    }
     const lines = all.map((tensor, i) => {
       return `${parameters[i]?.[0] ?? i} ${tensor.dtype} [${tensor.shape.join(', ')}]`;
     });
@@ -142,7 +148,9 @@ export class Reducer {
       });
     }
     return parameters.flatMap((parameter, i) => {
-      if (present[i] === 0) return [];
+      if (present[i] === 0) {
+        return [];
+      }
       parameter.grad ??= zerosLike(parameter);
       return [parameter.grad];
     });
@@ -179,8 +187,13 @@ export class Reducer {
 }
 
 function* tensorsOf(tree: TensorTree): Generator<Tensor> {
-  if (isTensor(tree)) yield tree;
-  else for (const branch of tree) yield* tensorsOf(branch);
+  if (isTensor(tree)) {
+    yield tree;
+  } else {
+    for (const branch of tree) {
+      yield* tensorsOf(branch);
+    }
+  }
 }
 
 function zerosLike(parameter: Tensor): Tensor {
@@ -190,7 +203,9 @@ function zerosLike(parameter: Tensor): Tensor {
 }
 
 function requireFloat(path: string, tensor: Tensor): void {
-  if ((BUCKET_DTYPES as readonly string[]).includes(tensor.dtype)) return;
+  if ((BUCKET_DTYPES as readonly string[]).includes(tensor.dtype)) {
+    return;
+  }
   throw new DdpConfigError(
     `reducer: expected gradients of ${BUCKET_DTYPES.join(', ')}, got ${tensor.dtype} '${path}'. No device here computes in f64.`,
   );

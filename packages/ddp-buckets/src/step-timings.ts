@@ -50,7 +50,9 @@ export class StepClock {
     let coveredMs = Number.NEGATIVE_INFINITY;
     for (const { startMs, endMs } of sorted) {
       const from = Math.max(startMs, coveredMs);
-      if (endMs <= from) continue;
+      if (endMs <= from) {
+        continue;
+      }
       communicationMs += endMs - from;
       exposedCommunicationMs += Math.max(0, endMs - Math.max(from, this.#computedMs));
       coveredMs = endMs;

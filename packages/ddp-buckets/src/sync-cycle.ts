@@ -69,7 +69,9 @@ export class SyncCycle {
     this.#clock = options.clock;
     this.identity = options.identity;
     for (const { tensor } of this.plan.active) {
-      if (!options.reached.has(tensor)) this.#finish(tensor);
+      if (!options.reached.has(tensor)) {
+        this.#finish(tensor);
+      }
     }
   }
 
@@ -102,7 +104,9 @@ export class SyncCycle {
     const used = new Uint8Array(this.plan.active.length);
     this.plan.active.forEach(({ tensor }, index) => {
       const place = this.plan.placeOf(tensor);
-      if (place?.bucket.hasContribution(place.member) === true) used[index] = 1;
+      if (place?.bucket.hasContribution(place.member) === true) {
+        used[index] = 1;
+      }
     });
     return used;
   }
@@ -111,7 +115,9 @@ export class SyncCycle {
   flush(): void {
     this.#leave();
     const left = this.plan.buckets.slice(this.#sums.length);
-    if (left.length === 0) return;
+    if (left.length === 0) {
+      return;
+    }
     const paths = left.flatMap(({ parameters }) => parameters.map(({ path }) => path));
     throw new DdpStateError(
       `ddp backward: expected all gradients of ${this.plan.buckets.length} buckets, got none for some of ${paths.join(', ')}. Was requiresGrad changed between forward and backward?`,
@@ -129,20 +135,28 @@ export class SyncCycle {
       const sum = await this.#sums[bucket.index];
       const { members } = bucket.layout;
       buffers.push(bucket.receive(sum, { postdivide, isUsed: (i) => isUsed(members[i]!) }));
-      if (sum !== undefined) this.#context.hostBuffers.give(sum);
+      if (sum !== undefined) {
+        this.#context.hostBuffers.give(sum);
+      }
     }
     return buffers;
   }
 
   /** After a failure: waits for what is in flight, and frees. */
   reset(): void {
-    for (const sum of this.#sums) sum?.catch(() => undefined);
-    for (const bucket of this.plan.buckets) bucket.reset();
+    for (const sum of this.#sums) {
+      sum?.catch(() => undefined);
+    }
+    for (const bucket of this.plan.buckets) {
+      bucket.reset();
+    }
   }
 
   #placeOf(leaf: Tensor) {
     const place = this.plan.placeOf(leaf);
-    if (place !== undefined) return place;
+    if (place !== undefined) {
+      return place;
+    }
     throw new DdpStateError(
       `ddp backward: expected gradients of the parameters that were trained when it began, got one for '${leaf.name}' [${leaf.shape.join(', ')}]. A parameter is thawed before the forward that uses it, not between.`,
     );
@@ -150,16 +164,22 @@ export class SyncCycle {
 
   #finish(leaf: Tensor): void {
     const place = this.plan.placeOf(leaf);
-    if (place === undefined) return; // unused in a static graph
+    if (place === undefined) {
+      return; // unused in a static graph
+    }
     this.#takeLocal(leaf);
     place.bucket.noteReady();
-    if (!this.#context.isDelayed) this.#leave();
+    if (!this.#context.isDelayed) {
+      this.#leave();
+    }
   }
 
   /** What earlier backwards have left on this rank comes first, as if it were of this one. */
   #takeLocal(leaf: Tensor): void {
     const local = this.#context.locals.take(leaf);
-    if (local === undefined) return;
+    if (local === undefined) {
+      return;
+    }
     const { bucket, member } = this.plan.placeOf(leaf)!;
     bucket.add(member, local);
     local.dispose();
@@ -169,14 +189,18 @@ export class SyncCycle {
   #leave(): void {
     for (;;) {
       const next = this.plan.buckets[this.#sums.length];
-      if (next?.isReady !== true) return;
+      if (next?.isReady !== true) {
+        return;
+      }
       this.#sums.push(this.#start(next));
     }
   }
 
   #start(bucket: Bucket): Promise<Uint8Array> | undefined {
     const { lanes, hook, hostBuffers, tagPrefix, onFailure } = this.#context;
-    if (lanes.length === 0) return this.#send(bucket, undefined) as undefined;
+    if (lanes.length === 0) {
+      return this.#send(bucket, undefined) as undefined;
+    }
     const lane = lanes[bucket.index % lanes.length]!;
     const read = this.#send(bucket, hostBuffers.take(bucket.wireBytes))!;
     const ready = Promise.all([read.then(this.#clock.noteRead), this.agreed]);

@@ -51,7 +51,9 @@ it.each([
     await step(model, rank);
     net.replaceChild('1', layer(rank));
     const before = rank.group.stats().broadcasts;
-    if (isEval) await rank.device.noGrad(() => model.eval().call(input(rank.device, rank.rank)));
+    if (isEval) {
+      await rank.device.noGrad(() => model.eval().call(input(rank.device, rank.rank)));
+    }
     const called = await valuesOf(net);
     model.train();
     const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
@@ -66,7 +68,9 @@ it.each([
   });
   for (const { called, trained } of perRank) {
     expect(trained).toEqual(perRank[0]!.trained);
-    if (isEval) expect(called).toEqual(perRank[0]!.called);
+    if (isEval) {
+      expect(called).toEqual(perRank[0]!.called);
+    }
   }
   expect(perRank[0]!.trained[0]).not.toBe(perRank[0]!.called[0]);
 });
@@ -78,7 +82,9 @@ it('so do frozen parameters and buffers that came later', async () => {
     await step(model, rank);
     const norm = new BatchNorm1d(rank.device, { numFeatures: DIM });
     fill(norm.weight!, 5 + rank.rank);
-    for (const [, buffer] of norm.namedBuffers()) fill(buffer, 7 + rank.rank);
+    for (const [, buffer] of norm.namedBuffers()) {
+      fill(buffer, 7 + rank.rank);
+    }
     norm.weight!.requiresGrad = false;
     net.replaceChild('1', norm.eval());
     await step(model, rank);
@@ -109,7 +115,9 @@ it('on one rank alone it is an error on all of them, that says so', async () => 
     const net = new Sequential(rank.device, [layer(rank), layer(rank)]);
     const model = wrap(net, rank);
     await step(model, rank);
-    if (rank.rank === 1) net.replaceChild('1', layer(rank));
+    if (rank.rank === 1) {
+      net.replaceChild('1', layer(rank));
+    }
     return step(model, rank).catch((error: unknown) => error as Error);
   });
   for (const error of errors) {
@@ -130,7 +138,9 @@ it('in the middle of a join it is refused', async () => {
     return model.join(body, { optimizers: [] }).catch((error: unknown) => error as Error);
   });
   expect(errors.map((error) => (error as { code?: string }).code)).toContain('DDP_STATE');
-  for (const error of errors) expect((error as Error).message).toContain('outside join');
+  for (const error of errors) {
+    expect((error as Error).message).toContain('outside join');
+  }
 });
 
 it('on one rank it is trained as any other', async () => {
@@ -140,6 +150,8 @@ it('on one rank it is trained as any other', async () => {
     await step(model, rank);
     net.replaceChild('1', layer(rank));
     await step(model, rank);
-    for (const { grad } of net.parameters()) expect(grad).toBeDefined();
+    for (const { grad } of net.parameters()) {
+      expect(grad).toBeDefined();
+    }
   });
 });

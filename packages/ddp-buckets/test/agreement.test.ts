@@ -33,7 +33,9 @@ describe('initialize', () => {
     await onRanks(3, async (rank) => {
       const counting = new Counting(rank.device, 10 + rank.rank);
       counting.bag.get('a').requiresGrad = false;
-      for (const parameter of counting.parameters()) fill(parameter, 1 + rank.rank);
+      for (const parameter of counting.parameters()) {
+        fill(parameter, 1 + rank.rank);
+      }
       const model = wrap(counting, rank);
       await model.initialize();
       for (const tensor of counting.parameters()) {
@@ -131,7 +133,9 @@ it('tensors that look into one storage are sent to their places', async () => {
   await onRanks(2, async (rank) => {
     const halves = new Halves(rank.device, 7 * rank.rank);
     const [first, second] = [...halves.ownBuffers().values()];
-    if (rank.rank === 0) fill(second!, 3);
+    if (rank.rank === 0) {
+      fill(second!, 3);
+    }
     await wrap(halves, rank).initialize();
     expect([...(await first!.toArray()), ...(await second!.toArray())]).toEqual([0, 0, 3, 3]);
   });
@@ -141,7 +145,9 @@ describe('the trainable set', () => {
   it('must be the same on all ranks: an error on each before anything is sent', async () => {
     const errors = await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3, b: 5, c: 5 });
-      if (rank.rank === 1) bag.get('b').requiresGrad = false; // a and c are 2 of 3
+      if (rank.rank === 1) {
+        bag.get('b').requiresGrad = false; // a and c are 2 of 3
+      }
       const model = wrap(bag, rank);
       const error = await pull(model, 1).catch((failure: unknown) => failure as Error);
       expect(rank.group.stats().allReduces).toBe(0);
@@ -177,15 +183,21 @@ describe('the trainable set', () => {
       bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // as many elements left
       return pull(model, 1).catch((failure: unknown) => failure as Error);
     });
-    for (const error of errors) expect(error).toBeInstanceOf(DdpStructureError);
+    for (const error of errors) {
+      expect(error).toBeInstanceOf(DdpStructureError);
+    }
     const late = await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3, b: 5 });
       const model = wrap(bag, rank);
       await pull(model, 1);
-      if (rank.rank === 0) bag.get('b').requiresGrad = false;
+      if (rank.rank === 0) {
+        bag.get('b').requiresGrad = false;
+      }
       return pull(model, 1).catch((failure: unknown) => failure as Error);
     });
-    for (const error of late) expect(error).toMatchObject({ code: 'MISMATCH' });
+    for (const error of late) {
+      expect(error).toMatchObject({ code: 'MISMATCH' });
+    }
   });
 });
 
@@ -193,11 +205,15 @@ describe('values', () => {
   it('saved through the wrapper are those of the bare module, and back; one rank may load', async () => {
     await onRanks(2, async (rank) => {
       const bare = new Counting(rank.device, 5);
-      for (const parameter of bare.parameters()) fill(parameter, 7);
+      for (const parameter of bare.parameters()) {
+        fill(parameter, 7);
+      }
       const model = wrap(new Counting(rank.device, 0), rank);
       await pull(model, 1);
       expect([...(await stateDict(model)).keys()]).toEqual(['bag.a', 'bag.b', 'count']);
-      if (rank.rank === 1) loadStateDict(model, await stateDict(bare));
+      if (rank.rank === 1) {
+        loadStateDict(model, await stateDict(bare));
+      }
       await model.syncParameters({ root: 1 });
       expect(await stateDict(model)).toEqual(await stateDict(bare));
       loadStateDict(bare, await stateDict(model));
@@ -207,7 +223,7 @@ describe('values', () => {
     });
   });
 
-  it('of buffers are synchronised on request', async () => {
+  it('of buffers are synchronized on request', async () => {
     await onRanks(2, async (rank) => {
       const counting = new Counting(rank.device, 0);
       const model = wrap(counting, rank);

@@ -10,7 +10,9 @@ import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './ranks.js';
 
 /** Lets other work go first, `count` times. */
 async function lag(count: number): Promise<void> {
-  for (let i = 0; i < count; i++) await new Promise((resolve) => setImmediate(resolve));
+  for (let i = 0; i < count; i++) {
+    await new Promise((resolve) => setImmediate(resolve));
+  }
 }
 
 /** Each rank hears late of the end of other collectives than the others do. */

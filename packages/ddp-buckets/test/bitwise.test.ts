@@ -57,8 +57,12 @@ interface Training {
 }
 
 async function normOf({ device, group }: Rank, norm: Norm): Promise<BatchNorm1d | undefined> {
-  if (norm === 'none') return undefined;
-  if (norm === 'batch') return new BatchNorm1d(device, { numFeatures: DIM });
+  if (norm === 'none') {
+    return undefined;
+  }
+  if (norm === 'batch') {
+    return new BatchNorm1d(device, { numFeatures: DIM });
+  }
   return new SyncBatchNorm(device, { numFeatures: DIM, group: await group.split(0) });
 }
 
@@ -98,8 +102,11 @@ function trained({ dtype, norm, scale }: Training, options: Partial<DdpOptions> 
         bits.push(await read(bare.parameters().map(({ grad }) => grad!)));
         const clipped = clipGradNorm(bare.parameters(), 1, { unscale: scaler.unscale });
         const isSkipped = await scaler.foundInf(clipped.norm);
-        if (isSkipped) numSkipped += 1;
-        else await optimizer.step({ gradScale: clipped.scale });
+        if (isSkipped) {
+          numSkipped += 1;
+        } else {
+          await optimizer.step({ gradScale: clipped.scale });
+        }
         scaler.update(isSkipped);
       });
       bits.push(await read(state()));
@@ -135,14 +142,18 @@ describe('losses, gradients and weights are those of the naive version', () => {
   it.each(cases)('$dtype, norm $norm, loss scale $scale', async (training) => {
     const naive = await trained(training, 'naive');
     for (const [index, options] of VARIANTS.entries()) {
-      // A case takes a third of them, three neighbours all.
-      if ((index + cases.indexOf(training)) % 3 !== 0) continue;
+      // A case takes a third of them, three neighbors all.
+      if ((index + cases.indexOf(training)) % 3 !== 0) {
+        continue;
+      }
       const bucketed = await trained(training, { gradientPredivideFactor: 2, ...options });
       expect(bucketed, JSON.stringify(options)).toEqual(naive);
     }
     for (const { bits, numSkipped } of naive) {
       const [before, after] = [bits[0]!, bits.at(-1)!];
-      for (const [i, weight] of before.entries()) expect(after[i]).not.toEqual(weight);
+      for (const [i, weight] of before.entries()) {
+        expect(after[i]).not.toEqual(weight);
+      }
       expect(numSkipped).toBe(training.dtype === 'f16' && training.scale === 'dynamic' ? 1 : 0);
     }
   });

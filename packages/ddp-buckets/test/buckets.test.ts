@@ -31,7 +31,9 @@ async function bucketsOf(
     { backend },
   );
   await backend.dispose();
-  for (const one of perRank) expect(one).toEqual(perRank[0]);
+  for (const one of perRank) {
+    expect(one).toEqual(perRank[0]);
+  }
   return perRank[0]!;
 }
 
@@ -172,7 +174,9 @@ describe("a bucket past the device's binding limit splits", () => {
       await pull(model, 1);
       return model.buckets;
     });
-    for (const backend of backends) await backend.dispose();
+    for (const backend of backends) {
+      await backend.dispose();
+    }
     expect(structures).toEqual([
       [
         ['d', 'c'],

@@ -73,7 +73,9 @@ async function reduced(
     }
     return { gradients, bytesSent: (rank.group.stats().bytesSent - before) / steps };
   });
-  for (const { gradients } of perRank) expect(gradients).toEqual(perRank[0]!.gradients);
+  for (const { gradients } of perRank) {
+    expect(gradients).toEqual(perRank[0]!.gradients);
+  }
   return perRank[0]!;
 }
 
@@ -129,8 +131,9 @@ describe('the interface', () => {
           expect(numRunning).toBe(1);
           orders.push(bucket.tag);
           await allReduceHook.reduce(bucket);
-          for (let i = 0; i < rank.rank; i++)
+          for (let i = 0; i < rank.rank; i++) {
             await new Promise((resolve) => setTimeout(resolve, 1));
+          }
           await rank.group.barrier();
           numRunning -= 1;
         },
@@ -301,7 +304,9 @@ describe('a step that overflows', () => {
           ...hook,
           reduce: (bucket) => {
             // As a loss that is scaled too far gives it, on one rank.
-            if (isBad && rank.rank === 1) new Float32Array(bucket.bytes.buffer).fill(bad);
+            if (isBad && rank.rank === 1) {
+              new Float32Array(bucket.bytes.buffer).fill(bad);
+            }
             return hook.reduce(bucket);
           },
         };

@@ -47,7 +47,9 @@ class Fragile extends Module<[factor: number], Tensor> {
   }
 
   failAt(place: Place): void {
-    if (this.fails === place) throw new Error(`broken in ${place}`);
+    if (this.fails === place) {
+      throw new Error(`broken in ${place}`);
+    }
   }
 }
 
@@ -79,7 +81,9 @@ describe.each(PLACES)('a rank that fails in its %s', (place) => {
     const errors = await onRanks(3, async (rank) => {
       const { inner, step } = fragile(rank);
       await step();
-      if (rank.rank === 1) inner.fails = place;
+      if (rank.rank === 1) {
+        inner.fails = place;
+      }
       return step().catch((error: unknown) => error as Error);
     });
     expect((errors[1] as Error).message).toBe(`broken in ${place}`);
@@ -100,15 +104,20 @@ describe.each(PLACES)('a rank that fails in its %s', (place) => {
         inner.fails = rank.rank === 1 && batch === 1 ? place : undefined;
         model.zeroGrad();
         const error = await step().catch((failure: unknown) => failure as Error);
-        if (error === undefined) gradients.push(await pulled(model));
-        else errors.push(error);
+        if (error === undefined) {
+          gradients.push(await pulled(model));
+        } else {
+          errors.push(error);
+        }
       }
       return { gradients, errors };
     });
     for (const { gradients, errors } of perRank) {
       expect(gradients).toEqual([{ a: 1.5, b: 1.5 }]);
       expect(errors).toHaveLength(3);
-      for (const error of errors) expect(error.message).toContain(`broken in ${place}`);
+      for (const error of errors) {
+        expect(error.message).toContain(`broken in ${place}`);
+      }
     }
   });
 });
@@ -142,7 +151,9 @@ it('the others learn of a hook that failed while backward still goes on', async 
       inner.isHeld = () => told;
     }
     const error = await step().catch((failure: unknown) => failure as Error);
-    if (rank.rank === 0) tell();
+    if (rank.rank === 0) {
+      tell();
+    }
     return error;
   });
   expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
@@ -152,7 +163,9 @@ it('the others learn of a hook that failed while backward still goes on', async 
 it('a rank that cannot read its parameters ends the job at the start', async () => {
   const errors = await onRanks(2, async (rank) => {
     const bag = new Bag(rank.device, { a: 3 });
-    if (rank.rank === 0) bag.get('a').toBytes = () => Promise.reject(new Error('device lost'));
+    if (rank.rank === 0) {
+      bag.get('a').toBytes = () => Promise.reject(new Error('device lost'));
+    }
     return wrap(bag, rank)
       .initialize()
       .catch((error: unknown) => error as Error);

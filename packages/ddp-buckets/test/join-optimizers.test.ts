@@ -57,21 +57,29 @@ function epochAfterJoin(
     const model = wrap(net(rank), rank, ddp);
     const optimizers = makeOptimizers(model);
     const stepAll = async () => {
-      for (const optimizer of optimizers) await optimizer.step();
+      for (const optimizer of optimizers) {
+        await optimizer.step();
+      }
       model.zeroGrad();
     };
     await model.join(
       async () => {
         for (let step = 0; step < STEPS[rank.rank]!; step++) {
           await backward(model, rank, step);
-          for (const { groups } of optimizers) for (const group of groups) group.lr *= 0.9;
+          for (const { groups } of optimizers) {
+            for (const group of groups) {
+              group.lr *= 0.9;
+            }
+          }
           await stepAll();
         }
       },
       { optimizers, divideByInitialWorldSize },
     );
     const states: Awaited<ReturnType<typeof stateOf>>[] = [];
-    for (const optimizer of optimizers) states.push(await stateOf(optimizer));
+    for (const optimizer of optimizers) {
+      states.push(await stateOf(optimizer));
+    }
     const joined = { weights: await valuesOf(model.parameters()), states };
     for (let step = 0; step < 5; step++) {
       await backward(model, rank, 10 + step);
@@ -95,7 +103,9 @@ describe('an epoch after join all ranks have the same weights', () => {
     ['with several streams', { numAllreduceStreams: 2, messageSize: 1 }],
   ])('%s', async (_, options) => {
     const perRank = await epochAfterJoin(adamW, options);
-    for (const one of perRank) expect(one).toEqual(perRank[0]);
+    for (const one of perRank) {
+      expect(one).toEqual(perRank[0]);
+    }
     expect(perRank[0]!.joined.states[0]!.map(([, step]) => step)).toEqual([4, 4, 4, 4]);
   });
 
@@ -128,7 +138,9 @@ describe('an epoch after join all ranks have the same weights', () => {
     ],
   ])('%s', async (_, make) => {
     const perRank = await epochAfterJoin(make);
-    for (const one of perRank) expect(one).toEqual(perRank[0]);
+    for (const one of perRank) {
+      expect(one).toEqual(perRank[0]);
+    }
     expect(perRank[0]!.weights).not.toEqual(perRank[0]!.joined.weights);
   });
 });
@@ -188,7 +200,9 @@ it('join wants all optimizers, and says which parameters are in none', async () 
     const refused = model.join(body, { optimizers });
     await expect(refused).rejects.toMatchObject({ code: 'DDP_CONFIG' });
     await expect(refused).rejects.toThrow(/got none for 0\.bias, 1\.weight, 1\.bias\./);
-    for (const parameter of inner.parameters().slice(1)) parameter.requiresGrad = false;
+    for (const parameter of inner.parameters().slice(1)) {
+      parameter.requiresGrad = false;
+    }
     await model.join(async () => undefined, { optimizers }); // what is frozen needs none
   });
 });

@@ -64,7 +64,9 @@ describe('join', () => {
     );
     // All have the weights of rank 1, which stepped last.
     const weight = -[2, 5 / 3, 2 / 3].map(Math.fround).reduce((a, b) => Math.fround(a + b));
-    for (const one of perRank) expect(one.weight).toBe(weight);
+    for (const one of perRank) {
+      expect(one.weight).toBe(weight);
+    }
   });
 
   it('or divided by those that have inputs', async () => {
@@ -100,8 +102,11 @@ describe('join', () => {
       const model = wrap(new Bag(rank.device, AB), rank);
       await model.join(
         async () => {
-          if (rank.rank === 0) await model.noSync(() => pull(model, 100));
-          else await pull(model, 2);
+          if (rank.rank === 0) {
+            await model.noSync(() => pull(model, 100));
+          } else {
+            await pull(model, 2);
+          }
         },
         { optimizers: [] },
       );
@@ -148,7 +153,9 @@ describe('join', () => {
       const model = wrap(new Bag(rank.device, AB), rank);
       const body = async () => {
         await pull(model, 1);
-        if (rank.rank === 1) throw new Error('no more data');
+        if (rank.rank === 1) {
+          throw new Error('no more data');
+        }
         await pull(model, 1);
       };
       return model.join(body, { optimizers: [] }).catch((error: unknown) => error as Error);

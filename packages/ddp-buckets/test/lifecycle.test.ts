@@ -14,7 +14,9 @@ class Trap extends Module<[x: Tensor], Tensor> {
     const { device } = this;
     const out = add(x, device.zeros([1]));
     device.beforeGradientOf(out, () => {
-      if (this.isSet) throw new Error('trapped');
+      if (this.isSet) {
+        throw new Error('trapped');
+      }
     });
     return out;
   }
@@ -88,8 +90,12 @@ it('two wrappers on one group take turns, named apart in traces', async () => {
     const models = ['generator', 'critic'].map((name) =>
       wrap(new Bag(rank.device, { a: 3 }), rank, { name }),
     );
-    for (const model of models) await pull(model, 1 + rank.rank);
-    for (const model of models) expect(await pulled(model)).toEqual({ a: 1.5 });
+    for (const model of models) {
+      await pull(model, 1 + rank.rank);
+    }
+    for (const model of models) {
+      expect(await pulled(model)).toEqual({ a: 1.5 });
+    }
     expect(tags).toEqual(['generator bucket 0', 'critic bucket 0']);
     expect(rank.device.trace!.events).toEqual([]); // ranges only with prof
   });

@@ -22,7 +22,9 @@ function hostBuffersOf(groups: readonly ProcessGroup[]): ReadonlySet<ArrayBuffer
   for (const group of groups) {
     const allReduce = group.allReduce.bind(group);
     group.allReduce = (input, output, options) => {
-      if (options.tag?.startsWith('bucket')) seen.add(input.buffer);
+      if (options.tag?.startsWith('bucket')) {
+        seen.add(input.buffer);
+      }
       return allReduce(input, output, options);
     };
   }
@@ -81,7 +83,9 @@ it('host buffers of sizes that no bucket has are let go of', async () => {
     /** The host buffers that two backwards use with the present buckets. */
     const buffersNow = async () => {
       const seen = hostBuffersOf([rank.group]);
-      for (let step = 0; step < 2; step++) await pull(model, 1);
+      for (let step = 0; step < 2; step++) {
+        await pull(model, 1);
+      }
       return [...seen];
     };
     await pull(model, 1);
@@ -91,7 +95,9 @@ it('host buffers of sizes that no bucket has are let go of', async () => {
     await buffersNow();
     bag.get('b').requiresGrad = true;
     // The sizes are those of before, the buffers are not: nobody kept them meanwhile.
-    for (const buffer of await buffersNow()) expect(before).not.toContain(buffer);
+    for (const buffer of await buffersNow()) {
+      expect(before).not.toContain(buffer);
+    }
   });
 });
 
@@ -142,7 +148,9 @@ it('has each gradient of a linear layer once: it is written into its bucket', as
   const copied: number[] = [];
   const run = backend.run.bind(backend);
   backend.run = (kernel, call) => {
-    if (kernel === 'cast') copied.push((call as KernelCalls['cast']).x.size);
+    if (kernel === 'cast') {
+      copied.push((call as KernelCalls['cast']).x.size);
+    }
     run(kernel, call);
   };
   await onRanks(
@@ -173,7 +181,9 @@ it('of the first backward has no buffer of all gradients: buckets are capped fro
     const largest: number[] = [];
     const gpt2 = tinyGpt2(rank.device);
     rank.group.onTrace = ({ tag, bytes }) => {
-      if (tag?.startsWith('bucket')) largest.push(bytes);
+      if (tag?.startsWith('bucket')) {
+        largest.push(bytes);
+      }
     };
     const model = wrap(gpt2, rank, SMALL_BUCKETS);
     await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });

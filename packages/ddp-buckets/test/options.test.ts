@@ -171,7 +171,7 @@ describe('states', () => {
     });
   });
 
-  it('switching or synchronising inside a backward', async () => {
+  it('switching or synchronizing inside a backward', async () => {
     await onRanks(1, async (rank) => {
       const bag = new Bag(rank.device, AB);
       const model = wrap(bag, rank);
@@ -197,7 +197,9 @@ describe('states', () => {
         await total.backward();
       });
       expect(messages).toHaveLength(4);
-      for (const message of messages) expect(message).toContain('expected no backward under way');
+      for (const message of messages) {
+        expect(message).toContain('expected no backward under way');
+      }
     });
   });
 });

@@ -62,9 +62,13 @@ async function traced(options: { readonly delayAllreduce: boolean }): Promise<St
     // Once per backward, between the last layer's gradients and the first layer's.
     layers[1]!.aroundForward({
       after: (output) => {
-        if (!isWatched) return;
+        if (!isWatched) {
+          return;
+        }
         device.beforeGradientOf(output, async () => {
-          if (!options.delayAllreduce) await left.wait();
+          if (!options.delayAllreduce) {
+            await left.wait();
+          }
           events.push('layer 1 goes on');
         });
       },
@@ -79,7 +83,9 @@ async function traced(options: { readonly delayAllreduce: boolean }): Promise<St
         for (const leaf of layers[0]!.parameters()) {
           device.onGradientFinal(leaf, () => {
             numLeft -= 1;
-            if (numLeft > 0) return;
+            if (numLeft > 0) {
+              return;
+            }
             events.push('last gradient');
             done.open();
           });
@@ -112,11 +118,19 @@ function watch(
   const allReduce = group.allReduce.bind(group);
   group.allReduce = async (input, output, options) => {
     const { tag } = options;
-    if (to.isWatched()) to.events.push(`${tag} starts`);
-    if (to.isWatched() && tag === 'bucket 0') to.left.open();
+    if (to.isWatched()) {
+      to.events.push(`${tag} starts`);
+    }
+    if (to.isWatched() && tag === 'bucket 0') {
+      to.left.open();
+    }
     await allReduce(input, output, options);
-    if (to.isWatched() && tag === 'bucket 0') await to.done.wait();
-    if (to.isWatched()) to.events.push(`${tag} ends`);
+    if (to.isWatched() && tag === 'bucket 0') {
+      await to.done.wait();
+    }
+    if (to.isWatched()) {
+      to.events.push(`${tag} ends`);
+    }
   };
 }
 

@@ -67,7 +67,9 @@ async function run(
   const losses = perRank[0]!.losses.map(
     (_, step) => perRank.reduce((sum, { losses }) => sum + losses[step]!, 0) / worldSize,
   );
-  for (const { weights } of perRank) expect(weights).toEqual(perRank[0]!.weights);
+  for (const { weights } of perRank) {
+    expect(weights).toEqual(perRank[0]!.weights);
+  }
   return { losses, weights: perRank[0]!.weights };
 }
 

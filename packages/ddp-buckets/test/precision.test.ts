@@ -110,8 +110,9 @@ class Mlp extends Module<[x: Tensor], Tensor> {
 
   forward(x: Tensor): Tensor {
     let hidden = x;
-    for (const weight of this.#weights)
+    for (const weight of this.#weights) {
       hidden = tanh(linear(hidden, { weight: cast(weight, 'f32') }));
+    }
     return hidden;
   }
 }

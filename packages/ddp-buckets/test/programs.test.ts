@@ -40,7 +40,9 @@ class Net extends Module<[x: Tensor, used: readonly number[]], Tensor> {
 
   async forward(x: Tensor, used: readonly number[]): Promise<Tensor> {
     let hidden = await this.stem.call(x);
-    for (const i of used) hidden = add(hidden, gelu(await this.layers.at(i)!.call(hidden)));
+    for (const i of used) {
+      hidden = add(hidden, gelu(await this.layers.at(i)!.call(hidden)));
+    }
     return hidden;
   }
 }
@@ -140,7 +142,9 @@ async function together(
     },
     { backend },
   );
-  for (const weights of perRank) expect(weights).toEqual(perRank[0]);
+  for (const weights of perRank) {
+    expect(weights).toEqual(perRank[0]);
+  }
   return perRank[0]!;
 }
 
@@ -150,10 +154,14 @@ async function reduced(
   run: () => Promise<void>,
 ): Promise<void> {
   if (reduction === 'each' || isLast) {
-    if (reduction === 'disableAllreduce') model.enableAllreduce();
+    if (reduction === 'disableAllreduce') {
+      model.enableAllreduce();
+    }
     return run();
   }
-  if (reduction === 'noSync') return model.noSync(run);
+  if (reduction === 'noSync') {
+    return model.noSync(run);
+  }
   model.disableAllreduce();
   return run();
 }
@@ -188,7 +196,9 @@ it('a graph and a trained set that change alike on all ranks', async () => {
     used: (_, step) => [[0, 1, 2], [2, 0], [1], [0, 1, 2, 0]][step % 4]!,
     prepare: (net, step) => {
       for (const [i, layer] of [...net.layers].entries()) {
-        for (const parameter of layer.parameters()) parameter.requiresGrad = (step >> i) % 2 === 0;
+        for (const parameter of layer.parameters()) {
+          parameter.requiresGrad = (step >> i) % 2 === 0;
+        }
       }
       net.stem.bias!.requiresGrad = step % 5 !== 3;
     },
@@ -234,7 +244,9 @@ describe('a model that is cast after wrapping', () => {
           model.to(dtype);
           await pull(model, 1 + rank.rank);
           expect(await pulled(model)).toEqual({ a: 1.5, b: 3 });
-          for (const { grad } of bag.parameters()) expect(grad!.dtype).toBe(dtype);
+          for (const { grad } of bag.parameters()) {
+            expect(grad!.dtype).toBe(dtype);
+          }
         }
         model.zeroGrad();
         expect(rank.device.memory().live.gradient).toBe(0);
@@ -247,7 +259,9 @@ describe('a model that is cast after wrapping', () => {
       const model = wrap(new Bag(rank.device, { a: 4 }), rank);
       await pull(model, 1);
       model.zeroGrad();
-      if (rank.rank === 1) model.to('f16');
+      if (rank.rank === 1) {
+        model.to('f16');
+      }
       return pull(model, 1).catch((error: unknown) => error as Error);
     });
     for (const error of errors) {

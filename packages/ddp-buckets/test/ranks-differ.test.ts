@@ -66,7 +66,9 @@ describe('options that differ by rank', () => {
 
   async function streams({ group }: Rank, isReversed: boolean) {
     const groups = [await group.split(0), await group.split(0)];
-    if (isReversed) groups.reverse();
+    if (isReversed) {
+      groups.reverse();
+    }
     return { numAllreduceStreams: 2, allreduceCommunicators: groups };
   }
 
@@ -106,7 +108,9 @@ describe('options that differ by rank', () => {
         gradientPredivideFactor: 1 + rank.rank,
       }).catch((error: unknown) => error);
     });
-    for (const error of errors) expect(error).toMatchObject({ code: 'MISMATCH' });
+    for (const error of errors) {
+      expect(error).toMatchObject({ code: 'MISMATCH' });
+    }
     expect((errors[0] as Error).message).toContain("'naive 0, divided by 2 and 1'");
   });
 });
@@ -115,14 +119,18 @@ describe('a collective of the same size', () => {
   /** What each rank's error says that rank 0 and rank 1 called. */
   async function mismatch(body: (rank: Rank) => Promise<unknown>): Promise<string> {
     const errors = await onRanks(2, (rank) => body(rank).catch((error: unknown) => error));
-    for (const error of errors) expect(error).toMatchObject({ code: 'MISMATCH' });
+    for (const error of errors) {
+      expect(error).toMatchObject({ code: 'MISMATCH' });
+    }
     return (errors[0] as Error).message;
   }
 
   it("is not another wrapper's", async () => {
     const message = await mismatch(async (rank) => {
       const models = [0, 1].map(() => wrap(new Bag(rank.device, AB), rank));
-      for (const model of models) await pull(model, 1);
+      for (const model of models) {
+        await pull(model, 1);
+      }
       await pull(models[rank.rank]!, 1);
     });
     expect(message).toMatch(/rank 0 called allReduce .*'ddp 0 backward 2 bucket 0'/);
@@ -133,7 +141,9 @@ describe('a collective of the same size', () => {
     const message = await mismatch(async (rank) => {
       const model = wrap(new Bag(rank.device, { a: 4 }), rank, { name: 'net' });
       await pull(model, 1);
-      if (rank.rank === 0) return pull(model, 1);
+      if (rank.rank === 0) {
+        return pull(model, 1);
+      }
       const sums = new Uint8Array(16);
       return rank.group.allReduce(sums, sums, { dtype: 'f32', op: 'sum', wire: 'exact' });
     });
@@ -143,7 +153,9 @@ describe('a collective of the same size', () => {
   it('is not that of other parameters, buffers, used parameters, orders or a join', async () => {
     const found: [identity: string | undefined, tag: string | undefined][] = [];
     await onRanks(2, async (rank) => {
-      if (rank.rank === 0) noteIdentities(rank.group, found);
+      if (rank.rank === 0) {
+        noteIdentities(rank.group, found);
+      }
       const options = { findUnusedParameters: true, broadcastBuffers: true };
       const model = wrap(new Bag(rank.device, AB), rank, options);
       await model.join(() => pull(model, 1), { optimizers: [] });
@@ -153,7 +165,9 @@ describe('a collective of the same size', () => {
       await reducer.reduce();
     });
     expect(found.length).toBeGreaterThan(15);
-    for (const [identity, tag] of found) expect(identity, tag).toBeDefined();
+    for (const [identity, tag] of found) {
+      expect(identity, tag).toBeDefined();
+    }
   });
 
   it('of a rank that left a batch out after its forward is one of another step', async () => {
@@ -163,7 +177,9 @@ describe('a collective of the same size', () => {
         await rank.device.scope(async () => {
           const loss = await model.call(1);
           const isLeftOut = rank.rank === 1 && batch === 1; // a loss of NaN, say
-          if (!isLeftOut) await loss.backward();
+          if (!isLeftOut) {
+            await loss.backward();
+          }
         });
       }
     });
@@ -185,7 +201,9 @@ describe('a collective of the same size', () => {
             await device.noGrad(() => model.call(7));
           }
           let total = await model.call(1 + rank.rank);
-          if (rank.rank === 1) total = add(total, await model.call(1));
+          if (rank.rank === 1) {
+            total = add(total, await model.call(1));
+          }
           await total.backward();
         });
         expect(await pulled(model)).toEqual({ a: 2, b: 4 });

@@ -55,8 +55,12 @@ export async function onRanks<T>(
       }),
     );
   } finally {
-    for (const group of groups) await group.close();
-    if (options.backend === undefined) await backend.dispose();
+    for (const group of groups) {
+      await group.close();
+    }
+    if (options.backend === undefined) {
+      await backend.dispose();
+    }
   }
 }
 
@@ -166,7 +170,9 @@ export async function pulled(model: Module): Promise<Record<string, number | und
   for (const [name, { grad }] of model.namedParameters()) {
     const values = grad === undefined ? undefined : await grad.toArray();
     found[name] = values?.[0];
-    if (values?.some((value) => value !== values[0]) === true) found[name] = Number.NaN;
+    if (values?.some((value) => value !== values[0]) === true) {
+      found[name] = Number.NaN;
+    }
   }
   return found;
 }

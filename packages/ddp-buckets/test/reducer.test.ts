@@ -65,7 +65,9 @@ describe('of a module', () => {
       const reducer = new Reducer(bag, { processGroup: rank.group });
       return reducer.reduce().catch((error: unknown) => error);
     });
-    for (const error of errors) expect(error).toBeInstanceOf(DdpStructureError);
+    for (const error of errors) {
+      expect(error).toBeInstanceOf(DdpStructureError);
+    }
   });
 });
 
@@ -119,7 +121,9 @@ it('splits what the device cannot bind at once', async () => {
       const before = group.stats().allReduces;
       await reducer.reduce();
       expect(group.stats().allReduces - before).toBe(2);
-      for (const gradient of gradients) expect((await gradient.toArray())[99]).toBe(0.5);
+      for (const gradient of gradients) {
+        expect((await gradient.toArray())[99]).toBe(0.5);
+      }
     },
     { backend },
   );

@@ -35,13 +35,18 @@ describe('gradients', () => {
       const options = { ...OPTIONS, allreduceAlwaysFp32: true, gradientPredivideFactor: 2 };
       const model = wrap(bag, rank, options);
       for (let step = 0; step < 3; step++) {
-        if (step !== 2) model.zeroGrad();
+        if (step !== 2) {
+          model.zeroGrad();
+        }
         await pull(model, 2 + 2 * rank.rank);
         const times = step === 2 ? 2 : 1; // added to
         expect(await pulled(model)).toEqual({ a: 3 * times, b: 6 * times, c: 9 * times });
-        for (const name of ['a', 'b', 'c'])
+        for (const name of ['a', 'b', 'c']) {
           expect(bag.get(name).grad!.dtype).toBe(bag.get(name).dtype);
-        if (times === 2) continue; // the gradients still look into the buffers of the step before
+        }
+        if (times === 2) {
+          continue; // the gradients still look into the buffers of the step before
+        }
         const number = model.buckets.findIndex((paths) => paths.includes('b'));
         expect(model.allreduceBuffers[number]!.storage).toBe(bag.get('b').grad!.storage);
         expect(rank.device.memory().live.staging).toBe(0);

@@ -43,7 +43,9 @@ async function expectAsBare(program: Program, options: object): Promise<void> {
     for (const [name, values] of bare!) {
       values.forEach((value, i) => {
         const difference = Math.abs(weights.get(name)![i]! - value);
-        if (!(difference <= 1e-5)) expect.fail(`${name}[${i}] is off by ${difference}`);
+        if (!(difference <= 1e-5)) {
+          expect.fail(`${name}[${i}] is off by ${difference}`);
+        }
       });
     }
   }

@@ -43,9 +43,13 @@ describe('numAllreduceStreams', () => {
         const allReduce = group.allReduce.bind(group);
         group.allReduce = async (input, output, options) => {
           await allReduce(input, output, options);
-          if (options.tag === 'bucket 0') await held;
+          if (options.tag === 'bucket 0') {
+            await held;
+          }
           ended.push(options.tag!);
-          if (options.tag === 'bucket 3') release();
+          if (options.tag === 'bucket 3') {
+            release();
+          }
         };
       }
       const model = wrap(new Bag(rank.device, ABCDE), rank, {

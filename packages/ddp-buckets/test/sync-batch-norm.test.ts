@@ -81,24 +81,35 @@ function reference(first: number, count: number): Outcome {
     number[],
   ];
   const h = zeros(count * HIDDEN);
-  for (let r = 0; r < count; r++)
-    for (let c = 0; c < HIDDEN; c++)
-      for (let k = 0; k < IN; k++) h[r * HIDDEN + c]! += x[r * IN + k]! * w[c * IN + k]!;
+  for (let r = 0; r < count; r++) {
+    for (let c = 0; c < HIDDEN; c++) {
+      for (let k = 0; k < IN; k++) {
+        h[r * HIDDEN + c]! += x[r * IN + k]! * w[c * IN + k]!;
+      }
+    }
+  }
   const [mean, variance] = [zeros(HIDDEN), zeros(HIDDEN)];
   const xhat = zeros(h.length);
   const dxhat = zeros(h.length);
   for (let c = 0; c < HIDDEN; c++) {
-    for (let r = 0; r < count; r++) mean[c]! += h[r * HIDDEN + c]! / count;
-    for (let r = 0; r < count; r++) variance[c]! += (h[r * HIDDEN + c]! - mean[c]!) ** 2 / count;
-    for (let r = 0; r < count; r++)
+    for (let r = 0; r < count; r++) {
+      mean[c]! += h[r * HIDDEN + c]! / count;
+    }
+    for (let r = 0; r < count; r++) {
+      variance[c]! += (h[r * HIDDEN + c]! - mean[c]!) ** 2 / count;
+    }
+    for (let r = 0; r < count; r++) {
       xhat[r * HIDDEN + c] = (h[r * HIDDEN + c]! - mean[c]!) / Math.sqrt(variance[c]! + EPS);
+    }
   }
   for (let r = 0; r < count; r++) {
     const t = zeros(HIDDEN).map((_, c) => Math.tanh(gain[c]! * xhat[r * HIDDEN + c]! + shift[c]!));
     const dt = zeros(HIDDEN);
     for (let o = 0; o < OUT; o++) {
       let y = 0;
-      for (let c = 0; c < HIDDEN; c++) y += t[c]! * v[o * HIDDEN + c]!;
+      for (let c = 0; c < HIDDEN; c++) {
+        y += t[c]! * v[o * HIDDEN + c]!;
+      }
       for (let c = 0; c < HIDDEN; c++) {
         dV[o * HIDDEN + c]! += 2 * y * t[c]!;
         dt[c]! += 2 * y * v[o * HIDDEN + c]!;
@@ -120,7 +131,9 @@ function reference(first: number, count: number): Outcome {
     for (let r = 0; r < count; r++) {
       const at = r * HIDDEN + c;
       const dh = (dxhat[at]! - sumOf - xhat[at]! * sumWith) / Math.sqrt(variance[c]! + EPS);
-      for (let k = 0; k < IN; k++) dW[c * IN + k]! += dh * x[r * IN + k]!;
+      for (let k = 0; k < IN; k++) {
+        dW[c * IN + k]! += dh * x[r * IN + k]!;
+      }
     }
   }
   return {

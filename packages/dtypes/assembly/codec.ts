@@ -1,4 +1,4 @@
-// Block quantisation of f32 to int8, for one slice of whole blocks: each block is its f32 scale and
+// Block quantization of f32 to int8, for one slice of whole blocks: each block is its f32 scale and
 // one signed byte an element. Values are padded with zeros to 16 elements by the caller.
 
 const BLOCK: i32 = 256;

@@ -8,7 +8,8 @@ import { viewAs } from './view.js';
 
 /**
  * The elements of `source`, read as `dtype`, as f32 in a new array. Integers round to the nearest
- * f32. Throws RangeError where the bytes are no whole number of elements, or of another dtype.
+ * f32.
+ * @throws {RangeError} where the bytes are no whole number of elements, or of another dtype.
  */
 export function toF32Array(source: ArrayBufferView, dtype: DType): Float32Array<ArrayBuffer> {
   const elements = viewAs(source, dtype);

@@ -15,10 +15,15 @@ const BYTES: Readonly<Record<ReduceDType, number>> = {
   u8: 1,
 };
 
-/** Bytes of one element. Throws RangeError for a dtype that there is not. */
+/**
+ * Bytes of one element.
+ * @throws {RangeError} for a dtype that there is not.
+ */
 export function byteSize(dtype: ReduceDType): number {
   const size: unknown = BYTES[dtype];
-  if (typeof size === 'number') return size;
+  if (typeof size === 'number') {
+    return size;
+  }
   throw new RangeError(
     `byteSize: expected one of ${Object.keys(BYTES).join(', ')}, got '${String(dtype)}'.`,
   );

@@ -53,7 +53,7 @@ export function reducePartsPlain(
 }
 
 /**
- * Throws RangeError unless all parts have as many elements as the output, and whole ones, and the
+ * @throws {RangeError} unless all parts have as many elements as the output, and whole ones, and the
  * operation and its divisor are such.
  */
 export function checkParts(

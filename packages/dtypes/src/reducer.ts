@@ -60,7 +60,8 @@ export class Reducer {
   /**
    * Combines `parts` in their order into `output`, as `reducePartsPlain` does. `output` may be one
    * of the parts. Neither may be changed until the promise resolves; the event loop gets a turn
-   * every 8 ms. Throws RangeError where lengths don't fit.
+   * every 8 ms.
+   * @throws {RangeError} where lengths don't fit.
    */
   async reduce(
     parts: readonly Uint8Array[],

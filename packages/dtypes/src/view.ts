@@ -7,7 +7,7 @@ export type ElementArray = Float32Array | Uint16Array | Int32Array | Uint32Array
 
 /**
  * `source` as elements of `dtype`: a view of the same memory where it is aligned, else a copy.
- * Throws RangeError where the bytes are no whole number of elements.
+ * @throws {RangeError} where the bytes are no whole number of elements.
  */
 export function viewAs(source: ArrayBufferView, dtype: ReduceDType): ElementArray {
   const size = byteSize(dtype);

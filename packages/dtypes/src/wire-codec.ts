@@ -55,7 +55,10 @@ interface CodecExports {
   scale(values: number, count: number, factor: number): void;
 }
 
-/** Bytes of `count` f32 values in `format`. Throws RangeError for a format that there is not. */
+/**
+ * Bytes of `count` f32 values in `format`.
+ * @throws {RangeError} for a format that there is not.
+ */
 export function encodedByteLength(format: WireFormat, count: number): number {
   if (!WIRE_FORMATS.includes(format)) {
     throw new RangeError(

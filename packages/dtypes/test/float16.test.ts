@@ -60,7 +60,7 @@ describe.each(FORMATS)('$dtype', ({ dtype, exponentBits, mantissaBits, narrow, w
     expect(wrong).toEqual([]);
   });
 
-  it('rounds between neighbours to nearest, ties to even', () => {
+  it('rounds between neighbors to nearest, ties to even', () => {
     const wrong: unknown[] = [];
     const largest = ALL.findIndex((bits) => reference[bits] === Number.POSITIVE_INFINITY) - 1;
     for (let bits = 0; bits < largest; bits++) {

@@ -124,8 +124,12 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
 
 /** The definition of the formats, element by element. */
 function plainRoundTrip(values: Float32Array, format: WireFormat): Float32Array {
-  if (format === 'f16') return values.map((value) => f16ToF32(f32ToF16(value)));
-  if (format === 'bf16') return values.map((value) => bf16ToF32(f32ToBf16(value)));
+  if (format === 'f16') {
+    return values.map((value) => f16ToF32(f32ToF16(value)));
+  }
+  if (format === 'bf16') {
+    return values.map((value) => bf16ToF32(f32ToBf16(value)));
+  }
   const decoded = new Float32Array(values.length);
   for (let start = 0; start < values.length; start += 256) {
     const block = values.subarray(start, start + 256);
@@ -183,7 +187,9 @@ describe.each([
     const lower = [0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xf000, 0xffff];
     const bits = new Uint32Array(65536 * lower.length);
     lower.forEach((low, i) => {
-      for (let high = 0; high < 65536; high++) bits[i * 65536 + high] = high * 65536 + low;
+      for (let high = 0; high < 65536; high++) {
+        bits[i * 65536 + high] = high * 65536 + low;
+      }
     });
     const codec = await WireCodec.create();
     const coded = new Uint16Array(bits.length);
@@ -291,7 +297,9 @@ it('writes no further slice once it is aborted', async () => {
   const values = new Float32Array(40_000).fill(1);
   let numPauses = 0;
   const pause = async () => {
-    if (++numPauses === 2) abort.abort();
+    if (++numPauses === 2) {
+      abort.abort();
+    }
   };
   await codec.scale(bytesOf(values), 2, { signal: abort.signal, pause });
   expect([values[16_383], values[16_384], values[39_999], numPauses]).toEqual([2, 1, 1, 2]);

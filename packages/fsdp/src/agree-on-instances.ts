@@ -36,7 +36,9 @@ export async function agreeOnInstances(
   throwIfAny(await differenceBelow(root, { instances, linesOf }));
   const groups = new Set(instances.map(({ processGroup }) => processGroup));
   groups.delete(root.processGroup);
-  if (groups.size === 0) return;
+  if (groups.size === 0) {
+    return;
+  }
   let difference = '';
   for (const group of groups) {
     const first = instances.find(({ processGroup }) => processGroup === group)!;
@@ -78,7 +80,9 @@ export function comparedLines(
 }
 
 function throwIfAny(difference: string): void {
-  if (difference === '') return;
+  if (difference === '') {
+    return;
+  }
   throw new FsdpConfigError(
     `initialize: expected the same instances and options on all ranks, got ${difference}. Build and wrap the model alike.`,
   );
@@ -106,16 +110,22 @@ async function differenceOver(
   { difference, instances }: Told,
 ): Promise<string> {
   const own = await differenceIn(processGroup, 'rank', { difference, instances });
-  if (replicateGroup === undefined) return own;
+  if (replicateGroup === undefined) {
+    return own;
+  }
   return differenceIn(replicateGroup, 'replica', { difference: own, instances });
 }
 
 async function differenceIn(group: ProcessGroup, who: string, told: Told): Promise<string> {
   const text = JSON.stringify(told);
-  if (group.worldSize === 1 || (await isSame(group, text))) return told.difference;
+  if (group.worldSize === 1 || (await isSame(group, text))) {
+    return told.difference;
+  }
   const all = (await exchangeText(group, text, CALL)).map((each) => JSON.parse(each) as Told);
   const found = all.find(({ difference }) => difference !== '');
-  if (found !== undefined) return found.difference;
+  if (found !== undefined) {
+    return found.difference;
+  }
   const [first, ...others] = all.map(({ instances }) => instances);
   const isOther = (other: Told['instances']) => JSON.stringify(other) !== JSON.stringify(first);
   const rank = 1 + others.findIndex(isOther);

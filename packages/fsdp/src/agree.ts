@@ -22,7 +22,9 @@ export async function agree<T>(
       return collective();
     });
   } catch (error) {
-    if (error instanceof OtherRankError) throw error.reported;
+    if (error instanceof OtherRankError) {
+      throw error.reported;
+    }
     await settle(fsdp, operation, messageOf(error)).catch(() => undefined);
     throw error;
   }
@@ -51,17 +53,23 @@ export async function agreeOnText(
     own = { failure: messageOf(error) };
   }
   for (const group of [fsdp.processGroup, fsdp.replicateGroup]) {
-    if (group === undefined) continue;
+    if (group === undefined) {
+      continue;
+    }
     const texts = await exchangeText(group, JSON.stringify(own), { operation });
     const all = texts.map((text) => JSON.parse(text) as typeof own);
     const failed = all.findIndex(({ failure }) => failure !== undefined);
     // Passed on to the other replicas.
-    if (failed >= 0) own = { failure: all[failed]!.failure! };
+    if (failed >= 0) {
+      own = { failure: all[failed]!.failure! };
+    }
     if (failed >= 0 && thrown === undefined) {
       thrown = { error: failureOf(fsdp, operation, { rank: failed, text: own.failure! }) };
     }
     const ranks = texts.flatMap((text, rank) => (text === texts[0] ? [] : [rank]));
-    if (failed >= 0 || ranks.length === 0) continue;
+    if (failed >= 0 || ranks.length === 0) {
+      continue;
+    }
     own = { failure: 'ranks of another replica differ' };
     thrown = {
       error: new FsdpStateDictError(
@@ -69,7 +77,9 @@ export async function agreeOnText(
       ),
     };
   }
-  if (thrown !== undefined) throw thrown.error;
+  if (thrown !== undefined) {
+    throw thrown.error;
+  }
 }
 
 class OtherRankError extends Error {
@@ -88,7 +98,9 @@ async function settle(
 ): Promise<void> {
   const texts = await exchangeText(processGroup, failure, { operation });
   const rank = texts.findIndex((text) => text !== '');
-  if (rank < 0) return;
+  if (rank < 0) {
+    return;
+  }
   throw new OtherRankError(failureOf({ processGroup }, operation, { rank, text: texts[rank]! }));
 }
 

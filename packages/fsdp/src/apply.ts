@@ -18,14 +18,20 @@ export type ModuleVisitor = (module: Module) => void | Promise<void>;
 export async function apply(module: Module, visit: ModuleVisitor): Promise<void> {
   const seen = new Set<Module>();
   const walk = async (each: Module): Promise<void> => {
-    if (seen.has(each)) return;
+    if (seen.has(each)) {
+      return;
+    }
     seen.add(each);
     if (isFsdp(each)) {
       await summonFullParams(each, () => walk(each.module), { recurse: false });
       return;
     }
-    for (const child of each.children().values()) await walk(child);
-    if (!isWrapper(each)) await visit(each);
+    for (const child of each.children().values()) {
+      await walk(child);
+    }
+    if (!isWrapper(each)) {
+      await visit(each);
+    }
   };
   await walk(module);
 }

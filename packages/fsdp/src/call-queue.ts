@@ -23,7 +23,9 @@ export class CallQueue {
     const before = Promise.all(all.map((queue) => queue.#last));
     const result = before.then(body);
     const end = () => {
-      for (const queue of all) queue.#numWaiting -= 1;
+      for (const queue of all) {
+        queue.#numWaiting -= 1;
+      }
     };
     const ended = result.then(end, end);
     for (const queue of all) {
@@ -35,6 +37,10 @@ export class CallQueue {
 
   /** Resolves when all calls made so far have ended. */
   static async ended(queues: Iterable<CallQueue>): Promise<void> {
-    for (const queue of queues) if (!queue.isIdle) await queue.#last;
+    for (const queue of queues) {
+      if (!queue.isIdle) {
+        await queue.#last;
+      }
+    }
   }
 }

@@ -13,14 +13,18 @@ export function castInputs<T>(
   args: T,
   options: ResolvedFsdpOptions & { readonly isRoot: boolean },
 ): T {
-  if (options.isMixed && options.isRoot) return castFloats(args, options.computeDType);
+  if (options.isMixed && options.isRoot) {
+    return castFloats(args, options.computeDType);
+  }
   return options.forceInputToFp32 ? castFloats(args, 'f32') : args;
 }
 
 /** Brings the float buffers below `module`, up to inner instances, to `dtype`. */
 export function castBuffers(module: Module, dtype: DType): void {
   for (const each of modulesOutsideInstances(module)) {
-    for (const [, buffer] of each.ownBuffers()) castInPlace(buffer, dtype);
+    for (const [, buffer] of each.ownBuffers()) {
+      castInPlace(buffer, dtype);
+    }
   }
 }
 

@@ -101,7 +101,9 @@ const ANSWERS: Readonly<Record<string, string>> = {
 export function checkFsdpOptions(options: unknown): void {
   checkOptions('fsdp', options, { rules: RULES, required: ['processGroup'] });
   const { offloadConfig } = options as Partial<FsdpOptions>;
-  if (offloadConfig === undefined) return;
+  if (offloadConfig === undefined) {
+    return;
+  }
   checkOptions('fsdp: offloadConfig', offloadConfig, { rules: OFFLOAD_RULES, required: ['store'] });
 }
 
@@ -123,11 +125,15 @@ export function checkOptions(
     );
   }
   for (const [name, value] of Object.entries(options as object)) {
-    if (value !== undefined && !Object.hasOwn(rules, name)) throw unknownOption(owner, name, rules);
+    if (value !== undefined && !Object.hasOwn(rules, name)) {
+      throw unknownOption(owner, name, rules);
+    }
   }
   for (const [name, rule] of Object.entries(rules)) {
     const value = (options as Readonly<Record<string, unknown>>)[name];
-    if (value === undefined ? !required.includes(name) : rule.holds(value)) continue;
+    if (value === undefined ? !required.includes(name) : rule.holds(value)) {
+      continue;
+    }
     throw new FsdpConfigError(
       `${owner}: expected ${name} to be ${rule.expected}, got ${shown(value)}.`,
     );
@@ -191,9 +197,17 @@ function isParameterGroup(value: unknown): boolean {
 }
 
 function shown(value: unknown): string {
-  if (value === undefined) return 'nothing';
-  if (typeof value === 'string') return JSON.stringify(value);
-  if (typeof value === 'function') return 'a function';
-  if (typeof value !== 'object' || value === null) return String(value);
+  if (value === undefined) {
+    return 'nothing';
+  }
+  if (typeof value === 'string') {
+    return JSON.stringify(value);
+  }
+  if (typeof value === 'function') {
+    return 'a function';
+  }
+  if (typeof value !== 'object' || value === null) {
+    return String(value);
+  }
   return Array.isArray(value) ? 'an array' : 'an object';
 }

@@ -28,7 +28,9 @@ export async function collectiveCall<T>(
   body: (tree: FsdpTree) => Promise<T>,
 ): Promise<T> {
   const { operation, states, instances = fsdp.instances() } = call;
-  for (const instance of instances) instance.expectState(operation, states);
+  for (const instance of instances) {
+    instance.expectState(operation, states);
+  }
   return CallQueue.inTurn(callQueuesOf(fsdp.instances()), async () => {
     try {
       return await body(await fsdp.elect());
@@ -56,7 +58,9 @@ export function noteShards(fsdp: FullyShardedDataParallel, operation: string): (
   const versions = units.map(({ flat }) => flat.storage.version);
   return () => {
     const changed = units.find(({ flat }, index) => flat.storage.version !== versions[index]);
-    if (changed === undefined) return;
+    if (changed === undefined) {
+      return;
+    }
     throw new FsdpStateError(
       `${operation}: expected parameters at rest until it ends, got a step or a load of '${changed.name}' beside it. Await it first.`,
     );

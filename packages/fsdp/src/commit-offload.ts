@@ -10,6 +10,10 @@ export async function commitOffload(fsdp: FullyShardedDataParallel): Promise<voi
   await fsdp.initialize();
   fsdp.assertState('idle');
   const homes = fsdp.instances().flatMap(({ units }) => units.flatMap(({ home }) => home ?? []));
-  for (const home of homes) await home.flush();
-  for (const steps of new Set(homes.map((home) => home.steps))) await steps.commit();
+  for (const home of homes) {
+    await home.flush();
+  }
+  for (const steps of new Set(homes.map((home) => home.steps))) {
+    await steps.commit();
+  }
 }

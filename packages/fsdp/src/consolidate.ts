@@ -31,13 +31,17 @@ export function consolidateShardWeights(
   const [first] = shards as [Shard, ...Shard[]];
   const found: StateDict = new Map();
   first.metadata.flats.forEach((flat, index) => {
-    for (const { metadata } of shards) checkAlike(flat, metadata.flats[index]);
+    for (const { metadata } of shards) {
+      checkAlike(flat, metadata.flats[index]);
+    }
     // Instances of a group of their own repeat over the ranks; the first of each place is taken.
     const parts = Array.from({ length: flat.worldSize }, (_, place) => {
       const shard = shards.find(({ metadata }) => metadata.flats[index]!.rank === place);
       return shardOf(shard ?? first, index, isStrict);
     });
-    if (parts.includes(undefined)) return;
+    if (parts.includes(undefined)) {
+      return;
+    }
     const whole = joined(flat, parts as Uint8Array[]);
     flat.names.forEach((name, i) => {
       const shape = flat.shapes[i]!;
@@ -51,8 +55,11 @@ export function consolidateShardWeights(
   const entries: StateDict = new Map(order.map((name) => [name, found.get(name)!]));
   for (const name of withModuleBuffers ? first.metadata.buffers : []) {
     const entry = first.weights.get(name);
-    if (entry !== undefined) entries.set(name, entry);
-    else if (isStrict) throw missing(first, name);
+    if (entry !== undefined) {
+      entries.set(name, entry);
+    } else if (isStrict) {
+      throw missing(first, name);
+    }
   }
   return entries;
 }
@@ -81,7 +88,9 @@ function inRankOrder(
     throw problem(`ranks 0 to ${worldSize - 1} of ${worldSize}, got ${ranks.join(', ')}`);
   }
   for (const { metadata: other } of shards) {
-    if (other.flats.length === flats.length && other.worldSize === worldSize) continue;
+    if (other.flats.length === flats.length && other.worldSize === worldSize) {
+      continue;
+    }
     throw problem(
       `${flats.length} flat parameters over ${worldSize} ranks everywhere, got ${other.flats.length} over ${other.worldSize} of rank ${other.rank}`,
     );
@@ -92,7 +101,9 @@ function inRankOrder(
 function checkAlike(flat: FlatMetadata, other: FlatMetadata | undefined): void {
   const text = ({ key, dtype, names, shapes, offsets, elementCount, worldSize }: FlatMetadata) =>
     JSON.stringify([key, dtype, names, shapes, offsets, elementCount, worldSize]);
-  if (other !== undefined && text(other) === text(flat)) return;
+  if (other !== undefined && text(other) === text(flat)) {
+    return;
+  }
   throw problem(`the same parameters in '${flat.key}' of every rank, got different ones`);
 }
 
@@ -101,7 +112,9 @@ function shardOf(shard: Shard, index: number, isStrict: boolean): Uint8Array | u
   const { key, padding, elementCount, worldSize, dtype, rank } = shard.metadata.flats[index]!;
   const entry = shard.weights.get(key);
   if (entry === undefined) {
-    if (isStrict) throw missing(shard, key);
+    if (isStrict) {
+      throw missing(shard, key);
+    }
     return undefined;
   }
   const elements = entry.data.byteLength / byteSize(dtype);
@@ -123,7 +136,9 @@ function joined(flat: FlatMetadata, parts: readonly Uint8Array[]): Uint8Array {
     whole.set(part, at);
     at += part.byteLength;
   }
-  if (at === whole.byteLength) return whole;
+  if (at === whole.byteLength) {
+    return whole;
+  }
   throw problem(`${whole.byteLength} bytes of '${flat.key}' in all shards, got ${at}`);
 }
 

@@ -9,7 +9,9 @@ export async function exchangeText(
   text: string,
   call: { readonly operation: string; readonly what?: string },
 ): Promise<string[]> {
-  if (group.worldSize === 1) return [text];
+  if (group.worldSize === 1) {
+    return [text];
+  }
   const tag = call.what ?? call.operation;
   const identity = callIdentity(call.operation, call.what);
   const own = new TextEncoder().encode(text);

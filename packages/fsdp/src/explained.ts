@@ -37,11 +37,15 @@ export function callIdentity(operation: string, what?: string): string {
 /** A mismatch of ranks in words; any other error as it is. */
 export function explained(error: unknown, at: Place): unknown {
   const calls = callsOf(error);
-  if (calls === undefined) return error;
+  if (calls === undefined) {
+    return error;
+  }
   const place = `rank ${at.group.rank}/${at.group.worldSize} ${at.operation}`;
   for (const { rank, call } of calls) {
     const failure = failureIn(call);
-    if (failure === undefined) continue;
+    if (failure === undefined) {
+      continue;
+    }
     if (rank === (error as CollectiveError).rank) {
       const own = at.units.find((unit) => unit.failure !== undefined)?.failure;
       return own === undefined ? error : own.error;
@@ -65,7 +69,9 @@ function calledBy(calls: readonly RankCall[]): string {
   const ranksOf = new Map<string, number[]>();
   for (const { rank, call } of calls) {
     const name = CALL.exec(call)?.[1];
-    if (name !== undefined) ranksOf.set(name, [...(ranksOf.get(name) ?? []), rank]);
+    if (name !== undefined) {
+      ranksOf.set(name, [...(ranksOf.get(name) ?? []), rank]);
+    }
   }
   const called = [...ranksOf].map(([name, ranks]) =>
     ranks.length === 1
@@ -111,8 +117,9 @@ function usedDifferently(
 
 /** The calls that a collective's mismatch names, where a rank was about one of ours. */
 function callsOf(error: unknown): readonly RankCall[] | undefined {
-  if (!(error instanceof Error) || !('code' in error) || error.code !== 'MISMATCH')
+  if (!(error instanceof Error) || !('code' in error) || error.code !== 'MISMATCH') {
     return undefined;
+  }
   const { calls } = error as Error & { readonly calls?: readonly RankCall[] };
   return calls?.some(({ call }) => call.includes("'")) ? calls : undefined;
 }

@@ -59,7 +59,9 @@ export class FlatGradient {
 
   /** Notes how many parameters will get a gradient in `pass`. */
   beginPass(pass: Pass): void {
-    if (this.#pass === pass) return;
+    if (this.#pass === pass) {
+      return;
+    }
     this.#pass = pass;
     this.#expected = this.#context.leaves.filter((leaf) => pass.reached.has(leaf)).length;
   }
@@ -70,7 +72,9 @@ export class FlatGradient {
     const dtype = this.#whole?.dtype ?? (options.isSyncing ? reduceDType : 'f32');
     // Kernels write whole words: half of the last one may be a pad, which stays zero.
     const isWhole = (leaf.size * byteSize(dtype)) % 4 === 0;
-    if (dtype !== leaf.dtype || !isWhole || this.#written.has(leaf)) return undefined;
+    if (dtype !== leaf.dtype || !isWhole || this.#written.has(leaf)) {
+      return undefined;
+    }
     this.#whole ??= this.#begin(dtype);
     this.#written.add(leaf);
     return new Tensor(this.#whole, leaf.shape, layout.offsets[this.#indexOf.get(leaf)!]!);
@@ -83,7 +87,9 @@ export class FlatGradient {
     this.#whole ??= this.#begin(options.isSyncing ? reduceDType : 'f32');
     const isInPlace = gradient.storage === this.#whole;
     this.#contributed.add(leaf);
-    if (isInPlace) return;
+    if (isInPlace) {
+      return;
+    }
     const out = this.#whole.view(layout.offsets[this.#indexOf.get(leaf)!]!, leaf.size);
     const x = gradient.view();
     if (this.#written.has(leaf)) {
@@ -102,7 +108,9 @@ export class FlatGradient {
 
   /** Forgets what a parameter has contributed and no backward has reduced yet (noSync). */
   clear(leaf: Tensor): void {
-    if (this.#whole === undefined || !this.#contributed.delete(leaf)) return;
+    if (this.#whole === undefined || !this.#contributed.delete(leaf)) {
+      return;
+    }
     this.#written.delete(leaf);
     if (this.#contributed.size === 0) {
       this.#whole.release();
@@ -130,13 +138,17 @@ export class FlatGradient {
       this.#whole = this.#begin(this.#context.reduceDType);
     }
     const whole = this.#whole;
-    if (whole === undefined) return;
+    if (whole === undefined) {
+      return;
+    }
     const { name, device, layout, reduceDType, divide, isBucketed, home } = this.#context;
     this.#whole = undefined;
     this.#zeroUnused(whole);
     this.#contributed.clear();
     this.#written.clear();
-    if (divide.predivide !== 1) scaleInPlace(device, whole, 1 / divide.predivide);
+    if (divide.predivide !== 1) {
+      scaleInPlace(device, whole, 1 / divide.predivide);
+    }
     const links = this.#context.links();
     const scale = () => 1 / divide.postdivide;
     if (layout.worldSize === 1 && links.replicas === undefined) {
@@ -180,16 +192,22 @@ export class FlatGradient {
     whole.fill();
     const filled = layout.sizes.reduce((sum, size) => sum + size, 0);
     this.#isZeroed = filled < whole.elementCount;
-    if (this.#isZeroed) device.backend.run('fill', { out: whole.view(), value: 0 });
+    if (this.#isZeroed) {
+      device.backend.run('fill', { out: whole.view(), value: 0 });
+    }
     return whole;
   }
 
   /** A parameter that no backward has reached counts as having zeros. */
   #zeroUnused(whole: Storage): void {
-    if (this.#isZeroed) return;
+    if (this.#isZeroed) {
+      return;
+    }
     const { device, layout, leaves } = this.#context;
     leaves.forEach((leaf, index) => {
-      if (leaf.size === 0 || this.#contributed.has(leaf)) return;
+      if (leaf.size === 0 || this.#contributed.has(leaf)) {
+        return;
+      }
       const out = whole.view(layout.offsets[index]!, leaf.size);
       device.backend.run('fill', { out, value: 0 });
     });

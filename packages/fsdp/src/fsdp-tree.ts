@@ -70,7 +70,9 @@ export class FsdpTree {
           return units.map((unit) => unit.startGather());
         },
         finish: async ({ units }, tickets) => {
-          for (const [index, unit] of units.entries()) await unit.finishGather(tickets[index]!);
+          for (const [index, unit] of units.entries()) {
+            await unit.finishGather(tickets[index]!);
+          }
         },
         drop: (instance) => instance.drop(),
       },
@@ -96,15 +98,21 @@ export class FsdpTree {
   beginForward(instance: FullyShardedDataParallel): void {
     this.outermost = instance;
     this.#hasGathered = false;
-    for (const each of this.instances) each.keepWrites();
+    for (const each of this.instances) {
+      each.keepWrites();
+    }
     this.scheduler.beginForward({ isRecording: instance.device.isGradEnabled });
-    if (instance === this.root) this.#publish();
+    if (instance === this.root) {
+      this.#publish();
+    }
   }
 
   /** It ends: what was gathered ahead and not used would be stale after a step or a load. */
   async endForward(): Promise<void> {
     await this.scheduler.settle();
-    if (this.#hasGathered) await this.#compareEnd('the end of forward');
+    if (this.#hasGathered) {
+      await this.#compareEnd('the end of forward');
+    }
   }
 
   /** Every rank queues what its gathers start from, in one go. */
@@ -112,13 +120,17 @@ export class FsdpTree {
     for (const unit of this.units) {
       // What rests on the host is read when its gather starts.
       const isPublished = unit.layout.worldSize > 1 && !unit.home?.holdsState;
-      if (isPublished && !unit.isPresent) void unit.publish();
+      if (isPublished && !unit.isPresent) {
+        void unit.publish();
+      }
     }
   }
 
   /** Once per backward, whichever instance it reaches first. */
   beginPass(pass: Pass): void {
-    if (this.#pass?.pass === pass) return;
+    if (this.#pass?.pass === pass) {
+      return;
+    }
     const agreement = this.#options.findUnusedParameters
       ? agreeOnUnits(this.units, pass)
       : undefined;
@@ -139,9 +151,13 @@ export class FsdpTree {
   /** Waits until ranks agree on what this backward uses, where they have to. */
   async agree(): Promise<void> {
     const current = this.#pass!;
-    if (current.agreement === undefined || current.agreed !== undefined) return;
+    if (current.agreement === undefined || current.agreed !== undefined) {
+      return;
+    }
     const agreed = await current.agreement;
-    if (current.agreed !== undefined) return;
+    if (current.agreed !== undefined) {
+      return;
+    }
     current.agreed = agreed;
     this.scheduler.requireInBackward(({ units }, kind) =>
       units.some((unit) => agreed.has(unit) || (kind === 'recorded' && unit.hasFrozen)),
@@ -155,7 +171,9 @@ export class FsdpTree {
 
   /** A unit's gradient is final in this backward. */
   reduceFinal(unit: ShardedUnit): void {
-    if (!this.isSyncing) return;
+    if (!this.isSyncing) {
+      return;
+    }
     if (!this.findsUnused) {
       unit.gradient.startReduce(this.bucketer);
       return;
@@ -167,13 +185,19 @@ export class FsdpTree {
   /** Starts agreed reductions as far as units are final; those not used here have nothing to wait for. */
   #reduceInTurn(options: { readonly isOver?: boolean } = {}): void {
     const { pass, agreed, final } = this.#pass!;
-    if (agreed === undefined) return;
+    if (agreed === undefined) {
+      return;
+    }
     const order = this.units.reverse();
     for (; this.#pass!.numTurns < order.length; this.#pass!.numTurns++) {
       const unit = order[this.#pass!.numTurns]!;
-      if (!agreed.has(unit)) continue;
+      if (!agreed.has(unit)) {
+        continue;
+      }
       const isReady = options.isOver === true || final.has(unit) || !usesUnit(unit, pass);
-      if (!isReady) return;
+      if (!isReady) {
+        return;
+      }
       unit.gradient.startReduce(this.bucketer, { zeros: true });
     }
   }
@@ -182,7 +206,9 @@ export class FsdpTree {
   #identity(names: readonly string[], links: UnitLinks): string {
     const text = names.join(' + ');
     const { pass, compared } = this.#pass!;
-    if (this.findsUnused || compared.some((other) => isSameReduction(other, links))) return text;
+    if (this.findsUnused || compared.some((other) => isSameReduction(other, links))) {
+      return text;
+    }
     compared.push(links);
     return `${text} | ${usedText(this.units, pass, links)}`;
   }
@@ -191,7 +217,9 @@ export class FsdpTree {
   async #compareEnd(end: string): Promise<void> {
     const groups = new Map(this.units.map((unit) => [unit.group, unit.links!.gathers]));
     for (const [group, gathers] of groups) {
-      if (group.worldSize === 1) continue;
+      if (group.worldSize === 1) {
+        continue;
+      }
       await new Promise<void>((resolve) => {
         const ended = gathers.enqueue(
           Promise.resolve(),
@@ -222,7 +250,9 @@ export class FsdpTree {
       this.#hasGathered ||
       (operation === 'backward' ? this.isSyncing : this.units.some((unit) => !unit.isPresent));
     this.reset();
-    if (!isMet) return;
+    if (!isMet) {
+      return;
+    }
     const groups = new Map(this.units.map((unit) => [unit.group, unit.links!.gathers]));
     const told = [...groups].map(([group, gathers]) =>
       gathers.enqueue(
@@ -246,10 +276,14 @@ export class FsdpTree {
     this.scheduler.reset();
     this.bucketer.reset();
     for (const unit of this.units) {
-      if (wasInBackward) unit.gradient.reset();
+      if (wasInBackward) {
+        unit.gradient.reset();
+      }
       unit.drop();
     }
-    for (const instance of this.instances) instance.becomeIdle();
+    for (const instance of this.instances) {
+      instance.becomeIdle();
+    }
   }
 
   /** Of all units that are reduced over the ranks of `links` in `dtype`. */
@@ -269,25 +303,38 @@ export class FsdpTree {
 
   /** Starts the reductions of what is not final by itself, or was left by noSync. */
   #reduceLeft(): void {
-    if (this.findsUnused) this.#reduceInTurn({ isOver: true });
-    else for (const unit of this.units) unit.gradient.startReduce(this.bucketer);
+    if (this.findsUnused) {
+      this.#reduceInTurn({ isOver: true });
+    } else {
+      for (const unit of this.units) {
+        unit.gradient.startReduce(this.bucketer);
+      }
+    }
   }
 
   async #finishPass(): Promise<void> {
     await this.agree();
     this.scheduler.endBackward();
-    if (this.isSyncing || this.#hasGathered) await this.#compareEnd('the end of backward');
+    if (this.isSyncing || this.#hasGathered) {
+      await this.#compareEnd('the end of backward');
+    }
     if (this.isSyncing) {
       this.#reduceLeft();
       await this.bucketer.finish();
       const added = await Promise.allSettled(this.units.map((unit) => unit.gradient.finish()));
       const failed = added.find((one) => one.status === 'rejected');
-      if (failed !== undefined) throw failed.reason;
+      if (failed !== undefined) {
+        throw failed.reason;
+      }
     }
     await this.scheduler.settle();
-    if (this.isSyncing) await this.#ends; // without reductions ranks need not wait for one another
+    if (this.isSyncing) {
+      await this.#ends; // without reductions ranks need not wait for one another
+    }
     for (const instance of this.instances) {
-      if (this.isSyncing || instance.isResharding) instance.drop();
+      if (this.isSyncing || instance.isResharding) {
+        instance.drop();
+      }
       instance.becomeIdle();
     }
     this.#pass = undefined;

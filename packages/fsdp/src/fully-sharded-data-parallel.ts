@@ -68,13 +68,17 @@ export class FullyShardedDataParallel<
     const { flattenParameters, masterDType } = this.#options;
     const { own, owners } = ownParameters(module, masterDType);
     this.#shared = new SharedParameters(owners);
-    for (const owner of owners) owner.#shared.addUser(this);
+    for (const owner of owners) {
+      owner.#shared.addUser(this);
+    }
     const context = { ...this.#options, device: module.device, group: options.processGroup };
     this.units = planUnits(own, flattenParameters, this.name).map(
       (plan) => new ShardedUnit(plan.name, plan.parameters, context),
     );
     for (const unit of this.units) {
-      for (const { tensor } of unit.parameters) tensor.gradSink = this.#gradSink(unit);
+      for (const { tensor } of unit.parameters) {
+        tensor.gradSink = this.#gradSink(unit);
+      }
     }
   }
 
@@ -97,7 +101,9 @@ export class FullyShardedDataParallel<
 
   /** Whether its full parameters are freed after forward. */
   get isResharding(): boolean {
-    if (this.isRoot && this.#options.disableReshardOnRoot) return false;
+    if (this.isRoot && this.#options.disableReshardOnRoot) {
+      return false;
+    }
     return this.#options.reshardAfterForward;
   }
 
@@ -152,7 +158,9 @@ export class FullyShardedDataParallel<
       const tree = this.#tree;
       const isOutermost = tree?.outermost === undefined && !this.device.isInBackward;
       const isTold = error instanceof FsdpError || error === this.#toldError;
-      if (tree !== undefined && isOutermost && !isTold) await tree.fail('forward', error);
+      if (tree !== undefined && isOutermost && !isTold) {
+        await tree.fail('forward', error);
+      }
       throw error;
     }
   }
@@ -170,7 +178,9 @@ export class FullyShardedDataParallel<
       isOutermost = !isRecomputing && tree.outermost === undefined;
       if (isOutermost) {
         if (this.isRoot) {
-          for (const each of tree.instances) castBuffers(each.module, each.#options.bufferDType);
+          for (const each of tree.instances) {
+            castBuffers(each.module, each.#options.bufferDType);
+          }
         }
         tree.beginForward(this);
         this.device.random.separate(tree.root.batchRank);
@@ -188,10 +198,16 @@ export class FullyShardedDataParallel<
       this.#shared.reshard();
       const kind = this.#hookOutput(tree, output);
       if (!isRecomputing) {
-        if (this.units.length > 0) tree.scheduler.leave(this, kind);
-        for (const owner of this.#shared.owners) tree.scheduler.leave(owner, kind);
+        if (this.units.length > 0) {
+          tree.scheduler.leave(this, kind);
+        }
+        for (const owner of this.#shared.owners) {
+          tree.scheduler.leave(owner, kind);
+        }
       }
-      if (isOutermost) await tree.endForward();
+      if (isOutermost) {
+        await tree.endForward();
+      }
       return output;
     } catch (error) {
       if (isOutermost) {
@@ -200,15 +216,20 @@ export class FullyShardedDataParallel<
       }
       throw tree?.explained(error, isRecomputing ? 'backward' : 'forward') ?? error;
     } finally {
-      if (isOutermost) tree!.outermost = undefined;
-      if (this.#state === 'forward')
+      if (isOutermost) {
+        tree!.outermost = undefined;
+      }
+      if (this.#state === 'forward') {
         this.#state = before === 'backwardPost' ? 'backwardPre' : before;
+      }
     }
   }
 
   /** Frees its full parameters after forward, where it reshards and nobody else uses them now. */
   reshard(): void {
-    if (this.isResharding && this.#state !== 'forward' && !this.#shared.isInUse) this.drop();
+    if (this.isResharding && this.#state !== 'forward' && !this.#shared.isInUse) {
+      this.drop();
+    }
   }
 
   /**
@@ -228,27 +249,39 @@ export class FullyShardedDataParallel<
     const instances = this.instances();
     const known = this.#tree;
     for (const instance of instances) {
-      if (instance.#state === 'idle') instance.keepWrites();
+      if (instance.#state === 'idle') {
+        instance.keepWrites();
+      }
     }
     if (known !== undefined && instances.every((instance) => instance.#tree === known)) {
       return known;
     }
     const root = known?.root ?? this;
-    if (root !== this && root.instances().includes(this)) return root.elect();
+    if (root !== this && root.instances().includes(this)) {
+      return root.elect();
+    }
     await agreeOnInstances(this, (instance) => comparedLines(instance, instance.#options));
-    for (const instance of instances) await instance.#open();
+    for (const instance of instances) {
+      await instance.#open();
+    }
     const { groups, syncModuleStates } = this.#options;
-    if (syncModuleStates) await syncBuffers(this.module, groups);
+    if (syncModuleStates) {
+      await syncBuffers(this.module, groups);
+    }
     const tree = new FsdpTree(this, instances, this.#options);
     tree.isSyncing = known?.isSyncing ?? true;
-    for (const instance of instances) instance.#tree = tree;
+    for (const instance of instances) {
+      instance.#tree = tree;
+    }
     return tree;
   }
 
   /** Opens the links of its units and shards them, once. */
   async #open(): Promise<void> {
     const { groups, residence } = this.#options;
-    if (residence?.resume) await agreeOnGeneration(residence, groups);
+    if (residence?.resume) {
+      await agreeOnGeneration(residence, groups);
+    }
     for (const unit of this.units) {
       unit.links ??= await openLinks(groups);
       try {
@@ -256,7 +289,9 @@ export class FullyShardedDataParallel<
         await shardUnit(unit, groups, this.#options);
       } catch (error) {
         // Others may wait for this rank's messages, of which no call takes the place.
-        if (isLocalFailure(error)) this.processGroup.abort(failureText('initialize', error));
+        if (isLocalFailure(error)) {
+          this.processGroup.abort(failureText('initialize', error));
+        }
         throw error;
       }
     }
@@ -265,12 +300,16 @@ export class FullyShardedDataParallel<
   /** Frees its full parameters, and keeps what was written into them; nothing where they are absent. */
   drop(): void {
     this.keepWrites();
-    for (const unit of this.units) unit.drop();
+    for (const unit of this.units) {
+      unit.drop();
+    }
   }
 
   /** See ShardedUnit.keepWrites. */
   keepWrites(): void {
-    for (const unit of this.units) unit.keepWrites();
+    for (const unit of this.units) {
+      unit.keepWrites();
+    }
   }
 
   /** This instance and those nested below it, outer first. */
@@ -280,21 +319,31 @@ export class FullyShardedDataParallel<
 
   /** Has its parameters made present before its output's gradient is used. */
   #hookOutput(tree: FsdpTree, output: Output): UseKind {
-    if (!this.device.isGradEnabled) return 'unrecorded';
+    if (!this.device.isGradEnabled) {
+      return 'unrecorded';
+    }
     const hook = (pass: Pass) => this.#beforeBackward(tree, pass);
     return this.device.beforeGradientOf(output, hook) > 0 ? 'recorded' : 'unreached';
   }
 
   async #beforeBackward(tree: FsdpTree, pass: Pass): Promise<void> {
-    if (!tree.isInBackward) await CallQueue.ended(callQueuesOf(tree.instances));
+    if (!tree.isInBackward) {
+      await CallQueue.ended(callQueuesOf(tree.instances));
+    }
     tree.beginPass(pass);
     this.expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
-    if (this.#state === 'idle') this.#state = 'backwardPre';
-    for (const unit of this.units) unit.gradient.beginPass(pass);
+    if (this.#state === 'idle') {
+      this.#state = 'backwardPre';
+    }
+    for (const unit of this.units) {
+      unit.gradient.beginPass(pass);
+    }
     try {
       await tree.agree();
       await this.#shared.enter(tree, 'backward');
-      if (this.units.length > 0) await tree.scheduler.enter(this, 'backward');
+      if (this.units.length > 0) {
+        await tree.scheduler.enter(this, 'backward');
+      }
     } catch (error) {
       throw tree.explained(error, 'backward');
     }
@@ -311,10 +360,13 @@ export class FullyShardedDataParallel<
       this.#shared.hasUsers ||
       !this.device.isGradEnabled ||
       !this.units.some((unit) => unit.hasFrozen)
-    )
+    ) {
       return;
+    }
     this.device.beforeGradientOf(args, () => {
-      if (this.#isDroppedAfterBackward) this.drop();
+      if (this.#isDroppedAfterBackward) {
+        this.drop();
+      }
     });
   }
 
@@ -331,13 +383,17 @@ export class FullyShardedDataParallel<
           : unit.gradient.target(leaf, { isSyncing: this.#tree.isSyncing }),
       accept: (leaf: Tensor, gradient: Tensor, pass: Pass): void => {
         const tree = this.#tree;
-        if (tree === undefined) throw this.#stateError('backward', 'a forward before it');
+        if (tree === undefined) {
+          throw this.#stateError('backward', 'a forward before it');
+        }
         tree.beginPass(pass);
         this.#state = 'backwardPost';
         unit.gradient.accept(leaf, gradient, { isSyncing: tree.isSyncing });
       },
       final: (_leaf: Tensor, pass: Pass): void => {
-        if (unit.gradient.noteFinal(pass)) this.#afterBackward(unit);
+        if (unit.gradient.noteFinal(pass)) {
+          this.#afterBackward(unit);
+        }
       },
       clear: (leaf: Tensor): void => unit.gradient.clear(leaf),
     };
@@ -348,8 +404,12 @@ export class FullyShardedDataParallel<
     this.#tree!.reduceFinal(unit);
     // Where ranks come to different uses of it, one that is through keeps it as long as one that is
     // not: gathers are the same on all.
-    if (this.#tree!.scheduler.isRequired(this)) return;
-    if (!this.#isDroppedAfterBackward || unit.hasFrozen) return;
+    if (this.#tree!.scheduler.isRequired(this)) {
+      return;
+    }
+    if (!this.#isDroppedAfterBackward || unit.hasFrozen) {
+      return;
+    }
     unit.keepWrites();
     unit.drop();
   }
@@ -380,7 +440,9 @@ export class FullyShardedDataParallel<
    */
   async noSync<T>(body: () => T | Promise<T>): Promise<T> {
     const tree = await this.initialize();
-    if (!this.isRoot) throw this.#stateError('noSync', 'the root instance');
+    if (!this.isRoot) {
+      throw this.#stateError('noSync', 'the root instance');
+    }
     this.expectState('noSync', ['idle']);
     const before = tree.isSyncing;
     tree.isSyncing = false;
@@ -441,17 +503,22 @@ export class FullyShardedDataParallel<
 
   /** Called by the tree at the end of a backward, and after a failure, also of one inside summon. */
   becomeIdle(): void {
-    if (this.#state !== 'summonFullParams') this.#state = 'idle';
+    if (this.#state !== 'summonFullParams') {
+      this.#state = 'idle';
+    }
   }
 
   protected override releaseOwned(): void {
-    for (const unit of this.units) unit.dispose();
+    for (const unit of this.units) {
+      unit.dispose();
+    }
   }
 
   /** As assertState, in the name of a call. */
   expectState(operation: string, states: readonly TrainingState[]): void {
-    if (!states.includes(this.#state))
+    if (!states.includes(this.#state)) {
       throw this.#stateError(operation, `state ${states.join(' or ')}`);
+    }
   }
 
   #stateError(operation: string, expected: string): FsdpStateError {

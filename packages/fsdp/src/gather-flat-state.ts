@@ -24,23 +24,31 @@ export async function gatherFlatState<Options extends object>(
   const own = await orTell(unit.group, operation, () => optimizer.readFlatState(unit.flat));
   const header = await agreedHeader(unit, own, operation);
   const found = new Map<Tensor, ParameterState>();
-  if (header === undefined) return found;
+  if (header === undefined) {
+    return found;
+  }
   const parts = new Map<Tensor, Map<string, HostTensor<'f32'>>>();
   for (const name of header.names) {
     const whole = await gatherShards(unit, own?.tensors.get(name), operation);
     for (const [index, { tensor }] of whole === undefined ? [] : unit.parameters.entries()) {
       const start = unit.layout.offsets[index]! * F32_BYTES;
       const data = whole!.slice(start, start + tensor.size * F32_BYTES);
-      if (!parts.has(tensor)) parts.set(tensor, new Map());
+      if (!parts.has(tensor)) {
+        parts.set(tensor, new Map());
+      }
       parts.get(tensor)!.set(name, { dtype: 'f32', shape: tensor.shape, data });
     }
   }
-  if (unit.rank !== 0) return found;
+  if (unit.rank !== 0) {
+    return found;
+  }
   for (const { tensor } of unit.parameters) {
     const tensors = parts.get(tensor) ?? new Map<string, HostTensor<'f32'>>();
     // Frozen all along: a bare optimizer would have no state for it.
     const isUntouched = [...tensors.values()].every(({ data }) => data.every((byte) => byte === 0));
-    if (!tensor.requiresGrad && isUntouched) continue;
+    if (!tensor.requiresGrad && isUntouched) {
+      continue;
+    }
     found.set(tensor, { step: header.step, tensors });
   }
   return found;
@@ -59,7 +67,9 @@ export async function agreedHeader(
     own === undefined ? '' : JSON.stringify({ step: own.step, names: [...own.tensors.keys()] });
   const texts = await exchangeText(unit.group, text, { operation, what: unit.name });
   const distinct = [...new Set(texts.filter((other) => other !== ''))];
-  if (distinct.length === 0) return undefined;
+  if (distinct.length === 0) {
+    return undefined;
+  }
   if (distinct.length > 1) {
     throw new FsdpStateDictError(
       `optimizer state: expected one step count and the same tensors on all ranks for '${unit.name}', got ${distinct.join(' and ')}. Step every rank's optimizer alike.`,
@@ -75,7 +85,9 @@ async function gatherShards(
 ): Promise<Uint8Array | undefined> {
   const { group, layout } = unit;
   const shard = own ?? new Uint8Array(layout.shardLength * F32_BYTES);
-  if (group.worldSize === 1) return shard;
+  if (group.worldSize === 1) {
+    return shard;
+  }
   const whole = unit.rank === 0 ? new Uint8Array(shard.byteLength * group.worldSize) : null;
   const identity = callIdentity(operation, unit.name);
   await group.gather(shard, whole, { root: 0, dtype: 'f32', tag: unit.name, identity });

@@ -40,12 +40,16 @@ async function normOf(
 ): Promise<number> {
   checkNorm(fsdp, normType);
   const flats = shards(fsdp);
-  if (flats.length === 0) return 0;
+  if (flats.length === 0) {
+    return 0;
+  }
   const power = await orTell(fsdp.processGroup, operation, () =>
     normType === 2 ? squares(fsdp) : streamedGradPower(flats, normType),
   );
   const total = await overRanks(fsdp, power, { normType, operation });
-  if (normType === Number.POSITIVE_INFINITY) return total;
+  if (normType === Number.POSITIVE_INFINITY) {
+    return total;
+  }
   return normType === 2 ? Math.sqrt(total) : total ** (1 / normType);
 }
 
@@ -85,7 +89,9 @@ async function overRanks(
   power: number,
   { normType, operation }: { readonly normType: number; readonly operation: string },
 ): Promise<number> {
-  if (processGroup.worldSize === 1) return power;
+  if (processGroup.worldSize === 1) {
+    return power;
+  }
   const op = normType === Number.POSITIVE_INFINITY ? 'max' : 'sum';
   const value = Float32Array.of(power);
   const wire = new Uint8Array(value.buffer);

@@ -27,7 +27,10 @@ export function setGradientDivideFactors(
     );
   }
   const instances = recursive ? fsdp.instances() : [fsdp];
-  for (const instance of instances) instance.assertState('idle');
-  for (const { divideFactors } of instances)
+  for (const instance of instances) {
+    instance.assertState('idle');
+  }
+  for (const { divideFactors } of instances) {
     Object.assign(divideFactors, { predivide, postdivide });
+  }
 }

@@ -35,7 +35,9 @@ export class DeviceGradientHome implements GradientHome {
       storage.tag = 'gradient';
       flat.grad = gradient;
     }
-    if (storage !== reduced) storage.release();
+    if (storage !== reduced) {
+      storage.release();
+    }
   }
 
   #scaled(reduced: Storage, scale: number): Storage {

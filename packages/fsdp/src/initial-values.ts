@@ -17,18 +17,26 @@ const PART_BYTES = 4 * 2 ** 20;
 /** Of the messages with initial values; a program's own have others. */
 const CHANNEL = 0xf5d90001;
 
-/** Shards one unit. Collective where values are synchronised. */
+/** Shards one unit. Collective where values are synchronized. */
 export async function shardUnit(
   unit: ShardedUnit,
   groups: LinkGroups,
   options: { readonly syncModuleStates: boolean },
 ): Promise<void> {
-  if (unit.isSharded) return;
-  if (unit.isResuming) return unit.endSharding();
+  if (unit.isSharded) {
+    return;
+  }
+  if (unit.isResuming) {
+    return unit.endSharding();
+  }
   unit.beginSharding();
-  if (options.syncModuleStates && numRanks(groups) > 1) await fillFromFirst(unit, groups);
-  else if (unit.hasDeferred || unit.home?.holdsState) await fillFromOwn(unit);
-  else unit.copyOwnPart();
+  if (options.syncModuleStates && numRanks(groups) > 1) {
+    await fillFromFirst(unit, groups);
+  } else if (unit.hasDeferred || unit.home?.holdsState) {
+    await fillFromOwn(unit);
+  } else {
+    unit.copyOwnPart();
+  }
   await unit.endSharding();
 }
 
@@ -59,7 +67,9 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
       part = await unit.readOriginals(start, end);
     } else {
       part = new Uint8Array(byteOffset(unit, end) - byteOffset(unit, start));
-      if (isFirstReplica) await processGroup.recv(part, { from: 0, channel: CHANNEL });
+      if (isFirstReplica) {
+        await processGroup.recv(part, { from: 0, channel: CHANNEL });
+      }
     }
     const identity = callIdentity('initialize', unit.name);
     await replicateGroup?.broadcast(part, { root: 0, tag: unit.name, identity });
@@ -82,11 +92,15 @@ function byteOffset(unit: ShardedUnit, element: number): number {
 
 /** Gives every rank rank 0's buffers. Collective. */
 export async function syncBuffers(module: Module, groups: LinkGroups): Promise<void> {
-  if (numRanks(groups) === 1) return;
+  if (numRanks(groups) === 1) {
+    return;
+  }
   for (const [name, buffer] of module.namedBuffers()) {
     const bytes = await buffer.toBytes();
     await broadcastFromFirst(bytes, groups, name);
-    if (!isSource(groups)) buffer.storage.write(bytes, buffer.offset * byteSize(buffer.dtype));
+    if (!isSource(groups)) {
+      buffer.storage.write(bytes, buffer.offset * byteSize(buffer.dtype));
+    }
   }
 }
 
@@ -109,5 +123,7 @@ async function broadcastFromFirst(
   if (replicateGroup !== undefined && processGroup.rank === 0) {
     await replicateGroup.broadcast(bytes, options);
   }
-  if (processGroup.worldSize > 1) await processGroup.broadcast(bytes, options);
+  if (processGroup.worldSize > 1) {
+    await processGroup.broadcast(bytes, options);
+  }
 }

@@ -36,7 +36,9 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
     const { dtype, shape } = unit.flat;
     entries.set(flatKey(index), { dtype, shape, data: await unit.readMaster() });
   }
-  for (const [name, buffer] of fsdp.namedBuffers()) entries.set(name, await bufferEntry(buffer));
+  for (const [name, buffer] of fsdp.namedBuffers()) {
+    entries.set(name, await bufferEntry(buffer));
+  }
   return entries;
 }
 
@@ -73,7 +75,9 @@ async function writeLocal(
   checkEntries('loadLocalStateDict', entries, expected, { isStrict: options.strict ?? true });
   for (const [index, unit] of units.entries()) {
     const entry = entries.get(flatKey(index));
-    if (entry === undefined) continue;
+    if (entry === undefined) {
+      continue;
+    }
     await unit.writeMaster(await bytesOf(entry, unit.flat.dtype));
     unit.drop();
   }

@@ -62,16 +62,21 @@ async function gatherFull<Options extends object>(
   const checkShards = noteShards(fsdp, operation);
   for (const { unit, isLocal } of flatsOf(fsdp)) {
     const members = unit.parameters.filter(({ tensor }) => names.has(tensor));
-    if (isLocal) uncollected.push(...members.map(({ tensor }) => names.get(tensor)!));
-    else {
+    if (isLocal) {
+      uncollected.push(...members.map(({ tensor }) => names.get(tensor)!));
+    } else {
       for (const [tensor, state] of await gatherFlatState(unit, optimizer, operation)) {
         const name = names.get(tensor);
-        if (name !== undefined) found.set(name, state);
+        if (name !== undefined) {
+          found.set(name, state);
+        }
       }
     }
   }
   checkShards();
-  if (!fsdp.isFirstRank) return undefined;
+  if (!fsdp.isFirstRank) {
+    return undefined;
+  }
   const order = [...names.values()].filter((name) => found.has(name));
   return {
     state: new Map(order.map((name) => [name, found.get(name)!])),
@@ -98,7 +103,9 @@ export function getShardFromOptimStateDict<Options extends object>(
   const flats = new Map<string, FlatStateBytes>();
   flatsOf(fsdp).forEach(({ unit, isLocal }, index) => {
     const shard = isLocal ? undefined : shardOf(unit, full, names);
-    if (shard !== undefined) flats.set(flatKey(index), shard);
+    if (shard !== undefined) {
+      flats.set(flatKey(index), shard);
+    }
   });
   return { flats, paramGroups: full.paramGroups, extra: { ...full.extra } };
 }
@@ -114,7 +121,9 @@ export async function localOptimStateDict<Options extends object>(
   const flats = new Map<string, FlatStateBytes>();
   for (const [index, { unit }] of flatsOf(fsdp).entries()) {
     const state = await optimizer.readFlatState(unit.flat);
-    if (state !== undefined) flats.set(flatKey(index), state);
+    if (state !== undefined) {
+      flats.set(flatKey(index), state);
+    }
   }
   return { flats, paramGroups: groupsOf(optimizer, names), extra: { ...options.extra } };
 }
@@ -150,8 +159,9 @@ async function writeShard<Options extends object>(
   });
   for (const [index, { unit, isLocal }] of flats.entries()) {
     const state = shard.flats.get(flatKey(index));
-    if (state !== undefined) await optimizer.writeFlatState(unit.flat, state.step, state.tensors);
-    else if (!isLocal && (await optimizer.readFlatState(unit.flat)) !== undefined) {
+    if (state !== undefined) {
+      await optimizer.writeFlatState(unit.flat, state.step, state.tensors);
+    } else if (!isLocal && (await optimizer.readFlatState(unit.flat)) !== undefined) {
       await optimizer.writeFlatState(unit.flat, 0, new Map());
     }
   }
@@ -241,11 +251,15 @@ function shardOf(
   const tensors = new Map<string, Uint8Array>();
   entries.forEach((entry, index) => {
     const { start, end } = pieceOf(layout, index, rank);
-    if (entry === undefined || start === end) return;
+    if (entry === undefined || start === end) {
+      return;
+    }
     // Parameters without an entry count as having had zero gradients.
     const first = rank * layout.shardLength + start - layout.offsets[index]!;
     for (const [name, { data }] of entry.tensors) {
-      if (!tensors.has(name)) tensors.set(name, new Uint8Array(layout.shardLength * F32_BYTES));
+      if (!tensors.has(name)) {
+        tensors.set(name, new Uint8Array(layout.shardLength * F32_BYTES));
+      }
       const part = data.subarray(first * F32_BYTES, (first + end - start) * F32_BYTES);
       tensors.get(name)!.set(part, start * F32_BYTES);
     }
@@ -270,7 +284,9 @@ function checkFull(full: OptimizerStateDict<unknown>, names: ReadonlyMap<Tensor,
     );
     return tensor === undefined || isFitting ? [] : [name];
   });
-  if (unexpected.length + mismatched.length === 0) return;
+  if (unexpected.length + mismatched.length === 0) {
+    return;
+  }
   throw new FsdpStateDictError(
     `optimizer state: expected parameters of this module. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join(', ') || 'none'}.`,
     { unexpected, mismatched },
@@ -294,7 +310,9 @@ function checkShard<Options extends object>(
     const isFitting = [...tensors.values()].every((bytes) => bytes.byteLength === byteLength);
     return isFitting || unexpected.includes(key) ? [] : [key];
   });
-  if (unexpected.length + mismatched.length === 0) return;
+  if (unexpected.length + mismatched.length === 0) {
+    return;
+  }
   throw new FsdpStateDictError(
     `optimizer state: expected shards of this rank's flat parameters. Unexpected: ${unexpected.join(', ') || 'none'}. Of another length: ${mismatched.join(', ') || 'none'}. Load a whole state to change the world size.`,
     { unexpected, mismatched },

@@ -193,6 +193,8 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
 /** 1, doubled while it divides worldSize and worldSize / factor is larger than it. */
 export function defaultPredivide(worldSize: number): number {
   let factor = 1;
-  while (worldSize % factor === 0 && worldSize / factor > factor) factor *= 2;
+  while (worldSize % factor === 0 && worldSize / factor > factor) {
+    factor *= 2;
+  }
   return factor;
 }

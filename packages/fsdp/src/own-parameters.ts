@@ -59,15 +59,21 @@ export function ownParameters(module: Module, masterDType: DType): OwnParameters
 
 /** A module and those below it, without inner instances and theirs. */
 export function modulesOutsideInstances(module: Module): Module[] {
-  if (isFsdp(module)) return [];
+  if (isFsdp(module)) {
+    return [];
+  }
   return [module, ...[...module.children().values()].flatMap(modulesOutsideInstances)];
 }
 
 /** Finds parameters with their first paths; stops at inner instances. */
 function collectOutsideInstances(module: Module, path: string, found: Map<Tensor, string>): void {
-  if (isFsdp(module)) return;
+  if (isFsdp(module)) {
+    return;
+  }
   for (const [name, tensor] of module.ownParameters()) {
-    if (!found.has(tensor)) found.set(tensor, joinPath(path, name));
+    if (!found.has(tensor)) {
+      found.set(tensor, joinPath(path, name));
+    }
   }
   for (const [name, child] of module.children()) {
     collectOutsideInstances(child, joinPath(path, module.childPrefix(name)), found);
@@ -98,7 +104,9 @@ export function requireEachInOneUnit(fsdp: FullyShardedDataParallel): void {
   const present = new Set(named.map(([, tensor]) => tensor));
   for (const { name, parameters } of instances.flatMap(({ units }) => units)) {
     const gone = parameters.filter(({ tensor }) => !present.has(tensor));
-    if (gone.length === 0) continue;
+    if (gone.length === 0) {
+      continue;
+    }
     const paths = gone.map(({ path, tensor }) => [path, tensor] as const);
     throw new FsdpConfigError(
       `fsdp: expected all parameters of flat parameter '${name}' in the module, got ${listed(paths)}, which no module has. Replace modules before wrapping, or give one that will be replaced an instance of its own.`,
@@ -114,7 +122,9 @@ export function ownersBeside(
     modulesOutsideInstances(module).flatMap((each) => [...each.ownParameters().values()]),
   );
   const owners = new Set(tensors.flatMap((tensor) => ownerOf(tensor) ?? []));
-  for (const instance of instances) owners.delete(instance);
+  for (const instance of instances) {
+    owners.delete(instance);
+  }
   return owners;
 }
 
@@ -124,7 +134,9 @@ export function ownersBeside(
  */
 export function requireNoOwnerBeside(fsdp: FullyShardedDataParallel, operation: string): void {
   const [owner] = ownersBeside(fsdp.instances());
-  if (owner === undefined) return;
+  if (owner === undefined) {
+    return;
+  }
   throw new FsdpConfigError(
     `${operation}: expected an instance that shards all its parameters, got '${fsdp.name}', which uses one of '${owner.name}'. Call it on an instance around both.`,
   );

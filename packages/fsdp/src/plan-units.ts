@@ -23,7 +23,9 @@ export function planUnits(
     name: `${name}.${parameter.path}`,
     parameters: [parameter],
   });
-  if (flattenParameters === false) return parameters.map(single);
+  if (flattenParameters === false) {
+    return parameters.map(single);
+  }
   if (flattenParameters === true) {
     // What is frozen is gathered, but needs neither a gradient nor its reduction.
     const isFrozen = ({ tensor }: UnitParameter) => !tensor.requiresGrad;

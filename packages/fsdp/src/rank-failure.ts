@@ -41,7 +41,9 @@ export async function tellFailure(
   operation: string,
   error: unknown,
 ): Promise<void> {
-  if (group.worldSize === 1 || error instanceof CollectiveError) return;
+  if (group.worldSize === 1 || error instanceof CollectiveError) {
+    return;
+  }
   const identity = failureIdentity(operation, error);
   await group.barrier({ tag: 'failure', identity }).catch(() => undefined);
 }
@@ -65,7 +67,9 @@ export async function orTell<T>(
 
 function reasonOf(error: unknown): string {
   // The program's own mistake is the same on all ranks, but its words name the rank.
-  if (error instanceof FsdpError) return error.name;
+  if (error instanceof FsdpError) {
+    return error.name;
+  }
   const { name, message, code } = (error ?? {}) as Partial<Error> & { readonly code?: unknown };
   const words = [typeof code === 'string' ? code : name, message ?? String(error)];
   const text = words.filter((word) => word !== undefined && word !== '').join(': ');

@@ -89,7 +89,9 @@ export class ReduceScatterBucketer {
       this.#startAlone(gradient, byteLength);
       return;
     }
-    if (bucket.filled + byteLength > bucket.capacity) this.#start(bucket);
+    if (bucket.filled + byteLength > bucket.capacity) {
+      this.#start(bucket);
+    }
     bucket.input ??= bucket.links.hostBuffers.take(bucket.capacity * worldSize);
     const offset = bucket.filled;
     for (let rank = 0; rank < worldSize; rank++) {
@@ -101,12 +103,16 @@ export class ReduceScatterBucketer {
     }
     bucket.entries.push({ gradient, offset, byteLength });
     bucket.filled += byteLength;
-    if (bucket.filled === bucket.capacity) this.#start(bucket);
+    if (bucket.filled === bucket.capacity) {
+      this.#start(bucket);
+    }
   }
 
   /** Starts what waits in buckets; nothing where none does. */
   flush(): void {
-    for (const bucket of this.#buckets) this.#start(bucket);
+    for (const bucket of this.#buckets) {
+      this.#start(bucket);
+    }
   }
 
   /**
@@ -132,7 +138,9 @@ export class ReduceScatterBucketer {
 
   #bucketFor({ links, whole, worldSize, isBucketed }: OutgoingGradient): Bucket | undefined {
     const { capBytes, mostBytes } = this.#options;
-    if (!isBucketed || capBytes <= 0) return undefined;
+    if (!isBucketed || capBytes <= 0) {
+      return undefined;
+    }
     const { dtype } = whole;
     const known = this.#buckets.find(
       (bucket) =>
@@ -140,7 +148,9 @@ export class ReduceScatterBucketer {
         bucket.links.reduceGroup === links.reduceGroup &&
         bucket.links.replicas?.group === links.replicas?.group,
     );
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      return known;
+    }
     const size = byteSize(dtype);
     const most = Math.min(capBytes, mostBytes(links, dtype));
     const capacity = size * Math.floor(most / size / worldSize);
@@ -168,7 +178,9 @@ export class ReduceScatterBucketer {
 
   #start(bucket: Bucket): void {
     const { links, dtype, worldSize, capacity, input, filled, entries, reads } = bucket;
-    if (input === undefined) return;
+    if (input === undefined) {
+      return;
+    }
     bucket.input = undefined;
     bucket.filled = 0;
     bucket.entries = [];

@@ -53,7 +53,9 @@ export function resolveResidence(options: ResidenceOptions): Residence | undefin
       'fsdp: expected moveGradsToCpu with moveParamsToCpu or offloadConfig, got false. Leave it out: gradients rest where their parameters do.',
     );
   }
-  if (!movesGrads) return undefined;
+  if (!movesGrads) {
+    return undefined;
+  }
   const store = offloadConfig?.store ?? createHostStore();
   return {
     use: storeUseOf(store),
@@ -77,13 +79,17 @@ export async function agreeOnGeneration(residence: Residence, groups: LinkGroups
   const identity = callIdentity('initialize', 'stores');
   const generations = [residence.store.generation];
   for (const group of [groups.processGroup, groups.replicateGroup]) {
-    if (group === undefined || group.worldSize === 1) continue;
+    if (group === undefined || group.worldSize === 1) {
+      continue;
+    }
     const own = new Uint8Array(Float64Array.of(generations[0]!).buffer);
     const all = new Uint8Array(own.byteLength * group.worldSize);
     await group.allGather(own, all, { dtype: 'u8', tag: 'generation', identity });
     generations.push(...new Float64Array(all.buffer));
   }
-  if (new Set(generations).size === 1) return;
+  if (new Set(generations).size === 1) {
+    return;
+  }
   throw new FsdpConfigError(
     `fsdp: expected all ranks' stores in one generation, got ${generations.slice(1).join(', ')} by rank. Some were killed before they could commit: start from a checkpoint.`,
   );

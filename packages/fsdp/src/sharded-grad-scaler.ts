@@ -104,9 +104,13 @@ export class ShardedGradScaler {
         'ShardedGradScaler.step: expected one step of each optimizer between updates, got a second one. Call update() once a step.',
       );
     }
-    if (stage === 'ready') await this.unscale(optimizer);
+    if (stage === 'ready') {
+      await this.unscale(optimizer);
+    }
     const { isSkipping } = this.#turnOf(optimizer);
-    if (!isSkipping) await optimizer.step(options);
+    if (!isSkipping) {
+      await optimizer.step(options);
+    }
     this.#turns.set(optimizer, { stage: 'stepped', isSkipping });
     return !isSkipping;
   }
@@ -138,7 +142,9 @@ export class ShardedGradScaler {
   }
 
   async #anyRank(isHere: boolean): Promise<boolean> {
-    if (this.#group.worldSize === 1) return isHere;
+    if (this.#group.worldSize === 1) {
+      return isHere;
+    }
     const count = Float32Array.of(isHere ? 1 : 0);
     const wire = new Uint8Array(count.buffer);
     const identity = callIdentity(OPERATION);

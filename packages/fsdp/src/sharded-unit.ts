@@ -95,7 +95,9 @@ export class ShardedUnit {
     this.home =
       residence &&
       new StoredFlat({ ...residence, flat: this.flat, hostBuffers: () => links().hostBuffers });
-    if (this.home !== undefined) setFlatHome(this.flat, this.home);
+    if (this.home !== undefined) {
+      setFlatHome(this.flat, this.home);
+    }
     const isWhole =
       group.worldSize === 1 && computeDType === masterDType && this.#masterHome === undefined;
     this.full = isWhole
@@ -157,8 +159,11 @@ export class ShardedUnit {
 
   /** Memory for the shard; what it holds is undefined. */
   beginSharding(): void {
-    if (this.#masterHome === undefined) this.flat.storage.fill();
-    else this.#masterHome.beginFilling();
+    if (this.#masterHome === undefined) {
+      this.flat.storage.fill();
+    } else {
+      this.#masterHome.beginFilling();
+    }
   }
 
   /** Where the master shard rests; undefined on the device. */
@@ -199,7 +204,9 @@ export class ShardedUnit {
       const offset = this.layout.offsets[index]!;
       const from = Math.max(start, offset);
       const to = Math.min(end, offset + tensor.size);
-      if (from >= to) continue;
+      if (from >= to) {
+        continue;
+      }
       const part = await readPart(tensor, from - offset, to - offset);
       bytes.set(part, (from - start) * elementBytes);
     }
@@ -213,7 +220,9 @@ export class ShardedUnit {
     const shardStart = group.rank * this.layout.shardLength;
     this.parameters.forEach(({ tensor }, index) => {
       const { start, end } = pieceOf(this.layout, index, group.rank);
-      if (start === end) return;
+      if (start === end) {
+        return;
+      }
       const first = tensor.offset + shardStart + start - this.layout.offsets[index]!;
       device.backend.run('cast', {
         x: tensor.storage.view(first, end - start),
@@ -225,14 +234,18 @@ export class ShardedUnit {
   /** Bytes of this rank's master shard. */
   async readMaster(byteOffset = 0, byteLength = this.masterBytes): Promise<Uint8Array> {
     const home = this.#masterHome;
-    if (home !== undefined) return home.readParameter(byteOffset, byteLength);
+    if (home !== undefined) {
+      return home.readParameter(byteOffset, byteLength);
+    }
     return this.flat.storage.read(byteOffset, byteLength);
   }
 
   /** Writes bytes of this rank's master shard, whole words; what was gathered from it is stale. */
   async writeMaster(bytes: Uint8Array, byteOffset = 0): Promise<void> {
     const home = this.#masterHome;
-    if (home === undefined) return this.flat.storage.write(bytes, byteOffset);
+    if (home === undefined) {
+      return this.flat.storage.write(bytes, byteOffset);
+    }
     this.flat.storage.markWritten();
     await home.writeParameter(bytes, byteOffset);
   }
@@ -246,14 +259,18 @@ export class ShardedUnit {
 
   /** Presence is read from the storage and its version, never from a flag. */
   get isPresent(): boolean {
-    if (this.full === this.flat.storage) return true;
+    if (this.full === this.flat.storage) {
+      return true;
+    }
     return this.full.isFilled && this.#fullVersion === this.flat.storage.version;
   }
 
   /** Queues the cast and read-back of the shard, unless the published bytes are current. */
   publish(): Promise<Uint8Array> {
     const { version } = this.flat.storage;
-    if (this.#published?.version === version) return this.#published.bytes;
+    if (this.#published?.version === version) {
+      return this.#published.bytes;
+    }
     const { device, computeDType } = this.#context;
     const staging = device.storage(this.layout.shardLength, computeDType, 'staging');
     staging.fill();
@@ -281,7 +298,9 @@ export class ShardedUnit {
         const output = hostBuffers.take(this.fullBytes);
         const { name } = this;
         await group.allGather(shard, output, { dtype: computeDType, tag: name, identity: name });
-        if (stored !== undefined) hostBuffers.give(shard);
+        if (stored !== undefined) {
+          hostBuffers.give(shard);
+        }
         return output;
       },
       this.#failing('a gather'),
@@ -291,7 +310,9 @@ export class ShardedUnit {
 
   async finishGather(ticket: GatherTicket): Promise<void> {
     const bytes = await ticket.bytes;
-    if (this.full !== this.flat.storage) this.full.fill();
+    if (this.full !== this.flat.storage) {
+      this.full.fill();
+    }
     if (bytes === undefined) {
       this.device.backend.run('cast', { x: this.flat.view(), out: this.full.view() });
     } else {
@@ -309,7 +330,9 @@ export class ShardedUnit {
    */
   keepWrites(): void {
     const { full, flat } = this;
-    if (full === flat.storage || !full.isFilled || full.version === this.#gatheredAs) return;
+    if (full === flat.storage || !full.isFilled || full.version === this.#gatheredAs) {
+      return;
+    }
     const isCurrent = this.#fullVersion === flat.storage.version;
     if (isCurrent && full.dtype === flat.dtype && this.#masterHome === undefined) {
       const { shardLength } = this.layout;
@@ -330,7 +353,9 @@ export class ShardedUnit {
 
   /** Frees the full parameter; its identity and the published bytes stay. */
   drop(): void {
-    if (this.full !== this.flat.storage) this.full.free();
+    if (this.full !== this.flat.storage) {
+      this.full.free();
+    }
   }
 
   // ---- full precision --------------------------------------------------------------------------
@@ -344,9 +369,13 @@ export class ShardedUnit {
   /** The whole parameter in the master dtype as host bytes; every rank of the group calls it. */
   async gatherMaster(operation: string): Promise<Uint8Array> {
     const { group, masterDType } = this.#context;
-    if (this.#summoned !== undefined) return this.#summoned.read();
+    if (this.#summoned !== undefined) {
+      return this.#summoned.read();
+    }
     const read = this.readMaster();
-    if (group.worldSize === 1) return read;
+    if (group.worldSize === 1) {
+      return read;
+    }
     read.catch(() => undefined); // seen by the gather
     const identity = callIdentity(operation, this.name);
     // Behind gathers that a failed forward has started.
@@ -364,7 +393,9 @@ export class ShardedUnit {
   /** As gatherMaster, but only rank 0 of the group gets the bytes; the others hold their shard alone. */
   async gatherMasterToFirst(operation: string): Promise<Uint8Array | undefined> {
     const { group, masterDType } = this.#context;
-    if (this.#summoned !== undefined || group.worldSize === 1) return this.gatherMaster(operation);
+    if (this.#summoned !== undefined || group.worldSize === 1) {
+      return this.gatherMaster(operation);
+    }
     const read = this.readMaster();
     read.catch(() => undefined); // seen by the gather
     const identity = callIdentity(operation, this.name);
@@ -385,8 +416,11 @@ export class ShardedUnit {
   async scatterMaster(whole: Uint8Array): Promise<void> {
     const start = this.#context.group.rank * this.masterBytes;
     const target = this.#summoned;
-    if (target !== undefined) target.write(whole);
-    else await this.writeMaster(whole.subarray(start, start + this.masterBytes));
+    if (target !== undefined) {
+      target.write(whole);
+    } else {
+      await this.writeMaster(whole.subarray(start, start + this.masterBytes));
+    }
   }
 
   /** Host bytes for the whole parameter in the master dtype, zeros. */
@@ -395,12 +429,18 @@ export class ShardedUnit {
   }
 
   dispose(): void {
-    if (!this.#isSharded) for (const { tensor } of this.parameters) tensor.storage.release();
+    if (!this.#isSharded) {
+      for (const { tensor } of this.parameters) {
+        tensor.storage.release();
+      }
+    }
     this.gradient.reset();
     this.home?.close();
     this.flat.grad?.dispose();
     this.flat.grad = undefined;
-    if (this.full !== this.flat.storage) this.full.release();
+    if (this.full !== this.flat.storage) {
+      this.full.release();
+    }
     this.flat.dispose();
   }
 
@@ -413,8 +453,9 @@ export class ShardedUnit {
   }
 
   #openLinks(): UnitLinks {
-    if (this.links === undefined)
+    if (this.links === undefined) {
       throw new Error(`unit ${this.name}: its root has not opened links`);
+    }
     return this.links;
   }
 }

@@ -49,13 +49,19 @@ export class SharedParameters {
           `fsdp: expected instances that share a parameter below one root, got '${owner.name}' elsewhere. Wrap the module around both, or put them into one wrapped module.`,
         );
       }
-      if (owner.trainingState !== 'forward') await tree.scheduler.enter(owner, phase);
+      if (owner.trainingState !== 'forward') {
+        await tree.scheduler.enter(owner, phase);
+      }
     }
   }
 
   /** Frees what the owners kept for this instance, where nobody else uses it. */
   reshard(): void {
     // One in backward goes when its gradients are final, or at the end.
-    for (const owner of this.#owners) if (owner.trainingState === 'idle') owner.reshard();
+    for (const owner of this.#owners) {
+      if (owner.trainingState === 'idle') {
+        owner.reshard();
+      }
+    }
   }
 }

@@ -55,22 +55,32 @@ async function gatherStateDict(
   const checkShards = noteShards(fsdp, 'stateDict');
   for (const unit of unitsUsedBy(fsdp)) {
     const whole = await gatherWhole(fsdp, unit, stateDictOnRank0Only);
-    if (whole === undefined) continue;
+    if (whole === undefined) {
+      continue;
+    }
     const { dtype } = unit.flat;
     unit.parameters.forEach(({ tensor }, index) => {
       const name = names.get(tensor);
-      if (name === undefined) return; // another instance's alone
+      if (name === undefined) {
+        return; // another instance's alone
+      }
       const start = unit.layout.offsets[index]! * byteSize(dtype);
       const data = whole.slice(start, start + tensor.size * byteSize(dtype));
       found.set(name, { dtype, shape: tensor.shape, data });
     });
   }
   checkShards();
-  if (stateDictOnRank0Only && !fsdp.isFirstRank) return new Map();
+  if (stateDictOnRank0Only && !fsdp.isFirstRank) {
+    return new Map();
+  }
   // In the order of the bare module, not of the units.
   const entries = new Map([...names.values()].map((name) => [name, found.get(name)!]));
-  for (const [name, buffer] of fsdp.namedBuffers()) entries.set(name, await bufferEntry(buffer));
-  if (stateDictDevice === 'host') return entries;
+  for (const [name, buffer] of fsdp.namedBuffers()) {
+    entries.set(name, await bufferEntry(buffer));
+  }
+  if (stateDictDevice === 'host') {
+    return entries;
+  }
   return new Map([...entries].map(([name, entry]) => [name, onDevice(fsdp, entry)]));
 }
 
@@ -104,7 +114,9 @@ async function scatterStateDict(
   for (const { flat, parameters } of units) {
     for (const { tensor } of parameters) {
       const name = names.get(tensor);
-      if (name !== undefined) expected.set(name, { dtype: flat.dtype, shape: tensor.shape });
+      if (name !== undefined) {
+        expected.set(name, { dtype: flat.dtype, shape: tensor.shape });
+      }
     }
   }
   await agreeOnText(fsdp, 'loadStateDict', () => {
@@ -115,7 +127,9 @@ async function scatterStateDict(
     for (const unit of units) {
       // Without strict, what has no entry keeps its value.
       const given = unit.parameters.filter(({ tensor }) => entryOf(tensor) !== undefined);
-      if (given.length === 0) continue;
+      if (given.length === 0) {
+        continue;
+      }
       const isWhole = given.length === unit.parameters.length;
       const whole = isWhole
         ? unit.emptyMaster()
@@ -124,7 +138,9 @@ async function scatterStateDict(
       for (const [index, { tensor }] of unit.parameters.entries()) {
         const entry = entryOf(tensor);
         const start = unit.layout.offsets[index]! * byteSize(dtype);
-        if (entry !== undefined) whole.set(await bytesOf(entry, dtype), start);
+        if (entry !== undefined) {
+          whole.set(await bytesOf(entry, dtype), start);
+        }
       }
       await unit.scatterMaster(whole);
       unit.drop();
@@ -176,7 +192,9 @@ export async function loadBuffers(
 ): Promise<void> {
   for (const [name, buffer] of fsdp.namedBuffers()) {
     const entry = entries.get(name);
-    if (entry === undefined || buffer.size === 0) continue;
+    if (entry === undefined || buffer.size === 0) {
+      continue;
+    }
     const bytes = await bytesOf(entry, buffer.dtype);
     buffer.storage.write(bytes, buffer.offset * byteSize(buffer.dtype));
   }

@@ -46,12 +46,16 @@ export function checkEntries(
   const unexpected = isStrict ? [...entries.keys()].filter((name) => !expected.has(name)) : [];
   const mismatched = [...expected].flatMap(([name, wanted]) => {
     const entry = entries.get(name);
-    if (entry === undefined || isFitting(entry, wanted)) return [];
+    if (entry === undefined || isFitting(entry, wanted)) {
+      return [];
+    }
     return [
       `${name}: expected ${wanted.dtype} [${wanted.shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}] of ${entry.tensor === undefined ? entry.data.byteLength : entry.tensor.size * byteSize(entry.dtype)} bytes`,
     ];
   });
-  if (missing.length + unexpected.length + mismatched.length === 0) return;
+  if (missing.length + unexpected.length + mismatched.length === 0) {
+    return;
+  }
   throw new FsdpStateDictError(
     `${operation}: expected the ${expected.size} entries of this module. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join('; ') || 'none'}.`,
     { missing, unexpected, mismatched },

@@ -32,13 +32,17 @@ export async function summonFullParams<T>(
   const instances = [...below, ...beside];
   const summoned: { unit: ShardedUnit; storage: Storage }[] = [];
   const call = { operation: 'summonFullParams', states: ['idle'], instances } as const;
-  for (const instance of instances) instance.expectState(call.operation, call.states);
+  for (const instance of instances) {
+    instance.expectState(call.operation, call.states);
+  }
   const gathered = collectiveCall(fsdp, call, async () => {
     for (const unit of instances.flatMap(({ units }) => units)) {
       summoned.push({ unit, storage: await summon(unit) });
     }
   });
-  for (const instance of instances) instance.setSummoning(true);
+  for (const instance of instances) {
+    instance.setSummoning(true);
+  }
   const outcome = await settled(async () => {
     await gathered;
     return body();
@@ -48,8 +52,12 @@ export async function summonFullParams<T>(
     const dismissed = dismiss(unit, storage, { isKept: options.volatile !== true });
     await dismissed.catch((error: unknown) => failures.push(error));
   }
-  for (const instance of instances) instance.setSummoning(false);
-  if (outcome.status === 'rejected' || failures.length > 0) throw failures[0];
+  for (const instance of instances) {
+    instance.setSummoning(false);
+  }
+  if (outcome.status === 'rejected' || failures.length > 0) {
+    throw failures[0];
+  }
   return outcome.value;
 }
 
@@ -90,5 +98,7 @@ async function dismiss(
     tensor.rebind(unit.full, offsets[index]!);
   });
   storage.release();
-  if (read !== undefined) await unit.writeMaster(await read);
+  if (read !== undefined) {
+    await unit.writeMaster(await read);
+  }
 }

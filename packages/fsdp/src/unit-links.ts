@@ -60,8 +60,12 @@ async function reduceGroupOf(
   processGroup: ProcessGroup,
   choice: LinkGroups['processGroupReduceScatter'],
 ): Promise<ProcessGroup> {
-  if (typeof choice !== 'string') return choice;
-  if (choice === 'default' || processGroup.worldSize === 1) return processGroup;
+  if (typeof choice !== 'string') {
+    return choice;
+  }
+  if (choice === 'default' || processGroup.worldSize === 1) {
+    return processGroup;
+  }
   const known = linksOf(processGroup);
   known.reduceSplit ??= processGroup.split(0);
   return known.reduceSplit;

@@ -35,12 +35,16 @@ export function usesUnit(unit: ShardedUnit, pass: Pass): boolean {
 export function usedText(units: readonly ShardedUnit[], pass: Pass, links: UnitLinks): string {
   return units
     .map((unit) => {
-      if (!isSameReduction(unit.links!, links)) return '';
+      if (!isSameReduction(unit.links!, links)) {
+        return '';
+      }
       let digits = '';
       for (let first = 0; first < unit.parameters.length; first += 4) {
         let digit = 0;
         for (let i = 0; i < 4 && first + i < unit.parameters.length; i++) {
-          if (isUsed(unit, first + i, pass)) digit |= 1 << i;
+          if (isUsed(unit, first + i, pass)) {
+            digit |= 1 << i;
+          }
         }
         digits += digit.toString(16);
       }
@@ -55,7 +59,9 @@ export function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
   return units.flatMap(({ name, parameters }, u) =>
     parameters.flatMap(({ path }, index) => {
       const digit = Number.parseInt(digits[u]?.[index >> 2] ?? '0', 16);
-      if (((digit >> (index & 3)) & 1) === 0) return [];
+      if (((digit >> (index & 3)) & 1) === 0) {
+        return [];
+      }
       return [name.endsWith(path) ? name : `${name}: ${path}`];
     }),
   );
@@ -75,7 +81,9 @@ export async function agreeOnUnits(
   for (const unit of left) {
     const { reduceGroup, reductions, replicas } = unit.links!;
     const alike = [...left].filter((other) => isSameReduction(other.links!, unit.links!));
-    for (const other of alike) left.delete(other);
+    for (const other of alike) {
+      left.delete(other);
+    }
     const isNeeded = Uint8Array.from(alike, (other) => Number(usesUnit(other, pass)));
     const options = { dtype: 'u8', op: 'max', tag: 'used', identity: 'used parameters' } as const;
     let answer = Promise.resolve(isNeeded);
@@ -83,7 +91,9 @@ export async function agreeOnUnits(
       [reduceGroup, reductions] as const,
       ...(replicas === undefined ? [] : [[replicas.group, replicas.order] as const]),
     ]) {
-      if (group.worldSize === 1) continue;
+      if (group.worldSize === 1) {
+        continue;
+      }
       answer = order.enqueue(
         answer,
         async (bytes) => {
@@ -96,7 +106,9 @@ export async function agreeOnUnits(
     answers.push(
       answer.then((bytes) => {
         alike.forEach((other, index) => {
-          if (bytes[index] !== 0) agreed.add(other);
+          if (bytes[index] !== 0) {
+            agreed.add(other);
+          }
         });
       }),
     );

@@ -27,7 +27,9 @@ class WithAuxiliary extends Module<[x: Tensor], Outputs> {
     const { weight } = this.inner;
     const y = await this.inner.call(x);
     const auxiliary = mean(square(matmul(x.detach(), matmul(weight, weight))));
-    if (this.isReturning) return { y, auxiliary };
+    if (this.isReturning) {
+      return { y, auxiliary };
+    }
     this.kept = auxiliary.keep();
     return { y, auxiliary: undefined };
   }

@@ -26,8 +26,11 @@ async function gradientsOf(
     const rows = { batch: BATCH, first: rank.rank * perRank + k * count, count };
     const pass = () => forwardBackward(rank.device, model, 0, rows);
     const isLast = k === options.micro - 1;
-    if (options.noSync && !isLast) await model.noSync(pass);
-    else await pass();
+    if (options.noSync && !isLast) {
+      await model.noSync(pass);
+    } else {
+      await pass();
+    }
   }
   const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat.grad!));
   return Promise.all(flats.map(async (grad) => (await grad.toArray()) as Float32Array));
@@ -78,8 +81,11 @@ it('F19 noSync of sibling roots in a plain module adds up as their own backwards
     const model = new Stack(device, roots);
     const norms = async (isSyncing: boolean) => {
       const first = () => trainOnce(model, { first: rank, count: 1 }, 0);
-      if (isSyncing) await first();
-      else await roots[0].noSync(() => roots[1].noSync(first));
+      if (isSyncing) {
+        await first();
+      } else {
+        await roots[0].noSync(() => roots[1].noSync(first));
+      }
       expect(roots.map(({ units }) => units[0]!.flat.grad !== undefined)).toEqual([
         isSyncing,
         isSyncing,
@@ -97,7 +103,7 @@ it('F19 noSync of sibling roots in a plain module adds up as their own backwards
   });
 });
 
-it('F19 two synchronised backwards without a step add up, as do their norms', async () => {
+it('F19 two synchronized backwards without a step add up, as do their norms', async () => {
   await onRanks(WORLD_SIZE, async (rank) => {
     const { model } = shardedGpt2(rank);
     const rows = { batch: WORLD_SIZE, first: rank.rank, count: 1 };

@@ -13,10 +13,12 @@ import { onRanks } from './ranks.js';
 import { inputs, layer, Stack, trainOnce, type Wrap, weightsOf } from './scenarios.js';
 
 /** Sets every weight and bias of a Linear to values of its own. */
-function initialise(): (module: Module) => void {
+function initialize(): (module: Module) => void {
   let numSeen = 0;
   return (module) => {
-    if (!(module instanceof Linear)) return;
+    if (!(module instanceof Linear)) {
+      return;
+    }
     numSeen += 1;
     for (const tensor of module.ownParameters().values()) {
       const values = Float32Array.from({ length: tensor.size }, (_, i) => Math.cos(i * numSeen));
@@ -30,14 +32,16 @@ type Layout = 'alone' | 'nested' | 'checkpointed';
 
 function build(layout: Layout, device: Device, wrap: Wrap): Module {
   const inner = new Stack(device, [layer(device), layer(device)]);
-  if (layout === 'alone') return wrap(new Stack(device, [layer(device), inner]));
+  if (layout === 'alone') {
+    return wrap(new Stack(device, [layer(device), inner]));
+  }
   const wrapped = wrap(inner);
   const second = layout === 'nested' ? wrapped : checkpoint(wrapped as typeof inner);
   return wrap(new Stack(device, [wrap(layer(device)), second]));
 }
 
-async function initialisedAndTrained(model: Module, rows: { first: number; count: number }) {
-  await apply(model, initialise());
+async function initializedAndTrained(model: Module, rows: { first: number; count: number }) {
+  await apply(model, initialize());
   const made = await weightsOf(model);
   const optimizer = new Sgd(model.parameters(), { lr: 0.3, momentum: 0.9 });
   for (let step = 0; step < 2; step++) {
@@ -57,7 +61,7 @@ describe.each<Layout>(['alone', 'nested', 'checkpointed'])('F16 apply, %s', (lay
   ] as const)('custom initial values train as in a plain model: %o', async (options) => {
     const { worldSize, ...fsdp } = options;
     const [plain] = await onRanks(1, ({ device }) =>
-      initialisedAndTrained(
+      initializedAndTrained(
         build(layout, device, (module) => module),
         { first: 0, count: 6 },
       ),
@@ -66,7 +70,7 @@ describe.each<Layout>(['alone', 'nested', 'checkpointed'])('F16 apply, %s', (lay
       const wrap: Wrap = (module) =>
         new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
       const count = 6 / worldSize;
-      return initialisedAndTrained(build(layout, device, wrap), { first: rank * count, count });
+      return initializedAndTrained(build(layout, device, wrap), { first: rank * count, count });
     });
     // Eight bits of mantissa.
     const tolerance = 'mixedPrecision' in fsdp ? 2e-2 : 1e-6;
@@ -120,10 +124,14 @@ it('F16 gathers only the instances around a module, and restores them when a vis
     expect(gathered).toEqual([2, 2, 2, 1, 1].map((numUnits) => numUnits * unitBytes));
     const before = await weightsOf(model);
     const failing = apply(model, (module) => {
-      if (module instanceof Linear) throw new Error('stop');
+      if (module instanceof Linear) {
+        throw new Error('stop');
+      }
     });
     await expect(failing).rejects.toThrow('stop');
-    for (const instance of model.instances()) instance.assertState('idle');
+    for (const instance of model.instances()) {
+      instance.assertState('idle');
+    }
     expect(device.memory().live.gathered).toBe(0);
     expect(await weightsOf(model)).toEqual(before);
   });
@@ -134,7 +142,7 @@ it('F16 of a module inside makes it no root, and is refused inside summon and fo
     const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
     const inner = wrap(layer(device)) as FullyShardedDataParallel;
     const model = wrap(new Stack(device, [inner, layer(device)])) as FullyShardedDataParallel;
-    await apply(inner, initialise());
+    await apply(inner, initialize());
     await trainOnce(model, { first: rank, count: 1 });
     expect([model.isRoot, inner.isRoot]).toEqual([true, false]);
     const attempt = () => apply(model, () => undefined);

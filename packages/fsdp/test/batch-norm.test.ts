@@ -47,7 +47,9 @@ function expectClose(
 async function expectReplicas(worldSize: number, options: ShardedNetOptions): Promise<void> {
   const sharded = await trainSharded(worldSize, options);
   const replicas = await trainReplicas(worldSize, options);
-  if (options.fsdp?.mixedPrecision !== true) return expectNear(sharded, replicas, 3e-6);
+  if (options.fsdp?.mixedPrecision !== true) {
+    return expectNear(sharded, replicas, 3e-6);
+  }
   sharded.forEach(({ losses }, rank) => {
     // Eight bits of mantissa in each of a dozen layers.
     expectClose(losses.slice(0, 1), replicas[rank]!.losses.slice(0, 1), `rank ${rank}`, 5e-2);
@@ -139,8 +141,12 @@ function inspect(model: FullyShardedDataParallel, when: 'made' | 'stepped'): voi
   const { device } = model;
   if (when === 'stepped') {
     const gradients = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
-    for (const { grad, shape, name } of gradients) expect(grad?.shape, name).toEqual(shape);
-    for (const instance of model.instances()) instance.assertState('idle');
+    for (const { grad, shape, name } of gradients) {
+      expect(grad?.shape, name).toEqual(shape);
+    }
+    for (const instance of model.instances()) {
+      instance.assertState('idle');
+    }
     expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
     return;
   }
@@ -148,8 +154,12 @@ function inspect(model: FullyShardedDataParallel, when: 'made' | 'stepped'): voi
     device.onGradientFinal(parameter, () => {
       for (const instance of model.instances()) {
         for (const { flat, parameters } of instance.units) {
-          if (flat.grad !== undefined) expect(flat.grad.shape).toEqual(flat.shape);
-          for (const { tensor } of parameters) expect(tensor.grad).toBeUndefined();
+          if (flat.grad !== undefined) {
+            expect(flat.grad.shape).toEqual(flat.shape);
+          }
+          for (const { tensor } of parameters) {
+            expect(tensor.grad).toBeUndefined();
+          }
         }
       }
     });

@@ -33,7 +33,9 @@ class Pair extends Module<[x: Tensor], Tensor> {
   }
   async forward(x: Tensor): Promise<Tensor> {
     let hidden = x;
-    for (const part of this.children().values()) hidden = (await part.call(hidden)) as Tensor;
+    for (const part of this.children().values()) {
+      hidden = (await part.call(hidden)) as Tensor;
+    }
     return hidden;
   }
 }
@@ -61,7 +63,9 @@ async function buffersOf(model: FullyShardedDataParallel): Promise<number[]> {
 describe('buffers that differ by rank', () => {
   it('are those of rank 0 from the first collective call on, in every instance', async () => {
     const perRank = await onRanks(3, async (rank) => buffersOf(net(rank, {})));
-    for (const values of perRank) expect(values).toEqual([0.25, 0, 10.25, 10]);
+    for (const values of perRank) {
+      expect(values).toEqual([0.25, 0, 10.25, 10]);
+    }
   });
 
   it('are what the first forward reads', async () => {
@@ -72,7 +76,9 @@ describe('buffers that differ by rank', () => {
         return [...(await output.toArray())];
       });
     });
-    for (const values of perRank) expect(values).toEqual([13.5, 13.5, 13.5]);
+    for (const values of perRank) {
+      expect(values).toEqual([13.5, 13.5, 13.5]);
+    }
   });
 
   it('stay what they are without syncModuleStates', async () => {
@@ -91,6 +97,8 @@ describe('buffers that differ by rank', () => {
       const replicateGroup = await rank.group.split(rank.rank & 1);
       return buffersOf(net(rank, { processGroup, replicateGroup }));
     });
-    for (const values of perRank) expect(values).toEqual([0.25, 0, 10.25, 10]);
+    for (const values of perRank) {
+      expect(values).toEqual([0.25, 0, 10.25, 10]);
+    }
   });
 });

@@ -83,7 +83,7 @@ describe('an unknown name', () => {
     ['findUnusedParams', 'Use findUnusedParameters.'],
     ['compute_device', "A module's device is where it computes."],
     ['sharding_strategy', 'Use reshardAfterForward, and replicateGroup for hybrid sharding.'],
-    ['colour', 'Known ones: '],
+    ['color', 'Known ones: '],
   ])('%s: %s', async (name, hint) => {
     const message = await refusal({ [name]: true });
     expect(message).toContain(`'${name}'. ${hint}`);
@@ -91,7 +91,7 @@ describe('an unknown name', () => {
 
   it('that is undefined is none', async () => {
     await onRanks(1, async ({ device, group }) => {
-      const options = { processGroup: group, colour: undefined, computeDType: undefined };
+      const options = { processGroup: group, color: undefined, computeDType: undefined };
       new FullyShardedDataParallel(layer(device), options as unknown as FsdpOptions);
     });
   });

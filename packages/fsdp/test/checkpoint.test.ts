@@ -41,7 +41,9 @@ type Place = 'none' | 'inside' | 'outside';
 
 function build(place: Place, device: Device, wrap: Wrap): Module {
   const blocks = [new Block(device), new Block(device), new Block(device)].map((block) => {
-    if (place === 'inside') return wrap(checkpoint(block));
+    if (place === 'inside') {
+      return wrap(checkpoint(block));
+    }
     return place === 'outside' ? checkpoint(wrap(block) as Module<[Tensor], Tensor>) : wrap(block);
   });
   return wrap(new Stack(device, [layer(device), ...blocks]));
@@ -129,7 +131,9 @@ it('a second run that fails leaves every instance idle and nothing gathered', as
         this.child('layer', layer(device));
       }
       forward(x: Tensor): Promise<Tensor> {
-        if (device.isInBackward && isFailing) throw new Error('second run');
+        if (device.isInBackward && isFailing) {
+          throw new Error('second run');
+        }
         return this.children().get('layer')!.call(x);
       }
     }
@@ -138,7 +142,9 @@ it('a second run that fails leaves every instance idle and nothing gathered', as
     const wrapped = wrap(new Failing(device));
     const model = wrap(new Stack(device, [layer(device), checkpoint(wrapped), layer(device)]));
     await expect(trainOnce(model, { first: rank, count: 1 })).rejects.toThrow('second run');
-    for (const instance of model.instances()) instance.assertState('idle');
+    for (const instance of model.instances()) {
+      instance.assertState('idle');
+    }
     expect(device.memory().live).toMatchObject({ gathered: 0, gradient: 0, activation: 0 });
     isFailing = false;
     await trainOnce(model, { first: rank, count: 1 });
@@ -156,5 +162,7 @@ it('works with GPT-2 whose blocks are checkpointed around their sharding', async
     }
     return [without, await forwardBackward(rank.device, model, 0, rows)];
   });
-  for (const [without, checkpointed] of losses) expect(checkpointed).toBe(without);
+  for (const [without, checkpointed] of losses) {
+    expect(checkpointed).toBe(without);
+  }
 });

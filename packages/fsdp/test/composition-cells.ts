@@ -14,7 +14,7 @@ export const AXES = {
   resharding: [true, false],
   precision: ['f32', 'f16', 'f16, reduced in f32'],
   residence: ['device', 'gradients on the host', 'all on the host'],
-  accumulation: ['none', 'noSync', 'synchronised'],
+  accumulation: ['none', 'noSync', 'synchronized'],
   tied: [true, false],
   frozen: ['nothing', 'weights', 'units'],
   shape: ['uneven', 'even'],
@@ -69,11 +69,15 @@ class Block extends Module<[x: Tensor], Tensor> {
 class Row extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, parts: Readonly<Record<string, Module>>) {
     super(device);
-    for (const [name, part] of Object.entries(parts)) this.child(name, part);
+    for (const [name, part] of Object.entries(parts)) {
+      this.child(name, part);
+    }
   }
   async forward(x: Tensor): Promise<Tensor> {
     let hidden = x;
-    for (const part of this.children().values()) hidden = (await part.call(hidden)) as Tensor;
+    for (const part of this.children().values()) {
+      hidden = (await part.call(hidden)) as Tensor;
+    }
     return hidden;
   }
 }
@@ -88,7 +92,9 @@ function build(device: Device, cell: Cell, wrap: Wrap): Module {
   const inner: Wrap = (module, name) => (isInner ? wrap(module, name) : module);
   const block = (name: string) => {
     const bare = new Block(device, dim, cell.tied);
-    if (checkpointing === 'inside') return inner(checkpoint(bare), name);
+    if (checkpointing === 'inside') {
+      return inner(checkpoint(bare), name);
+    }
     return checkpointing === 'around' ? checkpoint(inner(bare, name)) : inner(bare, name);
   };
   const stem = new Linear(device, { inFeatures: IN, outFeatures: dim });
@@ -113,8 +119,12 @@ function build(device: Device, cell: Cell, wrap: Wrap): Module {
 function freeze(model: Module, what: Cell['frozen']): void {
   for (const [name, tensor] of model.namedParameters()) {
     const isBlockWeight = /(first|second).*weight/.test(name);
-    if (what === 'weights' && isBlockWeight) tensor.requiresGrad = false;
-    if (what === 'units' && /^(stem|middle\.first)\b/.test(name)) tensor.requiresGrad = false;
+    if (what === 'weights' && isBlockWeight) {
+      tensor.requiresGrad = false;
+    }
+    if (what === 'units' && /^(stem|middle\.first)\b/.test(name)) {
+      tensor.requiresGrad = false;
+    }
   }
 }
 
@@ -156,7 +166,9 @@ async function stepped(
   step: number,
   accumulation: Cell['accumulation'],
 ): Promise<number> {
-  if (accumulation === 'none') return backwardOf(model, rows, step, 1);
+  if (accumulation === 'none') {
+    return backwardOf(model, rows, step, 1);
+  }
   const count = rows.count / 2;
   const first = () => backwardOf(model, { first: rows.first, count }, step, 0.5);
   const isApart = accumulation === 'noSync' && model instanceof FullyShardedDataParallel;
@@ -181,7 +193,9 @@ const plainOutcomes = new Map<string, Promise<Outcome>>();
 function plainOutcome(cell: Cell): Promise<Outcome> {
   const key = `${cell.tied} ${cell.frozen} ${cell.shape}`;
   const known = plainOutcomes.get(key);
-  if (known !== undefined) return known;
+  if (known !== undefined) {
+    return known;
+  }
   const plain: Cell = { ...cell, accumulation: 'none', checkpointing: 'none' };
   const outcome = onRanks(1, ({ device }) =>
     trained(
@@ -207,7 +221,9 @@ export async function expectAsOneProcess(cell: Cell): Promise<void> {
       (module, name) => new FullyShardedDataParallel(module, { ...options, name }),
     ) as FullyShardedDataParallel;
     const outcome = await trained(model, { first: rank * count, count }, cell);
-    for (const instance of model.instances()) instance.assertState('idle');
+    for (const instance of model.instances()) {
+      instance.assertState('idle');
+    }
     const { live } = device.memory();
     expect(live).toMatchObject({ gathered: 0, gradient: 0, staging: 0, activation: 0 });
     model.dispose();

@@ -175,7 +175,9 @@ async function trainsAsOneProcess(rank: Rank): Promise<void> {
     together.zeroGrad();
   }
   assertClose(await weightsOf(model), await weightsOf(plain));
-  for (const each of [alone, together, plain, model]) each.dispose();
+  for (const each of [alone, together, plain, model]) {
+    each.dispose();
+  }
 }
 
 async function statesGoOutAndIn(rank: Rank): Promise<void> {
@@ -199,7 +201,9 @@ async function statesGoOutAndIn(rank: Rank): Promise<void> {
   assert.notDeepEqual(textOf(await stateDict(model)), textOf(whole));
   await loadLocalStateDict(model, own);
   assert.deepEqual(textOf(await stateDict(model)), textOf(whole));
-  for (const each of [optimizer, model, other]) each.dispose();
+  for (const each of [optimizer, model, other]) {
+    each.dispose();
+  }
 }
 
 async function summonShowsAndKeeps(rank: Rank): Promise<void> {
@@ -246,7 +250,9 @@ async function noSyncAddsUp(rank: Rank): Promise<void> {
     const model = wrap(inner);
     // In bf16 256 + 1 is 256.
     await model.noSync(async () => {
-      for (const value of [256, 1, 1]) await backwardOf(model, LENGTH, value);
+      for (const value of [256, 1, 1]) {
+        await backwardOf(model, LENGTH, value);
+      }
     });
     assert.deepEqual(await firstGradients(model), [undefined, undefined]);
     inner.chosen = [1]; // the last backward misses the first part
@@ -287,7 +293,9 @@ async function savesComeBack(rank: Rank, directory: string): Promise<void> {
   await train(rank, first, optimizer, [2]);
   await train(rank, second, fresh, [2]);
   assert.deepEqual(await everything(second, fresh), await everything(first, optimizer));
-  for (const each of [optimizer, fresh, first, second]) each.dispose();
+  for (const each of [optimizer, fresh, first, second]) {
+    each.dispose();
+  }
 }
 
 async function expertsStayApart(rank: Rank, directory: string): Promise<void> {
@@ -329,7 +337,9 @@ async function expertsStayApart(rank: Rank, directory: string): Promise<void> {
   const other = wrapped(50);
   await loadShards(other, shardDirectory(directory));
   assert.deepEqual(textOf(await stateDict(other)), textOf(await stateDict(model)));
-  for (const each of [...optimizers, byHand, model, other]) each.dispose();
+  for (const each of [...optimizers, byHand, model, other]) {
+    each.dispose();
+  }
   await alone.close();
 }
 
@@ -360,7 +370,9 @@ async function overflowSkipsEverywhere(rank: Rank): Promise<void> {
   assert.deepEqual(textOf(await stateDict(model)), before);
   assert.deepEqual([await step(false), scaler.factor], [true, 2 ** 15]);
   assert.notDeepEqual(textOf(await stateDict(model)), before);
-  for (const each of [optimizer, model]) each.dispose();
+  for (const each of [optimizer, model]) {
+    each.dispose();
+  }
 }
 
 /** Wraps a case: nothing of it stays on the device. */

@@ -22,7 +22,9 @@ const group = await connectWs({
   secret: 'a secret of some length',
   timeoutMs: 30_000,
   onListen: (found) => {
-    if (rank === 0) print(`port ${found}`);
+    if (rank === 0) {
+      print(`port ${found}`);
+    }
   },
 });
 const backend = await createCpuBackend({ threads: 1 });

@@ -72,7 +72,9 @@ describe('over two processes that are linked by sockets, on the CPU', () => {
     });
   });
   afterAll(async () => {
-    for (const rank of ranks) rank.kill();
+    for (const rank of ranks) {
+      rank.kill();
+    }
     await rm(home, { recursive: true, force: true });
   });
 
@@ -124,13 +126,17 @@ class RankProcess {
     for (;;) {
       for (const text of this.#printed) {
         const found = pattern.exec(text)?.[1];
-        if (found !== undefined) return found;
+        if (found !== undefined) {
+          return found;
+        }
       }
       await new Promise<void>((resolve) => {
         this.#child.stdout!.once('data', () => resolve());
         this.#child.once('close', () => resolve());
       });
-      if (this.#child.exitCode !== null) throw new Error((await this.ended).complained);
+      if (this.#child.exitCode !== null) {
+        throw new Error((await this.ended).complained);
+      }
     }
   }
 }

@@ -64,7 +64,9 @@ class Counted extends Module<[x: Tensor], Tensor> {
     const recipe: ParameterRecipe = {
       write: (into, start) => {
         this.draws.push({ start, length: into.length });
-        for (let i = 0; i < into.length; i++) into[i] = start + i;
+        for (let i = 0; i < into.length; i++) {
+          into[i] = start + i;
+        }
       },
     };
     this.parameter('weight', deferredParameter(device, [size], recipe));

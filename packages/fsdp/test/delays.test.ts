@@ -57,7 +57,9 @@ describe.each([
       const device = lateRank(rank, 20, {
         slow: isStep,
         onRun: (kernel) => {
-          if (isStep.test(kernel)) numStepped += 1;
+          if (isStep.test(kernel)) {
+            numStepped += 1;
+          }
         },
       });
       /** Flat parameters stepped on the device whenever a gather started. */
@@ -84,7 +86,9 @@ describe.each([0, 25])('F5 bucketCapMb %d', (bucketCapMb) => {
     const events: string[] = [];
     const late = await onRanks(2, async (rank) => {
       const reduceGroup = lateReductions(await rank.group.split(0), () => {
-        if (rank.rank === 0) events.push('reduced');
+        if (rank.rank === 0) {
+          events.push('reduced');
+        }
       });
       const { device, group } = rank;
       const model = new FullyShardedDataParallel(layer(device), {
@@ -93,7 +97,9 @@ describe.each([0, 25])('F5 bucketCapMb %d', (bucketCapMb) => {
         ...options,
       });
       await trainOnce(model, { first: rank.rank, count: 1 });
-      if (rank.rank === 0) events.push('backward ended');
+      if (rank.rank === 0) {
+        events.push('backward ended');
+      }
       return trained(rank, { ...options, processGroupReduceScatter: reduceGroup });
     });
     expect(events.slice(0, 2)).toEqual(['reduced', 'backward ended']);
@@ -138,7 +144,9 @@ describe.each([false, true])('F7 checkpoint %s', (isCheckpointing) => {
     const late = await onRanks(2, async (rank) => {
       let numOvertaking = 0;
       const onWrite = (numWaiting: number) => {
-        if (numWaiting > 0) numOvertaking += 1;
+        if (numWaiting > 0) {
+          numOvertaking += 1;
+        }
       };
       const weights = await mixture(lateRank(rank, 3, { slow: /matmul/i, onWrite }), options);
       expect(numOvertaking).toBeGreaterThan(0);

@@ -35,7 +35,9 @@ export class Dots extends Module<[x: Tensor], Tensor> {
   async forward(x: Tensor): Promise<Tensor> {
     const outputs: Tensor[] = [];
     for (const [name, part] of this.children()) {
-      if (!this.chosen.includes(Number(name))) continue;
+      if (!this.chosen.includes(Number(name))) {
+        continue;
+      }
       const output = (await part.call(x)) as Tensor;
       outputs.push(this.detached.includes(Number(name)) ? output.detach() : output);
     }

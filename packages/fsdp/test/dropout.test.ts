@@ -57,7 +57,9 @@ it('ranks drop elements of their own where nobody begins steps, replicas too', a
   ] as const) {
     const masks = await masksOf(worldSize, numShards, (_, model) => maskOf(model, ROWS));
     expect(new Set(masks.map(String)).size).toBe(worldSize);
-    for (const mask of masks) expect(new Set(mask)).toEqual(new Set([0, 2]));
+    for (const mask of masks) {
+      expect(new Set(mask)).toEqual(new Set([0, 2]));
+    }
   }
 });
 

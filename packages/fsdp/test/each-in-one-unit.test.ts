@@ -60,7 +60,9 @@ describe('a bare module put in after wrapping is named', () => {
     it.each([false, true])('after a first step: %s', async (isTrained) => {
       await onRanks(2, async (rank) => {
         const { model, inner } = bodyAndHead(rank);
-        if (isTrained) await trainOnce(model, rowsOf(rank));
+        if (isTrained) {
+          await trainOnce(model, rowsOf(rank));
+        }
         inner.replaceChild('1', new Stack(rank.device, [layer(rank.device)]));
         const message = await messageOf(calls[name]!(model, rank));
         expect(message).toMatch(/'1\.0\.weight', '1\.0\.bias' in none/);
@@ -103,7 +105,9 @@ it.each([0, 2])('a wrapped head put in for a wrapped one after %i steps is train
       build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), wrap(layer(device))])),
       steps: 4,
       run: async (model, rows, step) => {
-        if (step === at) replaceHead(model);
+        if (step === at) {
+          replaceHead(model);
+        }
         const loss = await trainOnce(model, rows, step);
         await optimizers.get(model)?.step();
         optimizers.get(model)?.zeroGrad();
@@ -188,7 +192,9 @@ describe("an instance that uses another's parameter", () => {
         const { data, tensor } = own.get('0.weight')!;
         const bytes = (await tensor?.toBytes()) ?? data;
         expect(new Float32Array(bytes.slice().buffer)).toEqual(whole.get('0.weight'));
-        for (const entry of own.values()) entry.tensor?.dispose();
+        for (const entry of own.values()) {
+          entry.tensor?.dispose();
+        }
       });
     },
   );
@@ -199,7 +205,9 @@ describe("an instance that uses another's parameter", () => {
       await model.initialize();
       const before = await weightsOf(model);
       const entries = await stateDict(user);
-      for (const { data } of entries.values()) new Float32Array(data.buffer).fill(3);
+      for (const { data } of entries.values()) {
+        new Float32Array(data.buffer).fill(3);
+      }
       await loadStateDict(user, entries);
       const after = await weightsOf(model);
       expect(new Set(after.get('0.weight'))).toEqual(new Set([3]));
@@ -217,7 +225,9 @@ describe("an instance that uses another's parameter", () => {
         async () => expect(await user.parameters()[0]!.toArray()).toEqual(whole),
         { recurse },
       );
-      for (const instance of model.instances()) instance.assertState('idle');
+      for (const instance of model.instances()) {
+        instance.assertState('idle');
+      }
       await trainOnce(model, rowsOf(rank));
     });
   });

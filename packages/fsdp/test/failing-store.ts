@@ -9,7 +9,9 @@ export function failingStore(
 ): ShardStore {
   const store = createHostStore();
   const refuse = (operation: 'read' | 'write', key: string) => {
-    if (fails(operation, key)) throw Object.assign(new Error(`no ${operation}: ${key}`), { code });
+    if (fails(operation, key)) {
+      throw Object.assign(new Error(`no ${operation}: ${key}`), { code });
+    }
   };
   return new Proxy(store, {
     get: (target, name) => {

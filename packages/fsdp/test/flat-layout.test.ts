@@ -43,7 +43,9 @@ describe('F44 shards of every size and number', () => {
       const expected = new Array(whole.length).fill(0);
       let [offset, value] = [0, 1];
       for (const size of SIZES) {
-        for (let i = 0; i < size; i++) expected[offset + i] = value++;
+        for (let i = 0; i < size; i++) {
+          expected[offset + i] = value++;
+        }
         offset += Math.ceil(size / 128) * 128;
       }
       expect(whole).toEqual(expected);

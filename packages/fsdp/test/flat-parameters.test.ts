@@ -163,8 +163,9 @@ it('F39 pads hold zeros, also after steps with decay', async () => {
     values.forEach((value, i) => {
       const at = rank.rank * shardLength + i;
       const isUsed = offsets.some((offset, index) => at >= offset && at < offset + sizes[index]!);
-      if (isUsed) expect(value).not.toBe(0);
-      else {
+      if (isUsed) {
+        expect(value).not.toBe(0);
+      } else {
         numPads += 1;
         expect(value).toBe(0);
       }

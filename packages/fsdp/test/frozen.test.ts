@@ -19,7 +19,9 @@ import {
 
 function freeze(module: Module, which: (name: string) => boolean = () => true): Module {
   for (const [name, tensor] of module.namedParameters()) {
-    if (which(name)) tensor.requiresGrad = false;
+    if (which(name)) {
+      tensor.requiresGrad = false;
+    }
   }
   return module;
 }
@@ -34,8 +36,11 @@ async function initial(): Promise<Map<string, Float32Array>> {
 
 async function expectFrozen({ weights }: Outcome, names: readonly string[]): Promise<void> {
   for (const [name, values] of await initial()) {
-    if (names.includes(name)) expect(weights.get(name), name).toEqual(values);
-    else expect(weights.get(name), name).not.toEqual(values);
+    if (names.includes(name)) {
+      expect(weights.get(name), name).toEqual(values);
+    } else {
+      expect(weights.get(name), name).not.toEqual(values);
+    }
   }
 }
 
@@ -183,7 +188,9 @@ it('reduces nothing for frozen units, and leaves every instance idle and nothing
     ) as FullyShardedDataParallel;
     await trainOnce(model, { first: rank, count: 1 });
     expect(group.stats().reduceScatters).toBe(1);
-    for (const instance of model.instances()) instance.assertState('idle');
+    for (const instance of model.instances()) {
+      instance.assertState('idle');
+    }
     expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
     expect(model.instances().map(({ units }) => units[0]!.flat.grad !== undefined)).toEqual([
       false,
@@ -262,7 +269,9 @@ it('F17 AdamW leaves a frozen parameter of a trained unit alone, decay included'
     freeze(b);
     await step();
     expect((await weightsOf(model)).get('1.weight')).toEqual(start.get('1.weight'));
-    for (const tensor of b.parameters()) tensor.requiresGrad = true;
+    for (const tensor of b.parameters()) {
+      tensor.requiresGrad = true;
+    }
     await step();
     expect((await weightsOf(model)).get('1.weight')).not.toEqual(start.get('1.weight'));
   });

@@ -60,7 +60,9 @@ async function reference(normType: number, maxNorm: number) {
 }
 
 function normOf(values: readonly number[], normType: number): number {
-  if (normType === Infinity) return Math.max(...values.map(Math.abs));
+  if (normType === Infinity) {
+    return Math.max(...values.map(Math.abs));
+  }
   return values.reduce((sum, value) => sum + Math.abs(value) ** normType, 0) ** (1 / normType);
 }
 

@@ -144,7 +144,9 @@ describe('F4 an overflow on one rank', () => {
         });
       }
       const stepped: boolean[] = [];
-      for (const optimizer of optimizers) stepped.push(await scaler.step(optimizer));
+      for (const optimizer of optimizers) {
+        stepped.push(await scaler.step(optimizer));
+      }
       scaler.update();
       expect(stepped).toEqual([true, false]);
       expect(scaler.factor).toBe(2 ** 15);

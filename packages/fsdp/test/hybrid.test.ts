@@ -55,7 +55,9 @@ describe.each<Partial<FsdpOptions>>([
       return weights(model);
     });
     // Means over four ranks: (1 + 2) / 4 of the first replica, (4 + 8) / 4 of the second.
-    for (const values of perRank) expect(values).toEqual([-0.75, -3, 0]);
+    for (const values of perRank) {
+      expect(values).toEqual([-0.75, -3, 0]);
+    }
   });
 
   it('what noSync left on one replica alone is reduced over both', async () => {
@@ -69,6 +71,8 @@ describe.each<Partial<FsdpOptions>>([
       await optimizer.step();
       return weights(model);
     });
-    for (const values of perRank) expect(values).toEqual([-0.75, -3, -4]);
+    for (const values of perRank) {
+      expect(values).toEqual([-0.75, -3, -4]);
+    }
   });
 });

@@ -18,7 +18,9 @@ class ModelOutput extends Map<string, Tensor> {
   constructor(note: string) {
     super();
     this.note = note; // a constructor that a copy must not run with nothing
-    if (note === undefined) throw new Error('note');
+    if (note === undefined) {
+      throw new Error('note');
+    }
   }
   at(index: number): Tensor {
     return [...this.values()][index]!;
@@ -128,7 +130,9 @@ describe('F22 inputs and outputs in containers', () => {
         {
           build: (device, wrap) => {
             const bare = new Contained(device, kind);
-            if (place === 'inside') return wrap(checkpoint(bare));
+            if (place === 'inside') {
+              return wrap(checkpoint(bare));
+            }
             const wrapped = wrap(bare) as typeof bare;
             return place === 'outside' ? wrap(checkpoint(wrapped)) : wrap(wrapped);
           },
@@ -232,6 +236,8 @@ describe('F21 an auto-wrapped transformer in evaluation', () => {
       expect(device.memory().live.activation).toBe(0);
       return first;
     });
-    for (const outputs of sharded) expect(outputs).toEqual(plain);
+    for (const outputs of sharded) {
+      expect(outputs).toEqual(plain);
+    }
   });
 });

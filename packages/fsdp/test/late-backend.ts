@@ -32,7 +32,9 @@ export function lateBackend(inner: Backend, options: LateBackendOptions): Backen
     free: (buffer: BackendBuffer) => void later(() => inner.free(buffer)),
     write: (buffer, byteOffset, bytes) => {
       options.onWrite?.(numWaiting);
-      if (options.isWritingAtOnce === true) return inner.write(buffer, byteOffset, bytes);
+      if (options.isWritingAtOnce === true) {
+        return inner.write(buffer, byteOffset, bytes);
+      }
       const copy = bytes.slice();
       void later(() => inner.write(buffer, byteOffset, copy));
     },

@@ -78,7 +78,9 @@ describe.each([
           const before = isEvaluating ? await evaluate(model, rank.rank) : 0;
           await optimizer.step();
           optimizer.zeroGrad();
-          if (isEvaluating) expect(await evaluate(model, rank.rank)).not.toBe(before);
+          if (isEvaluating) {
+            expect(await evaluate(model, rank.rank)).not.toBe(before);
+          }
         }
         return losses;
       });
@@ -169,7 +171,9 @@ it('refuses a second backward without a forward, and trains on', async () => {
       await loss.backward();
       const norm = await gradNorm(model);
       await expect(loss.backward()).rejects.toThrow(/retainGraph/);
-      for (const instance of model.instances()) instance.assertState('idle');
+      for (const instance of model.instances()) {
+        instance.assertState('idle');
+      }
       expect(await gradNorm(model)).toBe(norm);
     });
     expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
@@ -193,7 +197,9 @@ it('a forward that throws leaves states, memory, shards and accumulated gradient
     await model.noSync(() => trainOnce(model, rows, 0));
     const wrong = device.scope(async () => model.call(device.zeros([2, 5])));
     await expect(wrong).rejects.toThrow();
-    for (const instance of model.instances()) instance.assertState('idle');
+    for (const instance of model.instances()) {
+      instance.assertState('idle');
+    }
     expect(isSame(await stateDict(model), weights)).toBe(true);
     await trainOnce(model, rows, 1);
     expect(await gradNorm(model)).toBe(expected);

@@ -65,7 +65,9 @@ it('F23 holds live bytes and buffers flat over 100 steps, and none after dispose
     for (let i = 0; i < 100; i++) {
       await step(i);
       const { live, reservedBytes, bufferCount } = rank.device.memory();
-      if (i > 0) seen.add(JSON.stringify([live, reservedBytes, bufferCount]));
+      if (i > 0) {
+        seen.add(JSON.stringify([live, reservedBytes, bufferCount]));
+      }
     }
     expect([...seen]).toHaveLength(1);
     dispose();
@@ -206,8 +208,12 @@ function peakOfGradients(sizes: {
   const { W, L, root, block, reduced } = sizes;
   const shards = 4 * (root + L * block);
   // One process keeps a unit's gradient as the shard's, or makes that of it while it is there.
-  if (W === 1 && reduced === 4) return shards;
-  if (W === 1) return reduced * root + 4 * L * block + Math.max(reduced * block, 4 * root);
+  if (W === 1 && reduced === 4) {
+    return shards;
+  }
+  if (W === 1) {
+    return reduced * root + 4 * L * block + Math.max(reduced * block, 4 * root);
+  }
   // The root's full gradient lives from the head to the embeddings, a block's while it runs.
   return Math.max(reduced * W * (root + block), shards);
 }

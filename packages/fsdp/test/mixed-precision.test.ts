@@ -57,8 +57,11 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       mixed.perRank.forEach(({ peak, bits, live }, rank) => {
         const f32 = full.perRank[rank]!.peak;
         expect(peak.activation).toBeLessThan(0.6 * f32.activation);
-        if (worldSize > 1) expect(peak.gathered).toBe(f32.gathered / 2);
-        else expect(peak.gathered).toBeGreaterThan(0);
+        if (worldSize > 1) {
+          expect(peak.gathered).toBe(f32.gathered / 2);
+        } else {
+          expect(peak.gathered).toBeGreaterThan(0);
+        }
         expect(peak.gathered).toBeLessThan(2 * f32.parameter * worldSize);
         expect(peak.parameter).toBe(f32.parameter);
         expect(live).toMatchObject({ gathered: 0, gradient: 0, staging: 0, activation: 0 });

@@ -104,7 +104,9 @@ describe('F27 a module with wrapped ones inside is wrapped again', () => {
         expect(
           [twice, once, inner as FullyShardedDataParallel].map(({ isRoot }) => isRoot),
         ).toEqual([true, false, false]);
-        for (const instance of twice.instances()) instance.assertState('idle');
+        for (const instance of twice.instances()) {
+          instance.assertState('idle');
+        }
         expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
       });
     },
@@ -162,7 +164,9 @@ describe.each([1, 2])('F30 an inner output is returned too, world size %i', (wor
             const outputs = await model.call(inputs(model.device, rows, step));
             const loss = used[kind](outputs);
             await loss.backward();
-            if (model instanceof FullyShardedDataParallel) seen.push(...gradientsOf(model));
+            if (model instanceof FullyShardedDataParallel) {
+              seen.push(...gradientsOf(model));
+            }
             return loss.item();
           }),
         // What gets no gradient at all is not stepped in the plain run either.
@@ -186,10 +190,14 @@ function gradientsOf(model: FullyShardedDataParallel): string[] {
   for (const [name, tensor] of model.namedParameters()) {
     const { flat } = tensor.piece!;
     expect(tensor.grad).toBeUndefined();
-    if (flat.grad === undefined) continue;
+    if (flat.grad === undefined) {
+      continue;
+    }
     expect(flat.grad.shape).toEqual(flat.shape);
     names.add(name.split('.')[0]!);
   }
-  for (const instance of model.instances()) instance.assertState('idle');
+  for (const instance of model.instances()) {
+    instance.assertState('idle');
+  }
   return [[...names].sort().join(' ')];
 }

@@ -30,7 +30,9 @@ describe.each(['bf16', 'f16'] as const)('noSync while gradients travel in %s', (
         reshardAfterForward: reshards,
       });
       await model.noSync(async () => {
-        for (const value of [large, 1]) await backwardOf(model, LENGTH, value);
+        for (const value of [large, 1]) {
+          await backwardOf(model, LENGTH, value);
+        }
       });
       await backwardOf(model, LENGTH, 1);
       expect(await firstGradients(model)).toEqual([large + 2, large + 2]);
@@ -48,8 +50,11 @@ describe.each([
       const { inner, model } = pair(rank, options);
       await model.noSync(() => backwardOf(model, LENGTH, 2 + 4 * rank.rank));
       expect(await firstGradients(model)).toEqual([undefined, undefined]);
-      if (how === 'is detached') inner.detached = [0];
-      else inner.chosen = [1];
+      if (how === 'is detached') {
+        inner.detached = [0];
+      } else {
+        inner.chosen = [1];
+      }
       await backwardOf(model, LENGTH, 16);
       // Means over ranks: of 2 and 6 what noSync left, of 16 and 16 what came after it.
       expect(await firstGradients(model)).toEqual([4, 20]);
@@ -62,7 +67,9 @@ describe('noSync whose body throws', () => {
     await onRanks(2, async (rank) => {
       const { model } = pair(rank);
       const thrown = model.noSync(async () => {
-        if (when === 'after a backward') await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
+        if (when === 'after a backward') {
+          await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
+        }
         throw new Error('a bad batch');
       });
       await expect(thrown).rejects.toThrow('a bad batch');

@@ -26,7 +26,9 @@ import { onRanks, type Rank } from './ranks.js';
 const directories: string[] = [];
 
 afterAll(async () => {
-  for (const path of directories) await rm(path, { recursive: true, force: true });
+  for (const path of directories) {
+    await rm(path, { recursive: true, force: true });
+  }
 });
 
 async function newDirectory(): Promise<string> {
@@ -45,7 +47,9 @@ async function uninterrupted(worldSize: number, steps: number): Promise<object[]
   return onRanks(worldSize, async (rank) => {
     const training = storedTraining(rank, undefined);
     const losses: number[] = [];
-    for (let step = 0; step < steps; step++) losses.push(await training.step(step));
+    for (let step = 0; step < steps; step++) {
+      losses.push(await training.step(step));
+    }
     return { losses, weights: await weightsOf(training.model) };
   });
 }
@@ -59,7 +63,9 @@ describe('F43: a store that is opened again', () => {
       const store = await openDiskStore({ directory: paths[rank.rank]! });
       expect(store.generation).toBe(from);
       const training = storedTraining(rank, store, { resume: from > 0 });
-      for (let step = from; step < to; step++) losses[rank.rank]!.push(await training.step(step));
+      for (let step = from; step < to; step++) {
+        losses[rank.rank]!.push(await training.step(step));
+      }
       const weights = await weightsOf(training.model);
       training.dispose();
       await store.close();
@@ -210,7 +216,9 @@ describe('a full disk', () => {
     const [before] = await onRanks(1, async (rank) => {
       let isFull = false;
       const files = interceptFiles(({ operation, path }) => {
-        if (isFull && operation === 'write') throw diskFull(path);
+        if (isFull && operation === 'write') {
+          throw diskFull(path);
+        }
       });
       const store = await openDiskStore({ directory, files });
       const { model, optimizer, step, backward } = storedTraining(rank, store);
@@ -312,7 +320,9 @@ describe('what is read and written', () => {
       const { model, step } = storedTraining(rank, store);
       await step(0);
       for (const name of await readdir(directory)) {
-        if (/^shardweave-\d{6}\.0$/.test(name)) await truncate(join(directory, name), 100);
+        if (/^shardweave-\d{6}\.0$/.test(name)) {
+          await truncate(join(directory, name), 100);
+        }
       }
       await expect(step(1)).rejects.toMatchObject({
         code: 'CORRUPT',
@@ -329,7 +339,9 @@ describe('what is read and written', () => {
 function refusing(store: ShardStore, isRefused: (key: string) => boolean): ShardStore {
   return overriding(store, {
     write: async (key: string, bytes: Uint8Array) => {
-      if (isRefused(key)) throw Object.assign(new Error(`full: ${key}`), { code: 'FULL' });
+      if (isRefused(key)) {
+        throw Object.assign(new Error(`full: ${key}`), { code: 'FULL' });
+      }
       await store.write(key, bytes);
     },
   });
@@ -348,7 +360,9 @@ function overriding(store: ShardStore, methods: Partial<ShardStore>): ShardStore
   return new Proxy(store, {
     get: (target, name) => {
       const own = Reflect.get(methods, name);
-      if (own !== undefined) return own;
+      if (own !== undefined) {
+        return own;
+      }
       const value = Reflect.get(target, name, target);
       return typeof value === 'function' ? value.bind(target) : value;
     },

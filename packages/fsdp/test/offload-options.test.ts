@@ -89,7 +89,9 @@ describe.each([
   const isPure = name.startsWith('pure');
   const wrapped = ({ device, group }: Rank, fsdp: Partial<FsdpOptions> = options) => {
     const gpt2 = new Gpt2(device, SMALL, { seed: 3 });
-    if (isPure) gpt2.to('f16');
+    if (isPure) {
+      gpt2.to('f16');
+    }
     return new FullyShardedDataParallel(gpt2, { processGroup: group, ...fsdp });
   };
 
@@ -210,7 +212,9 @@ describe('trained like on the device', () => {
           .get(name)!
           .parameters()
           .forEach((tensor, index) => {
-            if (index % every === 0) tensor.requiresGrad = false;
+            if (index % every === 0) {
+              tensor.requiresGrad = false;
+            }
           });
       };
       freeze(first, 1);
@@ -229,7 +233,9 @@ describe('trained like on the device', () => {
         optimizer.zeroGrad();
       }
       for (const unit of model.instances().flatMap(({ units }) => units)) {
-        if (!unit.isAllFrozen || unit.home === undefined) continue;
+        if (!unit.isAllFrozen || unit.home === undefined) {
+          continue;
+        }
         expect([unit.home.hasGradient, unit.home.restingStep]).toEqual([false, undefined]);
       }
       return { losses, weights: bitsOf(await stateDict(model)) };
@@ -256,7 +262,9 @@ describe('trained like on the device', () => {
         const { model, optimizer, step } = await started(rank, residence);
         await step(0);
         const gathered = await gatherFullOptimStateDict(model, optimizer);
-        if (rank.rank === 0) full.set(residence, gathered!);
+        if (rank.rank === 0) {
+          full.set(residence, gathered!);
+        }
         weights.set(residence, await stateDict(model));
       });
     }
@@ -271,7 +279,9 @@ describe('trained like on the device', () => {
         const { model, optimizer, step } = await started(rank, residence);
         await loadStateDict(model, weights.get(from)!);
         await loadFullOptimStateDict(model, optimizer, full.get(from)!);
-        if (residence === 'host') expect(rank.device.memory().live.optimizer).toBe(0);
+        if (residence === 'host') {
+          expect(rank.device.memory().live.optimizer).toBe(0);
+        }
         await step(1);
         return bitsOf(await stateDict(model));
       });
@@ -324,7 +334,9 @@ describe('trained like on the device', () => {
         await store?.close();
         return { seen, weights };
       });
-      for (const path of directories) await rm(path, { recursive: true });
+      for (const path of directories) {
+        await rm(path, { recursive: true });
+      }
     },
   );
 });

@@ -10,7 +10,9 @@ const [directory, numWrites] = process.argv.slice(2);
 let left = Number(numWrites);
 
 const files = interceptFiles(({ operation }) => {
-  if (operation === 'write' && left-- === 0) process.kill(process.pid, 'SIGKILL');
+  if (operation === 'write' && left-- === 0) {
+    process.kill(process.pid, 'SIGKILL');
+  }
 }, nodeFiles);
 
 await onRanks(1, async (rank) => {

@@ -72,7 +72,9 @@ describe.each([
         expect(text(await stateDict(target.model))).toEqual(text(whole));
         expect(text(await localStateDict(target.model))).toEqual(text(local));
         expect(target.device.memory().live).toEqual(live);
-        if (to === HOST) expect(live.total).toBe(0);
+        if (to === HOST) {
+          expect(live.total).toBe(0);
+        }
       }
       const target = await trained(rank, to, 1);
       await loadShards(target.model, store, target);

@@ -15,7 +15,9 @@ import { forwardBackward, onRanks, optimizerGroups, type Rank, shardedGpt2 } fro
 const directories: string[] = [];
 
 afterAll(async () => {
-  for (const path of directories) await rm(path, { recursive: true, force: true });
+  for (const path of directories) {
+    await rm(path, { recursive: true, force: true });
+  }
 });
 
 async function newDirectory(): Promise<string> {
@@ -63,7 +65,9 @@ async function train(rank: Rank, training: Training): Promise<object> {
       const isLast = index === numBackwards - 1;
       seen.push(await (training.isSyncing === false && !isLast ? model.noSync(run) : run()));
     }
-    if (training.clip !== undefined) seen.push(await clipGradNorm(model, training.clip));
+    if (training.clip !== undefined) {
+      seen.push(await clipGradNorm(model, training.clip));
+    }
     await optimizer.step();
     optimizer.zeroGrad();
   }
@@ -120,7 +124,9 @@ describe('F3: training from host or disk is bit-equal to training on the device'
         return train(rank, { fsdp: { processGroup, replicateGroup }, numBackwards: 2, tier });
       });
     const resident = await run('device');
-    for (const tier of ['host', 'disk'] as const) expect(await run(tier), tier).toEqual(resident);
+    for (const tier of ['host', 'disk'] as const) {
+      expect(await run(tier), tier).toEqual(resident);
+    }
   });
 
   it.each([1, 3])('on the cpu device, %i ranks', async (worldSize) => {

@@ -91,7 +91,9 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       ];
       const seen: string[] = [];
       rank.group.onTrace = ({ name, tag }) => seen.push(`${name} ${tag}`);
-      for (const call of calls) await call();
+      for (const call of calls) {
+        await call();
+      }
       const expected = seen.splice(0);
       await Promise.all(calls.map((call) => call()));
       expect(seen).toEqual(expected);
@@ -119,7 +121,9 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         const files = new Files();
         await train(model, optimizer, { rank, steps: [0] });
         const saving = saveShards(model, files, { optimizer });
-        if (isAwaited) await saving;
+        if (isAwaited) {
+          await saving;
+        }
         await train(model, optimizer, { rank, steps: [1] });
         await saving;
         return { files: [...files.files], ...(await everything(model, optimizer)) };
@@ -249,7 +253,9 @@ describe('one rank alone', () => {
 
 describe('loadStateDict agrees over ranks', () => {
   const filled = (entries: Awaited<ReturnType<typeof stateDict>>, value: number) => {
-    for (const { data } of entries.values()) new Float32Array(data.buffer).fill(value);
+    for (const { data } of entries.values()) {
+      new Float32Array(data.buffer).fill(value);
+    }
     return entries;
   };
 
@@ -280,7 +286,9 @@ describe('loadStateDict agrees over ranks', () => {
       const model = net(rank);
       const entries = await stateDict(model);
       const before = bitsOf(await stateDict(model));
-      if (rank.rank === 1) entries.delete('1.weight');
+      if (rank.rank === 1) {
+        entries.delete('1.weight');
+      }
       const expected = rank.rank === 1 ? /Missing: 1\.weight/ : /rank 1\/2 failed: .*1\.weight/;
       await expect(loadStateDict(model, filled(entries, 1))).rejects.toThrow(expected);
       expect(bitsOf(await stateDict(model))).toEqual(before);
@@ -291,7 +299,9 @@ describe('loadStateDict agrees over ranks', () => {
     await onRanks(2, async (rank) => {
       const model = net(rank);
       const entries = await localStateDict(model);
-      if (rank.rank === 1) entries.delete('flat_param_0');
+      if (rank.rank === 1) {
+        entries.delete('flat_param_0');
+      }
       const expected = rank.rank === 1 ? /Missing: flat_param_0/ : /rank 1\/2 failed/;
       await expect(loadLocalStateDict(model, entries)).rejects.toThrow(expected);
     });

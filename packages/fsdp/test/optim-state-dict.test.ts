@@ -143,7 +143,9 @@ describe.each([
       const own = await localOptimStateDict(model, optimizer, { extra });
       expect(shard).toEqual(own);
       for (const { tensors } of shard.flats.values()) {
-        for (const bytes of tensors.values()) bytes.fill(255); // a copy: whole stays
+        for (const bytes of tensors.values()) {
+          bytes.fill(255); // a copy: whole stays
+        }
       }
       expect(getShardFromOptimStateDict(model, whole)).toEqual(own);
       expect(own.flats.size > 0 || rank.rank > 0).toBe(true);
@@ -174,7 +176,9 @@ const boards = new WeakMap<object, Map<string, unknown>>();
 async function sentToAll<T>({ group, device, rank }: Rank, value: T | undefined): Promise<T> {
   const board = boards.get(device.backend) ?? new Map<string, unknown>();
   boards.set(device.backend, board);
-  if (rank === 0) board.set('value', value);
+  if (rank === 0) {
+    board.set('value', value);
+  }
   await group.barrier();
   return board.get('value') as T;
 }
@@ -190,7 +194,9 @@ describe('F28 parameters that a step does not use', () => {
     override async forward(x: Tensor): Promise<Tensor> {
       let hidden = x;
       for (const [name, child] of this.children()) {
-        if (name !== this.#skipped) hidden = (await child.call(hidden)) as Tensor;
+        if (name !== this.#skipped) {
+          hidden = (await child.call(hidden)) as Tensor;
+        }
       }
       return hidden;
     }
@@ -222,11 +228,13 @@ describe('F28 parameters that a step does not use', () => {
         const again = await gatherFullOptimStateDict(model, optimizer);
         for (const [name, entry] of again?.state ?? []) {
           const before = full!.state.get(name);
-          if (before !== undefined) expect(entry).toEqual(before);
-          else
+          if (before !== undefined) {
+            expect(entry).toEqual(before);
+          } else {
             expect(floats(entry.tensors.get('expAvg')!.data)).toEqual(
               new Float32Array(entry.tensors.get('expAvg')!.data.byteLength / 4),
             );
+          }
         }
       });
     },
@@ -240,7 +248,9 @@ describe('F28 parameters that a step does not use', () => {
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0] });
       const full = await gatherFullOptimStateDict(model, optimizer);
-      if (rank.rank !== 0) return;
+      if (rank.rank !== 0) {
+        return;
+      }
       expect(full!.state.has('0.bias')).toBe(false);
       expect(full!.state.has('0.weight')).toBe(true);
       expect(getShardFromOptimStateDict(model, full!)).toEqual(
@@ -257,8 +267,9 @@ it('F33 tied weights have one entry', async () => {
     await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
     await optimizer.step();
     const full = await gatherFullOptimStateDict(model, optimizer);
-    if (full !== undefined)
+    if (full !== undefined) {
       expect([...full.state.keys()]).toEqual(model.namedParameters().map(([name]) => name));
+    }
     return full?.state.size;
   });
   expect(count).toBe(16); // token and position tables, twelve in the block, two in the last norm
@@ -310,7 +321,9 @@ it('state of a parameter that was frozen after it was trained is kept', async ()
     const optimizer = adam(model);
     await train(model, optimizer, { rank, steps: [0] });
     for (const [name, tensor] of model.namedParameters()) {
-      if (name.endsWith('weight')) tensor.requiresGrad = false;
+      if (name.endsWith('weight')) {
+        tensor.requiresGrad = false;
+      }
     }
     const full = await sentToAll(rank, await gatherFullOptimStateDict(model, optimizer));
     expect([...full.state.keys()].sort()).toEqual(
@@ -351,7 +364,9 @@ describe('options and extra keys', () => {
       await loadFullOptimStateDict(model, other, empty);
       for (const { step, tensors } of (await localOptimStateDict(model, other)).flats.values()) {
         expect(step).toBe(0);
-        for (const bytes of tensors.values()) expect(bytes.every((byte) => byte === 0)).toBe(true);
+        for (const bytes of tensors.values()) {
+          expect(bytes.every((byte) => byte === 0)).toBe(true);
+        }
       }
     });
   });

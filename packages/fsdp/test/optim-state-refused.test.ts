@@ -86,7 +86,9 @@ describe('refuses', () => {
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0] });
       const { flat } = model.units[0]!;
-      if (rank.rank === 1) await optimizer.writeFlatState(flat, 5, new Map());
+      if (rank.rank === 1) {
+        await optimizer.writeFlatState(flat, 5, new Map());
+      }
       const gathering = gatherFullOptimStateDict(model, optimizer);
       await expect(gathering).rejects.toBeInstanceOf(FsdpStateDictError);
     });

@@ -196,7 +196,9 @@ describe('gradientPredivideFactor', () => {
     expect(defaultPredivide(worldSize)).toBe(predivide);
     // Construction communicates nothing, so that rank 0's end alone shows what all do.
     await onRanks(worldSize, async ({ device, group, rank }) => {
-      if (rank > 0) return;
+      if (rank > 0) {
+        return;
+      }
       const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
       expect(model.divideFactors).toEqual({ predivide, postdivide: worldSize / predivide });
     });

@@ -80,8 +80,9 @@ function modelOf(
   config: typeof PADDED,
   { isWrapped }: { readonly isWrapped: boolean },
 ): { model: Module; sharded: FullyShardedDataParallel | undefined } {
-  if (!isWrapped)
+  if (!isWrapped) {
     return { model: new Gpt2(device, { ...TINY, ...config }, { seed: 3 }), sharded: undefined };
+  }
   const { model } = shardedGpt2({ rank: 0, worldSize: 1, group, device }, { config });
   return { model, sharded: model };
 }
@@ -177,7 +178,9 @@ it('takes less than a millisecond of the processor for a unit', async () => {
     }
   }
   expect((least[1]! - least[0]!) / NUM_UNITS).toBeLessThan(1);
-  for (const { dispose } of runs) dispose();
+  for (const { dispose } of runs) {
+    dispose();
+  }
   await backend.dispose();
 });
 

@@ -110,7 +110,9 @@ function keepOpen(
     for (;;) {
       collective.numQueued = backend.dispatches - atStart;
       await device.synchronize(); // what is queued has run, and is in the timeline
-      if (mayEnd(collective, timeline) || performance.now() > giveUpMs) break;
+      if (mayEnd(collective, timeline) || performance.now() > giveUpMs) {
+        break;
+      }
       await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     }
     collective.endMs = performance.now();
@@ -139,7 +141,9 @@ describe('F29 with a cap of one unit', () => {
         return collective !== reduction || collective.numQueued > 0;
       }
       const index = gathers.indexOf(collective);
-      if (index < 2) return true;
+      if (index < 2) {
+        return true;
+      }
       // The last block waits for its parameters until the first reduction is on its way.
       const isLast = index === 2 * LAYERS;
       return collective.numQueued > 0 && (!isLast || reduction !== undefined);

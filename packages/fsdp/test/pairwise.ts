@@ -24,7 +24,9 @@ export function pairsOf<A extends Axes>(axes: A, row: RowOf<A>): Pairs {
   const pairs: Pairs = new Map();
   const choices = Object.keys(axes).map((axis) => ({ axis, value: row[axis] }));
   choices.forEach((a, i) => {
-    for (const b of choices.slice(i + 1)) addPair(pairs, a, b);
+    for (const b of choices.slice(i + 1)) {
+      addPair(pairs, a, b);
+    }
   });
   return pairs;
 }
@@ -65,10 +67,14 @@ export function pairwiseRows<A extends Axes>(axes: A, seed: number): RowOf<A>[] 
         }),
       ) as RowOf<A>;
       const covers = [...pairsOf(axes, row).keys()].filter((pair) => uncovered.has(pair)).length;
-      if (covers > most) [best, most] = [row, covers];
+      if (covers > most) {
+        [best, most] = [row, covers];
+      }
     }
     rows.push(best!);
-    for (const pair of pairsOf(axes, best!).keys()) uncovered.delete(pair);
+    for (const pair of pairsOf(axes, best!).keys()) {
+      uncovered.delete(pair);
+    }
   }
   return rows;
 }

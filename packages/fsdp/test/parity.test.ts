@@ -60,7 +60,9 @@ async function shardedRun(
     for (let step = 0; step < STEPS; step++) {
       const rows = { batch, first: rank.rank * count, count };
       losses.push(await forwardBackward(rank.device, model, step, rows));
-      if (options.clip !== undefined) await clipGradNorm(model, options.clip);
+      if (options.clip !== undefined) {
+        await clipGradNorm(model, options.clip);
+      }
       await optimizer.step();
       optimizer.zeroGrad();
     }

@@ -49,7 +49,11 @@ describe.each([
         const wrap = wrapOf(rank, fsdp);
         const bare = new Stack(device, [layer(device), layer(device)]);
         const isHalf = 'computeDType' in fsdp;
-        if (isHalf) for (const tensor of bare.parameters()) castInPlace(tensor, 'f16');
+        if (isHalf) {
+          for (const tensor of bare.parameters()) {
+            castInPlace(tensor, 'f16');
+          }
+        }
         bare.replaceChild('1', wrap(bare.children().get('1')!, 'inner'));
         const model = wrap(bare, 'root');
         const lossAt = async (step: number) => {
@@ -67,7 +71,9 @@ describe.each([
         });
         await losses[2]!.backward();
       });
-      for (const instance of mixed.model.instances()) instance.assertState('idle');
+      for (const instance of mixed.model.instances()) {
+        instance.assertState('idle');
+      }
       expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
       const summed = await gradients(mixed.model);
       mixed.model.zeroGrad();
@@ -83,7 +89,9 @@ describe.each([
       });
       // Rank 0's shards hold values whatever is flattened.
       const largest = Math.max(...summed.flat().map(Math.abs));
-      if (rank.rank === 0) expect(largest).toBeGreaterThan(0.01);
+      if (rank.rank === 0) {
+        expect(largest).toBeGreaterThan(0.01);
+      }
     });
   });
 });
@@ -112,7 +120,9 @@ describe.each(
       const bare = await device.noGrad(run);
       expect(bare).toEqual(recorded);
       expect(await run()).toEqual(recorded);
-      for (const instance of model.instances()) instance.assertState('idle');
+      for (const instance of model.instances()) {
+        instance.assertState('idle');
+      }
       expect(device.memory().live).toMatchObject({ activation: 0, staging: 0 });
     });
   });
@@ -239,7 +249,9 @@ describe('states', () => {
     }
     async forward(x: Tensor): Promise<Tensor> {
       this.note();
-      if (this.isFailing) throw new Error('as told');
+      if (this.isFailing) {
+        throw new Error('as told');
+      }
       const y = (await this.children().get('part')!.call(x)) as Tensor;
       this.device.beforeGradientOf(y, () => this.note()); // behind the instance's own hook
       return tanh(y);
@@ -305,7 +317,9 @@ describe('states', () => {
         ['backwardPost', 'forward'], // around one, the wrapped module's forward runs again
         ['backwardPost', 'backwardPre'],
       ]);
-      for (const instance of model.instances()) instance.assertState('idle');
+      for (const instance of model.instances()) {
+        instance.assertState('idle');
+      }
     });
   });
 
@@ -335,7 +349,9 @@ describe('states', () => {
       const { device } = rank;
       const wrap = wrapOf(rank);
       const frozen = layer(device);
-      for (const tensor of frozen.parameters()) tensor.requiresGrad = false;
+      for (const tensor of frozen.parameters()) {
+        tensor.requiresGrad = false;
+      }
       const children = [wrap(layer(device), 'trained'), wrap(frozen, 'frozen')] as const;
       const model = wrap(new Stack(device, children), 'root');
       const seen: TrainingState[] = [];
@@ -344,7 +360,9 @@ describe('states', () => {
       });
       await trainOnce(model, rowsOf(rank));
       expect(seen).toEqual(['backwardPre', 'backwardPost', 'backwardPre']);
-      for (const instance of model.instances()) instance.assertState('idle');
+      for (const instance of model.instances()) {
+        instance.assertState('idle');
+      }
     });
   });
 
@@ -366,7 +384,9 @@ describe('states', () => {
             await loss.backward();
           }),
         ).rejects.toThrow('as told');
-        for (const instance of model.instances()) instance.assertState('idle');
+        for (const instance of model.instances()) {
+          instance.assertState('idle');
+        }
         expect(device.memory().live).toEqual(atRest);
         watching.isFailing = false;
         await trainOnce(model, rowsOf(rank));

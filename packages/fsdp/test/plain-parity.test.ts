@@ -131,7 +131,9 @@ async function plainRun(
         });
         const { scale } = clipPlain(masters, CLIP, { unscale: 1 / SCALE });
         await optimizer.step({ gradScale: scale });
-        for (const master of masters) master.grad = undefined;
+        for (const master of masters) {
+          master.grad = undefined;
+        }
       });
       working.zeroGrad();
     }
@@ -180,7 +182,9 @@ async function shardedRun(rank: Rank, kind: Kind, options: object): Promise<Weig
     scaler.update();
     optimizer.zeroGrad();
   }
-  for (const instance of model.instances()) expect(instance.trainingState).toBe('idle');
+  for (const instance of model.instances()) {
+    expect(instance.trainingState).toBe('idle');
+  }
   const metadata = localMetadataDict(model);
   expect(JSON.parse(JSON.stringify(metadata))).toEqual(metadata);
   const weights: Weights = new Map();
@@ -218,7 +222,9 @@ describe.each(Object.keys(KINDS))('F2 %s', (name) => {
       expect(moved).toBeGreaterThan(20 * TOLERANCE[dtype]);
       for (const worldSize of worldSizes) {
         const perRank = await onRanks(worldSize, (rank) => shardedRun(rank, kind, cell));
-        for (const weights of perRank) expect(weights).toEqual(perRank[0]);
+        for (const weights of perRank) {
+          expect(weights).toEqual(perRank[0]);
+        }
         expect([...perRank[0]!.keys()]).toEqual([...end.keys()]);
         for (const [key, values] of perRank[0]!) {
           const wanted = end.get(key)!;

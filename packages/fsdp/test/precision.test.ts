@@ -47,9 +47,13 @@ function watched(group: ProcessGroup, seen: Set<string>): ProcessGroup {
   return new Proxy(group, {
     get(target, key) {
       const value: unknown = Reflect.get(target, key, target);
-      if (typeof value !== 'function') return value;
+      if (typeof value !== 'function') {
+        return value;
+      }
       return (...args: unknown[]) => {
-        if (key === 'reduceScatter') seen.add((args[2] as { dtype: string }).dtype);
+        if (key === 'reduceScatter') {
+          seen.add((args[2] as { dtype: string }).dtype);
+        }
         return (value as (...all: unknown[]) => unknown).apply(target, args);
       };
     },
@@ -126,7 +130,9 @@ describe('F1 dtypes of', () => {
     },
   ])('$name', async ({ options, expected }) => {
     const perRank = await onRanks(2, (rank) => dtypesUnder(rank, options));
-    for (const seen of perRank) expect(seen).toEqual(expected);
+    for (const seen of perRank) {
+      expect(seen).toEqual(expected);
+    }
   });
 
   it('forceInputToFp32: a 16-bit input of an f32 instance, with its gradient', async () => {

@@ -27,7 +27,9 @@ class GatherLog {
 
   constructor(group: ProcessGroup) {
     group.onTrace = ({ name, seq, tag }) => {
-      if (name === 'allGather') this.#seen.push({ seq, tag: tag! });
+      if (name === 'allGather') {
+        this.#seen.push({ seq, tag: tag! });
+      }
     };
   }
 
@@ -47,7 +49,9 @@ function wrapOf({ group }: Rank, options: Partial<FsdpOptions> = {}) {
 
 function frozen(module: Block, which: (name: string) => boolean = () => true): Block {
   for (const [name, tensor] of module.namedParameters()) {
-    if (which(name)) tensor.requiresGrad = false;
+    if (which(name)) {
+      tensor.requiresGrad = false;
+    }
   }
   return module;
 }
@@ -194,7 +198,9 @@ describe.each([0, 2000, Number.POSITIVE_INFINITY])(
       order: readonly string[] = [];
       constructor(device: Device, parts: ReadonlyMap<string, Module>) {
         super(device);
-        for (const [name, part] of parts) this.child(name, part);
+        for (const [name, part] of parts) {
+          this.child(name, part);
+        }
       }
       async forward(x: Tensor): Promise<Tensor> {
         let hidden = x;
@@ -256,7 +262,9 @@ describe('sibling roots over one group', () => {
         const [a, b] = [pair('a'), pair('b')];
         const calls = new Map<number, string>();
         group.onTrace = ({ name, seq, tag }) => {
-          if (name !== 'send' && name !== 'recv') calls.set(seq, `${name} ${tag}`);
+          if (name !== 'send' && name !== 'recv') {
+            calls.set(seq, `${name} ${tag}`);
+          }
         };
         for (let step = 0; step < 3; step++) {
           await device.scope(async () => {
@@ -278,7 +286,9 @@ describe('sibling roots over one group', () => {
 
   /** Calls of odd ranks end some turns of the event loop late, each by another number. */
   function late(group: ProcessGroup): ProcessGroup {
-    if (group.rank % 2 === 0) return group;
+    if (group.rank % 2 === 0) {
+      return group;
+    }
     let calls = 0;
     for (const name of ['allGather', 'reduceScatter'] as const) {
       const call = group[name].bind(group) as ProcessGroup['reduceScatter'];

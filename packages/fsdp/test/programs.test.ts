@@ -126,7 +126,9 @@ class Adapted extends Module<[x: Tensor], Tensor> {
   constructor(device: Device) {
     super(device);
     this.base = this.child('base', layer(device));
-    for (const tensor of this.base.parameters()) tensor.requiresGrad = false;
+    for (const tensor of this.base.parameters()) {
+      tensor.requiresGrad = false;
+    }
     const values = (seed: number) =>
       Float32Array.from({ length: 2 * DIM }, (_, i) => 0.3 * Math.sin(i + seed));
     this.down = this.parameter('down', device.tensor(values(1), [DIM, 2]));
@@ -161,8 +163,11 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
         await micro(0, step);
         await micro(1, step);
       };
-      if (model instanceof FullyShardedDataParallel) await model.noSync(firsts);
-      else await firsts();
+      if (model instanceof FullyShardedDataParallel) {
+        await model.noSync(firsts);
+      } else {
+        await firsts();
+      }
       await micro(2, step);
       if (scaler !== undefined) {
         await scaler.unscale(optimizer);
@@ -258,7 +263,9 @@ describe('an overflow of f16 in a micro-batch of one rank inside noSync', () => 
     const plain = await onRanks(2, (rank) => run(rank, false));
     expect(skipped[1]).toEqual(skipped[0]);
     // The factor is half, which moves roundings of values below f16's normal range alone.
-    for (const weights of skipped) expectNear(weights, plain[0]!, 1e-4);
+    for (const weights of skipped) {
+      expectNear(weights, plain[0]!, 1e-4);
+    }
   });
 });
 
@@ -276,7 +283,9 @@ describe('one encoder under two roots', () => {
       optimizer.zeroGrad();
     }
     // Both in one step, one backward each.
-    for (const root of roots) await trainOnce(root, rows, 9);
+    for (const root of roots) {
+      await trainOnce(root, rows, 9);
+    }
     await optimizer.step();
     optimizer.zeroGrad();
     return [await weightsOf(roots[0]!), await weightsOf(roots[1]!)];
@@ -298,7 +307,9 @@ describe('forwards that no backward follows', () => {
       await forward();
       const { live } = device.memory();
       const gathers = group.stats().allGathers;
-      for (let i = 0; i < 10; i++) await forward();
+      for (let i = 0; i < 10; i++) {
+        await forward();
+      }
       expect(device.memory().live).toEqual(live);
       expect(group.stats().allGathers - gathers).toBe('reshardAfterForward' in fsdp ? 0 : 10);
     });
@@ -373,7 +384,9 @@ it('generations of different lengths are told by name on every rank', async () =
       );
     await generate();
     const rest = async () => {
-      if (rank === 0) await generate(); // one more than the other
+      if (rank === 0) {
+        await generate(); // one more than the other
+      }
       await trainOnce(model, { first: rank, count: 1 });
     };
     await expect(rest()).rejects.toBeInstanceOf(FsdpRanksDifferError);

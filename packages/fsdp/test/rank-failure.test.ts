@@ -30,7 +30,9 @@ class Fragile extends Module<[x: Tensor], Tensor> {
 
   async forward(x: Tensor): Promise<Tensor> {
     const text = this.fails?.();
-    if (text !== undefined) throw new TypeError(text);
+    if (text !== undefined) {
+      throw new TypeError(text);
+    }
     return x;
   }
 }
@@ -91,7 +93,9 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
     await onRanks(3, async (rank) => {
       const all = made(rank, options);
       await trainOnce(all.model, rowsOf(rank));
-      if (rank.rank === 1) PLACES[place]!(all, rank, "a row of 7 is 'too long'");
+      if (rank.rank === 1) {
+        PLACES[place]!(all, rank, "a row of 7 is 'too long'");
+      }
       const error = await trainOnce(all.model, rowsOf(rank), 1).then(
         () => expect.fail('expected an error'),
         (reason: unknown) => reason,
@@ -124,7 +128,9 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
         const text = `rank ${rank.rank} has ${rank.rank + 11} rows`;
         all.fragile.fails = () => (isFailing && place === 'in forward' ? text : undefined);
         const stop = rank.device.onGradientFinal(all.model.parameters()[0]!, () => {
-          if (isFailing && place === 'in backward') throw new TypeError(text);
+          if (isFailing && place === 'in backward') {
+            throw new TypeError(text);
+          }
         });
         await expect(trainOnce(all.model, rowsOf(rank), 1)).rejects.toThrow(text);
         isFailing = false;
@@ -154,8 +160,9 @@ describe('a store that fails on one rank', () => {
       () => expect.fail('expected an error'),
       (reason: unknown) => reason,
     );
-    if (rank.rank === 1) expect(error).toMatchObject({ code: 'IO' });
-    else {
+    if (rank.rank === 1) {
+      expect(error).toMatchObject({ code: 'IO' });
+    } else {
       expect(error).toBeInstanceOf(FsdpRankFailedError);
       expect(error).toMatchObject({ rank: 1, reason: expect.stringContaining('IO: no read') });
       expect((error as FsdpRankFailedError).operation).toMatch(operation);
@@ -199,7 +206,9 @@ describe('a store that fails on one rank', () => {
       const { state, store } = fragileStore(rank, `block 1/${part}`);
       const { model, optimizer, step, backward } = storedTraining(rank, store);
       await step(0);
-      if (part === 'gradient') await backward(1);
+      if (part === 'gradient') {
+        await backward(1);
+      }
       const calls: Record<string, () => Promise<unknown>> = {
         gradNorm: () => gradNorm(model),
         unscale: () => new ShardedGradScaler({ processGroup: rank.group }).unscale(optimizer),
@@ -223,8 +232,9 @@ describe('a store that fails on one rank', () => {
           () => expect.fail('expected an error'),
           (reason: unknown) => reason,
         );
-        if (rank.rank === failing) expect(error).toMatchObject({ code: 'FULL' });
-        else {
+        if (rank.rank === failing) {
+          expect(error).toMatchObject({ code: 'FULL' });
+        } else {
           expect(error).toBeInstanceOf(CollectiveAbortedError);
           expect(error).toMatchObject({
             originRank: failing,

@@ -29,7 +29,9 @@ class Choosing extends Module<[x: Tensor], Tensor> {
   async forward(x: Tensor): Promise<Tensor> {
     let sum = x;
     for (const [name, part] of this.children()) {
-      if (this.skipped.includes(Number(name))) continue;
+      if (this.skipped.includes(Number(name))) {
+        continue;
+      }
       const y = tanh((await part.call(x)) as Tensor);
       sum = add(sum, this.chosen.includes(Number(name)) ? y : y.detach());
     }
@@ -94,7 +96,9 @@ describe('without findUnusedParameters every rank gets an error', () => {
         const messages = await onRanks(2, async (rank) => {
           const { inner, model } = wrapped(rank, options);
           await trainStep(model, rowsOf(rank));
-          if (rank.rank === left) inner.chosen = [0, 2];
+          if (rank.rank === left) {
+            inner.chosen = [0, 2];
+          }
           const error = await failure(trainStep(model, rowsOf(rank)));
           expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
           model.assertState('idle');
@@ -104,8 +108,9 @@ describe('without findUnusedParameters every rank gets an error', () => {
         // Where a unit is gathered on one rank and not on the other, that comes first.
         const isByUnit = !('isOne' in options) && !('reshardAfterForward' in options);
         for (const { message, parameters } of messages) {
-          if (isByUnit && parameters.length === 0) expect(message).toMatch(/'layer 1'/);
-          else {
+          if (isByUnit && parameters.length === 0) {
+            expect(message).toMatch(/'layer 1'/);
+          } else {
             expect(parameters).toEqual([`${prefix}weight`, `${prefix}bias`]);
             expect(message).toContain(`'${prefix}weight' on rank ${1 - left} alone`);
           }
@@ -124,7 +129,9 @@ describe('without findUnusedParameters every rank gets an error', () => {
     for (const findUnusedParameters of [false, true]) {
       await onRanks(2, async (rank) => {
         const { inner, model } = wrapped(rank, { ...cell.options, findUnusedParameters });
-        if (rank.rank === 1) inner.skipped = [cell.skipped];
+        if (rank.rank === 1) {
+          inner.skipped = [cell.skipped];
+        }
         const error = await failure(trainStep(model, rowsOf(rank)));
         expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
         expect(error.message).toContain(
@@ -144,7 +151,9 @@ describe('without findUnusedParameters every rank gets an error', () => {
         const wrap = (module: Module, name: string) =>
           new FullyShardedDataParallel(module, { processGroup: group, name, gatherCapBytes: 0 });
         const frozen = layer(device);
-        for (const tensor of frozen.parameters()) tensor.requiresGrad = false;
+        for (const tensor of frozen.parameters()) {
+          tensor.requiresGrad = false;
+        }
         const inner = new Choosing(device, [
           wrap(frozen, 'frozen'),
           wrap(layer(device), 'layer 1'),
@@ -152,7 +161,9 @@ describe('without findUnusedParameters every rank gets an error', () => {
         ]);
         const model = wrap(new Stack(device, [layer(device), inner]), 'root');
         await trainStep(model, rowsOf(rank));
-        if (rank.rank === 1) inner.chosen = [1, 2];
+        if (rank.rank === 1) {
+          inner.chosen = [1, 2];
+        }
         const error = await failure(trainStep(model, rowsOf(rank)));
         expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
         expect(error.message).toMatch(
@@ -170,7 +181,9 @@ describe('without findUnusedParameters every rank gets an error', () => {
         const { device, group } = rank;
         const wrap = (name: string) => {
           const module = layer(device);
-          for (const tensor of module.parameters()) tensor.requiresGrad = false;
+          for (const tensor of module.parameters()) {
+            tensor.requiresGrad = false;
+          }
           return new FullyShardedDataParallel(module, {
             processGroup: group,
             name,
@@ -184,7 +197,9 @@ describe('without findUnusedParameters every rank gets an error', () => {
           gatherCapBytes: 0,
         });
         // Backward comes to the last first, and on rank 1 to no other.
-        if (rank.rank === 1) inner.chosen = [1];
+        if (rank.rank === 1) {
+          inner.chosen = [1];
+        }
         const x = inputs(device, rowsOf(rank)).keep();
         x.requiresGrad = true;
         const backward = device.scope(async () =>
@@ -258,7 +273,9 @@ describe('with findUnusedParameters', () => {
       for (const [step, chosen] of CHOSEN.entries()) {
         inner.chosen = chosen[rank.rank]!;
         losses.push(await trainStep(model, rowsOf(rank), step));
-        for (const instance of model.instances()) instance.assertState('idle');
+        for (const instance of model.instances()) {
+          instance.assertState('idle');
+        }
         await optimizer.step();
         optimizer.zeroGrad();
         const { live } = rank.device.memory();

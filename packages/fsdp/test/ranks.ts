@@ -64,8 +64,14 @@ export async function onRanks<T>(
       }),
     );
   } finally {
-    for (const group of groups) await group.close();
-    if (options.backend === undefined) for (const device of devices) device.dispose();
+    for (const group of groups) {
+      await group.close();
+    }
+    if (options.backend === undefined) {
+      for (const device of devices) {
+        device.dispose();
+      }
+    }
   }
 }
 
@@ -166,8 +172,11 @@ export async function singleRun(
     losses.push(await forwardBackward(device, model, step, rows));
     await device.scope(async () => {
       const { clip } = options;
-      if (clip === undefined) await optimizer.step();
-      else await optimizer.step({ gradScale: clipGradNorm(model.parameters(), clip).scale });
+      if (clip === undefined) {
+        await optimizer.step();
+      } else {
+        await optimizer.step({ gradScale: clipGradNorm(model.parameters(), clip).scale });
+      }
     });
     optimizer.zeroGrad();
   }
@@ -175,7 +184,9 @@ export async function singleRun(
   for (const [name, tensor] of model.namedParameters()) {
     weights.set(name, (await tensor.toArray()) as Float32Array);
   }
-  if (options.backend === undefined) device.dispose();
+  if (options.backend === undefined) {
+    device.dispose();
+  }
   return { losses, weights };
 }
 

@@ -66,15 +66,20 @@ export function trainSharded(worldSize: number, options: ShardedNetOptions): Pro
       options.isReplicating === true
         ? { processGroup: await rank.group.split(rank.rank), replicateGroup: rank.group }
         : { processGroup: rank.group };
-    if (options.isWrappingBn === true) await autoWrapBn(net, { ...groups, fsdpConfig: groups });
+    if (options.isWrappingBn === true) {
+      await autoWrapBn(net, { ...groups, fsdpConfig: groups });
+    }
     const wrap = (module: Module<[x: Tensor], Tensor>, name: string) =>
       new FullyShardedDataParallel(module, { ...groups, name, ...options.fsdp });
     for (const [name, child] of net.children()) {
       const layer = child as Module<[x: Tensor], Tensor>;
-      if (options.checkpoint === 'inside') net.replaceChild(name, wrap(checkpoint(layer), name));
-      else if (options.checkpoint === 'outside') {
+      if (options.checkpoint === 'inside') {
+        net.replaceChild(name, wrap(checkpoint(layer), name));
+      } else if (options.checkpoint === 'outside') {
         net.replaceChild(name, checkpoint(wrap(layer, name)));
-      } else net.replaceChild(name, wrap(layer, name));
+      } else {
+        net.replaceChild(name, wrap(layer, name));
+      }
     }
     const model = wrap(net, 'root');
     options.inspect?.(model, 'made');
@@ -127,7 +132,9 @@ async function train(
     buffers.set(name, [...(await buffer.toArray())]);
   }
   const weights = await weightsOf(model);
-  for (const name of buffers.keys()) weights.delete(name);
+  for (const name of buffers.keys()) {
+    weights.delete(name);
+  }
   return { losses, weights, buffers };
 }
 

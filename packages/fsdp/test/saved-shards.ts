@@ -41,7 +41,9 @@ export class Files implements ShardSink, ShardReader {
   /** The same files, counted anew. */
   reader(): Files {
     const reader = new Files();
-    for (const [key, bytes] of this.files) reader.files.set(key, bytes);
+    for (const [key, bytes] of this.files) {
+      reader.files.set(key, bytes);
+    }
     return reader;
   }
 

@@ -46,7 +46,9 @@ export class Stack extends Module<[x: Tensor], Tensor> {
 
   async forward(x: Tensor): Promise<Tensor> {
     let hidden = x;
-    for (const layer of this.children().values()) hidden = tanh(await layer.call(hidden));
+    for (const layer of this.children().values()) {
+      hidden = tanh(await layer.call(hidden));
+    }
     return hidden;
   }
 }
@@ -90,7 +92,9 @@ export async function weightsOf(
     return found;
   }
   for (const [name, tensor] of model.ownParameters()) {
-    if (seen.has(tensor)) continue;
+    if (seen.has(tensor)) {
+      continue;
+    }
     seen.add(tensor);
     found.set(name, (await tensor.toArray()) as Float32Array);
   }

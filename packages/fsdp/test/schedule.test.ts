@@ -28,7 +28,9 @@ class Reordered extends Module<[x: Tensor], Tensor> {
 
   async forward(x: Tensor): Promise<Tensor> {
     let hidden = x;
-    for (const i of this.order) hidden = tanh(await this.children().get(String(i))!.call(hidden));
+    for (const i of this.order) {
+      hidden = tanh(await this.children().get(String(i))!.call(hidden));
+    }
     return hidden;
   }
 }
@@ -68,7 +70,9 @@ it('follows a change of order between steps: skipped, repeated and reversed unit
       let squared = 0;
       for (const parameter of model.parameters()) {
         const gradient = await parameter.grad?.toArray();
-        for (const value of gradient ?? []) squared += value ** 2;
+        for (const value of gradient ?? []) {
+          squared += value ** 2;
+        }
       }
       norms.push(Math.sqrt(squared));
       model.zeroGrad();
@@ -109,9 +113,13 @@ describe('a step that fails', () => {
       const { model, run } = await prepared(rank);
       const atRest = rank.device.ledger.live();
       const failing = run(1);
-      if (rank.rank === 1) rank.group.abort('the test says so');
+      if (rank.rank === 1) {
+        rank.group.abort('the test says so');
+      }
       await expect(failing).rejects.toThrow(/the test says so/);
-      for (const instance of model.instances()) instance.assertState('idle');
+      for (const instance of model.instances()) {
+        instance.assertState('idle');
+      }
       expect(rank.device.ledger.live()).toEqual(atRest);
     });
   });
@@ -125,7 +133,9 @@ describe('a step that fails', () => {
       await expect(run(1)).rejects.toThrow('hook');
       remove();
       expect(rank.device.ledger.live()).toEqual(atRest);
-      for (const instance of model.instances()) instance.assertState('idle');
+      for (const instance of model.instances()) {
+        instance.assertState('idle');
+      }
       expect(Number.isFinite(await run(1))).toBe(true);
     });
   });

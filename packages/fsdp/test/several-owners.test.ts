@@ -65,7 +65,9 @@ async function expectAsBare(program: Program, worldSize: number): Promise<void> 
   for (const [name, values] of sharded) {
     values.forEach((value, i) => {
       const difference = Math.abs(value - bare.get(name)![i]!);
-      if (!(difference <= 2e-6)) expect.fail(`${name}[${i}] is off by ${difference}`);
+      if (!(difference <= 2e-6)) {
+        expect.fail(`${name}[${i}] is off by ${difference}`);
+      }
     });
   }
 }
@@ -94,8 +96,12 @@ describe.each([1, 2])('world size %i', (worldSize) => {
       const optimizers = byRank(model);
       for (let step = 0; step < STEPS; step++) {
         await backward(step);
-        for (const optimizer of optimizers) await optimizer.step();
-        for (const optimizer of optimizers) optimizer.zeroGrad();
+        for (const optimizer of optimizers) {
+          await optimizer.step();
+        }
+        for (const optimizer of optimizers) {
+          optimizer.zeroGrad();
+        }
       }
     }, worldSize);
   });
@@ -142,9 +148,13 @@ describe.each([1, 2])('world size %i', (worldSize) => {
       const scaler = new ShardedGradScaler({ processGroup: owners.rank.group, initScale: 8 });
       for (let step = 0; step < STEPS; step++) {
         await scaledBackward(owners, scaler, step);
-        for (const optimizer of optimizers) await scaler.step(optimizer);
+        for (const optimizer of optimizers) {
+          await scaler.step(optimizer);
+        }
         scaler.update();
-        for (const optimizer of optimizers) optimizer.zeroGrad();
+        for (const optimizer of optimizers) {
+          optimizer.zeroGrad();
+        }
       }
     }, worldSize);
   });
@@ -198,9 +208,15 @@ describe.each([1, 2])('world size %i', (worldSize) => {
     await expectAsBare(async ({ model, layers, backward }) => {
       const frozen = layers.flatMap((each) => each.parameters().slice(1)); // on both ranks
       const optimizer = new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0 });
-      for (const tensor of frozen) tensor.requiresGrad = false;
+      for (const tensor of frozen) {
+        tensor.requiresGrad = false;
+      }
       for (let step = 0; step < 4; step++) {
-        if (step === 2) for (const tensor of frozen) tensor.requiresGrad = true;
+        if (step === 2) {
+          for (const tensor of frozen) {
+            tensor.requiresGrad = true;
+          }
+        }
         await backward(step);
         await optimizer.step();
         optimizer.zeroGrad();

@@ -160,7 +160,9 @@ describe('a rank that fails', () => {
     await onRanks(3, async (rank) => {
       const model = net(rank);
       const broken = files.reader();
-      if (rank.rank === 2) broken.files.delete('rank-1-of-2.0.safetensors');
+      if (rank.rank === 2) {
+        broken.files.delete('rank-1-of-2.0.safetensors');
+      }
       await expect(loadShards(model, broken)).rejects.toThrow(
         rank.rank === 2 ? TypeError : 'rank 2/3 failed',
       );

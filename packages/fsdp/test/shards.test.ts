@@ -76,7 +76,9 @@ describe('what is moved', () => {
     constructor(device: Device, size: number) {
       super(device);
       const write = (into: Float32Array, start: number) => {
-        for (let i = 0; i < into.length; i++) into[i] = (start + i) % 65521;
+        for (let i = 0; i < into.length; i++) {
+          into[i] = (start + i) % 65521;
+        }
       };
       this.parameter('weight', deferredParameter(device, [size], { write }));
       this.parameter('bias', device.full([10], 3));
@@ -110,7 +112,9 @@ describe('what is moved', () => {
       return live.total;
     });
     for (const [key, { byteLength }] of files.files) {
-      if (key !== 'index.json') expect(byteLength).toBeLessThanOrEqual(2 ** 20 + 512);
+      if (key !== 'index.json') {
+        expect(byteLength).toBeLessThanOrEqual(2 ** 20 + 512);
+      }
     }
     expect(files.files.size).toBe(2 * 5 + 1); // 5.2 MB a rank
 
@@ -138,7 +142,9 @@ describe('what is moved', () => {
       const total = payload.flat().reduce((sum, { length }) => sum + length, 0);
       expect(total).toBe((SIZE + 10) * 4); // every element once
       const longest = Math.max(...payload.flat().map(({ length }) => length));
-      if (worldSize === 1) expect(longest).toBe(2 ** 22);
+      if (worldSize === 1) {
+        expect(longest).toBe(2 ** 22);
+      }
       expect(longest).toBeLessThanOrEqual(2 ** 22);
       for (const reads of payload) {
         const own = reads.reduce((sum, { length }) => sum + length, 0);
@@ -192,7 +198,9 @@ it('floats are converted: f32 masters into pure 16-bit ones of odd length, and b
     const again = new Files();
     await saveShards(target, again);
     await rank.group.barrier();
-    if (rank.rank === 0) expect(again.index().tensors.weight!.dtype).toBe('bf16');
+    if (rank.rank === 0) {
+      expect(again.index().tensors.weight!.dtype).toBe('bf16');
+    }
   });
 });
 
@@ -225,7 +233,9 @@ it('replicas are written once', async () => {
     });
     const sink = rank.rank < 2 ? files : new Files();
     await saveShards(model, sink);
-    if (rank.rank >= 2) expect(sink.files.size).toBe(0);
+    if (rank.rank >= 2) {
+      expect(sink.files.size).toBe(0);
+    }
     await rank.group.barrier();
     const before = await stateDict(model);
     await loadShards(model, files);

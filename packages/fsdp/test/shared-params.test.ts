@@ -183,7 +183,9 @@ describe('F32 shared parameters', () => {
         return clipGradNorm(model, 1e-3);
       });
     const [alone] = await norms(1);
-    for (const norm of await norms(2)) expect(norm).toBeCloseTo(alone!, 6);
+    for (const norm of await norms(2)) {
+      expect(norm).toBeCloseTo(alone!, 6);
+    }
   });
 
   it('are gathered with their owner, for each instance that uses them, and freed after', async () => {
@@ -243,7 +245,9 @@ describe('F32 shared parameters', () => {
           const late = new Late(device);
           const [owner, user] = [wrap(bare), wrap(late)];
           late.weight = bare.weight;
-          if (user instanceof FullyShardedDataParallel) user.appendSharedParam(bare.weight);
+          if (user instanceof FullyShardedDataParallel) {
+            user.appendSharedParam(bare.weight);
+          }
           return wrap(new Stack(device, [owner, user]));
         },
       },
@@ -256,7 +260,9 @@ describe('F32 shared parameters', () => {
       const around = checkpoint(user as Module<[Tensor], Tensor>);
       const owner = wrap(new Stack(device, [first, second, around]));
       late.weight = second.weight;
-      if (user instanceof FullyShardedDataParallel) user.appendSharedParam(second.weight);
+      if (user instanceof FullyShardedDataParallel) {
+        user.appendSharedParam(second.weight);
+      }
       return wrap(new Stack(device, [owner, layer(device)]));
     };
     await expectEqualTraining({ build: inside }, 2);

@@ -14,13 +14,17 @@ it('starts in the order of the calls, though the last is ready first, and waits 
       }),
       async (input) => {
         begun.push(input);
-        if (call === 0) await new Promise((resolve) => setImmediate(resolve));
+        if (call === 0) {
+          await new Promise((resolve) => setImmediate(resolve));
+        }
         return 10 * input;
       },
       never,
     ),
   );
-  for (const call of [2, 1]) ready[call]!(call);
+  for (const call of [2, 1]) {
+    ready[call]!(call);
+  }
   await new Promise((resolve) => setImmediate(resolve));
   expect(begun).toEqual([]);
   ready[0]!(0);

@@ -58,8 +58,11 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
     const [saved] = await onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
       const changed = await stateDict(model);
-      for (const { data } of changed.values())
-        for (let i = 0; i < data.length; i++) data[i]! ^= i % 7;
+      for (const { data } of changed.values()) {
+        for (let i = 0; i < data.length; i++) {
+          data[i]! ^= i % 7;
+        }
+      }
       return changed;
     });
     await onRanks(worldSize, async (rank) => {
@@ -211,15 +214,18 @@ describe('F34 key hygiene', () => {
       const whole = await stateDict(model);
       const half = new Map<string, StateEntry>(
         [...whole].map(([name, entry]) => {
-          if (entry.dtype !== 'f32') return [name, entry];
+          if (entry.dtype !== 'f32') {
+            return [name, entry];
+          }
           const ones = new Uint8Array(new Uint16Array(entry.data.length / 4).fill(0x3c00).buffer);
           return [name, { dtype: 'f16', shape: entry.shape, data: ones }];
         }),
       );
       await loadStateDict(model, half);
       for (const { dtype, data } of (await stateDict(model)).values()) {
-        if (dtype === 'f32')
+        if (dtype === 'f32') {
           expect(new Set(new Float32Array(data.slice().buffer))).toEqual(new Set([1]));
+        }
       }
       const wrong = new Map(whole);
       const count = whole.get('1.num_batches_tracked')!;
@@ -369,7 +375,9 @@ describe.each(['option', 'call'])('stateDictOnRank0Only, stateDictDevice as an %
       const other = shardedGpt2({ ...rank, device: new Device(rank.device.backend) }).model;
       await loadStateDict(other, found);
       expect(await stateDict(other)).toEqual(bare);
-      for (const { tensor } of found.values()) tensor!.dispose();
+      for (const { tensor } of found.values()) {
+        tensor!.dispose();
+      }
       expect(rank.device.memory().live).toEqual(live);
     });
   });

@@ -214,7 +214,9 @@ describe('F14 names', () => {
         expect(list(model)).toEqual(list(bare));
         await summonFullParams(model, () => {
           expect(list(model)).toEqual(list(bare));
-          for (const tensor of model.parameters()) expect(tensor.view().size).toBe(tensor.size);
+          for (const tensor of model.parameters()) {
+            expect(tensor.view().size).toBe(tensor.size);
+          }
         });
         // Flat parameters have names of their own.
         expect(model.units.map(({ flat }) => flat.name)).toEqual(

@@ -40,7 +40,9 @@ class Pair extends Module<[x: Tensor], Tensor> {
 class Tied extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, parts: Readonly<Record<string, Module>>) {
     super(device);
-    for (const [name, part] of Object.entries(parts)) this.child(name, part);
+    for (const [name, part] of Object.entries(parts)) {
+      this.child(name, part);
+    }
   }
   async forward(x: Tensor): Promise<Tensor> {
     const { inner, outer, head } = Object.fromEntries(this.children());

@@ -37,8 +37,11 @@ describe('F36 uneven shards', () => {
           ['weight', weight, expected.weight],
           ['bias', bias, expected.bias],
         ] as const) {
-          if (isExact) expect(actual, name).toEqual(wanted);
-          else expectWithinRounding(actual, wanted);
+          if (isExact) {
+            expect(actual, name).toEqual(wanted);
+          } else {
+            expectWithinRounding(actual, wanted);
+          }
         }
       });
     },
@@ -149,7 +152,9 @@ function expectWithinRounding(actual: readonly number[], expected: readonly numb
   for (let i = 0; i < expected.length; i++) {
     const limit = 2 ** -22 * Math.max(1, Math.abs(expected[i]!));
     const error = Math.abs(actual[i]! - expected[i]!);
-    if (!(error <= limit)) expect.fail(`element ${i}: ${actual[i]}, not ${expected[i]}`);
+    if (!(error <= limit)) {
+      expect.fail(`element ${i}: ${actual[i]}, not ${expected[i]}`);
+    }
   }
 }
 

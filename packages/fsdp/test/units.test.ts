@@ -129,7 +129,9 @@ describe('initial values', () => {
   it('are those of rank 0', async () => {
     const ranks = await weightsBySeed({});
     expect(ranks[1]!.own).not.toEqual(ranks[0]!.own);
-    for (const { sharded } of ranks) expect(sharded).toEqual(ranks[0]!.own);
+    for (const { sharded } of ranks) {
+      expect(sharded).toEqual(ranks[0]!.own);
+    }
   });
 
   it('are each rank its own part without syncModuleStates', async () => {
@@ -186,7 +188,9 @@ describe('replicateGroup', () => {
     const losses = perRank[0]!.losses.map(
       (_, step) => perRank.reduce((sum, rank) => sum + rank.losses[step]!, 0) / worldSize,
     );
-    for (const { weights, live } of perRank) expectClose({ losses, weights, live }, plain, 2e-6);
+    for (const { weights, live } of perRank) {
+      expectClose({ losses, weights, live }, plain, 2e-6);
+    }
   });
 });
 
@@ -202,7 +206,9 @@ describe('an instance of another process group', () => {
       const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
       for (let step = 0; step < 2; step++) {
         await trainOnce(model, { first: 6 * rank.rank, count: 6 }, step);
-        if (step === 1) await expect(clipGradNorm(model, 1)).rejects.toThrow(FsdpConfigError);
+        if (step === 1) {
+          await expect(clipGradNorm(model, 1)).rejects.toThrow(FsdpConfigError);
+        }
         await optimizer.step();
         optimizer.zeroGrad();
       }

@@ -37,7 +37,9 @@ const LAYER = DIM * DIM + DIM; // elements of one layer
 function wrappedPaths(module: Module): string[] {
   const found: string[] = [];
   const visit = (each: Module, path: string) => {
-    if (isFsdp(each)) found.push(path);
+    if (isFsdp(each)) {
+      found.push(path);
+    }
     for (const [name, child] of each.children()) {
       visit(child, [path, each.childPrefix(name)].filter((part) => part !== '').join('.'));
     }
@@ -336,7 +338,9 @@ describe('autoWrapBn', () => {
       expect(await autoWrapBn(model, { processGroup: group })).toBe(model);
       expect(wrappedPaths(model)).toEqual(NORMS);
       for (const [, each] of model.namedModules()) {
-        if (!isFsdp(each)) continue;
+        if (!isFsdp(each)) {
+          continue;
+        }
         expect(each.isResharding).toBe(false);
         expect(each.units.map(({ full, parameters }) => [full.dtype, parameters.length])).toEqual([
           ['f32', 1],

@@ -57,7 +57,9 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         const rows = { first: (rank.rank * 6) / ranks, count: 6 / ranks };
         for (let step = 0; step < 2; step++) {
           await evaluate(model);
-          for (const parameter of model.parameters()) await halve(parameter);
+          for (const parameter of model.parameters()) {
+            await halve(parameter);
+          }
           await trainOnce(model, rows, step);
           await optimizer.step();
           optimizer.zeroGrad();
@@ -85,7 +87,9 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         const model = made(rank);
         const before = await weightsOf(model);
         await evaluate(model);
-        for (const parameter of model.parameters()) await halve(parameter);
+        for (const parameter of model.parameters()) {
+          await halve(parameter);
+        }
         await save(model);
         for (const [name, values] of await weightsOf(model)) {
           expect(values, name).toEqual(before.get(name)!.map((value) => value / 2));
@@ -102,7 +106,9 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         const [inner] = [...model.module.children().values()] as FullyShardedDataParallel[];
         const stop = inner!.module.aroundForward({
           before: async () => {
-            for (const parameter of inner!.parameters()) await halve(parameter);
+            for (const parameter of inner!.parameters()) {
+              await halve(parameter);
+            }
           },
         });
         await trainOnce(model, { first: rank.rank, count: 1 });
@@ -157,7 +163,9 @@ it('a rank that writes alone is named where the others do not gather', {
   await onRanks(2, async (rank) => {
     const model = made(rank);
     await evaluate(model);
-    if (rank.rank === 0) await halve(model.parameters()[0]!);
+    if (rank.rank === 0) {
+      await halve(model.parameters()[0]!);
+    }
     await expect(trainOnce(model, { first: rank.rank, count: 1 })).rejects.toMatchObject({
       code: 'FSDP_RANKS_DIFFER',
     });

@@ -5,7 +5,9 @@ const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 /** The unit in which `bytes` is a number of at most four digits. */
 export function byteUnit(bytes: number): { readonly name: string; readonly bytes: number } {
   let power = 0;
-  while (power < UNITS.length - 1 && Math.abs(bytes) >= 1024 ** (power + 1)) power += 1;
+  while (power < UNITS.length - 1 && Math.abs(bytes) >= 1024 ** (power + 1)) {
+    power += 1;
+  }
   return { name: UNITS[power]!, bytes: 1024 ** power };
 }
 

@@ -29,7 +29,9 @@ export class GatherCounter {
   #isStopped = false;
 
   constructor(sources: readonly GatherSource[]) {
-    for (const source of new Set(sources)) this.#listen(source);
+    for (const source of new Set(sources)) {
+      this.#listen(source);
+    }
   }
 
   /** Output bytes of all gathers so far. */
@@ -39,20 +41,26 @@ export class GatherCounter {
 
   stop(): void {
     this.#isStopped = true;
-    for (const remove of this.#removals.splice(0)) remove();
+    for (const remove of this.#removals.splice(0)) {
+      remove();
+    }
   }
 
   #listen(source: GatherSource): void {
     const before = source.onTrace;
     const listener: GatherListener = (trace) => {
       before?.(trace);
-      if (this.#isStopped || trace.failed || trace.name !== 'allGather') return;
+      if (this.#isStopped || trace.failed || trace.name !== 'allGather') {
+        return;
+      }
       this.#totalBytes += trace.bytes * source.worldSize;
     };
     source.onTrace = listener;
     this.#removals.push(() => {
       // Somebody who came later hears through it: then it stays, counting nothing.
-      if (source.onTrace === listener) source.onTrace = before;
+      if (source.onTrace === listener) {
+        source.onTrace = before;
+      }
     });
   }
 }

@@ -88,7 +88,9 @@ export class LayerMemoryTracker {
   /** Removes its hooks; the trace stays. Idempotent. */
   stop(): void {
     this.#isTracking = false;
-    for (const remove of this.#hooked.values()) remove();
+    for (const remove of this.#hooked.values()) {
+      remove();
+    }
     this.#hooked.clear();
     this.#gathers.stop();
     this.#calls = [];
@@ -102,7 +104,9 @@ export class LayerMemoryTracker {
   /** Hooks the modules that have no hooks yet. Names are those that modules have then. */
   #hookModules(): void {
     for (const [name, module] of this.#model.namedModules()) {
-      if (this.#hooked.has(module)) continue;
+      if (this.#hooked.has(module)) {
+        continue;
+      }
       const remove = module.aroundForward({
         before: (args) => this.#begin(module, args),
         afterScope: (output) => this.#end(module, name, output),
@@ -120,9 +124,13 @@ export class LayerMemoryTracker {
       checkDevices(this.#model);
       this.#hookModules();
     }
-    if (this.#calls.length === 0 && !this.#device.isInBackward) this.#pass += 1;
+    if (this.#calls.length === 0 && !this.#device.isInBackward) {
+      this.#pass += 1;
+    }
     const around = this.#calls.at(-1);
-    if (around !== undefined) around.isLeaf = false;
+    if (around !== undefined) {
+      around.isLeaf = false;
+    }
     await this.#device.synchronize();
     this.#calls.push({
       module,
@@ -134,7 +142,9 @@ export class LayerMemoryTracker {
 
   async #end(module: Module, name: string, output: unknown): Promise<void> {
     const index = this.#calls.findLastIndex((call) => call.module === module);
-    if (index < 0) return; // stopped, or another's failure came between
+    if (index < 0) {
+      return; // stopped, or another's failure came between
+    }
     const [call] = this.#calls.splice(index);
     const { inputs, liveBefore, isLeaf } = call!;
     if (isLeaf || !this.#isOfLeaves) {
@@ -146,9 +156,13 @@ export class LayerMemoryTracker {
         forwardDeltaBytes: this.#device.ledger.live().total - liveBefore,
       });
       // Without grad mode its outputs may get a node later, but a checkpoint's, not its own.
-      if (this.#device.isGradEnabled) this.#outputs.push({ place, output });
+      if (this.#device.isGradEnabled) {
+        this.#outputs.push({ place, output });
+      }
     }
-    if (this.#calls.length === 0) this.#hookBackward();
+    if (this.#calls.length === 0) {
+      this.#hookBackward();
+    }
   }
 
   /** See Note [order of backward hooks]. */
@@ -156,7 +170,9 @@ export class LayerMemoryTracker {
     for (const { place, output } of this.#outputs.splice(0).reverse()) {
       let last: Pass | undefined;
       this.#device.beforeGradientOf(output, async (pass) => {
-        if (pass === last || !this.#isTracking) return; // several outputs, one backward
+        if (pass === last || !this.#isTracking) {
+          return; // several outputs, one backward
+        }
         last = pass;
         await this.#device.synchronize();
         this.#record(place, 'backward', { activationBytes: 0, forwardDeltaBytes: 0 });
@@ -189,7 +205,9 @@ export class LayerMemoryTracker {
 
 function checkDevices(model: Module): void {
   const stray = model.namedModules().find(([, { device }]) => device !== model.device);
-  if (stray === undefined) return;
+  if (stray === undefined) {
+    return;
+  }
   throw new MemoryTrackerConfigError(
     `memory tracker: expected modules of one device, got another's at '${stray[0]}'. Track each device's modules by a tracker of its own.`,
   );
@@ -203,7 +221,9 @@ function checkOptions(options: LayerMemoryTrackerOptions): void {
     );
   }
   const { modules = 'leaves' } = options;
-  if (modules === 'leaves' || modules === 'all') return;
+  if (modules === 'leaves' || modules === 'all') {
+    return;
+  }
   throw new MemoryTrackerConfigError(
     `memory tracker: expected modules to be 'leaves' or 'all', got '${modules}'.`,
   );

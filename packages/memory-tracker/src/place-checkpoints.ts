@@ -65,9 +65,13 @@ function bestCut(
   let run = 0;
   for (let split = start + 1; split <= sizes.length - numSplits; split++) {
     run += sizes[split - 1]!;
-    if (best !== undefined && run >= best.maxRun) break; // later cuts only make it longer
+    if (best !== undefined && run >= best.maxRun) {
+      break; // later cuts only make it longer
+    }
     const maxRun = Math.max(run, solve(split, numSplits - 1).maxRun);
-    if (best === undefined || maxRun < best.maxRun) best = { maxRun, split };
+    if (best === undefined || maxRun < best.maxRun) {
+      best = { maxRun, split };
+    }
   }
   return best!;
 }

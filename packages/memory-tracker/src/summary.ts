@@ -34,7 +34,9 @@ export function topProducers(trace: MemoryTrace, count = 10): Producer[] {
 /** Some lines: how much was held where, what was gathered, and the top producers. */
 export function summaryText(trace: MemoryTrace, count = 10): string {
   const { samples } = trace;
-  if (samples.length === 0) return 'memory: no samples\n';
+  if (samples.length === 0) {
+    return 'memory: no samples\n';
+  }
   const numPasses = new Set(samples.map(({ pass }) => pass)).size;
   const peak = largest(samples, ({ liveBytes }) => liveBytes.total);
   const { reservedBytes } = largest(samples, (sample) => sample.reservedBytes);

@@ -269,7 +269,9 @@ it('changes neither loss nor memory', async () => {
     const device = makeDevice();
     const model = stack(device);
     const tracker = new LayerMemoryTracker(model);
-    if (!isTracked) tracker.stop();
+    if (!isTracked) {
+      tracker.stop();
+    }
     const losses: number[] = [];
     for (let i = 0; i < 3; i++) {
       await device.scope(async () => {
@@ -289,7 +291,9 @@ it('numbers passes, starts anew after a forward that threw, and forgets when tol
   let isFailing = true;
   class Failing extends Module {
     forward(x: Tensor): Tensor {
-      if (isFailing) throw new Error('no');
+      if (isFailing) {
+        throw new Error('no');
+      }
       return x;
     }
   }

@@ -61,10 +61,14 @@ describe('F42 placeCheckpoints', () => {
 
 /** Every way to cut `length` items `numSplits` times into runs that are not empty. */
 function partitions(length: number, numSplits: number, from = 1): number[][] {
-  if (numSplits === 0) return [[]];
+  if (numSplits === 0) {
+    return [[]];
+  }
   const found: number[][] = [];
   for (let split = from; split <= length - numSplits; split++) {
-    for (const rest of partitions(length, numSplits - 1, split + 1)) found.push([split, ...rest]);
+    for (const rest of partitions(length, numSplits - 1, split + 1)) {
+      found.push([split, ...rest]);
+    }
   }
   return found;
 }

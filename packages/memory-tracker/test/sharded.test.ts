@@ -43,7 +43,9 @@ async function traced(worldSize: number, build: Build): Promise<(readonly Memory
         const device = new Device(backend, { seed: 2 });
         const model = build(device, group);
         // What initialize itself gathers belongs to no layer.
-        if (model instanceof FullyShardedDataParallel) await model.initialize();
+        if (model instanceof FullyShardedDataParallel) {
+          await model.initialize();
+        }
         using tracker = new LayerMemoryTracker(model, { gathers: [group] });
         for (let step = 0; step < 2; step++) {
           tracker.clear();
@@ -57,7 +59,9 @@ async function traced(worldSize: number, build: Build): Promise<(readonly Memory
       }),
     );
   } finally {
-    for (const group of groups) await group.close();
+    for (const group of groups) {
+      await group.close();
+    }
     await backend.dispose();
   }
 }

@@ -169,10 +169,14 @@ describe('the charts', () => {
     const share = (zero - total) / (zero - reserved);
     expect(share).toBeCloseTo(sample!.liveBytes.total / sample!.reservedBytes, 2);
     for (const path of [0, 1, 2, 3, 4, 5, 6]) {
-      for (const y of allY(svg, path)) expect(y >= 72 && y <= 370).toBe(true); // inside the plot
+      for (const y of allY(svg, path)) {
+        expect(y >= 72 && y <= 370).toBe(true); // inside the plot
+      }
     }
     // Each tag lies on the one before: a path goes along its top and back along its foot.
-    for (let tag = 1; tag < 6; tag++) expect(yOf(svg, tag, -1)).toBe(yOf(svg, tag - 1, 0));
+    for (let tag = 1; tag < 6; tag++) {
+      expect(yOf(svg, tag, -1)).toBe(yOf(svg, tag - 1, 0));
+    }
     expect(svg).toContain('backward</text>');
   });
 

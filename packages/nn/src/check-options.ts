@@ -44,8 +44,12 @@ export function checkOptions<Options>(
 
 /** @throws {NnConfigError} where the value breaks the rule */
 export function checkValue(owner: string, name: string, value: unknown, rule: OptionRule): void {
-  if (value === undefined && rule.isOptional === true) return;
-  if (rule.holds(value)) return;
+  if (value === undefined && rule.isOptional === true) {
+    return;
+  }
+  if (rule.holds(value)) {
+    return;
+  }
   throw new NnConfigError(
     `${owner}: expected ${name} to be ${rule.expected}, got ${shown(value)}.`,
   );
@@ -59,11 +63,21 @@ export function given<Options extends object>(options: Options): Partial<Options
 
 /** A value, as messages name what came. */
 export function shown(value: unknown): string {
-  if (value === undefined) return 'nothing';
-  if (typeof value === 'string') return JSON.stringify(value);
-  if (typeof value === 'function') return `the function ${value.name || 'without a name'}`;
-  if (typeof value !== 'object' || value === null) return String(value);
-  if (Array.isArray(value)) return `[${value.map(shown).join(', ')}]`;
+  if (value === undefined) {
+    return 'nothing';
+  }
+  if (typeof value === 'string') {
+    return JSON.stringify(value);
+  }
+  if (typeof value === 'function') {
+    return `the function ${value.name || 'without a name'}`;
+  }
+  if (typeof value !== 'object' || value === null) {
+    return String(value);
+  }
+  if (Array.isArray(value)) {
+    return `[${value.map(shown).join(', ')}]`;
+  }
   const { name } = value.constructor ?? Object;
   return name === 'Object' ? 'a plain object' : `an object of ${name}`;
 }

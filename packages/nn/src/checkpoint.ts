@@ -40,7 +40,9 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     super(module.device);
     this.#isOffloading = options.offloadToCpu ?? false;
     this.child('module', module);
-    if (!module.isTraining) this.eval(); // a new module is in training mode
+    if (!module.isTraining) {
+      this.eval(); // a new module is in training mode
+    }
   }
 
   override childPrefix(): string {
@@ -54,7 +56,9 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
 
   async forward(...args: Args): Promise<Output> {
     const { device, module } = this;
-    if (!device.isGradEnabled) return module.call(...args);
+    if (!device.isGradEnabled) {
+      return module.call(...args);
+    }
     const inputs = listTensors(args);
     const needsGrad = inputs.map((input) => input.requiresGrad);
     const state = device.random.state();
@@ -104,7 +108,9 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
       await backwardFrom(device, floatsIn(result), run.gradients);
       return leaves.map((leaf) => leaf.take());
     } finally {
-      for (const leaf of leaves) leaf.take(); // after a failure
+      for (const leaf of leaves) {
+        leaf.take(); // after a failure
+      }
       device.random.restore(after);
     }
   }
@@ -127,7 +133,9 @@ class InputLeaf {
   /** Hands the gradient to the current scope. */
   take(): Tensor | undefined {
     const gradient = this.#gradient;
-    if (gradient === undefined) return undefined;
+    if (gradient === undefined) {
+      return undefined;
+    }
     this.#gradient = undefined;
     gradient.device.track(gradient);
     gradient.storage.release();

@@ -38,7 +38,9 @@ export function recipeOf(parameter: Tensor): ParameterRecipe | undefined {
 
 /** Its values exist from here on, wherever; called by who has made or replaced them. */
 export function dropRecipe(parameter: Tensor): void {
-  if (RECIPES.delete(parameter)) parameter.storage.absentHint = undefined;
+  if (RECIPES.delete(parameter)) {
+    parameter.storage.absentHint = undefined;
+  }
 }
 
 /**
@@ -49,7 +51,9 @@ export function materialize(target: Module | Tensor): void {
   const parameters = isTensor(target) ? [target] : target.parameters();
   for (const parameter of parameters) {
     const recipe = recipeOf(parameter);
-    if (recipe === undefined || parameter.piece !== undefined) continue;
+    if (recipe === undefined || parameter.piece !== undefined) {
+      continue;
+    }
     parameter.storage.fill();
     for (let start = 0; start < parameter.size; start += CHUNK_ELEMENTS) {
       const values = new Float32Array(Math.min(CHUNK_ELEMENTS, parameter.size - start));
@@ -62,7 +66,9 @@ export function materialize(target: Module | Tensor): void {
 
 /** Gives a deferred parameter memory without drawing its values: all of them are written next. */
 export function fillDeferred(parameter: Tensor): void {
-  if (recipeOf(parameter) === undefined || parameter.piece !== undefined) return;
+  if (recipeOf(parameter) === undefined || parameter.piece !== undefined) {
+    return;
+  }
   parameter.storage.fill();
   dropRecipe(parameter);
 }

@@ -36,7 +36,9 @@ export class Gpt2 extends Sequential<[ids: Tensor], Tensor> {
     const { seed = 0, deferInit: isDeferred = false } = options;
     super(device, makeLayers(device, resolved, new ParameterInit(device, { seed, isDeferred })));
     this.config = resolved;
-    for (const [path, parameter] of this.namedParameters()) parameter.name = path;
+    for (const [path, parameter] of this.namedParameters()) {
+      parameter.name = path;
+    }
   }
 
   /** The layers' names are those of the Hugging Face layout. */
@@ -79,7 +81,7 @@ export class Gpt2Embeddings extends Module<[ids: Tensor], Tensor> {
   }
 }
 
-/** Attention and a feed-forward layer, each normalised before and added to x [batch, seq, n_embd]. */
+/** Attention and a feed-forward layer, each normalized before and added to x [batch, seq, n_embd]. */
 export class Gpt2Block extends Module<[x: Tensor], Tensor> {
   readonly ln1: LayerNorm;
   readonly attn: MultiheadAttention;

@@ -38,7 +38,7 @@ export {
   isBatchNorm,
   type PartedBatch,
 } from './layers/batch-norm1d.js';
-export type { BatchMoments, GradientSums } from './layers/batch-normalise.js';
+export type { BatchMoments, GradientSums } from './layers/batch-normalize.js';
 export { Conv1D, type Conv1DOptions } from './layers/conv1d.js';
 export { Dropout } from './layers/dropout.js';
 export { Embedding, type EmbeddingOptions } from './layers/embedding.js';

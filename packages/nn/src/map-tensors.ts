@@ -24,22 +24,34 @@ function mapValue(
   map: (tensor: Tensor) => Tensor,
   done: Map<unknown, unknown>,
 ): unknown {
-  if (typeof value !== 'object' || value === null) return value;
-  if (done.has(value)) return done.get(value);
+  if (typeof value !== 'object' || value === null) {
+    return value;
+  }
+  if (done.has(value)) {
+    return done.get(value);
+  }
   const put = <T>(result: T): T => {
     done.set(value, result);
     return result;
   };
   const mapped = (item: unknown) => mapValue(item, map, done);
-  if (isTensor(value)) return put(map(value));
-  if (tensorsIn(value).length === 0) return put(value);
+  if (isTensor(value)) {
+    return put(map(value));
+  }
+  if (tensorsIn(value).length === 0) {
+    return put(value);
+  }
   // A container is noted before its items, one of which may lead back to it. A subclass's constructor
   // isn't run: it may want arguments that nobody knows.
   const copy: object = put(emptyLike(value));
   if (value instanceof Map) {
-    for (const [key, item] of value) (copy as Map<unknown, unknown>).set(key, mapped(item));
+    for (const [key, item] of value) {
+      (copy as Map<unknown, unknown>).set(key, mapped(item));
+    }
   } else if (value instanceof Set) {
-    for (const item of value) (copy as Set<unknown>).add(mapped(item));
+    for (const item of value) {
+      (copy as Set<unknown>).add(mapped(item));
+    }
   }
   for (const [key, item] of Object.entries(value)) {
     (copy as Record<string, unknown>)[key] = mapped(item);
@@ -50,7 +62,9 @@ function mapValue(
 /** An empty container with the value's prototype, and the inner slots of its kind. */
 function emptyLike(value: object): object {
   for (const kind of [Array, Map, Set]) {
-    if (value instanceof kind) return Reflect.construct(kind, [], value.constructor) as object;
+    if (value instanceof kind) {
+      return Reflect.construct(kind, [], value.constructor) as object;
+    }
   }
   return Object.create(Object.getPrototypeOf(value) as object) as object;
 }

@@ -35,7 +35,9 @@ export function checkModules(owner: string, modules: unknown): void {
     throw new NnConfigError(`${owner}: expected an array of modules, got ${shown(modules)}.`);
   }
   modules.forEach((module: unknown, i) => {
-    if (isModule(module)) return;
+    if (isModule(module)) {
+      return;
+    }
     throw new NnConfigError(`${owner}: expected a module at index ${i}, got ${shown(module)}.`);
   });
 }
@@ -80,12 +82,18 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
    */
   async call(...args: Args): Promise<Output> {
     const output = await this.device.scope(async () => {
-      for (const hook of this.#before) await hook(args);
+      for (const hook of this.#before) {
+        await hook(args);
+      }
       const output = await this.forward(...args);
-      for (const hook of this.#after) await hook(output);
+      for (const hook of this.#after) {
+        await hook(output);
+      }
       return output;
     });
-    for (const hook of this.#afterScope) await hook(output);
+    for (const hook of this.#afterScope) {
+      await hook(output);
+    }
     return output;
   }
 
@@ -95,9 +103,15 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     readonly after?: AfterForward;
     readonly afterScope?: AfterScope;
   }): () => void {
-    if (hooks.before !== undefined) this.#before.push(hooks.before);
-    if (hooks.after !== undefined) this.#after.push(hooks.after);
-    if (hooks.afterScope !== undefined) this.#afterScope.push(hooks.afterScope);
+    if (hooks.before !== undefined) {
+      this.#before.push(hooks.before);
+    }
+    if (hooks.after !== undefined) {
+      this.#after.push(hooks.after);
+    }
+    if (hooks.afterScope !== undefined) {
+      this.#afterScope.push(hooks.afterScope);
+    }
     return () => {
       remove(this.#before, hooks.before);
       remove(this.#after, hooks.after);
@@ -141,10 +155,16 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
    */
   replaceChild(name: string, module: Module): void {
     const child = this.#children.get(name);
-    if (child === undefined) throw new RangeError(`replaceChild: no child is named '${name}'.`);
+    if (child === undefined) {
+      throw new RangeError(`replaceChild: no child is named '${name}'.`);
+    }
     this.#children.set(name, module);
     const fields = this as Record<string, unknown>;
-    for (const [key, value] of Object.entries(fields)) if (value === child) fields[key] = module;
+    for (const [key, value] of Object.entries(fields)) {
+      if (value === child) {
+        fields[key] = module;
+      }
+    }
   }
 
   /** The module's own children by name, in order. */
@@ -166,11 +186,14 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     const found: [string, Module][] = [];
     const seen = new Set<Module>();
     const visit = (module: Module, path: string): void => {
-      if (seen.has(module)) return;
+      if (seen.has(module)) {
+        return;
+      }
       seen.add(module);
       found.push([path, module]);
-      for (const [name, child] of module.children())
+      for (const [name, child] of module.children()) {
         visit(child, joinPath(path, module.childPrefix(name)));
+      }
     };
     visit(this, prefix);
     return found;
@@ -199,7 +222,9 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     const found: [string, Tensor][] = [];
     for (const [path, module] of this.namedModules()) {
       for (const [name, tensor] of own(module)) {
-        if (seen.has(tensor)) continue;
+        if (seen.has(tensor)) {
+          continue;
+        }
         seen.add(tensor);
         found.push([joinPath(path, name), tensor]);
       }
@@ -215,7 +240,9 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   /** Switches this module and all below to training (default) or evaluation. Returns itself. */
   train(isTraining = true): this {
-    for (const [, module] of this.namedModules()) module.#isTraining = isTraining;
+    for (const [, module] of this.namedModules()) {
+      module.#isTraining = isTraining;
+    }
     return this;
   }
 
@@ -230,13 +257,17 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   to(dtype: 'f32' | 'f16' | 'bf16'): this {
     const named = [...this.namedParameters(), ...this.namedBuffers()];
     for (const [name, { grad, piece }] of named) {
-      if (grad === undefined && piece === undefined) continue;
+      if (grad === undefined && piece === undefined) {
+        continue;
+      }
       const got = grad === undefined ? 'a sharded or packed parameter' : 'a gradient';
       throw new NnConfigError(
         `module.to: expected plain tensors without gradients, got ${got} at '${name}'. Cast before wrapping and between steps.`,
       );
     }
-    for (const [, tensor] of named) castInPlace(tensor, dtype);
+    for (const [, tensor] of named) {
+      castInPlace(tensor, dtype);
+    }
     return this;
   }
 
@@ -256,9 +287,17 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   dispose(): void {
     this.zeroGrad();
     // Packed and sharded parameters belong to who packed or sharded them.
-    for (const tensor of this.parameters()) if (tensor.piece === undefined) tensor.dispose();
-    for (const [, tensor] of this.namedBuffers()) tensor.dispose();
-    for (const [, module] of this.namedModules()) module.releaseOwned();
+    for (const tensor of this.parameters()) {
+      if (tensor.piece === undefined) {
+        tensor.dispose();
+      }
+    }
+    for (const [, tensor] of this.namedBuffers()) {
+      tensor.dispose();
+    }
+    for (const [, module] of this.namedModules()) {
+      module.releaseOwned();
+    }
   }
 
   /**
@@ -274,11 +313,15 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
 /** Joins two parts of a path with a dot; an empty part leaves no dot. */
 export function joinPath(prefix: string, name: string): string {
-  if (prefix === '') return name;
+  if (prefix === '') {
+    return name;
+  }
   return name === '' ? prefix : `${prefix}.${name}`;
 }
 
 function remove<T>(list: T[], item: T | undefined): void {
   const index = item === undefined ? -1 : list.indexOf(item);
-  if (index >= 0) list.splice(index, 1);
+  if (index >= 0) {
+    list.splice(index, 1);
+  }
 }

@@ -82,7 +82,9 @@ export class ParameterInit {
   ): Tensor {
     const { low, high } = options;
     return this.#draw(name, shape, (words, values) => {
-      for (let i = 0; i < 4; i++) values[i] = low + (high - low) * unit(words[i]!);
+      for (let i = 0; i < 4; i++) {
+        values[i] = low + (high - low) * unit(words[i]!);
+      }
     });
   }
 
@@ -95,7 +97,9 @@ export class ParameterInit {
   }
 
   #full(shape: Shape, value: number): Tensor {
-    if (!this.isDeferred) return this.device.full(shape, value);
+    if (!this.isDeferred) {
+      return this.device.full(shape, value);
+    }
     return deferredParameter(this.device, shape, { write: (into) => void into.fill(value) });
   }
 
@@ -104,7 +108,9 @@ export class ParameterInit {
     const key0 = hash(path, FNV_BASIS[0] ^ (this.seed >>> 0));
     const key1 = hash(path, FNV_BASIS[1] ^ (Math.floor(this.seed / 2 ** 32) >>> 0));
     const recipe = drawn(key0, key1, convert);
-    if (this.isDeferred) return deferredParameter(this.device, shape, recipe);
+    if (this.isDeferred) {
+      return deferredParameter(this.device, shape, recipe);
+    }
     const values = new Float32Array(elementCountOf(shape));
     recipe.write(values, 0);
     return this.device.tensor(values, shape);
@@ -125,7 +131,9 @@ function drawn(key0: number, key1: number, convert: Convert): ParameterRecipe {
         philox(at / 4, key0, key1, words);
         convert(words, values);
         // Writes beyond either end of a typed array are dropped.
-        for (let i = 0; i < 4; i++) into[at + i - start] = values[i]!;
+        for (let i = 0; i < 4; i++) {
+          into[at + i - start] = values[i]!;
+        }
       }
     },
   };

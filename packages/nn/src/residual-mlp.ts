@@ -1,4 +1,4 @@
-// A small residual network with batch normalisation, after He et al. (2016) with affine layers in the
+// A small residual network with batch normalization, after He et al. (2016) with affine layers in the
 // place of convolutions: for tests and examples of what batch statistics need.
 
 import { add, type Device, relu, type Tensor } from '@shardweave/tensor-core';
@@ -16,7 +16,7 @@ import { Sequential } from './layers/sequential.js';
 import { Module } from './module.js';
 import { ParameterInit } from './parameter-init.js';
 
-/** A normalisation over the second axis of [n, width]. */
+/** A normalization over the second axis of [n, width]. */
 export type MakeNorm = (device: Device, width: number) => Module<[x: Tensor], Tensor>;
 
 export interface ResidualMlpOptions {
@@ -24,7 +24,7 @@ export interface ResidualMlpOptions {
   readonly width: number;
   readonly numBlocks: number;
   readonly numClasses: number;
-  /** Makes each normalisation, a SyncBatchNorm for instance. Default BatchNorm1d. */
+  /** Makes each normalization, a SyncBatchNorm for instance. Default BatchNorm1d. */
   readonly norm?: MakeNorm;
   /** Of the initial weights; equal on all ranks. Default 0. */
   readonly seed?: number;
@@ -86,7 +86,7 @@ export class ResidualStem extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** x [n, width] plus two normalised affine maps of it, at least 0. */
+/** x [n, width] plus two normalized affine maps of it, at least 0. */
 export class ResidualBlock extends Module<[x: Tensor], Tensor> {
   readonly linear1: Linear;
   readonly norm1: Module<[x: Tensor], Tensor>;
@@ -111,7 +111,7 @@ export class ResidualBlock extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Without a bias, which the normalisation after it would take away. */
+/** Without a bias, which the normalization after it would take away. */
 function normedLinear(
   device: Device,
   inFeatures: number,

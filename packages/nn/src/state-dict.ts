@@ -32,7 +32,9 @@ export function loadStateDict(
   state: ReadonlyMap<string, HostTensor>,
   options: { readonly strict?: boolean } = {},
 ): void {
-  for (const { tensor, values } of plan(module, state, options.strict)) write(tensor, values);
+  for (const { tensor, values } of plan(module, state, options.strict)) {
+    write(tensor, values);
+  }
 }
 
 /**
@@ -80,12 +82,18 @@ function plan<T extends HostTensor | LazyTensor>(
   const mismatched: string[] = [];
   for (const [name, tensor] of targets) {
     const problem = mismatch(tensor, state.get(name));
-    if (problem === undefined) continue;
+    if (problem === undefined) {
+      continue;
+    }
     mismatched.push(name);
     problems.push(`'${name}' ${problem}`);
   }
-  if (strict && missing.length > 0) problems.push(`missing: ${missing.join(', ')}`);
-  if (strict && unexpected.length > 0) problems.push(`unexpected: ${unexpected.join(', ')}`);
+  if (strict && missing.length > 0) {
+    problems.push(`missing: ${missing.join(', ')}`);
+  }
+  if (strict && unexpected.length > 0) {
+    problems.push(`unexpected: ${unexpected.join(', ')}`);
+  }
   if (problems.length > 0) {
     throw new StateDictError(`loadStateDict: the state does not fit. ${problems.join('; ')}.`, {
       missing,
@@ -107,7 +115,9 @@ function namedTensors(module: Module, op: string): [string, Tensor][] {
       : isCopy(tensor)
         ? 'a copy for computing of what rests elsewhere'
         : undefined;
-    if (got === undefined) continue;
+    if (got === undefined) {
+      continue;
+    }
     throw new NnConfigError(
       `${op}: expected all ${tensor.size} elements of '${name}' to rest here, got ${got}. Use the state dict of whoever wrapped the module, such as ${op} of @shardweave/fsdp or @shardweave/offload.`,
     );
@@ -116,13 +126,23 @@ function namedTensors(module: Module, op: string): [string, Tensor][] {
 }
 
 function mismatch(tensor: Tensor, values: HostTensor | LazyTensor | undefined): string | undefined {
-  if (values === undefined) return undefined;
+  if (values === undefined) {
+    return undefined;
+  }
   const shape = tensor.shape.join(', ');
-  if (shape !== values.shape.join(', ')) return `is [${shape}], got [${values.shape.join(', ')}]`;
-  if (!isDeviceDType(values.dtype)) return `cannot be read from ${values.dtype}`;
-  if (!('data' in values)) return undefined;
+  if (shape !== values.shape.join(', ')) {
+    return `is [${shape}], got [${values.shape.join(', ')}]`;
+  }
+  if (!isDeviceDType(values.dtype)) {
+    return `cannot be read from ${values.dtype}`;
+  }
+  if (!('data' in values)) {
+    return undefined;
+  }
   const byteLength = tensor.size * byteSize(values.dtype);
-  if (values.data.byteLength === byteLength) return undefined;
+  if (values.data.byteLength === byteLength) {
+    return undefined;
+  }
   return `needs ${byteLength} bytes, got ${values.data.byteLength}`;
 }
 

@@ -81,7 +81,9 @@ export class UnitScheduler<Unit, Ticket> {
    */
   beginForward(options: { readonly isRecording?: boolean } = {}): void {
     const [first] = this.#forward;
-    if (first !== undefined) this.#orders.set(first, this.#forward);
+    if (first !== undefined) {
+      this.#orders.set(first, this.#forward);
+    }
     this.#forward = [];
     this.#isPredicted = true;
     this.#isRecording = options.isRecording ?? true;
@@ -89,17 +91,25 @@ export class UnitScheduler<Unit, Ticket> {
 
   /** The unit's module has run in forward. */
   leave(unit: Unit, kind: UseKind): void {
-    if (!this.#isRecording) return;
-    if (this.#hasEnded) this.#uses = []; // those before the backward that has ended
+    if (!this.#isRecording) {
+      return;
+    }
+    if (this.#hasEnded) {
+      this.#uses = []; // those before the backward that has ended
+    }
     this.#hasEnded = false;
-    if (this.#uses.length >= MAX_USES) this.#uses = this.#uses.slice(MAX_USES / 2);
+    if (this.#uses.length >= MAX_USES) {
+      this.#uses = this.#uses.slice(MAX_USES / 2);
+    }
     this.#uses.push({ unit, kind });
   }
 
   /** A backward through what has run since the last one begins. */
   beginBackward(): void {
     const before = this.#enteredInBackward;
-    if (before.size > 0) this.#enteredBefore = before;
+    if (before.size > 0) {
+      this.#enteredBefore = before;
+    }
     this.#enteredInBackward = new Set();
     this.#isExact = false;
     this.#expect(({ unit, kind }) =>
@@ -123,7 +133,11 @@ export class UnitScheduler<Unit, Ticket> {
 
   /** The backward's nodes have all run: starts what is required of it and was not entered. */
   endBackward(): void {
-    if (this.#isExact) for (const unit of this.#backward.slice(this.#position)) this.#start(unit);
+    if (this.#isExact) {
+      for (const unit of this.#backward.slice(this.#position)) {
+        this.#start(unit);
+      }
+    }
     this.#isExact = false;
     this.#hasEnded = true; // there may be more backwards through these uses
   }
@@ -134,11 +148,17 @@ export class UnitScheduler<Unit, Ticket> {
     this.#start(unit);
     const ticket = this.#take(unit); // in use from here on, no longer ahead of it
     for (const next of following) {
-      if (next === unit || this.#inFlight.has(next) || this.#residency.isPresent(next)) continue;
-      if (this.#inFlightBytes + this.#residency.bytes(next) > this.#capBytes) break;
+      if (next === unit || this.#inFlight.has(next) || this.#residency.isPresent(next)) {
+        continue;
+      }
+      if (this.#inFlightBytes + this.#residency.bytes(next) > this.#capBytes) {
+        break;
+      }
       this.#start(next);
     }
-    if (ticket !== undefined) await this.#residency.finish(unit, ticket);
+    if (ticket !== undefined) {
+      await this.#residency.finish(unit, ticket);
+    }
   }
 
   /** Ends a forward or a step: what was started and never used is waited for and dropped. */
@@ -160,14 +180,18 @@ export class UnitScheduler<Unit, Ticket> {
   }
 
   #start(unit: Unit): void {
-    if (this.#inFlight.has(unit) || this.#residency.isPresent(unit)) return;
+    if (this.#inFlight.has(unit) || this.#residency.isPresent(unit)) {
+      return;
+    }
     this.#inFlight.set(unit, this.#residency.start(unit));
     this.#inFlightBytes += this.#residency.bytes(unit);
   }
 
   #take(unit: Unit): Ticket | undefined {
     const ticket = this.#inFlight.get(unit);
-    if (this.#inFlight.delete(unit)) this.#inFlightBytes -= this.#residency.bytes(unit);
+    if (this.#inFlight.delete(unit)) {
+      this.#inFlightBytes -= this.#residency.bytes(unit);
+    }
     return ticket;
   }
 
@@ -194,7 +218,9 @@ export class UnitScheduler<Unit, Ticket> {
     const index = isAgain ? -1 : this.#backward.indexOf(unit, this.#position);
     if (index >= 0) {
       if (this.#isExact) {
-        for (const passed of this.#backward.slice(this.#position, index)) this.#start(passed);
+        for (const passed of this.#backward.slice(this.#position, index)) {
+          this.#start(passed);
+        }
       }
       this.#position = index + 1;
     }

@@ -1,4 +1,4 @@
-// Batch normalisation against PyTorch's in float64 (tooling/reference), and under checkpointing.
+// Batch normalization against PyTorch's in float64 (tooling/reference), and under checkpointing.
 
 import { readFileSync } from 'node:fs';
 import {
@@ -69,10 +69,14 @@ const backends: Record<string, Backend> = {};
 beforeAll(async () => {
   backends.reference = createReferenceBackend();
   backends.cpu = await createCpuBackend({ threads: 1 });
-  if (noWebGpu === undefined) backends.webgpu = await openWebGpu();
+  if (noWebGpu === undefined) {
+    backends.webgpu = await openWebGpu();
+  }
 });
 afterAll(async () => {
-  for (const backend of Object.values(backends)) await backend.dispose();
+  for (const backend of Object.values(backends)) {
+    await backend.dispose();
+  }
 });
 
 describe.each([
@@ -88,9 +92,15 @@ describe.each([
       const device = new Device(backends[kind]!);
       const { options, train, eval: evaluation } = EXPECTED[name]!;
       const norm = new BatchNorm1d(device, { numFeatures: 3, ...optionsOf(options) });
-      if (norm.weight !== undefined) set(norm.weight, inputs([3], 10));
-      if (norm.bias !== undefined) set(norm.bias, inputs([3], 20));
-      for (const step of train) await expectStep(norm, step);
+      if (norm.weight !== undefined) {
+        set(norm.weight, inputs([3], 10));
+      }
+      if (norm.bias !== undefined) {
+        set(norm.bias, inputs([3], 20));
+      }
+      for (const step of train) {
+        await expectStep(norm, step);
+      }
       norm.eval();
       await expectStep(norm, evaluation);
       norm.dispose();
@@ -122,10 +132,16 @@ async function expectStep(norm: BatchNorm1d, expected: ReferenceStep): Promise<v
     expectClose(await read(x.grad!), expected.dx);
     x.grad!.dispose();
   });
-  if (norm.weight !== undefined) expectClose(await read(norm.weight.grad!), expected.dWeight!);
-  if (norm.bias !== undefined) expectClose(await read(norm.bias.grad!), expected.dBias!);
+  if (norm.weight !== undefined) {
+    expectClose(await read(norm.weight.grad!), expected.dWeight!);
+  }
+  if (norm.bias !== undefined) {
+    expectClose(await read(norm.bias.grad!), expected.dBias!);
+  }
   expect(norm.runningMean === undefined).toBe(expected.mean === undefined);
-  if (norm.runningMean === undefined) return;
+  if (norm.runningMean === undefined) {
+    return;
+  }
   expectClose(await read(norm.runningMean), expected.mean!);
   expectClose(await read(norm.runningVar!), expected.variance!);
   expect(await read(norm.numBatchesTracked!)).toEqual([expected.count]);
@@ -161,7 +177,9 @@ describe('BatchNorm1d', () => {
     const gradient = async (isMoved: boolean) => {
       norm.zeroGrad();
       const y = await norm.eval().call(x);
-      if (isMoved) await norm.train().call(device.tensor([9, -5, 7, 3], [2, 2]));
+      if (isMoved) {
+        await norm.train().call(device.tensor([9, -5, 7, 3], [2, 2]));
+      }
       await sum(square(y)).backward();
       const grads = await Promise.all([x, norm.weight!].map(({ grad }) => read(grad!)));
       x.grad!.dispose();
@@ -190,7 +208,9 @@ describe('BatchNorm1d', () => {
     const [first, second] = [makeDevice(), makeDevice()].map(
       (device) => new BatchNorm1d(device, { numFeatures: 3 }),
     ) as [BatchNorm1d, BatchNorm1d];
-    for (const seed of [1, 2]) await first.call(first.device.tensor(values(12, seed), [4, 3]));
+    for (const seed of [1, 2]) {
+      await first.call(first.device.tensor(values(12, seed), [4, 3]));
+    }
     const saved = await stateDict(first);
     expect([...saved].map(([name, { dtype, shape }]) => [name, dtype, shape])).toEqual([
       ['weight', 'f32', [3]],
@@ -226,7 +246,9 @@ describe('checkpoint around BatchNorm1d', () => {
       const device = makeDevice();
       const norm = new BatchNorm1d(device, { numFeatures: 3 });
       let module: Module<[x: Tensor], Tensor> = norm;
-      for (let i = 0; isCheckpointed && i < depth; i++) module = checkpoint(module);
+      for (let i = 0; isCheckpointed && i < depth; i++) {
+        module = checkpoint(module);
+      }
       for (const seed of [1, 2, 3]) {
         await device.scope(async () => {
           const x = device.tensor(values(12, seed), [4, 3], { requiresGrad: true });
@@ -253,7 +275,9 @@ describe('checkpoint around BatchNorm1d', () => {
         numClasses: 2,
       });
       if (isCheckpointed) {
-        for (const [name, layer] of model.children()) model.replaceChild(name, checkpoint(layer));
+        for (const [name, layer] of model.children()) {
+          model.replaceChild(name, checkpoint(layer));
+        }
       }
       const losses: number[] = [];
       for (const seed of [1, 2]) {

@@ -36,7 +36,9 @@ const CONFIG = {
 
 function wrapBlocks(model: Gpt2): void {
   for (const [name, layer] of model.children()) {
-    if (layer instanceof Gpt2Block) model.replaceChild(name, checkpoint(layer));
+    if (layer instanceof Gpt2Block) {
+      model.replaceChild(name, checkpoint(layer));
+    }
   }
 }
 
@@ -45,7 +47,9 @@ async function step(options: { isCheckpointed: boolean; isPacked?: boolean }) {
   const device = makeDevice({ seed: 11 });
   const model = new Gpt2(device, CONFIG, { seed: 2 });
   const names = model.namedParameters().map(([name]) => name);
-  if (options.isCheckpointed) wrapBlocks(model);
+  if (options.isCheckpointed) {
+    wrapBlocks(model);
+  }
   expect(model.namedParameters().map(([name]) => name)).toEqual(names);
   const packed = options.isPacked === true ? packParameters(model) : undefined;
   const finals = new Map<string, number>();
@@ -215,9 +219,14 @@ describe('F41 checkpoint', () => {
     const count = async (levels: number, isLearning: boolean) => {
       const counted = new Counted(device);
       let module: Module<[Tensor], Tensor> = counted;
-      for (let i = 0; i < levels; i++) module = checkpoint(module);
-      if (isLearning) await sum(await module.call(x)).backward();
-      else await device.noGrad(() => module.call(x));
+      for (let i = 0; i < levels; i++) {
+        module = checkpoint(module);
+      }
+      if (isLearning) {
+        await sum(await module.call(x)).backward();
+      } else {
+        await device.noGrad(() => module.call(x));
+      }
       return counted.numForwards;
     };
     expect([await count(0, true), await count(1, true), await count(2, true)]).toEqual([1, 2, 3]);
@@ -233,7 +242,9 @@ describe('F41 checkpoint', () => {
       const x = device.tensor(values(6), [2, 3], { requiresGrad: options.input });
       const [plain, wrapped] = [await linear.call(x), await checkpoint(linear).call(x)];
       expect(wrapped.requiresGrad).toBe(plain.requiresGrad);
-      if (wrapped.requiresGrad) await sum(wrapped).backward();
+      if (wrapped.requiresGrad) {
+        await sum(wrapped).backward();
+      }
       const leaves = [x, ...linear.parameters()];
       expect(leaves.map(({ grad }) => grad !== undefined)).toEqual(Object.values(options));
       return wrapped.requiresGrad;
@@ -372,7 +383,9 @@ class Flaky extends Module<[Tensor], Tensor> {
 
   forward(x: Tensor): Tensor {
     this.device.random.nextKey();
-    if (this.isBroken) throw new Error('broken');
+    if (this.isBroken) {
+      throw new Error('broken');
+    }
     return sum(x);
   }
 }

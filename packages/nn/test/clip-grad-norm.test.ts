@@ -15,7 +15,9 @@ function leaves(device: Device): Tensor[] {
   return [7, 64, 5, 3].map((size, i) => {
     const leaf = device.zeros([size], { requiresGrad: true });
     const dtype = i === 2 ? 'bf16' : 'f32';
-    if (i < 3) leaf.grad = device.tensor(values(size, i + 1), [size], { dtype, tag: 'gradient' });
+    if (i < 3) {
+      leaf.grad = device.tensor(values(size, i + 1), [size], { dtype, tag: 'gradient' });
+    }
     return leaf;
   });
 }

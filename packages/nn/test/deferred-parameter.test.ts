@@ -70,7 +70,9 @@ it('a parameter is materialized part by part', async () => {
   const starts: number[] = [];
   const write = (into: Float32Array, start: number) => {
     starts.push(start);
-    for (let i = 0; i < into.length; i++) into[i] = start + i;
+    for (let i = 0; i < into.length; i++) {
+      into[i] = start + i;
+    }
   };
   const size = 2 ** 20 + 3;
   const tensor = deferredParameter(device, [size], { write });

@@ -39,7 +39,9 @@ async function train(name: string, options: { isWrapped: boolean }) {
   loadGpt2(model, readFileSync(new URL('model.safetensors', DATA)));
   if (options.isWrapped) {
     for (const [child, layer] of model.children()) {
-      if (layer instanceof Gpt2Block) model.replaceChild(child, checkpoint(layer));
+      if (layer instanceof Gpt2Block) {
+        model.replaceChild(child, checkpoint(layer));
+      }
     }
     packParameters(model);
   }
@@ -76,7 +78,9 @@ async function train(name: string, options: { isWrapped: boolean }) {
     }
     await device.scope(async () => {
       const { norm, scale } = clipGradNorm(model.parameters(), flag('clip'));
-      for (const group of optimizer.groups) group.lr = lr;
+      for (const group of optimizer.groups) {
+        group.lr = lr;
+      }
       await optimizer.step({ gradScale: scale });
       result.gradNorms.push(await norm.item());
     });

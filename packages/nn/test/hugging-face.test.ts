@@ -60,12 +60,15 @@ describe('model.safetensors', () => {
     const mask: HostTensor = { dtype: 'bool', shape: [1, 1, 2, 2], data: new Uint8Array(4) };
     const file = await changedFile(model, (name, tensor) => {
       const bare = name.replace('transformer.', '');
-      if (bare === 'wte.weight')
+      if (bare === 'wte.weight') {
         return [
           [bare, tensor],
           ['lm_head.weight', tensor],
         ];
-      if (!bare.endsWith('c_attn.weight')) return [[bare, tensor]];
+      }
+      if (!bare.endsWith('c_attn.weight')) {
+        return [[bare, tensor]];
+      }
       const at = bare.replace('c_attn.weight', '');
       return [
         [bare, tensor],
@@ -103,8 +106,12 @@ describe('model.safetensors', () => {
     const before = await valuesOf(model);
     const source = new Gpt2(device, CONFIG, { seed: 5 });
     const file = await changedFile(source, (name, tensor) => {
-      if (name === 'transformer.ln_f.bias') return [['transformer.ln_f.other', tensor]];
-      if (name !== 'transformer.wpe.weight') return [[name, tensor]];
+      if (name === 'transformer.ln_f.bias') {
+        return [['transformer.ln_f.other', tensor]];
+      }
+      if (name !== 'transformer.wpe.weight') {
+        return [[name, tensor]];
+      }
       return [[name, { ...tensor, shape: [...tensor.shape].reverse() }]];
     });
     const problem = (() => {

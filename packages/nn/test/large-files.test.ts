@@ -34,25 +34,33 @@ class SparseFile implements ByteSource {
   readonly #kept: { readonly offset: number; readonly bytes: Uint8Array }[] = [];
 
   append(bytes: Uint8Array): void {
-    if (bytes.buffer !== ZEROS.buffer) this.#kept.push({ offset: this.byteLength, bytes });
+    if (bytes.buffer !== ZEROS.buffer) {
+      this.#kept.push({ offset: this.byteLength, bytes });
+    }
     this.byteLength += bytes.byteLength;
     this.largestPiece = Math.max(this.largestPiece, bytes.byteLength);
   }
 
   async read(into: Uint8Array, { offset }: { readonly offset: number }): Promise<void> {
     const end = offset + into.byteLength;
-    if (end > this.byteLength) throw new RangeError('a read beyond the end');
+    if (end > this.byteLength) {
+      throw new RangeError('a read beyond the end');
+    }
     this.bytesRead += into.byteLength;
     for (const { offset: at, bytes } of this.#kept) {
       const [from, to] = [Math.max(at, offset), Math.min(at + bytes.byteLength, end)];
-      if (from < to) into.set(bytes.subarray(from - at, to - at), from - offset);
+      if (from < to) {
+        into.set(bytes.subarray(from - at, to - at), from - offset);
+      }
     }
   }
 }
 
 async function written(pieces: AsyncIterable<Uint8Array>): Promise<SparseFile> {
   const file = new SparseFile();
-  for await (const piece of pieces) file.append(piece);
+  for await (const piece of pieces) {
+    file.append(piece);
+  }
   return file;
 }
 
@@ -118,7 +126,9 @@ it('pieces are, byte for byte, the file that is written whole', async () => {
   });
   const state = await stateDict(model);
   const pieces: Uint8Array[] = [];
-  for await (const piece of gpt2Pieces(state)) pieces.push(piece);
+  for await (const piece of gpt2Pieces(state)) {
+    pieces.push(piece);
+  }
   const whole = writeSafetensors(state, { metadata: { format: 'pt' } });
   expect(Buffer.concat(pieces).equals(whole)).toBe(true);
   expect(new Map(readSafetensors(whole).tensors)).toEqual(state);
@@ -161,8 +171,11 @@ describe('openGpt2', () => {
       ['h.0.attn.bias', table(3)],
     ]);
     const opening = openGpt2(await written(safetensorsPieces(state)));
-    if (isTied) expect([...(await opening).keys()]).toEqual(['transformer.wte.weight']);
-    else await expect(opening).rejects.toThrow(FormatError);
+    if (isTied) {
+      expect([...(await opening).keys()]).toEqual(['transformer.wte.weight']);
+    } else {
+      await expect(opening).rejects.toThrow(FormatError);
+    }
   });
 });
 

@@ -83,7 +83,7 @@ describe('Embedding', () => {
 });
 
 describe('LayerNorm', () => {
-  it('normalises rows, scales and shifts, with gradients', async () => {
+  it('normalizes rows, scales and shifts, with gradients', async () => {
     const device = makeDevice();
     const norm = new LayerNorm(device, { dim: 5, eps: 1e-3 });
     norm.weight.storage.write(new Uint8Array(Float32Array.from(values(5, 2)).buffer));
@@ -316,7 +316,9 @@ function product(
   return Array.from({ length: m * n }, (_, at) => {
     const [row, col] = [Math.floor(at / n), at % n];
     let total = 0;
-    for (let i = 0; i < k; i++) total += a[row * k + i]! * b[i * n + col]!;
+    for (let i = 0; i < k; i++) {
+      total += a[row * k + i]! * b[i * n + col]!;
+    }
     return total;
   });
 }

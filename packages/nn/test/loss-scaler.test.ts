@@ -12,7 +12,9 @@ describe('LossScaler', () => {
     });
     expect(factors).toEqual([65536, 65536, 32768, 32768, 32768, 65536, 65536, 32768, 16384]);
     const fresh = new LossScaler();
-    for (let i = 0; i < 1999; i++) fresh.update(false);
+    for (let i = 0; i < 1999; i++) {
+      fresh.update(false);
+    }
     expect(fresh.factor).toBe(65536);
     fresh.update(false);
     expect(fresh.factor).toBe(131072);

@@ -41,6 +41,8 @@ export class MapStore implements ByteStore {
 
   #note(call: string): void {
     this.calls.push(call);
-    if (this.failing(call)) throw new Error(`refused: ${call}`);
+    if (this.failing(call)) {
+      throw new Error(`refused: ${call}`);
+    }
   }
 }

@@ -30,7 +30,9 @@ describe('a training step', () => {
     const model = new Gpt2(device, CONFIG);
     if (isWrapped) {
       for (const [name, layer] of model.children()) {
-        if (layer instanceof Gpt2Block) model.replaceChild(name, checkpoint(layer));
+        if (layer instanceof Gpt2Block) {
+          model.replaceChild(name, checkpoint(layer));
+        }
       }
     }
     const packed = isWrapped ? packParameters(model) : undefined;
@@ -56,7 +58,9 @@ describe('a training step', () => {
       const { live, peak, bufferCount, reservedBytes } = device.memory();
       seen.push({ live, peak, buffers: bufferCount, reserved: reservedBytes });
     }
-    for (const step of seen.slice(2)) expect(step).toEqual(seen[1]);
+    for (const step of seen.slice(2)) {
+      expect(step).toEqual(seen[1]);
+    }
     expect(seen[1]!.live).toMatchObject({ activation: 0, gradient: 0 });
     model.dispose();
     packed?.dispose();

@@ -193,7 +193,9 @@ describe('parameter groups', () => {
     const optimizers = [half, whole].map((param) => new AdamW([param], { lr: 0.1 }));
     setGradients([half], 0);
     setGradients([whole], 0);
-    for (const optimizer of optimizers) await optimizer.step();
+    for (const optimizer of optimizers) {
+      await optimizer.step();
+    }
     const rounded = device.tensor(await whole.toArray(), [6], { dtype });
     expect(await half.toArray()).toEqual(await rounded.toArray());
     expect(await half.toArray()).not.toEqual(await whole.toArray());
@@ -234,7 +236,9 @@ describe('sharded pieces', () => {
       flat.grad = device.tensor(parts.flat(), [8]);
       const before = device.backend.dispatches;
       await optimizer.step();
-      if (t > 1) expect(device.backend.dispatches - before).toBe(1);
+      if (t > 1) {
+        expect(device.backend.dispatches - before).toBe(1);
+      }
     }
     const expected = [
       ...adam64(starts[0]!, 0, options, true, 1).slice(4),
@@ -339,7 +343,9 @@ describe('packed parameters', () => {
   it('have the state dict of plain ones, and load it, each parameter its own part', async () => {
     const train = async (isPacked: boolean) => {
       const net = model(makeDevice());
-      if (isPacked) packParameters(net);
+      if (isPacked) {
+        packParameters(net);
+      }
       const optimizer = new Adam(groupsOf(net), { lr: 0.05 });
       for (let step = 1; step <= 2; step++) {
         await backward(net, step);
@@ -365,7 +371,9 @@ describe('packed parameters', () => {
       const net = model(makeDevice());
       const optimizer = new Adam(groupsOf(net), { lr: 0.05 });
       for (let step = 1; step <= STEPS; step++) {
-        if (step === packAfter) packParameters(net);
+        if (step === packAfter) {
+          packParameters(net);
+        }
         await backward(net, step);
         await optimizer.step();
         optimizer.zeroGrad();
@@ -437,7 +445,9 @@ describe('optimizer state dicts', () => {
     const optimizer = new AdamW(params, { lr: 0.1 });
     const fresh = await optimizer.stateDict(named(params));
     expect(fresh.state.size).toBe(0);
-    for (const param of params) param.grad = device.full(param.shape, 1);
+    for (const param of params) {
+      param.grad = device.full(param.shape, 1);
+    }
     await optimizer.step();
     expect((await optimizer.stateDict(named(params))).state.size).toBe(params.length);
     await optimizer.loadStateDict(fresh, named(params));

@@ -91,9 +91,13 @@ describe.each(CLASSES)('%o', (type, name, options, needed) => {
   it('refuses what is no object of options, and names those it has', () => {
     expectRefusal(make(type, device, 32), `${name}: expected an object of options`);
     expectRefusal(make(type, device, 32), 'got 32');
-    for (const option of Object.keys(options)) expectRefusal(make(type, device, [1]), option);
+    for (const option of Object.keys(options)) {
+      expectRefusal(make(type, device, [1]), option);
+    }
     expect(make(type, device, null)).toThrow(NnConfigError);
-    if (needed.length > 0) expect(make(type, device)).toThrow(NnConfigError);
+    if (needed.length > 0) {
+      expect(make(type, device)).toThrow(NnConfigError);
+    }
   });
 
   it('refuses an unknown option, and names those it has', () => {
@@ -116,7 +120,9 @@ describe.each(CLASSES)('%o', (type, name, options, needed) => {
       if ((needed as readonly string[]).includes(option)) {
         expectRefusal(call, `${name}: expected ${option} to be`);
         expectRefusal(call, 'got nothing');
-      } else expect(call).not.toThrow();
+      } else {
+        expect(call).not.toThrow();
+      }
     }
   });
 });

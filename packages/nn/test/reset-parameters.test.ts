@@ -12,7 +12,9 @@ it('the seed that made a model makes its values again, bit for bit, in the same 
   const model = new Gpt2(device, CONFIG, { seed: 4 });
   const made = await stateDict(model);
   const tensors = model.parameters();
-  for (const tensor of tensors) device.backend.run('fill', { out: tensor.view(), value: 7 });
+  for (const tensor of tensors) {
+    device.backend.run('fill', { out: tensor.view(), value: 7 });
+  }
   const live = device.memory().live.total;
   resetParameters(model, { seed: 4 });
   expect(await stateDict(model)).toEqual(made);

@@ -37,7 +37,9 @@ describe('visitFlats', () => {
       for (let turn = event.startsWith('store') ? storeTurns : 1; turn > 0; turn--) {
         await new Promise((resolve) => setImmediate(resolve));
       }
-      if (failing.includes(event)) throw new Error(event);
+      if (failing.includes(event)) {
+        throw new Error(event);
+      }
       events.push(`${event} done`);
     };
     const turns = Array.from({ length: count }, (_, index) => ({
@@ -51,7 +53,9 @@ describe('visitFlats', () => {
       },
       use: () => {
         events.push(`use ${index}`);
-        if (failing.includes(`use ${index}`)) throw new Error(`use ${index}`);
+        if (failing.includes(`use ${index}`)) {
+          throw new Error(`use ${index}`);
+        }
       },
       isChanging: true,
     }));
@@ -75,10 +79,18 @@ describe('visitFlats', () => {
       await visitFlats(turns, ahead);
       let [coming, leaving, mostComing, mostLeaving] = [0, 0, 0, 0];
       for (const event of events) {
-        if (event.startsWith('start')) mostComing = Math.max(mostComing, ++coming);
-        if (event.startsWith('use')) coming--;
-        if (/^store \d$/.test(event)) mostLeaving = Math.max(mostLeaving, ++leaving);
-        if (/^store \d done/.test(event)) leaving--;
+        if (event.startsWith('start')) {
+          mostComing = Math.max(mostComing, ++coming);
+        }
+        if (event.startsWith('use')) {
+          coming--;
+        }
+        if (/^store \d$/.test(event)) {
+          mostLeaving = Math.max(mostLeaving, ++leaving);
+        }
+        if (/^store \d done/.test(event)) {
+          leaving--;
+        }
       }
       expect([mostComing, mostLeaving, leaving]).toEqual([ahead + 1, ahead + 1, 0]);
     },
@@ -123,7 +135,9 @@ describe.each(BACKENDS)('on the %s backend', (_, openBackend) => {
       const norms: number[] = [];
       for (let step = 0; step < 3; step++) {
         for (const [index, flat] of flats.entries()) {
-          if (step === 1 && index === 1) continue; // has no gradient, stays as it is
+          if (step === 1 && index === 1) {
+            continue; // has no gradient, stays as it is
+          }
           for (let part = 0; part < 2; part++) {
             const gradient = values(flat.size, 10 * step + index + part);
             await addGradient(flat, homes[index], gradient);
@@ -137,13 +151,17 @@ describe.each(BACKENDS)('on the %s backend', (_, openBackend) => {
         });
         optimizer.zeroGrad();
       }
-      if (isAtHome) expect(device.memory().live.total).toBe(0);
+      if (isAtHome) {
+        expect(device.memory().live.total).toBe(0);
+      }
       const states = await Promise.all(flats.map((flat) => optimizer.readFlatState(flat)));
       const params = await Promise.all(
         flats.map((flat, index) => homes[index]?.readParameter(0, flat.size * 4) ?? bytesOf(flat)),
       );
       outcomes.push({ norms, states, params });
-      if (isAtHome) expect(store.calls.filter((call) => call === 'commit')).toHaveLength(3);
+      if (isAtHome) {
+        expect(store.calls.filter((call) => call === 'commit')).toHaveLength(3);
+      }
     }
     expect(outcomes[1]).toEqual(outcomes[0]);
     await backend.dispose();
@@ -216,13 +234,22 @@ describe.each([
           reduced.fill(-0, 0, 9);
           const storage = storageOf(device, reduced, dtype);
           const scaled = device.zeros([size]);
-          if (scale === 1 && dtype === 'f32') scaled.storage.write(await storage.read());
-          else backend.run('affine', { x: storage.view(), out: scaled.view(), scale, shift: 0 });
-          if (total === undefined) total = scaled;
-          else device.addInPlace(total, scaled);
+          if (scale === 1 && dtype === 'f32') {
+            scaled.storage.write(await storage.read());
+          } else {
+            backend.run('affine', { x: storage.view(), out: scaled.view(), scale, shift: 0 });
+          }
+          if (total === undefined) {
+            total = scaled;
+          } else {
+            device.addInPlace(total, scaled);
+          }
           // Both ways: from the device, and from the wire.
-          if (part === 1) await home.addStorage(storage, scale);
-          else await home.addBytes((await storage.read()).slice(), dtype, scale);
+          if (part === 1) {
+            await home.addStorage(storage, scale);
+          } else {
+            await home.addBytes((await storage.read()).slice(), dtype, scale);
+          }
         }
         expect(await home.readGradient(), `scale ${scale}`).toEqual(await bytesOf(total!));
       }
@@ -254,7 +281,9 @@ describe('a flat at home', () => {
     const { flat, home, store } = await flatAtHome();
     await addGradient(flat, home, values(8, 2));
     store.failing = (call) => {
-      if (call === 'read one/gradient') new Sgd([flat]).zeroGrad();
+      if (call === 'read one/gradient') {
+        new Sgd([flat]).zeroGrad();
+      }
       return false;
     };
     await addGradient(flat, home, values(8, 3)); // reads the first, which is cleared meanwhile
@@ -439,7 +468,9 @@ async function addGradient(
   gradient: readonly number[],
 ): Promise<void> {
   const bytes = new Uint8Array(Float32Array.from(gradient).buffer);
-  if (home !== undefined) return home.addBytes(bytes, 'f32', 1);
+  if (home !== undefined) {
+    return home.addBytes(bytes, 'f32', 1);
+  }
   const { device } = flat;
   const storage = storageOf(device, gradient, 'f32');
   storage.tag = 'gradient';

@@ -20,7 +20,9 @@ async function restingFlat(store: MapStore, size: number, resume: boolean) {
     hostBuffers: () => buffers,
   });
   await home.open('flat');
-  if (!resume) await home.writeParameter(bytesOf(values(size)), 0);
+  if (!resume) {
+    await home.writeParameter(bytesOf(values(size)), 0);
+  }
   setFlatHome(flat, home);
   return { device, flat, home };
 }

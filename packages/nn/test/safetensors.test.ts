@@ -55,7 +55,9 @@ describe('safetensors', () => {
     }
     const sizes = { f64: 8, f32: 4, i32: 4, f16: 2, bool: 1 } as Record<string, number>;
     for (const { dtype, data } of readSafetensors(file).tensors.values()) {
-      if (data.length > 0) expect(data.byteOffset % sizes[dtype]!).toBe(0);
+      if (data.length > 0) {
+        expect(data.byteOffset % sizes[dtype]!).toBe(0);
+      }
     }
   });
 

@@ -34,7 +34,9 @@ const STEPS = 3;
 async function weightsAfter(program: Program, isPacked: boolean): Promise<number[]> {
   const device = makeDevice({ seed: 5 });
   const net = new Net(device);
-  if (isPacked) packParameters(net);
+  if (isPacked) {
+    packParameters(net);
+  }
   const backward = (step: number) =>
     device.scope(async () => {
       const x = device.tensor(values(8, step + 1), [2, 4]);
@@ -60,8 +62,12 @@ it('one optimizer after another steps, then all zero their gradients', async () 
     const optimizers = optimizersOf(net);
     for (let step = 0; step < STEPS; step++) {
       await backward(step);
-      for (const optimizer of optimizers) await optimizer.step();
-      for (const optimizer of optimizers) optimizer.zeroGrad();
+      for (const optimizer of optimizers) {
+        await optimizer.step();
+      }
+      for (const optimizer of optimizers) {
+        optimizer.zeroGrad();
+      }
     }
   });
 });
@@ -114,7 +120,9 @@ it.fails('a parameter frozen after packing and thawed later counts its own steps
     const { weight } = net.first;
     weight.requiresGrad = false;
     for (let step = 0; step < 4; step++) {
-      if (step === 2) weight.requiresGrad = true;
+      if (step === 2) {
+        weight.requiresGrad = true;
+      }
       await backward(step);
       await optimizer.step();
       optimizer.zeroGrad();

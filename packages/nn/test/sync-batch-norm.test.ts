@@ -1,4 +1,4 @@
-// Batch normalisation over ranks against one batch of all rows.
+// Batch normalization over ranks against one batch of all rows.
 
 import { BatchNorm1d, type StatisticsGroup, SyncBatchNorm } from '@shardweave/nn';
 import { mul, ShapeError, square, sum } from '@shardweave/tensor-core';
@@ -17,14 +17,18 @@ function statisticsGroups(worldSize: number): (StatisticsGroup & { numCalls: num
       return new Promise<void>((resolve) => {
         arrived[rank] = { input, output, resolve };
         waiting.push(arrived[rank]!);
-        if (waiting.length < worldSize) return;
+        if (waiting.length < worldSize) {
+          return;
+        }
         waiting = [];
         for (const to of arrived) {
           arrived.forEach((from, i) => {
             to.output.set(from.input, i * from.input.length);
           });
         }
-        for (const each of arrived) each.resolve();
+        for (const each of arrived) {
+          each.resolve();
+        }
       });
     },
   }));

@@ -20,7 +20,9 @@ function scheduled(capBytes: number) {
         present.add(unit);
       },
       drop: (unit) => {
-        if (present.delete(unit)) log.push(`-${unit}`);
+        if (present.delete(unit)) {
+          log.push(`-${unit}`);
+        }
       },
     },
     { capBytes },
@@ -44,7 +46,9 @@ function scheduled(capBytes: number) {
       await scheduler.enter(unit, 'backward');
       present.delete(unit);
     }
-    if (options.isOver !== false) scheduler.endBackward();
+    if (options.isOver !== false) {
+      scheduler.endBackward();
+    }
   };
   /** The log since the last call. */
   const taken = () => log.splice(0).join('');
@@ -122,8 +126,12 @@ it('forgets what is in flight after a failure', async () => {
 it('expects of backward the module that returned last, though it was entered before what it holds', async () => {
   const { scheduler, present, taken } = scheduled(1);
   scheduler.beginForward();
-  for (const unit of 'rsab') await scheduler.enter(unit, 'forward');
-  for (const unit of 'absr') scheduler.leave(unit, 'recorded'); // r holds s, which holds a and b
+  for (const unit of 'rsab') {
+    await scheduler.enter(unit, 'forward');
+  }
+  for (const unit of 'absr') {
+    scheduler.leave(unit, 'recorded'); // r holds s, which holds a and b
+  }
   present.clear();
   taken();
   scheduler.beginBackward();

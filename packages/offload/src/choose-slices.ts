@@ -39,13 +39,17 @@ export async function chooseSlices(search: SliceSearch): Promise<ChosenSlices> {
   let last = '';
   for (let numSlices = 1; numSlices <= layerSizes.length; numSlices++) {
     const runs = splitLayers(layerSizes, numSlices);
-    if (runs.join() === last) continue;
+    if (runs.join() === last) {
+      continue;
+    }
     last = runs.join();
     const peaks = await search.measure(runs);
     const peak = Math.max(...peaks);
     const neededBytes = Math.max(peak, step);
     const requiredBytes = inUseBytes + neededBytes;
-    if (requiredBytes <= budgetBytes) return { runs, neededBytes };
+    if (requiredBytes <= budgetBytes) {
+      return { runs, neededBytes };
+    }
     if (requiredBytes < best.requiredBytes) {
       const layer =
         step > peak

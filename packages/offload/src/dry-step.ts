@@ -16,7 +16,9 @@ export function dryInputs(args: readonly unknown[]): readonly unknown[] {
 /** From all outputs at once, so that what was saved goes as it is used. */
 export async function dryBackward(device: Device, output: unknown): Promise<void> {
   const outputs = listTensors(output).filter(({ requiresGrad }) => requiresGrad);
-  if (!device.isGradEnabled || outputs.length === 0) return;
+  if (!device.isGradEnabled || outputs.length === 0) {
+    return;
+  }
   const root = device.empty([1]);
   device.record({
     name: 'offloadOutputs',

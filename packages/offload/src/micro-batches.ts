@@ -13,11 +13,15 @@ export interface MicroBatch {
 
 /** Cuts the first dimension of every tensor in `args` alike; what is no tensor goes to all. */
 export function cutRows(args: readonly unknown[], numMicrobatches: number): MicroBatch[] {
-  if (numMicrobatches === 1) return [{ args, firstRow: 0 }];
+  if (numMicrobatches === 1) {
+    return [{ args, firstRow: 0 }];
+  }
   const tensors = listTensors(args);
   const rows = tensors[0]?.shape[0] ?? 1;
   for (const { shape } of tensors) {
-    if (shape[0] === rows) continue;
+    if (shape[0] === rows) {
+      continue;
+    }
     throw new OffloadConfigError(
       `offload: expected inputs of ${rows} rows to cut into micro-batches, got shape [${shape.join(', ')}]. Give every input the batch as its first dimension, or use one micro-batch.`,
     );
@@ -33,7 +37,9 @@ export function cutRows(args: readonly unknown[], numMicrobatches: number): Micr
 
 /** Joins the rows of what the micro-batches gave. */
 export function joinRows(outputs: readonly unknown[]): unknown {
-  if (outputs.length === 1) return outputs[0];
+  if (outputs.length === 1) {
+    return outputs[0];
+  }
   const lists = outputs.map((output) => listTensors(output));
   let index = 0;
   return mapTensors(outputs[0], (first) => {

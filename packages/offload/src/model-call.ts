@@ -35,7 +35,9 @@ export function storagesIn(value: unknown): Storage[] {
 export function endHolds(args: unknown, kept: ReadonlySet<Storage>): void {
   const seen = new Set(kept);
   for (const tensor of tensorsIn(args)) {
-    if (seen.has(tensor.storage)) continue;
+    if (seen.has(tensor.storage)) {
+      continue;
+    }
     seen.add(tensor.storage);
     tensor.keep().dispose();
   }

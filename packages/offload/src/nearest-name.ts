@@ -12,7 +12,9 @@ export function nearestName(name: string, known: readonly string[]): string | un
     const other = plainOf(candidate);
     const isPart = plain.length > 3 && (other.startsWith(plain) || plain.startsWith(other));
     const distance = isPart ? 1 : editDistance(plain, other);
-    if (distance >= least) continue;
+    if (distance >= least) {
+      continue;
+    }
     least = distance;
     nearest = candidate;
   }

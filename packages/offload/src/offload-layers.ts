@@ -63,20 +63,27 @@ export function makeFlats(
     const using = users.get(tensor)!;
     const key = using.map(({ name }) => name).join('+');
     const group = groups.get(key);
-    if (group === undefined) groups.set(key, { users: using, parameters: [{ path, tensor }] });
-    else group.parameters.push({ path, tensor });
+    if (group === undefined) {
+      groups.set(key, { users: using, parameters: [{ path, tensor }] });
+    } else {
+      group.parameters.push({ path, tensor });
+    }
   }
   return [...groups].map(([key, group]) => {
     const name = joinPath(options.name, key);
     const flat = new OffloadedFlat(name, group.parameters, options);
-    for (const layer of group.users) layer.flats.push(flat);
+    for (const layer of group.users) {
+      layer.flats.push(flat);
+    }
     return flat;
   });
 }
 
 /** Sharding talks to other ranks as it runs, which a dry run must not. */
 function refuseBudget(path: string, deviceBudgetBytes: number | undefined): void {
-  if (deviceBudgetBytes === undefined) return;
+  if (deviceBudgetBytes === undefined) {
+    return;
+  }
   throw new OffloadConfigError(
     `offload: expected plain parameters with deviceBudgetBytes, got '${path}', which is sharded. Give numSlices, or the slices as a list.`,
   );

@@ -86,14 +86,19 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     super(modules[0]!.device);
     this.#options = resolveOptions(options);
     for (const [path, module] of modules.flatMap((one) => one.namedModules())) {
-      if (!(module instanceof OffloadModel)) continue;
+      if (!(module instanceof OffloadModel)) {
+        continue;
+      }
       throw new OffloadConfigError(
         `offload: expected modules without an OffloadModel, got one at '${path}'. One around all slices is enough.`,
       );
     }
     const { loadAheadBytes } = this.#options;
-    if (isModule(model)) this.child('module', model);
-    else modules.forEach((module, i) => void this.child(String(i), module));
+    if (isModule(model)) {
+      this.child('module', model);
+    } else {
+      modules.forEach((module, i) => void this.child(String(i), module));
+    }
     this.#layers = modules.map((module, i) => ({ name: String(i), module, flats: [] }));
     const device = this.device;
     const hostBuffers = this.#stagingBuffers;
@@ -111,10 +116,14 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
         isPresent: ({ flats }) => flats.every((flat) => flat.isPresent),
         start: ({ flats }) => flats.map((flat) => this.#startLoad(flat)),
         finish: async ({ flats }, tickets) => {
-          for (const [i, flat] of flats.entries()) await flat.finishLoad(tickets[i]);
+          for (const [i, flat] of flats.entries()) {
+            await flat.finishLoad(tickets[i]);
+          }
         },
         drop: ({ flats }) => {
-          for (const flat of flats) flat.drop();
+          for (const flat of flats) {
+            flat.drop();
+          }
         },
       },
       { capBytes: loadAheadBytes },
@@ -169,7 +178,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   /** Writes what the store had no room for, and commits: a step that failed so was taken. */
   flush(): Promise<void> {
     return this.whileAtRest('flush', async () => {
-      for (const { home } of this.flats) await home.flush();
+      for (const { home } of this.flats) {
+        await home.flush();
+      }
       await storeUseOf(this.#options.store).commit();
     });
   }
@@ -187,12 +198,18 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   }
 
   async #moveToStore(): Promise<void> {
-    if (this.#isStored) return;
-    for (const flat of this.flats) await flat.moveToStore();
+    if (this.#isStored) {
+      return;
+    }
+    for (const flat of this.flats) {
+      await flat.moveToStore();
+    }
     await storeUseOf(this.#options.store).commit();
     this.#isStored = true;
     const { deviceBudgetBytes } = this.#options;
-    if (deviceBudgetBytes !== undefined) beginBudget(this.device.pool, this, deviceBudgetBytes);
+    if (deviceBudgetBytes !== undefined) {
+      beginBudget(this.device.pool, this, deviceBudgetBytes);
+    }
   }
 
   // Note [one call at a time]
@@ -213,14 +230,18 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     try {
       return await body();
     } finally {
-      for (const end of ends) end();
+      for (const end of ends) {
+        end();
+      }
     }
   }
 
   #requireRest(call: string): void {
     for (const flat of this.#resting) {
       const { occupant } = flatHomeOf(flat)!;
-      if (occupant !== undefined) throw new OffloadBusyError(call, occupant);
+      if (occupant !== undefined) {
+        throw new OffloadBusyError(call, occupant);
+      }
     }
   }
 
@@ -241,9 +262,13 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     let batches = cutRows(inputs, numMicrobatches);
     this.#scheduler.beginForward({ isRecording: device.isGradEnabled });
     try {
-      for (const slice of this.#slices) batches = await this.#runSlice(slice, batches, call);
+      for (const slice of this.#slices) {
+        batches = await this.#runSlice(slice, batches, call);
+      }
       await this.#scheduler.settle();
-      for (const { args: outputs } of batches) await call.parked.unpark(storagesIn(outputs));
+      for (const { args: outputs } of batches) {
+        await call.parked.unpark(storagesIn(outputs));
+      }
     } catch (error) {
       this.#reset();
       throw error;
@@ -257,7 +282,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   #forgetFreed(): void {
     for (const call of this.#calls) {
       call.parked.forgetFreed();
-      if (call.parked.isEmpty && !call.isRunning) this.#calls.delete(call);
+      if (call.parked.isEmpty && !call.isRunning) {
+        this.#calls.delete(call);
+      }
     }
   }
 
@@ -277,7 +304,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     const parted = batches.length > 1 ? slice.batchNorms.map((norm) => norm.beginBatch()) : [];
     try {
       for (const { args, firstRow } of batches) {
-        for (const batch of parted) batch.beginPart();
+        for (const batch of parted) {
+          batch.beginPart();
+        }
         // Every micro-batch draws what the whole batch would for its rows.
         device.random.restore({ ...before, rowOffset: before.rowOffset + firstRow });
         const { output, numNodes } = await this.#runMicroBatch(slice, args, call);
@@ -287,15 +316,21 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
           call.parked.park(storagesIn(output).filter((storage) => call.mayPark(storage)));
         }
       }
-      for (const batch of parted) batch.end();
+      for (const batch of parted) {
+        batch.end();
+      }
     } finally {
-      for (const batch of parted) batch.abandon();
+      for (const batch of parted) {
+        batch.abandon();
+      }
     }
     device.random.restore({ ...device.random.state(), rowOffset: before.rowOffset });
     this.#note(slice);
     this.#scheduler.leave(slice, isReached ? 'recorded' : 'unreached');
     const dropped = this.#begin('forward_drop', slice);
-    for (const flat of slice.flats) flat.drop();
+    for (const flat of slice.flats) {
+      flat.drop();
+    }
     dropped();
     return outputs;
   }
@@ -316,9 +351,13 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       remove();
     }
     endHolds(args, new Set([...call.callers, ...storagesIn(output)]));
-    if (!device.isGradEnabled) return { output, numNodes: 0 };
+    if (!device.isGradEnabled) {
+      return { output, numNodes: 0 };
+    }
     const parkable = [...saved].filter((storage) => call.mayPark(storage));
-    for (const storage of parkable) call.saved.add(storage);
+    for (const storage of parkable) {
+      call.saved.add(storage);
+    }
     // What the next slice is about to use stays; arguments that an earlier slice saved go.
     const later = new Set(storagesIn(output));
     const idle = [...parkable, ...storagesIn(args)].filter(
@@ -328,7 +367,11 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     // What passes through belongs to the slice that made it.
     const given = new Set(tensorsIn(args));
     const made = tensorsIn(output).filter((tensor) => !given.has(tensor));
-    for (const { node } of made) if (node !== undefined) this.#nodes.add(node);
+    for (const { node } of made) {
+      if (node !== undefined) {
+        this.#nodes.add(node);
+      }
+    }
     const numNodes = device.beforeGradientOf(made, async (pass) => {
       await this.#enterBackward(slice, pass);
       await call.parked.unpark(parkable);
@@ -341,7 +384,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   /** Before a slice's nodes run backward: the one before it leaves, and it comes. */
   async #enterBackward(slice: OffloadSlice, pass: Pass): Promise<void> {
     this.#beginPass(pass);
-    if (this.#current === slice) return;
+    if (this.#current === slice) {
+      return;
+    }
     this.#leaveBackward();
     this.#current = slice;
     const loaded = this.#begin('backward_load', slice);
@@ -352,8 +397,12 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   }
 
   #beginPass(pass: Pass): void {
-    if (this.#pass === pass) return;
-    if (!this.#isDry) this.#requireRest('backward');
+    if (this.#pass === pass) {
+      return;
+    }
+    if (!this.#isDry) {
+      this.#requireRest('backward');
+    }
     this.#pass = pass;
     this.#scheduler.beginBackward();
     pass.onEnd(() => this.#endPass());
@@ -363,14 +412,18 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   /** Ships the slice's gradients to the store and frees its parameters. */
   #leaveBackward(): void {
     const slice = this.#current;
-    if (slice === undefined) return;
+    if (slice === undefined) {
+      return;
+    }
     this.#note(slice);
     this.#current = undefined;
     this.#endBackwardPass();
     const dropped = this.#begin('backward_drop', slice);
     for (const flat of slice.flats) {
       const stored = flat.flushGradient({ isDry: this.#isDry });
-      if (stored !== undefined) this.#stores.set(stored, flat.flushBytes);
+      if (stored !== undefined) {
+        this.#stores.set(stored, flat.flushBytes);
+      }
       flat.drop();
     }
     dropped();
@@ -384,7 +437,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   /** Ranges around a run of a slice's layers. Its backward pauses while a checkpoint runs them again. */
   async #aroundRun(slice: OffloadSlice, run: () => Promise<unknown>): Promise<unknown> {
     const isAgain = this.#current === slice;
-    if (isAgain) this.#endBackwardPass();
+    if (isAgain) {
+      this.#endBackwardPass();
+    }
     const hasGrad = this.device.isGradEnabled;
     const end = this.#begin(
       hasGrad ? 'forward_pass_with_enable_grad' : 'no_grad_forward_pass',
@@ -392,7 +447,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     );
     const output = await run();
     end();
-    if (isAgain) this.#endBackwardPass = this.#begin('backward_pass', slice);
+    if (isAgain) {
+      this.#endBackwardPass = this.#begin('backward_pass', slice);
+    }
     return output;
   }
 
@@ -410,7 +467,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   async #awaitStores(capBytes: number): Promise<void> {
     let left = [...this.#stores.values()].reduce((sum, bytes) => sum + bytes, 0);
     for (const [stored, bytes] of this.#stores) {
-      if (left <= capBytes) return;
+      if (left <= capBytes) {
+        return;
+      }
       await stored;
       this.#stores.delete(stored);
       left -= bytes;
@@ -434,7 +493,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   /** Chooses slices for the budget, where no earlier choice covers these inputs. */
   async #chooseSlices(args: Args): Promise<void> {
-    if (this.#options.deviceBudgetBytes === undefined || this.#isDry) return;
+    if (this.#options.deviceBudgetBytes === undefined || this.#isDry) {
+      return;
+    }
     const { device } = this;
     const { inUseBytes, limitBytes } = device.pool;
     const shapes = tensorsIn(args).map(({ shape }) => shape);
@@ -485,7 +546,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   /** In a dry run: what was in use while this slice was. */
   #note(slice: OffloadSlice): void {
-    if (this.#peaks === undefined) return;
+    if (this.#peaks === undefined) {
+      return;
+    }
     const { pool } = this.device;
     this.#peaks.set(slice, Math.max(this.#peaks.get(slice) ?? 0, pool.peakInUseBytes));
     pool.resetPeak();
@@ -517,6 +580,8 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   protected override releaseOwned(): void {
     endBudget(this.device.pool, this);
     this.#scheduler.reset();
-    for (const flat of this.flats) flat.dispose();
+    for (const flat of this.flats) {
+      flat.dispose();
+    }
   }
 }

@@ -109,7 +109,9 @@ export class OffloadedFlat {
    * where it rejects they are on the device as before.
    */
   async moveToStore(): Promise<void> {
-    if (this.#isStored) return;
+    if (this.#isStored) {
+      return;
+    }
     await this.home.open(this.name);
     if (!this.home.isResuming) {
       this.home.beginFilling();
@@ -189,14 +191,18 @@ export class OffloadedFlat {
 
   /** Where an op may write a first contribution itself; 16-bit ones are converted. */
   #target(leaf: Tensor): Tensor | undefined {
-    if (leaf.dtype !== 'f32' || this.#contributed.has(leaf)) return undefined;
+    if (leaf.dtype !== 'f32' || this.#contributed.has(leaf)) {
+      return undefined;
+    }
     this.#contributed.add(leaf);
     return new Tensor(this.#wholeGradient(), leaf.shape, this.#offsets.get(leaf)!);
   }
 
   #accept(leaf: Tensor, gradient: Tensor): void {
     const whole = this.#wholeGradient();
-    if (gradient.storage === whole) return;
+    if (gradient.storage === whole) {
+      return;
+    }
     const { device } = this.#options;
     const out = whole.view(this.#offsets.get(leaf)!, leaf.size);
     const x = gradient.view();
@@ -210,7 +216,9 @@ export class OffloadedFlat {
   }
 
   #wholeGradient(): Storage {
-    if (this.#gradient !== undefined) return this.#gradient;
+    if (this.#gradient !== undefined) {
+      return this.#gradient;
+    }
     const { device } = this.#options;
     const whole = device.storage(this.elementCount, 'f32', 'gradient');
     whole.fill();
@@ -222,7 +230,9 @@ export class OffloadedFlat {
   /** Queues the read-back of what has come and frees it; resolves when the store has it. */
   flushGradient(options: { readonly isDry: boolean }): Promise<void> | undefined {
     const gradient = this.#gradient;
-    if (gradient === undefined) return undefined;
+    if (gradient === undefined) {
+      return undefined;
+    }
     const stored = options.isDry ? undefined : this.home.addStorage(gradient, 1);
     this.resetGradient();
     return stored;
@@ -239,7 +249,11 @@ export class OffloadedFlat {
     this.abandonLoads();
     this.resetGradient();
     this.home.close();
-    if (!this.#isStored) for (const { tensor } of this.parameters) tensor.storage.release();
+    if (!this.#isStored) {
+      for (const { tensor } of this.parameters) {
+        tensor.storage.release();
+      }
+    }
     this.full.release();
     this.flat.dispose();
   }
@@ -248,7 +262,9 @@ export class OffloadedFlat {
 /** f32 bytes of a parameter that is on the device, or was never made. */
 async function valuesOf(tensor: Tensor): Promise<Uint8Array> {
   const recipe = recipeOf(tensor);
-  if (recipe === undefined) return tensor.toBytes();
+  if (recipe === undefined) {
+    return tensor.toBytes();
+  }
   const values = new Float32Array(tensor.size);
   recipe.write(values, 0);
   return new Uint8Array(values.buffer);

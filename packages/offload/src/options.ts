@@ -97,7 +97,9 @@ export function resolveOptions(options: OffloadOptions): ResolvedOffloadOptions 
   requireKnown(options);
   for (const [name, what, isFit] of CHECKS) {
     const value = options[name] as never;
-    if (value === undefined || isFit(value)) continue;
+    if (value === undefined || isFit(value)) {
+      continue;
+    }
     const hint = (value as unknown) instanceof Promise ? ' Await it.' : '';
     throw new OffloadConfigError(
       `offload: expected ${name} to be ${what}, got ${textOf(value)}.${hint}`,
@@ -124,7 +126,9 @@ export function resolveOptions(options: OffloadOptions): ResolvedOffloadOptions 
 
 function requireKnown(options: OffloadOptions): void {
   for (const [key, value] of Object.entries(options)) {
-    if ((KNOWN as readonly string[]).includes(key) || value === undefined) continue;
+    if ((KNOWN as readonly string[]).includes(key) || value === undefined) {
+      continue;
+    }
     const camel = key.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
     const nearest = nearestName(key, KNOWN);
     const meant = nearest === undefined ? undefined : `Did you mean ${nearest}?`;
@@ -135,7 +139,9 @@ function requireKnown(options: OffloadOptions): void {
 }
 
 function isStore(value: unknown): boolean {
-  if (typeof value !== 'object' || value === null) return false;
+  if (typeof value !== 'object' || value === null) {
+    return false;
+  }
   const store = value as Partial<Record<keyof ShardStore, unknown>>;
   return [store.read, store.write, store.commit].every((method) => typeof method === 'function');
 }
@@ -149,7 +155,11 @@ function isCount(value: unknown): boolean {
 }
 
 function textOf(value: unknown): string {
-  if (value instanceof Promise) return 'a promise';
-  if (typeof value === 'string') return `'${value}'`;
+  if (value instanceof Promise) {
+    return 'a promise';
+  }
+  if (typeof value === 'string') {
+    return `'${value}'`;
+  }
   return typeof value === 'object' && value !== null ? 'another object' : String(value);
 }

@@ -28,14 +28,18 @@ export class ParkedActivations {
   /** Queues the read-back and frees the device's copy at once; what is absent stays so. */
   park(storages: Iterable<Storage>): void {
     for (const storage of storages) {
-      if (!storage.isFilled) continue;
+      if (!storage.isFilled) {
+        continue;
+      }
       this.#parked.set(storage, this.#read(storage));
       storage.free();
     }
   }
 
   #read(storage: Storage): Parked {
-    if (this.#isDry) return { bytes: undefined, read: Promise.resolve(), hasArrived: true };
+    if (this.#isDry) {
+      return { bytes: undefined, read: Promise.resolve(), hasArrived: true };
+    }
     const { byteLength } = storage;
     const bytes = this.#hostBuffers.take(byteLength);
     const read = storage.read(0, byteLength, bytes);
@@ -51,11 +55,15 @@ export class ParkedActivations {
   async unpark(storages: Iterable<Storage>): Promise<void> {
     for (const storage of storages) {
       const parked = this.#parked.get(storage);
-      if (parked === undefined) continue;
+      if (parked === undefined) {
+        continue;
+      }
       await parked.read;
       storage.fill();
       this.#parked.delete(storage);
-      if (parked.bytes === undefined) continue;
+      if (parked.bytes === undefined) {
+        continue;
+      }
       storage.write(parked.bytes);
       this.#hostBuffers.give(parked.bytes);
     }
@@ -64,12 +72,19 @@ export class ParkedActivations {
   /** Lets go of what nobody will ask for: the graph was freed without a backward through it. */
   forgetFreed(): void {
     for (const [storage, { bytes, read, hasArrived }] of this.#parked) {
-      if (storage.holds > 0) continue;
+      if (storage.holds > 0) {
+        continue;
+      }
       this.#parked.delete(storage);
-      if (bytes === undefined) continue;
+      if (bytes === undefined) {
+        continue;
+      }
       const give = () => this.#hostBuffers.give(bytes);
-      if (hasArrived) give();
-      else void read.then(give, give);
+      if (hasArrived) {
+        give();
+      } else {
+        void read.then(give, give);
+      }
     }
   }
 }

@@ -24,7 +24,11 @@ export function beginBudget(pool: Pool, owner: object, bytes: number): void {
 
 export function endBudget(pool: Pool, owner: object): void {
   const budgets = BUDGETS.get(pool);
-  if (budgets === undefined || !budgets.byOwner.delete(owner)) return;
+  if (budgets === undefined || !budgets.byOwner.delete(owner)) {
+    return;
+  }
   pool.limitBytes = Math.min(budgets.ownBytes, ...budgets.byOwner.values());
-  if (budgets.byOwner.size === 0) BUDGETS.delete(pool);
+  if (budgets.byOwner.size === 0) {
+    BUDGETS.delete(pool);
+  }
 }

@@ -19,7 +19,9 @@ export function beginRange(
   layerNames: readonly string[],
 ): () => void {
   const { trace } = device;
-  if (trace === undefined) return () => {};
+  if (trace === undefined) {
+    return () => {};
+  }
   const startMs = performance.now();
   return () =>
     trace.add({

@@ -29,6 +29,8 @@ export function splitLayers(sizes: readonly number[], numSlices: number): number
 export function splitRows(rows: number, numMicrobatches: number): number[] {
   const size = Math.max(1, Math.ceil(rows / numMicrobatches));
   const counts: number[] = [];
-  for (let left = rows; left > 0; left -= size) counts.push(Math.min(size, left));
+  for (let left = rows; left > 0; left -= size) {
+    counts.push(Math.min(size, left));
+  }
   return counts.length === 0 ? [0] : counts;
 }

@@ -77,13 +77,17 @@ async function writeState(
   const owners = ownersIn(model);
   for (const [name, tensor] of parameters) {
     const entry = state.get(name);
-    if (entry === undefined) continue;
+    if (entry === undefined) {
+      continue;
+    }
     const { flat, parameter } = ownerOf(tensor, name, owners);
     await flat.write(parameter, f32Bytes(await valuesOf(entry, name)));
   }
   for (const [name, buffer] of buffers) {
     const entry = state.get(name);
-    if (entry !== undefined) writeBuffer(buffer, await valuesOf(entry, name));
+    if (entry !== undefined) {
+      writeBuffer(buffer, await valuesOf(entry, name));
+    }
   }
 }
 
@@ -95,14 +99,18 @@ interface Owner {
 function ownersIn(model: OffloadModel): Map<Tensor, Owner> {
   const owners = new Map<Tensor, Owner>();
   for (const flat of model.flats) {
-    for (const parameter of flat.parameters) owners.set(parameter.tensor, { flat, parameter });
+    for (const parameter of flat.parameters) {
+      owners.set(parameter.tensor, { flat, parameter });
+    }
   }
   return owners;
 }
 
 function ownerOf(tensor: Tensor, name: string, owners: ReadonlyMap<Tensor, Owner>): Owner {
   const owner = owners.get(tensor);
-  if (owner !== undefined) return owner;
+  if (owner !== undefined) {
+    return owner;
+  }
   throw new OffloadStateDictError(
     `stateDict: expected parameters that rest in the model's store, got '${name}', which is sharded. Use the state dict of the sharded modules.`,
   );
@@ -125,14 +133,18 @@ async function valuesOf(entry: HostTensor | LazyTensor, name: string): Promise<H
   const { shape } = entry;
   const data = 'data' in entry ? entry.data : await entry.read();
   const byteLength = elementCountOf(shape) * byteSize(dtype);
-  if (data.byteLength === byteLength) return { dtype, shape, data };
+  if (data.byteLength === byteLength) {
+    return { dtype, shape, data };
+  }
   throw new OffloadStateDictError(
     `loadStateDict: expected ${byteLength} bytes of '${name}', got ${data.byteLength}. Those before it are loaded.`,
   );
 }
 
 function f32Bytes({ dtype, data }: HostTensor): Uint8Array {
-  if (dtype === 'f32') return data;
+  if (dtype === 'f32') {
+    return data;
+  }
   const values = toF32Array(data, dtype as DType);
   return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
 }
@@ -148,7 +160,9 @@ function checkState(
     const entry = state.get(name);
     return entry !== undefined && !isFit(entry, tensor);
   });
-  if (missing.length + unexpected.length + misshapen.length === 0) return;
+  if (missing.length + unexpected.length + misshapen.length === 0) {
+    return;
+  }
   const list = (names: readonly string[]) => names.join(', ') || 'none';
   throw new OffloadStateDictError(
     `loadStateDict: expected the ${expected.size} entries of this model. Missing: ${list(missing)}. Unexpected: ${list(unexpected)}. Misshapen: ${list(misshapen.map(([name]) => name))}.`,

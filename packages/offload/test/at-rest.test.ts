@@ -46,7 +46,9 @@ function open(build: Build, options: OffloadOptions & { readonly seed?: number }
 /** Trains two steps and leaves; the store has what a next process finds. */
 async function leave(build: Build, store: ShardStore) {
   const run = open(build, { store });
-  for (let i = 0; i < 2; i++) await run.step();
+  for (let i = 0; i < 2; i++) {
+    await run.step();
+  }
   return run;
 }
 
@@ -72,7 +74,9 @@ describe('a resumed run', () => {
     expect(await stateDict(second.model)).toEqual(state);
     const whole = open(plain, {});
     const expected = [];
-    for (let i = 0; i < 4; i++) expected.push(await whole.step());
+    for (let i = 0; i < 4; i++) {
+      expected.push(await whole.step());
+    }
     expect([await second.step(), await second.step()]).toEqual(expected.slice(2));
   });
 
@@ -95,7 +99,9 @@ describe('a resumed run', () => {
     first.model.dispose();
     const whole = open(dropped, {});
     const expected = [];
-    for (let i = 0; i < 3; i++) expected.push(await whole.step());
+    for (let i = 0; i < 3; i++) {
+      expected.push(await whole.step());
+    }
     expect(await second.step()).toBe(expected[2]);
   });
 
@@ -106,7 +112,9 @@ describe('a resumed run', () => {
       const run = open(plain, { store, resume: restart > 0 });
       await run.model.moveToStore();
       expect((run.model as { numSteps?: number }).numSteps).toBe(2 * restart);
-      for (let i = 0; i < 2; i++) await run.step();
+      for (let i = 0; i < 2; i++) {
+        await run.step();
+      }
       run.model.dispose();
     }
   });

@@ -204,8 +204,12 @@ describe('a plan for a budget', () => {
     const write = store.write.bind(store);
     let numGradients = 0;
     store.write = async (key, bytes) => {
-      for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));
-      if (key.endsWith('/gradient') && numGradients++ === 0) throw new Error('no room');
+      for (let turn = 0; turn < 10; turn++) {
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      if (key.endsWith('/gradient') && numGradients++ === 0) {
+        throw new Error('no room');
+      }
       await write(key, bytes);
     };
     const layers = [0, 1, 2].map(() => new Linear(device, { inFeatures: DIM, outFeatures: DIM }));
@@ -231,7 +235,9 @@ describe('a plan for a budget', () => {
     let isBad = true;
     class Bad extends Module<[x: Tensor], Tensor> {
       forward(x: Tensor): Tensor {
-        if (isBad) throw new Error('bad layer');
+        if (isBad) {
+          throw new Error('bad layer');
+        }
         return square(x);
       }
     }
@@ -327,7 +333,9 @@ describe('too small a budget', () => {
       .catch((reason: unknown) => reason);
     const { requiredBytes } = error as OffloadBudgetError;
     const { device, step } = build(requiredBytes);
-    for (let i = 0; i < 2; i++) await step();
+    for (let i = 0; i < 2; i++) {
+      await step();
+    }
     expect(device.memory().reservedBytes).toBeLessThanOrEqual(requiredBytes);
     await expect(build(requiredBytes - 1).step()).rejects.toThrow(OffloadBudgetError);
   });

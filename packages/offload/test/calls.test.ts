@@ -28,7 +28,9 @@ class Call extends Module<any, any> {
   constructor(device: Device, body: (x: never) => unknown, inner?: Module) {
     super(device);
     this.#body = body as (x: unknown) => unknown;
-    if (inner !== undefined) this.child('inner', inner);
+    if (inner !== undefined) {
+      this.child('inner', inner);
+    }
   }
 
   forward(x: unknown): unknown {
@@ -62,7 +64,9 @@ async function outcome(
     expect(device.memory().live).toMatchObject({ parameter: 0, staging: 0, optimizer: 0 });
     expect(model.hostMemory()).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
   } else {
-    for (const parameter of bare.parameters()) values.push(...(await parameter.toArray()));
+    for (const parameter of bare.parameters()) {
+      values.push(...(await parameter.toArray()));
+    }
   }
   return values;
 }
@@ -173,12 +177,17 @@ describe.each([
     const device = newDevice();
     let isBad = false;
     const fail = () => {
-      if (isBad) throw new Error('bad layer');
+      if (isBad) {
+        throw new Error('bad layer');
+      }
     };
     const bad = new Call(device, (x: Tensor) => {
       const output = tanh(x);
-      if (where === 'forward') fail();
-      else device.beforeGradientOf(output, fail);
+      if (where === 'forward') {
+        fail();
+      } else {
+        device.beforeGradientOf(output, fail);
+      }
       return output;
     });
     const layers = [...linears(device, 2), bad, linear(device)];
@@ -248,7 +257,9 @@ it('a backward that fails inside a slice leaves no part of a gradient behind', a
     const bad = new Call(device, (x: Tensor) => {
       const output = tanh(x);
       device.beforeGradientOf(output, () => {
-        if (isBad) throw new Error('bad layer');
+        if (isBad) {
+          throw new Error('bad layer');
+        }
       });
       return output;
     });
@@ -282,7 +293,9 @@ it('disposed while a slice is read: an error that says so, and host buffers are 
   await model.moveToStore();
   const calling = device.scope(() => model.call(rows(device)));
   const outcome = expect(calling).rejects.toThrow(/disposed or failed meanwhile/);
-  for (let i = 0; i < 3; i++) await new Promise((resolve) => setImmediate(resolve));
+  for (let i = 0; i < 3; i++) {
+    await new Promise((resolve) => setImmediate(resolve));
+  }
   model.dispose();
   for (let i = 0; i < 3; i++) {
     release();
@@ -323,13 +336,16 @@ it('a first move that fails can be tried again', async () => {
   await optimizer.step();
   expect(device.memory().live.parameter).toBe(0);
   const after = await stateDict(model);
-  for (const name of before.keys()) expect(after.get(name), name).not.toEqual(before.get(name));
+  for (const name of before.keys()) {
+    expect(after.get(name), name).not.toEqual(before.get(name));
+  }
 });
 
 it('a resume of what is not there says so each time', async () => {
   const model = new OffloadModel(linears(newDevice(), 2), { resume: true });
-  for (let i = 0; i < 2; i++)
+  for (let i = 0; i < 2; i++) {
     await expect(model.moveToStore()).rejects.toThrow(/^resume: expected/);
+  }
 });
 
 it('a read ahead that fails is forgotten: later steps see what the optimizer wrote', async () => {
@@ -389,7 +405,9 @@ it('a refused gradient is given up by zeroGrad: commits, loads and steps of othe
   await model.commit();
   const state = await stateDict(model);
   await loadStateDict(model, state);
-  for (const parameter of model.parameters().slice(0, 6)) parameter.requiresGrad = false;
+  for (const parameter of model.parameters().slice(0, 6)) {
+    parameter.requiresGrad = false;
+  }
   for (let i = 0; i < 2; i++) {
     await step();
     await optimizer.step();

@@ -27,7 +27,9 @@ async function resumed(directory: string, steps: number) {
   const first = store.generation - 1;
   const run = begin({ offload: { store, resume: true } });
   const found: number[] = [];
-  for (let step = first; step < first + steps; step++) found.push(await trainStep(run, step));
+  for (let step = first; step < first + steps; step++) {
+    found.push(await trainStep(run, step));
+  }
   await store.close();
   return { first, losses: found };
 }
@@ -66,7 +68,9 @@ it('a disk that is full in backward fails it, and once there is room training go
   const expected = await losses(begin(), 5);
   let isFull = false;
   const files = interceptFiles(({ operation }) => {
-    if (isFull && operation === 'write') throw diskFull('a file');
+    if (isFull && operation === 'write') {
+      throw diskFull('a file');
+    }
   }, nodeFiles);
   const store = await openDiskStore({ directory: join(folder, 'full'), files });
   const run: Run = begin({ offload: { store } });
@@ -77,7 +81,9 @@ it('a disk that is full in backward fails it, and once there is room training go
   await expect(failing).rejects.toMatchObject({ code: 'FULL' });
   isFull = false;
   run.optimizer.zeroGrad();
-  for (const step of [2, 3, 4]) found.push(await trainStep(run, step));
+  for (const step of [2, 3, 4]) {
+    found.push(await trainStep(run, step));
+  }
   expect(found).toEqual(expected);
   await store.close();
 });
@@ -86,7 +92,9 @@ it('a disk that is full in optimizer.step() fails it, and a flush puts the step 
   const directory = join(folder, 'full in step');
   let isFull = false;
   const files = interceptFiles(({ operation }) => {
-    if (isFull && operation === 'write') throw diskFull('a file');
+    if (isFull && operation === 'write') {
+      throw diskFull('a file');
+    }
   }, nodeFiles);
   const store = await openDiskStore({ directory, files });
   const run = begin({ offload: { store } });

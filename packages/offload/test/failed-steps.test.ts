@@ -61,7 +61,9 @@ async function trainStep(run: Run, step: number): Promise<number> {
 
 async function losses(run: Run, steps: number): Promise<number[]> {
   const found: number[] = [];
-  for (let step = 0; step < steps; step++) found.push(await trainStep(run, step));
+  for (let step = 0; step < steps; step++) {
+    found.push(await trainStep(run, step));
+  }
   return found;
 }
 
@@ -81,7 +83,9 @@ async function interrupted(
   fail(-1);
   await then(run);
   run.optimizer.zeroGrad();
-  for (const step of [3, 4]) found.push(await trainStep(run, step));
+  for (const step of [3, 4]) {
+    found.push(await trainStep(run, step));
+  }
   return { run, losses: found };
 }
 
@@ -115,7 +119,9 @@ describe('a store that refuses a write in optimizer.step()', () => {
       expect(store.generation).toBe(before + 1);
       run.model.dispose();
       const resumed = begin({ store, resume: true });
-      for (const step of [3, 4]) found.push(await trainStep(resumed, step));
+      for (const step of [3, 4]) {
+        found.push(await trainStep(resumed, step));
+      }
       expect(found).toEqual(await losses(begin(), 5));
     },
   );
@@ -131,7 +137,9 @@ describe('a store that refuses a write in optimizer.step()', () => {
     fail(-1);
     await run.model.flush();
     run.optimizer.zeroGrad();
-    for (const step of [3, 4]) found.push(await trainStep(run, step));
+    for (const step of [3, 4]) {
+      found.push(await trainStep(run, step));
+    }
     expect(found).toEqual(await losses(begin(), 5));
   });
 
@@ -174,7 +182,9 @@ describe('a store that fails to read in optimizer.step()', () => {
       () => true,
       () => false,
     );
-    if (!isCommitted) return;
+    if (!isCommitted) {
+      return;
+    }
     run.model.dispose();
     const resumed = begin({ store, resume: true });
     expect((await stepCounts(resumed)).size).toBe(1);

@@ -90,7 +90,9 @@ describe.each(['f16', 'bf16'] as const)('in %s', (computeDType) => {
       return new Float32Array([...state.values()][0]!.data.slice().buffer);
     };
     const before = await values();
-    for (const group of run.optimizer.groups) Object.assign(group, { lr: 1e-6, momentum: 0 });
+    for (const group of run.optimizer.groups) {
+      Object.assign(group, { lr: 1e-6, momentum: 0 });
+    }
     await losses(run, 2);
     const after = await values();
     expect(after.some((value, i) => value !== before[i])).toBe(true);
@@ -153,9 +155,13 @@ it('100 steps hold the device and the host flat, and dispose leaves nothing', as
     const { numBuffersMade, stagingBytes, parkedBytes } = model.hostMemory();
     return { device: run.device.memory(), host: { stagingBytes, parkedBytes }, numBuffersMade };
   };
-  for (let step = 0; step < 3; step++) await scaledStep(run, scaler, step);
+  for (let step = 0; step < 3; step++) {
+    await scaledStep(run, scaler, step);
+  }
   const before = held();
-  for (let step = 3; step < 100; step++) await scaledStep(run, scaler, step);
+  for (let step = 3; step < 100; step++) {
+    await scaledStep(run, scaler, step);
+  }
   const { numBuffersMade, ...after } = held();
   expect(after).toEqual({ device: before.device, host: { stagingBytes: 0, parkedBytes: 0 } });
   // Not one a step; which of them are needed at once depends on when answers come.

@@ -9,7 +9,9 @@ const [directory, numWrites] = process.argv.slice(2);
 let left = Number(numWrites);
 
 const files = interceptFiles(({ operation }) => {
-  if (operation === 'write' && left-- === 0) process.kill(process.pid, 'SIGKILL');
+  if (operation === 'write' && left-- === 0) {
+    process.kill(process.pid, 'SIGKILL');
+  }
 }, nodeFiles);
 
 const store = await openDiskStore({ directory: directory!, files });

@@ -26,7 +26,9 @@ async function statistics(options: OffloadOptions | undefined, of: Case = {}, is
   const layers = (of.build ?? inOneSlice)(norm, device);
   const bare = new Sequential(device, layers);
   const model: Module = options === undefined ? bare : new OffloadModel(bare, options);
-  if (!isTraining) model.eval();
+  if (!isTraining) {
+    model.eval();
+  }
   for (let batch = 0; batch < 3; batch++) {
     await device.scope(async () => {
       const data = Float32Array.from({ length: ROWS * DIM }, (_, i) => Math.sin(i + 5 * batch) * 3);
@@ -34,7 +36,9 @@ async function statistics(options: OffloadOptions | undefined, of: Case = {}, is
     });
   }
   const found = new Map<string, number[]>();
-  for (const [name, buffer] of norm.namedBuffers()) found.set(name, [...(await buffer.toArray())]);
+  for (const [name, buffer] of norm.namedBuffers()) {
+    found.set(name, [...(await buffer.toArray())]);
+  }
   model.dispose();
   expect(device.memory().live.total).toBe(0); // parts of batches too
   return found;
@@ -91,7 +95,9 @@ it('a forward that fails in its second micro-batch leaves the running statistics
   let left = Number.POSITIVE_INFINITY;
   class Fails extends Module<[x: Tensor], Tensor> {
     forward(x: Tensor): Tensor {
-      if (--left < 0) throw new Error('bad rows');
+      if (--left < 0) {
+        throw new Error('bad rows');
+      }
       return x;
     }
   }

@@ -48,7 +48,9 @@ async function losses(options: OffloadOptions, between?: (run: Run) => Promise<v
   const run = begin(options);
   const found: number[] = [];
   for (let index = 0; index < 6; index++) {
-    if (index === 2) await between?.(run);
+    if (index === 2) {
+      await between?.(run);
+    }
     found.push(await run.step(index));
   }
   expect(run.model.hostMemory()).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
@@ -106,8 +108,12 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
           const walking = loss.backward().finally(() => {
             isRunning = false;
           });
-          for (let turn = 0; turn < turns && isRunning; turn++) await Promise.resolve();
-          if (isRunning) await expect(model.call(input(0))).rejects.toMatchObject(busy('backward'));
+          for (let turn = 0; turn < turns && isRunning; turn++) {
+            await Promise.resolve();
+          }
+          if (isRunning) {
+            await expect(model.call(input(0))).rejects.toMatchObject(busy('backward'));
+          }
           await walking;
         });
         optimizer.zeroGrad();

@@ -16,7 +16,9 @@ function build(options: unknown): OffloadModel {
     return new OffloadModel(model, options as OffloadOptions);
   } catch (error) {
     // Refused before the layers' parameters were given a place.
-    for (const parameter of model.parameters()) expect(parameter.piece).toBe(undefined);
+    for (const parameter of model.parameters()) {
+      expect(parameter.piece).toBe(undefined);
+    }
     throw error;
   }
 }
@@ -38,7 +40,7 @@ describe('unknown options', () => {
     ['offload_device', 'Use store: it says where parameters rest.'],
     ['optimizer', 'Make the optimizer on model.parameters().'],
     ['resumed', 'Did you mean resume?'],
-    ['colour', KNOWN],
+    ['color', KNOWN],
   ])('%s: what is meant is named', (key, answer) => {
     const make = () => build({ [key]: 2 });
     expect(make).toThrow(OffloadConfigError);

@@ -15,7 +15,9 @@ const FLAT_BYTES = 4 * (256 + 128); // the largest: its weight and its bias, pad
 
 /** Answers after some turns of the event loop, in which whoever doesn't wait goes on. */
 async function turns(): Promise<void> {
-  for (let i = 0; i < 4; i++) await new Promise((resolve) => setImmediate(resolve));
+  for (let i = 0; i < 4; i++) {
+    await new Promise((resolve) => setImmediate(resolve));
+  }
 }
 
 function lateStore(events: string[]): ShardStore {
@@ -138,10 +140,14 @@ describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
 
   it('2.7 buffer pool: steps like those before make no host buffer', async () => {
     const { model, step } = build({ checkpointActivation });
-    for (let i = 0; i < 3; i++) await step();
+    for (let i = 0; i < 3; i++) {
+      await step();
+    }
     const before = model.hostMemory();
     expect(before).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
-    for (let i = 0; i < 12; i++) await step();
+    for (let i = 0; i < 12; i++) {
+      await step();
+    }
     const after = model.hostMemory();
     expect(after).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
     // Not one a step; which of them are needed at once depends on when answers come.
@@ -173,7 +179,9 @@ it('batches of other sizes leave no host buffers behind', async () => {
       await mean(square(await model.call(x))).backward();
       made.push(model.hostMemory().numBuffersMade);
     });
-  for (const rows of [2, 2, 3, 4, 5, 2, 2]) await pass(rows);
+  for (const rows of [2, 2, 3, 4, 5, 2, 2]) {
+    await pass(rows);
+  }
   const numOf = made.map((total, i) => total - (made[i - 1] ?? 0));
   expect(numOf[1]).toBe(0);
   expect(numOf[5]).toBeGreaterThan(0); // those of 2 rows were let go

@@ -86,7 +86,9 @@ it.each([true, false])(
               await logits(2 * step + part, 2),
               device.tensor(targets, [2, 8]),
             );
-            if (part === 1) await device.noGrad(() => logits(9, 3)); // between forward and backward
+            if (part === 1) {
+              await device.noGrad(() => logits(9, 3)); // between forward and backward
+            }
             await loss.backward();
             found.push([await loss.item()]);
           });

@@ -44,7 +44,9 @@ it.each(['f16', 'bf16'] as const)('parameters and buffers in %s become f32', asy
   const { model } = build();
   await loadStateDict(model, entries);
   for (const [name, { dtype, data }] of await stateDict(model)) {
-    if (dtype !== 'f32') continue;
+    if (dtype !== 'f32') {
+      continue;
+    }
     expect([...new Float32Array(data.slice().buffer)], name).toEqual(expected.get(name));
   }
 });

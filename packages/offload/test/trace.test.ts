@@ -17,7 +17,9 @@ async function ranges(options: OffloadOptions, isTraining = true): Promise<strin
   const pass = () =>
     device.scope(async () => {
       const x = device.zeros([4, DIM]);
-      if (!isTraining) return void (await device.noGrad(() => model.call(x)));
+      if (!isTraining) {
+        return void (await device.noGrad(() => model.call(x)));
+      }
       await mean(square((await model.call(x)) as Tensor)).backward();
     });
   await pass();

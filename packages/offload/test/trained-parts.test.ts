@@ -79,19 +79,25 @@ describe.each(NAMES)('under %s', (name) => {
 
   it('a part of a layer that is frozen from the start stays', async () => {
     await same((step, [weight]) => {
-      if (step === 0) weight!.requiresGrad = false;
+      if (step === 0) {
+        weight!.requiresGrad = false;
+      }
     });
   });
 
   it('a whole layer may be frozen and thawed', async () => {
     await same((step, parameters) => {
-      for (const parameter of parameters.slice(0, 2)) parameter.requiresGrad = step % 3 !== 1;
+      for (const parameter of parameters.slice(0, 2)) {
+        parameter.requiresGrad = step % 3 !== 1;
+      }
     });
   });
 
   it('a part of a layer may be frozen for good', async () => {
     await same((step, [weight]) => {
-      if (step === 3) weight!.requiresGrad = false;
+      if (step === 3) {
+        weight!.requiresGrad = false;
+      }
     });
   });
 });

@@ -69,6 +69,8 @@ export function begin(options: RunOptions = {}): Run {
 /** Losses of `steps` steps. */
 export async function losses(run: Run, steps: number, rows?: number): Promise<number[]> {
   const found: number[] = [];
-  for (let step = 0; step < steps; step++) found.push(await trainStep(run, step, rows));
+  for (let step = 0; step < steps; step++) {
+    found.push(await trainStep(run, step, rows));
+  }
   return found;
 }

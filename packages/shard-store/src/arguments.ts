@@ -13,7 +13,9 @@ export function checkKey(operation: string, key: string): void {
 /** Throws unless it is an array of bytes, of whichever realm: elements of others would be cut to 8 bits. */
 export function checkBytes(operation: string, key: string, array: Uint8Array): void {
   const name = Object.prototype.toString.call(array).slice('[object '.length, -1);
-  if (name === 'Uint8Array') return;
+  if (name === 'Uint8Array') {
+    return;
+  }
   throw new StoreUsageError(
     `${operation}: expected a Uint8Array for '${key}', got ${name}. ` +
       'Pass new Uint8Array(array.buffer, array.byteOffset, array.byteLength).',
@@ -23,7 +25,9 @@ export function checkBytes(operation: string, key: string, array: Uint8Array): v
 /** Throws where an option has a name that none of `known` is. */
 export function checkOptions(where: string, options: object, known: readonly string[]): void {
   const unknown = Object.keys(options).find((name) => !known.includes(name));
-  if (unknown === undefined) return;
+  if (unknown === undefined) {
+    return;
+  }
   throw new StoreUsageError(
     `${where}: expected options among ${known.join(', ')}, got '${unknown}'.`,
   );
@@ -36,7 +40,9 @@ export function checkRange(
   byteLength: number,
 ): void {
   const { offset, length } = range;
-  if (Number.isSafeInteger(offset) && offset >= 0 && offset + length <= byteLength) return;
+  if (Number.isSafeInteger(offset) && offset >= 0 && offset + length <= byteLength) {
+    return;
+  }
   throw new StoreUsageError(
     `read: expected a range within the ${byteLength} bytes of '${key}', ` +
       `got ${length} bytes from ${offset} on.`,
@@ -45,23 +51,31 @@ export function checkRange(
 
 /** The length of a value, or the error that a read of nothing gives. */
 export function expectLength(key: string, byteLength: number | undefined, store: string): number {
-  if (byteLength === undefined) throw new UnknownKeyError('read', key, store);
+  if (byteLength === undefined) {
+    throw new UnknownKeyError('read', key, store);
+  }
   return byteLength;
 }
 
 export function checkDirectory(path: string): void {
-  if (typeof path === 'string' && path !== '') return;
+  if (typeof path === 'string' && path !== '') {
+    return;
+  }
   throw new StoreUsageError(`directory: expected a path, got '${path}'.`);
 }
 
 export function checkCount(option: string, value: number): number {
-  if (Number.isSafeInteger(value) && value >= 1) return value;
+  if (Number.isSafeInteger(value) && value >= 1) {
+    return value;
+  }
   throw new StoreUsageError(`${option}: expected an integer of 1 or more, got ${value}.`);
 }
 
 /** Throws unless `byteLength` more bytes for `key` stay below a cap. */
 export function checkCapacity(key: string, wanted: number, maxBytes: number, store: string): void {
-  if (wanted <= maxBytes) return;
+  if (wanted <= maxBytes) {
+    return;
+  }
   throw new StoreFullError(
     `write: expected at most ${maxBytes} bytes in all, got ${wanted} with '${key}' (${store}). ` +
       'Raise maxBytes or delete keys.',

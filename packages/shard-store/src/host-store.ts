@@ -120,6 +120,8 @@ class HostStore implements ShardStore {
   }
 
   #checkOpen(operation: string): void {
-    if (this.#closing) throw new StoreClosedError(operation, this.description);
+    if (this.#closing) {
+      throw new StoreClosedError(operation, this.description);
+    }
   }
 }

@@ -39,7 +39,9 @@ export class OperationOrder {
   #enqueue(key: string, earlier: Promise<unknown> | undefined, work: () => Promise<void>) {
     const done = Promise.resolve(earlier).then(() => this.#bounded(work));
     const tail = settled(done).then(() => {
-      if (this.#tails.get(key) === tail) this.#tails.delete(key);
+      if (this.#tails.get(key) === tail) {
+        this.#tails.delete(key);
+      }
     });
     this.#tails.set(key, tail);
     return done;
@@ -56,8 +58,11 @@ export class OperationOrder {
     } finally {
       // The place passes to whoever waits longest, without being free in between.
       const next = this.#waiting.shift();
-      if (next) next();
-      else this.#running--;
+      if (next) {
+        next();
+      } else {
+        this.#running--;
+      }
     }
   }
 }

@@ -14,13 +14,23 @@ const hostHarness: StoreHarness = {
 function smallDisk(maxBytes: number) {
   const sizes = new Map<string, number>();
   return interceptFiles(({ operation, path, end = 0 }) => {
-    if (!/\d{6}\.\d$/.test(path)) return;
-    if (operation === 'unlink') sizes.delete(path);
-    if (operation === 'truncate') sizes.set(path, end);
-    if (operation !== 'write') return;
+    if (!/\d{6}\.\d$/.test(path)) {
+      return;
+    }
+    if (operation === 'unlink') {
+      sizes.delete(path);
+    }
+    if (operation === 'truncate') {
+      sizes.set(path, end);
+    }
+    if (operation !== 'write') {
+      return;
+    }
     const others = [...sizes].filter(([other]) => other !== path);
     const wanted = others.reduce((sum, [, size]) => sum + size, end);
-    if (wanted > maxBytes) throw diskFull(path);
+    if (wanted > maxBytes) {
+      throw diskFull(path);
+    }
     sizes.set(path, Math.max(end, sizes.get(path) ?? 0));
   });
 }

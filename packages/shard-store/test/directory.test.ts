@@ -57,7 +57,9 @@ describe('what is not what was written', () => {
       const read = store.read('parameter', new Uint8Array(BYTES));
       await expect(read).rejects.toThrow(/checksum/);
       expect(calls).toEqual({ onTheirWay: 0, atClose: [0, 0] }); // the manifest's file, and this one
-      while (calls.onTheirWay > 0) await new Promise((resolve) => setImmediate(resolve));
+      while (calls.onTheirWay > 0) {
+        await new Promise((resolve) => setImmediate(resolve));
+      }
       await store.close();
     } finally {
       process.off('unhandledRejection', note);
@@ -110,7 +112,9 @@ describe('a directory that others use too', () => {
       ],
       ...['old-shardweave-000001.0', 'shardweave-owner.4.txt', 'shardweave-owner.old'],
     ];
-    for (const name of names) await writeFile(join(directory, name), name);
+    for (const name of names) {
+      await writeFile(join(directory, name), name);
+    }
     for (let step = 1; step <= 3; step++) {
       const store = await openDiskStore({ directory });
       expect(store.generation).toBe(2 * (step - 1));
@@ -120,7 +124,9 @@ describe('a directory that others use too', () => {
       await store.commit();
       await store.close();
     }
-    for (const name of names) expect(await readFile(join(directory, name), 'utf8')).toBe(name);
+    for (const name of names) {
+      expect(await readFile(join(directory, name), 'utf8')).toBe(name);
+    }
     expect(await readdir(directory)).toContain('mine');
   });
 });

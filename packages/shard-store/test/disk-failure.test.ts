@@ -32,8 +32,9 @@ describe('a disk that dies at any call', () => {
       await store.close();
       let calls = -Infinity;
       const files = interceptFiles((call) => {
-        if (calls++ >= last)
+        if (calls++ >= last) {
           throw Object.assign(new Error(`EIO: ${call.operation}`), { code: 'EIO' });
+        }
       });
       const dying = await openDiskStore({ directory, fsync, files });
       calls = 0;
@@ -43,12 +44,17 @@ describe('a disk that dies at any call', () => {
       const next = await openDiskStore({ directory });
       const step = await stepIn(next);
       found.set(step, (found.get(step) ?? 0) + 1);
-      if (outcome === 'resolved') expect(step).toBe(3);
-      else expect(outcome).toBe('IO');
+      if (outcome === 'resolved') {
+        expect(step).toBe(3);
+      } else {
+        expect(outcome).toBe('IO');
+      }
       await runStep(next, 4); // and it goes on from there
       expect(await stepIn(next)).toBe(4);
       await next.close();
-      if (outcome === 'resolved' && calls < last) break;
+      if (outcome === 'resolved' && calls < last) {
+        break;
+      }
     }
     expect([...found.keys()].sort()).toEqual([2, 3]);
     // Three values of an open, two writes, a truncation and a close, and what the manifest takes.
@@ -62,7 +68,9 @@ describe('a commit that fails behind its rename', () => {
     const directory = await newDirectory();
     let isFailing = false;
     const files = interceptFiles(({ operation }) => {
-      if (isFailing && operation === 'syncDirectory') throw new Error('no answer');
+      if (isFailing && operation === 'syncDirectory') {
+        throw new Error('no answer');
+      }
     });
     const store = await openDiskStore({ directory, fsync: true, files });
     await runStep(store, 1);
@@ -77,7 +85,9 @@ describe('a commit that fails behind its rename', () => {
       return [next.generation, step];
     };
     for (const step of [3, 4, 5]) {
-      for (const key of KEYS) await store.write(key, state(step, key));
+      for (const key of KEYS) {
+        await store.write(key, state(step, key));
+      }
       expect(await stepIn(store)).toBe(step);
       expect(await found()).toEqual([2, 2]);
       // A third generation does not begin before it is known which of the two is there.
@@ -92,8 +102,12 @@ describe('a commit that fails behind its rename', () => {
     isFailing = false;
     await store.commit();
     expect(store.generation).toBe(2);
-    for (const key of KEYS) await store.write(key, state(6, key));
-    for (const key of KEYS) await store.write(key, state(7, key));
+    for (const key of KEYS) {
+      await store.write(key, state(6, key));
+    }
+    for (const key of KEYS) {
+      await store.write(key, state(7, key));
+    }
     expect(await found()).toEqual([2, 5]);
     await store.close();
   });
@@ -111,7 +125,9 @@ describe('what a file system says', () => {
     const cause = Object.assign(new Error('said by the test'), { code });
     let isFailing = false;
     const files = interceptFiles(({ operation }) => {
-      if (isFailing && (operation === 'write' || operation === 'read')) throw cause;
+      if (isFailing && (operation === 'write' || operation === 'read')) {
+        throw cause;
+      }
     });
     const store = await openDiskStore({ directory, files });
     await runStep(store, 1);
@@ -136,7 +152,9 @@ describe('a full disk', () => {
     const directory = await newDirectory();
     let isFull = false;
     const files = interceptFiles(({ operation, path }) => {
-      if (isFull && operation === 'write' && path.endsWith('.1')) throw diskFull(path);
+      if (isFull && operation === 'write' && path.endsWith('.1')) {
+        throw diskFull(path);
+      }
     });
     const store = await openDiskStore({ directory, files });
     await runStep(store, 1);
@@ -154,10 +172,14 @@ describe('a full disk', () => {
     const directory = await newDirectory();
     let isFull = false;
     const files = interceptFiles(({ operation, path, end = 0 }) => {
-      if (isFull && operation === 'write' && end > 2 ** 20) throw diskFull(path);
+      if (isFull && operation === 'write' && end > 2 ** 20) {
+        throw diskFull(path);
+      }
     });
     const store = await openDiskStore({ directory, files });
-    for (let earlier = 1; earlier < step; earlier++) await runStep(store, earlier);
+    for (let earlier = 1; earlier < step; earlier++) {
+      await runStep(store, earlier);
+    }
     isFull = true;
     expect(await codeOf(store.write('parameter', state(step)))).toBe('FULL');
     // What is left is the value of the last generation, where there is one.
@@ -173,7 +195,9 @@ describe('a full disk', () => {
     const directory = await newDirectory();
     let isFull = false;
     const files = interceptFiles(({ operation, path, end = 0 }) => {
-      if (isFull && operation === 'write' && end > 2 ** 20) throw diskFull(path);
+      if (isFull && operation === 'write' && end > 2 ** 20) {
+        throw diskFull(path);
+      }
     });
     const store = await openDiskStore({ directory, files });
     await runStep(store, 1);
@@ -188,7 +212,9 @@ describe('a full disk', () => {
     const directory = await newDirectory();
     let isFull = false;
     const files = interceptFiles(({ operation, path }) => {
-      if (isFull && operation === 'write' && path.includes('manifest')) throw diskFull(path);
+      if (isFull && operation === 'write' && path.includes('manifest')) {
+        throw diskFull(path);
+      }
     });
     let store = await openDiskStore({ directory, files });
     await runStep(store, 1);
@@ -211,7 +237,9 @@ describe('a full disk', () => {
       const directory = await newDirectory();
       const store = await openDiskStore({ directory });
       await runStep(store, 1);
-      for (const id of [1, 2, 3]) await symlink('/dev/full', join(directory, fileOf(id, 1)));
+      for (const id of [1, 2, 3]) {
+        await symlink('/dev/full', join(directory, fileOf(id, 1)));
+      }
       expect(await codeOf(runStep(store, 2))).toBe('FULL');
       expect(await stepIn(store)).toBe(1);
       await store.close();
@@ -225,7 +253,9 @@ describe('a full disk', () => {
     await runStep(store, 2);
     const before = await slotsIn(directory);
     expect(before).toHaveLength(2 * KEYS.length);
-    for (let step = 3; step < 6; step++) await runStep(store, step);
+    for (let step = 3; step < 6; step++) {
+      await runStep(store, step);
+    }
     expect(await slotsIn(directory)).toEqual(before);
     await store.write('parameter', state(6).subarray(5)); // and gives back what it needs no more
     expect((await stat(join(directory, fileOf(1, 1)))).size).toBe(BYTES - 5);
@@ -290,7 +320,9 @@ describe('file calls', () => {
     const directory = join(above, 'made', 'here');
     const calls: string[] = [];
     const files = interceptFiles(({ operation, path }) => {
-      if (operation.startsWith('sync')) calls.push(`${operation} ${path.slice(above.length + 1)}`);
+      if (operation.startsWith('sync')) {
+        calls.push(`${operation} ${path.slice(above.length + 1)}`);
+      }
     });
     const synced = ['sync made/here/shardweave-manifest.next', 'syncDirectory made/here'];
     await (await openDiskStore({ directory, files, fsync: true })).close();
@@ -305,8 +337,12 @@ describe('file calls', () => {
     const directory = await newDirectory();
     let [open, peak] = [0, 0];
     const count = ({ operation }: FileCall) => {
-      if (operation.startsWith('openTo')) peak = Math.max(peak, ++open);
-      if (operation === 'close') open--;
+      if (operation.startsWith('openTo')) {
+        peak = Math.max(peak, ++open);
+      }
+      if (operation === 'close') {
+        open--;
+      }
     };
     const store = await openDiskStore({
       directory,

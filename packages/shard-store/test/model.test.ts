@@ -34,7 +34,9 @@ describe.each([false, true])('fsync %s', (fsync) => {
       const directory = await newDirectory();
       let left = Infinity;
       const files = interceptFiles(({ operation }) => {
-        if (operation !== 'close' && left-- <= 0) throw new Error('refused');
+        if (operation !== 'close' && left-- <= 0) {
+          throw new Error('refused');
+        }
       });
       const open = () => openDiskStore({ directory, fsync, files });
       let store = await open();
@@ -50,9 +52,14 @@ describe.each([false, true])('fsync %s', (fsync) => {
           const value = Buffer.alloc(10 + index, index);
           const outcome = await codeOf(store.write(key, value));
           expect(outcome).toBe(left < 0 ? 'IO' : 'resolved');
-          if (outcome === 'resolved') current.set(key, value);
-          if (outcome === 'resolved') failed.delete(key);
-          else failed.add(key);
+          if (outcome === 'resolved') {
+            current.set(key, value);
+          }
+          if (outcome === 'resolved') {
+            failed.delete(key);
+          } else {
+            failed.add(key);
+          }
         } else if (does === 'delete') {
           await store.delete(key);
           current.delete(key);
@@ -63,14 +70,24 @@ describe.each([false, true])('fsync %s', (fsync) => {
         } else if (does === 'commit') {
           const next = { number: last.number + 1, values: new Map(current) };
           const outcome = await codeOf(store.commit());
-          if (failed.size > 0) expect(outcome).toBe('INCOMPLETE');
-          else if (left >= 0) expect(outcome).toBe('resolved');
-          if (outcome === 'IO') unsure.push(next);
-          if (outcome === 'resolved') [last, unsure] = [next, []];
+          if (failed.size > 0) {
+            expect(outcome).toBe('INCOMPLETE');
+          } else if (left >= 0) {
+            expect(outcome).toBe('resolved');
+          }
+          if (outcome === 'IO') {
+            unsure.push(next);
+          }
+          if (outcome === 'resolved') {
+            [last, unsure] = [next, []];
+          }
         } else {
           left = Infinity;
-          if (does === 'close') await store.close();
-          else await forgetOwner(directory);
+          if (does === 'close') {
+            await store.close();
+          } else {
+            await forgetOwner(directory);
+          }
           store = await open();
           last = await foundIn(store, [last, ...unsure]);
           [current, unsure] = [new Map(last.values), []];

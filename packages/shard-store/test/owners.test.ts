@@ -50,7 +50,9 @@ class Writer {
   }
 
   async prints(numLines: number): Promise<void> {
-    while (this.lines.length < numLines) await once(this.#process.stdout!, 'data');
+    while (this.lines.length < numLines) {
+      await once(this.#process.stdout!, 'data');
+    }
   }
 
   /** The signal that ended it, when all it printed has come. */
@@ -126,7 +128,9 @@ describe('a process that is killed in the middle of a step', () => {
       const told = Array.from({ length: numSteps }, (_, index) => String(last + 1 + index));
       expect(writer.lines).toEqual(told);
       const killed = last + numSteps + 1;
-      if (left) expect(await leftIn(directory, killed)).toEqual(left);
+      if (left) {
+        expect(await leftIn(directory, killed)).toEqual(left);
+      }
       last = isCommitted ? killed : killed - 1;
       const store = await openDiskStore({ directory });
       expect(store.generation).toBe(last);
@@ -148,7 +152,9 @@ async function leftIn(directory: string, step: number): Promise<readonly Left[]>
       const own = names.filter((name) => name.startsWith(`shardweave-00000${index + 1}.`));
       const files = await Promise.all(own.map((name) => readFile(join(directory, name))));
       const file = files.find((bytes) => bytes[0] === step);
-      if (file === undefined) return 'nothing';
+      if (file === undefined) {
+        return 'nothing';
+      }
       return file[BYTES - 1] === step ? 'whole' : 'half';
     }),
   );
@@ -194,7 +200,9 @@ describe('owners', () => {
     const owners = (await readdir(directory)).filter((name) => name.includes('owner')).sort();
     const number = 'shardweave-owner.3';
     expect(owners).toEqual([number, await ownName(3), `${number}.released`]);
-    for (const name of owners) expect((await stat(join(directory, name))).size).toBe(0);
+    for (const name of owners) {
+      expect((await stat(join(directory, name))).size).toBe(0);
+    }
   });
 
   it('lets one of many in that find a dead owner at once', async () => {
@@ -205,7 +213,9 @@ describe('owners', () => {
     const stores = outcomes.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
     expect(stores).toHaveLength(1);
     for (const one of outcomes) {
-      if (one.status === 'rejected') expect(one.reason).toBeInstanceOf(StoreLockedError);
+      if (one.status === 'rejected') {
+        expect(one.reason).toBeInstanceOf(StoreLockedError);
+      }
     }
     await stores[0]!.close();
   });
@@ -214,9 +224,13 @@ describe('owners', () => {
     const directory = await newDirectory();
     await (await openDiskStore({ directory })).close();
     const files = interceptFiles(async ({ operation, path }) => {
-      if (operation !== 'create' || !path.endsWith('.2')) return;
+      if (operation !== 'create' || !path.endsWith('.2')) {
+        return;
+      }
       // Number 2 was another one's, gone since; 3 has the directory.
-      for (const name of await readdir(directory)) await unlink(join(directory, name));
+      for (const name of await readdir(directory)) {
+        await unlink(join(directory, name));
+      }
       await claim(directory, 3, (await ownName(3)).slice('shardweave-owner.3.'.length));
     });
     await expect(openDiskStore({ directory, files })).rejects.toThrow(StoreLockedError);
@@ -228,7 +242,9 @@ describe('owners', () => {
     const [pid, start, ...host] = (await ownName(1)).slice('shardweave-owner.1.'.length).split('.');
     await claim(directory, 1, [pid, start, ...host].join('.'));
     await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
-    if (start === '') return; // this platform does not tell
+    if (start === '') {
+      return; // this platform does not tell
+    }
     const later = await newDirectory();
     await claim(later, 1, [pid, '1', ...host].join('.'));
     await (await openDiskStore({ directory: later })).close();
@@ -245,7 +261,9 @@ describe('owners', () => {
     expect([Number(pid), Number(ownPid)]).toEqual([writer.pid, process.pid]);
     expect(host).toEqual(ownHost);
     // This process began before it started the other; ticks since boot, on Linux.
-    if (start !== '') expect(Number(start)).toBeGreaterThan(Number(ownStart));
+    if (start !== '') {
+      expect(Number(start)).toBeGreaterThan(Number(ownStart));
+    }
     await writer.kill();
   });
 

@@ -12,8 +12,11 @@ import { BYTES, KEYS, type KillPlan } from './kill-plan.js';
 const MANIFEST_PIECE_BYTES = 64;
 
 const [directory = '', planText] = process.argv.slice(2);
-if (planText === undefined) await keep();
-else await train(JSON.parse(planText) as KillPlan);
+if (planText === undefined) {
+  await keep();
+} else {
+  await train(JSON.parse(planText) as KillPlan);
+}
 
 async function keep(): Promise<void> {
   await openDiskStore({ directory });
@@ -26,13 +29,19 @@ async function train(plan: KillPlan): Promise<void> {
   const file = new RegExp(plan.file);
   let left = Number.POSITIVE_INFINITY;
   const files = interceptFiles((call) => {
-    if (call.operation !== operation || !file.test(basename(call.path))) return;
-    if (left-- === 0) process.kill(process.pid, 'SIGKILL');
+    if (call.operation !== operation || !file.test(basename(call.path))) {
+      return;
+    }
+    if (left-- === 0) {
+      process.kill(process.pid, 'SIGKILL');
+    }
   }, pieceByPiece(nodeFiles));
   const store = await openDiskStore({ directory, fsync, maxConcurrent, files });
   const first = store.generation + 1;
   for (let step = first; step <= first + numSteps; step++) {
-    if (step === first + numSteps) left = plan.skip ?? 0;
+    if (step === first + numSteps) {
+      left = plan.skip ?? 0;
+    }
     await Promise.all(KEYS.map((key) => store.write(key, new Uint8Array(BYTES).fill(step))));
     await store.write(`only in step ${step}`, Uint8Array.of(step));
     await store.delete(`only in step ${step - 1}`);
@@ -47,7 +56,9 @@ function pieceByPiece(files: FileLayer): FileLayer {
     ...files,
     openToWrite: async (path) => {
       const file = await files.openToWrite(path);
-      if (!basename(path).includes('manifest')) return file;
+      if (!basename(path).includes('manifest')) {
+        return file;
+      }
       const write: typeof file.write = (bytes, position) =>
         file.write(bytes.subarray(0, MANIFEST_PIECE_BYTES), position);
       return { ...file, write };

@@ -1,4 +1,4 @@
-// Layer normalisation over rows, and the gradients of its input, weight and bias.
+// Layer normalization over rows, and the gradients of its input, weight and bias.
 
 import { laneMask, loadFloat, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';

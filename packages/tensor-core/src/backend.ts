@@ -86,7 +86,8 @@ export interface Backend {
   readonly info: BackendInfo;
 
   /**
-   * `byteLength` is a multiple of 4. Throws LimitError above maxBufferBytes, and OutOfMemoryError
+   * `byteLength` is a multiple of 4.
+   * @throws {LimitError} above maxBufferBytes, and OutOfMemoryError
    * where the device knows at once that there is no room.
    */
   alloc(byteLength: number, label: string): BackendBuffer;

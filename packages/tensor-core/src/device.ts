@@ -137,15 +137,20 @@ export class Device {
     storage.fill();
     const tensor = new Tensor(storage, shape, 0, options.requiresGrad ?? false);
     const scope = this.#scopes.current;
-    if (scope === undefined) tensor.markKept();
-    else scope.storages.add(storage);
+    if (scope === undefined) {
+      tensor.markKept();
+    } else {
+      scope.storages.add(storage);
+    }
     return tensor;
   }
 
   /** All elements `value`. */
   full(shape: Shape, value: number, options: TensorOptions = {}): Tensor {
     const tensor = this.empty(shape, options);
-    if (tensor.size > 0) this.run('fill', { out: tensor.view(), value });
+    if (tensor.size > 0) {
+      this.run('fill', { out: tensor.view(), value });
+    }
     return tensor;
   }
 
@@ -169,7 +174,9 @@ export class Device {
       );
     }
     const tensor = this.empty(resolved, { ...options, dtype });
-    if (count > 0) tensor.storage.write(toBytes(data, dtype));
+    if (count > 0) {
+      tensor.storage.write(toBytes(data, dtype));
+    }
     return tensor;
   }
 
@@ -224,7 +231,9 @@ export class Device {
     const restore = () => {
       const index = this.#gradModes.indexOf(mode);
       this.#gradModes.splice(index, 1);
-      if (index === this.#gradModes.length) return;
+      if (index === this.#gradModes.length) {
+        return;
+      }
       throw new StateError(
         'noGrad: expected modes to end in the order opposite to their start. Two strands of code use one device at once; await one before starting the other, or give each its own Device.',
       );
@@ -236,7 +245,9 @@ export class Device {
       restore();
       throw error;
     }
-    if (result instanceof Promise) return result.finally(restore) as T;
+    if (result instanceof Promise) {
+      return result.finally(restore) as T;
+    }
     restore();
     return result;
   }
@@ -248,13 +259,21 @@ export class Device {
    * package (checkpointing, offload) as well as inside.
    */
   record(options: NodeOptions): void {
-    if (!this.isGradEnabled) return;
+    if (!this.isGradEnabled) {
+      return;
+    }
     const isReached =
       options.inputs.some((input) => input.requiresGrad) || (options.hiddenLeaves?.length ?? 0) > 0;
-    if (!isReached) return;
+    if (!isReached) {
+      return;
+    }
     const node = new GraphNode(this.#nextNodeId++, options);
     this.#scopes.current?.nodes.add(node);
-    for (const onSaved of this.#savers) for (const { storage } of options.saved) onSaved(storage);
+    for (const onSaved of this.#savers) {
+      for (const { storage } of options.saved) {
+        onSaved(storage);
+      }
+    }
   }
 
   /**
@@ -289,15 +308,20 @@ export class Device {
     this.#finalHooks.set(leaf, [...hooks, hook]);
     return () => {
       const left = (this.#finalHooks.get(leaf) ?? []).filter((other) => other !== hook);
-      if (left.length > 0) this.#finalHooks.set(leaf, left);
-      else this.#finalHooks.delete(leaf);
+      if (left.length > 0) {
+        this.#finalHooks.set(leaf, left);
+      } else {
+        this.#finalHooks.delete(leaf);
+      }
     };
   }
 
   /** Runs the hooks of onGradientFinal; called by the engine. */
   notifyFinal(leaf: Tensor, pass: Pass): Promise<void> | undefined {
     const hooks = this.#finalHooks.get(leaf);
-    if (hooks === undefined) return undefined;
+    if (hooks === undefined) {
+      return undefined;
+    }
     // Asynchronous, so that one that throws keeps neither the others nor the pass from ending.
     return Promise.all(hooks.map(async (hook) => hook(leaf, pass))).then(() => undefined);
   }
@@ -309,7 +333,9 @@ export class Device {
    */
   beforeGradientOf(outputs: unknown, hook: GradientHook): number {
     const nodes = new Set(tensorsIn(outputs).flatMap((output) => output.node ?? []));
-    for (const node of nodes) node.hooks.push(hook);
+    for (const node of nodes) {
+      node.hooks.push(hook);
+    }
     return nodes.size;
   }
 
@@ -329,7 +355,9 @@ export class Device {
    */
   addInPlace(target: Tensor, source: Tensor): void {
     checkTarget('addInPlace', target, source);
-    if (target.size === 0) return;
+    if (target.size === 0) {
+      return;
+    }
     target.storage.markWritten();
     const out = target.view();
     const shape = [target.size];
@@ -347,7 +375,9 @@ export class Device {
   /** target = source, equal in size, converted to target's dtype. Throws as addInPlace does. */
   copyInto(target: Tensor, source: Tensor): void {
     checkTarget('copyInto', target, source);
-    if (target.size === 0) return;
+    if (target.size === 0) {
+      return;
+    }
     target.storage.markWritten();
     this.run('cast', { x: source.view(), out: target.view() });
   }
@@ -369,14 +399,20 @@ export class Device {
   /** Takes a tensor's storage out of the current scope; the caller becomes its holder. */
   untrack(tensor: Tensor): void {
     const scope = this.#scopes.current;
-    if (scope === undefined) return;
-    if (!scope.storages.delete(tensor.storage)) tensor.storage.retain();
+    if (scope === undefined) {
+      return;
+    }
+    if (!scope.storages.delete(tensor.storage)) {
+      tensor.storage.retain();
+    }
   }
 
   /** Ends the current scope's hold on a tensor's storage; false where it has none. */
   drop(tensor: Tensor): boolean {
     const isHeld = this.#scopes.current?.storages.delete(tensor.storage) ?? false;
-    if (isHeld) tensor.storage.release();
+    if (isHeld) {
+      tensor.storage.release();
+    }
     return isHeld;
   }
 
@@ -422,7 +458,9 @@ export class Device {
 
   /** @throws {DisposedError} after dispose. */
   requireLive(op: string): void {
-    if (this.#isDisposed) throw new DisposedError(`${op}: the device was disposed.`);
+    if (this.#isDisposed) {
+      throw new DisposedError(`${op}: the device was disposed.`);
+    }
   }
 
   /**
@@ -430,7 +468,9 @@ export class Device {
    * may use it. Idempotent.
    */
   dispose(): void {
-    if (this.#isDisposed) return;
+    if (this.#isDisposed) {
+      return;
+    }
     this.#isDisposed = true;
     this.pool.dispose();
     this.ledger.clear();

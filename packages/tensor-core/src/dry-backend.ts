@@ -20,7 +20,9 @@ export function createDryBackend(real: Backend): Backend {
     copy: () => undefined,
     run: (kernel, call, scratch) => {
       dispatches += 1;
-      if (scratch !== undefined) real.planScratch?.(kernel, call, scratch);
+      if (scratch !== undefined) {
+        real.planScratch?.(kernel, call, scratch);
+      }
     },
     flush: () => undefined,
     sync: async () => undefined,

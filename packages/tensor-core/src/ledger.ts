@@ -24,7 +24,9 @@ export class Ledger {
   add(tag: MemoryTag, bytes: number): void {
     for (const key of [tag, 'total'] as const) {
       this.#live[key] += bytes;
-      if (this.#live[key] > this.#peak[key]) this.#peak[key] = this.#live[key];
+      if (this.#live[key] > this.#peak[key]) {
+        this.#peak[key] = this.#live[key];
+      }
     }
   }
 
@@ -32,7 +34,9 @@ export class Ledger {
   move(from: MemoryTag, to: MemoryTag, bytes: number): void {
     this.#live[from] -= bytes;
     this.#live[to] += bytes;
-    if (this.#live[to] > this.#peak[to]) this.#peak[to] = this.#live[to];
+    if (this.#live[to] > this.#peak[to]) {
+      this.#peak[to] = this.#live[to];
+    }
   }
 
   /** Bytes held now. */
@@ -58,6 +62,8 @@ export class Ledger {
 
 function emptyBytes(): Record<MemoryTag | 'total', number> {
   const bytes = { total: 0 } as Record<MemoryTag | 'total', number>;
-  for (const tag of MEMORY_TAGS) bytes[tag] = 0;
+  for (const tag of MEMORY_TAGS) {
+    bytes[tag] = 0;
+  }
   return bytes;
 }

@@ -22,7 +22,9 @@ export function checkOptions<Options>(
   checkNames(owner, options, Object.keys(known));
   for (const [name, value] of Object.entries(options as object)) {
     const rule = known[name]!;
-    if (value === undefined || rule.holds(value)) continue;
+    if (value === undefined || rule.holds(value)) {
+      continue;
+    }
     throw new OptionError(
       `${owner}: expected ${name} to be ${rule.expected}, got ${shown(value)}.`,
     );
@@ -45,10 +47,18 @@ export function checkNames(owner: string, options: unknown, names: readonly stri
 
 /** A value, as messages name what came. */
 export function shown(value: unknown): string {
-  if (typeof value === 'string') return JSON.stringify(value);
-  if (typeof value === 'function') return `the function ${value.name || 'without a name'}`;
-  if (typeof value !== 'object' || value === null) return String(value);
-  if (Array.isArray(value)) return `[${value.map(shown).join(', ')}]`;
+  if (typeof value === 'string') {
+    return JSON.stringify(value);
+  }
+  if (typeof value === 'function') {
+    return `the function ${value.name || 'without a name'}`;
+  }
+  if (typeof value !== 'object' || value === null) {
+    return String(value);
+  }
+  if (Array.isArray(value)) {
+    return `[${value.map(shown).join(', ')}]`;
+  }
   const { name } = value.constructor ?? Object;
   return name === 'Object' ? 'a plain object' : `an object of ${name}`;
 }

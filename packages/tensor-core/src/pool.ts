@@ -82,7 +82,9 @@ export class Pool {
   }
 
   #allocate(bytes: number, label: string): BackendBuffer {
-    if (this.#reservedBytes + bytes > this.limitBytes) this.#makeRoom(bytes, label);
+    if (this.#reservedBytes + bytes > this.limitBytes) {
+      this.#makeRoom(bytes, label);
+    }
     const buffer = this.#allocOrTrim(bytes, label);
     this.#classes.set(buffer, bytes);
     this.#reservedBytes += bytes;
@@ -93,13 +95,17 @@ export class Pool {
     try {
       return this.#backend.alloc(bytes, label);
     } catch (error) {
-      if (!(error instanceof OutOfMemoryError)) throw error;
+      if (!(error instanceof OutOfMemoryError)) {
+        throw error;
+      }
     }
     this.trim();
     try {
       return this.#backend.alloc(bytes, label);
     } catch (cause) {
-      if (!(cause instanceof OutOfMemoryError)) throw cause;
+      if (!(cause instanceof OutOfMemoryError)) {
+        throw cause;
+      }
       const limitBytes = Math.min(this.limitBytes, cause.limitBytes ?? Number.POSITIVE_INFINITY);
       const limit = Number.isFinite(limitBytes) ? `, limit ${limitBytes}` : '';
       throw new OutOfMemoryError(
@@ -146,14 +152,18 @@ export class Pool {
     const list = this.#free.get(bytes) ?? [];
     this.#free.set(bytes, list);
     let at = list.length;
-    while (at > 0 && list[at - 1]!.id < buffer.id) at -= 1;
+    while (at > 0 && list[at - 1]!.id < buffer.id) {
+      at -= 1;
+    }
     list.splice(at, 0, buffer);
   }
 
   /** Gives free buffers back to the backend. */
   trim(): void {
     for (const list of this.#free.values()) {
-      for (const buffer of list) this.#drop(buffer);
+      for (const buffer of list) {
+        this.#drop(buffer);
+      }
     }
     this.#free.clear();
   }
@@ -162,7 +172,9 @@ export class Pool {
   dispose(): void {
     this.#unsubscribe?.();
     this.#free.clear();
-    for (const buffer of [...this.#classes.keys()]) this.#drop(buffer);
+    for (const buffer of [...this.#classes.keys()]) {
+      this.#drop(buffer);
+    }
     this.#inUseBytes = 0;
   }
 

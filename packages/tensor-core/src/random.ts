@@ -50,7 +50,9 @@ export class Random {
    * @param stream a whole number from 0 on: the rank among those that share a batch
    */
   separate(stream: number): void {
-    if (!this.#hasBegun) this.#stream = stream;
+    if (!this.#hasBegun) {
+      this.#stream = stream;
+    }
   }
 
   get rowOffset(): number {
@@ -94,7 +96,7 @@ export class Random {
   }
 }
 
-/** The 32-bit finaliser of MurmurHash3: a bijection that spreads neighbouring inputs. */
+/** The 32-bit finaliser of MurmurHash3: a bijection that spreads neighboring inputs. */
 function mix(value: number): number {
   let h = value >>> 0;
   h = Math.imul(h ^ (h >>> 16), 0x85ebca6b) >>> 0;

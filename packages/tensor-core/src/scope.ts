@@ -45,11 +45,17 @@ export class ScopeStack {
     for (const storage of scope.storages) {
       // A kept tensor has a hold of its own; the scope's is for the others.
       const heirs = survivors.filter((tensor) => tensor.storage === storage && !tensor.isKept);
-      if (heirs.length === 0 || outer?.storages.has(storage) === true) storage.release();
-      else if (outer !== undefined) outer.storages.add(storage);
-      else {
-        for (const heir of heirs) heir.markKept();
-        for (let i = 1; i < heirs.length; i++) storage.retain();
+      if (heirs.length === 0 || outer?.storages.has(storage) === true) {
+        storage.release();
+      } else if (outer !== undefined) {
+        outer.storages.add(storage);
+      } else {
+        for (const heir of heirs) {
+          heir.markKept();
+        }
+        for (let i = 1; i < heirs.length; i++) {
+          storage.retain();
+        }
       }
     }
   }
@@ -57,9 +63,13 @@ export class ScopeStack {
   /** Ends `scope` after a failure, wherever it is in the stack. Never throws. */
   abandon(scope: Scope): void {
     const index = this.#open.indexOf(scope);
-    if (index >= 0) this.#open.splice(index, 1);
+    if (index >= 0) {
+      this.#open.splice(index, 1);
+    }
     moveNodes(scope, this.current, []);
-    for (const storage of scope.storages) storage.release();
+    for (const storage of scope.storages) {
+      storage.release();
+    }
   }
 }
 
@@ -68,16 +78,30 @@ export function tensorsIn(value: unknown): Tensor[] {
   const found: Tensor[] = [];
   const seen = new Set<unknown>();
   const visit = (item: unknown): void => {
-    if (typeof item !== 'object' || item === null || seen.has(item)) return;
+    if (typeof item !== 'object' || item === null || seen.has(item)) {
+      return;
+    }
     seen.add(item);
     if (isTensor(item)) {
       found.push(item);
       return;
     }
-    if (ArrayBuffer.isView(item)) return;
-    if (item instanceof Map) for (const entry of item.values()) visit(entry);
-    else if (item instanceof Set || Array.isArray(item)) for (const entry of item) visit(entry);
-    else for (const entry of Object.values(item)) visit(entry);
+    if (ArrayBuffer.isView(item)) {
+      return;
+    }
+    if (item instanceof Map) {
+      for (const entry of item.values()) {
+        visit(entry);
+      }
+    } else if (item instanceof Set || Array.isArray(item)) {
+      for (const entry of item) {
+        visit(entry);
+      }
+    } else {
+      for (const entry of Object.values(item)) {
+        visit(entry);
+      }
+    }
   };
   visit(value);
   return found;
@@ -87,9 +111,14 @@ export function tensorsIn(value: unknown): Tensor[] {
 function moveNodes(scope: Scope, outer: Scope | undefined, survivors: readonly Tensor[]): void {
   const needed = outer === undefined ? reachableNodes(survivors) : undefined;
   for (const node of scope.nodes) {
-    if (node.isReleased) continue;
-    if (outer !== undefined) outer.nodes.add(node);
-    else if (!needed!.has(node)) node.release();
+    if (node.isReleased) {
+      continue;
+    }
+    if (outer !== undefined) {
+      outer.nodes.add(node);
+    } else if (!needed!.has(node)) {
+      node.release();
+    }
   }
 }
 
@@ -98,9 +127,15 @@ function reachableNodes(tensors: readonly Tensor[]): Set<GraphNode> {
   const stack = tensors.flatMap((tensor) => tensor.node ?? []);
   while (stack.length > 0) {
     const node = stack.pop()!;
-    if (reached.has(node)) continue;
+    if (reached.has(node)) {
+      continue;
+    }
     reached.add(node);
-    for (const edge of node.edges) if (edge?.node !== undefined) stack.push(edge.node);
+    for (const edge of node.edges) {
+      if (edge?.node !== undefined) {
+        stack.push(edge.node);
+      }
+    }
   }
   return reached;
 }

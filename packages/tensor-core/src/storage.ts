@@ -45,7 +45,9 @@ export class Storage {
   }
 
   set tag(tag: MemoryTag) {
-    if (this.isFilled) this.device.ledger.move(this.#tag, tag, this.byteLength);
+    if (this.isFilled) {
+      this.device.ledger.move(this.#tag, tag, this.byteLength);
+    }
     this.#tag = tag;
   }
 
@@ -71,16 +73,22 @@ export class Storage {
 
   /** Takes a buffer from the pool; its contents are undefined. No-op when filled. */
   fill(): void {
-    if (this.#isReleased) throw new DisposedError('storage.fill: the storage was released.');
+    if (this.#isReleased) {
+      throw new DisposedError('storage.fill: the storage was released.');
+    }
     this.device.requireLive('storage.fill');
-    if (this.#buffer !== undefined) return;
+    if (this.#buffer !== undefined) {
+      return;
+    }
     this.#buffer = this.device.pool.take(this.byteLength, this.#tag);
     this.device.ledger.add(this.#tag, this.byteLength);
   }
 
   /** Gives the buffer back to the pool; the contents are lost, the identity stays. */
   free(): void {
-    if (this.#buffer === undefined) return;
+    if (this.#buffer === undefined) {
+      return;
+    }
     if (this.device.isDisposed) {
       this.#buffer = undefined; // the device has given all its buffers back
       return;
@@ -91,15 +99,21 @@ export class Storage {
   }
 
   retain(): void {
-    if (this.#isReleased) throw new DisposedError('storage.retain: the storage was released.');
+    if (this.#isReleased) {
+      throw new DisposedError('storage.retain: the storage was released.');
+    }
     this.#holds += 1;
   }
 
   /** The last release frees it for good; further ones do nothing. */
   release(): void {
-    if (this.#isReleased) return;
+    if (this.#isReleased) {
+      return;
+    }
     this.#holds -= 1;
-    if (this.#holds > 0) return;
+    if (this.#holds > 0) {
+      return;
+    }
     this.free();
     this.#isReleased = true;
   }
@@ -133,7 +147,9 @@ export class Storage {
       padded.set(bytes);
     }
     this.#version += 1;
-    if (padded.byteLength > 0) this.device.backend.write(buffer, byteOffset, padded);
+    if (padded.byteLength > 0) {
+      this.device.backend.write(buffer, byteOffset, padded);
+    }
   }
 
   /** Reads `byteLength` bytes back once all work queued before has run. */
@@ -143,7 +159,9 @@ export class Storage {
 
   #present(): BackendBuffer {
     this.device.requireLive('storage');
-    if (this.#buffer !== undefined) return this.#buffer;
+    if (this.#buffer !== undefined) {
+      return this.#buffer;
+    }
     throw this.#isReleased
       ? new DisposedError(
           'storage: its memory was freed. Keep the tensor by returning it from the scope that made it, or by tensor.keep().',

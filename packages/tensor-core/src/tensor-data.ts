@@ -35,19 +35,31 @@ export function checkTarget(op: string, target: Tensor, source: Tensor): void {
 }
 
 export function dtypeOf(data: TensorData): DType {
-  if (data instanceof Int32Array) return 'i32';
-  if (data instanceof Uint32Array) return 'u32';
+  if (data instanceof Int32Array) {
+    return 'i32';
+  }
+  if (data instanceof Uint32Array) {
+    return 'u32';
+  }
   return 'f32';
 }
 
 export function toBytes(data: TensorData, dtype: DType): Uint8Array {
-  if (data instanceof Uint8Array) return data;
+  if (data instanceof Uint8Array) {
+    return data;
+  }
   const isSame =
     (data instanceof Float32Array && dtype === 'f32') ||
     (data instanceof Int32Array && dtype === 'i32') ||
     (data instanceof Uint32Array && dtype === 'u32');
-  if (isSame) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-  if (dtype === 'i32') return new Uint8Array(Int32Array.from(data).buffer);
-  if (dtype === 'u32') return new Uint8Array(Uint32Array.from(data).buffer);
+  if (isSame) {
+    return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  }
+  if (dtype === 'i32') {
+    return new Uint8Array(Int32Array.from(data).buffer);
+  }
+  if (dtype === 'u32') {
+    return new Uint8Array(Uint32Array.from(data).buffer);
+  }
   return fromF32Array(Float32Array.from(data), dtype);
 }

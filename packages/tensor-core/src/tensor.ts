@@ -150,7 +150,9 @@ export class Tensor {
 
   /** Gives up a kept tensor's hold of its storage; inside a scope, frees one before the scope ends. */
   dispose(): void {
-    if (this.#isKept || !this.device.drop(this)) this.#storage.release();
+    if (this.#isKept || !this.device.drop(this)) {
+      this.#storage.release();
+    }
   }
 
   [Symbol.dispose](): void {
@@ -163,8 +165,12 @@ export class Tensor {
    */
   async toArray(): Promise<Float32Array | Int32Array | Uint32Array> {
     const bytes = await this.toBytes();
-    if (this.dtype === 'i32') return new Int32Array(bytes.buffer, bytes.byteOffset, this.size);
-    if (this.dtype === 'u32') return new Uint32Array(bytes.buffer, bytes.byteOffset, this.size);
+    if (this.dtype === 'i32') {
+      return new Int32Array(bytes.buffer, bytes.byteOffset, this.size);
+    }
+    if (this.dtype === 'u32') {
+      return new Uint32Array(bytes.buffer, bytes.byteOffset, this.size);
+    }
     return toF32Array(bytes, this.dtype);
   }
 
@@ -172,7 +178,9 @@ export class Tensor {
   async toBytes(): Promise<Uint8Array> {
     const start = this.#offset * byteSize(this.dtype);
     const length = this.size * byteSize(this.dtype);
-    if (length === 0) return new Uint8Array(0);
+    if (length === 0) {
+      return new Uint8Array(0);
+    }
     const lead = start % 4;
     const whole = Math.ceil((lead + length) / 4) * 4;
     const bytes = await this.#storage.read(start - lead, whole);

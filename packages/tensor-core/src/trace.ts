@@ -41,7 +41,9 @@ export class Trace {
       end();
       throw error;
     }
-    if (result instanceof Promise) return result.finally(end) as T;
+    if (result instanceof Promise) {
+      return result.finally(end) as T;
+    }
     end();
     return result;
   }
@@ -70,7 +72,9 @@ export function chromeTrace(traces: readonly Trace[]): string {
         let lane = 0;
         if (track !== 'main') {
           lane = laneEnds.findIndex((end) => end <= event.startMs);
-          if (lane < 0) lane = laneEnds.length;
+          if (lane < 0) {
+            lane = laneEnds.length;
+          }
         }
         laneEnds[lane] = event.endMs;
         out.push({

@@ -146,13 +146,17 @@ describe('the final event', () => {
     w.gradSink = {
       target: (of) => {
         log.push(`target ${of === w}`);
-        if (places.length > 0) return undefined;
+        if (places.length > 0) {
+          return undefined;
+        }
         places.push(new Tensor(whole, w.shape, 1));
         return places[0];
       },
       accept: (_, gradient) => {
         accepted.push(gradient);
-        if (gradient !== places[0]) separate.push(gradient.toArray().then((values) => [...values]));
+        if (gradient !== places[0]) {
+          separate.push(gradient.toArray().then((values) => [...values]));
+        }
       },
       final: () => {},
     };

@@ -222,7 +222,9 @@ describe('frozen inputs', () => {
       const trained = shapes.map((_, i) => ((mask >> i) & 1) === 1);
       const expected = all.map((gradient, i) => (trained[i] ? gradient : undefined));
       expect(await gradientsFor(trained)).toEqual(expected);
-      if (trained.filter(Boolean).length === 1) expect(numKernels).toBeLessThan(numForAll);
+      if (trained.filter(Boolean).length === 1) {
+        expect(numKernels).toBeLessThan(numForAll);
+      }
     }
   });
 

@@ -120,7 +120,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
       for (const i of [3, 0, 4, 1, 2]) {
         backend.free(buffers[(i + round) % 5]!);
       }
-      // Only merged neighbours make a run of this size.
+      // Only merged neighbors make a run of this size.
       backend.free(backend.alloc(19 * 2 ** 20, 'whole'));
     }
     await backend.sync();
@@ -180,7 +180,9 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     fillers.push(backend.alloc(2 ** 20, 'again'));
     // Relieved, it runs.
     const stop = backend.onMemoryPressure!(() => {
-      for (const filler of fillers.splice(0)) backend.free(filler);
+      for (const filler of fillers.splice(0)) {
+        backend.free(filler);
+      }
     });
     backend.run('cast', { x: ids, out: dy });
     backend.run('embeddingBackward', call);

@@ -82,7 +82,7 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
       /\[3\] \(x is \[2, 3\]\), got \[2\]/,
     ],
     [() => core.layerNorm(f(2, 3), { bias: f(1, 3) }), 'SHAPE', /got \[1, 3\]/],
-    [() => core.layerNorm(f(2, 0)), 'SHAPE', /\[2, 0\].*normalises/],
+    [() => core.layerNorm(f(2, 0)), 'SHAPE', /\[2, 0\].*normalizes/],
     [() => core.layerNorm(i(2, 3)), 'DTYPE', /i32 \[2, 3\].*Cast/],
     [() => core.layerNorm(f(2, 3), { weight: theirs(3) }), 'SHAPE', /one device.*host/],
   ],

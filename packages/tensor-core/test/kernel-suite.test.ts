@@ -74,10 +74,16 @@ async function unnoticed(
     let numLeft = await numKernels(kernelCase);
     const backend = tapped((device, _kernel, outputs) => {
       numLeft -= 1;
-      if (numLeft === 0) for (const output of outputs) tamper(device, output);
+      if (numLeft === 0) {
+        for (const output of outputs) {
+          tamper(device, output);
+        }
+      }
     });
     const error = await kernelCase.run(backend).catch((reason: unknown) => reason);
-    if (!(error instanceof ConformanceError)) missed.push(kernelCase.name);
+    if (!(error instanceof ConformanceError)) {
+      missed.push(kernelCase.name);
+    }
     expect(backend.usage().buffers).toBe(0);
   }
   return missed;
@@ -86,7 +92,9 @@ async function unnoticed(
 const kernelCounts = new Map<ConformanceCase, number>();
 async function numKernels(kernelCase: ConformanceCase): Promise<number> {
   const known = kernelCounts.get(kernelCase);
-  if (known !== undefined) return known;
+  if (known !== undefined) {
+    return known;
+  }
   const backend = createReferenceBackend();
   await kernelCase.run(backend);
   kernelCounts.set(kernelCase, backend.dispatches);
@@ -116,7 +124,9 @@ test('names are unique', () => {
 test('every kernel of the seam is run', async () => {
   const seen = new Set<KernelName>();
   const backend = tapped((_backend, kernel) => seen.add(kernel));
-  for (const kernelCase of cases) await kernelCase.run(backend);
+  for (const kernelCase of cases) {
+    await kernelCase.run(backend);
+  }
   expect([...seen].sort()).toEqual(Object.keys(OUTPUTS).sort());
 });
 
@@ -135,14 +145,18 @@ test('a number in the place of an infinite result is noticed', async () => {
   for (const kernelCase of tested) {
     const outputs = new Set<number>();
     const backend = tapped((_backend, _kernel, views) => {
-      for (const { buffer } of views) outputs.add(buffer.id);
+      for (const { buffer } of views) {
+        outputs.add(buffer.id);
+      }
     });
     const read = backend.read.bind(backend);
     backend.read = async (buffer, ...rest) => {
       const bytes = await read(buffer, ...rest);
       const floats = new Float32Array(bytes.buffer);
       const at = outputs.has(buffer.id) ? floats.indexOf(Number.POSITIVE_INFINITY) : -1;
-      if (at >= 0) floats[at] = 1e30;
+      if (at >= 0) {
+        floats[at] = 1e30;
+      }
       return bytes;
     };
     await expect(kernelCase.run(backend)).rejects.toThrow(/expected Infinity, got 1\.0\d*e\+30/);

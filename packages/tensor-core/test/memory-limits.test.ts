@@ -70,7 +70,9 @@ describe('a device without room', () => {
   afterEach(() => cpu.dispose());
 
   test('is given free buffers back before an allocation fails', async () => {
-    for (const mib of [9, 10, 11]) device.zeros([mib * MIB]).dispose(); // no two fit one class
+    for (const mib of [9, 10, 11]) {
+      device.zeros([mib * MIB]).dispose(); // no two fit one class
+    }
     const large = device.full([24 * MIB], 3);
     expect(device.memory().reservedBytes).toBe(24 * 2 ** 20);
     expect(await max(large).item()).toBe(3);
@@ -100,7 +102,9 @@ describe('a device without room', () => {
     expect(device.memory().live.total).toBe(18 * 2 ** 20);
     const small = device.full([MIB], 2);
     expect(await device.scope(() => max(small).item())).toBe(2);
-    for (const tensor of [held, small]) tensor.dispose();
+    for (const tensor of [held, small]) {
+      tensor.dispose();
+    }
     // What was never handed out continues the free bytes before it.
     expect(await max(device.full([24 * MIB], 5)).item()).toBe(5);
   });

@@ -319,7 +319,7 @@ describe('storage', () => {
     expect([...(await weight.grad!.toArray())]).toEqual([14, 20, 28, 40]);
   });
 
-  test('counts versions at writes, and refuses writes that would clobber a neighbour', () => {
+  test('counts versions at writes, and refuses writes that would clobber a neighbor', () => {
     const storage = device.storage(5, 'f16', 'parameter');
     expect(() => storage.write(new Uint8Array(4))).toThrow(StateError);
     storage.fill();

@@ -111,7 +111,9 @@ test('a device of a host that names no adapter opens, and may be told one', asyn
   const gpuDevice = await adapter!.requestDevice();
   const nameless = new Proxy(gpuDevice, {
     get(target, name) {
-      if (name === 'adapterInfo') return undefined;
+      if (name === 'adapterInfo') {
+        return undefined;
+      }
       const value = Reflect.get(target, name, target);
       return typeof value === 'function' ? value.bind(target) : value;
     },

@@ -45,11 +45,17 @@ describe('keys', () => {
     const count = 2000;
     for (let i = 0; i < count; i++) {
       const { key0, key1 } = random.nextKey();
-      for (const key of [key0, key1]) expect(key).toBe(key >>> 0);
-      for (let bit = 0; bit < 32; bit++) ones[bit]! += (key1 >>> bit) & 1;
+      for (const key of [key0, key1]) {
+        expect(key).toBe(key >>> 0);
+      }
+      for (let bit = 0; bit < 32; bit++) {
+        ones[bit]! += (key1 >>> bit) & 1;
+      }
     }
     // Six standard deviations of a fair coin thrown 2000 times: 0.5 +- 6 * 0.5 / sqrt(2000).
-    for (const sum of ones) expect(Math.abs(sum / count - 0.5)).toBeLessThan(0.067);
+    for (const sum of ones) {
+      expect(Math.abs(sum / count - 0.5)).toBeLessThan(0.067);
+    }
   });
 
   test('come again after restore, as a recomputation needs', () => {
@@ -89,7 +95,9 @@ describe('streams', () => {
 
   test('end where a step is begun, for good', () => {
     const [begun, plain] = [separated(3), new Random(6)];
-    for (const random of [begun, plain]) random.begin({ step: 1, rowOffset: 0 });
+    for (const random of [begun, plain]) {
+      random.begin({ step: 1, rowOffset: 0 });
+    }
     begun.separate(3);
     expect(maskKeysOf(begun, 4)).toEqual(maskKeysOf(plain, 4));
   });

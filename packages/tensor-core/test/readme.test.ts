@@ -20,5 +20,7 @@ test('the table of errors lists every code', () => {
   const errors = readFileSync(`${PACKAGE}src/errors.ts`, 'utf8');
   const codes = [...errors.matchAll(/readonly code = '(\w+)'/g)].map(([, code]) => code);
   expect(codes).toHaveLength(10);
-  for (const code of codes) expect(README).toContain(`| \`${code}\` |`);
+  for (const code of codes) {
+    expect(README).toContain(`| \`${code}\` |`);
+  }
 });

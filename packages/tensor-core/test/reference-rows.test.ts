@@ -51,7 +51,7 @@ describe('softmax', () => {
 describe('layer norm', () => {
   const shape = { rows: 2, cols: 2 };
 
-  test('normalises rows', async () => {
+  test('normalizes rows', async () => {
     // Row [1, 3]: mean 2, variance 1. Row [0, 0]: mean 0, variance 0.
     const [out, mean, rstd] = [empty(4), empty(2), empty(2)];
     const call = { x: f32([1, 3, 0, 0]), out, mean, rstd, ...shape, eps: 0.25 };

@@ -32,9 +32,15 @@ export function referenceViews() {
   async function values(view: View): Promise<number[]> {
     const bytes = await backend.read(view.buffer, 0, view.buffer.byteLength);
     const { size, dtype } = view;
-    if (dtype === 'i32') return Array.from(new Int32Array(bytes.buffer, 0, size));
-    if (dtype === 'u32') return Array.from(new Uint32Array(bytes.buffer, 0, size));
-    if (dtype === 'f32') return Array.from(new Float32Array(bytes.buffer, 0, size));
+    if (dtype === 'i32') {
+      return Array.from(new Int32Array(bytes.buffer, 0, size));
+    }
+    if (dtype === 'u32') {
+      return Array.from(new Uint32Array(bytes.buffer, 0, size));
+    }
+    if (dtype === 'f32') {
+      return Array.from(new Float32Array(bytes.buffer, 0, size));
+    }
     return Array.from(new Uint16Array(bytes.buffer, 0, size)); // raw bits
   }
 
@@ -42,8 +48,11 @@ export function referenceViews() {
     const got = await values(view);
     expect(got).toHaveLength(expected.length);
     got.forEach((value, i) => {
-      if (Number.isFinite(expected[i]!)) expect(value).toBeCloseTo(expected[i]!, 6);
-      else expect(value).toBe(expected[i]);
+      if (Number.isFinite(expected[i]!)) {
+        expect(value).toBeCloseTo(expected[i]!, 6);
+      } else {
+        expect(value).toBe(expected[i]);
+      }
     });
   }
 

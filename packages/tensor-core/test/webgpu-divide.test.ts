@@ -49,10 +49,14 @@ describe.skipIf(reason !== undefined)(title('webgpu device, index arithmetic'), 
     const first = start / 2;
     let firstWrong = -1;
     for (let i = 0; i < tail && firstWrong < 0 && first + i < MANY; i++) {
-      if (got[i] !== 11 * (((first + i) % 3) + 1)) firstWrong = first + i;
+      if (got[i] !== 11 * (((first + i) % 3) + 1)) {
+        firstWrong = first + i;
+      }
     }
     expect(firstWrong).toBe(-1);
-    for (const buffer of [small, large]) backend.free(buffer);
+    for (const buffer of [small, large]) {
+      backend.free(buffer);
+    }
   });
 
   /** i / d of each pair, by the shaders' function. */

@@ -40,7 +40,9 @@ export class Bench {
   random(size: number, dtype: 'f32' | 'f16' | 'bf16'): View {
     const values = Float32Array.from({ length: size }, () => this.#next() * 2 - 1);
     const whole = this.#view(values, 'f32');
-    if (dtype === 'f32') return whole;
+    if (dtype === 'f32') {
+      return whole;
+    }
     const out = this.#view(new Float32Array(Math.ceil(size / 2)), 'f32');
     const half: View = { ...out, dtype, size };
     this.backend.run('cast', { x: whole, out: half });
@@ -66,7 +68,9 @@ export class Bench {
   }
 
   freeAll(): void {
-    for (const buffer of this.#buffers.splice(0)) this.backend.free(buffer);
+    for (const buffer of this.#buffers.splice(0)) {
+      this.backend.free(buffer);
+    }
   }
 
   #view(data: Float32Array | Uint32Array, dtype: 'f32' | 'u32'): View {

@@ -44,7 +44,9 @@ describe('512 MiB', () => {
   });
 
   test('free buffers are given back when one fails, so that the same work then has room', async () => {
-    for (const mib of [192, 208]) ofMib(mib).dispose();
+    for (const mib of [192, 208]) {
+      ofMib(mib).dispose();
+    }
     const attempt = () => device.scope(async () => void (await ofMib(224).toBytes()));
     await expect(attempt()).rejects.toThrow(OutOfMemoryError);
     expect(device.memory()).toMatchObject({ reservedBytes: 0, live: { total: 0 } });
@@ -52,7 +54,9 @@ describe('512 MiB', () => {
   });
 
   test('a failure that nobody waited for is told by the first wait after it, once', async () => {
-    for (const mib of [208, 208, 224]) ofMib(mib);
+    for (const mib of [208, 208, 224]) {
+      ofMib(mib);
+    }
     backend.flush();
     await new Promise((resolve) => setTimeout(resolve, 20));
     const small = device.zeros([4]);
@@ -141,7 +145,7 @@ async function openFailing(label: string) {
   const gpuDevice = await adapter!.requestDevice({
     requiredFeatures: features.filter((name) => adapter!.features.has(name)),
   });
-  failFirstLabelled(label, gpuDevice);
+  failFirstLabeled(label, gpuDevice);
   const backend = await createWebGpuBackend({ device: gpuDevice });
   const bench = new Bench(backend);
   const close = async () => {
@@ -154,13 +158,15 @@ async function openFailing(label: string) {
 }
 
 /** The first buffer of a label comes out invalid, and its scope says that there was no memory. */
-function failFirstLabelled(label: string, device: GPUDevice): void {
+function failFirstLabeled(label: string, device: GPUDevice): void {
   const create = device.createBuffer.bind(device);
   const pop = device.popErrorScope.bind(device);
   let isDone = false;
   let hasFailed = false;
   device.createBuffer = (descriptor) => {
-    if (descriptor.label !== label || isDone) return create(descriptor);
+    if (descriptor.label !== label || isDone) {
+      return create(descriptor);
+    }
     isDone = true;
     hasFailed = true;
     device.pushErrorScope('validation');
@@ -170,7 +176,9 @@ function failFirstLabelled(label: string, device: GPUDevice): void {
   };
   device.popErrorScope = () => {
     const scope = pop();
-    if (!hasFailed) return scope;
+    if (!hasFailed) {
+      return scope;
+    }
     hasFailed = false;
     return Promise.resolve({ message: 'Out of memory.' } as GPUError);
   };

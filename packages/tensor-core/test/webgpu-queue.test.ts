@@ -47,10 +47,14 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
       backend.run('reduce', { kind: 'sum', x: out, out: { ...a, size: 1 }, ...extent });
       await backend.read(a.buffer, 0, 4);
     };
-    for (let i = 0; i < 5; i++) await step();
+    for (let i = 0; i < 5; i++) {
+      await step();
+    }
     const { submits: _before, ...before } = backend.statistics();
     const usage = backend.usage();
-    for (let i = 0; i < 20; i++) await step();
+    for (let i = 0; i < 20; i++) {
+      await step();
+    }
     const { submits: _after, ...after } = backend.statistics();
     expect(after).toEqual(before);
     expect(backend.usage()).toEqual(usage);
@@ -75,7 +79,9 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
     backend.run('binary', { kind: 'add', a: part(0), b: part(110), out: part(220), ...call });
     const after = new Float32Array((await bench.bytes(all)).buffer);
     const want = before.slice();
-    for (let i = 0; i < 100; i++) want[220 + i] = want[i]! + want[110 + i]!;
+    for (let i = 0; i < 100; i++) {
+      want[220 + i] = want[i]! + want[110 + i]!;
+    }
     expect(after).toEqual(want);
   });
 

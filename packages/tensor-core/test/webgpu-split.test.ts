@@ -24,7 +24,9 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
       small = await open({ maxBindingBytes: 4 * 1024 });
     });
     afterAll(() => small.dispose());
-    for (const { name, run } of splitKernelCases()) test(name, () => run(small));
+    for (const { name, run } of splitKernelCases()) {
+      test(name, () => run(small));
+    }
   });
 
   test('a product whose rows do not fit a binding two at a time is refused, and the device goes on', async () => {

@@ -11,8 +11,12 @@ import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 export type PageDevice = 'reference' | 'webgpu' | 'cpu:1' | 'cpu:2' | 'cpu-file:2';
 
 export async function openBackend(device: PageDevice): Promise<Backend> {
-  if (device === 'reference') return createReferenceBackend();
-  if (device === 'webgpu') return createWebGpuBackend();
+  if (device === 'reference') {
+    return createReferenceBackend();
+  }
+  if (device === 'webgpu') {
+    return createWebGpuBackend();
+  }
   const [kind, threads] = device.split(':');
   return createCpuBackend({
     threads: Number(threads),

@@ -31,7 +31,7 @@ type DataConfig = Pick<
 /**
  * Reads and encodes the text.
  *
- * @throws UsageError for a text that is missing, too short or beyond the model's vocabulary.
+ * @throws {UsageError} for a text that is missing, too short or beyond the model's vocabulary.
  */
 export async function loadDataset(config: DataConfig, tokenizer: Tokenizer): Promise<Dataset> {
   const tokens = tokenizer.encode(await readText(config.dataFile));

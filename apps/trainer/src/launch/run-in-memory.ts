@@ -33,7 +33,9 @@ export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
   const ends: RankEnd[] = [];
   let step = 0;
   const onEvent = (event: RankEvent) => {
-    if (event.type === 'step') step = event.metrics.step;
+    if (event.type === 'step') {
+      step = event.metrics.step;
+    }
     options.onEvent(event);
   };
   const tasks = Array.from({ length: options.ranks }, async (_, rank) => {
@@ -52,5 +54,7 @@ export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
   await Promise.race([Promise.all(tasks), stuck]);
   signal.removeEventListener('abort', onAbort);
   signal.throwIfAborted();
-  if (ends.length > 0) throw rootCause(ends, options.ranks);
+  if (ends.length > 0) {
+    throw rootCause(ends, options.ranks);
+  }
 }

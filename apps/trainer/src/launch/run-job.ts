@@ -25,19 +25,25 @@ export interface JobOptions {
 
 /** Resolves when every rank has done its work; see runProcesses for how it rejects. */
 export async function runJob(asked: RunConfig, options: JobOptions): Promise<void> {
-  if (asked.traceFile !== undefined) openTrace(asked.traceFile);
+  if (asked.traceFile !== undefined) {
+    openTrace(asked.traceFile);
+  }
   const devices = await resolveDevices(asked.devices, options.entry);
   const config = { ...asked, devices };
   const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
   const onEvent = (event: RankEvent) => {
-    if (event.type === 'trace') traces.push(event);
-    else options.onEvent(event);
+    if (event.type === 'trace') {
+      traces.push(event);
+    } else {
+      options.onEvent(event);
+    }
   };
   const runs = { memory: runHere, shm: runThreads, ws: runProcesses, mpi: runHereByMpi };
   const run = runs[config.transport];
   await run(config, { ...options, onEvent });
-  if (config.traceFile !== undefined && traces.length > 0)
+  if (config.traceFile !== undefined && traces.length > 0) {
     writeTrace(config.traceFile, mergeTraces(traces));
+  }
 }
 
 /** Leaves an empty file, before hours of work could end in a path that can't be written. */

@@ -28,8 +28,11 @@ const LEAVE_MS = 5000;
 export async function runMpi(config: RunConfig, options: RunMpiOptions): Promise<void> {
   options.signal.throwIfAborted();
   const { reports, world } = await connect(config.ranks);
-  if (world.rank === 0) await leadRanks(config, options, reports, world);
-  else await followRankZero(options, reports, world);
+  if (world.rank === 0) {
+    await leadRanks(config, options, reports, world);
+  } else {
+    await followRankZero(options, reports, world);
+  }
 }
 
 /** MPI starts and ends once a process: the group that is closed last ends it. */
@@ -56,11 +59,15 @@ async function leadRanks(
     tellFailed = resolve;
   });
   const handle = (event: RankEvent) => {
-    if (event.type === 'step') step = event.metrics.step;
+    if (event.type === 'step') {
+      step = event.metrics.step;
+    }
     onEvent(event);
   };
   const note = (rank: number, message: FromRank) => {
-    if (message.type === 'event') handle(message.event);
+    if (message.type === 'event') {
+      handle(message.event);
+    }
     if (message.type === 'failed') {
       ends.push({ rank, step, failure: message.failure });
       tellFailed();
@@ -76,9 +83,13 @@ async function leadRanks(
   const all = Promise.all([own, ...others]);
   all.catch(() => {}); // after a failure, receives may fail as well
   const outcome = await Promise.race([all.then(() => 'done'), failed.then(() => 'failed')]);
-  if (outcome === 'failed') await Promise.race([all, delay(GATHER_FAILURES_MS)]);
+  if (outcome === 'failed') {
+    await Promise.race([all, delay(GATHER_FAILURES_MS)]);
+  }
   signal.throwIfAborted();
-  if (ends.length > 0) throw rootCause(ends, config.ranks);
+  if (ends.length > 0) {
+    throw rootCause(ends, config.ranks);
+  }
   await reports.close();
 }
 
@@ -101,7 +112,9 @@ async function followRankZero(
       () => true,
       () => false,
     );
-    if (!isTold) throw error;
+    if (!isTold) {
+      throw error;
+    }
     await leaveLast(signal);
     throw new ToldError(failure);
   }

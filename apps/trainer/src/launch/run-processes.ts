@@ -63,21 +63,27 @@ function startProcess(
       stderr,
       failure: { message: error.message, isUsage: false, isPeerLost: false },
     });
-    if (child.pid === undefined) exited.resolve();
+    if (child.pid === undefined) {
+      exited.resolve();
+    }
   });
   child.on('exit', (exitCode, signal) => {
     listener.onEnd({ stderr, exitCode, signal });
     exited.resolve();
   });
   const tell = (message: ToRank) => {
-    if (child.connected) child.send(message, () => {});
+    if (child.connected) {
+      child.send(message, () => {});
+    }
   };
   tell({ type: 'start', config, place });
   return {
     exited: exited.promise,
     tell,
     kill: () => {
-      if (child.exitCode === null && child.signalCode === null) child.kill('SIGKILL');
+      if (child.exitCode === null && child.signalCode === null) {
+        child.kill('SIGKILL');
+      }
     },
   };
 }
@@ -93,7 +99,9 @@ async function freePort(): Promise<number> {
     const isFree = await new Promise<boolean>((resolve) => {
       server.once('error', () => resolve(false)).listen(port, HOST, () => resolve(true));
     });
-    if (!isFree) continue;
+    if (!isFree) {
+      continue;
+    }
     await new Promise((resolve) => server.close(resolve));
     return port;
   }

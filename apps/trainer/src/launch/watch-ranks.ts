@@ -51,7 +51,9 @@ export async function watchRanks(
 ): Promise<void> {
   const progress = { step: 0 };
   const onEvent = (event: RankEvent) => {
-    if (event.type === 'step') progress.step = event.metrics.step;
+    if (event.type === 'step') {
+      progress.step = event.metrics.step;
+    }
     options.onEvent(event);
   };
   const ranks = Array.from({ length: config.ranks }, (_, rank) =>
@@ -78,7 +80,9 @@ export async function watchRanks(
     }
     await endAll(hosts, DONE_MS);
   } finally {
-    for (const host of hosts) host.tell({ type: 'stop' });
+    for (const host of hosts) {
+      host.tell({ type: 'stop' });
+    }
     await endAll(hosts, STOP_MS);
   }
 }
@@ -103,7 +107,9 @@ function watchRank(
   let isDone = false;
   let end: RankEnd | undefined;
   const onEnd: RankListener['onEnd'] = (how) => {
-    if (isDone || end !== undefined) return;
+    if (isDone || end !== undefined) {
+      return;
+    }
     end = { rank, step: progress.step, ...how };
     failed.resolve(end);
   };
@@ -129,7 +135,9 @@ async function gatherFailures(ranks: readonly WatchedRank[]): Promise<void> {
   await delay(GATHER_FAILURES_MS);
   const ends = ranks.map(({ failed }) => failed);
   const cause = new Promise<void>((resolve) => {
-    for (const end of ends) end.then((how) => isLostPeer(how) || resolve());
+    for (const end of ends) {
+      end.then((how) => isLostPeer(how) || resolve());
+    }
   });
   const patience = new AbortController();
   const timer = delay(CAUSE_MS, undefined, { signal: patience.signal }).catch(() => {});
@@ -140,7 +148,9 @@ async function gatherFailures(ranks: readonly WatchedRank[]): Promise<void> {
 /** Waits for all ranks to leave; kills those that take longer than `patienceMs`. */
 async function endAll(hosts: readonly RankHost[], patienceMs: number): Promise<void> {
   const timer = setTimeout(() => {
-    for (const host of hosts) host.kill();
+    for (const host of hosts) {
+      host.kill();
+    }
   }, patienceMs);
   await Promise.all(hosts.map((host) => host.exited));
   clearTimeout(timer);

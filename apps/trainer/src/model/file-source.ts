@@ -28,7 +28,7 @@ export class FileSource implements ByteSource {
     }
   }
 
-  /** @throws UsageError where the file has become shorter than it was when it was opened. */
+  /** @throws {UsageError} where the file has become shorter than it was when it was opened. */
   async read(into: Uint8Array, { offset }: { readonly offset: number }): Promise<void> {
     for (let done = 0; done < into.byteLength; ) {
       const length = Math.min(into.byteLength - done, CALL_BYTES);

@@ -38,10 +38,12 @@ export interface ModelDirectory {
  * The model that --model `path` means: that directory or, where it is the --out of a run, the one that
  * the run left in it. Undefined where `path` is no directory.
  *
- * @throws UsageError where there are weights, but not in the one file that is read.
+ * @throws {UsageError} where there are weights, but not in the one file that is read.
  */
 export function findModelDirectory(path: string): ModelDirectory | undefined {
-  if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) return undefined;
+  if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) {
+    return undefined;
+  }
   const inRun = join(path, RUN_FILES.model);
   const isRun = !existsSync(join(path, CONFIG_FILE)) && existsSync(join(inRun, CONFIG_FILE));
   const directory = isRun ? inRun : path;
@@ -58,7 +60,7 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
 /**
  * What `directory`/config.json describes.
  *
- * @throws UsageError where the file is missing, or no config of a GPT-2 that can be trained here.
+ * @throws {UsageError} where the file is missing, or no config of a GPT-2 that can be trained here.
  */
 export async function readModelConfig(directory: string): Promise<Gpt2Config> {
   const path = join(directory, CONFIG_FILE);
@@ -69,7 +71,7 @@ export async function readModelConfig(directory: string): Promise<Gpt2Config> {
  * Hands the weights in `directory` to `use`, which reads each while it runs: of any size, one tensor
  * in memory at a time. The file's header is checked before.
  *
- * @throws UsageError where the file can't be read, or does not fit the model that `use` loads.
+ * @throws {UsageError} where the file can't be read, or does not fit the model that `use` loads.
  */
 export async function withModelState<T>(
   directory: string,
@@ -103,7 +105,9 @@ async function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
   } catch (cause) {
     const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
     const isUnfit = cause instanceof NnError || cause instanceof OffloadStateDictError;
-    if (!isUnfit && !isSystem) throw cause;
+    if (!isUnfit && !isSystem) {
+      throw cause;
+    }
     const text = isSystem ? ` (${describeSystemError(cause)}).` : `. ${(cause as Error).message}`;
     throw new UsageError(
       `--model: ${path} can't be used${text} Give a directory with a GPT-2 in the Hugging Face layout.`,

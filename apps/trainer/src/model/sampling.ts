@@ -21,7 +21,9 @@ export function drawToken(logits: Float32Array, uniform: number, options: Sampli
   let left = uniform * weights.reduce((sum, weight) => sum + weight, 0);
   for (const [i, token] of candidates.entries()) {
     left -= weights[i]!;
-    if (left < 0) return token;
+    if (left < 0) {
+      return token;
+    }
   }
   return candidates.at(-1)!;
 }

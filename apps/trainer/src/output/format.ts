@@ -31,6 +31,8 @@ export function formatCount(count: number): string {
 
 /** `3.2 ms`, `182 ms`, `12.1 s`. */
 export function formatMs(ms: number): string {
-  if (ms >= 10_000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms >= 10_000) {
+    return `${(ms / 1000).toFixed(1)} s`;
+  }
   return `${ms >= 10 ? Math.round(ms) : ms.toFixed(1)} ms`;
 }

@@ -52,11 +52,18 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
   if (config.strategy === 'fsdp' && (config.cpuOffload || config.offloadDir !== undefined)) {
     rows.push(['offload', `shards at rest in ${config.offloadDir ?? 'host memory'}`]);
   }
-  if (config.strategy === 'offload') rows.push(['offload', offloadText(config)]);
-  if (config.checkpointActivations) rows.push(['memory', 'activations are recomputed in backward']);
-  if (config.injectDelayMs > 0)
+  if (config.strategy === 'offload') {
+    rows.push(['offload', offloadText(config)]);
+  }
+  if (config.checkpointActivations) {
+    rows.push(['memory', 'activations are recomputed in backward']);
+  }
+  if (config.injectDelayMs > 0) {
     rows.push(['delay', `${config.injectDelayMs} ms in every collective`]);
-  if (config.outDir !== undefined) rows.push(['out', config.outDir]);
+  }
+  if (config.outDir !== undefined) {
+    rows.push(['out', config.outDir]);
+  }
   return rows.map(([name, value]) => `${name.padEnd(7)} ${value}`);
 }
 
@@ -77,6 +84,8 @@ function modelName({ model }: RunConfig): string {
 /** One row where all ranks have the same device, else one a rank. */
 function deviceRows(ready: readonly RankReady[]): [string, string][] {
   const names = ready.map((rank) => `${rank.device} (${rank.description})`);
-  if (new Set(names).size === 1) return [['device', names[0]!]];
+  if (new Set(names).size === 1) {
+    return [['device', names[0]!]];
+  }
   return names.map((name, rank) => ['device', `rank ${rank}: ${name}`]);
 }

@@ -25,10 +25,12 @@ export interface RunSummary {
   readonly ranks: readonly RankReport[];
 }
 
-/** @throws UsageError where `directory` holds a run. */
+/** @throws {UsageError} where `directory` holds a run. */
 export function refuseUsedDirectory(directory: string): void {
   const found = Object.values(RUN_FILES).find((name) => existsSync(join(directory, name)));
-  if (found === undefined) return;
+  if (found === undefined) {
+    return;
+  }
   throw new UsageError(
     `--out: ${directory} already holds a run (${found}). Choose another directory, or remove that one.`,
   );
@@ -36,7 +38,9 @@ export function refuseUsedDirectory(directory: string): void {
 
 /** Level by level: on file systems that refuse, such as /proc, Node's recursive form never returns. */
 function makeDirectory(path: string): void {
-  if (existsSync(path)) return;
+  if (existsSync(path)) {
+    return;
+  }
   makeDirectory(dirname(path));
   mkdirSync(path);
 }
@@ -51,7 +55,7 @@ export class RunDirectory {
   /**
    * Creates the directory and an empty metrics.jsonl.
    *
-   * @throws UsageError where the directory holds a run or can't be made.
+   * @throws {UsageError} where the directory holds a run or can't be made.
    */
   constructor(path: string) {
     refuseUsedDirectory(path);
@@ -91,7 +95,9 @@ export class RunDirectory {
 
   /** Idempotent. */
   close(): void {
-    if (!this.#isClosed) closeSync(this.#metrics);
+    if (!this.#isClosed) {
+      closeSync(this.#metrics);
+    }
     this.#isClosed = true;
   }
 }

@@ -30,7 +30,9 @@ export class RunMonitor {
     switch (event.type) {
       case 'ready':
         this.#ready[event.ready.rank] = event.ready;
-        if (this.#isReady) this.#start();
+        if (this.#isReady) {
+          this.#start();
+        }
         return;
       case 'step':
         if (!this.#isReady) {
@@ -52,7 +54,9 @@ export class RunMonitor {
   /** Call when all ranks are done. */
   finish(): void {
     this.#terminal.close();
-    if (this.#directory === undefined) return;
+    if (this.#directory === undefined) {
+      return;
+    }
     const { model, ranks, strategy, precision } = this.#config;
     const name = model.kind === 'preset' ? model.name : model.path;
     const title = `${name}, ${strategy} on ${ranks} rank${ranks === 1 ? '' : 's'}, ${precision}`;
@@ -71,10 +75,14 @@ export class RunMonitor {
   }
 
   #start(): void {
-    if (this.#config.outDir !== undefined) this.#directory = new RunDirectory(this.#config.outDir);
+    if (this.#config.outDir !== undefined) {
+      this.#directory = new RunDirectory(this.#config.outDir);
+    }
     this.#terminal.header(headerLines(this.#config, this.#ready));
     const early = this.#early;
     this.#early = [];
-    for (const event of early) this.handle(event);
+    for (const event of early) {
+      this.handle(event);
+    }
   }
 }

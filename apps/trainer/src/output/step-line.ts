@@ -28,10 +28,14 @@ export function stepLine(
     `peak ${formatBytes(resources.peakBytes).padStart(8)}`,
     `wire ${formatBytes(resources.wireBytes).padStart(8)}`,
   ];
-  if (metrics.skipped) columns.push('skipped: overflow');
+  if (metrics.skipped) {
+    columns.push('skipped: overflow');
+  }
   let left = columns;
   for (const name of DISPENSABLE) {
-    if (left.join(BAR).length <= room) break;
+    if (left.join(BAR).length <= room) {
+      break;
+    }
     left = left.filter((column) => !column.includes(name));
   }
   return left.join(BAR);

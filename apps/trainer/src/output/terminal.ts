@@ -18,7 +18,7 @@ export interface TerminalOptions {
   readonly err: TerminalStream & NodeJS.WritableStream;
   /** Print nothing but failures. */
   readonly isQuiet: boolean;
-  /** NO_COLOR, set to anything but nothing, turns colours off. */
+  /** NO_COLOR, set to anything but nothing, turns colors off. */
   readonly env: NodeJS.ProcessEnv;
   readonly steps: number;
 }
@@ -41,9 +41,15 @@ export class Terminal {
 
   /** Prints the header and, on a terminal, starts the bar. */
   header(lines: readonly string[]): void {
-    if (this.#options.isQuiet) return;
-    for (const line of lines) this.#line(`${this.#colors.dim(line.slice(0, 8))}${line.slice(8)}`);
-    if (this.#options.err.isTTY !== true) return;
+    if (this.#options.isQuiet) {
+      return;
+    }
+    for (const line of lines) {
+      this.#line(`${this.#colors.dim(line.slice(0, 8))}${line.slice(8)}`);
+    }
+    if (this.#options.err.isTTY !== true) {
+      return;
+    }
     this.#bar = new SingleBar({
       format: ' {bar} {percentage}% | {value}/{total} | {eta_formatted} left',
       barCompleteChar: '=',
@@ -58,7 +64,9 @@ export class Terminal {
   }
 
   step(metrics: StepMetrics, resources: StepResources): void {
-    if (this.#options.isQuiet) return;
+    if (this.#options.isQuiet) {
+      return;
+    }
     const { out, steps } = this.#options;
     const width = out.isTTY === true ? out.columns : undefined;
     const line = stepLine(metrics, resources, { steps, width });
@@ -68,7 +76,9 @@ export class Terminal {
 
   /** Text that the model made: the prompt dimmed, what follows as it is. */
   sample(prompt: string, text: string): void {
-    if (this.#options.isQuiet) return;
+    if (this.#options.isQuiet) {
+      return;
+    }
     this.close();
     // An untrained model says anything, also what would command the terminal.
     const printable = text.replaceAll(/[^\P{Cc}\n]/gu, '\u00b7');
@@ -76,7 +86,9 @@ export class Terminal {
   }
 
   note(text: string): void {
-    if (!this.#options.isQuiet) this.#line(text);
+    if (!this.#options.isQuiet) {
+      this.#line(text);
+    }
   }
 
   /** Printed also when quiet. */
@@ -94,7 +106,9 @@ export class Terminal {
   }
 
   #line(text: string): void {
-    if (this.#bar !== undefined) this.#options.err.write(CLEAR_LINE);
+    if (this.#bar !== undefined) {
+      this.#options.err.write(CLEAR_LINE);
+    }
     this.#options.out.write(`${text}\n`);
   }
 }

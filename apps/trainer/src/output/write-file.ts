@@ -12,7 +12,9 @@ export async function writePieces(
   try {
     const file = await open(part, 'w');
     try {
-      for await (const piece of pieces) await writeAll(file, piece);
+      for await (const piece of pieces) {
+        await writeAll(file, piece);
+      }
       await file.sync();
     } finally {
       await file.close();

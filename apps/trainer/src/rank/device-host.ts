@@ -15,7 +15,7 @@ export class DeviceHost implements AsyncDisposable {
    * A rank's backend, with the fastest products in `dtype` that are known. It lives as long as the
    * host.
    *
-   * @throws UsageError for webgpu where no adapter is found.
+   * @throws {UsageError} for webgpu where no adapter is found.
    */
   async open(
     device: 'cpu' | 'webgpu',
@@ -30,19 +30,25 @@ export class DeviceHost implements AsyncDisposable {
     this.#webGpu ??= openWebGpu();
     const backend = await this.#webGpu;
     const choices = await this.#matmulCache.read(backend.info.description, options.dtype);
-    if (choices !== undefined) backend.importMatmulChoices(choices);
+    if (choices !== undefined) {
+      backend.importMatmulChoices(choices);
+    }
     return backend;
   }
 
   /** Leaves the GPU's fastest products to the next run; nothing where there is no GPU. */
   async measureProducts(dtype: DType): Promise<void> {
     const backend = await this.#webGpu;
-    if (backend !== undefined) await this.#matmulCache.measure(backend, dtype);
+    if (backend !== undefined) {
+      await this.#matmulCache.measure(backend, dtype);
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     const webGpu = await this.#webGpu?.catch(() => undefined);
-    for (const backend of [...this.#opened, webGpu]) await backend?.dispose();
+    for (const backend of [...this.#opened, webGpu]) {
+      await backend?.dispose();
+    }
   }
 }
 

@@ -22,7 +22,9 @@ export async function loadModel(
   config: RunConfig,
   groups: ShardGroups,
 ): Promise<TrainingModel> {
-  if (config.strategy === 'offload') return loadOffloadedModel(device, config);
+  if (config.strategy === 'offload') {
+    return loadOffloadedModel(device, config);
+  }
   const model = new Gpt2(device, config.gpt2, { seed: config.seed });
   await withWeights(config, (state) => streamStateDict(model, state));
   const isPlain = config.strategy === 'single' && config.precision === 'fp32';
@@ -46,12 +48,14 @@ async function loadOffloadedModel(device: Device, config: RunConfig): Promise<Tr
 /**
  * The store of a directory, empty: a run starts anew, and what is trained is deleted by order alone.
  *
- * @throws UsageError where an earlier run's state is there, and --fresh is not given
+ * @throws {UsageError} where an earlier run's state is there, and --fresh is not given
  */
 async function openRest(directory: string, { isFresh }: RunConfig): Promise<ShardStore> {
   const store = await openDiskStore({ directory });
   const keys = store.keys();
-  if (keys.length === 0) return store;
+  if (keys.length === 0) {
+    return store;
+  }
   if (!isFresh) {
     await store.close();
     throw new UsageError(
@@ -67,6 +71,8 @@ async function withWeights(
   { model }: RunConfig,
   load: (state: ModelState) => Promise<void>,
 ): Promise<void> {
-  if (model.kind !== 'directory' || !model.hasWeights) return;
+  if (model.kind !== 'directory' || !model.hasWeights) {
+    return;
+  }
   await withModelState(model.path, load);
 }

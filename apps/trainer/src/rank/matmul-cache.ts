@@ -33,7 +33,9 @@ export class MatmulCache {
    */
   async measure(backend: WebGpuBackend, dtype: DType): Promise<void> {
     const { description, isSoftware } = backend.info;
-    if (isSoftware || (await this.read(description, dtype)) !== undefined) return;
+    if (isSoftware || (await this.read(description, dtype)) !== undefined) {
+      return;
+    }
     const table = await backend.tuneMatmul({ dtypes: [dtype] });
     await mkdir(this.#folder, { recursive: true });
     await writeFile(this.#path(description, dtype), `${JSON.stringify(table, null, 2)}\n`);

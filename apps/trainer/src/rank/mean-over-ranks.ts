@@ -8,7 +8,9 @@ export async function meanOverRanks(
   group: ProcessGroup,
   tag: string,
 ): Promise<number> {
-  if (group.worldSize === 1) return value;
+  if (group.worldSize === 1) {
+    return value;
+  }
   const sum = Float32Array.of(value);
   const bytes = new Uint8Array(sum.buffer);
   await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', tag });

@@ -60,7 +60,9 @@ async function runToEnd(options: RankOptions): Promise<void> {
     dtype: COMPUTE_DTYPES[config.precision],
   });
   const trace = config.traceFile === undefined ? undefined : new Trace({ rank });
-  if (trace !== undefined) backend.trace((event) => trace.add(event));
+  if (trace !== undefined) {
+    backend.trace((event) => trace.add(event));
+  }
   const device = new Device(backend, {
     seed: config.seed,
     ...(trace === undefined ? {} : { trace }),
@@ -72,14 +74,22 @@ async function runToEnd(options: RankOptions): Promise<void> {
   const state = await train({ ...options, backend, device, data, model, groups });
   model.optimizer.dispose();
   // What rests off the device is read from there while results are left; the others' is on the host.
-  if (model.offload === undefined) await model.dispose();
-  if (rank === 0) await leaveResults(options, { device, model, state, tokenizer });
-  if (model.offload !== undefined) await model.dispose();
+  if (model.offload === undefined) {
+    await model.dispose();
+  }
+  if (rank === 0) {
+    await leaveResults(options, { device, model, state, tokenizer });
+  }
+  if (model.offload !== undefined) {
+    await model.dispose();
+  }
   device.dispose();
   if (rank === 0 && config.steps >= LEAST_STEPS_TO_MEASURE) {
     await host.measureProducts(COMPUTE_DTYPES[config.precision]);
   }
-  if (trace !== undefined) emitTrace(emit, trace);
+  if (trace !== undefined) {
+    emitTrace(emit, trace);
+  }
 }
 
 async function openGroups(options: RankOptions, trace: Trace | undefined): Promise<ShardGroups> {
@@ -132,14 +142,18 @@ async function train(options: TrainOptions): Promise<ModelState> {
       },
     },
     onStep: (metrics, resources) => {
-      if (rank === 0) emit({ type: 'step', metrics, resources });
+      if (rank === 0) {
+        emit({ type: 'step', metrics, resources });
+      }
     },
   });
   const peakBytes = device.ledger.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
   await writeShards(config, model);
   const { module, fsdp, offload } = model;
-  if (offload !== undefined) return lazyStateDict(offload);
+  if (offload !== undefined) {
+    return lazyStateDict(offload);
+  }
   return fsdp === undefined
     ? await stateDict(module)
     : await fsdpStateDict(fsdp, { stateDictOnRank0Only: true });
@@ -158,12 +172,18 @@ async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<
   if (config.outDir !== undefined) {
     await writeModel(join(config.outDir, RUN_FILES.model), config.gpt2, state);
   }
-  if (config.isQuiet) return;
+  if (config.isQuiet) {
+    return;
+  }
   // A model that fits no device as a whole makes the text where it rests, the others' plain copy.
   const whole = model.offload ?? new Gpt2(device, config.gpt2);
-  if (model.offload === undefined) await streamStateDict(whole, state);
+  if (model.offload === undefined) {
+    await streamStateDict(whole, state);
+  }
   const sample = await sampleText(device, whole.eval(), { config, tokenizer });
-  if (model.offload === undefined) whole.dispose();
+  if (model.offload === undefined) {
+    whole.dispose();
+  }
   emit({ type: 'sample', ...sample });
 }
 

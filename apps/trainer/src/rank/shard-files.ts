@@ -10,25 +10,31 @@ import type { TrainingModel } from './training-model.js';
  * Weights and optimizer state of --load-shards, whatever the number of ranks that saved them; the
  * schedule and the rows start anew. Collective.
  *
- * @throws UsageError where they are those of another model
+ * @throws {UsageError} where they are those of another model
  */
 export async function readShards(
   { loadShardsDir: directory }: RunConfig,
   { fsdp, optimizer }: TrainingModel,
 ): Promise<void> {
-  if (directory === undefined || fsdp === undefined) return;
+  if (directory === undefined || fsdp === undefined) {
+    return;
+  }
   // A save carries the rates and decays of its own run; this one has been given its own.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
   try {
     await loadShards(fsdp, shardDirectory(directory), { optimizer });
   } catch (cause) {
-    if (!(cause instanceof FsdpStateDictError)) throw cause;
+    if (!(cause instanceof FsdpStateDictError)) {
+      throw cause;
+    }
     throw new UsageError(
       `--load-shards: ${directory} can't be used. ${cause.message} Give the model that was saved.`,
       { cause },
     );
   }
-  for (const [i, options] of given.entries()) Object.assign(optimizer.groups[i]!, options);
+  for (const [i, options] of given.entries()) {
+    Object.assign(optimizer.groups[i]!, options);
+  }
 }
 
 /** Writes each rank's part to --save-shards, the index last. Collective. */
@@ -36,6 +42,8 @@ export async function writeShards(
   { saveShardsDir: directory, steps }: RunConfig,
   { fsdp, optimizer }: TrainingModel,
 ): Promise<void> {
-  if (directory === undefined || fsdp === undefined) return;
+  if (directory === undefined || fsdp === undefined) {
+    return;
+  }
   await saveShards(fsdp, shardDirectory(directory), { optimizer, extra: { steps } });
 }

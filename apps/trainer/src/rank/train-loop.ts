@@ -43,7 +43,9 @@ export async function trainLoop(options: TrainLoopOptions): Promise<void> {
     const startMs = performance.now();
     const outcome = await runner.runStep(step, lr);
     const stepMs = performance.now() - startMs;
-    if (!outcome.isSkipped) updates++;
+    if (!outcome.isSkipped) {
+      updates++;
+    }
     const metrics = {
       step: step + 1,
       loss: outcome.loss,

@@ -33,7 +33,9 @@ export class TrainingStep {
   async run(step: number, lr: number): Promise<StepOutcome> {
     const { device, model, group } = this.#options;
     const { lossScale } = this.#update;
-    for (const optimizerGroup of model.optimizer.groups) optimizerGroup.lr = lr;
+    for (const optimizerGroup of model.optimizer.groups) {
+      optimizerGroup.lr = lr;
+    }
     const { loss: own } = await device.scope(() => this.#gradients(step, lossScale));
     own.catch(() => undefined); // seen below, unless the update fails first
     const { gradNorm, isSkipped } = await this.#update.run();

@@ -35,7 +35,7 @@ export class Hierarchical {
   readonly #layout: PartLayout;
   readonly #plan: SegmentPlan;
   readonly #options: ReduceOptions;
-  readonly #neighbours: readonly number[];
+  readonly #neighbors: readonly number[];
   readonly #owners: readonly number[];
   readonly #maxOwners: number;
 
@@ -44,7 +44,7 @@ export class Hierarchical {
     this.#hosts = hosts;
     this.#layout = layout;
     this.#options = options;
-    this.#neighbours = hosts.members[this.#host]!.filter((rank) => rank !== call.rank);
+    this.#neighbors = hosts.members[this.#host]!.filter((rank) => rank !== call.rank);
     this.#owners = hosts.ownersOf(call.rank);
     this.#maxOwners = hosts.maxOwners;
     this.#plan = planSegments(layout, this.#maxOwners);
@@ -102,7 +102,7 @@ export class Hierarchical {
 
   #begin(input: Uint8Array, round: number): Round {
     const call = this.#call;
-    for (const to of this.#neighbours) {
+    for (const to of this.#neighbors) {
       this.#hosts.ownersOf(to).forEach((owner, i) => {
         const segment = this.#segment(input, owner, round);
         void call.send(to, segment, this.#phase('part within host', round, i));
@@ -111,7 +111,7 @@ export class Hierarchical {
     const locals = this.#owners.map((owner, i) => {
       const { byteLength } = this.#segment(input, owner, round);
       const phase = this.#phase('part within host', round, i);
-      return Promise.all(this.#neighbours.map((from) => call.borrow(from, byteLength, phase)));
+      return Promise.all(this.#neighbors.map((from) => call.borrow(from, byteLength, phase)));
     });
     const own = this.#segment(input, call.rank, round);
     const sumBytes = (own.byteLength / byteSize(this.#options.dtype)) * byteSize(this.#sumDtype);
@@ -162,7 +162,7 @@ export class Hierarchical {
     return sum;
   }
 
-  /** From its owner or from who speaks for it here; passed on to neighbours by the latter. */
+  /** From its owner or from who speaks for it here; passed on to neighbors by the latter. */
   async #receiveResult(owner: number, segment: Uint8Array, round: number): Promise<void> {
     const call = this.#call;
     const speaker = this.#hosts.speaker(this.#host, owner);
@@ -177,7 +177,7 @@ export class Hierarchical {
 
   #spread(owner: number, segment: Uint8Array, round: number): void {
     const phase = this.#phase('result within host', round, this.#owners.indexOf(owner));
-    for (const to of this.#neighbours) {
+    for (const to of this.#neighbors) {
       void this.#call.send(to, segment, phase);
     }
   }

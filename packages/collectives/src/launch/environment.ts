@@ -32,7 +32,10 @@ export class Environment {
     return this.#variables[name];
   }
 
-  /** The same as a whole number of at least `min`. Throws LaunchError where it is none. */
+  /**
+   * The same as a whole number of at least `min`.
+   * @throws {LaunchError} where it is none.
+   */
   count(names: readonly string[], min = 0): number | undefined {
     const name = names.find((one) => this.has(one));
     return name === undefined ? undefined : this.#number(name, min);

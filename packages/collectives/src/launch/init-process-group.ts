@@ -36,8 +36,8 @@ const MPI_LAUNCHERS: readonly (LauncherName | undefined)[] = ['openmpi', 'pmi'];
  * Resolves with the group of all ranks when all have come, within `joinTimeoutMs` (default: five
  * minutes). Explicit options win over the environment, whose launchers the README lists.
  *
- * @throws LaunchError where options or environment can't be right, before anything is sent.
- * @throws JoinError where the ranks don't find each other.
+ * @throws {LaunchError} where options or environment can't be right, before anything is sent.
+ * @throws {JoinError} where the ranks don't find each other.
  */
 export async function initProcessGroup(
   options: InitProcessGroupOptions = {},

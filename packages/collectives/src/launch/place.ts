@@ -48,7 +48,7 @@ const LOOKUP_RETRY_MS = 250;
 const ADDRESS_REMEDY =
   "Set it, or the option address, on all ranks to a name or IP of rank 0's host that the other hosts reach.";
 
-/** @throws LaunchError where neither options nor environment say it, or they can't be right. */
+/** @throws {LaunchError} where neither options nor environment say it, or they can't be right. */
 export function readPlace(options: PlaceOptions): Place {
   const { rank, worldSize, env = process.env } = options;
   if (rank !== undefined && worldSize !== undefined) {
@@ -86,7 +86,7 @@ export function readPlace(options: PlaceOptions): Place {
  * Where the ranks meet, as connectWs wants it: on rank 0 an IP of its own to listen on, elsewhere the
  * address as it was given. Waits until rank 0's own name is known.
  *
- * @throws LaunchError where there is no address, or one that other hosts can't reach.
+ * @throws {LaunchError} where there is no address, or one that other hosts can't reach.
  */
 export async function meetingAddress(
   place: Place,

@@ -46,7 +46,7 @@ const CLAIMS: readonly Claim[] = [
  * README has the table of launchers and variables; SHARDWEAVE_RUN_ID and SHARDWEAVE_ATTEMPT go before
  * any launcher's. Nothing but `variables` is looked at.
  *
- * @throws LaunchError where a variable is missing, no number, or contradicts another.
+ * @throws {LaunchError} where a variable is missing, no number, or contradicts another.
  */
 export function readLauncher(variables: EnvVariables): Launcher | undefined {
   const env = new Environment(variables);

@@ -78,11 +78,15 @@ export class AttackedJob {
       const at = words.findIndex((word) => word.type === type || word.type === 'unjoined');
       if (at >= 0) {
         const [word] = words.splice(at, 1);
-        if (word!.type === 'unjoined') throw new Error(word!.message);
+        if (word!.type === 'unjoined') {
+          throw new Error(word!.message);
+        }
         return word as Extract<RankWord, { readonly type: T }>;
       }
       const child = this.#children[rank]!;
-      if (child.exitCode !== null) throw new Error(`rank ${rank} exited, code ${child.exitCode}`);
+      if (child.exitCode !== null) {
+        throw new Error(`rank ${rank} exited, code ${child.exitCode}`);
+      }
       const over = new AbortController();
       const events = ['message', 'exit'].map((name) => once(child, name, over));
       await Promise.race(events).finally(() => over.abort());

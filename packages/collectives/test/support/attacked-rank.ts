@@ -98,7 +98,9 @@ for (;;) {
   await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'max' });
   await store.set(`step of ${rank}`, String(numSteps));
   numSteps++;
-  if (new Float32Array(bytes.buffer)[0] === 1) break;
+  if (new Float32Array(bytes.buffer)[0] === 1) {
+    break;
+  }
   await new Promise((resolve) => setTimeout(resolve, 2));
 }
 await store.barrier('end');

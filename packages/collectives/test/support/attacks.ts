@@ -46,8 +46,12 @@ export function begin(attack: Attack, port: number): () => void {
     },
   });
   return () => {
-    for (const timer of timers) clearInterval(timer);
-    for (const socket of sockets) socket.destroy();
+    for (const timer of timers) {
+      clearInterval(timer);
+    }
+    for (const socket of sockets) {
+      socket.destroy();
+    }
   };
 }
 
@@ -98,11 +102,15 @@ function keep(
 ): void {
   const one = async () => {
     const socket = await start();
-    if (!socket.destroyed) then(socket);
+    if (!socket.destroyed) {
+      then(socket);
+    }
     socket.once('close', () => {
       numOpen--;
     });
-    if (socket.destroyed) numOpen--;
+    if (socket.destroyed) {
+      numOpen--;
+    }
   };
   let numOpen = 0;
   target.every(50, () => {
@@ -138,7 +146,9 @@ const PROBES = [
 /** The first ten are an audit's, the others ours. */
 export const ATTACKS: Readonly<Record<string, Attack>> = {
   'idle connections, 400 and then 15 a second': (target) => {
-    for (let i = 0; i < 400; i++) target.open();
+    for (let i = 0; i < 400; i++) {
+      target.open();
+    }
     target.every(66, () => target.open());
   },
   'requests that come a letter at a time, 120': (target) => {
@@ -159,10 +169,11 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
   },
   'a flood of connections, 2,000 a second': (target) => {
     target.every(5, () => {
-      for (let i = 0; i < 10; i++)
+      for (let i = 0; i < 10; i++) {
         target.open().once('connect', function drop(this: Socket) {
           this.destroy();
         });
+      }
     });
   },
   'wrong proofs, 50 at once': (target) => {

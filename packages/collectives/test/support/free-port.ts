@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { createServer, type Server } from 'node:net';
 
 /**
- * A free port whose neighbour is free, too (a group's and its store's), below those that the system
+ * A free port whose neighbor is free, too (a group's and its store's), below those that the system
  * gives to clients, so that no connection takes it meanwhile.
  */
 export async function freePort(): Promise<number> {

@@ -66,7 +66,9 @@ export async function rawConnection(
   });
   socket.on('error', () => {});
   socket.on('message', (data, isBinary) => {
-    if (!isBinary) onText?.(data.toString());
+    if (!isBinary) {
+      onText?.(data.toString());
+    }
   });
   const [greeting] = await nextMessage(socket);
   const target = role === 'rendezvous' ? RENDEZVOUS : 0;

@@ -26,7 +26,9 @@ export function compressionHook(options: CompressionHookOptions): CommunicationH
     name: wire,
     isSerial: false,
     reduce: (bucket) => {
-      if (bucket.dtype !== 'f32') return allReduceHook.reduce(bucket);
+      if (bucket.dtype !== 'f32') {
+        return allReduceHook.reduce(bucket);
+      }
       const { bytes, group, tag, identity } = bucket;
       const residual = errorFeedback ? residualOf(residuals, bucket) : undefined;
       return group.allReduce(bytes, bytes, {
@@ -46,7 +48,9 @@ function residualOf(
   { layout }: HookBucket,
 ): Float32Array {
   const known = residuals.get(layout);
-  if (known !== undefined) return known;
+  if (known !== undefined) {
+    return known;
+  }
   const residual = new Float32Array(layout.elementCount);
   residuals.set(layout, residual);
   return residual;

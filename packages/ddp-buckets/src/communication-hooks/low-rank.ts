@@ -10,7 +10,9 @@ export function multiply(
   for (let i = 0; i < rows; i++) {
     for (let k = 0; k < rank; k++) {
       let sum = 0;
-      for (let j = 0; j < cols; j++) sum += m[i * cols + j]! * q[j * rank + k]!;
+      for (let j = 0; j < cols; j++) {
+        sum += m[i * cols + j]! * q[j * rank + k]!;
+      }
       out[i * rank + k] = sum;
     }
   }
@@ -28,9 +30,13 @@ export function multiplyTransposed(
     column.fill(0);
     for (let i = 0; i < rows; i++) {
       const factor = p[i * rank + k]!;
-      for (let j = 0; j < cols; j++) column[j]! += m[i * cols + j]! * factor;
+      for (let j = 0; j < cols; j++) {
+        column[j]! += m[i * cols + j]! * factor;
+      }
     }
-    for (let j = 0; j < cols; j++) out[j * rank + k] = column[j]!;
+    for (let j = 0; j < cols; j++) {
+      out[j * rank + k] = column[j]!;
+    }
   }
 }
 
@@ -44,7 +50,9 @@ export function expand(
   for (let i = 0; i < rows; i++) {
     for (let j = 0; j < cols; j++) {
       let sum = 0;
-      for (let k = 0; k < rank; k++) sum += p[i * rank + k]! * q[j * rank + k]!;
+      for (let k = 0; k < rank; k++) {
+        sum += p[i * rank + k]! * q[j * rank + k]!;
+      }
       m[i * cols + j] = sum;
     }
   }
@@ -55,13 +63,21 @@ export function orthonormalize(p: Float32Array, rows: number, rank: number): voi
   for (let k = 0; k < rank; k++) {
     for (let before = 0; before < k; before++) {
       let dot = 0;
-      for (let i = 0; i < rows; i++) dot += p[i * rank + before]! * p[i * rank + k]!;
-      for (let i = 0; i < rows; i++) p[i * rank + k]! -= dot * p[i * rank + before]!;
+      for (let i = 0; i < rows; i++) {
+        dot += p[i * rank + before]! * p[i * rank + k]!;
+      }
+      for (let i = 0; i < rows; i++) {
+        p[i * rank + k]! -= dot * p[i * rank + before]!;
+      }
     }
     let squared = 0;
-    for (let i = 0; i < rows; i++) squared += p[i * rank + k]! ** 2;
+    for (let i = 0; i < rows; i++) {
+      squared += p[i * rank + k]! ** 2;
+    }
     const scale = squared === 0 ? 0 : 1 / Math.sqrt(squared);
-    for (let i = 0; i < rows; i++) p[i * rank + k]! *= scale;
+    for (let i = 0; i < rows; i++) {
+      p[i * rank + k]! *= scale;
+    }
   }
 }
 

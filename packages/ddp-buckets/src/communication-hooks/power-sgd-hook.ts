@@ -38,14 +38,18 @@ export function powerSgdHook(options: PowerSgdOptions = {}): CommunicationHook {
     isSerial: true,
     settings: `startStep ${startStep}, matrixApproximationRank ${matrixApproximationRank}, minCompressionRate ${minCompressionRate}, warmStart ${warmStart}, seed ${seed}`,
     reduce: async (bucket) => {
-      if (bucket.dtype !== 'f32') return allReduceHook.reduce(bucket);
+      if (bucket.dtype !== 'f32') {
+        return allReduceHook.reduce(bucket);
+      }
       let state = states.get(bucket.layout);
       if (state === undefined) {
         state = new BucketState(bucket, options);
         states.set(bucket.layout, state);
       }
       state.step += 1;
-      if (state.step <= startStep) return allReduceHook.reduce(bucket);
+      if (state.step <= startStep) {
+        return allReduceHook.reduce(bucket);
+      }
       return state.reduce(bucket);
     },
   };
@@ -112,13 +116,20 @@ class BucketState {
       values.subarray(offset, offset + rows * cols);
     const call = { tag, identity };
     await this.#reduceExact(values, group, call);
-    if (this.#compressed.length === 0) return;
+    if (this.#compressed.length === 0) {
+      return;
+    }
 
     const error = this.#error;
-    if (error !== undefined)
-      for (const member of this.#compressed) addError(matrix(member), member, error);
+    if (error !== undefined) {
+      for (const member of this.#compressed) {
+        addError(matrix(member), member, error);
+      }
+    }
     if (!this.#hasFactors || !this.#isWarm) {
-      for (let i = 0; i < this.#q.length; i++) this.#q[i] = this.#random();
+      for (let i = 0; i < this.#q.length; i++) {
+        this.#q[i] = this.#random();
+      }
       this.#hasFactors = true;
     }
     for (const member of this.#compressed) {
@@ -132,17 +143,22 @@ class BucketState {
     }
     await sumOverRanks(group, this.#q, named(call, 'q'));
     for (const member of this.#compressed) {
-      if (error !== undefined) error.set(matrix(member), member.offset);
+      if (error !== undefined) {
+        error.set(matrix(member), member.offset);
+      }
       expand(member.p, member.q, matrix(member), member);
-      if (error !== undefined)
+      if (error !== undefined) {
         keepError(matrix(member), member, { error, worldSize: group.worldSize });
+      }
     }
     // The sum is the same on all ranks, so all of them draw new factors or none does.
     this.#hasFactors = this.#q.every(Number.isFinite);
   }
 
   async #reduceExact(values: Float32Array, group: ProcessGroup, call: CallNames): Promise<void> {
-    if (this.#exact.length === 0) return;
+    if (this.#exact.length === 0) {
+      return;
+    }
     let at = 0;
     for (const { offset, size } of this.#exact) {
       this.#exactValues.set(values.subarray(offset, offset + size), at);
@@ -166,12 +182,16 @@ function matrixShape(
   const rows = shape[0] ?? 1;
   const cols = size / rows;
   const rank = Math.min(maxRank, rows, cols);
-  if (shape.length < 2 || (rows + cols) * rank * minCompressionRate >= size) return undefined;
+  if (shape.length < 2 || (rows + cols) * rank * minCompressionRate >= size) {
+    return undefined;
+  }
   return { rows, cols, rank };
 }
 
 function addError(values: Float32Array, { offset }: CompressedMember, error: Float32Array): void {
-  for (let i = 0; i < values.length; i++) values[i]! += error[offset + i]!;
+  for (let i = 0; i < values.length; i++) {
+    values[i]! += error[offset + i]!;
+  }
 }
 
 /**

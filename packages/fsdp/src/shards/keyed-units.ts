@@ -59,13 +59,17 @@ async function numberGroups(
       .map((instance) => [instance.processGroup, instance]),
   );
   const numbers = new Map<ProcessGroup, number>();
-  if (inner.size === 0) return numbers;
+  if (inner.size === 0) {
+    return numbers;
+  }
   // A group is known by its first rank in the tree's group.
   const firsts: number[] = [];
   for (const { processGroup: group, replicateGroup } of inner.values()) {
     const first = new Uint8Array(Uint32Array.of(processGroup.rank).buffer);
     for (const each of [group, replicateGroup]) {
-      if (each === undefined || each.worldSize === 1) continue;
+      if (each === undefined || each.worldSize === 1) {
+        continue;
+      }
       await each.broadcast(first, { root: 0, tag: operation, identity: callIdentity(operation) });
     }
     firsts.push(new Uint32Array(first.buffer)[0]!);
@@ -74,7 +78,9 @@ async function numberGroups(
   const all = texts.map((text) => JSON.parse(text) as number[]);
   [...inner.keys()].forEach((group, index) => {
     const distinct = [...new Set(all.map((list) => list[index]!))].sort((a, b) => a - b);
-    if (distinct.length > 1) numbers.set(group, distinct.indexOf(firsts[index]!));
+    if (distinct.length > 1) {
+      numbers.set(group, distinct.indexOf(firsts[index]!));
+    }
   });
   return numbers;
 }

@@ -62,18 +62,24 @@ async function readShards(
   const index = await agree(fsdp, 'loadShards', async () => {
     const found = await readIndex(reader, prefix);
     checkNames(fsdp, found, { units, isStrict });
-    if (optimizer !== undefined) checkOptimizer(fsdp, optimizer, { units, saved: found.optimizer });
+    if (optimizer !== undefined) {
+      checkOptimizer(fsdp, optimizer, { units, saved: found.optimizer });
+    }
     return found;
   });
   await agree(fsdp, 'loadShards', async () => {
     for (const { unit, keys } of units) {
       await loadParameters(unit, keys, { index, reader });
       unit.drop();
-      if (optimizer !== undefined) await loadState(unit, keys, { index, reader, optimizer });
+      if (optimizer !== undefined) {
+        await loadState(unit, keys, { index, reader, optimizer });
+      }
     }
     await loadBuffers(fsdp, await readBuffers(fsdp, index, reader));
   });
-  if (optimizer !== undefined) loadGroups(optimizer, index);
+  if (optimizer !== undefined) {
+    loadGroups(optimizer, index);
+  }
   return index.extra;
 }
 
@@ -90,7 +96,9 @@ async function loadParameters(
   const { dtype } = unit.flat;
   for (const [i, key] of keys.entries()) {
     const saved = index.tensors[key];
-    if (saved === undefined) continue;
+    if (saved === undefined) {
+      continue;
+    }
     for await (const { at, bytes } of ownParts(unit, i, { saved, reader })) {
       const converted = convertBytes(bytes, saved.dtype, dtype);
       // A half word at a parameter's end is followed by padding.
@@ -113,10 +121,14 @@ async function loadState(
   for (const [i, key] of keys.entries()) {
     const piece = pieceOf(unit.layout, i, unit.rank);
     const entry = state[key];
-    if (entry === undefined || piece.start === piece.end) continue;
+    if (entry === undefined || piece.start === piece.end) {
+      continue;
+    }
     step = entry.step;
     for (const part of entry.tensors) {
-      if (!tensors.has(part)) tensors.set(part, new Uint8Array(unit.layout.shardLength * 4));
+      if (!tensors.has(part)) {
+        tensors.set(part, new Uint8Array(unit.layout.shardLength * 4));
+      }
       const saved = index.tensors[stateKey(key, part)]!;
       for await (const { at, bytes } of ownParts(unit, i, { saved, reader })) {
         tensors.get(part)!.set(bytes, at * 4);
@@ -151,7 +163,9 @@ async function readBuffers(
   const entries = new Map<string, StateEntry>();
   for (const [name, { size }] of fsdp.namedBuffers()) {
     const saved = index.tensors[name];
-    if (saved === undefined) continue;
+    if (saved === undefined) {
+      continue;
+    }
     const { dtype, shape } = saved;
     const data = new Uint8Array(size * byteSize(dtype));
     for await (const { start, bytes } of readRange(reader, saved, { start: 0, end: size })) {
@@ -195,14 +209,20 @@ function checkNames(
   const unexpected = isStrict ? given.filter((key) => !expected.has(key) && !isOneGroups(key)) : [];
   const mismatched = [...expected].flatMap(([key, { dtype, shape }]) => {
     const saved = tensors[key];
-    if (saved === undefined) return [];
+    if (saved === undefined) {
+      return [];
+    }
     const isConvertible = saved.dtype === dtype || (isFloat(saved.dtype) && isFloat(dtype));
-    if (isConvertible && saved.shape.join() === shape.join()) return [];
+    if (isConvertible && saved.shape.join() === shape.join()) {
+      return [];
+    }
     return [
       `${key}: expected ${dtype} [${shape.join(', ')}], got ${saved.dtype} [${saved.shape.join(', ')}]`,
     ];
   });
-  if (missing.length + unexpected.length + mismatched.length === 0) return;
+  if (missing.length + unexpected.length + mismatched.length === 0) {
+    return;
+  }
   throw new FsdpStateDictError(
     `loadShards: expected the ${expected.size} entries of this module. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join('; ') || 'none'}.`,
     { missing, unexpected, mismatched },
@@ -228,7 +248,9 @@ function checkOptimizer(
   }
   for (const { unit, keys } of units) {
     const steps = new Set(keys.flatMap((key) => saved.state[key]?.step ?? []));
-    if (steps.size <= 1) continue;
+    if (steps.size <= 1) {
+      continue;
+    }
     throw new FsdpStateDictError(
       `loadShards: expected equal step counts in flat parameter '${unit.name}', got ${[...steps].join(', ')}. Load it into instances made with flattenParameters: false, or put parameters that differ into groups.`,
       { mismatched: keys },

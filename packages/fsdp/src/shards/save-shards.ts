@@ -92,7 +92,9 @@ async function writeShards(
     operation: 'saveShards',
   });
   await agree(fsdp, 'saveShards', async () => {
-    if (!fsdp.isFirstRank) return;
+    if (!fsdp.isFirstRank) {
+      return;
+    }
     const index = makeIndex(fsdp, texts, options);
     await sink.write(indexKey(prefix), new TextEncoder().encode(JSON.stringify(index)));
   });
@@ -119,12 +121,18 @@ async function writePieces(
     for (const [index, key] of isWriting ? keys.entries() : []) {
       await writer.addPiece({ unit, index, key, dtype, read: readMaster });
     }
-    if (optimizer === undefined) continue;
+    if (optimizer === undefined) {
+      continue;
+    }
     const own = await optimizer.readFlatState(unit.flat);
     const header = await share(() => agreedHeader(unit, own, 'saveShards'));
-    if (header === undefined) continue;
+    if (header === undefined) {
+      continue;
+    }
     for (const [index, name] of keys.entries()) {
-      if (!stepped.has(unit.parameters[index]!.tensor)) continue;
+      if (!stepped.has(unit.parameters[index]!.tensor)) {
+        continue;
+      }
       steps[name] = { step: header.step, tensors: header.names };
       for (const part of isWriting ? header.names : []) {
         const read = async (offset: number, length: number) =>
@@ -162,7 +170,9 @@ function makeIndex(
     const [written, steps] = JSON.parse(text) as [WrittenPiece[], Steps];
     Object.assign(state, steps);
     for (const { key, dtype, shape, ...piece } of written) {
-      if (!tensors.has(key)) tensors.set(key, { dtype, shape, pieces: [] });
+      if (!tensors.has(key)) {
+        tensors.set(key, { dtype, shape, pieces: [] });
+      }
       tensors.get(key)!.pieces.push(piece);
     }
   }
@@ -188,7 +198,9 @@ function makeIndex(
 function checkApart(name: string, pieces: readonly SavedPiece[]): void {
   for (const [index, piece] of pieces.entries()) {
     const next = pieces[index + 1];
-    if (next === undefined || piece.end <= next.start) continue;
+    if (next === undefined || piece.end <= next.start) {
+      continue;
+    }
     throw new FsdpStateDictError(
       `saveShards: expected each element of '${name}' from one rank, got [${piece.start}, ${piece.end}) in '${piece.file}' and [${next.start}, ${next.end}) in '${next.file}'. Groups of ranks that hold different parameters need instances of their own, alike on all ranks.`,
     );
@@ -257,14 +269,20 @@ class PieceWriter {
   }
 
   async add(key: string, piece: Piece): Promise<void> {
-    if (!this.#isWriting) return;
+    if (!this.#isWriting) {
+      return;
+    }
     this.#pending.push({ key, ...piece });
     this.#pendingBytes += piece.data.byteLength;
-    if (this.#pendingBytes >= this.#maxFileBytes) await this.flush();
+    if (this.#pendingBytes >= this.#maxFileBytes) {
+      await this.flush();
+    }
   }
 
   async flush(): Promise<void> {
-    if (this.#pending.length === 0) return;
+    if (this.#pending.length === 0) {
+      return;
+    }
     const key = `${this.#name}.${this.#numFiles++}.safetensors`;
     const named = this.#pending.map((piece) => [nameOf(piece), piece] as const);
     const file = writeSafetensors(

@@ -15,7 +15,9 @@ export function shardDirectory(directory: string): ShardSink & ShardReader {
   const pathOf = (key: string) => {
     const path = resolve(root, key);
     const inside = relative(root, path);
-    if (inside !== '' && inside !== '..' && !inside.startsWith(`..${sep}`)) return path;
+    if (inside !== '' && inside !== '..' && !inside.startsWith(`..${sep}`)) {
+      return path;
+    }
     throw new FsdpStateDictError(
       `shardDirectory: expected a file below ${root}, got '${key}'. Is the index from somewhere else?`,
     );
@@ -43,7 +45,9 @@ export function shardDirectory(directory: string): ShardSink & ShardReader {
     async byteLength(key) {
       const path = pathOf(key);
       const found = await stat(path).catch((error: NodeJS.ErrnoException) => {
-        if (error.code === 'ENOENT') return undefined;
+        if (error.code === 'ENOENT') {
+          return undefined;
+        }
         throw error;
       });
       return found?.size;

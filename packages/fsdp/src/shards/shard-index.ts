@@ -75,7 +75,9 @@ export async function readIndex(reader: ShardReader, prefix: string): Promise<Sh
   const bytes = new Uint8Array(byteLength);
   await reader.read(key, bytes, { offset: 0 });
   const index = parseIndex(bytes, key);
-  for (const [name, tensor] of Object.entries(index.tensors)) checkPieces(name, tensor);
+  for (const [name, tensor] of Object.entries(index.tensors)) {
+    checkPieces(name, tensor);
+  }
   return index;
 }
 
@@ -107,7 +109,9 @@ function parseIndex(bytes: Uint8Array, key: string): ShardIndex {
     parsed = undefined;
   }
   const { format, version } = (parsed ?? {}) as Partial<ShardIndex>;
-  if (format === 'shardweave-shards' && version === 1) return parsed as ShardIndex;
+  if (format === 'shardweave-shards' && version === 1) {
+    return parsed as ShardIndex;
+  }
   throw new FsdpStateDictError(
     `loadShards: expected an index of version 1 in '${key}', got ${format === 'shardweave-shards' ? `version ${version}` : 'something else'}.`,
   );
@@ -116,11 +120,15 @@ function parseIndex(bytes: Uint8Array, key: string): ShardIndex {
 function checkPieces(name: string, { shape, pieces }: SavedTensor): void {
   let end = 0;
   for (const piece of pieces) {
-    if (piece.start !== end) break;
+    if (piece.start !== end) {
+      break;
+    }
     end = piece.end;
   }
   const size = elementCountOf(shape);
-  if (end === size) return;
+  if (end === size) {
+    return;
+  }
   throw new FsdpStateDictError(
     `loadShards: expected all ${size} elements of '${name}' in the index, got a gap at element ${end}. Merge the files of all ranks of one save.`,
     { missing: [name] },

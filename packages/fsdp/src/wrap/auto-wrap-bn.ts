@@ -1,4 +1,4 @@
-// Batch normalisations as f32 islands: their statistics need the digits, and they are too small to
+// Batch normalizations as f32 islands: their statistics need the digits, and they are too small to
 // be worth freeing.
 
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -24,7 +24,7 @@ export interface AutoWrapBnOptions {
   readonly fsdpConfig?: WrapperConfig;
   /** Wrap them now; else they are only tagged, for a later autoWrap. Default true. */
   readonly wrapIt?: boolean;
-  /** Refuse batch normalisations that have a wrapperConfig already; else replace it. Default true. */
+  /** Refuse batch normalizations that have a wrapperConfig already; else replace it. Default true. */
   readonly assertOnCollision?: boolean;
 }
 
@@ -37,7 +37,7 @@ const BN_CONFIG = {
 } as const satisfies WrapperConfig;
 
 /**
- * Gives every batch normalisation below `module` a wrapperConfig, and wraps it by that. Returns the
+ * Gives every batch normalization below `module` a wrapperConfig, and wraps it by that. Returns the
  * module, or its wrapper where it is one itself. Collective where singleRankPg.
  * @throws {FsdpConfigError} for a second config, or where autoWrap refuses
  */
@@ -55,6 +55,8 @@ export async function autoWrapBn(module: Module, options: AutoWrapBnOptions): Pr
   for (const [, norm] of norms) {
     setWrapperConfig(norm, { processGroup, ...BN_CONFIG, ...fsdpConfig });
   }
-  if (!wrapIt) return module;
+  if (!wrapIt) {
+    return module;
+  }
   return autoWrap(module, configAutoWrapPolicy, enableWrap({ processGroup })).module;
 }

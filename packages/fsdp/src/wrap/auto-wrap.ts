@@ -76,7 +76,9 @@ class Walk {
   /** What comes in the module's place. */
   visit(module: Module, path: string): Module {
     const known = this.#results.get(module);
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      return known;
+    }
     const inside = module.namedModules().map(([, each]) => each);
     const all = module.parameters();
     let result = module;
@@ -88,12 +90,16 @@ class Walk {
       for (const [name, child] of module.children()) {
         const place = [path, module.childPrefix(name)].filter((part) => part !== '').join('.');
         const replacement = this.visit(child, place);
-        if (replacement !== child) module.replaceChild(name, replacement);
+        if (replacement !== child) {
+          module.replaceChild(name, replacement);
+        }
       }
       const left = all.filter((tensor) => !this.taken.has(tensor));
       if (ask('wrap', sizeOf(left)) && !this.#isSharing(module, inside, left)) {
         result = this.#wrap(module, path === '' ? {} : { name: path });
-        for (const tensor of all) this.taken.add(tensor);
+        for (const tensor of all) {
+          this.taken.add(tensor);
+        }
       }
     }
     this.#results.set(module, result);
@@ -112,6 +118,8 @@ class Walk {
 
 function sizeOf(tensors: Iterable<Tensor>): number {
   let size = 0;
-  for (const tensor of tensors) size += tensor.size;
+  for (const tensor of tensors) {
+    size += tensor.size;
+  }
   return size;
 }

@@ -27,8 +27,12 @@ export function defaultAutoWrapPolicy(options: DefaultAutoWrapPolicyOptions = {}
   } = options;
   return ({ module, question, unwrappedParams, isRoot }) => {
     const isLarge = unwrappedParams >= minNumParams;
-    if (question === 'recurse') return isLarge && !isOneOf(module, forceLeafModules);
-    if (isOneOf(module, excludeWrapModules)) return false;
+    if (question === 'recurse') {
+      return isLarge && !isOneOf(module, forceLeafModules);
+    }
+    if (isOneOf(module, excludeWrapModules)) {
+      return false;
+    }
     return isLarge || (isRoot && skipParamsCheckForRoot);
   };
 }

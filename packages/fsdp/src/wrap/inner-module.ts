@@ -11,6 +11,8 @@ export function isWrapper(module: Module): boolean {
 /** What is inside all wrappers; the module itself where there is none. */
 export function innerModule(module: Module): Module {
   let inner = module;
-  while (isWrapper(inner)) inner = [...inner.children().values()][0]!;
+  while (isWrapper(inner)) {
+    inner = [...inner.children().values()][0]!;
+  }
   return inner;
 }

@@ -16,7 +16,7 @@ const LINE_HEIGHT = 36; // of what stands in their place
 const MAX_NAMES = 60;
 const MAX_NAME_LENGTH = 22; // what fits below the plot
 
-/** Okabe and Ito's colours, which differ for the colour-blind too. */
+/** Okabe and Ito's colors, which differ for the color-blind too. */
 const COLORS: Readonly<Record<MemoryTag, string>> = {
   parameter: '#0072b2',
   gathered: '#56b4e9',
@@ -32,7 +32,7 @@ const PHASES: Readonly<Record<MemoryPhase, string>> = {
   backward: '#f3f4f6',
 };
 
-/** An SVG of the memory at every sample. Backward lies on grey; a sample's numbers show on hover. */
+/** An SVG of the memory at every sample. Backward lies on gray; a sample's numbers show on hover. */
 export function memoryChart(trace: MemoryTrace, title = 'Memory, module by module'): string {
   const { samples } = trace;
   const highest = samples.reduce(
@@ -57,7 +57,9 @@ export function memoryChart(trace: MemoryTrace, title = 'Memory, module by modul
 }
 
 function areas(samples: readonly MemorySample[], at: (i: number) => number, y: ByteAxis): string[] {
-  if (samples.length === 0) return [];
+  if (samples.length === 0) {
+    return [];
+  }
   // A value holds for half a sample to either side, at the ends too.
   const padded = [samples[0]!, ...samples, samples.at(-1)!];
   const place = (i: number): number => at(Math.min(Math.max(i - 1, -0.5), samples.length - 0.5));

@@ -32,7 +32,9 @@ export function escapeXml(text: string): string {
 
 /** The end of a path of more than `length` characters, from a dot where it has one: it says most. */
 export function shortened(path: string, length: number): string {
-  if (path.length <= length) return path;
+  if (path.length <= length) {
+    return path;
+  }
   const end = path.slice(path.length - length + 2);
   return `..${end.slice(end.indexOf('.') + 1)}`;
 }
@@ -57,7 +59,7 @@ export class ByteAxis {
     return tenths(this.#scale(bytes / this.#unit.bytes));
   }
 
-  /** Lines across a plot from `left` to `right`, labelled at the left. */
+  /** Lines across a plot from `left` to `right`, labeled at the left. */
   rows(left: number, right: number): string[] {
     return this.#ticks.map((tick) => {
       const y = tenths(this.#scale(tick));
@@ -65,7 +67,7 @@ export class ByteAxis {
     });
   }
 
-  /** Lines down a plot from `top` to `bottom`, labelled below. */
+  /** Lines down a plot from `top` to `bottom`, labeled below. */
   columns(top: number, bottom: number): string[] {
     return this.#ticks.map((tick) => {
       const x = tenths(this.#scale(tick));

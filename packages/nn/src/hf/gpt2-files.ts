@@ -106,7 +106,9 @@ export function loadGpt2(model: Gpt2, file: Uint8Array): void {
 export function gpt2State(file: Uint8Array): Map<string, HostTensor> {
   const { state, head } = ownNames(readSafetensors(file).tensors);
   const table = state.get(TABLE);
-  if (head !== undefined && table !== undefined) requireTied(head, table);
+  if (head !== undefined && table !== undefined) {
+    requireTied(head, table);
+  }
   return state;
 }
 
@@ -133,15 +135,21 @@ function ownNames<T>(tensors: ReadonlyMap<string, T>): OwnNames<T> {
   const state = new Map<string, T>();
   for (const [given, tensor] of tensors) {
     const name = given.startsWith(PREFIX) ? given : PREFIX + given;
-    if (given === HEAD || MASKS.test(name)) continue;
-    if (state.has(name)) throw new FormatError(`gpt2: expected '${name}' once, got it twice.`);
+    if (given === HEAD || MASKS.test(name)) {
+      continue;
+    }
+    if (state.has(name)) {
+      throw new FormatError(`gpt2: expected '${name}' once, got it twice.`);
+    }
     state.set(name, tensor);
   }
   return { state, head: tensors.get(HEAD) };
 }
 
 function requireTied(head: HostTensor, table: HostTensor): void {
-  if (isSame(head, table)) return;
+  if (isSame(head, table)) {
+    return;
+  }
   throw new FormatError(
     `gpt2: expected '${HEAD}' to be the token table ('${TABLE}'), but they differ. Untied heads are not supported.`,
   );

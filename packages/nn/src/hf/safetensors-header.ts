@@ -88,7 +88,9 @@ export function parseHeader(bytes: Uint8Array, dataBytes: number): Header {
     }
     end = place.end;
   }
-  if (end !== dataBytes) throw malformed(`${end} bytes of data, got ${dataBytes}`, TRUNCATED);
+  if (end !== dataBytes) {
+    throw malformed(`${end} bytes of data, got ${dataBytes}`, TRUNCATED);
+  }
   return { places, metadata: metadata as Record<string, string> };
 }
 
@@ -107,7 +109,9 @@ export function layOut<T extends Described>(
   metadata: Readonly<Record<string, string>> | undefined,
 ): FileLayout<T> {
   const header: Record<string, unknown> = {};
-  if (metadata !== undefined) header.__metadata__ = metadata;
+  if (metadata !== undefined) {
+    header.__metadata__ = metadata;
+  }
   const sorted = [...tensors].sort(
     ([, a], [, b]) => elementBytesOf(b.dtype) - elementBytesOf(a.dtype),
   );
@@ -141,12 +145,16 @@ function parseJson(bytes: Uint8Array): Record<string, unknown> {
       { cause: error },
     );
   }
-  if (!isRecord(header)) throw malformed('an object as its header');
+  if (!isRecord(header)) {
+    throw malformed('an object as its header');
+  }
   return header;
 }
 
 function readEntry(name: string, entry: unknown): TensorPlace {
-  if (!isRecord(entry)) throw malformed(`an object for '${name}'`);
+  if (!isRecord(entry)) {
+    throw malformed(`an object for '${name}'`);
+  }
   const { dtype: dtypeName, shape, data_offsets: offsets } = entry;
   const known = typeof dtypeName === 'string' ? DTYPES.get(dtypeName) : undefined;
   if (known === undefined) {

@@ -76,7 +76,9 @@ export function writeSafetensors(
   options: WriteSafetensorsOptions = {},
 ): Uint8Array<ArrayBuffer> {
   const { start, tensors: sorted, byteLength } = layOut(tensors, options.metadata);
-  for (const [name, tensor] of sorted) checkBytes(name, tensor, tensor.data);
+  for (const [name, tensor] of sorted) {
+    checkBytes(name, tensor, tensor.data);
+  }
   const file = arrayOf(byteLength);
   file.set(start);
   let at = start.byteLength;
@@ -113,13 +115,17 @@ async function readRange(
   byteLength: number,
 ): Promise<Uint8Array> {
   const bytes = new Uint8Array(byteLength);
-  if (byteLength > 0) await source.read(bytes, { offset });
+  if (byteLength > 0) {
+    await source.read(bytes, { offset });
+  }
   return bytes;
 }
 
 function checkBytes(name: string, tensor: HostTensor | LazyTensor, data: Uint8Array): void {
   const expected = byteLengthOf(tensor);
-  if (data.byteLength === expected) return;
+  if (data.byteLength === expected) {
+    return;
+  }
   const { dtype, shape } = tensor;
   throw new FormatError(
     `writeSafetensors: expected ${expected} bytes for '${name}' (${dtype} [${shape.join(', ')}]), got ${data.byteLength}.`,

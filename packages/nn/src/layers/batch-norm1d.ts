@@ -1,4 +1,4 @@
-// Batch normalisation (Ioffe and Szegedy, 2015) with PyTorch's options, names and arithmetic.
+// Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's options, names and arithmetic.
 
 import {
   add,
@@ -26,8 +26,8 @@ import {
   type BatchMoments,
   type GradientSums,
   momentsOf,
-  normaliseBatch,
-} from './batch-normalise.js';
+  normalizeBatch,
+} from './batch-normalize.js';
 import { BatchParts } from './batch-parts.js';
 
 export interface BatchNormOptions {
@@ -77,7 +77,7 @@ export interface PartedBatch {
 }
 
 /**
- * Normalises each channel of x [n, c] or [n, c, l] over the other axes: in training with the batch's
+ * Normalizes each channel of x [n, c] or [n, c, l] over the other axes: in training with the batch's
  * biased variance, and the unbiased one goes into running_var; in evaluation with the running
  * statistics. Statistics are f32 whatever x is. A forward that a backward repeats (checkpointing) leaves
  * the running statistics alone, so each batch counts once.
@@ -121,10 +121,14 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   /** The running statistics start anew too. */
   override resetOwnParameters(init: ParameterInit): void {
     for (const tensor of [this.weight, this.runningVar]) {
-      if (tensor !== undefined) setValues(tensor, (shape) => init.ones(shape));
+      if (tensor !== undefined) {
+        setValues(tensor, (shape) => init.ones(shape));
+      }
     }
     for (const tensor of [this.bias, this.runningMean, this.numBatchesTracked]) {
-      if (tensor !== undefined) setValues(tensor, (shape) => init.zeros(shape));
+      if (tensor !== undefined) {
+        setValues(tensor, (shape) => init.zeros(shape));
+      }
     }
   }
 
@@ -138,7 +142,7 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
       // Copies: the running statistics may move on before a backward reads them.
       const mean = cast(runningMean, 'f32', { copy: true });
       const variance = cast(runningVar, 'f32');
-      return normaliseBatch(x, { mean, variance, weight, bias, eps });
+      return normalizeBatch(x, { mean, variance, weight, bias, eps });
     }
     const { isTraining } = this; // of this forward: its backward may come after an eval()
     const local = momentsOf(x);
@@ -149,20 +153,24 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
         `BatchNorm1d: expected more than one value a channel in training, got ${count} (x is [${x.shape.join(', ')}]). One value has no variance; use a larger batch or eval().`,
       );
     }
-    if (isTraining && !this.device.isInBackward) this.#track(moments);
+    if (isTraining && !this.device.isInBackward) {
+      this.#track(moments);
+    }
     const joinSums = (sums: GradientSums) => (isTraining ? this.joinSums(sums) : sums);
-    return normaliseBatch(x, { mean, variance, weight, bias, eps, batch: { count, joinSums } });
+    return normalizeBatch(x, { mean, variance, weight, bias, eps, batch: { count, joinSums } });
   }
 
   /**
-   * Has the forwards that follow count as parts of one batch (micro-batches): each is normalised with
+   * Has the forwards that follow count as parts of one batch (micro-batches): each is normalized with
    * moments of its own, and the running statistics move once, by those of all parts together.
    */
   beginBatch(): PartedBatch {
     const parts = new BatchParts();
     this.#parts = parts;
     const leave = () => {
-      if (this.#parts === parts) this.#parts = undefined;
+      if (this.#parts === parts) {
+        this.#parts = undefined;
+      }
     };
     return {
       beginPart: () => parts.beginPart(),
@@ -188,9 +196,14 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   }
 
   #track(moments: BatchMoments): void {
-    if (this.runningMean === undefined) return;
-    if (this.#parts === undefined) this.#move(moments);
-    else this.#parts.add(moments);
+    if (this.runningMean === undefined) {
+      return;
+    }
+    if (this.#parts === undefined) {
+      this.#move(moments);
+    } else {
+      this.#parts.add(moments);
+    }
   }
 
   #move({ mean, variance, count }: BatchMoments): void {
@@ -218,7 +231,9 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   }
 
   #checkShape(x: Tensor): void {
-    if ((x.rank === 2 || x.rank === 3) && x.shape[1] === this.numFeatures) return;
+    if ((x.rank === 2 || x.rank === 3) && x.shape[1] === this.numFeatures) {
+      return;
+    }
     throw new ShapeError(
       `BatchNorm1d: expected x [n, ${this.numFeatures}] or [n, ${this.numFeatures}, l], got [${x.shape.join(', ')}].`,
     );

@@ -1,7 +1,7 @@
 // The moments of a batch that passes a layer in parts (micro-batches), joined part by part.
 
 import { add, affine, cast, square, sub } from '@shardweave/tensor-core';
-import type { BatchMoments } from './batch-normalise.js';
+import type { BatchMoments } from './batch-normalize.js';
 
 export class BatchParts {
   /** The moments of each use of the layer in a part, in order: a module may stand in several places. */
@@ -18,17 +18,23 @@ export class BatchParts {
     const before = this.#uses[this.#next];
     this.#uses[this.#next] = joined(before, moments);
     this.#next += 1;
-    if (before !== undefined) free(before);
+    if (before !== undefined) {
+      free(before);
+    }
   }
 
   /** Hands each use's moments of the whole batch to `visit`, and frees them. */
   end(visit: (moments: BatchMoments) => void): void {
-    for (const moments of this.#uses) visit(moments);
+    for (const moments of this.#uses) {
+      visit(moments);
+    }
     this.abandon();
   }
 
   abandon(): void {
-    for (const moments of this.#uses.splice(0)) free(moments);
+    for (const moments of this.#uses.splice(0)) {
+      free(moments);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// Layer normalisation over the last axis (Ba, Kiros and Hinton, 2016).
+// Layer normalization over the last axis (Ba, Kiros and Hinton, 2016).
 
 import { type Device, layerNorm, type Tensor } from '@shardweave/tensor-core';
 import {
@@ -28,7 +28,7 @@ const RULES: OptionRules<LayerNormOptions> = {
   init: INIT,
 };
 
-/** Normalises each row of x [..., dim], then scales by weight (ones) and adds bias (zeros). */
+/** Normalizes each row of x [..., dim], then scales by weight (ones) and adds bias (zeros). */
 export class LayerNorm extends Module<[x: Tensor], Tensor> {
   /** [dim] */
   readonly weight: Tensor;

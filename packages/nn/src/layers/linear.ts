@@ -45,8 +45,9 @@ export class Linear extends Module<[x: Tensor], Tensor> {
   override resetOwnParameters(init: ParameterInit): void {
     const range = initialRange(this.weight.shape[1]!);
     setValues(this.weight, (shape) => init.uniform('weight', shape, range));
-    if (this.bias !== undefined)
+    if (this.bias !== undefined) {
       setValues(this.bias, (shape) => init.uniform('bias', shape, range));
+    }
   }
 
   forward(x: Tensor): Tensor {

@@ -42,7 +42,9 @@ export class Sequential<Args extends readonly any[] = any, Output = Tensor> exte
 function releaseExcept(values: unknown, kept: ReadonlySet<Tensor['storage']>): void {
   const seen = new Set(kept);
   for (const tensor of tensorsIn(values)) {
-    if (seen.has(tensor.storage)) continue;
+    if (seen.has(tensor.storage)) {
+      continue;
+    }
     seen.add(tensor.storage);
     tensor.keep().dispose();
   }

@@ -1,10 +1,10 @@
-// Batch normalisation over the rows of all ranks. This package knows no process groups: it takes what
+// Batch normalization over the rows of all ranks. This package knows no process groups: it takes what
 // it needs of one.
 
 import { cat, type Device, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, having, type OptionRules } from '../check-options.js';
 import { BATCH_NORM_RULES, BatchNorm1d, type BatchNormOptions } from './batch-norm1d.js';
-import type { BatchMoments, GradientSums } from './batch-normalise.js';
+import type { BatchMoments, GradientSums } from './batch-normalize.js';
 
 /**
  * Ranks that make their statistics together; a ProcessGroup of @shardweave/collectives is one. Use a
@@ -43,14 +43,18 @@ export class SyncBatchNorm extends BatchNorm1d {
   }
 
   protected override async joinMoments(local: BatchMoments): Promise<BatchMoments> {
-    if (this.#group.worldSize === 1) return local;
+    if (this.#group.worldSize === 1) {
+      return local;
+    }
     const { device, numFeatures } = this;
     const ranks = await this.#gather(local.count, local.mean, local.variance);
     const count = ranks.reduce((sum, rank) => sum + rank.count, 0);
     const mean = new Float64Array(numFeatures);
     const variance = new Float64Array(numFeatures);
     for (const rank of ranks) {
-      for (let c = 0; c < numFeatures; c++) mean[c]! += (rank.count / count) * rank.first[c]!;
+      for (let c = 0; c < numFeatures; c++) {
+        mean[c]! += (rank.count / count) * rank.first[c]!;
+      }
     }
     // The spread within ranks and that between them (Chan, Golub and LeVeque, 1979).
     for (const rank of ranks) {
@@ -67,7 +71,9 @@ export class SyncBatchNorm extends BatchNorm1d {
   }
 
   protected override async joinSums(local: GradientSums): Promise<GradientSums> {
-    if (this.#group.worldSize === 1) return local;
+    if (this.#group.worldSize === 1) {
+      return local;
+    }
     const { device, numFeatures } = this;
     const dy = new Float64Array(numFeatures);
     const dyXhat = new Float64Array(numFeatures);

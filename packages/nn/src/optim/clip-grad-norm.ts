@@ -76,7 +76,9 @@ export function clipCoefficient(norm: number, maxNorm: number): number {
  * sharded ones it scales this rank's part, so the factor is to be equal on all ranks.
  */
 export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): void {
-  for (const gradient of gradientsOf(listOf(parameters))) multiplyInPlace(gradient, factor);
+  for (const gradient of gradientsOf(listOf(parameters))) {
+    multiplyInPlace(gradient, factor);
+  }
 }
 
 /**
@@ -87,7 +89,9 @@ export function squaredGradNorm(parameters: Iterable<Tensor>): Tensor {
   const list = listOf(parameters);
   const { device } = requireSome(list);
   const out = device.zeros([1]);
-  for (const gradient of gradientsOf(list)) addSquaredNorm(out, gradient);
+  for (const gradient of gradientsOf(list)) {
+    addSquaredNorm(out, gradient);
+  }
   return out;
 }
 
@@ -128,7 +132,9 @@ function requireBound(maxNorm: number): void {
 function listOf(parameters: Iterable<Tensor>): Tensor[] {
   const isIterable = typeof Object(parameters)[Symbol.iterator] === 'function';
   const list = isIterable ? [...parameters] : undefined;
-  if (list?.every(isTensor)) return list;
+  if (list?.every(isTensor)) {
+    return list;
+  }
   throw new NnConfigError(
     `clipGradNorm: expected parameters, such as module.parameters(), got ${shown(list ?? parameters)}.`,
   );
@@ -136,7 +142,9 @@ function listOf(parameters: Iterable<Tensor>): Tensor[] {
 
 function requireWhole(parameters: readonly Tensor[]): void {
   const part = parameters.find(isSharded);
-  if (part === undefined) return;
+  if (part === undefined) {
+    return;
+  }
   throw new NnConfigError(
     `clipGradNorm: expected parameters that this rank has whole, got ${nameOf(part)} of a flat parameter over ${part.piece?.numShards ?? 'several'} ranks. Each would get the norm of its own part and scale by another factor. Use the function of whoever sharded them, such as clipGradNorm of @shardweave/fsdp.`,
   );

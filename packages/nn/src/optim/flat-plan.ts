@@ -19,7 +19,7 @@ export interface FlatPlan {
   /** Ascending by start. */
   readonly members: readonly FlatMember[];
   /**
-   * Members as the kernels take them, without frozen ones of a shared flat; neighbours of one group
+   * Members as the kernels take them, without frozen ones of a shared flat; neighbors of one group
    * merged. Keeps its identity.
    */
   readonly segments: readonly Segment[];
@@ -43,8 +43,11 @@ export function planFlats(groups: readonly { readonly params: readonly Tensor[] 
       const { flat, start, length } = pieceOf(param);
       const list = members.get(flat);
       const member = { param, start, length, group };
-      if (list === undefined) members.set(flat, [member]);
-      else list.push(member);
+      if (list === undefined) {
+        members.set(flat, [member]);
+      } else {
+        list.push(member);
+      }
     }
   });
   return [...members].map(([flat, list]) => {
@@ -66,7 +69,9 @@ export function pieceOf(param: Tensor): ShardPiece {
 /** The distinct flats of parameters, in order. */
 export function flatsOf(parameters: Iterable<Tensor>): Tensor[] {
   const flats = new Set<Tensor>();
-  for (const parameter of parameters) flats.add(pieceOf(parameter).flat);
+  for (const parameter of parameters) {
+    flats.add(pieceOf(parameter).flat);
+  }
   return [...flats];
 }
 
@@ -75,7 +80,9 @@ function merge(members: readonly FlatMember[]): Segment[] {
   for (const { param, start, length, group } of members) {
     // A flat's gradient has zeros for a frozen member, which decay and momentum would still move.
     const isFrozen = param.piece !== undefined && !param.requiresGrad;
-    if (length === 0 || isFrozen) continue;
+    if (length === 0 || isFrozen) {
+      continue;
+    }
     const last = segments.at(-1);
     if (last !== undefined && last.group === group && last.start + last.length === start) {
       segments[segments.length - 1] = { ...last, length: last.length + length };

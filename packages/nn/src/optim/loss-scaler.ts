@@ -97,10 +97,14 @@ export class LossScaler {
       return;
     }
     this.#growthTracker += 1;
-    if (this.#growthTracker < this.#growthInterval) return;
+    if (this.#growthTracker < this.#growthInterval) {
+      return;
+    }
     this.#growthTracker = 0;
     const grown = Math.fround(this.#factor * this.#growthFactor);
-    if (Number.isFinite(grown)) this.#factor = grown; // the loss is f32
+    if (Number.isFinite(grown)) {
+      this.#factor = grown; // the loss is f32
+    }
   }
 
   stateDict(): LossScalerState {

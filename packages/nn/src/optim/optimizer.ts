@@ -67,7 +67,9 @@ export abstract class Optimizer<Options extends object> {
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
     const isPlain = PARAMETERS.holds(params);
-    if (!isPlain) requireGroups(params);
+    if (!isPlain) {
+      requireGroups(params);
+    }
     const groups = (isPlain ? [{ params }] : params) as readonly ParamGroup<Options>[];
     this.groups = groups.map((group) => {
       const given = Object.entries(group).filter(([, value]) => value !== undefined);
@@ -131,18 +133,27 @@ export abstract class Optimizer<Options extends object> {
     for (const plan of plans) {
       const home = flatHomeOf(plan.flat);
       if (home === undefined) {
-        if (plan.flat.grad !== undefined) this.#stepPlan(plan, options);
+        if (plan.flat.grad !== undefined) {
+          this.#stepPlan(plan, options);
+        }
       } else if (home.hasGradient) {
         commits.add(home.steps);
         const start = () => home.start(this.#stateFor(plan.flat));
         const turn = { start, use: () => this.#stepPlan(plan, options), isChanging: true };
-        if (plan.segments.length > 0) turns.push(turn);
-        else plan.flat.storage.markWritten();
+        if (plan.segments.length > 0) {
+          turns.push(turn);
+        } else {
+          plan.flat.storage.markWritten();
+        }
       }
     }
-    if (commits.size === 0) return;
+    if (commits.size === 0) {
+      return;
+    }
     await visitFlats(turns, options.flatsAhead ?? 1);
-    for (const steps of commits) await steps.commit();
+    for (const steps of commits) {
+      await steps.commit();
+    }
   }
 
   #stepPlan(plan: FlatPlan, options: StepOptions): void {
@@ -174,7 +185,9 @@ export abstract class Optimizer<Options extends object> {
 
   /** Frees all gradients. */
   zeroGrad(): void {
-    for (const parameter of this.parameters()) parameter.gradSink?.clear?.(parameter);
+    for (const parameter of this.parameters()) {
+      parameter.gradSink?.clear?.(parameter);
+    }
     for (const leaf of [...this.parameters(), ...flatsOf(this.parameters())]) {
       leaf.grad?.dispose();
       leaf.grad = undefined;
@@ -191,7 +204,9 @@ export abstract class Optimizer<Options extends object> {
   async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
     const home = stateHomeOf(flat);
     await home?.ready();
-    if (this.stateOf(flat) === undefined && home?.restingStep === undefined) return undefined;
+    if (this.stateOf(flat) === undefined && home?.restingStep === undefined) {
+      return undefined;
+    }
     const { step, tensors } = this.#stateFor(flat);
     const reads = [...tensors].map(async ([name, { storage }]) => {
       return [name, await (home?.readState(name) ?? storage.read())] as const;
@@ -214,8 +229,13 @@ export abstract class Optimizer<Options extends object> {
     const whole = [...state.tensors.keys()].map((name) => {
       return [name, tensors.get(name) ?? new Uint8Array(flat.size * 4)] as const;
     });
-    if (home !== undefined) await home.writeState(step, new Map(whole));
-    else for (const [name, bytes] of whole) state.tensors.get(name)!.storage.write(bytes);
+    if (home !== undefined) {
+      await home.writeState(step, new Map(whole));
+    } else {
+      for (const [name, bytes] of whole) {
+        state.tensors.get(name)!.storage.write(bytes);
+      }
+    }
     state.step = step;
   }
 
@@ -270,20 +290,28 @@ export abstract class Optimizer<Options extends object> {
       plans,
     }: { readonly names: ReadonlyMap<Tensor, string>; readonly plans: readonly FlatPlan[] },
   ): Promise<void> {
-    for (const flat of flatsIn(plans)) await stateHomeOf(flat)?.ready(); // before anything changes
-    for (const [i, group] of groups.entries()) Object.assign(this.groups[i]!, group);
+    for (const flat of flatsIn(plans)) {
+      await stateHomeOf(flat)?.ready(); // before anything changes
+    }
+    for (const [i, group] of groups.entries()) {
+      Object.assign(this.groups[i]!, group);
+    }
     for (const { flat, members } of plans) {
       this.#dropState(flat);
       const first = dict.state.get(names.get(members[0]!.param)!);
       if (first === undefined) {
         const isAtRest = stateHomeOf(flat)?.restingStep !== undefined;
-        if (isAtRest) await this.writeFlatState(flat, 0, new Map());
+        if (isAtRest) {
+          await this.writeFlatState(flat, 0, new Map());
+        }
         continue;
       }
       const whole = new Map<string, Uint8Array>();
       for (const { param, start } of members) {
         for (const [name, { data }] of dict.state.get(names.get(param)!)!.tensors) {
-          if (!whole.has(name)) whole.set(name, new Uint8Array(flat.size * 4));
+          if (!whole.has(name)) {
+            whole.set(name, new Uint8Array(flat.size * 4));
+          }
           whole.get(name)!.set(data, start * 4);
         }
       }
@@ -293,7 +321,9 @@ export abstract class Optimizer<Options extends object> {
 
   /** Frees the state; the next step starts afresh. */
   dispose(): void {
-    for (const flat of [...this.#states.keys()]) this.#dropState(flat);
+    for (const flat of [...this.#states.keys()]) {
+      this.#dropState(flat);
+    }
   }
 
   [Symbol.dispose](): void {
@@ -307,10 +337,14 @@ export abstract class Optimizer<Options extends object> {
       ([piece, requiresGrad], i) =>
         params[i]!.piece === piece && params[i]!.requiresGrad === requiresGrad,
     );
-    if (isCurrent) return this.#plans;
+    if (isCurrent) {
+      return this.#plans;
+    }
     const before = this.#plans;
     const plans = planFlats(this.groups);
-    if (this.#states.size > 0) this.#moveStates(before, plans);
+    if (this.#states.size > 0) {
+      this.#moveStates(before, plans);
+    }
     this.#plans = plans;
     this.#planned = params.map(({ piece, requiresGrad }) => [piece, requiresGrad]);
     return plans;
@@ -319,7 +353,9 @@ export abstract class Optimizer<Options extends object> {
   #stateFor(flat: Tensor): FlatState {
     const known = this.#states.get(flat);
     const missing = this.stateNames().filter((name) => known?.tensors.has(name) !== true);
-    if (known !== undefined && missing.length === 0) return known;
+    if (known !== undefined && missing.length === 0) {
+      return known;
+    }
     const home = stateHomeOf(flat);
     const { device } = flat;
     const added = missing.map((name) => {
@@ -336,7 +372,9 @@ export abstract class Optimizer<Options extends object> {
   }
 
   #dropState(flat: Tensor): void {
-    for (const tensor of this.#states.get(flat)?.tensors.values() ?? []) tensor.dispose();
+    for (const tensor of this.#states.get(flat)?.tensors.values() ?? []) {
+      tensor.dispose();
+    }
     this.#states.delete(flat);
   }
 
@@ -345,13 +383,19 @@ export abstract class Optimizer<Options extends object> {
     const sources = new Map<Tensor, { member: FlatMember; state: FlatState | undefined }>();
     for (const { flat, members } of before) {
       const state = this.#states.get(flat);
-      for (const member of members) sources.set(member.param, { member, state });
+      for (const member of members) {
+        sources.set(member.param, { member, state });
+      }
     }
     const old = new Set(this.#states.keys());
     for (const { flat, members } of after) {
-      if (old.delete(flat)) continue;
+      if (old.delete(flat)) {
+        continue;
+      }
       const found = members.map((member) => ({ member, source: sources.get(member.param) }));
-      if (found.every(({ source }) => source?.state === undefined)) continue;
+      if (found.every(({ source }) => source?.state === undefined)) {
+        continue;
+      }
       const steps = new Set(found.map(({ source }) => source?.state?.step));
       const isMovable =
         steps.size === 1 &&
@@ -364,9 +408,13 @@ export abstract class Optimizer<Options extends object> {
       }
       const state = this.#stateFor(flat);
       state.step = [...steps][0]!;
-      for (const { member, source } of found) copyState(source!, member, state);
+      for (const { member, source } of found) {
+        copyState(source!, member, state);
+      }
     }
-    for (const flat of old) this.#dropState(flat);
+    for (const flat of old) {
+      this.#dropState(flat);
+    }
   }
 
   #namesOf(named: Iterable<readonly [string, Tensor]>): Map<Tensor, string> {
@@ -422,7 +470,9 @@ export abstract class Optimizer<Options extends object> {
 function requireGroups(params: unknown): void {
   const isGroup = (value: unknown) =>
     typeof value === 'object' && value !== null && !Array.isArray(value) && !isTensor(value);
-  if (Array.isArray(params) && params.every(isGroup)) return;
+  if (Array.isArray(params) && params.every(isGroup)) {
+    return;
+  }
   throw new NnConfigError(
     `optimizer: expected an array of parameters or groups, got ${shown(params)}.`,
   );
@@ -443,7 +493,9 @@ function copyState(
   target: FlatMember,
   into: FlatState,
 ): void {
-  if (target.length === 0) return;
+  if (target.length === 0) {
+    return;
+  }
   const { device } = target.param;
   const part = (tensor: Tensor, start: number) =>
     slice(tensor, { axis: 0, start, end: start + target.length });

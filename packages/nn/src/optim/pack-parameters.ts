@@ -61,7 +61,9 @@ class FlatGradSink implements GradSink {
     const flat = this.#flat;
     const { device } = flat;
     flat.grad ??= device.zeros([flat.size], { tag: 'gradient' }).keep();
-    if (leaf.size === 0) return;
+    if (leaf.size === 0) {
+      return;
+    }
     device.addInPlace(new Tensor(flat.grad.storage, leaf.shape, leaf.piece!.start), gradient);
   }
 
@@ -87,5 +89,7 @@ function requirePlain(name: string, parameter: Tensor): void {
         : parameter.grad !== undefined
           ? 'has a gradient; call zeroGrad first'
           : undefined;
-  if (problem !== undefined) throw new NnConfigError(`packParameters: '${name}' ${problem}.`);
+  if (problem !== undefined) {
+    throw new NnConfigError(`packParameters: '${name}' ${problem}.`);
+  }
 }

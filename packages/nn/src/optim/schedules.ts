@@ -42,9 +42,15 @@ export function learningRateAt(step: number, options: ScheduleOptions): number {
   if (kind !== 'constant') {
     checkValue('learningRateAt', 'totalSteps', options.totalSteps, whole(1));
   }
-  if (step < warmupSteps) return (lr * (step + 1)) / warmupSteps;
-  if (kind === 'constant') return lr;
-  if (step >= totalSteps) return 0;
+  if (step < warmupSteps) {
+    return (lr * (step + 1)) / warmupSteps;
+  }
+  if (kind === 'constant') {
+    return lr;
+  }
+  if (step >= totalSteps) {
+    return 0;
+  }
   const share = (step - warmupSteps) / (totalSteps - warmupSteps);
   return kind === 'cosine' ? (lr / 2) * (1 + Math.cos(Math.PI * share)) : lr * (1 - share);
 }

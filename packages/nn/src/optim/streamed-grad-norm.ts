@@ -39,10 +39,14 @@ export async function eachGradient(
   const flats = flatsOf(parameters);
   const leave = occupyHomes(flats, 'gradient norm');
   for (const flat of flats) {
-    if (flat.size === 0) continue;
+    if (flat.size === 0) {
+      continue;
+    }
     const home = flatHomeOf(flat);
     if (home === undefined) {
-      if (flat.grad !== undefined) turns.push(residentTurn(() => use(flat.grad!)));
+      if (flat.grad !== undefined) {
+        turns.push(residentTurn(() => use(flat.grad!)));
+      }
     } else if (home.hasGradient) {
       turns.push({ start: () => home.startGradient(), use: () => use(flat.grad!), isChanging });
     }

@@ -27,7 +27,9 @@ export async function streamedGradPower(
   const list = [...parameters];
   const runs = flatsOf(list).reduce((sum, { size }) => sum + Math.ceil(size / RUN_ELEMENTS), 0);
   const [first] = list;
-  if (first === undefined || runs === 0) return 0;
+  if (first === undefined || runs === 0) {
+    return 0;
+  }
   const { device } = first;
   const bytes = await device.scope(async () => {
     const slots = device.zeros([runs * SLOT_ELEMENTS]);

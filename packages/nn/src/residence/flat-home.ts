@@ -91,17 +91,23 @@ export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
   const homes = new Set<FlatHome>();
   for (const flat of flats) {
     const home = flatHomeOf(flat);
-    if (home === undefined) continue;
+    if (home === undefined) {
+      continue;
+    }
     homes.add(home);
     const running = flat.device.isInBackward ? 'backward' : home.occupant;
-    if (running === undefined) continue;
+    if (running === undefined) {
+      continue;
+    }
     throw new OptimizerError(
       `${by}: expected the parameters of '${flat.name}' at rest, got ${running} under way. Await it first.`,
     );
   }
   const ends = [...homes].map((home) => home.occupy(by));
   return () => {
-    for (const end of ends) end();
+    for (const end of ends) {
+      end();
+    }
   };
 }
 
@@ -116,14 +122,18 @@ export async function visitFlats(turns: readonly FlatTurn[], ahead: number): Pro
   const failures: unknown[] = [];
   for (const [index, { use, isChanging }] of turns.entries()) {
     const last = Math.min(index + ahead, turns.length - 1);
-    while (started.length <= last) started.push(turns[started.length]!.start());
+    while (started.length <= last) {
+      started.push(turns[started.length]!.start());
+    }
     const visit = started[index]!;
     try {
       await visit.load();
       use();
     } catch (error) {
       failures.push(error);
-      for (const open of started.slice(index)) open.drop();
+      for (const open of started.slice(index)) {
+        open.drop();
+      }
       break;
     }
     if (!isChanging) {
@@ -135,8 +145,12 @@ export async function visitFlats(turns: readonly FlatTurn[], ahead: number): Pro
         failures.push(error);
       }),
     );
-    if (leaving.length > ahead) await leaving.shift();
+    if (leaving.length > ahead) {
+      await leaving.shift();
+    }
   }
   await Promise.all(leaving);
-  if (failures.length > 0) throw failures[0];
+  if (failures.length > 0) {
+    throw failures[0];
+  }
 }

@@ -63,8 +63,11 @@ export class HostBuffers {
     const first = this.#numSweeps - 1;
     for (const [byteLength, list] of this.#free) {
       const used = list.filter(({ numSweeps }) => numSweeps >= first);
-      if (used.length > 0) this.#free.set(byteLength, used);
-      else this.#free.delete(byteLength);
+      if (used.length > 0) {
+        this.#free.set(byteLength, used);
+      } else {
+        this.#free.delete(byteLength);
+      }
     }
     this.#numSweeps += 1;
   }

@@ -26,10 +26,19 @@ export async function addScaled(
   for (let start = 0; start < sum.length; start += SLICE_ELEMENTS) {
     const target = sum.subarray(start, start + SLICE_ELEMENTS);
     let slice = added.subarray(start, start + SLICE_ELEMENTS);
-    if (scale !== 'none') slice = scaled(slice, Math.fround(scale));
-    if (isFirst) target.set(slice);
-    else for (let i = 0; i < target.length; i++) target[i]! += slice[i]!;
-    if (performance.now() < turnEnds) continue;
+    if (scale !== 'none') {
+      slice = scaled(slice, Math.fround(scale));
+    }
+    if (isFirst) {
+      target.set(slice);
+    } else {
+      for (let i = 0; i < target.length; i++) {
+        target[i]! += slice[i]!;
+      }
+    }
+    if (performance.now() < turnEnds) {
+      continue;
+    }
     await yieldToEventLoop();
     turnEnds = performance.now() + TURN_MS;
   }
@@ -37,6 +46,8 @@ export async function addScaled(
 
 function scaled(values: Float32Array, scale: number): Float32Array {
   const output = new Float32Array(values.length);
-  for (let i = 0; i < output.length; i++) output[i] = values[i]! * scale + 0;
+  for (let i = 0; i < output.length; i++) {
+    output[i] = values[i]! * scale + 0;
+  }
   return output;
 }

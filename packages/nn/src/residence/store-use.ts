@@ -17,7 +17,9 @@ export class StoreUse {
   /** A name that no other flat parameter has: `name`, or with a number behind it. */
   claim(name: string): string {
     let claimed = name;
-    for (let count = 2; this.#names.has(claimed); count++) claimed = `${name}#${count}`;
+    for (let count = 2; this.#names.has(claimed); count++) {
+      claimed = `${name}#${count}`;
+    }
     this.#names.add(claimed);
     return claimed;
   }

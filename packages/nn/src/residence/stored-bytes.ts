@@ -39,7 +39,9 @@ export class StoredBytes {
   async read(into: Uint8Array, offset = 0): Promise<void> {
     await this.#lastWrite;
     const unsaved = this.#unsaved;
-    if (unsaved === undefined) return this.#store.read(this.#key, into, { offset });
+    if (unsaved === undefined) {
+      return this.#store.read(this.#key, into, { offset });
+    }
     into.set(unsaved.subarray(offset, offset + into.byteLength));
   }
 
@@ -53,7 +55,9 @@ export class StoredBytes {
   /** Gives up on what waits, when the writes before have settled: the value before it counts. */
   withdraw(): Promise<void> {
     const withdrawn = this.#lastWrite.then(async () => {
-      if (this.#unsaved === undefined) return;
+      if (this.#unsaved === undefined) {
+        return;
+      }
       this.#unsaved = undefined;
       await this.#store.withdraw(this.#key);
     });
@@ -64,7 +68,9 @@ export class StoredBytes {
   /** Writes what waits. */
   async flush(): Promise<void> {
     await this.#lastWrite;
-    if (this.#unsaved !== undefined) await this.write(this.#unsaved);
+    if (this.#unsaved !== undefined) {
+      await this.write(this.#unsaved);
+    }
   }
 
   async #write(bytes: Uint8Array): Promise<void> {

@@ -84,17 +84,23 @@ export class StoredFlat implements FlatHome {
 
   async #takePlace(): Promise<void> {
     const { use, flat, resume } = this.#options;
-    if (!resume) await use.clear(this.name);
+    if (!resume) {
+      await use.clear(this.name);
+    }
     this.#parameter = this.#stored('parameter', flat.storage.byteLength);
     this.#gradient = this.#stored('gradient', flat.size * 4);
     this.#step = this.#stored('step', STEP_BYTES);
-    if (!resume) return;
+    if (!resume) {
+      return;
+    }
     if (!this.#parameter.exists) {
       throw new OptimizerError(
         `resume: expected ${flat.storage.byteLength} bytes of '${this.#name}' in the store, got none or another number. Resume the same model on the same ranks.`,
       );
     }
-    if (!this.#step.exists) return;
+    if (!this.#step.exists) {
+      return;
+    }
     const bytes = new Uint8Array(STEP_BYTES);
     await this.#step.read(bytes);
     this.#restingStep = new Float64Array(bytes.buffer)[0]!;
@@ -102,7 +108,9 @@ export class StoredFlat implements FlatHome {
 
   /** Gives up its place in the store; the values stay there. */
   close(): void {
-    if (this.#name !== undefined) this.#options.use.release(this.#name);
+    if (this.#name !== undefined) {
+      this.#options.use.release(this.#name);
+    }
     this.#name = undefined;
     this.#opening = undefined;
   }
@@ -142,7 +150,9 @@ export class StoredFlat implements FlatHome {
   async endFilling(): Promise<void> {
     const filled = this.#filling;
     this.#filling = undefined;
-    if (filled !== undefined) await this.#parameter!.write(filled);
+    if (filled !== undefined) {
+      await this.#parameter!.write(filled);
+    }
   }
 
   async readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array> {
@@ -158,7 +168,9 @@ export class StoredFlat implements FlatHome {
       return;
     }
     const { byteLength } = this.#parameter!;
-    if (bytes.byteLength === byteLength) return this.#parameter!.write(bytes);
+    if (bytes.byteLength === byteLength) {
+      return this.#parameter!.write(bytes);
+    }
     const whole = await this.readParameter(0, byteLength);
     whole.set(bytes, byteOffset);
     await this.#parameter!.write(whole);
@@ -186,7 +198,9 @@ export class StoredFlat implements FlatHome {
       }
       return coded;
     } finally {
-      if (isLent) hostBuffers.give(master);
+      if (isLent) {
+        hostBuffers.give(master);
+      }
     }
   }
 
@@ -215,7 +229,9 @@ export class StoredFlat implements FlatHome {
   /** f32 bytes; undefined without a gradient. */
   async readGradient(): Promise<Uint8Array | undefined> {
     await this.#additions;
-    if (!this.#hasGradient) return undefined;
+    if (!this.#hasGradient) {
+      return undefined;
+    }
     const bytes = new Uint8Array(this.#gradient!.byteLength);
     await this.#gradient!.read(bytes);
     return bytes;
@@ -251,14 +267,20 @@ export class StoredFlat implements FlatHome {
     const total = hostBuffers.take(byteLength);
     try {
       const isFirst = !this.#hasGradient;
-      if (!isFirst) await this.#gradient!.read(total);
+      if (!isFirst) {
+        await this.#gradient!.read(total);
+      }
       const values = await this.#asF32(reduced, dtype);
       // Where the device makes no product, neither is one made here.
       const isPlain = scale === 1 && dtype === 'f32';
       await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
-      if (values !== reduced) hostBuffers.give(values);
+      if (values !== reduced) {
+        hostBuffers.give(values);
+      }
       // Also where the store can't take it: it waits on the host.
-      if (numCleared === this.#numCleared) this.#hasGradient = true;
+      if (numCleared === this.#numCleared) {
+        this.#hasGradient = true;
+      }
       await this.#gradient!.write(total);
     } finally {
       hostBuffers.give(total);
@@ -266,7 +288,9 @@ export class StoredFlat implements FlatHome {
   }
 
   async #asF32(bytes: Uint8Array, dtype: DType): Promise<Uint8Array> {
-    if (dtype !== 'f16' && dtype !== 'bf16') return bytes;
+    if (dtype !== 'f16' && dtype !== 'bf16') {
+      return bytes;
+    }
     const wide = this.#options.hostBuffers().take(bytes.byteLength * 2);
     await (await this.#options.use.codec()).decode(bytes, wide, { format: dtype });
     return wide;
@@ -323,7 +347,9 @@ export class StoredFlat implements FlatHome {
         flat.grad = undefined;
       },
       alsoStore: async () => {
-        if (this.holdsState && state !== undefined) await this.#writeStep(state.step);
+        if (this.holdsState && state !== undefined) {
+          await this.#writeStep(state.step);
+        }
       },
     });
   }
@@ -333,7 +359,9 @@ export class StoredFlat implements FlatHome {
   async readState(name: string): Promise<Uint8Array> {
     const stored = this.#stateOf(name);
     const bytes = new Uint8Array(stored.byteLength);
-    if (stored.exists) await stored.read(bytes);
+    if (stored.exists) {
+      await stored.read(bytes);
+    }
     return bytes;
   }
 
@@ -349,7 +377,9 @@ export class StoredFlat implements FlatHome {
 
   /** Writes that. */
   async flush(): Promise<void> {
-    for (const stored of this.#all) await stored.flush();
+    for (const stored of this.#all) {
+      await stored.flush();
+    }
   }
 
   get #all(): StoredBytes[] {

@@ -74,7 +74,9 @@ export class StoredVisit implements FlatVisit {
     });
     const outcomes = await Promise.allSettled([...writes, alsoStore()]);
     const failed = outcomes.find((outcome) => outcome.status === 'rejected');
-    if (failed !== undefined) throw failed.reason;
+    if (failed !== undefined) {
+      throw failed.reason;
+    }
   }
 
   drop(): void {
@@ -85,7 +87,11 @@ export class StoredVisit implements FlatVisit {
     const { hostBuffers } = this.#options;
     void this.#reads.then(
       (all) => {
-        for (const bytes of all) if (bytes !== undefined) hostBuffers.give(bytes);
+        for (const bytes of all) {
+          if (bytes !== undefined) {
+            hostBuffers.give(bytes);
+          }
+        }
       },
       () => undefined,
     );
@@ -101,14 +107,22 @@ export class StoredVisit implements FlatVisit {
       taken.map((bytes, i) => bytes && parts[i]!.stored.read(bytes)),
     );
     const failed = reads.find((read) => read.status === 'rejected');
-    if (failed === undefined) return taken;
-    for (const bytes of taken) if (bytes !== undefined) hostBuffers.give(bytes);
+    if (failed === undefined) {
+      return taken;
+    }
+    for (const bytes of taken) {
+      if (bytes !== undefined) {
+        hostBuffers.give(bytes);
+      }
+    }
     throw failed.reason;
   }
 
   #free(): void {
     this.#options.onLeaving();
-    for (const { storage } of this.#options.parts) storage.free();
+    for (const { storage } of this.#options.parts) {
+      storage.free();
+    }
     this.#isLoaded = false;
   }
 }

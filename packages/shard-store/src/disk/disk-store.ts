@@ -60,7 +60,9 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<ShardSto
   let lock: OwnerLock | undefined;
   try {
     const made = await files.makeDirectory(directory);
-    if (fsync && made !== undefined) await syncNames(files, made, directory);
+    if (fsync && made !== undefined) {
+      await syncNames(files, made, directory);
+    }
     lock = await lockDirectory(files, directory);
     const manifest = await openManifest({ files, directory, fsync });
     await removeStrays(files, directory, manifest.entries);
@@ -75,7 +77,9 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<ShardSto
 async function syncNames(files: FileLayer, first: string, last: string): Promise<void> {
   for (let directory = last; ; directory = dirname(directory)) {
     await files.syncDirectory(dirname(directory));
-    if (directory === first || directory === dirname(directory)) return;
+    if (directory === first || directory === dirname(directory)) {
+      return;
+    }
   }
 }
 
@@ -116,7 +120,9 @@ class DiskStore implements ShardStore {
     this.#generation = parts.generation;
     // Not their number: the ids of keys that were deleted are missing among them.
     let highest = 0;
-    for (const { id } of parts.entries.values()) highest = Math.max(highest, id);
+    for (const { id } of parts.entries.values()) {
+      highest = Math.max(highest, id);
+    }
     this.#nextId = highest + 1;
   }
 
@@ -197,7 +203,9 @@ class DiskStore implements ShardStore {
       const generation = this.#generation + 1;
       try {
         await this.#syncRename();
-        if (this.#parts.fsync) await this.#syncChanged(entries);
+        if (this.#parts.fsync) {
+          await this.#syncChanged(entries);
+        }
         await replaceManifest(this.#parts, { generation, entries });
         this.#renamed = entries;
         await this.#syncRename();
@@ -232,23 +240,31 @@ class DiskStore implements ShardStore {
 
   /** Makes a rename durable; where it can't, no further one may follow. */
   async #syncRename(): Promise<void> {
-    if (this.#renamed === undefined) return;
+    if (this.#renamed === undefined) {
+      return;
+    }
     const { files, directory, fsync } = this.#parts;
-    if (fsync) await files.syncDirectory(directory);
+    if (fsync) {
+      await files.syncDirectory(directory);
+    }
     this.#committed = this.#renamed;
     this.#renamed = undefined;
   }
 
   async #syncChanged(entries: ReadonlyMap<string, Entry>): Promise<void> {
     for (const [key, entry] of entries) {
-      if (this.#committed.get(key) === entry) continue;
+      if (this.#committed.get(key) === entry) {
+        continue;
+      }
       const opening = this.#parts.files.openToWrite(this.#pathOf(entry));
       await withFile(opening, (file) => file.sync());
     }
   }
 
   #checkOpen(operation: string): void {
-    if (this.#closing) throw new StoreClosedError(operation, this.description);
+    if (this.#closing) {
+      throw new StoreClosedError(operation, this.description);
+    }
   }
 
   #errorOf(operation: string, key: string | undefined, error: unknown): StoreError {
@@ -264,7 +280,9 @@ async function openManifest(where: ManifestPlace): Promise<Manifest> {
   try {
     return decodeManifest(await readWhole(files, path), path);
   } catch (error) {
-    if (codeOf(error) !== 'ENOENT') throw error;
+    if (codeOf(error) !== 'ENOENT') {
+      throw error;
+    }
   }
   // It is there before the first value is. Values without one are those of a store that lost it.
   const value = (await files.list(directory)).find((name) => placeOf(name) !== undefined);
@@ -276,7 +294,9 @@ async function openManifest(where: ManifestPlace): Promise<Manifest> {
   }
   const empty = { generation: 0, entries: new Map<string, Entry>() };
   await replaceManifest(where, empty);
-  if (fsync) await files.syncDirectory(directory);
+  if (fsync) {
+    await files.syncDirectory(directory);
+  }
   return empty;
 }
 
@@ -287,7 +307,9 @@ async function replaceManifest(where: ManifestPlace, manifest: Manifest): Promis
   await withFile(files.openToWrite(next), async (file) => {
     await writeFully(file, bytes, 0);
     await file.truncate(bytes.byteLength);
-    if (fsync) await file.sync();
+    if (fsync) {
+      await file.sync();
+    }
   });
   await files.rename(next, join(directory, MANIFEST));
 }
@@ -302,7 +324,9 @@ async function removeStrays(
   for (const name of await files.list(directory)) {
     const place = placeOf(name);
     const isStray = place !== undefined && !known.has(place.id);
-    if (isStray || name === NEXT_MANIFEST) await files.unlink(join(directory, name));
+    if (isStray || name === NEXT_MANIFEST) {
+      await files.unlink(join(directory, name));
+    }
   }
 }
 
@@ -312,7 +336,9 @@ function toStoreError(what: string, directory: string, error: unknown): StoreErr
   if (error instanceof StoreCorruptError) {
     return new StoreCorruptError(`${what}: ${message} ${place}.`, { cause: error });
   }
-  if (error instanceof StoreError) return error;
+  if (error instanceof StoreError) {
+    return error;
+  }
   switch (codeOf(error)) {
     case 'ENOSPC':
     case 'EDQUOT':

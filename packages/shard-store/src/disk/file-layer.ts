@@ -41,7 +41,9 @@ export const nodeFiles: FileLayer = {
   list: (directory) => readdir(directory),
   makeDirectory: (path) => mkdir(path, { recursive: true }),
   syncDirectory: async (path) => {
-    if (process.platform === 'win32') return; // has no handles of directories
+    if (process.platform === 'win32') {
+      return; // has no handles of directories
+    }
     const handle = await open(path, constants.O_RDONLY);
     try {
       await handle.sync();
@@ -71,7 +73,9 @@ export async function readWhole(files: FileLayer, path: string): Promise<Uint8Ar
     for (let position = 0; ; ) {
       const part = new Uint8Array(64 * 1024); // a manifest of a few hundred values
       const count = await file.read(part, position);
-      if (count === 0) return new Uint8Array(Buffer.concat(parts));
+      if (count === 0) {
+        return new Uint8Array(Buffer.concat(parts));
+      }
       parts.push(part.subarray(0, count));
       position += count;
     }
@@ -86,7 +90,9 @@ export async function writeFully(
 ): Promise<void> {
   for (let done = 0; done < bytes.byteLength; ) {
     const count = await file.write(bytes.subarray(done), position + done);
-    if (count === 0) throw new Error(`wrote 0 of ${bytes.byteLength - done} bytes`);
+    if (count === 0) {
+      throw new Error(`wrote 0 of ${bytes.byteLength - done} bytes`);
+    }
     done += count;
   }
 }

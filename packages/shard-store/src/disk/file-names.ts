@@ -24,7 +24,9 @@ export function slotFile({ id, slot }: Place): string {
 /** The place that a file is named after; undefined where it is another one's. */
 export function placeOf(name: string): Place | undefined {
   const match = SLOT_FILE.exec(name);
-  if (match === null) return undefined;
+  if (match === null) {
+    return undefined;
+  }
   const place = { id: Number(match[1]), slot: Number(match[2]) };
   return slotFile(place) === name ? place : undefined;
 }

@@ -35,9 +35,13 @@ export async function lockDirectory(files: FileLayer, directory: string): Promis
   const name = `${process.pid}.${start}.${encodeURIComponent(hostname())}`;
   for (;;) {
     const highest = Math.max(0, ...(await ownersIn(files, directory)).keys());
-    if (highest > 0) await expectGone(files, directory, highest);
+    if (highest > 0) {
+      await expectGone(files, directory, highest);
+    }
     const own = join(directory, `${OWNER}.${highest + 1}`);
-    if (!(await createEmpty(files, own))) continue;
+    if (!(await createEmpty(files, own))) {
+      continue;
+    }
     await createEmpty(files, `${own}.${name}`);
     const owners = await ownersIn(files, directory);
     if ([...owners.keys()].some((number) => number > highest + 1)) {
@@ -45,7 +49,9 @@ export async function lockDirectory(files: FileLayer, directory: string): Promis
       continue;
     }
     for (const [number, names] of owners) {
-      if (number <= highest) await remove(files, directory, number, names);
+      if (number <= highest) {
+        await remove(files, directory, number, names);
+      }
     }
     return {
       release: async () => {
@@ -59,10 +65,14 @@ async function ownersIn(files: FileLayer, directory: string): Promise<Owners> {
   const owners = new Map<number, string[]>();
   for (const file of await files.list(directory)) {
     const match = OWNER_FILE.exec(file);
-    if (match === null) continue;
+    if (match === null) {
+      continue;
+    }
     const number = Number(match[1]);
     const names = owners.get(number) ?? [];
-    if (match[2] !== undefined) names.push(match[2]);
+    if (match[2] !== undefined) {
+      names.push(match[2]);
+    }
     owners.set(number, names);
   }
   return owners;
@@ -72,12 +82,16 @@ async function ownersIn(files: FileLayer, directory: string): Promise<Owners> {
 async function expectGone(files: FileLayer, directory: string, number: number): Promise<void> {
   for (let tries = 0; tries < NAME_TRIES; tries++) {
     const names = (await ownersIn(files, directory)).get(number);
-    if (names === undefined || names.includes(RELEASED)) return;
+    if (names === undefined || names.includes(RELEASED)) {
+      return;
+    }
     const [name] = names;
     if (name !== undefined) {
       const [pid, start, ...host] = name.split('.');
       const owner = { pid: Number(pid), start: start!, host: decodeURIComponent(host.join('.')) };
-      if (!(await isAlive(owner))) return;
+      if (!(await isAlive(owner))) {
+        return;
+      }
       throw new StoreLockedError(
         `openDiskStore: expected nobody else in ${directory}, got process ${owner.pid} on ` +
           `${owner.host}. Close its store, or delete ${OWNER}.${number}.${name} if it is gone.`,
@@ -94,7 +108,9 @@ async function createEmpty(files: FileLayer, path: string): Promise<boolean> {
     await file.close();
     return true;
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') {
+      return false;
+    }
     throw error;
   }
 }
@@ -117,7 +133,9 @@ async function isAlive(owner: {
   readonly start: string;
   readonly host: string;
 }): Promise<boolean> {
-  if (owner.host !== hostname()) return true;
+  if (owner.host !== hostname()) {
+    return true;
+  }
   try {
     process.kill(owner.pid, 0);
   } catch (error) {
@@ -130,12 +148,16 @@ async function isAlive(owner: {
 /** Start of a living process in ticks since boot; null where the platform keeps no such file. */
 async function startTimeOf(pid: number): Promise<string | null> {
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => null);
-  if (stat === null) return null;
+  if (stat === null) {
+    return null;
+  }
   // The second field is a name in brackets that may hold anything; fields count from its end.
   const [state, ...rest] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
   return state === 'Z' ? 'zombie' : (rest[18] ?? null);
 }
 
 function ignoreMissing(error: NodeJS.ErrnoException): void {
-  if (error.code !== 'ENOENT') throw error;
+  if (error.code !== 'ENOENT') {
+    throw error;
+  }
 }

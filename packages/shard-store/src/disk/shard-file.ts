@@ -91,7 +91,9 @@ async function readFully(file: OpenFile, into: Uint8Array, position: number): Pr
 
 function verifyChunk(bytes: Uint8Array, expected: number, position: number): void {
   const actual = crc32(bytes);
-  if (actual === expected) return;
+  if (actual === expected) {
+    return;
+  }
   throw new StoreCorruptError(
     `expected checksum ${hex(expected)} of the ${bytes.byteLength} bytes from ${position} on, ` +
       `got ${hex(actual)}`,

@@ -49,7 +49,9 @@ export const commitCases: readonly StoreCase[] = [
       let store = await create();
       await Promise.all([store.write('one', pattern(5, 1)), store.write('two', pattern(5, 2))]);
       await store.commit();
-      for (const seed of [3, 6, 7]) await store.write('one', pattern(MIB, seed));
+      for (const seed of [3, 6, 7]) {
+        await store.write('one', pattern(MIB, seed));
+      }
       await store.write('three', pattern(5, 4));
       await store.delete('two');
       store = await reopen!(store);
@@ -105,7 +107,9 @@ export const commitCases: readonly StoreCase[] = [
         expected[key] = pattern(100 + seed, seed);
         await store.write(key, expected[key]);
       };
-      for (const [index, key] of ['first', 'middle', 'last'].entries()) await write(key, index);
+      for (const [index, key] of ['first', 'middle', 'last'].entries()) {
+        await write(key, index);
+      }
       await store.commit();
       for (const [index, gone] of ['middle', 'first'].entries()) {
         await store.delete(gone);

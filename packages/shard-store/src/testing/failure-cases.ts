@@ -110,7 +110,9 @@ export const failureCases: readonly StoreCase[] = [
       await store.commit();
       await store.write('changed', changed);
       const keys = ['committed', 'changed', 'absent'];
-      for (const key of keys) await rejection(store.write(key, TOO_LONG), 'FULL');
+      for (const key of keys) {
+        await rejection(store.write(key, TOO_LONG), 'FULL');
+      }
       for (const [index, key] of keys.entries()) {
         const incomplete = (await rejection(store.commit(), 'INCOMPLETE')) as StoreIncompleteError;
         const left = keys.slice(index).join();

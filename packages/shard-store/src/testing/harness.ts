@@ -23,13 +23,17 @@ export interface StoreCase {
 /** Bytes that differ from one seed to the next, and whose period divides no power of two. */
 export function pattern(byteLength: number, seed: number): Uint8Array {
   const bytes = new Uint8Array(byteLength);
-  for (let i = 0; i < byteLength; i++) bytes[i] = (i % 251) ^ (seed * 37);
+  for (let i = 0; i < byteLength; i++) {
+    bytes[i] = (i % 251) ^ (seed * 37);
+  }
   return bytes;
 }
 
 /** Throws unless `condition`. */
 export function check(condition: boolean, message: string): asserts condition {
-  if (!condition) throw new Error(message);
+  if (!condition) {
+    throw new Error(message);
+  }
 }
 
 /** Throws unless the store has exactly these values. */
@@ -39,7 +43,9 @@ export async function checkContents(
 ): Promise<void> {
   const [keys, wanted] = [[...store.keys()].sort(), Object.keys(expected).sort()];
   check(keys.join() === wanted.join(), `expected the keys ${wanted}, got ${keys}`);
-  for (const [key, bytes] of Object.entries(expected)) await checkValue(store, key, bytes);
+  for (const [key, bytes] of Object.entries(expected)) {
+    await checkValue(store, key, bytes);
+  }
 }
 
 /** Throws unless `key` has this value. */

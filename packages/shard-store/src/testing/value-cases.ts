@@ -62,7 +62,9 @@ export const valueCases: readonly StoreCase[] = [
       const missing = rejection(store.read('one', new Uint8Array(1)), 'UNKNOWN_KEY');
       pending.push(store.write('one', values[1]!));
       await Promise.all([...pending, missing]);
-      for (const [index, value] of values.entries()) checkBytes(read[index]!, value, `${index}`);
+      for (const [index, value] of values.entries()) {
+        checkBytes(read[index]!, value, `${index}`);
+      }
       await checkContents(store, { one: values[1]! });
       await store.close();
     },
@@ -159,7 +161,9 @@ export const valueCases: readonly StoreCase[] = [
         'x'.repeat(400),
         '1',
       ];
-      for (const [index, key] of keys.entries()) await store.write(key, pattern(10 + index, index));
+      for (const [index, key] of keys.entries()) {
+        await store.write(key, pattern(10 + index, index));
+      }
       await store.commit();
       for (const [index, key] of keys.entries()) {
         await checkValue(store, key, pattern(10 + index, index));

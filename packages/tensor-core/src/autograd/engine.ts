@@ -77,11 +77,17 @@ class RunningPass implements Pass {
   arrived(leaf: Tensor): void {
     const left = this.pending.get(leaf)! - 1;
     this.pending.set(leaf, left);
-    if (left > 0) return;
+    if (left > 0) {
+      return;
+    }
     const sunk = leaf.gradSink?.final(leaf, this);
-    if (sunk !== undefined) this.hold(sunk);
+    if (sunk !== undefined) {
+      this.hold(sunk);
+    }
     const notified = leaf.device.notifyFinal(leaf, this);
-    if (notified !== undefined) this.hold(notified);
+    if (notified !== undefined) {
+      this.hold(notified);
+    }
   }
 }
 
@@ -133,12 +139,16 @@ export class Engine {
         .finally(() => {
           this.#numWalks -= 1;
         });
-      if (outer === undefined) await settle(pass);
+      if (outer === undefined) {
+        await settle(pass);
+      }
     } catch (error) {
       if (outer === undefined) {
         tellSinks(pass, error);
         // What was started still ends before the error is seen.
-        for (const promise of pass.promises) await Promise.allSettled([promise]);
+        for (const promise of pass.promises) {
+          await Promise.allSettled([promise]);
+        }
         await restoreAfter(pass, error);
       }
       throw error;
@@ -164,7 +174,9 @@ export class Engine {
       await this.#walkNodes(root, root.node, options, pass);
     } catch (error) {
       // What was left of the graph can't be used again: some of it is gone.
-      if (options.retainGraph !== true) releaseGraph(root.node);
+      if (options.retainGraph !== true) {
+        releaseGraph(root.node);
+      }
       throw error;
     }
   }
@@ -192,16 +204,26 @@ export class Engine {
     queue.push(rootNode);
     try {
       for (let node = queue.pop(); node !== undefined; node = queue.pop()) {
-        if (pass.failure !== undefined) throw pass.failure.error;
-        for (const hook of node.hooks) await hook(pass);
+        if (pass.failure !== undefined) {
+          throw pass.failure.error;
+        }
+        for (const hook of node.hooks) {
+          await hook(pass);
+        }
         const incoming = gradients.get(node)!;
         gradients.delete(node);
         await this.#runNode(node, incoming, pass, queue, gradients);
-        if (options.retainGraph !== true) node.release();
+        if (options.retainGraph !== true) {
+          node.release();
+        }
       }
     } finally {
       // Only after a failure is anything left.
-      for (const slot of gradients.values()) for (const left of slot) left?.storage.release();
+      for (const slot of gradients.values()) {
+        for (const left of slot) {
+          left?.storage.release();
+        }
+      }
     }
   }
 
@@ -212,7 +234,9 @@ export class Engine {
     try {
       results = node.run(incoming);
     } finally {
-      if (!(results instanceof Promise)) end();
+      if (!(results instanceof Promise)) {
+        end();
+      }
     }
     return results instanceof Promise ? results.finally(end) : results;
   }
@@ -228,7 +252,9 @@ export class Engine {
     const distribute = (results: readonly (Tensor | undefined)[]) => {
       checkResults(node, results);
       node.edges.forEach((edge, i) => {
-        if (edge?.node === undefined) return;
+        if (edge?.node === undefined) {
+          return;
+        }
         const gradient = results[i];
         let slot = gradients.get(edge.node);
         if (slot === undefined) {
@@ -236,11 +262,15 @@ export class Engine {
           gradients.set(edge.node, slot);
           queue.push(edge.node);
         }
-        if (gradient !== undefined) slot[edge.index] = accumulate(slot[edge.index], gradient);
+        if (gradient !== undefined) {
+          slot[edge.index] = accumulate(slot[edge.index], gradient);
+        }
       });
       // Leaves last: one may adopt a gradient that no slot took.
       node.edges.forEach((edge, i) => {
-        if (edge?.leaf === undefined) return;
+        if (edge?.leaf === undefined) {
+          return;
+        }
         const gradient = results[i];
         if (gradient === undefined) {
           pass.arrived(edge.leaf);
@@ -249,16 +279,24 @@ export class Engine {
         const isShared = results.some((other, j) => j > i && other?.storage === gradient.storage);
         deliver(edge.leaf, gradient, pass, { isShared });
       });
-      for (const leaf of node.hiddenLeaves) if (leaf.requiresGrad) pass.arrived(leaf);
+      for (const leaf of node.hiddenLeaves) {
+        if (leaf.requiresGrad) {
+          pass.arrived(leaf);
+        }
+      }
     };
     try {
       await this.#device.scope(() => {
-        if (incoming.every((gradient) => gradient === undefined)) return distribute([]);
+        if (incoming.every((gradient) => gradient === undefined)) {
+          return distribute([]);
+        }
         const results = this.#runRule(node, incoming);
         return results instanceof Promise ? results.then(distribute) : distribute(results);
       });
     } finally {
-      for (const gradient of incoming) gradient?.storage.release();
+      for (const gradient of incoming) {
+        gradient?.storage.release();
+      }
     }
   }
 }
@@ -268,9 +306,13 @@ async function settle(pass: RunningPass): Promise<void> {
   let numAwaited = 0;
   let numCalled = 0;
   for (;;) {
-    if (numAwaited < pass.promises.length) await pass.promises[numAwaited++];
-    else if (numCalled < pass.callbacks.length) await pass.callbacks[numCalled++]!();
-    else return;
+    if (numAwaited < pass.promises.length) {
+      await pass.promises[numAwaited++];
+    } else if (numCalled < pass.callbacks.length) {
+      await pass.callbacks[numCalled++]!();
+    } else {
+      return;
+    }
   }
 }
 
@@ -298,7 +340,9 @@ async function restoreAfter(pass: RunningPass, error: unknown): Promise<void> {
 
 function checkSeed(root: Tensor, gradient: Tensor | undefined): void {
   if (gradient === undefined) {
-    if (root.size === 1) return;
+    if (root.size === 1) {
+      return;
+    }
     throw new ShapeError(
       `backward: expected a one-element tensor or an explicit gradient, got shape ${shapeText(root.shape)}. Reduce it with sum or mean, or pass { gradient }.`,
     );
@@ -317,9 +361,13 @@ function checkSeed(root: Tensor, gradient: Tensor | undefined): void {
 function checkResults(node: GraphNode, results: readonly (Tensor | undefined)[]): void {
   node.edges.forEach((edge, i) => {
     const gradient = results[i];
-    if (edge === undefined || gradient === undefined) return;
+    if (edge === undefined || gradient === undefined) {
+      return;
+    }
     const expected = shapeOf(edge);
-    if (isSameShape(gradient.shape, expected)) return;
+    if (isSameShape(gradient.shape, expected)) {
+      return;
+    }
     throw new GraphError(
       `backward: expected the rule of '${node.name}' to give input ${i} a gradient of shape ${shapeText(expected)}, got ${shapeText(gradient.shape)}.`,
     );
@@ -352,9 +400,13 @@ function deliver(
   pass: RunningPass,
   options: { readonly isShared: boolean } = { isShared: false },
 ): void {
-  if (leaf.gradSink !== undefined) leaf.gradSink.accept(leaf, gradient, pass);
-  else if (leaf.grad !== undefined) leaf.device.addInPlace(leaf.grad, gradient);
-  else leaf.grad = adopt(leaf, gradient, options);
+  if (leaf.gradSink !== undefined) {
+    leaf.gradSink.accept(leaf, gradient, pass);
+  } else if (leaf.grad !== undefined) {
+    leaf.device.addInPlace(leaf.grad, gradient);
+  } else {
+    leaf.grad = adopt(leaf, gradient, options);
+  }
   pass.arrived(leaf);
 }
 
@@ -378,7 +430,11 @@ function releaseGraph(root: GraphNode): void {
   const seen = new Set<GraphNode>([root]);
   for (const node of seen) {
     node.release();
-    for (const edge of node.edges) if (edge?.node !== undefined) seen.add(edge.node);
+    for (const edge of node.edges) {
+      if (edge?.node !== undefined) {
+        seen.add(edge.node);
+      }
+    }
   }
 }
 
@@ -388,12 +444,21 @@ function countLeaves(root: GraphNode, pass: RunningPass): void {
   const stack = [root];
   while (stack.length > 0) {
     const node = stack.pop()!;
-    if (node.isReleased) throw releasedError(node.name);
-    for (const leaf of node.hiddenLeaves) if (leaf.requiresGrad) pass.expect(leaf);
+    if (node.isReleased) {
+      throw releasedError(node.name);
+    }
+    for (const leaf of node.hiddenLeaves) {
+      if (leaf.requiresGrad) {
+        pass.expect(leaf);
+      }
+    }
     for (const edge of node.edges) {
-      if (edge === undefined) continue;
-      if (edge.leaf !== undefined) pass.expect(edge.leaf);
-      else if (!seen.has(edge.node)) {
+      if (edge === undefined) {
+        continue;
+      }
+      if (edge.leaf !== undefined) {
+        pass.expect(edge.leaf);
+      } else if (!seen.has(edge.node)) {
         seen.add(edge.node);
         stack.push(edge.node);
       }
@@ -411,7 +476,9 @@ class NodeQueue {
     let i = heap.length - 1;
     while (i > 0) {
       const parent = (i - 1) >> 1;
-      if (heap[parent]!.id >= heap[i]!.id) break;
+      if (heap[parent]!.id >= heap[i]!.id) {
+        break;
+      }
       [heap[parent], heap[i]] = [heap[i]!, heap[parent]!];
       i = parent;
     }
@@ -428,9 +495,15 @@ class NodeQueue {
         const left = 2 * i + 1;
         const right = left + 1;
         let largest = i;
-        if (left < heap.length && heap[left]!.id > heap[largest]!.id) largest = left;
-        if (right < heap.length && heap[right]!.id > heap[largest]!.id) largest = right;
-        if (largest === i) break;
+        if (left < heap.length && heap[left]!.id > heap[largest]!.id) {
+          largest = left;
+        }
+        if (right < heap.length && heap[right]!.id > heap[largest]!.id) {
+          largest = right;
+        }
+        if (largest === i) {
+          break;
+        }
         [heap[largest], heap[i]] = [heap[i]!, heap[largest]!];
         i = largest;
       }

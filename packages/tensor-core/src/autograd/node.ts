@@ -53,7 +53,9 @@ export class GraphNode {
     this.hiddenLeaves = options.hiddenLeaves ?? [];
     this.#saved = options.saved.map((tensor) => tensor.storage);
     this.#rule = options.backward;
-    for (const storage of this.#saved) storage.retain();
+    for (const storage of this.#saved) {
+      storage.retain();
+    }
     options.outputs.forEach((output, index) => {
       output.node = this;
       output.outputIndex = index;
@@ -70,7 +72,9 @@ export class GraphNode {
    * @throws {GraphError} when the node was released by an earlier backward.
    */
   run(gradients: readonly (Tensor | undefined)[]): ReturnType<BackwardRule> {
-    if (this.#rule === undefined) throw releasedError(this.name);
+    if (this.#rule === undefined) {
+      throw releasedError(this.name);
+    }
     return this.#rule(
       gradients,
       this.edges.map((edge) => edge !== undefined),
@@ -79,10 +83,14 @@ export class GraphNode {
 
   /** Gives up what it saved; running it again is an error. Idempotent. */
   release(): void {
-    if (this.#rule === undefined) return;
+    if (this.#rule === undefined) {
+      return;
+    }
     this.#rule = undefined;
     this.hooks.length = 0;
-    for (const storage of this.#saved) storage.release();
+    for (const storage of this.#saved) {
+      storage.release();
+    }
   }
 }
 
@@ -93,7 +101,11 @@ export function releasedError(name: string): GraphError {
 }
 
 function edgeOf(input: Tensor): Edge | undefined {
-  if (!input.requiresGrad) return undefined;
-  if (input.node !== undefined) return { node: input.node, index: input.outputIndex };
+  if (!input.requiresGrad) {
+    return undefined;
+  }
+  if (input.node !== undefined) {
+    return { node: input.node, index: input.outputIndex };
+  }
   return { leaf: input };
 }

@@ -136,7 +136,9 @@ function attend(
     saved: [qkv, weights],
     backward: ([dy]) => {
       const dQkv = device.empty(qkv.shape, { dtype });
-      if (dQkv.size === 0) return [dQkv];
+      if (dQkv.size === 0) {
+        return [dQkv];
+      }
       const dWeights = device.empty(weights.shape, { dtype });
       run(merged(dy!), packed(qkv, 2), square(dWeights), {
         m: seq,
@@ -153,7 +155,9 @@ function attend(
           transposeA: true,
         });
       });
-      if (mask !== undefined) runMask(dWeights, dWeights, mask);
+      if (mask !== undefined) {
+        runMask(dWeights, dWeights, mask);
+      }
       device.run('softmaxBackward', {
         y: weights.view(),
         dy: dWeights.view(),
@@ -174,7 +178,9 @@ function attend(
 
 /** The weights after dropout; themselves where there is none. */
 function masked(weights: Tensor, mask: DropoutMask | undefined): Tensor {
-  if (mask === undefined) return weights;
+  if (mask === undefined) {
+    return weights;
+  }
   const out = weights.device.empty(weights.shape, { dtype: weights.dtype });
   runMask(weights, out, mask);
   return out;

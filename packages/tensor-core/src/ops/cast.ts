@@ -11,10 +11,14 @@ import type { Tensor } from '../tensor.js';
  */
 export function cast(x: Tensor, dtype: DType, options: { readonly copy?: boolean } = {}): Tensor {
   checkNames('cast', options, ['copy']);
-  if (x.dtype === dtype && options.copy !== true) return x;
+  if (x.dtype === dtype && options.copy !== true) {
+    return x;
+  }
   const { device } = x;
   const out = device.empty(x.shape, { dtype });
-  if (out.size > 0) device.run('cast', { x: x.view(), out: out.view() });
+  if (out.size > 0) {
+    device.run('cast', { x: x.view(), out: out.view() });
+  }
   if (isFloat(x.dtype) && isFloat(dtype)) {
     const from = x.dtype;
     device.record({

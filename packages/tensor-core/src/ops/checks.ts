@@ -103,7 +103,7 @@ export function broadcastShapes(op: string, a: Shape, b: Shape): number[] {
 const MAX_WALK_RANK = 6;
 
 /**
- * The same walk over fewer axes: drops those of length 1 and merges neighbours that every operand
+ * The same walk over fewer axes: drops those of length 1 and merges neighbors that every operand
  * steps through evenly. At least one axis is left.
  */
 export function collapseAxes(
@@ -113,12 +113,17 @@ export function collapseAxes(
   const walk: number[] = [];
   const steps: number[][] = strides.map(() => []);
   shape.forEach((dim, i) => {
-    if (dim === 1) return;
+    if (dim === 1) {
+      return;
+    }
     const last = walk.length - 1;
     const isMerged =
       last >= 0 && strides.every((operand, j) => steps[j]![last] === operand[i]! * dim);
-    if (isMerged) walk[last]! *= dim;
-    else walk.push(dim);
+    if (isMerged) {
+      walk[last]! *= dim;
+    } else {
+      walk.push(dim);
+    }
     strides.forEach((operand, j) => {
       steps[j]![walk.length - 1] = operand[i]!;
     });
@@ -128,9 +133,11 @@ export function collapseAxes(
 
 /** @throws {ShapeError} for a walk over more axes than kernels take. */
 export function requireWalkable(op: string, walk: Shape, ...shapes: readonly Shape[]): void {
-  if (walk.length <= MAX_WALK_RANK) return;
+  if (walk.length <= MAX_WALK_RANK) {
+    return;
+  }
   throw new ShapeError(
-    `${op}: expected at most ${MAX_WALK_RANK} axes that can't be merged, got ${walk.length} (shapes ${shapes.map(shapeText).join(', ')}). Reshape neighbouring axes into one.`,
+    `${op}: expected at most ${MAX_WALK_RANK} axes that can't be merged, got ${walk.length} (shapes ${shapes.map(shapeText).join(', ')}). Reshape neighboring axes into one.`,
   );
 }
 

@@ -30,7 +30,9 @@ export function crossEntropy(
   }
   return logits.device.scope(() => {
     const losses = lossesOf(logits, targets, { rows, cols });
-    if (options.reduction === 'none') return losses;
+    if (options.reduction === 'none') {
+      return losses;
+    }
     return options.reduction === 'sum' ? sum(losses) : mean(losses);
   });
 }

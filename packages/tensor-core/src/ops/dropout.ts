@@ -31,7 +31,9 @@ export function nextMask(op: string, x: Tensor, p: number): DropoutMask | undefi
       `${op}: expected a dropout probability 0 <= p < 1, got ${p} for ${shapeText(x.shape)}. It is the part dropped, not the part kept.`,
     );
   }
-  if (p === 0) return undefined;
+  if (p === 0) {
+    return undefined;
+  }
   const { random } = x.device;
   const rowElements = x.size / Math.max(1, x.shape[0] ?? 1);
   return { p, key: random.nextMaskKey(), counterOffset: random.rowOffset * rowElements };

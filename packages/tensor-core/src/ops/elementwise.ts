@@ -78,7 +78,9 @@ export const minimum = (a: Tensor, b: Tensor): Tensor => binary('minimum', a, b)
 
 /** a to the power b, broadcast; floats. The gradient to b needs a > 0. */
 export function pow(a: Tensor, b: Tensor | number): Tensor {
-  if (typeof b !== 'number') return binary('pow', a, b);
+  if (typeof b !== 'number') {
+    return binary('pow', a, b);
+  }
   requireFloat('pow', a);
   // The exponent stays f32: 1/3 rounded to 16 bits is another power.
   return a.device.scope(() => binary('pow', a, a.device.full([], b), a.dtype));
@@ -93,7 +95,9 @@ function scaled(op: string, x: Tensor, scale: number, shift: number): Tensor {
   requireFloat(op, x);
   const { device } = x;
   const out = device.empty(x.shape, { dtype: x.dtype });
-  if (out.size > 0) device.run('affine', { x: x.view(), out: out.view(), scale, shift });
+  if (out.size > 0) {
+    device.run('affine', { x: x.view(), out: out.view(), scale, shift });
+  }
   device.record({
     name: op,
     inputs: [x],
@@ -119,7 +123,9 @@ function unary(kind: UnaryKind, x: Tensor): Tensor {
 
 function runUnary(kind: UnaryKind, x: Tensor): Tensor {
   const out = x.device.empty(x.shape, { dtype: x.dtype });
-  if (out.size > 0) x.device.run('unary', { kind, x: x.view(), out: out.view() });
+  if (out.size > 0) {
+    x.device.run('unary', { kind, x: x.view(), out: out.view() });
+  }
   return out;
 }
 
@@ -139,8 +145,12 @@ function binary(kind: BinaryKind, a: Tensor, b: Tensor, outDType?: DType): Tenso
   const { device } = a;
   const shape = broadcastShapes(kind, a.shape, b.shape);
   const out = device.empty(shape, { dtype });
-  if (out.size > 0) runBinary(kind, a, b, out);
-  if (!isFloat(dtype)) return out;
+  if (out.size > 0) {
+    runBinary(kind, a, b, out);
+  }
+  if (!isFloat(dtype)) {
+    return out;
+  }
   device.record({
     name: kind,
     inputs: [a, b],
@@ -157,7 +167,9 @@ function binary(kind: BinaryKind, a: Tensor, b: Tensor, outDType?: DType): Tenso
 
 function runBinary(kind: BinaryKind, a: Tensor, b: Tensor, out: Tensor): void {
   const isDense = isSameShape(a.shape, out.shape) && isSameShape(b.shape, out.shape);
-  if (!isDense) requireBindable(kind, a, b, out);
+  if (!isDense) {
+    requireBindable(kind, a, b, out);
+  }
   const strides = [a, b].map((operand) => broadcastStrides(operand.shape, out.shape));
   const [shape, [aStrides, bStrides]] = collapseAxes(out.shape, strides);
   requireWalkable(kind, shape, a.shape, b.shape);
@@ -173,8 +185,12 @@ function runBinary(kind: BinaryKind, a: Tensor, b: Tensor, out: Tensor): void {
 }
 
 function savedBy(kind: BinaryKind, a: Tensor, b: Tensor): Tensor[] {
-  if (kind === 'add' || kind === 'sub') return [];
-  if (kind !== 'mul') return [a, b];
+  if (kind === 'add' || kind === 'sub') {
+    return [];
+  }
+  if (kind !== 'mul') {
+    return [a, b];
+  }
   return [...(b.requiresGrad ? [a] : []), ...(a.requiresGrad ? [b] : [])];
 }
 
@@ -228,7 +244,9 @@ function fold(gradient: Tensor, operand: Tensor): Tensor {
 
 function commonDType(op: string, a: Tensor, b: Tensor): DType {
   if (a.dtype === b.dtype) {
-    if (!isFloat(a.dtype) && (op === 'div' || op === 'pow')) requireFloat(op, a);
+    if (!isFloat(a.dtype) && (op === 'div' || op === 'pow')) {
+      requireFloat(op, a);
+    }
     return a.dtype;
   }
   if (!isFloat(a.dtype) || !isFloat(b.dtype)) {

@@ -37,7 +37,9 @@ export function embedding(table: Tensor, ids: Tensor): Tensor {
     outputs: [out],
     saved: [ids],
     backward: ([dy]) => {
-      if (count === 0) return [device.zeros(table.shape, { dtype: table.dtype })];
+      if (count === 0) {
+        return [device.zeros(table.shape, { dtype: table.dtype })];
+      }
       const dTable = device.empty(table.shape, { dtype: table.dtype });
       if (dTable.size > 0) {
         device.run('embeddingBackward', {

@@ -1,4 +1,4 @@
-// Layer normalisation over the last axis (Ba, Kiros and Hinton, 2016).
+// Layer normalization over the last axis (Ba, Kiros and Hinton, 2016).
 
 import { ShapeError } from '../errors.js';
 import { checkNames } from '../options.js';
@@ -29,7 +29,7 @@ export function layerNorm(
   const cols = x.shape.at(-1) ?? 0;
   if (cols === 0) {
     throw new ShapeError(
-      `layerNorm: expected a non-empty last axis, got ${shapeText(x.shape)}. It normalises along that axis.`,
+      `layerNorm: expected a non-empty last axis, got ${shapeText(x.shape)}. It normalizes along that axis.`,
     );
   }
   for (const tensor of affine) {
@@ -40,10 +40,10 @@ export function layerNorm(
     }
   }
   const rows = x.size / cols;
-  return x.device.scope(() => normalise(x, { weight, bias, eps, rows, cols }));
+  return x.device.scope(() => normalize(x, { weight, bias, eps, rows, cols }));
 }
 
-function normalise(
+function normalize(
   x: Tensor,
   options: {
     readonly weight: Tensor | undefined;
@@ -97,7 +97,9 @@ function normalise(
         }
       }
       const gradientFor = (tensor: Tensor | undefined, isNeeded: boolean | undefined) => {
-        if (tensor === undefined || isNeeded !== true) return undefined;
+        if (tensor === undefined || isNeeded !== true) {
+          return undefined;
+        }
         const like = { dtype: tensor.dtype };
         return rows === 0 ? device.zeros(tensor.shape, like) : device.empty(tensor.shape, like);
       };

@@ -61,7 +61,9 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
       return reshape(folded, [...lead, m, n]);
     }
     const batched = (x: Tensor): Tensor => {
-      if (lead.length === 0) return x;
+      if (lead.length === 0) {
+        return x;
+      }
       const matrix = x.shape.slice(-2);
       return reshape(broadcastTo(x, [...lead, ...matrix]), [count, ...matrix]);
     };
@@ -172,16 +174,20 @@ function product(a: Tensor, b: Tensor, spec: Product): Tensor {
       if (needs[0]) {
         da = device.empty(a.shape, { dtype: a.dtype });
         // a = dy b^T, or stored transposed b dy^T.
-        if (!transposeA)
+        if (!transposeA) {
           runMatmul(dy!, b, da, { m, n: k, k: n, transposeA: false, transposeB: !transposeB });
-        else runMatmul(b, dy!, da, { m: k, n: m, k: n, transposeA: transposeB, transposeB: true });
+        } else {
+          runMatmul(b, dy!, da, { m: k, n: m, k: n, transposeA: transposeB, transposeB: true });
+        }
       }
       let db: Tensor | undefined;
       if (needs[1]) {
         db = device.empty(b.shape, { dtype: b.dtype });
-        if (!transposeB)
+        if (!transposeB) {
           runMatmul(a, dy!, db, { m: k, n, k: m, transposeA: !transposeA, transposeB: false });
-        else runMatmul(dy!, a, db, { m: n, n: k, k: m, transposeA: true, transposeB: transposeA });
+        } else {
+          runMatmul(dy!, a, db, { m: n, n: k, k: m, transposeA: true, transposeB: transposeA });
+        }
       }
       return [da, db];
     },
@@ -197,15 +203,21 @@ function runMatmul(
   spec: Product,
   options: { readonly bias?: Tensor | undefined } = {},
 ): void {
-  if (out.size === 0) return;
+  if (out.size === 0) {
+    return;
+  }
   const { m, n, k, transposeA, transposeB } = spec;
   const batch = out.size / (m * n);
   if (k === 0) {
     out.device.run('fill', { out: out.view(), value: 0 });
-    if (options.bias !== undefined) addRow(out, options.bias, m, n);
+    if (options.bias !== undefined) {
+      addRow(out, options.bias, m, n);
+    }
     return;
   }
-  if (batch > 1) requireBindable('matmul', a, b, out);
+  if (batch > 1) {
+    requireBindable('matmul', a, b, out);
+  }
   out.device.run('matmul', {
     a: a.view(),
     b: b.view(),

@@ -29,7 +29,9 @@ export const min = (x: Tensor, options?: ReduceOptions): Tensor => reduce('min',
 
 /** Sums x over the axes along which `shape` was broadcast, so that the result has that shape. */
 export function sumTo(x: Tensor, shape: Shape): Tensor {
-  if (isSameShape(x.shape, shape)) return x;
+  if (isSameShape(x.shape, shape)) {
+    return x;
+  }
   const lead = x.rank - shape.length;
   const axes = x.shape.flatMap((dim, i) =>
     i < lead || (shape[i - lead] === 1 && dim !== 1) ? [i] : [],
@@ -50,7 +52,7 @@ function reduce(kind: ReduceKind, x: Tensor, options: ReduceOptions = {}): Tenso
   const keptShape = x.shape.map((dim, i) => (axes.includes(i) ? 1 : dim));
   const outShape =
     options.keepDims === true ? keptShape : x.shape.filter((_, i) => !axes.includes(i));
-  // Runs of neighbouring axes reduce in one kernel, the last run first; rounded once, at the end.
+  // Runs of neighboring axes reduce in one kernel, the last run first; rounded once, at the end.
   return x.device.scope(() => {
     let result = x;
     runsOf(axes)
@@ -78,8 +80,11 @@ function reduceRun(
   requireBindable(kind, x);
   const out = device.empty(shape, { dtype });
   if (out.size > 0) {
-    if (dim === 0) device.run('fill', { out: out.view(), value: kind === 'mean' ? NaN : 0 });
-    else device.run('reduce', { kind, x: x.view(), out: out.view(), outer, dim, inner });
+    if (dim === 0) {
+      device.run('fill', { out: out.view(), value: kind === 'mean' ? NaN : 0 });
+    } else {
+      device.run('reduce', { kind, x: x.view(), out: out.view(), outer, dim, inner });
+    }
   }
   const isExtremum = kind === 'max' || kind === 'min';
   device.record({
@@ -93,7 +98,9 @@ function reduceRun(
         return [cast(spread, x.dtype)];
       }
       const dx = device.empty(x.shape, { dtype: x.dtype });
-      if (dx.size === 0) return [dx];
+      if (dx.size === 0) {
+        return [dx];
+      }
       device.run('extremumBackward', {
         x: x.view(),
         y: out.view(),
@@ -110,7 +117,9 @@ function reduceRun(
 }
 
 function axesOf(op: string, x: Tensor, axis: number | readonly number[] | undefined): number[] {
-  if (axis === undefined) return x.shape.map((_, i) => i);
+  if (axis === undefined) {
+    return x.shape.map((_, i) => i);
+  }
   const axes = (typeof axis === 'number' ? [axis] : [...axis]).map((a) =>
     resolveAxis(op, a, x.rank),
   );
@@ -121,8 +130,11 @@ function runsOf(axes: readonly number[]): [number, number][] {
   const runs: [number, number][] = [];
   for (const axis of axes) {
     const run = runs.at(-1);
-    if (run !== undefined && run[1] === axis - 1) run[1] = axis;
-    else runs.push([axis, axis]);
+    if (run !== undefined && run[1] === axis - 1) {
+      run[1] = axis;
+    } else {
+      runs.push([axis, axis]);
+    }
   }
   return runs;
 }

@@ -22,7 +22,9 @@ import { sumTo } from './reduce.js';
 /** The same elements in another shape; a view. One dimension may be -1: what is left. */
 export function reshape(x: Tensor, shape: Shape): Tensor {
   const resolved = inferShape(x, shape);
-  if (isSameShape(resolved, x.shape)) return x;
+  if (isSameShape(resolved, x.shape)) {
+    return x;
+  }
   return viewOf('reshape', x, resolved, 0, (dy) => reshape(dy, x.shape));
 }
 
@@ -56,7 +58,9 @@ export function transpose(x: Tensor, axes?: readonly number[]): Tensor {
 
 /** x repeated along axes of length 1 (or new leading ones) to `shape`, by NumPy's rules. Copies. */
 export function broadcastTo(x: Tensor, shape: Shape): Tensor {
-  if (isSameShape(x.shape, shape)) return x;
+  if (isSameShape(x.shape, shape)) {
+    return x;
+  }
   if (
     x.rank > shape.length ||
     !isSameShape(broadcastShapes('broadcastTo', x.shape, shape), shape)
@@ -144,7 +148,9 @@ export function split(
 export function cat(tensors: readonly Tensor[], options: { readonly axis: number }): Tensor {
   checkNames('cat', options, ['axis']);
   const first = tensors[0];
-  if (first === undefined) throw new ShapeError('cat: expected at least one tensor, got none.');
+  if (first === undefined) {
+    throw new ShapeError('cat: expected at least one tensor, got none.');
+  }
   requireSameDevice('cat', ...tensors);
   const axis = resolveAxis('cat', options.axis, first.rank);
   for (const tensor of tensors) {
@@ -205,7 +211,9 @@ function gather(
   requireWalkable(op, walk, shape);
   requireBindable(op, x);
   const out = x.device.empty(shape, { dtype: x.dtype });
-  if (out.size === 0) return out;
+  if (out.size === 0) {
+    return out;
+  }
   x.device.run('copyStrided', {
     x: x.view(),
     out: out.view(),

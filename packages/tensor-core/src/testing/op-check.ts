@@ -80,7 +80,9 @@ class OpCheck {
 
   async run(): Promise<void> {
     const { op, twin, outDType, dtype } = this.#spec;
-    for (const input of this.#spec.inputs) this.#inputs.push(this.#make(input));
+    for (const input of this.#spec.inputs) {
+      this.#inputs.push(this.#make(input));
+    }
     const key = this.#peekKey();
     this.#outputs.push(...listOf(op(this.#inputs.map(({ tensor }) => tensor))));
     const twins = this.#inputs.map((input) => input.twin);
@@ -92,11 +94,15 @@ class OpCheck {
       this.#compareKind(label, output, wanted[i]!.shape, outDType ?? dtype);
       this.#compare(label, values[i]!, wanted[i]!.data, this.#toleranceOf(output, 'value'));
     });
-    if (this.#outputs.some((output) => output.requiresGrad)) await this.#checkGradients(evaluate);
+    if (this.#outputs.some((output) => output.requiresGrad)) {
+      await this.#checkGradients(evaluate);
+    }
   }
 
   dispose(): void {
-    for (const tensor of [...this.#outputs, ...this.#weights]) tensor.dispose();
+    for (const tensor of [...this.#outputs, ...this.#weights]) {
+      tensor.dispose();
+    }
     for (const { tensor } of this.#inputs) {
       tensor.grad?.dispose();
       tensor.dispose();
@@ -126,7 +132,9 @@ class OpCheck {
     leaves.forEach(({ tensor }, i) => {
       const label = `gradient ${i}`;
       const gradient = gradients[i];
-      if (gradient === undefined) this.#fail(`${label}: none arrived`);
+      if (gradient === undefined) {
+        this.#fail(`${label}: none arrived`);
+      }
       this.#compareKind(label, tensor.grad!, tensor.shape, tensor.dtype);
       const slope = (direction: Float64Array) => this.#slope(loss, i, direction);
       this.#compareGradient(label, gradient, slope, this.#toleranceOf(tensor, 'gradient'));
@@ -154,7 +162,9 @@ class OpCheck {
     tolerance: Tolerance,
   ): void {
     const { length } = got;
-    if (length === 0) return;
+    if (length === 0) {
+      return;
+    }
     const singles = new Set([0, length - 1]);
     for (let i = 0; i < MAX_SINGLE_GRADIENTS; i++) {
       singles.add(length <= MAX_SINGLE_GRADIENTS ? i % length : this.#random.integer(0, length));
@@ -184,7 +194,9 @@ class OpCheck {
 
   #compareKind(label: string, got: Tensor, shape: readonly number[], dtype: DType): void {
     const [is, should] = [got, { shape, dtype }].map((x) => `${x.dtype} [${x.shape.join(', ')}]`);
-    if (is !== should) this.#fail(`${label}: expected ${should}, got ${is}`);
+    if (is !== should) {
+      this.#fail(`${label}: expected ${should}, got ${is}`);
+    }
   }
 
   #compare(
@@ -197,7 +209,9 @@ class OpCheck {
       this.#fail(`${label}: expected ${want.length} elements, got ${got.length}`);
     }
     want.forEach((value, i) => {
-      if (Object.is(value, got[i])) return;
+      if (Object.is(value, got[i])) {
+        return;
+      }
       const isClose = Math.abs(got[i]! - value) <= absolute + relative * Math.abs(value);
       // Any number would be within an infinite distance of an infinity.
       if (!Number.isFinite(value) || !isClose) {
@@ -207,7 +221,9 @@ class OpCheck {
   }
 
   #toleranceOf(tensor: Tensor, of: 'value' | 'gradient'): Tolerance {
-    if (!isFloat(tensor.dtype)) return { absolute: 0, relative: 0 };
+    if (!isFloat(tensor.dtype)) {
+      return { absolute: 0, relative: 0 };
+    }
     const { absolute, relative } = OP_TOLERANCES[tensor.dtype as FloatDType][of];
     const factor = tensor.dtype === 'f32' ? 1 : (this.#spec.roundings ?? 1);
     return { absolute: absolute * factor, relative: relative * factor };

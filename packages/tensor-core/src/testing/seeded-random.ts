@@ -6,9 +6,13 @@ export class SeededRandom {
   /** @param seed any text, such as a case's name. */
   constructor(seed: string) {
     let hash = 0x811c9dc5; // FNV-1a
-    for (const character of seed) hash = Math.imul(hash ^ character.codePointAt(0)!, 0x01000193);
+    for (const character of seed) {
+      hash = Math.imul(hash ^ character.codePointAt(0)!, 0x01000193);
+    }
     this.#state = hash >>> 0 || 1;
-    for (let i = 0; i < 8; i++) this.bits();
+    for (let i = 0; i < 8; i++) {
+      this.bits();
+    }
   }
 
   /** A random 32-bit word, never 0. */

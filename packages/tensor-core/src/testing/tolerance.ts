@@ -51,7 +51,9 @@ const STORAGE: Readonly<Record<DType, Tolerance>> = {
 export function toleranceOf(name: ToleranceName, dtype: DType): Tolerance {
   const computed = TOLERANCES[name];
   const stored = STORAGE[dtype];
-  if (name === 'exact') return computed;
+  if (name === 'exact') {
+    return computed;
+  }
   return {
     relative: computed.relative + stored.relative,
     absolute: computed.absolute + stored.absolute,

@@ -71,8 +71,12 @@ export class Twin {
 
   /** An input of given values, rounded to a float dtype or exact in an integer one. */
   values(values: readonly number[], dtype: DType, options: OperandOptions = {}): Pair {
-    if (dtype === 'i32') return this.bits(Int32Array.from(values), dtype, options);
-    if (dtype === 'u32') return this.bits(Uint32Array.from(values), dtype, options);
+    if (dtype === 'i32') {
+      return this.bits(Int32Array.from(values), dtype, options);
+    }
+    if (dtype === 'u32') {
+      return this.bits(Uint32Array.from(values), dtype, options);
+    }
     return this.bits(fromF32Array(Float32Array.from(values), dtype), dtype, options);
   }
 
@@ -118,7 +122,9 @@ export class Twin {
 
   /** Queues a kernel on both sides. */
   run<K extends KernelName>(kernel: K, call: PairedCall<KernelCalls[K]>): void {
-    for (const [key, value] of Object.entries(call)) this.#nameOperand(value, `${kernel}.${key}`);
+    for (const [key, value] of Object.entries(call)) {
+      this.#nameOperand(value, `${kernel}.${key}`);
+    }
     this.#subject.run(kernel, sideOf(call, 'subject') as KernelCalls[K]);
     this.#reference.run(kernel, sideOf(call, 'reference') as KernelCalls[K]);
   }
@@ -144,14 +150,18 @@ export class Twin {
   }
 
   free(): void {
-    for (const { pair } of this.#operands) this.#subject.free(pair.subject.buffer);
+    for (const { pair } of this.#operands) {
+      this.#subject.free(pair.subject.buffer);
+    }
     this.#operands.length = 0;
   }
 
   #nameOperand(value: unknown, label: string): void {
     const buffer = (value as Partial<Pair> | undefined)?.subject?.buffer;
     const operand = this.#operands.find(({ pair }) => pair.subject.buffer === buffer);
-    if (operand?.label === 'operand') operand.label = label;
+    if (operand?.label === 'operand') {
+      operand.label = label;
+    }
   }
 
   /** Bytes outside the view, but for the half-word that a 16-bit output of odd size may clobber. */
@@ -160,7 +170,9 @@ export class Twin {
     const end = byteOffset + size * byteSize(dtype);
     const clobbered = isWritten ? Math.ceil(end / 4) * 4 : end;
     for (let i = 0; i < initial.length; i++) {
-      if (i >= byteOffset && i < clobbered) continue;
+      if (i >= byteOffset && i < clobbered) {
+        continue;
+      }
       if (got[i] !== initial[i]) {
         const where = i < byteOffset ? `${byteOffset - i} before` : `${i - end + 1} after`;
         this.#fail(`${label}: byte ${where} the view of ${size} ${dtype} was overwritten`);
@@ -178,11 +190,17 @@ export class Twin {
     let firstWrong = -1;
     let numWrong = 0;
     for (let i = 0; i < want.length; i++) {
-      if (isClose(got[i]!, want[i]!)) continue;
-      if (numWrong === 0) firstWrong = i;
+      if (isClose(got[i]!, want[i]!)) {
+        continue;
+      }
+      if (numWrong === 0) {
+        firstWrong = i;
+      }
       numWrong += 1;
     }
-    if (numWrong === 0) return;
+    if (numWrong === 0) {
+      return;
+    }
     const what = isWritten
       ? `expected ${want[firstWrong]}`
       : `an input changed from ${want[firstWrong]}`;
@@ -198,8 +216,12 @@ export class Twin {
 
 function elementsOf(bytes: Uint8Array, { byteOffset, size, dtype }: View): ArrayLike<number> {
   const part = bytes.slice(byteOffset, byteOffset + size * byteSize(dtype));
-  if (dtype === 'i32') return new Int32Array(part.buffer);
-  if (dtype === 'u32') return new Uint32Array(part.buffer);
+  if (dtype === 'i32') {
+    return new Int32Array(part.buffer);
+  }
+  if (dtype === 'u32') {
+    return new Uint32Array(part.buffer);
+  }
   return toF32Array(part, dtype);
 }
 

@@ -24,7 +24,7 @@ const LEAVE_MS = 5000;
  * Resolves when this rank can use the store, on the port after the group's. Close it on all ranks:
  * rank 0's close serves the others on until they have left, for at most five seconds.
  *
- * @throws LaunchError as initProcessGroup. @throws StoreError STORE_JOIN
+ * @throws {LaunchError} as initProcessGroup. @throws StoreError STORE_JOIN
  */
 export async function initStore(options: InitStoreOptions = {}): Promise<Store> {
   const { joinTimeoutMs = LAUNCH_TIMEOUT_MS, timeoutMs, silenceMs } = options;

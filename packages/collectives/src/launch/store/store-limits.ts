@@ -39,7 +39,9 @@ export class StoreBudget {
     this.limits = limits;
   }
 
-  /** Throws STORE_LIMIT, and counts nothing, where there is no room. Negative numbers give back. */
+  /**
+   * @throws {StoreError} STORE_LIMIT, and counts nothing, where there is no room. Negative numbers give back.
+   */
   change(what: string, numKeys: number, bytes: number): void {
     const { maxKeys, maxBytes } = this.limits;
     if (numKeys > 0 && this.#numKeys + numKeys > maxKeys) {

@@ -1,5 +1,5 @@
 // What each rank puts into a step and what must come out, computed once for all ranks and runs: by
-// plain loops in rank order, which have nothing to do with how the parts travelled.
+// plain loops in rank order, which have nothing to do with how the parts traveled.
 
 import {
   byteSize,

@@ -59,7 +59,9 @@ export function ringOf(
   };
 }
 
-/** Throws RangeError unless a ring may have so many bytes. */
+/**
+ * @throws {RangeError} unless a ring may have so many bytes.
+ */
 export function checkRingBytes(ringBytes: number): void {
   const isPowerOfTwo = Number.isInteger(Math.log2(ringBytes));
   if (!isPowerOfTwo || ringBytes < MIN_RING_BYTES || ringBytes > 2 ** 30) {

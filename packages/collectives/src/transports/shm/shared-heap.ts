@@ -101,7 +101,7 @@ export class SharedHeap {
     }
   }
 
-  /** Joins a block with its free neighbours; returns what it is part of then. */
+  /** Joins a block with its free neighbors; returns what it is part of then. */
   #put(block: Block): Block {
     const index = this.#free.findIndex(({ start }) => start > block.start);
     const at = index < 0 ? this.#free.length : index;

@@ -31,7 +31,8 @@ export interface ShmSeat {
 }
 
 /**
- * Makes the seats of a job, by rank. Throws JoinError where memory can't be shared, RangeError for
+ * Makes the seats of a job, by rank.
+ * @throws {JoinError} where memory can't be shared, RangeError for
  * a world size or ring size that can't be right.
  */
 export function createShmJob(worldSize: number, options: ShmJobOptions = {}): ShmSeat[] {
@@ -62,7 +63,9 @@ export function createShmJob(worldSize: number, options: ShmJobOptions = {}): Sh
   return seats;
 }
 
-/** Throws JoinError where there is no memory that threads can share. */
+/**
+ * @throws {JoinError} where there is no memory that threads can share.
+ */
 export function checkSharedMemory(place: {
   readonly rank: number;
   readonly worldSize: number;

@@ -76,7 +76,10 @@ export class FrameCodec {
     return frame;
   }
 
-  /** The header and what follows it in the frame. Throws RangeError where it is malformed. */
+  /**
+   * The header and what follows it in the frame.
+   * @throws {RangeError} where it is malformed.
+   */
   decode(frame: Uint8Array): { header: MessageHeader; inline: Uint8Array } {
     const operation = OPERATIONS[frame[1] ?? NO_OP];
     const dtype = CALL_DTYPES[frame[3] ?? NO_OP];

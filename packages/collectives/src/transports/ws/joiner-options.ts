@@ -41,7 +41,9 @@ export interface ListenWish {
 /** A loaded machine keeps a heartbeat waiting for longer than less. */
 const MIN_SILENCE_MS = 100;
 
-/** Throws JoinError where `silenceMs` would take every peer for lost. */
+/**
+ * @throws {JoinError} where `silenceMs` would take every peer for lost.
+ */
 export function checkSilence(options: {
   readonly rank: number;
   readonly worldSize: number;

@@ -7,7 +7,7 @@ export interface CollapsedShape {
   readonly strides: readonly (readonly number[])[];
 }
 
-/** Drops extents of 1 and merges neighbours that every operand steps through as one. */
+/** Drops extents of 1 and merges neighbors that every operand steps through as one. */
 export function collapseShape(
   shape: readonly number[],
   strides: readonly (readonly number[])[],

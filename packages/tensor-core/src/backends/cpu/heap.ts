@@ -1,4 +1,4 @@
-// Allocator inside the linear memory: best fit over free runs, which merge with their neighbours.
+// Allocator inside the linear memory: best fit over free runs, which merge with their neighbors.
 // It knows nothing of the queue: bytes freed here may be handed out at once because whoever uses
 // them next is queued later.
 

@@ -10,7 +10,9 @@ export class WasmMemory {
   #words: Int32Array;
   #doubles: Float64Array;
 
-  /** Throws RangeError where the engine cannot reserve `maxBytes`. */
+  /**
+   * @throws {RangeError} where the engine cannot reserve `maxBytes`.
+   */
   constructor(options: { initialBytes: number; maxBytes: number; isShared: boolean }) {
     const initial = Math.ceil(options.initialBytes / PAGE_BYTES);
     const maximum = Math.max(initial, Math.floor(options.maxBytes / PAGE_BYTES));

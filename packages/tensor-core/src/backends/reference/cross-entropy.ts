@@ -11,9 +11,13 @@ export function crossEntropy(call: KernelCalls['crossEntropy'], open: Open): voi
   const lse = open(call.lse); // [rows]
   for (let r = 0; r < rows; r++) {
     let max = Number.NEGATIVE_INFINITY;
-    for (let j = 0; j < cols; j++) max = Math.max(max, logits.get(r * cols + j));
+    for (let j = 0; j < cols; j++) {
+      max = Math.max(max, logits.get(r * cols + j));
+    }
     let sum = 0;
-    for (let j = 0; j < cols; j++) sum += Math.exp(logits.get(r * cols + j) - max);
+    for (let j = 0; j < cols; j++) {
+      sum += Math.exp(logits.get(r * cols + j) - max);
+    }
     const logSumExp = max + Math.log(sum);
     const target = targets.get(r);
     const hasTarget = target >= 0 && target < cols;

@@ -66,7 +66,9 @@ const INTEGER_PAIRS: Readonly<Record<string, (a: number, b: number) => number>> 
 export function unary({ kind, x, out }: KernelCalls['unary'], open: Open): void {
   const from = open(x);
   const to = open(out);
-  for (let i = 0; i < to.size; i++) to.set(i, FUNCTIONS[kind](from.get(i)));
+  for (let i = 0; i < to.size; i++) {
+    to.set(i, FUNCTIONS[kind](from.get(i)));
+  }
 }
 
 export function unaryBackward(call: KernelCalls['unaryBackward'], open: Open): void {
@@ -74,13 +76,17 @@ export function unaryBackward(call: KernelCalls['unaryBackward'], open: Open): v
   const dy = open(call.dy);
   const out = open(call.out);
   const derivative = DERIVATIVES[call.kind];
-  for (let i = 0; i < out.size; i++) out.set(i, dy.get(i) * derivative(x.get(i)));
+  for (let i = 0; i < out.size; i++) {
+    out.set(i, dy.get(i) * derivative(x.get(i)));
+  }
 }
 
 export function affine({ x, out, scale, shift }: KernelCalls['affine'], open: Open): void {
   const from = open(x);
   const to = open(out);
-  for (let i = 0; i < to.size; i++) to.set(i, from.get(i) * scale + shift);
+  for (let i = 0; i < to.size; i++) {
+    to.set(i, from.get(i) * scale + shift);
+  }
 }
 
 export function binary(call: KernelCalls['binary'], open: Open): void {
@@ -95,8 +101,12 @@ export function binary(call: KernelCalls['binary'], open: Open): void {
 
 function combiner(call: KernelCalls['binary']): (a: number, b: number) => number {
   const integers = INTEGER_PAIRS[call.kind]!;
-  if (call.out.dtype === 'i32') return (a, b) => integers(a, b) | 0;
-  if (call.out.dtype === 'u32') return (a, b) => integers(a, b) >>> 0;
+  if (call.out.dtype === 'i32') {
+    return (a, b) => integers(a, b) | 0;
+  }
+  if (call.out.dtype === 'u32') {
+    return (a, b) => integers(a, b) >>> 0;
+  }
   return FLOAT_PAIRS[call.kind];
 }
 
@@ -118,7 +128,9 @@ function normalCdf(x: number): number {
  * terms all have one sign, so that it is accurate to about 1e-15.
  */
 function erf(x: number): number {
-  if (Math.abs(x) > 6) return Math.sign(x); // erfc(6) = 2e-17, below half a unit of 1
+  if (Math.abs(x) > 6) {
+    return Math.sign(x); // erfc(6) = 2e-17, below half a unit of 1
+  }
   let term = x;
   let sum = x;
   for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) {

@@ -11,7 +11,9 @@ export function embedding(call: KernelCalls['embedding'], open: Open): void {
   for (let i = 0; i < count; i++) {
     const id = ids.get(i);
     const isValid = id >= 0 && id < rows;
-    for (let j = 0; j < cols; j++) out.set(i * cols + j, isValid ? table.get(id * cols + j) : 0);
+    for (let j = 0; j < cols; j++) {
+      out.set(i * cols + j, isValid ? table.get(id * cols + j) : 0);
+    }
   }
 }
 
@@ -23,8 +25,12 @@ export function embeddingBackward(call: KernelCalls['embeddingBackward'], open: 
   const sums = new Float64Array(rows * cols);
   for (let i = 0; i < count; i++) {
     const id = ids.get(i);
-    if (id < 0 || id >= rows) continue;
-    for (let j = 0; j < cols; j++) sums[id * cols + j]! += dy.get(i * cols + j);
+    if (id < 0 || id >= rows) {
+      continue;
+    }
+    for (let j = 0; j < cols; j++) {
+      sums[id * cols + j]! += dy.get(i * cols + j);
+    }
   }
   sums.forEach((sum, i) => {
     dTable.set(i, sum);

@@ -94,7 +94,9 @@ class ReferenceBackend implements Backend {
   }
 
   alloc(byteLength: number, label: string): BackendBuffer {
-    if (this.#isDisposed) throw new DisposedError('alloc: the reference device was disposed.');
+    if (this.#isDisposed) {
+      throw new DisposedError('alloc: the reference device was disposed.');
+    }
     if (byteLength > MAX_BUFFER_BYTES) {
       throw new LimitError(
         `alloc: expected at most ${MAX_BUFFER_BYTES} bytes, got ${byteLength} (${label}).`,
@@ -109,7 +111,9 @@ class ReferenceBackend implements Backend {
   }
 
   free(buffer: BackendBuffer): void {
-    if (this.#isDisposed) return;
+    if (this.#isDisposed) {
+      return;
+    }
     this.#bytes(buffer);
     this.#memory.delete(buffer.id);
   }
@@ -143,19 +147,25 @@ class ReferenceBackend implements Backend {
     checkCall(kernel, call);
     KERNELS[kernel](call, this.#open, this.#bits);
     this.#dispatches += 1;
-    if (this.#sink === undefined || startMs === undefined) return;
+    if (this.#sink === undefined || startMs === undefined) {
+      return;
+    }
     this.#sink({ name: kernel, track: 'device', startMs, endMs: performance.now() });
   }
 
   flush(): void {}
 
   async sync(): Promise<void> {
-    if (this.#isDisposed) throw new DisposedError('sync: the reference device was disposed.');
+    if (this.#isDisposed) {
+      throw new DisposedError('sync: the reference device was disposed.');
+    }
   }
 
   usage(): { readonly bytes: number; readonly buffers: number } {
     let bytes = 0;
-    for (const { byteLength } of this.#memory.values()) bytes += byteLength;
+    for (const { byteLength } of this.#memory.values()) {
+      bytes += byteLength;
+    }
     return { bytes, buffers: this.#memory.size };
   }
 
@@ -170,7 +180,9 @@ class ReferenceBackend implements Backend {
 
   #bytes(buffer: BackendBuffer): ArrayBuffer {
     const bytes = this.#memory.get(buffer.id);
-    if (bytes !== undefined) return bytes;
+    if (bytes !== undefined) {
+      return bytes;
+    }
     const what = this.#isDisposed ? 'the device was disposed' : `buffer ${buffer.id} was freed`;
     throw new DisposedError(`reference: expected a live buffer, but ${what}.`);
   }

@@ -1,4 +1,4 @@
-// Layer normalisation over rows (Ba et al., 2016) with biased variance, and its gradients.
+// Layer normalization over rows (Ba et al., 2016) with biased variance, and its gradients.
 
 import type { KernelCalls } from '../../backend.js';
 import type { Open } from './elements.js';
@@ -13,9 +13,13 @@ export function layerNorm(call: KernelCalls['layerNorm'], open: Open): void {
   const rstds = open(call.rstd); // [rows]
   for (let r = 0; r < rows; r++) {
     let mean = 0;
-    for (let j = 0; j < cols; j++) mean += x.get(r * cols + j) / cols;
+    for (let j = 0; j < cols; j++) {
+      mean += x.get(r * cols + j) / cols;
+    }
     let variance = 0;
-    for (let j = 0; j < cols; j++) variance += (x.get(r * cols + j) - mean) ** 2 / cols;
+    for (let j = 0; j < cols; j++) {
+      variance += (x.get(r * cols + j) - mean) ** 2 / cols;
+    }
     const rstd = 1 / Math.sqrt(variance + eps);
     for (let j = 0; j < cols; j++) {
       const normalized = (x.get(r * cols + j) - mean) * rstd;

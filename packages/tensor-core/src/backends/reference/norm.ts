@@ -7,6 +7,8 @@ export function squaredNorm(call: KernelCalls['squaredNorm'], open: Open): void 
   const x = open(call.x);
   const out = open(call.out); // [1]
   let sum = call.accumulate ? out.get(0) : 0;
-  for (let i = 0; i < x.size; i++) sum += x.get(i) ** 2;
+  for (let i = 0; i < x.size; i++) {
+    sum += x.get(i) ** 2;
+  }
   out.set(0, sum);
 }

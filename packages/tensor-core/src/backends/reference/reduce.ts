@@ -21,9 +21,13 @@ export function reduce(call: KernelCalls['reduce'], open: Open): void {
       let result = START[kind];
       for (let d = 0; d < dim; d++) {
         const value = x.get((o * dim + d) * inner + i);
-        if (kind === 'max') result = Math.max(result, value);
-        else if (kind === 'min') result = Math.min(result, value);
-        else result += value;
+        if (kind === 'max') {
+          result = Math.max(result, value);
+        } else if (kind === 'min') {
+          result = Math.min(result, value);
+        } else {
+          result += value;
+        }
       }
       out.set(o * inner + i, kind === 'mean' ? result / dim : result);
     }
@@ -41,7 +45,11 @@ export function extremumBackward(call: KernelCalls['extremumBackward'], open: Op
       const at = (d: number) => (o * dim + d) * inner + i;
       const extremum = y.get(o * inner + i);
       let count = 0;
-      for (let d = 0; d < dim; d++) if (x.get(at(d)) === extremum) count += 1;
+      for (let d = 0; d < dim; d++) {
+        if (x.get(at(d)) === extremum) {
+          count += 1;
+        }
+      }
       for (let d = 0; d < dim; d++) {
         const isHit = x.get(at(d)) === extremum;
         const elsewhere = Number.isNaN(extremum) ? Number.NaN : 0;

@@ -108,17 +108,27 @@ export function checkCall<K extends KernelName>(kernel: K, call: KernelCalls[K])
     checkExtent(`${kernel}.${key}`, view, extents[key], STRIDED.has(kernel));
   }
   for (const [key, view] of views) {
-    if (!(key in outputs)) continue;
+    if (!(key in outputs)) {
+      continue;
+    }
     for (const [other, otherView] of views) {
-      if (other === key || !isOverlapping(view, otherView)) continue;
-      if (outputs[key]!.includes(other) && isSame(view, otherView)) continue;
+      if (other === key || !isOverlapping(view, otherView)) {
+        continue;
+      }
+      if (outputs[key]!.includes(other) && isSame(view, otherView)) {
+        continue;
+      }
       throw new StateError(
         `${kernel}: expected ${key} apart from ${other}, got bytes ${rangeText(view)} and ${rangeText(otherView)} of buffer ${view.buffer.id}.`,
       );
     }
   }
-  if (kernel === 'matmul') checkMatmulWords(call as KernelCalls['matmul']);
-  if (kernel === 'copyStrided') checkCopyWords(call as KernelCalls['copyStrided']);
+  if (kernel === 'matmul') {
+    checkMatmulWords(call as KernelCalls['matmul']);
+  }
+  if (kernel === 'copyStrided') {
+    checkCopyWords(call as KernelCalls['copyStrided']);
+  }
 }
 
 function checkPlace(name: string, view: View, alignment: number): void {
@@ -137,31 +147,41 @@ function checkPlace(name: string, view: View, alignment: number): void {
 }
 
 function checkExtent(name: string, view: View, extent: number | undefined, mayBeLonger: boolean) {
-  if (extent === undefined || view.size === extent || (mayBeLonger && view.size > extent)) return;
+  if (extent === undefined || view.size === extent || (mayBeLonger && view.size > extent)) {
+    return;
+  }
   throw new ShapeError(`${name}: expected ${extent} elements, got ${view.size}.`);
 }
 
 /** 16-bit outputs are written as words: rows are dense, or all of them start and end on words. */
 function checkMatmulWords(call: KernelCalls['matmul']): void {
-  if (byteSize(call.out.dtype) === 4) return;
+  if (byteSize(call.out.dtype) === 4) {
+    return;
+  }
   const { m, n, outRow, batch, outBatch } = call;
   const isDense =
     isDenseWalk([...batch, m, n], [...outBatch, outRow, 1]) &&
     call.out.size === product([...batch, m, n]);
-  if (isDense || [n, outRow, ...outBatch].every(isEven)) return;
+  if (isDense || [n, outRow, ...outBatch].every(isEven)) {
+    return;
+  }
   throw new ShapeError(
     `matmul: expected a 16-bit out that is dense or has even n and strides, got n ${n}, row stride ${outRow}, batch strides ${outBatch.join(', ')}.`,
   );
 }
 
 function checkCopyWords(call: KernelCalls['copyStrided']): void {
-  if (byteSize(call.out.dtype) === 4) return;
+  if (byteSize(call.out.dtype) === 4) {
+    return;
+  }
   const { shape, outOffset, outStrides } = call;
   const isDense =
     outOffset === 0 && isDenseWalk(shape, outStrides) && call.out.size === product(shape);
   const last = shape.length - 1;
   const evenOnes = [outOffset, shape[last]!, ...outStrides.slice(0, last)];
-  if (isDense || (outStrides[last] === 1 && evenOnes.every(isEven))) return;
+  if (isDense || (outStrides[last] === 1 && evenOnes.every(isEven))) {
+    return;
+  }
   throw new ShapeError(
     `copyStrided: expected a 16-bit out that is dense or starts and ends rows on words, got shape ${shape.join(', ')}, strides ${outStrides.join(', ')}, offset ${outOffset}.`,
   );
@@ -172,7 +192,9 @@ function isView(value: unknown): value is View {
 }
 
 function isOverlapping(a: View, b: View): boolean {
-  if (a.buffer.id !== b.buffer.id) return false;
+  if (a.buffer.id !== b.buffer.id) {
+    return false;
+  }
   return a.byteOffset < endOf(b) && b.byteOffset < endOf(a);
 }
 
@@ -196,7 +218,9 @@ function isEven(value: number): boolean {
 function isDenseWalk(shape: readonly number[], strides: readonly number[]): boolean {
   let dense = 1;
   for (let axis = shape.length - 1; axis >= 0; axis--) {
-    if (shape[axis] !== 1 && strides[axis] !== dense) return false;
+    if (shape[axis] !== 1 && strides[axis] !== dense) {
+      return false;
+    }
     dense *= shape[axis]!;
   }
   return true;

@@ -16,7 +16,9 @@ export function forEachIndex(
     for (let axis = shape.length - 1; axis >= 0; axis--) {
       const index = rest % shape[axis]!;
       rest = (rest - index) / shape[axis]!;
-      for (let s = 0; s < strides.length; s++) offsets[s]! += index * strides[s]![axis]!;
+      for (let s = 0; s < strides.length; s++) {
+        offsets[s]! += index * strides[s]![axis]!;
+      }
     }
     visit(position, offsets);
   }

@@ -31,7 +31,9 @@ export async function listAdapters(gpu: GPU): Promise<AdapterDescription[]> {
     { forceFallbackAdapter: true },
   ]) {
     const adapter = await gpu.requestAdapter(options);
-    if (adapter === null) continue;
+    if (adapter === null) {
+      continue;
+    }
     const description = describeAdapter(adapter);
     found.set(JSON.stringify(description), description);
   }

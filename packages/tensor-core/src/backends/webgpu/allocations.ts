@@ -55,7 +55,9 @@ export class Allocations {
     try {
       gpu = device.createBuffer(descriptor);
     } catch (cause) {
-      if (!(cause instanceof RangeError)) throw cause;
+      if (!(cause instanceof RangeError)) {
+        throw cause;
+      }
       this.#relieve();
       throw this.#errorOf(descriptor, cause);
     } finally {
@@ -71,14 +73,20 @@ export class Allocations {
   /** The failure that a wait for submit `serial` must tell; a quiet wait leaves it for others. */
   failureAt(serial: number, options: { readonly isQuiet: boolean }): Error | undefined {
     const loss = this.#loss;
-    if (loss === undefined || (loss.isTold && serial > loss.lastSerial)) return undefined;
-    if (!options.isQuiet) loss.isTold = true;
+    if (loss === undefined || (loss.isTold && serial > loss.lastSerial)) {
+      return undefined;
+    }
+    if (!options.isQuiet) {
+      loss.isTold = true;
+    }
     return loss.error;
   }
 
   /** Runs `encode`, part of submit `serial`; errors in it that follow from lost buffers are no faults. */
   guard<T>(serial: number, encode: () => T): T {
-    if (this.#numPending === 0 && serial > (this.#loss?.lastSerial ?? 0)) return encode();
+    if (this.#numPending === 0 && serial > (this.#loss?.lastSerial ?? 0)) {
+      return encode();
+    }
     this.#device.pushErrorScope('validation');
     try {
       return encode();
@@ -87,9 +95,13 @@ export class Allocations {
       const allocated = [...this.#fault.checks];
       this.#fault.track(
         scope.then(async (error) => {
-          if (error === null) return;
+          if (error === null) {
+            return;
+          }
           await Promise.allSettled(allocated);
-          if (serial > (this.#loss?.lastSerial ?? 0)) this.#fault.raiseGpu(error);
+          if (serial > (this.#loss?.lastSerial ?? 0)) {
+            this.#fault.raiseGpu(error);
+          }
         }),
       );
     }
@@ -108,7 +120,9 @@ export class Allocations {
     this.#fault.track(
       scope
         .then((error) => {
-          if (error !== null) this.#lose(gpu, this.#errorOf(descriptor, error));
+          if (error !== null) {
+            this.#lose(gpu, this.#errorOf(descriptor, error));
+          }
         })
         .finally(() => {
           this.#numPending -= 1;
@@ -125,7 +139,9 @@ export class Allocations {
   }
 
   #relieve(): void {
-    for (const relieve of this.#relievers) relieve();
+    for (const relieve of this.#relievers) {
+      relieve();
+    }
   }
 
   #errorOf({ label, size }: GPUBufferDescriptor, cause: unknown): OutOfMemoryError {

@@ -36,9 +36,13 @@ export class BindGroups {
     guard: <T>(encode: () => T) => T,
   ): GPUBindGroup {
     let key = layoutKey;
-    for (const { id, offset, size } of ranges) key += `|${id},${offset},${size}`;
+    for (const { id, offset, size } of ranges) {
+      key += `|${id},${offset},${size}`;
+    }
     const known = this.#groups.get(key);
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      return known;
+    }
     if (this.#groups.size >= MAX_GROUPS) {
       this.#groups.clear();
       this.#keysOfBuffer.clear();
@@ -60,15 +64,20 @@ export class BindGroups {
     this.#groups.set(key, group);
     for (const { id } of ranges) {
       const keys = this.#keysOfBuffer.get(id);
-      if (keys === undefined) this.#keysOfBuffer.set(id, new Set([key]));
-      else keys.add(key);
+      if (keys === undefined) {
+        this.#keysOfBuffer.set(id, new Set([key]));
+      } else {
+        keys.add(key);
+      }
     }
     return group;
   }
 
   /** Drops the groups of a freed buffer. */
   forget(id: number): void {
-    for (const key of this.#keysOfBuffer.get(id) ?? []) this.#groups.delete(key);
+    for (const key of this.#keysOfBuffer.get(id) ?? []) {
+      this.#groups.delete(key);
+    }
     this.#keysOfBuffer.delete(id);
   }
 }

@@ -20,14 +20,19 @@ export function clashesOf(kernel: Kernel, views: readonly View[]): number[] {
   // Outputs first, so that they stay in place.
   for (const isWrite of [true, false]) {
     kernel.bindings.forEach((binding, i) => {
-      if ((binding.access === 'read_write') !== isWrite) return;
+      if ((binding.access === 'read_write') !== isWrite) {
+        return;
+      }
       const view = views[i]!;
       const clashes = seen.some(
         (s) =>
           s.isWrite && s.view.buffer === view.buffer && (!isWrite || overlapsAligned(s.view, view)),
       );
-      if (clashes) clashing.push(i);
-      else seen.push({ view, isWrite });
+      if (clashes) {
+        clashing.push(i);
+      } else {
+        seen.push({ view, isWrite });
+      }
     });
   }
   return clashing;

@@ -96,7 +96,9 @@ export class KernelContext {
   table(owner: object, build: () => { words: Uint32Array; ends: readonly number[] }): Table {
     const known = this.#tables.get(owner);
     if (known !== undefined) {
-      if (known.view.buffer.isLost !== true) return known;
+      if (known.view.buffer.isLost !== true) {
+        return known;
+      }
       this.#tables.delete(owner);
       this.#tableMemory.give(known.view.buffer);
     }
@@ -132,7 +134,9 @@ export class KernelContext {
     const widest = Math.max(...dtypes.map(byteSize));
     const bytes = this.profile.maxBindingBytes - BINDING_ALIGNMENT;
     const units = Math.floor(bytes / (widest * unitElements * multiple)) * multiple;
-    if (units > 0) return units;
+    if (units > 0) {
+      return units;
+    }
     throw new LimitError(
       `${op}: expected rows of at most ${bytes} bytes, got ${widest * unitElements * multiple}. The device binds no more at once.`,
       { requestedBytes: widest * unitElements * multiple, limitBytes: bytes },
@@ -150,7 +154,9 @@ export class KernelContext {
       1,
       { multiple: 4, op: 'view' },
     );
-    for (let start = 0; start < size; start += step) body(start, Math.min(step, size - start));
+    for (let start = 0; start < size; start += step) {
+      body(start, Math.min(step, size - start));
+    }
   }
 }
 

@@ -28,7 +28,9 @@ export class DryEncoder implements KernelEncoder {
     const taken = clashesOf(kernel, views).map((i) =>
       this.#slot.current.take(wordsOf(views[i]!).bytes),
     );
-    for (const buffer of taken) this.#slot.current.give(buffer);
+    for (const buffer of taken) {
+      this.#slot.current.give(buffer);
+    }
   }
 
   upload(): void {}

@@ -20,9 +20,13 @@ export class Fault {
 
   /** Keeps the first failure; later ones follow from it. */
   raise(error: Error): void {
-    if (this.#error !== undefined) return;
+    if (this.#error !== undefined) {
+      return;
+    }
     this.#error = error;
-    for (const listener of this.#listeners) listener(error);
+    for (const listener of this.#listeners) {
+      listener(error);
+    }
   }
 
   raiseGpu(error: GPUError): void {
@@ -50,7 +54,9 @@ export class Fault {
   }
 
   async settled(): Promise<void> {
-    while (this.#checks.size > 0) await Promise.allSettled(this.#checks);
+    while (this.#checks.size > 0) {
+      await Promise.allSettled(this.#checks);
+    }
   }
 
   /** Listens to the device for loss and for errors that no scope caught. */
@@ -60,8 +66,11 @@ export class Fault {
       const error = fromGpuError(event.error);
       // A submit with a broken pipeline fails before the pipeline's own check says why.
       const earlier = [...this.#checks];
-      if (earlier.length === 0) this.raise(error);
-      else this.track(Promise.allSettled(earlier).then(() => this.raise(error)));
+      if (earlier.length === 0) {
+        this.raise(error);
+      } else {
+        this.track(Promise.allSettled(earlier).then(() => this.raise(error)));
+      }
     });
     void device.lost.then(({ reason, message }) => {
       this.raise(
@@ -77,7 +86,9 @@ export class Fault {
   ): void {
     this.track(
       scope.then(async (error) => {
-        if (error === null || this.#error !== undefined) return;
+        if (error === null || this.#error !== undefined) {
+          return;
+        }
         const { messages } = await module.getCompilationInfo();
         const listed: ShaderMessage[] = messages.map((m) => ({
           severity: m.type,
@@ -97,6 +108,8 @@ export class Fault {
 function fromGpuError(error: GPUError): Error {
   const isMemory =
     error.constructor.name === 'GPUOutOfMemoryError' || /out of memory/i.test(error.message);
-  if (isMemory) return new OutOfMemoryError(`webgpu: out of memory. ${error.message}`);
+  if (isMemory) {
+    return new OutOfMemoryError(`webgpu: out of memory. ${error.message}`);
+  }
   return new StateError(`webgpu: the driver refused a command: ${error.message}`);
 }

@@ -44,6 +44,8 @@ export function asOwnBuffer(buffer: BackendBuffer): WebGpuBuffer {
   if (!(buffer instanceof WebGpuBuffer)) {
     throw new DisposedError(`webgpu: buffer ${buffer.id} belongs to another device.`);
   }
-  if (buffer.isFreed) throw new DisposedError(`webgpu: buffer ${buffer.id} was freed.`);
+  if (buffer.isFreed) {
+    throw new DisposedError(`webgpu: buffer ${buffer.id} was freed.`);
+  }
   return buffer;
 }

@@ -53,7 +53,9 @@ export function defineKernel(spec: KernelSpec): Kernel {
     ...Object.entries(spec.params).map(([name, type]) => ({ name, type })),
     ...spec.bindings.map((b) => ({ name: `${b.name}_at`, type: 'u32' as const })),
   ];
-  if (params.length * 4 > PARAM_BYTES) throw new RangeError(`${spec.label}: too many parameters`);
+  if (params.length * 4 > PARAM_BYTES) {
+    throw new RangeError(`${spec.label}: too many parameters`);
+  }
   const lines = [
     ...(spec.enables ?? []).map((name) => `enable ${name};`),
     'struct Params {',
@@ -69,7 +71,9 @@ export function defineKernel(spec: KernelSpec): Kernel {
   ];
   for (const [name, target] of Object.entries(spec.aliases ?? {})) {
     const binding = spec.bindings.find((b) => b.name === target);
-    if (binding === undefined) throw new RangeError(`${spec.label}: no binding ${target}`);
+    if (binding === undefined) {
+      throw new RangeError(`${spec.label}: no binding ${target}`);
+    }
     lines.push(loader(name, binding));
   }
   return {
@@ -84,7 +88,9 @@ export function defineKernel(spec: KernelSpec): Kernel {
 
 /** Spreads a number of workgroups over x and y; shaders undo it with `group_index`. */
 export function linearGrid(workgroups: number): Grid {
-  if (workgroups <= MAX_GRID) return [Math.max(workgroups, 1), 1, 1];
+  if (workgroups <= MAX_GRID) {
+    return [Math.max(workgroups, 1), 1, 1];
+  }
   const y = Math.ceil(workgroups / MAX_GRID);
   return [Math.ceil(workgroups / y), y, 1];
 }
@@ -100,12 +106,14 @@ function storageType(type: ElementType): string {
 
 function accessors(name: string, binding: Binding): string[] {
   const lines = [loader(name, binding)];
-  if (binding.access === 'read') return lines;
+  if (binding.access === 'read') {
+    return lines;
+  }
   const { type } = binding;
   if (elementsPerWord(type) === 2) {
     lines.push(
       `fn store2_${name}(i: u32, low: f32, high: f32) { ${name}[(P.${name}_at + i) >> 1u] = ${type}_pack(low, high); }`,
-      // The last of an odd number; a neighbour's element in the word's other half stays.
+      // The last of an odd number; a neighbor's element in the word's other half stays.
       `fn store1_${name}(i: u32, low: f32) { let w = (P.${name}_at + i) >> 1u; ${name}[w] = (${name}[w] & 0xffff0000u) | ${type}_bits(low); }`,
     );
   } else {

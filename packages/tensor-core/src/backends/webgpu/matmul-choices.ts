@@ -16,7 +16,9 @@ export class MatmulChoices {
   }
 
   import(table: MatmulChoiceTable): void {
-    for (const [shapeClass, tile] of Object.entries(table)) this.#table.set(shapeClass, tile);
+    for (const [shapeClass, tile] of Object.entries(table)) {
+      this.#table.set(shapeClass, tile);
+    }
   }
 
   export(): MatmulChoiceTable {

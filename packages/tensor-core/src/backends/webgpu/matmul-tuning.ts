@@ -87,7 +87,9 @@ export async function tuneMatmul(
       }
     }
   } finally {
-    for (const buffer of buffers) backend.free(buffer);
+    for (const buffer of buffers) {
+      backend.free(buffer);
+    }
   }
 }
 
@@ -109,7 +111,9 @@ async function tuneOne(backend: Backend, ctx: KernelContext, call: MatmulCall): 
   }
   let best = defaultTile(ctx, call, tiles);
   for (const [tile, ms] of times) {
-    if (ms < (1 - MARGIN) * times.get(best)!) best = tile;
+    if (ms < (1 - MARGIN) * times.get(best)!) {
+      best = tile;
+    }
   }
   ctx.matmulChoices.set(shapeClass(call), tileName(best));
 }

@@ -38,7 +38,9 @@ export class Pipelines {
 
   #compile(kernel: Kernel): CompiledKernel {
     const known = this.#byText.get(kernel.wgsl);
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      return known;
+    }
     const { label, wgsl } = kernel;
     const layout = this.#layout(kernel);
     const device = this.#device;
@@ -57,7 +59,9 @@ export class Pipelines {
 
   #layout(kernel: Kernel): GPUBindGroupLayout {
     const known = this.#layouts.get(kernel.layoutKey);
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      return known;
+    }
     const visibility = 4; // GPUShaderStage.COMPUTE, whose global Node lacks
     const layout = this.#device.createBindGroupLayout({
       label: `kernel ${kernel.layoutKey}`,

@@ -96,10 +96,14 @@ export class Recorder {
     for (let i = 0; i < numOwn; i++) {
       const { name, type } = kernel.params[i]!;
       const value = call.params[name];
-      if (value === undefined)
+      if (value === undefined) {
         throw new RangeError(`${kernel.label}: parameter ${name} is missing`);
-      if (type === 'f32') this.#floats[base + i] = value;
-      else this.#words[base + i] = value;
+      }
+      if (type === 'f32') {
+        this.#floats[base + i] = value;
+      } else {
+        this.#words[base + i] = value;
+      }
     }
     try {
       isolated.views.forEach((view, i) => {
@@ -118,19 +122,27 @@ export class Recorder {
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, group, [slot * PARAM_BYTES]);
     pass.dispatchWorkgroups(call.grid[0], call.grid[1], call.grid[2]);
-    if (this.timestamps !== undefined) this.#endPass();
+    if (this.timestamps !== undefined) {
+      this.#endPass();
+    }
     isolated.finish?.();
     this.#numInSubmit += 1;
     this.#numDispatches += 1;
-    if (this.#numInSubmit === DISPATCH_BUDGET) this.submit();
+    if (this.#numInSubmit === DISPATCH_BUDGET) {
+      this.submit();
+    }
   }
 
   copy(from: GPUBuffer, fromOffset: number, to: GPUBuffer, toOffset: number, bytes: number): void {
-    if (bytes > 0) this.#openEncoder().copyBufferToBuffer(from, fromOffset, to, toOffset, bytes);
+    if (bytes > 0) {
+      this.#openEncoder().copyBufferToBuffer(from, fromOffset, to, toOffset, bytes);
+    }
   }
 
   upload(to: GPUBuffer, toOffset: number, bytes: Uint8Array): void {
-    if (bytes.byteLength === 0) return;
+    if (bytes.byteLength === 0) {
+      return;
+    }
     const { source, sourceOffset } = this.#uploads.stage(bytes);
     this.copy(source, sourceOffset, to, toOffset, bytes.byteLength);
   }
@@ -154,14 +166,19 @@ export class Recorder {
   /** Destroys a buffer once nothing unsubmitted uses it. */
   destroyLater(buffer: GPUBuffer, id: number): void {
     this.bindGroups.forget(id);
-    if (this.isEmpty) buffer.destroy();
-    else this.#dying.push(buffer);
+    if (this.isEmpty) {
+      buffer.destroy();
+    } else {
+      this.#dying.push(buffer);
+    }
   }
 
   /** Hands recorded commands to the device. Returns the number of the last submit. */
   submit(): number {
     const encoder = this.#encoder;
-    if (encoder === undefined) return this.#serial;
+    if (encoder === undefined) {
+      return this.#serial;
+    }
     this.#endPass();
     const serial = this.#serial + 1;
     const timestamps = this.timestamps?.resolve(encoder);
@@ -174,7 +191,9 @@ export class Recorder {
     this.#encoder = undefined;
     this.#numInSubmit = 0;
     this.#serial = serial;
-    for (const buffer of this.#dying) buffer.destroy();
+    for (const buffer of this.#dying) {
+      buffer.destroy();
+    }
     this.#dying = [];
     timestamps?.submitted(serial);
     return serial;
@@ -185,7 +204,9 @@ export class Recorder {
     this.#encoder = undefined;
     this.#uniform.destroy();
     this.#fenceFrom.destroy();
-    for (const buffer of this.#dying) buffer.destroy();
+    for (const buffer of this.#dying) {
+      buffer.destroy();
+    }
     this.#dying = [];
   }
 
@@ -196,7 +217,9 @@ export class Recorder {
   }
 
   #openPass(label: string): GPUComputePassEncoder {
-    if (this.#pass !== undefined) return this.#pass;
+    if (this.#pass !== undefined) {
+      return this.#pass;
+    }
     const encoder = this.#openEncoder();
     const timestampWrites = this.timestamps?.next(label);
     this.#pass = encoder.beginComputePass(timestampWrites ? { label, timestampWrites } : { label });
@@ -228,7 +251,9 @@ export class Recorder {
     views: readonly View[],
   ): { views: readonly View[]; finish?: () => void; release?: () => void } {
     const replaced = clashesOf(kernel, views);
-    if (replaced.length === 0) return { views };
+    if (replaced.length === 0) {
+      return { views };
+    }
     const source = this.#scratch.current;
     const copies = views.slice();
     const copyBacks: (() => void)[] = [];
@@ -246,12 +271,16 @@ export class Recorder {
       }
     }
     const release = () => {
-      for (const scratch of taken) source.give(scratch);
+      for (const scratch of taken) {
+        source.give(scratch);
+      }
     };
     return { views: copies, finish: () => runAll([...copyBacks, release]), release };
   }
 }
 
 function runAll(actions: readonly (() => void)[]): void {
-  for (const action of actions) action();
+  for (const action of actions) {
+    action();
+  }
 }

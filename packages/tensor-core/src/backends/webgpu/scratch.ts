@@ -44,7 +44,9 @@ export class ScratchPool implements Scratch {
     }
     const size = Math.min(sizeClass(byteLength), maxBytes);
     const known = this.#free.get(size)?.pop();
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      return known;
+    }
     const gpu = this.#allocations.create({
       label: 'scratch',
       size,
@@ -62,18 +64,27 @@ export class ScratchPool implements Scratch {
       return;
     }
     const list = this.#free.get(buffer.byteLength);
-    if (list === undefined) this.#free.set(buffer.byteLength, [buffer]);
-    else list.push(buffer);
+    if (list === undefined) {
+      this.#free.set(buffer.byteLength, [buffer]);
+    } else {
+      list.push(buffer);
+    }
   }
 
   /** Destroys what is free. */
   trim(): void {
-    for (const list of this.#free.values()) for (const buffer of list) this.#drop(buffer);
+    for (const list of this.#free.values()) {
+      for (const buffer of list) {
+        this.#drop(buffer);
+      }
+    }
     this.#free.clear();
   }
 
   destroy(): void {
-    for (const { gpu } of this.#all) gpu.destroy();
+    for (const { gpu } of this.#all) {
+      gpu.destroy();
+    }
     this.#free.clear();
     this.#all.clear();
   }

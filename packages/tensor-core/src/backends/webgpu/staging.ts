@@ -79,25 +79,36 @@ export class UploadRing {
   /** Maps chunks again whose submit is known to be complete. Resolves at once or in a loop turn. */
   reclaim(completedSerial: number): void {
     const done = this.#inFlight.filter((c) => c.serial <= completedSerial);
-    if (done.length === 0) return;
+    if (done.length === 0) {
+      return;
+    }
     this.#inFlight = this.#inFlight.filter((c) => c.serial > completedSerial);
     for (const chunk of done) {
-      if (this.#bytes > KEEP_BYTES || this.#allocations.isLost(chunk.gpu)) this.#drop(chunk);
-      else this.#remap(chunk);
+      if (this.#bytes > KEEP_BYTES || this.#allocations.isLost(chunk.gpu)) {
+        this.#drop(chunk);
+      } else {
+        this.#remap(chunk);
+      }
     }
   }
 
   /** Destroys what waits to be filled. */
   trim(): void {
-    for (const chunk of this.#ready.splice(0)) this.#drop(chunk);
+    for (const chunk of this.#ready.splice(0)) {
+      this.#drop(chunk);
+    }
   }
 
   async settled(): Promise<void> {
-    while (this.#mapping.size > 0) await Promise.allSettled(this.#mapping);
+    while (this.#mapping.size > 0) {
+      await Promise.allSettled(this.#mapping);
+    }
   }
 
   destroy(): void {
-    for (const chunk of [...this.#ready, ...this.#filling, ...this.#inFlight]) chunk.gpu.destroy();
+    for (const chunk of [...this.#ready, ...this.#filling, ...this.#inFlight]) {
+      chunk.gpu.destroy();
+    }
     this.#ready = [];
     this.#filling = [];
     this.#inFlight = [];
@@ -128,12 +139,18 @@ export class UploadRing {
 
   #chunkFor(byteLength: number): Chunk {
     const current = this.#filling.findLast((c) => c.gpu.size - c.used >= byteLength);
-    if (current !== undefined) return current;
+    if (current !== undefined) {
+      return current;
+    }
     // The smallest that fits, so that large chunks stay for large uploads.
     let best = -1;
     this.#ready.forEach((c, i) => {
-      if (c.gpu.size < byteLength) return;
-      if (best < 0 || c.gpu.size < this.#ready[best]!.gpu.size) best = i;
+      if (c.gpu.size < byteLength) {
+        return;
+      }
+      if (best < 0 || c.gpu.size < this.#ready[best]!.gpu.size) {
+        best = i;
+      }
     });
     const chunk = best >= 0 ? this.#ready.splice(best, 1)[0]! : this.#create(byteLength);
     this.#filling.push(chunk);
@@ -172,7 +189,9 @@ export class DownloadPool {
   take(byteLength: number): GPUBuffer {
     const size = Math.max(MIN_DOWNLOAD_BYTES, 2 ** Math.ceil(Math.log2(byteLength)));
     const known = this.#free.get(size)?.pop();
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      return known;
+    }
     const buffer = this.#allocations.create({ label: 'read-back', size, usage: USAGE_DOWNLOAD });
     this.#bytes += size;
     this.#buffers += 1;
@@ -186,13 +205,20 @@ export class DownloadPool {
       return;
     }
     const list = this.#free.get(buffer.size);
-    if (list === undefined) this.#free.set(buffer.size, [buffer]);
-    else list.push(buffer);
+    if (list === undefined) {
+      this.#free.set(buffer.size, [buffer]);
+    } else {
+      list.push(buffer);
+    }
   }
 
   /** Destroys what is free. */
   trim(): void {
-    for (const list of this.#free.values()) for (const buffer of list) this.#drop(buffer);
+    for (const list of this.#free.values()) {
+      for (const buffer of list) {
+        this.#drop(buffer);
+      }
+    }
     this.#free.clear();
   }
 

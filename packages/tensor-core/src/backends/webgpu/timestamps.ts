@@ -1,5 +1,5 @@
-// GPU times of single dispatches while a profiler listens. Drivers may quantise them (65.5 us in
-// Dawn by default), so short kernels can read as 0 and neighbours can share an instant.
+// GPU times of single dispatches while a profiler listens. Drivers may quantize them (65.5 us in
+// Dawn by default), so short kernels can read as 0 and neighbors can share an instant.
 
 import type { BackendTraceSink } from '../../backend.js';
 import type { DownloadPool } from './staging.js';
@@ -37,7 +37,9 @@ export class Timestamps {
   /** Timestamps of the next pass; undefined when the set is full. */
   next(label: string): GPUComputePassTimestampWrites | undefined {
     const i = 2 * this.#labels.length;
-    if (i + 2 > CAPACITY) return undefined;
+    if (i + 2 > CAPACITY) {
+      return undefined;
+    }
     this.#labels.push(label);
     return {
       querySet: this.#querySet,
@@ -49,7 +51,9 @@ export class Timestamps {
   /** Adds the read-back of this submit's times to its commands. */
   resolve(encoder: GPUCommandEncoder): { submitted(serial: number): void } | undefined {
     const labels = this.#labels;
-    if (labels.length === 0) return undefined;
+    if (labels.length === 0) {
+      return undefined;
+    }
     this.#labels = [];
     const bytes = 2 * labels.length * QUERY_BYTES;
     const staging = this.#downloads.take(bytes);

@@ -57,7 +57,9 @@ export class Waiter {
 
   /** Resolves when no waits are left. */
   async idle(): Promise<void> {
-    while (this.#running !== undefined) await this.#running;
+    while (this.#running !== undefined) {
+      await this.#running;
+    }
   }
 
   async #run(): Promise<void> {
@@ -65,23 +67,32 @@ export class Waiter {
       const serial = this.#jobs[0]!.serial;
       const batch = this.#jobs.filter((job) => job.serial === serial);
       // A buffer whose allocation has not told yet must not be mapped: that is an error of its own.
-      if (this.#fault.hasChecks) await this.#fault.settled();
+      if (this.#fault.hasChecks) {
+        await this.#fault.settled();
+      }
       const isQuiet = batch.every((job) => job.isQuiet === true);
       const error =
         this.#fault.error ??
         this.#allocations.failureAt(serial, { isQuiet }) ??
         (await this.#mapAll(batch));
       this.#jobs = this.#jobs.filter((job) => !batch.includes(job));
-      if (error === undefined) this.#onComplete(serial);
-      for (const job of batch) finish(job, error);
+      if (error === undefined) {
+        this.#onComplete(serial);
+      }
+      for (const job of batch) {
+        finish(job, error);
+      }
     }
     this.#running = undefined; // in the turn that saw no jobs, so that none is added unseen
   }
 
   async #mapAll(batch: readonly WaitJob[]): Promise<Error | undefined> {
     try {
-      if (this.#isPaced) await mapPaced(batch[0]!, () => this.#fault.error !== undefined);
-      else await map(batch[0]!);
+      if (this.#isPaced) {
+        await mapPaced(batch[0]!, () => this.#fault.error !== undefined);
+      } else {
+        await map(batch[0]!);
+      }
       await Promise.all(batch.slice(1).map(map));
       await this.#fault.settled();
     } catch (error) {
@@ -113,11 +124,17 @@ async function mapPaced(job: WaitJob, hasFailed: () => boolean): Promise<void> {
     );
     const isPending = () => settled === 'pending';
     const until = performance.now() + (look === 0 ? FIRST_SPIN_MS : LATER_SPIN_MS);
-    while (isPending() && performance.now() < until) await nextTurn();
+    while (isPending() && performance.now() < until) {
+      await nextTurn();
+    }
     if (isPending()) {
       job.staging.unmap();
-      while (isPending()) await nextTurn();
-      if (hasFailed()) throw reason;
+      while (isPending()) {
+        await nextTurn();
+      }
+      if (hasFailed()) {
+        throw reason;
+      }
     } else if ((settled as string) === 'mapped') {
       return;
     } else {
@@ -145,7 +162,10 @@ function finish(job: WaitJob, error: Error | undefined): void {
 
 function nextTurn(): Promise<void> {
   return new Promise((resolve) => {
-    if (typeof setImmediate === 'function') setImmediate(resolve);
-    else setTimeout(resolve, 0);
+    if (typeof setImmediate === 'function') {
+      setImmediate(resolve);
+    } else {
+      setTimeout(resolve, 0);
+    }
   });
 }

@@ -107,7 +107,9 @@ export class WebGpuBackend implements Backend {
       destroy: ({ gpu, id }) => this.#recorder.destroyLater(gpu, id),
     });
     this.#allocations.onPressure(() => {
-      for (const kept of [this.#uploads, this.#downloads, this.#scratch]) kept.trim();
+      for (const kept of [this.#uploads, this.#downloads, this.#scratch]) {
+        kept.trim();
+      }
     });
     this.#slot = { current: this.#scratch };
     this.#pipelines = new Pipelines(device, this.#fault);
@@ -166,7 +168,9 @@ export class WebGpuBackend implements Backend {
   }
 
   free(buffer: BackendBuffer): void {
-    if (this.#disposal !== undefined) return;
+    if (this.#disposal !== undefined) {
+      return;
+    }
     const freed = asOwnBuffer(buffer);
     freed.isFreed = true;
     this.#buffers.delete(freed);
@@ -260,7 +264,9 @@ export class WebGpuBackend implements Backend {
   }
 
   flush(): void {
-    if (this.#disposal === undefined) this.#recorder.submit();
+    if (this.#disposal === undefined) {
+      this.#recorder.submit();
+    }
   }
 
   sync(): Promise<void> {
@@ -318,7 +324,9 @@ export class WebGpuBackend implements Backend {
     this.#sink = sink;
     const old = this.#timestamps;
     // Its last submit may still resolve into it.
-    if (old !== undefined) void this.#waiter.idle().then(() => old.destroy());
+    if (old !== undefined) {
+      void this.#waiter.idle().then(() => old.destroy());
+    }
     const canTime = sink !== undefined && this.#device.features.has('timestamp-query');
     this.#timestamps = canTime
       ? new Timestamps(this.#device, {
@@ -359,7 +367,9 @@ export class WebGpuBackend implements Backend {
     await this.#device.queue.onSubmittedWorkDone().catch(() => {});
     await this.#fault.settled();
     await this.#uploads.settled();
-    for (const buffer of this.#buffers) buffer.gpu.destroy();
+    for (const buffer of this.#buffers) {
+      buffer.gpu.destroy();
+    }
     this.#buffers.clear();
     this.#bytes = 0;
     this.#timestamps?.destroy();
@@ -367,7 +377,9 @@ export class WebGpuBackend implements Backend {
     this.#downloads.destroy();
     this.#scratch.destroy();
     this.#recorder.destroy();
-    if (this.#ownsDevice) this.#device.destroy();
+    if (this.#ownsDevice) {
+      this.#device.destroy();
+    }
   }
 
   #settle<T>(
@@ -375,18 +387,26 @@ export class WebGpuBackend implements Backend {
     start: (resolve: (value: T) => void, reject: (error: Error) => void) => void,
   ): Promise<T> {
     return new Promise((resolve, reject) => {
-      if (this.#disposal !== undefined) throw disposed(op);
-      if (this.#fault.error !== undefined) throw this.#fault.error;
+      if (this.#disposal !== undefined) {
+        throw disposed(op);
+      }
+      if (this.#fault.error !== undefined) {
+        throw this.#fault.error;
+      }
       start(resolve, reject);
     });
   }
 
   #assertLive(op: string): void {
-    if (this.#disposal !== undefined) throw disposed(op);
+    if (this.#disposal !== undefined) {
+      throw disposed(op);
+    }
   }
 
   #traceStaging(name: string, startMs: number | undefined, bytes: number): void {
-    if (this.#sink === undefined || startMs === undefined) return;
+    if (this.#sink === undefined || startMs === undefined) {
+      return;
+    }
     this.#sink({ name, track: 'staging', startMs, endMs: performance.now(), bytes });
   }
 }

@@ -106,7 +106,7 @@ function edgesCase(to: DType): ConformanceCase {
   });
 }
 
-/** The f32 values halfway between neighbouring 16-bit values, and their own two neighbours. */
+/** The f32 values halfway between neighboring 16-bit values, and their own two neighbors. */
 function borderCase(to: 'f16' | 'bf16', borders: () => Uint32Array): ConformanceCase {
   return twinCase(`cast f32 around every rounding border of ${to}`, 'exact', (twin) => {
     const around = borders();
@@ -145,7 +145,9 @@ function integerCase(from: 'i32' | 'u32', to: DType): ConformanceCase {
     const values = from === 'i32' ? magnitudes.flatMap((x) => [x, -x]) : magnitudes;
     const x = twin.values(values, from, { offset: 1 });
     twin.run('cast', { x, out: twin.output(values.length, to) });
-    if (to !== 'i32' && to !== 'u32') return;
+    if (to !== 'i32' && to !== 'u32') {
+      return;
+    }
     const any = twin.anyBits(65, from);
     twin.run('cast', { x: any, out: twin.output(65, to, { offset: 1 }) });
   });

@@ -53,7 +53,9 @@ function idsOf(
 ) {
   const outside = idType === 'i32' ? [rows, -1, -(2 ** 31)] : [rows, 2 ** 31, 2 ** 32 - 1];
   const ids = Array.from({ length: count }, (_, i) => {
-    if (i % 11 === 10) return outside[twin.random.integer(0, 3)]!;
+    if (i % 11 === 10) {
+      return outside[twin.random.integer(0, 3)]!;
+    }
     return i === 0 ? rows - 1 : twin.random.integer(0, rows);
   });
   return twin.values(ids, idType, { offset: 1 });

@@ -21,7 +21,7 @@ export function layerNormCases(): ConformanceCase[] {
     layerNormCase('bf16', 'f32'),
     plainCase(),
     flatParametersCase(),
-    offCentreCase(),
+    offCenterCase(),
   ];
 }
 
@@ -113,7 +113,7 @@ function flatParametersCase(): ConformanceCase {
   );
 }
 
-function offCentreCase(): ConformanceCase {
+function offCenterCase(): ConformanceCase {
   return twinCase('layerNorm of rows far from zero', 'cancelling', (twin) => {
     const x = twin.floats(3 * 128, 'f32', { low: 999, high: 1001 });
     const stats = { mean: twin.output(3, 'f32'), rstd: twin.output(3, 'f32') };

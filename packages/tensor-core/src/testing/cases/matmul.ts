@@ -127,7 +127,9 @@ function batchCase(dtype: DType): ConformanceCase {
 /** Heads of [batch, seq, heads * dim] without a copy: scores q k^T, weights by values, gradients. */
 function attentionCase(dtype: DType): ConformanceCase {
   return twinCase(`matmul ${dtype} over interleaved heads`, 'sum', (twin) => {
-    for (const seq of [10, 7]) attention(twin, dtype, seq);
+    for (const seq of [10, 7]) {
+      attention(twin, dtype, seq);
+    }
   });
 }
 

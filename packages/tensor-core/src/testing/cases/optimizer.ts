@@ -8,7 +8,7 @@ import type { FloatOptions, Twin } from '../twin.js';
 
 const SIZE = 1000;
 const NUM_STEPS = 3;
-/** Gaps at both ends and between; single elements; odd starts; neighbours of two groups. */
+/** Gaps at both ends and between; single elements; odd starts; neighbors of two groups. */
 const SEGMENTS: readonly Segment[] = [
   { start: 1, length: 1, group: 0 },
   { start: 3, length: 60, group: 1 },

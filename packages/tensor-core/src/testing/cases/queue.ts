@@ -63,7 +63,9 @@ class Bench {
   }
 
   freeAll(): void {
-    for (const buffer of this.#buffers) this.free(buffer);
+    for (const buffer of this.#buffers) {
+      this.free(buffer);
+    }
   }
 
   /** Reads a whole buffer as f32; the read is queued now. */
@@ -77,7 +79,9 @@ class Bench {
 
   equal(what: string, got: unknown, want: unknown): void {
     const [gotText, wantText] = [JSON.stringify(got), JSON.stringify(want)];
-    if (gotText === wantText) return;
+    if (gotText === wantText) {
+      return;
+    }
     throw new ConformanceError(this.#name, `${what}: expected ${wantText}, got ${gotText}`);
   }
 }
@@ -129,8 +133,11 @@ async function readsInOrder(bench: Bench): Promise<void> {
   const x = bench.upload([1]);
   const reads = [bench.read(x)];
   for (let i = 2; i <= 8; i++) {
-    if (i % 2 === 0) bench.affine(x, x, 1, 1);
-    else bench.write(x, [i]);
+    if (i % 2 === 0) {
+      bench.affine(x, x, 1, 1);
+    } else {
+      bench.write(x, [i]);
+    }
     reads.push(bench.read(x));
   }
   bench.write(x, [99]);
@@ -166,7 +173,9 @@ async function hostArrays(bench: Bench): Promise<void> {
   await bench.expect('from an odd address', x, [1, 2]);
   const into = new Uint8Array(new ArrayBuffer(9), 1, 8);
   bench.equal('to an odd address', valuesOf(await bench.backend.read(x, 0, 8, into)), [1, 2]);
-  if (typeof SharedArrayBuffer === 'undefined') return; // a page that is not cross-origin isolated
+  if (typeof SharedArrayBuffer === 'undefined') {
+    return; // a page that is not cross-origin isolated
+  }
   const shared = new Uint8Array(new SharedArrayBuffer(8));
   shared.set(bytesOf([3, 4]));
   bench.backend.write(x, 0, shared);

@@ -171,7 +171,9 @@ function matmulCase(dtype: DType): ConformanceCase {
         };
         const broken = (size: number, places: readonly (readonly [number, number])[]) => {
           const values = Array.from({ length: size }, () => twin.random.uniform(-1, 1));
-          for (const [place, value] of places) values[place] = value;
+          for (const [place, value] of places) {
+            values[place] = value;
+          }
           return values;
         };
         const last = twin.values(

@@ -55,7 +55,9 @@ function cutCase(name: string, forward: (device: Device, rows: number) => Tensor
         );
       };
       const whole = await part(0, NUM_ROWS);
-      if (new Set(whole).size < 2) throw new ConformanceError(name, 'nothing was dropped');
+      if (new Set(whole).size < 2) {
+        throw new ConformanceError(name, 'nothing was dropped');
+      }
       for (const cut of CUTS) {
         const bounds = [0, ...cut, NUM_ROWS];
         const parts: number[] = [];

@@ -72,7 +72,7 @@ const SHAPES: readonly (readonly [readonly number[], readonly number[]])[] = [
     [3, 1],
   ],
 ];
-/** More axes than kernels walk, until neighbours are merged. */
+/** More axes than kernels walk, until neighbors are merged. */
 const DEEP: (typeof SHAPES)[number] = [
   [2, 3, 1, 2, 1, 3, 1],
   [1, 1, 1, 2, 2, 3, 1],

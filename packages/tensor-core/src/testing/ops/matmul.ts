@@ -111,7 +111,9 @@ function linearCase(
       op: ([input, w, bias]) => linear(input!, { weight: w!, bias, transposeWeight }),
       twin: ([input, w, bias]) => {
         const rows = { shape: [input!.data.length / Math.max(1, k), k], data: input!.data };
-        if (k === 0) rows.shape[0] = 9;
+        if (k === 0) {
+          rows.shape[0] = 9;
+        }
         const product = matmulTwin(rows, w!, { transposeB: transposeWeight });
         const out = bias === undefined ? product : pairTwin(product, bias, (a, b) => a + b);
         return { shape: [...lead, n], data: out.data };

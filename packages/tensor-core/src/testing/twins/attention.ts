@@ -22,11 +22,15 @@ export function attentionTwin(
         let total = 0;
         for (let s = 0; s <= t; s++) {
           let score = 0;
-          for (let d = 0; d < headDim; d++) score += at(b, t, 0, head, d) * at(b, s, 1, head, d);
+          for (let d = 0; d < headDim; d++) {
+            score += at(b, t, 0, head, d) * at(b, s, 1, head, d);
+          }
           weights[row + s] = Math.exp(score / Math.sqrt(headDim));
           total += weights[row + s]!;
         }
-        for (let s = 0; s <= t; s++) weights[row + s]! /= total;
+        for (let s = 0; s <= t; s++) {
+          weights[row + s]! /= total;
+        }
       }
     }
   }

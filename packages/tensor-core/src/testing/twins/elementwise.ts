@@ -28,7 +28,9 @@ export function erf(x: number): number {
   const steps = 2000;
   const h = x / steps;
   let sum = 1 + Math.exp(-x * x);
-  for (let i = 1; i < steps; i++) sum += (i % 2 === 0 ? 2 : 4) * Math.exp(-((i * h) ** 2));
+  for (let i = 1; i < steps; i++) {
+    sum += (i % 2 === 0 ? 2 : 4) * Math.exp(-((i * h) ** 2));
+  }
   return ((2 / Math.sqrt(Math.PI)) * h * sum) / 3;
 }
 

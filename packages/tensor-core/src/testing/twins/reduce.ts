@@ -24,10 +24,16 @@ export function reduceTwin(
       );
       return 0;
     });
-    if (kind === 'max') return Math.max(...values);
-    if (kind === 'min') return Math.min(...values);
+    if (kind === 'max') {
+      return Math.max(...values);
+    }
+    if (kind === 'min') {
+      return Math.min(...values);
+    }
     let total = 0;
-    for (const value of values) total += value;
+    for (const value of values) {
+      total += value;
+    }
     return kind === 'sum' ? total : total / values.length;
   });
   return { shape: keepDims ? kept : x.shape.filter((_, axis) => !axes.includes(axis)), data };

@@ -7,7 +7,9 @@ export function softmaxTwin(x: TwinArray, options: { readonly isLog: boolean }):
   const data = new Float64Array(x.data.length);
   for (let r = 0; r < rows; r++) {
     let total = 0;
-    for (let c = 0; c < cols; c++) total += Math.exp(x.data[r * cols + c]!);
+    for (let c = 0; c < cols; c++) {
+      total += Math.exp(x.data[r * cols + c]!);
+    }
     for (let c = 0; c < cols; c++) {
       const value = x.data[r * cols + c]!;
       data[r * cols + c] = options.isLog ? value - Math.log(total) : Math.exp(value) / total;
@@ -29,9 +31,13 @@ export function layerNormTwin(
   for (let r = 0; r < rows; r++) {
     const row = x.data.subarray(r * cols, (r + 1) * cols);
     let mean = 0;
-    for (const value of row) mean += value / cols;
+    for (const value of row) {
+      mean += value / cols;
+    }
     let variance = 0;
-    for (const value of row) variance += (value - mean) ** 2 / cols;
+    for (const value of row) {
+      variance += (value - mean) ** 2 / cols;
+    }
     for (let c = 0; c < cols; c++) {
       const normal = (row[c]! - mean) / Math.sqrt(variance + options.eps);
       data[r * cols + c] = normal * (options.weight?.data[c] ?? 1) + (options.bias?.data[c] ?? 0);
@@ -50,14 +56,22 @@ export function crossEntropyTwin(
   const losses = new Float64Array(rows);
   for (let r = 0; r < rows; r++) {
     const target = targets.data[r]!;
-    if (target < 0 || target >= cols) continue;
+    if (target < 0 || target >= cols) {
+      continue;
+    }
     let total = 0;
-    for (let c = 0; c < cols; c++) total += Math.exp(logits.data[r * cols + c]!);
+    for (let c = 0; c < cols; c++) {
+      total += Math.exp(logits.data[r * cols + c]!);
+    }
     losses[r] = Math.log(total) - logits.data[r * cols + target]!;
   }
-  if (reduction === 'none') return { shape: targets.shape, data: losses };
+  if (reduction === 'none') {
+    return { shape: targets.shape, data: losses };
+  }
   let total = 0;
-  for (const loss of losses) total += loss;
+  for (const loss of losses) {
+    total += loss;
+  }
   return { shape: [], data: Float64Array.of(reduction === 'sum' ? total : total / rows) };
 }
 
@@ -66,8 +80,12 @@ export function embeddingTwin(table: TwinArray, ids: TwinArray): TwinArray {
   const [rows, cols] = table.shape as [number, number];
   const data = new Float64Array(ids.data.length * cols);
   ids.data.forEach((id, i) => {
-    if (id < 0 || id >= rows) return;
-    for (let c = 0; c < cols; c++) data[i * cols + c] = table.data[id * cols + c]!;
+    if (id < 0 || id >= rows) {
+      return;
+    }
+    for (let c = 0; c < cols; c++) {
+      data[i * cols + c] = table.data[id * cols + c]!;
+    }
   });
   return { shape: [...ids.shape, cols], data };
 }

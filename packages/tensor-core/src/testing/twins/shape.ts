@@ -39,7 +39,9 @@ export function catTwin(parts: readonly TwinArray[], axis: number): TwinArray {
   return buildTwin(shape, (index) => {
     let part = 0;
     let at = index[axis]!;
-    while (at >= lengths[part]!) at -= lengths[part++]!;
+    while (at >= lengths[part]!) {
+      at -= lengths[part++]!;
+    }
     return elementAt(
       parts[part]!,
       index.map((value, i) => (i === axis ? at : value)),

@@ -12,7 +12,9 @@ export function buildTwin(
   valueAt: (index: readonly number[]) => number,
 ): TwinArray {
   let size = 1;
-  for (const dim of shape) size *= dim;
+  for (const dim of shape) {
+    size *= dim;
+  }
   const data = new Float64Array(size);
   const index = shape.map(() => 0);
   for (let i = 0; i < size; i++) {
@@ -20,7 +22,9 @@ export function buildTwin(
     // Counts like an odometer, the last digit fastest.
     for (let axis = shape.length - 1; axis >= 0; axis--) {
       index[axis]! += 1;
-      if (index[axis]! < shape[axis]!) break;
+      if (index[axis]! < shape[axis]!) {
+        break;
+      }
       index[axis] = 0;
     }
   }

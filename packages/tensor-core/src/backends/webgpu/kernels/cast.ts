@@ -22,7 +22,7 @@ export function fill(ctx: KernelContext, { out, value }: KernelCalls['fill']): v
   );
   const word = wordOf(value, out.dtype);
   const asWords: View = { ...out, dtype: 'u32', size: wordsOf(out) };
-  // A neighbour's element in the last word's other half stays.
+  // A neighbor's element in the last word's other half stays.
   const isOdd = elementsPerWord(out.dtype) === 2 && out.size % 2 === 1;
   ctx.eachWindow([asWords], asWords.size, (start, length) => {
     const { grid, perLane } = elementwiseGrid(ctx, length);
@@ -67,7 +67,7 @@ function castKernel(label: string, from: DType, to: DType): Kernel {
   const store =
     perWord === 2
       ? `let w = (P.out_at >> 1u) + u;
-      // A neighbour's element in the last word's other half stays.
+      // A neighbor's element in the last word's other half stays.
       let high = select(convert(2u * u + 1u) << 16u, out[w] & 0xffff0000u, 2u * u + 1u == P.size);
       out[w] = convert(2u * u) | high;`
       : 'out[P.out_at + u] = convert(u);';
@@ -101,9 +101,13 @@ function readBits(from: DType): string {
 
 function convertBits(from: DType, to: DType): string {
   const isInteger = from === 'i32' || from === 'u32';
-  if (to === 'i32' || to === 'u32') return isInteger ? 'u' : `to_${to}(u)`;
+  if (to === 'i32' || to === 'u32') {
+    return isInteger ? 'u' : `to_${to}(u)`;
+  }
   const float = isInteger ? `from_${from}(u)` : 'u';
-  if (to === 'f32') return float;
+  if (to === 'f32') {
+    return float;
+  }
   return to === 'f16' ? `f16_bits(bitcast<f32>(${float}))` : `bf16_of_bits(${float})`;
 }
 

@@ -66,8 +66,11 @@ export function crossEntropyBackward(
       rows: numRows,
       cols,
     };
-    if (isWhole) backwardRows(ctx, { ...part, out: block(out) });
-    else through32(ctx, block(out), (wide) => backwardRows(ctx, { ...part, out: wide }));
+    if (isWhole) {
+      backwardRows(ctx, { ...part, out: block(out) });
+    } else {
+      through32(ctx, block(out), (wide) => backwardRows(ctx, { ...part, out: wide }));
+    }
   });
 }
 
@@ -110,5 +113,7 @@ function eachRows(
 ): void {
   const fit = rows <= multiple ? 1 : multiple;
   const step = ctx.windowUnits(dtypes, cols, { multiple: fit, op });
-  for (let first = 0; first < rows; first += step) body(first, Math.min(step, rows - first));
+  for (let first = 0; first < rows; first += step) {
+    body(first, Math.min(step, rows - first));
+  }
 }

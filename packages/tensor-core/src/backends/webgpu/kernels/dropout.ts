@@ -44,7 +44,9 @@ fn store_two(i: u32, low: f32, high: f32) {
 
 export function dropout(ctx: KernelContext, call: KernelCalls['dropout']): void {
   const { x, out, p, key0, key1, counterOffset } = call;
-  if (p >= 1) throw new RangeError(`dropout: expected p below 1, got ${p}.`);
+  if (p >= 1) {
+    throw new RangeError(`dropout: expected p below 1, got ${p}.`);
+  }
   ctx.eachWindow([x, out], out.size, (start, length) => {
     const first = counterOffset + start;
     const block = Math.floor(first / BLOCK);

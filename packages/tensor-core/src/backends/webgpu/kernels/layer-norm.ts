@@ -1,4 +1,4 @@
-// Layer normalisation over rows and its gradients. The variance is a second pass over the row, since
+// Layer normalization over rows and its gradients. The variance is a second pass over the row, since
 // E[x^2] - E[x]^2 cancels in f32.
 
 import type { KernelCalls, View } from '../../../backend.js';
@@ -148,8 +148,12 @@ ${elementwiseMain('sum_block(u);')}`,
         grid,
       });
       const sum = { kind: 'sum', outer: 1, dim: parts, inner: cols } as const;
-      if (dWeight !== undefined) reduceInto(ctx, { ...sum, x: weights, out: dWeight });
-      if (dBias !== undefined) reduceInto(ctx, { ...sum, x: biases, out: dBias });
+      if (dWeight !== undefined) {
+        reduceInto(ctx, { ...sum, x: weights, out: dWeight });
+      }
+      if (dBias !== undefined) {
+        reduceInto(ctx, { ...sum, x: biases, out: dBias });
+      }
     });
   });
 }

@@ -119,7 +119,7 @@ type Of<K extends Tile['kind']> = Extract<Tile, { kind: K }>;
 
 /**
  * Blocks of k are loaded as vectors of 4 along m and n; invocation (x, y) makes quads of columns at
- * x * 4, and if perThread is 8 also half a tile further, so that neighbours read neighbouring vectors.
+ * x * 4, and if perThread is 8 also half a tile further, so that neighbors read neighboring vectors.
  */
 function sharedBody(tile: Of<'shared'>, size: readonly [number, number, number]): string {
   const { m, n, k, perThread } = tile;
@@ -189,7 +189,7 @@ ${head(size, 'local_invocation_index')}
 }`;
 }
 
-/** Which vector of a block an invocation loads: neighbours along k. */
+/** Which vector of a block an invocation loads: neighbors along k. */
 function vectorOrder(name: string, extent: number, k: number): string {
   return `fn ${name}_v_k(v: u32) -> u32 { return v % ${k}u; }
 fn ${name}_v_e(v: u32) -> u32 { return (v / ${k}u) % ${extent / 4}u; }`;

@@ -49,7 +49,9 @@ export function candidateTiles(ctx: KernelContext): readonly Tile[] {
     { kind: 'direct', m: 8, n: 8, lanes: 8 },
     { kind: 'direct', m: 4, n: 4, lanes: 8 },
   ];
-  if (subgroupSize === undefined || subgroupSize > 16) return direct;
+  if (subgroupSize === undefined || subgroupSize > 16) {
+    return direct;
+  }
   return [
     ...direct,
     { kind: 'broadcast', m: 16, n: 2, lanes: subgroupSize },
@@ -95,13 +97,17 @@ export function matmulWithTile(ctx: KernelContext, call: MatmulCall, tile: Tile)
 }
 
 function sizeClass(m: number, n: number, k: number): string {
-  if (m <= 16) return 'flat';
+  if (m <= 16) {
+    return 'flat';
+  }
   const flops = 2 * m * n * k;
   return SIZE_CLASSES.find(({ below }) => flops < below)?.name ?? 'huge';
 }
 
 function canStoreWords({ out, n, outRow, outBatch }: MatmulCall): boolean {
-  if (elementsPerWord(out.dtype) === 1) return true;
+  if (elementsPerWord(out.dtype) === 1) {
+    return true;
+  }
   return [n, outRow, ...outBatch].every((value) => value % 2 === 0);
 }
 
@@ -153,8 +159,12 @@ function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     const bytes = rows.rowStride * byteSize(rows.view.dtype);
     // Even, so that blocks of 16-bit outputs start at whole words.
     const count = Math.floor(limit / bytes / 2) * 2;
-    if (count > 0) return count;
-    if (rows.view.size * byteSize(rows.view.dtype) <= limit) return Number.POSITIVE_INFINITY;
+    if (count > 0) {
+      return count;
+    }
+    if (rows.view.size * byteSize(rows.view.dtype) <= limit) {
+      return Number.POSITIVE_INFINITY;
+    }
     throw new LimitError(
       `matmul: expected two rows of at most ${limit} bytes, got ${2 * bytes}. The device binds no more at once.`,
       { requestedBytes: 2 * bytes, limitBytes: limit },
@@ -221,8 +231,11 @@ function accumulateWide(ctx: KernelContext, call: MatmulCall, tile: Tile, steps:
     const target = sliceView(out, m0 * outRow, size);
     ctx.withScratch('f32', size, (wide) => {
       // Columns between rows keep what they hold.
-      if (call.accumulate || outRow !== n) cast(ctx, { x: target, out: wide });
-      else fill(ctx, { out: wide, value: 0 });
+      if (call.accumulate || outRow !== n) {
+        cast(ctx, { x: target, out: wide });
+      } else {
+        fill(ctx, { out: wide, value: 0 });
+      }
       const aBlock = transposeA
         ? sliceView(a, m0, a.size - m0)
         : sliceView(a, m0 * aRow, a.size - m0 * aRow);

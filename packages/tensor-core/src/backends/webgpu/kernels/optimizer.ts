@@ -90,7 +90,9 @@ function sgdValues(group: SgdGroup): number[] {
 
 function packGroups<G>(groups: readonly G[], values: (group: G) => number[]): Float32Array {
   const packed = new Float32Array(groups.length * GROUP_FLOATS);
-  for (const [i, group] of groups.entries()) packed.set(values(group), i * GROUP_FLOATS);
+  for (const [i, group] of groups.entries()) {
+    packed.set(values(group), i * GROUP_FLOATS);
+  }
   return packed;
 }
 
@@ -144,7 +146,9 @@ ${mainHead([perGroup, 1, 1])}
     ctx.upload(groups, new Uint8Array(step.groups.buffer));
     windows.forEach(({ start, length }, i) => {
       const numChunks = table.ends[i]! - (table.ends[i - 1] ?? 0);
-      if (numChunks === 0) return;
+      if (numChunks === 0) {
+        return;
+      }
       ctx.dispatch(compiled, {
         params: {
           first_chunk: table.ends[i - 1] ?? 0,

@@ -39,8 +39,11 @@ const ENTRIES_PER_LANE = 16;
 
 export function reduce(ctx: KernelContext, call: KernelCalls['reduce']): void {
   const { kind, ...rest } = call;
-  if (kind === 'mean') reduceInto(ctx, { ...rest, kind: 'sum', divisor: call.dim });
-  else reduceInto(ctx, { ...rest, kind });
+  if (kind === 'mean') {
+    reduceInto(ctx, { ...rest, kind: 'sum', divisor: call.dim });
+  } else {
+    reduceInto(ctx, { ...rest, kind });
+  }
 }
 
 export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremumBackward']): void {

@@ -110,6 +110,8 @@ ${tree('min', 'select(a, b, b < a || is_nan(b))')}`;
 }
 
 function lanesFor(ctx: KernelContext, rows: number, cols: number): number {
-  if (ctx.profile.isSoftware) return rows >= FEW_ROWS || cols < 64 ? 1 : 64;
+  if (ctx.profile.isSoftware) {
+    return rows >= FEW_ROWS || cols < 64 ? 1 : 64;
+  }
   return cols >= WIDE_ROW ? 256 : 64;
 }

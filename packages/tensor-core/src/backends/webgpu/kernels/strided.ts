@@ -7,24 +7,32 @@ export interface Walk {
   readonly strides: readonly (readonly number[])[];
 }
 
-/** Drops dimensions of extent 1 and merges neighbours that all operands walk with one stride. */
+/** Drops dimensions of extent 1 and merges neighbors that all operands walk with one stride. */
 export function collapse(shape: readonly number[], strides: readonly (readonly number[])[]): Walk {
   const kept: number[] = [];
   const keptStrides: number[][] = strides.map(() => []);
   shape.forEach((extent, axis) => {
-    if (extent === 1) return;
+    if (extent === 1) {
+      return;
+    }
     const last = kept.length - 1;
     const canMerge =
       last >= 0 && strides.every((s, i) => keptStrides[i]![last] === s[axis]! * extent);
     if (canMerge) {
       kept[last] = kept[last]! * extent;
-      for (const [i, s] of strides.entries()) keptStrides[i]![last] = s[axis]!;
+      for (const [i, s] of strides.entries()) {
+        keptStrides[i]![last] = s[axis]!;
+      }
     } else {
       kept.push(extent);
-      for (const [i, s] of strides.entries()) keptStrides[i]!.push(s[axis]!);
+      for (const [i, s] of strides.entries()) {
+        keptStrides[i]!.push(s[axis]!);
+      }
     }
   });
-  if (kept.length === 0) return { shape: [1], strides: strides.map(() => [0]) };
+  if (kept.length === 0) {
+    return { shape: [1], strides: strides.map(() => [0]) };
+  }
   return { shape: kept, strides: keptStrides };
 }
 
@@ -32,8 +40,12 @@ export function collapse(shape: readonly number[], strides: readonly (readonly n
 export function strideParams(walk: Walk, names: readonly string[]): Record<string, number> {
   const params: Record<string, number> = {};
   walk.shape.forEach((extent, axis) => {
-    if (axis > 0) params[`dim${axis}`] = extent;
-    for (const [i, name] of names.entries()) params[`${name}_s${axis}`] = walk.strides[i]![axis]!;
+    if (axis > 0) {
+      params[`dim${axis}`] = extent;
+    }
+    for (const [i, name] of names.entries()) {
+      params[`${name}_s${axis}`] = walk.strides[i]![axis]!;
+    }
   });
   return params;
 }

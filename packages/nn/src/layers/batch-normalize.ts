@@ -1,4 +1,4 @@
-// The arithmetic of batch normalisation (Ioffe and Szegedy, 2015), composed of tensor ops, as one node
+// The arithmetic of batch normalization (Ioffe and Szegedy, 2015), composed of tensor ops, as one node
 // of the graph: it keeps x and two numbers a channel. All in f32; results have x's dtype.
 
 import {
@@ -29,7 +29,7 @@ export interface GradientSums {
   readonly dyXhat: Tensor;
 }
 
-export interface NormaliseOptions {
+export interface NormalizeOptions {
   readonly mean: Tensor;
   readonly variance: Tensor;
   readonly weight: Tensor | undefined;
@@ -50,8 +50,9 @@ export function momentsOf(x: Tensor): BatchMoments {
   const { device } = x;
   const channels = x.shape[1]!;
   const count = valuesPerChannel(x);
-  if (count === 0)
+  if (count === 0) {
     return { mean: device.zeros([channels]), variance: device.zeros([channels]), count };
+  }
   return device.noGrad(() =>
     device.scope(() => {
       const values = cast(x, 'f32');
@@ -64,13 +65,13 @@ export function momentsOf(x: Tensor): BatchMoments {
 }
 
 /** (x - mean) / sqrt(variance + eps) * weight + bias for each channel of x. */
-export function normaliseBatch(x: Tensor, options: NormaliseOptions): Tensor {
+export function normalizeBatch(x: Tensor, options: NormalizeOptions): Tensor {
   const { device } = x;
   const { mean: center, variance, weight, bias, eps, batch } = options;
   const { rstd, out } = device.noGrad(() =>
     device.scope(() => {
       const rstd = rsqrt(affine(variance, 1, eps));
-      const scaled = mul(centred(x, center), column(scaleOf(rstd, weight), x));
+      const scaled = mul(centered(x, center), column(scaleOf(rstd, weight), x));
       const shifted = bias === undefined ? scaled : add(scaled, column(cast(bias, 'f32'), x));
       return { rstd, out: cast(shifted, x.dtype) };
     }),
@@ -83,7 +84,7 @@ export function normaliseBatch(x: Tensor, options: NormaliseOptions): Tensor {
     saved: [x, center, rstd, ...(weight === undefined ? [] : [weight])],
     backward: async ([dy], needs) => {
       const gradient = cast(dy!, 'f32');
-      const xhat = mul(centred(x, center), column(rstd, x));
+      const xhat = mul(centered(x, center), column(rstd, x));
       const axis = statisticAxes(x);
       const sums = { dy: sum(gradient, { axis }), dyXhat: sum(mul(gradient, xhat), { axis }) };
       let dx: Tensor | undefined;
@@ -123,7 +124,7 @@ function column(values: Tensor, x: Tensor): Tensor {
   return x.rank === 2 ? values : reshape(values, [values.size, 1]);
 }
 
-function centred(x: Tensor, center: Tensor): Tensor {
+function centered(x: Tensor, center: Tensor): Tensor {
   return sub(cast(x, 'f32'), column(center, x));
 }
 

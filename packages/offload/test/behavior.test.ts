@@ -117,7 +117,9 @@ describe.each(PATHS)('%o', (options) => {
           mean(square(await model.call(x))),
           mean(tanh(await model.call(mul(x, 3)))),
         ];
-        for (const index of order) await results[index]!.backward();
+        for (const index of order) {
+          await results[index]!.backward();
+        }
       });
     }
   });
@@ -162,7 +164,9 @@ describe.each(PATHS)('%o', (options) => {
     const build = (device: Device) => {
       const model = stack(device);
       const [a, b, , d] = model.parameters();
-      for (const tensor of [a!, b!, d!]) tensor.requiresGrad = false;
+      for (const tensor of [a!, b!, d!]) {
+        tensor.requiresGrad = false;
+      }
       return model;
     };
     const before = await compared(build, undefined, async (_, x) => {
@@ -248,7 +252,9 @@ describe('O1 2.5.7 2.7 twelve layers in four slices', () => {
     const step = () =>
       device.scope(async () => {
         const output: Tensor = await model.call(rows(device, 64, 40));
-        if (model instanceof OffloadModel) parked = model.hostMemory().parkedBytes;
+        if (model instanceof OffloadModel) {
+          parked = model.hostMemory().parkedBytes;
+        }
         await mean(square(output)).backward();
       });
     await step();
@@ -277,7 +283,9 @@ it('a parameter at rest says who can read it, also one whose values were deferre
   const config = { vocab_size: 8, n_positions: 4, n_embd: 4, n_layer: 1, n_head: 1 };
   const model = new OffloadModel(new Gpt2(device, config, { deferInit: true }));
   await model.moveToStore();
-  for (const parameter of model.parameters()) expect(recipeOf(parameter)).toBe(undefined);
+  for (const parameter of model.parameters()) {
+    expect(recipeOf(parameter)).toBe(undefined);
+  }
   await expect(model.parameters()[0]!.toArray()).rejects.toThrow(
     /are not on the device\. An offloaded parameter .* stateDict of @shardweave\/offload reads it\.$/,
   );
@@ -359,7 +367,9 @@ it('a store that fails rejects the call, and the next one works', async () => {
   let isFailing = false;
   const failing = new Proxy(store, {
     get(target, key) {
-      if (key === 'read' && isFailing) return () => Promise.reject(new Error('no disk'));
+      if (key === 'read' && isFailing) {
+        return () => Promise.reject(new Error('no disk'));
+      }
       const value: unknown = Reflect.get(target, key, target);
       return typeof value === 'function' ? value.bind(target) : value;
     },
