@@ -3,7 +3,7 @@
 import { castInPlace, type Module, mapTensors } from '@shardweave/nn';
 import { cast, type DType, isFloat } from '@shardweave/tensor-core';
 import type { ResolvedFsdpOptions } from './options.js';
-import { modulesOutsideInstances } from './own-parameters.js';
+import { modulesOutsideInstances } from './unit/own-parameters.js';
 
 /**
  * The root of a mixed-precision tree brings float inputs to its compute dtype, an instance with

@@ -4,7 +4,7 @@
 import { isTensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from './errors.js';
 import type { FsdpOptions } from './options.js';
-import type { OffloadConfig } from './residence.js';
+import type { OffloadConfig } from './unit/residence.js';
 
 /** What an option may be. */
 interface OptionRule {

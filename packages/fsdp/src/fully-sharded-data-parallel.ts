@@ -5,24 +5,29 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters, type UseKind } from '@shardweave/nn';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
-import { agreeOnInstances, comparedLines } from './agree-on-instances.js';
-import { CallQueue } from './call-queue.js';
 import { castBuffers, castInputs } from './cast-inputs.js';
-import { callQueuesOf } from './collective-call.js';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError, FsdpStateError } from './errors.js';
-import type { DivideFactors } from './flat-gradient.js';
-import { FsdpTree } from './fsdp-tree.js';
-import { shardUnit, syncBuffers } from './initial-values.js';
 import { FSDP_BRAND, isFsdp } from './is-fsdp.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
-import { type OwnedSink, ownerOf, ownParameters, requireEachInOneUnit } from './own-parameters.js';
-import { planUnits } from './plan-units.js';
-import { failureText, isLocalFailure } from './rank-failure.js';
-import { agreeOnGeneration, rankPrefix } from './residence.js';
-import { ShardedUnit } from './sharded-unit.js';
-import { SharedParameters } from './shared-parameters.js';
-import { openLinks } from './unit-links.js';
+import { agreeOnInstances, comparedLines } from './tree/agree-on-instances.js';
+import { CallQueue } from './tree/call-queue.js';
+import { callQueuesOf } from './tree/collective-call.js';
+import { FsdpTree } from './tree/fsdp-tree.js';
+import { failureText, isLocalFailure } from './tree/rank-failure.js';
+import type { DivideFactors } from './unit/flat-gradient.js';
+import { shardUnit, syncBuffers } from './unit/initial-values.js';
+import {
+  type OwnedSink,
+  ownerOf,
+  ownParameters,
+  requireEachInOneUnit,
+} from './unit/own-parameters.js';
+import { planUnits } from './unit/plan-units.js';
+import { agreeOnGeneration, rankPrefix } from './unit/residence.js';
+import { ShardedUnit } from './unit/sharded-unit.js';
+import { SharedParameters } from './unit/shared-parameters.js';
+import { openLinks } from './unit/unit-links.js';
 import { innerModule } from './wrap/inner-module.js';
 
 /** What an instance is doing. Public calls other than forward and backward need 'idle'. */

@@ -1,8 +1,5 @@
 // FullyShardedDataParallel: parameters, gradients and optimizer state sharded over ranks.
 
-export { apply, type ModuleVisitor } from './apply.js';
-export { commitOffload } from './commit-offload.js';
-export { type ConsolidateOptions, consolidateShardWeights } from './consolidate.js';
 export {
   FsdpConfigError,
   FsdpError,
@@ -11,31 +8,9 @@ export {
   FsdpStateDictError,
   FsdpStateError,
 } from './errors.js';
-export {
-  type ElementRange,
-  FLAT_ALIGN_ELEMENTS,
-  type FlatLayout,
-  flatLayout,
-  pieceOf,
-} from './flat-layout.js';
 export { FullyShardedDataParallel, type TrainingState } from './fully-sharded-data-parallel.js';
-export { clipGradNorm, type GradNormOptions, gradNorm } from './grad-norm.js';
-export { type GradientDivideFactors, setGradientDivideFactors } from './gradient-divide-factors.js';
 export { isFsdp } from './is-fsdp.js';
-export { loadLocalStateDict, localStateDict } from './local-state-dict.js';
-export {
-  type FullOptimStateDict,
-  gatherFullOptimStateDict,
-  getShardFromOptimStateDict,
-  loadFullOptimStateDict,
-  loadOptimStateShard,
-  localOptimStateDict,
-  type OptimStateShard,
-} from './optim-state-dict.js';
 export { defaultPredivide, type FsdpOptions } from './options.js';
-export type { OffloadConfig, ResidenceOptions } from './residence.js';
-export { type FlatMetadata, localMetadataDict, type ShardMetadata } from './shard-metadata.js';
-export { ShardedGradScaler, type ShardedGradScalerOptions } from './sharded-grad-scaler.js';
 export { type LoadShardsOptions, loadShards } from './shards/load-shards.js';
 export { type SaveShardsOptions, saveShards } from './shards/save-shards.js';
 export type {
@@ -46,9 +21,41 @@ export type {
   ShardReader,
   ShardSink,
 } from './shards/shard-index.js';
-export { loadStateDict, type StateDictOptions, stateDict } from './state-dict.js';
-export type { StateDict, StateEntry } from './state-entry.js';
-export { type SummonOptions, summonFullParams } from './summon-full-params.js';
+export { type ConsolidateOptions, consolidateShardWeights } from './state/consolidate.js';
+export { loadLocalStateDict, localStateDict } from './state/local-state-dict.js';
+export {
+  type FullOptimStateDict,
+  gatherFullOptimStateDict,
+  getShardFromOptimStateDict,
+  loadFullOptimStateDict,
+  loadOptimStateShard,
+  localOptimStateDict,
+  type OptimStateShard,
+} from './state/optim-state-dict.js';
+export {
+  type FlatMetadata,
+  localMetadataDict,
+  type ShardMetadata,
+} from './state/shard-metadata.js';
+export { loadStateDict, type StateDictOptions, stateDict } from './state/state-dict.js';
+export type { StateDict, StateEntry } from './state/state-entry.js';
+export { commitOffload } from './step/commit-offload.js';
+export { clipGradNorm, type GradNormOptions, gradNorm } from './step/grad-norm.js';
+export {
+  type GradientDivideFactors,
+  setGradientDivideFactors,
+} from './step/gradient-divide-factors.js';
+export { ShardedGradScaler, type ShardedGradScalerOptions } from './step/sharded-grad-scaler.js';
+export {
+  type ElementRange,
+  FLAT_ALIGN_ELEMENTS,
+  type FlatLayout,
+  flatLayout,
+  pieceOf,
+} from './unit/flat-layout.js';
+export type { OffloadConfig, ResidenceOptions } from './unit/residence.js';
+export { apply, type ModuleVisitor } from './whole/apply.js';
+export { type SummonOptions, summonFullParams } from './whole/summon-full-params.js';
 export {
   type AutoWrapped,
   autoWrap,

@@ -3,8 +3,8 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device, Storage } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { ReduceScatterBucketer } from '../src/reduce-scatter-bucketer.js';
-import { openLinks, type UnitLinks } from '../src/unit-links.js';
+import { ReduceScatterBucketer } from '../src/unit/reduce-scatter-bucketer.js';
+import { openLinks, type UnitLinks } from '../src/unit/unit-links.js';
 import { onRanks, type Rank } from './ranks.js';
 
 const F32 = 4;

@@ -1,7 +1,7 @@
 // The order in which collectives start, whatever becomes ready when, and after a failure.
 
 import { expect, it } from 'vitest';
-import { StartOrder } from '../src/start-order.js';
+import { StartOrder } from '../src/unit/start-order.js';
 
 it('starts in the order of the calls, though the last is ready first, and waits for no end', async () => {
   const order = new StartOrder();

@@ -7,11 +7,11 @@
 // other number of ranks. Replicas of an instance hold the same, and are one group here.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { exchangeText } from '../exchange-text.js';
-import { callIdentity } from '../explained.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { requireNoOwnerBeside } from '../own-parameters.js';
-import type { ShardedUnit } from '../sharded-unit.js';
+import { exchangeText } from '../tree/exchange-text.js';
+import { callIdentity } from '../tree/explained.js';
+import { requireNoOwnerBeside } from '../unit/own-parameters.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 export interface KeyedUnit {
   readonly unit: ShardedUnit;

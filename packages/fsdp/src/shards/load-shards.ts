@@ -4,15 +4,15 @@
 import { byteSize } from '@shardweave/dtypes';
 import type { Optimizer } from '@shardweave/nn';
 import { type DType, isFloat, type Shape } from '@shardweave/tensor-core';
-import { agree } from '../agree.js';
-import { collectiveCall } from '../collective-call.js';
 import { FsdpStateDictError } from '../errors.js';
-import { pieceOf } from '../flat-layout.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { namesFor } from '../optim-state-dict.js';
-import type { ShardedUnit } from '../sharded-unit.js';
-import { loadBuffers } from '../state-dict.js';
-import { convertBytes, type StateEntry } from '../state-entry.js';
+import { namesFor } from '../state/optim-state-dict.js';
+import { loadBuffers } from '../state/state-dict.js';
+import { convertBytes, type StateEntry } from '../state/state-entry.js';
+import { agree } from '../tree/agree.js';
+import { collectiveCall } from '../tree/collective-call.js';
+import { pieceOf } from '../unit/flat-layout.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
 import {
   readIndex,

@@ -10,16 +10,16 @@ import {
   writeSafetensors,
 } from '@shardweave/nn';
 import { type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
-import { agree } from '../agree.js';
-import { collectiveCall, noteShards } from '../collective-call.js';
 import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
-import { exchangeText } from '../exchange-text.js';
-import { FLAT_ALIGN_ELEMENTS, pieceOf } from '../flat-layout.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { agreedHeader } from '../gather-flat-state.js';
-import { groupsOf, namesFor } from '../optim-state-dict.js';
-import type { ShardedUnit } from '../sharded-unit.js';
-import { bufferEntry } from '../state-dict.js';
+import { agreedHeader } from '../state/gather-flat-state.js';
+import { groupsOf, namesFor } from '../state/optim-state-dict.js';
+import { bufferEntry } from '../state/state-dict.js';
+import { agree } from '../tree/agree.js';
+import { collectiveCall, noteShards } from '../tree/collective-call.js';
+import { exchangeText } from '../tree/exchange-text.js';
+import { FLAT_ALIGN_ELEMENTS, pieceOf } from '../unit/flat-layout.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { type KeyedUnit, keyedUnits } from './keyed-units.js';
 import {
   indexKey,

@@ -2,11 +2,11 @@
 // silence, or leave ranks waiting for messages that none sends.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { FsdpConfigError } from './errors.js';
+import { FsdpConfigError } from '../errors.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import type { ResolvedFsdpOptions } from '../options.js';
 import { exchangeText } from './exchange-text.js';
 import { callIdentity } from './explained.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
-import type { ResolvedFsdpOptions } from './options.js';
 
 /** The text's length and a hash of it: ranks that agree exchange no more. */
 const DIGEST_WORDS = 2;

@@ -1,10 +1,10 @@
 // Full f32 parameters for the time of a callback.
 
 import type { Storage } from '@shardweave/tensor-core';
-import { collectiveCall } from './collective-call.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
-import { ownersBeside } from './own-parameters.js';
-import type { ShardedUnit } from './sharded-unit.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { collectiveCall } from '../tree/collective-call.js';
+import { ownersBeside } from '../unit/own-parameters.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 export interface SummonOptions {
   /** Nested instances too. Default true. Instances that share a parameter with these always. */

@@ -1,12 +1,12 @@
 // The door through which every call goes that needs all ranks. See Note [one door].
 
 import type { ProcessGroup } from '@shardweave/collectives';
+import { FsdpStateError } from '../errors.js';
+import type { FullyShardedDataParallel, TrainingState } from '../fully-sharded-data-parallel.js';
+import { callQueueOf } from '../unit/unit-links.js';
 import { CallQueue } from './call-queue.js';
-import { FsdpStateError } from './errors.js';
 import { explained } from './explained.js';
 import type { FsdpTree } from './fsdp-tree.js';
-import type { FullyShardedDataParallel, TrainingState } from './fully-sharded-data-parallel.js';
-import { callQueueOf } from './unit-links.js';
 
 export interface CollectiveCall {
   /** For errors, and for ranks to compare. */

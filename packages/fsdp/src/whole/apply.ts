@@ -1,9 +1,9 @@
 // A function over all modules while their parameters are whole: custom initial values, for instance.
 
 import type { Module } from '@shardweave/nn';
-import { isFsdp } from './is-fsdp.js';
+import { isFsdp } from '../is-fsdp.js';
+import { isWrapper } from '../wrap/inner-module.js';
 import { summonFullParams } from './summon-full-params.js';
-import { isWrapper } from './wrap/inner-module.js';
 
 /** What apply calls; it may write into parameters, and wait. */
 export type ModuleVisitor = (module: Module) => void | Promise<void>;

@@ -2,11 +2,11 @@
 
 import type { FlatStateBytes, HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
-import { FsdpStateDictError } from './errors.js';
-import { exchangeText } from './exchange-text.js';
-import { callIdentity } from './explained.js';
-import { orTell } from './rank-failure.js';
-import type { ShardedUnit } from './sharded-unit.js';
+import { FsdpStateDictError } from '../errors.js';
+import { exchangeText } from '../tree/exchange-text.js';
+import { callIdentity } from '../tree/explained.js';
+import { orTell } from '../tree/rank-failure.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 const F32_BYTES = 4;
 

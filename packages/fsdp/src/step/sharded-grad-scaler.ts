@@ -12,11 +12,11 @@ import {
   streamedScaleGradients,
 } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
-import { CallQueue } from './call-queue.js';
-import { FsdpStateError } from './errors.js';
-import { callIdentity, explained } from './explained.js';
-import { orTell } from './rank-failure.js';
-import { callQueueOf } from './unit-links.js';
+import { FsdpStateError } from '../errors.js';
+import { CallQueue } from '../tree/call-queue.js';
+import { callIdentity, explained } from '../tree/explained.js';
+import { orTell } from '../tree/rank-failure.js';
+import { callQueueOf } from '../unit/unit-links.js';
 
 export interface ShardedGradScalerOptions extends Omit<LossScalerOptions, 'reduceFoundInf'> {
   /** All ranks that step together: the whole model's, not an expert's. */

@@ -5,15 +5,15 @@
 
 import type { FlatStateBytes, Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
 import { elementCountOf, type Tensor } from '@shardweave/tensor-core';
-import { agree } from './agree.js';
-import { collectiveCall, noteShards } from './collective-call.js';
-import { FsdpConfigError, FsdpStateDictError } from './errors.js';
-import { pieceOf } from './flat-layout.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { agree } from '../tree/agree.js';
+import { collectiveCall, noteShards } from '../tree/collective-call.js';
+import { pieceOf } from '../unit/flat-layout.js';
+import { requireEachInOneUnit, requireNoOwnerBeside } from '../unit/own-parameters.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { gatherFlatState } from './gather-flat-state.js';
 import { flatKey } from './local-state-dict.js';
-import { requireEachInOneUnit, requireNoOwnerBeside } from './own-parameters.js';
-import type { ShardedUnit } from './sharded-unit.js';
 
 const F32_BYTES = 4;
 

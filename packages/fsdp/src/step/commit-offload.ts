@@ -1,6 +1,6 @@
 // Makes what rests in stores a generation outside an optimizer's step.
 
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 
 /**
  * Writes what a full disk refused, and commits the stores of an instance and those below it: after

@@ -2,9 +2,9 @@
 
 import { joinPath, type Module } from '@shardweave/nn';
 import type { DType, GradSink, Tensor } from '@shardweave/tensor-core';
-import { FsdpConfigError } from './errors.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
-import { isFsdp } from './is-fsdp.js';
+import { FsdpConfigError } from '../errors.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { isFsdp } from '../is-fsdp.js';
 import type { UnitParameter } from './sharded-unit.js';
 
 /** More names than these make a message hard to read. */

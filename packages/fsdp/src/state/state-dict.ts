@@ -3,12 +3,12 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
-import { agree, agreeOnText } from './agree.js';
-import { checkOptions, STATE_DICT_RULES } from './check-options.js';
-import { collectiveCall, noteShards } from './collective-call.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
-import { ownersBeside } from './own-parameters.js';
-import type { ShardedUnit } from './sharded-unit.js';
+import { checkOptions, STATE_DICT_RULES } from '../check-options.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { agree, agreeOnText } from '../tree/agree.js';
+import { collectiveCall, noteShards } from '../tree/collective-call.js';
+import { ownersBeside } from '../unit/own-parameters.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 import {
   bytesOf,
   checkEntries,

@@ -9,12 +9,12 @@
 import { byteSize } from '@shardweave/dtypes';
 import { UnitScheduler } from '@shardweave/nn';
 import type { DType, Pass } from '@shardweave/tensor-core';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
+import type { GatherTicket, ShardedUnit } from '../unit/sharded-unit.js';
+import type { UnitLinks } from '../unit/unit-links.js';
 import { explained } from './explained.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 import { tellFailure } from './rank-failure.js';
-import { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
-import type { GatherTicket, ShardedUnit } from './sharded-unit.js';
-import type { UnitLinks } from './unit-links.js';
 import { agreeOnUnits, isSameReduction, usedText, usesUnit } from './used-parameters.js';
 
 export interface FsdpTreeOptions {

@@ -7,7 +7,7 @@
 // out of the text, for ranks that fail alike often differ in them.
 
 import { CollectiveError, type ProcessGroup } from '@shardweave/collectives';
-import { FsdpError } from './errors.js';
+import { FsdpError } from '../errors.js';
 
 /** Longer texts say little more, and are in every rank's error. */
 const MAX_REASON = 240;

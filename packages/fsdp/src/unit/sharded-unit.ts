@@ -16,12 +16,12 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import { dropRecipe, recipeOf, StoredFlat, setFlatHome } from '@shardweave/nn';
 import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
-import { FsdpStateError } from './errors.js';
-import { callIdentity } from './explained.js';
+import { FsdpStateError } from '../errors.js';
+import { callIdentity } from '../tree/explained.js';
+import { tellFailure } from '../tree/rank-failure.js';
 import { type DivideFactors, FlatGradient } from './flat-gradient.js';
 import { type FlatLayout, flatLayout, pieceOf } from './flat-layout.js';
 import { DeviceGradientHome } from './gradient-home.js';
-import { tellFailure } from './rank-failure.js';
 import type { Residence } from './residence.js';
 import type { UnitLinks } from './unit-links.js';
 

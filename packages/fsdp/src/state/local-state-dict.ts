@@ -1,10 +1,10 @@
 // This rank's shards in and out: no values travel, and no names but those of flat parameters. The
 // metadata of all ranks make whole parameters of them again: consolidate.ts.
 
-import { agree } from './agree.js';
-import { collectiveCall } from './collective-call.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
-import { requireNoOwnerBeside } from './own-parameters.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { agree } from '../tree/agree.js';
+import { collectiveCall } from '../tree/collective-call.js';
+import { requireNoOwnerBeside } from '../unit/own-parameters.js';
 import { bufferEntry, loadBuffers, unitsOf } from './state-dict.js';
 import {
   bytesOf,

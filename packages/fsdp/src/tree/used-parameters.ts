@@ -8,9 +8,9 @@
 // meet at calls that differ, and the error of that has what each rank was about to do.
 
 import type { Pass } from '@shardweave/tensor-core';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
+import type { UnitLinks } from '../unit/unit-links.js';
 import { tellFailure } from './rank-failure.js';
-import type { ShardedUnit } from './sharded-unit.js';
-import type { UnitLinks } from './unit-links.js';
 
 /** Whether two units are reduced over the same ranks, so that their reductions are one sequence. */
 export function isSameReduction(a: UnitLinks, b: UnitLinks): boolean {

@@ -4,7 +4,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { HostBuffers } from '@shardweave/nn';
-import { CallQueue } from './call-queue.js';
+import { CallQueue } from '../tree/call-queue.js';
 import { StartOrder } from './start-order.js';
 
 export interface UnitLinks {

@@ -2,9 +2,9 @@
 // package.
 
 import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
-import { FsdpRankFailedError, FsdpRanksDifferError } from './errors.js';
+import { FsdpRankFailedError, FsdpRanksDifferError } from '../errors.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { failureIn } from './rank-failure.js';
-import type { ShardedUnit } from './sharded-unit.js';
 import { namesIn } from './used-parameters.js';
 
 interface RankCall {

@@ -1,7 +1,7 @@
 // Which parameters of an instance become one flat parameter. Pure.
 
-import { FsdpConfigError } from './errors.js';
-import type { ParameterGroup } from './options.js';
+import { FsdpConfigError } from '../errors.js';
+import type { ParameterGroup } from '../options.js';
 import type { UnitParameter } from './sharded-unit.js';
 
 export interface UnitPlan {

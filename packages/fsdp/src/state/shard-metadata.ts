@@ -2,9 +2,9 @@
 
 import { joinPath } from '@shardweave/nn';
 import type { DType, Shape } from '@shardweave/tensor-core';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { requireEachInOneUnit, requireNoOwnerBeside } from '../unit/own-parameters.js';
 import { flatKey } from './local-state-dict.js';
-import { requireEachInOneUnit, requireNoOwnerBeside } from './own-parameters.js';
 
 /** One flat parameter of one rank. Counts are in elements. */
 export interface FlatMetadata {

@@ -10,7 +10,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { DType, Storage } from '@shardweave/tensor-core';
-import { tellFailure } from './rank-failure.js';
+import { tellFailure } from '../tree/rank-failure.js';
 import type { UnitLinks } from './unit-links.js';
 
 /** One flat parameter's gradient on its way. */

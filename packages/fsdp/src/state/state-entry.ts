@@ -8,7 +8,7 @@ import {
   type Shape,
   type Tensor,
 } from '@shardweave/tensor-core';
-import { FsdpStateDictError } from './errors.js';
+import { FsdpStateDictError } from '../errors.js';
 
 /** One tensor of a state dict: raw little-endian elements. */
 export interface StateEntry {

@@ -1,7 +1,7 @@
 // What gradients are divided by around their reduction, changed between steps.
 
-import { FsdpConfigError } from './errors.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { FsdpConfigError } from '../errors.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 
 export interface GradientDivideFactors {
   /** Before the sum over ranks; above 0. */

@@ -3,7 +3,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import { elementCountOf } from '@shardweave/tensor-core';
-import { FsdpStateDictError } from './errors.js';
+import { FsdpStateDictError } from '../errors.js';
 import type { FlatMetadata, ShardMetadata } from './shard-metadata.js';
 import type { StateDict, StateEntry } from './state-entry.js';
 

@@ -2,8 +2,8 @@
 
 import { type StoreUse, storeUseOf } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
-import { FsdpConfigError } from './errors.js';
-import { callIdentity } from './explained.js';
+import { FsdpConfigError } from '../errors.js';
+import { callIdentity } from '../tree/explained.js';
 import type { LinkGroups } from './unit-links.js';
 
 export interface ResidenceOptions {

@@ -8,11 +8,11 @@ import {
   streamedSquaredGradNorm,
 } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
-import { collectiveCall } from './collective-call.js';
-import { FsdpConfigError, FsdpStateError } from './errors.js';
-import { callIdentity } from './explained.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
-import { orTell } from './rank-failure.js';
+import { FsdpConfigError, FsdpStateError } from '../errors.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { collectiveCall } from '../tree/collective-call.js';
+import { callIdentity } from '../tree/explained.js';
+import { orTell } from '../tree/rank-failure.js';
 
 export interface GradNormOptions {
   /** 2, Infinity for the largest magnitude, or another power above 0. Default 2. */

@@ -6,9 +6,9 @@
 // forward and before its own backward. The owner keeps them as long as a user's forward runs, also
 // where that lies around its own. The gradient is final when the last use has given its part.
 
-import { FsdpConfigError } from './errors.js';
-import type { FsdpTree } from './fsdp-tree.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { FsdpConfigError } from '../errors.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import type { FsdpTree } from '../tree/fsdp-tree.js';
 
 export class SharedParameters {
   readonly #owners: Set<FullyShardedDataParallel>;

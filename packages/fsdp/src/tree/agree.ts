@@ -1,9 +1,9 @@
 // A part of a collective call that may fail on one rank alone: all of them learn of it, so that none
 // waits for one that has given up.
 
-import { type FsdpError, FsdpStateDictError } from './errors.js';
+import { type FsdpError, FsdpStateDictError } from '../errors.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { exchangeText } from './exchange-text.js';
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 
 /**
  * Runs `body` on every rank. Collectives inside go through `share`, which a failed rank takes part in
