@@ -3,7 +3,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
-import { HostBuffers } from '@shardweave/nn';
+import { HostBuffers } from '@shardweave/nn/flat';
 import type { Device, Pass, Tensor } from '@shardweave/tensor-core';
 import { gatherWords, requireAgreement } from './agreement.js';
 import type { ActiveParameter } from './bucket.js';

@@ -3,7 +3,8 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { ReduceDType } from '@shardweave/dtypes';
-import { HostBuffers, isModule, type Module } from '@shardweave/nn';
+import { isModule, type Module } from '@shardweave/nn';
+import { HostBuffers } from '@shardweave/nn/flat';
 import { type Device, isTensor, Tensor } from '@shardweave/tensor-core';
 import { gatherWords, requireAgreement } from './agreement.js';
 import { broadcastTensors } from './broadcast-tensors.js';

@@ -5,7 +5,7 @@
 // mod n. What else the ranks must agree on (who takes part, which parameters exist, which were used,
 // the learned order) goes on the first lane, before the first bucket or after the last.
 
-import type { HostBuffers } from '@shardweave/nn';
+import type { HostBuffers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { Bucket } from './bucket.js';
 import type { BucketPlan } from './bucket-plan.js';

@@ -3,7 +3,8 @@
 // the parameters that are left. Create it before or after the optimizer, alike on all ranks.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { Module, resetParameters, type UseKind } from '@shardweave/nn';
+import { Module, resetParameters } from '@shardweave/nn';
+import type { UseKind } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { castBuffers, castInputs } from './cast-inputs.js';
 import { describeInstance } from './describe-instance.js';

@@ -1,15 +1,8 @@
 // A model too large for one device: parameters made and sharded part by part, never whole anywhere.
 
 import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import {
-  stateDict as bareStateDict,
-  deferredParameter,
-  Gpt2,
-  Module,
-  materialize,
-  type ParameterRecipe,
-  Sgd,
-} from '@shardweave/nn';
+import { stateDict as bareStateDict, Gpt2, Module, Sgd } from '@shardweave/nn';
+import { deferredParameter, materialize, type ParameterRecipe } from '@shardweave/nn/flat';
 import { Device, StateError, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';

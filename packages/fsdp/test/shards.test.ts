@@ -8,7 +8,8 @@ import {
   saveShards,
   stateDict,
 } from '@shardweave/fsdp';
-import { deferredParameter, Linear, Module, readSafetensors } from '@shardweave/nn';
+import { Linear, Module, readSafetensors } from '@shardweave/nn';
+import { deferredParameter } from '@shardweave/nn/flat';
 import { createHostStore } from '@shardweave/shard-store';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -2,13 +2,6 @@
 
 export { castInPlace } from './cast-in-place.js';
 export { Checkpoint, type CheckpointOptions, checkpoint } from './checkpoint.js';
-export {
-  deferredParameter,
-  dropRecipe,
-  materialize,
-  type ParameterRecipe,
-  recipeOf,
-} from './deferred-parameter.js';
 export * from './errors.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
@@ -83,12 +76,7 @@ export {
   type ParamGroup,
   type StepOptions,
 } from './optim/optimizer.js';
-export type {
-  FlatState,
-  FlatStateBytes,
-  OptimizerStateDict,
-  ParameterState,
-} from './optim/optimizer-state.js';
+export type { OptimizerStateDict, ParameterState } from './optim/optimizer-state.js';
 export { type PackedParameters, packParameters } from './optim/pack-parameters.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
@@ -96,19 +84,5 @@ export { streamedScaleGradients, streamedSquaredGradNorm } from './optim/streame
 export { streamedGradPower } from './optim/streamed-power-norm.js';
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
-export type { ByteStore } from './residence/byte-store.js';
-export {
-  type FlatHome,
-  type FlatTurn,
-  type FlatVisit,
-  flatHomeOf,
-  occupyHomes,
-  setFlatHome,
-  visitFlats,
-} from './residence/flat-home.js';
-export { HostBuffers } from './residence/host-buffers.js';
-export { StoreUse, storeUseOf } from './residence/store-use.js';
-export { StoredFlat, type StoredFlatOptions } from './residence/stored-flat.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
 export { loadStateDict, stateDict, streamStateDict } from './state-dict.js';
-export { type Residency, type UnitPhase, UnitScheduler, type UseKind } from './unit-scheduler.js';

@@ -1,16 +1,7 @@
 // Modules whose parameters have no memory until somebody makes or loads their values.
 
-import {
-  deferredParameter,
-  Gpt2,
-  LayerNorm,
-  Linear,
-  loadStateDict,
-  materialize,
-  ParameterInit,
-  recipeOf,
-  stateDict,
-} from '@shardweave/nn';
+import { Gpt2, LayerNorm, Linear, loadStateDict, ParameterInit, stateDict } from '@shardweave/nn';
+import { deferredParameter, materialize, recipeOf } from '@shardweave/nn/flat';
 import { StateError } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { makeDevice } from './support.js';

@@ -1,6 +1,6 @@
 // The smallest store that a flat can be at home in, whose calls a test sees and can make fail.
 
-import type { ByteStore } from '@shardweave/nn';
+import type { ByteStore } from '@shardweave/nn/flat';
 
 export class MapStore implements ByteStore {
   readonly values = new Map<string, Uint8Array>();

@@ -4,17 +4,19 @@
 import {
   AdamW,
   clipGradNorm,
-  flatHomeOf,
-  HostBuffers,
   type Optimizer,
   Sgd,
+  streamedScaleGradients,
+  streamedSquaredGradNorm,
+} from '@shardweave/nn';
+import {
+  flatHomeOf,
+  HostBuffers,
   StoredFlat,
   setFlatHome,
   storeUseOf,
-  streamedScaleGradients,
-  streamedSquaredGradNorm,
   visitFlats,
-} from '@shardweave/nn';
+} from '@shardweave/nn/flat';
 import { type Backend, Device, type DType, square, Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -214,7 +216,7 @@ describe.each([
       backend.run('cast', { x: flat.view(), out: output.view() });
       const expected = (await output.read()).subarray(0, flat.size * 2);
       const home = await moveHome(flat, new MapStore());
-      expect(Buffer.compare(await home.readForGather(dtype), expected)).toBe(0);
+      expect(Buffer.compare(await home.readForLoad(dtype), expected)).toBe(0);
       await backend.dispose();
     },
   );

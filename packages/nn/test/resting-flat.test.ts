@@ -1,6 +1,7 @@
 // A flat at rest over several processes and of more elements than the host adds at once.
 
-import { AdamW, HostBuffers, StoredFlat, setFlatHome, storeUseOf } from '@shardweave/nn';
+import { AdamW } from '@shardweave/nn';
+import { HostBuffers, StoredFlat, setFlatHome, storeUseOf } from '@shardweave/nn/flat';
 import { Device, Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';

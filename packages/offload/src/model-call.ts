@@ -1,7 +1,7 @@
 // What belongs to one call of the model, for two forwards may come before a backward; and which
 // storages its values hold.
 
-import type { HostBuffers } from '@shardweave/nn';
+import type { HostBuffers } from '@shardweave/nn/flat';
 import { type Storage, tensorsIn } from '@shardweave/tensor-core';
 import { ParkedActivations } from './parked-activations.js';
 

@@ -1,13 +1,7 @@
 // The layers of a model and the flat parameters they use.
 
-import {
-  flatHomeOf,
-  type HostBuffers,
-  isModule,
-  joinPath,
-  type Module,
-  type Sequential,
-} from '@shardweave/nn';
+import { isModule, joinPath, type Module, type Sequential } from '@shardweave/nn';
+import { flatHomeOf, type HostBuffers } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { OffloadConfigError } from './errors.js';
 import { type FlatParameter, OffloadedFlat } from './offloaded-flat.js';

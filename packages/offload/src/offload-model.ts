@@ -3,16 +3,8 @@
 // activations wait on the host in between. The optimizer, made on parameters(), steps them where they
 // rest, one layer at a time.
 
-import {
-  flatHomeOf,
-  HostBuffers,
-  isModule,
-  Module,
-  mapTensors,
-  type Sequential,
-  storeUseOf,
-  UnitScheduler,
-} from '@shardweave/nn';
+import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
+import { flatHomeOf, HostBuffers, StageScheduler, storeUseOf } from '@shardweave/nn/flat';
 import {
   cast,
   isFloat,
@@ -54,7 +46,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   readonly flats: readonly OffloadedFlat[];
   readonly #options: ResolvedOffloadOptions;
   readonly #layers: readonly Layer[];
-  readonly #scheduler: UnitScheduler<OffloadSlice, readonly LoadTicket[]>;
+  readonly #scheduler: StageScheduler<OffloadSlice, readonly LoadTicket[]>;
   /** Gradients on their way to the store, and the bytes that they take on the host. */
   readonly #stores = new Map<Promise<void>, number>();
   readonly #stagingBuffers = new HostBuffers();
@@ -110,7 +102,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
         ? splitLayers(this.#layerSizes(), Math.min(this.#options.numSlices, modules.length))
         : modules.map(() => 1),
     );
-    this.#scheduler = new UnitScheduler(
+    this.#scheduler = new StageScheduler(
       {
         bytes: (slice) => slice.loadBytes,
         isPresent: ({ flats }) => flats.every((flat) => flat.isPresent),

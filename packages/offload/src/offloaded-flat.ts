@@ -17,7 +17,7 @@ import {
   StoredFlat,
   setFlatHome,
   storeUseOf,
-} from '@shardweave/nn';
+} from '@shardweave/nn/flat';
 import { type Device, type DType, StateError, type Storage, Tensor } from '@shardweave/tensor-core';
 
 /** Views start at multiples of 256 bytes in 16 bits: the binding alignment of WebGPU. */
@@ -94,7 +94,7 @@ export class OffloadedFlat {
 
   /** Bytes of host buffers that a load takes. */
   get loadBytes(): number {
-    return this.home.gatherBytes(this.#options.computeDType);
+    return this.home.loadBytes(this.#options.computeDType);
   }
 
   /** Bytes of host buffers that a gradient takes on its way: itself, and the sum it joins. */
@@ -135,7 +135,7 @@ export class OffloadedFlat {
 
   /** Begins to read; never waits. */
   startLoad(): LoadTicket {
-    const bytes = this.home.readForGather(this.#options.computeDType);
+    const bytes = this.home.readForLoad(this.#options.computeDType);
     bytes.catch(() => undefined); // seen by finishLoad
     const ticket = { bytes };
     this.#loads.add(ticket);

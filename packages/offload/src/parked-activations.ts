@@ -1,7 +1,7 @@
 // Activations of one call of the model that wait on the host for its backward. They keep their
 // identity: what autograd saved refers to the storage, which is filled again before it is used.
 
-import type { HostBuffers } from '@shardweave/nn';
+import type { HostBuffers } from '@shardweave/nn/flat';
 import type { Storage } from '@shardweave/tensor-core';
 
 interface Parked {

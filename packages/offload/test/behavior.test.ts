@@ -1,7 +1,8 @@
 // What a call of an OffloadModel may look like, and what it leaves behind: places in a larger model,
 // inputs and outputs of any kind, several calls, evaluation, shared and frozen parameters, buffers.
 
-import { BatchNorm1d, Gpt2, Linear, Module, recipeOf, Sequential, Sgd } from '@shardweave/nn';
+import { BatchNorm1d, Gpt2, Linear, Module, Sequential, Sgd } from '@shardweave/nn';
+import { recipeOf } from '@shardweave/nn/flat';
 import {
   loadStateDict,
   OffloadConfigError,

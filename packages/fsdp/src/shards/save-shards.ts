@@ -2,13 +2,8 @@
 // own, and at the end one index over all. Any world size loads it: load-shards.ts.
 
 import { byteSize } from '@shardweave/dtypes';
-import {
-  type FlatStateBytes,
-  type HostTensor,
-  type Optimizer,
-  readSafetensors,
-  writeSafetensors,
-} from '@shardweave/nn';
+import { type HostTensor, type Optimizer, readSafetensors, writeSafetensors } from '@shardweave/nn';
+import type { FlatStateBytes } from '@shardweave/nn/flat';
 import { type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';

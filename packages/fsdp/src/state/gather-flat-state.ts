@@ -1,6 +1,7 @@
 // The optimizer state of one flat parameter, from the shards of all ranks to rank 0's host.
 
-import type { FlatStateBytes, HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
+import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
+import type { FlatStateBytes } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateDictError } from '../errors.js';
 import { exchangeText } from '../tree/exchange-text.js';

@@ -3,7 +3,8 @@
 // world size. Flat parameters are handled one by one: neither device grows, and only the first rank's
 // host holds everything.
 
-import type { FlatStateBytes, Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
+import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
+import type { FlatStateBytes } from '@shardweave/nn/flat';
 import { elementCountOf, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';

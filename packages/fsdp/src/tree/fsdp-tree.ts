@@ -7,7 +7,7 @@
 // one order, last ones first, each when it is final here and its turn has come.
 
 import { byteSize } from '@shardweave/dtypes';
-import { UnitScheduler } from '@shardweave/nn';
+import { StageScheduler } from '@shardweave/nn/flat';
 import type { DType, Pass } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
@@ -40,7 +40,7 @@ export class FsdpTree {
   readonly root: FullyShardedDataParallel;
   /** Root first, then as the modules nest. */
   readonly instances: readonly FullyShardedDataParallel[];
-  readonly scheduler: UnitScheduler<FullyShardedDataParallel, readonly GatherTicket[]>;
+  readonly scheduler: StageScheduler<FullyShardedDataParallel, readonly GatherTicket[]>;
   readonly bucketer: ReduceScatterBucketer;
   /** False inside noSync: gradients add up unsharded. */
   isSyncing = true;
@@ -61,7 +61,7 @@ export class FsdpTree {
     this.root = root;
     this.instances = instances;
     // An instance's units come and go together.
-    this.scheduler = new UnitScheduler(
+    this.scheduler = new StageScheduler(
       {
         bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.fullBytes, 0),
         isPresent: ({ units }) => units.every((unit) => unit.isPresent),

@@ -1,6 +1,6 @@
 // Where shards rest between their uses: on the device, or in a store on the host or on a disk.
 
-import { type StoreUse, storeUseOf } from '@shardweave/nn';
+import { type StoreUse, storeUseOf } from '@shardweave/nn/flat';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { FsdpConfigError } from '../errors.js';
 import { callIdentity } from '../tree/explained.js';

@@ -14,7 +14,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
-import { dropRecipe, recipeOf, StoredFlat, setFlatHome } from '@shardweave/nn';
+import { dropRecipe, recipeOf, StoredFlat, setFlatHome } from '@shardweave/nn/flat';
 import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { callIdentity } from '../tree/explained.js';
@@ -286,7 +286,7 @@ export class ShardedUnit {
   startGather(): GatherTicket {
     const { version } = this.flat.storage;
     const { group, computeDType } = this.#context;
-    const stored = this.#masterHome?.readForGather(computeDType);
+    const stored = this.#masterHome?.readForLoad(computeDType);
     if (group.worldSize === 1) {
       stored?.catch(() => undefined); // seen by finishGather
       return { bytes: stored, version };

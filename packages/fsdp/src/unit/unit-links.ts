@@ -3,7 +3,7 @@
 // one group start in one order.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { HostBuffers } from '@shardweave/nn';
+import { HostBuffers } from '@shardweave/nn/flat';
 import { CallQueue } from '../tree/call-queue.js';
 import { StartOrder } from './start-order.js';
 

@@ -177,7 +177,7 @@ export class StoredFlat implements FlatHome {
   }
 
   /** The shard in the dtype of computation, as a host buffer that the caller gives back. */
-  async readForGather(computeDType: DType): Promise<Uint8Array> {
+  async readForLoad(computeDType: DType): Promise<Uint8Array> {
     const { flat, use } = this.#options;
     const hostBuffers = this.#options.hostBuffers();
     const master = hostBuffers.take(this.#parameter!.byteLength);
@@ -204,8 +204,8 @@ export class StoredFlat implements FlatHome {
     }
   }
 
-  /** Bytes of host buffers that readForGather holds at most. */
-  gatherBytes(computeDType: DType): number {
+  /** Bytes of host buffers that readForLoad holds at most. */
+  loadBytes(computeDType: DType): number {
     const { flat } = this.#options;
     const masterBytes = flat.storage.byteLength;
     return computeDType === flat.dtype ? masterBytes : masterBytes + flat.size * 2;

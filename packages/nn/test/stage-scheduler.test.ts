@@ -1,13 +1,13 @@
 // The order in which units are started and dropped, without any device: what sharding relies on.
 
-import { UnitScheduler, type UseKind } from '@shardweave/nn';
+import { StageScheduler, type UseKind } from '@shardweave/nn/flat';
 import { expect, it } from 'vitest';
 
 /** Units are letters of one byte each; `log` has starts as letters and drops as '-letter'. */
 function scheduled(capBytes: number) {
   const log: string[] = [];
   const present = new Set<string>();
-  const scheduler = new UnitScheduler<string, string>(
+  const scheduler = new StageScheduler<string, string>(
     {
       bytes: () => 1,
       isPresent: (unit) => present.has(unit),

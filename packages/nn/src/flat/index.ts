@@ -1,0 +1,30 @@
+// For packages that wrap modules: flat parameters, where they rest, and when they come and go. Programs
+// that only train need nothing of it.
+
+export {
+  deferredParameter,
+  dropRecipe,
+  materialize,
+  type ParameterRecipe,
+  recipeOf,
+} from '../deferred-parameter.js';
+export type { FlatState, FlatStateBytes } from '../optim/optimizer-state.js';
+export type { ByteStore } from '../residence/byte-store.js';
+export {
+  type FlatHome,
+  type FlatTurn,
+  type FlatVisit,
+  flatHomeOf,
+  occupyHomes,
+  setFlatHome,
+  visitFlats,
+} from '../residence/flat-home.js';
+export { HostBuffers } from '../residence/host-buffers.js';
+export { StoreUse, storeUseOf } from '../residence/store-use.js';
+export { StoredFlat, type StoredFlatOptions } from '../residence/stored-flat.js';
+export {
+  type StagePhase,
+  StageScheduler,
+  type UnitLoader,
+  type UseKind,
+} from './stage-scheduler.js';
