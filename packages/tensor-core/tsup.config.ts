@@ -20,6 +20,7 @@ export default defineConfig({
     'cpu-worker': 'src/backends/cpu/worker.ts',
     webgpu: 'src/backends/webgpu/index.ts',
     'webgpu-node': 'src/backends/webgpu/node.ts',
+    options: 'src/options.ts',
     testing: 'src/testing/index.ts',
   },
   format: 'esm',

@@ -2,6 +2,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Tensor } from '@shardweave/tensor-core';
+import { optionChecks } from '@shardweave/tensor-core/options';
 import type { BucketSizes } from './bucket-layout.js';
 import type { CommunicationHook } from './communication-hooks/communication-hook.js';
 import { DdpConfigError } from './errors.js';
@@ -99,7 +100,7 @@ const ANSWERS: Readonly<Record<string, string>> = {
   delayAllReduceNamedParams: 'Use delayAllreduce: true.',
 };
 
-const KNOWN: ReadonlySet<string> = new Set([
+const KNOWN = [
   'processGroup',
   'messageSize',
   'firstBucketBytes',
@@ -118,14 +119,16 @@ const KNOWN: ReadonlySet<string> = new Set([
   'broadcastBuffers',
   'communicationHook',
   'name',
-] satisfies (keyof DdpOptions)[]);
+] as const satisfies (keyof DdpOptions)[];
+
+const { checkNames } = optionChecks(DdpConfigError, ANSWERS);
 
 /**
  * Fills in defaults.
  * @throws {DdpConfigError} for options that contradict each other, were removed, or are unknown
  */
 export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
-  requireKnown(options);
+  checkNames('ddp', options, KNOWN);
   const isDelayed = options.delayAllreduce ?? false;
   const triggers = options.allreduceTriggerParams;
   if (triggers !== undefined && isDelayed) {
@@ -187,19 +190,6 @@ export function describeOptions(
     name: options.name,
   } satisfies Partial<Record<keyof DdpOptions, unknown>>;
   return Object.entries(described).map(([option, value]) => `${option}: ${value}`);
-}
-
-function requireKnown(options: DdpOptions): void {
-  for (const [key, value] of Object.entries(options)) {
-    if (KNOWN.has(key) || value === undefined) {
-      continue;
-    }
-    const camel = key.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
-    const answer = ANSWERS[camel] ?? (KNOWN.has(camel) ? `Use ${camel}.` : undefined);
-    throw new DdpConfigError(
-      `ddp: expected options of DdpOptions, got ${key}. ${answer ?? `Known ones: ${[...KNOWN].join(', ')}.`}`,
-    );
-  }
 }
 
 function resolveSizes(options: DdpOptions): BucketSizes {

@@ -102,11 +102,12 @@ describe('removed, dead and foreign options say what to use instead', () => {
     ['gradientAverageSplitFactor', 2, 'Use gradientPredivideFactor.'],
     ['gradientAsBucketView', true, 'Use retainAllreduceBuffers: true.'],
     ['bucket_cap_mb', 25, 'Use bucketCapBytes.'],
-    ['message_size', 1, 'Use messageSize.'],
-    ['mesageSize', 1, 'Known ones: processGroup, messageSize'],
+    ['message_size', 1, 'Did you mean messageSize?'],
+    ['mesageSize', 1, 'Did you mean messageSize?'],
+    ['color', 1, 'Known ones: processGroup, messageSize'],
   ])('%s', async (name, value, answer) => {
     const message = await refusal(() => ({ [name]: value }));
-    expect(message).toContain(`got ${name}`);
+    expect(message).toContain(`got '${name}'`);
     expect(message).toContain(answer);
   });
 

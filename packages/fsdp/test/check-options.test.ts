@@ -31,7 +31,7 @@ async function refusal(options: unknown): Promise<string> {
 describe('a wrong value', () => {
   it.each([
     [{ processGroup: undefined }, /processGroup to be a process group .*, got nothing/],
-    [{ processGroup: { worldSize: 2, rank: 0 } }, /processGroup to be .*, got an object/],
+    [{ processGroup: { worldSize: 2, rank: 0 } }, /processGroup to be .*, got a plain object/],
     [{ processGroupReduceScatter: 'x' }, /'reduceScatter', 'default' or a process group, got "x"/],
     [{ replicateGroup: 2 }, /replicateGroup to be a process group .*, got 2/],
     [{ gatherCapBytes: -1 }, /gatherCapBytes to be a number of bytes of at least 0, got -1/],
@@ -77,10 +77,10 @@ describe('a wrong value', () => {
 
 describe('an unknown name', () => {
   it.each([
-    ['mixed_precision', 'Use mixedPrecision.'],
-    ['fp32_reduce_scatter', 'Use fp32ReduceScatter.'],
-    ['reshardAfterforward', 'Use reshardAfterForward.'],
-    ['findUnusedParams', 'Use findUnusedParameters.'],
+    ['mixed_precision', 'Did you mean mixedPrecision?'],
+    ['fp32_reduce_scatter', 'Did you mean fp32ReduceScatter?'],
+    ['reshardAfterforward', 'Did you mean reshardAfterForward?'],
+    ['findUnusedParams', 'Did you mean findUnusedParameters?'],
     ['compute_device', "A module's device is where it computes."],
     ['sharding_strategy', 'Use reshardAfterForward, and replicateGroup for hybrid sharding.'],
     ['color', 'Known ones: '],

@@ -10,6 +10,12 @@
 
 import type { Module } from '@shardweave/nn';
 import { byteSize, type Device, type Pass, type Storage, tensorsIn } from '@shardweave/tensor-core';
+import {
+  allOptional,
+  type OptionRules,
+  oneOf,
+  optionChecks,
+} from '@shardweave/tensor-core/options';
 import { MemoryTrackerConfigError } from './errors.js';
 import { GatherCounter, type GatherSource } from './gather-source.js';
 import type { MemoryPhase, MemorySample, MemoryTrace } from './memory-trace.js';
@@ -20,6 +26,13 @@ export interface LayerMemoryTrackerOptions {
   /** Process groups whose all-gathers are counted. Default none. */
   readonly gathers?: readonly GatherSource[];
 }
+
+const RULES: OptionRules<LayerMemoryTrackerOptions> = allOptional({
+  modules: oneOf('leaves', 'all'),
+  gathers: { expected: 'an array of process groups', holds: Array.isArray },
+});
+
+const { checkOptions } = optionChecks(MemoryTrackerConfigError);
 
 /** Whose sample it is. */
 interface Place {
@@ -62,7 +75,7 @@ export class LayerMemoryTracker {
    *   there are not
    */
   constructor(model: Module, options: LayerMemoryTrackerOptions = {}) {
-    checkOptions(options);
+    checkOptions('memory tracker', options, RULES);
     this.#model = model;
     this.#device = model.device;
     this.#isOfLeaves = (options.modules ?? 'leaves') === 'leaves';
@@ -210,22 +223,6 @@ function checkDevices(model: Module): void {
   }
   throw new MemoryTrackerConfigError(
     `memory tracker: expected modules of one device, got another's at '${stray[0]}'. Track each device's modules by a tracker of its own.`,
-  );
-}
-
-function checkOptions(options: LayerMemoryTrackerOptions): void {
-  const unknown = Object.keys(options).find((name) => name !== 'modules' && name !== 'gathers');
-  if (unknown !== undefined) {
-    throw new MemoryTrackerConfigError(
-      `memory tracker: expected options among modules and gathers, got '${unknown}'.`,
-    );
-  }
-  const { modules = 'leaves' } = options;
-  if (modules === 'leaves' || modules === 'all') {
-    return;
-  }
-  throw new MemoryTrackerConfigError(
-    `memory tracker: expected modules to be 'leaves' or 'all', got '${modules}'.`,
   );
 }
 

@@ -325,8 +325,8 @@ it('refuses modules of several devices', () => {
 it('refuses options that there are not', () => {
   const model = stack(makeDevice());
   const tracked = (options: object) => () => new LayerMemoryTracker(model, options);
-  expect(tracked({ module: 'all' })).toThrow(/among modules and gathers, got 'module'/);
-  expect(tracked({ modules: 'leafs' })).toThrow(/'leaves' or 'all', got 'leafs'/);
+  expect(tracked({ module: 'all' })).toThrow(/got 'module'. Did you mean modules/);
+  expect(tracked({ modules: 'leafs' })).toThrow(/'leaves' or 'all', got "leafs"/);
   expect(tracked({ modules: 'leafs' })).toThrow(MemoryTrackerConfigError);
 });
 

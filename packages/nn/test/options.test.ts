@@ -102,7 +102,7 @@ describe.each(CLASSES)('%o', (type, name, options, needed) => {
 
   it('refuses an unknown option, and names those it has', () => {
     const call = make(type, device, { ...options, dimm: 3 });
-    expectRefusal(call, `${name}: expected options among`);
+    expectRefusal(call, `${name}: expected known options`);
     expectRefusal(call, "got 'dimm'");
   });
 

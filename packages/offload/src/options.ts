@@ -2,8 +2,16 @@
 
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import type { DType } from '@shardweave/tensor-core';
+import {
+  allOptional,
+  FLAG,
+  having,
+  type OptionRules,
+  oneOf,
+  optionChecks,
+  whole,
+} from '@shardweave/tensor-core/options';
 import { OffloadConfigError } from './errors.js';
-import { nearestName } from './nearest-name.js';
 
 export interface OffloadOptions {
   /**
@@ -50,20 +58,6 @@ export interface ResolvedOffloadOptions {
   readonly name: string;
 }
 
-const COMPUTE_DTYPES: readonly string[] = ['f32', 'f16', 'bf16'];
-
-const KNOWN = [
-  'store',
-  'resume',
-  'numSlices',
-  'checkpointActivation',
-  'numMicrobatches',
-  'computeDType',
-  'deviceBudgetBytes',
-  'loadAheadBytes',
-  'name',
-] as const satisfies (keyof OffloadOptions)[];
-
 /** Options of fairscale and of others, and what stands for them here. */
 const ANSWERS: Readonly<Record<string, string>> = {
   device: "The model's own device is used.",
@@ -71,40 +65,36 @@ const ANSWERS: Readonly<Record<string, string>> = {
   optimizer: 'Make the optimizer on model.parameters().',
 };
 
-/** What each option may be; undefined stands for its default. */
-const CHECKS: readonly [name: keyof OffloadOptions, what: string, isFit: (x: never) => boolean][] =
-  [
-    ['store', 'a ShardStore', isStore],
-    ['resume', 'true or false', isBoolean],
-    ['numSlices', 'a whole number of at least 1', isCount],
-    ['checkpointActivation', 'true or false', isBoolean],
-    ['numMicrobatches', 'a whole number of at least 1', isCount],
-    ['computeDType', `one of ${COMPUTE_DTYPES.join(', ')}`, (x) => COMPUTE_DTYPES.includes(x)],
-    ['deviceBudgetBytes', 'a number above 0', (x) => typeof x === 'number' && x > 0],
-    ['loadAheadBytes', 'a number of at least 0', (x) => typeof x === 'number' && x >= 0],
+const RULES: OptionRules<OffloadOptions> = allOptional({
+  store: having('a ShardStore', 'read', 'write', 'commit'),
+  resume: FLAG,
+  numSlices: whole(1),
+  checkpointActivation: FLAG,
+  numMicrobatches: whole(1),
+  computeDType: oneOf('f32', 'f16', 'bf16'),
+  deviceBudgetBytes: {
+    expected: 'a number above 0',
+    holds: (value) => typeof value === 'number' && value > 0,
+  },
+  loadAheadBytes: {
+    expected: 'a number of at least 0',
+    holds: (value) => typeof value === 'number' && value >= 0,
+  },
+  name: {
     // A slash ends a flat parameter's name in the store.
-    ['name', "text without '/'", (x: unknown) => typeof x === 'string' && /^[^/]+$/.test(x)],
-  ];
+    expected: "text without '/'",
+    holds: (value) => typeof value === 'string' && /^[^/]+$/.test(value),
+  },
+});
+
+const { checkOptions } = optionChecks(OffloadConfigError, ANSWERS);
 
 /**
  * Fills in defaults.
  * @throws {OffloadConfigError} for options that are unknown, out of range or in contradiction
  */
 export function resolveOptions(options: OffloadOptions): ResolvedOffloadOptions {
-  if (typeof options !== 'object' || options === null) {
-    throw new OffloadConfigError(`offload: expected an object of options, got ${textOf(options)}.`);
-  }
-  requireKnown(options);
-  for (const [name, what, isFit] of CHECKS) {
-    const value = options[name] as never;
-    if (value === undefined || isFit(value)) {
-      continue;
-    }
-    const hint = (value as unknown) instanceof Promise ? ' Await it.' : '';
-    throw new OffloadConfigError(
-      `offload: expected ${name} to be ${what}, got ${textOf(value)}.${hint}`,
-    );
-  }
+  checkOptions('offload', options, RULES);
   const { deviceBudgetBytes } = options;
   if (deviceBudgetBytes !== undefined && options.numSlices !== undefined) {
     throw new OffloadConfigError(
@@ -122,44 +112,4 @@ export function resolveOptions(options: OffloadOptions): ResolvedOffloadOptions 
     loadAheadBytes: options.loadAheadBytes ?? DEFAULT_LOAD_AHEAD_BYTES,
     name: options.name ?? 'offload',
   };
-}
-
-function requireKnown(options: OffloadOptions): void {
-  for (const [key, value] of Object.entries(options)) {
-    if ((KNOWN as readonly string[]).includes(key) || value === undefined) {
-      continue;
-    }
-    const camel = key.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
-    const nearest = nearestName(key, KNOWN);
-    const meant = nearest === undefined ? undefined : `Did you mean ${nearest}?`;
-    throw new OffloadConfigError(
-      `offload: expected options of OffloadOptions, got '${key}'. ${ANSWERS[camel] ?? meant ?? `Known ones: ${KNOWN.join(', ')}.`}`,
-    );
-  }
-}
-
-function isStore(value: unknown): boolean {
-  if (typeof value !== 'object' || value === null) {
-    return false;
-  }
-  const store = value as Partial<Record<keyof ShardStore, unknown>>;
-  return [store.read, store.write, store.commit].every((method) => typeof method === 'function');
-}
-
-function isBoolean(value: unknown): boolean {
-  return typeof value === 'boolean';
-}
-
-function isCount(value: unknown): boolean {
-  return Number.isInteger(value) && (value as number) >= 1;
-}
-
-function textOf(value: unknown): string {
-  if (value instanceof Promise) {
-    return 'a promise';
-  }
-  if (typeof value === 'string') {
-    return `'${value}'`;
-  }
-  return typeof value === 'object' && value !== null ? 'another object' : String(value);
 }

@@ -1,52 +1,95 @@
-// Checks options as plain JavaScript gives them: an unknown name or a wrong type is named where it is
-// given, and not where it first hurts.
+// Checks of options as plain JavaScript gives them, for this package and those built on it: an unknown
+// name or a wrong type is named where it is given, and not where it first hurts.
+// `LayerNorm: expected dim to be a whole number of at least 1, got "32".`
 
-import { OptionError } from './errors.js';
+import { nearestName } from './nearest-name.js';
 
-/** What an option may be; `expected` completes "expected seed to be ...". */
+/** What an option may be. */
 export interface OptionRule {
+  /** Completes "expected lr to be ...". */
   readonly expected: string;
+  /** Whether undefined, the default, is one of them. */
+  readonly isOptional?: boolean;
   holds(value: unknown): boolean;
 }
 
-/** A rule for each option, so that none can be forgotten. Every option may be left out. */
+/** A rule for each option, so that none can be forgotten and others are unknown. */
 export type OptionRules<Options> = { readonly [Name in keyof Options]-?: OptionRule };
 
-/** @throws {OptionError} for what is no object, an unknown name, and a value that breaks its rule */
-export function checkOptions<Options>(
-  owner: string,
-  options: unknown,
-  rules: OptionRules<Options>,
-): void {
-  const known: Readonly<Record<string, OptionRule>> = rules;
-  checkNames(owner, options, Object.keys(known));
-  for (const [name, value] of Object.entries(options as object)) {
-    const rule = known[name]!;
-    if (value === undefined || rule.holds(value)) {
-      continue;
-    }
-    throw new OptionError(
-      `${owner}: expected ${name} to be ${rule.expected}, got ${shown(value)}.`,
-    );
-  }
+/** The checks of one package, which throw its own class. */
+export interface OptionChecks {
+  /**
+   * Refuses what is no object, an unknown option, and one that breaks its rule. An unknown one that is
+   * undefined is none.
+   * @param owner the class or function, as messages begin
+   */
+  checkOptions<Options>(owner: string, options: unknown, rules: OptionRules<Options>): void;
+  /** Refuses what is no object, and an unknown option. */
+  checkNames(owner: string, options: unknown, names: readonly string[]): void;
+  /** Refuses a value that breaks the rule. */
+  checkValue(owner: string, name: string, value: unknown, rule: OptionRule): void;
 }
 
-/** @throws {OptionError} for what is no object, and an unknown name */
-export function checkNames(owner: string, options: unknown, names: readonly string[]): void {
-  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
-    throw new OptionError(
-      `${owner}: expected an object of options (${names.join(', ')}), got ${shown(options)}.`,
-    );
-  }
-  for (const name in options) {
-    if (!names.includes(name)) {
-      throw new OptionError(`${owner}: expected options among ${names.join(', ')}, got '${name}'.`);
-    }
-  }
+/**
+ * @param answers by option that other versions or systems have, in camelCase: what stands for it here
+ */
+export function optionChecks(
+  OptionError: new (message: string) => Error,
+  answers: Readonly<Record<string, string>> = {},
+): OptionChecks {
+  const checks: OptionChecks = {
+    checkOptions(owner, options, rules) {
+      const known: Readonly<Record<string, OptionRule>> = rules;
+      checks.checkNames(owner, options, Object.keys(known));
+      for (const [name, rule] of Object.entries(known)) {
+        checks.checkValue(owner, name, (options as Readonly<Record<string, unknown>>)[name], rule);
+      }
+    },
+    checkNames(owner, options, names) {
+      if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+        throw new OptionError(
+          `${owner}: expected an object of options (${names.join(', ')}), got ${shown(options)}.`,
+        );
+      }
+      // Inherited ones, too: options may be made with Object.create.
+      for (const name in options) {
+        if (names.includes(name) || Reflect.get(options, name) === undefined) {
+          continue;
+        }
+        const camel = name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+        const hint = (Object.hasOwn(answers, camel) && answers[camel]) || hintOf(name, names);
+        throw new OptionError(`${owner}: expected known options, got '${name}'. ${hint}`);
+      }
+    },
+    checkValue(owner, name, value, rule) {
+      if ((value === undefined && rule.isOptional === true) || rule.holds(value)) {
+        return;
+      }
+      const hint = value instanceof Promise ? ' Await it.' : '';
+      throw new OptionError(
+        `${owner}: expected ${name} to be ${rule.expected}, got ${shown(value)}.${hint}`,
+      );
+    },
+  };
+  return checks;
+}
+
+function hintOf(name: string, known: readonly string[]): string {
+  const nearest = nearestName(name, known);
+  return nearest === undefined ? `Known ones: ${known.join(', ')}.` : `Did you mean ${nearest}?`;
+}
+
+/** Options without those that are undefined, which would hide defaults where they are spread. */
+export function given<Options extends object>(options: Options): Partial<Options> {
+  const entries = Object.entries(options).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(entries) as Partial<Options>;
 }
 
 /** A value, as messages name what came. */
 export function shown(value: unknown): string {
+  if (value === undefined) {
+    return 'nothing';
+  }
   if (typeof value === 'string') {
     return JSON.stringify(value);
   }
@@ -59,14 +102,26 @@ export function shown(value: unknown): string {
   if (Array.isArray(value)) {
     return `[${value.map(shown).join(', ')}]`;
   }
+  if (value instanceof Promise) {
+    return 'a promise';
+  }
   const { name } = value.constructor ?? Object;
   return name === 'Object' ? 'a plain object' : `an object of ${name}`;
 }
 
-export const FLAG: OptionRule = {
-  expected: 'true or false',
-  holds: (value) => typeof value === 'boolean',
-};
+// ---- rules -------------------------------------------------------------------------------------
+
+export function optional(rule: OptionRule): OptionRule {
+  return { ...rule, isOptional: true };
+}
+
+/** The same rules for options that may all be left out. */
+export function allOptional<Rules extends Readonly<Record<string, OptionRule>>>(
+  rules: Rules,
+): { readonly [Name in keyof Rules]: OptionRule } {
+  const entries = Object.entries(rules).map(([name, rule]) => [name, optional(rule)]);
+  return Object.fromEntries(entries) as { readonly [Name in keyof Rules]: OptionRule };
+}
 
 export function whole(least: number): OptionRule {
   return {
@@ -75,7 +130,36 @@ export function whole(least: number): OptionRule {
   };
 }
 
+export function atLeast(least: number): OptionRule {
+  return {
+    expected: `a finite number of at least ${least}`,
+    holds: (value) => Number.isFinite(value) && (value as number) >= least,
+  };
+}
+
+export function above(bound: number): OptionRule {
+  return {
+    expected: `a finite number above ${bound}`,
+    holds: (value) => Number.isFinite(value) && (value as number) > bound,
+  };
+}
+
+export const FLAG: OptionRule = {
+  expected: 'true or false',
+  holds: (value) => typeof value === 'boolean',
+};
+
+export const TEXT: OptionRule = {
+  expected: 'a text',
+  holds: (value) => typeof value === 'string',
+};
+
 export const SEED: OptionRule = { expected: 'a safe integer', holds: Number.isSafeInteger };
+
+export const FUNCTION: OptionRule = {
+  expected: 'a function',
+  holds: (value) => typeof value === 'function',
+};
 
 export function oneOf(...values: readonly string[]): OptionRule {
   return {
@@ -91,6 +175,7 @@ export function having(expected: string, ...methods: readonly string[]): OptionR
     holds: (value) =>
       typeof value === 'object' &&
       value !== null &&
+      !Array.isArray(value) &&
       methods.every((name) => typeof Reflect.get(value, name) === 'function'),
   };
 }

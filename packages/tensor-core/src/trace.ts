@@ -3,7 +3,8 @@
 
 export type TraceTrack = 'main' | 'collectives' | 'device' | 'staging';
 
-import { checkOptions, whole } from './options.js';
+import { checkOptions } from './check-options.js';
+import { whole } from './options.js';
 
 /** Times in milliseconds on the clock of performance.now(). */
 export interface TraceEvent {

@@ -16,18 +16,21 @@ const wrong = (value: unknown) => value as never;
 const rows: readonly (readonly [message: RegExp, call: () => unknown])[] = [
   [/^Device: expected a backend .*, got a plain object\.$/, () => new core.Device(wrong({}))],
   [
-    /^Device: expected a backend .*, got an object of Promise\. Await it first\.$/,
+    /^Device: expected a backend .*, got a promise\. Await it first\.$/,
     () => new core.Device(wrong(Promise.resolve())),
   ],
-  [/^Device: .*options among seed, trace, got 'sead'/, () => withOptions({ sead: 1 })],
+  [/^Device: .*options, got 'sead'. Did you mean seed\?/, () => withOptions({ sead: 1 })],
   [/^Device: expected seed to be a safe integer, got 0\.5/, () => withOptions({ seed: 0.5 })],
   [/^Device: expected trace to be a Trace, got true/, () => withOptions({ trace: true })],
   [/^Trace: expected rank to be a whole number/, () => new core.Trace(wrong({ rank: -1 }))],
-  [/^empty: .*options among dtype.*got 'type'/, () => device.zeros([1], wrong({ type: 'f16' }))],
+  [
+    /^empty: .*options, got 'type'. Did you mean dtype\?/,
+    () => device.zeros([1], wrong({ type: 'f16' })),
+  ],
   [/^empty: expected dtype among .*, got "float32"/, () => make({ dtype: 'float32' })],
   [/^empty: expected tag among .*, got "weights"/, () => make({ tag: 'weights' })],
   [
-    /^tensor: .*among dtype, requiresGrad, tag, got 'requires_grad'/,
+    /^tensor: .*got 'requires_grad'. Did you mean requiresGrad/,
     () => device.tensor([1], [1], wrong({ requires_grad: true })),
   ],
   [/^backward: .*got 'retain_graph'/, () => device.backward(x, wrong({ retain_graph: true }))],
@@ -37,7 +40,7 @@ const rows: readonly (readonly [message: RegExp, call: () => unknown])[] = [
   ],
   [/^matmul: .*got 'transpose_b'/, () => core.matmul(x, x, wrong({ transpose_b: true }))],
   [/^linear: .*got 'weights'/, () => core.linear(x, wrong({ weights: x }))],
-  [/^sum: .*among axis, keepDims, got 'dim'/, () => core.sum(x, wrong({ dim: 0 }))],
+  [/^sum: .*got 'dim'. Use axis./, () => core.sum(x, wrong({ dim: 0 }))],
   [/^sum: expected an object of options .*, got 0/, () => core.sum(x, wrong(0))],
   [
     /^crossEntropy: expected reduction to be/,

@@ -40,7 +40,7 @@ export async function stateDict(
   fsdp: FullyShardedDataParallel,
   options: StateDictOptions = {},
 ): Promise<StateDict> {
-  checkOptions('stateDict', options, { rules: STATE_DICT_RULES });
+  checkOptions('stateDict', options, STATE_DICT_RULES);
   const call = { operation: 'stateDict', states: ['idle', 'summonFullParams'] } as const;
   return collectiveCall(fsdp, call, () => gatherStateDict(fsdp, options));
 }

@@ -2,8 +2,8 @@
 // products read and write them in place through strides.
 
 import type { View } from '../backend.js';
+import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import { checkNames } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import { requireBindable, requireFloat, shapeText } from './checks.js';
 import { type DropoutMask, nextMask } from './dropout.js';

@@ -2,7 +2,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import { isFloat } from '@shardweave/dtypes';
-import { checkNames } from '../options.js';
+import { checkNames } from '../check-options.js';
 import type { Tensor } from '../tensor.js';
 
 /**

@@ -1,7 +1,8 @@
 // Cross-entropy of logits against class ids, fused with its log-softmax.
 
+import { checkOptions } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import { checkOptions, oneOf } from '../options.js';
+import { oneOf } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 import { mean, sum } from './reduce.js';

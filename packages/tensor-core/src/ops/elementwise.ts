@@ -2,8 +2,9 @@
 
 import { type DType, isFloat } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../backend.js';
+import { checkOptions } from '../check-options.js';
 import { DTypeError } from '../errors.js';
-import { checkOptions, oneOf } from '../options.js';
+import { oneOf } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {

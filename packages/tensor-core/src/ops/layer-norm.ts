@@ -1,7 +1,7 @@
 // Layer normalization over the last axis (Ba, Kiros and Hinton, 2016).
 
+import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import { checkNames } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import {
   isSameShape,

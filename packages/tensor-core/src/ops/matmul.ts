@@ -2,8 +2,8 @@
 // affine map of a linear layer with its bias in the same kernel.
 
 import type { DType } from '@shardweave/dtypes';
+import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import { checkNames } from '../options.js';
 import { elementCountOf, type Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {

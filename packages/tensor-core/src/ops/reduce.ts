@@ -1,8 +1,8 @@
 // Sums, means and extrema over axes.
 
 import type { DType } from '@shardweave/dtypes';
+import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import { checkNames } from '../options.js';
 import { elementCountOf, type Shape, type Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import { isSameShape, requireBindable, requireFloat, resolveAxis, shapeText } from './checks.js';

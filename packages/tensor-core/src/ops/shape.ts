@@ -1,8 +1,8 @@
 // Ops that move elements without computing: views where the result is a dense run of the input,
 // one strided copy otherwise.
 
+import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import { checkNames } from '../options.js';
 import { elementCountOf, type Shape, Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {

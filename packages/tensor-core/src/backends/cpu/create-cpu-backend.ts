@@ -2,8 +2,9 @@
 
 import { SCRATCH_BASE, SCRATCH_BYTES } from '../../../assembly/layout.js';
 import type { Backend } from '../../backend.js';
+import { checkOptions } from '../../check-options.js';
 import { LimitError, OutOfMemoryError } from '../../errors.js';
-import { checkOptions, whole } from '../../options.js';
+import { whole } from '../../options.js';
 import { CommandQueue } from './command-queue.js';
 import { CommandWriter } from './command-writer.js';
 import { CpuBackend } from './cpu-backend.js';

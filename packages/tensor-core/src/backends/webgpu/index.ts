@@ -1,7 +1,8 @@
 // The WebGPU device: opens an adapter and makes the backend. Runs in browsers and, with a GPU object
 // from node.ts, in Node.
 
-import { checkOptions, FLAG, having, OBJECT, oneOf, whole } from '../../options.js';
+import { checkOptions } from '../../check-options.js';
+import { FLAG, having, OBJECT, oneOf, whole } from '../../options.js';
 import { isSoftwareAdapter, requestAdapter, requestDevice } from './adapters.js';
 import type { MatmulChoiceTable } from './matmul-choices.js';
 import { WebGpuBackend } from './webgpu-backend.js';

@@ -2,7 +2,7 @@
 // optional peer; a Vulkan driver must be installed.
 
 import { create } from 'webgpu';
-import { checkOptions } from '../../options.js';
+import { checkOptions } from '../../check-options.js';
 
 /** Lives as long as the process: Dawn crashes once the object behind a device is collected. */
 const instances: GPU[] = [];

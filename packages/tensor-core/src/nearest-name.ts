@@ -1,13 +1,15 @@
 // Which known name a misspelt one was meant to be.
 
-/** Letters that may be wrong, missing or too many. */
-const MAX_DISTANCE = 2;
+/** Letters that may be wrong, missing or too many: two, or a quarter of a long name. */
+function mostWrong(name: string): number {
+  return Math.max(2, Math.floor(name.length / 4));
+}
 
 /** The nearest of `known`, whatever its case and underscores; undefined where none is near. */
 export function nearestName(name: string, known: readonly string[]): string | undefined {
   const plain = plainOf(name);
   let nearest: string | undefined;
-  let least = MAX_DISTANCE + 1;
+  let least = mostWrong(plain) + 1;
   for (const candidate of known) {
     const other = plainOf(candidate);
     const isPart = plain.length > 3 && (other.startsWith(plain) || plain.startsWith(other));

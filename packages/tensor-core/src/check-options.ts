@@ -1,0 +1,21 @@
+// The checks of this package's own options, all of which may be left out.
+
+import { OptionError } from './errors.js';
+import { allOptional, type OptionRules, optionChecks } from './options.js';
+
+/** PyTorch's words that are too far from ours to be taken for a slip. */
+const ANSWERS = { dim: 'Use axis.', keepdim: 'Use keepDims.' };
+
+const CHECKS = optionChecks(OptionError, ANSWERS);
+
+/** @throws {OptionError} for what is no object, an unknown name, and a value that breaks its rule */
+export function checkOptions<Options>(
+  owner: string,
+  options: unknown,
+  rules: OptionRules<Options>,
+): void {
+  CHECKS.checkOptions(owner, options, allOptional(rules));
+}
+
+/** @throws {OptionError} for what is no object, and an unknown name */
+export const checkNames = CHECKS.checkNames;
