@@ -1,38 +1,18 @@
 // The arrows between packages: who may import whom, and that each import is declared.
-import { posix } from 'node:path';
+import { readFileSync } from 'node:fs';
+import { join, posix } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { ARROWS, drawArrows } from './arrows.ts';
 import {
   importsOf,
   packageOf,
+  ROOT,
   sourceFiles,
   type WorkspacePackage,
   workspacePackages,
 } from './workspace.ts';
 
 const SCOPE = '@shardweave/';
-
-/** What each package may import of this workspace; a new package states its arrows here. */
-const ARROWS: Readonly<Record<string, readonly string[]>> = {
-  dtypes: [],
-  collectives: ['dtypes'],
-  'tensor-core': ['dtypes'],
-  nn: ['tensor-core', 'dtypes'],
-  'shard-store': [],
-  fsdp: ['nn', 'tensor-core', 'collectives', 'shard-store', 'dtypes'],
-  'ddp-buckets': ['nn', 'tensor-core', 'collectives', 'dtypes'],
-  offload: ['nn', 'tensor-core', 'shard-store', 'dtypes'],
-  'memory-tracker': ['nn', 'tensor-core'],
-  trainer: [
-    'dtypes',
-    'collectives',
-    'tensor-core',
-    'nn',
-    'shard-store',
-    'fsdp',
-    'ddp-buckets',
-    'offload',
-  ],
-};
 
 /** Two copies of these would be two worlds of tensors. */
 const ONE_COPY = ['tensor-core', 'nn', 'collectives'].map((name) => SCOPE + name);
@@ -86,6 +66,16 @@ describe('the workspace', () => {
   it('has an arrow for every package', () => {
     expect(found.length).toBeGreaterThan(0);
     expect(found.map(({ shortName }) => shortName).filter((name) => !ARROWS[name])).toEqual([]);
+  });
+
+  // `npx vitest run tooling/checks/architecture.test.ts -u` draws it anew.
+  it('is drawn in docs/architecture.md as its arrows are', async () => {
+    const path = join(ROOT, 'docs/architecture.md');
+    const drawn = readFileSync(path, 'utf8').replace(
+      /(?<=## Packages\n[\s\S]*?)```mermaid\n[\s\S]*?```/,
+      drawArrows,
+    );
+    await expect(drawn).toMatchFileSnapshot(path);
   });
 
   it('has no cycle among its arrows', () => {
