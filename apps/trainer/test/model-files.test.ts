@@ -15,7 +15,6 @@ import {
   stateDict,
   writeGpt2,
 } from '@shardweave/nn';
-import { lazyStateDict } from '@shardweave/offload';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -24,7 +23,7 @@ import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { readModelConfig, withModelState, writeModel } from '../src/model/model-directory.js';
 import { writePieces } from '../src/output/write-file.js';
-import { loadModel } from '../src/rank/load-model.js';
+import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { ROOT, runFlags } from './fixtures/run-flags.js';
 
@@ -182,19 +181,17 @@ describe('offload', () => {
     const device = new Device(backend);
     const [group] = createMemoryGroup(1);
     device.ledger.resetPeak();
-    const { offload, optimizer, dispose } = await loadModel(device, run, {
-      gather: group!,
-      reduce: group!,
-    });
+    const groups = { gather: group!, reduce: group! };
+    const strategy = await openStrategy({ device, config: run, groups });
     expect(device.ledger.peak().total).toBe(0);
-    const state = await lazyStateDict(offload!);
+    const state = await strategy.stateDict();
     expect([...state.keys()].sort()).toEqual([...written.keys()].sort());
     for (const [name, tensor] of state) {
-      expectBytes(await tensor.read(), written.get(name)!);
+      expectBytes(await (tensor as LazyTensor).read(), written.get(name)!);
     }
     expect(device.ledger.peak().total).toBe(0);
-    optimizer.dispose();
-    await dispose();
+    strategy.optimizer.dispose();
+    await strategy.dispose();
     await group!.close();
     device.dispose();
     await backend.dispose();

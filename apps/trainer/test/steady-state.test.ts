@@ -1,14 +1,13 @@
 // A hundred steps of two ranks in one process hold memory flat, and leave none when disposed.
 
 import { createMemoryGroup } from '@shardweave/collectives';
-import { Gpt2 } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { loadDataset } from '../src/data/dataset.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { parseFlags } from '../src/flags.js';
 import { DeviceHost } from '../src/rank/device-host.js';
-import { trainingModel } from '../src/rank/training-model.js';
+import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { TrainingStep } from '../src/rank/training-step.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { ROOT } from './fixtures/run-flags.js';
@@ -45,8 +44,8 @@ async function run(flags: string) {
       backends.add(backend);
       const device = new Device(backend);
       const groups = { gather: world, reduce: await world.split(0) };
-      const model = trainingModel(new Gpt2(device, config.gpt2), config, groups);
-      const step = new TrainingStep({ config, rank, device, model, data, group: world });
+      const strategy = await openStrategy({ device, config, groups });
+      const step = new TrainingStep({ config, rank, device, strategy, data, group: world });
       const taken: Sample[] = [];
       for (let s = 0; s < STEPS; s++) {
         device.ledger.resetPeak();
@@ -54,8 +53,8 @@ async function run(flags: string) {
         const { live, peak, reservedBytes: reserved, bufferCount: buffers } = device.memory();
         taken.push({ live: live.total, peak: peak.total, reserved, buffers });
       }
-      model.optimizer.dispose();
-      model.dispose();
+      strategy.optimizer.dispose();
+      await strategy.dispose();
       const left = device.memory().live.total;
       device.dispose();
       await world.close();

@@ -2,23 +2,22 @@
 
 import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
-import { stateDict as fsdpStateDict } from '@shardweave/fsdp';
-import { Gpt2, stateDict, streamStateDict } from '@shardweave/nn';
-import { lazyStateDict } from '@shardweave/offload';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { type Dataset, loadDataset } from '../data/dataset.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { type ModelState, writeModel } from '../model/model-directory.js';
+import { parameterCount } from '../model/presets.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import type { RunConfig } from '../run-config.js';
 import { CommCounter } from './comm-counter.js';
 import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
-import { loadModel } from './load-model.js';
 import { sampleText } from './sample-text.js';
 import { readShards, writeShards } from './shard-files.js';
+import { COMPUTE_DTYPES } from './strategies/gpt2-parts.js';
+import { openStrategy } from './strategies/open-strategy.js';
+import type { RankGroups, Strategy } from './strategies/strategy.js';
 import { trainLoop } from './train-loop.js';
-import { COMPUTE_DTYPES, type ShardGroups, type TrainingModel } from './training-model.js';
 import { TrainingStep } from './training-step.js';
 
 /** A run that is over in moments is no run to make faster. */
@@ -70,19 +69,13 @@ async function runToEnd(options: RankOptions): Promise<void> {
   const tokenizer = await loadTokenizer(config.tokenizer);
   const data = await loadDataset(config, tokenizer);
   const groups = await openGroups(options, trace);
-  const model = await loadModel(device, config, groups);
-  const state = await train({ ...options, backend, device, data, model, groups });
-  model.optimizer.dispose();
-  // What rests off the device is read from there while results are left; the others' is on the host.
-  if (model.offload === undefined) {
-    await model.dispose();
-  }
+  const strategy = await openStrategy({ device, config, groups });
+  const state = await train({ ...options, backend, device, data, strategy, groups });
+  strategy.optimizer.dispose();
   if (rank === 0) {
-    await leaveResults(options, { device, model, state, tokenizer });
+    await leaveResults(options, { device, strategy, state, tokenizer });
   }
-  if (model.offload !== undefined) {
-    await model.dispose();
-  }
+  await strategy.dispose();
   device.dispose();
   if (rank === 0 && config.steps >= LEAST_STEPS_TO_MEASURE) {
     await host.measureProducts(COMPUTE_DTYPES[config.precision]);
@@ -92,7 +85,7 @@ async function runToEnd(options: RankOptions): Promise<void> {
   }
 }
 
-async function openGroups(options: RankOptions, trace: Trace | undefined): Promise<ShardGroups> {
+async function openGroups(options: RankOptions, trace: Trace | undefined): Promise<RankGroups> {
   const { config, world } = options;
   const gather = config.injectDelayMs > 0 ? withDelay(world, config.injectDelayMs) : world;
   if (trace !== undefined) {
@@ -109,25 +102,26 @@ interface TrainOptions extends RankOptions {
   readonly backend: Backend;
   readonly device: Device;
   readonly data: Dataset;
-  readonly model: TrainingModel;
-  readonly groups: ShardGroups;
+  readonly strategy: Strategy;
+  readonly groups: RankGroups;
 }
 
 /** All steps, and then the whole model for rank 0, on the host or at rest; every rank takes part. */
 async function train(options: TrainOptions): Promise<ModelState> {
-  const { config, rank, emit, signal, backend, device, data, model, groups } = options;
+  const { config, rank, emit, signal, backend, device, data, strategy, groups } = options;
   const { kind, description } = backend.info;
-  const { params, shardBytes } = model;
+  const params = parameterCount(config.gpt2);
+  const { shardBytes } = strategy;
   const { tokenCount } = data;
   emit({
     type: 'ready',
     ready: { rank, device: kind, description, params, shardBytes, tokenCount },
   });
-  await (model.fsdp ?? model.ddp)?.initialize();
-  await readShards(config, model);
+  await strategy.initialize();
+  await readShards(config, strategy);
   device.ledger.resetPeak();
   const counter = new CommCounter([...new Set([groups.gather, groups.reduce])]);
-  const step = new TrainingStep({ config, rank, device, model, data, group: groups.gather });
+  const step = new TrainingStep({ config, rank, device, strategy, data, group: groups.gather });
   let sentBefore = 0;
   await trainLoop({
     config,
@@ -149,41 +143,28 @@ async function train(options: TrainOptions): Promise<ModelState> {
   });
   const peakBytes = device.ledger.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
-  await writeShards(config, model);
-  const { module, fsdp, offload } = model;
-  if (offload !== undefined) {
-    return lazyStateDict(offload);
-  }
-  return fsdp === undefined
-    ? await stateDict(module)
-    : await fsdpStateDict(fsdp, { stateDictOnRank0Only: true });
+  await writeShards(config, strategy);
+  return strategy.stateDict();
 }
 
 interface Made {
   readonly device: Device;
-  readonly model: TrainingModel;
+  readonly strategy: Strategy;
   readonly state: ModelState;
   readonly tokenizer: Tokenizer;
 }
 
 /** Writes the model and shows what it has learnt. */
 async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<void> {
-  const { device, model, state, tokenizer } = made;
+  const { device, strategy, state, tokenizer } = made;
   if (config.outDir !== undefined) {
     await writeModel(join(config.outDir, RUN_FILES.model), config.gpt2, state);
   }
   if (config.isQuiet) {
     return;
   }
-  // A model that fits no device as a whole makes the text where it rests, the others' plain copy.
-  const whole = model.offload ?? new Gpt2(device, config.gpt2);
-  if (model.offload === undefined) {
-    await streamStateDict(whole, state);
-  }
-  const sample = await sampleText(device, whole.eval(), { config, tokenizer });
-  if (model.offload === undefined) {
-    whole.dispose();
-  }
+  const model = await strategy.textModel(state);
+  const sample = await sampleText(device, model.eval(), { config, tokenizer });
   emit({ type: 'sample', ...sample });
 }
 

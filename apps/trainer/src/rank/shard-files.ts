@@ -1,10 +1,9 @@
 // Sharded runs that leave their parts on disk, and begin with such: nothing is ever whole on one rank.
 
-import { FsdpStateDictError, loadShards, saveShards } from '@shardweave/fsdp';
-import { shardDirectory } from '@shardweave/fsdp/node';
+import { FsdpStateDictError } from '@shardweave/fsdp';
 import { UsageError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
-import type { TrainingModel } from './training-model.js';
+import type { Strategy } from './strategies/strategy.js';
 
 /**
  * Weights and optimizer state of --load-shards, whatever the number of ranks that saved them; the
@@ -14,15 +13,16 @@ import type { TrainingModel } from './training-model.js';
  */
 export async function readShards(
   { loadShardsDir: directory }: RunConfig,
-  { fsdp, optimizer }: TrainingModel,
+  strategy: Strategy,
 ): Promise<void> {
-  if (directory === undefined || fsdp === undefined) {
+  if (directory === undefined) {
     return;
   }
+  const { optimizer } = strategy;
   // A save carries the rates and decays of its own run; this one has been given its own.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
   try {
-    await loadShards(fsdp, shardDirectory(directory), { optimizer });
+    await strategy.loadShards?.(directory);
   } catch (cause) {
     if (!(cause instanceof FsdpStateDictError)) {
       throw cause;
@@ -40,10 +40,9 @@ export async function readShards(
 /** Writes each rank's part to --save-shards, the index last. Collective. */
 export async function writeShards(
   { saveShardsDir: directory, steps }: RunConfig,
-  { fsdp, optimizer }: TrainingModel,
+  strategy: Strategy,
 ): Promise<void> {
-  if (directory === undefined || fsdp === undefined) {
-    return;
+  if (directory !== undefined) {
+    await strategy.saveShards?.(directory, { steps });
   }
-  await saveShards(fsdp, shardDirectory(directory), { optimizer, extra: { steps } });
 }

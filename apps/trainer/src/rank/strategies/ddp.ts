@@ -1,0 +1,32 @@
+// The whole model on each rank; gradients meet in buckets during backward.
+
+import { DistributedDataParallel } from '@shardweave/ddp-buckets';
+import { defaultPredivide } from '@shardweave/fsdp';
+import { Gpt2, stateDict, streamStateDict } from '@shardweave/nn';
+import { adamW, checkpointBlocks, withWeights } from './gpt2-parts.js';
+import { localGradNorm } from './local-grad-norm.js';
+import type { Strategy, StrategyOptions } from './strategy.js';
+
+export async function openDdp({ device, config, groups }: StrategyOptions): Promise<Strategy> {
+  const model = new Gpt2(device, config.gpt2, { seed: config.seed });
+  await withWeights(config, (state) => streamStateDict(model, state));
+  checkpointBlocks(model, config);
+  const parameters = model.parameters();
+  const ddp = new DistributedDataParallel(model, {
+    processGroup: groups.reduce,
+    // fsdp's, so that both round alike.
+    gradientPredivideFactor: defaultPredivide(groups.reduce.worldSize),
+  });
+  return {
+    module: ddp,
+    optimizer: adamW(parameters, config),
+    shardBytes: parameters.reduce((sum, { size }) => sum + size * 4, 0),
+    initialize: () => ddp.initialize(),
+    noSync: (run) => ddp.noSync(run),
+    // Reduced gradients have the same bits on all ranks, and so has their norm.
+    gradNorm: () => localGradNorm(parameters),
+    stateDict: () => stateDict(ddp),
+    textModel: async () => model,
+    dispose: async () => ddp.dispose(),
+  };
+}

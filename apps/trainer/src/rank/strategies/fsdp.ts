@@ -1,0 +1,102 @@
+// Each block is a unit that is sharded over the ranks, and the rest of the model one at the root.
+
+import { join } from 'node:path';
+import {
+  FullyShardedDataParallel,
+  gradNorm,
+  loadShards,
+  saveShards,
+  stateDict,
+} from '@shardweave/fsdp';
+import { shardDirectory } from '@shardweave/fsdp/node';
+import { Gpt2, type Module, streamStateDict } from '@shardweave/nn';
+import type { ShardStore } from '@shardweave/shard-store';
+import type { Tensor } from '@shardweave/tensor-core';
+import type { RunConfig } from '../../run-config.js';
+import { adamW, COMPUTE_DTYPES, checkpointBlocks, withWeights } from './gpt2-parts.js';
+import { openRest } from './open-rest.js';
+import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
+
+export async function openFsdp({ device, config, groups }: StrategyOptions): Promise<Strategy> {
+  const model = new Gpt2(device, config.gpt2, { seed: config.seed });
+  await withWeights(config, (state) => streamStateDict(model, state));
+  const { offloadDir } = config;
+  const store =
+    offloadDir === undefined
+      ? undefined
+      : await openRest(join(offloadDir, `rank${groups.gather.rank}`), config);
+  checkpointBlocks(model, config);
+  const parameters = model.parameters();
+  const fsdp = shardBlocks(model, { config, groups, store });
+  const optimizer = adamW(parameters, config);
+  let whole: Gpt2 | undefined;
+  return {
+    module: fsdp,
+    optimizer,
+    shardBytes: fsdp
+      .instances()
+      .flatMap(({ units }) => units)
+      .reduce((sum, { flat }) => sum + flat.size * 4, 0),
+    initialize: async () => {
+      await fsdp.initialize();
+    },
+    noSync: (run) => fsdp.noSync(run),
+    gradNorm: () => gradNorm(fsdp),
+    loadShards: async (directory) => {
+      await loadShards(fsdp, shardDirectory(directory), { optimizer });
+    },
+    saveShards: (directory, extra) =>
+      saveShards(fsdp, shardDirectory(directory), { optimizer, extra }),
+    stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),
+    textModel: async (state) => {
+      fsdp.dispose(); // the plain copy takes its place
+      whole = new Gpt2(device, config.gpt2, { deferInit: true });
+      await streamStateDict(whole, state);
+      return whole;
+    },
+    dispose: async () => {
+      fsdp.dispose();
+      whole?.dispose();
+      await store?.close();
+    },
+  };
+}
+
+interface Sharding {
+  readonly config: RunConfig;
+  readonly groups: RankGroups;
+  /** What it keeps off the device. */
+  readonly store: ShardStore | undefined;
+}
+
+function shardBlocks(
+  model: Gpt2,
+  sharding: Sharding,
+): FullyShardedDataParallel<[ids: Tensor], Tensor> {
+  const options = fsdpOptions(sharding);
+  for (const [i, block] of model.layers().slice(1, -1).entries()) {
+    const unit = new FullyShardedDataParallel(block as Module<[x: Tensor], Tensor>, {
+      ...options,
+      name: `h.${i}`,
+    });
+    model.replaceChild(String(i + 1), unit);
+  }
+  return new FullyShardedDataParallel<[ids: Tensor], Tensor>(model, { ...options, name: 'root' });
+}
+
+function fsdpOptions({ config, groups, store }: Sharding) {
+  const isMixed = config.precision !== 'fp32';
+  return {
+    processGroup: groups.gather,
+    processGroupReduceScatter: groups.reduce,
+    reshardAfterForward: config.reshard,
+    ...(config.cpuOffload ? { moveParamsToCpu: true } : {}),
+    ...(store === undefined ? {} : { offloadConfig: { store } }),
+    mixedPrecision: isMixed,
+    computeDType: COMPUTE_DTYPES[config.precision],
+    fp32ReduceScatter: isMixed && config.fp32Reduce,
+    // Each block's reduction starts when its gradient is final, and hides behind the blocks below.
+    bucketCapMb: 0,
+    ...(config.gatherCapBytes === undefined ? {} : { gatherCapBytes: config.gatherCapBytes }),
+  };
+}

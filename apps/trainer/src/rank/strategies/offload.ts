@@ -1,0 +1,49 @@
+// The model at rest off the device of its one rank, in host memory or on disk. Weights never come to
+// the device as a whole, neither from a file nor on their way into one.
+
+import { Gpt2 } from '@shardweave/nn';
+import { lazyStateDict, loadStateDict, OffloadModel } from '@shardweave/offload';
+import { createHostStore } from '@shardweave/shard-store';
+import type { Tensor } from '@shardweave/tensor-core';
+import type { RunConfig } from '../../run-config.js';
+import { adamW, COMPUTE_DTYPES, withWeights } from './gpt2-parts.js';
+import { localGradNorm } from './local-grad-norm.js';
+import { openRest } from './open-rest.js';
+import type { Strategy, StrategyOptions } from './strategy.js';
+
+export async function openOffload({ device, config }: StrategyOptions): Promise<Strategy> {
+  const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: true });
+  const { offloadDir: directory } = config;
+  const store = directory === undefined ? createHostStore() : await openRest(directory, config);
+  const parameters = model.parameters();
+  const offload = new OffloadModel<[ids: Tensor], Tensor>(model, {
+    ...offloadOptions(config),
+    store,
+  });
+  await withWeights(config, (state) => loadStateDict(offload, state));
+  return {
+    module: offload,
+    optimizer: adamW(parameters, config),
+    shardBytes: parameters.reduce((sum, { size }) => sum + size * 4, 0),
+    initialize: async () => {},
+    noSync: (run) => run(),
+    gradNorm: () => localGradNorm(parameters),
+    stateDict: () => lazyStateDict(offload),
+    textModel: async () => offload,
+    dispose: async () => {
+      offload.dispose();
+      await store.close();
+    },
+  };
+}
+
+function offloadOptions(config: RunConfig) {
+  const { deviceBudgetBytes, slices, microBatches } = config;
+  return {
+    checkpointActivation: config.checkpointActivations,
+    numMicrobatches: microBatches,
+    computeDType: COMPUTE_DTYPES[config.precision],
+    ...(deviceBudgetBytes === undefined ? {} : { deviceBudgetBytes }),
+    ...(slices === undefined ? {} : { numSlices: slices }),
+  };
+}

@@ -1,0 +1,59 @@
+// What single, fsdp, ddp and offload do differently, in one seam: where parameters rest, how gradients
+// meet, and how weights come and go. Everything above it is one way to train.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { AdamW, Module } from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import type { ModelState } from '../../model/model-directory.js';
+import type { RunConfig } from '../../run-config.js';
+
+/** One rank's model with its optimizer. Collective calls are made by all ranks alike. */
+export interface Strategy {
+  /** ids [rows, seq] (u32) to logits [rows, seq, vocab]. */
+  readonly module: Module<[ids: Tensor], Tensor>;
+  readonly optimizer: AdamW;
+  /** Of this rank's f32 parameters, padding included. */
+  readonly shardBytes: number;
+
+  /** Brings parameters to where they rest; once, before the first step. Collective. */
+  initialize(): Promise<void>;
+
+  /** Runs a forward and backward whose gradients wait for those of a later one. */
+  noSync<T>(run: () => Promise<T>): Promise<T>;
+
+  /** Of all gradients as they are, equal on all ranks; not finite where one of them is not. Collective. */
+  gradNorm(): Promise<number>;
+
+  /** Reads what `saveShards` wrote. Only where parameters are shards; collective. */
+  loadShards?(directory: string): Promise<void>;
+
+  /** Writes this rank's part of weights and optimizer state. Only where parameters are shards; collective. */
+  saveShards?(directory: string, extra: Readonly<Record<string, unknown>>): Promise<void>;
+
+  /** The whole model for rank 0, on the host or read from where it rests; nothing for others. Collective. */
+  stateDict(): Promise<ModelState>;
+
+  /**
+   * The whole model on one rank, to make text with when training is over; it is the strategy's. What
+   * stands in its way on the device may be freed, so the module is not trained after it.
+   * @param state of stateDict
+   */
+  textModel(state: ModelState): Promise<Module<[ids: Tensor], Tensor>>;
+
+  /** Frees the model, and closes what it rests in. The optimizer is the caller's. */
+  dispose(): Promise<void>;
+}
+
+export interface StrategyOptions {
+  readonly device: Device;
+  readonly config: RunConfig;
+  readonly groups: RankGroups;
+}
+
+/** The two sequences of collectives that a rank uses; on one rank they may be one. */
+export interface RankGroups {
+  /** Parameters are gathered, losses and norms summed here. */
+  readonly gather: ProcessGroup;
+  /** Gradients are reduced here, and so don't wait for parameters, nor the other way round. */
+  readonly reduce: ProcessGroup;
+}
