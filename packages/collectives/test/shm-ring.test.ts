@@ -1,7 +1,7 @@
 // The ring between two threads by itself, since what it does at its edges (the end of its bytes, the
 // end of 32-bit positions, no room) is rare in a whole job.
 
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { allocateJobMemory, MIN_RING_BYTES, ringOf } from '../src/transports/shm/job-memory.js';
 import { emptyHead, RingReader, RingWriter } from '../src/transports/shm/ring.js';
 
@@ -21,6 +21,34 @@ function openRing(position = 0) {
 
 function bodyOf(i: number, byteLength: number): Uint8Array {
   return Uint8Array.from({ length: byteLength }, (_, at) => (i * 31 + at) & 255);
+}
+
+/**
+ * Does `outer`, with all of `inner` just before its `step`-th access to shared words (0: before the first): what
+ * two threads do at once comes out as one of these orders. False where `outer` has fewer accesses.
+ */
+function interleave(outer: () => void, inner: () => void, step: number): boolean {
+  let numAccesses = 0;
+  let isInside = false;
+  const before = () => {
+    if (!isInside && numAccesses++ === step) {
+      isInside = true;
+      inner();
+      isInside = false;
+    }
+  };
+  const spies = (['load', 'store', 'exchange'] as const).map((name) => {
+    const access = Atomics[name] as (...words: unknown[]) => number;
+    return vi.spyOn(Atomics, name).mockImplementation(((...words: unknown[]) => {
+      before();
+      return access(...words);
+    }) as never);
+  });
+  outer();
+  for (const spy of spies) {
+    spy.mockRestore();
+  }
+  return numAccesses > step;
 }
 
 describe('a ring', () => {
@@ -80,6 +108,45 @@ describe('a ring', () => {
     }
     expect(isWoken).toEqual([false, false, false, false, true, false, false, false]);
   });
+
+  it.each(['reader', 'writer'])(
+    'loses no wake-up, at whatever step of the %s the other one comes',
+    (outerEnd) => {
+      const orders = { wroteAtOnce: 0, isWoken: 0 };
+      for (let step = 0; ; step++) {
+        const { writer, reader } = openRing();
+        const head = { ...emptyHead(), kind: 1 };
+        const body = new Uint8Array(MIN_RING_BYTES / 8 - 48);
+        for (let i = 0; i < 8; i++) {
+          expect(writer.write(head, body)).toBe(true); // eight frames fill the ring
+        }
+        let isWritten = false;
+        let isWoken = false;
+        const write = () => {
+          isWritten = writer.write(head, body);
+        };
+        const read = () => {
+          while (reader.next()) {
+            // all of it
+          }
+          isWoken = reader.takeWaiting();
+        };
+        const [outer, inner] = outerEnd === 'reader' ? [read, write] : [write, read];
+        if (!interleave(outer, inner, step)) {
+          expect(step).toBeGreaterThan(2);
+          break;
+        }
+        // The writer sleeps where it found no room, and the reader where it found no more frames.
+        expect({ step, wakesOrWrites: isWritten || isWoken }).toEqual({
+          step,
+          wakesOrWrites: true,
+        });
+        orders.wroteAtOnce += isWritten ? 1 : 0;
+        orders.isWoken += isWoken ? 1 : 0;
+      }
+      expect(Math.min(orders.wroteAtOnce, orders.isWoken)).toBeGreaterThan(0);
+    },
+  );
 
   it('is empty before the writer is said to have left', () => {
     const { writer, reader } = openRing();

@@ -5,6 +5,8 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type ConnectWsOptions, connectWs, serveRendezvous } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
+import { beginFirst } from './support/first-rank.js';
+import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './ws-harness.js';
 
 /** Sums the ranks on all groups, so that each pair has exchanged something; then closes. */
@@ -115,6 +117,24 @@ describe('a rendezvous of its own', () => {
     }
     proxy.close();
     await expect(stopped).rejects.toThrow(/the rendezvous is gone/);
+  });
+
+  it('tells all at once of a rank that is lost when all have come, but are not linked', async () => {
+    const { port, joined } = await beginFirst({ worldSize: 3, joinTimeoutMs: 10_000 });
+    const other = connectWs({ rank: 1, worldSize: 3, port, secret: SECRET, joinTimeoutMs: 10_000 });
+    other.catch(() => {});
+    const dying = await rawConnection('rendezvous', {
+      port,
+      secret: SECRET,
+      rank: 2,
+      worldSize: 3,
+    });
+    dying.send(JSON.stringify({ type: 'here', address: { host: null, port: 0, beats: false } }));
+    await once(dying, 'message'); // the table
+    dying.terminate(); // as a process that is killed
+    const reason = /rank 2 left before all were linked \(code 1006\)/;
+    await expect(joined).rejects.toThrow(reason);
+    await expect(other).rejects.toThrow(reason);
   });
 
   it('tells all that came who is missing', async () => {

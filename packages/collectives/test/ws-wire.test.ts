@@ -62,6 +62,22 @@ describe('payload', () => {
     link.terminate();
   });
 
+  it("is its sender's again when the receiver leaves without having read it", async () => {
+    const { port, joined } = await beginFirst({ timeoutMs: 20_000 });
+    const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
+    const group = await joined;
+    link.pause();
+    const sent = Promise.all([
+      group.send(new Uint8Array(64 * MIB), { to: 1 }),
+      group.send(new Uint8Array(64 * MIB), { to: 1 }), // none of it has left
+    ]);
+    link.close(4000);
+    await sent;
+    await expect(group.send(new Uint8Array(1), { to: 1 })).resolves.toBeUndefined();
+    await group.close();
+    link.terminate();
+  });
+
   it('arrives whatever the pieces are in which TCP delivers it', async () => {
     const { port, joined } = await beginFirst();
     const sockets: Socket[] = [];

@@ -90,12 +90,15 @@ export class Joiner {
     const peers = Array.from({ length: worldSize }, (_, r) => r).filter((r) => r !== rank);
     this.#hearts = this.#createHearts();
     const heartPort = await this.#hearts.listen(addresses);
-    await Promise.all(
+    const linked = Promise.all(
       peers.flatMap((peer) => [
         this.#linkTo(peer, addresses, heartPort),
         this.#hearts!.exchange(peer, addresses),
       ]),
     );
+    linked.catch(() => {}); // where the rendezvous is heard first
+    // A rank that died before it had linked would be waited for: the rendezvous knows of it.
+    await Promise.race([linked, this.#meeting.formed]);
     this.#meeting.say({ type: 'linked' });
     await this.#meeting.formed;
     for (const peer of peers) {

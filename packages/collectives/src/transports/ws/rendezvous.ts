@@ -132,7 +132,7 @@ export class Rendezvous {
    */
   onLeft(rank: number, reason: string): void {
     if (this.#hasTable) {
-      this.onFailed(rank, `it left before all were linked (${reason})`);
+      this.onFailed(rank, `rank ${rank} left before all were linked (${reason})`);
     } else {
       this.#places.delete(rank);
       const stop = setLongTimer(REPLACEMENT_MS, () => {
