@@ -56,14 +56,17 @@ async function joined(
   });
 }
 
+/** Sums over three ranks are multiplied by it. */
+const THIRD = Math.fround(1 / 3);
+
 describe('join', () => {
   it('lets a rank that has run out take part with zeros, divided by all', async () => {
     const perRank = await joined([1, 3, 2]);
     expect(perRank.map(({ gradients }) => gradients)).toEqual(
-      [[2], [2, 5 / 3, 2 / 3], [2, 5 / 3]].map((list) => list.map(Math.fround)),
+      [[2], [2, 5 * THIRD, 2 * THIRD], [2, 5 * THIRD]].map((list) => list.map(Math.fround)),
     );
     // All have the weights of rank 1, which stepped last.
-    const weight = -[2, 5 / 3, 2 / 3].map(Math.fround).reduce((a, b) => Math.fround(a + b));
+    const weight = -[2, 5 * THIRD, 2 * THIRD].map(Math.fround).reduce((a, b) => Math.fround(a + b));
     for (const one of perRank) {
       expect(one.weight).toBe(weight);
     }
@@ -80,7 +83,7 @@ describe('join', () => {
     const toActive = await joined([1, 3, 2], { divideByInitialWorldSize: false, ...factors });
     expect(toActive[1]!.gradients).toEqual([2, 2.5, 2]);
     const toAll = await joined([1, 3, 1], factors);
-    expect(toAll[1]!.gradients).toEqual([2, 2 / 3, 2 / 3].map(Math.fround));
+    expect(toAll[1]!.gradients).toEqual([2, 2 * THIRD, 2 * THIRD].map(Math.fround));
     // Sums are not divided after, whoever has inputs.
     const sums = await joined([1, 2, 2], {
       divideByInitialWorldSize: false,

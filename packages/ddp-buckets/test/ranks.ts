@@ -1,68 +1,18 @@
-// Runs a test's body once per rank in one process: each rank its own Device over one backend, and
-// its own end of an in-process group.
+// Small models whose gradients are known exactly, and how the tests wrap and step them.
 
-import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { type DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { AdamW, Gpt2, type Gpt2Config, Module, Sgd } from '@shardweave/nn';
-import {
-  add,
-  type Backend,
-  cast,
-  crossEntropy,
-  Device,
-  type DType,
-  mul,
-  sum,
-  type Tensor,
-  Trace,
-} from '@shardweave/tensor-core';
-import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { AdamW, Gpt2, Module, Sgd } from '@shardweave/nn';
+import { add, cast, type Device, type DType, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import { optimizerGroups, type Rank, TINY } from '../../../tooling/vitest/training-ranks.ts';
 
-export const TINY: Partial<Gpt2Config> = {
-  vocab_size: 37,
-  n_positions: 8,
-  n_embd: 12,
-  n_layer: 3,
-  n_head: 2,
-  embd_pdrop: 0,
-  attn_pdrop: 0,
-  resid_pdrop: 0,
-};
-
-export interface Rank {
-  readonly rank: number;
-  readonly worldSize: number;
-  readonly group: ProcessGroup;
-  readonly device: Device;
-}
-
-/** Runs `body` on every rank at once and returns what each gave. */
-export async function onRanks<T>(
-  worldSize: number,
-  body: (rank: Rank) => Promise<T>,
-  options: {
-    readonly backend?: Backend;
-    readonly wrapGroup?: (group: ProcessGroup) => ProcessGroup;
-  } = {},
-): Promise<T[]> {
-  const backend = options.backend ?? createReferenceBackend();
-  const groups = createMemoryGroup(worldSize);
-  try {
-    return await Promise.all(
-      groups.map(async (group, rank) => {
-        const device = new Device(backend, { seed: 7, trace: new Trace({ rank }) });
-        return body({ rank, worldSize, group: options.wrapGroup?.(group) ?? group, device });
-      }),
-    );
-  } finally {
-    for (const group of groups) {
-      await group.close();
-    }
-    if (options.backend === undefined) {
-      await backend.dispose();
-    }
-  }
-}
+export {
+  forwardBackward,
+  onRanks,
+  optimizerGroups,
+  type Rank,
+  TINY,
+  tokens,
+} from '../../../tooling/vitest/training-ranks.ts';
 
 export function tinyGpt2(device: Device): Gpt2 {
   return new Gpt2(device, TINY, { seed: 3 });
@@ -70,46 +20,6 @@ export function tinyGpt2(device: Device): Gpt2 {
 
 /** Buckets of a few parameters each, so that a small model has several. */
 export const SMALL_BUCKETS = { firstBucketBytes: 512, bucketCapBytes: 4096 };
-
-/** Token ids of a global batch, each row counting up by 5 from its own start: learnable. */
-export function tokens(step: number, batch: number, seq: number, vocab: number) {
-  const cut = (shift: number) =>
-    Int32Array.from({ length: batch * seq }, (_, i) => {
-      const row = Math.floor(i / seq);
-      return (row * 11 + step * 3 + 5 * ((i % seq) + shift)) % vocab;
-    });
-  return { ids: cut(0), targets: cut(1) };
-}
-
-/** Rows [first, first + count) of a global batch's loss, mean over tokens; runs backward. */
-export async function forwardBackward(
-  device: Device,
-  model: Module,
-  step: number,
-  rows: { readonly batch: number; readonly first: number; readonly count: number },
-): Promise<number> {
-  const seq = 8;
-  const all = tokens(step, rows.batch, seq, 37);
-  const part = (values: Int32Array) =>
-    values.slice(rows.first * seq, (rows.first + rows.count) * seq);
-  return device.scope(async () => {
-    device.random.begin({ step, rowOffset: rows.first });
-    const ids = device.tensor(part(all.ids), [rows.count, seq]);
-    const targets = device.tensor(part(all.targets), [rows.count, seq]);
-    const loss = crossEntropy(await model.call(ids), targets);
-    await loss.backward();
-    return loss.item();
-  });
-}
-
-/** Decay on tensors of two or more dimensions only. */
-export function optimizerGroups(model: Module) {
-  const parameters = model.parameters();
-  return [
-    { params: parameters.filter((tensor) => tensor.rank >= 2), weightDecay: 0.1 },
-    { params: parameters.filter((tensor) => tensor.rank < 2), weightDecay: 0 },
-  ];
-}
 
 export function makeOptimizer(model: Module, kind: 'adamw' | 'sgd'): AdamW | Sgd {
   const groups = optimizerGroups(model);

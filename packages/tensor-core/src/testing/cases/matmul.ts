@@ -213,7 +213,8 @@ function sameBufferCase(): ConformanceCase {
   });
 }
 
-const PLAIN = {
+/** What a product of two plain matrices does not use. */
+export const PLAIN = {
   bias: undefined,
   transposeA: false,
   transposeB: false,

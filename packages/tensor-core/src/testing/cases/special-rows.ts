@@ -6,6 +6,7 @@ import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 import type { Twin } from '../twin.js';
+import { PLAIN } from './matmul.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
 
@@ -221,17 +222,6 @@ function matmulOverflowCase(dtype: DType): ConformanceCase {
       dtype,
     );
     const b = twin.values(new Array(k * 8).fill(large), dtype);
-    twin.run('matmul', { ...PLAIN, ...extent, a, b, bias: undefined, out: twin.output(32, dtype) });
+    twin.run('matmul', { ...PLAIN, ...extent, a, b, out: twin.output(32, dtype) });
   });
 }
-
-const PLAIN = {
-  transposeA: false,
-  transposeB: false,
-  batch: [1, 1],
-  aBatch: [0, 0],
-  bBatch: [0, 0],
-  outBatch: [0, 0],
-  alpha: 1,
-  accumulate: false,
-} as const;
