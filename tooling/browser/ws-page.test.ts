@@ -48,8 +48,9 @@ describe.skipIf(path === undefined)(
       }
     });
 
-    async function openPage(): Promise<Page> {
+    async function openPage(init: () => void = () => {}): Promise<Page> {
       const page = await browser.newPage();
+      await page.addInitScript(init);
       await page.exposeFunction('portOf', portOf);
       await page.goto(server.origin);
       await page.waitForFunction(() => 'wsPage' in window);
@@ -156,6 +157,29 @@ describe.skipIf(path === undefined)(
         );
       }
       expect(failed).toEqual([]);
+    });
+
+    it('sends without a timer of the page, as a hidden page must', {
+      timeout: SUITE_MS,
+    }, async () => {
+      makePort = standalone;
+      // Browsers let timers of hidden pages fire once a minute, these here never; those of workers go on.
+      const hide = () => {
+        window.setTimeout = (() => 0) as unknown as typeof setTimeout;
+        window.setInterval = (() => 0) as unknown as typeof setInterval;
+      };
+      const hidden = await Promise.all([openPage(hide), openPage(hide)]);
+      const gathers = hidden.map((page, rank) =>
+        page.evaluate(([place, byteLength]) => window.wsPage.gather(place, byteLength), [
+          { id: 'hidden', rank, worldSize: 2, secret: SECRET },
+          16 * 2 ** 20,
+        ] as const),
+      );
+      expect(await Promise.all(gathers)).toEqual([
+        [1, 2],
+        [1, 2],
+      ]);
+      await Promise.all(hidden.map((page) => page.close()));
     });
 
     it('names the page that was closed, within seconds', { timeout: SUITE_MS }, async () => {

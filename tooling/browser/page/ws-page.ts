@@ -24,7 +24,7 @@ export interface PageRank {
 /** Sums that a job has had so far: each is one in which every rank took part. */
 const numSums: Record<string, number> = {};
 
-const wsPage = { runCase, sumUntilEnd, numSums, tryToJoin };
+const wsPage = { runCase, sumUntilEnd, numSums, tryToJoin, gather };
 window.wsPage = wsPage;
 
 /** Runs one case of the conformance suite as one rank; resolves with how it failed, if it did. */
@@ -65,6 +65,17 @@ async function sumUntilEnd(place: PageRank) {
     const { code, originRank } = error as CollectiveError;
     return { code, originRank };
   }
+}
+
+/** Gathers so many bytes of each rank and leaves; resolves with the first byte of each part. */
+async function gather(place: PageRank, byteLength: number): Promise<number[]> {
+  const { id, rank, worldSize, secret } = place;
+  const port = await window.portOf(id, worldSize);
+  const group = await connectWs({ rank, worldSize, port, secret });
+  const output = new Uint8Array(worldSize * byteLength);
+  await group.allGather(new Uint8Array(byteLength).fill(rank + 1), output);
+  await group.close();
+  return Array.from({ length: worldSize }, (_, part) => output[part * byteLength]!);
 }
 
 /** How joining fails. */

@@ -14,8 +14,6 @@ export type HeartbeatCommand =
   | { readonly type: 'stop listening' };
 
 export type HeartbeatEvent =
-  /** Pages only, once: it has started. */
-  | { readonly type: 'ready' }
   | { readonly type: 'open'; readonly id: number }
   /** The code of its close frame; 1006: it had none. */
   | {
@@ -30,6 +28,17 @@ export type HeartbeatEvent =
   | { readonly type: 'stopped listening' }
   | { readonly type: 'accepted'; readonly id: number; readonly from: string }
   | { readonly type: 'refused'; readonly from: string; readonly reason: string };
+
+/** To a page's worker, which also keeps the time: it answers so much later. */
+export type PageHeartbeatCommand =
+  | HeartbeatCommand
+  | { readonly type: 'look'; readonly afterMs: number };
+
+export type PageHeartbeatEvent =
+  | HeartbeatEvent
+  /** Once: it has started. */
+  | { readonly type: 'ready' }
+  | { readonly type: 'look' };
 
 /** For wss in Node: what `tls.connect` takes, or a key of `tlsKeyOf`. */
 export type HeartbeatTls = object | { readonly key: Uint8Array };

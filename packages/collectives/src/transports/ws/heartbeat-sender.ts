@@ -116,7 +116,7 @@ export class HeartbeatSender implements Sender {
       this.#onAccepted(event.id, event.from);
     } else if (event.type === 'refused') {
       this.#options.onRefused?.({ from: event.from, reason: event.reason });
-    } else if (event.type !== 'ready') {
+    } else {
       this.#sockets.onEvent(event);
     }
   }

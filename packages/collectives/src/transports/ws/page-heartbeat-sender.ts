@@ -1,8 +1,9 @@
 // Signs of life of a page, from a web worker with connections of its own. A page whose policy forbids
-// workers from blobs has none: it is heard of by its links.
+// workers from blobs has none: it is heard of by its links, and its sockets keep their own time.
 
-import type { HeartbeatCommand, HeartbeatEvent } from './heartbeat-messages.js';
+import type { PageHeartbeatCommand, PageHeartbeatEvent } from './heartbeat-messages.js';
 import { pageHeartbeatMain } from './page-heartbeat-worker.js';
+import type { PageLooks } from './page-looks.js';
 import type { WireSocket } from './wire-socket.js';
 import { WorkerSockets } from './worker-sockets.js';
 import type { HeartbeatSender } from './ws-platform.js';
@@ -10,15 +11,19 @@ import type { HeartbeatSender } from './ws-platform.js';
 export class PageHeartbeatSender implements HeartbeatSender {
   readonly #worker: Worker;
   readonly #sockets: WorkerSockets;
+  readonly #looks: PageLooks;
 
-  private constructor(worker: Worker) {
+  private constructor(worker: Worker, looks: PageLooks) {
     this.#worker = worker;
-    const post = (command: HeartbeatCommand) => worker.postMessage(command);
-    this.#sockets = new WorkerSockets(post);
+    this.#looks = looks;
+    this.#sockets = new WorkerSockets((command) => this.#post(command));
   }
 
   /** Undefined where the page may have no such worker. */
-  static async start(heartbeatMs: number): Promise<PageHeartbeatSender | undefined> {
+  static async start(
+    heartbeatMs: number,
+    looks: PageLooks,
+  ): Promise<PageHeartbeatSender | undefined> {
     if (typeof Worker !== 'function') {
       return undefined;
     }
@@ -27,19 +32,28 @@ export class PageHeartbeatSender implements HeartbeatSender {
     const url = URL.createObjectURL(new Blob([source], { type: 'text/javascript' }));
     try {
       const worker = new Worker(url, { name: 'shardweave heartbeat' });
-      const sender = new PageHeartbeatSender(worker);
+      const sender = new PageHeartbeatSender(worker, looks);
       const hasStarted = await new Promise<boolean>((resolve) => {
         worker.onerror = () => resolve(false);
-        worker.onmessage = ({ data }: MessageEvent<HeartbeatEvent>) => {
+        worker.onmessage = ({ data }: MessageEvent<PageHeartbeatEvent>) => {
           if ('id' in data && data.type !== 'accepted') {
             sender.#sockets.onEvent(data);
           } else if (data.type === 'ready') {
             resolve(true);
+          } else if (data.type === 'look') {
+            looks.run();
           }
         };
       });
-      worker.onerror = (event) => sender.#sockets.onEnd(event.message);
-      return hasStarted ? sender : undefined;
+      if (!hasStarted) {
+        return undefined;
+      }
+      worker.onerror = (event) => {
+        looks.setWorker(undefined);
+        sender.#sockets.onEnd(event.message);
+      };
+      looks.setWorker((afterMs) => sender.#post({ type: 'look', afterMs }));
+      return sender;
     } catch {
       return undefined; // the page's policy
     } finally {
@@ -56,6 +70,11 @@ export class PageHeartbeatSender implements HeartbeatSender {
   }
 
   async close(): Promise<void> {
+    this.#looks.setWorker(undefined);
     this.#worker.terminate();
+  }
+
+  #post(command: PageHeartbeatCommand): void {
+    this.#worker.postMessage(command);
   }
 }

@@ -1,11 +1,11 @@
 // What the heartbeat worker runs in a page: a web worker, whose timers go on while the page's own thread
 // computes. It travels as the text of this function, so it refers to nothing outside.
 
-import type { HeartbeatCommand, HeartbeatEvent } from './heartbeat-messages.js';
+import type { PageHeartbeatCommand, PageHeartbeatEvent } from './heartbeat-messages.js';
 
 interface WorkerScope {
-  onmessage: (event: { readonly data: HeartbeatCommand }) => void;
-  postMessage(event: HeartbeatEvent): void;
+  onmessage: (event: { readonly data: PageHeartbeatCommand }) => void;
+  postMessage(event: PageHeartbeatEvent): void;
 }
 
 export function pageHeartbeatMain(heartbeatMs: number): void {
@@ -46,6 +46,8 @@ export function pageHeartbeatMain(heartbeatMs: number): void {
       }
     } else if (command.type === 'close') {
       sockets.get(command.id)?.close();
+    } else if (command.type === 'look') {
+      setTimeout(() => scope.postMessage({ type: 'look' }), command.afterMs);
     }
   };
   setInterval(() => {

@@ -2,6 +2,7 @@
 
 import { MAX_MESSAGE_BYTES } from './limits.js';
 import { PageHeartbeatSender } from './page-heartbeat-sender.js';
+import { PageLooks } from './page-looks.js';
 import { PageSocket } from './page-socket.js';
 import {
   type HeartbeatSender,
@@ -15,6 +16,7 @@ export class PagePlatform implements WsPlatform {
   readonly maxRetryMs = 1000;
 
   readonly #heartbeat: 'worker' | 'link' | undefined;
+  readonly #looks = new PageLooks();
 
   constructor(heartbeat?: 'worker' | 'link') {
     this.#heartbeat = heartbeat;
@@ -28,7 +30,7 @@ export class PagePlatform implements WsPlatform {
       // A page of https may only open wss, for example.
       throw new OpenError((error as Error).message, { isEarly: false });
     }
-    const socket = new PageSocket(native, MAX_MESSAGE_BYTES);
+    const socket = new PageSocket(native, MAX_MESSAGE_BYTES, this.#looks);
     await new Promise<void>((resolve, reject) => {
       native.addEventListener('open', () => resolve(), { once: true });
       // A page isn't told why, so it tries again until the time to join is over.
@@ -42,6 +44,8 @@ export class PagePlatform implements WsPlatform {
   }
 
   async startHeartbeats(heartbeatMs: number): Promise<HeartbeatSender | undefined> {
-    return this.#heartbeat === 'link' ? undefined : PageHeartbeatSender.start(heartbeatMs);
+    return this.#heartbeat === 'link'
+      ? undefined
+      : PageHeartbeatSender.start(heartbeatMs, this.#looks);
   }
 }

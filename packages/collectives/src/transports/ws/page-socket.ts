@@ -2,13 +2,11 @@
 // left, so `written` waits until little enough is buffered.
 
 import { Inbox } from './inbox.js';
+import type { PageLooks } from './page-looks.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 
 /** Up to here, a send counts as written at once: the page's own copy is all that it costs. */
 const FREE_BYTES = 2 ** 20;
-
-/** Milliseconds between looks at a full buffer; pages round timers up to about 4. */
-const LOOK_MS = 4;
 
 /** A close frame has 125 bytes, two of them the code's. */
 const MAX_REASON_BYTES = 123;
@@ -17,12 +15,13 @@ export class PageSocket implements WireSocket {
   readonly #socket: WebSocket;
   readonly #inbox = new Inbox();
   readonly #unwritten: ((error?: Error | null) => void)[] = [];
-  #timer: ReturnType<typeof setTimeout> | undefined;
+  readonly #looks: PageLooks;
   #maxMessageBytes: number;
 
   /** Takes a socket that is about to open: the listener's first words come with the opening. */
-  constructor(socket: WebSocket, maxMessageBytes: number) {
+  constructor(socket: WebSocket, maxMessageBytes: number, looks: PageLooks) {
     this.#socket = socket;
+    this.#looks = looks;
     this.#maxMessageBytes = maxMessageBytes;
     socket.binaryType = 'arraybuffer';
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => this.#onMessage(data);
@@ -80,11 +79,11 @@ export class PageSocket implements WireSocket {
     this.#onClose(1006, 'dropped');
   }
 
-  #look(): void {
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
+  readonly #look = (): void => {
     if (this.#socket.bufferedAmount > FREE_BYTES) {
-      this.#timer = setTimeout(() => this.#look(), LOOK_MS);
+      if (this.#unwritten.length > 0) {
+        this.#looks.add(this.#look);
+      }
       return;
     }
     // In a later microtask: who sends doesn't expect the answer within its call.
@@ -96,7 +95,7 @@ export class PageSocket implements WireSocket {
         }
       });
     }
-  }
+  };
 
   #onMessage(data: string | ArrayBuffer): void {
     if (typeof data === 'string') {
@@ -110,7 +109,6 @@ export class PageSocket implements WireSocket {
   }
 
   #onClose(code: number, reason: string): void {
-    clearTimeout(this.#timer);
     for (const written of this.#unwritten.splice(0)) {
       written(new Error(reason || `the connection closed, code ${code}`));
     }
