@@ -44,7 +44,7 @@ export interface EndpointOptions {
   readonly reducer?: () => Promise<PartReducer>;
   /**
    * Of one peer's messages that nobody here has asked for yet; a peer that sends more is lost.
-   * Default: 4 GiB.
+   * Default: 512 MiB.
    */
   readonly maxUnclaimedBytes?: number;
   /** Default: the system's. */
@@ -53,8 +53,11 @@ export interface EndpointOptions {
   readonly turns?: Turns;
 }
 
-/** A large message by `send` or two whose `recv` is late; collectives hold a MiB each. */
-const MAX_UNCLAIMED_BYTES = 4 * 2 ** 30;
+/**
+ * What a proven peer may cost. Collectives hold a MiB each, and a rank is some tens of them behind at most: of
+ * 25 MiB gradient buckets this is 12 GiB. What `send` sends before its `recv` counts whole.
+ */
+const MAX_UNCLAIMED_BYTES = 512 * 2 ** 20;
 
 /** For onPeerLost to come after a rejected send. The transport's links end at the same moment. */
 const SEND_GRACE_MS = 1000;

@@ -31,7 +31,7 @@ export interface GroupOptions {
   readonly hosts?: readonly number[];
   /**
    * Bytes of one peer's messages that may wait here for a call that asks for them; a peer that sends
-   * more is lost. Default: 4 GiB.
+   * more is lost. Default: 512 MiB.
    */
   readonly maxUnclaimedBytes?: number;
   /** For tests. Default: the system's. */

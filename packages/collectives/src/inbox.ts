@@ -85,10 +85,8 @@ export class Inbox {
   #begin(arrival: Arrival, from: number, header: MessageHeader): MessageSink {
     const { matching, isLending } = this.#options;
     const isHeld = !isLending() || isPointToPoint(header.call);
-    if (!matching.begin(arrival, from, header, isHeld)) {
-      return this.#lose(from, 'it sent more than is held of what nobody here has asked for');
-    }
-    return arrival;
+    const wrong = matching.begin(arrival, from, header, isHeld);
+    return wrong === undefined ? arrival : this.#lose(from, wrong);
   }
 
   /** A receiver that names another size or dtype than the sender: both ranks are told. */

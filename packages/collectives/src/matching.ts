@@ -57,13 +57,18 @@ export class Matching {
   }
 
   /**
-   * A message begins; false where its sender has sent too much that nobody asked for. `isHeld`: not
-   * left at the sender until then.
+   * A message begins. Returns what its sender has done wrong where it has sent too much that nobody asked
+   * for. `isHeld`: not left at the sender until then.
    */
-  begin(arrival: Arrival, from: number, header: MessageHeader, isHeld: boolean): boolean {
+  begin(
+    arrival: Arrival,
+    from: number,
+    header: MessageHeader,
+    isHeld: boolean,
+  ): string | undefined {
     if (arrival.isPosted) {
       arrival.begin(header);
-      return true;
+      return undefined;
     }
     let unclaimed = this.#unclaimed.get(from);
     if (unclaimed === undefined) {
@@ -78,7 +83,13 @@ export class Matching {
       of.messages--;
       of.bytes -= byteLength;
     });
-    return of.messages <= MAX_UNCLAIMED_MESSAGES && of.bytes <= this.#maxUnclaimedBytes;
+    if (of.messages > MAX_UNCLAIMED_MESSAGES) {
+      return `it sent more than ${MAX_UNCLAIMED_MESSAGES} messages that no call here has asked for`;
+    }
+    if (of.bytes > this.#maxUnclaimedBytes) {
+      return `it sent ${of.bytes} bytes that no call here has asked for, at most ${this.#maxUnclaimedBytes} are held: call recv before the peer sends so much, or raise maxUnclaimedBytes`;
+    }
+    return undefined;
   }
 
   mailbox(group: string, sequence: number): Mailbox {

@@ -86,6 +86,23 @@ describe('a slow reader', () => {
   });
 });
 
+describe('text without end', () => {
+  it('ends both connections at 8 MiB that the reader has not taken', () => {
+    const relay = new Relay();
+    const [sender, reader] = [new FakeSocket(), new FakeSocket()];
+    const common = { role: 'relay', worldSize: 2, attempt: 0, run: new Uint8Array(16) } as const;
+    relay.onPeer({ ...common, rank: 0, target: 1 }, sender);
+    relay.onPeer({ ...common, rank: 1, target: 0 }, reader);
+    const mebibyte = ' '.repeat(2 ** 20);
+    for (let i = 0; i < 8; i++) {
+      sender.handler!.onText(mebibyte);
+    }
+    expect([sender.hasEnded, reader.hasEnded]).toEqual([false, false]);
+    sender.handler!.onText(mebibyte);
+    expect([sender.hasEnded, reader.hasEnded]).toEqual([true, true]);
+  });
+});
+
 describe('what is passed on', () => {
   it('is a copy: bytes are lent for the call alone', () => {
     const relay = new Relay();
@@ -106,7 +123,8 @@ class FakeSocket implements WireSocket {
   readonly reads: boolean[] = [];
   readonly sent: Uint8Array[] = [];
   readonly unwritten: (() => void)[] = [];
-  readonly unsentBytes = 0;
+  unsentBytes = 0;
+  hasEnded = false;
 
   setHandler(handler: WireHandler | undefined): void {
     this.handler = handler;
@@ -122,10 +140,16 @@ class FakeSocket implements WireSocket {
   }
 
   trust(): void {}
-  sendText(): void {}
+  sendText(text: string): void {
+    this.unsentBytes += text.length;
+  }
   batch(body: () => void): void {
     body();
   }
-  close(): void {}
-  terminate(): void {}
+  close(): void {
+    this.hasEnded = true;
+  }
+  terminate(): void {
+    this.hasEnded = true;
+  }
 }

@@ -125,6 +125,25 @@ describe('a proof', () => {
   });
 });
 
+describe('a proven rank', () => {
+  it('that sends what nobody asks for is lost, and all are told of the bound', async () => {
+    const { port } = await serve();
+    const place = { worldSize: 2, port, secret: SECRET, rendezvous: 'elsewhere' } as const;
+    const [reader, sender] = await Promise.all([
+      connectWs({ ...place, rank: 0, maxUnclaimedBytes: 4 * 2 ** 20 }),
+      connectWs({ ...place, rank: 1 }),
+    ]);
+    const wanted = reader.recv(new Uint8Array(1), { from: 1, channel: 1 });
+    const sends = Array.from({ length: 5 }, () => sender.send(new Uint8Array(2 ** 20), { to: 0 }));
+    await expect(wanted).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 1 });
+    await expect(wanted).rejects.toThrow(/at most 4194304 are held: .* raise maxUnclaimedBytes/);
+    await Promise.allSettled(sends);
+    const later = sender.barrier();
+    await expect(later).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 1 });
+    await expect(later).rejects.toThrow(/raise maxUnclaimedBytes/);
+  });
+});
+
 describe('a run', () => {
   it('takes no rank of another one, though that knows the secret', async () => {
     const { port, refused } = await serve({ runId: 'job-a' });

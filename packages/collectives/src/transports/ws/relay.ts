@@ -8,6 +8,9 @@ import type { WireSocket } from './wire-socket.js';
 /** Held for a slow reader at most, per direction: then the sender is not read for a while. */
 const MAX_HELD_BYTES = 4 * 2 ** 20;
 
+/** Beyond, text is not what ranks say: it is short, and what is held of payload is bounded above. */
+const MAX_UNSENT_BYTES = 2 * MAX_HELD_BYTES;
+
 /** Codes that a close may carry; others (1006: no close frame) become 4001, a link that broke. */
 const isSendable = (code: number) => code === 1000 || (code >= 4000 && code <= 4999);
 const BROKEN_CODE = 4001;
@@ -82,7 +85,13 @@ function passOn(from: WireSocket, to: WireSocket): void {
         }
       });
     },
-    onText: (text) => to.sendText(text),
+    onText: (text) => {
+      to.sendText(text);
+      if (to.unsentBytes > MAX_UNSENT_BYTES) {
+        to.close(BROKEN_CODE, 'its peer said more than can be passed on');
+        from.terminate();
+      }
+    },
     onClose: (code, reason) => {
       if (isSendable(code)) {
         to.close(code, reason);
