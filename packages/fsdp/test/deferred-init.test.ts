@@ -100,6 +100,30 @@ describe('who draws what', () => {
     expect(first!.stats.bytesSent).toBe(Math.ceil(SIZE / 2 / 128) * 128 * 4 + 8);
   });
 
+  it('no part before its receiver has asked for it, however late that is', async () => {
+    let numDrawn = () => 0;
+    await onRanks(2, async ({ device, group, rank }) => {
+      const module = new Counted(device, 6 * 2 ** 20); // two shards of three parts
+      if (rank === 0) {
+        numDrawn = () => module.draws.length;
+      } else {
+        const recv = group.recv.bind(group);
+        let numAsked = 0;
+        group.recv = async (...args) => {
+          for (let turn = 0; turn < 20; turn++) {
+            await new Promise(setImmediate); // rank 0 goes as far as it can
+          }
+          // Its own parts are drawn between those of this rank, and one is ready before it is asked for.
+          numAsked++;
+          expect(numDrawn()).toBeLessThanOrEqual(2 * numAsked + 1);
+          return recv(...args);
+        };
+      }
+      await new FullyShardedDataParallel(module, { processGroup: group }).initialize();
+    });
+    expect(numDrawn()).toBe(6);
+  });
+
   it('each rank its own part without syncModuleStates, and nothing travels', async () => {
     for (const { draws, first, owned, stats } of await drawn(false)) {
       expect(draws[0]!.start).toBe(first);

@@ -17,6 +17,8 @@ const PART_BYTES = 4 * 2 ** 20;
 /** Of the messages with initial values; a program's own have others. */
 const CHANNEL = 0xf5d90001;
 
+const NOTHING = new Uint8Array(0);
+
 /** Shards one unit. Collective where values are synchronized. */
 export async function shardUnit(
   unit: ShardedUnit,
@@ -49,8 +51,8 @@ async function fillFromOwn(unit: ShardedUnit): Promise<void> {
 }
 
 /**
- * The first replica's rank 0 makes or reads each rank's part and sends it there; each rank of that
- * replica passes its own on to the same rank of the others.
+ * The first replica's rank 0 makes or reads each rank's part and sends it there when asked; each rank of
+ * that replica passes its own on to the same rank of the others.
  */
 async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<void> {
   const { processGroup, replicateGroup } = groups;
@@ -62,12 +64,15 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
       for (let to = 1; to < worldSize; to++) {
         const first = to * shardLength;
         const theirs = await unit.readOriginals(first + start, first + end);
+        await processGroup.recv(NOTHING, { from: to, channel: CHANNEL });
         await processGroup.send(theirs, { to, channel: CHANNEL });
       }
       part = await unit.readOriginals(start, end);
     } else {
       part = new Uint8Array(byteOffset(unit, end) - byteOffset(unit, start));
       if (isFirstReplica) {
+        // Where its home is slow, what comes unasked would pile up in this rank without end.
+        await processGroup.send(NOTHING, { to: 0, channel: CHANNEL });
         await processGroup.recv(part, { from: 0, channel: CHANNEL });
       }
     }
