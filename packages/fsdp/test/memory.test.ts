@@ -164,7 +164,7 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
   const whole = W * shards;
   const rootAndBlock = W * (root + block);
 
-  // A linear layer writes its weight's gradient into the unit's where that has its dtype.
+  // Ops write first gradients of parameters into the unit's where that has their dtype.
   const isInPlace = e === reduced;
   const activation =
     options.isCheckpointing === true
@@ -235,13 +235,13 @@ function activations(
   const head = headNorm + e * n * V + 4 * n; // logits, log-sum-exp
   const afterForward = inputs + places + L * block + head;
 
-  const ofWeight = (elements: number) => (isInPlace ? 0 : elements);
+  const unlessInPlace = (elements: number) => (isInPlace ? 0 : elements);
   const running = inputs + places + 4; // and the backward's seed
   const below = running + (L - 1) * block;
   const backward = [
     running + L * block + head + 4 * n + e * n * V, // cross-entropy: gradients of losses and logits
-    running + L * block + headNorm + e * (n * V + n * C + ofWeight(V * C)), // head: dLogits, dx, dWeight
-    below + block + e * (n * C + n * 4 * C + ofWeight(4 * C * C) + C), // c_proj: dy, dx, dWeight, dBias
+    running + L * block + headNorm + e * (n * V + n * C + unlessInPlace(V * C)), // head: dLogits, dx, dWeight
+    below + block + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)), // c_proj: dy, dx, dWeight, dBias
     below + attention + e * n * (C + C + 3 * C + P), // attention: residual, dy, dQkv, dWeights
     running + e * (n * C + V * C), // token table
   ];
@@ -267,15 +267,15 @@ function checkpointedActivations(
   const head = headNorm + e * n * V + 4 * n;
   const afterForward = inputs + places + L * x + head;
 
-  const ofWeight = (elements: number) => (isInPlace ? 0 : elements);
+  const unlessInPlace = (elements: number) => (isInPlace ? 0 : elements);
   const running = inputs + places + 4;
   // The second run of the last block: what it saves (its input among it), its output, the output's
   // gradient, which the first addition passes on, and the one-element root of the inner backward.
   const again = running + (L - 1) * x + block + x + 4;
   const backward = [
     running + L * x + head + 4 * n + e * n * V, // cross-entropy
-    running + L * x + headNorm + e * (n * V + n * C + ofWeight(V * C)), // head
-    again + e * (n * C + n * 4 * C + ofWeight(4 * C * C) + C), // c_proj: dy, dx, dWeight, dBias
+    running + L * x + headNorm + e * (n * V + n * C + unlessInPlace(V * C)), // head
+    again + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)), // c_proj: dy, dx, dWeight, dBias
     again - block + attention + x + e * n * (C + C + 3 * C + P), // attention, and dy beside its residual
     running + e * (n * C + V * C), // token table
   ];

@@ -296,13 +296,13 @@ describe('packed parameters', () => {
     expect([plain.dispatches, packed.dispatches]).toEqual([4, 1]);
   });
 
-  it('keep values and start at multiples of 256 bytes', async () => {
+  it('keep values and start at multiples of 128 elements', async () => {
     const device = makeDevice();
     const net = model(device);
     const before = await Promise.all(net.parameters().map(read));
     const { flat } = packParameters(net);
     expect(await Promise.all(net.parameters().map(read))).toEqual(before);
-    expect(net.parameters().map(({ offset }) => offset)).toEqual([0, 64, 128, 192]);
+    expect(net.parameters().map(({ offset }) => offset)).toEqual([0, 128, 256, 384]);
     expect(device.ledger.live().parameter).toBe(flat.size * 4);
     expect(() => packParameters(net)).toThrow('packed already');
   });

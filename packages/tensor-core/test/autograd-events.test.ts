@@ -6,7 +6,9 @@ import {
   affine,
   cat,
   Device,
+  embedding,
   GraphError,
+  layerNorm,
   linear,
   mul,
   type Pass,
@@ -133,6 +135,59 @@ describe('the final event', () => {
     expect(x.grad).toBeUndefined();
     expect(log).toEqual(['final after 3']);
     expect((await Promise.all(accepted)).flat().sort()).toEqual([2, 2, 5]);
+  });
+
+  test.each<[string, () => [parameters: Tensor[], run: () => Tensor]]>([
+    [
+      'the bias of a linear layer',
+      () => {
+        const bias = leaf([1, 2]);
+        const [x, weight] = [device.tensor([1, 10], [2, 1]), device.tensor([3, 4], [2, 1])];
+        return [[bias], () => linear(x, { weight, bias, transposeWeight: true })];
+      },
+    ],
+    [
+      'weight and bias of a layer norm',
+      () => {
+        const affine = { weight: leaf([1, 2]), bias: leaf([3, 4]) };
+        const x = device.tensor([1, 10, 4, 2], [2, 2]);
+        return [[affine.weight, affine.bias], () => layerNorm(x, affine)];
+      },
+    ],
+    [
+      'a table of rows',
+      () => {
+        const table = leaf([1, 2, 3, 4, 5, 6], [3, 2]);
+        const ids = device.tensor(Int32Array.of(2, 0, 2), [3]);
+        return [[table], () => embedding(table, ids)];
+      },
+    ],
+  ])('lets an op write the gradient into the place that a sink has: %s', async (_, make) => {
+    const gradients = async (hasPlaces: boolean): Promise<number[][]> => {
+      const [parameters, run] = make();
+      const held = parameters.map(({ size }) => device.empty([size + 2]).keep());
+      parameters.forEach((parameter, i) => {
+        const place = new Tensor(held[i]!.storage, parameter.shape, 1);
+        device.copyInto(held[i]!, device.full([parameter.size + 2], 9));
+        parameter.gradSink = {
+          ...(hasPlaces ? { target: () => place } : {}),
+          accept: (_leaf, gradient) => {
+            expect(gradient === place).toBe(hasPlaces);
+            if (!hasPlaces) {
+              device.copyInto(place, gradient);
+            }
+          },
+          final: () => {},
+        };
+      });
+      await device.scope(() => sum(square(run())).backward());
+      return Promise.all(held.map(async (each) => [...(await each.toArray())]));
+    };
+    const written = await gradients(true);
+    expect(written).toEqual(await gradients(false));
+    for (const values of written) {
+      expect([values[0], values.at(-1)]).toEqual([9, 9]);
+    }
   });
 
   test('lets a linear layer write into the place that a sink has, once', async () => {

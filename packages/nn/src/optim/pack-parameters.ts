@@ -1,12 +1,11 @@
 // Moves a module's parameters into one flat storage, so that a step, zeroing and the norm are one
 // dispatch each. What sharding does over ranks, on one device.
 
-import { type GradSink, type Storage, Tensor } from '@shardweave/tensor-core';
+import { type Storage, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
+import { FlatGradient } from '../flat/flat-gradient.js';
+import { flatLayout } from '../flat/flat-layout.js';
 import type { Module } from '../module.js';
-
-/** Views start at multiples of 256 bytes: the binding alignment of WebGPU, in f32 elements. */
-const ALIGNMENT = 64;
 
 /** The owner of packed parameters: dispose it after the module. */
 export interface PackedParameters extends Disposable {
@@ -25,18 +24,24 @@ export function packParameters(module: Module): PackedParameters {
   named.forEach(([name, parameter]) => {
     requirePlain(name, parameter);
   });
-  const starts: number[] = [];
-  let elementCount = 0;
-  for (const [, { size }] of named) {
-    starts.push(elementCount);
-    elementCount += Math.ceil(size / ALIGNMENT) * ALIGNMENT;
-  }
+  const leaves = named.map(([, parameter]) => parameter);
+  const layout = flatLayout(leaves.map(({ size }) => size));
   const { device } = module;
-  const flat = device.zeros([elementCount], { tag: 'parameter', requiresGrad: true }).keep();
+  const flat = device.zeros([layout.elementCount], { tag: 'parameter', requiresGrad: true }).keep();
   flat.name = 'packed';
-  const sink = new FlatGradSink(flat);
-  named.forEach(([, parameter], i) => {
-    const start = starts[i]!;
+  const sink = new FlatGradient({
+    device,
+    layout,
+    leaves,
+    dtype: () => 'f32',
+    earlier: () => flat.grad?.storage,
+    onPass: (pass) => {
+      pass.onEnd(() => hold(flat, sink.take()));
+      pass.onFailure(() => sink.reset());
+    },
+  });
+  leaves.forEach((parameter, i) => {
+    const start = layout.offsets[i]!;
     moveInto(flat.storage, start, parameter);
     parameter.piece = { flat, start, length: parameter.size };
     parameter.gradSink = sink;
@@ -49,25 +54,13 @@ export function packParameters(module: Module): PackedParameters {
   return { flat, dispose, [Symbol.dispose]: dispose };
 }
 
-/** Adds gradients up in one flat tensor, made with zeros when the first one arrives. */
-class FlatGradSink implements GradSink {
-  readonly #flat: Tensor;
-
-  constructor(flat: Tensor) {
-    this.#flat = flat;
+/** Makes a backward's sum the flat's gradient, which it is already where it went on with that. */
+function hold(flat: Tensor, whole: Storage | undefined): void {
+  if (whole !== undefined && flat.grad === undefined) {
+    flat.grad = new Tensor(whole, [flat.size]).markKept();
+  } else {
+    whole?.release();
   }
-
-  accept(leaf: Tensor, gradient: Tensor): void {
-    const flat = this.#flat;
-    const { device } = flat;
-    flat.grad ??= device.zeros([flat.size], { tag: 'gradient' }).keep();
-    if (leaf.size === 0) {
-      return;
-    }
-    device.addInPlace(new Tensor(flat.grad.storage, leaf.shape, leaf.piece!.start), gradient);
-  }
-
-  final(): void {}
 }
 
 function moveInto(storage: Storage, start: number, parameter: Tensor): void {

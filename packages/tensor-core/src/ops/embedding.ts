@@ -1,5 +1,6 @@
 // Rows of a table by id.
 
+import { gradientPlace } from '../autograd/gradient-place.js';
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
@@ -40,7 +41,7 @@ export function embedding(table: Tensor, ids: Tensor): Tensor {
       if (count === 0) {
         return [device.zeros(table.shape, { dtype: table.dtype })];
       }
-      const dTable = device.empty(table.shape, { dtype: table.dtype });
+      const dTable = gradientPlace(table);
       if (dTable.size > 0) {
         device.run('embeddingBackward', {
           ids: ids.view(),

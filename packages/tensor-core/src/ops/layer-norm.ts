@@ -1,5 +1,6 @@
 // Layer normalization over the last axis (Ba, Kiros and Hinton, 2016).
 
+import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
@@ -100,8 +101,8 @@ function normalize(
         if (tensor === undefined || isNeeded !== true) {
           return undefined;
         }
-        const like = { dtype: tensor.dtype };
-        return rows === 0 ? device.zeros(tensor.shape, like) : device.empty(tensor.shape, like);
+        const { shape, dtype } = tensor;
+        return rows === 0 ? device.zeros(shape, { dtype }) : gradientPlace(tensor);
       };
       const dWeight = gradientFor(weight, needs[1]);
       const dBias = gradientFor(bias, needs[weight === undefined ? 1 : 2]);

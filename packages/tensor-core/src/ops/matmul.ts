@@ -1,7 +1,7 @@
 // Matrix products: batched with broadcasting, operands read transposed without a copy, and the
 // affine map of a linear layer with its bias in the same kernel.
 
-import type { DType } from '@shardweave/dtypes';
+import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import { elementCountOf, type Tensor } from '../tensor.js';
@@ -14,7 +14,7 @@ import {
   requireSameDevice,
   shapeText,
 } from './checks.js';
-import { sum } from './reduce.js';
+import { sum, sumRowsInto } from './reduce.js';
 import { broadcastTo, reshape } from './shape.js';
 
 export interface MatmulOptions {
@@ -123,7 +123,7 @@ export function linear(
       }
       let dWeight: Tensor | undefined;
       if (needs[1]) {
-        dWeight = gradientOf(weight);
+        dWeight = gradientPlace(weight);
         const [left, right] = transposeWeight ? [dy!, x] : [x, dy!];
         const [rows, cols] = transposeWeight ? [n, k] : [k, n];
         runMatmul(left, right, dWeight, {
@@ -134,17 +134,11 @@ export function linear(
           transposeB: false,
         });
       }
-      const dBias = needs[2] ? sumRows(reshape(dy!, [m, n]), bias!.dtype) : undefined;
+      const dBias = needs[2] ? biasGradient(reshape(dy!, [m, n]), bias!) : undefined;
       return bias === undefined ? [dx, dWeight] : [dx, dWeight, dBias];
     },
   });
   return out;
-}
-
-/** What a weight's gradient is written to: the place that its sink has for it, or a tensor of its own. */
-function gradientOf(weight: Tensor): Tensor {
-  const place = weight.node === undefined ? weight.gradSink?.target?.(weight) : undefined;
-  return place ?? weight.device.empty(weight.shape, { dtype: weight.dtype });
 }
 
 interface Product {
@@ -240,10 +234,12 @@ function runMatmul(
   });
 }
 
-/** Sums x [m, n] over m, rounded once to `dtype`. */
-function sumRows(x: Tensor, dtype: DType): Tensor {
-  const wide = x.dtype === dtype ? x : cast(x, 'f32');
-  return cast(sum(wide, { axis: 0 }), dtype);
+/** Sums dy [m, n] over m, rounded once to the bias's dtype. */
+function biasGradient(dy: Tensor, bias: Tensor): Tensor {
+  if (dy.dtype !== bias.dtype) {
+    return cast(sum(cast(dy, 'f32'), { axis: 0 }), bias.dtype);
+  }
+  return sumRowsInto(dy, gradientPlace(bias));
 }
 
 /** out [m, n] += row [n]. */

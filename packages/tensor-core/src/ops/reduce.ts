@@ -116,6 +116,22 @@ function reduceRun(
   return out;
 }
 
+/** Sums x [rows, cols] over its rows into `out` [cols], outside any graph. */
+export function sumRowsInto(x: Tensor, out: Tensor): Tensor {
+  const [dim, inner] = x.shape as [number, number];
+  requireBindable('sum', x);
+  if (inner === 0) {
+    return out;
+  }
+  if (dim === 0) {
+    x.device.run('fill', { out: out.view(), value: 0 });
+  } else {
+    const [from, to] = [x.view(), out.view()];
+    x.device.run('reduce', { kind: 'sum', x: from, out: to, outer: 1, dim, inner });
+  }
+  return out;
+}
+
 function axesOf(op: string, x: Tensor, axis: number | readonly number[] | undefined): number[] {
   if (axis === undefined) {
     return x.shape.map((_, i) => i);

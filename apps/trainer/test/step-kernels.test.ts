@@ -1,0 +1,104 @@
+// Kernels of a GPT step by way of training, forward and backward with the optimizer's: counted, so that
+// none comes back unseen. What a way adds to the bare module's is said beside its number.
+
+import { createMemoryGroup } from '@shardweave/collectives';
+import { DistributedDataParallel } from '@shardweave/ddp-buckets';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, Gpt2, type Module, packParameters } from '@shardweave/nn';
+import { OffloadModel } from '@shardweave/offload';
+import { crossEntropy, Device, type Tensor } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { expect, it } from 'vitest';
+
+const NUM_LAYERS = 2;
+const CONFIG = {
+  vocab_size: 37,
+  n_positions: 8,
+  n_embd: 12,
+  n_layer: NUM_LAYERS,
+  n_head: 2,
+  embd_pdrop: 0,
+  attn_pdrop: 0,
+  resid_pdrop: 0,
+};
+
+type Way = 'bare' | 'packed' | 'fsdp' | 'ddp' | 'offload';
+
+function wrapped(way: Way, gpt: Gpt2): Module<[Tensor], Tensor> {
+  const processGroup = createMemoryGroup(1)[0]!;
+  if (way === 'packed') {
+    packParameters(gpt);
+  }
+  if (way === 'fsdp') {
+    for (const name of [...gpt.children().keys()].slice(1, -1)) {
+      const block = gpt.children().get(name)!;
+      gpt.replaceChild(name, new FullyShardedDataParallel(block, { processGroup }));
+    }
+    return new FullyShardedDataParallel(gpt, { processGroup });
+  }
+  if (way === 'ddp') {
+    return new DistributedDataParallel(gpt, { processGroup });
+  }
+  return way === 'offload' ? new OffloadModel(gpt, { numSlices: 2 }) : gpt;
+}
+
+/** Kernels of forward, backward and the optimizer's step, once buckets are learned and states made. */
+async function kernels(
+  way: Way,
+  { numBackwards = 1 } = {},
+): Promise<[forward: number, backward: number, update: number]> {
+  const backend = createReferenceBackend();
+  const device = new Device(backend, { seed: 1 });
+  const model = wrapped(way, new Gpt2(device, CONFIG));
+  const optimizer = new AdamW(model.parameters(), { lr: 1e-3 });
+  let marks: number[] = [];
+  const mark = () => marks.push(backend.dispatches);
+  const ids = Int32Array.from({ length: 16 }, (_, i) => i % 37);
+  for (let step = 0; step < 3; step++) {
+    marks = [];
+    await device.scope(async () => {
+      const [x, y] = [device.tensor(ids, [2, 8]), device.tensor(ids, [2, 8])];
+      mark();
+      const losses: Tensor[] = [];
+      for (let i = 0; i < numBackwards; i++) {
+        losses.push(crossEntropy(await model.call(x), y));
+      }
+      mark();
+      for (const loss of losses) {
+        await loss.backward();
+      }
+      mark();
+      await optimizer.step();
+      mark();
+      optimizer.zeroGrad();
+    });
+  }
+  const [start, forward, backward, update] = marks as [number, number, number, number];
+  return [forward - start, backward - forward, update - backward];
+}
+
+it('writes each gradient where it is added up, in one kernel by every way of training', async () => {
+  const bare = await kernels('bare');
+  const [forward, backward] = bare;
+  const numParameters = 12 * NUM_LAYERS + 4;
+  expect(bare[2]).toBe(numParameters);
+  // One fill of the pads for each flat; the first layer's table is the last one's too, a flat of its own
+  // by offload. DDP hands each parameter its own mean, and the optimizer steps each.
+  const expected: Record<Exclude<Way, 'bare'>, readonly [added: number, update: number]> = {
+    packed: [1, 1],
+    fsdp: [NUM_LAYERS + 1, NUM_LAYERS + 1],
+    ddp: [1 + numParameters, numParameters],
+    offload: [NUM_LAYERS + 3, NUM_LAYERS + 3],
+  };
+  for (const [way, [added, update]] of Object.entries(expected)) {
+    expect([way, ...(await kernels(way as Way))]).toEqual([way, forward, backward + added, update]);
+  }
+});
+
+it('adds up over backwards with one kernel more a parameter', async () => {
+  const numParameters = 12 * NUM_LAYERS + 4;
+  const [, once] = await kernels('packed');
+  const [, twice] = await kernels('packed', { numBackwards: 2 });
+  // The table, which has two gradients in each, is in the first one's count once.
+  expect(twice).toBe(2 * once - 1 + numParameters);
+});

@@ -1,0 +1,206 @@
+// The gradients of several leaves, added up in one storage: their sink in backward. Who owns it takes
+// the whole when it is complete; where that goes (to other ranks, a store, the optimizer) is unknown here.
+//
+// Note [a flat gradient's storage]
+// It comes into being with the first contribution of a backward. A first contribution is cast into its
+// place, or written there by the op itself; later ones are added. Pads hold zeros, for whole flats are
+// reduced and are in norms. With pads all is zeroed at the beginning; without, what no leaf has
+// contributed to is zeroed when the whole is taken, which mostly is nothing.
+
+import {
+  byteSize,
+  type Device,
+  type DType,
+  type GradSink,
+  type Pass,
+  type Storage,
+  Tensor,
+} from '@shardweave/tensor-core';
+import type { FlatLayout } from './flat-layout.js';
+
+export interface FlatGradientOptions {
+  readonly device: Device;
+  readonly layout: FlatLayout;
+  /** In the layout's order. */
+  readonly leaves: readonly Tensor[];
+  /** In what dtype contributions add up, asked for the first one; undefined: no op may write one itself. */
+  dtype(): DType | undefined;
+  /** What backwards before have added up to, whole: contributions are added to it. */
+  earlier?(): Storage | undefined;
+  /** A backward that reaches a leaf has come here. */
+  onPass?(pass: Pass): void;
+  /** Before each contribution; refuses it where it throws. */
+  onContribution?(pass: Pass): void;
+  /** All gradients that a backward brings are in. */
+  onFinal?(pass: Pass): void;
+}
+
+export class FlatGradient implements GradSink {
+  readonly #options: FlatGradientOptions;
+  readonly #offsetOf: ReadonlyMap<Tensor, number>;
+  readonly #contributed = new Set<Tensor>();
+  /** Leaves whose place has values, or will: those of #contributed among them. */
+  readonly #written = new Set<Tensor>();
+  readonly #hasPads: boolean;
+  #whole: Storage | undefined;
+  #pass: Pass | undefined;
+  #expected = 0;
+
+  constructor(options: FlatGradientOptions) {
+    const { layout, leaves } = options;
+    this.#options = options;
+    this.#offsetOf = new Map(leaves.map((leaf, index) => [leaf, layout.offsets[index]!]));
+    this.#hasPads = layout.sizes.reduce((sum, size) => sum + size, 0) < layout.elementCount;
+  }
+
+  // ---- in backward -----------------------------------------------------------------------------
+
+  /** Notes how many leaves will get a gradient in `pass`; once, by the first contribution at the latest. */
+  beginPass(pass: Pass): void {
+    if (this.#pass === pass) {
+      return;
+    }
+    this.#pass = pass;
+    this.#expected = this.#options.leaves.filter((leaf) => pass.reached.has(leaf)).length;
+    this.#options.onPass?.(pass);
+  }
+
+  /** Where an op may write a leaf's first contribution itself; undefined where it is converted. */
+  target(leaf: Tensor): Tensor | undefined {
+    this.#resume();
+    const dtype = this.#whole?.dtype ?? this.#options.dtype();
+    // Kernels write whole words: half of the last one may be a pad, which stays zero.
+    const isWhole = leaf.size > 0 && (leaf.size * byteSize(leaf.dtype)) % 4 === 0;
+    if (dtype !== leaf.dtype || !isWhole || this.#written.has(leaf)) {
+      return undefined;
+    }
+    this.#whole ??= this.#begin(dtype);
+    this.#written.add(leaf);
+    return new Tensor(this.#whole, leaf.shape, this.#offsetOf.get(leaf)!);
+  }
+
+  accept(leaf: Tensor, gradient: Tensor, pass: Pass): void {
+    this.#options.onContribution?.(pass);
+    this.beginPass(pass);
+    this.add(leaf, gradient);
+  }
+
+  /** Adds one contribution of any float dtype: copied, unless an op has written it in place. */
+  add(leaf: Tensor, gradient: Tensor): void {
+    this.#resume();
+    const whole = this.#wholeOrBegin();
+    this.#contributed.add(leaf);
+    if (gradient.storage === whole || leaf.size === 0) {
+      return;
+    }
+    const { backend } = this.#options.device;
+    const out = whole.view(this.#offsetOf.get(leaf)!, leaf.size);
+    const x = gradient.view();
+    if (this.#written.has(leaf)) {
+      const walk = { shape: [leaf.size], aStrides: [1], bStrides: [1] };
+      backend.run('binary', { kind: 'add', a: out, b: x, out, ...walk });
+    } else {
+      backend.run('cast', { x, out });
+      this.#written.add(leaf);
+    }
+  }
+
+  final(_leaf: Tensor, pass: Pass): void {
+    this.beginPass(pass);
+    this.#expected -= 1;
+    if (this.#expected === 0) {
+      this.#options.onFinal?.(pass);
+    }
+  }
+
+  /** Whether it holds a gradient of the leaf's that nobody has taken. */
+  hasContributed(leaf: Tensor): boolean {
+    return this.#contributed.has(leaf);
+  }
+
+  // ---- the whole -------------------------------------------------------------------------------
+
+  /**
+   * Hands the whole over, complete: the caller releases it. Undefined where nothing was contributed,
+   * unless `zeros` stand for it.
+   */
+  take(options: { readonly zeros?: boolean } = {}): Storage | undefined {
+    const whole = options.zeros === true ? this.#wholeOrBegin() : this.#whole;
+    if (whole === undefined) {
+      return undefined;
+    }
+    if (!this.#hasPads) {
+      for (const leaf of this.#options.leaves) {
+        if (!this.#contributed.has(leaf)) {
+          this.#zero(whole, leaf);
+        }
+      }
+    }
+    this.#forget();
+    return whole;
+  }
+
+  /** Forgets what a leaf has contributed and nobody has taken. */
+  clear(leaf: Tensor): void {
+    if (this.#whole === undefined || !this.#contributed.delete(leaf)) {
+      return;
+    }
+    this.#written.delete(leaf);
+    if (this.#contributed.size === 0) {
+      this.reset();
+    } else {
+      this.#zero(this.#whole, leaf);
+    }
+  }
+
+  /** Drops what is not complete, after a failed backward. */
+  reset(): void {
+    this.#whole?.release();
+    this.#forget();
+    this.#pass = undefined;
+  }
+
+  #forget(): void {
+    this.#whole = undefined;
+    this.#contributed.clear();
+    this.#written.clear();
+  }
+
+  /** Goes on with what earlier backwards have left; nothing is unwritten in it. */
+  #resume(): void {
+    const earlier = this.#whole === undefined ? this.#options.earlier?.() : undefined;
+    if (earlier === undefined) {
+      return;
+    }
+    earlier.retain();
+    earlier.markWritten();
+    this.#whole = earlier;
+    for (const leaf of this.#options.leaves) {
+      this.#contributed.add(leaf);
+      this.#written.add(leaf);
+    }
+  }
+
+  #wholeOrBegin(): Storage {
+    this.#whole ??= this.#begin(this.#options.dtype() ?? 'f32');
+    return this.#whole;
+  }
+
+  #begin(dtype: DType): Storage {
+    const { device, layout } = this.#options;
+    const whole = device.storage(layout.elementCount, dtype, 'gradient');
+    whole.fill();
+    if (this.#hasPads) {
+      device.backend.run('fill', { out: whole.view(), value: 0 });
+    }
+    return whole;
+  }
+
+  #zero(whole: Storage, leaf: Tensor): void {
+    if (leaf.size === 0) {
+      return;
+    }
+    const out = whole.view(this.#offsetOf.get(leaf)!, leaf.size);
+    this.#options.device.backend.run('fill', { out, value: 0 });
+  }
+}
