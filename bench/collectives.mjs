@@ -20,18 +20,20 @@ const QUICK = { sizes: [4, 64 * KIB, 1024 * KIB, 16 * 1024 * KIB], rounds: 5 };
 const UNITS = { '': 1, B: 1, KiB: KIB, MiB: KIB ** 2 };
 
 const ours = Object.keys(CONTENDERS).filter((name) => !CONTENDERS[name].isRival);
+const usual = ours.filter((name) => !CONTENDERS[name].isExtra);
 const rivals = Object.keys(CONTENDERS).filter((name) => CONTENDERS[name].isRival);
 const USAGE = `Usage: node bench/collectives.mjs [options]
   --quick            four sizes, fewer rounds
   --ops A,B          of ${Object.keys(OPERATIONS).join(', ')}; default: all
   --sizes A,B        such as 4,1KiB,64MiB; default: 4 bytes, and 1 KiB to 256 MiB by fours
   --ranks A,B        world sizes; default: 2,4
-  --transports A,B   of ${ours.join(', ')}; default: all
+  --transports A,B   of ${ours.join(', ')}; default: ${usual.join(', ')}
   --rivals A,B       of ${rivals.join(', ')}; default: all
   --wire A,B         our transports compressed, too: f16, bf16, int8
   --rounds N         samples of each cell; default: ${FULL.rounds}, or ${QUICK.rounds} with --quick
   --sample-ms N      repeats a short call for so long; default: ${SAMPLE_MS}
   --no-probes        without the event loop's turns and the memory
+  --no-plot          without a plot beside the report
   --report FILE.md   writes the report, its plot and its JSON there
   --cpu-prof FOLDER  profiles of our ranks
   --help`;
@@ -62,7 +64,8 @@ try {
   });
   await endRecord(record);
   const run = { ...record, minutes: (performance.now() - startMs) / 60_000, ...measured };
-  const plot = flags.report === undefined ? undefined : await plotOf(run, flags.report);
+  const isDrawn = flags.report !== undefined && !flags['no-plot'];
+  const plot = isDrawn ? await plotOf(run, flags.report) : undefined;
   publish(flags.report, reportOf(run, plot), run);
 } finally {
   rmSync(folder, { recursive: true, force: true });
@@ -95,13 +98,14 @@ function readFlags() {
         ops: { type: 'string', default: Object.keys(OPERATIONS).join(',') },
         sizes: { type: 'string' },
         ranks: { type: 'string', default: '2,4' },
-        transports: { type: 'string', default: ours.join(',') },
+        transports: { type: 'string', default: usual.join(',') },
         rivals: { type: 'string', default: rivals.join(',') },
         wire: { type: 'string', default: '' },
         rounds: { type: 'string' },
         'sample-ms': { type: 'string', default: `${SAMPLE_MS}` },
         'cpu-prof': { type: 'string' },
         'no-probes': { type: 'boolean', default: false },
+        'no-plot': { type: 'boolean', default: false },
         report: { type: 'string' },
         help: { type: 'boolean', default: false },
       },

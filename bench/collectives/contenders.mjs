@@ -1,5 +1,6 @@
 // Who takes part. `ranksAre` says how a contender's ranks live; ours name an adapter (adapters/),
-// rivals a script (rivals/). `engine` goes to the adapter's engine: call options, memory.
+// rivals a script (rivals/). `engine` goes to the adapter's engine: call options, memory; `connect` to
+// what joins the ranks. What `isExtra` runs only where it is asked for.
 
 export const CONTENDERS = {
   memory: { adapter: 'memory', ranksAre: 'one process', says: 'ranks in one process' },
@@ -11,6 +12,13 @@ export const CONTENDERS = {
     engine: { isRegistered: true },
   },
   ws: { adapter: 'ws', ranksAre: 'processes', says: 'processes' },
+  'ws-tls': {
+    adapter: 'ws',
+    ranksAre: 'processes',
+    says: 'processes, under TLS by a key from the secret, as between hosts',
+    connect: { encryption: 'always' },
+    isExtra: true,
+  },
   mpi: { adapter: 'mpi', ranksAre: 'mpirun', says: 'processes under mpirun' },
   net: {
     adapter: 'net',

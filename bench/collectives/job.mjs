@@ -86,13 +86,13 @@ export class Job {
     const control = join(job.folder, `${this.name}-${this.#worldSize}.sock`);
     this.#server = net.createServer((socket) => this.#onSocket(socket)).listen(control);
     const ready = this.#answers('ready');
-    const { adapter, python, ranksAre, engine, bundle } = this.#contender;
+    const { adapter, python, ranksAre, engine, connect, bundle } = this.#contender;
     const spec = {
       control,
       adapter,
       ranksAre,
       worldSize: this.#worldSize,
-      job: { ...job, engine, bundle },
+      job: { ...job, engine, connect, bundle },
     };
     const script = python
       ? [join(HERE, 'rivals', python)]

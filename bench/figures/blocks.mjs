@@ -1,5 +1,5 @@
 // The blocks of figures that READMEs may hold: the report that each is rendered from, and how.
-import { collectivesBlock } from './collectives-block.mjs';
+import { collectivesBlock, tlsBlock } from './collectives-block.mjs';
 import { matmulBlock, overlapBlock, stepBlock } from './engine-blocks.mjs';
 import { memoryBlock } from './memory-block.mjs';
 import { bucketsBlock, sumsBlock } from './package-blocks.mjs';
@@ -38,6 +38,12 @@ export const BLOCKS = {
     report: 'collectives-two-cores',
     command: 'bench/collectives.mjs',
     render: collectivesBlock,
+  },
+  'collectives-tls': {
+    report: 'collectives-tls',
+    command:
+      'bench/collectives.mjs --ops all-gather --sizes 1MiB,16MiB --ranks 2 --transports ws,ws-tls --rivals "" --rounds 25 --no-probes --no-plot',
+    render: tlsBlock,
   },
   'dtypes-sums': { report: 'dtypes', command: 'bench/dtypes.mjs', render: sumsBlock },
 };

@@ -21,6 +21,23 @@ export function collectivesBlock(run, link) {
   ].join('\n\n');
 }
 
+/** What TLS costs, in the same turns. @param run as above @param {string} link to its Markdown */
+export function tlsBlock(run, link) {
+  const rows = run.cells
+    .filter(({ contender }) => contender === 'ws')
+    .map((plain) => {
+      const isSame = ({ size, operation }) => size === plain.size && operation === plain.operation;
+      const tls = run.cells.find((cell) => cell.contender === 'ws-tls' && isSame(cell));
+      const ratios = [tls.minMs / plain.minMs, tls.ms / plain.ms];
+      const title = `${OPERATIONS[plain.operation].title}, ${formatBytes(plain.size)}`;
+      return [title, rateOf(plain), rateOf(tls), ratios.map((x) => x.toFixed(1)).join(' / ')];
+    });
+  return [
+    table(['GiB/s', 'in the clear', 'TLS', 'times as long'], rows),
+    `${run.cells[0].worldSize} processes over the same loopback address, best / median of up to ${Math.max(...run.cells.map(({ rounds }) => rounds))} rounds in turn, ${run.date}, ${run.machine}. ${loadOf(run)} ([report](${link}))`,
+  ].join('\n\n');
+}
+
 function rowsOf(run, worldSize, names) {
   const cells = run.cells.filter((cell) => cell.worldSize === worldSize && !cell.error);
   const row = (title, operation, size, format) => {
