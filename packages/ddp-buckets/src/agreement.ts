@@ -2,6 +2,7 @@
 // differ, so that ranks with unequal lists still exchange equal lengths.
 
 import type { ProcessGroup } from '@shardweave/collectives';
+import { fnv1a } from '@shardweave/dtypes';
 import { DdpStructureError } from './errors.js';
 
 export interface AgreementOptions {
@@ -23,7 +24,7 @@ export async function requireAgreement(
   lines: readonly string[],
   { what, advice }: AgreementOptions,
 ): Promise<void> {
-  const own = Uint32Array.of(lines.length, hashText(lines.join('\n')));
+  const own = Uint32Array.of(lines.length, fnv1a(lines.join('\n')));
   const all = await gatherWords(group, own, what);
   const isEqual = all.every((word, i) => word === own[i % DIGEST_WORDS]);
   if (isEqual) {
@@ -75,13 +76,4 @@ async function gatherTexts(group: ProcessGroup, text: string, what: string): Pro
 
 function quoted(line: string | undefined): string {
   return line === undefined || line === '' ? 'missing' : `'${line}'`;
-}
-
-/** FNV-1a in 32 bits. */
-function hashText(text: string): number {
-  let hash = 0x811c9dc5;
-  for (let i = 0; i < text.length; i++) {
-    hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0;
-  }
-  return hash;
 }

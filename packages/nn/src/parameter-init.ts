@@ -2,15 +2,15 @@
 // of its own, so values depend neither on the order of construction nor on wrapping, and all ranks
 // of a job draw the same.
 
+import { FNV_BASIS, fnv1a } from '@shardweave/dtypes';
 import { type Device, elementCountOf, type Shape, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, type OptionRules, optional, SEED } from './check-options.js';
 import { deferredParameter, type ParameterRecipe } from './deferred-parameter.js';
 import { joinPath } from './module.js';
 import { philox } from './philox.js';
 
-const FNV_PRIME = 0x01000193;
-/** FNV's own offset basis, and a second one to make 64 bits of two 32-bit hashes. */
-const FNV_BASIS = [0x811c9dc5, 0x1b873593] as const;
+/** Makes 64 bits of two 32-bit hashes. */
+const SECOND_BASIS = 0x1b873593;
 
 export interface ParameterInitOptions {
   /** Any safe integer; equal on all ranks. */
@@ -105,8 +105,8 @@ export class ParameterInit {
 
   #draw(name: string, shape: Shape, convert: Convert): Tensor {
     const path = joinPath(this.path, name);
-    const key0 = hash(path, FNV_BASIS[0] ^ (this.seed >>> 0));
-    const key1 = hash(path, FNV_BASIS[1] ^ (Math.floor(this.seed / 2 ** 32) >>> 0));
+    const key0 = fnv1a(path, FNV_BASIS ^ (this.seed >>> 0));
+    const key1 = fnv1a(path, SECOND_BASIS ^ (Math.floor(this.seed / 2 ** 32) >>> 0));
     const recipe = drawn(key0, key1, convert);
     if (this.isDeferred) {
       return deferredParameter(this.device, shape, recipe);
@@ -142,13 +142,4 @@ function drawn(key0: number, key1: number, convert: Convert): ParameterRecipe {
 /** A word as a number strictly between 0 and 1. */
 function unit(word: number): number {
   return (word + 0.5) / 2 ** 32;
-}
-
-/** FNV-1a over UTF-16 units. */
-function hash(text: string, basis: number): number {
-  let value = basis >>> 0;
-  for (let i = 0; i < text.length; i++) {
-    value = Math.imul(value ^ text.charCodeAt(i), FNV_PRIME) >>> 0;
-  }
-  return value;
 }

@@ -1,5 +1,7 @@
 // A short stand-in for a list of numbers that all ranks must agree on.
 
+import { FNV_BASIS, fnv1a } from '@shardweave/dtypes';
+
 /** hashNumbers of a text's UTF-16 units. */
 export function hashText(text: string): number {
   return hashNumbers(Array.from({ length: text.length }, (_, i) => text.charCodeAt(i)));
@@ -7,10 +9,10 @@ export function hashText(text: string): number {
 
 /** FNV-1a over integers of up to 64 bits, in 32 bits; never 0, which stands for no list. */
 export function hashNumbers(numbers: readonly number[]): number {
-  let hash = 0x811c9dc5;
+  let hash = FNV_BASIS;
   for (const number of numbers) {
     for (const word of [number >>> 0, Math.floor(number / 2 ** 32)]) {
-      hash = Math.imul(hash ^ word, 0x01000193) >>> 0;
+      hash = fnv1a([word], hash);
       hash = (hash ^ (hash >>> 15)) >>> 0; // lets the high bits reach the low ones
     }
   }

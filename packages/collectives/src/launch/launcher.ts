@@ -1,5 +1,6 @@
 // What a launcher says about a process that it started, and what all readers of launchers share.
 
+import { fnv1a } from '@shardweave/dtypes';
 import type { Environment } from './environment.js';
 
 export type LauncherName =
@@ -55,9 +56,5 @@ export function masterAddress(env: Environment, isOneHost: boolean): string | un
  * even, for the store takes the next one, and below those that Linux gives to clients (32768).
  */
 export function portOfJob(id: string): number {
-  let hash = 0x811c9dc5; // FNV-1a, 32 bits
-  for (let i = 0; i < id.length; i++) {
-    hash = Math.imul(hash ^ id.charCodeAt(i), 0x01000193);
-  }
-  return 16_384 + 2 * ((hash >>> 0) % 8192);
+  return 16_384 + 2 * (fnv1a(id) % 8192);
 }

@@ -1,7 +1,7 @@
 // One hash over the results of a fixed sequence of operations: equal on all transports and ranks,
 // and to the table in transcript-hashes.ts.
 
-import { byteSize } from '@shardweave/dtypes';
+import { byteSize, FNV_BASIS, fnv1a } from '@shardweave/dtypes';
 import type { ProcessGroup } from '../process-group.js';
 import { allRanks } from './data-cases.js';
 import { type ConformanceCase, check, onRanks } from './harness.js';
@@ -13,11 +13,9 @@ const OPS = ['sum', 'mean', 'max', 'min'] as const;
 
 /** All dtypes and ops, small and in several segments, even and uneven (FNV-1a, 32 bits). */
 export async function transcriptHash(group: ProcessGroup): Promise<number> {
-  let hash = 0x811c9dc5;
+  let hash = FNV_BASIS;
   const add = (bytes: Uint8Array) => {
-    for (const byte of bytes) {
-      hash = Math.imul(hash ^ byte, 0x01000193) >>> 0;
-    }
+    hash = fnv1a(bytes, hash);
   };
   for (const dtype of DTYPES) {
     for (const count of [5, 1023, 30_001]) {

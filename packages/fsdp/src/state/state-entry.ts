@@ -1,6 +1,6 @@
 // One tensor of a state dict, and whether a dict fits what is expected.
 
-import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
+import { byteSize, FNV_BASIS, fnv1a, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import {
   type DType,
   elementCountOf,
@@ -77,22 +77,23 @@ async function entryBytes({ data, tensor }: StateEntry): Promise<Uint8Array> {
   return tensor === undefined ? data : tensor.toBytes();
 }
 
+/** Makes 64 bits of two 32-bit hashes. */
+const SECOND_BASIS = 0x9dc5811c;
+
 /** Names, shapes and values as a short text; of tensors on the device no values. */
 export function digestOf(entries: Iterable<readonly [string, StateEntry]>): string {
-  let [low, high] = [0x811c9dc5, 0];
+  let [low, high] = [FNV_BASIS, SECOND_BASIS];
   let count = 0;
   const add = (words: Uint32Array) => {
-    for (const word of words) {
-      low = Math.imul(low ^ word, 0x01000193);
-      high = (Math.imul(high, 31) + low) | 0;
-    }
+    low = fnv1a(words, low);
+    high = fnv1a(words, high);
   };
   for (const [name, { dtype, shape, data }] of entries) {
     count += 1;
     add(wordsOf(new TextEncoder().encode(JSON.stringify([name, dtype, shape]))));
     add(wordsOf(data));
   }
-  return `${count} ${low >>> 0} ${high >>> 0}`;
+  return `${count} ${low} ${high}`;
 }
 
 /** Bytes as words, zeros behind the last. */

@@ -2,6 +2,7 @@
 // silence, or leave ranks waiting for messages that none sends.
 
 import type { ProcessGroup } from '@shardweave/collectives';
+import { fnv1a } from '@shardweave/dtypes';
 import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import type { ResolvedFsdpOptions } from '../options.js';
@@ -133,7 +134,7 @@ async function differenceIn(group: ProcessGroup, who: string, told: Told): Promi
 }
 
 async function isSame(group: ProcessGroup, text: string): Promise<boolean> {
-  const own = Uint32Array.of(text.length, hashText(text));
+  const own = Uint32Array.of(text.length, fnv1a(text));
   const all = new Uint32Array(DIGEST_WORDS * group.worldSize);
   await group.allGather(new Uint8Array(own.buffer), new Uint8Array(all.buffer), {
     dtype: 'u32',
@@ -163,13 +164,4 @@ function differing(
 function firstDifference(first: readonly string[], other: readonly string[]): number {
   const at = first.findIndex((text, i) => text !== other[i]);
   return at < 0 ? first.length : at;
-}
-
-/** FNV-1a in 32 bits. */
-function hashText(text: string): number {
-  let hash = 0x811c9dc5;
-  for (let i = 0; i < text.length; i++) {
-    hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0;
-  }
-  return hash;
 }

@@ -1,15 +1,13 @@
 // A small seeded generator for test data (Marsaglia's xorshift32); not for anything else.
 
+import { fnv1a } from '@shardweave/dtypes';
+
 export class SeededRandom {
   #state: number;
 
   /** @param seed any text, such as a case's name. */
   constructor(seed: string) {
-    let hash = 0x811c9dc5; // FNV-1a
-    for (const character of seed) {
-      hash = Math.imul(hash ^ character.codePointAt(0)!, 0x01000193);
-    }
-    this.#state = hash >>> 0 || 1;
+    this.#state = fnv1a(seed) || 1;
     for (let i = 0; i < 8; i++) {
       this.bits();
     }
