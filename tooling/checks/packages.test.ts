@@ -17,6 +17,7 @@ const BROWSER_PACKAGES = [
   'nn',
   'collectives',
   'shard-store',
+  'checkpoint',
   'fsdp',
   'ddp-buckets',
   'offload',

@@ -1,4 +1,11 @@
 // What needs Node: files.
 
 export { type DiskStoreOptions, openDiskStore } from './disk/disk-store.js';
-export { type FileLayer, nodeFiles, type OpenFile } from './disk/file-layer.js';
+export {
+  type FileLayer,
+  nodeFiles,
+  type OpenFile,
+  withFile,
+  writeFully,
+} from './disk/file-layer.js';
+export { lockDirectory, type OwnerLock } from './disk/owner-lock.js';

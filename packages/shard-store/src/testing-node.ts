@@ -62,6 +62,10 @@ function interceptFile(
       await before({ operation: 'truncate', path, end: byteLength });
       await file.truncate(byteLength);
     },
+    byteLength: async () => {
+      await before({ operation: 'byteLength', path });
+      return file.byteLength();
+    },
     sync: async () => {
       await before({ operation: 'sync', path });
       await file.sync();

@@ -1,4 +1,4 @@
-// The few calls that the disk store makes of a file system, so that tests can make them fail. All
+// The few calls that stores and saves make of a file system, so that tests can make them fail. All
 // paths are absolute; errors are Node's, with their `code`.
 
 import { constants } from 'node:fs';
@@ -26,6 +26,7 @@ export interface OpenFile {
   /** Bytes written, perhaps fewer than given. */
   write(bytes: Uint8Array, position: number): Promise<number>;
   truncate(byteLength: number): Promise<void>;
+  byteLength(): Promise<number>;
   /** Makes what was written durable, also by other handles of the file. */
   sync(): Promise<void>;
   close(): Promise<void>;
@@ -61,6 +62,7 @@ async function openWith(path: string, flags: number): Promise<OpenFile> {
     write: async (bytes, position) =>
       (await handle.write(bytes, 0, bytes.byteLength, position)).bytesWritten,
     truncate: (byteLength) => handle.truncate(byteLength),
+    byteLength: async () => (await handle.stat()).size,
     sync: () => handle.sync(),
     close: () => handle.close(),
   };

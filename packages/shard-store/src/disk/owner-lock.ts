@@ -93,7 +93,7 @@ async function expectGone(files: FileLayer, directory: string, number: number): 
         return;
       }
       throw new StoreLockedError(
-        `openDiskStore: expected nobody else in ${directory}, got process ${owner.pid} on ` +
+        `lock: expected nobody else in ${directory}, got process ${owner.pid} on ` +
           `${owner.host}. Close its store, or delete ${OWNER}.${number}.${name} if it is gone.`,
       );
     }

@@ -1,0 +1,71 @@
+// What a process has of a model, and what it wants of a save: ranges of named tensors. Whoever has
+// tensors makes these of them; nothing here asks where elements lie.
+
+import type { DType } from '@shardweave/dtypes';
+import { CheckpointMismatchError } from './errors.js';
+
+/** State is an optimizer's, of the parameter with the same name. */
+export type TensorKind = 'parameter' | 'buffer' | 'state';
+
+export interface TensorId {
+  readonly kind: TensorKind;
+  /** Path of the parameter or buffer in the bare model. */
+  readonly name: string;
+  /** Of state: its name in the optimizer, such as `expAvg`. */
+  readonly state?: string | undefined;
+}
+
+export interface TensorSpec extends TensorId {
+  readonly dtype: DType;
+  /** Of the whole tensor. */
+  readonly shape: readonly number[];
+}
+
+/** Elements [start, end) of a tensor, row-major. May be none. */
+interface Range {
+  readonly start: number;
+  readonly end: number;
+}
+
+/** A piece that this process writes. */
+export interface HeldPiece extends TensorSpec, Range {
+  /** Little-endian bytes of elements [start, end) of the tensor, a part of the piece. */
+  read(start: number, end: number): Promise<Uint8Array>;
+}
+
+/** A piece that this process loads. */
+export interface WantedPiece extends TensorSpec, Range {
+  /** Takes the elements from `start` on, in `dtype`. The bytes are lent until it settles. */
+  write(start: number, bytes: Uint8Array): void | Promise<void>;
+}
+
+/** One text a tensor. Parameters and buffers share their names. */
+export function tensorKey({ kind, name, state = '' }: TensorId): string {
+  return JSON.stringify(kind === 'state' ? [name, state] : [name]);
+}
+
+/** How messages call a tensor: `0.weight`, `expAvg of 0.weight`. */
+export function labelOf({ kind, name, state }: TensorId): string {
+  return kind === 'state' ? `${state} of ${name}` : name;
+}
+
+export function sizeOf({ shape }: { readonly shape: readonly number[] }): number {
+  return shape.reduce((product, dim) => product * dim, 1);
+}
+
+/** @throws {CheckpointMismatchError} where two pieces of one tensor are of different tensors */
+export function requireAlike(operation: string, one: TensorSpec, other: TensorSpec): void {
+  if (typeText(one) === typeText(other)) {
+    return;
+  }
+  const label = labelOf(one);
+  throw new CheckpointMismatchError(
+    `${operation}: expected all pieces of '${label}' alike, got ${typeText(one)} and ${typeText(other)}.`,
+    { mismatched: [label] },
+  );
+}
+
+/** `f32 [3, 4]` */
+export function typeText({ dtype, shape }: TensorSpec): string {
+  return `${dtype} [${shape.join(', ')}]`;
+}

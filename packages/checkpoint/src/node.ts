@@ -1,0 +1,3 @@
+// What needs Node: files.
+
+export { type PieceDirectoryOptions, pieceDirectory } from './directory/piece-directory.js';

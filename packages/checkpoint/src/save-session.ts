@@ -1,0 +1,138 @@
+// The one who saves: begins a save, lets parts be written by itself or others, and publishes them.
+//
+// Note [one valid save]
+// The files of a save bear its id, so they never lie over those of the save before. The index names one
+// of the two, and its replacement is the moment at which the new one counts. What died on the way left
+// files that the index does not name; whoever saves next, under the lock, removes them.
+
+import { CheckpointIncompleteError, CheckpointUsageError } from './errors.js';
+import { labelOf, requireAlike, sizeOf, tensorKey } from './held-piece.js';
+import type { PieceStore } from './piece-store.js';
+import { findIndex } from './read-index.js';
+import {
+  encodeIndex,
+  INDEX_FILE,
+  idAfter,
+  type SavedOptimizer,
+  type SavedPart,
+  type SavedPiece,
+  type SavedTensor,
+  saveOf,
+} from './save-index.js';
+
+export interface SaveRecord {
+  readonly optimizer?: SavedOptimizer | undefined;
+  /** Whatever else is to be found again: JSON. */
+  readonly extra?: Readonly<Record<string, unknown>>;
+}
+
+export interface SaveSession {
+  /** For writePart, here and on others. */
+  readonly id: string;
+  /**
+   * Makes the parts the save that is valid, removes the one before, and ends the session. A failure
+   * leaves one of both, as a whole.
+   * @throws {CheckpointIncompleteError} for elements that no part has, or two have
+   * @throws {CheckpointMismatchError} for a tensor whose dtype or shape differ between parts
+   */
+  publish(parts: readonly SavedPart[], record?: SaveRecord): Promise<void>;
+  /** Ends the session without a save; the one before stays. */
+  abandon(): Promise<void>;
+}
+
+/**
+ * Begins a save and keeps all others out until it is published or abandoned.
+ * @throws {CheckpointBusyError} where another one has not ended
+ * @throws {CheckpointFormatError} where something lies there that is no save of this format: it stays
+ */
+export async function beginSave(store: PieceStore): Promise<SaveSession> {
+  const unlock = await store.lock();
+  try {
+    const former = await findIndex(store);
+    await removeFiles(store, (file) => former === undefined || !(file in former.files));
+    return sessionOf(store, { id: idAfter(former?.id), unlock });
+  } catch (error) {
+    await unlock().catch(() => undefined); // the first error is the one to tell
+    throw error;
+  }
+}
+
+function sessionOf(
+  store: PieceStore,
+  { id, unlock }: { readonly id: string; unlock(): Promise<void> },
+): SaveSession {
+  let isOpen = true;
+  const end = async (body: () => Promise<void>): Promise<void> => {
+    if (!isOpen) {
+      throw new CheckpointUsageError(`publish: expected a save that has not ended, got '${id}'.`);
+    }
+    isOpen = false;
+    try {
+      await body();
+    } finally {
+      await unlock();
+    }
+  };
+  const isOwn = (file: string) => saveOf(file) === id;
+  return {
+    id,
+    publish: (parts, { optimizer, extra = {} } = {}) =>
+      end(async () => {
+        const files = Object.fromEntries(parts.map(({ file, byteLength }) => [file, byteLength]));
+        const tensors = merged(parts);
+        await store.replace(INDEX_FILE, encodeIndex({ id, files, tensors, optimizer, extra }));
+        // The save is whole: what can't be removed, the next one removes.
+        await removeFiles(store, (file) => !isOwn(file)).catch(() => undefined);
+      }),
+    abandon: () => end(() => removeFiles(store, isOwn)),
+  };
+}
+
+/** Removes files of saves, no others. */
+async function removeFiles(store: PieceStore, isGone: (file: string) => boolean): Promise<void> {
+  for (const file of await store.files()) {
+    if (saveOf(file) !== undefined && isGone(file)) {
+      await store.delete(file);
+    }
+  }
+}
+
+function merged(parts: readonly SavedPart[]): SavedTensor[] {
+  const tensors = new Map<string, SavedTensor & { readonly pieces: SavedPiece[] }>();
+  for (const part of parts) {
+    for (const { pieces, ...spec } of part.tensors) {
+      const key = tensorKey(spec);
+      const known = tensors.get(key) ?? { ...spec, pieces: [] };
+      tensors.set(key, known);
+      requireAlike('publish', known, spec);
+      known.pieces.push(...pieces);
+    }
+  }
+  for (const tensor of tensors.values()) {
+    tensor.pieces.sort((a, b) => a.start - b.start);
+    requireWhole(tensor);
+  }
+  return [...tensors.values()];
+}
+
+/** Whoever reads a range takes the first piece that has it, so a second one would be lost. */
+function requireWhole(tensor: SavedTensor): void {
+  const label = labelOf(tensor);
+  const end = sizeOf(tensor);
+  let before: { readonly end: number; readonly file: string } = { end: 0, file: '' };
+  for (const piece of [...tensor.pieces, { start: end, end, file: '' }]) {
+    if (piece.start < before.end) {
+      throw new CheckpointIncompleteError(
+        `publish: expected each element of '${label}' in one part, got [${piece.start}, ${before.end}) in '${before.file}' and in '${piece.file}'. What ranks hold differently needs names of its own; what they hold alike, one of them writes.`,
+        label,
+      );
+    }
+    if (piece.start > before.end) {
+      throw new CheckpointIncompleteError(
+        `publish: expected all ${end} elements of '${label}', got none of [${before.end}, ${piece.start}) in any part. Publish the parts of all who hold the model.`,
+        label,
+      );
+    }
+    before = piece;
+  }
+}

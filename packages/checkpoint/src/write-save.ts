@@ -1,0 +1,27 @@
+// A save of one process that has everything.
+
+import type { HeldPiece } from './held-piece.js';
+import type { PieceStore } from './piece-store.js';
+import type { SavedPart } from './save-index.js';
+import { beginSave, type SaveRecord } from './save-session.js';
+import { writePart } from './write-part.js';
+
+export interface SaveContents extends SaveRecord {
+  readonly pieces: Iterable<HeldPiece> | AsyncIterable<HeldPiece>;
+}
+
+/** Writes and publishes a save in place of the one that is there. Throws as its parts do. */
+export async function writeSave(
+  store: PieceStore,
+  { pieces, ...record }: SaveContents,
+): Promise<void> {
+  const session = await beginSave(store);
+  let part: SavedPart;
+  try {
+    part = await writePart(store, pieces, { save: session.id, part: 'all' });
+  } catch (error) {
+    await session.abandon().catch(() => undefined); // the first error is the one to tell
+    throw error;
+  }
+  await session.publish([part], record);
+}

@@ -1,0 +1,67 @@
+// A saver that dies at any call of the file system: the save before is there as a whole, or the new one,
+// and the next save goes on from it and cleans up.
+
+import { readdir, unlink } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
+import { interceptFiles } from '@shardweave/shard-store/testing-node';
+import { expect, it } from 'vitest';
+import { expectSaved, newDirectory, save, tensor } from './saves.js';
+
+const state = (seed: number) => [
+  tensor('weight', [40], { seed }),
+  tensor('weight', [40], { seed, state: 'momentum' }),
+];
+
+/** A file system that ends after `count` calls, as for a process that was killed. */
+function dyingAfter(count: number) {
+  const calls: string[] = [];
+  const files = interceptFiles(({ operation }) => {
+    calls.push(operation);
+    if (calls.length > count) {
+      throw new Error('killed');
+    }
+  });
+  return { files, calls };
+}
+
+/** The lock of a killed process names one that is gone; the one of this test names this very process. */
+async function forgetOwner(directory: string): Promise<void> {
+  const names = await readdir(directory);
+  const owners = names.filter((name) => name.startsWith('shardweave-owner.'));
+  await Promise.all(owners.map((name) => unlink(join(directory, name))));
+}
+
+it('at each call of a save over a save', async () => {
+  const directory = await newDirectory();
+  const store = pieceDirectory(directory);
+  await save(store, state(0));
+  let last = 0;
+  let isDead = true;
+  for (let count = 0; isDead; count++) {
+    const next = count + 1;
+    const { files, calls } = dyingAfter(count);
+    const saving = save(pieceDirectory(directory, { files }), state(next));
+    await saving.catch((error: Error) => expect(String(error)).toContain('killed'));
+    isDead = calls.length > count;
+    await forgetOwner(directory);
+    // The former one up to the rename, the new one from it on.
+    const isNew = calls.slice(0, count).includes('rename');
+    last = isNew ? next : last;
+    await expectSaved(store, state(last));
+  }
+  expect(last).toBeGreaterThan(25); // calls of a save; its last ones come after the rename
+  const left = (await readdir(directory)).filter((name) => !name.startsWith('shardweave-owner.'));
+  expect(left.filter((name) => name.endsWith('.pieces'))).toHaveLength(2);
+  expect(left.filter((name) => !name.endsWith('.pieces'))).toEqual(['index.json']);
+});
+
+it('data and its names are on the device before the index tells of them', async () => {
+  const { files, calls } = dyingAfter(Number.POSITIVE_INFINITY);
+  await save(pieceDirectory(await newDirectory(), { files }), state(1));
+  const rename = calls.indexOf('rename');
+  const before = calls.slice(0, rename);
+  expect(before.filter((operation) => operation === 'sync')).toHaveLength(3); // two parts, the index
+  expect(before.lastIndexOf('syncDirectory')).toBeGreaterThan(before.lastIndexOf('sync'));
+  expect(calls.slice(rename)).toContain('syncDirectory');
+});
