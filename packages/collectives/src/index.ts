@@ -36,6 +36,7 @@ export type {
   TraceHandler,
 } from './process-group.js';
 export type { PartReducer, ReduceHook, ReduceHookOptions } from './reduce-hook.js';
+export { type StartOptions, StartOrder } from './start-order.js';
 export type {
   ControlMessage,
   MessageHeader,

@@ -3,6 +3,7 @@
 
 import type { ReduceOp, WireFormat } from '@shardweave/dtypes';
 import type { OperationName, WireDType } from './call-signature.js';
+import type { StartOrder } from './start-order.js';
 
 export interface CallOptions {
   /** Milliseconds without a byte's progress until this call fails on all ranks. Default: the group's. */
@@ -117,6 +118,10 @@ export interface ProcessGroup extends AsyncDisposable {
   readonly worldSize: number;
   /** 'world', or derived from the parent's by `split`. */
   readonly id: string;
+  /** The order in which those who use the group at once start its collectives. */
+  readonly starts: StartOrder;
+  /** What those who use the group keep with it, each by a symbol of its own: one of it a group. */
+  readonly locals: Map<symbol, unknown>;
   /** Called after each collective; subgroups split later inherit it. */
   onTrace: TraceHandler | undefined;
 

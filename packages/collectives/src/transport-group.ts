@@ -37,6 +37,7 @@ import type {
   SendOptions,
   TraceHandler,
 } from './process-group.js';
+import { StartOrder } from './start-order.js';
 
 export interface TransportGroupOptions {
   readonly endpoint: Endpoint;
@@ -71,6 +72,8 @@ export class TransportGroup implements ProcessGroup {
   readonly rank: number;
   readonly worldSize: number;
   readonly id: string;
+  readonly starts = new StartOrder();
+  readonly locals = new Map<symbol, unknown>();
   onTrace: TraceHandler | undefined;
   readonly #options: TransportGroupOptions;
   readonly #arguments: CallArguments;

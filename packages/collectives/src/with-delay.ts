@@ -13,6 +13,7 @@ import type {
   SendOptions,
   TraceHandler,
 } from './process-group.js';
+import type { StartOrder } from './start-order.js';
 
 /**
  * `group` with `delayMs` added to every call, subgroups included. Several calls in flight wait side
@@ -43,6 +44,14 @@ class DelayedGroup implements ProcessGroup {
 
   get id(): string {
     return this.#inner.id;
+  }
+
+  get starts(): StartOrder {
+    return this.#inner.starts;
+  }
+
+  get locals(): Map<symbol, unknown> {
+    return this.#inner.locals;
   }
 
   get onTrace(): TraceHandler | undefined {

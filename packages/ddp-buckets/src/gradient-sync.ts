@@ -19,7 +19,6 @@ import { allReduceHook } from './communication-hooks/all-reduce-hook.js';
 import { endingJob, endJob } from './end-job.js';
 import { DdpStateError, DdpUnusedParameterError } from './errors.js';
 import { JoinRounds } from './join-rounds.js';
-import { Lane } from './lane.js';
 import { LocalGradients } from './local-gradients.js';
 import type { ResolvedDdpOptions } from './options.js';
 import { type RecordedForward, RecordedForwards } from './recorded-forwards.js';
@@ -40,8 +39,8 @@ export class GradientSync {
   /** The trainable parameters now. */
   readonly #trainable: () => readonly ActiveParameter[];
   #hostBuffers = new HostBuffers();
-  #control: Lane | undefined;
-  #lanes: readonly Lane[] = [];
+  #control: ProcessGroup | undefined;
+  #lanes: readonly ProcessGroup[] = [];
   #context: PlanContext | undefined;
   #plan: BucketPlan | undefined;
   #isAgreed = false;
@@ -77,7 +76,7 @@ export class GradientSync {
 
   /** The groups that buckets take in turn; none on one rank. */
   get communicators(): readonly ProcessGroup[] {
-    return this.#lanes.map(({ group }) => group);
+    return [...this.#lanes];
   }
 
   get isInBackward(): boolean {
@@ -103,11 +102,11 @@ export class GradientSync {
     if (this.#group.worldSize === 1) {
       return body();
     }
-    const lane = Lane.of(this.#group);
-    await lane.enqueue(
+    const { starts } = this.#group;
+    await starts.enqueue(
       Promise.resolve(),
       () => {
-        this.#wrapper = lane.nextUser();
+        this.#wrapper = starts.nextUser();
         return endingJob(this.#group, 'ddp initialize', body);
       },
       { isSerial: true },
@@ -123,31 +122,31 @@ export class GradientSync {
       const word = Uint32Array.of(Math.min(maxElements, 2 ** 32 - 1));
       const words = await gatherWords(this.#group, word, 'largest bucket');
       maxElements = words.reduce((a, b) => Math.min(a, b));
-      this.#control = Lane.of(this.#group);
+      this.#control = this.#group;
       this.#lanes = await this.#openLanes(this.#control);
     }
     this.#context = { device: this.#device, options: this.#options, maxElements };
   }
 
-  async #openLanes(control: Lane): Promise<Lane[]> {
+  async #openLanes(control: ProcessGroup): Promise<readonly ProcessGroup[]> {
     const { numStreams, communicators } = this.#options;
     if (numStreams === 1) {
       return [control];
     }
     if (communicators !== undefined) {
-      return communicators.map((group) => Lane.of(group));
+      return communicators;
     }
-    const lanes: Lane[] = [];
+    const lanes: ProcessGroup[] = [];
     for (let i = 0; i < numStreams; i++) {
-      lanes.push(Lane.of(await this.#group.split(0)));
+      lanes.push(await this.#group.split(0));
     }
     return lanes;
   }
 
   /** Runs a collective of the wrapper in its turn on the first lane. */
   inTurn<T>(body: (group: ProcessGroup) => Promise<T>): Promise<T> {
-    const { group } = this.#control!;
-    return this.#control!.enqueue(
+    const group = this.#control!;
+    return group.starts.enqueue(
       Promise.resolve(),
       () => endingJob(group, 'ddp', () => body(group)),
       { isSerial: true },

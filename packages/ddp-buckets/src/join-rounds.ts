@@ -1,7 +1,7 @@
 // Uneven inputs: before each of its collectives a rank that still has inputs says so, and ranks that
 // have run out hear what they must take part in, until nobody has any.
 
-import type { Lane } from './lane.js';
+import type { ProcessGroup } from '@shardweave/collectives';
 
 /** What ranks with inputs are about to do together. */
 export type JoinEvent = 'backward' | 'buffers';
@@ -16,12 +16,12 @@ export interface JoinRound {
 const CODES: readonly (JoinEvent | undefined)[] = [undefined, 'backward', 'buffers'];
 
 export class JoinRounds {
-  readonly #lane: Lane;
+  readonly #group: ProcessGroup;
   #lastActive = 0;
   #numRounds = 0;
 
-  constructor(lane: Lane) {
-    this.#lane = lane;
+  constructor(group: ProcessGroup) {
+    this.#group = group;
   }
 
   /** The lowest rank that took part in the last round that had any: its weights are the newest. */
@@ -31,9 +31,9 @@ export class JoinRounds {
 
   /** One byte of every rank; `event` undefined: this rank has run out. */
   announce(event: JoinEvent | undefined): Promise<JoinRound> {
-    const { group } = this.#lane;
+    const group = this.#group;
     const identity = `ddp join round ${this.#numRounds++}`;
-    return this.#lane.enqueue(Promise.resolve(), async () => {
+    return group.starts.enqueue(Promise.resolve(), async () => {
       const all = new Uint8Array(group.worldSize);
       const own = Uint8Array.of(CODES.indexOf(event));
       await group.allGather(own, all, { dtype: 'u8', tag: 'ddp join', identity });

@@ -11,7 +11,6 @@ import { broadcastTensors } from './broadcast-tensors.js';
 import { assignBuckets, BUCKET_DTYPES, type BucketLayout, bucketLayout } from './bucket-layout.js';
 import { endingJob } from './end-job.js';
 import { DdpConfigError } from './errors.js';
-import { Lane } from './lane.js';
 
 /** Tensors in iterables, however deep. */
 export type TensorTree = Tensor | Iterable<TensorTree>;
@@ -70,11 +69,11 @@ export class Reducer {
   }
 
   #openInTurn(): Promise<number> {
-    const lane = Lane.of(this.#group);
-    return lane.enqueue(
+    const { starts } = this.#group;
+    return starts.enqueue(
       Promise.resolve(),
       () => {
-        this.#user = lane.nextUser();
+        this.#user = starts.nextUser();
         return endingJob(this.#group, 'reducer initialize', () => this.#open());
       },
       { isSerial: true },
@@ -91,8 +90,7 @@ export class Reducer {
     if (this.#group.worldSize === 1) {
       return;
     }
-    const lane = Lane.of(this.#group);
-    await lane.enqueue(
+    await this.#group.starts.enqueue(
       Promise.resolve(),
       () => endingJob(this.#group, 'reducer', () => this.#reduce(maxElements)),
       { isSerial: true },

@@ -5,20 +5,20 @@
 // mod n. What else the ranks must agree on (who takes part, which parameters exist, which were used,
 // the learned order) goes on the first lane, before the first bucket or after the last.
 
+import type { ProcessGroup } from '@shardweave/collectives';
 import type { HostBuffers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { Bucket } from './bucket.js';
 import type { BucketPlan } from './bucket-plan.js';
 import type { CommunicationHook } from './communication-hooks/communication-hook.js';
 import { DdpStateError } from './errors.js';
-import type { Lane } from './lane.js';
 import type { LocalGradients } from './local-gradients.js';
 import type { StepClock } from './step-timings.js';
 
 /** What all cycles of a wrapper share. */
 export interface CycleContext {
   /** Empty on one rank. */
-  readonly lanes: readonly Lane[];
+  readonly lanes: readonly ProcessGroup[];
   readonly hook: CommunicationHook;
   readonly hostBuffers: HostBuffers;
   readonly locals: LocalGradients;
@@ -204,7 +204,7 @@ export class SyncCycle {
     const lane = lanes[bucket.index % lanes.length]!;
     const read = this.#send(bucket, hostBuffers.take(bucket.wireBytes))!;
     const ready = Promise.all([read.then(this.#clock.noteRead), this.agreed]);
-    const sum = lane.enqueue(
+    const sum = lane.starts.enqueue(
       ready,
       async ([bytes]) => {
         const end = this.#clock.beginCommunication();
@@ -217,7 +217,7 @@ export class SyncCycle {
           bytes,
           members: bucket.members,
           layout: bucket.layout,
-          group: lane.group,
+          group: lane,
         });
         end();
         return bytes;

@@ -221,14 +221,10 @@ export class FsdpTree {
         continue;
       }
       await new Promise<void>((resolve) => {
-        const ended = gathers.enqueue(
-          Promise.resolve(),
-          () => {
-            resolve();
-            return group.barrier({ tag: end, identity: end });
-          },
-          async () => undefined,
-        );
+        const ended = gathers.enqueue(Promise.resolve(), () => {
+          resolve();
+          return group.barrier({ tag: end, identity: end });
+        });
         this.#ends = Promise.all([this.#ends, ended]);
         this.#ends.catch(() => undefined); // seen at the end of a backward, or by later calls
       });
@@ -255,11 +251,7 @@ export class FsdpTree {
     }
     const groups = new Map(this.units.map((unit) => [unit.group, unit.links!.gathers]));
     const told = [...groups].map(([group, gathers]) =>
-      gathers.enqueue(
-        Promise.resolve(),
-        () => tellFailure(group, operation, error),
-        async () => undefined,
-      ),
+      gathers.enqueue(Promise.resolve(), () => tellFailure(group, operation, error)),
     );
     await Promise.allSettled(told);
   }

@@ -100,7 +100,7 @@ export async function agreeOnUnits(
           await group.allReduce(bytes, bytes, options);
           return bytes;
         },
-        (error) => tellFailure(group, 'backward', error),
+        { unready: (error) => tellFailure(group, 'backward', error) },
       );
     }
     answers.push(

@@ -221,7 +221,7 @@ export class ReduceScatterBucketer {
           hostBuffers.give(input);
           return shard;
         },
-        (error) => tellFailure(reduceGroup, 'a reduction', error),
+        { unready: (error) => tellFailure(reduceGroup, 'a reduction', error) },
       );
     }
     if (replicas !== undefined) {
@@ -232,7 +232,7 @@ export class ReduceScatterBucketer {
           await replicas.group.allReduce(part, part, options);
           return shard;
         },
-        (error) => tellFailure(replicas.group, 'a reduction', error),
+        { unready: (error) => tellFailure(replicas.group, 'a reduction', error) },
       );
     }
     this.#started.push({ entries, links, output });

@@ -303,7 +303,7 @@ export class ShardedUnit {
         }
         return output;
       },
-      this.#failing('a gather'),
+      { unready: this.#failing('a gather') },
     );
     return { bytes, version };
   }
@@ -386,7 +386,7 @@ export class ShardedUnit {
         await group.allGather(shard, output, { dtype: masterDType, tag: this.name, identity });
         return output;
       },
-      this.#failing(operation),
+      { unready: this.#failing(operation) },
     );
   }
 
@@ -408,7 +408,7 @@ export class ShardedUnit {
         await group.gather(shard, output, options);
         return output ?? undefined;
       },
-      this.#failing(operation),
+      { unready: this.#failing(operation) },
     );
   }
 

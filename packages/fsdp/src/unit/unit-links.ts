@@ -1,11 +1,10 @@
 // What all units of one process group share on one rank: the sequences in which collectives start,
-// the second sequence for reductions, and host buffers. Kept by group, so that sibling roots over
-// one group start in one order.
+// the second sequence for reductions, and host buffers. They are the group's, so that sibling roots
+// over one group start in one order.
 
-import type { ProcessGroup } from '@shardweave/collectives';
+import type { ProcessGroup, StartOrder } from '@shardweave/collectives';
 import { HostBuffers } from '@shardweave/nn/flat';
 import { CallQueue } from '../tree/call-queue.js';
-import { StartOrder } from './start-order.js';
 
 export interface UnitLinks {
   readonly reduceGroup: ProcessGroup;
@@ -26,27 +25,25 @@ export interface LinkGroups {
 interface GroupLinks {
   /** Split off once; every rank asks for it at the same place of the program. */
   reduceSplit: Promise<ProcessGroup> | undefined;
-  readonly order: StartOrder;
   readonly calls: CallQueue;
   readonly hostBuffers: HostBuffers;
 }
 
-// Keyed by group object: it is the group's own state, not the module's.
-const KNOWN = new WeakMap<ProcessGroup, GroupLinks>();
+const LINKS = Symbol('fsdp links');
 
 /** Collective on the first call of a group whose reductions are split off. */
 export async function openLinks(groups: LinkGroups): Promise<UnitLinks> {
   const { processGroup, processGroupReduceScatter, replicateGroup } = groups;
-  const { order: gathers, hostBuffers } = linksOf(processGroup);
+  const { hostBuffers } = linksOf(processGroup);
   const reduceGroup = await reduceGroupOf(processGroup, processGroupReduceScatter);
   return {
     reduceGroup,
     replicas:
       replicateGroup === undefined
         ? undefined
-        : { group: replicateGroup, order: linksOf(replicateGroup).order },
-    gathers,
-    reductions: linksOf(reduceGroup).order,
+        : { group: replicateGroup, order: replicateGroup.starts },
+    gathers: processGroup.starts,
+    reductions: reduceGroup.starts,
     hostBuffers,
   };
 }
@@ -72,15 +69,14 @@ async function reduceGroupOf(
 }
 
 function linksOf(group: ProcessGroup): GroupLinks {
-  let known = KNOWN.get(group);
+  let known = group.locals.get(LINKS) as GroupLinks | undefined;
   if (known === undefined) {
     known = {
       reduceSplit: undefined,
-      order: new StartOrder(),
       calls: new CallQueue(),
       hostBuffers: new HostBuffers(),
     };
-    KNOWN.set(group, known);
+    group.locals.set(LINKS, known);
   }
   return known;
 }

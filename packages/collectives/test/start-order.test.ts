@@ -1,7 +1,7 @@
 // The order in which collectives start, whatever becomes ready when, and after a failure.
 
+import { createMemoryGroup, StartOrder, withDelay } from '@shardweave/collectives';
 import { expect, it } from 'vitest';
-import { StartOrder } from '../src/unit/start-order.js';
 
 it('starts in the order of the calls, though the last is ready first, and waits for no end', async () => {
   const order = new StartOrder();
@@ -19,7 +19,6 @@ it('starts in the order of the calls, though the last is ready first, and waits 
         }
         return 10 * input;
       },
-      never,
     ),
   );
   for (const call of [2, 1]) {
@@ -40,18 +39,16 @@ it('has something else in the place of what has no input, and goes on after any 
     begun.push(name);
     return name;
   };
-  const first = order.enqueue(Promise.resolve(), begin('first'), never);
-  const unread = order.enqueue(Promise.reject(new Error('not read')), begin('unread'), async () => {
-    begun.push('in its place');
-  });
-  const broken = order.enqueue(
-    Promise.resolve(),
-    (): Promise<string> => {
-      throw new Error('broken');
+  const first = order.enqueue(Promise.resolve(), begin('first'));
+  const unread = order.enqueue(Promise.reject(new Error('not read')), begin('unread'), {
+    unready: async () => {
+      begun.push('in its place');
     },
-    never,
-  );
-  const last = order.enqueue(Promise.resolve(), begin('last'), never);
+  });
+  const broken = order.enqueue(Promise.resolve(), (): Promise<string> => {
+    throw new Error('broken');
+  });
+  const last = order.enqueue(Promise.resolve(), begin('last'));
   expect(await last).toBe('last');
   expect(await first).toBe('first');
   await expect(unread).rejects.toThrow('not read');
@@ -59,6 +56,31 @@ it('has something else in the place of what has no input, and goes on after any 
   expect(begun).toEqual(['first', 'in its place', 'last']);
 });
 
-function never(error: unknown): never {
-  throw error;
-}
+it('of a call that starts others on its way waits for its end', async () => {
+  const order = new StartOrder();
+  const begun: string[] = [];
+  let end: () => void = () => undefined;
+  const serial = order.enqueue(
+    Promise.resolve(),
+    () => {
+      begun.push('serial');
+      return new Promise<void>((resolve) => {
+        end = resolve;
+      });
+    },
+    { isSerial: true },
+  );
+  const next = order.enqueue(Promise.resolve(), async () => void begun.push('next'));
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(begun).toEqual(['serial']);
+  end();
+  await Promise.all([serial, next]);
+  expect(begun).toEqual(['serial', 'next']);
+});
+
+it('is one for all that use a group, and its wrappers', () => {
+  const groups = createMemoryGroup(1);
+  const delayed = withDelay(groups[0]!, 1);
+  expect(delayed.starts).toBe(groups[0]!.starts);
+  expect(delayed.locals).toBe(groups[0]!.locals);
+});
