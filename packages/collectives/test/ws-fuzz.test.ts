@@ -131,7 +131,9 @@ async function attack(port: number, random: SeededRandom): Promise<number> {
     socket.once('data', (data: Buffer) => {
       // The greeting, if it has come with the upgrade's answer; some other bytes else.
       const greeting = data.subarray(-36);
-      for (; count <= FRAMES_PER_CONNECTION; count++) {
+      // Who says much at once is cut off for that: some lies are said alone, so that they are judged.
+      const last = random.below(4) === 0 ? 1 : FRAMES_PER_CONNECTION;
+      for (; count <= last; count++) {
         socket.write(LIES[random.below(LIES.length)]!(random, greeting));
       }
       if (random.below(4) === 0) {
@@ -194,7 +196,7 @@ describe('strangers', () => {
     );
     expect(refused).toBeGreaterThan(connections / 3);
     for (const reason of ['wrong secret', 'not a rank of this program and version']) {
-      expect(after.reasons[reason]).toBeGreaterThan(50);
+      expect(after.reasons[reason]).toBeGreaterThan(20);
     }
     expect(after.rssMiB - before.rssMiB).toBeLessThan(MAX_GROWTH_MIB);
   }, 180_000);
