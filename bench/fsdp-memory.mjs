@@ -5,7 +5,7 @@
 
 import { parseArgs } from 'node:util';
 import { createMemoryGroup } from '../packages/collectives/dist/index.js';
-import { FullyShardedDataParallel, flatLayout } from '../packages/fsdp/dist/index.js';
+import { FullyShardedDataParallel, shardLayout } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
@@ -121,9 +121,9 @@ async function step(model, optimizer, afterForward = () => {}) {
 function predict(W, rank, e, isResharding) {
   const { vocab: V, seq: T, width: C, layers: L } = SHAPE;
   const r = e; // reductions travel in the compute dtype
-  const root = flatLayout([V * C, T * C, C, C], W);
+  const root = shardLayout([V * C, T * C, C, C], W);
   const blockSizes = [C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C];
-  const block = flatLayout(blockSizes, W);
+  const block = shardLayout(blockSizes, W);
   const [sRoot, sBlock] = [root.shardLength, block.shardLength];
   const S = sRoot + L * sBlock;
   const isOwned = (layout) => rank * layout.shardLength < layout.elementCount;

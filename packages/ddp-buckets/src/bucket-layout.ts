@@ -2,9 +2,7 @@
 // the active parameters, the same on every rank.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-
-/** Where gradients start in a bucket: 256 bytes in 16 bits, the alignment of WebGPU's bindings. */
-export const BUCKET_ALIGN_ELEMENTS = 128;
+import { alignElements, type FlatLayout, flatLayout } from '@shardweave/nn/flat';
 
 /** Dtypes that gradients may have, in the order in which unfinished buckets are closed. */
 export const BUCKET_DTYPES = ['f16', 'bf16', 'f32'] as const satisfies readonly DType[];
@@ -28,14 +26,11 @@ export interface BucketRule {
   readonly maxElements: number;
 }
 
-export interface BucketLayout {
+/** Its gradients, flat: on the wire with their pads. */
+export interface BucketLayout extends FlatLayout {
   readonly dtype: DType;
   /** Indices of its parameters. */
   readonly members: readonly number[];
-  /** First element of each, in order. */
-  readonly offsets: readonly number[];
-  /** Gaps included; nothing follows the last parameter but the other half of its last word. */
-  readonly elementCount: number;
 }
 
 /** Deals the parameters out to buckets, in `order`, each dtype to its own. */
@@ -59,14 +54,14 @@ export function assignBuckets(
   for (const index of order) {
     const { size, dtype } = parameters[index]!;
     const before = running.get(dtype);
-    if (before !== undefined && before.paddedElements + size > rule.maxElements) {
+    if (before !== undefined && before.paddedElements + alignElements(size) > rule.maxElements) {
       close(dtype);
     }
     const bucket = running.get(dtype) ?? { members: [], elements: 0, paddedElements: 0 };
     running.set(dtype, bucket);
     bucket.members.push(index);
     bucket.elements += size;
-    bucket.paddedElements += alignUp(size);
+    bucket.paddedElements += alignElements(size);
     const isFull =
       rule.triggers.size > 0
         ? rule.triggers.has(index)
@@ -86,17 +81,8 @@ export function bucketLayout(
   members: readonly number[],
   parameters: readonly BucketParameter[],
 ): BucketLayout {
-  const offsets: number[] = [];
-  let end = 0;
-  for (const index of members) {
-    const offset = alignUp(end);
-    offsets.push(offset);
-    end = offset + parameters[index]!.size;
-  }
   const { dtype } = parameters[members[0]!]!;
-  const wordElements = 4 / byteSize(dtype);
-  const elementCount = Math.ceil(end / wordElements) * wordElements;
-  return { dtype, members, offsets, elementCount };
+  return { ...flatLayout(members.map((index) => parameters[index]!.size)), dtype, members };
 }
 
 interface RunningBucket {
@@ -111,8 +97,4 @@ function fullFrom(sizes: BucketSizes, dtype: DType, ordinal: number): number {
     return sizes.elements;
   }
   return (ordinal === 0 ? sizes.firstBytes : sizes.capBytes) / byteSize(dtype);
-}
-
-function alignUp(elements: number): number {
-  return Math.ceil(elements / BUCKET_ALIGN_ELEMENTS) * BUCKET_ALIGN_ELEMENTS;
 }

@@ -11,8 +11,6 @@ import type { ResolvedDdpOptions } from './options.js';
 /** Where a parameter's gradient goes. */
 export interface Place {
   readonly bucket: Bucket;
-  /** Its number in the bucket. */
-  readonly member: number;
   /** Its number among the active parameters. */
   readonly index: number;
 }
@@ -52,9 +50,9 @@ export class BucketPlan {
       return new Bucket(index, layout, active, { device, reduceDType, predivide, isRetaining });
     });
     for (const bucket of this.buckets) {
-      bucket.layout.members.forEach((index, member) => {
-        this.#places.set(active[index]!.tensor, { bucket, member, index });
-      });
+      for (const index of bucket.layout.members) {
+        this.#places.set(active[index]!.tensor, { bucket, index });
+      }
     }
   }
 

@@ -1,11 +1,12 @@
 // The gradients of some parameters in one storage: filled in backward, read back, added up over
 // ranks by somebody else, written and dealt out again. Knows no order and no ranks.
 //
-// Note [a bucket's storage]: taken when the first gradient arrives, zeroed where it has gaps (else
-// only what gets no gradient is, at the end), given back when its read-back is queued, and taken again for the result. With retained
-// gradients each backward has a storage of its own, which lives as long as gradients look into it.
+// Note [a bucket's storage]: that of its flat gradient; given back when its read-back is queued, and
+// taken again for the result. With retained gradients each backward has a storage of its own, which
+// lives as long as gradients look into it.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
+import { FlatGradient } from '@shardweave/nn/flat';
 import { type Device, type Storage, Tensor } from '@shardweave/tensor-core';
 import type { BucketLayout } from './bucket-layout.js';
 import type { BucketMember } from './communication-hooks/communication-hook.js';
@@ -37,11 +38,9 @@ export class Bucket {
   readonly parameters: readonly ActiveParameter[];
   readonly members: readonly BucketMember[];
   readonly #context: BucketContext;
-  readonly #hasGaps: boolean;
-  /** Members with a contribution. */
-  readonly #contributed = new Set<number>();
-  /** Members whose place is not zeros any more: a contribution is there, or being written. */
-  readonly #written = new Set<number>();
+  /** In backward, until the bucket leaves. */
+  readonly gradient: FlatGradient;
+  /** From then on. */
   #storage: Storage | undefined;
   #numReady = 0;
 
@@ -61,8 +60,9 @@ export class Bucket {
       size: tensor.size,
     }));
     this.#context = context;
-    const used = this.members.reduce((sum, { size }) => sum + size, 0);
-    this.#hasGaps = used < layout.elementCount;
+    const leaves = this.parameters.map(({ tensor }) => tensor);
+    const { device } = context;
+    this.gradient = new FlatGradient({ device, layout, leaves, dtype: () => layout.dtype });
   }
 
   get reduceDType(): DType {
@@ -79,44 +79,6 @@ export class Bucket {
     return this.#numReady === this.members.length;
   }
 
-  hasContribution(member: number): boolean {
-    return this.#contributed.has(member);
-  }
-
-  // ---- in backward -----------------------------------------------------------------------------
-
-  /** Where an op may write a member's first contribution itself; undefined where there is one. */
-  target(member: number): Tensor | undefined {
-    const { shape, offset, size } = this.members[member]!;
-    // Kernels write whole words: half of the last one would be of a gap.
-    const isWhole = (size * byteSize(this.layout.dtype)) % 4 === 0;
-    if (!isWhole || this.#written.has(member)) {
-      return undefined;
-    }
-    const storage = this.#fill();
-    this.#written.add(member);
-    return new Tensor(storage, shape, offset);
-  }
-
-  /** Adds to a member's gradient. `gradient` is copied, unless it is the target. */
-  add(member: number, gradient: Tensor): void {
-    const storage = this.#fill();
-    this.#contributed.add(member);
-    if (gradient.storage === storage) {
-      return;
-    }
-    const { device } = this.#context;
-    const { offset, size } = this.members[member]!;
-    const out = storage.view(offset, size);
-    const x = gradient.view();
-    if (this.#written.has(member)) {
-      addInto(device, out, x);
-    } else {
-      device.backend.run('cast', { x, out });
-    }
-    this.#written.add(member);
-  }
-
   /** A member's gradient is final. */
   noteReady(): void {
     this.#numReady += 1;
@@ -128,10 +90,8 @@ export class Bucket {
    */
   send(into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
     const { device, reduceDType, predivide } = this.#context;
-    const storage = this.#fill();
-    if (!this.#hasGaps) {
-      this.#zeroUnwritten(storage);
-    }
+    const storage = this.gradient.take({ zeros: true })!;
+    this.#storage = storage;
     let outgoing = storage;
     if (reduceDType !== storage.dtype && into !== undefined) {
       outgoing = device.storage(storage.elementCount, reduceDType, 'staging');
@@ -189,42 +149,17 @@ export class Bucket {
 
   /** Drops what a failed backward has left. */
   reset(): void {
+    this.gradient.reset();
     this.#storage?.release();
     this.#clear();
   }
 
   #clear(): void {
     this.#storage = undefined;
-    this.#contributed.clear();
-    this.#written.clear();
     this.#numReady = 0;
   }
 
   // ---- storages --------------------------------------------------------------------------------
-
-  #fill(): Storage {
-    if (this.#storage !== undefined) {
-      return this.#storage;
-    }
-    const { device } = this.#context;
-    const storage = device.storage(this.layout.elementCount, this.layout.dtype, 'gradient');
-    storage.fill();
-    if (this.#hasGaps) {
-      device.backend.run('fill', { out: storage.view(), value: 0 });
-    }
-    this.#storage = storage;
-    return storage;
-  }
-
-  #zeroUnwritten(storage: Storage): void {
-    this.members.forEach(({ offset, size }, member) => {
-      if (this.#written.has(member)) {
-        return;
-      }
-      const out = storage.view(offset, size);
-      this.#context.device.backend.run('fill', { out, value: 0 });
-    });
-  }
 
   /** The sum on the device: in the storage itself, or beside it where dtypes differ. */
   #upload(storage: Storage, sum: Uint8Array): Storage {

@@ -1,6 +1,6 @@
 // DistributedDataParallel and Reducer: gradients averaged over ranks, in buckets.
 
-export { BUCKET_ALIGN_ELEMENTS, type BucketLayout } from './bucket-layout.js';
+export type { BucketLayout } from './bucket-layout.js';
 export { allReduceHook } from './communication-hooks/all-reduce-hook.js';
 export type {
   BucketMember,

@@ -58,6 +58,8 @@ export class SyncCycle {
   readonly identity: string;
   readonly #context: CycleContext;
   readonly #clock: StepClock;
+  /** Parameters of which this rank has something to add. */
+  readonly #used = new Set<Tensor>();
   readonly #sums: (Promise<Uint8Array> | undefined)[] = [];
   #failure: { readonly error: unknown } | undefined;
 
@@ -82,15 +84,15 @@ export class SyncCycle {
 
   /** Where an op may write a first contribution itself. */
   target(leaf: Tensor): Tensor | undefined {
-    const place = this.plan.placeOf(leaf);
-    return place?.bucket.target(place.member);
+    return this.plan.placeOf(leaf)?.bucket.gradient.target(leaf);
   }
 
   /** Adds a contribution to its bucket. */
   accept(leaf: Tensor, gradient: Tensor): void {
-    const place = this.#placeOf(leaf);
+    const { bucket } = this.#placeOf(leaf);
     this.#takeLocal(leaf);
-    place.bucket.add(place.member, gradient);
+    this.#used.add(leaf);
+    bucket.gradient.add(leaf, gradient);
   }
 
   /** A parameter's gradient is final: its bucket may leave, and others that have waited for it. */
@@ -103,8 +105,7 @@ export class SyncCycle {
   usedHere(): Uint8Array {
     const used = new Uint8Array(this.plan.active.length);
     this.plan.active.forEach(({ tensor }, index) => {
-      const place = this.plan.placeOf(tensor);
-      if (place?.bucket.hasContribution(place.member) === true) {
+      if (this.#used.has(tensor)) {
         used[index] = 1;
       }
     });
@@ -180,8 +181,8 @@ export class SyncCycle {
     if (local === undefined) {
       return;
     }
-    const { bucket, member } = this.plan.placeOf(leaf)!;
-    bucket.add(member, local);
+    this.#used.add(leaf);
+    this.plan.placeOf(leaf)!.bucket.gradient.add(leaf, local);
     local.dispose();
   }
 

@@ -88,9 +88,9 @@ describe('f16, bf16 and f32', () => {
       expect(await pulled(model)).toEqual({ a: 1.5, b: 3, c: 4.5, d: 6, e: 7.5 });
       const size = allreduceAlwaysFp32 ? 4 : 2;
       expect(sent).toEqual([
-        ['bucket 0', 8 * size], // whole words
-        ['bucket 1', (128 + 6) * size],
-        ['bucket 2', (128 + 3) * 4],
+        ['bucket 0', 128 * size],
+        ['bucket 1', 2 * 128 * size],
+        ['bucket 2', 2 * 128 * 4],
       ]);
     });
   });

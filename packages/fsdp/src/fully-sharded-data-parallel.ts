@@ -16,18 +16,13 @@ import { CallQueue } from './tree/call-queue.js';
 import { callQueuesOf } from './tree/collective-call.js';
 import { FsdpTree } from './tree/fsdp-tree.js';
 import { failureText, isLocalFailure } from './tree/rank-failure.js';
-import type { DivideFactors } from './unit/flat-gradient.js';
 import { shardUnit, syncBuffers } from './unit/initial-values.js';
-import {
-  type OwnedSink,
-  ownerOf,
-  ownParameters,
-  requireEachInOneUnit,
-} from './unit/own-parameters.js';
+import { ownerOf, ownParameters, requireEachInOneUnit } from './unit/own-parameters.js';
 import { planUnits } from './unit/plan-units.js';
 import { agreeOnGeneration, rankPrefix } from './unit/residence.js';
-import { ShardedUnit } from './unit/sharded-unit.js';
+import { ShardedUnit, type UnitContext } from './unit/sharded-unit.js';
 import { SharedParameters } from './unit/shared-parameters.js';
+import type { DivideFactors } from './unit/unit-gradient.js';
 import { openLinks } from './unit/unit-links.js';
 import { innerModule } from './wrap/inner-module.js';
 
@@ -77,15 +72,18 @@ export class FullyShardedDataParallel<
     for (const owner of owners) {
       owner.#shared.addUser(this);
     }
-    const context = { ...this.#options, device: module.device, group: options.processGroup };
+    const context: UnitContext = {
+      ...this.#options,
+      device: module.device,
+      group: options.processGroup,
+      owner: this,
+      isSyncing: () => this.#tree?.isSyncing,
+      onContribution: (pass) => this.#noteContribution(pass),
+      onFinal: (unit) => this.#afterBackward(unit),
+    };
     this.units = planUnits(own, flattenParameters, this.name).map(
       (plan) => new ShardedUnit(plan.name, plan.parameters, context),
     );
-    for (const unit of this.units) {
-      for (const { tensor } of unit.parameters) {
-        tensor.gradSink = this.#gradSink(unit);
-      }
-    }
   }
 
   override childPrefix(): string {
@@ -342,7 +340,7 @@ export class FullyShardedDataParallel<
       this.#state = 'backwardPre';
     }
     for (const unit of this.units) {
-      unit.gradient.beginPass(pass);
+      unit.gradient.sum.beginPass(pass);
     }
     try {
       await tree.agree();
@@ -380,29 +378,13 @@ export class FullyShardedDataParallel<
     return this.#tree!.isSyncing || this.isResharding;
   }
 
-  #gradSink(unit: ShardedUnit): OwnedSink {
-    return {
-      instance: this,
-      target: (leaf: Tensor): Tensor | undefined =>
-        this.#tree === undefined
-          ? undefined
-          : unit.gradient.target(leaf, { isSyncing: this.#tree.isSyncing }),
-      accept: (leaf: Tensor, gradient: Tensor, pass: Pass): void => {
-        const tree = this.#tree;
-        if (tree === undefined) {
-          throw this.#stateError('backward', 'a forward before it');
-        }
-        tree.beginPass(pass);
-        this.#state = 'backwardPost';
-        unit.gradient.accept(leaf, gradient, { isSyncing: tree.isSyncing });
-      },
-      final: (_leaf: Tensor, pass: Pass): void => {
-        if (unit.gradient.noteFinal(pass)) {
-          this.#afterBackward(unit);
-        }
-      },
-      clear: (leaf: Tensor): void => unit.gradient.clear(leaf),
-    };
+  #noteContribution(pass: Pass): void {
+    const tree = this.#tree;
+    if (tree === undefined) {
+      throw this.#stateError('backward', 'a forward before it');
+    }
+    tree.beginPass(pass);
+    this.#state = 'backwardPost';
   }
 
   /** All gradients of its own are in: ship them, and free what no later node reads. */

@@ -46,14 +46,13 @@ export {
   setGradientDivideFactors,
 } from './step/gradient-divide-factors.js';
 export { ShardedGradScaler, type ShardedGradScalerOptions } from './step/sharded-grad-scaler.js';
+export type { OffloadConfig, ResidenceOptions } from './unit/residence.js';
 export {
   type ElementRange,
-  FLAT_ALIGN_ELEMENTS,
-  type FlatLayout,
-  flatLayout,
   pieceOf,
-} from './unit/flat-layout.js';
-export type { OffloadConfig, ResidenceOptions } from './unit/residence.js';
+  type ShardLayout,
+  shardLayout,
+} from './unit/shard-layout.js';
 export { apply, type ModuleVisitor } from './whole/apply.js';
 export { type SummonOptions, summonFullParams } from './whole/summon-full-params.js';
 export {

@@ -4,8 +4,8 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import type { DType, Tensor } from '@shardweave/tensor-core';
 import { checkFsdpOptions } from './check-options.js';
 import { FsdpConfigError } from './errors.js';
-import type { DivideFactors } from './unit/flat-gradient.js';
 import { type Residence, type ResidenceOptions, resolveResidence } from './unit/residence.js';
+import type { DivideFactors } from './unit/unit-gradient.js';
 import type { LinkGroups } from './unit/unit-links.js';
 
 /** Parameters that become one flat parameter. */

@@ -4,9 +4,9 @@
 import {
   type FsdpOptions,
   FullyShardedDataParallel,
-  flatLayout,
   loadStateDict,
   localStateDict,
+  shardLayout,
   stateDict,
 } from '@shardweave/fsdp';
 import {
@@ -101,7 +101,7 @@ describe.each([1, 2, 3])('F39 world size %i', (worldSize) => {
         expect(sizes.reduce((a, b) => a + b)).toBe(2 * (DIM * DIM + DIM));
         expect(sizes).toHaveLength(4);
         for (const unit of model.units) {
-          expect(unit.layout).toEqual(flatLayout(unit.layout.sizes, worldSize));
+          expect(unit.layout).toEqual(shardLayout(unit.layout.sizes, worldSize));
           expect(unit.flat.shape).toEqual([unit.layout.shardLength]);
         }
       });

@@ -1,6 +1,6 @@
 // The ledger's bytes of each tag in each phase equal docs/memory-model.md, padding included, exactly.
 
-import { type FullyShardedDataParallel, flatLayout } from '@shardweave/fsdp';
+import { type FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import { AdamW, type Gpt2Config } from '@shardweave/nn';
 import { byteSize, crossEntropy, type MemoryBytes } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
@@ -156,9 +156,9 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
   const { vocab_size: V, n_positions: positions, n_embd: C, n_layer: L } = config;
 
   // Parameters by unit: the root has the embeddings and the last norm, a block its twelve.
-  const rootLayout = flatLayout([V * C, positions * C, C, C], W);
+  const rootLayout = shardLayout([V * C, positions * C, C, C], W);
   const sizes = [C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C];
-  const blockLayout = flatLayout(sizes, W);
+  const blockLayout = shardLayout(sizes, W);
   const [root, block] = [rootLayout.shardLength, blockLayout.shardLength];
   const shards = root + L * block;
   const whole = W * shards;

@@ -1,7 +1,7 @@
 // What is on the device while everything rests on the host: nothing between steps, one flat parameter
 // at a time within one. The formulas of docs/memory-model.md, exactly.
 
-import { type FsdpOptions, flatLayout, gradNorm } from '@shardweave/fsdp';
+import { type FsdpOptions, gradNorm, shardLayout } from '@shardweave/fsdp';
 import { AdamW } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { byteSize, type MemoryBytes } from '@shardweave/tensor-core';
@@ -107,7 +107,10 @@ function tags({ parameter, gathered, gradient, optimizer, staging }: MemoryBytes
 function layouts(worldSize: number) {
   const { vocab_size: V, n_positions: T, n_embd: C } = CONFIG;
   const sizes = [C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C];
-  return { root: flatLayout([V * C, T * C, C, C], worldSize), block: flatLayout(sizes, worldSize) };
+  return {
+    root: shardLayout([V * C, T * C, C, C], worldSize),
+    block: shardLayout(sizes, worldSize),
+  };
 }
 
 function predicted({ worldSize: W, dtype, isResharding }: Cell, rank: number): object {

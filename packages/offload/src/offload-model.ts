@@ -476,7 +476,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#stores.clear();
     for (const flat of this.flats) {
       flat.abandonLoads();
-      flat.resetGradient();
+      flat.gradient.reset();
       flat.drop();
     }
   }
@@ -497,7 +497,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       const { runs, neededBytes } = await chooseSlices({
         layerSizes: this.#layerSizes(),
         layerNames: this.#layers.map(({ name }) => name),
-        flatElements: this.flats.map(({ elementCount }) => elementCount),
+        flatElements: this.flats.map(({ flat }) => flat.size),
         budgetBytes: limitBytes,
         inUseBytes,
         isTraining: call.isTraining,

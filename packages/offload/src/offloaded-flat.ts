@@ -12,6 +12,8 @@ import { byteSize } from '@shardweave/dtypes';
 import {
   type ByteStore,
   dropRecipe,
+  FlatGradient,
+  flatLayout,
   type HostBuffers,
   recipeOf,
   StoredFlat,
@@ -19,9 +21,6 @@ import {
   storeUseOf,
 } from '@shardweave/nn/flat';
 import { type Device, type DType, StateError, type Storage, Tensor } from '@shardweave/tensor-core';
-
-/** Views start at multiples of 256 bytes in 16 bits: the binding alignment of WebGPU. */
-const ALIGN_ELEMENTS = 128;
 
 export interface FlatParameter {
   /** Its path in the model. */
@@ -43,17 +42,16 @@ export type LoadTicket = { readonly bytes: Promise<Uint8Array> } | undefined;
 export class OffloadedFlat {
   readonly name: string;
   readonly parameters: readonly FlatParameter[];
-  readonly elementCount: number;
   /** [elementCount] f32; empty but while the optimizer steps it. */
   readonly flat: Tensor;
   readonly full: Storage;
   readonly home: StoredFlat;
+  /** In backward, until it leaves for the store. */
+  readonly gradient: FlatGradient;
   readonly #options: OffloadedFlatOptions;
-  readonly #offsets = new Map<Tensor, number>();
-  readonly #contributed = new Set<Tensor>();
+  readonly #offsets: ReadonlyMap<Tensor, number>;
   /** Loads that were begun. Whoever takes one out of it, finished or abandoned, gives its buffer back. */
   readonly #loads = new Set<LoadTicket>();
-  #gradient: Storage | undefined;
   #isStored = false;
 
   constructor(name: string, parameters: readonly FlatParameter[], options: OffloadedFlatOptions) {
@@ -61,15 +59,18 @@ export class OffloadedFlat {
     this.name = name;
     this.parameters = parameters;
     this.#options = options;
-    let end = 0;
-    for (const { tensor } of parameters) {
-      this.#offsets.set(tensor, end);
-      end += Math.ceil(tensor.size / ALIGN_ELEMENTS) * ALIGN_ELEMENTS;
-    }
-    this.elementCount = end;
-    this.flat = new Tensor(device.storage(end, 'f32', 'parameter'), [end], 0, true);
+    const leaves = parameters.map(({ tensor }) => tensor);
+    const layout = flatLayout(leaves.map(({ size }) => size));
+    this.#offsets = new Map(leaves.map((leaf, index) => [leaf, layout.offsets[index]!]));
+    const { elementCount } = layout;
+    this.flat = new Tensor(
+      device.storage(elementCount, 'f32', 'parameter'),
+      [elementCount],
+      0,
+      true,
+    );
     this.flat.name = name;
-    this.full = device.storage(end, computeDType, 'parameter');
+    this.full = device.storage(elementCount, computeDType, 'parameter');
     this.full.absentHint =
       'An offloaded parameter is there while its slice runs; stateDict of @shardweave/offload reads it.';
     this.home = new StoredFlat({
@@ -81,14 +82,10 @@ export class OffloadedFlat {
       name,
     });
     setFlatHome(this.flat, this.home);
-    for (const { tensor } of parameters) {
-      tensor.piece = { flat: this.flat, start: this.#offsets.get(tensor)!, length: tensor.size };
-      tensor.gradSink = {
-        target: (leaf) => this.#target(leaf),
-        accept: (leaf, gradient) => this.#accept(leaf, gradient),
-        final: () => {},
-        clear: () => this.resetGradient(),
-      };
+    this.gradient = new FlatGradient({ device, layout, leaves, dtype: () => 'f32' });
+    for (const leaf of leaves) {
+      leaf.piece = { flat: this.flat, start: this.#offsets.get(leaf)!, length: leaf.size };
+      leaf.gradSink = this.gradient;
     }
   }
 
@@ -99,7 +96,7 @@ export class OffloadedFlat {
 
   /** Bytes of host buffers that a gradient takes on its way: itself, and the sum it joins. */
   get flushBytes(): number {
-    return 2 * this.elementCount * byteSize('f32');
+    return 2 * this.flat.size * byteSize('f32');
   }
 
   // ---- parameters ------------------------------------------------------------------------------
@@ -189,65 +186,18 @@ export class OffloadedFlat {
 
   // ---- gradients -------------------------------------------------------------------------------
 
-  /** Where an op may write a first contribution itself; 16-bit ones are converted. */
-  #target(leaf: Tensor): Tensor | undefined {
-    if (leaf.dtype !== 'f32' || this.#contributed.has(leaf)) {
-      return undefined;
-    }
-    this.#contributed.add(leaf);
-    return new Tensor(this.#wholeGradient(), leaf.shape, this.#offsets.get(leaf)!);
-  }
-
-  #accept(leaf: Tensor, gradient: Tensor): void {
-    const whole = this.#wholeGradient();
-    if (gradient.storage === whole) {
-      return;
-    }
-    const { device } = this.#options;
-    const out = whole.view(this.#offsets.get(leaf)!, leaf.size);
-    const x = gradient.view();
-    if (this.#contributed.has(leaf)) {
-      const spec = { shape: [leaf.size], aStrides: [1], bStrides: [1] };
-      device.backend.run('binary', { kind: 'add', a: out, b: x, out, ...spec });
-    } else {
-      device.backend.run('cast', { x, out });
-      this.#contributed.add(leaf);
-    }
-  }
-
-  #wholeGradient(): Storage {
-    if (this.#gradient !== undefined) {
-      return this.#gradient;
-    }
-    const { device } = this.#options;
-    const whole = device.storage(this.elementCount, 'f32', 'gradient');
-    whole.fill();
-    device.backend.run('fill', { out: whole.view(), value: 0 }); // pads, unused ones
-    this.#gradient = whole;
-    return whole;
-  }
-
   /** Queues the read-back of what has come and frees it; resolves when the store has it. */
   flushGradient(options: { readonly isDry: boolean }): Promise<void> | undefined {
-    const gradient = this.#gradient;
-    if (gradient === undefined) {
-      return undefined;
-    }
-    const stored = options.isDry ? undefined : this.home.addStorage(gradient, 1);
-    this.resetGradient();
+    const whole = this.gradient.take();
+    const stored =
+      whole === undefined || options.isDry ? undefined : this.home.addStorage(whole, 1);
+    whole?.release();
     return stored;
-  }
-
-  /** Drops what the store doesn't have yet. */
-  resetGradient(): void {
-    this.#gradient?.release();
-    this.#gradient = undefined;
-    this.#contributed.clear();
   }
 
   dispose(): void {
     this.abandonLoads();
-    this.resetGradient();
+    this.gradient.reset();
     this.home.close();
     if (!this.#isStored) {
       for (const { tensor } of this.parameters) {

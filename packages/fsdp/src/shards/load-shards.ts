@@ -11,7 +11,7 @@ import { loadBuffers } from '../state/state-dict.js';
 import { convertBytes, type StateEntry } from '../state/state-entry.js';
 import { agree } from '../tree/agree.js';
 import { collectiveCall } from '../tree/collective-call.js';
-import { pieceOf } from '../unit/flat-layout.js';
+import { pieceOf } from '../unit/shard-layout.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
 import {

@@ -3,7 +3,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import { type HostTensor, type Optimizer, readSafetensors, writeSafetensors } from '@shardweave/nn';
-import type { FlatStateBytes } from '@shardweave/nn/flat';
+import { FLAT_ALIGN_ELEMENTS, type FlatStateBytes } from '@shardweave/nn/flat';
 import { type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -13,7 +13,7 @@ import { bufferEntry } from '../state/state-dict.js';
 import { agree } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { exchangeText } from '../tree/exchange-text.js';
-import { FLAT_ALIGN_ELEMENTS, pieceOf } from '../unit/flat-layout.js';
+import { pieceOf } from '../unit/shard-layout.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { type KeyedUnit, keyedUnits } from './keyed-units.js';
 import {

@@ -269,7 +269,7 @@ export class FsdpTree {
     this.bucketer.reset();
     for (const unit of this.units) {
       if (wasInBackward) {
-        unit.gradient.reset();
+        unit.gradient.sum.reset();
       }
       unit.drop();
     }

@@ -20,7 +20,7 @@ export function isSameReduction(a: UnitLinks, b: UnitLinks): boolean {
 /** Whether a parameter has a gradient that is to be reduced, now or at the end of the pass. */
 function isUsed(unit: ShardedUnit, index: number, pass: Pass): boolean {
   const { tensor } = unit.parameters[index]!;
-  return pass.reached.has(tensor) || unit.gradient.hasContributed(tensor);
+  return pass.reached.has(tensor) || unit.gradient.sum.hasContributed(tensor);
 }
 
 /** Whether any parameter of the unit has. */

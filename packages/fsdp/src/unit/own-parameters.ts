@@ -1,7 +1,8 @@
 // What an instance shards of the module it wraps, and what it uses of other instances.
 
 import { joinPath, type Module } from '@shardweave/nn';
-import type { DType, GradSink, Tensor } from '@shardweave/tensor-core';
+import type { FlatGradient } from '@shardweave/nn/flat';
+import type { DType, Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { isFsdp } from '../is-fsdp.js';
@@ -9,11 +10,6 @@ import type { UnitParameter } from './sharded-unit.js';
 
 /** More names than these make a message hard to read. */
 const MAX_LISTED = 8;
-
-/** The sink of a sharded parameter knows its instance. */
-export interface OwnedSink extends GradSink {
-  readonly instance: FullyShardedDataParallel;
-}
 
 export interface OwnParameters {
   /** Those that no inner instance and no other has taken. */
@@ -24,7 +20,8 @@ export interface OwnParameters {
 
 /** The instance that shards a parameter. */
 export function ownerOf(tensor: Tensor): FullyShardedDataParallel | undefined {
-  return (tensor.gradSink as Partial<OwnedSink> | undefined)?.instance;
+  const owner = (tensor.gradSink as Partial<FlatGradient> | undefined)?.owner;
+  return isFsdp(owner) ? owner : undefined;
 }
 
 /**

@@ -15,14 +15,14 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import { dropRecipe, recipeOf, StoredFlat, setFlatHome } from '@shardweave/nn/flat';
-import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import { type Device, type DType, type Pass, type Storage, Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { callIdentity } from '../tree/explained.js';
 import { tellFailure } from '../tree/rank-failure.js';
-import { type DivideFactors, FlatGradient } from './flat-gradient.js';
-import { type FlatLayout, flatLayout, pieceOf } from './flat-layout.js';
 import { DeviceGradientHome } from './gradient-home.js';
 import type { Residence } from './residence.js';
+import { pieceOf, type ShardLayout, shardLayout } from './shard-layout.js';
+import { type DivideFactors, UnitGradient } from './unit-gradient.js';
 import type { UnitLinks } from './unit-links.js';
 
 /** One original parameter. */
@@ -46,6 +46,14 @@ export interface UnitContext {
   readonly residence: Residence | undefined;
   /** Whether reductions may share a collective. */
   readonly isBucketed: boolean;
+  /** The instance. */
+  readonly owner: object;
+  /** Whether gradients are reduced at the end of this backward; undefined before the first forward. */
+  isSyncing(): boolean | undefined;
+  /** Before each contribution to a gradient; refuses it where it throws. */
+  onContribution(pass: Pass): void;
+  /** All gradients that a backward brings to a unit are in. */
+  onFinal(unit: ShardedUnit): void;
 }
 
 /** A started gather. */
@@ -57,11 +65,11 @@ export interface GatherTicket {
 export class ShardedUnit {
   readonly name: string;
   readonly parameters: readonly UnitParameter[];
-  readonly layout: FlatLayout;
+  readonly layout: ShardLayout;
   /** [shardLength] in the master dtype: this rank's shard; its storage is empty until shard(). */
   readonly flat: Tensor;
   readonly full: Storage;
-  readonly gradient: FlatGradient;
+  readonly gradient: UnitGradient;
   /** Undefined where everything rests on the device. */
   readonly home: StoredFlat | undefined;
   links: UnitLinks | undefined = undefined;
@@ -82,7 +90,7 @@ export class ShardedUnit {
     this.parameters = parameters;
     this.#context = context;
     const leaves = parameters.map(({ tensor }) => tensor);
-    this.layout = flatLayout(
+    this.layout = shardLayout(
       leaves.map(({ size }) => size),
       group.worldSize,
     );
@@ -110,14 +118,18 @@ export class ShardedUnit {
       tensor.piece = { flat: this.flat, start, length: end - start, numShards };
     });
     const home = this.home ?? new DeviceGradientHome(device, this.flat);
-    this.gradient = new FlatGradient({
+    this.gradient = new UnitGradient({
       ...context,
+      onFinal: () => context.onFinal(this),
       name,
       layout: this.layout,
       leaves,
       home,
       links,
     });
+    for (const leaf of leaves) {
+      leaf.gradSink = this.gradient.sum;
+    }
   }
 
   get rank(): number {
@@ -434,7 +446,7 @@ export class ShardedUnit {
         tensor.storage.release();
       }
     }
-    this.gradient.reset();
+    this.gradient.sum.reset();
     this.home?.close();
     this.flat.grad?.dispose();
     this.flat.grad = undefined;

@@ -23,6 +23,8 @@ export interface FlatGradientOptions {
   readonly layout: FlatLayout;
   /** In the layout's order. */
   readonly leaves: readonly Tensor[];
+  /** Whom its leaves belong to, for those who find them in a module. */
+  readonly owner?: object;
   /** In what dtype contributions add up, asked for the first one; undefined: no op may write one itself. */
   dtype(): DType | undefined;
   /** What backwards before have added up to, whole: contributions are added to it. */
@@ -51,6 +53,11 @@ export class FlatGradient implements GradSink {
     this.#options = options;
     this.#offsetOf = new Map(leaves.map((leaf, index) => [leaf, layout.offsets[index]!]));
     this.#hasPads = layout.sizes.reduce((sum, size) => sum + size, 0) < layout.elementCount;
+  }
+
+  /** Whom its leaves belong to. */
+  get owner(): object | undefined {
+    return this.#options.owner;
   }
 
   // ---- in backward -----------------------------------------------------------------------------

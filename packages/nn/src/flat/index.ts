@@ -22,6 +22,8 @@ export {
 export { HostBuffers } from '../residence/host-buffers.js';
 export { StoreUse, storeUseOf } from '../residence/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from '../residence/stored-flat.js';
+export { FlatGradient, type FlatGradientOptions } from './flat-gradient.js';
+export { alignElements, FLAT_ALIGN_ELEMENTS, type FlatLayout, flatLayout } from './flat-layout.js';
 export {
   type StagePhase,
   StageScheduler,

@@ -1,13 +1,8 @@
 // Where parameters and their shards lie: the arithmetic, and the bytes of a model's shards by it.
 
-import {
-  FLAT_ALIGN_ELEMENTS,
-  FullyShardedDataParallel,
-  flatLayout,
-  localStateDict,
-  pieceOf,
-} from '@shardweave/fsdp';
+import { FullyShardedDataParallel, localStateDict, pieceOf, shardLayout } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';
+import { FLAT_ALIGN_ELEMENTS } from '@shardweave/nn/flat';
 import type { Device } from '@shardweave/tensor-core';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -56,7 +51,7 @@ describe('F44 shards of every size and number', () => {
   it('have one length in the flat layout, and hold its parameter in order, pads last', () => {
     for (let size = 1; size <= 256; size++) {
       for (let worldSize = 1; worldSize <= 32; worldSize++) {
-        const layout = flatLayout([size], worldSize);
+        const layout = shardLayout([size], worldSize);
         let next = 0;
         for (let rank = 0; rank < worldSize; rank++) {
           const { start, end } = pieceOf(layout, 0, rank);
@@ -75,9 +70,9 @@ describe('F44 shards of every size and number', () => {
   });
 });
 
-describe('flatLayout', () => {
+describe('shardLayout', () => {
   it('starts every parameter and shard at a multiple of 256 bytes in 16 bits', () => {
-    const layout = flatLayout([1, 129, 128, 7], 3);
+    const layout = shardLayout([1, 129, 128, 7], 3);
     expect(layout.offsets).toEqual([0, 128, 384, 512]);
     expect(layout.elementCount).toBe(640);
     expect(layout.shardLength).toBe(256); // ceil(640 / 3) = 214, aligned up
@@ -88,7 +83,7 @@ describe('flatLayout', () => {
     const sizes = fc.array(fc.integer({ min: 1, max: 1000 }), { minLength: 1, maxLength: 8 });
     fc.assert(
       fc.property(sizes, fc.integer({ min: 1, max: 9 }), (parameters, worldSize) => {
-        const layout = flatLayout(parameters, worldSize);
+        const layout = shardLayout(parameters, worldSize);
         parameters.forEach((size, index) => {
           let owned = 0;
           for (let rank = 0; rank < worldSize; rank++) {

@@ -1,0 +1,36 @@
+// Which part of a flat parameter each rank owns. Pure arithmetic.
+
+import { alignElements, type FlatLayout, flatLayout } from '@shardweave/nn/flat';
+
+/** Elements [start, end) of a whole; end - start may be 0. */
+export interface ElementRange {
+  readonly start: number;
+  readonly end: number;
+}
+
+/** A flat parameter's map, and its cut into shards. */
+export interface ShardLayout extends FlatLayout {
+  /** Equal for all ranks; worldSize of them hold elementCount and a tail of padding. */
+  readonly shardLength: number;
+  readonly worldSize: number;
+}
+
+/** Lays out parameters of the given sizes for `worldSize` ranks. */
+export function shardLayout(sizes: readonly number[], worldSize: number): ShardLayout {
+  const layout = flatLayout(sizes);
+  const shardLength = alignElements(Math.ceil(layout.elementCount / worldSize));
+  return { ...layout, shardLength, worldSize };
+}
+
+/** The part of parameter `index` inside the shard of `rank`, counted from the shard's start. */
+export function pieceOf(layout: ShardLayout, index: number, rank: number): ElementRange {
+  const shardStart = rank * layout.shardLength;
+  const offset = layout.offsets[index]!;
+  const start = clamp(offset - shardStart, layout.shardLength);
+  const end = clamp(offset + layout.sizes[index]! - shardStart, layout.shardLength);
+  return { start, end };
+}
+
+function clamp(value: number, length: number): number {
+  return Math.min(Math.max(value, 0), length);
+}
