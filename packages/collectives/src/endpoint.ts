@@ -261,6 +261,10 @@ export class Endpoint implements TransportListener {
     this.#lose(peer, reason);
   }
 
+  onRelayLost(reason: string): void {
+    this.fail({ kind: 'relay-lost', origin: this.rank, reason });
+  }
+
   onPeerLeft(peer: number): void {
     this.#left.add(peer);
     for (const call of this.#active.keys()) {

@@ -7,6 +7,7 @@ import type { Failure, PeerCall } from './failure.js';
 export type CollectiveErrorCode =
   | 'MISMATCH'
   | 'PEER_LOST'
+  | 'RELAY_LOST'
   | 'TIMEOUT'
   | 'ABORTED'
   | 'CLOSED'
@@ -75,6 +76,19 @@ export class PeerLostError extends CollectiveError {
 
   constructor(place: ErrorPlace, originRank: number, reason: string) {
     super(place, originRank, `peer ${originRank} lost (${reason})`);
+  }
+}
+
+/**
+ * The process that linked this rank to others, and is no rank, died or fell silent: the ranks behind it may be
+ * well. `originRank` is the rank that noticed.
+ */
+export class RelayLostError extends CollectiveError {
+  readonly code = 'RELAY_LOST';
+
+  constructor(place: ErrorPlace, originRank: number, reason: string) {
+    const whose = originRank === place.rank ? 'the relay' : `rank ${originRank}: the relay`;
+    super(place, originRank, `${whose} is lost (${reason})`);
   }
 }
 
@@ -178,6 +192,8 @@ export function errorOfFailure(failure: Failure, place: ErrorPlace): CollectiveE
   switch (failure.kind) {
     case 'peer-lost':
       return new PeerLostError(place, failure.origin, failure.reason);
+    case 'relay-lost':
+      return new RelayLostError(place, failure.origin, failure.reason);
     case 'aborted':
       return new CollectiveAbortedError(place, failure.origin, failure.reason);
     case 'timeout':

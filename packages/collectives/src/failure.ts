@@ -14,6 +14,7 @@ interface FailureBase {
 }
 
 export type Failure =
-  | (FailureBase & { readonly kind: 'peer-lost' | 'aborted' | 'closed' })
+  /** Of 'relay-lost' the origin is the rank that lost it: a relay is no rank. */
+  | (FailureBase & { readonly kind: 'peer-lost' | 'relay-lost' | 'aborted' | 'closed' })
   | (FailureBase & { readonly kind: 'timeout'; readonly waitingFor: readonly number[] })
   | (FailureBase & { readonly kind: 'mismatch'; readonly calls: readonly PeerCall[] });

@@ -17,6 +17,7 @@ export {
   GroupClosedError,
   JoinError,
   PeerLostError,
+  RelayLostError,
 } from './errors.js';
 export type { Failure, PeerCall } from './failure.js';
 export { checkGroupOptions, createWorldGroup, type GroupOptions } from './group-options.js';

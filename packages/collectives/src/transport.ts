@@ -70,6 +70,8 @@ export interface TransportListener {
   onMessage(from: number, header: MessageHeader): MessageSink;
   onControl(from: number, message: ControlMessage): void;
   onPeerLost(peer: number, reason: string): void;
+  /** What links this rank to some peers, and is no rank itself, died or fell silent. Then no onPeerLost of them comes. */
+  onRelayLost(reason: string): void;
   /** The peer said goodbye and sends nothing more. */
   onPeerLeft(peer: number): void;
 }

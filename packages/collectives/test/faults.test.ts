@@ -277,6 +277,33 @@ describe.concurrent('over ws, between processes', { timeout: 240_000 }, () => {
   });
 
   it.each([
+    ['SIGKILL', /the relay is lost \(.* on the way to rank \d; rank \d is lost, too: /],
+    [
+      'SIGSTOP',
+      /the relay is lost \(silent for 4000 ms, on the way to rank \d; rank \d is lost, too/,
+    ],
+  ] as const)(
+    "ranks that can't listen name a relay that got %s, and not each other",
+    async (signal, message) => {
+      await using jobs = new RankProcesses();
+      const ranks = await jobs.start(3);
+      const relay = await jobs.startRelay(3);
+      await jobs.join(ranks, { rendezvousPort: relay.port, optionsOf: deaf });
+      const sinceMs = Date.now();
+      relay.child.kill(signal);
+      const ended = await jobs.ended(ranks, REPORT_MS);
+      for (const [rank, one] of ended.entries()) {
+        expectAll(`relay ${signal}, rank ${rank}`, [one], {
+          code: 'RELAY_LOST',
+          origins: [rank],
+          message,
+          sinceMs,
+        });
+      }
+    },
+  );
+
+  it.each([
     ['one that can', 0],
     ['one of their own, where none can', 1],
   ])("ranks that can't listen wait for %s while it computes", async (_, busy) => {

@@ -102,6 +102,7 @@ function transportOf(
     onMessage: () => ({ posted: undefined, write: () => {} }),
     onControl: () => {},
     onPeerLost: () => {},
+    onRelayLost: () => {},
     onPeerLeft: () => {},
   };
   return new ShmTransport({

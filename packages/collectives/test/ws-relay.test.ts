@@ -2,7 +2,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
-import { describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import { Relay } from '../src/transports/ws/relay.js';
 import type { WireHandler, WireSocket } from '../src/transports/ws/wire-socket.js';
 
@@ -114,6 +114,36 @@ describe('what is passed on', () => {
     sender.handler!.onBinary(lent);
     lent.fill(9); // the next read goes there, before the reader has taken the first
     expect(reader.sent).toEqual([Uint8Array.of(1, 2, 3)]);
+  });
+});
+
+describe('a relay of heartbeats', () => {
+  afterEach(() => {
+    vi.useRealTimers();
+  });
+
+  it('says that it lives to both ends until one has gone, and not where data passes', () => {
+    vi.useFakeTimers();
+    const relay = new Relay();
+    const common = { worldSize: 2, attempt: 0, run: new Uint8Array(16) } as const;
+    const sockets = (['heartbeat relay', 'relay'] as const).map((role) =>
+      [0, 1].map((rank) => {
+        const socket = new FakeSocket();
+        relay.onPeer({ ...common, role, rank, target: 1 - rank }, socket);
+        return socket;
+      }),
+    );
+    const numSent = () => sockets.map((pair) => pair.map(({ sent }) => sent.length));
+    vi.advanceTimersByTime(1000);
+    expect(numSent()).toEqual([
+      [4, 4],
+      [0, 0],
+    ]);
+    expect(sockets[0]![0]!.sent[0]).toEqual(Uint8Array.of(1)); // beats are empty
+    sockets[0]![0]!.handler!.onClose(1006, '');
+    vi.advanceTimersByTime(1000);
+    expect(numSent()[0]).toEqual([4, 4]);
+    expect(vi.getTimerCount()).toBe(0);
   });
 });
 

@@ -14,6 +14,8 @@ import type { Ended, RankCommand, RankReport } from './fault-messages.js';
 /** What a rank may take to join, or to exit by itself: the machine is shared. */
 const PATIENCE_MS = 20_000;
 
+const SECRET = 'of this very test';
+
 export class RankProcess {
   readonly child: ChildProcess;
   /** Where it is reached by the others; the rendezvous, if it is rank 0. */
@@ -109,6 +111,7 @@ export class RankProcesses implements AsyncDisposable {
   readonly #all: RankProcess[] = [];
   #folder: string | undefined;
   #script: Promise<string> | undefined;
+  readonly #relays: ChildProcess[] = [];
   #numJobs = 0;
 
   /** `count` processes, on this host or where `hosts` say. */
@@ -119,7 +122,7 @@ export class RankProcesses implements AsyncDisposable {
       fork(script: string, args: readonly string[]): ChildProcess;
     }[],
   ): Promise<RankProcess[]> {
-    this.#script ??= this.#bundle();
+    this.#script ??= this.#bundle('fault-rank.ts');
     const script = await this.#script;
     return Array.from({ length: count }, (_, i) => {
       const host = hosts?.[i];
@@ -128,6 +131,14 @@ export class RankProcesses implements AsyncDisposable {
       this.#all.push(started);
       return started;
     });
+  }
+
+  /** A process that hosts the rendezvous of one job and is no rank of it. */
+  async startRelay(worldSize: number): Promise<{ child: ChildProcess; port: number }> {
+    const child = fork(await this.#bundle('relay-process.ts'), [String(worldSize), SECRET]);
+    this.#relays.push(child);
+    const [{ port }] = (await once(child, 'message')) as [{ port: number }];
+    return { child, port };
   }
 
   /** Makes a job of processes that are in none; ranks in the order given. */
@@ -143,7 +154,7 @@ export class RankProcesses implements AsyncDisposable {
         worldSize: processes.length,
         address: processes[0]!.address,
         port,
-        secret: 'of this very test',
+        secret: SECRET,
         attempt,
         isRouted: links !== undefined,
         ...(rendezvousPort === undefined ? {} : { rendezvous: 'elsewhere' }),
@@ -164,7 +175,7 @@ export class RankProcesses implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const { child } of this.#all) {
+    for (const child of [...this.#all.map((rank) => rank.child), ...this.#relays]) {
       if (child.exitCode === null && child.signalCode === null) {
         const gone = once(child, 'exit');
         child.kill('SIGKILL');
@@ -176,10 +187,10 @@ export class RankProcesses implements AsyncDisposable {
     }
   }
 
-  async #bundle(): Promise<string> {
-    this.#folder = await mkdtemp(join(tmpdir(), 'collectives-faults-'));
-    const outfile = join(this.#folder, 'rank.mjs');
-    await bundleProgram(new URL('fault-rank.ts', import.meta.url), outfile);
+  async #bundle(program: string): Promise<string> {
+    this.#folder ??= await mkdtemp(join(tmpdir(), 'collectives-faults-'));
+    const outfile = join(this.#folder, `${program}.mjs`);
+    await bundleProgram(new URL(program, import.meta.url), outfile);
     return outfile;
   }
 }

@@ -83,6 +83,7 @@ function failureOf(fields: Fields, worldSize: number): Failure {
   };
   switch (fields.kind) {
     case 'peer-lost':
+    case 'relay-lost':
     case 'aborted':
       return { ...base, kind: fields.kind };
     case 'timeout': {

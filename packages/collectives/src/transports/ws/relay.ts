@@ -11,14 +11,27 @@ const MAX_HELD_BYTES = 4 * 2 ** 20;
 /** Beyond, text is not what ranks say: it is short, and what is held of payload is bounded above. */
 const MAX_UNSENT_BYTES = 2 * MAX_HELD_BYTES;
 
-/** Codes that a close may carry; others (1006: no close frame) become 4001, a link that broke. */
+/** Codes that a close may carry; others (1006: no close frame) become 4002, a link that broke behind the relay. */
 const isSendable = (code: number) => code === 1000 || (code >= 4000 && code <= 4999);
-const BROKEN_CODE = 4001;
+const BROKEN_CODE = 4002;
+
+/**
+ * What a relay says of itself where heartbeats pass, which are empty: a rank that hears neither these nor its peer
+ * misses the relay.
+ */
+const SIGN = Uint8Array.of(1);
+const SIGN_MS = 250;
+
+/** Whoever reads nothing is sent no more. */
+const MAX_UNREAD_BYTES = 1024;
 
 export class Relay {
   /** The one that came first, by "role lower higher". */
   readonly #waiting = new Map<string, { readonly rank: number; readonly socket: WireSocket }>();
   readonly #joined = new Set<string>();
+  /** Where it says that it lives, for as long as both ends do. */
+  readonly #signed = new Set<WireSocket>();
+  #timer: ReturnType<typeof setInterval> | undefined;
 
   /** Why a rank is turned away. */
   refusalOf(hello: Hello): string | undefined {
@@ -48,8 +61,13 @@ export class Relay {
     this.#waiting.delete(key);
     this.#joined.add(key);
     other.socket.setReads?.(true);
-    passOn(socket, other.socket);
-    passOn(other.socket, socket);
+    const pair = [socket, other.socket];
+    const onEnd = () => this.#endSigns(pair);
+    passOn(socket, other.socket, onEnd);
+    passOn(other.socket, socket, onEnd);
+    if (hello.role === 'heartbeat relay') {
+      this.#signTo(pair);
+    }
   }
 
   /** Drops who waits in vain; joined links live on. */
@@ -58,6 +76,29 @@ export class Relay {
       socket.terminate();
     }
     this.#waiting.clear();
+  }
+
+  #signTo(sockets: readonly WireSocket[]): void {
+    for (const socket of sockets) {
+      this.#signed.add(socket);
+    }
+    this.#timer ??= setInterval(() => {
+      for (const socket of this.#signed) {
+        if (socket.unsentBytes < MAX_UNREAD_BYTES) {
+          socket.send(SIGN);
+        }
+      }
+    }, SIGN_MS);
+  }
+
+  #endSigns(sockets: readonly WireSocket[]): void {
+    for (const socket of sockets) {
+      this.#signed.delete(socket);
+    }
+    if (this.#signed.size === 0) {
+      clearInterval(this.#timer);
+      this.#timer = undefined;
+    }
   }
 }
 
@@ -69,7 +110,7 @@ function keyOf({ role, rank, target }: Hello): string {
   return `${role} ${Math.min(rank, target)} ${Math.max(rank, target)}`;
 }
 
-function passOn(from: WireSocket, to: WireSocket): void {
+function passOn(from: WireSocket, to: WireSocket, onEnd: () => void): void {
   let heldBytes = 0;
   from.setHandler({
     onBinary: (bytes) => {
@@ -93,6 +134,7 @@ function passOn(from: WireSocket, to: WireSocket): void {
       }
     },
     onClose: (code, reason) => {
+      onEnd();
       if (isSendable(code)) {
         to.close(code, reason);
       } else {

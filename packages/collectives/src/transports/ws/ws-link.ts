@@ -24,6 +24,9 @@ const LEFT_CODE = 4000;
 /** And of one that has failed, or has been failed. */
 const DROPPED_CODE = 4001;
 
+/** No close frame came. */
+const CUT_CODE = 1006;
+
 /** What only this transport's ranks say to each other, beside ControlMessage. */
 export type LinkMessage =
   | ControlMessage
@@ -35,9 +38,16 @@ export interface LinkEvents {
   onMessage(from: number, header: MessageHeader): MessageSink;
   /** Throws where it can't be read. */
   onText(from: number, text: string): void;
-  /** `hasFailed`: its link says that the peer has given up, so the cause is elsewhere and may be on its way. */
-  onLost(peer: number, reason: string, options?: { readonly hasFailed: boolean }): void;
+  onLost(peer: number, reason: string, end?: LinkEnd): void;
   onLeft(peer: number): void;
+}
+
+/** What the end of a link says beside its reason. */
+export interface LinkEnd {
+  /** The peer has given up, so the cause is elsewhere and may be on its way. */
+  readonly hasFailed: boolean;
+  /** Nobody said a word: it was the other end of this very connection, which may be a relay's. */
+  readonly isCut: boolean;
 }
 
 /** A message too large to be copied, on its way. */
@@ -186,7 +196,7 @@ export class WsLink implements WireHandler {
     this.#socket.send(chunk, (error) => {
       this.#inFlightBytes -= chunk.byteLength;
       if (error) {
-        this.#end(error.message);
+        this.#end(error.message, { hasFailed: false, isCut: true });
         return;
       }
       job.onProgress?.();
@@ -254,7 +264,10 @@ export class WsLink implements WireHandler {
     } else {
       const hasFailed = code === DROPPED_CODE;
       const told = hasFailed ? 'it has failed, and could not say why' : `code ${code}`;
-      this.#end(reason || `its connection closed, ${told}`, { hasFailed });
+      this.#end(reason || `its connection closed, ${told}`, {
+        hasFailed,
+        isCut: code === CUT_CODE,
+      });
     }
   }
 
@@ -282,10 +295,10 @@ export class WsLink implements WireHandler {
     }
   }
 
-  #end(reason: string, options = { hasFailed: false }): void {
+  #end(reason: string, end: LinkEnd = { hasFailed: false, isCut: false }): void {
     if (!this.#hasEnded) {
       this.#hasEnded = true;
-      this.#events.onLost(this.peer, reason, options);
+      this.#events.onLost(this.peer, reason, end);
       this.#drop(new Error(`the link to rank ${this.peer} broke: ${reason}`));
       this.#socket.terminate();
     }

@@ -12,7 +12,7 @@ import type {
 import { parseLinkMessage } from './parse-message.js';
 import { Pulse } from './pulse.js';
 import type { WireSocket } from './wire-socket.js';
-import type { LinkEvents, WsLink } from './ws-link.js';
+import type { LinkEnd, LinkEvents, WsLink } from './ws-link.js';
 import type { HeartbeatSender } from './ws-platform.js';
 
 export interface WsTransportOptions {
@@ -28,14 +28,23 @@ export interface WsTransportOptions {
  */
 const LOSS_GRACE_MS = 150;
 
-/** A peer that is lost, and what speaks for its being the cause. */
+/**
+ * A relay that has said nothing of itself for as long, of the four signs a second that it gives, is stopped
+ * or cut off.
+ */
+const MIN_RELAY_SILENCE_MS = 1000;
+
+/**
+ * Who may be the cause of a loss, the surest first: a peer with a link of its own; one whose relay lives; the
+ * relay; one of these two; none of them, where the peer gave up because of something else.
+ */
+const SUSPECTS = ['peer', 'relayed peer', 'relay', 'either', 'neither'] as const;
+
+/** A peer that is lost. */
 interface Loss {
   readonly peer: number;
   readonly reason: string;
-  /** It gave up because of something else. */
-  readonly hasFailed: boolean;
-  /** Its link went by the process of another rank, or of the rendezvous. */
-  readonly isRelayed: boolean;
+  readonly suspect: (typeof SUSPECTS)[number];
 }
 
 export interface HeartOptions {
@@ -66,6 +75,8 @@ export class WsTransport implements Transport, LinkEvents {
   readonly #timer: ReturnType<typeof setInterval>;
   /** Peers whose link is relayed. */
   readonly #relayed = new Set<number>();
+  /** When the relay last gave a sign of its own, if it has ever. */
+  #relayHeardAt: number | undefined;
   readonly #losses = new Map<number, Loss>();
   #judging: ReturnType<typeof setTimeout> | undefined;
   /** Told when a peer has said where its heartbeat worker listens. */
@@ -96,7 +107,11 @@ export class WsTransport implements Transport, LinkEvents {
   addHeart(peer: number, socket: WireSocket, { isFatal }: HeartOptions): void {
     this.#hearts.set(peer, socket);
     socket.setHandler({
-      onBinary: () => {
+      onBinary: (bytes) => {
+        if (bytes.length > 0) {
+          this.#relayHeardAt = performance.now(); // the sign of whoever passes the peer's on
+          return;
+        }
         const link = this.#links.get(peer);
         if (link !== undefined) {
           link.hasSpoken = true;
@@ -176,26 +191,42 @@ export class WsTransport implements Transport, LinkEvents {
     }
   }
 
-  onLost(peer: number, reason: string, { hasFailed } = { hasFailed: false }): void {
-    if (this.#isClosed || this.#losses.has(peer)) {
+  onLost(peer: number, reason: string, end?: LinkEnd): void {
+    if (end?.hasFailed) {
+      this.#lose({ peer, reason, suspect: 'neither' });
+    } else if (!this.#relayed.has(peer)) {
+      this.#lose({ peer, reason, suspect: 'peer' });
+    } else {
+      // A relay that lives says how the peer's connection ended.
+      this.#lose({ peer, reason, suspect: end?.isCut ? 'relay' : 'relayed peer' });
+    }
+  }
+
+  #lose(loss: Loss): void {
+    if (this.#isClosed || this.#losses.has(loss.peer)) {
       return;
     }
-    const isRelayed = this.#relayed.has(peer);
-    this.#losses.set(peer, { peer, reason, hasFailed, isRelayed });
+    this.#losses.set(loss.peer, loss);
     // Two ends of a stopped relay fall silent within a beat of each other, and of the relay.
+    const isRelayed = this.#relayed.has(loss.peer);
     const graceMs = Math.max(LOSS_GRACE_MS, isRelayed ? 2 * this.#options.heartbeatMs : 0);
     this.#judging ??= setTimeout(() => this.#judge(), graceMs);
   }
 
   /** Who is to blame of those that are lost; where somebody else knew, the job has failed by now. */
   #judge(): void {
-    const weight = ({ hasFailed, isRelayed }: Loss) => (hasFailed ? 2 : isRelayed ? 1 : 0);
+    const weight = ({ suspect }: Loss) => SUSPECTS.indexOf(suspect);
     const [first, ...others] = [...this.#losses.values()].sort((a, b) => weight(a) - weight(b));
     const also = others
       .map(({ peer, reason }) => `; rank ${peer} is lost, too: ${reason}`)
       .join('');
-    const how = first!.isRelayed ? ', by way of the relay, which may be what is gone' : '';
-    this.#options.listener.onPeerLost(first!.peer, `${first!.reason}${how}${also}`);
+    const { peer, reason, suspect } = first!;
+    if (suspect === 'relay') {
+      this.#options.listener.onRelayLost(`${reason}, on the way to rank ${peer}${also}`);
+      return;
+    }
+    const how = suspect === 'either' ? ', by way of the relay, which may be what is gone' : '';
+    this.#options.listener.onPeerLost(peer, `${reason}${how}${also}`);
   }
 
   onLeft(peer: number): void {
@@ -217,9 +248,22 @@ export class WsTransport implements Transport, LinkEvents {
       if (pulse.isLost(hasSpoken, now)) {
         link.terminate();
         this.#watches.delete(link);
-        this.onLost(link.peer, `silent for ${options.silenceMs} ms`);
+        const suspect = this.#suspectOfSilence(link.peer, options.silenceMs, now);
+        this.#lose({ peer: link.peer, reason: `silent for ${options.silenceMs} ms`, suspect });
       }
     }
+  }
+
+  #suspectOfSilence(peer: number, silenceMs: number, now: number): Loss['suspect'] {
+    if (!this.#relayed.has(peer)) {
+      return 'peer';
+    }
+    if (this.#relayHeardAt === undefined) {
+      return 'either';
+    }
+    // Peer and relay would have fallen silent within a beat of each other.
+    const limitMs = Math.max(silenceMs / 2, MIN_RELAY_SILENCE_MS);
+    return now - this.#relayHeardAt > limitMs ? 'relay' : 'relayed peer';
   }
 
   #stop(): void {

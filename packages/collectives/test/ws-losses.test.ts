@@ -1,0 +1,154 @@
+// Whom a rank names when connections end: of those that are lost at once the likeliest, and all the others too.
+// The ends are the test's, as are time and beats, so each order happens every time.
+
+import type { TransportListener } from '@shardweave/collectives';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import type { WireHandler, WireSocket } from '../src/transports/ws/wire-socket.js';
+import { WsLink } from '../src/transports/ws/ws-link.js';
+import { WsTransport } from '../src/transports/ws/ws-transport.js';
+
+const HEARTBEAT_MS = 250;
+const SILENCE_MS = 4000;
+const BEAT = new Uint8Array(0);
+const SIGN = Uint8Array.of(1);
+
+beforeEach(() => {
+  vi.useFakeTimers();
+});
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+/** What one end of a connection hears is said by the test. */
+class ScriptedSocket implements WireSocket {
+  readonly unsentBytes = 0;
+  handler: WireHandler | undefined;
+
+  setHandler(handler: WireHandler | undefined): void {
+    this.handler = handler;
+  }
+
+  trust(): void {}
+  send(): void {}
+  sendText(): void {}
+  batch(body: () => void): void {
+    body();
+  }
+  close(): void {}
+  terminate(): void {}
+}
+
+/** Rank 0 of four, with its links to the others and what its transport says of them. */
+function rankOfFour(options: { readonly relayed?: readonly number[] } = {}) {
+  const said: string[] = [];
+  const listener = {
+    onPeerLost: (peer: number, reason: string) => said.push(`peer ${peer}: ${reason}`),
+    onRelayLost: (reason: string) => said.push(`relay: ${reason}`),
+  } as Partial<TransportListener> as TransportListener;
+  const transport = new WsTransport({ listener, worldSize: 4, heartbeatMs: HEARTBEAT_MS });
+  const links = new Map<number, ScriptedSocket>();
+  const hearts = new Map<number, ScriptedSocket>();
+  for (const peer of [1, 2, 3]) {
+    const [link, heart] = [new ScriptedSocket(), new ScriptedSocket()];
+    const isRelayed = options.relayed?.includes(peer) === true;
+    transport.addLink(new WsLink(link, peer, transport), { isRelayed });
+    transport.addHeart(peer, heart, { isFatal: !isRelayed });
+    transport.watch(peer, { silenceMs: SILENCE_MS, saysAlive: false });
+    links.set(peer, link);
+    hearts.set(peer, heart);
+  }
+  /** Beats of these peers, and whether the relay gives its sign beside each of them. */
+  const beat = (peers: readonly number[], ms: number, sign = false) => {
+    for (let at = 0; at < ms; at += HEARTBEAT_MS) {
+      for (const peer of peers) {
+        hearts.get(peer)!.handler!.onBinary(BEAT);
+      }
+      if (sign) {
+        hearts.get(1)!.handler!.onBinary(SIGN);
+      }
+      vi.advanceTimersByTime(HEARTBEAT_MS);
+    }
+  };
+  const end = (peer: number, code: number, reason = '') =>
+    links.get(peer)!.handler!.onClose(code, reason);
+  return { said, beat, end };
+}
+
+describe('of peers that are lost at once', () => {
+  it('all are named, the first one as the origin', () => {
+    const { said, end } = rankOfFour();
+    end(2, 1006);
+    end(1, 1006);
+    vi.advanceTimersByTime(149);
+    expect(said).toEqual([]); // what another rank knows may be on its way
+    vi.advanceTimersByTime(1);
+    expect(said).toEqual([
+      'peer 2: its connection closed, code 1006; rank 1 is lost, too: its connection closed, code 1006',
+    ]);
+  });
+
+  it('one that died is the origin, though another had given up because of it before', () => {
+    const { said, end } = rankOfFour();
+    end(1, 4001);
+    end(3, 1006, 'read ECONNRESET');
+    vi.advanceTimersByTime(1000);
+    expect(said).toEqual([
+      'peer 3: read ECONNRESET; rank 1 is lost, too: its connection closed, it has failed, and could not say why',
+    ]);
+  });
+
+  it('one with a link of its own is the origin before those that it relays', () => {
+    const { said, end } = rankOfFour({ relayed: [2, 3] });
+    end(2, 1006);
+    end(3, 1006);
+    end(1, 1006);
+    vi.advanceTimersByTime(1000);
+    expect(said).toEqual([expect.stringMatching(/^peer 1: .*; rank 2 is lost, too.*; rank 3/)]);
+  });
+});
+
+describe('of a relay', () => {
+  const relayed = [1, 2, 3];
+
+  it('whose connections end without a word, it is named and no peer', () => {
+    const { said, end } = rankOfFour({ relayed });
+    end(1, 1006);
+    end(2, 1006);
+    vi.advanceTimersByTime(1000);
+    expect(said).toEqual([
+      expect.stringMatching(/^relay: .* on the way to rank 1; rank 2 is lost/),
+    ]);
+  });
+
+  it('that says how a connection ended, the peer behind it is named', () => {
+    const { said, end } = rankOfFour({ relayed });
+    end(2, 4002, "the peer's connection closed, code 1006");
+    vi.advanceTimersByTime(1000);
+    expect(said).toEqual(["peer 2: the peer's connection closed, code 1006"]);
+  });
+
+  it('that falls silent with its peers, it is named and none of them', () => {
+    const { said, beat } = rankOfFour({ relayed });
+    beat(relayed, 2000, true);
+    vi.advanceTimersByTime(10_000);
+    expect(said).toEqual([
+      expect.stringMatching(/^relay: silent for 4000 ms, on the way to rank 1/),
+    ]);
+  });
+
+  it('that goes on giving its sign, the peer that is silent is named', () => {
+    const { said, beat } = rankOfFour({ relayed });
+    beat(relayed, 2000, true);
+    beat([1, 2], 10_000, true);
+    expect(said).toEqual(['peer 3: silent for 4000 ms']);
+  });
+
+  it('that has never given a sign, neither is certain', () => {
+    const { said, beat } = rankOfFour({ relayed });
+    beat([1, 2], 10_000);
+    expect(said).toEqual([
+      'peer 3: silent for 4000 ms, by way of the relay, which may be what is gone',
+    ]);
+  });
+});
