@@ -72,8 +72,9 @@ describe('a job that forms', () => {
     const { formMs, costs } = await job.form();
     end();
     expect(costs.maxResidentBytes).toBeLessThan(CALM_BYTES + MAX_EXTRA_BYTES);
+    const residentMiB = (costs.maxResidentBytes / MIB).toFixed(0);
     print(
-      `${name}: formed in ${formMs.toFixed(0)} ms, ${costs.numRefused} refused, rank 0 at ${(costs.maxResidentBytes / MIB).toFixed(0)} MiB`,
+      `${name}: formed in ${formMs.toFixed(0)} ms, longest turn ${costs.longestTurnMs.toFixed(0)} ms, ${costs.numRefused} refused, rank 0 at ${residentMiB} MiB`,
     );
     await job.end();
   });

@@ -186,12 +186,13 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
   },
   'frames that announce up to 2^63 - 1 bytes': (target) => {
     const lengths = [2n ** 63n - 1n, 2n ** 53n, 2n ** 32n, 70_000n];
+    let at = 0;
     keep(
       target,
       16,
       () => target.upgrade(),
       (socket) => {
-        pour(socket, frame(BINARY, Buffer.alloc(MIB), lengths[target.port % lengths.length]!));
+        pour(socket, frame(BINARY, Buffer.alloc(MIB), lengths[at++ % lengths.length]!));
       },
     );
   },
@@ -313,14 +314,19 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
     });
   },
   'its own greeting said back, and said again': (target) => {
-    keep(
-      target,
-      30,
-      () => target.upgrade(),
-      (socket) => {
-        pour(socket, hello(Buffer.concat([Buffer.from('SWC4'), Buffer.alloc(GREETING_BYTES - 4)])));
-      },
-    );
+    keep(target, 30, target.open, (socket) => {
+      let heard = Buffer.alloc(0);
+      const hear = (data: Buffer) => {
+        heard = Buffer.concat([heard, data]);
+        const begin = heard.indexOf('\r\n\r\n') + 4 + 2; // behind the upgrade's answer and a frame's head
+        if (begin >= 6 && heard.length >= begin + GREETING_BYTES) {
+          socket.off('data', hear);
+          pour(socket, hello(heard.subarray(begin, begin + GREETING_BYTES)));
+        }
+      };
+      socket.on('data', hear);
+      socket.write(upgradeRequest());
+    });
   },
   'connections that are reset when they are open': (target) => {
     target.every(10, () => {
