@@ -9,7 +9,7 @@ export * from './errors.js';
 export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './ledger.js';
 export { causalSelfAttention } from './ops/attention.js';
 export { cast } from './ops/cast.js';
-export { crossEntropy } from './ops/cross-entropy.js';
+export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';
 export { dropout } from './ops/dropout.js';
 export {
   abs,

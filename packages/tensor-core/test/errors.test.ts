@@ -95,6 +95,13 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
     [() => core.crossEntropy(f(4, 5), i(3)), 'SHAPE', /logits \[4, 5\] and targets \[3\].*ids/],
     [() => core.crossEntropy(f(4, 5), f(4)), 'DTYPE', /f32 \[4\].*Cast/],
     [() => core.crossEntropy(f(), i()), 'SHAPE', /logits \[\] and targets \[\]/],
+    [
+      () => core.crossEntropy(f(4, 5), i(4), { weights: f(5) }),
+      'SHAPE',
+      /one weight per target, got targets \[4\] and weights \[5\]/,
+    ],
+    [() => core.crossEntropy(f(4, 5), i(4), { weights: i(4) }), 'DTYPE', /i32 \[4\].*Cast/],
+    [() => core.crossEntropy(f(4, 5), i(4), { weights: theirs(4) }), 'SHAPE', /one device.*host/],
   ],
   causalSelfAttention: [
     [

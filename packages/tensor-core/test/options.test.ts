@@ -46,6 +46,10 @@ const rows: readonly (readonly [message: RegExp, call: () => unknown])[] = [
     /^crossEntropy: expected reduction to be/,
     () => core.crossEntropy(x, ids, wrong({ reduction: 'avg' })),
   ],
+  [
+    /^crossEntropy: expected weights to be a tensor, got \[1, 2\]/,
+    () => core.crossEntropy(x, ids, wrong({ weights: [1, 2] })),
+  ],
   [/^layerNorm: .*got 'epsilon'/, () => core.layerNorm(x, wrong({ epsilon: 1 }))],
   [/^causalSelfAttention: .*got 'heads'/, () => core.causalSelfAttention(x, wrong({ heads: 2 }))],
   [/^slice: .*got 'stop'/, () => core.slice(x, wrong({ axis: 0, start: 0, stop: 1 }))],

@@ -3,22 +3,41 @@
 import { checkOptions } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import { oneOf } from '../options.js';
-import type { Tensor } from '../tensor.js';
-import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
+import { isTensor, type Tensor } from '../tensor.js';
+import {
+  isSameShape,
+  requireFloat,
+  requireInteger,
+  requireSameDevice,
+  shapeText,
+} from './checks.js';
+import { mul } from './elementwise.js';
 import { mean, sum } from './reduce.js';
 
+export interface CrossEntropyOptions {
+  /** 'mean' over all targets, 'sum', or 'none', which keeps the targets' shape. Default 'mean'. */
+  readonly reduction?: 'mean' | 'sum' | 'none';
+  /**
+   * What each target's loss is multiplied by: floats of the targets' shape. A mean still divides by the
+   * number of targets. Default 1 for all.
+   */
+  readonly weights?: Tensor;
+}
+
 /**
- * -log softmax(logits)[target], always f32: logits [..., classes], targets [...] (i32, u32).
- * @param options.reduction 'mean' over all targets (default), 'sum', or 'none' -> [...]
+ * -log softmax(logits)[target], always f32: logits [..., classes], targets [...] (i32, u32). An id that
+ * is no class, such as -100, is no target: its loss and its gradients are 0 whatever its logits are.
  */
 export function crossEntropy(
   logits: Tensor,
   targets: Tensor,
-  options: { readonly reduction?: 'mean' | 'sum' | 'none' } = {},
+  options: CrossEntropyOptions = {},
 ): Tensor {
-  checkOptions<{ reduction: string }>('crossEntropy', options, {
+  checkOptions<CrossEntropyOptions>('crossEntropy', options, {
     reduction: oneOf('mean', 'sum', 'none'),
+    weights: { expected: 'a tensor', holds: isTensor },
   });
+  const { reduction = 'mean', weights } = options;
   requireFloat('crossEntropy', logits);
   requireInteger('crossEntropy', targets);
   requireSameDevice('crossEntropy', logits, targets);
@@ -29,12 +48,22 @@ export function crossEntropy(
       `crossEntropy: expected one target per row of logits, got logits ${shapeText(logits.shape)} and targets ${shapeText(targets.shape)}. Targets are ids, not one-hot rows.`,
     );
   }
+  if (weights !== undefined) {
+    requireFloat('crossEntropy', weights);
+    requireSameDevice('crossEntropy', logits, weights);
+    if (!isSameShape(weights.shape, targets.shape)) {
+      throw new ShapeError(
+        `crossEntropy: expected one weight per target, got targets ${shapeText(targets.shape)} and weights ${shapeText(weights.shape)}. Weights are of targets, not of classes.`,
+      );
+    }
+  }
   return logits.device.scope(() => {
-    const losses = lossesOf(logits, targets, { rows, cols });
-    if (options.reduction === 'none') {
+    const each = lossesOf(logits, targets, { rows, cols });
+    const losses = weights === undefined ? each : mul(each, weights);
+    if (reduction === 'none') {
       return losses;
     }
-    return options.reduction === 'sum' ? sum(losses) : mean(losses);
+    return reduction === 'sum' ? sum(losses) : mean(losses);
   });
 }
 

@@ -17,7 +17,13 @@ const SHAPES = {
 const NO_TARGET = 1000;
 
 export function rowOpCases(): OpCase[] {
-  return [...softmaxCases(), ...layerNormCases(), ...embeddingCases(), ...crossEntropyCases()];
+  return [
+    ...softmaxCases(),
+    ...layerNormCases(),
+    ...embeddingCases(),
+    ...crossEntropyCases(),
+    ...weightedCrossEntropyCases(),
+  ];
 }
 
 function softmaxCases(): OpCase[] {
@@ -97,6 +103,24 @@ function embeddingCases(): OpCase[] {
   );
 }
 
+/** A second target of weight 0, one that counts for more, and weights that have a gradient. */
+function weightedCrossEntropyCases(): OpCase[] {
+  return (['mean', 'sum', 'none'] as const).map((reduction) =>
+    opCase(`crossEntropy ${reduction} with weights`, {
+      dtype: 'f32',
+      inputs: [
+        { shape: [3, 3, 63], values: { low: -4, high: 4 } },
+        { shape: [3, 3], dtype: 'i32', values: [62, 0, 5, 5, NO_TARGET, 31, -100, 2, 3] },
+        { shape: [3, 3], values: [1, 0.25, 0, 3, 1, 1, 2, 0.5, 1] },
+      ],
+      op: ([logits, targets, weights]) =>
+        crossEntropy(logits!, targets!, { reduction, weights: weights! }),
+      twin: ([logits, targets, weights]) =>
+        crossEntropyTwin(logits!, targets!, { reduction, weights: weights! }),
+    }),
+  );
+}
+
 function crossEntropyCases(): OpCase[] {
   return FLOATS.flatMap((dtype) =>
     (['mean', 'sum', 'none'] as const).flatMap((reduction) =>
@@ -109,7 +133,7 @@ function crossEntropyCases(): OpCase[] {
             { shape: [3, 3], dtype: idType, values: [62, 0, 5, 5, NO_TARGET, 31, 1, 2, 3] },
           ],
           op: ([logits, targets]) => crossEntropy(logits!, targets!, { reduction }),
-          twin: ([logits, targets]) => crossEntropyTwin(logits!, targets!, reduction),
+          twin: ([logits, targets]) => crossEntropyTwin(logits!, targets!, { reduction }),
         }),
       ),
     ),

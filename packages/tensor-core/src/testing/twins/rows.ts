@@ -50,8 +50,9 @@ export function layerNormTwin(
 export function crossEntropyTwin(
   logits: TwinArray,
   targets: TwinArray,
-  reduction: 'mean' | 'sum' | 'none',
+  options: { readonly reduction: 'mean' | 'sum' | 'none'; readonly weights?: TwinArray },
 ): TwinArray {
+  const { reduction, weights } = options;
   const { rows, cols } = rowsOf(logits);
   const losses = new Float64Array(rows);
   for (let r = 0; r < rows; r++) {
@@ -63,7 +64,8 @@ export function crossEntropyTwin(
     for (let c = 0; c < cols; c++) {
       total += Math.exp(logits.data[r * cols + c]!);
     }
-    losses[r] = Math.log(total) - logits.data[r * cols + target]!;
+    const loss = Math.log(total) - logits.data[r * cols + target]!;
+    losses[r] = loss * (weights?.data[r] ?? 1);
   }
   if (reduction === 'none') {
     return { shape: targets.shape, data: losses };
