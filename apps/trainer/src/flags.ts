@@ -205,14 +205,22 @@ export function trainCommand(): Command {
   add(model, '--order <shuffle|sequential>', 'of the rows (default: shuffle)');
 
   const training = 'Training:';
-  add(training, '--batch <B>', 'rows of a step over all ranks and micro-steps (default: 16)');
+  add(
+    training,
+    '--batch <B>',
+    'rows of a step over all ranks and micro-steps; the first ranks take one more (default: 16)',
+  );
   add(
     training,
     '--seq <T>',
     `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
   );
   add(training, '--steps <S>', 'optimizer steps (default: 480)');
-  add(training, '--grad-accum <K>', 'micro-steps of a step (default: 1)');
+  add(
+    training,
+    '--grad-accum <K>',
+    'micro-steps of a step, at most as many as a rank has rows (default: 1)',
+  );
   add(training, '--no-sync', 'with K > 1, reduce gradients on the last micro-step alone');
   add(
     training,

@@ -50,7 +50,6 @@ export async function resolveConfig(
       `--seq ${seq} is beyond the model's ${gpt2.n_positions} positions. Use --seq ${gpt2.n_positions} or less, or another --model.`,
     );
   }
-  checkBatch(flags.batch, ranks, flags.gradAccum);
   return {
     strategy: flags.strategy,
     ranks,
@@ -198,18 +197,6 @@ function withDropout(config: Gpt2Config, p: number | undefined): Gpt2Config {
 
 function defaultLearningRate(config: Gpt2Config): number {
   return parameterCount(config) < LARGE_PARAMETERS ? DEFAULT_LR.small : DEFAULT_LR.large;
-}
-
-function checkBatch(batch: number, ranks: number, gradAccum: number): void {
-  const parts = ranks * gradAccum;
-  if (batch % parts === 0) {
-    return;
-  }
-  const below = Math.floor(batch / parts) * parts;
-  const choices = below === 0 ? `${parts}` : `${below} or ${below + parts}`;
-  throw new UsageError(
-    `--batch ${batch} is not a multiple of ${ranks} ranks times ${gradAccum} micro-steps (--grad-accum). Use --batch ${choices}.`,
-  );
 }
 
 function devicesByRank(list: readonly DeviceChoice[], ranks: number): readonly DeviceChoice[] {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { loadDataset } from '../src/data/dataset.js';
-import { rowOrder, rowsOf } from '../src/data/row-order.js';
+import { numMicroSteps, rowOrder, rowsOf } from '../src/data/row-order.js';
 import { readText } from '../src/data/text.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { UsageError } from '../src/errors.js';
@@ -122,18 +122,23 @@ describe('row order', () => {
     }
   });
 
-  it('ranks and micro-steps cut the batch without gap, in rank order', () => {
-    const parts = [0, 1, 2].flatMap((rank) =>
-      [0, 1].map((microStep) => rowsOf({ batch: 12, ranks: 3, rank, gradAccum: 2, microStep })),
+  it.each([
+    ['12 rows in 3 x 2', { batch: 12, ranks: 3, gradAccum: 2 }, [2, 2, 2, 2, 2, 2]],
+    ['the first ranks take one more', { batch: 8, ranks: 3, gradAccum: 1 }, [3, 3, 2]],
+    ['so do the first micro-steps', { batch: 7, ranks: 2, gradAccum: 3 }, [2, 1, 1, 1, 1, 1]],
+    ['a rank without rows', { batch: 2, ranks: 3, gradAccum: 1 }, [1, 1, 0]],
+    ['a micro-step without rows', { batch: 3, ranks: 2, gradAccum: 2 }, [1, 1, 1, 0]],
+    ['none that no rank has rows in', { batch: 3, ranks: 2, gradAccum: 9 }, [1, 1, 1, 0]],
+  ])('ranks and micro-steps cut the batch without gap: %s', (_, batch, sizes) => {
+    const steps = Array.from({ length: numMicroSteps(batch) }, (_, i) => i);
+    const parts = Array.from({ length: batch.ranks }, (_, rank) =>
+      steps.map((microStep) => rowsOf({ ...batch, rank, microStep })),
+    ).flat();
+    expect(parts.map(({ first, end }) => end - first)).toEqual(sizes);
+    expect(parts.map(({ first }) => first)).toEqual(
+      [0, ...parts.map(({ end }) => end)].slice(0, -1),
     );
-    expect(parts.map((part) => [part.first, part.end])).toEqual([
-      [0, 2],
-      [2, 4],
-      [4, 6],
-      [6, 8],
-      [8, 10],
-      [10, 12],
-    ]);
+    expect(parts.at(-1)!.end).toBe(batch.batch);
   });
 
   it('the rows of a step are the same for every world size', async () => {
@@ -142,7 +147,8 @@ describe('row order', () => {
       const data = await loadDataset({ ...CONFIG, order: 'shuffle', ranks, gradAccum }, bytes);
       const rows: number[] = [];
       for (let rank = 0; rank < ranks; rank++) {
-        for (let microStep = 0; microStep < gradAccum; microStep++) {
+        expect(data.numTargets(3)).toBe(84);
+        for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
           const batch = data.microBatch(3, rank, microStep);
           expect(batch.firstRow * 7).toBe(rows.length);
           rows.push(...batch.tokens);
@@ -160,6 +166,9 @@ describe('row order', () => {
       [3, 2],
       [4, 1],
       [1, 4],
+      [5, 1],
+      [5, 2],
+      [13, 1],
     ] as const) {
       expect(await rowsWith(ranks, gradAccum)).toEqual(alone);
     }

@@ -30,6 +30,7 @@ describe('what is trained', () => {
       '--ranks 2',
       '--ranks 3 --grad-accum 2',
       '--ranks 4 --checkpoint-activations',
+      '--ranks 5 --grad-accum 2',
     ]) {
       expect(worstRatio(await losses(`${cut} --batch 12 --dropout 0.2`), alone), cut).toBeLessThan(
         2e-6,
@@ -67,6 +68,7 @@ describe('what is trained', () => {
     expect(Object.keys(metrics[0])).toEqual([
       'step',
       'loss',
+      'targets',
       'gradNorm',
       'lr',
       'lossScale',
@@ -77,6 +79,7 @@ describe('what is trained', () => {
     expect(summary).toMatchObject({
       params: parameterCount(PRESETS.nano.config),
       finalLoss: metrics[3].loss,
+      skippedSteps: { overflow: 0, noTargets: 0 },
       device: expect.stringMatching(/^cpu/),
     });
     const counts = ['bytesSent', 'bytesReceived', 'allGathers', 'reduceScatters', 'allReduces'];

@@ -18,6 +18,7 @@ import { resolveConfig } from '../src/resolve-config.js';
 const METRICS: StepMetrics = {
   step: 120,
   loss: 3.41274,
+  targets: 4096,
   gradNorm: 0.9124,
   lr: 2.7e-4,
   lossScale: 1,
@@ -95,6 +96,10 @@ describe('the step line', () => {
     const skipped = { ...METRICS, gradNorm: null, skipped: true };
     const line = stepLine(skipped, RESOURCES, { steps: 1000 });
     expect(line).toMatch(/norm +inf .*skipped: overflow$/);
+    const empty = { ...skipped, loss: Number.NaN, targets: 0 };
+    const emptyLine = stepLine(empty, RESOURCES, { steps: 1000 });
+    expect(emptyLine).toMatch(/loss +- \| norm +- .*skipped: no targets$/);
+    expect(emptyLine.indexOf('| lr')).toBe(line.indexOf('| lr'));
   });
 });
 
@@ -211,19 +216,24 @@ describe('RunDirectory', () => {
   it('writes a line a step, a summary and a chart, and refuses to be used again', () => {
     const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'a', 'run');
     const run = new RunDirectory(path);
-    for (const step of [1, 2, 3]) {
-      run.step({ ...METRICS, step, loss: step === 3 ? Number.NaN : 4 - step });
-    }
+    const overflow = { ...METRICS, step: 2, loss: 2, gradNorm: null, skipped: true };
+    const empty = { ...METRICS, loss: Number.NaN, targets: 0, gradNorm: null, skipped: true };
+    run.step({ ...METRICS, step: 1, loss: 3 });
+    run.step(overflow);
+    run.step({ ...empty, step: 3 });
+    run.step({ ...empty, step: 4 });
     run.finish([ready], [], 'tiny');
     const lines = readFileSync(join(path, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([
       { ...METRICS, step: 1, loss: 3 },
-      { ...METRICS, step: 2, loss: 2 },
-      { ...METRICS, step: 3, loss: null },
+      overflow,
+      { ...empty, step: 3, loss: null },
+      { ...empty, step: 4, loss: null },
     ]);
     expect(JSON.parse(readFileSync(join(path, 'summary.json'), 'utf8'))).toEqual({
       params: 5,
-      finalLoss: null,
+      finalLoss: 2, // the last step that had targets
+      skippedSteps: { overflow: 1, noTargets: 2 },
       device: 'cpu (wasm)',
       ranks: [],
     });

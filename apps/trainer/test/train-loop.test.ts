@@ -5,7 +5,7 @@ import { type StepOutcome, trainLoop } from '../src/rank/train-loop.js';
 import { learningRate } from '../src/schedule.js';
 
 const CONFIG = { steps: 6, batch: 4, seq: 8, lr: 1, schedule: 'cosine', warmup: 2 } as const;
-const FINE: StepOutcome = { loss: 2, gradNorm: 1, lossScale: 1, isSkipped: false };
+const FINE: StepOutcome = { loss: 2, numTargets: 32, gradNorm: 1, lossScale: 1, isSkipped: false };
 
 async function run(
   outcomeOf: (step: number) => StepOutcome,

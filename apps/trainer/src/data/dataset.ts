@@ -2,16 +2,21 @@
 
 import { UsageError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
-import { rowOrder, rowsOf } from './row-order.js';
+import { numMicroSteps, rowOrder, rowsOf } from './row-order.js';
 import { readText } from './text.js';
 import type { Tokenizer } from './tokenizer.js';
 
-/** Rows for one micro-step of one rank. */
+/** A target that does not count: beyond every vocabulary. */
+export const NO_TARGET = 0xffff_ffff;
+
+/** Rows for one micro-step of one rank, perhaps none. */
 export interface MicroBatch {
   /** [rows, seq] */
   readonly tokens: Uint32Array;
-  /** [rows, seq], one token on. */
+  /** [rows, seq], one token on, or NO_TARGET. */
   readonly targets: Uint32Array;
+  /** [rows, seq]: what the loss of each target is multiplied by. Undefined: 1 for all. */
+  readonly weights?: Float32Array;
   readonly rows: number;
   /** Number of the first row among the B of the step: dropout's masks hang on it. */
   readonly firstRow: number;
@@ -19,6 +24,10 @@ export interface MicroBatch {
 
 export interface Dataset {
   readonly tokenCount: number;
+  /** Micro-steps of every step, on every rank. */
+  readonly numMicroSteps: number;
+  /** Targets that count in step `step` (from 0), of all ranks and micro-steps: what losses are divided by. */
+  numTargets(step: number): number;
   /** The rows of `rank` in micro-step `microStep` of step `step` (from 0). */
   microBatch(step: number, rank: number, microStep: number): MicroBatch;
 }
@@ -56,6 +65,8 @@ export async function loadDataset(config: DataConfig, tokenizer: Tokenizer): Pro
   });
   return {
     tokenCount: tokens.length,
+    numMicroSteps: numMicroSteps({ batch, ranks, gradAccum }),
+    numTargets: () => batch * seq, // every token of a text has one after it
     microBatch: (step, rank, microStep) => {
       const { first, end } = rowsOf({ batch, ranks, rank, gradAccum, microStep });
       const rows = end - first;

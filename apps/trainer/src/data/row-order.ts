@@ -37,17 +37,40 @@ export function rowOrder(order: Order, options: RowOrderOptions): RowOrder {
   };
 }
 
-/** The rows of a step's micro-step that belong to a rank: [first, end) out of B. */
-export function rowsOf(options: {
+interface Parts {
+  /** Rows of the step. */
   readonly batch: number;
   readonly ranks: number;
-  readonly rank: number;
   readonly gradAccum: number;
-  readonly microStep: number;
-}): { readonly first: number; readonly end: number } {
-  const rows = options.batch / (options.ranks * options.gradAccum);
-  const first = (options.rank * options.batch) / options.ranks + options.microStep * rows;
-  return { first, end: first + rows };
+}
+
+/** Micro-steps in which any rank has a row; all ranks make as many. */
+export function numMicroSteps({ batch, ranks, gradAccum }: Parts): number {
+  return Math.min(gradAccum, Math.ceil(batch / ranks));
+}
+
+/**
+ * The rows of a step's micro-step that belong to a rank: [first, end) out of B, perhaps none. A step's
+ * rows are cut by rank and a rank's by micro-step; where they don't divide the first parts take one more.
+ */
+export function rowsOf(
+  options: Parts & { readonly rank: number; readonly microStep: number },
+): Rows {
+  const own = partOf({ first: 0, end: options.batch }, options.ranks, options.rank);
+  return partOf(own, numMicroSteps(options), options.microStep);
+}
+
+interface Rows {
+  readonly first: number;
+  readonly end: number;
+}
+
+/** Part `index` of `count`: 8 rows in 3 parts are 3, 3 and 2. */
+function partOf(rows: Rows, count: number, index: number): Rows {
+  const least = Math.floor((rows.end - rows.first) / count);
+  const numLarger = (rows.end - rows.first) % count;
+  const first = rows.first + index * least + Math.min(index, numLarger);
+  return { first, end: first + least + (index < numLarger ? 1 : 0) };
 }
 
 /** Fisher and Yates' shuffle of 0 to n - 1. */

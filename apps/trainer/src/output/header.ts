@@ -1,5 +1,6 @@
 // The lines before the first step: what will run, and where.
 
+import { numMicroSteps } from '../data/row-order.js';
 import { parameterCount } from '../model/presets.js';
 import type { RankReady } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
@@ -8,6 +9,7 @@ import { formatBytes, formatCount } from './format.js';
 /** Lines of `name  value`. `ready` is of all ranks, in rank order. */
 export function headerLines(config: RunConfig, ready: readonly RankReady[]): string[] {
   const { gpt2 } = config;
+  const microSteps = numMicroSteps(config);
   const shards = ready.map((rank) => rank.shardBytes);
   const sharding =
     config.strategy === 'fsdp'
@@ -33,7 +35,7 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
     ],
     [
       'step',
-      `${config.batch} rows of ${config.seq} tokens${config.gradAccum > 1 ? ` in ${config.gradAccum} micro-steps${config.noSync ? ', reduced once' : ''}` : ''}`,
+      `${config.batch} rows of ${config.seq} tokens${microSteps > 1 ? ` in ${microSteps} micro-steps${config.noSync ? ', reduced once' : ''}` : ''}`,
     ],
     [
       'adamw',
@@ -42,6 +44,12 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
   ];
   if (config.model.kind === 'directory' && !config.model.hasWeights) {
     rows.push(['weights', `random ones: there is no model.safetensors beside config.json`]);
+  }
+  if (microSteps < config.gradAccum) {
+    rows.push([
+      'note',
+      `--grad-accum ${config.gradAccum}: no rank has more than ${microSteps} rows`,
+    ]);
   }
   if (config.noSync && config.gradAccum === 1) {
     rows.push(['note', '--no-sync changes nothing without --grad-accum 2 or more']);

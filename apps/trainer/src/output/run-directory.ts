@@ -19,7 +19,10 @@ export const RUN_FILES = {
 /** The shape of summary.json. */
 export interface RunSummary {
   readonly params: number;
+  /** Of the last step that had targets. */
   readonly finalLoss: number | null;
+  /** Steps that changed nothing, by reason. */
+  readonly skippedSteps: { readonly overflow: number; readonly noTargets: number };
   /** For people: the devices of all ranks, each once. */
   readonly device: string;
   readonly ranks: readonly RankReport[];
@@ -50,6 +53,8 @@ export class RunDirectory {
   readonly #path: string;
   readonly #metrics: number;
   readonly #losses: number[] = [];
+  #finalLoss: number | null = null;
+  readonly #skipped = { overflow: 0, noTargets: 0 };
   #isClosed = false;
 
   /**
@@ -74,8 +79,15 @@ export class RunDirectory {
   /** Appends a line. */
   step(metrics: StepMetrics): void {
     this.#losses.push(metrics.loss);
-    const { step, loss, gradNorm, lr, lossScale, skipped, stepMs, tokensPerSecond } = metrics;
-    const line = { step, loss, gradNorm, lr, lossScale, skipped, stepMs, tokensPerSecond };
+    if (metrics.targets > 0) {
+      this.#finalLoss = metrics.loss;
+    }
+    if (metrics.skipped) {
+      this.#skipped[metrics.targets === 0 ? 'noTargets' : 'overflow'] += 1;
+    }
+    const { step, loss, targets, gradNorm, lr, lossScale, skipped } = metrics;
+    const { stepMs, tokensPerSecond } = metrics;
+    const line = { step, loss, targets, gradNorm, lr, lossScale, skipped, stepMs, tokensPerSecond };
     writeSync(this.#metrics, `${JSON.stringify(line)}\n`);
   }
 
@@ -84,7 +96,8 @@ export class RunDirectory {
     const devices = new Set(ready.map((rank) => `${rank.device} (${rank.description})`));
     const summary: RunSummary = {
       params: ready[0]!.params,
-      finalLoss: this.#losses.at(-1) ?? null,
+      finalLoss: this.#finalLoss,
+      skippedSteps: this.#skipped,
       device: [...devices].join(', '),
       ranks: reports,
     };

@@ -17,10 +17,13 @@ export function stepLine(
   { steps, width: room = Number.POSITIVE_INFINITY }: { steps: number; width?: number | undefined },
 ): string {
   const width = String(steps).length;
-  const norm = metrics.gradNorm === null ? 'inf' : metrics.gradNorm.toFixed(2);
+  const hasTargets = metrics.targets > 0;
+  const loss = hasTargets ? metrics.loss.toFixed(4) : '-';
+  const finite = metrics.gradNorm?.toFixed(2) ?? 'inf';
+  const norm = hasTargets ? finite : '-';
   const columns = [
     `step ${String(metrics.step).padStart(width)}/${steps}`,
-    `loss ${metrics.loss.toFixed(4).padStart(7)}`,
+    `loss ${loss.padStart(7)}`,
     `norm ${norm.padStart(6)}`,
     `lr ${metrics.lr.toExponential(1).padStart(7)}`,
     formatMs(metrics.stepMs).padStart(7),
@@ -29,7 +32,7 @@ export function stepLine(
     `wire ${formatBytes(resources.wireBytes).padStart(8)}`,
   ];
   if (metrics.skipped) {
-    columns.push('skipped: overflow');
+    columns.push(hasTargets ? 'skipped: overflow' : 'skipped: no targets');
   }
   let left = columns;
   for (const name of DISPENSABLE) {

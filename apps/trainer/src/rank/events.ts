@@ -19,14 +19,19 @@ export interface RankReady {
 export interface StepMetrics {
   /** From 1. */
   readonly step: number;
-  /** Mean over all tokens of the step, before the update. */
+  /**
+   * Weighted sum over the targets that count, divided by their number; before the update. Not a number
+   * where none counts.
+   */
   readonly loss: number;
+  /** Those that count, of all ranks and micro-steps. */
+  readonly targets: number;
   /** Unscaled, before clipping; null where not finite. */
   readonly gradNorm: number | null;
   readonly lr: number;
   /** 1 where nothing is scaled. */
   readonly lossScale: number;
-  /** An overflow: the parameters stayed as they were. */
+  /** An overflow, or no target: the parameters stayed as they were. */
   readonly skipped: boolean;
   readonly stepMs: number;
   readonly tokensPerSecond: number;

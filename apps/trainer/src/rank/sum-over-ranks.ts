@@ -1,9 +1,9 @@
-// One number of each rank, and their mean on all: the same bits, whatever devices they have.
+// One number of each rank, and their sum on all: the same bits, whatever devices they have.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 
 /** Collective where there are several ranks; f32, not a number where one is. */
-export async function meanOverRanks(
+export async function sumOverRanks(
   value: number,
   group: ProcessGroup,
   tag: string,
@@ -14,5 +14,5 @@ export async function meanOverRanks(
   const sum = Float32Array.of(value);
   const bytes = new Uint8Array(sum.buffer);
   await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', tag });
-  return sum[0]! / group.worldSize;
+  return sum[0]!;
 }

@@ -7,8 +7,9 @@ import type { StepMetrics, StepResources } from './events.js';
 
 /** What a step came to, equal on all ranks. */
 export interface StepOutcome {
-  /** Mean over all tokens of the step, before the update. */
+  /** Weighted sum over the targets that count, divided by their number; before the update. */
   readonly loss: number;
+  readonly numTargets: number;
   /** Unscaled, before clipping; may be infinite or not a number. */
   readonly gradNorm: number;
   /** The scale that the losses of this step had. */
@@ -18,7 +19,7 @@ export interface StepOutcome {
 
 /** One rank's share of every step. */
 export interface StepRunner {
-  /** Runs step `step` (from 0) and, unless a 16-bit gradient overflowed, updates with rate `lr`. */
+  /** Runs step `step` (from 0) and, unless it is skipped, updates with rate `lr`. */
   runStep(step: number, lr: number): Promise<StepOutcome>;
   resources(): StepResources;
 }
@@ -49,6 +50,7 @@ export async function trainLoop(options: TrainLoopOptions): Promise<void> {
     const metrics = {
       step: step + 1,
       loss: outcome.loss,
+      targets: outcome.numTargets,
       gradNorm: Number.isFinite(outcome.gradNorm) ? outcome.gradNorm : null,
       lr,
       lossScale: outcome.lossScale,

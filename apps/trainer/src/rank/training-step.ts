@@ -5,8 +5,8 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import { crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../data/dataset.js';
 import type { RunConfig } from '../run-config.js';
-import { meanOverRanks } from './mean-over-ranks.js';
 import type { Strategy } from './strategies/strategy.js';
+import { sumOverRanks } from './sum-over-ranks.js';
 import type { StepOutcome } from './train-loop.js';
 import { Update } from './update.js';
 
@@ -29,47 +29,59 @@ export class TrainingStep {
     this.#update = new Update(options);
   }
 
-  /** Runs step `step` (from 0) with learning rate `lr`; collective. */
+  /**
+   * Runs step `step` (from 0) with learning rate `lr`; collective. A step in which no target counts is
+   * skipped: every rank knows it from the data, and none computes or sends anything.
+   */
   async run(step: number, lr: number): Promise<StepOutcome> {
-    const { device, strategy, group } = this.#options;
+    const { device, strategy, group, data } = this.#options;
     const { lossScale } = this.#update;
+    const numTargets = data.numTargets(step);
+    if (numTargets === 0) {
+      return { loss: Number.NaN, numTargets, gradNorm: Number.NaN, lossScale, isSkipped: true };
+    }
     for (const optimizerGroup of strategy.optimizer.groups) {
       optimizerGroup.lr = lr;
     }
-    const { loss: own } = await device.scope(() => this.#gradients(step, lossScale));
+    const { sum: own } = await device.scope(() => this.#gradients(step, lossScale / numTargets));
     own.catch(() => undefined); // seen below, unless the update fails first
     const { gradNorm, isSkipped } = await this.#update.run();
     strategy.optimizer.zeroGrad();
-    const loss = await meanOverRanks(await own, group, 'loss');
-    return { loss, gradNorm, lossScale, isSkipped };
+    const loss = (await sumOverRanks(await own, group, 'loss')) / numTargets;
+    return { loss, numTargets, gradNorm, lossScale, isSkipped };
   }
 
-  /** Adds up the gradients of all micro-steps; the mean of this rank's losses, on its way here. */
-  async #gradients(step: number, lossScale: number): Promise<{ readonly loss: Promise<number> }> {
-    const { config, strategy } = this.#options;
-    const { gradAccum } = config;
+  /** Adds up the gradients of all micro-steps; the sum of this rank's losses, on its way here. */
+  async #gradients(step: number, scale: number): Promise<{ readonly sum: Promise<number> }> {
+    const { config, strategy, data } = this.#options;
     const losses: Tensor[] = [];
-    for (let microStep = 0; microStep < gradAccum; microStep++) {
-      const run = () => this.#microStep(step, microStep, lossScale);
-      const isLast = microStep === gradAccum - 1;
+    for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
+      const run = () => this.#microStep(step, microStep, scale);
+      const isLast = microStep === data.numMicroSteps - 1;
       losses.push(isLast || !config.noSync ? await run() : await strategy.noSync(run));
     }
     const values = Promise.all(losses.map((loss) => loss.item()));
-    return { loss: values.then((all) => all.reduce((sum, x) => sum + x, 0) / gradAccum) };
+    return { sum: values.then((all) => all.reduce((sum, x) => sum + x, 0)) };
   }
 
-  /** Forward and backward of this rank's rows; the mean loss, f32 of one element. */
-  #microStep(step: number, microStep: number, lossScale: number): Promise<Tensor> {
+  /**
+   * Forward and backward of this rank's rows, which may be none: it takes part in the collectives all
+   * the same. The sum of the losses, f32 of one element.
+   * @param scale what that sum is multiplied by before its gradients are taken
+   */
+  #microStep(step: number, microStep: number, scale: number): Promise<Tensor> {
     const { config, rank, device, strategy, data } = this.#options;
     return device.scope(async () => {
       const batch = data.microBatch(step, rank, microStep);
       device.random.begin({ step, rowOffset: batch.firstRow });
       const shape = [batch.rows, config.seq];
-      const tokens = device.tensor(batch.tokens, shape, { tag: 'staging' });
-      const targets = device.tensor(batch.targets, shape, { tag: 'staging' });
-      const loss = crossEntropy(await strategy.module.call(tokens), targets);
-      const gradient = device.full(loss.shape, lossScale / config.gradAccum);
-      await loss.backward({ gradient });
+      const onDevice = (values: Uint32Array | Float32Array) =>
+        device.tensor(values, shape, { tag: 'staging' });
+      const targets = onDevice(batch.targets);
+      const logits = await strategy.module.call(onDevice(batch.tokens));
+      const weights = batch.weights === undefined ? {} : { weights: onDevice(batch.weights) };
+      const loss = crossEntropy(logits, targets, { reduction: 'sum', ...weights });
+      await loss.backward({ gradient: device.full(loss.shape, scale) });
       return loss.detach();
     });
   }

@@ -1,7 +1,6 @@
 // The whole model on each rank; gradients meet in buckets during backward.
 
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { defaultPredivide } from '@shardweave/fsdp';
 import { Gpt2, stateDict, streamStateDict } from '@shardweave/nn';
 import { adamW, checkpointBlocks, withWeights } from './gpt2-parts.js';
 import { localGradNorm } from './local-grad-norm.js';
@@ -14,8 +13,7 @@ export async function openDdp({ device, config, groups }: StrategyOptions): Prom
   const parameters = model.parameters();
   const ddp = new DistributedDataParallel(model, {
     processGroup: groups.reduce,
-    // fsdp's, so that both round alike.
-    gradientPredivideFactor: defaultPredivide(groups.reduce.worldSize),
+    gradientAverage: false, // losses are divided by all ranks' targets before backward
   });
   return {
     module: ddp,

@@ -6,6 +6,7 @@ import {
   gradNorm,
   loadShards,
   saveShards,
+  setGradientDivideFactors,
   stateDict,
 } from '@shardweave/fsdp';
 import { shardDirectory } from '@shardweave/fsdp/node';
@@ -28,6 +29,8 @@ export async function openFsdp({ device, config, groups }: StrategyOptions): Pro
   checkpointBlocks(model, config);
   const parameters = model.parameters();
   const fsdp = shardBlocks(model, { config, groups, store });
+  // Losses are divided by all ranks' targets before backward.
+  setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
   let whole: Gpt2 | undefined;
   return {
