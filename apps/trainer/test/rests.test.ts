@@ -1,12 +1,13 @@
 // What runs leave on disk beside a model, and find there: fsdp's shards, and the state of --offload-dir.
 
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
+import type { RankEvent } from '../src/rank/events.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { ROOT, runFlags, worstRatio } from './fixtures/run-flags.js';
 
@@ -86,6 +87,35 @@ describe('--offload-dir', () => {
       expect(await losses(`${flags} --fresh`)).toEqual(first);
     },
   );
+
+  it.each(['--strategy offload', '--ranks 2'])(
+    '%s: a run that ends before its first step leaves nothing to protect',
+    async (strategy) => {
+      const flags = `${strategy} --steps 2 --offload-dir ${directory}`;
+      const endAt = async (type: RankEvent['type']) => {
+        const stop = new AbortController();
+        const onEvent = (event: RankEvent) =>
+          event.type === type && stop.abort(new Error('enough'));
+        const run = runFlags(`${QUICK} ${flags}`.split(' '), { signal: stop.signal, onEvent });
+        await expect(run).rejects.toThrow('enough');
+      };
+      await endAt('ready');
+      await endAt('step');
+      // That one was trained by a step.
+      await expect(losses(flags)).rejects.toThrow(/--fresh/);
+    },
+  );
+
+  it('with weights that do not fit is free again', async () => {
+    const model = join(directory, 'model');
+    await losses(`--steps 1 --strategy single --out ${model}`);
+    const config = JSON.parse(readFileSync(join(model, 'model/config.json'), 'utf8'));
+    writeFileSync(join(model, 'model/config.json'), JSON.stringify({ ...config, n_inner: 24 }));
+    const rest = join(directory, 'rest');
+    const flags = `--strategy offload --steps 1 --offload-dir ${rest}`;
+    await expect(losses(`${flags} --model ${model}`)).rejects.toThrow(/--model: .* can't be used/);
+    expect(await losses(flags)).toHaveLength(1);
+  });
 
   it('--fresh without a directory says so', async () => {
     await expect(resolve('--strategy offload --fresh')).rejects.toThrow(

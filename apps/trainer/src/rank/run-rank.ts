@@ -70,10 +70,15 @@ async function runToEnd(options: RankOptions): Promise<void> {
   const data = await loadDataset(config, tokenizer);
   const groups = await openGroups(options, trace);
   const strategy = await openStrategy({ device, config, groups });
-  const state = await train({ ...options, backend, device, data, strategy, groups });
-  strategy.optimizer.dispose();
-  if (rank === 0) {
-    await leaveResults(options, { device, strategy, state, tokenizer });
+  try {
+    const state = await train({ ...options, backend, device, data, strategy, groups });
+    strategy.optimizer.dispose();
+    if (rank === 0) {
+      await leaveResults(options, { device, strategy, state, tokenizer });
+    }
+  } catch (error) {
+    await strategy.dispose().catch(() => undefined); // the first failure is the one to tell
+    throw error;
   }
   await strategy.dispose();
   device.dispose();

@@ -45,7 +45,7 @@ export class Update {
         // A factor of 1 is left out: the kernel then reads gradients as they are.
         const factor = clipCoefficient(gradNorm, config.clip) / lossScale;
         const gradScale = factor === 1 ? undefined : device.full([1], factor);
-        await strategy.optimizer.step({ gradScale });
+        await strategy.step({ gradScale });
       });
     }
     return { gradNorm, isSkipped };

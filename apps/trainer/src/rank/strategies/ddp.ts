@@ -15,14 +15,16 @@ export async function openDdp({ device, config, groups }: StrategyOptions): Prom
     processGroup: groups.reduce,
     gradientAverage: false, // losses are divided by all ranks' targets before backward
   });
+  const optimizer = adamW(parameters, config);
   return {
     module: ddp,
-    optimizer: adamW(parameters, config),
+    optimizer,
     shardBytes: parameters.reduce((sum, { size }) => sum + size * 4, 0),
     initialize: () => ddp.initialize(),
     noSync: (run) => ddp.noSync(run),
     // Reduced gradients have the same bits on all ranks, and so has their norm.
     gradNorm: () => localGradNorm(parameters),
+    step: (options) => optimizer.step(options),
     stateDict: () => stateDict(ddp),
     textModel: async () => model,
     dispose: async () => ddp.dispose(),

@@ -15,20 +15,26 @@ import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
 import { adamW, COMPUTE_DTYPES, checkpointBlocks, withWeights } from './gpt2-parts.js';
-import { openRest } from './open-rest.js';
+import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 
-export async function openFsdp({ device, config, groups }: StrategyOptions): Promise<Strategy> {
+export function openFsdp(options: StrategyOptions): Promise<Strategy> {
+  const { config, groups } = options;
+  const { offloadDir } = config;
+  const directory =
+    offloadDir === undefined ? undefined : join(offloadDir, `rank${groups.gather.rank}`);
+  return withRest(directory, config, (rest) => openShards(options, rest));
+}
+
+async function openShards(
+  { device, config, groups }: StrategyOptions,
+  rest: Rest | undefined,
+): Promise<Strategy> {
   const model = new Gpt2(device, config.gpt2, { seed: config.seed });
   await withWeights(config, (state) => streamStateDict(model, state));
-  const { offloadDir } = config;
-  const store =
-    offloadDir === undefined
-      ? undefined
-      : await openRest(join(offloadDir, `rank${groups.gather.rank}`), config);
   checkpointBlocks(model, config);
   const parameters = model.parameters();
-  const fsdp = shardBlocks(model, { config, groups, store });
+  const fsdp = shardBlocks(model, { config, groups, store: rest?.store });
   // Losses are divided by all ranks' targets before backward.
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
@@ -45,6 +51,10 @@ export async function openFsdp({ device, config, groups }: StrategyOptions): Pro
     },
     noSync: (run) => fsdp.noSync(run),
     gradNorm: () => gradNorm(fsdp),
+    step: async (options) => {
+      await rest?.beginStep();
+      await optimizer.step(options);
+    },
     loadShards: async (directory) => {
       await loadShards(fsdp, shardDirectory(directory), { optimizer });
     },
@@ -60,7 +70,7 @@ export async function openFsdp({ device, config, groups }: StrategyOptions): Pro
     dispose: async () => {
       fsdp.dispose();
       whole?.dispose();
-      await store?.close();
+      await rest?.store.close();
     },
   };
 }

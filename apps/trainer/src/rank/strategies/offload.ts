@@ -8,26 +8,38 @@ import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
 import { adamW, COMPUTE_DTYPES, withWeights } from './gpt2-parts.js';
 import { localGradNorm } from './local-grad-norm.js';
-import { openRest } from './open-rest.js';
+import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
-export async function openOffload({ device, config }: StrategyOptions): Promise<Strategy> {
+export function openOffload(options: StrategyOptions): Promise<Strategy> {
+  const { config } = options;
+  return withRest(config.offloadDir, config, (rest) => openAtRest(options, rest));
+}
+
+async function openAtRest(
+  { device, config }: StrategyOptions,
+  rest: Rest | undefined,
+): Promise<Strategy> {
   const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: true });
-  const { offloadDir: directory } = config;
-  const store = directory === undefined ? createHostStore() : await openRest(directory, config);
+  const store = rest?.store ?? createHostStore();
   const parameters = model.parameters();
   const offload = new OffloadModel<[ids: Tensor], Tensor>(model, {
     ...offloadOptions(config),
     store,
   });
   await withWeights(config, (state) => loadStateDict(offload, state));
+  const optimizer = adamW(parameters, config);
   return {
     module: offload,
-    optimizer: adamW(parameters, config),
+    optimizer,
     shardBytes: parameters.reduce((sum, { size }) => sum + size * 4, 0),
     initialize: async () => {},
     noSync: (run) => run(),
     gradNorm: () => localGradNorm(parameters),
+    step: async (options) => {
+      await rest?.beginStep();
+      await optimizer.step(options);
+    },
     stateDict: () => lazyStateDict(offload),
     textModel: async () => offload,
     dispose: async () => {

@@ -4,24 +4,61 @@ import type { ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { UsageError } from '../../errors.js';
 import type { RunConfig } from '../../run-config.js';
+import type { Strategy } from './strategy.js';
+
+/** Says that no step has trained what lies beside it: a run that ended before may be deleted. */
+const UNTRAINED = 'untrained';
+
+export interface Rest {
+  readonly store: ShardStore;
+  /** Call before each step of the optimizer, whose commit makes the directory's state a trained one. */
+  beginStep(): Promise<void>;
+}
 
 /**
- * The store of a directory, empty: a run starts anew, and what is trained is deleted by order alone.
+ * Opens a strategy on the empty store of a directory: what is trained there is deleted by order alone.
+ * The store is the strategy's, or closed again where `open` fails.
  *
+ * @param directory undefined: `open` gets no rest
  * @throws {UsageError} where an earlier run's state is there, and --fresh is not given
  */
-export async function openRest(directory: string, { isFresh }: RunConfig): Promise<ShardStore> {
-  const store = await openDiskStore({ directory });
-  const keys = store.keys();
-  if (keys.length === 0) {
-    return store;
+export async function withRest(
+  directory: string | undefined,
+  config: RunConfig,
+  open: (rest: Rest | undefined) => Promise<Strategy>,
+): Promise<Strategy> {
+  if (directory === undefined) {
+    return open(undefined);
   }
-  if (!isFresh) {
+  const store = await openDiskStore({ directory });
+  try {
+    return await open(await startAnew(store, { directory, isFresh: config.isFresh }));
+  } catch (error) {
     await store.close();
+    throw error;
+  }
+}
+
+async function startAnew(
+  store: ShardStore,
+  { directory, isFresh }: { readonly directory: string; readonly isFresh: boolean },
+): Promise<Rest> {
+  const keys = store.keys();
+  if (keys.length > 0 && !keys.includes(UNTRAINED) && !isFresh) {
     throw new UsageError(
       `--offload-dir: ${directory} holds the state of an earlier run, which starting anew would delete. Give another directory, or --fresh to delete it.`,
     );
   }
   await Promise.all(keys.map((key) => store.delete(key)));
-  return store;
+  await store.write(UNTRAINED, new Uint8Array(0));
+  let isTrained = false;
+  return {
+    store,
+    beginStep: async () => {
+      if (!isTrained) {
+        await store.delete(UNTRAINED);
+      }
+      isTrained = true;
+    },
+  };
 }

@@ -11,13 +11,15 @@ export async function openSingle({ device, config }: StrategyOptions): Promise<S
   checkpointBlocks(model, config);
   const parameters = model.parameters();
   const packed = packParameters(model);
+  const optimizer = adamW(parameters, config);
   return {
     module: model,
-    optimizer: adamW(parameters, config),
+    optimizer,
     shardBytes: packed.flat.size * 4,
     initialize: async () => {},
     noSync: (run) => run(),
     gradNorm: () => localGradNorm(parameters),
+    step: (options) => optimizer.step(options),
     stateDict: () => stateDict(model),
     textModel: async () => model,
     dispose: async () => {

@@ -2,7 +2,7 @@
 // meet, and how weights come and go. Everything above it is one way to train.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { AdamW, Module } from '@shardweave/nn';
+import type { AdamW, Module, StepOptions } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { ModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
@@ -23,6 +23,9 @@ export interface Strategy {
 
   /** Of all gradients as they are, equal on all ranks; not finite where one of them is not. Collective. */
   gradNorm(): Promise<number>;
+
+  /** Updates the parameters; not collective. What rests on disk is committed with it. */
+  step(options: StepOptions): Promise<void>;
 
   /** Reads what `saveShards` wrote. Only where parameters are shards; collective. */
   loadShards?(directory: string): Promise<void>;
