@@ -66,7 +66,7 @@ export class DistributedDataParallel<
       target: (leaf) => this.#sync.target(leaf),
       accept: (leaf, gradient, pass) => this.#sync.accept(leaf, gradient, pass),
       final: (leaf, pass) => this.#sync.final(leaf, pass),
-      clear: (leaf) => this.#sync.locals.clear(leaf),
+      clear: (leaves) => this.#sync.locals.clear(leaves),
       failed: (error) => this.#sync.fail(error),
     };
     const named = module.namedParameters();

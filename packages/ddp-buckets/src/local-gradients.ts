@@ -69,12 +69,14 @@ export class LocalGradients {
   }
 
   /** Gradients are being zeroed; what `grad` shows is freed by whoever zeroes. */
-  clear(leaf: Tensor): void {
-    this.#torn.delete(leaf);
-    const current = this.#sums.get(leaf);
-    this.#sums.delete(leaf);
-    if (current?.isShown === false) {
-      current.sum.dispose();
+  clear(leaves: readonly Tensor[]): void {
+    for (const leaf of leaves) {
+      this.#torn.delete(leaf);
+      const current = this.#sums.get(leaf);
+      this.#sums.delete(leaf);
+      if (current?.isShown === false) {
+        current.sum.dispose();
+      }
     }
   }
 

@@ -5,8 +5,8 @@ import type { Device, Tensor } from '@shardweave/tensor-core';
 import { castInPlace } from './cast-in-place.js';
 import { having, shown } from './check-options.js';
 import { NnConfigError } from './errors.js';
+import { clearGradients } from './flat/clear-gradients.js';
 import type { ParameterInit } from './parameter-init.js';
-import { flatHomeOf } from './residence/flat-home.js';
 
 /**
  * Awaited before a module's forward with its arguments; may wait, for instance for its parameters to
@@ -273,14 +273,7 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   /** Frees all parameters' gradients. */
   zeroGrad(): void {
-    for (const parameter of this.parameters()) {
-      parameter.gradSink?.clear?.(parameter);
-      for (const leaf of new Set([parameter, parameter.piece?.flat ?? parameter])) {
-        leaf.grad?.dispose();
-        leaf.grad = undefined;
-        flatHomeOf(leaf)?.clearGradient();
-      }
-    }
+    clearGradients(this.parameters());
   }
 
   /** Frees parameters, gradients and buffers. The module is unusable afterwards. */

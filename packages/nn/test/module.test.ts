@@ -163,7 +163,11 @@ it('zeroGrad clears what holds a gradient in the place of its parameter', () => 
   const net = new Net(device);
   const cleared: Tensor[] = [];
   for (const parameter of net.parameters()) {
-    parameter.gradSink = { accept() {}, final() {}, clear: (leaf) => void cleared.push(leaf) };
+    parameter.gradSink = {
+      accept() {},
+      final() {},
+      clear: (leaves) => void cleared.push(...leaves),
+    };
   }
   net.first.zeroGrad();
   expect(cleared).toEqual(net.first.parameters());

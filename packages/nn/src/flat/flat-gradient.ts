@@ -16,6 +16,8 @@ import {
   type Storage,
   Tensor,
 } from '@shardweave/tensor-core';
+import { flatHomeOf } from '../residence/flat-home.js';
+import { dropGradient } from './clear-gradients.js';
 import type { FlatLayout } from './flat-layout.js';
 
 export interface FlatGradientOptions {
@@ -43,6 +45,8 @@ export class FlatGradient implements GradSink {
   readonly #contributed = new Set<Tensor>();
   /** Leaves whose place has values, or will: those of #contributed among them. */
   readonly #written = new Set<Tensor>();
+  /** Leaves whose gradient is in what was taken last, and not cleared since: in their flat's. */
+  readonly #resting = new Set<Tensor>();
   readonly #hasPads: boolean;
   #whole: Storage | undefined;
   #pass: Pass | undefined;
@@ -139,24 +143,52 @@ export class FlatGradient implements GradSink {
     if (!this.#hasPads) {
       for (const leaf of this.#options.leaves) {
         if (!this.#contributed.has(leaf)) {
-          this.#zero(whole, leaf);
+          this.#zero(whole, this.#offsetOf.get(leaf)!, leaf.size);
         }
+      }
+    }
+    for (const leaf of this.#options.leaves) {
+      if (leaf.requiresGrad) {
+        this.#resting.add(leaf);
       }
     }
     this.#forget();
     return whole;
   }
 
-  /** Forgets what a leaf has contributed and nobody has taken. */
-  clear(leaf: Tensor): void {
-    if (this.#whole === undefined || !this.#contributed.delete(leaf)) {
+  /** Forgets leaves' gradients, those that nobody has taken and those in their flat's. */
+  clear(leaves: readonly Tensor[]): void {
+    this.#clearWhole(leaves.filter((leaf) => this.#contributed.delete(leaf)));
+    for (const leaf of leaves) {
+      this.#resting.delete(leaf);
+    }
+    const flat = leaves[0]?.piece?.flat;
+    if (flat === undefined) {
       return;
     }
-    this.#written.delete(leaf);
+    if (this.#resting.size === 0) {
+      dropGradient(flat);
+    } else if (flat.grad !== undefined) {
+      for (const leaf of leaves) {
+        const { start, length } = leaf.piece!;
+        this.#zero(flat.grad.storage, start, length);
+      }
+    } else {
+      flatHomeOf(flat)?.clearGradient();
+    }
+  }
+
+  #clearWhole(leaves: readonly Tensor[]): void {
+    if (this.#whole === undefined) {
+      return;
+    }
     if (this.#contributed.size === 0) {
       this.reset();
-    } else {
-      this.#zero(this.#whole, leaf);
+      return;
+    }
+    for (const leaf of leaves) {
+      this.#written.delete(leaf);
+      this.#zero(this.#whole, this.#offsetOf.get(leaf)!, leaf.size);
     }
   }
 
@@ -203,11 +235,10 @@ export class FlatGradient implements GradSink {
     return whole;
   }
 
-  #zero(whole: Storage, leaf: Tensor): void {
-    if (leaf.size === 0) {
-      return;
+  #zero(storage: Storage, start: number, length: number): void {
+    if (length > 0) {
+      const out = storage.view(start, length);
+      this.#options.device.backend.run('fill', { out, value: 0 });
     }
-    const out = whole.view(this.#offsetOf.get(leaf)!, leaf.size);
-    this.#options.device.backend.run('fill', { out, value: 0 });
   }
 }

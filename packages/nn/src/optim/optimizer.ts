@@ -12,6 +12,7 @@ import {
   whole,
 } from '../check-options.js';
 import { NnConfigError, OptimizerError, StateDictError } from '../errors.js';
+import { clearGradients } from '../flat/clear-gradients.js';
 import { isSharded } from '../parameter-place.js';
 import {
   type FlatHome,
@@ -20,7 +21,7 @@ import {
   occupyHomes,
   visitFlats,
 } from '../residence/flat-home.js';
-import { type FlatMember, type FlatPlan, flatsOf, planFlats } from './flat-plan.js';
+import { type FlatMember, type FlatPlan, planFlats } from './flat-plan.js';
 import {
   type FlatState,
   type FlatStateBytes,
@@ -185,14 +186,7 @@ export abstract class Optimizer<Options extends object> {
 
   /** Frees all gradients. */
   zeroGrad(): void {
-    for (const parameter of this.parameters()) {
-      parameter.gradSink?.clear?.(parameter);
-    }
-    for (const leaf of [...this.parameters(), ...flatsOf(this.parameters())]) {
-      leaf.grad?.dispose();
-      leaf.grad = undefined;
-      flatHomeOf(leaf)?.clearGradient();
-    }
+    clearGradients(this.parameters());
   }
 
   /** The state of a flat (or plain parameter), if it has been stepped; live, for sharding. */

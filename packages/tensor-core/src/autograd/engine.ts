@@ -32,8 +32,11 @@ export interface GradSink {
   accept(leaf: Tensor, gradient: Tensor, pass: Pass): void;
   /** The last contribution of this backward was accepted. A returned promise is awaited at the end. */
   final(leaf: Tensor, pass: Pass): void | Promise<void>;
-  /** Gradients are being zeroed: forgets what it holds of the leaf's beside its flat's `grad`. */
-  clear?(leaf: Tensor): void;
+  /**
+   * Gradients of some of its leaves are being zeroed: forgets what it holds of them, in their flat's
+   * `grad` too, where others' stay.
+   */
+  clear?(leaves: readonly Tensor[]): void;
   /**
    * A backward that reaches a leaf of this sink has failed, anywhere in its graph. Called once, before
    * what is in flight is waited for, so that ranks that wait for this one can be told.

@@ -1,0 +1,30 @@
+// Zeroing gradients, of parameters by themselves and of those that share a flat.
+
+import type { GradSink, Tensor } from '@shardweave/tensor-core';
+import { flatHomeOf } from '../residence/flat-home.js';
+
+/** Frees the gradients of parameters; in a flat that others have a part of, theirs stay. */
+export function clearGradients(parameters: readonly Tensor[]): void {
+  const bySink = new Map<GradSink, Tensor[]>();
+  for (const parameter of parameters) {
+    const { gradSink, piece } = parameter;
+    dropGradient(parameter);
+    if (gradSink?.clear === undefined) {
+      dropGradient(piece?.flat ?? parameter);
+    } else if (bySink.has(gradSink)) {
+      bySink.get(gradSink)!.push(parameter);
+    } else {
+      bySink.set(gradSink, [parameter]);
+    }
+  }
+  for (const [sink, leaves] of bySink) {
+    sink.clear!(leaves);
+  }
+}
+
+/** Frees the whole gradient of a parameter or a flat, wherever it rests. */
+export function dropGradient(leaf: Tensor): void {
+  leaf.grad?.dispose();
+  leaf.grad = undefined;
+  flatHomeOf(leaf)?.clearGradient();
+}
