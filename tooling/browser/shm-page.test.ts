@@ -45,12 +45,11 @@ describe.skipIf(path === undefined)(
       await page.close();
     });
 
-    it('names the worker that was ended, within seconds', async () => {
+    it('names the worker that was ended', async () => {
       const page = await open({ isIsolated: true });
-      const { endings, elapsedMs } = await page.evaluate(() => window.shmPage.endOne());
+      const endings = await page.evaluate(() => window.shmPage.endOne());
       const lost = { type: 'ended', code: 'PEER_LOST', originRank: 2 };
       expect(endings).toEqual([lost, lost]);
-      expect(elapsedMs).toBeLessThan(5000);
       await page.close();
     });
 

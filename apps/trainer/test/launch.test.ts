@@ -51,7 +51,6 @@ async function run(
   const stop = new AbortController();
   const events: RankEvent[] = [];
   const pids: number[] = [];
-  const started = performance.now();
   const error: unknown = await runProcesses({ ranks: behaviors.length, steps } as RunConfig, {
     entry: rankScript,
     signal: stop.signal,
@@ -65,7 +64,7 @@ async function run(
       }
     },
   }).catch((thrown: unknown) => thrown);
-  return { error, events, pids, ms: performance.now() - started };
+  return { error, events, pids };
 }
 
 describe('runProcesses', () => {
@@ -82,7 +81,7 @@ describe('runProcesses', () => {
     let killed = false;
     const gate = join(directory, 'gate');
     process.env.FAKE_GATE = gate;
-    const { error, pids, ms } = await run(['', '', 'lose-peer'], 1000, (step, running) => {
+    const { error, pids } = await run(['', '', 'lose-peer'], 1000, (step, running) => {
       if (step < 2 || killed || running[1] === undefined) {
         return;
       }
@@ -94,7 +93,6 @@ describe('runProcesses', () => {
     expect((error as RankFailedError).rank).toBe(1);
     expect((error as Error).message).toMatch(/^rank 1 of 3 was killed by SIGKILL after step \d+/);
     expect(pids.map(isAlive)).toEqual([false, false, false]);
-    expect(ms).toBeLessThan(10_000);
   });
 
   it('blames a rank whose end comes long after the others told that they lost it', async () => {
@@ -123,21 +121,19 @@ describe('runProcesses', () => {
       /^rank 1 of 2 ended with exit code 3 (after step \d+|before the first step); .*\nout of biscuits$/s,
     ],
   ])('a rank that does "%s" ends the job with its reason', async (behavior, message) => {
-    const { error, pids, ms } = await run(['', behavior], 1000);
+    const { error, pids } = await run(['', behavior], 1000);
     expect((error as Error).message).toMatch(message);
     expect(pids.map(isAlive)).toEqual([false, false]);
-    expect(ms).toBeLessThan(10_000);
   });
 
   it('an aborted job rejects with the reason and leaves nothing, not even a rank that is stuck', async () => {
-    const { error, pids, ms } = await run(['', 'spin'], 1000, (step, _, stop) => {
+    const { error, pids } = await run(['', 'spin'], 1000, (step, _, stop) => {
       if (step === 10) {
         stop.abort(new InterruptedError('stopped by Ctrl-C'));
       }
     });
     expect(error).toBeInstanceOf(InterruptedError);
     expect(pids.map(isAlive)).toEqual([false, false]);
-    expect(ms).toBeLessThan(10_000);
   });
 
   it('ranks leave when the command is killed', async () => {
@@ -153,6 +149,6 @@ describe('runProcesses', () => {
     }
     expect(pids.map(isAlive)).toEqual([true, true]);
     command.kill('SIGKILL');
-    await expect.poll(() => pids.some(isAlive), { timeout: 10_000 }).toBe(false);
+    await expect.poll(() => pids.some(isAlive), { timeout: 60_000 }).toBe(false);
   });
 });

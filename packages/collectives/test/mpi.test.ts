@@ -13,16 +13,13 @@ const suffix = problem === undefined ? '' : ` (${problem})`;
 
 describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
   let program: MpiProgram;
-  /** Mostly waits, so it runs beside the others; and how long it took. */
-  let stuck: Promise<MpirunResult & { readonly tookMs: number }>;
+  /** Mostly waits, so it runs beside the others. */
+  let stuck: Promise<MpirunResult>;
 
   beforeAll(async () => {
     program = new MpiProgram();
     await program.build('mpi-rank.ts');
-    const start = performance.now();
-    stuck = program
-      .run(2, 'stuck')
-      .then((result) => ({ ...result, tookMs: performance.now() - start }));
+    stuck = program.run(2, 'stuck');
   });
 
   afterAll(() => program?.[Symbol.dispose]());
@@ -81,10 +78,9 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
   });
 
   it('lets a process end though another rank is stuck', async () => {
-    const { results, exitCode, output, tookMs } = await stuck;
+    const { results, exitCode, output } = await stuck;
     expect(results, output).toEqual(['ABORTED', undefined]);
     expect(exitCode).toBe(3);
-    expect(tookMs).toBeLessThan(40_000); // far from the minute of the other
   });
 });
 

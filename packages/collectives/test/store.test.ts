@@ -47,8 +47,9 @@ async function rejection(promise: Promise<unknown>): Promise<StoreError> {
   return error as StoreError;
 }
 
-function sleep(ms: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, ms));
+/** The server has taken all that the store has said before: it answers in order. */
+async function isHeard(store: Store): Promise<void> {
+  await store.numKeys();
 }
 
 describe('keys and values', () => {
@@ -89,7 +90,7 @@ describe('keys and values', () => {
       return text;
     });
     await b.set('other', '1');
-    await sleep(50);
+    await isHeard(a);
     expect(isThere).toBe(false);
     await b.set('late', 'here');
     expect(await value).toBe('here');
@@ -103,7 +104,7 @@ describe('keys and values', () => {
       areThere = true;
     });
     await b.set('x', '1');
-    await a.numKeys(); // an answer to `both` would have come before this one
+    await isHeard(a);
     expect(areThere).toBe(false);
     await b.set('y', '2');
     await both;
@@ -177,7 +178,7 @@ describe('barrier', () => {
       const early = [0, 2].map((rank) =>
         stores[rank]!.barrier('step').then(() => passed.push(rank)),
       );
-      await sleep(30);
+      await Promise.all([0, 2].map((rank) => isHeard(stores[rank]!)));
       expect(passed).toEqual([]);
       await stores[1]!.barrier('step');
       await Promise.all(early);
@@ -187,10 +188,9 @@ describe('barrier', () => {
   it('names the late ranks to those that waited and to those that come later', async () => {
     const { connectRanks } = await serve();
     const stores = await connectRanks(4);
-    const waiting = [
-      stores[0]!.barrier('b', { timeoutMs: 60 }),
-      stores[2]!.barrier('b', { timeoutMs: 60_000 }),
-    ].map(rejection);
+    const patient = rejection(stores[2]!.barrier('b', { timeoutMs: 60_000 }));
+    await isHeard(stores[2]!);
+    const waiting = [rejection(stores[0]!.barrier('b', { timeoutMs: 60 })), patient];
     for (const error of await Promise.all(waiting)) {
       expect(error).toMatchObject({ code: 'STORE_TIMEOUT', ranks: [1, 3] });
       expect(error.message).toBe('store barrier "b": ranks 1, 3 are late, after 60 ms');
@@ -204,7 +204,7 @@ describe('barrier', () => {
     const { connectRanks } = await serve();
     const stores = await connectRanks(2);
     const gone = rejection(stores[1]!.barrier('b'));
-    await sleep(20);
+    await isHeard(stores[1]!);
     await stores[1]!.close();
     expect((await gone).code).toBe('STORE_CLOSED');
     expect((await rejection(stores[0]!.barrier('b', { timeoutMs: 50 }))).ranks).toEqual([1]);
@@ -319,7 +319,7 @@ describe('an end', () => {
     const { server, connectRanks } = await serve();
     const [store] = (await connectRanks(2)) as [Store];
     const pending = [store.get('k'), store.wait(['k']), store.barrier('b')].map(rejection);
-    await sleep(20);
+    await isHeard(store);
     await server.close();
     for (const error of await Promise.all(pending)) {
       expect(error.code).toBe('STORE_LOST');
@@ -334,7 +334,7 @@ describe('an end', () => {
     await store.close();
     expect((await pending).code).toBe('STORE_CLOSED');
     expect((await rejection(store.set('k', 'v'))).code).toBe('STORE_CLOSED');
-    await expect.poll(() => server.numClients).toBe(0);
+    await expect.poll(() => server.numClients, { timeout: 30_000 }).toBe(0);
   });
 
   it('of a server can wait for its clients', async () => {

@@ -114,11 +114,11 @@ describe('a proof', () => {
     expect(refused).toEqual([]);
     expect(heard).toHaveLength(2);
     for (const said of heard) {
+      const [request, proof] = said; // the listener asks for the proof once it has the request
       const again = connect(port, '127.0.0.1');
-      for (const data of said) {
-        again.write(data);
-        await new Promise((resolve) => setTimeout(resolve, 20));
-      }
+      again.write(request!);
+      await once(again, 'data');
+      again.write(proof!);
       await closed(again);
     }
     expect(refused.map(({ reason }) => reason)).toEqual(['wrong secret', 'wrong secret']);

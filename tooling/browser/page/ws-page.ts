@@ -62,8 +62,8 @@ async function sumUntilEnd(place: PageRank) {
       numSums[id] = (numSums[id] ?? 0) + 1;
     }
   } catch (error) {
-    const { code, originRank } = error as CollectiveError;
-    return { code, originRank };
+    const { code, originRank, message } = error as CollectiveError;
+    return { code, originRank, message };
   }
 }
 
