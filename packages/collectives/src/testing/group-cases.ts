@@ -44,9 +44,9 @@ export const groupCases: readonly ConformanceCase[] = [
       onRanks(harness, worldSize, async (group) => {
         const [one, other] = [await group.split(0), await group.split(0)];
         check(one.id !== other.id && one.id.length === other.id.length, `${one.id} ${other.id}`);
-        for (const byteLength of [7, 40_000]) {
-          const calls = [one, other, one, other].map((each) => () => checkMoves(each, byteLength));
-          await Promise.all(calls.map((call) => call()));
+        // Each group's calls are in one order; how the two mingle differs from rank to rank.
+        for (const byteLength of [7, 7, 40_000, 40_000]) {
+          await Promise.all([one, other].map((each) => checkMoves(each, byteLength)));
         }
       }),
   },
