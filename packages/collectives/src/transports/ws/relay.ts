@@ -81,6 +81,7 @@ export class Relay {
   #signTo(sockets: readonly WireSocket[]): void {
     for (const socket of sockets) {
       this.#signed.add(socket);
+      socket.send(SIGN); // at once: a relay may be stopped before its first turn
     }
     this.#timer ??= setInterval(() => {
       for (const socket of this.#signed) {
