@@ -109,12 +109,15 @@ async function resize(
   parameters: readonly Tensor[],
 ): Promise<void> {
   const steps = new Map(states.map(({ index, step }) => [index, step]));
+  const names = new Map(states.map((state) => [state.index, state.names]));
   for (const [index, parameter] of parameters.entries()) {
     const step = steps.get(index);
     if (step === undefined && optimizer.stateOf(parameter) === undefined) {
       continue;
     }
-    await optimizer.writeFlatState(parameter, step ?? 0, new Map());
+    const zeros = new Uint8Array(parameter.size * 4);
+    const tensors = new Map((names.get(index) ?? []).map((name) => [name, zeros]));
+    await optimizer.writeFlatState(parameter, step ?? 0, tensors);
   }
 }
 

@@ -19,7 +19,7 @@ import { failureText, isLocalFailure } from './tree/rank-failure.js';
 import { shardUnit, syncBuffers } from './unit/initial-values.js';
 import { ownerOf, ownParameters, requireEachInOneUnit } from './unit/own-parameters.js';
 import { planUnits } from './unit/plan-units.js';
-import { agreeOnGeneration, rankPrefix } from './unit/residence.js';
+import { agreeOnGeneration, homeStepsOf, rankPrefix } from './unit/residence.js';
 import { ShardedUnit, type UnitContext } from './unit/sharded-unit.js';
 import { SharedParameters } from './unit/shared-parameters.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
@@ -251,6 +251,9 @@ export class FullyShardedDataParallel<
   async elect(): Promise<FsdpTree> {
     requireEachInOneUnit(this);
     const instances = this.instances();
+    for (const steps of homeStepsOf(instances)) {
+      await steps.rest(); // one that a store failed in is finished before anything is read
+    }
     const known = this.#tree;
     for (const instance of instances) {
       if (instance.#state === 'idle') {

@@ -182,7 +182,7 @@ describe('a process that is killed', () => {
 });
 
 describe('a full disk', () => {
-  it.each(['parameter', 'expAvgSq', 'step', 'everything'])(
+  it.each(['parameter', 'expAvgSq', 'state', 'everything'])(
     'that does not take %s ends a step with an error, and the step is whole',
     async (part) => {
       const expected = await uninterrupted(2, 4);
@@ -201,8 +201,8 @@ describe('a full disk', () => {
         expect(store.generation).toBe(1);
         expect(model.units[0]!.home!.hasUnsaved).toBe(true);
         expect(rank.device.memory().live).toMatchObject({ parameter: 0, optimizer: 0 });
-        await commitOffload(model); // what waited on the host
-        expect(store.generation).toBe(2);
+        await commitOffload(model); // finishes the step
+        expect(store.generation).toBe(3); // the step's, and its own
         expect(model.units[0]!.home!.hasUnsaved).toBe(false);
         losses.push(await step(2), await step(3));
         return { losses, weights: await weightsOf(model) };
@@ -278,7 +278,7 @@ describe('what is read and written', () => {
       expect(await calls(() => backward(0))).toEqual(keys('gradient'));
       expect(await calls(() => backward(1))).toEqual(keys('gradient')); // added up
       expect(await calls(() => gradNorm(model))).toEqual([]);
-      const changed = keys('parameter', 'expAvg', 'expAvgSq', 'step');
+      const changed = keys('parameter', 'expAvg', 'expAvgSq', 'state');
       expect(await calls(() => optimizer.step())).toEqual(changed);
       optimizer.zeroGrad();
       expect(await calls(() => optimizer.step())).toEqual([]);

@@ -71,6 +71,7 @@ export {
 } from './optim/clip-grad-norm.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export {
+  type FlatStep,
   Optimizer,
   type OptimizerGroup,
   type ParamGroup,

@@ -1,8 +1,8 @@
 // Finds the fewest slices that fit a device's budget, by dry runs of a step: measured, not guessed.
 
+import { LEAST_PART_BYTES } from '@shardweave/nn/flat';
 import { sizeClass } from '@shardweave/tensor-core';
 import { OffloadBudgetError } from './errors.js';
-import { stepBytes } from './offloaded-flat.js';
 import { splitLayers } from './split-layers.js';
 
 export interface SliceSearch {
@@ -19,8 +19,8 @@ export interface SliceSearch {
   measure(runs: readonly number[]): Promise<readonly number[]>;
 }
 
-/** State tensors of Adam; an optimizer with more of them meets the pool's limit. */
-const NUM_STATES = 2;
+/** A parameter, its gradient and Adam's moments; an optimizer with more of them meets the pool's limit. */
+const NUM_STEPPED = 4;
 
 export interface ChosenSlices {
   /** The number of layers of each slice. */
@@ -65,8 +65,9 @@ export async function chooseSlices(search: SliceSearch): Promise<ChosenSlices> {
   );
 }
 
+/** A step takes a flat in parts where the device has no room for it. */
 function stepNeed(elementCount: number): number {
-  return stepBytes(elementCount, NUM_STATES).reduce((sum, bytes) => sum + sizeClass(bytes), 0);
+  return NUM_STEPPED * sizeClass(Math.min(elementCount * 4, LEAST_PART_BYTES));
 }
 
 /** The layer with the most parameters in one run. */

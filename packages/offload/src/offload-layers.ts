@@ -1,7 +1,7 @@
 // The layers of a model and the flat parameters they use.
 
 import { isModule, joinPath, type Module, type Sequential } from '@shardweave/nn';
-import { flatHomeOf, type HostBuffers } from '@shardweave/nn/flat';
+import { flatHomeOf, type HostBuffers, type StoredModel } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { OffloadConfigError } from './errors.js';
 import { type FlatParameter, OffloadedFlat } from './offloaded-flat.js';
@@ -39,6 +39,7 @@ export function makeFlats(
   options: ResolvedOffloadOptions & {
     readonly device: Device;
     readonly hostBuffers: HostBuffers;
+    readonly model: StoredModel;
   },
 ): OffloadedFlat[] {
   const users = new Map<Tensor, Layer[]>();

@@ -4,7 +4,13 @@
 // rest, one layer at a time.
 
 import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
-import { flatHomeOf, HostBuffers, StageScheduler, storeUseOf } from '@shardweave/nn/flat';
+import {
+  flatHomeOf,
+  HostBuffers,
+  StageScheduler,
+  StoredModel,
+  storeUseOf,
+} from '@shardweave/nn/flat';
 import {
   cast,
   isFloat,
@@ -55,6 +61,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   /** Those whose activations may still be parked. */
   readonly #calls = new Set<ModelCall>();
   #slices: readonly OffloadSlice[];
+  readonly #stored: StoredModel;
   #isStored = false;
   #isDry = false;
   #current: OffloadSlice | undefined;
@@ -94,7 +101,16 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#layers = modules.map((module, i) => ({ name: String(i), module, flats: [] }));
     const device = this.device;
     const hostBuffers = this.#stagingBuffers;
-    const flatOptions = { ...this.#options, device, hostBuffers };
+    this.#stored = new StoredModel({
+      use: storeUseOf(this.#options.store),
+      name: this.#options.name,
+      device,
+      resume: this.#options.resume,
+      lines: () => this.#describe(),
+      buffers: () => this.namedBuffers(),
+      numSteps: () => this.numSteps,
+    });
+    const flatOptions = { ...this.#options, device, hostBuffers, model: this.#stored };
     this.flats = makeFlats(this.#layers, this.namedParameters(), flatOptions);
     this.#resting = [...new Set(this.parameters().map(({ piece }) => piece!.flat))];
     this.#slices = this.#cut(
@@ -129,6 +145,14 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   /** Slices in use, as the names of their layers. */
   get slices(): readonly (readonly string[])[] {
     return this.#slices.map(({ layerNames }) => layerNames);
+  }
+
+  /**
+   * Optimizer steps that its parameters have seen, the most of any. In a resumed model those of earlier
+   * processes count from moveToStore on, which the first call does too.
+   */
+  get numSteps(): number {
+    return Math.max(0, ...this.flats.map(({ home }) => home.restingStep ?? 0));
   }
 
   /** What lies in host buffers now: bytes on their way, and activations that wait for backward. */
@@ -193,6 +217,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     if (this.#isStored) {
       return;
     }
+    await this.#stored.open(); // also where no flat does it
     for (const flat of this.flats) {
       await flat.moveToStore();
     }
@@ -220,6 +245,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     }
     const ends = this.#resting.map((flat) => flatHomeOf(flat)!.occupy(name));
     try {
+      for (const steps of new Set(this.#resting.map((flat) => flatHomeOf(flat)!.steps))) {
+        await steps.rest(); // one that a store failed in is finished before anything is read
+      }
       return await body();
     } finally {
       for (const end of ends) {
@@ -559,6 +587,18 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     });
   }
 
+  /** Its flat parameters and buffers in words. */
+  #describe(): string[] {
+    const textOf = (name: string, { dtype, shape }: Tensor) =>
+      `${name} ${dtype} [${shape.join(', ')}]`;
+    return [
+      ...this.flats.map(({ name, parameters }) => {
+        return `${name}: ${parameters.map(({ path, tensor }) => textOf(path, tensor)).join(', ')}`;
+      }),
+      ...this.namedBuffers().map(([name, buffer]) => `buffer ${textOf(name, buffer)}`),
+    ];
+  }
+
   #layerSizes(): number[] {
     return this.#layers.map(({ module }) =>
       module.parameters().reduce((sum, { size }) => sum + size, 0),
@@ -575,5 +615,6 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     for (const flat of this.flats) {
       flat.dispose();
     }
+    this.#stored.close();
   }
 }

@@ -17,6 +17,7 @@ import {
   type HostBuffers,
   recipeOf,
   StoredFlat,
+  type StoredModel,
   setFlatHome,
   storeUseOf,
 } from '@shardweave/nn/flat';
@@ -31,7 +32,8 @@ export interface FlatParameter {
 export interface OffloadedFlatOptions {
   readonly device: Device;
   readonly store: ByteStore;
-  readonly resume: boolean;
+  readonly resume: boolean | undefined;
+  readonly model: StoredModel;
   readonly computeDType: DType;
   readonly hostBuffers: HostBuffers;
 }
@@ -55,7 +57,7 @@ export class OffloadedFlat {
   #isStored = false;
 
   constructor(name: string, parameters: readonly FlatParameter[], options: OffloadedFlatOptions) {
-    const { device, store, resume, computeDType, hostBuffers } = options;
+    const { device, store, resume, computeDType, hostBuffers, model } = options;
     this.name = name;
     this.parameters = parameters;
     this.#options = options;
@@ -77,7 +79,8 @@ export class OffloadedFlat {
       flat: this.flat,
       use: storeUseOf(store),
       rests: 'all',
-      resume,
+      resume: resume === true,
+      model,
       hostBuffers: () => hostBuffers,
       name,
     });
@@ -113,7 +116,13 @@ export class OffloadedFlat {
     if (!this.home.isResuming) {
       this.home.beginFilling();
       for (const { tensor } of this.parameters) {
-        await this.home.writeParameter(await valuesOf(tensor), this.#offsets.get(tensor)! * 4);
+        const start = this.#offsets.get(tensor)! * 4;
+        const recipe = recipeOf(tensor);
+        if (recipe === undefined) {
+          await this.home.writeParameter(await tensor.toBytes(), start);
+        } else {
+          recipe.write(this.home.filling(start, tensor.size), 0);
+        }
       }
       await this.home.endFilling();
     }
@@ -207,20 +216,4 @@ export class OffloadedFlat {
     this.full.release();
     this.flat.dispose();
   }
-}
-
-/** f32 bytes of a parameter that is on the device, or was never made. */
-async function valuesOf(tensor: Tensor): Promise<Uint8Array> {
-  const recipe = recipeOf(tensor);
-  if (recipe === undefined) {
-    return tensor.toBytes();
-  }
-  const values = new Float32Array(tensor.size);
-  recipe.write(values, 0);
-  return new Uint8Array(values.buffer);
-}
-
-/** Bytes that a step of the optimizer has on the device: parameter, gradient and `numStates` tensors. */
-export function stepBytes(elementCount: number, numStates: number): number[] {
-  return Array(2 + numStates).fill(elementCount * byteSize('f32')) as number[];
 }

@@ -19,7 +19,11 @@ export interface OffloadOptions {
    * @shardweave/shard-store/node keeps them on disk. The caller closes what it passes.
    */
   readonly store?: ShardStore;
-  /** Goes on from what the store has under these names in place of the model's values. Default false. */
+  /**
+   * Goes on from what the store has under `name` in place of the model's values: parameters, buffers,
+   * optimizer state and the device's random state. False: begins anew, whatever is there. Default: begins
+   * anew, unless a model is there that has been trained, which is an error.
+   */
   readonly resume?: boolean;
   /**
    * Slices to cut a Sequential into, balanced by parameters. Default 3; at most one a layer. A list of
@@ -48,7 +52,7 @@ const DEFAULT_LOAD_AHEAD_BYTES = 256 * 2 ** 20;
 
 export interface ResolvedOffloadOptions {
   readonly store: ShardStore;
-  readonly resume: boolean;
+  readonly resume: boolean | undefined;
   readonly numSlices: number;
   readonly checkpointActivation: boolean;
   readonly numMicrobatches: number;
@@ -103,7 +107,7 @@ export function resolveOptions(options: OffloadOptions): ResolvedOffloadOptions 
   }
   return {
     store: options.store ?? createHostStore(),
-    resume: options.resume ?? false,
+    resume: options.resume,
     numSlices: options.numSlices ?? 3,
     checkpointActivation: options.checkpointActivation ?? false,
     numMicrobatches: options.numMicrobatches ?? 1,

@@ -37,9 +37,9 @@ function lateStore(events: string[]): ShardStore {
   });
 }
 
-/** 'offload.3/parameter' is 'parameter 3'. */
+/** 'offload.3/parameter' is 'parameter 3'; the model's own are as they are. */
 function nameOf(key: string): string {
-  const [, layer, part] = /offload\.(\d+)\/(.*)/.exec(key)!;
+  const [, layer = '', part = key] = /offload\.(\d+)\/(.*)/.exec(key) ?? [];
   return `${part} ${layer}`;
 }
 

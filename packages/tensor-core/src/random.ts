@@ -55,6 +55,11 @@ export class Random {
     }
   }
 
+  /** Whether steps are begun by somebody, who so says which masks each of them has. */
+  get hasBegun(): boolean {
+    return this.#hasBegun;
+  }
+
   get rowOffset(): number {
     return this.#rowOffset;
   }

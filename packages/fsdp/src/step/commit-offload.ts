@@ -1,6 +1,7 @@
 // Makes what rests in stores a generation outside an optimizer's step.
 
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { homeStepsOf } from '../unit/residence.js';
 
 /**
  * Writes what a full disk refused, and commits the stores of an instance and those below it: after
@@ -9,11 +10,12 @@ import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js
 export async function commitOffload(fsdp: FullyShardedDataParallel): Promise<void> {
   await fsdp.initialize();
   fsdp.assertState('idle');
-  const homes = fsdp.instances().flatMap(({ units }) => units.flatMap(({ home }) => home ?? []));
-  for (const home of homes) {
-    await home.flush();
+  for (const { units } of fsdp.instances()) {
+    for (const { home } of units) {
+      await home?.flush();
+    }
   }
-  for (const steps of new Set(homes.map((home) => home.steps))) {
+  for (const steps of homeStepsOf(fsdp.instances())) {
     await steps.commit();
   }
 }

@@ -1,6 +1,6 @@
 // Where shards rest between their uses: on the device, or in a store on the host or on a disk.
 
-import { type StoreUse, storeUseOf } from '@shardweave/nn/flat';
+import { type FlatHome, type HomeSteps, type StoreUse, storeUseOf } from '@shardweave/nn/flat';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { FsdpConfigError } from '../errors.js';
 import { callIdentity } from '../tree/explained.js';
@@ -63,6 +63,14 @@ export function resolveResidence(options: ResidenceOptions): Residence | undefin
     rests: movesParams ? 'all' : 'gradient',
     resume: offloadConfig?.resume ?? false,
   };
+}
+
+/** The stores that instances have, each once. */
+export function homeStepsOf(
+  instances: readonly { readonly units: readonly { readonly home: FlatHome | undefined }[] }[],
+): Set<HomeSteps> {
+  const units = instances.flatMap((instance) => instance.units);
+  return new Set(units.flatMap(({ home }) => home?.steps ?? []));
 }
 
 /** This rank's part of the names in a store, which ranks of one process may share. */

@@ -12,16 +12,21 @@ export type { FlatState, FlatStateBytes } from '../optim/optimizer-state.js';
 export type { ByteStore } from '../residence/byte-store.js';
 export {
   type FlatHome,
+  type FlatPart,
   type FlatTurn,
   type FlatVisit,
   flatHomeOf,
+  type HomeSteps,
   occupyHomes,
   setFlatHome,
   visitFlats,
 } from '../residence/flat-home.js';
 export { HostBuffers } from '../residence/host-buffers.js';
+export { RestingState, type StateSignature } from '../residence/resting-state.js';
 export { StoreUse, storeUseOf } from '../residence/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from '../residence/stored-flat.js';
+export { StoredModel, type StoredModelOptions } from '../residence/stored-model.js';
+export { LEAST_PART_BYTES } from '../residence/stored-visit.js';
 export { FlatGradient, type FlatGradientOptions } from './flat-gradient.js';
 export { alignElements, FLAT_ALIGN_ELEMENTS, type FlatLayout, flatLayout } from './flat-layout.js';
 export {

@@ -1,6 +1,6 @@
 // Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019) with PyTorch's semantics.
 
-import type { Tensor, View } from '@shardweave/tensor-core';
+import type { Device, Tensor } from '@shardweave/tensor-core';
 import {
   atLeast,
   checkOptions,
@@ -9,15 +9,13 @@ import {
   type OptionRules,
   optional,
 } from '../check-options.js';
-import type { FlatPlan } from './flat-plan.js';
 import {
+  type FlatStep,
   Optimizer,
   type OptimizerGroup,
   PARAMETERS,
   type ParamGroup,
-  type StepOptions,
 } from './optimizer.js';
-import type { FlatState } from './optimizer-state.js';
 
 export interface AdamOptions {
   /** Learning rate. Default 1e-3. */
@@ -54,36 +52,34 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
     super(params, { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weightDecay, ...given(options) });
   }
 
+  protected override get kind(): string {
+    return this.isDecoupled ? 'AdamW' : 'Adam';
+  }
+
   protected override checkGroup(group: OptimizerGroup<AdamOptions>, at: string): void {
-    const name = this.isDecoupled ? 'AdamW' : 'Adam';
-    checkOptions(`${name}${at}`, group, { ...RULES, params: PARAMETERS });
+    checkOptions(`${this.kind}${at}`, group, { ...RULES, params: PARAMETERS });
   }
 
   protected override stateNames(): readonly string[] {
     return ['expAvg', 'expAvgSq'];
   }
 
-  protected override stepFlat(
-    plan: FlatPlan,
-    param: View,
-    state: FlatState,
-    options: StepOptions,
-  ): void {
-    const { flat, segments } = plan;
-    flat.device.backend.run('adam', {
+  protected override stepFlat(device: Device, step: FlatStep<AdamOptions>): void {
+    const { param, grad, state, segments, gradScale } = step;
+    device.backend.run('adam', {
       param,
-      grad: flat.grad!.view(),
-      expAvg: state.tensors.get('expAvg')!.view(),
-      expAvgSq: state.tensors.get('expAvgSq')!.view(),
-      gradScale: options.gradScale?.view(),
-      groups: this.groups.map(({ lr, betas: [beta1, beta2], eps, weightDecay }) => ({
+      grad,
+      expAvg: state.get('expAvg')!,
+      expAvgSq: state.get('expAvgSq')!,
+      gradScale,
+      groups: step.groups.map(({ lr, betas: [beta1, beta2], eps, weightDecay }) => ({
         lr,
         beta1,
         beta2,
         eps,
         weightDecay,
-        biasCorrection1: 1 - beta1 ** state.step,
-        biasCorrection2: 1 - beta2 ** state.step,
+        biasCorrection1: 1 - beta1 ** step.step,
+        biasCorrection2: 1 - beta2 ** step.step,
         decoupled: this.isDecoupled,
       })),
       segments,

@@ -23,6 +23,8 @@ export interface FlatPlan {
    * merged. Keeps its identity.
    */
   readonly segments: readonly Segment[];
+  /** Those of parts that were asked for, by first element and length. */
+  readonly cuts: Map<string, readonly Segment[]>;
 }
 
 /**
@@ -57,8 +59,29 @@ export function planFlats(groups: readonly { readonly params: readonly Tensor[] 
       );
     }
     list.sort((a, b) => a.start - b.start);
-    return { flat, members: list, segments: merge(list) };
+    return { flat, members: list, segments: merge(list), cuts: new Map() };
   });
+}
+
+/** A plan's segments in a part of its flat, as places in the part. They keep their identity. */
+export function segmentsOf(
+  { flat, segments, cuts }: FlatPlan,
+  { start, length }: { readonly start: number; readonly length: number },
+): readonly Segment[] {
+  if (length === flat.size) {
+    return segments;
+  }
+  const key = `${start}:${length}`;
+  let cut = cuts.get(key);
+  if (cut === undefined) {
+    cut = segments.flatMap((segment) => {
+      const from = Math.max(segment.start, start);
+      const to = Math.min(segment.start + segment.length, start + length);
+      return from < to ? [{ ...segment, start: from - start, length: to - from }] : [];
+    });
+    cuts.set(key, cut);
+  }
+  return cut;
 }
 
 /** Where the optimizer finds a parameter. */

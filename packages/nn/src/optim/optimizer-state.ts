@@ -9,6 +9,8 @@ export interface FlatState {
   /** Steps taken. */
   step: number;
   readonly tensors: ReadonlyMap<string, Tensor>;
+  /** Those that no step has used yet: they are zeros, and a momentum of them begins with the gradient. */
+  readonly unused: Set<string>;
 }
 
 /** State of one flat as f32 bytes, wherever it rests. */

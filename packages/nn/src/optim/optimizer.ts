@@ -2,7 +2,14 @@
 // needed, and state dicts by parameter name. A step encodes kernels, one a flat, and waits only for
 // flats that rest elsewhere than on the device.
 
-import { isTensor, slice, Tensor, type View } from '@shardweave/tensor-core';
+import {
+  type Device,
+  isTensor,
+  type Segment,
+  slice,
+  Tensor,
+  type View,
+} from '@shardweave/tensor-core';
 import {
   checkOptions,
   type OptionRule,
@@ -14,20 +21,16 @@ import {
 import { NnConfigError, OptimizerError, StateDictError } from '../errors.js';
 import { clearGradients } from '../flat/clear-gradients.js';
 import { isSharded } from '../parameter-place.js';
-import {
-  type FlatHome,
-  type FlatTurn,
-  flatHomeOf,
-  occupyHomes,
-  visitFlats,
-} from '../residence/flat-home.js';
-import { type FlatMember, type FlatPlan, planFlats } from './flat-plan.js';
+import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../residence/flat-home.js';
+import type { RestingState, StateSignature } from '../residence/resting-state.js';
+import { type FlatMember, type FlatPlan, planFlats, segmentsOf } from './flat-plan.js';
 import {
   type FlatState,
   type FlatStateBytes,
   memberState,
   type OptimizerStateDict,
 } from './optimizer-state.js';
+import { StoredStep } from './stored-step.js';
 
 /** Parameters that share options; options left out are the optimizer's defaults. */
 export type ParamGroup<Options> = { readonly params: readonly Tensor[] } & Partial<Options>;
@@ -45,6 +48,23 @@ export interface StepOptions {
    * many leave. Bounds the host's buffers. Default 1.
    */
   readonly flatsAhead?: number;
+}
+
+/** One flat's step, or that of a run of its elements: all views are of equal size. */
+export interface FlatStep<Options> {
+  /** f32, changed in place. */
+  readonly param: View;
+  readonly grad: View;
+  /** State tensors by name, f32, changed in place. */
+  readonly state: ReadonlyMap<string, View>;
+  /** What belongs to which group; the rest is left alone. Keeps its identity. */
+  readonly segments: readonly Segment[];
+  readonly groups: readonly OptimizerGroup<Options>[];
+  /** Steps of this flat, this one included. */
+  readonly step: number;
+  /** Whether a state tensor is used for the first time, and holds zeros. */
+  isNew(name: string): boolean;
+  readonly gradScale: View | undefined;
 }
 
 /** What a group's `params` may be. */
@@ -65,6 +85,10 @@ export abstract class Optimizer<Options extends object> {
   #plans: readonly FlatPlan[] = [];
   /** What the plans were made from: each parameter's piece, and whether it is trained. */
   #planned: readonly (readonly [piece: unknown, requiresGrad: boolean])[] | undefined;
+  /** A step that failed half-way, over flats that rest off the device. */
+  #unfinished: StoredStep | undefined;
+  /** Gradients that such a step used when somebody else finished it: repeating it does nothing more. */
+  #finished: ReadonlyMap<FlatHome, number> | undefined;
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
     const isPlain = PARAMETERS.holds(params);
@@ -92,19 +116,14 @@ export abstract class Optimizer<Options extends object> {
     });
   }
 
+  /** What it is called where its state rests. */
+  protected abstract readonly kind: string;
+
   /** Names of the state tensors that a flat needs with the groups' present options. */
   protected abstract stateNames(): readonly string[];
 
-  /**
-   * Encodes the step of one flat: reads its gradient, changes `param` (f32, its values) in place.
-   * `state.step` counts this step already.
-   */
-  protected abstract stepFlat(
-    plan: FlatPlan,
-    param: View,
-    state: FlatState,
-    options: StepOptions,
-  ): void;
+  /** Encodes a flat's step, or a part of it: element by element, as parts are cut anywhere. */
+  protected abstract stepFlat(device: Device, step: FlatStep<Options>): void;
 
   /** All parameters, group by group. */
   parameters(): Tensor[] {
@@ -114,9 +133,10 @@ export abstract class Optimizer<Options extends object> {
   /**
    * Steps every flat that has a gradient. Where parameters share a flat (sharded or packed), those
    * without a gradient of their own count as having zeros, so decay and momentum move them, but frozen
-   * ones stay. Flats on the device
-   * are encoded when it returns; the promise waits for those that rest elsewhere, which come one
-   * after the other, and for their commit.
+   * ones stay. Flats on the device are encoded when it returns; the promise waits for those that rest
+   * elsewhere, which come one after the other, and for their commit. Where it rejects for a store that
+   * fails, none of the step is committed, and repeating it finishes it with the options that it began
+   * with; so does whatever reads those flats next.
    * @throws {OptimizerError} where those are in a forward, backward or step that has not ended;
    * nothing is stepped then
    */
@@ -125,63 +145,164 @@ export abstract class Optimizer<Options extends object> {
     this.#checkGroups(this.groups);
     const plans = this.#plan();
     const leave = occupyHomes(flatsIn(plans), 'optimizer.step');
-    return this.#stepPlans(plans, options).finally(leave);
+    const step = this.#unfinished?.finish() ?? this.#stepPlans(plans, options);
+    const taken = step.then(() => {
+      this.#finished = undefined; // by this call, not by somebody else
+    });
+    return taken.finally(leave);
   }
 
   async #stepPlans(plans: readonly FlatPlan[], options: StepOptions): Promise<void> {
-    const turns: FlatTurn[] = [];
-    const commits = new Set<FlatHome['steps']>();
-    for (const plan of plans) {
-      const home = flatHomeOf(plan.flat);
-      if (home === undefined) {
-        if (plan.flat.grad !== undefined) {
-          this.#stepPlan(plan, options);
-        }
-      } else if (home.hasGradient) {
-        commits.add(home.steps);
-        const start = () => home.start(this.#stateFor(plan.flat));
-        const turn = { start, use: () => this.#stepPlan(plan, options), isChanging: true };
-        if (plan.segments.length > 0) {
-          turns.push(turn);
-        } else {
-          plan.flat.storage.markWritten();
-        }
-      }
-    }
-    if (commits.size === 0) {
+    const homes = plans.flatMap(({ flat }) => {
+      const home = flatHomeOf(flat);
+      return home?.hasGradient ? [home] : [];
+    });
+    if (this.#isRepeated(homes)) {
       return;
     }
-    await visitFlats(turns, options.flatsAhead ?? 1);
-    for (const steps of commits) {
-      await steps.commit();
+    for (const { flat } of plans) {
+      if (flatHomeOf(flat)?.hasGradient) {
+        this.#restingOf(flat); // refuses another optimizer's state before anything is stepped
+      }
     }
+    for (const plan of plans) {
+      if (flatHomeOf(plan.flat) === undefined && plan.flat.grad !== undefined) {
+        this.#stepResident(plan, options);
+      }
+    }
+    if (homes.length === 0) {
+      return;
+    }
+    await this.#storedStep(plans, homes, options).finish();
   }
 
-  #stepPlan(plan: FlatPlan, options: StepOptions): void {
+  #stepResident(plan: FlatPlan, options: StepOptions): void {
+    const { flat } = plan;
     if (plan.segments.length > 0) {
-      const state = this.#stateFor(plan.flat);
+      const state = this.#stateFor(flat);
+      const { groups } = this;
+      const gradScale = options.gradScale?.view();
+      const grad = flat.grad!;
       state.step += 1;
-      this.#stepInF32(plan, state, options);
+      const part = { start: 0, length: flat.size, param: undefined, grad, state: new Map() };
+      this.#stepPart(plan, part, { groups, gradScale, state, step: state.step });
+      state.unused.clear();
     }
     // Copies gathered or published from it are stale: on all ranks alike, also where a rank's
     // part is all padding.
-    plan.flat.storage.markWritten();
+    flat.storage.markWritten();
+  }
+
+  /** The same of flats that rest elsewhere; it keeps what it was called with, as it may fail half-way. */
+  #storedStep(
+    plans: readonly FlatPlan[],
+    homes: readonly FlatHome[],
+    options: StepOptions,
+  ): StoredStep {
+    const groups = this.groups.map((group) => ({ ...group }));
+    const scale = options.gradScale;
+    scale?.storage.retain();
+    const versions = new Map(homes.map((home) => [home, home.gradientVersion]));
+    const turns = plans.flatMap((plan) => {
+      const home = flatHomeOf(plan.flat);
+      if (!home?.hasGradient) {
+        return [];
+      }
+      plan.flat.storage.markWritten(); // copies are stale on all ranks alike
+      return plan.segments.length > 0 ? [this.#turnOf(plan, home, { groups, scale })] : [];
+    });
+    const step = new StoredStep(homes, turns, {
+      flatsAhead: options.flatsAhead ?? 1,
+      ended: (isWhole) => {
+        scale?.storage.release();
+        this.#unfinished = undefined;
+        this.#finished = isWhole ? versions : undefined;
+      },
+    });
+    this.#unfinished = step;
+    return step;
+  }
+
+  #turnOf(
+    plan: FlatPlan,
+    home: FlatHome,
+    {
+      groups,
+      scale,
+    }: {
+      readonly groups: readonly OptimizerGroup<Options>[];
+      readonly scale: Tensor | undefined;
+    },
+  ) {
+    const start = () => {
+      const state = this.#stateFor(plan.flat);
+      return home.start(this.#restingOf(plan.flat), [...state.tensors.keys()]);
+    };
+    const use = (part: FlatPart) => {
+      const state = this.#stateFor(plan.flat);
+      const gradScale = scale?.storage.view(scale.offset, 1);
+      this.#stepPart(plan, part, { groups, gradScale, state, step: state.step + 1 });
+    };
+    const kept = () => {
+      plan.flat.storage.markWritten(); // once more, as they may be made until then
+      const state = this.#stateFor(plan.flat);
+      state.step += 1;
+      state.unused.clear();
+    };
+    return { start, use, kept };
   }
 
   /** Kernels step f32: 16-bit parameters are stepped in a copy and rounded once. */
-  #stepInF32(plan: FlatPlan, state: FlatState, options: StepOptions): void {
+  #stepPart(
+    plan: FlatPlan,
+    part: FlatPart,
+    call: {
+      readonly groups: readonly OptimizerGroup<Options>[];
+      readonly gradScale: View | undefined;
+      readonly state: FlatState;
+      readonly step: number;
+    },
+  ): void {
     const { flat } = plan;
-    if (flat.dtype === 'f32') {
-      this.stepFlat(plan, flat.view(), state, options);
+    const { start, length } = part;
+    const segments = segmentsOf(plan, part);
+    if (segments.length === 0) {
       return;
     }
-    const { backend } = flat.device;
-    const copy = flat.device.storage(flat.size, 'f32', 'staging');
+    const { device } = flat;
+    const { state, ...rest } = call;
+    const views = [...state.tensors].map(([name, tensor]) => {
+      return [name, part.state.get(name) ?? tensor.storage.view(start, length)] as const;
+    });
+    const values = part.param ?? flat.storage.view(flat.offset + start, length);
+    const step = {
+      ...rest,
+      grad: part.grad.view(),
+      state: new Map(views),
+      segments,
+      isNew: (name: string) => state.unused.has(name),
+    };
+    if (flat.dtype === 'f32') {
+      this.stepFlat(device, { ...step, param: values });
+      return;
+    }
+    const copy = device.storage(length, 'f32', 'staging');
     copy.fill();
-    backend.run('cast', { x: flat.view(), out: copy.view() });
-    this.stepFlat(plan, copy.view(), state, options);
-    backend.run('cast', { x: copy.view(), out: flat.view() });
+    device.backend.run('cast', { x: values, out: copy.view() });
+    this.stepFlat(device, { ...step, param: copy.view() });
+    device.backend.run('cast', { x: copy.view(), out: values });
     copy.release();
+  }
+
+  /** Whether a step was finished by somebody else, and its caller repeats it with the same gradients. */
+  #isRepeated(homes: readonly FlatHome[]): boolean {
+    const finished = this.#finished;
+    this.#finished = undefined;
+    return (
+      finished !== undefined &&
+      homes.length === finished.size &&
+      homes.every((home) => finished.get(home) === home.gradientVersion)
+    );
   }
 
   /** Frees all gradients. */
@@ -198,19 +319,21 @@ export abstract class Optimizer<Options extends object> {
   async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
     const home = stateHomeOf(flat);
     await home?.ready();
-    if (this.stateOf(flat) === undefined && home?.restingStep === undefined) {
+    await home?.steps.rest();
+    const resting = this.#restingOf(flat);
+    if (this.stateOf(flat) === undefined && resting?.step === undefined) {
       return undefined;
     }
     const { step, tensors } = this.#stateFor(flat);
     const reads = [...tensors].map(async ([name, { storage }]) => {
-      return [name, await (home?.readState(name) ?? storage.read())] as const;
+      return [name, await (resting?.read(name) ?? storage.read())] as const;
     });
     return { step, tensors: new Map(await Promise.all(reads)) };
   }
 
   /**
-   * Replaces the state of a flat, zeros where a name is missing. The arrays are the caller's
-   * again when it resolves. For sharding.
+   * Replaces the state of a flat. A tensor that is missing begins anew, with zeros. The arrays are the
+   * caller's again when it resolves. For sharding.
    */
   async writeFlatState(
     flat: Tensor,
@@ -219,18 +342,24 @@ export abstract class Optimizer<Options extends object> {
   ): Promise<void> {
     const home = stateHomeOf(flat);
     await home?.ready();
+    await home?.steps.rest();
     const state = this.#stateFor(flat);
-    const whole = [...state.tensors.keys()].map((name) => {
-      return [name, tensors.get(name) ?? new Uint8Array(flat.size * 4)] as const;
-    });
+    const given = [...state.tensors.keys()].filter((name) => tensors.has(name));
     if (home !== undefined) {
-      await home.writeState(step, new Map(whole));
+      const whole = new Map(given.map((name) => [name, tensors.get(name)!]));
+      await this.#restingOf(flat)!.write(step, whole);
     } else {
-      for (const [name, bytes] of whole) {
-        state.tensors.get(name)!.storage.write(bytes);
+      for (const [name, { storage }] of state.tensors) {
+        storage.write(tensors.get(name) ?? new Uint8Array(flat.size * 4));
       }
     }
     state.step = step;
+    state.unused.clear();
+    for (const name of state.tensors.keys()) {
+      if (!tensors.has(name)) {
+        state.unused.add(name);
+      }
+    }
   }
 
   /**
@@ -294,8 +423,7 @@ export abstract class Optimizer<Options extends object> {
       this.#dropState(flat);
       const first = dict.state.get(names.get(members[0]!.param)!);
       if (first === undefined) {
-        const isAtRest = stateHomeOf(flat)?.restingStep !== undefined;
-        if (isAtRest) {
+        if (this.#restingOf(flat)?.step !== undefined) {
           await this.writeFlatState(flat, 0, new Map());
         }
         continue;
@@ -317,6 +445,7 @@ export abstract class Optimizer<Options extends object> {
   dispose(): void {
     for (const flat of [...this.#states.keys()]) {
       this.#dropState(flat);
+      flatHomeOf(flat)?.leaveState(this);
     }
   }
 
@@ -350,19 +479,44 @@ export abstract class Optimizer<Options extends object> {
     if (known !== undefined && missing.length === 0) {
       return known;
     }
-    const home = stateHomeOf(flat);
+    const resting = this.#restingOf(flat);
     const { device } = flat;
     const added = missing.map((name) => {
       const tensor =
-        home === undefined
+        resting === undefined
           ? device.zeros([flat.size], { tag: 'optimizer' }).keep()
           : new Tensor(device.storage(flat.size, 'f32', 'optimizer'), [flat.size]);
       return [name, tensor] as const;
     });
     const tensors = new Map([...(known?.tensors ?? []), ...added]);
-    const state = { step: known?.step ?? home?.restingStep ?? 0, tensors };
+    const unused = new Set(known?.unused);
+    for (const name of missing) {
+      if (!resting?.has(name)) {
+        unused.add(name);
+      }
+    }
+    const state = { step: known?.step ?? resting?.step ?? 0, tensors, unused };
     this.#states.set(flat, state);
     return state;
+  }
+
+  /** This optimizer's state of a flat that rests off the device; undefined where state does not. */
+  #restingOf(flat: Tensor): RestingState | undefined {
+    return stateHomeOf(flat)?.stateOf(this, this.#signatureOf(flat));
+  }
+
+  #signatureOf(flat: Tensor): StateSignature {
+    const ranges: [start: number, length: number, group: number][] = [];
+    for (const { start, length, group } of this.#plan().find((plan) => plan.flat === flat)!
+      .members) {
+      const last = ranges.at(-1);
+      if (last !== undefined && last[2] === group && last[0] + last[1] === start) {
+        last[1] += length;
+      } else if (length > 0) {
+        ranges.push([start, length, group]);
+      }
+    }
+    return { optimizer: this.kind, ranges };
   }
 
   #dropState(flat: Tensor): void {
@@ -404,6 +558,11 @@ export abstract class Optimizer<Options extends object> {
       state.step = [...steps][0]!;
       for (const { member, source } of found) {
         copyState(source!, member, state);
+        for (const name of source!.state?.tensors.keys() ?? []) {
+          if (!source!.state!.unused.has(name)) {
+            state.unused.delete(name);
+          }
+        }
       }
     }
     for (const flat of old) {

@@ -1,6 +1,6 @@
 // Stochastic gradient descent with PyTorch's momentum.
 
-import type { Tensor, View } from '@shardweave/tensor-core';
+import type { Device, Tensor } from '@shardweave/tensor-core';
 import {
   atLeast,
   checkOptions,
@@ -10,15 +10,13 @@ import {
   optional,
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
-import type { FlatPlan } from './flat-plan.js';
 import {
+  type FlatStep,
   Optimizer,
   type OptimizerGroup,
   PARAMETERS,
   type ParamGroup,
-  type StepOptions,
 } from './optimizer.js';
-import type { FlatState } from './optimizer-state.js';
 
 export interface SgdOptions {
   /** Learning rate. Default 1e-3. */
@@ -59,6 +57,10 @@ export class Sgd extends Optimizer<SgdOptions> {
     super(params, { ...DEFAULTS, ...given(options) });
   }
 
+  protected override get kind(): string {
+    return 'Sgd';
+  }
+
   protected override checkGroup(group: OptimizerGroup<SgdOptions>, at: string): void {
     checkOptions(`Sgd${at}`, group, { ...RULES, params: PARAMETERS });
     const { momentum, dampening, nesterov } = group;
@@ -73,21 +75,16 @@ export class Sgd extends Optimizer<SgdOptions> {
     return this.groups.some(({ momentum }) => momentum !== 0) ? ['momentum'] : [];
   }
 
-  protected override stepFlat(
-    plan: FlatPlan,
-    param: View,
-    state: FlatState,
-    options: StepOptions,
-  ): void {
-    const { flat, segments } = plan;
-    flat.device.backend.run('sgd', {
+  protected override stepFlat(device: Device, step: FlatStep<SgdOptions>): void {
+    const { param, grad, state, segments, gradScale } = step;
+    device.backend.run('sgd', {
       param,
-      grad: flat.grad!.view(),
-      momentumBuffer: state.tensors.get('momentum')?.view(),
-      gradScale: options.gradScale?.view(),
-      groups: this.groups.map(({ params: _, ...group }) => ({
+      grad,
+      momentumBuffer: state.get('momentum'),
+      gradScale,
+      groups: step.groups.map(({ params: _, ...group }) => ({
         ...group,
-        isFirstStep: state.step === 1,
+        isFirstStep: step.isNew('momentum'),
       })),
       segments,
     });

@@ -48,13 +48,19 @@ export async function eachGradient(
         turns.push(residentTurn(() => use(flat.grad!)));
       }
     } else if (home.hasGradient) {
-      turns.push({ start: () => home.startGradient(), use: () => use(flat.grad!), isChanging });
+      turns.push({ start: () => home.startGradient(), use: ({ grad }) => use(grad), isChanging });
     }
   }
   await visitFlats(turns, AHEAD).finally(leave);
 }
 
 function residentTurn(use: () => void): FlatTurn {
-  const start = () => ({ load: async () => {}, store: async () => {}, drop: () => {} });
-  return { start, use, isChanging: false };
+  const visit = {
+    load: async () => {},
+    run: use,
+    store: async () => {},
+    isKept: false,
+    drop: () => {},
+  };
+  return { start: () => visit, use, isChanging: false };
 }

@@ -1,62 +1,109 @@
 // Where a flat rests between steps when that is not the device: host memory, or a disk. Here is the
 // seam and the pipeline over it; StoredFlat implements it for fsdp and offload.
 
-import type { Tensor } from '@shardweave/tensor-core';
+import type { Tensor, View } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
-import type { FlatState } from '../optim/optimizer-state.js';
+import type { RestingState, StateSignature } from './resting-state.js';
 
 /**
  * The home of one flat: its parameter, gradient and optimizer state rest there as bytes, and come to
- * the device for a visit. At rest `flat.grad` is undefined, and the storages of the flat and of its
- * state tensors are empty, unless the home holds gradients alone.
+ * the device for a visit, part by part. At rest `flat.grad` is undefined, and the storages of the flat
+ * and of its state are empty, unless the home holds gradients alone.
  *
- * Ordering: visits start in the order of the flats, a bounded number ahead of use. `start` touches no
- * device memory, so bytes come from a disk while kernels run. `load`, `store` and `drop` fill and free
- * it in program order: one flat at a time is on the device.
+ * Ordering: visits start in the order of the flats, a bounded number ahead of use. `start` and `load`
+ * touch no device memory, so bytes come from a disk while kernels run. `run` fills and frees it in
+ * program order: one part of one flat at a time is on the device.
  *
- * Ownership: whoever steps makes the state tensors; the home fills and frees their storages and
- * `flat.grad`, and owns its host buffers.
+ * Ownership: each optimizer that steps a flat has a state of its own there (stateOf).
  *
- * Failure: a rejected `load` leaves nothing on the device and what rests as it was. A rejected `store`
- * loses nothing: the home keeps the bytes until a later one succeeds, and visits see them.
+ * Failure: a rejected `load` or `store` of a visit that is not kept leaves what rests as it was. Where
+ * `store` rejects and the visit is kept, the home holds the new bytes until `flush` writes them, and
+ * visits see them.
  */
 export interface FlatHome {
   /** Whether parameter and state rest there too, or the gradient alone. */
   readonly holdsState: boolean;
   /** Whether a gradient waits for a step. */
   readonly hasGradient: boolean;
+  /** Changes with every addition to the gradient and every clearing. */
+  readonly gradientVersion: number;
   /** Forgets the gradient. */
   clearGradient(): void;
+  /** Clearings take effect only when the returned function is called: a step still needs the gradient. */
+  holdGradient(): () => void;
   /**
    * Resolves when it has its place in the store: awaited before state is read or written.
    * @throws {OptimizerError} where only a call of the module can give it one
    */
   ready(): Promise<void>;
-  /** Steps that the state at rest has seen; undefined where none is, and before `ready`. */
-  readonly restingStep: number | undefined;
-  /** Begins a visit of parameter, gradient and state, which a step may change all but the gradient of. */
-  start(state: FlatState): FlatVisit;
-  /** Begins a visit of the gradient alone. */
+  /**
+   * The state that an optimizer keeps there: its own, or one at rest from an earlier process that nobody
+   * has taken over yet; a new one where there is none.
+   * @throws {OptimizerError} where the only ones at rest are those of other optimizers
+   */
+  stateOf(owner: object, signature: StateSignature): RestingState;
+  /** Its owner steps no more; the state stays for another process, or until another optimizer's takes its place. */
+  leaveState(owner: object): void;
+  /** Begins a visit of parameter, gradient and, where it rests here, the state's tensors `names`. */
+  start(state: RestingState | undefined, names: readonly string[]): FlatVisit;
+  /** Begins a visit of the gradient alone, whole. */
   startGradient(): FlatVisit;
-  /** f32 bytes of a state tensor at rest; the caller's. */
-  readState(name: string): Promise<Uint8Array>;
-  /** Replaces all state at rest. The arrays are the caller's again when it resolves. */
-  writeState(step: number, tensors: ReadonlyMap<string, Uint8Array>): Promise<void>;
+  /** Writes what the store refused. */
+  flush(): Promise<void>;
   /** What is under way with the flat that nothing else may come between; undefined at rest. */
   readonly occupant: string | undefined;
   /** Names what is under way; the returned function ends it. See occupyHomes. */
   occupy(by: string): () => void;
-  /** Homes that share it make one generation of a step: its commit is called once at the end. */
-  readonly steps: { commit(): Promise<void> };
+  /** Homes that share it make one generation of a step. */
+  readonly steps: HomeSteps;
+}
+
+/** A step over homes that can be finished after it failed. */
+export interface UnfinishedStep {
+  finish(): Promise<void>;
+}
+
+/** The steps over all homes of one store, one at a time. See Note [steps over a store]. */
+export interface HomeSteps {
+  /** Resolves when no step is under way, and none but `step` is left half-way: those are finished first. */
+  rest(step?: UnfinishedStep): Promise<void>;
+  /** Whether `step` may begin. */
+  isFree(step: UnfinishedStep): boolean;
+  /** Begins one; the returned function ends it, whole or half-way. */
+  begin(step: UnfinishedStep): (isWhole: boolean) => void;
+  /**
+   * Makes what is stored the generation that a next process finds.
+   * @param step whose end it is; without one it waits until steps are at rest
+   */
+  commit(step?: UnfinishedStep): Promise<void>;
+}
+
+/** A run of a flat's elements on the device. */
+export interface FlatPart {
+  readonly start: number;
+  readonly length: number;
+  /** In the flat's dtype; undefined in visits of the gradient alone, and where it rests on the device. */
+  readonly param: View | undefined;
+  /** f32. */
+  readonly grad: Tensor;
+  /** By name, f32; those that rest on the device are not in it. */
+  readonly state: ReadonlyMap<string, View>;
 }
 
 /** One stay of a flat on its device. */
 export interface FlatVisit {
-  /** Waits for the bytes, fills the storages and uploads. */
+  /** Waits for the bytes, on the host. */
   load(): Promise<void>;
-  /** Queues the read-back of what may have changed and frees the storages; resolves at rest. */
+  /**
+   * Brings part after part to the device, calls `use` and frees it; where the visit changes what rests,
+   * its read-back is queued before.
+   */
+  run(use: (part: FlatPart) => void, options: { readonly isChanging: boolean }): void;
+  /** Resolves when what was changed is at rest. */
   store(): Promise<void>;
-  /** Frees the storages, or gives up a visit that has not loaded; what rests stays. */
+  /** Whether the new values are those of the home from here on, even if the store lacks them. */
+  readonly isKept: boolean;
+  /** Gives up what it holds; what rests stays. */
   drop(): void;
 }
 
@@ -64,9 +111,11 @@ export interface FlatVisit {
 export interface FlatTurn {
   start(): FlatVisit;
   /** Encodes the kernels. */
-  use(): void;
+  use(part: FlatPart): void;
   /** Whether the visit's changes are kept. */
   readonly isChanging: boolean;
+  /** They are. */
+  kept?(): void;
 }
 
 // Keyed by flat: a fact about that tensor, not state of this module.
@@ -112,15 +161,15 @@ export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
 }
 
 /**
- * Brings flats to the device one after the other. While one is in use, up to `ahead` later ones
- * begin to come and as many earlier ones leave. A load that fails ends it; a store that fails lets
- * the rest go on, so that a step is whole. Rejects with the first failure when all is at rest.
+ * Brings flats to the device one after the other. While one is in use, up to `ahead` later ones begin
+ * to come and as many earlier ones leave. The first failure ends it; those that were used before still
+ * leave. Rejects when all is at rest.
  */
 export async function visitFlats(turns: readonly FlatTurn[], ahead: number): Promise<void> {
   const started: FlatVisit[] = [];
   const leaving: Promise<void>[] = [];
   const failures: unknown[] = [];
-  for (const [index, { use, isChanging }] of turns.entries()) {
+  for (const [index, turn] of turns.entries()) {
     const last = Math.min(index + ahead, turns.length - 1);
     while (started.length <= last) {
       started.push(turns[started.length]!.start());
@@ -128,22 +177,27 @@ export async function visitFlats(turns: readonly FlatTurn[], ahead: number): Pro
     const visit = started[index]!;
     try {
       await visit.load();
-      use();
+      if (failures.length === 0) {
+        visit.run(turn.use, turn);
+      }
     } catch (error) {
       failures.push(error);
+    }
+    if (failures.length > 0) {
       for (const open of started.slice(index)) {
         open.drop();
       }
       break;
     }
-    if (!isChanging) {
+    if (!turn.isChanging) {
       visit.drop();
       continue;
     }
     leaving.push(
-      visit.store().catch((error: unknown) => {
-        failures.push(error);
-      }),
+      visit
+        .store()
+        .catch((error: unknown) => void failures.push(error))
+        .then(() => (visit.isKept ? turn.kept?.() : undefined)),
     );
     if (leaving.length > ahead) {
       await leaving.shift();

@@ -2,12 +2,27 @@
 // converter of 16-bit floats.
 
 import { WireCodec } from '@shardweave/dtypes';
+import { OptimizerError } from '../errors.js';
 import type { ByteStore } from './byte-store.js';
+import type { HomeSteps, UnfinishedStep } from './flat-home.js';
 
-export class StoreUse {
+// Note [steps over a store]
+// A step changes flat after flat, and any of them may fail to be read, stepped or written. What was
+// committed before it stays what a next process finds, as a commit comes only after the last one. In this
+// process some flats are then a step ahead, for the old values of a whole model would take as much host
+// memory again. So a step that failed is owed: it remembers which flats are left and what it was called
+// with. Repeating it finishes those, and so does whatever reads parameters or state next, or commits.
+// Until that succeeds nothing of the store is given out, and gradients that it needs are not cleared.
+
+export class StoreUse implements HomeSteps {
   readonly store: ByteStore;
   readonly #names = new Set<string>();
   readonly #pending = new Set<Promise<void>>();
+  readonly #companions = new Set<{ write(): Promise<void> }>();
+  /** The step that is under way; it never rejects. */
+  #running: Promise<void> | undefined;
+  /** The one that failed half-way. No other begins before it is finished. */
+  #owed: UnfinishedStep | undefined;
   #codec: Promise<WireCodec> | undefined;
 
   constructor(store: ByteStore) {
@@ -45,10 +60,63 @@ export class StoreUse {
     void work.then(() => this.#pending.delete(work));
   }
 
-  /** The end of a step: what is stored now is what a next process finds. */
-  async commit(): Promise<void> {
+  /**
+   * Has `write` called before each commit, for what belongs to a generation beside flats. The returned
+   * function ends it.
+   */
+  join(write: () => Promise<void>): () => void {
+    const companion = { write };
+    this.#companions.add(companion);
+    return () => void this.#companions.delete(companion);
+  }
+
+  isFree(step: UnfinishedStep): boolean {
+    return this.#running === undefined && (this.#owed === undefined || this.#owed === step);
+  }
+
+  async rest(step?: UnfinishedStep): Promise<void> {
+    for (;;) {
+      if (this.#running !== undefined) {
+        await this.#running;
+      } else if (this.#owed !== undefined && this.#owed !== step) {
+        await this.#owed.finish();
+      } else {
+        return;
+      }
+    }
+  }
+
+  begin(step: UnfinishedStep): (isWhole: boolean) => void {
+    let resolve = () => {};
+    this.#running = new Promise((end) => {
+      resolve = end;
+    });
+    return (isWhole) => {
+      this.#running = undefined;
+      this.#owed = isWhole ? undefined : step;
+      resolve();
+    };
+  }
+
+  async commit(step?: UnfinishedStep): Promise<void> {
+    if (step === undefined) {
+      await this.rest();
+    }
     await Promise.all(this.#pending);
+    for (const { write } of this.#companions) {
+      await write();
+    }
     await this.store.commit();
+  }
+
+  /** @throws {OptimizerError} where a step failed half-way and is not finished */
+  requireWhole(name: string): void {
+    if (this.#owed === undefined) {
+      return;
+    }
+    throw new OptimizerError(
+      `optimizer: expected '${name}' in its store as a whole step left it, got one that failed half-way. Finish it first: await optimizer.step() again.`,
+    );
   }
 }
 

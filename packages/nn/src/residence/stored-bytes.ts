@@ -65,6 +65,17 @@ export class StoredBytes {
     return withdrawn;
   }
 
+  /** Forgets the value, in the store too. */
+  remove(): Promise<void> {
+    const removed = this.#lastWrite.then(async () => {
+      this.#unsaved = undefined;
+      this.#exists = false;
+      await this.#store.delete(this.#key);
+    });
+    this.#lastWrite = removed.catch(() => undefined);
+    return removed;
+  }
+
   /** Writes what waits. */
   async flush(): Promise<void> {
     await this.#lastWrite;

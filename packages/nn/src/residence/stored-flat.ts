@@ -2,15 +2,22 @@
 // a store, in host memory or on disk. Gathers start from them, reduced gradients add up in them, and
 // the optimizer visits them (FlatHome) one flat at a time.
 
-import { type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
-import type { FlatState } from '../optim/optimizer-state.js';
 import type { FlatHome, FlatVisit } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
 import { addScaled } from './host-gradient.js';
+import {
+  isOverlapping,
+  isSameSignature,
+  RestingState,
+  refuseSignature,
+  type StateSignature,
+} from './resting-state.js';
 import type { StoreUse } from './store-use.js';
 import { StoredBytes } from './stored-bytes.js';
-import { StoredVisit, type VisitPart } from './stored-visit.js';
+import type { StoredModel } from './stored-model.js';
+import { StoredVisit, type VisitValue } from './stored-visit.js';
 
 export interface StoredFlatOptions {
   /** [shardLength] in the master dtype. */
@@ -22,24 +29,33 @@ export interface StoredFlatOptions {
   readonly resume: boolean;
   /** For bytes on their way; reused. */
   hostBuffers(): HostBuffers;
+  /** What the store has of the model around it, which takes its place there first. */
+  readonly model?: StoredModel;
   /** Its name, where it can take its place before the module is called: who needs it there does it. */
   readonly name?: string;
 }
 
-/** Steps taken, as bytes. */
-const STEP_BYTES = 8;
+interface KeptState {
+  readonly state: RestingState;
+  readonly owner: object | undefined;
+  /** Its owner was disposed; another one that steps the same elements takes its place. */
+  readonly isLeft: boolean;
+}
 
 export class StoredFlat implements FlatHome {
   readonly holdsState: boolean;
   readonly #options: StoredFlatOptions;
-  readonly #states = new Map<string, StoredBytes>();
+  /** Those at rest from an earlier process have no owner until an optimizer like theirs asks. */
+  readonly #states: KeptState[] = [];
   #name: string | undefined;
   #opening: Promise<void> | undefined;
   #parameter: StoredBytes | undefined;
   #gradient: StoredBytes | undefined;
-  #step: StoredBytes | undefined;
-  #restingStep: number | undefined;
   #hasGradient = false;
+  #gradientVersion = 0;
+  /** Who still needs the gradient, and whether it is to be cleared when they are done. */
+  #numHolds = 0;
+  #isClearDue = false;
   /** Gradients cleared; an addition that began before a clearing counts no more. */
   #numCleared = 0;
   /** Additions run one after the other. */
@@ -63,6 +79,7 @@ export class StoredFlat implements FlatHome {
   }
 
   async #open(name: string): Promise<void> {
+    await this.#options.model?.open();
     this.#name = this.#options.use.claim(name);
     try {
       await this.#takePlace();
@@ -89,7 +106,7 @@ export class StoredFlat implements FlatHome {
     }
     this.#parameter = this.#stored('parameter', flat.storage.byteLength);
     this.#gradient = this.#stored('gradient', flat.size * 4);
-    this.#step = this.#stored('step', STEP_BYTES);
+    this.#states.length = 0;
     if (!resume) {
       return;
     }
@@ -98,12 +115,13 @@ export class StoredFlat implements FlatHome {
         `resume: expected ${flat.storage.byteLength} bytes of '${this.#name}' in the store, got none or another number. Resume the same model on the same ranks.`,
       );
     }
-    if (!this.#step.exists) {
-      return;
+    for (let i = 0; ; i++) {
+      const state = await RestingState.resume(use.store, this.#statePrefix(i), flat.size * 4);
+      if (state === undefined) {
+        return;
+      }
+      this.#states.push({ state, owner: undefined, isLeft: false });
     }
-    const bytes = new Uint8Array(STEP_BYTES);
-    await this.#step.read(bytes);
-    this.#restingStep = new Float64Array(bytes.buffer)[0]!;
   }
 
   /** Gives up its place in the store; the values stay there. */
@@ -147,6 +165,11 @@ export class StoredFlat implements FlatHome {
     this.#filling = new Uint8Array(this.#parameter!.byteLength);
   }
 
+  /** Elements that are being filled, for values to be written into: of an f32 flat. */
+  filling(byteOffset: number, elementCount: number): Float32Array {
+    return new Float32Array(this.#filling!.buffer, byteOffset, elementCount);
+  }
+
   async endFilling(): Promise<void> {
     const filled = this.#filling;
     this.#filling = undefined;
@@ -156,6 +179,7 @@ export class StoredFlat implements FlatHome {
   }
 
   async readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array> {
+    this.#options.use.requireWhole(this.name);
     const bytes = new Uint8Array(byteLength);
     await this.#parameter!.read(bytes, byteOffset);
     return bytes;
@@ -167,6 +191,7 @@ export class StoredFlat implements FlatHome {
       this.#filling.set(bytes, byteOffset);
       return;
     }
+    this.#options.use.requireWhole(this.name);
     const { byteLength } = this.#parameter!;
     if (bytes.byteLength === byteLength) {
       return this.#parameter!.write(bytes);
@@ -179,6 +204,7 @@ export class StoredFlat implements FlatHome {
   /** The shard in the dtype of computation, as a host buffer that the caller gives back. */
   async readForLoad(computeDType: DType): Promise<Uint8Array> {
     const { flat, use } = this.#options;
+    use.requireWhole(this.name);
     const hostBuffers = this.#options.hostBuffers();
     const master = hostBuffers.take(this.#parameter!.byteLength);
     let isLent = true;
@@ -217,8 +243,32 @@ export class StoredFlat implements FlatHome {
     return this.#hasGradient;
   }
 
+  get gradientVersion(): number {
+    return this.#gradientVersion;
+  }
+
+  holdGradient(): () => void {
+    this.#numHolds += 1;
+    let isHeld = true;
+    return () => {
+      if (!isHeld) {
+        return;
+      }
+      isHeld = false;
+      this.#numHolds -= 1;
+      if (this.#numHolds === 0 && this.#isClearDue) {
+        this.clearGradient();
+      }
+    };
+  }
+
   clearGradient(): void {
+    this.#isClearDue = this.#numHolds > 0;
+    if (this.#isClearDue) {
+      return;
+    }
     this.#hasGradient = false; // the next one is written over it
+    this.#gradientVersion += 1;
     this.#numCleared += 1;
     // One that the store refused would hold up every commit.
     const withdrawn = this.#additions.then(() => this.#gradient?.withdraw());
@@ -280,6 +330,7 @@ export class StoredFlat implements FlatHome {
       // Also where the store can't take it: it waits on the host.
       if (numCleared === this.#numCleared) {
         this.#hasGradient = true;
+        this.#gradientVersion += 1;
       }
       await this.#gradient!.write(total);
     } finally {
@@ -307,97 +358,111 @@ export class StoredFlat implements FlatHome {
 
   // ---- visits ----------------------------------------------------------------------------------
 
-  get restingStep(): number | undefined {
-    return this.#restingStep;
-  }
-
-  start(state: FlatState): FlatVisit {
+  start(state: RestingState | undefined, names: readonly string[]): FlatVisit {
     const { flat } = this.#options;
-    const changing: VisitPart[] = [];
-    if (this.holdsState) {
-      changing.push({ stored: this.#parameter!, storage: flat.storage, isChanging: true });
-      for (const [name, { storage }] of state.tensors) {
-        changing.push({ stored: this.#stateOf(name), storage, isChanging: true });
+    const values: VisitValue[] = [];
+    if (state !== undefined) {
+      const param = { stored: this.#parameter!, role: 'param', dtype: flat.dtype } as const;
+      values.push({ ...param, isChanging: true });
+      for (const name of names) {
+        const tensor = { stored: state.tensor(name), role: { state: name }, dtype: 'f32' } as const;
+        values.push({ ...tensor, isChanging: true });
       }
     }
-    return this.#visit(changing, { isGradientChanging: false, state });
+    return this.#visit(values, {
+      isGradientAlone: false,
+      keep: async () => state?.setStep((state.step ?? 0) + 1, names),
+    });
   }
 
   startGradient(): FlatVisit {
-    return this.#visit([], { isGradientChanging: true, state: undefined });
+    this.#options.use.requireWhole(this.name);
+    return this.#visit([], { isGradientAlone: true, keep: async () => {} });
   }
 
   #visit(
-    others: readonly VisitPart[],
-    options: { readonly isGradientChanging: boolean; readonly state: FlatState | undefined },
+    others: readonly VisitValue[],
+    { isGradientAlone, keep }: { readonly isGradientAlone: boolean; keep(): Promise<void> },
   ): FlatVisit {
     const { flat } = this.#options;
-    const { device } = flat;
-    const storage = device.storage(flat.size, 'f32', 'gradient');
-    const isChanging = options.isGradientChanging;
-    const { state } = options;
+    const gradient = { stored: this.#gradient!, role: 'grad', dtype: 'f32' } as const;
     return new StoredVisit({
-      device,
+      device: flat.device,
       hostBuffers: this.#options.hostBuffers(),
-      parts: [...others, { stored: this.#gradient!, storage, isChanging }],
-      onLoaded: () => {
-        flat.grad = new Tensor(storage, [flat.size]);
-      },
-      onLeaving: () => {
-        flat.grad = undefined;
-      },
-      alsoStore: async () => {
-        if (this.holdsState && state !== undefined) {
-          await this.#writeStep(state.step);
-        }
-      },
+      elementCount: flat.size,
+      values: [...others, { ...gradient, isChanging: isGradientAlone }],
+      isWhole: others.length === 0,
+      keep,
     });
   }
 
   // ---- optimizer state -------------------------------------------------------------------------
 
-  async readState(name: string): Promise<Uint8Array> {
-    const stored = this.#stateOf(name);
-    const bytes = new Uint8Array(stored.byteLength);
-    if (stored.exists) {
-      await stored.read(bytes);
-    }
-    return bytes;
+  /** The most steps that any optimizer's state at rest has seen; undefined where there is none. */
+  get restingStep(): number | undefined {
+    const steps = this.#states.flatMap(({ state }) => state.step ?? []);
+    return steps.length === 0 ? undefined : Math.max(...steps);
   }
 
-  async writeState(step: number, tensors: ReadonlyMap<string, Uint8Array>): Promise<void> {
-    const writes = [...tensors].map(([name, bytes]) => this.#stateOf(name).write(bytes));
-    await Promise.all([...writes, this.#writeStep(step)]);
+  stateOf(owner: object, signature: StateSignature): RestingState {
+    const own = this.#states.find((each) => each.owner === owner);
+    if (own !== undefined) {
+      return own.state;
+    }
+    const resting = this.#states.filter((each) => each.owner === undefined);
+    // The last: an optimizer made anew beside one that nobody disposed is the one to go on with.
+    const fitting = resting.findLast(({ state }) => isSameSignature(state.signature, signature));
+    if (fitting !== undefined) {
+      this.#states[this.#states.indexOf(fitting)] = { ...fitting, owner };
+      return fitting.state;
+    }
+    if (resting.length > 0) {
+      const kept = resting.map(({ state }) => state.signature);
+      refuseSignature(this.name, kept, signature);
+    }
+    const { use, flat } = this.#options;
+    const left = this.#states.findIndex(
+      ({ isLeft, state }) => isLeft && isOverlapping(state.signature, signature),
+    );
+    const index = left < 0 ? this.#states.length : left;
+    if (left >= 0) {
+      use.awaitBeforeCommit(this.#states[left]!.state.remove().catch(() => undefined));
+    }
+    const options = { signature, byteLength: flat.size * 4 };
+    const state = new RestingState(use.store, this.#statePrefix(index), options);
+    this.#states[index] = { state, owner, isLeft: false };
+    return state;
+  }
+
+  leaveState(owner: object): void {
+    const index = this.#states.findIndex((each) => each.owner === owner);
+    if (index >= 0) {
+      this.#states[index] = { ...this.#states[index]!, isLeft: true };
+    }
+  }
+
+  /** The first optimizer's state lies beside the parameter, that of others one level below. */
+  #statePrefix(index: number): string {
+    return index === 0 ? `${this.name}/` : `${this.name}/${index + 1}/`;
   }
 
   /** Whether host memory holds what the store could not take. */
   get hasUnsaved(): boolean {
-    return this.#all.some(({ isUnsaved }) => isUnsaved);
+    return this.#all.some(({ isUnsaved }) => isUnsaved) || this.#kept.some((one) => one.hasUnsaved);
   }
 
-  /** Writes that. */
   async flush(): Promise<void> {
-    for (const stored of this.#all) {
+    for (const stored of [...this.#all, ...this.#kept]) {
       await stored.flush();
     }
   }
 
   get #all(): StoredBytes[] {
-    return [this.#parameter!, this.#gradient!, this.#step!, ...this.#states.values()];
+    return [this.#parameter!, this.#gradient!];
   }
 
-  async #writeStep(step: number): Promise<void> {
-    this.#restingStep = step;
-    await this.#step!.write(new Uint8Array(Float64Array.of(step).buffer));
-  }
-
-  #stateOf(name: string): StoredBytes {
-    let stored = this.#states.get(name);
-    if (stored === undefined) {
-      stored = this.#stored(name, this.#options.flat.size * 4);
-      this.#states.set(name, stored);
-    }
-    return stored;
+  get #kept(): RestingState[] {
+    return this.#states.map(({ state }) => state);
   }
 
   #stored(part: string, byteLength: number): StoredBytes {

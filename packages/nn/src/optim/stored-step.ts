@@ -1,0 +1,94 @@
+// The part of an optimizer's step over flats that rest off the device: all of them, and the commits at
+// its end. Where one fails it can be finished later. See Note [steps over a store].
+
+import {
+  type FlatHome,
+  type FlatTurn,
+  type HomeSteps,
+  type UnfinishedStep,
+  visitFlats,
+} from '../residence/flat-home.js';
+
+export interface StoredStepOptions {
+  /** How many flats come while another one is stepped, and how many leave. */
+  readonly flatsAhead: number;
+  /** Called once, when all is at rest and committed, or it could not even begin. */
+  ended(isWhole: boolean): void;
+}
+
+export class StoredStep implements UnfinishedStep {
+  readonly #homes: readonly FlatHome[];
+  readonly #left = new Set<FlatTurn>();
+  readonly #uncommitted: Set<HomeSteps>;
+  readonly #options: StoredStepOptions;
+  readonly #releases: readonly (() => void)[];
+  #hasBegun = false;
+
+  /**
+   * @param homes those with a gradient
+   * @param turns of those among them that have something to step
+   */
+  constructor(
+    homes: readonly FlatHome[],
+    turns: readonly Omit<FlatTurn, 'isChanging'>[],
+    options: StoredStepOptions,
+  ) {
+    this.#homes = homes;
+    this.#options = options;
+    for (const { start, use, kept } of turns) {
+      const turn: FlatTurn = {
+        start,
+        use,
+        isChanging: true,
+        kept: () => {
+          this.#left.delete(turn);
+          kept?.();
+        },
+      };
+      this.#left.add(turn);
+    }
+    this.#uncommitted = new Set(homes.map(({ steps }) => steps));
+    this.#releases = homes.map((home) => home.holdGradient());
+  }
+
+  /** Steps what is left, and commits. Where it rejects it may be called again. */
+  async finish(): Promise<void> {
+    const steps = [...new Set(this.#homes.map((home) => home.steps))];
+    try {
+      for (let busy = steps[0]; busy !== undefined; busy = steps.find((one) => !one.isFree(this))) {
+        await busy.rest(this);
+      }
+    } catch (error) {
+      if (!this.#hasBegun) {
+        this.#end(false); // as if it had never been asked for
+      }
+      throw error;
+    }
+    this.#hasBegun = true;
+    const ends = steps.map((one) => one.begin(this));
+    let isWhole = false;
+    try {
+      for (const home of this.#homes) {
+        await home.flush();
+      }
+      await visitFlats([...this.#left], this.#options.flatsAhead);
+      for (const one of [...this.#uncommitted]) {
+        await one.commit(this);
+        this.#uncommitted.delete(one);
+      }
+      isWhole = true;
+    } finally {
+      for (const end of ends) {
+        end(isWhole);
+      }
+    }
+    this.#end(true);
+  }
+
+  #end(isWhole: boolean): void {
+    for (const release of this.#releases) {
+      release();
+    }
+    this.#options.ended(isWhole);
+  }
+}

@@ -1,0 +1,424 @@
+// Steps of flats that rest in stores: in parts, by several optimizers, over several processes, and when a
+// store fails in the middle of them. Held against the same steps of flats on the device.
+
+import { AdamW, type Optimizer, Sgd } from '@shardweave/nn';
+import { HostBuffers, StoredFlat, setFlatHome, storeUseOf } from '@shardweave/nn/flat';
+import { Device, type DType, Tensor } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { MapStore } from './map-store.js';
+import { values } from './support.js';
+
+const SIZE = 256;
+
+interface Flat {
+  readonly flat: Tensor;
+  /** Two parameters of half of it each. */
+  readonly halves: readonly Tensor[];
+  /** Undefined on the device. */
+  readonly home: StoredFlat | undefined;
+  addGradient(seed: number): Promise<void>;
+  read(): Promise<Uint8Array>;
+}
+
+interface FlatOptions {
+  readonly size?: number;
+  readonly dtype?: DType;
+  readonly name?: string;
+  readonly resume?: boolean;
+}
+
+/** One flat, in `store` or on the device. */
+async function makeFlat(
+  device: Device,
+  store: MapStore | undefined,
+  { size = SIZE, dtype = 'f32', name = 'one', resume = false }: FlatOptions = {},
+): Promise<Flat> {
+  const flat = new Tensor(device.storage(size, dtype, 'parameter'), [size], 0, true);
+  flat.name = name;
+  const first = await device.scope(async () => {
+    const source = device.tensor(values(size, 1), [size]);
+    const target = new Tensor(device.storage(size, dtype, 'staging'), [size]);
+    target.storage.fill();
+    device.copyInto(target, source);
+    const bytes = await target.storage.read();
+    target.storage.release();
+    return bytes;
+  });
+  const half = size / 2;
+  const halves = [0, half].map((start) => {
+    const piece = new Tensor(flat.storage, [half], start, true);
+    piece.piece = { flat, start, length: half };
+    return piece;
+  });
+  if (store === undefined) {
+    flat.storage.fill();
+    flat.storage.write(first);
+    const addGradient = async (seed: number) => {
+      const gradient = device.tensor(values(size, seed), [size]).keep();
+      if (flat.grad === undefined) {
+        flat.grad = gradient;
+      } else {
+        device.addInPlace(flat.grad, gradient);
+        gradient.dispose();
+      }
+    };
+    return { flat, halves, home: undefined, addGradient, read: () => flat.storage.read() };
+  }
+  const buffers = new HostBuffers();
+  const home = new StoredFlat({
+    flat,
+    use: storeUseOf(store),
+    rests: 'all',
+    resume,
+    hostBuffers: () => buffers,
+  });
+  await home.open(name);
+  setFlatHome(flat, home);
+  if (!resume) {
+    await home.writeParameter(first, 0);
+  }
+  return {
+    flat,
+    halves,
+    home,
+    addGradient: (seed) =>
+      home.addBytes(new Uint8Array(Float32Array.from(values(size, seed)).buffer), 'f32', 1),
+    read: () => home.readParameter(0, flat.storage.byteLength),
+  };
+}
+
+const newDevice = () => new Device(createReferenceBackend());
+const hex = (bytes: Uint8Array) => Buffer.from(bytes).toString('hex');
+
+type Step = (count: number) => Promise<void>;
+
+/** What a program makes of a flat on the device, and of one in a store. */
+async function both(
+  program: (one: Flat, step: (...optimizers: Optimizer<object>[]) => Step) => Promise<void>,
+  options?: FlatOptions,
+): Promise<[resident: string, stored: string]> {
+  const results: string[] = [];
+  for (const store of [undefined, new MapStore()]) {
+    const one = await makeFlat(newDevice(), store, options);
+    let seed = 10;
+    const step =
+      (...optimizers: Optimizer<object>[]) =>
+      async (count: number) => {
+        for (let i = 0; i < count; i++) {
+          await one.addGradient(seed++);
+          for (const optimizer of optimizers) {
+            await optimizer.step();
+          }
+          for (const optimizer of optimizers) {
+            optimizer.zeroGrad();
+          }
+        }
+      };
+    await program(one, step);
+    results.push(hex(await one.read()));
+  }
+  return results as [string, string];
+}
+
+describe('in parts', () => {
+  // Parts of 64 KiB of each tensor, the least, which cut 40,002 elements twice.
+  it.each(['f32', 'f16', 'bf16'] as const)('a flat in %s takes the same bits', async (dtype) => {
+    for (const make of [
+      (params: readonly Tensor[]) => new AdamW(params, { lr: 0.1 }),
+      (params: readonly Tensor[]) => new Sgd(params, { lr: 0.1, momentum: 0.9, dampening: 0.1 }),
+    ]) {
+      let numParts = 0;
+      const [resident, stored] = await both(
+        async ({ halves, home, flat }, step) => {
+          const { device } = flat;
+          if (home !== undefined) {
+            device.pool.limitBytes = 5 * 64 * 1024;
+            const { run } = device.backend;
+            device.backend.run = (name, call) => {
+              numParts += name === 'adam' || name === 'sgd' ? 1 : 0;
+              run.call(device.backend, name, call);
+            };
+          }
+          await step(make(halves))(2);
+        },
+        { size: 40_002, dtype },
+      );
+      expect(stored).toBe(resident);
+      expect(numParts).toBe(2 * 3);
+    }
+  });
+});
+
+describe('several optimizers of one flat', () => {
+  it('each has a state and a count of its own', async () => {
+    const [resident, stored] = await both(async ({ halves: [first, second] }, step) => {
+      const adam = new AdamW([first!], { lr: 0.1 });
+      const sgd = new Sgd([second!], { lr: 0.1, momentum: 0.9, dampening: 0.5 });
+      await step(adam)(2);
+      await step(adam, sgd)(3);
+    });
+    expect(stored).toBe(resident);
+  });
+
+  it('one made after another begins anew', async () => {
+    const [resident, stored] = await both(async ({ flat }, step) => {
+      const before = new AdamW([flat], { lr: 0.1 });
+      await step(before)(2);
+      before.dispose();
+      await step(new AdamW([flat], { lr: 0.1 }))(2);
+    });
+    expect(stored).toBe(resident);
+  });
+
+  it('momentum that is switched on late begins with the gradient, undampened', async () => {
+    const late = async ({ flat }: Flat, step: (...optimizers: Optimizer<object>[]) => Step) => {
+      const optimizer = new Sgd([flat], { lr: 0.1, dampening: 0.5 });
+      await step(optimizer)(1);
+      optimizer.groups[0]!.momentum = 0.9;
+      await step(optimizer)(2);
+    };
+    const [resident, stored] = await both(late);
+    expect(stored).toBe(resident);
+    const [expected] = await both(async ({ flat }, step) => {
+      await step(new Sgd([flat], { lr: 0.1 }))(1);
+      await step(new Sgd([flat], { lr: 0.1, dampening: 0.5, momentum: 0.9 }))(2);
+    });
+    expect(resident).toBe(expected);
+  });
+});
+
+describe('the next process', () => {
+  /** Steps, and what another process makes of the store. */
+  async function left() {
+    const store = new MapStore();
+    const one = await makeFlat(newDevice(), store);
+    const optimizers = optimizersOf(one);
+    for (const seed of [3, 4]) {
+      await one.addGradient(seed);
+      for (const optimizer of optimizers) {
+        await optimizer.step();
+      }
+      one.home!.clearGradient();
+    }
+    const states = await Promise.all(optimizers.map((each) => each.readFlatState(one.flat)));
+    one.home!.close();
+    return { store, states };
+  }
+
+  function optimizersOf({ halves: [first, second] }: Flat): Optimizer<object>[] {
+    return [new AdamW([first!], { lr: 0.1 }), new Sgd([second!], { lr: 0.1, momentum: 0.9 })];
+  }
+
+  it('finds the state of each optimizer, made in any order', async () => {
+    const { store, states } = await left();
+    const next = await makeFlat(newDevice(), store, { resume: true });
+    const [adam, sgd] = optimizersOf(next);
+    expect(await sgd!.readFlatState(next.flat)).toEqual(states[1]);
+    expect(await adam!.readFlatState(next.flat)).toEqual(states[0]);
+    expect(states.map((state) => state!.step)).toEqual([2, 2]);
+  });
+
+  it.each<[string, (one: Flat) => Optimizer<object>, RegExp]>([
+    ['another optimizer', ({ halves }) => new Sgd([halves[0]!]), /Got Sgd of elements 0 to 127/],
+    [
+      'other parameters',
+      ({ flat }) => new AdamW([flat]),
+      /AdamW of elements 0 to 127 \(group 0\); and Sgd of .*Got AdamW of elements 0 to 255/,
+    ],
+    [
+      'other groups',
+      ({ halves }) => new AdamW([{ params: [] }, { params: [halves[0]!] }]),
+      /Got AdamW of elements 0 to 127 \(group 1\)/,
+    ],
+  ])('refuses %s, by name', async (_, make, message) => {
+    const { store } = await left();
+    const next = await makeFlat(newDevice(), store, { resume: true });
+    await next.addGradient(5);
+    const before = await next.read();
+    await expect(make(next).step()).rejects.toThrow(message);
+    expect(await next.read()).toEqual(before);
+  });
+
+  it('has of two optimizers alike the later one', async () => {
+    const store = new MapStore();
+    const one = await makeFlat(newDevice(), store);
+    for (const seed of [3, 4]) {
+      await one.addGradient(seed);
+      await new AdamW([one.flat], { lr: 0.1 }).step(); // the first is not disposed
+      one.home!.clearGradient();
+    }
+    one.home!.close();
+    const next = await makeFlat(newDevice(), store, { resume: true });
+    const state = await new AdamW([next.flat]).readFlatState(next.flat);
+    expect(state!.step).toBe(1);
+    const own = store.values.get('one/2/expAvg');
+    expect(state!.tensors.get('expAvg')).toEqual(own);
+  });
+});
+
+describe('a step that fails half-way', () => {
+  /** Two flats in two stores, the second of which fails to read at will. */
+  async function twoStores() {
+    const device = newDevice();
+    const stores = [new MapStore(), new MapStore()];
+    const flats = [await makeFlat(device, stores[0]), await makeFlat(device, stores[1])];
+    const other = await makeFlat(device, stores[1], { name: 'other' }); // of another optimizer
+    const optimizer = new AdamW(
+      flats.map(({ flat }) => flat),
+      { lr: 0.1 },
+    );
+    const addGradients = async (seed: number) => {
+      for (const one of flats) {
+        await one.addGradient(seed);
+      }
+    };
+    const read = async () => [hex(await flats[0]!.read()), hex(await flats[1]!.read())];
+    const commits = () =>
+      stores.map(({ calls }) => calls.filter((call) => call === 'commit').length);
+    return { device, stores, flats, other, optimizer, addGradients, read, commits };
+  }
+
+  type Two = Awaited<ReturnType<typeof twoStores>>;
+
+  /** Values after two steps of which nothing fails. */
+  async function expected(options?: object): Promise<string[]> {
+    const { optimizer, addGradients, read } = await twoStores();
+    Object.assign(optimizer.groups[0]!, options);
+    for (const seed of [3, 4]) {
+      await addGradients(seed);
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+    return read();
+  }
+
+  /** One step, and a second that fails. */
+  async function failed(failing: (call: string) => boolean): Promise<Two> {
+    const two = await twoStores();
+    const { stores, optimizer, addGradients } = two;
+    await addGradients(3);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    await addGradients(4);
+    stores[1]!.failing = failing;
+    await expect(optimizer.step()).rejects.toThrow('refused');
+    stores[1]!.failing = () => false;
+    return two;
+  }
+
+  const onRead = (call: string) => call === 'read one/expAvg';
+
+  it('is committed nowhere, and nothing of it is given out', async () => {
+    const { flats, commits } = await failed(onRead);
+    expect(commits()).toEqual([1, 1]);
+    for (const { home } of flats) {
+      await expect(home!.readParameter(0, 4)).rejects.toThrow(/half-way/);
+      await expect(home!.readForLoad('f32')).rejects.toThrow(/half-way/);
+      await expect(home!.writeParameter(new Uint8Array(4), 0)).rejects.toThrow(/half-way/);
+      expect(() => home!.startGradient()).toThrow(/half-way/);
+    }
+  });
+
+  it.each([
+    ['a read', onRead],
+    ['a write', (call: string) => call === 'write one/expAvg'],
+    ['the commit', (call: string) => call === 'commit'],
+  ])('by %s is finished by the next, once, and one commit a store', async (_, failing) => {
+    const { optimizer, read, commits } = await failed(failing);
+    await optimizer.step();
+    expect(await read()).toEqual(await expected());
+    expect(commits().map((count) => count)).toEqual(
+      failing('commit') ? [2, 3] : [2, 2], // the commit that failed is a call as well
+    );
+  });
+
+  it('is finished by a commit, whose step is not taken again', async () => {
+    const { flats, optimizer, read } = await failed(onRead);
+    await flats[0]!.home!.steps.commit();
+    expect(await read()).toEqual(await expected());
+    await optimizer.step(); // what a caller does that saw the first one fail
+    expect(await read()).toEqual(await expected());
+    await optimizer.step(); // another one over the same gradients, as it may be meant
+    expect(await read()).not.toEqual(await expected());
+  });
+
+  it('that was finished by somebody else does not swallow the next', async () => {
+    const { flats, optimizer, read, addGradients } = await failed(onRead);
+    await flats[0]!.home!.steps.rest();
+    optimizer.zeroGrad();
+    await addGradients(5);
+    await optimizer.step();
+    expect(optimizer.stateOf(flats[1]!.flat)!.step).toBe(3);
+    expect(await read()).not.toEqual(await expected());
+  });
+
+  it('keeps its gradients until then, and forgets them when they were cleared meanwhile', async () => {
+    const { flats, optimizer, read } = await failed(onRead);
+    optimizer.zeroGrad();
+    await flats[1]!.home!.steps.rest();
+    expect(flats.map(({ home }) => home!.hasGradient)).toEqual([false, false]);
+    expect(await read()).toEqual(await expected());
+  });
+
+  it('is finished with the options and the scale that it began with', async () => {
+    const run = async (isFailing: boolean) => {
+      const two = await twoStores();
+      const { device, stores, optimizer, addGradients, read } = two;
+      await addGradients(3);
+      await device.scope(async () => {
+        const step = optimizer.step({ gradScale: device.full([1], 0.5) });
+        if (!isFailing) {
+          await step;
+          return;
+        }
+        stores[1]!.failing = (call) => call === 'read one/gradient';
+        await expect(step).rejects.toThrow('refused');
+        stores[1]!.failing = () => false;
+      });
+      if (isFailing) {
+        optimizer.groups[0]!.lr = 7;
+        await optimizer.step();
+      }
+      return { values: await read(), live: device.memory().live.total };
+    };
+    expect(await run(true)).toEqual(await run(false));
+  });
+
+  it('holds up another optimizer of the store, which finishes it first', async () => {
+    const { other, read } = await failed(onRead);
+    await other.addGradient(9);
+    await new Sgd([other.flat], { lr: 0.1 }).step();
+    expect(await read()).toEqual(await expected());
+  });
+
+  it('that cannot be finished holds up another optimizer, which has stepped nothing', async () => {
+    const { other, stores, commits } = await failed(onRead);
+    await other.addGradient(9);
+    stores[1]!.failing = onRead;
+    const before = stores[1]!.values.get('other/parameter');
+    const sgd = new Sgd([other.flat], { lr: 0.1 });
+    await expect(sgd.step()).rejects.toThrow('refused: read one/expAvg');
+    expect(stores[1]!.values.get('other/parameter')).toEqual(before);
+    expect(commits()).toEqual([1, 1]);
+    sgd.zeroGrad();
+    expect(other.home!.hasGradient).toBe(false); // it holds on to nothing
+  });
+});
+
+it('two steps in one store run one after the other, and each commit is of whole ones', async () => {
+  const device = newDevice();
+  const store = new MapStore();
+  const flats = [await makeFlat(device, store), await makeFlat(device, store, { name: 'two' })];
+  const steps = flats.map(async (one) => {
+    await one.addGradient(3);
+    await new AdamW([one.flat]).step();
+  });
+  await Promise.all(steps);
+  const calls = store.calls.filter((call) => call === 'commit' || call.startsWith('write'));
+  const from = calls.indexOf('commit');
+  const names = (part: readonly string[]) =>
+    new Set(part.filter((call) => /expAvg/.test(call)).map((call) => call.split(/[ /]/)[1]));
+  expect(names(calls.slice(0, from)).size).toBe(1);
+  expect(names(calls.slice(from)).size).toBe(1);
+});
