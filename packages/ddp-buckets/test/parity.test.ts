@@ -2,8 +2,9 @@
 // specification, on the same global batches.
 
 import { type DdpOptions, naiveAllReduce } from '@shardweave/ddp-buckets';
-import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import type { Module } from '@shardweave/nn';
+import { clipGradNorm as clipSharded, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
+import { clipGradNorm, type Module } from '@shardweave/nn';
+import type { Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
@@ -23,6 +24,8 @@ const BATCH = 12; // divides by every world size below
 
 interface Run {
   readonly losses: number[];
+  /** Where it clips. */
+  readonly norms: number[];
   readonly weights: Map<string, Float32Array>;
 }
 
@@ -39,6 +42,8 @@ async function run(
   prepare: (rank: Rank) => {
     readonly model: Module;
     readonly reduce?: () => Promise<void>;
+    /** Bounds the gradients, or says what the optimizer is to multiply them by. */
+    readonly clip?: () => Promise<{ readonly norm: number; readonly gradScale?: Tensor }>;
     readonly weights: () => Promise<Map<string, Float32Array>>;
   },
   kernels: Kernels = optimizer === 'sgd' ? 'reference' : 'cpu',
@@ -48,18 +53,23 @@ async function run(
   const perRank = await onRanks(
     worldSize,
     async (rank) => {
-      const { model, reduce, weights } = prepare(rank);
+      const { model, reduce, clip, weights } = prepare(rank);
       const stepper = makeOptimizer(model, optimizer);
       const losses: number[] = [];
+      const norms: number[] = [];
       const count = BATCH / worldSize;
       for (let step = 0; step < STEPS; step++) {
         const rows = { batch: BATCH, first: rank.rank * count, count };
         losses.push(await forwardBackward(rank.device, model, step, rows));
         await reduce?.();
-        await stepper.step();
+        await rank.device.scope(async () => {
+          const clipped = await clip?.();
+          norms.push(...(clipped === undefined ? [] : [clipped.norm]));
+          await stepper.step({ gradScale: clipped?.gradScale });
+        });
         stepper.zeroGrad();
       }
-      return { losses, weights: await weights() };
+      return { losses, norms, weights: await weights() };
     },
     { backend },
   );
@@ -67,10 +77,12 @@ async function run(
   const losses = perRank[0]!.losses.map(
     (_, step) => perRank.reduce((sum, { losses }) => sum + losses[step]!, 0) / worldSize,
   );
-  for (const { weights } of perRank) {
-    expect(weights).toEqual(perRank[0]!.weights);
+  const [{ norms, weights }] = perRank as [(typeof perRank)[number]];
+  for (const other of perRank) {
+    expect(other.weights).toEqual(weights);
+    expect(other.norms).toEqual(norms);
   }
-  return { losses, weights: perRank[0]!.weights };
+  return { losses, norms, weights };
 }
 
 /** Made once: every world size is held against it. */
@@ -103,7 +115,25 @@ function ddpRun(
   });
 }
 
-function fsdpRun(worldSize: number, reshardAfterForward: boolean) {
+/** Of the gradients of every step: all are clipped. */
+const MAX_NORM = 0.05;
+
+function clippedDdpRun(worldSize: number) {
+  return run(worldSize, 'adamw', (rank) => {
+    const model = wrap(tinyGpt2(rank.device), rank, SMALL_BUCKETS);
+    const clip = async () => {
+      const { norm, scale } = clipGradNorm(model.parameters(), MAX_NORM);
+      return { norm: await norm.item(), gradScale: scale };
+    };
+    return { model, clip, weights: () => weightsOf(model) };
+  });
+}
+
+function fsdpRun(
+  worldSize: number,
+  reshardAfterForward: boolean,
+  { isClipped = false }: { readonly isClipped?: boolean } = {},
+) {
   return run(worldSize, 'adamw', ({ device, group }) => {
     const gpt2 = tinyGpt2(device);
     const options = { processGroup: group, reshardAfterForward };
@@ -118,12 +148,14 @@ function fsdpRun(worldSize: number, reshardAfterForward: boolean) {
         entries.map(([name, { data }]) => [name, new Float32Array(data.slice().buffer)] as const),
       );
     };
-    return { model, weights };
+    const clip = async () => ({ norm: await clipSharded(model, MAX_NORM) });
+    return { model, weights, ...(isClipped ? { clip } : {}) };
   });
 }
 
 function expectEqualBits(actual: Run, expected: Run): void {
   expect(actual.losses).toEqual(expected.losses);
+  expect(actual.norms).toEqual(expected.norms);
   expect([...actual.weights.keys()].sort()).toEqual([...expected.weights.keys()].sort());
   for (const [name, values] of actual.weights) {
     const [a, b] = [values, expected.weights.get(name)!].map((x) => Buffer.from(x.slice().buffer));
@@ -159,6 +191,12 @@ describe.each([2, 3, 4])('%i ranks, 20 AdamW steps in f32, bit for bit', (worldS
     const ddp = await ddpRun(worldSize, 'adamw');
     expectEqualBits(ddp, await fsdpRun(worldSize, true));
     expectEqualBits(ddp, await fsdpRun(worldSize, false));
+  });
+
+  it('equal fsdp where gradients are clipped, norms and all', async () => {
+    const ddp = await clippedDdpRun(worldSize);
+    expect(Math.min(...ddp.norms)).toBeGreaterThan(MAX_NORM);
+    expectEqualBits(ddp, await fsdpRun(worldSize, true, { isClipped: true }));
   });
 
   it('equal the naive version, an all-reduce for each parameter', async () => {

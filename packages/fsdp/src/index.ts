@@ -49,6 +49,7 @@ export { ShardedGradScaler, type ShardedGradScalerOptions } from './step/sharded
 export type { OffloadConfig, ResidenceOptions } from './unit/residence.js';
 export {
   type ElementRange,
+  type ParameterPiece,
   pieceOf,
   type ShardLayout,
   shardLayout,

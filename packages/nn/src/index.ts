@@ -65,9 +65,7 @@ export {
   clipGradNormInPlace,
   type GradNorm,
   type GradNormOptions,
-  gradNormOf,
   scaleGradients,
-  squaredGradNorm,
 } from './optim/clip-grad-norm.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export {
@@ -81,8 +79,7 @@ export type { OptimizerStateDict, ParameterState } from './optim/optimizer-state
 export { type PackedParameters, packParameters } from './optim/pack-parameters.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
-export { streamedScaleGradients, streamedSquaredGradNorm } from './optim/streamed-grad-norm.js';
-export { streamedGradPower } from './optim/streamed-power-norm.js';
+export { streamedGradNorm, streamedScaleGradients } from './optim/streamed-grad-norm.js';
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';

@@ -2,7 +2,9 @@ import {
   clipCoefficient,
   clipGradNorm,
   clipGradNormInPlace,
+  Linear,
   NnConfigError,
+  packParameters,
   scaleGradients,
 } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
@@ -96,6 +98,20 @@ describe('clipGradNorm', () => {
     expect(() => clipGradNorm([], 1)).toThrow(NnConfigError);
   });
 
+  it('takes three kernels beside one for each flat gradient', () => {
+    const device = makeDevice();
+    const params = leaves(device).slice(0, 3);
+    const before = device.backend.dispatches;
+    device.scope(() => clipGradNorm(params, 1));
+    expect(device.backend.dispatches - before).toBe(3 + 3);
+    const model = new Linear(device, { inFeatures: 3, outFeatures: 2 });
+    const { flat } = packParameters(model);
+    flat.grad = device.full([flat.size], 1);
+    const packed = device.backend.dispatches;
+    device.scope(() => clipGradNorm(model.parameters(), 1));
+    expect(device.backend.dispatches - packed).toBe(1 + 3);
+  });
+
   it('leaves two numbers on the device and nothing else', () => {
     const device = makeDevice();
     const params = leaves(device);
@@ -112,11 +128,12 @@ describe('clipCoefficient', () => {
   it("is the device's factor, computed on the host", async () => {
     const params = leaves(makeDevice());
     const norm = await clipGradNorm(params, 0).norm.item();
-    for (const bound of [norm / 3, norm * 2, 0, Number.POSITIVE_INFINITY]) {
+    const bounds = Array.from({ length: 40 }, (_, i) => 10 ** (-i / 4));
+    for (const bound of [norm / 3, norm * 2, 0, Number.POSITIVE_INFINITY, ...bounds]) {
       const factor = await clipGradNorm(params, bound).scale.item();
-      expectClose([clipCoefficient(norm, bound)], [factor], 1e-6);
+      expect(clipCoefficient(norm, bound)).toBe(factor);
     }
-    expect(clipCoefficient(0, 1e-9)).toBe(1e-9 / 1e-6);
+    expectClose([clipCoefficient(0, 1e-9)], [1e-3], 1e-6);
     expect(() => clipCoefficient(1, -1)).toThrow(NnConfigError);
   });
 });

@@ -6,8 +6,8 @@ import {
   type Module,
   Sequential,
   Sgd,
+  streamedGradNorm,
   streamedScaleGradients,
-  streamedSquaredGradNorm,
 } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
 import {
@@ -45,10 +45,10 @@ async function scaledStep({ device, model, optimizer }: Run, scaler: LossScaler,
     const logits = cast(await model.call(device.tensor(ids, [ROWS, 8])), 'f32');
     const loss = crossEntropy(logits, device.tensor(targets, [ROWS, 8]));
     await scaler.scale(loss).backward();
-    const squared = await streamedSquaredGradNorm(model.parameters());
-    const found = await scaler.foundInf(squared);
+    const scaled = await streamedGradNorm(model.parameters());
+    const found = !Number.isFinite(scaled);
     if (!found) {
-      const norm = Math.sqrt(await squared.item()) * scaler.unscale;
+      const norm = scaled * scaler.unscale;
       const factor = device.tensor([scaler.unscale / Math.max(1, norm)]);
       await streamedScaleGradients(model.parameters(), factor);
       await optimizer.step();

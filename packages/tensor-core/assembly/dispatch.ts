@@ -12,6 +12,7 @@ import {
   OP_AFFINE,
   OP_BINARY,
   OP_CAST,
+  OP_CLIP_FACTOR,
   OP_COPY,
   OP_COPY_STRIDED,
   OP_CROSS_ENTROPY,
@@ -26,12 +27,12 @@ import {
   OP_LAYER_NORM_BACKWARD,
   OP_LAYER_NORM_PARAM_GRAD,
   OP_MATMUL,
+  OP_NORM_NODES,
+  OP_NORM_TREE,
   OP_REDUCE,
   OP_SGD,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
-  OP_SQUARED_NORM,
-  OP_SQUARED_NORM_TOTAL,
   OP_UNARY,
   OP_UNARY_BACKWARD,
   SLOT_CHUNKS,
@@ -41,8 +42,9 @@ import {
   SLOT_TRACE,
 } from './layout';
 import { matmul } from './matmul';
+import { clipFactor, normNodes, normTree } from './norm';
 import { adam, sgd } from './optimizer';
-import { extremumBackward, reduce, squaredNormPartials, squaredNormTotal } from './reduce';
+import { extremumBackward, reduce } from './reduce';
 import { arg } from './slot';
 import { softmax, softmaxBackward } from './softmax';
 
@@ -91,8 +93,9 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_CROSS_ENTROPY_BACKWARD: crossEntropyBackward(slot, chunk, chunks); break;
     case OP_DROPOUT: dropout(slot, chunk, chunks); break;
     case OP_MATMUL: matmul(slot, chunk, chunks); break;
-    case OP_SQUARED_NORM: squaredNormPartials(slot, chunk, chunks); break;
-    case OP_SQUARED_NORM_TOTAL: squaredNormTotal(slot, chunk, chunks); break;
+    case OP_NORM_NODES: normNodes(slot, chunk, chunks); break;
+    case OP_NORM_TREE: normTree(slot, chunk, chunks); break;
+    case OP_CLIP_FACTOR: clipFactor(slot, chunk, chunks); break;
     case OP_ADAM: adam(slot, chunk, chunks); break;
     case OP_SGD: sgd(slot, chunk, chunks); break;
   }

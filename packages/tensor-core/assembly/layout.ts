@@ -70,11 +70,12 @@ export const OP_CROSS_ENTROPY = 18;
 export const OP_CROSS_ENTROPY_BACKWARD = 19;
 export const OP_DROPOUT = 20;
 export const OP_MATMUL = 21;
-export const OP_SQUARED_NORM = 22;
+export const OP_NORM_NODES = 22;
 export const OP_ADAM = 23;
 export const OP_SGD = 24;
-export const OP_SQUARED_NORM_TOTAL = 25;
-export const OP_NOOP = 26;
+export const OP_NORM_TREE = 25;
+export const OP_CLIP_FACTOR = 26;
+export const OP_NOOP = 27;
 
 export const UNARY_NEG = 0;
 export const UNARY_ABS = 1;
@@ -108,5 +109,10 @@ export const REDUCE_MIN = 3;
 export const BLOCK = 2048;
 /** Columns that kernels over [outer, dim, inner] take at once; a unit of work when inner > 1. */
 export const COLUMN_BLOCK = 256;
-/** Elements of x behind one partial sum of squaredNorm; fixed, so that sums don't move. */
-export const NORM_BLOCK = 16384;
+/** Elements of a block of a norm, and blocks of a node; the seam's (src/backend.ts). */
+export const NORM_BLOCK = 128;
+export const NORM_NODE_BLOCKS = 256;
+
+export const NORM_SQUARE = 0;
+export const NORM_POWER = 1;
+export const NORM_MAX = 2;

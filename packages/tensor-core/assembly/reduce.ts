@@ -1,13 +1,11 @@
-// Sums, means and extrema over the middle of [outer, dim, inner], the gradient of an extremum, and
-// the squared norm of a view. Sums run in f32 over short runs and in f64 over those, in an order
-// that depends on the shape alone.
+// Sums, means and extrema over the middle of [outer, dim, inner], and the gradient of an extremum. Sums
+// run in f32 over short runs and in f64 over those, in an order that depends on the shape alone.
 
 import { laneMask, loadFloat, narrow, storeFloat, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import {
   BLOCK,
   COLUMN_BLOCK,
-  NORM_BLOCK,
   REDUCE_MAX,
   REDUCE_MEAN,
 } from './layout';
@@ -289,55 +287,4 @@ function extremumColumns(slot: usize, o: u32, column: u32, n: i32, dim: u32, inn
     }
     narrow(results, out, outType, at, n);
   }
-}
-
-/** One f64 for each NORM_BLOCK elements. args: x, dtype, partials, size. */
-export function squaredNormPartials(slot: usize, chunk: u32, chunks: u32): void {
-  const x = <usize>arg(slot, 0);
-  const dtype = argI(slot, 1);
-  const partials = <usize>arg(slot, 2);
-  const size = arg(slot, 3);
-  const units = (size + NORM_BLOCK - 1) / NORM_BLOCK;
-  const end = chunkStart(units, chunk + 1, chunks, 1);
-  for (let u = chunkStart(units, chunk, chunks, 1); u < end; u++) {
-    const stop = min<u32>(size, (u + 1) * NORM_BLOCK);
-    let sum: f64 = 0;
-    for (let i = u * NORM_BLOCK; i < stop; i += BLOCK) {
-      const n = <i32>min<u32>(stop - i, BLOCK);
-      sum += <f64>squares(widen(x, dtype, i, n, scratchBase), n);
-    }
-    store<f64>(partials + ((<usize>u) << 3), sum);
-  }
-}
-
-function squares(x: usize, n: i32): f32 {
-  let s0 = f32x4.splat(0);
-  let s1 = f32x4.splat(0);
-  let i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const a = v128.load(x + (i << 2));
-    const b = v128.load(x + (i << 2), 16);
-    s0 = f32x4.add(s0, f32x4.mul(a, a));
-    s1 = f32x4.add(s1, f32x4.mul(b, b));
-  }
-  for (; i < n; i += 4) {
-    const a = v128.and(v128.load(x + (i << 2)), laneMask(n - i));
-    s0 = f32x4.add(s0, f32x4.mul(a, a));
-  }
-  return sumLanes(f32x4.add(s0, s1));
-}
-
-/** args: partials, number, out, accumulate. */
-export function squaredNormTotal(slot: usize, _chunk: u32, _chunks: u32): void {
-  const partials = <usize>arg(slot, 0);
-  const count = arg(slot, 1);
-  const out = <usize>arg(slot, 2);
-  let sum: f64 = 0;
-  for (let i: u32 = 0; i < count; i++) {
-    sum += load<f64>(partials + ((<usize>i) << 3));
-  }
-  if (arg(slot, 3) != 0) {
-    sum += <f64>load<f32>(out);
-  }
-  store<f32>(out, <f32>sum);
 }

@@ -193,6 +193,17 @@ export interface Segment {
   readonly group: number;
 }
 
+/** Elements [start, start + length) of a view. */
+export interface Span {
+  readonly start: number;
+  readonly length: number;
+}
+
+/** Elements whose magnitudes a norm adds up by themselves, before anything else; see normNodes. */
+export const NORM_BLOCK_ELEMENTS = 128;
+/** Most elements behind one result of normNodes: 256 blocks. */
+export const NORM_NODE_ELEMENTS = 256 * NORM_BLOCK_ELEMENTS;
+
 export interface KernelCalls {
   /** out[i] = value, converted to out's dtype. Any size. */
   fill: { out: View; value: number };
@@ -390,8 +401,26 @@ export interface KernelCalls {
     accumulate: boolean;
   };
 
-  /** out[0] = sum of x[i]^2 (+ out[0] if accumulate), out f32 [1]. Any size. */
-  squaredNorm: { x: View; out: View; accumulate: boolean };
+  /**
+   * Norms, first part. Each span is cut into nodes of NORM_NODE_ELEMENTS, the last one shorter, and
+   * nodes into blocks of NORM_BLOCK_ELEMENTS. A block is the sum of |x[i]|^power, or the largest
+   * |x[i]| where power is Infinity, in an order that depends on its length alone; below the smallest
+   * normal number it counts as 0. Neighboring blocks are added, then neighbors of those, and so on;
+   * one without a neighbor stays. out f32: the nodes of the first span, then those of the next.
+   * Spans ascend and don't overlap. x float, of any size, but a node must fit a view.
+   */
+  normNodes: { x: View; out: View; spans: readonly Span[]; power: number };
+  /**
+   * Norms, second part: out[i] is span i of x, f32, added up as blocks are in normNodes, or its
+   * largest element where isMax.
+   */
+  normTree: { x: View; out: View; spans: readonly Span[]; isMax: boolean };
+  /**
+   * norm[0] = unscale * sqrt(squares[0]) and scale[0] = unscale * min(1, maxNorm / (norm[0] + 1e-6)),
+   * where maxNorm is Infinity unscale itself; all f32 [1]. Each operation is rounded to f32 correctly
+   * on every device, division and root too; a bound or a quotient below the normal numbers counts as 0.
+   */
+  clipFactor: { squares: View; norm: View; scale: View; maxNorm: number; unscale: number };
 
   /**
    * One Adam or AdamW step as PyTorch's, in place on param, expAvg, expAvgSq (f32, equal sizes);

@@ -4,6 +4,7 @@ export { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 export type { FinalHook, GradSink, Pass } from './autograd/engine.js';
 export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
 export type * from './backend.js';
+export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from './backend.js';
 export { Device, type DeviceOptions, type TensorOptions } from './device.js';
 export * from './errors.js';
 export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './ledger.js';

@@ -19,6 +19,8 @@ export interface ShardPiece {
   readonly flat: Tensor;
   readonly start: number;
   readonly length: number;
+  /** Element of the parameter that lies at `start`. Default 0. */
+  readonly first?: number;
   /**
    * Devices that share the whole flat parameter, `flat` being this one's part of it. Default 1: no
    * other has any of it. Above 1 a parameter is sharded, also where its elements are all here.

@@ -1,7 +1,7 @@
 // Results of the CPU device don't depend on the number of threads, to the last bit.
 
 import type { DType } from '@shardweave/dtypes';
-import type { Backend, View } from '@shardweave/tensor-core';
+import { type Backend, NORM_NODE_ELEMENTS, type View } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
 import { makeView, randomFloats } from './cpu-device.js';
@@ -80,7 +80,9 @@ async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8
   const loss = out('loss', ROWS, 'f32');
   const lse = out('lse', ROWS, 'f32');
   backend.run('crossEntropy', { logits: x, targets: ids, loss, lse, ...grid });
-  backend.run('squaredNorm', { x, out: out('norm', 1, 'f32'), accumulate: false });
+  const spans = [{ start: 0, length: SIZE }];
+  const nodes = out('norm nodes', Math.ceil(SIZE / NORM_NODE_ELEMENTS), 'f32');
+  backend.run('normNodes', { x, out: nodes, spans, power: 2 });
   for (const transposeA of [false, true]) {
     for (const transposeB of [false, true]) {
       const k = 301;

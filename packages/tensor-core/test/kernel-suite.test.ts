@@ -34,7 +34,9 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   crossEntropyBackward: ['out'],
   dropout: ['out'],
   matmul: ['out'],
-  squaredNorm: ['out'],
+  normNodes: ['out'],
+  normTree: ['out'],
+  clipFactor: ['norm', 'scale'],
   adam: ['param', 'expAvg', 'expAvgSq'],
   sgd: ['param', 'momentumBuffer'],
 };

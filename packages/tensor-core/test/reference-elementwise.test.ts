@@ -155,11 +155,22 @@ describe('reductions', () => {
     await expectClose(out, [0, 1, 2, 0, 2, 0, 2, 0, 0, 0, 0, 3]);
   });
 
-  test('squaredNorm adds squares', async () => {
-    const out = f32([100]);
-    backend.run('squaredNorm', { x: f32([3, -4]), out, accumulate: true });
-    await expectClose(out, [125]);
-    backend.run('squaredNorm', { x: f32([3, -4]), out, accumulate: false });
-    await expectClose(out, [25]);
+  test('a norm is sums of blocks, a tree over them, and the factor that clips', async () => {
+    const nodes = empty(2);
+    const x = f32([3, -4, 12]);
+    const spans = [
+      { start: 0, length: 2 },
+      { start: 2, length: 1 },
+    ];
+    backend.run('normNodes', { x, out: nodes, spans, power: 2 });
+    await expectClose(nodes, [25, 144]);
+    const [squares, norm, scale] = [empty(1), empty(1), empty(1)];
+    const whole = [{ start: 0, length: 2 }];
+    backend.run('normTree', { x: nodes, out: squares, spans: whole, isMax: false });
+    backend.run('clipFactor', { squares, norm, scale, maxNorm: 0.5, unscale: 0.5 });
+    await expectClose(norm, [6.5]);
+    await expectClose(scale, [0.25 / 6.500001]);
+    backend.run('normNodes', { x, out: nodes, spans, power: Infinity });
+    await expectClose(nodes, [4, 12]);
   });
 });

@@ -1,18 +1,25 @@
-// nn's norms of all gradients and clipping by them, over the shards of all ranks. Computed in f32
-// whatever gradients are; over replicas of shards nothing is added, for they hold the same.
+// nn's norms of all gradients and clipping by them, over the shards of all ranks, in nn's order: the
+// bits are those of one process with the same gradients. Computed in f32 whatever gradients are; over
+// replicas of shards nothing is added, for they hold the same.
 
+import { clipCoefficient, streamedScaleGradients } from '@shardweave/nn';
 import {
-  clipCoefficient,
-  streamedGradPower,
-  streamedScaleGradients,
-  streamedSquaredGradNorm,
-} from '@shardweave/nn';
+  blockRange,
+  gradNodes,
+  joinNormValues,
+  type NormNode,
+  type NormValue,
+  normCover,
+  normOfRoots,
+  normParameters,
+} from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { collectiveCall } from '../tree/collective-call.js';
 import { callIdentity } from '../tree/explained.js';
 import { orTell } from '../tree/rank-failure.js';
+import { pieceOf, type ShardLayout } from '../unit/shard-layout.js';
 
 export interface GradNormOptions {
   /** 2, Infinity for the largest magnitude, or another power above 0. Default 2. */
@@ -39,18 +46,20 @@ async function normOf(
   operation: string,
 ): Promise<number> {
   checkNorm(fsdp, normType);
-  const flats = shards(fsdp);
-  if (flats.length === 0) {
-    return 0;
-  }
-  const power = await orTell(fsdp.processGroup, operation, () =>
-    normType === 2 ? squares(fsdp) : streamedGradPower(flats, normType),
+  const parameters = normParameters(fsdp.parameters());
+  const nodes = await orTell(fsdp.processGroup, operation, () => gradNodes(parameters, normType));
+  const places = placesOf(fsdp, parameters);
+  const isMax = normType === Infinity;
+  const { rank } = fsdp.processGroup;
+  const values = ownValues(places, nodes, { rank, isMax });
+  await shareValues(fsdp, values, operation);
+  const roots = places.map((ofParameter) =>
+    joinNormValues(
+      ofParameter.map(({ level, index, slot }) => ({ level, index, value: values[slot]! })),
+      isMax,
+    ),
   );
-  const total = await overRanks(fsdp, power, { normType, operation });
-  if (normType === Number.POSITIVE_INFINITY) {
-    return total;
-  }
-  return normType === 2 ? Math.sqrt(total) : total ** (1 / normType);
+  return normOfRoots(roots, normType);
 }
 
 /**
@@ -80,24 +89,69 @@ function shards(fsdp: FullyShardedDataParallel): Tensor[] {
   return fsdp.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
 }
 
-async function squares(fsdp: FullyShardedDataParallel): Promise<number> {
-  return fsdp.device.scope(async () => (await streamedSquaredGradNorm(shards(fsdp))).item());
+/** A node that a rank gives to a parameter's tree, and its place among all that ranks exchange. */
+interface Place extends NormNode {
+  readonly rank: number;
+  readonly slot: number;
 }
 
-async function overRanks(
-  { processGroup }: FullyShardedDataParallel,
-  power: number,
-  { normType, operation }: { readonly normType: number; readonly operation: string },
-): Promise<number> {
-  if (processGroup.worldSize === 1) {
-    return power;
+/**
+ * By parameter, ascending, what each rank gives: one number where it has all of it, else the largest
+ * nodes that make up its blocks. Every rank knows all layouts, so nothing is said but the numbers.
+ */
+function placesOf(fsdp: FullyShardedDataParallel, parameters: readonly Tensor[]): Place[][] {
+  const owners = new Map<Tensor, { readonly layout: ShardLayout; readonly index: number }>();
+  for (const { units } of fsdp.instances()) {
+    for (const unit of units) {
+      unit.parameters.forEach(({ tensor }, index) => {
+        owners.set(tensor, { layout: unit.layout, index });
+      });
+    }
   }
-  const op = normType === Number.POSITIVE_INFINITY ? 'max' : 'sum';
-  const value = Float32Array.of(power);
-  const wire = new Uint8Array(value.buffer);
+  let slot = 0;
+  return parameters.map((parameter) => {
+    const { layout, index } = owners.get(parameter)!;
+    const ranks = Array.from({ length: layout.worldSize }, (_, rank) => rank);
+    return ranks.flatMap((rank) => {
+      const { start, end, first } = pieceOf(layout, index, rank);
+      const cover = normCover(blockRange(parameter.size, first, end - start));
+      return cover.map((node) => ({ ...node, rank, slot: slot++ }));
+    });
+  });
+}
+
+/** This rank's numbers at their places, zeros at those of others. */
+function ownValues(
+  places: readonly (readonly Place[])[],
+  nodes: readonly (readonly NormValue[])[],
+  { rank, isMax }: { readonly rank: number; readonly isMax: boolean },
+): Float32Array {
+  const values = new Float32Array(places.reduce((sum, { length }) => sum + length, 0));
+  places.forEach((ofParameter, i) => {
+    for (const { level, index, slot } of ofParameter.filter((place) => place.rank === rank)) {
+      // The device gives nodes up to a level of its own, which are below those of the place.
+      const inside = nodes[i]!.filter(
+        (node) =>
+          node.level <= level && Math.floor(node.index / 2 ** (level - node.level)) === index,
+      );
+      values[slot] = joinNormValues(inside, isMax);
+    }
+  });
+  return values;
+}
+
+/** Puts every rank's numbers in their places: a sum with zeros is exact, and keeps NaN. */
+async function shareValues(
+  { processGroup }: FullyShardedDataParallel,
+  values: Float32Array,
+  operation: string,
+): Promise<void> {
+  if (processGroup.worldSize === 1 || values.length === 0) {
+    return;
+  }
+  const wire = new Uint8Array(values.buffer);
   const identity = callIdentity(operation);
-  await processGroup.allReduce(wire, wire, { dtype: 'f32', op, tag: 'gradNorm', identity }); // keeps NaN
-  return value[0]!;
+  await processGroup.allReduce(wire, wire, { dtype: 'f32', op: 'sum', tag: 'gradNorm', identity });
 }
 
 function checkNorm(fsdp: FullyShardedDataParallel, normType: number): void {

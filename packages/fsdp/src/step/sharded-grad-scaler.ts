@@ -8,9 +8,9 @@ import {
   type LossScalerState,
   type Optimizer,
   type StepOptions,
-  streamedGradPower,
   streamedScaleGradients,
 } from '@shardweave/nn';
+import { gradNodes } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { CallQueue } from '../tree/call-queue.js';
@@ -78,10 +78,10 @@ export class ShardedGradScaler {
       );
     }
     const parameters = optimizer.parameters();
-    const largest = await orTell(this.#group, OPERATION, () =>
-      streamedGradPower(parameters, Number.POSITIVE_INFINITY),
+    const largest = await orTell(this.#group, OPERATION, () => gradNodes(parameters, Infinity));
+    const isSkipping = await this.#anyRank(
+      largest.some((nodes) => nodes.some(({ value }) => !Number.isFinite(value))),
     );
-    const isSkipping = await this.#anyRank(!Number.isFinite(largest));
     const [first] = parameters;
     if (first !== undefined) {
       const { device } = first;

@@ -22,13 +22,19 @@ export function shardLayout(sizes: readonly number[], worldSize: number): ShardL
   return { ...layout, shardLength, worldSize };
 }
 
-/** The part of parameter `index` inside the shard of `rank`, counted from the shard's start. */
-export function pieceOf(layout: ShardLayout, index: number, rank: number): ElementRange {
+/** A rank's part of a parameter, counted from the start of its shard. */
+export interface ParameterPiece extends ElementRange {
+  /** Element of the parameter that lies at `start`. */
+  readonly first: number;
+}
+
+/** The part of parameter `index` inside the shard of `rank`. */
+export function pieceOf(layout: ShardLayout, index: number, rank: number): ParameterPiece {
   const shardStart = rank * layout.shardLength;
   const offset = layout.offsets[index]!;
   const start = clamp(offset - shardStart, layout.shardLength);
   const end = clamp(offset + layout.sizes[index]! - shardStart, layout.shardLength);
-  return { start, end };
+  return { start, end, first: start === end ? 0 : shardStart + start - offset };
 }
 
 function clamp(value: number, length: number): number {

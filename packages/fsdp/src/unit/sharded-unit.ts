@@ -113,9 +113,9 @@ export class ShardedUnit {
       : device.storage(shardLength * group.worldSize, computeDType, 'gathered');
     this.full.absentHint = `Flat parameter '${name}' is gathered inside its instance's forward, in the backward of what that returned, and inside summonFullParams. A loss kept in a field is none of it: return it with the rest. A wrapped list is never called: wrap the modules in it.`;
     leaves.forEach((tensor, index) => {
-      const { start, end } = pieceOf(this.layout, index, group.rank);
+      const { start, end, first } = pieceOf(this.layout, index, group.rank);
       const numShards = group.worldSize;
-      tensor.piece = { flat: this.flat, start, length: end - start, numShards };
+      tensor.piece = { flat: this.flat, start, length: end - start, first, numShards };
     });
     const home = this.home ?? new DeviceGradientHome(device, this.flat);
     this.gradient = new UnitGradient({

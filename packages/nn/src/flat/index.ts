@@ -8,6 +8,16 @@ export {
   type ParameterRecipe,
   recipeOf,
 } from '../deferred-parameter.js';
+export { gradNodes, normParameters } from '../optim/grad-nodes.js';
+export {
+  type BlockRange,
+  blockRange,
+  joinNormValues,
+  type NormNode,
+  type NormValue,
+  normCover,
+  normOfRoots,
+} from '../optim/norm-tree.js';
 export type { FlatState, FlatStateBytes } from '../optim/optimizer-state.js';
 export type { ByteStore } from '../residence/byte-store.js';
 export {

@@ -1,15 +1,18 @@
 // The norm of all gradients and the factor that bounds it, both left on the device as data: nothing
 // waits. The optimizer applies the factor as its gradScale, so gradients are not touched.
 
-import { affine, isTensor, minimum, reciprocal, sqrt, Tensor } from '@shardweave/tensor-core';
+import { isTensor, Tensor } from '@shardweave/tensor-core';
 import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import { isSharded } from '../parameter-place.js';
 import { flatHomeOf } from '../residence/flat-home.js';
 import { flatsOf, nameOf } from './flat-plan.js';
+import { encodeNodes, normParameters, planNodes } from './grad-nodes.js';
 
-/** PyTorch's guard against a division by zero. */
-const NORM_EPSILON = 1e-6;
+/** PyTorch's guard against a division by zero, as f32 has it. */
+const NORM_EPSILON = Math.fround(1e-6);
+/** Below it devices may flush, so a bound or factor there is 0 on all of them. */
+const SMALLEST_NORMAL = 2 ** -126;
 
 /** Handles that are read lazily; they belong to the scope around the call, or to the caller. */
 export interface GradNorm {
@@ -27,8 +30,9 @@ export interface GradNormOptions {
 const RULES: OptionRules<GradNormOptions> = { unscale: optional(atLeast(0)) };
 
 /**
- * The norm over all parameters' gradients, tied and packed ones once, and the factor min(1, maxNorm /
- * (norm + 1e-6)). Without gradients the norm is 0.
+ * The norm over all parameters' gradients, tied ones once, and the factor min(1, maxNorm / (norm +
+ * 1e-6)). Without gradients the norm is 0. Its last bits depend on the order of the parameters:
+ * module.parameters() is the one that fsdp and offload have too.
  * @param maxNorm 0 or Infinity: no clipping
  * @throws {NnConfigError} for sharded parameters, whose norm is that of all ranks, and for gradients
  * that rest off the device
@@ -41,7 +45,20 @@ export function clipGradNorm(
   const list = listOf(parameters);
   const { device } = requireSome(list);
   requireWhole(list);
-  return device.scope(() => gradNormOf(squaredGradNorm(list), maxNorm, options));
+  checkOptions('clipGradNorm', options, RULES);
+  requireBound(maxNorm);
+  requireResident(list);
+  return device.scope(() => {
+    const [norm, scale] = [device.empty([1]), device.empty([1])];
+    device.backend.run('clipFactor', {
+      squares: squaredGradNorm(list).view(),
+      norm: norm.view(),
+      scale: scale.view(),
+      maxNorm: maxNorm === 0 ? Infinity : maxNorm,
+      unscale: options.unscale ?? 1,
+    });
+    return { norm, scale };
+  });
 }
 
 /**
@@ -63,12 +80,18 @@ export function clipGradNormInPlace(
 }
 
 /**
- * The factor of clipGradNorm on the host, for a norm that it knows: min(1, maxNorm / (norm + 1e-6)).
+ * The factor of clipGradNorm on the host, for a norm that it knows: min(1, maxNorm / (norm + 1e-6)), the
+ * same f32.
  * @param maxNorm 0 or Infinity: no clipping
  */
 export function clipCoefficient(norm: number, maxNorm: number): number {
   requireBound(maxNorm);
-  return isUnbounded(maxNorm) ? 1 : Math.min(1, maxNorm / (norm + NORM_EPSILON));
+  if (maxNorm === 0 || maxNorm === Infinity) {
+    return 1;
+  }
+  const bound = maxNorm < SMALLEST_NORMAL ? 0 : Math.fround(maxNorm);
+  const ratio = bound / Math.fround(Math.fround(norm) + NORM_EPSILON);
+  return Math.min(1, ratio < SMALLEST_NORMAL ? 0 : Math.fround(ratio));
 }
 
 /**
@@ -81,46 +104,29 @@ export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): vo
   }
 }
 
-/**
- * The sum of all gradients' squares on this device, f32 [1]. Of sharded parameters it is this rank's
- * part, which a wrapper adds over ranks before it calls gradNormOf.
- */
-export function squaredGradNorm(parameters: Iterable<Tensor>): Tensor {
-  const list = listOf(parameters);
-  const { device } = requireSome(list);
-  const out = device.zeros([1]);
-  for (const gradient of gradientsOf(list)) {
-    addSquaredNorm(out, gradient);
+/** The sum of all gradients' squares, f32 [1], in the order of Note [order of a norm]. */
+function squaredGradNorm(list: readonly Tensor[]): Tensor {
+  const { device } = list[0]!;
+  const parameters = normParameters(list);
+  const plan = planNodes(parameters);
+  if (plan.slotCount === 0) {
+    return device.zeros([1]);
   }
-  return out;
-}
-
-/** out [1] += the sum of a gradient's squares. */
-export function addSquaredNorm(out: Tensor, gradient: Tensor): void {
-  const call = { x: gradient.view(), out: out.view(), accumulate: true };
-  out.device.backend.run('squaredNorm', call);
-}
-
-/** Norm and factor from the sum of squares, [1]. */
-export function gradNormOf(
-  squared: Tensor,
-  maxNorm: number,
-  options: GradNormOptions = {},
-): GradNorm {
-  checkOptions('clipGradNorm', options, RULES);
-  const { unscale = 1 } = options;
-  requireBound(maxNorm);
-  const { device } = squared;
-  return device.noGrad(() =>
-    device.scope(() => {
-      const norm = affine(sqrt(squared), unscale, 0);
-      if (isUnbounded(maxNorm)) {
-        return { norm, scale: device.full([1], unscale) };
-      }
-      const factor = affine(reciprocal(affine(norm, 1, NORM_EPSILON)), maxNorm, 0);
-      return { norm, scale: affine(minimum(factor, device.full([1], 1)), unscale, 0) };
-    }),
-  );
+  const hasAll = [...plan.flats.keys()].every(({ grad }) => grad !== undefined);
+  const slots = hasAll ? device.empty([plan.slotCount]) : device.zeros([plan.slotCount]);
+  for (const flat of plan.flats.keys()) {
+    const gradient = flat.grad;
+    if (gradient !== undefined) {
+      encodeNodes(plan, flat, { gradient, slots, power: 2 });
+    }
+  }
+  const { backend } = device;
+  const [roots, total] = [device.empty([parameters.length]), device.empty([1])];
+  const trees = plan.parts.map(({ slot, nodes }) => ({ start: slot, length: nodes.length }));
+  backend.run('normTree', { x: slots.view(), out: roots.view(), spans: trees, isMax: false });
+  const all = [{ start: 0, length: parameters.length }];
+  backend.run('normTree', { x: roots.view(), out: total.view(), spans: all, isMax: false });
+  return total;
 }
 
 function requireBound(maxNorm: number): void {
@@ -129,7 +135,8 @@ function requireBound(maxNorm: number): void {
   }
 }
 
-function listOf(parameters: Iterable<Tensor>): Tensor[] {
+/** @throws {NnConfigError} for what is not a list of tensors */
+export function listOf(parameters: Iterable<Tensor>): Tensor[] {
   const isIterable = typeof Object(parameters)[Symbol.iterator] === 'function';
   const list = isIterable ? [...parameters] : undefined;
   if (list?.every(isTensor)) {
@@ -140,7 +147,8 @@ function listOf(parameters: Iterable<Tensor>): Tensor[] {
   );
 }
 
-function requireWhole(parameters: readonly Tensor[]): void {
+/** @throws {NnConfigError} where another rank has part of a parameter */
+export function requireWhole(parameters: readonly Tensor[]): void {
   const part = parameters.find(isSharded);
   if (part === undefined) {
     return;
@@ -150,18 +158,17 @@ function requireWhole(parameters: readonly Tensor[]): void {
   );
 }
 
-function isUnbounded(maxNorm: number): boolean {
-  return maxNorm === 0 || maxNorm === Number.POSITIVE_INFINITY;
+function requireResident(parameters: readonly Tensor[]): void {
+  if (flatsOf(parameters).some((flat) => flatHomeOf(flat)?.hasGradient)) {
+    throw new NnConfigError(
+      'clipGradNorm: expected gradients on the device, got some that rest on the host. Use streamedGradNorm and streamedScaleGradients, or the norm of their wrapper.',
+    );
+  }
 }
 
 function gradientsOf(parameters: readonly Tensor[]): Tensor[] {
-  const flats = flatsOf(parameters);
-  if (flats.some((flat) => flatHomeOf(flat)?.hasGradient)) {
-    throw new NnConfigError(
-      'clipGradNorm: expected gradients on the device, got some that rest on the host. Use streamedSquaredGradNorm and streamedScaleGradients, or the norm of their wrapper.',
-    );
-  }
-  const gradients = flats.flatMap((flat) => flat.grad ?? []);
+  requireResident(parameters);
+  const gradients = flatsOf(parameters).flatMap((flat) => flat.grad ?? []);
   return gradients.filter((gradient) => gradient.size > 0);
 }
 
@@ -185,7 +192,7 @@ export function multiplyInPlace(x: Tensor, factor: Tensor): void {
 }
 
 /** The first of some parameters. */
-export function requireSome(parameters: readonly Tensor[]): Tensor {
+function requireSome(parameters: readonly Tensor[]): Tensor {
   const [first] = parameters;
   if (first === undefined) {
     throw new NnConfigError('clipGradNorm: expected at least one parameter, got none.');

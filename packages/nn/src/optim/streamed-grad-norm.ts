@@ -1,24 +1,26 @@
-// Norm and scaling of gradients that may rest off the device (FlatHome): they pass over it one flat
-// at a time, through the kernels that resident ones use, so the bits are the same.
+// Norm and scaling of gradients that may rest off the device (FlatHome).
 
 import type { Tensor } from '@shardweave/tensor-core';
-import { type FlatTurn, flatHomeOf, occupyHomes, visitFlats } from '../residence/flat-home.js';
-import { addSquaredNorm, multiplyInPlace, requireSome } from './clip-grad-norm.js';
-import { flatsOf } from './flat-plan.js';
-
-/** Flats that come while another one is in use. */
-const AHEAD = 1;
+import { listOf, multiplyInPlace, requireWhole } from './clip-grad-norm.js';
+import { eachGradient } from './each-gradient.js';
+import { gradNodes } from './grad-nodes.js';
+import { joinNormValues, normOfRoots } from './norm-tree.js';
 
 /**
- * As squaredGradNorm, f32 [1], wherever gradients rest: of sharded parameters this rank's part. It
- * belongs to the scope around the call, or to the caller.
+ * The norm over all gradients wherever they rest: the bits of clipGradNorm's norm. normType is 2,
+ * Infinity for the largest magnitude, or another power above 0. Waits for the device. 0 without
+ * gradients, not finite where one is not.
+ * @throws {NnConfigError} for sharded parameters, and for a normType that is not above 0
  */
-export async function streamedSquaredGradNorm(parameters: Iterable<Tensor>): Promise<Tensor> {
-  const list = [...parameters];
-  const { device } = requireSome(list);
-  const out = device.zeros([1]);
-  await eachGradient(list, { isChanging: false, use: (gradient) => addSquaredNorm(out, gradient) });
-  return out;
+export async function streamedGradNorm(
+  parameters: Iterable<Tensor>,
+  normType = 2,
+): Promise<number> {
+  const list = listOf(parameters);
+  requireWhole(list);
+  const nodes = await gradNodes(list, normType);
+  const roots = nodes.map((values) => joinNormValues(values, normType === Infinity));
+  return normOfRoots(roots, normType);
 }
 
 /** As scaleGradients, wherever gradients rest. */
@@ -28,39 +30,4 @@ export async function streamedScaleGradients(
 ): Promise<void> {
   const use = (gradient: Tensor) => multiplyInPlace(gradient, factor);
   await eachGradient([...parameters], { isChanging: true, use });
-}
-
-/** Calls `use` with every gradient, in the order of the flats: sums depend on it. */
-export async function eachGradient(
-  parameters: readonly Tensor[],
-  { use, isChanging }: { use(gradient: Tensor): void; readonly isChanging: boolean },
-): Promise<void> {
-  const turns: FlatTurn[] = [];
-  const flats = flatsOf(parameters);
-  const leave = occupyHomes(flats, 'gradient norm');
-  for (const flat of flats) {
-    if (flat.size === 0) {
-      continue;
-    }
-    const home = flatHomeOf(flat);
-    if (home === undefined) {
-      if (flat.grad !== undefined) {
-        turns.push(residentTurn(() => use(flat.grad!)));
-      }
-    } else if (home.hasGradient) {
-      turns.push({ start: () => home.startGradient(), use: ({ grad }) => use(grad), isChanging });
-    }
-  }
-  await visitFlats(turns, AHEAD).finally(leave);
-}
-
-function residentTurn(use: () => void): FlatTurn {
-  const visit = {
-    load: async () => {},
-    run: use,
-    store: async () => {},
-    isKept: false,
-    drop: () => {},
-  };
-  return { start: () => visit, use, isChanging: false };
 }

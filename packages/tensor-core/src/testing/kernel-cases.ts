@@ -9,6 +9,7 @@ import { embeddingCases } from './cases/embedding.js';
 import { layerNormCases } from './cases/layer-norm.js';
 import { manyCases } from './cases/many.js';
 import { matmulCases } from './cases/matmul.js';
+import { normCases } from './cases/norm.js';
 import { optimizerCases } from './cases/optimizer.js';
 import { queueCases } from './cases/queue.js';
 import { reduceCases } from './cases/reduce.js';
@@ -36,6 +37,7 @@ export function kernelCases(): ConformanceCase[] {
     ...crossEntropyCases(),
     ...dropoutCases(),
     ...matmulCases(),
+    ...normCases(),
     ...optimizerCases(),
     ...sharedBufferCases(),
     ...specialValueCases(),

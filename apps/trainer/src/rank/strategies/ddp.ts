@@ -1,9 +1,8 @@
 // The whole model on each rank; gradients meet in buckets during backward.
 
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { Gpt2, stateDict, streamStateDict } from '@shardweave/nn';
+import { Gpt2, stateDict, streamedGradNorm, streamStateDict } from '@shardweave/nn';
 import { adamW, checkpointBlocks, withWeights } from './gpt2-parts.js';
-import { localGradNorm } from './local-grad-norm.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openDdp({ device, config, groups }: StrategyOptions): Promise<Strategy> {
@@ -23,7 +22,7 @@ export async function openDdp({ device, config, groups }: StrategyOptions): Prom
     initialize: () => ddp.initialize(),
     noSync: (run) => ddp.noSync(run),
     // Reduced gradients have the same bits on all ranks, and so has their norm.
-    gradNorm: () => localGradNorm(parameters),
+    gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
     stateDict: () => stateDict(ddp),
     textModel: async () => model,

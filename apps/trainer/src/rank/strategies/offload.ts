@@ -1,13 +1,12 @@
 // The model at rest off the device of its one rank, in host memory or on disk. Weights never come to
 // the device as a whole, neither from a file nor on their way into one.
 
-import { Gpt2 } from '@shardweave/nn';
+import { Gpt2, streamedGradNorm } from '@shardweave/nn';
 import { lazyStateDict, loadStateDict, OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
 import { adamW, COMPUTE_DTYPES, withWeights } from './gpt2-parts.js';
-import { localGradNorm } from './local-grad-norm.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -35,7 +34,7 @@ async function openAtRest(
     shardBytes: parameters.reduce((sum, { size }) => sum + size * 4, 0),
     initialize: async () => {},
     noSync: (run) => run(),
-    gradNorm: () => localGradNorm(parameters),
+    gradNorm: () => streamedGradNorm(parameters),
     step: async (options) => {
       await rest?.beginStep();
       await optimizer.step(options);

@@ -1,8 +1,7 @@
 // One rank that has everything on its device, in one flat parameter.
 
-import { Gpt2, packParameters, stateDict, streamStateDict } from '@shardweave/nn';
+import { Gpt2, packParameters, stateDict, streamedGradNorm, streamStateDict } from '@shardweave/nn';
 import { adamW, checkpointBlocks, withWeights } from './gpt2-parts.js';
-import { localGradNorm } from './local-grad-norm.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openSingle({ device, config }: StrategyOptions): Promise<Strategy> {
@@ -18,7 +17,7 @@ export async function openSingle({ device, config }: StrategyOptions): Promise<S
     shardBytes: packed.flat.size * 4,
     initialize: async () => {},
     noSync: (run) => run(),
-    gradNorm: () => localGradNorm(parameters),
+    gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
     stateDict: () => stateDict(model),
     textModel: async () => model,

@@ -3,7 +3,6 @@
 
 import {
   COLUMN_BLOCK,
-  NORM_BLOCK,
   OP_CROSS_ENTROPY,
   OP_CROSS_ENTROPY_BACKWARD,
   OP_EMBEDDING,
@@ -15,8 +14,6 @@ import {
   OP_REDUCE,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
-  OP_SQUARED_NORM,
-  OP_SQUARED_NORM_TOTAL,
   REDUCE_MAX,
   REDUCE_MEAN,
   REDUCE_MIN,
@@ -122,18 +119,6 @@ export function crossEntropyBackward(
   w.start(OP_CROSS_ENTROPY_BACKWARD, 'crossEntropyBackward').view(call.logits);
   w.address(call.targets).address(call.lse).address(call.dLoss).view(call.out).int(rows, cols);
   w.commit(rowChunks(w, rows * cols * 1.5, rows));
-}
-
-/** Two commands: fixed blocks in parallel, then their sum, so threads don't change the order. */
-export function squaredNorm(call: KernelCalls['squaredNorm'], w: CommandWriter): void {
-  const { x } = call;
-  const blocks = Math.ceil(x.size / NORM_BLOCK);
-  const partials = w.temp(blocks * 8);
-  w.start(OP_SQUARED_NORM, 'squaredNorm').view(x).int(partials, x.size);
-  w.commit(rowChunks(w, x.size * 0.3, blocks));
-  w.start(OP_SQUARED_NORM_TOTAL, undefined).int(partials, blocks).address(call.out);
-  w.int(call.accumulate ? 1 : 0).commit(1);
-  w.release();
 }
 
 function rowChunks(w: CommandWriter, ns: number, rows: number): number {

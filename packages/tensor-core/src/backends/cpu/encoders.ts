@@ -4,6 +4,7 @@ import type { KernelCalls, KernelName } from '../../backend.js';
 import type { CommandWriter } from './command-writer.js';
 import * as elementwise from './encode-elementwise.js';
 import { matmul } from './encode-matmul.js';
+import * as norm from './encode-norm.js';
 import * as optimizer from './encode-optimizer.js';
 import * as rows from './encode-rows.js';
 
@@ -11,4 +12,4 @@ export type Encoders = {
   readonly [K in KernelName]: (call: KernelCalls[K], writer: CommandWriter) => void;
 };
 
-export const ENCODERS: Encoders = { ...elementwise, ...rows, ...optimizer, matmul };
+export const ENCODERS: Encoders = { ...elementwise, ...rows, ...norm, ...optimizer, matmul };

@@ -20,7 +20,7 @@ import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
 import { matmul } from './matmul.js';
-import { squaredNorm } from './norm.js';
+import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
 import { extremumBackward, reduce } from './reduce.js';
 import { checkCall } from './rules.js';
@@ -54,7 +54,9 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   crossEntropyBackward,
   dropout,
   matmul,
-  squaredNorm,
+  normNodes,
+  normTree,
+  clipFactor,
   adam,
   sgd,
 };

@@ -2,8 +2,9 @@
 // above learns on the reference device what would corrupt memory on a real one.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { KernelCalls, KernelName, View } from '../../backend.js';
+import type { KernelCalls, KernelName, Span, View } from '../../backend.js';
 import { ShapeError, StateError } from '../../errors.js';
+import { numNormNodes } from '../../norm-spans.js';
 
 /** The views that each kernel writes, each with the inputs that it may replace. */
 const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly string[]>>>> = {
@@ -27,7 +28,9 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   crossEntropyBackward: { out: ['logits'] },
   dropout: { out: ['x'] },
   matmul: { out: [] },
-  squaredNorm: { out: [] },
+  normNodes: { out: [] },
+  normTree: { out: [] },
+  clipFactor: { norm: [], scale: [] },
   adam: { param: [], expAvg: [], expAvgSq: [] },
   sgd: { param: [], momentumBuffer: [] },
 };
@@ -88,12 +91,20 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
       bias: n,
     };
   },
-  squaredNorm: () => ({ out: 1 }),
+  normNodes: ({ spans }) => ({ x: spansEnd(spans), out: numNormNodes(spans) }),
+  normTree: ({ spans }) => ({ x: spansEnd(spans), out: spans.length }),
+  clipFactor: () => ({ squares: 1, norm: 1, scale: 1 }),
   adam: ({ param: { size } }) => ({ grad: size, expAvg: size, expAvgSq: size, gradScale: 1 }),
   sgd: ({ param: { size } }) => ({ grad: size, momentumBuffer: size, gradScale: 1 }),
 };
 /** Kernels whose views may be longer than what they touch. */
-const STRIDED: ReadonlySet<KernelName> = new Set(['binary', 'copyStrided', 'matmul']);
+const STRIDED: ReadonlySet<KernelName> = new Set([
+  'binary',
+  'copyStrided',
+  'matmul',
+  'normNodes',
+  'normTree',
+]);
 
 /**
  * @throws {ShapeError} for sizes and alignments that don't fit the call
@@ -224,6 +235,11 @@ function isDenseWalk(shape: readonly number[], strides: readonly number[]): bool
     dense *= shape[axis]!;
   }
   return true;
+}
+
+function spansEnd(spans: readonly Span[]): number {
+  const last = spans.at(-1)!;
+  return last.start + last.length;
 }
 
 function product(shape: readonly number[]): number {

@@ -2,12 +2,13 @@
 // work is tiny. Their operands take up to half a megabyte, so the device's views must hold that.
 
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { manyNormCases } from './norm.js';
 
 /** Above WebGPU's limit, and so that the second row of the grid is partly filled. */
 const BEYOND_GRID = 65_601;
 
 export function manyCases(): ConformanceCase[] {
-  return [rowsCase(), batchesCase(), longSumCase()];
+  return [rowsCase(), batchesCase(), longSumCase(), spansCase(), ...manyNormCases()];
 }
 
 function rowsCase(): ConformanceCase {
@@ -46,7 +47,7 @@ function batchesCase(): ConformanceCase {
 
 /** 100,003 terms of one sign, over lines, columns and all. */
 function longSumCase(): ConformanceCase {
-  return twinCase('reduce and squaredNorm of 100,003 terms', 'longSum', (twin) => {
+  return twinCase('reduce and normNodes of 100,003 terms', 'longSum', (twin) => {
     const size = 100_003;
     const x = twin.floats(size, 'f32', { low: 0 });
     const whole = { outer: 1, dim: size, inner: 1 };
@@ -56,6 +57,18 @@ function longSumCase(): ConformanceCase {
     const columns = { outer: 1, dim: 33_334, inner: 3 };
     const part = twin.slice(x, 0, 100_002);
     twin.run('reduce', { kind: 'sum', x: part, out: twin.output(3, 'f32'), ...columns });
-    twin.run('squaredNorm', { x, out: twin.output(1, 'f32'), accumulate: false });
+    const out = twin.output(4, 'f32');
+    twin.run('normNodes', { x, out, spans: [{ start: 0, length: size }], power: 2 });
+  });
+}
+
+/** More nodes, and more results of trees, than a grid has in one dimension. */
+function spansCase(): ConformanceCase {
+  return twinCase('normNodes and normTree of 65,601 spans', 'sum', (twin) => {
+    const spans = Array.from({ length: BEYOND_GRID }, (_, start) => ({ start, length: 1 }));
+    const x = twin.floats(BEYOND_GRID, 'f32');
+    const output = () => twin.output(BEYOND_GRID, 'f32');
+    twin.run('normNodes', { x, out: output(), spans, power: 2 });
+    twin.run('normTree', { x, out: output(), spans, isMax: false });
   });
 }

@@ -1,8 +1,8 @@
-// reduce, extremumBackward and squaredNorm.
+// reduce and extremumBackward.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
-import { FLOATS, SIZES } from '../sizes.js';
+import { FLOATS } from '../sizes.js';
 
 /** [outer, dim, inner]: rows, columns, the middle, one element, more rows than a workgroup. */
 const SHAPES = [
@@ -25,7 +25,6 @@ export function reduceCases(): ConformanceCase[] {
     reduceCase('f32', 'bf16'),
     ...FLOATS.map(extremumCase),
     negativeExtremumCase(),
-    ...FLOATS.map(normCase),
   ];
 }
 
@@ -67,21 +66,6 @@ function negativeExtremumCase(): ConformanceCase {
         const x = twin.floats(5 * 63, dtype, { low, high, offset: 1 });
         twin.run('reduce', { kind, x, out: twin.output(5, dtype), outer: 5, dim: 63, inner: 1 });
       }
-    }
-  });
-}
-
-function normCase(dtype: DType): ConformanceCase {
-  return twinCase(`squaredNorm ${dtype}`, 'sum', (twin) => {
-    for (const size of [...SIZES, 20_001]) {
-      const x = twin.floats(size, dtype, { offset: 3 });
-      const out = twin.output(1, 'f32', { offset: 1 });
-      twin.run('squaredNorm', { x, out, accumulate: false });
-    }
-    const total = twin.floats(1, 'f32', { isWritten: true });
-    for (const offset of [0, 1, 5]) {
-      const x = twin.floats(65, dtype, { offset });
-      twin.run('squaredNorm', { x, out: total, accumulate: true });
     }
   });
 }

@@ -48,6 +48,8 @@ export function specialValueCases(): ConformanceCase[] {
     ...FLOATS.map(reduceCase),
     ...FLOATS.map(extremumCase),
     ...FLOATS.map(normCase),
+    treeCase(),
+    clipCase(),
     ...FLOATS.map(moveCase),
     ...FLOATS.map(optimizerCase),
   ];
@@ -201,16 +203,53 @@ function extremumCase(dtype: DType): ConformanceCase {
 }
 
 function normCase(dtype: DType): ConformanceCase {
-  return twinCase(`squaredNorm ${dtype} of NaN, infinities and overflow`, 'sum', (twin) => {
+  return twinCase(`normNodes ${dtype} of NaN, infinities and overflow`, 'sum', (twin) => {
     for (const value of [NAN, INF, -INF, dtype === 'f16' ? 65504 : 1e20]) {
-      for (const place of [0, 64, 4095, 4999]) {
-        const x = twin.values(withValue(twin, 5000, place, value), dtype);
-        twin.run('squaredNorm', { x, out: twin.output(1, 'f32'), accumulate: false });
+      for (const power of [2, 1, 3, INF]) {
+        for (const place of [0, 64, 4095, 4999]) {
+          const x = twin.values(withValue(twin, 5000, place, value), dtype);
+          const out = twin.output(2, 'f32');
+          const spans = [
+            { start: 0, length: 4097 },
+            { start: 4097, length: 903 },
+          ];
+          twin.run('normNodes', { x, out, spans, power });
+        }
       }
-      const out = twin.values([value], 'f32', { isWritten: true });
-      twin.run('squaredNorm', { x: twin.floats(5, dtype), out, accumulate: true });
-      const before = twin.values([NAN], 'f32', { isWritten: true });
-      twin.run('squaredNorm', { x: twin.floats(5, dtype), out: before, accumulate: false });
+    }
+  });
+}
+
+function treeCase(): ConformanceCase {
+  return twinCase('normTree of NaN, infinities and overflow', 'exact', (twin) => {
+    for (const value of [NAN, INF, 3e38]) {
+      for (const place of [0, 1, 255, 256, 599]) {
+        const values = new Array(600).fill(0.5);
+        values[place] = value;
+        values[300] = value;
+        const x = twin.values(values, 'f32');
+        for (const isMax of [false, true]) {
+          const spans = [{ start: 0, length: 600 }];
+          twin.run('normTree', { x, out: twin.output(1, 'f32'), spans, isMax });
+        }
+      }
+    }
+  });
+}
+
+/** Bits: every device computes the same factor from the same sum. */
+function clipCase(): ConformanceCase {
+  return twinCase('clipFactor of NaN, infinities and extremes', 'exact', (twin) => {
+    for (const value of [NAN, INF, 0, 2 ** -126, 1e-30, 1, 3.4e38]) {
+      for (const maxNorm of [1e-39, 2 ** -126, 1e-30, 1, 3e38, INF]) {
+        const outputs = { norm: twin.output(1, 'f32'), scale: twin.output(1, 'f32') };
+        twin.run('clipFactor', {
+          squares: twin.values([value], 'f32'),
+          ...outputs,
+          maxNorm,
+          unscale: 1,
+        });
+      }
     }
   });
 }

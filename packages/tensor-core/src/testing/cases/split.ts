@@ -16,7 +16,7 @@ export function splitCases(): ConformanceCase[] {
   return [
     splitCase('elementwise kernels', 'transcendental', elementwise),
     splitCase('cast and dropout', 'arithmetic', castAndDropout),
-    splitCase('squaredNorm', 'sum', squaredNorm),
+    splitCase('normNodes', 'sum', normNodes),
     splitCase('optimizers', 'transcendental', optimizers),
     splitCase('embedding', 'sum', embedding),
     splitCase('crossEntropy', 'sum', crossEntropy),
@@ -80,12 +80,19 @@ function castAndDropout(twin: Twin, limitBytes: number): void {
   }
 }
 
-function squaredNorm(twin: Twin, limitBytes: number): void {
+/** Spans with gaps between them, several to a view; the last one is a view's. */
+function normNodes(twin: Twin, limitBytes: number): void {
   for (const dtype of FLOATS) {
-    const x = twin.floats(numBeyond(limitBytes, dtype), dtype, { offset: 1 });
-    twin.run('squaredNorm', { x, out: twin.output(1, 'f32'), accumulate: false });
-    const out = twin.floats(1, 'f32', { isWritten: true });
-    twin.run('squaredNorm', { x, out, accumulate: true });
+    const size = numBeyond(limitBytes, dtype);
+    const x = twin.floats(size, dtype, { offset: 1 });
+    const length = Math.floor(limitBytes / 3 / byteSize(dtype));
+    const spans = Array.from({ length: Math.floor(size / length) }, (_, i) => {
+      return { start: i * length, length: length - 3 };
+    });
+    const out = twin.output(spans.length, 'f32');
+    twin.run('normNodes', { x, out, spans, power: 2 });
+    const last = [{ start: size - length, length }];
+    twin.run('normNodes', { x, out: twin.output(1, 'f32'), spans: last, power: Infinity });
   }
 }
 

@@ -10,7 +10,7 @@ import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
 import { matmul } from './matmul.js';
-import { squaredNorm } from './norm.js';
+import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
 import { extremumBackward, reduce } from './reduce.js';
 import { softmax, softmaxBackward } from './softmax.js';
@@ -38,7 +38,9 @@ export const KERNELS: {
   crossEntropyBackward,
   dropout,
   matmul,
-  squaredNorm,
+  normNodes,
+  normTree,
+  clipFactor,
   adam,
   sgd,
 };
