@@ -1,17 +1,22 @@
 // All tests of the workspace in one run, against the packages' sources (the export condition
 // `@shardweave/source`). Files named `*.long.test.ts` run only with SHARDWEAVE_LONG=1, which
 // `npm run test:long` sets.
+//
+// Two projects share the workers. Files of `together` run in one process after another, with what the
+// packages and the engine's kernels have warmed up: most take a tenth of a second, and a process of their
+// own would take four. Files of `apart` have one each: they start processes, catch signals, count sockets.
 import { configDefaults, defineConfig } from 'vitest/config';
 import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
+const TOGETHER =
+  'packages/{ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts';
 
 export default defineConfig({
   resolve: { conditions: ['@shardweave/source'] },
   ssr: { resolve: { conditions: ['@shardweave/source'] } },
   test: {
-    include: ['packages/*/test/**/*.test.ts', 'apps/*/test/**/*.test.ts', 'tooling/**/*.test.ts'],
     exclude: [...configDefaults.exclude, ...(isLong ? [] : ['**/*.long.test.ts'])],
     setupFiles: ['tooling/vitest/no-console.ts'],
     reporters: ['default', new PlainReporter()],
@@ -20,5 +25,20 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     testTimeout: 60_000,
     hookTimeout: 60_000,
+    projects: [
+      { extends: true, test: { name: 'together', isolate: false, include: [TOGETHER] } },
+      {
+        extends: true,
+        test: {
+          name: 'apart',
+          include: [
+            'packages/*/test/**/*.test.ts',
+            'apps/*/test/**/*.test.ts',
+            'tooling/**/*.test.ts',
+          ],
+          exclude: [TOGETHER],
+        },
+      },
+    ],
   },
 });

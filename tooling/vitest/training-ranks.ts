@@ -5,7 +5,6 @@ import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import type { Gpt2Config, Module } from '@shardweave/nn';
 import { type Backend, crossEntropy, Device, Trace } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { afterAll } from 'vitest';
 
 export const TINY: Partial<Gpt2Config> = {
   vocab_size: 37,
@@ -25,13 +24,12 @@ export interface Rank {
   readonly device: Device;
 }
 
-// One backend for all runs of a file: a small model trains in less time than it takes to make one.
-let fileBackend: Promise<Backend> | undefined;
-afterAll(async () => (await fileBackend)?.dispose());
+// One backend for all runs of a process: a small model trains in less time than it takes to make one.
+let shared: Promise<Backend> | undefined;
 
-export function backendOfFile(): Promise<Backend> {
-  fileBackend ??= createCpuBackend({ threads: 1 });
-  return fileBackend;
+export function sharedBackend(): Promise<Backend> {
+  shared ??= createCpuBackend({ threads: 1 });
+  return shared;
 }
 
 /** Runs `body` on every rank at once and returns what each gave. */
@@ -43,7 +41,7 @@ export async function onRanks<T>(
     readonly wrapGroup?: (group: ProcessGroup) => ProcessGroup;
   } = {},
 ): Promise<T[]> {
-  const backend = options.backend ?? (await backendOfFile());
+  const backend = options.backend ?? (await sharedBackend());
   const groups = createMemoryGroup(worldSize);
   const devices = groups.map(
     (_, rank) => new Device(backend, { seed: 7, trace: new Trace({ rank }) }),

@@ -1,7 +1,5 @@
 // In vitest's place where a test's helpers run in a process of their own, which ends by itself.
 
-export function afterAll(): void {}
-
 export function expect(): never {
   throw new Error('expect: expected a test, got a process of its own. Check in the test.');
 }

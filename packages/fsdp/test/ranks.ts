@@ -12,10 +12,10 @@ import {
 } from '@shardweave/nn';
 import { type Backend, Device } from '@shardweave/tensor-core';
 import {
-  backendOfFile,
   forwardBackward,
   optimizerGroups,
   type Rank,
+  sharedBackend,
   TINY,
 } from '../../../tooling/vitest/training-ranks.ts';
 
@@ -74,7 +74,7 @@ export async function singleRun(
     readonly backend?: Backend;
   } = {},
 ): Promise<{ losses: number[]; weights: Map<string, Float32Array> }> {
-  const backend = options.backend ?? (await backendOfFile());
+  const backend = options.backend ?? (await sharedBackend());
   const device = new Device(backend, { seed: 7 });
   const dropout = options.dropout ?? 0;
   const model = new Gpt2(
