@@ -4,7 +4,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
-import type { UseKind } from '@shardweave/nn/flat';
+import type { StoredModel, UseKind } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { castBuffers, castInputs } from './cast-inputs.js';
 import { describeInstance } from './describe-instance.js';
@@ -22,6 +22,7 @@ import { planUnits } from './unit/plan-units.js';
 import { agreeOnGeneration, homeStepsOf, rankPrefix } from './unit/residence.js';
 import { ShardedUnit, type UnitContext } from './unit/sharded-unit.js';
 import { SharedParameters } from './unit/shared-parameters.js';
+import { storedInstance } from './unit/stored-instance.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
 import { openLinks } from './unit/unit-links.js';
 import { innerModule } from './wrap/inner-module.js';
@@ -52,6 +53,7 @@ export class FullyShardedDataParallel<
   readonly #options: ResolvedFsdpOptions;
   readonly #shared: SharedParameters;
   #tree: FsdpTree | undefined;
+  #stored: StoredModel | undefined;
   #state: TrainingState = 'idle';
   /** What a forward threw last that the other ranks know of. */
   #toldError: unknown;
@@ -271,8 +273,9 @@ export class FullyShardedDataParallel<
     for (const instance of instances) {
       await instance.#open();
     }
-    const { groups, syncModuleStates } = this.#options;
-    if (syncModuleStates) {
+    const { groups, syncModuleStates, residence } = this.#options;
+    const isResumed = known === undefined && residence?.resume === true; // with each rank's own
+    if (syncModuleStates && !isResumed) {
       await syncBuffers(this.module, groups);
     }
     const tree = new FsdpTree(this, instances, this.#options);
@@ -289,18 +292,29 @@ export class FullyShardedDataParallel<
     if (residence?.resume) {
       await agreeOnGeneration(residence, groups);
     }
+    this.#stored ??= storedInstance(this, this.#options);
+    try {
+      await this.#stored?.open();
+    } catch (error) {
+      this.#tellOthers(error);
+      throw error;
+    }
     for (const unit of this.units) {
       unit.links ??= await openLinks(groups);
       try {
         await unit.home?.open(`${rankPrefix(groups)}${unit.name}`);
         await shardUnit(unit, groups, this.#options);
       } catch (error) {
-        // Others may wait for this rank's messages, of which no call takes the place.
-        if (isLocalFailure(error)) {
-          this.processGroup.abort(failureText('initialize', error));
-        }
+        this.#tellOthers(error);
         throw error;
       }
+    }
+  }
+
+  /** Others may wait for this rank's messages, of which no call takes the place. */
+  #tellOthers(error: unknown): void {
+    if (isLocalFailure(error)) {
+      this.processGroup.abort(failureText('initialize', error));
     }
   }
 
@@ -500,6 +514,7 @@ export class FullyShardedDataParallel<
   }
 
   protected override releaseOwned(): void {
+    this.#stored?.close();
     for (const unit of this.units) {
       unit.dispose();
     }

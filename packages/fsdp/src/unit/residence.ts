@@ -25,8 +25,10 @@ export interface OffloadConfig {
   /** One a rank. Stays the caller's: close it after the module is disposed. */
   readonly store: ShardStore;
   /**
-   * Go on from what the store's last generation has in place of initial values, optimizer state too.
-   * The same modules, in the same order, on the same ranks. Default false.
+   * Go on from what the store's last generation has in place of initial values, buffers, optimizer state
+   * and the device's random state too. The same modules, in the same order, on the same ranks. False:
+   * begin anew, whatever is there. Default: begin anew, unless a model is there that has been trained,
+   * which is an error.
    */
   readonly resume?: boolean;
 }
@@ -36,6 +38,10 @@ export interface Residence {
   readonly store: ShardStore;
   readonly rests: 'gradient' | 'all';
   readonly resume: boolean;
+  /** As it was asked for; see OffloadConfig. */
+  readonly asked: boolean | undefined;
+  /** Whether the store is the caller's, who may give it to a later process. */
+  readonly isGiven: boolean;
 }
 
 /** @throws {FsdpConfigError} for options that contradict each other */
@@ -61,7 +67,9 @@ export function resolveResidence(options: ResidenceOptions): Residence | undefin
     use: storeUseOf(store),
     store,
     rests: movesParams ? 'all' : 'gradient',
-    resume: offloadConfig?.resume ?? false,
+    resume: offloadConfig?.resume === true,
+    asked: offloadConfig?.resume,
+    isGiven: offloadConfig !== undefined,
   };
 }
 

@@ -1,0 +1,54 @@
+// What a store that the caller gave has of an instance beside its flat parameters, for a process that
+// resumes: what it is made of, and its buffers.
+
+import { StoredModel } from '@shardweave/nn/flat';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { type Residence, rankPrefix } from './residence.js';
+import type { LinkGroups } from './unit-links.js';
+
+/** Undefined where no later process will find its store. */
+export function storedInstance(
+  instance: FullyShardedDataParallel,
+  { residence, groups }: { readonly residence: Residence | undefined; readonly groups: LinkGroups },
+): StoredModel | undefined {
+  if (!residence?.isGiven) {
+    return undefined;
+  }
+  const device: Device = instance.device;
+  return new StoredModel({
+    use: residence.use,
+    name: `${rankPrefix(groups)}instance ${instance.name}`,
+    device,
+    resume: residence.asked,
+    lines: () => linesOf(instance, groups),
+    buffers: () => ownBuffers(instance),
+    numSteps: () => Math.max(0, ...instance.units.map(({ home }) => home?.restingStep ?? 0)),
+  });
+}
+
+function linesOf(instance: FullyShardedDataParallel, { processGroup }: LinkGroups): string[] {
+  const textOf = (name: string, { dtype, shape }: Tensor) =>
+    `${name} ${dtype} [${shape.join(', ')}]`;
+  return [
+    `rank ${processGroup.rank} of ${processGroup.worldSize}`,
+    ...instance.units.map(({ name, flat, parameters }) => {
+      const list = parameters.map((parameter) => textOf(parameter.path, parameter.tensor));
+      return `${name} (${flat.dtype}): ${list.join(', ')}`;
+    }),
+    ...ownBuffers(instance).map(([name, buffer]) => `buffer ${textOf(name, buffer)}`),
+    ...inner(instance).map(({ name }) => `instance ${name}`),
+  ];
+}
+
+/** Those that no instance inside has. */
+function ownBuffers(instance: FullyShardedDataParallel): (readonly [string, Tensor])[] {
+  const others = new Set(
+    inner(instance).flatMap((one) => one.namedBuffers().map(([, buffer]) => buffer)),
+  );
+  return instance.namedBuffers().filter(([, buffer]) => !others.has(buffer));
+}
+
+function inner(instance: FullyShardedDataParallel): FullyShardedDataParallel[] {
+  return instance.instances().filter((one) => one !== instance);
+}
