@@ -24,6 +24,6 @@ export {
   type SavedTensor,
   type SaveIndex,
 } from './save-index.js';
-export { beginSave, type SaveSession } from './save-session.js';
+export { beginSave, type SaveRecord, type SaveSession } from './save-session.js';
 export { writePart } from './write-part.js';
 export { type SaveContents, writeSave } from './write-save.js';

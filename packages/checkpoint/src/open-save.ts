@@ -29,6 +29,8 @@ export async function openSave(reader: PieceReader): Promise<Save> {
 }
 
 export class Save {
+  /** Another for each save. */
+  readonly id: string;
   readonly optimizer: SavedOptimizer | undefined;
   readonly extra: Readonly<Record<string, unknown>>;
   /** By tensorKey. */
@@ -37,7 +39,8 @@ export class Save {
   readonly #files: SaveIndex['files'];
   #buffer = new Uint8Array(0);
 
-  constructor(reader: PieceReader, { files, tensors, optimizer, extra }: SaveIndex) {
+  constructor(reader: PieceReader, { id, files, tensors, optimizer, extra }: SaveIndex) {
+    this.id = id;
     this.optimizer = optimizer;
     this.extra = extra;
     this.tensors = new Map(tensors.map((tensor) => [tensorKey(tensor), tensor]));

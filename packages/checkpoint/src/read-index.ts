@@ -165,6 +165,7 @@ function optimizerIn(index: Fields): SavedOptimizer | undefined {
     steps.count(name);
   }
   return {
+    kind: optimizer.text('kind'),
     steps: steps.record as Readonly<Record<string, number>>,
     groups: optimizer.list('groups').map((group) => {
       group.list('params').map((name) => name.text(''));

@@ -34,6 +34,8 @@ export interface SavedTensor extends TensorSpec {
 
 /** Optimizer state but for its tensors, which are tensors of kind `state`. */
 export interface SavedOptimizer {
+  /** Its class, such as `AdamW`. */
+  readonly kind: string;
   /** Steps taken, by parameter; those without state are absent. */
   readonly steps: Readonly<Record<string, number>>;
   /** Options of each group, with the names of its parameters as `params`. */

@@ -6,22 +6,21 @@ import type { SavedPart } from './save-index.js';
 import { beginSave, type SaveRecord } from './save-session.js';
 import { writePart } from './write-part.js';
 
-export interface SaveContents extends SaveRecord {
+export interface SaveContents {
   readonly pieces: Iterable<HeldPiece> | AsyncIterable<HeldPiece>;
+  /** What goes beside them; called when all are written. Default: nothing. */
+  record?(): SaveRecord;
 }
 
 /** Writes and publishes a save in place of the one that is there. Throws as its parts do. */
-export async function writeSave(
-  store: PieceStore,
-  { pieces, ...record }: SaveContents,
-): Promise<void> {
+export async function writeSave(store: PieceStore, contents: SaveContents): Promise<void> {
   const session = await beginSave(store);
   let part: SavedPart;
   try {
-    part = await writePart(store, pieces, { save: session.id, part: 'all' });
+    part = await writePart(store, contents.pieces, { save: session.id, part: 'all' });
   } catch (error) {
     await session.abandon().catch(() => undefined); // the first error is the one to tell
     throw error;
   }
-  await session.publish([part], record);
+  await session.publish([part], contents.record?.());
 }

@@ -60,6 +60,7 @@ const FAULTS: readonly (readonly [field: string, change: (index: Index) => unkno
   ['optimizer', (index) => delete index.optimizer],
   ['optimizer.steps.0.weight', (index) => Object.assign(index.optimizer.steps, { '0.weight': -1 })],
   ['optimizer.groups[0].params', (index) => delete index.optimizer.groups[0].params],
+  ['optimizer.kind', (index) => delete index.optimizer.kind],
   ['optimizer.groups', (index) => Object.assign(index.optimizer, { groups: null })],
   ['extra', (index) => Object.assign(index, { extra: [] })],
   ['id', (index) => Object.assign(index, { id: 7 })],

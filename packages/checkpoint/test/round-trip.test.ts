@@ -39,6 +39,7 @@ describe.each(PLACES)('in %s', (_, place) => {
     const found = await openSave(store);
     expect(found.extra).toEqual({ step: 7 });
     expect(found.optimizer).toEqual({
+      kind: 'Sgd',
       steps: { '0.weight': 7 },
       groups: [{ lr: 0.5, params: ['0.weight'] }],
     });

@@ -121,7 +121,11 @@ export async function save(
       const part = { save: session.id, part: `rank-${rank}` };
       parts.push(await writePart(store, shareOf(tensors, rank, numParts), part));
     }
-    const optimizer = { steps: { '0.weight': step }, groups: [{ lr: 0.5, params: ['0.weight'] }] };
+    const optimizer = {
+      kind: 'Sgd',
+      steps: { '0.weight': step },
+      groups: [{ lr: 0.5, params: ['0.weight'] }],
+    };
     await session.publish(JSON.parse(JSON.stringify(parts)), { optimizer, extra: { step } });
   } catch (error) {
     await session.abandon().catch(() => undefined); // ended, where it was publishing

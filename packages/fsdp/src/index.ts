@@ -11,16 +11,12 @@ export {
 export { FullyShardedDataParallel, type TrainingState } from './fully-sharded-data-parallel.js';
 export { isFsdp } from './is-fsdp.js';
 export { defaultPredivide, type FsdpOptions } from './options.js';
-export { type LoadShardsOptions, loadShards } from './shards/load-shards.js';
-export { type SaveShardsOptions, saveShards } from './shards/save-shards.js';
-export type {
-  SavedOptimizer,
-  SavedPiece,
-  SavedTensor,
-  ShardIndex,
-  ShardReader,
-  ShardSink,
-} from './shards/shard-index.js';
+export {
+  type LoadCheckpointOptions,
+  loadCheckpoint,
+  type SaveCheckpointOptions,
+  saveCheckpoint,
+} from './state/checkpoint.js';
 export { type ConsolidateOptions, consolidateShardWeights } from './state/consolidate.js';
 export { loadLocalStateDict, localStateDict } from './state/local-state-dict.js';
 export {

@@ -2,23 +2,23 @@
 // is given: ranks of one process, processes over sockets, WebGPU. It knows no test runner.
 
 import assert from 'node:assert/strict';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
 import {
   clipGradNorm,
   type FsdpOptions,
   FullyShardedDataParallel,
   gatherFullOptimStateDict,
+  loadCheckpoint,
   loadLocalStateDict,
-  loadShards,
   loadStateDict,
   localStateDict,
   ShardedGradScaler,
   type StateDict,
   type StateEntry,
-  saveShards,
+  saveCheckpoint,
   stateDict,
   summonFullParams,
 } from '@shardweave/fsdp';
-import { shardDirectory } from '@shardweave/fsdp/node';
 import {
   AdamW,
   BatchNorm1d,
@@ -270,15 +270,15 @@ async function noSyncAddsUp(rank: Rank): Promise<void> {
 }
 
 async function savesComeBack(rank: Rank, directory: string): Promise<void> {
-  const files = () => shardDirectory(directory);
+  const files = () => pieceDirectory(directory);
   const first = sharded(rank);
   const optimizer = adam(first);
   await train(rank, first, optimizer, [0, 1]);
-  await saveShards(first, files(), { optimizer, extra: { step: 2 }, maxFileBytes: 8192 });
+  await saveCheckpoint(first, files(), { optimizer, extra: { step: 2 } });
 
   const second = sharded(rank, { flattenParameters: false }, 50);
   const fresh = adam(second);
-  const extra = await loadShards(second, files(), { optimizer: fresh });
+  const extra = await loadCheckpoint(second, files(), { optimizer: fresh });
   assert.deepEqual(extra, { step: 2 });
   const everything = async (model: FullyShardedDataParallel, its: AdamW) => {
     const full = await gatherFullOptimStateDict(model, its);
@@ -333,9 +333,9 @@ async function expertsStayApart(rank: Rank, directory: string): Promise<void> {
     }
   }
   assertClose(await weightsOf(model), await weightsOf(byHand));
-  await saveShards(model, shardDirectory(directory));
+  await saveCheckpoint(model, pieceDirectory(directory));
   const other = wrapped(50);
-  await loadShards(other, shardDirectory(directory));
+  await loadCheckpoint(other, pieceDirectory(directory));
   assert.deepEqual(textOf(await stateDict(other)), textOf(await stateDict(model)));
   for (const each of [...optimizers, byHand, model, other]) {
     each.dispose();

@@ -10,7 +10,7 @@ import {
   loadStateDict,
   localMetadataDict,
   localStateDict,
-  saveShards,
+  saveCheckpoint,
   stateDict,
   summonFullParams,
 } from '@shardweave/fsdp';
@@ -18,7 +18,7 @@ import { Linear, Module, Sgd } from '@shardweave/nn';
 import { type Device, matmul, type Tensor, transpose } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './ranks.js';
-import { Files } from './saved-shards.js';
+import { place } from './saved-models.js';
 import { expectEqualTraining, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
@@ -50,7 +50,7 @@ describe('a bare module put in after wrapping is named', () => {
     stateDict: (model) => stateDict(model),
     loadStateDict: (model) => loadStateDict(model, new Map(), { strict: false }),
     localStateDict: (model) => localStateDict(model),
-    saveShards: (model) => saveShards(model, new Files()),
+    saveCheckpoint: (model) => saveCheckpoint(model, place()),
     gatherFullOptimStateDict: (model) =>
       gatherFullOptimStateDict(model, new Sgd(model.parameters(), { lr: 1 })),
     summonFullParams: (model) => summonFullParams(model, () => undefined),
@@ -255,7 +255,7 @@ describe("an instance that uses another's parameter", () => {
         () => loadLocalStateDict(user, new Map(), { strict: false }),
         async () => localMetadataDict(user),
         () => gatherFullOptimStateDict(user, optimizer),
-        () => saveShards(user, new Files()),
+        () => saveCheckpoint(user, place()),
       ]) {
         expect(await messageOf(call())).toMatch(/'user', which uses one of 'owner'/);
       }

@@ -5,15 +5,15 @@ import {
   type FsdpOptions,
   FullyShardedDataParallel,
   gatherFullOptimStateDict,
-  loadShards,
+  loadCheckpoint,
   localMetadataDict,
-  saveShards,
+  saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './ranks.js';
-import { adam, Files, train } from './saved-shards.js';
+import { adam, namesIn, place, train } from './saved-models.js';
 import { layer, Stack } from './scenarios.js';
 
 /** A layer of all ranks, then an expert for each `size` ranks in order. */
@@ -38,12 +38,12 @@ async function expertOf(model: FullyShardedDataParallel): Promise<string> {
 
 /** A save of two experts over four ranks after a step, and each rank's expert and optimizer state. */
 async function savedPairs(expert: Partial<FsdpOptions> = {}) {
-  const files = new Files();
+  const files = place();
   const values = await onRanks(4, async (rank) => {
     const model = await withExperts(rank, { size: 2, seed: 10, expert });
     const optimizer = adam(model);
     await train(model, optimizer, { rank, steps: [0] });
-    await saveShards(model, files, { optimizer });
+    await saveCheckpoint(model, files, { optimizer });
     return { expert: await expertOf(model), state: await stateOf(model, optimizer) };
   });
   expect(values[0]!.expert).toBe(values[1]!.expert);
@@ -71,7 +71,7 @@ describe.each([{}, { noBroadcastOptimState: true }, { flattenParameters: false }
       await onRanks(4, async (rank) => {
         const model = await withExperts(rank, { size: 2, seed: 50, expert });
         const optimizer = adam(model);
-        await loadShards(model, files.reader(), { optimizer });
+        await loadCheckpoint(model, files, { optimizer });
         expect(await expertOf(model)).toBe(values[rank.rank]!.expert);
         expect(await stateOf(model, optimizer)).toEqual(values[rank.rank]!.state);
       });
@@ -84,7 +84,7 @@ describe.each([{}, { noBroadcastOptimState: true }, { flattenParameters: false }
       const { files, values } = await savedPairs(expert);
       await onRanks(worldSize, async (rank) => {
         const model = await withExperts(rank, { size, seed: 50, expert });
-        await loadShards(model, files.reader());
+        await loadCheckpoint(model, files);
         expect(await expertOf(model)).toBe(values[rank.rank < size ? 0 : 2]!.expert);
       });
     });
@@ -93,7 +93,7 @@ describe.each([{}, { noBroadcastOptimState: true }, { flattenParameters: false }
       const { files } = await savedPairs(expert);
       await onRanks(3, async (rank) => {
         const model = await withExperts(rank, { size: 1, seed: 50, expert });
-        const loading = loadShards(model, files.reader());
+        const loading = loadCheckpoint(model, files);
         await expect(loading).rejects.toThrow(rank.rank === 2 ? /1\.weight@2/ : /rank 2\/3 failed/);
       });
     });
@@ -113,7 +113,7 @@ it('experts over pairs stay out of a whole optimizer state, by name', async () =
 });
 
 it('replicas of an instance that is sharded over fewer ranks are one, and written once', async () => {
-  const files = new Files();
+  const files = place();
   const make = async (rank: Rank, seed: number) => {
     const device = new Device(rank.device.backend, { seed });
     const processGroup = await rank.group.split(Math.floor(rank.rank / 2));
@@ -127,27 +127,27 @@ it('replicas of an instance that is sharded over fewer ranks are one, and writte
     const model = await make(rank, 5);
     const optimizer = adam(model);
     await train(model, optimizer, { rank, steps: [0] });
-    await saveShards(model, files, { optimizer });
+    await saveCheckpoint(model, files, { optimizer });
     const full = await gatherFullOptimStateDict(model, optimizer);
     if (rank.rank === 0) {
       expect(full!.uncollected).toEqual([]);
     }
     return expertOf(model);
   });
-  const names = Object.keys(files.index().tensors).filter((name) => name.startsWith('1.'));
+  const names = (await namesIn(files)).filter((name) => name.startsWith('1.'));
   expect(names.sort()).toEqual(['1.bias', '1.weight']);
   await onRanks(3, async ({ device, group }) => {
     const inner = new FullyShardedDataParallel(layer(device), { processGroup: group });
     const model = new FullyShardedDataParallel(new Stack(device, [layer(device), inner]), {
       processGroup: group,
     });
-    await loadShards(model, files.reader());
+    await loadCheckpoint(model, files);
     expect(await expertOf(model)).toBe(values[0]);
   });
 });
 
 it('a group of the same ranks by another name is no expert', async () => {
-  const files = new Files();
+  const files = place();
   await onRanks(2, async (rank) => {
     const processGroup = await rank.group.split(0);
     const inner = new FullyShardedDataParallel(layer(rank.device), { processGroup });
@@ -157,12 +157,7 @@ it('a group of the same ranks by another name is no expert', async () => {
         processGroup: rank.group,
       },
     );
-    await saveShards(model, files);
+    await saveCheckpoint(model, files);
   });
-  expect(Object.keys(files.index().tensors).sort()).toEqual([
-    '0.bias',
-    '0.weight',
-    '1.bias',
-    '1.weight',
-  ]);
+  expect(await namesIn(files)).toEqual(['0.bias', '0.weight', '1.bias', '1.weight']);
 });

@@ -5,20 +5,21 @@ import {
   type FsdpOptions,
   FullyShardedDataParallel,
   gatherFullOptimStateDict,
+  loadCheckpoint,
   loadLocalStateDict,
-  loadShards,
   loadStateDict,
   localStateDict,
   type StateDict,
-  saveShards,
+  saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
 import { AdamW, stateDict as bareStateDict, Gpt2, Linear, type Module } from '@shardweave/nn';
-import { createHostStore } from '@shardweave/shard-store';
+
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
+import { place } from './saved-models.js';
 import { DIM, Stack, trainOnce } from './scenarios.js';
 
 const HOST = { moveParamsToCpu: true } as const;
@@ -53,17 +54,17 @@ describe.each([
   [HOST, HOST],
 ] as const)('from %j to %j', (from, to) => {
   it('whole, local and sharded saves and optimizer state come over, bit for bit', async () => {
-    const store = createHostStore();
+    const store = place();
     await onRanks(2, async (rank) => {
       const source = await trained(rank, from, 2);
       const whole = await stateDict(source.model);
       const local = await localStateDict(source.model);
       const state = await gatherFullOptimStateDict(source.model, source.optimizer);
-      await saveShards(source.model, store, { optimizer: source.optimizer });
+      await saveCheckpoint(source.model, store, { optimizer: source.optimizer });
       const onEach = [
         (target: typeof source) => loadStateDict(target.model, whole),
         (target: typeof source) => loadLocalStateDict(target.model, local),
-        (target: typeof source) => loadShards(target.model, store, target),
+        (target: typeof source) => loadCheckpoint(target.model, store, target),
       ];
       for (const load of onEach) {
         const target = await trained(rank, to, 1);
@@ -77,10 +78,9 @@ describe.each([
         }
       }
       const target = await trained(rank, to, 1);
-      await loadShards(target.model, store, target);
+      await loadCheckpoint(target.model, store, target);
       expect(await gatherFullOptimStateDict(target.model, target.optimizer)).toEqual(state);
     });
-    await store.close();
   });
 });
 

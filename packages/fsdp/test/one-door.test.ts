@@ -1,6 +1,7 @@
 // Calls that need all ranks run one after the other, in program order, awaited or not; a rank that makes
 // another call than the others ends in an error that says who called what.
 
+import type { PieceStore } from '@shardweave/checkpoint';
 import {
   clipGradNorm,
   type FsdpError,
@@ -13,7 +14,7 @@ import {
   loadStateDict,
   localStateDict,
   ShardedGradScaler,
-  saveShards,
+  saveCheckpoint,
   stateDict,
   summonFullParams,
 } from '@shardweave/fsdp';
@@ -21,31 +22,38 @@ import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { bitsOf } from './offload-training.js';
 import { onRanks, type Rank } from './ranks.js';
-import { adam, everything, Files, net, train } from './saved-shards.js';
+import { adam, contentsOf, everything, net, place, train } from './saved-models.js';
 import { inputs, lossOf, trainOnce } from './scenarios.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: 4 * rank, count: 4 });
 
-/** A sink whose first write waits until it is opened. */
-class Gate extends Files {
-  #reach: () => void = () => undefined;
-  #open: () => void = () => undefined;
-  readonly reached = new Promise<void>((resolve) => {
-    this.#reach = resolve;
+/** A place whose writes wait until it is opened. */
+function gate() {
+  let reach = () => {};
+  let open = () => {};
+  const reached = new Promise<void>((resolve) => {
+    reach = resolve;
   });
-  readonly #opened = new Promise<void>((resolve) => {
-    this.#open = resolve;
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
   });
-
-  open(): void {
-    this.#open();
-  }
-
-  override async write(key: string, bytes: Uint8Array): Promise<void> {
-    this.#reach();
-    await this.#opened;
-    await super.write(key, bytes);
-  }
+  const inner = place();
+  const store: PieceStore = {
+    ...inner,
+    create: async (file) => {
+      const sink = await inner.create(file);
+      return {
+        write: async (bytes, offset) => {
+          reach();
+          await opened;
+          await sink.write(bytes, offset);
+        },
+        finish: () => sink.finish(),
+        abandon: () => sink.abandon(),
+      };
+    },
+  };
+  return { store, reached, open: () => open() };
 }
 
 describe.each([1, 2, 3])('world size %i', (worldSize) => {
@@ -55,25 +63,23 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0] });
       await trainOnce(model, rowsOf(rank), 1);
-      const [one, two, files] = [
-        await gradNorm(model),
-        bitsOf(await stateDict(model)),
-        new Files(),
-      ];
+      const [one, two, files] = [await gradNorm(model), bitsOf(await stateDict(model)), place()];
       const full = await gatherFullOptimStateDict(model, optimizer);
-      await saveShards(model, files);
-      const again = new Files();
+      await saveCheckpoint(model, files);
+      const again = place();
       const results = await Promise.all([
         stateDict(model),
         gradNorm(model),
-        saveShards(model, again),
+        saveCheckpoint(model, again),
         gatherFullOptimStateDict(model, optimizer),
         stateDict(model),
         model.initialize(),
       ]);
       expect(bitsOf(results[0])).toEqual(two);
       expect(results[1]).toBe(one);
-      expect([...again.files]).toEqual([...files.files]);
+      if (rank.rank === 0) {
+        expect(await contentsOf(again)).toEqual(await contentsOf(files));
+      }
       expect(results[3]).toEqual(full);
       expect(bitsOf(results[4])).toEqual(two);
     });
@@ -86,7 +92,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       const calls = [
         () => stateDict(model),
         () => gradNorm(model),
-        () => saveShards(model, new Files()),
+        () => saveCheckpoint(model, place()),
         () => stateDict(model, { stateDictOnRank0Only: true }),
       ];
       const seen: string[] = [];
@@ -118,15 +124,16 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       onRanks(worldSize, async (rank) => {
         const model = net(rank);
         const optimizer = adam(model);
-        const files = new Files();
+        const files = place();
         await train(model, optimizer, { rank, steps: [0] });
-        const saving = saveShards(model, files, { optimizer });
+        const saving = saveCheckpoint(model, files, { optimizer });
         if (isAwaited) {
           await saving;
         }
         await train(model, optimizer, { rank, steps: [1] });
         await saving;
-        return { files: [...files.files], ...(await everything(model, optimizer)) };
+        const contents = rank.rank === 0 ? await contentsOf(files) : undefined;
+        return { contents, ...(await everything(model, optimizer)) };
       });
     expect(await run(false)).toEqual(await run(true));
   });
@@ -153,14 +160,14 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0] });
       await trainOnce(model, rowsOf(rank), 1);
-      const files = new Gate();
-      const saving = saveShards(model, files, { maxFileBytes: 128 });
+      const { store, reached, open } = gate();
+      const saving = saveCheckpoint(model, store);
       const refused = expect(saving).rejects.toThrow(/a step or a load of .* beside it/);
-      await files.reached; // it has begun to read
+      await reached; // it has begun to read
       await optimizer.step();
-      files.open();
+      open();
       await refused;
-      expect(files.files.has('index.json')).toBe(false);
+      expect(await store.files()).toEqual([]);
     });
   });
 
@@ -174,7 +181,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         for (const call of [
           () => stateDict(model),
           () => gradNorm(model),
-          () => saveShards(model, new Files()),
+          () => saveCheckpoint(model, place()),
           () => summonFullParams(model, () => undefined),
         ]) {
           await expect(call()).rejects.toBeInstanceOf(FsdpStateError);
@@ -193,7 +200,7 @@ describe('one rank alone', () => {
     gradNorm: (model) => gradNorm(model),
     clipGradNorm: (model) => clipGradNorm(model, 1),
     summonFullParams: (model) => summonFullParams(model, () => undefined),
-    saveShards: (model) => saveShards(model, new Files()),
+    saveCheckpoint: (model) => saveCheckpoint(model, place()),
     loadStateDict: async (model) => loadStateDict(model, new Map(), { strict: false }),
     loadLocalStateDict: async (model) => loadLocalStateDict(model, await localStateDict(model)),
     gatherFullOptimStateDict: (model) => gatherFullOptimStateDict(model, adam(model)),

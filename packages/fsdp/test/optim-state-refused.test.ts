@@ -13,7 +13,7 @@ import { Sgd } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './ranks.js';
-import { adam, net, train } from './saved-shards.js';
+import { adam, net, train } from './saved-models.js';
 import { DIM, layer } from './scenarios.js';
 
 describe('refuses', () => {

@@ -7,14 +7,14 @@ import {
   FullyShardedDataParallel,
   gradNorm,
   localStateDict,
-  saveShards,
+  saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
 import { type Module, Sgd } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './ranks.js';
-import { Files } from './saved-shards.js';
+import { place } from './saved-models.js';
 import { inputs, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
 
 const KEPT = { reshardAfterForward: false };
@@ -80,7 +80,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     const saves: Record<string, (model: FullyShardedDataParallel) => Promise<unknown>> = {
       stateDict: (model) => stateDict(model),
       localStateDict: (model) => localStateDict(model),
-      saveShards: (model) => saveShards(model, new Files()),
+      saveCheckpoint: (model) => saveCheckpoint(model, place()),
     };
     for (const save of Object.values(saves)) {
       await onRanks(worldSize, async (rank) => {

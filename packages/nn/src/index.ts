@@ -83,4 +83,10 @@ export { streamedGradNorm, streamedScaleGradients } from './optim/streamed-grad-
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
+export {
+  type LoadCheckpointOptions,
+  loadCheckpoint,
+  type SaveCheckpointOptions,
+  saveCheckpoint,
+} from './saves/save-checkpoint.js';
 export { loadStateDict, stateDict, streamStateDict } from './state-dict.js';

@@ -109,6 +109,12 @@ function plan<T extends HostTensor | LazyTensor>(
 
 function namedTensors(module: Module, op: string): [string, Tensor][] {
   const named = [...module.namedParameters(), ...module.namedBuffers()];
+  requireHere(named, op);
+  return named;
+}
+
+/** @throws {NnConfigError} for a tensor whose values rest on other ranks or elsewhere than its storage */
+export function requireHere(named: readonly (readonly [string, Tensor])[], op: string): void {
   for (const [name, tensor] of named) {
     const got = isSharded(tensor)
       ? `a shard of ${tensor.piece!.length}`
@@ -119,10 +125,9 @@ function namedTensors(module: Module, op: string): [string, Tensor][] {
       continue;
     }
     throw new NnConfigError(
-      `${op}: expected all ${tensor.size} elements of '${name}' to rest here, got ${got}. Use the state dict of whoever wrapped the module, such as ${op} of @shardweave/fsdp or @shardweave/offload.`,
+      `${op}: expected all ${tensor.size} elements of '${name}' to rest here, got ${got}. Use that of whoever wrapped the module, such as ${op} of @shardweave/fsdp or @shardweave/offload.`,
     );
   }
-  return named;
 }
 
 function mismatch(tensor: Tensor, values: HostTensor | LazyTensor | undefined): string | undefined {

@@ -1,6 +1,12 @@
 // OffloadModel: layers rest in host memory or on disk and are on the device while they run.
 
 export {
+  type LoadCheckpointOptions,
+  loadCheckpoint,
+  type SaveCheckpointOptions,
+  saveCheckpoint,
+} from './checkpoint.js';
+export {
   OffloadBudgetError,
   OffloadBusyError,
   OffloadConfigError,

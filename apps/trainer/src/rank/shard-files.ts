@@ -1,6 +1,8 @@
 // Sharded runs that leave their parts on disk, and begin with such: nothing is ever whole on one rank.
 
+import { CheckpointError } from '@shardweave/checkpoint';
 import { FsdpStateDictError } from '@shardweave/fsdp';
+import { StateDictError } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import type { Strategy } from './strategies/strategy.js';
@@ -24,7 +26,11 @@ export async function readShards(
   try {
     await strategy.loadShards?.(directory);
   } catch (cause) {
-    if (!(cause instanceof FsdpStateDictError)) {
+    const isUnfit =
+      cause instanceof CheckpointError ||
+      cause instanceof StateDictError ||
+      cause instanceof FsdpStateDictError;
+    if (!isUnfit) {
       throw cause;
     }
     throw new UsageError(

@@ -1,7 +1,7 @@
 // The optimizer state of one flat parameter, from the shards of all ranks to rank 0's host.
 
 import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
-import type { FlatStateBytes } from '@shardweave/nn/flat';
+import type { StateHeader } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateDictError } from '../errors.js';
 import { exchangeText } from '../tree/exchange-text.js';
@@ -11,11 +11,6 @@ import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 const F32_BYTES = 4;
 
-export interface FlatStateHeader {
-  readonly step: number;
-  readonly names: readonly string[];
-}
-
 /** State of the unit's parameters on rank 0 of its group, nothing on the others. Collective. */
 export async function gatherFlatState<Options extends object>(
   unit: ShardedUnit,
@@ -23,7 +18,8 @@ export async function gatherFlatState<Options extends object>(
   operation: string,
 ): Promise<Map<Tensor, ParameterState>> {
   const own = await orTell(unit.group, operation, () => optimizer.readFlatState(unit.flat));
-  const header = await agreedHeader(unit, own, operation);
+  const ownHeader = own && { step: own.step, names: [...own.tensors.keys()] };
+  const header = await agreedHeader(unit, ownHeader, operation);
   const found = new Map<Tensor, ParameterState>();
   if (header === undefined) {
     return found;
@@ -61,11 +57,10 @@ export async function gatherFlatState<Options extends object>(
  */
 export async function agreedHeader(
   unit: ShardedUnit,
-  own: FlatStateBytes | undefined,
+  own: StateHeader | undefined,
   operation: string,
-): Promise<FlatStateHeader | undefined> {
-  const text =
-    own === undefined ? '' : JSON.stringify({ step: own.step, names: [...own.tensors.keys()] });
+): Promise<StateHeader | undefined> {
+  const text = own === undefined ? '' : JSON.stringify(own);
   const texts = await exchangeText(unit.group, text, { operation, what: unit.name });
   const distinct = [...new Set(texts.filter((other) => other !== ''))];
   if (distinct.length === 0) {
@@ -76,7 +71,7 @@ export async function agreedHeader(
       `optimizer state: expected one step count and the same tensors on all ranks for '${unit.name}', got ${distinct.join(' and ')}. Step every rank's optimizer alike.`,
     );
   }
-  return JSON.parse(distinct[0]!) as FlatStateHeader;
+  return JSON.parse(distinct[0]!) as StateHeader;
 }
 
 async function gatherShards(

@@ -18,7 +18,7 @@ export {
   normCover,
   normOfRoots,
 } from '../optim/norm-tree.js';
-export type { FlatState, FlatStateBytes } from '../optim/optimizer-state.js';
+export type { FlatState, FlatStateBytes, StateHeader } from '../optim/optimizer-state.js';
 export type { ByteStore } from '../residence/byte-store.js';
 export {
   type FlatHome,
@@ -37,6 +37,13 @@ export { StoreUse, storeUseOf } from '../residence/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from '../residence/stored-flat.js';
 export { StoredModel, type StoredModelOptions } from '../residence/stored-model.js';
 export { LEAST_PART_BYTES } from '../residence/stored-visit.js';
+export type { AnyOptimizer } from '../saves/held-flats.js';
+export {
+  HeldModule,
+  type HeldModuleOptions,
+  type LoadOptions,
+  type PiecesOptions,
+} from '../saves/held-module.js';
 export { FlatGradient, type FlatGradientOptions } from './flat-gradient.js';
 export { alignElements, FLAT_ALIGN_ELEMENTS, type FlatLayout, flatLayout } from './flat-layout.js';
 export {

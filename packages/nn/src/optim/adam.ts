@@ -52,7 +52,7 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
     super(params, { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weightDecay, ...given(options) });
   }
 
-  protected override get kind(): string {
+  override get kind(): string {
     return this.isDecoupled ? 'AdamW' : 'Adam';
   }
 
@@ -60,7 +60,7 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
     checkOptions(`${this.kind}${at}`, group, { ...RULES, params: PARAMETERS });
   }
 
-  protected override stateNames(): readonly string[] {
+  override stateNames(): readonly string[] {
     return ['expAvg', 'expAvgSq'];
   }
 

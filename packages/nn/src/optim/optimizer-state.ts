@@ -13,6 +13,13 @@ export interface FlatState {
   readonly unused: Set<string>;
 }
 
+/** What an optimizer keeps of one flat. */
+export interface StateHeader {
+  readonly step: number;
+  /** Tensors that some step has used; the others are zeros. */
+  readonly names: readonly string[];
+}
+
 /** State of one flat as f32 bytes, wherever it rests. */
 export interface FlatStateBytes {
   readonly step: number;

@@ -29,6 +29,7 @@ import {
   type FlatStateBytes,
   memberState,
   type OptimizerStateDict,
+  type StateHeader,
 } from './optimizer-state.js';
 import { StoredStep } from './stored-step.js';
 
@@ -117,10 +118,10 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /** What it is called where its state rests. */
-  protected abstract readonly kind: string;
+  abstract readonly kind: string;
 
   /** Names of the state tensors that a flat needs with the groups' present options. */
-  protected abstract stateNames(): readonly string[];
+  abstract stateNames(): readonly string[];
 
   /** Encodes a flat's step, or a part of it: element by element, as parts are cut anywhere. */
   protected abstract stepFlat(device: Device, step: FlatStep<Options>): void;
@@ -315,15 +316,24 @@ export abstract class Optimizer<Options extends object> {
     return this.#states.get(flat);
   }
 
-  /** The state of a flat, wherever it rests; undefined before its first step. For sharding. */
-  async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
+  /** What there is of a flat's state, wherever it rests; undefined before its first step. For saves. */
+  async flatStateHeader(flat: Tensor): Promise<StateHeader | undefined> {
     const home = stateHomeOf(flat);
     await home?.ready();
     await home?.steps.rest();
-    const resting = this.#restingOf(flat);
-    if (this.stateOf(flat) === undefined && resting?.step === undefined) {
+    if (this.stateOf(flat) === undefined && this.#restingOf(flat)?.step === undefined) {
       return undefined;
     }
+    const { step, tensors, unused } = this.#stateFor(flat);
+    return { step, names: [...tensors.keys()].filter((name) => !unused.has(name)) };
+  }
+
+  /** The state of a flat, wherever it rests; undefined before its first step. For sharding. */
+  async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
+    if ((await this.flatStateHeader(flat)) === undefined) {
+      return undefined;
+    }
+    const resting = this.#restingOf(flat);
     const { step, tensors } = this.#stateFor(flat);
     const reads = [...tensors].map(async ([name, { storage }]) => {
       return [name, await (resting?.read(name) ?? storage.read())] as const;
@@ -349,8 +359,13 @@ export abstract class Optimizer<Options extends object> {
       const whole = new Map(given.map((name) => [name, tensors.get(name)!]));
       await this.#restingOf(flat)!.write(step, whole);
     } else {
-      for (const [name, { storage }] of state.tensors) {
-        storage.write(tensors.get(name) ?? new Uint8Array(flat.size * 4));
+      for (const [name, tensor] of state.tensors) {
+        const bytes = tensors.get(name);
+        if (bytes === undefined) {
+          flat.device.backend.run('fill', { out: tensor.view(), value: 0 });
+        } else {
+          tensor.storage.write(bytes);
+        }
       }
     }
     state.step = step;

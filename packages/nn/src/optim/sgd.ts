@@ -57,7 +57,7 @@ export class Sgd extends Optimizer<SgdOptions> {
     super(params, { ...DEFAULTS, ...given(options) });
   }
 
-  protected override get kind(): string {
+  override get kind(): string {
     return 'Sgd';
   }
 
@@ -71,7 +71,7 @@ export class Sgd extends Optimizer<SgdOptions> {
     }
   }
 
-  protected override stateNames(): readonly string[] {
+  override stateNames(): readonly string[] {
     return this.groups.some(({ momentum }) => momentum !== 0) ? ['momentum'] : [];
   }
 

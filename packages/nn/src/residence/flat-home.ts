@@ -50,6 +50,10 @@ export interface FlatHome {
   startGradient(): FlatVisit;
   /** Writes what the store refused. */
   flush(): Promise<void>;
+  /** Bytes of the parameter at rest; the caller's. */
+  readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array>;
+  /** Replaces a part of the parameter at rest. The whole is written, so parts are best joined before. */
+  writeParameter(bytes: Uint8Array, byteOffset: number): Promise<void>;
   /** What is under way with the flat that nothing else may come between; undefined at rest. */
   readonly occupant: string | undefined;
   /** Names what is under way; the returned function ends it. See occupyHomes. */

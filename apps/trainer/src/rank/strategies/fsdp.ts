@@ -1,15 +1,15 @@
 // Each block is a unit that is sharded over the ranks, and the rest of the model one at the root.
 
 import { join } from 'node:path';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
 import {
   FullyShardedDataParallel,
   gradNorm,
-  loadShards,
-  saveShards,
+  loadCheckpoint,
+  saveCheckpoint,
   setGradientDivideFactors,
   stateDict,
 } from '@shardweave/fsdp';
-import { shardDirectory } from '@shardweave/fsdp/node';
 import { Gpt2, type Module, streamStateDict } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
@@ -56,10 +56,10 @@ async function openShards(
       await optimizer.step(options);
     },
     loadShards: async (directory) => {
-      await loadShards(fsdp, shardDirectory(directory), { optimizer });
+      await loadCheckpoint(fsdp, pieceDirectory(directory), { optimizer });
     },
     saveShards: (directory, extra) =>
-      saveShards(fsdp, shardDirectory(directory), { optimizer, extra }),
+      saveCheckpoint(fsdp, pieceDirectory(directory), { optimizer, extra }),
     stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),
     textModel: async (state) => {
       fsdp.dispose(); // the plain copy takes its place

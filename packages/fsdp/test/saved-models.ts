@@ -1,55 +1,65 @@
-// A store that counts, and a model worth saving in parts, for the tests of sharded saves.
+// A model worth saving in parts, and readers that count, for the tests of saves.
 
+import { openSave, type PieceReader, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import {
   type FsdpOptions,
   FullyShardedDataParallel,
   gatherFullOptimStateDict,
-  type ShardIndex,
-  type ShardReader,
-  type ShardSink,
-  saveShards,
+  saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
 import { AdamW, BatchNorm1d, Linear, type Module, type Optimizer } from '@shardweave/nn';
+import { createHostStore } from '@shardweave/shard-store';
 import { onRanks, optimizerGroups, type Rank } from './ranks.js';
 import { DIM, Stack, trainOnce } from './scenarios.js';
 
-/** Files in a map. Counts what is read, and how much of it at once. */
-export class Files implements ShardSink, ShardReader {
-  readonly files = new Map<string, Uint8Array>();
-  readonly reads: { readonly key: string; readonly length: number }[] = [];
-  numOpen = 0;
-  maxOpen = 0;
+/** Places for saves in host memory, and a reader of one that counts what is read, and how much at once. */
+export function place(): PieceStore {
+  return piecesIn(createHostStore());
+}
 
-  async write(key: string, bytes: Uint8Array): Promise<void> {
-    this.files.set(key, bytes.slice());
-  }
+export interface CountingReader extends PieceReader {
+  readonly reads: { readonly file: string; readonly length: number }[];
+  maxOpen: number;
+}
 
-  byteLength(key: string): number | undefined {
-    return this.files.get(key)?.byteLength;
-  }
+export function counting(store: PieceReader): CountingReader {
+  let numOpen = 0;
+  const reader: CountingReader = {
+    description: store.description,
+    byteLength: (file) => store.byteLength(file),
+    read: async (file, into, options) => {
+      numOpen += 1;
+      reader.maxOpen = Math.max(reader.maxOpen, numOpen);
+      await store.read(file, into, options);
+      reader.reads.push({ file, length: into.byteLength });
+      numOpen -= 1;
+    },
+    reads: [],
+    maxOpen: 0,
+  };
+  return reader;
+}
 
-  async read(key: string, into: Uint8Array, { offset }: { offset: number }): Promise<void> {
-    this.numOpen += 1;
-    this.maxOpen = Math.max(this.maxOpen, this.numOpen);
-    await Promise.resolve();
-    into.set(this.files.get(key)!.subarray(offset, offset + into.byteLength));
-    this.reads.push({ key, length: into.byteLength });
-    this.numOpen -= 1;
-  }
+/** What a save holds, without the id that every save has another of. */
+export async function contentsOf(store: PieceStore): Promise<unknown> {
+  const { id, tensors, optimizer, extra } = await openSave(store);
+  const files = (await store.files()).filter((file) => file.startsWith(id)).sort();
+  const bytes = await Promise.all(
+    files.map(async (file) => {
+      const content = new Uint8Array((await store.byteLength(file))!);
+      await store.read(file, content, { offset: 0 });
+      return [file, Buffer.from(content).toString('base64')];
+    }),
+  );
+  const text = JSON.stringify([bytes, [...tensors], optimizer, extra]);
+  return JSON.parse(text.replaceAll(id, 'save'));
+}
 
-  /** The same files, counted anew. */
-  reader(): Files {
-    const reader = new Files();
-    for (const [key, bytes] of this.files) {
-      reader.files.set(key, bytes);
-    }
-    return reader;
-  }
-
-  index(): ShardIndex {
-    return JSON.parse(new TextDecoder().decode(this.files.get('index.json'))) as ShardIndex;
-  }
+/** Names of the parameters and buffers in a save. */
+export async function namesIn(store: PieceStore): Promise<string[]> {
+  const { tensors } = await openSave(store);
+  return [...tensors.values()].flatMap(({ kind, name }) => (kind === 'state' ? [] : [name])).sort();
 }
 
 /** Weights that shards cut, and buffers. */
@@ -100,12 +110,12 @@ export async function everything(model: FullyShardedDataParallel, optimizer: Opt
 }
 
 export async function saved(worldSize: number, options: Partial<FsdpOptions> = {}) {
-  const files = new Files();
+  const files = place();
   const [whole] = await onRanks(worldSize, async (rank) => {
     const model = net(rank, options);
     const optimizer = adam(model);
     await train(model, optimizer, { rank, steps: [0, 1] });
-    await saveShards(model, files, { optimizer, extra: { step: 2 } });
+    await saveCheckpoint(model, files, { optimizer, extra: { step: 2 } });
     return everything(model, optimizer);
   });
   return { files, whole: whole! };

@@ -1,0 +1,223 @@
+// What any strategy saved, any other loads and trains on with: the next ten steps are those of a run that
+// nothing broke.
+
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type PieceStore, piecesIn } from '@shardweave/checkpoint';
+import { DistributedDataParallel } from '@shardweave/ddp-buckets';
+import * as fsdp from '@shardweave/fsdp';
+import * as nn from '@shardweave/nn';
+import * as offload from '@shardweave/offload';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { openDiskStore } from '@shardweave/shard-store/node';
+import { crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
+
+const ROWS = 24; // divides by every number of ranks below
+const NUM_BEFORE = 3;
+const NUM_AFTER = 10;
+const TOLERANCE = 2e-6;
+
+interface Run {
+  readonly model: nn.Module<[x: Tensor], Tensor>;
+  readonly optimizer: nn.AdamW;
+  /** Each rank calls it. */
+  save(store: PieceStore): Promise<void>;
+  load(store: PieceStore): Promise<unknown>;
+}
+
+interface Strategy {
+  readonly name: string;
+  readonly numRanks: number;
+  open(rank: Rank): Run | Promise<Run>;
+}
+
+const directories: string[] = [];
+const stores: ShardStore[] = [];
+afterAll(async () => {
+  await Promise.all(stores.map((store) => store.close()));
+  await Promise.all(directories.map((path) => rm(path, { recursive: true, force: true })));
+});
+
+async function diskStore(): Promise<ShardStore> {
+  const directory = await mkdtemp(join(tmpdir(), 'shardweave-pairs-'));
+  directories.push(directory);
+  const store = await openDiskStore({ directory });
+  stores.push(store);
+  return store;
+}
+
+function sequence(device: Device): nn.Sequential<[x: Tensor], Tensor> {
+  return new nn.Sequential(device, [
+    new nn.Linear(device, { inFeatures: 9, outFeatures: 45 }),
+    new nn.Gelu(device),
+    new nn.LayerNorm(device, { dim: 45 }),
+    new nn.Linear(device, { inFeatures: 45, outFeatures: 7 }),
+  ]);
+}
+
+/** Decayed and not, as trainers have them: groups that lie mixed in every flat. */
+function adamW(parameters: readonly Tensor[]): nn.AdamW {
+  const isMatrix = ({ shape }: Tensor) => shape.length > 1;
+  return new nn.AdamW(
+    [
+      { params: parameters.filter(isMatrix), weightDecay: 0.1 },
+      { params: parameters.filter((each) => !isMatrix(each)), weightDecay: 0 },
+    ],
+    { lr: 1e-2 },
+  );
+}
+
+function single({ device }: Rank, options: { readonly isPacked: boolean }): Run {
+  const model = sequence(device);
+  if (options.isPacked) {
+    nn.packParameters(model);
+  }
+  const optimizer = adamW(model.parameters());
+  return {
+    model,
+    optimizer,
+    save: (store) => nn.saveCheckpoint(model, store, { optimizer, extra: { step: NUM_BEFORE } }),
+    load: (store) => nn.loadCheckpoint(model, store, { optimizer }),
+  };
+}
+
+function ddp({ device, group, rank }: Rank): Run {
+  const model = new DistributedDataParallel(sequence(device), { processGroup: group });
+  const optimizer = adamW(model.parameters());
+  return {
+    model,
+    optimizer,
+    save: async (store) => {
+      if (rank === 0) {
+        await nn.saveCheckpoint(model, store, { optimizer, extra: { step: NUM_BEFORE } });
+      }
+      await group.barrier();
+    },
+    load: (store) => nn.loadCheckpoint(model, store, { optimizer }),
+  };
+}
+
+function sharded({ device, group }: Rank, options: Partial<fsdp.FsdpOptions>): Run {
+  const wrap = <M extends nn.Module>(module: M) =>
+    new fsdp.FullyShardedDataParallel(module, { processGroup: group, ...options });
+  const inner = sequence(device);
+  inner.replaceChild('3', wrap(inner.children().get('3')!));
+  const model = wrap(inner);
+  const optimizer = adamW(model.parameters());
+  return {
+    model,
+    optimizer,
+    save: (store) => fsdp.saveCheckpoint(model, store, { optimizer, extra: { step: NUM_BEFORE } }),
+    load: (store) => fsdp.loadCheckpoint(model, store, { optimizer }),
+  };
+}
+
+function offloaded({ device }: Rank, store: ShardStore): Run {
+  const model = new offload.OffloadModel(sequence(device), { store, numSlices: 2 });
+  const optimizer = adamW(model.parameters());
+  return {
+    model,
+    optimizer,
+    save: (place) =>
+      offload.saveCheckpoint(model, place, { optimizer, extra: { step: NUM_BEFORE } }),
+    load: (place) => offload.loadCheckpoint(model, place, { optimizer }),
+  };
+}
+
+const STRATEGIES: readonly Strategy[] = [
+  { name: 'single', numRanks: 1, open: (rank) => single(rank, { isPacked: false }) },
+  { name: 'single, packed', numRanks: 1, open: (rank) => single(rank, { isPacked: true }) },
+  { name: 'ddp at 2', numRanks: 2, open: ddp },
+  ...[1, 2, 3, 4].map((numRanks) => ({
+    name: `fsdp at ${numRanks}`,
+    numRanks,
+    open: (rank: Rank) => sharded(rank, {}),
+  })),
+  {
+    name: 'fsdp at 2, shards on the host',
+    numRanks: 2,
+    open: (rank) => sharded(rank, { moveParamsToCpu: true, flattenParameters: false }),
+  },
+  { name: 'offload to the host', numRanks: 1, open: (rank) => offloaded(rank, createHostStore()) },
+  {
+    name: 'offload to disk',
+    numRanks: 1,
+    open: async (rank) => offloaded(rank, await diskStore()),
+  },
+];
+
+/** The global batch's mean loss of each step, on every rank. */
+async function train(rank: Rank, { model, optimizer }: Run, steps: readonly number[]) {
+  const { device, group } = rank;
+  const count = ROWS / rank.worldSize;
+  const losses: number[] = [];
+  for (const step of steps) {
+    const row = (i: number) => i + rank.rank * count;
+    const x = Float32Array.from({ length: count * 9 }, (_, i) =>
+      Math.sin(1.3 * (row(Math.floor(i / 9)) * 9 + (i % 9)) + step),
+    );
+    const targets = Int32Array.from({ length: count }, (_, i) => (row(i) * 3 + step) % 7);
+    const loss = await device.scope(async () => {
+      const logits = await model.call(device.tensor(x, [count, 9]));
+      const result = crossEntropy(logits, device.tensor(targets, [count]));
+      await result.backward();
+      return result.item();
+    });
+    await optimizer.step();
+    optimizer.zeroGrad();
+    const mean = Float32Array.of(loss);
+    const bytes = new Uint8Array(mean.buffer);
+    await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'mean' });
+    losses.push(mean[0]!);
+  }
+  return losses;
+}
+
+const range = (start: number, end: number) =>
+  Array.from({ length: end - start }, (_, i) => start + i);
+
+/** Opens a strategy on all its ranks over kernels that sum in f64; every rank gives the same. */
+async function on<T>(strategy: Strategy, body: (rank: Rank, run: Run) => Promise<T>): Promise<T> {
+  const [result] = await onRanks(
+    strategy.numRanks,
+    async (rank) => body(rank, await strategy.open(rank)),
+    { backend: createReferenceBackend() },
+  );
+  return result!;
+}
+
+const saves = new Map<string, PieceStore>();
+let unbroken: readonly number[] = [];
+
+beforeAll(async () => {
+  for (const strategy of STRATEGIES) {
+    const store = piecesIn(createHostStore());
+    await on(strategy, async (rank, run) => {
+      await train(rank, run, range(0, NUM_BEFORE));
+      await run.save(store);
+    });
+    saves.set(strategy.name, store);
+  }
+  const [first] = STRATEGIES as [Strategy];
+  const steps = range(0, NUM_BEFORE + NUM_AFTER);
+  unbroken = (await on(first, (rank, run) => train(rank, run, steps))).slice(NUM_BEFORE);
+});
+
+describe.each(STRATEGIES)('$name', (strategy) => {
+  it.each([...STRATEGIES])('trains on from what $name saved', async ({ name }) => {
+    const losses = await on(strategy, async (rank, run) => {
+      // State of its own, which the load has to replace.
+      await train(rank, run, [20]);
+      run.optimizer.groups[0]!.lr = 0.5;
+      expect(await run.load(saves.get(name)!)).toEqual({ step: NUM_BEFORE });
+      return train(rank, run, range(NUM_BEFORE, NUM_BEFORE + NUM_AFTER));
+    });
+    for (const [i, loss] of losses.entries()) {
+      expect(Math.abs(loss - unbroken[i]!), `step ${i}`).toBeLessThanOrEqual(TOLERANCE);
+    }
+  });
+});

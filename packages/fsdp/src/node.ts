@@ -1,3 +1,0 @@
-// What needs Node's file system.
-
-export { shardDirectory } from './shards/shard-directory.js';

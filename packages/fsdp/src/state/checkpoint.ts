@@ -1,0 +1,190 @@
+// A sharded module into a save and back: every rank writes and reads the pieces that it owns, so nothing
+// is ever whole on one of them, and any world size and any strategy loads what another saved.
+
+import {
+  beginSave,
+  openSave,
+  type PieceReader,
+  type PieceStore,
+  type Save,
+  type SavedPart,
+  type SaveSession,
+  writePart,
+} from '@shardweave/checkpoint';
+import { type AnyOptimizer, HeldModule, type StateHeader } from '@shardweave/nn/flat';
+import type { Tensor } from '@shardweave/tensor-core';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { agree, agreeOnText } from '../tree/agree.js';
+import { collectiveCall, noteShards } from '../tree/collective-call.js';
+import { exchangeText } from '../tree/exchange-text.js';
+import { agreedHeader } from './gather-flat-state.js';
+import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
+import { namesFor } from './optim-state-dict.js';
+
+export interface SaveCheckpointOptions {
+  /** Its state is saved too. */
+  readonly optimizer?: AnyOptimizer;
+  /** Kept beside it: JSON, the first rank's. */
+  readonly extra?: Readonly<Record<string, unknown>>;
+}
+
+export interface LoadCheckpointOptions {
+  /** Gets the state that was saved, and its groups' options. */
+  readonly optimizer?: AnyOptimizer;
+  /** Refuse missing and unexpected names. Default true. */
+  readonly strict?: boolean;
+}
+
+/**
+ * Saves parameters and, if asked, optimizer state as each rank holds them, and buffers from the first,
+ * in place of the save that is there. Collective; of each tensor 1 MiB is on a host at once, and of what
+ * rests in a store one flat parameter's state. Of several replicas the first writes.
+ * @param store this rank's. The first rank has to see the save before; a directory may be shared or not,
+ * files have names of their own
+ * @throws {FsdpStateError} unless idle; {CheckpointError} as publication, and what a store throws, on
+ * the rank itself; on the others {FsdpStateDictError} that names it. The save before stays
+ */
+export async function saveCheckpoint(
+  fsdp: FullyShardedDataParallel,
+  store: PieceStore,
+  options: SaveCheckpointOptions = {},
+): Promise<void> {
+  const call = { operation: 'saveCheckpoint', states: ['idle'] } as const;
+  await collectiveCall(fsdp, call, () => writeShards(fsdp, store, options));
+}
+
+async function writeShards(
+  fsdp: FullyShardedDataParallel,
+  store: PieceStore,
+  { optimizer, extra = {} }: SaveCheckpointOptions,
+): Promise<void> {
+  const { processGroup } = fsdp;
+  const operation = 'saveCheckpoint';
+  const checkShards = noteShards(fsdp, operation);
+  const units = await keyedUnits(fsdp, { operation });
+  let session: SaveSession | undefined;
+  let part: SavedPart | undefined;
+  try {
+    const held = await agree(fsdp, operation, async () => {
+      session = fsdp.isFirstRank ? await beginSave(store) : undefined;
+      return heldBy(fsdp, units, { optimizer, holdsBuffers: fsdp.isFirstRank });
+    });
+    const [id] = await exchangeText(processGroup, session?.id ?? '', { operation });
+    part = await agree(fsdp, operation, (share) => {
+      const pieces = async function* () {
+        yield* held.pieces(agreementsOf(units, share));
+        checkShards();
+      };
+      const name = `rank-${processGroup.rank}-of-${processGroup.worldSize}`;
+      return fsdp.isFirstReplica
+        ? writePart(store, pieces(), { save: id!, part: name })
+        : passOver(pieces());
+    });
+    const written = JSON.stringify([part, held.steps]);
+    const texts = await exchangeText(processGroup, written, { operation });
+    await agree(fsdp, operation, async () => {
+      const all = texts.map((text) => JSON.parse(text) as [SavedPart, Record<string, number>]);
+      const steps = Object.assign({}, ...all.map((each) => each[1]));
+      const record = held.optimizerRecord();
+      const saved = record && { ...record, steps };
+      const parts = all.map((each) => each[0]);
+      await session?.publish(parts, { optimizer: saved, extra });
+    });
+  } catch (error) {
+    // Best effort, for the first error is the one to tell; the next save removes what is left.
+    if (part !== undefined && session === undefined) {
+      await store.delete(part.file).catch(() => undefined);
+    }
+    await session?.abandon().catch(() => undefined);
+    throw error;
+  }
+}
+
+/**
+ * Loads what any strategy saved, at any world size. Collective. Floats are converted to what parameters
+ * have here. Every rank checks all pieces that it will read before any of them writes one. At once on
+ * the host are 1 MiB of a file, and of what rests in a store one flat parameter and its state; on the
+ * device nothing more than after it.
+ * @param reader this rank's: it has to find the index, and the files that its own pieces are in
+ * @returns extra, as it was saved
+ * @throws {CheckpointError} and {StateDictError} for no save, a damaged one, or another model's, on the
+ * rank itself, on the others {FsdpStateDictError} that names it: nothing is loaded on any. Where a rank
+ * fails after that, what is loaded is mixed: load again
+ * @throws {FsdpStateError} unless idle
+ */
+export async function loadCheckpoint(
+  fsdp: FullyShardedDataParallel,
+  reader: PieceReader,
+  options: LoadCheckpointOptions = {},
+): Promise<Readonly<Record<string, unknown>>> {
+  const call = { operation: 'loadCheckpoint', states: ['idle'] } as const;
+  return collectiveCall(fsdp, call, () => readShards(fsdp, reader, options));
+}
+
+async function readShards(
+  fsdp: FullyShardedDataParallel,
+  reader: PieceReader,
+  { optimizer, strict }: LoadCheckpointOptions,
+): Promise<Readonly<Record<string, unknown>>> {
+  const operation = 'loadCheckpoint';
+  const units = await keyedUnits(fsdp, { operation });
+  let held: HeldModule | undefined;
+  let save: Save | undefined;
+  await agreeOnText(fsdp, operation, async () => {
+    held = heldBy(fsdp, units, { optimizer, holdsBuffers: true });
+    save = await openSave(reader);
+    await held.check(save, { strict, isForeign: isOneGroups });
+    return save.id; // ranks may have read different saves
+  });
+  await agree(fsdp, operation, async () => {
+    try {
+      await held!.load(save!);
+    } finally {
+      for (const { unit } of units) {
+        unit.drop();
+      }
+    }
+  });
+  return save!.extra;
+}
+
+function heldBy(
+  fsdp: FullyShardedDataParallel,
+  units: readonly KeyedUnit[],
+  options: { readonly optimizer: AnyOptimizer | undefined; readonly holdsBuffers: boolean },
+): HeldModule {
+  const { optimizer, holdsBuffers } = options;
+  if (optimizer !== undefined) {
+    namesFor(fsdp, optimizer); // refuses parameters of other modules
+  }
+  const parameters = new Map(
+    units.flatMap(({ unit, keys }) =>
+      unit.parameters.map(({ tensor }, i) => [tensor, keys[i]!] as const),
+    ),
+  );
+  return new HeldModule({
+    parameters,
+    buffers: holdsBuffers ? fsdp.namedBuffers() : [],
+    optimizer,
+  });
+}
+
+/** What ranks agree on of each flat, and which of them this one writes. */
+function agreementsOf(
+  units: readonly KeyedUnit[],
+  share: <T>(collective: () => Promise<T>) => Promise<T>,
+) {
+  const byFlat = new Map(units.map((keyed) => [keyed.unit.flat, keyed]));
+  return {
+    agree: (flat: Tensor, own: StateHeader | undefined) =>
+      share(() => agreedHeader(byFlat.get(flat)!.unit, own, 'saveCheckpoint')),
+    isWriting: (flat: Tensor) => byFlat.get(flat)!.isWriting,
+  };
+}
+
+/** Takes part in the agreements of a save that another replica writes. */
+async function passOver(pieces: AsyncIterable<unknown>): Promise<undefined> {
+  for await (const _ of pieces) {
+    // another replica has it
+  }
+}

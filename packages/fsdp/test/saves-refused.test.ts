@@ -1,0 +1,207 @@
+// What a sharded save or load refuses, and what happens where one rank alone fails.
+
+import type { PieceStore } from '@shardweave/checkpoint';
+import {
+  FsdpStateDictError,
+  FsdpStateError,
+  FullyShardedDataParallel,
+  loadCheckpoint,
+  saveCheckpoint,
+  stateDict,
+  summonFullParams,
+} from '@shardweave/fsdp';
+import { BatchNorm1d, Linear, Module } from '@shardweave/nn';
+import { Device, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks } from './ranks.js';
+import { adam, everything, net, place, saved, train } from './saved-models.js';
+import { DIM, inputs, layer, Stack } from './scenarios.js';
+
+describe('refuses, on every rank and without loading anything', () => {
+  /** A save with other tensors than the model's, in ways that only names and shapes tell. */
+  const other: [string, (device: Device) => Module, object][] = [
+    ['a missing name', (device) => layer(device), { missing: ['1.weight', '1.bias'] }],
+    [
+      'an unexpected name',
+      (device) => new Stack(device, [layer(device), layer(device), layer(device)]),
+      { unexpected: ['2.weight', '2.bias'] },
+    ],
+    [
+      'another shape',
+      (device) =>
+        new Stack(device, [layer(device), new Linear(device, { inFeatures: 3, outFeatures: 5 })]),
+      { mismatched: ['1.weight', '1.bias'] },
+    ],
+  ];
+  it.each(other)('%s', async (title, make, expected) => {
+    const files = place();
+    await onRanks(2, async (rank) => {
+      const wrap = (module: Module) =>
+        new FullyShardedDataParallel(module, { processGroup: rank.group });
+      const module = make(rank.device);
+      await saveCheckpoint(
+        wrap(title === 'a missing name' ? new Stack(rank.device, [module]) : module),
+        files,
+      );
+      const model = wrap(new Stack(rank.device, [layer(rank.device), layer(rank.device)]));
+      const before = await stateDict(model);
+      await expect(loadCheckpoint(model, files)).rejects.toMatchObject({
+        code: 'MISMATCH',
+        ...expected,
+      });
+      expect(await stateDict(model)).toEqual(before);
+    });
+  });
+
+  it('what only one rank finds damaged, before any of them has written', async () => {
+    const { files } = await saved(2);
+    await onRanks(2, async (rank) => {
+      const model = net({ ...rank, device: new Device(rank.device.backend, { seed: 100 }) });
+      const before = await stateDict(model);
+      const read: PieceStore['read'] = async (file, into, options) => {
+        await files.read(file, into, options);
+        if (rank.rank === 1 && file.includes('rank-1')) {
+          into[into.byteLength - 1]! ^= 16;
+        }
+      };
+      await expect(loadCheckpoint(model, { ...files, read })).rejects.toThrow(
+        rank.rank === 1 ? 'expected checksum' : 'rank 1/2 failed',
+      );
+      expect(await stateDict(model)).toEqual(before);
+    });
+  });
+
+  it('ranks that read different saves', async () => {
+    const [{ files }, { files: others }] = [await saved(2), await saved(2)];
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      const before = await stateDict(model);
+      const loading = loadCheckpoint(model, rank.rank === 0 ? files : others);
+      await expect(loading).rejects.toBeInstanceOf(FsdpStateDictError);
+      expect(await stateDict(model)).toEqual(before);
+    });
+  });
+
+  it('a save or a load inside a forward or a summon', async () => {
+    /** Runs whatever it is given in its forward. */
+    class Calling extends Module<[x: Tensor], Tensor> {
+      during: () => Promise<unknown> = async () => undefined;
+      async forward(x: Tensor): Promise<Tensor> {
+        await this.during();
+        return x;
+      }
+    }
+    const files = place();
+    await onRanks(2, async (rank) => {
+      const { device, group } = rank;
+      const wrap = (module: Module, name: string) =>
+        new FullyShardedDataParallel(module, { processGroup: group, name });
+      const calling = new Calling(device);
+      const model = wrap(new Stack(device, [wrap(layer(device), 'inner'), calling]), 'root');
+      await saveCheckpoint(model, files);
+      const calls: (() => Promise<unknown>)[] = [
+        () => saveCheckpoint(model, files),
+        () => loadCheckpoint(model, files),
+      ];
+      for (const call of calls) {
+        calling.during = call;
+        const running = device.scope(async () => {
+          await model.call(inputs(device, { first: 0, count: 1 }));
+        });
+        await expect(running).rejects.toBeInstanceOf(FsdpStateError);
+        model.assertState('idle');
+        for (const instance of model.instances()) {
+          const summoned = summonFullParams(instance, call, { recurse: false });
+          await expect(summoned).rejects.toBeInstanceOf(FsdpStateError);
+        }
+      }
+    });
+  });
+
+  it('an optimizer that was not saved, or with other groups', async () => {
+    const files = place();
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      await saveCheckpoint(model, files);
+      await expect(loadCheckpoint(model, files, { optimizer: adam(model) })).rejects.toThrow(
+        'no optimizer state',
+      );
+    });
+  });
+
+  it('without strict, what is missing keeps its value', async () => {
+    const { files, whole } = await saved(2);
+    await onRanks(2, async (rank) => {
+      const device = new Device(rank.device.backend, { seed: 100 });
+      const linear = (inFeatures: number, outFeatures: number) =>
+        new Linear(device, { inFeatures, outFeatures });
+      const norm = new BatchNorm1d(device, { numFeatures: 41 });
+      const model = new FullyShardedDataParallel(
+        new Stack(device, [linear(DIM, 45), linear(45, 41), norm, layer(device)]),
+        { processGroup: rank.group },
+      );
+      const before = await stateDict(model);
+      await expect(loadCheckpoint(model, files)).rejects.toMatchObject({
+        missing: ['3.weight', '3.bias'],
+      });
+      await loadCheckpoint(model, files, { strict: false });
+      const after = await stateDict(model);
+      expect(after.get('3.weight')).toEqual(before.get('3.weight'));
+      const weight = Buffer.from(after.get('1.weight')!.data).toString('base64');
+      expect(`[41,45] ${weight}`).toBe(whole.model.get('1.weight'));
+    });
+  });
+});
+
+describe('a rank that fails', () => {
+  it('while writing stops the save everywhere, and leaves the one before', async () => {
+    const files = place();
+    await onRanks(3, async (rank) => {
+      const model = net(rank);
+      const optimizer = adam(model);
+      await saveCheckpoint(model, files, { extra: { count: 1 } });
+      await rank.group.barrier();
+      const before = await files.files();
+      await train(model, optimizer, { rank, steps: [0] });
+      const full: PieceStore = {
+        ...files,
+        create: async (file) => ({
+          ...(await files.create(file)),
+          write: async () => {
+            throw new Error('disk full');
+          },
+          abandon: () => files.delete(file),
+        }),
+      };
+      const saving = saveCheckpoint(model, rank.rank === 1 ? full : files, { optimizer });
+      await expect(saving).rejects.toThrow(
+        rank.rank === 1 ? /^disk full$/ : 'rank 1/3 failed: disk full',
+      );
+      await rank.group.barrier();
+      expect(new Set(await files.files())).toEqual(new Set(before));
+      expect(await loadCheckpoint(model, files)).toEqual({ count: 1 });
+      // They go on together.
+      await saveCheckpoint(model, files, { optimizer, extra: { count: 2 } });
+      expect(await loadCheckpoint(model, files, { optimizer })).toEqual({ count: 2 });
+    });
+  });
+
+  it('while reading stops the load everywhere', async () => {
+    const { files, whole } = await saved(2);
+    await onRanks(3, async (rank) => {
+      const model = net(rank);
+      const read: PieceStore['read'] = async (file, into, options) => {
+        if (rank.rank === 2 && file.includes('rank-1')) {
+          throw new TypeError('no connection');
+        }
+        await files.read(file, into, options);
+      };
+      await expect(loadCheckpoint(model, { ...files, read })).rejects.toThrow(
+        rank.rank === 2 ? TypeError : 'rank 2/3 failed',
+      );
+      const optimizer = adam(model);
+      await loadCheckpoint(model, files, { optimizer });
+      expect((await everything(model, optimizer)).model).toEqual(whole.model);
+    });
+  });
+});

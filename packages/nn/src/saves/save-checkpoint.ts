@@ -1,0 +1,81 @@
+// A plain module, with its optimizer, into a save and back. What a wrapper has sharded or put into a
+// store is saved by that wrapper's own package, and loads here.
+
+import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
+import type { Module } from '../module.js';
+import { requireHere } from '../state-dict.js';
+import type { AnyOptimizer } from './held-flats.js';
+import { HeldModule } from './held-module.js';
+
+export interface SaveCheckpointOptions {
+  /** Its state is saved too. */
+  readonly optimizer?: AnyOptimizer;
+  /** Kept beside it: JSON. */
+  readonly extra?: Readonly<Record<string, unknown>>;
+}
+
+export interface LoadCheckpointOptions {
+  /** Gets the state that was saved, and its groups' options. */
+  readonly optimizer?: AnyOptimizer;
+  /** Refuse missing and unexpected names. Default true. */
+  readonly strict?: boolean;
+}
+
+/**
+ * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At once
+ * on the host is 1 MiB of it. Of ranks that hold the same, one calls it.
+ * @throws {NnConfigError} for a parameter that is sharded or rests in a store, and where a step or load
+ * beside it changed one
+ * @throws {CheckpointError} as writeSave
+ */
+export async function saveCheckpoint(
+  module: Module,
+  store: PieceStore,
+  options: SaveCheckpointOptions = {},
+): Promise<void> {
+  const { optimizer, extra = {} } = options;
+  const held = heldModule(module, optimizer, 'saveCheckpoint');
+  const checkVersions = held.noteVersions('saveCheckpoint');
+  const pieces = async function* () {
+    yield* held.pieces();
+    checkVersions();
+  };
+  await writeSave(store, {
+    pieces: pieces(),
+    record: () => ({ optimizer: held.optimizerRecord(), extra }),
+  });
+}
+
+/**
+ * Loads what any strategy saved at any world size; floats are converted to what parameters have here.
+ * All pieces are checked before the first is written.
+ * @returns extra, as it was saved
+ * @throws {CheckpointError} and {StateDictError} for no save, a damaged one, or another model's: nothing
+ * is loaded
+ */
+export async function loadCheckpoint(
+  module: Module,
+  reader: PieceReader,
+  options: LoadCheckpointOptions = {},
+): Promise<Readonly<Record<string, unknown>>> {
+  const { optimizer, strict } = options;
+  const held = heldModule(module, optimizer, 'loadCheckpoint');
+  const save = await openSave(reader);
+  await held.check(save, { strict });
+  await held.load(save);
+  return save.extra;
+}
+
+function heldModule(
+  module: Module,
+  optimizer: AnyOptimizer | undefined,
+  operation: string,
+): HeldModule {
+  const named = module.namedParameters();
+  requireHere(named, operation);
+  return new HeldModule({
+    parameters: new Map(named.map(([name, tensor]) => [tensor, name])),
+    buffers: module.namedBuffers(),
+    optimizer,
+  });
+}

@@ -1,0 +1,83 @@
+// An offloaded model, with its optimizer, into a save and back: values pass between the two stores by way
+// of the host, and the device isn't asked.
+
+import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
+import { type AnyOptimizer, HeldModule } from '@shardweave/nn/flat';
+import { OffloadStateDictError } from './errors.js';
+import type { OffloadModel } from './offload-model.js';
+
+export interface SaveCheckpointOptions {
+  /** Its state is saved too. */
+  readonly optimizer?: AnyOptimizer;
+  /** Kept beside it: JSON. */
+  readonly extra?: Readonly<Record<string, unknown>>;
+}
+
+export interface LoadCheckpointOptions {
+  /** Gets the state that was saved, and its groups' options. */
+  readonly optimizer?: AnyOptimizer;
+  /** Refuse missing and unexpected names. Default true. */
+  readonly strict?: boolean;
+}
+
+/**
+ * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At once
+ * on the host are 1 MiB of it and one layer's state.
+ * @throws {OffloadBusyError} beside another call, a backward or a step that has not ended
+ * @throws {OffloadStateDictError} for parameters that are sharded
+ * @throws {CheckpointError} as writeSave
+ */
+export async function saveCheckpoint(
+  model: OffloadModel,
+  store: PieceStore,
+  options: SaveCheckpointOptions = {},
+): Promise<void> {
+  const { optimizer, extra = {} } = options;
+  await model.whileAtRest('saveCheckpoint', async () => {
+    const held = heldModule(model, optimizer, 'saveCheckpoint');
+    const record = () => ({ optimizer: held.optimizerRecord(), extra });
+    await writeSave(store, { pieces: held.pieces(), record });
+  });
+}
+
+/**
+ * Loads what any strategy saved, at any world size, and commits the model's store. All pieces are checked
+ * before the first is written. At once on the host are one layer's parameter and its state.
+ * @returns extra, as it was saved
+ * @throws {OffloadBusyError} and {OffloadStateDictError} as saveCheckpoint
+ * @throws {CheckpointError} and {StateDictError} for no save, a damaged one, or another model's: nothing
+ * is loaded
+ */
+export async function loadCheckpoint(
+  model: OffloadModel,
+  reader: PieceReader,
+  options: LoadCheckpointOptions = {},
+): Promise<Readonly<Record<string, unknown>>> {
+  const { optimizer, strict } = options;
+  const extra = await model.whileAtRest('loadCheckpoint', async () => {
+    const held = heldModule(model, optimizer, 'loadCheckpoint');
+    const save = await openSave(reader);
+    await held.check(save, { strict });
+    await held.load(save);
+    return save.extra;
+  });
+  await model.commit();
+  return extra;
+}
+
+function heldModule(
+  model: OffloadModel,
+  optimizer: AnyOptimizer | undefined,
+  operation: string,
+): HeldModule {
+  const named = model.namedParameters();
+  const flats = new Set(model.flats.map(({ flat }) => flat));
+  const foreign = named.find(([, { piece }]) => piece === undefined || !flats.has(piece.flat));
+  if (foreign !== undefined) {
+    throw new OffloadStateDictError(
+      `${operation}: expected parameters that rest in the model's store, got '${foreign[0]}', which is sharded. Save the sharded modules.`,
+    );
+  }
+  const parameters = new Map(named.map(([name, tensor]) => [tensor, name]));
+  return new HeldModule({ parameters, buffers: model.namedBuffers(), optimizer });
+}
