@@ -207,6 +207,51 @@ describe('Endpoint', () => {
     expect(turns).toBeGreaterThanOrEqual(3);
   });
 
+  it('loses a peer that says what this rank has not done', async () => {
+    const { endpoint, group } = lonelyRank({}, 3);
+    const pending = group.barrier();
+    const failure = { kind: 'aborted', origin: 0, reason: 'no more' } as const;
+    endpoint.onControl(1, { type: 'failure', failure });
+    await expect(pending).rejects.toMatchObject({
+      code: 'PEER_LOST',
+      originRank: 1,
+      message: expect.stringContaining(
+        'it says that rank 0 failed (aborted: no more), which did not',
+      ),
+    });
+  });
+
+  it.each([
+    ['aborted', 2, /aborted by rank 2: no more \(told by rank 1\)$/],
+    ['aborted', 1, /aborted by rank 1: no more$/],
+    ['peer-lost', 2, /peer 2 lost \(no more\)$/],
+  ] as const)('says who told it that %s is of rank %i', async (kind, origin, message) => {
+    const { endpoint, group } = lonelyRank({}, 3);
+    const pending = group.barrier();
+    endpoint.onControl(1, { type: 'failure', failure: { kind, origin, reason: 'no more' } });
+    await expect(pending).rejects.toMatchObject({
+      originRank: origin,
+      message: expect.stringMatching(message),
+    });
+  });
+
+  it('gives messages of a channel to those that ask for them, in order, whoever comes first', async () => {
+    const { endpoint, group } = lonelyRank();
+    const numbers = Array.from({ length: 200 }, (_, i) => i);
+    const come = (i: number) =>
+      endpoint.onMessage(1, pointToPointHeader(1)).write(Uint8Array.of(i));
+    const ask = async () => {
+      const buffer = new Uint8Array(1);
+      await group.recv(buffer, { from: 1 });
+      return buffer[0];
+    };
+    const asked = numbers.map(ask);
+    numbers.forEach(come);
+    expect(await Promise.all(asked)).toEqual(numbers);
+    numbers.forEach(come);
+    expect(await Promise.all(numbers.map(ask))).toEqual(numbers);
+  });
+
   it('takes another option hosts as another call', async () => {
     const { endpoint, group } = lonelyRank({ hosts: [0, 0, 1] }, 3);
     const options = { dtype: 'f32', op: 'sum' } as const;

@@ -1,7 +1,7 @@
 // Joining a job over ws: who is let in, who is refused, and that a refusal harms nobody.
 
 import { once } from 'node:events';
-import { createServer } from 'node:net';
+import { type AddressInfo, connect, createServer } from 'node:net';
 import { connectWs } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
@@ -81,6 +81,42 @@ describe('joining', () => {
     await new Promise((resolve) => setTimeout(resolve, 200));
     const first = connectWs({ rank: 0, worldSize: 2, port, secret: SECRET });
     await Promise.all([(await first).close(), (await second).close()]);
+  });
+
+  it('comes again where it is cut off before it was judged', async () => {
+    const { port, joined } = await beginFirst();
+    let numCut = 0;
+    const gate = createServer((socket) => {
+      const onward = connect(port, '127.0.0.1');
+      for (const end of [socket, onward]) {
+        end.on('error', () => {});
+      }
+      onward.pipe(socket);
+      socket.on('data', (data) => {
+        // The hello, which is masked with zeros; its sender is not the first to be the oldest stranger.
+        if (numCut < 2 && data.includes('SWC4')) {
+          numCut++;
+          socket.resetAndDestroy();
+          onward.destroy();
+        } else {
+          onward.write(data);
+        }
+      });
+    }).listen(0, '127.0.0.1');
+    await once(gate, 'listening');
+    const via = { host: '127.0.0.1', port: (gate.address() as AddressInfo).port };
+    const second = await connectWs({
+      rank: 1,
+      worldSize: 2,
+      port,
+      secret: SECRET,
+      route: () => via,
+    });
+    const first = await joined;
+    expect(numCut).toBe(2);
+    await Promise.all([first.barrier(), second.barrier()]);
+    await Promise.all([first.close(), second.close()]);
+    gate.close();
   });
 
   it('gives up on a rank 0 that never comes', async () => {

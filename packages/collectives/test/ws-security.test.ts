@@ -11,9 +11,11 @@ import {
   serveRendezvous,
 } from '@shardweave/collectives/ws';
 import { generate } from 'selfsigned';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import { JoinerHandshake, ListenerHandshake, runDigest } from '../src/transports/ws/handshake.js';
+import { parseLinkMessage } from '../src/transports/ws/parse-message.js';
+import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './ws-harness.js';
 
 const servers: RendezvousServer[] = [];
@@ -144,6 +146,29 @@ describe('a proven rank', () => {
   });
 });
 
+describe('both proofs', () => {
+  it('are those of docs/wire-format.md, which openssl has made', () => {
+    const nonces = [0, 32].map((first) => Uint8Array.from({ length: 32 }, (_, i) => first + i));
+    const random = vi.spyOn(crypto, 'getRandomValues').mockImplementation((bytes) => {
+      (bytes as Uint8Array).set(nonces.shift()!);
+      return bytes;
+    });
+    const secret = 'of this very test';
+    const run = runDigest('none');
+    const hello = { role: 'link', rank: 1, target: 0, worldSize: 2, attempt: 0, run } as const;
+    const listener = new ListenerHandshake(secret);
+    const said = new JoinerHandshake(secret, hello).answer(listener.greeting);
+    random.mockRestore();
+    expect(Buffer.from(said.subarray(72)).toString('hex')).toBe(
+      '1ed14580b1195f2c1168f245c551041f70b93ce637259d235342ea4521013c73',
+    );
+    const judged = listener.judge(said) as { readonly proof: Uint8Array };
+    expect(Buffer.from(judged.proof).toString('hex')).toBe(
+      '0d0fffa4a5176195db33254d95366e059407911e3d52d0e6b1c537051a2dde7b',
+    );
+  });
+});
+
 describe('a run', () => {
   it('takes no rank of another one, though that knows the secret', async () => {
     const { port, refused } = await serve({ runId: 'job-a' });
@@ -168,11 +193,47 @@ describe('a run', () => {
     const listener = new ListenerHandshake(SECRET);
     const said = new JoinerHandshake(SECRET, hello).answer(listener.greeting);
     expect(listener.judge(said)).toMatchObject({ hello });
-    for (const at of [4, 12, 16, 20, 24, 39, 40]) {
+    // Fields, run, nonce, and both ends of the proof itself.
+    for (const at of [4, 12, 16, 20, 24, 39, 40, 72, 103]) {
       const changed = said.slice();
       changed[at]! ^= 1;
       expect(listener.judge(changed)).toEqual({ refusal: 'wrong secret' });
     }
+  });
+});
+
+describe('a ping', () => {
+  it.each([
+    ['a process', undefined],
+    ['a page of an allowed origin', 'https://ours.example'],
+  ])('of %s is answered behind the proof, and not before', async (_, origin) => {
+    const { port } = await serve({ allowedOrigins: ['https://ours.example'] });
+    const stranger = new WebSocket(`ws://127.0.0.1:${port}`, { ...(origin && { origin }) });
+    let numPongs = 0;
+    stranger.on('pong', () => {
+      numPongs++;
+    });
+    await once(stranger, 'message'); // the greeting
+    stranger.ping();
+    stranger.send(new Uint8Array(100)); // read behind the ping, and refused
+    const [code] = (await once(stranger, 'close')) as [number];
+    expect([code, numPongs]).toEqual([4401, 0]);
+    const raw = { port, secret: SECRET, rank: 1, worldSize: 2, ...(origin && { origin }) };
+    const rank = await rawConnection('rendezvous', raw);
+    const answered = once(rank, 'pong');
+    rank.ping();
+    await answered;
+    rank.terminate();
+  });
+});
+
+describe('words of a proven rank', () => {
+  it('have no control characters where people read them', () => {
+    const failure = { kind: 'aborted', origin: 1, reason: '\u001b[2Jgone\u202e\r\nwell' };
+    expect(parseLinkMessage(JSON.stringify({ type: 'failure', failure }), 2)).toEqual({
+      type: 'failure',
+      failure: { ...failure, reason: '?[2Jgone??\nwell' },
+    });
   });
 });
 
