@@ -172,7 +172,7 @@ describe('both proofs', () => {
 describe('a run', () => {
   it('takes no rank of another one, though that knows the secret', async () => {
     const { port, refused } = await serve({ runId: 'job-a' });
-    const others = { rank: 1, worldSize: 2, port, secret: SECRET } as const;
+    const others = { rank: 1, worldSize: 2, port, secret: SECRET, joinTimeoutMs: 5000 } as const;
     for (const runId of ['job-b', undefined]) {
       const other = connectWs({ ...others, ...(runId && { runId }) });
       await expect(other).rejects.toThrow(/refused by the rendezvous: this is another run/);
