@@ -19,7 +19,7 @@ import { failureText, isLocalFailure } from './tree/rank-failure.js';
 import { shardUnit, syncBuffers } from './unit/initial-values.js';
 import { ownerOf, ownParameters, requireEachInOneUnit } from './unit/own-parameters.js';
 import { planUnits } from './unit/plan-units.js';
-import { agreeOnGeneration, homeStepsOf, rankPrefix } from './unit/residence.js';
+import { agreeOnGeneration, homeStepsOf, occupyUnits, rankPrefix } from './unit/residence.js';
 import { ShardedUnit, type UnitContext } from './unit/sharded-unit.js';
 import { SharedParameters } from './unit/shared-parameters.js';
 import { storedInstance } from './unit/stored-instance.js';
@@ -176,10 +176,11 @@ export class FullyShardedDataParallel<
     this.expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
     this.#state = 'forward'; // at once: calls made from here on are refused
     const isRecomputing = this.device.isInBackward;
+    const isInside = isRecomputing || this.#tree?.outermost !== undefined;
+    const leave = isInside ? () => {} : occupyUnits(this.instances(), 'forward');
     let tree: FsdpTree | undefined;
     let isOutermost = false;
     try {
-      const isInside = isRecomputing || this.#tree?.outermost !== undefined;
       tree = isInside && this.#tree !== undefined ? this.#tree : await this.initialize();
       isOutermost = !isRecomputing && tree.outermost === undefined;
       if (isOutermost) {
@@ -222,6 +223,7 @@ export class FullyShardedDataParallel<
       }
       throw tree?.explained(error, isRecomputing ? 'backward' : 'forward') ?? error;
     } finally {
+      leave();
       if (isOutermost) {
         tree!.outermost = undefined;
       }

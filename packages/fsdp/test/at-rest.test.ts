@@ -44,14 +44,18 @@ function open(
     const data = Float32Array.from({ length: 8 * DIM }, (_, i) => Math.sin(i + rank.rank));
     return model.call(device.tensor(data, [8, DIM])) as Promise<Tensor>;
   };
-  const step = () =>
+  const backward = () =>
     device.scope(async () => {
       const loss = mean(square(await output()));
       await loss.backward();
-      await optimizer.step();
-      optimizer.zeroGrad();
       return loss.item();
     });
+  const step = async () => {
+    const loss = await backward();
+    await optimizer.step();
+    optimizer.zeroGrad();
+    return loss;
+  };
   const evaluate = () =>
     device.noGrad(() =>
       device.scope(async () => {
@@ -65,7 +69,7 @@ function open(
     optimizer.dispose();
     model.dispose();
   };
-  return { model, step, evaluate, close };
+  return { model, optimizer, output, backward, step, evaluate, close };
 }
 
 /** Two steps on each rank, and what they evaluate to. */
@@ -113,6 +117,29 @@ describe('a resumed run', () => {
       open(rank, stores[rank.rank]!, { resume: true }).step(),
     );
     expect(found).toEqual(expected);
+  });
+});
+
+describe('one at a time', () => {
+  it('a step beside a forward is refused, and a forward beside a step waits for its end', async () => {
+    const evaluated = (isStored: boolean) =>
+      onRanks(WORLD_SIZE, async (rank) => {
+        const run = open(rank, isStored ? createHostStore() : undefined);
+        await run.backward();
+        if (isStored) {
+          const calling = run.evaluate();
+          await expect(run.optimizer.step()).rejects.toThrow(/got forward under way/);
+          await calling;
+        }
+        const stepping = run.optimizer.step();
+        if (!isStored) {
+          await stepping;
+        }
+        const values = await run.evaluate();
+        await stepping;
+        return values;
+      });
+    expect(await evaluated(true)).toEqual(await evaluated(false));
   });
 });
 

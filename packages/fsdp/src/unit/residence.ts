@@ -81,6 +81,20 @@ export function homeStepsOf(
   return new Set(units.flatMap(({ home }) => home?.steps ?? []));
 }
 
+/** Keeps steps and norms off what rests in stores, until the returned function is called. */
+export function occupyUnits(
+  instances: readonly { readonly units: readonly { readonly home: FlatHome | undefined }[] }[],
+  by: string,
+): () => void {
+  const units = instances.flatMap((instance) => instance.units);
+  const ends = units.flatMap(({ home }) => home?.occupy(by) ?? []);
+  return () => {
+    for (const end of ends) {
+      end();
+    }
+  };
+}
+
 /** This rank's part of the names in a store, which ranks of one process may share. */
 export function rankPrefix({ processGroup, replicateGroup }: LinkGroups): string {
   const replica = replicateGroup === undefined ? '' : `replica${replicateGroup.rank}.`;

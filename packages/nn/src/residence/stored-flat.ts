@@ -62,7 +62,8 @@ export class StoredFlat implements FlatHome {
   #additions: Promise<void> = Promise.resolve();
   /** The shard while it is filled for the first time. */
   #filling: Uint8Array | undefined;
-  #occupant: string | undefined;
+  /** A wrapper and one inside it may both be in their forward. */
+  #occupants: readonly { readonly by: string }[] = [];
 
   constructor(options: StoredFlatOptions) {
     this.#options = options;
@@ -138,13 +139,14 @@ export class StoredFlat implements FlatHome {
   }
 
   get occupant(): string | undefined {
-    return this.#occupant;
+    return this.#occupants[0]?.by;
   }
 
   occupy(by: string): () => void {
-    this.#occupant = by;
+    const occupant = { by }; // two of one name are two
+    this.#occupants = [...this.#occupants, occupant];
     return () => {
-      this.#occupant = undefined;
+      this.#occupants = this.#occupants.filter((each) => each !== occupant);
     };
   }
 
