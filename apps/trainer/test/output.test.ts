@@ -181,16 +181,27 @@ const ready: RankReady = {
   rank: 0,
   device: 'cpu',
   description: 'wasm',
+  numericClass: 'cpu kernels 1',
   params: 5,
   shardBytes: 4,
   tokenCount: 9,
 };
 
 describe('the header', () => {
-  const header = async (line: string) => {
+  const header = async (line: string, ranks = [ready]) => {
     const flags = parseFlags(line.split(' ').filter(Boolean), () => {});
-    return headerLines(await resolveConfig(flags), [ready]);
+    return headerLines(await resolveConfig(flags), ranks);
   };
+
+  it('says where ranks meet that do not compute alike', async () => {
+    const other = { ...ready, numericClass: 'webgpu kernels 1 for hardware (X)' };
+    const notes = async (ranks: RankReady[]) =>
+      (await header('', ranks)).filter((row) => row.includes('numeric classes'));
+    expect(await notes([ready, { ...ready, rank: 1 }])).toEqual([]);
+    expect(await notes([ready, { ...other, rank: 1 }, { ...ready, rank: 2 }])).toEqual([
+      'note    ranks compute in 2 numeric classes (cpu kernels 1; webgpu kernels 1 for hardware (X)): another division of the ranks has other bits',
+    ]);
+  });
 
   it('says which flags change nothing', async () => {
     const notes = async (line: string) =>
@@ -235,6 +246,7 @@ describe('RunDirectory', () => {
       finalLoss: 2, // the last step that had targets
       skippedSteps: { overflow: 1, noTargets: 2 },
       device: 'cpu (wasm)',
+      numericClass: 'cpu kernels 1',
       ranks: [],
     });
     expect(readFileSync(join(path, 'loss.svg'), 'utf8')).toContain('<path d="M');

@@ -58,6 +58,8 @@ export interface BackendInfo {
   /** For people: adapter name and driver, or 'wasm simd, 2 threads'. */
   readonly description: string;
   readonly isSoftware: boolean;
+  /** What its kernels are compiled for, as far as bits depend on it: adapter and driver; '' for nothing. */
+  readonly compiledFor: string;
   /** Whether the device computes on the host's own memory (reads and writes are memcpy). */
   readonly isHostMemory: boolean;
   readonly limits: BackendLimits;

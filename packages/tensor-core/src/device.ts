@@ -9,6 +9,7 @@ import { checkNames, checkOptions } from './check-options.js';
 import { createDryBackend } from './dry-backend.js';
 import { DisposedError, DTypeError, OptionError, ShapeError, StateError } from './errors.js';
 import { Ledger, MEMORY_TAGS, type MemoryTag } from './ledger.js';
+import { numericClassOf } from './numeric-class.js';
 import { having, SEED, shown } from './options.js';
 import { Pool } from './pool.js';
 import { Random } from './random.js';
@@ -72,6 +73,7 @@ export class Device {
     },
   };
   #savers: ((storage: Storage) => void)[] = [];
+  #numericClass: Promise<string> | undefined;
   #nextNodeId = 0;
   #isDisposed = false;
 
@@ -101,6 +103,12 @@ export class Device {
 
   get ledger(): Ledger {
     return this.#memory.ledger;
+  }
+
+  /** Devices of one class give equal bits for equal inputs: see docs/numerics.md. Waits once for the device. */
+  numericClass(): Promise<string> {
+    this.#numericClass ??= numericClassOf(this);
+    return this.#numericClass;
   }
 
   /** Queues a kernel; what it needs in between comes from this device's pool and is in its ledger. */

@@ -8,6 +8,7 @@ export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from './backend.js';
 export { Device, type DeviceOptions, type TensorOptions } from './device.js';
 export * from './errors.js';
 export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './ledger.js';
+export { KERNEL_VERSIONS } from './numeric-class.js';
 export { causalSelfAttention } from './ops/attention.js';
 export { cast } from './ops/cast.js';
 export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';

@@ -66,6 +66,13 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
   if (config.checkpointActivations) {
     rows.push(['memory', 'activations are recomputed in backward']);
   }
+  const classes = numericClassesOf(ready);
+  if (classes.length > 1) {
+    rows.push([
+      'note',
+      `ranks compute in ${classes.length} numeric classes (${classes.join('; ')}): another division of the ranks has other bits`,
+    ]);
+  }
   if (config.injectDelayMs > 0) {
     rows.push(['delay', `${config.injectDelayMs} ms in every collective`]);
   }
@@ -73,6 +80,11 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
     rows.push(['out', config.outDir]);
   }
   return rows.map(([name, value]) => `${name.padEnd(7)} ${value}`);
+}
+
+/** The classes of all ranks, each once, in the order of the first rank that has it. */
+export function numericClassesOf(ready: readonly RankReady[]): string[] {
+  return [...new Set(ready.map((rank) => rank.numericClass))];
 }
 
 function offloadText(config: RunConfig): string {

@@ -6,6 +6,7 @@ import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankReady, RankReport, StepMetrics } from '../rank/events.js';
 import { describeSystemError } from '../system-error.js';
+import { numericClassesOf } from './header.js';
 import { lossChart } from './loss-chart.js';
 
 /** Names under --out, each of which says that a run is there already. */
@@ -25,6 +26,8 @@ export interface RunSummary {
   readonly skippedSteps: { readonly overflow: number; readonly noTargets: number };
   /** For people: the devices of all ranks, each once. */
   readonly device: string;
+  /** The numeric classes of all ranks, each once: runs of one class and one configuration have equal bits. */
+  readonly numericClass: string;
   readonly ranks: readonly RankReport[];
 }
 
@@ -99,6 +102,7 @@ export class RunDirectory {
       finalLoss: this.#finalLoss,
       skippedSteps: this.#skipped,
       device: [...devices].join(', '),
+      numericClass: numericClassesOf(ready).join('; '),
       ranks: reports,
     };
     writeFileSync(join(this.#path, RUN_FILES.summary), `${JSON.stringify(summary, null, 2)}\n`);

@@ -8,6 +8,8 @@ export interface RankReady {
   readonly device: BackendInfo['kind'];
   /** For people: the adapter's name, or the cpu device's threads. */
   readonly description: string;
+  /** Ranks of one class give equal bits for equal inputs. */
+  readonly numericClass: string;
   /** Trainable numbers of the whole model, tied weights once, no padding. */
   readonly params: number;
   /** Of this rank's f32 parameters, padding included. */

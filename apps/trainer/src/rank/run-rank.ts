@@ -115,12 +115,13 @@ interface TrainOptions extends RankOptions {
 async function train(options: TrainOptions): Promise<ModelState> {
   const { config, rank, emit, signal, backend, device, data, strategy, groups } = options;
   const { kind, description } = backend.info;
+  const numericClass = await device.numericClass();
   const params = parameterCount(config.gpt2);
   const { shardBytes } = strategy;
   const { tokenCount } = data;
   emit({
     type: 'ready',
-    ready: { rank, device: kind, description, params, shardBytes, tokenCount },
+    ready: { rank, device: kind, description, numericClass, params, shardBytes, tokenCount },
   });
   await strategy.initialize();
   await readShards(config, strategy);
@@ -148,7 +149,7 @@ async function train(options: TrainOptions): Promise<ModelState> {
   });
   const peakBytes = device.ledger.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
-  await writeShards(config, strategy);
+  await writeShards(config, { strategy, numericClass });
   return strategy.stateDict();
 }
 

@@ -46,9 +46,9 @@ export async function readShards(
 /** Writes each rank's part to --save-shards, the index last. Collective. */
 export async function writeShards(
   { saveShardsDir: directory, steps }: RunConfig,
-  strategy: Strategy,
+  { strategy, numericClass }: { readonly strategy: Strategy; readonly numericClass: string },
 ): Promise<void> {
   if (directory !== undefined) {
-    await strategy.saveShards?.(directory, { steps });
+    await strategy.saveShards?.(directory, { steps, numericClass });
   }
 }

@@ -51,6 +51,7 @@ export class CpuBackend implements Backend {
       kind: 'cpu',
       description: `wasm simd, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}`,
       isSoftware: true,
+      compiledFor: '', // the same bits on any number of threads, by the rules of WebAssembly
       isHostMemory: true,
       limits: { maxBufferBytes, maxViewBytes: maxBufferBytes },
     };

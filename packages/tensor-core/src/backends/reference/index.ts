@@ -86,6 +86,7 @@ class ReferenceBackend implements Backend {
       kind: 'reference',
       description: 'float64 loops',
       isSoftware: true,
+      compiledFor: '',
       isHostMemory: true,
       limits: { maxBufferBytes: MAX_BUFFER_BYTES, maxViewBytes },
     };

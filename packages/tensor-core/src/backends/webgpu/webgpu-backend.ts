@@ -87,6 +87,7 @@ export class WebGpuBackend implements Backend {
       kind: 'webgpu',
       description: nameOf(info),
       isSoftware: isSoftwareAdapter(info),
+      compiledFor: `${parts.kernelProfile} (${nameOf(info)})`,
       isHostMemory: false,
       limits: {
         maxBufferBytes: device.limits.maxBufferSize - (device.limits.maxBufferSize % 4),

@@ -9,8 +9,8 @@ import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
 import { laneReductions } from './rows.js';
 
-/** `count` counts entries equal to y, `square` sums squares. */
-type ReduceKind = 'sum' | 'max' | 'min' | 'count' | 'square';
+/** `count` counts entries equal to y. */
+type ReduceKind = 'sum' | 'max' | 'min' | 'count';
 
 export interface Reduction {
   readonly kind: ReduceKind;
@@ -23,8 +23,6 @@ export interface Reduction {
   readonly inner: number;
   /** The result is divided by it; default 1. */
   readonly divisor?: number;
-  /** Adds to an f32 `out`. */
-  readonly accumulate?: boolean;
 }
 
 /** Results in flight that keep a device busy. */
@@ -88,7 +86,7 @@ function reduceWide(ctx: KernelContext, reduction: Reduction): void {
     return;
   }
   ctx.withScratch('f32', outer * parts * inner, (partial) => {
-    const first = { ...reduction, out: partial, divisor: 1, accumulate: false };
+    const first = { ...reduction, out: partial, divisor: 1 };
     pass(ctx, first, { perPart, parts, usesGroups });
     const { y: _unused, ...rest } = reduction;
     const next = kind === 'max' || kind === 'min' ? kind : 'sum';
@@ -98,7 +96,7 @@ function reduceWide(ctx: KernelContext, reduction: Reduction): void {
 
 function pass(
   ctx: KernelContext,
-  { kind, x, y, out, outer, dim, inner, divisor = 1, accumulate = false }: Reduction,
+  { kind, x, y, out, outer, dim, inner, divisor = 1 }: Reduction,
   { perPart, parts, usesGroups }: { perPart: number; parts: number; usesGroups: boolean },
 ): void {
   const key = `reduce ${kind} ${x.dtype} ${y?.dtype} ${usesGroups ? 'groups' : 'lanes'}`;
@@ -114,7 +112,6 @@ function pass(
       per_part: perPart,
       parts,
       divisor,
-      accumulate: accumulate ? 1 : 0,
       words,
       per_lane: perLane,
     },
@@ -134,7 +131,6 @@ function reduceKernel(
 ): Kernel {
   const step = {
     sum: 'r += v;',
-    square: 'r = fma(v, v, r);',
     count: 'r += select(0.0, 1.0, v == load_y(o * P.inner + i));',
     max: 'r = select(r, v, v > r || is_nan(v));',
     min: 'r = select(r, v, v < r || is_nan(v));',
@@ -142,11 +138,8 @@ function reduceKernel(
   const isExtremum = kind === 'max' || kind === 'min';
   const lanes = usesGroups ? GROUP_LANES : 1;
   const finish = `
-  var result = reduce_${isExtremum ? kind : 'add'}(r, me) / P.divisor;
-  if (me == 0u) {
-    if (P.accumulate == 1u) { result += load_out(u); }
-    store_out(u, result);
-  }`;
+  let result = reduce_${isExtremum ? kind : 'add'}(r, me) / P.divisor;
+  if (me == 0u) { store_out(u, result); }`;
   return defineKernel({
     label,
     bindings: [
@@ -160,7 +153,6 @@ function reduceKernel(
       per_part: 'u32',
       parts: 'u32',
       divisor: 'f32',
-      accumulate: 'u32',
       words: 'u32',
       per_lane: 'u32',
     },
