@@ -55,7 +55,7 @@ async function normOf(
   await shareValues(fsdp, values, operation);
   const roots = places.map((ofParameter) =>
     joinNormValues(
-      ofParameter.map(({ level, index, slot }) => ({ level, index, value: values[slot]! })),
+      ofParameter.map(({ level, slot }) => ({ level, value: values[slot]! })),
       isMax,
     ),
   );

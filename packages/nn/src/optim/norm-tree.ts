@@ -57,19 +57,21 @@ export function normCover({ start, end, total }: BlockRange, maxLevel = 32): Nor
 }
 
 /** The value of the node, or whole tree, that `nodes` make up without gaps, ascending. 0 for none. */
-export function joinNormValues(nodes: readonly NormValue[], isMax: boolean): number {
+export function joinNormValues(
+  nodes: readonly Pick<NormValue, 'level' | 'value'>[],
+  isMax: boolean,
+): number {
   const join = (left: number, right: number) =>
     isMax ? Math.max(left, right) : Math.fround(left + right);
-  const open: NormValue[] = [];
+  const open: { level: number; value: number }[] = [];
   for (const node of nodes) {
-    let { level, index, value } = node;
-    for (let left = open.at(-1); left?.level === level && index % 2 === 1; left = open.at(-1)) {
-      value = join(left.value, value);
+    let { level, value } = node;
+    // Without gaps from the left edge on, two of one level that follow each other are halves of one.
+    while (open.at(-1)?.level === level) {
+      value = join(open.pop()!.value, value);
       level += 1;
-      index = (index - 1) / 2;
-      open.pop();
     }
-    open.push({ level, index, value });
+    open.push({ level, value });
   }
   // What is left ends where the parameter does: it has no right neighbor and goes up as it is.
   let total = open.pop()?.value ?? 0;
@@ -84,7 +86,7 @@ export function joinNormValues(nodes: readonly NormValue[], isMax: boolean): num
  * is an f32.
  */
 export function normOfRoots(roots: readonly number[], normType: number): number {
-  const values = roots.map((value, index) => ({ level: 0, index, value }));
+  const values = roots.map((value) => ({ level: 0, value }));
   const total = joinNormValues(values, normType === Infinity);
   if (normType === Infinity) {
     return total;
