@@ -10,8 +10,10 @@ import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
-const TOGETHER =
-  'packages/{ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts';
+const TOGETHER = [
+  'packages/{ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts',
+  'apps/trainer/test/!(command|launch|mpi|webgpu-losses).test.ts',
+];
 
 export default defineConfig({
   resolve: { conditions: ['@shardweave/source'] },
@@ -26,7 +28,7 @@ export default defineConfig({
     testTimeout: 60_000,
     hookTimeout: 60_000,
     projects: [
-      { extends: true, test: { name: 'together', isolate: false, include: [TOGETHER] } },
+      { extends: true, test: { name: 'together', isolate: false, include: TOGETHER } },
       {
         extends: true,
         test: {
@@ -36,7 +38,7 @@ export default defineConfig({
             'apps/*/test/**/*.test.ts',
             'tooling/**/*.test.ts',
           ],
-          exclude: [TOGETHER],
+          exclude: TOGETHER,
         },
       },
     ],

@@ -7,13 +7,35 @@ import { pathToFileURL } from 'node:url';
 import { buildAll } from './build.mjs';
 import { installCollectiveRivals } from './collective-rivals.mjs';
 import { installDependencies, installRivals } from './install.mjs';
+import { installNodes, NODES, nodeOf } from './nodes.mjs';
 import { ROOT } from './root.mjs';
 import { SetupError } from './setup-error.mjs';
+
+const VITEST = join(ROOT, 'node_modules/vitest/vitest.mjs');
+
+/** What differs between versions of Node: sockets, threads, private fields of its own; arguments of vitest. */
+const CORE = [
+  [
+    'packages/collectives/test/conformance.test.ts',
+    'packages/collectives/test/direct-read.test.ts',
+    'packages/collectives/test/shm-threads.test.ts',
+    'packages/tensor-core/test/cpu-backend.test.ts',
+    'packages/tensor-core/test/cpu-threads.test.ts',
+  ],
+  // A run of the trainer over each transport.
+  [
+    'apps/trainer/test/command.test.ts',
+    'apps/trainer/test/mpi.test.ts',
+    '-t',
+    'cosine-fp32( of fsdp)?: the bits of ranks',
+  ],
+];
 
 const COMMANDS = {
   train,
   build,
   test: (args) => test(args, {}),
+  'test:nodes': testNodes,
   'test:long': (args) => test(args, { SHARDWEAVE_LONG: '1' }),
   bench,
   mutants,
@@ -68,8 +90,7 @@ async function test(args, environment) {
   const driver = await webgpuDriver();
   const browser = await chromiumForTests();
   const mpi = mpiForTests();
-  const vitest = join(ROOT, 'node_modules/vitest/vitest.mjs');
-  process.exitCode = await runChild(process.execPath, [vitest, 'run', ...args], {
+  process.exitCode = await runChild(process.execPath, [VITEST, 'run', ...args], {
     ...process.env,
     ...driver.environment,
     // The adapter was seen: from here on, a test that finds none must fail and not skip.
@@ -78,6 +99,23 @@ async function test(args, environment) {
     ...mpi.environment,
     ...environment,
   });
+}
+
+/** The core of the tests under each of the other Node versions. */
+async function testNodes() {
+  await installDependencies();
+  await buildAll();
+  await installNodes();
+  for (const version of NODES) {
+    for (const args of CORE) {
+      console.log(`Node ${version}: ${args.join(' ')}`);
+      const code = await runChild(nodeOf(version), [VITEST, 'run', ...args], process.env);
+      if (code !== 0) {
+        process.exitCode = code;
+        return;
+      }
+    }
+  }
 }
 
 /** `bench NAME ...` runs bench/NAME.mjs, `bench ...` bench/run.mjs. */
