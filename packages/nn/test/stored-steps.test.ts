@@ -356,6 +356,7 @@ describe('a step that fails half-way', () => {
   it('keeps its gradients until then, and forgets them when they were cleared meanwhile', async () => {
     const { flats, optimizer, read } = await failed(onRead);
     optimizer.zeroGrad();
+    expect(flats.map(({ home }) => home!.hasGradient)).toEqual([true, true]);
     await flats[1]!.home!.steps.rest();
     expect(flats.map(({ home }) => home!.hasGradient)).toEqual([false, false]);
     expect(await read()).toEqual(await expected());

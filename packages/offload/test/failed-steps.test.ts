@@ -2,7 +2,7 @@
 // and nothing half stepped is committed.
 
 import { AdamW, Linear, Sequential } from '@shardweave/nn';
-import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
+import { loadStateDict, OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -140,6 +140,25 @@ describe('a store that refuses a write in optimizer.step()', () => {
       found.push(await trainStep(run, step));
     }
     expect(found).toEqual(await losses(begin(), 5));
+  });
+
+  it('flush() also writes what a load had no room for', async () => {
+    const { store, fail } = unreliableStore('write');
+    const run = begin({ store });
+    await losses(run, 1);
+    const state = await stateDict(run.model);
+    const [name, entry] = [...state][0]!;
+    const data = entry.data.map((byte) => byte ^ 1);
+    fail(0);
+    const loading = loadStateDict(run.model, new Map([[name, { ...entry, data }]]), {
+      strict: false,
+    });
+    await expect(loading).rejects.toThrow('no disk');
+    fail(-1);
+    await run.model.flush();
+    run.model.dispose();
+    const resumed = begin({ store, resume: true });
+    expect((await stateDict(resumed.model)).get(name)!.data).toEqual(data);
   });
 
   it('gives back its host buffers', async () => {
