@@ -34,7 +34,7 @@ export {
   type ShardMetadata,
 } from './state/shard-metadata.js';
 export { loadStateDict, type StateDictOptions, stateDict } from './state/state-dict.js';
-export type { StateDict, StateEntry } from './state/state-entry.js';
+export type { GivenEntry, StateDict, StateEntry } from './state/state-entry.js';
 export { commitOffload } from './step/commit-offload.js';
 export { clipGradNorm, type GradNormOptions, gradNorm } from './step/grad-norm.js';
 export {

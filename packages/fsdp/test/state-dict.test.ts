@@ -73,6 +73,71 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
   });
 });
 
+describe('lazy tensors', () => {
+  /** A saved state whose tensors are read when asked for, and who was read while what. */
+  function lazyState(state: StateDict) {
+    const log: string[] = [];
+    let numReading = 0;
+    const lazy = new Map(
+      [...state].map(([name, { dtype, shape, data }]) => {
+        const read = async () => {
+          numReading += 1;
+          log.push(`${name} beside ${numReading - 1}`);
+          await Promise.resolve();
+          numReading -= 1;
+          return data;
+        };
+        return [name, { dtype, shape, read }] as const;
+      }),
+    );
+    return { lazy, log };
+  }
+
+  it('are read once and one at a time, into parameters that no device has held', async () => {
+    const bare = await bareState();
+    await onRanks(2, async (rank) => {
+      const { model } = shardedGpt2(rank, { deferInit: true });
+      const { lazy, log } = lazyState(bare);
+      await loadStateDict(model, lazy);
+      expect([...log].sort()).toEqual([...bare.keys()].map((name) => `${name} beside 0`).sort());
+      expect(isSameBytes(await stateDict(model), bare)).toBe(true);
+    });
+  });
+
+  it('that do not fit are refused before any is read', async () => {
+    const bare = await bareState();
+    await onRanks(2, async (rank) => {
+      const { model } = shardedGpt2(rank);
+      const { lazy, log } = lazyState(bare);
+      const [first, second] = [...lazy.keys()] as [string, string];
+      lazy.set(first, { ...lazy.get(first)!, shape: [1] });
+      lazy.set(second, { ...lazy.get(second)!, dtype: 'f64' as 'f32' }); // as a file may have
+      const error = await loadStateDict(model, lazy).catch((reason: unknown) => reason);
+      expect(error).toBeInstanceOf(FsdpStateDictError);
+      expect((error as FsdpStateDictError).mismatched.map((text) => text.split(':')[0])).toEqual([
+        first,
+        second,
+      ]);
+      expect(log).toEqual([]);
+    });
+  });
+
+  it('of other bytes than their shape fail on all ranks', async () => {
+    const bare = await bareState();
+    await onRanks(2, async (rank) => {
+      const { model } = shardedGpt2(rank);
+      const { lazy } = lazyState(bare);
+      if (rank.rank === 1) {
+        const name = [...lazy.keys()].at(-1)!;
+        lazy.set(name, { ...lazy.get(name)!, read: async () => new Uint8Array(3) });
+      }
+      const error = await loadStateDict(model, lazy).catch((reason: unknown) => reason);
+      expect(error).toBeInstanceOf(Error);
+      expect((error as Error).message).toContain('bytes of a lazy tensor');
+    });
+  });
+});
+
 it('F34 names what is missing, unexpected and misshapen, and loads nothing', async () => {
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);

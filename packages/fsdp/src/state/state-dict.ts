@@ -15,6 +15,7 @@ import {
   convertBytes,
   digestOf,
   type ExpectedEntry,
+  type GivenEntry,
   type StateDict,
   type StateEntry,
 } from './state-entry.js';
@@ -86,7 +87,8 @@ async function gatherStateDict(
 
 /**
  * Sets all parameters and buffers from whole ones, floats of any dtype; each rank keeps its shard.
- * Collective: ranks compare names and values, but not those of experts and buffers, which may differ.
+ * Collective: ranks compare names and values, but not those of experts and buffers, which may differ, and
+ * not those of lazy tensors, which are read unit by unit: of a large model one unit is on the host at once.
  * Inside summonFullParams it sets what is summoned.
  * @param options.strict refuse missing and unexpected names. Default true.
  * @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen, and where ranks differ:
@@ -95,7 +97,7 @@ async function gatherStateDict(
  */
 export async function loadStateDict(
   fsdp: FullyShardedDataParallel,
-  entries: ReadonlyMap<string, StateEntry>,
+  entries: ReadonlyMap<string, GivenEntry>,
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
   const call = { operation: 'loadStateDict', states: ['idle', 'summonFullParams'] } as const;
@@ -104,7 +106,7 @@ export async function loadStateDict(
 
 async function scatterStateDict(
   fsdp: FullyShardedDataParallel,
-  entries: ReadonlyMap<string, StateEntry>,
+  entries: ReadonlyMap<string, GivenEntry>,
   options: { readonly strict?: boolean },
 ): Promise<void> {
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
@@ -152,8 +154,8 @@ async function scatterStateDict(
 /** Entries as all ranks must give them: of experts and buffers, which ranks have their own of, no values. */
 function sharedEntries(
   fsdp: FullyShardedDataParallel,
-  entries: ReadonlyMap<string, StateEntry>,
-): [string, StateEntry][] {
+  entries: ReadonlyMap<string, GivenEntry>,
+): [string, GivenEntry][] {
   const local = fsdp.instances().filter((instance) => instance.isLocalTo(fsdp));
   const own = new Set(local.flatMap((instance) => instance.parameters()));
   const shared = new Set(
@@ -188,7 +190,7 @@ export async function bufferEntry(buffer: Tensor): Promise<StateEntry> {
 /** Writes those buffers that have an entry. */
 export async function loadBuffers(
   fsdp: FullyShardedDataParallel,
-  entries: ReadonlyMap<string, StateEntry>,
+  entries: ReadonlyMap<string, GivenEntry>,
 ): Promise<void> {
   for (const [name, buffer] of fsdp.namedBuffers()) {
     const entry = entries.get(name);

@@ -1,6 +1,7 @@
 // One tensor of a state dict, and whether a dict fits what is expected.
 
 import { byteSize, FNV_BASIS, fnv1a, fromF32Array, toF32Array } from '@shardweave/dtypes';
+import { isDeviceDType, type LazyTensor } from '@shardweave/nn';
 import {
   type DType,
   elementCountOf,
@@ -22,11 +23,14 @@ export interface StateEntry {
 
 export type StateDict = Map<string, StateEntry>;
 
+/** What is loaded: elements that are there, or are read when their unit is loaded. */
+export type GivenEntry = StateEntry | LazyTensor;
+
 export type ExpectedEntry = Pick<StateEntry, 'dtype' | 'shape'>;
 
 /** An entry's elements as bytes of `dtype`; floats are converted. */
-export async function bytesOf(entry: StateEntry, dtype: DType): Promise<Uint8Array> {
-  return convertBytes(await entryBytes(entry), entry.dtype, dtype);
+export async function bytesOf(entry: GivenEntry, dtype: DType): Promise<Uint8Array> {
+  return convertBytes(await entryBytes(entry), entry.dtype as DType, dtype); // checkEntries has seen it
 }
 
 /** The bytes themselves where nothing is to convert, else converted ones. */
@@ -37,7 +41,7 @@ export function convertBytes(bytes: Uint8Array, from: DType, to: DType): Uint8Ar
 /** @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen */
 export function checkEntries(
   operation: string,
-  entries: ReadonlyMap<string, StateEntry>,
+  entries: ReadonlyMap<string, GivenEntry>,
   expected: ReadonlyMap<string, ExpectedEntry>,
   options: { readonly isStrict: boolean },
 ): void {
@@ -50,7 +54,7 @@ export function checkEntries(
       return [];
     }
     return [
-      `${name}: expected ${wanted.dtype} [${wanted.shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}] of ${entry.tensor === undefined ? entry.data.byteLength : entry.tensor.size * byteSize(entry.dtype)} bytes`,
+      `${name}: expected ${wanted.dtype} [${wanted.shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}]${lengthText(entry)}`,
     ];
   });
   if (missing.length + unexpected.length + mismatched.length === 0) {
@@ -62,36 +66,61 @@ export function checkEntries(
   );
 }
 
-function isFitting(entry: StateEntry, { dtype, shape }: ExpectedEntry): boolean {
+/** Of what is there; a lazy tensor is as long as it says. */
+function lengthText(entry: GivenEntry): string {
+  if ('read' in entry) {
+    return '';
+  }
+  const { tensor, data, dtype } = entry;
+  return ` of ${tensor === undefined ? data.byteLength : tensor.size * byteSize(dtype)} bytes`;
+}
+
+function isFitting(entry: GivenEntry, { dtype, shape }: ExpectedEntry): boolean {
+  if (!isDeviceDType(entry.dtype)) {
+    return false;
+  }
   const isConvertible = entry.dtype === dtype || (isFloat(entry.dtype) && isFloat(dtype));
   const byteLength = elementCountOf(shape) * byteSize(entry.dtype);
+  const isThere = !('read' in entry) && entry.tensor === undefined;
   return (
     isConvertible &&
     entry.shape.length === shape.length &&
     entry.shape.every((dim, i) => dim === shape[i]) &&
-    (entry.tensor !== undefined || entry.data.byteLength === byteLength)
+    (!isThere || entry.data.byteLength === byteLength)
   );
 }
 
-async function entryBytes({ data, tensor }: StateEntry): Promise<Uint8Array> {
-  return tensor === undefined ? data : tensor.toBytes();
+async function entryBytes(entry: GivenEntry): Promise<Uint8Array> {
+  if (!('read' in entry)) {
+    return entry.tensor === undefined ? entry.data : entry.tensor.toBytes();
+  }
+  const bytes = await entry.read();
+  const byteLength = elementCountOf(entry.shape) * byteSize(entry.dtype as DType);
+  if (bytes.byteLength !== byteLength) {
+    throw new FsdpStateDictError(
+      `loadStateDict: expected ${byteLength} bytes of a lazy tensor ${entry.dtype} [${entry.shape.join(', ')}], got ${bytes.byteLength}. What was loaded before it is mixed with it: load again.`,
+      { missing: [], unexpected: [], mismatched: [] },
+    );
+  }
+  return bytes;
 }
 
 /** Makes 64 bits of two 32-bit hashes. */
 const SECOND_BASIS = 0x9dc5811c;
 
-/** Names, shapes and values as a short text; of tensors on the device no values. */
-export function digestOf(entries: Iterable<readonly [string, StateEntry]>): string {
+/** Names, shapes and values as a short text; of lazy tensors and those on the device no values. */
+export function digestOf(entries: Iterable<readonly [string, GivenEntry]>): string {
   let [low, high] = [FNV_BASIS, SECOND_BASIS];
   let count = 0;
   const add = (words: Uint32Array) => {
     low = fnv1a(words, low);
     high = fnv1a(words, high);
   };
-  for (const [name, { dtype, shape, data }] of entries) {
+  for (const [name, entry] of entries) {
+    const { dtype, shape } = entry;
     count += 1;
     add(wordsOf(new TextEncoder().encode(JSON.stringify([name, dtype, shape]))));
-    add(wordsOf(data));
+    add(wordsOf('read' in entry ? new Uint8Array(0) : entry.data));
   }
   return `${count} ${low} ${high}`;
 }
