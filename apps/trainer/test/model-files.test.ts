@@ -10,6 +10,7 @@ import {
   type Gpt2Config,
   gpt2ConfigText,
   gpt2Pieces,
+  type HostTensor,
   type LazyTensor,
   resolveGpt2Config,
   stateDict,
@@ -155,7 +156,7 @@ function expectBytes(actual: Uint8Array, expected: Uint8Array): void {
   expect(Buffer.from(actual).equals(expected)).toBe(true);
 }
 
-describe('offload', () => {
+describe('sharded and offloaded', () => {
   const config = resolveGpt2Config({
     vocab_size: 256,
     n_positions: 16,
@@ -196,6 +197,40 @@ describe('offload', () => {
     device.dispose();
     await backend.dispose();
   });
+
+  it.each(['its weights', 'random ones'])(
+    'fsdp begins with %s in its shards alone: no device holds more',
+    async (kind) => {
+      const written = await writeRandom();
+      const isRead = kind === 'its weights';
+      if (!isRead) {
+        await rm(join(directory, 'model.safetensors'));
+      }
+      const flags = `--strategy fsdp --ranks 2 --model ${directory} ${TEXT} --seed 9`;
+      const run = await resolveConfig(parseFlags(flags.split(' '), () => {}));
+      await Promise.all(
+        createMemoryGroup(2).map(async (world) => {
+          const backend = await createCpuBackend({ threads: 1 });
+          const device = new Device(backend, { seed: run.seed });
+          device.ledger.resetPeak();
+          const groups = { gather: world, reduce: await world.split(0) };
+          const strategy = await openStrategy({ device, config: run, groups });
+          await strategy.initialize();
+          expect(device.ledger.peak().total).toBe(strategy.shardBytes);
+          const state = await strategy.stateDict();
+          expect(state.size).toBe(world.rank === 0 ? written.size : 0);
+          for (const [name, tensor] of state) {
+            expectBytes((tensor as HostTensor).data, written.get(name)!);
+          }
+          strategy.optimizer.dispose();
+          await strategy.dispose();
+          device.dispose();
+          await world.close();
+          await backend.dispose();
+        }),
+      );
+    },
+  );
 
   it('at rate 0 writes the weights that it read, from host memory and from disk', async () => {
     const written = await writeRandom();

@@ -3,6 +3,7 @@
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { FsdpStateDictError } from '@shardweave/fsdp';
 import {
   type Gpt2Config,
   gpt2ConfigText,
@@ -104,7 +105,9 @@ async function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
     return await read();
   } catch (cause) {
     const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
-    const isUnfit = cause instanceof NnError || cause instanceof OffloadStateDictError;
+    const isUnfit = [NnError, FsdpStateDictError, OffloadStateDictError].some(
+      (unfit) => cause instanceof unfit,
+    );
     if (!isUnfit && !isSystem) {
       throw cause;
     }

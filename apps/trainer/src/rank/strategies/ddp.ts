@@ -1,14 +1,13 @@
 // The whole model on each rank; gradients meet in buckets during backward.
 
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { Gpt2, stateDict, streamedGradNorm, streamStateDict } from '@shardweave/nn';
-import { adamW, checkpointBlocks, withWeights } from './gpt2-parts.js';
+import { stateDict, streamedGradNorm } from '@shardweave/nn';
+import { adamW, wholeModel } from './gpt2-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
-export async function openDdp({ device, config, groups }: StrategyOptions): Promise<Strategy> {
-  const model = new Gpt2(device, config.gpt2, { seed: config.seed });
-  await withWeights(config, (state) => streamStateDict(model, state));
-  checkpointBlocks(model, config);
+export async function openDdp(options: StrategyOptions): Promise<Strategy> {
+  const { config, groups } = options;
+  const model = await wholeModel(options);
   const parameters = model.parameters();
   const ddp = new DistributedDataParallel(model, {
     processGroup: groups.reduce,

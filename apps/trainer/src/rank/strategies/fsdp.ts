@@ -1,4 +1,5 @@
-// Each block is a unit that is sharded over the ranks, and the rest of the model one at the root.
+// Each block is a unit that is sharded over the ranks, and the rest of the model one at the root. No
+// device ever holds more of it than its shards and what is gathered.
 
 import { join } from 'node:path';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -6,6 +7,7 @@ import {
   FullyShardedDataParallel,
   gradNorm,
   loadCheckpoint,
+  loadStateDict,
   saveCheckpoint,
   setGradientDivideFactors,
   stateDict,
@@ -30,14 +32,14 @@ async function openShards(
   { device, config, groups }: StrategyOptions,
   rest: Rest | undefined,
 ): Promise<Strategy> {
-  const model = new Gpt2(device, config.gpt2, { seed: config.seed });
-  await withWeights(config, (state) => streamStateDict(model, state));
+  const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: true });
   checkpointBlocks(model, config);
   const parameters = model.parameters();
   const fsdp = shardBlocks(model, { config, groups, store: rest?.store });
   // Losses are divided by all ranks' targets before backward.
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
+  await withWeights(config, (state) => loadStateDict(fsdp, state));
   let whole: Gpt2 | undefined;
   return {
     module: fsdp,
@@ -102,6 +104,7 @@ function fsdpOptions({ config, groups, store }: Sharding) {
   return {
     processGroup: groups.gather,
     processGroupReduceScatter: groups.reduce,
+    syncModuleStates: false, // seeds are equal, so each rank draws its own part
     reshardAfterForward: config.reshard,
     ...(config.cpuOffload ? { moveParamsToCpu: true } : {}),
     ...(store === undefined ? {} : { offloadConfig: { store } }),

@@ -1,12 +1,23 @@
 // What every strategy makes of a run's flags alike: the model's blocks, its first weights, the optimizer.
 
-import { AdamW, checkpoint, type Gpt2 } from '@shardweave/nn';
+import { AdamW, checkpoint, Gpt2, type LazyTensor, streamStateDict } from '@shardweave/nn';
+import { materialize } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
-import { type ModelState, withModelState } from '../../model/model-directory.js';
+import { withModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
+import type { StrategyOptions } from './strategy.js';
 
 /** What products are computed from. */
 export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
+
+/** The model on one device as a whole, its values read or drawn. */
+export async function wholeModel({ device, config }: StrategyOptions): Promise<Gpt2> {
+  const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: true });
+  await withWeights(config, (state) => streamStateDict(model, state));
+  materialize(model);
+  checkpointBlocks(model, config);
+  return model;
+}
 
 /** Makes each block run again in backward, where the run asks for it. */
 export function checkpointBlocks(model: Gpt2, { checkpointActivations }: RunConfig): void {
@@ -21,7 +32,7 @@ export function checkpointBlocks(model: Gpt2, { checkpointActivations }: RunConf
 /** Hands the weights of the run's model directory to `load`, one tensor in memory at a time, if there are any. */
 export async function withWeights(
   { model }: RunConfig,
-  load: (state: ModelState) => Promise<void>,
+  load: (state: ReadonlyMap<string, LazyTensor>) => Promise<void>,
 ): Promise<void> {
   if (model.kind === 'directory' && model.hasWeights) {
     await withModelState(model.path, load);

@@ -8,6 +8,7 @@ import type { Strategy, StrategyOptions } from './strategy.js';
 
 /**
  * The model of a run with its first weights: random ones, or those of a model directory.
+ * Collective.
  *
  * @throws {UsageError} for weights that do not fit, and for an --offload-dir that is taken
  */

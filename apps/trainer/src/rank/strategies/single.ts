@@ -1,16 +1,14 @@
 // One rank that has everything on its device, in one flat parameter.
 
-import { Gpt2, packParameters, stateDict, streamedGradNorm, streamStateDict } from '@shardweave/nn';
-import { adamW, checkpointBlocks, withWeights } from './gpt2-parts.js';
+import { packParameters, stateDict, streamedGradNorm } from '@shardweave/nn';
+import { adamW, wholeModel } from './gpt2-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
-export async function openSingle({ device, config }: StrategyOptions): Promise<Strategy> {
-  const model = new Gpt2(device, config.gpt2, { seed: config.seed });
-  await withWeights(config, (state) => streamStateDict(model, state));
-  checkpointBlocks(model, config);
+export async function openSingle(options: StrategyOptions): Promise<Strategy> {
+  const model = await wholeModel(options);
   const parameters = model.parameters();
   const packed = packParameters(model);
-  const optimizer = adamW(parameters, config);
+  const optimizer = adamW(parameters, options.config);
   return {
     module: model,
     optimizer,
