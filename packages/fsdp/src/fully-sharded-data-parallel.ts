@@ -60,7 +60,7 @@ export class FullyShardedDataParallel<
 
   /**
    * @throws {FsdpConfigError} for contradicting options, and for parameters that were packed or are
-   * of another dtype than the options ask for
+   * f32 where computation is in 16 bits without masters
    */
   constructor(module: Inner & Module<Args, Output>, options: FsdpOptions) {
     super(module.device);

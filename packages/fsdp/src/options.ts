@@ -43,11 +43,11 @@ export interface FsdpOptions extends ResidenceOptions {
   readonly reshardAfterForward?: boolean;
   /** The root keeps its parameters until backward, which starts with them. Default true. */
   readonly disableReshardOnRoot?: boolean;
-  /** f32 master shards, computation and gathers in computeDType. Default false. */
+  /** Shards of f32 parameters are masters: computation and gathers are in computeDType. Default false. */
   readonly mixedPrecision?: boolean;
   /**
-   * Default f16 where mixedPrecision, else f32. Without mixedPrecision the parameters must have it
-   * already (pure 16-bit: the shards too).
+   * Default f16 where mixedPrecision, else f32. Without mixedPrecision what is trained must have it
+   * already (pure 16-bit: the shards too). 16-bit parameters are computed with in their own dtype.
    */
   readonly computeDType?: 'f32' | 'f16' | 'bf16';
   /** Float buffers are cast to it when the root's forward begins. Default computeDType. */

@@ -1,6 +1,7 @@
 // Runs the same training once on a plain module and once with parts of it wrapped, over several
 // ranks, and holds losses and weights equal.
 
+import { toF32Array } from '@shardweave/dtypes';
 import { type FsdpOptions, FullyShardedDataParallel, isFsdp, stateDict } from '@shardweave/fsdp';
 import { Linear, Module, Sgd } from '@shardweave/nn';
 import {
@@ -86,8 +87,8 @@ export async function weightsOf(
 ): Promise<Map<string, Float32Array>> {
   const found = new Map<string, Float32Array>();
   if (isFsdp(model)) {
-    for (const [name, { data }] of await stateDict(model)) {
-      found.set(name, new Float32Array(data.slice().buffer));
+    for (const [name, { data, dtype }] of await stateDict(model)) {
+      found.set(name, toF32Array(data.slice(), dtype));
     }
     return found;
   }

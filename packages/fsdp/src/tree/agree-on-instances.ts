@@ -75,7 +75,9 @@ export function comparedLines(
     'what rests in a store': residence?.rests ?? 'nothing',
     resume: residence?.resume ?? false,
     flattenParameters: Array.isArray(flattenParameters) ? 'groups' : flattenParameters,
-    'flat parameters': units.map(({ name, layout }) => `${name} of ${layout.sizes.join(' + ')}`),
+    'flat parameters': units.map(
+      ({ name, layout, flat }) => `${name} of ${layout.sizes.join(' + ')} in ${flat.dtype}`,
+    ),
   };
   return Object.entries(compared).map(([option, value]) => `${option}: ${value}`);
 }

@@ -2,7 +2,7 @@
 
 import { joinPath, type Module } from '@shardweave/nn';
 import type { FlatGradient } from '@shardweave/nn/flat';
-import type { DType, Tensor } from '@shardweave/tensor-core';
+import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { isFsdp } from '../is-fsdp.js';
@@ -44,9 +44,14 @@ export function ownParameters(module: Module, masterDType: DType): OwnParameters
         `fsdp: expected parameters of no other flat tensor, got '${path}', which was packed. Sharding flattens parameters itself.`,
       );
     }
-    if (tensor.dtype !== masterDType || tensor.device !== module.device) {
+    if (!isFloat(tensor.dtype) || tensor.device !== module.device) {
       throw new FsdpConfigError(
-        `fsdp: expected ${masterDType} parameters on the module's device, got ${tensor.dtype} '${path}'. With f32 parameters set mixedPrecision to compute in 16 bits; with 16-bit ones set computeDType to theirs.`,
+        `fsdp: expected parameters of f32, f16 or bf16 on the module's device, got ${tensor.dtype} '${path}'. Integers are buffers, and a rank has one device.`,
+      );
+    }
+    if (tensor.requiresGrad && tensor.dtype === 'f32' && masterDType !== 'f32') {
+      throw new FsdpConfigError(
+        `fsdp: expected ${masterDType} parameters with computeDType alone, got f32 '${path}'. Set mixedPrecision too: the masters are f32 then.`,
       );
     }
     own.push({ path, tensor });

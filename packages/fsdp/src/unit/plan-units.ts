@@ -27,17 +27,7 @@ export function planUnits(
     return parameters.map(single);
   }
   if (flattenParameters === true) {
-    // What is frozen is gathered, but needs neither a gradient nor its reduction.
-    const isFrozen = ({ tensor }: UnitParameter) => !tensor.requiresGrad;
-    const frozen = parameters.filter(isFrozen);
-    const trained = parameters.filter((parameter) => !isFrozen(parameter));
-    if (frozen.length === 0 || trained.length === 0) {
-      return parameters.length === 0 ? [] : [{ name, parameters }];
-    }
-    return [
-      { name, parameters: trained },
-      { name: `${name}.frozen`, parameters: frozen },
-    ];
+    return ofOneKind(parameters, name);
   }
   const left = new Map(parameters.map((parameter) => [parameter.tensor, parameter]));
   const grouped = flattenParameters.map((group) => {
@@ -55,6 +45,13 @@ export function planUnits(
         `fsdp: expected at least one parameter in group '${group.name}', got none.`,
       );
     }
+    const [first] = members;
+    const other = members.find(({ tensor }) => tensor.dtype !== first!.tensor.dtype);
+    if (other !== undefined) {
+      throw new FsdpConfigError(
+        `fsdp: expected parameters of one dtype in group '${group.name}', got ${first!.tensor.dtype} '${first!.path}' and ${other.tensor.dtype} '${other.path}'. Make a group for each.`,
+      );
+    }
     return { name: `${name}.${group.name}`, parameters: members };
   });
   const names = new Set(grouped.map((plan) => plan.name));
@@ -64,4 +61,21 @@ export function planUnits(
     );
   }
   return [...grouped, ...[...left.values()].map(single)];
+}
+
+/**
+ * One for each dtype of what is trained, then of what is frozen, which is gathered but needs neither a
+ * gradient nor its reduction. The first has the name alone.
+ */
+function ofOneKind(parameters: readonly UnitParameter[], name: string): UnitPlan[] {
+  const kinds = new Map<string, UnitParameter[]>();
+  const trained = parameters.filter(({ tensor }) => tensor.requiresGrad);
+  const frozen = parameters.filter(({ tensor }) => !tensor.requiresGrad);
+  for (const parameter of [...trained, ...frozen]) {
+    const { dtype, requiresGrad } = parameter.tensor;
+    const main = (requiresGrad ? trained : frozen)[0]!.tensor.dtype;
+    const kind = `${requiresGrad || trained.length === 0 ? '' : '.frozen'}${dtype === main ? '' : `.${dtype}`}`;
+    kinds.set(kind, [...(kinds.get(kind) ?? []), parameter]);
+  }
+  return [...kinds].map(([kind, members]) => ({ name: `${name}${kind}`, parameters: members }));
 }

@@ -3,10 +3,11 @@
 //
 // Note [flat parameter]
 //   original   the parameter tensors of the wrapped modules; once sharded they point into `full`
-//   flat       this rank's master shard (f32, but in pure 16-bit training) with its gradient: what the optimizer steps
+//   flat       this rank's master shard, in the parameters' own dtype, with its gradient: what the
+//              optimizer steps
 //   published  the shard in the compute dtype as host bytes, made once per optimizer step; every
 //              gather starts from it and so never waits for the device
-//   full       the gathered parameter in the compute dtype; filled and freed under one identity,
+//   full       the gathered parameter, f32 ones in the compute dtype; filled and freed under one identity,
 //              so what autograd saved in forward is valid again in backward. At world size 1,
 //              unless mixed or at home elsewhere, it is the flat storage itself.
 //   home       where shard, gradient and state rest, if not on the device: `flat` is empty but for
@@ -36,7 +37,7 @@ export interface UnitParameter {
 export interface UnitContext {
   readonly device: Device;
   readonly group: ProcessGroup;
-  /** dtype of the shards: f32, but in pure 16-bit training. */
+  /** Shards of this dtype are gathered in `computeDType`, others in their own. */
   readonly masterDType: DType;
   readonly computeDType: DType;
   /** dtype of gradients on the wire. */
@@ -85,11 +86,13 @@ export class ShardedUnit {
 
   /** Lays the parameters out and tells optimizers where their pieces are; values stay until shard. */
   constructor(name: string, parameters: readonly UnitParameter[], context: UnitContext) {
-    const { device, group, masterDType, computeDType } = context;
+    const { device, group } = context;
     this.name = name;
     this.parameters = parameters;
     this.#context = context;
     const leaves = parameters.map(({ tensor }) => tensor);
+    const masterDType = leaves[0]!.dtype;
+    const computeDType = masterDType === context.masterDType ? context.computeDType : masterDType;
     this.layout = shardLayout(
       leaves.map(({ size }) => size),
       group.worldSize,
@@ -210,7 +213,7 @@ export class ShardedUnit {
    * dtype, zeros in pads. What is deferred is made here.
    */
   async readOriginals(start: number, end: number): Promise<Uint8Array> {
-    const elementBytes = byteSize(this.#context.masterDType);
+    const elementBytes = byteSize(this.flat.dtype);
     const bytes = new Uint8Array((end - start) * elementBytes);
     for (const [index, { tensor }] of this.parameters.entries()) {
       const offset = this.layout.offsets[index]!;
@@ -264,7 +267,7 @@ export class ShardedUnit {
 
   /** Bytes of one rank's master shard. */
   get masterBytes(): number {
-    return this.layout.shardLength * byteSize(this.#context.masterDType);
+    return this.layout.shardLength * byteSize(this.flat.dtype);
   }
 
   // ---- gathering -------------------------------------------------------------------------------
@@ -283,8 +286,8 @@ export class ShardedUnit {
     if (this.#published?.version === version) {
       return this.#published.bytes;
     }
-    const { device, computeDType } = this.#context;
-    const staging = device.storage(this.layout.shardLength, computeDType, 'staging');
+    const { device } = this.#context;
+    const staging = device.storage(this.layout.shardLength, this.full.dtype, 'staging');
     staging.fill();
     device.backend.run('cast', { x: this.flat.view(), out: staging.view() });
     this.#publishedBuffer ??= new Uint8Array(staging.byteLength);
@@ -297,8 +300,9 @@ export class ShardedUnit {
 
   startGather(): GatherTicket {
     const { version } = this.flat.storage;
-    const { group, computeDType } = this.#context;
-    const stored = this.#masterHome?.readForLoad(computeDType);
+    const { group } = this.#context;
+    const { dtype } = this.full;
+    const stored = this.#masterHome?.readForLoad(dtype);
     if (group.worldSize === 1) {
       stored?.catch(() => undefined); // seen by finishGather
       return { bytes: stored, version };
@@ -309,7 +313,7 @@ export class ShardedUnit {
       async (shard) => {
         const output = hostBuffers.take(this.fullBytes);
         const { name } = this;
-        await group.allGather(shard, output, { dtype: computeDType, tag: name, identity: name });
+        await group.allGather(shard, output, { dtype, tag: name, identity: name });
         if (stored !== undefined) {
           hostBuffers.give(shard);
         }
@@ -380,7 +384,7 @@ export class ShardedUnit {
 
   /** The whole parameter in the master dtype as host bytes; every rank of the group calls it. */
   async gatherMaster(operation: string): Promise<Uint8Array> {
-    const { group, masterDType } = this.#context;
+    const { group } = this.#context;
     if (this.#summoned !== undefined) {
       return this.#summoned.read();
     }
@@ -395,7 +399,7 @@ export class ShardedUnit {
       read,
       async (shard) => {
         const output = new Uint8Array(shard.byteLength * group.worldSize);
-        await group.allGather(shard, output, { dtype: masterDType, tag: this.name, identity });
+        await group.allGather(shard, output, { dtype: this.flat.dtype, tag: this.name, identity });
         return output;
       },
       { unready: this.#failing(operation) },
@@ -404,7 +408,7 @@ export class ShardedUnit {
 
   /** As gatherMaster, but only rank 0 of the group gets the bytes; the others hold their shard alone. */
   async gatherMasterToFirst(operation: string): Promise<Uint8Array | undefined> {
-    const { group, masterDType } = this.#context;
+    const { group } = this.#context;
     if (this.#summoned !== undefined || group.worldSize === 1) {
       return this.gatherMaster(operation);
     }
@@ -416,7 +420,7 @@ export class ShardedUnit {
       async (shard) => {
         const isFirst = group.rank === 0;
         const output = isFirst ? new Uint8Array(shard.byteLength * group.worldSize) : null;
-        const options = { root: 0, dtype: masterDType, tag: this.name, identity } as const;
+        const options = { root: 0, dtype: this.flat.dtype, tag: this.name, identity } as const;
         await group.gather(shard, output, options);
         return output ?? undefined;
       },

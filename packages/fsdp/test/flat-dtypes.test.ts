@@ -1,0 +1,165 @@
+// Parameters of several dtypes in one instance, frozen and trained: each kind is a flat of its own dtype.
+
+import {
+  FsdpConfigError,
+  FullyShardedDataParallel,
+  loadStateDict,
+  stateDict,
+} from '@shardweave/fsdp';
+import { Linear, Module } from '@shardweave/nn';
+import { add, type Device, type DType, mul, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { onRanks } from './ranks.js';
+import { DIM, expectEqualTraining, inputs, lossOf, Stack, type Wrap } from './scenarios.js';
+
+/** A frozen layer in 16 bits beside a trained one in f32, whose sum is scaled by a frozen f32 vector. */
+class Adapted extends Module<[x: Tensor], Tensor> {
+  readonly base: Linear;
+  readonly adapter: Linear;
+  readonly scale: Tensor;
+
+  constructor(device: Device, dtype: 'f16' | 'bf16') {
+    super(device);
+    const options = { inFeatures: DIM, outFeatures: DIM };
+    this.base = this.child('base', new Linear(device, options).to(dtype));
+    this.adapter = this.child('adapter', new Linear(device, options));
+    this.scale = this.parameter('scale', device.full([DIM], 0.5));
+    for (const tensor of [...this.base.parameters(), this.scale]) {
+      tensor.requiresGrad = false;
+    }
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    return mul(add(await this.base.call(x), await this.adapter.call(x)), this.scale);
+  }
+}
+
+const build = (dtype: 'f16' | 'bf16') => (device: Device, wrap: Wrap) =>
+  wrap(new Stack(device, [wrap(new Adapted(device, dtype)), wrap(new Adapted(device, dtype))]));
+
+const PADDED = 256; // a weight and a bias at multiples of 128 elements
+
+describe.each([1, 2, 3])('world size %i', (worldSize) => {
+  it.each([
+    ['bf16', true],
+    ['f16', false],
+  ] as const)(
+    'trains beside frozen %s, resharding %s, as the bare module',
+    async (dtype, reshardAfterForward) => {
+      await expectEqualTraining({ build: build(dtype), fsdp: { reshardAfterForward } }, worldSize);
+    },
+  );
+
+  it('frozen 16-bit weights rest on the host as such', async () => {
+    await expectEqualTraining({ build: build('bf16'), fsdp: { moveParamsToCpu: true } }, worldSize);
+  });
+
+  it('f32 ones are computed with in 16 bits, 16-bit ones in their own', async () => {
+    await onRanks(worldSize, async ({ device, group }) => {
+      const model = new FullyShardedDataParallel(new Adapted(device, 'bf16'), {
+        processGroup: group,
+        mixedPrecision: true,
+        computeDType: 'bf16',
+      });
+      const dtypes: [DType, DType][] = model.units.map(({ flat, full }) => [
+        flat.dtype,
+        full.dtype,
+      ]);
+      expect(dtypes).toEqual([
+        ['f32', 'bf16'],
+        ['f32', 'bf16'],
+        ['bf16', 'bf16'],
+      ]);
+      const loss = await device.scope(async () => {
+        const result = lossOf(await model.call(inputs(device, { first: 0, count: 2 })));
+        await result.backward();
+        return result.item();
+      });
+      expect(loss).toBeGreaterThan(0);
+    });
+  });
+
+  it('a state goes out in its dtypes and comes back', async () => {
+    await onRanks(worldSize, async ({ device, group }) => {
+      const make = () =>
+        new FullyShardedDataParallel(new Adapted(device, 'bf16'), { processGroup: group });
+      const [from, to] = [make(), make()];
+      const state = await stateDict(from);
+      const dtypes = [...state].map(([name, { dtype }]) => `${name} ${dtype}`);
+      expect(dtypes.sort()).toEqual([
+        'adapter.bias f32',
+        'adapter.weight f32',
+        'base.bias bf16',
+        'base.weight bf16',
+        'scale f32',
+      ]);
+      await loadStateDict(to, state);
+      expect(await stateDict(to)).toEqual(state);
+    });
+  });
+});
+
+it('has a frozen flat once: in its own bytes, on the wire too, and without a gradient', async () => {
+  for (const worldSize of [1, 2]) {
+    await onRanks(worldSize, async ({ device, group }) => {
+      const model = new FullyShardedDataParallel(new Adapted(device, 'bf16'), {
+        processGroup: group,
+        disableReshardOnRoot: false,
+      });
+      const names = model.units.map(({ name, flat }) => [name, flat.dtype]);
+      expect(names).toEqual([
+        ['fsdp', 'f32'],
+        ['fsdp.frozen', 'f32'],
+        ['fsdp.frozen.bf16', 'bf16'],
+      ]);
+      const [trained, scale, frozen] = model.units;
+      expect(frozen!.layout.sizes).toEqual([DIM * DIM, DIM]);
+      await device.scope(async () => {
+        await lossOf(await model.call(inputs(device, { first: 0, count: 2 }))).backward();
+      });
+      const received: [string | undefined, number][] = [];
+      group.onTrace = ({ tag, bytes }) => void received.push([tag, bytes]);
+      await device.scope(async () => {
+        await model.call(inputs(device, { first: 0, count: 2 }));
+      });
+      const shard = PADDED / worldSize;
+      expect(device.memory().live).toMatchObject({
+        parameter: 4 * trained!.layout.shardLength + 4 * scale!.layout.shardLength + 2 * shard,
+        gradient: 4 * trained!.layout.shardLength,
+        gathered: 0,
+      });
+      const bytes = received
+        .filter(([tag]) => tag === 'fsdp.frozen.bf16')
+        .map(([, count]) => count);
+      expect(bytes).toEqual(worldSize === 1 ? [] : [2 * shard]);
+      expect(frozen!.flat.grad).toBeUndefined();
+    });
+  }
+});
+
+it('refuses what cannot be trained, and groups of several dtypes', async () => {
+  await onRanks(1, async ({ device, group: processGroup }) => {
+    const wrap = (module: Module, options: object = {}) => {
+      return () => new FullyShardedDataParallel(module, { processGroup, ...options });
+    };
+    const adapted = new Adapted(device, 'bf16');
+    const params = adapted.parameters();
+    const groups = [{ name: 'all', params }];
+    expect(wrap(adapted, { flattenParameters: groups })).toThrow(/one dtype in group 'all'/);
+    expect(wrap(adapted, { flattenParameters: groups })).toThrow(FsdpConfigError);
+    expect(wrap(adapted, { computeDType: 'bf16' })).toThrow(
+      /expected bf16 parameters with computeDType/,
+    );
+  });
+});
+
+it('ranks compare the dtypes of their flats', async () => {
+  await onRanks(2, async ({ device, group, rank }) => {
+    const adapted = new Adapted(device, rank === 0 ? 'bf16' : 'f16');
+    const model = new FullyShardedDataParallel(adapted, {
+      processGroup: group,
+      flattenParameters: [{ name: 'base', params: adapted.base.parameters() }],
+    });
+    await expect(model.initialize()).rejects.toThrow(/fsdp\.base of 36 \+ 6 in bf16/);
+  });
+});
