@@ -67,9 +67,9 @@ export {
   type GradNormOptions,
   scaleGradients,
 } from './optim/clip-grad-norm.js';
+export type { FlatStep } from './optim/flat-step.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export {
-  type FlatStep,
   Optimizer,
   type OptimizerGroup,
   type ParamGroup,

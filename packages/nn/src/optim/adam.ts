@@ -9,13 +9,8 @@ import {
   type OptionRules,
   optional,
 } from '../check-options.js';
-import {
-  type FlatStep,
-  Optimizer,
-  type OptimizerGroup,
-  PARAMETERS,
-  type ParamGroup,
-} from './optimizer.js';
+import type { FlatStep } from './flat-step.js';
+import { Optimizer, type OptimizerGroup, PARAMETERS, type ParamGroup } from './optimizer.js';
 
 export interface AdamOptions {
   /** Learning rate. Default 1e-3. */

@@ -1,8 +1,9 @@
 // The state of an optimizer: of a flat on the device, of a flat as bytes, and by parameter name.
 
-import type { Tensor } from '@shardweave/tensor-core';
+import { slice, type Tensor } from '@shardweave/tensor-core';
+import { StateDictError } from '../errors.js';
 import type { HostTensor } from '../host-tensor.js';
-import type { FlatMember } from './flat-plan.js';
+import type { FlatMember, FlatPlan } from './flat-plan.js';
 
 /** State of one flat: f32 tensors of the flat's size, by name. */
 export interface FlatState {
@@ -49,4 +50,71 @@ export function memberState(
     return [name, { dtype: 'f32', shape: param.shape, data }] as const;
   });
   return [names.get(param)!, { step, tensors: new Map(own) }];
+}
+
+/**
+ * Whether a dict fits an optimizer of `plans`.
+ * @throws {StateDictError} where names, shapes, groups or step counts do not fit
+ */
+export function checkStateDict<Options>(
+  dict: OptimizerStateDict<Options>,
+  {
+    names,
+    plans,
+    numGroups,
+  }: {
+    readonly names: ReadonlyMap<Tensor, string>;
+    readonly plans: readonly FlatPlan[];
+    readonly numGroups: number;
+  },
+): void {
+  const known = new Map([...names].map(([tensor, name]) => [name, tensor]));
+  const unexpected = [...dict.state.keys()].filter((name) => !known.has(name));
+  const mismatched = [...dict.state].flatMap(([name, { tensors }]) => {
+    const size = known.get(name)?.size;
+    const isFitting = [...tensors.values()].every(({ data }) => data.byteLength === size! * 4);
+    return size === undefined || isFitting ? [] : [name];
+  });
+  const missing: string[] = [];
+  for (const { members } of plans) {
+    const states = members.map(({ param }) => dict.state.get(names.get(param)!));
+    if (new Set(states.map((state) => state?.step)).size > 1) {
+      missing.push(...members.map(({ param }) => names.get(param)!));
+    }
+  }
+  if (dict.paramGroups.length !== numGroups) {
+    throw new StateDictError(
+      `optimizer.loadStateDict: expected ${numGroups} parameter groups, got ${dict.paramGroups.length}.`,
+    );
+  }
+  if (unexpected.length + mismatched.length + missing.length > 0) {
+    throw new StateDictError(
+      `optimizer.loadStateDict: unknown parameters: ${list(unexpected)}; misshapen state: ${list(mismatched)}; parameters of one flat with unequal step counts: ${list(missing)}.`,
+      { missing, unexpected, mismatched },
+    );
+  }
+}
+
+/** Copies a member's part of one flat's state into another's. */
+export function copyState(
+  source: { readonly member: FlatMember; readonly state: FlatState | undefined },
+  target: FlatMember,
+  into: FlatState,
+): void {
+  if (target.length === 0) {
+    return;
+  }
+  const { device } = target.param;
+  const part = (tensor: Tensor, start: number) =>
+    slice(tensor, { axis: 0, start, end: start + target.length });
+  for (const [name, from] of source.state?.tensors ?? []) {
+    const to = into.tensors.get(name)!;
+    device.noGrad(() =>
+      device.scope(() => device.copyInto(part(to, target.start), part(from, source.member.start))),
+    );
+  }
+}
+
+function list(names: readonly string[]): string {
+  return names.length === 0 ? 'none' : names.join(', ');
 }

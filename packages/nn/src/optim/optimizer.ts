@@ -2,14 +2,7 @@
 // needed, and state dicts by parameter name. A step encodes kernels, one a flat, and waits only for
 // flats that rest elsewhere than on the device.
 
-import {
-  type Device,
-  isTensor,
-  type Segment,
-  slice,
-  Tensor,
-  type View,
-} from '@shardweave/tensor-core';
+import { type Device, isTensor, Tensor } from '@shardweave/tensor-core';
 import {
   checkOptions,
   type OptionRule,
@@ -18,13 +11,16 @@ import {
   shown,
   whole,
 } from '../check-options.js';
-import { NnConfigError, OptimizerError, StateDictError } from '../errors.js';
+import { NnConfigError, OptimizerError } from '../errors.js';
 import { clearGradients } from '../flat/clear-gradients.js';
 import { isSharded } from '../parameter-place.js';
 import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../residence/flat-home.js';
 import type { RestingState, StateSignature } from '../residence/resting-state.js';
-import { type FlatMember, type FlatPlan, planFlats, segmentsOf } from './flat-plan.js';
+import { type FlatMember, type FlatPlan, planFlats } from './flat-plan.js';
+import { type FlatStep, stepPart } from './flat-step.js';
 import {
+  checkStateDict,
+  copyState,
   type FlatState,
   type FlatStateBytes,
   memberState,
@@ -49,23 +45,6 @@ export interface StepOptions {
    * many leave. Bounds the host's buffers. Default 1.
    */
   readonly flatsAhead?: number;
-}
-
-/** One flat's step, or that of a run of its elements: all views are of equal size. */
-export interface FlatStep<Options> {
-  /** f32, changed in place. */
-  readonly param: View;
-  readonly grad: View;
-  /** State tensors by name, f32, changed in place. */
-  readonly state: ReadonlyMap<string, View>;
-  /** What belongs to which group; the rest is left alone. Keeps its identity. */
-  readonly segments: readonly Segment[];
-  readonly groups: readonly OptimizerGroup<Options>[];
-  /** Steps of this flat, this one included. */
-  readonly step: number;
-  /** Whether a state tensor is used for the first time, and holds zeros. */
-  isNew(name: string): boolean;
-  readonly gradScale: View | undefined;
 }
 
 /** What a group's `params` may be. */
@@ -186,7 +165,9 @@ export abstract class Optimizer<Options extends object> {
       const grad = flat.grad!;
       state.step += 1;
       const part = { start: 0, length: flat.size, param: undefined, grad, state: new Map() };
-      this.#stepPart(plan, part, { groups, gradScale, state, step: state.step });
+      stepPart(plan, part, { groups, gradScale, state, step: state.step }, (step) =>
+        this.stepFlat(flat.device, step),
+      );
       state.unused.clear();
     }
     // Copies gathered or published from it are stale: on all ranks alike, also where a rank's
@@ -242,7 +223,9 @@ export abstract class Optimizer<Options extends object> {
     const use = (part: FlatPart) => {
       const state = this.#stateFor(plan.flat);
       const gradScale = scale?.storage.view(scale.offset, 1);
-      this.#stepPart(plan, part, { groups, gradScale, state, step: state.step + 1 });
+      stepPart(plan, part, { groups, gradScale, state, step: state.step + 1 }, (step) =>
+        this.stepFlat(plan.flat.device, step),
+      );
     };
     const kept = () => {
       plan.flat.storage.markWritten(); // once more, as they may be made until then
@@ -251,48 +234,6 @@ export abstract class Optimizer<Options extends object> {
       state.unused.clear();
     };
     return { start, use, kept };
-  }
-
-  /** Kernels step f32: 16-bit parameters are stepped in a copy and rounded once. */
-  #stepPart(
-    plan: FlatPlan,
-    part: FlatPart,
-    call: {
-      readonly groups: readonly OptimizerGroup<Options>[];
-      readonly gradScale: View | undefined;
-      readonly state: FlatState;
-      readonly step: number;
-    },
-  ): void {
-    const { flat } = plan;
-    const { start, length } = part;
-    const segments = segmentsOf(plan, part);
-    if (segments.length === 0) {
-      return;
-    }
-    const { device } = flat;
-    const { state, ...rest } = call;
-    const views = [...state.tensors].map(([name, tensor]) => {
-      return [name, part.state.get(name) ?? tensor.storage.view(start, length)] as const;
-    });
-    const values = part.param ?? flat.storage.view(flat.offset + start, length);
-    const step = {
-      ...rest,
-      grad: part.grad.view(),
-      state: new Map(views),
-      segments,
-      isNew: (name: string) => state.unused.has(name),
-    };
-    if (flat.dtype === 'f32') {
-      this.stepFlat(device, { ...step, param: values });
-      return;
-    }
-    const copy = device.storage(length, 'f32', 'staging');
-    copy.fill();
-    device.backend.run('cast', { x: values, out: copy.view() });
-    this.stepFlat(device, { ...step, param: copy.view() });
-    device.backend.run('cast', { x: copy.view(), out: values });
-    copy.release();
   }
 
   /** Whether a step was finished by somebody else, and its caller repeats it with the same gradients. */
@@ -411,7 +352,7 @@ export abstract class Optimizer<Options extends object> {
   ): Promise<void> {
     const names = this.#namesOf(named);
     const plans = this.#plan();
-    this.#checkDict(dict, names, plans);
+    checkStateDict(dict, { names, plans, numGroups: this.groups.length });
     const loaded = this.groups.map((group, i) => {
       return { ...group, ...dict.paramGroups[i], params: group.params };
     });
@@ -601,38 +542,6 @@ export abstract class Optimizer<Options extends object> {
     }
     return names;
   }
-
-  #checkDict(
-    dict: OptimizerStateDict<Options>,
-    names: ReadonlyMap<Tensor, string>,
-    plans: readonly FlatPlan[],
-  ): void {
-    const known = new Map([...names].map(([tensor, name]) => [name, tensor]));
-    const unexpected = [...dict.state.keys()].filter((name) => !known.has(name));
-    const mismatched = [...dict.state].flatMap(([name, { tensors }]) => {
-      const size = known.get(name)?.size;
-      const isFitting = [...tensors.values()].every(({ data }) => data.byteLength === size! * 4);
-      return size === undefined || isFitting ? [] : [name];
-    });
-    const missing: string[] = [];
-    for (const { members } of plans) {
-      const states = members.map(({ param }) => dict.state.get(names.get(param)!));
-      if (new Set(states.map((state) => state?.step)).size > 1) {
-        missing.push(...members.map(({ param }) => names.get(param)!));
-      }
-    }
-    if (dict.paramGroups.length !== this.groups.length) {
-      throw new StateDictError(
-        `optimizer.loadStateDict: expected ${this.groups.length} parameter groups, got ${dict.paramGroups.length}.`,
-      );
-    }
-    if (unexpected.length + mismatched.length + missing.length > 0) {
-      throw new StateDictError(
-        `optimizer.loadStateDict: unknown parameters: ${list(unexpected)}; misshapen state: ${list(mismatched)}; parameters of one flat with unequal step counts: ${list(missing)}.`,
-        { missing, unexpected, mismatched },
-      );
-    }
-  }
 }
 
 function requireGroups(params: unknown): void {
@@ -654,27 +563,4 @@ function flatsIn(plans: readonly FlatPlan[]): Tensor[] {
 function stateHomeOf(flat: Tensor): FlatHome | undefined {
   const home = flatHomeOf(flat);
   return home?.holdsState ? home : undefined;
-}
-
-function copyState(
-  source: { readonly member: FlatMember; readonly state: FlatState | undefined },
-  target: FlatMember,
-  into: FlatState,
-): void {
-  if (target.length === 0) {
-    return;
-  }
-  const { device } = target.param;
-  const part = (tensor: Tensor, start: number) =>
-    slice(tensor, { axis: 0, start, end: start + target.length });
-  for (const [name, from] of source.state?.tensors ?? []) {
-    const to = into.tensors.get(name)!;
-    device.noGrad(() =>
-      device.scope(() => device.copyInto(part(to, target.start), part(from, source.member.start))),
-    );
-  }
-}
-
-function list(names: readonly string[]): string {
-  return names.length === 0 ? 'none' : names.join(', ');
 }

@@ -10,13 +10,8 @@ import {
   optional,
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
-import {
-  type FlatStep,
-  Optimizer,
-  type OptimizerGroup,
-  PARAMETERS,
-  type ParamGroup,
-} from './optimizer.js';
+import type { FlatStep } from './flat-step.js';
+import { Optimizer, type OptimizerGroup, PARAMETERS, type ParamGroup } from './optimizer.js';
 
 export interface SgdOptions {
   /** Learning rate. Default 1e-3. */
