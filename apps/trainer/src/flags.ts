@@ -244,13 +244,17 @@ export function trainCommand(): Command {
   );
   add(training, '--seed <N>', 'of weights, order and dropout (default: 1)');
 
-  const shards = 'Shards (--strategy fsdp):';
+  const shards = 'Saves:';
   add(
     shards,
     '--save-shards <DIR>',
     'in the end each rank writes its part of weights and optimizer state there',
   );
-  add(shards, '--load-shards <DIR>', 'begin with those, saved by any number of ranks');
+  add(
+    shards,
+    '--load-shards <DIR>',
+    'begin with those, saved by any strategy on any number of ranks',
+  );
 
   const output = 'Output:';
   add(output, '--out <DIR>', 'write metrics.jsonl, summary.json, loss.svg and model/ there');

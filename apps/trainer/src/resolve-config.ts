@@ -143,17 +143,12 @@ function checkOffload(flags: Flags): void {
   }
 }
 
-/** Shards are fsdp's; a save is written once, and never over another. */
-function checkShards({ strategy, saveShards, loadShards, model }: Flags): void {
+/** A save is written once, and never over another. */
+function checkShards({ saveShards, loadShards, model }: Flags): void {
   const given = Object.entries({ '--save-shards': saveShards, '--load-shards': loadShards });
   for (const [flag, directory] of given) {
     if (directory === undefined) {
       continue;
-    }
-    if (strategy !== 'fsdp') {
-      throw new UsageError(
-        `${flag} is for --strategy fsdp, got --strategy ${strategy}. Use --strategy fsdp, or --out for the whole model.`,
-      );
     }
     const isThere = existsSync(join(directory, SHARD_INDEX));
     if (flag === '--save-shards' && isThere) {

@@ -13,7 +13,7 @@ import { CommCounter } from './comm-counter.js';
 import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { sampleText } from './sample-text.js';
-import { readShards, writeShards } from './shard-files.js';
+import { readSave, writeSave } from './saves.js';
 import { COMPUTE_DTYPES } from './strategies/gpt2-parts.js';
 import { openStrategy } from './strategies/open-strategy.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
@@ -124,7 +124,7 @@ async function train(options: TrainOptions): Promise<ModelState> {
     ready: { rank, device: kind, description, numericClass, params, shardBytes, tokenCount },
   });
   await strategy.initialize();
-  await readShards(config, strategy);
+  await readSave(config, strategy);
   device.ledger.resetPeak();
   const counter = new CommCounter([...new Set([groups.gather, groups.reduce])]);
   const step = new TrainingStep({ config, rank, device, strategy, data, group: groups.gather });
@@ -149,7 +149,7 @@ async function train(options: TrainOptions): Promise<ModelState> {
   });
   const peakBytes = device.ledger.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
-  await writeShards(config, { strategy, numericClass });
+  await writeSave(config, { strategy, numericClass });
   return strategy.stateDict();
 }
 

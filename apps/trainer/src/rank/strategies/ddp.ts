@@ -1,7 +1,8 @@
 // The whole model on each rank; gradients meet in buckets during backward.
 
+import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { stateDict, streamedGradNorm } from '@shardweave/nn';
+import { loadCheckpoint, saveCheckpoint, stateDict, streamedGradNorm } from '@shardweave/nn';
 import { adamW, wholeModel } from './gpt2-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -23,6 +24,15 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
     // Reduced gradients have the same bits on all ranks, and so has their norm.
     gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
+    load: async (directory) => {
+      await loadCheckpoint(ddp, pieceDirectory(directory), { optimizer });
+    },
+    save: async (directory, extra) => {
+      if (groups.gather.rank === 0) {
+        await saveCheckpoint(ddp, pieceDirectory(directory), { optimizer, extra });
+      }
+      await groups.gather.barrier(); // no rank ends before the save is whole
+    },
     stateDict: () => stateDict(ddp),
     textModel: async () => model,
     dispose: async () => ddp.dispose(),

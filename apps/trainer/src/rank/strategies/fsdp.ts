@@ -57,10 +57,10 @@ async function openShards(
       await rest?.beginStep();
       await optimizer.step(options);
     },
-    loadShards: async (directory) => {
+    load: async (directory) => {
       await loadCheckpoint(fsdp, pieceDirectory(directory), { optimizer });
     },
-    saveShards: (directory, extra) =>
+    save: (directory, extra) =>
       saveCheckpoint(fsdp, pieceDirectory(directory), { optimizer, extra }),
     stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),
     textModel: async (state) => {

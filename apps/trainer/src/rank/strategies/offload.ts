@@ -1,8 +1,15 @@
 // The model at rest off the device of its one rank, in host memory or on disk. Weights never come to
 // the device as a whole, neither from a file nor on their way into one.
 
+import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { Gpt2, streamedGradNorm } from '@shardweave/nn';
-import { lazyStateDict, loadStateDict, OffloadModel } from '@shardweave/offload';
+import {
+  lazyStateDict,
+  loadCheckpoint,
+  loadStateDict,
+  OffloadModel,
+  saveCheckpoint,
+} from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
@@ -39,6 +46,11 @@ async function openAtRest(
       await rest?.beginStep();
       await optimizer.step(options);
     },
+    load: async (directory) => {
+      await loadCheckpoint(offload, pieceDirectory(directory), { optimizer });
+    },
+    save: (directory, extra) =>
+      saveCheckpoint(offload, pieceDirectory(directory), { optimizer, extra }),
     stateDict: () => lazyStateDict(offload),
     textModel: async () => offload,
     dispose: async () => {

@@ -1,6 +1,13 @@
 // One rank that has everything on its device, in one flat parameter.
 
-import { packParameters, stateDict, streamedGradNorm } from '@shardweave/nn';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
+import {
+  loadCheckpoint,
+  packParameters,
+  saveCheckpoint,
+  stateDict,
+  streamedGradNorm,
+} from '@shardweave/nn';
 import { adamW, wholeModel } from './gpt2-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -17,6 +24,11 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
     noSync: (run) => run(),
     gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
+    load: async (directory) => {
+      await loadCheckpoint(model, pieceDirectory(directory), { optimizer });
+    },
+    save: (directory, extra) =>
+      saveCheckpoint(model, pieceDirectory(directory), { optimizer, extra }),
     stateDict: () => stateDict(model),
     textModel: async () => model,
     dispose: async () => {

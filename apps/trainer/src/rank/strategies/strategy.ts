@@ -27,11 +27,11 @@ export interface Strategy {
   /** Updates the parameters; not collective. What rests on disk is committed with it. */
   step(options: StepOptions): Promise<void>;
 
-  /** Reads what `saveShards` wrote. Only where parameters are shards; collective. */
-  loadShards?(directory: string): Promise<void>;
+  /** Reads what `save` wrote, of any strategy on any number of ranks. Collective. */
+  load(directory: string): Promise<void>;
 
-  /** Writes this rank's part of weights and optimizer state. Only where parameters are shards; collective. */
-  saveShards?(directory: string, extra: Readonly<Record<string, unknown>>): Promise<void>;
+  /** Writes what this rank holds of weights and optimizer state, and `extra` beside it. Collective. */
+  save(directory: string, extra: Readonly<Record<string, unknown>>): Promise<void>;
 
   /** The whole model for rank 0, on the host or read from where it rests; nothing for others. Collective. */
   stateDict(): Promise<ModelState>;

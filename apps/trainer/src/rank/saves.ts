@@ -1,19 +1,21 @@
-// Sharded runs that leave their parts on disk, and begin with such: nothing is ever whole on one rank.
+// Runs that leave weights and optimizer state on disk, and begin with such, whatever strategy saved them:
+// each rank writes and reads what it holds, so nothing is ever whole on one that has a part.
 
 import { CheckpointError } from '@shardweave/checkpoint';
 import { FsdpStateDictError } from '@shardweave/fsdp';
 import { StateDictError } from '@shardweave/nn';
+import { OffloadStateDictError } from '@shardweave/offload';
 import { UsageError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import type { Strategy } from './strategies/strategy.js';
 
 /**
- * Weights and optimizer state of --load-shards, whatever the number of ranks that saved them; the
- * schedule and the rows start anew. Collective.
+ * Weights and optimizer state of --load-shards, whatever strategy on however many ranks saved them;
+ * the schedule and the rows start anew. Collective.
  *
  * @throws {UsageError} where they are those of another model
  */
-export async function readShards(
+export async function readSave(
   { loadShardsDir: directory }: RunConfig,
   strategy: Strategy,
 ): Promise<void> {
@@ -24,17 +26,14 @@ export async function readShards(
   // A save carries the rates and decays of its own run; this one has been given its own.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
   try {
-    await strategy.loadShards?.(directory);
+    await strategy.load(directory);
   } catch (cause) {
-    const isUnfit =
-      cause instanceof CheckpointError ||
-      cause instanceof StateDictError ||
-      cause instanceof FsdpStateDictError;
-    if (!isUnfit) {
+    const unfit = [CheckpointError, StateDictError, FsdpStateDictError, OffloadStateDictError];
+    if (!unfit.some((UnfitError) => cause instanceof UnfitError)) {
       throw cause;
     }
     throw new UsageError(
-      `--load-shards: ${directory} can't be used. ${cause.message} Give the model that was saved.`,
+      `--load-shards: ${directory} can't be used. ${(cause as Error).message} Give the model that was saved.`,
       { cause },
     );
   }
@@ -43,12 +42,12 @@ export async function readShards(
   }
 }
 
-/** Writes each rank's part to --save-shards, the index last. Collective. */
-export async function writeShards(
+/** Writes what each rank holds to --save-shards, the index last. Collective. */
+export async function writeSave(
   { saveShardsDir: directory, steps }: RunConfig,
   { strategy, numericClass }: { readonly strategy: Strategy; readonly numericClass: string },
 ): Promise<void> {
   if (directory !== undefined) {
-    await strategy.saveShards?.(directory, { steps, numericClass });
+    await strategy.save(directory, { steps, numericClass });
   }
 }
