@@ -309,6 +309,23 @@ describe('a step that fails half-way', () => {
 
   const onRead = (call: string) => call === 'read one/expAvg';
 
+  it('by a device without room is finished when there is some, and leaves nothing on it', async () => {
+    const { device, stores, flats, optimizer, addGradients, read } = await twoStores();
+    await addGradients(3);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    await addGradients(4);
+    device.pool.trim();
+    device.pool.limitBytes = 3 * SIZE * 4; // one tensor less than a flat's step needs
+    await expect(optimizer.step()).rejects.toThrow(/under the limit of 3072/);
+    expect(device.memory().live.total).toBe(0);
+    await expect(flats[0]!.home!.readParameter(0, 4)).rejects.toThrow(/half-way/);
+    device.pool.limitBytes = Number.POSITIVE_INFINITY;
+    await optimizer.step();
+    expect(await read()).toEqual(await expected());
+    expect(stores.map(({ calls }) => calls.at(-1))).toEqual(['commit', 'commit']);
+  });
+
   it('is committed nowhere, and nothing of it is given out', async () => {
     const { flats, commits } = await failed(onRead);
     expect(commits()).toEqual([1, 1]);
