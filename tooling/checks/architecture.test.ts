@@ -97,6 +97,17 @@ describe('the workspace', () => {
   });
 });
 
+describe('fsdp', () => {
+  it('has a tree and units that know the wrapper by their own interface alone', () => {
+    const fsdp = found.find(({ shortName }) => shortName === 'fsdp')!;
+    const rooms = sourceFiles(fsdp).filter((path) => /\/src\/(tree|unit)\//.test(path));
+    expect(rooms.length).toBeGreaterThan(10);
+    const isWrapper = (specifier: string) =>
+      /\/(fully-sharded-data-parallel|is-fsdp)\.js$/.test(specifier);
+    expect(rooms.filter((path) => importsOf(path).some(isWrapper))).toEqual([]);
+  });
+});
+
 function importsIn(one: WorkspacePackage) {
   return sourceFiles(one).flatMap((path) =>
     importsOf(path)

@@ -1,13 +1,10 @@
 // An instance in words, for people.
 
-import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 import type { ResolvedFsdpOptions } from './options.js';
+import type { TreeInstance } from './tree/tree-instance.js';
 
 /** One line; with the option verbose also the options, and a line for each flat parameter. */
-export function describeInstance(
-  instance: FullyShardedDataParallel,
-  options: ResolvedFsdpOptions,
-): string {
+export function describeInstance(instance: TreeInstance, options: ResolvedFsdpOptions): string {
   const { processGroup, units, name, isResharding } = instance;
   const { masterDType, computeDType, isVerbose } = options;
   const numParameters = units.reduce((sum, { parameters }) => sum + parameters.length, 0);
@@ -22,7 +19,7 @@ export function describeInstance(
   return isVerbose ? [line, ...details(instance, options)].join('\n') : line;
 }
 
-function details(instance: FullyShardedDataParallel, options: ResolvedFsdpOptions): string[] {
+function details(instance: TreeInstance, options: ResolvedFsdpOptions): string[] {
   const { reduceDType, bufferDType, divide, bucketCapBytes, gatherCapBytes } = options;
   const { predivide, postdivide } = divide;
   return [

@@ -9,13 +9,13 @@ import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { castBuffers, castInputs } from './cast-inputs.js';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError, FsdpStateError } from './errors.js';
-import { FSDP_BRAND, isFsdp } from './is-fsdp.js';
 import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
 import { agreeOnInstances, comparedLines } from './tree/agree-on-instances.js';
 import { CallQueue } from './tree/call-queue.js';
 import { callQueuesOf } from './tree/collective-call.js';
 import { FsdpTree } from './tree/fsdp-tree.js';
 import { failureText, isLocalFailure } from './tree/rank-failure.js';
+import { FSDP_BRAND, isInstance, type TrainingState } from './tree/tree-instance.js';
 import { shardUnit, syncBuffers } from './unit/initial-values.js';
 import { ownerOf, ownParameters, requireEachInOneUnit } from './unit/own-parameters.js';
 import { planUnits } from './unit/plan-units.js';
@@ -27,13 +27,7 @@ import type { DivideFactors } from './unit/unit-gradient.js';
 import { openLinks } from './unit/unit-links.js';
 import { innerModule } from './wrap/inner-module.js';
 
-/** What an instance is doing. Public calls other than forward and backward need 'idle'. */
-export type TrainingState =
-  | 'idle'
-  | 'forward'
-  | 'backwardPre' // its full parameters are back, gradients not yet all in
-  | 'backwardPost' // a gradient of its own has come
-  | 'summonFullParams';
+type Tree = FsdpTree<FullyShardedDataParallel>;
 
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class FullyShardedDataParallel<
@@ -51,8 +45,8 @@ export class FullyShardedDataParallel<
   /** Its own flat parameters; none where inner instances hold all parameters. */
   readonly units: readonly ShardedUnit[];
   readonly #options: ResolvedFsdpOptions;
-  readonly #shared: SharedParameters;
-  #tree: FsdpTree | undefined;
+  readonly #shared: SharedParameters<FullyShardedDataParallel>;
+  #tree: Tree | undefined;
   #stored: StoredModel | undefined;
   #state: TrainingState = 'idle';
   /** What a forward threw last that the other ranks know of. */
@@ -70,8 +64,8 @@ export class FullyShardedDataParallel<
     this.processGroup = options.processGroup;
     const { flattenParameters, masterDType } = this.#options;
     const { own, owners } = ownParameters(module, masterDType);
-    this.#shared = new SharedParameters(owners);
-    for (const owner of owners) {
+    this.#shared = new SharedParameters(owners as ReadonlySet<FullyShardedDataParallel>);
+    for (const owner of this.#shared.owners) {
       owner.#shared.addUser(this);
     }
     const context: UnitContext = {
@@ -97,7 +91,7 @@ export class FullyShardedDataParallel<
   }
 
   /** The tree it belongs to, once a forward or another collective call has elected the root. */
-  get tree(): FsdpTree | undefined {
+  get tree(): Tree | undefined {
     return this.#tree;
   }
 
@@ -178,7 +172,7 @@ export class FullyShardedDataParallel<
     const isRecomputing = this.device.isInBackward;
     const isInside = isRecomputing || this.#tree?.outermost !== undefined;
     const leave = isInside ? () => {} : occupyUnits(this.instances(), 'forward');
-    let tree: FsdpTree | undefined;
+    let tree: Tree | undefined;
     let isOutermost = false;
     try {
       tree = isInside && this.#tree !== undefined ? this.#tree : await this.initialize();
@@ -247,12 +241,12 @@ export class FullyShardedDataParallel<
    * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all ranks
    * where they differ in instances or options
    */
-  initialize(): Promise<FsdpTree> {
+  initialize(): Promise<Tree> {
     return CallQueue.inTurn(callQueuesOf(this.instances()), () => this.elect());
   }
 
   /** As initialize, for a call that has its turn already. */
-  async elect(): Promise<FsdpTree> {
+  async elect(): Promise<Tree> {
     requireEachInOneUnit(this);
     const instances = this.instances();
     for (const steps of homeStepsOf(instances)) {
@@ -271,7 +265,9 @@ export class FullyShardedDataParallel<
     if (root !== this && root.instances().includes(this)) {
       return root.elect();
     }
-    await agreeOnInstances(this, (instance) => comparedLines(instance, instance.#options));
+    await agreeOnInstances(this, (instance) =>
+      comparedLines(instance, (instance as FullyShardedDataParallel).#options),
+    );
     for (const instance of instances) {
       await instance.#open();
     }
@@ -280,7 +276,7 @@ export class FullyShardedDataParallel<
     if (syncModuleStates && !isResumed) {
       await syncBuffers(this.module, groups);
     }
-    const tree = new FsdpTree(this, instances, this.#options);
+    const tree = new FsdpTree<FullyShardedDataParallel>(this, instances, this.#options);
     tree.isSyncing = known?.isSyncing ?? true;
     for (const instance of instances) {
       instance.#tree = tree;
@@ -337,11 +333,13 @@ export class FullyShardedDataParallel<
 
   /** This instance and those nested below it, outer first. */
   instances(): FullyShardedDataParallel[] {
-    return this.namedModules().flatMap(([, module]) => (isFsdp(module) ? [module] : []));
+    return this.namedModules().flatMap(([, module]) =>
+      isInstance(module) ? [module as FullyShardedDataParallel] : [],
+    );
   }
 
   /** Has its parameters made present before its output's gradient is used. */
-  #hookOutput(tree: FsdpTree, output: Output): UseKind {
+  #hookOutput(tree: Tree, output: Output): UseKind {
     if (!this.device.isGradEnabled) {
       return 'unrecorded';
     }
@@ -349,7 +347,7 @@ export class FullyShardedDataParallel<
     return this.device.beforeGradientOf(output, hook) > 0 ? 'recorded' : 'unreached';
   }
 
-  async #beforeBackward(tree: FsdpTree, pass: Pass): Promise<void> {
+  async #beforeBackward(tree: Tree, pass: Pass): Promise<void> {
     if (!tree.isInBackward) {
       await CallQueue.ended(callQueuesOf(tree.instances));
     }
@@ -377,7 +375,7 @@ export class FullyShardedDataParallel<
    * own: they go once an input's gradient is passed on, when this module's nodes have all run. Not
    * where another rank may go another way: it would gather them again for an earlier use.
    */
-  #dropBeforeInputs(tree: FsdpTree, args: Args): void {
+  #dropBeforeInputs(tree: Tree, args: Args): void {
     if (
       tree.findsUnused ||
       this.#shared.hasUsers ||
@@ -428,7 +426,7 @@ export class FullyShardedDataParallel<
    */
   appendSharedParam(parameter: Tensor): void {
     this.expectState('appendSharedParam', ['idle']);
-    const owner = ownerOf(parameter);
+    const owner = ownerOf(parameter) as FullyShardedDataParallel | undefined;
     if (owner === undefined || owner === this) {
       throw new FsdpConfigError(
         `appendSharedParam: expected a parameter that another instance shards, got '${parameter.name || `[${parameter.shape.join(', ')}]`}'. Wrap the module that owns it first.`,

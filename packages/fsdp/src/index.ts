@@ -8,7 +8,7 @@ export {
   FsdpStateDictError,
   FsdpStateError,
 } from './errors.js';
-export { FullyShardedDataParallel, type TrainingState } from './fully-sharded-data-parallel.js';
+export { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 export { isFsdp } from './is-fsdp.js';
 export { defaultPredivide, type FsdpOptions } from './options.js';
 export {
@@ -42,6 +42,7 @@ export {
   setGradientDivideFactors,
 } from './step/gradient-divide-factors.js';
 export { ShardedGradScaler, type ShardedGradScalerOptions } from './step/sharded-grad-scaler.js';
+export type { TrainingState } from './tree/tree-instance.js';
 export type { OffloadConfig, ResidenceOptions } from './unit/residence.js';
 export {
   type ElementRange,

@@ -1,10 +1,9 @@
-// How instances are told from other modules, of this copy of the package or of another.
+// How users tell instances from other modules.
 
-import { isModule } from '@shardweave/nn';
 import type { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+import { isInstance } from './tree/tree-instance.js';
 
-export const FSDP_BRAND: unique symbol = Symbol.for('@shardweave/fsdp/FullyShardedDataParallel');
-
+/** Whether a module is an instance, of this copy of the package or of another. */
 export function isFsdp(value: unknown): value is FullyShardedDataParallel {
-  return isModule(value) && FSDP_BRAND in value;
+  return isInstance(value);
 }

@@ -4,10 +4,10 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { fnv1a } from '@shardweave/dtypes';
 import { FsdpConfigError } from '../errors.js';
-import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import type { ResolvedFsdpOptions } from '../options.js';
 import { exchangeText } from './exchange-text.js';
 import { callIdentity } from './explained.js';
+import type { TreeInstance } from './tree-instance.js';
 
 /** The text's length and a hash of it: ranks that agree exchange no more. */
 const DIGEST_WORDS = 2;
@@ -22,17 +22,14 @@ interface Told {
   readonly instances: readonly (readonly string[])[];
 }
 
-type LinesOf = (instance: FullyShardedDataParallel) => readonly string[];
+type LinesOf = (instance: TreeInstance) => readonly string[];
 
 /**
  * Compares all instances below `root` over its ranks, those of another group over the ranks of that
  * group: experts may differ from one another. Collective.
  * @throws {FsdpConfigError} on all ranks, naming the first instance and option that differ
  */
-export async function agreeOnInstances(
-  root: FullyShardedDataParallel,
-  linesOf: LinesOf,
-): Promise<void> {
+export async function agreeOnInstances(root: TreeInstance, linesOf: LinesOf): Promise<void> {
   const instances = root.instances();
   throwIfAny(await differenceBelow(root, { instances, linesOf }));
   const groups = new Set(instances.map(({ processGroup }) => processGroup));
@@ -49,10 +46,7 @@ export async function agreeOnInstances(
 }
 
 /** What ranks compare of one instance. What may be each rank's own, such as `verbose`, is not among it. */
-export function comparedLines(
-  { units }: FullyShardedDataParallel,
-  options: ResolvedFsdpOptions,
-): string[] {
+export function comparedLines({ units }: TreeInstance, options: ResolvedFsdpOptions): string[] {
   const { groups, residence, divide, flattenParameters } = options;
   const { processGroupReduceScatter: reduce, replicateGroup } = groups;
   const compared = {
@@ -93,11 +87,11 @@ function throwIfAny(difference: string): void {
 
 /** The difference over the ranks of `of` in all `instances`; those of other groups count as such alone. */
 function differenceBelow(
-  of: FullyShardedDataParallel,
+  of: TreeInstance,
   {
     instances,
     linesOf,
-  }: { readonly instances: readonly FullyShardedDataParallel[]; readonly linesOf: LinesOf },
+  }: { readonly instances: readonly TreeInstance[]; readonly linesOf: LinesOf },
 ): Promise<string> {
   const lines = instances.map((each) =>
     each.processGroup === of.processGroup
@@ -109,7 +103,7 @@ function differenceBelow(
 
 /** Over the ranks of the shards first, whose finding goes along over the replicas. */
 async function differenceOver(
-  { processGroup, replicateGroup }: FullyShardedDataParallel,
+  { processGroup, replicateGroup }: TreeInstance,
   { difference, instances }: Told,
 ): Promise<string> {
   const own = await differenceIn(processGroup, 'rank', { difference, instances });

@@ -2,8 +2,8 @@
 // waits for one that has given up.
 
 import { type FsdpError, FsdpStateDictError } from '../errors.js';
-import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { exchangeText } from './exchange-text.js';
+import type { TreeInstance } from './tree-instance.js';
 
 /**
  * Runs `body` on every rank. Collectives inside go through `share`, which a failed rank takes part in
@@ -11,7 +11,7 @@ import { exchangeText } from './exchange-text.js';
  * @throws what body threw on this rank, else {FsdpStateDictError} naming the rank where it threw
  */
 export async function agree<T>(
-  fsdp: FullyShardedDataParallel,
+  fsdp: TreeInstance,
   operation: string,
   body: (share: <S>(collective: () => Promise<S>) => Promise<S>) => Promise<T>,
 ): Promise<T> {
@@ -40,7 +40,7 @@ export async function agree<T>(
  * @throws what `make` threw on this rank, else {FsdpStateDictError} naming the ranks
  */
 export async function agreeOnText(
-  fsdp: FullyShardedDataParallel,
+  fsdp: TreeInstance,
   operation: string,
   make: () => string | Promise<string>,
 ): Promise<void> {
@@ -92,7 +92,7 @@ class OtherRankError extends Error {
 }
 
 async function settle(
-  { processGroup }: FullyShardedDataParallel,
+  { processGroup }: TreeInstance,
   operation: string,
   failure: string,
 ): Promise<void> {
@@ -105,7 +105,7 @@ async function settle(
 }
 
 function failureOf(
-  { processGroup }: Pick<FullyShardedDataParallel, 'processGroup'>,
+  { processGroup }: Pick<TreeInstance, 'processGroup'>,
   operation: string,
   failure: { readonly rank: number; readonly text: string },
 ): FsdpStateDictError {

@@ -2,11 +2,10 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { FsdpStateError } from '../errors.js';
-import type { FullyShardedDataParallel, TrainingState } from '../fully-sharded-data-parallel.js';
 import { callQueueOf } from '../unit/unit-links.js';
 import { CallQueue } from './call-queue.js';
 import { explained } from './explained.js';
-import type { FsdpTree } from './fsdp-tree.js';
+import type { TrainingState, TreeInstance } from './tree-instance.js';
 
 export interface CollectiveCall {
   /** For errors, and for ranks to compare. */
@@ -14,7 +13,7 @@ export interface CollectiveCall {
   /** What the instances may be doing when it is called. */
   readonly states: readonly TrainingState[];
   /** Default: the instance and those below it. */
-  readonly instances?: readonly FullyShardedDataParallel[];
+  readonly instances?: readonly TreeInstance[];
 }
 
 /**
@@ -23,9 +22,9 @@ export interface CollectiveCall {
  * @throws {FsdpRanksDifferError} where other ranks make another call
  */
 export async function collectiveCall<T>(
-  fsdp: FullyShardedDataParallel,
+  fsdp: TreeInstance,
   call: CollectiveCall,
-  body: (tree: FsdpTree) => Promise<T>,
+  body: () => Promise<T>,
 ): Promise<T> {
   const { operation, states, instances = fsdp.instances() } = call;
   for (const instance of instances) {
@@ -33,7 +32,8 @@ export async function collectiveCall<T>(
   }
   return CallQueue.inTurn(callQueuesOf(fsdp.instances()), async () => {
     try {
-      return await body(await fsdp.elect());
+      await fsdp.elect();
+      return await body();
     } catch (error) {
       const units = fsdp.instances().flatMap((instance) => instance.units);
       throw explained(error, { operation, units, group: fsdp.processGroup });
@@ -42,7 +42,7 @@ export async function collectiveCall<T>(
 }
 
 /** The turns of all groups that the instances take part in. */
-export function callQueuesOf(instances: readonly FullyShardedDataParallel[]): Set<CallQueue> {
+export function callQueuesOf(instances: readonly TreeInstance[]): Set<CallQueue> {
   const groups = instances.flatMap(({ processGroup, replicateGroup }): ProcessGroup[] =>
     replicateGroup === undefined ? [processGroup] : [processGroup, replicateGroup],
   );
@@ -53,7 +53,7 @@ export function callQueuesOf(instances: readonly FullyShardedDataParallel[]): Se
  * For calls that read the shards one after another: a step or a load beside them would leave a mixture.
  * @returns a check for their end, which throws {FsdpStateError} where a shard has changed since
  */
-export function noteShards(fsdp: FullyShardedDataParallel, operation: string): () => void {
+export function noteShards(fsdp: TreeInstance, operation: string): () => void {
   const units = fsdp.instances().flatMap((instance) => instance.units);
   const versions = units.map(({ flat }) => flat.storage.version);
   return () => {

@@ -9,12 +9,12 @@
 import { byteSize } from '@shardweave/dtypes';
 import { StageScheduler } from '@shardweave/nn/flat';
 import type { DType, Pass } from '@shardweave/tensor-core';
-import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
 import type { GatherTicket, ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
 import { explained } from './explained.js';
 import { tellFailure } from './rank-failure.js';
+import type { TreeInstance } from './tree-instance.js';
 import { agreeOnUnits, isSameReduction, usedText, usesUnit } from './used-parameters.js';
 
 export interface FsdpTreeOptions {
@@ -36,27 +36,23 @@ interface TreePass {
   numTurns: number;
 }
 
-export class FsdpTree {
-  readonly root: FullyShardedDataParallel;
+export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
+  readonly root: Instance;
   /** Root first, then as the modules nest. */
-  readonly instances: readonly FullyShardedDataParallel[];
-  readonly scheduler: StageScheduler<FullyShardedDataParallel, readonly GatherTicket[]>;
+  readonly instances: readonly Instance[];
+  readonly scheduler: StageScheduler<Instance, readonly GatherTicket[]>;
   readonly bucketer: ReduceScatterBucketer;
   /** False inside noSync: gradients add up unsharded. */
   isSyncing = true;
   /** The instance whose forward is in no other's. */
-  outermost: FullyShardedDataParallel | undefined;
+  outermost: Instance | undefined;
   readonly #options: FsdpTreeOptions;
   #pass: TreePass | undefined;
   #hasGathered = false;
   /** Ends of forward and backward that ranks compare. */
   #ends: Promise<unknown> = Promise.resolve();
 
-  constructor(
-    root: FullyShardedDataParallel,
-    instances: readonly FullyShardedDataParallel[],
-    options: FsdpTreeOptions,
-  ) {
+  constructor(root: Instance, instances: readonly Instance[], options: FsdpTreeOptions) {
     this.#options = options;
     this.root = root;
     this.instances = instances;
@@ -95,7 +91,7 @@ export class FsdpTree {
   }
 
   /** A forward begins that is in no other. */
-  beginForward(instance: FullyShardedDataParallel): void {
+  beginForward(instance: Instance): void {
     this.outermost = instance;
     this.#hasGathered = false;
     for (const each of this.instances) {

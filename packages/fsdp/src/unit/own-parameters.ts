@@ -4,8 +4,7 @@ import { joinPath, type Module } from '@shardweave/nn';
 import type { FlatGradient } from '@shardweave/nn/flat';
 import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
-import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { isFsdp } from '../is-fsdp.js';
+import { isInstance, type TreeInstance } from '../tree/tree-instance.js';
 import type { UnitParameter } from './sharded-unit.js';
 
 /** More names than these make a message hard to read. */
@@ -15,13 +14,13 @@ export interface OwnParameters {
   /** Those that no inner instance and no other has taken. */
   readonly own: readonly UnitParameter[];
   /** The instances whose parameters the module uses besides. */
-  readonly owners: ReadonlySet<FullyShardedDataParallel>;
+  readonly owners: ReadonlySet<TreeInstance>;
 }
 
 /** The instance that shards a parameter. */
-export function ownerOf(tensor: Tensor): FullyShardedDataParallel | undefined {
+export function ownerOf(tensor: Tensor): TreeInstance | undefined {
   const owner = (tensor.gradSink as Partial<FlatGradient> | undefined)?.owner;
-  return isFsdp(owner) ? owner : undefined;
+  return isInstance(owner) ? owner : undefined;
 }
 
 /**
@@ -32,7 +31,7 @@ export function ownParameters(module: Module, masterDType: DType): OwnParameters
   const paths = new Map<Tensor, string>();
   collectOutsideInstances(module, '', paths);
   const own: UnitParameter[] = [];
-  const owners = new Set<FullyShardedDataParallel>();
+  const owners = new Set<TreeInstance>();
   for (const [tensor, path] of paths) {
     const owner = ownerOf(tensor);
     if (owner !== undefined) {
@@ -61,7 +60,7 @@ export function ownParameters(module: Module, masterDType: DType): OwnParameters
 
 /** A module and those below it, without inner instances and theirs. */
 export function modulesOutsideInstances(module: Module): Module[] {
-  if (isFsdp(module)) {
+  if (isInstance(module)) {
     return [];
   }
   return [module, ...[...module.children().values()].flatMap(modulesOutsideInstances)];
@@ -69,7 +68,7 @@ export function modulesOutsideInstances(module: Module): Module[] {
 
 /** Finds parameters with their first paths; stops at inner instances. */
 function collectOutsideInstances(module: Module, path: string, found: Map<Tensor, string>): void {
-  if (isFsdp(module)) {
+  if (isInstance(module)) {
     return;
   }
   for (const [name, tensor] of module.ownParameters()) {
@@ -87,7 +86,7 @@ function collectOutsideInstances(module: Module, path: string, found: Map<Tensor
  * in the module: modules may have been put in or taken out since they were wrapped.
  * @throws {FsdpConfigError} naming those that are not
  */
-export function requireEachInOneUnit(fsdp: FullyShardedDataParallel): void {
+export function requireEachInOneUnit(fsdp: TreeInstance): void {
   const instances = fsdp.instances();
   const known = new Set([...instances, ...(fsdp.tree?.instances ?? [])]);
   const named = fsdp.namedParameters();
@@ -117,9 +116,7 @@ export function requireEachInOneUnit(fsdp: FullyShardedDataParallel): void {
 }
 
 /** Instances outside of `instances` whose parameters these use. */
-export function ownersBeside(
-  instances: readonly FullyShardedDataParallel[],
-): Set<FullyShardedDataParallel> {
+export function ownersBeside(instances: readonly TreeInstance[]): Set<TreeInstance> {
   const tensors = instances.flatMap(({ module }) =>
     modulesOutsideInstances(module).flatMap((each) => [...each.ownParameters().values()]),
   );
@@ -134,7 +131,7 @@ export function ownersBeside(
  * For calls that handle whole flat parameters.
  * @throws {FsdpConfigError} where the instance uses a parameter that one beside it shards
  */
-export function requireNoOwnerBeside(fsdp: FullyShardedDataParallel, operation: string): void {
+export function requireNoOwnerBeside(fsdp: TreeInstance, operation: string): void {
   const [owner] = ownersBeside(fsdp.instances());
   if (owner === undefined) {
     return;

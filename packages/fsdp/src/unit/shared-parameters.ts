@@ -7,27 +7,27 @@
 // where that lies around its own. The gradient is final when the last use has given its part.
 
 import { FsdpConfigError } from '../errors.js';
-import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import type { FsdpTree } from '../tree/fsdp-tree.js';
+import type { TreeInstance } from '../tree/tree-instance.js';
 
-export class SharedParameters {
-  readonly #owners: Set<FullyShardedDataParallel>;
-  readonly #users = new Set<FullyShardedDataParallel>();
+export class SharedParameters<Instance extends TreeInstance = TreeInstance> {
+  readonly #owners: Set<Instance>;
+  readonly #users = new Set<Instance>();
 
   /** @param owners the instances whose parameters this one uses */
-  constructor(owners: ReadonlySet<FullyShardedDataParallel>) {
+  constructor(owners: ReadonlySet<Instance>) {
     this.#owners = new Set(owners);
   }
 
-  get owners(): ReadonlySet<FullyShardedDataParallel> {
+  get owners(): ReadonlySet<Instance> {
     return this.#owners;
   }
 
-  addOwner(owner: FullyShardedDataParallel): void {
+  addOwner(owner: Instance): void {
     this.#owners.add(owner);
   }
 
-  addUser(user: FullyShardedDataParallel): void {
+  addUser(user: Instance): void {
     this.#users.add(user);
   }
 
@@ -42,7 +42,7 @@ export class SharedParameters {
   }
 
   /** Makes the owners' parameters present. */
-  async enter(tree: FsdpTree, phase: 'forward' | 'backward'): Promise<void> {
+  async enter(tree: FsdpTree<Instance>, phase: 'forward' | 'backward'): Promise<void> {
     for (const owner of this.#owners) {
       if (owner.tree !== tree) {
         throw new FsdpConfigError(

@@ -3,13 +3,13 @@
 
 import { StoredModel } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
-import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import type { TreeInstance } from '../tree/tree-instance.js';
 import { type Residence, rankPrefix } from './residence.js';
 import type { LinkGroups } from './unit-links.js';
 
 /** Undefined where no later process will find its store. */
 export function storedInstance(
-  instance: FullyShardedDataParallel,
+  instance: TreeInstance,
   { residence, groups }: { readonly residence: Residence | undefined; readonly groups: LinkGroups },
 ): StoredModel | undefined {
   if (!residence?.isGiven) {
@@ -27,7 +27,7 @@ export function storedInstance(
   });
 }
 
-function linesOf(instance: FullyShardedDataParallel, { processGroup }: LinkGroups): string[] {
+function linesOf(instance: TreeInstance, { processGroup }: LinkGroups): string[] {
   const textOf = (name: string, { dtype, shape }: Tensor) =>
     `${name} ${dtype} [${shape.join(', ')}]`;
   return [
@@ -42,13 +42,13 @@ function linesOf(instance: FullyShardedDataParallel, { processGroup }: LinkGroup
 }
 
 /** Those that no instance inside has. */
-function ownBuffers(instance: FullyShardedDataParallel): (readonly [string, Tensor])[] {
+function ownBuffers(instance: TreeInstance): (readonly [string, Tensor])[] {
   const others = new Set(
     inner(instance).flatMap((one) => one.namedBuffers().map(([, buffer]) => buffer)),
   );
   return instance.namedBuffers().filter(([, buffer]) => !others.has(buffer));
 }
 
-function inner(instance: FullyShardedDataParallel): FullyShardedDataParallel[] {
+function inner(instance: TreeInstance): TreeInstance[] {
   return instance.instances().filter((one) => one !== instance);
 }
