@@ -113,7 +113,9 @@ it('another shape on one rank', IN_TIME, async () => {
   await onRanks(2, async (rank) => {
     const wide = new Linear(rank.device, { inFeatures: 6, outFeatures: 7 });
     const message = await refusalOf(made(rank, rank.rank === 1 ? { module: wide } : {}));
-    expect(message).toContain('inner of 36 + 6 in f32 on rank 0 and flat parameters: inner of 42 + 7 in f32');
+    expect(message).toContain(
+      'inner of 36 + 6 in f32 on rank 0 and flat parameters: inner of 42 + 7 in f32',
+    );
   });
 });
 

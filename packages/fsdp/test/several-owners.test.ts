@@ -3,6 +3,7 @@
 
 import {
   commitOffload,
+  type FsdpOptions,
   FullyShardedDataParallel,
   ShardedGradScaler,
   stateDict,
@@ -42,13 +43,22 @@ interface Owners {
 type Program = (owners: Owners) => Promise<void>;
 
 const STEPS = 3;
+/** Where gradients rest. */
+const RESTS = [
+  ['on the device', {}],
+  ['in a store', { moveGradsToCpu: true }],
+  ['in a store with all else', { moveParamsToCpu: true }],
+] as const satisfies readonly (readonly [string, Partial<FsdpOptions>])[];
 
-async function run(program: Program, worldSize: number, isSharded: boolean) {
+async function run(program: Program, worldSize: number, fsdp?: Partial<FsdpOptions>) {
   const [weights] = await onRanks(worldSize, async (rank) => {
     const { device, group } = rank;
     const layers = [layer(device), layer(device)];
     const stack = new Chain(device, layers);
-    const model = isSharded ? new FullyShardedDataParallel(stack, { processGroup: group }) : stack;
+    const model =
+      fsdp === undefined
+        ? stack
+        : new FullyShardedDataParallel(stack, { processGroup: group, ...fsdp });
     const rows = { first: (rank.rank * 4) / worldSize, count: 4 / worldSize };
     const backward = async (step: number) => void (await trainOnce(model, rows, step));
     await program({ model, stack, layers, rank, backward });
@@ -58,9 +68,13 @@ async function run(program: Program, worldSize: number, isSharded: boolean) {
 }
 
 /** Weights after the program on the sharded module are those after it on the bare one. */
-async function expectAsBare(program: Program, worldSize: number): Promise<void> {
-  const bare = await run(program, 1, false);
-  const sharded = await run(program, worldSize, true);
+async function expectAsBare(
+  program: Program,
+  worldSize: number,
+  fsdp: Partial<FsdpOptions> = {},
+): Promise<void> {
+  const bare = await run(program, 1);
+  const sharded = await run(program, worldSize, fsdp);
   expect([...sharded.keys()]).toEqual([...bare.keys()]);
   for (const [name, values] of sharded) {
     values.forEach((value, i) => {
@@ -106,31 +120,45 @@ describe.each([1, 2])('world size %i', (worldSize) => {
     }, worldSize);
   });
 
-  it('each optimizer steps and zeroes its own gradients in turn', async () => {
-    await expectAsBare(async ({ model, backward }) => {
-      const optimizers = byRank(model);
-      for (let step = 0; step < STEPS; step++) {
-        await backward(step);
-        for (const optimizer of optimizers) {
-          await optimizer.step();
-          optimizer.zeroGrad();
-        }
-      }
-    }, worldSize);
-  });
+  it.each(RESTS)(
+    'each optimizer steps and zeroes its own gradients in turn, gradients %s',
+    async (_, fsdp) => {
+      await expectAsBare(
+        async ({ model, backward }) => {
+          const optimizers = byRank(model);
+          for (let step = 0; step < STEPS; step++) {
+            await backward(step);
+            for (const optimizer of optimizers) {
+              await optimizer.step();
+              optimizer.zeroGrad();
+            }
+          }
+        },
+        worldSize,
+        fsdp,
+      );
+    },
+  );
 
-  it('an optimizer for each submodule steps and zeroes in turn', async () => {
-    await expectAsBare(async ({ layers, backward }) => {
-      const optimizers = layers.map((each) => new Sgd(each.parameters(), { lr: 1 }));
-      for (let step = 0; step < STEPS; step++) {
-        await backward(step);
-        for (const optimizer of optimizers) {
-          await optimizer.step();
-          optimizer.zeroGrad();
-        }
-      }
-    }, worldSize);
-  });
+  it.each(RESTS)(
+    'an optimizer for each submodule steps and zeroes in turn, gradients %s',
+    async (_, fsdp) => {
+      await expectAsBare(
+        async ({ layers, backward }) => {
+          const optimizers = layers.map((each) => new Sgd(each.parameters(), { lr: 1 }));
+          for (let step = 0; step < STEPS; step++) {
+            await backward(step);
+            for (const optimizer of optimizers) {
+              await optimizer.step();
+              optimizer.zeroGrad();
+            }
+          }
+        },
+        worldSize,
+        fsdp,
+      );
+    },
+  );
 
   // Unscaling multiplies the whole flat's gradient, once for each optimizer that has a part of it.
   it.fails('a scaler with two optimizers divides each gradient by the scale once', async () => {
@@ -172,17 +200,24 @@ describe.each([1, 2])('world size %i', (worldSize) => {
     }, worldSize);
   });
 
-  it("a submodule's zeroGrad leaves the other gradients of its unit", async () => {
-    await expectAsBare(async ({ model, layers, backward }) => {
-      const optimizer = new Sgd(model.parameters(), { lr: 1 });
-      for (let step = 0; step < STEPS; step++) {
-        await backward(step);
-        layers[0]!.zeroGrad();
-        await optimizer.step();
-        optimizer.zeroGrad();
-      }
-    }, worldSize);
-  });
+  it.each(RESTS)(
+    "a submodule's zeroGrad leaves the other gradients of its unit, gradients %s",
+    async (_, fsdp) => {
+      await expectAsBare(
+        async ({ model, layers, backward }) => {
+          const optimizer = new Sgd(model.parameters(), { lr: 1 });
+          for (let step = 0; step < STEPS; step++) {
+            await backward(step);
+            layers[0]!.zeroGrad();
+            await optimizer.step();
+            optimizer.zeroGrad();
+          }
+        },
+        worldSize,
+        fsdp,
+      );
+    },
+  );
 
   // A sharded parameter's own `grad` is always undefined: its gradient is a part of the flat's.
   it.fails('a gradient set to undefined is dropped', async () => {

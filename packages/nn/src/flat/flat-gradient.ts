@@ -174,7 +174,7 @@ export class FlatGradient implements GradSink {
         this.#zero(flat.grad.storage, start, length);
       }
     } else {
-      flatHomeOf(flat)?.clearGradient();
+      flatHomeOf(flat)?.clearGradient(leaves.map((leaf) => leaf.piece!));
     }
   }
 

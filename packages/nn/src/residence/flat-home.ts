@@ -27,8 +27,8 @@ export interface FlatHome {
   readonly hasGradient: boolean;
   /** Changes with every addition to the gradient and every clearing. */
   readonly gradientVersion: number;
-  /** Forgets the gradient. */
-  clearGradient(): void;
+  /** Forgets the gradient; with `places` it is zeros there, and stays elsewhere. */
+  clearGradient(places?: readonly FlatPlace[]): void;
   /** Clearings take effect only when the returned function is called: a step still needs the gradient. */
   holdGradient(): () => void;
   /**
@@ -82,10 +82,14 @@ export interface HomeSteps {
   commit(step?: UnfinishedStep): Promise<void>;
 }
 
-/** A run of a flat's elements on the device. */
-export interface FlatPart {
+/** A run of a flat's elements. */
+export interface FlatPlace {
   readonly start: number;
   readonly length: number;
+}
+
+/** A run of a flat's elements on the device. */
+export interface FlatPart extends FlatPlace {
   /** In the flat's dtype; undefined in visits of the gradient alone, and where it rests on the device. */
   readonly param: View | undefined;
   /** f32. */

@@ -10,6 +10,8 @@ export class StoredBytes {
   #unsaved: Uint8Array | undefined;
   /** Whether there is a value: written in this life, or taken over. */
   #exists: boolean;
+  /** Ranges that are zeros until the next write, whatever the store has there. */
+  #zeroed: { readonly from: number; readonly to: number }[] = [];
   /** Reads see the write before them, also one that fails. */
   #lastWrite: Promise<unknown> = Promise.resolve();
 
@@ -40,9 +42,18 @@ export class StoredBytes {
     await this.#lastWrite;
     const unsaved = this.#unsaved;
     if (unsaved === undefined) {
-      return this.#store.read(this.#key, into, { offset });
+      await this.#store.read(this.#key, into, { offset });
+    } else {
+      into.set(unsaved.subarray(offset, offset + into.byteLength));
     }
-    into.set(unsaved.subarray(offset, offset + into.byteLength));
+    for (const { from, to } of this.#zeroed) {
+      into.fill(0, Math.max(0, from - offset), Math.max(0, to - offset));
+    }
+  }
+
+  /** Has reads find zeros from byte `from` to byte `to`, after the writes before and until the next one. */
+  zero(from: number, to: number): void {
+    this.#lastWrite = this.#lastWrite.then(() => void this.#zeroed.push({ from, to }));
   }
 
   /** The array is the caller's again when it settles; where it rejects, a copy waits here. */
@@ -86,6 +97,7 @@ export class StoredBytes {
 
   async #write(bytes: Uint8Array): Promise<void> {
     this.#exists = true;
+    this.#zeroed = [];
     try {
       await this.#store.write(this.#key, bytes);
       this.#unsaved = undefined;

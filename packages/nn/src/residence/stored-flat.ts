@@ -4,7 +4,7 @@
 
 import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
-import type { FlatHome, FlatVisit } from './flat-home.js';
+import type { FlatHome, FlatPlace, FlatVisit } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
 import { addScaled } from './host-gradient.js';
 import {
@@ -56,6 +56,7 @@ export class StoredFlat implements FlatHome {
   /** Who still needs the gradient, and whether it is to be cleared when they are done. */
   #numHolds = 0;
   #isClearDue = false;
+  #duePlaces: FlatPlace[] = [];
   /** Gradients cleared; an addition that began before a clearing counts no more. */
   #numCleared = 0;
   /** Additions run one after the other. */
@@ -258,17 +259,27 @@ export class StoredFlat implements FlatHome {
       }
       isHeld = false;
       this.#numHolds -= 1;
-      if (this.#numHolds === 0 && this.#isClearDue) {
-        this.clearGradient();
+      if (this.#numHolds === 0 && (this.#isClearDue || this.#duePlaces.length > 0)) {
+        this.clearGradient(this.#isClearDue ? undefined : this.#duePlaces.splice(0));
       }
     };
   }
 
-  clearGradient(): void {
-    this.#isClearDue = this.#numHolds > 0;
-    if (this.#isClearDue) {
+  clearGradient(places?: readonly FlatPlace[]): void {
+    if (this.#numHolds > 0) {
+      this.#isClearDue ||= places === undefined;
+      this.#duePlaces.push(...(places ?? []));
       return;
     }
+    if (places !== undefined) {
+      for (const { start, length } of places) {
+        this.#gradient?.zero(start * 4, (start + length) * 4);
+      }
+      this.#gradientVersion += 1;
+      return;
+    }
+    this.#isClearDue = false;
+    this.#duePlaces = [];
     this.#hasGradient = false; // the next one is written over it
     this.#gradientVersion += 1;
     this.#numCleared += 1;
