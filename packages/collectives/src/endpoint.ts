@@ -77,6 +77,8 @@ export class Endpoint implements TransportListener {
   readonly #services: CallServices;
   #transport: Transport | undefined;
   #failure: Failure | undefined;
+  /** Until the transport has said what there was to say, and freed everything. */
+  #closing: Promise<void> | undefined;
   #onFailed: (failure: Failure) => void = () => {};
 
   constructor(options: EndpointOptions) {
@@ -195,19 +197,20 @@ export class Endpoint implements TransportListener {
         this.#transport!.sendControl(peer, { type: 'failure', failure });
       }
     }
-    void this.#transport!.close('drop');
+    this.#closing = this.#transport!.close('drop');
   }
 
   /**
    * Leaves the job: later calls reject at once, pending ones when what they have sent is out, since
-   * it is read until then. Peers fail only if they need this rank.
+   * it is read until then. Peers fail only if they need this rank. After a failure it resolves when the
+   * peers have heard of it, or take too long.
    */
   async close(): Promise<void> {
     if (this.#failure === undefined) {
       const rejectAll = this.#stop({ kind: 'closed', origin: this.rank, reason: 'closed' });
-      await this.#transport!.close('drain');
-      rejectAll();
+      this.#closing = this.#transport!.close('drain').then(rejectAll);
     }
+    await this.#closing;
   }
 
   /** See Transport.allocate. */

@@ -1,12 +1,38 @@
 // Who is blamed: of ranks that die, or abort and exit at once with much under way, always the one that did,
 // by all others. A few of each here; SHARDWEAVE_LONG=1 does two hundred.
 
+import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
 import { RankProcesses } from './support/fault-job.js';
 
 const NUM_RANKS = 4;
 const NUM_ROUNDS = process.env.SHARDWEAVE_LONG === '1' ? 200 : 6;
 const LIMIT_MS = 40_000;
+
+describe('over ws', () => {
+  it('an abort has been heard by all when the rank that aborted has closed', async () => {
+    const worldSize = 3;
+    const secret = 'of this very test';
+    const server = await serveRendezvous({ worldSize, secret });
+    const ranks = await Promise.all(
+      [0, 1, 2].map((rank) =>
+        connectWsEndpoint({ rank, worldSize, secret, port: server.port, rendezvous: 'elsewhere' }),
+      ),
+    );
+    server.close();
+    const [first, ...others] = ranks;
+    const sends = Promise.allSettled(
+      others.map((_, i) => first!.group.send(new Uint8Array(2 ** 23), { to: i + 1 })),
+    );
+    first!.group.abort('no more');
+    await first!.group.close();
+    expect(ranks.map(({ endpoint }) => endpoint.failure)).toEqual(
+      ranks.map(() => ({ kind: 'aborted', origin: 0, reason: 'no more' })),
+    );
+    expect((await sends).map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+    await Promise.all(others.map(({ group }) => group.close()));
+  });
+});
 
 describe('over ws, between processes', { timeout: NUM_ROUNDS * 20_000 }, () => {
   it('a rank that is killed, or aborts and exits, is the one that all others name', async () => {
