@@ -207,8 +207,8 @@ beforeAll(async () => {
   unbroken = (await on(first, (rank, run) => train(rank, run, steps))).slice(NUM_BEFORE);
 });
 
-describe.each(STRATEGIES)('$name', (strategy) => {
-  it.each([...STRATEGIES])('trains on from what $name saved', async ({ name }) => {
+describe.each(STRATEGIES.map((each) => [each.name, each] as const))('%s', (_, strategy) => {
+  it.each(STRATEGIES.map(({ name }) => name))('trains on from what %s saved', async (name) => {
     const losses = await on(strategy, async (rank, run) => {
       // State of its own, which the load has to replace.
       await train(rank, run, [20]);

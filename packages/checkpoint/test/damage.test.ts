@@ -74,6 +74,21 @@ it('a flipped bit anywhere in any file', async () => {
   await expectSaved(pieceDirectory(directory), tensors);
 });
 
+it('a digit of the index, which leaves one that could be right', async () => {
+  const change = (path: string, bytes: Buffer) => {
+    const text = bytes.toString();
+    const changed = text.replace('"0.weight":1}', '"0.weight":3}');
+    expect(changed).not.toBe(text);
+    return writeFile(path, changed);
+  };
+  await during('index.json', change, async () => {
+    const { error, numWrites } = await load();
+    expect(error).toBeInstanceOf(CheckpointCorruptError);
+    expect(error).toMatchObject({ file: 'index.json' });
+    expect(numWrites).toBe(0);
+  });
+});
+
 it('names the file and the tensor, and leaves alone who reads neither', async () => {
   const flipLast = (path: string, bytes: Buffer) => {
     bytes[bytes.byteLength - 1]! ^= 1;
