@@ -211,6 +211,9 @@ describe('the header', () => {
       'note    --no-sync changes nothing without --grad-accum 2 or more',
       'note    --fp32-reduce changes nothing in fp32',
     ]);
+    expect(await notes('--batch 5 --ranks 2 --grad-accum 4')).toEqual([
+      'note    --grad-accum 4: no rank has more rows than 3',
+    ]);
   });
 
   it('says when a directory has no weights', async () => {

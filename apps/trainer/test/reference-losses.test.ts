@@ -51,6 +51,8 @@ const CELLS = PRECISIONS.flatMap((precision) =>
 
 const run = (name: string, flags: readonly string[]) =>
   runFlags([...referenceCase(name).flags, '--device', 'cpu', ...flags]);
+const lossesAndNorms = ({ steps }: RunRecord) =>
+  steps.map(({ loss, gradNorm }) => [loss, gradNorm]);
 let single: RunRecord;
 beforeAll(async () => {
   single = await run('cosine-fp32', ['--strategy', 'single']);
@@ -87,12 +89,12 @@ describe('ddp', () => {
     expect(buckets(each)).toBe(2 * buckets(once));
   });
 
-  it('without clipping has the losses of fsdp bit for bit, resharding or not', async () => {
-    const flags = '--ranks 3 --clip 0';
-    const replicated = losses(await ddp('cosine-fp32', flags));
+  it('has the losses and norms of fsdp bit for bit, clipped, resharding or not', async () => {
+    const flags = '--ranks 3 --clip 0.5';
+    const replicated = lossesAndNorms(await ddp('cosine-fp32', flags));
     for (const reshard of ['--reshard', '--no-reshard']) {
       const sharded = await run('cosine-fp32', [...flags.split(' '), reshard]);
-      expect(losses(sharded)).toEqual(replicated);
+      expect(lossesAndNorms(sharded)).toEqual(replicated);
     }
   });
 });
@@ -113,11 +115,12 @@ describe('offload', () => {
     expect(peakBytes.total).toBeLessThan(single.reports[0]!.peakBytes.total);
   });
 
-  it('without clipping has the losses of one rank bit for bit', async () => {
-    // With it, squares are summed by flat parameter, and one rank has a single one.
-    const alone = await run('cosine-fp32', ['--strategy', 'single', '--clip', '0']);
+  it('has the losses and norms of one rank bit for bit, clipped', async () => {
+    const clipped = '--clip 0.5';
+    const alone = await run('cosine-fp32', ['--strategy', 'single', ...clipped.split(' ')]);
     for (const flags of ['--slices 3', '--slices 3 --checkpoint-activations']) {
-      expect(losses(await offload('cosine-fp32', `${flags} --clip 0`))).toEqual(losses(alone));
+      const record = await offload('cosine-fp32', `${flags} ${clipped}`);
+      expect(lossesAndNorms(record)).toEqual(lossesAndNorms(alone));
     }
   });
 

@@ -48,7 +48,7 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
   if (microSteps < config.gradAccum) {
     rows.push([
       'note',
-      `--grad-accum ${config.gradAccum}: no rank has more than ${microSteps} rows`,
+      `--grad-accum ${config.gradAccum}: no rank has more rows than ${microSteps}`,
     ]);
   }
   if (config.noSync && config.gradAccum === 1) {
