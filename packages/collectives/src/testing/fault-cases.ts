@@ -137,8 +137,10 @@ export const faultCases: readonly ConformanceCase[] = [
         const pending =
           group.rank === 0 ? [] : [group.barrier(), second.allGather(bytes(1), bytes(worldSize))];
         if (group.rank === 0) {
-          await sleep(20);
+          await hearAll(group);
           group.abort('loss is NaN');
+        } else {
+          tell(group, 0);
         }
         for (const call of [...pending, group.barrier(), second.barrier()]) {
           const error = await rejection(call, 'ABORTED');
@@ -154,12 +156,13 @@ export const faultCases: readonly ConformanceCase[] = [
       await onRanks(harness, worldSize, async (group, rank) => {
         await group.barrier();
         if (group.rank === victim) {
-          await sleep(50);
+          await hearAll(group);
           rank.kill();
           return;
         }
         const large = group.allGather(bytes(200_000), bytes(200_000 * worldSize));
         const small = group.allReduce(bytes(4), bytes(4), SUM);
+        tell(group, victim);
         for (const call of [large, small]) {
           checkLost(await rejection(call, 'PEER_LOST'), victim);
         }
@@ -179,12 +182,13 @@ export const faultCases: readonly ConformanceCase[] = [
             rank.stop !== undefined,
             `no rank of ${harness.name} can be stopped: skip this case`,
           );
-          await sleep(50);
+          await hearAll(group);
           rank.stop();
           return;
         }
         const large = group.allGather(bytes(200_000), bytes(200_000 * worldSize));
         const small = group.allReduce(bytes(4), bytes(4), SUM);
+        tell(group, victim);
         for (const call of [large, small]) {
           checkLost(await rejection(call, 'PEER_LOST'), victim);
         }
@@ -253,6 +257,23 @@ export const faultCases: readonly ConformanceCase[] = [
       }),
   },
 ];
+
+/** Of the words between ranks of a case. */
+const CHANNEL = 77;
+
+/** Tells a rank that this one is past what came before. What becomes of the word is no matter. */
+function tell(group: ProcessGroup, to: number): void {
+  group.send(bytes(1), { to, channel: CHANNEL }).catch(() => {});
+}
+
+/** All others have told. */
+async function hearAll(group: ProcessGroup): Promise<void> {
+  for (let from = 0; from < group.worldSize; from++) {
+    if (from !== group.rank) {
+      await group.recv(bytes(1), { from, channel: CHANNEL });
+    }
+  }
+}
 
 function checkLost(error: CollectiveError, victim: number): void {
   check(error.originRank === victim, `expected origin ${victim}: ${error.message}`);
