@@ -93,7 +93,7 @@ describe('exit codes', () => {
   it.each([
     ['--help', 0, /Presets of --model/, /^$/],
     ['--bogus', 2, /^$/, /^error: unknown option '--bogus'\. See --help\.\n$/],
-    ['--batch 3', 2, /^$/, /^error: --batch 3 is not a multiple .*\n$/],
+    ['--seq 9999', 2, /^$/, /^error: --seq 9999 is beyond .*\n$/],
     ['--data /nowhere --transport ws', 2, /^$/, /^error: --data: \/nowhere is not there\. .*\n$/],
   ])('of %s', async (flags, code, out, err) => {
     const run = new Running(['--device', 'cpu', ...flags.split(' ')]);
