@@ -81,7 +81,9 @@ describe('values of a sharded module rest in its shards', () => {
         return [name, { dtype: 'f32', shape, data: new Uint8Array(size * 4) }] as const;
       });
       expect(() => loadStateDict(first, new Map(zeros))).toThrow(NnConfigError);
-      expect(() => loadStateDict(first, new Map(zeros))).toThrow(/that of whoever wrapped the module/);
+      expect(() => loadStateDict(first, new Map(zeros))).toThrow(
+        /that of whoever wrapped the module/,
+      );
     });
   });
 
