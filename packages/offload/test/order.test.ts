@@ -140,18 +140,8 @@ describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
 
   it('2.7 buffer pool: steps like those before make no host buffer', async () => {
     const { model, step } = build({ checkpointActivation });
-    for (let i = 0; i < 3; i++) {
-      await step();
-    }
-    const before = model.hostMemory();
-    expect(before).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
-    for (let i = 0; i < 12; i++) {
-      await step();
-    }
-    const after = model.hostMemory();
-    expect(after).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
-    // Not one a step; which of them are needed at once depends on when answers come.
-    expect(after.numBuffersMade - before.numBuffersMade).toBeLessThan(4);
+    expect(await numUntilNoneIsMade(model, step)).toBeLessThan(MOST_RUNS);
+    expect(model.hostMemory()).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
   });
 
   it('host buffers stay under the cap and the slice in demand, gradients too', async () => {
@@ -172,18 +162,32 @@ it('batches of other sizes leave no host buffers behind', async () => {
     () => new Linear(device, { inFeatures: 8, outFeatures: 8 }),
   );
   const model = new OffloadModel(layers, { checkpointActivation: true });
-  const made: number[] = [];
   const pass = (rows: number) =>
     device.scope(async () => {
       const x = device.tensor(new Float32Array(rows * 8).fill(0.5), [rows, 8]);
       await mean(square(await model.call(x))).backward();
-      made.push(model.hostMemory().numBuffersMade);
     });
-  for (const rows of [2, 2, 3, 4, 5, 2, 2]) {
+  expect(await numUntilNoneIsMade(model, () => pass(2))).toBeLessThan(MOST_RUNS);
+  for (const rows of [3, 4, 5]) {
     await pass(rows);
   }
-  const numOf = made.map((total, i) => total - (made[i - 1] ?? 0));
-  expect(numOf[1]).toBe(0);
-  expect(numOf[5]).toBeGreaterThan(0); // those of 2 rows were let go
-  expect(numOf[6]).toBe(0);
+  const before = model.hostMemory().numBuffersMade;
+  await pass(2);
+  expect(model.hostMemory().numBuffersMade).toBeGreaterThan(before); // those of 2 rows were let go
 });
+
+const MOST_RUNS = 50;
+
+/**
+ * Runs until three in a row have made no host buffer, at most MOST_RUNS times; how often that was. How
+ * many are needed at once depends on when answers come, so the first runs may each make some.
+ */
+async function numUntilNoneIsMade(model: OffloadModel, run: () => Promise<void>): Promise<number> {
+  let numRuns = 0;
+  for (let numQuiet = 0; numQuiet < 3 && numRuns < MOST_RUNS; numRuns++) {
+    const { numBuffersMade } = model.hostMemory();
+    await run();
+    numQuiet = model.hostMemory().numBuffersMade === numBuffersMade ? numQuiet + 1 : 0;
+  }
+  return numRuns;
+}
