@@ -17,7 +17,7 @@ import { chromiumPath, launchChromium } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
 const SUITE_MS = 240_000; // about 20 s alone on two cores
-/** Of its heartbeats, which say so long before its links do: those may be silent for a minute. */
+/** Heartbeats say so long before links do, which may be silent for a minute. */
 const SILENT = expect.stringMatching(/silent for 4000 ms/);
 const SECRET = 'made by the test of pages';
 /**

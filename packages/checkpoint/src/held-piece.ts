@@ -11,13 +11,13 @@ export interface TensorId {
   readonly kind: TensorKind;
   /** Path of the parameter or buffer in the bare model. */
   readonly name: string;
-  /** Of state: its name in the optimizer, such as `expAvg`. */
+  /** The name of state in its optimizer, such as `expAvg`; other kinds have none. */
   readonly state?: string | undefined;
 }
 
 export interface TensorSpec extends TensorId {
   readonly dtype: DType;
-  /** Of the whole tensor. */
+  /** The shape is that of the whole tensor, whichever piece this is. */
   readonly shape: readonly number[];
 }
 

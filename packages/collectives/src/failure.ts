@@ -14,7 +14,7 @@ interface FailureBase {
 }
 
 export type Failure =
-  /** Of 'relay-lost' the origin is the rank that lost it: a relay is no rank. */
+  /** A relay is no rank, so the origin of 'relay-lost' is the rank that lost it. */
   | (FailureBase & { readonly kind: 'peer-lost' | 'relay-lost' | 'aborted' | 'closed' })
   | (FailureBase & { readonly kind: 'timeout'; readonly waitingFor: readonly number[] })
   | (FailureBase & { readonly kind: 'mismatch'; readonly calls: readonly PeerCall[] });

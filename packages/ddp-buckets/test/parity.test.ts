@@ -115,7 +115,7 @@ function ddpRun(
   });
 }
 
-/** Of the gradients of every step: all are clipped. */
+/** The gradients of every step have a larger norm, so all are clipped. */
 const MAX_NORM = 0.05;
 
 function clippedDdpRun(worldSize: number) {

@@ -269,8 +269,9 @@ describe('a small file system', () => {
     const run = promisify(execFile);
     const mount = run('mount', ['-t', 'tmpfs', '-o', 'size=3m', 'tmpfs', directory]);
     if ((await mount.catch(() => undefined)) === undefined) {
-      // A real one; the cases above fill up a file layer, for whoever runs them.
-      context.skip('mounting a file system needs root');
+      context.skip(
+        'mounting a file system needs root; the cases above fill up a file layer instead',
+      );
     }
     try {
       let store = await openDiskStore({ directory });

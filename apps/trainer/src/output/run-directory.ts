@@ -20,7 +20,7 @@ export const RUN_FILES = {
 /** The shape of summary.json. */
 export interface RunSummary {
   readonly params: number;
-  /** Of the last step that had targets. */
+  /** The loss of the last step that had targets. */
   readonly finalLoss: number | null;
   /** Steps that changed nothing, by reason. */
   readonly skippedSteps: { readonly overflow: number; readonly noTargets: number };

@@ -12,7 +12,7 @@ export interface RankReady {
   readonly numericClass: string;
   /** Trainable numbers of the whole model, tied weights once, no padding. */
   readonly params: number;
-  /** Of this rank's f32 parameters, padding included. */
+  /** This rank's f32 parameters take so many bytes, padding included. */
   readonly shardBytes: number;
   readonly tokenCount: number;
 }

@@ -76,7 +76,7 @@ async function gatherNamed(group: ProcessGroup, identity: string): Promise<void>
   throw error;
 }
 
-/** Of calls that end long before. */
+/** Calls with this limit end long before it. */
 const LATE_MS = 20_000;
 
 /** Answers are awaited for so long that every rank's comes, on the slowest machine. */
@@ -258,7 +258,7 @@ export const faultCases: readonly ConformanceCase[] = [
   },
 ];
 
-/** Of the words between ranks of a case. */
+/** The ranks of a case send each other words on this channel. */
 const CHANNEL = 77;
 
 /** Tells a rank that this one is past what came before. What becomes of the word is no matter. */

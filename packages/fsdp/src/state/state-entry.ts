@@ -66,7 +66,7 @@ export function checkEntries(
   );
 }
 
-/** Of what is there; a lazy tensor is as long as it says. */
+/** The length counts the bytes that are there; a lazy tensor is as long as it says. */
 function lengthText(entry: GivenEntry): string {
   if ('read' in entry) {
     return '';

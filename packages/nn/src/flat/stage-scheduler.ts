@@ -11,7 +11,7 @@
 // room: no deadlock.
 //
 // Note [uses without a graph]
-// Of a module that ran without recording, inside a forward that records, backward may need the
+// Where a module ran without recording, inside a forward that records, backward may need the
 // stage again (a checkpoint runs it a second time) or not (a frozen teacher). What the last backward
 // did decides.
 

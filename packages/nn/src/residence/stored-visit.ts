@@ -15,11 +15,11 @@ import type { HostBuffers } from './host-buffers.js';
 import type { StoredBytes } from './stored-bytes.js';
 
 /**
- * Of one tensor in a part: larger ones gain nothing, as a kernel of a quarter of it keeps any device busy
- * for longer than its start takes.
+ * A part has at most so many bytes of one tensor. Larger ones gain nothing, as a kernel of a quarter of
+ * it keeps any device busy for longer than its start takes.
  */
 const PART_BYTES = 32 * 2 ** 20;
-/** The least that a budget makes of it; a step needs so much of each of its tensors, or a whole flat. */
+/** A budget makes parts no smaller than this; a step needs so much of each of its tensors, or a whole flat. */
 export const LEAST_PART_BYTES = 64 * 2 ** 10;
 
 /** One stored value that a visit brings. */

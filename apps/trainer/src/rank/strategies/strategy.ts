@@ -12,7 +12,7 @@ export interface Strategy {
   /** ids [rows, seq] (u32) to logits [rows, seq, vocab]. */
   readonly module: Module<[ids: Tensor], Tensor>;
   readonly optimizer: AdamW;
-  /** Of this rank's f32 parameters, padding included. */
+  /** This rank's f32 parameters take so many bytes, padding included. */
   readonly shardBytes: number;
 
   /** Brings parameters to where they rest; once, before the first step. Collective. */
@@ -21,7 +21,7 @@ export interface Strategy {
   /** Runs a forward and backward whose gradients wait for those of a later one. */
   noSync<T>(run: () => Promise<T>): Promise<T>;
 
-  /** Of all gradients as they are, equal on all ranks; not finite where one of them is not. Collective. */
+  /** The norm of all gradients as they are, equal on all ranks; not finite where one of them is not. Collective. */
   gradNorm(): Promise<number>;
 
   /** Updates the parameters; not collective. What rests on disk is committed with it. */
