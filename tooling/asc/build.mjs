@@ -3,8 +3,10 @@
 //
 // package.json may list variants: "asc": [{ "out": "wasm", "entry": "assembly/index.ts",
 // "flags": ["--enable", "threads"], "use": { "name": "value" } }]. Without it there is one variant
-// `wasm` of assembly/index.ts. Each becomes src/generated/<out>.ts, which exports `wasmBase64`.
-// Variants whose inputs did not change are left alone (their hash is in the file's first line).
+// `wasm` of assembly/index.ts. Each becomes src/generated/<out>.ts, which exports `wasmBase64`, and
+// `layoutHash` where there is an assembly/layout.ts: constants that the package's sources share with the
+// kernels, so that a build of other constants can be refused. Variants whose inputs did not change are
+// left alone (their hash is in the file's first line).
 
 import { createHash } from 'node:crypto';
 import {
@@ -37,6 +39,8 @@ for (const path of sources) {
   shared.update(path.slice(folder.length)).update(readFileSync(path));
 }
 
+const layoutHash = hashOfLayout(join(folder, 'assembly/layout.ts'));
+
 for (const variant of manifest.asc ?? DEFAULT_VARIANTS) {
   await buildVariant(variant);
 }
@@ -50,6 +54,30 @@ function listSources(root) {
     .filter((name) => name.endsWith('.ts'))
     .sort()
     .map((name) => join(root, name));
+}
+
+/**
+ * FNV-1a over `NAME=value;` of every constant by name, as src/backends/cpu/compile-kernels.ts computes it
+ * from the constants themselves; undefined where there are none.
+ */
+function hashOfLayout(path) {
+  if (!existsSync(path)) {
+    return undefined;
+  }
+  const entries = [];
+  for (const [line, name, value] of readFileSync(path, 'utf8').matchAll(
+    /^export (?:const (\w+) = (-?\d+);)?.*$/gm,
+  )) {
+    if (name === undefined) {
+      throw new Error(`${path}: expected plain constants, got ${line}`);
+    }
+    entries.push(`${name}=${value};`);
+  }
+  let hash = 0x811c9dc5;
+  for (const char of entries.sort().join('')) {
+    hash = Math.imul(hash ^ char.charCodeAt(0), 0x01000193);
+  }
+  return hash >>> 0;
 }
 
 async function buildVariant(variant) {
@@ -89,7 +117,8 @@ async function buildVariant(variant) {
   mkdirSync(resolve(target, '..'), { recursive: true });
   // Renamed into place: a test run beside this one never reads half a file.
   const partial = `${target}.${process.pid}`;
-  writeFileSync(partial, `${firstLine}\n\nexport const wasmBase64 =\n  '${base64}';\n`);
+  const layout = layoutHash === undefined ? '' : `export const layoutHash = ${layoutHash};\n`;
+  writeFileSync(partial, `${firstLine}\n\n${layout}export const wasmBase64 =\n  '${base64}';\n`);
   renameSync(partial, target);
   console.log(`${manifest.name}: ${out} ${wasm.length} bytes`);
 }

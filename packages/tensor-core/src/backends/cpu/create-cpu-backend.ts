@@ -7,6 +7,7 @@ import { LimitError, OutOfMemoryError } from '../../errors.js';
 import { whole } from '../../options.js';
 import { CommandQueue } from './command-queue.js';
 import { CommandWriter } from './command-writer.js';
+import { compileKernels } from './compile-kernels.js';
 import { CpuBackend } from './cpu-backend.js';
 import type { Engine, EngineEvents } from './engine.js';
 import { Heap } from './heap.js';
@@ -36,7 +37,8 @@ const MAX_THREADS = 64;
 
 /**
  * Opens the CPU device. Rejects with LimitError for options out of range, OutOfMemoryError where
- * the memory can't be reserved, DeviceLostError where a worker can't start.
+ * the memory can't be reserved, DeviceLostError where a worker can't start, StateError
+ * where the kernels were built from other sources.
  */
 export async function createCpuBackend(options: CpuBackendOptions = {}): Promise<Backend> {
   checkOptions<CpuBackendOptions>('createCpuBackend', options, {
@@ -99,15 +101,11 @@ function coreCount(): number {
 
 /** The build that is needed, loaded apart so that bundles fetch only that one. */
 async function loadModule(isThreaded: boolean): Promise<WebAssembly.Module> {
-  const { wasmBase64 } = isThreaded
-    ? await import('../../generated/cpu-threaded.js')
-    : await import('../../generated/cpu-inline.js');
-  const binary = atob(wasmBase64);
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) {
-    bytes[i] = binary.charCodeAt(i);
-  }
-  return WebAssembly.compile(bytes);
+  return compileKernels(
+    isThreaded
+      ? await import('../../generated/cpu-threaded.js')
+      : await import('../../generated/cpu-inline.js'),
+  );
 }
 
 /** Where the engine can't reserve all of the address space, and nobody asked for it: half of it. */
