@@ -6,6 +6,7 @@ import { crossEntropy, crossEntropyBackward } from './cross-entropy';
 import { dropout } from './dropout';
 import { affine, cast, fill, unary, unaryBackward } from './elementwise';
 import { embedding, embeddingBackward } from './embedding';
+import { gated, gatedBackward } from './gated';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm';
 import {
   OP_ADAM,
@@ -23,6 +24,8 @@ import {
   OP_EXTREMUM_BACKWARD,
   OP_FENCE,
   OP_FILL,
+  OP_GATED,
+  OP_GATED_BACKWARD,
   OP_LAYER_NORM,
   OP_LAYER_NORM_BACKWARD,
   OP_LAYER_NORM_PARAM_GRAD,
@@ -77,6 +80,8 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_CAST: cast(slot, chunk, chunks); break;
     case OP_UNARY: unary(slot, chunk, chunks); break;
     case OP_UNARY_BACKWARD: unaryBackward(slot, chunk, chunks); break;
+    case OP_GATED: gated(slot, chunk, chunks); break;
+    case OP_GATED_BACKWARD: gatedBackward(slot, chunk, chunks); break;
     case OP_AFFINE: affine(slot, chunk, chunks); break;
     case OP_BINARY: binary(slot, chunk, chunks); break;
     case OP_COPY_STRIDED: copyStrided(slot, chunk, chunks); break;

@@ -7,6 +7,7 @@ import {
   F16,
   I32,
   UNARY_ABS,
+  UNARY_COS,
   UNARY_EXP,
   UNARY_GELU,
   UNARY_GELU_TANH,
@@ -16,6 +17,8 @@ import {
   UNARY_RELU,
   UNARY_RSQRT,
   UNARY_SIGMOID,
+  UNARY_SILU,
+  UNARY_SIN,
   UNARY_SQRT,
   UNARY_SQUARE,
   UNARY_TANH,
@@ -180,7 +183,8 @@ export function affine(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
+/** f of n values. */
+export function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
   switch (kind) {
     case UNARY_NEG: mapUnary(UNARY_NEG, x, out, n); break;
     case UNARY_ABS: mapUnary(UNARY_ABS, x, out, n); break;
@@ -193,8 +197,23 @@ function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
     case UNARY_TANH: mapUnary(UNARY_TANH, x, out, n); break;
     case UNARY_SIGMOID: mapUnary(UNARY_SIGMOID, x, out, n); break;
     case UNARY_RELU: mapUnary(UNARY_RELU, x, out, n); break;
+    case UNARY_SILU: mapUnary(UNARY_SILU, x, out, n); break;
+    case UNARY_SIN: sines(x, out, n); break;
+    case UNARY_COS: cosines(x, out, n); break;
     case UNARY_GELU: mapUnary(UNARY_GELU, x, out, n); break;
     default: mapUnary(UNARY_GELU_TANH, x, out, n);
+  }
+}
+
+function sines(x: usize, out: usize, n: i32): void {
+  for (let o = 0; o < n << 2; o += 4) {
+    store<f32>(out + o, Mathf.sin(load<f32>(x + o)));
+  }
+}
+
+function cosines(x: usize, out: usize, n: i32): void {
+  for (let o = 0; o < n << 2; o += 4) {
+    store<f32>(out + o, Mathf.cos(load<f32>(x + o)));
   }
 }
 
@@ -225,6 +244,7 @@ function apply(kind: i32, x: v128): v128 {
   if (kind == UNARY_SIGMOID) return sigmoid4(x);
   // wasm's max keeps NaN.
   if (kind == UNARY_RELU) return f32x4.max(x, f32x4.splat(0));
+  if (kind == UNARY_SILU) return f32x4.mul(x, sigmoid4(x));
   if (kind == UNARY_GELU) return f32x4.mul(x, normalCdf4(x, gauss4(x)));
   return f32x4.mul(x, sigmoid4(geluInner(x)));
 }
@@ -237,7 +257,8 @@ function geluInner(x: v128): v128 {
   return f32x4.mul(sum, f32x4.splat(1.5957691216057308));
 }
 
-function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32): void {
+/** dy * f' of n values. */
+export function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32): void {
   switch (kind) {
     case UNARY_NEG: mapBackward(UNARY_NEG, x, dy, out, n); break;
     case UNARY_ABS: mapBackward(UNARY_ABS, x, dy, out, n); break;
@@ -250,6 +271,17 @@ function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32): void
     case UNARY_TANH: mapBackward(UNARY_TANH, x, dy, out, n); break;
     case UNARY_SIGMOID: mapBackward(UNARY_SIGMOID, x, dy, out, n); break;
     case UNARY_RELU: mapBackward(UNARY_RELU, x, dy, out, n); break;
+    case UNARY_SILU: mapBackward(UNARY_SILU, x, dy, out, n); break;
+    case UNARY_SIN:
+      for (let o = 0; o < n << 2; o += 4) {
+        store<f32>(out + o, load<f32>(dy + o) * Mathf.cos(load<f32>(x + o)));
+      }
+      break;
+    case UNARY_COS:
+      for (let o = 0; o < n << 2; o += 4) {
+        store<f32>(out + o, -load<f32>(dy + o) * Mathf.sin(load<f32>(x + o)));
+      }
+      break;
     case UNARY_GELU: mapBackward(UNARY_GELU, x, dy, out, n); break;
     default: mapBackward(UNARY_GELU_TANH, x, dy, out, n);
   }
@@ -297,6 +329,10 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
   }
   // A product, not a mask: a NaN in dy is not hidden by a slope of 0.
   if (kind == UNARY_RELU) return f32x4.mul(dy, v128.and(one, f32x4.gt(x, zero)));
+  if (kind == UNARY_SILU) {
+    const rising = f32x4.add(one, f32x4.mul(x, sigmoid4(f32x4.neg(x))));
+    return f32x4.mul(dy, f32x4.mul(sigmoid4(x), rising));
+  }
   if (kind == UNARY_GELU) {
     const gauss = gauss4(x);
     const density = f32x4.mul(gauss, f32x4.splat(0.3989422804014327));

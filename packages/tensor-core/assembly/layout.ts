@@ -75,6 +75,8 @@ export const OP_ADAM = 23;
 export const OP_SGD = 24;
 export const OP_NORM_TREE = 25;
 export const OP_CLIP_FACTOR = 26;
+export const OP_GATED = 40;
+export const OP_GATED_BACKWARD = 41;
 export const OP_NOOP = 27;
 
 export const UNARY_NEG = 0;
@@ -90,6 +92,13 @@ export const UNARY_SIGMOID = 9;
 export const UNARY_RELU = 10;
 export const UNARY_GELU = 11;
 export const UNARY_GELU_TANH = 12;
+export const UNARY_SILU = 13;
+export const UNARY_SIN = 14;
+export const UNARY_COS = 15;
+
+export const GATE_FIRST = 0;
+export const GATE_SECOND = 1;
+export const GATE_BOTH = 2;
 
 export const BINARY_ADD = 0;
 export const BINARY_SUB = 1;

@@ -159,9 +159,15 @@ export type UnaryKind =
   | 'reciprocal'
   | 'tanh'
   | 'sigmoid'
+  | 'sin'
+  | 'cos'
   | 'relu'
+  | 'silu'
   | 'gelu'
   | 'geluTanh';
+
+/** What a gate passes its first half through. */
+export type GateKind = 'silu' | 'gelu' | 'geluTanh';
 
 export type BinaryKind = 'add' | 'sub' | 'mul' | 'div' | 'maximum' | 'minimum' | 'pow';
 
@@ -221,6 +227,35 @@ export interface KernelCalls {
   unary: { kind: UnaryKind; x: View; out: View };
   /** out[i] = dy[i] * f'(x[i]), in place over dy allowed, any size. relu'(0) = 0, abs'(0) = 0. */
   unaryBackward: { kind: UnaryKind; x: View; dy: View; out: View };
+
+  /**
+   * out[r, c] = f(gate[r, c]) * up[r, c], float, out dense [rows, cols]. Rows of gate and up are `row`
+   * apart: cols, or 2 * cols where they are the halves of one operand. Any size.
+   */
+  gated: {
+    kind: GateKind;
+    gate: View;
+    up: View;
+    out: View;
+    rows: number;
+    cols: number;
+    row: number;
+  };
+  /**
+   * Gradients of the above. Of 'gate': dy * up * f'(gate), and of 'up': dy * f(gate), both dense [rows,
+   * cols]; of 'both': [rows, 2 * cols], that of gate in front. Any size.
+   */
+  gatedBackward: {
+    kind: GateKind;
+    of: 'gate' | 'up' | 'both';
+    gate: View;
+    up: View;
+    dy: View;
+    out: View;
+    rows: number;
+    cols: number;
+    row: number;
+  };
 
   /** out[i] = x[i] * scale + shift, float, in place allowed, any size. */
   affine: { x: View; out: View; scale: number; shift: number };

@@ -17,6 +17,7 @@ export {
   abs,
   add,
   affine,
+  cos,
   div,
   exp,
   gelu,
@@ -30,12 +31,15 @@ export {
   relu,
   rsqrt,
   sigmoid,
+  silu,
+  sin,
   sqrt,
   square,
   sub,
   tanh,
 } from './ops/elementwise.js';
 export { embedding } from './ops/embedding.js';
+export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
 export { layerNorm } from './ops/layer-norm.js';
 export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';

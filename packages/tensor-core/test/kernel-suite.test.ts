@@ -18,6 +18,8 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   cast: ['out'],
   unary: ['out'],
   unaryBackward: ['out'],
+  gated: ['out'],
+  gatedBackward: ['out'],
   affine: ['out'],
   binary: ['out'],
   copyStrided: ['out'],

@@ -46,8 +46,15 @@ export const square = (x: Tensor): Tensor => unary('square', x);
 export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
 export const tanh = (x: Tensor): Tensor => unary('tanh', x);
 export const sigmoid = (x: Tensor): Tensor => unary('sigmoid', x);
+/** Of radians, whatever their size. */
+export const sin = (x: Tensor): Tensor => unary('sin', x);
+/** Of radians, whatever their size. */
+export const cos = (x: Tensor): Tensor => unary('cos', x);
 /** max(x, 0); its gradient at 0 is 0. */
 export const relu = (x: Tensor): Tensor => unary('relu', x);
+
+/** x times sigmoid(x) (Hendrycks and Gimpel, 2016; also called swish). */
+export const silu = (x: Tensor): Tensor => unary('silu', x);
 
 /**
  * x times the normal distribution's cumulative at x (Hendrycks and Gimpel, 2016).

@@ -6,6 +6,7 @@ import { crossEntropyCases } from './cases/cross-entropy.js';
 import { dropoutCases } from './cases/dropout.js';
 import { elementwiseCases } from './cases/elementwise.js';
 import { embeddingCases } from './cases/embedding.js';
+import { gatedCases } from './cases/gated.js';
 import { layerNormCases } from './cases/layer-norm.js';
 import { manyCases } from './cases/many.js';
 import { matmulCases } from './cases/matmul.js';
@@ -30,6 +31,7 @@ export function kernelCases(): ConformanceCase[] {
     ...castCases(),
     ...copyCases(),
     ...elementwiseCases(),
+    ...gatedCases(),
     ...reduceCases(),
     ...softmaxCases(),
     ...layerNormCases(),

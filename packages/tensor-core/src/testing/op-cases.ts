@@ -5,6 +5,7 @@ import type { OpCase } from './op-check.js';
 import { attentionOpCases } from './ops/attention.js';
 import { dropoutOpCases } from './ops/dropout.js';
 import { elementwiseOpCases } from './ops/elementwise.js';
+import { gatedOpCases } from './ops/gated.js';
 import { matmulOpCases } from './ops/matmul.js';
 import { reduceOpCases } from './ops/reduce.js';
 import { rowOpCases } from './ops/rows.js';
@@ -17,6 +18,7 @@ import { shapeOpCases } from './ops/shape.js';
 export function opCases(): OpCase[] {
   return [
     ...elementwiseOpCases(),
+    ...gatedOpCases(),
     ...matmulOpCases(),
     ...reduceOpCases(),
     ...rowOpCases(),

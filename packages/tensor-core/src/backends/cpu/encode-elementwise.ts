@@ -10,15 +10,21 @@ import {
   BINARY_MUL,
   BINARY_POW,
   BINARY_SUB,
+  GATE_BOTH,
+  GATE_FIRST,
+  GATE_SECOND,
   OP_AFFINE,
   OP_BINARY,
   OP_CAST,
   OP_COPY_STRIDED,
   OP_DROPOUT,
   OP_FILL,
+  OP_GATED,
+  OP_GATED_BACKWARD,
   OP_UNARY,
   OP_UNARY_BACKWARD,
   UNARY_ABS,
+  UNARY_COS,
   UNARY_EXP,
   UNARY_GELU,
   UNARY_GELU_TANH,
@@ -28,6 +34,8 @@ import {
   UNARY_RELU,
   UNARY_RSQRT,
   UNARY_SIGMOID,
+  UNARY_SILU,
+  UNARY_SIN,
   UNARY_SQRT,
   UNARY_SQUARE,
   UNARY_TANH,
@@ -47,7 +55,10 @@ const UNARY_CODES: Readonly<Record<UnaryKind, number>> = {
   reciprocal: UNARY_RECIPROCAL,
   tanh: UNARY_TANH,
   sigmoid: UNARY_SIGMOID,
+  sin: UNARY_SIN,
+  cos: UNARY_COS,
   relu: UNARY_RELU,
+  silu: UNARY_SILU,
   gelu: UNARY_GELU,
   geluTanh: UNARY_GELU_TANH,
 };
@@ -62,6 +73,8 @@ const BINARY_CODES: Readonly<Record<BinaryKind, number>> = {
   pow: BINARY_POW,
 };
 
+const GATE_PARTS = { gate: GATE_FIRST, up: GATE_SECOND, both: GATE_BOTH } as const;
+
 const CHEAP_NS = 0.3;
 const TRANSCENDENTAL_NS = 1.5;
 const TRANSCENDENTAL: ReadonlySet<UnaryKind> = new Set([
@@ -69,6 +82,9 @@ const TRANSCENDENTAL: ReadonlySet<UnaryKind> = new Set([
   'log',
   'tanh',
   'sigmoid',
+  'sin',
+  'cos',
+  'silu',
   'gelu',
   'geluTanh',
 ]);
@@ -97,6 +113,20 @@ export function unaryBackward(
   w.start(OP_UNARY_BACKWARD, 'unaryBackward').int(UNARY_CODES[kind]);
   w.view(x).view(dy).view(out).int(x.size);
   w.commit(w.chunksFor(x.size * unaryNs(kind)));
+}
+
+export function gated(call: KernelCalls['gated'], w: CommandWriter): void {
+  const { kind, rows, cols, row } = call;
+  w.start(OP_GATED, 'gated').int(UNARY_CODES[kind]);
+  w.view(call.gate).view(call.up).view(call.out).int(rows, cols, row);
+  w.commit(w.chunksFor(rows * cols * TRANSCENDENTAL_NS));
+}
+
+export function gatedBackward(call: KernelCalls['gatedBackward'], w: CommandWriter): void {
+  const { kind, of, rows, cols, row } = call;
+  w.start(OP_GATED_BACKWARD, 'gatedBackward').int(UNARY_CODES[kind], GATE_PARTS[of]);
+  w.view(call.gate).view(call.up).view(call.dy).view(call.out).int(rows, cols, row);
+  w.commit(w.chunksFor(rows * cols * TRANSCENDENTAL_NS * (of === 'both' ? 2 : 1)));
 }
 
 export function affine({ x, out, scale, shift }: KernelCalls['affine'], w: CommandWriter): void {

@@ -8,7 +8,8 @@ const SQRT_2_OVER_PI = Math.sqrt(2 / Math.PI);
 /** The cubic coefficient of GELU's tanh form (Hendrycks and Gimpel, 2016). */
 const GELU_CUBIC = 0.044715;
 
-const FUNCTIONS: Readonly<Record<UnaryKind, (x: number) => number>> = {
+/** Each kind's function. */
+export const FUNCTIONS: Readonly<Record<UnaryKind, (x: number) => number>> = {
   neg: (x) => -x,
   abs: Math.abs,
   exp: Math.exp,
@@ -19,12 +20,15 @@ const FUNCTIONS: Readonly<Record<UnaryKind, (x: number) => number>> = {
   reciprocal: (x) => 1 / x,
   tanh: Math.tanh,
   sigmoid,
+  sin: Math.sin,
+  cos: Math.cos,
   relu: (x) => Math.max(x, 0),
+  silu: (x) => x * sigmoid(x),
   gelu: (x) => x * normalCdf(x),
   geluTanh: (x) => 0.5 * x * (1 + Math.tanh(geluInner(x))),
 };
 
-const DERIVATIVES: Readonly<Record<UnaryKind, (x: number) => number>> = {
+export const DERIVATIVES: Readonly<Record<UnaryKind, (x: number) => number>> = {
   neg: () => -1,
   abs: Math.sign,
   exp: Math.exp,
@@ -35,7 +39,10 @@ const DERIVATIVES: Readonly<Record<UnaryKind, (x: number) => number>> = {
   reciprocal: (x) => -1 / (x * x),
   tanh: (x) => 1 - Math.tanh(x) ** 2,
   sigmoid: (x) => sigmoid(x) * sigmoid(-x),
+  sin: Math.cos,
+  cos: (x) => -Math.sin(x),
   relu: (x) => (x > 0 ? 1 : 0),
+  silu: (x) => sigmoid(x) * (1 + x * sigmoid(-x)),
   gelu: (x) => normalCdf(x) + (x * Math.exp(-0.5 * x * x)) / Math.sqrt(2 * Math.PI),
   geluTanh: (x) => {
     const t = Math.tanh(geluInner(x));

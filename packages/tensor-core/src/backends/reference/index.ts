@@ -18,6 +18,7 @@ import { dropout } from './dropout.js';
 import { type Open, openBits, openElements } from './elements.js';
 import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
+import { gated, gatedBackward } from './gated.js';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
@@ -38,6 +39,8 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   cast,
   unary,
   unaryBackward,
+  gated,
+  gatedBackward,
   affine,
   binary,
   copyStrided: (call, _open, bits) => copyStrided(call, bits),

@@ -12,6 +12,8 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   cast: { out: [] },
   unary: { out: ['x'] },
   unaryBackward: { out: ['dy'] },
+  gated: { out: [] },
+  gatedBackward: { out: [] },
   affine: { out: ['x'] },
   binary: { out: ['a', 'b'] },
   copyStrided: { out: [] },
@@ -41,6 +43,15 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
   cast: ({ out }) => ({ x: out.size }),
   unary: ({ out }) => ({ x: out.size }),
   unaryBackward: ({ out }) => ({ x: out.size, dy: out.size }),
+  gated: ({ rows, cols, row }) => {
+    const halves = (rows - 1) * row + cols;
+    return { gate: halves, up: halves, out: rows * cols };
+  },
+  gatedBackward: ({ of, rows, cols, row }) => {
+    const halves = (rows - 1) * row + cols;
+    const whole = rows * cols;
+    return { gate: halves, up: halves, dy: whole, out: of === 'both' ? 2 * whole : whole };
+  },
   affine: ({ out }) => ({ x: out.size }),
   binary: ({ shape, aStrides, bStrides }) => ({
     a: reach(shape, aStrides),

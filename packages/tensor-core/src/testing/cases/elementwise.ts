@@ -18,7 +18,10 @@ const UNARY_RANGES: Readonly<Record<UnaryKind, readonly [low: number, high: numb
   reciprocal: [0.25, 4],
   tanh: [-4, 4],
   sigmoid: [-6, 6],
+  sin: [-20, 20],
+  cos: [-20, 20],
   relu: [-3, 3],
+  silu: [-6, 6],
   gelu: [-5, 5],
   geluTanh: [-5, 5],
 };
@@ -35,7 +38,8 @@ export function elementwiseCases(): ConformanceCase[] {
   return [
     ...UNARY_KINDS.flatMap((kind) => FLOATS.map((dtype) => unaryCase(kind, dtype, dtype))),
     ...MIXES.map(([from, to]) => unaryCase('gelu', from, to)),
-    ...(['tanh', 'sigmoid', 'gelu', 'geluTanh'] as const).map(saturationCase),
+    ...(['tanh', 'sigmoid', 'silu', 'gelu', 'geluTanh'] as const).map(saturationCase),
+    farAnglesCase(),
     unaryInPlaceCase(),
     ...FLOATS.map((dtype) => affineCase(dtype, dtype)),
     ...MIXES.map(([from, to]) => affineCase(from, to)),
@@ -69,6 +73,21 @@ function saturationCase(kind: UnaryKind): ConformanceCase {
     const dy = twin.floats(FAR.length, 'f32', { low: 0.5 });
     twin.run('unary', { kind, x, out: twin.output(FAR.length, 'f32') });
     twin.run('unaryBackward', { kind, x, dy, out: twin.output(FAR.length, 'f32') });
+  });
+}
+
+/** Near multiples of a quarter turn and where 24 bits of the angle are all behind the point. */
+function farAnglesCase(): ConformanceCase {
+  return twinCase('unary sin and cos of large angles', 'transcendental', (twin) => {
+    const angles = [0.78, 0.7854, Math.PI / 2, Math.PI, 2 * Math.PI, 355, 8192.5, 131072, 16777216];
+    angles.push(1e5, 33554432.5, 1e10, 2 ** 40, 1e20, 3e38, 2 ** -20, 1e-30, 0);
+    const x = twin.values([...angles, ...angles.map((angle) => -angle)], 'f32');
+    for (const kind of ['sin', 'cos'] as const) {
+      const size = 2 * angles.length;
+      twin.run('unary', { kind, x, out: twin.output(size, 'f32') });
+      const dy = twin.floats(size, 'f32');
+      twin.run('unaryBackward', { kind, x, dy, out: twin.output(size, 'f32') });
+    }
   });
 }
 

@@ -24,7 +24,10 @@ const UNARY_KINDS: readonly UnaryKind[] = [
   'reciprocal',
   'tanh',
   'sigmoid',
+  'sin',
+  'cos',
   'relu',
+  'silu',
   'gelu',
   'geluTanh',
 ];
@@ -44,6 +47,7 @@ export function specialValueCases(): ConformanceCase[] {
     ...FLOATS.map(unaryCase),
     ...FLOATS.map(binaryCase),
     ...FLOATS.map(overflowCase),
+    ...FLOATS.map(gateCase),
     tailCase(),
     ...FLOATS.map(reduceCase),
     ...FLOATS.map(extremumCase),
@@ -86,6 +90,31 @@ function unaryCase(dtype: DType): ConformanceCase {
       twin.run('affine', { x, out: output(), scale: 2, shift: 1 });
       twin.run('affine', { x, out: output(), scale: 0, shift: 1 });
       twin.run('affine', { x: ones, out: output(), scale: INF, shift: NAN });
+    },
+  );
+}
+
+/** In either half and in the gradient; the other operands are moderate. */
+function gateCase(dtype: DType): ConformanceCase {
+  return twinCase(
+    `gated ${dtype} of NaN and infinities, and backward`,
+    'transcendental',
+    (twin) => {
+      const cols = SPECIAL.length;
+      const extent = { rows: 1, cols, row: cols };
+      const special = twin.values(SPECIAL, dtype);
+      const plain = twin.floats(cols, dtype, { low: 0.5 });
+      for (const kind of ['silu', 'gelu', 'geluTanh'] as const) {
+        for (const [gate, up, dy] of [
+          [special, plain, plain],
+          [plain, special, plain],
+          [plain, plain, special],
+        ] as const) {
+          twin.run('gated', { kind, gate, up, out: twin.output(cols, dtype), ...extent });
+          const out = twin.output(2 * cols, dtype);
+          twin.run('gatedBackward', { kind, of: 'both', gate, up, dy, out, ...extent });
+        }
+      }
     },
   );
 }

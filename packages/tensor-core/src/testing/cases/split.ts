@@ -16,6 +16,7 @@ export function splitCases(): ConformanceCase[] {
   return [
     splitCase('elementwise kernels', 'transcendental', elementwise),
     splitCase('cast and dropout', 'arithmetic', castAndDropout),
+    splitCase('gated', 'transcendental', gated),
     splitCase('normNodes', 'sum', normNodes),
     splitCase('optimizers', 'transcendental', optimizers),
     splitCase('embedding', 'sum', embedding),
@@ -63,6 +64,27 @@ function elementwise(twin: Twin, limitBytes: number): void {
     twin.run('binary', { kind: 'add', a: x, b: y, out: output(), ...strides });
     const inPlace = twin.floats(size, dtype, { isWritten: true, offset: 2 });
     twin.run('binary', { kind: 'add', a: inPlace, b: y, out: inPlace, ...strides });
+  }
+}
+
+function gated(twin: Twin, limitBytes: number): void {
+  for (const dtype of FLOATS) {
+    const cols = 65;
+    const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
+    const size = rows * cols;
+    const packed = twin.floats(2 * size, dtype, { offset: 1 });
+    const dy = twin.floats(size, dtype, { offset: 3 });
+    const halves = {
+      kind: 'silu' as const,
+      gate: twin.slice(packed, 0, 2 * size - cols),
+      up: twin.slice(packed, cols, 2 * size - cols),
+      rows,
+      cols,
+      row: 2 * cols,
+    };
+    twin.run('gated', { ...halves, out: twin.output(size, dtype, { offset: 2 }) });
+    const out = twin.output(2 * size, dtype, { offset: 2 });
+    twin.run('gatedBackward', { ...halves, of: 'both', dy, out });
   }
 }
 

@@ -7,7 +7,7 @@ import type { Tensor } from '../../tensor.js';
 import { type OpCase, type OpInput, opCase } from '../op-check.js';
 import type { FloatDType } from '../op-tolerance.js';
 import { FLOATS } from '../sizes.js';
-import { geluErf, geluTanh, mapTwin, pairTwin } from '../twins/elementwise.js';
+import { geluErf, geluTanh, mapTwin, pairTwin, siluOf } from '../twins/elementwise.js';
 
 type Unary = readonly [
   op: (x: Tensor) => Tensor,
@@ -29,6 +29,9 @@ const UNARY: Readonly<Record<string, Unary>> = {
   reciprocal: [ops.reciprocal, (x) => 1 / x, POSITIVE],
   tanh: [ops.tanh, Math.tanh, { low: -3, high: 3 }],
   sigmoid: [ops.sigmoid, (x) => 1 / (1 + Math.exp(-x)), { low: -6, high: 6 }],
+  sin: [ops.sin, Math.sin, { low: -6, high: 6 }],
+  cos: [ops.cos, Math.cos, { low: -6, high: 6 }],
+  silu: [ops.silu, siluOf, { low: -6, high: 6 }],
   relu: [ops.relu, (x) => Math.max(0, x), AROUND_KINK],
   gelu: [(x) => ops.gelu(x), geluErf, { low: -3, high: 3 }],
   'gelu tanh': [(x) => ops.gelu(x, { approximate: 'tanh' }), geluTanh, { low: -3, high: 3 }],

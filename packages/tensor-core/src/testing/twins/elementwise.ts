@@ -34,6 +34,10 @@ export function erf(x: number): number {
   return ((2 / Math.sqrt(Math.PI)) * h * sum) / 3;
 }
 
+export function siluOf(x: number): number {
+  return x / (1 + Math.exp(-x));
+}
+
 export function geluErf(x: number): number {
   return (x / 2) * (1 + erf(x / Math.sqrt(2)));
 }

@@ -6,6 +6,7 @@ import type { BinaryKind, KernelCalls, UnaryKind, View } from '../../../backend.
 import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Grid, type Kernel, linearGrid } from '../kernel.js';
 import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';
+import { SIN_COS } from './angles.js';
 import { collapse, stridedIndex, strideParams } from './strided.js';
 
 export const ELEMENTWISE_SIZE = [64, 1, 1] as const;
@@ -62,7 +63,8 @@ fn sigmoid(x: f32) -> f32 {
 }
 `;
 
-const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
+/** WGSL of each kind at `x`; ACTIVATIONS, LOG and SIN_COS hold what they call. */
+export const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
   neg: '-x',
   abs: 'abs(x)',
   exp: 'exp_of(x)',
@@ -73,12 +75,15 @@ const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
   reciprocal: '1.0 / x',
   tanh: 'safe_tanh(x)',
   sigmoid: 'sigmoid(x)',
+  sin: 'sin_of(x)',
+  cos: 'cos_of(x)',
   relu: 'select(x, 0.0, x < 0.0)',
+  silu: 'silu(x)',
   gelu: 'x * normal_cdf(x)',
   geluTanh: '0.5 * x * (1.0 + safe_tanh(gelu_inner(x)))',
 };
 
-const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
+export const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   neg: '-1.0',
   abs: 'select(sign(x), x, is_nan(x))',
   exp: 'exp_of(x)',
@@ -89,17 +94,24 @@ const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   reciprocal: '-1.0 / (x * x)',
   tanh: 'tanh_slope(x)',
   sigmoid: 'sigmoid(x) * sigmoid(-x)',
+  sin: 'cos_of(x)',
+  cos: '-sin_of(x)',
   relu: 'select(0.0, 1.0, x > 0.0)',
+  silu: 'silu_slope(x)',
   gelu: 'gelu_slope(x)',
   geluTanh: 'gelu_tanh_slope(x)',
 };
 
-const SLOPES = `${SPECIAL_VALUES}${IS_INFINITE}fn tanh_slope(x: f32) -> f32 {
+export const SLOPES = `fn tanh_slope(x: f32) -> f32 {
   let e = exp(-2.0 * min(abs(x), 40.0));
   let d = 1.0 + e;
   return select(4.0 * e / (d * d), x, is_nan(x));
 }
-// Infinity times a vanishing density is NaN.
+// Infinity times what vanishes is NaN, here and in the slopes of gelu.
+fn silu_slope(x: f32) -> f32 {
+  let slope = sigmoid(x) * (1.0 + x * sigmoid(-x));
+  return select(slope, nan(), is_infinite(x));
+}
 fn gelu_slope(x: f32) -> f32 {
   let slope = normal_cdf(x) + x * exp(-0.5 * min(x * x, 200.0)) * 0.3989422804014327;
   return select(slope, nan(), is_infinite(x));
@@ -112,8 +124,13 @@ fn gelu_tanh_slope(x: f32) -> f32 {
 }
 `;
 
+/** What FUNCTIONS of the activations call; SLOPES, which is for DERIVATIVES, needs it too. */
+export const ACTIVATIONS = `${SPECIAL_VALUES}${IS_INFINITE}${TANH}${GELU}
+fn silu(x: f32) -> f32 { return select(x * sigmoid(x), nan(), is_infinite(x) && x < 0.0); }
+`;
+
 /** Drivers disagree about a log outside the positive numbers. */
-const LOG = `${SPECIAL_VALUES}${IS_INFINITE}fn full_log(x: f32) -> f32 {
+const LOG = `fn full_log(x: f32) -> f32 {
   if (is_nan(x) || x < 0.0) { return nan(); }
   if (x == 0.0) { return -inf(); }
   return select(log(x), x, is_infinite(x));
@@ -125,7 +142,7 @@ export function unary(ctx: KernelContext, { kind, x, out }: KernelCalls['unary']
     name: `unary ${kind}`,
     inputs: { x },
     out,
-    helpers: TANH + GELU + LOG,
+    helpers: ACTIVATIONS + LOG + SIN_COS,
     value: `let x = load_x(i); return ${FUNCTIONS[kind]};`,
   });
 }
@@ -136,7 +153,7 @@ export function unaryBackward(ctx: KernelContext, call: KernelCalls['unaryBackwa
     name: `unaryBackward ${kind}`,
     inputs: { x, dy },
     out,
-    helpers: TANH + GELU + SLOPES,
+    helpers: ACTIVATIONS + SLOPES + SIN_COS,
     value: `let x = load_x(i); return load_dy(i) * (${DERIVATIVES[kind]});`,
   });
 }

@@ -8,6 +8,7 @@ import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
 import { dropout } from './dropout.js';
 import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
+import { gated, gatedBackward } from './gated.js';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
@@ -22,6 +23,8 @@ export const KERNELS: {
   cast,
   unary,
   unaryBackward,
+  gated,
+  gatedBackward,
   affine,
   binary,
   copyStrided,

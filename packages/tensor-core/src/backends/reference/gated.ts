@@ -1,0 +1,39 @@
+// A gate: a function of one operand times another, from two operands or the halves of one.
+
+import type { KernelCalls } from '../../backend.js';
+import type { Open } from './elements.js';
+import { DERIVATIVES, FUNCTIONS } from './elementwise.js';
+
+export function gated(call: KernelCalls['gated'], open: Open): void {
+  const { kind, rows, cols, row } = call;
+  const gate = open(call.gate);
+  const up = open(call.up);
+  const out = open(call.out);
+  for (let r = 0; r < rows; r++) {
+    for (let c = 0; c < cols; c++) {
+      const at = r * row + c;
+      out.set(r * cols + c, FUNCTIONS[kind](gate.get(at)) * up.get(at));
+    }
+  }
+}
+
+export function gatedBackward(call: KernelCalls['gatedBackward'], open: Open): void {
+  const { kind, of, rows, cols, row } = call;
+  const gate = open(call.gate);
+  const up = open(call.up);
+  const dy = open(call.dy);
+  const out = open(call.out);
+  const outRow = of === 'both' ? 2 * cols : cols;
+  for (let r = 0; r < rows; r++) {
+    for (let c = 0; c < cols; c++) {
+      const at = r * row + c;
+      const gradient = dy.get(r * cols + c);
+      if (of !== 'up') {
+        out.set(r * outRow + c, gradient * up.get(at) * DERIVATIVES[kind](gate.get(at)));
+      }
+      if (of !== 'gate') {
+        out.set(r * outRow + outRow - cols + c, gradient * FUNCTIONS[kind](gate.get(at)));
+      }
+    }
+  }
+}

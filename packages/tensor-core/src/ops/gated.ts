@@ -1,0 +1,100 @@
+// Gated linear units (Shazeer, 2020): an activation of one part times another part, as one kernel.
+
+import type { GateKind, View } from '../backend.js';
+import { checkNames, checkOptions } from '../check-options.js';
+import { ShapeError } from '../errors.js';
+import { oneOf } from '../options.js';
+import type { Tensor } from '../tensor.js';
+import { isSameShape, requireFloat, requireSameDevice, shapeText } from './checks.js';
+
+export interface GateOptions {
+  /** The second part, of the gate's shape. Absent: x [..., 2 * n] is both, the gate in front. */
+  readonly up?: Tensor;
+}
+
+/** silu(gate) * up, of two tensors or of the halves of one: [..., 2 * n] -> [..., n]. */
+export function swiGlu(x: Tensor, options: GateOptions = {}): Tensor {
+  checkNames('swiGlu', options, ['up']);
+  return gate('swiGlu', x, { kind: 'silu', up: options.up });
+}
+
+/**
+ * gelu(gate) * up, of two tensors or of the halves of one: [..., 2 * n] -> [..., n].
+ * @param options.approximate 'none' (erf, the default) or 'tanh' (Gemma's)
+ */
+export function geGlu(
+  x: Tensor,
+  options: GateOptions & { readonly approximate?: 'none' | 'tanh' } = {},
+): Tensor {
+  const { up, approximate = 'none' } = options;
+  checkNames('geGlu', options, ['up', 'approximate']);
+  checkOptions<{ approximate: string }>(
+    'geGlu',
+    { approximate },
+    { approximate: oneOf('none', 'tanh') },
+  );
+  return gate('geGlu', x, { kind: approximate === 'tanh' ? 'geluTanh' : 'gelu', up });
+}
+
+function gate(
+  op: string,
+  x: Tensor,
+  { kind, up }: { readonly kind: GateKind; readonly up: Tensor | undefined },
+): Tensor {
+  const operands = up === undefined ? [x] : [x, up];
+  requireFloat(op, ...operands);
+  requireSameDevice(op, ...operands);
+  const width = x.shape.at(-1) ?? 0;
+  if (up === undefined ? x.rank === 0 || width % 2 !== 0 : !isSameShape(x.shape, up.shape)) {
+    throw new ShapeError(
+      up === undefined
+        ? `${op}: expected x [..., 2 * n], got ${shapeText(x.shape)}. Gate and up are the halves of its last axis, or two tensors.`
+        : `${op}: expected gate and up of one shape, got ${shapeText(x.shape)} and ${shapeText(up.shape)}.`,
+    );
+  }
+  const { device, dtype } = x;
+  const cols = up === undefined ? width / 2 : width;
+  const out = device.empty([...x.shape.slice(0, -1), ...(x.rank > 0 ? [cols] : [])], { dtype });
+  const parts = () => partsOf(x, up, Math.max(1, cols));
+  if (out.size > 0) {
+    device.run('gated', { kind, ...parts(), out: out.view() });
+  }
+  device.record({
+    name: op,
+    inputs: operands,
+    outputs: [out],
+    saved: operands,
+    backward: ([dy], needs) => {
+      const gradient = (of: 'gate' | 'up' | 'both', like: Tensor) => {
+        const to = device.empty(like.shape, { dtype: like.dtype });
+        if (to.size > 0) {
+          device.run('gatedBackward', { kind, of, ...parts(), dy: dy!.view(), out: to.view() });
+        }
+        return to;
+      };
+      return up === undefined
+        ? [gradient('both', x)]
+        : [needs[0] ? gradient('gate', x) : undefined, needs[1] ? gradient('up', up) : undefined];
+    },
+  });
+  return out;
+}
+
+/** The kernel's operands: views are made anew, for a storage may have been filled again meanwhile. */
+function partsOf(x: Tensor, up: Tensor | undefined, cols: number) {
+  if (up !== undefined) {
+    // The scalar's row is its one element.
+    const rows = x.size / (x.rank === 0 ? 1 : cols);
+    return { gate: x.view(), up: up.view(), rows, cols: x.rank === 0 ? 1 : cols, row: cols };
+  }
+  const row = 2 * cols;
+  const size = x.size - cols;
+  const first: View = { ...x.view(), size };
+  return {
+    gate: first,
+    up: x.storage.view(x.offset + cols, size),
+    rows: x.size / row,
+    cols,
+    row,
+  };
+}

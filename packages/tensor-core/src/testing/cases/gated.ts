@@ -1,0 +1,55 @@
+// gated and its gradients: from two operands and from the halves of one.
+
+import type { DType } from '@shardweave/dtypes';
+import type { GateKind } from '../../backend.js';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+
+/** [rows, cols]; halves of odd 16-bit rows meet inside a word. */
+const SHAPES = [
+  [1, 1],
+  [3, 7],
+  [7, 63],
+  [9, 65],
+  [2, 1000],
+  [2, 2051],
+] as const;
+const KINDS = ['silu', 'gelu', 'geluTanh'] as const;
+
+export function gatedCases(): ConformanceCase[] {
+  return [
+    ...KINDS.flatMap((kind) => FLOATS.map((dtype) => gatedCase(kind, dtype, dtype))),
+    gatedCase('silu', 'f16', 'f32'),
+    gatedCase('silu', 'f32', 'bf16'),
+  ];
+}
+
+function gatedCase(kind: GateKind, from: DType, to: DType): ConformanceCase {
+  return twinCase(`gated ${kind} ${from} to ${to}, and backward`, 'transcendental', (twin) => {
+    for (const [rows, cols] of SHAPES) {
+      const size = rows * cols;
+      const dy = twin.floats(size, to, { offset: 3 });
+      const gate = twin.floats(size, from, { low: -4, high: 4, offset: 1 });
+      const up = twin.floats(size, from, { offset: 70 });
+      const apart = { kind, gate, up, rows, cols, row: cols };
+      twin.run('gated', { ...apart, out: twin.output(size, to, { offset: 2 }) });
+      for (const of of ['gate', 'up'] as const) {
+        const out = twin.output(size, from, { offset: 66 });
+        twin.run('gatedBackward', { ...apart, of, dy, out });
+      }
+      const packed = twin.floats(2 * size, from, { low: -4, high: 4, offset: 3 });
+      const length = 2 * size - cols;
+      const halves = {
+        kind,
+        gate: twin.slice(packed, 0, length),
+        up: twin.slice(packed, cols, length),
+        rows,
+        cols,
+        row: 2 * cols,
+      };
+      twin.run('gated', { ...halves, out: twin.output(size, to) });
+      const out = twin.output(2 * size, from, { offset: 2 });
+      twin.run('gatedBackward', { ...halves, of: 'both', dy, out });
+    }
+  });
+}
