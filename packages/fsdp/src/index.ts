@@ -44,13 +44,7 @@ export {
 export { ShardedGradScaler, type ShardedGradScalerOptions } from './step/sharded-grad-scaler.js';
 export type { TrainingState } from './tree/tree-instance.js';
 export type { OffloadConfig, ResidenceOptions } from './unit/residence.js';
-export {
-  type ElementRange,
-  type ParameterPiece,
-  pieceOf,
-  type ShardLayout,
-  shardLayout,
-} from './unit/shard-layout.js';
+export { pieceOf, type ShardLayout, shardLayout } from './unit/shard-layout.js';
 export { apply, type ModuleVisitor } from './whole/apply.js';
 export { type SummonOptions, summonFullParams } from './whole/summon-full-params.js';
 export {

@@ -27,7 +27,7 @@ describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) =>
       const shards = model
         .instances()
         .flatMap(({ units }) => units)
-        .reduce((sum, { masterBytes }) => sum + masterBytes, 0);
+        .reduce((sum, { byteLength }) => sum + byteLength, 0);
       expect(rank.device.memory().peak).toMatchObject({ total: shards, parameter: shards });
       const losses: number[] = [];
       for (const { device, made } of [
@@ -79,7 +79,7 @@ describe('who draws what', () => {
       const model = new FullyShardedDataParallel(module, { processGroup: group, syncModuleStates });
       await model.initialize();
       const { shardLength } = model.units[0]!.layout;
-      const values = new Float32Array((await model.units[0]!.readMaster()).buffer);
+      const values = new Float32Array((await model.units[0]!.read()).buffer);
       const first = rank * shardLength;
       const owned = Math.min(shardLength, SIZE - first);
       expect(values.subarray(0, owned).every((value, i) => value === Math.fround(first + i))).toBe(

@@ -49,6 +49,34 @@ describe.each<Partial<FsdpOptions>>([
   });
 });
 
+it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
+  'a forward that fails with gathers ahead of it gives their buffers back, with %j',
+  async (options) => {
+    await onRanks(2, async (rank) => {
+      const { device, group } = rank;
+      let isFailing = false;
+      const wrap = (module: Module) =>
+        new FullyShardedDataParallel(module, { processGroup: group, ...options });
+      const layers = [wrap(layer(device)), wrap(layer(device)), layer(device)];
+      layers[0]!.aroundForward({
+        before: () => {
+          if (isFailing) {
+            throw new Error('no forward');
+          }
+        },
+      });
+      const model = wrap(new Stack(device, layers));
+      const rows = { first: rank.rank, count: 1 };
+      await trainOnce(model, rows); // the order that is gathered ahead
+      isFailing = true;
+      await expect(trainOnce(model, rows)).rejects.toThrow('no forward');
+      isFailing = false;
+      await trainOnce(model, rows);
+      expect(model.units[0]!.links!.hostBuffers.takenBytes).toBe(0);
+    });
+  },
+);
+
 describe('gathered copies that instances keep', () => {
   const writes: Record<string, (model: FullyShardedDataParallel) => Promise<unknown>> = {
     summonFullParams: (model) => summonFullParams(model, () => undefined),

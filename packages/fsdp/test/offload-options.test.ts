@@ -152,9 +152,9 @@ it('what was gathered is stale once the shard is written', async () => {
     await evaluate(rank, model);
     for (const unit of model.instances().flatMap(({ units }) => units)) {
       expect(unit.isPresent).toBe(true);
-      await unit.writeMaster(new Uint8Array(8), 16);
+      await unit.write(new Uint8Array(8), 16);
       expect(unit.isPresent).toBe(false);
-      expect(await unit.readMaster(16, 8)).toEqual(new Uint8Array(8));
+      expect(await unit.read(16, 8)).toEqual(new Uint8Array(8));
     }
   });
 });

@@ -54,12 +54,12 @@ describe('F44 shards of every size and number', () => {
         const layout = shardLayout([size], worldSize);
         let next = 0;
         for (let rank = 0; rank < worldSize; rank++) {
-          const { start, end } = pieceOf(layout, 0, rank);
-          const isPacked = end === start || (start === 0 && next === rank * layout.shardLength);
-          if (!isPacked || end > layout.shardLength) {
-            expect.fail(`size ${size}, world ${worldSize}, rank ${rank}: [${start}, ${end})`);
+          const { start, length } = pieceOf(layout, 0, rank);
+          const isPacked = length === 0 || (start === 0 && next === rank * layout.shardLength);
+          if (!isPacked || start + length > layout.shardLength) {
+            expect.fail(`size ${size}, world ${worldSize}, rank ${rank}: ${length} at ${start}`);
           }
-          next += end - start;
+          next += length;
         }
         expect(next).toBe(size);
         // As small as its alignment allows.
@@ -87,9 +87,9 @@ describe('shardLayout', () => {
         parameters.forEach((size, index) => {
           let owned = 0;
           for (let rank = 0; rank < worldSize; rank++) {
-            const { start, end } = pieceOf(layout, index, rank);
-            owned += end - start;
-            expect(end).toBeLessThanOrEqual(layout.shardLength);
+            const { start, length } = pieceOf(layout, index, rank);
+            owned += length;
+            expect(start + length).toBeLessThanOrEqual(layout.shardLength);
           }
           expect(owned).toBe(size);
         });

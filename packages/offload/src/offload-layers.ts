@@ -1,10 +1,10 @@
 // The layers of a model and the flat parameters they use.
 
 import { isModule, joinPath, type Module, type Sequential } from '@shardweave/nn';
-import { flatHomeOf, type HostBuffers, type StoredModel } from '@shardweave/nn/flat';
+import { type FlatLeaf, flatHomeOf, type HostBuffers, type StoredModel } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { OffloadConfigError } from './errors.js';
-import { type FlatParameter, OffloadedFlat } from './offloaded-flat.js';
+import { OffloadedFlat } from './offloaded-flat.js';
 import type { ResolvedOffloadOptions } from './options.js';
 
 export interface Layer {
@@ -48,7 +48,7 @@ export function makeFlats(
       users.set(tensor, [...(users.get(tensor) ?? []), layer]);
     }
   }
-  const groups = new Map<string, { users: readonly Layer[]; parameters: FlatParameter[] }>();
+  const groups = new Map<string, { users: readonly Layer[]; parameters: FlatLeaf[] }>();
   for (const [path, tensor] of named) {
     if (isAtRest(tensor)) {
       refuseBudget(path, options.deviceBudgetBytes);

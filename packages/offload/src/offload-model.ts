@@ -5,6 +5,7 @@
 
 import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
 import {
+  type FlatLoad,
   flatHomeOf,
   HostBuffers,
   StageScheduler,
@@ -26,7 +27,7 @@ import { cutRows, joinRows, type MicroBatch } from './micro-batches.js';
 import { endHolds, ModelCall, storagesIn } from './model-call.js';
 import { type Layer, layersOf, makeFlats } from './offload-layers.js';
 import { OffloadSlice } from './offload-slice.js';
-import type { LoadTicket, OffloadedFlat } from './offloaded-flat.js';
+import type { OffloadedFlat } from './offloaded-flat.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
 import { beginBudget, endBudget } from './pool-budgets.js';
 import { SlicePlans } from './slice-plans.js';
@@ -52,7 +53,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   readonly flats: readonly OffloadedFlat[];
   readonly #options: ResolvedOffloadOptions;
   readonly #layers: readonly Layer[];
-  readonly #scheduler: StageScheduler<OffloadSlice, readonly LoadTicket[]>;
+  readonly #scheduler: StageScheduler<OffloadSlice, readonly (FlatLoad | undefined)[]>;
   /** Gradients on their way to the store, and the bytes that they take on the host. */
   readonly #stores = new Map<Promise<void>, number>();
   readonly #stagingBuffers = new HostBuffers();
@@ -125,7 +126,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
         start: ({ flats }) => flats.map((flat) => this.#startLoad(flat)),
         finish: async ({ flats }, tickets) => {
           for (const [i, flat] of flats.entries()) {
-            await flat.finishLoad(tickets[i]);
+            await this.#finishLoad(flat, tickets[i]);
           }
         },
         drop: ({ flats }) => {
@@ -349,6 +350,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#scheduler.leave(slice, isReached ? 'recorded' : 'unreached');
     const dropped = this.#begin('forward_drop', slice);
     for (const flat of slice.flats) {
+      flat.keepWrites();
       flat.drop();
     }
     dropped();
@@ -444,6 +446,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       if (stored !== undefined) {
         this.#stores.set(stored, flat.flushBytes);
       }
+      flat.keepWrites();
       flat.drop();
     }
     dropped();
@@ -605,8 +608,16 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     );
   }
 
-  #startLoad(flat: OffloadedFlat): LoadTicket {
+  #startLoad(flat: OffloadedFlat): FlatLoad | undefined {
     return this.#isDry ? undefined : flat.startLoad();
+  }
+
+  async #finishLoad(flat: OffloadedFlat, load: FlatLoad | undefined): Promise<void> {
+    if (load === undefined) {
+      flat.fillDry();
+    } else {
+      await flat.finishLoad(load);
+    }
   }
 
   protected override releaseOwned(): void {

@@ -6,7 +6,7 @@ import { type HostTensor, isDeviceDType, type LazyTensor } from '@shardweave/nn'
 import { type DType, elementCountOf, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { OffloadStateDictError } from './errors.js';
 import type { OffloadModel } from './offload-model.js';
-import type { FlatParameter, OffloadedFlat } from './offloaded-flat.js';
+import type { OffloadedFlat } from './offloaded-flat.js';
 
 /** All parameters in f32 and all buffers, by path; a shared one once, under its first path. */
 export function stateDict(model: OffloadModel): Promise<Map<string, HostTensor<DType>>> {
@@ -17,8 +17,8 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
   const owners = ownersIn(model);
   const entries = new Map<string, HostTensor<DType>>();
   for (const [name, tensor] of model.namedParameters()) {
-    const { flat, parameter } = ownerOf(tensor, name, owners);
-    const data = await flat.read(parameter);
+    const flat = ownerOf(tensor, name, owners);
+    const data = await flat.readLeaf(tensor);
     entries.set(name, { dtype: 'f32', shape: tensor.shape, data });
   }
   for (const [name, buffer] of model.namedBuffers()) {
@@ -39,8 +39,8 @@ export async function lazyStateDict(model: OffloadModel): Promise<Map<string, La
   const entries = new Map<string, LazyTensor<DType>>();
   const atRest = (read: () => Promise<Uint8Array>) => () => model.whileAtRest('stateDict', read);
   for (const [name, tensor] of model.namedParameters()) {
-    const { flat, parameter } = ownerOf(tensor, name, owners);
-    const read = atRest(() => flat.read(parameter));
+    const flat = ownerOf(tensor, name, owners);
+    const read = atRest(() => flat.readLeaf(tensor));
     entries.set(name, { dtype: 'f32', shape: tensor.shape, read });
   }
   for (const [name, buffer] of model.namedBuffers()) {
@@ -80,8 +80,8 @@ async function writeState(
     if (entry === undefined) {
       continue;
     }
-    const { flat, parameter } = ownerOf(tensor, name, owners);
-    await flat.write(parameter, f32Bytes(await valuesOf(entry, name)));
+    const flat = ownerOf(tensor, name, owners);
+    await flat.writeLeaf(tensor, f32Bytes(await valuesOf(entry, name)));
   }
   for (const [name, buffer] of buffers) {
     const entry = state.get(name);
@@ -91,22 +91,17 @@ async function writeState(
   }
 }
 
-interface Owner {
-  readonly flat: OffloadedFlat;
-  readonly parameter: FlatParameter;
+function ownersIn(model: OffloadModel): Map<Tensor, OffloadedFlat> {
+  return new Map(
+    model.flats.flatMap((flat) => flat.parameters.map(({ tensor }) => [tensor, flat] as const)),
+  );
 }
 
-function ownersIn(model: OffloadModel): Map<Tensor, Owner> {
-  const owners = new Map<Tensor, Owner>();
-  for (const flat of model.flats) {
-    for (const parameter of flat.parameters) {
-      owners.set(parameter.tensor, { flat, parameter });
-    }
-  }
-  return owners;
-}
-
-function ownerOf(tensor: Tensor, name: string, owners: ReadonlyMap<Tensor, Owner>): Owner {
+function ownerOf(
+  tensor: Tensor,
+  name: string,
+  owners: ReadonlyMap<Tensor, OffloadedFlat>,
+): OffloadedFlat {
   const owner = owners.get(tensor);
   if (owner !== undefined) {
     return owner;

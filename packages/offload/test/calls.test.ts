@@ -306,6 +306,41 @@ it('disposed while a slice is read: an error that says so, and host buffers are 
   expect(device.memory().live.total).toBe(0);
 });
 
+it.each(['forward', 'backward'])(
+  'a write into a parameter in %s is refused, not lost',
+  async (at) => {
+    const device = newDevice();
+    const inner = linear(device);
+    let isWriting = true;
+    const write = () => {
+      if (isWriting) {
+        device.noGrad(() => device.scope(() => device.copyInto(inner.bias!, device.zeros([DIM]))));
+      }
+    };
+    const layer = new Call(
+      device,
+      async (x: Tensor) => {
+        const output = await inner.call(x);
+        if (at === 'forward') {
+          write();
+        } else {
+          device.beforeGradientOf(output, write);
+        }
+        return tanh(output);
+      },
+      inner,
+    );
+    const model = new OffloadModel([linear(device), layer, linear(device)]);
+    const before = await stateDict(model);
+    const step = () => device.scope(() => squared(model, rows(device).detach()));
+    await expect(step()).rejects.toThrow(/write into the f32 copy of f32 values in a store/);
+    expect(device.memory().live).toMatchObject({ parameter: 0, gradient: 0 });
+    isWriting = false;
+    await step();
+    expect(await stateDict(model)).toEqual(before);
+  },
+);
+
 it('the move into the store is a generation: a process that ends before a step leaves a model', async () => {
   const store = createHostStore();
   const model = new OffloadModel(linears(newDevice(), 2), { store });

@@ -34,7 +34,7 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
   const entries: StateDict = new Map();
   for (const [index, unit] of unitsOf(fsdp).entries()) {
     const { dtype, shape } = unit.flat;
-    entries.set(flatKey(index), { dtype, shape, data: await unit.readMaster() });
+    entries.set(flatKey(index), { dtype, shape, data: await unit.read() });
   }
   for (const [name, buffer] of fsdp.namedBuffers()) {
     entries.set(name, await bufferEntry(buffer));
@@ -78,7 +78,7 @@ async function writeLocal(
     if (entry === undefined) {
       continue;
     }
-    await unit.writeMaster(await bytesOf(entry, unit.flat.dtype));
+    await unit.write(await bytesOf(entry, unit.flat.dtype));
     unit.drop();
   }
   await loadBuffers(fsdp, entries);

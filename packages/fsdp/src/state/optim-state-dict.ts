@@ -251,23 +251,21 @@ function shardOf(
   }
   const tensors = new Map<string, Uint8Array>();
   entries.forEach((entry, index) => {
-    const { start, end } = pieceOf(layout, index, rank);
-    if (entry === undefined || start === end) {
+    const { start, length, first } = pieceOf(layout, index, rank);
+    if (entry === undefined || length === 0) {
       return;
     }
     // Parameters without an entry count as having had zero gradients.
-    const first = rank * layout.shardLength + start - layout.offsets[index]!;
     for (const [name, { data }] of entry.tensors) {
       if (!tensors.has(name)) {
         tensors.set(name, new Uint8Array(layout.shardLength * F32_BYTES));
       }
-      const part = data.subarray(first * F32_BYTES, (first + end - start) * F32_BYTES);
+      const part = data.subarray(first * F32_BYTES, (first + length) * F32_BYTES);
       tensors.get(name)!.set(part, start * F32_BYTES);
     }
   });
   const hasOwn = entries.some((entry, index) => {
-    const { start, end } = pieceOf(layout, index, rank);
-    return entry !== undefined && start < end;
+    return entry !== undefined && pieceOf(layout, index, rank).length > 0;
   });
   // A rank whose part is all padding, or frozen, keeps no state.
   return hasOwn ? { step: [...steps][0]!, tensors } : undefined;

@@ -113,8 +113,8 @@ function placesOf(fsdp: FullyShardedDataParallel, parameters: readonly Tensor[])
     const { layout, index } = owners.get(parameter)!;
     const ranks = Array.from({ length: layout.worldSize }, (_, rank) => rank);
     return ranks.flatMap((rank) => {
-      const { start, end, first } = pieceOf(layout, index, rank);
-      const cover = normCover(blockRange(parameter.size, first, end - start));
+      const { length, first } = pieceOf(layout, index, rank);
+      const cover = normCover(blockRange(parameter.size, first, length));
       return cover.map((node) => ({ ...node, rank, slot: slot++ }));
     });
   });

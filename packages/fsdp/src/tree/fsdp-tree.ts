@@ -7,10 +7,10 @@
 // one order, last ones first, each when it is final here and its turn has come.
 
 import { byteSize } from '@shardweave/dtypes';
-import { StageScheduler } from '@shardweave/nn/flat';
+import { type FlatLoad, StageScheduler } from '@shardweave/nn/flat';
 import type { DType, Pass } from '@shardweave/tensor-core';
 import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
-import type { GatherTicket, ShardedUnit } from '../unit/sharded-unit.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
 import { explained } from './explained.js';
 import { tellFailure } from './rank-failure.js';
@@ -40,7 +40,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   readonly root: Instance;
   /** Root first, then as the modules nest. */
   readonly instances: readonly Instance[];
-  readonly scheduler: StageScheduler<Instance, readonly GatherTicket[]>;
+  readonly scheduler: StageScheduler<Instance, readonly FlatLoad[]>;
   readonly bucketer: ReduceScatterBucketer;
   /** False inside noSync: gradients add up unsharded. */
   isSyncing = true;
@@ -63,11 +63,11 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
         isPresent: ({ units }) => units.every((unit) => unit.isPresent),
         start: ({ units }) => {
           this.#hasGathered = true;
-          return units.map((unit) => unit.startGather());
+          return units.map((unit) => unit.startLoad());
         },
         finish: async ({ units }, tickets) => {
           for (const [index, unit] of units.entries()) {
-            await unit.finishGather(tickets[index]!);
+            await unit.finishLoad(tickets[index]!);
           }
         },
         drop: (instance) => instance.drop(),
@@ -115,8 +115,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   #publish(): void {
     for (const unit of this.units) {
       // What rests on the host is read when its gather starts.
-      const isPublished = unit.layout.worldSize > 1 && !unit.home?.holdsState;
-      if (isPublished && !unit.isPresent) {
+      if (unit.isPublished && !unit.isPresent) {
         void unit.publish();
       }
     }
@@ -267,6 +266,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       if (wasInBackward) {
         unit.gradient.sum.reset();
       }
+      unit.abandonLoads();
       unit.drop();
     }
     for (const instance of this.instances) {

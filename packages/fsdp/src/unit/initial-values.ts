@@ -8,46 +8,19 @@ import { callIdentity } from '../tree/explained.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { LinkGroups } from './unit-links.js';
 
-/**
- * Bytes of a shard that are on the host at once while it is filled: few messages, and little beside
- * a model that needs this. Not measured.
- */
-const PART_BYTES = 4 * 2 ** 20;
-
 /** Of the messages with initial values; a program's own have others. */
 const CHANNEL = 0xf5d90001;
 
 const NOTHING = new Uint8Array(0);
 
 /** Shards one unit. Collective where values are synchronized. */
-export async function shardUnit(
+export function shardUnit(
   unit: ShardedUnit,
   groups: LinkGroups,
   options: { readonly syncModuleStates: boolean },
 ): Promise<void> {
-  if (unit.isSharded) {
-    return;
-  }
-  if (unit.isResuming) {
-    return unit.endSharding();
-  }
-  unit.beginSharding();
-  if (options.syncModuleStates && numRanks(groups) > 1) {
-    await fillFromFirst(unit, groups);
-  } else if (unit.hasDeferred || unit.home?.holdsState) {
-    await fillFromOwn(unit);
-  } else {
-    unit.copyOwnPart();
-  }
-  await unit.endSharding();
-}
-
-async function fillFromOwn(unit: ShardedUnit): Promise<void> {
-  const shardStart = unit.rank * unit.layout.shardLength;
-  for (const { start, end } of partsOf(unit)) {
-    const bytes = await unit.readOriginals(shardStart + start, shardStart + end);
-    await unit.writeMaster(bytes, byteOffset(unit, start));
-  }
+  const isSynced = options.syncModuleStates && numRanks(groups) > 1;
+  return unit.takeOver(isSynced ? () => fillFromFirst(unit, groups) : undefined);
 }
 
 /**
@@ -58,18 +31,17 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
   const { processGroup, replicateGroup } = groups;
   const { shardLength, worldSize } = unit.layout;
   const isFirstReplica = (replicateGroup?.rank ?? 0) === 0;
-  for (const { start, end } of partsOf(unit)) {
+  for (const { start, length } of unit.parts()) {
     let part: Uint8Array;
     if (isSource(groups)) {
       for (let to = 1; to < worldSize; to++) {
-        const first = to * shardLength;
-        const theirs = await unit.readOriginals(first + start, first + end);
+        const theirs = await unit.readLeaves({ start: to * shardLength + start, length });
         await processGroup.recv(NOTHING, { from: to, channel: CHANNEL });
         await processGroup.send(theirs, { to, channel: CHANNEL });
       }
-      part = await unit.readOriginals(start, end);
+      part = await unit.readLeaves({ start, length });
     } else {
-      part = new Uint8Array(byteOffset(unit, end) - byteOffset(unit, start));
+      part = new Uint8Array(byteOffset(unit, length));
       if (isFirstReplica) {
         // Where its home is slow, what comes unasked would pile up in this rank without end.
         await processGroup.send(NOTHING, { to: 0, channel: CHANNEL });
@@ -78,16 +50,7 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
     }
     const identity = callIdentity('initialize', unit.name);
     await replicateGroup?.broadcast(part, { root: 0, tag: unit.name, identity });
-    await unit.writeMaster(part, byteOffset(unit, start));
-  }
-}
-
-/** Elements of a shard, cut so that a part is PART_BYTES at most. */
-function* partsOf(unit: ShardedUnit): Generator<{ start: number; end: number }> {
-  const { shardLength } = unit.layout;
-  const length = PART_BYTES / byteSize(unit.flat.dtype);
-  for (let start = 0; start < shardLength; start += length) {
-    yield { start, end: Math.min(shardLength, start + length) };
+    await unit.write(part, byteOffset(unit, start));
   }
 }
 

@@ -1,18 +1,17 @@
 // What an instance shards of the module it wraps, and what it uses of other instances.
 
 import { joinPath, type Module } from '@shardweave/nn';
-import type { FlatGradient } from '@shardweave/nn/flat';
+import type { FlatGradient, FlatLeaf } from '@shardweave/nn/flat';
 import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import { isInstance, type TreeInstance } from '../tree/tree-instance.js';
-import type { UnitParameter } from './sharded-unit.js';
 
 /** More names than these make a message hard to read. */
 const MAX_LISTED = 8;
 
 export interface OwnParameters {
   /** Those that no inner instance and no other has taken. */
-  readonly own: readonly UnitParameter[];
+  readonly own: readonly FlatLeaf[];
   /** The instances whose parameters the module uses besides. */
   readonly owners: ReadonlySet<TreeInstance>;
 }
@@ -30,7 +29,7 @@ export function ownerOf(tensor: Tensor): TreeInstance | undefined {
 export function ownParameters(module: Module, masterDType: DType): OwnParameters {
   const paths = new Map<Tensor, string>();
   collectOutsideInstances(module, '', paths);
-  const own: UnitParameter[] = [];
+  const own: FlatLeaf[] = [];
   const owners = new Set<TreeInstance>();
   for (const [tensor, path] of paths) {
     const owner = ownerOf(tensor);

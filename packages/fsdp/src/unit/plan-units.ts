@@ -1,12 +1,12 @@
 // Which parameters of an instance become one flat parameter. Pure.
 
+import type { FlatLeaf } from '@shardweave/nn/flat';
 import { FsdpConfigError } from '../errors.js';
 import type { ParameterGroup } from '../options.js';
-import type { UnitParameter } from './sharded-unit.js';
 
 export interface UnitPlan {
   readonly name: string;
-  readonly parameters: readonly UnitParameter[];
+  readonly parameters: readonly FlatLeaf[];
 }
 
 /**
@@ -15,11 +15,11 @@ export interface UnitPlan {
  * that repeat
  */
 export function planUnits(
-  parameters: readonly UnitParameter[],
+  parameters: readonly FlatLeaf[],
   flattenParameters: boolean | readonly ParameterGroup[],
   name: string,
 ): UnitPlan[] {
-  const single = (parameter: UnitParameter): UnitPlan => ({
+  const single = (parameter: FlatLeaf): UnitPlan => ({
     name: `${name}.${parameter.path}`,
     parameters: [parameter],
   });
@@ -67,8 +67,8 @@ export function planUnits(
  * One for each dtype of what is trained, then of what is frozen, which is gathered but needs neither a
  * gradient nor its reduction. The first has the name alone.
  */
-function ofOneKind(parameters: readonly UnitParameter[], name: string): UnitPlan[] {
-  const kinds = new Map<string, UnitParameter[]>();
+function ofOneKind(parameters: readonly FlatLeaf[], name: string): UnitPlan[] {
+  const kinds = new Map<string, FlatLeaf[]>();
   const trained = parameters.filter(({ tensor }) => tensor.requiresGrad);
   const frozen = parameters.filter(({ tensor }) => !tensor.requiresGrad);
   for (const parameter of [...trained, ...frozen]) {

@@ -1,12 +1,12 @@
 // Which part of a flat parameter each rank owns. Pure arithmetic.
 
-import { alignElements, type FlatLayout, flatLayout } from '@shardweave/nn/flat';
-
-/** Elements [start, end) of a whole; end - start may be 0. */
-export interface ElementRange {
-  readonly start: number;
-  readonly end: number;
-}
+import {
+  alignElements,
+  type FlatLayout,
+  flatLayout,
+  type ParameterPiece,
+  pieceIn,
+} from '@shardweave/nn/flat';
 
 /** A flat parameter's map, and its cut into shards. */
 export interface ShardLayout extends FlatLayout {
@@ -22,21 +22,8 @@ export function shardLayout(sizes: readonly number[], worldSize: number): ShardL
   return { ...layout, shardLength, worldSize };
 }
 
-/** A rank's part of a parameter, counted from the start of its shard. */
-export interface ParameterPiece extends ElementRange {
-  /** Element of the parameter that lies at `start`. */
-  readonly first: number;
-}
-
-/** The part of parameter `index` inside the shard of `rank`. */
+/** The part of parameter `index` inside the shard of `rank`, counted from the start of the shard. */
 export function pieceOf(layout: ShardLayout, index: number, rank: number): ParameterPiece {
-  const shardStart = rank * layout.shardLength;
-  const offset = layout.offsets[index]!;
-  const start = clamp(offset - shardStart, layout.shardLength);
-  const end = clamp(offset + layout.sizes[index]! - shardStart, layout.shardLength);
-  return { start, end, first: start === end ? 0 : shardStart + start - offset };
-}
-
-function clamp(value: number, length: number): number {
-  return Math.min(Math.max(value, 0), length);
+  const { shardLength } = layout;
+  return pieceIn(layout, index, { start: rank * shardLength, length: shardLength });
 }

@@ -87,7 +87,7 @@ async function dismiss(
   const { shardLength, offsets } = unit.layout;
   let read: Promise<Uint8Array> | undefined;
   if (options.isKept && unit.home?.holdsState) {
-    read = storage.read(unit.rank * unit.masterBytes, unit.masterBytes);
+    read = storage.read(unit.rank * unit.byteLength, unit.byteLength);
   } else if (options.isKept) {
     const mine = storage.view(unit.rank * shardLength, shardLength);
     unit.device.backend.run('cast', { x: mine, out: unit.flat.view() });
@@ -99,6 +99,6 @@ async function dismiss(
   });
   storage.release();
   if (read !== undefined) {
-    await unit.writeMaster(await read);
+    await unit.write(await read);
   }
 }

@@ -32,3 +32,25 @@ export function flatLayout(sizes: readonly number[]): FlatLayout {
 export function alignElements(elements: number): number {
   return Math.ceil(elements / FLAT_ALIGN_ELEMENTS) * FLAT_ALIGN_ELEMENTS;
 }
+
+/** A run of elements. */
+export interface FlatPlace {
+  readonly start: number;
+  /** 0 where there are none. */
+  readonly length: number;
+}
+
+/** What a run of the whole has of one parameter; `start` counts from the run's. */
+export interface ParameterPiece extends FlatPlace {
+  /** Element of the parameter that lies at `start`. */
+  readonly first: number;
+}
+
+/** The part of parameter `index` inside a run of the whole. */
+export function pieceIn(layout: FlatLayout, index: number, run: FlatPlace): ParameterPiece {
+  const offset = layout.offsets[index]!;
+  const clamp = (element: number) => Math.min(Math.max(element - run.start, 0), run.length);
+  const start = clamp(offset);
+  const length = clamp(offset + layout.sizes[index]!) - start;
+  return { start, length, first: length === 0 ? 0 : run.start + start - offset };
+}

@@ -45,7 +45,21 @@ export {
   type PiecesOptions,
 } from '../saves/held-module.js';
 export { FlatGradient, type FlatGradientOptions } from './flat-gradient.js';
-export { alignElements, FLAT_ALIGN_ELEMENTS, type FlatLayout, flatLayout } from './flat-layout.js';
+export {
+  alignElements,
+  FLAT_ALIGN_ELEMENTS,
+  type FlatLayout,
+  type FlatPlace,
+  flatLayout,
+  type ParameterPiece,
+  pieceIn,
+} from './flat-layout.js';
+export {
+  type FlatLeaf,
+  type FlatLoad,
+  FlatParameter,
+  type FlatParameterOptions,
+} from './flat-parameter.js';
 export {
   type StagePhase,
   StageScheduler,

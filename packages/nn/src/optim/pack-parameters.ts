@@ -5,6 +5,7 @@ import { type Storage, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { FlatGradient } from '../flat/flat-gradient.js';
 import { flatLayout } from '../flat/flat-layout.js';
+import { FlatParameter } from '../flat/flat-parameter.js';
 import type { Module } from '../module.js';
 
 /** The owner of packed parameters: dispose it after the module. */
@@ -20,17 +21,19 @@ export interface PackedParameters extends Disposable {
  * @throws {NnConfigError} where a parameter is not f32, has a gradient, or is sharded or packed
  */
 export function packParameters(module: Module): PackedParameters {
-  const named = module.namedParameters().filter(([, parameter]) => parameter.requiresGrad);
-  named.forEach(([name, parameter]) => {
-    requirePlain(name, parameter);
-  });
-  const leaves = named.map(([, parameter]) => parameter);
+  const parameters = module
+    .namedParameters()
+    .filter(([, tensor]) => tensor.requiresGrad)
+    .map(([path, tensor]) => ({ path, tensor }));
+  for (const { path, tensor } of parameters) {
+    requirePlain(path, tensor);
+  }
+  const leaves = parameters.map(({ tensor }) => tensor);
   const layout = flatLayout(leaves.map(({ size }) => size));
-  const { device } = module;
-  const flat = device.zeros([layout.elementCount], { tag: 'parameter', requiresGrad: true }).keep();
-  flat.name = 'packed';
+  const packed = new FlatParameter({ name: 'packed', parameters, layout, device: module.device });
+  const { flat } = packed;
   const sink = new FlatGradient({
-    device,
+    device: module.device,
     layout,
     leaves,
     dtype: () => 'f32',
@@ -40,17 +43,11 @@ export function packParameters(module: Module): PackedParameters {
       pass.onFailure(() => sink.reset());
     },
   });
-  leaves.forEach((parameter, i) => {
-    const start = layout.offsets[i]!;
-    moveInto(flat.storage, start, parameter);
-    parameter.piece = { flat, start, length: parameter.size };
-    parameter.gradSink = sink;
-  });
-  const dispose = () => {
-    flat.grad?.dispose();
-    flat.grad = undefined;
-    flat.dispose();
-  };
+  packed.takeOverHere();
+  for (const leaf of leaves) {
+    leaf.gradSink = sink;
+  }
+  const dispose = () => packed.dispose();
   return { flat, dispose, [Symbol.dispose]: dispose };
 }
 
@@ -61,16 +58,6 @@ function hold(flat: Tensor, whole: Storage | undefined): void {
   } else {
     whole?.release();
   }
-}
-
-function moveInto(storage: Storage, start: number, parameter: Tensor): void {
-  const { device } = parameter;
-  const before = parameter.storage;
-  if (parameter.size > 0) {
-    device.copyInto(new Tensor(storage, parameter.shape, start), parameter);
-  }
-  parameter.rebind(storage, start);
-  before.release();
 }
 
 function requirePlain(name: string, parameter: Tensor): void {

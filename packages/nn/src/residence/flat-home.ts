@@ -3,6 +3,7 @@
 
 import type { Tensor, View } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
+import type { FlatPlace } from '../flat/flat-layout.js';
 import type { RestingState, StateSignature } from './resting-state.js';
 
 /**
@@ -80,12 +81,6 @@ export interface HomeSteps {
    * @param step whose end it is; without one it waits until steps are at rest
    */
   commit(step?: UnfinishedStep): Promise<void>;
-}
-
-/** A run of a flat's elements. */
-export interface FlatPlace {
-  readonly start: number;
-  readonly length: number;
 }
 
 /** A run of a flat's elements on the device. */

@@ -4,7 +4,8 @@
 
 import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
-import type { FlatHome, FlatPlace, FlatVisit } from './flat-home.js';
+import type { FlatPlace } from '../flat/flat-layout.js';
+import type { FlatHome, FlatVisit } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
 import { addScaled } from './host-gradient.js';
 import {
