@@ -4,7 +4,9 @@ import { join, posix } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { ARROWS, drawArrows } from './arrows.ts';
 import {
+  circlesAmong,
   importsOf,
+  neighboursOf,
   packageOf,
   ROOT,
   sourceFiles,
@@ -16,6 +18,16 @@ const SCOPE = '@shardweave/';
 
 /** Two copies of these would be two worlds of tensors. */
 const ONE_COPY = ['tensor-core', 'nn', 'collectives'].map((name) => SCOPE + name);
+
+/** A broadcast's gradient is a sum, and a sum's is a broadcast. */
+const CIRCLES: Readonly<Record<string, readonly string[]>> = {
+  'tensor-core': ['elementwise', 'reduce', 'shape'].map(
+    (name) => `packages/tensor-core/src/ops/${name}.ts`,
+  ),
+};
+
+/** A tensor knows its device, which makes tensors; a module its deferred parameters; a call its arrivals. */
+const HAVE_CIRCLES_OF_TYPES = ['tensor-core', 'nn', 'collectives'];
 
 const found = workspacePackages();
 
@@ -51,6 +63,13 @@ describe.each(found.map((one) => [one.shortName, one] as const))('%s', (name, on
         .map((target) => ({ path, target })),
     );
     expect(strays).toEqual([]);
+  });
+
+  it('has no files that import one another in a circle', () => {
+    expect(circlesIn(one, { types: false })).toEqual(CIRCLES[name] ? [CIRCLES[name]] : []);
+    if (!HAVE_CIRCLES_OF_TYPES.includes(name)) {
+      expect(circlesIn(one, { types: true })).toEqual([]);
+    }
   });
 
   it('takes tensors, modules and groups as peers, so that there is one copy of each', () => {
@@ -107,6 +126,12 @@ describe('fsdp', () => {
     expect(rooms.filter((path) => importsOf(path).some(isWrapper))).toEqual([]);
   });
 });
+
+function circlesIn(one: WorkspacePackage, options: { readonly types: boolean }): string[][] {
+  const paths = sourceFiles(one);
+  const neighbours = new Map(paths.map((path) => [path, neighboursOf(path, options)]));
+  return circlesAmong(paths, (path) => neighbours.get(path) ?? []);
+}
 
 function importsIn(one: WorkspacePackage) {
   return sourceFiles(one).flatMap((path) =>

@@ -1,7 +1,7 @@
 // The workspace as the checks see it: its packages, their manifests and their source files.
 import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, posix } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 export const ROOT = fileURLToPath(new URL('../../', import.meta.url)).replace(/[/\\]$/, '');
@@ -56,6 +56,53 @@ export function importsOf(path: string): readonly string[] {
   const code = readFileSync(join(ROOT, path), 'utf8').replaceAll(/^\s*(\/\/|\*).*$/gm, '');
   const pattern = /\b(?:from|import)\s*\(?\s*(['"])([^'"\n]+)\1/g;
   return [...code.matchAll(pattern)].map((match) => match[2] ?? '');
+}
+
+/** Whether an import or re-export of a file is of types alone, so that nothing of it is left at run time. */
+function isOfTypes(clause: string): boolean {
+  const names = clause.replaceAll(/[{}\s]+/g, ' ').trim();
+  return (
+    names.startsWith('type ') || names.split(',').every((name) => /^\s*(type .*)?$/.test(name))
+  );
+}
+
+/**
+ * The files of the workspace that a file imports by path, statically; those that it takes only types
+ * of, too, if `types`.
+ */
+export function neighboursOf(path: string, options: { readonly types: boolean }): string[] {
+  const code = readFileSync(join(ROOT, path), 'utf8').replaceAll(/^\s*(\/\/|\*).*$/gm, '');
+  const pattern = /^(?:import|export)\b([^;'"]*?)(?:\bfrom\s*)?'(\.[^']+)'/gm;
+  return [...code.matchAll(pattern)].flatMap(([, clause, specifier]) =>
+    !options.types && clause!.trim() !== '' && isOfTypes(clause!)
+      ? []
+      : [posix.join(posix.dirname(path), specifier!.replace(/\.js$/, '.ts'))],
+  );
+}
+
+/** Circles of imports: each as the files that all reach one another, sorted. */
+export function circlesAmong(
+  paths: readonly string[],
+  neighbours: (path: string) => readonly string[],
+): string[][] {
+  const reached = new Map(paths.map((path) => [path, reachedFrom(path, neighbours)]));
+  const circles = paths.map((path) =>
+    paths.filter((other) => reached.get(path)!.has(other) && reached.get(other)?.has(path)).sort(),
+  );
+  const found = circles.filter((circle) => circle.length > 0);
+  return [...new Map(found.map((circle) => [circle.join(), circle])).values()];
+}
+
+function reachedFrom(path: string, neighbours: (path: string) => readonly string[]): Set<string> {
+  const seen = new Set<string>();
+  const left = [...neighbours(path)];
+  for (let next = left.pop(); next !== undefined; next = left.pop()) {
+    if (!seen.has(next)) {
+      seen.add(next);
+      left.push(...neighbours(next));
+    }
+  }
+  return seen;
 }
 
 /** `@scope/name` or `name` of an import, without what follows it. */

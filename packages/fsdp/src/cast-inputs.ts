@@ -2,7 +2,7 @@
 
 import { castInPlace, type Module, mapTensors } from '@shardweave/nn';
 import { cast, type DType, isFloat } from '@shardweave/tensor-core';
-import type { ResolvedFsdpOptions } from './options.js';
+import type { ResolvedFsdpOptions } from './resolve-options.js';
 import { modulesOutsideInstances } from './unit/own-parameters.js';
 
 /**

@@ -1,6 +1,6 @@
 // An instance in words, for people.
 
-import type { ResolvedFsdpOptions } from './options.js';
+import type { ResolvedFsdpOptions } from './resolve-options.js';
 import type { TreeInstance } from './tree/tree-instance.js';
 
 /** One line; with the option verbose also the options, and a line for each flat parameter. */

@@ -4,30 +4,22 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
-import type { StoredModel, UseKind } from '@shardweave/nn/flat';
+import type { UseKind } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { castBuffers, castInputs } from './cast-inputs.js';
 import { describeInstance } from './describe-instance.js';
-import { FsdpConfigError, FsdpError, FsdpStateError } from './errors.js';
-import { type FsdpOptions, type ResolvedFsdpOptions, resolveOptions } from './options.js';
-import { agreeOnInstances, comparedLines } from './tree/agree-on-instances.js';
+import { FsdpConfigError, FsdpError } from './errors.js';
+import type { FsdpOptions } from './options.js';
+import { resolveOptions } from './resolve-options.js';
 import { CallQueue } from './tree/call-queue.js';
 import { callQueuesOf } from './tree/collective-call.js';
-import { FsdpTree } from './tree/fsdp-tree.js';
-import { failureText, isLocalFailure } from './tree/rank-failure.js';
-import { FSDP_BRAND, isInstance, type TrainingState } from './tree/tree-instance.js';
-import { shardUnit, syncBuffers } from './unit/initial-values.js';
-import { ownerOf, ownParameters, requireEachInOneUnit } from './unit/own-parameters.js';
-import { planUnits } from './unit/plan-units.js';
-import { agreeOnGeneration, homeStepsOf, occupyUnits, rankPrefix } from './unit/residence.js';
-import { ShardedUnit, type UnitContext } from './unit/sharded-unit.js';
-import { SharedParameters } from './unit/shared-parameters.js';
-import { storedInstance } from './unit/stored-instance.js';
+import { Instance, type Tree } from './tree/instance.js';
+import { INSTANCE, type TrainingState } from './tree/tree-instance.js';
+import { ownerOf } from './unit/own-parameters.js';
+import { occupyUnits } from './unit/residence.js';
+import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
-import { openLinks } from './unit/unit-links.js';
 import { innerModule } from './wrap/inner-module.js';
-
-type Tree = FsdpTree<FullyShardedDataParallel>;
 
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class FullyShardedDataParallel<
@@ -36,19 +28,11 @@ export class FullyShardedDataParallel<
   Inner extends Module<Args, Output> = Module<Args, Output>,
 > extends Module<Args, Output> {
   // biome-ignore-end lint/suspicious/noExplicitAny: as above
-  readonly [FSDP_BRAND] = true;
+  /** What the package itself needs of it: the tree, states and saves; see tree/instance.ts. */
+  readonly [INSTANCE]: object;
   /** What it wraps, with its own type: the way to that module's properties. */
   readonly module: Inner;
-  readonly processGroup: ProcessGroup;
-  /** For errors and traces. */
-  readonly name: string;
-  /** Its own flat parameters; none where inner instances hold all parameters. */
-  readonly units: readonly ShardedUnit[];
-  readonly #options: ResolvedFsdpOptions;
-  readonly #shared: SharedParameters<FullyShardedDataParallel>;
-  #tree: Tree | undefined;
-  #stored: StoredModel | undefined;
-  #state: TrainingState = 'idle';
+  readonly #instance: Instance;
   /** What a forward threw last that the other ranks know of. */
   #toldError: unknown;
 
@@ -59,93 +43,51 @@ export class FullyShardedDataParallel<
   constructor(module: Inner & Module<Args, Output>, options: FsdpOptions) {
     super(module.device);
     this.module = this.child('module', module);
-    this.#options = resolveOptions(options);
-    this.name = options.name ?? 'fsdp';
-    this.processGroup = options.processGroup;
-    const { flattenParameters, masterDType } = this.#options;
-    const { own, owners } = ownParameters(module, masterDType);
-    this.#shared = new SharedParameters(owners as ReadonlySet<FullyShardedDataParallel>);
-    for (const owner of this.#shared.owners) {
-      owner.#shared.addUser(this);
-    }
-    const context: UnitContext = {
-      ...this.#options,
-      device: module.device,
-      group: options.processGroup,
-      owner: this,
-      isSyncing: () => this.#tree?.isSyncing,
-      onContribution: (pass) => this.#noteContribution(pass),
-      onFinal: (unit) => this.#afterBackward(unit),
-    };
-    this.units = planUnits(own, flattenParameters, this.name).map(
-      (plan) => new ShardedUnit(plan.name, plan.parameters, context),
-    );
+    const resolved = resolveOptions(options);
+    const name = options.name ?? 'fsdp';
+    this.#instance = new Instance({ wrapper: this, module, name, options: resolved });
+    this[INSTANCE] = this.#instance;
   }
 
   override childPrefix(): string {
     return '';
   }
 
-  get trainingState(): TrainingState {
-    return this.#state;
-  }
-
-  /** The tree it belongs to, once a forward or another collective call has elected the root. */
-  get tree(): Tree | undefined {
-    return this.#tree;
-  }
-
-  get isRoot(): boolean {
-    return this.#tree?.root === this;
-  }
-
-  /** Whether its full parameters are freed after forward. */
-  get isResharding(): boolean {
-    if (this.isRoot && this.#options.disableReshardOnRoot) {
-      return false;
-    }
-    return this.#options.reshardAfterForward;
-  }
-
-  /** Defaults of stateDict's options. */
-  get stateDictOptions(): ResolvedFsdpOptions['stateDict'] {
-    return this.#options.stateDict;
-  }
-
-  /** What gradients are divided by around their reduction; set by setGradientDivideFactors. */
-  get divideFactors(): DivideFactors {
-    return this.#options.divide;
+  get processGroup(): ProcessGroup {
+    return this.#instance.processGroup;
   }
 
   /** Over which shards are replicated; undefined without hybrid sharding. */
   get replicateGroup(): ProcessGroup | undefined {
-    return this.#options.groups.replicateGroup;
+    return this.#instance.replicateGroup;
   }
 
-  /** Ranks that share its parameters, in shards or as replicas of them. */
-  get numRanks(): number {
-    return this.processGroup.worldSize * (this.replicateGroup?.worldSize ?? 1);
+  /** For errors and traces. */
+  get name(): string {
+    return this.#instance.name;
   }
 
-  /** Whether this rank belongs to the first replica, which is the only one without replicateGroup. */
-  get isFirstReplica(): boolean {
-    return (this.replicateGroup?.rank ?? 0) === 0;
+  /** Its own flat parameters; none where inner instances hold all parameters. */
+  get units(): readonly ShardedUnit[] {
+    return this.#instance.units;
   }
 
-  /** This rank among all that share a batch: those of its shards, replica by replica. */
-  get batchRank(): number {
-    const replica = this.#options.groups.replicateGroup?.rank ?? 0;
-    return replica * this.processGroup.worldSize + this.processGroup.rank;
+  get trainingState(): TrainingState {
+    return this.#instance.trainingState;
   }
 
-  /** Whether this is rank 0 of the first replica. */
-  get isFirstRank(): boolean {
-    return this.processGroup.rank === 0 && this.isFirstReplica;
+  get isRoot(): boolean {
+    return this.#instance.isRoot;
   }
 
-  /** Whether ranks of `root` hold different parameters here (experts). */
-  isLocalTo(root: FullyShardedDataParallel): boolean {
-    return this.#options.noBroadcastOptimState ?? this.numRanks < root.numRanks;
+  /** What gradients are divided by around their reduction; set by setGradientDivideFactors. */
+  get divideFactors(): DivideFactors {
+    return this.#instance.options.divide;
+  }
+
+  /** This instance and those nested below it, outer first. */
+  instances(): FullyShardedDataParallel[] {
+    return this.#instance.instances().map(({ wrapper }) => wrapper as FullyShardedDataParallel);
   }
 
   // ---- forward and backward --------------------------------------------------------------------
@@ -155,7 +97,7 @@ export class FullyShardedDataParallel<
     try {
       return await super.call(...args);
     } catch (error) {
-      const tree = this.#tree;
+      const { tree } = this.#instance;
       const isOutermost = tree?.outermost === undefined && !this.device.isInBackward;
       const isTold = error instanceof FsdpError || error === this.#toldError;
       if (tree !== undefined && isOutermost && !isTold) {
@@ -166,43 +108,45 @@ export class FullyShardedDataParallel<
   }
 
   override async forward(...args: Args): Promise<Output> {
-    const before = this.#state;
-    this.expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
-    this.#state = 'forward'; // at once: calls made from here on are refused
+    const instance = this.#instance;
+    const { shared, options } = instance;
+    const before = instance.trainingState;
+    instance.expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
+    instance.trainingState = 'forward'; // at once: calls made from here on are refused
     const isRecomputing = this.device.isInBackward;
-    const isInside = isRecomputing || this.#tree?.outermost !== undefined;
-    const leave = isInside ? () => {} : occupyUnits(this.instances(), 'forward');
+    const isInside = isRecomputing || instance.tree?.outermost !== undefined;
+    const leave = isInside ? () => {} : occupyUnits(instance.instances(), 'forward');
     let tree: Tree | undefined;
     let isOutermost = false;
     try {
-      tree = isInside && this.#tree !== undefined ? this.#tree : await this.initialize();
+      tree = (isInside ? instance.tree : undefined) ?? (await instance.initialize());
       isOutermost = !isRecomputing && tree.outermost === undefined;
       if (isOutermost) {
         if (this.isRoot) {
           for (const each of tree.instances) {
-            castBuffers(each.module, each.#options.bufferDType);
+            castBuffers(each.module, each.options.bufferDType);
           }
         }
-        tree.beginForward(this);
+        tree.beginForward(instance);
         this.device.random.separate(tree.root.batchRank);
       }
       if (this.units.length > 0) {
-        await tree.scheduler.enter(this, isRecomputing ? 'backward' : 'forward');
+        await tree.scheduler.enter(instance, isRecomputing ? 'backward' : 'forward');
       }
-      await this.#shared.enter(tree, isRecomputing ? 'backward' : 'forward');
+      await shared.enter(tree, isRecomputing ? 'backward' : 'forward');
       this.#dropBeforeInputs(tree, args);
       const output = await this.module.call(
-        ...castInputs(args, { ...this.#options, isRoot: this.isRoot }),
+        ...castInputs(args, { ...options, isRoot: this.isRoot }),
       );
-      this.#state = before === 'backwardPost' ? 'backwardPre' : before;
-      this.reshard();
-      this.#shared.reshard();
+      instance.trainingState = before === 'backwardPost' ? 'backwardPre' : before;
+      instance.reshard();
+      shared.reshard();
       const kind = this.#hookOutput(tree, output);
       if (!isRecomputing) {
         if (this.units.length > 0) {
-          tree.scheduler.leave(this, kind);
+          tree.scheduler.leave(instance, kind);
         }
-        for (const owner of this.#shared.owners) {
+        for (const owner of shared.owners) {
           tree.scheduler.leave(owner, kind);
         }
       }
@@ -221,17 +165,15 @@ export class FullyShardedDataParallel<
       if (isOutermost) {
         tree!.outermost = undefined;
       }
-      if (this.#state === 'forward') {
-        this.#state = before === 'backwardPost' ? 'backwardPre' : before;
+      if (instance.trainingState === 'forward') {
+        instance.trainingState = before === 'backwardPost' ? 'backwardPre' : before;
       }
     }
   }
 
   /** Frees its full parameters after forward, where it reshards and nobody else uses them now. */
   reshard(): void {
-    if (this.isResharding && this.#state !== 'forward' && !this.#shared.isInUse) {
-      this.drop();
-    }
+    this.#instance.reshard();
   }
 
   /**
@@ -241,101 +183,8 @@ export class FullyShardedDataParallel<
    * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all ranks
    * where they differ in instances or options
    */
-  initialize(): Promise<Tree> {
-    return CallQueue.inTurn(callQueuesOf(this.instances()), () => this.elect());
-  }
-
-  /** As initialize, for a call that has its turn already. */
-  async elect(): Promise<Tree> {
-    requireEachInOneUnit(this);
-    const instances = this.instances();
-    for (const steps of homeStepsOf(instances)) {
-      await steps.rest(); // one that a store failed in is finished before anything is read
-    }
-    const known = this.#tree;
-    for (const instance of instances) {
-      if (instance.#state === 'idle') {
-        instance.keepWrites();
-      }
-    }
-    if (known !== undefined && instances.every((instance) => instance.#tree === known)) {
-      return known;
-    }
-    const root = known?.root ?? this;
-    if (root !== this && root.instances().includes(this)) {
-      return root.elect();
-    }
-    await agreeOnInstances(this, (instance) =>
-      comparedLines(instance, (instance as FullyShardedDataParallel).#options),
-    );
-    for (const instance of instances) {
-      await instance.#open();
-    }
-    const { groups, syncModuleStates, residence } = this.#options;
-    const isResumed = known === undefined && residence?.resume === true; // with each rank's own
-    if (syncModuleStates && !isResumed) {
-      await syncBuffers(this.module, groups);
-    }
-    const tree = new FsdpTree<FullyShardedDataParallel>(this, instances, this.#options);
-    tree.isSyncing = known?.isSyncing ?? true;
-    for (const instance of instances) {
-      instance.#tree = tree;
-    }
-    return tree;
-  }
-
-  /** Opens the links of its units and shards them, once. */
-  async #open(): Promise<void> {
-    const { groups, residence } = this.#options;
-    if (residence?.resume) {
-      await agreeOnGeneration(residence, groups);
-    }
-    this.#stored ??= storedInstance(this, this.#options);
-    try {
-      await this.#stored?.open();
-    } catch (error) {
-      this.#tellOthers(error);
-      throw error;
-    }
-    for (const unit of this.units) {
-      unit.links ??= await openLinks(groups);
-      try {
-        await unit.home?.open(`${rankPrefix(groups)}${unit.name}`);
-        await shardUnit(unit, groups, this.#options);
-      } catch (error) {
-        this.#tellOthers(error);
-        throw error;
-      }
-    }
-  }
-
-  /** Others may wait for this rank's messages, of which no call takes the place. */
-  #tellOthers(error: unknown): void {
-    if (isLocalFailure(error)) {
-      this.processGroup.abort(failureText('initialize', error));
-    }
-  }
-
-  /** Frees its full parameters, and keeps what was written into them; nothing where they are absent. */
-  drop(): void {
-    this.keepWrites();
-    for (const unit of this.units) {
-      unit.drop();
-    }
-  }
-
-  /** See ShardedUnit.keepWrites. */
-  keepWrites(): void {
-    for (const unit of this.units) {
-      unit.keepWrites();
-    }
-  }
-
-  /** This instance and those nested below it, outer first. */
-  instances(): FullyShardedDataParallel[] {
-    return this.namedModules().flatMap(([, module]) =>
-      isInstance(module) ? [module as FullyShardedDataParallel] : [],
-    );
+  async initialize(): Promise<void> {
+    await this.#instance.initialize();
   }
 
   /** Has its parameters made present before its output's gradient is used. */
@@ -348,22 +197,23 @@ export class FullyShardedDataParallel<
   }
 
   async #beforeBackward(tree: Tree, pass: Pass): Promise<void> {
+    const instance = this.#instance;
     if (!tree.isInBackward) {
       await CallQueue.ended(callQueuesOf(tree.instances));
     }
     tree.beginPass(pass);
-    this.expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
-    if (this.#state === 'idle') {
-      this.#state = 'backwardPre';
+    instance.expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
+    if (instance.trainingState === 'idle') {
+      instance.trainingState = 'backwardPre';
     }
     for (const unit of this.units) {
       unit.gradient.sum.beginPass(pass);
     }
     try {
       await tree.agree();
-      await this.#shared.enter(tree, 'backward');
+      await instance.shared.enter(tree, 'backward');
       if (this.units.length > 0) {
-        await tree.scheduler.enter(this, 'backward');
+        await tree.scheduler.enter(instance, 'backward');
       }
     } catch (error) {
       throw tree.explained(error, 'backward');
@@ -376,47 +226,20 @@ export class FullyShardedDataParallel<
    * where another rank may go another way: it would gather them again for an earlier use.
    */
   #dropBeforeInputs(tree: Tree, args: Args): void {
+    const instance = this.#instance;
     if (
       tree.findsUnused ||
-      this.#shared.hasUsers ||
+      instance.shared.hasUsers ||
       !this.device.isGradEnabled ||
       !this.units.some((unit) => unit.hasFrozen)
     ) {
       return;
     }
     this.device.beforeGradientOf(args, () => {
-      if (this.#isDroppedAfterBackward) {
-        this.drop();
+      if (instance.isDroppedAfterBackward) {
+        instance.drop();
       }
     });
-  }
-
-  get #isDroppedAfterBackward(): boolean {
-    return this.#tree!.isSyncing || this.isResharding;
-  }
-
-  #noteContribution(pass: Pass): void {
-    const tree = this.#tree;
-    if (tree === undefined) {
-      throw this.#stateError('backward', 'a forward before it');
-    }
-    tree.beginPass(pass);
-    this.#state = 'backwardPost';
-  }
-
-  /** All gradients of its own are in: ship them, and free what no later node reads. */
-  #afterBackward(unit: ShardedUnit): void {
-    this.#tree!.reduceFinal(unit);
-    // Where ranks come to different uses of it, one that is through keeps it as long as one that is
-    // not: gathers are the same on all.
-    if (this.#tree!.scheduler.isRequired(this)) {
-      return;
-    }
-    if (!this.#isDroppedAfterBackward || unit.hasFrozen) {
-      return;
-    }
-    unit.keepWrites();
-    unit.drop();
   }
 
   /**
@@ -425,15 +248,16 @@ export class FullyShardedDataParallel<
    * @throws {FsdpConfigError} where no other instance shards it
    */
   appendSharedParam(parameter: Tensor): void {
-    this.expectState('appendSharedParam', ['idle']);
-    const owner = ownerOf(parameter) as FullyShardedDataParallel | undefined;
-    if (owner === undefined || owner === this) {
+    const instance = this.#instance;
+    instance.expectState('appendSharedParam', ['idle']);
+    const owner = ownerOf(parameter) as Instance | undefined;
+    if (owner === undefined || owner === instance) {
       throw new FsdpConfigError(
         `appendSharedParam: expected a parameter that another instance shards, got '${parameter.name || `[${parameter.shape.join(', ')}]`}'. Wrap the module that owns it first.`,
       );
     }
-    this.#shared.addOwner(owner);
-    owner.#shared.addUser(this);
+    instance.shared.addOwner(owner);
+    owner.shared.addUser(instance);
   }
 
   // ---- accumulation ----------------------------------------------------------------------------
@@ -444,11 +268,11 @@ export class FullyShardedDataParallel<
    * @throws {FsdpStateError} on an inner instance, or inside forward, backward or summon
    */
   async noSync<T>(body: () => T | Promise<T>): Promise<T> {
-    const tree = await this.initialize();
+    const tree = await this.#instance.initialize();
     if (!this.isRoot) {
-      throw this.#stateError('noSync', 'the root instance');
+      throw this.#instance.stateError('noSync', 'the root instance');
     }
-    this.expectState('noSync', ['idle']);
+    this.#instance.expectState('noSync', ['idle']);
     const before = tree.isSyncing;
     tree.isSyncing = false;
     try {
@@ -476,17 +300,17 @@ export class FullyShardedDataParallel<
    * @throws {FsdpStateError} outside of that, and without the option allowResetParameters
    */
   resetParameters(options: { readonly seed?: number } = {}): void {
-    if (!this.#options.allowResetParameters) {
-      throw this.#stateError('resetParameters', 'the option allowResetParameters');
+    if (!this.#instance.options.allowResetParameters) {
+      throw this.#instance.stateError('resetParameters', 'the option allowResetParameters');
     }
-    for (const instance of this.instances()) {
+    for (const instance of this.#instance.instances()) {
       instance.expectState('resetParameters', ['summonFullParams']);
     }
     resetParameters(this.module, { ...options, writesBack: true });
   }
 
   override toString(): string {
-    return describeInstance(this, this.#options);
+    return describeInstance(this.#instance, this.#instance.options);
   }
 
   /** What console.log shows in Node. */
@@ -498,39 +322,10 @@ export class FullyShardedDataParallel<
 
   /** @throws {FsdpStateError} unless the instance is in one of the states */
   assertState(...states: readonly TrainingState[]): void {
-    this.expectState('assertState', states);
-  }
-
-  /** Enters or leaves summonFullParams; called by summonFullParams. */
-  setSummoning(isSummoning: boolean): void {
-    this.#state = isSummoning ? 'summonFullParams' : 'idle';
-  }
-
-  /** Called by the tree at the end of a backward, and after a failure, also of one inside summon. */
-  becomeIdle(): void {
-    if (this.#state !== 'summonFullParams') {
-      this.#state = 'idle';
-    }
+    this.#instance.expectState('assertState', states);
   }
 
   protected override releaseOwned(): void {
-    this.#stored?.close();
-    for (const unit of this.units) {
-      unit.dispose();
-    }
-  }
-
-  /** As assertState, in the name of a call. */
-  expectState(operation: string, states: readonly TrainingState[]): void {
-    if (!states.includes(this.#state)) {
-      throw this.#stateError(operation, `state ${states.join(' or ')}`);
-    }
-  }
-
-  #stateError(operation: string, expected: string): FsdpStateError {
-    const { rank, worldSize } = this.processGroup;
-    return new FsdpStateError(
-      `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${this.#state}. Forward and backward cannot run inside summonFullParams, nor other calls inside them.`,
-    );
+    this.#instance.dispose();
   }
 }

@@ -10,7 +10,8 @@ export {
 } from './errors.js';
 export { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 export { isFsdp } from './is-fsdp.js';
-export { defaultPredivide, type FsdpOptions } from './options.js';
+export type { FsdpOptions } from './options.js';
+export { defaultPredivide } from './resolve-options.js';
 export {
   type LoadCheckpointOptions,
   loadCheckpoint,

@@ -1,12 +1,8 @@
-// The options of FullyShardedDataParallel, and what follows from them.
+// The options of FullyShardedDataParallel; what follows from them: resolve-options.ts.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { DType, Tensor } from '@shardweave/tensor-core';
-import { checkFsdpOptions } from './check-options.js';
-import { FsdpConfigError } from './errors.js';
-import { type Residence, type ResidenceOptions, resolveResidence } from './unit/residence.js';
-import type { DivideFactors } from './unit/unit-gradient.js';
-import type { LinkGroups } from './unit/unit-links.js';
+import type { Tensor } from '@shardweave/tensor-core';
+import type { ResidenceOptions } from './unit/residence.js';
 
 /** Parameters that become one flat parameter. */
 export interface ParameterGroup {
@@ -91,110 +87,4 @@ export interface FsdpOptions extends ResidenceOptions {
   readonly findUnusedParameters?: boolean;
   /** For errors and traces. Default the module's path is not known, so 'fsdp'. */
   readonly name?: string;
-}
-
-// Ahead of use only the wire and host memory are busy; several units of a small model fit, one or
-// two of a large one.
-const DEFAULT_GATHER_CAP_BYTES = 64 * 2 ** 20;
-
-// fairscale's.
-const DEFAULT_BUCKET_CAP_MB = 25;
-
-export interface ResolvedFsdpOptions {
-  readonly groups: LinkGroups;
-  readonly flattenParameters: boolean | readonly ParameterGroup[];
-  readonly syncModuleStates: boolean;
-  readonly reshardAfterForward: boolean;
-  readonly disableReshardOnRoot: boolean;
-  readonly isMixed: boolean;
-  /** dtype of the shards, and so what parameters have before sharding. */
-  readonly masterDType: DType;
-  readonly bufferDType: DType;
-  readonly forceInputToFp32: boolean;
-  readonly computeDType: DType;
-  readonly reduceDType: DType;
-  /** May change between steps. */
-  readonly divide: DivideFactors;
-  readonly residence: Residence | undefined;
-  readonly isBucketed: boolean;
-  readonly bucketCapBytes: number;
-  readonly gatherCapBytes: number;
-  readonly findUnusedParameters: boolean;
-  readonly stateDict: {
-    readonly stateDictDevice: 'host' | 'device';
-    readonly stateDictOnRank0Only: boolean;
-  };
-  readonly noBroadcastOptimState: boolean | undefined;
-  readonly allowResetParameters: boolean;
-  readonly isVerbose: boolean;
-}
-
-/**
- * Fills in defaults.
- * @throws {FsdpConfigError} for options that contradict each other, are unknown, or of a wrong type
- */
-export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
-  checkFsdpOptions(options);
-  const isMixed = options.mixedPrecision ?? false;
-  if (options.fp32ReduceScatter === true && !isMixed) {
-    throw new FsdpConfigError(
-      'fsdp: expected mixedPrecision with fp32ReduceScatter, got full precision. Gradients are f32 already; drop the option.',
-    );
-  }
-  const computeDType = options.computeDType ?? (isMixed ? 'f16' : 'f32');
-  if (options.forceInputToFp32 === true && computeDType !== 'f32') {
-    throw new FsdpConfigError(
-      `fsdp: expected computation in f32 with forceInputToFp32, got ${computeDType}. Drop one of them.`,
-    );
-  }
-  const { worldSize } = options.processGroup;
-  const reduce = options.processGroupReduceScatter ?? 'reduceScatter';
-  const reduceSize = typeof reduce === 'string' ? worldSize : reduce.worldSize;
-  if (reduceSize !== worldSize) {
-    throw new FsdpConfigError(
-      `fsdp: expected processGroupReduceScatter of ${worldSize} ranks as processGroup has, got ${reduceSize}.`,
-    );
-  }
-  const numParts = worldSize * (options.replicateGroup?.worldSize ?? 1);
-  const predivide = options.gradientPredivideFactor ?? defaultPredivide(numParts);
-  const bucketCapMb = options.bucketCapMb ?? DEFAULT_BUCKET_CAP_MB;
-  return {
-    groups: {
-      processGroup: options.processGroup,
-      processGroupReduceScatter: reduce,
-      replicateGroup: options.replicateGroup,
-    },
-    flattenParameters: options.flattenParameters ?? true,
-    syncModuleStates: options.syncModuleStates ?? true,
-    reshardAfterForward: options.reshardAfterForward ?? true,
-    disableReshardOnRoot: options.disableReshardOnRoot ?? true,
-    isMixed,
-    masterDType: isMixed ? 'f32' : computeDType,
-    bufferDType: options.bufferDType ?? computeDType,
-    forceInputToFp32: options.forceInputToFp32 ?? false,
-    computeDType,
-    reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
-    divide: { predivide, postdivide: numParts / predivide },
-    residence: resolveResidence(options),
-    isBucketed: bucketCapMb > 0,
-    bucketCapBytes: Math.max(0, bucketCapMb) * 2 ** 20,
-    gatherCapBytes: options.gatherCapBytes ?? DEFAULT_GATHER_CAP_BYTES,
-    findUnusedParameters: options.findUnusedParameters ?? false,
-    stateDict: {
-      stateDictDevice: options.stateDictDevice ?? 'host',
-      stateDictOnRank0Only: options.stateDictOnRank0Only ?? false,
-    },
-    noBroadcastOptimState: options.noBroadcastOptimState,
-    allowResetParameters: options.allowResetParameters ?? false,
-    isVerbose: options.verbose ?? false,
-  };
-}
-
-/** 1, doubled while it divides worldSize and worldSize / factor is larger than it. */
-export function defaultPredivide(worldSize: number): number {
-  let factor = 1;
-  while (worldSize % factor === 0 && worldSize / factor > factor) {
-    factor *= 2;
-  }
-  return factor;
 }

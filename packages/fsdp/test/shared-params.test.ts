@@ -9,6 +9,7 @@ import {
 import { AdamW, checkpoint, type Linear, Module } from '@shardweave/nn';
 import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { instanceOf } from '../src/tree/instance.js';
 import { onRanks } from './ranks.js';
 import {
   DIM,
@@ -230,7 +231,7 @@ describe('F32 shared parameters', () => {
         new Stack(device, [owner!, between!, wrap(user)]),
       ) as FullyShardedDataParallel;
       const ahead: number[] = [];
-      user.atBackward = () => ahead.push(model.tree!.scheduler.inFlightBytes);
+      user.atBackward = () => ahead.push(instanceOf(model).tree!.scheduler.inFlightBytes);
       await trainOnce(model, { first: rank, count: 1 });
       // The user's nodes come first and need the owner too; the one between them follows.
       expect(ahead).toEqual([between!.units[0]!.fullBytes]);

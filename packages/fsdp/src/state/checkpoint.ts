@@ -17,6 +17,7 @@ import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { exchangeText } from '../tree/exchange-text.js';
+import { type Instance, instanceOf } from '../tree/instance.js';
 import { agreedHeader } from './gather-flat-state.js';
 import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
 import { namesFor } from './optim-state-dict.js';
@@ -50,39 +51,40 @@ export async function saveCheckpoint(
   options: SaveCheckpointOptions = {},
 ): Promise<void> {
   const call = { operation: 'saveCheckpoint', states: ['idle'] } as const;
-  await collectiveCall(fsdp, call, () => writeShards(fsdp, store, options));
+  const root = instanceOf(fsdp);
+  await collectiveCall(root, call, () => writeShards(root, store, options));
 }
 
 async function writeShards(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   store: PieceStore,
   { optimizer, extra = {} }: SaveCheckpointOptions,
 ): Promise<void> {
-  const { processGroup } = fsdp;
+  const { processGroup } = root;
   const operation = 'saveCheckpoint';
-  const checkShards = noteShards(fsdp, operation);
-  const units = await keyedUnits(fsdp, { operation });
+  const checkShards = noteShards(root, operation);
+  const units = await keyedUnits(root, { operation });
   let session: SaveSession | undefined;
   let part: SavedPart | undefined;
   try {
-    const held = await agree(fsdp, operation, async () => {
-      session = fsdp.isFirstRank ? await beginSave(store) : undefined;
-      return heldBy(fsdp, units, { optimizer, holdsBuffers: fsdp.isFirstRank });
+    const held = await agree(root, operation, async () => {
+      session = root.isFirstRank ? await beginSave(store) : undefined;
+      return heldBy(root, units, { optimizer, holdsBuffers: root.isFirstRank });
     });
     const [id] = await exchangeText(processGroup, session?.id ?? '', { operation });
-    part = await agree(fsdp, operation, (share) => {
+    part = await agree(root, operation, (share) => {
       const pieces = async function* () {
         yield* held.pieces(agreementsOf(units, share));
         checkShards();
       };
       const name = `rank-${processGroup.rank}-of-${processGroup.worldSize}`;
-      return fsdp.isFirstReplica
+      return root.isFirstReplica
         ? writePart(store, pieces(), { save: id!, part: name })
         : passOver(pieces());
     });
     const written = JSON.stringify([part, held.steps]);
     const texts = await exchangeText(processGroup, written, { operation });
-    await agree(fsdp, operation, async () => {
+    await agree(root, operation, async () => {
       const all = texts.map((text) => JSON.parse(text) as [SavedPart, Record<string, number>]);
       const steps = Object.assign({}, ...all.map((each) => each[1]));
       const record = held.optimizerRecord();
@@ -118,25 +120,26 @@ export async function loadCheckpoint(
   options: LoadCheckpointOptions = {},
 ): Promise<Readonly<Record<string, unknown>>> {
   const call = { operation: 'loadCheckpoint', states: ['idle'] } as const;
-  return collectiveCall(fsdp, call, () => readShards(fsdp, reader, options));
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, call, () => readShards(root, reader, options));
 }
 
 async function readShards(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   reader: PieceReader,
   { optimizer, strict }: LoadCheckpointOptions,
 ): Promise<Readonly<Record<string, unknown>>> {
   const operation = 'loadCheckpoint';
-  const units = await keyedUnits(fsdp, { operation });
+  const units = await keyedUnits(root, { operation });
   let held: HeldModule | undefined;
   let save: Save | undefined;
-  await agreeOnText(fsdp, operation, async () => {
-    held = heldBy(fsdp, units, { optimizer, holdsBuffers: true });
+  await agreeOnText(root, operation, async () => {
+    held = heldBy(root, units, { optimizer, holdsBuffers: true });
     save = await openSave(reader);
     await held.check(save, { strict, isForeign: isOneGroups });
     return save.id; // ranks may have read different saves
   });
-  await agree(fsdp, operation, async () => {
+  await agree(root, operation, async () => {
     try {
       await held!.load(save!);
     } finally {
@@ -149,13 +152,13 @@ async function readShards(
 }
 
 function heldBy(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   units: readonly KeyedUnit[],
   options: { readonly optimizer: AnyOptimizer | undefined; readonly holdsBuffers: boolean },
 ): HeldModule {
   const { optimizer, holdsBuffers } = options;
   if (optimizer !== undefined) {
-    namesFor(fsdp, optimizer); // refuses parameters of other modules
+    namesFor(root, optimizer); // refuses parameters of other modules
   }
   const parameters = new Map(
     units.flatMap(({ unit, keys }) =>
@@ -164,7 +167,7 @@ function heldBy(
   );
   return new HeldModule({
     parameters,
-    buffers: holdsBuffers ? fsdp.namedBuffers() : [],
+    buffers: holdsBuffers ? root.wrapper.namedBuffers() : [],
     optimizer,
   });
 }

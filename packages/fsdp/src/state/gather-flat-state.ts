@@ -4,8 +4,8 @@ import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
 import type { StateHeader } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateDictError } from '../errors.js';
+import { callIdentity } from '../tree/call-identity.js';
 import { exchangeText } from '../tree/exchange-text.js';
-import { callIdentity } from '../tree/explained.js';
 import { orTell } from '../tree/rank-failure.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 

@@ -7,9 +7,9 @@
 // other number of ranks. Replicas of an instance hold the same, and are one group here.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { callIdentity } from '../tree/call-identity.js';
 import { exchangeText } from '../tree/exchange-text.js';
-import { callIdentity } from '../tree/explained.js';
+import type { Instance } from '../tree/instance.js';
 import { requireNoOwnerBeside } from '../unit/own-parameters.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 
@@ -21,16 +21,16 @@ export interface KeyedUnit {
   readonly isWriting: boolean;
 }
 
-/** All units, outer first. Collective where instances have other groups than `fsdp`. */
+/** All units, outer first. Collective where instances have other groups than `root`. */
 export async function keyedUnits(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   options: { readonly operation: string },
 ): Promise<KeyedUnit[]> {
   const { operation } = options;
-  requireNoOwnerBeside(fsdp, operation);
-  const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
-  const numbers = await numberGroups(fsdp, operation);
-  return fsdp.instances().flatMap((instance) => {
+  requireNoOwnerBeside(root, operation);
+  const names = new Map(root.wrapper.namedParameters().map(([name, tensor]) => [tensor, name]));
+  const numbers = await numberGroups(root, operation);
+  return root.instances().flatMap((instance) => {
     const number = numbers.get(instance.processGroup);
     const suffix = number === undefined ? '' : `@${number}`;
     return instance.units.map((unit) => ({
@@ -47,13 +47,10 @@ export function isOneGroups(key: string): boolean {
 }
 
 /** The number of this rank's group among those that hold different parameters; none where all share. */
-async function numberGroups(
-  fsdp: FullyShardedDataParallel,
-  operation: string,
-): Promise<Map<ProcessGroup, number>> {
-  const { processGroup } = fsdp;
+async function numberGroups(root: Instance, operation: string): Promise<Map<ProcessGroup, number>> {
+  const { processGroup } = root;
   const inner = new Map(
-    fsdp
+    root
       .instances()
       .filter((instance) => instance.processGroup !== processGroup)
       .map((instance) => [instance.processGroup, instance]),

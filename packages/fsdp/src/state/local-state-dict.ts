@@ -4,6 +4,7 @@
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree } from '../tree/agree.js';
 import { collectiveCall } from '../tree/collective-call.js';
+import { type Instance, instanceOf } from '../tree/instance.js';
 import { requireNoOwnerBeside } from '../unit/own-parameters.js';
 import { bufferEntry, loadBuffers, unitsOf } from './state-dict.js';
 import {
@@ -26,13 +27,14 @@ export function flatKey(index: number): string {
  * @throws {FsdpStateError} inside summonFullParams, where the shards are stale
  */
 export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
-  await fsdp.initialize();
-  requireNoOwnerBeside(fsdp, 'localStateDict');
-  for (const instance of fsdp.instances()) {
-    instance.assertState('idle', 'forward', 'backwardPre', 'backwardPost');
+  const root = instanceOf(fsdp);
+  await root.initialize();
+  requireNoOwnerBeside(root, 'localStateDict');
+  for (const instance of root.instances()) {
+    instance.expectState('localStateDict', ['idle', 'forward', 'backwardPre', 'backwardPost']);
   }
   const entries: StateDict = new Map();
-  for (const [index, unit] of unitsOf(fsdp).entries()) {
+  for (const [index, unit] of unitsOf(root).entries()) {
     const { dtype, shape } = unit.flat;
     entries.set(flatKey(index), { dtype, shape, data: await unit.read() });
   }
@@ -56,19 +58,20 @@ export async function loadLocalStateDict(
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
   const call = { operation: 'loadLocalStateDict', states: ['idle'] } as const;
-  await collectiveCall(fsdp, call, () =>
-    agree(fsdp, call.operation, () => writeLocal(fsdp, entries, options)),
+  const root = instanceOf(fsdp);
+  await collectiveCall(root, call, () =>
+    agree(root, call.operation, () => writeLocal(root, entries, options)),
   );
 }
 
 async function writeLocal(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   entries: ReadonlyMap<string, StateEntry>,
   options: { readonly strict?: boolean },
 ): Promise<void> {
-  requireNoOwnerBeside(fsdp, 'loadLocalStateDict');
-  const units = unitsOf(fsdp);
-  const expected = new Map<string, ExpectedEntry>(fsdp.namedBuffers());
+  requireNoOwnerBeside(root, 'loadLocalStateDict');
+  const units = unitsOf(root);
+  const expected = new Map<string, ExpectedEntry>(root.wrapper.namedBuffers());
   units.forEach(({ flat }, index) => {
     expected.set(flatKey(index), flat);
   });
@@ -81,5 +84,5 @@ async function writeLocal(
     await unit.write(await bytesOf(entry, unit.flat.dtype));
     unit.drop();
   }
-  await loadBuffers(fsdp, entries);
+  await loadBuffers(root.wrapper, entries);
 }

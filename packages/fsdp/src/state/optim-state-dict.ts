@@ -10,6 +10,7 @@ import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
+import { type Instance, instanceOf } from '../tree/instance.js';
 import { requireEachInOneUnit, requireNoOwnerBeside } from '../unit/own-parameters.js';
 import { pieceOf } from '../unit/shard-layout.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
@@ -48,20 +49,21 @@ export async function gatherFullOptimStateDict<Options extends object>(
   options: { readonly extra?: Readonly<Record<string, unknown>> } = {},
 ): Promise<FullOptimStateDict<Options> | undefined> {
   const call = { operation: 'gatherFullOptimStateDict', states: ['idle'] } as const;
-  return collectiveCall(fsdp, call, () => gatherFull(fsdp, optimizer, options, call.operation));
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, call, () => gatherFull(root, optimizer, options, call.operation));
 }
 
 async function gatherFull<Options extends object>(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   optimizer: Optimizer<Options>,
   options: { readonly extra?: Readonly<Record<string, unknown>> },
   operation: string,
 ): Promise<FullOptimStateDict<Options> | undefined> {
-  const names = namesFor(fsdp, optimizer);
+  const names = namesFor(root, optimizer);
   const found = new Map<string, ParameterState>();
   const uncollected: string[] = [];
-  const checkShards = noteShards(fsdp, operation);
-  for (const { unit, isLocal } of flatsOf(fsdp)) {
+  const checkShards = noteShards(root, operation);
+  for (const { unit, isLocal } of flatsOf(root)) {
     const members = unit.parameters.filter(({ tensor }) => names.has(tensor));
     if (isLocal) {
       uncollected.push(...members.map(({ tensor }) => names.get(tensor)!));
@@ -75,7 +77,7 @@ async function gatherFull<Options extends object>(
     }
   }
   checkShards();
-  if (!fsdp.isFirstRank) {
+  if (!root.isFirstRank) {
     return undefined;
   }
   const order = [...names.values()].filter((name) => found.has(name));
@@ -97,12 +99,13 @@ export function getShardFromOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
   full: FullOptimStateDict<Options>,
 ): OptimStateShard<Options> {
-  requireEachInOneUnit(fsdp);
-  requireNoOwnerBeside(fsdp, 'optimizer state');
+  const root = instanceOf(fsdp);
+  requireEachInOneUnit(root);
+  requireNoOwnerBeside(root, 'optimizer state');
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   checkFull(full, names);
   const flats = new Map<string, FlatStateBytes>();
-  flatsOf(fsdp).forEach(({ unit, isLocal }, index) => {
+  flatsOf(root).forEach(({ unit, isLocal }, index) => {
     const shard = isLocal ? undefined : shardOf(unit, full, names);
     if (shard !== undefined) {
       flats.set(flatKey(index), shard);
@@ -117,10 +120,11 @@ export async function localOptimStateDict<Options extends object>(
   optimizer: Optimizer<Options>,
   options: { readonly extra?: Readonly<Record<string, unknown>> } = {},
 ): Promise<OptimStateShard<Options>> {
-  await fsdp.initialize();
-  const names = namesFor(fsdp, optimizer);
+  const root = instanceOf(fsdp);
+  await root.initialize();
+  const names = namesFor(root, optimizer);
   const flats = new Map<string, FlatStateBytes>();
-  for (const [index, { unit }] of flatsOf(fsdp).entries()) {
+  for (const [index, { unit }] of flatsOf(root).entries()) {
     const state = await optimizer.readFlatState(unit.flat);
     if (state !== undefined) {
       flats.set(flatKey(index), state);
@@ -142,18 +146,19 @@ export async function loadOptimStateShard<Options extends object>(
   shard: OptimStateShard<Options>,
 ): Promise<Readonly<Record<string, unknown>>> {
   const call = { operation: 'loadOptimStateShard', states: ['idle'] } as const;
-  return collectiveCall(fsdp, call, () =>
-    agree(fsdp, call.operation, () => writeShard(fsdp, optimizer, shard)),
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, call, () =>
+    agree(root, call.operation, () => writeShard(root, optimizer, shard)),
   );
 }
 
 async function writeShard<Options extends object>(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   optimizer: Optimizer<Options>,
   shard: OptimStateShard<Options>,
 ): Promise<Readonly<Record<string, unknown>>> {
-  namesFor(fsdp, optimizer);
-  const flats = flatsOf(fsdp);
+  namesFor(root, optimizer);
+  const flats = flatsOf(root);
   checkShard(flats, optimizer, shard);
   shard.paramGroups.forEach(({ params: _, ...options }, i) => {
     Object.assign(optimizer.groups[i]!, options);
@@ -179,9 +184,10 @@ export async function loadFullOptimStateDict<Options extends object>(
   full: FullOptimStateDict<Options>,
 ): Promise<Readonly<Record<string, unknown>>> {
   const call = { operation: 'loadFullOptimStateDict', states: ['idle'] } as const;
-  return collectiveCall(fsdp, call, () =>
-    agree(fsdp, call.operation, () =>
-      writeShard(fsdp, optimizer, getShardFromOptimStateDict(fsdp, full)),
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, call, () =>
+    agree(root, call.operation, () =>
+      writeShard(root, optimizer, getShardFromOptimStateDict(fsdp, full)),
     ),
   );
 }
@@ -194,9 +200,9 @@ interface OwnedFlat {
   readonly isLocal: boolean;
 }
 
-function flatsOf(fsdp: FullyShardedDataParallel): OwnedFlat[] {
-  return fsdp.instances().flatMap((instance) => {
-    const isLocal = instance.isLocalTo(fsdp);
+function flatsOf(root: Instance): OwnedFlat[] {
+  return root.instances().flatMap((instance) => {
+    const isLocal = instance.isLocalTo(root);
     return instance.units.map((unit) => ({ unit, isLocal }));
   });
 }
@@ -206,12 +212,12 @@ function flatsOf(fsdp: FullyShardedDataParallel): OwnedFlat[] {
  * @throws {FsdpConfigError} for one that is not the module's
  */
 export function namesFor<Options extends object>(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   optimizer: Optimizer<Options>,
 ): Map<Tensor, string> {
-  requireNoOwnerBeside(fsdp, 'optimizer state');
+  requireNoOwnerBeside(root, 'optimizer state');
   const stepped = optimizer.parameters();
-  const known = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
+  const known = new Map(root.wrapper.namedParameters().map(([name, tensor]) => [tensor, name]));
   const names = new Map(stepped.map((tensor) => [tensor, known.get(tensor) ?? '']));
   const foreign = stepped.find((tensor) => !known.has(tensor));
   if (foreign !== undefined) {

@@ -3,6 +3,8 @@
 import { joinPath } from '@shardweave/nn';
 import type { DType, Shape } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { instanceOf } from '../tree/instance.js';
+import { isInstance } from '../tree/tree-instance.js';
 import { requireEachInOneUnit, requireNoOwnerBeside } from '../unit/own-parameters.js';
 import { flatKey } from './local-state-dict.js';
 
@@ -42,14 +44,18 @@ export interface ShardMetadata {
 
 /** The metadata of what localStateDict gives on this rank; JSON keeps them. No communication. */
 export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata {
-  requireEachInOneUnit(fsdp);
-  requireNoOwnerBeside(fsdp, 'localMetadataDict');
+  const root = instanceOf(fsdp);
+  requireEachInOneUnit(root);
+  requireNoOwnerBeside(root, 'localMetadataDict');
   const named = fsdp.namedParameters();
   const names = new Map(named.map(([name, tensor]) => [tensor, name]));
   const flats: FlatMetadata[] = [];
   for (const [path, module] of fsdp.namedModules()) {
-    const instance = fsdp.instances().find((candidate) => candidate === module);
-    for (const { flat, layout, parameters, group } of instance?.units ?? []) {
+    if (!isInstance(module)) {
+      continue;
+    }
+    const instance = instanceOf(module);
+    for (const { flat, layout, parameters, group } of instance.units) {
       const { shardLength, elementCount, offsets } = layout;
       const owned = Math.min(Math.max(elementCount - group.rank * shardLength, 0), shardLength);
       flats.push({
@@ -63,7 +69,7 @@ export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata
         padding: shardLength - owned,
         rank: group.rank,
         worldSize: group.worldSize,
-        isLocal: instance!.isLocalTo(fsdp),
+        isLocal: instance.isLocalTo(root),
       });
     }
   }

@@ -2,11 +2,13 @@
 // loads into a bare module and back. This rank's shards: local-state-dict.ts.
 
 import { byteSize } from '@shardweave/dtypes';
+import type { Module } from '@shardweave/nn';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, STATE_DICT_RULES } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
+import { type Instance, instanceOf } from '../tree/instance.js';
 import { ownersBeside } from '../unit/own-parameters.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import {
@@ -43,19 +45,18 @@ export async function stateDict(
 ): Promise<StateDict> {
   checkOptions('stateDict', options, STATE_DICT_RULES);
   const call = { operation: 'stateDict', states: ['idle', 'summonFullParams'] } as const;
-  return collectiveCall(fsdp, call, () => gatherStateDict(fsdp, options));
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, call, () => gatherStateDict(root, options));
 }
 
-async function gatherStateDict(
-  fsdp: FullyShardedDataParallel,
-  options: StateDictOptions,
-): Promise<StateDict> {
-  const { stateDictDevice, stateDictOnRank0Only } = { ...fsdp.stateDictOptions, ...options };
-  const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
+async function gatherStateDict(root: Instance, options: StateDictOptions): Promise<StateDict> {
+  const { wrapper } = root;
+  const { stateDictDevice, stateDictOnRank0Only } = { ...root.options.stateDict, ...options };
+  const names = new Map(wrapper.namedParameters().map(([name, tensor]) => [tensor, name]));
   const found = new Map<string, StateEntry>();
-  const checkShards = noteShards(fsdp, 'stateDict');
-  for (const unit of unitsUsedBy(fsdp)) {
-    const whole = await gatherWhole(fsdp, unit, stateDictOnRank0Only);
+  const checkShards = noteShards(root, 'stateDict');
+  for (const unit of unitsUsedBy(root)) {
+    const whole = await gatherWhole(root, unit, stateDictOnRank0Only);
     if (whole === undefined) {
       continue;
     }
@@ -71,18 +72,18 @@ async function gatherStateDict(
     });
   }
   checkShards();
-  if (stateDictOnRank0Only && !fsdp.isFirstRank) {
+  if (stateDictOnRank0Only && !root.isFirstRank) {
     return new Map();
   }
   // In the order of the bare module, not of the units.
   const entries = new Map([...names.values()].map((name) => [name, found.get(name)!]));
-  for (const [name, buffer] of fsdp.namedBuffers()) {
+  for (const [name, buffer] of wrapper.namedBuffers()) {
     entries.set(name, await bufferEntry(buffer));
   }
   if (stateDictDevice === 'host') {
     return entries;
   }
-  return new Map([...entries].map(([name, entry]) => [name, onDevice(fsdp, entry)]));
+  return new Map([...entries].map(([name, entry]) => [name, onDevice(wrapper, entry)]));
 }
 
 /**
@@ -101,18 +102,20 @@ export async function loadStateDict(
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
   const call = { operation: 'loadStateDict', states: ['idle', 'summonFullParams'] } as const;
-  return collectiveCall(fsdp, call, () => scatterStateDict(fsdp, entries, options));
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, call, () => scatterStateDict(root, entries, options));
 }
 
 async function scatterStateDict(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   entries: ReadonlyMap<string, GivenEntry>,
   options: { readonly strict?: boolean },
 ): Promise<void> {
-  const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
-  const units = unitsUsedBy(fsdp);
+  const { wrapper } = root;
+  const names = new Map(wrapper.namedParameters().map(([name, tensor]) => [tensor, name]));
+  const units = unitsUsedBy(root);
   const entryOf = (tensor: Tensor) => entries.get(names.get(tensor) ?? '');
-  const expected = new Map<string, ExpectedEntry>(fsdp.namedBuffers());
+  const expected = new Map<string, ExpectedEntry>(wrapper.namedBuffers());
   for (const { flat, parameters } of units) {
     for (const { tensor } of parameters) {
       const name = names.get(tensor);
@@ -121,11 +124,11 @@ async function scatterStateDict(
       }
     }
   }
-  await agreeOnText(fsdp, 'loadStateDict', () => {
+  await agreeOnText(root, 'loadStateDict', () => {
     checkEntries('loadStateDict', entries, expected, { isStrict: options.strict ?? true });
-    return fsdp.numRanks === 1 ? '' : digestOf(sharedEntries(fsdp, entries));
+    return root.numRanks === 1 ? '' : digestOf(sharedEntries(root, entries));
   });
-  await agree(fsdp, 'loadStateDict', async (share) => {
+  await agree(root, 'loadStateDict', async (share) => {
     for (const unit of units) {
       // Without strict, what has no entry keeps its value.
       const given = unit.parameters.filter(({ tensor }) => entryOf(tensor) !== undefined);
@@ -147,19 +150,19 @@ async function scatterStateDict(
       await unit.scatterMaster(whole);
       unit.drop();
     }
-    await loadBuffers(fsdp, entries);
+    await loadBuffers(wrapper, entries);
   });
 }
 
 /** Entries as all ranks must give them: of experts and buffers, which ranks have their own of, no values. */
 function sharedEntries(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   entries: ReadonlyMap<string, GivenEntry>,
 ): [string, GivenEntry][] {
-  const local = fsdp.instances().filter((instance) => instance.isLocalTo(fsdp));
-  const own = new Set(local.flatMap((instance) => instance.parameters()));
+  const local = root.instances().filter((instance) => instance.isLocalTo(root));
+  const own = new Set(local.flatMap(({ wrapper }) => wrapper.parameters()));
   const shared = new Set(
-    fsdp.namedParameters().flatMap(([name, tensor]) => (own.has(tensor) ? [] : [name])),
+    root.wrapper.namedParameters().flatMap(([name, tensor]) => (own.has(tensor) ? [] : [name])),
   );
   return [...entries].map(([name, entry]) => {
     return [name, shared.has(name) ? entry : { ...entry, data: new Uint8Array(0) }];
@@ -167,17 +170,17 @@ function sharedEntries(
 }
 
 /** Flat parameters of an instance and those below it, outer first. */
-export function unitsOf(fsdp: FullyShardedDataParallel): ShardedUnit[] {
-  return fsdp.instances().flatMap(({ units }) => units);
+export function unitsOf(root: Instance): ShardedUnit[] {
+  return root.instances().flatMap(({ units }) => units);
 }
 
 /** Those, and flat parameters of instances beside them that hold a parameter they use. */
-function unitsUsedBy(fsdp: FullyShardedDataParallel): ShardedUnit[] {
-  const used = new Set(fsdp.parameters());
-  const beside = [...ownersBeside(fsdp.instances())].flatMap(({ units }) =>
+function unitsUsedBy(root: Instance): ShardedUnit[] {
+  const used = new Set(root.wrapper.parameters());
+  const beside = [...ownersBeside(root.instances())].flatMap(({ units }) =>
     units.filter(({ parameters }) => parameters.some(({ tensor }) => used.has(tensor))),
   );
-  return [...unitsOf(fsdp), ...beside];
+  return [...unitsOf(root), ...beside];
 }
 
 /** A buffer's values, floats in f32 whatever it is computed in. */
@@ -189,10 +192,10 @@ export async function bufferEntry(buffer: Tensor): Promise<StateEntry> {
 
 /** Writes those buffers that have an entry. */
 export async function loadBuffers(
-  fsdp: FullyShardedDataParallel,
+  module: Module,
   entries: ReadonlyMap<string, GivenEntry>,
 ): Promise<void> {
-  for (const [name, buffer] of fsdp.namedBuffers()) {
+  for (const [name, buffer] of module.namedBuffers()) {
     const entry = entries.get(name);
     if (entry === undefined || buffer.size === 0) {
       continue;
@@ -207,18 +210,18 @@ export async function loadBuffers(
  * group has no first rank in common with the others, so there all ranks get it.
  */
 async function gatherWhole(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   unit: ShardedUnit,
   isRank0Only: boolean,
 ): Promise<Uint8Array | undefined> {
-  if (!isRank0Only || unit.group !== fsdp.processGroup) {
+  if (!isRank0Only || unit.group !== root.processGroup) {
     return unit.gatherMaster('stateDict');
   }
   return unit.gatherMasterToFirst('stateDict');
 }
 
-function onDevice(fsdp: FullyShardedDataParallel, entry: StateEntry): StateEntry {
+function onDevice(module: Module, entry: StateEntry): StateEntry {
   const { dtype, shape, data } = entry;
-  const tensor = fsdp.device.tensor(data, shape, { dtype, tag: 'parameter' }).keep();
+  const tensor = module.device.tensor(data, shape, { dtype, tag: 'parameter' }).keep();
   return { dtype, shape, data: new Uint8Array(0), tensor };
 }

@@ -16,8 +16,9 @@ import {
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { callIdentity } from '../tree/call-identity.js';
 import { collectiveCall } from '../tree/collective-call.js';
-import { callIdentity } from '../tree/explained.js';
+import { type Instance, instanceOf } from '../tree/instance.js';
 import { orTell } from '../tree/rank-failure.js';
 import { pieceOf, type ShardLayout } from '../unit/shard-layout.js';
 
@@ -37,22 +38,23 @@ export async function gradNorm(
   options: GradNormOptions = {},
 ): Promise<number> {
   const call = { operation: 'gradNorm', states: ['idle'] } as const;
-  return collectiveCall(fsdp, call, () => normOf(fsdp, options, 'gradNorm'));
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, call, () => normOf(root, options, 'gradNorm'));
 }
 
 async function normOf(
-  fsdp: FullyShardedDataParallel,
+  root: Instance,
   { normType = 2 }: GradNormOptions,
   operation: string,
 ): Promise<number> {
-  checkNorm(fsdp, normType);
-  const parameters = normParameters(fsdp.parameters());
-  const nodes = await orTell(fsdp.processGroup, operation, () => gradNodes(parameters, normType));
-  const places = placesOf(fsdp, parameters);
+  checkNorm(root, normType);
+  const parameters = normParameters(root.wrapper.parameters());
+  const nodes = await orTell(root.processGroup, operation, () => gradNodes(parameters, normType));
+  const places = placesOf(root, parameters);
   const isMax = normType === Infinity;
-  const { rank } = fsdp.processGroup;
+  const { rank } = root.processGroup;
   const values = ownValues(places, nodes, { rank, isMax });
-  await shareValues(fsdp, values, operation);
+  await shareValues(root, values, operation);
   const roots = places.map((ofParameter) =>
     joinNormValues(
       ofParameter.map(({ level, slot }) => ({ level, value: values[slot]! })),
@@ -73,20 +75,21 @@ export async function clipGradNorm(
   options: GradNormOptions = {},
 ): Promise<number> {
   const call = { operation: 'clipGradNorm', states: ['idle'] } as const;
-  return collectiveCall(fsdp, call, async () => {
-    const norm = await normOf(fsdp, options, 'clipGradNorm');
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, call, async () => {
+    const norm = await normOf(root, options, 'clipGradNorm');
     const factor = clipCoefficient(norm, maxNorm);
     const { device } = fsdp;
     if (factor < 1) {
-      await device.scope(() => streamedScaleGradients(shards(fsdp), device.full([1], factor)));
+      await device.scope(() => streamedScaleGradients(shards(root), device.full([1], factor)));
     }
     return norm;
   });
 }
 
 /** Flat shards of an instance and those below it, whose gradients are this rank's. */
-function shards(fsdp: FullyShardedDataParallel): Tensor[] {
-  return fsdp.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
+function shards(root: Instance): Tensor[] {
+  return root.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
 }
 
 /** A node that a rank gives to a parameter's tree, and its place among all that ranks exchange. */
@@ -99,9 +102,9 @@ interface Place extends NormNode {
  * By parameter, ascending, what each rank gives: one number where it has all of it, else the largest
  * nodes that make up its blocks. Every rank knows all layouts, so nothing is said but the numbers.
  */
-function placesOf(fsdp: FullyShardedDataParallel, parameters: readonly Tensor[]): Place[][] {
+function placesOf(root: Instance, parameters: readonly Tensor[]): Place[][] {
   const owners = new Map<Tensor, { readonly layout: ShardLayout; readonly index: number }>();
-  for (const { units } of fsdp.instances()) {
+  for (const { units } of root.instances()) {
     for (const unit of units) {
       unit.parameters.forEach(({ tensor }, index) => {
         owners.set(tensor, { layout: unit.layout, index });
@@ -142,7 +145,7 @@ function ownValues(
 
 /** Puts every rank's numbers in their places: a sum with zeros is exact, and keeps NaN. */
 async function shareValues(
-  { processGroup }: FullyShardedDataParallel,
+  { processGroup }: Instance,
   values: Float32Array,
   operation: string,
 ): Promise<void> {
@@ -154,17 +157,17 @@ async function shareValues(
   await processGroup.allReduce(wire, wire, { dtype: 'f32', op: 'sum', tag: 'gradNorm', identity });
 }
 
-function checkNorm(fsdp: FullyShardedDataParallel, normType: number): void {
-  const { processGroup } = fsdp;
-  if (!fsdp.isRoot) {
+function checkNorm(root: Instance, normType: number): void {
+  const { processGroup } = root;
+  if (!root.isRoot) {
     throw new FsdpStateError(
-      `gradNorm: expected the root instance, got inner instance '${fsdp.name}'. A norm is that of the whole model.`,
+      `gradNorm: expected the root instance, got inner instance '${root.name}'. A norm is that of the whole model.`,
     );
   }
   if (!(normType > 0)) {
     throw new FsdpConfigError(`gradNorm: expected normType above 0, got ${normType}.`);
   }
-  const foreign = fsdp.instances().find((instance) => instance.processGroup !== processGroup);
+  const foreign = root.instances().find((instance) => instance.processGroup !== processGroup);
   if (foreign !== undefined) {
     throw new FsdpConfigError(
       `gradNorm: expected all instances in one process group, got '${foreign.name}' in another. Parameters that differ by rank (experts) have no common norm here: clip them apart.`,

@@ -13,8 +13,9 @@ import {
 import { gradNodes } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
+import { callIdentity } from '../tree/call-identity.js';
 import { CallQueue } from '../tree/call-queue.js';
-import { callIdentity, explained } from '../tree/explained.js';
+import { explained } from '../tree/explained.js';
 import { orTell } from '../tree/rank-failure.js';
 import { callQueueOf } from '../unit/unit-links.js';
 

@@ -4,9 +4,9 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { fnv1a } from '@shardweave/dtypes';
 import { FsdpConfigError } from '../errors.js';
-import type { ResolvedFsdpOptions } from '../options.js';
+import type { ResolvedFsdpOptions } from '../resolve-options.js';
+import { callIdentity } from './call-identity.js';
 import { exchangeText } from './exchange-text.js';
-import { callIdentity } from './explained.js';
 import type { TreeInstance } from './tree-instance.js';
 
 /** The text's length and a hash of it: ranks that agree exchange no more. */

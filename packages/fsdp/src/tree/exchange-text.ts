@@ -1,7 +1,7 @@
 // Small texts of all ranks, for agreements outside a step.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { callIdentity } from './explained.js';
+import { callIdentity } from './call-identity.js';
 
 /** Each rank's text, in rank order. Collective. */
 export async function exchangeText(

@@ -4,6 +4,7 @@
 import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
 import { FsdpRankFailedError, FsdpRanksDifferError } from '../errors.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
+import { calledIn } from './call-identity.js';
 import { failureIn } from './rank-failure.js';
 import { namesIn } from './used-parameters.js';
 
@@ -23,16 +24,8 @@ interface Place {
 /** What usedText put behind a reduction's names. */
 const USED = / \| ([0-9a-f.]+)'/;
 
-/** What callIdentity made. */
-const CALL = /'(\w+)\(\)/;
-
 /** More names than these make a message hard to read. */
 const MAX_LISTED = 16;
-
-/** What ranks compare of a call's collectives. */
-export function callIdentity(operation: string, what?: string): string {
-  return what === undefined ? `${operation}()` : `${operation}() of ${what}`;
-}
 
 /** A mismatch of ranks in words; any other error as it is. */
 export function explained(error: unknown, at: Place): unknown {
@@ -55,7 +48,7 @@ export function explained(error: unknown, at: Place): unknown {
       { ...failure, rank, cause: error },
     );
   }
-  if (calls.some(({ call }) => CALL.test(call))) {
+  if (calls.some(({ call }) => calledIn(call) !== undefined)) {
     return new FsdpRanksDifferError(
       `${place}: expected all ranks to make the same calls in one order, but ${calledBy(calls)}. Make each call on every rank, or on none; the process groups have ended.`,
       { parameters: [], cause: error },
@@ -68,7 +61,7 @@ export function explained(error: unknown, at: Place): unknown {
 function calledBy(calls: readonly RankCall[]): string {
   const ranksOf = new Map<string, number[]>();
   for (const { rank, call } of calls) {
-    const name = CALL.exec(call)?.[1];
+    const name = calledIn(call);
     if (name !== undefined) {
       ranksOf.set(name, [...(ranksOf.get(name) ?? []), rank]);
     }
@@ -78,7 +71,7 @@ function calledBy(calls: readonly RankCall[]): string {
       ? `rank ${ranks[0]} alone called ${name}`
       : `ranks ${ranks.join(', ')} called ${name}`,
   );
-  const others = calls.filter(({ call }) => !CALL.test(call));
+  const others = calls.filter(({ call }) => calledIn(call) === undefined);
   const were = others.map(({ rank, call }) => `rank ${rank} was at ${call.replace(USED, "'")}`);
   return [...called, ...were].join(', ');
 }

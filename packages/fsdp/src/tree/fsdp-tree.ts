@@ -97,7 +97,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     for (const each of this.instances) {
       each.keepWrites();
     }
-    this.scheduler.beginForward({ isRecording: instance.device.isGradEnabled });
+    this.scheduler.beginForward({ isRecording: instance.wrapper.device.isGradEnabled });
     if (instance === this.root) {
       this.#publish();
     }

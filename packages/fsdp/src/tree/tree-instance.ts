@@ -13,11 +13,18 @@ export type TrainingState =
   | 'backwardPost' // a gradient of its own has come
   | 'summonFullParams';
 
-/** Also where another copy of the package made it. */
-export const FSDP_BRAND: unique symbol = Symbol.for('@shardweave/fsdp/FullyShardedDataParallel');
+/** Where a wrapper keeps its TreeInstance; another copy of the package finds it, too. */
+export const INSTANCE: unique symbol = Symbol.for('@shardweave/fsdp/instance');
 
-export interface TreeInstance extends Module {
-  readonly [FSDP_BRAND]: true;
+/** A wrapper; opaque, so that the package's declarations show users none of it. */
+export interface IsInstance {
+  readonly [INSTANCE]: object;
+}
+
+export interface TreeInstance {
+  /** The module that a program calls. */
+  readonly wrapper: Module;
+  /** What it wraps. */
   readonly module: Module;
   /** For errors and traces. */
   readonly name: string;
@@ -50,7 +57,12 @@ export interface TreeInstance extends Module {
   expectState(operation: string, states: readonly TrainingState[]): void;
 }
 
-/** Whether a module is an instance, of this copy of the package or of another. */
-export function isInstance(value: unknown): value is TreeInstance {
-  return isModule(value) && FSDP_BRAND in value;
+/** Whether a module is a wrapper, of this copy of the package or of another. */
+export function isInstance(value: unknown): value is Module & IsInstance {
+  return isModule(value) && INSTANCE in value;
+}
+
+/** What a wrapper is to the tree; undefined for any other module. */
+export function treeInstanceOf(value: unknown): TreeInstance | undefined {
+  return isInstance(value) ? (value[INSTANCE] as TreeInstance) : undefined;
 }

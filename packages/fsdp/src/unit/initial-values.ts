@@ -4,7 +4,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
-import { callIdentity } from '../tree/explained.js';
+import { callIdentity } from '../tree/call-identity.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { LinkGroups } from './unit-links.js';
 

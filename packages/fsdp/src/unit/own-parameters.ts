@@ -4,7 +4,7 @@ import { joinPath, type Module } from '@shardweave/nn';
 import type { FlatGradient, FlatLeaf } from '@shardweave/nn/flat';
 import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
-import { isInstance, type TreeInstance } from '../tree/tree-instance.js';
+import { isInstance, type TreeInstance, treeInstanceOf } from '../tree/tree-instance.js';
 
 /** More names than these make a message hard to read. */
 const MAX_LISTED = 8;
@@ -18,8 +18,7 @@ export interface OwnParameters {
 
 /** The instance that shards a parameter. */
 export function ownerOf(tensor: Tensor): TreeInstance | undefined {
-  const owner = (tensor.gradSink as Partial<FlatGradient> | undefined)?.owner;
-  return isInstance(owner) ? owner : undefined;
+  return treeInstanceOf((tensor.gradSink as Partial<FlatGradient> | undefined)?.owner);
 }
 
 /**
@@ -88,7 +87,7 @@ function collectOutsideInstances(module: Module, path: string, found: Map<Tensor
 export function requireEachInOneUnit(fsdp: TreeInstance): void {
   const instances = fsdp.instances();
   const known = new Set([...instances, ...(fsdp.tree?.instances ?? [])]);
-  const named = fsdp.namedParameters();
+  const named = fsdp.wrapper.namedParameters();
   const bare = named.filter(([, tensor]) => ownerOf(tensor) === undefined);
   if (bare.length > 0) {
     throw new FsdpConfigError(

@@ -3,7 +3,7 @@
 import { type FlatHome, type HomeSteps, type StoreUse, storeUseOf } from '@shardweave/nn/flat';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { FsdpConfigError } from '../errors.js';
-import { callIdentity } from '../tree/explained.js';
+import { callIdentity } from '../tree/call-identity.js';
 import type { LinkGroups } from './unit-links.js';
 
 export interface ResidenceOptions {

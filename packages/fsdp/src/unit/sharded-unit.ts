@@ -9,7 +9,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import { type FlatLeaf, FlatParameter } from '@shardweave/nn/flat';
 import type { Device, DType, Pass, Storage } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
-import { callIdentity } from '../tree/explained.js';
+import { callIdentity } from '../tree/call-identity.js';
 import { tellFailure } from '../tree/rank-failure.js';
 import { DeviceGradientHome } from './gradient-home.js';
 import type { Residence } from './residence.js';

@@ -15,7 +15,7 @@ export function storedInstance(
   if (!residence?.isGiven) {
     return undefined;
   }
-  const device: Device = instance.device;
+  const device: Device = instance.wrapper.device;
   return new StoredModel({
     use: residence.use,
     name: `${rankPrefix(groups)}instance ${instance.name}`,
@@ -44,9 +44,9 @@ function linesOf(instance: TreeInstance, { processGroup }: LinkGroups): string[]
 /** Those that no instance inside has. */
 function ownBuffers(instance: TreeInstance): (readonly [string, Tensor])[] {
   const others = new Set(
-    inner(instance).flatMap((one) => one.namedBuffers().map(([, buffer]) => buffer)),
+    inner(instance).flatMap((one) => one.wrapper.namedBuffers().map(([, buffer]) => buffer)),
   );
-  return instance.namedBuffers().filter(([, buffer]) => !others.has(buffer));
+  return instance.wrapper.namedBuffers().filter(([, buffer]) => !others.has(buffer));
 }
 
 function inner(instance: TreeInstance): TreeInstance[] {

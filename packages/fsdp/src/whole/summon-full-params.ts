@@ -3,6 +3,7 @@
 import type { Storage } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { collectiveCall } from '../tree/collective-call.js';
+import { instanceOf } from '../tree/instance.js';
 import { ownersBeside } from '../unit/own-parameters.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 
@@ -24,7 +25,8 @@ export async function summonFullParams<T>(
   body: () => T | Promise<T>,
   options: SummonOptions = {},
 ): Promise<T> {
-  const below = options.recurse === false ? [fsdp] : fsdp.instances();
+  const instance = instanceOf(fsdp);
+  const below = options.recurse === false ? [instance] : instance.instances();
   // What is summoned already around this call stays so.
   const beside = [...ownersBeside(below)].filter(
     ({ trainingState }) => trainingState !== 'summonFullParams',
@@ -32,16 +34,16 @@ export async function summonFullParams<T>(
   const instances = [...below, ...beside];
   const summoned: { unit: ShardedUnit; storage: Storage }[] = [];
   const call = { operation: 'summonFullParams', states: ['idle'], instances } as const;
-  for (const instance of instances) {
-    instance.expectState(call.operation, call.states);
+  for (const each of instances) {
+    each.expectState(call.operation, call.states);
   }
-  const gathered = collectiveCall(fsdp, call, async () => {
+  const gathered = collectiveCall(instance, call, async () => {
     for (const unit of instances.flatMap(({ units }) => units)) {
       summoned.push({ unit, storage: await summon(unit) });
     }
   });
-  for (const instance of instances) {
-    instance.setSummoning(true);
+  for (const each of instances) {
+    each.setSummoning(true);
   }
   const outcome = await settled(async () => {
     await gathered;
@@ -52,8 +54,8 @@ export async function summonFullParams<T>(
     const dismissed = dismiss(unit, storage, { isKept: options.volatile !== true });
     await dismissed.catch((error: unknown) => failures.push(error));
   }
-  for (const instance of instances) {
-    instance.setSummoning(false);
+  for (const each of instances) {
+    each.setSummoning(false);
   }
   if (outcome.status === 'rejected' || failures.length > 0) {
     throw failures[0];

@@ -1,0 +1,13 @@
+// What ranks compare of the collectives of one public call.
+
+/** What callIdentity made. */
+const CALL = /'(\w+)\(\)/;
+
+export function callIdentity(operation: string, what?: string): string {
+  return what === undefined ? `${operation}()` : `${operation}() of ${what}`;
+}
+
+/** The operation that the text of a collective names; undefined where it is of no public call. */
+export function calledIn(call: string): string | undefined {
+  return CALL.exec(call)?.[1];
+}

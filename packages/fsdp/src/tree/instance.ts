@@ -1,0 +1,306 @@
+// What a wrapper is to the tree, the units and the calls over whole models: its place among the others,
+// what it is doing, and when its full parameters come and go. The wrapper itself is the module around
+// it, with what users call; it keeps this object under a symbol that the package does not export.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { Module } from '@shardweave/nn';
+import type { StoredModel } from '@shardweave/nn/flat';
+import type { Pass } from '@shardweave/tensor-core';
+import { FsdpStateError } from '../errors.js';
+import type { ResolvedFsdpOptions } from '../resolve-options.js';
+import { shardUnit, syncBuffers } from '../unit/initial-values.js';
+import { ownParameters, requireEachInOneUnit } from '../unit/own-parameters.js';
+import { planUnits } from '../unit/plan-units.js';
+import { agreeOnGeneration, homeStepsOf, rankPrefix } from '../unit/residence.js';
+import { ShardedUnit, type UnitContext } from '../unit/sharded-unit.js';
+import { SharedParameters } from '../unit/shared-parameters.js';
+import { storedInstance } from '../unit/stored-instance.js';
+import { openLinks } from '../unit/unit-links.js';
+import { agreeOnInstances, comparedLines } from './agree-on-instances.js';
+import { CallQueue } from './call-queue.js';
+import { callQueuesOf } from './collective-call.js';
+import { FsdpTree } from './fsdp-tree.js';
+import { failureText, isLocalFailure } from './rank-failure.js';
+import type { TrainingState, TreeInstance } from './tree-instance.js';
+import { INSTANCE, type IsInstance, isInstance } from './tree-instance.js';
+
+/** What wrappers of one tree share. */
+export type Tree = FsdpTree<Instance>;
+
+/** What a wrapper is made of. */
+export interface InstanceParts {
+  readonly wrapper: Module;
+  /** What it wraps. */
+  readonly module: Module;
+  readonly name: string;
+  readonly options: ResolvedFsdpOptions;
+}
+
+export class Instance implements TreeInstance {
+  readonly wrapper: Module;
+  readonly module: Module;
+  readonly name: string;
+  readonly options: ResolvedFsdpOptions;
+  readonly units: readonly ShardedUnit[];
+  readonly shared: SharedParameters<Instance>;
+  /** Set by the wrapper's forward and backward, and by setSummoning and becomeIdle. */
+  trainingState: TrainingState = 'idle';
+  #tree: Tree | undefined;
+  #stored: StoredModel | undefined;
+
+  /**
+   * Takes the parameters that no inner instance has.
+   * @throws {FsdpConfigError} for one that cannot be sharded here
+   */
+  constructor({ wrapper, module, name, options }: InstanceParts) {
+    this.wrapper = wrapper;
+    this.module = module;
+    this.name = name;
+    this.options = options;
+    const { own, owners } = ownParameters(module, options.masterDType);
+    this.shared = new SharedParameters(owners as ReadonlySet<Instance>);
+    for (const owner of this.shared.owners) {
+      owner.shared.addUser(this);
+    }
+    const context: UnitContext = {
+      ...options,
+      device: module.device,
+      group: this.processGroup,
+      owner: wrapper,
+      isSyncing: () => this.#tree?.isSyncing,
+      onContribution: (pass) => this.#noteContribution(pass),
+      onFinal: (unit) => this.#afterBackward(unit),
+    };
+    this.units = planUnits(own, options.flattenParameters, name).map(
+      (plan) => new ShardedUnit(plan.name, plan.parameters, context),
+    );
+  }
+
+  get processGroup(): ProcessGroup {
+    return this.options.groups.processGroup;
+  }
+
+  get replicateGroup(): ProcessGroup | undefined {
+    return this.options.groups.replicateGroup;
+  }
+
+  get tree(): Tree | undefined {
+    return this.#tree;
+  }
+
+  get isRoot(): boolean {
+    return this.#tree?.root === this;
+  }
+
+  get isResharding(): boolean {
+    if (this.isRoot && this.options.disableReshardOnRoot) {
+      return false;
+    }
+    return this.options.reshardAfterForward;
+  }
+
+  /** Ranks that share its parameters, in shards or as replicas of them. */
+  get numRanks(): number {
+    return this.processGroup.worldSize * (this.replicateGroup?.worldSize ?? 1);
+  }
+
+  /** Whether this rank belongs to the first replica, which is the only one without replicateGroup. */
+  get isFirstReplica(): boolean {
+    return (this.replicateGroup?.rank ?? 0) === 0;
+  }
+
+  /** This rank among all that share a batch: those of its shards, replica by replica. */
+  get batchRank(): number {
+    const replica = this.replicateGroup?.rank ?? 0;
+    return replica * this.processGroup.worldSize + this.processGroup.rank;
+  }
+
+  /** Whether this is rank 0 of the first replica. */
+  get isFirstRank(): boolean {
+    return this.processGroup.rank === 0 && this.isFirstReplica;
+  }
+
+  /** Whether ranks of `root` hold different parameters here (experts). */
+  isLocalTo(root: Instance): boolean {
+    return this.options.noBroadcastOptimState ?? this.numRanks < root.numRanks;
+  }
+
+  instances(): Instance[] {
+    return this.wrapper
+      .namedModules()
+      .flatMap(([, module]) => (isInstance(module) ? [instanceOf(module)] : []));
+  }
+
+  // ---- the tree --------------------------------------------------------------------------------
+
+  /** Opens its tree once the calls made before have ended; see elect. */
+  initialize(): Promise<Tree> {
+    return CallQueue.inTurn(callQueuesOf(this.instances()), () => this.elect());
+  }
+
+  /**
+   * Elects the root and opens the links of its tree; collective on the first call, and where instances
+   * were put in since.
+   * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all ranks
+   * where they differ in instances or options
+   */
+  async elect(): Promise<Tree> {
+    requireEachInOneUnit(this);
+    const instances = this.instances();
+    for (const steps of homeStepsOf(instances)) {
+      await steps.rest(); // one that a store failed in is finished before anything is read
+    }
+    const known = this.#tree;
+    for (const instance of instances) {
+      if (instance.trainingState === 'idle') {
+        instance.keepWrites();
+      }
+    }
+    if (known !== undefined && instances.every((instance) => instance.#tree === known)) {
+      return known;
+    }
+    const root = known?.root ?? this;
+    if (root !== this && root.instances().includes(this)) {
+      return root.elect();
+    }
+    await agreeOnInstances(this, (instance) =>
+      comparedLines(instance, (instance as Instance).options),
+    );
+    for (const instance of instances) {
+      await instance.#open();
+    }
+    const { groups, syncModuleStates, residence } = this.options;
+    const isResumed = known === undefined && residence?.resume === true; // with each rank's own
+    if (syncModuleStates && !isResumed) {
+      await syncBuffers(this.module, groups);
+    }
+    const tree: Tree = new FsdpTree<Instance>(this, instances, this.options);
+    tree.isSyncing = known?.isSyncing ?? true;
+    for (const instance of instances) {
+      instance.#tree = tree;
+    }
+    return tree;
+  }
+
+  /** Opens the links of its units and shards them, once. */
+  async #open(): Promise<void> {
+    const { groups, residence } = this.options;
+    if (residence?.resume) {
+      await agreeOnGeneration(residence, groups);
+    }
+    this.#stored ??= storedInstance(this, this.options);
+    try {
+      await this.#stored?.open();
+    } catch (error) {
+      this.#tellOthers(error);
+      throw error;
+    }
+    for (const unit of this.units) {
+      unit.links ??= await openLinks(groups);
+      try {
+        await unit.home?.open(`${rankPrefix(groups)}${unit.name}`);
+        await shardUnit(unit, groups, this.options);
+      } catch (error) {
+        this.#tellOthers(error);
+        throw error;
+      }
+    }
+  }
+
+  /** Others may wait for this rank's messages, of which no call takes the place. */
+  #tellOthers(error: unknown): void {
+    if (isLocalFailure(error)) {
+      this.processGroup.abort(failureText('initialize', error));
+    }
+  }
+
+  // ---- full parameters -------------------------------------------------------------------------
+
+  reshard(): void {
+    if (this.isResharding && this.trainingState !== 'forward' && !this.shared.isInUse) {
+      this.drop();
+    }
+  }
+
+  /** Nothing where they are absent. */
+  drop(): void {
+    this.keepWrites();
+    for (const unit of this.units) {
+      unit.drop();
+    }
+  }
+
+  /** See ShardedUnit.keepWrites. */
+  keepWrites(): void {
+    for (const unit of this.units) {
+      unit.keepWrites();
+    }
+  }
+
+  /** Whether a backward frees them where their gradients are final. */
+  get isDroppedAfterBackward(): boolean {
+    return this.#tree!.isSyncing || this.isResharding;
+  }
+
+  #noteContribution(pass: Pass): void {
+    const tree = this.#tree;
+    if (tree === undefined) {
+      throw this.stateError('backward', 'a forward before it');
+    }
+    tree.beginPass(pass);
+    this.trainingState = 'backwardPost';
+  }
+
+  /** All gradients of its own are in: ship them, and free what no later node reads. */
+  #afterBackward(unit: ShardedUnit): void {
+    this.#tree!.reduceFinal(unit);
+    // Where ranks come to different uses of it, one that is through keeps it as long as one that is
+    // not: gathers are the same on all.
+    if (this.#tree!.scheduler.isRequired(this)) {
+      return;
+    }
+    if (!this.isDroppedAfterBackward || unit.hasFrozen) {
+      return;
+    }
+    unit.keepWrites();
+    unit.drop();
+  }
+
+  dispose(): void {
+    this.#stored?.close();
+    for (const unit of this.units) {
+      unit.dispose();
+    }
+  }
+
+  // ---- states ----------------------------------------------------------------------------------
+
+  setSummoning(isSummoning: boolean): void {
+    this.trainingState = isSummoning ? 'summonFullParams' : 'idle';
+  }
+
+  /** Also after a failure inside summonFullParams, which stays. */
+  becomeIdle(): void {
+    if (this.trainingState !== 'summonFullParams') {
+      this.trainingState = 'idle';
+    }
+  }
+
+  expectState(operation: string, states: readonly TrainingState[]): void {
+    if (!states.includes(this.trainingState)) {
+      throw this.stateError(operation, `state ${states.join(' or ')}`);
+    }
+  }
+
+  stateError(operation: string, expected: string): FsdpStateError {
+    const { rank, worldSize } = this.processGroup;
+    return new FsdpStateError(
+      `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${this.trainingState}. Forward and backward cannot run inside summonFullParams, nor other calls inside them.`,
+    );
+  }
+}
+
+/** What the package keeps of a wrapper. */
+export function instanceOf(wrapper: IsInstance): Instance {
+  return wrapper[INSTANCE] as Instance;
+}

@@ -1,0 +1,33 @@
+// What a wrapper shows its users: what only the tree, the units and the states call is not on it.
+
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { Module } from '@shardweave/nn';
+import { expect, expectTypeOf, it } from 'vitest';
+
+const SHOWN = [
+  'appendSharedParam',
+  'assertState',
+  'at',
+  'divideFactors',
+  'get',
+  'initialize',
+  'instances',
+  'isRoot',
+  'name',
+  'noSync',
+  'processGroup',
+  'replicateGroup',
+  'reshard',
+  'resetParameters',
+  'toString',
+  'trainingState',
+  'units',
+] as const;
+
+it('has the members that programs call, and no others', () => {
+  type Own = Exclude<keyof FullyShardedDataParallel, keyof Module>;
+  expectTypeOf<Extract<Own, string>>().toEqualTypeOf<'module' | (typeof SHOWN)[number]>();
+  const names = Object.getOwnPropertyNames(FullyShardedDataParallel.prototype);
+  const ofModule = ['forward', ...Object.getOwnPropertyNames(Module.prototype)];
+  expect(names.filter((name) => !ofModule.includes(name)).sort()).toEqual([...SHOWN].sort());
+});
