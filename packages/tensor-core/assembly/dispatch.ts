@@ -33,6 +33,8 @@ import {
   OP_NORM_NODES,
   OP_NORM_TREE,
   OP_REDUCE,
+  OP_RMS_NORM,
+  OP_RMS_NORM_BACKWARD,
   OP_SGD,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
@@ -48,6 +50,7 @@ import { matmul } from './matmul';
 import { clipFactor, normNodes, normTree } from './norm';
 import { adam, sgd } from './optimizer';
 import { extremumBackward, reduce } from './reduce';
+import { rmsNorm, rmsNormBackward } from './rms-norm';
 import { arg } from './slot';
 import { softmax, softmaxBackward } from './softmax';
 
@@ -92,6 +95,8 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_LAYER_NORM: layerNorm(slot, chunk, chunks); break;
     case OP_LAYER_NORM_BACKWARD: layerNormBackward(slot, chunk, chunks); break;
     case OP_LAYER_NORM_PARAM_GRAD: layerNormParamGrad(slot, chunk, chunks); break;
+    case OP_RMS_NORM: rmsNorm(slot, chunk, chunks); break;
+    case OP_RMS_NORM_BACKWARD: rmsNormBackward(slot, chunk, chunks); break;
     case OP_EMBEDDING: embedding(slot, chunk, chunks); break;
     case OP_EMBEDDING_BACKWARD: embeddingBackward(slot, chunk, chunks); break;
     case OP_CROSS_ENTROPY: crossEntropy(slot, chunk, chunks); break;

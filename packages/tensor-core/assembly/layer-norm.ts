@@ -4,6 +4,7 @@ import { laneMask, loadFloat, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import { BLOCK } from './layout';
 import { sumBlock, sumLanes } from './reduce';
+import { addRow } from './rms-norm';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
 /** Columns per unit of the parameter gradient: one cache line of f32. */
@@ -16,10 +17,14 @@ function block(i: usize): usize {
   return scratchBase + BLOCK_BYTES * i;
 }
 
-/** args: x, dtype, weight or 0, dtype, bias or 0, dtype, out, dtype, mean, rstd, rows, cols, eps. */
+/**
+ * args: x, dtype, weight or 0, dtype, bias or 0, dtype, out, dtype, mean, rstd, rows, cols, eps,
+ * residual or 0, dtype, sum or 0, dtype.
+ */
 export function layerNorm(slot: usize, chunk: u32, chunks: u32): void {
-  const x = <usize>arg(slot, 0);
-  const xType = argI(slot, 1);
+  const residual = <usize>arg(slot, 13);
+  const x = <usize>(residual != 0 ? arg(slot, 15) : arg(slot, 0));
+  const xType = residual != 0 ? argI(slot, 16) : argI(slot, 1);
   const weight = <usize>arg(slot, 2);
   const bias = <usize>arg(slot, 4);
   const out = <usize>arg(slot, 6);
@@ -34,6 +39,9 @@ export function layerNorm(slot: usize, chunk: u32, chunks: u32): void {
   const end = chunkStart(rows, chunk + 1, chunks, 1);
   for (let r = chunkStart(rows, chunk, chunks, 1); r < end; r++) {
     const at = r * cols;
+    if (residual != 0) {
+      addRow(<usize>arg(slot, 0), argI(slot, 1), residual, argI(slot, 14), x, xType, at, cols);
+    }
     let sum: f64 = 0;
     for (let i: u32 = 0; i < cols; i += BLOCK) {
       const n = <i32>min<u32>(cols - i, BLOCK);
@@ -68,7 +76,8 @@ export function layerNorm(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-function deviations(x: usize, n: i32, mean: f32): f32 {
+/** Sum of (x - mean)^2 of n values. */
+export function deviations(x: usize, n: i32, mean: f32): f32 {
   const m = f32x4.splat(mean);
   let s = f32x4.splat(0);
   let i = 0;
@@ -83,7 +92,10 @@ function deviations(x: usize, n: i32, mean: f32): f32 {
   return sumLanes(s);
 }
 
-/** args: x, dtype, weight or 0, dtype, mean, dtype, rstd, dtype, dy, dtype, dx, dtype, rows, cols. */
+/**
+ * args: x, dtype, weight or 0, dtype, mean, dtype, rstd, dtype, dy, dtype, dx, dtype, rows, cols, dSum
+ * or 0, dtype.
+ */
 export function layerNormBackward(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const xType = argI(slot, 1);
@@ -127,18 +139,21 @@ export function layerNormBackward(slot: usize, chunk: u32, chunks: u32): void {
     }
     const meanG = f32x4.splat(<f32>(sumG / <f64>cols));
     const meanGX = f32x4.splat(<f32>(sumGX / <f64>cols));
-    const results = block(3);
+    const dSum = <usize>arg(slot, 14);
+    const results = block(2);
     for (let i: u32 = 0; i < cols; i += BLOCK) {
       const n = <i32>min<u32>(cols - i, BLOCK);
       const xv = widen(x, xType, at + i, n, block(0));
       const wv = weight != 0 ? widen(weight, argI(slot, 3), i, n, block(1)) : 0;
       const dv = widen(dy, dyType, at + i, n, block(2));
+      const sv = dSum != 0 ? widen(dSum, argI(slot, 15), at + i, n, block(3)) : 0;
       for (let j = 0; j < n; j += 4) {
         const o = j << 2;
         const hat = f32x4.mul(f32x4.sub(v128.load(xv + o), m), s);
         const g = f32x4.mul(v128.load(dv + o), wv != 0 ? v128.load(wv + o) : one);
         const centered = f32x4.sub(f32x4.sub(g, meanG), f32x4.mul(hat, meanGX));
-        v128.store(results + o, f32x4.mul(s, centered));
+        const own = f32x4.mul(s, centered);
+        v128.store(results + o, sv != 0 ? f32x4.add(own, v128.load(sv + o)) : own);
       }
       narrow(results, dx, dxType, at + i, n);
     }

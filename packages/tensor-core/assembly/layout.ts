@@ -77,6 +77,8 @@ export const OP_NORM_TREE = 25;
 export const OP_CLIP_FACTOR = 26;
 export const OP_GATED = 40;
 export const OP_GATED_BACKWARD = 41;
+export const OP_RMS_NORM = 42;
+export const OP_RMS_NORM_BACKWARD = 43;
 export const OP_NOOP = 27;
 
 export const UNARY_NEG = 0;
@@ -118,6 +120,8 @@ export const REDUCE_MIN = 3;
 export const BLOCK = 2048;
 /** Columns that kernels over [outer, dim, inner] take at once; a unit of work when inner > 1. */
 export const COLUMN_BLOCK = 256;
+/** Rows whose part of a norm's weight gradient is summed by itself. */
+export const NORM_PART_ROWS = 64;
 /** Elements of a block of a norm, and blocks of a node; the seam's (src/backend.ts). */
 export const NORM_BLOCK = 128;
 export const NORM_NODE_BLOCKS = 256;

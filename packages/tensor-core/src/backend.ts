@@ -339,9 +339,14 @@ export interface KernelCalls {
     isLog: boolean;
   };
 
-  /** out = (x - mean) * rstd * weight + bias per row of [rows, cols]; mean, rstd f32 [rows]; biased variance. */
+  /**
+   * out = (x - mean) * rstd * weight + bias per row of [rows, cols]; mean, rstd f32 [rows]; biased
+   * variance. With a residual, sum = x + residual is stored, and what was stored is normalized.
+   */
   layerNorm: {
     x: View;
+    residual?: View | undefined;
+    sum?: View | undefined;
     weight: View | undefined; // [cols]
     bias: View | undefined; // [cols]
     out: View;
@@ -351,13 +356,14 @@ export interface KernelCalls {
     cols: number;
     eps: number;
   };
-  /** dx of the above. */
+  /** dx of the above, x being what was normalized; dSum is added last where given. */
   layerNormBackward: {
     x: View;
     weight: View | undefined;
     mean: View;
     rstd: View;
     dy: View;
+    dSum?: View | undefined;
     dx: View;
     rows: number;
     cols: number;
@@ -370,6 +376,36 @@ export interface KernelCalls {
     dy: View;
     dWeight: View | undefined;
     dBias: View | undefined;
+    rows: number;
+    cols: number;
+  };
+
+  /**
+   * out = x * rstd * (weight + weightOffset) per row of [rows, cols]; rstd = 1 / sqrt(mean(x^2) + eps),
+   * f32 [rows]. With a residual, sum = x + residual is stored, and what was stored is normalized.
+   */
+  rmsNorm: {
+    x: View;
+    residual: View | undefined;
+    sum: View | undefined;
+    weight: View | undefined; // [cols]
+    weightOffset: number;
+    out: View;
+    rstd: View;
+    rows: number;
+    cols: number;
+    eps: number;
+  };
+  /** dx of the above, dSum added last where given, and dWeight; either of them may be absent. */
+  rmsNormBackward: {
+    x: View;
+    weight: View | undefined;
+    weightOffset: number;
+    rstd: View;
+    dy: View;
+    dSum: View | undefined;
+    dx: View | undefined;
+    dWeight: View | undefined;
     rows: number;
     cols: number;
   };

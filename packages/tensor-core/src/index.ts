@@ -40,9 +40,10 @@ export {
 } from './ops/elementwise.js';
 export { embedding } from './ops/embedding.js';
 export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
-export { layerNorm } from './ops/layer-norm.js';
+export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-norm.js';
 export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';
+export { addRmsNorm, type NormedSum, type RmsNormOptions, rmsNorm } from './ops/rms-norm.js';
 export { broadcastTo, cat, reshape, slice, split, transpose } from './ops/shape.js';
 export { logSoftmax, softmax } from './ops/softmax.js';
 export { Pool, sizeClass } from './pool.js';

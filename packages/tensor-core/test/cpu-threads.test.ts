@@ -69,6 +69,16 @@ async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8
     dWeight: out('dWeight', COLS),
     dBias: out('dBias', COLS),
   });
+  const root = { ...grid, x, weight, weightOffset: 1, rstd };
+  const sums = { residual: dy, sum: out('rmsNorm sum', SIZE) };
+  backend.run('rmsNorm', { ...root, ...sums, out: out('rmsNorm', SIZE), eps: 1e-6 });
+  backend.run('rmsNormBackward', {
+    ...root,
+    dy,
+    dSum: x,
+    dx: out('rmsNorm dx', SIZE),
+    dWeight: out('rmsNorm dWeight', COLS),
+  });
   backend.run('embeddingBackward', {
     ids,
     dy,

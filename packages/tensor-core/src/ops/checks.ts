@@ -40,6 +40,47 @@ export function requireSameDevice(op: string, ...tensors: readonly Tensor[]): vo
   }
 }
 
+/** The rows that a norm takes: x [..., cols], and parameters [cols] of any float dtype. */
+export function requireNormRows(
+  op: string,
+  x: Tensor,
+  parameters: readonly Tensor[],
+): { readonly rows: number; readonly cols: number } {
+  requireFloat(op, x, ...parameters);
+  requireSameDevice(op, x, ...parameters);
+  requireBindable(op, x);
+  const cols = x.shape.at(-1) ?? 0;
+  if (cols === 0) {
+    throw new ShapeError(
+      `${op}: expected a non-empty last axis, got ${shapeText(x.shape)}. It normalizes along that axis.`,
+    );
+  }
+  for (const { shape } of parameters) {
+    if (!isSameShape(shape, [cols])) {
+      throw new ShapeError(
+        `${op}: expected parameters of shape [${cols}] (x is ${shapeText(x.shape)}), got ${shapeText(shape)}.`,
+      );
+    }
+  }
+  return { rows: x.size / cols, cols };
+}
+
+/** Two tensors that a kernel adds as they lie. */
+export function requireSummands(op: string, x: Tensor, residual: Tensor): void {
+  requireFloat(op, x, residual);
+  requireSameDevice(op, x, residual);
+  if (!isSameShape(x.shape, residual.shape)) {
+    throw new ShapeError(
+      `${op}: expected x and residual of one shape, got ${shapeText(x.shape)} and ${shapeText(residual.shape)}.`,
+    );
+  }
+  if (x.dtype !== residual.dtype) {
+    throw new DTypeError(
+      `${op}: expected x and residual of one dtype, got ${x.dtype} and ${residual.dtype}. Cast one.`,
+    );
+  }
+}
+
 /** For kernels that bind their operands whole. */
 export function requireBindable(op: string, ...tensors: readonly Tensor[]): void {
   for (const tensor of tensors) {

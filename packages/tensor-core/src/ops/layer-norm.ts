@@ -2,69 +2,63 @@
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkNames } from '../check-options.js';
-import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
-import {
-  isSameShape,
-  requireBindable,
-  requireFloat,
-  requireSameDevice,
-  shapeText,
-} from './checks.js';
+import { requireNormRows, requireSummands } from './checks.js';
+import type { NormedSum } from './rms-norm.js';
+
+export interface LayerNormOpOptions {
+  /** [cols] */
+  readonly weight?: Tensor;
+  /** [cols] */
+  readonly bias?: Tensor;
+  /** Default 1e-5. */
+  readonly eps?: number;
+}
 
 /**
  * (x - mean) / sqrt(variance + eps) * weight + bias along the last axis, biased variance, f32
  * inside.
- * @param options.weight [cols] @param options.bias [cols] @param options.eps default 1e-5
  */
-export function layerNorm(
+export function layerNorm(x: Tensor, options: LayerNormOpOptions = {}): Tensor {
+  return x.device.scope(() => normalize('layerNorm', x, undefined, options).norm);
+}
+
+/**
+ * x + residual, and its layerNorm, by one kernel forward and one for both inputs backward. Both have one
+ * shape and dtype.
+ */
+export function addLayerNorm(
   x: Tensor,
-  options: { readonly weight?: Tensor; readonly bias?: Tensor; readonly eps?: number } = {},
-): Tensor {
-  checkNames('layerNorm', options, ['weight', 'bias', 'eps']);
-  const { weight, bias, eps = 1e-5 } = options;
-  const affine = [weight, bias].filter((tensor) => tensor !== undefined);
-  requireFloat('layerNorm', x, ...affine);
-  requireSameDevice('layerNorm', x, ...affine);
-  requireBindable('layerNorm', x);
-  const cols = x.shape.at(-1) ?? 0;
-  if (cols === 0) {
-    throw new ShapeError(
-      `layerNorm: expected a non-empty last axis, got ${shapeText(x.shape)}. It normalizes along that axis.`,
-    );
-  }
-  for (const tensor of affine) {
-    if (!isSameShape(tensor.shape, [cols])) {
-      throw new ShapeError(
-        `layerNorm: expected weight and bias of shape [${cols}] (x is ${shapeText(x.shape)}), got ${shapeText(tensor.shape)}.`,
-      );
-    }
-  }
-  const rows = x.size / cols;
-  return x.device.scope(() => normalize(x, { weight, bias, eps, rows, cols }));
+  options: LayerNormOpOptions & { readonly residual: Tensor },
+): NormedSum {
+  const { residual, ...rest } = options;
+  requireSummands('addLayerNorm', x, residual);
+  return x.device.scope(() => normalize('addLayerNorm', x, residual, rest));
 }
 
 function normalize(
+  op: string,
   x: Tensor,
-  options: {
-    readonly weight: Tensor | undefined;
-    readonly bias: Tensor | undefined;
-    readonly eps: number;
-    readonly rows: number;
-    readonly cols: number;
-  },
-): Tensor {
-  const { weight, bias, eps, rows, cols } = options;
-  const { device } = x;
-  const out = device.empty(x.shape, { dtype: x.dtype });
+  residual: Tensor | undefined,
+  options: LayerNormOpOptions,
+): NormedSum {
+  checkNames(op, options, ['weight', 'bias', 'eps']);
+  const { weight, bias, eps = 1e-5 } = options;
+  const parameters = [weight, bias].filter((tensor) => tensor !== undefined);
+  const { rows, cols } = requireNormRows(op, x, parameters);
+  const { device, dtype } = x;
+  const norm = device.empty(x.shape, { dtype });
+  const sum = residual === undefined ? x : device.empty(x.shape, { dtype });
   const mean = device.empty([rows]);
   const rstd = device.empty([rows]);
   if (rows > 0) {
     device.run('layerNorm', {
       x: x.view(),
+      residual: residual?.view(),
+      sum: residual === undefined ? undefined : sum.view(),
       weight: weight?.view(),
       bias: bias?.view(),
-      out: out.view(),
+      out: norm.view(),
       mean: mean.view(),
       rstd: rstd.view(),
       rows,
@@ -72,40 +66,45 @@ function normalize(
       eps,
     });
   }
+  const summands = residual === undefined ? [x] : [x, residual];
   device.record({
-    name: 'layerNorm',
-    inputs: [x, weight, bias].filter((tensor) => tensor !== undefined),
-    outputs: [out],
-    saved: [x, mean, rstd, ...(weight === undefined ? [] : [weight])],
-    backward: ([dy], needs) => {
+    name: op,
+    inputs: [...summands, ...parameters],
+    outputs: residual === undefined ? [norm] : [norm, sum],
+    saved: [sum, mean, rstd, ...(weight === undefined ? [] : [weight])],
+    backward: ([dy, dSum], needs) => {
+      if (dy === undefined) {
+        return summands.map(() => dSum); // only the sum was used
+      }
       const common = {
-        x: x.view(),
+        x: sum.view(),
         mean: mean.view(),
         rstd: rstd.view(),
-        dy: dy!.view(),
+        dy: dy.view(),
         rows,
         cols,
       };
       let dx: Tensor | undefined;
-      if (needs[0]) {
-        dx = device.empty(x.shape, { dtype: x.dtype });
+      if (summands.some((_, i) => needs[i])) {
+        dx = device.empty(x.shape, { dtype });
         if (rows > 0) {
           device.run('layerNormBackward', {
             ...common,
             weight: weight?.view(),
+            dSum: dSum?.view(),
             dx: dx.view(),
           });
         }
       }
-      const gradientFor = (tensor: Tensor | undefined, isNeeded: boolean | undefined) => {
-        if (tensor === undefined || isNeeded !== true) {
+      const gradients = parameters.map((parameter, i) => {
+        if (needs[summands.length + i] !== true) {
           return undefined;
         }
-        const { shape, dtype } = tensor;
-        return rows === 0 ? device.zeros(shape, { dtype }) : gradientPlace(tensor);
-      };
-      const dWeight = gradientFor(weight, needs[1]);
-      const dBias = gradientFor(bias, needs[weight === undefined ? 1 : 2]);
+        const { shape, dtype: own } = parameter;
+        return rows === 0 ? device.zeros(shape, { dtype: own }) : gradientPlace(parameter);
+      });
+      const dWeight = weight === undefined ? undefined : gradients[0];
+      const dBias = bias === undefined ? undefined : gradients.at(-1);
       if (rows > 0 && (dWeight !== undefined || dBias !== undefined)) {
         device.run('layerNormParamGrad', {
           ...common,
@@ -113,12 +112,8 @@ function normalize(
           dBias: dBias?.view(),
         });
       }
-      return [
-        dx,
-        ...(weight === undefined ? [] : [dWeight]),
-        ...(bias === undefined ? [] : [dBias]),
-      ];
+      return [...summands.map(() => dx), ...gradients];
     },
   });
-  return out;
+  return { sum, norm };
 }

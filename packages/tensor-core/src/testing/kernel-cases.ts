@@ -14,6 +14,7 @@ import { normCases } from './cases/norm.js';
 import { optimizerCases } from './cases/optimizer.js';
 import { queueCases } from './cases/queue.js';
 import { reduceCases } from './cases/reduce.js';
+import { rmsNormCases } from './cases/rms-norm.js';
 import { sharedBufferCases } from './cases/shared-buffer.js';
 import { softmaxCases } from './cases/softmax.js';
 import { specialRowCases } from './cases/special-rows.js';
@@ -35,6 +36,7 @@ export function kernelCases(): ConformanceCase[] {
     ...reduceCases(),
     ...softmaxCases(),
     ...layerNormCases(),
+    ...rmsNormCases(),
     ...embeddingCases(),
     ...crossEntropyCases(),
     ...dropoutCases(),

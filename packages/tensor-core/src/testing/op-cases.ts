@@ -7,6 +7,7 @@ import { dropoutOpCases } from './ops/dropout.js';
 import { elementwiseOpCases } from './ops/elementwise.js';
 import { gatedOpCases } from './ops/gated.js';
 import { matmulOpCases } from './ops/matmul.js';
+import { normOpCases } from './ops/norm.js';
 import { reduceOpCases } from './ops/reduce.js';
 import { rowOpCases } from './ops/rows.js';
 import { shapeOpCases } from './ops/shape.js';
@@ -22,6 +23,7 @@ export function opCases(): OpCase[] {
     ...matmulOpCases(),
     ...reduceOpCases(),
     ...rowOpCases(),
+    ...normOpCases(),
     ...attentionOpCases(),
     ...dropoutOpCases(),
     ...shapeOpCases(),

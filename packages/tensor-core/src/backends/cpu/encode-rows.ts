@@ -3,6 +3,8 @@
 
 import {
   COLUMN_BLOCK,
+  F32,
+  NORM_PART_ROWS,
   OP_CROSS_ENTROPY,
   OP_CROSS_ENTROPY_BACKWARD,
   OP_EMBEDDING,
@@ -12,6 +14,8 @@ import {
   OP_LAYER_NORM_BACKWARD,
   OP_LAYER_NORM_PARAM_GRAD,
   OP_REDUCE,
+  OP_RMS_NORM,
+  OP_RMS_NORM_BACKWARD,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
   REDUCE_MAX,
@@ -65,13 +69,14 @@ export function layerNorm(call: KernelCalls['layerNorm'], w: CommandWriter): voi
   const { rows, cols } = call;
   w.start(OP_LAYER_NORM, 'layerNorm').view(call.x).view(call.weight).view(call.bias).view(call.out);
   w.address(call.mean).address(call.rstd).int(rows, cols).float(call.eps);
+  w.view(call.residual).view(call.sum);
   w.commit(rowChunks(w, rows * cols, rows));
 }
 
 export function layerNormBackward(call: KernelCalls['layerNormBackward'], w: CommandWriter): void {
   const { rows, cols } = call;
   w.start(OP_LAYER_NORM_BACKWARD, 'layerNormBackward').view(call.x).view(call.weight);
-  w.view(call.mean).view(call.rstd).view(call.dy).view(call.dx).int(rows, cols);
+  w.view(call.mean).view(call.rstd).view(call.dy).view(call.dx).int(rows, cols).view(call.dSum);
   w.commit(rowChunks(w, rows * cols, rows));
 }
 
@@ -85,6 +90,30 @@ export function layerNormParamGrad(
   w.int(rows, cols);
   // A strip of columns costs a visit to every row, so no more strips than threads.
   w.commit(Math.min(w.chunksFor(rows * cols), w.threads, Math.ceil(cols / 16)));
+}
+
+export function rmsNorm(call: KernelCalls['rmsNorm'], w: CommandWriter): void {
+  const { rows, cols } = call;
+  w.start(OP_RMS_NORM, 'rmsNorm').view(call.x).view(call.residual).view(call.weight);
+  w.view(call.sum).view(call.out).address(call.rstd).int(rows, cols).float(call.eps);
+  w.float(call.weightOffset);
+  w.commit(rowChunks(w, rows * cols, rows));
+}
+
+export function rmsNormBackward(call: KernelCalls['rmsNormBackward'], w: CommandWriter): void {
+  const { rows, cols, dWeight } = call;
+  const numParts = Math.ceil(rows / NORM_PART_ROWS);
+  const parts = dWeight === undefined ? 0 : w.temp(numParts * cols * 4);
+  w.start(OP_RMS_NORM_BACKWARD, 'rmsNormBackward').view(call.x).view(call.weight);
+  w.view(call.rstd).view(call.dy).view(call.dSum).view(call.dx).int(parts, rows, cols);
+  w.float(call.weightOffset);
+  w.commit(rowChunks(w, rows * cols * 1.5, numParts));
+  if (dWeight !== undefined) {
+    w.start(OP_REDUCE, 'rmsNormBackward').int(REDUCE_SUM, parts, F32).view(dWeight);
+    w.int(1, numParts, cols);
+    w.commit(unitChunks(w, numParts * cols * 0.4, 1, cols));
+    w.release();
+  }
 }
 
 export function embedding(call: KernelCalls['embedding'], w: CommandWriter): void {

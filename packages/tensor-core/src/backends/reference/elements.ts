@@ -32,6 +32,27 @@ export function openElements(bytes: ArrayBuffer, view: View): Elements {
   }
 }
 
+/** The rows that a norm is of: x, or the sum with a residual as it was stored. */
+export function addRows(
+  call: {
+    readonly x: View;
+    readonly residual?: View | undefined;
+    readonly sum?: View | undefined;
+  },
+  open: Open,
+): Elements {
+  const x = open(call.x);
+  if (call.residual === undefined || call.sum === undefined) {
+    return x;
+  }
+  const residual = open(call.residual);
+  const sum = open(call.sum);
+  for (let i = 0; i < sum.size; i++) {
+    sum.set(i, x.get(i) + residual.get(i));
+  }
+  return sum;
+}
+
 /** All elements at once, for kernels that read each of them many times. */
 export function valuesOf(elements: Elements): Float64Array {
   return Float64Array.from({ length: elements.size }, (_, i) => elements.get(i));

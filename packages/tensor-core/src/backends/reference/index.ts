@@ -24,6 +24,7 @@ import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
 import { extremumBackward, reduce } from './reduce.js';
+import { rmsNorm, rmsNormBackward } from './rms-norm.js';
 import { checkCall } from './rules.js';
 import { softmax, softmaxBackward } from './softmax.js';
 
@@ -51,6 +52,8 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   layerNorm,
   layerNormBackward,
   layerNormParamGrad,
+  rmsNorm,
+  rmsNormBackward,
   embedding,
   embeddingBackward,
   crossEntropy,

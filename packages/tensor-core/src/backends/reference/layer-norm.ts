@@ -1,11 +1,11 @@
 // Layer normalization over rows (Ba et al., 2016) with biased variance, and its gradients.
 
 import type { KernelCalls } from '../../backend.js';
-import type { Open } from './elements.js';
+import { addRows, type Open } from './elements.js';
 
 export function layerNorm(call: KernelCalls['layerNorm'], open: Open): void {
   const { rows, cols, eps } = call;
-  const x = open(call.x); // [rows, cols]
+  const x = addRows(call, open); // [rows, cols]
   const out = open(call.out); // [rows, cols]
   const weight = call.weight && open(call.weight); // [cols]
   const bias = call.bias && open(call.bias); // [cols]
@@ -37,6 +37,7 @@ export function layerNormBackward(call: KernelCalls['layerNormBackward'], open: 
   const mean = open(call.mean);
   const rstd = open(call.rstd);
   const dy = open(call.dy);
+  const dSum = call.dSum && open(call.dSum);
   const dx = open(call.dx);
   for (let r = 0; r < rows; r++) {
     const normalized = (j: number) => (x.get(r * cols + j) - mean.get(r)) * rstd.get(r);
@@ -49,7 +50,7 @@ export function layerNormBackward(call: KernelCalls['layerNormBackward'], open: 
     }
     for (let j = 0; j < cols; j++) {
       const centered = upstream(j) - meanUpstream - normalized(j) * meanProduct;
-      dx.set(r * cols + j, rstd.get(r) * centered);
+      dx.set(r * cols + j, rstd.get(r) * centered + (dSum?.get(r * cols + j) ?? 0));
     }
   }
 }

@@ -21,9 +21,11 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   extremumBackward: { out: [] },
   softmax: { out: ['x'] },
   softmaxBackward: { out: ['dy'] },
-  layerNorm: { out: [], mean: [], rstd: [] },
+  layerNorm: { out: [], sum: [], mean: [], rstd: [] },
   layerNormBackward: { dx: [] },
   layerNormParamGrad: { dWeight: [], dBias: [] },
+  rmsNorm: { out: [], sum: [], rstd: [] },
+  rmsNormBackward: { dx: [], dWeight: [] },
   embedding: { out: [] },
   embeddingBackward: { dTable: [] },
   crossEntropy: { loss: [], lse: [] },
@@ -71,15 +73,26 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
   softmaxBackward: ({ rows, cols }) => ({ y: rows * cols, dy: rows * cols, out: rows * cols }),
   layerNorm: ({ rows, cols }) => {
     const whole = rows * cols;
-    return { x: whole, weight: cols, bias: cols, out: whole, mean: rows, rstd: rows };
+    const sums = { residual: whole, sum: whole };
+    return { x: whole, ...sums, weight: cols, bias: cols, out: whole, mean: rows, rstd: rows };
   },
   layerNormBackward: ({ rows, cols }) => {
     const whole = rows * cols;
-    return { x: whole, weight: cols, mean: rows, rstd: rows, dy: whole, dx: whole };
+    const gradients = { dy: whole, dSum: whole, dx: whole };
+    return { x: whole, weight: cols, mean: rows, rstd: rows, ...gradients };
   },
   layerNormParamGrad: ({ rows, cols }) => {
     const whole = rows * cols;
     return { x: whole, mean: rows, rstd: rows, dy: whole, dWeight: cols, dBias: cols };
+  },
+  rmsNorm: ({ rows, cols }) => {
+    const whole = rows * cols;
+    return { x: whole, residual: whole, sum: whole, weight: cols, out: whole, rstd: rows };
+  },
+  rmsNormBackward: ({ rows, cols }) => {
+    const whole = rows * cols;
+    const gradients = { dy: whole, dSum: whole, dx: whole, dWeight: cols };
+    return { x: whole, weight: cols, rstd: rows, ...gradients };
   },
   embedding: ({ rows, cols, count }) => ({ table: rows * cols, ids: count, out: count * cols }),
   embeddingBackward: ({ rows, cols, count }) => {

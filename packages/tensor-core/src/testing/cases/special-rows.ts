@@ -16,6 +16,7 @@ export function specialRowCases(): ConformanceCase[] {
     ...FLOATS.map(causalCase),
     tailCase(),
     ...FLOATS.map(layerNormCase),
+    ...FLOATS.map(rmsNormCase),
     ...FLOATS.map(crossEntropyCase),
     ...FLOATS.map(matmulCase),
     ...FLOATS.map(matmulOverflowCase),
@@ -124,6 +125,43 @@ function layerNormCase(dtype: DType): ConformanceCase {
         twin.run('layerNormBackward', { ...common, weight, dx: output(rows * cols) });
         const gradients = { dWeight: output(cols), dBias: output(cols) };
         twin.run('layerNormParamGrad', { ...common, ...gradients });
+      }
+    }
+  });
+}
+
+/** In the rows, in the weight, in the gradients. */
+function rmsNormCase(dtype: DType): ConformanceCase {
+  return twinCase(`rmsNorm ${dtype} of NaN and infinities, and backward`, 'sum', (twin) => {
+    for (const cols of [7, 65]) {
+      const special = [NAN, INF, -INF];
+      const rows = special.length + 1;
+      const extent = { rows, cols, weightOffset: 1 };
+      const output = (size: number) => twin.output(size, dtype);
+      const broken = twin.values(rowsOf(twin, cols, special, cols - 1), dtype);
+      const plain = twin.floats(rows * cols, dtype);
+      const weights = [
+        twin.floats(cols, dtype, { low: 0.5 }),
+        twin.values([...special, ...new Array(cols - 3).fill(1)], dtype),
+      ];
+      for (const [x, residual, weight] of [
+        [broken, undefined, weights[0]],
+        [plain, broken, weights[0]],
+        [plain, undefined, weights[1]],
+      ] as const) {
+        const sum = residual && output(rows * cols);
+        const made = { out: output(rows * cols), rstd: twin.output(rows, 'f32') };
+        twin.run('rmsNorm', { ...extent, x, residual, weight, sum, ...made, eps: 1e-6 });
+      }
+      const rstd = twin.floats(rows, 'f32', { low: 0.5 });
+      for (const [x, dy, dSum] of [
+        [broken, plain, undefined],
+        [plain, broken, undefined],
+        [plain, plain, broken],
+      ] as const) {
+        const gradients = { dx: output(rows * cols), dWeight: output(cols) };
+        const call = { ...extent, x, weight: weights[0], rstd, dy, dSum };
+        twin.run('rmsNormBackward', { ...call, ...gradients });
       }
     }
   });

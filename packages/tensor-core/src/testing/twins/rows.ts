@@ -46,6 +46,25 @@ export function layerNormTwin(
   return { shape: x.shape, data };
 }
 
+export function rmsNormTwin(
+  x: TwinArray,
+  options: {
+    readonly weight?: TwinArray | undefined;
+    readonly weightOffset?: number;
+    readonly eps: number;
+  },
+): TwinArray {
+  const { cols } = rowsOf(x);
+  const { weight, weightOffset = 0, eps } = options;
+  const data = x.data.map((value, i) => {
+    const row = x.data.subarray(i - (i % cols), i - (i % cols) + cols);
+    const meanSquare = row.reduce((sum, each) => sum + each * each, 0) / cols;
+    const scale = weight === undefined ? 1 : weight.data[i % cols]! + weightOffset;
+    return (value / Math.sqrt(meanSquare + eps)) * scale;
+  });
+  return { shape: x.shape, data };
+}
+
 /** One loss per row, 0 where the target is outside the classes. */
 export function crossEntropyTwin(
   logits: TwinArray,

@@ -14,6 +14,7 @@ import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
 import { extremumBackward, reduce } from './reduce.js';
+import { rmsNorm, rmsNormBackward } from './rms-norm.js';
 import { softmax, softmaxBackward } from './softmax.js';
 
 export const KERNELS: {
@@ -35,6 +36,8 @@ export const KERNELS: {
   layerNorm,
   layerNormBackward,
   layerNormParamGrad,
+  rmsNorm,
+  rmsNormBackward,
   embedding,
   embeddingBackward,
   crossEntropy,

@@ -1,52 +1,69 @@
 // Layer normalization over rows and its gradients. The variance is a second pass over the row, since
 // E[x^2] - E[x]^2 cancels in f32.
 
-import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../backend.js';
 import type { KernelContext } from '../context.js';
-import { type Binding, defineKernel } from '../kernel.js';
+import { defineKernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 import { reduceInto } from './reduce.js';
-import { hasWholeRows, runRows, storeRow } from './rows.js';
-
-/** Rows summed by one invocation of the parameter gradients, before partial sums are added up. */
-const ROWS_PER_PART_SOFTWARE = 256;
-const ROWS_PER_PART_HARDWARE = 64;
+import {
+  hasWholeRows,
+  optional,
+  present,
+  ROWS_PER_PART_HARDWARE,
+  ROWS_PER_PART_SOFTWARE,
+  runRows,
+  storeRow,
+  summed,
+  withWholeRows,
+} from './rows.js';
 
 export function layerNorm(ctx: KernelContext, call: KernelCalls['layerNorm']): void {
-  const { x, weight, bias, out, mean, rstd, rows, cols, eps } = call;
-  if (!hasWholeRows(out, cols)) {
-    through32(ctx, out, (wide) => layerNorm(ctx, { ...call, out: wide }));
-    return;
-  }
+  const { x, residual, sum, weight, bias, out, mean, rstd, rows, cols, eps } = call;
   const scale = (j: string) => (weight === undefined ? '' : ` * load_weight(${j})`);
   const shift = (j: string) => (bias === undefined ? '' : ` + load_bias(${j})`);
-  runRows(ctx, {
-    key: `layerNorm ${x.dtype} ${weight?.dtype} ${bias?.dtype} to ${out.dtype}`,
-    rows,
-    cols,
-    bindings: [
-      { name: 'x', type: x.dtype, access: 'read' },
-      ...optional('weight', weight),
-      ...optional('bias', bias),
-      { name: 'out', type: out.dtype, access: 'read_write' },
-      { name: 'mean', type: 'f32', access: 'read_write' },
-      { name: 'rstd', type: 'f32', access: 'read_write' },
-    ],
-    params: { eps: 'f32' },
-    body: `
+  withWholeRows(ctx, [out, sum], cols, ([outRows, sumRows]) => {
+    runRows(ctx, {
+      key: `layerNorm ${x.dtype} ${residual?.dtype} ${sum?.dtype} via ${sumRows?.dtype} ${weight?.dtype} ${bias?.dtype} to ${outRows!.dtype}`,
+      rows,
+      cols,
+      bindings: [
+        { name: 'x', type: x.dtype, access: 'read' },
+        ...optional('residual', residual),
+        ...optional('weight', weight),
+        ...optional('bias', bias),
+        { name: 'out', type: outRows!.dtype, access: 'read_write' },
+        ...optional('sum', sumRows, 'read_write'),
+        { name: 'mean', type: 'f32', access: 'read_write' },
+        { name: 'rstd', type: 'f32', access: 'read_write' },
+      ],
+      params: { eps: 'f32' },
+      helpers: summed(residual, sum?.dtype),
+      body: `
   let n = f32(P.cols);
-  var sum = 0.0;
-  for (var j = me; j < P.cols; j += LANES) { sum += load_x(base + j); }
-  let average = reduce_add(sum, me) / n;
+  var total = 0.0;
+  for (var j = me; j < P.cols; j += LANES) { total += summed(base + j); }
+  let average = reduce_add(total, me) / n;
   var squares = 0.0;
-  for (var j = me; j < P.cols; j += LANES) { let d = load_x(base + j) - average; squares = fma(d, d, squares); }
+  for (var j = me; j < P.cols; j += LANES) { let d = summed(base + j) - average; squares = fma(d, d, squares); }
   let factor = 1.0 / sqrt(reduce_add(squares, me) / n + P.eps);
-  ${storeRow(out, (j) => `(load_x(base + ${j}) - average) * factor${scale(j)}${shift(j)}`)}
+  ${storeRow(outRows!, (j) => `(summed(base + ${j}) - average) * factor${scale(j)}${shift(j)}`)}
+  ${sumRows === undefined ? '' : storeRow(sumRows, (j) => `summed(base + ${j})`, 'sum')}
   if (me == 0u) { store_mean(row, average); store_rstd(row, factor); }`,
-    values: { eps },
-    views: [x, ...present(weight), ...present(bias), out, mean, rstd],
+      values: { eps },
+      views: [
+        x,
+        ...present(residual),
+        ...present(weight),
+        ...present(bias),
+        outRows!,
+        ...present(sumRows),
+        mean,
+        rstd,
+      ],
+    });
   });
 }
 
@@ -54,14 +71,15 @@ export function layerNormBackward(
   ctx: KernelContext,
   call: KernelCalls['layerNormBackward'],
 ): void {
-  const { x, weight, mean, rstd, dy, dx, rows, cols } = call;
+  const { x, weight, mean, rstd, dy, dSum, dx, rows, cols } = call;
   if (!hasWholeRows(dx, cols)) {
     through32(ctx, dx, (wide) => layerNormBackward(ctx, { ...call, dx: wide }));
     return;
   }
   const scale = weight === undefined ? '' : ' * load_weight(j)';
+  const rest = (j: string) => (dSum === undefined ? '' : ` + load_d_sum(base + ${j})`);
   runRows(ctx, {
-    key: `layerNormBackward ${x.dtype} ${weight?.dtype} ${dy.dtype} to ${dx.dtype}`,
+    key: `layerNormBackward ${x.dtype} ${weight?.dtype} ${dy.dtype} ${dSum?.dtype} to ${dx.dtype}`,
     rows,
     cols,
     bindings: [
@@ -70,6 +88,7 @@ export function layerNormBackward(
       { name: 'mean', type: 'f32', access: 'read' },
       { name: 'rstd', type: 'f32', access: 'read' },
       { name: 'dy', type: dy.dtype, access: 'read' },
+      ...optional('d_sum', dSum),
       { name: 'out', type: dx.dtype, access: 'read_write' },
     ],
     params: {},
@@ -92,9 +111,9 @@ fn gradient(base: u32, j: u32, average: f32, factor: f32, mean_up: f32, mean_pro
   }
   let mean_up = reduce_add(up, me) / n;
   let mean_product = reduce_add(product, me) / n;
-  ${storeRow(dx, (j) => `gradient(base, ${j}, average, factor, mean_up, mean_product)`)}`,
+  ${storeRow(dx, (j) => `gradient(base, ${j}, average, factor, mean_up, mean_product)${rest(j)}`)}`,
     values: {},
-    views: [x, ...present(weight), mean, rstd, dy, dx],
+    views: [x, ...present(weight), mean, rstd, dy, ...present(dSum), dx],
   });
 }
 
@@ -156,12 +175,4 @@ ${elementwiseMain('sum_block(u);')}`,
       }
     });
   });
-}
-
-function optional(name: string, view: View | undefined): Binding[] {
-  return view === undefined ? [] : [{ name, type: view.dtype, access: 'read' }];
-}
-
-function present(view: View | undefined): View[] {
-  return view === undefined ? [] : [view];
 }

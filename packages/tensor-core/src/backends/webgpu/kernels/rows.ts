@@ -1,6 +1,7 @@
 // Kernels over rows: on hardware a workgroup takes a row and reduces in workgroup memory; on a CPU
 // driver, where barriers are dear, one invocation takes a row.
 
+import type { DType } from '@shardweave/dtypes';
 import type { View } from '../../../backend.js';
 import type { KernelContext } from '../context.js';
 import {
@@ -11,12 +12,16 @@ import {
   type ParamType,
 } from '../kernel.js';
 import { mainHead } from '../wgsl.js';
+import { through32 } from './cast.js';
 
 /** Rows below which even a CPU driver shares a row among invocations: its threads times lanes. */
 const FEW_ROWS = 16;
 /** Invocations of a workgroup where each has its own row. */
 const ROWS_PER_GROUP = 32;
 const WIDE_ROW = 1024;
+/** Rows summed by one invocation of a parameter's gradient, before partial sums are added up. */
+export const ROWS_PER_PART_SOFTWARE = 256;
+export const ROWS_PER_PART_HARDWARE = 64;
 
 export interface RowCall {
   /** Names the kernel completely, but for lanes. */
@@ -72,17 +77,57 @@ ${call.body}
 }
 
 /** A loop that stores a row of `out`, element j from the WGSL expression `value(j)`. */
-export function storeRow(out: View, value: (j: string) => string): string {
+export function storeRow(out: View, value: (j: string) => string, name = 'out'): string {
   return elementsPerWord(out.dtype) === 2
     ? `for (var j = 2u * me; j < P.cols; j += 2u * LANES) {
-    store2_out(base + j, ${value('j')}, ${value('(j + 1u)')});
+    store2_${name}(base + j, ${value('j')}, ${value('(j + 1u)')});
   }`
-    : `for (var j = me; j < P.cols; j += LANES) { store_out(base + j, ${value('j')}); }`;
+    : `for (var j = me; j < P.cols; j += LANES) { store_${name}(base + j, ${value('j')}); }`;
 }
 
 /** Whether rows of `out` are whole words, so that invocations of two rows share none. */
 export function hasWholeRows(out: View, cols: number): boolean {
   return cols % elementsPerWord(out.dtype) === 0;
+}
+
+/** `summed(i)`: element i of x, or of x + residual rounded to `dtype`. */
+export function summed(residual: View | undefined, dtype: DType | undefined): string {
+  const value = residual === undefined ? 'load_x(i)' : 'load_x(i) + load_residual(i)';
+  const is16 = residual !== undefined && (dtype === 'f16' || dtype === 'bf16');
+  return `fn summed(i: u32) -> f32 { return ${is16 ? `${dtype}_unpack(${dtype}_bits(${value}), 0u)` : value}; }`;
+}
+
+/** Runs `body` with views whose rows are whole words: the outputs, or f32 ones cast to them after. */
+export function withWholeRows(
+  ctx: KernelContext,
+  [first, ...rest]: readonly (View | undefined)[],
+  cols: number,
+  body: (views: readonly (View | undefined)[]) => void,
+): void {
+  const next = (view: View | undefined) => {
+    if (rest.length === 0) {
+      body([view]);
+    } else {
+      withWholeRows(ctx, rest, cols, (others) => body([view, ...others]));
+    }
+  };
+  if (first === undefined || hasWholeRows(first, cols)) {
+    next(first);
+  } else {
+    through32(ctx, first, next);
+  }
+}
+
+export function optional(
+  name: string,
+  view: View | undefined,
+  access: Binding['access'] = 'read',
+): Binding[] {
+  return view === undefined ? [] : [{ name, type: view.dtype, access }];
+}
+
+export function present(view: View | undefined): View[] {
+  return view === undefined ? [] : [view];
 }
 
 /** Combining a value over the lanes of a workgroup, always in the same order. */

@@ -1,0 +1,155 @@
+// Root mean square normalization over rows and its gradients. With a residual the rows are those of x +
+// residual as they are stored: each use adds and rounds again, which needs no barrier.
+
+import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelContext } from '../context.js';
+import { defineKernel } from '../kernel.js';
+import { INTEGER_DIVIDE } from '../wgsl.js';
+import { through32 } from './cast.js';
+import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
+import { reduceInto } from './reduce.js';
+import {
+  hasWholeRows,
+  optional,
+  present,
+  ROWS_PER_PART_HARDWARE,
+  ROWS_PER_PART_SOFTWARE,
+  runRows,
+  storeRow,
+  summed,
+  withWholeRows,
+} from './rows.js';
+
+export function rmsNorm(ctx: KernelContext, call: KernelCalls['rmsNorm']): void {
+  const { x, residual, sum, weight, weightOffset, out, rstd, rows, cols, eps } = call;
+  withWholeRows(ctx, [out, sum], cols, ([outRows, sumRows]) => {
+    const scale = (j: string) => (weight === undefined ? '' : ` * (load_weight(${j}) + P.offset)`);
+    runRows(ctx, {
+      key: `rmsNorm ${x.dtype} ${residual?.dtype} ${sum?.dtype} via ${sumRows?.dtype} ${weight?.dtype} to ${outRows!.dtype}`,
+      rows,
+      cols,
+      bindings: [
+        { name: 'x', type: x.dtype, access: 'read' },
+        ...optional('residual', residual),
+        ...optional('weight', weight),
+        { name: 'out', type: outRows!.dtype, access: 'read_write' },
+        ...optional('sum', sumRows, 'read_write'),
+        { name: 'rstd', type: 'f32', access: 'read_write' },
+      ],
+      params: { eps: 'f32', offset: 'f32' },
+      helpers: summed(residual, sum?.dtype),
+      body: `
+  var squares = 0.0;
+  for (var j = me; j < P.cols; j += LANES) { let v = summed(base + j); squares = fma(v, v, squares); }
+  let factor = 1.0 / sqrt(reduce_add(squares, me) / f32(P.cols) + P.eps);
+  ${storeRow(outRows!, (j) => `summed(base + ${j}) * factor${scale(j)}`)}
+  ${sumRows === undefined ? '' : storeRow(sumRows, (j) => `summed(base + ${j})`, 'sum')}
+  if (me == 0u) { store_rstd(row, factor); }`,
+      values: { eps, offset: weightOffset },
+      views: [x, ...present(residual), ...present(weight), outRows!, ...present(sumRows), rstd],
+    });
+  });
+}
+
+export function rmsNormBackward(ctx: KernelContext, call: KernelCalls['rmsNormBackward']): void {
+  if (call.dx !== undefined) {
+    inputGradient(ctx, { ...call, dx: call.dx });
+  }
+  if (call.dWeight !== undefined) {
+    weightGradient(ctx, { ...call, dWeight: call.dWeight });
+  }
+}
+
+function inputGradient(
+  ctx: KernelContext,
+  call: KernelCalls['rmsNormBackward'] & { readonly dx: View },
+): void {
+  const { x, weight, weightOffset, rstd, dy, dSum, dx, rows, cols } = call;
+  if (!hasWholeRows(dx, cols)) {
+    through32(ctx, dx, (wide) => inputGradient(ctx, { ...call, dx: wide }));
+    return;
+  }
+  const scale = weight === undefined ? '' : ' * (load_weight(j) + P.offset)';
+  const rest = (j: string) => (dSum === undefined ? '' : ` + load_d_sum(base + ${j})`);
+  runRows(ctx, {
+    key: `rmsNormBackward ${x.dtype} ${weight?.dtype} ${dy.dtype} ${dSum?.dtype} to ${dx.dtype}`,
+    rows,
+    cols,
+    bindings: [
+      { name: 'x', type: x.dtype, access: 'read' },
+      ...optional('weight', weight),
+      { name: 'rstd', type: 'f32', access: 'read' },
+      { name: 'dy', type: dy.dtype, access: 'read' },
+      ...optional('d_sum', dSum),
+      { name: 'out', type: dx.dtype, access: 'read_write' },
+    ],
+    params: { offset: 'f32' },
+    helpers: `
+fn upstream(base: u32, j: u32) -> f32 { return load_dy(base + j)${scale}; }
+fn gradient(base: u32, j: u32, factor: f32, mean_product: f32) -> f32 {
+  return factor * (upstream(base, j) - load_x(base + j) * factor * mean_product);
+}`,
+    body: `
+  let factor = load_rstd(row);
+  var product = 0.0;
+  for (var j = me; j < P.cols; j += LANES) {
+    product = fma(upstream(base, j), load_x(base + j) * factor, product);
+  }
+  let mean_product = reduce_add(product, me) / f32(P.cols);
+  ${storeRow(dx, (j) => `gradient(base, ${j}, factor, mean_product)${rest(j)}`)}`,
+    values: { offset: weightOffset },
+    views: [x, ...present(weight), rstd, dy, ...present(dSum), dx],
+  });
+}
+
+/** Partial sums over blocks of rows, [parts, cols], added up by the reduction kernel. */
+function weightGradient(
+  ctx: KernelContext,
+  call: KernelCalls['rmsNormBackward'] & { readonly dWeight: View },
+): void {
+  const { x, rstd, dy, dWeight, rows, cols } = call;
+  const perPart = ctx.profile.isSoftware ? ROWS_PER_PART_SOFTWARE : ROWS_PER_PART_HARDWARE;
+  const parts = Math.ceil(rows / perPart);
+  const key = `rmsNorm weight gradient ${x.dtype} ${dy.dtype}`;
+  const compiled = ctx.kernel(key, () =>
+    defineKernel({
+      label: key,
+      bindings: [
+        { name: 'x', type: x.dtype, access: 'read' },
+        { name: 'rstd', type: 'f32', access: 'read' },
+        { name: 'dy', type: dy.dtype, access: 'read' },
+        { name: 'weights', type: 'f32', access: 'read_write' },
+      ],
+      params: { rows: 'u32', cols: 'u32', per_part: 'u32', words: 'u32', per_lane: 'u32' },
+      workgroupSize: ELEMENTWISE_SIZE,
+      body: `${INTEGER_DIVIDE}
+fn sum_block(u: u32) {
+  let part = divide(u, P.cols);
+  let j = u - part * P.cols;
+  var weight = 0.0;
+  for (var r = part * P.per_part; r < min((part + 1u) * P.per_part, P.rows); r++) {
+    weight = fma(load_dy(r * P.cols + j), load_x(r * P.cols + j) * load_rstd(r), weight);
+  }
+  store_weights(u, weight);
+}
+${elementwiseMain('sum_block(u);')}`,
+    }),
+  );
+  const words = parts * cols;
+  ctx.withScratch('f32', words, (weights) => {
+    const { grid, perLane } = elementwiseGrid(ctx, words);
+    ctx.dispatch(compiled, {
+      params: { rows, cols, per_part: perPart, words, per_lane: perLane },
+      views: [x, rstd, dy, weights],
+      grid,
+    });
+    reduceInto(ctx, {
+      kind: 'sum',
+      x: weights,
+      out: dWeight,
+      outer: 1,
+      dim: parts,
+      inner: cols,
+    });
+  });
+}
