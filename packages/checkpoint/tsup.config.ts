@@ -1,10 +1,10 @@
 import { defineConfig } from 'tsup';
+import { declarations } from '../../tooling/tsup/declarations.ts';
 
 export default defineConfig({
   entry: { index: 'src/index.ts', node: 'src/node.ts' },
   format: 'esm',
-  // The types of `using`, which a project's own `lib` need not name.
-  dts: { banner: '/// <reference lib="esnext.disposable" />' },
+  dts: declarations(),
   clean: true,
   target: 'es2022',
   sourcemap: true,

@@ -1,4 +1,5 @@
 import { defineConfig } from 'tsup';
+import { declarations } from '../../tooling/tsup/declarations.ts';
 
 // Every declaration file begins with this. The first line brings the types of `using`, which a project's
 // own `lib` need not name. The empty interfaces merge with those of the project's libraries, and stand
@@ -13,7 +14,7 @@ declare global {
 export default defineConfig({
   entry: ['src/index.ts'],
   format: 'esm',
-  dts: { banner: DECLARATIONS },
+  dts: declarations(DECLARATIONS),
   clean: true,
   target: 'es2022',
   sourcemap: true,

@@ -1,4 +1,5 @@
 import { defineConfig } from 'tsup';
+import { declarations } from '../../tooling/tsup/declarations.ts';
 
 export default defineConfig({
   entry: {
@@ -8,8 +9,7 @@ export default defineConfig({
     'testing-node': 'src/testing-node.ts',
   },
   format: 'esm',
-  // The types of `using`, which a project's own `lib` need not name.
-  dts: { banner: '/// <reference lib="esnext.disposable" />' },
+  dts: declarations(),
   clean: true,
   target: 'es2022',
   sourcemap: true,

@@ -9,7 +9,13 @@ import { runPnpm } from './install.mjs';
 import { ROOT } from './root.mjs';
 import { readStamp, step } from './step.mjs';
 
-const SHARED_INPUTS = ['pnpm-lock.yaml', 'turbo.json', 'tsconfig.base.json', 'tooling/asc'];
+const SHARED_INPUTS = [
+  'pnpm-lock.yaml',
+  'turbo.json',
+  'tsconfig.base.json',
+  'tooling/asc',
+  'tooling/tsup',
+];
 
 /** @param {{needsTypes?: boolean}} [options] default: with declarations, as packages are published */
 export async function buildAll({ needsTypes = true } = {}) {
