@@ -83,13 +83,8 @@ async function train(args) {
 
 async function test(args, environment) {
   await installDependencies();
-  await buildAll();
-  const { webgpuDriver } = await import('./webgpu-driver.mjs');
-  const { chromiumForTests } = await import('./chromium.mjs');
-  const { mpiForTests } = await import('./open-mpi.mjs');
-  const driver = await webgpuDriver();
-  const browser = await chromiumForTests();
-  const mpi = mpiForTests();
+  // The build computes in processes of its own, while apt downloads.
+  const [{ driver, browser, mpi }] = await Promise.all([systemParts(), buildAll()]);
   process.exitCode = await runChild(process.execPath, [VITEST, 'run', ...args], {
     ...process.env,
     ...driver.environment,
@@ -99,6 +94,16 @@ async function test(args, environment) {
     ...mpi.environment,
     ...environment,
   });
+}
+
+/** What tests need of the machine: a WebGPU driver, a browser, an mpirun. */
+async function systemParts() {
+  const { webgpuDriver } = await import('./webgpu-driver.mjs');
+  const { chromiumForTests } = await import('./chromium.mjs');
+  const { mpiForTests } = await import('./open-mpi.mjs');
+  const driver = await webgpuDriver();
+  const browser = await chromiumForTests();
+  return { driver, browser, mpi: mpiForTests() };
 }
 
 /** The core of the tests under each of the other Node versions. */
