@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { StepMetrics } from '../src/rank/events.js';
 import { buildCommand } from './fixtures/build-command.js';
-import { ROOT, referenceCase, runFlags } from './fixtures/run-flags.js';
+import { ROOT, runFlags, shortCase } from './fixtures/run-flags.js';
 
 const hasMpirun = spawnSync('mpirun', ['--version']).error === undefined;
 const problem = hasMpirun ? undefined : (process.env.SHARDWEAVE_NO_MPI ?? 'no mpirun was found');
@@ -40,7 +40,7 @@ describe.skipIf(problem !== undefined)(
     it.each(['cosine-fp32', 'cosine-bf16'])(
       '%s: the bits of ranks in one process',
       async (name) => {
-        const flags = [...referenceCase(name).flags, '--device', 'cpu', '--ranks', '3'];
+        const flags = [...shortCase(name), '--device', 'cpu', '--ranks', '3'];
         const rooted = flags.map((flag) => (flag.startsWith('tooling/') ? ROOT + flag : flag));
         const out = join(mkdtempSync(join(tmpdir(), 'trainer-mpi-')), 'run');
         const { code, output } = await run([...rooted, '--quiet', '--out', out]);

@@ -95,12 +95,13 @@ interface Counts {
 
 /** Kernels of a step once optimizer state is there. */
 async function counted(config: typeof PADDED, isWrapped: boolean): Promise<Counts> {
-  const backend = createReferenceBackend();
+  const backend = await createCpuBackend({ threads: 1 });
   const { step, dispose } = await training(backend, config, { isWrapped });
   await step();
   const marks: number[] = [];
   await step(() => marks.push(backend.dispatches));
   dispose();
+  await backend.dispose();
   const [start, forward, backward, clip, update] = marks as [
     number,
     number,

@@ -9,7 +9,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, shardedGpt2 } from './ranks.js';
 
-const DELAY_MS = 100;
+const DELAY_MS = 25;
 const LAYERS = 3;
 /** For company that never comes: the test has failed by then. Starved threads took under 1 s. */
 const GIVE_UP_MS = 30_000;

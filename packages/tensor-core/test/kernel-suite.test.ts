@@ -130,8 +130,11 @@ test('names are unique', () => {
 test('every kernel of the seam is run', async () => {
   const seen = new Set<KernelName>();
   const backend = tapped((_backend, kernel) => seen.add(kernel));
-  for (const kernelCase of cases) {
-    await kernelCase.run(backend);
+  // The first of each run nearly all kernels; the others follow where one is missing.
+  for (const kernelCase of [...firstOfEach, ...cases]) {
+    if (seen.size < Object.keys(OUTPUTS).length) {
+      await kernelCase.run(backend);
+    }
   }
   expect([...seen].sort()).toEqual(Object.keys(OUTPUTS).sort());
 });
