@@ -4,14 +4,18 @@
 //
 // Two projects share the workers. Files of `together` run in one process after another, with what the
 // packages and the engine's kernels have warmed up: most take a tenth of a second, and a process of their
-// own would take four. Files of `apart` have one each: they start processes, catch signals, count sockets.
+// own would take four. Files of `apart` have one each: they start processes or browsers, catch signals,
+// count sockets or bytes.
 import { configDefaults, defineConfig } from 'vitest/config';
 import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const TOGETHER = [
-  'packages/{ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts',
+  'packages/{checkpoint,ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts',
+  'packages/collectives/test/!(attacked-job|blame|faults|kubernetes-example|launch-process|mpi|mpi.long|shm-threads|store-process|ws-fuzz|ws-wire).test.ts',
+  'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
+  'tooling/checks/{architecture,figures,layout,mutants}.test.ts',
   'apps/trainer/test/!(command|launch|mpi|webgpu-losses).test.ts',
 ];
 
