@@ -35,6 +35,7 @@ import {
   OP_REDUCE,
   OP_RMS_NORM,
   OP_RMS_NORM_BACKWARD,
+  OP_ROTARY,
   OP_SGD,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
@@ -51,6 +52,7 @@ import { clipFactor, normNodes, normTree } from './norm';
 import { adam, sgd } from './optimizer';
 import { extremumBackward, reduce } from './reduce';
 import { rmsNorm, rmsNormBackward } from './rms-norm';
+import { rotary } from './rotary';
 import { arg } from './slot';
 import { softmax, softmaxBackward } from './softmax';
 
@@ -97,6 +99,7 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_LAYER_NORM_PARAM_GRAD: layerNormParamGrad(slot, chunk, chunks); break;
     case OP_RMS_NORM: rmsNorm(slot, chunk, chunks); break;
     case OP_RMS_NORM_BACKWARD: rmsNormBackward(slot, chunk, chunks); break;
+    case OP_ROTARY: rotary(slot, chunk, chunks); break;
     case OP_EMBEDDING: embedding(slot, chunk, chunks); break;
     case OP_EMBEDDING_BACKWARD: embeddingBackward(slot, chunk, chunks); break;
     case OP_CROSS_ENTROPY: crossEntropy(slot, chunk, chunks); break;

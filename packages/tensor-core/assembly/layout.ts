@@ -79,6 +79,7 @@ export const OP_GATED = 40;
 export const OP_GATED_BACKWARD = 41;
 export const OP_RMS_NORM = 42;
 export const OP_RMS_NORM_BACKWARD = 43;
+export const OP_ROTARY = 44;
 export const OP_NOOP = 27;
 
 export const UNARY_NEG = 0;

@@ -128,3 +128,28 @@ export function normalCdf4(x: v128, gauss: v128): v128 {
 export function gauss4(x: v128): v128 {
   return exp4(f32x4.mul(f32x4.mul(x, x), c(-0.5)));
 }
+
+/** Sine of angles in units of 2^-32 turns, within 1e-7: quarters of a turn by integers, then a fit. */
+@inline
+export function sineOfTurns(phase: v128): v128 {
+  // A multiple of a quarter turn, and a rest of at most an eighth.
+  const quarter = i32x4.shr_u(i32x4.add(phase, i32x4.splat(0x20000000)), 30);
+  const rest = i32x4.sub(phase, i32x4.shl(quarter, 30));
+  const r = f32x4.mul(f32x4.convert_i32x4_s(rest), c(1.4629180792671596e-9)); // pi / 2^31
+  const z = f32x4.mul(r, r);
+  let s = fma(c(-0.0001949554862221703), z, c(0.008331977762281895));
+  s = fma(s, z, c(-0.16666650772094727));
+  s = fma(f32x4.mul(s, z), r, r);
+  let k = fma(c(0.000024438359105261043), z, c(-0.0013887366512790322));
+  k = fma(k, z, c(0.04166664555668831));
+  k = fma(f32x4.mul(k, z), z, fma(z, c(-0.5), c(1)));
+  const isOdd = i32x4.shr_s(i32x4.shl(quarter, 31), 31);
+  const sign = i32x4.shl(v128.and(quarter, i32x4.splat(2)), 30);
+  return v128.xor(v128.bitselect(k, s, isOdd), sign);
+}
+
+/** Cosine of angles in units of 2^-32 turns. */
+@inline
+export function cosineOfTurns(phase: v128): v128 {
+  return sineOfTurns(i32x4.add(phase, i32x4.splat(0x40000000)));
+}

@@ -257,6 +257,26 @@ export interface KernelCalls {
     row: number;
   };
 
+  /**
+   * Of heads h < numRotated of x [tokens, heads, 2 * half]: columns j and j + half are a point that turns
+   * by position * frequency j, or back where inverse; other heads are copied. frequencies: u32 [2, half],
+   * high and low words of turns * 2^64; angles are products of integers, modulo a turn. Token t stands
+   * at positions[t mod period] (u32 or i32, below 2^31), or at offset + t mod period. Any size.
+   */
+  rotary: {
+    x: View;
+    frequencies: View;
+    positions: View | undefined; // [period]
+    out: View;
+    tokens: number;
+    heads: number;
+    numRotated: number;
+    half: number;
+    period: number;
+    offset: number;
+    isInverse: boolean;
+  };
+
   /** out[i] = x[i] * scale + shift, float, in place allowed, any size. */
   affine: { x: View; out: View; scale: number; shift: number };
 

@@ -44,6 +44,13 @@ export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-no
 export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';
 export { addRmsNorm, type NormedSum, type RmsNormOptions, rmsNorm } from './ops/rms-norm.js';
+export {
+  type RotaryEmbeddingOptions,
+  type RotaryFrequencyOptions,
+  type RotaryScaling,
+  rotaryEmbedding,
+  rotaryFrequencies,
+} from './ops/rotary-embedding.js';
 export { broadcastTo, cat, reshape, slice, split, transpose } from './ops/shape.js';
 export { logSoftmax, softmax } from './ops/softmax.js';
 export { Pool, sizeClass } from './pool.js';

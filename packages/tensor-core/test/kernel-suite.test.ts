@@ -20,6 +20,7 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   unaryBackward: ['out'],
   gated: ['out'],
   gatedBackward: ['out'],
+  rotary: ['out'],
   affine: ['out'],
   binary: ['out'],
   copyStrided: ['out'],

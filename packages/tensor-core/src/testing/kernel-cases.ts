@@ -15,6 +15,7 @@ import { optimizerCases } from './cases/optimizer.js';
 import { queueCases } from './cases/queue.js';
 import { reduceCases } from './cases/reduce.js';
 import { rmsNormCases } from './cases/rms-norm.js';
+import { rotaryCases } from './cases/rotary.js';
 import { sharedBufferCases } from './cases/shared-buffer.js';
 import { softmaxCases } from './cases/softmax.js';
 import { specialRowCases } from './cases/special-rows.js';
@@ -37,6 +38,7 @@ export function kernelCases(): ConformanceCase[] {
     ...softmaxCases(),
     ...layerNormCases(),
     ...rmsNormCases(),
+    ...rotaryCases(),
     ...embeddingCases(),
     ...crossEntropyCases(),
     ...dropoutCases(),

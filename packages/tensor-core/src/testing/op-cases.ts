@@ -9,6 +9,7 @@ import { gatedOpCases } from './ops/gated.js';
 import { matmulOpCases } from './ops/matmul.js';
 import { normOpCases } from './ops/norm.js';
 import { reduceOpCases } from './ops/reduce.js';
+import { rotaryOpCases } from './ops/rotary-embedding.js';
 import { rowOpCases } from './ops/rows.js';
 import { shapeOpCases } from './ops/shape.js';
 
@@ -24,6 +25,7 @@ export function opCases(): OpCase[] {
     ...reduceOpCases(),
     ...rowOpCases(),
     ...normOpCases(),
+    ...rotaryOpCases(),
     ...attentionOpCases(),
     ...dropoutOpCases(),
     ...shapeOpCases(),

@@ -16,6 +16,7 @@ import {
   OP_REDUCE,
   OP_RMS_NORM,
   OP_RMS_NORM_BACKWARD,
+  OP_ROTARY,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
   REDUCE_MAX,
@@ -114,6 +115,13 @@ export function rmsNormBackward(call: KernelCalls['rmsNormBackward'], w: Command
     w.commit(unitChunks(w, numParts * cols * 0.4, 1, cols));
     w.release();
   }
+}
+
+export function rotary(call: KernelCalls['rotary'], w: CommandWriter): void {
+  const { tokens, heads, numRotated, half, period, offset } = call;
+  w.start(OP_ROTARY, 'rotary').view(call.x).address(call.frequencies).address(call.positions);
+  w.view(call.out).int(tokens, heads, numRotated, half, period, offset, call.isInverse ? 1 : 0);
+  w.commit(rowChunks(w, tokens * (heads + 4) * half, tokens));
 }
 
 export function embedding(call: KernelCalls['embedding'], w: CommandWriter): void {

@@ -25,6 +25,7 @@ import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
 import { extremumBackward, reduce } from './reduce.js';
 import { rmsNorm, rmsNormBackward } from './rms-norm.js';
+import { rotary } from './rotary.js';
 import { checkCall } from './rules.js';
 import { softmax, softmaxBackward } from './softmax.js';
 
@@ -42,6 +43,7 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   unaryBackward,
   gated,
   gatedBackward,
+  rotary,
   affine,
   binary,
   copyStrided: (call, _open, bits) => copyStrided(call, bits),

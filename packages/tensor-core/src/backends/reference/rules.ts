@@ -14,6 +14,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   unaryBackward: { out: ['dy'] },
   gated: { out: [] },
   gatedBackward: { out: [] },
+  rotary: { out: [] },
   affine: { out: ['x'] },
   binary: { out: ['a', 'b'] },
   copyStrided: { out: [] },
@@ -53,6 +54,10 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
     const halves = (rows - 1) * row + cols;
     const whole = rows * cols;
     return { gate: halves, up: halves, dy: whole, out: of === 'both' ? 2 * whole : whole };
+  },
+  rotary: ({ tokens, heads, half, period }) => {
+    const whole = tokens * heads * 2 * half;
+    return { x: whole, frequencies: 2 * half, positions: period, out: whole };
   },
   affine: ({ out }) => ({ x: out.size }),
   binary: ({ shape, aStrides, bStrides }) => ({

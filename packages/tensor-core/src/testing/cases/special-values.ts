@@ -55,6 +55,7 @@ export function specialValueCases(): ConformanceCase[] {
     treeCase(),
     clipCase(),
     ...FLOATS.map(moveCase),
+    ...FLOATS.map(rotaryCase),
     ...FLOATS.map(optimizerCase),
   ];
 }
@@ -299,6 +300,20 @@ function moveCase(dtype: DType): ConformanceCase {
     twin.run('embedding', { ...extent, table, ids, out: twin.output(15, dtype) });
     const dy = twin.values([NAN, 1, INF, ...new Array(9).fill(1), -INF, 2, 3], dtype);
     twin.run('embeddingBackward', { ...extent, ids, dy, dTable: twin.output(12, dtype) });
+  });
+}
+
+/** In either column of a point; heads that don't turn keep theirs. */
+function rotaryCase(dtype: DType): ConformanceCase {
+  return twinCase(`rotary ${dtype} of NaN and infinities`, 'transcendental', (twin) => {
+    const values = [NAN, 1, 2, 3, INF, 1, 2, 3, 1, -INF, 2, 3, 1, 2, 3, NAN];
+    const frequencies = twin.values([2 ** 29 + 5, 12345, 0, 0], 'u32');
+    const extent = { tokens: 2, heads: 2, numRotated: 1, half: 2, period: 2, offset: 3 };
+    for (const isInverse of [false, true]) {
+      const x = twin.values(values, dtype);
+      const out = twin.output(values.length, dtype);
+      twin.run('rotary', { ...extent, x, frequencies, positions: undefined, out, isInverse });
+    }
   });
 }
 

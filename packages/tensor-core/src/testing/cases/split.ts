@@ -17,6 +17,7 @@ export function splitCases(): ConformanceCase[] {
     splitCase('elementwise kernels', 'transcendental', elementwise),
     splitCase('cast and dropout', 'arithmetic', castAndDropout),
     splitCase('gated', 'transcendental', gated),
+    splitCase('rotary', 'transcendental', rotary),
     splitCase('normNodes', 'sum', normNodes),
     splitCase('optimizers', 'transcendental', optimizers),
     splitCase('embedding', 'sum', embedding),
@@ -85,6 +86,20 @@ function gated(twin: Twin, limitBytes: number): void {
     twin.run('gated', { ...halves, out: twin.output(size, dtype, { offset: 2 }) });
     const out = twin.output(2 * size, dtype, { offset: 2 });
     twin.run('gatedBackward', { ...halves, of: 'both', dy, out });
+  }
+}
+
+function rotary(twin: Twin, limitBytes: number): void {
+  const [heads, numRotated, half] = [3, 2, 7];
+  const row = heads * 2 * half;
+  const tokens = Math.ceil(numBeyond(limitBytes, 'f32') / row);
+  const words = Array.from({ length: 2 * half }, () => twin.random.bits());
+  const frequencies = twin.values(words, 'u32');
+  const call = { frequencies, tokens, heads, numRotated, half, isInverse: false };
+  for (const dtype of FLOATS) {
+    const x = twin.floats(tokens * row, dtype, { offset: 1 });
+    const out = twin.output(tokens * row, dtype, { offset: 2 });
+    twin.run('rotary', { ...call, x, out, positions: undefined, period: 11, offset: 5 });
   }
 }
 

@@ -1,9 +1,10 @@
 // A gate: an activation of one operand times another. 12 bytes moved per element, and 20 backward.
 
-import type { KernelCalls, View } from '../../../backend.js';
-import { type KernelContext, sliceView } from '../context.js';
+import type { KernelCalls } from '../../../backend.js';
+import type { KernelContext } from '../context.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { ACTIVATIONS, DERIVATIVES, FUNCTIONS, map, SLOPES } from './elementwise.js';
+import { eachRowBlock } from './rows.js';
 
 /** `at`: the element of gate and up that belongs to element i of [rows, cols]. */
 const OPERANDS = `${INTEGER_DIVIDE}
@@ -12,17 +13,22 @@ fn at(i: u32) -> u32 { return i + divide(i, P.cols) * P.gap; }`;
 export function gated(ctx: KernelContext, call: KernelCalls['gated']): void {
   const { kind, gate, up, out, rows, cols, row } = call;
   const strides = [row, row, cols];
-  eachBlock(ctx, [gate, up, out], { strides, rows }, ([gatePart, upPart, outPart]) => {
-    map(ctx, {
-      name: `gated ${kind}`,
-      inputs: { gate: gatePart!, up: upPart! },
-      out: outPart!,
-      integers: { cols, gap: row - cols },
-      isWhole: true,
-      helpers: `${ACTIVATIONS}${OPERANDS}`,
-      value: `let e = at(i); let x = load_gate(e); return ${FUNCTIONS[kind]} * load_up(e);`,
-    });
-  });
+  eachRowBlock(
+    ctx,
+    [gate, up, out],
+    { strides, rows, op: 'gated' },
+    ([gatePart, upPart, outPart]) => {
+      map(ctx, {
+        name: `gated ${kind}`,
+        inputs: { gate: gatePart!, up: upPart! },
+        out: outPart!,
+        integers: { cols, gap: row - cols },
+        isWhole: true,
+        helpers: `${ACTIVATIONS}${OPERANDS}`,
+        value: `let e = at(i); let x = load_gate(e); return ${FUNCTIONS[kind]} * load_up(e);`,
+      });
+    },
+  );
 }
 
 export function gatedBackward(ctx: KernelContext, call: KernelCalls['gatedBackward']): void {
@@ -40,34 +46,20 @@ export function gatedBackward(ctx: KernelContext, call: KernelCalls['gatedBackwa
   return ${toUp};`
       : `let d = i; let e = at(i); let x = load_gate(e); return ${of === 'gate' ? toGate : toUp};`;
   const strides = [row, row, cols, of === 'both' ? 2 * cols : cols];
-  eachBlock(ctx, [gate, up, dy, out], { strides, rows }, ([gatePart, upPart, dyPart, outPart]) => {
-    map(ctx, {
-      name: `gatedBackward ${kind} of ${of}`,
-      inputs: { gate: gatePart!, up: upPart!, dy: dyPart! },
-      out: outPart!,
-      integers: { cols, gap: row - cols },
-      isWhole: true,
-      helpers: `${ACTIVATIONS}${SLOPES}${OPERANDS}`,
-      value,
-    });
-  });
-}
-
-/** Blocks of rows whose views bind at once. Those that begin at odd rows would share words. */
-function eachBlock(
-  ctx: KernelContext,
-  views: readonly View[],
-  { strides, rows }: { readonly strides: readonly number[]; readonly rows: number },
-  body: (parts: readonly View[]) => void,
-): void {
-  const dtypes = views.map(({ dtype }) => dtype);
-  const step = ctx.windowUnits(dtypes, Math.max(...strides), { multiple: 2, op: 'gated' });
-  for (let first = 0; first < rows; first += step) {
-    const numRows = Math.min(step, rows - first);
-    const parts = views.map((view, i) => {
-      const lastRow = view.size - (rows - 1) * strides[i]!;
-      return sliceView(view, first * strides[i]!, (numRows - 1) * strides[i]! + lastRow);
-    });
-    body(parts);
-  }
+  eachRowBlock(
+    ctx,
+    [gate, up, dy, out],
+    { strides, rows, op: 'gated' },
+    ([gatePart, upPart, dyPart, outPart]) => {
+      map(ctx, {
+        name: `gatedBackward ${kind} of ${of}`,
+        inputs: { gate: gatePart!, up: upPart!, dy: dyPart! },
+        out: outPart!,
+        integers: { cols, gap: row - cols },
+        isWhole: true,
+        helpers: `${ACTIVATIONS}${SLOPES}${OPERANDS}`,
+        value,
+      });
+    },
+  );
 }

@@ -15,6 +15,7 @@ import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
 import { extremumBackward, reduce } from './reduce.js';
 import { rmsNorm, rmsNormBackward } from './rms-norm.js';
+import { rotary } from './rotary.js';
 import { softmax, softmaxBackward } from './softmax.js';
 
 export const KERNELS: {
@@ -26,6 +27,7 @@ export const KERNELS: {
   unaryBackward,
   gated,
   gatedBackward,
+  rotary,
   affine,
   binary,
   copyStrided,

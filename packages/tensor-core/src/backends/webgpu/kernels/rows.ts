@@ -3,7 +3,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { View } from '../../../backend.js';
-import type { KernelContext } from '../context.js';
+import { type KernelContext, sliceView } from '../context.js';
 import {
   type Binding,
   defineKernel,
@@ -128,6 +128,31 @@ export function optional(
 
 export function present(view: View | undefined): View[] {
   return view === undefined ? [] : [view];
+}
+
+/**
+ * Calls `body` with blocks of rows whose views bind at once; `strides` has one a view. Blocks begin at
+ * whole words.
+ */
+export function eachRowBlock(
+  ctx: KernelContext,
+  views: readonly View[],
+  call: { readonly strides: readonly number[]; readonly rows: number; readonly op: string },
+  body: (parts: readonly View[], firstRow: number) => void,
+): void {
+  const { strides, rows, op } = call;
+  const dtypes = views.map(({ dtype }) => dtype);
+  const areWords = views.every(({ dtype }, i) => strides[i]! % elementsPerWord(dtype) === 0);
+  const multiple = areWords ? 1 : 2;
+  const step = ctx.windowUnits(dtypes, Math.max(...strides), { multiple, op });
+  for (let first = 0; first < rows; first += step) {
+    const numRows = Math.min(step, rows - first);
+    const parts = views.map((view, i) => {
+      const lastRow = view.size - (rows - 1) * strides[i]!;
+      return sliceView(view, first * strides[i]!, (numRows - 1) * strides[i]! + lastRow);
+    });
+    body(parts, first);
+  }
 }
 
 /** Combining a value over the lanes of a workgroup, always in the same order. */

@@ -1,0 +1,160 @@
+// Rotary position embedding (Su et al., 2021) in the halves convention of Llama: columns j and j + dim / 2
+// of a head turn by position * frequency j. Angles are exact at any position, for they are products of
+// integers modulo a turn; in f32 they would be off by 0.008 at position 131,072.
+
+import { checkNames, checkOptions } from '../check-options.js';
+import type { Device } from '../device.js';
+import { ShapeError } from '../errors.js';
+import { above, optional, whole } from '../options.js';
+import { elementCountOf, type Tensor } from '../tensor.js';
+import {
+  isSameShape,
+  requireFloat,
+  requireInteger,
+  requireSameDevice,
+  shapeText,
+} from './checks.js';
+
+/** How Llama 3.1 stretches the frequencies of a model for longer texts than it was trained on. */
+export interface RotaryScaling {
+  /** What low frequencies are divided by, such as 8. */
+  readonly factor: number;
+  /** Wavelengths above originalLength / lowFrequencyFactor are stretched whole, such as 1. */
+  readonly lowFrequencyFactor: number;
+  /** Wavelengths below originalLength / highFrequencyFactor stay, such as 4; those between, in part. */
+  readonly highFrequencyFactor: number;
+  /** Tokens that the model was trained on, such as 8192. */
+  readonly originalLength: number;
+}
+
+export interface RotaryFrequencyOptions {
+  /** Columns of a head; even. */
+  readonly headDim: number;
+  /** Called theta in configurations. Default 10,000. */
+  readonly base?: number;
+  readonly scaling?: RotaryScaling;
+}
+
+export interface RotaryEmbeddingOptions {
+  /** Made by rotaryFrequencies: u32 [2, headDim / 2]. */
+  readonly frequencies: Tensor;
+  /** i32 or u32, [seq] or one for each token [..., seq]. Default offset, offset + 1, and so on. */
+  readonly positions?: Tensor;
+  /** Position of the first token of a sequence where there are no `positions`: a cache's length. Default 0. */
+  readonly offset?: number;
+  /** Only the first so many heads turn and the others are copied, as values behind queries and keys. Default all. */
+  readonly numRotated?: number;
+}
+
+/**
+ * base^(-2j / headDim) radians a position for j < headDim / 2, as the op takes them: 64-bit fractions of
+ * a turn, u32 [2, headDim / 2], high words first. Belongs to the caller, or to the scope.
+ */
+export function rotaryFrequencies(device: Device, options: RotaryFrequencyOptions): Tensor {
+  checkOptions<RotaryFrequencyOptions>('rotaryFrequencies', options, {
+    headDim: whole(2),
+    base: optional(above(1)),
+    scaling: optional({
+      expected:
+        'the factors of Llama 3 (factor, lowFrequencyFactor, highFrequencyFactor, originalLength)',
+      holds: isScaling,
+    }),
+  });
+  const { headDim, base = 10_000, scaling } = options;
+  if (headDim % 2 !== 0) {
+    throw new ShapeError(
+      `rotaryFrequencies: expected an even headDim, got ${headDim}. Columns turn in pairs.`,
+    );
+  }
+  const half = headDim / 2;
+  const words = new Uint32Array(2 * half);
+  for (let j = 0; j < half; j++) {
+    const plain = base ** ((-2 * j) / headDim);
+    const turns = (scaling === undefined ? plain : stretched(plain, scaling)) / (2 * Math.PI);
+    const high = Math.floor(turns * 2 ** 32);
+    words[j] = high;
+    words[half + j] = Math.floor((turns * 2 ** 32 - high) * 2 ** 32);
+  }
+  return device.tensor(words, [2, half]);
+}
+
+function isScaling(value: unknown): boolean {
+  const scaling = value as RotaryScaling | null;
+  const factors = [
+    scaling?.factor,
+    scaling?.lowFrequencyFactor,
+    scaling?.highFrequencyFactor,
+    scaling?.originalLength,
+  ];
+  return factors.every((factor) => typeof factor === 'number' && factor > 0);
+}
+
+function stretched(frequency: number, scaling: RotaryScaling): number {
+  const { factor, lowFrequencyFactor: low, highFrequencyFactor: high, originalLength } = scaling;
+  const turnsInText = (originalLength * frequency) / (2 * Math.PI);
+  const kept = Math.min(1, Math.max(0, (turnsInText - low) / (high - low)));
+  return kept * frequency + ((1 - kept) * frequency) / factor;
+}
+
+/**
+ * Turns the heads of x [..., seq, heads, headDim] by their token's position. One kernel for all heads, so
+ * packed queries, keys and values need not be taken apart; the gradient is the turn back.
+ */
+export function rotaryEmbedding(x: Tensor, options: RotaryEmbeddingOptions): Tensor {
+  checkNames('rotaryEmbedding', options, ['frequencies', 'positions', 'offset', 'numRotated']);
+  const { frequencies, positions, offset = 0 } = options;
+  requireFloat('rotaryEmbedding', x);
+  requireSameDevice('rotaryEmbedding', x, frequencies, ...(positions ? [positions] : []));
+  const [seq, heads, headDim] = x.shape.slice(-3) as [number, number, number];
+  const { numRotated = heads } = options;
+  const half = headDim / 2;
+  if (x.rank < 3 || frequencies.dtype !== 'u32' || !isSameShape(frequencies.shape, [2, half])) {
+    throw new ShapeError(
+      `rotaryEmbedding: expected x [..., seq, heads, headDim] and frequencies u32 [2, headDim / 2], got ${shapeText(x.shape)} and ${frequencies.dtype} ${shapeText(frequencies.shape)}. rotaryFrequencies makes them.`,
+    );
+  }
+  const tokenShape = x.shape.slice(0, -2);
+  if (positions !== undefined) {
+    requireInteger('rotaryEmbedding', positions);
+    if (!isSameShape(positions.shape, [seq]) && !isSameShape(positions.shape, tokenShape)) {
+      throw new ShapeError(
+        `rotaryEmbedding: expected positions ${shapeText([seq])} or ${shapeText(tokenShape)}, got ${shapeText(positions.shape)}. One for each token.`,
+      );
+    }
+  }
+  const isCount = Number.isInteger(numRotated) && numRotated >= 0 && numRotated <= heads;
+  if (!isCount || !Number.isInteger(offset) || (positions !== undefined && offset !== 0)) {
+    throw new ShapeError(
+      `rotaryEmbedding: expected numRotated within ${heads} heads and a whole offset, none beside positions, got ${numRotated} and ${offset}.`,
+    );
+  }
+  const { device } = x;
+  const turn = (from: Tensor, isInverse: boolean): Tensor => {
+    const to = device.empty(x.shape, { dtype: x.dtype });
+    if (to.size > 0) {
+      device.run('rotary', {
+        x: from.view(),
+        frequencies: frequencies.view(),
+        positions: positions?.view(),
+        out: to.view(),
+        tokens: elementCountOf(tokenShape),
+        heads,
+        numRotated,
+        half,
+        period: positions?.size ?? seq,
+        offset,
+        isInverse,
+      });
+    }
+    return to;
+  };
+  const out = turn(x, false);
+  device.record({
+    name: 'rotaryEmbedding',
+    inputs: [x],
+    outputs: [out],
+    saved: [frequencies, ...(positions ? [positions] : [])],
+    backward: ([dy]) => [turn(dy!, true)],
+  });
+  return out;
+}

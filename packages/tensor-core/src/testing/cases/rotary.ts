@@ -1,0 +1,52 @@
+// rotary: halves, positions of either kind, heads that stay as they are, and the way back.
+
+import type { DType } from '@shardweave/dtypes';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+
+/** [tokens, heads, numRotated, half, period] */
+const SHAPES = [
+  [1, 1, 1, 1, 1],
+  [6, 3, 2, 7, 3],
+  [65, 2, 2, 4, 65],
+  [3, 5, 4, 63, 3],
+  [2, 1, 1, 1000, 1],
+  [2, 2, 1, 2051, 2],
+] as const;
+/** Far positions, where an f32 angle would be off by a part of a turn, and one before the first. */
+const FAR = [131_071, 0, 2 ** 31 - 1, -1, 4097, 1_000_003];
+
+export function rotaryCases(): ConformanceCase[] {
+  return [
+    ...FLOATS.map((dtype) => rotaryCase(dtype, dtype)),
+    rotaryCase('f32', 'bf16'),
+    rotaryCase('f16', 'f32'),
+  ];
+}
+
+function rotaryCase(from: DType, to: DType): ConformanceCase {
+  return twinCase(`rotary ${from} to ${to}, and back`, 'transcendental', (twin) => {
+    for (const [i, [tokens, heads, numRotated, half, period]] of SHAPES.entries()) {
+      const size = tokens * heads * 2 * half;
+      const words = Array.from({ length: 2 * half }, () => twin.random.bits());
+      const frequencies = twin.values(words, 'u32', { offset: 1 });
+      const places = Array.from({ length: period }, (_, p) => FAR[p % FAR.length]!);
+      const listed = twin.values(places, 'i32', { offset: 3 });
+      for (const positions of [undefined, listed]) {
+        twin.run('rotary', {
+          x: twin.floats(size, from, { offset: 1 }),
+          frequencies,
+          positions,
+          out: twin.output(size, to, { offset: 2 }),
+          tokens,
+          heads,
+          numRotated,
+          half,
+          period,
+          offset: positions === undefined ? 8191 * i : 0,
+          isInverse: i % 2 === 1,
+        });
+      }
+    }
+  });
+}

@@ -1,0 +1,28 @@
+// Float64 twin of rotary position embedding, by frequencies in radians.
+
+import { buildTwin, elementAt, type TwinArray } from './twin-array.js';
+
+export function rotaryTwin(
+  x: TwinArray,
+  options: {
+    /** Radians a position, one for each pair of columns. */
+    readonly frequencies: readonly number[];
+    /** Of a token's index: leading axes, then the place in its sequence. */
+    readonly positionOf: (token: readonly number[]) => number;
+    readonly numRotated: number;
+  },
+): TwinArray {
+  const { frequencies, positionOf, numRotated } = options;
+  const half = frequencies.length;
+  return buildTwin(x.shape, (index) => {
+    const [column, head] = [index.at(-1)!, index.at(-2)!];
+    const own = elementAt(x, index);
+    if (head >= numRotated) {
+      return own;
+    }
+    const j = column % half;
+    const angle = positionOf(index.slice(0, -2)) * frequencies[j]!;
+    const other = elementAt(x, [...index.slice(0, -1), column < half ? j + half : j]);
+    return own * Math.cos(angle) + (column < half ? -other : other) * Math.sin(angle);
+  });
+}
