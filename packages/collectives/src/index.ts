@@ -19,6 +19,7 @@ export {
   PeerLostError,
   RelayLostError,
 } from './errors.js';
+export { compareTexts, type ExchangeCall, exchangeTexts, exchangeWords } from './exchange-texts.js';
 export type { Failure, PeerCall } from './failure.js';
 export { checkGroupOptions, createWorldGroup, type GroupOptions } from './group-options.js';
 export type { NativeCollectives } from './native-collectives.js';

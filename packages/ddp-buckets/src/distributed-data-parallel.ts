@@ -48,6 +48,7 @@ export class DistributedDataParallel<
   /** Parameters and buffers that all ranks have in common. */
   readonly #shared = new WeakSet<Tensor>();
   #opening: Promise<void> | undefined;
+  #numericClasses: readonly string[] = [];
 
   /**
    * Takes the parameters' gradients over. Nothing is sent before initialize, or the first forward.
@@ -111,6 +112,15 @@ export class DistributedDataParallel<
     return this.#sync.buffers;
   }
 
+  /**
+   * The numeric classes of all ranks, each once, sorted. With several, optimizers step their replicas
+   * differently in the last bits: send one's to all by syncParameters from time to time, and clip by
+   * this package's norm. Empty on one rank, and before initialize.
+   */
+  get numericClasses(): readonly string[] {
+    return this.#numericClasses;
+  }
+
   /** The groups that buckets take in turn; none on one rank, processGroup alone by default. */
   get communicators(): readonly ProcessGroup[] {
     return this.#sync.communicators;
@@ -140,7 +150,9 @@ export class DistributedDataParallel<
       const paths = new Map(this.module.namedParameters().map(([path, tensor]) => [tensor, path]));
       const lines = describeOptions(this.#options, (parameter) => paths.get(parameter)!);
       const advice = 'Wrap with the same options on all ranks.';
-      await requireAgreement(group, lines, { what: 'options', advice });
+      const beside = await this.device.numericClass();
+      const options = { what: 'options', advice, beside } as const;
+      this.#numericClasses = await requireAgreement(group, lines, options);
     }
     await this.#share(group, this.#state(), 'parameters and buffers');
     await this.#sync.open();

@@ -1,11 +1,11 @@
 // What a wrapper does with gradients: the plan of buckets and when it is made anew, each backward's
 // cycle, and what the ranks agree on around it.
 
-import type { ProcessGroup } from '@shardweave/collectives';
+import { exchangeWords, type ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import { HostBuffers } from '@shardweave/nn/flat';
 import type { Device, Pass, Tensor } from '@shardweave/tensor-core';
-import { gatherWords, requireAgreement } from './agreement.js';
+import { exchangeCall, requireAgreement } from './agreement.js';
 import type { ActiveParameter } from './bucket.js';
 import {
   BucketPlan,
@@ -120,7 +120,7 @@ export class GradientSync {
     let maxElements = Math.floor(bytes / byteSize('f32')); // what 16 bits are cast to fits, too
     if (this.#group.worldSize > 1) {
       const word = Uint32Array.of(Math.min(maxElements, 2 ** 32 - 1));
-      const words = await gatherWords(this.#group, word, 'largest bucket');
+      const words = await exchangeWords(this.#group, word, exchangeCall('largest bucket'));
       maxElements = words.reduce((a, b) => Math.min(a, b));
       this.#control = this.#group;
       this.#lanes = await this.#openLanes(this.#control);
@@ -313,7 +313,7 @@ export class GradientSync {
   }
 
   /** New sets of trainable parameters are compared over ranks before anything of them is sent. */
-  #agree(): Promise<void> | undefined {
+  #agree(): Promise<unknown> | undefined {
     if (this.#isAgreed || this.#control === undefined) {
       return undefined;
     }

@@ -20,6 +20,7 @@ export {
   DdpStructureError,
   DdpUnusedParameterError,
 } from './errors.js';
+export { clipGradNorm, gradNorm } from './grad-norm.js';
 export { type NaiveAllReduceOptions, naiveAllReduce } from './naive-all-reduce.js';
 export type { DdpOptions } from './options.js';
 export { Reducer, type ReducerOptions, type TensorTree } from './reducer.js';

@@ -1,12 +1,12 @@
 // Averages gradients when it is told to, and never by itself (apex's Reducer): for training loops
 // that decide themselves when ranks meet.
 
-import type { ProcessGroup } from '@shardweave/collectives';
+import { exchangeWords, type ProcessGroup } from '@shardweave/collectives';
 import type { ReduceDType } from '@shardweave/dtypes';
 import { isModule, type Module } from '@shardweave/nn';
 import { HostBuffers } from '@shardweave/nn/flat';
 import { type Device, isTensor, Tensor } from '@shardweave/tensor-core';
-import { gatherWords, requireAgreement } from './agreement.js';
+import { exchangeCall, requireAgreement } from './agreement.js';
 import { broadcastTensors } from './broadcast-tensors.js';
 import { assignBuckets, BUCKET_DTYPES, type BucketLayout, bucketLayout } from './bucket-layout.js';
 import { endingJob } from './end-job.js';
@@ -126,9 +126,8 @@ export class Reducer {
     const advice = 'Give it the same module, or as many gradients, on all ranks.';
     await requireAgreement(this.#group, lines, { what: 'gradients', advice });
     const word = Uint32Array.of(Math.min(Math.floor(bytes / 4), 2 ** 32 - 1));
-    const smallest = (await gatherWords(this.#group, word, 'largest bucket')).reduce((a, b) =>
-      Math.min(a, b),
-    );
+    const words = await exchangeWords(this.#group, word, exchangeCall('largest bucket'));
+    const smallest = words.reduce((a, b) => Math.min(a, b));
     const tensors = parameters.map(([, tensor]) => tensor);
     await broadcastTensors(this.#group, tensors, { root: 0, tag: 'reducer parameters' });
     return smallest;

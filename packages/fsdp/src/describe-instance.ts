@@ -5,7 +5,7 @@ import type { TreeInstance } from './tree/tree-instance.js';
 
 /** One line; with the option verbose also the options, and a line for each flat parameter. */
 export function describeInstance(instance: TreeInstance, options: ResolvedFsdpOptions): string {
-  const { processGroup, units, name, isResharding } = instance;
+  const { processGroup, units, name, isResharding, tree } = instance;
   const { masterDType, computeDType, isVerbose } = options;
   const numParameters = units.reduce((sum, { parameters }) => sum + parameters.length, 0);
   const dtypes = masterDType === computeDType ? masterDType : `${computeDType} of ${masterDType}`;
@@ -15,6 +15,9 @@ export function describeInstance(instance: TreeInstance, options: ResolvedFsdpOp
     isResharding ? 'reshards after forward' : 'keeps parameters until backward',
     `${numParameters} parameters in ${units.length} flat`,
   ];
+  if ((tree?.numericClasses.length ?? 0) > 1) {
+    parts.push(`ranks of ${tree!.numericClasses.length} numeric classes`);
+  }
   const line = `FullyShardedDataParallel '${name}' (${parts.join(', ')})`;
   return isVerbose ? [line, ...details(instance, options)].join('\n') : line;
 }

@@ -80,6 +80,14 @@ export class FullyShardedDataParallel<
     return this.#instance.isRoot;
   }
 
+  /**
+   * The numeric classes of all ranks, each once, sorted: with several, ranks train together, but another
+   * division of the work among them has other bits. Empty on one rank, and before initialize.
+   */
+  get numericClasses(): readonly string[] {
+    return this.#instance.tree?.numericClasses ?? [];
+  }
+
   /** What gradients are divided by around their reduction; set by setGradientDivideFactors. */
   get divideFactors(): DivideFactors {
     return this.#instance.options.divide;

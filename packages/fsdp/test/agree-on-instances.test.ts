@@ -188,14 +188,14 @@ it('what may be each rank its own', async () => {
   });
 });
 
-it('costs a gather of eight bytes a rank, once', async () => {
+it('costs a gather of sixteen bytes a rank, once: of options, and of the numeric class', async () => {
   await onRanks(2, async (rank) => {
     const seen: CollectiveTrace[] = [];
     const model = made(rank, {});
     rank.group.onTrace = (trace) => seen.push(trace);
     await model.initialize();
     const options = seen.filter(({ tag }) => tag === 'options');
-    expect(options).toMatchObject([{ name: 'allGather', bytes: 8 }]);
+    expect(options).toMatchObject([{ name: 'allGather', bytes: 16 }]);
     seen.length = 0;
     await trainOnce(model, { first: rank.rank, count: 1 });
     expect(seen.filter(({ tag }) => tag === 'options')).toEqual([]);

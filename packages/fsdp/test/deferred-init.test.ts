@@ -95,9 +95,9 @@ describe('who draws what', () => {
     expect(second!.draws).toEqual([]);
     expect(Math.max(...first!.draws.map(({ length }) => length))).toBe(2 ** 20);
     expect(first!.draws.reduce((sum, { length }) => sum + length, 0)).toBe(SIZE);
-    // What travels is the other rank's shard, and a digest of the options.
+    // What travels is the other rank's shard, and digests of the options and the numeric class.
     expect(first!.stats).toMatchObject({ sends: 2, broadcasts: 0 });
-    expect(first!.stats.bytesSent).toBe(Math.ceil(SIZE / 2 / 128) * 128 * 4 + 8);
+    expect(first!.stats.bytesSent).toBe(Math.ceil(SIZE / 2 / 128) * 128 * 4 + 16);
   });
 
   it('no part before its receiver has asked for it, however late that is', async () => {

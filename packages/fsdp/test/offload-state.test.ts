@@ -91,7 +91,7 @@ it('deferred values go to the host without passing over the device', async () =>
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { fsdp: HOST, deferInit: true });
     await model.initialize();
-    expect(rank.device.memory().peak.total).toBe(0);
+    expect(rank.device.memory().peak.total).toBe(2 * 4); // the probe of the numeric class
     expect(await stateDict(model)).toEqual(bare);
   });
 });

@@ -15,6 +15,7 @@ const SHOWN = [
   'isRoot',
   'name',
   'noSync',
+  'numericClasses',
   'processGroup',
   'replicateGroup',
   'reshard',

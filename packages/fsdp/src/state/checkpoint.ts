@@ -11,12 +11,13 @@ import {
   type SaveSession,
   writePart,
 } from '@shardweave/checkpoint';
+import { exchangeTexts } from '@shardweave/collectives';
 import { type AnyOptimizer, HeldModule, type StateHeader } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree, agreeOnText } from '../tree/agree.js';
+import { exchangeCall } from '../tree/call-identity.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
-import { exchangeText } from '../tree/exchange-text.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
 import { agreedHeader } from './gather-flat-state.js';
 import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
@@ -71,7 +72,7 @@ async function writeShards(
       session = root.isFirstRank ? await beginSave(store) : undefined;
       return heldBy(root, units, { optimizer, holdsBuffers: root.isFirstRank });
     });
-    const [id] = await exchangeText(processGroup, session?.id ?? '', { operation });
+    const [id] = await exchangeTexts(processGroup, session?.id ?? '', exchangeCall(operation));
     part = await agree(root, operation, (share) => {
       const pieces = async function* () {
         yield* held.pieces(agreementsOf(units, share));
@@ -83,7 +84,7 @@ async function writeShards(
         : passOver(pieces());
     });
     const written = JSON.stringify([part, held.steps]);
-    const texts = await exchangeText(processGroup, written, { operation });
+    const texts = await exchangeTexts(processGroup, written, exchangeCall(operation));
     await agree(root, operation, async () => {
       const all = texts.map((text) => JSON.parse(text) as [SavedPart, Record<string, number>]);
       const steps = Object.assign({}, ...all.map((each) => each[1]));

@@ -1,11 +1,11 @@
 // The optimizer state of one flat parameter, from the shards of all ranks to rank 0's host.
 
+import { exchangeTexts } from '@shardweave/collectives';
 import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
 import type { StateHeader } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateDictError } from '../errors.js';
-import { callIdentity } from '../tree/call-identity.js';
-import { exchangeText } from '../tree/exchange-text.js';
+import { callIdentity, exchangeCall } from '../tree/call-identity.js';
 import { orTell } from '../tree/rank-failure.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 
@@ -61,7 +61,7 @@ export async function agreedHeader(
   operation: string,
 ): Promise<StateHeader | undefined> {
   const text = own === undefined ? '' : JSON.stringify(own);
-  const texts = await exchangeText(unit.group, text, { operation, what: unit.name });
+  const texts = await exchangeTexts(unit.group, text, exchangeCall(operation, unit.name));
   const distinct = [...new Set(texts.filter((other) => other !== ''))];
   if (distinct.length === 0) {
     return undefined;

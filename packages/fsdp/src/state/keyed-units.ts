@@ -6,9 +6,8 @@
 // four ranks in pairs 'up.weight@0' and 'up.weight@1'. So a save finds its way to as many experts of any
 // other number of ranks. Replicas of an instance hold the same, and are one group here.
 
-import type { ProcessGroup } from '@shardweave/collectives';
-import { callIdentity } from '../tree/call-identity.js';
-import { exchangeText } from '../tree/exchange-text.js';
+import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import { callIdentity, exchangeCall } from '../tree/call-identity.js';
 import type { Instance } from '../tree/instance.js';
 import { requireNoOwnerBeside } from '../unit/own-parameters.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
@@ -71,7 +70,7 @@ async function numberGroups(root: Instance, operation: string): Promise<Map<Proc
     }
     firsts.push(new Uint32Array(first.buffer)[0]!);
   }
-  const texts = await exchangeText(processGroup, JSON.stringify(firsts), { operation });
+  const texts = await exchangeTexts(processGroup, JSON.stringify(firsts), exchangeCall(operation));
   const all = texts.map((text) => JSON.parse(text) as number[]);
   [...inner.keys()].forEach((group, index) => {
     const distinct = [...new Set(all.map((list) => list[index]!))].sort((a, b) => a - b);

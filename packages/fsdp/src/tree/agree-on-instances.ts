@@ -1,20 +1,15 @@
 // Whether all ranks have wrapped the same, with the same options: what differs would be trained on in
 // silence, or leave ranks waiting for messages that none sends.
 
-import type { ProcessGroup } from '@shardweave/collectives';
-import { fnv1a } from '@shardweave/dtypes';
+import { compareTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpConfigError } from '../errors.js';
 import type { ResolvedFsdpOptions } from '../resolve-options.js';
-import { callIdentity } from './call-identity.js';
-import { exchangeText } from './exchange-text.js';
+import { exchangeCall } from './call-identity.js';
 import type { TreeInstance } from './tree-instance.js';
 
-/** The text's length and a hash of it: ranks that agree exchange no more. */
-const DIGEST_WORDS = 2;
+const CALL = exchangeCall('initialize', 'options');
 
-const CALL = { operation: 'initialize', what: 'options' } as const;
-
-/** What ranks compare. */
+/** What ranks must have in common. */
 interface Told {
   /** The difference among some of the ranks, for those that have not seen it; '' for none. */
   readonly difference: string;
@@ -22,27 +17,42 @@ interface Told {
   readonly instances: readonly (readonly string[])[];
 }
 
+/** What is known of some ranks after they have compared. */
+interface Found {
+  readonly difference: string;
+  /** Their numeric classes, each once, sorted. */
+  readonly classes: readonly string[];
+}
+
 type LinesOf = (instance: TreeInstance) => readonly string[];
 
 /**
  * Compares all instances below `root` over its ranks, those of another group over the ranks of that
  * group: experts may differ from one another. Collective.
+ * @returns the numeric classes of the root's ranks, each once, which may differ; none on one rank
  * @throws {FsdpConfigError} on all ranks, naming the first instance and option that differ
  */
-export async function agreeOnInstances(root: TreeInstance, linesOf: LinesOf): Promise<void> {
+export async function agreeOnInstances(
+  root: TreeInstance,
+  linesOf: LinesOf,
+): Promise<readonly string[]> {
   const instances = root.instances();
-  throwIfAny(await differenceBelow(root, { instances, linesOf }));
+  const isAlone = root.processGroup.worldSize === 1 && (root.replicateGroup?.worldSize ?? 1) === 1;
+  const own = isAlone ? [] : [await root.wrapper.device.numericClass()];
+  const { difference, classes } = await compareBelow(root, { instances, linesOf, own });
+  throwIfAny(difference);
   const groups = new Set(instances.map(({ processGroup }) => processGroup));
   groups.delete(root.processGroup);
   if (groups.size === 0) {
-    return;
+    return classes;
   }
-  let difference = '';
+  let inner = '';
   for (const group of groups) {
     const first = instances.find(({ processGroup }) => processGroup === group)!;
-    difference ||= await differenceBelow(first, { instances, linesOf });
+    inner ||= (await compareBelow(first, { instances, linesOf, own: [] })).difference;
   }
-  throwIfAny(await differenceOver(root, { difference, instances: [] }));
+  throwIfAny((await compareOver(root, { difference: inner, instances: [], classes })).difference);
+  return classes;
 }
 
 /** What ranks compare of one instance. What may be each rank's own, such as `verbose`, is not among it. */
@@ -85,63 +95,66 @@ function throwIfAny(difference: string): void {
   );
 }
 
-/** The difference over the ranks of `of` in all `instances`; those of other groups count as such alone. */
-function differenceBelow(
+/** Over the ranks of `of`, all `instances`; those of other groups count as such alone. */
+function compareBelow(
   of: TreeInstance,
   {
     instances,
     linesOf,
-  }: { readonly instances: readonly TreeInstance[]; readonly linesOf: LinesOf },
-): Promise<string> {
+    own,
+  }: {
+    readonly instances: readonly TreeInstance[];
+    readonly linesOf: LinesOf;
+    readonly own: readonly string[];
+  },
+): Promise<Found> {
   const lines = instances.map((each) =>
     each.processGroup === of.processGroup
       ? [`instance '${each.name}'`, ...linesOf(each)]
       : ['an instance of another group'],
   );
-  return differenceOver(of, { difference: '', instances: lines });
+  return compareOver(of, { difference: '', instances: lines, classes: own });
 }
 
 /** Over the ranks of the shards first, whose finding goes along over the replicas. */
-async function differenceOver(
+async function compareOver(
   { processGroup, replicateGroup }: TreeInstance,
-  { difference, instances }: Told,
-): Promise<string> {
-  const own = await differenceIn(processGroup, 'rank', { difference, instances });
+  told: Told & Found,
+): Promise<Found> {
+  const found = await compareIn(processGroup, 'rank', told);
   if (replicateGroup === undefined) {
-    return own;
+    return found;
   }
-  return differenceIn(replicateGroup, 'replica', { difference: own, instances });
+  return compareIn(replicateGroup, 'replica', { ...told, ...found });
 }
 
-async function differenceIn(group: ProcessGroup, who: string, told: Told): Promise<string> {
-  const text = JSON.stringify(told);
-  if (group.worldSize === 1 || (await isSame(group, text))) {
-    return told.difference;
+async function compareIn(
+  group: ProcessGroup,
+  who: string,
+  { difference, instances, classes: known }: Told & Found,
+): Promise<Found> {
+  const told: Told = { difference, instances };
+  const texts = [JSON.stringify(told), JSON.stringify(known)];
+  const [differing, others] = await compareTexts(group, texts, CALL);
+  const all = others?.flatMap((text) => JSON.parse(text) as string[]) ?? known;
+  const classes = [...new Set(all)].sort();
+  if (differing === undefined) {
+    return { difference, classes };
   }
-  const all = (await exchangeText(group, text, CALL)).map((each) => JSON.parse(each) as Told);
-  const found = all.find(({ difference }) => difference !== '');
-  if (found !== undefined) {
-    return found.difference;
-  }
-  const [first, ...others] = all.map(({ instances }) => instances);
+  const tolds = differing.map((text) => JSON.parse(text) as Told);
+  const found = tolds.find((each) => each.difference !== '');
+  return { difference: found?.difference ?? differenceAmong(tolds, who), classes };
+}
+
+function differenceAmong(tolds: readonly Told[], who: string): string {
+  const [first, ...others] = tolds.map((told) => told.instances);
   const isOther = (other: Told['instances']) => JSON.stringify(other) !== JSON.stringify(first);
   const rank = 1 + others.findIndex(isOther);
-  return differing(first!, others[rank - 1]!, { who, rank });
-}
-
-async function isSame(group: ProcessGroup, text: string): Promise<boolean> {
-  const own = Uint32Array.of(text.length, fnv1a(text));
-  const all = new Uint32Array(DIGEST_WORDS * group.worldSize);
-  await group.allGather(new Uint8Array(own.buffer), new Uint8Array(all.buffer), {
-    dtype: 'u32',
-    tag: CALL.what,
-    identity: callIdentity(CALL.operation, CALL.what),
-  });
-  return all.every((word, i) => word === own[i % DIGEST_WORDS]);
+  return firstDiffering(first!, others[rank - 1]!, { who, rank });
 }
 
 /** The first line that two ranks have differently. */
-function differing(
+function firstDiffering(
   first: Told['instances'],
   other: Told['instances'],
   { who, rank }: { readonly who: string; readonly rank: number },

@@ -1,8 +1,9 @@
 // A part of a collective call that may fail on one rank alone: all of them learn of it, so that none
 // waits for one that has given up.
 
+import { exchangeTexts } from '@shardweave/collectives';
 import { type FsdpError, FsdpStateDictError } from '../errors.js';
-import { exchangeText } from './exchange-text.js';
+import { exchangeCall } from './call-identity.js';
 import type { TreeInstance } from './tree-instance.js';
 
 /**
@@ -56,7 +57,7 @@ export async function agreeOnText(
     if (group === undefined) {
       continue;
     }
-    const texts = await exchangeText(group, JSON.stringify(own), { operation });
+    const texts = await exchangeTexts(group, JSON.stringify(own), exchangeCall(operation));
     const all = texts.map((text) => JSON.parse(text) as typeof own);
     const failed = all.findIndex(({ failure }) => failure !== undefined);
     // Passed on to the other replicas.
@@ -96,7 +97,7 @@ async function settle(
   operation: string,
   failure: string,
 ): Promise<void> {
-  const texts = await exchangeText(processGroup, failure, { operation });
+  const texts = await exchangeTexts(processGroup, failure, exchangeCall(operation));
   const rank = texts.findIndex((text) => text !== '');
   if (rank < 0) {
     return;

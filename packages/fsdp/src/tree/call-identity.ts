@@ -1,7 +1,14 @@
 // What ranks compare of the collectives of one public call.
 
+import type { ExchangeCall } from '@shardweave/collectives';
+
 /** What callIdentity made. */
 const CALL = /'(\w+)\(\)/;
+
+/** How a public call's exchanges of texts are called. */
+export function exchangeCall(operation: string, what?: string): ExchangeCall {
+  return { tag: what ?? operation, identity: callIdentity(operation, what) };
+}
 
 export function callIdentity(operation: string, what?: string): string {
   return what === undefined ? `${operation}()` : `${operation}() of ${what}`;

@@ -21,6 +21,8 @@ export interface FsdpTreeOptions {
   readonly gatherCapBytes: number;
   readonly bucketCapBytes: number;
   readonly findUnusedParameters: boolean;
+  /** Of all ranks, each once; none on one rank. */
+  readonly numericClasses: readonly string[];
 }
 
 /** What is known of one backward. */
@@ -79,6 +81,11 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       mostBytes: (links, dtype) => this.#gradientBytes(links, dtype),
       identity: (names, links) => this.#identity(names, links),
     });
+  }
+
+  /** Of all ranks, each once; none on one rank. */
+  get numericClasses(): readonly string[] {
+    return this.#options.numericClasses;
   }
 
   get units(): ShardedUnit[] {

@@ -163,7 +163,7 @@ export class Instance implements TreeInstance {
     if (root !== this && root.instances().includes(this)) {
       return root.elect();
     }
-    await agreeOnInstances(this, (instance) =>
+    const numericClasses = await agreeOnInstances(this, (instance) =>
       comparedLines(instance, (instance as Instance).options),
     );
     for (const instance of instances) {
@@ -174,7 +174,10 @@ export class Instance implements TreeInstance {
     if (syncModuleStates && !isResumed) {
       await syncBuffers(this.module, groups);
     }
-    const tree: Tree = new FsdpTree<Instance>(this, instances, this.options);
+    const tree: Tree = new FsdpTree<Instance>(this, instances, {
+      ...this.options,
+      numericClasses,
+    });
     tree.isSyncing = known?.isSyncing ?? true;
     for (const instance of instances) {
       instance.#tree = tree;

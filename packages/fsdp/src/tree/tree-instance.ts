@@ -38,7 +38,9 @@ export interface TreeInstance {
   /** Whether its full parameters are freed after forward. */
   readonly isResharding: boolean;
   /** The tree it belongs to, once a forward or another collective call has elected the root. */
-  readonly tree: { readonly instances: readonly TreeInstance[] } | undefined;
+  readonly tree:
+    | { readonly instances: readonly TreeInstance[]; readonly numericClasses: readonly string[] }
+    | undefined;
   /** This instance and those nested below it, outer first. */
   instances(): TreeInstance[];
   /** Opens its tree, in a turn that its caller has. */

@@ -1,8 +1,8 @@
 // The whole model on each rank; gradients meet in buckets during backward.
 
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { loadCheckpoint, saveCheckpoint, stateDict, streamedGradNorm } from '@shardweave/nn';
+import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
+import { loadCheckpoint, saveCheckpoint, stateDict } from '@shardweave/nn';
 import { adamW, wholeModel } from './gpt2-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -21,8 +21,7 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
     shardBytes: parameters.reduce((sum, { size }) => sum + size * 4, 0),
     initialize: () => ddp.initialize(),
     noSync: (run) => ddp.noSync(run),
-    // Reduced gradients have the same bits on all ranks, and so has their norm.
-    gradNorm: () => streamedGradNorm(parameters),
+    gradNorm: () => gradNorm(ddp),
     step: (options) => optimizer.step(options),
     load: async (directory) => {
       await loadCheckpoint(ddp, pieceDirectory(directory), { optimizer });

@@ -1,0 +1,47 @@
+// Norms of reduced gradients, and clipping by them, alike on all ranks.
+//
+// Reduced gradients have the same bits on all ranks, and within a numeric class so has their norm. Ranks
+// of several classes may round it differently, and replicas that are scaled by two factors drift apart:
+// there the norm is rank 0's.
+
+import { clipCoefficient, streamedGradNorm, streamedScaleGradients } from '@shardweave/nn';
+import type { DistributedDataParallel } from './distributed-data-parallel.js';
+import { endingJob } from './end-job.js';
+
+/**
+ * The norm of all gradients, with equal bits on all ranks. Waits for the device; sends nothing unless
+ * ranks are of several numeric classes, and is collective there. 0 without gradients, not finite where
+ * one is not.
+ */
+export async function gradNorm(ddp: DistributedDataParallel): Promise<number> {
+  await ddp.initialize();
+  const norm = await streamedGradNorm(ddp.parameters());
+  if (ddp.numericClasses.length < 2) {
+    return norm;
+  }
+  const group = ddp.processGroup;
+  const words = Float64Array.of(norm);
+  const bytes = new Uint8Array(words.buffer);
+  const options = { root: 0, tag: 'ddp gradNorm', identity: 'ddp gradNorm' } as const;
+  await group.starts.enqueue(
+    Promise.resolve(),
+    () => endingJob(group, 'ddp gradNorm', () => group.broadcast(bytes, options)),
+    { isSerial: true },
+  );
+  return words[0]!;
+}
+
+/**
+ * Scales all gradients so that their norm is at most maxNorm, and returns the norm before. As
+ * gradNorm otherwise.
+ * @param maxNorm 0 or Infinity: no clipping
+ */
+export async function clipGradNorm(ddp: DistributedDataParallel, maxNorm: number): Promise<number> {
+  const norm = await gradNorm(ddp);
+  const factor = clipCoefficient(norm, maxNorm);
+  const { device } = ddp;
+  if (factor < 1) {
+    await device.scope(() => streamedScaleGradients(ddp.parameters(), device.full([1], factor)));
+  }
+  return norm;
+}

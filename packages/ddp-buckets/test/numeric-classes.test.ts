@@ -1,0 +1,63 @@
+// Ranks of several numeric classes: told to the program, and one norm for all of them.
+
+import { createMemoryGroup } from '@shardweave/collectives';
+import { clipGradNorm, DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
+import { Linear, streamedGradNorm, streamedScaleGradients } from '@shardweave/nn';
+import { crossEntropy, Device } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { expect, it } from 'vitest';
+import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
+
+const CPU = 'cpu kernels 1, products plain';
+const REFERENCE = 'reference kernels 1, products fused';
+
+const SIZE = 64;
+
+/** What the gradients of the other class are larger by: more than any rounding, for all to see. */
+const NUDGE = 1 + 2 ** -10;
+
+async function trainedOn(kinds: readonly ('cpu' | 'reference')[], maxNorm: number) {
+  const groups = createMemoryGroup(kinds.length);
+  const results = await Promise.all(
+    groups.map(async (group, rank) => {
+      const backend = kinds[rank] === 'cpu' ? await sharedBackend() : createReferenceBackend();
+      const device = new Device(backend, { seed: 3 });
+      const bare = new Linear(device, { inFeatures: SIZE, outFeatures: SIZE });
+      const ddp = new DistributedDataParallel(bare, { processGroup: group });
+      const values = Float32Array.from({ length: SIZE }, (_, i) => Math.sin(i + rank));
+      const loss = await ddp.call(device.tensor(values, [1, SIZE]));
+      await device.backward(crossEntropy(loss, device.tensor(Uint32Array.of(rank), [1])));
+      if (kinds[rank] === 'reference') {
+        const factor = device.full([1], NUDGE);
+        await streamedScaleGradients(bare.parameters(), factor);
+      }
+      const own = await streamedGradNorm(bare.parameters());
+      const before = group.stats().broadcasts;
+      const norm = await gradNorm(ddp);
+      const broadcasts = group.stats().broadcasts - before;
+      expect(await clipGradNorm(ddp, maxNorm)).toBe(norm);
+      const gradient = [...(await bare.weight.grad!.toArray())];
+      return { own, norm, broadcasts, gradient, classes: ddp.numericClasses };
+    }),
+  );
+  await Promise.all(groups.map((group) => group.close()));
+  return results;
+}
+
+it('ranks of one class say so, and compute the norm without a message', async () => {
+  const [first, second] = await trainedOn(['cpu', 'cpu'], 0.01);
+  expect(first!.classes).toEqual([CPU]);
+  expect(second).toEqual(first);
+  expect([first!.norm, first!.broadcasts]).toEqual([first!.own, 0]);
+});
+
+it('ranks of two classes say so, and clip by the norm of rank 0', async () => {
+  const [first, second] = await trainedOn(['cpu', 'reference'], 0.01);
+  expect(first!.classes).toEqual([CPU, REFERENCE]);
+  expect(second!.classes).toEqual(first!.classes);
+  expect(second!.own / first!.own).toBeCloseTo(NUDGE, 6);
+  expect([first!.norm, second!.norm]).toEqual([first!.own, first!.own]);
+  // By the same factor, so they are as much larger as before.
+  const [a, b] = [Math.max(...first!.gradient), Math.max(...second!.gradient)];
+  expect(b / a).toBeCloseTo(NUDGE, 6);
+});
