@@ -10,6 +10,10 @@ import { configDefaults, defineConfig } from 'vitest/config';
 import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
+// Relaxed SIMD as later versions of Node have it, so that the CPU device's products are fused in all of them.
+const V8_FLAGS = process.versions.node.startsWith('20.')
+  ? ['--experimental-wasm-relaxed-simd']
+  : [];
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const TOGETHER = [
   'packages/{checkpoint,ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts',
@@ -27,6 +31,7 @@ export default defineConfig({
     setupFiles: ['tooling/vitest/no-console.ts'],
     reporters: ['default', new PlainReporter()],
     pool: 'forks',
+    execArgv: V8_FLAGS,
     maxWorkers: 2,
     sequence: { sequencer: LongestFirst },
     testTimeout: 60_000,

@@ -3,6 +3,7 @@
 // differs. Needs the built packages.
 // Usage: node bench/fsdp-memory.mjs [--ranks 1,2,4,8] [--report FILE]
 
+import './relaxed-simd.mjs';
 import { parseArgs } from 'node:util';
 import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel, shardLayout } from '../packages/fsdp/dist/index.js';

@@ -3,6 +3,7 @@
 // all three in turn; bests and medians. Needs the built packages.
 // Usage: node bench/fsdp-overhead.mjs [--rounds 30] [--threads 1] [--report FILE]
 
+import './relaxed-simd.mjs';
 import { parseArgs } from 'node:util';
 import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel } from '../packages/fsdp/dist/index.js';

@@ -7,6 +7,7 @@
 // Usage: node bench/offload.mjs [--only cost,hidden,tight,disk,optimizer] [--rounds 10] [--threads 2]
 //   [--delay 20] [--report FILE]
 
+import './relaxed-simd.mjs';
 import { constants, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,6 +1,7 @@
 // One rank of bench/ddp.mjs, by turns without communication, with an all-reduce for each parameter,
 // and with buckets. Rank 0 prints a line of JSON.
 
+import '../relaxed-simd.mjs';
 import { isMainThread, Worker, workerData } from 'node:worker_threads';
 import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { connectWs } from '@shardweave/collectives/ws';

@@ -1,5 +1,6 @@
 // Ours: node shardweave.mjs cpu|webgpu. Runs the built packages.
 
+import '../relaxed-simd.mjs';
 import { AdamW, Gpt2, packParameters } from '../../packages/nn/dist/index.js';
 import { crossEntropy, Device, matmul } from '../../packages/tensor-core/dist/index.js';
 import { GPT, tokens } from '../gpt-shape.mjs';

@@ -21,7 +21,7 @@ import { createRequire } from 'node:module';
 import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-// SIMD for every variant: all engines we run on have it. Relaxed SIMD is not in Node 20.
+// SIMD for every variant: all engines we run on have it. Not so relaxed SIMD, which variants name.
 const BASE_FLAGS = ['-O3', '--noAssert', '--runtime', 'stub', '--enable', 'simd'];
 const DEFAULT_VARIANTS = [{ out: 'wasm' }];
 

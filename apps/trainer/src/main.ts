@@ -4,6 +4,9 @@ import { fileURLToPath } from 'node:url';
 import { PROBE_VARIABLE, probeAdapters } from './launch/adapter-probe.js';
 import { RANK_PROCESS_VARIABLE, serveRank } from './launch/rank-process.js';
 import { isRankThread, serveRankThread } from './launch/rank-thread.js';
+import { allowRelaxedSimd } from './launch/relaxed-simd.js';
+
+allowRelaxedSimd();
 
 if (isRankThread()) {
   const { runThreadRank } = await import('./rank/run-thread-rank.js');

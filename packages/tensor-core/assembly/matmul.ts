@@ -4,6 +4,7 @@
 
 import { loadFloat, narrow, storeFloat, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
+import { madd } from './fuse';
 import { BLOCK, F32 } from './layout';
 import { packStraight, packTransposed, panelBytes } from './pack';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
@@ -267,17 +268,17 @@ function tile(a: usize, b: usize, kc: i32, out: usize, ld: usize, bias: usize, a
     const b0 = v128.load(b);
     const b1 = v128.load(b, 16);
     const s0 = v128.load_splat<f32>(a);
-    c00 = f32x4.add(c00, f32x4.mul(s0, b0));
-    c01 = f32x4.add(c01, f32x4.mul(s0, b1));
+    c00 = madd(s0, b0, c00);
+    c01 = madd(s0, b1, c01);
     const s1 = v128.load_splat<f32>(a, 4);
-    c10 = f32x4.add(c10, f32x4.mul(s1, b0));
-    c11 = f32x4.add(c11, f32x4.mul(s1, b1));
+    c10 = madd(s1, b0, c10);
+    c11 = madd(s1, b1, c11);
     const s2 = v128.load_splat<f32>(a, 8);
-    c20 = f32x4.add(c20, f32x4.mul(s2, b0));
-    c21 = f32x4.add(c21, f32x4.mul(s2, b1));
+    c20 = madd(s2, b0, c20);
+    c21 = madd(s2, b1, c21);
     const s3 = v128.load_splat<f32>(a, 12);
-    c30 = f32x4.add(c30, f32x4.mul(s3, b0));
-    c31 = f32x4.add(c31, f32x4.mul(s3, b1));
+    c30 = madd(s3, b0, c30);
+    c31 = madd(s3, b1, c31);
     a += 16;
     b += 32;
   }
@@ -325,7 +326,7 @@ function thinRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
         const b = widen(bBase, bType, bAt + k * bRow + j, nc, scratchBase);
         for (let c = 0; c < nc; c += 4) {
           const o = (<usize>c) << 2;
-          v128.store(sums + o, f32x4.add(v128.load(sums + o), f32x4.mul(s, v128.load(b + o))));
+          v128.store(sums + o, madd(s, v128.load(b + o), v128.load(sums + o)));
         }
       }
       const bias = loadBias(j, nc);

@@ -55,7 +55,7 @@ export interface BackendLimits {
 
 export interface BackendInfo {
   readonly kind: 'webgpu' | 'cpu' | 'reference';
-  /** For people: adapter name and driver, or 'wasm simd, 2 threads'. */
+  /** For people: adapter name and driver, or 'wasm relaxed simd, 2 threads'. */
   readonly description: string;
   readonly isSoftware: boolean;
   /** What its kernels are compiled for, as far as bits depend on it: adapter and driver; '' for nothing. */

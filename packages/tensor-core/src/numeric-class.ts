@@ -1,6 +1,6 @@
 // Which devices give equal bits for equal inputs: those of one numeric class. See docs/numerics.md.
 
-import type { BackendInfo } from './backend.js';
+import type { BackendInfo, View } from './backend.js';
 import type { Device } from './device.js';
 
 /**
@@ -15,32 +15,82 @@ export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
 };
 
 /** 2^-12 more than 1: its square lies in the middle of two f32s, and rounding takes the lower one. */
-const FACTOR = 1 + 2 ** -12;
+export const FUSE_FACTOR = 1 + 2 ** -12;
+/** FUSE_FACTOR^2 - 1 where the product was rounded before the subtraction; fused it is 2^-24 more. */
+export const PLAIN_RESULT = 2 ** -11;
 
 /**
  * The numeric class of a device: kind, version of its kernels, what they are compiled for, and whether a
- * product that is added to something is rounded before. That is in no specification (WGSL's fma may do
- * either) but up to compiler, driver and hardware, so a kernel that does it is run. Waits for the device.
+ * product that is added to something is rounded before, in simple kernels and in sums of matrix products.
+ * That is in no specification (WGSL's fma may do either, as may WebAssembly's relaxed one) but up to
+ * compiler, driver and hardware, so kernels that do it are run. Waits for the device.
  */
 export async function numericClassOf(device: Device): Promise<string> {
   const { kind, compiledFor } = device.backend.info;
   const adapter = compiledFor === '' ? '' : ` for ${compiledFor}`;
-  const products = (await isFused(device)) ? 'fused' : 'plain';
-  return `${kind} kernels ${KERNEL_VERSIONS[kind]}${adapter}, products ${products}`;
+  const word = async (result: Promise<number>) =>
+    (await result) === PLAIN_RESULT ? 'plain' : 'fused';
+  const [products, sums] = [await word(affineResult(device)), await word(matmulResult(device))];
+  return `${kind} kernels ${KERNEL_VERSIONS[kind]}${adapter}, products ${products}, matmul ${sums}`;
 }
 
-/** FACTOR^2 - 1 is 2^-11 where the product was rounded, and 2^-24 more where it was not. */
-async function isFused(device: Device): Promise<boolean> {
-  const [x, out] = [device.storage(1, 'f32', 'staging'), device.storage(1, 'f32', 'staging')];
+function affineResult(device: Device): Promise<number> {
+  return firstOf(device, [[FUSE_FACTOR]], 1, ([x], out) => {
+    device.backend.run('affine', { x: x!, out, scale: FUSE_FACTOR, shift: -1 });
+  });
+}
+
+/** The first of 4 x 4 results, for fewer rows may have a kernel of their own. */
+function matmulResult(device: Device): Promise<number> {
+  const size = 4;
+  const row = [1, FUSE_FACTOR];
+  const a = Array.from({ length: size }, () => row).flat();
+  const b = [-1, FUSE_FACTOR].flatMap((value) => Array<number>(size).fill(value));
+  const dense = { aRow: 2, bRow: size, outRow: size, batch: [1, 1] } as const;
+  return firstOf(device, [a, b], size * size, ([left, right], out) => {
+    device.backend.run('matmul', {
+      ...dense,
+      a: left!,
+      b: right!,
+      out,
+      bias: undefined,
+      m: size,
+      n: size,
+      k: 2,
+      transposeA: false,
+      transposeB: false,
+      aBatch: [0, 0],
+      bBatch: [0, 0],
+      outBatch: [0, 0],
+      alpha: 1,
+      accumulate: false,
+    });
+  });
+}
+
+/** The first of `count` results of a kernel over `inputs`. */
+async function firstOf(
+  device: Device,
+  inputs: readonly (readonly number[])[],
+  count: number,
+  run: (inputs: readonly View[], out: View) => void,
+): Promise<number> {
+  const out = device.storage(count, 'f32', 'staging');
+  const filled = inputs.map(({ length }) => device.storage(length, 'f32', 'staging'));
   try {
-    x.fill();
     out.fill();
-    x.write(new Uint8Array(Float32Array.of(FACTOR).buffer));
-    device.backend.run('affine', { x: x.view(), out: out.view(), scale: FACTOR, shift: -1 });
-    const [result] = new Float32Array((await out.read()).slice().buffer);
-    return result !== 2 ** -11;
+    filled.forEach((storage, i) => {
+      storage.fill();
+      storage.write(new Uint8Array(Float32Array.from(inputs[i]!).buffer));
+    });
+    run(
+      filled.map((storage) => storage.view()),
+      out.view(),
+    );
+    return new Float32Array((await out.read()).slice().buffer)[0]!;
   } finally {
-    x.release();
-    out.release();
+    for (const storage of [out, ...filled]) {
+      storage.release();
+    }
   }
 }

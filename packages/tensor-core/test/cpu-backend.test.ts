@@ -5,10 +5,17 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { kernelCases, manyKernelCases } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, it } from 'vitest';
 
-describe.each([0, 1, 2, 3])('conformance with threads: %i', (threads) => {
+// The last one is what a host without relaxed SIMD runs.
+describe.each([
+  ['0', { threads: 0 }],
+  ['1', { threads: 1 }],
+  ['2', { threads: 2 }],
+  ['3', { threads: 3 }],
+  ['2, plain products', { threads: 2, fusedProducts: false }],
+])('conformance with threads: %s', (_, options) => {
   let opened: Promise<Backend> | undefined;
   const open = () => {
-    opened ??= createCpuBackend({ threads });
+    opened ??= createCpuBackend(options);
     return opened;
   };
   afterAll(async () => {

@@ -20,13 +20,22 @@ async function classOf(backend: Backend): Promise<string> {
   return found;
 }
 
-test('cpu devices are of one class, whatever their threads; the reference is of its own', async () => {
-  const inline = await classOf(await createCpuBackend({ threads: 0 }));
-  expect(inline).toBe(`cpu kernels ${KERNEL_VERSIONS.cpu}, products plain`);
-  expect(await classOf(await createCpuBackend({ threads: 2 }))).toBe(inline);
+test.each([
+  [false, 'plain'],
+  [true, 'fused'],
+])(
+  'cpu devices are of one class, whatever their threads: fused products %s',
+  async (fusedProducts, word) => {
+    const inline = await classOf(await createCpuBackend({ threads: 0, fusedProducts }));
+    expect(inline).toBe(`cpu kernels ${KERNEL_VERSIONS.cpu}, products plain, matmul ${word}`);
+    expect(await classOf(await createCpuBackend({ threads: 2, fusedProducts }))).toBe(inline);
+  },
+);
+
+test('the reference device is a class of its own', async () => {
   // Float64 holds the product whole, as a fused one does.
   expect(await classOf(createReferenceBackend())).toBe(
-    `reference kernels ${KERNEL_VERSIONS.reference}, products fused`,
+    `reference kernels ${KERNEL_VERSIONS.reference}, products fused, matmul fused`,
   );
 });
 
@@ -94,8 +103,16 @@ async function bitsOf(backend: Backend): Promise<number> {
   return fnv1a(hash);
 }
 
-test('the bits of the cpu kernels are those of their version', async () => {
-  // Raise KERNEL_VERSIONS.cpu where these change: saves and ranks of other bits are another class.
-  const expected: Readonly<Record<number, number>> = { 1: 2025845981 };
-  expect(await bitsOf(await createCpuBackend({ threads: 0 }))).toBe(expected[KERNEL_VERSIONS.cpu]);
-});
+// Raise KERNEL_VERSIONS.cpu where these change: saves and ranks of other bits are another class.
+test.each([
+  { fusedProducts: false, expected: { 1: 2025845981 } },
+  { fusedProducts: true, expected: { 1: 2890295718 } },
+])(
+  'the bits of the cpu kernels are those of their version: $fusedProducts',
+  async ({ fusedProducts, expected }) => {
+    const version = KERNEL_VERSIONS.cpu as keyof typeof expected;
+    expect(await bitsOf(await createCpuBackend({ threads: 0, fusedProducts }))).toBe(
+      expected[version],
+    );
+  },
+);

@@ -1,14 +1,58 @@
-// From a build of the kernels, as tooling/asc embeds it, to a WebAssembly module.
+// Which build of the kernels a host runs, and from its text, as tooling/asc embeds it, to a module.
 
 import { fnv1a } from '@shardweave/dtypes';
 import * as layout from '../../../assembly/layout.js';
 import { StateError } from '../../errors.js';
+import { FUSE_FACTOR, PLAIN_RESULT } from '../../numeric-class.js';
 
 /** A file of src/generated. */
 export interface KernelBuild {
   readonly wasmBase64: string;
   /** Of the constants of assembly/layout.ts that it was compiled with. */
   readonly layoutHash: number;
+}
+
+export interface BuildChoice {
+  readonly isThreaded: boolean;
+  /** Whether products may be fused; they are where the host can. */
+  readonly fusedProducts: boolean;
+}
+
+export interface ChosenKernels {
+  readonly module: WebAssembly.Module;
+  readonly isFused: boolean;
+}
+
+/** The build for this host, loaded apart so that bundles fetch only that one. */
+export async function chooseKernels(choice: BuildChoice): Promise<ChosenKernels> {
+  const isFused = choice.fusedProducts && (await canFuse());
+  return { module: await compileKernels(await load(choice.isThreaded, isFused)), isFused };
+}
+
+function load(isThreaded: boolean, isFused: boolean): Promise<KernelBuild> {
+  if (isThreaded) {
+    return isFused
+      ? import('../../generated/cpu-threaded-fused.js')
+      : import('../../generated/cpu-threaded.js');
+  }
+  return isFused
+    ? import('../../generated/cpu-inline-fused.js')
+    : import('../../generated/cpu-inline.js');
+}
+
+/**
+ * An engine that takes relaxed SIMD still rounds products where the processor has no fused
+ * multiply-add, so one is computed.
+ */
+async function canFuse(): Promise<boolean> {
+  const { wasmBase64 } = await import('../../generated/fused-probe.js');
+  const bytes = bytesOf(wasmBase64);
+  if (!WebAssembly.validate(bytes)) {
+    return false;
+  }
+  const { instance } = await WebAssembly.instantiate(bytes);
+  const multiplyAdd = instance.exports.multiplyAdd as (a: number, b: number, c: number) => number;
+  return multiplyAdd(FUSE_FACTOR, FUSE_FACTOR, -1) !== PLAIN_RESULT;
 }
 
 /**
@@ -22,12 +66,16 @@ export async function compileKernels(build: KernelBuild): Promise<WebAssembly.Mo
       `cpu: expected kernels compiled for commands ${expected}, got ${build.layoutHash}. Run the build: npm run build, or npm run generate in packages/tensor-core.`,
     );
   }
-  const binary = atob(build.wasmBase64);
+  return WebAssembly.compile(bytesOf(build.wasmBase64));
+}
+
+function bytesOf(base64: string): Uint8Array<ArrayBuffer> {
+  const binary = atob(base64);
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) {
     bytes[i] = binary.charCodeAt(i);
   }
-  return WebAssembly.compile(bytes);
+  return bytes;
 }
 
 function hashOfLayout(): number {

@@ -30,6 +30,8 @@ export interface CpuParts {
   readonly queue: CommandQueue;
   readonly writer: CommandWriter;
   readonly engine: Engine;
+  /** Whether matrix products are fused. */
+  readonly isFused: boolean;
 }
 
 /** Bytes per ns that one thread copies; decides only how far to split. */
@@ -49,9 +51,9 @@ export class CpuBackend implements Backend {
     const maxBufferBytes = parts.memory.maxBytes;
     this.info = {
       kind: 'cpu',
-      description: `wasm simd, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}`,
+      description: `wasm ${parts.isFused ? 'relaxed simd' : 'simd'}, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}`,
       isSoftware: true,
-      compiledFor: '', // the same bits on any number of threads, by the rules of WebAssembly
+      compiledFor: '', // the same bits on any number of threads; whether products are fused is computed
       isHostMemory: true,
       limits: { maxBufferBytes, maxViewBytes: maxBufferBytes },
     };

@@ -7,7 +7,7 @@ import { LimitError, OutOfMemoryError } from '../../errors.js';
 import { whole } from '../../options.js';
 import { CommandQueue } from './command-queue.js';
 import { CommandWriter } from './command-writer.js';
-import { compileKernels } from './compile-kernels.js';
+import { chooseKernels } from './compile-kernels.js';
 import { CpuBackend } from './cpu-backend.js';
 import type { Engine, EngineEvents } from './engine.js';
 import { Heap } from './heap.js';
@@ -27,6 +27,11 @@ export interface CpuBackendOptions {
   readonly workerUrl?: string | URL;
   /** Most that the device's memory may grow to. Default: 4 GiB less a page, or what can be had. */
   readonly memoryBytes?: number;
+  /**
+   * Whether matrix products may round each product and its sum at once, which is faster. Default:
+   * true, and they do where the host has relaxed SIMD and the processor fuses; its numeric class says so.
+   */
+  readonly fusedProducts?: boolean;
 }
 
 const MAX_MEMORY_BYTES = 65535 * 65536;
@@ -48,6 +53,7 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
       holds: (value) => typeof value === 'string' || value instanceof URL,
     },
     memoryBytes: whole(1),
+    fusedProducts: { expected: 'true or false', holds: (value) => typeof value === 'boolean' },
   });
   const threads = chooseThreads(options.threads);
   const isThreaded = threads > 0;
@@ -58,7 +64,8 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
     const limit = heapBase + stagingBytes;
     throw new LimitError(`cpu: expected memoryBytes above ${limit}, got ${maxBytes}.`);
   }
-  const module = await loadModule(isThreaded);
+  const fusedProducts = options.fusedProducts ?? true;
+  const { module, isFused } = await chooseKernels({ isThreaded, fusedProducts });
   const memory = openMemory(heapBase + stagingBytes, {
     asked: options.memoryBytes,
     isShared: isThreaded,
@@ -78,7 +85,7 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
   const writer = new CommandWriter(queue, heap, threads, (byteLength) =>
     room.reserve(byteLength, 'scratch'),
   );
-  return new CpuBackend({ memory, heap, room, staging, queue, writer, engine });
+  return new CpuBackend({ memory, heap, room, staging, queue, writer, engine, isFused });
 }
 
 function chooseThreads(asked: number | undefined): number {
@@ -97,15 +104,6 @@ function chooseThreads(asked: number | undefined): number {
 function coreCount(): number {
   const os = globalThis.process?.getBuiltinModule?.('node:os');
   return os?.availableParallelism() ?? globalThis.navigator?.hardwareConcurrency ?? 1;
-}
-
-/** The build that is needed, loaded apart so that bundles fetch only that one. */
-async function loadModule(isThreaded: boolean): Promise<WebAssembly.Module> {
-  return compileKernels(
-    isThreaded
-      ? await import('../../generated/cpu-threaded.js')
-      : await import('../../generated/cpu-inline.js'),
-  );
 }
 
 /** Where the engine can't reserve all of the address space, and nobody asked for it: half of it. */

@@ -1,0 +1,12 @@
+// The multiply-add of products. The relaxed builds round once where the processor can; the others
+// round the product first. Only sums of matrix products use it, so that everything else has the same
+// bits in every build.
+
+/** a * b + c, lane by lane. */
+@inline
+export function madd(a: v128, b: v128, c: v128): v128 {
+  if (ASC_FEATURE_RELAXED_SIMD) {
+    return v128.relaxed_madd<f32>(a, b, c);
+  }
+  return f32x4.add(c, f32x4.mul(a, b));
+}

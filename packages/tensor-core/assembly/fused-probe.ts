@@ -1,0 +1,7 @@
+// A module of one instruction, which tells a host whether it would fuse.
+
+import { madd } from './fuse';
+
+export function multiplyAdd(a: f32, b: f32, c: f32): f32 {
+  return f32x4.extract_lane(madd(f32x4.splat(a), f32x4.splat(b), f32x4.splat(c)), 0);
+}
