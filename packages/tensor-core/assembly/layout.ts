@@ -11,7 +11,12 @@ export const SLOT_BYTES = 256;
 export const RING_SLOTS = 2048;
 export const SCRATCH_BASE = 593920; // RING_BASE + SLOT_BYTES * RING_SLOTS
 /** What one thread needs: four blocks of f32, the packed panels of a product and its output tile. */
-export const SCRATCH_BYTES = 1441792;
+export const SCRATCH_BYTES = 2637824;
+/** Of it, panels of b of a product, and the columns in them at most. */
+export const MATMUL_PANEL_BYTES = 2162688;
+export const MATMUL_COLUMNS = 1024;
+/** The same for results of 16 bits, whose partial sums stand apart. */
+export const MATMUL_NARROW_COLUMNS = 512;
 
 // ---- control words, byte offsets from CONTROL_BASE (apart by a cache line) --------------------
 /** Commands published by the host. */

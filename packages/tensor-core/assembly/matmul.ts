@@ -1,32 +1,39 @@
 // Matrix products. Operands are packed into panels that stay in the caches (Goto and van de Geijn,
-// "Anatomy of high-performance matrix multiplication", 2008); the innermost kernel keeps 4 x 8
+// "Anatomy of high-performance matrix multiplication", 2008); the innermost kernel keeps 6 x 8
 // results in registers. Each result is summed over k in the same order, whichever thread makes it.
+//
+// Note [panels of b]: chunks are handed out rows first, so a thread often takes several with the same
+// columns. It packs those columns of b once, for all k where they fit, and keeps the panels until it
+// takes a chunk of other columns or of another command.
 
 import { loadFloat, narrow, storeFloat, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import { madd } from './fuse';
-import { BLOCK, F32 } from './layout';
+import { BLOCK, F32, MATMUL_COLUMNS, MATMUL_NARROW_COLUMNS, MATMUL_PANEL_BYTES, SLOT_SEQ } from './layout';
 import { packStraight, packTransposed, panelBytes } from './pack';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 import { dot } from './softmax';
 
-/** Results in registers. */
-const MR: i32 = 4;
+/** Results in registers: 12 vectors, which with two of b and one of a are all that V8 gives. */
+const MR: i32 = 6;
 const NR: i32 = 8;
+/** Fewer rows are not worth packing b for. */
+const THIN_ROWS: u32 = 4;
 /** A block of a, MC x KC, lives in the second cache; a panel of b, KC x NR, in the first. */
-const MC: i32 = 128;
+const MC: i32 = 132;
 const KC: i32 = 256;
-const NC: i32 = 512;
+/** Columns that are worked on at once, at most. */
+const NC: i32 = MATMUL_COLUMNS;
 
 // Behind the four blocks (which packing uses): a tile, the bias and zeros of NC columns.
-const EDGE_OFFSET: usize = BLOCK_BYTES * 4;
-const BIAS_OFFSET: usize = EDGE_OFFSET + 256;
+const TILE_OFFSET: usize = BLOCK_BYTES * 4;
+const BIAS_OFFSET: usize = TILE_OFFSET + 256;
 const ZERO_OFFSET: usize = BIAS_OFFSET + NC * 4 + 64;
 const A_OFFSET: usize = ZERO_OFFSET + NC * 4 + 64;
-const B_OFFSET: usize = A_OFFSET + MC * KC * 4 + (MC / MR) * 64;
-const SLAB_OFFSET: usize = B_OFFSET + KC * NC * 4 + (NC / NR) * 64;
-/** Bytes of a row of the f32 results that wait for their rounding to 16 bits. */
-const SLAB_ROW: usize = NC * 4 + 64;
+const SLAB_OFFSET: usize = A_OFFSET + MC * KC * 4 + (MC / MR) * 64;
+/** Bytes of a row of the slab: f32 results that wait for their rounding to 16 bits. */
+const SLAB_ROW: usize = MATMUL_NARROW_COLUMNS * 4 + 64;
+const B_OFFSET: usize = SLAB_OFFSET + <usize>MC * SLAB_ROW;
 
 // What one call works on; a thread runs one command at a time.
 let aBase: usize = 0;
@@ -50,10 +57,16 @@ let aAt: u32 = 0;
 let bAt: u32 = 0;
 let outAt: u32 = 0;
 
+// What the panels of b hold: columns from keptColumn on, in a batch of a command.
+let hasKept: bool = false;
+let keptCommand: u32 = 0;
+let keptBatch: u32 = 0;
+let keptColumn: u32 = 0;
+
 /**
  * args: a, dtype, b, dtype, out, dtype, bias or 0, dtype, m, n, k, transposeA, transposeB, aRow,
  * bRow, outRow, batches, inner batches, a outer, a inner, b outer, b inner, out outer, out inner
- * (strides), alpha, accumulate, chunks over batches, over rows, over columns.
+ * (strides), alpha, accumulate, chunks over batches, over columns, over rows, columns at once.
  */
 export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   aBase = <usize>arg(slot, 0);
@@ -77,17 +90,19 @@ export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   alpha = argF(slot, 24);
   accumulate = argI(slot, 25) != 0;
   const batchChunks = arg(slot, 26);
-  const rowChunks = arg(slot, 27);
-  const columnChunks = arg(slot, 28);
+  const columnChunks = arg(slot, 27);
+  const rowChunks = arg(slot, 28);
+  const columns = argI(slot, 29);
 
-  const columnChunk = chunk % columnChunks;
-  const rest = chunk / columnChunks;
-  const rowChunk = rest % rowChunks;
-  const batchChunk = rest / rowChunks;
+  const rowChunk = chunk % rowChunks;
+  const rest = chunk / rowChunks;
+  const columnChunk = rest % columnChunks;
+  const batchChunk = rest / columnChunks;
   const i0 = chunkStart(m, rowChunk, rowChunks, MR);
   const i1 = chunkStart(m, rowChunk + 1, rowChunks, MR);
   const j0 = chunkStart(n, columnChunk, columnChunks, NR);
   const j1 = chunkStart(n, columnChunk + 1, columnChunks, NR);
+  const command = load<u32>(slot + (SLOT_SEQ << 2));
   const end = chunkStart(batches, batchChunk + 1, batchChunks, 1);
   for (let s = chunkStart(batches, batchChunk, batchChunks, 1); s < end; s++) {
     const o = s / inner;
@@ -96,76 +111,102 @@ export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
     bAt = o * arg(slot, 20) + i * arg(slot, 21);
     outAt = o * arg(slot, 22) + i * arg(slot, 23);
     // The choice depends on the shape alone, or results would depend on the split.
-    if (m < <u32>MR) {
+    if (m < THIN_ROWS) {
       if (transposeB) {
         thinDots(i0, i1, j0, j1);
       } else {
         thinRows(i0, i1, j0, j1);
       }
-    } else if (outType == F32) {
-      blocksInPlace(i0, i1, j0, j1);
-    } else {
-      blocksInSlab(i0, i1, j0, j1);
+      continue;
+    }
+    for (let j = j0; j < j1; j += columns) {
+      const nc = <i32>min<u32>(j1 - j, columns);
+      const isPacked = hasKept && keptCommand == command && keptBatch == s && keptColumn == j;
+      if (outType == F32) {
+        blocksInPlace(i0, i1, j, nc, isPacked);
+      } else {
+        blocksInSlab(i0, i1, j, nc, isPacked);
+      }
+      hasKept = keepsAll(nc);
+      keptCommand = command;
+      keptBatch = s;
+      keptColumn = j;
     }
   }
 }
 
+/** Whether the panels of nc columns have room for all k: see Note [panels of b]. */
+@inline
+function keepsAll(nc: i32): bool {
+  return columnBlockBytes(nc) * <usize>((depth + KC - 1) / KC) <= <usize>MATMUL_PANEL_BYTES;
+}
+
+/** Bytes of the panels of nc columns for one block of k. */
+@inline
+function columnBlockBytes(nc: i32): usize {
+  return <usize>((nc + NR - 1) / NR) * panelBytes(min<i32>(<i32>depth, KC), NR);
+}
+
+/** Where the panels of a block of k stand. */
+@inline
+function panelsOf(k: u32, nc: i32): usize {
+  const block = keepsAll(nc) ? <usize>(k / KC) : 0;
+  return scratchBase + B_OFFSET + block * columnBlockBytes(nc);
+}
+
 /** f32 results: partial sums stand in out itself. */
-function blocksInPlace(i0: u32, i1: u32, j0: u32, j1: u32): void {
-  for (let j = j0; j < j1; j += NC) {
-    const nc = <i32>min<u32>(j1 - j, NC);
-    const biasRow = loadBias(j, nc);
-    const zeros = zeroRow();
-    let k: u32 = 0;
-    // Once even where depth is 0: the results are then the bias.
-    do {
-      const kc = <i32>min<u32>(depth - k, KC);
-      packB(j, nc, k, kc);
-      for (let i = i0; i < i1; i += MC) {
-        const mc = <i32>min<u32>(i1 - i, MC);
-        packA(i, mc, k, kc);
-        const at = outAt + i * outRow + j;
-        tiles(
-          mc,
-          nc,
-          kc,
-          outBase + ((<usize>at) << 2),
-          (<usize>outRow) << 2,
-          k == 0 ? biasRow : zeros,
-          k != 0 || accumulate,
-        );
-      }
-      k += KC;
-    } while (k < depth);
-  }
+function blocksInPlace(i0: u32, i1: u32, j: u32, nc: i32, isPacked: bool): void {
+  const biasRow = loadBias(j, nc);
+  const zeros = zeroRow(nc);
+  let k: u32 = 0;
+  // Once even where depth is 0: the results are then the bias.
+  do {
+    const kc = <i32>min<u32>(depth - k, KC);
+    const panels = panelsOf(k, nc);
+    if (!isPacked) {
+      packB(j, nc, k, kc, panels);
+    }
+    for (let i = i0; i < i1; i += MC) {
+      const mc = <i32>min<u32>(i1 - i, MC);
+      packA(i, mc, k, kc);
+      const at = outAt + i * outRow + j;
+      tiles(
+        mc,
+        nc,
+        kc,
+        panels,
+        outBase + ((<usize>at) << 2),
+        (<usize>outRow) << 2,
+        k == 0 ? biasRow : zeros,
+        k != 0 || accumulate,
+      );
+    }
+    k += KC;
+  } while (k < depth);
 }
 
 /** 16-bit results: partial sums stand in a slab and are rounded once. */
-function blocksInSlab(i0: u32, i1: u32, j0: u32, j1: u32): void {
+function blocksInSlab(i0: u32, i1: u32, j0: u32, columns: i32, isPacked: bool): void {
   const slab = scratchBase + SLAB_OFFSET;
-  for (let j = j0; j < j1; j += NC) {
-    const nc = <i32>min<u32>(j1 - j, NC);
-    let packed = -1;
-    for (let i = i0; i < i1; i += MC) {
-      const mc = <i32>min<u32>(i1 - i, MC);
-      let k: u32 = 0;
-      do {
-        const kc = <i32>min<u32>(depth - k, KC);
-        if (packed != <i32>k) {
-          packB(j, nc, k, kc);
-          packed = <i32>k;
-        }
-        packA(i, mc, k, kc);
-        const biasRow = k == 0 ? loadBias(j, nc) : zeroRow();
-        // Whole tiles: the slab has room for them.
-        const rows = (mc + MR - 1) & ~(MR - 1);
-        const columns = (nc + NR - 1) & ~(NR - 1);
-        tiles(rows, columns, kc, slab, SLAB_ROW, biasRow, k != 0);
-        k += KC;
-      } while (k < depth);
-      for (let r = 0; r < mc; r++) {
-        storeRow(slab + <usize>r * SLAB_ROW, outAt + (i + <u32>r) * outRow + j, nc);
+  const keeps = keepsAll(columns);
+  for (let i = i0; i < i1; i += MC) {
+    const mc = <i32>min<u32>(i1 - i, MC);
+    let k: u32 = 0;
+    do {
+      const kc = <i32>min<u32>(depth - k, KC);
+      const panels = panelsOf(k, columns);
+      if (!isPacked && (!keeps || i == i0)) {
+        packB(j0, columns, k, kc, panels);
       }
+      packA(i, mc, k, kc);
+      const biasRow = k == 0 ? loadBias(j0, columns) : zeroRow(columns);
+      // Whole tiles: the slab has room for them.
+      const rows = mc + MR - 1;
+      tiles(rows - (rows % MR), (columns + NR - 1) & ~(NR - 1), kc, panels, slab, SLAB_ROW, biasRow, k != 0);
+      k += KC;
+    } while (k < depth);
+    for (let r = 0; r < mc; r++) {
+      storeRow(slab + <usize>r * SLAB_ROW, outAt + (i + <u32>r) * outRow + j0, columns);
     }
   }
 }
@@ -188,14 +229,14 @@ function storeRow(values: usize, at: u32, n: i32): void {
 /** The bias of nc columns, or zeros, with room for whole vectors. */
 function loadBias(j: u32, nc: i32): usize {
   if (biasBase == 0) {
-    return zeroRow();
+    return zeroRow(nc);
   }
   return widen(biasBase, biasType, j, nc, scratchBase + BIAS_OFFSET);
 }
 
-function zeroRow(): usize {
+function zeroRow(nc: i32): usize {
   const zeros = scratchBase + ZERO_OFFSET;
-  memory.fill(zeros, 0, NC * 4 + 64);
+  memory.fill(zeros, 0, ((<usize>nc) << 2) + 64);
   return zeros;
 }
 
@@ -208,8 +249,7 @@ function packA(i: u32, mc: i32, k: u32, kc: i32): void {
   }
 }
 
-function packB(j: u32, nc: i32, k: u32, kc: i32): void {
-  const panels = scratchBase + B_OFFSET;
+function packB(j: u32, nc: i32, k: u32, kc: i32, panels: usize): void {
   if (transposeB) {
     packTransposed(bBase, bType, bAt + j * bRow + k, bRow, kc, nc, NR, panels);
   } else {
@@ -217,21 +257,31 @@ function packB(j: u32, nc: i32, k: u32, kc: i32): void {
   }
 }
 
-function tiles(mc: i32, nc: i32, kc: i32, out: usize, ld: usize, bias: usize, add: bool): void {
+function tiles(
+  mc: i32,
+  nc: i32,
+  kc: i32,
+  b: usize,
+  out: usize,
+  ld: usize,
+  bias: usize,
+  add: bool,
+): void {
   const aStride = panelBytes(kc, MR);
   const bStride = panelBytes(kc, NR);
-  const edge = scratchBase + EDGE_OFFSET;
-  let b = scratchBase + B_OFFSET;
+  const sums = scratchBase + TILE_OFFSET;
   for (let j = 0; j < nc; j += NR) {
     let a = scratchBase + A_OFFSET;
-    const columns = nc - j;
     for (let i = 0; i < mc; i += MR) {
       const dst = out + <usize>i * ld + ((<usize>j) << 2);
-      if (columns >= NR && mc - i >= MR) {
-        tile(a, b, kc, dst, ld, bias, add);
+      const rows = min(mc - i, MR);
+      // Called in both branches, for a function with one caller is inlined: see tile.
+      if (nc - j >= NR) {
+        tile(a, b, kc, sums);
+        finish(sums, rows, bias, dst, ld, add);
       } else {
-        tile(a, b, kc, edge, NR * 4, bias, false);
-        copyEdge(edge, dst, ld, min(mc - i, MR), min(columns, NR), add);
+        tile(a, b, kc, sums);
+        finishEdge(sums, rows, nc - j, bias, dst, ld, add);
       }
       a += aStride;
     }
@@ -240,20 +290,11 @@ function tiles(mc: i32, nc: i32, kc: i32, out: usize, ld: usize, bias: usize, ad
   }
 }
 
-function copyEdge(edge: usize, dst: usize, ld: usize, rows: i32, columns: i32, add: bool): void {
-  for (let r = 0; r < rows; r++) {
-    for (let c = 0; c < columns; c++) {
-      const o = (<usize>c) << 2;
-      const v = load<f32>(edge + o);
-      store<f32>(dst + o, add ? v + load<f32>(dst + o) : v);
-    }
-    edge += NR * 4;
-    dst += ld;
-  }
-}
-
-/** out = alpha * a x b + bias (+ out): 4 x 8 results. */
-function tile(a: usize, b: usize, kc: i32, out: usize, ld: usize, bias: usize, add: bool): void {
+/**
+ * sums = a x b, 6 x 8 results. A function of its own, with nothing but this loop: where callers or what
+ * becomes of the sums are part of it, V8 keeps some of them in memory, and it takes twice as long.
+ */
+function tile(a: usize, b: usize, kc: i32, sums: usize): void {
   let c00 = f32x4.splat(0);
   let c01 = f32x4.splat(0);
   let c10 = f32x4.splat(0);
@@ -262,9 +303,13 @@ function tile(a: usize, b: usize, kc: i32, out: usize, ld: usize, bias: usize, a
   let c21 = f32x4.splat(0);
   let c30 = f32x4.splat(0);
   let c31 = f32x4.splat(0);
-  const end = a + ((<usize>kc) << 4);
+  let c40 = f32x4.splat(0);
+  let c41 = f32x4.splat(0);
+  let c50 = f32x4.splat(0);
+  let c51 = f32x4.splat(0);
+  const end = b + ((<usize>kc) << 5);
   // Not unrolled: V8 then keeps everything in registers, and unrolled it does not (a third slower).
-  while (a < end) {
+  while (b < end) {
     const b0 = v128.load(b);
     const b1 = v128.load(b, 16);
     const s0 = v128.load_splat<f32>(a);
@@ -279,47 +324,75 @@ function tile(a: usize, b: usize, kc: i32, out: usize, ld: usize, bias: usize, a
     const s3 = v128.load_splat<f32>(a, 12);
     c30 = madd(s3, b0, c30);
     c31 = madd(s3, b1, c31);
-    a += 16;
-    b += 32;
+    const s4 = v128.load_splat<f32>(a, 16);
+    c40 = madd(s4, b0, c40);
+    c41 = madd(s4, b1, c41);
+    const s5 = v128.load_splat<f32>(a, 20);
+    c50 = madd(s5, b0, c50);
+    c51 = madd(s5, b1, c51);
+    a += MR << 2;
+    b += NR << 2;
   }
+  v128.store(sums, c00);
+  v128.store(sums, c01, 16);
+  v128.store(sums, c10, 32);
+  v128.store(sums, c11, 48);
+  v128.store(sums, c20, 64);
+  v128.store(sums, c21, 80);
+  v128.store(sums, c30, 96);
+  v128.store(sums, c31, 112);
+  v128.store(sums, c40, 128);
+  v128.store(sums, c41, 144);
+  v128.store(sums, c50, 160);
+  v128.store(sums, c51, 176);
+}
+
+/** out = alpha * sums + bias (+ out), whole rows of a tile. */
+function finish(sums: usize, rows: i32, bias: usize, out: usize, ld: usize, add: bool): void {
   const factor = f32x4.splat(alpha);
   const bias0 = v128.load(bias);
   const bias1 = v128.load(bias, 16);
-  finish(c00, c01, factor, bias0, bias1, out, add);
-  out += ld;
-  finish(c10, c11, factor, bias0, bias1, out, add);
-  out += ld;
-  finish(c20, c21, factor, bias0, bias1, out, add);
-  out += ld;
-  finish(c30, c31, factor, bias0, bias1, out, add);
+  for (let r = 0; r < rows; r++) {
+    let r0 = f32x4.add(f32x4.mul(v128.load(sums), factor), bias0);
+    let r1 = f32x4.add(f32x4.mul(v128.load(sums, 16), factor), bias1);
+    if (add) {
+      r0 = f32x4.add(r0, v128.load(out));
+      r1 = f32x4.add(r1, v128.load(out, 16));
+    }
+    v128.store(out, r0);
+    v128.store(out, r1, 16);
+    sums += NR * 4;
+    out += ld;
+  }
 }
 
-@inline
-function finish(
-  c0: v128,
-  c1: v128,
-  factor: v128,
-  bias0: v128,
-  bias1: v128,
+/** The same for fewer columns than a tile has. */
+function finishEdge(
+  sums: usize,
+  rows: i32,
+  columns: i32,
+  bias: usize,
   out: usize,
+  ld: usize,
   add: bool,
 ): void {
-  let r0 = f32x4.add(f32x4.mul(c0, factor), bias0);
-  let r1 = f32x4.add(f32x4.mul(c1, factor), bias1);
-  if (add) {
-    r0 = f32x4.add(r0, v128.load(out));
-    r1 = f32x4.add(r1, v128.load(out, 16));
+  for (let r = 0; r < rows; r++) {
+    for (let c = 0; c < columns; c++) {
+      const o = (<usize>c) << 2;
+      const v = load<f32>(sums + o) * alpha + load<f32>(bias + o);
+      store<f32>(out + o, add ? v + load<f32>(out + o) : v);
+    }
+    sums += NR * 4;
+    out += ld;
   }
-  v128.store(out, r0);
-  v128.store(out, r1, 16);
 }
 
 /** Few rows, b stored [k, n]: packing b would cost more than the product. */
 function thinRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
   const sums = scratchBase + BLOCK_BYTES;
   for (let i = i0; i < i1; i++) {
-    for (let j = j0; j < j1; j += NC) {
-      const nc = <i32>min<u32>(j1 - j, NC);
+    for (let j = j0; j < j1; j += BLOCK / 4) {
+      const nc = <i32>min<u32>(j1 - j, BLOCK / 4);
       memory.fill(sums, 0, <usize>(nc + 8) << 2);
       for (let k: u32 = 0; k < depth; k++) {
         const s = f32x4.splat(loadFloat(aBase, aType, aAt + (transposeA ? k * aRow + i : i * aRow + k)));

@@ -11,7 +11,7 @@ export function panelBytes(kc: i32, width: i32): usize {
   return ((<usize>(kc * width)) << 2) + 64;
 }
 
-/** The operand is stored [k, count]: rows are cut into the panels. `ld` and `at` in elements. */
+/** The operand is stored [k, count]: rows are cut into panels of 6 or 8. `ld` and `at` in elements. */
 export function packStraight(
   base: usize,
   dtype: i32,
@@ -27,10 +27,11 @@ export function packStraight(
   for (let k = 0; k < kc; k++) {
     let src = widen(base, dtype, at + <u32>k * ld, count, scratchBase);
     let dst = panels + <usize>k * step;
-    if (width == 4) {
-      for (let i = 0; i < count; i += 4) {
+    if (width == 6) {
+      for (let i = 0; i < count; i += 6) {
         v128.store(dst, v128.load(src));
-        src += 16;
+        v128.store64_lane(dst, v128.load64_zero(src, 16), 0, 16);
+        src += 24;
         dst += stride;
       }
     } else {
@@ -45,7 +46,7 @@ export function packStraight(
 }
 
 /**
- * The operand is stored [count, k]: four rows at a time are transposed into a panel. Rows past
+ * The operand is stored [count, k]: rows are transposed into a panel, four or two at a time. Rows past
  * `count` repeat the last one; what they give is never stored.
  */
 export function packTransposed(
@@ -59,15 +60,22 @@ export function packTransposed(
   panels: usize,
 ): void {
   const stride = panelBytes(kc, width);
+  const step = (<usize>width) << 2;
   const last = count - 1;
-  for (let i = 0; i < count; i += 4) {
-    const r0 = row(base, dtype, at, ld, kc, i, 0);
-    const r1 = row(base, dtype, at, ld, kc, min(i + 1, last), 1);
-    const r2 = row(base, dtype, at, ld, kc, min(i + 2, last), 2);
-    const r3 = row(base, dtype, at, ld, kc, min(i + 3, last), 3);
-    const within = i & (width - 1);
-    const dst = panels + <usize>(i / width) * stride + ((<usize>within) << 2);
-    transposeRows(r0, r1, r2, r3, kc, dst, (<usize>width) << 2);
+  for (let i = 0; i < count; i += width) {
+    for (let r = i; r < min(i + width, count); r += 4) {
+      const dst = panels + ((<usize>(r - i)) << 2);
+      const r0 = row(base, dtype, at, ld, kc, r, 0);
+      const r1 = row(base, dtype, at, ld, kc, min(r + 1, last), 1);
+      if (r + 2 == i + width) {
+        transposePair(r0, r1, kc, dst, step);
+        break;
+      }
+      const r2 = row(base, dtype, at, ld, kc, min(r + 2, last), 2);
+      const r3 = row(base, dtype, at, ld, kc, min(r + 3, last), 3);
+      transposeRows(r0, r1, r2, r3, kc, dst, step);
+    }
+    panels += stride;
   }
 }
 
@@ -109,5 +117,16 @@ function transposeRows(
       }
     }
     dst += step * 4;
+  }
+}
+
+/** Two rows; where kc is odd, a value past the last goes into the panel's padding. */
+function transposePair(r0: usize, r1: usize, kc: i32, dst: usize, step: usize): void {
+  for (let k = 0; k < kc; k += 2) {
+    const o = (<usize>k) << 2;
+    const pairs = v128.shuffle<i32>(v128.load64_zero(r0 + o), v128.load64_zero(r1 + o), 0, 4, 1, 5);
+    v128.store64_lane(dst, pairs, 0);
+    v128.store64_lane(dst + step, pairs, 1);
+    dst += step * 2;
   }
 }

@@ -1,0 +1,107 @@
+// Products of the CPU device beyond each of its blocks: of rows, of columns, of k, and of the columns
+// whose panels a thread keeps; against float64, and with equal bits on any number of threads.
+
+import type { DType } from '@shardweave/dtypes';
+import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
+import type { Backend } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, describe, expect, it } from 'vitest';
+import { makeView, randomFloats } from './cpu-device.js';
+import { product } from './webgpu-kit.js';
+
+const backends = new Map<number, Promise<Backend>>();
+const open = (threads: number) => {
+  const opened = backends.get(threads) ?? createCpuBackend({ threads });
+  backends.set(threads, opened);
+  return opened;
+};
+afterAll(async () => {
+  for (const backend of backends.values()) {
+    await (await backend).dispose();
+  }
+});
+
+interface Shape {
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  readonly transposeA: boolean;
+  readonly transposeB: boolean;
+  readonly batches: number;
+}
+
+const SHAPES: readonly (readonly [name: string, Omit<Shape, 'transposeA' | 'transposeB'>])[] = [
+  ['rows beyond a block, an odd k', { m: 271, n: 67, k: 129, batches: 1 }],
+  ['columns beyond those at once', { m: 100, n: 2115, k: 65, batches: 1 }],
+  ['panels kept for several k', { m: 415, n: 200, k: 700, batches: 1 }],
+  ['fewer columns at once, for a long k', { m: 200, n: 331, k: 2300, batches: 1 }],
+  ['a k whose panels are not kept', { m: 150, n: 530, k: 4500, batches: 1 }],
+  ['one batch after the other', { m: 64, n: 40, k: 33, batches: 9 }],
+  ['fewer rows than a tile', { m: 5, n: 90, k: 300, batches: 2 }],
+];
+
+describe.each(SHAPES)('%s', (_, extent) => {
+  it.each([
+    ['f32', false, false],
+    ['f32', false, true],
+    ['f32', true, false],
+    ['bf16', true, true],
+    ['bf16', false, false],
+  ] as const)('%s, transposed %s and %s', async (dtype, transposeA, transposeB) => {
+    const shape = { ...extent, transposeA, transposeB };
+    const { m, n, k, batches } = shape;
+    const a = randomFloats(m * k * batches, 1);
+    const b = randomFloats(k * n * batches, 2);
+    const bias = randomFloats(n, 3);
+    const one = await run(await open(1), dtype, shape, { a, b, bias });
+    expect(await run(await open(3), dtype, shape, { a, b, bias })).toEqual(one);
+    const stored = toF32Array(one, dtype);
+    const read = (values: Float32Array) => toF32Array(fromF32Array(values, dtype), dtype);
+    const [left, right, added] = [read(a), read(b), read(bias)];
+    // Every 37th result: each column, row and block of any size above is among them.
+    for (let at = 0; at < stored.length; at += 37) {
+      const [s, i, j] = [Math.floor(at / (m * n)), Math.floor(at / n) % m, at % n];
+      let sum = added[j]!;
+      let size = Math.abs(sum);
+      for (let q = 0; q < k; q++) {
+        const term =
+          left[s * m * k + (transposeA ? q * m + i : i * k + q)]! *
+          right[s * k * n + (transposeB ? j * k + q : q * n + j)]!;
+        sum += term;
+        size += Math.abs(term);
+      }
+      // A few roundings of each partial sum, and one of the result in 16 bits.
+      const tolerance = size * 2e-7 * Math.sqrt(k) + (dtype === 'f32' ? 0 : Math.abs(sum) / 256);
+      expect(Math.abs(stored[at]! - sum), `result ${at}`).toBeLessThan(tolerance);
+    }
+  });
+});
+
+async function run(
+  backend: Backend,
+  dtype: DType,
+  { batches, ...extent }: Shape,
+  values: { readonly a: Float32Array; readonly b: Float32Array; readonly bias: Float32Array },
+): Promise<Uint8Array> {
+  const { m, n, k } = extent;
+  const [a, b, bias] = [values.a, values.b, values.bias].map((data) =>
+    makeView(backend, dtype, data.length, data),
+  );
+  const out = makeView(backend, dtype, m * n * batches, new Float32Array(m * n * batches));
+  backend.run('matmul', {
+    ...product(extent),
+    a: a!,
+    b: b!,
+    bias,
+    out,
+    batch: [1, batches],
+    aBatch: [0, m * k],
+    bBatch: [0, k * n],
+    outBatch: [0, m * n],
+  });
+  const bytes = await backend.read(out.buffer, 0, out.buffer.byteLength);
+  for (const view of [a!, b!, bias!, out]) {
+    backend.free(view.buffer);
+  }
+  return bytes.subarray(0, out.size * byteSize(dtype));
+}
