@@ -5,7 +5,7 @@
 import { FNV_BASIS, fnv1a } from '@shardweave/dtypes';
 import { type Device, elementCountOf, type Shape, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, type OptionRules, optional, SEED } from './check-options.js';
-import { deferredParameter, type ParameterRecipe } from './deferred-parameter.js';
+import { deferredParameter, type ParameterRecipe } from './flat/deferred-parameter.js';
 import { joinPath } from './module.js';
 import { philox } from './philox.js';
 

@@ -2,8 +2,8 @@
 // have their own, which gathers first.
 
 import { byteSize, type DType, type Tensor } from '@shardweave/tensor-core';
-import { fillDeferred } from './deferred-parameter.js';
 import { NnConfigError, StateDictError } from './errors.js';
+import { fillDeferred } from './flat/deferred-parameter.js';
 import { type HostTensor, isDeviceDType, type LazyTensor } from './host-tensor.js';
 import type { Module } from './module.js';
 import { isCopy, isSharded } from './parameter-place.js';

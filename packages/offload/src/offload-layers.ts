@@ -1,7 +1,13 @@
 // The layers of a model and the flat parameters they use.
 
 import { isModule, joinPath, type Module, type Sequential } from '@shardweave/nn';
-import { type FlatLeaf, flatHomeOf, type HostBuffers, type StoredModel } from '@shardweave/nn/flat';
+import {
+  encodingOf,
+  type FlatLeaf,
+  flatHomeOf,
+  type HostBuffers,
+  type StoredModel,
+} from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { OffloadConfigError } from './errors.js';
 import { OffloadedFlat } from './offloaded-flat.js';
@@ -29,7 +35,7 @@ export function layersOf(model: unknown): readonly Module[] {
 
 /**
  * Makes one flat for the parameters of each layer, and one for those that the same layers share, and
- * hands them to their layers.
+ * hands them to their layers; encoded ones are apart.
  * @param named the model's parameters with their paths
  * @throws {OffloadConfigError} for a parameter that cannot be moved to a store
  */
@@ -56,7 +62,8 @@ export function makeFlats(
     }
     refuseForeign(path, tensor, options.device);
     const using = users.get(tensor)!;
-    const key = using.map(({ name }) => name).join('+');
+    const layersUsing = using.map(({ name }) => name).join('+');
+    const key = encodingOf(tensor) === undefined ? layersUsing : `${layersUsing}.encoded`;
     const group = groups.get(key);
     if (group === undefined) {
       groups.set(key, { users: using, parameters: [{ path, tensor }] });
@@ -94,6 +101,11 @@ function refuseForeign(path: string, tensor: Tensor, device: Module['device']): 
   if (tensor.piece !== undefined) {
     throw new OffloadConfigError(
       `offload: expected parameters of no other flat tensor, got '${path}', which is packed, sharded or offloaded already. Sharded modules inside need a store of their own (offloadConfig), and sharding goes inside offload, not around it.`,
+    );
+  }
+  if (tensor.requiresGrad && encodingOf(tensor) !== undefined) {
+    throw new OffloadConfigError(
+      `offload: expected encoded parameters to be frozen, got requiresGrad of '${path}'. Train something beside it.`,
     );
   }
   if (tensor.dtype !== 'f32' || tensor.device !== device) {

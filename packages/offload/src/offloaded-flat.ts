@@ -9,11 +9,12 @@ import {
   FlatParameter,
   flatLayout,
   type HostBuffers,
+  restSize,
   type StoredFlat,
   type StoredModel,
   storeUseOf,
 } from '@shardweave/nn/flat';
-import { byteSize, type Device, type DType } from '@shardweave/tensor-core';
+import { byteSize, type Device, type DType, type Tensor } from '@shardweave/tensor-core';
 
 export interface OffloadedFlatOptions {
   readonly device: Device;
@@ -32,7 +33,7 @@ export class OffloadedFlat extends FlatParameter {
   constructor(name: string, parameters: readonly FlatLeaf[], options: OffloadedFlatOptions) {
     const { device, store, resume, model, computeDType, hostBuffers } = options;
     const leaves = parameters.map(({ tensor }) => tensor);
-    const layout = flatLayout(leaves.map(({ size }) => size));
+    const layout = flatLayout(leaves.map(restSize));
     super({
       name,
       device,
@@ -52,7 +53,7 @@ export class OffloadedFlat extends FlatParameter {
 
   /** Bytes of host buffers that a load takes. */
   get loadBytes(): number {
-    return this.home.loadBytes(this.full.dtype);
+    return this.home.loadBytes(this.loadDType);
   }
 
   /** Bytes of host buffers that a gradient takes on its way: itself, and the sum it joins. */
@@ -64,6 +65,18 @@ export class OffloadedFlat extends FlatParameter {
   async moveToStore(): Promise<void> {
     await this.home.open(this.name);
     await this.takeOver();
+  }
+
+  /** A leaf's bytes at rest. */
+  readLeaf(leaf: Tensor): Promise<Uint8Array> {
+    const elementBytes = byteSize(this.flat.dtype);
+    const { start, length } = leaf.piece!;
+    return this.read(start * elementBytes, length * elementBytes);
+  }
+
+  /** Replaces them. */
+  writeLeaf(leaf: Tensor, bytes: Uint8Array): Promise<void> {
+    return this.write(bytes, leaf.piece!.start * byteSize(this.flat.dtype));
   }
 
   /** Queues the read-back of what has come and frees it; resolves when the store has it. */

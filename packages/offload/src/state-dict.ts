@@ -3,6 +3,7 @@
 
 import { byteSize, toF32Array } from '@shardweave/dtypes';
 import { type HostTensor, isDeviceDType, type LazyTensor } from '@shardweave/nn';
+import { restShape } from '@shardweave/nn/flat';
 import { type DType, elementCountOf, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { OffloadStateDictError } from './errors.js';
 import type { OffloadModel } from './offload-model.js';
@@ -19,7 +20,7 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
   for (const [name, tensor] of model.namedParameters()) {
     const flat = ownerOf(tensor, name, owners);
     const data = await flat.readLeaf(tensor);
-    entries.set(name, { dtype: 'f32', shape: tensor.shape, data });
+    entries.set(name, { ...restOf(flat, tensor), data });
   }
   for (const [name, buffer] of model.namedBuffers()) {
     const { dtype, shape } = buffer;
@@ -41,7 +42,7 @@ export async function lazyStateDict(model: OffloadModel): Promise<Map<string, La
   for (const [name, tensor] of model.namedParameters()) {
     const flat = ownerOf(tensor, name, owners);
     const read = atRest(() => flat.readLeaf(tensor));
-    entries.set(name, { dtype: 'f32', shape: tensor.shape, read });
+    entries.set(name, { ...restOf(flat, tensor), read });
   }
   for (const [name, buffer] of model.namedBuffers()) {
     const { dtype, shape } = buffer;
@@ -73,15 +74,20 @@ async function writeState(
 ): Promise<void> {
   const parameters = new Map(model.namedParameters());
   const buffers = new Map(model.namedBuffers());
-  checkState(state, new Map([...parameters, ...buffers]), isStrict);
   const owners = ownersIn(model);
+  const rests = [...parameters].map(([name, tensor]) => {
+    const flat = owners.get(tensor);
+    return [name, flat === undefined ? tensor : restOf(flat, tensor)] as const;
+  });
+  checkState(state, new Map<string, Rests>([...rests, ...buffers]), isStrict);
   for (const [name, tensor] of parameters) {
     const entry = state.get(name);
     if (entry === undefined) {
       continue;
     }
     const flat = ownerOf(tensor, name, owners);
-    await flat.writeLeaf(tensor, f32Bytes(await valuesOf(entry, name)));
+    const values = await valuesOf(entry, name);
+    await flat.writeLeaf(tensor, flat.isEncoded ? values.data : f32Bytes(values));
   }
   for (const [name, buffer] of buffers) {
     const entry = state.get(name);
@@ -89,6 +95,13 @@ async function writeState(
       writeBuffer(buffer, await valuesOf(entry, name));
     }
   }
+}
+
+/** What a tensor is at rest. */
+type Rests = Pick<Tensor, 'dtype' | 'shape'>;
+
+function restOf({ flat: { dtype } }: OffloadedFlat, tensor: Tensor): Rests {
+  return { dtype, shape: restShape(tensor) };
 }
 
 function ownersIn(model: OffloadModel): Map<Tensor, OffloadedFlat> {
@@ -146,7 +159,7 @@ function f32Bytes({ dtype, data }: HostTensor): Uint8Array {
 
 function checkState(
   state: ReadonlyMap<string, HostTensor | LazyTensor>,
-  expected: ReadonlyMap<string, Tensor>,
+  expected: ReadonlyMap<string, Rests>,
   isStrict: boolean,
 ): void {
   const missing = isStrict ? [...expected.keys()].filter((name) => !state.has(name)) : [];
@@ -164,12 +177,12 @@ function checkState(
   );
 }
 
-function isFit(entry: HostTensor | LazyTensor, tensor: Tensor): boolean {
+function isFit(entry: HostTensor | LazyTensor, tensor: Rests): boolean {
   const { dtype, shape } = entry;
   return (
     isDeviceDType(dtype) &&
     isFloat(dtype) === isFloat(tensor.dtype) &&
     shape.join() === tensor.shape.join() &&
-    (!('data' in entry) || entry.data.byteLength === tensor.size * byteSize(dtype))
+    (!('data' in entry) || entry.data.byteLength === elementCountOf(tensor.shape) * byteSize(dtype))
   );
 }

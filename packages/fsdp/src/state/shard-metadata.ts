@@ -1,6 +1,7 @@
 // What a rank's shards are parts of, as plain data that can be saved beside them.
 
 import { joinPath } from '@shardweave/nn';
+import { restShape } from '@shardweave/nn/flat';
 import type { DType, Shape } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { instanceOf } from '../tree/instance.js';
@@ -63,7 +64,7 @@ export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata
         path,
         dtype: flat.dtype,
         names: parameters.map(({ tensor }) => names.get(tensor)!),
-        shapes: parameters.map(({ tensor }) => tensor.shape),
+        shapes: parameters.map(({ tensor }) => restShape(tensor)),
         offsets,
         elementCount,
         padding: shardLength - owned,

@@ -3,6 +3,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
+import { restShape, restSize } from '@shardweave/nn/flat';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, STATE_DICT_RULES } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -67,8 +68,8 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
         return; // another instance's alone
       }
       const start = unit.layout.offsets[index]! * byteSize(dtype);
-      const data = whole.slice(start, start + tensor.size * byteSize(dtype));
-      found.set(name, { dtype, shape: tensor.shape, data });
+      const data = whole.slice(start, start + restSize(tensor) * byteSize(dtype));
+      found.set(name, { dtype, shape: restShape(tensor), data });
     });
   }
   checkShards();
@@ -120,7 +121,7 @@ async function scatterStateDict(
     for (const { tensor } of parameters) {
       const name = names.get(tensor);
       if (name !== undefined) {
-        expected.set(name, { dtype: flat.dtype, shape: tensor.shape });
+        expected.set(name, { dtype: flat.dtype, shape: restShape(tensor) });
       }
     }
   }

@@ -80,7 +80,7 @@ export function comparedLines({ units }: TreeInstance, options: ResolvedFsdpOpti
     resume: residence?.resume ?? false,
     flattenParameters: Array.isArray(flattenParameters) ? 'groups' : flattenParameters,
     'flat parameters': units.map(
-      ({ name, layout, flat }) => `${name} of ${layout.sizes.join(' + ')} in ${flat.dtype}`,
+      ({ name, layout, form }) => `${name} of ${layout.sizes.join(' + ')} in ${form}`,
     ),
   };
   return Object.entries(compared).map(([option, value]) => `${option}: ${value}`);

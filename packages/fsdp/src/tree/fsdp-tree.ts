@@ -61,7 +61,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     // An instance's units come and go together.
     this.scheduler = new StageScheduler(
       {
-        bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.fullBytes, 0),
+        bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.wholeBytes, 0),
         isPresent: ({ units }) => units.every((unit) => unit.isPresent),
         start: ({ units }) => {
           this.#hasGathered = true;

@@ -4,6 +4,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
+import { partsOf } from '@shardweave/nn/flat';
 import { callIdentity } from '../tree/call-identity.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { LinkGroups } from './unit-links.js';
@@ -31,7 +32,7 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
   const { processGroup, replicateGroup } = groups;
   const { shardLength, worldSize } = unit.layout;
   const isFirstReplica = (replicateGroup?.rank ?? 0) === 0;
-  for (const { start, length } of unit.parts()) {
+  for (const { start, length } of partsOf(unit.flat)) {
     let part: Uint8Array;
     if (isSource(groups)) {
       for (let to = 1; to < worldSize; to++) {

@@ -1,7 +1,7 @@
 // What an instance shards of the module it wraps, and what it uses of other instances.
 
 import { joinPath, type Module } from '@shardweave/nn';
-import type { FlatGradient, FlatLeaf } from '@shardweave/nn/flat';
+import { encodingOf, type FlatGradient, type FlatLeaf } from '@shardweave/nn/flat';
 import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import { isInstance, type TreeInstance, treeInstanceOf } from '../tree/tree-instance.js';
@@ -44,6 +44,11 @@ export function ownParameters(module: Module, masterDType: DType): OwnParameters
     if (!isFloat(tensor.dtype) || tensor.device !== module.device) {
       throw new FsdpConfigError(
         `fsdp: expected parameters of f32, f16 or bf16 on the module's device, got ${tensor.dtype} '${path}'. Integers are buffers, and a rank has one device.`,
+      );
+    }
+    if (tensor.requiresGrad && encodingOf(tensor) !== undefined) {
+      throw new FsdpConfigError(
+        `fsdp: expected encoded parameters to be frozen, got requiresGrad of '${path}'. Train something beside it.`,
       );
     }
     if (tensor.requiresGrad && tensor.dtype === 'f32' && masterDType !== 'f32') {

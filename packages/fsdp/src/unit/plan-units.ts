@@ -1,6 +1,6 @@
 // Which parameters of an instance become one flat parameter. Pure.
 
-import type { FlatLeaf } from '@shardweave/nn/flat';
+import { encodingOf, type FlatLeaf } from '@shardweave/nn/flat';
 import { FsdpConfigError } from '../errors.js';
 import type { ParameterGroup } from '../options.js';
 
@@ -46,10 +46,12 @@ export function planUnits(
       );
     }
     const [first] = members;
-    const other = members.find(({ tensor }) => tensor.dtype !== first!.tensor.dtype);
+    const formOf = ({ tensor }: FlatLeaf) =>
+      encodingOf(tensor) === undefined ? tensor.dtype : `encoded ${tensor.dtype}`;
+    const other = members.find((member) => formOf(member) !== formOf(first!));
     if (other !== undefined) {
       throw new FsdpConfigError(
-        `fsdp: expected parameters of one dtype in group '${group.name}', got ${first!.tensor.dtype} '${first!.path}' and ${other.tensor.dtype} '${other.path}'. Make a group for each.`,
+        `fsdp: expected parameters of one dtype in group '${group.name}', got ${formOf(first!)} '${first!.path}' and ${formOf(other)} '${other.path}'. Make a group for each.`,
       );
     }
     return { name: `${name}.${group.name}`, parameters: members };
@@ -65,7 +67,7 @@ export function planUnits(
 
 /**
  * One for each dtype of what is trained, then of what is frozen, which is gathered but needs neither a
- * gradient nor its reduction. The first has the name alone.
+ * gradient nor its reduction; what is encoded is apart. The first has the name alone.
  */
 function ofOneKind(parameters: readonly FlatLeaf[], name: string): UnitPlan[] {
   const kinds = new Map<string, FlatLeaf[]>();
@@ -74,7 +76,8 @@ function ofOneKind(parameters: readonly FlatLeaf[], name: string): UnitPlan[] {
   for (const parameter of [...trained, ...frozen]) {
     const { dtype, requiresGrad } = parameter.tensor;
     const main = (requiresGrad ? trained : frozen)[0]!.tensor.dtype;
-    const kind = `${requiresGrad || trained.length === 0 ? '' : '.frozen'}${dtype === main ? '' : `.${dtype}`}`;
+    const rests = encodingOf(parameter.tensor) === undefined ? '' : '.encoded';
+    const kind = `${requiresGrad || trained.length === 0 ? '' : '.frozen'}${rests}${dtype === main ? '' : `.${dtype}`}`;
     kinds.set(kind, [...(kinds.get(kind) ?? []), parameter]);
   }
   return [...kinds].map(([kind, members]) => ({ name: `${name}${kind}`, parameters: members }));

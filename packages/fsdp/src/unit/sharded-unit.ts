@@ -6,7 +6,7 @@
 // from it and so never waits for the device. What rests off the device needs none, its bytes are there.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { type FlatLeaf, FlatParameter } from '@shardweave/nn/flat';
+import { type FlatLeaf, FlatParameter, restSize } from '@shardweave/nn/flat';
 import type { Device, DType, Pass, Storage } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { callIdentity } from '../tree/call-identity.js';
@@ -56,10 +56,7 @@ export class ShardedUnit extends FlatParameter {
     const { device, group, residence } = context;
     const leaves = parameters.map(({ tensor }) => tensor);
     const masterDType = leaves[0]!.dtype;
-    const layout = shardLayout(
-      leaves.map(({ size }) => size),
-      group.worldSize,
-    );
+    const layout = shardLayout(leaves.map(restSize), group.worldSize);
     const whole = { ...layout, elementCount: layout.shardLength * group.worldSize };
     const links = () => openLinks(name, this.links);
     super({
@@ -99,6 +96,14 @@ export class ShardedUnit extends FlatParameter {
     return this.#context.group;
   }
 
+  get isAllFrozen(): boolean {
+    return this.parameters.every(({ tensor }) => !tensor.requiresGrad);
+  }
+
+  get hasFrozen(): boolean {
+    return this.parameters.some(({ tensor }) => !tensor.requiresGrad);
+  }
+
   // ---- gathering -------------------------------------------------------------------------------
 
   /** Queues the cast and read-back of the shard, unless the published bytes are current. */
@@ -108,7 +113,7 @@ export class ShardedUnit extends FlatParameter {
       return this.#published.bytes;
     }
     const { device } = this.#context;
-    const staging = device.storage(this.layout.shardLength, this.full.dtype, 'staging');
+    const staging = device.storage(this.layout.shardLength, this.loadDType, 'staging');
     staging.fill();
     device.backend.run('cast', { x: this.flat.view(), out: staging.view() });
     this.#publishedBuffer ??= new Uint8Array(staging.byteLength);
@@ -131,9 +136,8 @@ export class ShardedUnit extends FlatParameter {
     return gathers.enqueue(
       stored ?? this.publish(),
       async (shard) => {
-        const output = hostBuffers.take(this.fullBytes);
-        const { name } = this;
-        const { dtype } = this.full;
+        const output = hostBuffers.take(this.wholeBytes);
+        const { name, loadDType: dtype } = this;
         await group.allGather(shard, output, { dtype, tag: name, identity: name });
         if (stored !== undefined) {
           hostBuffers.give(shard);

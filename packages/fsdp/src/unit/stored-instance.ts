@@ -32,9 +32,9 @@ function linesOf(instance: TreeInstance, { processGroup }: LinkGroups): string[]
     `${name} ${dtype} [${shape.join(', ')}]`;
   return [
     `rank ${processGroup.rank} of ${processGroup.worldSize}`,
-    ...instance.units.map(({ name, flat, parameters }) => {
+    ...instance.units.map(({ name, form, parameters }) => {
       const list = parameters.map((parameter) => textOf(parameter.path, parameter.tensor));
-      return `${name} (${flat.dtype}): ${list.join(', ')}`;
+      return `${name} (${form}): ${list.join(', ')}`;
     }),
     ...ownBuffers(instance).map(([name, buffer]) => `buffer ${textOf(name, buffer)}`),
     ...inner(instance).map(({ name }) => `instance ${name}`),

@@ -69,6 +69,12 @@ async function settled<T>(work: () => Promise<T>): Promise<PromiseSettledResult<
 }
 
 async function summon(unit: ShardedUnit): Promise<Storage> {
+  if (unit.isEncoded) {
+    if (!unit.isPresent) {
+      await unit.finishLoad(unit.startLoad());
+    }
+    return unit.full; // the values as they are computed with: there are no others
+  }
   const bytes = await unit.gatherMaster('summonFullParams');
   const { offsets } = unit.layout;
   const storage = unit.device.storage(unit.fullElements, unit.flat.dtype, 'gathered');
@@ -86,6 +92,12 @@ async function dismiss(
   storage: Storage,
   options: { readonly isKept: boolean },
 ): Promise<void> {
+  if (unit.isEncoded) {
+    if (options.isKept) {
+      unit.keepWrites(); // refuses them
+    }
+    return unit.drop();
+  }
   const { shardLength, offsets } = unit.layout;
   let read: Promise<Uint8Array> | undefined;
   if (options.isKept && unit.home?.holdsState) {

@@ -13,11 +13,13 @@ import {
   type DType,
   type GradSink,
   type Pass,
+  StateError,
   type Storage,
   Tensor,
 } from '@shardweave/tensor-core';
 import { flatHomeOf } from '../residence/flat-home.js';
 import { dropGradient } from './clear-gradients.js';
+import { encodingOf } from './encoded-parameter.js';
 import type { FlatLayout } from './flat-layout.js';
 
 export interface FlatGradientOptions {
@@ -78,6 +80,7 @@ export class FlatGradient implements GradSink {
 
   /** Where an op may write a leaf's first contribution itself; undefined where it is converted. */
   target(leaf: Tensor): Tensor | undefined {
+    requireFloat(leaf);
     this.#resume();
     const dtype = this.#whole?.dtype ?? this.#options.dtype();
     // Kernels write whole words: half of the last one may be a pad, which stays zero.
@@ -98,6 +101,7 @@ export class FlatGradient implements GradSink {
 
   /** Adds one contribution of any float dtype: copied, unless an op has written it in place. */
   add(leaf: Tensor, gradient: Tensor): void {
+    requireFloat(leaf);
     this.#resume();
     const whole = this.#wholeOrBegin();
     this.#contributed.add(leaf);
@@ -240,5 +244,15 @@ export class FlatGradient implements GradSink {
       const out = storage.view(start, length);
       this.#options.device.backend.run('fill', { out, value: 0 });
     }
+  }
+}
+
+/** @throws {StateError} for one whose values are not what rests */
+function requireFloat(leaf: Tensor): void {
+  const encoding = encodingOf(leaf);
+  if (encoding !== undefined) {
+    throw new StateError(
+      `gradient: expected '${leaf.name}' to stay frozen, got requiresGrad of a parameter that rests as ${encoding.format}. Train something beside it.`,
+    );
   }
 }

@@ -8,6 +8,7 @@
 //   full    all values in the dtype of computation; filled and freed under one identity, so what autograd
 //           saved in forward is valid again in backward. Where it would be the same bytes (one device has
 //           all, computes in their dtype, and they rest there) it is the flat's storage itself
+//           An encoded flat has its words in place of values, which `full` gets decoded
 //   home    where values, gradient and state rest, if not on the device: `flat` is empty but for a step
 
 import {
@@ -18,12 +19,14 @@ import {
   type Storage,
   Tensor,
 } from '@shardweave/tensor-core';
-import { dropRecipe, recipeOf } from '../deferred-parameter.js';
 import { setFlatHome } from '../residence/flat-home.js';
 import type { HostBuffers } from '../residence/host-buffers.js';
 import { StoredFlat, type StoredFlatOptions } from '../residence/stored-flat.js';
-import { type FlatLayout, type FlatPlace, pieceIn } from './flat-layout.js';
-import { readLeaves } from './leaf-values.js';
+import { decodeLeaves } from './decode-leaves.js';
+import { dropRecipe, recipeOf } from './deferred-parameter.js';
+import { dropEncoded, encodingOf } from './encoded-parameter.js';
+import { type FlatLayout, type FlatPlace, flatLayout, pieceIn } from './flat-layout.js';
+import { copyLeaves, partsOf, readLeaves } from './leaf-values.js';
 
 /** One parameter of a module. */
 export interface FlatLeaf {
@@ -36,9 +39,9 @@ export interface FlatParameterOptions {
   /** For errors and traces. */
   readonly name: string;
   readonly device: Device;
-  /** All of one dtype. */
+  /** All of one dtype, all encoded or none. */
   readonly parameters: readonly FlatLeaf[];
-  /** The leaves' places in the whole, which ends in padding so that shards are equal. */
+  /** The leaves' places in the whole as it rests (restSize), which ends in padding so that shards are equal. */
   readonly layout: FlatLayout;
   /** Which of how many equal parts this device has. Default: all. */
   readonly shard?: { readonly index: number; readonly count: number };
@@ -56,24 +59,25 @@ export interface FlatParameterOptions {
 
 /** A load that has begun. */
 export interface FlatLoad {
-  /** The whole in the dtype of computation, a host buffer; undefined: the device has it. */
+  /** The whole as it comes, a host buffer; undefined: the device has it. */
   readonly bytes: Promise<Uint8Array> | undefined;
   /** The flat's version that it brings. */
   readonly version: number;
 }
 
-/** Bytes of values that are on the host at once while a flat is filled. Not measured. */
-const PART_BYTES = 4 * 2 ** 20;
-
 export class FlatParameter {
   readonly name: string;
   readonly parameters: readonly FlatLeaf[];
+  /** Whether words rest in place of values: frozen, without a gradient or state. */
+  readonly isEncoded: boolean;
   /** One-dimensional; its storage is empty until values are taken over, and while they rest elsewhere. */
   readonly flat: Tensor;
   readonly full: Storage;
   /** Undefined where everything rests on the device. */
   readonly home: StoredFlat | undefined;
   readonly #layout: FlatLayout;
+  /** The leaves' places in `full`: those of the whole, but for encoded ones. */
+  readonly #fullLayout: FlatLayout;
   /** Its elements of the whole. */
   readonly #own: FlatPlace;
   readonly #hostBuffers: () => HostBuffers;
@@ -93,24 +97,32 @@ export class FlatParameter {
     this.#layout = layout;
     const hostBuffers = () => options.hostBuffers!();
     this.#hostBuffers = hostBuffers;
-    const dtype = parameters[0]?.tensor.dtype ?? 'f32';
-    const { computeDType = dtype, fullTag = 'parameter' } = options;
+    const leaves = parameters.map(({ tensor }) => tensor);
+    const valueDType = leaves[0]?.dtype ?? 'f32';
+    this.isEncoded = leaves.some((leaf) => encodingOf(leaf) !== undefined);
+    const dtype = this.isEncoded ? 'u32' : valueDType;
+    this.#fullLayout = this.isEncoded ? flatLayout(leaves.map(({ size }) => size)) : layout;
+    const { computeDType = valueDType, fullTag = 'parameter' } = options;
     const length = layout.elementCount / shard.count;
     this.#own = { start: shard.index * length, length };
     const storage = device.storage(length, dtype, 'parameter');
-    this.flat = new Tensor(storage, [length], 0, true);
+    this.flat = new Tensor(storage, [length], 0, !this.isEncoded);
     this.flat.name = name;
     this.home = rest && new StoredFlat({ ...rest, flat: this.flat, hostBuffers });
     if (this.home !== undefined) {
       setFlatHome(this.flat, this.home);
     }
     const isWhole = shard.count === 1 && computeDType === dtype && this.#valueHome === undefined;
-    this.full = isWhole ? storage : device.storage(layout.elementCount, computeDType, fullTag);
+    this.full = isWhole ? storage : device.storage(this.fullElements, computeDType, fullTag);
     this.full.absentHint = options.absentHint;
     parameters.forEach(({ tensor }, index) => {
       const piece = pieceIn(layout, index, this.#own);
       tensor.piece = { flat: this.flat, ...piece, numShards: shard.count };
     });
+  }
+
+  get #leaves(): Tensor[] {
+    return this.parameters.map(({ tensor }) => tensor);
   }
 
   get device(): Device {
@@ -122,27 +134,35 @@ export class FlatParameter {
     return this.home?.holdsState ? this.home : undefined;
   }
 
-  /** Elements of the whole, padding included. */
+  /** Elements of `full`, padding included. */
   get fullElements(): number {
-    return this.#layout.elementCount;
+    return this.#fullLayout.elementCount;
   }
 
-  /** Bytes of the whole in the dtype of computation, padding included. */
+  /** Bytes of `full`, padding included. */
   get fullBytes(): number {
     return this.fullElements * byteSize(this.full.dtype);
+  }
+
+  /** In what dtype the whole comes to be loaded: the words of encoded ones, else that of computation. */
+  get loadDType(): DType {
+    return this.isEncoded ? 'u32' : this.full.dtype;
+  }
+
+  /** Bytes of the whole as it comes, padding included. */
+  get wholeBytes(): number {
+    return this.#layout.elementCount * byteSize(this.loadDType);
+  }
+
+  /** In words what rests: a dtype, or what it is encoded as. */
+  get form(): string {
+    const formats = this.#leaves.map((leaf) => encodingOf(leaf)?.format);
+    return this.isEncoded ? [...new Set(formats)].join(' and ') : this.flat.dtype;
   }
 
   /** Bytes of `flat`. */
   get byteLength(): number {
     return this.flat.size * byteSize(this.flat.dtype);
-  }
-
-  get isAllFrozen(): boolean {
-    return this.parameters.every(({ tensor }) => !tensor.requiresGrad);
-  }
-
-  get hasFrozen(): boolean {
-    return this.parameters.some(({ tensor }) => !tensor.requiresGrad);
   }
 
   // ---- values ----------------------------------------------------------------------------------
@@ -169,10 +189,10 @@ export class FlatParameter {
       home?.beginFilling();
       if (fill !== undefined) {
         await fill();
-      } else if (home !== undefined || this.#hasDeferred) {
+      } else if (home !== undefined || this.#isMade) {
         await this.#fillFromHost();
       } else {
-        this.#copyLeaves();
+        copyLeaves(this.#leaves, this.flat);
       }
       await home?.endFilling();
     }
@@ -182,59 +202,38 @@ export class FlatParameter {
   /** As takeOver, at once, for values that are on the device and stay there. */
   takeOverHere(): void {
     this.flat.storage.fill();
-    this.#copyLeaves();
+    copyLeaves(this.#leaves, this.flat);
     this.#pointLeaves();
   }
 
   #pointLeaves(): void {
     this.#hasValues = true;
-    this.parameters.forEach(({ tensor }, index) => {
-      const own = tensor.storage;
-      dropRecipe(tensor);
-      tensor.rebind(this.full, this.#layout.offsets[index]!);
+    this.#leaves.forEach((leaf, index) => {
+      const own = leaf.storage;
+      dropRecipe(leaf);
+      dropEncoded(leaf);
+      leaf.rebind(this.full, this.#fullLayout.offsets[index]!);
       own.release();
     });
   }
 
-  get #hasDeferred(): boolean {
-    return this.parameters.some(({ tensor }) => recipeOf(tensor) !== undefined);
+  /** Whether values are made or read as they are taken over: not all are on the device. */
+  get #isMade(): boolean {
+    return this.isEncoded || this.#leaves.some((leaf) => recipeOf(leaf) !== undefined);
   }
 
   async #fillFromHost(): Promise<void> {
     const elementBytes = byteSize(this.flat.dtype);
-    for (const { start, length } of this.parts()) {
+    for (const { start, length } of partsOf(this.flat)) {
       const bytes = await this.readLeaves({ start: this.#own.start + start, length });
       await this.write(bytes, start * elementBytes);
     }
   }
 
-  #copyLeaves(): void {
-    const { backend } = this.device;
-    if (this.flat.size > 0) {
-      backend.run('fill', { out: this.flat.view(), value: 0 });
-    }
-    for (const { tensor } of this.parameters) {
-      const { start, length, first } = tensor.piece!;
-      if (length > 0) {
-        const x = tensor.storage.view(tensor.offset + first!, length);
-        backend.run('cast', { x, out: this.flat.storage.view(start, length) });
-      }
-    }
-  }
-
-  /** The flat, cut so that the host has little of it at once. */
-  *parts(): Generator<FlatPlace> {
-    const { size, dtype } = this.flat;
-    const most = PART_BYTES / byteSize(dtype);
-    for (let start = 0; start < size; start += most) {
-      yield { start, length: Math.min(most, size - start) };
-    }
-  }
-
-  /** Host bytes of a run of the whole before takeOver, in the leaves' dtype. */
+  /** Host bytes of a run of the whole before takeOver, as it rests. */
   readLeaves(run: FlatPlace): Promise<Uint8Array> {
-    const leaves = this.parameters.map(({ tensor }) => tensor);
-    return readLeaves(leaves, this.#layout, run);
+    const elementBytes = byteSize(this.flat.dtype);
+    return readLeaves(this.#leaves, this.#layout, { ...run, elementBytes });
   }
 
   /** Bytes of `flat`, from where it rests. */
@@ -255,17 +254,6 @@ export class FlatParameter {
     await home.writeParameter(bytes, byteOffset);
   }
 
-  /** A leaf's bytes at rest, where one device has all of it. */
-  readLeaf(leaf: Tensor): Promise<Uint8Array> {
-    const elementBytes = byteSize(this.flat.dtype);
-    return this.read(leaf.piece!.start * elementBytes, leaf.size * elementBytes);
-  }
-
-  /** Replaces them. */
-  writeLeaf(leaf: Tensor, bytes: Uint8Array): Promise<void> {
-    return this.write(bytes, leaf.piece!.start * byteSize(this.flat.dtype));
-  }
-
   // ---- presence --------------------------------------------------------------------------------
 
   /** Whether `full` is there and current: read from the storage and its version, never from a flag. */
@@ -279,7 +267,7 @@ export class FlatParameter {
   /** Begins to bring the values to where they are computed with; never waits. */
   startLoad(): FlatLoad {
     const { version } = this.flat.storage;
-    const bytes = this.joined(this.#valueHome?.readForLoad(this.full.dtype));
+    const bytes = this.joined(this.#valueHome?.readForLoad(this.loadDType));
     bytes?.catch(() => undefined); // seen by finishLoad
     const load = { bytes, version };
     this.#loads.add(load);
@@ -287,7 +275,7 @@ export class FlatParameter {
   }
 
   /**
-   * The whole as a host buffer in the dtype of computation, of which `stored` is this device's part, read
+   * The whole as a host buffer in `loadDType`, of which `stored` is this device's part, read
    * from its home; undefined: the device has the whole.
    */
   protected joined(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> | undefined {
@@ -307,7 +295,9 @@ export class FlatParameter {
     }
     try {
       this.full.fill();
-      if (bytes === undefined) {
+      if (this.isEncoded) {
+        await this.#decode(bytes);
+      } else if (bytes === undefined) {
         this.device.backend.run('cast', { x: this.flat.view(), out: this.full.view() });
       } else {
         this.full.write(bytes);
@@ -318,9 +308,24 @@ export class FlatParameter {
     this.#noteLoaded(load.version);
   }
 
+  async #decode(bytes: Uint8Array | undefined): Promise<void> {
+    await decodeLeaves(this.#leaves, {
+      flat: this.flat.storage,
+      bytes,
+      words: this.#layout,
+      full: this.full,
+      values: this.#fullLayout,
+    });
+  }
+
   /** Memory for values without any, for a dry run. */
   fillDry(): void {
     this.full.fill();
+    if (this.isEncoded) {
+      const words = this.device.storage(this.#layout.elementCount, 'u32', 'staging');
+      words.fill(); // a decoder on the device has them there
+      words.release();
+    }
     this.#noteLoaded(this.flat.storage.version);
   }
 
@@ -368,7 +373,7 @@ export class FlatParameter {
     const rests = this.#valueHome === undefined ? '' : ' in a store';
     throw this.lostWrite(
       isCurrent
-        ? `${full.dtype} copy of ${flat.dtype} values${rests}`
+        ? `${full.dtype} copy of ${this.form} values${rests}`
         : 'copy that a step or load has passed',
     );
   }
@@ -390,8 +395,8 @@ export class FlatParameter {
   dispose(): void {
     this.abandonLoads();
     if (!this.#hasValues) {
-      for (const { tensor } of this.parameters) {
-        tensor.storage.release();
+      for (const leaf of this.#leaves) {
+        leaf.storage.release();
       }
     }
     this.home?.close();

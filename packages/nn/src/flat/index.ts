@@ -1,13 +1,6 @@
 // For packages that wrap modules: flat parameters, where they rest, and when they come and go. Programs
 // that only train need nothing of it.
 
-export {
-  deferredParameter,
-  dropRecipe,
-  materialize,
-  type ParameterRecipe,
-  recipeOf,
-} from '../deferred-parameter.js';
 export { gradNodes, normParameters } from '../optim/grad-nodes.js';
 export {
   type BlockRange,
@@ -44,6 +37,22 @@ export {
   type LoadOptions,
   type PiecesOptions,
 } from '../saves/held-module.js';
+export {
+  deferredParameter,
+  materialize,
+  type ParameterRecipe,
+  recipeOf,
+} from './deferred-parameter.js';
+export {
+  type DeviceEncoding,
+  type EncodedParameterOptions,
+  encodedParameter,
+  encodingOf,
+  type HostEncoding,
+  type ParameterEncoding,
+  restShape,
+  restSize,
+} from './encoded-parameter.js';
 export { FlatGradient, type FlatGradientOptions } from './flat-gradient.js';
 export {
   alignElements,
@@ -60,6 +69,7 @@ export {
   FlatParameter,
   type FlatParameterOptions,
 } from './flat-parameter.js';
+export { partsOf } from './leaf-values.js';
 export {
   type StagePhase,
   StageScheduler,

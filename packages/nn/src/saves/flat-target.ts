@@ -2,8 +2,8 @@
 
 import type { Save, TensorSpec, WantedPiece } from '@shardweave/checkpoint';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
-import { fillDeferred } from '../deferred-parameter.js';
 import { StateDictError } from '../errors.js';
+import { fillDeferred } from '../flat/deferred-parameter.js';
 import { type FlatHome, flatHomeOf } from '../residence/flat-home.js';
 import {
   type AnyOptimizer,

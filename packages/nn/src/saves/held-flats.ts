@@ -5,6 +5,7 @@
 import type { HeldPiece, TensorSpec } from '@shardweave/checkpoint';
 import type { Tensor } from '@shardweave/tensor-core';
 import { byteSize } from '@shardweave/tensor-core';
+import { restShape } from '../flat/encoded-parameter.js';
 import { pieceOf } from '../optim/flat-plan.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { FlatStateBytes, StateHeader } from '../optim/optimizer-state.js';
@@ -86,7 +87,7 @@ export async function statePieces(
 }
 
 export function parameterSpec({ dtype }: Tensor, { name, param }: FlatShare): TensorSpec {
-  return { kind: 'parameter', name, dtype, shape: param.shape };
+  return { kind: 'parameter', name, dtype, shape: restShape(param) };
 }
 
 export function stateSpec({ name, param }: FlatShare, state: string): TensorSpec {

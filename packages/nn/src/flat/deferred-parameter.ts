@@ -2,7 +2,7 @@
 // device holds whole. Sharding draws each rank's part; `materialize` fills a plain module.
 
 import { type Device, isTensor, type Shape, Tensor } from '@shardweave/tensor-core';
-import type { Module } from './module.js';
+import type { Module } from '../module.js';
 
 /** Values that can be made in any order, part by part. */
 export interface ParameterRecipe {
@@ -16,29 +16,32 @@ const CHUNK_ELEMENTS = 2 ** 20;
 const HINT =
   'Its module was made with deferred initial values: call materialize(module), load a state dict into it, or wrap it with sharding, which makes each part where it belongs.';
 
-// Keyed by tensor: a recipe is the parameter's own until its values exist.
-const RECIPES = new WeakMap<Tensor, ParameterRecipe>();
+/** A parameter that brings its recipe until its values exist. */
+class DeferredParameter extends Tensor {
+  recipe: ParameterRecipe | undefined = undefined;
+}
 
 /** An f32 leaf without memory; using its values throws a StateError that says what to do. */
 export function deferredParameter(device: Device, shape: Shape, recipe: ParameterRecipe): Tensor {
   const elementCount = shape.reduce((product, dim) => product * dim, 1);
   const storage = device.storage(elementCount, 'f32', 'parameter');
   storage.absentHint = HINT;
-  const tensor = new Tensor(storage, shape);
+  const tensor = new DeferredParameter(storage, shape);
+  tensor.recipe = recipe;
   device.track(tensor); // its scope, or itself, is the holder from here on
   storage.release();
-  RECIPES.set(tensor, recipe);
   return tensor;
 }
 
 /** The recipe of a parameter whose values were not made yet. */
 export function recipeOf(parameter: Tensor): ParameterRecipe | undefined {
-  return RECIPES.get(parameter);
+  return parameter instanceof DeferredParameter ? parameter.recipe : undefined;
 }
 
 /** Its values exist from here on, wherever; called by who has made or replaced them. */
 export function dropRecipe(parameter: Tensor): void {
-  if (RECIPES.delete(parameter)) {
+  if (parameter instanceof DeferredParameter && parameter.recipe !== undefined) {
+    parameter.recipe = undefined;
     parameter.storage.absentHint = undefined;
   }
 }
