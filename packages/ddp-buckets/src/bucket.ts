@@ -90,7 +90,7 @@ export class Bucket {
    */
   send(into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
     const { device, reduceDType, predivide } = this.#context;
-    const storage = this.gradient.take({ zeros: true })!;
+    const storage = this.gradient.take({ leaves: this.parameters.map(({ tensor }) => tensor) })!;
     this.#storage = storage;
     let outgoing = storage;
     if (reduceDType !== storage.dtype && into !== undefined) {

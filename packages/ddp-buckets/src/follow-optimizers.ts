@@ -4,6 +4,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { LossScaler, LossScalerState, Optimizer } from '@shardweave/nn';
+import type { StateRun } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { broadcastTensors } from './broadcast-tensors.js';
 import { DdpConfigError } from './errors.js';
@@ -28,7 +29,7 @@ interface FollowedText {
 interface StateText {
   /** Its place among the parameters. */
   readonly index: number;
-  readonly step: number;
+  readonly runs: readonly StateRun[];
   /** Names of the state tensors. */
   readonly names: readonly string[];
 }
@@ -95,7 +96,7 @@ function describe({ optimizers, scalers }: Followed, parameters: readonly Tensor
         if (state === undefined) {
           return [];
         }
-        return [{ index, step: state.step, names: [...state.tensors.keys()] }];
+        return [{ index, runs: state.runs, names: [...state.tensors.keys()] }];
       }),
     })),
     scalers: scalers.map((scaler) => scaler.stateDict()),
@@ -108,16 +109,15 @@ async function resize(
   states: readonly StateText[],
   parameters: readonly Tensor[],
 ): Promise<void> {
-  const steps = new Map(states.map(({ index, step }) => [index, step]));
-  const names = new Map(states.map((state) => [state.index, state.names]));
+  const told = new Map(states.map((state) => [state.index, state]));
   for (const [index, parameter] of parameters.entries()) {
-    const step = steps.get(index);
-    if (step === undefined && optimizer.stateOf(parameter) === undefined) {
+    const state = told.get(index);
+    if (state === undefined && optimizer.stateOf(parameter) === undefined) {
       continue;
     }
     const zeros = new Uint8Array(parameter.size * 4);
-    const tensors = new Map((names.get(index) ?? []).map((name) => [name, zeros]));
-    await optimizer.writeFlatState(parameter, step ?? 0, tensors);
+    const tensors = new Map((state?.names ?? []).map((name) => [name, zeros]));
+    await optimizer.writeFlatState(parameter, { runs: state?.runs ?? [], tensors });
   }
 }
 

@@ -58,7 +58,7 @@ async function stateOf(
 ): Promise<unknown> {
   const states = model.instances()[1]!.units.map(({ flat }) => optimizer.readFlatState(flat));
   return (await Promise.all(states)).map((state) => [
-    state?.step,
+    state?.runs,
     [...(state?.tensors ?? [])].map(([part, bytes]) => [part, Buffer.from(bytes).toString('hex')]),
   ]);
 }

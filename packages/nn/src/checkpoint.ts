@@ -3,7 +3,7 @@
 
 import { add, type Device, type RandomState, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, optional, shown } from './check-options.js';
-import { CheckpointError, NnConfigError } from './errors.js';
+import { ActivationCheckpointError, NnConfigError } from './errors.js';
 import { listTensors, mapTensors } from './map-tensors.js';
 import { isModule, Module } from './module.js';
 
@@ -168,7 +168,7 @@ async function backwardFrom(
     .map((output, i) => ({ output, gradient: gradients[i] }))
     .filter(({ output, gradient }) => output.requiresGrad && gradient !== undefined);
   if (pairs.length === 0) {
-    throw new CheckpointError(
+    throw new ActivationCheckpointError(
       'checkpoint: expected an output that requires grad, got none. Does the module use its parameters, or an input that requires grad?',
     );
   }

@@ -1,7 +1,12 @@
 // Typed errors of nn. `code` is stable and is what callers branch on; messages read
 // `op: expected X, got Y (context). Hint.`. The codes are a table in the package's README.
 
-export type NnErrorCode = 'CONFIG' | 'STATE_DICT' | 'FORMAT' | 'OPTIMIZER' | 'CHECKPOINT';
+export type NnErrorCode =
+  | 'CONFIG'
+  | 'STATE_DICT'
+  | 'FORMAT'
+  | 'OPTIMIZER'
+  | 'ACTIVATION_CHECKPOINT';
 
 /** Base of all errors that nn throws or rejects with on purpose. */
 export abstract class NnError extends Error {
@@ -54,6 +59,6 @@ export class OptimizerError extends NnError {
 }
 
 /** A checkpointed module that cannot be run backward. */
-export class CheckpointError extends NnError {
-  readonly code = 'CHECKPOINT';
+export class ActivationCheckpointError extends NnError {
+  readonly code = 'ACTIVATION_CHECKPOINT';
 }

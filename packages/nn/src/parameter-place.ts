@@ -2,6 +2,7 @@
 // or here as a copy of what rests elsewhere.
 
 import type { Tensor } from '@shardweave/tensor-core';
+import { flatHomeOf } from './residence/flat-home.js';
 
 /**
  * Whether other devices have parts of the flat parameter that it belongs to. Its own elements may
@@ -9,6 +10,20 @@ import type { Tensor } from '@shardweave/tensor-core';
  */
 export function isSharded({ piece, size }: Tensor): boolean {
   return piece !== undefined && ((piece.numShards ?? 1) > 1 || piece.length !== size);
+}
+
+/** Whether backward has left it a gradient: its own, or in its flat, on the device or in the flat's home. */
+export function hasGradient(parameter: Tensor): boolean {
+  const { gradSink, piece } = parameter;
+  if (gradSink?.hasGradient !== undefined && piece !== undefined) {
+    return gradSink.hasGradient(parameter);
+  }
+  return hasFlatGradient(piece?.flat ?? parameter);
+}
+
+/** The same of a whole flat, whoever's part of it. */
+export function hasFlatGradient(flat: Tensor): boolean {
+  return flat.grad !== undefined || flatHomeOf(flat)?.hasGradient === true;
 }
 
 /**

@@ -136,7 +136,7 @@ describe('Adam and AdamW', () => {
     await optimizer.step();
     expect(await read(params[1]!)).toEqual(second);
     expect(device.ledger.live().optimizer).toBe(2 * 6 * 4);
-    expect(optimizer.stateOf(params[0]!)!.step).toBe(1);
+    expect(optimizer.stateOf(params[0]!)!.runs[0]!.step).toBe(1);
     expect(optimizer.stateOf(params[1]!)).toBeUndefined();
     optimizer.zeroGrad();
     expect(device.ledger.live().gradient).toBe(0);
@@ -307,22 +307,27 @@ describe('packed parameters', () => {
     expect(() => packParameters(net)).toThrow('packed already');
   });
 
-  it('refuse the state of parameters that have stepped unequally often', async () => {
-    const device = makeDevice();
-    const net = model(device);
-    const optimizer = new AdamW(net.parameters(), { lr: 0.05 });
-    await backward(net, 1);
-    const [first] = net.parameters();
-    first!.grad!.dispose();
-    first!.grad = undefined;
-    await optimizer.step();
-    optimizer.zeroGrad();
-    await backward(net, 2);
-    await optimizer.step();
-    optimizer.zeroGrad();
-    packParameters(net);
-    await backward(net, 3);
-    await expect(optimizer.step()).rejects.toThrow(OptimizerError);
+  it('take over the state of parameters that have stepped unequally often', async () => {
+    const train = async (isPacked: boolean) => {
+      const net = model(makeDevice());
+      const optimizer = new AdamW(net.parameters(), { lr: 0.05 });
+      const step = async (number: number) => {
+        await backward(net, number);
+        await optimizer.step();
+        optimizer.zeroGrad();
+      };
+      const [first] = net.parameters();
+      first!.requiresGrad = false;
+      await step(1);
+      first!.requiresGrad = true;
+      await step(2);
+      if (isPacked) {
+        packParameters(net);
+      }
+      await step(3);
+      return Promise.all(net.parameters().map(read));
+    };
+    expect(await train(true)).toEqual(await train(false));
   });
 
   it('leave out what is frozen, which stays a tensor of its own', async () => {

@@ -311,7 +311,7 @@ describe('a flat at home', () => {
     await expect(home.readParameter(0, 32)).rejects.toThrow(/failed half-way. Finish it first/);
     store.failing = () => false;
     const state = await optimizer.readFlatState(flat); // finishes the step, and is told of it whole
-    expect(state!.step).toBe(1);
+    expect(state!.runs[0]!.step).toBe(1);
     expect(home.hasUnsaved).toBe(false);
     expect(await home.readParameter(0, 32)).not.toEqual(before);
     expect(store.values.get('one/expAvg')).toEqual(state!.tensors.get('expAvg'));
@@ -415,9 +415,9 @@ describe('one owner at a time', () => {
     await expect(optimizer.step()).rejects.toThrow(/got optimizer.step under way/);
     await expect(streamedGradNorm([flat])).rejects.toThrow(/got optimizer.step under way/);
     await stepping;
-    expect(optimizer.stateOf(flat)?.step).toBe(1);
+    expect(optimizer.stateOf(flat)?.runs[0]?.step).toBe(1);
     await optimizer.step(); // it ended
-    expect(optimizer.stateOf(flat)?.step).toBe(2);
+    expect(optimizer.stateOf(flat)?.runs[0]?.step).toBe(2);
   });
 
   it('and while a backward is, whose gradients are not all there', async () => {
@@ -432,7 +432,7 @@ describe('one owner at a time', () => {
       await y.backward();
     });
     await optimizer.step();
-    expect(optimizer.stateOf(flat)?.step).toBe(1);
+    expect(optimizer.stateOf(flat)?.runs[0]?.step).toBe(1);
   });
 });
 

@@ -49,7 +49,7 @@ it('an optimizer that resumes counts on from the step at rest, bit for bit', asy
       await optimizer.step();
       optimizer.zeroGrad();
     }
-    expect((await optimizer.readFlatState(flat))!.step).toBe(4);
+    expect((await optimizer.readFlatState(flat))!.runs[0]!.step).toBe(4);
     results.push(await home.readParameter(0, 32));
     device.dispose();
   }

@@ -97,8 +97,7 @@ it("a submodule's zeroGrad leaves the other gradients", async () => {
   });
 });
 
-// A packed parameter's own `grad` is always undefined: its gradient is a part of the flat's.
-it.fails('a gradient set to undefined is dropped', async () => {
+it('a gradient set to undefined is dropped', async () => {
   await expectAsUnpacked(async ({ net, backward }) => {
     const optimizer = new Sgd(net.parameters(), { lr: 1 });
     for (let step = 0; step < STEPS; step++) {
@@ -111,8 +110,7 @@ it.fails('a gradient set to undefined is dropped', async () => {
   });
 });
 
-// The step count is the flat's, so a thawed parameter's first step is corrected as the flat's third.
-it.fails('a parameter frozen after packing and thawed later counts its own steps', async () => {
+it('a parameter frozen after packing and thawed later counts its own steps', async () => {
   await expectAsUnpacked(async ({ net, backward }) => {
     const optimizer = new AdamW(net.parameters(), { lr: 1e-1, weightDecay: 0 });
     const { weight } = net.first;
@@ -128,19 +126,15 @@ it.fails('a parameter frozen after packing and thawed later counts its own steps
   });
 });
 
-it('AdamW decays what a used flat has without a gradient, and leaves what is frozen', async () => {
-  const program: Program = async ({ net }) => {
+it('AdamW leaves what a used flat has without a gradient, frozen or not', async () => {
+  await expectAsUnpacked(async ({ net }) => {
     const { first, second } = net;
     second.bias!.requiresGrad = false;
     const optimizer = new AdamW(net.parameters(), { lr: 0.1, weightDecay: 0.5 });
     const x = net.device.tensor(values(8), [2, 4]);
     await net.device.scope(async () => mean(square(await first.call(x))).backward());
     await optimizer.step();
-  };
-  const [plain, packed] = [await weightsAfter(program, false), await weightsAfter(program, true)];
-  const [weight, bias] = [20, 36]; // where the second layer's begin
-  expectClose(packed.slice(0, weight), plain.slice(0, weight), 1e-6);
-  const decayed = plain.slice(weight, bias).map((value) => value * (1 - 0.1 * 0.5));
-  expectClose(packed.slice(weight, bias), decayed, 1e-6); // a plain one stays as it is
-  expect(packed.slice(bias)).toEqual(plain.slice(bias));
+    expect(optimizer.stateOf(first.weight.piece?.flat ?? first.weight)!.runs).toHaveLength(1);
+    await optimizer.step(); // with the gradients of before
+  });
 });

@@ -216,7 +216,7 @@ describe('the next process', () => {
     const [adam, sgd] = optimizersOf(next);
     expect(await sgd!.readFlatState(next.flat)).toEqual(states[1]);
     expect(await adam!.readFlatState(next.flat)).toEqual(states[0]);
-    expect(states.map((state) => state!.step)).toEqual([2, 2]);
+    expect(states.map((state) => state!.runs[0]!.step)).toEqual([2, 2]);
   });
 
   it.each<[string, (one: Flat) => Optimizer<object>, RegExp]>([
@@ -251,7 +251,7 @@ describe('the next process', () => {
     one.home!.close();
     const next = await makeFlat(newDevice(), store, { resume: true });
     const state = await new AdamW([next.flat]).readFlatState(next.flat);
-    expect(state!.step).toBe(1);
+    expect(state!.runs[0]!.step).toBe(1);
     const own = store.values.get('one/2/expAvg');
     expect(state!.tensors.get('expAvg')).toEqual(own);
   });
@@ -366,7 +366,7 @@ describe('a step that fails half-way', () => {
     optimizer.zeroGrad();
     await addGradients(5);
     await optimizer.step();
-    expect(optimizer.stateOf(flats[1]!.flat)!.step).toBe(3);
+    expect(optimizer.stateOf(flats[1]!.flat)!.runs[0]!.step).toBe(3);
     expect(await read()).not.toEqual(await expected());
   });
 

@@ -111,21 +111,16 @@ it('plain SGD passes over what a step does not reach', async () => {
   );
 });
 
-// A layer's parameters are one flat with one step count, which a part that is thawed later inherits.
-it.fails('AdamW begins with a part of a layer that is thawed later', async () => {
+it('AdamW begins with a part of a layer that is thawed later', async () => {
   const before: Parameters<typeof trained>[1] = (step, [weight]) => {
     weight!.requiresGrad = step >= 3;
   };
   expect(await trained(true, before)).toEqual(await trained(false, before));
 });
 
-// The flat's gradient has zeros where no backward came, and decay and moments move by them.
-it.fails.each(['AdamW', 'SGD'] as const)(
-  '%s passes over what a step does not reach',
-  async (name) => {
-    const before: Parameters<typeof trained>[1] = (step, _, state) => {
-      state.isSkipping = step % 2 === 1;
-    };
-    expect(await trained(true, before, name)).toEqual(await trained(false, before, name));
-  },
-);
+it.each(['AdamW', 'SGD'] as const)('%s passes over what a step does not reach', async (name) => {
+  const before: Parameters<typeof trained>[1] = (step, _, state) => {
+    state.isSkipping = step % 2 === 1;
+  };
+  expect(await trained(true, before, name)).toEqual(await trained(false, before, name));
+});

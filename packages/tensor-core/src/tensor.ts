@@ -53,8 +53,6 @@ export class Tensor {
   requiresGrad: boolean;
   /** For people and errors; parameters carry their path. */
   name = '';
-  /** A leaf's accumulated gradient. */
-  grad: Tensor | undefined = undefined;
   /** Takes a leaf's gradients instead of `grad`; set by sharding and bucketing. */
   gradSink: GradSink | undefined = undefined;
   /** Where the optimizer finds a sharded or packed parameter; undefined: the tensor itself. */
@@ -62,6 +60,7 @@ export class Tensor {
   /** The graph node that made it, and which of its outputs it is; none for a leaf. */
   node: GraphNode | undefined = undefined;
   outputIndex = 0;
+  #grad: Tensor | undefined;
   #storage: Storage;
   #offset: number;
   #isKept = false;
@@ -72,6 +71,21 @@ export class Tensor {
     this.requiresGrad = requiresGrad;
     this.#storage = storage;
     this.#offset = offset;
+  }
+
+  /**
+   * A leaf's accumulated gradient. That of a packed or sharded parameter is a part of its flat's instead;
+   * undefined drops it there too.
+   */
+  get grad(): Tensor | undefined {
+    return this.#grad;
+  }
+
+  set grad(gradient: Tensor | undefined) {
+    this.#grad = gradient;
+    if (gradient === undefined) {
+      this.gradSink?.clear?.([this]);
+    }
   }
 
   get device(): Device {

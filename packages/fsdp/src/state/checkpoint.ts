@@ -12,14 +12,14 @@ import {
   writePart,
 } from '@shardweave/checkpoint';
 import { exchangeTexts } from '@shardweave/collectives';
-import { type AnyOptimizer, HeldModule, type StateHeader } from '@shardweave/nn/flat';
+import { type AnyOptimizer, type FlatProgress, HeldModule } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree, agreeOnText } from '../tree/agree.js';
 import { exchangeCall } from '../tree/call-identity.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
-import { agreedHeader } from './gather-flat-state.js';
+import { agreedProgress } from './gather-flat-state.js';
 import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
 import { namesFor } from './optim-state-dict.js';
 
@@ -180,8 +180,8 @@ function agreementsOf(
 ) {
   const byFlat = new Map(units.map((keyed) => [keyed.unit.flat, keyed]));
   return {
-    agree: (flat: Tensor, own: StateHeader | undefined) =>
-      share(() => agreedHeader(byFlat.get(flat)!.unit, own, 'saveCheckpoint')),
+    agree: (flat: Tensor, own: FlatProgress) =>
+      share(() => agreedProgress(byFlat.get(flat)!.unit, own, 'saveCheckpoint')),
     isWriting: (flat: Tensor) => byFlat.get(flat)!.isWriting,
   };
 }

@@ -2,7 +2,7 @@
 
 import { exchangeTexts } from '@shardweave/collectives';
 import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
-import type { StateHeader } from '@shardweave/nn/flat';
+import { type FlatProgress, runAt, type StateRun } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateDictError } from '../errors.js';
 import { callIdentity, exchangeCall } from '../tree/call-identity.js';
@@ -18,16 +18,15 @@ export async function gatherFlatState<Options extends object>(
   operation: string,
 ): Promise<Map<Tensor, ParameterState>> {
   const own = await orTell(unit.group, operation, () => optimizer.readFlatState(unit.flat));
-  const ownHeader = own && { step: own.step, names: [...own.tensors.keys()] };
-  const header = await agreedHeader(unit, ownHeader, operation);
-  const found = new Map<Tensor, ParameterState>();
-  if (header === undefined) {
-    return found;
-  }
+  const progress = await agreedProgress(unit, progressIn(unit, own?.runs ?? []), operation);
   const parts = new Map<Tensor, Map<string, HostTensor<'f32'>>>();
-  for (const name of header.names) {
+  const names = new Set([...progress.values()].flatMap((each) => each.names));
+  for (const name of [...names].sort()) {
     const whole = await gatherShards(unit, own?.tensors.get(name), operation);
     for (const [index, { tensor }] of whole === undefined ? [] : unit.parameters.entries()) {
+      if (!progress.get(tensor)?.names.includes(name)) {
+        continue;
+      }
       const start = unit.layout.offsets[index]! * F32_BYTES;
       const data = whole!.slice(start, start + tensor.size * F32_BYTES);
       if (!parts.has(tensor)) {
@@ -37,41 +36,68 @@ export async function gatherFlatState<Options extends object>(
     }
   }
   if (unit.rank !== 0) {
-    return found;
+    return new Map();
   }
-  for (const { tensor } of unit.parameters) {
-    const tensors = parts.get(tensor) ?? new Map<string, HostTensor<'f32'>>();
-    // Frozen all along: a bare optimizer would have no state for it.
-    const isUntouched = [...tensors.values()].every(({ data }) => data.every((byte) => byte === 0));
-    if (!tensor.requiresGrad && isUntouched) {
-      continue;
-    }
-    found.set(tensor, { step: header.step, tensors });
-  }
-  return found;
+  return new Map(
+    unit.parameters.flatMap(({ tensor }) => {
+      const step = progress.get(tensor)?.step;
+      return step === undefined
+        ? []
+        : [[tensor, { step, tensors: parts.get(tensor) ?? new Map() }] as const];
+    }),
+  );
 }
 
+/** How far the parameters with elements on this rank have come. */
+function progressIn({ parameters }: ShardedUnit, runs: readonly StateRun[]): FlatProgress {
+  return new Map(
+    parameters.flatMap(({ tensor }) => {
+      const { start, length } = tensor.piece!;
+      const run = length === 0 ? undefined : runAt(runs, start);
+      return run === undefined ? [] : [[tensor, run] as const];
+    }),
+  );
+}
+
+/** What one rank tells of a parameter that it has elements of: step 0 where it was never stepped. */
+type ToldProgress = readonly [index: number, step: number, names: readonly string[]];
+
 /**
- * Step and tensors of the unit's state; ranks whose shard is all padding have none of their own.
- * Collective over the unit's group.
+ * How far each parameter of the unit has come, by those ranks that have elements of it. Collective over
+ * the unit's group.
+ * @throws {FsdpStateDictError} where ranks with parts of one parameter differ
  */
-export async function agreedHeader(
+export async function agreedProgress(
   unit: ShardedUnit,
-  own: StateHeader | undefined,
+  own: FlatProgress,
   operation: string,
-): Promise<StateHeader | undefined> {
-  const text = own === undefined ? '' : JSON.stringify(own);
+): Promise<FlatProgress> {
+  const told = unit.parameters.flatMap(({ tensor }, index): ToldProgress[] => {
+    const { step, names } = own.get(tensor) ?? { step: 0, names: [] };
+    return tensor.piece!.length === 0 ? [] : [[index, step, names]];
+  });
+  const text = JSON.stringify(told);
   const texts = await exchangeTexts(unit.group, text, exchangeCall(operation, unit.name));
-  const distinct = [...new Set(texts.filter((other) => other !== ''))];
-  if (distinct.length === 0) {
-    return undefined;
+  const agreed = new Map<number, string>();
+  for (const [index, ...progress] of texts.flatMap((text) => JSON.parse(text) as ToldProgress[])) {
+    const found = JSON.stringify(progress);
+    const other = agreed.get(index) ?? found;
+    if (other !== found) {
+      const { path } = unit.parameters[index]!;
+      throw new FsdpStateDictError(
+        `optimizer state: expected one step count and the same tensors on all ranks for '${path}' of '${unit.name}', got ${other} and ${found}. Step every rank's optimizer alike.`,
+      );
+    }
+    agreed.set(index, found);
   }
-  if (distinct.length > 1) {
-    throw new FsdpStateDictError(
-      `optimizer state: expected one step count and the same tensors on all ranks for '${unit.name}', got ${distinct.join(' and ')}. Step every rank's optimizer alike.`,
-    );
-  }
-  return JSON.parse(distinct[0]!) as StateHeader;
+  return new Map(
+    [...agreed]
+      .sort(([a], [b]) => a - b)
+      .flatMap(([index, text]) => {
+        const [step, names] = JSON.parse(text) as [number, string[]];
+        return step === 0 ? [] : [[unit.parameters[index]!.tensor, { step, names }] as const];
+      }),
+  );
 }
 
 async function gatherShards(

@@ -4,7 +4,7 @@
 // host holds everything.
 
 import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
-import type { FlatStateBytes } from '@shardweave/nn/flat';
+import { type FlatStateBytes, joinMembers } from '@shardweave/nn/flat';
 import { elementCountOf, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -92,8 +92,7 @@ async function gatherFull<Options extends object>(
 /**
  * This rank's part of a whole state: for its own world size and wrapping, whatever the state was
  * gathered from. No communication; `full` is not changed and shares no memory with the result.
- * @throws {FsdpStateDictError} for unknown names, other shapes, and parameters of one flat with
- * unequal step counts
+ * @throws {FsdpStateDictError} for unknown names and other shapes
  */
 export function getShardFromOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
@@ -166,9 +165,9 @@ async function writeShard<Options extends object>(
   for (const [index, { unit, isLocal }] of flats.entries()) {
     const state = shard.flats.get(flatKey(index));
     if (state !== undefined) {
-      await optimizer.writeFlatState(unit.flat, state.step, state.tensors);
-    } else if (!isLocal && (await optimizer.readFlatState(unit.flat)) !== undefined) {
-      await optimizer.writeFlatState(unit.flat, 0, new Map());
+      await optimizer.writeFlatState(unit.flat, state);
+    } else if (!isLocal && (await optimizer.flatStateRuns(unit.flat)).length > 0) {
+      await optimizer.writeFlatState(unit.flat, { runs: [], tensors: new Map() });
     }
   }
   return shard.extra;
@@ -247,34 +246,12 @@ function shardOf(
   names: ReadonlyMap<Tensor, string>,
 ): FlatStateBytes | undefined {
   const { layout, rank } = unit;
-  const entries = unit.parameters.map(({ tensor }) => state.get(names.get(tensor)!));
-  const steps = new Set(entries.flatMap((entry) => entry?.step ?? []));
-  if (steps.size > 1) {
-    throw new FsdpStateDictError(
-      `optimizer state: expected equal step counts in flat parameter '${unit.name}', got ${[...steps].join(', ')}. Load it into instances made with flattenParameters: false, or put parameters that differ into groups.`,
-      { mismatched: unit.parameters.map(({ tensor }) => names.get(tensor)!) },
-    );
-  }
-  const tensors = new Map<string, Uint8Array>();
-  entries.forEach((entry, index) => {
-    const { start, length, first } = pieceOf(layout, index, rank);
-    if (entry === undefined || length === 0) {
-      return;
-    }
-    // Parameters without an entry count as having had zero gradients.
-    for (const [name, { data }] of entry.tensors) {
-      if (!tensors.has(name)) {
-        tensors.set(name, new Uint8Array(layout.shardLength * F32_BYTES));
-      }
-      const part = data.subarray(first * F32_BYTES, (first + length) * F32_BYTES);
-      tensors.get(name)!.set(part, start * F32_BYTES);
-    }
+  const members = unit.parameters.map(({ tensor }, index) => {
+    return { ...pieceOf(layout, index, rank), entry: state.get(names.get(tensor)!) };
   });
-  const hasOwn = entries.some((entry, index) => {
-    return entry !== undefined && pieceOf(layout, index, rank).length > 0;
-  });
-  // A rank whose part is all padding, or frozen, keeps no state.
-  return hasOwn ? { step: [...steps][0]!, tensors } : undefined;
+  const shard = joinMembers(members, layout.shardLength);
+  // A rank whose part is all padding, or was never stepped, keeps no state.
+  return shard.runs.length > 0 ? shard : undefined;
 }
 
 function checkFull(full: OptimizerStateDict<unknown>, names: ReadonlyMap<Tensor, string>): void {

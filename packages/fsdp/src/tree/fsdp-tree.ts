@@ -15,7 +15,13 @@ import type { UnitLinks } from '../unit/unit-links.js';
 import { explained } from './explained.js';
 import { tellFailure } from './rank-failure.js';
 import type { TreeInstance } from './tree-instance.js';
-import { agreeOnUnits, isSameReduction, usedText, usesUnit } from './used-parameters.js';
+import {
+  agreeOnParameters,
+  isSameReduction,
+  type UsedParameters,
+  usedText,
+  usesUnit,
+} from './used-parameters.js';
 
 export interface FsdpTreeOptions {
   readonly gatherCapBytes: number;
@@ -30,9 +36,9 @@ interface TreePass {
   readonly pass: Pass;
   /** Sets of ranks that have compared what they use. */
   readonly compared: UnitLinks[];
-  /** With findUnusedParameters: the units that any rank uses, once known. */
-  readonly agreement: Promise<ReadonlySet<ShardedUnit>> | undefined;
-  agreed: ReadonlySet<ShardedUnit> | undefined;
+  /** With findUnusedParameters: the parameters that any rank uses, by unit, once known. */
+  readonly agreement: Promise<UsedParameters> | undefined;
+  agreed: UsedParameters | undefined;
   readonly final: Set<ShardedUnit>;
   /** Reductions that have had their turn. */
   numTurns: number;
@@ -134,7 +140,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       return;
     }
     const agreement = this.#options.findUnusedParameters
-      ? agreeOnUnits(this.units, pass)
+      ? agreeOnParameters(this.units, pass)
       : undefined;
     agreement?.catch(() => undefined); // seen by whoever awaits it
     this.#pass = {
@@ -193,14 +199,15 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     const order = this.units.reverse();
     for (; this.#pass!.numTurns < order.length; this.#pass!.numTurns++) {
       const unit = order[this.#pass!.numTurns]!;
-      if (!agreed.has(unit)) {
+      const leaves = agreed.get(unit);
+      if (leaves === undefined) {
         continue;
       }
       const isReady = options.isOver === true || final.has(unit) || !usesUnit(unit, pass);
       if (!isReady) {
         return;
       }
-      unit.gradient.startReduce(this.bucketer, { zeros: true });
+      unit.gradient.startReduce(this.bucketer, { leaves });
     }
   }
 

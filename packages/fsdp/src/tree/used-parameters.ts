@@ -7,7 +7,7 @@
 // of parameters that get a gradient, known before the first kernel. So ranks that differ always
 // meet at calls that differ, and the error of that has what each rank was about to do.
 
-import type { Pass } from '@shardweave/tensor-core';
+import type { Pass, Tensor } from '@shardweave/tensor-core';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
 import { tellFailure } from './rank-failure.js';
@@ -67,15 +67,18 @@ export function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
   );
 }
 
+/** Parameters that get a gradient, by unit; a unit without one is absent. */
+export type UsedParameters = ReadonlyMap<ShardedUnit, readonly Tensor[]>;
+
 /**
- * The units that any rank of theirs uses in the pass; one small collective for each set of ranks, in
+ * The parameters that any rank of theirs uses in the pass; one small collective for each set of ranks, in
  * the sequence of reductions.
  */
-export async function agreeOnUnits(
+export async function agreeOnParameters(
   units: readonly ShardedUnit[],
   pass: Pass,
-): Promise<ReadonlySet<ShardedUnit>> {
-  const agreed = new Set<ShardedUnit>();
+): Promise<UsedParameters> {
+  const agreed = new Map<ShardedUnit, readonly Tensor[]>();
   const left = new Set(units);
   const answers: Promise<void>[] = [];
   for (const unit of left) {
@@ -84,7 +87,10 @@ export async function agreeOnUnits(
     for (const other of alike) {
       left.delete(other);
     }
-    const isNeeded = Uint8Array.from(alike, (other) => Number(usesUnit(other, pass)));
+    const isNeeded = Uint8Array.from(
+      alike.flatMap((other) => other.parameters.map((_, index) => isUsed(other, index, pass))),
+      Number,
+    );
     const options = { dtype: 'u8', op: 'max', tag: 'used', identity: 'used parameters' } as const;
     let answer = Promise.resolve(isNeeded);
     for (const [group, order] of [
@@ -105,11 +111,17 @@ export async function agreeOnUnits(
     }
     answers.push(
       answer.then((bytes) => {
-        alike.forEach((other, index) => {
-          if (bytes[index] !== 0) {
-            agreed.add(other);
+        let at = 0;
+        for (const other of alike) {
+          const leaves = other.parameters.filter((_, index) => bytes[at + index] !== 0);
+          at += other.parameters.length;
+          if (leaves.length > 0) {
+            agreed.set(
+              other,
+              leaves.map(({ tensor }) => tensor),
+            );
           }
-        });
+        }
       }),
     );
   }

@@ -60,10 +60,14 @@ export class UnitGradient {
   }
 
   /**
-   * Hands the full gradient over to be reduced; never waits. Nothing where no parameter contributed,
-   * unless `zeros` stand for it.
+   * Hands the full gradient over to be reduced; never waits. Nothing where no parameter contributed.
+   * @param options.leaves those that have a gradient on some rank, of which zeros stand for this one's.
+   * Default: those that were contributed to, alike on all ranks
    */
-  startReduce(bucketer: ReduceScatterBucketer, options: { readonly zeros?: boolean } = {}): void {
+  startReduce(
+    bucketer: ReduceScatterBucketer,
+    options: { readonly leaves?: readonly Tensor[] } = {},
+  ): void {
     const whole = this.sum.take(options);
     if (whole === undefined) {
       return;

@@ -8,10 +8,15 @@ export function clearGradients(parameters: readonly Tensor[]): void {
   const bySink = new Map<GradSink, Tensor[]>();
   for (const parameter of parameters) {
     const { gradSink, piece } = parameter;
-    dropGradient(parameter);
     if (gradSink?.clear === undefined) {
+      dropGradient(parameter);
       dropGradient(piece?.flat ?? parameter);
-    } else if (bySink.has(gradSink)) {
+      continue;
+    }
+    if (parameter.grad !== undefined) {
+      dropGradient(parameter); // from before it was packed or sharded
+    }
+    if (bySink.has(gradSink)) {
       bySink.get(gradSink)!.push(parameter);
     } else {
       bySink.set(gradSink, [parameter]);

@@ -17,6 +17,7 @@ import {
   type Storage,
   Tensor,
 } from '@shardweave/tensor-core';
+import { hasFlatGradient } from '../parameter-place.js';
 import { flatHomeOf } from '../residence/flat-home.js';
 import { dropGradient } from './clear-gradients.js';
 import { encodingOf } from './encoded-parameter.js';
@@ -47,12 +48,14 @@ export class FlatGradient implements GradSink {
   readonly #contributed = new Set<Tensor>();
   /** Leaves whose place has values, or will: those of #contributed among them. */
   readonly #written = new Set<Tensor>();
-  /** Leaves whose gradient is in what was taken last, and not cleared since: in their flat's. */
+  /** Leaves whose gradient is in what was taken and not cleared since: in their flat's. */
   readonly #resting = new Set<Tensor>();
   readonly #hasPads: boolean;
   #whole: Storage | undefined;
   #pass: Pass | undefined;
   #expected = 0;
+  /** Whether places in the whole that nobody has written are zeros. */
+  #isZeroed = false;
 
   constructor(options: FlatGradientOptions) {
     const { layout, leaves } = options;
@@ -74,6 +77,7 @@ export class FlatGradient implements GradSink {
       return;
     }
     this.#pass = pass;
+    this.#forgetDropped();
     this.#expected = this.#options.leaves.filter((leaf) => pass.reached.has(leaf)).length;
     this.#options.onPass?.(pass);
   }
@@ -133,28 +137,45 @@ export class FlatGradient implements GradSink {
     return this.#contributed.has(leaf);
   }
 
+  /** Whether the flat's gradient has one of the leaf's: others' places in it are zeros. */
+  hasGradient(leaf: Tensor): boolean {
+    return hasFlatGradient(flatOf(leaf)) && this.#restingLeaves().has(leaf);
+  }
+
+  /** A gradient that was put into the flat by hand, without a backward, is one of all leaves. */
+  #restingLeaves(): ReadonlySet<Tensor> {
+    return this.#resting.size > 0 ? this.#resting : new Set(this.#options.leaves);
+  }
+
+  /** A flat's gradient may be dropped by others than by `clear`, such as a failure. */
+  #forgetDropped(): void {
+    const [first] = this.#resting;
+    if (first !== undefined && !hasFlatGradient(flatOf(first))) {
+      this.#resting.clear();
+    }
+  }
+
   // ---- the whole -------------------------------------------------------------------------------
 
   /**
-   * Hands the whole over, complete: the caller releases it. Undefined where nothing was contributed,
-   * unless `zeros` stand for it.
+   * Hands the whole over, complete: the caller releases it. Undefined where nothing was contributed.
+   * @param options.leaves those that have a gradient, zeros where nothing was contributed here. Default:
+   * those that were contributed to
    */
-  take(options: { readonly zeros?: boolean } = {}): Storage | undefined {
-    const whole = options.zeros === true ? this.#wholeOrBegin() : this.#whole;
+  take(options: { readonly leaves?: Iterable<Tensor> } = {}): Storage | undefined {
+    const whole = options.leaves === undefined ? this.#whole : this.#wholeOrBegin();
     if (whole === undefined) {
       return undefined;
     }
-    if (!this.#hasPads) {
+    if (!this.#isZeroed) {
       for (const leaf of this.#options.leaves) {
         if (!this.#contributed.has(leaf)) {
           this.#zero(whole, this.#offsetOf.get(leaf)!, leaf.size);
         }
       }
     }
-    for (const leaf of this.#options.leaves) {
-      if (leaf.requiresGrad) {
-        this.#resting.add(leaf);
-      }
+    for (const leaf of options.leaves ?? this.#contributed) {
+      this.#resting.add(leaf);
     }
     this.#forget();
     return whole;
@@ -163,9 +184,7 @@ export class FlatGradient implements GradSink {
   /** Forgets leaves' gradients, those that nobody has taken and those in their flat's. */
   clear(leaves: readonly Tensor[]): void {
     this.#clearWhole(leaves.filter((leaf) => this.#contributed.delete(leaf)));
-    for (const leaf of leaves) {
-      this.#resting.delete(leaf);
-    }
+    const cleared = leaves.filter((leaf) => this.#resting.delete(leaf));
     const flat = leaves[0]?.piece?.flat;
     if (flat === undefined) {
       return;
@@ -173,12 +192,12 @@ export class FlatGradient implements GradSink {
     if (this.#resting.size === 0) {
       dropGradient(flat);
     } else if (flat.grad !== undefined) {
-      for (const leaf of leaves) {
+      for (const leaf of cleared) {
         const { start, length } = leaf.piece!;
         this.#zero(flat.grad.storage, start, length);
       }
-    } else {
-      flatHomeOf(flat)?.clearGradient(leaves.map((leaf) => leaf.piece!));
+    } else if (cleared.length > 0) {
+      flatHomeOf(flat)?.clearGradient(cleared.map((leaf) => leaf.piece!));
     }
   }
 
@@ -209,7 +228,7 @@ export class FlatGradient implements GradSink {
     this.#written.clear();
   }
 
-  /** Goes on with what earlier backwards have left; nothing is unwritten in it. */
+  /** Goes on with what earlier backwards have left: the places of leaves without a gradient are zeros. */
   #resume(): void {
     const earlier = this.#whole === undefined ? this.#options.earlier?.() : undefined;
     if (earlier === undefined) {
@@ -218,7 +237,8 @@ export class FlatGradient implements GradSink {
     earlier.retain();
     earlier.markWritten();
     this.#whole = earlier;
-    for (const leaf of this.#options.leaves) {
+    this.#isZeroed = true;
+    for (const leaf of this.#restingLeaves()) {
       this.#contributed.add(leaf);
       this.#written.add(leaf);
     }
@@ -233,6 +253,7 @@ export class FlatGradient implements GradSink {
     const { device, layout } = this.#options;
     const whole = device.storage(layout.elementCount, dtype, 'gradient');
     whole.fill();
+    this.#isZeroed = this.#hasPads;
     if (this.#hasPads) {
       device.backend.run('fill', { out: whole.view(), value: 0 });
     }
@@ -255,4 +276,8 @@ function requireFloat(leaf: Tensor): void {
       `gradient: expected '${leaf.name}' to stay frozen, got requiresGrad of a parameter that rests as ${encoding.format}. Train something beside it.`,
     );
   }
+}
+
+function flatOf(leaf: Tensor): Tensor {
+  return leaf.piece?.flat ?? leaf;
 }

@@ -1,6 +1,7 @@
 // For packages that wrap modules: flat parameters, where they rest, and when they come and go. Programs
 // that only train need nothing of it.
 
+export { type FlatState, type FlatStateBytes, runAt, type StateRun } from '../optim/flat-state.js';
 export { gradNodes, normParameters } from '../optim/grad-nodes.js';
 export {
   type BlockRange,
@@ -11,7 +12,7 @@ export {
   normCover,
   normOfRoots,
 } from '../optim/norm-tree.js';
-export type { FlatState, FlatStateBytes, StateHeader } from '../optim/optimizer-state.js';
+export { joinMembers } from '../optim/optimizer-state.js';
 export type { ByteStore } from '../residence/byte-store.js';
 export {
   type FlatHome,
@@ -30,7 +31,7 @@ export { StoreUse, storeUseOf } from '../residence/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from '../residence/stored-flat.js';
 export { StoredModel, type StoredModelOptions } from '../residence/stored-model.js';
 export { LEAST_PART_BYTES } from '../residence/stored-visit.js';
-export type { AnyOptimizer } from '../saves/held-flats.js';
+export type { AnyOptimizer, FlatProgress } from '../saves/held-flats.js';
 export {
   HeldModule,
   type HeldModuleOptions,

@@ -55,7 +55,7 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
     checkOptions(`${this.kind}${at}`, group, { ...RULES, params: PARAMETERS });
   }
 
-  override stateNames(): readonly string[] {
+  override stateNamesOf(): readonly string[] {
     return ['expAvg', 'expAvgSq'];
   }
 
@@ -67,16 +67,20 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
       expAvg: state.get('expAvg')!,
       expAvgSq: state.get('expAvgSq')!,
       gradScale,
-      groups: step.groups.map(({ lr, betas: [beta1, beta2], eps, weightDecay }) => ({
-        lr,
-        beta1,
-        beta2,
-        eps,
-        weightDecay,
-        biasCorrection1: 1 - beta1 ** step.step,
-        biasCorrection2: 1 - beta2 ** step.step,
-        decoupled: this.isDecoupled,
-      })),
+      groups: step.groups.map((group) => {
+        const { lr, betas, eps, weightDecay } = group.options;
+        const [beta1, beta2] = betas;
+        return {
+          lr,
+          beta1,
+          beta2,
+          eps,
+          weightDecay,
+          biasCorrection1: 1 - beta1 ** group.step,
+          biasCorrection2: 1 - beta2 ** group.step,
+          decoupled: this.isDecoupled,
+        };
+      }),
       segments,
     });
   }

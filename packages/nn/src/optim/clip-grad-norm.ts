@@ -4,9 +4,10 @@
 import { isTensor, Tensor } from '@shardweave/tensor-core';
 import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
+import type { FlatPlace } from '../flat/flat-layout.js';
 import { isSharded } from '../parameter-place.js';
 import { flatHomeOf } from '../residence/flat-home.js';
-import { flatsOf, nameOf } from './flat-plan.js';
+import { flatsOf, nameOf, placesByFlat } from './flat-plan.js';
 import { encodeNodes, normParameters, planNodes } from './grad-nodes.js';
 
 /** PyTorch's guard against a division by zero, as f32 has it. */
@@ -95,12 +96,17 @@ export function clipCoefficient(norm: number, maxNorm: number): number {
 }
 
 /**
- * Multiplies the gradients of all parameters, tied and packed ones once, by `factor`, f32 [1]. Of
- * sharded ones it scales this rank's part, so the factor is to be equal on all ranks.
+ * Multiplies the gradients of these parameters, tied ones once, by `factor`, f32 [1]; others that share a
+ * flat with them stay as they are. Of sharded ones it scales this rank's part, so the factor is to be
+ * equal on all ranks.
  */
 export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): void {
-  for (const gradient of gradientsOf(listOf(parameters))) {
-    multiplyInPlace(gradient, factor);
+  const list = listOf(parameters);
+  requireResident(list);
+  for (const [{ grad }, places] of placesByFlat(list)) {
+    if (grad !== undefined) {
+      multiplyInPlace(grad, factor, places);
+    }
   }
 }
 
@@ -166,28 +172,24 @@ function requireResident(parameters: readonly Tensor[]): void {
   }
 }
 
-function gradientsOf(parameters: readonly Tensor[]): Tensor[] {
-  requireResident(parameters);
-  const gradients = flatsOf(parameters).flatMap((flat) => flat.grad ?? []);
-  return gradients.filter((gradient) => gradient.size > 0);
-}
-
-/** x *= factor [1], in runs that the device can bind. */
-export function multiplyInPlace(x: Tensor, factor: Tensor): void {
+/** x *= factor [1] in some places, in runs that the device can bind. */
+export function multiplyInPlace(x: Tensor, factor: Tensor, places: readonly FlatPlace[]): void {
   const { backend } = x.device;
   const run = Math.floor(backend.info.limits.maxViewBytes / 1024) * 256; // 256-byte steps, any dtype
-  for (let start = 0; start < x.size; start += run) {
-    const size = Math.min(run, x.size - start);
-    const part = new Tensor(x.storage, [size], x.offset + start).view();
-    backend.run('binary', {
-      kind: 'mul',
-      a: part,
-      b: factor.view(),
-      out: part,
-      shape: [size],
-      aStrides: [1],
-      bStrides: [0],
-    });
+  for (const { start: first, length } of places) {
+    for (let start = first; start < first + length; start += run) {
+      const size = Math.min(run, first + length - start);
+      const part = new Tensor(x.storage, [size], x.offset + start).view();
+      backend.run('binary', {
+        kind: 'mul',
+        a: part,
+        b: factor.view(),
+        out: part,
+        shape: [size],
+        aStrides: [1],
+        bStrides: [0],
+      });
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 import { isFloat, type Segment, type ShardPiece, type Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
+import { alignElements, type FlatPlace } from '../flat/flat-layout.js';
 
 /** One parameter's part of a flat. */
 export interface FlatMember {
@@ -18,14 +19,20 @@ export interface FlatPlan {
   readonly flat: Tensor;
   /** Ascending by start. */
   readonly members: readonly FlatMember[];
-  /**
-   * Members as the kernels take them, without frozen ones of a shared flat; neighbors of one group
-   * merged. Keeps its identity.
-   */
+  /** The last few choices of members, by their text. */
+  readonly choices: Map<string, StepChoice>;
+}
+
+/** Members that a step moves, as the kernels take them. Keeps its identity, as do its cuts. */
+export interface StepChoice {
+  /** Neighbors of one group merged; a `group` is a number that the step gave. */
   readonly segments: readonly Segment[];
   /** Those of parts that were asked for, by first element and length. */
   readonly cuts: Map<string, readonly Segment[]>;
 }
+
+/** Choices that a plan remembers: models that take turns among branches have a few. */
+const MAX_CHOICES = 16;
 
 /**
  * Groups parameters by flat, in order of first appearance.
@@ -59,18 +66,35 @@ export function planFlats(groups: readonly { readonly params: readonly Tensor[] 
       );
     }
     list.sort((a, b) => a.start - b.start);
-    return { flat, members: list, segments: merge(list), cuts: new Map() };
+    return { flat, members: list, choices: new Map() };
   });
 }
 
-/** A plan's segments in a part of its flat, as places in the part. They keep their identity. */
-export function segmentsOf(
-  { flat, segments, cuts }: FlatPlan,
+/**
+ * The segments of the members that a step moves.
+ * @param groups of each member the number that kernels know its options by; undefined: it stays
+ */
+export function chooseMembers(
+  { members, choices }: FlatPlan,
+  groups: readonly (number | undefined)[],
+): StepChoice {
+  const key = groups.join();
+  let choice = choices.get(key);
+  if (choice === undefined) {
+    choice = { segments: merge(members, groups), cuts: new Map() };
+    if (choices.size === MAX_CHOICES) {
+      choices.clear();
+    }
+    choices.set(key, choice);
+  }
+  return choice;
+}
+
+/** Segments in a part of their flat, as places in the part. They keep their identity. */
+export function segmentsIn(
+  { segments, cuts }: StepChoice,
   { start, length }: { readonly start: number; readonly length: number },
 ): readonly Segment[] {
-  if (length === flat.size) {
-    return segments;
-  }
   const key = `${start}:${length}`;
   let cut = cuts.get(key);
   if (cut === undefined) {
@@ -98,12 +122,11 @@ export function flatsOf(parameters: Iterable<Tensor>): Tensor[] {
   return [...flats];
 }
 
-function merge(members: readonly FlatMember[]): Segment[] {
+function merge(members: readonly FlatMember[], groups: readonly (number | undefined)[]): Segment[] {
   const segments: Segment[] = [];
-  for (const { param, start, length, group } of members) {
-    // A flat's gradient has zeros for a frozen member, which decay and momentum would still move.
-    const isFrozen = param.piece !== undefined && !param.requiresGrad;
-    if (length === 0 || isFrozen) {
+  for (const [i, { start, length }] of members.entries()) {
+    const group = groups[i];
+    if (length === 0 || group === undefined) {
       continue;
     }
     const last = segments.at(-1);
@@ -114,6 +137,25 @@ function merge(members: readonly FlatMember[]): Segment[] {
     }
   }
   return segments;
+}
+
+/** Where the elements of parameters lie, by flat; those with nothing but padding between them as one. */
+export function placesByFlat(parameters: Iterable<Tensor>): Map<Tensor, FlatPlace[]> {
+  const flats = new Map<Tensor, FlatPlace[]>();
+  const pieces = [...new Set(parameters)].map(pieceOf).filter(({ length }) => length > 0);
+  pieces.sort((a, b) => a.start - b.start);
+  for (const { flat, start, length } of pieces) {
+    const places = flats.get(flat) ?? [];
+    flats.set(flat, places);
+    const last = places.at(-1);
+    const end = last && last.start + last.length;
+    if (end === start || (end !== undefined && alignElements(end) === start)) {
+      places[places.length - 1] = { start: last!.start, length: start + length - last!.start };
+    } else {
+      places.push({ start, length });
+    }
+  }
+  return flats;
 }
 
 /** How an error calls a parameter. */

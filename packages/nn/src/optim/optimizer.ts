@@ -2,7 +2,7 @@
 // needed, and state dicts by parameter name. A step encodes kernels, one a flat, and waits only for
 // flats that rest elsewhere than on the device.
 
-import { type Device, isTensor, Tensor } from '@shardweave/tensor-core';
+import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import {
   checkOptions,
   type OptionRule,
@@ -13,19 +13,17 @@ import {
 } from '../check-options.js';
 import { NnConfigError, OptimizerError } from '../errors.js';
 import { clearGradients } from '../flat/clear-gradients.js';
-import { isSharded } from '../parameter-place.js';
+import { hasGradient, isSharded } from '../parameter-place.js';
 import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../residence/flat-home.js';
-import type { RestingState, StateSignature } from '../residence/resting-state.js';
-import { type FlatMember, type FlatPlan, planFlats } from './flat-plan.js';
-import { type FlatStep, stepPart } from './flat-step.js';
+import { type FlatPlan, planFlats } from './flat-plan.js';
+import type { FlatState, FlatStateBytes, StateRun } from './flat-state.js';
+import { FlatStates } from './flat-states.js';
+import { type FlatStep, type PlannedStep, planStep, stepPart } from './flat-step.js';
 import {
   checkStateDict,
-  copyState,
-  type FlatState,
-  type FlatStateBytes,
+  joinMembers,
   memberState,
   type OptimizerStateDict,
-  type StateHeader,
 } from './optimizer-state.js';
 import { StoredStep } from './stored-step.js';
 
@@ -61,10 +59,10 @@ const STEP_RULES: OptionRules<StepOptions> = {
 /** Base of the optimizers. Groups hold on to parameters, not to their storages. */
 export abstract class Optimizer<Options extends object> {
   readonly groups: readonly OptimizerGroup<Options>[];
-  readonly #states = new Map<Tensor, FlatState>();
+  readonly #states: FlatStates;
   #plans: readonly FlatPlan[] = [];
-  /** What the plans were made from: each parameter's piece, and whether it is trained. */
-  #planned: readonly (readonly [piece: unknown, requiresGrad: boolean])[] | undefined;
+  /** What the plans were made from: each parameter's piece. */
+  #planned: readonly unknown[] | undefined;
   /** A step that failed half-way, over flats that rest off the device. */
   #unfinished: StoredStep | undefined;
   /** Gradients that such a step used when somebody else finished it: repeating it does nothing more. */
@@ -82,6 +80,14 @@ export abstract class Optimizer<Options extends object> {
     });
     this.#checkGroups(this.groups);
     planFlats(this.groups); // a wrong group is found here, not at the first step
+    this.#states = new FlatStates({
+      owner: this,
+      kind: () => this.kind,
+      planOf: (flat) => this.#plan().find((plan) => plan.flat === flat),
+      namesFor: ({ members }) => [
+        ...new Set(members.flatMap(({ group }) => this.stateNamesOf(this.groups[group]!))),
+      ],
+    });
   }
 
   /**
@@ -99,8 +105,8 @@ export abstract class Optimizer<Options extends object> {
   /** What it is called where its state rests. */
   abstract readonly kind: string;
 
-  /** Names of the state tensors that a flat needs with the groups' present options. */
-  abstract stateNames(): readonly string[];
+  /** Names of the state tensors that a group's parameters need with its present options. */
+  abstract stateNamesOf(group: OptimizerGroup<Options>): readonly string[];
 
   /** Encodes a flat's step, or a part of it: element by element, as parts are cut anywhere. */
   protected abstract stepFlat(device: Device, step: FlatStep<Options>): void;
@@ -111,12 +117,12 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * Steps every flat that has a gradient. Where parameters share a flat (sharded or packed), those
-   * without a gradient of their own count as having zeros, so decay and momentum move them, but frozen
-   * ones stay. Flats on the device are encoded when it returns; the promise waits for those that rest
-   * elsewhere, which come one after the other, and for their commit. Where it rejects for a store that
-   * fails, none of the step is committed, and repeating it finishes it with the options that it began
-   * with; so does whatever reads those flats next.
+   * Steps every parameter that has a gradient; the others stay as they are, with their state and their
+   * count of steps, also where they share a flat (sharded or packed) with some that have one. Flats on
+   * the device are encoded when it returns; the promise waits for those that rest elsewhere, which come
+   * one after the other, and for their commit. Where it rejects for a store that fails, none of the step
+   * is committed, and repeating it finishes it with the options that it began with; so does whatever
+   * reads those flats next.
    * @throws {OptimizerError} where those are in a forward, backward or step that has not ended;
    * nothing is stepped then
    */
@@ -142,7 +148,7 @@ export abstract class Optimizer<Options extends object> {
     }
     for (const { flat } of plans) {
       if (flatHomeOf(flat)?.hasGradient) {
-        this.#restingOf(flat); // refuses another optimizer's state before anything is stepped
+        this.#states.restingOf(flat); // refuses another optimizer's state before anything is stepped
       }
     }
     for (const plan of plans) {
@@ -158,21 +164,44 @@ export abstract class Optimizer<Options extends object> {
 
   #stepResident(plan: FlatPlan, options: StepOptions): void {
     const { flat } = plan;
-    if (plan.segments.length > 0) {
-      const state = this.#stateFor(flat);
-      const { groups } = this;
-      const gradScale = options.gradScale?.view();
-      const grad = flat.grad!;
-      state.step += 1;
-      const part = { start: 0, length: flat.size, param: undefined, grad, state: new Map() };
-      stepPart(plan, part, { groups, gradScale, state, step: state.step }, (step) =>
-        this.stepFlat(flat.device, step),
-      );
-      state.unused.clear();
+    const { groups } = this;
+    const moving = movingOf(plan);
+    if (moving.size > 0) {
+      const step = this.#plannedStep(plan, { groups, moving });
+      const part = { start: 0, length: flat.size, param: undefined, grad: flat.grad! };
+      this.#encode(step, { ...part, state: new Map() }, options.gradScale?.view());
+      step.state.advance(step.progress);
     }
     // Copies gathered or published from it are stale: on all ranks alike, also where a rank's
     // part is all padding.
     flat.storage.markWritten();
+  }
+
+  #plannedStep(
+    plan: FlatPlan,
+    {
+      groups,
+      moving,
+    }: {
+      readonly groups: readonly OptimizerGroup<Options>[];
+      readonly moving: ReadonlySet<Tensor>;
+    },
+  ): PlannedStep<Options> {
+    return planStep(plan, {
+      state: this.#states.ensure(plan.flat),
+      groups,
+      moving,
+      namesOf: (group) => this.stateNamesOf(group),
+    });
+  }
+
+  #encode(
+    step: PlannedStep<Options>,
+    part: FlatPart,
+    gradScale: ReturnType<Tensor['view']> | undefined,
+  ): void {
+    const { device } = step.plan.flat;
+    stepPart(step, part, gradScale, (call) => this.stepFlat(device, call));
   }
 
   /** The same of flats that rest elsewhere; it keeps what it was called with, as it may fail half-way. */
@@ -191,7 +220,8 @@ export abstract class Optimizer<Options extends object> {
         return [];
       }
       plan.flat.storage.markWritten(); // copies are stale on all ranks alike
-      return plan.segments.length > 0 ? [this.#turnOf(plan, home, { groups, scale })] : [];
+      const moving = movingOf(plan);
+      return moving.size > 0 ? [this.#turnOf(plan, home, { groups, moving, scale })] : [];
     });
     const step = new StoredStep(homes, turns, {
       flatsAhead: options.flatsAhead ?? 1,
@@ -208,30 +238,27 @@ export abstract class Optimizer<Options extends object> {
   #turnOf(
     plan: FlatPlan,
     home: FlatHome,
-    {
-      groups,
-      scale,
-    }: {
+    call: {
       readonly groups: readonly OptimizerGroup<Options>[];
+      readonly moving: ReadonlySet<Tensor>;
       readonly scale: Tensor | undefined;
     },
   ) {
+    const { scale } = call;
+    let step: PlannedStep<Options> | undefined;
     const start = () => {
-      const state = this.#stateFor(plan.flat);
-      return home.start(this.#restingOf(plan.flat), [...state.tensors.keys()]);
+      step = this.#plannedStep(plan, call);
+      const { state, progress } = step;
+      const names = [...state.tensors.keys()];
+      return home.start(this.#states.restingOf(plan.flat), {
+        names,
+        runs: state.runsAfter(progress),
+      });
     };
-    const use = (part: FlatPart) => {
-      const state = this.#stateFor(plan.flat);
-      const gradScale = scale?.storage.view(scale.offset, 1);
-      stepPart(plan, part, { groups, gradScale, state, step: state.step + 1 }, (step) =>
-        this.stepFlat(plan.flat.device, step),
-      );
-    };
+    const use = (part: FlatPart) => this.#encode(step!, part, scale?.storage.view(scale.offset, 1));
     const kept = () => {
       plan.flat.storage.markWritten(); // once more, as they may be made until then
-      const state = this.#stateFor(plan.flat);
-      state.step += 1;
-      state.unused.clear();
+      step!.state.advance(step!.progress);
     };
     return { start, use, kept };
   }
@@ -257,65 +284,22 @@ export abstract class Optimizer<Options extends object> {
     return this.#states.get(flat);
   }
 
-  /** What there is of a flat's state, wherever it rests; undefined before its first step. For saves. */
-  async flatStateHeader(flat: Tensor): Promise<StateHeader | undefined> {
-    const home = stateHomeOf(flat);
-    await home?.ready();
-    await home?.steps.rest();
-    if (this.stateOf(flat) === undefined && this.#restingOf(flat)?.step === undefined) {
-      return undefined;
-    }
-    const { step, tensors, unused } = this.#stateFor(flat);
-    return { step, names: [...tensors.keys()].filter((name) => !unused.has(name)) };
+  /** What there is of a flat's state, wherever it rests; nothing before its first step. For saves. */
+  async flatStateRuns(flat: Tensor): Promise<readonly StateRun[]> {
+    return this.#states.runs(flat);
   }
 
   /** The state of a flat, wherever it rests; undefined before its first step. For sharding. */
   async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
-    if ((await this.flatStateHeader(flat)) === undefined) {
-      return undefined;
-    }
-    const resting = this.#restingOf(flat);
-    const { step, tensors } = this.#stateFor(flat);
-    const reads = [...tensors].map(async ([name, { storage }]) => {
-      return [name, await (resting?.read(name) ?? storage.read())] as const;
-    });
-    return { step, tensors: new Map(await Promise.all(reads)) };
+    return this.#states.read(flat);
   }
 
   /**
-   * Replaces the state of a flat. A tensor that is missing begins anew, with zeros. The arrays are the
-   * caller's again when it resolves. For sharding.
+   * Replaces the state of a flat: a parameter in no run is as if it was never stepped, and a tensor that
+   * is missing is zeros. The arrays are the caller's again when it resolves. For sharding.
    */
-  async writeFlatState(
-    flat: Tensor,
-    step: number,
-    tensors: ReadonlyMap<string, Uint8Array>,
-  ): Promise<void> {
-    const home = stateHomeOf(flat);
-    await home?.ready();
-    await home?.steps.rest();
-    const state = this.#stateFor(flat);
-    const given = [...state.tensors.keys()].filter((name) => tensors.has(name));
-    if (home !== undefined) {
-      const whole = new Map(given.map((name) => [name, tensors.get(name)!]));
-      await this.#restingOf(flat)!.write(step, whole);
-    } else {
-      for (const [name, tensor] of state.tensors) {
-        const bytes = tensors.get(name);
-        if (bytes === undefined) {
-          flat.device.backend.run('fill', { out: tensor.view(), value: 0 });
-        } else {
-          tensor.storage.write(bytes);
-        }
-      }
-    }
-    state.step = step;
-    state.unused.clear();
-    for (const name of state.tensors.keys()) {
-      if (!tensors.has(name)) {
-        state.unused.add(name);
-      }
-    }
+  async writeFlatState(flat: Tensor, state: FlatStateBytes): Promise<void> {
+    await this.#states.write(flat, state);
   }
 
   /**
@@ -331,7 +315,10 @@ export abstract class Optimizer<Options extends object> {
     const leave = occupyHomes(flatsIn(plans), 'optimizer.stateDict');
     const states = plans.map(async ({ flat, members }) => {
       const state = await this.readFlatState(flat);
-      return state === undefined ? [] : members.map((member) => memberState(member, state, names));
+      return members.flatMap((member) => {
+        const own = state && memberState(member, state);
+        return own === undefined ? [] : [[names.get(member.param)!, own] as const];
+      });
     });
     const found = await Promise.all(states).finally(leave);
     const paramGroups = this.groups.map(({ params, ...options }) => ({
@@ -344,7 +331,7 @@ export abstract class Optimizer<Options extends object> {
   /**
    * Takes over options and state; nothing changes when they don't fit.
    * @throws {OptimizerError} beside a forward, backward or step of flats that rest off the device
-   * @throws {StateDictError} where names, shapes, groups or step counts do not fit
+   * @throws {StateDictError} where names, shapes or groups do not fit
    */
   async loadStateDict(
     dict: OptimizerStateDict<Options>,
@@ -352,7 +339,7 @@ export abstract class Optimizer<Options extends object> {
   ): Promise<void> {
     const names = this.#namesOf(named);
     const plans = this.#plan();
-    checkStateDict(dict, { names, plans, numGroups: this.groups.length });
+    checkStateDict(dict, { names, numGroups: this.groups.length });
     const loaded = this.groups.map((group, i) => {
       return { ...group, ...dict.paramGroups[i], params: group.params };
     });
@@ -370,160 +357,48 @@ export abstract class Optimizer<Options extends object> {
     }: { readonly names: ReadonlyMap<Tensor, string>; readonly plans: readonly FlatPlan[] },
   ): Promise<void> {
     for (const flat of flatsIn(plans)) {
-      await stateHomeOf(flat)?.ready(); // before anything changes
+      await this.#states.ready(flat); // before anything changes
     }
     for (const [i, group] of groups.entries()) {
       Object.assign(this.groups[i]!, group);
     }
     for (const { flat, members } of plans) {
-      this.#dropState(flat);
-      const first = dict.state.get(names.get(members[0]!.param)!);
-      if (first === undefined) {
-        if (this.#restingOf(flat)?.step !== undefined) {
-          await this.writeFlatState(flat, 0, new Map());
-        }
-        continue;
+      this.#states.drop(flat);
+      const entries = members.map(({ param, start, length }) => {
+        return { start, length, first: 0, entry: dict.state.get(names.get(param)!) };
+      });
+      const state = joinMembers(entries, flat.size);
+      if (state.runs.length > 0 || this.#states.restingOf(flat)?.runs !== undefined) {
+        await this.writeFlatState(flat, state);
       }
-      const whole = new Map<string, Uint8Array>();
-      for (const { param, start } of members) {
-        for (const [name, { data }] of dict.state.get(names.get(param)!)!.tensors) {
-          if (!whole.has(name)) {
-            whole.set(name, new Uint8Array(flat.size * 4));
-          }
-          whole.get(name)!.set(data, start * 4);
-        }
-      }
-      await this.writeFlatState(flat, first.step, whole);
     }
   }
 
   /** Frees the state; the next step starts afresh. */
   dispose(): void {
-    for (const flat of [...this.#states.keys()]) {
-      this.#dropState(flat);
-      flatHomeOf(flat)?.leaveState(this);
-    }
+    this.#states.dispose();
   }
 
   [Symbol.dispose](): void {
     this.dispose();
   }
 
-  /** The plan, made anew where parameters have been wrapped, packed or frozen since. */
+  /** The plan, made anew where parameters have been wrapped or packed since. */
   #plan(): readonly FlatPlan[] {
     const params = this.parameters();
-    const isCurrent = this.#planned?.every(
-      ([piece, requiresGrad], i) =>
-        params[i]!.piece === piece && params[i]!.requiresGrad === requiresGrad,
-    );
-    if (isCurrent) {
+    if (this.#planned?.every((piece, i) => params[i]!.piece === piece)) {
       return this.#plans;
     }
-    const before = this.#plans;
-    const plans = planFlats(this.groups);
-    if (this.#states.size > 0) {
-      this.#moveStates(before, plans);
+    const [before, planned] = [this.#plans, this.#planned];
+    this.#plans = planFlats(this.groups);
+    this.#planned = params.map(({ piece }) => piece);
+    try {
+      this.#states.move(before, this.#plans);
+    } catch (error) {
+      [this.#plans, this.#planned] = [before, planned]; // refused again next time
+      throw error;
     }
-    this.#plans = plans;
-    this.#planned = params.map(({ piece, requiresGrad }) => [piece, requiresGrad]);
-    return plans;
-  }
-
-  #stateFor(flat: Tensor): FlatState {
-    const known = this.#states.get(flat);
-    const missing = this.stateNames().filter((name) => known?.tensors.has(name) !== true);
-    if (known !== undefined && missing.length === 0) {
-      return known;
-    }
-    const resting = this.#restingOf(flat);
-    const { device } = flat;
-    const added = missing.map((name) => {
-      const tensor =
-        resting === undefined
-          ? device.zeros([flat.size], { tag: 'optimizer' }).keep()
-          : new Tensor(device.storage(flat.size, 'f32', 'optimizer'), [flat.size]);
-      return [name, tensor] as const;
-    });
-    const tensors = new Map([...(known?.tensors ?? []), ...added]);
-    const unused = new Set(known?.unused);
-    for (const name of missing) {
-      if (!resting?.has(name)) {
-        unused.add(name);
-      }
-    }
-    const state = { step: known?.step ?? resting?.step ?? 0, tensors, unused };
-    this.#states.set(flat, state);
-    return state;
-  }
-
-  /** This optimizer's state of a flat that rests off the device; undefined where state does not. */
-  #restingOf(flat: Tensor): RestingState | undefined {
-    return stateHomeOf(flat)?.stateOf(this, this.#signatureOf(flat));
-  }
-
-  #signatureOf(flat: Tensor): StateSignature {
-    const ranges: [start: number, length: number, group: number][] = [];
-    for (const { start, length, group } of this.#plan().find((plan) => plan.flat === flat)!
-      .members) {
-      const last = ranges.at(-1);
-      if (last !== undefined && last[2] === group && last[0] + last[1] === start) {
-        last[1] += length;
-      } else if (length > 0) {
-        ranges.push([start, length, group]);
-      }
-    }
-    return { optimizer: this.kind, ranges };
-  }
-
-  #dropState(flat: Tensor): void {
-    for (const tensor of this.#states.get(flat)?.tensors.values() ?? []) {
-      tensor.dispose();
-    }
-    this.#states.delete(flat);
-  }
-
-  /** Carries state over to new flats: packing after some steps. */
-  #moveStates(before: readonly FlatPlan[], after: readonly FlatPlan[]): void {
-    const sources = new Map<Tensor, { member: FlatMember; state: FlatState | undefined }>();
-    for (const { flat, members } of before) {
-      const state = this.#states.get(flat);
-      for (const member of members) {
-        sources.set(member.param, { member, state });
-      }
-    }
-    const old = new Set(this.#states.keys());
-    for (const { flat, members } of after) {
-      if (old.delete(flat)) {
-        continue;
-      }
-      const found = members.map((member) => ({ member, source: sources.get(member.param) }));
-      if (found.every(({ source }) => source?.state === undefined)) {
-        continue;
-      }
-      const steps = new Set(found.map(({ source }) => source?.state?.step));
-      const isMovable =
-        steps.size === 1 &&
-        stateHomeOf(flat) === undefined &&
-        found.every(({ member, source }) => source?.member.length === member.length);
-      if (!isMovable) {
-        throw new OptimizerError(
-          'optimizer: expected parameters to be sharded before the first step, but their state cannot follow them. Save a state dict first and load it after wrapping.',
-        );
-      }
-      const state = this.#stateFor(flat);
-      state.step = [...steps][0]!;
-      for (const { member, source } of found) {
-        copyState(source!, member, state);
-        for (const name of source!.state?.tensors.keys() ?? []) {
-          if (!source!.state!.unused.has(name)) {
-            state.unused.delete(name);
-          }
-        }
-      }
-    }
-    for (const flat of old) {
-      this.#dropState(flat);
-    }
+    return this.#plans;
   }
 
   #namesOf(named: Iterable<readonly [string, Tensor]>): Map<Tensor, string> {
@@ -559,8 +434,8 @@ function flatsIn(plans: readonly FlatPlan[]): Tensor[] {
   return plans.map(({ flat }) => flat);
 }
 
-/** Where the state of a flat rests, if not on the device. */
-function stateHomeOf(flat: Tensor): FlatHome | undefined {
-  const home = flatHomeOf(flat);
-  return home?.holdsState ? home : undefined;
+/** The parameters that have elements here, and a gradient. */
+function movingOf({ members }: FlatPlan): Set<Tensor> {
+  const moving = members.filter(({ param, length }) => length > 0 && hasGradient(param));
+  return new Set(moving.map(({ param }) => param));
 }

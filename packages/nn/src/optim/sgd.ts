@@ -66,8 +66,8 @@ export class Sgd extends Optimizer<SgdOptions> {
     }
   }
 
-  override stateNames(): readonly string[] {
-    return this.groups.some(({ momentum }) => momentum !== 0) ? ['momentum'] : [];
+  override stateNamesOf({ momentum }: OptimizerGroup<SgdOptions>): readonly string[] {
+    return momentum === 0 ? [] : ['momentum'];
   }
 
   protected override stepFlat(device: Device, step: FlatStep<SgdOptions>): void {
@@ -77,9 +77,9 @@ export class Sgd extends Optimizer<SgdOptions> {
       grad,
       momentumBuffer: state.get('momentum'),
       gradScale,
-      groups: step.groups.map(({ params: _, ...group }) => ({
-        ...group,
-        isFirstStep: step.isNew('momentum'),
+      groups: step.groups.map(({ options: { params: _, ...options }, isNew }) => ({
+        ...options,
+        isFirstStep: isNew('momentum'),
       })),
       segments,
     });

@@ -3,6 +3,7 @@
 import type { Tensor } from '@shardweave/tensor-core';
 import { listOf, multiplyInPlace, requireWhole } from './clip-grad-norm.js';
 import { eachGradient } from './each-gradient.js';
+import { placesByFlat } from './flat-plan.js';
 import { gradNodes } from './grad-nodes.js';
 import { joinNormValues, normOfRoots } from './norm-tree.js';
 
@@ -28,6 +29,9 @@ export async function streamedScaleGradients(
   parameters: Iterable<Tensor>,
   factor: Tensor,
 ): Promise<void> {
-  const use = (gradient: Tensor) => multiplyInPlace(gradient, factor);
-  await eachGradient([...parameters], { isChanging: true, use });
+  const list = [...parameters];
+  const places = placesByFlat(list);
+  const use = (gradient: Tensor, flat: Tensor) =>
+    multiplyInPlace(gradient, factor, places.get(flat) ?? []);
+  await eachGradient(list, { isChanging: true, use });
 }

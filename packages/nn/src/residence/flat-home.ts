@@ -4,6 +4,7 @@
 import type { Tensor, View } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
 import type { FlatPlace } from '../flat/flat-layout.js';
+import type { StateRun } from '../optim/flat-state.js';
 import type { RestingState, StateSignature } from './resting-state.js';
 
 /**
@@ -45,8 +46,8 @@ export interface FlatHome {
   stateOf(owner: object, signature: StateSignature): RestingState;
   /** Its owner steps no more; the state stays for another process, or until another optimizer's takes its place. */
   leaveState(owner: object): void;
-  /** Begins a visit of parameter, gradient and, where it rests here, the state's tensors `names`. */
-  start(state: RestingState | undefined, names: readonly string[]): FlatVisit;
+  /** Begins a visit of parameter, gradient and, where it rests here, the state. */
+  start(state: RestingState | undefined, step: VisitStep): FlatVisit;
   /** Begins a visit of the gradient alone, whole. */
   startGradient(): FlatVisit;
   /** Writes what the store refused. */
@@ -61,6 +62,14 @@ export interface FlatHome {
   occupy(by: string): () => void;
   /** Homes that share it make one generation of a step. */
   readonly steps: HomeSteps;
+}
+
+/** What a visit does to the state at rest. */
+export interface VisitStep {
+  /** The tensors that it brings. */
+  readonly names: readonly string[];
+  /** What the state has seen afterwards. */
+  readonly runs: readonly StateRun[];
 }
 
 /** A step over homes that can be finished after it failed. */

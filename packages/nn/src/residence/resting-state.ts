@@ -1,7 +1,8 @@
-// What one optimizer keeps of one flat in a store: its moments, and a head that says how many steps they
-// have seen and whose they are.
+// What one optimizer keeps of one flat in a store: its moments, and a head that says how many steps each
+// part of them has seen and whose they are.
 
 import { OptimizerError } from '../errors.js';
+import type { FlatStateBytes, StateRun } from '../optim/flat-state.js';
 import type { ByteStore } from './byte-store.js';
 import { StoredBytes } from './stored-bytes.js';
 
@@ -14,7 +15,7 @@ export interface StateSignature {
 }
 
 interface Head extends StateSignature {
-  readonly step: number;
+  readonly runs: readonly StateRun[];
   /** Tensors that have values. */
   readonly tensors: readonly string[];
 }
@@ -29,7 +30,7 @@ export class RestingState {
   readonly #head: StoredBytes;
   readonly #tensors = new Map<string, StoredBytes>();
   #signature: StateSignature;
-  #step: number | undefined;
+  #runs: readonly StateRun[] | undefined;
   /** Tensors that the store has from an earlier process. */
   #taken: ReadonlySet<string> = new Set();
 
@@ -58,9 +59,9 @@ export class RestingState {
     }
     const bytes = new Uint8Array(length);
     await store.read(`${prefix}${HEAD}`, bytes);
-    const { step, tensors, ...signature } = JSON.parse(new TextDecoder().decode(bytes)) as Head;
+    const { runs, tensors, ...signature } = JSON.parse(new TextDecoder().decode(bytes)) as Head;
     const state = new RestingState(store, prefix, { signature, byteLength });
-    state.#step = step;
+    state.#runs = runs;
     state.#taken = new Set(tensors);
     return state;
   }
@@ -70,8 +71,8 @@ export class RestingState {
   }
 
   /** Steps that it has seen; undefined where none was stored. */
-  get step(): number | undefined {
-    return this.#step;
+  get runs(): readonly StateRun[] | undefined {
+    return this.#runs;
   }
 
   /** Whether a tensor has values; one without stands for zeros. */
@@ -89,11 +90,12 @@ export class RestingState {
     return stored;
   }
 
-  /** From here on it has seen so many steps, and `names` have values. Resolves when the store knows. */
-  async setStep(step: number, names: Iterable<string>): Promise<void> {
-    this.#step = step;
-    const head: Head = { step, tensors: [...names], ...this.#signature };
-    const most = JSON.stringify({ ...head, step: Number.MAX_SAFE_INTEGER }).length;
+  /** From here on it has seen `runs`, and `names` have values. Resolves when the store knows. */
+  async setRuns(runs: readonly StateRun[], names: Iterable<string>): Promise<void> {
+    this.#runs = runs;
+    const head: Head = { runs, tensors: [...names], ...this.#signature };
+    const last = runs.map((run) => ({ ...run, step: Number.MAX_SAFE_INTEGER }));
+    const most = JSON.stringify({ ...head, runs: last }).length;
     const text = JSON.stringify(head).padEnd(most); // so that a later step needs no more room
     await this.#head.write(new TextEncoder().encode(text));
   }
@@ -109,7 +111,7 @@ export class RestingState {
   }
 
   /** Replaces all of it: tensors that are not given have no values. */
-  async write(step: number, tensors: ReadonlyMap<string, Uint8Array>): Promise<void> {
+  async write({ runs, tensors }: FlatStateBytes): Promise<void> {
     for (const name of this.#taken) {
       this.tensor(name);
     }
@@ -117,7 +119,7 @@ export class RestingState {
     await Promise.all([
       ...[...tensors].map(([name, bytes]) => this.tensor(name).write(bytes)),
       ...gone.map(([, stored]) => stored.remove()),
-      this.setStep(step, tensors.keys()),
+      this.setRuns(runs, tensors.keys()),
     ]);
   }
 

@@ -5,7 +5,7 @@
 import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
 import type { FlatPlace } from '../flat/flat-layout.js';
-import type { FlatHome, FlatVisit } from './flat-home.js';
+import type { FlatHome, FlatVisit, VisitStep } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
 import { addScaled } from './host-gradient.js';
 import {
@@ -372,7 +372,7 @@ export class StoredFlat implements FlatHome {
 
   // ---- visits ----------------------------------------------------------------------------------
 
-  start(state: RestingState | undefined, names: readonly string[]): FlatVisit {
+  start(state: RestingState | undefined, { names, runs }: VisitStep): FlatVisit {
     const { flat } = this.#options;
     const values: VisitValue[] = [];
     if (state !== undefined) {
@@ -385,7 +385,7 @@ export class StoredFlat implements FlatHome {
     }
     return this.#visit(values, {
       isGradientAlone: false,
-      keep: async () => state?.setStep((state.step ?? 0) + 1, names),
+      keep: async () => state?.setRuns(runs, names),
     });
   }
 
@@ -414,8 +414,8 @@ export class StoredFlat implements FlatHome {
 
   /** The most steps that any optimizer's state at rest has seen; undefined where there is none. */
   get restingStep(): number | undefined {
-    const steps = this.#states.flatMap(({ state }) => state.step ?? []);
-    return steps.length === 0 ? undefined : Math.max(...steps);
+    const runs = this.#states.flatMap(({ state }) => state.runs ?? []);
+    return runs.length === 0 ? undefined : Math.max(...runs.map(({ step }) => step));
   }
 
   stateOf(owner: object, signature: StateSignature): RestingState {

@@ -1,9 +1,9 @@
 // One flat that a save is loaded into: its parameters, and the state that an optimizer keeps of it.
 
-import type { Save, TensorSpec, WantedPiece } from '@shardweave/checkpoint';
+import { type Save, type TensorSpec, tensorKey, type WantedPiece } from '@shardweave/checkpoint';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
-import { StateDictError } from '../errors.js';
 import { fillDeferred } from '../flat/deferred-parameter.js';
+import type { StateRun } from '../optim/flat-state.js';
 import { type FlatHome, flatHomeOf } from '../residence/flat-home.js';
 import {
   type AnyOptimizer,
@@ -22,13 +22,12 @@ export class FlatTarget {
   readonly #shares: readonly FlatShare[];
   readonly #optimizer: AnyOptimizer | undefined;
   readonly #home: FlatHome | undefined;
-  /** Steps of the saved state; 0 where there is none. */
-  readonly #step: number;
+  /** What the saved state has seen. */
+  readonly #runs: readonly StateRun[];
   /** What goes to a home, which takes it as a whole. */
   #parameter: Uint8Array | undefined;
   readonly #states = new Map<string, Uint8Array>();
 
-  /** @throws {StateDictError} for parameters of one flat with unequal step counts */
   constructor(
     flat: Tensor,
     shares: readonly FlatShare[],
@@ -39,8 +38,8 @@ export class FlatTarget {
     }: {
       readonly save: Save;
       readonly optimizer: AnyOptimizer | undefined;
-      /** The parameters that it steps. */
-      readonly stepped: ReadonlySet<Tensor>;
+      /** The state tensors that it keeps of each parameter that it steps. */
+      readonly stepped: ReadonlyMap<Tensor, readonly string[]>;
     },
   ) {
     this.#flat = flat;
@@ -49,16 +48,21 @@ export class FlatTarget {
     const home = flatHomeOf(flat);
     this.#home = home?.holdsState ? home : undefined;
     const steps = optimizer === undefined ? {} : (save.optimizer?.steps ?? {});
-    const withState = shares.filter(({ param, name }) => {
-      return stepped.has(param) && Object.hasOwn(steps, name);
+    // A tensor that no step had used when it was saved is zeros, and begins anew.
+    const withState = shares.flatMap((share) => {
+      const step = steps[share.name] ?? 0;
+      const names = (stepped.get(share.param) ?? []).filter((state) =>
+        save.tensors.has(tensorKey(stateSpec(share, state))),
+      );
+      return step > 0 && stepped.has(share.param) ? [{ share, step, names }] : [];
     });
     // Who has nothing of a parameter keeps no state of it.
-    const own = withState.filter(({ length }) => length > 0);
-    this.#step = oneStep(flat, own, steps);
-    // A tensor that no step had used when it was saved is zeros, and begins anew.
-    const saved = new Set([...save.tensors.values()].map((tensor) => tensor.state));
-    const stateNames = (optimizer?.stateNames() ?? []).filter((name) => saved.has(name));
-    const stateParts = withState.flatMap((share) => stateNames.map((state) => ({ share, state })));
+    this.#runs = withState.flatMap(({ share: { start, length }, step, names }) =>
+      length > 0 ? [{ start, length, step, names }] : [],
+    );
+    const stateParts = withState.flatMap(({ share, names }) =>
+      names.map((state) => ({ share, state })),
+    );
     this.expected = [
       ...shares.map((share) => parameterSpec(flat, share)),
       ...stateParts.map(({ share, state }) => stateSpec(share, state)),
@@ -91,12 +95,11 @@ export class FlatTarget {
     for (const { param } of this.#shares) {
       fillDeferred(param);
     }
-    const isStepped = this.#step > 0;
     if (optimizer === undefined || home !== undefined) {
       return;
     }
-    if (isStepped || optimizer.stateOf(flat) !== undefined) {
-      await optimizer.writeFlatState(flat, this.#step, new Map());
+    if (this.#runs.length > 0 || optimizer.stateOf(flat) !== undefined) {
+      await optimizer.writeFlatState(flat, { runs: this.#runs, tensors: new Map() });
     }
   }
 
@@ -108,9 +111,9 @@ export class FlatTarget {
     await home.writeParameter(this.#parameter!, 0);
     this.#parameter = undefined;
     flat.storage.markWritten();
-    const isStepped = this.#step > 0 || (await optimizer?.flatStateHeader(flat)) !== undefined;
-    if (optimizer !== undefined && isStepped) {
-      await optimizer.writeFlatState(flat, this.#step, this.#states);
+    const before = (await optimizer?.flatStateRuns(flat)) ?? [];
+    if (this.#runs.length + before.length > 0) {
+      await optimizer!.writeFlatState(flat, { runs: this.#runs, tensors: this.#states });
     }
     this.#states.clear();
   }
@@ -129,28 +132,12 @@ export class FlatTarget {
 
   #writeState(state: string, byteOffset: number, bytes: Uint8Array): void {
     if (this.#home === undefined) {
-      const { tensors, unused } = this.#optimizer!.stateOf(this.#flat)!;
+      const { tensors } = this.#optimizer!.stateOf(this.#flat)!;
       tensors.get(state)!.storage.write(bytes, byteOffset);
-      unused.delete(state);
       return;
     }
     const whole = this.#states.get(state) ?? new Uint8Array(this.#flat.size * 4);
     this.#states.set(state, whole);
     whole.set(bytes, byteOffset);
   }
-}
-
-function oneStep(
-  flat: Tensor,
-  shares: readonly FlatShare[],
-  steps: Readonly<Record<string, number>>,
-): number {
-  const distinct = new Set(shares.map(({ name }) => steps[name]!));
-  if (distinct.size <= 1) {
-    return [...distinct][0] ?? 0;
-  }
-  throw new StateDictError(
-    `loadCheckpoint: expected equal step counts in flat parameter '${flat.name}', got ${[...distinct].join(', ')}. Load it into flat parameters of one parameter each, or put parameters that differ into groups.`,
-    { mismatched: shares.map(({ name }) => name) },
-  );
 }

@@ -7,8 +7,8 @@ import type { Tensor } from '@shardweave/tensor-core';
 import { byteSize } from '@shardweave/tensor-core';
 import { restShape } from '../flat/encoded-parameter.js';
 import { pieceOf } from '../optim/flat-plan.js';
+import { type FlatStateBytes, runAt, type StateRun } from '../optim/flat-state.js';
 import type { Optimizer } from '../optim/optimizer.js';
-import type { FlatStateBytes, StateHeader } from '../optim/optimizer-state.js';
 import { flatHomeOf } from '../residence/flat-home.js';
 
 // biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
@@ -24,6 +24,19 @@ export interface FlatShare {
   readonly start: number;
   readonly length: number;
   readonly first: number;
+}
+
+/** How far each parameter of a flat has come; what was never stepped is absent. */
+export type FlatProgress = ReadonlyMap<Tensor, Pick<StateRun, 'step' | 'names'>>;
+
+/** That of the parameters of a flat that have elements here. */
+export function progressOf(shares: readonly FlatShare[], runs: readonly StateRun[]): FlatProgress {
+  return new Map(
+    shares.flatMap(({ param, start, length }) => {
+      const run = length === 0 ? undefined : runAt(runs, start);
+      return run === undefined ? [] : [[param, { step: run.step, names: run.names }] as const];
+    }),
+  );
 }
 
 /** The parameters of each flat, in order of first appearance. */
@@ -61,19 +74,19 @@ export function parameterPieces(flat: Tensor, shares: readonly FlatShare[]): Hel
 /**
  * Pieces of what `optimizer` keeps of a flat; those that are in a store come to the host for it, one
  * flat at a time.
- * @param header what all who have parts of the flat agree on; zeros where nothing of it is here
+ * @param options.progress what all who have parts of the flat agree on; zeros where nothing of it is here
  */
 export async function statePieces(
   flat: Tensor,
   shares: readonly FlatShare[],
-  { optimizer, header }: { readonly optimizer: AnyOptimizer; readonly header: StateHeader },
+  { optimizer, progress }: { readonly optimizer: AnyOptimizer; readonly progress: FlatProgress },
 ): Promise<HeldPiece[]> {
   const live = optimizer.stateOf(flat);
   const atRest: FlatStateBytes | undefined = flatHomeOf(flat)?.holdsState
     ? await optimizer.readFlatState(flat)
     : undefined;
   return shares.flatMap((share) =>
-    header.names.map((state): HeldPiece => {
+    (progress.get(share.param)?.names ?? []).map((state): HeldPiece => {
       const read = async (from: number, to: number) => {
         const byteOffset = (share.start + from - share.first) * 4;
         const byteLength = (to - from) * 4;

@@ -12,11 +12,12 @@ import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from '../errors.js';
 import { nameOf } from '../optim/flat-plan.js';
-import type { StateHeader } from '../optim/optimizer-state.js';
 import { FlatTarget } from './flat-target.js';
 import {
   type AnyOptimizer,
+  type FlatProgress,
   parameterPieces,
+  progressOf,
   type SavedNames,
   sharesByFlat,
   statePieces,
@@ -30,8 +31,8 @@ export interface HeldModuleOptions {
 }
 
 export interface PiecesOptions {
-  /** Agrees with others on what is kept of a flat. Default: what is kept here. */
-  agree?(flat: Tensor, own: StateHeader | undefined): Promise<StateHeader | undefined>;
+  /** Agrees with others on what is kept of a flat's parameters. Default: what is kept here. */
+  agree?(flat: Tensor, own: FlatProgress): Promise<FlatProgress>;
   /** Whether this process writes a flat. Default: all. */
   isWriting?(flat: Tensor): boolean;
 }
@@ -45,15 +46,22 @@ export interface LoadOptions {
 
 export class HeldModule {
   readonly #options: HeldModuleOptions;
-  readonly #stepped: ReadonlySet<Tensor>;
+  /** The state tensors that the optimizer keeps of each parameter that it steps. */
+  readonly #stepped: ReadonlyMap<Tensor, readonly string[]>;
   /** Steps of each parameter whose state `pieces` has given. */
   readonly steps: Record<string, number> = {};
 
   /** @throws {NnConfigError} where the optimizer steps what has no name here */
   constructor(options: HeldModuleOptions) {
     this.#options = options;
-    this.#stepped = new Set(options.optimizer?.parameters());
-    const foreign = [...this.#stepped].find((param) => !options.parameters.has(param));
+    const { optimizer } = options;
+    this.#stepped = new Map(
+      (optimizer?.groups ?? []).flatMap((group) => {
+        const names = optimizer!.stateNamesOf(group);
+        return group.params.map((param) => [param, names] as const);
+      }),
+    );
+    const foreign = [...this.#stepped.keys()].find((param) => !options.parameters.has(param));
     if (foreign !== undefined) {
       throw new NnConfigError(
         `checkpoint: expected an optimizer of the module's parameters, got ${nameOf(foreign)}. Pass the module around all that it steps.`,
@@ -72,16 +80,17 @@ export class HeldModule {
       if (optimizer === undefined) {
         continue;
       }
-      const header = await agree(flat, await optimizer.flatStateHeader(flat));
-      if (header === undefined) {
-        continue;
-      }
       const stepped = shares.filter(({ param }) => this.#stepped.has(param));
-      for (const { name } of stepped) {
-        this.steps[name] = header.step;
+      const own = progressOf(stepped, await optimizer.flatStateRuns(flat));
+      const progress = await agree(flat, own);
+      for (const { param, name } of stepped) {
+        const step = progress.get(param)?.step;
+        if (step !== undefined) {
+          this.steps[name] = step;
+        }
       }
-      if (isWriting(flat)) {
-        yield* await statePieces(flat, stepped, { optimizer, header });
+      if (isWriting(flat) && progress.size > 0) {
+        yield* await statePieces(flat, stepped, { optimizer, progress });
       }
     }
     for (const [name, buffer] of buffers) {

@@ -37,6 +37,8 @@ export interface GradSink {
    * `grad` too, where others' stay.
    */
   clear?(leaves: readonly Tensor[]): void;
+  /** Whether backward has left a leaf a gradient that its flat has and nobody has cleared. */
+  hasGradient?(leaf: Tensor): boolean;
   /**
    * A backward that reaches a leaf of this sink has failed, anywhere in its graph. Called once, before
    * what is in flight is waited for, so that ranks that wait for this one can be told.

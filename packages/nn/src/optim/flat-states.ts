@@ -1,0 +1,221 @@
+// The state that one optimizer keeps of all its flats: made when it is first needed, on the device or in a
+// flat's home; read, replaced, and moved along where parameters come to lie in other flats.
+
+import { slice, Tensor } from '@shardweave/tensor-core';
+import { OptimizerError } from '../errors.js';
+import { type FlatHome, flatHomeOf } from '../residence/flat-home.js';
+import type { RestingState, StateSignature } from '../residence/resting-state.js';
+import type { FlatMember, FlatPlan } from './flat-plan.js';
+import { FlatState, type FlatStateBytes, type StateRun } from './flat-state.js';
+
+export interface FlatStatesOptions {
+  /** Whose they are. */
+  readonly owner: object;
+  /** What its class is called where state rests. */
+  kind(): string;
+  /** Undefined for a flat that the owner does not step. */
+  planOf(flat: Tensor): FlatPlan | undefined;
+  /** State tensors that a flat needs at present. */
+  namesFor(plan: FlatPlan): readonly string[];
+}
+
+export class FlatStates {
+  readonly #options: FlatStatesOptions;
+  readonly #states = new Map<Tensor, FlatState>();
+
+  constructor(options: FlatStatesOptions) {
+    this.#options = options;
+  }
+
+  /** What is known of a flat; undefined before its first use. */
+  get(flat: Tensor): FlatState | undefined {
+    return this.#states.get(flat);
+  }
+
+  /** The same with all tensors that the flat needs; those that are made hold zeros. */
+  ensure(flat: Tensor): FlatState {
+    const plan = this.#options.planOf(flat)!;
+    const resting = this.restingOf(flat);
+    let state = this.#states.get(flat);
+    if (state === undefined) {
+      state = new FlatState(plan.members, resting?.runs);
+      this.#states.set(flat, state);
+    }
+    for (const name of this.#options.namesFor(plan)) {
+      if (!state.tensors.has(name)) {
+        state.tensors.set(name, tensorOf(flat, resting !== undefined));
+      }
+    }
+    return state;
+  }
+
+  /** What there is of a flat's state, wherever it rests; nothing before its first step. */
+  async runs(flat: Tensor): Promise<readonly StateRun[]> {
+    if (this.#options.planOf(flat) === undefined) {
+      return [];
+    }
+    await atRest(flat);
+    return this.get(flat)?.runs ?? this.restingOf(flat)?.runs ?? [];
+  }
+
+  /** The state of a flat, wherever it rests; undefined before its first step. */
+  async read(flat: Tensor): Promise<FlatStateBytes | undefined> {
+    if ((await this.runs(flat)).length === 0) {
+      return undefined;
+    }
+    const resting = this.restingOf(flat);
+    const { runs, tensors } = this.ensure(flat);
+    const reads = [...tensors].map(async ([name, { storage }]) => {
+      return [name, await (resting?.read(name) ?? storage.read())] as const;
+    });
+    return { runs, tensors: new Map(await Promise.all(reads)) };
+  }
+
+  /** Replaces the state of a flat. The arrays are the caller's again when it resolves. */
+  async write(flat: Tensor, { runs, tensors }: FlatStateBytes): Promise<void> {
+    await atRest(flat);
+    const state = this.ensure(flat);
+    const names = [...state.tensors.keys()];
+    const resting = this.restingOf(flat);
+    state.runs = runs.map((run) => {
+      return { ...run, names: run.names.filter((name) => names.includes(name)) };
+    });
+    if (resting !== undefined) {
+      const given = names.filter((name) => tensors.has(name));
+      const whole = new Map(given.map((name) => [name, tensors.get(name)!]));
+      await resting.write({ runs: state.runs, tensors: whole });
+      return;
+    }
+    for (const [name, tensor] of state.tensors) {
+      const bytes = tensors.get(name);
+      if (bytes === undefined) {
+        flat.device.backend.run('fill', { out: tensor.view(), value: 0 });
+      } else {
+        tensor.storage.write(bytes);
+      }
+    }
+  }
+
+  /** This optimizer's state of a flat that rests off the device; undefined where state does not. */
+  restingOf(flat: Tensor): RestingState | undefined {
+    const home = stateHomeOf(flat);
+    return home?.stateOf(this.#options.owner, this.#signatureOf(flat));
+  }
+
+  /** Gets a home ready to have its state read or written. */
+  async ready(flat: Tensor): Promise<void> {
+    await stateHomeOf(flat)?.ready();
+  }
+
+  /**
+   * Carries state over to new flats: packing after some steps.
+   * @throws {OptimizerError} where it would go to a store or to other ranks
+   */
+  move(before: readonly FlatPlan[], after: readonly FlatPlan[]): void {
+    const sources = new Map<Tensor, Source>();
+    for (const { flat, members } of before) {
+      const state = this.#states.get(flat);
+      for (const member of members) {
+        sources.set(member.param, { member, state });
+      }
+    }
+    const old = new Set(this.#states.keys());
+    for (const { flat, members } of after) {
+      if (old.delete(flat)) {
+        continue;
+      }
+      const found = members.flatMap((member) => {
+        const source = sources.get(member.param);
+        return source?.state === undefined ? [] : [{ member, source }];
+      });
+      if (found.length === 0) {
+        continue;
+      }
+      const isMovable =
+        stateHomeOf(flat) === undefined &&
+        found.every(({ member, source }) => source.member.length === member.length);
+      if (!isMovable) {
+        throw new OptimizerError(
+          'optimizer: expected parameters to be sharded before the first step, but their state cannot follow them. Save a state dict first and load it after wrapping.',
+        );
+      }
+      const state = this.ensure(flat);
+      for (const { member, source } of found) {
+        copyState(source, member, state);
+      }
+    }
+    for (const flat of old) {
+      this.drop(flat);
+    }
+  }
+
+  /** Frees what is on the device. */
+  drop(flat: Tensor): void {
+    this.#states.get(flat)?.dispose();
+    this.#states.delete(flat);
+  }
+
+  dispose(): void {
+    for (const flat of [...this.#states.keys()]) {
+      this.drop(flat);
+      flatHomeOf(flat)?.leaveState(this.#options.owner);
+    }
+  }
+
+  #signatureOf(flat: Tensor): StateSignature {
+    const ranges: [start: number, length: number, group: number][] = [];
+    for (const { start, length, group } of this.#options.planOf(flat)!.members) {
+      const last = ranges.at(-1);
+      if (last !== undefined && last[2] === group && last[0] + last[1] === start) {
+        last[1] += length;
+      } else if (length > 0) {
+        ranges.push([start, length, group]);
+      }
+    }
+    return { optimizer: this.#options.kind(), ranges };
+  }
+}
+
+interface Source {
+  readonly member: FlatMember;
+  readonly state: FlatState | undefined;
+}
+
+/** Where the state of a flat rests, if not on the device. */
+function stateHomeOf(flat: Tensor): FlatHome | undefined {
+  const home = flatHomeOf(flat);
+  return home?.holdsState ? home : undefined;
+}
+
+/** Waits for steps over the flat's store. */
+async function atRest(flat: Tensor): Promise<void> {
+  const home = stateHomeOf(flat);
+  await home?.ready();
+  await home?.steps.rest();
+}
+
+function tensorOf(flat: Tensor, isResting: boolean): Tensor {
+  const { device, size } = flat;
+  return isResting
+    ? new Tensor(device.storage(size, 'f32', 'optimizer'), [size])
+    : device.zeros([size], { tag: 'optimizer' }).keep();
+}
+
+/** Copies a member's part of one flat's state into another's. */
+function copyState({ member, state }: Source, target: FlatMember, into: FlatState): void {
+  into.advance([[target.param, state!.progressOf(member.param)]]);
+  if (target.length === 0) {
+    return;
+  }
+  const { device } = target.param;
+  const part = (tensor: Tensor, start: number) =>
+    slice(tensor, { axis: 0, start, end: start + target.length });
+  for (const [name, from] of state!.tensors) {
+    const to = into.tensors.get(name);
+    if (to !== undefined) {
+      device.noGrad(() =>
+        device.scope(() => device.copyInto(part(to, target.start), part(from, member.start))),
+      );
+    }
+  }
+}
