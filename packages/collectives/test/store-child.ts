@@ -2,7 +2,7 @@
 
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
 
-const { ROLE, PORT, RANK, WORLD_SIZE, SECRET = '' } = process.env;
+const { ROLE, PORT, RANK, WORLD_SIZE, SECRET = '', SILENCE_MS } = process.env;
 
 async function serve(): Promise<void> {
   const { port } = await StoreServer.listen({ secret: SECRET, keepsAlive: true });
@@ -11,8 +11,12 @@ async function serve(): Promise<void> {
 
 async function use(): Promise<void> {
   const place = { rank: Number(RANK), worldSize: Number(WORLD_SIZE) };
-  const server = { port: Number(PORT), secret: SECRET, silenceMs: 800 };
-  const store = await connectStore({ ...place, ...server });
+  const store = await connectStore({
+    ...place,
+    port: Number(PORT),
+    secret: SECRET,
+    ...(SILENCE_MS === undefined ? {} : { silenceMs: Number(SILENCE_MS) }),
+  });
   const sum = await store.add('processes', 1);
   await store.barrier('all here');
   process.send?.({ sum });

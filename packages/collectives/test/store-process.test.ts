@@ -37,11 +37,16 @@ async function message(child: ChildProcess): Promise<Readonly<Record<string, unk
 }
 
 /** A store in one process and clients in others, all of which have met at a barrier. */
-async function startAll(ROLE: string) {
+async function startAll(ROLE: string, more: Readonly<Record<string, string>> = {}) {
   const server = start('serves');
   const { port } = await message(server);
   const clients = Array.from({ length: WORLD_SIZE }, (_, rank) =>
-    start(ROLE, { PORT: String(port), RANK: String(rank), WORLD_SIZE: String(WORLD_SIZE) }),
+    start(ROLE, {
+      PORT: String(port),
+      RANK: String(rank),
+      WORLD_SIZE: String(WORLD_SIZE),
+      ...more,
+    }),
   );
   const said = await Promise.all(clients.map(message));
   expect(said.map(({ sum }) => sum).sort()).toEqual([1, 2, 3]);
@@ -59,10 +64,10 @@ describe('processes with a store', () => {
   });
 
   it.each([
-    ['SIGKILL', /the server is lost \(/],
-    ['SIGSTOP', /the server is lost \(silent for 800 ms\)/],
-  ] as const)('hear of a server that got %s', async (signal, text) => {
-    const { server, clients } = await startAll('waits');
+    ['SIGKILL', /the server is lost \(/, {}],
+    ['SIGSTOP', /the server is lost \(silent for 2500 ms\)/, { SILENCE_MS: '2500' }],
+  ] as const)('hear of a server that got %s', async (signal, text, more) => {
+    const { server, clients } = await startAll('waits', more);
     const endings = clients.map(message);
     const exits = clients.map((child) => once(child, 'exit'));
     server.kill(signal);

@@ -15,6 +15,7 @@ import { afterEach, describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import { JoinerHandshake, ListenerHandshake, runDigest } from '../src/transports/ws/handshake.js';
 import { parseLinkMessage } from '../src/transports/ws/parse-message.js';
+import { untilInTime } from './support/in-time.js';
 import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './ws-harness.js';
 
@@ -239,25 +240,34 @@ describe('words of a proven rank', () => {
 
 describe('limits', () => {
   it('drop strangers over their number, and those that prove nothing in time', async () => {
-    const { port, refused } = await serve({ limits: { maxStrangers: 8, proofMs: 700 } });
-    const silent = Array.from({ length: 12 }, () => connect(port, '127.0.0.1'));
-    await Promise.all(silent.map(closed));
-    const reasons = refused.map(({ reason }) => reason);
-    const aged = 'the oldest of 8 that had proved nothing';
-    expect(reasons.filter((reason) => reason === aged)).toHaveLength(4);
-    expect(reasons.filter((reason) => reason === 'no proof within 700 ms')).toHaveLength(8);
-    await expectJob(port);
+    await untilInTime(400, async (proofMs) => {
+      const { port, refused } = await serve({ limits: { maxStrangers: 8, proofMs } });
+      const silent = Array.from({ length: 12 }, () => connect(port, '127.0.0.1'));
+      await Promise.all(silent.map(closed));
+      const reasons = refused.map(({ reason }) => reason);
+      const numLate = reasons.filter((reason) => reason === `no proof within ${proofMs} ms`).length;
+      const numAged = reasons.filter(
+        (reason) => reason === 'the oldest of 8 that had proved nothing',
+      ).length;
+      expect(numLate + numAged).toBe(12);
+      await expectJob(port);
+      return numAged === 4; // all came while none had been sent away yet
+    });
   });
 
   it('drop connections over the rate, from which ranks that come then recover', async () => {
     const { port, refused } = await serve({ limits: { maxJoinsPerSecond: 20 } });
-    const flood = Array.from({ length: 40 }, () => connect(port, '127.0.0.1'));
-    const job = expectJob(port);
-    await job;
-    const reasons = refused.map(({ reason }) => reason);
-    expect(
-      reasons.filter((reason) => reason === 'too many connections a second').length,
-    ).toBeGreaterThanOrEqual(10);
+    const numRefused = () =>
+      refused.filter(({ reason }) => reason === 'too many connections a second').length;
+    // As many as it takes: a machine with other things to do may let them come slowly.
+    const flood: Socket[] = [];
+    let job: Promise<void> | undefined;
+    do {
+      const batch = Array.from({ length: 40 }, () => connect(port, '127.0.0.1'));
+      flood.push(...batch);
+      job ??= expectJob(port);
+      await Promise.all([job, ...batch.map((socket) => once(socket, 'connect'))]);
+    } while (numRefused() < 10);
     for (const socket of flood) {
       socket.destroy();
     }

@@ -19,10 +19,14 @@ export class Lateness implements Disposable {
     }, TICK_MS);
   }
 
-  /** What to allow beyond a limit: three times the latest timer since then. */
+  /** What to allow beyond a limit: three times what all timers since then were late together. */
   sinceMs(startMs: number): number {
-    const late = this.#ticks.filter(({ atMs }) => atMs >= startMs).map(({ lateMs }) => lateMs);
-    return LATE_PROCESSES * Math.max(0, ...late); // no tick since, where all was over at once
+    return (
+      LATE_PROCESSES *
+      this.#ticks
+        .filter(({ atMs }) => atMs >= startMs)
+        .reduce((sum, { lateMs }) => sum + Math.max(0, lateMs), 0)
+    );
   }
 
   [Symbol.dispose](): void {

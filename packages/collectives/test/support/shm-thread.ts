@@ -228,7 +228,7 @@ async function main(): Promise<void> {
     process.exit(); // before it takes its seat
   }
   const watch = options.program === 'chatter' ? { watchMs: 0 } : {};
-  const group = await connectShm(options.seat, { joinTimeoutMs: 5000, ...watch });
+  const group = await connectShm(options.seat, { joinTimeoutMs: NEVER_MS, ...watch });
   const result = await programs[options.program](group);
   port.postMessage({ result } satisfies Ending);
 }
