@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { build, transform } from 'esbuild';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Environment, typeErrors } from './consumer-types.ts';
-import { firstExample, installFromTarballs, packAll, run } from './packed-packages.ts';
+import { firstExample, installAll, packAll, projectWith, run } from './packed-packages.ts';
 import { publishedPackages, ROOT } from './workspace.ts';
 
 const LIMIT_MS = 180_000; // the slowest, an install with an empty npm cache, took 15 s alone
@@ -35,6 +35,11 @@ beforeAll(async () => {
   const names = unbuilt.map(({ shortName }) => shortName);
   expect(names, '`npm test` builds these before it tests').toEqual([]);
   tarballs = await packAll(folder);
+  const installed = join(folder, 'all');
+  await installAll(tarballs, installed);
+  for (const { shortName, manifest } of packages) {
+    projectWith(manifest.name, installed, join(folder, shortName));
+  }
 }, LIMIT_MS);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -63,7 +68,6 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
     const { language, code } = example!;
     const loader = language === 'ts' ? 'ts' : 'js';
     const { code: script } = await transform(code, { loader, format: 'esm', target: 'node20' });
-    await installFromTarballs(one, tarballs, project);
     writeFileSync(join(project, 'example.mjs'), script);
     await run(process.execPath, ['example.mjs'], project);
     expect(existsSync(join(project, 'node_modules', one.manifest.name, 'dist'))).toBe(true);
@@ -73,9 +77,6 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
     'has declarations without an error in a %s project of ES2022 that checks them',
     { timeout: LIMIT_MS },
     async (environment) => {
-      if (!existsSync(project)) {
-        await installFromTarballs(one, tarballs, project);
-      }
       const entries = Object.keys(one.manifest.exports ?? {});
       const specifiers = entries
         .filter((entry) => entry !== './package.json')
@@ -89,9 +90,6 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
     'bundles for the browser with nothing of Node in it',
     { timeout: LIMIT_MS },
     async () => {
-      if (!existsSync(project)) {
-        await installFromTarballs(one, tarballs, project);
-      }
       for (const entry of browserEntries(one.manifest.exports)) {
         const specifier = `${one.manifest.name}${entry.slice(1)}`;
         const result = await build({

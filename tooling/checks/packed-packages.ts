@@ -1,8 +1,8 @@
-// The published packages as a user gets them: packed, and installed from their tarballs into empty
-// projects, each with only what its own manifest asks for.
+// The published packages as a user gets them: packed, installed by npm from their tarballs, and each in a
+// project with only what its own manifest asks for.
 import { execFile } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { cpSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { publishedPackages, ROOT, type WorkspacePackage } from './workspace.ts';
 
 const isWindows = process.platform === 'win32';
@@ -24,24 +24,58 @@ export async function packAll(folder: string): Promise<ReadonlyMap<string, strin
   );
 }
 
-/** Makes `folder` a project in which one package is installed with its dependencies and peers. */
-export async function installFromTarballs(
-  one: WorkspacePackage,
+/** Makes `folder` a project in which npm has installed all published packages from their tarballs. */
+export async function installAll(
   tarballs: ReadonlyMap<string, string>,
   folder: string,
 ): Promise<void> {
   mkdirSync(folder, { recursive: true });
   const dependencies = Object.fromEntries(
-    [...closure(one.manifest.name)].map((name) => [name, `file:${tarballs.get(name)}`]),
+    [...tarballs].map(([name, path]) => [name, `file:${path}`]),
   );
   const manifest = { name: 'user', private: true, type: 'module', dependencies };
   writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest, null, 2));
   const options = ['--prefer-offline', '--no-audit', '--no-fund', '--ignore-scripts'];
   await run('npm', ['install', ...options], folder);
-  const target = join(folder, 'node_modules', LINKED);
-  if (!existsSync(target)) {
-    symlinkSync(join(ROOT, 'node_modules', LINKED), target, 'junction');
-  }
+}
+
+/**
+ * Makes `folder` a project that has one package and what the packed manifests of it and of those below it
+ * ask for, out of what `installAll` has made: copies of ours, so that none finds more beside it.
+ */
+export function projectWith(name: string, installed: string, folder: string): void {
+  const target = join(folder, 'node_modules');
+  mkdirSync(target, { recursive: true });
+  writeFileSync(join(folder, 'package.json'), JSON.stringify({ private: true, type: 'module' }));
+  symlinkSync(join(ROOT, 'node_modules', LINKED), join(target, LINKED), 'junction');
+  const ours = new Set(publishedPackages().map(({ manifest }) => manifest.name));
+  const add = (needed: string): void => {
+    const from = join(installed, 'node_modules', needed);
+    const to = join(target, needed);
+    if (existsSync(to)) {
+      return;
+    }
+    mkdirSync(dirname(to), { recursive: true });
+    if (!ours.has(needed)) {
+      symlinkSync(from, to, 'junction');
+      return;
+    }
+    cpSync(from, to, { recursive: true });
+    const packed = JSON.parse(readFileSync(join(to, 'package.json'), 'utf8')) as PackedManifest;
+    const { dependencies, peerDependencies, peerDependenciesMeta } = packed;
+    for (const next of Object.keys({ ...dependencies, ...peerDependencies })) {
+      if (peerDependenciesMeta?.[next]?.optional !== true) {
+        add(next);
+      }
+    }
+  };
+  add(name);
+}
+
+interface PackedManifest {
+  readonly dependencies?: Readonly<Record<string, string>>;
+  readonly peerDependencies?: Readonly<Record<string, string>>;
+  readonly peerDependenciesMeta?: Readonly<Record<string, { readonly optional?: boolean }>>;
 }
 
 /** The first `js` or `ts` example of a package's README, with the language; or `undefined`. */
@@ -71,18 +105,4 @@ export function run(file: string, args: readonly string[], cwd: string): Promise
       }
     });
   });
-}
-
-/** The package itself, its workspace dependencies and its peers, and theirs. */
-function closure(name: string, found = new Set<string>()): ReadonlySet<string> {
-  const one = publishedPackages().find(({ manifest }) => manifest.name === name);
-  if (!one || found.has(name)) {
-    return found;
-  }
-  found.add(name);
-  const { dependencies, peerDependencies } = one.manifest;
-  for (const next of Object.keys({ ...dependencies, ...peerDependencies })) {
-    closure(next, found);
-  }
-  return found;
 }
