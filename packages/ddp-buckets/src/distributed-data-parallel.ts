@@ -186,7 +186,7 @@ export class DistributedDataParallel<
         this.#takeOver(path, tensor);
       }
     }
-    if (this.#sync.isInJoin) {
+    if (this.#sync.uneven.isOpen) {
       const { rank, worldSize } = this.processGroup;
       throw new DdpStateError(
         `rank ${rank}/${worldSize} ddp forward: expected the same layers from the begin of join to its end, got ${added[0]!.path} in between. Add layers outside join.`,
@@ -237,7 +237,7 @@ export class DistributedDataParallel<
     try {
       await this.#shareAdded();
       if (this.isTraining && this.#options.isBroadcastingBuffers) {
-        const root = await this.#sync.announceBuffers();
+        const root = await this.#sync.uneven.announceBuffers();
         await this.#syncBuffers({ root, identity: this.#sync.buffersIdentity });
       }
       if (!device.isGradEnabled) {

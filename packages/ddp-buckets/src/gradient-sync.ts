@@ -7,23 +7,19 @@ import { HostBuffers } from '@shardweave/nn/flat';
 import type { Device, Pass, Tensor } from '@shardweave/tensor-core';
 import { exchangeCall, requireAgreement } from './agreement.js';
 import type { ActiveParameter } from './bucket.js';
-import {
-  BucketPlan,
-  decodeStructure,
-  encodeStructure,
-  guessStructure,
-  learnStructure,
-  type PlanContext,
-} from './bucket-plan.js';
+import { BucketPlan, guessStructure, type PlanContext } from './bucket-plan.js';
 import { allReduceHook } from './communication-hooks/all-reduce-hook.js';
 import { endingJob, endJob } from './end-job.js';
-import { DdpStateError, DdpUnusedParameterError } from './errors.js';
-import { JoinRounds } from './join-rounds.js';
+import { DdpStateError } from './errors.js';
 import { LocalGradients } from './local-gradients.js';
+import { openLanes } from './open-lanes.js';
 import type { ResolvedDdpOptions } from './options.js';
+import { Reach } from './reach.js';
 import { type RecordedForward, RecordedForwards } from './recorded-forwards.js';
+import { type InTurn, isToLearn, learnBuckets, usedByAny } from './share-buckets.js';
 import { StepClock, type StepTimings } from './step-timings.js';
 import { type CycleContext, type CycleOutcome, SyncCycle } from './sync-cycle.js';
+import { type JoinBody, UnevenInputs } from './uneven-inputs.js';
 
 export class GradientSync {
   /** False inside noSync and while all-reduces are disabled: gradients add up locally. */
@@ -33,6 +29,8 @@ export class GradientSync {
   /** Of retained gradients, by bucket; as long-lived as they are. */
   buffers: readonly (Tensor | undefined)[] = [];
   readonly locals = new LocalGradients();
+  /** What join adds. */
+  readonly uneven = new UnevenInputs();
   readonly #device: Device;
   readonly #group: ProcessGroup;
   readonly #options: ResolvedDdpOptions;
@@ -49,14 +47,11 @@ export class GradientSync {
   /** Backwards that are reduced, begun so far; those of other ranks in join count, too. */
   #numBackwards = 0;
   readonly #forwards = new RecordedForwards();
-  /** In a static graph: what this rank's backwards reach. */
-  #expectedReach: ReadonlySet<Tensor> | undefined;
+  readonly #reach: Reach;
   #pass: Pass | undefined;
   #cycle: SyncCycle | undefined;
   #clock: StepClock | undefined;
   #forwardStartMs: number | undefined;
-  #join: { readonly rounds: JoinRounds; readonly isScaledToActive: boolean } | undefined;
-  #round: ReturnType<JoinRounds['announce']> | undefined;
 
   constructor(
     device: Device,
@@ -68,6 +63,7 @@ export class GradientSync {
     this.#group = group;
     this.#options = options;
     this.#trainable = trainable;
+    this.#reach = new Reach(group, options);
   }
 
   get plan(): BucketPlan | undefined {
@@ -81,10 +77,6 @@ export class GradientSync {
 
   get isInBackward(): boolean {
     return this.#pass !== undefined;
-  }
-
-  get isInJoin(): boolean {
-    return this.#join !== undefined;
   }
 
   /** Whether other ranks wait for this one's next backward. */
@@ -123,24 +115,9 @@ export class GradientSync {
       const words = await exchangeWords(this.#group, word, exchangeCall('largest bucket'));
       maxElements = words.reduce((a, b) => Math.min(a, b));
       this.#control = this.#group;
-      this.#lanes = await this.#openLanes(this.#control);
+      this.#lanes = await openLanes(this.#control, this.#options);
     }
     this.#context = { device: this.#device, options: this.#options, maxElements };
-  }
-
-  async #openLanes(control: ProcessGroup): Promise<readonly ProcessGroup[]> {
-    const { numStreams, communicators } = this.#options;
-    if (numStreams === 1) {
-      return [control];
-    }
-    if (communicators !== undefined) {
-      return communicators;
-    }
-    const lanes: ProcessGroup[] = [];
-    for (let i = 0; i < numStreams; i++) {
-      lanes.push(await this.#group.split(0));
-    }
-    return lanes;
   }
 
   /** Runs a collective of the wrapper in its turn on the first lane. */
@@ -174,7 +151,7 @@ export class GradientSync {
       return;
     }
     this.#isAgreed = false;
-    this.#expectedReach = undefined;
+    this.#reach.forget();
     this.#replacePlan(active, guessStructure(active, context), { isLearned: false });
   }
 
@@ -192,7 +169,7 @@ export class GradientSync {
    * Its backward calls noteReached.
    */
   noteRecorded(): RecordedForward | undefined {
-    if (!this.isReducing || this.isInJoin || this.#control === undefined) {
+    if (!this.isReducing || this.uneven.isOpen || this.#control === undefined) {
       return undefined;
     }
     return this.#forwards.note(this.#numBackwards);
@@ -224,10 +201,11 @@ export class GradientSync {
     this.#numBackwards += 1;
     this.#requireWholeLocals();
     this.refresh();
-    this.#requireReached(pass.reached);
+    const isLeft = (tensor: Tensor) => this.locals.has(tensor);
+    this.#reach.require(this.#plan!.active, pass.reached, isLeft);
     this.#clock = new StepClock(this.#forwardStartMs);
     this.#forwardStartMs = undefined;
-    this.#round = this.#join?.rounds.announce('backward');
+    this.uneven.announceBackward();
     this.#cycle = this.#beginCycle(pass.reached, this.#clock);
   }
 
@@ -276,7 +254,7 @@ export class GradientSync {
     const { name } = this.#options;
     const wrapper = name === '' ? String(this.#wrapper) : `'${name}'`;
     // Ranks that have run out of inputs know the number alone.
-    const numLeft = this.isInJoin ? 0 : this.#forwards.countLeft(number);
+    const numLeft = this.uneven.isOpen ? 0 : this.#forwards.countLeft(number);
     const left = numLeft === 0 ? '' : ` (${numLeft} forwards left without a backward)`;
     return `ddp ${wrapper} backward ${number}${left}`;
   }
@@ -286,7 +264,7 @@ export class GradientSync {
     clock: StepClock,
     locals: LocalGradients = this.locals,
   ): SyncCycle {
-    const agreed = Promise.all([this.#round, this.#agree()]);
+    const agreed = Promise.all([this.uneven.round, this.#agree()]);
     const context = this.#cycleContext(locals);
     const identity = this.#identity();
     return new SyncCycle(context, { plan: this.#plan!, agreed, reached, clock, identity });
@@ -349,111 +327,24 @@ export class GradientSync {
   ): Promise<void> {
     cycle.flush();
     await cycle.agreed;
-    const round = await this.#round;
-    const used = await this.#exchangeUsed(cycle);
-    const structure = await this.#learn(cycle, used, round?.active[0] ?? 0);
+    const round = await this.uneven.round;
+    const context = this.#context!;
+    const inTurn: InTurn = this.#control && ((body) => this.inTurn(body));
+    const used = await usedByAny(cycle, context, inTurn);
+    let structure: number[][] | undefined;
+    if (isToLearn(cycle, context)) {
+      this.#reach.expect(this.#pass?.reached);
+      const leader = round?.active[0] ?? 0;
+      structure = await learnBuckets(cycle, { context, used, leader }, inTurn);
+    }
     const outcome: CycleOutcome = {
-      postdivide: this.#postdivide(round?.active.length),
+      postdivide: this.uneven.postdivide(this.#options, round?.active.length),
       isUsed: (index) => !isSpectator && used?.[index] !== 0,
     };
     this.buffers = await cycle.receive(outcome);
     if (structure !== undefined) {
       this.#replacePlan(cycle.plan.active, structure, { isLearned: true });
     }
-  }
-
-  #postdivide(numActive: number | undefined): number {
-    const { postdivide, predivide } = this.#options;
-    if (this.#join?.isScaledToActive !== true || postdivide === 1) {
-      return postdivide;
-    }
-    return numActive! / predivide;
-  }
-
-  /** A byte for each active parameter: 0 where no rank has a gradient; undefined: all have. */
-  async #exchangeUsed(cycle: SyncCycle): Promise<Uint8Array | undefined> {
-    const { isFindingUnused, isStaticGraph } = this.#options;
-    if (!isFindingUnused && !(isStaticGraph && !cycle.plan.isLearned)) {
-      return undefined;
-    }
-    const used = cycle.usedHere();
-    if (this.#control === undefined || used.length === 0) {
-      return used;
-    }
-    await this.inTurn((group) =>
-      group.allReduce(used, used, {
-        dtype: 'u8',
-        op: 'max',
-        tag: 'ddp used parameters',
-        identity: `${cycle.identity} used parameters`,
-      }),
-    );
-    return used;
-  }
-
-  /** The order of arrival on `leader`, as buckets; undefined where there is nothing to learn. */
-  async #learn(
-    cycle: SyncCycle,
-    used: Uint8Array | undefined,
-    leader: number,
-  ): Promise<number[][] | undefined> {
-    const { isDelayed, isStaticGraph } = this.#options;
-    const { active, isLearned } = cycle.plan;
-    if (isLearned || active.length === 0 || (isDelayed && !isStaticGraph)) {
-      return undefined;
-    }
-    if (isStaticGraph) {
-      this.#expectedReach = new Set(this.#pass?.reached);
-    }
-    const arrived = isDelayed ? active.map((_, i) => i) : cycle.arrived;
-    const isUsed = (index: number) => !isStaticGraph || used?.[index] !== 0;
-    const own = learnStructure(active, arrived, this.#context!, isUsed);
-    if (this.#control === undefined) {
-      return own;
-    }
-    const words = encodeStructure(own, active.length);
-    const bytes = new Uint8Array(words.buffer);
-    await this.inTurn((group) =>
-      group.broadcast(bytes, {
-        root: leader,
-        dtype: 'u32',
-        tag: 'ddp buckets',
-        identity: `${cycle.identity} buckets`,
-      }),
-    );
-    return decodeStructure(words, active.length);
-  }
-
-  /** @throws {DdpUnusedParameterError} for what the ranks would wait for in vain */
-  #requireReached(reached: ReadonlySet<Tensor>): void {
-    const { isFindingUnused, isStaticGraph } = this.#options;
-    const { active } = this.#plan!;
-    const isMissing = ({ tensor }: ActiveParameter) =>
-      !reached.has(tensor) && !this.locals.has(tensor);
-    let wrong: readonly ActiveParameter[] = [];
-    let problem = '';
-    if (isStaticGraph) {
-      const expected = this.#expectedReach;
-      if (expected === undefined) {
-        return;
-      }
-      wrong = active.filter(({ tensor }) => reached.has(tensor) !== expected.has(tensor));
-      problem =
-        'expected a backward of the same graph as the first (staticGraph), got another use of';
-    } else if (!isFindingUnused) {
-      wrong = active.filter(isMissing);
-      problem = 'expected a backward that reaches every trainable parameter, got none for';
-    }
-    if (wrong.length === 0) {
-      return;
-    }
-    const paths = wrong.map(({ path }) => path);
-    const advice = isStaticGraph
-      ? 'Leave staticGraph out.'
-      : 'Use them in forward, freeze them, or set findUnusedParameters: true.';
-    const { rank, worldSize } = this.#group;
-    const message = `rank ${rank}/${worldSize} ddp backward: ${problem} ${paths.join(', ')}. ${advice}`;
-    throw new DdpUnusedParameterError(message, paths);
   }
 
   /** Back to rest after a failed backward; what it had added is lost. */
@@ -473,34 +364,18 @@ export class GradientSync {
    */
   async join(
     body: () => Promise<void>,
-    options: {
-      readonly isScaledToActive: boolean;
-      readonly onBuffers: (root: number) => Promise<void>;
-    },
+    options: Pick<JoinBody, 'isScaledToActive' | 'onBuffers'>,
   ): Promise<number> {
     if (this.#control === undefined) {
       await body();
       return 0;
     }
-    const rounds = new JoinRounds(this.#control);
-    this.#join = { rounds, isScaledToActive: options.isScaledToActive };
-    try {
-      await body();
-      await this.#followOthers(rounds, options.onBuffers);
-    } catch (error) {
-      endJob(this.#group, 'ddp join', error);
-      throw error;
-    } finally {
-      this.#join = undefined;
-      this.#round = undefined;
-    }
-    return rounds.lastActive;
-  }
-
-  /** Inside join: tells the others that buffers come next. The rank that they come from. */
-  async announceBuffers(): Promise<number> {
-    const round = await this.#join?.rounds.announce('buffers');
-    return round?.active[0] ?? 0;
+    return this.uneven.run(this.#control, {
+      ...options,
+      body,
+      onOut: () => this.refresh(),
+      onBackward: () => this.#watchBackward(),
+    });
   }
 
   /** What ranks compare of buffers: how many backwards there were before. */
@@ -508,26 +383,11 @@ export class GradientSync {
     return `ddp ${this.#wrapper} buffers after backward ${this.#numBackwards}`;
   }
 
-  async #followOthers(
-    rounds: JoinRounds,
-    onBuffers: (root: number) => Promise<void>,
-  ): Promise<void> {
-    this.refresh();
-    for (;;) {
-      this.#round = rounds.announce(undefined);
-      const { active, event } = await this.#round;
-      if (event === undefined) {
-        return;
-      }
-      if (event === 'buffers') {
-        await onBuffers(active[0]!);
-        continue;
-      }
-      this.#numBackwards += 1;
-      // Zeros alone: what a noSync of this rank has left is not the others'.
-      const cycle = this.#beginCycle(new Set(), new StepClock(undefined), new LocalGradients());
-      await this.#finishCycle(cycle, { isSpectator: true });
-    }
+  /** Takes part in the others' backward with zeros alone: what a noSync of this rank has left is not theirs. */
+  async #watchBackward(): Promise<void> {
+    this.#numBackwards += 1;
+    const cycle = this.#beginCycle(new Set(), new StepClock(undefined), new LocalGradients());
+    await this.#finishCycle(cycle, { isSpectator: true });
   }
 }
 

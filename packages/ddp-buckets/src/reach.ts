@@ -1,0 +1,70 @@
+// Whether a backward reaches what the ranks wait for: every trainable parameter, or in a static graph the
+// same ones as the first did.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { Tensor } from '@shardweave/tensor-core';
+import type { ActiveParameter } from './bucket.js';
+import { DdpUnusedParameterError } from './errors.js';
+
+export interface ReachOptions {
+  readonly isFindingUnused: boolean;
+  readonly isStaticGraph: boolean;
+}
+
+export class Reach {
+  readonly #group: ProcessGroup;
+  readonly #options: ReachOptions;
+  /** In a static graph: what this rank's backwards reach. */
+  #expected: ReadonlySet<Tensor> | undefined;
+
+  constructor(group: ProcessGroup, options: ReachOptions) {
+    this.#group = group;
+    this.#options = options;
+  }
+
+  /** In a static graph the next backwards are to reach what this one has. */
+  expect(reached: ReadonlySet<Tensor> | undefined): void {
+    this.#expected = this.#options.isStaticGraph ? new Set(reached) : undefined;
+  }
+
+  /** Other parameters are trained. */
+  forget(): void {
+    this.#expected = undefined;
+  }
+
+  /**
+   * @param has whether a parameter has a gradient of earlier backwards that is to be reduced
+   * @throws {DdpUnusedParameterError} for what the ranks would wait for in vain
+   */
+  require(
+    active: readonly ActiveParameter[],
+    reached: ReadonlySet<Tensor>,
+    has: (tensor: Tensor) => boolean,
+  ): void {
+    const { isFindingUnused, isStaticGraph } = this.#options;
+    let wrong: readonly ActiveParameter[] = [];
+    let problem = '';
+    if (isStaticGraph) {
+      const expected = this.#expected;
+      if (expected === undefined) {
+        return;
+      }
+      wrong = active.filter(({ tensor }) => reached.has(tensor) !== expected.has(tensor));
+      problem =
+        'expected a backward of the same graph as the first (staticGraph), got another use of';
+    } else if (!isFindingUnused) {
+      wrong = active.filter(({ tensor }) => !reached.has(tensor) && !has(tensor));
+      problem = 'expected a backward that reaches every trainable parameter, got none for';
+    }
+    if (wrong.length === 0) {
+      return;
+    }
+    const paths = wrong.map(({ path }) => path);
+    const advice = isStaticGraph
+      ? 'Leave staticGraph out.'
+      : 'Use them in forward, freeze them, or set findUnusedParameters: true.';
+    const { rank, worldSize } = this.#group;
+    const message = `rank ${rank}/${worldSize} ddp backward: ${problem} ${paths.join(', ')}. ${advice}`;
+    throw new DdpUnusedParameterError(message, paths);
+  }
+}
