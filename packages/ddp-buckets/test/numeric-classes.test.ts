@@ -8,8 +8,9 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
 
-const CPU = 'cpu kernels 1, products plain';
-const REFERENCE = 'reference kernels 1, products fused';
+// Of this host, whose products may be fused.
+const CPU = await new Device(await sharedBackend()).numericClass();
+const REFERENCE = await new Device(createReferenceBackend()).numericClass();
 
 const SIZE = 64;
 

@@ -90,8 +90,11 @@ it('deferred values go to the host without passing over the device', async () =>
   );
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { fsdp: HOST, deferInit: true });
+    await rank.device.numericClass(); // initialize compares it; a probe of some bytes
+    const { total } = rank.device.memory().peak;
     await model.initialize();
-    expect(rank.device.memory().peak.total).toBe(2 * 4); // the probe of the numeric class
+    expect(rank.device.memory().peak.total).toBe(total);
+    expect(total).toBeLessThan(1000);
     expect(await stateDict(model)).toEqual(bare);
   });
 });

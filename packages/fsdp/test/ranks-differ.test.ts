@@ -6,6 +6,7 @@ import {
   type FsdpOptions,
   type FsdpRanksDifferError,
   FullyShardedDataParallel,
+  setGradientDivideFactors,
 } from '@shardweave/fsdp';
 import { Module, Sgd } from '@shardweave/nn';
 import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
@@ -382,3 +383,32 @@ function tags(group: ProcessGroup): string[] {
   group.onTrace = ({ tag }) => seen.push(tag ?? '');
   return seen;
 }
+
+describe('divide factors that one rank changes between steps', () => {
+  it.each([
+    { what: 'in all instances', options: {}, change: { predivide: 4, postdivide: 0.5 } },
+    { what: 'with findUnusedParameters', options: { findUnusedParameters: true }, change: {} },
+    {
+      what: 'in the root alone',
+      options: { isOne: true },
+      change: { postdivide: 3, recursive: false },
+    },
+  ])('are an error that names the rank, $what', IN_TIME, async ({ options, change }) => {
+    const given = { predivide: 1, postdivide: 1, ...change };
+    const messages = await onRanks(2, async (rank) => {
+      const { model } = wrapped(rank, options);
+      await trainStep(model, rowsOf(rank));
+      if (rank.rank === 1) {
+        setGradientDivideFactors(model, given);
+      }
+      const error = await failure(trainStep(model, rowsOf(rank)));
+      expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
+      return error.message;
+    });
+    for (const message of messages) {
+      expect(message).toContain(
+        `got 2 and 1 on rank 0 and ${given.predivide} and ${given.postdivide} on rank 1`,
+      );
+    }
+  });
+});

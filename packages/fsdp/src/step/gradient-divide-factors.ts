@@ -13,7 +13,8 @@ export interface GradientDivideFactors {
 }
 
 /**
- * Sets the factors from the next reduction on. Alike on all ranks; no communication.
+ * Sets the factors from the next reduction on. Alike on all ranks, which compare them at
+ * each backward's first reduction; no communication of its own.
  * @throws {FsdpConfigError} for factors that are not above 0
  * @throws {FsdpStateError} unless idle; nothing is set
  */

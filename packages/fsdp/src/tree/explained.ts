@@ -21,8 +21,8 @@ interface Place {
   readonly units: readonly ShardedUnit[];
 }
 
-/** What usedText put behind a reduction's names. */
-const USED = / \| ([0-9a-f.]+)'/;
+/** What usedText and factorsText put behind a reduction's names. */
+const USED = / \| ([0-9a-f.]*) by ([^']+)'/;
 
 /** More names than these make a message hard to read. */
 const MAX_LISTED = 16;
@@ -84,6 +84,18 @@ function usedDifferently(
   const { units } = at;
   const place = `${at.place}: expected all ranks to use the same parameters in a step`;
   const used = calls.map(({ rank, call }) => ({ rank, text: USED.exec(call)?.[1] }));
+  const factors = calls.flatMap(({ rank, call }) => {
+    const text = USED.exec(call)?.[2];
+    return text === undefined ? [] : [{ rank, text }];
+  });
+  const other = factors.find(({ text }) => text !== factors[0]!.text);
+  if (other !== undefined) {
+    const [first] = factors;
+    return new FsdpRanksDifferError(
+      `${at.place}: expected all ranks to divide gradients by the same factors, got ${first!.text} on rank ${first!.rank} and ${other.text} on rank ${other.rank}. Call setGradientDivideFactors alike on all ranks; the process groups have ended.`,
+      { parameters: [], cause: error },
+    );
+  }
   const texts = new Set(used.map(({ text }) => text));
   if (texts.size > 1 && !texts.has(undefined)) {
     const byRank = used.map(({ rank, text }) => ({ rank, names: namesIn(text!, units) }));

@@ -17,6 +17,7 @@ import { tellFailure } from './rank-failure.js';
 import type { TreeInstance } from './tree-instance.js';
 import {
   agreeOnParameters,
+  factorsText,
   isSameReduction,
   type UsedParameters,
   usedText,
@@ -215,11 +216,12 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   #identity(names: readonly string[], links: UnitLinks): string {
     const text = names.join(' + ');
     const { pass, compared } = this.#pass!;
-    if (this.findsUnused || compared.some((other) => isSameReduction(other, links))) {
+    if (compared.some((other) => isSameReduction(other, links))) {
       return text;
     }
     compared.push(links);
-    return `${text} | ${usedText(this.units, pass, links)}`;
+    const used = this.findsUnused ? '' : usedText(this.units, pass, links);
+    return `${text} | ${used} by ${factorsText(this.units, links)}`;
   }
 
   /** Has ranks compare that all are at `end`, beside the gathers; waits until that has started. */

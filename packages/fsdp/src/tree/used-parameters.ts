@@ -4,8 +4,9 @@
 // Note [what ranks compare]
 // Gathers, reductions and the ends of forward and backward carry their names as identities, which
 // ranks compare at no cost in payload. A backward's first reduction in a group also carries the set
-// of parameters that get a gradient, known before the first kernel. So ranks that differ always
-// meet at calls that differ, and the error of that has what each rank was about to do.
+// of parameters that get a gradient, known before the first kernel, and what gradients are divided by.
+// So ranks that differ always meet at calls that differ, and the error of that has what each rank was
+// about to do.
 
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
@@ -51,6 +52,14 @@ export function usedText(units: readonly ShardedUnit[], pass: Pass, links: UnitL
       return digits;
     })
     .join('.');
+}
+
+/** What the units reduced over `links` divide gradients by: one pair, or a pair a unit where they differ. */
+export function factorsText(units: readonly ShardedUnit[], links: UnitLinks): string {
+  const pairs = units
+    .filter((unit) => isSameReduction(unit.links!, links))
+    .map(({ gradient: { divide } }) => `${divide.predivide} and ${divide.postdivide}`);
+  return new Set(pairs).size === 1 ? pairs[0]! : pairs.join(', ');
 }
 
 /** Parameters by name that a text of usedText has. */

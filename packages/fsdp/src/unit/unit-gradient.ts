@@ -112,6 +112,11 @@ export class UnitGradient {
     await added;
   }
 
+  /** What it is divided by at present. */
+  get divide(): Readonly<DivideFactors> {
+    return this.#context.divide;
+  }
+
   /** Whether its reductions go over the ranks of `links` in `dtype`, among others'. */
   isReducedWith(links: UnitLinks, dtype: DType): boolean {
     const own = this.#context.links();
