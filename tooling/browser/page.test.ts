@@ -7,6 +7,12 @@ import { chromiumPath, launchChromium } from './launch-chromium.ts';
 import type { PageDevice } from './page/open-backend.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
+const isLong = process.env.SHARDWEAVE_LONG === '1';
+/**
+ * A page's software driver compiles for a tenth of a second a kernel. It gets the texts that Dawn gets in
+ * Node, where webgpu-backend.test.ts runs all cases: of 16 bits it has casts, copies and products here.
+ */
+const LEFT_OUT = isLong ? undefined : '^(?!cast|copy|matmul).*\\bb?f16\\b';
 const SUITE_MS = 240_000; // the slowest device alone took under 60 s on two cores
 
 const { path, reason } = await chromiumPath();
@@ -45,10 +51,12 @@ describe.skipIf(path === undefined)(
       ];
       it.each(cases)('passes on %s, %s', { timeout: SUITE_MS }, async (device, _, opened) => {
         const { page, problems } = opened();
-        const run = (name: PageDevice) => window.shardweavePage.runConformance(name);
-        const { failed, passed } = await page.evaluate(run, device);
+        const leftOut = device === 'webgpu' ? LEFT_OUT : undefined;
+        const run = ([name, pattern]: readonly [PageDevice, string | undefined]) =>
+          window.shardweavePage.runConformance(name, pattern);
+        const { failed, passed } = await page.evaluate(run, [device, leftOut] as const);
         expect(failed).toEqual([]);
-        expect(passed).toBeGreaterThan(0);
+        expect(passed).toBeGreaterThan(100);
         expect(problems).toEqual([]);
       });
     });
