@@ -69,14 +69,10 @@ export {
 } from './optim/clip-grad-norm.js';
 export type { FlatStep } from './optim/flat-step.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
-export {
-  Optimizer,
-  type OptimizerGroup,
-  type ParamGroup,
-  type StepOptions,
-} from './optim/optimizer.js';
+export { Optimizer, type StepOptions } from './optim/optimizer.js';
 export type { OptimizerStateDict, ParameterState } from './optim/optimizer-state.js';
 export { type PackedParameters, packParameters } from './optim/pack-parameters.js';
+export type { OptimizerGroup, ParamGroup } from './optim/param-groups.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { streamedGradNorm, streamedScaleGradients } from './optim/streamed-grad-norm.js';

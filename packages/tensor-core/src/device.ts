@@ -2,8 +2,9 @@
 // trace. Nothing of these is module-level, so several ranks can share a process and a backend.
 
 import { byteSize, type DType, isFloat } from '@shardweave/dtypes';
-import { Engine, type FinalHook, type Pass } from './autograd/engine.js';
+import { Engine } from './autograd/engine.js';
 import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
+import type { FinalHook, Pass } from './autograd/pass.js';
 import type { Backend, BackendBuffer, KernelCalls, KernelName, Scratch } from './backend.js';
 import { checkNames, checkOptions } from './check-options.js';
 import { createDryBackend } from './dry-backend.js';

@@ -1,8 +1,8 @@
 // Tensors with autograd over WebGPU and an embedded WebAssembly CPU device.
 
 export { byteSize, type DType, isFloat } from '@shardweave/dtypes';
-export type { FinalHook, GradSink, Pass } from './autograd/engine.js';
 export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
+export type { FinalHook, GradSink, Pass } from './autograd/pass.js';
 export type * from './backend.js';
 export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from './backend.js';
 export { Device, type DeviceOptions, type TensorOptions } from './device.js';

@@ -2,8 +2,8 @@
 // dense and row-major; transposes copy, except inside matmul, which reads either order.
 
 import { byteSize, type DType, toF32Array } from '@shardweave/dtypes';
-import type { GradSink } from './autograd/engine.js';
 import type { GraphNode } from './autograd/node.js';
+import type { GradSink } from './autograd/pass.js';
 import type { View } from './backend.js';
 import type { Device } from './device.js';
 import { ShapeError, StateError } from './errors.js';

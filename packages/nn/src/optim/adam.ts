@@ -10,7 +10,8 @@ import {
   optional,
 } from '../check-options.js';
 import type { FlatStep } from './flat-step.js';
-import { Optimizer, type OptimizerGroup, PARAMETERS, type ParamGroup } from './optimizer.js';
+import { Optimizer } from './optimizer.js';
+import { type OptimizerGroup, PARAMETERS, type ParamGroup } from './param-groups.js';
 
 export interface AdamOptions {
   /** Learning rate. Default 1e-3. */

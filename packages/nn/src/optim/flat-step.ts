@@ -11,7 +11,7 @@ import type { Segment, Tensor, View } from '@shardweave/tensor-core';
 import type { FlatPart } from '../residence/flat-home.js';
 import { chooseMembers, type FlatPlan, type StepChoice, segmentsIn } from './flat-plan.js';
 import type { FlatState, Progress } from './flat-state.js';
-import type { OptimizerGroup } from './optimizer.js';
+import type { OptimizerGroup } from './param-groups.js';
 
 /** What some parameters of a flat have in common in a step. */
 export interface StepGroup<Options> {

@@ -1,8 +1,9 @@
 // The state of an optimizer by parameter name: what dicts hold, and whether one fits.
 
 import type { Tensor } from '@shardweave/tensor-core';
-import { StateDictError } from '../errors.js';
+import { OptimizerError, StateDictError } from '../errors.js';
 import type { HostTensor } from '../host-tensor.js';
+import { isSharded } from '../parameter-place.js';
 import type { FlatMember } from './flat-plan.js';
 import { type FlatStateBytes, joinRuns, runAt } from './flat-state.js';
 
@@ -16,6 +17,30 @@ export interface OptimizerStateDict<Options> {
   /** By parameter name; parameters that were never stepped are absent. */
   readonly state: ReadonlyMap<string, ParameterState>;
   readonly paramGroups: readonly (Options & { readonly params: readonly string[] })[];
+}
+
+/**
+ * The names of an optimizer's parameters.
+ * @throws {OptimizerError} for one that is unnamed, or lies here only in part (sharded)
+ */
+export function namesOf(
+  parameters: readonly Tensor[],
+  named: Iterable<readonly [string, Tensor]>,
+): Map<Tensor, string> {
+  const names = new Map([...named].map(([name, tensor]) => [tensor, name] as const));
+  for (const param of parameters) {
+    if (!names.has(param)) {
+      throw new OptimizerError(
+        `optimizer: expected a name for each parameter, got none for one of shape [${param.shape.join(', ')}].`,
+      );
+    }
+    if (isSharded(param)) {
+      throw new OptimizerError(
+        `optimizer: expected all ${param.size} elements of '${names.get(param)}' here, got a shard of ${param.piece!.length}. For sharded parameters, gatherFullOptimStateDict and loadFullOptimStateDict of @shardweave/fsdp.`,
+      );
+    }
+  }
+  return names;
 }
 
 /** A member's part of the state of its flat; undefined where it was never stepped. */

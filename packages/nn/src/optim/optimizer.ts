@@ -3,17 +3,9 @@
 // flats that rest elsewhere than on the device.
 
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
-import {
-  checkOptions,
-  type OptionRule,
-  type OptionRules,
-  optional,
-  shown,
-  whole,
-} from '../check-options.js';
-import { NnConfigError, OptimizerError } from '../errors.js';
+import { checkOptions, type OptionRules, optional, whole } from '../check-options.js';
 import { clearGradients } from '../flat/clear-gradients.js';
-import { hasGradient, isSharded } from '../parameter-place.js';
+import { hasGradient } from '../parameter-place.js';
 import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../residence/flat-home.js';
 import { type FlatPlan, planFlats } from './flat-plan.js';
 import type { FlatState, FlatStateBytes, StateRun } from './flat-state.js';
@@ -23,17 +15,11 @@ import {
   checkStateDict,
   joinMembers,
   memberState,
+  namesOf,
   type OptimizerStateDict,
 } from './optimizer-state.js';
+import { groupsOf, type OptimizerGroup, type ParamGroup } from './param-groups.js';
 import { StoredStep } from './stored-step.js';
-
-/** Parameters that share options; options left out are the optimizer's defaults. */
-export type ParamGroup<Options> = { readonly params: readonly Tensor[] } & Partial<Options>;
-
-/** A group as the optimizer keeps it. Its options may be changed between steps (schedules). */
-export type OptimizerGroup<Options> = { readonly params: readonly Tensor[] } & {
-  -readonly [Name in keyof Options]: Options[Name];
-};
 
 export interface StepOptions {
   /** f32 [1] on the device: gradients are multiplied by it (clipping, loss scaling). */
@@ -44,12 +30,6 @@ export interface StepOptions {
    */
   readonly flatsAhead?: number;
 }
-
-/** What a group's `params` may be. */
-export const PARAMETERS: OptionRule = {
-  expected: 'an array of tensors',
-  holds: (value) => Array.isArray(value) && value.every(isTensor),
-};
 
 const STEP_RULES: OptionRules<StepOptions> = {
   gradScale: optional({ expected: 'a tensor, f32 [1]', holds: isTensor }),
@@ -69,15 +49,7 @@ export abstract class Optimizer<Options extends object> {
   #finished: ReadonlyMap<FlatHome, number> | undefined;
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
-    const isPlain = PARAMETERS.holds(params);
-    if (!isPlain) {
-      requireGroups(params);
-    }
-    const groups = (isPlain ? [{ params }] : params) as readonly ParamGroup<Options>[];
-    this.groups = groups.map((group) => {
-      const given = Object.entries(group).filter(([, value]) => value !== undefined);
-      return { ...defaults, ...Object.fromEntries(given) } as unknown as OptimizerGroup<Options>;
-    });
+    this.groups = groupsOf(params, defaults);
     this.#checkGroups(this.groups);
     planFlats(this.groups); // a wrong group is found here, not at the first step
     this.#states = new FlatStates({
@@ -310,7 +282,7 @@ export abstract class Optimizer<Options extends object> {
   async stateDict(
     named: Iterable<readonly [string, Tensor]>,
   ): Promise<OptimizerStateDict<Options>> {
-    const names = this.#namesOf(named);
+    const names = namesOf(this.parameters(), named);
     const plans = this.#plan();
     const leave = occupyHomes(flatsIn(plans), 'optimizer.stateDict');
     const states = plans.map(async ({ flat, members }) => {
@@ -337,7 +309,7 @@ export abstract class Optimizer<Options extends object> {
     dict: OptimizerStateDict<Options>,
     named: Iterable<readonly [string, Tensor]>,
   ): Promise<void> {
-    const names = this.#namesOf(named);
+    const names = namesOf(this.parameters(), named);
     const plans = this.#plan();
     checkStateDict(dict, { names, numGroups: this.groups.length });
     const loaded = this.groups.map((group, i) => {
@@ -400,34 +372,6 @@ export abstract class Optimizer<Options extends object> {
     }
     return this.#plans;
   }
-
-  #namesOf(named: Iterable<readonly [string, Tensor]>): Map<Tensor, string> {
-    const names = new Map([...named].map(([name, tensor]) => [tensor, name] as const));
-    for (const param of this.parameters()) {
-      if (!names.has(param)) {
-        throw new OptimizerError(
-          `optimizer: expected a name for each parameter, got none for one of shape [${param.shape.join(', ')}].`,
-        );
-      }
-      if (isSharded(param)) {
-        throw new OptimizerError(
-          `optimizer: expected all ${param.size} elements of '${names.get(param)}' here, got a shard of ${param.piece!.length}. For sharded parameters, gatherFullOptimStateDict and loadFullOptimStateDict of @shardweave/fsdp.`,
-        );
-      }
-    }
-    return names;
-  }
-}
-
-function requireGroups(params: unknown): void {
-  const isGroup = (value: unknown) =>
-    typeof value === 'object' && value !== null && !Array.isArray(value) && !isTensor(value);
-  if (Array.isArray(params) && params.every(isGroup)) {
-    return;
-  }
-  throw new NnConfigError(
-    `optimizer: expected an array of parameters or groups, got ${shown(params)}.`,
-  );
 }
 
 function flatsIn(plans: readonly FlatPlan[]): Tensor[] {

@@ -11,7 +11,8 @@ import {
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import type { FlatStep } from './flat-step.js';
-import { Optimizer, type OptimizerGroup, PARAMETERS, type ParamGroup } from './optimizer.js';
+import { Optimizer } from './optimizer.js';
+import { type OptimizerGroup, PARAMETERS, type ParamGroup } from './param-groups.js';
 
 export interface SgdOptions {
   /** Learning rate. Default 1e-3. */

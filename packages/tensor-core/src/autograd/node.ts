@@ -3,7 +3,7 @@
 import { GraphError } from '../errors.js';
 import type { Storage } from '../storage.js';
 import type { Shape, Tensor } from '../tensor.js';
-import type { Pass } from './engine.js';
+import type { Pass } from './pass.js';
 
 /** Where one input's gradient goes: an output of an earlier node, or a leaf. */
 export type Edge =
