@@ -43,6 +43,7 @@ export {
   MultiheadAttention,
   type MultiheadAttentionOptions,
 } from './layers/multihead-attention.js';
+export { RmsNorm, type RmsNormLayerOptions } from './layers/rms-norm.js';
 export { Sequential } from './layers/sequential.js';
 export {
   type StatisticsGroup,

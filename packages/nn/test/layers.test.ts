@@ -8,6 +8,8 @@ import {
   Module,
   MultiheadAttention,
   NnConfigError,
+  ParameterInit,
+  RmsNorm,
   Sequential,
 } from '@shardweave/nn';
 import { add, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
@@ -101,6 +103,31 @@ describe('LayerNorm', () => {
     await expectGradients([x, norm.weight, norm.bias], async () =>
       sum(mul(await norm.call(x), weights)),
     );
+  });
+});
+
+describe('RmsNorm', () => {
+  it.each([
+    [false, 'weight'],
+    [true, '1 + weight'],
+  ] as const)('divides rows by their root mean square (offset %s: %s)', async (isOffset) => {
+    const device = makeDevice();
+    const norm = new RmsNorm(device, { dim: 5, eps: 1e-3, isOffset });
+    expect(await read(norm.weight)).toEqual(new Array(5).fill(isOffset ? 0 : 1));
+    norm.weight.storage.write(new Uint8Array(Float32Array.from(values(5, 2)).buffer));
+    const x = device.tensor(values(15), [3, 5], { requiresGrad: true });
+    const [xs, w] = await Promise.all([x, norm.weight].map(read));
+    const expected = [0, 1, 2].flatMap((row) => {
+      const cells = xs!.slice(row * 5, row * 5 + 5);
+      const meanSquare = cells.reduce((a, c) => a + c ** 2, 0) / 5;
+      const scale = (i: number) => w![i]! + (isOffset ? 1 : 0);
+      return cells.map((c, i) => (c / Math.sqrt(meanSquare + 1e-3)) * scale(i));
+    });
+    expectClose(await read(await norm.call(x)), expected, 1e-6);
+    const weights = device.tensor(values(15, 4), [3, 5]);
+    await expectGradients([x, norm.weight], async () => sum(mul(await norm.call(x), weights)));
+    norm.resetOwnParameters(new ParameterInit(device, { seed: 1 }));
+    expect(await read(norm.weight)).toEqual(new Array(5).fill(isOffset ? 0 : 1));
   });
 });
 

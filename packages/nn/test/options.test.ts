@@ -22,6 +22,7 @@ import {
   NnConfigError,
   ParameterInit,
   ResidualMlp,
+  RmsNorm,
   resetParameters,
   Sequential,
   Sgd,
@@ -56,6 +57,7 @@ const GROUP = { worldSize: 1, allGather: async () => {} };
 /** Options that work, and which of them are needed. */
 const CLASSES = [
   [LayerNorm, 'LayerNorm', { dim: 4, eps: 1e-5 }, ['dim']],
+  [RmsNorm, 'RmsNorm', { dim: 4, eps: 1e-5, isOffset: true }, ['dim']],
   [Linear, 'Linear', { inFeatures: 2, outFeatures: 3, bias: false }, ['inFeatures', 'outFeatures']],
   [Conv1D, 'Conv1D', { inFeatures: 2, outFeatures: 3, std: 0.1 }, ['inFeatures', 'outFeatures']],
   [Embedding, 'Embedding', { numEmbeddings: 5, dim: 2, std: 0.1 }, ['numEmbeddings', 'dim']],

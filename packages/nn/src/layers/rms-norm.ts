@@ -1,0 +1,60 @@
+// Root mean square normalization over the last axis (Zhang and Sennrich, 2019).
+
+import { type Device, rmsNorm, type Tensor } from '@shardweave/tensor-core';
+import {
+  atLeast,
+  checkOptions,
+  FLAG,
+  INIT,
+  type OptionRules,
+  optional,
+  whole,
+} from '../check-options.js';
+import { Module } from '../module.js';
+import type { ParameterInit } from '../parameter-init.js';
+import { setValues } from '../set-values.js';
+
+export interface RmsNormLayerOptions {
+  /** Length of the last axis. */
+  readonly dim: number;
+  /** Default 1e-6. */
+  readonly eps?: number;
+  /** The weight is stored as its distance from one, as Gemma's is, and begins with zeros. Default false. */
+  readonly isOffset?: boolean;
+  /** Only says whether values are deferred; they are ones or zeros. */
+  readonly init?: ParameterInit;
+}
+
+const RULES: OptionRules<RmsNormLayerOptions> = {
+  dim: whole(1),
+  eps: optional(atLeast(0)),
+  isOffset: optional(FLAG),
+  init: INIT,
+};
+
+/** Divides each row of x [..., dim] by its root mean square, then scales by weight (ones). */
+export class RmsNorm extends Module<[x: Tensor], Tensor> {
+  /** [dim] */
+  readonly weight: Tensor;
+  readonly eps: number;
+  readonly isOffset: boolean;
+
+  constructor(device: Device, options: RmsNormLayerOptions) {
+    super(device);
+    checkOptions('RmsNorm', options, RULES);
+    this.eps = options.eps ?? 1e-6;
+    this.isOffset = options.isOffset ?? false;
+    const { dim, init } = options;
+    const initial = this.isOffset ? init?.zeros([dim]) : init?.ones([dim]);
+    this.weight = this.parameter('weight', initial ?? device.full([dim], this.isOffset ? 0 : 1));
+  }
+
+  override resetOwnParameters(init: ParameterInit): void {
+    setValues(this.weight, (shape) => (this.isOffset ? init.zeros(shape) : init.ones(shape)));
+  }
+
+  forward(x: Tensor): Tensor {
+    const { weight, eps, isOffset } = this;
+    return rmsNorm(x, { weight, eps, weightOffset: isOffset ? 1 : 0 });
+  }
+}
