@@ -8,9 +8,15 @@ import {
   BF16,
   BINARY_ADD,
   BINARY_DIV,
+  BINARY_EQ,
+  BINARY_GE,
+  BINARY_GT,
+  BINARY_LE,
+  BINARY_LT,
   BINARY_MAXIMUM,
   BINARY_MINIMUM,
   BINARY_MUL,
+  BINARY_NE,
   BINARY_POW,
   BINARY_SUB,
   BLOCK,
@@ -48,7 +54,17 @@ export function binary(slot: usize, chunk: u32, chunks: u32): void {
     const n = <i32>min<u32>(min<u32>(length - column, end - at), BLOCK);
     const aAt = rowOffset(slot, rank, row, 1) + column * aStep;
     const bAt = rowOffset(slot, rank, row, 2) + column * bStep;
-    if (outType <= BF16) {
+    if (kind >= BINARY_EQ) {
+      const isFloat = aType <= BF16;
+      const av = isFloat ? floats(a, aType, aAt, aStep, n, aScratch) : words(a, aAt, aStep, n, aScratch);
+      const bv = isFloat ? floats(b, bType, bAt, bStep, n, bScratch) : words(b, bAt, bStep, n, bScratch);
+      const to = out + ((<usize>at) << 2);
+      if (isFloat) {
+        compareFloats(kind, av, bv, to, n);
+      } else {
+        compareWords(kind, aType == U32, av, bv, to, n);
+      }
+    } else if (outType <= BF16) {
       const av = floats(a, aType, aAt, aStep, n, aScratch);
       const bv = floats(b, bType, bAt, bStep, n, bScratch);
       const os = target(out, outType, at, aScratch);
@@ -75,7 +91,8 @@ function rowOffset(slot: usize, rank: i32, row: u32, which: i32): u32 {
   return offset;
 }
 
-function floats(base: usize, dtype: i32, at: u32, step: u32, n: i32, scratch: usize): usize {
+/** n floats through a step, in scratch where they don't lie so. */
+export function floats(base: usize, dtype: i32, at: u32, step: u32, n: i32, scratch: usize): usize {
   if (step == 1) {
     return widen(base, dtype, at, n, scratch);
   }
@@ -93,7 +110,8 @@ function floats(base: usize, dtype: i32, at: u32, step: u32, n: i32, scratch: us
   return scratch;
 }
 
-function words(base: usize, at: u32, step: u32, n: i32, scratch: usize): usize {
+/** n words through a step, in scratch where they don't lie so. */
+export function words(base: usize, at: u32, step: u32, n: i32, scratch: usize): usize {
   if (step == 1) {
     return base + ((<usize>at) << 2);
   }
@@ -142,6 +160,51 @@ function applyFloat(kind: i32, a: v128, b: v128): v128 {
   if (kind == BINARY_DIV) return f32x4.div(a, b);
   if (kind == BINARY_MAXIMUM) return f32x4.max(a, b);
   return f32x4.min(a, b);
+}
+
+function compareFloats(kind: i32, a: usize, b: usize, out: usize, n: i32): void {
+  for (let i = 0; i < n; i += 4) {
+    const o = i << 2;
+    const av = v128.load(a + o);
+    const bv = v128.load(b + o);
+    let r: v128;
+    if (kind == BINARY_EQ) r = f32x4.eq(av, bv);
+    else if (kind == BINARY_NE) r = f32x4.ne(av, bv);
+    else if (kind == BINARY_LT) r = f32x4.lt(av, bv);
+    else if (kind == BINARY_LE) r = f32x4.le(av, bv);
+    else if (kind == BINARY_GT) r = f32x4.gt(av, bv);
+    else r = f32x4.ge(av, bv);
+    storeMask(r, out + o, n - i);
+  }
+}
+
+function compareWords(kind: i32, unsigned: bool, a: usize, b: usize, out: usize, n: i32): void {
+  // With the sign bit flipped, unsigned words are in the order of signed ones.
+  const flip = i32x4.splat(unsigned ? 0x80000000 : 0);
+  for (let i = 0; i < n; i += 4) {
+    const o = i << 2;
+    const av = v128.xor(v128.load(a + o), flip);
+    const bv = v128.xor(v128.load(b + o), flip);
+    let r: v128;
+    if (kind == BINARY_EQ) r = i32x4.eq(av, bv);
+    else if (kind == BINARY_NE) r = i32x4.ne(av, bv);
+    else if (kind == BINARY_LT) r = i32x4.lt_s(av, bv);
+    else if (kind == BINARY_LE) r = i32x4.le_s(av, bv);
+    else if (kind == BINARY_GT) r = i32x4.gt_s(av, bv);
+    else r = i32x4.ge_s(av, bv);
+    storeMask(r, out + o, n - i);
+  }
+}
+
+/** Ones where all bits are set; `left` results remain, this vector's among them. */
+@inline
+function storeMask(mask: v128, out: usize, left: i32): void {
+  const ones = v128.and(mask, i32x4.splat(1));
+  if (left >= 4) {
+    v128.store(out, ones);
+  } else {
+    storePartial(out, ones, left);
+  }
 }
 
 function intBlock(kind: i32, unsigned: bool, a: usize, b: usize, out: usize, n: i32): void {

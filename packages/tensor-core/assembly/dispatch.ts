@@ -7,6 +7,7 @@ import { dropout } from './dropout';
 import { affine, cast, fill, unary, unaryBackward } from './elementwise';
 import { embedding, embeddingBackward } from './embedding';
 import { gated, gatedBackward } from './gated';
+import { cumSum, gather, gatherBackward, topK } from './gather';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm';
 import {
   OP_ADAM,
@@ -18,6 +19,7 @@ import {
   OP_COPY_STRIDED,
   OP_CROSS_ENTROPY,
   OP_CROSS_ENTROPY_BACKWARD,
+  OP_CUM_SUM,
   OP_DROPOUT,
   OP_EMBEDDING,
   OP_EMBEDDING_BACKWARD,
@@ -26,6 +28,8 @@ import {
   OP_FILL,
   OP_GATED,
   OP_GATED_BACKWARD,
+  OP_GATHER,
+  OP_GATHER_BACKWARD,
   OP_LAYER_NORM,
   OP_LAYER_NORM_BACKWARD,
   OP_LAYER_NORM_PARAM_GRAD,
@@ -39,8 +43,10 @@ import {
   OP_SGD,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
+  OP_TOP_K,
   OP_UNARY,
   OP_UNARY_BACKWARD,
+  OP_WHERE,
   SLOT_CHUNKS,
   SLOT_END,
   SLOT_OP,
@@ -55,6 +61,7 @@ import { rmsNorm, rmsNormBackward } from './rms-norm';
 import { rotary } from './rotary';
 import { arg } from './slot';
 import { softmax, softmaxBackward } from './softmax';
+import { where } from './where';
 
 /** Tells the host that everything before fence `id` has run. */
 @external('env', 'fence')
@@ -100,6 +107,11 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_RMS_NORM: rmsNorm(slot, chunk, chunks); break;
     case OP_RMS_NORM_BACKWARD: rmsNormBackward(slot, chunk, chunks); break;
     case OP_ROTARY: rotary(slot, chunk, chunks); break;
+    case OP_WHERE: where(slot, chunk, chunks); break;
+    case OP_GATHER: gather(slot, chunk, chunks); break;
+    case OP_GATHER_BACKWARD: gatherBackward(slot, chunk, chunks); break;
+    case OP_TOP_K: topK(slot, chunk, chunks); break;
+    case OP_CUM_SUM: cumSum(slot, chunk, chunks); break;
     case OP_EMBEDDING: embedding(slot, chunk, chunks); break;
     case OP_EMBEDDING_BACKWARD: embeddingBackward(slot, chunk, chunks); break;
     case OP_CROSS_ENTROPY: crossEntropy(slot, chunk, chunks); break;

@@ -85,6 +85,11 @@ export const OP_GATED_BACKWARD = 41;
 export const OP_RMS_NORM = 42;
 export const OP_RMS_NORM_BACKWARD = 43;
 export const OP_ROTARY = 44;
+export const OP_WHERE = 45;
+export const OP_GATHER = 46;
+export const OP_GATHER_BACKWARD = 47;
+export const OP_TOP_K = 48;
+export const OP_CUM_SUM = 49;
 export const OP_NOOP = 27;
 
 export const UNARY_NEG = 0;
@@ -115,6 +120,13 @@ export const BINARY_DIV = 3;
 export const BINARY_MAXIMUM = 4;
 export const BINARY_MINIMUM = 5;
 export const BINARY_POW = 6;
+/** Comparisons follow: those results are words. */
+export const BINARY_EQ = 7;
+export const BINARY_NE = 8;
+export const BINARY_LT = 9;
+export const BINARY_LE = 10;
+export const BINARY_GT = 11;
+export const BINARY_GE = 12;
 
 export const REDUCE_SUM = 0;
 export const REDUCE_MEAN = 1;

@@ -171,6 +171,9 @@ export type GateKind = 'silu' | 'gelu' | 'geluTanh';
 
 export type BinaryKind = 'add' | 'sub' | 'mul' | 'div' | 'maximum' | 'minimum' | 'pow';
 
+/** A comparison; NaN is in none but 'ne'. */
+export type CompareKind = 'eq' | 'ne' | 'lt' | 'le' | 'gt' | 'ge';
+
 /** Hyperparameters of one optimizer group. Bias corrections are 1 - beta^t, made on the host. */
 export interface AdamGroup {
   readonly lr: number;
@@ -293,6 +296,72 @@ export interface KernelCalls {
     shape: readonly number[];
     aStrides: readonly number[];
     bStrides: readonly number[];
+  };
+
+  /**
+   * out = 1 where a (kind) b over `shape` (rank 1 to 6), else 0; out u32, dense. Operands as binary's. Any
+   * size when both are dense.
+   */
+  compare: {
+    kind: CompareKind;
+    a: View;
+    b: View;
+    out: View;
+    shape: readonly number[];
+    aStrides: readonly number[];
+    bStrides: readonly number[];
+  };
+  /**
+   * out = a where condition (u32 or i32) is not 0, else b, over `shape` (rank 1 to 6), out dense; a and b
+   * as binary's. Any size when all are dense.
+   */
+  where: {
+    condition: View;
+    a: View;
+    b: View;
+    out: View;
+    shape: readonly number[];
+    conditionStrides: readonly number[];
+    aStrides: readonly number[];
+    bStrides: readonly number[];
+  };
+
+  /**
+   * out[o, n, i] = x[o, ids[o, n, i], i] of x [outer, dim, inner], ids (u32 or i32) and out [outer, count,
+   * inner], of any dtype; an id outside [0, dim) gives 0. Any number of outer ones.
+   */
+  gather: {
+    x: View;
+    ids: View;
+    out: View;
+    outer: number;
+    dim: number;
+    inner: number;
+    count: number;
+  };
+  /** dx[o, d, i] = sum over n with ids[o, n, i] = d of dy[o, n, i], in order of n, in f32; all is written. */
+  gatherBackward: {
+    ids: View;
+    dy: View;
+    dx: View;
+    outer: number;
+    dim: number;
+    inner: number;
+    count: number;
+  };
+  /**
+   * out (i32 or u32) [outer, count, inner]: indices of the largest along dim of x (float), in descending
+   * order, the first of equal ones first; NaN is the largest, and zeros of both signs are equal.
+   */
+  topK: { x: View; out: View; outer: number; dim: number; inner: number; count: number };
+  /** Sums along dim up to and with each element, from its end where isReverse. Integers wrap. */
+  cumSum: {
+    x: View;
+    out: View; // [outer, dim, inner], an integer where x is
+    outer: number;
+    dim: number;
+    inner: number;
+    isReverse: boolean;
   };
 
   /**

@@ -11,6 +11,7 @@ export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './ledger.
 export { KERNEL_VERSIONS } from './numeric-class.js';
 export { causalSelfAttention } from './ops/attention.js';
 export { cast } from './ops/cast.js';
+export { eq, ge, gt, le, lt, ne, where } from './ops/compare.js';
 export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';
 export { dropout } from './ops/dropout.js';
 export {
@@ -40,6 +41,7 @@ export {
 } from './ops/elementwise.js';
 export { embedding } from './ops/embedding.js';
 export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
+export { type AxisOptions, argMax, cumSum, gather, type TopK, topK } from './ops/gather.js';
 export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-norm.js';
 export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';

@@ -1,6 +1,6 @@
 // Checks that several op families share; each throws with the op's name and what came.
 
-import { isFloat } from '@shardweave/dtypes';
+import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError, LimitError, ShapeError } from '../errors.js';
 import type { Shape, Tensor } from '../tensor.js';
 
@@ -79,6 +79,22 @@ export function requireSummands(op: string, x: Tensor, residual: Tensor): void {
       `${op}: expected x and residual of one dtype, got ${x.dtype} and ${residual.dtype}. Cast one.`,
     );
   }
+}
+
+/** The dtype of what two operands make: theirs, or f32 of two floats. */
+export function commonDType(op: string, a: Tensor, b: Tensor): DType {
+  if (a.dtype === b.dtype) {
+    if (!isFloat(a.dtype) && (op === 'div' || op === 'pow')) {
+      requireFloat(op, a);
+    }
+    return a.dtype;
+  }
+  if (!isFloat(a.dtype) || !isFloat(b.dtype)) {
+    throw new DTypeError(
+      `${op}: expected two floats or one integer dtype, got ${a.dtype} ${shapeText(a.shape)} and ${b.dtype} ${shapeText(b.shape)}. Cast one.`,
+    );
+  }
+  return 'f32';
 }
 
 /** For kernels that bind their operands whole. */

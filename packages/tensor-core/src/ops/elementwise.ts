@@ -3,7 +3,6 @@
 import { type DType, isFloat } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../backend.js';
 import { checkOptions } from '../check-options.js';
-import { DTypeError } from '../errors.js';
 import { oneOf } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import { cast } from './cast.js';
@@ -11,12 +10,12 @@ import {
   broadcastShapes,
   broadcastStrides,
   collapseAxes,
+  commonDType,
   isSameShape,
   requireBindable,
   requireFloat,
   requireSameDevice,
   requireWalkable,
-  shapeText,
 } from './checks.js';
 import { sumTo } from './reduce.js';
 
@@ -248,19 +247,4 @@ function shareOf(kind: 'maximum' | 'minimum', chosen: Tensor, other: Tensor, dy:
 /** The gradient of a broadcast operand: summed over the broadcast axes, in the operand's dtype. */
 function fold(gradient: Tensor, operand: Tensor): Tensor {
   return cast(sumTo(gradient, operand.shape), operand.dtype);
-}
-
-function commonDType(op: string, a: Tensor, b: Tensor): DType {
-  if (a.dtype === b.dtype) {
-    if (!isFloat(a.dtype) && (op === 'div' || op === 'pow')) {
-      requireFloat(op, a);
-    }
-    return a.dtype;
-  }
-  if (!isFloat(a.dtype) || !isFloat(b.dtype)) {
-    throw new DTypeError(
-      `${op}: expected two floats or one integer dtype, got ${a.dtype} ${shapeText(a.shape)} and ${b.dtype} ${shapeText(b.shape)}. Cast one.`,
-    );
-  }
-  return 'f32';
 }

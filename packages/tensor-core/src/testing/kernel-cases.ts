@@ -1,12 +1,14 @@
 // All conformance cases of the seam: every kernel against the reference device, and the queue.
 
 import { castCases } from './cases/cast.js';
+import { compareCases } from './cases/compare.js';
 import { copyCases } from './cases/copy.js';
 import { crossEntropyCases } from './cases/cross-entropy.js';
 import { dropoutCases } from './cases/dropout.js';
 import { elementwiseCases } from './cases/elementwise.js';
 import { embeddingCases } from './cases/embedding.js';
 import { gatedCases } from './cases/gated.js';
+import { gatherCases } from './cases/gather.js';
 import { layerNormCases } from './cases/layer-norm.js';
 import { manyCases } from './cases/many.js';
 import { matmulCases } from './cases/matmul.js';
@@ -33,7 +35,9 @@ export function kernelCases(): ConformanceCase[] {
     ...castCases(),
     ...copyCases(),
     ...elementwiseCases(),
+    ...compareCases(),
     ...gatedCases(),
+    ...gatherCases(),
     ...reduceCases(),
     ...softmaxCases(),
     ...layerNormCases(),

@@ -3,9 +3,11 @@
 
 import type { OpCase } from './op-check.js';
 import { attentionOpCases } from './ops/attention.js';
+import { compareOpCases } from './ops/compare.js';
 import { dropoutOpCases } from './ops/dropout.js';
 import { elementwiseOpCases } from './ops/elementwise.js';
 import { gatedOpCases } from './ops/gated.js';
+import { gatherOpCases } from './ops/gather.js';
 import { matmulOpCases } from './ops/matmul.js';
 import { normOpCases } from './ops/norm.js';
 import { reduceOpCases } from './ops/reduce.js';
@@ -20,7 +22,9 @@ import { shapeOpCases } from './ops/shape.js';
 export function opCases(): OpCase[] {
   return [
     ...elementwiseOpCases(),
+    ...compareOpCases(),
     ...gatedOpCases(),
+    ...gatherOpCases(),
     ...matmulOpCases(),
     ...reduceOpCases(),
     ...rowOpCases(),

@@ -5,9 +5,15 @@ import { byteSize, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
 import {
   BINARY_ADD,
   BINARY_DIV,
+  BINARY_EQ,
+  BINARY_GE,
+  BINARY_GT,
+  BINARY_LE,
+  BINARY_LT,
   BINARY_MAXIMUM,
   BINARY_MINIMUM,
   BINARY_MUL,
+  BINARY_NE,
   BINARY_POW,
   BINARY_SUB,
   GATE_BOTH,
@@ -23,6 +29,7 @@ import {
   OP_GATED_BACKWARD,
   OP_UNARY,
   OP_UNARY_BACKWARD,
+  OP_WHERE,
   UNARY_ABS,
   UNARY_COS,
   UNARY_EXP,
@@ -40,7 +47,7 @@ import {
   UNARY_SQUARE,
   UNARY_TANH,
 } from '../../../assembly/layout.js';
-import type { BinaryKind, KernelCalls, UnaryKind, View } from '../../backend.js';
+import type { BinaryKind, CompareKind, KernelCalls, UnaryKind, View } from '../../backend.js';
 import { collapseShape, denseStrides } from './collapse-shape.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 
@@ -63,7 +70,13 @@ const UNARY_CODES: Readonly<Record<UnaryKind, number>> = {
   geluTanh: UNARY_GELU_TANH,
 };
 
-const BINARY_CODES: Readonly<Record<BinaryKind, number>> = {
+const BINARY_CODES: Readonly<Record<BinaryKind | CompareKind, number>> = {
+  eq: BINARY_EQ,
+  ne: BINARY_NE,
+  lt: BINARY_LT,
+  le: BINARY_LE,
+  gt: BINARY_GT,
+  ge: BINARY_GE,
   add: BINARY_ADD,
   sub: BINARY_SUB,
   mul: BINARY_MUL,
@@ -135,18 +148,46 @@ export function affine({ x, out, scale, shift }: KernelCalls['affine'], w: Comma
 }
 
 export function binary(call: KernelCalls['binary'], w: CommandWriter): void {
+  writePair('binary', call, w);
+}
+
+export function compare(call: KernelCalls['compare'], w: CommandWriter): void {
+  writePair('compare', call, w);
+}
+
+function writePair(
+  name: string,
+  call: KernelCalls['binary'] | KernelCalls['compare'],
+  w: CommandWriter,
+): void {
   const total = elementCount(call.shape);
   const { shape, strides } = collapseShape(call.shape, [
     call.aStrides,
     call.bStrides,
     denseStrides(call.shape),
   ]);
-  w.start(OP_BINARY, 'binary').int(BINARY_CODES[call.kind]);
+  w.start(OP_BINARY, name).int(BINARY_CODES[call.kind]);
   w.view(call.a).view(call.b).view(call.out).int(total, shape.length);
   shape.forEach((extent, d) => {
     w.int(extent, strides[0]![d]!, strides[1]![d]!);
   });
   w.commit(w.chunksFor(total * (call.kind === 'pow' ? 20 : CHEAP_NS)));
+}
+
+export function where(call: KernelCalls['where'], w: CommandWriter): void {
+  const total = elementCount(call.shape);
+  const { shape, strides } = collapseShape(call.shape, [
+    call.conditionStrides,
+    call.aStrides,
+    call.bStrides,
+    denseStrides(call.shape),
+  ]);
+  w.start(OP_WHERE, 'where').address(call.condition).view(call.a).view(call.b).view(call.out);
+  w.int(total, shape.length);
+  shape.forEach((extent, d) => {
+    w.int(extent, strides[0]![d]!, strides[1]![d]!, strides[2]![d]!);
+  });
+  w.commit(w.chunksFor(total * CHEAP_NS));
 }
 
 export function copyStrided(call: KernelCalls['copyStrided'], w: CommandWriter): void {

@@ -3,6 +3,7 @@
 import type { KernelCalls, KernelName } from '../../backend.js';
 import type { CommandWriter } from './command-writer.js';
 import * as elementwise from './encode-elementwise.js';
+import * as gather from './encode-gather.js';
 import { matmul } from './encode-matmul.js';
 import * as norm from './encode-norm.js';
 import * as optimizer from './encode-optimizer.js';
@@ -12,4 +13,11 @@ export type Encoders = {
   readonly [K in KernelName]: (call: KernelCalls[K], writer: CommandWriter) => void;
 };
 
-export const ENCODERS: Encoders = { ...elementwise, ...rows, ...norm, ...optimizer, matmul };
+export const ENCODERS: Encoders = {
+  ...elementwise,
+  ...rows,
+  ...gather,
+  ...norm,
+  ...optimizer,
+  matmul,
+};

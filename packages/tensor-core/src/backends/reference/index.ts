@@ -12,6 +12,7 @@ import type {
 } from '../../backend.js';
 import { DisposedError, LimitError } from '../../errors.js';
 import { cast, fill } from './cast.js';
+import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
 import { dropout } from './dropout.js';
@@ -19,6 +20,7 @@ import { type Open, openBits, openElements } from './elements.js';
 import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
 import { gated, gatedBackward } from './gated.js';
+import { cumSum, gather, gatherBackward, topK } from './gather.js';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
@@ -46,6 +48,12 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   rotary,
   affine,
   binary,
+  compare,
+  where,
+  gather,
+  gatherBackward,
+  topK,
+  cumSum,
   copyStrided: (call, _open, bits) => copyStrided(call, bits),
   reduce,
   extremumBackward,

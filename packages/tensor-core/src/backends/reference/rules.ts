@@ -17,6 +17,12 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   rotary: { out: [] },
   affine: { out: ['x'] },
   binary: { out: ['a', 'b'] },
+  compare: { out: [] },
+  where: { out: [] },
+  gather: { out: [] },
+  gatherBackward: { dx: [] },
+  topK: { out: [] },
+  cumSum: { out: [] },
   copyStrided: { out: [] },
   reduce: { out: [] },
   extremumBackward: { out: [] },
@@ -65,6 +71,29 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
     b: reach(shape, bStrides),
     out: product(shape),
   }),
+  compare: ({ shape, aStrides, bStrides }) => ({
+    a: reach(shape, aStrides),
+    b: reach(shape, bStrides),
+    out: product(shape),
+  }),
+  where: ({ shape, conditionStrides, aStrides, bStrides }) => ({
+    condition: reach(shape, conditionStrides),
+    a: reach(shape, aStrides),
+    b: reach(shape, bStrides),
+    out: product(shape),
+  }),
+  gather: ({ outer, dim, inner, count }) => {
+    const picked = outer * count * inner;
+    return { x: outer * dim * inner, ids: picked, out: picked };
+  },
+  gatherBackward: ({ outer, dim, inner, count }) => {
+    const picked = outer * count * inner;
+    return { ids: picked, dy: picked, dx: outer * dim * inner };
+  },
+  topK: ({ outer, dim, inner, count }) => {
+    return { x: outer * dim * inner, out: outer * count * inner };
+  },
+  cumSum: ({ outer, dim, inner }) => ({ x: outer * dim * inner, out: outer * dim * inner }),
   copyStrided: ({ shape, xOffset, xStrides, outOffset, outStrides }) => ({
     x: xOffset + reach(shape, xStrides),
     out: outOffset + reach(shape, outStrides),
@@ -129,6 +158,8 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
 /** Kernels whose views may be longer than what they touch. */
 const STRIDED: ReadonlySet<KernelName> = new Set([
   'binary',
+  'compare',
+  'where',
   'copyStrided',
   'matmul',
   'normNodes',

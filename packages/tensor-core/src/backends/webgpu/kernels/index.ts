@@ -3,12 +3,14 @@
 import type { KernelCalls, KernelName } from '../../../backend.js';
 import type { KernelContext } from '../context.js';
 import { cast, fill } from './cast.js';
+import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
 import { dropout } from './dropout.js';
 import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
 import { gated, gatedBackward } from './gated.js';
+import { cumSum, gather, gatherBackward, topK } from './gather.js';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
@@ -30,6 +32,12 @@ export const KERNELS: {
   rotary,
   affine,
   binary,
+  compare,
+  where,
+  gather,
+  gatherBackward,
+  topK,
+  cumSum,
   copyStrided,
   reduce,
   extremumBackward,

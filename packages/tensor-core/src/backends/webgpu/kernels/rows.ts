@@ -34,7 +34,8 @@ export interface RowCall {
   readonly aliases?: Readonly<Record<string, string>>;
   /** Beside `rows` and `cols`. */
   readonly params: Readonly<Record<string, ParamType>>;
-  readonly helpers?: string;
+  /** By the number of lanes where they share memory. */
+  readonly helpers?: string | ((lanes: number) => string);
   /**
    * WGSL of one row: `row`, `base` (its first element) and `me` (0 to LANES - 1) are given;
    * `reduce_add` and `reduce_max` combine over LANES and must be reached by all of them.
@@ -59,7 +60,7 @@ export function runRows(ctx: KernelContext, call: RowCall): void {
       workgroupSize: [size, 1, 1],
       body: `const LANES = ${lanes}u;
 ${laneReductions(lanes)}
-${call.helpers ?? ''}
+${typeof call.helpers === 'function' ? call.helpers(lanes) : (call.helpers ?? '')}
 ${mainHead([size, 1, 1])}
   let row = ${row};
   if (row >= P.rows) { return; }

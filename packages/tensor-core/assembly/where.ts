@@ -1,0 +1,76 @@
+// Choosing between two operands by a mask, through strides; the host merges dimensions beforehand.
+
+import { floats, words } from './binary';
+import { narrow, storePartial, target } from './convert';
+import { BLOCK_BYTES, GRAIN } from './elementwise';
+import { BF16, BLOCK } from './layout';
+import { arg, argI, chunkStart, scratchBase } from './slot';
+
+/** Words before the shape: condition, a, dtype, b, dtype, out, dtype, total, rank. */
+const SHAPE = 9;
+
+/** args: as SHAPE says, then rank times (extent, condition stride, a stride, b stride), outermost first. */
+export function where(slot: usize, chunk: u32, chunks: u32): void {
+  const out = <usize>arg(slot, 5);
+  const outType = argI(slot, 6);
+  const total = arg(slot, 7);
+  const rank = argI(slot, 8);
+  const inner = SHAPE + (rank - 1) * 4;
+  const length = arg(slot, inner);
+  let at = chunkStart(total, chunk, chunks, GRAIN);
+  const end = chunkStart(total, chunk + 1, chunks, GRAIN);
+  while (at < end) {
+    const row = at / length;
+    const column = at - row * length;
+    const n = <i32>min<u32>(min<u32>(length - column, end - at), BLOCK);
+    const mask = words(
+      <usize>arg(slot, 0),
+      offsetOf(slot, rank, row, 1) + column * arg(slot, inner + 1),
+      arg(slot, inner + 1),
+      n,
+      scratchBase,
+    );
+    const av = operand(slot, 1, offsetOf(slot, rank, row, 2) + column * arg(slot, inner + 2), arg(slot, inner + 2), n);
+    const bv = operand(slot, 3, offsetOf(slot, rank, row, 3) + column * arg(slot, inner + 3), arg(slot, inner + 3), n);
+    const isFloat = outType <= BF16;
+    const os = isFloat
+      ? target(out, outType, at, scratchBase + BLOCK_BYTES * 3)
+      : out + ((<usize>at) << 2);
+    choose(mask, av, bv, os, n);
+    if (isFloat) {
+      narrow(os, out, outType, at, n);
+    }
+    at += n;
+  }
+}
+
+/** The operand whose address is argument `i`: a is 1 and b is 3. Block 1 or 2 is its scratch. */
+function operand(slot: usize, i: i32, at: u32, step: u32, n: i32): usize {
+  const base = <usize>arg(slot, i);
+  const dtype = argI(slot, i + 1);
+  const scratch = scratchBase + BLOCK_BYTES * (i == 1 ? 1 : 2);
+  return dtype <= BF16 ? floats(base, dtype, at, step, n, scratch) : words(base, at, step, n, scratch);
+}
+
+function offsetOf(slot: usize, rank: i32, row: u32, which: i32): u32 {
+  let offset: u32 = 0;
+  for (let d = rank - 2; d >= 0; d--) {
+    const extent = arg(slot, SHAPE + d * 4);
+    offset += (row % extent) * arg(slot, SHAPE + d * 4 + which);
+    row /= extent;
+  }
+  return offset;
+}
+
+function choose(mask: usize, a: usize, b: usize, out: usize, n: i32): void {
+  for (let i = 0; i < n; i += 4) {
+    const o = i << 2;
+    const isSet = i32x4.ne(v128.load(mask + o), i32x4.splat(0));
+    const v = v128.bitselect(v128.load(a + o), v128.load(b + o), isSet);
+    if (i + 4 <= n) {
+      v128.store(out + o, v);
+    } else {
+      storePartial(out + o, v, n - i);
+    }
+  }
+}

@@ -1,0 +1,57 @@
+// Commands of assembly/gather.ts. Costs are ns per element on one thread, rough.
+
+import { byteSize } from '@shardweave/dtypes';
+import {
+  F32,
+  OP_CAST,
+  OP_CUM_SUM,
+  OP_FILL,
+  OP_GATHER,
+  OP_GATHER_BACKWARD,
+  OP_TOP_K,
+} from '../../../assembly/layout.js';
+import type { KernelCalls } from '../../backend.js';
+import { addressOf, type CommandWriter } from './command-writer.js';
+
+export function gather(call: KernelCalls['gather'], w: CommandWriter): void {
+  const { x, ids, out, outer, dim, inner, count } = call;
+  w.start(OP_GATHER, 'gather')
+    .address(x)
+    .int(byteSize(x.dtype) === 4 ? 2 : 1);
+  w.address(ids).address(out).int(outer, dim, inner, count);
+  w.commit(w.chunksFor(outer * count * inner * 2));
+}
+
+/** 16-bit gradients are summed in f32 and rounded at the end. */
+export function gatherBackward(call: KernelCalls['gatherBackward'], w: CommandWriter): void {
+  const { ids, dy, dx, outer, dim, inner, count } = call;
+  const isWide = dx.dtype === 'f32';
+  const sums = isWide ? addressOf(dx.buffer) + dx.byteOffset : w.temp(dx.size * 4);
+  w.start(OP_FILL, 'gatherBackward').int(sums, 4, 0, dx.size);
+  w.commit(w.chunksFor(dx.size * 0.2));
+  w.start(OP_GATHER_BACKWARD, 'gatherBackward').address(ids).view(dy);
+  w.int(sums, outer, dim, inner, count);
+  w.commit(lineChunks(w, outer * count * inner * 2, outer * inner));
+  if (!isWide) {
+    w.start(OP_CAST, 'gatherBackward').int(sums, F32).view(dx).int(dx.size);
+    w.commit(w.chunksFor(dx.size * 0.3));
+    w.release();
+  }
+}
+
+export function topK(call: KernelCalls['topK'], w: CommandWriter): void {
+  const { x, out, outer, dim, inner, count } = call;
+  w.start(OP_TOP_K, 'topK').view(x).address(out).int(outer, dim, inner, count);
+  w.commit(lineChunks(w, outer * (dim + count * count) * inner * 2, outer * inner));
+}
+
+export function cumSum(call: KernelCalls['cumSum'], w: CommandWriter): void {
+  const { x, out, outer, dim, inner } = call;
+  w.start(OP_CUM_SUM, 'cumSum').view(x).view(out).int(outer, dim, inner);
+  w.int(call.isReverse ? 1 : 0);
+  w.commit(lineChunks(w, outer * dim * inner * 2, outer * inner));
+}
+
+function lineChunks(w: CommandWriter, ns: number, lines: number): number {
+  return Math.max(1, Math.min(w.chunksFor(ns), lines));
+}

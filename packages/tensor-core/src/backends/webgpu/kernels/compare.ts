@@ -1,0 +1,78 @@
+// Comparisons, and choosing between two operands by a mask. NaN is tested by bits, since drivers may
+// assume that there is none.
+
+import type { CompareKind, KernelCalls, View } from '../../../backend.js';
+import type { KernelContext } from '../context.js';
+import { INTEGER_DIVIDE } from '../wgsl.js';
+import { map } from './elementwise.js';
+import { collapse, stridedIndex, strideParams } from './strided.js';
+
+const OPERATORS: Readonly<Record<CompareKind, string>> = {
+  eq: '==',
+  ne: '!=',
+  lt: '<',
+  le: '<=',
+  gt: '>',
+  ge: '>=',
+};
+
+export function compare(ctx: KernelContext, call: KernelCalls['compare']): void {
+  const { kind, a, b, out, shape, aStrides, bStrides } = call;
+  const isInteger = a.dtype === 'i32' || a.dtype === 'u32';
+  const holds = `a ${OPERATORS[kind]} b`;
+  const isEither = 'is_nan(a) || is_nan(b)';
+  const withNan = kind === 'ne' ? `${isEither} || ${holds}` : `!(${isEither}) && ${holds}`;
+  pairwise(ctx, {
+    name: `compare ${kind}`,
+    inputs: { a, b },
+    strides: [aStrides, bStrides],
+    shape,
+    out,
+    value: `return select(0u, 1u, ${isInteger ? holds : withNan});`,
+  });
+}
+
+export function where(ctx: KernelContext, call: KernelCalls['where']): void {
+  const { condition, a, b, out, shape, conditionStrides, aStrides, bStrides } = call;
+  pairwise(ctx, {
+    name: 'where',
+    inputs: { condition, a, b },
+    strides: [conditionStrides, aStrides, bStrides],
+    shape,
+    out,
+    value: 'if (condition != 0) { return a; } return b;',
+  });
+}
+
+/** out[i] by WGSL `value` of one element of each input, which has the input's name. */
+function pairwise(
+  ctx: KernelContext,
+  call: {
+    readonly name: string;
+    readonly inputs: Readonly<Record<string, View>>;
+    readonly strides: readonly (readonly number[])[];
+    readonly shape: readonly number[];
+    readonly out: View;
+    readonly value: string;
+  },
+): void {
+  const { name, inputs, out, value } = call;
+  const names = Object.keys(inputs);
+  const walk = collapse(call.shape, call.strides);
+  const rank = walk.shape.length;
+  const loads = (at: (input: string) => string) =>
+    names.map((input) => `let ${input} = load_${input}(${at(input)});`).join(' ');
+  if (out.size === 1 || (rank === 1 && walk.strides.every((s) => s[0] === 1))) {
+    map(ctx, { name, inputs, out, value: `${loads(() => 'i')} ${value}` });
+    return;
+  }
+  map(ctx, {
+    name: `${name} rank ${rank}`,
+    inputs,
+    out,
+    integers: strideParams(walk, names),
+    isWhole: true,
+    helpers: `${INTEGER_DIVIDE}\n${stridedIndex(rank, names)}`,
+    value: `let at = strided(i); ${loads((input) => `at.${input}`)} ${value}`,
+  });
+}

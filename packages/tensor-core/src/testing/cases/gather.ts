@@ -1,0 +1,141 @@
+// gather and its gradient, topK and cumSum, over rows and over inner axes.
+
+import type { DType } from '@shardweave/dtypes';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+import type { Twin } from '../twin.js';
+
+const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
+/** [outer, dim, inner, count] */
+const SHAPES = [
+  [1, 1, 1, 1],
+  [3, 7, 1, 9],
+  [2, 5, 7, 3],
+  [1, 63, 3, 65],
+  [20, 65, 1, 2],
+  [2, 1000, 1, 7],
+  [1, 3, 65, 1],
+] as const;
+
+export function gatherCases(): ConformanceCase[] {
+  return [
+    ...FLOATS.map(gatherCase),
+    gatherIntegersCase(),
+    ...FLOATS.map(topKCase),
+    ...FLOATS.map(topKSpecialCase),
+    ...FLOATS.map(cumSumCase),
+    cumSumIntegersCase(),
+    ...FLOATS.map(cumSumSpecialCase),
+  ];
+}
+
+/** Repeated indices, and some outside. */
+function idsOf(twin: Twin, size: number, dim: number) {
+  const ids = Array.from({ length: size }, (_, i) => {
+    return i % 11 === 10
+      ? [dim, -1, -(2 ** 31)][twin.random.integer(0, 3)]!
+      : twin.random.integer(0, dim);
+  });
+  return twin.values(ids, 'i32', { offset: 1 });
+}
+
+function gatherCase(dtype: DType): ConformanceCase {
+  return twinCase(`gather ${dtype}, and backward`, 'exact', (twin) => {
+    for (const [outer, dim, inner, count] of SHAPES) {
+      const extent = { outer, dim, inner, count };
+      const [all, picked] = [outer * dim * inner, outer * count * inner];
+      const ids = idsOf(twin, picked, dim);
+      const x = twin.floats(all, dtype, { offset: 1 });
+      twin.run('gather', { ...extent, x, ids, out: twin.output(picked, dtype, { offset: 2 }) });
+      const dy = twin.floats(picked, dtype, { offset: 3 });
+      const dx = twin.output(all, dtype, { offset: 2, tolerance: 'sum' });
+      twin.run('gatherBackward', { ...extent, ids, dy, dx });
+    }
+  });
+}
+
+function gatherIntegersCase(): ConformanceCase {
+  return twinCase('gather of integers', 'exact', (twin) => {
+    for (const dtype of ['i32', 'u32'] as const) {
+      const extent = { outer: 3, dim: 7, inner: 2, count: 5 };
+      const ids = idsOf(twin, 30, 7);
+      twin.run('gather', {
+        ...extent,
+        x: twin.anyBits(42, dtype),
+        ids,
+        out: twin.output(30, dtype),
+      });
+    }
+  });
+}
+
+/** Coarse values, so that many are equal; up to all of an axis. */
+function topKCase(dtype: DType): ConformanceCase {
+  return twinCase(`topK ${dtype}`, 'exact', (twin) => {
+    for (const [outer, dim, inner] of SHAPES) {
+      const size = outer * dim * inner;
+      const values = Array.from({ length: size }, () => twin.random.integer(0, 12) / 4 - 1);
+      const x = twin.values(values, dtype, { offset: 3 });
+      for (const count of new Set([1, Math.min(dim, 5), Math.min(dim, 65)])) {
+        const out = twin.output(outer * count * inner, 'i32', { offset: 1 });
+        twin.run('topK', { x, out, outer, dim, inner, count });
+      }
+    }
+  });
+}
+
+function topKSpecialCase(dtype: DType): ConformanceCase {
+  return twinCase(`topK ${dtype} of NaN and infinities`, 'exact', (twin) => {
+    const special = [-INF, 1, NAN, -0, INF, 0, NAN, -1, INF, -INF];
+    const long = Array.from({ length: 70 }, (_, i) => special[(i * 7) % 10]!);
+    for (const values of [special, long]) {
+      const dim = values.length;
+      const x = twin.values(values, dtype);
+      const out = twin.output(dim, 'i32');
+      twin.run('topK', { x, out, outer: 1, dim, inner: 1, count: dim });
+      const lowest = twin.values(new Array(dim).fill(-INF), dtype);
+      const first = twin.output(1, 'i32');
+      twin.run('topK', { x: lowest, out: first, outer: 1, dim, inner: 1, count: 1 });
+    }
+  });
+}
+
+function cumSumCase(dtype: DType): ConformanceCase {
+  return twinCase(`cumSum ${dtype}, from both ends`, 'sum', (twin) => {
+    for (const [outer, dim, inner] of SHAPES) {
+      const size = outer * dim * inner;
+      for (const isReverse of [false, true]) {
+        const x = twin.floats(size, dtype, { offset: 1 });
+        const out = twin.output(size, dtype, { offset: 2 });
+        twin.run('cumSum', { x, out, outer, dim, inner, isReverse });
+      }
+    }
+  });
+}
+
+function cumSumIntegersCase(): ConformanceCase {
+  return twinCase('cumSum of integers wraps', 'exact', (twin) => {
+    for (const dtype of ['i32', 'u32'] as const) {
+      for (const isReverse of [false, true]) {
+        const x = twin.anyBits(130, dtype, { offset: 1 });
+        const out = twin.output(130, dtype);
+        twin.run('cumSum', { x, out, outer: 2, dim: 65, inner: 1, isReverse });
+      }
+    }
+  });
+}
+
+/** What comes before them is untouched. */
+function cumSumSpecialCase(dtype: DType): ConformanceCase {
+  return twinCase(`cumSum ${dtype} of NaN and infinities`, 'sum', (twin) => {
+    const rows = [NAN, INF, -INF].flatMap((value) =>
+      Array.from({ length: 65 }, (_, i) => (i === 31 ? value : twin.random.uniform(-1, 1))),
+    );
+    rows[40 + 65] = -INF;
+    for (const isReverse of [false, true]) {
+      const x = twin.values(rows, dtype);
+      const out = twin.output(195, dtype);
+      twin.run('cumSum', { x, out, outer: 3, dim: 65, inner: 1, isReverse });
+    }
+  });
+}
