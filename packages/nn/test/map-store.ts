@@ -3,6 +3,7 @@
 import type { ByteStore } from '@shardweave/nn/flat';
 
 export class MapStore implements ByteStore {
+  readonly locals = new Map<symbol, unknown>();
   readonly values = new Map<string, Uint8Array>();
   /** `write key`, `read key`, in order; `commit`. */
   readonly calls: string[] = [];

@@ -29,7 +29,6 @@ import { type Layer, layersOf, makeFlats } from './offload-layers.js';
 import { OffloadSlice } from './offload-slice.js';
 import type { OffloadedFlat } from './offloaded-flat.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
-import { beginBudget, endBudget } from './pool-budgets.js';
 import { SlicePlans } from './slice-plans.js';
 import { beginRange, type SliceRange } from './slice-ranges.js';
 import { splitLayers } from './split-layers.js';
@@ -64,6 +63,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   #slices: readonly OffloadSlice[];
   readonly #stored: StoredModel;
   #isStored = false;
+  #endBudget = () => {};
   #isDry = false;
   #current: OffloadSlice | undefined;
   #pass: Pass | undefined;
@@ -226,7 +226,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#isStored = true;
     const { deviceBudgetBytes } = this.#options;
     if (deviceBudgetBytes !== undefined) {
-      beginBudget(this.device.pool, this, deviceBudgetBytes);
+      this.#endBudget = this.device.pool.limit(deviceBudgetBytes);
     }
   }
 
@@ -621,7 +621,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   }
 
   protected override releaseOwned(): void {
-    endBudget(this.device.pool, this);
+    this.#endBudget();
     this.#scheduler.reset();
     for (const flat of this.flats) {
       flat.dispose();

@@ -26,6 +26,7 @@ export function createHostStore(options: HostStoreOptions = {}): ShardStore {
 
 class HostStore implements ShardStore {
   readonly description = 'host memory';
+  readonly locals = new Map<symbol, unknown>();
   readonly #maxBytes: number;
   readonly #order = new OperationOrder(1); // copies block the thread: more at once gains nothing
   readonly #values = new Map<string, Uint8Array>();

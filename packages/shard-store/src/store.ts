@@ -27,6 +27,9 @@ export interface ShardStore {
   /** What it is, for messages: `host memory`, `disk <directory>`. */
   readonly description: string;
 
+  /** What those who use the store keep with it, each by a symbol of its own: one of it a store. */
+  readonly locals: Map<symbol, unknown>;
+
   /** Number of commits that what is stored has seen; 0 in a new store. */
   readonly generation: number;
 

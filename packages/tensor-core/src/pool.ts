@@ -26,11 +26,10 @@ export class Pool {
   readonly #free = new Map<number, BackendBuffer[]>();
   /** The size class of every buffer, in use and free. */
   readonly #classes = new Map<BackendBuffer, number>();
-  /**
-   * Most bytes to hold of the backend, in use and free; Infinity. Free buffers are given back, the
-   * largest first, where a request would pass it.
-   */
-  limitBytes = Number.POSITIVE_INFINITY;
+  /** As it was set. */
+  #limitBytes = Number.POSITIVE_INFINITY;
+  /** Further ones that have not ended. */
+  readonly #limits = new Set<{ readonly bytes: number }>();
   #reservedBytes = 0;
   #inUseBytes = 0;
   #peakInUseBytes = 0;
@@ -40,6 +39,26 @@ export class Pool {
   constructor(backend: Backend) {
     this.#backend = backend;
     this.#unsubscribe = backend.onMemoryPressure?.(() => this.trim());
+  }
+
+  /**
+   * Most bytes to hold of the backend, in use and free; Infinity. Free buffers are given back, the
+   * largest first, where a request would pass it. The smallest counts of what is set and `limit`.
+   */
+  get limitBytes(): number {
+    return [...this.#limits].reduce((least, { bytes }) => Math.min(least, bytes), this.#limitBytes);
+  }
+
+  set limitBytes(bytes: number) {
+    this.#limitBytes = bytes;
+  }
+
+  /** Gives back what is free and holds at most `bytes` until the returned function is called. */
+  limit(bytes: number): () => void {
+    const limit = { bytes }; // two of equal bytes are two
+    this.#limits.add(limit);
+    this.trim();
+    return () => void this.#limits.delete(limit);
   }
 
   /** Bytes of all buffers, in use and free. */

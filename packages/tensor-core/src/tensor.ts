@@ -57,6 +57,8 @@ export class Tensor {
   gradSink: GradSink | undefined = undefined;
   /** Where the optimizer finds a sharded or packed parameter; undefined: the tensor itself. */
   piece: ShardPiece | undefined = undefined;
+  /** Where a flat rests that is off the device between steps: nn's setFlatHome and flatHomeOf know its type. */
+  home: unknown = undefined;
   /** The graph node that made it, and which of its outputs it is; none for a leaf. */
   node: GraphNode | undefined = undefined;
   outputIndex = 0;

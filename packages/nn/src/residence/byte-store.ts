@@ -3,6 +3,8 @@
 // the part in use, so that this package needs no store.
 
 export interface ByteStore {
+  /** What those who use the store keep with it, each by a symbol of its own: one of it a store. */
+  readonly locals: Map<symbol, unknown>;
   /** The keys that are there now. */
   keys(): readonly string[];
   /** Length of the value that is there now; undefined where none is. */

@@ -130,17 +130,14 @@ export interface FlatTurn {
   kept?(): void;
 }
 
-// Keyed by flat: a fact about that tensor, not state of this module.
-const HOMES = new WeakMap<Tensor, FlatHome>();
-
 /** Gives a flat its home. Before any step of it. */
 export function setFlatHome(flat: Tensor, home: FlatHome): void {
-  HOMES.set(flat, home);
+  flat.home = home;
 }
 
 /** A flat's home; undefined where it stays on the device. */
 export function flatHomeOf(flat: Tensor): FlatHome | undefined {
-  return HOMES.get(flat);
+  return flat.home as FlatHome | undefined;
 }
 
 /**

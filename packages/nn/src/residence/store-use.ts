@@ -120,15 +120,14 @@ export class StoreUse implements HomeSteps {
   }
 }
 
-// Keyed by store: a fact about it, not state of this module.
-const USES = new WeakMap<ByteStore, StoreUse>();
+const USE = Symbol('nn store use');
 
 /** The one use of a store by all flats in it. */
 export function storeUseOf(store: ByteStore): StoreUse {
-  let use = USES.get(store);
+  let use = store.locals.get(USE) as StoreUse | undefined;
   if (use === undefined) {
     use = new StoreUse(store);
-    USES.set(store, use);
+    store.locals.set(USE, use);
   }
   return use;
 }

@@ -96,6 +96,7 @@ interface DiskStoreParts extends ManifestPlace, Manifest {
 
 class DiskStore implements ShardStore {
   readonly description: string;
+  readonly locals = new Map<symbol, unknown>();
   readonly #parts: DiskStoreParts;
   readonly #order: OperationOrder;
   /** What the manifest holds. */
