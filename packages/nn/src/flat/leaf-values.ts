@@ -43,23 +43,20 @@ export async function readLeaves(
   const bytes = new Uint8Array(run.length * elementBytes);
   for (const [index, leaf] of leaves.entries()) {
     const { start, length, first } = pieceIn(layout, index, run);
-    if (length > 0) {
+    const recipe = recipeOf(leaf);
+    if (length > 0 && recipe !== undefined) {
+      recipe.write(new Float32Array(bytes.buffer, start * elementBytes, length), first);
+    } else if (length > 0) {
       bytes.set(await readLeaf(leaf, { start: first, length }), start * elementBytes);
     }
   }
   return bytes;
 }
 
-/** Bytes of a run of a leaf's elements, from the device or from its recipe. */
+/** Bytes of a run of a leaf's elements or words, from where they are. */
 async function readLeaf(tensor: Tensor, { start, length }: FlatPlace): Promise<Uint8Array> {
   if (encodingOf(tensor) !== undefined) {
     return readEncoded(tensor, { start, length });
-  }
-  const recipe = recipeOf(tensor);
-  if (recipe !== undefined) {
-    const values = new Float32Array(length);
-    recipe.write(values, start);
-    return new Uint8Array(values.buffer);
   }
   const elementBytes = byteSize(tensor.dtype);
   const from = (tensor.offset + start) * elementBytes;

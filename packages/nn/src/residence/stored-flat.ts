@@ -7,7 +7,6 @@ import { OptimizerError } from '../errors.js';
 import type { FlatPlace } from '../flat/flat-layout.js';
 import type { FlatHome, FlatVisit, VisitStep } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
-import { addScaled } from './host-gradient.js';
 import {
   isOverlapping,
   isSameSignature,
@@ -17,6 +16,7 @@ import {
 } from './resting-state.js';
 import type { StoreUse } from './store-use.js';
 import { StoredBytes } from './stored-bytes.js';
+import { StoredGradient } from './stored-gradient.js';
 import type { StoredModel } from './stored-model.js';
 import { StoredVisit, type VisitValue } from './stored-visit.js';
 
@@ -51,17 +51,7 @@ export class StoredFlat implements FlatHome {
   #name: string | undefined;
   #opening: Promise<void> | undefined;
   #parameter: StoredBytes | undefined;
-  #gradient: StoredBytes | undefined;
-  #hasGradient = false;
-  #gradientVersion = 0;
-  /** Who still needs the gradient, and whether it is to be cleared when they are done. */
-  #numHolds = 0;
-  #isClearDue = false;
-  #duePlaces: FlatPlace[] = [];
-  /** Gradients cleared; an addition that began before a clearing counts no more. */
-  #numCleared = 0;
-  /** Additions run one after the other. */
-  #additions: Promise<void> = Promise.resolve();
+  readonly #gradient: StoredGradient;
   /** The shard while it is filled for the first time. */
   #filling: Uint8Array | undefined;
   /** A wrapper and one inside it may both be in their forward. */
@@ -69,6 +59,7 @@ export class StoredFlat implements FlatHome {
 
   constructor(options: StoredFlatOptions) {
     this.#options = options;
+    this.#gradient = new StoredGradient(options);
     this.holdsState = options.rests === 'all';
   }
 
@@ -108,7 +99,7 @@ export class StoredFlat implements FlatHome {
       await use.clear(this.name);
     }
     this.#parameter = this.#stored('parameter', flat.storage.byteLength);
-    this.#gradient = this.#stored('gradient', flat.size * 4);
+    this.#gradient.open(this.#stored('gradient', flat.size * 4));
     this.#states.length = 0;
     if (!resume) {
       return;
@@ -244,130 +235,34 @@ export class StoredFlat implements FlatHome {
   // ---- gradient --------------------------------------------------------------------------------
 
   get hasGradient(): boolean {
-    return this.#hasGradient;
+    return this.#gradient.isThere;
   }
 
   get gradientVersion(): number {
-    return this.#gradientVersion;
+    return this.#gradient.version;
   }
 
   holdGradient(): () => void {
-    this.#numHolds += 1;
-    let isHeld = true;
-    return () => {
-      if (!isHeld) {
-        return;
-      }
-      isHeld = false;
-      this.#numHolds -= 1;
-      if (this.#numHolds === 0 && (this.#isClearDue || this.#duePlaces.length > 0)) {
-        this.clearGradient(this.#isClearDue ? undefined : this.#duePlaces.splice(0));
-      }
-    };
+    return this.#gradient.hold();
   }
 
   clearGradient(places?: readonly FlatPlace[]): void {
-    if (this.#numHolds > 0) {
-      this.#isClearDue ||= places === undefined;
-      this.#duePlaces.push(...(places ?? []));
-      return;
-    }
-    if (places !== undefined) {
-      for (const { start, length } of places) {
-        this.#gradient?.zero(start * 4, (start + length) * 4);
-      }
-      this.#gradientVersion += 1;
-      return;
-    }
-    this.#isClearDue = false;
-    this.#duePlaces = [];
-    this.#hasGradient = false; // the next one is written over it
-    this.#gradientVersion += 1;
-    this.#numCleared += 1;
-    // One that the store refused would hold up every commit.
-    const withdrawn = this.#additions.then(() => this.#gradient?.withdraw());
-    this.#additions = withdrawn.catch(() => undefined);
-    this.#options.use.awaitBeforeCommit(this.#additions);
+    this.#gradient.clear(places);
   }
 
   /** f32 bytes; undefined without a gradient. */
-  async readGradient(): Promise<Uint8Array | undefined> {
-    await this.#additions;
-    if (!this.#hasGradient) {
-      return undefined;
-    }
-    const bytes = new Uint8Array(this.#gradient!.byteLength);
-    await this.#gradient!.read(bytes);
-    return bytes;
+  readGradient(): Promise<Uint8Array | undefined> {
+    return this.#gradient.read();
   }
 
-  /** gradient (+)= reduced * scale; `reduced` lies on the device and may be freed at once. */
+  /** See StoredGradient. */
   addStorage(reduced: Storage, scale: number): Promise<void> {
-    const { byteLength, dtype } = reduced;
-    const hostBuffers = this.#options.hostBuffers();
-    const bytes = hostBuffers.take(byteLength);
-    const read = reduced.read(0, byteLength, bytes);
-    read.catch(() => undefined); // seen by the addition
-    const added = this.#enqueue(async () => this.#add(await read, dtype, scale));
-    const done = added.finally(() =>
-      read.then(
-        () => hostBuffers.give(bytes),
-        () => hostBuffers.give(bytes),
-      ),
-    );
-    done.catch(() => undefined); // seen by whoever waits for it
-    return done;
+    return this.#gradient.addStorage(reduced, scale);
   }
 
-  /** The same of host bytes in `dtype`, which are the caller's again when it settles. */
+  /** See StoredGradient. */
   addBytes(reduced: Uint8Array, dtype: DType, scale: number): Promise<void> {
-    return this.#enqueue(() => this.#add(reduced, dtype, scale));
-  }
-
-  async #add(reduced: Uint8Array, dtype: DType, scale: number): Promise<void> {
-    const hostBuffers = this.#options.hostBuffers();
-    const numCleared = this.#numCleared;
-    const { byteLength } = this.#gradient!;
-    const total = hostBuffers.take(byteLength);
-    try {
-      const isFirst = !this.#hasGradient;
-      if (!isFirst) {
-        await this.#gradient!.read(total);
-      }
-      const values = await this.#asF32(reduced, dtype);
-      // Where the device makes no product, neither is one made here.
-      const isPlain = scale === 1 && dtype === 'f32';
-      await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
-      if (values !== reduced) {
-        hostBuffers.give(values);
-      }
-      // Also where the store can't take it: it waits on the host.
-      if (numCleared === this.#numCleared) {
-        this.#hasGradient = true;
-        this.#gradientVersion += 1;
-      }
-      await this.#gradient!.write(total);
-    } finally {
-      hostBuffers.give(total);
-    }
-  }
-
-  async #asF32(bytes: Uint8Array, dtype: DType): Promise<Uint8Array> {
-    if (dtype !== 'f16' && dtype !== 'bf16') {
-      return bytes;
-    }
-    const wide = this.#options.hostBuffers().take(bytes.byteLength * 2);
-    await (await this.#options.use.codec()).decode(bytes, wide, { format: dtype });
-    return wide;
-  }
-
-  /** Runs an addition behind the others, unless the gradient has been cleared by then. */
-  #enqueue(work: () => Promise<void>): Promise<void> {
-    const numCleared = this.#numCleared;
-    const isWanted = () => numCleared === this.#numCleared;
-    const done = this.#additions.then(() => (isWanted() ? work() : undefined));
-    this.#additions = done.catch(() => undefined);
-    return done;
+    return this.#gradient.addBytes(reduced, dtype, scale);
   }
 
   // ---- visits ----------------------------------------------------------------------------------
@@ -399,7 +294,7 @@ export class StoredFlat implements FlatHome {
     { isGradientAlone, keep }: { readonly isGradientAlone: boolean; keep(): Promise<void> },
   ): FlatVisit {
     const { flat } = this.#options;
-    const gradient = { stored: this.#gradient!, role: 'grad', dtype: 'f32' } as const;
+    const gradient = { stored: this.#gradient.stored, role: 'grad', dtype: 'f32' } as const;
     return new StoredVisit({
       device: flat.device,
       hostBuffers: this.#options.hostBuffers(),
@@ -472,7 +367,7 @@ export class StoredFlat implements FlatHome {
   }
 
   get #all(): StoredBytes[] {
-    return [this.#parameter!, this.#gradient!];
+    return [this.#parameter!, this.#gradient.stored];
   }
 
   get #kept(): RestingState[] {

@@ -1,0 +1,136 @@
+// The backward of an offloaded model: slices come in the reverse of forward, one is on the device at a
+// time, and its gradients leave for the store when the next one comes.
+
+import type { Pass } from '@shardweave/tensor-core';
+import type { OffloadSlice } from './offload-slice.js';
+import { beginSliceRange, type SliceContext } from './slice-context.js';
+
+export interface SliceBackwardOptions extends SliceContext {
+  /** Bytes of gradients on their way to the store while a slice is waited for. */
+  readonly loadAheadBytes: number;
+  /** @throws {OffloadBusyError} beside something that has not ended */
+  requireRest(): void;
+  /** All slices have left, and the store has their gradients. */
+  onEnd(): void;
+  onFailure(): void;
+}
+
+export class SliceBackward {
+  readonly #options: SliceBackwardOptions;
+  /** Gradients on their way to the store, and the bytes that they take on the host. */
+  readonly #stores = new Map<Promise<void>, number>();
+  #current: OffloadSlice | undefined;
+  #pass: Pass | undefined;
+  /** Ends the trace's range of the current slice. */
+  #endRange: () => void = () => {};
+
+  constructor(options: SliceBackwardOptions) {
+    this.#options = options;
+  }
+
+  /** Before a slice's nodes run: the one before it leaves, and it comes. */
+  async enter(slice: OffloadSlice, pass: Pass): Promise<void> {
+    this.#beginPass(pass);
+    if (this.#current === slice) {
+      return;
+    }
+    this.leave();
+    this.#current = slice;
+    const loaded = beginSliceRange(this.#options, 'backward_load', slice);
+    await this.awaitStores(this.#options.loadAheadBytes);
+    await this.#options.scheduler.enter(slice, 'backward');
+    loaded();
+    this.#endRange = beginSliceRange(this.#options, 'backward_pass', slice);
+  }
+
+  #beginPass(pass: Pass): void {
+    if (this.#pass === pass) {
+      return;
+    }
+    if (!this.#options.isDry()) {
+      this.#options.requireRest();
+    }
+    this.#pass = pass;
+    this.#options.scheduler.beginBackward();
+    pass.onEnd(() => this.#endPass());
+    pass.onFailure(() => this.#options.onFailure());
+  }
+
+  /** Ships the slice's gradients to the store and frees its parameters. */
+  leave(): void {
+    const slice = this.#current;
+    if (slice === undefined) {
+      return;
+    }
+    this.#options.note(slice);
+    this.#current = undefined;
+    this.#endRange();
+    const dropped = beginSliceRange(this.#options, 'backward_drop', slice);
+    for (const flat of slice.flats) {
+      const stored = flat.flushGradient({ isDry: this.#options.isDry() });
+      if (stored !== undefined) {
+        this.#stores.set(stored, flat.flushBytes);
+      }
+      flat.keepWrites();
+      flat.drop();
+    }
+    dropped();
+  }
+
+  /** Ranges around a run of a slice's layers. Its backward pauses while a checkpoint runs them again. */
+  async around(slice: OffloadSlice, run: () => Promise<unknown>): Promise<unknown> {
+    const isAgain = this.#current === slice;
+    if (isAgain) {
+      this.#endRange();
+    }
+    const hasGrad = this.#options.device.isGradEnabled;
+    const name = hasGrad ? 'forward_pass_with_enable_grad' : 'no_grad_forward_pass';
+    const end = beginSliceRange(this.#options, name, slice);
+    const output = await run();
+    end();
+    if (isAgain) {
+      this.#endRange = beginSliceRange(this.#options, 'backward_pass', slice);
+    }
+    return output;
+  }
+
+  async #endPass(): Promise<void> {
+    this.leave();
+    this.#pass = undefined;
+    this.#options.scheduler.endBackward();
+    await this.#options.scheduler.settle();
+    await this.awaitStores(0);
+    this.#options.onEnd();
+  }
+
+  /** Waits for the oldest gradients on their way until those left take at most `capBytes`. */
+  async awaitStores(capBytes: number): Promise<void> {
+    let left = [...this.#stores.values()].reduce((sum, bytes) => sum + bytes, 0);
+    for (const [stored, bytes] of this.#stores) {
+      if (left <= capBytes) {
+        return;
+      }
+      await stored;
+      this.#stores.delete(stored);
+      left -= bytes;
+    }
+  }
+
+  /** Runs something with a backward of its own inside this one, which goes on afterwards. */
+  async aside<T>(body: () => Promise<T>): Promise<T> {
+    await this.awaitStores(0); // they are not to be forgotten
+    const pass = this.#pass;
+    try {
+      return await body();
+    } finally {
+      this.#pass = pass;
+    }
+  }
+
+  /** Back to rest after a failure; what the store has of this backward's gradients is not whole. */
+  reset(): void {
+    this.#pass = undefined;
+    this.#current = undefined;
+    this.#stores.clear();
+  }
+}

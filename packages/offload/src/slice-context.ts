@@ -1,0 +1,57 @@
+// What the forward and the backward of an offloaded model share.
+
+import { type FlatLoad, StageScheduler } from '@shardweave/nn/flat';
+import type { Device } from '@shardweave/tensor-core';
+import type { OffloadSlice } from './offload-slice.js';
+import { beginRange, type SliceRange } from './slice-ranges.js';
+
+/** One a flat of a slice; undefined in a dry run. */
+export type SliceLoads = readonly (FlatLoad | undefined)[];
+
+export interface SliceContext {
+  readonly device: Device;
+  readonly scheduler: StageScheduler<OffloadSlice, SliceLoads>;
+  /** Whether nothing is computed, to learn what memory it takes. */
+  isDry(): boolean;
+  /** The slice's stay ends: what was in use counts for it. */
+  note(slice: OffloadSlice): void;
+}
+
+/** A range of the slice in the device's trace; none of a dry run. */
+export function beginSliceRange(
+  { device, isDry }: SliceContext,
+  name: SliceRange,
+  slice: OffloadSlice,
+): () => void {
+  return isDry() ? () => {} : beginRange(device, name, slice.layerNames);
+}
+
+/** How a slice's parameters come to the device and go. */
+export function makeSliceScheduler(
+  isDry: () => boolean,
+  options: { readonly capBytes: number },
+): StageScheduler<OffloadSlice, SliceLoads> {
+  return new StageScheduler(
+    {
+      bytes: (slice) => slice.loadBytes,
+      isPresent: ({ flats }) => flats.every((flat) => flat.isPresent),
+      start: ({ flats }) => flats.map((flat) => (isDry() ? undefined : flat.startLoad())),
+      finish: async ({ flats }, loads) => {
+        for (const [i, flat] of flats.entries()) {
+          const load = loads[i];
+          if (load === undefined) {
+            flat.fillDry();
+          } else {
+            await flat.finishLoad(load);
+          }
+        }
+      },
+      drop: ({ flats }) => {
+        for (const flat of flats) {
+          flat.drop();
+        }
+      },
+    },
+    options,
+  );
+}

@@ -1,0 +1,116 @@
+// The forward of one slice: micro-batch after micro-batch, with what backward will need of each parked on
+// the host.
+
+import type { Pass } from '@shardweave/tensor-core';
+import { type Storage, tensorsIn } from '@shardweave/tensor-core';
+import type { MicroBatch } from './micro-batches.js';
+import { endHolds, type ModelCall, storagesIn } from './model-call.js';
+import type { OffloadSlice } from './offload-slice.js';
+import { beginSliceRange, type SliceContext } from './slice-context.js';
+
+export interface SliceForwardOptions extends SliceContext {
+  /** Gets what made the slices' outputs. */
+  readonly nodes: WeakSet<object>;
+  /** Before a slice's nodes run backward. */
+  enterBackward(slice: OffloadSlice, pass: Pass): Promise<void>;
+}
+
+export class SliceForward {
+  readonly #options: SliceForwardOptions;
+
+  constructor(options: SliceForwardOptions) {
+    this.#options = options;
+  }
+
+  /** Runs all micro-batches through one slice; what each gave is the next one's argument. */
+  async run(
+    slice: OffloadSlice,
+    batches: readonly MicroBatch[],
+    call: ModelCall,
+  ): Promise<MicroBatch[]> {
+    const { device } = this.#options;
+    const loaded = beginSliceRange(this.#options, 'forward_load', slice);
+    await this.#options.scheduler.enter(slice, 'forward');
+    loaded();
+    const before = device.random.state();
+    const outputs: MicroBatch[] = [];
+    let isReached = false;
+    const parted = batches.length > 1 ? slice.batchNorms.map((norm) => norm.beginBatch()) : [];
+    try {
+      for (const { args, firstRow } of batches) {
+        for (const batch of parted) {
+          batch.beginPart();
+        }
+        // Every micro-batch draws what the whole batch would for its rows.
+        device.random.restore({ ...before, rowOffset: before.rowOffset + firstRow });
+        const { output, numNodes } = await this.#runMicroBatch(slice, args, call);
+        isReached ||= numNodes > 0;
+        outputs.push({ args: [output], firstRow });
+        if (batches.length > 1 && device.isGradEnabled) {
+          call.parked.park(storagesIn(output).filter((storage) => call.mayPark(storage)));
+        }
+      }
+      for (const batch of parted) {
+        batch.end();
+      }
+    } finally {
+      for (const batch of parted) {
+        batch.abandon();
+      }
+    }
+    device.random.restore({ ...device.random.state(), rowOffset: before.rowOffset });
+    this.#options.note(slice);
+    this.#options.scheduler.leave(slice, isReached ? 'recorded' : 'unreached');
+    const dropped = beginSliceRange(this.#options, 'forward_drop', slice);
+    for (const flat of slice.flats) {
+      flat.keepWrites();
+      flat.drop();
+    }
+    dropped();
+    return outputs;
+  }
+
+  async #runMicroBatch(
+    slice: OffloadSlice,
+    args: readonly unknown[],
+    call: ModelCall,
+  ): Promise<{ readonly output: unknown; readonly numNodes: number }> {
+    const { device } = this.#options;
+    await call.parked.unpark(storagesIn(args));
+    const saved = new Set<Storage>();
+    const remove = device.watchSaved((storage) => saved.add(storage));
+    let output: unknown;
+    try {
+      output = await slice.run.call(...args);
+    } finally {
+      remove();
+    }
+    endHolds(args, new Set([...call.callers, ...storagesIn(output)]));
+    if (!device.isGradEnabled) {
+      return { output, numNodes: 0 };
+    }
+    const parkable = [...saved].filter((storage) => call.mayPark(storage));
+    for (const storage of parkable) {
+      call.saved.add(storage);
+    }
+    // What the next slice is about to use stays; arguments that an earlier slice saved go.
+    const later = new Set(storagesIn(output));
+    const idle = [...parkable, ...storagesIn(args)].filter(
+      (storage) => call.saved.has(storage) && !later.has(storage),
+    );
+    call.parked.park(idle);
+    // What passes through belongs to the slice that made it.
+    const given = new Set(tensorsIn(args));
+    const made = tensorsIn(output).filter((tensor) => !given.has(tensor));
+    for (const { node } of made) {
+      if (node !== undefined) {
+        this.#options.nodes.add(node);
+      }
+    }
+    const numNodes = device.beforeGradientOf(made, async (pass) => {
+      await this.#options.enterBackward(slice, pass);
+      await call.parked.unpark(parkable);
+    });
+    return { output, numNodes };
+  }
+}
