@@ -1,6 +1,13 @@
-// The GPT that every engine trains: GPT-2's blocks, 842,496 f32 parameters, AdamW.
+// The GPTs that every engine trains: GPT-2's blocks, f32, AdamW. BENCH_MODEL in the environment picks one,
+// which run.mjs sets for all engines.
 
-export const GPT = { vocab: 256, seq: 128, width: 128, layers: 4, heads: 4, batch: 8, lr: 1e-3 };
+export const MODELS = {
+  small: { vocab: 256, seq: 128, width: 128, layers: 4, heads: 4, batch: 8, lr: 1e-3 },
+  '26m': { vocab: 1024, seq: 256, width: 512, layers: 8, heads: 8, batch: 4, lr: 1e-3 },
+  '124m': { vocab: 50257, seq: 256, width: 768, layers: 12, heads: 12, batch: 2, lr: 1e-3 },
+};
+
+export const GPT = MODELS[process.env.BENCH_MODEL ?? 'small'];
 export const TOKENS = GPT.batch * GPT.seq;
 
 /** Token ids and targets of one step, the same for every engine. */
@@ -46,4 +53,9 @@ export function parameters() {
   add('lnf.g', [C], 0, 1);
   add('lnf.b', [C], 0);
   return found;
+}
+
+/** Parameters of a model; its head is its table of tokens. */
+export function parameterCount({ vocab, seq, width, layers }) {
+  return (vocab + seq) * width + layers * (12 * width * width + 13 * width) + 2 * width;
 }

@@ -1,6 +1,7 @@
 // Measures matrix products and a small GPT's training step against the field, in one run: every
 // engine is a process of its own, all of them kept open, timed in turn. Best and median times, and ratios.
-// Usage: node bench/run.mjs [--tasks matmul,step] [--engines a,b] [--rounds N] [--report FILE]
+// Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--engines a,b] [--rounds N]
+//   [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -11,6 +12,7 @@ import { parseArgs } from 'node:util';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
+import { MODELS, parameterCount } from './gpt-shape.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const SIZES = [256, 512, 1024];
@@ -38,12 +40,14 @@ const { values: flags } = parseArgs({
   options: {
     tasks: { type: 'string', default: 'matmul,step' },
     engines: { type: 'string', default: Object.keys(ENGINES).join(',') },
+    model: { type: 'string', default: 'small' },
     rounds: { type: 'string', default: '10' },
     report: { type: 'string' },
   },
 });
 
 const rounds = Number(flags.rounds);
+const model = MODELS[flags.model];
 const record = await startRecord('bench/run.mjs');
 const engines = [];
 for (const key of flags.engines.split(',')) {
@@ -149,7 +153,7 @@ function report() {
     ]);
     parts.push(
       '## Training step of a small GPT',
-      '842,496 f32 parameters, batch 8 x 128 tokens, forward, backward, AdamW.',
+      `${parameterCount(model).toLocaleString('en-US')} f32 parameters, batch ${model.batch} x ${model.seq} tokens, forward, backward, AdamW.`,
       table(head, body),
     );
   }
@@ -163,7 +167,12 @@ async function open(key) {
   const child = spawn(isNode ? process.execPath : '/usr/bin/python3', [file, ...args], {
     cwd: HERE,
     stdio: isNode ? ['ignore', 'ignore', 'pipe', 'ipc'] : ['pipe', 'pipe', 'pipe'],
-    env: { ...process.env, OMP_WAIT_POLICY: 'PASSIVE' },
+    env: {
+      ...process.env,
+      OMP_WAIT_POLICY: 'PASSIVE',
+      BENCH_MODEL: flags.model,
+      BENCH_SHAPE: JSON.stringify(model),
+    },
   });
   let stderr = '';
   child.stderr.on('data', (chunk) => {

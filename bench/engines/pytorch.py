@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 import time
 
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 
 THREADS = int(sys.argv[1])
 torch.set_num_threads(THREADS)
-SHAPE = {"vocab": 256, "seq": 128, "width": 128, "layers": 4, "heads": 4, "batch": 8}
+SHAPE = json.loads(os.environ["BENCH_SHAPE"])
 
 
 def answer(**fields):
