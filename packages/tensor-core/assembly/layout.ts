@@ -15,6 +15,8 @@ export const SCRATCH_BYTES = 2637824;
 /** Of it, panels of b of a product, and the columns in them at most. */
 export const MATMUL_PANEL_BYTES = 2162688;
 export const MATMUL_COLUMNS = 1024;
+/** Terms of a result that are added up before they join the others. */
+export const MATMUL_DEPTH = 256;
 /** The same for results of 16 bits, whose partial sums stand apart. */
 export const MATMUL_NARROW_COLUMNS = 512;
 

@@ -9,7 +9,7 @@
 import { loadFloat, narrow, storeFloat, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import { madd } from './fuse';
-import { BLOCK, F32, MATMUL_COLUMNS, MATMUL_NARROW_COLUMNS, MATMUL_PANEL_BYTES, SLOT_SEQ } from './layout';
+import { BLOCK, F32, MATMUL_COLUMNS, MATMUL_DEPTH, MATMUL_NARROW_COLUMNS, MATMUL_PANEL_BYTES, SLOT_SEQ } from './layout';
 import { packStraight, packTransposed, panelBytes } from './pack';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 import { dot } from './softmax';
@@ -21,7 +21,7 @@ const NR: i32 = 8;
 const THIN_ROWS: u32 = 4;
 /** A block of a, MC x KC, lives in the second cache; a panel of b, KC x NR, in the first. */
 const MC: i32 = 132;
-const KC: i32 = 256;
+const KC: i32 = MATMUL_DEPTH;
 /** Columns that are worked on at once, at most. */
 const NC: i32 = MATMUL_COLUMNS;
 

@@ -2,6 +2,7 @@
 
 import {
   MATMUL_COLUMNS,
+  MATMUL_DEPTH,
   MATMUL_NARROW_COLUMNS,
   MATMUL_PANEL_BYTES,
   OP_MATMUL,
@@ -20,7 +21,9 @@ const MIN_ROWS = 48;
 const MIN_COLUMNS = 64;
 /** Columns for which all k should be kept packed; fewer cost too many visits to the rows of a. */
 const MIN_KEPT_COLUMNS = 128;
+/** Where they are not kept every chunk packs its own part of both operands, so there are fewer. */
 const UNKEPT_COLUMNS = 512;
+const UNKEPT_CHUNKS_PER_THREAD = 4;
 
 export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   const { m, n, k, batch, aBatch, bBatch, outBatch } = call;
@@ -28,23 +31,41 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   if (m === 0 || n === 0 || batches === 0) {
     return;
   }
-  const at = columnsAtOnce(k, call.out.dtype === 'f32' ? MATMUL_COLUMNS : MATMUL_NARROW_COLUMNS);
-  const split = splitProduct(m, n, k, batches, w.threads, at);
+  const columns = columnsAtOnce(
+    k,
+    call.out.dtype === 'f32' ? MATMUL_COLUMNS : MATMUL_NARROW_COLUMNS,
+  );
+  const split = splitProduct({ m, n, k, batches, columns }, w.threads);
   w.start(OP_MATMUL, 'matmul').view(call.a).view(call.b).view(call.out).view(call.bias);
   w.int(m, n, k, call.transposeA ? 1 : 0, call.transposeB ? 1 : 0);
   w.int(call.aRow, call.bRow, call.outRow, batches, batch[1]);
   w.int(...aBatch, ...bBatch, ...outBatch)
     .float(call.alpha)
     .int(call.accumulate ? 1 : 0);
-  w.int(split.batches, split.columns, split.rows, at);
+  w.int(split.batches, split.columns, split.rows, columns.atOnce);
   w.commit(split.batches * split.rows * split.columns);
 }
 
-/** As many as have room for all k packed: see Note [panels of b] in assembly/matmul.ts. */
-function columnsAtOnce(k: number, most: number): number {
-  const bytesPerColumn = k * 4 + Math.ceil(k / 256) * 8;
-  const kept = Math.floor(MATMUL_PANEL_BYTES / Math.max(1, bytesPerColumn) / 8) * 8;
-  return Math.min(most, kept >= MIN_KEPT_COLUMNS ? kept : UNKEPT_COLUMNS);
+interface Columns {
+  readonly atOnce: number;
+  /** Whether all k of them stay packed: see Note [panels of b] in assembly/matmul.ts. */
+  readonly areKept: boolean;
+}
+
+function columnsAtOnce(k: number, most: number): Columns {
+  // A panel of 8 columns, with its padding, for each block of k.
+  const blockBytes = Math.min(k, MATMUL_DEPTH) * 8 * 4 + 64;
+  const kept = 8 * Math.floor(MATMUL_PANEL_BYTES / (Math.ceil(k / MATMUL_DEPTH) * blockBytes));
+  const areKept = kept >= MIN_KEPT_COLUMNS;
+  return { atOnce: Math.min(most, areKept ? kept : UNKEPT_COLUMNS), areKept };
+}
+
+interface Product {
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  readonly batches: number;
+  readonly columns: Columns;
 }
 
 interface Split {
@@ -54,23 +75,33 @@ interface Split {
 }
 
 /** Whole batches where there are enough, else rows of one block of columns after the other. */
-function splitProduct(
-  m: number,
-  n: number,
-  k: number,
-  batches: number,
-  threads: number,
-  columnsAtOnce: number,
-): Split {
+function splitProduct({ m, n, k, batches, columns }: Product, threads: number): Split {
   const ns = (2 * m * n * k * batches) / FLOP_PER_NS;
-  const most = threads === 1 ? 1 : threads * CHUNKS_PER_THREAD;
+  const perThread = columns.areKept ? CHUNKS_PER_THREAD : UNKEPT_CHUNKS_PER_THREAD;
+  const most = threads === 1 ? 1 : threads * perThread;
   const wanted = Math.max(1, Math.min(most, Math.floor(ns / CHUNK_NS)));
   if (batches >= wanted) {
     return { batches: wanted, rows: 1, columns: 1 };
   }
   const perBatch = Math.ceil(wanted / batches);
-  const blocks = Math.ceil(n / columnsAtOnce);
-  const rows = Math.min(Math.ceil(m / MIN_ROWS), Math.ceil(perBatch / blocks));
-  const columns = Math.min(Math.ceil(n / MIN_COLUMNS), Math.ceil(perBatch / rows));
-  return { batches, rows, columns: Math.max(blocks, columns) };
+  const mostRows = Math.ceil(m / MIN_ROWS);
+  const mostColumns = Math.ceil(n / MIN_COLUMNS);
+  if (columns.areKept) {
+    const blocks = Math.ceil(n / columns.atOnce);
+    const rows = Math.min(mostRows, Math.ceil(perBatch / blocks));
+    const parts = Math.min(mostColumns, Math.ceil(perBatch / rows));
+    return { batches, rows, columns: Math.max(blocks, parts) };
+  }
+  // The grid whose chunks pack the least: each packs its rows of a and its columns of b.
+  let best: Split = { batches, rows: 1, columns: Math.min(mostColumns, perBatch) };
+  let least = Number.POSITIVE_INFINITY;
+  for (let rows = 1; rows <= Math.min(mostRows, perBatch); rows++) {
+    const parts = Math.min(mostColumns, Math.ceil(perBatch / rows));
+    const packed = m * parts + n * rows;
+    if (packed < least) {
+      least = packed;
+      best = { batches, rows, columns: parts };
+    }
+  }
+  return best;
 }
