@@ -1,6 +1,6 @@
 // Headless Chromium for the page tests, with WebGPU on its own software driver. It opens no
 // connection but to loopback: its background services are off.
-import { type Browser, chromium } from 'playwright-core';
+import { type Browser, chromium, type Page } from 'playwright-core';
 
 const FLAGS = [
   // Software WebGPU is behind these two; --disable-gpu would take WebGPU away altogether.
@@ -12,6 +12,9 @@ const FLAGS = [
   '--disable-quic',
   '--no-first-run',
 ];
+
+/** For what never comes: half a minute, the default, is what a loaded machine may take for a page. */
+const LIMIT_MS = 240_000;
 
 /** The browser's path, or why there is none; set by set-up (`tooling/setup/chromium.mjs`). */
 export async function chromiumPath(): Promise<{ path?: string; reason: string }> {
@@ -26,5 +29,13 @@ export async function chromiumPath(): Promise<{ path?: string; reason: string }>
 export async function launchChromium(executablePath: string): Promise<Browser> {
   // Root has no sandbox to enter; anybody else keeps theirs.
   const isRoot = process.getuid?.() === 0;
-  return chromium.launch({ executablePath, args: FLAGS, chromiumSandbox: !isRoot });
+  const timeout = LIMIT_MS;
+  return chromium.launch({ executablePath, args: FLAGS, chromiumSandbox: !isRoot, timeout });
+}
+
+/** A page that is waited for as long as the browser. */
+export async function newPage(browser: Browser): Promise<Page> {
+  const page = await browser.newPage();
+  page.setDefaultTimeout(LIMIT_MS);
+  return page;
 }

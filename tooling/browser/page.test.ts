@@ -3,7 +3,7 @@
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { buildPage } from './build-page.ts';
-import { chromiumPath, launchChromium } from './launch-chromium.ts';
+import { chromiumPath, launchChromium, newPage } from './launch-chromium.ts';
 import type { PageDevice } from './page/open-backend.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
@@ -92,7 +92,7 @@ async function openPage(
   options: { readonly isIsolated: boolean },
 ): Promise<Opened> {
   const server = await serveFiles(files, options);
-  const page = await browser.newPage();
+  const page = await newPage(browser);
   const problems: string[] = [];
   page.on('pageerror', (error) => problems.push(error.message));
   page.on('console', (message) => {

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { bundlePage } from './bundle-page.ts';
-import { chromiumPath, launchChromium } from './launch-chromium.ts';
+import { chromiumPath, launchChromium, newPage } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
 const SUITE_MS = 120_000; // 5 s alone on two cores
@@ -31,7 +31,7 @@ describe.skipIf(path === undefined)(
     async function open(options: { readonly isIsolated: boolean }): Promise<Page> {
       const server = await serveFiles(files, options);
       servers.push(server);
-      const page = await browser.newPage();
+      const page = await newPage(browser);
       await page.goto(server.origin);
       await page.waitForFunction(() => 'shmPage' in window);
       return page;

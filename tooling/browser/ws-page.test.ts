@@ -13,7 +13,7 @@ import { build } from 'esbuild';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { bundlePage } from './bundle-page.ts';
-import { chromiumPath, launchChromium } from './launch-chromium.ts';
+import { chromiumPath, launchChromium, newPage } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
 const SUITE_MS = 240_000; // about 20 s alone on two cores
@@ -55,7 +55,7 @@ describe.skipIf(path === undefined)(
     });
 
     async function openPage(init: () => void = () => {}): Promise<Page> {
-      const page = await browser.newPage();
+      const page = await newPage(browser);
       await page.addInitScript(init);
       await page.exposeFunction('portOf', portOf);
       await page.goto(server.origin);

@@ -12,7 +12,7 @@ describe('the worker that listens for them', () => {
   it('lets in who proves the secret and is expected, once, and nobody later', async () => {
     const refusals: string[] = [];
     const { port, joined } = await beginFirst({
-      limits: { proofMs: 300, maxStrangers: 6 },
+      limits: { proofMs: 1000, maxStrangers: 6 },
       onRefused: ({ reason }) => refusals.push(reason),
     });
     const place = { port, secret: SECRET, rank: 1, worldSize: 2 };
@@ -44,7 +44,7 @@ describe('the worker that listens for them', () => {
         'origin http://a.b is not allowed',
         'a request that is no WebSocket',
         expect.stringMatching(/^Parse Error/),
-        'no proof within 300 ms',
+        'no proof within 1000 ms',
         'the oldest of 6 that had proved nothing',
         'wrong secret',
         'no link here',
