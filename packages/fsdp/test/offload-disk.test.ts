@@ -159,7 +159,9 @@ describe('a process that is killed', () => {
       platform: 'node',
       outfile: program,
     });
-    const child = spawn(process.execPath, [program, directory, String(numWrites)]);
+    // With this process's flags, for its products are fused where those of the child are to be.
+    const args = [...process.execArgv, program, directory, String(numWrites)];
+    const child = spawn(process.execPath, args);
     let printed = '';
     child.stdout.on('data', (text) => {
       printed += text;

@@ -49,7 +49,9 @@ describe('a process that is killed in the middle of a step', () => {
       logLevel: 'error',
     });
     const directory = join(folder, String(numWrites));
-    const child = spawn(process.execPath, [entry, directory, String(numWrites)], {
+    // With this process's flags, for its products are fused where those of the child are to be.
+    const args = [...process.execArgv, entry, directory, String(numWrites)];
+    const child = spawn(process.execPath, args, {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     let printed = '';
