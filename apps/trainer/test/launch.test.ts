@@ -1,7 +1,7 @@
 // Processes are real here; only the work inside a rank is faked.
 
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { build } from 'esbuild';
@@ -79,7 +79,7 @@ describe('runProcesses', () => {
 
   it('blames the rank that was killed, not those that lost it', async () => {
     let killed = false;
-    const gate = join(directory, 'gate');
+    const gate = join(mkdtempSync(join(directory, 'gate-')), 'open');
     process.env.FAKE_GATE = gate;
     const { error, pids } = await run(['', '', 'lose-peer'], 1000, (step, running) => {
       if (step < 2 || killed || running[1] === undefined) {
@@ -96,7 +96,7 @@ describe('runProcesses', () => {
   });
 
   it('blames a rank whose end comes long after the others told that they lost it', async () => {
-    const gate = join(directory, 'early-gate');
+    const gate = join(mkdtempSync(join(directory, 'gate-')), 'open');
     process.env.FAKE_GATE = gate;
     let isOpen = false;
     const { error } = await run(['', '', 'lose-peer'], 1000, (step, running) => {
@@ -127,8 +127,11 @@ describe('runProcesses', () => {
   });
 
   it('an aborted job rejects with the reason and leaves nothing, not even a rank that is stuck', async () => {
-    const { error, pids } = await run(['', 'spin'], 1000, (step, _, stop) => {
-      if (step === 10) {
+    const gate = join(mkdtempSync(join(directory, 'gate-')), 'open');
+    process.env.FAKE_GATE = gate;
+    const { error, pids } = await run(['', 'spin'], 100_000, (_, running, stop) => {
+      // However long the other takes to start: it is stuck by now.
+      if (running[1] !== undefined && existsSync(gate)) {
         stop.abort(new InterruptedError('stopped by Ctrl-C'));
       }
     });
