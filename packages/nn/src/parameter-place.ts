@@ -2,7 +2,7 @@
 // or here as a copy of what rests elsewhere.
 
 import type { Tensor } from '@shardweave/tensor-core';
-import { flatHomeOf } from './residence/flat-home.js';
+import { flatHomeOf } from './flat/homes/flat-home.js';
 
 /**
  * Whether other devices have parts of the flat parameter that it belongs to. Its own elements may

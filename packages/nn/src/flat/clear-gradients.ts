@@ -1,7 +1,7 @@
 // Zeroing gradients, of parameters by themselves and of those that share a flat.
 
 import type { GradSink, Tensor } from '@shardweave/tensor-core';
-import { flatHomeOf } from '../residence/flat-home.js';
+import { flatHomeOf } from './homes/flat-home.js';
 
 /** Frees the gradients of parameters; in a flat that others have a part of, theirs stay. */
 export function clearGradients(parameters: readonly Tensor[]): void {

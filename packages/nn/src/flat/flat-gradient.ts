@@ -18,10 +18,10 @@ import {
   Tensor,
 } from '@shardweave/tensor-core';
 import { hasFlatGradient } from '../parameter-place.js';
-import { flatHomeOf } from '../residence/flat-home.js';
 import { dropGradient } from './clear-gradients.js';
 import { encodingOf } from './encoded-parameter.js';
 import type { FlatLayout } from './flat-layout.js';
+import { flatHomeOf } from './homes/flat-home.js';
 
 export interface FlatGradientOptions {
   readonly device: Device;

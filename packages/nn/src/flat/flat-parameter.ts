@@ -19,13 +19,13 @@ import {
   type Storage,
   Tensor,
 } from '@shardweave/tensor-core';
-import { setFlatHome } from '../residence/flat-home.js';
-import type { HostBuffers } from '../residence/host-buffers.js';
-import { StoredFlat, type StoredFlatOptions } from '../residence/stored-flat.js';
 import { decodeLeaves } from './decode-leaves.js';
 import { dropRecipe, recipeOf } from './deferred-parameter.js';
 import { dropEncoded, encodingOf } from './encoded-parameter.js';
 import { type FlatLayout, type FlatPlace, flatLayout, pieceIn } from './flat-layout.js';
+import { setFlatHome } from './homes/flat-home.js';
+import type { HostBuffers } from './homes/host-buffers.js';
+import { StoredFlat, type StoredFlatOptions } from './homes/stored-flat.js';
 import { copyLeaves, partsOf, readLeaves } from './leaf-values.js';
 
 /** One parameter of a module. */

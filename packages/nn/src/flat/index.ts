@@ -13,24 +13,6 @@ export {
   normOfRoots,
 } from '../optim/norm-tree.js';
 export { joinMembers } from '../optim/optimizer-state.js';
-export type { ByteStore } from '../residence/byte-store.js';
-export {
-  type FlatHome,
-  type FlatPart,
-  type FlatTurn,
-  type FlatVisit,
-  flatHomeOf,
-  type HomeSteps,
-  occupyHomes,
-  setFlatHome,
-  visitFlats,
-} from '../residence/flat-home.js';
-export { HostBuffers } from '../residence/host-buffers.js';
-export { RestingState, type StateSignature } from '../residence/resting-state.js';
-export { StoreUse, storeUseOf } from '../residence/store-use.js';
-export { StoredFlat, type StoredFlatOptions } from '../residence/stored-flat.js';
-export { StoredModel, type StoredModelOptions } from '../residence/stored-model.js';
-export { LEAST_PART_BYTES } from '../residence/stored-visit.js';
 export type { AnyOptimizer, FlatProgress } from '../saves/held-flats.js';
 export {
   HeldModule,
@@ -70,6 +52,24 @@ export {
   FlatParameter,
   type FlatParameterOptions,
 } from './flat-parameter.js';
+export type { ByteStore } from './homes/byte-store.js';
+export {
+  type FlatHome,
+  type FlatPart,
+  type FlatTurn,
+  type FlatVisit,
+  flatHomeOf,
+  type HomeSteps,
+  occupyHomes,
+  setFlatHome,
+  visitFlats,
+} from './homes/flat-home.js';
+export { HostBuffers } from './homes/host-buffers.js';
+export { RestingState, type StateSignature } from './homes/resting-state.js';
+export { StoreUse, storeUseOf } from './homes/store-use.js';
+export { StoredFlat, type StoredFlatOptions } from './homes/stored-flat.js';
+export { StoredModel, type StoredModelOptions } from './homes/stored-model.js';
+export { LEAST_PART_BYTES } from './homes/stored-visit.js';
 export { partsOf } from './leaf-values.js';
 export {
   type StagePhase,

@@ -5,8 +5,8 @@ import { isTensor, Tensor } from '@shardweave/tensor-core';
 import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import type { FlatPlace } from '../flat/flat-layout.js';
+import { flatHomeOf } from '../flat/homes/flat-home.js';
 import { isSharded } from '../parameter-place.js';
-import { flatHomeOf } from '../residence/flat-home.js';
 import { flatsOf, nameOf, placesByFlat } from './flat-plan.js';
 import { encodeNodes, normParameters, planNodes } from './grad-nodes.js';
 

@@ -2,7 +2,7 @@
 // computed there is computed by the kernels that resident ones use.
 
 import type { Tensor } from '@shardweave/tensor-core';
-import { type FlatTurn, flatHomeOf, occupyHomes, visitFlats } from '../residence/flat-home.js';
+import { type FlatTurn, flatHomeOf, occupyHomes, visitFlats } from '../flat/homes/flat-home.js';
 import { flatsOf } from './flat-plan.js';
 
 /** Flats that come while another one is in use. */

@@ -3,8 +3,8 @@
 
 import { slice, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
-import { type FlatHome, flatHomeOf } from '../residence/flat-home.js';
-import type { RestingState, StateSignature } from '../residence/resting-state.js';
+import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
+import type { RestingState, StateSignature } from '../flat/homes/resting-state.js';
 import type { FlatMember, FlatPlan } from './flat-plan.js';
 import { FlatState, type FlatStateBytes, type StateRun } from './flat-state.js';
 

@@ -8,7 +8,7 @@
 // kernel, which is still called once.
 
 import type { Segment, Tensor, View } from '@shardweave/tensor-core';
-import type { FlatPart } from '../residence/flat-home.js';
+import type { FlatPart } from '../flat/homes/flat-home.js';
 import { chooseMembers, type FlatPlan, type StepChoice, segmentsIn } from './flat-plan.js';
 import type { FlatState, Progress } from './flat-state.js';
 import type { OptimizerGroup } from './param-groups.js';

@@ -5,8 +5,8 @@
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, type OptionRules, optional, whole } from '../check-options.js';
 import { clearGradients } from '../flat/clear-gradients.js';
+import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../flat/homes/flat-home.js';
 import { hasGradient } from '../parameter-place.js';
-import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../residence/flat-home.js';
 import { type FlatPlan, planFlats } from './flat-plan.js';
 import type { FlatState, FlatStateBytes, StateRun } from './flat-state.js';
 import { FlatStates } from './flat-states.js';

@@ -7,7 +7,7 @@ import {
   type HomeSteps,
   type UnfinishedStep,
   visitFlats,
-} from '../residence/flat-home.js';
+} from '../flat/homes/flat-home.js';
 
 export interface StoredStepOptions {
   /** How many flats come while another one is stepped, and how many leave. */

@@ -3,8 +3,8 @@
 import { type Save, type TensorSpec, tensorKey, type WantedPiece } from '@shardweave/checkpoint';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { fillDeferred } from '../flat/deferred-parameter.js';
+import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
 import type { StateRun } from '../optim/flat-state.js';
-import { type FlatHome, flatHomeOf } from '../residence/flat-home.js';
 import {
   type AnyOptimizer,
   type FlatShare,

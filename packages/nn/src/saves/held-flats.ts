@@ -6,10 +6,10 @@ import type { HeldPiece, TensorSpec } from '@shardweave/checkpoint';
 import type { Tensor } from '@shardweave/tensor-core';
 import { byteSize } from '@shardweave/tensor-core';
 import { restShape } from '../flat/encoded-parameter.js';
+import { flatHomeOf } from '../flat/homes/flat-home.js';
 import { pieceOf } from '../optim/flat-plan.js';
 import { type FlatStateBytes, runAt, type StateRun } from '../optim/flat-state.js';
 import type { Optimizer } from '../optim/optimizer.js';
-import { flatHomeOf } from '../residence/flat-home.js';
 
 // biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
 export type AnyOptimizer = Optimizer<any>;

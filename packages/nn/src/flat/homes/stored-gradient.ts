@@ -2,7 +2,7 @@
 // before a clearing count no more.
 
 import type { DType, Storage } from '@shardweave/tensor-core';
-import type { FlatPlace } from '../flat/flat-layout.js';
+import type { FlatPlace } from '../flat-layout.js';
 import type { HostBuffers } from './host-buffers.js';
 import { addScaled } from './host-gradient.js';
 import type { StoreUse } from './store-use.js';

@@ -2,9 +2,9 @@
 // seam and the pipeline over it; StoredFlat implements it for fsdp and offload.
 
 import type { Tensor, View } from '@shardweave/tensor-core';
-import { OptimizerError } from '../errors.js';
-import type { FlatPlace } from '../flat/flat-layout.js';
-import type { StateRun } from '../optim/flat-state.js';
+import { OptimizerError } from '../../errors.js';
+import type { StateRun } from '../../optim/flat-state.js';
+import type { FlatPlace } from '../flat-layout.js';
 import type { RestingState, StateSignature } from './resting-state.js';
 
 /**

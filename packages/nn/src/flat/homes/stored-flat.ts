@@ -3,8 +3,8 @@
 // the optimizer visits them (FlatHome) one flat at a time.
 
 import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
-import { OptimizerError } from '../errors.js';
-import type { FlatPlace } from '../flat/flat-layout.js';
+import { OptimizerError } from '../../errors.js';
+import type { FlatPlace } from '../flat-layout.js';
 import type { FlatHome, FlatVisit, VisitStep } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
 import {

@@ -2,7 +2,7 @@
 // converter of 16-bit floats.
 
 import { WireCodec } from '@shardweave/dtypes';
-import { OptimizerError } from '../errors.js';
+import { OptimizerError } from '../../errors.js';
 import type { ByteStore } from './byte-store.js';
 import type { HomeSteps, UnfinishedStep } from './flat-home.js';
 

@@ -3,7 +3,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Device, RandomState, Tensor } from '@shardweave/tensor-core';
-import { OptimizerError } from '../errors.js';
+import { OptimizerError } from '../../errors.js';
 import type { StoreUse } from './store-use.js';
 
 export interface StoredModelOptions {

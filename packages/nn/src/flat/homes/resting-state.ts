@@ -1,8 +1,8 @@
 // What one optimizer keeps of one flat in a store: its moments, and a head that says how many steps each
 // part of them has seen and whose they are.
 
-import { OptimizerError } from '../errors.js';
-import type { FlatStateBytes, StateRun } from '../optim/flat-state.js';
+import { OptimizerError } from '../../errors.js';
+import type { FlatStateBytes, StateRun } from '../../optim/flat-state.js';
 import type { ByteStore } from './byte-store.js';
 import { StoredBytes } from './stored-bytes.js';
 
