@@ -36,6 +36,7 @@ import {
   OP_MATMUL,
   OP_NORM_NODES,
   OP_NORM_TREE,
+  OP_RANDOM,
   OP_REDUCE,
   OP_RMS_NORM,
   OP_RMS_NORM_BACKWARD,
@@ -56,6 +57,7 @@ import {
 import { matmul } from './matmul';
 import { clipFactor, normNodes, normTree } from './norm';
 import { adam, sgd } from './optimizer';
+import { random } from './random';
 import { extremumBackward, reduce } from './reduce';
 import { rmsNorm, rmsNormBackward } from './rms-norm';
 import { rotary } from './rotary';
@@ -112,6 +114,7 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_GATHER_BACKWARD: gatherBackward(slot, chunk, chunks); break;
     case OP_TOP_K: topK(slot, chunk, chunks); break;
     case OP_CUM_SUM: cumSum(slot, chunk, chunks); break;
+    case OP_RANDOM: random(slot, chunk, chunks); break;
     case OP_EMBEDDING: embedding(slot, chunk, chunks); break;
     case OP_EMBEDDING_BACKWARD: embeddingBackward(slot, chunk, chunks); break;
     case OP_CROSS_ENTROPY: crossEntropy(slot, chunk, chunks); break;

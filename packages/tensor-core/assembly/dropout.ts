@@ -43,7 +43,7 @@ export function dropout(slot: usize, chunk: u32, chunks: u32): void {
 
 /** 16 words: those of four counters one after the other. */
 @inline
-function philox16(counter: u64, key0: u32, key1: u32, out: usize): void {
+export function philox16(counter: u64, key0: u32, key1: u32, out: usize): void {
   const low = <u32>counter;
   let c0 = i32x4.add(i32x4.splat(<i32>low), i32x4(0, 1, 2, 3));
   // Carry into the high word where adding the lane wrapped.

@@ -92,6 +92,7 @@ export const OP_GATHER = 46;
 export const OP_GATHER_BACKWARD = 47;
 export const OP_TOP_K = 48;
 export const OP_CUM_SUM = 49;
+export const OP_RANDOM = 50;
 export const OP_NOOP = 27;
 
 export const UNARY_NEG = 0;
@@ -129,6 +130,9 @@ export const BINARY_LT = 9;
 export const BINARY_LE = 10;
 export const BINARY_GT = 11;
 export const BINARY_GE = 12;
+
+export const RANDOM_UNIFORM = 0;
+export const RANDOM_NORMAL = 1;
 
 export const REDUCE_SUM = 0;
 export const REDUCE_MEAN = 1;

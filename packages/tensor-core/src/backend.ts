@@ -535,6 +535,23 @@ export interface KernelCalls {
   dropout: { x: View; out: View; p: number; key0: number; key1: number; counterOffset: number };
 
   /**
+   * Random numbers, equal to the bit on all devices: out[i] = n * scale, f32 rounded to out's dtype, where
+   * the integer n is made of word (e mod 4) of dropout's generator at e = counterOffset + i. uniform: n = 2
+   * floor(word / 2^8) + 1 - 2^24. normal: n / 2^21 is the normal number below which lies the part (first +
+   * word * range / 2^32) / 2^32 of all, range 0 standing for 2^32; see random-recipe.ts. Any size.
+   */
+  random: {
+    kind: 'uniform' | 'normal';
+    out: View;
+    key0: number;
+    key1: number;
+    counterOffset: number;
+    scale: number;
+    first: number;
+    range: number;
+  };
+
+  /**
    * out[b] = alpha * op(a[b]) x op(b[b]) + bias (+ out[b] if accumulate), for outer x inner
    * batches. op(a) is m x k: stored [m, k] with row stride aRow, or if transposeA [k, m] with row
    * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow;

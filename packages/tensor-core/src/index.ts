@@ -44,6 +44,13 @@ export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
 export { type AxisOptions, argMax, cumSum, gather, type TopK, topK } from './ops/gather.js';
 export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-norm.js';
 export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
+export {
+  type NormalOptions,
+  type RandomOptions,
+  randomNormal,
+  randomUniform,
+  type UniformOptions,
+} from './ops/random.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';
 export { addRmsNorm, type NormedSum, type RmsNormOptions, rmsNorm } from './ops/rms-norm.js';
 export {

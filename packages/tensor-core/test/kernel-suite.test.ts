@@ -44,6 +44,7 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   crossEntropy: ['loss', 'lse'],
   crossEntropyBackward: ['out'],
   dropout: ['out'],
+  random: ['out'],
   matmul: ['out'],
   normNodes: ['out'],
   normTree: ['out'],

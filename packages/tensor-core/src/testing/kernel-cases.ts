@@ -15,6 +15,7 @@ import { matmulCases } from './cases/matmul.js';
 import { normCases } from './cases/norm.js';
 import { optimizerCases } from './cases/optimizer.js';
 import { queueCases } from './cases/queue.js';
+import { randomCases } from './cases/random.js';
 import { reduceCases } from './cases/reduce.js';
 import { rmsNormCases } from './cases/rms-norm.js';
 import { rotaryCases } from './cases/rotary.js';
@@ -46,6 +47,7 @@ export function kernelCases(): ConformanceCase[] {
     ...embeddingCases(),
     ...crossEntropyCases(),
     ...dropoutCases(),
+    ...randomCases(),
     ...matmulCases(),
     ...normCases(),
     ...optimizerCases(),

@@ -27,9 +27,12 @@ import {
   OP_FILL,
   OP_GATED,
   OP_GATED_BACKWARD,
+  OP_RANDOM,
   OP_UNARY,
   OP_UNARY_BACKWARD,
   OP_WHERE,
+  RANDOM_NORMAL,
+  RANDOM_UNIFORM,
   UNARY_ABS,
   UNARY_COS,
   UNARY_EXP,
@@ -48,6 +51,7 @@ import {
   UNARY_TANH,
 } from '../../../assembly/layout.js';
 import type { BinaryKind, CompareKind, KernelCalls, UnaryKind, View } from '../../backend.js';
+import { normalTable } from '../../random-recipe.js';
 import { collapseShape, denseStrides } from './collapse-shape.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 
@@ -219,6 +223,18 @@ export function dropout(call: KernelCalls['dropout'], w: CommandWriter): void {
   w.int(Math.floor(p * 2 ** 32)).float(1 / (1 - p));
   w.int(call.key0, call.key1, counterOffset, Math.floor(counterOffset / 2 ** 32));
   w.commit(w.chunksFor(x.size * 2));
+}
+
+export function random(call: KernelCalls['random'], w: CommandWriter): void {
+  const { kind, out, key0, key1, counterOffset, scale, first, range } = call;
+  const isNormal = kind === 'normal';
+  w.start(OP_RANDOM, 'random').int(isNormal ? RANDOM_NORMAL : RANDOM_UNIFORM);
+  w.view(out).int(out.size, key0, key1, counterOffset, Math.floor(counterOffset / 2 ** 32));
+  w.float(scale).int(first, range);
+  if (isNormal) {
+    w.payload(new Uint8Array(normalTable().buffer), [0]);
+  }
+  w.commit(w.chunksFor(out.size * (isNormal ? 6 : 2)));
 }
 
 function unaryNs(kind: UnaryKind): number {

@@ -25,6 +25,7 @@ import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.j
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
+import { random } from './random.js';
 import { extremumBackward, reduce } from './reduce.js';
 import { rmsNorm, rmsNormBackward } from './rms-norm.js';
 import { rotary } from './rotary.js';
@@ -69,6 +70,7 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   crossEntropy,
   crossEntropyBackward,
   dropout,
+  random,
   matmul,
   normNodes,
   normTree,

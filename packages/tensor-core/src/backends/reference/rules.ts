@@ -38,6 +38,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   crossEntropy: { loss: [], lse: [] },
   crossEntropyBackward: { out: ['logits'] },
   dropout: { out: ['x'] },
+  random: { out: [] },
   matmul: { out: [] },
   normNodes: { out: [] },
   normTree: { out: [] },
@@ -138,6 +139,7 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
     return { logits: whole, targets: rows, lse: rows, dLoss: rows, out: whole };
   },
   dropout: ({ out }) => ({ x: out.size }),
+  random: () => ({}),
   matmul: (call) => {
     const { m, n, k, transposeA, transposeB, batch } = call;
     const a = transposeA ? [k, m] : [m, k];

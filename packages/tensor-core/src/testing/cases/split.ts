@@ -114,6 +114,9 @@ function castAndDropout(twin: Twin, limitBytes: number): void {
     twin.run('cast', { x, out: twin.output(size, to, { offset: 2, tolerance: 'exact' }) });
     const key = { p: 0.5, key0: 3, key1: 4, counterOffset: 2 ** 34 - 101 };
     twin.run('dropout', { x, out: twin.output(size, to, { offset: 2 }), ...key });
+    const drawn = twin.output(size, to, { offset: 2, tolerance: 'exact' });
+    const recipe = { kind: 'uniform' as const, scale: 2 ** -24, first: 0, range: 0 };
+    twin.run('random', { ...recipe, out: drawn, key0: 5, key1: 6, counterOffset: 2 ** 34 - 101 });
   }
 }
 

@@ -9,7 +9,8 @@ import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwis
 /** Words that one evaluation of the generator makes. */
 const BLOCK = 4;
 
-const PHILOX = `
+/** The generator, of PHILOX_PARAMS. */
+export const PHILOX = `
 fn high_product(a: u32, b: u32) -> u32 {
   let al = a & 0xffffu; let ah = a >> 16u;
   let bl = b & 0xffffu; let bh = b >> 16u;
@@ -34,10 +35,32 @@ fn random_block(n: u32) -> vec4<u32> {
   let low = P.block_low + n;
   return philox(low, P.block_high + select(0u, 1u, low < n));
 }
-fn kept(i: u32, word: u32) -> f32 { return select(0.0, load_x(i) * P.scale, word >= P.threshold); }
 `;
 
-const STORE_TWO = `
+export const PHILOX_PARAMS = {
+  shift: 'u32',
+  block_low: 'u32',
+  block_high: 'u32',
+  key0: 'u32',
+  key1: 'u32',
+} as const;
+
+/** Values of PHILOX_PARAMS for a call whose first element is `first`; `shift` is its place in a block. */
+export function philoxParams(
+  first: number,
+  { key0, key1 }: { readonly key0: number; readonly key1: number },
+) {
+  const block = Math.floor(first / BLOCK);
+  return {
+    shift: first % BLOCK,
+    block_low: block % 2 ** 32,
+    block_high: Math.floor(block / 2 ** 32),
+    key0,
+    key1,
+  };
+}
+
+export const STORE_TWO = `
 fn store_two(i: u32, low: f32, high: f32) {
   if (i + 1u < P.size) { store2_out(i, low, high); } else { store1_out(i, low); }
 }`;
@@ -48,11 +71,9 @@ export function dropout(ctx: KernelContext, call: KernelCalls['dropout']): void 
     throw new RangeError(`dropout: expected p below 1, got ${p}.`);
   }
   ctx.eachWindow([x, out], out.size, (start, length) => {
-    const first = counterOffset + start;
-    const block = Math.floor(first / BLOCK);
-    const shift = first % BLOCK;
+    const philox = philoxParams(counterOffset + start, { key0, key1 });
     const isInPlace = isSameView(x, out);
-    const isAligned = shift === 0;
+    const isAligned = philox.shift === 0;
     const key = `dropout ${isInPlace ? 'in place' : x.dtype} to ${out.dtype} ${isAligned ? 'blocks' : 'elements'}`;
     const compiled = ctx.kernel(key, () => dropoutKernel(key, { x, out, isInPlace, isAligned }));
     const perWord = isAligned ? BLOCK : elementsPerWord(out.dtype);
@@ -60,12 +81,8 @@ export function dropout(ctx: KernelContext, call: KernelCalls['dropout']): void 
     const { grid, perLane } = elementwiseGrid(ctx, words);
     ctx.dispatch(compiled, {
       params: {
+        ...philox,
         size: length,
-        shift,
-        block_low: block % 2 ** 32,
-        block_high: Math.floor(block / 2 ** 32),
-        key0,
-        key1,
         threshold: Math.floor(p * 2 ** 32),
         scale: 1 / (1 - p),
         words,
@@ -100,12 +117,8 @@ function dropoutKernel(
     ],
     aliases: isInPlace ? { x: 'out' } : {},
     params: {
+      ...PHILOX_PARAMS,
       size: 'u32',
-      shift: 'u32',
-      block_low: 'u32',
-      block_high: 'u32',
-      key0: 'u32',
-      key1: 'u32',
       threshold: 'u32',
       scale: 'f32',
       words: 'u32',
@@ -113,6 +126,7 @@ function dropoutKernel(
     },
     workgroupSize: ELEMENTWISE_SIZE,
     body: `${PHILOX}
+fn kept(i: u32, word: u32) -> f32 { return select(0.0, load_x(i) * P.scale, word >= P.threshold); }
 ${is16 ? STORE_TWO : ''}
 fn one(i: u32) -> f32 { let e = P.shift + i; return kept(i, random_block(e >> 2u)[e & 3u]); }
 ${elementwiseMain(isAligned ? blocks : elements)}`,

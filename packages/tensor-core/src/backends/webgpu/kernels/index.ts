@@ -15,6 +15,7 @@ import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.j
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
+import { random } from './random.js';
 import { extremumBackward, reduce } from './reduce.js';
 import { rmsNorm, rmsNormBackward } from './rms-norm.js';
 import { rotary } from './rotary.js';
@@ -53,6 +54,7 @@ export const KERNELS: {
   crossEntropy,
   crossEntropyBackward,
   dropout,
+  random,
   matmul,
   normNodes,
   normTree,

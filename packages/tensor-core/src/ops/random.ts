@@ -1,0 +1,136 @@
+// Random tensors that follow from a key and an element's number alone: equal bits on all devices, and any
+// part of a tensor can be drawn alone. See random-recipe.ts.
+
+import { checkOptions } from '../check-options.js';
+import type { Device, TensorOptions } from '../device.js';
+import { OptionError } from '../errors.js';
+import { atLeast, type OptionRule, type OptionRules, optional, whole } from '../options.js';
+import type { RandomKey } from '../random.js';
+import { NORMAL_BITS, normalTail, UNIFORM_BITS } from '../random-recipe.js';
+import type { Shape, Tensor } from '../tensor.js';
+
+export interface RandomOptions extends TensorOptions {
+  /** Default the device's next key, which is equal on all ranks. */
+  readonly key?: RandomKey;
+  /** Number of the first element: a shard draws its own from there. Default 0. */
+  readonly first?: number;
+}
+
+export interface UniformOptions extends RandomOptions {
+  /** Default 0. */
+  readonly low?: number;
+  /** Default 1. */
+  readonly high?: number;
+}
+
+export interface NormalOptions extends RandomOptions {
+  /** Default 0. */
+  readonly mean?: number;
+  /** Default 1. */
+  readonly std?: number;
+  /** What lies below is never drawn. Default nothing. */
+  readonly low?: number;
+  /** What lies above is never drawn. Default nothing. */
+  readonly high?: number;
+}
+
+const NUMBER: OptionRule = {
+  expected: 'a finite number',
+  isOptional: true,
+  holds: (value) => Number.isFinite(value),
+};
+const ANY: OptionRule = { expected: 'anything', isOptional: true, holds: () => true };
+const SHARED: OptionRules<RandomOptions> = {
+  dtype: ANY,
+  tag: ANY,
+  requiresGrad: ANY,
+  key: optional({
+    expected: 'a key of two words',
+    holds: (value) => Number.isInteger((value as RandomKey | null)?.key0 ?? Number.NaN),
+  }),
+  first: optional(whole(0)),
+};
+
+/**
+ * Evenly distributed from low to high, each of 2^24 values as likely as the others.
+ * @throws {OptionError} for bounds in the wrong order
+ */
+export function randomUniform(device: Device, shape: Shape, options: UniformOptions = {}): Tensor {
+  checkOptions<UniformOptions>('randomUniform', options, { ...SHARED, low: NUMBER, high: NUMBER });
+  const { low = 0, high = 1, ...rest } = options;
+  if (!(low <= high)) {
+    throw new OptionError(`randomUniform: expected low <= high, got ${low} and ${high}.`);
+  }
+  return draw(device, shape, rest, {
+    kind: 'uniform',
+    scale: (high - low) / 2 / 2 ** UNIFORM_BITS,
+    middle: (low + high) / 2,
+    first: 0,
+    range: 0,
+  });
+}
+
+/**
+ * Normally distributed, to 6.3 standard deviations, in steps of 2^-21 of one; between low and high alone
+ * where they are given, with probabilities in proportion.
+ * @throws {OptionError} for bounds that leave less than a millionth of the distribution
+ */
+export function randomNormal(device: Device, shape: Shape, options: NormalOptions = {}): Tensor {
+  checkOptions<NormalOptions>('randomNormal', options, {
+    ...SHARED,
+    mean: NUMBER,
+    std: optional(atLeast(0)),
+    low: NUMBER,
+    high: NUMBER,
+  });
+  const { mean = 0, std = 1, low, high, ...rest } = options;
+  const first = low === undefined || std === 0 ? 0 : Math.ceil(below((low - mean) / std));
+  const end = high === undefined || std === 0 ? 2 ** 32 : Math.floor(below((high - mean) / std));
+  if (end - first < 2 ** 12) {
+    throw new OptionError(
+      `randomNormal: expected low and high that leave a millionth of the distribution, got ${low} and ${high} for mean ${mean} and std ${std}.`,
+    );
+  }
+  return draw(device, shape, rest, {
+    kind: 'normal',
+    scale: std / 2 ** NORMAL_BITS,
+    middle: mean,
+    first,
+    range: end - first === 2 ** 32 ? 0 : end - first,
+  });
+}
+
+/** Probability of a number below z, in units of 2^-32. */
+function below(z: number): number {
+  const tail = normalTail(Math.min(Math.abs(z), 8));
+  return (z < 0 ? tail : 1 - tail) * 2 ** 32;
+}
+
+function draw(
+  device: Device,
+  shape: Shape,
+  { key = device.random.nextKey(), first: element = 0, ...options }: RandomOptions,
+  recipe: {
+    readonly kind: 'uniform' | 'normal';
+    readonly scale: number;
+    readonly middle: number;
+    readonly first: number;
+    readonly range: number;
+  },
+): Tensor {
+  const { middle, ...call } = recipe;
+  const out = device.empty(shape, options);
+  if (out.size > 0) {
+    const { key0, key1 } = key;
+    device.run('random', { ...call, out: out.view(), key0, key1, counterOffset: element });
+    if (middle !== 0) {
+      device.run('affine', {
+        x: out.view(),
+        out: out.view(),
+        scale: 1,
+        shift: Math.fround(middle),
+      });
+    }
+  }
+  return out;
+}

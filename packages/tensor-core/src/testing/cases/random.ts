@@ -1,0 +1,40 @@
+// random: equal to the bit, from any place of the stream, within bounds too.
+
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
+
+/** Places of the stream: in the middle of a block, and where the counter's words carry. */
+const OFFSETS = [0, 1, 70, 2 ** 34 - 6, 2 ** 45 + 3] as const;
+/** first and range in 2^-32 of the distribution: all of it, the middle, a tail. */
+const RANGES = [
+  [0, 0],
+  [97_714_219, 4_099_538_858],
+  [4_294_000_000, 900_000],
+] as const;
+
+export function randomCases(): ConformanceCase[] {
+  return [
+    ...FLOATS.map((dtype) =>
+      twinCase(`random uniform ${dtype}`, 'exact', (twin) => {
+        SIZES.forEach((size, i) => {
+          const out = twin.output(size, dtype, { offset: OUTPUT_OFFSETS[i]! });
+          const key = { key0: twin.random.bits(), key1: twin.random.bits() };
+          const call = { kind: 'uniform' as const, scale: 0.3 * 2 ** -24, first: 0, range: 0 };
+          twin.run('random', { ...call, ...key, out, counterOffset: OFFSETS[i]! });
+        });
+      }),
+    ),
+    ...FLOATS.map((dtype) =>
+      twinCase(`random normal ${dtype}`, 'exact', (twin) => {
+        for (const [first, range] of RANGES) {
+          SIZES.forEach((size, i) => {
+            const out = twin.output(size, dtype, { offset: OUTPUT_OFFSETS[i]! });
+            const key = { key0: twin.random.bits(), key1: twin.random.bits() };
+            const call = { kind: 'normal' as const, scale: 0.02 * 2 ** -21, first, range };
+            twin.run('random', { ...call, ...key, out, counterOffset: OFFSETS[i]! });
+          });
+        }
+      }),
+    ),
+  ];
+}
