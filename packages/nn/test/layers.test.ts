@@ -108,9 +108,9 @@ describe('LayerNorm', () => {
 
 describe('RmsNorm', () => {
   it.each([
-    [false, 'weight'],
-    [true, '1 + weight'],
-  ] as const)('divides rows by their root mean square (offset %s: %s)', async (isOffset) => {
+    { isOffset: false, factor: 'weight' },
+    { isOffset: true, factor: '1 + weight' },
+  ])('divides rows by their root mean square, times $factor', async ({ isOffset }) => {
     const device = makeDevice();
     const norm = new RmsNorm(device, { dim: 5, eps: 1e-3, isOffset });
     expect(await read(norm.weight)).toEqual(new Array(5).fill(isOffset ? 0 : 1));
