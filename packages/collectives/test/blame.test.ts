@@ -39,7 +39,7 @@ describe('over ws', () => {
   });
 });
 
-describe('over ws, between processes', { timeout: NUM_ROUNDS * 20_000 }, () => {
+describe('over ws, between processes', { timeout: NUM_ROUNDS * 60_000 }, () => {
   it('a rank that is killed, or aborts and exits, is the one that all others name', async () => {
     await using jobs = new RankProcesses();
     const ranks = await jobs.start(NUM_RANKS);

@@ -12,7 +12,7 @@ import { bundleProgram } from './bundle-program.js';
 import type { Ended, RankCommand, RankReport } from './fault-messages.js';
 
 /** What a rank may take to join, or to exit by itself: the machine is shared. */
-const PATIENCE_MS = 20_000;
+const PATIENCE_MS = 120_000;
 
 const SECRET = 'of this very test';
 
