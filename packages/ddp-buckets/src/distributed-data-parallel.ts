@@ -4,7 +4,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type LossScaler, Module, type Optimizer } from '@shardweave/nn';
-import type { GradSink, Pass, Tensor } from '@shardweave/tensor-core';
+import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { requireAgreement } from './agreement.js';
 import { type BroadcastOptions, broadcastTensors } from './broadcast-tensors.js';
 import type { ActiveParameter } from './bucket.js';
@@ -44,7 +44,6 @@ export class DistributedDataParallel<
   readonly processGroup: ProcessGroup;
   readonly #options: ResolvedDdpOptions;
   readonly #sync: GradientSync;
-  readonly #sink: GradSink;
   /** Parameters and buffers that all ranks have in common. */
   readonly #shared = new WeakSet<Tensor>();
   #opening: Promise<void> | undefined;
@@ -63,20 +62,13 @@ export class DistributedDataParallel<
     this.#sync = new GradientSync(this.device, options.processGroup, this.#options, () =>
       this.#trainable(),
     );
-    this.#sink = {
-      target: (leaf) => this.#sync.target(leaf),
-      accept: (leaf, gradient, pass) => this.#sync.accept(leaf, gradient, pass),
-      final: (leaf, pass) => this.#sync.final(leaf, pass),
-      clear: (leaves) => this.#sync.locals.clear(leaves),
-      failed: (error) => this.#sync.fail(error),
-    };
     const named = module.namedParameters();
     for (const [path, tensor] of named) {
       this.#requirePlain(path, tensor);
     }
     this.#requireTriggers(named.map(([, tensor]) => tensor));
     for (const [, tensor] of named) {
-      tensor.gradSink = this.#sink;
+      tensor.gradSink = this.#sync;
     }
     if (!module.isTraining) {
       this.eval(); // a new module is in training mode
@@ -328,7 +320,7 @@ export class DistributedDataParallel<
 
   protected override releaseOwned(): void {
     for (const tensor of this.module.parameters()) {
-      if (tensor.gradSink === this.#sink) {
+      if (tensor.gradSink === this.#sync) {
         tensor.gradSink = undefined;
       }
     }
@@ -350,11 +342,11 @@ export class DistributedDataParallel<
   }
 
   #takeOver(path: string, tensor: Tensor): void {
-    if (tensor.gradSink === this.#sink) {
+    if (tensor.gradSink === this.#sync) {
       return;
     }
     this.#requirePlain(path, tensor);
-    tensor.gradSink = this.#sink;
+    tensor.gradSink = this.#sync;
   }
 
   /** Parameters and buffers with their paths. */

@@ -4,7 +4,7 @@
 import { exchangeWords, type ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import { HostBuffers } from '@shardweave/nn/flat';
-import type { Device, Pass, Tensor } from '@shardweave/tensor-core';
+import type { Device, GradSink, Pass, Tensor } from '@shardweave/tensor-core';
 import { exchangeCall, requireAgreement } from './agreement.js';
 import type { ActiveParameter } from './bucket.js';
 import { BucketPlan, guessStructure, type PlanContext } from './bucket-plan.js';
@@ -21,7 +21,8 @@ import { StepClock, type StepTimings } from './step-timings.js';
 import { type CycleContext, type CycleOutcome, SyncCycle } from './sync-cycle.js';
 import { type JoinBody, UnevenInputs } from './uneven-inputs.js';
 
-export class GradientSync {
+/** The sink of the wrapper's parameters. */
+export class GradientSync implements GradSink {
   /** False inside noSync and while all-reduces are disabled: gradients add up locally. */
   isSyncing = true;
   isEnabled = true;
@@ -227,11 +228,15 @@ export class GradientSync {
     this.#cycle?.final(leaf);
   }
 
+  clear(leaves: readonly Tensor[]): void {
+    this.locals.clear(leaves);
+  }
+
   /**
    * A backward has failed, before it reached this wrapper or after. Where it would have been reduced the
    * others wait for it.
    */
-  fail(error: unknown): void {
+  failed(error: unknown): void {
     if (this.#context === undefined || !this.isReducing) {
       return;
     }
