@@ -158,9 +158,8 @@ function predict(W, rank, e, isResharding) {
 function activations(e) {
   const { vocab: V, seq: T, width: C, layers: L, heads: H } = SHAPE;
   const n = ROWS * T;
-  const P = H * T;
-  const attention = e * n * (5 * C + P) + 8 * n;
-  const block = attention + e * n * 11 * C + 8 * n;
+  const attention = e * n * 6 * C + 8 * n * H + 8 * n;
+  const block = attention + e * n * 10 * C + 8 * n;
   const head = e * n * (2 * C + V) + 8 * n + 4 * n;
   const inputs = 8 * n + 4 + 4 * T;
   const running = inputs + 4; // and what backward starts from
@@ -171,7 +170,6 @@ function activations(e) {
       running + L * block + head + 4 * n + e * n * V,
       running + L * block + head - 4 * n - e * n * V + e * (n * V + n * C), // dWeight in place: e = r
       below + block + e * (5 * n * C + C),
-      below + attention + e * n * (5 * C + P),
       running + e * (n * C + V * C),
     ),
   };

@@ -153,6 +153,10 @@ def logits_of(ar, p, tokens):
     def heads_first(x):
         return x.view(batch, seq, heads, d // heads).transpose(1, 2)
 
+    def attend(q, k, v):  # one op: scores and weights are never stored
+        scores = q @ k.transpose(-1, -2) / math.sqrt(d // heads)
+        return torch.softmax(scores + mask, dim=-1) @ v
+
     add = lambda a, b: ar.op(torch.add, a, b)
     x = add(
         ar.op(lambda w: F.embedding(tokens, w), p["transformer.wte.weight"]),
@@ -161,9 +165,7 @@ def logits_of(ar, p, tokens):
     for i in range(CONFIG["n_layer"]):
         at = f"transformer.h.{i}."
         q, k, v = (heads_first(part) for part in conv1d(norm(x, at + "ln_1"), at + "attn.c_attn").split(d, dim=2))
-        scores = ar.op(lambda q, k: q @ k.transpose(-1, -2) / math.sqrt(d // heads), q, k)
-        probs = ar.op(lambda s: torch.softmax(s + mask, dim=-1), scores)
-        mixed = ar.op(torch.matmul, probs, v).transpose(1, 2).reshape(batch, seq, d)
+        mixed = ar.op(attend, q, k, v).transpose(1, 2).reshape(batch, seq, d)
         x = add(x, conv1d(mixed, at + "attn.c_proj"))
         hidden = ar.op(gelu_new, conv1d(norm(x, at + "ln_2"), at + "mlp.c_fc"))
         x = add(x, conv1d(hidden, at + "mlp.c_proj"))

@@ -225,12 +225,11 @@ function activations(
 ): { afterForward: number; peak: number } {
   const { vocab_size: V, n_embd: C, n_layer: L, n_head: H, n_positions: T } = config;
   const n = ROWS * T; // tokens of a rank
-  const P = H * T; // attention weights a token
   const norm = 8 * n; // mean and rstd in f32
   const inputs = 8 * n + 4; // ids, targets, loss
   const places = 4 * T;
-  const attention = e * n * (C + C + 3 * C + P) + norm; // block input, ln_1, qkv, weights
-  const block = attention + e * n * (C + C + C + 4 * C + 4 * C) + norm; // attended ... gelu
+  const attention = e * n * (C + C + 3 * C + C) + 8 * n * H + norm; // block input, ln_1, qkv, attended, stats
+  const block = attention + e * n * (C + C + 4 * C + 4 * C) + norm; // sum ... gelu
   const headNorm = e * n * (C + C) + norm;
   const head = headNorm + e * n * V + 4 * n; // logits, log-sum-exp
   const afterForward = inputs + places + L * block + head;
@@ -242,7 +241,6 @@ function activations(
     running + L * block + head + 4 * n + e * n * V, // cross-entropy: gradients of losses and logits
     running + L * block + headNorm + e * (n * V + n * C + unlessInPlace(V * C)), // head: dLogits, dx, dWeight
     below + block + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)), // c_proj: dy, dx, dWeight, dBias
-    below + attention + e * n * (C + C + 3 * C + P), // attention: residual, dy, dQkv, dWeights
     running + e * (n * C + V * C), // token table
   ];
   return { afterForward, peak: Math.max(...backward) };
@@ -256,13 +254,12 @@ function checkpointedActivations(
 ): { afterForward: number; peak: number } {
   const { vocab_size: V, n_embd: C, n_layer: L, n_head: H, n_positions: T } = config;
   const n = ROWS * T;
-  const P = H * T;
   const norm = 8 * n;
   const inputs = 8 * n + 4;
   const places = 4 * T;
   const x = e * n * C; // one block's input, output, or a gradient of them
-  const attention = e * n * (C + C + 3 * C + P) + norm;
-  const block = attention + e * n * (C + C + C + 4 * C + 4 * C) + norm;
+  const attention = e * n * (C + C + 3 * C + C) + 8 * n * H + norm;
+  const block = attention + e * n * (C + C + 4 * C + 4 * C) + norm;
   const headNorm = e * n * (C + C) + norm;
   const head = headNorm + e * n * V + 4 * n;
   const afterForward = inputs + places + L * x + head;
@@ -276,7 +273,6 @@ function checkpointedActivations(
     running + L * x + head + 4 * n + e * n * V, // cross-entropy
     running + L * x + headNorm + e * (n * V + n * C + unlessInPlace(V * C)), // head
     again + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)), // c_proj: dy, dx, dWeight, dBias
-    again - block + attention + x + e * n * (C + C + 3 * C + P), // attention, and dy beside its residual
     running + e * (n * C + V * C), // token table
   ];
   return { afterForward, peak: Math.max(...backward) };

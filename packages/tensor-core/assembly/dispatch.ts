@@ -1,5 +1,6 @@
 // From a command's code to its kernel.
 
+import { attention, attentionBackward } from './attention';
 import { binary } from './binary';
 import { copyBytes, copyStrided } from './copy';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy';
@@ -12,6 +13,8 @@ import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm';
 import {
   OP_ADAM,
   OP_AFFINE,
+  OP_ATTENTION,
+  OP_ATTENTION_BACKWARD,
   OP_BINARY,
   OP_CAST,
   OP_CLIP_FACTOR,
@@ -120,6 +123,8 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_CROSS_ENTROPY: crossEntropy(slot, chunk, chunks); break;
     case OP_CROSS_ENTROPY_BACKWARD: crossEntropyBackward(slot, chunk, chunks); break;
     case OP_DROPOUT: dropout(slot, chunk, chunks); break;
+    case OP_ATTENTION: attention(slot, chunk, chunks); break;
+    case OP_ATTENTION_BACKWARD: attentionBackward(slot, chunk, chunks); break;
     case OP_MATMUL: matmul(slot, chunk, chunks); break;
     case OP_NORM_NODES: normNodes(slot, chunk, chunks); break;
     case OP_NORM_TREE: normTree(slot, chunk, chunks); break;

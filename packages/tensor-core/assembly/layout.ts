@@ -94,6 +94,8 @@ export const OP_TOP_K = 48;
 export const OP_CUM_SUM = 49;
 export const OP_RANDOM = 50;
 export const OP_NOOP = 27;
+export const OP_ATTENTION = 60;
+export const OP_ATTENTION_BACKWARD = 61;
 
 export const UNARY_NEG = 0;
 export const UNARY_ABS = 1;

@@ -4,12 +4,19 @@ export { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
 export type { FinalHook, GradSink, Pass } from './autograd/pass.js';
 export type * from './backend.js';
-export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from './backend.js';
+export { MAX_HEAD_DIM, NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from './backend.js';
 export { Device, type DeviceOptions, type TensorOptions } from './device.js';
 export * from './errors.js';
 export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './ledger.js';
 export { KERNEL_VERSIONS } from './numeric-class.js';
-export { causalSelfAttention } from './ops/attention.js';
+export {
+  type AttentionOptions,
+  type AttentionRows,
+  causalSelfAttention,
+  type Heads,
+  headsOf,
+  scaledDotProductAttention,
+} from './ops/attention.js';
 export { cast } from './ops/cast.js';
 export { eq, ge, gt, le, lt, ne, where } from './ops/compare.js';
 export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';

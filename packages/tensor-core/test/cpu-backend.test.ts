@@ -2,7 +2,11 @@
 
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { kernelCases, manyKernelCases } from '@shardweave/tensor-core/testing';
+import {
+  hiddenKeyKernelCases,
+  kernelCases,
+  manyKernelCases,
+} from '@shardweave/tensor-core/testing';
 import { afterAll, describe, it } from 'vitest';
 
 // The last one is what a host without relaxed SIMD runs.
@@ -21,7 +25,11 @@ describe.each([
   afterAll(async () => {
     await (await open()).dispose();
   });
-  for (const conformanceCase of [...kernelCases(), ...manyKernelCases()]) {
+  for (const conformanceCase of [
+    ...kernelCases(),
+    ...manyKernelCases(),
+    ...hiddenKeyKernelCases(),
+  ]) {
     it(conformanceCase.name, async () => {
       await conformanceCase.run(await open());
     });

@@ -12,6 +12,15 @@ const i = (...shape: number[]) => device.zeros(shape, { dtype: 'i32' });
 const h = (...shape: number[]) => device.zeros(shape, { dtype: 'f16' });
 const theirs = (...shape: number[]) => other.zeros(shape);
 
+/** Two rows of two heads of four columns. */
+const heads = () => f(2, 3, 2, 4);
+const wide = (dim: number): [core.Tensor, core.Tensor, core.Tensor] => [
+  f(1, 2, 1, dim),
+  f(1, 2, 1, dim),
+  f(1, 2, 1, dim),
+];
+const attend = core.scaledDotProductAttention;
+
 type Row = readonly [call: () => unknown, code: core.TensorErrorCode, message: RegExp];
 
 /** Keyed by the op that the message must begin with. */
@@ -105,22 +114,59 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
   ],
   causalSelfAttention: [
     [
-      () => core.causalSelfAttention(f(2, 3, 12), { numHeads: 4 }),
+      () => core.causalSelfAttention(f(2, 3, 12), { numHeads: 5 }),
       'SHAPE',
-      /even headDim.*\[2, 3, 12\]/,
+      /3 \* 5 \* headDim.*\[2, 3, 12\]/,
     ],
     [() => core.causalSelfAttention(f(3, 12), { numHeads: 2 }), 'SHAPE', /\[3, 12\].*side by side/],
-    [() => core.causalSelfAttention(f(2, 3, 12), { numHeads: 0 }), 'SHAPE', /3 \* 0 \* headDim/],
+    [() => core.causalSelfAttention(f(2, 3, 12), { numHeads: 0 }), 'OPTION', /whole number.*got 0/],
+  ],
+  headsOf: [
+    [() => core.headsOf(f(2, 3, 12), { numHeads: 5 }), 'SHAPE', /5 heads of 2\.4 columns/],
     [
-      () => core.causalSelfAttention(f(2, 3, 18), { numHeads: 1.5 }),
+      () => core.headsOf(f(2, 3, 12), { numHeads: 2, headDim: 4, start: 5 }),
       'SHAPE',
-      /3 \* 1\.5 \* headDim/,
+      /from column 5 on, got \[2, 3, 12\]/,
+    ],
+    [() => core.headsOf(f(3, 12), { numHeads: 2 }), 'SHAPE', /\[batch, seq, width\].*\[3, 12\]/],
+  ],
+  scaledDotProductAttention: [
+    [() => attend(f(3, 4, 2), heads(), heads()), 'SHAPE', /\[3, 4, 2\]. headsOf/],
+    [() => attend(heads(), heads(), f(2, 3, 1, 4)), 'SHAPE', /equal shapes.*v \[2, 3, 1, 4\]/],
+    [() => attend(f(2, 3, 3, 4), heads(), heads()), 'SHAPE', /heads divide.*q \[2, 3, 3, 4\]/],
+    [() => attend(f(2, 3, 2, 5), heads(), heads()), 'SHAPE', /head size.*q \[2, 3, 2, 5\]/],
+    [() => attend(...wide(257)), 'SHAPE', /1 to 256 columns.*heads of 257/],
+    [() => attend(h(1, 2, 1, 3), h(1, 2, 1, 3), h(1, 2, 1, 3)), 'SHAPE', /even.*f16 heads of 3/],
+    [() => attend(heads(), h(2, 3, 2, 4), heads()), 'DTYPE', /f32, f16, f32/],
+    [
+      () => attend(heads(), heads(), heads(), { mask: f(3, 5) }),
+      'SHAPE',
+      /\[2, 2, 3, 3\].*got \[3, 5\]/,
     ],
     [
-      () => core.causalSelfAttention(f(2, 3, 12), { numHeads: 2, dropout: 1 }),
-      'SHAPE',
-      /0 <= p < 1, got 1.*dropped/,
+      () =>
+        attend(heads(), heads(), heads(), { mask: device.zeros([3, 3], { requiresGrad: true }) }),
+      'OPTION',
+      /without gradients. Detach/,
     ],
+    [
+      () => attend(heads(), heads(), heads(), { segments: i(3) }),
+      'SHAPE',
+      /segments of shape \[2, 3\]/,
+    ],
+    [() => attend(heads(), heads(), heads(), { segments: f(2, 3) }), 'DTYPE', /integer ids/],
+    [
+      () => attend(heads(), heads(), heads(), { segments: i(2, 3), queryOffset: 1 }),
+      'SHAPE',
+      /3 from 1 on. Pass querySegments/,
+    ],
+    [
+      () => attend(heads(), heads(), heads(), { querySegments: i(2, 3) }),
+      'OPTION',
+      /segments beside/,
+    ],
+    [() => attend(heads(), heads(), heads(), { dropout: 1 }), 'SHAPE', /0 <= p < 1, got 1/],
+    [() => attend(heads(), heads(), heads(), { window: 0 }), 'OPTION', /window.*got 0/],
   ],
   dropout: [
     [() => core.dropout(f(3), 1), 'SHAPE', /0 <= p < 1, got 1 for \[3\].*dropped/],

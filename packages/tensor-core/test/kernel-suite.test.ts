@@ -6,6 +6,7 @@ import {
   type ConformanceCase,
   ConformanceError,
   createReferenceBackend,
+  hiddenKeyKernelCases,
   kernelCases,
   manyKernelCases,
   splitKernelCases,
@@ -45,6 +46,8 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   crossEntropyBackward: ['out'],
   dropout: ['out'],
   random: ['out'],
+  attention: ['out', 'stats'],
+  attentionBackward: ['stats', 'dq', 'dk', 'dv'],
   matmul: ['out'],
   normNodes: ['out'],
   normTree: ['out'],
@@ -117,7 +120,9 @@ async function numKernels(kernelCase: ConformanceCase): Promise<number> {
 
 describe('on the reference device', () => {
   const backend = createReferenceBackend();
-  test.each([...cases, ...manyKernelCases()])('$name', (kernelCase) => kernelCase.run(backend));
+  test.each([...cases, ...manyKernelCases(), ...hiddenKeyKernelCases()])('$name', (kernelCase) =>
+    kernelCase.run(backend),
+  );
 });
 
 describe('on a reference device with views of 4 KiB', () => {

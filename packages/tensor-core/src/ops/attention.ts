@@ -1,207 +1,416 @@
-// Causal self-attention from packed queries, keys and values, without copying heads apart: the
-// products read and write them in place through strides.
+// Attention in linear memory: the weights are never stored, backward computes them again from the
+// log-sum-exp of each row. Heads are read and written where they lie in wider rows, through strides.
 
-import type { View } from '../backend.js';
-import { checkNames } from '../check-options.js';
-import { ShapeError } from '../errors.js';
-import type { Tensor } from '../tensor.js';
-import { requireBindable, requireFloat, shapeText } from './checks.js';
-import { type DropoutMask, nextMask } from './dropout.js';
+import { byteSize } from '@shardweave/dtypes';
+import { type AttentionOperands, type HeadStrides, MAX_HEAD_DIM, type View } from '../backend.js';
+import { checkOptions } from '../check-options.js';
+import { DTypeError, OptionError, ShapeError } from '../errors.js';
+import { atLeast, FLAG, type OptionRules, whole } from '../options.js';
+import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
+import {
+  broadcastStrides,
+  requireFloat,
+  requireInteger,
+  requireSameDevice,
+  shapeText,
+} from './checks.js';
+import { nextMask } from './dropout.js';
+import { slice } from './shape.js';
 
-/** Where the heads of one operand lie. */
-interface Heads {
-  readonly view: View;
-  readonly row: number;
-  readonly batch: readonly [number, number];
+const NAME = 'scaledDotProductAttention';
+
+/** Some columns of [batch, seq, width] as heads side by side; made by headsOf. */
+export interface Heads {
+  readonly tensor: Tensor;
+  readonly numHeads: number;
+  readonly headDim: number;
+  /** The first head's first column. */
+  readonly start: number;
 }
 
-interface Product {
-  readonly m: number;
-  readonly n: number;
-  readonly k: number;
-  readonly transposeA?: boolean;
-  readonly transposeB?: boolean;
-  readonly alpha?: number;
+/** Queries, keys or values: [batch, seq, heads, headDim], or columns of a wider tensor. */
+export type AttentionRows = Tensor | Heads;
+
+export interface AttentionOptions {
+  /** Whether a query sees no key behind its own position. Default false. */
+  readonly isCausal?: boolean;
+  /** A query sees keys less than so many positions away. Default all. */
+  readonly window?: number;
+  /** Position of the first query among the keys. Default the last queries': keys - queries. */
+  readonly queryOffset?: number;
+  /**
+   * Ids [batch, keys] (i32, u32) of documents packed in a row: a query sees its own document's keys.
+   * A query's is that of the key at its position, where `querySegments` does not say.
+   */
+  readonly segments?: Tensor;
+  /** Ids [batch, queries], beside `segments`. */
+  readonly querySegments?: Tensor;
+  /** Added to the scaled scores: floats that broadcast to [batch, heads, queries, keys]. -Infinity hides. Gets no gradient. */
+  readonly mask?: Tensor;
+  /** What scores are multiplied by. Default 1 / sqrt(headDim). */
+  readonly scale?: number;
+  /** Probability of dropping an attention weight. Default 0. */
+  readonly dropout?: number;
+}
+
+const TENSOR = { expected: 'a tensor', holds: isTensor };
+const RULES: OptionRules<AttentionOptions> = {
+  isCausal: FLAG,
+  window: whole(1),
+  queryOffset: { expected: 'a whole number', holds: Number.isSafeInteger },
+  segments: TENSOR,
+  querySegments: TENSOR,
+  mask: TENSOR,
+  scale: { expected: 'a finite number', holds: Number.isFinite },
+  dropout: atLeast(0),
+};
+
+/**
+ * numHeads heads side by side in columns [start, start + numHeads * headDim) of `tensor`, read and
+ * written there: queries, keys and values of one fused projection need no copy.
+ * @param tensor [batch, seq, width]
+ * @param options.headDim default what is left of the width over numHeads @param options.start default 0
+ */
+export function headsOf(
+  tensor: Tensor,
+  options: { readonly numHeads: number; readonly headDim?: number; readonly start?: number },
+): Heads {
+  checkOptions<typeof options>('headsOf', options, {
+    numHeads: whole(1),
+    headDim: whole(1),
+    start: whole(0),
+  });
+  const { numHeads, start = 0 } = options;
+  const width = tensor.shape[2] ?? 0;
+  const { headDim = (width - start) / numHeads } = options;
+  if (tensor.rank !== 3 || !Number.isInteger(headDim) || start + numHeads * headDim > width) {
+    throw new ShapeError(
+      `headsOf: expected [batch, seq, width] with ${numHeads} heads of ${headDim} columns from column ${start} on, got ${shapeText(tensor.shape)}.`,
+    );
+  }
+  return { tensor, numHeads, headDim, start };
 }
 
 /**
- * softmax(q k^T / sqrt(headDim), causal) v for each head (Vaswani et al., 2017).
+ * softmax(scale * q k^T + mask) v for each head (Vaswani et al., 2017), in memory linear in the number of
+ * rows (Dao, "FlashAttention-2", 2023). Keys and values may have fewer heads than queries, which then
+ * share them in groups of consecutive heads. A query that sees no key gets 0, and no gradients.
+ * @param q [batch, queries, heads, headDim], or heads of a wider tensor
+ * @param k [batch, keys, kvHeads, headDim] @param v as k
+ * @returns as q: [batch, queries, heads, headDim], or [batch, queries, heads * headDim] for heads
+ * Saves q, k, v, the result and two f32 a row and head.
+ */
+export function scaledDotProductAttention(
+  q: AttentionRows,
+  k: AttentionRows,
+  v: AttentionRows,
+  options: AttentionOptions = {},
+): Tensor {
+  checkOptions<AttentionOptions>(NAME, options, RULES);
+  const rows = [layoutOf(q), layoutOf(k), layoutOf(v)] as const;
+  const { device } = rows[0].tensor;
+  return device.scope(() => attend(rows, { ...options, isMerged: !isTensor(q) }));
+}
+
+/**
+ * Causal attention of packed queries, keys and values to themselves.
  * @param qkv [batch, seq, 3 * dim]: queries, keys, values, each numHeads heads side by side
  * @param options.dropout probability of dropping an attention weight. Default 0.
  * @returns [batch, seq, dim]
- * Saves the attention weights, [batch, numHeads, seq, seq].
  */
 export function causalSelfAttention(
   qkv: Tensor,
   options: { readonly numHeads: number; readonly dropout?: number },
 ): Tensor {
-  requireFloat('causalSelfAttention', qkv);
-  checkNames('causalSelfAttention', options, ['numHeads', 'dropout']);
-  const { numHeads } = options;
-  const [batch, seq, width] = qkv.shape as [number, number, number];
-  const dim = width / 3;
+  checkOptions<typeof options>('causalSelfAttention', options, {
+    numHeads: whole(1),
+    dropout: atLeast(0),
+  });
+  const { numHeads, dropout } = options;
+  const dim = (qkv.shape[2] ?? 0) / 3;
   const headDim = dim / numHeads;
-  if (qkv.rank !== 3 || !Number.isInteger(numHeads) || headDim % 2 !== 0) {
+  if (qkv.rank !== 3 || !Number.isInteger(headDim)) {
     throw new ShapeError(
-      `causalSelfAttention: expected qkv [batch, seq, 3 * ${numHeads} * headDim] with an even headDim, got ${shapeText(qkv.shape)}. Queries, keys and values lie side by side.`,
+      `causalSelfAttention: expected qkv [batch, seq, 3 * ${numHeads} * headDim], got ${shapeText(qkv.shape)}. Queries, keys and values lie side by side.`,
     );
   }
-  return qkv.device.scope(() => attend(qkv, { batch, seq, dim, headDim, ...options }));
+  const part = (i: number) => headsOf(qkv, { numHeads, headDim, start: i * dim });
+  return scaledDotProductAttention(part(0), part(1), part(2), {
+    isCausal: true,
+    ...(dropout === undefined ? {} : { dropout }),
+  });
 }
 
-/** The op, in a scope that frees the weights where no graph needs them. */
+/** Where the heads of one operand lie in its tensor. */
+interface Layout {
+  readonly tensor: Tensor;
+  readonly start: number;
+  readonly batch: number;
+  readonly rows: number;
+  readonly heads: number;
+  readonly headDim: number;
+  readonly strides: HeadStrides;
+}
+
+function layoutOf(operand: AttentionRows): Layout {
+  const heads = isTensor(operand) ? undefined : operand;
+  const tensor = heads?.tensor ?? (operand as Tensor);
+  if (heads === undefined && tensor.rank !== 4) {
+    throw new ShapeError(
+      `${NAME}: expected [batch, seq, heads, headDim], got ${shapeText(tensor.shape)}. headsOf takes heads from wider rows.`,
+    );
+  }
+  const [batch, rows] = tensor.shape as [number, number];
+  const numHeads = heads?.numHeads ?? tensor.shape[2]!;
+  const headDim = heads?.headDim ?? tensor.shape[3]!;
+  const width = heads === undefined ? numHeads * headDim : tensor.shape[2]!;
+  const strides = { batch: rows * width, head: headDim, row: width };
+  return { tensor, start: heads?.start ?? 0, batch, rows, heads: numHeads, headDim, strides };
+}
+
+type Layouts = readonly [q: Layout, k: Layout, v: Layout];
+
+/** The op, in a scope that frees what no graph needs. */
 function attend(
-  qkv: Tensor,
-  options: {
-    readonly batch: number;
-    readonly seq: number;
-    readonly dim: number;
-    readonly headDim: number;
-    readonly numHeads: number;
-    readonly dropout?: number;
-  },
+  layouts: Layouts,
+  options: AttentionOptions & { readonly isMerged: boolean },
 ): Tensor {
-  const { batch, seq, dim, headDim, numHeads } = options;
-  const { device, dtype } = qkv;
-  const scale = 1 / Math.sqrt(headDim);
-  const weights = device.empty([batch, numHeads, seq, seq], { dtype });
-  requireBindable('causalSelfAttention', qkv, weights);
-  const out = device.empty([batch, seq, dim], { dtype });
-  const mask = nextMask('causalSelfAttention', weights, options.dropout ?? 0);
-
-  const packed = (tensor: Tensor, part: number): Heads => ({
-    view: offsetView(tensor.view(), part * dim),
-    row: 3 * dim,
-    batch: [seq * 3 * dim, headDim],
-  });
-  const merged = (tensor: Tensor): Heads => ({
-    view: tensor.view(),
-    row: dim,
-    batch: [seq * dim, headDim],
-  });
-  const square = (tensor: Tensor): Heads => ({
-    view: tensor.view(),
-    row: seq,
-    batch: [numHeads * seq * seq, seq * seq],
-  });
-  const run = (a: Heads, b: Heads, to: Heads, spec: Product) =>
-    device.run('matmul', {
-      a: a.view,
-      b: b.view,
-      out: to.view,
-      bias: undefined,
-      m: spec.m,
-      n: spec.n,
-      k: spec.k,
-      transposeA: spec.transposeA ?? false,
-      transposeB: spec.transposeB ?? false,
-      aRow: a.row,
-      bRow: b.row,
-      outRow: to.row,
-      batch: [batch, numHeads],
-      aBatch: a.batch,
-      bBatch: b.batch,
-      outBatch: to.batch,
-      alpha: spec.alpha ?? 1,
-      accumulate: false,
-    });
-
-  if (out.size > 0) {
-    run(packed(qkv, 0), packed(qkv, 1), square(weights), {
-      m: seq,
-      n: seq,
-      k: headDim,
-      transposeB: true,
-      alpha: scale, // before the store: unscaled scores may overflow f16
-    });
-    device.run('softmax', {
-      x: weights.view(),
-      out: weights.view(),
-      rows: batch * numHeads * seq,
-      cols: seq,
-      scale: 1,
-      isLog: false,
-      causalRows: seq,
-    });
-    device.scope(() => {
-      const used = masked(weights, mask);
-      run(square(used), packed(qkv, 2), merged(out), { m: seq, n: headDim, k: seq });
-    });
-  }
-
-  device.record({
-    name: 'causalSelfAttention',
-    inputs: [qkv],
-    outputs: [out],
-    saved: [qkv, weights],
-    backward: ([dy]) => {
-      const dQkv = device.empty(qkv.shape, { dtype });
-      if (dQkv.size === 0) {
-        return [dQkv];
-      }
-      const dWeights = device.empty(weights.shape, { dtype });
-      run(merged(dy!), packed(qkv, 2), square(dWeights), {
-        m: seq,
-        n: seq,
-        k: headDim,
-        transposeB: true,
-      });
-      device.scope(() => {
-        const used = masked(weights, mask);
-        run(square(used), merged(dy!), packed(dQkv, 2), {
-          m: seq,
-          n: headDim,
-          k: seq,
-          transposeA: true,
-        });
-      });
-      if (mask !== undefined) {
-        runMask(dWeights, dWeights, mask);
-      }
-      device.run('softmaxBackward', {
-        y: weights.view(),
-        dy: dWeights.view(),
-        out: dWeights.view(),
-        rows: batch * numHeads * seq,
-        cols: seq,
-        scale: 1,
-        isLog: false,
-      });
-      const toHeads = { m: seq, n: headDim, k: seq, alpha: scale };
-      run(square(dWeights), packed(qkv, 1), packed(dQkv, 0), toHeads);
-      run(square(dWeights), packed(qkv, 0), packed(dQkv, 1), { ...toHeads, transposeA: true });
-      return [dQkv];
-    },
-  });
-  return out;
-}
-
-/** The weights after dropout; themselves where there is none. */
-function masked(weights: Tensor, mask: DropoutMask | undefined): Tensor {
-  if (mask === undefined) {
-    return weights;
-  }
-  const out = weights.device.empty(weights.shape, { dtype: weights.dtype });
-  runMask(weights, out, mask);
-  return out;
-}
-
-function runMask(x: Tensor, out: Tensor, mask: DropoutMask): void {
-  x.device.run('dropout', {
-    x: x.view(),
+  const [q, k] = layouts;
+  checkLayouts(layouts);
+  const { device, dtype } = q.tensor;
+  const { batch, rows: queries, heads, headDim } = q;
+  const merged = [batch, queries, heads * headDim];
+  const shape = options.isMerged ? merged : [batch, queries, heads, headDim];
+  const out = device.empty(shape, { dtype });
+  const stats = device.empty([2, batch, heads, queries]);
+  const scores = [batch, heads, queries, k.rows];
+  const masked = { device, shape: scores, size: elementCountOf(scores) };
+  const dropped = nextMask(NAME, masked, options.dropout ?? 0);
+  const extra = checkExtra(layouts, options);
+  const operands = (): AttentionOperands => ({
+    q: viewOf(q.tensor, q),
+    k: viewOf(k.tensor, k),
+    v: viewOf(layouts[2].tensor, layouts[2]),
     out: out.view(),
-    p: mask.p,
-    key0: mask.key.key0,
-    key1: mask.key.key1,
-    counterOffset: mask.counterOffset,
+    stats: stats.view(),
+    mask: options.mask?.view(),
+    querySegments: extra.querySegments?.view(),
+    keySegments: options.segments?.view(),
+    batch,
+    numHeads: heads,
+    numKvHeads: k.heads,
+    numQueries: queries,
+    numKeys: k.rows,
+    dim: headDim,
+    scale: options.scale ?? 1 / Math.sqrt(headDim),
+    queryOffset: extra.queryOffset,
+    isCausal: options.isCausal ?? false,
+    window: options.window ?? 0,
+    qStrides: q.strides,
+    kStrides: k.strides,
+    vStrides: layouts[2].strides,
+    maskStrides: extra.maskStrides,
+    dropout: dropped && { p: dropped.p, ...dropped.key, counterOffset: dropped.counterOffset },
   });
+  if (out.size > 0 && k.rows > 0) {
+    device.run('attention', operands());
+  } else if (out.size > 0) {
+    device.run('fill', { out: out.view(), value: 0 });
+  }
+  const shared = sharedInputs(layouts);
+  device.record({
+    name: NAME,
+    inputs: shared.map(({ tensor }) => tensor),
+    outputs: [out],
+    saved: [
+      ...shared.map(({ tensor }) => tensor),
+      ...[options.mask, options.segments, extra.querySegments].filter((one) => one !== undefined),
+      out,
+      stats,
+    ],
+    backward: ([dOut]) => backward(layouts, shared, { dOut: dOut!, operands }),
+  });
+  return out;
 }
 
-function offsetView(view: View, elements: number): View {
-  const bytes = view.dtype === 'f32' ? 4 : 2;
+/** One input of the op, with the operands (0 to 2: q, k, v) whose gradients share its gradient. */
+interface SharedInput {
+  readonly tensor: Tensor;
+  readonly parts: readonly number[];
+}
+
+/** Operands in one tensor share its gradient where their columns are apart. */
+function sharedInputs(layouts: Layouts): SharedInput[] {
+  const inputs: { tensor: Tensor; parts: number[] }[] = [];
+  layouts.forEach((layout, i) => {
+    const host = inputs.find(
+      ({ tensor, parts }) =>
+        tensor === layout.tensor && parts.every((part) => areApart(layouts[part]!, layout)),
+    );
+    if (host === undefined) {
+      inputs.push({ tensor: layout.tensor, parts: [i] });
+    } else {
+      host.parts.push(i);
+    }
+  });
+  return inputs;
+}
+
+function backward(
+  layouts: Layouts,
+  shared: readonly SharedInput[],
+  options: {
+    readonly dOut: Tensor;
+    readonly operands: () => AttentionOperands;
+  },
+): Tensor[] {
+  const { dOut, operands } = options;
+  const { device } = dOut;
+  const views: View[] = [];
+  const canRun = dOut.size > 0 && layouts[1].rows > 0;
+  const gradients = shared.map(({ tensor, parts }) => {
+    const columns = parts.reduce((sum, part) => sum + widthOf(layouts[part]!), 0);
+    const isCovered = columns === layouts[parts[0]!]!.strides.row;
+    const like = { dtype: tensor.dtype };
+    const gradient =
+      isCovered && canRun ? device.empty(tensor.shape, like) : device.zeros(tensor.shape, like);
+    if (canRun) {
+      for (const part of parts) {
+        views[part] = viewOf(gradient, layouts[part]!);
+      }
+    }
+    return gradient;
+  });
+  if (canRun) {
+    const [dq, dk, dv] = views as [View, View, View];
+    device.run('attentionBackward', {
+      ...operands(),
+      dOut: dOut.view(),
+      dq,
+      dk,
+      dv,
+    });
+  }
+  return gradients;
+}
+
+function widthOf({ heads, headDim }: Layout): number {
+  return heads * headDim;
+}
+
+function areApart(a: Layout, b: Layout): boolean {
+  return a.start + widthOf(a) <= b.start || b.start + widthOf(b) <= a.start;
+}
+
+/** The operand in `tensor`, its own or its gradient, from its first element to its last. */
+function viewOf(tensor: Tensor, { start, strides, headDim, heads, rows, batch }: Layout): View {
+  const view = tensor.view();
+  const last = (batch - 1) * strides.batch + (rows - 1) * strides.row + heads * headDim;
   return {
     ...view,
-    byteOffset: view.byteOffset + elements * bytes,
-    size: view.size - elements,
+    byteOffset: view.byteOffset + start * byteSize(view.dtype),
+    size: last,
   };
+}
+
+function checkLayouts([q, k, v]: Layouts): void {
+  const tensors = [q.tensor, k.tensor, v.tensor];
+  requireFloat(NAME, ...tensors);
+  requireSameDevice(NAME, ...tensors);
+  const { dtype } = q.tensor;
+  if (tensors.some((tensor) => tensor.dtype !== dtype)) {
+    throw new DTypeError(
+      `${NAME}: expected q, k and v of one dtype, got ${tensors.map((tensor) => tensor.dtype).join(', ')}. Cast them first.`,
+    );
+  }
+  const text = ({ batch, rows, heads, headDim }: Layout) =>
+    shapeText([batch, rows, heads, headDim]);
+  const isEqual = k.batch === q.batch && k.headDim === q.headDim && text(k) === text(v);
+  if (!isEqual || k.heads === 0 || q.heads % k.heads !== 0) {
+    throw new ShapeError(
+      `${NAME}: expected keys and values of equal shapes, of the queries' batch and head size, whose heads divide the queries', got q ${text(q)}, k ${text(k)}, v ${text(v)} ([batch, seq, heads, headDim]).`,
+    );
+  }
+  const isOdd =
+    byteSize(dtype) === 2 &&
+    [q, k, v].some((one) => (one.headDim | one.start | one.strides.row) % 2 > 0);
+  if (q.headDim < 1 || q.headDim > MAX_HEAD_DIM || isOdd) {
+    throw new ShapeError(
+      `${NAME}: expected heads of 1 to ${MAX_HEAD_DIM} columns, in 16 bits an even number that begins at an even one, got ${dtype} heads of ${q.headDim}.`,
+    );
+  }
+}
+
+/** What options make of the shapes. */
+function checkExtra(
+  [q, k]: Layouts,
+  options: AttentionOptions,
+): {
+  readonly queryOffset: number;
+  readonly querySegments: Tensor | undefined;
+  readonly maskStrides: AttentionOperands['maskStrides'];
+} {
+  const { mask, segments, queryOffset = k.rows - q.rows } = options;
+  let { querySegments } = options;
+  requireSameDevice(
+    NAME,
+    q.tensor,
+    ...[mask, segments, querySegments].filter((one) => one !== undefined),
+  );
+  if (querySegments !== undefined && segments === undefined) {
+    throw new OptionError(`${NAME}: expected segments beside querySegments.`);
+  }
+  if (segments !== undefined) {
+    requireIds('segments', segments, [k.batch, k.rows]);
+    querySegments ??= segmentsAt(segments, { first: queryOffset, count: q.rows });
+    requireIds('querySegments', querySegments, [q.batch, q.rows]);
+  }
+  return { queryOffset, querySegments, maskStrides: maskStridesOf(mask, [q, k]) };
+}
+
+function requireIds(name: string, ids: Tensor, shape: readonly number[]): void {
+  requireInteger(NAME, ids);
+  if (shapeText(ids.shape) !== shapeText(shape)) {
+    throw new ShapeError(
+      `${NAME}: expected ${name} of shape ${shapeText(shape)}, got ${shapeText(ids.shape)}.`,
+    );
+  }
+}
+
+/** The ids of the positions at which the queries stand. */
+function segmentsAt(
+  segments: Tensor,
+  { first, count }: { readonly first: number; readonly count: number },
+): Tensor {
+  const keys = segments.shape[1]!;
+  if (first < 0 || first + count > keys) {
+    throw new ShapeError(
+      `${NAME}: expected queries at positions of the ${keys} keys, whose segments they have, got ${count} from ${first} on. Pass querySegments.`,
+    );
+  }
+  return count === keys ? segments : slice(segments, { axis: 1, start: first, end: first + count });
+}
+
+/** Strides that read the mask as [batch, heads, queries, keys]. */
+function maskStridesOf(
+  mask: Tensor | undefined,
+  [q, k]: readonly [Layout, Layout],
+): AttentionOperands['maskStrides'] {
+  if (mask === undefined) {
+    return [0, 0, 0, 0];
+  }
+  requireFloat(NAME, mask);
+  const target = [q.batch, q.heads, q.rows, k.rows];
+  if (mask.requiresGrad) {
+    throw new OptionError(`${NAME}: expected a mask without gradients. Detach it.`);
+  }
+  const lead = target.length - mask.rank;
+  const fits = mask.shape.every((dim, i) => dim === 1 || dim === target[lead + i]);
+  if (lead < 0 || !fits) {
+    throw new ShapeError(
+      `${NAME}: expected a mask that broadcasts to ${shapeText(target)} ([batch, heads, queries, keys]), got ${shapeText(mask.shape)}.`,
+    );
+  }
+  const [batch, head, row, column] = broadcastStrides(mask.shape, target);
+  return [batch!, head!, row!, column!];
 }

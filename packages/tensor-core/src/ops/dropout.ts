@@ -24,8 +24,12 @@ export function dropout(x: Tensor, p: number): Tensor {
   return mask === undefined ? x : applyMask(x, mask);
 }
 
-/** Draws the mask for a tensor whose first axis is the batch; undefined for p = 0. */
-export function nextMask(op: string, x: Tensor, p: number): DropoutMask | undefined {
+/** Draws the mask for elements whose first axis is the batch; undefined for p = 0. */
+export function nextMask(
+  op: string,
+  x: Pick<Tensor, 'device' | 'shape' | 'size'>,
+  p: number,
+): DropoutMask | undefined {
   if (!(p >= 0 && p < 1)) {
     throw new ShapeError(
       `${op}: expected a dropout probability 0 <= p < 1, got ${p} for ${shapeText(x.shape)}. It is the part dropped, not the part kept.`,

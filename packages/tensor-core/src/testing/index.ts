@@ -4,6 +4,11 @@
 export { createReferenceBackend, type ReferenceOptions } from '../backends/reference/index.js';
 export type { ConformanceCase } from './conformance-case.js';
 export { ConformanceError } from './conformance-error.js';
-export { kernelCases, manyKernelCases, splitKernelCases } from './kernel-cases.js';
+export {
+  hiddenKeyKernelCases,
+  kernelCases,
+  manyKernelCases,
+  splitKernelCases,
+} from './kernel-cases.js';
 export { opCases } from './op-cases.js';
 export type { OpCase } from './op-check.js';

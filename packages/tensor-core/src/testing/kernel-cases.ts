@@ -1,5 +1,6 @@
 // All conformance cases of the seam: every kernel against the reference device, and the queue.
 
+import { attentionCases, hiddenKeyCases } from './cases/attention.js';
 import { castCases } from './cases/cast.js';
 import { compareCases } from './cases/compare.js';
 import { copyCases } from './cases/copy.js';
@@ -48,6 +49,7 @@ export function kernelCases(): ConformanceCase[] {
     ...crossEntropyCases(),
     ...dropoutCases(),
     ...randomCases(),
+    ...attentionCases(),
     ...matmulCases(),
     ...normCases(),
     ...optimizerCases(),
@@ -55,6 +57,14 @@ export function kernelCases(): ConformanceCase[] {
     ...specialValueCases(),
     ...specialRowCases(),
   ];
+}
+
+/**
+ * Cases of attention in which hidden keys hold NaN and infinities, for all devices but CPU drivers of
+ * webgpu.
+ */
+export function hiddenKeyKernelCases(): ConformanceCase[] {
+  return hiddenKeyCases();
 }
 
 /** Cases of many rows, batches and terms, for devices whose views may be of 1 MiB or more. */

@@ -2,6 +2,7 @@
 
 import type { KernelCalls, KernelName } from '../../backend.js';
 import type { CommandWriter } from './command-writer.js';
+import * as attention from './encode-attention.js';
 import * as elementwise from './encode-elementwise.js';
 import * as gather from './encode-gather.js';
 import { matmul } from './encode-matmul.js';
@@ -14,6 +15,7 @@ export type Encoders = {
 };
 
 export const ENCODERS: Encoders = {
+  ...attention,
   ...elementwise,
   ...rows,
   ...gather,

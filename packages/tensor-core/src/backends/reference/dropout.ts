@@ -11,17 +11,27 @@ const ROUNDS = 10;
 const MULTIPLIERS = [0xd2511f53, 0xcd9e8d57] as const;
 const WEYL = [0x9e3779b9, 0xbb67ae85] as const;
 
+/** Which elements are kept, and what stands for element 0. */
+export interface Mask {
+  readonly p: number;
+  readonly key0: number;
+  readonly key1: number;
+  readonly counterOffset: number;
+}
+
 export function dropout(call: KernelCalls['dropout'], open: Open): void {
   const x = open(call.x);
   const out = open(call.out);
-  const threshold = Math.floor(call.p * 2 ** 32);
   for (let i = 0; i < out.size; i++) {
-    const element = call.counterOffset + i;
-    const block = Math.floor(element / 4);
-    const counter: Quad = [block % 2 ** 32, Math.floor(block / 2 ** 32), 0, 0];
-    const word = philox(counter, [call.key0, call.key1])[element % 4]!;
-    out.set(i, word >= threshold ? x.get(i) / (1 - call.p) : 0);
+    out.set(i, isKept(call, i) ? x.get(i) / (1 - call.p) : 0);
   }
+}
+
+export function isKept({ p, key0, key1, counterOffset }: Mask, i: number): boolean {
+  const element = counterOffset + i;
+  const block = Math.floor(element / 4);
+  const counter: Quad = [block % 2 ** 32, Math.floor(block / 2 ** 32), 0, 0];
+  return philox(counter, [key0, key1])[element % 4]! >= Math.floor(p * 2 ** 32);
 }
 
 /** Four random 32-bit words of a counter and a key, both of 32-bit words. */

@@ -11,6 +11,7 @@ import type {
   View,
 } from '../../backend.js';
 import { DisposedError, LimitError } from '../../errors.js';
+import { attention, attentionBackward } from './attention.js';
 import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
@@ -71,6 +72,8 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   crossEntropyBackward,
   dropout,
   random,
+  attention,
+  attentionBackward,
   matmul,
   normNodes,
   normTree,

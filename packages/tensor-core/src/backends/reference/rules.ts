@@ -2,7 +2,14 @@
 // above learns on the reference device what would corrupt memory on a real one.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { KernelCalls, KernelName, Span, View } from '../../backend.js';
+import type {
+  AttentionOperands,
+  HeadStrides,
+  KernelCalls,
+  KernelName,
+  Span,
+  View,
+} from '../../backend.js';
 import { ShapeError, StateError } from '../../errors.js';
 import { numNormNodes } from '../../norm-spans.js';
 
@@ -39,6 +46,8 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   crossEntropyBackward: { out: ['logits'] },
   dropout: { out: ['x'] },
   random: { out: [] },
+  attention: { out: [], stats: [] },
+  attentionBackward: { stats: [], dq: [], dk: [], dv: [] },
   matmul: { out: [] },
   normNodes: { out: [] },
   normTree: { out: [] },
@@ -140,6 +149,12 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
   },
   dropout: ({ out }) => ({ x: out.size }),
   random: () => ({}),
+  attention: attentionExtents,
+  attentionBackward: (call) => {
+    const extents = attentionExtents(call);
+    const { q, k, v, out } = extents;
+    return { ...extents, dOut: out, dq: q, dk: k, dv: v };
+  },
   matmul: (call) => {
     const { m, n, k, transposeA, transposeB, batch } = call;
     const a = transposeA ? [k, m] : [m, k];
@@ -157,8 +172,12 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
   adam: ({ param: { size } }) => ({ grad: size, expAvg: size, expAvgSq: size, gradScale: 1 }),
   sgd: ({ param: { size } }) => ({ grad: size, momentumBuffer: size, gradScale: 1 }),
 };
+/** Outputs that may lie between each other's rows in one buffer. */
+const INTERLEAVED: ReadonlySet<string> = new Set(['dq', 'dk', 'dv']);
 /** Kernels whose views may be longer than what they touch. */
 const STRIDED: ReadonlySet<KernelName> = new Set([
+  'attention',
+  'attentionBackward',
   'binary',
   'compare',
   'where',
@@ -185,7 +204,8 @@ export function checkCall<K extends KernelName>(kernel: K, call: KernelCalls[K])
       continue;
     }
     for (const [other, otherView] of views) {
-      if (other === key || !isOverlapping(view, otherView)) {
+      const isInterleaved = INTERLEAVED.has(key) && INTERLEAVED.has(other);
+      if (other === key || isInterleaved || !isOverlapping(view, otherView)) {
         continue;
       }
       if (outputs[key]!.includes(other) && isSame(view, otherView)) {
@@ -258,6 +278,23 @@ function checkCopyWords(call: KernelCalls['copyStrided']): void {
   throw new ShapeError(
     `copyStrided: expected a 16-bit out that is dense or starts and ends rows on words, got shape ${shape.join(', ')}, strides ${outStrides.join(', ')}, offset ${outOffset}.`,
   );
+}
+
+function attentionExtents(call: AttentionOperands) {
+  const { batch, numHeads, numKvHeads, numQueries, numKeys, dim } = call;
+  const rows = (heads: number, count: number, strides: HeadStrides) =>
+    reach([batch, heads, count, dim], [strides.batch, strides.head, strides.row, 1]);
+  const numRows = batch * numHeads * numQueries;
+  return {
+    q: rows(numHeads, numQueries, call.qStrides),
+    k: rows(numKvHeads, numKeys, call.kStrides),
+    v: rows(numKvHeads, numKeys, call.vStrides),
+    out: numRows * dim,
+    stats: 2 * numRows,
+    mask: reach([batch, numHeads, numQueries, numKeys], call.maskStrides),
+    querySegments: batch * numQueries,
+    keySegments: batch * numKeys,
+  };
 }
 
 function isView(value: unknown): value is View {

@@ -1,55 +1,91 @@
-// Float64 twin of causal self-attention over packed queries, keys and values.
+// Float64 twin of attention: whole matrices of scores, from operands of their own or packed in rows.
 
 import { dropoutTwin, type TwinMask } from './dropout.js';
-import type { TwinArray } from './twin-array.js';
+import { elementAt, type TwinArray } from './twin-array.js';
 
+export interface AttentionTwinOptions {
+  readonly isCausal?: boolean;
+  readonly window?: number;
+  readonly queryOffset?: number;
+  /** Ids [batch, keys] and [batch, queries]. */
+  readonly segments?: TwinArray;
+  readonly querySegments?: TwinArray;
+  readonly mask?: TwinArray;
+  readonly scale?: number;
+  readonly dropped?: TwinMask | undefined;
+}
+
+/** q [batch, queries, heads, dim], k and v [batch, keys, kvHeads, dim]; the result as q. */
 export function attentionTwin(
-  qkv: TwinArray, // [batch, seq, 3 * dim]
-  options: { readonly numHeads: number; readonly mask?: TwinMask | undefined },
+  q: TwinArray,
+  k: TwinArray,
+  v: TwinArray,
+  options: AttentionTwinOptions,
 ): TwinArray {
-  const { numHeads, mask } = options;
-  const [batch, seq, width] = qkv.shape as [number, number, number];
-  const dim = width / 3;
-  const headDim = dim / numHeads;
-  const at = (b: number, t: number, part: number, head: number, d: number) =>
-    qkv.data[(b * seq + t) * width + part * dim + head * headDim + d]!;
-
-  const weights = new Float64Array(batch * numHeads * seq * seq);
-  for (let b = 0; b < batch; b++) {
-    for (let head = 0; head < numHeads; head++) {
-      for (let t = 0; t < seq; t++) {
-        const row = ((b * numHeads + head) * seq + t) * seq;
-        let total = 0;
-        for (let s = 0; s <= t; s++) {
-          let score = 0;
-          for (let d = 0; d < headDim; d++) {
-            score += at(b, t, 0, head, d) * at(b, s, 1, head, d);
-          }
-          weights[row + s] = Math.exp(score / Math.sqrt(headDim));
-          total += weights[row + s]!;
-        }
-        for (let s = 0; s <= t; s++) {
-          weights[row + s]! /= total;
-        }
+  const [batch, queries, heads, dim] = q.shape as [number, number, number, number];
+  const [, keys, kvHeads] = k.shape as [number, number, number];
+  const group = heads / kvHeads;
+  const { scale = 1 / Math.sqrt(dim), segments, querySegments, mask, dropped } = options;
+  const offset = options.queryOffset ?? keys - queries;
+  const sees = (b: number, t: number, s: number): boolean => {
+    const away = offset + t - s;
+    const isNear = options.window === undefined || Math.abs(away) < options.window;
+    const isBehind = options.isCausal !== true || away >= 0;
+    const id = segments && elementAt(segments, [b, s]);
+    const own = querySegments ?? segments;
+    const at = querySegments === undefined ? offset + t : t;
+    return isNear && isBehind && id === (own && elementAt(own, [b, at]));
+  };
+  const shape = [batch, heads, queries, keys];
+  const weights = new Float64Array(batch * heads * queries * keys);
+  for (let row = 0; row < batch * heads * queries; row++) {
+    const t = row % queries;
+    const h = Math.floor(row / queries) % heads;
+    const b = Math.floor(row / queries / heads);
+    let total = 0;
+    for (let s = 0; s < keys; s++) {
+      const added = mask === undefined ? 0 : elementAt(mask, [b, h, t, s]);
+      if (!sees(b, t, s) || added === Number.NEGATIVE_INFINITY) {
+        continue;
       }
+      let score = 0;
+      for (let d = 0; d < dim; d++) {
+        score += elementAt(q, [b, t, h, d]) * elementAt(k, [b, s, Math.floor(h / group), d]);
+      }
+      weights[row * keys + s] = Math.exp(score * scale + added);
+      total += weights[row * keys + s]!;
+    }
+    for (let s = 0; s < keys && total > 0; s++) {
+      weights[row * keys + s]! /= total;
     }
   }
-  const shape = [batch, numHeads, seq, seq];
-  const used = mask === undefined ? weights : dropoutTwin({ shape, data: weights }, mask).data;
-
-  const out = new Float64Array(batch * seq * dim);
-  for (let b = 0; b < batch; b++) {
-    for (let t = 0; t < seq; t++) {
-      for (let column = 0; column < dim; column++) {
-        const head = Math.floor(column / headDim);
-        let sum = 0;
-        for (let s = 0; s < seq; s++) {
-          const weight = used[((b * numHeads + head) * seq + t) * seq + s]!;
-          sum += weight * at(b, s, 2, head, column % headDim);
-        }
-        out[(b * seq + t) * dim + column] = sum;
-      }
+  const used =
+    dropped === undefined ? weights : dropoutTwin({ shape, data: weights }, dropped).data;
+  const data = q.data.map((_, i) => {
+    const d = i % dim;
+    const h = Math.floor(i / dim) % heads;
+    const t = Math.floor(i / dim / heads) % queries;
+    const b = Math.floor(i / dim / heads / queries);
+    let sum = 0;
+    for (let s = 0; s < keys; s++) {
+      const weight = used[((b * heads + h) * queries + t) * keys + s]!;
+      sum += weight * elementAt(v, [b, s, Math.floor(h / group), d]);
     }
-  }
-  return { shape: [batch, seq, dim], data: out };
+    return sum;
+  });
+  return { shape: q.shape, data };
+}
+
+/** Columns [start, start + heads * dim) of [batch, seq, width] as [batch, seq, heads, dim]. */
+export function headsTwin(
+  rows: TwinArray,
+  { start, heads, dim }: { readonly start: number; readonly heads: number; readonly dim: number },
+): TwinArray {
+  const [batch, seq, width] = rows.shape as [number, number, number];
+  const columns = heads * dim;
+  const data = Float64Array.from(
+    { length: batch * seq * columns },
+    (_, i) => rows.data[Math.floor(i / columns) * width + start + (i % columns)]!,
+  );
+  return { shape: [batch, seq, heads, dim], data };
 }

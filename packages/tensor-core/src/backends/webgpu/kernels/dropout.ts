@@ -9,8 +9,8 @@ import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwis
 /** Words that one evaluation of the generator makes. */
 const BLOCK = 4;
 
-/** The generator, of PHILOX_PARAMS. */
-export const PHILOX = `
+/** `philox(low, high)`: the four words of one counter, of P.key0 and P.key1. */
+export const PHILOX_WORDS = `
 fn high_product(a: u32, b: u32) -> u32 {
   let al = a & 0xffffu; let ah = a >> 16u;
   let bl = b & 0xffffu; let bh = b >> 16u;
@@ -30,6 +30,10 @@ fn philox(low: u32, high: u32) -> vec4<u32> {
   }
   return c;
 }
+`;
+
+/** The generator, of PHILOX_PARAMS. */
+export const PHILOX = `${PHILOX_WORDS}
 // The generator's block n after the call's first.
 fn random_block(n: u32) -> vec4<u32> {
   let low = P.block_low + n;

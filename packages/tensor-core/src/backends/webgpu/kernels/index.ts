@@ -2,6 +2,7 @@
 
 import type { KernelCalls, KernelName } from '../../../backend.js';
 import type { KernelContext } from '../context.js';
+import { attention, attentionBackward } from './attention.js';
 import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
@@ -55,6 +56,8 @@ export const KERNELS: {
   crossEntropyBackward,
   dropout,
   random,
+  attention,
+  attentionBackward,
   matmul,
   normNodes,
   normTree,

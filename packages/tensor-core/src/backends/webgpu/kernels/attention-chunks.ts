@@ -1,0 +1,408 @@
+// Attention for CPU drivers: chunks of queries through the matrix products that are tuned for them, with
+// scores of one chunk in scratch. Barriers and workgroup memory, which the tiles of hardware live from,
+// cost such a driver seconds of compiling and most of its speed.
+// Surprise: zero weights of hidden keys within a chunk's range are multiplied, so their NaN shows.
+
+import { byteSize } from '@shardweave/dtypes';
+import type { AttentionOperands, HeadStrides, KernelCalls, View } from '../../../backend.js';
+import { BINDING_ALIGNMENT } from '../clashes.js';
+import { type KernelContext, sliceView } from '../context.js';
+import type { Binding } from '../kernel.js';
+import { ATTENTION_PARAMS, pairHelpers, pairParams, pairSpecOf } from './attention-pairs.js';
+import { cast, fill } from './cast.js';
+import { copyStrided } from './copy.js';
+import { matmul } from './matmul.js';
+import { runRows } from './rows.js';
+
+/** Some of the batches; `numRows` is half of stats. */
+interface Part {
+  readonly call: KernelCalls['attentionBackward'];
+  readonly first: number;
+  readonly count: number;
+  readonly numRows: number;
+}
+
+/** Queries of a chunk, where their scores take no more than SCORE_BYTES. */
+const CHUNK_ROWS = 128;
+const SCORE_BYTES = 32 * 1024 * 1024;
+/** Rows of all heads that make a chunk worth its products. */
+const LEAST_ROWS = 16;
+
+/** Queries [row0, row0 + rows), and the run of keys that they see. */
+interface Chunk {
+  readonly row0: number;
+  readonly rows: number;
+  readonly first: number;
+  readonly span: number;
+}
+
+export function forwardChunks(ctx: KernelContext, part: Part): void {
+  const { call } = part;
+  const { out, v, dim, numQueries, numHeads } = call;
+  eachChunk(ctx, part, (chunk) => {
+    const { row0, rows, first, span } = chunk;
+    ctx.withScratch('f32', part.count * numHeads * rows * span, (scores) => {
+      product(ctx, part, chunk, { left: call.q, right: call.k, scores, alpha: call.scale });
+      weigh(ctx, part, chunk, scores);
+      eachMember(call, (member) => {
+        matmul(ctx, {
+          ...base(part),
+          ...scoreSide(part, chunk, { scores, member }, 'a'),
+          b: sliceFrom(v, first * call.vStrides.row),
+          bRow: call.vStrides.row,
+          bBatch: [call.vStrides.batch, call.vStrides.head],
+          out: sliceFrom(out, (row0 * numHeads + member) * dim),
+          outRow: numHeads * dim,
+          outBatch: [numQueries * numHeads * dim, groupOf(call) * dim],
+          m: rows,
+          n: dim,
+          k: span,
+        });
+      });
+    });
+  });
+}
+
+export function backwardChunks(ctx: KernelContext, part: Part): void {
+  const { call, count } = part;
+  const { numKvHeads, numKeys, dim } = call;
+  const size = count * numKvHeads * numKeys * dim;
+  ctx.withScratch('f32', size, (dk) => {
+    ctx.withScratch('f32', size, (dv) => {
+      fill(ctx, { out: dk, value: 0 });
+      fill(ctx, { out: dv, value: 0 });
+      eachChunk(ctx, part, (chunk) => {
+        const scoreSize = count * call.numHeads * chunk.rows * chunk.span;
+        ctx.withScratch('f32', scoreSize, (scores) => {
+          ctx.withScratch('f32', scoreSize, (slopes) => {
+            backwardChunk(ctx, part, chunk, { scores, slopes, dk, dv });
+          });
+        });
+      });
+      storeRows(ctx, part, { from: dv, to: call.dv, strides: call.vStrides });
+    });
+    storeRows(ctx, part, { from: dk, to: call.dk, strides: call.kStrides });
+  });
+}
+
+function backwardChunk(
+  ctx: KernelContext,
+  part: Part,
+  chunk: Chunk,
+  views: { readonly scores: View; readonly slopes: View; readonly dk: View; readonly dv: View },
+): void {
+  const { call } = part;
+  const { dim, scale, numHeads, numQueries, numKeys, numKvHeads, qStrides } = call;
+  const { scores, slopes, dk, dv } = views;
+  const { row0, rows, first, span } = chunk;
+  product(ctx, part, chunk, { left: call.q, right: call.k, scores, alpha: scale });
+  product(ctx, part, chunk, { left: call.dOut, right: call.v, scores: slopes, alpha: 1 });
+  slope(ctx, part, chunk, { scores, slopes });
+  eachMember(call, (member) => {
+    const ofKeys = (to: View) => ({
+      out: sliceFrom(to, first * dim),
+      outRow: dim,
+      outBatch: [numKvHeads * numKeys * dim, numKeys * dim] as const,
+      m: span,
+      n: dim,
+      k: rows,
+      transposeA: true,
+      accumulate: true,
+    });
+    matmul(ctx, {
+      ...base(part),
+      ...scoreSide(part, chunk, { scores, member }, 'a'),
+      b: sliceFrom(call.dOut, (row0 * numHeads + member) * dim),
+      bRow: numHeads * dim,
+      bBatch: [numQueries * numHeads * dim, groupOf(call) * dim],
+      ...ofKeys(dv),
+    });
+    const q = sliceFrom(call.q, row0 * qStrides.row + member * qStrides.head);
+    const qBatch = [qStrides.batch, groupOf(call) * qStrides.head] as const;
+    matmul(ctx, {
+      ...base(part),
+      ...scoreSide(part, chunk, { scores: slopes, member }, 'a'),
+      b: q,
+      bRow: qStrides.row,
+      bBatch: qBatch,
+      alpha: scale,
+      ...ofKeys(dk),
+    });
+    matmul(ctx, {
+      ...base(part),
+      ...scoreSide(part, chunk, { scores: slopes, member }, 'a'),
+      b: sliceFrom(call.k, first * call.kStrides.row),
+      bRow: call.kStrides.row,
+      bBatch: [call.kStrides.batch, call.kStrides.head],
+      out: sliceFrom(call.dq, row0 * qStrides.row + member * qStrides.head),
+      outRow: qStrides.row,
+      outBatch: qBatch,
+      m: rows,
+      n: dim,
+      k: span,
+      alpha: scale,
+    });
+  });
+}
+
+/** scores = alpha * left right^T: rows of queries, or of dOut, with those of keys or values. */
+function product(
+  ctx: KernelContext,
+  part: Part,
+  chunk: Chunk,
+  options: {
+    readonly left: View;
+    readonly right: View;
+    readonly scores: View;
+    readonly alpha: number;
+  },
+): void {
+  const { call } = part;
+  const { left, right, scores, alpha } = options;
+  const { numHeads, numQueries, dim } = call;
+  const dense = { batch: numQueries * numHeads * dim, head: dim, row: numHeads * dim };
+  const a: HeadStrides = left === call.q ? call.qStrides : dense;
+  const b = right === call.k ? call.kStrides : call.vStrides;
+  eachMember(call, (member) => {
+    matmul(ctx, {
+      ...base(part),
+      a: sliceFrom(left, chunk.row0 * a.row + member * a.head),
+      aRow: a.row,
+      aBatch: [a.batch, groupOf(call) * a.head],
+      b: sliceFrom(right, chunk.first * b.row),
+      bRow: b.row,
+      bBatch: [b.batch, b.head],
+      transposeB: true,
+      ...scoreSide(part, chunk, { scores, member }, 'out'),
+      m: chunk.rows,
+      n: chunk.span,
+      k: dim,
+      alpha,
+    });
+  });
+}
+
+/** The scores of one member of each group as an operand: [batch, kvHeads, rows, span]. */
+function scoreSide<Side extends 'a' | 'out'>(
+  { call }: Part,
+  { rows, span }: Chunk,
+  { scores, member }: { readonly scores: View; readonly member: number },
+  side: Side,
+) {
+  const matrix = rows * span;
+  return {
+    [side]: sliceFrom(scores, member * matrix),
+    [`${side}Row`]: span,
+    [`${side}Batch`]: [call.numHeads * matrix, groupOf(call) * matrix],
+  } as { [K in Side]: View } & { [K in `${Side}Row`]: number } & {
+    [K in `${Side}Batch`]: readonly [number, number];
+  };
+}
+
+function base({ call, count }: Part) {
+  return {
+    bias: undefined,
+    transposeA: false,
+    transposeB: false,
+    batch: [count, call.numKvHeads] as const,
+    alpha: 1,
+    accumulate: false,
+  };
+}
+
+function groupOf({ numHeads, numKvHeads }: AttentionOperands): number {
+  return numHeads / numKvHeads;
+}
+
+/** Heads of a group one after the other, for products have two strides of batches. */
+function eachMember(call: AttentionOperands, body: (member: number) => void): void {
+  for (let member = 0; member < groupOf(call); member++) {
+    body(member);
+  }
+}
+
+function sliceFrom(view: View, start: number): View {
+  return sliceView(view, start, view.size - start);
+}
+
+/** Batches at once, so that a chunk's scores and the sums of dk and dv bind. */
+export function chunkBatches(ctx: KernelContext, call: AttentionOperands): number {
+  const { numHeads, numKvHeads, numKeys, dim } = call;
+  const sums = ctx.windowUnits(['f32'], Math.max(numHeads, numKvHeads * dim) * numKeys, {
+    op: 'attention, sums of one of its batches',
+  });
+  const rowBytes = 4 * numHeads * numKeys;
+  return Math.max(1, Math.min(sums, Math.floor(scoreBytes(ctx) / (rowBytes * LEAST_ROWS))));
+}
+
+function scoreBytes(ctx: KernelContext): number {
+  return Math.min(SCORE_BYTES, ctx.profile.maxBindingBytes - BINDING_ALIGNMENT);
+}
+
+function eachChunk(ctx: KernelContext, { call, count }: Part, body: (chunk: Chunk) => void): void {
+  const { numQueries, numHeads, numKeys, isCausal, window, queryOffset } = call;
+  const rowBytes = 4 * count * numHeads * numKeys;
+  const fitting = Math.max(1, Math.min(CHUNK_ROWS, Math.floor(scoreBytes(ctx) / rowBytes)));
+  for (let row0 = 0; row0 < numQueries; row0 += fitting) {
+    const rows = Math.min(fitting, numQueries - row0);
+    const from = queryOffset + row0;
+    const last = from + rows - 1;
+    const start = window > 0 ? from - window + 1 : 0;
+    const ahead = window > 0 ? last + window : numKeys;
+    // One key at least: whose weights are 0 where nothing is seen.
+    const first = Math.min(Math.max(start, 0), numKeys - 1);
+    const end = Math.max(first + 1, Math.min(isCausal ? last + 1 : ahead, numKeys));
+    body({ row0, rows, first, span: end - first });
+  }
+}
+
+const CHUNK_PARAMS = { ...ATTENTION_PARAMS, row0: 'u32', chunk: 'u32', first_key: 'u32' } as const;
+
+/** Where a row of scores stands, and which of them its position lets it see. */
+const PLACE = `
+  let batch = row / P.chunk / P.heads;
+  let head = row / P.chunk % P.heads;
+  let query = P.row0 + row % P.chunk;
+  let at = ((batch + P.first_batch) * P.heads + head) * P.queries + query;
+  let end = P.first_key + P.cols;
+  let low = clamp(key_start(query), P.first_key, end) - P.first_key;
+  let high = clamp(key_end(query), P.first_key, end) - P.first_key;`;
+
+const PAIR = 'let pair = marked(load_s(base + j), batch, head, query, P.first_key + j);';
+
+/** Scores become used weights in place; log-sum-exps go to stats. */
+function weigh(ctx: KernelContext, part: Part, chunk: Chunk, scores: View): void {
+  rowsOfChunk(ctx, part, chunk, {
+    name: 'attention weights',
+    bindings: [
+      { name: 's', type: 'f32', access: 'read_write' },
+      { name: 'stats', type: 'f32', access: 'read_write' },
+    ],
+    views: [scores, part.call.stats],
+    body: `
+  var most = -inf();
+  var seen = 0.0;
+  for (var j = low + me; j < high; j += LANES) {
+    ${PAIR}
+    most = larger(most, pair.x);
+    seen = max(seen, pair.y);
+  }
+  most = reduce_max(most, me);
+  seen = reduce_max(seen, me);
+  let shift = select(most, 0.0, most == -inf());
+  var sum = 0.0;
+  for (var j = low + me; j < high; j += LANES) {
+    ${PAIR}
+    let weight = select(0.0, exp_of(pair.x - shift), pair.y != 0.0);
+    sum += weight;
+    store_s(base + j, weight);
+  }
+  sum = reduce_add(sum, me);
+  // A row whose scores are all -infinity has no largest one to take out.
+  let is_lost = most == -inf();
+  let inverse = select(0.0, select(1.0 / sum, nan(), is_lost), seen != 0.0);
+  for (var j = me; j < P.cols; j += LANES) {
+    let weight = load_s(base + j) * inverse * kept(batch, head, query, P.first_key + j);
+    store_s(base + j, select(0.0, weight, j >= low && j < high));
+  }
+  if (me == 0u) {
+    store_stats(at, select(-inf(), select(most + log_of(sum), nan(), is_lost), seen != 0.0));
+  }`,
+  });
+}
+
+/** Scores become used weights, products of dOut and values the scores' gradients, both in place. */
+function slope(
+  ctx: KernelContext,
+  part: Part,
+  chunk: Chunk,
+  { scores, slopes }: { readonly scores: View; readonly slopes: View },
+): void {
+  rowsOfChunk(ctx, part, chunk, {
+    name: 'attention slopes',
+    bindings: [
+      { name: 'stats', type: 'f32', access: 'read' },
+      { name: 's', type: 'f32', access: 'read_write' },
+      { name: 'd', type: 'f32', access: 'read_write' },
+    ],
+    views: [part.call.stats, scores, slopes],
+    body: `
+  let lse = load_stats(at);
+  let delta = load_stats(P.num_rows + at);
+  for (var j = me; j < P.cols; j += LANES) {
+    ${PAIR}
+    let sees = j >= low && j < high && pair.y != 0.0;
+    let weight = exp_of(pair.x - lse);
+    let keep = kept(batch, head, query, P.first_key + j);
+    store_d(base + j, select(0.0, weight * (keep * load_d(base + j) - delta), sees));
+    store_s(base + j, select(0.0, weight * keep, sees));
+  }`,
+  });
+}
+
+function rowsOfChunk(
+  ctx: KernelContext,
+  part: Part,
+  chunk: Chunk,
+  options: {
+    readonly name: string;
+    readonly bindings: readonly Binding[];
+    readonly views: readonly View[];
+    readonly body: string;
+  },
+): void {
+  const { call } = part;
+  const spec = pairSpecOf(call);
+  const { mask, querySegments, keySegments } = call;
+  const read = (name: string, type: Binding['type']): Binding => ({ name, type, access: 'read' });
+  runRows(ctx, {
+    key: `${options.name}${mask ? ` mask ${mask.dtype}` : ''}${keySegments ? ' segments' : ''}${spec.hasDropout ? ' dropout' : ''}`,
+    rows: part.count * call.numHeads * chunk.rows,
+    cols: chunk.span,
+    bindings: [
+      ...options.bindings,
+      ...(mask ? [read('mask', mask.dtype)] : []),
+      ...(keySegments ? [read('query_ids', 'raw'), read('key_ids', 'raw')] : []),
+    ],
+    params: CHUNK_PARAMS,
+    helpers: pairHelpers(spec),
+    body: `${PLACE}${options.body}`,
+    values: {
+      ...pairParams(call, part),
+      row0: chunk.row0,
+      chunk: chunk.rows,
+      first_key: chunk.first,
+    },
+    views: [
+      ...options.views,
+      ...[mask, querySegments, keySegments].filter((view) => view !== undefined),
+    ],
+  });
+}
+
+/** Dense f32 rows [batch, kvHeads, keys, dim] into an operand's gradient. */
+function storeRows(
+  ctx: KernelContext,
+  { call, count }: Part,
+  { from, to, strides }: { readonly from: View; readonly to: View; readonly strides: HeadStrides },
+): void {
+  const { numKvHeads, numKeys, dim } = call;
+  const store = (x: View) =>
+    copyStrided(ctx, {
+      x,
+      out: to,
+      shape: [count, numKvHeads, numKeys, dim],
+      xOffset: 0,
+      xStrides: [numKvHeads * numKeys * dim, numKeys * dim, dim, 1],
+      outOffset: 0,
+      outStrides: [strides.batch, strides.head, strides.row, 1],
+    });
+  if (byteSize(to.dtype) === 4) {
+    store(from);
+    return;
+  }
+  ctx.withScratch(to.dtype, from.size, (narrow) => {
+    cast(ctx, { x: from, out: narrow });
+    store(narrow);
+  });
+}

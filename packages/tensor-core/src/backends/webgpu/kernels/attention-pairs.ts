@@ -1,0 +1,157 @@
+// WGSL of the pairs of queries and keys: which see each other, what is added to their scores, and what
+// dropout leaves of their weights. Shared by the kernels of attention.
+
+import type { DType } from '@shardweave/dtypes';
+import type { AttentionOperands } from '../../../backend.js';
+import { SPECIAL_VALUES } from '../wgsl.js';
+import { PHILOX_WORDS } from './dropout.js';
+
+/** What the text depends on. */
+export interface PairSpec {
+  readonly mask: DType | undefined;
+  readonly hasSegments: boolean;
+  readonly hasDropout: boolean;
+}
+
+export function pairSpecOf(call: AttentionOperands): PairSpec {
+  return {
+    mask: call.mask?.dtype,
+    hasSegments: call.keySegments !== undefined,
+    hasDropout: call.dropout !== undefined,
+  };
+}
+
+/** Parameters that kernels of attention have in common. */
+export const ATTENTION_PARAMS = {
+  first_batch: 'u32',
+  dim: 'u32',
+  heads: 'u32',
+  group: 'u32',
+  queries: 'u32',
+  keys: 'u32',
+  scale: 'f32',
+  causal: 'u32',
+  window: 'i32',
+  query_offset: 'i32',
+  mask_batch: 'u32',
+  mask_head: 'u32',
+  mask_row: 'u32',
+  mask_column: 'u32',
+  threshold: 'u32',
+  kept_scale: 'f32',
+  num_rows: 'u32',
+  key0: 'u32',
+  key1: 'u32',
+  counter_low: 'u32',
+  counter_high: 'u32',
+} as const;
+
+/** Their values for a run of batches from `first` on, of which all have `numRows` rows. */
+export function pairParams(
+  call: AttentionOperands,
+  { first, numRows }: { readonly first: number; readonly numRows: number },
+): Record<keyof typeof ATTENTION_PARAMS, number> {
+  const { dropout, maskStrides } = call;
+  const counter = dropout?.counterOffset ?? 0;
+  return {
+    first_batch: first,
+    dim: call.dim,
+    num_rows: numRows,
+    heads: call.numHeads,
+    group: call.numHeads / call.numKvHeads,
+    queries: call.numQueries,
+    keys: call.numKeys,
+    scale: call.scale,
+    causal: call.isCausal ? 1 : 0,
+    window: call.window,
+    query_offset: call.queryOffset,
+    mask_batch: maskStrides[0],
+    mask_head: maskStrides[1],
+    mask_row: maskStrides[2],
+    mask_column: maskStrides[3],
+    threshold: Math.floor((dropout?.p ?? 0) * 2 ** 32),
+    kept_scale: 1 / (1 - (dropout?.p ?? 0)),
+    key0: dropout?.key0 ?? 0,
+    key1: dropout?.key1 ?? 0,
+    counter_low: counter % 2 ** 32,
+    counter_high: Math.floor(counter / 2 ** 32),
+  };
+}
+
+/** Which pairs see each other, what is added to their scores, and what dropout leaves of them. */
+export function pairHelpers(spec: PairSpec): string {
+  const { mask, hasSegments, hasDropout } = spec;
+  return `${SPECIAL_VALUES}
+fn near(query: u32, key: u32) -> bool {
+  let away = i32(query) + P.query_offset - i32(key);
+  return query < P.queries && key < P.keys && (P.causal == 0u || away >= 0) && (P.window == 0 || abs(away) < P.window);
+}
+// First key that the query's position lets it see, and one more than the last.
+fn key_start(query: u32) -> u32 {
+  let at = select(0, i32(query) + P.query_offset - P.window + 1, P.window != 0);
+  return u32(clamp(at, 0, i32(P.keys)));
+}
+fn key_end(query: u32) -> u32 {
+  let at = i32(query) + P.query_offset;
+  let open_end = select(i32(P.keys), at + P.window, P.window != 0);
+  return u32(clamp(select(open_end, at + 1, P.causal != 0u), 0, i32(P.keys)));
+}
+// The same for queries that see the key.
+fn query_start(key: u32) -> u32 {
+  let at = i32(key) - P.query_offset;
+  let open_start = select(0, at - P.window + 1, P.window != 0);
+  return u32(clamp(select(open_start, at, P.causal != 0u), 0, i32(P.queries)));
+}
+fn query_end(key: u32) -> u32 {
+  let at = i32(key) - P.query_offset + P.window;
+  return u32(clamp(select(i32(P.queries), at, P.window != 0), 0, i32(P.queries)));
+}
+// The score with the mask in x; y is 0 where segments or mask hide the key.
+fn marked(s: f32, batch: u32, head: u32, query: u32, key: u32) -> vec2<f32> {
+  ${hasSegments ? 'if (load_query_ids(batch * P.queries + query) != load_key_ids(batch * P.keys + key)) { return vec2<f32>(-inf(), 0.0); }' : ''}
+  ${
+    mask === undefined
+      ? 'return vec2<f32>(s, 1.0);'
+      : `let added = load_mask(batch * P.mask_batch + head * P.mask_head + query * P.mask_row + key * P.mask_column);
+  return select(vec2<f32>(s + added, 1.0), vec2<f32>(-inf(), 0.0), added == -inf());`
+  }
+}
+// The same, y being 0 where the query does not see the key.
+fn scored(s: f32, batch: u32, head: u32, query: u32, key: u32) -> vec2<f32> {
+  if (!near(query, key)) { return vec2<f32>(-inf(), 0.0); }
+  return marked(s, batch, head, query, key);
+}
+fn larger(a: f32, b: f32) -> f32 { return select(a, b, b > a || is_nan(b)); }
+${hasSegments ? SEGMENTS : ''}
+${hasDropout ? `${PHILOX_WORDS}${KEPT}` : 'fn kept(batch: u32, head: u32, query: u32, key: u32) -> f32 { return 1.0; }'}`;
+}
+
+/** Whether two runs of ids have one in common, as far as their extremes tell. */
+const SEGMENTS = `
+fn shares_segment(batch: u32, query0: u32, queries: u32, key0: u32, keys: u32) -> bool {
+  var low = vec2<i32>(2147483647);
+  var high = vec2<i32>(-2147483648);
+  for (var i = 0u; i < queries; i++) {
+    let id = bitcast<i32>(load_query_ids(batch * P.queries + min(query0 + i, P.queries - 1u)));
+    low.x = min(low.x, id); high.x = max(high.x, id);
+  }
+  for (var i = 0u; i < keys; i++) {
+    let id = bitcast<i32>(load_key_ids(batch * P.keys + min(key0 + i, P.keys - 1u)));
+    low.y = min(low.y, id); high.y = max(high.y, id);
+  }
+  return high.x >= low.y && high.y >= low.x;
+}`;
+
+/** What dropout multiplies a weight by: words of the generator, counted in 64 bits. */
+const KEPT = `
+fn kept(batch: u32, head: u32, query: u32, key: u32) -> f32 {
+  let row = ((batch + P.first_batch) * P.heads + head) * P.queries + query;
+  var low = row * P.keys;
+  var high = high_product(row, P.keys);
+  low += P.counter_low;
+  high += P.counter_high + select(0u, 1u, low < P.counter_low);
+  low += key;
+  high += select(0u, 1u, low < key);
+  let word = philox((low >> 2u) | (high << 30u), high >> 2u)[low & 3u];
+  return select(0.0, P.kept_scale, word >= P.threshold);
+}`;

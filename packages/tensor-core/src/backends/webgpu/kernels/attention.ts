@@ -1,0 +1,212 @@
+// Attention forward and backward: which tile, and which batches where operands exceed a binding.
+// Backward is three kernels: the sums of dOut * out, the queries' gradients, the keys' and values'. CPU
+// drivers have ways of their own; see attention-chunks.ts.
+
+import { byteSize } from '@shardweave/dtypes';
+import type { AttentionOperands, KernelCalls, View } from '../../../backend.js';
+import { type KernelContext, sliceView } from '../context.js';
+import { type Grid, type Kernel, linearGrid } from '../kernel.js';
+import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';
+import { pairParams, pairSpecOf } from './attention-pairs.js';
+import {
+  type AttentionSpec,
+  type AttentionTile,
+  DELTA_LANES,
+  deltaKernel,
+  forwardKernel,
+  keysKernel,
+  queriesKernel,
+  tileBytes,
+} from './attention-tiles.js';
+
+/** WebGPU's limit of workgroups in one dimension. */
+const MAX_GRID = 65535;
+/** WebGPU's default; more workgroups share a processor where each takes no more. */
+const WORKGROUP_BYTES = 16384;
+
+export function attention(ctx: KernelContext, call: KernelCalls['attention']): void {
+  if (ctx.profile.isSoftware) {
+    eachBatches(ctx, call, (part) => forwardChunks(ctx, part));
+    return;
+  }
+  const spec = specOf(ctx, call);
+  eachBatches(ctx, call, (part) => {
+    run(ctx, forwardKernel(spec), part, {
+      views: [...inputs(part, ['q', 'k', 'v']), part.call.out, part.call.stats],
+      rows: call.numQueries,
+      heads: call.numHeads,
+      spec,
+    });
+  });
+}
+
+export function attentionBackward(
+  ctx: KernelContext,
+  call: KernelCalls['attentionBackward'],
+): void {
+  eachBatches(ctx, call, (part) => {
+    deltas(ctx, part);
+    if (ctx.profile.isSoftware) {
+      backwardChunks(ctx, part);
+    } else {
+      backwardTiles(ctx, part);
+    }
+  });
+}
+
+/** Sums of dOut * out by row, into the second half of stats. */
+function deltas(ctx: KernelContext, { call, first, count, numRows }: Part): void {
+  const { out, dOut, stats, numHeads: heads, numQueries: queries, dim } = call;
+  const delta = deltaKernel(out);
+  const rows = count * heads * queries;
+  ctx.dispatch(ctx.kernel(delta.key, delta.build), {
+    params: { first_row: first * heads * queries, num_rows: numRows, rows, heads, queries, dim },
+    views: [out, dOut, stats],
+    grid: linearGrid(Math.ceil(rows / DELTA_LANES)),
+  });
+}
+
+function backwardTiles(ctx: KernelContext, part: Part): void {
+  const { call } = part;
+  const { dq, dk, dv, numHeads: heads, numQueries: queries } = call;
+  const spec = specOf(ctx, call);
+  const isShared = dk.buffer === dv.buffer;
+  const read = inputs(part, ['q', 'k', 'v', 'dOut', 'stats']);
+  const rowsOf = { rows: queries, heads, spec };
+  run(ctx, queriesKernel(spec), part, { views: [...read, dq], ...rowsOf });
+  const start = Math.min(dk.byteOffset, dv.byteOffset);
+  const both = {
+    ...dk,
+    byteOffset: start,
+    size: Math.max(endOf(dk), endOf(dv)) - start / byteSize(dk.dtype),
+  };
+  run(ctx, keysKernel({ ...spec, isShared }), part, {
+    views: [...read, ...(isShared ? [both] : [dk, dv])],
+    rows: call.numKeys,
+    heads: call.numKvHeads,
+    spec,
+    ...(isShared
+      ? {
+          first: {
+            dk: (dk.byteOffset - start) / byteSize(dk.dtype),
+            dv: (dv.byteOffset - start) / byteSize(dv.dtype),
+          },
+        }
+      : {}),
+  });
+}
+
+function endOf({ byteOffset, size, dtype }: View): number {
+  return byteOffset / byteSize(dtype) + size;
+}
+
+function specOf(ctx: KernelContext, call: AttentionOperands): AttentionSpec {
+  const tile = tileFor(ctx, call.dim);
+  return {
+    dtype: call.q.dtype,
+    width: Math.ceil(call.dim / (2 * tile.lanes)) * 2 * tile.lanes,
+    ...pairSpecOf(call),
+    isShared: false,
+    tile,
+  };
+}
+
+/** A warp or two, and as many rows as workgroup memory holds. */
+function tileFor(ctx: KernelContext, dim: number): AttentionTile {
+  const lanes = dim > 64 ? 64 : 32;
+  const tiles = [16, 8, 4].map((rows) => ({ rows, lanes, perLane: 64 / lanes }));
+  const most = Math.min(WORKGROUP_BYTES, ctx.profile.maxWorkgroupBytes);
+  const width = Math.ceil(dim / (2 * lanes)) * 2 * lanes;
+  return tiles.find((tile) => tileBytes(tile, width) <= most) ?? tiles.at(-1)!;
+}
+
+/** Some of the batches. */
+interface Part {
+  readonly call: KernelCalls['attentionBackward'];
+  readonly first: number;
+  readonly count: number;
+  /** Rows of all batches: half of stats. */
+  readonly numRows: number;
+}
+
+/** Calls `body` with runs of batches whose operands bind at once. */
+function eachBatches(
+  ctx: KernelContext,
+  given: AttentionOperands | KernelCalls['attentionBackward'],
+  body: (part: Part) => void,
+): void {
+  const call = given as KernelCalls['attentionBackward'];
+  const { batch, numHeads, numQueries, numKeys, dim } = call;
+  const outStride = numQueries * numHeads * dim;
+  const numRows = batch * numHeads * numQueries;
+  const strides: Readonly<Record<string, number>> = {
+    q: call.qStrides.batch,
+    dq: call.qStrides.batch,
+    k: call.kStrides.batch,
+    dk: call.kStrides.batch,
+    v: call.vStrides.batch,
+    dv: call.vStrides.batch,
+    out: outStride,
+    dOut: outStride,
+    mask: call.maskStrides[0],
+    querySegments: numQueries,
+    keySegments: numKeys,
+  };
+  const widest = Math.max(...Object.values(strides));
+  const dtypes = [call.q.dtype, ...(call.mask === undefined ? [] : [call.mask.dtype])];
+  const step = Math.min(
+    ctx.profile.isSoftware ? chunkBatches(ctx, call) : MAX_GRID,
+    ctx.windowUnits(dtypes, widest, { op: 'attention, one of its batches' }),
+  );
+  for (let first = 0; first < batch; first += step) {
+    const count = Math.min(step, batch - first);
+    const views = Object.entries(strides).flatMap(([name, stride]) => {
+      const view = call[name as 'q'] as View | undefined;
+      if (view === undefined) {
+        return [];
+      }
+      const size = view.size - (batch - count) * stride;
+      return [[name, sliceView(view, first * stride, size)]];
+    });
+    body({ call: { ...call, ...Object.fromEntries(views) }, first, count, numRows });
+  }
+}
+
+function inputs({ call }: Part, names: readonly ('q' | 'k' | 'v' | 'dOut' | 'stats')[]): View[] {
+  const extra = [call.mask, call.querySegments, call.keySegments];
+  return [...names.map((name) => call[name]), ...extra.filter((view) => view !== undefined)];
+}
+
+function run(
+  ctx: KernelContext,
+  kernel: { readonly key: string; build(): Kernel },
+  { call, first, count, numRows }: Part,
+  options: {
+    readonly views: readonly View[];
+    readonly rows: number;
+    readonly heads: number;
+    readonly spec: AttentionSpec;
+    readonly first?: { readonly dk: number; readonly dv: number };
+  },
+): void {
+  const { qStrides: q, kStrides: k, vStrides: v } = call;
+  const grid: Grid = [Math.ceil(options.rows / options.spec.tile.rows), options.heads, count];
+  ctx.dispatch(ctx.kernel(kernel.key, kernel.build), {
+    params: {
+      ...pairParams(call, { first, numRows }),
+      q_batch: q.batch,
+      q_head: q.head,
+      q_row: q.row,
+      k_batch: k.batch,
+      k_head: k.head,
+      k_row: k.row,
+      v_batch: v.batch,
+      v_head: v.head,
+      v_row: v.row,
+      dk_first: options.first?.dk ?? 0,
+      dv_first: options.first?.dv ?? 0,
+    },
+    views: options.views,
+    grid,
+  });
+}

@@ -1,0 +1,255 @@
+// Attention and its gradients in all options: views of fused rows, groups, causal, windows, segments,
+// masks, offsets, dropout, at sizes around the blocks of 64, and what hidden keys hold.
+
+import { byteSize, type DType } from '@shardweave/dtypes';
+import type { AttentionOperands } from '../../backend.js';
+import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { FLOATS } from '../sizes.js';
+import type { Pair, Twin } from '../twin.js';
+
+interface Shape {
+  readonly batch?: number;
+  readonly heads?: number;
+  readonly kvHeads?: number;
+  readonly queries: number;
+  readonly keys: number;
+  readonly dim: number;
+}
+
+interface Options {
+  readonly isCausal?: boolean;
+  readonly window?: number;
+  readonly queryOffset?: number;
+  readonly p?: number;
+  /** Length of each document, in queries and in keys; ids begin below 0. */
+  readonly documents?: number;
+  readonly mask?: 'full' | 'rows' | 'columns' | 'hides rows';
+  /** What `fill` is. */
+  readonly says?: string;
+  /** Values of q, k, v and dOut by place among all. */
+  readonly fill?: (operand: 'q' | 'k' | 'v' | 'dOut', i: number) => number | undefined;
+}
+
+const SQUARES = [1, 7, 63, 64, 65, 130] as const;
+
+export function attentionCases(): ConformanceCase[] {
+  return [
+    ...SQUARES.map((n) => attentionCase({ queries: n, keys: n, dim: 8 }, { isCausal: true })),
+    ...FLOATS.map((dtype) =>
+      attentionCase(
+        { heads: 4, kvHeads: 2, queries: 70, keys: 70, dim: 6 },
+        { isCausal: true },
+        dtype,
+      ),
+    ),
+    attentionCase({ batch: 2, heads: 3, queries: 5, keys: 67, dim: 7 }, {}),
+    attentionCase(
+      { heads: 3, kvHeads: 1, queries: 1, keys: 133, dim: 32 },
+      { isCausal: true, queryOffset: 100 },
+    ),
+    attentionCase({ queries: 9, keys: 12, dim: 256 }, { isCausal: true, queryOffset: 3 }),
+    attentionCase({ queries: 66, keys: 66, dim: 65 }, { queryOffset: -2, isCausal: true }),
+    attentionCase({ queries: 200, keys: 200, dim: 4 }, { isCausal: true, window: 30 }),
+    attentionCase({ queries: 140, keys: 140, dim: 3 }, { window: 20 }),
+    attentionCase({ batch: 2, queries: 150, keys: 150, dim: 5 }, { isCausal: true, documents: 40 }),
+    attentionCase({ heads: 2, queries: 70, keys: 90, dim: 4 }, { documents: 25, queryOffset: 20 }),
+    ...(['full', 'rows', 'columns', 'hides rows'] as const).map((mask) =>
+      attentionCase({ batch: 2, heads: 2, queries: 35, keys: 70, dim: 4 }, { mask }),
+    ),
+    attentionCase({ queries: 20, keys: 20, dim: 4 }, { mask: 'full', isCausal: true }, 'bf16'),
+    ...FLOATS.map((dtype) =>
+      attentionCase(
+        { batch: 2, heads: 2, queries: 67, keys: 67, dim: 6 },
+        { isCausal: true, p: 0.3 },
+        dtype,
+      ),
+    ),
+    attentionCase({ queries: 3, keys: 70, dim: 4 }, { isCausal: true, queryOffset: -1000 }),
+    attentionCase(
+      { queries: 5, keys: 70, dim: 2 },
+      {
+        says: 'large scores',
+        fill: (name, i) => (name === 'q' ? 300 : name === 'k' ? (i % 7) - 3 : undefined),
+      },
+    ),
+  ];
+}
+
+/** Cases in which keys hold NaN and infinities that some rows see and others, in the same block, don't. */
+export function hiddenKeyCases(): ConformanceCase[] {
+  const hidden = Number.NaN;
+  const { POSITIVE_INFINITY: most, NEGATIVE_INFINITY: least } = Number;
+  return [
+    attentionCase(
+      { queries: 70, keys: 70, dim: 4 },
+      {
+        isCausal: true,
+        says: 'NaN in keys, values and slopes',
+        fill: (name, i) => (name !== 'q' && i >= 30 * 4 && i < 31 * 4 ? hidden : undefined),
+      },
+    ),
+    attentionCase(
+      { queries: 70, keys: 70, dim: 4 },
+      {
+        documents: 30,
+        says: 'infinite values and NaN in another document',
+        fill: (name, i) => (i === 65 * 4 + 1 ? (name === 'v' ? most : hidden) : undefined),
+      },
+    ),
+    attentionCase(
+      { queries: 6, keys: 70, dim: 4 },
+      {
+        isCausal: true,
+        says: 'scores of -infinity',
+        fill: (name, i) => (name === 'q' && i < 4 ? least : name === 'k' ? 1 + i / 300 : undefined),
+      },
+    ),
+  ];
+}
+
+function attentionCase(shape: Shape, options: Options, dtype: DType = 'f32'): ConformanceCase {
+  const { batch = 1, heads = 1, kvHeads = heads, queries, keys, dim } = shape;
+  const { fill, ...rest } = options;
+  const said = Object.entries(rest).map(([key, value]) =>
+    key === 'says' ? value : `${key} ${value}`,
+  );
+  const name = `attention ${dtype} [${batch}, ${heads}/${kvHeads}, ${queries}/${keys}, ${dim}] ${said.join(', ')}`;
+  return twinCase(name, 'transcendental', (twin) => {
+    const special = (operand: Parameters<NonNullable<Options['fill']>>[0], size: number) =>
+      Array.from({ length: size }, (_, i) => fill?.(operand, i) ?? twin.random.uniform(-1, 1));
+    // Keys and values side by side in rows with two more columns, queries alone.
+    const width = 2 * kvHeads * dim + 2;
+    const kValues = special('k', batch * keys * kvHeads * dim);
+    const vValues = special('v', kValues.length);
+    const kv = twin.values(
+      Array.from({ length: batch * keys * width }, (_, i) => {
+        const column = i % width;
+        const from = Math.floor(i / width) * kvHeads * dim;
+        const half = kvHeads * dim;
+        if (column >= 2 * half) {
+          return Number.NaN;
+        }
+        return column < half ? kValues[from + column]! : vValues[from + column - half]!;
+      }),
+      dtype,
+    );
+    const q = twin.values(special('q', batch * queries * heads * dim), dtype, {
+      offset: even(dtype),
+    });
+    const kvStrides = { batch: keys * width, head: dim, row: width };
+    const kvSize = batch * keys * width - 2 - kvHeads * dim;
+    const base: Omit<
+      AttentionOperands,
+      'q' | 'k' | 'v' | 'out' | 'stats' | 'mask' | 'querySegments' | 'keySegments'
+    > = {
+      batch,
+      numHeads: heads,
+      numKvHeads: kvHeads,
+      numQueries: queries,
+      numKeys: keys,
+      dim,
+      scale: 0.7,
+      queryOffset: options.queryOffset ?? keys - queries,
+      isCausal: options.isCausal ?? false,
+      window: options.window ?? 0,
+      qStrides: { batch: queries * heads * dim, head: dim, row: heads * dim },
+      kStrides: kvStrides,
+      vStrides: kvStrides,
+      maskStrides: maskStrides(options.mask, [batch, heads, queries, keys]),
+      dropout:
+        options.p === undefined
+          ? undefined
+          : { p: options.p, key0: 77, key1: 5, counterOffset: 2 ** 33 + 3 },
+    };
+    const numRows = batch * heads * queries;
+    const call = {
+      ...base,
+      q,
+      k: twin.slice(kv, 0, kvSize),
+      v: twin.slice(kv, kvHeads * dim, kvSize),
+      mask: maskOf(twin, options.mask, [batch, heads, queries, keys]),
+      ...segmentsOf(twin, options, { batch, queries, keys }),
+      out: twin.output(numRows * dim, dtype, { tolerance: 'sum' }),
+      stats: twin.output(2 * numRows, 'f32', { tolerance: 'sum' }),
+    };
+    twin.run('attention', call);
+    const wide = twin.output(batch * keys * width, dtype, { tolerance: 'sum' });
+    twin.run('attentionBackward', {
+      ...call,
+      dOut: twin.values(special('dOut', numRows * dim), dtype, { offset: even(dtype) }),
+      dq: twin.output(q.subject.size, dtype, { tolerance: 'sum' }),
+      dk: twin.slice(wide, 0, kvSize),
+      dv: twin.slice(wide, kvHeads * dim, kvSize),
+    });
+  });
+}
+
+function even(dtype: DType): number {
+  return byteSize(dtype) === 2 ? 2 : 1;
+}
+
+type Extent = readonly [batch: number, heads: number, queries: number, keys: number];
+
+function maskStrides(
+  kind: Options['mask'],
+  [, heads, queries, keys]: Extent,
+): AttentionOperands['maskStrides'] {
+  switch (kind) {
+    case 'full':
+      return [heads * queries * keys, queries * keys, keys, 1];
+    case 'rows':
+      return [queries, 0, 1, 0];
+    case 'columns':
+      return [0, 0, 0, 1];
+    case 'hides rows':
+      return [0, 0, keys, 1];
+    default:
+      return [0, 0, 0, 0];
+  }
+}
+
+function maskOf(
+  twin: Twin,
+  kind: Options['mask'],
+  [batch, heads, queries, keys]: Extent,
+): Pair | undefined {
+  const lowest = Number.NEGATIVE_INFINITY;
+  const random = () => (twin.random.uniform(0, 1) < 0.3 ? lowest : twin.random.uniform(-2, 2));
+  switch (kind) {
+    case 'full':
+      return twin.values(Array.from({ length: batch * heads * queries * keys }, random), 'f32');
+    case 'rows':
+      return twin.values(Array.from({ length: batch * queries }, random), 'f16', { offset: 1 });
+    case 'columns':
+      return twin.values(Array.from({ length: keys }, random), 'f32', { offset: 1 });
+    case 'hides rows': {
+      const value = (_: unknown, i: number) => (Math.floor(i / keys) % 3 === 1 ? lowest : random());
+      return twin.values(Array.from({ length: queries * keys }, value), 'bf16');
+    }
+    default:
+      return undefined;
+  }
+}
+
+function segmentsOf(
+  twin: Twin,
+  { documents, queryOffset = 0 }: Options,
+  {
+    batch,
+    queries,
+    keys,
+  }: { readonly batch: number; readonly queries: number; readonly keys: number },
+): { readonly querySegments: Pair | undefined; readonly keySegments: Pair | undefined } {
+  if (documents === undefined) {
+    return { querySegments: undefined, keySegments: undefined };
+  }
+  const ids = (count: number, offset: number) =>
+    twin.values(
+      Array.from(
+        { length: batch * count },
+        (_, i) => Math.floor(((i % count) + offset) / documents) - 1,
+      ),
+      'i32',
+    );
+  return { querySegments: ids(queries, queryOffset), keySegments: ids(keys, 0) };
+}
