@@ -19,3 +19,6 @@ export function checkOptions<Options>(
 
 /** @throws {OptionError} for what is no object, and an unknown name */
 export const checkNames = CHECKS.checkNames;
+
+/** @throws {OptionError} for a value that breaks the rule, such as none where the rule has none */
+export const checkValue = CHECKS.checkValue;

@@ -50,6 +50,7 @@ export { embedding } from './ops/embedding.js';
 export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
 export { type AxisOptions, argMax, cumSum, gather, type TopK, topK } from './ops/gather.js';
 export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-norm.js';
+export { type LinearCrossEntropyOptions, linearCrossEntropy } from './ops/linear-cross-entropy.js';
 export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
 export {
   type NormalOptions,

@@ -48,23 +48,44 @@ export function crossEntropy(
       `crossEntropy: expected one target per row of logits, got logits ${shapeText(logits.shape)} and targets ${shapeText(targets.shape)}. Targets are ids, not one-hot rows.`,
     );
   }
-  if (weights !== undefined) {
-    requireFloat('crossEntropy', weights);
-    requireSameDevice('crossEntropy', logits, weights);
-    if (!isSameShape(weights.shape, targets.shape)) {
-      throw new ShapeError(
-        `crossEntropy: expected one weight per target, got targets ${shapeText(targets.shape)} and weights ${shapeText(weights.shape)}. Weights are of targets, not of classes.`,
-      );
-    }
-  }
+  requireTargetWeights('crossEntropy', targets, weights);
   return logits.device.scope(() => {
-    const each = lossesOf(logits, targets, { rows, cols });
-    const losses = weights === undefined ? each : mul(each, weights);
-    if (reduction === 'none') {
-      return losses;
-    }
-    return reduction === 'sum' ? sum(losses) : mean(losses);
+    const losses = lossesOf(logits, targets, { rows, cols });
+    return reduceLosses(losses, { weights, reduction });
   });
+}
+
+export function requireTargetWeights(
+  op: string,
+  targets: Tensor,
+  weights: Tensor | undefined,
+): void {
+  if (weights === undefined) {
+    return;
+  }
+  requireFloat(op, weights);
+  requireSameDevice(op, targets, weights);
+  if (!isSameShape(weights.shape, targets.shape)) {
+    throw new ShapeError(
+      `${op}: expected one weight per target, got targets ${shapeText(targets.shape)} and weights ${shapeText(weights.shape)}. Weights are of targets, not of classes.`,
+    );
+  }
+}
+
+/** Weighted and reduced, from one loss per target. */
+export function reduceLosses(
+  each: Tensor,
+  options: {
+    readonly weights: Tensor | undefined;
+    readonly reduction: 'mean' | 'sum' | 'none';
+  },
+): Tensor {
+  const { weights, reduction } = options;
+  const losses = weights === undefined ? each : mul(each, weights);
+  if (reduction === 'none') {
+    return losses;
+  }
+  return reduction === 'sum' ? sum(losses) : mean(losses);
 }
 
 /** One loss per row, of the targets' shape. */

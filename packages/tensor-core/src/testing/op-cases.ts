@@ -8,6 +8,7 @@ import { dropoutOpCases } from './ops/dropout.js';
 import { elementwiseOpCases } from './ops/elementwise.js';
 import { gatedOpCases } from './ops/gated.js';
 import { gatherOpCases } from './ops/gather.js';
+import { linearCrossEntropyOpCases } from './ops/linear-cross-entropy.js';
 import { matmulOpCases } from './ops/matmul.js';
 import { normOpCases } from './ops/norm.js';
 import { reduceOpCases } from './ops/reduce.js';
@@ -28,6 +29,7 @@ export function opCases(): OpCase[] {
     ...matmulOpCases(),
     ...reduceOpCases(),
     ...rowOpCases(),
+    ...linearCrossEntropyOpCases(),
     ...normOpCases(),
     ...rotaryOpCases(),
     ...attentionOpCases(),

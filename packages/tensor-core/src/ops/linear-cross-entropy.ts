@@ -1,0 +1,263 @@
+// Head and loss in one op: cross-entropy of x times weight^T, without the logits of all rows ever lying in
+// memory. Forward goes by chunks of rows, each with its whole row of logits. Backward makes logits once
+// more, by chunks of classes with all rows, so that a row of the weight's gradient is one product, summed
+// in f32 and stored once, whatever the chunks are.
+
+import { gradientPlace } from '../autograd/gradient-place.js';
+import type { BinaryKind, View } from '../backend.js';
+import { checkOptions, checkValue } from '../check-options.js';
+import { ShapeError } from '../errors.js';
+import { type OptionRule, oneOf, whole } from '../options.js';
+import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
+import { cast } from './cast.js';
+import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
+import { ge, where } from './compare.js';
+import { type CrossEntropyOptions, reduceLosses, requireTargetWeights } from './cross-entropy.js';
+
+export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
+  /** The head's, [classes, dim], as an embedding's table has it. */
+  readonly weight: Tensor;
+  /**
+   * Most bytes of logits (f32) at once, but for one row of them in forward and 64 columns in backward,
+   * which there always are. Default 12 MiB.
+   */
+  readonly chunkBytes?: number;
+}
+
+const TENSOR: OptionRule = { expected: 'a tensor', holds: isTensor };
+/** With an f32 sum and integers a row, still below 16 MiB for tens of thousands of rows. */
+const CHUNK_BYTES = 12 * 2 ** 20;
+const F32_BYTES = 4;
+/** Classes of a chunk are a multiple, and never fewer: a tile of the products. */
+const COLUMN_STEP = 64;
+/** Columns behind a chunk that take the targets of other chunks; four keep rows at 16 bytes. */
+const SPARE_COLUMNS = 4;
+/** An id that no class has. */
+const NO_TARGET = 2 ** 32 - 1;
+
+/**
+ * crossEntropy of the logits x weight^T, in f32 whatever the dtypes are, x [..., dim], targets [...]
+ * (i32, u32). An id that is no class is no target: it adds 0 to the sum and to the gradients. Costs one
+ * more product than matmul and crossEntropy, where gradients are wanted; in 16 bits, dx is summed in an
+ * f32 tensor of its own.
+ */
+export function linearCrossEntropy(
+  x: Tensor,
+  targets: Tensor,
+  options: LinearCrossEntropyOptions,
+): Tensor {
+  const op = 'linearCrossEntropy';
+  checkOptions<LinearCrossEntropyOptions>(op, options, {
+    weight: TENSOR,
+    reduction: oneOf('mean', 'sum', 'none'),
+    weights: TENSOR,
+    chunkBytes: whole(1),
+  });
+  checkValue(op, 'weight', options.weight, TENSOR);
+  const { weight, weights, reduction = 'mean', chunkBytes = CHUNK_BYTES } = options;
+  requireFloat(op, x, weight);
+  requireInteger(op, targets);
+  requireSameDevice(op, x, weight, targets);
+  const [classes = 0, dim = 0] = weight.shape;
+  const rows = targets.size;
+  const isWhole = weight.rank === 2 && classes > 0 && dim > 0;
+  if (!isWhole || x.shape.at(-1) !== dim || elementCountOf(x.shape) !== rows * dim) {
+    throw new ShapeError(
+      `${op}: expected x [..., dim], one target per row of it and weight [classes, dim], got x ${shapeText(x.shape)}, targets ${shapeText(targets.shape)} and weight ${shapeText(weight.shape)}. Targets are ids, not one-hot rows.`,
+    );
+  }
+  requireTargetWeights(op, targets, weights);
+  const head = { x, weight, targets, rows, classes, dim, chunkBytes };
+  return x.device.scope(() => reduceLosses(lossesOf(head), { weights, reduction }));
+}
+
+interface Head {
+  readonly x: Tensor;
+  readonly weight: Tensor;
+  readonly targets: Tensor;
+  readonly rows: number;
+  readonly classes: number;
+  readonly dim: number;
+  readonly chunkBytes: number;
+}
+
+/** One loss per row, of the targets' shape. */
+function lossesOf(head: Head): Tensor {
+  const { x, weight, targets, rows } = head;
+  const { device } = x;
+  const losses = device.empty(targets.shape);
+  const lse = device.empty([rows]);
+  device.scope(() => fillLosses(head, losses, lse));
+  device.record({
+    name: 'linearCrossEntropy',
+    inputs: [x, weight],
+    outputs: [losses],
+    saved: [x, weight, targets, lse],
+    backward: ([dLoss], [needsX, needsWeight]) => {
+      const isOneChunk = classesOfChunk(head) === head.classes;
+      const dtype = isOneChunk ? x.dtype : 'f32';
+      const dx = needsX ? device.empty(x.shape, { dtype }) : undefined;
+      const dWeight = needsWeight ? gradientPlace(weight) : undefined;
+      if (rows > 0) {
+        device.scope(() => fillGradients(head, { lse, dLoss: dLoss!, dx, dWeight }));
+      } else if (dWeight !== undefined) {
+        device.run('fill', { out: dWeight.view(), value: 0 });
+      }
+      return [dx && cast(dx, x.dtype), dWeight];
+    },
+  });
+  return losses;
+}
+
+function fillLosses(head: Head, losses: Tensor, lse: Tensor): void {
+  const { x, weight, targets, rows, classes, dim, chunkBytes } = head;
+  const { device } = x;
+  const most = Math.min(rows, Math.max(1, Math.floor(chunkBytes / (F32_BYTES * classes))));
+  const chunk = device.empty([most, classes]);
+  for (let first = 0; first < rows; first += most) {
+    const count = Math.min(most, rows - first);
+    const logits = part(chunk, 0, count * classes);
+    product(head, {
+      a: part(x, first * dim, count * dim),
+      b: weight.view(),
+      out: logits,
+      m: count,
+      n: classes,
+      k: dim,
+      transposeB: true,
+    });
+    device.run('crossEntropy', {
+      logits,
+      targets: part(targets, first, count),
+      loss: part(losses, first, count),
+      lse: part(lse, first, count),
+      rows: count,
+      cols: classes,
+    });
+  }
+}
+
+interface GradientsOfHead {
+  readonly lse: Tensor;
+  readonly dLoss: Tensor;
+  /** f32, unless the classes are one chunk. */
+  readonly dx: Tensor | undefined;
+  readonly dWeight: Tensor | undefined;
+}
+
+function fillGradients(head: Head, { lse, dLoss, dx, dWeight }: GradientsOfHead): void {
+  const { x, weight, rows, classes, dim } = head;
+  const { device } = x;
+  const most = classesOfChunk(head);
+  const width = most === classes ? classes : most + SPARE_COLUMNS;
+  const logits = device.empty([rows, width]).view();
+  const targetsOf = chunkTargets(head, most);
+  for (let first = 0; first < classes; first += most) {
+    const count = Math.min(most, classes - first);
+    const table = part(weight, first * dim, count * dim);
+    const row = { aRow: width, m: rows, n: dim, k: count };
+    product(head, {
+      a: x.view(),
+      b: table,
+      out: logits,
+      m: rows,
+      n: count,
+      k: dim,
+      transposeB: true,
+      outRow: width,
+    });
+    device.run('crossEntropyBackward', {
+      logits,
+      targets: targetsOf(first),
+      lse: lse.view(),
+      dLoss: dLoss.view(),
+      out: logits,
+      rows,
+      cols: width,
+    });
+    if (dx !== undefined) {
+      product(head, { ...row, a: logits, b: table, out: dx.view(), accumulate: first > 0 });
+    }
+    if (dWeight !== undefined) {
+      const out = part(dWeight, first * dim, count * dim);
+      product(head, { ...row, a: logits, b: x.view(), out, m: count, k: rows, transposeA: true });
+    }
+  }
+}
+
+/** All of them, or a multiple of COLUMN_STEP that fits beside the spare ones. */
+function classesOfChunk({ rows, classes, chunkBytes }: Head): number {
+  const fit = Math.floor(chunkBytes / (F32_BYTES * Math.max(1, rows)));
+  if (classes <= fit) {
+    return classes;
+  }
+  const steps = Math.max(1, Math.floor((fit - SPARE_COLUMNS) / COLUMN_STEP));
+  return Math.min(classes, steps * COLUMN_STEP);
+}
+
+/**
+ * Targets counted from a chunk's first class. One that lies in another chunk is the first spare column:
+ * the kernel gives a row without a target no gradient at all, and this one has that of its other classes.
+ */
+function chunkTargets(head: Head, most: number): (first: number) => View {
+  const { x, targets, rows, classes } = head;
+  if (most === classes) {
+    return () => targets.view();
+  }
+  const { device } = x;
+  const firsts = Array.from({ length: Math.ceil(classes / most) }, (_, i) => i * most);
+  const constants = device.tensor(Uint32Array.of(most, ...firsts));
+  const constant = (index: number) => part(constants, index, 1);
+  const scalar = (value: number) => device.tensor(Uint32Array.of(value), []);
+  const ids = cast(targets, 'u32'); // -100 is 2^32 - 100
+  const least = where(ge(ids, scalar(classes)), scalar(NO_TARGET), scalar(0));
+  const own = device.empty([rows], { dtype: 'u32' }).view();
+  const combine = (kind: BinaryKind, a: View, b: View) => {
+    const walk = { shape: [rows], aStrides: [1], bStrides: [b.size === 1 ? 0 : 1] };
+    device.run('binary', { kind, a, b, out: own, ...walk });
+  };
+  return (first) => {
+    combine('sub', ids.view(), constant(1 + first / most)); // ids before the chunk wrap around
+    combine('minimum', own, constant(0));
+    combine('maximum', own, least.view());
+    return own;
+  };
+}
+
+interface Product {
+  readonly a: View;
+  readonly b: View;
+  readonly out: View;
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  readonly transposeA?: boolean;
+  readonly transposeB?: boolean;
+  readonly accumulate?: boolean;
+  /** Default dense. */
+  readonly aRow?: number;
+  readonly outRow?: number;
+}
+
+function product({ x, dim }: Head, spec: Product): void {
+  x.device.run('matmul', {
+    transposeA: false,
+    transposeB: false,
+    accumulate: false,
+    aRow: dim,
+    bRow: dim,
+    outRow: spec.n,
+    bias: undefined,
+    batch: [1, 1],
+    aBatch: [0, 0],
+    bBatch: [0, 0],
+    outBatch: [0, 0],
+    alpha: 1,
+    ...spec,
+  });
+}
+
+/** `count` elements from the tensor's element `first` on. */
+function part(tensor: Tensor, first: number, count: number): View {
+  return tensor.storage.view(tensor.offset + first, count);
+}

@@ -1,0 +1,233 @@
+// linearCrossEntropy beside matmul and crossEntropy: values, special values, work left out, memory.
+
+import {
+  crossEntropy,
+  Device,
+  DTypeError,
+  type LinearCrossEntropyOptions,
+  linearCrossEntropy,
+  matmul,
+  OptionError,
+  ShapeError,
+  type Tensor,
+} from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, onTestFinished, test } from 'vitest';
+import { testedBackends } from './backends.js';
+
+const [ROWS, CLASSES, DIM] = [70, 1100, 33];
+/** 70 rows in chunks of 9, and 1,100 classes in chunks of 64. */
+const CHUNK_BYTES = 4 * CLASSES * 9;
+
+type Loss = (x: Tensor, targets: Tensor, weight: Tensor) => Tensor;
+type Special = readonly [row: number, value: number];
+
+const plain: Loss = (x, targets, weight) =>
+  crossEntropy(matmul(x, weight, { transposeB: true }), targets);
+const chunked =
+  (chunkBytes?: number): Loss =>
+  (x, targets, weight) =>
+    linearCrossEntropy(x, targets, { weight, ...(chunkBytes === undefined ? {} : { chunkBytes }) });
+
+interface Options {
+  readonly dtype?: 'f32' | 'bf16';
+  /** Values of elements in the middle of these rows of x and of the weight. */
+  readonly inX?: Special;
+  readonly inWeight?: Special;
+}
+
+/** The loss, the gradient of x and that of the weight. */
+function results(device: Device, loss: Loss, options: Options = {}): Promise<Float32Array[]> {
+  const { dtype = 'f32', inX, inWeight } = options;
+  return device.scope(async () => {
+    const leaf = (rows: number, scale: number, special: Special | undefined) => {
+      const values = Float32Array.from({ length: rows * DIM }, (_, i) => scale * Math.sin(i * i));
+      if (special !== undefined) {
+        values[special[0] * DIM + 16] = special[1];
+      }
+      return device.tensor(values, [rows, DIM], { dtype, requiresGrad: true });
+    };
+    const [x, weight] = [leaf(ROWS, 1, inX), leaf(CLASSES, 2, inWeight)];
+    const ids = Int32Array.from({ length: ROWS }, (_, i) => (i % 7 === 3 ? -100 : i * 16));
+    const value = loss(x, device.tensor(ids), weight);
+    await value.backward();
+    const found = await Promise.all([value, x.grad!, weight.grad!].map((each) => each.toArray()));
+    x.grad!.dispose();
+    weight.grad!.dispose();
+    return found as Float32Array[];
+  });
+}
+
+/** Within 1e-6 of the largest finite value; NaN and infinities are equal. */
+function expectClose(found: readonly Float32Array[], wanted: readonly Float32Array[]): void {
+  found.forEach((values, i) => {
+    const finite = wanted[i]!.filter(Number.isFinite);
+    const largest = finite.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    const isWrong = (value: number, j: number) => {
+      const want = wanted[i]![j]!;
+      return Number.isFinite(want)
+        ? !(Math.abs(value - want) <= 1e-6 * largest)
+        : !Object.is(value, want);
+    };
+    expect({ output: i, first: values.findIndex(isWrong) }).toEqual({ output: i, first: -1 });
+  });
+}
+
+describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, open }) => {
+  const opened = async (): Promise<Device> => {
+    const backend = await open();
+    onTestFinished(() => backend.dispose());
+    return new Device(backend);
+  };
+
+  test.skipIf(reason !== undefined)('is matmul and crossEntropy, in chunks and whole', async () => {
+    const device = await opened();
+    const wanted = await results(device, plain);
+    expectClose(await results(device, chunked(CHUNK_BYTES)), wanted);
+    expectClose(await results(device, chunked()), wanted);
+    expect(device.memory().live.total).toBe(0);
+  });
+
+  test.skipIf(reason !== undefined)('has the NaN and infinities of the plain one', async () => {
+    const device = await opened();
+    const specials: Options[] = [
+      { inX: [5, Number.NaN] },
+      { inX: [3, Number.NaN] }, // an ignored row
+      { inX: [69, Number.POSITIVE_INFINITY] },
+      { inWeight: [70, Number.NaN] },
+      { inWeight: [1099, Number.NEGATIVE_INFINITY] },
+    ];
+    for (const special of specials) {
+      const wanted = await results(device, plain, special);
+      expect(wanted.some((values) => values.some(Number.isNaN))).toBe(true);
+      expectClose(await results(device, chunked(CHUNK_BYTES), special), wanted);
+    }
+  });
+
+  test.skipIf(reason !== undefined)(
+    'takes at most 16 MiB beside inputs and gradients',
+    async () => {
+      const device = await opened();
+      await device.dryRun(async () => {
+        const leaf = { requiresGrad: true };
+        const x = device.empty([2048, 64], leaf);
+        const weight = device.empty([151_936, 64], leaf);
+        const targets = device.empty([2048], { dtype: 'i32' });
+        const gradientBytes = x.storage.byteLength + weight.storage.byteLength;
+        const besides = async (loss: Loss) => {
+          device.ledger.resetPeak();
+          const before = device.memory().live.total;
+          await device.scope(() => loss(x, targets, weight).backward());
+          for (const tensor of [x, weight]) {
+            tensor.grad!.dispose();
+            tensor.grad = undefined;
+          }
+          return device.memory().peak.total - before - gradientBytes;
+        };
+        expect(await besides(chunked())).toBeLessThanOrEqual(16 * 2 ** 20);
+        expect(await besides(plain)).toBeGreaterThan(2 ** 30);
+      });
+    },
+  );
+});
+
+describe('linearCrossEntropy', () => {
+  const make = () => {
+    const backend = createReferenceBackend();
+    const device = new Device(backend);
+    const products: string[] = [];
+    const { run } = backend;
+    backend.run = (kernel, call) => {
+      if (kernel === 'matmul') {
+        products.push(kernel);
+      }
+      run.call(backend, kernel, call);
+    };
+    const tensors = (needs: readonly [x: boolean, weight: boolean]) => ({
+      x: device.full([2, 3], 0.5, { requiresGrad: needs[0] }),
+      weight: device.full([65, 3], 0.25, { requiresGrad: needs[1] }),
+      targets: device.tensor(Int32Array.of(64, 2)),
+    });
+    return { device, products, tensors };
+  };
+
+  test.each([
+    { needs: [true, true], numProducts: 2 * 3 },
+    { needs: [true, false], numProducts: 2 * 2 },
+    { needs: [false, true], numProducts: 2 * 2 },
+  ] as const)('makes no gradient that nobody needs: $needs', async ({ needs, numProducts }) => {
+    const { products, tensors } = make();
+    const { x, weight, targets } = tensors(needs);
+    const loss = linearCrossEntropy(x, targets, { weight, chunkBytes: 1 });
+    expect(products).toHaveLength(2); // a row each
+    await loss.backward();
+    expect(products).toHaveLength(2 + numProducts); // 64 classes and 1
+    expect([x.grad, weight.grad].map((gradient) => gradient !== undefined)).toEqual(needs);
+  });
+
+  test('16-bit gradients are rounded once, whatever the chunks are', async () => {
+    const device = new Device(createReferenceBackend());
+    const [loss, dx, dWeight] = await results(device, chunked(), { dtype: 'bf16' });
+    const inChunks = await results(device, chunked(CHUNK_BYTES), { dtype: 'bf16' });
+    expect(inChunks[0]).toEqual(loss);
+    expect(inChunks[2]).toEqual(dWeight);
+    // The input's are sums of f32 ones, whose last bits may decide a rounding to 8 bits here and there.
+    const numOther = inChunks[1]!.filter((value, i) => value !== dx![i]).length;
+    expect(numOther).toBeLessThan(0.01 * dx!.length);
+  });
+
+  test('is outside the graph where neither operand needs a gradient', () => {
+    const { tensors } = make();
+    const { x, weight, targets } = tensors([false, false]);
+    expect(linearCrossEntropy(x, targets, { weight }).requiresGrad).toBe(false);
+  });
+
+  test("writes the weight's gradient where its sink has a place for it", async () => {
+    const { device, tensors } = make();
+    const { x, weight, targets } = tensors([true, true]);
+    const place = device.zeros([65, 3]);
+    const accepted: Tensor[] = [];
+    weight.gradSink = {
+      target: () => place,
+      accept: (_, gradient) => void accepted.push(gradient),
+      final: () => undefined,
+    };
+    await linearCrossEntropy(x, targets, { weight, chunkBytes: 1 }).backward();
+    expect(accepted).toEqual([place]);
+    const gradient = await place.toArray();
+    expect(gradient[64 * 3]).toBeCloseTo((1 / 65 - 1 / 2) * 0.5, 6);
+  });
+
+  test('the sum of no targets is 0 and its gradients are zeros', async () => {
+    const { device } = make();
+    const x = device.empty([0, 3], { requiresGrad: true });
+    const weight = device.full([65, 3], 1, { requiresGrad: true });
+    const targets = device.empty([0], { dtype: 'i32' });
+    const loss = linearCrossEntropy(x, targets, { weight, reduction: 'sum' });
+    expect(await loss.item()).toBe(0);
+    await loss.backward();
+    expect(x.grad!.shape).toEqual([0, 3]);
+    expect(new Set(await weight.grad!.toArray())).toEqual(new Set([0]));
+  });
+
+  test('refuses operands that do not fit', () => {
+    const { device, tensors } = make();
+    const { x, weight, targets } = tensors([true, true]);
+    const call = (options: Partial<LinearCrossEntropyOptions>, at = { x, targets }) =>
+      linearCrossEntropy(at.x, at.targets, { weight, ...options });
+    const floats = device.zeros([2]);
+    expect(() => call({ weight: device.zeros([65, 4]) })).toThrow(ShapeError);
+    expect(() => call({ weight: device.zeros([3]) })).toThrow(ShapeError);
+    expect(() => call({ weight: device.zeros([0, 3]) })).toThrow(ShapeError);
+    expect(() => call({}, { x, targets: device.tensor(Int32Array.of(1)) })).toThrow(ShapeError);
+    expect(() => call({}, { x, targets: floats })).toThrow(DTypeError);
+    expect(() => call({ weight: device.tensor(new Int32Array(65 * 3), [65, 3]) })).toThrow(
+      DTypeError,
+    );
+    expect(() => call({ weights: device.zeros([3]) })).toThrow(ShapeError);
+    expect(() => call({ chunkBytes: 0 })).toThrow(OptionError);
+    expect(() => linearCrossEntropy(x, targets, {} as LinearCrossEntropyOptions)).toThrow(
+      OptionError,
+    );
+  });
+});
