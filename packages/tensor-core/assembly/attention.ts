@@ -235,16 +235,25 @@ function weigh(r: i32): void {
   const to = load<u8>(scratchBase + TO_AT + (r >> 2));
   const s = scratchBase + S_AT + <usize>r * LD;
   const row = row0 + <u32>r;
-  let seen = i32x4.splat(0);
+  let seen = i32x4.splat(-1);
   let m = f32x4.splat(SMALLEST);
   prepareRow(row);
-  for (let j: i32 = from; j < <i32>to; j += 4) {
-    const o = s + (j << 2);
-    const visible = visible4(j);
-    const v = v128.bitselect(scored4(o, j), f32x4.splat(SMALLEST), visible);
-    seen = v128.or(seen, visible);
-    m = f32x4.max(m, v);
-    v128.store(o, v);
+  // A NaN need not show here: it comes back in the sum of exponentials.
+  if (seesAll) {
+    for (let j: i32 = from; j < <i32>to; j += 8) {
+      const o = s + (j << 2);
+      m = f32x4.pmax(m, f32x4.pmax(v128.load(o), v128.load(o, 16)));
+    }
+  } else {
+    seen = i32x4.splat(0);
+    for (let j: i32 = from; j < <i32>to; j += 4) {
+      const o = s + (j << 2);
+      const visible = visible4(j);
+      const v = v128.bitselect(scored4(o, j), f32x4.splat(SMALLEST), visible);
+      seen = v128.or(seen, visible);
+      m = f32x4.pmax(m, v);
+      v128.store(o, v);
+    }
   }
   const mostAt = scratchBase + MOST_AT + (r << 2);
   const sumAt = scratchBase + SUM_AT + (r << 2);
@@ -253,17 +262,21 @@ function weigh(r: i32): void {
   const shift: f32 = most == SMALLEST ? 0 : most;
   const shift4 = f32x4.splat(shift);
   let sums = f32x4.splat(0);
+  for (let j: i32 = from; j < <i32>to; j += 8) {
+    const o = s + (j << 2);
+    const low = exp4(f32x4.sub(v128.load(o), shift4));
+    const high = exp4(f32x4.sub(v128.load(o, 16), shift4));
+    sums = f32x4.add(sums, f32x4.add(low, high));
+    v128.store(o, low);
+    v128.store(o, high, 16);
+  }
   if (hasDropout) {
     drawWords(row, from, to);
-  }
-  for (let j: i32 = from; j < <i32>to; j += 4) {
-    const o = s + (j << 2);
-    let e = exp4(f32x4.sub(v128.load(o), shift4));
-    sums = f32x4.add(sums, e);
-    if (hasDropout) {
-      e = v128.and(f32x4.mul(e, f32x4.splat(keptScale)), kept4(j));
+    for (let j: i32 = from; j < <i32>to; j += 4) {
+      const o = s + (j << 2);
+      const kept = f32x4.mul(v128.load(o), f32x4.splat(keptScale));
+      v128.store(o, v128.and(kept, kept4(j)));
     }
-    v128.store(o, e);
   }
   const sum = sumLanes(sums);
   if (v128.any_true(seen)) {
@@ -427,6 +440,20 @@ function slopeRow(r: i32): void {
   const lse = f32x4.splat(load<f32>(lseBase + ((<usize>(firstRow + row)) << 2)));
   const delta = f32x4.splat(load<f32>(deltaBase + ((<usize>(firstRow + row)) << 2)));
   prepareRow(row);
+  if (seesAll && !hasDropout) {
+    for (let j: i32 = from; j < <i32>to; j += 8) {
+      const o = j << 2;
+      const low = exp4(f32x4.sub(v128.load(s + o), lse));
+      const high = exp4(f32x4.sub(v128.load(s + o, 16), lse));
+      const lowSlope = f32x4.sub(v128.load(p + o), delta);
+      const highSlope = f32x4.sub(v128.load(p + o, 16), delta);
+      v128.store(p + o, low);
+      v128.store(p + o, high, 16);
+      v128.store(s + o, f32x4.mul(low, lowSlope));
+      v128.store(s + o, f32x4.mul(high, highSlope), 16);
+    }
+    return;
+  }
   if (hasDropout) {
     drawWords(row, from, to);
   }
