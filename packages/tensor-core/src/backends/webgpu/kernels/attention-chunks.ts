@@ -66,16 +66,29 @@ export function forwardChunks(ctx: KernelContext, part: Part): void {
 export function backwardChunks(ctx: KernelContext, part: Part): void {
   const { call, count } = part;
   const { numKvHeads, numKeys, dim } = call;
+  if (isOneChunk(ctx, part)) {
+    eachChunk(ctx, part, (chunk) => {
+      withScores(ctx, part, chunk, (scores, slopes) => {
+        const dk = { view: call.dk, strides: call.kStrides, isSum: false };
+        const dv = { view: call.dv, strides: call.vStrides, isSum: false };
+        backwardChunk(ctx, part, chunk, { scores, slopes, dk, dv });
+      });
+    });
+    return;
+  }
   const size = count * numKvHeads * numKeys * dim;
+  const strides = { batch: numKvHeads * numKeys * dim, head: numKeys * dim, row: dim };
   ctx.withScratch('f32', size, (dk) => {
     ctx.withScratch('f32', size, (dv) => {
       fill(ctx, { out: dk, value: 0 });
       fill(ctx, { out: dv, value: 0 });
       eachChunk(ctx, part, (chunk) => {
-        const scoreSize = count * call.numHeads * chunk.rows * chunk.span;
-        ctx.withScratch('f32', scoreSize, (scores) => {
-          ctx.withScratch('f32', scoreSize, (slopes) => {
-            backwardChunk(ctx, part, chunk, { scores, slopes, dk, dv });
+        withScores(ctx, part, chunk, (scores, slopes) => {
+          backwardChunk(ctx, part, chunk, {
+            scores,
+            slopes,
+            dk: { view: dk, strides, isSum: true },
+            dv: { view: dv, strides, isSum: true },
           });
         });
       });
@@ -85,29 +98,63 @@ export function backwardChunks(ctx: KernelContext, part: Part): void {
   });
 }
 
+/** Where products of a chunk give gradients of keys or values, or add to those of other chunks. */
+interface KeySums {
+  readonly view: View;
+  readonly strides: HeadStrides;
+  readonly isSum: boolean;
+}
+
+/** Whether one product gives all of a key's gradient, so that nothing need be added up. */
+function isOneChunk(ctx: KernelContext, part: Part): boolean {
+  let isWhole = groupOf(part.call) === 1;
+  eachChunk(ctx, part, ({ rows, span }) => {
+    isWhole &&= rows === part.call.numQueries && span === part.call.numKeys;
+  });
+  return isWhole;
+}
+
+/** Two matrices of a chunk's scores. */
+function withScores(
+  ctx: KernelContext,
+  { call, count }: Part,
+  { rows, span }: Chunk,
+  body: (scores: View, slopes: View) => void,
+): void {
+  const size = count * call.numHeads * rows * span;
+  ctx.withScratch('f32', size, (scores) => {
+    ctx.withScratch('f32', size, (slopes) => body(scores, slopes));
+  });
+}
+
 function backwardChunk(
   ctx: KernelContext,
   part: Part,
   chunk: Chunk,
-  views: { readonly scores: View; readonly slopes: View; readonly dk: View; readonly dv: View },
+  views: {
+    readonly scores: View;
+    readonly slopes: View;
+    readonly dk: KeySums;
+    readonly dv: KeySums;
+  },
 ): void {
   const { call } = part;
-  const { dim, scale, numHeads, numQueries, numKeys, numKvHeads, qStrides } = call;
+  const { dim, scale, numHeads, numQueries, qStrides } = call;
   const { scores, slopes, dk, dv } = views;
   const { row0, rows, first, span } = chunk;
   product(ctx, part, chunk, { left: call.q, right: call.k, scores, alpha: scale });
   product(ctx, part, chunk, { left: call.dOut, right: call.v, scores: slopes, alpha: 1 });
   slope(ctx, part, chunk, { scores, slopes });
   eachMember(call, (member) => {
-    const ofKeys = (to: View) => ({
-      out: sliceFrom(to, first * dim),
-      outRow: dim,
-      outBatch: [numKvHeads * numKeys * dim, numKeys * dim] as const,
+    const ofKeys = ({ view, strides, isSum }: KeySums) => ({
+      out: sliceFrom(view, first * strides.row),
+      outRow: strides.row,
+      outBatch: [strides.batch, strides.head] as const,
       m: span,
       n: dim,
       k: rows,
       transposeA: true,
-      accumulate: true,
+      accumulate: isSum,
     });
     matmul(ctx, {
       ...base(part),
