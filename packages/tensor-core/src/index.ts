@@ -20,6 +20,13 @@ export {
 export { cast } from './ops/cast.js';
 export { eq, ge, gt, le, lt, ne, where } from './ops/compare.js';
 export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';
+export {
+  type CustomGradient,
+  type CustomOp,
+  type CustomOpSpec,
+  defineOp,
+  type InputKind,
+} from './ops/custom.js';
 export { dropout } from './ops/dropout.js';
 export {
   abs,

@@ -54,6 +54,7 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   clipFactor: ['norm', 'scale'],
   adam: ['param', 'expAvg', 'expAvgSq'],
   sgd: ['param', 'momentumBuffer'],
+  custom: ['out'],
 };
 const cases = kernelCases();
 const kernelOnly = cases.filter(({ name }) => !name.startsWith('queue'));

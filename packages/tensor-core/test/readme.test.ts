@@ -1,4 +1,4 @@
-// The README's first example, run as it stands, and its table of codes.
+// The README's examples of training and of an op of one's own, run as they stand, and its table of codes.
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -14,6 +14,15 @@ test('the first example learns, and holds nothing but its parameters', async () 
   expect(losses).toHaveLength(4);
   expect(losses[3]).toBeLessThan(losses[0]! / 10);
   expect(logged.at(-1)).toMatchObject({ parameter: 3 * 16 * 4, total: 3 * 16 * 4 });
+});
+
+test('the example of an op of your own runs, gradient and check', async () => {
+  const [gradient] = await runReadmeExample(PACKAGE, { extension: 'mjs', index: 1 });
+  const slope = (x: number) => {
+    const s = 1 / (1 + Math.exp(-2 * x));
+    return s * (1 + 2 * x * (1 - s));
+  };
+  expect(gradient).toEqual(Float32Array.from([-1, 0, 1], slope));
 });
 
 test('the table of errors lists every code', () => {

@@ -11,4 +11,6 @@ export {
   splitKernelCases,
 } from './kernel-cases.js';
 export { opCases } from './op-cases.js';
-export type { OpCase } from './op-check.js';
+export { type OpCase, type OpInput, type OpSpec, opCase } from './op-check.js';
+export type { FloatDType } from './op-tolerance.js';
+export type { TwinArray } from './twins/twin-array.js';

@@ -5,6 +5,7 @@ import { castCases } from './cases/cast.js';
 import { compareCases } from './cases/compare.js';
 import { copyCases } from './cases/copy.js';
 import { crossEntropyCases } from './cases/cross-entropy.js';
+import { customCases } from './cases/custom.js';
 import { dropoutCases } from './cases/dropout.js';
 import { elementwiseCases } from './cases/elementwise.js';
 import { embeddingCases } from './cases/embedding.js';
@@ -53,6 +54,7 @@ export function kernelCases(): ConformanceCase[] {
     ...matmulCases(),
     ...normCases(),
     ...optimizerCases(),
+    ...customCases(),
     ...sharedBufferCases(),
     ...specialValueCases(),
     ...specialRowCases(),

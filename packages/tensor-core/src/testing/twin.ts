@@ -36,7 +36,11 @@ export interface FloatOptions extends OperandOptions {
 
 /** A kernel's arguments with a Pair for each View. */
 export type PairedCall<C> = {
-  [P in keyof C]: View extends C[P] ? Pair | Extract<C[P], undefined> : C[P];
+  [P in keyof C]: View extends C[P]
+    ? Pair | Extract<C[P], undefined>
+    : C[P] extends Readonly<Record<string, View>>
+      ? Readonly<Record<string, Pair>>
+      : C[P];
 };
 
 interface Operand {
@@ -124,6 +128,11 @@ export class Twin {
   run<K extends KernelName>(kernel: K, call: PairedCall<KernelCalls[K]>): void {
     for (const [key, value] of Object.entries(call)) {
       this.#nameOperand(value, `${kernel}.${key}`);
+      if (kernel === 'custom' && key === 'inputs') {
+        for (const [name, input] of Object.entries(value as object)) {
+          this.#nameOperand(input, `${kernel}.${name}`);
+        }
+      }
     }
     this.#subject.run(kernel, sideOf(call, 'subject') as KernelCalls[K]);
     this.#reference.run(kernel, sideOf(call, 'reference') as KernelCalls[K]);
@@ -235,8 +244,13 @@ function closeness({ relative, absolute }: Tolerance): (got: number, want: numbe
 
 function sideOf(call: object, side: keyof Pair): unknown {
   const entries = Object.entries(call).map(([key, value]) => {
-    const isPair = typeof value === 'object' && value !== null && side in value;
-    return [key, isPair ? (value as Pair)[side] : value];
+    if (typeof value !== 'object' || value === null) {
+      return [key, value];
+    }
+    return [
+      key,
+      side in value ? (value as Pair)[side] : key === 'inputs' ? sideOf(value, side) : value,
+    ];
   });
   return Object.fromEntries(entries);
 }

@@ -45,6 +45,13 @@ export interface Command {
   readonly name: string | undefined;
 }
 
+/** Work of the host's own at its place between the commands. */
+export interface HostCommand {
+  readonly name: string;
+  /** Over all of the linear memory, as it is then. What it throws fails the queue. */
+  readonly run: (memory: ArrayBufferLike) => void;
+}
+
 interface Waiter {
   readonly resolve: () => void;
   readonly reject: (error: Error) => void;
@@ -58,13 +65,16 @@ export class CommandQueue {
   #written = 0;
   #published = 0;
   #isPublishQueued = false;
-  #waiting: Command[] = [];
+  #waiting: (Command | HostCommand)[] = [];
   /** How many of them have moved on already. */
   #moved = 0;
   /** Fences by id; the one in `#drainFence` moves the waiting list on. */
   readonly #fences = new Map<number, Waiter>();
   #nextFence = 1;
   #hasDrainFence = false;
+  /** All commands before this number are known to have run. */
+  #drained = 0;
+  #isHostRunning = false;
   #failure: Error | undefined;
   #sink: BackendTraceSink | undefined;
   readonly #traceNames: (string | undefined)[] = [];
@@ -97,6 +107,24 @@ export class CommandQueue {
     }
     if (this.#waiting.length > 0 || !this.#write(command, RING_SLOTS - 1)) {
       this.#waiting.push(keep(command));
+      this.#requestDrain();
+    }
+  }
+
+  /**
+   * Runs `host` once everything before has run, and nothing after it earlier: at once where that is now,
+   * or can be made so (an inline engine); else when a fence says so, and later commands wait on the host.
+   */
+  commitHost(host: HostCommand): void {
+    if (this.#failure !== undefined) {
+      return;
+    }
+    if (this.#waiting.length > 0) {
+      this.#advance();
+    }
+    while (this.#waiting.length === 0 && !this.#hasRunAll() && this.#drain()) {}
+    if (this.#waiting.length > 0 || !this.#runHost(host)) {
+      this.#waiting.push(host);
       this.#requestDrain();
     }
   }
@@ -152,6 +180,30 @@ export class CommandQueue {
     this.reportTrace();
     this.#sink = sink;
     this.#traced = this.#completed();
+  }
+
+  /** Whether the engine has nothing left to do of what was written. */
+  #hasRunAll(): boolean {
+    return this.#drained === this.#written || this.#completed() === this.#written;
+  }
+
+  /** False where commands before it still run. */
+  #runHost(host: HostCommand): boolean {
+    if (!this.#hasRunAll()) {
+      return false;
+    }
+    this.reportTrace();
+    const startMs = performance.now();
+    this.#isHostRunning = true;
+    try {
+      host.run(this.#memory.memory.buffer);
+    } catch (error) {
+      this.fail(error instanceof Error ? error : new Error(String(error), { cause: error }));
+    } finally {
+      this.#isHostRunning = false;
+    }
+    this.#sink?.({ name: host.name, track: 'device', startMs, endMs: performance.now() });
+    return true;
   }
 
   #completed(): number {
@@ -222,10 +274,15 @@ export class CommandQueue {
 
   /** Moves waiting commands into the ring as far as there is room. */
   #advance(): void {
-    while (
-      this.#moved < this.#waiting.length &&
-      this.#write(this.#waiting[this.#moved]!, RING_SLOTS - 1)
-    ) {
+    // A host's command may itself queue some, which then wait behind it.
+    while (!this.#isHostRunning && this.#moved < this.#waiting.length) {
+      const next = this.#waiting[this.#moved]!;
+      if (!('run' in next ? this.#runHost(next) : this.#write(next, RING_SLOTS - 1))) {
+        break;
+      }
+      if (this.#failure !== undefined) {
+        return;
+      }
       this.#moved++;
     }
     if (this.#moved === this.#waiting.length) {
@@ -243,8 +300,10 @@ export class CommandQueue {
       return;
     }
     this.#hasDrainFence = true;
+    let end = 0;
     const resolve = () => {
       this.#hasDrainFence = false;
+      this.#drained = end;
       this.#advance();
       if (this.#waiting.length > 0) {
         this.#requestDrain();
@@ -253,6 +312,7 @@ export class CommandQueue {
     const id = this.#addFence({ resolve, reject: () => {} });
     // One slot is kept for it: others stop at RING_SLOTS - 1.
     this.#write(fenceCommand(id), RING_SLOTS);
+    end = this.#written;
     this.publish();
   }
 

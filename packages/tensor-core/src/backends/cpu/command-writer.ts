@@ -5,7 +5,7 @@ import type { DType } from '@shardweave/dtypes';
 import { BF16, F16, F32, I32, SLOT_ARGS, SLOT_WORDS, U32 } from '../../../assembly/layout.js';
 import type { BackendBuffer, View } from '../../backend.js';
 import { DisposedError, LimitError, StateError } from '../../errors.js';
-import type { CommandQueue } from './command-queue.js';
+import type { CommandQueue, HostCommand } from './command-queue.js';
 import { CpuBuffer } from './cpu-buffer.js';
 import type { Heap } from './heap.js';
 
@@ -119,6 +119,11 @@ export class CommandWriter {
   chunksFor(ns: number): number {
     const most = this.threads === 1 ? 1 : this.threads * 4;
     return Math.max(1, Math.min(most, Math.floor(ns / CHUNK_NS)));
+  }
+
+  /** Queues work of the host's own. */
+  host(command: HostCommand): void {
+    this.#queue.commitHost(command);
   }
 
   commit(chunks: number): void {

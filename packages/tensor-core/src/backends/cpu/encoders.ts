@@ -3,6 +3,7 @@
 import type { KernelCalls, KernelName } from '../../backend.js';
 import type { CommandWriter } from './command-writer.js';
 import * as attention from './encode-attention.js';
+import { custom } from './encode-custom.js';
 import * as elementwise from './encode-elementwise.js';
 import * as gather from './encode-gather.js';
 import { matmul } from './encode-matmul.js';
@@ -22,4 +23,5 @@ export const ENCODERS: Encoders = {
   ...norm,
   ...optimizer,
   matmul,
+  custom,
 };

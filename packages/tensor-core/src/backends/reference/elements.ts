@@ -16,7 +16,7 @@ export interface Elements {
 export type Open = (view: View) => Elements;
 
 /** Opens `view` over the bytes of its buffer. */
-export function openElements(bytes: ArrayBuffer, view: View): Elements {
+export function openElements(bytes: ArrayBufferLike, view: View): Elements {
   const { byteOffset, size } = view;
   switch (view.dtype) {
     case 'f32':

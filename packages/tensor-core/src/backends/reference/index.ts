@@ -16,6 +16,7 @@ import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
+import { custom } from './custom.js';
 import { dropout } from './dropout.js';
 import { type Open, openBits, openElements } from './elements.js';
 import { affine, binary, unary, unaryBackward } from './elementwise.js';
@@ -80,6 +81,7 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   clipFactor,
   adam,
   sgd,
+  custom,
 };
 
 export interface ReferenceOptions {

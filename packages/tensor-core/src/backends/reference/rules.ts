@@ -54,6 +54,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   clipFactor: { norm: [], scale: [] },
   adam: { param: [], expAvg: [], expAvgSq: [] },
   sgd: { param: [], momentumBuffer: [] },
+  custom: { out: [] },
 };
 
 /** Elements that each view of a call must have; strided views may have more. */
@@ -171,6 +172,8 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
   clipFactor: () => ({ squares: 1, norm: 1, scale: 1 }),
   adam: ({ param: { size } }) => ({ grad: size, expAvg: size, expAvgSq: size, gradScale: 1 }),
   sgd: ({ param: { size } }) => ({ grad: size, momentumBuffer: size, gradScale: 1 }),
+  custom: ({ shapes }) =>
+    Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, product(shape)])),
 };
 /** Outputs that may lie between each other's rows in one buffer. */
 const INTERLEAVED: ReadonlySet<string> = new Set(['dq', 'dk', 'dv']);
@@ -192,7 +195,10 @@ const STRIDED: ReadonlySet<KernelName> = new Set([
  * @throws {StateError} for operands that overlap where they must not
  */
 export function checkCall<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
-  const views = Object.entries(call).filter((entry): entry is [string, View] => isView(entry[1]));
+  const operands = kernel === 'custom' ? (call as KernelCalls['custom']).inputs : {};
+  const views = [...Object.entries(call), ...Object.entries(operands)].filter(
+    (entry): entry is [string, View] => isView(entry[1]),
+  );
   const outputs = OUTPUTS[kernel];
   const extents = EXTENTS[kernel](call);
   for (const [key, view] of views) {

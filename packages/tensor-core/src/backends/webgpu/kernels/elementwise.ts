@@ -237,6 +237,8 @@ function combine(kind: BinaryKind, dtype: DType): string {
 export interface Mapping {
   /** Names the function completely, but for dtypes and aliasing. */
   readonly name: string;
+  /** Names it together with `name`, and is no part of its label. */
+  readonly keyText?: string;
   readonly inputs: Readonly<Record<string, View>>;
   readonly out: View;
   /** f32 parameters. */
@@ -254,13 +256,14 @@ export function map(ctx: KernelContext, mapping: Mapping): void {
   const { inputs, out, params = {}, integers = {} } = mapping;
   const inPlace = Object.keys(inputs).filter((name) => isSameView(inputs[name]!, out));
   const separate = Object.keys(inputs).filter((name) => !inPlace.includes(name));
-  const key = [
+  const label = [
     mapping.name,
     out.dtype,
     ...separate.map((name) => `${name}:${inputs[name]!.dtype}`),
     ...inPlace.map((name) => `${name}=out`),
   ].join(' ');
-  const compiled = ctx.kernel(key, () => mapKernel(key, mapping, { separate, inPlace }));
+  const key = mapping.keyText === undefined ? label : `${label} ${mapping.keyText}`;
+  const compiled = ctx.kernel(key, () => mapKernel(label, mapping, { separate, inPlace }));
   const views = [...separate.map((name) => inputs[name]!), out];
   const dispatch = (bound: readonly View[], size: number) => {
     const words = Math.ceil(size / elementsPerWord(out.dtype));

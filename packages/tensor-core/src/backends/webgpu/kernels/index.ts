@@ -7,6 +7,7 @@ import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
+import { custom } from './custom.js';
 import { dropout } from './dropout.js';
 import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
@@ -64,4 +65,5 @@ export const KERNELS: {
   clipFactor,
   adam,
   sgd,
+  custom,
 };

@@ -1,0 +1,20 @@
+// A user's kernel on the CPU device: its plain twin, on the host's thread, when the queue has come there.
+// Addresses are taken now, for a buffer may be freed while its last use is queued.
+
+import type { KernelCalls } from '../../backend.js';
+import { custom as runPlain } from '../reference/custom.js';
+import { openElements } from '../reference/elements.js';
+import { addressOf, type CommandWriter } from './command-writer.js';
+
+export function custom(call: KernelCalls['custom'], writer: CommandWriter): void {
+  const addresses = new Map(
+    [...Object.values(call.inputs), call.out].map((view) => [view, addressOf(view.buffer)]),
+  );
+  writer.host({
+    name: `custom ${call.kernel.name}`,
+    run: (memory) =>
+      runPlain(call, (view) =>
+        openElements(memory, { ...view, byteOffset: addresses.get(view)! + view.byteOffset }),
+      ),
+  });
+}

@@ -1,0 +1,18 @@
+// A user's kernel by its plain twin: values as float64, rounded once where they are stored.
+
+import type { KernelCalls, PlainArray } from '../../backend.js';
+import { type Open, valuesOf } from './elements.js';
+
+export function custom(call: KernelCalls['custom'], open: Open): void {
+  const { kernel, inputs, out, shapes, params } = call;
+  const arrays: Record<string, PlainArray> = {};
+  for (const [name, view] of Object.entries(inputs)) {
+    arrays[name] = { shape: shapes[name]!, data: valuesOf(open(view)) };
+  }
+  const data = new Float64Array(out.size);
+  kernel.plain(arrays, { shape: shapes.out!, data }, params);
+  const elements = open(out);
+  for (let i = 0; i < data.length; i++) {
+    elements.set(i, data[i]!);
+  }
+}
