@@ -15,8 +15,8 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, onTestFinished, test } from 'vitest';
 import { testedBackends } from './backends.js';
 
-const [ROWS, CLASSES, DIM] = [70, 1100, 33];
-/** 70 rows in chunks of 9, and 1,100 classes in chunks of 64. */
+const [ROWS, CLASSES, DIM] = [70, 600, 17];
+/** 70 rows in chunks of 9, and 600 classes in chunks of 64. */
 const CHUNK_BYTES = 4 * CLASSES * 9;
 
 type Loss = (x: Tensor, targets: Tensor, weight: Tensor) => Tensor;
@@ -47,8 +47,9 @@ function results(device: Device, loss: Loss, options: Options = {}): Promise<Flo
       }
       return device.tensor(values, [rows, DIM], { dtype, requiresGrad: true });
     };
-    const [x, weight] = [leaf(ROWS, 1, inX), leaf(CLASSES, 2, inWeight)];
-    const ids = Int32Array.from({ length: ROWS }, (_, i) => (i % 7 === 3 ? -100 : i * 16));
+    // Logits of about 1: of 100, f32's own rounding would be 1e-5 of a probability.
+    const [x, weight] = [leaf(ROWS, 1, inX), leaf(CLASSES, 0.5, inWeight)];
+    const ids = Int32Array.from({ length: ROWS }, (_, i) => (i % 7 === 3 ? -100 : i * 8));
     const value = loss(x, device.tensor(ids), weight);
     await value.backward();
     const found = await Promise.all([value, x.grad!, weight.grad!].map((each) => each.toArray()));
@@ -58,15 +59,19 @@ function results(device: Device, loss: Loss, options: Options = {}): Promise<Flo
   });
 }
 
-/** Within 1e-6 of the largest finite value; NaN and infinities are equal. */
-function expectClose(found: readonly Float32Array[], wanted: readonly Float32Array[]): void {
+/** Within `share` of the largest finite value; NaN and infinities are equal. */
+function expectClose(
+  found: readonly Float32Array[],
+  wanted: readonly Float32Array[],
+  share: number,
+): void {
   found.forEach((values, i) => {
     const finite = wanted[i]!.filter(Number.isFinite);
     const largest = finite.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
     const isWrong = (value: number, j: number) => {
       const want = wanted[i]![j]!;
       return Number.isFinite(want)
-        ? !(Math.abs(value - want) <= 1e-6 * largest)
+        ? !(Math.abs(value - want) <= share * largest)
         : !Object.is(value, want);
     };
     expect({ output: i, first: values.findIndex(isWrong) }).toEqual({ output: i, first: -1 });
@@ -82,9 +87,10 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
 
   test.skipIf(reason !== undefined)('is matmul and crossEntropy, in chunks and whole', async () => {
     const device = await opened();
-    const wanted = await results(device, plain);
-    expectClose(await results(device, chunked(CHUNK_BYTES)), wanted);
-    expectClose(await results(device, chunked()), wanted);
+    // The plain one of a device may be further from float64 than sums by chunks: 2e-6 on WebGPU.
+    const exact = await results(new Device(createReferenceBackend()), plain);
+    expectClose(await results(device, chunked(CHUNK_BYTES)), exact, 1e-6);
+    expect(await results(device, chunked())).toEqual(await results(device, plain));
     expect(device.memory().live.total).toBe(0);
   });
 
@@ -95,12 +101,12 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
       { inX: [3, Number.NaN] }, // an ignored row
       { inX: [69, Number.POSITIVE_INFINITY] },
       { inWeight: [70, Number.NaN] },
-      { inWeight: [1099, Number.NEGATIVE_INFINITY] },
+      { inWeight: [599, Number.NEGATIVE_INFINITY] },
     ];
     for (const special of specials) {
       const wanted = await results(device, plain, special);
       expect(wanted.some((values) => values.some(Number.isNaN))).toBe(true);
-      expectClose(await results(device, chunked(CHUNK_BYTES), special), wanted);
+      expectClose(await results(device, chunked(CHUNK_BYTES), special), wanted, 4e-6);
     }
   });
 
