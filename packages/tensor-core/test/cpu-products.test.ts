@@ -54,7 +54,9 @@ describe.each(SHAPES)('%s', (_, extent) => {
     const b = randomFloats(k * n * batches, 2);
     const bias = randomFloats(n, 3);
     const one = await run(await open(1), dtype, shape, { a, b, bias });
-    expect(await run(await open(3), dtype, shape, { a, b, bias })).toEqual(one);
+    const three = await run(await open(3), dtype, shape, { a, b, bias });
+    // Not toEqual: the difference of two large arrays takes minutes to print.
+    expect(Buffer.compare(three, one)).toBe(0);
     const stored = toF32Array(one, dtype);
     const read = (values: Float32Array) => toF32Array(fromF32Array(values, dtype), dtype);
     const [left, right, added] = [read(a), read(b), read(bias)];
