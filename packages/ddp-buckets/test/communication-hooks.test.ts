@@ -347,12 +347,12 @@ async function trainedLoss(makeHook: () => CommunicationHook): Promise<number> {
 
 it('bf16, int8 and PowerSGD train a GPT nearly as exact gradients do', async () => {
   const exact = await trainedLoss(() => allReduceHook);
-  expect(exact).toBeLessThan(3.3); // from 3.6
-  for (const makeHook of [
-    () => compressionHook({ wire: 'bf16' }),
-    () => compressionHook({ wire: 'int8' }),
-    () => powerSgdHook({ matrixApproximationRank: 4 }),
-  ]) {
-    expect(await trainedLoss(makeHook), makeHook().name).toBeLessThan(exact + 0.1);
+  expect(exact).toBeLessThan(2.9); // from 3.6
+  for (const [makeHook, behind] of [
+    [() => compressionHook({ wire: 'bf16' }), 0.1],
+    [() => compressionHook({ wire: 'int8' }), 0.1],
+    [() => powerSgdHook({ matrixApproximationRank: 4 }), 0.3],
+  ] as const) {
+    expect(await trainedLoss(makeHook), makeHook().name).toBeLessThan(exact + behind);
   }
 });

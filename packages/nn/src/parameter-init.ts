@@ -3,11 +3,19 @@
 // of a job draw the same.
 
 import { FNV_BASIS, fnv1a } from '@shardweave/dtypes';
-import { type Device, elementCountOf, type Shape, type Tensor } from '@shardweave/tensor-core';
+import {
+  type Device,
+  drawNormal,
+  drawUniform,
+  type RandomKey,
+  randomNormal,
+  randomUniform,
+  type Shape,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import { checkOptions, FLAG, type OptionRules, optional, SEED } from './check-options.js';
-import { deferredParameter, type ParameterRecipe } from './flat/deferred-parameter.js';
+import { deferredParameter } from './flat/deferred-parameter.js';
 import { joinPath } from './module.js';
-import { philox } from './philox.js';
 
 /** Makes 64 bits of two 32-bit hashes. */
 const SECOND_BASIS = 0x1b873593;
@@ -27,7 +35,7 @@ const RULES: OptionRules<ParameterInitOptions> = {
   isDeferred: optional(FLAG),
 };
 
-/** Makes the initial values of one module's parameters, in f32, on the host. */
+/** Makes the initial values of one module's parameters, in f32: equal to the bit on all devices. */
 export class ParameterInit {
   readonly device: Device;
   readonly seed: number;
@@ -57,35 +65,32 @@ export class ParameterInit {
     return new ParameterInit(device, { seed, isDeferred, path: joinPath(this.path, name) });
   }
 
-  /** Normally distributed values (Box and Muller, 1958). Mean 0 and std 1 unless given. */
+  /** Normally distributed values. Mean 0 and std 1 unless given. */
   normal(
     name: string,
     shape: Shape,
     options: { readonly mean?: number; readonly std?: number } = {},
   ): Tensor {
-    const { mean = 0, std = 1 } = options;
-    return this.#draw(name, shape, (words, values) => {
-      for (let pair = 0; pair < 4; pair += 2) {
-        const radius = Math.sqrt(-2 * Math.log(unit(words[pair]!)));
-        const angle = 2 * Math.PI * unit(words[pair + 1]!);
-        values[pair] = mean + std * radius * Math.cos(angle);
-        values[pair + 1] = mean + std * radius * Math.sin(angle);
-      }
-    });
+    const key = this.#keyOf(name);
+    return this.isDeferred
+      ? deferredParameter(this.device, shape, {
+          write: (into, first) => drawNormal(into, { ...options, key, first }),
+        })
+      : randomNormal(this.device, shape, { ...options, key });
   }
 
-  /** Values evenly distributed in (low, high). */
+  /** Values evenly distributed from low to high. */
   uniform(
     name: string,
     shape: Shape,
     options: { readonly low: number; readonly high: number },
   ): Tensor {
-    const { low, high } = options;
-    return this.#draw(name, shape, (words, values) => {
-      for (let i = 0; i < 4; i++) {
-        values[i] = low + (high - low) * unit(words[i]!);
-      }
-    });
+    const key = this.#keyOf(name);
+    return this.isDeferred
+      ? deferredParameter(this.device, shape, {
+          write: (into, first) => drawUniform(into, { ...options, key, first }),
+        })
+      : randomUniform(this.device, shape, { ...options, key });
   }
 
   zeros(shape: Shape): Tensor {
@@ -103,43 +108,11 @@ export class ParameterInit {
     return deferredParameter(this.device, shape, { write: (into) => void into.fill(value) });
   }
 
-  #draw(name: string, shape: Shape, convert: Convert): Tensor {
+  #keyOf(name: string): RandomKey {
     const path = joinPath(this.path, name);
-    const key0 = fnv1a(path, FNV_BASIS ^ (this.seed >>> 0));
-    const key1 = fnv1a(path, SECOND_BASIS ^ (Math.floor(this.seed / 2 ** 32) >>> 0));
-    const recipe = drawn(key0, key1, convert);
-    if (this.isDeferred) {
-      return deferredParameter(this.device, shape, recipe);
-    }
-    const values = new Float32Array(elementCountOf(shape));
-    recipe.write(values, 0);
-    return this.device.tensor(values, shape);
+    return {
+      key0: fnv1a(path, FNV_BASIS ^ (this.seed >>> 0)),
+      key1: fnv1a(path, SECOND_BASIS ^ (Math.floor(this.seed / 2 ** 32) >>> 0)),
+    };
   }
-}
-
-/** Makes the values of four elements from four random words. */
-type Convert = (words: Uint32Array, values: Float32Array) => void;
-
-/** Element e comes from word e mod 4 of block floor(e / 4), so any part can be drawn alone. */
-function drawn(key0: number, key1: number, convert: Convert): ParameterRecipe {
-  return {
-    write(into, start) {
-      const words = new Uint32Array(4);
-      const values = new Float32Array(4);
-      const first = Math.floor(start / 4) * 4;
-      for (let at = first; at < start + into.length; at += 4) {
-        philox(at / 4, key0, key1, words);
-        convert(words, values);
-        // Writes beyond either end of a typed array are dropped.
-        for (let i = 0; i < 4; i++) {
-          into[at + i - start] = values[i]!;
-        }
-      }
-    },
-  };
-}
-
-/** A word as a number strictly between 0 and 1. */
-function unit(word: number): number {
-  return (word + 0.5) / 2 ** 32;
 }

@@ -60,10 +60,15 @@ export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-no
 export { type LinearCrossEntropyOptions, linearCrossEntropy } from './ops/linear-cross-entropy.js';
 export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
 export {
+  drawNormal,
+  drawUniform,
+  type HostDraw,
   type NormalOptions,
+  type NormalShape,
   type RandomOptions,
   randomNormal,
   randomUniform,
+  type UniformBounds,
   type UniformOptions,
 } from './ops/random.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';

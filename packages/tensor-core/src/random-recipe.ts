@@ -2,6 +2,8 @@
 // the logarithm of a GPU is not that of a CPU, and neither are those of two JavaScript engines. What is
 // made here in floating point uses only + - * / and roots, which IEEE 754 rounds everywhere alike.
 
+import { highWord, philox } from './philox.js';
+
 /** A number is an integer of at most 24 bits, which f32 holds, times a scale. Bits behind a normal's point. */
 export const NORMAL_BITS = 21;
 /** A uniform integer is odd and lies within 2^24 of 0. */
@@ -123,6 +125,31 @@ export function randomInteger(
   return isUpper ? integer : 0 - integer;
 }
 
-function highWord(a: number, b: number): number {
-  return Number((BigInt(a) * BigInt(b)) >> 32n);
+/** How random numbers are made of words: those of the kernel `random`, moved to a middle other than 0. */
+export interface RandomRecipe {
+  readonly kind: 'uniform' | 'normal';
+  readonly scale: number;
+  readonly middle: number;
+  readonly first: number;
+  readonly range: number;
+}
+
+/** The numbers of elements start, start + 1, and so on, on the host: those of any device. */
+export function drawOnHost(
+  into: Float32Array,
+  start: number,
+  { recipe, key0, key1 }: { readonly recipe: RandomRecipe; key0: number; key1: number },
+): void {
+  const table = normalTable();
+  const words = new Uint32Array(4);
+  const [scale, middle] = [Math.fround(recipe.scale), Math.fround(recipe.middle)];
+  for (let i = 0; i < into.length; i++) {
+    const element = start + i;
+    if (i === 0 || element % 4 === 0) {
+      philox(Math.floor(element / 4), key0, key1, words);
+    }
+    // One product, then one sum, each rounded to f32.
+    into[i] = randomInteger(words[element % 4]!, recipe, table) * scale;
+    into[i]! += middle;
+  }
 }

@@ -1,7 +1,13 @@
 // Random tensors: the distribution against the error function, equal bits on all devices and in parts, and
 // what is refused. The kernel suite holds the devices to the recipe.
 
-import { Device, OptionError, randomNormal, randomUniform } from '@shardweave/tensor-core';
+import {
+  Device,
+  drawNormal,
+  OptionError,
+  randomNormal,
+  randomUniform,
+} from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, expect, test } from 'vitest';
 import { erf } from '../src/testing/twins/elementwise.js';
@@ -78,6 +84,10 @@ test('each device draws the same, in one piece or in parts', async () => {
     await backend.dispose();
   }
   expect(drawn.size).toBeGreaterThan(1);
+  const host = new Float32Array(700);
+  drawNormal(host, { key: KEY, std: 0.02, mean: 0.1, first: 300 });
+  const all = Buffer.from(drawn.get('cpu')!, 'hex');
+  expect(Buffer.from(host.buffer).equals(all.subarray(1200))).toBe(true);
   expect(new Set(drawn.values()).size).toBe(1);
 });
 

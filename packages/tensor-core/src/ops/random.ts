@@ -4,9 +4,15 @@
 import { checkOptions } from '../check-options.js';
 import type { Device, TensorOptions } from '../device.js';
 import { OptionError } from '../errors.js';
-import { atLeast, type OptionRule, type OptionRules, optional, whole } from '../options.js';
+import { atLeast, given, type OptionRule, type OptionRules, optional, whole } from '../options.js';
 import type { RandomKey } from '../random.js';
-import { NORMAL_BITS, normalTail, UNIFORM_BITS } from '../random-recipe.js';
+import {
+  drawOnHost,
+  NORMAL_BITS,
+  normalTail,
+  type RandomRecipe,
+  UNIFORM_BITS,
+} from '../random-recipe.js';
 import type { Shape, Tensor } from '../tensor.js';
 
 export interface RandomOptions extends TensorOptions {
@@ -16,14 +22,14 @@ export interface RandomOptions extends TensorOptions {
   readonly first?: number;
 }
 
-export interface UniformOptions extends RandomOptions {
+export interface UniformBounds {
   /** Default 0. */
   readonly low?: number;
   /** Default 1. */
   readonly high?: number;
 }
 
-export interface NormalOptions extends RandomOptions {
+export interface NormalShape {
   /** Default 0. */
   readonly mean?: number;
   /** Default 1. */
@@ -32,6 +38,16 @@ export interface NormalOptions extends RandomOptions {
   readonly low?: number;
   /** What lies above is never drawn. Default nothing. */
   readonly high?: number;
+}
+
+export type UniformOptions = RandomOptions & UniformBounds;
+export type NormalOptions = RandomOptions & NormalShape;
+
+/** Which elements of which stream `drawUniform` and `drawNormal` write. */
+export interface HostDraw {
+  readonly key: RandomKey;
+  /** Number of the first element. Default 0. */
+  readonly first?: number;
 }
 
 const NUMBER: OptionRule = {
@@ -57,17 +73,8 @@ const SHARED: OptionRules<RandomOptions> = {
  */
 export function randomUniform(device: Device, shape: Shape, options: UniformOptions = {}): Tensor {
   checkOptions<UniformOptions>('randomUniform', options, { ...SHARED, low: NUMBER, high: NUMBER });
-  const { low = 0, high = 1, ...rest } = options;
-  if (!(low <= high)) {
-    throw new OptionError(`randomUniform: expected low <= high, got ${low} and ${high}.`);
-  }
-  return draw(device, shape, rest, {
-    kind: 'uniform',
-    scale: (high - low) / 2 / 2 ** UNIFORM_BITS,
-    middle: (low + high) / 2,
-    first: 0,
-    range: 0,
-  });
+  const { low, high, ...rest } = options;
+  return draw(device, shape, rest, uniformRecipe(given({ low, high })));
 }
 
 /**
@@ -83,7 +90,31 @@ export function randomNormal(device: Device, shape: Shape, options: NormalOption
     low: NUMBER,
     high: NUMBER,
   });
-  const { mean = 0, std = 1, low, high, ...rest } = options;
+  const { mean, std, low, high, ...rest } = options;
+  return draw(device, shape, rest, normalRecipe(given({ mean, std, low, high })));
+}
+
+/** What randomUniform draws with the same key, on the host. */
+export function drawUniform(into: Float32Array, options: HostDraw & UniformBounds): void {
+  const { key, first = 0 } = options;
+  drawOnHost(into, first, { ...key, recipe: uniformRecipe(options) });
+}
+
+/** What randomNormal draws with the same key, on the host. */
+export function drawNormal(into: Float32Array, options: HostDraw & NormalShape): void {
+  const { key, first = 0 } = options;
+  drawOnHost(into, first, { ...key, recipe: normalRecipe(options) });
+}
+
+function uniformRecipe({ low = 0, high = 1 }: UniformBounds): RandomRecipe {
+  if (!(low <= high)) {
+    throw new OptionError(`randomUniform: expected low <= high, got ${low} and ${high}.`);
+  }
+  const scale = (high - low) / 2 / 2 ** UNIFORM_BITS;
+  return { kind: 'uniform', scale, middle: (low + high) / 2, first: 0, range: 0 };
+}
+
+function normalRecipe({ mean = 0, std = 1, low, high }: NormalShape): RandomRecipe {
   const first = low === undefined || std === 0 ? 0 : Math.ceil(below((low - mean) / std));
   const end = high === undefined || std === 0 ? 2 ** 32 : Math.floor(below((high - mean) / std));
   if (end - first < 2 ** 12) {
@@ -91,13 +122,8 @@ export function randomNormal(device: Device, shape: Shape, options: NormalOption
       `randomNormal: expected low and high that leave a millionth of the distribution, got ${low} and ${high} for mean ${mean} and std ${std}.`,
     );
   }
-  return draw(device, shape, rest, {
-    kind: 'normal',
-    scale: std / 2 ** NORMAL_BITS,
-    middle: mean,
-    first,
-    range: end - first === 2 ** 32 ? 0 : end - first,
-  });
+  const range = end - first === 2 ** 32 ? 0 : end - first;
+  return { kind: 'normal', scale: std / 2 ** NORMAL_BITS, middle: mean, first, range };
 }
 
 /** Probability of a number below z, in units of 2^-32. */
@@ -110,13 +136,7 @@ function draw(
   device: Device,
   shape: Shape,
   { key = device.random.nextKey(), first: element = 0, ...options }: RandomOptions,
-  recipe: {
-    readonly kind: 'uniform' | 'normal';
-    readonly scale: number;
-    readonly middle: number;
-    readonly first: number;
-    readonly range: number;
-  },
+  recipe: RandomRecipe,
 ): Tensor {
   const { middle, ...call } = recipe;
   const out = device.empty(shape, options);

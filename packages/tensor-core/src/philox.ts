@@ -13,23 +13,23 @@ const WEYL_1 = 0xbb67ae85;
  * @param block a whole number below 2^53; the counter's upper two words are 0
  */
 export function philox(block: number, key0: number, key1: number, out: Uint32Array): void {
-  let c0 = block >>> 0;
-  let c1 = Math.floor(block / 2 ** 32) >>> 0;
+  let c0 = block | 0;
+  let c1 = Math.floor(block / 2 ** 32) | 0;
   let c2 = 0;
   let c3 = 0;
-  let k0 = key0 >>> 0;
-  let k1 = key1 >>> 0;
+  let k0 = key0 | 0;
+  let k1 = key1 | 0;
   for (let round = 0; round < ROUNDS; round++) {
     const high0 = highWord(MULTIPLIER_0, c0);
     const high1 = highWord(MULTIPLIER_1, c2);
     const low0 = Math.imul(MULTIPLIER_0, c0);
     const low1 = Math.imul(MULTIPLIER_1, c2);
-    c0 = (high1 ^ c1 ^ k0) >>> 0;
-    c1 = low1 >>> 0;
-    c2 = (high0 ^ c3 ^ k1) >>> 0;
-    c3 = low0 >>> 0;
-    k0 = (k0 + WEYL_0) >>> 0;
-    k1 = (k1 + WEYL_1) >>> 0;
+    c0 = high1 ^ c1 ^ k0;
+    c1 = low1;
+    c2 = high0 ^ c3 ^ k1;
+    c3 = low0;
+    k0 = (k0 + WEYL_0) | 0;
+    k1 = (k1 + WEYL_1) | 0;
   }
   out[0] = c0;
   out[1] = c1;
@@ -37,13 +37,14 @@ export function philox(block: number, key0: number, key1: number, out: Uint32Arr
   out[3] = c3;
 }
 
-/** The upper 32 bits of a 64-bit product, from 16-bit halves: exact in doubles, without BigInt. */
-function highWord(a: number, b: number): number {
+/** The upper 32 bits of a 64-bit product, from 16-bit halves: integers alone, which engines compile well. */
+export function highWord(a: number, b: number): number {
   const aLow = a & 0xffff;
   const aHigh = a >>> 16;
   const bLow = b & 0xffff;
   const bHigh = b >>> 16;
-  const middle = aHigh * bLow + ((aLow * bLow) >>> 16);
-  const carry = (middle & 0xffff) + aLow * bHigh;
-  return (aHigh * bHigh + Math.floor(middle / 65536) + Math.floor(carry / 65536)) >>> 0;
+  // None of these sums passes 2^32, so that their low 32 bits are all of them.
+  const middle = (Math.imul(aHigh, bLow) + (Math.imul(aLow, bLow) >>> 16)) | 0;
+  const carry = (Math.imul(aLow, bHigh) + (middle & 0xffff)) | 0;
+  return (Math.imul(aHigh, bHigh) + (middle >>> 16) + (carry >>> 16)) >>> 0;
 }
