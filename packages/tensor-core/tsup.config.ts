@@ -12,6 +12,7 @@ declare global {
   interface GPUDevice {}
   interface GPUAdapter {}
   interface GPUAdapterInfo {}
+  interface GPUBuffer {}
 }`;
 
 export default defineConfig({

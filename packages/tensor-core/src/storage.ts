@@ -30,6 +30,8 @@ export class Storage {
   #holds = 1;
   #version = 0;
   #isReleased = false;
+  /** Where the bytes are another's. */
+  #giveBack: (() => void) | undefined;
 
   /** Made by Device.storage; absent until fill. The maker is its first holder. */
   constructor(device: Device, elementCount: number, dtype: DType, tag: MemoryTag) {
@@ -45,7 +47,7 @@ export class Storage {
   }
 
   set tag(tag: MemoryTag) {
-    if (this.isFilled) {
+    if (this.isFilled && this.#giveBack === undefined) {
       this.device.ledger.move(this.#tag, tag, this.byteLength);
     }
     this.#tag = tag;
@@ -84,9 +86,21 @@ export class Storage {
     this.device.ledger.add(this.#tag, this.byteLength);
   }
 
+  /** Takes bytes that are another's, of which neither pool nor ledger knows; free calls `giveBack`. */
+  borrow(buffer: BackendBuffer, giveBack: () => void): void {
+    this.#buffer = buffer;
+    this.#giveBack = giveBack;
+  }
+
   /** Gives the buffer back to the pool; the contents are lost, the identity stays. */
   free(): void {
     if (this.#buffer === undefined) {
+      return;
+    }
+    if (this.#giveBack !== undefined) {
+      this.#buffer = undefined;
+      this.#giveBack();
+      this.#giveBack = undefined;
       return;
     }
     if (this.device.isDisposed) {

@@ -8,6 +8,12 @@ import type { MatmulChoiceTable } from './matmul-choices.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
 export { type AdapterDescription, describeAdapter, listAdapters } from './adapters.js';
+export {
+  type GpuTensorOptions,
+  type GpuTensorPlace,
+  gpuBufferOf,
+  tensorFromGpuBuffer,
+} from './gpu-tensors.js';
 export type { MatmulChoiceTable } from './matmul-choices.js';
 export type { MatmulTuning } from './matmul-tuning.js';
 export type { WebGpuBackend, WebGpuStatistics } from './webgpu-backend.js';

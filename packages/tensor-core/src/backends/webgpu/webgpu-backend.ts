@@ -168,13 +168,24 @@ export class WebGpuBackend implements Backend {
     return buffer;
   }
 
+  /** A buffer of the caller's, in no count of this backend's; `free` ends its use and leaves it alone. */
+  borrow(gpu: GPUBuffer): BackendBuffer {
+    this.#assertLive('borrow');
+    return new WebGpuBuffer(this.#nextId++, gpu, () => false);
+  }
+
   free(buffer: BackendBuffer): void {
     if (this.#disposal !== undefined) {
       return;
     }
     const freed = asOwnBuffer(buffer);
     freed.isFreed = true;
-    this.#buffers.delete(freed);
+    if (!this.#buffers.delete(freed)) {
+      // A borrowed one: its owner may destroy it from now on.
+      this.#recorder.submit();
+      this.#recorder.bindGroups.forget(freed.id);
+      return;
+    }
     this.#bytes -= freed.byteLength;
     this.#recorder.destroyLater(freed.gpu, freed.id);
   }
