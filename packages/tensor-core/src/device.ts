@@ -5,10 +5,11 @@ import { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 import { Engine } from './autograd/engine.js';
 import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
 import type { FinalHook, Pass } from './autograd/pass.js';
-import type { Backend, BackendBuffer, KernelCalls, KernelName, Scratch } from './backend.js';
+import type { Backend, Scratch } from './backend.js';
 import { checkNames, checkOptions } from './check-options.js';
 import { createDryBackend } from './dry-backend.js';
 import { DisposedError, DTypeError, OptionError, ShapeError, StateError } from './errors.js';
+import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
 import { Ledger, MEMORY_TAGS, type MemoryTag } from './ledger.js';
 import { numericClassOf } from './numeric-class.js';
 import { having, SEED, shown } from './options.js';
@@ -19,6 +20,7 @@ import { Storage } from './storage.js';
 import { elementCountOf, type Shape, Tensor } from './tensor.js';
 import { checkShape, checkTarget, dtypeOf, type TensorData, toBytes } from './tensor-data.js';
 import type { Trace } from './trace.js';
+import type { BackendBuffer } from './view.js';
 
 export interface DeviceOptions {
   /** Seeds dropout; equal on all ranks of a job. Default 0. */

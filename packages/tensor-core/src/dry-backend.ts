@@ -1,6 +1,7 @@
 // A backend that holds and computes nothing: what runs over it shows how much memory it would take.
 
-import type { Backend, BackendBuffer } from './backend.js';
+import type { Backend } from './backend.js';
+import type { BackendBuffer } from './view.js';
 
 /** Buffers of the real backend's limits without bytes; kernels do nothing and reads give zeros. */
 export function createDryBackend(real: Backend): Backend {

@@ -1,6 +1,6 @@
 // The spans of norm kernels as the words that devices read.
 
-import { NORM_NODE_ELEMENTS, type Span } from './backend.js';
+import { NORM_NODE_ELEMENTS, type Span } from './kernel-calls/updates.js';
 
 /** Results of normNodes for one span. */
 function nodesIn(span: Span): number {

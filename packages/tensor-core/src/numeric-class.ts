@@ -1,7 +1,8 @@
 // Which devices give equal bits for equal inputs: those of one numeric class. See docs/numerics.md.
 
-import type { BackendInfo, View } from './backend.js';
+import type { BackendInfo } from './backend.js';
 import type { Device } from './device.js';
+import type { View } from './view.js';
 
 /**
  * Versions of the kernels of each kind of device. Whoever changes the bits that a kernel gives, the

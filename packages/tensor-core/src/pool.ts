@@ -3,8 +3,9 @@
 // again. Buffers are handed out whole; one queue runs commands in order, so a freed one may be handed
 // out at once.
 
-import type { Backend, BackendBuffer } from './backend.js';
+import type { Backend } from './backend.js';
 import { LimitError, OutOfMemoryError, StateError } from './errors.js';
+import type { BackendBuffer } from './view.js';
 
 const SMALL_STEP = 256; // the binding alignment; finer classes would save nothing
 const SMALL_LIMIT = 16 * 1024;

@@ -2,10 +2,10 @@
 // use and fills it again before the next; whoever refers to the storage sees the new contents.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-import type { BackendBuffer, View } from './backend.js';
 import type { Device } from './device.js';
 import { DisposedError, ShapeError, StateError } from './errors.js';
 import type { MemoryTag } from './ledger.js';
+import type { BackendBuffer, View } from './view.js';
 
 /** Bytes that `elementCount` elements take on a device: whole 32-bit words, at least one. */
 export function storageBytes(elementCount: number, dtype: DType): number {

@@ -4,10 +4,10 @@
 import { byteSize, type DType, toF32Array } from '@shardweave/dtypes';
 import type { GraphNode } from './autograd/node.js';
 import type { GradSink } from './autograd/pass.js';
-import type { View } from './backend.js';
 import type { Device } from './device.js';
 import { ShapeError, StateError } from './errors.js';
 import type { Storage } from './storage.js';
+import type { View } from './view.js';
 
 export type Shape = readonly number[];
 

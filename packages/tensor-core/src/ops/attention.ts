@@ -2,11 +2,16 @@
 // log-sum-exp of each row. Heads are read and written where they lie in wider rows, through strides.
 
 import { byteSize } from '@shardweave/dtypes';
-import { type AttentionOperands, type HeadStrides, MAX_HEAD_DIM, type View } from '../backend.js';
 import { checkOptions } from '../check-options.js';
 import { DTypeError, OptionError, ShapeError } from '../errors.js';
+import {
+  type AttentionOperands,
+  type HeadStrides,
+  MAX_HEAD_DIM,
+} from '../kernel-calls/products.js';
 import { atLeast, FLAG, type OptionRules, whole } from '../options.js';
 import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
+import type { View } from '../view.js';
 import {
   broadcastStrides,
   requireFloat,

@@ -1,8 +1,8 @@
 // Comparisons, whose masks are u32 of ones and zeros (there is no one-byte dtype), and choosing by one.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
-import type { CompareKind } from '../backend.js';
 import { DTypeError } from '../errors.js';
+import type { CompareKind } from '../kernel-calls/elementwise.js';
 import type { Shape, Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {

@@ -2,8 +2,8 @@
 // compute on the host's memory, and a gradient out of other ops. Both texts see the same names.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
-import type { CustomKernel, PlainArray } from '../backend.js';
 import { DTypeError, GraphError, OptionError, ShapeError } from '../errors.js';
+import type { CustomKernel, PlainArray } from '../kernel-calls/custom.js';
 import {
   FUNCTION,
   OBJECT,

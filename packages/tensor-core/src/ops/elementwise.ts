@@ -1,8 +1,8 @@
 // Functions of each element: one operand, two with broadcasting, or one and a number.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
-import type { BinaryKind, UnaryKind } from '../backend.js';
 import { checkOptions } from '../check-options.js';
+import type { BinaryKind, UnaryKind } from '../kernel-calls/elementwise.js';
 import { oneOf } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import { cast } from './cast.js';

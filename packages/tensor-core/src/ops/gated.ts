@@ -1,10 +1,11 @@
 // Gated linear units (Shazeer, 2020): an activation of one part times another part, as one kernel.
 
-import type { GateKind, View } from '../backend.js';
 import { checkNames, checkOptions } from '../check-options.js';
 import { ShapeError } from '../errors.js';
+import type { GateKind } from '../kernel-calls/elementwise.js';
 import { oneOf } from '../options.js';
 import type { Tensor } from '../tensor.js';
+import type { View } from '../view.js';
 import { isSameShape, requireFloat, requireSameDevice, shapeText } from './checks.js';
 
 export interface GateOptions {

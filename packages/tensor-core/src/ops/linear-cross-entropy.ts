@@ -4,11 +4,12 @@
 // in f32 and stored once, whatever the chunks are.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
-import type { BinaryKind, View } from '../backend.js';
 import { checkOptions, checkValue } from '../check-options.js';
 import { ShapeError } from '../errors.js';
+import type { BinaryKind } from '../kernel-calls/elementwise.js';
 import { type OptionRule, oneOf, whole } from '../options.js';
 import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
+import type { View } from '../view.js';
 import { cast } from './cast.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 import { ge, where } from './compare.js';

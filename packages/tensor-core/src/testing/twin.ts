@@ -2,8 +2,10 @@
 // they leave: results within a tolerance, inputs and everything outside the views bit for bit.
 
 import { byteSize, type DType, fromF32Array, toF32Array } from '@shardweave/dtypes';
-import type { Backend, KernelCalls, KernelName, View } from '../backend.js';
+import type { Backend } from '../backend.js';
 import { createReferenceBackend } from '../backends/reference/index.js';
+import type { KernelCalls, KernelName } from '../kernel-calls/kernel-calls.js';
+import type { View } from '../view.js';
 import { ConformanceError } from './conformance-error.js';
 import { SeededRandom } from './seeded-random.js';
 import { type Tolerance, type ToleranceName, toleranceOf } from './tolerance.js';

@@ -3,8 +3,8 @@
 
 import type { DType } from '@shardweave/dtypes';
 import { BF16, F16, F32, I32, SLOT_ARGS, SLOT_WORDS, U32 } from '../../../assembly/layout.js';
-import type { BackendBuffer, View } from '../../backend.js';
 import { DisposedError, LimitError, StateError } from '../../errors.js';
+import type { BackendBuffer, View } from '../../view.js';
 import type { CommandQueue, HostCommand } from './command-queue.js';
 import { CpuBuffer } from './cpu-buffer.js';
 import type { Heap } from './heap.js';

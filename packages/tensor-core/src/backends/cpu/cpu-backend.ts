@@ -2,15 +2,10 @@
 // queue in the linear memory; worker threads (or the host itself, inline) run them in order.
 
 import { OP_COPY } from '../../../assembly/layout.js';
-import type {
-  Backend,
-  BackendBuffer,
-  BackendInfo,
-  BackendTraceSink,
-  KernelCalls,
-  KernelName,
-} from '../../backend.js';
+import type { Backend, BackendInfo, BackendTraceSink } from '../../backend.js';
 import { DisposedError, LimitError } from '../../errors.js';
+import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
+import type { BackendBuffer } from '../../view.js';
 import type { CommandQueue } from './command-queue.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 import { CpuBuffer } from './cpu-buffer.js';

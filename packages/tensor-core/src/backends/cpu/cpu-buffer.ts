@@ -1,6 +1,6 @@
 // A buffer of the CPU device: a block of the linear memory.
 
-import type { BackendBuffer } from '../../backend.js';
+import type { BackendBuffer } from '../../view.js';
 
 export class CpuBuffer implements BackendBuffer {
   readonly id: number;

@@ -2,7 +2,8 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import { OP_ATTENTION, OP_ATTENTION_BACKWARD } from '../../../assembly/layout.js';
-import type { AttentionOperands, KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import type { AttentionOperands } from '../../kernel-calls/products.js';
 import { type CommandWriter, DTYPE_CODES } from './command-writer.js';
 
 /** What one thread does; decides only how far to split. */

@@ -1,7 +1,7 @@
 // A user's kernel on the CPU device: its plain twin, on the host's thread, when the queue has come there.
 // Addresses are taken now, for a buffer may be freed while its last use is queued.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { custom as runPlain } from '../reference/custom.js';
 import { openElements } from '../reference/elements.js';
 import { addressOf, type CommandWriter } from './command-writer.js';

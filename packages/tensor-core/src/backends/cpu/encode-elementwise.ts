@@ -50,8 +50,10 @@ import {
   UNARY_SQUARE,
   UNARY_TANH,
 } from '../../../assembly/layout.js';
-import type { BinaryKind, CompareKind, KernelCalls, UnaryKind, View } from '../../backend.js';
+import type { BinaryKind, CompareKind, UnaryKind } from '../../kernel-calls/elementwise.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { normalTable } from '../../random-recipe.js';
+import type { View } from '../../view.js';
 import { collapseShape, denseStrides } from './collapse-shape.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 

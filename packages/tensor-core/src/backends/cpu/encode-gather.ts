@@ -10,7 +10,7 @@ import {
   OP_GATHER_BACKWARD,
   OP_TOP_K,
 } from '../../../assembly/layout.js';
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 
 export function gather(call: KernelCalls['gather'], w: CommandWriter): void {

@@ -7,7 +7,7 @@ import {
   MATMUL_PANEL_BYTES,
   OP_MATMUL,
 } from '../../../assembly/layout.js';
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { CommandWriter } from './command-writer.js';
 
 /** Of one thread; decides only how far to split. */

@@ -1,7 +1,8 @@
 // Commands of assembly/optimizer.ts. Groups and segments travel with the command, as tables.
 
 import { OP_ADAM, OP_SGD } from '../../../assembly/layout.js';
-import type { AdamGroup, KernelCalls, Segment, SgdGroup } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/updates.js';
 import type { CommandWriter } from './command-writer.js';
 
 const SEGMENT_WORDS = 3;

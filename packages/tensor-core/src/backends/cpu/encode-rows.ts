@@ -24,7 +24,7 @@ import {
   REDUCE_MIN,
   REDUCE_SUM,
 } from '../../../assembly/layout.js';
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { CommandWriter } from './command-writer.js';
 
 const REDUCE_CODES = {

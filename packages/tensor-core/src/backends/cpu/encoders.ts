@@ -1,6 +1,6 @@
 // The encoder of every kernel.
 
-import type { KernelCalls, KernelName } from '../../backend.js';
+import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { CommandWriter } from './command-writer.js';
 import * as attention from './encode-attention.js';
 import { custom } from './encode-custom.js';

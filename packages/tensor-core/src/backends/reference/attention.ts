@@ -1,6 +1,7 @@
 // Attention of one row at a time, weights and all, and its gradients.
 
-import type { AttentionOperands, HeadStrides, KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import type { AttentionOperands, HeadStrides } from '../../kernel-calls/products.js';
 import { isKept } from './dropout.js';
 import { type Elements, type Open, valuesOf } from './elements.js';
 

@@ -1,6 +1,6 @@
 // Values into a dtype: fill with one, or convert a view of another.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 export function fill({ out, value }: KernelCalls['fill'], open: Open): void {

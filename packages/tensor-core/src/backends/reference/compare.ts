@@ -1,6 +1,7 @@
 // Comparisons, and choosing between two operands by a mask; both through strides.
 
-import type { CompareKind, KernelCalls } from '../../backend.js';
+import type { CompareKind } from '../../kernel-calls/elementwise.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 import { forEachIndex } from './strided.js';
 

@@ -1,6 +1,7 @@
 // Moves elements between strided layouts, bit by bit.
 
-import type { KernelCalls, View } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import type { View } from '../../view.js';
 import { forEachIndex } from './strided.js';
 
 export function copyStrided(

@@ -1,6 +1,6 @@
 // Cross-entropy fused with log-softmax over rows, and its gradient to the logits.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 export function crossEntropy(call: KernelCalls['crossEntropy'], open: Open): void {

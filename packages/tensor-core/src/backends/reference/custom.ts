@@ -1,6 +1,7 @@
 // A user's kernel by its plain twin: values as float64, rounded once where they are stored.
 
-import type { KernelCalls, PlainArray } from '../../backend.js';
+import type { PlainArray } from '../../kernel-calls/custom.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { type Open, valuesOf } from './elements.js';
 
 export function custom(call: KernelCalls['custom'], open: Open): void {

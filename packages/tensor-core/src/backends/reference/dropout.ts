@@ -1,7 +1,7 @@
 // Dropout from the counter-based generator Philox4x32-10 (Salmon et al., 2011, "Parallel random
 // numbers: as easy as 1, 2, 3"): element e's fate depends on the key and e alone.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 type Quad = readonly [number, number, number, number];

@@ -2,7 +2,7 @@
 // at each store. 16-bit stores round to f32 first, as kernels that compute in f32 do.
 
 import { bf16ToF32, f16ToF32, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
-import type { View } from '../../backend.js';
+import type { View } from '../../view.js';
 
 /** The elements of one view. */
 export interface Elements {

@@ -1,6 +1,7 @@
 // Functions of single elements and their derivatives: unary, affine and broadcast binary.
 
-import type { BinaryKind, KernelCalls, UnaryKind } from '../../backend.js';
+import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 import { forEachIndex } from './strided.js';
 

@@ -1,6 +1,6 @@
 // Rows of a table by id, and the sum of gradients by id.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 export function embedding(call: KernelCalls['embedding'], open: Open): void {

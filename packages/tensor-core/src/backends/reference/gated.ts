@@ -1,6 +1,6 @@
 // A gate: a function of one operand times another, from two operands or the halves of one.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 import { DERIVATIVES, FUNCTIONS } from './elementwise.js';
 

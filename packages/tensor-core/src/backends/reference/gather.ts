@@ -1,6 +1,6 @@
 // Elements along an axis by index, the gradient of that, the largest along an axis, and running sums.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 export function gather(call: KernelCalls['gather'], open: Open): void {

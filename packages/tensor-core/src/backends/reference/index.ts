@@ -1,16 +1,10 @@
 // The reference device: every kernel as plain float64 loops, run at once. It is the specification
 // that the cpu and webgpu devices are held against, written to be read and not to be fast.
 
-import type {
-  Backend,
-  BackendBuffer,
-  BackendInfo,
-  BackendTraceSink,
-  KernelCalls,
-  KernelName,
-  View,
-} from '../../backend.js';
+import type { Backend, BackendInfo, BackendTraceSink } from '../../backend.js';
 import { DisposedError, LimitError } from '../../errors.js';
+import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
+import type { BackendBuffer, View } from '../../view.js';
 import { attention, attentionBackward } from './attention.js';
 import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';

@@ -1,6 +1,6 @@
 // Layer normalization over rows (Ba et al., 2016) with biased variance, and its gradients.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { addRows, type Open } from './elements.js';
 
 export function layerNorm(call: KernelCalls['layerNorm'], open: Open): void {

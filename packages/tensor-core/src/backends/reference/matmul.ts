@@ -1,6 +1,6 @@
 // Batched matrix products of strided, optionally transposed operands.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { type Open, valuesOf } from './elements.js';
 
 export function matmul(call: KernelCalls['matmul'], open: Open): void {

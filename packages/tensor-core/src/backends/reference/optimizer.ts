@@ -1,6 +1,6 @@
 // Steps of Adam, AdamW and SGD as PyTorch's torch.optim defines them, over segments of flat views.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 export function adam(call: KernelCalls['adam'], open: Open): void {

@@ -1,6 +1,6 @@
 // Random numbers: words of the generator, the recipe's integers, one product.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { normalTable, randomInteger } from '../../random-recipe.js';
 import { philox } from './dropout.js';
 import type { Open } from './elements.js';

@@ -1,6 +1,6 @@
 // Reductions over the middle axis of [outer, dim, inner].
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 type Kind = KernelCalls['reduce']['kind'];

@@ -1,6 +1,6 @@
 // Root mean square normalization over rows (Zhang and Sennrich, 2019), and its gradients.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { addRows, type Open } from './elements.js';
 
 export function rmsNorm(call: KernelCalls['rmsNorm'], open: Open): void {

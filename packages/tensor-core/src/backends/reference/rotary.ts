@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al., 2021): columns j and j + half of a head are a point that turns by
 // position * frequency j.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 export function rotary(call: KernelCalls['rotary'], open: Open): void {

@@ -2,16 +2,12 @@
 // above learns on the reference device what would corrupt memory on a real one.
 
 import { byteSize } from '@shardweave/dtypes';
-import type {
-  AttentionOperands,
-  HeadStrides,
-  KernelCalls,
-  KernelName,
-  Span,
-  View,
-} from '../../backend.js';
 import { ShapeError, StateError } from '../../errors.js';
+import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
+import type { AttentionOperands, HeadStrides } from '../../kernel-calls/products.js';
+import type { Span } from '../../kernel-calls/updates.js';
 import { numNormNodes } from '../../norm-spans.js';
+import type { View } from '../../view.js';
 
 /** The views that each kernel writes, each with the inputs that it may replace. */
 const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly string[]>>>> = {

@@ -1,6 +1,6 @@
 // Row softmax and log-softmax of scale * x, with an optional causal mask, and their gradients.
 
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
 
 export function softmax(call: KernelCalls['softmax'], open: Open): void {

@@ -2,7 +2,7 @@
 // views share a buffer with an output, all but the first output go through copies in scratch.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { View } from '../../backend.js';
+import type { View } from '../../view.js';
 import type { Kernel } from './kernel.js';
 
 /** Storage bindings start at multiples of it (WebGPU's default limit). */

@@ -2,8 +2,9 @@
 // that are larger than a binding, and what kind of device it is.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-import type { Scratch, View } from '../../backend.js';
+import type { Scratch } from '../../backend.js';
 import { LimitError } from '../../errors.js';
+import type { View } from '../../view.js';
 import { BINDING_ALIGNMENT } from './clashes.js';
 import type { Kernel } from './kernel.js';
 import type { MatmulChoices } from './matmul-choices.js';

@@ -1,7 +1,7 @@
 // An allocation on the WebGPU device.
 
-import type { BackendBuffer } from '../../backend.js';
 import { DisposedError, OutOfMemoryError } from '../../errors.js';
+import type { BackendBuffer } from '../../view.js';
 
 export class WebGpuBuffer implements BackendBuffer {
   readonly id: number;

@@ -2,8 +2,8 @@
 // pass. Parameters of all dispatches lie in one uniform buffer, written once before each submit.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { View } from '../../backend.js';
 import { LimitError } from '../../errors.js';
+import type { View } from '../../view.js';
 import type { Allocations } from './allocations.js';
 import { BindGroups, type BoundRange } from './bind-groups.js';
 import { BINDING_ALIGNMENT, clashesOf, wordsOf } from './clashes.js';

@@ -1,9 +1,10 @@
 // Temporary buffers of kernels that nobody else provides scratch for, and tables that stay. The queue runs in order, so a buffer
 // given back may be taken at once for later commands.
 
-import type { BackendBuffer, Scratch } from '../../backend.js';
+import type { Scratch } from '../../backend.js';
 import { LimitError } from '../../errors.js';
 import { sizeClass } from '../../pool.js';
+import type { BackendBuffer } from '../../view.js';
 import type { Allocations } from './allocations.js';
 import { asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 

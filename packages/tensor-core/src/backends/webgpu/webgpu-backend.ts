@@ -1,16 +1,10 @@
 // The WebGPU device behind the seam: buffers, transfers, waits and errors. Kernels are in kernels/;
 // this file knows none of them by name but through the table they make.
 
-import type {
-  Backend,
-  BackendBuffer,
-  BackendInfo,
-  BackendTraceSink,
-  KernelCalls,
-  KernelName,
-  Scratch,
-} from '../../backend.js';
+import type { Backend, BackendInfo, BackendTraceSink, Scratch } from '../../backend.js';
 import { DisposedError, LimitError } from '../../errors.js';
+import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
+import type { BackendBuffer } from '../../view.js';
 import { isSoftwareAdapter, nameOf } from './adapters.js';
 import { Allocations } from './allocations.js';
 import { BINDING_ALIGNMENT } from './clashes.js';

@@ -2,7 +2,7 @@
 // masks, offsets, dropout, at sizes around the blocks of 64, and what hidden keys hold.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-import type { AttentionOperands } from '../../backend.js';
+import type { AttentionOperands } from '../../kernel-calls/products.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 import type { Pair, Twin } from '../twin.js';

@@ -1,7 +1,7 @@
 // compare and where, dense and broadcast, of every dtype.
 
 import type { DType } from '@shardweave/dtypes';
-import type { CompareKind } from '../../backend.js';
+import type { CompareKind } from '../../kernel-calls/elementwise.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
 import type { Pair, Twin } from '../twin.js';

@@ -1,6 +1,6 @@
 // Kernels of a user's own: any element of an input may be read, at any offset and in any dtype.
 
-import type { CustomKernel } from '../../backend.js';
+import type { CustomKernel } from '../../kernel-calls/custom.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS, SIZES } from '../sizes.js';
 

@@ -1,7 +1,7 @@
 // unary, unaryBackward, affine and binary.
 
 import type { DType } from '@shardweave/dtypes';
-import type { BinaryKind, UnaryKind } from '../../backend.js';
+import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
 import type { Pair, Twin } from '../twin.js';

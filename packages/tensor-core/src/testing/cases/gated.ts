@@ -1,7 +1,7 @@
 // gated and its gradients: from two operands and from the halves of one.
 
 import type { DType } from '@shardweave/dtypes';
-import type { GateKind } from '../../backend.js';
+import type { GateKind } from '../../kernel-calls/elementwise.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 

@@ -1,7 +1,7 @@
 // matmul: shapes, transposes, dtypes, strides, batches, bias, alpha and accumulation.
 
 import type { DType } from '@shardweave/dtypes';
-import type { KernelCalls } from '../../backend.js';
+import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 import type { FloatOptions, Pair, PairedCall, Twin } from '../twin.js';

@@ -1,7 +1,7 @@
 // normNodes, normTree and clipFactor.
 
 import type { DType } from '@shardweave/dtypes';
-import { NORM_NODE_ELEMENTS } from '../../backend.js';
+import { NORM_NODE_ELEMENTS } from '../../kernel-calls/updates.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS, SIZES } from '../sizes.js';
 

@@ -1,7 +1,7 @@
 // adam and sgd over several steps: segments with gaps, groups, gradient scale, gradient dtypes.
 
 import type { DType } from '@shardweave/dtypes';
-import type { AdamGroup, Segment, SgdGroup } from '../../backend.js';
+import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/updates.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 import type { FloatOptions, Twin } from '../twin.js';

@@ -1,6 +1,7 @@
 // The queue: commands take effect in call order, bytes are copied when given, memory is counted.
 
-import type { Backend, BackendBuffer, View } from '../../backend.js';
+import type { Backend } from '../../backend.js';
+import type { BackendBuffer, View } from '../../view.js';
 import { type ConformanceCase, freeingCase } from '../conformance-case.js';
 import { ConformanceError } from '../conformance-error.js';
 

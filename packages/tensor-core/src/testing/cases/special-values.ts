@@ -3,7 +3,7 @@
 // turns NaN or infinity into a number lets a broken step pass for a good one.
 
 import type { DType } from '@shardweave/dtypes';
-import type { BinaryKind, UnaryKind } from '../../backend.js';
+import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 import type { Twin } from '../twin.js';

@@ -4,7 +4,9 @@
 // Surprise: zero weights of hidden keys within a chunk's range are multiplied, so their NaN shows.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { AttentionOperands, HeadStrides, KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { AttentionOperands, HeadStrides } from '../../../kernel-calls/products.js';
+import type { View } from '../../../view.js';
 import { BINDING_ALIGNMENT } from '../clashes.js';
 import { type KernelContext, sliceView } from '../context.js';
 import type { Binding } from '../kernel.js';

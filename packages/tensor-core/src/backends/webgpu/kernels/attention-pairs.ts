@@ -2,7 +2,7 @@
 // dropout leaves of their weights. Shared by the kernels of attention.
 
 import type { DType } from '@shardweave/dtypes';
-import type { AttentionOperands } from '../../../backend.js';
+import type { AttentionOperands } from '../../../kernel-calls/products.js';
 import { SPECIAL_VALUES } from '../wgsl.js';
 import { PHILOX_WORDS } from './dropout.js';
 

@@ -3,7 +3,9 @@
 // drivers have ways of their own; see attention-chunks.ts.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { AttentionOperands, KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { AttentionOperands } from '../../../kernel-calls/products.js';
+import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { type Grid, type Kernel, linearGrid } from '../kernel.js';
 import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';

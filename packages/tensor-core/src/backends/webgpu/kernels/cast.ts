@@ -2,7 +2,8 @@
 // infinities and subnormals survive drivers that flush or assume there are none.
 
 import { byteSize, type DType, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
-import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
 import { F16_UNPACK_EXACT } from '../wgsl.js';

@@ -1,7 +1,9 @@
 // Comparisons, and choosing between two operands by a mask. NaN is tested by bits, since drivers may
 // assume that there is none.
 
-import type { CompareKind, KernelCalls, View } from '../../../backend.js';
+import type { CompareKind } from '../../../kernel-calls/elementwise.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { map } from './elementwise.js';

@@ -1,7 +1,7 @@
 // Strided copies of bits: transposes, slices, concatenation, expansion. 8 bytes moved per 32-bit
 // element, 4 per 16-bit one.
 
-import type { KernelCalls } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';

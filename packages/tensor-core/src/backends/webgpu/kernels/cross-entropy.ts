@@ -2,7 +2,8 @@
 // a binding go in blocks of rows.
 
 import type { DType } from '@shardweave/dtypes';
-import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { through32 } from './cast.js';
 import { hasWholeRows, runRows, storeRow } from './rows.js';

@@ -1,7 +1,8 @@
 // Dropout from the counter-based generator Philox4x32-10 (Salmon et al., 2011, "Parallel random
 // numbers: as easy as 1, 2, 3"). WGSL has no 64-bit product: high words come from 16-bit halves.
 
-import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';

@@ -2,7 +2,9 @@
 // handles runs of words; 4 to 12 bytes moved per element.
 
 import type { DType } from '@shardweave/dtypes';
-import type { BinaryKind, KernelCalls, UnaryKind, View } from '../../../backend.js';
+import type { BinaryKind, UnaryKind } from '../../../kernel-calls/elementwise.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Grid, type Kernel, linearGrid } from '../kernel.js';
 import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';

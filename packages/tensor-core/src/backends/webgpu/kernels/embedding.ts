@@ -1,7 +1,8 @@
 // Rows of a table by id, and the sum of gradients by id. The gradient has no atomics: occurrences of
 // an id are linked in order, and each element of the table's gradient walks its id's list.
 
-import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';

@@ -1,6 +1,6 @@
 // A gate: an activation of one operand times another. 12 bytes moved per element, and 20 backward.
 
-import type { KernelCalls } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { ACTIVATIONS, DERIVATIVES, FUNCTIONS, map, SLOPES } from './elementwise.js';

@@ -1,7 +1,8 @@
 // Elements along an axis by index, the gradient of that without atomics, the largest along an axis, and
 // running sums. All over [outer, dim, inner].
 
-import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
 import { defineKernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';

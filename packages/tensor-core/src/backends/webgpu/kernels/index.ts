@@ -1,6 +1,6 @@
 // Every kernel of the seam by name: how a call becomes dispatches.
 
-import type { KernelCalls, KernelName } from '../../../backend.js';
+import type { KernelCalls, KernelName } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
 import { attention, attentionBackward } from './attention.js';
 import { cast, fill } from './cast.js';

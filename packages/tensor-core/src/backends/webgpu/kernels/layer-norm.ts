@@ -1,7 +1,7 @@
 // Layer normalization over rows and its gradients. The variance is a second pass over the row, since
 // E[x^2] - E[x]^2 cancels in f32.
 
-import type { KernelCalls } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
 import { defineKernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';

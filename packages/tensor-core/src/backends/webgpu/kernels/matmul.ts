@@ -2,8 +2,9 @@
 // operands larger than a binding, and 16-bit outputs whose rows share words.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { KernelCalls, View } from '../../../backend.js';
 import { LimitError } from '../../../errors.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import { BINDING_ALIGNMENT } from '../clashes.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { elementsPerWord } from '../kernel.js';

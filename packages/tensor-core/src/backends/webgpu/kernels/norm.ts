@@ -2,15 +2,15 @@
 // hardware a workgroup takes a node or span, on a CPU driver one invocation does. The place of a block
 // within its node must not show in its bits, for runs and shards begin anywhere.
 
+import { LimitError } from '../../../errors.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import {
-  type KernelCalls,
   NORM_BLOCK_ELEMENTS,
   NORM_NODE_ELEMENTS,
   type Span,
-  type View,
-} from '../../../backend.js';
-import { LimitError } from '../../../errors.js';
+} from '../../../kernel-calls/updates.js';
 import { numNormNodes, spanWords } from '../../../norm-spans.js';
+import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, linearGrid } from '../kernel.js';
 import { mainHead } from '../wgsl.js';

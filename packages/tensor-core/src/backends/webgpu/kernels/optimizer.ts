@@ -1,7 +1,9 @@
 // Adam, AdamW and SGD over segments of flat views. Segments are cut into chunks on the host, once per
 // array of segments; a workgroup takes a chunk, so that the group of its elements is one load.
 
-import type { AdamGroup, KernelCalls, Segment, SgdGroup, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { AdamGroup, Segment, SgdGroup } from '../../../kernel-calls/updates.js';
+import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { type Binding, defineKernel, linearGrid } from '../kernel.js';
 import { mainHead } from '../wgsl.js';

@@ -1,7 +1,7 @@
 // Random numbers from Philox4x32-10 and a recipe of integers (random-recipe.ts), whose only operation on
 // floats is the last one: a product, which every driver rounds alike.
 
-import type { KernelCalls } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import { normalTable } from '../../../random-recipe.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';

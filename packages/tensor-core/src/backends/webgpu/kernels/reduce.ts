@@ -1,7 +1,8 @@
 // Reductions over the middle axis of [outer, dim, inner]. Long axes are cut into parts, reduced to
 // f32 partial results, which a second pass reduces; the order depends on sizes and device only.
 
-import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
 import { defineKernel, type Kernel, linearGrid } from '../kernel.js';
 import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';

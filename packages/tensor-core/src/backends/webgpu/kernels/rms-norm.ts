@@ -1,7 +1,8 @@
 // Root mean square normalization over rows and its gradients. With a residual the rows are those of x +
 // residual as they are stored: each use adds and rounds again, which needs no barrier.
 
-import type { KernelCalls, View } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
 import { defineKernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';

@@ -1,7 +1,7 @@
 // Rotary position embedding: columns j and j + half of a head are a point that turns by position *
 // frequency j. 8 bytes moved per element; each makes its own sine and cosine, which costs less than a table.
 
-import type { KernelCalls } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { MULTIPLY_HIGH, TURNS } from './angles.js';

@@ -2,7 +2,7 @@
 // driver, where barriers are dear, one invocation takes a row.
 
 import type { DType } from '@shardweave/dtypes';
-import type { View } from '../../../backend.js';
+import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import {
   type Binding,

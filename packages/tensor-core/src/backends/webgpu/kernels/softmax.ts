@@ -1,7 +1,7 @@
 // Row softmax and log-softmax of scale * x with an optional causal mask, and their gradients. Three
 // passes over a row: maximum, sum of exponentials, store.
 
-import type { KernelCalls } from '../../../backend.js';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import { isSameView, type KernelContext } from '../context.js';
 import { SPECIAL_VALUES } from '../wgsl.js';
 import { through32 } from './cast.js';

@@ -1,0 +1,115 @@
+// Matrix products and attention.
+
+import type { View } from '../view.js';
+
+/** How far apart the parts of one operand of attention lie, in elements; columns have stride 1. */
+export interface HeadStrides {
+  readonly batch: number;
+  readonly head: number;
+  readonly row: number;
+}
+
+/** What both passes of attention take. */
+export interface AttentionOperands {
+  /** Queries: rows [batch, numHeads, numQueries, dim] through qStrides. */
+  q: View;
+  /** Keys: rows [batch, numKvHeads, numKeys, dim] through kStrides. */
+  k: View;
+  /** Values, as the keys, through vStrides. */
+  v: View;
+  /** Rows as the queries', dense as [batch, numQueries, numHeads, dim]. */
+  out: View;
+  /**
+   * f32 [2, batch, numHeads, numQueries]. Forward writes the first half: log-sum-exp of each row's scores,
+   * -inf where it sees nothing. Backward reads it and writes the second: sum(dOut * out) of each row.
+   */
+  stats: View;
+  /** Added to the scores, any float, [batch, numHeads, numQueries, numKeys] through maskStrides; -inf hides. */
+  mask: View | undefined;
+  /** u32 or i32 [batch, numQueries] and [batch, numKeys], both or none: a query sees keys of its own number. */
+  querySegments: View | undefined;
+  keySegments: View | undefined;
+  batch: number;
+  /** A multiple of numKvHeads: consecutive query heads share keys and values. */
+  numHeads: number;
+  numKvHeads: number;
+  numQueries: number;
+  numKeys: number;
+  /** At most MAX_HEAD_DIM; in 16 bits even. */
+  dim: number;
+  scale: number;
+  /** Query i stands at position queryOffset + i, key j at j. A whole number, of either sign. */
+  queryOffset: number;
+  /** Whether a query sees no key behind its own position. */
+  isCausal: boolean;
+  /** Above 0: a query sees keys that are less than so many positions away. */
+  window: number;
+  qStrides: HeadStrides;
+  kStrides: HeadStrides;
+  vStrides: HeadStrides;
+  /** May be 0; the last is 0 or 1. */
+  maskStrides: readonly [batch: number, head: number, row: number, column: number];
+  /** Drops weights as `dropout` does elements of [batch, numHeads, numQueries, numKeys]. */
+  dropout:
+    | {
+        readonly p: number;
+        readonly key0: number;
+        readonly key1: number;
+        readonly counterOffset: number;
+      }
+    | undefined;
+}
+
+/** Largest head of attention. */
+export const MAX_HEAD_DIM = 256;
+
+export interface ProductCalls {
+  /**
+   * out[b] = alpha * op(a[b]) x op(b[b]) + bias (+ out[b] if accumulate), for outer x inner
+   * batches. op(a) is m x k: stored [m, k] with row stride aRow, or if transposeA [k, m] with row
+   * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow;
+   * out [m, n] with row stride outRow. Columns have stride 1. Batch strides may be 0 for a and b.
+   * bias: [n]. 16-bit out: dense, or n, outRow and the batch strides even. Operands with batch 1
+   * may have any size as long as two of their stored rows fit a view; LimitError else.
+   */
+  matmul: {
+    a: View;
+    b: View;
+    out: View;
+    bias: View | undefined;
+    m: number;
+    n: number;
+    k: number;
+    transposeA: boolean;
+    transposeB: boolean;
+    aRow: number;
+    bRow: number;
+    outRow: number;
+    batch: readonly [outer: number, inner: number];
+    aBatch: readonly [outer: number, inner: number];
+    bBatch: readonly [outer: number, inner: number];
+    outBatch: readonly [outer: number, inner: number];
+    alpha: number;
+    accumulate: boolean;
+  };
+  /**
+   * out = dropped(softmax(scale * q k^T + mask)) v by head, over the keys that each query sees (Dao,
+   * "FlashAttention-2", 2023): nothing of numQueries x numKeys is kept, and blocks that no row of
+   * theirs sees are passed over. A row that sees nothing is 0. A key that a row doesn't see reaches
+   * nothing of it, NaN neither, but on CPU drivers of webgpu, which multiply NaN by the weight 0 of
+   * keys that rows nearby see. q, k, v and out have one dtype.
+   */
+  attention: AttentionOperands;
+  /**
+   * Gradients of the above, scores computed again and their weights from stats: dq, dk and dv are of
+   * the sizes, strides and dtype of q, k and v, and of one buffer where their elements are apart. Sums
+   * over the queries (dk, dv) run head by head of a group and along the rows, or rows first where a
+   * device takes all heads at once; those over the keys (dq) ascend. The order is fixed.
+   */
+  attentionBackward: AttentionOperands & {
+    dOut: View; // as out
+    dq: View;
+    dk: View;
+    dv: View;
+  };
+}
