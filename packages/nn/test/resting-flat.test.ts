@@ -56,6 +56,28 @@ it('an optimizer that resumes counts on from the step at rest, bit for bit', asy
   expect(results[1]).toEqual(results[0]);
 });
 
+it('state without the steps of its parts, as other versions wrote it, is refused and stays', async () => {
+  const store = new MapStore();
+  const { flat, home } = await restingFlat(store, 8, false);
+  const optimizer = new AdamW([flat], { lr: 0.1 });
+  await home.addBytes(bytesOf(values(8)), 'f32', 1);
+  await optimizer.step();
+  home.close();
+  const key = store.keys().find((one) => one.endsWith('/state'))!;
+  const head = new Uint8Array(store.byteLength(key)!);
+  await store.read(key, head);
+  const { runs: _, ...rest } = JSON.parse(new TextDecoder().decode(head)) as { runs: unknown };
+  const former = new TextEncoder().encode(JSON.stringify({ step: 1, ...rest }));
+  await store.write(key, former);
+
+  await expect(restingFlat(store, 8, true)).rejects.toThrow(
+    /expected the steps of each part .* got tensors, step, optimizer/,
+  );
+  const left = new Uint8Array(store.byteLength(key)!);
+  await store.read(key, left);
+  expect(left).toEqual(former);
+});
+
 it('gradients of more elements than one slice add up element by element', async () => {
   const size = 64 * 1024 + 100;
   const { device, home } = await restingFlat(new MapStore(), size, false);

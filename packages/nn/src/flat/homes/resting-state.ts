@@ -47,7 +47,10 @@ export class RestingState {
     this.#head = new StoredBytes(store, `${prefix}${HEAD}`, { byteLength: 0, resume: false });
   }
 
-  /** One that an earlier process left; undefined where there is none. */
+  /**
+   * One that an earlier process left; undefined where there is none.
+   * @throws {OptimizerError} for one without the steps of each part, as the first versions wrote it
+   */
   static async resume(
     store: ByteStore,
     prefix: string,
@@ -60,6 +63,11 @@ export class RestingState {
     const bytes = new Uint8Array(length);
     await store.read(`${prefix}${HEAD}`, bytes);
     const { runs, tensors, ...signature } = JSON.parse(new TextDecoder().decode(bytes)) as Head;
+    if (!Array.isArray(runs)) {
+      throw new OptimizerError(
+        `resume: expected the steps of each part ('runs') in '${prefix}${HEAD}' of the store, got ${Object.keys({ tensors, ...signature }).join(', ')}. Another version of @shardweave/nn wrote it: go on with that one and save a checkpoint, or begin anew (resume: false).`,
+      );
+    }
     const state = new RestingState(store, prefix, { signature, byteLength });
     state.#runs = runs;
     state.#taken = new Set(tensors);
