@@ -134,6 +134,8 @@ it('a wrapped head put in later is in a save before any forward', async () => {
     const { data } = (await stateDict(model)).get('1.weight')!;
     expect(new Float32Array(data.slice().buffer)).toEqual(values);
     expect(model.instances().map(({ isRoot }) => isRoot)).toEqual([true, false, false]);
+    const units = model.instances().flatMap((instance) => instance.units);
+    expect(units.map(({ hasValues }) => hasValues)).toEqual([true, true]);
   });
 });
 
