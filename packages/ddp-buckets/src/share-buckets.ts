@@ -15,7 +15,7 @@ export type InTurn = (<T>(body: (group: ProcessGroup) => Promise<T>) => Promise<
 
 export interface LearnOptions {
   readonly context: PlanContext;
-  /** Of usedByAny. */
+  /** What usedByAny gave: a byte for each active parameter, 1 where a rank uses it. */
   readonly used: Uint8Array | undefined;
   /** The rank whose order counts. */
   readonly leader: number;

@@ -8,7 +8,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
 
-// Of this host, whose products may be fused.
+// The classes are those of this host, whose products may be fused.
 const CPU = await new Device(await sharedBackend()).numericClass();
 const REFERENCE = await new Device(createReferenceBackend()).numericClass();
 

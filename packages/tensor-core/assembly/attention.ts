@@ -46,7 +46,7 @@ const SEEN_AT: usize = SUM_AT + ROWS * 4;
 /** By four rows: the keys of the block from and to which one of them sees, in whole panels. */
 const FROM_AT: usize = SEEN_AT + ROWS * 4;
 const TO_AT: usize = FROM_AT + ROWS;
-/** Of one row: the mask's values, random words. */
+/** What one row needs: the mask's values, and random words. */
 const MASK_AT: usize = TO_AT + ROWS;
 const WORDS_AT: usize = MASK_AT + KEYS * 4 + 64;
 

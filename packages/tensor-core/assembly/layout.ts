@@ -12,7 +12,7 @@ export const RING_SLOTS = 2048;
 export const SCRATCH_BASE = 593920; // RING_BASE + SLOT_BYTES * RING_SLOTS
 /** What one thread needs: four blocks of f32, the packed panels of a product and its output tile. */
 export const SCRATCH_BYTES = 2637824;
-/** Of it, panels of b of a product, and the columns in them at most. */
+/** The part of it that packed panels of b take, and the most columns they have. */
 export const MATMUL_PANEL_BYTES = 2162688;
 export const MATMUL_COLUMNS = 1024;
 /** Terms of a result that are added up before they join the others. */

@@ -29,7 +29,7 @@ test('long wavelengths are stretched whole, short ones not, those between in par
   const scaled = await frequenciesOf({ headDim: 128, base: 500_000, scaling: LLAMA });
   plain.forEach((frequency, j) => {
     const wavelength = (2 * Math.PI) / frequency;
-    // Of 8192 tokens: 8192 and more are long, 2048 and less are short.
+    // The original length is 8192: wavelengths above it are long, those below 2048 short.
     const expected =
       wavelength < 2048
         ? frequency

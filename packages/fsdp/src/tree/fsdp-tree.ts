@@ -28,7 +28,7 @@ export interface FsdpTreeOptions {
   readonly gatherCapBytes: number;
   readonly bucketCapBytes: number;
   readonly findUnusedParameters: boolean;
-  /** Of all ranks, each once; none on one rank. */
+  /** The classes of all ranks, each once; none on one rank. */
   readonly numericClasses: readonly string[];
 }
 
@@ -90,7 +90,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     });
   }
 
-  /** Of all ranks, each once; none on one rank. */
+  /** The classes of all ranks, each once; none on one rank. */
   get numericClasses(): readonly string[] {
     return this.#options.numericClasses;
   }

@@ -31,7 +31,7 @@ export type ParameterEncoding = HostEncoding | DeviceEncoding;
 
 export interface EncodedParameterOptions {
   readonly encoding: ParameterEncoding;
-  /** Of the values, as wrappers see the parameter: computed with in their dtype where it is f32. Default f32. */
+  /** What wrappers take the values for: f32 ones are computed with in the wrapper's dtype. Default f32. */
   readonly dtype?: DType;
   /** Its bytes [start, start + length), asked for until a wrapper has them. */
   read(start: number, length: number): Uint8Array | Promise<Uint8Array>;

@@ -28,7 +28,7 @@ export interface StateRun {
 export interface FlatStateBytes {
   /** Ascending. What no run has was never stepped. */
   readonly runs: readonly StateRun[];
-  /** Of the flat's size; one that is missing is zeros. */
+  /** Each has as many elements as the flat; one that is missing is zeros. */
   readonly tensors: ReadonlyMap<string, Uint8Array>;
 }
 

@@ -33,7 +33,7 @@ export interface CustomCalls {
     kernel: CustomKernel;
     inputs: Readonly<Record<string, View>>;
     out: View;
-    /** Of the inputs by name, and of 'out'. */
+    /** The shape of each input by its name, and that of 'out'. */
     shapes: Readonly<Record<string, readonly number[]>>;
     params: Readonly<Record<string, number>>;
   };

@@ -70,7 +70,7 @@ export interface ElementwiseCalls {
     row: number;
   };
   /**
-   * Of heads h < numRotated of x [tokens, heads, 2 * half]: columns j and j + half are a point that turns
+   * In heads h < numRotated of x [tokens, heads, 2 * half], columns j and j + half are a point that turns
    * by position * frequency j, or back where inverse; other heads are copied. frequencies: u32 [2, half],
    * high and low words of turns * 2^64; angles are products of integers, modulo a turn. Token t stands
    * at positions[t mod period] (u32 or i32, below 2^31), or at offset + t mod period. Any size.

@@ -45,9 +45,9 @@ export const square = (x: Tensor): Tensor => unary('square', x);
 export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
 export const tanh = (x: Tensor): Tensor => unary('tanh', x);
 export const sigmoid = (x: Tensor): Tensor => unary('sigmoid', x);
-/** Of radians, whatever their size. */
+/** The sine of x in radians, however large x is. */
 export const sin = (x: Tensor): Tensor => unary('sin', x);
-/** Of radians, whatever their size. */
+/** The cosine of x in radians, however large x is. */
 export const cos = (x: Tensor): Tensor => unary('cos', x);
 /** max(x, 0); its gradient at 0 is 0. */
 export const relu = (x: Tensor): Tensor => unary('relu', x);

@@ -8,7 +8,7 @@ import { FUSE_FACTOR, PLAIN_RESULT } from '../../numeric-class.js';
 /** A file of src/generated. */
 export interface KernelBuild {
   readonly wasmBase64: string;
-  /** Of the constants of assembly/layout.ts that it was compiled with. */
+  /** A hash of the constants of assembly/layout.ts that it was compiled with. */
   readonly layoutHash: number;
 }
 

@@ -11,7 +11,7 @@ interface Row {
   readonly head: number;
   readonly kvHead: number;
   readonly query: number;
-  /** Of the row among [batch, numHeads, numQueries]. */
+  /** The row's number among [batch, numHeads, numQueries]. */
   readonly index: number;
   /** The keys that it sees, ascending, and their scores. */
   readonly keys: readonly number[];

@@ -15,7 +15,7 @@ export interface GpuTensorOptions {
   readonly shape: Shape;
   /** Default f32. */
   readonly dtype?: DType;
-  /** Of the first element, a multiple of 4. Default 0. */
+  /** Where the first element begins, a multiple of 4. Default 0. */
   readonly byteOffset?: number;
   readonly requiresGrad?: boolean;
 }

@@ -7,7 +7,7 @@ export function rotaryTwin(
   options: {
     /** Radians a position, one for each pair of columns. */
     readonly frequencies: readonly number[];
-    /** Of a token's index: leading axes, then the place in its sequence. */
+    /** Gives a token's position from its index: leading axes, then the place in its sequence. */
     readonly positionOf: (token: readonly number[]) => number;
     readonly numRotated: number;
   },

@@ -492,7 +492,7 @@ var<workgroup> weights: array<vec4<f32>, ${columns * vectors}>;
 var<workgroup> slopes: array<vec4<f32>, ${columns * vectors}>;`;
 }
 
-/** Of one pair: from score and product with dOut to the used weight (-1: hidden) and the score's gradient. */
+/** Makes one pair's used weight (-1: hidden) and its score's gradient from the score and the product with dOut. */
 function slopeOf(query: string, key: string): string {
   return `let row = ((batch + P.first_batch) * P.heads + head) * P.queries + min(${query}, P.queries - 1u);
           let pair = scored(weight[c], batch, head, ${query}, ${key});
