@@ -96,9 +96,9 @@ class Arithmetic:
     def leaf(self, p):
         return p if self.storage is None else self.both(p)
 
-    def into_f32(self, f, x):
-        """An op with an f32 result and 16-bit operands: the loss."""
-        return f(x) if self.storage is None else f(self.grad_only(x))
+    def into_f32(self, f, *args):
+        """An op with an f32 result and 16-bit operands: head and loss, whose logits are never stored."""
+        return f(*args) if self.storage is None else f(*[self.grad_only(a) for a in args])
 
 
 # ---- model ------------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ def gelu_new(x):
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def logits_of(ar, p, tokens):
-    """tokens [batch, seq] -> logits [batch, seq, vocab]; p: parameters at compute precision."""
+def loss_of(ar, p, tokens, targets):
+    """The mean loss of targets [batch, seq] after tokens [batch, seq]; p: parameters at compute precision."""
     batch, seq = tokens.shape
     d, heads = CONFIG["n_embd"], CONFIG["n_head"]
     mask = torch.full((seq, seq), float("-inf")).triu(1)
@@ -169,7 +169,8 @@ def logits_of(ar, p, tokens):
         x = add(x, conv1d(mixed, at + "attn.c_proj"))
         hidden = ar.op(gelu_new, conv1d(norm(x, at + "ln_2"), at + "mlp.c_fc"))
         x = add(x, conv1d(hidden, at + "mlp.c_proj"))
-    return ar.op(lambda x, w: x @ w.t(), norm(x, "transformer.ln_f"), p["transformer.wte.weight"])
+    head = lambda x, w: F.cross_entropy((x @ w.t()).reshape(batch * seq, -1), targets.reshape(-1))
+    return ar.into_f32(head, norm(x, "transformer.ln_f"), p["transformer.wte.weight"])
 
 
 # ---- training ---------------------------------------------------------------------------------
@@ -212,8 +213,7 @@ def run(case, precision, weights, data, ranks=1, dtype=torch.float32):
         loss_sum = 0.0
         for x, y in zip(inputs.chunk(parts), targets.chunk(parts)):
             leaves = {k: ar.leaf(p) for k, p in params.items()}
-            logits = logits_of(ar, leaves, x)
-            loss = ar.into_f32(lambda z: F.cross_entropy(z.reshape(-1, z.shape[-1]), y.reshape(-1)), logits)
+            loss = loss_of(ar, leaves, x, y)
             part = torch.autograd.grad(loss / case["accum"] * scale, list(params.values()))
             for k, g in zip(params, part):
                 grads[k] += g / ranks

@@ -3,7 +3,7 @@
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import type { Gpt2Config, Module } from '@shardweave/nn';
-import { type Backend, crossEntropy, Device, Trace } from '@shardweave/tensor-core';
+import { type Backend, Device, mean, Trace } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 
 export const TINY: Partial<Gpt2Config> = {
@@ -91,7 +91,7 @@ export async function forwardBackward(
     device.random.begin({ step, rowOffset: rows.first });
     const ids = device.tensor(part(all.ids), [rows.count, seq]);
     const targets = device.tensor(part(all.targets), [rows.count, seq]);
-    const loss = crossEntropy(await model.call(ids), targets);
+    const loss = mean(await model.call(ids, { targets }));
     await loss.backward();
     return loss.item();
   });

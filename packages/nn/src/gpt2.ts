@@ -1,7 +1,14 @@
 // GPT-2 (Radford et al., 2019) as a Sequential: embeddings, blocks, head. Its parameter paths are the
-// names of the Hugging Face layout. The loss is outside: crossEntropy(logits, targets).
+// names of the Hugging Face layout.
 
-import { add, type Device, linear, ShapeError, type Tensor } from '@shardweave/tensor-core';
+import {
+  add,
+  type Device,
+  linear,
+  linearCrossEntropy,
+  ShapeError,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import { checkOptions, FLAG, optional, SEED } from './check-options.js';
 import { type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
 import { Conv1D } from './layers/conv1d.js';
@@ -9,16 +16,18 @@ import { Dropout } from './layers/dropout.js';
 import { Embedding } from './layers/embedding.js';
 import { Gelu } from './layers/gelu.js';
 import { LayerNorm } from './layers/layer-norm.js';
-import { MultiheadAttention } from './layers/multihead-attention.js';
+import { MultiheadAttention, type SegmentOptions } from './layers/multihead-attention.js';
 import { Sequential } from './layers/sequential.js';
 import { joinPath, Module } from './module.js';
 import { ParameterInit } from './parameter-init.js';
+import { type TokenArgs, type TokenOptions, tokenArguments } from './token-options.js';
 
 /**
- * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size]. The first and the last layer share
- * one table, so sharding keeps both in one unit.
+ * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size], or with targets to losses
+ * [batch, seq]: see TokenOptions. The first and the last layer share one table, so sharding keeps both
+ * in one unit.
  */
-export class Gpt2 extends Sequential<[ids: Tensor], Tensor> {
+export class Gpt2 extends Sequential<TokenArgs, Tensor> {
   readonly config: Gpt2Config;
 
   /**
@@ -45,10 +54,17 @@ export class Gpt2 extends Sequential<[ids: Tensor], Tensor> {
   override childPrefix(name: string): string {
     return layerPath(Number(name), this.children().size - 2);
   }
+
+  override argumentsOf(index: number, previous: unknown, args: TokenArgs): readonly unknown[] {
+    return tokenArguments(index, previous, { args, count: this.children().size });
+  }
 }
 
 /** The sum of token and position embeddings: ids [batch, seq] to [batch, seq, n_embd]. */
-export class Gpt2Embeddings extends Module<[ids: Tensor], Tensor> {
+export class Gpt2Embeddings extends Module<
+  [ids: Tensor, options?: Pick<TokenOptions, 'positions'>],
+  Tensor
+> {
   /** [vocab_size, n_embd] */
   readonly wte: Embedding;
   /** [n_positions, n_embd] */
@@ -67,22 +83,23 @@ export class Gpt2Embeddings extends Module<[ids: Tensor], Tensor> {
     this.#positions = config.n_positions;
   }
 
-  async forward(ids: Tensor): Promise<Tensor> {
+  async forward(ids: Tensor, options: Pick<TokenOptions, 'positions'> = {}): Promise<Tensor> {
     const seq = ids.shape[1];
     if (ids.rank !== 2 || seq === undefined || seq > this.#positions) {
       throw new ShapeError(
         `gpt2: expected ids [batch, seq] with seq at most ${this.#positions}, got [${ids.shape.join(', ')}].`,
       );
     }
-    const positions = this.device.tensor(Int32Array.from({ length: seq }, (_, i) => i));
+    const positions =
+      options.positions ?? this.device.tensor(Int32Array.from({ length: seq }, (_, i) => i));
     const tokens = await this.wte.call(ids); // [batch, seq, n_embd]
-    const places = await this.wpe.call(positions); // [seq, n_embd]
+    const places = await this.wpe.call(positions); // [seq, n_embd], or one a token
     return this.drop.call(add(tokens, places));
   }
 }
 
 /** Attention and a feed-forward layer, each normalized before and added to x [batch, seq, n_embd]. */
-export class Gpt2Block extends Module<[x: Tensor], Tensor> {
+export class Gpt2Block extends Module<[x: Tensor, options?: SegmentOptions], Tensor> {
   readonly ln1: LayerNorm;
   readonly attn: MultiheadAttention;
   readonly ln2: LayerNorm;
@@ -108,8 +125,8 @@ export class Gpt2Block extends Module<[x: Tensor], Tensor> {
     this.mlp = this.child('mlp', new Gpt2Mlp(device, config, init.at('mlp')));
   }
 
-  async forward(x: Tensor): Promise<Tensor> {
-    const attended = add(x, await this.attn.call(await this.ln1.call(x)));
+  async forward(x: Tensor, options: SegmentOptions = {}): Promise<Tensor> {
+    const attended = add(x, await this.attn.call(await this.ln1.call(x), options));
     return add(attended, await this.mlp.call(await this.ln2.call(attended)));
   }
 }
@@ -145,8 +162,11 @@ export class Gpt2Mlp extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** The last norm and the product with the token table: [batch, seq, n_embd] to logits. */
-export class Gpt2Head extends Module<[x: Tensor], Tensor> {
+/**
+ * The last norm and the product with the token table: [batch, seq, n_embd] to logits, or to the losses
+ * [batch, seq] of targets.
+ */
+export class Gpt2Head extends Module<[x: Tensor, targets?: Tensor], Tensor> {
   readonly lnF: LayerNorm;
   /** The token embeddings' table, [vocab_size, n_embd]. */
   readonly weight: Tensor;
@@ -158,8 +178,12 @@ export class Gpt2Head extends Module<[x: Tensor], Tensor> {
     this.weight = this.sharedParameter('wte.weight', weight);
   }
 
-  async forward(x: Tensor): Promise<Tensor> {
-    return linear(await this.lnF.call(x), { weight: this.weight, transposeWeight: true });
+  async forward(x: Tensor, targets?: Tensor): Promise<Tensor> {
+    const { weight } = this;
+    const normed = await this.lnF.call(x);
+    return targets === undefined
+      ? linear(normed, { weight, transposeWeight: true })
+      : linearCrossEntropy(normed, targets, { weight, reduction: 'none' });
   }
 }
 

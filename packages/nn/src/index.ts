@@ -42,6 +42,7 @@ export { ModuleList } from './layers/module-list.js';
 export {
   MultiheadAttention,
   type MultiheadAttentionOptions,
+  type SegmentOptions,
 } from './layers/multihead-attention.js';
 export { RmsNorm, type RmsNormLayerOptions } from './layers/rms-norm.js';
 export { Sequential } from './layers/sequential.js';
@@ -87,3 +88,4 @@ export {
   saveCheckpoint,
 } from './saves/save-checkpoint.js';
 export { loadStateDict, stateDict, streamStateDict } from './state-dict.js';
+export { type TokenArgs, type TokenOptions, tokenArguments } from './token-options.js';

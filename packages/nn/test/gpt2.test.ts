@@ -1,5 +1,18 @@
-import { Gpt2, type Gpt2Config, type Module, NnConfigError } from '@shardweave/nn';
-import { crossEntropy, type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
+import {
+  Gpt2,
+  type Gpt2Config,
+  type Module,
+  NnConfigError,
+  type TokenOptions,
+} from '@shardweave/nn';
+import {
+  crossEntropy,
+  type Device,
+  mul,
+  ShapeError,
+  sum,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { expectClose, expectGradients, makeDevice, read } from './support.js';
 
@@ -82,6 +95,47 @@ describe('Gpt2', () => {
       async () => crossEntropy(await model.call(input), targets),
       { tolerance: 3e-3 },
     );
+  });
+
+  it('gives the losses of targets, with the gradients of logits and crossEntropy', async () => {
+    const device = makeDevice();
+    const model = new Gpt2(device, TINY);
+    const [input, targets] = [ids(device, [2, 4]), ids(device, [2, 4], 3)];
+    const run = async (lossesOf: () => Promise<Tensor>) => {
+      const losses = await lossesOf();
+      await sum(mul(losses, device.tensor([1, 0, 0.5, 2, 1, 1, 3, 1], [2, 4]))).backward();
+      const gradients = await Promise.all(model.parameters().map(({ grad }) => read(grad!)));
+      for (const parameter of model.parameters()) {
+        parameter.grad = undefined;
+      }
+      return { shape: losses.shape, losses: await read(losses), gradients };
+    };
+    const inside = await run(() => model.call(input, { targets }));
+    const outside = await run(async () =>
+      crossEntropy(await model.call(input), targets, { reduction: 'none' }),
+    );
+    expect(inside).toEqual(outside);
+    expect(inside.shape).toEqual([2, 4]);
+  });
+
+  it('keeps packed documents apart: each has the losses it has alone', async () => {
+    const device = makeDevice();
+    const model = new Gpt2(device, TINY);
+    const numbers = (values: number[]) =>
+      device.tensor(Uint32Array.from(values), [1, values.length]);
+    const lossesOf = async (input: number[], targets: number[], options: TokenOptions = {}) =>
+      read(await model.call(numbers(input), { targets: numbers(targets), ...options }));
+    const [first, second] = [await lossesOf([3, 1, 4], [1, 4, 1]), await lossesOf([5, 9], [9, 2])];
+    const packed = await lossesOf([3, 1, 4, 5, 9], [1, 4, 1, 9, 2], {
+      segments: numbers([0, 0, 0, 1, 1]),
+      positions: numbers([0, 1, 2, 0, 1]),
+    });
+    expectClose(packed, [...first, ...second], 1e-6);
+    const mixed = await lossesOf([3, 1, 4, 5, 9], [1, 4, 1, 9, 2]);
+    expectClose(mixed.slice(0, 3), first, 1e-6);
+    for (const [i, loss] of second.entries()) {
+      expect(Math.abs(mixed[3 + i]! - loss)).toBeGreaterThan(1e-3);
+    }
   });
 
   it('starts with the same values whatever wraps its layers, and others for another seed', async () => {

@@ -274,6 +274,18 @@ describe('Sequential', () => {
     expect(() => model.replaceChild('2', new Double(device))).toThrow(RangeError);
   });
 
+  it('hands its arguments to the layers that a subclass says', async () => {
+    class Ending extends Sequential<[Tensor, Tensor]> {
+      override argumentsOf(index: number, previous: unknown, [x, last]: [Tensor, Tensor]) {
+        return index === 0 ? [x] : index === 2 ? [previous, last] : [previous];
+      }
+    }
+    const device = makeDevice();
+    const model = new Ending(device, [new Double(device), new Double(device), new Sum(device)]);
+    const [x, last] = [device.tensor([1, 2]), device.tensor([10, 20])];
+    expect(await read(await model.call(x, last))).toEqual([14, 28]);
+  });
+
   it('frees what a layer returned once the next has used it', async () => {
     const device = makeDevice();
     const layers = Array.from({ length: 8 }, () => new Double(device));

@@ -6,7 +6,10 @@ import { OffloadConfigError } from './errors.js';
 import { splitRows } from './split-layers.js';
 
 export interface MicroBatch {
+  /** Its part of the call's arguments, which any layer may be given. */
   readonly args: readonly unknown[];
+  /** What the slice before returned; before the first, the first argument. */
+  readonly previous: unknown;
   /** Its first row in the batch. */
   readonly firstRow: number;
 }
@@ -14,7 +17,7 @@ export interface MicroBatch {
 /** Cuts the first dimension of every tensor in `args` alike; what is no tensor goes to all. */
 export function cutRows(args: readonly unknown[], numMicrobatches: number): MicroBatch[] {
   if (numMicrobatches === 1) {
-    return [{ args, firstRow: 0 }];
+    return [{ args, previous: args[0], firstRow: 0 }];
   }
   const tensors = listTensors(args);
   const rows = tensors[0]?.shape[0] ?? 1;
@@ -31,7 +34,8 @@ export function cutRows(args: readonly unknown[], numMicrobatches: number): Micr
     const start = firstRow;
     firstRow += count;
     const cut = (tensor: Tensor) => slice(tensor, { axis: 0, start, end: start + count });
-    return { args: mapTensors(args, cut), firstRow: start };
+    const part = mapTensors(args, cut);
+    return { args: part, previous: part[0], firstRow: start };
   });
 }
 

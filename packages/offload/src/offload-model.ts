@@ -9,6 +9,7 @@ import { cast, isFloat, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 import { chooseSlices } from './choose-slices.js';
 import { dryBackward, dryInputs } from './dry-step.js';
 import { OffloadConfigError } from './errors.js';
+import { LayerCalls } from './layer-calls.js';
 import { cutRows, joinRows } from './micro-batches.js';
 import { ModelCall, storagesIn } from './model-call.js';
 import { type Layer, layersOf, makeFlats } from './offload-layers.js';
@@ -41,6 +42,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   readonly flats: readonly OffloadedFlat[];
   readonly #options: ResolvedOffloadOptions;
   readonly #layers: readonly Layer[];
+  readonly #layerCalls: LayerCalls;
   readonly #scheduler: StageScheduler<OffloadSlice, SliceLoads>;
   readonly #forward: SliceForward;
   readonly #backward: SliceBackward;
@@ -82,6 +84,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       modules.forEach((module, i) => void this.child(String(i), module));
     }
     this.#layers = modules.map((module, i) => ({ name: String(i), module, flats: [] }));
+    this.#layerCalls = new LayerCalls(model, modules.length);
     const device = this.device;
     const hostBuffers = this.#stagingBuffers;
     this.#stored = new StoredModel({
@@ -119,6 +122,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#forward = new SliceForward({
       ...context,
       nodes: this.#calling.nodes,
+      layerCalls: this.#layerCalls,
       enterBackward: (slice, pass) => this.#backward.enter(slice, pass),
     });
   }
@@ -235,8 +239,8 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
         batches = await this.#forward.run(slice, batches, call);
       }
       await this.#scheduler.settle();
-      for (const { args: outputs } of batches) {
-        await call.parked.unpark(storagesIn(outputs));
+      for (const { previous: output } of batches) {
+        await call.parked.unpark(storagesIn(output));
       }
     } catch (error) {
       this.#reset();
@@ -244,7 +248,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     } finally {
       call.isRunning = false;
     }
-    return joinRows(batches.map(({ args: outputs }) => outputs[0]));
+    return joinRows(batches.map(({ previous: output }) => output));
   }
 
   /** Gives back host memory of calls whose graphs were freed, by a backward or without one. */
@@ -336,13 +340,20 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   #cut(runs: readonly number[]): OffloadSlice[] {
     let start = 0;
     return runs.map((count) => {
-      const layers = this.#layers.slice(start, start + count);
+      const first = start;
       start += count;
+      const layers = this.#layers.slice(first, start);
       const flats = [...new Set(layers.flatMap((layer) => layer.flats))];
       const { checkpointActivation } = this.#options;
       const around = (slice: OffloadSlice, run: () => Promise<unknown>) =>
         this.#backward.around(slice, run);
-      return new OffloadSlice(this.device, layers, { flats, checkpointActivation, around });
+      return new OffloadSlice(this.device, layers, {
+        start: first,
+        calls: this.#layerCalls,
+        flats,
+        checkpointActivation,
+        around,
+      });
     });
   }
 

@@ -1,12 +1,16 @@
 // Consecutive layers that are on the device together.
 
-import { type BatchNorm1d, checkpoint, isBatchNorm, Module, Sequential } from '@shardweave/nn';
+import { type BatchNorm1d, checkpoint, isBatchNorm, type Module, Sequential } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
+import type { LayerCalls } from './layer-calls.js';
 import type { OffloadedFlat } from './offloaded-flat.js';
 
 export class OffloadSlice {
   /** Its layers one after another, checkpointed if activations are. */
-  readonly run: Module;
+  readonly run: Module<[previous: unknown, args: readonly unknown[]], unknown>;
+  /** Its layers' indices in the model: from start, before end. */
+  readonly start: number;
+  readonly end: number;
   readonly flats: readonly OffloadedFlat[];
   /** Those in it, whose running statistics move once a batch. */
   readonly batchNorms: readonly BatchNorm1d[];
@@ -17,16 +21,23 @@ export class OffloadSlice {
     device: Device,
     layers: readonly { readonly name: string; readonly module: Module }[],
     options: {
+      /** Index of its first layer in the model. */
+      readonly start: number;
+      readonly calls: LayerCalls;
       readonly flats: readonly OffloadedFlat[];
       readonly checkpointActivation: boolean;
       /** Called around each run of its layers, the second one of a checkpoint too. */
       readonly around: (slice: OffloadSlice, run: () => Promise<unknown>) => Promise<unknown>;
     },
   ) {
-    const modules = layers.map(({ module }) => module);
-    const layered = modules.length === 1 ? modules[0]! : new Sequential(device, modules);
-    const body = new SliceBody(layered, (run) => options.around(this, run));
+    const body = new SliceBody(device, layers, {
+      start: options.start,
+      calls: options.calls,
+      around: (run) => options.around(this, run),
+    });
     this.run = options.checkpointActivation ? checkpoint(body) : body;
+    this.start = options.start;
+    this.end = options.start + layers.length;
     this.flats = options.flats;
     this.batchNorms = body.namedModules().flatMap(([, one]) => (isBatchNorm(one) ? [one] : []));
     this.layerNames = layers.map(({ name }) => name);
@@ -38,17 +49,38 @@ export class OffloadSlice {
   }
 }
 
-class SliceBody extends Module<readonly unknown[], unknown> {
-  readonly #layers: Module;
+class SliceBody extends Sequential<[previous: unknown, args: readonly unknown[]], unknown> {
+  readonly #start: number;
+  readonly #calls: LayerCalls;
   readonly #around: (run: () => Promise<unknown>) => Promise<unknown>;
 
-  constructor(layers: Module, around: (run: () => Promise<unknown>) => Promise<unknown>) {
-    super(layers.device);
-    this.#layers = this.child('layers', layers);
-    this.#around = around;
+  constructor(
+    device: Device,
+    layers: readonly { readonly module: Module }[],
+    options: {
+      readonly start: number;
+      readonly calls: LayerCalls;
+      readonly around: (run: () => Promise<unknown>) => Promise<unknown>;
+    },
+  ) {
+    super(
+      device,
+      layers.map(({ module }) => module),
+    );
+    this.#start = options.start;
+    this.#calls = options.calls;
+    this.#around = options.around;
   }
 
-  forward(...args: readonly unknown[]): Promise<unknown> {
-    return this.#around(() => this.#layers.call(...args));
+  override argumentsOf(
+    index: number,
+    previous: unknown,
+    [, args]: readonly [unknown, readonly unknown[]],
+  ): readonly unknown[] {
+    return this.#calls.argumentsOf(this.#start + index, previous, args);
+  }
+
+  override forward(previous: unknown, args: readonly unknown[]): Promise<unknown> {
+    return this.#around(() => super.forward(previous, args));
   }
 }

@@ -3,6 +3,7 @@
 
 import type { Pass } from '@shardweave/tensor-core';
 import { type Storage, tensorsIn } from '@shardweave/tensor-core';
+import type { LayerCalls } from './layer-calls.js';
 import type { MicroBatch } from './micro-batches.js';
 import { endHolds, type ModelCall, storagesIn } from './model-call.js';
 import type { OffloadSlice } from './offload-slice.js';
@@ -11,6 +12,7 @@ import { beginSliceRange, type SliceContext } from './slice-context.js';
 export interface SliceForwardOptions extends SliceContext {
   /** Gets what made the slices' outputs. */
   readonly nodes: WeakSet<object>;
+  readonly layerCalls: LayerCalls;
   /** Before a slice's nodes run backward. */
   enterBackward(slice: OffloadSlice, pass: Pass): Promise<void>;
 }
@@ -22,7 +24,7 @@ export class SliceForward {
     this.#options = options;
   }
 
-  /** Runs all micro-batches through one slice; what each gave is the next one's argument. */
+  /** Runs all micro-batches through one slice; what each gave goes to the next one. */
   async run(
     slice: OffloadSlice,
     batches: readonly MicroBatch[],
@@ -37,15 +39,16 @@ export class SliceForward {
     let isReached = false;
     const parted = batches.length > 1 ? slice.batchNorms.map((norm) => norm.beginBatch()) : [];
     try {
-      for (const { args, firstRow } of batches) {
-        for (const batch of parted) {
-          batch.beginPart();
+      for (const batch of batches) {
+        const { args, firstRow } = batch;
+        for (const part of parted) {
+          part.beginPart();
         }
         // Every micro-batch draws what the whole batch would for its rows.
         device.random.restore({ ...before, rowOffset: before.rowOffset + firstRow });
-        const { output, numNodes } = await this.#runMicroBatch(slice, args, call);
+        const { output, numNodes } = await this.#runMicroBatch(slice, batch, call);
         isReached ||= numNodes > 0;
-        outputs.push({ args: [output], firstRow });
+        outputs.push({ args, previous: output, firstRow });
         if (batches.length > 1 && device.isGradEnabled) {
           call.parked.park(storagesIn(output).filter((storage) => call.mayPark(storage)));
         }
@@ -72,20 +75,22 @@ export class SliceForward {
 
   async #runMicroBatch(
     slice: OffloadSlice,
-    args: readonly unknown[],
+    { args, previous }: MicroBatch,
     call: ModelCall,
   ): Promise<{ readonly output: unknown; readonly numNodes: number }> {
-    const { device } = this.#options;
-    await call.parked.unpark(storagesIn(args));
+    const { device, layerCalls } = this.#options;
+    await call.parked.unpark(storagesIn(previous));
     const saved = new Set<Storage>();
     const remove = device.watchSaved((storage) => saved.add(storage));
     let output: unknown;
     try {
-      output = await slice.run.call(...args);
+      output = await slice.run.call(previous, args);
     } finally {
       remove();
     }
-    endHolds(args, new Set([...call.callers, ...storagesIn(output)]));
+    const given = [previous, ...layerCalls.tensorsFrom(slice.start, args)];
+    const later = new Set(storagesIn([output, ...layerCalls.tensorsFrom(slice.end, args)]));
+    endHolds(given, new Set([...call.callers, ...later]));
     if (!device.isGradEnabled) {
       return { output, numNodes: 0 };
     }
@@ -93,15 +98,13 @@ export class SliceForward {
     for (const storage of parkable) {
       call.saved.add(storage);
     }
-    // What the next slice is about to use stays; arguments that an earlier slice saved go.
-    const later = new Set(storagesIn(output));
-    const idle = [...parkable, ...storagesIn(args)].filter(
+    // What later slices are about to use stays; arguments that an earlier slice saved go.
+    const idle = [...parkable, ...storagesIn(given)].filter(
       (storage) => call.saved.has(storage) && !later.has(storage),
     );
     call.parked.park(idle);
     // What passes through belongs to the slice that made it.
-    const given = new Set(tensorsIn(args));
-    const made = tensorsIn(output).filter((tensor) => !given.has(tensor));
+    const made = tensorsIn(output).filter((tensor) => !tensorsIn(given).includes(tensor));
     for (const { node } of made) {
       if (node !== undefined) {
         this.#options.nodes.add(node);

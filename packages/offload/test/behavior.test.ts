@@ -161,6 +161,34 @@ describe.each(PATHS)('%o', (options) => {
     });
   });
 
+  it('arguments reach the layers that the model says, wherever it is cut', async () => {
+    class Scale extends Module<[x: Tensor, factor: Tensor], Tensor> {
+      forward(x: Tensor, factor: Tensor): Tensor {
+        return mul(x, factor);
+      }
+    }
+    class Scaled extends Sequential<[x: Tensor, factors: readonly [Tensor, Tensor]]> {
+      override argumentsOf(
+        index: number,
+        previous: unknown,
+        [x, [early, late]]: [Tensor, readonly [Tensor, Tensor]],
+      ): readonly unknown[] {
+        return index === 0
+          ? [x]
+          : index % 2 === 0
+            ? [previous]
+            : [previous, index === 1 ? early : late];
+      }
+    }
+    const build = (device: Device) =>
+      new Scaled(device, [linear(device), new Scale(device), linear(device), new Scale(device)]);
+    const { device } = await same(build, async (model, x) => {
+      const factors = [tanh(x), mul(x, 2)] as const;
+      await mean(square(await model.call(mul(x, 3), factors))).backward();
+    });
+    expect(device.memory().live.activation).toBe(4 * DIM * 4); // the input alone
+  });
+
   it('a frozen layer stays, a partly frozen one moves in part', async () => {
     const build = (device: Device) => {
       const model = stack(device);

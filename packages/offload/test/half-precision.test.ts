@@ -3,7 +3,7 @@
 import {
   Linear,
   LossScaler,
-  type Module,
+  Module,
   Sequential,
   Sgd,
   streamedGradNorm,
@@ -16,6 +16,7 @@ import {
   crossEntropy,
   Device,
   mean,
+  mul,
   square,
   type Tensor,
 } from '@shardweave/tensor-core';
@@ -170,4 +171,34 @@ it('100 steps hold the device and the host flat, and dispose leaves nothing', as
   run.optimizer.dispose();
   run.model.dispose();
   expect(run.device.memory().live.total).toBe(0);
+});
+
+it('what is cast on the way in is there for the last layer that gets it, and then gone', async () => {
+  class Scale extends Module<[x: Tensor, factor: Tensor], Tensor> {
+    forward(x: Tensor, factor: Tensor): Tensor {
+      return mul(x, factor);
+    }
+  }
+  class Scaled extends Sequential<[x: Tensor, factor: Tensor]> {
+    override argumentsOf(index: number, previous: unknown, [x, factor]: [Tensor, Tensor]) {
+      return index === 0 ? [x] : index === 2 ? [previous, factor] : [previous];
+    }
+  }
+  const trained = async (numSlices: number) => {
+    const device = new Device(backend, { seed: 3 });
+    const layer = () => new Linear(device, { inFeatures: 4, outFeatures: 4 });
+    const bare = new Scaled(device, [layer(), layer(), new Scale(device), layer()]);
+    const model = new OffloadModel(bare, { computeDType: 'bf16', numSlices });
+    const values = Float32Array.from({ length: 12 }, (_, i) => Math.sin(i));
+    await device.scope(async () => {
+      const [x, factor] = [device.tensor(values, [3, 4]), device.tensor(values, [3, 4])];
+      const output = await model.call(x, factor);
+      expect(device.memory().live.activation).toBe(2 * 48 + 24); // both as given, and the output
+      await mean(square(output)).backward();
+    });
+    const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+    await optimizer.step();
+    return stateDict(model);
+  };
+  expect(await trained(4)).toEqual(await trained(1));
 });

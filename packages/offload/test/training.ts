@@ -2,7 +2,7 @@
 
 import { AdamW, Gpt2, type Gpt2Config, type Module, type Optimizer } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
-import { type Backend, crossEntropy, Device } from '@shardweave/tensor-core';
+import { type Backend, Device, mean } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 
 export const TINY: Partial<Gpt2Config> = {
@@ -40,8 +40,8 @@ export async function trainStep(run: Run, step: number, rows = 4): Promise<numbe
   const loss = await device.scope(async () => {
     device.random.begin({ step, rowOffset: 0 });
     const { ids, targets } = tokens(step, rows);
-    const logits = await model.call(device.tensor(ids, [rows, SEQ]));
-    const result = crossEntropy(logits, device.tensor(targets, [rows, SEQ]));
+    const [tokenIds, next] = [ids, targets].map((values) => device.tensor(values, [rows, SEQ]));
+    const result = mean(await model.call(tokenIds, { targets: next }));
     await result.backward();
     return result.item();
   });

@@ -3,7 +3,7 @@
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { clipGradNorm, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, Gpt2 } from '@shardweave/nn';
-import { type Backend, crossEntropy, Device } from '@shardweave/tensor-core';
+import { type Backend, Device, mean } from '@shardweave/tensor-core';
 import { openBackend, type PageDevice } from './open-backend.ts';
 
 const NUM_RANKS = 2;
@@ -46,7 +46,7 @@ async function trainRank(backend: Backend, processGroup: ProcessGroup): Promise<
   for (let step = 0; step < NUM_STEPS; step++) {
     await device.scope(async () => {
       const { ids, targets } = rowsOf(device, processGroup.rank);
-      const loss = crossEntropy(await model.call(ids), targets);
+      const loss = mean(await model.call(ids, { targets }));
       await loss.backward();
       await clipGradNorm(model, 1);
       await optimizer.step();

@@ -1,6 +1,6 @@
 // Text from the trained model, on one rank alone.
 
-import type { Module } from '@shardweave/nn';
+import type { Module, TokenArgs } from '@shardweave/nn';
 import { type Device, slice, type Tensor } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
 import { sampleTokens } from '../model/sampling.js';
@@ -24,7 +24,7 @@ export interface TextSample {
 /** @param model the whole model, in evaluation: ids [1, seq] (u32) to logits [1, seq, vocab] */
 export async function sampleText(
   device: Device,
-  model: Module<[ids: Tensor], Tensor>,
+  model: Module<TokenArgs, Tensor>,
   options: { readonly config: RunConfig; readonly tokenizer: Tokenizer },
 ): Promise<TextSample> {
   const { config, tokenizer } = options;

@@ -2,7 +2,7 @@
 // for the device but the loss and the norm, which every rank must know.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
+import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../data/dataset.js';
 import type { RunConfig } from '../run-config.js';
 import type { Strategy } from './strategies/strategy.js';
@@ -78,9 +78,9 @@ export class TrainingStep {
       const onDevice = (values: Uint32Array | Float32Array) =>
         device.tensor(values, shape, { tag: 'staging' });
       const targets = onDevice(batch.targets);
-      const logits = await strategy.module.call(onDevice(batch.tokens));
-      const weights = batch.weights === undefined ? {} : { weights: onDevice(batch.weights) };
-      const loss = crossEntropy(logits, targets, { reduction: 'sum', ...weights });
+      const losses = await strategy.module.call(onDevice(batch.tokens), { targets });
+      const { weights } = batch;
+      const loss = sum(weights === undefined ? losses : mul(losses, onDevice(weights)));
       await loss.backward({ gradient: device.full(loss.shape, scale) });
       return loss.detach();
     });

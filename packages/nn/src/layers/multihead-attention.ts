@@ -41,8 +41,13 @@ const RULES: OptionRules<MultiheadAttentionOptions> = {
   init: INIT,
 };
 
+export interface SegmentOptions {
+  /** [batch, seq] (u32): a position sees those of its own number alone. */
+  readonly segments?: Tensor | undefined;
+}
+
 /** x [batch, seq, dim] to [batch, seq, dim]; position t sees positions up to t. */
-export class MultiheadAttention extends Module<[x: Tensor], Tensor> {
+export class MultiheadAttention extends Module<[x: Tensor, options?: SegmentOptions], Tensor> {
   readonly numHeads: number;
   readonly attnDropout: number;
   /** Queries, keys and values: [dim, 3 * dim]. */
@@ -75,11 +80,12 @@ export class MultiheadAttention extends Module<[x: Tensor], Tensor> {
     );
   }
 
-  async forward(x: Tensor): Promise<Tensor> {
+  async forward(x: Tensor, { segments }: SegmentOptions = {}): Promise<Tensor> {
     const qkv = await this.cAttn.call(x); // [batch, seq, 3 * dim]
     const mixed = causalSelfAttention(qkv, {
       numHeads: this.numHeads,
       dropout: this.isTraining ? this.attnDropout : 0,
+      ...(segments === undefined ? {} : { segments }),
     }); // [batch, seq, dim]
     const out = await this.cProj.call(mixed);
     return this.residDropout.call(out);

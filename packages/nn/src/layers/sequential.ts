@@ -4,8 +4,9 @@ import { type Device, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 import { checkModules, Module } from '../module.js';
 
 /**
- * Calls each layer with what the one before returned; the first gets all arguments. A layer's
- * result is freed once the next layer has run, unless that saved or returned it.
+ * Calls each layer with what the one before returned; the first gets all arguments. A subclass may hand
+ * them to more: see argumentsOf. A layer's result is freed once the next layer has run, unless that
+ * saved or returned it.
  */
 // biome-ignore lint/suspicious/noExplicitAny: layers of any signature, as Module has it
 export class Sequential<Args extends readonly any[] = any, Output = Tensor> extends Module<
@@ -25,16 +26,25 @@ export class Sequential<Args extends readonly any[] = any, Output = Tensor> exte
     return [...this.children().values()];
   }
 
+  /**
+   * What the index-th layer is called with: the call's own arguments for the first, what the layer before
+   * returned for the others. Wrappers that run the layers themselves (OffloadModel) ask it too.
+   * @param previous what the layer before returned; for the first, the call's first argument
+   */
+  argumentsOf(index: number, previous: unknown, args: Args): readonly unknown[] {
+    return index === 0 ? args : [previous];
+  }
+
   async forward(...args: Args): Promise<Output> {
     const callers = new Set(tensorsIn(args).map((tensor) => tensor.storage));
-    let values: readonly unknown[] = args;
-    for (const layer of this.layers()) {
-      const output: unknown = await layer.call(...values);
+    let previous: unknown = args[0];
+    for (const [index, layer] of this.layers().entries()) {
+      const output: unknown = await layer.call(...this.argumentsOf(index, previous, args));
       const kept = new Set([...callers, ...tensorsIn(output).map((tensor) => tensor.storage)]);
-      releaseExcept(values, kept);
-      values = [output];
+      releaseExcept(previous, kept);
+      previous = output;
     }
-    return values[0] as Output;
+    return previous as Output;
   }
 }
 

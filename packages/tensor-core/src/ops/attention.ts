@@ -121,17 +121,23 @@ export function scaledDotProductAttention(
  * Causal attention of packed queries, keys and values to themselves.
  * @param qkv [batch, seq, 3 * dim]: queries, keys, values, each numHeads heads side by side
  * @param options.dropout probability of dropping an attention weight. Default 0.
+ * @param options.segments [batch, seq]; see AttentionOptions
  * @returns [batch, seq, dim]
  */
 export function causalSelfAttention(
   qkv: Tensor,
-  options: { readonly numHeads: number; readonly dropout?: number },
+  options: {
+    readonly numHeads: number;
+    readonly dropout?: number;
+    readonly segments?: Tensor;
+  },
 ): Tensor {
   checkOptions<typeof options>('causalSelfAttention', options, {
     numHeads: whole(1),
     dropout: atLeast(0),
+    segments: TENSOR,
   });
-  const { numHeads, dropout } = options;
+  const { numHeads, dropout, segments } = options;
   const dim = (qkv.shape[2] ?? 0) / 3;
   const headDim = dim / numHeads;
   if (qkv.rank !== 3 || !Number.isInteger(headDim)) {
@@ -143,6 +149,7 @@ export function causalSelfAttention(
   return scaledDotProductAttention(part(0), part(1), part(2), {
     isCausal: true,
     ...(dropout === undefined ? {} : { dropout }),
+    ...(segments === undefined ? {} : { segments }),
   });
 }
 

@@ -39,8 +39,8 @@ const NO_TARGET = 2 ** 32 - 1;
 /**
  * crossEntropy of the logits x weight^T, in f32 whatever the dtypes are, x [..., dim], targets [...]
  * (i32, u32). An id that is no class is no target: it adds 0 to the sum and to the gradients. Costs one
- * more product than matmul and crossEntropy, where gradients are wanted; in 16 bits, dx is summed in an
- * f32 tensor of its own.
+ * more product than matmul and crossEntropy, where gradients are wanted and the logits take more than half
+ * of chunkBytes, up to which they are kept for backward; in 16 bits, dx is summed in an f32 tensor of its own.
  */
 export function linearCrossEntropy(
   x: Tensor,
@@ -84,23 +84,24 @@ interface Head {
 
 /** One loss per row, of the targets' shape. */
 function lossesOf(head: Head): Tensor {
-  const { x, weight, targets, rows } = head;
+  const { x, weight, targets, rows, classes } = head;
   const { device } = x;
   const losses = device.empty(targets.shape);
   const lse = device.empty([rows]);
-  device.scope(() => fillLosses(head, losses, lse));
+  const kept = keepsLogits(head) ? device.empty([rows, classes]) : undefined;
+  device.scope(() => fillLosses(head, { losses, lse, kept }));
   device.record({
     name: 'linearCrossEntropy',
     inputs: [x, weight],
     outputs: [losses],
-    saved: [x, weight, targets, lse],
+    saved: [x, weight, targets, lse, ...(kept === undefined ? [] : [kept])],
     backward: ([dLoss], [needsX, needsWeight]) => {
       const isOneChunk = classesOfChunk(head) === head.classes;
       const dtype = isOneChunk ? x.dtype : 'f32';
       const dx = needsX ? device.empty(x.shape, { dtype }) : undefined;
       const dWeight = needsWeight ? gradientPlace(weight) : undefined;
       if (rows > 0) {
-        device.scope(() => fillGradients(head, { lse, dLoss: dLoss!, dx, dWeight }));
+        device.scope(() => fillGradients(head, { lse, kept, dLoss: dLoss!, dx, dWeight }));
       } else if (dWeight !== undefined) {
         device.run('fill', { out: dWeight.view(), value: 0 });
       }
@@ -110,11 +111,24 @@ function lossesOf(head: Head): Tensor {
   return losses;
 }
 
-function fillLosses(head: Head, losses: Tensor, lse: Tensor): void {
+/** Whether the logits and their gradient are small enough to lie in memory as a whole. */
+function keepsLogits({ x, weight, rows, classes, chunkBytes }: Head): boolean {
+  const isFit = 2 * F32_BYTES * rows * classes <= chunkBytes;
+  return isFit && x.device.isGradEnabled && (x.requiresGrad || weight.requiresGrad);
+}
+
+interface LossesOfHead {
+  readonly losses: Tensor;
+  readonly lse: Tensor;
+  /** Gets all logits, [rows, classes]. */
+  readonly kept: Tensor | undefined;
+}
+
+function fillLosses(head: Head, { losses, lse, kept }: LossesOfHead): void {
   const { x, weight, targets, rows, classes, dim, chunkBytes } = head;
   const { device } = x;
   const most = Math.min(rows, Math.max(1, Math.floor(chunkBytes / (F32_BYTES * classes))));
-  const chunk = device.empty([most, classes]);
+  const chunk = kept ?? device.empty([most, classes]);
   for (let first = 0; first < rows; first += most) {
     const count = Math.min(most, rows - first);
     const logits = part(chunk, 0, count * classes);
@@ -140,13 +154,14 @@ function fillLosses(head: Head, losses: Tensor, lse: Tensor): void {
 
 interface GradientsOfHead {
   readonly lse: Tensor;
+  readonly kept: Tensor | undefined;
   readonly dLoss: Tensor;
   /** f32, unless the classes are one chunk. */
   readonly dx: Tensor | undefined;
   readonly dWeight: Tensor | undefined;
 }
 
-function fillGradients(head: Head, { lse, dLoss, dx, dWeight }: GradientsOfHead): void {
+function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsOfHead): void {
   const { x, weight, rows, classes, dim } = head;
   const { device } = x;
   const most = classesOfChunk(head);
@@ -157,18 +172,20 @@ function fillGradients(head: Head, { lse, dLoss, dx, dWeight }: GradientsOfHead)
     const count = Math.min(most, classes - first);
     const table = part(weight, first * dim, count * dim);
     const row = { aRow: width, m: rows, n: dim, k: count };
-    product(head, {
-      a: x.view(),
-      b: table,
-      out: logits,
-      m: rows,
-      n: count,
-      k: dim,
-      transposeB: true,
-      outRow: width,
-    });
+    if (kept === undefined) {
+      product(head, {
+        a: x.view(),
+        b: table,
+        out: logits,
+        m: rows,
+        n: count,
+        k: dim,
+        transposeB: true,
+        outRow: width,
+      });
+    }
     device.run('crossEntropyBackward', {
-      logits,
+      logits: kept?.view() ?? logits,
       targets: targetsOf(first),
       lse: lse.view(),
       dLoss: dLoss.view(),

@@ -12,7 +12,7 @@ import {
   setGradientDivideFactors,
   stateDict,
 } from '@shardweave/fsdp';
-import { Gpt2, type Module, streamStateDict } from '@shardweave/nn';
+import { Gpt2, type Module, streamStateDict, type TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
@@ -84,10 +84,7 @@ interface Sharding {
   readonly store: ShardStore | undefined;
 }
 
-function shardBlocks(
-  model: Gpt2,
-  sharding: Sharding,
-): FullyShardedDataParallel<[ids: Tensor], Tensor> {
+function shardBlocks(model: Gpt2, sharding: Sharding): FullyShardedDataParallel<TokenArgs, Tensor> {
   const options = fsdpOptions(sharding);
   for (const [i, block] of model.layers().slice(1, -1).entries()) {
     const unit = new FullyShardedDataParallel(block as Module<[x: Tensor], Tensor>, {
@@ -96,7 +93,7 @@ function shardBlocks(
     });
     model.replaceChild(String(i + 1), unit);
   }
-  return new FullyShardedDataParallel<[ids: Tensor], Tensor>(model, { ...options, name: 'root' });
+  return new FullyShardedDataParallel<TokenArgs, Tensor>(model, { ...options, name: 'root' });
 }
 
 function fsdpOptions({ config, groups, store }: Sharding) {

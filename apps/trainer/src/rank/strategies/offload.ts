@@ -2,7 +2,7 @@
 // the device as a whole, neither from a file nor on their way into one.
 
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { Gpt2, streamedGradNorm } from '@shardweave/nn';
+import { Gpt2, streamedGradNorm, type TokenArgs } from '@shardweave/nn';
 import {
   lazyStateDict,
   loadCheckpoint,
@@ -29,7 +29,7 @@ async function openAtRest(
   const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: true });
   const store = rest?.store ?? createHostStore();
   const parameters = model.parameters();
-  const offload = new OffloadModel<[ids: Tensor], Tensor>(model, {
+  const offload = new OffloadModel<TokenArgs, Tensor>(model, {
     ...offloadOptions(config),
     store,
   });

@@ -2,15 +2,15 @@
 // meet, and how weights come and go. Everything above it is one way to train.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { AdamW, Module, StepOptions } from '@shardweave/nn';
+import type { AdamW, Module, StepOptions, TokenArgs } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { ModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
 
 /** One rank's model with its optimizer. Collective calls are made by all ranks alike. */
 export interface Strategy {
-  /** ids [rows, seq] (u32) to logits [rows, seq, vocab]. */
-  readonly module: Module<[ids: Tensor], Tensor>;
+  /** ids [rows, seq] (u32) to logits [rows, seq, vocab], or to losses [rows, seq] of targets. */
+  readonly module: Module<TokenArgs, Tensor>;
   readonly optimizer: AdamW;
   /** This rank's f32 parameters take so many bytes, padding included. */
   readonly shardBytes: number;
@@ -41,7 +41,7 @@ export interface Strategy {
    * stands in its way on the device may be freed, so the module is not trained after it.
    * @param state of stateDict
    */
-  textModel(state: ModelState): Promise<Module<[ids: Tensor], Tensor>>;
+  textModel(state: ModelState): Promise<Module<TokenArgs, Tensor>>;
 
   /** Frees the model, and closes what it rests in. The optimizer is the caller's. */
   dispose(): Promise<void>;
