@@ -348,11 +348,13 @@ async function trainedLoss(makeHook: () => CommunicationHook): Promise<number> {
 it('bf16, int8 and PowerSGD train a GPT nearly as exact gradients do', async () => {
   const exact = await trainedLoss(() => allReduceHook);
   expect(exact).toBeLessThan(2.9); // from 3.6
-  for (const [makeHook, behind] of [
-    [() => compressionHook({ wire: 'bf16' }), 0.1],
-    [() => compressionHook({ wire: 'int8' }), 0.1],
-    [() => powerSgdHook({ matrixApproximationRank: 4 }), 0.3],
-  ] as const) {
-    expect(await trainedLoss(makeHook), makeHook().name).toBeLessThan(exact + behind);
+  for (const makeHook of [
+    () => compressionHook({ wire: 'bf16' }),
+    () => compressionHook({ wire: 'int8' }),
+    // A few exact steps first, as PyTorch's hook begins: factors that start at random with the training
+    // cost up to a third of a unit of loss over six initial models, and after five steps a twentieth.
+    () => powerSgdHook({ matrixApproximationRank: 4, startStep: 5 }),
+  ]) {
+    expect(await trainedLoss(makeHook), makeHook().name).toBeLessThan(exact + 0.1);
   }
 });
