@@ -194,7 +194,13 @@ def lr_at(case, s):
     return lr / 2 * (1 + math.cos(math.pi * (s - w) / (STEPS - w)))
 
 
-def run(case, precision, weights, data, ranks=1, dtype=torch.float32):
+def loss_of(ar, p, tokens, targets):
+    """The mean of -log softmax(logits)[target]; p: parameters at compute precision."""
+    logits = logits_of(ar, p, tokens)
+    return ar.into_f32(lambda z: F.cross_entropy(z.reshape(-1, z.shape[-1]), targets.reshape(-1)), logits)
+
+
+def run(case, precision, weights, data, ranks=1, dtype=torch.float32, loss_of=loss_of):
     """Trains STEPS steps. `ranks` splits the rows as ranks do, each with own 16-bit gradients."""
     params = {k: v.clone().to(dtype).requires_grad_() for k, v in weights.items()}
     ar = Arithmetic(STORAGE[precision])
@@ -260,11 +266,11 @@ def write_safetensors(path, weights):
             f.write(w.contiguous().numpy().astype("<f4").tobytes())
 
 
-def flags_of(precision, case, text):
+def flags_of(precision, case, text, model="tiny"):
     """The trainer's command line for a case, relative to the root of the repository."""
     data = "tooling/reference/data/tiny"
     return (
-        f"--model {data} --tokenizer byte --data {data}/{text} --order sequential --dropout 0"
+        f"--model tooling/reference/data/{model} --tokenizer byte --data {data}/{text} --order sequential --dropout 0"
         f" --batch {case['batch']} --grad-accum {case['accum']} --seq {SEQ} --steps {STEPS}"
         f" --lr {case['lr']} --weight-decay {case['weight_decay']} --clip {case['clip']:g}"
         f" --beta1 {BETA1} --beta2 {BETA2} --eps {EPS} --schedule {case['schedule']}"
@@ -289,6 +295,25 @@ def relative(a, b):
     return max(abs(x - y) / abs(y) for x, y in zip(a, b))
 
 
+def case_of(name, precision, case, weights, data, flags, by_name, loss_of=loss_of):
+    """One entry of expected.json; says on stderr how far rounding alone carries its losses."""
+    log = by_name[name] = run(case, precision, weights, data, loss_of=loss_of)
+    entry = {"name": name, "precision": precision, "flags": flags}
+    entry.update({k: rounded(v) for k, v in log.items()})
+    if precision == "fp32":
+        exact = run(case, precision, weights, data, dtype=torch.float64, loss_of=loss_of)
+        note = f"float64 {relative(log['losses'], exact['losses']):.1e}"
+    else:
+        split = run(case, precision, weights, data, ranks=4, loss_of=loss_of)
+        plain = by_name[name.split("-")[0] + "-fp32"]
+        note = (
+            f"4 ranks {relative(split['losses'], log['losses']):.1e}, "
+            f"fp32 {relative(log['losses'], plain['losses']):.1e}, skipped {sum(log['skipped'])}"
+        )
+    print(f"{name}: {log['losses'][0]:.4f} -> {log['losses'][-1]:.4f}; {note}", file=sys.stderr)
+    return entry
+
+
 def main():
     weights = make_weights()
     (HERE / LETTER).write_bytes(LETTERS)
@@ -297,23 +322,10 @@ def main():
     cases, by_name = [], {}
     for name, precision, case, text in CASES:
         data = torch.tensor(list((HERE / text).read_bytes()))
-        log = by_name[name] = run(case, precision, weights, data)
-        cases.append({"name": name, "precision": precision, "flags": flags_of(precision, case, text)})
-        cases[-1].update({k: rounded(v) for k, v in log.items()})
-        # How far rounding alone carries the losses: against the tests' tolerances on stderr.
-        if precision == "fp32":
-            exact = run(case, precision, weights, data, dtype=torch.float64)
-            note = f"float64 {relative(log['losses'], exact['losses']):.1e}"
-        else:
-            split = run(case, precision, weights, data, ranks=4)
-            plain = by_name[name.split("-")[0] + "-fp32"]
-            note = (
-                f"4 ranks {relative(split['losses'], log['losses']):.1e}, "
-                f"fp32 {relative(log['losses'], plain['losses']):.1e}, skipped {sum(log['skipped'])}"
-            )
-        print(f"{name}: {log['losses'][0]:.4f} -> {log['losses'][-1]:.4f}; {note}", file=sys.stderr)
+        cases.append(case_of(name, precision, case, weights, data, flags_of(precision, case, text), by_name))
     document = {"made": "tooling/reference/generate.py", "torch": torch.__version__, "cases": cases}
     (HERE / "expected.json").write_text(one_list_a_line(document) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

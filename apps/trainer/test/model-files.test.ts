@@ -8,7 +8,7 @@ import { createMemoryGroup } from '@shardweave/collectives';
 import {
   Gpt2,
   type Gpt2Config,
-  gpt2ConfigText,
+  modelConfigText,
   gpt2Pieces,
   type HostTensor,
   type LazyTensor,
@@ -59,7 +59,7 @@ async function writeHoles(config: Gpt2Config, last: Uint8Array): Promise<void> {
   await file.write(start!, 0, start!.byteLength, 0);
   await file.write(last, 0, last.byteLength, end - last.byteLength);
   await file.close();
-  await writeFile(join(directory, 'config.json'), gpt2ConfigText(config));
+  await writeFile(join(directory, 'config.json'), modelConfigText(config));
   device.dispose();
 }
 
@@ -107,7 +107,7 @@ describe('a model directory', () => {
 
   it('whose weights are those of another config is the mistake of whoever gave it', async () => {
     await writeHoles(SMALL, new Uint8Array(32));
-    await writeFile(join(directory, 'config.json'), gpt2ConfigText({ ...SMALL, n_positions: 12 }));
+    await writeFile(join(directory, 'config.json'), modelConfigText({ ...SMALL, n_positions: 12 }));
     for (const flags of ['--strategy single', '--strategy offload']) {
       const run = runFlags(`${flags} --model ${directory} ${TEXT} --seq 4`.split(' '));
       await expect(run).rejects.toThrow(UsageError);

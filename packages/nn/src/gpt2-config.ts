@@ -13,6 +13,7 @@ import {
 import { NnConfigError } from './errors.js';
 
 export interface Gpt2Config {
+  readonly model_type: 'gpt2';
   readonly vocab_size: number;
   /** Longest sequence. */
   readonly n_positions: number;
@@ -37,6 +38,7 @@ export interface Gpt2Config {
 
 /** What config.json leaves out: the values of the smallest published GPT-2. */
 export const GPT2_DEFAULTS: Gpt2Config = {
+  model_type: 'gpt2',
   vocab_size: 50257,
   n_positions: 1024,
   n_embd: 768,
@@ -55,6 +57,7 @@ const COUNT = whole(1);
 const POSITIVE = above(0);
 
 const RULES: OptionRules<Gpt2Config> = {
+  model_type: oneOf('gpt2'),
   vocab_size: COUNT,
   n_positions: COUNT,
   n_embd: COUNT,
@@ -77,7 +80,7 @@ const GIVEN_RULES = Object.fromEntries(
 
 /**
  * Fills in defaults and checks each value.
- * @throws {NnConfigError} naming the field; parseGpt2Config passes over those it does not know
+ * @throws {NnConfigError} naming the field
  */
 export function resolveGpt2Config(options: Partial<Gpt2Config>): Gpt2Config {
   checkOptions('gpt2', options, GIVEN_RULES);

@@ -2,19 +2,30 @@
 
 export { castInPlace } from './cast-in-place.js';
 export { Checkpoint, type CheckpointOptions, checkpoint } from './checkpoint.js';
+export { Decoder } from './decoder/decoder.js';
+export { DecoderAttention } from './decoder/decoder-attention.js';
+export {
+  type DecoderConfig,
+  type DecoderFamily,
+  type DecoderOptions,
+  decoderParameterCount,
+  type RopeScaling,
+  resolveDecoderConfig,
+} from './decoder/decoder-config.js';
+export { DecoderBlock, DecoderEmbeddings, DecoderHead } from './decoder/decoder-layers.js';
+export { DecoderMlp } from './decoder/decoder-mlp.js';
 export * from './errors.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
 export {
-  gpt2ConfigText,
   gpt2File,
   gpt2Pieces,
   gpt2State,
   loadGpt2,
   openGpt2,
-  parseGpt2Config,
   writeGpt2,
 } from './hf/gpt2-files.js';
+export { type ModelConfig, modelConfigText, parseModelConfig } from './hf/model-config.js';
 export {
   type ByteSource,
   openSafetensors,
@@ -25,6 +36,7 @@ export {
   writeSafetensors,
 } from './hf/safetensors.js';
 export { type FileDType, type HostTensor, isDeviceDType, type LazyTensor } from './host-tensor.js';
+export { AddRmsNorm, type AddRmsNormOptions } from './layers/add-rms-norm.js';
 export {
   BatchNorm1d,
   type BatchNormOptions,

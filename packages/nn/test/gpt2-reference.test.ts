@@ -7,9 +7,10 @@ import {
   clipGradNorm,
   Gpt2,
   Gpt2Block,
+  type Gpt2Config,
   loadGpt2,
   packParameters,
-  parseGpt2Config,
+  parseModelConfig,
 } from '@shardweave/nn';
 import { type Backend, crossEntropy, Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -34,7 +35,7 @@ async function train(name: string, options: { isWrapped: boolean }) {
   const device = new Device(backend);
   const model = new Gpt2(
     device,
-    parseGpt2Config(readFileSync(new URL('config.json', DATA), 'utf8')),
+    parseModelConfig(readFileSync(new URL('config.json', DATA), 'utf8')) as Gpt2Config,
   );
   loadGpt2(model, readFileSync(new URL('model.safetensors', DATA)));
   if (options.isWrapped) {

@@ -1,11 +1,12 @@
 import {
   FormatError,
   Gpt2,
-  gpt2ConfigText,
+  type Gpt2Config,
   type HostTensor,
   loadGpt2,
+  modelConfigText,
   NnConfigError,
-  parseGpt2Config,
+  parseModelConfig,
   readSafetensors,
   StateDictError,
   stateDict,
@@ -155,16 +156,16 @@ describe('model.safetensors', () => {
 
 describe('config.json', () => {
   it('is read with defaults and written so that it reads back', () => {
-    const config = parseGpt2Config(
+    const config = parseModelConfig(
       JSON.stringify({ model_type: 'gpt2', ...CONFIG, n_inner: null, unknown: 1 }),
-    );
+    ) as Gpt2Config;
     expect(config).toMatchObject({
       ...CONFIG,
       layer_norm_epsilon: 1e-5,
       activation_function: 'gelu_new',
     });
-    const text = gpt2ConfigText({ ...config, resid_pdrop: 0.25, n_inner: 20 });
-    expect(parseGpt2Config(text)).toEqual({ ...config, resid_pdrop: 0.25, n_inner: 20 });
+    const text = modelConfigText({ ...config, resid_pdrop: 0.25, n_inner: 20 });
+    expect(parseModelConfig(text)).toEqual({ ...config, resid_pdrop: 0.25, n_inner: 20 });
     expect(JSON.parse(text)).toMatchObject({
       model_type: 'gpt2',
       architectures: ['GPT2LMHeadModel'],
@@ -174,11 +175,11 @@ describe('config.json', () => {
   });
 
   it('of what this model does not compute is refused', () => {
-    expect(() => parseGpt2Config('{')).toThrow(FormatError);
-    expect(() => parseGpt2Config('[]')).toThrow(FormatError);
-    expect(() => parseGpt2Config('{"model_type":"llama"}')).toThrow('model_type');
-    expect(() => parseGpt2Config('{"tie_word_embeddings":false}')).toThrow('tie_word_embeddings');
-    expect(() => parseGpt2Config('{"n_embd":"768"}')).toThrow(NnConfigError);
-    expect(() => parseGpt2Config('{"activation_function":"relu"}')).toThrow(NnConfigError);
+    expect(() => parseModelConfig('{')).toThrow(FormatError);
+    expect(() => parseModelConfig('[]')).toThrow(FormatError);
+    expect(() => parseModelConfig('{"model_type":"bert"}')).toThrow('model_type');
+    expect(() => parseModelConfig('{"tie_word_embeddings":false}')).toThrow('tie_word_embeddings');
+    expect(() => parseModelConfig('{"n_embd":"768"}')).toThrow(NnConfigError);
+    expect(() => parseModelConfig('{"activation_function":"relu"}')).toThrow(NnConfigError);
   });
 });

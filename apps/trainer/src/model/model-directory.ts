@@ -6,13 +6,13 @@ import { join } from 'node:path';
 import { FsdpStateDictError } from '@shardweave/fsdp';
 import {
   type Gpt2Config,
-  gpt2ConfigText,
   gpt2Pieces,
   type HostTensor,
   type LazyTensor,
+  modelConfigText,
   NnError,
   openGpt2,
-  parseGpt2Config,
+  parseModelConfig,
 } from '@shardweave/nn';
 import { OffloadStateDictError } from '@shardweave/offload';
 import { UsageError } from '../errors.js';
@@ -65,7 +65,11 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
  */
 export async function readModelConfig(directory: string): Promise<Gpt2Config> {
   const path = join(directory, CONFIG_FILE);
-  return await explain(path, async () => parseGpt2Config(await readFile(path, 'utf8')));
+  const config = await explain(path, async () => parseModelConfig(await readFile(path, 'utf8')));
+  if (config.model_type !== 'gpt2') {
+    throw new UsageError(`--model: ${path} is of a ${config.model_type}. Give a GPT-2's.`);
+  }
+  return config;
 }
 
 /**
@@ -95,7 +99,7 @@ export async function writeModel(
 ): Promise<void> {
   await mkdir(directory, { recursive: true });
   await writePieces(join(directory, WEIGHTS_FILE), gpt2Pieces(state));
-  const text = new TextEncoder().encode(gpt2ConfigText(config));
+  const text = new TextEncoder().encode(modelConfigText(config));
   await writePieces(join(directory, CONFIG_FILE), [text]);
 }
 

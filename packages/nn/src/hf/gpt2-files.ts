@@ -1,4 +1,4 @@
-// GPT-2 in the Hugging Face layout: config.json and model.safetensors, as texts and bytes, whole or by
+// GPT-2 in the Hugging Face layout: the fields of config.json, and model.safetensors as bytes, whole or by
 // ranges. Reading and writing the files themselves is the caller's, for this runs in browsers too.
 
 import { FormatError } from '../errors.js';
@@ -6,6 +6,7 @@ import type { Gpt2 } from '../gpt2.js';
 import { type Gpt2Config, resolveGpt2Config } from '../gpt2-config.js';
 import type { HostTensor, LazyTensor } from '../host-tensor.js';
 import { loadStateDict, stateDict } from '../state-dict.js';
+import type { ConfigFields } from './decoder-config-file.js';
 import {
   type ByteSource,
   openSafetensors,
@@ -32,21 +33,11 @@ const FIXED = {
 } as const;
 
 /**
- * The model's options from the text of config.json; fields it does not know are passed over.
- * @throws {FormatError} for text that is no config of a GPT-2, or of one this model does not compute
+ * The model's options from the fields of config.json; those it does not know are passed over.
+ * @throws {FormatError} for those of a model that it does not compute
  * @throws {NnConfigError} for values that cannot work
  */
-export function parseGpt2Config(text: string): Gpt2Config {
-  let parsed: unknown;
-  try {
-    parsed = JSON.parse(text);
-  } catch (error) {
-    throw new FormatError('config.json: expected JSON.', { cause: error });
-  }
-  if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) {
-    throw new FormatError('config.json: expected an object.');
-  }
-  const fields = parsed as Record<string, unknown>;
+export function readGpt2Config(fields: ConfigFields): Gpt2Config {
   for (const [name, value] of Object.entries(FIXED)) {
     if (name in fields && fields[name] !== value) {
       throw new FormatError(
@@ -57,16 +48,14 @@ export function parseGpt2Config(text: string): Gpt2Config {
   return resolveGpt2Config(pickOptions(fields));
 }
 
-/** The text of config.json. */
-export function gpt2ConfigText(config: Gpt2Config): string {
-  const fields = {
+/** The fields of config.json. */
+export function gpt2ConfigFields(config: Gpt2Config): ConfigFields {
+  return {
     architectures: ['GPT2LMHeadModel'],
     ...FIXED,
-    ...pickOptions(config as unknown as Record<string, unknown>),
+    ...pickOptions(config as unknown as ConfigFields),
     n_ctx: config.n_positions, // older readers ask for it
-    torch_dtype: 'float32',
   };
-  return `${JSON.stringify(fields, undefined, 2)}\n`;
 }
 
 /**
@@ -155,7 +144,7 @@ function requireTied(head: HostTensor, table: HostTensor): void {
   );
 }
 
-function pickOptions(fields: Record<string, unknown>): Partial<Gpt2Config> {
+function pickOptions(fields: ConfigFields): Partial<Gpt2Config> {
   const names = [
     'vocab_size',
     'n_positions',

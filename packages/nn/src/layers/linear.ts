@@ -1,7 +1,15 @@
 // An affine map with PyTorch's weight order, [out, in].
 
-import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
-import { checkOptions, FLAG, INIT, type OptionRules, optional, whole } from '../check-options.js';
+import { type Device, linear, type Shape, type Tensor } from '@shardweave/tensor-core';
+import {
+  atLeast,
+  checkOptions,
+  FLAG,
+  INIT,
+  type OptionRules,
+  optional,
+  whole,
+} from '../check-options.js';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
@@ -11,6 +19,11 @@ export interface LinearOptions {
   readonly outFeatures: number;
   /** Default true. */
   readonly bias?: boolean;
+  /**
+   * Standard deviation of a normal initial weight, beside which the bias is zero. Default: both are uniform in
+   * +-1/sqrt(inFeatures).
+   */
+  readonly std?: number;
   readonly init?: ParameterInit;
 }
 
@@ -18,41 +31,61 @@ const RULES: OptionRules<LinearOptions> = {
   inFeatures: whole(0),
   outFeatures: whole(0),
   bias: optional(FLAG),
+  std: optional(atLeast(0)),
   init: INIT,
 };
 
-/** x [..., inFeatures] to x weight^T + bias, [..., outFeatures]. Uniform in +-1/sqrt(inFeatures). */
+/** x [..., inFeatures] to x weight^T + bias, [..., outFeatures]. */
 export class Linear extends Module<[x: Tensor], Tensor> {
   /** [outFeatures, inFeatures] */
   readonly weight: Tensor;
   /** [outFeatures] */
   readonly bias: Tensor | undefined;
+  readonly #std: number | undefined;
 
   constructor(device: Device, options: LinearOptions) {
     super(device);
     checkOptions('Linear', options, RULES);
     const { inFeatures, outFeatures, bias = true, init = ParameterInit.next(device) } = options;
-    const range = initialRange(inFeatures);
+    this.#std = options.std;
     this.weight = this.parameter(
       'weight',
-      init.uniform('weight', [outFeatures, inFeatures], range),
+      initialWeight(init, [outFeatures, inFeatures], options.std),
     );
+    const biasShape = [outFeatures];
     this.bias = bias
-      ? this.parameter('bias', init.uniform('bias', [outFeatures], range))
+      ? this.parameter('bias', initialBias(init, biasShape, { inFeatures, std: options.std }))
       : undefined;
   }
 
   override resetOwnParameters(init: ParameterInit): void {
-    const range = initialRange(this.weight.shape[1]!);
-    setValues(this.weight, (shape) => init.uniform('weight', shape, range));
+    const std = this.#std;
+    const inFeatures = this.weight.shape[1]!;
+    setValues(this.weight, (shape) => initialWeight(init, shape, std));
     if (this.bias !== undefined) {
-      setValues(this.bias, (shape) => init.uniform('bias', shape, range));
+      setValues(this.bias, (shape) => initialBias(init, shape, { inFeatures, std }));
     }
   }
 
   forward(x: Tensor): Tensor {
     return linear(x, { weight: this.weight, bias: this.bias, transposeWeight: true });
   }
+}
+
+function initialWeight(init: ParameterInit, shape: Shape, std: number | undefined): Tensor {
+  return std === undefined
+    ? init.uniform('weight', shape, initialRange(shape[1]!))
+    : init.normal('weight', shape, { std });
+}
+
+function initialBias(
+  init: ParameterInit,
+  shape: Shape,
+  { inFeatures, std }: { readonly inFeatures: number; readonly std: number | undefined },
+): Tensor {
+  return std === undefined
+    ? init.uniform('bias', shape, initialRange(inFeatures))
+    : init.zeros(shape);
 }
 
 function initialRange(inFeatures: number) {

@@ -1,0 +1,98 @@
+// Causal self-attention with grouped keys and values and rotary positions, under the Hub's names.
+
+import {
+  type Device,
+  reshape,
+  rotaryEmbedding,
+  rotaryFrequencies,
+  scaledDotProductAttention,
+  type Tensor,
+} from '@shardweave/tensor-core';
+import { Linear } from '../layers/linear.js';
+import { RmsNorm } from '../layers/rms-norm.js';
+import { Module } from '../module.js';
+import type { ParameterInit } from '../parameter-init.js';
+import type { TokenOptions } from '../token-options.js';
+import { blockParts, type DecoderConfig } from './decoder-config.js';
+
+/** What a block is told of its tokens. */
+export type RowPlaces = Pick<TokenOptions, 'segments' | 'positions'>;
+
+/** x [batch, seq, hidden_size] to the same; a token sees those before it in its segment. */
+export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
+  /** [heads * head_dim, hidden_size] */
+  readonly qProj: Linear;
+  /** [kvHeads * head_dim, hidden_size] */
+  readonly kProj: Linear;
+  readonly vProj: Linear;
+  /** [hidden_size, heads * head_dim] */
+  readonly oProj: Linear;
+  /** [head_dim], one for all heads; Qwen 3's alone. */
+  readonly qNorm: RmsNorm | undefined;
+  readonly kNorm: RmsNorm | undefined;
+  readonly #config: DecoderConfig;
+
+  constructor(device: Device, config: DecoderConfig, init: ParameterInit) {
+    super(device);
+    this.#config = config;
+    const { hidden_size: width, head_dim: headDim, initializer_range: std } = config;
+    const { hasQkvBias, hasOutBias, hasHeadNorms } = blockParts(config);
+    const qWidth = config.num_attention_heads * headDim;
+    const kvWidth = config.num_key_value_heads * headDim;
+    const linear = (name: string, sizes: readonly [inFeatures: number, outFeatures: number]) => {
+      const [inFeatures, outFeatures] = sizes;
+      const bias = name === 'o_proj' ? hasOutBias : hasQkvBias;
+      const options = { inFeatures, outFeatures, bias, std, init: init.at(name) };
+      return this.child(name, new Linear(device, options));
+    };
+    this.qProj = linear('q_proj', [width, qWidth]);
+    this.kProj = linear('k_proj', [width, kvWidth]);
+    this.vProj = linear('v_proj', [width, kvWidth]);
+    this.oProj = linear('o_proj', [qWidth, width]);
+    const norm = (name: string) => {
+      const options = { dim: headDim, eps: config.rms_norm_eps, init: init.at(name) };
+      return hasHeadNorms ? this.child(name, new RmsNorm(device, options)) : undefined;
+    };
+    this.qNorm = norm('q_norm');
+    this.kNorm = norm('k_norm');
+  }
+
+  async forward(x: Tensor, { segments, positions }: RowPlaces = {}): Promise<Tensor> {
+    const [batch, seq] = x.shape as [number, number, number];
+    const { head_dim: headDim, num_key_value_heads: kvHeads } = this.#config;
+    const { num_attention_heads: numHeads, attention_dropout: dropout } = this.#config;
+    const frequencies = this.#frequencies();
+    const heads = async (project: Linear, count: number): Promise<Tensor> =>
+      reshape(await project.call(x), [batch, seq, count, headDim]);
+    const turned = async (rows: Tensor, norm: RmsNorm | undefined): Promise<Tensor> => {
+      const normed = norm === undefined ? rows : await norm.call(rows);
+      return rotaryEmbedding(normed, { frequencies, ...(positions && { positions }) });
+    };
+    const q = await turned(await heads(this.qProj, numHeads), this.qNorm);
+    const k = await turned(await heads(this.kProj, kvHeads), this.kNorm);
+    const v = await heads(this.vProj, kvHeads); // [batch, seq, kvHeads, headDim]
+    const attended = scaledDotProductAttention(q, k, v, {
+      isCausal: true,
+      dropout: this.isTraining ? dropout : 0,
+      ...(segments && { segments }),
+    }); // [batch, seq, heads, headDim]
+    return this.oProj.call(reshape(attended, [batch, seq, numHeads * headDim]));
+  }
+
+  /** A few words that each call makes anew: a table kept would be state that no file has. */
+  #frequencies(): Tensor {
+    const { head_dim: headDim, rope_theta: base, rope_scaling: scaling } = this.#config;
+    return rotaryFrequencies(this.device, {
+      headDim,
+      base,
+      ...(scaling && {
+        scaling: {
+          factor: scaling.factor,
+          lowFrequencyFactor: scaling.low_freq_factor,
+          highFrequencyFactor: scaling.high_freq_factor,
+          originalLength: scaling.original_max_position_embeddings,
+        },
+      }),
+    });
+  }
+}

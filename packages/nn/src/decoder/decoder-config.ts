@@ -1,0 +1,225 @@
+// The options of a decoder, with the names of the Hub's config.json. What separates the families is said
+// here once: where biases are, whether heads are normalized, and how wide a head is.
+
+import {
+  above,
+  checkOptions,
+  FLAG,
+  given,
+  type OptionRule,
+  type OptionRules,
+  oneOf,
+  optional,
+  PROBABILITY,
+  whole,
+} from '../check-options.js';
+import { NnConfigError } from '../errors.js';
+
+/** Llama 2 and 3, SmolLM2, TinyLlama; Qwen 2 and 2.5; Qwen 3. */
+export type DecoderFamily = 'llama' | 'qwen2' | 'qwen3';
+
+/** Llama 3.1's: low frequencies are stretched for longer texts. */
+export interface RopeScaling {
+  readonly rope_type: 'llama3';
+  readonly factor: number;
+  readonly low_freq_factor: number;
+  readonly high_freq_factor: number;
+  readonly original_max_position_embeddings: number;
+}
+
+export interface DecoderConfig {
+  readonly model_type: DecoderFamily;
+  readonly vocab_size: number;
+  /** Width. */
+  readonly hidden_size: number;
+  /** Width of the feed-forward layer. */
+  readonly intermediate_size: number;
+  readonly num_hidden_layers: number;
+  readonly num_attention_heads: number;
+  /** Divides the number of heads; consecutive heads share keys and values. */
+  readonly num_key_value_heads: number;
+  /** Even. Heads together may be wider or narrower than the model. */
+  readonly head_dim: number;
+  /** Longest sequence. */
+  readonly max_position_embeddings: number;
+  readonly rms_norm_eps: number;
+  /** Base of the rotary frequencies. */
+  readonly rope_theta: number;
+  readonly rope_scaling: RopeScaling | null;
+  /** Whether the head's weight is the token table. */
+  readonly tie_word_embeddings: boolean;
+  /** On q, k, v and o. Qwen 2 has those of q, k and v always, and this field never. */
+  readonly attention_bias: boolean;
+  /** Llama alone. */
+  readonly mlp_bias: boolean;
+  /** Dropout on the attention weights. */
+  readonly attention_dropout: number;
+  /** Standard deviation of the initial weights. */
+  readonly initializer_range: number;
+  /** Ids of tokens that tokenizers and generation know; the model computes nothing with them. */
+  readonly bos_token_id: number | null;
+  readonly eos_token_id: number | readonly number[] | null;
+  readonly pad_token_id: number | null;
+}
+
+type Required =
+  | 'model_type'
+  | 'vocab_size'
+  | 'hidden_size'
+  | 'intermediate_size'
+  | 'num_hidden_layers'
+  | 'num_attention_heads'
+  | 'max_position_embeddings';
+
+/** A configuration as it is given: sizes always, the rest where it differs from the family's defaults. */
+export type DecoderOptions = Pick<DecoderConfig, Required> & Partial<DecoderConfig>;
+
+const COUNT = whole(1);
+const ID: OptionRule = {
+  expected: "a token's id, or null",
+  holds: (value) => value === null || whole(0).holds(value),
+};
+const IDS: OptionRule = {
+  expected: "a token's id, a list of ids, or null",
+  holds: (value) => ID.holds(value) || (Array.isArray(value) && value.every(whole(0).holds)),
+};
+
+const RULES: OptionRules<DecoderConfig> = {
+  model_type: oneOf('llama', 'qwen2', 'qwen3'),
+  vocab_size: COUNT,
+  hidden_size: COUNT,
+  intermediate_size: COUNT,
+  num_hidden_layers: COUNT,
+  num_attention_heads: COUNT,
+  num_key_value_heads: optional(COUNT),
+  head_dim: optional(whole(2)),
+  max_position_embeddings: COUNT,
+  rms_norm_eps: optional(above(0)),
+  rope_theta: optional(above(1)),
+  rope_scaling: optional({
+    expected:
+      "null, or rope_type 'llama3' with factor, low_freq_factor, high_freq_factor and original_max_position_embeddings",
+    holds: isRopeScaling,
+  }),
+  tie_word_embeddings: optional(FLAG),
+  attention_bias: optional(FLAG),
+  mlp_bias: optional(FLAG),
+  attention_dropout: optional(PROBABILITY),
+  initializer_range: optional(above(0)),
+  bos_token_id: optional(ID),
+  eos_token_id: optional(IDS),
+  pad_token_id: optional(ID),
+};
+
+const DEFAULTS = {
+  rms_norm_eps: 1e-6,
+  rope_theta: 10_000,
+  rope_scaling: null,
+  tie_word_embeddings: false,
+  attention_bias: false,
+  mlp_bias: false,
+  attention_dropout: 0,
+  initializer_range: 0.02,
+  bos_token_id: null,
+  eos_token_id: null,
+  pad_token_id: null,
+} satisfies Partial<DecoderConfig>;
+
+/** Every field, in the order in which files have them. */
+export const DECODER_FIELDS = Object.keys(RULES) as readonly (keyof DecoderConfig)[];
+
+/** Qwen 3's heads have this width where nothing else is said. */
+const QWEN3_HEAD_DIM = 128;
+
+/**
+ * Fills in defaults and checks each value.
+ * @throws {NnConfigError} naming the field
+ */
+export function resolveDecoderConfig(options: DecoderOptions): DecoderConfig {
+  checkOptions('decoder', options, RULES);
+  const { model_type: family, hidden_size: width, num_attention_heads: heads } = options;
+  const config: DecoderConfig = {
+    ...DEFAULTS,
+    num_key_value_heads: heads,
+    head_dim: family === 'qwen3' ? QWEN3_HEAD_DIM : width / heads,
+    ...(given(options) as DecoderOptions),
+  };
+  const { num_key_value_heads: kvHeads, head_dim: headDim } = config;
+  if (heads % kvHeads !== 0) {
+    throw new NnConfigError(
+      `decoder: expected num_key_value_heads to be a divisor of num_attention_heads (${heads}), got ${kvHeads}.`,
+    );
+  }
+  if (headDim % 2 !== 0) {
+    throw new NnConfigError(
+      `decoder: expected head_dim to be even, got ${headDim}${options.head_dim === undefined ? ` (hidden_size ${width} over num_attention_heads ${heads})` : ''}. Columns turn in pairs.`,
+    );
+  }
+  for (const [field, families] of Object.entries(FAMILIES_WITH)) {
+    if (config[field as keyof typeof FAMILIES_WITH] && !families.includes(family)) {
+      throw new NnConfigError(
+        `decoder: expected ${field} to be false for ${family}, got true. Only ${families.join(' and ')} can have it.`,
+      );
+    }
+  }
+  return config;
+}
+
+/** Families that know a field; others have it false. */
+const FAMILIES_WITH = {
+  attention_bias: ['llama', 'qwen3'],
+  mlp_bias: ['llama'],
+} as const satisfies Partial<Record<keyof DecoderConfig, readonly DecoderFamily[]>> as {
+  readonly attention_bias: readonly DecoderFamily[];
+  readonly mlp_bias: readonly DecoderFamily[];
+};
+
+/** What a block of the family has beside its matrices. */
+export function blockParts(config: DecoderConfig): {
+  readonly hasQkvBias: boolean;
+  readonly hasOutBias: boolean;
+  readonly hasMlpBias: boolean;
+  /** Whether each head of queries and keys is normalized before it is turned. */
+  readonly hasHeadNorms: boolean;
+} {
+  const { model_type: family, attention_bias: hasBias } = config;
+  return {
+    hasQkvBias: family === 'qwen2' || hasBias,
+    hasOutBias: hasBias,
+    hasMlpBias: config.mlp_bias,
+    hasHeadNorms: family === 'qwen3',
+  };
+}
+
+/** Trainable numbers of a model, a tied head once. */
+export function decoderParameterCount(config: DecoderConfig): number {
+  const { hidden_size: width, intermediate_size: inner, head_dim: headDim } = config;
+  const { hasQkvBias, hasOutBias, hasMlpBias, hasHeadNorms } = blockParts(config);
+  const qWidth = config.num_attention_heads * headDim;
+  const kvWidth = config.num_key_value_heads * headDim;
+  const biases =
+    (hasQkvBias ? qWidth + 2 * kvWidth : 0) +
+    (hasOutBias ? width : 0) +
+    (hasMlpBias ? 2 * inner + width : 0);
+  const norms = 2 * width + (hasHeadNorms ? 2 * headDim : 0);
+  const block = width * (2 * qWidth + 2 * kvWidth + 3 * inner) + biases + norms;
+  const tables = config.vocab_size * width * (config.tie_word_embeddings ? 1 : 2);
+  return tables + config.num_hidden_layers * block + width;
+}
+
+function isRopeScaling(value: unknown): boolean {
+  if (value === null) {
+    return true;
+  }
+  const scaling = value as Partial<RopeScaling>;
+  const low = scaling.low_freq_factor;
+  const high = scaling.high_freq_factor;
+  return (
+    typeof value === 'object' &&
+    scaling.rope_type === 'llama3' &&
+    [scaling.factor, low, high, scaling.original_max_position_embeddings].every((factor) =>
+      above(0).holds(factor),
+    ) &&
+    low! < high!
+  );
+}

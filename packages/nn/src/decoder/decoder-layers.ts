@@ -1,0 +1,120 @@
+// What a decoder is a sequence of: the token table, blocks, and a head that gives logits or losses.
+
+import {
+  add,
+  type Device,
+  linear,
+  linearCrossEntropy,
+  ShapeError,
+  type Tensor,
+} from '@shardweave/tensor-core';
+import { AddRmsNorm } from '../layers/add-rms-norm.js';
+import { Embedding } from '../layers/embedding.js';
+import { RmsNorm } from '../layers/rms-norm.js';
+import { Module } from '../module.js';
+import type { ParameterInit } from '../parameter-init.js';
+import { setValues } from '../set-values.js';
+import type { TokenOptions } from '../token-options.js';
+import { DecoderAttention, type RowPlaces } from './decoder-attention.js';
+import type { DecoderConfig } from './decoder-config.js';
+import { DecoderMlp } from './decoder-mlp.js';
+
+/** ids [batch, seq] to rows of the table, [batch, seq, hidden_size]. */
+export class DecoderEmbeddings extends Module<
+  [ids: Tensor, options?: Pick<TokenOptions, 'positions'>],
+  Tensor
+> {
+  /** [vocab_size, hidden_size] */
+  readonly embedTokens: Embedding;
+  readonly #positions: number;
+
+  constructor(device: Device, config: DecoderConfig, init: ParameterInit) {
+    super(device);
+    const { vocab_size: numEmbeddings, hidden_size: dim, initializer_range: std } = config;
+    const options = { numEmbeddings, dim, std, init: init.at('embed_tokens') };
+    this.embedTokens = this.child('embed_tokens', new Embedding(device, options));
+    this.#positions = config.max_position_embeddings;
+  }
+
+  async forward(ids: Tensor, { positions }: Pick<TokenOptions, 'positions'> = {}): Promise<Tensor> {
+    const seq = ids.shape[1];
+    // Where positions are given, a row may be longer than any of the texts that are packed in it.
+    if (ids.rank !== 2 || seq === undefined || (positions === undefined && seq > this.#positions)) {
+      throw new ShapeError(
+        `decoder: expected ids [batch, seq] with seq at most ${this.#positions}, got [${ids.shape.join(', ')}].`,
+      );
+    }
+    return this.embedTokens.call(ids);
+  }
+}
+
+/** Attention and a feed-forward layer, each normalized before and added to x [batch, seq, hidden_size]. */
+export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
+  readonly inputLayernorm: RmsNorm;
+  readonly selfAttn: DecoderAttention;
+  readonly postAttentionLayernorm: AddRmsNorm;
+  readonly mlp: DecoderMlp;
+
+  constructor(device: Device, config: DecoderConfig, init: ParameterInit) {
+    super(device);
+    const norm = { dim: config.hidden_size, eps: config.rms_norm_eps, init };
+    this.inputLayernorm = this.child('input_layernorm', new RmsNorm(device, norm));
+    const attention = new DecoderAttention(device, config, init.at('self_attn'));
+    this.selfAttn = this.child('self_attn', attention);
+    const second = new AddRmsNorm(device, norm);
+    this.postAttentionLayernorm = this.child('post_attention_layernorm', second);
+    this.mlp = this.child('mlp', new DecoderMlp(device, config, init.at('mlp')));
+  }
+
+  async forward(x: Tensor, places?: RowPlaces): Promise<Tensor> {
+    const mixed = await this.selfAttn.call(await this.inputLayernorm.call(x), places);
+    const { sum, norm } = await this.postAttentionLayernorm.call(mixed, x);
+    return add(sum, await this.mlp.call(norm));
+  }
+}
+
+/** The last norm and the head: x [batch, seq, hidden_size] to logits, or to each target's loss. */
+export class DecoderHead extends Module<[x: Tensor, targets?: Tensor], Tensor> {
+  readonly norm: RmsNorm;
+  /** [vocab_size, hidden_size], the token table where they are tied. */
+  readonly weight: Tensor;
+  /** Of a weight of its own. */
+  readonly #std: number | undefined;
+
+  constructor(
+    device: Device,
+    config: DecoderConfig,
+    options: { readonly table: Tensor; readonly init: ParameterInit },
+  ) {
+    super(device);
+    const { init, table } = options;
+    const { vocab_size: vocab, hidden_size: dim, initializer_range: std } = config;
+    this.norm = this.child(
+      'model.norm',
+      new RmsNorm(device, { dim, eps: config.rms_norm_eps, init }),
+    );
+    if (config.tie_word_embeddings) {
+      this.weight = this.sharedParameter('model.embed_tokens.weight', table);
+      return;
+    }
+    this.#std = std;
+    this.weight = this.parameter(HEAD, init.normal(HEAD, [vocab, dim], { std }));
+  }
+
+  override resetOwnParameters(init: ParameterInit): void {
+    const std = this.#std;
+    if (std !== undefined) {
+      setValues(this.weight, (shape) => init.normal(HEAD, shape, { std }));
+    }
+  }
+
+  async forward(x: Tensor, targets?: Tensor): Promise<Tensor> {
+    const { weight } = this;
+    const rows = await this.norm.call(x); // [batch, seq, hidden_size]
+    return targets === undefined
+      ? linear(rows, { weight, transposeWeight: true })
+      : linearCrossEntropy(rows, targets, { weight, reduction: 'none' });
+  }
+}
+
+const HEAD = 'lm_head.weight';
