@@ -9,7 +9,7 @@ import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel, shardLayout } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
-import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+import { Device, mean } from '../packages/tensor-core/dist/index.js';
 import { memoryBlock } from './figures/memory-block.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
@@ -109,7 +109,7 @@ async function step(model, optimizer, afterForward = () => {}) {
   await device.scope(async () => {
     const [x, y] = [device.tensor(ids, [ROWS, seq]), device.tensor(ids, [ROWS, seq])];
     // A scope of its own, so that the graph alone holds the logits.
-    const loss = await device.scope(async () => crossEntropy(await model.call(x), y));
+    const loss = await device.scope(async () => mean(await model.call(x, { targets: y })));
     afterForward();
     await loss.backward();
     await optimizer.step();
@@ -160,15 +160,14 @@ function activations(e) {
   const n = ROWS * T;
   const attention = e * n * 6 * C + 8 * n * H + 8 * n;
   const block = attention + e * n * 10 * C + 8 * n;
-  const head = e * n * (2 * C + V) + 8 * n + 4 * n;
+  const head = e * n * 2 * C + 4 * n * V + 8 * n + 4 * n;
   const inputs = 8 * n + 4 + 4 * T;
   const running = inputs + 4; // and what backward starts from
   const below = running + (L - 1) * block;
   return {
     afterForward: inputs + L * block + head,
     peak: Math.max(
-      running + L * block + head + 4 * n + e * n * V,
-      running + L * block + head - 4 * n - e * n * V + e * (n * V + n * C), // dWeight in place: e = r
+      running + L * block + head + 4 * n + 4 * n * V + e * n * C, // dWeight in place: e = r
       below + block + e * (5 * n * C + C),
       running + e * (n * C + V * C),
     ),

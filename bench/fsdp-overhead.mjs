@@ -9,7 +9,7 @@ import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2, packParameters } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
-import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+import { Device, mean } from '../packages/tensor-core/dist/index.js';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -99,7 +99,7 @@ function training(shape, kind) {
   const step = () =>
     device.scope(async () => {
       const [x, y] = [device.tensor(ids, [batch, seq]), device.tensor(ids, [batch, seq])];
-      const loss = await device.scope(async () => crossEntropy(await model.call(x), y));
+      const loss = await device.scope(async () => mean(await model.call(x, { targets: y })));
       await loss.backward();
       await optimizer.step();
       optimizer.zeroGrad();

@@ -17,7 +17,7 @@ import { OffloadModel } from '../packages/offload/dist/index.js';
 import { createHostStore } from '../packages/shard-store/dist/index.js';
 import { openDiskStore } from '../packages/shard-store/dist/node.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
-import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+import { Device, mean } from '../packages/tensor-core/dist/index.js';
 import { createWebGpuBackend } from '../packages/tensor-core/dist/webgpu.js';
 import { openNodeGpu } from '../packages/tensor-core/dist/webgpu-node.js';
 import { publish } from './figures/publish.mjs';
@@ -137,7 +137,7 @@ async function tenthOfItsState() {
     for (let step = 0; step < 3; step++) {
       await device.scope(async () => {
         const x = device.tensor(ids, [2, 32]);
-        const loss = crossEntropy(await model.call(x), x);
+        const loss = mean(await model.call(x, { targets: x }));
         await loss.backward();
         losses.push(await loss.item());
       });
@@ -234,7 +234,7 @@ async function training(kind, batch, given, kernels = backend) {
   const pass = () =>
     device.scope(async () => {
       const x = device.tensor(ids, [batch, seq]);
-      const loss = crossEntropy(await model.call(x), x);
+      const loss = mean(await model.call(x, { targets: x }));
       await loss.backward();
       await loss.item();
     });

@@ -7,7 +7,7 @@ import { parseArgs } from 'node:util';
 import { createMemoryGroup, withDelay } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
-import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+import { Device, mean } from '../packages/tensor-core/dist/index.js';
 import { createReferenceBackend } from '../packages/tensor-core/dist/testing.js';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
@@ -107,7 +107,7 @@ async function run(delay, options) {
         await device.scope(async () => {
           const ids = Int32Array.from({ length: 9 }, (_, i) => (5 * i + step) % SHAPE.vocab_size);
           const x = device.tensor(ids.slice(0, 8), [1, 8]);
-          const loss = crossEntropy(await model.call(x), device.tensor(ids.slice(1), [1, 8]));
+          const loss = mean(await model.call(x, { targets: device.tensor(ids.slice(1), [1, 8]) }));
           await loss.backward();
         });
         await optimizer.step();

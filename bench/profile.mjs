@@ -7,7 +7,7 @@ import './relaxed-simd.mjs';
 import { parseArgs } from 'node:util';
 import { AdamW, Gpt2, packParameters } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
-import { crossEntropy, Device } from '../packages/tensor-core/dist/index.js';
+import { Device, mean } from '../packages/tensor-core/dist/index.js';
 import { table } from './figures/table.mjs';
 import { MODELS, parameterCount } from './gpt-shape.mjs';
 
@@ -85,7 +85,7 @@ async function prepareStep() {
   return () =>
     device.scope(async () => {
       const [x, y] = [device.tensor(ids, extent), device.tensor(targets, extent)];
-      const loss = await device.scope(async () => crossEntropy(await model.call(x), y));
+      const loss = await device.scope(async () => mean(await model.call(x, { targets: y })));
       await loss.backward();
       await optimizer.step();
       optimizer.zeroGrad();

@@ -2,7 +2,7 @@
 
 import '../relaxed-simd.mjs';
 import { AdamW, Gpt2, packParameters } from '../../packages/nn/dist/index.js';
-import { crossEntropy, Device, matmul } from '../../packages/tensor-core/dist/index.js';
+import { Device, matmul, mean } from '../../packages/tensor-core/dist/index.js';
 import { GPT, tokens } from '../gpt-shape.mjs';
 import { serve } from './serve.mjs';
 
@@ -47,7 +47,7 @@ serve(`shardweave ${kind} (${backend.info.description})`, {
       for (let i = 0; i < repetitions; i++) {
         await device.scope(async () => {
           const [x, y] = [device.tensor(ids, shape), device.tensor(targets, shape)];
-          const loss = await device.scope(async () => crossEntropy(await model.call(x), y));
+          const loss = await device.scope(async () => mean(await model.call(x, { targets: y })));
           await loss.backward();
           await optimizer.step();
           optimizer.zeroGrad();

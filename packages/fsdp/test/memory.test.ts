@@ -2,7 +2,7 @@
 
 import { type FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import { AdamW, type Gpt2Config } from '@shardweave/nn';
-import { byteSize, crossEntropy, type MemoryBytes } from '@shardweave/tensor-core';
+import { byteSize, type MemoryBytes, mean } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, optimizerGroups, type Rank, shardedGpt2, tokens } from './ranks.js';
 
@@ -134,7 +134,7 @@ function training(rank: Rank, options: Options) {
       const ids = device.tensor(all.ids, [ROWS, seq]);
       const targets = device.tensor(all.targets, [ROWS, seq]);
       // A scope of its own, so that the graph alone holds the logits.
-      const loss = await device.scope(async () => crossEntropy(await model.call(ids), targets));
+      const loss = await device.scope(async () => mean(await model.call(ids, { targets })));
       afterForward?.();
       await loss.backward();
       await optimizer.step();
@@ -231,15 +231,15 @@ function activations(
   const attention = e * n * (C + C + 3 * C + C) + 8 * n * H + norm; // block input, ln_1, qkv, attended, stats
   const block = attention + e * n * (C + C + 4 * C + 4 * C) + norm; // sum ... gelu
   const headNorm = e * n * (C + C) + norm;
-  const head = headNorm + e * n * V + 4 * n; // logits, log-sum-exp
+  const head = headNorm + 4 * n * V + 4 * n; // logits and log-sum-exp in f32
   const afterForward = inputs + places + L * block + head;
 
   const unlessInPlace = (elements: number) => (isInPlace ? 0 : elements);
   const running = inputs + places + 4; // and the backward's seed
   const below = running + (L - 1) * block;
   const backward = [
-    running + L * block + head + 4 * n + e * n * V, // cross-entropy: gradients of losses and logits
-    running + L * block + headNorm + e * (n * V + n * C + unlessInPlace(V * C)), // head: dLogits, dx, dWeight
+    // Head: gradients of losses, logits, its input and the table.
+    running + L * block + head + 4 * n + 4 * n * V + e * (n * C + unlessInPlace(V * C)),
     below + block + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)), // c_proj: dy, dx, dWeight, dBias
     running + e * (n * C + V * C), // token table
   ];
@@ -261,7 +261,7 @@ function checkpointedActivations(
   const attention = e * n * (C + C + 3 * C + C) + 8 * n * H + norm;
   const block = attention + e * n * (C + C + 4 * C + 4 * C) + norm;
   const headNorm = e * n * (C + C) + norm;
-  const head = headNorm + e * n * V + 4 * n;
+  const head = headNorm + 4 * n * V + 4 * n;
   const afterForward = inputs + places + L * x + head;
 
   const unlessInPlace = (elements: number) => (isInPlace ? 0 : elements);
@@ -270,8 +270,7 @@ function checkpointedActivations(
   // gradient, which the first addition passes on, and the one-element root of the inner backward.
   const again = running + (L - 1) * x + block + x + 4;
   const backward = [
-    running + L * x + head + 4 * n + e * n * V, // cross-entropy
-    running + L * x + headNorm + e * (n * V + n * C + unlessInPlace(V * C)), // head
+    running + L * x + head + 4 * n + 4 * n * V + e * (n * C + unlessInPlace(V * C)), // head
     again + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)), // c_proj: dy, dx, dWeight, dBias
     running + e * (n * C + V * C), // token table
   ];

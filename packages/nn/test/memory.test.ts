@@ -8,7 +8,7 @@ import {
   packParameters,
   Sgd,
 } from '@shardweave/nn';
-import { crossEntropy } from '@shardweave/tensor-core';
+import { crossEntropy, mean } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { makeDevice } from './support.js';
 
@@ -69,4 +69,27 @@ describe('a training step', () => {
     device.dispose();
     expect(device.backend.usage()).toEqual({ bytes: 0, buffers: 0 });
   });
+});
+
+// 1.99 GB are parameters, gradients and AdamW's state; nearly all else is what backward needs of the blocks.
+it.each([
+  [8, 1024, 6_714_027_520],
+  [1, 8192, 6_780_116_480],
+])('GPT-2 124M, AdamW, %i x %i tokens: the peak by dry run', async (rows, seq, expected) => {
+  const device = makeDevice();
+  const { peakInUseBytes } = await device.dryRun(async () => {
+    const model = new Gpt2(device, { n_positions: seq });
+    const optimizer = new AdamW(model.parameters());
+    for (let step = 0; step < 2; step++) {
+      await device.scope(async () => {
+        const ids = () => device.tensor(new Int32Array(rows * seq), [rows, seq]);
+        await mean(await model.call(ids(), { targets: ids() })).backward();
+        await optimizer.step();
+      });
+      optimizer.zeroGrad();
+    }
+    optimizer.dispose();
+    model.dispose();
+  });
+  expect(peakInUseBytes).toBe(expected);
 });
