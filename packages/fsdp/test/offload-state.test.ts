@@ -84,17 +84,18 @@ describe.each([
   });
 });
 
-it('deferred values go to the host without passing over the device', async () => {
+it('deferred values go to the host by parts, one of them on the device at once', async () => {
   const bare = await bareStateDict(
     new Gpt2(new Device(createReferenceBackend()), TINY, { seed: 3 }),
   );
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { fsdp: HOST, deferInit: true });
-    await rank.device.numericClass(); // initialize compares it; a probe of some bytes
-    const { total } = rank.device.memory().peak;
     await model.initialize();
-    expect(rank.device.memory().peak.total).toBe(total);
-    expect(total).toBeLessThan(1000);
+    const sizes = model.instances().flatMap(({ units }) => units.map((unit) => unit.byteLength));
+    // Only rank 0 draws; 128 bytes are the probe of the numeric class, which all compare.
+    const { peak } = rank.device.memory();
+    expect(peak.total).toBe(rank.rank === 0 ? Math.max(...sizes) : 128);
+    expect(peak.staging).toBe(peak.total);
     expect(await stateDict(model)).toEqual(bare);
   });
 });

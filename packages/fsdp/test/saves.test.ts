@@ -10,7 +10,7 @@ import {
   stateDict,
 } from '@shardweave/fsdp';
 import { Linear, Module } from '@shardweave/nn';
-import { deferredParameter } from '@shardweave/nn/flat';
+import { deferredParameter, hostRecipe } from '@shardweave/nn/flat';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './ranks.js';
@@ -76,12 +76,12 @@ describe('what is moved', () => {
   class Big extends Module<[x: Tensor], Tensor> {
     constructor(device: Device, size: number) {
       super(device);
-      const write = (into: Float32Array, start: number) => {
-        for (let i = 0; i < into.length; i++) {
-          into[i] = (start + i) % 65521;
+      const recipe = hostRecipe((values, start) => {
+        for (let i = 0; i < values.length; i++) {
+          values[i] = (start + i) % 65521;
         }
-      };
-      this.parameter('weight', deferredParameter(device, [size], { write }));
+      });
+      this.parameter('weight', deferredParameter(device, [size], recipe));
       this.parameter('bias', device.full([10], 3));
     }
     forward(x: Tensor): Tensor {

@@ -8,13 +8,11 @@ import {
   drawNormal,
   drawUniform,
   type RandomKey,
-  randomNormal,
-  randomUniform,
   type Shape,
   type Tensor,
 } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, type OptionRules, optional, SEED } from './check-options.js';
-import { deferredParameter } from './flat/deferred-parameter.js';
+import { deferredParameter, type ParameterRecipe } from './flat/deferred-parameter.js';
 import { joinPath } from './module.js';
 
 /** Makes 64 bits of two 32-bit hashes. */
@@ -72,11 +70,9 @@ export class ParameterInit {
     options: { readonly mean?: number; readonly std?: number } = {},
   ): Tensor {
     const key = this.#keyOf(name);
-    return this.isDeferred
-      ? deferredParameter(this.device, shape, {
-          write: (into, first) => drawNormal(into, { ...options, key, first }),
-        })
-      : randomNormal(this.device, shape, { ...options, key });
+    return this.#made(shape, {
+      draw: (into, first) => drawNormal(into, { ...options, key, first }),
+    });
   }
 
   /** Values evenly distributed from low to high. */
@@ -86,11 +82,9 @@ export class ParameterInit {
     options: { readonly low: number; readonly high: number },
   ): Tensor {
     const key = this.#keyOf(name);
-    return this.isDeferred
-      ? deferredParameter(this.device, shape, {
-          write: (into, first) => drawUniform(into, { ...options, key, first }),
-        })
-      : randomUniform(this.device, shape, { ...options, key });
+    return this.#made(shape, {
+      draw: (into, first) => drawUniform(into, { ...options, key, first }),
+    });
   }
 
   zeros(shape: Shape): Tensor {
@@ -102,10 +96,20 @@ export class ParameterInit {
   }
 
   #full(shape: Shape, value: number): Tensor {
-    if (!this.isDeferred) {
-      return this.device.full(shape, value);
+    return this.#made(shape, {
+      draw: (into) => this.device.run('fill', { out: into.view(), value }),
+    });
+  }
+
+  #made(shape: Shape, recipe: ParameterRecipe): Tensor {
+    if (this.isDeferred) {
+      return deferredParameter(this.device, shape, recipe);
     }
-    return deferredParameter(this.device, shape, { write: (into) => void into.fill(value) });
+    const tensor = this.device.empty(shape);
+    if (tensor.size > 0) {
+      recipe.draw(tensor, 0);
+    }
+    return tensor;
   }
 
   #keyOf(name: string): RandomKey {

@@ -70,12 +70,12 @@ export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
 export {
   drawNormal,
   drawUniform,
-  type HostDraw,
   type NormalOptions,
   type NormalShape,
   type RandomOptions,
   randomNormal,
   randomUniform,
+  type StreamPart,
   type UniformBounds,
   type UniformOptions,
 } from './ops/random.js';

@@ -2,8 +2,6 @@
 // the logarithm of a GPU is not that of a CPU, and neither are those of two JavaScript engines. What is
 // made here in floating point uses only + - * / and roots, which IEEE 754 rounds everywhere alike.
 
-import { highWord, philox } from './philox.js';
-
 /** A number is an integer of at most 24 bits, which f32 holds, times a scale. Bits behind a normal's point. */
 export const NORMAL_BITS = 21;
 /** A uniform integer is odd and lies within 2^24 of 0. */
@@ -125,31 +123,14 @@ export function randomInteger(
   return isUpper ? integer : 0 - integer;
 }
 
-/** How random numbers are made of words: those of the kernel `random`, moved to a middle other than 0. */
-export interface RandomRecipe {
-  readonly kind: 'uniform' | 'normal';
-  readonly scale: number;
-  readonly middle: number;
-  readonly first: number;
-  readonly range: number;
-}
-
-/** The numbers of elements start, start + 1, and so on, on the host: those of any device. */
-export function drawOnHost(
-  into: Float32Array,
-  start: number,
-  { recipe, key0, key1 }: { readonly recipe: RandomRecipe; key0: number; key1: number },
-): void {
-  const table = normalTable();
-  const words = new Uint32Array(4);
-  const [scale, middle] = [Math.fround(recipe.scale), Math.fround(recipe.middle)];
-  for (let i = 0; i < into.length; i++) {
-    const element = start + i;
-    if (i === 0 || element % 4 === 0) {
-      philox(Math.floor(element / 4), key0, key1, words);
-    }
-    // One product, then one sum, each rounded to f32.
-    into[i] = randomInteger(words[element % 4]!, recipe, table) * scale;
-    into[i]! += middle;
-  }
+/** The upper 32 bits of a 64-bit product, from 16-bit halves: integers alone, which engines compile well. */
+function highWord(a: number, b: number): number {
+  const aLow = a & 0xffff;
+  const aHigh = a >>> 16;
+  const bLow = b & 0xffff;
+  const bHigh = b >>> 16;
+  // None of these sums passes 2^32, so that their low 32 bits are all of them.
+  const middle = (Math.imul(aHigh, bLow) + (Math.imul(aLow, bLow) >>> 16)) | 0;
+  const carry = (Math.imul(aLow, bHigh) + (middle & 0xffff)) | 0;
+  return (Math.imul(aHigh, bHigh) + (middle >>> 16) + (carry >>> 16)) >>> 0;
 }

@@ -4,9 +4,11 @@
 import {
   Device,
   drawNormal,
+  drawUniform,
   OptionError,
   randomNormal,
   randomUniform,
+  Tensor,
 } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, expect, test } from 'vitest';
@@ -79,15 +81,17 @@ test('each device draws the same, in one piece or in parts', async () => {
     const part = randomNormal(device, [333], { key: KEY, std: 0.02, mean: 0.1, first: 501 });
     const [all, some] = [await whole.toBytes(), await part.toBytes()];
     expect(Buffer.from(some).equals(Buffer.from(all.subarray(501 * 4, 834 * 4)))).toBe(true);
+    const around = device.full([340], 3);
+    const there = new Tensor(around.storage, [333], 6);
+    drawNormal(there, { key: KEY, std: 0.02, mean: 0.1, first: 501 });
+    expect(Buffer.from(await there.toBytes()).equals(Buffer.from(some))).toBe(true);
+    expect([...(await around.toArray())].filter((value) => value === 3)).toHaveLength(7);
+    expect(around.storage.version).toBe(1);
     drawn.set(name, Buffer.from(all).toString('hex'));
     device.dispose();
     await backend.dispose();
   }
   expect(drawn.size).toBeGreaterThan(1);
-  const host = new Float32Array(700);
-  drawNormal(host, { key: KEY, std: 0.02, mean: 0.1, first: 300 });
-  const all = Buffer.from(drawn.get('cpu')!, 'hex');
-  expect(Buffer.from(host.buffer).equals(all.subarray(1200))).toBe(true);
   expect(new Set(drawn.values()).size).toBe(1);
 });
 
@@ -102,6 +106,13 @@ test('each call draws others, and a device with the same seed the same', async (
   const [first, again] = [await draws(), await draws()];
   expect(first[0]).not.toEqual(first[1]);
   expect(again).toEqual(first);
+});
+
+test('drawing into a tensor refuses what it does not know', () => {
+  const device = new Device(createReferenceBackend());
+  const [out, options] = [device.zeros([2]), { key: KEY, firts: 3 }];
+  expect(() => drawNormal(out, options)).toThrow(OptionError);
+  expect(() => drawUniform(out, { key: 3 } as never)).toThrow('expected key');
 });
 
 test('bounds that leave nothing are refused', () => {

@@ -40,6 +40,10 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
         await processGroup.recv(NOTHING, { from: to, channel: CHANNEL });
         await processGroup.send(theirs, { to, channel: CHANNEL });
       }
+      if (replicateGroup === undefined) {
+        await unit.fillPart({ start, length });
+        continue;
+      }
       part = await unit.readLeaves({ start, length });
     } else {
       part = new Uint8Array(byteOffset(unit, length));

@@ -6,12 +6,31 @@ import type { Module } from '../module.js';
 
 /** Values that can be made in any order, part by part. */
 export interface ParameterRecipe {
-  /** Writes the values of elements [start, start + into.length), row-major. Equal in every call. */
-  write(into: Float32Array, start: number): void;
+  /**
+   * Queues what writes elements [start, start + into.size) of the parameter, row-major, into an f32 tensor of
+   * any shape: the parameter itself, a part of a flat, or scratch on its way to the host. Equal in every call.
+   */
+  draw(into: Tensor, start: number): void;
 }
 
-/** Elements that are on the host at once while a parameter is filled: 4 MiB. */
-const CHUNK_ELEMENTS = 2 ** 20;
+/** Elements that the host has at once of a recipe of its own: 4 MiB. */
+const HOST_ELEMENTS = 2 ** 20;
+
+/**
+ * A recipe of values that a function makes on the host: it fills `values` with elements from `start` on, in
+ * as many calls as it takes to have at most 4 MiB there at once.
+ */
+export function hostRecipe(write: (values: Float32Array, start: number) => void): ParameterRecipe {
+  return {
+    draw(into, start) {
+      for (let done = 0; done < into.size; done += HOST_ELEMENTS) {
+        const values = new Float32Array(Math.min(HOST_ELEMENTS, into.size - done));
+        write(values, start + done);
+        into.storage.write(new Uint8Array(values.buffer), (into.offset + done) * 4);
+      }
+    },
+  };
+}
 
 const HINT =
   'Its module was made with deferred initial values: call materialize(module), load a state dict into it, or wrap it with sharding, which makes each part where it belongs.';
@@ -58,10 +77,8 @@ export function materialize(target: Module | Tensor): void {
       continue;
     }
     parameter.storage.fill();
-    for (let start = 0; start < parameter.size; start += CHUNK_ELEMENTS) {
-      const values = new Float32Array(Math.min(CHUNK_ELEMENTS, parameter.size - start));
-      recipe.write(values, start);
-      parameter.storage.write(new Uint8Array(values.buffer), start * values.BYTES_PER_ELEMENT);
+    if (parameter.size > 0) {
+      recipe.draw(parameter, 0);
     }
     dropRecipe(parameter);
   }

@@ -20,13 +20,13 @@ import {
   Tensor,
 } from '@shardweave/tensor-core';
 import { decodeLeaves } from './decode-leaves.js';
-import { dropRecipe, recipeOf } from './deferred-parameter.js';
+import { dropRecipe } from './deferred-parameter.js';
 import { dropEncoded, encodingOf } from './encoded-parameter.js';
 import { type FlatLayout, type FlatPlace, flatLayout, pieceIn } from './flat-layout.js';
 import { setFlatHome } from './homes/flat-home.js';
 import type { HostBuffers } from './homes/host-buffers.js';
 import { StoredFlat, type StoredFlatOptions } from './homes/stored-flat.js';
-import { copyLeaves, partsOf, readLeaves } from './leaf-values.js';
+import { drawLeaves, partsOf, readLeaves } from './leaf-values.js';
 
 /** One parameter of a module. */
 export interface FlatLeaf {
@@ -189,10 +189,10 @@ export class FlatParameter {
       home?.beginFilling();
       if (fill !== undefined) {
         await fill();
-      } else if (home !== undefined || this.#isMade) {
-        await this.#fillFromHost();
       } else {
-        copyLeaves(this.#leaves, this.flat);
+        for (const part of partsOf(this.flat)) {
+          await this.fillPart(part);
+        }
       }
       await home?.endFilling();
     }
@@ -202,7 +202,7 @@ export class FlatParameter {
   /** As takeOver, at once, for values that are on the device and stay there. */
   takeOverHere(): void {
     this.flat.storage.fill();
-    copyLeaves(this.#leaves, this.flat);
+    drawLeaves(this.flat, { ...this.#own, ...this.#whole });
     this.#pointLeaves();
   }
 
@@ -217,23 +217,28 @@ export class FlatParameter {
     });
   }
 
-  /** Whether values are made or read as they are taken over: not all are on the device. */
-  get #isMade(): boolean {
-    return this.isEncoded || this.#leaves.some((leaf) => recipeOf(leaf) !== undefined);
-  }
-
-  async #fillFromHost(): Promise<void> {
-    const elementBytes = byteSize(this.flat.dtype);
-    for (const { start, length } of partsOf(this.flat)) {
-      const bytes = await this.readLeaves({ start: this.#own.start + start, length });
-      await this.write(bytes, start * elementBytes);
+  /** Writes a part of `flat` from the leaves here; in takeOver, before they point into it. */
+  async fillPart({ start, length }: FlatPlace): Promise<void> {
+    const run = { start: this.#own.start + start, length, ...this.#whole };
+    const home = this.#valueHome;
+    if (home === undefined && !this.isEncoded) {
+      drawLeaves(new Tensor(this.flat.storage, [length], start), run);
+    } else if (home === undefined) {
+      await this.write(await this.readLeaves(run), start * byteSize(this.flat.dtype));
+    } else {
+      await readLeaves(home.filling(start, length), run);
     }
   }
 
   /** Host bytes of a run of the whole before takeOver, as it rests. */
-  readLeaves(run: FlatPlace): Promise<Uint8Array> {
-    const elementBytes = byteSize(this.flat.dtype);
-    return readLeaves(this.#leaves, this.#layout, { ...run, elementBytes });
+  async readLeaves({ start, length }: FlatPlace): Promise<Uint8Array> {
+    const bytes = new Uint8Array(length * byteSize(this.flat.dtype));
+    await readLeaves(bytes, { start, length, ...this.#whole });
+    return bytes;
+  }
+
+  get #whole() {
+    return { leaves: this.#leaves, layout: this.#layout };
   }
 
   /** Bytes of `flat`, from where it rests. */

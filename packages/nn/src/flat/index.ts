@@ -22,6 +22,7 @@ export {
 } from '../saves/held-module.js';
 export {
   deferredParameter,
+  hostRecipe,
   materialize,
   type ParameterRecipe,
   recipeOf,

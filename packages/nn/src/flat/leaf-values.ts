@@ -1,6 +1,6 @@
 // The values of parameters on their way into the flat that takes them over.
 
-import { byteSize, type Tensor } from '@shardweave/tensor-core';
+import { byteSize, Tensor } from '@shardweave/tensor-core';
 import { recipeOf } from './deferred-parameter.js';
 import { encodingOf, readEncoded } from './encoded-parameter.js';
 import { type FlatLayout, type FlatPlace, pieceIn } from './flat-layout.js';
@@ -16,52 +16,68 @@ export function* partsOf({ size, dtype }: Tensor): Generator<FlatPlace> {
   }
 }
 
-/** Fills a flat from leaves on the same device, zeros in pads. */
-export function copyLeaves(leaves: readonly Tensor[], flat: Tensor): void {
-  const { backend } = flat.device;
-  if (flat.size > 0) {
-    backend.run('fill', { out: flat.view(), value: 0 });
+/** A run of the whole that a layout makes of leaves. */
+export interface LeafRun extends FlatPlace {
+  readonly leaves: readonly Tensor[];
+  readonly layout: FlatLayout;
+}
+
+/** Queues what fills `into` with a run of leaves of its dtype, zeros in pads. What is deferred is drawn there. */
+export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): void {
+  const { device } = into;
+  const part = (start: number, length: number) =>
+    new Tensor(into.storage, [length], into.offset + start);
+  const pieces = leaves
+    .map((leaf, index) => ({ leaf, ...pieceIn(layout, index, run) }))
+    .filter(({ length }) => length > 0);
+  let end = 0;
+  for (const { start, length } of [...pieces, { start: into.size, length: 0 }]) {
+    if (start > end) {
+      // From a whole word on: a leaf of an odd number of 16-bit elements comes after, and keeps the other half.
+      const from = end - (end % 2);
+      device.run('fill', { out: part(from, start - from).view(), value: 0 });
+    }
+    end = start + length;
   }
-  for (const leaf of leaves) {
-    const { start, length, first } = leaf.piece!;
-    if (length > 0) {
-      const x = leaf.storage.view(leaf.offset + first!, length);
-      backend.run('cast', { x, out: flat.storage.view(start, length) });
+  for (const { leaf, start, length, first } of pieces) {
+    const recipe = recipeOf(leaf);
+    const out = part(start, length);
+    if (recipe === undefined) {
+      const x = leaf.storage.view(leaf.offset + first, length);
+      device.run('cast', { x, out: out.view() });
+    } else {
+      recipe.draw(out, first);
     }
   }
 }
 
 /**
- * A run of the whole that a layout makes of leaves of one dtype, as it rests; zeros in pads. What is
- * deferred is made here.
+ * Fills `into` with the bytes of a run of leaves as they rest, zeros in pads. Values come through scratch on
+ * the device, as much of it as there are bytes; encoded ones from where they were made.
  */
-export async function readLeaves(
-  leaves: readonly Tensor[],
-  layout: FlatLayout,
-  { elementBytes, ...run }: FlatPlace & { readonly elementBytes: number },
-): Promise<Uint8Array> {
-  const bytes = new Uint8Array(run.length * elementBytes);
-  for (const [index, leaf] of leaves.entries()) {
-    const { start, length, first } = pieceIn(layout, index, run);
-    const recipe = recipeOf(leaf);
-    if (length > 0 && recipe !== undefined) {
-      recipe.write(new Float32Array(bytes.buffer, start * elementBytes, length), first);
-    } else if (length > 0) {
-      bytes.set(await readLeaf(leaf, { start: first, length }), start * elementBytes);
+export async function readLeaves(into: Uint8Array, run: LeafRun): Promise<void> {
+  const { leaves, layout, length } = run;
+  const [first] = leaves;
+  if (first === undefined || length === 0) {
+    return;
+  }
+  if (encodingOf(first) !== undefined) {
+    into.fill(0);
+    for (const [index, leaf] of leaves.entries()) {
+      const piece = pieceIn(layout, index, run);
+      if (piece.length > 0) {
+        const words = await readEncoded(leaf, { start: piece.first, length: piece.length });
+        into.set(words, piece.start * 4);
+      }
     }
+    return;
   }
-  return bytes;
-}
-
-/** Bytes of a run of a leaf's elements or words, from where they are. */
-async function readLeaf(tensor: Tensor, { start, length }: FlatPlace): Promise<Uint8Array> {
-  if (encodingOf(tensor) !== undefined) {
-    return readEncoded(tensor, { start, length });
+  const storage = first.device.storage(length, first.dtype, 'staging');
+  try {
+    storage.fill();
+    drawLeaves(new Tensor(storage, [length]), run);
+    await storage.read(0, into.byteLength, into);
+  } finally {
+    storage.release();
   }
-  const elementBytes = byteSize(tensor.dtype);
-  const from = (tensor.offset + start) * elementBytes;
-  const byteLength = length * elementBytes;
-  const lead = from % 4; // devices read whole words
-  const words = Math.ceil((lead + byteLength) / 4) * 4;
-  return (await tensor.storage.read(from - lead, words)).subarray(lead, lead + byteLength);
 }

@@ -6,13 +6,7 @@ import type { Device, TensorOptions } from '../device.js';
 import { OptionError } from '../errors.js';
 import { atLeast, given, type OptionRule, type OptionRules, optional, whole } from '../options.js';
 import type { RandomKey } from '../random.js';
-import {
-  drawOnHost,
-  NORMAL_BITS,
-  normalTail,
-  type RandomRecipe,
-  UNIFORM_BITS,
-} from '../random-recipe.js';
+import { NORMAL_BITS, normalTail, UNIFORM_BITS } from '../random-recipe.js';
 import type { Shape, Tensor } from '../tensor.js';
 
 export interface RandomOptions extends TensorOptions {
@@ -44,10 +38,19 @@ export type UniformOptions = RandomOptions & UniformBounds;
 export type NormalOptions = RandomOptions & NormalShape;
 
 /** Which elements of which stream `drawUniform` and `drawNormal` write. */
-export interface HostDraw {
+export interface StreamPart {
   readonly key: RandomKey;
   /** Number of the first element. Default 0. */
   readonly first?: number;
+}
+
+/** How random numbers are made of words: those of the kernel `random`, moved to a middle other than 0. */
+interface RandomRecipe {
+  readonly kind: 'uniform' | 'normal';
+  readonly scale: number;
+  readonly middle: number;
+  readonly first: number;
+  readonly range: number;
 }
 
 const NUMBER: OptionRule = {
@@ -56,15 +59,25 @@ const NUMBER: OptionRule = {
   holds: (value) => Number.isFinite(value),
 };
 const ANY: OptionRule = { expected: 'anything', isOptional: true, holds: () => true };
-const SHARED: OptionRules<RandomOptions> = {
+const KEY: OptionRule = {
+  expected: 'a key of two words',
+  holds: (value) => Number.isInteger((value as RandomKey | null)?.key0 ?? Number.NaN),
+};
+const FIRST = optional(whole(0));
+const PART: OptionRules<StreamPart> = { key: KEY, first: FIRST };
+const TENSOR: OptionRules<RandomOptions> = {
   dtype: ANY,
   tag: ANY,
   requiresGrad: ANY,
-  key: optional({
-    expected: 'a key of two words',
-    holds: (value) => Number.isInteger((value as RandomKey | null)?.key0 ?? Number.NaN),
-  }),
-  first: optional(whole(0)),
+  key: optional(KEY),
+  first: FIRST,
+};
+const BOUNDS: OptionRules<UniformBounds> = { low: NUMBER, high: NUMBER };
+const NORMAL: OptionRules<NormalShape> = {
+  mean: NUMBER,
+  std: optional(atLeast(0)),
+  low: NUMBER,
+  high: NUMBER,
 };
 
 /**
@@ -72,9 +85,9 @@ const SHARED: OptionRules<RandomOptions> = {
  * @throws {OptionError} for bounds in the wrong order
  */
 export function randomUniform(device: Device, shape: Shape, options: UniformOptions = {}): Tensor {
-  checkOptions<UniformOptions>('randomUniform', options, { ...SHARED, low: NUMBER, high: NUMBER });
+  checkOptions<UniformOptions>('randomUniform', options, { ...TENSOR, ...BOUNDS });
   const { low, high, ...rest } = options;
-  return draw(device, shape, rest, uniformRecipe(given({ low, high })));
+  return drawn(device, shape, rest, uniformRecipe(given({ low, high })));
 }
 
 /**
@@ -83,27 +96,21 @@ export function randomUniform(device: Device, shape: Shape, options: UniformOpti
  * @throws {OptionError} for bounds that leave less than a millionth of the distribution
  */
 export function randomNormal(device: Device, shape: Shape, options: NormalOptions = {}): Tensor {
-  checkOptions<NormalOptions>('randomNormal', options, {
-    ...SHARED,
-    mean: NUMBER,
-    std: optional(atLeast(0)),
-    low: NUMBER,
-    high: NUMBER,
-  });
+  checkOptions<NormalOptions>('randomNormal', options, { ...TENSOR, ...NORMAL });
   const { mean, std, low, high, ...rest } = options;
-  return draw(device, shape, rest, normalRecipe(given({ mean, std, low, high })));
+  return drawn(device, shape, rest, normalRecipe(given({ mean, std, low, high })));
 }
 
-/** What randomUniform draws with the same key, on the host. */
-export function drawUniform(into: Float32Array, options: HostDraw & UniformBounds): void {
-  const { key, first = 0 } = options;
-  drawOnHost(into, first, { ...key, recipe: uniformRecipe(options) });
+/** Writes what randomUniform draws with the same key into a tensor that is there. */
+export function drawUniform(into: Tensor, options: StreamPart & UniformBounds): void {
+  checkOptions<StreamPart & UniformBounds>('drawUniform', options, { ...PART, ...BOUNDS });
+  draw(into, options, uniformRecipe(options));
 }
 
-/** What randomNormal draws with the same key, on the host. */
-export function drawNormal(into: Float32Array, options: HostDraw & NormalShape): void {
-  const { key, first = 0 } = options;
-  drawOnHost(into, first, { ...key, recipe: normalRecipe(options) });
+/** Writes what randomNormal draws with the same key into a tensor that is there. */
+export function drawNormal(into: Tensor, options: StreamPart & NormalShape): void {
+  checkOptions<StreamPart & NormalShape>('drawNormal', options, { ...PART, ...NORMAL });
+  draw(into, options, normalRecipe(options));
 }
 
 function uniformRecipe({ low = 0, high = 1 }: UniformBounds): RandomRecipe {
@@ -132,25 +139,30 @@ function below(z: number): number {
   return (z < 0 ? tail : 1 - tail) * 2 ** 32;
 }
 
-function draw(
+function drawn(
   device: Device,
   shape: Shape,
-  { key = device.random.nextKey(), first: element = 0, ...options }: RandomOptions,
+  { key = device.random.nextKey(), first, ...options }: RandomOptions,
   recipe: RandomRecipe,
 ): Tensor {
-  const { middle, ...call } = recipe;
   const out = device.empty(shape, options);
-  if (out.size > 0) {
-    const { key0, key1 } = key;
-    device.run('random', { ...call, out: out.view(), key0, key1, counterOffset: element });
-    if (middle !== 0) {
-      device.run('affine', {
-        x: out.view(),
-        out: out.view(),
-        scale: 1,
-        shift: Math.fround(middle),
-      });
-    }
-  }
+  draw(out, { key, ...given({ first }) }, recipe);
   return out;
+}
+
+function draw(
+  into: Tensor,
+  { key: { key0, key1 }, first: counterOffset = 0 }: StreamPart,
+  { middle, ...call }: RandomRecipe,
+): void {
+  if (into.size === 0) {
+    return;
+  }
+  const { device } = into;
+  const out = into.view();
+  device.run('random', { ...call, out, key0, key1, counterOffset });
+  if (middle !== 0) {
+    device.run('affine', { x: out, out, scale: 1, shift: Math.fround(middle) });
+  }
+  into.storage.markWritten();
 }

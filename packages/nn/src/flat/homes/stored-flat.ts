@@ -2,7 +2,7 @@
 // a store, in host memory or on disk. Gathers start from them, reduced gradients add up in them, and
 // the optimizer visits them (FlatHome) one flat at a time.
 
-import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
+import { byteSize, type DType, type Storage, type Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
 import type { FlatPlace } from '../flat-layout.js';
 import type { FlatHome, FlatVisit, VisitStep } from './flat-home.js';
@@ -160,9 +160,10 @@ export class StoredFlat implements FlatHome {
     this.#filling = new Uint8Array(this.#parameter!.byteLength);
   }
 
-  /** Elements that are being filled, for values to be written into: of an f32 flat. */
-  filling(byteOffset: number, elementCount: number): Float32Array {
-    return new Float32Array(this.#filling!.buffer, byteOffset, elementCount);
+  /** The bytes of elements that are being filled, to be written into. */
+  filling(start: number, length: number): Uint8Array {
+    const elementBytes = byteSize(this.#options.flat.dtype);
+    return this.#filling!.subarray(start * elementBytes, (start + length) * elementBytes);
   }
 
   async endFilling(): Promise<void> {
