@@ -53,7 +53,7 @@ const FLAGS = z.object({
   trace: file.optional(),
   model: file.default(DEFAULT_PRESET),
   dropout: probability.optional(),
-  tokenizer: oneOf(['byte', 'gpt2']).optional(),
+  tokenizer: oneOf(['model', 'byte', 'gpt2']).optional(),
   data: file.optional(),
   order: oneOf(['shuffle', 'sequential']).default('shuffle'),
   batch: whole(1).default(16),
@@ -198,8 +198,8 @@ export function trainCommand(): Command {
   add(model, '--dropout <P>', "over the model's own");
   add(
     model,
-    '--tokenizer <byte|gpt2>',
-    'default: gpt2 for a vocabulary of 50257 or more, else byte',
+    '--tokenizer <model|byte|gpt2>',
+    "model: the directory's own tokenizer.json (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
   );
   add(model, '--data <FILE>', 'a text in UTF-8 (default: the novel Moby Dick)');
   add(model, '--order <shuffle|sequential>', 'of the rows (default: shuffle)');

@@ -5,11 +5,12 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import type { Gpt2Config } from '@shardweave/nn';
+import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
 import { DEFAULT_LR, DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
 import { findModelDirectory, readModelConfig } from './model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName, parameterCount } from './model/presets.js';
-import type { DeviceChoice, ModelSource, RunConfig } from './run-config.js';
+import type { DeviceChoice, ModelSource, RunConfig, TokenizerName } from './run-config.js';
 
 /** The last file of a sharded save. */
 const SHARD_INDEX = 'index.json';
@@ -73,7 +74,7 @@ export async function resolveConfig(
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     model,
     gpt2,
-    tokenizer: flags.tokenizer ?? (gpt2.vocab_size >= GPT2_VOCABULARY ? 'gpt2' : 'byte'),
+    tokenizer: tokenizerName(flags, model, gpt2),
     dataFile: flags.data === undefined ? undefined : resolve(flags.data),
     order: flags.order,
     batch: flags.batch,
@@ -184,6 +185,21 @@ function modelSource(model: string): ModelSource {
   throw new UsageError(
     `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. See --help.`,
   );
+}
+
+function tokenizerName(
+  { tokenizer }: Flags,
+  model: ModelSource,
+  { vocab_size }: Gpt2Config,
+): TokenizerName {
+  const isOwn = model.kind === 'directory' && existsSync(join(model.path, TOKENIZER_FILE));
+  if (tokenizer === 'model' && !isOwn) {
+    const name = model.kind === 'preset' ? model.name : model.path;
+    throw new UsageError(
+      `--tokenizer model: expected a directory with ${TOKENIZER_FILE}, got --model ${name}. Put the model's own there, or choose --tokenizer byte or gpt2.`,
+    );
+  }
+  return tokenizer ?? (isOwn ? 'model' : vocab_size >= GPT2_VOCABULARY ? 'gpt2' : 'byte');
 }
 
 function withDropout(config: Gpt2Config, p: number | undefined): Gpt2Config {

@@ -7,7 +7,7 @@ export type Strategy = 'single' | 'fsdp' | 'ddp' | 'offload';
 export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
 export type DeviceChoice = 'auto' | 'cpu' | 'webgpu';
 export type Precision = 'fp32' | 'fp16' | 'bf16';
-export type TokenizerName = 'byte' | 'gpt2';
+export type TokenizerName = 'model' | 'byte' | 'gpt2';
 export type Order = 'shuffle' | 'sequential';
 export type Schedule = 'constant' | 'cosine';
 

@@ -28,7 +28,7 @@ describe('the flags of train', () => {
       '--fresh',
       '--model <PRESET|DIR>',
       '--dropout <P>',
-      '--tokenizer <byte|gpt2>',
+      '--tokenizer <model|byte|gpt2>',
       '--data <FILE>',
       '--order <shuffle|sequential>',
       '--batch <B>',

@@ -8,10 +8,10 @@ import { createMemoryGroup } from '@shardweave/collectives';
 import {
   Gpt2,
   type Gpt2Config,
-  modelConfigText,
   gpt2Pieces,
   type HostTensor,
   type LazyTensor,
+  modelConfigText,
   resolveGpt2Config,
   stateDict,
   writeGpt2,

@@ -6,6 +6,7 @@ import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { PRESETS, parameterCount } from '../src/model/presets.js';
 import { resolveConfig } from '../src/resolve-config.js';
+import { lettersDirectory } from './fixtures/letters-tokenizer.js';
 
 const resolve = (line: string, cores = 2) =>
   resolveConfig(
@@ -53,6 +54,17 @@ describe('resolveConfig', () => {
     });
     expect(await resolve('--schedule constant')).toMatchObject({ warmup: 0 });
     expect(await resolve('--device cpu,webgpu')).toMatchObject({ devices: ['cpu', 'webgpu'] });
+  });
+
+  it("takes a directory's own tokenizer where it has one", async () => {
+    const own = `--model ${lettersDirectory()}`;
+    expect(await resolve(own)).toMatchObject({ tokenizer: 'model' });
+    expect(await resolve(`${own} --tokenizer byte`)).toMatchObject({ tokenizer: 'byte' });
+    const bare = `--model ${lettersDirectory({ isBare: true })}`;
+    expect(await resolve(bare)).toMatchObject({ tokenizer: 'byte' });
+    await expect(resolve(`${bare} --tokenizer model`)).rejects.toThrow(
+      /^--tokenizer model: expected a directory with tokenizer\.json, got --model /,
+    );
   });
 
   it('offload runs on one rank, and its flags are for it alone', async () => {

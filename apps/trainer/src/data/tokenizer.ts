@@ -1,33 +1,85 @@
-// Text to token numbers and back: UTF-8 bytes, or GPT-2's byte-pair encoding.
+// Text to token numbers and back: the model directory's own tokenizer.json, GPT-2's byte-pair
+// encoding, or UTF-8 bytes.
 
 import type { TokenizerName } from '../run-config.js';
+import type { ChatTemplate } from './chat-template.js';
+import { cutText } from './cut-text.js';
+
+/** In a model directory. */
+export const TOKENIZER_FILE = 'tokenizer.json';
 
 export interface Tokenizer {
   readonly name: TokenizerName;
-  /** Tokens are below this. */
-  readonly vocabSize: number;
+  /** Begins a document, or is put before an empty prompt. Undefined: there is none. */
+  readonly beginToken: number | undefined;
+  /** Whether documents begin with it. */
+  readonly addsBegin: boolean;
+  /** Ends a document. Undefined: there is none. */
+  readonly endToken: number | undefined;
+  /** Any of these ends what a model says; `endToken` is one of them. */
+  readonly endTokens: readonly number[];
+  /** Texts of tokens that are found before anything else looks at a text, and cut it there. */
+  readonly specialTexts: readonly string[];
+  /** Writes conversations as text. Undefined: the tokenizer has no template. */
+  readonly chat: ChatTemplate | undefined;
+  /** Parts of a text whose tokens, one behind the other, are those of the whole. */
+  pieces(text: string): Iterable<string>;
+  /** Adds no begin or end token. Half a surrogate pair is read as U+FFFD. */
   encode(text: string): Uint32Array;
   /** Invalid sequences, as half a character, become U+FFFD. */
   decode(tokens: Iterable<number>): string;
 }
 
-/** Loads a tokenizer; GPT-2's ranks (a few MB) are only read when asked for. */
-export async function loadTokenizer(name: TokenizerName): Promise<Tokenizer> {
+/**
+ * Loads a tokenizer; GPT-2's ranks (a few MB) are only read when asked for.
+ *
+ * @param directory where `model` finds tokenizer.json
+ */
+export async function loadTokenizer(name: TokenizerName, directory?: string): Promise<Tokenizer> {
+  if (name === 'model') {
+    const { openHubTokenizer } = await import('./hub-tokenizer.js');
+    return await openHubTokenizer(directory ?? '.');
+  }
   return name === 'byte' ? byteTokenizer : await loadGpt2Tokenizer();
 }
 
+/** Equal for tokenizers that make equal tokens of equal texts and conversations. */
+export async function tokenizerKey(name: TokenizerName, directory?: string): Promise<string> {
+  if (name !== 'model') {
+    return name;
+  }
+  const { hubTokenizerHash } = await import('./hub-tokenizer.js');
+  return await hubTokenizerHash(directory ?? '.');
+}
+
+/** What the tokenizers without a directory have in common: no chats. */
+const PLAIN = {
+  beginToken: undefined,
+  addsBegin: false,
+  chat: undefined,
+  pieces: cutText,
+} as const;
+
 const byteTokenizer: Tokenizer = {
+  ...PLAIN,
   name: 'byte',
-  vocabSize: 256,
+  endToken: undefined,
+  endTokens: [],
+  specialTexts: [],
   encode: (text) => Uint32Array.from(new TextEncoder().encode(text)),
   decode: (tokens) => new TextDecoder().decode(Uint8Array.from(tokens)),
 };
 
+const GPT2_END = 50256;
+
 async function loadGpt2Tokenizer(): Promise<Tokenizer> {
   const bpe = await import('gpt-tokenizer/encoding/r50k_base');
   return {
+    ...PLAIN,
     name: 'gpt2',
-    vocabSize: 50257,
+    endToken: GPT2_END,
+    endTokens: [GPT2_END],
+    specialTexts: ['<|endoftext|>'],
     // '<|endoftext|>' separates documents in texts made for GPT-2, so it is read as that token.
     encode: (text) => Uint32Array.from(bpe.encode(text, { allowedSpecial: 'all' })),
     decode: (tokens) => bpe.decode(tokens),

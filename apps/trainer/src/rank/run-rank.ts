@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { type Dataset, loadDataset } from '../data/dataset.js';
+import { copyTokenizer } from '../data/hub-tokenizer.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { type ModelState, writeModel } from '../model/model-directory.js';
 import { parameterCount } from '../model/presets.js';
@@ -66,7 +67,7 @@ async function runToEnd(options: RankOptions): Promise<void> {
     seed: config.seed,
     ...(trace === undefined ? {} : { trace }),
   });
-  const tokenizer = await loadTokenizer(config.tokenizer);
+  const tokenizer = await loadTokenizer(config.tokenizer, directoryOf(config));
   const data = await loadDataset(config, tokenizer);
   const groups = await openGroups(options, trace);
   const strategy = await openStrategy({ device, config, groups });
@@ -160,11 +161,19 @@ interface Made {
   readonly tokenizer: Tokenizer;
 }
 
+function directoryOf({ model }: RunConfig): string | undefined {
+  return model.kind === 'directory' ? model.path : undefined;
+}
+
 /** Writes the model and shows what it has learnt. */
 async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<void> {
   const { device, strategy, state, tokenizer } = made;
   if (config.outDir !== undefined) {
-    await writeModel(join(config.outDir, RUN_FILES.model), config.gpt2, state);
+    const directory = join(config.outDir, RUN_FILES.model);
+    await writeModel(directory, config.gpt2, state);
+    if (config.model.kind === 'directory') {
+      await copyTokenizer(config.model.path, directory);
+    }
   }
   if (config.isQuiet) {
     return;

@@ -1,0 +1,216 @@
+// The tokenizer of a model directory in the Hugging Face layout: tokenizer.json, and beside it what says
+// which tokens begin and end a text and how conversations are written.
+
+import { createHash } from 'node:crypto';
+import { copyFile, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Tokenizer as HubTokenizer } from '@huggingface/tokenizers';
+import { UsageError } from '../errors.js';
+import { describeSystemError } from '../system-error.js';
+import { ChatTemplate } from './chat-template.js';
+import { cutText } from './cut-text.js';
+import { TOKENIZER_FILE, type Tokenizer } from './tokenizer.js';
+
+const TEMPLATE_FILE = 'chat_template.jinja';
+/** What a trained model takes along. */
+const FILES = [
+  TOKENIZER_FILE,
+  'tokenizer_config.json',
+  'generation_config.json',
+  'special_tokens_map.json',
+  TEMPLATE_FILE,
+];
+
+/** Half a surrogate pair, which no encoding of characters has. */
+const LONE_SURROGATE = /\p{Surrogate}/gu;
+
+interface AddedToken {
+  readonly id: number;
+  readonly content: string;
+  readonly special?: boolean;
+  readonly normalized?: boolean;
+  readonly lstrip?: boolean;
+  readonly rstrip?: boolean;
+}
+
+interface TokenizerJson {
+  readonly added_tokens?: readonly AddedToken[];
+  readonly normalizer?: { readonly type: string } | null;
+  readonly pre_tokenizer?: unknown;
+}
+
+/** A token as configs write it. */
+type TokenText = string | { readonly content: string } | null;
+
+interface TokenizerConfig {
+  readonly bos_token?: TokenText;
+  readonly eos_token?: TokenText;
+  readonly pad_token?: TokenText;
+  readonly unk_token?: TokenText;
+  readonly chat_template?:
+    | string
+    | readonly { readonly name: string; readonly template: string }[]
+    | null;
+}
+
+/** Of generation_config.json and config.json. */
+interface TokenIds {
+  readonly bos_token_id?: number | null;
+  readonly eos_token_id?: number | readonly number[] | null;
+}
+
+interface HubFiles {
+  readonly json: string;
+  readonly config: TokenizerConfig;
+  /** Most telling first. */
+  readonly ids: readonly TokenIds[];
+  readonly template: string | undefined;
+}
+
+/** @throws {UsageError} where a file is missing or is not what it should be. */
+export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
+  const files = await readHubFiles(directory);
+  const path = join(directory, TOKENIZER_FILE);
+  try {
+    const json = JSON.parse(files.json) as TokenizerJson;
+    return makeTokenizer(json, files, new HubTokenizer(json, files.config));
+  } catch (cause) {
+    throw unusable(path, (cause as Error).message, cause);
+  }
+}
+
+/** Copies the tokenizer of one model directory to another, file for file, where there is one. */
+export async function copyTokenizer(from: string, to: string): Promise<void> {
+  for (const name of FILES) {
+    await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== 'ENOENT') {
+        throw error;
+      }
+    });
+  }
+}
+
+/** A hash of everything that decides what tokens a text or a conversation has. */
+export async function hubTokenizerHash(directory: string): Promise<string> {
+  const files = await readHubFiles(directory);
+  return createHash('sha256').update(JSON.stringify(files)).digest('hex');
+}
+
+async function readHubFiles(directory: string): Promise<HubFiles> {
+  const text = async (name: string) => {
+    const path = join(directory, name);
+    try {
+      return await readFile(path, 'utf8');
+    } catch (cause) {
+      if ((cause as NodeJS.ErrnoException).code === 'ENOENT' && name !== TOKENIZER_FILE) {
+        return undefined;
+      }
+      throw unusable(path, describeSystemError(cause), cause);
+    }
+  };
+  const json = async (name: string): Promise<object> => {
+    try {
+      return JSON.parse((await text(name)) ?? '{}') as object;
+    } catch (cause) {
+      throw cause instanceof UsageError
+        ? cause
+        : unusable(join(directory, name), (cause as Error).message, cause);
+    }
+  };
+  const config = (await json('tokenizer_config.json')) as TokenizerConfig;
+  const ids = [await json('generation_config.json'), await json('config.json')].map(
+    ({ bos_token_id, eos_token_id }: TokenIds) => ({ bos_token_id, eos_token_id }),
+  ) as TokenIds[];
+  const own = config.chat_template ?? undefined;
+  const template =
+    (await text(TEMPLATE_FILE)) ??
+    (typeof own === 'string' || own === undefined
+      ? own
+      : own.find(({ name }) => name === 'default')?.template);
+  return { json: (await text(TOKENIZER_FILE))!, config, ids, template };
+}
+
+function unusable(path: string, why: string, cause: unknown): UsageError {
+  return new UsageError(
+    `--tokenizer model: ${path} can't be used (${why}). Give a model directory with the tokenizer.json that it came with, or choose --tokenizer byte or gpt2.`,
+    { cause },
+  );
+}
+
+function makeTokenizer(
+  { added_tokens: added = [], normalizer, pre_tokenizer }: TokenizerJson,
+  files: HubFiles,
+  hub: HubTokenizer,
+): Tokenizer {
+  const { config } = files;
+  const textOf = (token: TokenText | undefined) =>
+    typeof token === 'string' ? token : token?.content;
+  const idOf = (token: TokenText | undefined) => {
+    const text = textOf(token);
+    return text === undefined ? undefined : hub.token_to_id(text);
+  };
+  const endTokens = [
+    idOf(config.eos_token) ?? [],
+    ...files.ids.map(({ eos_token_id }) => eos_token_id ?? []),
+  ].flat();
+  const beginToken =
+    idOf(config.bos_token) ??
+    files.ids.map(({ bos_token_id }) => bos_token_id ?? undefined).find((id) => id !== undefined);
+  const [endToken] = endTokens;
+  const ends = endTokens.flatMap((id) => hub.id_to_token(id) ?? []);
+  const specials = Object.fromEntries(
+    Object.entries({
+      bos_token: textOf(config.bos_token) ?? (beginToken && hub.id_to_token(beginToken)),
+      eos_token: textOf(config.eos_token) ?? ends[0],
+      pad_token: textOf(config.pad_token),
+      unk_token: textOf(config.unk_token),
+    }).filter((entry): entry is [string, string] => typeof entry[1] === 'string'),
+  );
+  // A tokenizer that puts a space before its first word, or looks for tokens with white space around
+  // them, would do so in each piece.
+  const isByteLevel =
+    JSON.stringify(pre_tokenizer ?? null).includes('"ByteLevel"') &&
+    (normalizer == null || normalizer.type === 'NFC') &&
+    !added.some(({ content, lstrip, rstrip }) => lstrip || rstrip || /\s/.test(content));
+  const pieces = isByteLevel ? cutText : (text: string) => [text];
+  const encodePiece = (text: string) => {
+    const { ids, tokens } = hub.encode(text, { add_special_tokens: false });
+    const unknown = ids.findIndex((id) => !Number.isInteger(id));
+    if (unknown >= 0) {
+      throw new UsageError(
+        `the model's tokenizer has no token for ${JSON.stringify(tokens[unknown])}, and none for what it doesn't know. Leave it out of the text.`,
+      );
+    }
+    return ids;
+  };
+  return {
+    name: 'model',
+    beginToken,
+    addsBegin: beginToken !== undefined && hub.encode('').ids[0] === beginToken,
+    endToken,
+    endTokens,
+    // A token that takes the white space before it along belongs to what stands there.
+    specialTexts: added
+      .filter(({ special, normalized = special !== true, lstrip }) => !normalized && !lstrip)
+      .map(({ content }) => content),
+    chat:
+      files.template === undefined
+        ? undefined
+        : new ChatTemplate(files.template, { specials, ends }),
+    pieces,
+    encode: (text) => {
+      const ids: number[] = [];
+      for (const piece of pieces(text.replaceAll(LONE_SURROGATE, '\ufffd'))) {
+        for (const id of encodePiece(piece)) {
+          ids.push(id);
+        }
+      }
+      return Uint32Array.from(ids);
+    },
+    decode: (tokens) => {
+      // Vocabularies of models are padded: numbers behind the tokenizer's last have no text.
+      const known = [...tokens].filter((id) => hub.id_to_token(id) !== undefined);
+      return known.length === 0 ? '' : hub.decode(known, { clean_up_tokenization_spaces: false });
+    },
+  };
+}

