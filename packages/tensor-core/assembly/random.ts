@@ -4,10 +4,15 @@
 import { narrow } from './convert';
 import { philox16 } from './dropout';
 import { BLOCK_BYTES } from './elementwise';
-import { BLOCK, RANDOM_NORMAL } from './layout';
+import { BLOCK, F32, RANDOM_NORMAL } from './layout';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
-/** args: kind, out, dtype, size, key0, key1, offset low, offset high, scale, first, range, table or 0. */
+/** Row of the table that belongs to 1/2: exponent and first five bits of an f32. */
+const HALF_EXPONENT: i32 = 126 << 5;
+/** Rows have 16 bytes. */
+const ROW_SHIFT: i32 = 4;
+
+/** args: kind, out, dtype, size, key0, key1, offset low, offset high, scale, first, range, rows or 0. */
 export function random(slot: usize, chunk: u32, chunks: u32): void {
   const isNormal = argI(slot, 0) == RANDOM_NORMAL;
   const out = <usize>arg(slot, 1);
@@ -34,11 +39,16 @@ export function random(slot: usize, chunk: u32, chunks: u32): void {
     } else {
       uniforms(drawn, n);
     }
+    // Whole vectors go where they belong at once.
+    const direct = outType == F32 && (n & 3) == 0;
+    const into = direct ? out + ((<usize>at) << 2) : results;
     for (let i = 0; i < n; i += 4) {
       const o = i << 2;
-      v128.store(results + o, f32x4.mul(f32x4.convert_i32x4_s(v128.load(drawn + o)), scale));
+      v128.store(into + o, f32x4.mul(f32x4.convert_i32x4_s(v128.load(drawn + o)), scale));
     }
-    narrow(results, out, outType, at, n);
+    if (!direct) {
+      narrow(results, out, outType, at, n);
+    }
   }
 }
 
@@ -51,22 +61,59 @@ function uniforms(words: usize, n: i32): void {
   }
 }
 
-/** Normal integers, in place of words. */
+/**
+ * Normal integers, in place of words: random-recipe.ts's, four at once. The row of the table is read off an f32
+ * whose exponent and first bits are those of the tail; what rounds there is cut off before.
+ */
 function normals(words: usize, n: i32, first: u32, range: u32, table: usize): void {
-  for (let i = 0; i < n; i++) {
-    const o = words + (i << 2);
-    const word = load<u32>(o);
-    const place = range == 0 ? word : first + highWord(word, range);
-    const isUpper = place >= 0x80000000;
-    const tail = ((isUpper ? ~place : place) << 1) | 1;
-    const octave = clz<u32>(tail);
-    const part = (tail << octave) << 1;
-    const at = table + <usize>((octave * 32 + (part >> 27)) * 12);
-    const t = part << 5;
-    const inner = load<u32>(at, 4) - highWord(t, load<u32>(at, 8));
-    const distance = <i32>((load<u32>(at) - highWord(t, inner) + 128) >> 8);
-    store<i32>(o, isUpper ? distance : -distance);
+  if (range != 0) {
+    for (let i = 0; i < n; i++) {
+      const o = words + (i << 2);
+      store<u32>(o, first + highWord(load<u32>(o), range));
+    }
   }
+  const rows = i32x4.splat(<i32>table - (HALF_EXPONENT << ROW_SHIFT));
+  for (let i = 0; i < n; i += 4) {
+    const o = words + (i << 2);
+    const place = v128.load(o);
+    const isUpper = i32x4.shr_s(place, 31);
+    // Half of the tail, which is odd.
+    const half = v128.and(v128.xor(place, isUpper), i32x4.splat(0x7fffffff));
+    const isLong = i32x4.gt_s(half, i32x4.splat(0x400000));
+    const exact = v128.andnot(half, v128.and(isLong, i32x4.splat(0x7f)));
+    const float = f32x4.add(f32x4.convert_i32x4_s(exact), f32x4.splat(0.5));
+    const row = i32x4.add(v128.and(i32x4.shr_u(float, 14), i32x4.splat(-16)), rows);
+    // Rows are a, b, c and the power of two that shifts the table's bits out of a tail.
+    const r0 = v128.load(<usize>i32x4.extract_lane(row, 0));
+    const r1 = v128.load(<usize>i32x4.extract_lane(row, 1));
+    const r2 = v128.load(<usize>i32x4.extract_lane(row, 2));
+    const r3 = v128.load(<usize>i32x4.extract_lane(row, 3));
+    const ab01 = v128.shuffle<i32>(r0, r1, 0, 4, 1, 5);
+    const ab23 = v128.shuffle<i32>(r2, r3, 0, 4, 1, 5);
+    const cs01 = v128.shuffle<i32>(r0, r1, 2, 6, 3, 7);
+    const cs23 = v128.shuffle<i32>(r2, r3, 2, 6, 3, 7);
+    const a = v128.shuffle<i32>(ab01, ab23, 0, 1, 4, 5);
+    const b = v128.shuffle<i32>(ab01, ab23, 2, 3, 6, 7);
+    const c = v128.shuffle<i32>(cs01, cs23, 0, 1, 4, 5);
+    const power = v128.shuffle<i32>(cs01, cs23, 2, 3, 6, 7);
+    const tail = v128.or(i32x4.add(half, half), i32x4.splat(1));
+    const t = i32x4.mul(tail, power);
+    const inner = i32x4.sub(b, highWords(t, c));
+    const distance = i32x4.shr_u(
+      i32x4.add(i32x4.sub(a, highWords(t, inner)), i32x4.splat(128)),
+      8,
+    );
+    // Negative where the place is in the lower half.
+    const sign = v128.not(isUpper);
+    v128.store(o, i32x4.sub(v128.xor(distance, sign), sign));
+  }
+}
+
+@inline
+function highWords(a: v128, b: v128): v128 {
+  const low = i64x2.extmul_low_i32x4_u(a, b);
+  const high = i64x2.extmul_high_i32x4_u(a, b);
+  return v128.shuffle<i32>(low, high, 1, 3, 5, 7);
 }
 
 @inline

@@ -15,9 +15,9 @@ const TABLE_BITS = 29;
 const table: { words: Uint32Array | undefined } = { words: undefined };
 
 /**
- * Three words (a, b, c) for each segment of the tail probability p in (0, 1/2): the distance from the mean is
- * a - t * (b - t * c), t from 0 to 1 within the segment, within 2^-21. Segment 32 k + j is the j-th
- * part of 32 of [2^-(k + 2), 2^-(k + 1)).
+ * Rows of four words (a, b, c, power) for segments of the tail probability p in (0, 1/2): the distance from the
+ * mean is a - t * (b - t * c), t from 0 to 1 within the segment, within 2^-21. Row 32 (31 - k) + j is the
+ * j-th part of 32 of [2^-(k + 2), 2^-(k + 1)); a tail times its power is t, what precedes it shifted out.
  */
 export function normalTable(): Uint32Array {
   table.words ??= makeTable();
@@ -25,7 +25,7 @@ export function normalTable(): Uint32Array {
 }
 
 function makeTable(): Uint32Array {
-  const words = new Uint32Array(32 * SEGMENTS * 3);
+  const words = new Uint32Array(32 * SEGMENTS * 4);
   const unit = 2 ** TABLE_BITS;
   let outer = 0;
   for (let k = 0; k < 32; k++) {
@@ -38,9 +38,10 @@ function makeTable(): Uint32Array {
       // The parabola through three points; it bends upward.
       const bend = 2 * (start + end - 2 * middle);
       const slope = start - end + bend;
+      const power = k + 6 < 32 ? 2 ** (k + 6) : 0;
       words.set(
-        [start * unit + 0.5, slope * unit + 0.5, bend * unit + 0.5],
-        (k * SEGMENTS + j) * 3,
+        [start * unit + 0.5, slope * unit + 0.5, bend * unit + 0.5, power],
+        ((31 - k) * SEGMENTS + j) * 4,
       );
       start = end;
     }
@@ -115,8 +116,8 @@ export function randomInteger(
   const octave = Math.clz32(tail);
   // Twice, for a shift by 32 is none; the leading one falls off.
   const part = ((tail << octave) << 1) >>> 0;
-  const at = (octave * SEGMENTS + (part >>> 27)) * 3;
-  const t = (part << 5) >>> 0;
+  const at = ((31 - octave) * SEGMENTS + (part >>> 27)) * 4;
+  const t = Math.imul(tail, words[at + 3]!) >>> 0;
   const inner = words[at + 1]! - highWord(t, words[at + 2]!);
   const distance = (words[at]! - highWord(t, inner) + 2 ** (TABLE_BITS - NORMAL_BITS - 1)) >>> 0;
   const integer = distance >>> (TABLE_BITS - NORMAL_BITS);

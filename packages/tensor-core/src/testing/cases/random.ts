@@ -12,6 +12,14 @@ const RANGES = [
   [4_294_000_000, 900_000],
 ] as const;
 
+/** Places of the distribution beside the ends of the table's segments, where its row is easily the next one's. */
+const ENDS = Array.from({ length: 32 }, (_, octave) => [
+  2 ** octave - 1,
+  2 ** octave,
+  Math.floor(1.5 * 2 ** octave) - 1,
+  2 ** 32 - 2 ** octave,
+]).flat();
+
 export function randomCases(): ConformanceCase[] {
   return [
     ...FLOATS.map((dtype) =>
@@ -36,5 +44,17 @@ export function randomCases(): ConformanceCase[] {
         }
       }),
     ),
+    twinCase('random normal at the ends of segments', 'exact', (twin) => {
+      for (const first of ENDS) {
+        const call = { kind: 'normal' as const, scale: 2 ** -21, first, range: 1 };
+        twin.run('random', {
+          ...call,
+          key0: 1,
+          key1: 2,
+          out: twin.output(1, 'f32'),
+          counterOffset: 0,
+        });
+      }
+    }),
   ];
 }
