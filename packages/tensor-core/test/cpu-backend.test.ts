@@ -9,6 +9,8 @@ import {
 } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, it } from 'vitest';
 
+const cases = [...kernelCases(), ...manyKernelCases(), ...hiddenKeyKernelCases()];
+
 // The last one is what a host without relaxed SIMD runs.
 describe.each([
   ['0', { threads: 0 }],
@@ -25,11 +27,7 @@ describe.each([
   afterAll(async () => {
     await (await open()).dispose();
   });
-  for (const conformanceCase of [
-    ...kernelCases(),
-    ...manyKernelCases(),
-    ...hiddenKeyKernelCases(),
-  ]) {
+  for (const conformanceCase of cases) {
     it(conformanceCase.name, async () => {
       await conformanceCase.run(await open());
     });

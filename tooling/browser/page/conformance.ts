@@ -10,6 +10,8 @@ export type ConformanceResult = {
   readonly failed: readonly string[];
 };
 
+const CASES = kernelCases();
+
 /** @param leftOut a pattern for the names of cases that are not run */
 export async function runConformance(
   device: PageDevice,
@@ -26,7 +28,7 @@ export async function runConformance(
 async function runCases(backend: Backend, leftOut?: RegExp): Promise<ConformanceResult> {
   const failed: string[] = [];
   let passed = 0;
-  for (const { name, run } of kernelCases()) {
+  for (const { name, run } of CASES) {
     if (leftOut?.test(name)) {
       continue;
     }

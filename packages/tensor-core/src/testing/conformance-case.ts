@@ -3,29 +3,38 @@
 import type { Backend } from '../backend.js';
 import { ConformanceError } from './conformance-error.js';
 import type { ToleranceName } from './tolerance.js';
-import { Twin } from './twin.js';
+import { type Recording, Twin } from './twin.js';
 
 export interface ConformanceCase {
   readonly name: string;
   /** Rejects with ConformanceError on a mismatch; leaves no buffers behind. */
   run(backend: Backend): Promise<void>;
+  /** Bytes of the largest buffer that kernels get; undefined for a case of the queue. */
+  readonly largestBytes?: () => number;
 }
 
-/** A case that encodes calls in `body`, on both sides, and compares all operands at its end. */
+/**
+ * A case that makes calls in `body`, compared in all operands at its end. The reference makes them once,
+ * whatever number of backends the case runs on.
+ */
 export function twinCase(
   name: string,
   tolerance: ToleranceName,
   body: (twin: Twin) => void,
 ): ConformanceCase {
-  return freeingCase(name, async (backend) => {
-    const twin = new Twin(backend, name, tolerance);
-    try {
+  let made: Recording | undefined;
+  const recording = () => {
+    if (made === undefined) {
+      const twin = new Twin(name, tolerance);
       body(twin);
-      await twin.compare();
-    } finally {
-      twin.free();
+      made = twin.recording();
     }
-  });
+    return made;
+  };
+  return {
+    ...freeingCase(name, (backend) => recording().repeatOn(backend)),
+    largestBytes: () => recording().largestBytes,
+  };
 }
 
 /** A case that must end with as many live buffers as it began with. */

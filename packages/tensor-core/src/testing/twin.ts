@@ -1,11 +1,11 @@
-// Runs the same calls on a backend and on the reference, over equal bytes, and compares all of what
-// they leave: results within a tolerance, inputs and everything outside the views bit for bit.
+// Runs calls on the reference, and repeats them on backends over equal bytes: compares all of what they
+// leave, results within a tolerance, inputs and everything outside the views bit for bit.
 
 import { byteSize, type DType, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import type { Backend } from '../backend.js';
 import { createReferenceBackend } from '../backends/reference/index.js';
 import type { KernelCalls, KernelName } from '../kernel-calls/kernel-calls.js';
-import type { View } from '../view.js';
+import type { BackendBuffer, View } from '../view.js';
 import { ConformanceError } from './conformance-error.js';
 import { SeededRandom } from './seeded-random.js';
 import { type Tolerance, type ToleranceName, toleranceOf } from './tolerance.js';
@@ -14,12 +14,6 @@ import { type Tolerance, type ToleranceName, toleranceOf } from './tolerance.js'
 const GUARD_BYTES = 16;
 /** Fills outputs and guards: huge and finite in every float dtype, so reading it shows. */
 const PATTERN = 0x7b;
-
-/** One operand on both sides. */
-export interface Pair {
-  readonly subject: View;
-  readonly reference: View;
-}
 
 export interface OperandOptions {
   /** Elements between the guard and the view; for 16-bit outputs even. Default 0. */
@@ -36,47 +30,43 @@ export interface FloatOptions extends OperandOptions {
   readonly high?: number;
 }
 
-/** A kernel's arguments with a Pair for each View. */
-export type PairedCall<C> = {
-  [P in keyof C]: View extends C[P]
-    ? Pair | Extract<C[P], undefined>
-    : C[P] extends Readonly<Record<string, View>>
-      ? Readonly<Record<string, Pair>>
-      : C[P];
-};
-
+/** One buffer with guards around its view. */
 interface Operand {
-  readonly pair: Pair;
+  readonly view: View;
   readonly initial: Uint8Array;
   readonly isWritten: boolean;
   readonly tolerance: ToleranceName;
   label: string;
 }
 
+/** What was done, in order: an operand was made, or a kernel called. */
+type Step =
+  | { readonly operand: Operand }
+  | { readonly kernel: KernelName; readonly call: KernelCalls[KernelName] };
+
 export class Twin {
   readonly random: SeededRandom;
   readonly #name: string;
   readonly #tolerance: ToleranceName;
-  readonly #subject: Backend;
   readonly #reference = createReferenceBackend();
-  readonly #operands: Operand[] = [];
+  readonly #operands = new Map<BackendBuffer, Operand>();
+  readonly #steps: Step[] = [];
 
-  constructor(backend: Backend, name: string, tolerance: ToleranceName) {
-    this.#subject = backend;
+  constructor(name: string, tolerance: ToleranceName) {
     this.#name = name;
     this.#tolerance = tolerance;
     this.random = new SeededRandom(name);
   }
 
   /** An input of uniform random values. */
-  floats(size: number, dtype: DType, options: FloatOptions = {}): Pair {
+  floats(size: number, dtype: DType, options: FloatOptions = {}): View {
     const { low = -1, high = 1 } = options;
     const values = Array.from({ length: size }, () => this.random.uniform(low, high));
     return this.values(values, dtype, options);
   }
 
   /** An input of given values, rounded to a float dtype or exact in an integer one. */
-  values(values: readonly number[], dtype: DType, options: OperandOptions = {}): Pair {
+  values(values: readonly number[], dtype: DType, options: OperandOptions = {}): View {
     if (dtype === 'i32') {
       return this.bits(Int32Array.from(values), dtype, options);
     }
@@ -87,47 +77,41 @@ export class Twin {
   }
 
   /** An input of random bits: NaN, infinities and subnormals among them. */
-  anyBits(size: number, dtype: DType, options: OperandOptions = {}): Pair {
+  anyBits(size: number, dtype: DType, options: OperandOptions = {}): View {
     const words = Uint32Array.from({ length: size }, () => this.random.bits());
     return this.bits(byteSize(dtype) === 2 ? Uint16Array.from(words) : words, dtype, options);
   }
 
   /** An input of given elements, whatever their array's type. */
-  bits(data: ArrayBufferView, dtype: DType, options: OperandOptions = {}): Pair {
+  bits(data: ArrayBufferView, dtype: DType, options: OperandOptions = {}): View {
     const { offset = 0, isWritten = false, tolerance = this.#tolerance } = options;
     const byteOffset = GUARD_BYTES + offset * byteSize(dtype);
     const size = data.byteLength / byteSize(dtype);
     const end = Math.ceil((byteOffset + data.byteLength) / 4) * 4;
     const initial = new Uint8Array(end + GUARD_BYTES).fill(PATTERN);
     initial.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), byteOffset);
-    const place = (backend: Backend): View => {
-      const buffer = backend.alloc(initial.length, this.#name);
-      backend.write(buffer, 0, initial);
-      return { buffer, byteOffset, dtype, size };
-    };
-    const pair = { subject: place(this.#subject), reference: place(this.#reference) };
-    this.#operands.push({ pair, initial, isWritten, tolerance, label: 'operand' });
-    return pair;
+    const buffer = this.#reference.alloc(initial.length, this.#name);
+    this.#reference.write(buffer, 0, initial);
+    const view = { buffer, byteOffset, dtype, size };
+    const operand = { view, initial, isWritten, tolerance, label: 'operand' };
+    this.#operands.set(buffer, operand);
+    this.#steps.push({ operand });
+    return view;
   }
 
   /** An output, filled with a pattern that must not survive where the kernel writes. */
-  output(size: number, dtype: DType, options: OperandOptions = {}): Pair {
+  output(size: number, dtype: DType, options: OperandOptions = {}): View {
     const pattern = new Uint8Array(size * byteSize(dtype)).fill(PATTERN);
     return this.bits(pattern, dtype, { ...options, isWritten: true });
   }
 
-  /** `size` elements of `pair` from `start`, in the same buffer. */
-  slice(pair: Pair, start: number, size: number): Pair {
-    const cut = (view: View): View => ({
-      ...view,
-      byteOffset: view.byteOffset + start * byteSize(view.dtype),
-      size,
-    });
-    return { subject: cut(pair.subject), reference: cut(pair.reference) };
+  /** `size` elements of `view` from `start`, in the same buffer. */
+  slice(view: View, start: number, size: number): View {
+    return { ...view, byteOffset: view.byteOffset + start * byteSize(view.dtype), size };
   }
 
-  /** Queues a kernel on both sides. */
-  run<K extends KernelName>(kernel: K, call: PairedCall<KernelCalls[K]>): void {
+  /** Runs a kernel on the reference. */
+  run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
     for (const [key, value] of Object.entries(call)) {
       this.#nameOperand(value, `${kernel}.${key}`);
       if (kernel === 'custom' && key === 'inputs') {
@@ -136,48 +120,92 @@ export class Twin {
         }
       }
     }
-    this.#subject.run(kernel, sideOf(call, 'subject') as KernelCalls[K]);
-    this.#reference.run(kernel, sideOf(call, 'reference') as KernelCalls[K]);
+    this.#steps.push({ kernel, call });
+    this.#reference.run(kernel, call);
   }
 
-  /**
-   * Reads everything back and compares.
-   * @throws {ConformanceError} naming the first element that differs.
-   */
-  async compare(): Promise<void> {
-    const results = await Promise.all(
-      this.#operands.map(({ pair: { subject, reference }, initial }) =>
-        Promise.all([
-          this.#subject.read(subject.buffer, 0, initial.length),
-          this.#reference.read(reference.buffer, 0, initial.length),
-        ]),
-      ),
+  /** What was done, and what it left on the reference. */
+  recording(): Recording {
+    const operands = [...this.#operands.values()];
+    const expected = Promise.all(
+      operands.map(({ view, initial }) => this.#reference.read(view.buffer, 0, initial.length)),
     );
-    this.#operands.forEach((operand, i) => {
-      const [got, want] = results[i]!;
-      this.#compareOutside(operand, got);
-      this.#compareInside(operand, got, want);
-    });
-  }
-
-  free(): void {
-    for (const { pair } of this.#operands) {
-      this.#subject.free(pair.subject.buffer);
-    }
-    this.#operands.length = 0;
+    return new Recording(this.#name, { steps: this.#steps, operands, expected });
   }
 
   #nameOperand(value: unknown, label: string): void {
-    const buffer = (value as Partial<Pair> | undefined)?.subject?.buffer;
-    const operand = this.#operands.find(({ pair }) => pair.subject.buffer === buffer);
+    const buffer = (value as Partial<View> | undefined)?.buffer;
+    const operand = buffer === undefined ? undefined : this.#operands.get(buffer);
     if (operand?.label === 'operand') {
       operand.label = label;
     }
   }
+}
+
+/** The steps of a case, which any number of backends repeat. */
+export class Recording {
+  readonly #name: string;
+  readonly #steps: readonly Step[];
+  readonly #operands: readonly Operand[];
+  /** By operand, all of its buffer. */
+  readonly #expected: Promise<readonly Uint8Array[]>;
+
+  constructor(
+    name: string,
+    made: {
+      readonly steps: readonly Step[];
+      readonly operands: readonly Operand[];
+      readonly expected: Promise<readonly Uint8Array[]>;
+    },
+  ) {
+    this.#name = name;
+    this.#steps = made.steps;
+    this.#operands = made.operands;
+    this.#expected = made.expected;
+  }
+
+  /** Bytes of the largest operand's buffer. */
+  get largestBytes(): number {
+    return Math.max(...this.#operands.map(({ initial }) => initial.length));
+  }
+
+  /**
+   * Repeats the steps on `backend`, in their order, and compares all of what they leave.
+   * @throws {ConformanceError} naming the first element that differs.
+   */
+  async repeatOn(backend: Backend): Promise<void> {
+    const buffers = new Map<BackendBuffer, BackendBuffer>();
+    try {
+      for (const step of this.#steps) {
+        if ('operand' in step) {
+          const { initial, view } = step.operand;
+          const buffer = backend.alloc(initial.length, this.#name);
+          buffers.set(view.buffer, buffer);
+          backend.write(buffer, 0, initial);
+        } else {
+          backend.run(step.kernel, placed(step.call, buffers) as typeof step.call);
+        }
+      }
+      const got = await Promise.all(
+        this.#operands.map(({ view, initial }) =>
+          backend.read(buffers.get(view.buffer)!, 0, initial.length),
+        ),
+      );
+      const expected = await this.#expected;
+      this.#operands.forEach((operand, i) => {
+        this.#compareOutside(operand, got[i]!);
+        this.#compareInside(operand, got[i]!, expected[i]!);
+      });
+    } finally {
+      for (const buffer of buffers.values()) {
+        backend.free(buffer);
+      }
+    }
+  }
 
   /** Bytes outside the view, but for the half-word that a 16-bit output of odd size may clobber. */
-  #compareOutside({ pair, initial, isWritten, label }: Operand, got: Uint8Array): void {
-    const { byteOffset, size, dtype } = pair.subject;
+  #compareOutside({ view, initial, isWritten, label }: Operand, got: Uint8Array): void {
+    const { byteOffset, size, dtype } = view;
     const end = byteOffset + size * byteSize(dtype);
     const clobbered = isWritten ? Math.ceil(end / 4) * 4 : end;
     for (let i = 0; i < initial.length; i++) {
@@ -192,11 +220,11 @@ export class Twin {
   }
 
   #compareInside(operand: Operand, gotBytes: Uint8Array, wantBytes: Uint8Array): void {
-    const { pair, isWritten, label } = operand;
-    const { dtype } = pair.subject;
+    const { view, isWritten, label } = operand;
+    const { dtype } = view;
     const name = isWritten && dtype !== 'i32' && dtype !== 'u32' ? operand.tolerance : 'exact';
-    const got = elementsOf(gotBytes, pair.subject);
-    const want = elementsOf(wantBytes, pair.reference);
+    const got = elementsOf(gotBytes, view);
+    const want = elementsOf(wantBytes, view);
     const isClose = name === 'exact' ? Object.is : closeness(toleranceOf(name, dtype));
     let firstWrong = -1;
     let numWrong = 0;
@@ -216,7 +244,7 @@ export class Twin {
       ? `expected ${want[firstWrong]}`
       : `an input changed from ${want[firstWrong]}`;
     this.#fail(
-      `${label}[${firstWrong}]: ${what}, got ${got[firstWrong]} (${dtype} at byte ${pair.subject.byteOffset}, tolerance ${name}; ${numWrong} of ${want.length} differ)`,
+      `${label}[${firstWrong}]: ${what}, got ${got[firstWrong]} (${dtype} at byte ${view.byteOffset}, tolerance ${name}; ${numWrong} of ${want.length} differ)`,
     );
   }
 
@@ -244,15 +272,17 @@ function closeness({ relative, absolute }: Tolerance): (got: number, want: numbe
     (Number.isFinite(want) && Math.abs(got - want) <= absolute + relative * Math.abs(want));
 }
 
-function sideOf(call: object, side: keyof Pair): unknown {
+/** A call with each view in the buffer that stands for its own. */
+function placed(call: object, buffers: ReadonlyMap<BackendBuffer, BackendBuffer>): unknown {
   const entries = Object.entries(call).map(([key, value]) => {
     if (typeof value !== 'object' || value === null) {
       return [key, value];
     }
-    return [
-      key,
-      side in value ? (value as Pair)[side] : key === 'inputs' ? sideOf(value, side) : value,
-    ];
+    if ('buffer' in value) {
+      const view = value as View;
+      return [key, { ...view, buffer: buffers.get(view.buffer)! }];
+    }
+    return [key, key === 'inputs' ? placed(value, buffers) : value];
   });
   return Object.fromEntries(entries);
 }

@@ -3,9 +3,10 @@
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { AttentionOperands } from '../../kernel-calls/products.js';
+import type { View } from '../../view.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { Pair, Twin } from '../twin.js';
+import type { Twin } from '../twin.js';
 
 interface Shape {
   readonly batch?: number;
@@ -177,7 +178,7 @@ function attentionCase(shape: Shape, options: Options, dtype: DType = 'f32'): Co
     twin.run('attentionBackward', {
       ...call,
       dOut: twin.values(special('dOut', numRows * dim), dtype, { offset: even(dtype) }),
-      dq: twin.output(q.subject.size, dtype, { tolerance: 'sum' }),
+      dq: twin.output(q.size, dtype, { tolerance: 'sum' }),
       dk: twin.slice(wide, 0, kvSize),
       dv: twin.slice(wide, kvHeads * dim, kvSize),
     });
@@ -212,7 +213,7 @@ function maskOf(
   twin: Twin,
   kind: Options['mask'],
   [batch, heads, queries, keys]: Extent,
-): Pair | undefined {
+): View | undefined {
   const lowest = Number.NEGATIVE_INFINITY;
   const random = () => (twin.random.uniform(0, 1) < 0.3 ? lowest : twin.random.uniform(-2, 2));
   switch (kind) {
@@ -239,7 +240,7 @@ function segmentsOf(
     queries,
     keys,
   }: { readonly batch: number; readonly queries: number; readonly keys: number },
-): { readonly querySegments: Pair | undefined; readonly keySegments: Pair | undefined } {
+): { readonly querySegments: View | undefined; readonly keySegments: View | undefined } {
   if (documents === undefined) {
     return { querySegments: undefined, keySegments: undefined };
   }

@@ -2,9 +2,10 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { CompareKind } from '../../kernel-calls/elementwise.js';
+import type { View } from '../../view.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
-import type { Pair, Twin } from '../twin.js';
+import type { Twin } from '../twin.js';
 
 const KINDS: readonly CompareKind[] = ['eq', 'ne', 'lt', 'le', 'gt', 'ge'];
 const DTYPES = ['f32', 'f16', 'bf16', 'i32', 'u32'] as const;
@@ -21,7 +22,7 @@ export function compareCases(): ConformanceCase[] {
 }
 
 /** Few values, so that many are equal. */
-function operand(twin: Twin, size: number, dtype: DType, offset: number): Pair {
+function operand(twin: Twin, size: number, dtype: DType, offset: number): View {
   const low = dtype === 'u32' ? 0 : -2;
   const values = Array.from({ length: size }, () => low + twin.random.integer(0, 5));
   return twin.values(values, dtype, { offset });

@@ -1,8 +1,9 @@
 // copyStrided: transposes, slices, concatenation and expansion, bit by bit.
 
 import type { DType } from '@shardweave/dtypes';
+import type { View } from '../../view.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
-import type { Pair, Twin } from '../twin.js';
+import type { Twin } from '../twin.js';
 
 const DTYPES = ['f32', 'f16', 'bf16', 'i32', 'u32'] as const;
 
@@ -63,7 +64,7 @@ function concatenate(twin: Twin, dtype: DType): void {
   copy(twin, dtype, { ...part, outOffset: 6 }, out);
 }
 
-function copy(twin: Twin, dtype: DType, walk: Walk, out: Pair): void {
+function copy(twin: Twin, dtype: DType, walk: Walk, out: View): void {
   const { shape, xStrides, outStrides, xOffset = 0, outOffset = 0 } = walk;
   const x = twin.anyBits(reachOf(shape, xStrides, xOffset) + 3, dtype, { offset: 1 });
   twin.run('copyStrided', { x, out, shape, xOffset, xStrides, outOffset, outStrides });

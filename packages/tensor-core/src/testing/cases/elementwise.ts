@@ -2,9 +2,10 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
+import type { View } from '../../view.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
-import type { Pair, Twin } from '../twin.js';
+import type { Twin } from '../twin.js';
 
 /** Ranges where the function and its slope are defined and of moderate size. */
 const UNARY_RANGES: Readonly<Record<UnaryKind, readonly [low: number, high: number]>> = {
@@ -215,7 +216,7 @@ function integerCase(dtype: 'i32' | 'u32'): ConformanceCase {
 function runDense(
   twin: Twin,
   kind: BinaryKind,
-  { a, b, out, size }: { a: Pair; b: Pair; out: Pair; size: number },
+  { a, b, out, size }: { a: View; b: View; out: View; size: number },
 ): void {
   twin.run('binary', { kind, a, b, out, shape: [size], aStrides: [1], bStrides: [1] });
 }

@@ -2,11 +2,12 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import type { View } from '../../view.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { FloatOptions, Pair, PairedCall, Twin } from '../twin.js';
+import type { FloatOptions, Twin } from '../twin.js';
 
-type Call = PairedCall<KernelCalls['matmul']>;
+type Call = KernelCalls['matmul'];
 
 /** [m, n, k]: single elements, tails of tiles on each side, whole tiles, vectors, long sums. */
 const SHAPES = [
@@ -138,13 +139,13 @@ function attention(twin: Twin, dtype: DType, seq: number): void {
   const width = heads * dim;
   const flat = batch * seq * width;
   /** q, k or v of a buffer that holds the three side by side, as one product makes them. */
-  const packed = (all: Pair, part: number) => ({
+  const packed = (all: View, part: number) => ({
     view: twin.slice(all, part * width, 3 * flat - part * width),
     row: 3 * width,
     batch: [seq * 3 * width, dim] as const,
   });
-  const merged = (view: Pair) => ({ view, row: width, batch: [seq * width, dim] as const });
-  const square = (view: Pair) => ({
+  const merged = (view: View) => ({ view, row: width, batch: [seq * width, dim] as const });
+  const square = (view: View) => ({
     view,
     row: seq,
     batch: [heads * seq * seq, seq * seq] as const,
@@ -246,7 +247,7 @@ function runDense(
   });
 }
 
-function outputOf(twin: Twin, size: number, dtype: DType, accumulate: boolean): Pair {
+function outputOf(twin: Twin, size: number, dtype: DType, accumulate: boolean): View {
   const options: FloatOptions = { offset: 2, isWritten: true };
   return accumulate ? twin.floats(size, dtype, options) : twin.output(size, dtype, options);
 }
