@@ -63,6 +63,28 @@ export {
   SyncBatchNorm,
   type SyncBatchNormOptions,
 } from './layers/sync-batch-norm.js';
+export {
+  applyLora,
+  type LoraConfig,
+  type LoraOptions,
+  loraLayers,
+} from './lora/apply-lora.js';
+export {
+  type AdaptableLinear,
+  LoraFactor,
+  LoraLinear,
+  type LoraLinearOptions,
+  type LoraScale,
+} from './lora/lora-linear.js';
+export { type MergeOptions, mergeAdapters } from './lora/merge-lora.js';
+export {
+  type PeftConfig,
+  parsePeftConfig,
+  peftConfigText,
+  peftLayers,
+  peftState,
+  readPeftState,
+} from './lora/peft-files.js';
 export { listTensors, mapTensors } from './map-tensors.js';
 export {
   type AfterForward,

@@ -8,7 +8,7 @@ import {
   type HostBuffers,
   type StoredModel,
 } from '@shardweave/nn/flat';
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import { type Device, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { OffloadConfigError } from './errors.js';
 import { OffloadedFlat } from './offloaded-flat.js';
 import type { ResolvedOffloadOptions } from './options.js';
@@ -35,7 +35,8 @@ export function layersOf(model: unknown): readonly Module[] {
 
 /**
  * Makes one flat for the parameters of each layer, and one for those that the same layers share, and
- * hands them to their layers; encoded ones are apart.
+ * hands them to their layers. Beside trained ones, frozen ones are a flat of their own, without a gradient or
+ * state; so are those of each dtype but f32, and encoded ones.
  * @param named the model's parameters with their paths
  * @throws {OffloadConfigError} for a parameter that cannot be moved to a store
  */
@@ -54,6 +55,14 @@ export function makeFlats(
       users.set(tensor, [...(users.get(tensor) ?? []), layer]);
     }
   }
+  const layersOfUse = (tensor: Tensor) =>
+    users
+      .get(tensor)!
+      .map(({ name }) => name)
+      .join('+');
+  const trained = new Set(
+    named.filter(([, tensor]) => tensor.requiresGrad).map(([, tensor]) => layersOfUse(tensor)),
+  );
   const groups = new Map<string, { users: readonly Layer[]; parameters: FlatLeaf[] }>();
   for (const [path, tensor] of named) {
     if (isAtRest(tensor)) {
@@ -61,12 +70,11 @@ export function makeFlats(
       continue;
     }
     refuseForeign(path, tensor, options.device);
-    const using = users.get(tensor)!;
-    const layersUsing = using.map(({ name }) => name).join('+');
-    const key = encodingOf(tensor) === undefined ? layersUsing : `${layersUsing}.encoded`;
+    const layersUsing = layersOfUse(tensor);
+    const key = joinPath(layersUsing, kindOf(tensor, trained.has(layersUsing)));
     const group = groups.get(key);
     if (group === undefined) {
-      groups.set(key, { users: using, parameters: [{ path, tensor }] });
+      groups.set(key, { users: users.get(tensor)!, parameters: [{ path, tensor }] });
     } else {
       group.parameters.push({ path, tensor });
     }
@@ -79,6 +87,15 @@ export function makeFlats(
     }
     return flat;
   });
+}
+
+/** What a flat's name says of its parameters: nothing of trained ones in f32, and of frozen ones where all are. */
+function kindOf(tensor: Tensor, isBesideTrained: boolean): string {
+  if (encodingOf(tensor) !== undefined) {
+    return 'encoded';
+  }
+  const frozen = isBesideTrained && !tensor.requiresGrad ? 'frozen' : '';
+  return joinPath(frozen, tensor.dtype === 'f32' ? '' : tensor.dtype);
 }
 
 /** Sharding talks to other ranks as it runs, which a dry run must not. */
@@ -108,9 +125,10 @@ function refuseForeign(path: string, tensor: Tensor, device: Module['device']): 
       `offload: expected encoded parameters to be frozen, got requiresGrad of '${path}'. Train something beside it.`,
     );
   }
-  if (tensor.dtype !== 'f32' || tensor.device !== device) {
+  const isMaster = tensor.dtype === 'f32' || (isFloat(tensor.dtype) && !tensor.requiresGrad);
+  if (!isMaster || tensor.device !== device) {
     throw new OffloadConfigError(
-      `offload: expected f32 parameters on the model's device, got ${tensor.dtype} '${path}'. Masters are f32; computeDType sets what is computed in.`,
+      `offload: expected f32 parameters on the model's device, or frozen ones in 16 bits, got ${tensor.dtype} '${path}'. Masters are f32; computeDType sets what is computed in.`,
     );
   }
 }

@@ -34,12 +34,13 @@ export class OffloadedFlat extends FlatParameter {
     const { device, store, resume, model, computeDType, hostBuffers } = options;
     const leaves = parameters.map(({ tensor }) => tensor);
     const layout = flatLayout(leaves.map(restSize));
+    const dtype = leaves[0]?.dtype ?? 'f32';
     super({
       name,
       device,
       parameters,
       layout,
-      computeDType,
+      computeDType: dtype === 'f32' ? computeDType : dtype, // frozen 16-bit ones compute in their own
       absentHint:
         'An offloaded parameter is there while its slice runs; stateDict of @shardweave/offload reads it.',
       rest: { use: storeUseOf(store), rests: 'all', resume: resume === true, model, name },

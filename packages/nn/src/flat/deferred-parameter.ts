@@ -1,7 +1,7 @@
 // Parameters that have a shape and a recipe of their values, but no memory yet: for a model that no
 // device holds whole. Sharding draws each rank's part; `materialize` fills a plain module.
 
-import { type Device, isTensor, type Shape, Tensor } from '@shardweave/tensor-core';
+import { type Device, type DType, isTensor, type Shape, Tensor } from '@shardweave/tensor-core';
 import type { Module } from '../module.js';
 
 /** Values that can be made in any order, part by part. */
@@ -65,6 +65,36 @@ export function dropRecipe(parameter: Tensor): void {
   }
 }
 
+/** Has a deferred parameter take `dtype` when its values are made, rounded from what its recipe draws in f32. */
+export function castDeferred(parameter: Tensor, dtype: DType): void {
+  const before = parameter.storage;
+  const storage = before.device.storage(parameter.size, dtype, before.tag);
+  storage.absentHint = HINT;
+  parameter.rebind(storage, 0);
+  before.release();
+}
+
+/** Elements of f32 scratch on the way into 16 bits: 4 MiB. */
+const SCRATCH_ELEMENTS = 2 ** 20;
+
+/** Queues what writes a recipe's elements from `start` on into all of `into`, a tensor of any float dtype. */
+export function drawInto(recipe: ParameterRecipe, into: Tensor, start: number): void {
+  const { device } = into;
+  if (into.dtype === 'f32') {
+    recipe.draw(into, start);
+    return;
+  }
+  for (let done = 0; done < into.size; done += SCRATCH_ELEMENTS) {
+    const length = Math.min(SCRATCH_ELEMENTS, into.size - done);
+    device.scope(() => {
+      const values = device.empty([length], { tag: 'staging' });
+      recipe.draw(values, start + done);
+      const out = into.storage.view(into.offset + done, length);
+      device.run('cast', { x: values.view(), out });
+    });
+  }
+}
+
 /**
  * Makes the values of one deferred parameter, or of all of a module's; nothing for others, and for
  * those that sharding has taken over.
@@ -78,7 +108,7 @@ export function materialize(target: Module | Tensor): void {
     }
     parameter.storage.fill();
     if (parameter.size > 0) {
-      recipe.draw(parameter, 0);
+      drawInto(recipe, parameter, 0);
     }
     dropRecipe(parameter);
   }

@@ -1,7 +1,7 @@
 // The values of parameters on their way into the flat that takes them over.
 
 import { byteSize, Tensor } from '@shardweave/tensor-core';
-import { recipeOf } from './deferred-parameter.js';
+import { drawInto, recipeOf } from './deferred-parameter.js';
 import { encodingOf, readEncoded } from './encoded-parameter.js';
 import { type FlatLayout, type FlatPlace, pieceIn } from './flat-layout.js';
 
@@ -46,7 +46,7 @@ export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): v
       const x = leaf.storage.view(leaf.offset + first, length);
       device.run('cast', { x, out: out.view() });
     } else {
-      recipe.draw(out, first);
+      drawInto(recipe, out, first);
     }
   }
 }

@@ -1,0 +1,108 @@
+// A frozen linear layer with a trained product of two narrow matrices beside it (Hu et al., "LoRA", 2021).
+
+import { add, type Device, dropout, linear, mul, type Tensor } from '@shardweave/tensor-core';
+import { Conv1D } from '../layers/conv1d.js';
+import type { Linear } from '../layers/linear.js';
+import { Module } from '../module.js';
+import type { ParameterInit } from '../parameter-init.js';
+import { setValues } from '../set-values.js';
+
+/** Layers that can be adapted: weights [out, in], and [in, out]. */
+export type AdaptableLinear = Linear | Conv1D;
+
+export interface LoraScale {
+  /** Columns of the narrow product. */
+  readonly rank: number;
+  /** What the narrow product is multiplied by, over the rank. */
+  readonly alpha: number;
+}
+
+export interface LoraLinearOptions extends LoraScale {
+  /** Probability of dropping an element of what goes into the narrow product. */
+  readonly dropout: number;
+  readonly init: ParameterInit;
+}
+
+/**
+ * base(x) + alpha / rank * dropout(x) A^T B^T, x [..., in]. The base keeps its name; beside it are
+ * lora_A.weight [rank, in], uniform in +-1/sqrt(in) (Kaiming's, a = sqrt 5), and lora_B.weight
+ * [out, rank], zero, so that training begins with what the base computes.
+ */
+export class LoraLinear extends Module<[x: Tensor], Tensor> {
+  readonly base: AdaptableLinear;
+  readonly loraA: LoraFactor;
+  readonly loraB: LoraFactor;
+  readonly rank: number;
+  readonly alpha: number;
+  readonly dropout: number;
+
+  constructor(base: AdaptableLinear, options: LoraLinearOptions) {
+    super(base.device);
+    const { rank, init } = options;
+    const { inFeatures, outFeatures } = featuresOf(base);
+    this.base = this.child('base', base);
+    this.rank = rank;
+    this.alpha = options.alpha;
+    this.dropout = options.dropout;
+    const factor = (name: string, shape: readonly [number, number], isZero: boolean) =>
+      this.child(name, new LoraFactor(this.device, { shape, isZero, init: init.at(name) }));
+    this.loraA = factor('lora_A', [rank, inFeatures], false);
+    this.loraB = factor('lora_B', [outFeatures, rank], true);
+  }
+
+  override childPrefix(name: string): string {
+    return name === 'base' ? '' : name;
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    const input = this.isTraining && this.dropout > 0 ? dropout(x, this.dropout) : x;
+    const narrow = mul(await this.loraA.call(input), this.alpha / this.rank); // [..., rank]
+    return add(await this.base.call(x), await this.loraB.call(narrow));
+  }
+}
+
+/** x [..., in] times weight^T, [..., out]. */
+export class LoraFactor extends Module<[x: Tensor], Tensor> {
+  /** [out, in] */
+  readonly weight: Tensor;
+  readonly #isZero: boolean;
+
+  constructor(
+    device: Device,
+    options: {
+      readonly shape: readonly [rows: number, columns: number];
+      readonly isZero: boolean;
+      readonly init: ParameterInit;
+    },
+  ) {
+    super(device);
+    this.#isZero = options.isZero;
+    this.weight = this.parameter('weight', this.#initial(options.shape, options.init));
+  }
+
+  override resetOwnParameters(init: ParameterInit): void {
+    setValues(this.weight, (shape) => this.#initial(shape as [number, number], init));
+  }
+
+  forward(x: Tensor): Tensor {
+    return linear(x, { weight: this.weight, transposeWeight: true });
+  }
+
+  #initial(shape: readonly [number, number], init: ParameterInit): Tensor {
+    const bound = 1 / Math.sqrt(shape[1]);
+    return this.#isZero
+      ? init.zeros(shape)
+      : init.uniform('weight', shape, { low: -bound, high: bound });
+  }
+}
+
+/** The sizes of a layer's input and output. */
+export function featuresOf(base: AdaptableLinear): {
+  readonly inFeatures: number;
+  readonly outFeatures: number;
+} {
+  const [rows, cols] = base.weight.shape as [number, number];
+  return base instanceof Conv1D
+    ? { inFeatures: rows, outFeatures: cols }
+    : { inFeatures: cols, outFeatures: rows };
+}
