@@ -125,7 +125,7 @@ function complaint(error: CommanderError, command: Command): string {
 /** The command with all its options; it parses nothing by itself. */
 export function trainCommand(): Command {
   const command = new Command('train')
-    .description('Trains a GPT-2 on a text, its parameters sharded over ranks.')
+    .description('Trains a GPT-2, Llama or Qwen on a text, its parameters sharded over ranks.')
     .usage('[flags]')
     .allowExcessArguments(false)
     .exitOverride()
@@ -193,7 +193,7 @@ export function trainCommand(): Command {
   add(
     model,
     '--model <PRESET|DIR>',
-    `a preset, or a directory with config.json and model.safetensors (default: ${DEFAULT_PRESET})`,
+    `a preset, or a model directory of the Hugging Face layout (default: ${DEFAULT_PRESET})`,
   );
   add(model, '--dropout <P>', "over the model's own");
   add(

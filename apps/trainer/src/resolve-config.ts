@@ -4,12 +4,12 @@
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
-import type { Gpt2Config } from '@shardweave/nn';
+import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
 import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
 import { DEFAULT_LR, DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
 import { findModelDirectory, readModelConfig } from './model/model-directory.js';
-import { isPresetName, PRESETS, type PresetName, parameterCount } from './model/presets.js';
+import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
 import type { DeviceChoice, ModelSource, RunConfig, TokenizerName } from './run-config.js';
 
 /** The last file of a sharded save. */
@@ -44,11 +44,12 @@ export async function resolveConfig(
     model.kind === 'preset'
       ? PRESETS[model.name as PresetName].config
       : await readModelConfig(model.path);
-  const gpt2 = withDropout(own, flags.dropout);
-  const seq = flags.seq ?? Math.min(gpt2.n_positions, DEFAULT_SEQ_AT_MOST);
-  if (seq > gpt2.n_positions) {
+  const modelConfig = withDropout(own, flags.dropout);
+  const positions = longestRow(modelConfig);
+  const seq = flags.seq ?? Math.min(positions, DEFAULT_SEQ_AT_MOST);
+  if (seq > positions) {
     throw new UsageError(
-      `--seq ${seq} is beyond the model's ${gpt2.n_positions} positions. Use --seq ${gpt2.n_positions} or less, or another --model.`,
+      `--seq ${seq} is beyond the model's ${positions} positions. Use --seq ${positions} or less, or another --model.`,
     );
   }
   return {
@@ -73,8 +74,8 @@ export async function resolveConfig(
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     model,
-    gpt2,
-    tokenizer: tokenizerName(flags, model, gpt2),
+    modelConfig,
+    tokenizer: tokenizerName(flags, model, modelConfig),
     dataFile: flags.data === undefined ? undefined : resolve(flags.data),
     order: flags.order,
     batch: flags.batch,
@@ -82,7 +83,7 @@ export async function resolveConfig(
     steps: flags.steps,
     gradAccum: flags.gradAccum,
     noSync: !flags.sync,
-    lr: flags.lr ?? defaultLearningRate(gpt2),
+    lr: flags.lr ?? defaultLearningRate(modelConfig),
     weightDecay: flags.weightDecay,
     beta1: flags.beta1,
     beta2: flags.beta2,
@@ -190,7 +191,7 @@ function modelSource(model: string): ModelSource {
 function tokenizerName(
   { tokenizer }: Flags,
   model: ModelSource,
-  { vocab_size }: Gpt2Config,
+  { vocab_size }: ModelConfig,
 ): TokenizerName {
   const isOwn = model.kind === 'directory' && existsSync(join(model.path, TOKENIZER_FILE));
   if (tokenizer === 'model' && !isOwn) {
@@ -202,11 +203,17 @@ function tokenizerName(
   return tokenizer ?? (isOwn ? 'model' : vocab_size >= GPT2_VOCABULARY ? 'gpt2' : 'byte');
 }
 
-function withDropout(config: Gpt2Config, p: number | undefined): Gpt2Config {
-  return p === undefined ? config : { ...config, embd_pdrop: p, attn_pdrop: p, resid_pdrop: p };
+/** All the dropouts that the model has. */
+function withDropout(config: ModelConfig, p: number | undefined): ModelConfig {
+  if (p === undefined) {
+    return config;
+  }
+  return config.model_type === 'gpt2'
+    ? { ...config, embd_pdrop: p, attn_pdrop: p, resid_pdrop: p }
+    : { ...config, attention_dropout: p };
 }
 
-function defaultLearningRate(config: Gpt2Config): number {
+function defaultLearningRate(config: ModelConfig): number {
   return parameterCount(config) < LARGE_PARAMETERS ? DEFAULT_LR.small : DEFAULT_LR.large;
 }
 

@@ -1,7 +1,7 @@
 // One run, fully resolved: what the flags mean once defaults, presets and files are known. Plain
 // data, since it travels to rank processes as JSON.
 
-import type { Gpt2Config } from '@shardweave/nn';
+import type { ModelConfig } from '@shardweave/nn';
 
 export type Strategy = 'single' | 'fsdp' | 'ddp' | 'offload';
 export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
@@ -11,7 +11,7 @@ export type TokenizerName = 'model' | 'byte' | 'gpt2';
 export type Order = 'shuffle' | 'sequential';
 export type Schedule = 'constant' | 'cosine';
 
-/** A preset's name, or the directory of `config.json` and perhaps `model.safetensors`. */
+/** A preset's name, or the directory of `config.json` and perhaps of weights. */
 export type ModelSource =
   | { readonly kind: 'preset'; readonly name: string }
   | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean };
@@ -47,7 +47,7 @@ export interface RunConfig {
 
   readonly model: ModelSource;
   /** Of the model, with --dropout applied. */
-  readonly gpt2: Gpt2Config;
+  readonly modelConfig: ModelConfig;
   readonly tokenizer: TokenizerName;
   readonly dataFile: string | undefined;
   readonly order: Order;

@@ -13,7 +13,7 @@ import { PRESETS } from '../src/model/presets.js';
 const CONFIG = {
   dataFile: undefined as string | undefined,
   tokenizer: 'byte',
-  gpt2: PRESETS.nano.config,
+  modelConfig: PRESETS.nano.config,
   order: 'sequential',
   batch: 12,
   seq: 7,
@@ -64,7 +64,7 @@ describe('the text', () => {
     const short = await load({ dataFile: textFile('12345678') });
     const beyond = await load({
       dataFile: textFile('abcdefghijkl'),
-      gpt2: { ...PRESETS.nano.config, vocab_size: 100 },
+      modelConfig: { ...PRESETS.nano.config, vocab_size: 100 },
     });
     for (const error of [missing, short, beyond]) {
       expect(error).toBeInstanceOf(UsageError);

@@ -1,7 +1,7 @@
 // The loss of a step is one sum over the targets of its global batch, however rows are cut: uneven rows,
 // ranks without any, targets that don't count or count for more, micro-steps, all four strategies.
 
-import { Gpt2 } from '@shardweave/nn';
+import { makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
@@ -59,12 +59,12 @@ describe('the loss of a step', () => {
       return data;
     });
     const device = new Device(createReferenceBackend());
-    const model = new Gpt2(device, config.gpt2, { seed: config.seed });
+    const model = makeModel(device, config.modelConfig, { seed: config.seed });
     const logits = await device.scope(async () => {
       const made = await model.call(device.tensor(rows!.tokens, [3, SEQ]));
       return made.toArray();
     });
-    const vocabulary = config.gpt2.vocab_size;
+    const vocabulary = config.modelConfig.vocab_size;
     let sum = 0;
     let number = 0;
     for (const [i, target] of rows!.targets.entries()) {

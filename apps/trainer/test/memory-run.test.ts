@@ -3,13 +3,13 @@
 import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { readSafetensors } from '@shardweave/nn';
+import { parameterCount, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { InterruptedError, RankFailedError, UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { runInMemory } from '../src/launch/run-in-memory.js';
 import { runJob } from '../src/launch/run-job.js';
-import { PRESETS, parameterCount } from '../src/model/presets.js';
+import { PRESETS } from '../src/model/presets.js';
 import { RunMonitor } from '../src/output/run-monitor.js';
 import { Terminal } from '../src/output/terminal.js';
 import { resolveConfig } from '../src/resolve-config.js';

@@ -219,7 +219,7 @@ describe('the header', () => {
   it('says when a directory has no weights', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
     writeFileSync(join(directory, 'config.json'), JSON.stringify(PRESETS.nano.config));
-    const weights = /^weights random ones: there is no model\.safetensors/m;
+    const weights = /^weights random ones: there are no weights beside/m;
     expect((await header(`--model ${directory}`)).join('\n')).toMatch(weights);
     writeFileSync(join(directory, 'model.safetensors'), '');
     expect((await header(`--model ${directory}`)).join('\n')).not.toMatch(weights);

@@ -1,10 +1,11 @@
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { parameterCount } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
-import { PRESETS, parameterCount } from '../src/model/presets.js';
+import { PRESETS } from '../src/model/presets.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { lettersDirectory } from './fixtures/letters-tokenizer.js';
 
@@ -47,10 +48,10 @@ describe('resolveConfig', () => {
     expect(await resolve('--model gpt2')).toMatchObject({
       tokenizer: 'gpt2',
       seq: 256,
-      gpt2: { attn_pdrop: 0.1, embd_pdrop: 0.1, resid_pdrop: 0.1 },
+      modelConfig: { attn_pdrop: 0.1, embd_pdrop: 0.1, resid_pdrop: 0.1 },
     });
     expect(await resolve('--model gpt2 --dropout 0')).toMatchObject({
-      gpt2: { attn_pdrop: 0, embd_pdrop: 0, resid_pdrop: 0 },
+      modelConfig: { attn_pdrop: 0, embd_pdrop: 0, resid_pdrop: 0 },
     });
     expect(await resolve('--schedule constant')).toMatchObject({ warmup: 0 });
     expect(await resolve('--device cpu,webgpu')).toMatchObject({ devices: ['cpu', 'webgpu'] });
@@ -90,7 +91,14 @@ describe('resolveConfig', () => {
   it('reads the shape of a directory', async () => {
     expect(await resolve(`--model ${TINY} --seq 32`)).toMatchObject({
       model: { kind: 'directory', path: TINY },
-      gpt2: { vocab_size: 256, n_positions: 64, n_layer: 2, n_embd: 96, n_head: 4, resid_pdrop: 0 },
+      modelConfig: {
+        vocab_size: 256,
+        n_positions: 64,
+        n_layer: 2,
+        n_embd: 96,
+        n_head: 4,
+        resid_pdrop: 0,
+      },
     });
   });
 

@@ -93,3 +93,13 @@ export function resolveGpt2Config(options: Partial<Gpt2Config>): Gpt2Config {
   }
   return config;
 }
+
+/** Trainable numbers of a model, the tied head once. */
+export function gpt2ParameterCount(config: Gpt2Config): number {
+  const { vocab_size: vocab, n_positions: positions, n_layer: layers, n_embd: width } = config;
+  const inner = config.n_inner ?? 4 * width;
+  const attention = 4 * width * width + 4 * width;
+  const mlp = 2 * width * inner + inner + width;
+  const norms = 4 * width;
+  return (vocab + positions) * width + layers * (attention + mlp + norms) + 2 * width;
+}

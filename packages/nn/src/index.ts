@@ -17,15 +17,15 @@ export { DecoderMlp } from './decoder/decoder-mlp.js';
 export * from './errors.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
-export {
-  gpt2File,
-  gpt2Pieces,
-  gpt2State,
-  loadGpt2,
-  openGpt2,
-  writeGpt2,
-} from './hf/gpt2-files.js';
 export { type ModelConfig, modelConfigText, parseModelConfig } from './hf/model-config.js';
+export {
+  isWeightsFile,
+  type ModelFile,
+  type ModelFileOptions,
+  type ModelFiles,
+  modelFiles,
+  openModelState,
+} from './hf/model-files.js';
 export {
   type ByteSource,
   openSafetensors,
@@ -36,6 +36,13 @@ export {
   writeSafetensors,
 } from './hf/safetensors.js';
 export { type FileDType, type HostTensor, isDeviceDType, type LazyTensor } from './host-tensor.js';
+export {
+  type LanguageModel,
+  type LanguageModelOptions,
+  longestRow,
+  makeModel,
+  parameterCount,
+} from './language-model.js';
 export { AddRmsNorm, type AddRmsNormOptions } from './layers/add-rms-norm.js';
 export {
   BatchNorm1d,

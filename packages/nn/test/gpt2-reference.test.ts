@@ -8,9 +8,10 @@ import {
   Gpt2,
   Gpt2Block,
   type Gpt2Config,
-  loadGpt2,
+  loadStateDict,
   packParameters,
   parseModelConfig,
+  readSafetensors,
 } from '@shardweave/nn';
 import { type Backend, crossEntropy, Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -37,7 +38,8 @@ async function train(name: string, options: { isWrapped: boolean }) {
     device,
     parseModelConfig(readFileSync(new URL('config.json', DATA), 'utf8')) as Gpt2Config,
   );
-  loadGpt2(model, readFileSync(new URL('model.safetensors', DATA)));
+  const file = readFileSync(new URL('model.safetensors', DATA));
+  loadStateDict(model, readSafetensors(file).tensors);
   if (options.isWrapped) {
     for (const [child, layer] of model.children()) {
       if (layer instanceof Gpt2Block) {

@@ -5,12 +5,14 @@ import { constants } from 'node:buffer';
 import {
   type ByteSource,
   FormatError,
+  GPT2_DEFAULTS,
   Gpt2,
-  gpt2Pieces,
   type HostTensor,
   type LazyTensor,
   loadStateDict,
-  openGpt2,
+  type ModelConfig,
+  modelFiles,
+  openModelState,
   openSafetensors,
   readSafetensors,
   StateDictError,
@@ -126,7 +128,9 @@ it('pieces are, byte for byte, the file that is written whole', async () => {
   });
   const state = await stateDict(model);
   const pieces: Uint8Array[] = [];
-  for await (const piece of gpt2Pieces(state)) {
+  const [file] = modelFiles(model.config, state);
+  expect(file!.name).toBe('model.safetensors');
+  for await (const piece of file!.pieces()) {
     pieces.push(piece);
   }
   const whole = writeSafetensors(state, { metadata: { format: 'pt' } });
@@ -134,7 +138,13 @@ it('pieces are, byte for byte, the file that is written whole', async () => {
   expect(new Map(readSafetensors(whole).tensors)).toEqual(state);
 });
 
-describe('openGpt2', () => {
+const opened = (file: ByteSource, config: ModelConfig) =>
+  openModelState(
+    { open: async (name) => (name === 'model.safetensors' ? file : undefined) },
+    config,
+  );
+
+describe('openModelState', () => {
   it('of GPT-2 large, 3 GB, reads what it is asked for alone', async () => {
     const config = { n_embd: 1280, n_layer: 36, n_head: 20 };
     const model = new Gpt2(makeDevice(), config, { deferInit: true });
@@ -150,7 +160,7 @@ describe('openGpt2', () => {
     });
     const file = await written(safetensorsPieces(new Map(entries)));
     expect(file.byteLength).toBeGreaterThan(2 ** 31);
-    const state = await openGpt2(file);
+    const state = await opened(file, model.config);
     expect([...state.keys()].sort()).toEqual(named.map(([name]) => name).sort());
     const headerBytes = file.bytesRead;
     expect(headerBytes).toBeLessThan(100_000);
@@ -170,7 +180,7 @@ describe('openGpt2', () => {
       ['lm_head.weight', table(head)],
       ['h.0.attn.bias', table(3)],
     ]);
-    const opening = openGpt2(await written(safetensorsPieces(state)));
+    const opening = opened(await written(safetensorsPieces(state)), GPT2_DEFAULTS);
     if (isTied) {
       expect([...(await opening).keys()]).toEqual(['transformer.wte.weight']);
     } else {

@@ -34,7 +34,15 @@ export interface Dataset {
 
 type DataConfig = Pick<
   RunConfig,
-  'dataFile' | 'tokenizer' | 'gpt2' | 'order' | 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'
+  | 'dataFile'
+  | 'tokenizer'
+  | 'modelConfig'
+  | 'order'
+  | 'batch'
+  | 'seq'
+  | 'seed'
+  | 'ranks'
+  | 'gradAccum'
 >;
 
 /**
@@ -52,9 +60,9 @@ export async function loadDataset(config: DataConfig, tokenizer: Tokenizer): Pro
     );
   }
   const largest = tokens.reduce((most, token) => Math.max(most, token), 0);
-  if (largest >= config.gpt2.vocab_size) {
+  if (largest >= config.modelConfig.vocab_size) {
     throw new UsageError(
-      `--tokenizer ${tokenizer.name}: ${name} has token ${largest}, but the model's vocabulary ends at ${config.gpt2.vocab_size - 1}. Choose another --tokenizer, or a --model with a larger vocabulary.`,
+      `--tokenizer ${tokenizer.name}: ${name} has token ${largest}, but the model's vocabulary ends at ${config.modelConfig.vocab_size - 1}. Choose another --tokenizer, or a --model with a larger vocabulary.`,
     );
   }
   const startOf = rowOrder(config.order, {

@@ -18,14 +18,14 @@ export class FileSource implements ByteSource {
     this.byteLength = byteLength;
   }
 
-  /** Opens a file, and closes it when `use` has settled. */
-  static async use<T>(path: string, use: (source: FileSource) => Promise<T>): Promise<T> {
+  /** Opens a file, which is the caller's to close. */
+  static async open(path: string): Promise<FileSource> {
     const file = await open(path, 'r');
-    try {
-      return await use(new FileSource(path, file, (await file.stat()).size));
-    } finally {
-      await file.close();
-    }
+    return new FileSource(path, file, (await file.stat()).size);
+  }
+
+  close(): Promise<void> {
+    return this.#file.close();
   }
 
   /** @throws {UsageError} where the file has become shorter than it was when it was opened. */

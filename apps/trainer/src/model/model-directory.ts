@@ -1,17 +1,18 @@
 // A model on disk in the Hugging Face layout: read before a run, written after it.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
-import { mkdir, readFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { FsdpStateDictError } from '@shardweave/fsdp';
 import {
-  type Gpt2Config,
-  gpt2Pieces,
   type HostTensor,
+  isWeightsFile,
   type LazyTensor,
-  modelConfigText,
+  type ModelConfig,
+  type ModelFiles,
+  modelFiles,
   NnError,
-  openGpt2,
+  openModelState,
   parseModelConfig,
 } from '@shardweave/nn';
 import { OffloadStateDictError } from '@shardweave/offload';
@@ -23,7 +24,9 @@ import { FileSource } from './file-source.js';
 
 const CONFIG_FILE = 'config.json';
 const WEIGHTS_FILE = 'model.safetensors';
-/** Of other formats, or split. */
+/** Names the shards of a model that is in several files. */
+const INDEX_FILE = 'model.safetensors.index.json';
+/** Other formats, and shards without their index. */
 const OTHER_WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|gguf)$|\.index\.json$/;
 
 /** Weights by name, those of large models read when they are asked for. */
@@ -39,7 +42,7 @@ export interface ModelDirectory {
  * The model that --model `path` means: that directory or, where it is the --out of a run, the one that
  * the run left in it. Undefined where `path` is no directory.
  *
- * @throws {UsageError} where there are weights, but not in the one file that is read.
+ * @throws {UsageError} where there are weights, but in no file that is read.
  */
 export function findModelDirectory(path: string): ModelDirectory | undefined {
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) {
@@ -48,11 +51,11 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
   const inRun = join(path, RUN_FILES.model);
   const isRun = !existsSync(join(path, CONFIG_FILE)) && existsSync(join(inRun, CONFIG_FILE));
   const directory = isRun ? inRun : path;
-  const hasWeights = existsSync(join(directory, WEIGHTS_FILE));
+  const hasWeights = [WEIGHTS_FILE, INDEX_FILE].some((name) => existsSync(join(directory, name)));
   const other = readdirSync(directory).find((name) => OTHER_WEIGHTS.test(name));
   if (!hasWeights && other !== undefined) {
     throw new UsageError(
-      `--model: ${directory} has weights in ${other}, but none in ${WEIGHTS_FILE}. Save them as that one file; without any weights a run starts from random ones.`,
+      `--model: ${directory} has weights in ${other}, but none in ${WEIGHTS_FILE} or the files of an ${INDEX_FILE}. Save them as one of these; without any weights a run starts from random ones.`,
     );
   }
   return { path: directory, hasWeights };
@@ -61,46 +64,66 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
 /**
  * What `directory`/config.json describes.
  *
- * @throws {UsageError} where the file is missing, or no config of a GPT-2 that can be trained here.
+ * @throws {UsageError} where the file is missing, or no config of a model that can be trained here.
  */
-export async function readModelConfig(directory: string): Promise<Gpt2Config> {
+export async function readModelConfig(directory: string): Promise<ModelConfig> {
   const path = join(directory, CONFIG_FILE);
-  const config = await explain(path, async () => parseModelConfig(await readFile(path, 'utf8')));
-  if (config.model_type !== 'gpt2') {
-    throw new UsageError(`--model: ${path} is of a ${config.model_type}. Give a GPT-2's.`);
-  }
-  return config;
+  return await explain(path, async () => parseModelConfig(await readFile(path, 'utf8')));
 }
 
 /**
  * Hands the weights in `directory` to `use`, which reads each while it runs: of any size, one tensor
- * in memory at a time. The file's header is checked before.
+ * in memory at a time. The files' headers are checked before.
  *
- * @throws {UsageError} where the file can't be read, or does not fit the model that `use` loads.
+ * @throws {UsageError} where files can't be read, or do not fit the model that `use` loads.
  */
 export async function withModelState<T>(
   directory: string,
+  config: ModelConfig,
   use: (state: ReadonlyMap<string, LazyTensor>) => Promise<T>,
 ): Promise<T> {
-  const path = join(directory, WEIGHTS_FILE);
-  return await explain(path, () =>
-    FileSource.use(path, async (source) => use(await openGpt2(source))),
-  );
+  const opened: FileSource[] = [];
+  const files: ModelFiles = {
+    open: async (name) => {
+      const path = join(directory, name);
+      if (!existsSync(path)) {
+        return undefined;
+      }
+      const source = await FileSource.open(path);
+      opened.push(source);
+      return source;
+    },
+  };
+  try {
+    return await explain(directory, async () => use(await openModelState(files, config)));
+  } finally {
+    await Promise.all(opened.map((source) => source.close()));
+  }
 }
 
 /**
- * Writes model.safetensors, f32, and config.json, each whole or not at all and the weights first: a
- * directory with a config alone would stand for random ones.
+ * Writes the weights, f32, and config.json, each file whole or not at all and the weights first: a
+ * directory with a config alone would stand for random ones. Weights of another model that was there are
+ * gone in the end, and an index before the first of its shards: no reader takes two models for one.
  */
 export async function writeModel(
   directory: string,
-  config: Gpt2Config,
+  config: ModelConfig,
   state: ModelState,
 ): Promise<void> {
   await mkdir(directory, { recursive: true });
-  await writePieces(join(directory, WEIGHTS_FILE), gpt2Pieces(state));
-  const text = new TextEncoder().encode(modelConfigText(config));
-  await writePieces(join(directory, CONFIG_FILE), [text]);
+  const files = modelFiles(config, state);
+  const names = new Set(files.map(({ name }) => name));
+  if (names.has(INDEX_FILE)) {
+    await rm(join(directory, INDEX_FILE), { force: true });
+  }
+  for (const { name, pieces } of files) {
+    await writePieces(join(directory, name), pieces());
+  }
+  const stale = (await readdir(directory)).filter(
+    (name) => isWeightsFile(name) && !names.has(name),
+  );
+  await Promise.all(stale.map((name) => rm(join(directory, name))));
 }
 
 /** Turns what is wrong with a file into the user's mistake. */
@@ -117,7 +140,7 @@ async function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
     }
     const text = isSystem ? ` (${describeSystemError(cause)}).` : `. ${(cause as Error).message}`;
     throw new UsageError(
-      `--model: ${path} can't be used${text} Give a directory with a GPT-2 in the Hugging Face layout.`,
+      `--model: ${path} can't be used${text} Give a directory with a GPT-2, Llama, Qwen 2 or Qwen 3 in the Hugging Face layout.`,
       { cause },
     );
   }

@@ -54,13 +54,3 @@ export const DEFAULT_PRESET: PresetName = 'micro';
 export function isPresetName(name: string): name is PresetName {
   return Object.hasOwn(PRESETS, name);
 }
-
-/** Trainable numbers of a model, the tied head once. */
-export function parameterCount(config: Gpt2Config): number {
-  const { vocab_size: vocab, n_positions: positions, n_layer: layers, n_embd: width } = config;
-  const inner = config.n_inner ?? 4 * width;
-  const attention = 4 * width * width + 4 * width;
-  const mlp = 2 * width * inner + inner + width;
-  const norms = 4 * width;
-  return (vocab + positions) * width + layers * (attention + mlp + norms) + 2 * width;
-}

@@ -1,14 +1,14 @@
 // The lines before the first step: what will run, and where.
 
+import { type ModelConfig, parameterCount } from '@shardweave/nn';
 import { numMicroSteps } from '../data/row-order.js';
-import { parameterCount } from '../model/presets.js';
 import type { RankReady } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { formatBytes, formatCount } from './format.js';
 
 /** Lines of `name  value`. `ready` is of all ranks, in rank order. */
 export function headerLines(config: RunConfig, ready: readonly RankReady[]): string[] {
-  const { gpt2 } = config;
+  const { modelConfig } = config;
   const microSteps = numMicroSteps(config);
   const shards = ready.map((rank) => rank.shardBytes);
   const sharding =
@@ -16,13 +16,10 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
       ? `, ${config.reshard ? 'reshard' : 'no reshard'} after forward`
       : '';
   const rows: [string, string][] = [
-    [
-      'model',
-      `${modelName(config)}: ${gpt2.n_layer} layers, width ${gpt2.n_embd}, ${gpt2.n_head} heads, vocabulary ${gpt2.vocab_size}, dropout ${gpt2.resid_pdrop}`,
-    ],
+    ['model', `${modelName(config)}: ${shapeText(modelConfig)}`],
     [
       'params',
-      `${formatCount(parameterCount(gpt2))} (${parameterCount(gpt2).toLocaleString('en')}), shard of a rank ${formatBytes(Math.max(...shards))}`,
+      `${formatCount(parameterCount(modelConfig))} (${parameterCount(modelConfig).toLocaleString('en')}), shard of a rank ${formatBytes(Math.max(...shards))}`,
     ],
     [
       'world',
@@ -43,7 +40,7 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
     ],
   ];
   if (config.model.kind === 'directory' && !config.model.hasWeights) {
-    rows.push(['weights', `random ones: there is no model.safetensors beside config.json`]);
+    rows.push(['weights', `random ones: there are no weights beside config.json`]);
   }
   if (microSteps < config.gradAccum) {
     rows.push([
@@ -95,6 +92,19 @@ function offloadText(config: RunConfig): string {
       : `slices for a budget of ${formatBytes(deviceBudgetBytes)}`;
   const parts = microBatches === 1 ? '' : `, ${microBatches} micro-batches`;
   return `${cut}${parts}, at rest in ${offloadDir ?? 'host memory'}`;
+}
+
+/** `2 layers, width 64, 4 heads, vocabulary 256, dropout 0`. */
+function shapeText(config: ModelConfig): string {
+  const { vocab_size: vocabulary } = config;
+  if (config.model_type === 'gpt2') {
+    const { n_layer: layers, n_embd: width, n_head: heads, resid_pdrop: dropout } = config;
+    return `${layers} layers, width ${width}, ${heads} heads, vocabulary ${vocabulary}, dropout ${dropout}`;
+  }
+  const { num_hidden_layers: layers, hidden_size: width, attention_dropout: dropout } = config;
+  const { num_attention_heads: heads, num_key_value_heads: kvHeads } = config;
+  const headText = heads === kvHeads ? `${heads} heads` : `${heads} heads over ${kvHeads}`;
+  return `${config.model_type}, ${layers} layers, width ${width}, ${headText}, vocabulary ${vocabulary}, dropout ${dropout}`;
 }
 
 function modelName({ model }: RunConfig): string {

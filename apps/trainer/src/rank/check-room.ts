@@ -1,9 +1,9 @@
 // Whether a rank's state fits its device, asked before there is any of it. A WebAssembly memory ends at
 // 4 GiB, and a model that passes it would otherwise be refused somewhere in its first step.
 
+import { parameterCount } from '@shardweave/nn';
 import type { BackendInfo } from '@shardweave/tensor-core';
 import { UsageError } from '../errors.js';
-import { parameterCount } from '../model/presets.js';
 import { formatBytes, formatCount } from '../output/format.js';
 import type { RunConfig } from '../run-config.js';
 
@@ -21,7 +21,7 @@ export function checkRoom(config: RunConfig, { kind, limits }: BackendInfo): voi
   if (kind !== 'cpu' || restsOnHost) {
     return;
   }
-  const params = parameterCount(config.gpt2);
+  const params = parameterCount(config.modelConfig);
   const shards = strategy === 'fsdp' ? ranks : 1;
   const bytes = (params * STATE_BYTES) / shards;
   const limit = limits.maxBufferBytes;

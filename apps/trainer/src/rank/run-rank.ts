@@ -2,12 +2,12 @@
 
 import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
+import { parameterCount } from '@shardweave/nn';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { type Dataset, loadDataset } from '../data/dataset.js';
 import { copyTokenizer } from '../data/hub-tokenizer.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { type ModelState, writeModel } from '../model/model-directory.js';
-import { parameterCount } from '../model/presets.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import type { RunConfig } from '../run-config.js';
 import { CommCounter } from './comm-counter.js';
@@ -15,7 +15,7 @@ import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { sampleText } from './sample-text.js';
 import { readSave, writeSave } from './saves.js';
-import { COMPUTE_DTYPES } from './strategies/gpt2-parts.js';
+import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 import { openStrategy } from './strategies/open-strategy.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
 import { trainLoop } from './train-loop.js';
@@ -117,7 +117,7 @@ async function train(options: TrainOptions): Promise<ModelState> {
   const { config, rank, emit, signal, backend, device, data, strategy, groups } = options;
   const { kind, description } = backend.info;
   const numericClass = await device.numericClass();
-  const params = parameterCount(config.gpt2);
+  const params = parameterCount(config.modelConfig);
   const { shardBytes } = strategy;
   const { tokenCount } = data;
   emit({
@@ -170,7 +170,7 @@ async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<
   const { device, strategy, state, tokenizer } = made;
   if (config.outDir !== undefined) {
     const directory = join(config.outDir, RUN_FILES.model);
-    await writeModel(directory, config.gpt2, state);
+    await writeModel(directory, config.modelConfig, state);
     if (config.model.kind === 'directory') {
       await copyTokenizer(config.model.path, directory);
     }

@@ -28,7 +28,7 @@ export async function sampleText(
   options: { readonly config: RunConfig; readonly tokenizer: Tokenizer },
 ): Promise<TextSample> {
   const { config, tokenizer } = options;
-  const { vocab_size: vocab } = config.gpt2;
+  const { vocab_size: vocab } = config.modelConfig;
   const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
   const draw = splitMix32(config.seed, STREAM);
   const context = config.seq;

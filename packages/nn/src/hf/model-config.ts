@@ -8,7 +8,7 @@ import {
   decoderConfigFields,
   readDecoderConfig,
 } from './decoder-config-file.js';
-import { gpt2ConfigFields, readGpt2Config } from './gpt2-files.js';
+import { gpt2ConfigFields, readGpt2Config } from './gpt2-config-file.js';
 
 /** A model's options, told apart by `model_type`. */
 export type ModelConfig = Gpt2Config | DecoderConfig;

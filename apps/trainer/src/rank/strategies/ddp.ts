@@ -3,7 +3,7 @@
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
 import { loadCheckpoint, saveCheckpoint, stateDict } from '@shardweave/nn';
-import { adamW, wholeModel } from './gpt2-parts.js';
+import { adamW, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openDdp(options: StrategyOptions): Promise<Strategy> {

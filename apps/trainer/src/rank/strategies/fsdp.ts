@@ -12,11 +12,17 @@ import {
   setGradientDivideFactors,
   stateDict,
 } from '@shardweave/fsdp';
-import { Gpt2, type Module, streamStateDict, type TokenArgs } from '@shardweave/nn';
+import {
+  type LanguageModel,
+  type Module,
+  makeModel,
+  streamStateDict,
+  type TokenArgs,
+} from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
-import { adamW, COMPUTE_DTYPES, checkpointBlocks, withWeights } from './gpt2-parts.js';
+import { adamW, COMPUTE_DTYPES, checkpointBlocks, withWeights } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 
@@ -32,7 +38,7 @@ async function openShards(
   { device, config, groups }: StrategyOptions,
   rest: Rest | undefined,
 ): Promise<Strategy> {
-  const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: true });
+  const model = makeModel(device, config.modelConfig, { seed: config.seed, deferInit: true });
   checkpointBlocks(model, config);
   const parameters = model.parameters();
   const fsdp = shardBlocks(model, { config, groups, store: rest?.store });
@@ -40,7 +46,7 @@ async function openShards(
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
   await withWeights(config, (state) => loadStateDict(fsdp, state));
-  let whole: Gpt2 | undefined;
+  let whole: LanguageModel | undefined;
   return {
     module: fsdp,
     optimizer,
@@ -65,7 +71,7 @@ async function openShards(
     stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),
     textModel: async (state) => {
       fsdp.dispose(); // the plain copy takes its place
-      whole = new Gpt2(device, config.gpt2, { deferInit: true });
+      whole = makeModel(device, config.modelConfig, { deferInit: true });
       await streamStateDict(whole, state);
       return whole;
     },
@@ -84,7 +90,10 @@ interface Sharding {
   readonly store: ShardStore | undefined;
 }
 
-function shardBlocks(model: Gpt2, sharding: Sharding): FullyShardedDataParallel<TokenArgs, Tensor> {
+function shardBlocks(
+  model: LanguageModel,
+  sharding: Sharding,
+): FullyShardedDataParallel<TokenArgs, Tensor> {
   const options = fsdpOptions(sharding);
   for (const [i, block] of model.layers().slice(1, -1).entries()) {
     const unit = new FullyShardedDataParallel(block as Module<[x: Tensor], Tensor>, {

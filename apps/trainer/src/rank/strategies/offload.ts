@@ -2,7 +2,7 @@
 // the device as a whole, neither from a file nor on their way into one.
 
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { Gpt2, streamedGradNorm, type TokenArgs } from '@shardweave/nn';
+import { makeModel, streamedGradNorm, type TokenArgs } from '@shardweave/nn';
 import {
   lazyStateDict,
   loadCheckpoint,
@@ -13,7 +13,7 @@ import {
 import { createHostStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
-import { adamW, COMPUTE_DTYPES, withWeights } from './gpt2-parts.js';
+import { adamW, COMPUTE_DTYPES, withWeights } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -26,7 +26,7 @@ async function openAtRest(
   { device, config }: StrategyOptions,
   rest: Rest | undefined,
 ): Promise<Strategy> {
-  const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: true });
+  const model = makeModel(device, config.modelConfig, { seed: config.seed, deferInit: true });
   const store = rest?.store ?? createHostStore();
   const parameters = model.parameters();
   const offload = new OffloadModel<TokenArgs, Tensor>(model, {

@@ -8,7 +8,7 @@ import {
   stateDict,
   streamedGradNorm,
 } from '@shardweave/nn';
-import { adamW, wholeModel } from './gpt2-parts.js';
+import { adamW, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openSingle(options: StrategyOptions): Promise<Strategy> {

@@ -1,6 +1,13 @@
 // What every strategy makes of a run's flags alike: the model's blocks, its first weights, the optimizer.
 
-import { AdamW, checkpoint, Gpt2, type LazyTensor, streamStateDict } from '@shardweave/nn';
+import {
+  AdamW,
+  checkpoint,
+  type LanguageModel,
+  type LazyTensor,
+  makeModel,
+  streamStateDict,
+} from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { withModelState } from '../../model/model-directory.js';
@@ -11,8 +18,8 @@ import type { StrategyOptions } from './strategy.js';
 export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /** The model on one device as a whole, its values read or drawn. */
-export async function wholeModel({ device, config }: StrategyOptions): Promise<Gpt2> {
-  const model = new Gpt2(device, config.gpt2, { seed: config.seed, deferInit: true });
+export async function wholeModel({ device, config }: StrategyOptions): Promise<LanguageModel> {
+  const model = makeModel(device, config.modelConfig, { seed: config.seed, deferInit: true });
   await withWeights(config, (state) => streamStateDict(model, state));
   materialize(model);
   checkpointBlocks(model, config);
@@ -20,7 +27,7 @@ export async function wholeModel({ device, config }: StrategyOptions): Promise<G
 }
 
 /** Makes each block run again in backward, where the run asks for it. */
-export function checkpointBlocks(model: Gpt2, { checkpointActivations }: RunConfig): void {
+export function checkpointBlocks(model: LanguageModel, { checkpointActivations }: RunConfig): void {
   if (!checkpointActivations) {
     return;
   }
@@ -31,11 +38,11 @@ export function checkpointBlocks(model: Gpt2, { checkpointActivations }: RunConf
 
 /** Hands the weights of the run's model directory to `load`, one tensor in memory at a time, if there are any. */
 export async function withWeights(
-  { model }: RunConfig,
+  { model, modelConfig }: RunConfig,
   load: (state: ReadonlyMap<string, LazyTensor>) => Promise<void>,
 ): Promise<void> {
   if (model.kind === 'directory' && model.hasWeights) {
-    await withModelState(model.path, load);
+    await withModelState(model.path, modelConfig, load);
   }
 }
 

@@ -1,0 +1,70 @@
+// The decoder's families in the trainer: their first 20 losses against PyTorch's (tooling/reference), alone
+// and in every strategy, on the cpu device over memory.
+
+import { beforeAll, describe, expect, it } from 'vitest';
+import { expectReference, losses } from './fixtures/expect-reference.js';
+import { type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
+
+/** Sharded and single differ by the order of sums alone. */
+const SHARDED_TOLERANCE = 2e-6;
+const FAMILIES = ['llama', 'biased', 'qwen2', 'qwen3'] as const;
+
+const run = (name: string, flags: string) =>
+  runFlags([...referenceCase(name).flags, '--device', 'cpu', ...flags.split(' ')]);
+
+const singles = new Map<string, RunRecord>();
+beforeAll(async () => {
+  for (const family of FAMILIES) {
+    singles.set(family, await run(`${family}-fp32`, '--strategy single'));
+  }
+});
+
+describe('one rank has the losses of PyTorch', () => {
+  it.each(FAMILIES)('%s in fp32', (family) => {
+    expectReference(singles.get(family)!, `${family}-fp32`);
+  });
+
+  it.each(['llama-bf16', 'qwen3-bf16', 'llama-fp16', 'biased-fp16', 'qwen2-fp16'])(
+    '%s',
+    async (name) => {
+      expectReference(await run(name, '--strategy single'), name);
+    },
+  );
+});
+
+/** Llama in each strategy; each of the others in two, and each strategy with one of them. */
+const CELLS = [
+  ['llama', '--ranks 1'],
+  ['llama', '--ranks 2'],
+  ['llama', '--ranks 3 --no-reshard --checkpoint-activations'],
+  ['llama', '--ranks 4 --checkpoint-activations'],
+  ['llama', '--ranks 2 --cpu-offload'],
+  ['llama', '--strategy ddp --ranks 2'],
+  ['llama', '--strategy ddp --ranks 3 --checkpoint-activations'],
+  ['llama', '--strategy offload --slices 3'],
+  ['llama', '--strategy offload --slices 4 --micro-batches 2 --checkpoint-activations'],
+  ['biased', '--ranks 3'],
+  ['biased', '--strategy offload --slices 2'],
+  ['qwen2', '--strategy ddp --ranks 2'],
+  ['qwen2', '--ranks 4 --no-reshard'],
+  ['qwen3', '--ranks 2 --checkpoint-activations'],
+  ['qwen3', '--strategy offload --slices 4 --checkpoint-activations'],
+] as const;
+
+describe('sharded and offloaded ones have those of one rank', () => {
+  it.each(CELLS)('%s %s', async (family, flags) => {
+    const record = await run(`${family}-fp32`, flags);
+    expectReference(record, `${family}-fp32`);
+    const found = worstRatio(losses(record), losses(singles.get(family)!));
+    expect(found).toBeLessThan(SHARDED_TOLERANCE);
+  });
+
+  it.each([
+    ['llama-bf16', '--ranks 3'],
+    ['qwen3-fp16', '--ranks 2 --checkpoint-activations'],
+    ['llama-fp16', '--strategy offload --slices 2'],
+    ['qwen2-bf16', '--strategy offload --slices 3'],
+  ])('%s %s', async (name, flags) => {
+    expectReference(await run(name, flags), name);
+  });
+});

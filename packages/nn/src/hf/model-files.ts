@@ -1,0 +1,212 @@
+// A model's weights in the Hub's layout: one model.safetensors, or shards that an index names. Read by
+// ranges, written in pieces, one tensor in memory at a time. Reading and writing the files themselves is the
+// caller's, for this runs in browsers too.
+
+import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
+import { checkOptions, oneOf, optional, whole } from '../check-options.js';
+import { FormatError } from '../errors.js';
+import { type HostTensor, isDeviceDType, type LazyTensor } from '../host-tensor.js';
+import { type ModelConfig, modelConfigText } from './model-config.js';
+import { ownTensors } from './model-names.js';
+import { type ByteSource, openSafetensors, safetensorsPieces } from './safetensors.js';
+import { byteLengthOf } from './safetensors-header.js';
+
+const WEIGHTS = 'model.safetensors';
+const INDEX = 'model.safetensors.index.json';
+const CONFIG = 'config.json';
+/** What transformers splits at; the Hub refuses files of ten times that. */
+const MAX_FILE_BYTES = 5e9;
+/** An index names each tensor once; a thousand layers of a hundred tensors are a tenth of this. */
+const MAX_INDEX_BYTES = 64 * 2 ** 20;
+
+/** A model's files by name, wherever they are: in a directory, behind a server, chosen in a browser. */
+export interface ModelFiles {
+  /** A file to read by ranges, or undefined where there is none. */
+  open(name: string): Promise<ByteSource | undefined>;
+}
+
+/**
+ * A model's weights under its own names: headers and index are read at once, each tensor when it is asked
+ * for. f32, f16 and bf16 are as they are in the files; what loads them converts.
+ * @throws {FormatError} for files that are missing, malformed, cut off, or differ from what the index says
+ */
+export async function openModelState(
+  files: ModelFiles,
+  config: ModelConfig,
+): Promise<Map<string, LazyTensor>> {
+  const whole = await files.open(WEIGHTS);
+  const tensors = whole === undefined ? await openShards(files) : await openFile(WEIGHTS, whole);
+  return ownTensors(tensors, config);
+}
+
+async function openShards(files: ModelFiles): Promise<Map<string, LazyTensor>> {
+  const index = await files.open(INDEX);
+  if (index === undefined) {
+    throw new FormatError(`expected ${WEIGHTS} or ${INDEX}, got neither.`);
+  }
+  const places = await readIndex(index);
+  const shards = new Map<string, ReadonlyMap<string, LazyTensor>>();
+  for (const file of new Set(places.values())) {
+    const source = await files.open(file);
+    if (source === undefined) {
+      throw new FormatError(`${INDEX}: expected ${file} beside it, got no such file.`);
+    }
+    shards.set(file, await openFile(file, source));
+  }
+  const tensors = new Map<string, LazyTensor>();
+  for (const [name, file] of places) {
+    const tensor = shards.get(file)!.get(name);
+    if (tensor === undefined) {
+      throw new FormatError(`${INDEX}: expected '${name}' in ${file}, which does not have it.`);
+    }
+    tensors.set(name, tensor);
+  }
+  return tensors;
+}
+
+async function openFile(
+  name: string,
+  source: ByteSource,
+): Promise<ReadonlyMap<string, LazyTensor>> {
+  try {
+    return (await openSafetensors(source)).tensors;
+  } catch (error) {
+    if (error instanceof FormatError) {
+      throw new FormatError(`${name}: ${error.message}`, { cause: error });
+    }
+    throw error;
+  }
+}
+
+/** The file of each tensor. */
+async function readIndex(source: ByteSource): Promise<Map<string, string>> {
+  if (source.byteLength > MAX_INDEX_BYTES) {
+    throw new FormatError(
+      `${INDEX}: expected at most ${MAX_INDEX_BYTES} bytes, got ${source.byteLength}.`,
+    );
+  }
+  const bytes = new Uint8Array(source.byteLength);
+  await source.read(bytes, { offset: 0 });
+  let map: unknown;
+  try {
+    map = (JSON.parse(new TextDecoder().decode(bytes)) as { weight_map?: unknown } | null)
+      ?.weight_map;
+  } catch (error) {
+    throw new FormatError(`${INDEX}: expected JSON.`, { cause: error });
+  }
+  if (typeof map !== 'object' || map === null || Array.isArray(map)) {
+    throw new FormatError(`${INDEX}: expected weight_map, the file of each tensor.`);
+  }
+  for (const [name, file] of Object.entries(map)) {
+    // A path would leave the directory.
+    if (typeof file !== 'string' || /[/\\]/.test(file) || !file.endsWith('.safetensors')) {
+      throw new FormatError(
+        `${INDEX}: expected a .safetensors beside it for '${name}', got ${JSON.stringify(file)}.`,
+      );
+    }
+  }
+  return new Map(Object.entries(map as Record<string, string>));
+}
+
+/** A file to be written. */
+export interface ModelFile {
+  readonly name: string;
+  /** Its bytes in order, none of the pieces beyond 64 MiB. May be called once more after a failure. */
+  pieces(): AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
+}
+
+export interface ModelFileOptions {
+  /** What floats are written as. Default 'f32'. */
+  readonly dtype?: 'f32' | 'bf16';
+  /** More tensors than fit make another file; a tensor is never cut. Default 5 GB. */
+  readonly maxFileBytes?: number;
+}
+
+/**
+ * The files of a model in the order to write them, config.json last: a directory with a config alone would
+ * stand for random weights. Lazy tensors are read when their turn comes.
+ */
+export function modelFiles(
+  config: ModelConfig,
+  state: ReadonlyMap<string, HostTensor | LazyTensor>,
+  options: ModelFileOptions = {},
+): readonly ModelFile[] {
+  checkOptions<ModelFileOptions>('modelFiles', options, {
+    dtype: optional(oneOf('f32', 'bf16')),
+    maxFileBytes: optional(whole(1)),
+  });
+  const { dtype = 'f32', maxFileBytes = MAX_FILE_BYTES } = options;
+  const converted = [...state].map(([name, tensor]) => [name, inDType(tensor, dtype)] as const);
+  const shards = splitTensors(converted, maxFileBytes);
+  const weights = shards.map((tensors, i) => {
+    return {
+      name: shards.length === 1 ? WEIGHTS : shardName(i, shards.length),
+      pieces: () => safetensorsPieces(tensors, { metadata: { format: 'pt' } }),
+      tensors,
+    };
+  });
+  const text = (name: string, value: string): ModelFile => {
+    return { name, pieces: () => [new TextEncoder().encode(value)] };
+  };
+  const index = shards.length === 1 ? [] : [text(INDEX, indexText(weights))];
+  return [
+    ...weights.map(({ name, pieces }) => ({ name, pieces })),
+    ...index,
+    text(CONFIG, modelConfigText(config, { dtype })),
+  ];
+}
+
+/** Whether a name is of a file of weights, or of their index, as modelFiles gives them. */
+export function isWeightsFile(name: string): boolean {
+  return name === WEIGHTS || name === INDEX || /^model-\d{5}-of-\d{5}\.safetensors$/.test(name);
+}
+
+type Tensors = ReadonlyMap<string, HostTensor | LazyTensor>;
+
+/** Consecutive tensors, as many as fit, at least one. */
+function splitTensors(
+  tensors: readonly (readonly [string, HostTensor | LazyTensor])[],
+  maxBytes: number,
+): Tensors[] {
+  const shards: Map<string, HostTensor | LazyTensor>[] = [new Map()];
+  let bytes = 0;
+  for (const [name, tensor] of tensors) {
+    const byteLength = byteLengthOf(tensor);
+    if (bytes > 0 && bytes + byteLength > maxBytes) {
+      shards.push(new Map());
+      bytes = 0;
+    }
+    shards.at(-1)!.set(name, tensor);
+    bytes += byteLength;
+  }
+  return shards;
+}
+
+function shardName(index: number, count: number): string {
+  const digits = (value: number) => String(value).padStart(5, '0');
+  return `model-${digits(index + 1)}-of-${digits(count)}.safetensors`;
+}
+
+function indexText(files: readonly { readonly name: string; readonly tensors: Tensors }[]): string {
+  const placed = files.flatMap(({ name, tensors }) =>
+    [...tensors].map(([key, tensor]) => [key, name, byteLengthOf(tensor)] as const),
+  );
+  const index = {
+    metadata: { total_size: placed.reduce((sum, [, , bytes]) => sum + bytes, 0) },
+    weight_map: Object.fromEntries(placed.map(([key, name]) => [key, name])),
+  };
+  return `${JSON.stringify(index, undefined, 2)}\n`;
+}
+
+/** The tensor itself, or one whose floats are converted when they are read. */
+function inDType(tensor: HostTensor | LazyTensor, dtype: 'f32' | 'bf16'): HostTensor | LazyTensor {
+  const { dtype: from, shape } = tensor;
+  if (from === dtype || !isDeviceDType(from) || !isFloat(from)) {
+    return tensor;
+  }
+  const read = async () => {
+    const bytes = 'data' in tensor ? tensor.data : await tensor.read();
+    return fromF32Array(toF32Array(bytes, from), dtype);
+  };
+  return { dtype, shape, read };
+}
