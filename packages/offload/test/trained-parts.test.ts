@@ -3,6 +3,7 @@
 
 import { AdamW, Linear, Module, Sequential, Sgd } from '@shardweave/nn';
 import { OffloadModel, stateDict } from '@shardweave/offload';
+import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
@@ -123,4 +124,41 @@ it.each(['AdamW', 'SGD'] as const)('%s passes over what a step does not reach', 
     state.isSkipping = step % 2 === 1;
   };
   expect(await trained(true, before, name)).toEqual(await trained(false, before, name));
+});
+
+it.each([
+  ['f32', 4],
+  ['bf16', 2],
+] as const)('frozen ones rest without a gradient or state, in %s', async (dtype, elementBytes) => {
+  const device = new Device(createReferenceBackend(), { seed: 8 });
+  const bare = new Sequential(device, [new Branch(device, { isSkipping: false }), linear(device)]);
+  const [[, branch]] = bare.children() as unknown as [[string, Branch]];
+  for (const parameter of branch.always.to(dtype).parameters()) {
+    parameter.requiresGrad = false;
+  }
+  const store = createHostStore();
+  const model = new OffloadModel(bare, { store, numSlices: 2 });
+  const optimizer = new AdamW(model.parameters(), { lr: 0.05 });
+  await device.scope(async () => {
+    const x = device.tensor(new Float32Array(2 * DIM).fill(0.5), [2, DIM]);
+    await mean(square((await model.call(x)) as Tensor)).backward();
+  });
+  await optimizer.step();
+  optimizer.zeroGrad();
+  const names = model.flats.map(({ name, flat }) => [
+    name.split('.').slice(1).join('.'),
+    flat.dtype,
+  ]);
+  expect(names).toEqual([
+    [dtype === 'f32' ? '0.frozen' : '0.frozen.bf16', dtype],
+    ['0', 'f32'],
+    ['1', 'f32'],
+  ]);
+  const bytesOf = (part: string): number =>
+    store
+      .keys()
+      .filter((key) => key.includes(part))
+      .reduce((total, key) => total + store.byteLength(key)!, 0);
+  const elements = 256; // a weight and a bias at multiples of 128
+  expect(bytesOf('0.frozen')).toBe(elements * elementBytes);
 });
