@@ -5,6 +5,8 @@ import { opCases } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { testedBackends } from './backends.js';
 
+const cases = opCases();
+
 describe.each(await testedBackends())('ops on $name', ({ reason, open }) => {
   describe.skipIf(reason !== undefined)('against float64 twins', () => {
     let backend: Backend;
@@ -13,7 +15,7 @@ describe.each(await testedBackends())('ops on $name', ({ reason, open }) => {
     });
     afterAll(() => backend.dispose());
 
-    test.each(opCases())('$name', async (opCase) => {
+    test.each(cases)('$name', async (opCase) => {
       const device = new Device(backend, { seed: 7 });
       await opCase.run(device);
       device.dispose();
