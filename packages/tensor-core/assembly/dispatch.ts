@@ -1,6 +1,7 @@
 // From a command's code to its kernel.
 
-import { attention, attentionBackward } from './attention';
+import { attention } from './attention';
+import { attentionBackward, attentionDelta, attentionQueryGradient } from './attention-backward';
 import { binary } from './binary';
 import { copyBytes, copyStrided } from './copy';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy';
@@ -15,6 +16,8 @@ import {
   OP_AFFINE,
   OP_ATTENTION,
   OP_ATTENTION_BACKWARD,
+  OP_ATTENTION_DELTA,
+  OP_ATTENTION_QUERY_GRADIENT,
   OP_BINARY,
   OP_CAST,
   OP_CLIP_FACTOR,
@@ -124,7 +127,9 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_CROSS_ENTROPY_BACKWARD: crossEntropyBackward(slot, chunk, chunks); break;
     case OP_DROPOUT: dropout(slot, chunk, chunks); break;
     case OP_ATTENTION: attention(slot, chunk, chunks); break;
+    case OP_ATTENTION_DELTA: attentionDelta(slot, chunk, chunks); break;
     case OP_ATTENTION_BACKWARD: attentionBackward(slot, chunk, chunks); break;
+    case OP_ATTENTION_QUERY_GRADIENT: attentionQueryGradient(slot, chunk, chunks); break;
     case OP_MATMUL: matmul(slot, chunk, chunks); break;
     case OP_NORM_NODES: normNodes(slot, chunk, chunks); break;
     case OP_NORM_TREE: normTree(slot, chunk, chunks); break;

@@ -10,3 +10,12 @@ export function madd(a: v128, b: v128, c: v128): v128 {
   }
   return f32x4.add(c, f32x4.mul(a, b));
 }
+
+/** c - a * b, lane by lane. */
+@inline
+export function nmadd(a: v128, b: v128, c: v128): v128 {
+  if (ASC_FEATURE_RELAXED_SIMD) {
+    return v128.relaxed_nmadd<f32>(a, b, c);
+  }
+  return f32x4.sub(c, f32x4.mul(a, b));
+}

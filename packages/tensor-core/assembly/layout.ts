@@ -96,6 +96,8 @@ export const OP_RANDOM = 50;
 export const OP_NOOP = 27;
 export const OP_ATTENTION = 60;
 export const OP_ATTENTION_BACKWARD = 61;
+export const OP_ATTENTION_DELTA = 62;
+export const OP_ATTENTION_QUERY_GRADIENT = 63;
 
 export const UNARY_NEG = 0;
 export const UNARY_ABS = 1;
@@ -148,6 +150,9 @@ export const BLOCK = 2048;
 export const COLUMN_BLOCK = 256;
 /** Rows whose part of a norm's weight gradient is summed by itself. */
 export const NORM_PART_ROWS = 64;
+/** Queries, or keys, that attention works on at once: forward 192 by 96, backward 96 by 192. */
+export const ATTENTION_LONG = 192;
+export const ATTENTION_SHORT = 96;
 /** Elements of a block of a norm, and blocks of a node; the seam's (src/backend.ts). */
 export const NORM_BLOCK = 128;
 export const NORM_NODE_BLOCKS = 256;

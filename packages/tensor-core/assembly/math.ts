@@ -3,6 +3,8 @@
 // tanh 1.3, sigmoid 2.2, gelu and its tanh form 3 above x = -1; below, where they vanish, the
 // rounding of their exponent shows: 6e-6 relative. NaN and infinities come out as in C.
 
+import { madd, nmadd } from './fuse';
+
 @inline
 function c(value: f32): v128 {
   return f32x4.splat(value);
@@ -35,6 +37,25 @@ export function exp4(x0: v128): v128 {
   const low = i32x4.shl(i32x4.add(half, i32x4.splat(127)), 23);
   const high = i32x4.shl(i32x4.add(i32x4.sub(k, half), i32x4.splat(127)), 23);
   return f32x4.mul(f32x4.mul(p, high), low);
+}
+
+/**
+ * e^x of x up to 0 (88 at most), for attention: exp4 in half the instructions. What would lie below 2^-126 is 0,
+ * so the second factor of exp4 is not needed, and it uses the multiply-add of products.
+ */
+@inline
+export function expOfNegative4(x0: v128): v128 {
+  const x = f32x4.pmax(x0, c(-88));
+  const shifted = madd(x, c(1.4426950408889634), c(12582912));
+  const n = f32x4.sub(shifted, c(12582912));
+  const r = nmadd(n, c(1.42860682030941723212e-6), nmadd(n, c(0.693145751953125), x));
+  let q = madd(c(0.0013813144760206342), r, c(0.008369418792426586));
+  q = madd(q, r, c(0.04166845604777336));
+  q = madd(q, r, c(0.16666515171527863));
+  q = madd(q, r, c(0.4999999403953552));
+  const p = f32x4.add(madd(q, f32x4.mul(r, r), r), c(1));
+  // The low bits of `shifted` are n: they and the bias become the exponent, 0 for n = -127.
+  return f32x4.mul(p, i32x4.shl(i32x4.add(shifted, i32x4.splat(127)), 23));
 }
 
 /** Natural logarithm: x = 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)]. */

@@ -11,12 +11,12 @@ import { BLOCK_BYTES } from './elementwise';
 import { madd } from './fuse';
 import { BLOCK, F32, MATMUL_COLUMNS, MATMUL_DEPTH, MATMUL_NARROW_COLUMNS, MATMUL_PANEL_BYTES, SLOT_SEQ } from './layout';
 import { packStraight, packTransposed, panelBytes } from './pack';
+import { TILE_COLUMNS, TILE_ROWS, tileOfColumns } from './product-tile';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 import { dot } from './softmax';
 
-/** Results in registers: 12 vectors, which with two of b and one of a are all that V8 gives. */
-const MR: i32 = 6;
-const NR: i32 = 8;
+const MR: i32 = TILE_ROWS;
+const NR: i32 = TILE_COLUMNS;
 /** Fewer rows are not worth packing b for. */
 const THIN_ROWS: u32 = 4;
 /** A block of a, MC x KC, lives in the second cache; a panel of b, KC x NR, in the first. */
@@ -275,7 +275,7 @@ function tiles(
     for (let i = 0; i < mc; i += MR) {
       const dst = out + <usize>i * ld + ((<usize>j) << 2);
       const rows = min(mc - i, MR);
-      // Called in both branches, for a function with one caller is inlined: see tile.
+      // Called in both branches: see Note [tiles].
       if (nc - j >= NR) {
         tile(a, b, kc, sums);
         finish(sums, rows, bias, dst, ld, add);
@@ -290,61 +290,9 @@ function tiles(
   }
 }
 
-/**
- * sums = a x b, 6 x 8 results. A function of its own, with nothing but this loop: where callers or what
- * becomes of the sums are part of it, V8 keeps some of them in memory, and it takes twice as long.
- */
+/** sums = a x b, 6 x 8 results. */
 function tile(a: usize, b: usize, kc: i32, sums: usize): void {
-  let c00 = f32x4.splat(0);
-  let c01 = f32x4.splat(0);
-  let c10 = f32x4.splat(0);
-  let c11 = f32x4.splat(0);
-  let c20 = f32x4.splat(0);
-  let c21 = f32x4.splat(0);
-  let c30 = f32x4.splat(0);
-  let c31 = f32x4.splat(0);
-  let c40 = f32x4.splat(0);
-  let c41 = f32x4.splat(0);
-  let c50 = f32x4.splat(0);
-  let c51 = f32x4.splat(0);
-  const end = b + ((<usize>kc) << 5);
-  // Not unrolled: V8 then keeps everything in registers, and unrolled it does not (a third slower).
-  while (b < end) {
-    const b0 = v128.load(b);
-    const b1 = v128.load(b, 16);
-    const s0 = v128.load_splat<f32>(a);
-    c00 = madd(s0, b0, c00);
-    c01 = madd(s0, b1, c01);
-    const s1 = v128.load_splat<f32>(a, 4);
-    c10 = madd(s1, b0, c10);
-    c11 = madd(s1, b1, c11);
-    const s2 = v128.load_splat<f32>(a, 8);
-    c20 = madd(s2, b0, c20);
-    c21 = madd(s2, b1, c21);
-    const s3 = v128.load_splat<f32>(a, 12);
-    c30 = madd(s3, b0, c30);
-    c31 = madd(s3, b1, c31);
-    const s4 = v128.load_splat<f32>(a, 16);
-    c40 = madd(s4, b0, c40);
-    c41 = madd(s4, b1, c41);
-    const s5 = v128.load_splat<f32>(a, 20);
-    c50 = madd(s5, b0, c50);
-    c51 = madd(s5, b1, c51);
-    a += MR << 2;
-    b += NR << 2;
-  }
-  v128.store(sums, c00);
-  v128.store(sums, c01, 16);
-  v128.store(sums, c10, 32);
-  v128.store(sums, c11, 48);
-  v128.store(sums, c20, 64);
-  v128.store(sums, c21, 80);
-  v128.store(sums, c30, 96);
-  v128.store(sums, c31, 112);
-  v128.store(sums, c40, 128);
-  v128.store(sums, c41, 144);
-  v128.store(sums, c50, 160);
-  v128.store(sums, c51, 176);
+  tileOfColumns(a, MR << 2, b, kc, sums, NR << 2);
 }
 
 /** out = alpha * sums + bias (+ out), whole rows of a tile. */

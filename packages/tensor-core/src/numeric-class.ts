@@ -11,7 +11,7 @@ import type { View } from './view.js';
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
   webgpu: 2,
-  cpu: 2,
+  cpu: 3,
   reference: 1,
 };
 

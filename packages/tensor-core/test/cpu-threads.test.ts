@@ -120,30 +120,37 @@ async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8
       });
     }
   }
-  const rows = { numQueries: 200, numKeys: 200, dim: 18 };
-  const [qStrides, kStrides] = [6, 3].map((heads) => {
-    return { batch: rows.numKeys * heads * rows.dim, head: rows.dim, row: heads * rows.dim };
-  });
-  const attended = 2 * 200 * 6 * 18;
-  const attention = {
-    ...rows,
-    ...{ batch: 2, numHeads: 6, numKvHeads: 3, q: x, k: dy, v: x },
-    ...{ mask: undefined, querySegments: undefined, keySegments: undefined },
-    ...{ scale: 0.3, queryOffset: 0, isCausal: true, window: 150 },
-    ...{ qStrides: qStrides!, kStrides: kStrides!, vStrides: kStrides! },
-    maskStrides: [0, 0, 0, 0] as const,
-    dropout: { p: 0.2, key0: 3, key1: 4, counterOffset: 1 },
-    out: out('attention', attended),
-    stats: out('attention stats', 2 * 2 * 6 * 200, 'f32'),
-  };
-  backend.run('attention', attention);
-  backend.run('attentionBackward', {
-    ...attention,
-    dOut: { ...dy, size: attended },
-    dq: out('dq', attended),
-    dk: out('dk', attended / 2),
-    dv: out('dv', attended / 2),
-  });
+  // The second has one head of keys, which is split by keys.
+  for (const [batch, numKvHeads, numKeys] of [
+    [2, 3, 200],
+    [1, 1, 700],
+  ] as const) {
+    const rows = { batch, numHeads: 6, numKvHeads, numQueries: 200, numKeys, dim: 18 };
+    const strides = (count: number, heads: number) => {
+      return { batch: count * heads * rows.dim, head: rows.dim, row: heads * rows.dim };
+    };
+    const [queries, keys] = [strides(200, 6), strides(numKeys, numKvHeads)];
+    const name = (what: string) => `attention ${what} of ${numKvHeads}`;
+    const attended = batch * queries.batch;
+    const attention = {
+      ...rows,
+      ...{ q: x, k: dy, v: x, mask: undefined, querySegments: undefined, keySegments: undefined },
+      ...{ scale: 0.3, queryOffset: numKeys - 200, isCausal: true, window: numKeys - 50 },
+      ...{ qStrides: queries, kStrides: keys, vStrides: keys },
+      maskStrides: [0, 0, 0, 0] as const,
+      dropout: { p: 0.2, key0: 3, key1: 4, counterOffset: 1 },
+      out: out(name('out'), attended),
+      stats: out(name('stats'), 2 * batch * 6 * 200, 'f32'),
+    };
+    backend.run('attention', attention);
+    backend.run('attentionBackward', {
+      ...attention,
+      dOut: { ...dy, size: attended },
+      dq: out(name('dq'), attended),
+      dk: out(name('dk'), batch * keys.batch),
+      dv: out(name('dv'), batch * keys.batch),
+    });
+  }
   const bytes = new Map<string, Uint8Array>();
   for (const [name, { buffer }] of outputs) {
     bytes.set(name, await backend.read(buffer, 0, buffer.byteLength));

@@ -1,32 +1,56 @@
 // Commands of assembly/attention.ts, and how their work is split.
 
 import { byteSize } from '@shardweave/dtypes';
-import { OP_ATTENTION, OP_ATTENTION_BACKWARD } from '../../../assembly/layout.js';
+import {
+  ATTENTION_LONG,
+  OP_ATTENTION,
+  OP_ATTENTION_BACKWARD,
+  OP_ATTENTION_DELTA,
+  OP_ATTENTION_QUERY_GRADIENT,
+} from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { AttentionOperands } from '../../kernel-calls/products.js';
 import { type CommandWriter, DTYPE_CODES } from './command-writer.js';
 
 /** What one thread does; decides only how far to split. */
-const FLOP_PER_NS = 25;
-/** Queries of a block; assembly/attention.ts. */
-const BLOCK_ROWS = 64;
+const FLOP_PER_NS = 40;
+/** Elements of rows that a thread goes over in a nanosecond. */
+const ELEMENTS_PER_NS = 2;
+/** Backward has so many units of work at least, where the keys of few heads have blocks enough. */
+const MIN_UNITS = 4;
 
 export function attention(call: KernelCalls['attention'], w: CommandWriter): void {
-  const units = call.batch * call.numHeads * Math.ceil(call.numQueries / BLOCK_ROWS);
+  const units = call.batch * call.numHeads * Math.ceil(call.numQueries / ATTENTION_LONG);
   operands(call, w.start(OP_ATTENTION, 'attention'));
   w.commit(Math.min(units, w.chunksFor((4 * productsOf(call)) / FLOP_PER_NS)));
 }
 
 export function attentionBackward(call: KernelCalls['attentionBackward'], w: CommandWriter): void {
-  const { batch, numHeads, numKvHeads, numQueries, dim, q } = call;
+  const { batch, numHeads, numKvHeads, numQueries, numKeys, dim, q } = call;
+  const blocks = Math.ceil(numKeys / ATTENTION_LONG);
+  // Of the shape, not of the number of threads: the sums of parts are added up in their order.
+  const parts = Math.min(blocks, Math.ceil(MIN_UNITS / (batch * numKvHeads)));
   const wanted = w.chunksFor((10 * productsOf(call)) / FLOP_PER_NS);
-  const chunks = Math.min(batch * numKvHeads, wanted);
-  // 16-bit gradients of queries are added up in f32, one group of heads a chunk at a time.
-  const rows = (chunks * numQueries * numHeads) / numKvHeads;
-  const temp = byteSize(q.dtype) === 4 ? 0 : w.temp(rows * 4 * Math.ceil(dim / 8) * 8);
-  operands(call, w.start(OP_ATTENTION_BACKWARD, 'attentionBackward'));
-  w.address(call.dOut).address(call.dq).address(call.dk).address(call.dv);
-  w.int(temp).commit(chunks);
+  const chunks = Math.min(batch * numKvHeads * parts, wanted);
+  // Gradients of queries are added up in f32: those of 16 bits apart, one group of heads a chunk at a
+  // time, and with parts all but the first part's of f32.
+  const isF32 = byteSize(q.dtype) === 4;
+  const groups = parts > 1 ? batch * numKvHeads * (isF32 ? parts - 1 : parts) : isF32 ? 0 : chunks;
+  const rows = (groups * numQueries * numHeads) / numKvHeads;
+  const sums = rows === 0 ? 0 : w.temp(rows * 4 * Math.ceil(dim / 8) * 8);
+  const command = (op: number, name: string) => {
+    operands(call, w.start(op, name));
+    w.address(call.dOut).address(call.dq).address(call.dk).address(call.dv).int(parts, sums);
+  };
+  const elements = batch * numHeads * numQueries * dim;
+  command(OP_ATTENTION_DELTA, 'attentionDelta');
+  w.commit(w.chunksFor(elements / ELEMENTS_PER_NS));
+  command(OP_ATTENTION_BACKWARD, 'attentionBackward');
+  w.commit(chunks);
+  if (parts > 1) {
+    command(OP_ATTENTION_QUERY_GRADIENT, 'attentionQueryGradient');
+    w.commit(w.chunksFor((elements * parts) / ELEMENTS_PER_NS));
+  }
   w.release();
 }
 

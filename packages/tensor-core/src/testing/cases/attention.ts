@@ -1,5 +1,5 @@
 // Attention and its gradients in all options: views of fused rows, groups, causal, windows, segments,
-// masks, offsets, dropout, at sizes around the blocks of 64, and what hidden keys hold.
+// masks, offsets, dropout, at sizes around the blocks (of 64; on the CPU device of 96 by 192), and what hidden keys hold.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { AttentionOperands } from '../../kernel-calls/products.js';
@@ -47,6 +47,18 @@ export function attentionCases(): ConformanceCase[] {
     attentionCase(
       { heads: 3, kvHeads: 1, queries: 1, keys: 133, dim: 32 },
       { isCausal: true, queryOffset: 100 },
+    ),
+    ...FLOATS.map((dtype) =>
+      attentionCase({ queries: 2, keys: 197, dim: 6 }, { isCausal: true, queryOffset: 190 }, dtype),
+    ),
+    attentionCase({ queries: 290, keys: 290, dim: 4 }, { isCausal: true }),
+    // Few heads of many keys: some devices split their gradients by keys.
+    ...FLOATS.map((dtype) =>
+      attentionCase(
+        { heads: 2, kvHeads: 1, queries: 97, keys: 395, dim: 4 },
+        { isCausal: true, queryOffset: 290 },
+        dtype,
+      ),
     ),
     attentionCase({ queries: 9, keys: 12, dim: 256 }, { isCausal: true, queryOffset: 3 }),
     attentionCase({ queries: 66, keys: 66, dim: 65 }, { queryOffset: -2, isCausal: true }),

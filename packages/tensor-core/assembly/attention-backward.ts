@@ -1,0 +1,314 @@
+// Gradients of attention. A unit of work is a head of keys, or where there are few such heads a part of
+// one: every parts-th block of keys. For each block of keys it goes over the blocks of queries that see
+// it, and adds to dq as it goes, so that scores are computed once. Parts are of the call, not of the
+// threads, and their dq is added up in their order: sums depend on shapes alone.
+
+import {
+  BACKWARD_KEYS,
+  BACKWARD_ROWS,
+  batch,
+  DK_AT,
+  DOUT_AT,
+  DOUT_PANELS_AT,
+  DV_AT,
+  dim,
+  dtype,
+  firstRow,
+  hasDropout,
+  heads,
+  K_ACROSS_AT,
+  K_PANELS_AT,
+  kAt,
+  kBase,
+  keptScale,
+  keys,
+  kRow,
+  kvHeads,
+  loadRows,
+  lseBase,
+  numKeys,
+  numRows,
+  OUT_AT,
+  open,
+  openHead,
+  openKeys,
+  openRows,
+  outAt,
+  outBase,
+  outRow,
+  P_AT,
+  panelsOfRows,
+  Q_AT,
+  Q_PANELS_AT,
+  qAt,
+  qBase,
+  qRow,
+  queries,
+  row0,
+  S_AT,
+  scale,
+  storeRows,
+  V_ACROSS_AT,
+  vAt,
+  vBase,
+  vRow,
+} from './attention-call';
+import { clearUnvisited, columnProducts, keyProducts, rowProducts } from './attention-products';
+import {
+  drawWords,
+  findRanges,
+  fromOf,
+  hiOf,
+  isPartial,
+  kept4,
+  loOf,
+  prepareRow,
+  scored4,
+  seesAll,
+  sharesSegment,
+  toOf,
+  visible4,
+} from './attention-visible';
+import { narrow, widen } from './convert';
+import { BLOCK_BYTES } from './elementwise';
+import { F32 } from './layout';
+import { expOfNegative4 } from './math';
+import { packStraight, packTransposed } from './pack';
+import { LD } from './product-tile';
+import { arg, chunkStart, scratchBase } from './slot';
+import { dot } from './softmax';
+
+/** args, beside those of `open`: dOut, dq, dk, dv, parts, f32 rows that dq is summed in or 0. */
+const ARG_DOUT: i32 = 39;
+const ARG_DQ: i32 = 40;
+const ARG_DK: i32 = 41;
+const ARG_DV: i32 = 42;
+const ARG_PARTS: i32 = 43;
+const ARG_SUMS: i32 = 44;
+
+let dOutBase: usize = 0;
+let deltaBase: usize = 0;
+let dqOut: usize = 0;
+let parts: u32 = 1;
+let sumsBase: usize = 0;
+/** f32 rows that the current head's dq is added up in, and their distance. */
+let dqBase: usize = 0;
+let dqStep: usize = 0;
+
+function openBackward(slot: usize): void {
+  open(slot);
+  dOutBase = <usize>arg(slot, ARG_DOUT);
+  deltaBase = lseBase + ((<usize>(batch * heads * queries)) << 2);
+  dqOut = <usize>arg(slot, ARG_DQ);
+  parts = arg(slot, ARG_PARTS);
+  sumsBase = <usize>arg(slot, ARG_SUMS);
+}
+
+/** sum(dOut * out) of each row. */
+export function attentionDelta(slot: usize, chunk: u32, chunks: u32): void {
+  openBackward(slot);
+  const rows = batch * heads * queries;
+  const end = chunkStart(rows, chunk + 1, chunks, 16);
+  for (let i = chunkStart(rows, chunk, chunks, 16); i < end; i++) {
+    const head = i / queries;
+    const row = i % queries;
+    const at = ((head / heads) * queries + row) * outRow + (head % heads) * <u32>dim;
+    const slope = widen(dOutBase, dtype, at, dim, scratchBase);
+    const result = widen(outBase, dtype, at, dim, scratchBase + BLOCK_BYTES);
+    store<f32>(deltaBase + ((<usize>i) << 2), dot(slope, result, dim));
+  }
+}
+
+export function attentionBackward(slot: usize, chunk: u32, chunks: u32): void {
+  openBackward(slot);
+  const units = batch * kvHeads * parts;
+  const end = chunkStart(units, chunk + 1, chunks, 1);
+  for (let unit = chunkStart(units, chunk, chunks, 1); unit < end; unit++) {
+    const head = unit / parts;
+    backwardHead(slot, head / kvHeads, head % kvHeads, unit % parts, chunk);
+  }
+}
+
+/** dq of each row from the sums of its head's parts, where there is more than one. */
+export function attentionQueryGradient(slot: usize, chunk: u32, chunks: u32): void {
+  openBackward(slot);
+  const rows = batch * heads * queries;
+  const end = chunkStart(rows, chunk + 1, chunks, 16);
+  const own: u32 = dtype == F32 ? 1 : 0;
+  const step = sumsStep();
+  for (let i = chunkStart(rows, chunk, chunks, 16); i < end; i++) {
+    const row = i % queries;
+    openHead(slot, i / queries / heads, (i / queries) % heads);
+    const at = qAt + row * qRow;
+    const first = sumsBase + <usize>(i / queries * (parts - own) * queries + row) * step;
+    const sum = own != 0 ? scratchBase : first;
+    if (own != 0) {
+      memory.copy(sum, dqOut + ((<usize>at) << 2), (<usize>dim) << 2);
+    }
+    for (let part: u32 = 1 - own; part < parts - own; part++) {
+      const other = first + <usize>part * queries * step;
+      for (let d = 0; d < dim; d += 4) {
+        const o = d << 2;
+        v128.store(sum + o, f32x4.add(v128.load(sum + o), v128.load(other + o)));
+      }
+    }
+    narrow(sum, dqOut, dtype, at, dim);
+  }
+}
+
+/** Bytes of a row of sums that stand apart from dq. */
+@inline
+function sumsStep(): usize {
+  return (<usize>((dim + 7) & ~7)) << 2;
+}
+
+/** Where the rows of the current query head's dq are added up: dq itself, or sums of a part or of a chunk. */
+function openDq(member: u32, part: u32, chunk: u32): void {
+  const isF32 = dtype == F32;
+  if (isF32 && part == 0) {
+    dqBase = dqOut + ((<usize>qAt) << 2);
+    dqStep = (<usize>qRow) << 2;
+    return;
+  }
+  dqStep = sumsStep();
+  const own: u32 = isF32 ? 1 : 0;
+  const block = parts > 1
+    ? (firstRow / queries) * (parts - own) + part - own
+    : chunk * (heads / kvHeads) + member;
+  dqBase = sumsBase + <usize>block * queries * dqStep;
+}
+
+/** Gradients of one head of keys, or of a part of its blocks, and of the query heads that share it. */
+function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): void {
+  const group = heads / kvHeads;
+  const head0 = kvHead * group;
+  for (let member: u32 = 0; member < group; member++) {
+    openHead(slot, b, head0 + member);
+    openDq(member, part, chunk);
+    for (let row: u32 = 0; row < queries; row++) {
+      memory.fill(dqBase + <usize>row * dqStep, 0, (<usize>dim) << 2);
+    }
+  }
+  const dk = scratchBase + DK_AT;
+  const dv = scratchBase + DV_AT;
+  for (let first = part * BACKWARD_KEYS; first < keys; first += parts * BACKWARD_KEYS) {
+    openKeys(first, BACKWARD_KEYS);
+    packTransposed(kBase, dtype, kAt + first * kRow, kRow, dim, numKeys, 8, scratchBase + K_ACROSS_AT);
+    packTransposed(vBase, dtype, vAt + first * vRow, vRow, dim, numKeys, 8, scratchBase + V_ACROSS_AT);
+    packStraight(kBase, dtype, kAt + first * kRow, kRow, numKeys, dim, 8, scratchBase + K_PANELS_AT);
+    memory.fill(dk, 0, <usize>numKeys * LD);
+    memory.fill(dv, 0, <usize>numKeys * LD);
+    for (let member: u32 = 0; member < group; member++) {
+      openHead(slot, b, head0 + member);
+      openDq(member, part, chunk);
+      for (let row: u32 = 0; row < queries; row += BACKWARD_ROWS) {
+        openRows(row, BACKWARD_ROWS);
+        if (loOf(row0) < first + <u32>numKeys && hiOf(row0 + <u32>numRows - 1) > first && sharesSegment()) {
+          backwardBlock();
+        }
+      }
+    }
+    storeRows(dk, numKeys, <usize>arg(slot, ARG_DK), kAt + first * kRow, kRow);
+    storeRows(dv, numKeys, <usize>arg(slot, ARG_DV), vAt + first * vRow, vRow);
+  }
+  if (dtype == F32 || parts > 1) {
+    return;
+  }
+  for (let member: u32 = 0; member < group; member++) {
+    openHead(slot, b, head0 + member);
+    openDq(member, part, chunk);
+    for (let row: u32 = 0; row < queries; row++) {
+      narrow(dqBase + <usize>row * dqStep, dqOut, dtype, qAt + row * qRow, dim);
+    }
+  }
+}
+
+function backwardBlock(): void {
+  const q = scratchBase + Q_AT;
+  const qPanels = scratchBase + Q_PANELS_AT;
+  const dOut = scratchBase + DOUT_AT;
+  const dOutPanels = scratchBase + DOUT_PANELS_AT;
+  const s = scratchBase + S_AT;
+  const p = scratchBase + P_AT;
+  findRanges();
+  loadRows(qBase, qAt + row0 * qRow, qRow, numRows, q, scale);
+  loadRows(dOutBase, outAt + row0 * outRow, outRow, numRows, dOut, 1);
+  panelsOfRows(q, numRows, qPanels);
+  panelsOfRows(dOut, numRows, dOutPanels);
+  rowProducts(q, scratchBase + K_ACROSS_AT, s);
+  rowProducts(dOut, scratchBase + V_ACROSS_AT, p);
+  for (let r = 0; r < numRows; r++) {
+    slopeRow(r);
+    if (isPartial) {
+      clearUnvisited(s, r);
+      clearUnvisited(p, r);
+    }
+  }
+  columnProducts(p, dOutPanels, scratchBase + DV_AT);
+  columnProducts(s, qPanels, scratchBase + DK_AT);
+  const dq = scratchBase + OUT_AT;
+  memory.fill(dq, 0, <usize>numRows * LD);
+  keyProducts(s, scratchBase + K_PANELS_AT, dq);
+  addToDq(dq);
+}
+
+/** dq += scale * rows. */
+function addToDq(rows: usize): void {
+  const f = f32x4.splat(scale);
+  for (let r = 0; r < numRows; r++) {
+    const to = dqBase + <usize>(row0 + <u32>r) * dqStep;
+    const from = rows + <usize>r * LD;
+    let d = 0;
+    for (; d + 4 <= dim; d += 4) {
+      const o = to + (d << 2);
+      v128.store(o, f32x4.add(v128.load(o), f32x4.mul(v128.load(from + (d << 2)), f)));
+    }
+    for (; d < dim; d++) {
+      const o = to + (d << 2);
+      store<f32>(o, load<f32>(o) + load<f32>(from + (d << 2)) * scale);
+    }
+  }
+}
+
+/** Row r: from scores in S and products with dOut in P to the scores' gradients in S, used weights in P. */
+function slopeRow(r: i32): void {
+  const from = fromOf(r);
+  const to = toOf(r);
+  const row = row0 + <u32>r;
+  const s = scratchBase + S_AT + <usize>r * LD;
+  const p = scratchBase + P_AT + <usize>r * LD;
+  const lse = f32x4.splat(load<f32>(lseBase + ((<usize>(firstRow + row)) << 2)));
+  const delta = f32x4.splat(load<f32>(deltaBase + ((<usize>(firstRow + row)) << 2)));
+  prepareRow(row);
+  if (seesAll && !hasDropout) {
+    for (let j = from; j < to; j += 8) {
+      const o = j << 2;
+      const low = expOfNegative4(f32x4.sub(v128.load(s + o), lse));
+      const high = expOfNegative4(f32x4.sub(v128.load(s + o, 16), lse));
+      const lowSlope = f32x4.sub(v128.load(p + o), delta);
+      const highSlope = f32x4.sub(v128.load(p + o, 16), delta);
+      v128.store(p + o, low);
+      v128.store(p + o, high, 16);
+      v128.store(s + o, f32x4.mul(low, lowSlope));
+      v128.store(s + o, f32x4.mul(high, highSlope), 16);
+    }
+    return;
+  }
+  if (hasDropout) {
+    drawWords(row, from, to);
+  }
+  for (let j = from; j < to; j += 4) {
+    const o = j << 2;
+    const visible = visible4(j);
+    const weight = v128.and(expOfNegative4(f32x4.sub(scored4(s + o, j), lse)), visible);
+    let slope = v128.load(p + o);
+    let used = weight;
+    if (hasDropout) {
+      const kept = kept4(j);
+      slope = v128.and(f32x4.mul(slope, f32x4.splat(keptScale)), kept);
+      used = v128.and(f32x4.mul(weight, f32x4.splat(keptScale)), kept);
+    }
+    v128.store(p + o, used);
+    v128.store(s + o, v128.and(f32x4.mul(weight, f32x4.sub(slope, delta)), visible));
+  }
+}

@@ -1,0 +1,204 @@
+// What a thread works on in a call of attention: the call's arguments, a head, a block of queries and
+// a block of keys, and where all of it lies in scratch. A thread runs one command at a time.
+
+import { narrow, widen } from './convert';
+import { BLOCK_BYTES } from './elementwise';
+import { ATTENTION_LONG, ATTENTION_SHORT } from './layout';
+import { panelBytes } from './pack';
+import { LD } from './product-tile';
+import { arg, argF, argI, scratchBase } from './slot';
+
+/**
+ * Queries and keys of a block: whole tiles of 6 rows and of 6 keys, and whole panels of 8 keys. Forward
+ * reads keys and values once for a block of queries, backward queries and slopes once for a block of keys.
+ */
+export const FORWARD_ROWS: i32 = ATTENTION_LONG;
+export const FORWARD_KEYS: i32 = ATTENTION_SHORT;
+export const BACKWARD_ROWS: i32 = ATTENTION_SHORT;
+export const BACKWARD_KEYS: i32 = ATTENTION_LONG;
+const LONG_ROWS: usize = <usize>ATTENTION_LONG * LD;
+const SHORT_ROWS: usize = <usize>ATTENTION_SHORT * LD;
+/** Panels of the widest head: eight rows across its 256 columns, or eight columns down the rows. */
+const LONG_PANELS: usize = 32 * (<usize>ATTENTION_LONG * 8 * 4 + 64);
+const SHORT_PANELS: usize = 32 * (<usize>ATTENTION_SHORT * 8 * 4 + 64);
+
+// Behind the four blocks that packing uses.
+/** By row: the largest score, the sum of exponentials, whether it has seen a key. */
+export const MOST_AT: usize = BLOCK_BYTES * 4;
+export const SUM_AT: usize = MOST_AT + ATTENTION_LONG * 4;
+export const SEEN_AT: usize = SUM_AT + ATTENTION_LONG * 4;
+/** By row: the keys of the block from and to which a row of its tile sees, in whole panels. */
+export const FROM_AT: usize = SEEN_AT + ATTENTION_LONG * 4;
+export const TO_AT: usize = FROM_AT + ATTENTION_LONG;
+/** What one row needs: the mask's values, and random words. */
+export const MASK_AT: usize = TO_AT + ATTENTION_LONG;
+export const WORDS_AT: usize = MASK_AT + ATTENTION_LONG * 4 + 64;
+/** A tile of sums that are added to others. */
+export const SUMS_AT: usize = WORDS_AT + ATTENTION_LONG * 4 + 128;
+/** Rows of queries, LD apart as all rows are. */
+export const Q_AT: usize = SUMS_AT + 6 * LD;
+/** Scores, which become weights or their gradients in place. */
+export const S_AT: usize = Q_AT + LONG_ROWS;
+/** Forward: results before their division. Backward: what is added to dq. */
+export const OUT_AT: usize = S_AT + LONG_ROWS;
+/** Panels of eight keys, columns down: what rows of queries are multiplied with. */
+export const K_ACROSS_AT: usize = OUT_AT + LONG_ROWS;
+/** Forward only, where backward has the same of values: panels of eight columns, rows down. */
+export const V_PANELS_AT: usize = K_ACROSS_AT + LONG_PANELS;
+export const V_ACROSS_AT: usize = V_PANELS_AT;
+// Backward only. Panels of eight columns are what weights are multiplied with.
+export const K_PANELS_AT: usize = V_ACROSS_AT + LONG_PANELS;
+export const Q_PANELS_AT: usize = K_PANELS_AT + LONG_PANELS;
+export const DOUT_PANELS_AT: usize = Q_PANELS_AT + SHORT_PANELS;
+export const DOUT_AT: usize = DOUT_PANELS_AT + SHORT_PANELS;
+export const P_AT: usize = DOUT_AT + SHORT_ROWS;
+export const DK_AT: usize = P_AT + SHORT_ROWS;
+export const DV_AT: usize = DK_AT + LONG_ROWS;
+
+export const SMALLEST: f32 = -Infinity;
+
+// The call that this thread works on.
+export let dtype: i32 = 0;
+export let qBase: usize = 0;
+export let kBase: usize = 0;
+export let vBase: usize = 0;
+export let outBase: usize = 0;
+export let lseBase: usize = 0;
+export let maskBase: usize = 0;
+export let maskType: i32 = 0;
+export let querySegments: usize = 0;
+let keySegments: usize = 0;
+export let batch: u32 = 0;
+export let heads: u32 = 0;
+export let kvHeads: u32 = 0;
+export let queries: u32 = 0;
+export let keys: u32 = 0;
+export let dim: i32 = 0;
+export let scale: f32 = 1;
+export let isCausal: bool = false;
+export let window: i32 = 0;
+export let queryOffset: i32 = 0;
+export let qRow: u32 = 0;
+export let kRow: u32 = 0;
+export let vRow: u32 = 0;
+export let outRow: u32 = 0;
+export let maskRow: u32 = 0;
+export let maskColumn: u32 = 0;
+export let threshold: i32 = 0;
+export let keptScale: f32 = 1;
+export let key0: u32 = 0;
+export let key1: u32 = 0;
+export let counter: u64 = 0;
+export let hasDropout: bool = false;
+/** The current head: first elements of its operands, ids and mask, and its first row among all. */
+export let qAt: u32 = 0;
+export let kAt: u32 = 0;
+export let vAt: u32 = 0;
+export let outAt: u32 = 0;
+export let maskAt: u32 = 0;
+export let firstRow: u32 = 0;
+export let queryIds: usize = 0;
+export let keyIds: usize = 0;
+// The current block.
+export let row0: u32 = 0;
+export let numRows: i32 = 0;
+export let key0At: u32 = 0;
+export let numKeys: i32 = 0;
+
+/**
+ * args: dtype, q, k, v, out, stats, mask, its dtype, query segments, key segments, batch, heads, kv heads,
+ * queries, keys, dim, scale, isCausal, window, query offset, strides (batch, head, row) of q, of k, of v,
+ * of the mask (and column), dropout's threshold, scale of the kept (0: no dropout), key0, key1, counter
+ * low, high.
+ */
+export function open(slot: usize): void {
+  dtype = argI(slot, 0);
+  qBase = <usize>arg(slot, 1);
+  kBase = <usize>arg(slot, 2);
+  vBase = <usize>arg(slot, 3);
+  outBase = <usize>arg(slot, 4);
+  lseBase = <usize>arg(slot, 5);
+  maskBase = <usize>arg(slot, 6);
+  maskType = argI(slot, 7);
+  querySegments = <usize>arg(slot, 8);
+  keySegments = <usize>arg(slot, 9);
+  batch = arg(slot, 10);
+  heads = arg(slot, 11);
+  kvHeads = arg(slot, 12);
+  queries = arg(slot, 13);
+  keys = arg(slot, 14);
+  dim = argI(slot, 15);
+  scale = argF(slot, 16);
+  isCausal = argI(slot, 17) != 0;
+  window = argI(slot, 18);
+  queryOffset = argI(slot, 19);
+  qRow = arg(slot, 22);
+  kRow = arg(slot, 25);
+  vRow = arg(slot, 28);
+  outRow = heads * <u32>dim;
+  maskRow = arg(slot, 31);
+  maskColumn = arg(slot, 32);
+  threshold = argI(slot, 33);
+  keptScale = argF(slot, 34);
+  hasDropout = keptScale != 0;
+  key0 = arg(slot, 35);
+  key1 = arg(slot, 36);
+  counter = (<u64>arg(slot, 38) << 32) | <u64>arg(slot, 37);
+}
+
+export function openHead(slot: usize, b: u32, head: u32): void {
+  const kvHead = head / (heads / kvHeads);
+  qAt = b * arg(slot, 20) + head * arg(slot, 21);
+  kAt = b * arg(slot, 23) + kvHead * arg(slot, 24);
+  vAt = b * arg(slot, 26) + kvHead * arg(slot, 27);
+  maskAt = b * arg(slot, 29) + head * arg(slot, 30);
+  outAt = b * queries * outRow + head * <u32>dim;
+  firstRow = (b * heads + head) * queries;
+  queryIds = querySegments + ((<usize>(b * queries)) << 2);
+  keyIds = keySegments + ((<usize>(b * keys)) << 2);
+}
+
+export function openRows(first: u32, most: u32): void {
+  row0 = first;
+  numRows = <i32>min<u32>(most, queries - first);
+}
+
+export function openKeys(first: u32, most: u32): void {
+  key0At = first;
+  numKeys = <i32>min<u32>(most, keys - first);
+}
+
+/**
+ * Rows of an operand as f32 times `factor`, LD apart. Read where they lie, thousands of bytes apart, the
+ * rows of a fused projection would fight for the same few cache sets.
+ */
+export function loadRows(base: usize, at: u32, row: u32, n: i32, to: usize, factor: f32): void {
+  const f = f32x4.splat(factor);
+  for (let r = 0; r < n; r++) {
+    const from = widen(base, dtype, at + <u32>r * row, dim, scratchBase);
+    for (let d = 0; d < dim; d += 4) {
+      v128.store(to + (d << 2), f32x4.mul(v128.load(from + (d << 2)), f));
+    }
+    to += LD;
+  }
+}
+
+/** n rows in scratch as panels of eight columns. */
+export function panelsOfRows(rows: usize, n: i32, panels: usize): void {
+  const stride = panelBytes(n, 8);
+  for (let r = 0; r < n; r++) {
+    let to = panels + ((<usize>r) << 5);
+    for (let d = 0; d < dim; d += 8) {
+      v128.store(to, v128.load(rows + (d << 2)));
+      v128.store(to, v128.load(rows + (d << 2), 16), 16);
+      to += stride;
+    }
+    rows += LD;
+  }
+}
+
+export function storeRows(from: usize, n: i32, base: usize, at: u32, row: u32): void {
+  for (let r = 0; r < n; r++) {
+    narrow(from + <usize>r * LD, base, dtype, at + <u32>r * row, dim);
+  }
+}

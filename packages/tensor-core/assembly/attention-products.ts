@@ -1,0 +1,180 @@
+// Products of blocks of attention: rows by keys, weights by values, and weights transposed.
+//
+// Note [hidden keys]: the weight of a hidden key is 0, but 0 times NaN is NaN. Where part of a block is
+// hidden and an operand of it is not finite, the products go element by element and pass hidden ones over.
+
+import { dim, numKeys, numRows, row0, SUMS_AT } from './attention-call';
+import { fromOf, isPartial, prepareRow, sees, toOf } from './attention-visible';
+import { laneMask } from './convert';
+import { madd } from './fuse';
+import { panelBytes } from './pack';
+import { addTile, LD, TILE_ROWS, tileOfColumns, tileOfRows } from './product-tile';
+import { scratchBase } from './slot';
+
+/** out[r][j] = rows[r] . column j of the panels, for the panels that the rows of a tile visit. */
+export function rowProducts(rows: usize, panels: usize, out: usize): void {
+  const stride = panelBytes(dim, 8);
+  for (let r = 0; r < numRows; r += TILE_ROWS) {
+    const to = toOf(r);
+    const a = rows + <usize>r * LD;
+    const c = out + <usize>r * LD;
+    let j = fromOf(r);
+    // Two calls: see Note [tiles].
+    for (; j + 16 <= to; j += 16) {
+      const b = panels + <usize>(j >> 3) * stride;
+      rowTile(a, b, dim, c + (j << 2));
+      rowTile(a, b + stride, dim, c + (j << 2) + 32);
+    }
+    if (j < to) {
+      rowTile(a, panels + <usize>(j >> 3) * stride, dim, c + (j << 2));
+    }
+  }
+}
+
+/** out[r] += sum over keys of weights[r][key] * values[key]: `values` in panels. */
+export function keyProducts(weights: usize, values: usize, out: usize): void {
+  if (isPartial && !isFiniteBlock(values, numKeys)) {
+    carefulRows(weights, values, out);
+    return;
+  }
+  const stride = panelBytes(numKeys, 8);
+  const sums = scratchBase + SUMS_AT;
+  for (let r = 0; r < numRows; r += TILE_ROWS) {
+    const from = fromOf(r);
+    const k = min(toOf(r), numKeys) - from;
+    const a = weights + <usize>r * LD + (from << 2);
+    let b = values + ((<usize>from) << 5);
+    let c = out + <usize>r * LD;
+    let d = 0;
+    for (; d + 8 < dim; d += 16) {
+      rowTile(a, b, k, sums);
+      addTile(sums, c);
+      rowTile(a, b + stride, k, sums);
+      addTile(sums, c + 32);
+      b += stride * 2;
+      c += 64;
+    }
+    if (d < dim) {
+      rowTile(a, b, k, sums);
+      addTile(sums, c);
+    }
+  }
+}
+
+/**
+ * out[key] += sum over rows of weights[row][key] * values[row]: `values` in panels. Weights of keys that
+ * a row doesn't visit are 0.
+ */
+export function columnProducts(weights: usize, values: usize, out: usize): void {
+  if (isPartial && !isFiniteBlock(values, numRows)) {
+    carefulColumns(weights, values, out);
+    return;
+  }
+  const stride = panelBytes(numRows, 8);
+  const sums = scratchBase + SUMS_AT;
+  for (let j = 0; j < numKeys; j += TILE_ROWS) {
+    let first = 0;
+    while (first < numRows && !visits(first, j)) first += TILE_ROWS;
+    let last = first;
+    while (last < numRows && visits(last, j)) last += TILE_ROWS;
+    const k = min(last, numRows) - first;
+    if (k <= 0) {
+      continue;
+    }
+    const a = weights + <usize>first * LD + (j << 2);
+    let b = values + ((<usize>first) << 5);
+    let c = out + <usize>j * LD;
+    let d = 0;
+    for (; d + 8 < dim; d += 16) {
+      columnTile(a, b, k, sums);
+      addTile(sums, c);
+      columnTile(a, b + stride, k, sums);
+      addTile(sums, c + 32);
+      b += stride * 2;
+      c += 64;
+    }
+    if (d < dim) {
+      columnTile(a, b, k, sums);
+      addTile(sums, c);
+    }
+  }
+}
+
+/** Whether row r visits one of the six keys from j on. */
+@inline
+function visits(r: i32, j: i32): bool {
+  return j + TILE_ROWS > fromOf(r) && j < toOf(r);
+}
+
+/** Weights of row r that no product has made, outside the panels that it visits, become 0. */
+export function clearUnvisited(weights: usize, r: i32): void {
+  const row = weights + <usize>r * LD;
+  const from = fromOf(r);
+  const to = toOf(r);
+  memory.fill(row, 0, (<usize>from) << 2);
+  memory.fill(row + ((<usize>to) << 2), 0, (<usize>max(numKeys - to, 0)) << 2);
+}
+
+function rowTile(a: usize, b: usize, k: i32, out: usize): void {
+  tileOfRows(a, b, k, out);
+}
+
+function columnTile(a: usize, b: usize, k: i32, out: usize): void {
+  tileOfColumns(a, LD, b, k, out, LD);
+}
+
+// ---- blocks with NaN or infinities ---------------------------------------------------------------
+
+/** Whether all of n rows in panels are finite. */
+export function isFiniteBlock(panels: usize, n: i32): bool {
+  let sum = f32x4.splat(0);
+  const zero = f32x4.splat(0);
+  for (let d = 0; d < dim; d += 8) {
+    const low = laneMask(dim - d);
+    const high = laneMask(dim - d - 4);
+    for (let r = 0; r < n; r++) {
+      const at = panels + ((<usize>r) << 5);
+      sum = f32x4.add(sum, v128.and(f32x4.mul(v128.load(at), zero), low));
+      sum = f32x4.add(sum, v128.and(f32x4.mul(v128.load(at, 16), zero), high));
+    }
+    panels += panelBytes(n, 8);
+  }
+  return i32x4.all_true(f32x4.eq(sum, zero));
+}
+
+function carefulRows(weights: usize, values: usize, out: usize): void {
+  for (let r = 0; r < numRows; r++) {
+    prepareRow(row0 + <u32>r);
+    const to = min(toOf(r), numKeys);
+    for (let j = fromOf(r); j < to; j++) {
+      if (sees(j)) {
+        const w = f32x4.splat(load<f32>(weights + <usize>r * LD + (j << 2)));
+        addScaled(out + <usize>r * LD, values + ((<usize>j) << 5), panelBytes(numKeys, 8), w);
+      }
+    }
+  }
+}
+
+function carefulColumns(weights: usize, values: usize, out: usize): void {
+  for (let r = 0; r < numRows; r++) {
+    prepareRow(row0 + <u32>r);
+    const to = min(toOf(r), numKeys);
+    for (let j = fromOf(r); j < to; j++) {
+      if (sees(j)) {
+        const w = f32x4.splat(load<f32>(weights + <usize>r * LD + (j << 2)));
+        addScaled(out + <usize>j * LD, values + ((<usize>r) << 5), panelBytes(numRows, 8), w);
+      }
+    }
+  }
+}
+
+/** out += w * a row in panels. */
+@inline
+function addScaled(out: usize, values: usize, stride: usize, w: v128): void {
+  for (let d = 0; d < dim; d += 8) {
+    const o = out + (d << 2);
+    v128.store(o, madd(w, v128.load(values), v128.load(o)));
+    v128.store(o, madd(w, v128.load(values, 16), v128.load(o, 16)), 16);
+    values += stride;
+  }
+}

@@ -1,0 +1,199 @@
+// Which keys a query sees, by positions, window, segments and mask, and which weights dropout keeps.
+
+import {
+  counter,
+  FROM_AT,
+  firstRow,
+  isCausal,
+  key0,
+  key0At,
+  key1,
+  keyIds,
+  keys,
+  MASK_AT,
+  maskAt,
+  maskBase,
+  maskColumn,
+  maskRow,
+  maskType,
+  numKeys,
+  numRows,
+  queryIds,
+  queryOffset,
+  querySegments,
+  row0,
+  SMALLEST,
+  TO_AT,
+  threshold,
+  WORDS_AT,
+  window,
+} from './attention-call';
+import { widen } from './convert';
+import { philox16 } from './dropout';
+import { TILE_ROWS } from './product-tile';
+import { scratchBase } from './slot';
+
+/** Whether a row of the current block does not see all keys of it. */
+export let isPartial: bool = false;
+
+/** First key that positions let the row see. */
+export function loOf(row: u32): u32 {
+  if (window == 0) {
+    return 0;
+  }
+  const lo = queryOffset + <i32>row - window + 1;
+  return <u32>min<i32>(max<i32>(lo, 0), <i32>keys);
+}
+
+/** One more than the last. */
+export function hiOf(row: u32): u32 {
+  const at = queryOffset + <i32>row;
+  let hi = <i32>keys;
+  if (isCausal) {
+    hi = at + 1;
+  } else if (window != 0) {
+    hi = at + window;
+  }
+  return <u32>min<i32>(max<i32>(hi, 0), <i32>keys);
+}
+
+/** Ranges of the rows of each tile in the current block, and whether anything of it is hidden. */
+export function findRanges(): void {
+  isPartial = querySegments != 0 || maskBase != 0 || numKeys % 8 != 0;
+  for (let r = 0; r < numRows; r += TILE_ROWS) {
+    const end = min(r + TILE_ROWS, numRows);
+    const last = row0 + <u32>(end - 1);
+    const lo = inBlock(loOf(row0 + <u32>r));
+    const hi = inBlock(hiOf(last));
+    isPartial = isPartial || inBlock(loOf(last)) > 0 || inBlock(hiOf(row0 + <u32>r)) < numKeys;
+    for (let i = r; i < end; i++) {
+      store<u8>(scratchBase + FROM_AT + i, <u8>(min(lo, hi) & ~7));
+      store<u8>(scratchBase + TO_AT + i, <u8>((hi + 7) & ~7));
+    }
+  }
+}
+
+/** First of the keys that row r of the block visits. */
+@inline
+export function fromOf(r: i32): i32 {
+  return <i32>load<u8>(scratchBase + FROM_AT + r);
+}
+
+/** One more than the last, in whole panels. */
+@inline
+export function toOf(r: i32): i32 {
+  return <i32>load<u8>(scratchBase + TO_AT + r);
+}
+
+@inline
+function inBlock(key: u32): i32 {
+  return min<i32>(max<i32>(<i32>key - <i32>key0At, 0), numKeys);
+}
+
+/** Whether the block's queries and keys have an id in common, as far as their extremes tell. */
+export function sharesSegment(): bool {
+  if (querySegments == 0) {
+    return true;
+  }
+  const ids = queryIds + ((<usize>row0) << 2);
+  const others = keyIds + ((<usize>key0At) << 2);
+  return !(mostOf(ids, numRows) < leastOf(others, numKeys) || leastOf(ids, numRows) > mostOf(others, numKeys));
+}
+
+function mostOf(ids: usize, n: i32): i32 {
+  let most = load<i32>(ids);
+  for (let i = 1; i < n; i++) {
+    most = max<i32>(most, load<i32>(ids + (i << 2)));
+  }
+  return most;
+}
+
+function leastOf(ids: usize, n: i32): i32 {
+  let least = load<i32>(ids);
+  for (let i = 1; i < n; i++) {
+    least = min<i32>(least, load<i32>(ids + (i << 2)));
+  }
+  return least;
+}
+
+// What prepareRow finds for the row that is worked on.
+let rowLo: i32 = 0;
+let rowHi: i32 = 0;
+let rowId: i32 = 0;
+let rowMask: usize = 0;
+/** Whether all of the block's panels that the row visits are seen. */
+export let seesAll: bool = false;
+
+export function prepareRow(row: u32): void {
+  rowLo = inBlock(loOf(row));
+  rowHi = inBlock(hiOf(row));
+  const r = <i32>(row - row0);
+  seesAll = querySegments == 0 && maskBase == 0 && rowLo <= fromOf(r) && rowHi >= toOf(r);
+  if (querySegments != 0) {
+    rowId = load<i32>(queryIds + ((<usize>row) << 2));
+  }
+  if (maskBase != 0) {
+    const at = maskAt + row * maskRow;
+    const values = scratchBase + MASK_AT;
+    if (maskColumn == 0) {
+      const one = f32x4.splat(load<f32>(widen(maskBase, maskType, at, 1, scratchBase)));
+      for (let j = 0; j < numKeys; j += 4) {
+        v128.store(values + (j << 2), one);
+      }
+      rowMask = values;
+    } else {
+      rowMask = widen(maskBase, maskType, at + key0At, numKeys, values);
+    }
+  }
+}
+
+/** Four scores of the prepared row, the mask added. */
+@inline
+export function scored4(score: usize, j: i32): v128 {
+  const s = v128.load(score);
+  return maskBase == 0 ? s : f32x4.add(s, v128.load(rowMask + (j << 2)));
+}
+
+/** All bits set in the lanes of keys j to j + 3 of the block that the prepared row sees. */
+@inline
+export function visible4(j: i32): v128 {
+  if (seesAll) {
+    return i32x4.splat(-1);
+  }
+  const index = i32x4.add(i32x4.splat(j), i32x4(0, 1, 2, 3));
+  let visible = v128.and(
+    i32x4.ge_s(index, i32x4.splat(rowLo)),
+    i32x4.lt_s(index, i32x4.splat(rowHi)),
+  );
+  if (querySegments != 0) {
+    const ids = v128.load(keyIds + ((<usize>(key0At + <u32>j)) << 2));
+    visible = v128.and(visible, i32x4.eq(ids, i32x4.splat(rowId)));
+  }
+  if (maskBase != 0) {
+    visible = v128.and(visible, f32x4.ne(v128.load(rowMask + (j << 2)), f32x4.splat(SMALLEST)));
+  }
+  return visible;
+}
+
+/** Whether the prepared row sees key j of the panels that it visits. */
+export function sees(j: i32): bool {
+  return (i32x4.extract_lane(visible4(j), 0) & 1) != 0;
+}
+
+/** Random words of keys from to to - 1 of the block; word j stands at WORDS_AT + 4 * (j - from + lead). */
+let wordsAt: usize = 0;
+
+export function drawWords(row: u32, from: i32, to: i32): void {
+  const first = counter + <u64>(firstRow + row) * <u64>keys + <u64>key0At + <u64>from;
+  const lead = <i32>(first & 3);
+  const words = scratchBase + WORDS_AT;
+  for (let i = 0; i < to - from + lead; i += 16) {
+    philox16((first >> 2) + <u64>(i >> 2), key0, key1, words + (i << 2));
+  }
+  wordsAt = words + ((<usize>lead) << 2) - ((<usize>from) << 2);
+}
+
+@inline
+export function kept4(j: i32): v128 {
+  return i32x4.ge_u(v128.load(wordsAt + (j << 2)), i32x4.splat(threshold));
+}
