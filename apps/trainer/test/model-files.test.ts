@@ -22,7 +22,12 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
-import { readModelConfig, withModelState, writeModel } from '../src/model/model-directory.js';
+import {
+  findModelDirectory,
+  readModelConfig,
+  withModelState,
+  writeModel,
+} from '../src/model/model-directory.js';
 import { writePieces } from '../src/output/write-file.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { resolveConfig } from '../src/resolve-config.js';
@@ -120,12 +125,49 @@ describe('a model directory', () => {
   it('is written as the file that nn makes whole, and leaves no other', async () => {
     const device = new Device(createReferenceBackend());
     const model = new Gpt2(device, SMALL, { seed: 4 });
-    await writeModel(directory, SMALL, await stateDict(model));
+    await writeModel(directory, { config: SMALL, state: await stateDict(model) });
     const file = await readFile(join(directory, 'model.safetensors'));
     const state = await stateDict(model);
     const whole = writeSafetensors(state, { metadata: { format: 'pt' } });
     expect(file.equals(whole)).toBe(true);
     expect((await readdir(directory)).sort()).toEqual(['config.json', 'model.safetensors']);
+    device.dispose();
+  });
+
+  it('in shards takes the place of one in a file, and the other way round, and is never both', async () => {
+    const device = new Device(createReferenceBackend());
+    const model = async (seed: number) => {
+      const state = await stateDict(new Gpt2(device, SMALL, { seed }));
+      return { config: SMALL, state };
+    };
+    const INDEX = 'model.safetensors.index.json';
+    const table = 'transformer.wte.weight';
+    const expectTable = async (seed: number) => {
+      expect(findModelDirectory(directory)?.hasWeights).toBe(true);
+      const { state } = await model(seed);
+      await withModelState(directory, SMALL, async (read) => {
+        expectBytes(await read.get(table)!.read(), state.get(table)!.data);
+      });
+    };
+    await writeModel(directory, await model(1));
+    await writeModel(directory, await model(2), { maxFileBytes: 9000 });
+    const shards = (await readdir(directory)).filter((name) => name.endsWith('.safetensors'));
+    expect(shards).toEqual([
+      'model-00001-of-00002.safetensors',
+      'model-00002-of-00002.safetensors',
+    ]);
+    await expectTable(2);
+    // A write that fails behind its first shard leaves no index that would join it with old ones.
+    const { state } = await model(3);
+    const [last, { dtype, shape }] = [...state].at(-1)!;
+    const failing: LazyTensor = { dtype, shape, read: () => Promise.reject(new Error('EIO')) };
+    const half = new Map<string, HostTensor | LazyTensor>([...state, [last, failing]]);
+    const writing = writeModel(directory, { config: SMALL, state: half }, { maxFileBytes: 9000 });
+    await expect(writing).rejects.toThrow('EIO');
+    expect(await readdir(directory)).not.toContain(INDEX);
+    await writeModel(directory, await model(4));
+    expect((await readdir(directory)).sort()).toEqual(['config.json', 'model.safetensors']);
+    await expectTable(4);
     device.dispose();
   });
 
@@ -137,7 +179,7 @@ describe('a model directory', () => {
       shape: [1],
       read: () => Promise.reject(new Error('ENOSPC')),
     };
-    const writing = writeModel(directory, SMALL, new Map([['a', failing]]));
+    const writing = writeModel(directory, { config: SMALL, state: new Map([['a', failing]]) });
     await expect(writing).rejects.toThrow('ENOSPC');
     expect(await readdir(directory)).toEqual(['model.safetensors']);
     expect(await readFile(path, 'utf8')).toBe('old');
@@ -173,7 +215,7 @@ describe('sharded and offloaded', () => {
     const device = new Device(createReferenceBackend());
     const model = new Gpt2(device, config, { seed: 9 });
     const state = await stateDict(model);
-    await writeModel(directory, config, state);
+    await writeModel(directory, { config, state });
     device.dispose();
     return new Map([...state].map(([name, { data }]) => [name, data]));
   }

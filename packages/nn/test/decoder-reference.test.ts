@@ -9,9 +9,10 @@ import {
   parseModelConfig,
   readSafetensors,
 } from '@shardweave/nn';
-import { Device, mean, type Tensor } from '@shardweave/tensor-core';
+import { type Backend, Device, mean, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
+import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 
 const DATA = new URL('../../../tooling/reference/data/decoders/', import.meta.url);
 const expected = JSON.parse(readFileSync(new URL('expected.json', DATA), 'utf8')) as {
@@ -24,7 +25,11 @@ const LOGITS = 1e-5;
 const GRADIENT = 1e-4;
 
 const backend = await createCpuBackend({ threads: 1 });
-afterAll(() => backend.dispose());
+const gpu = noWebGpu === undefined ? await openWebGpu() : undefined;
+afterAll(async () => {
+  await backend.dispose();
+  await gpu?.dispose();
+});
 
 const floats = (bytes: Uint8Array) => new Float32Array(Uint8Array.from(bytes).buffer);
 
@@ -41,7 +46,7 @@ describe.each(Object.keys(expected.rowLosses))('%s', (name) => {
   const { tensors: weights } = readSafetensors(file('model.safetensors'));
   const config = parseModelConfig(file('config.json').toString()) as DecoderConfig;
 
-  it('has the logits, loss and gradients of PyTorch', async () => {
+  const holdsToPyTorch = async (backend: Backend) => {
     const device = new Device(backend);
     const model = new Decoder(device, config);
     loadStateDict(model, weights);
@@ -74,5 +79,12 @@ describe.each(Object.keys(expected.rowLosses))('%s', (name) => {
     }
     model.dispose();
     device.dispose();
-  });
+  };
+
+  it('has the logits, loss and gradients of PyTorch', () => holdsToPyTorch(backend));
+
+  it.skipIf(gpu === undefined)(
+    `has them on WebGPU${gpu === undefined ? ` (${noWebGpu})` : ''}`,
+    () => holdsToPyTorch(gpu!),
+  );
 });

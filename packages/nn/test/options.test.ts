@@ -4,6 +4,7 @@
 import {
   Adam,
   AdamW,
+  AddRmsNorm,
   BatchNorm1d,
   Conv1D,
   checkpoint,
@@ -58,7 +59,13 @@ const GROUP = { worldSize: 1, allGather: async () => {} };
 const CLASSES = [
   [LayerNorm, 'LayerNorm', { dim: 4, eps: 1e-5 }, ['dim']],
   [RmsNorm, 'RmsNorm', { dim: 4, eps: 1e-5, isOffset: true }, ['dim']],
-  [Linear, 'Linear', { inFeatures: 2, outFeatures: 3, bias: false }, ['inFeatures', 'outFeatures']],
+  [AddRmsNorm, 'AddRmsNorm', { dim: 4, eps: 1e-5 }, ['dim']],
+  [
+    Linear,
+    'Linear',
+    { inFeatures: 2, outFeatures: 3, bias: false, std: 0.1 },
+    ['inFeatures', 'outFeatures'],
+  ],
   [Conv1D, 'Conv1D', { inFeatures: 2, outFeatures: 3, std: 0.1 }, ['inFeatures', 'outFeatures']],
   [Embedding, 'Embedding', { numEmbeddings: 5, dim: 2, std: 0.1 }, ['numEmbeddings', 'dim']],
   [Dropout, 'Dropout', { p: 0.1 }, ['p']],

@@ -9,6 +9,7 @@ import {
   isWeightsFile,
   type LazyTensor,
   type ModelConfig,
+  type ModelFileOptions,
   type ModelFiles,
   modelFiles,
   NnError,
@@ -102,17 +103,17 @@ export async function withModelState<T>(
 }
 
 /**
- * Writes the weights, f32, and config.json, each file whole or not at all and the weights first: a
+ * Writes the weights and config.json, each file whole or not at all and the weights first: a
  * directory with a config alone would stand for random ones. Weights of another model that was there are
  * gone in the end, and an index before the first of its shards: no reader takes two models for one.
  */
 export async function writeModel(
   directory: string,
-  config: ModelConfig,
-  state: ModelState,
+  model: { readonly config: ModelConfig; readonly state: ModelState },
+  options: ModelFileOptions = {},
 ): Promise<void> {
   await mkdir(directory, { recursive: true });
-  const files = modelFiles(config, state);
+  const files = modelFiles(model.config, model.state, options);
   const names = new Set(files.map(({ name }) => name));
   if (names.has(INDEX_FILE)) {
     await rm(join(directory, INDEX_FILE), { force: true });

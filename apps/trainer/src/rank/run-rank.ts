@@ -170,7 +170,7 @@ async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<
   const { device, strategy, state, tokenizer } = made;
   if (config.outDir !== undefined) {
     const directory = join(config.outDir, RUN_FILES.model);
-    await writeModel(directory, config.modelConfig, state);
+    await writeModel(directory, { config: config.modelConfig, state });
     if (config.model.kind === 'directory') {
       await copyTokenizer(config.model.path, directory);
     }

@@ -89,10 +89,8 @@ export class DecoderHead extends Module<[x: Tensor, targets?: Tensor], Tensor> {
     super(device);
     const { init, table } = options;
     const { vocab_size: vocab, hidden_size: dim, initializer_range: std } = config;
-    this.norm = this.child(
-      'model.norm',
-      new RmsNorm(device, { dim, eps: config.rms_norm_eps, init }),
-    );
+    const norm = { dim, eps: config.rms_norm_eps, init };
+    this.norm = this.child('model.norm', new RmsNorm(device, norm));
     if (config.tie_word_embeddings) {
       this.weight = this.sharedParameter('model.embed_tokens.weight', table);
       return;

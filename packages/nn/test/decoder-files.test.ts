@@ -1,0 +1,309 @@
+// A decoder's files: config.json of every family field by field, weights in one file and in shards.
+
+import {
+  type ByteSource,
+  Decoder,
+  type DecoderConfig,
+  FormatError,
+  type HostTensor,
+  type ModelFiles,
+  modelConfigText,
+  modelFiles,
+  openModelState,
+  parseModelConfig,
+  readSafetensors,
+  safetensorsPieces,
+  stateDict,
+  streamStateDict,
+} from '@shardweave/nn';
+import { describe, expect, it } from 'vitest';
+import { makeDevice } from './support.js';
+
+/** SmolLM2-135M's, as the Hub has it. */
+const SMOL = {
+  architectures: ['LlamaForCausalLM'],
+  attention_bias: false,
+  attention_dropout: 0.0,
+  bos_token_id: 0,
+  eos_token_id: 0,
+  hidden_act: 'silu',
+  hidden_size: 576,
+  initializer_range: 0.041666666666666664,
+  intermediate_size: 1536,
+  is_llama_config: true,
+  max_position_embeddings: 8192,
+  mlp_bias: false,
+  model_type: 'llama',
+  num_attention_heads: 9,
+  num_hidden_layers: 30,
+  num_key_value_heads: 3,
+  pretraining_tp: 1,
+  rms_norm_eps: 1e-5,
+  rope_interleaved: false,
+  rope_scaling: null,
+  rope_theta: 100000,
+  tie_word_embeddings: true,
+  torch_dtype: 'bfloat16',
+  transformers_version: '4.40.1',
+  'transformers.js_config': { kv_cache_dtype: { q4f16: 'float16' } },
+  use_cache: true,
+  vocab_size: 49152,
+};
+const SCALING = {
+  factor: 32.0,
+  high_freq_factor: 4.0,
+  low_freq_factor: 1.0,
+  original_max_position_embeddings: 8192,
+  rope_type: 'llama3',
+};
+const QWEN3 = {
+  ...{ model_type: 'qwen3', vocab_size: 37, hidden_size: 8, intermediate_size: 12 },
+  ...{ num_hidden_layers: 2, num_attention_heads: 3, num_key_value_heads: 1, head_dim: 4 },
+  ...{
+    max_position_embeddings: 16,
+    hidden_act: 'silu',
+    attention_bias: false,
+    sliding_window: null,
+  },
+  ...{ use_sliding_window: false, max_window_layers: 28, tie_word_embeddings: true },
+};
+const parse = (fields: object) => parseModelConfig(JSON.stringify(fields)) as DecoderConfig;
+
+describe('config.json', () => {
+  it('of SmolLM2 is read, and written so that it reads back', () => {
+    const config = parse(SMOL);
+    expect(config).toMatchObject({
+      ...{ model_type: 'llama', num_key_value_heads: 3, head_dim: 64, rope_theta: 100000 },
+      ...{ rms_norm_eps: 1e-5, tie_word_embeddings: true, rope_scaling: null, eos_token_id: 0 },
+    });
+    const text = modelConfigText(config, { dtype: 'bf16' });
+    expect(parseModelConfig(text)).toEqual(config);
+    const { is_llama_config, pretraining_tp, rope_interleaved, use_cache, ...kept } = SMOL;
+    const { transformers_version, 'transformers.js_config': js, ...told } = kept;
+    expect(JSON.parse(text)).toMatchObject(told);
+  });
+
+  it.each(['llama', 'qwen2', 'qwen3'] as const)(
+    'of a %s has the fields of its family alone',
+    (family) => {
+      const { attention_bias, max_window_layers, ...fields } = QWEN3;
+      const config = parse({ ...fields, model_type: family });
+      const written = JSON.parse(modelConfigText(config));
+      expect('attention_bias' in written).toBe(family !== 'qwen2');
+      expect('mlp_bias' in written).toBe(family === 'llama');
+      expect('use_sliding_window' in written).toBe(family !== 'llama');
+      expect(parse(written)).toEqual(config);
+    },
+  );
+
+  it('is the same with rope_scaling, its older type and rope_parameters', () => {
+    const { rope_type, ...factors } = SCALING;
+    const { rope_theta, ...rest } = { ...SMOL, rope_theta: 500000 };
+    const config = parse({ ...rest, rope_theta, rope_scaling: SCALING });
+    expect(config).toMatchObject({ rope_scaling: SCALING, rope_theta: 500000 });
+    expect(parse({ ...rest, rope_theta, rope_scaling: { type: rope_type, ...factors } })).toEqual(
+      config,
+    );
+    expect(parse({ ...rest, rope_parameters: { ...SCALING, rope_theta } })).toEqual(config);
+    const plain = { rope_type: 'default', rope_theta: 100000 };
+    expect(parse({ ...rest, rope_parameters: plain })).toEqual(parse(SMOL));
+  });
+
+  it.each([
+    [{ hidden_act: 'gelu' }, 'hidden_act'],
+    [{ sliding_window: 4096 }, 'sliding_window'],
+    [{ partial_rotary_factor: 0.5 }, 'partial_rotary_factor'],
+    [{ rope_interleaved: true }, 'rope_interleaved'],
+    [{ quantization_config: { bits: 4 } }, 'quantization_config'],
+    [{ num_local_experts: 8 }, 'num_local_experts'],
+    [{ rope_scaling: { rope_type: 'yarn', factor: 4 } }, 'rope_scaling.rope_type'],
+    [{ rope_scaling: { type: 'linear', factor: 2 } }, 'rope_scaling.rope_type'],
+    [{ rope_scaling: { ...SCALING, attention_factor: 2 } }, 'rope_scaling.attention_factor'],
+    [{ rope_parameters: { rope_type: 'dynamic', factor: 2 } }, 'rope_parameters.rope_type'],
+    [{ rope_scaling: 'llama3' }, 'rope_scaling'],
+    [{ layer_types: ['full_attention', 'sliding_attention'] }, 'layer_types'],
+    [{ is_encoder_decoder: true }, 'is_encoder_decoder'],
+  ])('that asks for %j is refused by the name of the field', (change, name) => {
+    expect(() => parse({ ...SMOL, ...change })).toThrow(FormatError);
+    expect(() => parse({ ...SMOL, ...change })).toThrow(name);
+  });
+
+  it('takes windows of Qwen that are not in use, and refuses those that are', () => {
+    const windows = { sliding_window: 32768, max_window_layers: 21 };
+    const layers = { layer_types: ['full_attention', 'full_attention'] };
+    expect(parse({ ...QWEN3, ...windows, ...layers })).toEqual(parse(QWEN3));
+    expect(() => parse({ ...QWEN3, ...windows, use_sliding_window: true })).toThrow(
+      'use_sliding_window',
+    );
+  });
+});
+
+class MemoryFile implements ByteSource {
+  readonly bytes: Uint8Array;
+  bytesRead = 0;
+
+  constructor(bytes: Uint8Array) {
+    this.bytes = bytes;
+  }
+
+  get byteLength(): number {
+    return this.bytes.byteLength;
+  }
+
+  async read(into: Uint8Array, { offset }: { readonly offset: number }): Promise<void> {
+    this.bytesRead += into.byteLength;
+    into.set(this.bytes.subarray(offset, offset + into.byteLength));
+  }
+}
+
+class MemoryFiles extends Map<string, MemoryFile> implements ModelFiles {
+  async open(name: string): Promise<MemoryFile | undefined> {
+    return this.get(name);
+  }
+
+  async write(name: string, pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>) {
+    const all: Uint8Array[] = [];
+    for await (const piece of pieces) {
+      all.push(piece);
+    }
+    this.set(name, new MemoryFile(new Uint8Array(Buffer.concat(all))));
+  }
+
+  text(name: string): string {
+    return new TextDecoder().decode(this.get(name)!.bytes);
+  }
+}
+
+async function written(
+  model: Decoder,
+  options: Parameters<typeof modelFiles>[2] = {},
+): Promise<MemoryFiles> {
+  const files = new MemoryFiles();
+  for (const { name, pieces } of modelFiles(model.config, await stateDict(model), options)) {
+    await files.write(name, pieces());
+  }
+  return files;
+}
+
+const TIED = parse(QWEN3);
+const UNTIED = { ...TIED, tie_word_embeddings: false };
+const bytes = (state: ReadonlyMap<string, HostTensor>) =>
+  new Map([...state].map(([name, { data }]) => [name, [...data]]));
+
+async function loaded(files: MemoryFiles, config: DecoderConfig) {
+  const model = new Decoder(makeDevice(), config, { seed: 9, deferInit: true });
+  await streamStateDict(model, await openModelState(files, config));
+  return bytes(await stateDict(model));
+}
+
+describe('weights', () => {
+  it.each([TIED, UNTIED])(
+    'are one file, or shards with their index, and load back',
+    async (config) => {
+      const model = new Decoder(makeDevice(), config, { seed: 3 });
+      const state = await stateDict(model);
+      const whole = await written(model);
+      expect([...whole.keys()]).toEqual(['model.safetensors', 'config.json']);
+      expect(await loaded(whole, config)).toEqual(bytes(state));
+
+      const shards = await written(model, { maxFileBytes: 1000 });
+      const names = [...shards.keys()];
+      expect(names.slice(-2)).toEqual(['model.safetensors.index.json', 'config.json']);
+      const count = names.length - 2;
+      expect(count).toBeGreaterThan(3);
+      expect(names[0]).toBe(`model-00001-of-${String(count).padStart(5, '0')}.safetensors`);
+      expect(await loaded(shards, config)).toEqual(bytes(state));
+      const index = JSON.parse(shards.text('model.safetensors.index.json'));
+      const sizes = [...state.values()].map(({ data }) => data.byteLength);
+      expect(index.metadata.total_size).toBe(sizes.reduce((sum, size) => sum + size, 0));
+      expect(Object.keys(index.weight_map)).toEqual([...state.keys()]);
+      for (const name of names.slice(0, -2)) {
+        const { tensors, metadata } = readSafetensors(shards.get(name)!.bytes);
+        expect(metadata).toEqual({ format: 'pt' });
+        const data = [...tensors.values()].map((tensor) => tensor.data.byteLength);
+        expect(tensors.size === 1 || data.reduce((sum, size) => sum + size, 0) <= 1000).toBe(true);
+        for (const tensor of tensors.keys()) {
+          expect(index.weight_map[tensor]).toBe(name);
+        }
+      }
+    },
+  );
+
+  it('are written in bf16, rounded to nearest, and widened where they are loaded', async () => {
+    const model = new Decoder(makeDevice(), TIED, { seed: 3 });
+    const files = await written(model, { dtype: 'bf16' });
+    expect(JSON.parse(files.text('config.json')).torch_dtype).toBe('bfloat16');
+    const { tensors } = readSafetensors(files.get('model.safetensors')!.bytes);
+    expect(new Set([...tensors.values()].map(({ dtype }) => dtype))).toEqual(new Set(['bf16']));
+    const name = 'model.layers.1.mlp.up_proj.weight';
+    const full = (await stateDict(model)).get(name)!.data;
+    const found = Uint8Array.from((await loaded(files, TIED)).get(name)!);
+    const floats = (data: Uint8Array) => new Float32Array(Uint8Array.from(data).buffer);
+    floats(full).forEach((value, i) => {
+      const off = Math.abs(floats(found)[i]! - value) / Math.abs(value);
+      expect(off).toBeLessThanOrEqual(2 ** -8);
+    });
+    expect(floats(found)).not.toEqual(floats(full));
+  });
+
+  it('are read by ranges: a tensor costs its own bytes', async () => {
+    const model = new Decoder(makeDevice(), TIED, { seed: 3 });
+    const files = await written(model, { maxFileBytes: 1000 });
+    const state = await openModelState(files, TIED);
+    const readBytes = () => [...files.values()].reduce((sum, file) => sum + file.bytesRead, 0);
+    const before = readBytes();
+    const norm = state.get('model.norm.weight')!;
+    expect((await norm.read()).byteLength).toBe(32);
+    expect(readBytes() - before).toBe(32);
+  });
+
+  it('may hold a tied head, equal to the table, and frequencies that older files have', async () => {
+    const model = new Decoder(makeDevice(), TIED, { seed: 3 });
+    const state = await stateDict(model);
+    const table = state.get('model.embed_tokens.weight')!;
+    const frequencies: HostTensor = { dtype: 'f32', shape: [2], data: new Uint8Array(8) };
+    const files = new MemoryFiles();
+    const withHead = (head: HostTensor) =>
+      files.write(
+        'model.safetensors',
+        safetensorsPieces(
+          new Map([
+            ...state,
+            ['lm_head.weight', head],
+            ['model.layers.0.self_attn.rotary_emb.inv_freq', frequencies],
+          ]),
+        ),
+      );
+    await withHead(table);
+    expect(await loaded(files, TIED)).toEqual(bytes(state));
+    const other = { ...table, data: table.data.map((byte) => byte ^ 1) };
+    await withHead(other);
+    await expect(openModelState(files, TIED)).rejects.toThrow(FormatError);
+    await expect(openModelState(files, TIED)).rejects.toThrow('lm_head.weight');
+    expect((await loaded(files, UNTIED)).get('lm_head.weight')).toEqual([...other.data]);
+  });
+
+  it('that are missing, or differ from their index, are refused by the name of the file', async () => {
+    const model = new Decoder(makeDevice(), TIED, { seed: 3 });
+    const shards = await written(model, { maxFileBytes: 1000 });
+    const INDEX = 'model.safetensors.index.json';
+    const [first] = shards.keys();
+    const changed = async (change: (files: MemoryFiles) => unknown) => {
+      const files = new MemoryFiles(shards);
+      await change(files);
+      return openModelState(files, TIED);
+    };
+    const index = (value: unknown) => (files: MemoryFiles) =>
+      files.write(INDEX, [new TextEncoder().encode(JSON.stringify(value))]);
+    await expect(changed((files) => files.delete(INDEX))).rejects.toThrow('got neither');
+    await expect(changed((files) => files.delete(first!))).rejects.toThrow(first);
+    await expect(changed(index({}))).rejects.toThrow('weight_map');
+    await expect(changed(index({ weight_map: { a: '../b.safetensors' } }))).rejects.toThrow("'a'");
+    await expect(changed(index({ weight_map: { a: first } }))).rejects.toThrow("'a'");
+    const cut = changed((files) =>
+      files.set(first!, new MemoryFile(files.get(first!)!.bytes.subarray(1))),
+    );
+    await expect(cut).rejects.toThrow(FormatError);
+    await expect(cut).rejects.toThrow(first);
+  });
+});

@@ -1,0 +1,221 @@
+// The decoder by itself: packed rows, kernel calls, refusals, initial values and memory. What it computes is
+// held to PyTorch in decoder-reference.test.ts.
+
+import { Decoder, type DecoderOptions, NnConfigError, parameterCount } from '@shardweave/nn';
+import { Device, mean, ShapeError, sum, type Tensor } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, describe, expect, it } from 'vitest';
+import { makeDevice, read } from './support.js';
+
+const VOCAB = 23;
+const LLAMA: DecoderOptions = {
+  model_type: 'llama',
+  vocab_size: VOCAB,
+  hidden_size: 12,
+  intermediate_size: 20,
+  num_hidden_layers: 2,
+  num_attention_heads: 3,
+  num_key_value_heads: 1,
+  max_position_embeddings: 16,
+  initializer_range: 0.2,
+};
+const QWEN2: DecoderOptions = { ...LLAMA, model_type: 'qwen2', tie_word_embeddings: true };
+const QWEN3: DecoderOptions = { ...LLAMA, model_type: 'qwen3', head_dim: 6 };
+const FAMILIES = [LLAMA, QWEN2, QWEN3].map((config) => [config.model_type, config] as const);
+/** Of a block, forward and backward: 39 of Llama, and those of biases or norms; plain ops are three times as many. */
+const MOST_CALLS = 45;
+
+const backend = await createCpuBackend({ threads: 1 });
+afterAll(() => backend.dispose());
+
+const ids = (device: Device, values: readonly number[], rows = 1) =>
+  device.tensor(Int32Array.from(values), [rows, values.length / rows]);
+
+const text = (length: number, seed: number) =>
+  Array.from({ length }, (_, i) => (i * i * 3 + i * 7 + seed * 5) % VOCAB);
+
+describe.each(FAMILIES)('%s', (_, config) => {
+  it('has the losses and gradients of its documents apart when they are packed in rows', async () => {
+    const device = new Device(backend);
+    const model = new Decoder(device, config, { seed: 1 });
+    const documents = [text(5, 1), text(7, 2), text(4, 3)];
+    const targetsOf = (document: readonly number[]) => [...document.slice(1), -100];
+    const gradients = async (forward: () => Promise<Tensor[]>) => {
+      const losses = await device.scope(async () => {
+        const parts = await forward();
+        for (const part of parts) {
+          await sum(part).backward();
+        }
+        return (await Promise.all(parts.map(read))).flat();
+      });
+      const named = model.namedParameters();
+      const values = await Promise.all(
+        named.map(async ([name, { grad }]) => [name, await read(grad!)]),
+      );
+      model.zeroGrad();
+      return { losses, gradients: new Map(values as [string, number[]][]) };
+    };
+    const apart = await gradients(async () => {
+      const losses: Tensor[] = [];
+      for (const document of documents) {
+        const targets = ids(device, targetsOf(document));
+        losses.push(await model.call(ids(device, document), { targets }));
+      }
+      return losses;
+    });
+    const packed = await gradients(async () => {
+      const flat = (of: (document: readonly number[], index: number) => readonly number[]) =>
+        ids(device, documents.flatMap(of));
+      const losses = await model.call(
+        flat((document) => document),
+        {
+          targets: flat(targetsOf),
+          segments: flat((document, index) => document.map(() => index + 4)),
+          positions: flat((document) => document.map((_, i) => i)),
+        },
+      );
+      return [losses];
+    });
+    expect(packed.losses).toHaveLength(16);
+    packed.losses.forEach((loss, i) => {
+      expect(Math.abs(loss - apart.losses[i]!)).toBeLessThanOrEqual(1e-6 * Math.max(1, loss));
+    });
+    expect(packed.losses.filter((loss) => loss === 0)).toHaveLength(documents.length);
+    for (const [name, values] of packed.gradients) {
+      const wanted = apart.gradients.get(name)!;
+      const off = Math.hypot(...values.map((value, i) => value - wanted[i]!));
+      expect(off, name).toBeLessThanOrEqual(1e-6 * Math.hypot(...wanted));
+    }
+    model.dispose();
+    device.dispose();
+  });
+
+  it(`calls at most ${MOST_CALLS} kernels for a block, forward and backward`, async () => {
+    const callsWith = async (layers: number) => {
+      const device = new Device(backend);
+      const model = new Decoder(device, { ...config, num_hidden_layers: layers });
+      const before = device.backend.dispatches;
+      await device.scope(async () => {
+        const options = { targets: ids(device, text(16, 2), 2) };
+        await mean(await model.call(ids(device, text(16, 1), 2), options)).backward();
+      });
+      const calls = device.backend.dispatches - before;
+      model.dispose();
+      device.dispose();
+      return calls;
+    };
+    const calls = (await callsWith(3)) - (await callsWith(2));
+    expect(calls).toBeGreaterThan(20);
+    expect(calls).toBeLessThanOrEqual(MOST_CALLS);
+  });
+
+  it('gives logits that depend on earlier tokens alone, and on their places', async () => {
+    const device = makeDevice();
+    const model = new Decoder(device, config, { seed: 1 });
+    const logits = async (values: readonly number[], positions?: readonly number[]) => {
+      const places = positions && { positions: ids(device, positions) };
+      return read(await model.call(ids(device, values), places));
+    };
+    const first = await logits([1, 2, 3, 4]);
+    const changed = await logits([1, 2, 9, 4]);
+    expect(changed.slice(0, 2 * VOCAB)).toEqual(first.slice(0, 2 * VOCAB));
+    expect(changed.slice(3 * VOCAB)).not.toEqual(first.slice(3 * VOCAB));
+    // Attention sees distances: all places moved alike change nothing.
+    const moved = await logits([1, 2, 3, 4], [7, 8, 9, 10]);
+    moved.forEach((value, i) => {
+      expect(Math.abs(value - first[i]!)).toBeLessThan(1e-5);
+    });
+    expect(await logits([1, 2, 3, 4], [0, 1, 2, 5])).not.toEqual(first);
+  });
+
+  it('has as many parameters as its formula says, with a head of its own or a tied one', () => {
+    for (const tied of [true, false]) {
+      for (const biases of config.model_type === 'llama' ? [true, false] : [false]) {
+        const bias = { attention_bias: biases, mlp_bias: biases };
+        const options = { ...config, ...bias, tie_word_embeddings: tied };
+        const model = new Decoder(makeDevice(), options, { deferInit: true });
+        const sizes = model.parameters().reduce((total, { size }) => total + size, 0);
+        expect(parameterCount(model.config)).toBe(sizes);
+        const names = model.namedParameters().map(([name]) => name);
+        expect(names.includes('lm_head.weight')).toBe(!tied);
+      }
+    }
+  });
+
+  it('begins with the same values whatever its device has drawn, normal ones of its deviation', async () => {
+    const device = makeDevice();
+    device.random.nextKey();
+    const wide = { ...config, hidden_size: 48, initializer_range: 0.05 };
+    const model = new Decoder(device, wide, { seed: 4 });
+    const other = new Decoder(makeDevice({ seed: 8 }), wide, { seed: 4 });
+    for (const [i, [name, parameter]] of model.namedParameters().entries()) {
+      const values = await read(parameter);
+      expect(await read(other.parameters()[i]!)).toEqual(values);
+      if (parameter.rank === 1) {
+        expect(new Set(values)).toEqual(new Set([name.includes('norm') ? 1 : 0]));
+      } else {
+        const square = values.reduce((total, value) => total + value * value, 0) / values.length;
+        expect(Math.abs(Math.sqrt(square) / 0.05 - 1), name).toBeLessThan(0.1);
+      }
+    }
+  });
+
+  it('holds no memory but its parameters after a step and none after dispose', async () => {
+    const device = makeDevice();
+    const model = new Decoder(device, { ...config, attention_dropout: 0.1 });
+    const { total } = device.memory().live;
+    for (const _ of [1, 2]) {
+      await device.scope(async () => {
+        const options = { targets: ids(device, text(8, 2), 2) };
+        await mean(await model.call(ids(device, text(8, 1), 2), options)).backward();
+      });
+      model.zeroGrad();
+      expect(device.memory().live.total).toBe(total);
+    }
+    model.dispose();
+    expect(device.memory().live.total).toBe(0);
+  });
+});
+
+describe('a decoder', () => {
+  it('drops attention weights while it trains, and none in evaluation', async () => {
+    const device = makeDevice();
+    const model = new Decoder(device, { ...LLAMA, attention_dropout: 0.5 }, { seed: 1 });
+    const plain = new Decoder(device, LLAMA, { seed: 1 });
+    const input = ids(device, text(8, 1));
+    const wanted = await read(await plain.call(input));
+    expect(await read(await model.call(input))).not.toEqual(wanted);
+    expect(await read(await model.eval().call(input))).toEqual(wanted);
+  });
+
+  it('refuses rows beyond its positions unless theirs are given, and ids that are not [batch, seq]', async () => {
+    const device = makeDevice();
+    const model = new Decoder(device, LLAMA);
+    const long = ids(device, text(17, 1));
+    await expect(model.call(long)).rejects.toThrow(ShapeError);
+    const positions = ids(
+      device,
+      Array.from({ length: 17 }, (_, i) => i % 9),
+    );
+    expect((await model.call(long, { positions })).shape).toEqual([1, 17, VOCAB]);
+    const flat = device.tensor(Int32Array.of(1, 2));
+    await expect(model.call(flat)).rejects.toThrow('[batch, seq]');
+  });
+
+  it('refuses a configuration that cannot work, naming the field', () => {
+    const make = (change: object) => () =>
+      new Decoder(makeDevice(), { ...LLAMA, ...change } as DecoderOptions);
+    expect(make({ num_key_value_heads: 2 })).toThrow(NnConfigError);
+    expect(make({ num_key_value_heads: 2 })).toThrow('num_key_value_heads');
+    expect(make({ num_attention_heads: 4 })).toThrow('head_dim');
+    expect(make({ head_dim: 5 })).toThrow('head_dim');
+    expect(make({ model_type: 'mistral' })).toThrow('model_type');
+    expect(make({ model_type: 'qwen2', attention_bias: true })).toThrow('attention_bias');
+    expect(make({ model_type: 'qwen3', mlp_bias: true })).toThrow('mlp_bias');
+    expect(make({ hidden_size: undefined })).toThrow('hidden_size');
+    expect(make({ rope_theta: 0 })).toThrow('rope_theta');
+    expect(make({ rope_scaling: { rope_type: 'llama3', factor: 8 } })).toThrow('rope_scaling');
+    expect(make({ eos_token_id: [1, -2] })).toThrow('eos_token_id');
+    expect(make({ hidden_width: 3 })).toThrow('hidden_width');
+  });
+});
