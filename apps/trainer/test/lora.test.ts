@@ -1,21 +1,34 @@
 // Adapters over every way of training: a frozen base in 16 bits, which is gathered and never reduced,
 // and trained parts in f32. What each rank holds is exact by formula.
 
+import { openSave, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { FullyShardedDataParallel, shardLayout, stateDict } from '@shardweave/fsdp';
+import {
+  FullyShardedDataParallel,
+  loadCheckpoint as loadShards,
+  saveCheckpoint as saveShards,
+  shardLayout,
+  stateDict,
+} from '@shardweave/fsdp';
 import {
   AdamW,
   applyLora,
   checkpoint,
   Decoder,
+  loadCheckpoint as loadPlain,
   type Module,
   packParameters,
   stateDict as plainStateDict,
 } from '@shardweave/nn';
-import { OffloadModel, stateDict as offloadedStateDict } from '@shardweave/offload';
+import {
+  loadCheckpoint as loadOffloaded,
+  OffloadModel,
+  stateDict as offloadedStateDict,
+} from '@shardweave/offload';
+import { createHostStore } from '@shardweave/shard-store';
 import { type Device, mean, mul, sum } from '@shardweave/tensor-core';
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.ts';
 
 const CONFIG = {
@@ -226,3 +239,46 @@ it.each([1, 2, 3, 4])(
     }
   },
 );
+
+describe('saves of what is trained alone', () => {
+  const adapters = (state: ReadonlyMap<string, { readonly data: Uint8Array }>) =>
+    [...state].filter(isAdapter).map(([name, { data }]) => [name, [...data]]);
+  const trainedOf = (model: Module) =>
+    model.parameters().filter(({ requiresGrad }) => requiresGrad);
+
+  it('hold no frozen parameter, and load into every other way of training', async () => {
+    const store = piecesIn(createHostStore());
+    const [saved] = await onRanks(3, async (rank) => {
+      const model = sharded(rank.device, rank.group, { baseDType: 'bf16' });
+      await train(rank, model);
+      const optimizer = new AdamW(trainedOf(model));
+      await saveShards(model, store, { optimizer, onlyTrained: true });
+      return adapters(await stateDict(model));
+    });
+    const save = await openSave(store);
+    expect([...save.tensors.values()].every(({ name }) => name.includes('lora_'))).toBe(true);
+    expect(await loadedAlone(store)).toEqual(saved);
+    await onRanks(2, async (rank) => {
+      const model = sharded(rank.device, rank.group, { baseDType: 'bf16' });
+      await loadShards(model, store, { onlyTrained: true });
+      expect(adapters(await stateDict(model))).toEqual(saved);
+    });
+    await onRanks(1, async ({ device }) => {
+      const model = new OffloadModel(adapted(device), { numSlices: 2 });
+      await loadOffloaded(model, store, { onlyTrained: true });
+      expect(adapters(await offloadedStateDict(model))).toEqual(saved);
+    });
+    await onRanks(1, async ({ device }) => {
+      await expect(loadPlain(adapted(device), store)).rejects.toThrow(/missing|q_proj/);
+    });
+  });
+
+  async function loadedAlone(store: PieceStore) {
+    const [loaded] = await onRanks(1, async ({ device }) => {
+      const model = adapted(device);
+      await loadPlain(model, store, { onlyTrained: true });
+      return adapters(await plainStateDict(model));
+    });
+    return loaded;
+  }
+});

@@ -11,6 +11,8 @@ export interface SaveCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Kept beside it: JSON. */
   readonly extra?: Readonly<Record<string, unknown>>;
+  /** Frozen parameters are not saved: a base model that its adapters are trained beside. Default false. */
+  readonly onlyTrained?: boolean;
 }
 
 export interface LoadCheckpointOptions {
@@ -18,6 +20,8 @@ export interface LoadCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean;
+  /** Frozen parameters keep their values, and the save has none of them. Default false. */
+  readonly onlyTrained?: boolean;
 }
 
 /**
@@ -32,9 +36,9 @@ export async function saveCheckpoint(
   store: PieceStore,
   options: SaveCheckpointOptions = {},
 ): Promise<void> {
-  const { optimizer, extra = {} } = options;
+  const { extra = {} } = options;
   await model.whileAtRest('saveCheckpoint', async () => {
-    const held = heldModule(model, optimizer, 'saveCheckpoint');
+    const held = heldModule(model, options, 'saveCheckpoint');
     const record = () => ({ optimizer: held.optimizerRecord(), extra });
     await writeSave(store, { pieces: held.pieces(), record });
   });
@@ -53,9 +57,9 @@ export async function loadCheckpoint(
   reader: PieceReader,
   options: LoadCheckpointOptions = {},
 ): Promise<Readonly<Record<string, unknown>>> {
-  const { optimizer, strict } = options;
+  const { strict } = options;
   const extra = await model.whileAtRest('loadCheckpoint', async () => {
-    const held = heldModule(model, optimizer, 'loadCheckpoint');
+    const held = heldModule(model, options, 'loadCheckpoint');
     const save = await openSave(reader);
     await held.check(save, { strict });
     await held.load(save);
@@ -67,7 +71,7 @@ export async function loadCheckpoint(
 
 function heldModule(
   model: OffloadModel,
-  optimizer: AnyOptimizer | undefined,
+  { optimizer, onlyTrained }: Pick<LoadCheckpointOptions, 'optimizer' | 'onlyTrained'>,
   operation: string,
 ): HeldModule {
   const named = model.namedParameters();
@@ -79,5 +83,5 @@ function heldModule(
     );
   }
   const parameters = new Map(named.map(([name, tensor]) => [tensor, name]));
-  return new HeldModule({ parameters, buffers: model.namedBuffers(), optimizer });
+  return new HeldModule({ parameters, buffers: model.namedBuffers(), optimizer, onlyTrained });
 }

@@ -28,6 +28,8 @@ export interface SaveCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Kept beside it: JSON, the first rank's. */
   readonly extra?: Readonly<Record<string, unknown>>;
+  /** Frozen parameters are not saved: a base model that its adapters are trained beside. Default false. */
+  readonly onlyTrained?: boolean;
 }
 
 export interface LoadCheckpointOptions {
@@ -35,6 +37,8 @@ export interface LoadCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean;
+  /** Frozen parameters keep their values, and the save has none of them. Default false. */
+  readonly onlyTrained?: boolean;
 }
 
 /**
@@ -59,7 +63,7 @@ export async function saveCheckpoint(
 async function writeShards(
   root: Instance,
   store: PieceStore,
-  { optimizer, extra = {} }: SaveCheckpointOptions,
+  { optimizer, onlyTrained, extra = {} }: SaveCheckpointOptions,
 ): Promise<void> {
   const { processGroup } = root;
   const operation = 'saveCheckpoint';
@@ -70,7 +74,7 @@ async function writeShards(
   try {
     const held = await agree(root, operation, async () => {
       session = root.isFirstRank ? await beginSave(store) : undefined;
-      return heldBy(root, units, { optimizer, holdsBuffers: root.isFirstRank });
+      return heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: root.isFirstRank });
     });
     const [id] = await exchangeTexts(processGroup, session?.id ?? '', exchangeCall(operation));
     part = await agree(root, operation, (share) => {
@@ -128,14 +132,14 @@ export async function loadCheckpoint(
 async function readShards(
   root: Instance,
   reader: PieceReader,
-  { optimizer, strict }: LoadCheckpointOptions,
+  { optimizer, onlyTrained, strict }: LoadCheckpointOptions,
 ): Promise<Readonly<Record<string, unknown>>> {
   const operation = 'loadCheckpoint';
   const units = await keyedUnits(root, { operation });
   let held: HeldModule | undefined;
   let save: Save | undefined;
   await agreeOnText(root, operation, async () => {
-    held = heldBy(root, units, { optimizer, holdsBuffers: true });
+    held = heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: true });
     save = await openSave(reader);
     await held.check(save, { strict, isForeign: isOneGroups });
     return save.id; // ranks may have read different saves
@@ -155,9 +159,13 @@ async function readShards(
 function heldBy(
   root: Instance,
   units: readonly KeyedUnit[],
-  options: { readonly optimizer: AnyOptimizer | undefined; readonly holdsBuffers: boolean },
+  options: {
+    readonly optimizer: AnyOptimizer | undefined;
+    readonly onlyTrained: boolean | undefined;
+    readonly holdsBuffers: boolean;
+  },
 ): HeldModule {
-  const { optimizer, holdsBuffers } = options;
+  const { optimizer, onlyTrained, holdsBuffers } = options;
   if (optimizer !== undefined) {
     namesFor(root, optimizer); // refuses parameters of other modules
   }
@@ -170,6 +178,7 @@ function heldBy(
     parameters,
     buffers: holdsBuffers ? root.wrapper.namedBuffers() : [],
     optimizer,
+    onlyTrained,
   });
 }
 

@@ -28,6 +28,8 @@ export interface HeldModuleOptions {
   /** By name; only where this process writes or loads them. */
   readonly buffers: readonly (readonly [string, Tensor])[];
   readonly optimizer?: AnyOptimizer | undefined;
+  /** Passes over frozen parameters. Default false. */
+  readonly onlyTrained?: boolean | undefined;
 }
 
 export interface PiecesOptions {
@@ -53,8 +55,9 @@ export class HeldModule {
 
   /** @throws {NnConfigError} where the optimizer steps what has no name here */
   constructor(options: HeldModuleOptions) {
-    this.#options = options;
-    const { optimizer } = options;
+    const { optimizer, onlyTrained = false } = options;
+    const held = [...options.parameters].filter(([param]) => !onlyTrained || param.requiresGrad);
+    this.#options = { ...options, parameters: new Map(held) };
     this.#stepped = new Map(
       (optimizer?.groups ?? []).flatMap((group) => {
         const names = optimizer!.stateNamesOf(group);

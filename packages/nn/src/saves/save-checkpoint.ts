@@ -12,6 +12,8 @@ export interface SaveCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Kept beside it: JSON. */
   readonly extra?: Readonly<Record<string, unknown>>;
+  /** Frozen parameters are not saved: a base model that its adapters are trained beside. Default false. */
+  readonly onlyTrained?: boolean;
 }
 
 export interface LoadCheckpointOptions {
@@ -19,6 +21,8 @@ export interface LoadCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean;
+  /** Frozen parameters keep their values, and the save has none of them. Default false. */
+  readonly onlyTrained?: boolean;
 }
 
 /**
@@ -33,8 +37,8 @@ export async function saveCheckpoint(
   store: PieceStore,
   options: SaveCheckpointOptions = {},
 ): Promise<void> {
-  const { optimizer, extra = {} } = options;
-  const held = heldModule(module, optimizer, 'saveCheckpoint');
+  const { extra = {} } = options;
+  const held = heldModule(module, options, 'saveCheckpoint');
   const checkVersions = held.noteVersions('saveCheckpoint');
   const pieces = async function* () {
     yield* held.pieces();
@@ -58,8 +62,8 @@ export async function loadCheckpoint(
   reader: PieceReader,
   options: LoadCheckpointOptions = {},
 ): Promise<Readonly<Record<string, unknown>>> {
-  const { optimizer, strict } = options;
-  const held = heldModule(module, optimizer, 'loadCheckpoint');
+  const { strict } = options;
+  const held = heldModule(module, options, 'loadCheckpoint');
   const save = await openSave(reader);
   await held.check(save, { strict });
   await held.load(save);
@@ -68,7 +72,7 @@ export async function loadCheckpoint(
 
 function heldModule(
   module: Module,
-  optimizer: AnyOptimizer | undefined,
+  { optimizer, onlyTrained }: Pick<LoadCheckpointOptions, 'optimizer' | 'onlyTrained'>,
   operation: string,
 ): HeldModule {
   const named = module.namedParameters();
@@ -77,5 +81,6 @@ function heldModule(
     parameters: new Map(named.map(([name, tensor]) => [tensor, name])),
     buffers: module.namedBuffers(),
     optimizer,
+    onlyTrained,
   });
 }
