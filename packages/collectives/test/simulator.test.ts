@@ -1,4 +1,4 @@
-// Thousands of random programs over simulated links. A failure prints its seed:
+// A thousand random programs over simulated links. A failure prints its seed:
 // `simulate({ seed })` of @shardweave/collectives/testing repeats it.
 
 import {
@@ -11,8 +11,8 @@ import {
 } from '@shardweave/collectives/testing';
 import { describe, expect, it } from 'vitest';
 
-const NUM_WITHOUT_FAULTS = 500;
-const NUM_WITH_FAULTS = 1500;
+const NUM_WITHOUT_FAULTS = 250;
+const NUM_WITH_FAULTS = 750;
 
 function report(what: string, figures: SimulationFigures, startMs: number): void {
   const { numRuns, numEvents, numResolved, numRejected, virtualMs, faults, failures } = figures;
