@@ -28,7 +28,7 @@ export default defineConfig({
   ssr: { resolve: { conditions: ['@shardweave/source'] } },
   test: {
     exclude: [...configDefaults.exclude, ...(isLong ? [] : ['**/*.long.test.ts'])],
-    setupFiles: ['tooling/vitest/no-console.ts'],
+    setupFiles: ['tooling/vitest/no-console.ts', 'tooling/vitest/token-cache.ts'],
     reporters: ['default', new PlainReporter()],
     pool: 'forks',
     execArgv: V8_FLAGS,

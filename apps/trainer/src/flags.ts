@@ -55,6 +55,11 @@ const FLAGS = z.object({
   dropout: probability.optional(),
   tokenizer: oneOf(['model', 'byte', 'gpt2']).optional(),
   data: file.optional(),
+  valid: file.optional(),
+  validFraction: real('a number above 0 and below 1', (x) => x > 0 && x < 1).optional(),
+  evalEvery: whole(1).optional(),
+  trainOnPrompt: z.boolean().default(false),
+  cache: file.optional(),
   order: oneOf(['shuffle', 'sequential']).default('shuffle'),
   batch: whole(1).default(16),
   seq: whole(1).optional(),
@@ -83,6 +88,8 @@ export type Flags = z.output<typeof FLAGS>;
 export const DEFAULT_SEQ_AT_MOST = 256;
 /** Small models take larger steps: measured on the default preset; for GPT-2 its usual rate. */
 export const DEFAULT_LR = { small: 0.004, large: 0.0003 } as const;
+/** Steps between evaluations without --eval-every. */
+export const DEFAULT_EVAL_EVERY = 100;
 /** Steps of warm-up under the cosine schedule without --warmup. */
 export const DEFAULT_WARMUP = 20;
 
@@ -201,7 +208,24 @@ export function trainCommand(): Command {
     '--tokenizer <model|byte|gpt2>',
     "model: the directory's own tokenizer.json (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
   );
-  add(model, '--data <FILE>', 'a text in UTF-8 (default: the novel Moby Dick)');
+  add(
+    model,
+    '--data <FILE>',
+    'a text in UTF-8, or .jsonl: a document a line, as {"text"}, {"prompt", "completion"} or {"messages"} (default: the novel Moby Dick)',
+  );
+  add(model, '--valid <FILE>', 'evaluate on that, in one of these formats');
+  add(model, '--valid-fraction <X>', 'or on so much of the data, which is not trained on');
+  add(
+    model,
+    '--eval-every <N>',
+    `steps between evaluations; there is one in the end, too (default: ${DEFAULT_EVAL_EVERY})`,
+  );
+  add(model, '--train-on-prompt', 'count prompts and all roles in the loss, not the answers alone');
+  add(
+    model,
+    '--cache <DIR>',
+    "where tokens of data are kept for later runs (default: SHARDWEAVE_CACHE, or the system's cache directory)",
+  );
   add(model, '--order <shuffle|sequential>', 'of the rows (default: shuffle)');
 
   const training = 'Training:';

@@ -1,6 +1,7 @@
-// Entry point of the command and, started by it, of its rank and probe processes and rank threads.
+// Entry point of the command and, started by it, of its processes and threads.
 
 import { fileURLToPath } from 'node:url';
+import { isTokenizeThread, serveTokenizeThread } from './data/tokenize-thread.js';
 import { PROBE_VARIABLE, probeAdapters } from './launch/adapter-probe.js';
 import { RANK_PROCESS_VARIABLE, serveRank } from './launch/rank-process.js';
 import { isRankThread, serveRankThread } from './launch/rank-thread.js';
@@ -8,7 +9,9 @@ import { allowRelaxedSimd } from './launch/relaxed-simd.js';
 
 allowRelaxedSimd();
 
-if (isRankThread()) {
+if (isTokenizeThread()) {
+  await serveTokenizeThread();
+} else if (isRankThread()) {
   const { runThreadRank } = await import('./rank/run-thread-rank.js');
   await serveRankThread(runThreadRank);
 } else if (process.env[RANK_PROCESS_VARIABLE] !== undefined && process.send !== undefined) {

@@ -5,9 +5,17 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
+import { defaultCacheDirectory } from './data/prepare-tokens.js';
+import { isJsonl } from './data/tokenize.js';
 import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
-import { DEFAULT_LR, DEFAULT_SEQ_AT_MOST, DEFAULT_WARMUP, type Flags } from './flags.js';
+import {
+  DEFAULT_EVAL_EVERY,
+  DEFAULT_LR,
+  DEFAULT_SEQ_AT_MOST,
+  DEFAULT_WARMUP,
+  type Flags,
+} from './flags.js';
 import { findModelDirectory, readModelConfig } from './model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
 import type { DeviceChoice, ModelSource, RunConfig, TokenizerName } from './run-config.js';
@@ -39,6 +47,7 @@ export async function resolveConfig(
   }
   checkOffload(flags);
   checkShards(flags);
+  checkData(flags);
   const model = modelSource(flags.model);
   const own =
     model.kind === 'preset'
@@ -78,6 +87,11 @@ export async function resolveConfig(
     tokenizer: tokenizerName(flags, model, modelConfig),
     dataFile: flags.data === undefined ? undefined : resolve(flags.data),
     order: flags.order,
+    validFile: flags.valid === undefined ? undefined : resolve(flags.valid),
+    validFraction: flags.validFraction,
+    evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
+    trainOnPrompt: flags.trainOnPrompt,
+    cacheDir: resolve(flags.cache ?? defaultCacheDirectory(process.env)),
     batch: flags.batch,
     seq,
     steps: flags.steps,
@@ -141,6 +155,25 @@ function checkOffload(flags: Flags): void {
   if (deviceBudget !== undefined && slices !== undefined) {
     throw new UsageError(
       '--device-budget chooses how many slices there are, got --slices too. Give one of them.',
+    );
+  }
+}
+
+/** What is evaluated comes from one place, and prompts are known of documents alone. */
+function checkData({ data, valid, validFraction, evalEvery, trainOnPrompt }: Flags): void {
+  if (valid !== undefined && validFraction !== undefined) {
+    throw new UsageError(
+      `--valid ${valid} and --valid-fraction ${validFraction} both say what to evaluate on. Give one of them.`,
+    );
+  }
+  if (evalEvery !== undefined && valid === undefined && validFraction === undefined) {
+    throw new UsageError(
+      `--eval-every ${evalEvery}, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.`,
+    );
+  }
+  if (trainOnPrompt && !isJsonl(data)) {
+    throw new UsageError(
+      `--train-on-prompt is for documents, got --data ${data ?? '(the novel)'}. Give a .jsonl file, or leave it out: all of a text counts.`,
     );
   }
 }

@@ -2,6 +2,7 @@
 // data, since it travels to rank processes as JSON.
 
 import type { ModelConfig } from '@shardweave/nn';
+import type { TokenFiles } from './data/dataset.js';
 
 export type Strategy = 'single' | 'fsdp' | 'ddp' | 'offload';
 export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
@@ -15,6 +16,11 @@ export type Schedule = 'constant' | 'cosine';
 export type ModelSource =
   | { readonly kind: 'preset'; readonly name: string }
   | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean };
+
+/** A run whose data has been made tokens. */
+export interface PreparedRun extends RunConfig {
+  readonly tokens: TokenFiles;
+}
 
 export interface RunConfig {
   readonly strategy: Strategy;
@@ -51,6 +57,15 @@ export interface RunConfig {
   readonly tokenizer: TokenizerName;
   readonly dataFile: string | undefined;
   readonly order: Order;
+  /** What is evaluated: a file, or a part of the data; at most one of them. */
+  readonly validFile: string | undefined;
+  readonly validFraction: number | undefined;
+  /** Steps from one evaluation to the next; the last step is followed by one. */
+  readonly evalEvery: number;
+  /** Whether prompts and what others than the assistant say count in the loss. */
+  readonly trainOnPrompt: boolean;
+  /** Where tokens are kept for later runs. */
+  readonly cacheDir: string;
 
   /** Rows of one optimizer step over all ranks and micro-steps. */
   readonly batch: number;

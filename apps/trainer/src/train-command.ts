@@ -62,7 +62,12 @@ export async function trainCommand(
     });
     monitor = new RunMonitor(config, terminal);
     const { signal } = interrupt;
-    await runJob(config, { entry: options.entry, onEvent: monitor.handle, signal });
+    await runJob(config, {
+      entry: options.entry,
+      onEvent: monitor.handle,
+      onTokenized: (name, done, total) => terminal.progress(`tokens of ${name}`, done, total),
+      signal,
+    });
     if (isFirst) {
       monitor.finish();
     }

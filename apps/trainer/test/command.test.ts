@@ -8,6 +8,7 @@ import {
   existsSync,
   mkdtempSync,
   openSync,
+  readdirSync,
   readFileSync,
   writeFileSync,
 } from 'node:fs';
@@ -16,6 +17,8 @@ import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
 import { buildCommand } from './fixtures/build-command.js';
+import { jsonlFile } from './fixtures/jsonl-data.js';
+import { lettersDirectory } from './fixtures/letters-tokenizer.js';
 import { ROOT, runFlags, shortCase } from './fixtures/run-flags.js';
 
 let script: string;
@@ -215,17 +218,18 @@ describe('ranks as processes and as threads', () => {
   });
 
   it('killing a rank before the first step does, too', async () => {
-    // Nobody gets beyond a text that has no end yet.
-    const text = join(mkdtempSync(join(tmpdir(), 'trainer-pipe-')), 'text');
-    execFileSync('mkfifo', [text]);
-    const flags = ['--transport', 'ws', '--ranks', '3', '--steps', '1000000', '--data', text];
+    // Nobody gets beyond weights that have no end yet.
+    const model = lettersDirectory({ isBare: true });
+    const weights = join(model, 'model.safetensors');
+    execFileSync('mkfifo', [weights]);
+    const flags = ['--transport', 'ws', '--ranks', '3', '--steps', '1000000', '--model', model];
     const run = new Running([...QUICK, ...flags]);
     await expect.poll(() => run.ranks().length, { timeout: LIMIT_MS, interval: 20 }).toBe(3);
     const pids = run.ranks();
     process.kill(pids[1]!, 'SIGKILL');
     await expect.poll(() => isAlive(pids[1]!), { timeout: LIMIT_MS, interval: 5 }).toBe(false);
-    // Opened to read and to write it waits for neither; closed, it ends the text of those that read.
-    closeSync(openSync(text, constants.O_RDWR));
+    // Opened to read and to write it waits for neither; closed, it ends the weights of those that read.
+    closeSync(openSync(weights, constants.O_RDWR));
     const code = await run.exit();
     expect(run.err).toMatch(/^error: rank 1 of 3 was killed by SIGKILL before the first step/);
     expect(code).toBe(1);
@@ -239,6 +243,66 @@ describe('ranks as processes and as threads', () => {
     expect(pids).toHaveLength(3);
     run.child.kill('SIGKILL');
     await expect.poll(() => pids.some(isAlive), { timeout: LIMIT_MS }).toBe(false);
+  });
+});
+
+describe('documents', () => {
+  const LINES = Array.from({ length: 3000 }, (_, i) => ({
+    prompt: `${i} and one `,
+    completion: `${i}!`.repeat(8),
+  }));
+
+  it('are made tokens in a thread once, for ranks that are processes', async () => {
+    const { file, model } = jsonlFile(LINES);
+    const cache = mkdtempSync(join(tmpdir(), 'cache-'));
+    const flags = `--device cpu --model ${model} --data ${file} --valid-fraction 0.01 --cache ${cache} --seq 24 --batch 4 --steps 2 --lr 0.01`;
+    const out = join(cache, 'run');
+    const run = new Running([...flags.split(' '), '--transport', 'ws', '--out', out]);
+    expect(await run.exit()).toBe(0);
+    expect(run.err).toBe('');
+    expect(run.out).toMatch(
+      /^data .*data\.jsonl: 1\d\dk tokens in 3\.0k documents \(model\), shuffle$/m,
+    );
+    expect(run.out).toMatch(/^valid {3}0\.01 of the data: .* in 30 documents, every 100 steps$/m);
+    const [, last] = readFileSync(join(out, 'metrics.jsonl'), 'utf8').trim().split('\n');
+    const { loss, validLoss } = JSON.parse(last!) as Record<string, number>;
+    expect(run.out).toMatch(
+      new RegExp(
+        `^step 2/2 \\| loss +${loss!.toFixed(4)} \\| valid +${validLoss!.toFixed(4)} \\|`,
+        'm',
+      ),
+    );
+    expect(JSON.parse(readFileSync(join(out, 'summary.json'), 'utf8'))).toMatchObject({
+      validLoss,
+    });
+    expect(existsSync(join(out, 'model', 'tokenizer.json'))).toBe(true);
+    // The tokens are there: ranks in this process find them, and train on them alike.
+    const here = await runFlags([...flags.split(' '), '--ranks', '2']);
+    expect(here.steps.map((step) => step.loss).at(-1)).toBe(loss);
+    expect(readdirSync(join(cache, 'tokens'))).toHaveLength(1);
+  });
+
+  it('leave nothing behind that were not done at Ctrl-C', async () => {
+    const { file, model } = jsonlFile(Array.from({ length: 20 }, () => LINES).flat());
+    const cache = mkdtempSync(join(tmpdir(), 'cache-'));
+    const run = new Running([
+      '--device',
+      'cpu',
+      '--model',
+      model,
+      '--data',
+      file,
+      '--cache',
+      cache,
+    ]);
+    const made = () =>
+      existsSync(join(cache, 'tokens')) ? readdirSync(join(cache, 'tokens')) : [];
+    await expect
+      .poll(made, { timeout: LIMIT_MS, interval: 20 })
+      .toEqual([expect.stringMatching(/\.part$/)]);
+    run.child.kill('SIGINT');
+    expect(await run.exit()).toBe(130);
+    expect(made()).toEqual([]);
   });
 });
 

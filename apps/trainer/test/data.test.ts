@@ -3,7 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { loadDataset } from '../src/data/dataset.js';
+import { type DataConfig, openData } from '../src/data/dataset.js';
+import { prepareTokens } from '../src/data/prepare-tokens.js';
 import { numMicroSteps, rowOrder, rowsOf } from '../src/data/row-order.js';
 import { readText } from '../src/data/text.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
@@ -20,7 +21,17 @@ const CONFIG = {
   seed: 1,
   ranks: 3,
   gradAccum: 2,
+  validFile: undefined,
+  validFraction: undefined,
+  trainOnPrompt: false,
 } as const;
+
+async function open(over: Partial<DataConfig>) {
+  const config = { ...CONFIG, ...over };
+  const cacheDir = process.env.SHARDWEAVE_CACHE!;
+  const model = { kind: 'preset', name: 'nano' } as const;
+  return await openData(config, await prepareTokens({ ...config, model, cacheDir }, { entry: '' }));
+}
 
 function textFile(text: string): string {
   const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'text.txt');
@@ -57,9 +68,7 @@ describe('the text', () => {
   });
 
   it('that is missing, too short or beyond the vocabulary is refused in a sentence', async () => {
-    const bytes = await loadTokenizer('byte');
-    const load = (over: object) =>
-      loadDataset({ ...CONFIG, ...over }, bytes).catch((e: unknown) => e);
+    const load = (over: object) => open(over).catch((e: unknown) => e);
     const missing = await load({ dataFile: '/nowhere/text.txt' });
     const short = await load({ dataFile: textFile('12345678') });
     const beyond = await load({
@@ -74,7 +83,8 @@ describe('the text', () => {
     expect((beyond as Error).message).toMatch(
       /has token 108, but the model's vocabulary ends at 99/,
     );
-    expect(await load({ dataFile: textFile('123456789') })).toHaveProperty('tokenCount', 9);
+    await using nine = await open({ dataFile: textFile('123456789') });
+    expect(nine.train.size).toEqual({ tokens: 9, documents: 0 });
   });
 });
 
@@ -142,14 +152,14 @@ describe('row order', () => {
   });
 
   it('the rows of a step are the same for every world size', async () => {
-    const bytes = await loadTokenizer('byte');
     const rowsWith = async (ranks: number, gradAccum: number) => {
-      const data = await loadDataset({ ...CONFIG, order: 'shuffle', ranks, gradAccum }, bytes);
+      await using opened = await open({ order: 'shuffle', ranks, gradAccum });
+      const data = opened.train;
       const rows: number[] = [];
       for (let rank = 0; rank < ranks; rank++) {
-        expect(data.numTargets(3)).toBe(84);
+        expect(await data.numTargets(3)).toBe(84);
         for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
-          const batch = data.microBatch(3, rank, microStep);
+          const batch = await data.microBatch(3, rank, microStep);
           expect(batch.firstRow * 7).toBe(rows.length);
           rows.push(...batch.tokens);
           for (let i = 0; i + 1 < 7; i++) {

@@ -9,7 +9,7 @@ import { afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { InterruptedError, RankFailedError } from '../src/errors.js';
 import { runProcesses } from '../src/launch/run-processes.js';
 import type { RankEvent } from '../src/rank/events.js';
-import type { RunConfig } from '../src/run-config.js';
+import type { PreparedRun } from '../src/run-config.js';
 
 const directory = mkdtempSync(join(tmpdir(), 'trainer-launch-'));
 const rankScript = join(directory, 'fake-rank.mjs');
@@ -51,7 +51,7 @@ async function run(
   const stop = new AbortController();
   const events: RankEvent[] = [];
   const pids: number[] = [];
-  const error: unknown = await runProcesses({ ranks: behaviors.length, steps } as RunConfig, {
+  const error: unknown = await runProcesses({ ranks: behaviors.length, steps } as PreparedRun, {
     entry: rankScript,
     signal: stop.signal,
     onEvent: (event) => {

@@ -5,7 +5,8 @@ import { makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { type Dataset, NO_TARGET } from '../src/data/dataset.js';
+import type { Dataset, MicroBatch } from '../src/data/dataset.js';
+import { NO_TARGET } from '../src/data/rows.js';
 import { parseFlags } from '../src/flags.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import type { RunConfig } from '../src/run-config.js';
@@ -29,10 +30,10 @@ function masked(text: Dataset, { batch }: RunConfig): Dataset {
     Array.from({ length: SEQ }, (_, t) => counts(step, row, t)).filter(Boolean).length;
   return {
     ...text,
-    numTargets: (step) =>
+    numTargets: async (step) =>
       Array.from({ length: batch }, (_, row) => numRows(step, row)).reduce((sum, n) => sum + n, 0),
-    microBatch: (step, rank, microStep) => {
-      const rows = text.microBatch(step, rank, microStep);
+    microBatch: async (step, rank, microStep) => {
+      const rows = await text.microBatch(step, rank, microStep);
       const at = (i: number) => [rows.firstRow + Math.floor(i / SEQ), i % SEQ] as const;
       return {
         ...rows,
@@ -52,12 +53,13 @@ describe('the loss of a step', () => {
   it('is the weighted sum over targets that count, by their number', async () => {
     const flags = `${RUN} --batch 3 --steps 1 --strategy single`;
     const config = await resolveConfig(parseFlags(flags.split(' '), () => {}));
-    let rows: ReturnType<Dataset['microBatch']> | undefined;
+    let batch: Promise<MicroBatch> | undefined;
     const { outcomes } = await trainOn(flags, (text, of) => {
       const data = masked(text, of);
-      rows = data.microBatch(0, 0, 0);
+      batch = data.microBatch(0, 0, 0);
       return data;
     });
+    const rows = await batch;
     const device = new Device(createReferenceBackend());
     const model = makeModel(device, config.modelConfig, { seed: config.seed });
     const logits = await device.scope(async () => {

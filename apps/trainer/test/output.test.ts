@@ -28,6 +28,9 @@ const METRICS: StepMetrics = {
 };
 const RESOURCES = { peakBytes: 412 * 2 ** 20, wireBytes: 38.4 * 2 ** 20 };
 
+/** What a line begins with while a bar is there. */
+const CLEAR_LINE = '\r\u001b[2K';
+
 class Sink extends Writable {
   text = '';
   readonly isTTY: boolean;
@@ -161,6 +164,21 @@ describe('Terminal', () => {
     expect(terminal(true, { env: { NO_COLOR: '1' } }).out).not.toContain(ESCAPE);
   });
 
+  it('shows on a terminal how far the tokens are, and takes the bar away', () => {
+    for (const isTTY of [true, false]) {
+      const out = new Sink(false);
+      const err = new Sink(isTTY);
+      const made = new Terminal({ out, err, isQuiet: false, env: {}, steps: 1 });
+      made.progress('tokens of a.jsonl', 3, 10);
+      expect(err.text).toMatch(isTTY ? /%.*left \| tokens of a\.jsonl/ : /^$/);
+      made.progress('tokens of a.jsonl', 10, 10);
+      made.note('on goes the run');
+      // Whole: a line is cleared of a bar only while there is one.
+      expect(out.text).toBe('on goes the run\n');
+      expect(err.text.endsWith(CLEAR_LINE)).toBe(false);
+    }
+  });
+
   it('lets no text of the model command the terminal', () => {
     const out = new Sink(false);
     const err = new Sink(false);
@@ -184,7 +202,8 @@ const ready: RankReady = {
   numericClass: 'cpu kernels 1',
   params: 5,
   shardBytes: 4,
-  tokenCount: 9,
+  data: { tokens: 9, documents: 0 },
+  valid: undefined,
 };
 
 describe('the header', () => {
@@ -232,14 +251,14 @@ describe('RunDirectory', () => {
     const run = new RunDirectory(path);
     const overflow = { ...METRICS, step: 2, loss: 2, gradNorm: null, skipped: true };
     const empty = { ...METRICS, loss: Number.NaN, targets: 0, gradNorm: null, skipped: true };
-    run.step({ ...METRICS, step: 1, loss: 3 });
+    run.step({ ...METRICS, step: 1, loss: 3, validLoss: 2.5 });
     run.step(overflow);
     run.step({ ...empty, step: 3 });
     run.step({ ...empty, step: 4 });
     run.finish([ready], [], 'tiny');
     const lines = readFileSync(join(path, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([
-      { ...METRICS, step: 1, loss: 3 },
+      { ...METRICS, step: 1, loss: 3, validLoss: 2.5 },
       overflow,
       { ...empty, step: 3, loss: null },
       { ...empty, step: 4, loss: null },
@@ -247,6 +266,7 @@ describe('RunDirectory', () => {
     expect(JSON.parse(readFileSync(join(path, 'summary.json'), 'utf8'))).toEqual({
       params: 5,
       finalLoss: 2, // the last step that had targets
+      validLoss: 2.5,
       skippedSteps: { overflow: 1, noTargets: 2 },
       device: 'cpu (wasm)',
       numericClass: 'cpu kernels 1',

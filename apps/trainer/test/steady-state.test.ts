@@ -3,8 +3,8 @@
 import { createMemoryGroup } from '@shardweave/collectives';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { loadDataset } from '../src/data/dataset.js';
-import { loadTokenizer } from '../src/data/tokenizer.js';
+import { openData } from '../src/data/dataset.js';
+import { prepareTokens } from '../src/data/prepare-tokens.js';
 import { parseFlags } from '../src/flags.js';
 import { DeviceHost } from '../src/rank/device-host.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
@@ -32,7 +32,8 @@ async function run(numSteps: number, flags: string) {
   const tiny = `${ROOT}tooling/reference/data/tiny`;
   const line = `--model ${tiny} --data ${tiny}/text.txt --seq 16 --batch 4 ${flags}`;
   const config = await resolveConfig(parseFlags(line.split(' '), () => {}));
-  const data = await loadDataset(config, await loadTokenizer('byte'));
+  await using opened = await openData(config, await prepareTokens(config, { entry: '' }));
+  const data = opened.train;
   await using host = new DeviceHost();
   const worlds = createMemoryGroup(config.ranks);
   const backends = new Set<Awaited<ReturnType<DeviceHost['open']>>>();

@@ -4,7 +4,15 @@ import type { StepMetrics } from '../src/rank/events.js';
 import { type StepOutcome, trainLoop } from '../src/rank/train-loop.js';
 import { learningRate } from '../src/schedule.js';
 
-const CONFIG = { steps: 6, batch: 4, seq: 8, lr: 1, schedule: 'cosine', warmup: 2 } as const;
+const CONFIG = {
+  evalEvery: 100,
+  steps: 6,
+  batch: 4,
+  seq: 8,
+  lr: 1,
+  schedule: 'cosine',
+  warmup: 2,
+} as const;
 const FINE: StepOutcome = { loss: 2, numTargets: 32, gradNorm: 1, lossScale: 1, isSkipped: false };
 
 async function run(

@@ -1,20 +1,16 @@
-// The tokens of a run and the rows a rank takes from them.
+// The data of a run as the rows that a rank takes: what to train on and, apart from it, what to
+// evaluate on.
 
 import { UsageError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
-import { numMicroSteps, rowOrder, rowsOf } from './row-order.js';
-import { readText } from './text.js';
-import type { Tokenizer } from './tokenizer.js';
-
-/** A target that does not count: beyond every vocabulary. */
-export const NO_TARGET = 0xffff_ffff;
+import { packedRows } from './packed-rows.js';
+import { numMicroSteps, permute, rowsOf } from './row-order.js';
+import type { RowArrays, RowOrderName, RowSource } from './rows.js';
+import { streamRows } from './stream-rows.js';
+import { TokenFile } from './token-file.js';
 
 /** Rows for one micro-step of one rank, perhaps none. */
-export interface MicroBatch {
-  /** [rows, seq] */
-  readonly tokens: Uint32Array;
-  /** [rows, seq], one token on, or NO_TARGET. */
-  readonly targets: Uint32Array;
+export interface MicroBatch extends RowArrays {
   /** [rows, seq]: what the loss of each target is multiplied by. Undefined: 1 for all. */
   readonly weights?: Float32Array;
   readonly rows: number;
@@ -22,19 +18,42 @@ export interface MicroBatch {
   readonly firstRow: number;
 }
 
+export interface DataSize {
+  readonly tokens: number;
+  /** 0 for a text. */
+  readonly documents: number;
+}
+
 export interface Dataset {
-  readonly tokenCount: number;
+  readonly size: DataSize;
+  /** Steps that take each row once, the last one perhaps in part. */
+  readonly numSteps: number;
   /** Micro-steps of every step, on every rank. */
   readonly numMicroSteps: number;
   /** Targets that count in step `step` (from 0), of all ranks and micro-steps: what losses are divided by. */
-  numTargets(step: number): number;
+  numTargets(step: number): Promise<number>;
   /** The rows of `rank` in micro-step `microStep` of step `step` (from 0). */
-  microBatch(step: number, rank: number, microStep: number): MicroBatch;
+  microBatch(step: number, rank: number, microStep: number): Promise<MicroBatch>;
 }
 
-type DataConfig = Pick<
+/** Closes its files when it is disposed. */
+export interface RunData extends AsyncDisposable {
+  readonly train: Dataset;
+  readonly valid: Dataset | undefined;
+}
+
+/** Where the tokens of a run are; see token-file.ts. */
+export interface TokenFiles {
+  readonly train: string;
+  readonly valid: string | undefined;
+}
+
+export type DataConfig = Pick<
   RunConfig,
   | 'dataFile'
+  | 'validFile'
+  | 'validFraction'
+  | 'trainOnPrompt'
   | 'tokenizer'
   | 'modelConfig'
   | 'order'
@@ -45,47 +64,175 @@ type DataConfig = Pick<
   | 'gradAccum'
 >;
 
+/** Which documents are kept apart does not hang on the seed: runs of several seeds then compare. */
+const VALID_SEED = 0;
+
 /**
- * Reads and encodes the text.
+ * Opens what `prepareTokens` has made; nothing but tables is in memory.
  *
- * @throws {UsageError} for a text that is missing, too short or beyond the model's vocabulary.
+ * @throws {UsageError} for data that is too short, beyond the model's vocabulary, or all prompt.
  */
-export async function loadDataset(config: DataConfig, tokenizer: Tokenizer): Promise<Dataset> {
-  const tokens = tokenizer.encode(await readText(config.dataFile));
-  const { seq, batch, ranks, gradAccum } = config;
-  const name = config.dataFile ?? 'the novel';
-  if (tokens.length < seq + 2) {
+export async function openData(config: DataConfig, files: TokenFiles): Promise<RunData> {
+  const open: TokenFile[] = [];
+  const opened = async (directory: string) => {
+    const file = await TokenFile.open(directory);
+    open.push(file);
+    return file;
+  };
+  const close = async () => {
+    await Promise.all(open.map((file) => file.close()));
+  };
+  try {
+    const own: Source = {
+      file: await opened(files.train),
+      name: config.dataFile ?? 'the novel',
+      flag: '--data',
+    };
+    const [first, last] = split(own, config.validFraction);
+    const apart: Source | undefined =
+      files.valid === undefined
+        ? last
+        : { file: await opened(files.valid), name: config.validFile!, flag: '--valid' };
+    return {
+      train: dataset(config, first, config.order),
+      valid: apart && dataset(config, apart, 'in turn'),
+      [Symbol.asyncDispose]: close,
+    };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** A token file, or a part of one. */
+interface Source {
+  readonly file: TokenFile;
+  /** As people know it. */
+  readonly name: string;
+  readonly flag: string;
+  /** Tokens [first, end) of a text; default all. */
+  readonly range?: readonly [number, number];
+  /** Of the file's documents; default all. */
+  readonly documents?: Uint32Array;
+}
+
+/** The end of a text, or documents from all over the file. */
+function split(source: Source, fraction: number | undefined): [Source, Source | undefined] {
+  if (fraction === undefined) {
+    return [source, undefined];
+  }
+  const { kind, tokens, documents } = source.file.index;
+  const name = `${source.name} (with --valid-fraction ${fraction})`;
+  if (kind === 'stream') {
+    const cut = tokens - Math.round(tokens * fraction);
+    return [
+      { ...source, name, range: [0, cut] },
+      { ...source, name, range: [cut, tokens] },
+    ];
+  }
+  const numApart = Math.max(1, Math.round(documents * fraction));
+  if (numApart >= documents) {
     throw new UsageError(
-      `--data: ${name} has ${tokens.length} tokens, but --seq ${seq} needs at least ${seq + 2}. Give a longer text or a smaller --seq.`,
+      `--valid-fraction ${fraction}: ${source.name} has ${documents} documents, so none would be left to train on. Give more documents, a smaller fraction, or --valid with a file of its own.`,
     );
   }
-  const largest = tokens.reduce((most, token) => Math.max(most, token), 0);
-  if (largest >= config.modelConfig.vocab_size) {
-    throw new UsageError(
-      `--tokenizer ${tokenizer.name}: ${name} has token ${largest}, but the model's vocabulary ends at ${config.modelConfig.vocab_size - 1}. Choose another --tokenizer, or a --model with a larger vocabulary.`,
-    );
-  }
-  const startOf = rowOrder(config.order, {
-    tokenCount: tokens.length,
-    batch,
-    seq,
-    seed: config.seed,
-  });
+  const order = permute(documents, VALID_SEED, 0);
+  return [
+    { ...source, name, documents: order.slice(numApart).sort() },
+    { ...source, name, documents: order.slice(0, numApart).sort() },
+  ];
+}
+
+function dataset(config: DataConfig, source: Source, order: RowOrderName): Dataset {
+  const { batch, ranks, gradAccum, seq } = config;
+  checkVocabulary(config, source);
+  const rows = rowsFrom(config, source, order);
+  /** What is evaluated ends with its last row; training goes on and on. */
+  const end = order === 'in turn' ? rows.numRows : Number.POSITIVE_INFINITY;
   return {
-    tokenCount: tokens.length,
+    size: sizeOf(source),
+    numSteps: Math.ceil(rows.numRows / batch),
     numMicroSteps: numMicroSteps({ batch, ranks, gradAccum }),
-    numTargets: () => batch * seq, // every token of a text has one after it
-    microBatch: (step, rank, microStep) => {
-      const { first, end } = rowsOf({ batch, ranks, rank, gradAccum, microStep });
-      const rows = end - first;
-      const inputs = new Uint32Array(rows * seq);
-      const targets = new Uint32Array(rows * seq);
-      for (let row = 0; row < rows; row++) {
-        const start = startOf(step, first + row);
-        inputs.set(tokens.subarray(start, start + seq), row * seq);
-        targets.set(tokens.subarray(start + 1, start + 1 + seq), row * seq);
+    numTargets: async (step) => {
+      let sum = 0;
+      for (let index = step * batch; index < Math.min((step + 1) * batch, end); index++) {
+        sum += await rows.numTargets(index);
       }
-      return { tokens: inputs, targets, rows, firstRow: first };
+      return sum;
+    },
+    microBatch: async (step, rank, microStep) => {
+      const own = rowsOf({ batch, ranks, rank, gradAccum, microStep });
+      const [first, last] = [own.first, own.end].map((row) =>
+        Math.min(row, end - step * batch),
+      ) as [number, number];
+      const size = (last - first) * seq;
+      const arrays: RowArrays = {
+        tokens: new Uint32Array(size),
+        targets: new Uint32Array(size),
+        ...(rows.isPacked && {
+          segments: new Uint32Array(size),
+          positions: new Uint32Array(size),
+        }),
+      };
+      for (let row = first; row < last; row++) {
+        await rows.fill(step * batch + row, arrays, row - first);
+      }
+      return { ...arrays, rows: last - first, firstRow: first };
     },
   };
+}
+
+function sizeOf({ file, range, documents }: Source): DataSize {
+  if (range !== undefined) {
+    return { tokens: range[1] - range[0], documents: 0 };
+  }
+  if (documents === undefined) {
+    return { tokens: file.index.tokens, documents: file.index.documents };
+  }
+  const tokens = documents.reduce((sum, i) => sum + file.document(i).length, 0);
+  return { tokens, documents: documents.length };
+}
+
+function rowsFrom(config: DataConfig, source: Source, order: RowOrderName): RowSource {
+  const { seq, batch, seed, trainOnPrompt } = config;
+  const { file, name, flag } = source;
+  if (file.index.kind === 'documents') {
+    const documents = source.documents ?? new Uint32Array(file.index.documents).map((_, i) => i);
+    checkCounted(config, source, documents);
+    return packedRows(file, { documents, seq, seed, order, trainOnPrompt });
+  }
+  const [first, end] = source.range ?? [0, file.index.tokens];
+  const length = end - first;
+  if (length < seq + 2) {
+    throw new UsageError(
+      `${flag}: ${name} has ${length} tokens, but --seq ${seq} needs at least ${seq + 2}. Give a longer text or a smaller --seq.`,
+    );
+  }
+  return streamRows(file, { first, end, batch, seq, seed, order });
+}
+
+function checkVocabulary({ tokenizer, modelConfig }: DataConfig, { file, name }: Source): void {
+  const { largest } = file.index;
+  if (largest >= modelConfig.vocab_size) {
+    throw new UsageError(
+      `--tokenizer ${tokenizer}: ${name} has token ${largest}, but the model's vocabulary ends at ${modelConfig.vocab_size - 1}. Choose another --tokenizer, or a --model with a larger vocabulary.`,
+    );
+  }
+}
+
+/** Nobody writes a document to learn nothing from it: a role or a field is misspelt. */
+function checkCounted(
+  { trainOnPrompt }: DataConfig,
+  { file, name, flag }: Source,
+  documents: Uint32Array,
+): void {
+  const mute = documents.find((i) => {
+    const { counted, length } = file.document(i);
+    return trainOnPrompt ? length < 2 : counted === 0;
+  });
+  if (mute !== undefined) {
+    throw new UsageError(
+      `${flag}: ${name}, line ${file.document(mute).line}: expected something to learn, got a document that is all prompt. Add what the assistant says, leave the line out, or count prompts with --train-on-prompt.`,
+    );
+  }
 }

@@ -2,7 +2,7 @@
 // channel breaks, so it is also how they notice that the command is gone.
 
 import type { RankEvent } from '../rank/events.js';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun } from '../run-config.js';
 
 /** A rank's place in a job over WebSockets. */
 export interface RankPlace {
@@ -16,7 +16,7 @@ export interface RankPlace {
 }
 
 export type ToRank =
-  | { readonly type: 'start'; readonly config: RunConfig; readonly place: RankPlace }
+  | { readonly type: 'start'; readonly config: PreparedRun; readonly place: RankPlace }
   /** Leave at once, cleanly. */
   | { readonly type: 'stop' };
 

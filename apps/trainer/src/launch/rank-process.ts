@@ -2,13 +2,13 @@
 // when the command is gone.
 
 import type { EmitRankEvent } from '../rank/events.js';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun } from '../run-config.js';
 import type { FromRank, RankPlace, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
 
 /** One rank's work. Ends early, by an error or not, once `signal` is aborted. */
 export type ProcessRankWork = (
-  config: RunConfig,
+  config: PreparedRun,
   place: RankPlace,
   emit: EmitRankEvent,
   signal: AbortSignal,

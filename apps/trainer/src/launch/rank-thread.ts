@@ -3,18 +3,18 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import type { ShmSeat } from '@shardweave/collectives/shm';
 import type { EmitRankEvent } from '../rank/events.js';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun } from '../run-config.js';
 import type { FromRank, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
 
 /** What main.ts knows a rank's thread by. */
 export interface RankThreadData {
-  readonly rankThread: { readonly config: RunConfig; readonly seat: ShmSeat };
+  readonly rankThread: { readonly config: PreparedRun; readonly seat: ShmSeat };
 }
 
 /** One rank's work. Ends early, by an error or not, once `signal` is aborted. */
 export type ThreadRankWork = (
-  config: RunConfig,
+  config: PreparedRun,
   seat: ShmSeat,
   emit: EmitRankEvent,
   signal: AbortSignal,

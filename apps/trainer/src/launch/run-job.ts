@@ -1,13 +1,16 @@
 // Runs a job over the transport it asks for, and writes the trace of all its ranks.
 
 import { writeFileSync } from 'node:fs';
-import { createMemoryGroup } from '@shardweave/collectives';
+import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
+import { readLauncher } from '@shardweave/collectives/launch';
 import { chromeTrace, Trace } from '@shardweave/tensor-core';
+import type { TokenFiles } from '../data/dataset.js';
+import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { TrainerError, UsageError } from '../errors.js';
 import { DeviceHost } from '../rank/device-host.js';
 import type { RankEvent } from '../rank/events.js';
 import { runRank } from '../rank/run-rank.js';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun, RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { resolveDevices } from './adapter-probe.js';
 import { runInMemory } from './run-in-memory.js';
@@ -16,8 +19,10 @@ import { runProcesses } from './run-processes.js';
 import { runThreads } from './run-threads.js';
 
 export interface JobOptions {
-  /** The script that rank processes and probes run. */
+  /** The script that rank processes, threads and probes run. */
   readonly entry: string;
+  /** Told how far the making of tokens is, where they are not known from before. */
+  readonly onTokenized?: PrepareOptions['onTokenized'];
   readonly onEvent: (event: RankEvent) => void;
   /** Ends the job; its reason is what `runJob` rejects with. */
   readonly signal: AbortSignal;
@@ -29,7 +34,6 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     openTrace(asked.traceFile);
   }
   const devices = await resolveDevices(asked.devices, options.entry);
-  const config = { ...asked, devices };
   const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
   const onEvent = (event: RankEvent) => {
     if (event.type === 'trace') {
@@ -38,11 +42,15 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
       options.onEvent(event);
     }
   };
-  const runs = { memory: runHere, shm: runThreads, ws: runProcesses, mpi: runHereByMpi };
-  const run = runs[config.transport];
-  await run(config, { ...options, onEvent });
-  if (config.traceFile !== undefined && traces.length > 0) {
-    writeTrace(config.traceFile, mergeTraces(traces));
+  if (asked.transport === 'mpi') {
+    await runHereByMpi({ ...asked, devices }, { ...options, onEvent });
+  } else {
+    const config = { ...asked, devices, tokens: await prepareTokens(asked, options) };
+    const runs = { memory: runHere, shm: runThreads, ws: runProcesses };
+    await runs[asked.transport](config, { ...options, onEvent });
+  }
+  if (asked.traceFile !== undefined && traces.length > 0) {
+    writeTrace(asked.traceFile, mergeTraces(traces));
   }
 }
 
@@ -68,7 +76,7 @@ function writeTrace(path: string, text: string): void {
   }
 }
 
-async function runHere(config: RunConfig, options: JobOptions): Promise<void> {
+async function runHere(config: PreparedRun, options: JobOptions): Promise<void> {
   await using host = new DeviceHost();
   const worlds = createMemoryGroup(config.ranks);
   await runInMemory({
@@ -86,8 +94,29 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
   await runMpi(config, {
     onEvent,
     signal,
-    work: (world, emit) => runRank({ config, rank: world.rank, world, host, emit, signal }),
+    work: async (world, emit) => {
+      const tokens = await prepareInTurn(config, world, options);
+      const { rank } = world;
+      await runRank({ config: { ...config, tokens }, rank, world, host, emit, signal });
+    },
   });
+}
+
+/** The first rank of a host makes the tokens, and the others of the host find them. */
+async function prepareInTurn(
+  config: RunConfig,
+  world: ProcessGroup,
+  options: JobOptions,
+): Promise<TokenFiles> {
+  const { localRank = world.rank } = readLauncher(process.env) ?? {};
+  try {
+    const own = localRank === 0 ? await prepareTokens(config, options) : undefined;
+    await world.barrier();
+    return own ?? (await prepareTokens(config, options));
+  } catch (error) {
+    world.abort((error as Error).message);
+    throw error;
+  }
 }
 
 /** One Chrome trace that begins at 0. */

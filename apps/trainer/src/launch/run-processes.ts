@@ -3,7 +3,7 @@
 import { fork } from 'node:child_process';
 import { randomBytes, randomInt } from 'node:crypto';
 import { createServer } from 'node:net';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun } from '../run-config.js';
 import type { FromRank, RankPlace, ToRank } from './messages.js';
 import { RANK_PROCESS_VARIABLE } from './rank-process.js';
 import {
@@ -26,7 +26,10 @@ const PORTS = [10_000, 30_000] as const;
 const STDERR_KEPT_CHARS = 4000;
 
 /** See `watchRanks`. */
-export async function runProcesses(config: RunConfig, options: RunProcessesOptions): Promise<void> {
+export async function runProcesses(
+  config: PreparedRun,
+  options: RunProcessesOptions,
+): Promise<void> {
   options.signal.throwIfAborted();
   const place = {
     worldSize: config.ranks,
@@ -43,7 +46,7 @@ export async function runProcesses(config: RunConfig, options: RunProcessesOptio
 
 function startProcess(
   entry: string,
-  config: RunConfig,
+  config: PreparedRun,
   place: RankPlace,
   listener: RankListener,
 ): RankHost {

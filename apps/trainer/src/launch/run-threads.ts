@@ -2,7 +2,7 @@
 
 import { type TransferListItem, Worker } from 'node:worker_threads';
 import { createShmJob, type ShmSeat } from '@shardweave/collectives/shm';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun } from '../run-config.js';
 import type { FromRank } from './messages.js';
 import type { RankThreadData } from './rank-thread.js';
 import {
@@ -19,7 +19,7 @@ export interface RunThreadsOptions extends WatchOptions {
 }
 
 /** See `watchRanks`. */
-export async function runThreads(config: RunConfig, options: RunThreadsOptions): Promise<void> {
+export async function runThreads(config: PreparedRun, options: RunThreadsOptions): Promise<void> {
   options.signal.throwIfAborted();
   const seats = createShmJob(config.ranks);
   await watchRanks(
@@ -31,7 +31,7 @@ export async function runThreads(config: RunConfig, options: RunThreadsOptions):
 
 function startThread(
   entry: string,
-  config: RunConfig,
+  config: PreparedRun,
   seat: ShmSeat,
   listener: RankListener,
 ): RankHost {

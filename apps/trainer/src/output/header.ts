@@ -1,6 +1,7 @@
 // The lines before the first step: what will run, and where.
 
 import { type ModelConfig, parameterCount } from '@shardweave/nn';
+import type { DataSize } from '../data/dataset.js';
 import { numMicroSteps } from '../data/row-order.js';
 import type { RankReady } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
@@ -28,8 +29,9 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
     ...deviceRows(ready),
     [
       'data',
-      `${config.dataFile ?? 'Moby Dick'}: ${formatCount(ready[0]?.tokenCount ?? 0)} tokens (${config.tokenizer}), ${config.order}`,
+      `${config.dataFile ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
     ],
+    ...validRows(config, ready[0]?.valid),
     [
       'step',
       `${config.batch} rows of ${config.seq} tokens${microSteps > 1 ? ` in ${microSteps} micro-steps${config.noSync ? ', reduced once' : ''}` : ''}`,
@@ -109,6 +111,21 @@ function shapeText(config: ModelConfig): string {
 
 function modelName({ model }: RunConfig): string {
   return model.kind === 'preset' ? model.name : model.path;
+}
+
+function sizeText({ tokens, documents }: DataSize = { tokens: 0, documents: 0 }): string {
+  const of = documents === 0 ? '' : ` in ${formatCount(documents)} documents`;
+  return `${formatCount(tokens)} tokens${of}`;
+}
+
+function validRows(
+  { validFile, validFraction, evalEvery }: RunConfig,
+  size: DataSize | undefined,
+): [string, string][] {
+  const from = validFile ?? `${validFraction} of the data`;
+  return size === undefined
+    ? []
+    : [['valid', `${from}: ${sizeText(size)}, every ${evalEvery} steps`]];
 }
 
 /** One row where all ranks have the same device, else one a rank. */

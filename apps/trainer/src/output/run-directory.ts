@@ -22,6 +22,8 @@ export interface RunSummary {
   readonly params: number;
   /** The loss of the last step that had targets. */
   readonly finalLoss: number | null;
+  /** The last one; null where nothing was evaluated. */
+  readonly validLoss: number | null;
   /** Steps that changed nothing, by reason. */
   readonly skippedSteps: { readonly overflow: number; readonly noTargets: number };
   /** For people: the devices of all ranks, each once. */
@@ -57,6 +59,7 @@ export class RunDirectory {
   readonly #metrics: number;
   readonly #losses: number[] = [];
   #finalLoss: number | null = null;
+  #validLoss: number | null = null;
   readonly #skipped = { overflow: 0, noTargets: 0 };
   #isClosed = false;
 
@@ -90,7 +93,12 @@ export class RunDirectory {
     }
     const { step, loss, targets, gradNorm, lr, lossScale, skipped } = metrics;
     const { stepMs, tokensPerSecond } = metrics;
-    const line = { step, loss, targets, gradNorm, lr, lossScale, skipped, stepMs, tokensPerSecond };
+    const { validLoss } = metrics;
+    this.#validLoss = validLoss ?? this.#validLoss;
+    const line = {
+      ...{ step, loss, targets, gradNorm, lr, lossScale, skipped, stepMs, tokensPerSecond },
+      ...(validLoss !== undefined && { validLoss }),
+    };
     writeSync(this.#metrics, `${JSON.stringify(line)}\n`);
   }
 
@@ -100,6 +108,7 @@ export class RunDirectory {
     const summary: RunSummary = {
       params: ready[0]!.params,
       finalLoss: this.#finalLoss,
+      validLoss: this.#validLoss,
       skippedSteps: this.#skipped,
       device: [...devices].join(', '),
       numericClass: numericClassesOf(ready).join('; '),

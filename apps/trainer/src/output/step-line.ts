@@ -24,6 +24,9 @@ export function stepLine(
   const columns = [
     `step ${String(metrics.step).padStart(width)}/${steps}`,
     `loss ${loss.padStart(7)}`,
+    ...(metrics.validLoss === undefined
+      ? []
+      : [`valid ${metrics.validLoss.toFixed(4).padStart(7)}`]),
     `norm ${norm.padStart(6)}`,
     `lr ${metrics.lr.toExponential(1).padStart(7)}`,
     formatMs(metrics.stepMs).padStart(7),

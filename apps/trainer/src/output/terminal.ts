@@ -50,8 +50,28 @@ export class Terminal {
     if (this.#options.err.isTTY !== true) {
       return;
     }
-    this.#bar = new SingleBar({
-      format: ' {bar} {percentage}% | {value}/{total} | {eta_formatted} left',
+    this.#bar = this.#makeBar('{value}/{total} | {eta_formatted} left');
+    this.#bar.start(this.#options.steps, 0);
+  }
+
+  /** How far something before the first step is: on a terminal, a bar until it is done. */
+  progress(what: string, done: number, total: number): void {
+    if (this.#options.isQuiet || this.#options.err.isTTY !== true) {
+      return;
+    }
+    if (this.#bar === undefined) {
+      this.#bar = this.#makeBar('{eta_formatted} left | {what}');
+      this.#bar.start(total, 0, { what });
+    }
+    this.#bar.update(done, { what });
+    if (done >= total) {
+      this.close();
+    }
+  }
+
+  #makeBar(rest: string): SingleBar {
+    return new SingleBar({
+      format: ` {bar} {percentage}% | ${rest}`,
       barCompleteChar: '=',
       barIncompleteChar: '-',
       stream: withoutCursorMemory(this.#options.err),
@@ -60,7 +80,6 @@ export class Terminal {
       clearOnComplete: true,
       etaBuffer: 20,
     });
-    this.#bar.start(this.#options.steps, 0);
   }
 
   step(metrics: StepMetrics, resources: StepResources): void {

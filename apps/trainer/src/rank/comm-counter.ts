@@ -16,7 +16,7 @@ const NAMES = ['bytesSent', 'bytesReceived', 'allGathers', 'reduceScatters', 'al
 /** Counts of `groups` together since it was made. */
 export class CommCounter {
   readonly #groups: readonly ProcessGroup[];
-  readonly #start: CommCounts;
+  #start: CommCounts;
 
   constructor(groups: readonly ProcessGroup[]) {
     this.#groups = groups;
@@ -24,10 +24,15 @@ export class CommCounter {
   }
 
   counts(): CommCounts {
-    const now = this.#sum();
-    return Object.fromEntries(
-      NAMES.map((name) => [name, now[name] - this.#start[name]]),
-    ) as unknown as CommCounts;
+    return difference(this.#sum(), this.#start);
+  }
+
+  /** Leaves what `run` moves out of the counts. */
+  async pause<T>(run: () => Promise<T>): Promise<T> {
+    const counted = this.counts();
+    const result = await run();
+    this.#start = difference(this.#sum(), counted);
+    return result;
   }
 
   #sum(): CommCounts {
@@ -36,4 +41,10 @@ export class CommCounter {
       NAMES.map((name) => [name, stats.reduce((sum, one) => sum + one[name], 0)]),
     ) as unknown as CommCounts;
   }
+}
+
+function difference(a: CommCounts, b: CommCounts): CommCounts {
+  return Object.fromEntries(
+    NAMES.map((name) => [name, a[name] - b[name]]),
+  ) as unknown as CommCounts;
 }

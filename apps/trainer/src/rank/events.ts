@@ -1,6 +1,7 @@
 // What a rank tells the command while it works: plain data, so that it can cross processes.
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
+import type { DataSize } from '../data/dataset.js';
 
 /** Everything is set up and the first step can start. */
 export interface RankReady {
@@ -14,7 +15,9 @@ export interface RankReady {
   readonly params: number;
   /** This rank's f32 parameters take so many bytes, padding included. */
   readonly shardBytes: number;
-  readonly tokenCount: number;
+  readonly data: DataSize;
+  /** Of what is evaluated. */
+  readonly valid: DataSize | undefined;
 }
 
 /** A line of metrics.jsonl. */
@@ -37,6 +40,8 @@ export interface StepMetrics {
   readonly skipped: boolean;
   readonly stepMs: number;
   readonly tokensPerSecond: number;
+  /** Mean loss on what is evaluated, after the update; undefined in a step without an evaluation. */
+  readonly validLoss?: number | undefined;
 }
 
 /** What rank 0 knows besides, for the line on the terminal. */

@@ -4,14 +4,15 @@ import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
 import { parameterCount } from '@shardweave/nn';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
-import { type Dataset, loadDataset } from '../data/dataset.js';
+import { openData, type RunData } from '../data/dataset.js';
 import { copyTokenizer } from '../data/hub-tokenizer.js';
-import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
+import { loadTokenizer } from '../data/tokenizer.js';
 import { type ModelState, writeModel } from '../model/model-directory.js';
 import { RUN_FILES } from '../output/run-directory.js';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun, RunConfig } from '../run-config.js';
 import { CommCounter } from './comm-counter.js';
 import type { DeviceHost } from './device-host.js';
+import { evaluate } from './evaluation.js';
 import type { EmitRankEvent } from './events.js';
 import { sampleText } from './sample-text.js';
 import { readSave, writeSave } from './saves.js';
@@ -25,7 +26,7 @@ import { TrainingStep } from './training-step.js';
 const LEAST_STEPS_TO_MEASURE = 50;
 
 export interface RankOptions {
-  readonly config: RunConfig;
+  readonly config: PreparedRun;
   readonly rank: number;
   /** Of all ranks; also where there is only one. The rank closes it. */
   readonly world: ProcessGroup;
@@ -67,15 +68,14 @@ async function runToEnd(options: RankOptions): Promise<void> {
     seed: config.seed,
     ...(trace === undefined ? {} : { trace }),
   });
-  const tokenizer = await loadTokenizer(config.tokenizer, directoryOf(config));
-  const data = await loadDataset(config, tokenizer);
+  await using data = await openData(config, config.tokens);
   const groups = await openGroups(options, trace);
   const strategy = await openStrategy({ device, config, groups });
   try {
     const state = await train({ ...options, backend, device, data, strategy, groups });
     strategy.optimizer.dispose();
     if (rank === 0) {
-      await leaveResults(options, { device, strategy, state, tokenizer });
+      await leaveResults(options, { device, strategy, state });
     }
   } catch (error) {
     await strategy.dispose().catch(() => undefined); // the first failure is the one to tell
@@ -107,7 +107,7 @@ async function openGroups(options: RankOptions, trace: Trace | undefined): Promi
 interface TrainOptions extends RankOptions {
   readonly backend: Backend;
   readonly device: Device;
-  readonly data: Dataset;
+  readonly data: RunData;
   readonly strategy: Strategy;
   readonly groups: RankGroups;
 }
@@ -119,22 +119,33 @@ async function train(options: TrainOptions): Promise<ModelState> {
   const numericClass = await device.numericClass();
   const params = parameterCount(config.modelConfig);
   const { shardBytes } = strategy;
-  const { tokenCount } = data;
   emit({
     type: 'ready',
-    ready: { rank, device: kind, description, numericClass, params, shardBytes, tokenCount },
+    ready: {
+      rank,
+      device: kind,
+      description,
+      numericClass,
+      params,
+      shardBytes,
+      data: data.train.size,
+      valid: data.valid?.size,
+    },
   });
   await strategy.initialize();
   await readSave(config, strategy);
   device.ledger.resetPeak();
   const counter = new CommCounter([...new Set([groups.gather, groups.reduce])]);
-  const step = new TrainingStep({ config, rank, device, strategy, data, group: groups.gather });
+  const common = { config, rank, device, strategy, group: groups.gather };
+  const step = new TrainingStep({ ...common, data: data.train });
+  const { valid } = data;
   let sentBefore = 0;
   await trainLoop({
     config,
     signal,
     runner: {
       runStep: (s, lr) => step.run(s, lr),
+      evaluate: valid && (() => counter.pause(() => evaluate({ ...common, data: valid }))),
       resources: () => {
         const { bytesSent } = counter.counts();
         const wireBytes = bytesSent - sentBefore;
@@ -158,7 +169,6 @@ interface Made {
   readonly device: Device;
   readonly strategy: Strategy;
   readonly state: ModelState;
-  readonly tokenizer: Tokenizer;
 }
 
 function directoryOf({ model }: RunConfig): string | undefined {
@@ -167,7 +177,7 @@ function directoryOf({ model }: RunConfig): string | undefined {
 
 /** Writes the model and shows what it has learnt. */
 async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<void> {
-  const { device, strategy, state, tokenizer } = made;
+  const { device, strategy, state } = made;
   if (config.outDir !== undefined) {
     const directory = join(config.outDir, RUN_FILES.model);
     await writeModel(directory, { config: config.modelConfig, state });
@@ -179,6 +189,7 @@ async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<
     return;
   }
   const model = await strategy.textModel(state);
+  const tokenizer = await loadTokenizer(config.tokenizer, directoryOf(config));
   const sample = await sampleText(device, model.eval(), { config, tokenizer });
   emit({ type: 'sample', ...sample });
 }

@@ -2,13 +2,13 @@
 
 import { connectWs } from '@shardweave/collectives/ws';
 import type { RankPlace } from '../launch/messages.js';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun } from '../run-config.js';
 import { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { runRank } from './run-rank.js';
 
 export async function runSocketRank(
-  config: RunConfig,
+  config: PreparedRun,
   place: RankPlace,
   emit: EmitRankEvent,
   signal: AbortSignal,

@@ -1,13 +1,13 @@
 // A rank in a thread of its own, linked to the others by shared memory.
 
 import { connectShm, type ShmSeat } from '@shardweave/collectives/shm';
-import type { RunConfig } from '../run-config.js';
+import type { PreparedRun } from '../run-config.js';
 import { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { runRank } from './run-rank.js';
 
 export async function runThreadRank(
-  config: RunConfig,
+  config: PreparedRun,
   seat: ShmSeat,
   emit: EmitRankEvent,
   signal: AbortSignal,

@@ -21,11 +21,16 @@ export interface StepOutcome {
 export interface StepRunner {
   /** Runs step `step` (from 0) and, unless it is skipped, updates with rate `lr`. */
   runStep(step: number, lr: number): Promise<StepOutcome>;
+  /** The loss on what is evaluated, where there is any. */
+  readonly evaluate?: (() => Promise<number>) | undefined;
   resources(): StepResources;
 }
 
 export interface TrainLoopOptions {
-  readonly config: Pick<RunConfig, 'steps' | 'batch' | 'seq' | 'lr' | 'schedule' | 'warmup'>;
+  readonly config: Pick<
+    RunConfig,
+    'steps' | 'batch' | 'seq' | 'lr' | 'schedule' | 'warmup' | 'evalEvery'
+  >;
   readonly runner: StepRunner;
   readonly onStep: (metrics: StepMetrics, resources: StepResources) => void;
   readonly signal: AbortSignal;
@@ -47,6 +52,7 @@ export async function trainLoop(options: TrainLoopOptions): Promise<void> {
     if (!outcome.isSkipped) {
       updates++;
     }
+    const resources = runner.resources(); // before an evaluation sends anything
     const metrics = {
       step: step + 1,
       loss: outcome.loss,
@@ -58,7 +64,9 @@ export async function trainLoop(options: TrainLoopOptions): Promise<void> {
       stepMs,
       tokensPerSecond: (config.batch * config.seq * 1000) / stepMs,
     };
-    options.onStep(metrics, runner.resources());
+    const isDue = (step + 1) % config.evalEvery === 0 || step + 1 === config.steps;
+    const validLoss = isDue ? await runner.evaluate?.() : undefined;
+    options.onStep({ ...metrics, validLoss }, resources);
     if (Number.isNaN(outcome.loss) && !outcome.isSkipped) {
       throw new TrainerError(
         `The loss is not a number at step ${step + 1}: the run diverged. Use a smaller --lr, a longer --warmup or --clip 1.`,

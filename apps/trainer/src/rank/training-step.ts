@@ -2,11 +2,12 @@
 // for the device but the loss and the norm, which every rank must know.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../data/dataset.js';
 import type { RunConfig } from '../run-config.js';
 import type { Strategy } from './strategies/strategy.js';
 import { sumOverRanks } from './sum-over-ranks.js';
+import { summedLoss } from './summed-loss.js';
 import type { StepOutcome } from './train-loop.js';
 import { Update } from './update.js';
 
@@ -36,7 +37,7 @@ export class TrainingStep {
   async run(step: number, lr: number): Promise<StepOutcome> {
     const { device, strategy, group, data } = this.#options;
     const { lossScale } = this.#update;
-    const numTargets = data.numTargets(step);
+    const numTargets = await data.numTargets(step);
     if (numTargets === 0) {
       return { loss: Number.NaN, numTargets, gradNorm: Number.NaN, lossScale, isSkipped: true };
     }
@@ -72,15 +73,9 @@ export class TrainingStep {
   #microStep(step: number, microStep: number, scale: number): Promise<Tensor> {
     const { config, rank, device, strategy, data } = this.#options;
     return device.scope(async () => {
-      const batch = data.microBatch(step, rank, microStep);
+      const batch = await data.microBatch(step, rank, microStep);
       device.random.begin({ step, rowOffset: batch.firstRow });
-      const shape = [batch.rows, config.seq];
-      const onDevice = (values: Uint32Array | Float32Array) =>
-        device.tensor(values, shape, { tag: 'staging' });
-      const targets = onDevice(batch.targets);
-      const losses = await strategy.module.call(onDevice(batch.tokens), { targets });
-      const { weights } = batch;
-      const loss = sum(weights === undefined ? losses : mul(losses, onDevice(weights)));
+      const loss = await summedLoss(batch, { device, module: strategy.module, seq: config.seq });
       await loss.backward({ gradient: device.full(loss.shape, scale) });
       return loss.detach();
     });

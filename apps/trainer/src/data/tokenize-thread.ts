@@ -1,0 +1,91 @@
+// Tokenizing in a thread of its own: it takes minutes for large data, in which the command still shows
+// how far it is and listens to Ctrl-C.
+
+import { parentPort, Worker, workerData } from 'node:worker_threads';
+import { TrainerError, UsageError } from '../errors.js';
+import { type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
+
+/** What main.ts knows such a thread by. */
+interface ThreadData {
+  readonly tokenJob: TokenJob;
+}
+
+type FromThread =
+  | { readonly type: 'tokenized'; readonly done: number; readonly total: number }
+  | { readonly type: 'done' }
+  | { readonly type: 'failed'; readonly message: string; readonly isUsage: boolean };
+
+/** Told no more often than people can see it. */
+const TELL_MS = 50;
+
+export function isTokenizeThread(): boolean {
+  return (workerData as Partial<ThreadData> | null)?.tokenJob !== undefined;
+}
+
+/** The inside of the thread. */
+export async function serveTokenizeThread(): Promise<void> {
+  const tell = (message: FromThread) => parentPort!.postMessage(message);
+  let toldMs = Number.NEGATIVE_INFINITY;
+  try {
+    await tokenize((workerData as ThreadData).tokenJob, (done, total) => {
+      if (performance.now() - toldMs > TELL_MS || done >= total) {
+        toldMs = performance.now();
+        tell({ type: 'tokenized', done, total });
+      }
+    });
+    tell({ type: 'done' });
+  } catch (error) {
+    const { message } = error as Error;
+    tell({ type: 'failed', message, isUsage: error instanceof UsageError });
+  }
+}
+
+export interface TokenizeInThreadOptions {
+  /** The script that the thread runs; it calls serveTokenizeThread. */
+  readonly entry: string;
+  readonly onTokenized: OnTokenized;
+  readonly signal: AbortSignal | undefined;
+}
+
+/**
+ * @throws {TrainerError} where the thread fails
+ * @throws {UsageError} where the data is at fault.
+ */
+export async function tokenizeInThread(
+  job: TokenJob,
+  { entry, onTokenized, signal }: TokenizeInThreadOptions,
+): Promise<void> {
+  signal?.throwIfAborted();
+  const thread = new Worker(entry, { workerData: { tokenJob: job } satisfies ThreadData });
+  const stop = () => void thread.terminate();
+  signal?.addEventListener('abort', stop, { once: true });
+  let isDone = false;
+  let failure: Error | undefined;
+  try {
+    await new Promise<void>((resolve) => {
+      thread.on('message', (message: FromThread) => {
+        if (message.type === 'tokenized') {
+          onTokenized(message.done, message.total);
+        } else if (message.type === 'done') {
+          isDone = true;
+        } else {
+          const { message: text, isUsage } = message;
+          failure = isUsage ? new UsageError(text) : new TrainerError(text);
+        }
+      });
+      thread.on('error', (error) => {
+        failure ??= error;
+      });
+      thread.on('exit', () => resolve());
+    });
+  } finally {
+    signal?.removeEventListener('abort', stop);
+  }
+  signal?.throwIfAborted();
+  if (failure !== undefined) {
+    throw failure;
+  }
+  if (!isDone) {
+    throw new TrainerError('the thread that makes tokens of the data ended without a word.');
+  }
+}

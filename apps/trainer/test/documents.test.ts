@@ -1,0 +1,343 @@
+// Documents of JSONL data: what counts in their losses, and what is said of those that can't be used.
+
+import { createHash } from 'node:crypto';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { COUNTED, encodeDocument } from '../src/data/document.js';
+import { defaultCacheDirectory, prepareTokens } from '../src/data/prepare-tokens.js';
+import { TokenFile } from '../src/data/token-file.js';
+import { loadTokenizer } from '../src/data/tokenizer.js';
+import { TrainerError, UsageError } from '../src/errors.js';
+import { configOf, jsonlFile, openFlags } from './fixtures/jsonl-data.js';
+import { LETTERS, type LettersOptions, lettersDirectory } from './fixtures/letters-tokenizer.js';
+
+const { begin, end, other } = LETTERS;
+
+/** A document's tokens as text, those that count in brackets. */
+async function marked(line: object, options: LettersOptions = {}): Promise<string> {
+  const tokenizer = await loadTokenizer('model', lettersDirectory(options));
+  const texts = [...encodeDocument(JSON.stringify(line), tokenizer)].map((token) => {
+    const text = tokenizer.decode([(token & ~COUNTED) >>> 0]);
+    return token >= COUNTED ? `[${text}]` : text;
+  });
+  return texts.join('').replaceAll('][', '');
+}
+
+describe('a document', () => {
+  it.each([
+    ['all of a text', { text: 'ab' }, '[ab<end>]'],
+    ['a completion alone', { prompt: 'ab', completion: 'cd' }, 'ab[cd<end>]'],
+    ['fields that it does not know aside', { text: 'ab', id: 7 }, '[ab<end>]'],
+    ['an end token that is there, and no second one', { text: 'ab<end>' }, '[ab<end>]'],
+    [
+      'answers with the token that ends them, and not the line break behind it',
+      {
+        messages: [
+          { role: 'system', content: 's' },
+          { role: 'user', content: 'q' },
+          { role: 'assistant', content: 'yes' },
+          { role: 'user', content: 'r' },
+          { role: 'assistant', content: 'no' },
+        ],
+      },
+      's:s<end>\nu:q<end>\na:[yes<end>]\nu:r<end>\na:[no<end>]',
+    ],
+    [
+      'nothing behind the last answer',
+      {
+        messages: [
+          { role: 'user', content: 'q' },
+          { role: 'assistant', content: 'yes' },
+          { role: 'user', content: 'r' },
+        ],
+      },
+      'u:q<end>\na:[yes<end>]\nu:r<end>',
+    ],
+  ])('counts %s', async (_, line, expected) => {
+    expect(await marked(line)).toBe(expected);
+  });
+
+  it('begins with the begin token where the tokenizer adds one, and never with two', async () => {
+    const adds = { addsBegin: true };
+    expect(await marked({ text: 'ab' }, adds)).toBe('<begin>[ab<end>]');
+    expect(await marked({ prompt: '<begin>a', completion: 'b' }, adds)).toBe('<begin>a[b<end>]');
+    const template =
+      '{{ bos_token }}{% for m in messages %}{{ m.role + m.content + eos_token }}{% endfor %}';
+    const messages = [{ role: 'assistant', content: 'b' }];
+    // What a template writes is all there is of a conversation.
+    expect(await marked({ messages }, { ...adds, template })).toBe('<begin>[assistantb<end>]');
+    expect(await marked({ messages }, adds)).toBe('a:[b<end>]');
+  });
+
+  it('ends with the end token also where a template writes none', async () => {
+    const template =
+      '{% for m in messages %}{{ m.role[0] }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a>{% endif %}';
+    const [ask, say] = [
+      { role: 'user', content: 'q' },
+      { role: 'assistant', content: 'yes' },
+    ];
+    expect(await marked({ messages: [ask, say] }, { template })).toBe('u>q\na>[yes\n<end>]');
+    expect(await marked({ messages: [ask, say, ask] }, { template })).toBe(
+      'u>q\na>[yes\n]u>q\n<end>',
+    );
+  });
+
+  it('has the tokens of the whole text, whatever its parts', async () => {
+    const half = await marked({ prompt: 'a\ud83d', completion: '\udc4db' });
+    expect(half).toMatch(/b<end>\]$/);
+  });
+});
+
+const CHAT = { role: 'user', content: 'q' };
+const refused: [string, (object | string)[], RegExp, (LettersOptions & { flags?: string })?][] = [
+  [
+    'a broken line',
+    [{ text: 'a' }, '', '{"text": "b"'],
+    /, line 3: expected a line of JSON, got \{"text": "b" \(.*\)\. Mend the line/,
+  ],
+  [
+    'a line that is no object',
+    ['[1, 2]'],
+    /, line 1: expected an object \{"text"\}.*, got \[1, 2\]\. Write/,
+  ],
+  [
+    'an unknown shape',
+    [{ txt: 'a', n: 1 }],
+    /, line 1: expected one of .*, got an object with "txt", "n"\. Rename/,
+  ],
+  ['two shapes at once', [{ text: 'a', messages: [] }], /got an object with "text", "messages"/],
+  ['an empty object', [{}], /got an object with nothing in it/],
+  ['a text that is none', [{ text: 7 }], /expected words in "text", got 7\. Fill it in/],
+  ['an empty text', [{ text: '' }], /expected words in "text", got ""\./],
+  ['a prompt alone', [{ prompt: 'a' }], /expected words in "completion", got no such field/],
+  ['no messages', [{ messages: [] }], /got \[\] as messages\. Write each turn/],
+  [
+    'a message without content',
+    [{ messages: [CHAT, { role: 'assistant' }] }],
+    /got \{"role":"assistant"\} as message 2/,
+  ],
+  [
+    'a role that the template refuses',
+    [{ messages: [{ role: 'robot', content: 'x' }] }],
+    /, line 1: the model's chat template refuses the conversation \(no robots\)\./,
+  ],
+  [
+    'a template that changes what it wrote',
+    [{ messages: [CHAT, { role: 'assistant', content: 'a' }, CHAT] }],
+    /, line 1: the model's chat template writes message 2 \(assistant\) in another way/,
+    { template: '{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}' },
+  ],
+  [
+    'messages without a template',
+    [{ messages: [CHAT] }],
+    /, line 1: expected \{"text"\} or .* no chat template, got "messages"\. Give a model/,
+    { tokenizerConfig: { eos_token: '<end>' } },
+  ],
+  [
+    'a document that is all prompt',
+    [{ text: 'a' }, { messages: [CHAT] }],
+    /, line 2: expected something to learn, got a document that is all prompt\. Add/,
+  ],
+  [
+    'the same in what is evaluated',
+    [{ messages: [CHAT] }],
+    /^--valid: .*, line 1: expected something to learn/,
+    { flags: '--valid' },
+  ],
+  ['an empty set', ['', '  '], /has no documents in it\. Give a file with a line for each/],
+  [
+    'bytes without an end token',
+    [{ text: 'a' }],
+    /documents, which end with an end token, but --tokenizer byte has none\. Give a --model directory/,
+    { isBare: true },
+  ],
+  [
+    'a tokenizer without an end token',
+    [{ text: 'a' }],
+    /--tokenizer model has none/,
+    { tokenizerConfig: {} },
+  ],
+  [
+    'a token beyond the vocabulary',
+    [{ text: 'a' }],
+    /has token 257, but the model's vocabulary ends at 255\. Choose/,
+    { config: { vocab_size: 256 } },
+  ],
+  [
+    'a part of one document',
+    [{ text: 'a' }],
+    /^--valid-fraction 0\.5: .* has 1 documents, so none would be left/,
+    { flags: '--valid-fraction 0.5' },
+  ],
+  [
+    'rows beyond the positions',
+    [{ text: 'a' }],
+    /^--seq 33 is beyond the model's 32 positions/,
+    { flags: '--seq 33' },
+  ],
+  [
+    'a file that is not there',
+    [],
+    /^--valid: \/nowhere\.jsonl is not there\. Give/,
+    { flags: '--valid /nowhere.jsonl' },
+  ],
+  [
+    'two ways to evaluate',
+    [{ text: 'a' }],
+    /^--valid x and --valid-fraction 0\.5 both say/,
+    { flags: '--valid x --valid-fraction 0.5' },
+  ],
+  [
+    'an evaluation of nothing',
+    [{ text: 'a' }],
+    /^--eval-every 2, but there is nothing to evaluate on/,
+    { flags: '--eval-every 2' },
+  ],
+];
+
+describe('data that can not be used', () => {
+  it.each(refused)('is refused in a sentence: %s', async (_, lines, message, options = {}) => {
+    const { flags = '', ...letters } = options;
+    const { file, model } = jsonlFile(lines, letters);
+    const good = jsonlFile([{ text: 'a' }]).file;
+    const data =
+      flags === '--valid'
+        ? `--data ${good} --valid ${file}`
+        : `--data ${lines.length === 0 ? good : file} ${flags}`;
+    const error: unknown = await openFlags(`--model ${model} ${data}`.trim()).catch(
+      (e: unknown) => e,
+    );
+    expect(error).toBeInstanceOf(UsageError);
+    expect((error as Error).message).toMatch(message);
+    expect((error as Error).message).toMatch(/[.]$/);
+  });
+
+  it('names the line that is no UTF-8', async () => {
+    const { file, model } = jsonlFile([{ text: 'a' }]);
+    writeFileSync(file, Buffer.concat([Buffer.from('{"text": "a"}\n'), Buffer.from([0xff, 10])]));
+    await expect(openFlags(`--model ${model} --data ${file}`)).rejects.toThrow(
+      /line 2: expected text in UTF-8/,
+    );
+  });
+
+  it('counts prompts by order', async () => {
+    const { file, model } = jsonlFile([{ messages: [CHAT] }]);
+    await using data = await openFlags(
+      `--model ${model} --data ${file} --train-on-prompt --batch 1 --ranks 1`,
+    );
+    expect(await data.train.numTargets(0)).toBe('u:q<end>'.length - '<end>'.length);
+    await expect(openFlags(`--model ${model} --train-on-prompt`)).rejects.toThrow(
+      /--train-on-prompt is for documents/,
+    );
+  });
+});
+
+describe('the cache of tokens', () => {
+  const prepare = async (flags: string, told: string[] = []) =>
+    prepareTokens(await configOf(flags), { entry: '', onTokenized: (name) => told.push(name) });
+
+  it('makes tokens once for a content, a tokenizer and a format', async () => {
+    const cache = mkdtempSync(join(tmpdir(), 'cache-'));
+    const { file, model } = jsonlFile([{ text: 'some words' }]);
+    const flags = (over = `--model ${model} --data ${file}`) => `${over} --cache ${cache}`;
+    const told: string[] = [];
+    const first = await prepare(flags(), told);
+    expect(told).toEqual([file]);
+    const copy = jsonlFile([{ text: 'some words' }], { name: 'copy.jsonl' });
+    expect(await prepare(flags(`--model ${copy.model} --data ${copy.file}`), told)).toEqual(first);
+    expect(told).toEqual([file]);
+    const plain = join(model, 'data.txt');
+    writeFileSync(plain, readFileSync(file));
+    const template = lettersDirectory({ template: 'another' });
+    for (const changed of [
+      `--model ${model} --data ${plain}`,
+      `--model ${template} --data ${file}`,
+    ]) {
+      expect((await prepare(flags(changed), told)).train).not.toBe(first.train);
+    }
+    expect(told).toHaveLength(3);
+    expect(readdirSync(join(cache, 'tokens'))).toHaveLength(3);
+    // What belongs to no tokenizer, such as a width, makes no other tokens.
+    const wide = lettersDirectory({ config: { n_embd: 32 } });
+    expect((await prepare(flags(`--model ${wide} --data ${file}`), told)).train).toBe(first.train);
+  });
+
+  it('holds what two make of it at once, whole', async () => {
+    const cache = mkdtempSync(join(tmpdir(), 'cache-'));
+    const { file, model } = jsonlFile(
+      Array.from({ length: 500 }, (_, i) => ({ text: `line ${i}` })),
+    );
+    const flags = `--model ${model} --data ${file} --cache ${cache}`;
+    const all = await Promise.all(Array.from({ length: 4 }, () => prepare(flags)));
+    expect(new Set(all.map(({ train }) => train)).size).toBe(1);
+    expect(readdirSync(join(cache, 'tokens'))).toHaveLength(1);
+    const tokens = await TokenFile.open(all[0]!.train);
+    expect(tokens.index).toMatchObject({ kind: 'documents', documents: 500, largest: end.id });
+    await tokens.close();
+  });
+
+  it('keeps nothing of data that is refused', async () => {
+    const cache = mkdtempSync(join(tmpdir(), 'cache-'));
+    const { file, model } = jsonlFile([{ text: 'a' }, 'no']);
+    await expect(prepare(`--model ${model} --data ${file} --cache ${cache}`)).rejects.toThrow(
+      UsageError,
+    );
+    expect(readdirSync(join(cache, 'tokens'))).toEqual([]);
+  });
+
+  it('says what to do where its files were changed, or can not be made', async () => {
+    const { file, model } = jsonlFile([{ text: 'abc' }]);
+    const { train } = await prepare(`--model ${model} --data ${file}`);
+    writeFileSync(join(train, 'tokens.bin'), '');
+    await expect(TokenFile.open(train)).rejects.toThrow(TrainerError);
+    await expect(TokenFile.open(train)).rejects.toThrow(
+      /cut off or changed\. Remove that directory/,
+    );
+    rmSync(train, { recursive: true });
+    await expect(prepare(`--model ${model} --data ${file} --cache ${file}`)).rejects.toThrow(
+      /^--cache: .* can't be written \(.*\)\. Give a directory/,
+    );
+    expect(existsSync(train)).toBe(false);
+  });
+
+  it('is read by ranges, over the borders of what is read at once', async () => {
+    const lines = Array.from({ length: 300 }, (_, i) => ({ text: `${i} `.repeat(200) }));
+    const { file, model } = jsonlFile(lines);
+    const { train } = await prepare(`--model ${model} --data ${file}`);
+    const tokens = await TokenFile.open(train);
+    const tokenizer = await loadTokenizer('model', model);
+    expect(tokens.index.tokens).toBeGreaterThan(2 * 65_536);
+    for (const i of [0, 299, 120, 150]) {
+      const { start, length } = tokens.document(i);
+      const text = tokenizer.decode((await tokens.read(start, length)).map((t) => t & ~COUNTED));
+      expect(text).toBe(`${lines[i]!.text}<end>`);
+    }
+    const hash = async (size: number) => {
+      const sum = createHash('sha256');
+      for (let at = 0; at < tokens.index.tokens; at += size) {
+        sum.update(await tokens.read(at, Math.min(size, tokens.index.tokens - at)));
+      }
+      return sum.digest('hex');
+    };
+    expect(await hash(1000)).toBe(await hash(1e9));
+    await tokens.close();
+  });
+
+  it('is where the system keeps what can be made again, unless it is told', () => {
+    const home = '/h';
+    const place = (platform: NodeJS.Platform, env = {}) =>
+      defaultCacheDirectory(env, { platform, home });
+    expect(place('linux')).toBe('/h/.cache/shardweave');
+    expect(place('linux', { XDG_CACHE_HOME: '/x' })).toBe('/x/shardweave');
+    expect(place('darwin')).toBe('/h/Library/Caches/shardweave');
+    expect(place('win32', { LOCALAPPDATA: '/l' })).toBe('/l/shardweave/cache');
+    expect(place('linux', { SHARDWEAVE_CACHE: '/mine', XDG_CACHE_HOME: '/x' })).toBe('/mine');
+  });
+});
+
+it('special tokens of the letters are what the tests above take them for', async () => {
+  const tokenizer = await loadTokenizer('model', lettersDirectory());
+  expect([...tokenizer.encode('<begin><end><other>')]).toEqual([begin.id, end.id, other.id]);
+});

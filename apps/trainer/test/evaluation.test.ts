@@ -1,0 +1,128 @@
+// The loss on what is not trained on: one mean over its targets, on every way to shard, and no trace of
+// it in what is trained.
+
+import { makeModel } from '@shardweave/nn';
+import { Device } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { NO_TARGET } from '../src/data/rows.js';
+import { configOf, jsonlFile, openFlags } from './fixtures/jsonl-data.js';
+import { ROOT, runFlags, worstRatio } from './fixtures/run-flags.js';
+
+const TRAIN = Array.from({ length: 12 }, (_, i) => ({
+  prompt: `${i} plus `,
+  completion: `${i + 1}`,
+}));
+const VALID_LINES = Array.from({ length: 6 }, (_, i) => ({
+  prompt: 'and '.repeat(i + 1),
+  completion: `so ${i}`,
+}));
+const { file, model } = jsonlFile(TRAIN);
+const valid = jsonlFile(VALID_LINES).file;
+const RUN = `--device cpu --model ${model} --data ${file} --valid ${valid} --seq 16 --batch 4 --steps 4 --lr 0.01 --eval-every 2`;
+
+const run = (flags: string) => runFlags(flags.split(' '));
+const losses = ({ steps }: Awaited<ReturnType<typeof run>>) => steps.map(({ loss }) => loss);
+const valids = ({ steps }: Awaited<ReturnType<typeof run>>) =>
+  steps.map(({ validLoss }) => validLoss);
+
+describe('evaluation', () => {
+  it('is the mean over all targets that count, by hand', async () => {
+    const flags = `${RUN} --strategy single --lr 0`;
+    const [, found] = valids(await run(flags));
+    await using data = await openFlags(flags);
+    const config = await configOf(flags);
+    const device = new Device(createReferenceBackend());
+    const gpt = makeModel(device, config.modelConfig, { seed: config.seed });
+    let sum = 0;
+    let number = 0;
+    // Of all its steps, the last of which is not full.
+    const steps = data.valid!;
+    expect(steps.numSteps).toBe(3);
+    for (let step = 0; step < steps.numSteps; step++) {
+      const { rows, tokens, targets, segments, positions } = await steps.microBatch(step, 0, 0);
+      expect(rows).toBe([4, 4, 1][step]);
+      const losses = await device.scope(async () => {
+        const on = (values: Uint32Array) => device.tensor(values, [rows, 16]);
+        const options = {
+          targets: on(targets),
+          segments: on(segments!),
+          positions: on(positions!),
+        };
+        return (await gpt.call(on(tokens), options)).toArray();
+      });
+      sum += [...(losses as Float32Array)].reduce((all, loss) => all + loss, 0);
+      number += targets.filter((target) => target !== NO_TARGET).length;
+    }
+    device.dispose();
+    expect(number).toBe(
+      VALID_LINES.reduce((all, { completion }) => all + completion.length + 1, 0),
+    );
+    expect(Math.abs(found! / (sum / number) - 1)).toBeLessThan(2e-6);
+  });
+
+  it('comes every so many steps and in the end, and is equal for every way to shard', async () => {
+    const single = await run(`${RUN} --steps 5 --strategy single`);
+    expect(valids(single).map((loss) => loss !== undefined)).toEqual([
+      false,
+      true,
+      false,
+      true,
+      true,
+    ]);
+    const of = (record: typeof single) => valids(record).filter((loss) => loss !== undefined);
+    for (const flags of [
+      '--strategy ddp --ranks 3',
+      '--strategy fsdp --ranks 2 --no-reshard',
+      '--strategy fsdp --ranks 5 --grad-accum 2',
+      '--strategy offload --slices 2 --micro-batches 2',
+      '--strategy single --checkpoint-activations',
+    ]) {
+      const found = of(await run(`${RUN} --steps 5 ${flags}`));
+      expect(worstRatio(found, of(single)), flags).toBeLessThan(2e-6);
+    }
+  });
+
+  it('leaves training as it was: losses, dropout and what is counted of messages', async () => {
+    for (const flags of ['--strategy fsdp --ranks 2', '--strategy offload --slices 2']) {
+      const watched = await run(`${RUN} --dropout 0.3 ${flags}`);
+      const alone = await run(
+        `${RUN.replace(/--valid \S+ /, '').replace(/ --eval-every 2/, '')} --dropout 0.3 ${flags}`,
+      );
+      expect(losses(watched)).toEqual(losses(alone));
+      expect(valids(alone).filter((loss) => loss !== undefined)).toEqual([]);
+      // Its messages are left out of the counts; what it has gathered last, training need not gather again.
+      for (const [rank, { bytesSent, allReduces }] of watched.reports.entries()) {
+        expect(allReduces).toBe(alone.reports[rank]!.allReduces);
+        expect(bytesSent).toBeLessThanOrEqual(alone.reports[rank]!.bytesSent);
+      }
+    }
+  });
+
+  it('takes each window of a text once, and the end of the text with --valid-fraction', async () => {
+    const text = `${ROOT}tooling/reference/data/tiny/text.txt`;
+    const flags = `--model nano --data ${text} --valid-fraction 0.1 --seq 64 --batch 3 --ranks 1`;
+    await using data = await openFlags(flags);
+    const [train, apart] = [data.train, data.valid!];
+    const all = train.size.tokens + apart.size.tokens;
+    expect(apart.size.tokens).toBe(Math.round(all / 10));
+    await using whole = await openFlags(
+      `--model nano --data ${text} --valid ${text} --seq 64 --batch 1 --ranks 1`,
+    );
+    const first = Math.floor((apart.size.tokens - 1) / 64);
+    const seen: number[] = [];
+    for (let step = 0; step < apart.numSteps; step++) {
+      const { tokens, rows, targets } = await apart.microBatch(step, 0, 0);
+      expect(await apart.numTargets(step)).toBe(targets.length);
+      expect(rows).toBe(Math.min(3, first - step * 3));
+      seen.push(...tokens);
+    }
+    const text64: number[] = [];
+    for (let step = 0; step < whole.valid!.numSteps; step++) {
+      text64.push(...(await whole.valid!.microBatch(step, 0, 0)).tokens);
+    }
+    expect(seen.length).toBe(first * 64);
+    const from = train.size.tokens;
+    expect(seen.slice(0, text64.length - from)).toEqual(text64.slice(from, from + seen.length));
+  });
+});
