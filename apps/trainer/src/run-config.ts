@@ -2,7 +2,6 @@
 // data, since it travels to rank processes as JSON.
 
 import type { ModelConfig } from '@shardweave/nn';
-import type { TokenFiles } from './data/dataset.js';
 
 export type Strategy = 'single' | 'fsdp' | 'ddp' | 'offload';
 export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
@@ -16,6 +15,12 @@ export type Schedule = 'constant' | 'cosine';
 export type ModelSource =
   | { readonly kind: 'preset'; readonly name: string }
   | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean };
+
+/** Where the tokens of a run are; see data/token-file.ts. */
+export interface TokenFiles {
+  readonly train: string;
+  readonly valid: string | undefined;
+}
 
 /** A run whose data has been made tokens. */
 export interface PreparedRun extends RunConfig {

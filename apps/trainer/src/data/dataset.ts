@@ -2,7 +2,7 @@
 // evaluate on.
 
 import { UsageError } from '../errors.js';
-import type { RunConfig } from '../run-config.js';
+import type { RunConfig, TokenFiles } from '../run-config.js';
 import { packedRows } from './packed-rows.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
 import type { RowArrays, RowOrderName, RowSource } from './rows.js';
@@ -40,12 +40,6 @@ export interface Dataset {
 export interface RunData extends AsyncDisposable {
   readonly train: Dataset;
   readonly valid: Dataset | undefined;
-}
-
-/** Where the tokens of a run are; see token-file.ts. */
-export interface TokenFiles {
-  readonly train: string;
-  readonly valid: string | undefined;
 }
 
 export type DataConfig = Pick<
