@@ -30,6 +30,14 @@ export interface LazyTensor<D extends FileDType = FileDType> {
   readonly shape: Shape;
   /** Exactly the elements' bytes, as a HostTensor has them. */
   read(): Promise<Uint8Array>;
+  /** Those of some elements alone, where a part costs less than the whole: what a rank has a shard of. */
+  readPart?(part: ElementRange): Promise<Uint8Array>;
+}
+
+/** `count` elements from `first` on, in the order of their bytes. */
+export interface ElementRange {
+  readonly first: number;
+  readonly count: number;
 }
 
 const DEVICE_DTYPES: ReadonlySet<FileDType> = new Set(['f32', 'f16', 'bf16', 'i32', 'u32']);

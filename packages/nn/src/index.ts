@@ -35,7 +35,13 @@ export {
   type WriteSafetensorsOptions,
   writeSafetensors,
 } from './hf/safetensors.js';
-export { type FileDType, type HostTensor, isDeviceDType, type LazyTensor } from './host-tensor.js';
+export {
+  type ElementRange,
+  type FileDType,
+  type HostTensor,
+  isDeviceDType,
+  type LazyTensor,
+} from './host-tensor.js';
 export {
   type LanguageModel,
   type LanguageModelOptions,

@@ -90,11 +90,13 @@ describe('a file of more than 4 GiB', () => {
     const opened = await openSafetensors(file);
     expect(opened.metadata).toEqual({ format: 'pt' });
     expect([...opened.tensors.keys()].at(-1)).toBe('last'); // wider elements come first
-    const { read, ...described } = opened.tensors.get('last')!;
+    const { read, readPart, ...described } = opened.tensors.get('last')!;
     expect(described).toEqual({ dtype: 'f16', shape: [3] });
     const before = file.bytesRead;
     expect(await read()).toEqual(last.data);
     expect(file.bytesRead - before).toBe(6);
+    expect(await readPart!({ first: 1, count: 2 })).toEqual(last.data.subarray(2));
+    expect(file.bytesRead - before).toBe(10);
   });
 
   it('that ends early is refused before a tensor is read', async () => {

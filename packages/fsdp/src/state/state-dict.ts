@@ -11,6 +11,7 @@ import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
 import { ownersBeside } from '../unit/own-parameters.js';
+import { pieceOf } from '../unit/shard-layout.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import {
   bytesOf,
@@ -90,7 +91,7 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
 /**
  * Sets all parameters and buffers from whole ones, floats of any dtype; each rank keeps its shard.
  * Collective: ranks compare names and values, but not those of experts and buffers, which may differ, and
- * not those of lazy tensors, which are read unit by unit: of a large model one unit is on the host at once.
+ * not those of lazy tensors, of which a rank reads what its shard has (`readPart`), unit by unit.
  * Inside summonFullParams it sets what is summoned.
  * @param options.strict refuse missing and unexpected names. Default true.
  * @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen, and where ranks differ:
@@ -137,22 +138,54 @@ async function scatterStateDict(
         continue;
       }
       const isWhole = given.length === unit.parameters.length;
-      const whole = isWhole
-        ? unit.emptyMaster()
-        : await share(() => unit.gatherMaster('loadStateDict'));
-      const { dtype } = unit.flat;
-      for (const [index, { tensor }] of unit.parameters.entries()) {
-        const entry = entryOf(tensor);
-        const start = unit.layout.offsets[index]! * byteSize(dtype);
-        if (entry !== undefined) {
-          whole.set(await bytesOf(entry, dtype), start);
-        }
+      if (isWhole && !unit.isSummoned) {
+        await unit.write(await readShard(unit, entryOf));
+      } else {
+        const whole = isWhole
+          ? unit.emptyMaster()
+          : await share(() => unit.gatherMaster('loadStateDict'));
+        await setGiven(unit, whole, entryOf);
+        await unit.scatterMaster(whole);
       }
-      await unit.scatterMaster(whole);
       unit.drop();
     }
     await loadBuffers(wrapper, entries);
   });
+}
+
+/** Puts what has an entry into a unit's whole bytes. */
+async function setGiven(
+  unit: ShardedUnit,
+  whole: Uint8Array,
+  entryOf: (tensor: Tensor) => GivenEntry | undefined,
+): Promise<void> {
+  const { dtype } = unit.flat;
+  for (const [index, { tensor }] of unit.parameters.entries()) {
+    const entry = entryOf(tensor);
+    if (entry !== undefined) {
+      whole.set(await bytesOf(entry, dtype), unit.layout.offsets[index]! * byteSize(dtype));
+    }
+  }
+}
+
+/**
+ * This rank's shard of a unit all of whose parameters have entries. Of lazy tensors that can be read in
+ * parts it reads no more than that.
+ */
+async function readShard(
+  unit: ShardedUnit,
+  entryOf: (tensor: Tensor) => GivenEntry | undefined,
+): Promise<Uint8Array> {
+  const { dtype } = unit.flat;
+  const shard = new Uint8Array(unit.byteLength);
+  for (const [index, { tensor }] of unit.parameters.entries()) {
+    const { start, length, first } = pieceOf(unit.layout, index, unit.group.rank);
+    if (length > 0) {
+      const part = await bytesOf(entryOf(tensor)!, dtype, { first, count: length });
+      shard.set(part, start * byteSize(dtype));
+    }
+  }
+  return shard;
 }
 
 /** Entries as all ranks must give them: of experts and buffers, which ranks have their own of, no values. */

@@ -1,7 +1,7 @@
 // One tensor of a state dict, and whether a dict fits what is expected.
 
 import { byteSize, FNV_BASIS, fnv1a, fromF32Array, toF32Array } from '@shardweave/dtypes';
-import { isDeviceDType, type LazyTensor } from '@shardweave/nn';
+import { type ElementRange, isDeviceDType, type LazyTensor } from '@shardweave/nn';
 import {
   type DType,
   elementCountOf,
@@ -28,9 +28,14 @@ export type GivenEntry = StateEntry | LazyTensor;
 
 export type ExpectedEntry = Pick<StateEntry, 'dtype' | 'shape'>;
 
-/** An entry's elements as bytes of `dtype`; floats are converted. */
-export async function bytesOf(entry: GivenEntry, dtype: DType): Promise<Uint8Array> {
-  return convertBytes(await entryBytes(entry), entry.dtype as DType, dtype); // checkEntries has seen it
+/** An entry's elements, or some of them, as bytes of `dtype`; floats are converted. */
+export async function bytesOf(
+  entry: GivenEntry,
+  dtype: DType,
+  part?: ElementRange,
+): Promise<Uint8Array> {
+  const from = entry.dtype as DType; // checkEntries has seen it
+  return convertBytes(await entryBytes(entry, part), from, dtype);
 }
 
 /** The bytes themselves where nothing is to convert, else converted ones. */
@@ -90,12 +95,18 @@ function isFitting(entry: GivenEntry, { dtype, shape }: ExpectedEntry): boolean 
   );
 }
 
-async function entryBytes(entry: GivenEntry): Promise<Uint8Array> {
+async function entryBytes(entry: GivenEntry, part?: ElementRange): Promise<Uint8Array> {
+  if (part !== undefined && !('readPart' in entry && entry.readPart !== undefined)) {
+    const size = byteSize(entry.dtype as DType);
+    const whole = await entryBytes(entry);
+    return whole.subarray(part.first * size, (part.first + part.count) * size);
+  }
   if (!('read' in entry)) {
     return entry.tensor === undefined ? entry.data : entry.tensor.toBytes();
   }
-  const bytes = await entry.read();
-  const byteLength = elementCountOf(entry.shape) * byteSize(entry.dtype as DType);
+  const bytes = await (part === undefined ? entry.read() : entry.readPart!(part));
+  const count = part?.count ?? elementCountOf(entry.shape);
+  const byteLength = count * byteSize(entry.dtype as DType);
   if (bytes.byteLength !== byteLength) {
     throw new FsdpStateDictError(
       `loadStateDict: expected ${byteLength} bytes of a lazy tensor ${entry.dtype} [${entry.shape.join(', ')}], got ${bytes.byteLength}. What was loaded before it is mixed with it: load again.`,

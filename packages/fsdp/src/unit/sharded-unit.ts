@@ -213,6 +213,11 @@ export class ShardedUnit extends FlatParameter {
     );
   }
 
+  /** Whether the parameters are summoned, so that what is set has to be whole. */
+  get isSummoned(): boolean {
+    return this.#summoned !== undefined;
+  }
+
   /** Sets the parameter from its whole master bytes: this rank's shard, or what is summoned. */
   async scatterMaster(whole: Uint8Array): Promise<void> {
     const start = this.#context.group.rank * this.byteLength;

@@ -1,11 +1,15 @@
 // The tensors of a model's files under the model's own names: files of other writers have prefixes, masks and
 // tables too many.
 
+import { elementCountOf } from '@shardweave/tensor-core';
 import { FormatError } from '../errors.js';
-import type { LazyTensor } from '../host-tensor.js';
+import type { ElementRange, LazyTensor } from '../host-tensor.js';
 import type { ModelConfig } from './model-config.js';
+import { elementBytesOf } from './safetensors-header.js';
 
 const HEAD = 'lm_head.weight';
+/** A table is of hundreds of megabytes; two parts of it at a time are no more than another tensor. */
+const COMPARED_ELEMENTS = 2 ** 22;
 const GPT2_PREFIX = 'transformer.';
 /** Causal masks, which older files of GPT-2 hold as state. */
 const GPT2_MASKS = /^transformer\.h\.\d+\.attn\.(bias|masked_bias)$/;
@@ -50,6 +54,21 @@ async function isSame(a: LazyTensor, b: LazyTensor): Promise<boolean> {
   if (a.dtype !== b.dtype || a.shape.join() !== b.shape.join()) {
     return false;
   }
-  const [own, other] = [await a.read(), await b.read()];
-  return own.every((byte, i) => byte === other[i]);
+  const size = elementCountOf(a.shape);
+  for (let first = 0; first < size; first += COMPARED_ELEMENTS) {
+    const part = { first, count: Math.min(COMPARED_ELEMENTS, size - first) };
+    const [own, other] = [await partOf(a, part), await partOf(b, part)];
+    if (!own.every((byte, i) => byte === other[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+async function partOf(tensor: LazyTensor, part: ElementRange): Promise<Uint8Array> {
+  if (tensor.readPart !== undefined) {
+    return tensor.readPart(part);
+  }
+  const bytes = elementBytesOf(tensor.dtype);
+  return (await tensor.read()).subarray(part.first * bytes, (part.first + part.count) * bytes);
 }

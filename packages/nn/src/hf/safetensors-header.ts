@@ -177,7 +177,8 @@ function readEntry(name: string, entry: unknown): TensorPlace {
   return { name, dtype, shape, start, end };
 }
 
-function elementBytesOf(dtype: FileDType): number {
+/** Bytes of one element. */
+export function elementBytesOf(dtype: FileDType): number {
   return DTYPES.get(FILE_NAMES.get(dtype)!)![1];
 }
 

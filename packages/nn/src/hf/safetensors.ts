@@ -3,9 +3,10 @@
 // memory at a time.
 
 import { FormatError } from '../errors.js';
-import type { HostTensor, LazyTensor } from '../host-tensor.js';
+import type { ElementRange, HostTensor, LazyTensor } from '../host-tensor.js';
 import {
   byteLengthOf,
+  elementBytesOf,
   headerLengthOf,
   LENGTH_BYTES,
   layOut,
@@ -49,7 +50,7 @@ export function readSafetensors(file: Uint8Array): Safetensors {
 }
 
 /**
- * Reads a file's header alone; each tensor reads its own range when it is asked for.
+ * Reads a file's header alone; each tensor reads its own range, or a part of it, when it is asked for.
  * @throws {FormatError} as readSafetensors, also where the source is shorter than its header says
  */
 export async function openSafetensors(source: ByteSource): Promise<Safetensors<LazyTensor>> {
@@ -60,7 +61,10 @@ export async function openSafetensors(source: ByteSource): Promise<Safetensors<L
   const { places, metadata } = parseHeader(header, source.byteLength - from);
   const tensors = places.map(({ name, dtype, shape, start, end }) => {
     const read = () => readRange(source, from + start, end - start);
-    return [name, { dtype, shape, read }] as const;
+    const bytes = elementBytesOf(dtype);
+    const readPart = ({ first, count }: ElementRange) =>
+      readRange(source, from + start + first * bytes, count * bytes);
+    return [name, { dtype, shape, read, readPart }] as const;
   });
   return { tensors: new Map(tensors), metadata };
 }
