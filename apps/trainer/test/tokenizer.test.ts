@@ -167,6 +167,72 @@ describe('encodeParts', () => {
   });
 });
 
+describe("a tokenizer of Llama 2's kind, which puts a space before each text", () => {
+  const BLOCK = '\u2581';
+  const pieces = ['<unk>', '<s>', '</s>', BLOCK, ...'abcd', 'ab', `${BLOCK}ab`, '\n'];
+  const bytes = Array.from(
+    { length: 256 },
+    (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`,
+  );
+  const json = {
+    version: '1.0',
+    added_tokens: [0, 1, 2].map((id) => ({
+      id,
+      content: pieces[id],
+      special: true,
+      normalized: false,
+      single_word: false,
+      lstrip: false,
+      rstrip: false,
+    })),
+    normalizer: {
+      type: 'Sequence',
+      normalizers: [
+        { type: 'Prepend', prepend: BLOCK },
+        { type: 'Replace', pattern: { String: ' ' }, content: BLOCK },
+      ],
+    },
+    pre_tokenizer: null,
+    post_processor: null,
+    decoder: {
+      type: 'Sequence',
+      decoders: [
+        { type: 'Replace', pattern: { String: BLOCK }, content: ' ' },
+        { type: 'ByteFallback' },
+        { type: 'Fuse' },
+        { type: 'Strip', content: ' ', start: 1, stop: 0 },
+      ],
+    },
+    model: {
+      type: 'BPE',
+      byte_fallback: true,
+      unk_token: '<unk>',
+      vocab: Object.fromEntries([...pieces, ...bytes].map((token, id) => [token, id])),
+      merges: [
+        ['a', 'b'],
+        [BLOCK, 'ab'],
+      ],
+    },
+  };
+
+  it('does not do so between prompt and answer, and falls back on bytes as the Rust build', async () => {
+    const directory = lettersDirectory();
+    const path = join(directory, 'tokenizer.json');
+    writeFileSync(path, JSON.stringify(json));
+    const tokenizer = await loadTokenizer('model', directory);
+    const rust = RustTokenizer.fromFile(path);
+    for (const parts of [
+      ['ab cd', 'ab', ' ab', '</s>'],
+      ['<s>ab\n', 'ab \u00e9', '</s>\n', 'cd'],
+    ]) {
+      const whole = (await rust.encode(parts.join(''), null, { addSpecialTokens: false })).getIds();
+      expect([...tokenizer.encode(parts.join(''))]).toEqual(whole);
+      expect(encodeParts(tokenizer, parts).flatMap((own) => [...own])).toEqual(whole);
+    }
+    expect(tokenizer.decode(tokenizer.encode('ab cd\u00e9'))).toBe('ab cd\u00e9');
+  });
+});
+
 describe('a model directory', () => {
   const openLetters = (files: Parameters<typeof lettersDirectory>[0]) =>
     loadTokenizer('model', lettersDirectory(files));

@@ -20,18 +20,25 @@ export function encodeParts(
   );
   const ids: number[][] = parts.map(() => []);
   let part = 0;
-  for (const section of sectionsOf(text, tokenizer.specialTexts)) {
-    let { start } = section;
-    let rest = tokenizer.encode(text.slice(start, section.end));
-    for (; part < parts.length - 1 && ends[part]! < section.end; part++) {
-      const own = tokenizer.encode(text.slice(start, ends[part]!));
-      append(ids[part]!, own);
-      rest = own.every((id, i) => rest[i] === id)
-        ? rest.subarray(own.length)
-        : tokenizer.encode(text.slice(ends[part]!, section.end));
-      start = ends[part]!;
+  for (const { start, end } of sectionsOf(text, tokenizer.specialTexts)) {
+    // What is encoded as one, how many of its tokens are given out, and up to where.
+    let run = { start, tokens: tokenizer.encode(text.slice(start, end)) };
+    let taken = 0;
+    let at = start;
+    for (; part < parts.length - 1 && ends[part]! < end; part++) {
+      const border = ends[part]!;
+      const before = tokenizer.encode(text.slice(run.start, border));
+      if (before.every((id, i) => run.tokens[i] === id)) {
+        append(ids[part]!, run.tokens.subarray(taken, before.length));
+        taken = before.length;
+      } else {
+        append(ids[part]!, tokenizer.encode(text.slice(at, border)));
+        run = { start: border, tokens: tokenizer.encode(text.slice(border, end)) };
+        taken = 0;
+      }
+      at = border;
     }
-    append(ids[part]!, rest);
+    append(ids[part]!, run.tokens.subarray(taken));
   }
   return ids.map((one) => Uint32Array.from(one));
 }
