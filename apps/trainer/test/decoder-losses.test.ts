@@ -1,9 +1,13 @@
 // The decoder's families in the trainer: their first 20 losses against PyTorch's (tooling/reference), alone
 // and in every strategy, on the cpu device over memory.
 
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parseModelConfig, readSafetensors } from '@shardweave/nn';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { expectReference, losses } from './fixtures/expect-reference.js';
-import { type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
+import { ROOT, type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
 
 /** Sharded and single differ by the order of sums alone. */
 const SHARDED_TOLERANCE = 2e-6;
@@ -66,5 +70,42 @@ describe('sharded and offloaded ones have those of one rank', () => {
     ['qwen2-bf16', '--strategy offload --slices 3'],
   ])('%s %s', async (name, flags) => {
     expectReference(await run(name, flags), name);
+  });
+});
+
+describe('a run', () => {
+  const still = '--steps 2 --lr 0 --weight-decay 0 --dropout 0';
+
+  it.each([
+    ['llama', '--ranks 2'],
+    ['qwen3', '--strategy offload --slices 2'],
+    ['qwen2', '--strategy single'],
+  ])('of a %s with %s at rate 0 leaves the directory that it began with', async (family, flags) => {
+    const out = mkdtempSync(join(tmpdir(), 'trainer-'));
+    await run(`${family}-fp32`, `${flags} ${still} --out ${join(out, 'run')}`);
+    const left = join(out, 'run', 'model');
+    expect(readdirSync(left).sort()).toEqual(['config.json', 'model.safetensors']);
+    const began = `${ROOT}tooling/reference/data/decoders/${family}`;
+    const configOf = (path: string) =>
+      parseModelConfig(readFileSync(`${path}/config.json`, 'utf8'));
+    expect(configOf(left)).toEqual(configOf(began));
+    const weightsOf = (path: string) => readSafetensors(readFileSync(`${path}/model.safetensors`));
+    const [found, wanted] = [weightsOf(left).tensors, weightsOf(began).tensors];
+    expect([...found.keys()].sort()).toEqual([...wanted.keys()].sort());
+    for (const [name, { data }] of wanted) {
+      expect(Buffer.from(found.get(name)!.data).equals(data), name).toBe(true);
+    }
+    rmSync(out, { recursive: true });
+  });
+
+  it('writes the same text, whatever held the model', async () => {
+    const { flags } = referenceCase('qwen3-fp32');
+    const texts = ['--strategy single', '--ranks 2', '--strategy offload'].map(async (strategy) => {
+      const line = [...flags, '--device', 'cpu', ...`${strategy} ${still}`.split(' ')];
+      return (await runFlags(line, { isQuiet: false })).text;
+    });
+    const [single, ...others] = await Promise.all(texts);
+    expect(single!.length).toBeGreaterThan(20);
+    expect(others).toEqual([single, single]);
   });
 });

@@ -177,7 +177,33 @@ describe.each(FAMILIES)('%s', (_, config) => {
   });
 });
 
+/** Sizes of config.json, and the number of parameters that each model is published with. */
+const PUBLISHED = [
+  ['llama', 'Llama-2-7b', [32000, 4096, 11008, 32, 32, 32, 128], false, 6_738_415_616],
+  ['llama', 'TinyLlama-1.1B', [32000, 2048, 5632, 22, 32, 4, 64], false, 1_100_048_384],
+  ['llama', 'Llama-3.2-1B', [128256, 2048, 8192, 16, 32, 8, 64], true, 1_235_814_400],
+  ['llama', 'SmolLM2-135M', [49152, 576, 1536, 30, 9, 3, 64], true, 134_515_008],
+  ['qwen2', 'Qwen2.5-0.5B', [151936, 896, 4864, 24, 14, 2, 64], true, 494_032_768],
+  ['qwen3', 'Qwen3-0.6B', [151936, 1024, 3072, 28, 16, 8, 128], true, 596_049_920],
+] as const;
+
 describe('a decoder', () => {
+  it.each(PUBLISHED)(
+    '%s: %s has its published number of parameters',
+    (family, _, sizes, tied, count) => {
+      const [vocab, width, inner, layers, heads, kvHeads, headDim] = sizes;
+      const config: DecoderOptions = {
+        ...{ model_type: family, vocab_size: vocab, hidden_size: width, intermediate_size: inner },
+        ...{ num_hidden_layers: layers, num_attention_heads: heads, num_key_value_heads: kvHeads },
+        ...{ head_dim: headDim, max_position_embeddings: 2048, tie_word_embeddings: tied },
+      };
+      const model = new Decoder(makeDevice(), config, { deferInit: true });
+      expect(parameterCount(model.config)).toBe(count);
+      expect(model.parameters().reduce((total, { size }) => total + size, 0)).toBe(count);
+      expect(model.device.memory().live.total).toBe(0);
+    },
+  );
+
   it('drops attention weights while it trains, and none in evaluation', async () => {
     const device = makeDevice();
     const model = new Decoder(device, { ...LLAMA, attention_dropout: 0.5 }, { seed: 1 });
