@@ -18,6 +18,7 @@ const isLong = process.env.SHARDWEAVE_LONG === '1';
 const TOGETHER = [
   'packages/{checkpoint,ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts',
   'packages/collectives/test/!(attacked-job|blame|faults|kubernetes-example|launch-process|mpi|mpi.long|shm-threads|store-process|ws-fuzz|ws-wire).test.ts',
+  'packages/gguf/test/!(llama-cpp).test.ts',
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
   'tooling/checks/{architecture,figures,layout,mutants}.test.ts',
   'apps/trainer/test/!(command|launch|mpi|webgpu-losses).test.ts',

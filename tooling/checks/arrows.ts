@@ -12,6 +12,7 @@ export const ARROWS: Readonly<Record<string, readonly string[]>> = {
   'ddp-buckets': ['nn', 'tensor-core', 'collectives', 'dtypes'],
   offload: ['nn', 'tensor-core', 'checkpoint', 'shard-store', 'dtypes'],
   'memory-tracker': ['nn', 'tensor-core'],
+  gguf: ['nn', 'dtypes'],
   trainer: [
     'dtypes',
     'collectives',
@@ -22,6 +23,7 @@ export const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'fsdp',
     'ddp-buckets',
     'offload',
+    'gguf',
   ],
 };
 

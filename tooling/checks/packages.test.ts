@@ -24,6 +24,7 @@ const BROWSER_PACKAGES = [
   'ddp-buckets',
   'offload',
   'memory-tracker',
+  'gguf',
 ];
 /** Entries that are for Node: Dawn, sockets that accept connections, files. */
 const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './node', './testing-node'];

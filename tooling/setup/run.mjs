@@ -32,7 +32,8 @@ const CORE = [
 ];
 
 const COMMANDS = {
-  train,
+  train: (args) => fromTrainer('main', args),
+  gguf: (args) => fromTrainer('gguf', args),
   build,
   test: (args) => test(args, {}),
   'test:nodes': testNodes,
@@ -67,12 +68,13 @@ async function build() {
   await buildAll();
 }
 
-async function train(args) {
+/** Runs one of the trainer's entries. */
+async function fromTrainer(name, args) {
   await installDependencies();
   await buildAll({ needsTypes: false });
   // In this process, not a child: a signal to the command then reaches the launcher of the ranks
   // itself, and killing it leaves no parent behind.
-  const main = join(ROOT, 'apps/trainer/dist/main.js');
+  const main = join(ROOT, `apps/trainer/dist/${name}.js`);
   // npm starts scripts in the project's folder; paths in flags are meant from where it was called.
   if (process.env.INIT_CWD !== undefined) {
     process.chdir(process.env.INIT_CWD);

@@ -1,10 +1,11 @@
 // The command line as typed: the flags, their help and what each accepts. An interface that others
 // script against, frozen by test/flags.test.ts. What they mean together is resolve-config.ts.
 
-import { Command, CommanderError, Option } from 'commander';
+import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { UsageError } from './errors.js';
 import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
+import { parseCommand } from './parse-command.js';
 
 const whole = (least: number) =>
   z
@@ -100,15 +101,8 @@ export const DEFAULT_WARMUP = 20;
  * @throws {CommanderError} with exit code 0 once --help has been printed through `write`.
  */
 export function parseFlags(args: readonly string[], write: (text: string) => void): Flags {
-  const command = trainCommand().configureOutput({ writeOut: write, writeErr: () => {} });
-  try {
-    command.parse(args, { from: 'user' });
-  } catch (error) {
-    if (error instanceof CommanderError && error.exitCode !== 0) {
-      throw new UsageError(`${complaint(error, command)} See --help.`, { cause: error });
-    }
-    throw error;
-  }
+  const command = trainCommand();
+  parseCommand(command, { args, write });
   const result = FLAGS.safeParse(command.opts());
   if (result.success) {
     return result.data;
@@ -120,24 +114,11 @@ export function parseFlags(args: readonly string[], write: (text: string) => voi
   throw new UsageError(`${flag}: expected ${expected}, got "${String(given)}". See --help.`);
 }
 
-/** The library's message as one sentence. */
-function complaint(error: CommanderError, command: Command): string {
-  if (error.code === 'commander.excessArguments') {
-    return `expected flags alone, got "${command.args.join(' ')}".`;
-  }
-  const [what, ...hints] = error.message.replace(/^error: /, '').split('\n');
-  return [`${what}.`, ...hints.map((hint) => hint.replace(/^\((.*)\)$/, '$1'))].join(' ');
-}
-
 /** The command with all its options; it parses nothing by itself. */
 export function trainCommand(): Command {
   const command = new Command('train')
     .description('Trains a GPT-2, Llama or Qwen on a text, its parameters sharded over ranks.')
     .usage('[flags]')
-    .allowExcessArguments(false)
-    .exitOverride()
-    .helpOption('-h, --help', 'print this and end')
-    .configureHelp({ helpWidth: 100 })
     .addHelpText('after', presetsHelp());
   const add = (group: string, flags: string, text: string) =>
     command.addOption(new Option(flags, text).helpGroup(group));

@@ -1,0 +1,108 @@
+// The command `gguf`: a model directory as one file that llama.cpp runs.
+
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { basename, join, resolve } from 'node:path';
+import { GGUF_TYPES, GgufError, type GgufType, MODEL_TEXTS, modelGguf } from '@shardweave/gguf';
+import { parameterCount } from '@shardweave/nn';
+import { Command, CommanderError, Option } from 'commander';
+import { TrainerError, UsageError } from './errors.js';
+import { findModelDirectory, readModelConfig, withModelState } from './model/model-directory.js';
+import { formatBytes, formatCount } from './output/format.js';
+import { Terminal, type TerminalOptions } from './output/terminal.js';
+import { writePieces } from './output/write-file.js';
+import { parseCommand } from './parse-command.js';
+import { describeSystemError } from './system-error.js';
+
+interface GgufFlags {
+  readonly model: string;
+  readonly out: string;
+  readonly type: GgufType;
+  readonly quiet?: boolean;
+}
+
+/** Runs the command with `args` (after the command's name) and resolves to its exit code. */
+export async function ggufCommand(
+  args: readonly string[],
+  streams: Pick<TerminalOptions, 'out' | 'err' | 'env'>,
+): Promise<number> {
+  const terminal = new Terminal({ ...streams, isQuiet: false, steps: 0 });
+  try {
+    const command = ggufOptions();
+    parseCommand(command, { args, write: (text) => streams.out.write(text) });
+    const flags = command.opts<GgufFlags>();
+    const line = await writeGguf(flags);
+    if (flags.quiet !== true) {
+      streams.out.write(`${line}\n`);
+    }
+    return 0;
+  } catch (error) {
+    if (error instanceof CommanderError) {
+      return error.exitCode;
+    }
+    if (error instanceof TrainerError) {
+      terminal.failure(error.message);
+      return error.exitCode;
+    }
+    terminal.failure(error instanceof Error ? (error.stack ?? error.message) : String(error));
+    return 1;
+  }
+}
+
+function ggufOptions(): Command {
+  return new Command('gguf')
+    .description('Writes a model with its tokenizer as GGUF, the file that llama.cpp runs.')
+    .usage('--model DIR --out FILE [flags]')
+    .requiredOption('--model <DIR>', 'config.json, model.safetensors and tokenizer.json, or a run')
+    .requiredOption('--out <FILE>', 'such as model.gguf')
+    .addOption(
+      new Option('--type <TYPE>', 'of matrices; q8_0: 8 bits, a scale for 32')
+        .choices(GGUF_TYPES)
+        .default('f16'),
+    )
+    .option('--quiet', 'print nothing but errors');
+}
+
+/** Writes the file, whole or not at all; resolves to a line about it. */
+async function writeGguf({ model, out, type }: GgufFlags): Promise<string> {
+  const directory = findModelDirectory(model);
+  if (directory?.hasWeights !== true) {
+    throw new UsageError(
+      `--model: expected a directory with config.json and model.safetensors, got ${model}.`,
+    );
+  }
+  const { path } = directory;
+  const config = await readModelConfig(path);
+  const texts = await readTexts(path);
+  const name = basename(resolve(model));
+  return await withModelState(path, config, async (state) => {
+    try {
+      const file = modelGguf({ texts, state }, { type, name });
+      await writePieces(out, file.pieces());
+      const parameters = formatCount(parameterCount(config));
+      return `${out}: ${config.model_type}, ${parameters} parameters, ${type}, ${formatBytes(file.byteLength)}`;
+    } catch (cause) {
+      if (cause instanceof GgufError) {
+        throw new UsageError(`--model: ${path} can't be a GGUF. ${cause.message}`, { cause });
+      }
+      const { syscall } = cause as NodeJS.ErrnoException;
+      if (syscall !== undefined && syscall !== 'read') {
+        throw new UsageError(`--out: ${out} can't be written (${describeSystemError(cause)}).`, {
+          cause,
+        });
+      }
+      throw cause;
+    }
+  });
+}
+
+async function readTexts(directory: string): Promise<Map<string, string>> {
+  const texts = new Map<string, string>();
+  for (const name of MODEL_TEXTS) {
+    const path = join(directory, name);
+    if (existsSync(path)) {
+      texts.set(name, await readFile(path, 'utf8'));
+    }
+  }
+  return texts;
+}

@@ -1,0 +1,152 @@
+// The command `gguf`: a file from a model directory, whole or not at all, and a sentence for what it can't do.
+
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Decoder, modelFiles, stateDict } from '@shardweave/nn';
+import { Device } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ggufCommand } from '../src/gguf-command.js';
+import { ROOT } from './fixtures/run-flags.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'gguf-command-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+const model = join(folder, 'small-llama');
+
+beforeAll(async () => {
+  const backend = await createCpuBackend({ threads: 1 });
+  const device = new Device(backend);
+  const decoder = new Decoder(device, {
+    model_type: 'llama',
+    vocab_size: 512,
+    hidden_size: 32,
+    intermediate_size: 64,
+    num_hidden_layers: 1,
+    num_attention_heads: 2,
+    max_position_embeddings: 64,
+    tie_word_embeddings: true,
+  });
+  mkdirSync(model);
+  // In shards, which an index names.
+  const files = modelFiles(decoder.config, await stateDict(decoder), { maxFileBytes: 50_000 });
+  for (const { name, pieces } of files) {
+    const all: Uint8Array[] = [];
+    for await (const piece of pieces()) {
+      all.push(piece);
+    }
+    writeFileSync(join(model, name), Buffer.concat(all));
+  }
+  for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+    copyFileSync(`${ROOT}tooling/tokenizer/${name}`, join(model, name));
+  }
+  device.dispose();
+  await backend.dispose();
+});
+
+async function run(...args: string[]) {
+  let [out, err] = ['', ''];
+  const code = await ggufCommand(args, {
+    out: { write: (text) => (out += text) },
+    err: { write: (text: string) => (err += text) } as never,
+    env: { NO_COLOR: '1' },
+  });
+  return { code, out, err };
+}
+
+describe('npm run gguf', () => {
+  it.each([
+    ['f16', 1],
+    ['q8_0', 0.55],
+  ])('writes a model in shards as %s', async (type, half) => {
+    const path = join(folder, `${type}.gguf`);
+    const { code, out, err } = await run('--model', model, '--out', path, '--type', type);
+    expect([code, err]).toEqual([0, '']);
+    expect(out).toMatch(
+      new RegExp(`^${path}: llama, 26\\.\\d+k parameters, ${type}, [\\d.]+ KiB\\n$`),
+    );
+    expect(readFileSync(path).subarray(0, 4).toString()).toBe('GGUF');
+    const names = 'general.name\u0008\0\0\0\u000b\0\0\0\0\0\0\0small-llama';
+    expect(readFileSync(path).includes(names)).toBe(true);
+    const weights = 26_720 * 2 * half;
+    const texts = 30_000; // of the vocabulary, at most
+    expect(statSync(path).size).toBeGreaterThan(weights);
+    expect(statSync(path).size).toBeLessThan(weights + texts);
+  });
+
+  it('prints its flags, and nothing with --quiet', async () => {
+    const help = await run('--help');
+    expect(help.code).toBe(0);
+    expect(help.out).toMatch(/--type <TYPE>.*f32.*f16.*bf16.*q8_0/s);
+    const quiet = await run('--model', model, '--out', join(folder, 'quiet.gguf'), '--quiet');
+    expect(quiet).toEqual({ code: 0, out: '', err: '' });
+  });
+
+  it('leaves the file that was there, and no other, where it fails', async () => {
+    const broken = join(folder, 'broken');
+    mkdirSync(broken);
+    for (const name of readdirSync(model)) {
+      copyFileSync(join(model, name), join(broken, name));
+    }
+    // Beyond f16, which is seen only when the table is written.
+    const shard = readdirSync(broken).find((name) => name.endsWith('.safetensors'))!;
+    const bytes = readFileSync(join(broken, shard));
+    bytes.writeFloatLE(1e6, bytes.byteLength - 4);
+    writeFileSync(join(broken, shard), bytes);
+    const path = join(folder, 'kept.gguf');
+    writeFileSync(path, 'kept');
+    const { code, out, err } = await run('--model', broken, '--out', path, '--type', 'f16');
+    expect([code, out]).toEqual([2, '']);
+    expect(err).toMatch(
+      /^error: --model: .*broken can't be a GGUF\. .*got 1000000\..*bf16 or f32\.\n$/,
+    );
+    expect(readFileSync(path, 'utf8')).toBe('kept');
+    expect(existsSync(`${path}.part`)).toBe(false);
+  });
+
+  it.each<readonly [string, () => string[], RegExp]>([
+    [
+      'no --out',
+      () => ['--model', model],
+      /required option '--out <FILE>' not specified\. See --help/,
+    ],
+    [
+      'an unknown type',
+      () => ['--model', model, '--out', 'x', '--type', 'q4'],
+      /f32, f16, bf16, q8_0\. See/,
+    ],
+    ['no directory', () => ['--model', join(folder, 'none'), '--out', 'x'], /got .*none\.\n$/],
+    [
+      'a directory that is not there',
+      () => ['--model', model, '--out', join(folder, 'a/b')],
+      /a\/b can't be written \(no such/,
+    ],
+    ['words', () => ['model'], /expected flags alone|not specified/],
+  ])('answers %s with a sentence', async (_, args, message) => {
+    const { code, out, err } = await run(...args());
+    expect([code, out]).toEqual([2, '']);
+    expect(err).toMatch(message);
+    expect(err).not.toMatch(/\.\./);
+  });
+
+  it('says which file lacks', async () => {
+    const bare = join(folder, 'bare');
+    mkdirSync(bare);
+    for (const name of readdirSync(model).filter((name) => name !== 'tokenizer.json')) {
+      copyFileSync(join(model, name), join(bare, name));
+    }
+    const { code, err } = await run('--model', bare, '--out', join(folder, 'bare.gguf'));
+    expect(code).toBe(2);
+    expect(err).toMatch(/tokenizer\.json: expected one in the model directory/);
+  });
+});

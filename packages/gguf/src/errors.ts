@@ -1,0 +1,28 @@
+// Typed errors of this package. `code` is stable and is what callers branch on; the README has the table.
+
+export type GgufErrorCode = 'USAGE' | 'MODEL' | 'TOKENIZER';
+
+/** Base of all errors that this package throws or rejects with on purpose. */
+export abstract class GgufError extends Error {
+  abstract readonly code: GgufErrorCode;
+
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+  }
+}
+
+/** Arguments that can't be right whatever the model is. */
+export class GgufUsageError extends GgufError {
+  readonly code = 'USAGE';
+}
+
+/** A model whose tensors or configuration no GGUF that llama.cpp reads can hold. */
+export class GgufModelError extends GgufError {
+  readonly code = 'MODEL';
+}
+
+/** A tokenizer that llama.cpp has no twin of, or whose files lack something. */
+export class GgufTokenizerError extends GgufError {
+  readonly code = 'TOKENIZER';
+}

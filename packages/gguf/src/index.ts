@@ -1,0 +1,11 @@
+// GGUF files, and models of the Hugging Face layout as such files.
+
+export * from './errors.js';
+export {
+  type GgufFile,
+  type GgufTensor,
+  ggufFile,
+  type MetadataValue,
+} from './gguf-file.js';
+export { MODEL_TEXTS, type ModelGguf, type ModelGgufOptions, modelGguf } from './model-gguf.js';
+export { GGUF_TYPES, type GgufType } from './tensor-types.js';

@@ -1,0 +1,135 @@
+// A model of the Hugging Face layout as one GGUF file: its configuration and tokenizer as metadata, its
+// tensors under llama.cpp's names, one in memory at a time.
+
+import type { HostTensor, LazyTensor, ModelConfig } from '@shardweave/nn';
+import { parseModelConfig } from '@shardweave/nn';
+import { GgufModelError, GgufUsageError } from './errors.js';
+import { type GgufFile, type GgufTensor, ggufFile } from './gguf-file.js';
+import { modelMetadata } from './model-metadata.js';
+import { type TensorPlan, tensorPlans } from './model-tensors.js';
+import { ropeFactors } from './rope-factors.js';
+import { rowPieces } from './tensor-rows.js';
+import { encode, GGUF_TYPES, type GgufType, type SourceType, TYPE_INFO } from './tensor-types.js';
+import { tokenizerMetadata } from './tokenizer/tokenizer-metadata.js';
+
+/** The files of a model's directory that a GGUF is made of, beside its weights. */
+export const MODEL_TEXTS = [
+  'config.json',
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'generation_config.json',
+  'chat_template.jinja',
+] as const;
+
+/** A model as its directory on the Hub has it. */
+export interface ModelGguf {
+  /** The texts of MODEL_TEXTS by name: the first two, and what there is of the others. */
+  readonly texts: ReadonlyMap<string, string>;
+  /** The weights under the model's own names, a tied head left out or not; f32, f16 or bf16. */
+  readonly state: ReadonlyMap<string, HostTensor | LazyTensor>;
+}
+
+export interface ModelGgufOptions {
+  /** Of matrices. Vectors and GPT-2's positions are f32, and matrices whose rows are no whole blocks f16. */
+  readonly type: GgufType;
+  /** What the model is called (`general.name`). */
+  readonly name: string;
+}
+
+/**
+ * The file of a model; its tensors are read when their turn comes.
+ * @throws {GgufModelError} for weights that are not the configuration's, and models llama.cpp doesn't compute
+ * @throws {GgufTokenizerError} for a tokenizer that llama.cpp has no twin of
+ * @throws {GgufUsageError} for an unknown type, and where a file is missing
+ * @throws {NnError} for a config.json that can't be read
+ */
+export function modelGguf(model: ModelGguf, options: ModelGgufOptions): GgufFile {
+  const { texts, state } = model;
+  const { type } = options;
+  if (!GGUF_TYPES.includes(type)) {
+    throw new GgufUsageError(
+      `modelGguf: expected type to be ${GGUF_TYPES.join(', ')}, got ${JSON.stringify(type)}.`,
+    );
+  }
+  const configText = texts.get('config.json');
+  if (configText === undefined) {
+    throw new GgufUsageError('modelGguf: expected the text of config.json, got none.');
+  }
+  const config = parseModelConfig(configText);
+  const metadata = new Map([
+    ...modelMetadata(config, options),
+    ...tokenizerMetadata(texts, config.vocab_size),
+  ]);
+  const factors = config.model_type === 'gpt2' ? undefined : ropeFactors(config);
+  const plans = tensorPlans(config);
+  checkNames(plans, { state, config });
+  const tensors = plans.map((plan) => fileTensor(plan, { tensor: state.get(plan.source)!, type }));
+  return ggufFile(metadata, factors === undefined ? tensors : [factors, ...tensors]);
+}
+
+function checkNames(
+  plans: readonly TensorPlan[],
+  { state, config }: { readonly state: ModelGguf['state']; readonly config: ModelConfig },
+): void {
+  const planned = new Set(plans.map(({ source }) => source));
+  const isTied = config.model_type === 'gpt2' || config.tie_word_embeddings;
+  const missing = [...planned].filter((name) => !state.has(name));
+  const strange = [...state.keys()].filter(
+    (name) => !planned.has(name) && !(isTied && name === 'lm_head.weight'),
+  );
+  if (missing.length + strange.length > 0) {
+    const found = strange.length === 0 ? '' : ` It has others: ${firstOf(strange)}.`;
+    throw new GgufModelError(
+      `modelGguf: expected the weights of a ${config.model_type} as config.json has it${missing.length === 0 ? '' : `, got none of ${firstOf(missing)}`}.${found}`,
+    );
+  }
+}
+
+function firstOf(names: readonly string[]): string {
+  const shown = names.slice(0, 3).join(', ');
+  return names.length > 3 ? `${shown} and ${names.length - 3} more` : shown;
+}
+
+function fileTensor(
+  plan: TensorPlan,
+  { tensor, type }: { readonly tensor: HostTensor | LazyTensor; readonly type: GgufType },
+): GgufTensor {
+  const { name, source, shape, rows } = plan;
+  const { dtype } = tensor;
+  const expected = rows.isTransposed === true ? shape.toReversed() : shape;
+  if (tensor.shape.join() !== expected.join()) {
+    throw new GgufModelError(
+      `modelGguf: expected '${source}' [${expected.join(', ')}], got [${tensor.shape.join(', ')}].`,
+    );
+  }
+  if (dtype !== 'f32' && dtype !== 'f16' && dtype !== 'bf16') {
+    throw new GgufModelError(
+      `modelGguf: expected '${source}' in f32, f16 or bf16, got ${dtype}. Others are not read.`,
+    );
+  }
+  const to = storedType(plan, type);
+  return {
+    name,
+    type: to,
+    shape,
+    pieces: () => encodedPieces(tensor, { plan, from: dtype, to }),
+  };
+}
+
+async function* encodedPieces(
+  tensor: HostTensor | LazyTensor,
+  options: { readonly plan: TensorPlan; readonly from: SourceType; readonly to: GgufType },
+): AsyncGenerator<Uint8Array, void, undefined> {
+  const { plan, from, to } = options;
+  const data = 'data' in tensor ? tensor.data : await tensor.read();
+  for (const piece of rowPieces(data, { plan: plan.rows, type: from })) {
+    yield encode(piece, { name: plan.source, from, to });
+  }
+}
+
+function storedType({ shape, isAlwaysF32 }: TensorPlan, type: GgufType): GgufType {
+  if (shape.length === 1 || isAlwaysF32) {
+    return 'f32';
+  }
+  return shape.at(-1)! % TYPE_INFO[type].blockElements === 0 ? type : 'f16';
+}

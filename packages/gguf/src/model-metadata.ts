@@ -1,0 +1,91 @@
+// What a GGUF says of its model: the keys that llama.cpp reads, from the fields of config.json.
+
+import type { DecoderConfig, Gpt2Config, ModelConfig } from '@shardweave/nn';
+import { GgufModelError } from './errors.js';
+import type { MetadataValue } from './gguf-file.js';
+import { type GgufType, TYPE_INFO } from './tensor-types.js';
+
+/** Of the layout of quantized blocks. */
+const QUANTIZATION_VERSION = 2;
+
+/**
+ * The keys of `general` and of the architecture.
+ * @throws {GgufModelError} for what llama.cpp's model of that name does not compute
+ */
+export function modelMetadata(
+  config: ModelConfig,
+  options: { readonly name: string; readonly type: GgufType },
+): Map<string, MetadataValue> {
+  const { model_type: architecture } = config;
+  const values = config.model_type === 'gpt2' ? gpt2Values(config) : decoderValues(config);
+  const own = Object.entries(values).map(
+    ([key, value]) => [`${architecture}.${key}`, value] as const,
+  );
+  return new Map<string, MetadataValue>([
+    ['general.architecture', text(architecture)],
+    ['general.type', text('model')],
+    ['general.name', text(options.name)],
+    ['general.file_type', count(TYPE_INFO[options.type].fileType)],
+    ['general.quantization_version', count(QUANTIZATION_VERSION)],
+    ...own,
+  ]);
+}
+
+type Values = Readonly<Record<string, MetadataValue>>;
+
+function decoderValues(config: DecoderConfig): Values {
+  const { model_type: family } = config;
+  if (family !== 'llama' && config.rope_scaling !== null) {
+    throw unknownTo(family, "rope_scaling, which it reads for 'llama' alone");
+  }
+  if (family !== 'llama' && config.attention_bias) {
+    throw unknownTo(family, 'attention_bias');
+  }
+  return {
+    block_count: count(config.num_hidden_layers),
+    context_length: count(config.max_position_embeddings),
+    embedding_length: count(config.hidden_size),
+    feed_forward_length: count(config.intermediate_size),
+    vocab_size: count(config.vocab_size),
+    'attention.head_count': count(config.num_attention_heads),
+    'attention.head_count_kv': count(config.num_key_value_heads),
+    'attention.key_length': count(config.head_dim),
+    'attention.value_length': count(config.head_dim),
+    'attention.layer_norm_rms_epsilon': real(config.rms_norm_eps),
+    'rope.dimension_count': count(config.head_dim),
+    'rope.freq_base': real(config.rope_theta),
+  };
+}
+
+function gpt2Values(config: Gpt2Config): Values {
+  if (config.activation_function !== 'gelu_new') {
+    throw unknownTo('gpt2', `activation_function '${config.activation_function}'`);
+  }
+  return {
+    block_count: count(config.n_layer),
+    context_length: count(config.n_positions),
+    embedding_length: count(config.n_embd),
+    feed_forward_length: count(config.n_inner ?? 4 * config.n_embd),
+    vocab_size: count(config.vocab_size),
+    'attention.head_count': count(config.n_head),
+    'attention.layer_norm_epsilon': real(config.layer_norm_epsilon),
+  };
+}
+
+function unknownTo(architecture: string, what: string): GgufModelError {
+  return new GgufModelError(
+    `config.json: expected a model as llama.cpp computes it, got ${what}. Its ${architecture} has no such thing.`,
+  );
+}
+
+function text(value: string): MetadataValue {
+  return { type: 'string', value };
+}
+
+function count(value: number): MetadataValue {
+  return { type: 'u32', value };
+}
+
+function real(value: number): MetadataValue {
+  return { type: 'f32', value };
+}

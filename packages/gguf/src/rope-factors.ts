@@ -1,0 +1,32 @@
+// What llama.cpp divides each rotary frequency by: it knows no key for Llama 3's scaling, and reads a tensor.
+
+import type { DecoderConfig, RopeScaling } from '@shardweave/nn';
+import type { GgufTensor } from './gguf-file.js';
+
+/** The tensor `rope_freqs.weight`; undefined where frequencies are as they are. */
+export function ropeFactors(config: DecoderConfig): GgufTensor | undefined {
+  const { rope_scaling: scaling, rope_theta: base, head_dim: headDim } = config;
+  if (scaling === null) {
+    return undefined;
+  }
+  const factors = Float32Array.from({ length: headDim / 2 }, (_, pair) =>
+    factorOf(base ** ((-2 * pair) / headDim), scaling),
+  );
+  return {
+    name: 'rope_freqs.weight',
+    type: 'f32',
+    shape: [factors.length],
+    pieces: () => [new Uint8Array(factors.buffer)],
+  };
+}
+
+/**
+ * Llama 3.1's scaling: frequencies that turn often within the original text stay, those that turn seldom are
+ * divided by the whole factor, and between them the frequencies themselves (not the factors) are blended.
+ */
+function factorOf(frequency: number, scaling: RopeScaling): number {
+  const { factor, low_freq_factor: low, high_freq_factor: high } = scaling;
+  const turns = (scaling.original_max_position_embeddings * frequency) / (2 * Math.PI);
+  const kept = Math.min(1, Math.max(0, (turns - low) / (high - low)));
+  return 1 / (kept + (1 - kept) / factor);
+}

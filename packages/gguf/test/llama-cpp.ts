@@ -1,0 +1,57 @@
+// llama.cpp itself, as node-llama-cpp brings it prebuilt: the judge of what is in a file.
+import { getLlama, type Llama, LlamaLogLevel, type Token } from 'node-llama-cpp';
+
+/** llama.cpp without a graphics card. Nothing is built or downloaded: where there is no binary this rejects. */
+export async function openLlama(): Promise<Llama> {
+  return getLlama({
+    gpu: false,
+    build: 'never',
+    skipDownload: true,
+    progressLogs: false,
+    logLevel: LlamaLogLevel.error,
+    maxThreads: 1,
+  });
+}
+
+/** llama.cpp's logits behind each of `tokens`, all of them given. */
+export async function llamaLogits(
+  llama: Llama,
+  { path, tokens }: { readonly path: string; readonly tokens: readonly number[] },
+): Promise<Float32Array[]> {
+  const model = await llama.loadModel({ modelPath: path });
+  // Keys and values in f16, the default, would be another model's.
+  const context = await model.createContext({
+    contextSize: tokens.length + 1,
+    batchSize: tokens.length + 1,
+    flashAttention: false,
+    experimentalKvCacheKeyType: 'F32',
+    experimentalKvCacheValueType: 'F32',
+  });
+  try {
+    const results = await context
+      .getSequence()
+      .controlledEvaluate(
+        tokens.map((token) => [token as Token, { generateNext: { logits: true } }]),
+      );
+    return results.map((result) => {
+      const logits = result!.next.logits!;
+      return Float32Array.from({ length: logits.size }, (_, id) => logits.get(id as Token)!);
+    });
+  } finally {
+    await context.dispose();
+    await model.dispose();
+  }
+}
+
+/** The numbers that llama.cpp gives the tokens of each text, special ones among them found. */
+export async function tokenIds(
+  llama: Llama,
+  { path, texts }: { readonly path: string; readonly texts: readonly string[] },
+): Promise<number[][]> {
+  const model = await llama.loadModel({ modelPath: path, vocabOnly: true });
+  try {
+    return texts.map((text) => model.tokenize(text, true).map(Number));
+  } finally {
+    await model.dispose();
+  }
+}

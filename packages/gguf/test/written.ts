@@ -1,0 +1,18 @@
+// Files as bytes, and as the reader of another writer finds them.
+import { gguf } from '@huggingface/gguf';
+import type { GgufFile } from '@shardweave/gguf';
+
+/** All of a file. */
+export async function bytesOf(file: GgufFile): Promise<Uint8Array> {
+  const all: Uint8Array[] = [];
+  for await (const piece of file.pieces()) {
+    all.push(Uint8Array.from(piece));
+  }
+  return Buffer.concat(all);
+}
+
+/** What @huggingface/gguf reads, its metadata without the types of the keys that it knows. */
+export async function readGguf(path: string) {
+  const { metadata, ...rest } = await gguf(path, { allowLocalFile: true });
+  return { ...rest, metadata: metadata as unknown as Readonly<Record<string, unknown>> };
+}
