@@ -71,6 +71,14 @@ describe('a document', () => {
     expect(await marked({ messages }, adds)).toBe('a:[b<end>]');
   });
 
+  it("ends with GPT-2's, which has no template", async () => {
+    const gpt2 = await loadTokenizer('gpt2');
+    const pair = JSON.stringify({ prompt: 'Hello', completion: ' world' });
+    expect([...encodeDocument(pair, gpt2)]).toEqual([15496, 995 + COUNTED, 50256 + COUNTED]);
+    const chat = JSON.stringify({ messages: [CHAT] });
+    expect(() => encodeDocument(chat, gpt2)).toThrow(/--tokenizer gpt2 has no chat template/);
+  });
+
   it('ends with the end token also where a template writes none', async () => {
     const template =
       '{% for m in messages %}{{ m.role[0] }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a>{% endif %}';

@@ -9,7 +9,7 @@ import type { Dataset } from '../src/data/dataset.js';
 import { permute } from '../src/data/row-order.js';
 import { NO_TARGET } from '../src/data/rows.js';
 import { configOf, jsonlFile, openFlags } from './fixtures/jsonl-data.js';
-import { LETTERS } from './fixtures/letters-tokenizer.js';
+import { LETTERS, lettersDirectory } from './fixtures/letters-tokenizer.js';
 import { worstRatio } from './fixtures/run-flags.js';
 import { trainOn } from './fixtures/train-on.js';
 
@@ -114,6 +114,7 @@ describe('rows of documents', () => {
   });
 
   it('equal those of a plain way, through epochs, for every seed and way to cut them', async () => {
+    const directory = lettersDirectory();
     const words = (least: number) =>
       fc.string({ unit: fc.constantFrom(...'abcdefgh'), minLength: least, maxLength: 14 });
     const cases = fc.record({
@@ -130,7 +131,7 @@ describe('rows of documents', () => {
     });
     await fc.assert(
       fc.asyncProperty(cases, async ({ pairs, seq, seed, batch, ranks, gradAccum, ...rest }) => {
-        const { file, model } = jsonlFile(pairs);
+        const { file, model } = jsonlFile(pairs, { model: directory });
         const flags = `--model ${model} --data ${file} --seq ${seq} --batch ${batch} --seed ${seed}`;
         const prompts = rest.trainOnPrompt ? ' --train-on-prompt' : '';
         await using data = await openFlags(
