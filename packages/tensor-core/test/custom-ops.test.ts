@@ -1,95 +1,24 @@
-// Ops of a user's own on every backend: values and gradients of both texts, and what a wrong one does.
+// Ops of a user's own on every backend: values and gradients of both texts, and what a device does with them.
 
 import {
   add,
   affine,
   type Backend,
-  type CustomOp,
-  type CustomOpSpec,
   cast,
   Device,
-  DTypeError,
   defineOp,
-  GraphError,
   mul,
-  OptionError,
   ShaderError,
-  ShapeError,
   sum,
 } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { createReferenceBackend, opCase } from '@shardweave/tensor-core/testing';
+import { opCase } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { testedBackends } from './backends.js';
+import { bucket, define, swish, turnRows } from './own-ops.js';
 
 const SIZES = [1, 7, 63, 65, 1000];
 const FLOATS = ['f32', 'f16', 'bf16'] as const;
-
-const swishGradient = defineOp({
-  name: 'swishGradient',
-  inputs: { x: 'float', dy: 'float' },
-  params: { beta: 'f32' },
-  wgsl: `fn element(i: u32) -> f32 {
-    let x = load_x(i);
-    let s = 1.0 / (1.0 + exp(-P.beta * x));
-    return load_dy(i) * s * (1.0 + P.beta * x * (1.0 - s));
-  }`,
-  plain: ({ x, dy }, out, { beta }) => {
-    out.data.forEach((_, i) => {
-      const s = 1 / (1 + Math.exp(-beta * x.data[i]!));
-      out.data[i] = dy.data[i]! * s * (1 + beta * x.data[i]! * (1 - s));
-    });
-  },
-});
-
-const swish = defineOp({
-  name: 'swish',
-  inputs: { x: 'float' },
-  params: { beta: 'f32' },
-  wgsl: `fn sigmoid_of(x: f32) -> f32 { return 1.0 / (1.0 + exp(-x)); }
-  fn element(i: u32) -> f32 { let x = load_x(i); return x * sigmoid_of(P.beta * x); }`,
-  plain: ({ x }, out, { beta }) => {
-    x.data.forEach((value, i) => {
-      out.data[i] = value / (1 + Math.exp(-beta * value));
-    });
-  },
-  gradient: ({ inputs: { x }, dy, params }) => ({ x: swishGradient({ x, dy }, params) }),
-});
-
-/** Reads any element of its inputs: out[r, c] = x[r, (c + by) mod cols] * scale[r]. */
-const turnRows: CustomOp<'x' | 'scale', 'cols' | 'by'> = defineOp({
-  name: 'turnRows',
-  inputs: { x: 'float', scale: 'float' },
-  params: { cols: 'u32', by: 'u32' },
-  wgsl: `fn element(i: u32) -> f32 {
-    let row = i / P.cols;
-    return load_x(row * P.cols + (i % P.cols + P.by) % P.cols) * load_scale(min(row, P.scale_size - 1u));
-  }`,
-  plain: ({ x, scale }, out, { cols, by }) => {
-    out.data.forEach((_, i) => {
-      const row = Math.floor(i / cols);
-      out.data[i] = x.data[row * cols + ((i + by) % cols)]! * scale.data[row]!;
-    });
-  },
-  saved: ['scale', 'out'],
-  gradient: ({ inputs: { scale }, out, dy, params: { cols, by } }) => ({
-    x: turnRows({ x: dy, scale }, { cols, by: (cols - by) % cols }),
-    scale: sum(mul(out!, dy), { axis: 1 }),
-  }),
-});
-
-/** Integers in and out. */
-const bucket = defineOp({
-  name: 'bucket',
-  inputs: { x: 'f32', offset: 'integer' },
-  output: ({ x }) => ({ shape: [x.size], dtype: 'i32' }),
-  wgsl: 'fn element(i: u32) -> i32 { return i32(floor(load_x(i))) + i32(load_offset(0u)); }',
-  plain: ({ x, offset }, out) => {
-    x.data.forEach((value, i) => {
-      out.data[i] = Math.floor(value) + offset.data[0]!;
-    });
-  },
-});
 
 const CASES = FLOATS.flatMap((dtype) => [
   ...SIZES.map((size) =>
@@ -110,20 +39,6 @@ const CASES = FLOATS.flatMap((dtype) => [
       turnRows.plain({ x: x!, scale: scale! }, { shape: [3, 7], params: { cols: 7, by: 2 } }),
   }),
 ]);
-
-/** An op whose parts a test replaces. */
-function define(
-  parts: { [K in keyof CustomOpSpec<'x', never>]?: CustomOpSpec<'x', never>[K] | undefined },
-) {
-  return defineOp<'x'>({
-    name: 'broken',
-    inputs: { x: 'float' },
-    wgsl: 'fn element(i: u32) -> f32 { return load_x(i); }',
-    plain: ({ x }, out) => out.data.set(x.data),
-    gradient: ({ dy }) => ({ x: dy }),
-    ...parts,
-  } as CustomOpSpec<'x', never>);
-}
 
 describe.each(await testedBackends())('custom ops on $name', ({ name, reason, open }) => {
   describe.skipIf(reason !== undefined)('of a device', () => {
@@ -342,107 +257,4 @@ describe('the cpu device', () => {
       await backend.dispose();
     },
   );
-});
-
-describe('a wrong definition or call', () => {
-  const device = new Device(createReferenceBackend());
-  const other = new Device(createReferenceBackend());
-  const x = device.tensor([1, 2]);
-  const call = swish as unknown as (...args: unknown[]) => unknown;
-
-  test.each([
-    ['an unknown option', { outputs: 1 }, "defineOp: expected known options, got 'outputs'"],
-    ['no twin', { plain: undefined }, 'defineOp: expected plain to be a function, got nothing'],
-    ['no input', { inputs: {} }, "defineOp 'broken': expected the number of inputs"],
-    [
-      'an unknown kind',
-      { inputs: { x: 'f64' } },
-      "defineOp 'broken': expected inputs.x to be one of",
-    ],
-    [
-      'a taken name',
-      { inputs: { out: 'f32' } },
-      "defineOp 'broken': expected the name of an input",
-    ],
-    ['a param that is no word', { params: { 'a-b': 'f32' } }, 'expected the name of a param'],
-    ['a param of an unknown type', { params: { a: 'f16' } }, 'expected params.a to be one of'],
-    [
-      'saving what there is not',
-      { saved: ['y'] },
-      'expected what is saved to be one of "x", "out"',
-    ],
-  ])('%s', (_, parts, message) => {
-    const attempt = () => define(parts as Partial<CustomOpSpec<'x', never>>);
-    expect(attempt).toThrow(OptionError);
-    expect(attempt).toThrow(message);
-  });
-
-  test.each([
-    [
-      'a missing param',
-      OptionError,
-      () => call(x),
-      'swish: expected beta to be a number, got nothing',
-    ],
-    ['an unknown param', OptionError, () => call(x, { beta: 1, alpha: 1 }), "got 'alpha'"],
-    [
-      'no tensor',
-      OptionError,
-      () => call({ x: 1 }, { beta: 1 }),
-      'swish: expected x to be a tensor',
-    ],
-    ['an unknown input', OptionError, () => call({ y: x }, { beta: 1 }), "got 'y'"],
-    [
-      'a u32 that is none',
-      OptionError,
-      () => turnRows({ x, scale: x }, { cols: 2, by: -1 }),
-      'turnRows: expected by to be a whole number below 2^32, got -1',
-    ],
-    [
-      'integers',
-      DTypeError,
-      () => swish(cast(x, 'i32'), { beta: 1 }),
-      'swish: expected a float tensor',
-    ],
-    [
-      'another float',
-      DTypeError,
-      () => bucket({ x: cast(x, 'f16'), offset: cast(x, 'i32') }),
-      'bucket: expected x to be f32, got f16 [2]',
-    ],
-    [
-      'two devices',
-      ShapeError,
-      () => turnRows({ x, scale: other.tensor([1]) }, { cols: 1, by: 0 }),
-      'turnRows: expected tensors of one device',
-    ],
-    [
-      'an input without elements',
-      ShapeError,
-      () => turnRows({ x, scale: device.empty([0]) }, { cols: 1, by: 0 }),
-      'turnRows: expected inputs with elements',
-    ],
-  ] as const)('%s', (_, type, attempt, message) => {
-    expect(attempt).toThrow(type);
-    expect(attempt).toThrow(message);
-  });
-
-  test('no gradient: backward says so, and not the forward', async () => {
-    const leaf = device.tensor([1], [1], { requiresGrad: true });
-    const y = define({ gradient: undefined })(leaf);
-    await expect(y.backward()).rejects.toThrow(GraphError);
-    await expect(define({ gradient: undefined })(leaf).backward()).rejects.toThrow("'broken'");
-  });
-
-  test.each([
-    ['another shape', GraphError, () => ({ x: device.zeros([3]) }), 'of shape [2], got [3]'],
-    ['no input of its own', OptionError, () => ({ y: x }), "got 'y'"],
-    ['no tensor', OptionError, () => ({ x: 1 }), 'gradient of broken: expected x to be a tensor'],
-  ])('a gradient of %s', async (_, type, gradient, message) => {
-    const leaf = device.tensor([1, 2], [2], { requiresGrad: true });
-    const op = define({ gradient: gradient as never });
-    const attempt = device.scope(() => op(leaf).backward({ gradient: device.full([2], 1) }));
-    await expect(attempt).rejects.toBeInstanceOf(type);
-    await expect(attempt).rejects.toThrow(message);
-  });
 });

@@ -1,0 +1,27 @@
+// A model whose buffers change, bare and sharded: what tests of state dicts save and load.
+
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { BatchNorm1d, Linear, type Module } from '@shardweave/nn';
+import type { Device } from '@shardweave/tensor-core';
+import type { Rank } from './ranks.js';
+import { DIM, Stack } from './scenarios.js';
+
+/** A batch norm, whose buffers change, inside an instance of its own. */
+export function withBuffers(
+  device: Device,
+  wrap: (module: Module) => Module = (module) => module,
+): Module {
+  return wrap(
+    new Stack(device, [
+      new Linear(device, { inFeatures: DIM, outFeatures: 33 }),
+      wrap(new BatchNorm1d(device, { numFeatures: 33 })),
+    ]),
+  );
+}
+
+export function shardedWithBuffers({ device, group }: Rank, options: object = {}) {
+  return withBuffers(
+    device,
+    (module) => new FullyShardedDataParallel(module, { processGroup: group, ...options }),
+  ) as FullyShardedDataParallel;
+}

@@ -1,0 +1,146 @@
+// Parameters that are packed into one flat for the optimizer.
+
+import { Adam, AdamW, Linear, packParameters, Sequential } from '@shardweave/nn';
+import { type Device, mul, sum } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { makeDevice, read, values } from './support.js';
+
+const STEPS = 5;
+
+describe('packed parameters', () => {
+  const model = (device: Device) =>
+    new Sequential(device, [
+      new Linear(device, { inFeatures: 3, outFeatures: 5 }),
+      new Linear(device, { inFeatures: 5, outFeatures: 2 }),
+    ]);
+  const groupsOf = (net: Sequential) => [
+    { params: net.parameters().filter((p) => p.rank > 1), weightDecay: 0.1 },
+    { params: net.parameters().filter((p) => p.rank < 2), weightDecay: 0 },
+  ];
+  const backward = async (net: Sequential, step: number) => {
+    const { device } = net;
+    await device.scope(async () => {
+      const out = await net.call(device.tensor(values(6, step), [2, 3]));
+      await sum(mul(out, out)).backward();
+    });
+  };
+
+  it('train bit for bit as plain ones, with one dispatch a step', async () => {
+    const train = async (isPacked: boolean) => {
+      const device = makeDevice();
+      const net = model(device);
+      const packed = isPacked ? packParameters(net) : undefined;
+      const optimizer = new AdamW(groupsOf(net), { lr: 0.05 });
+      let dispatches = 0;
+      for (let step = 1; step <= STEPS; step++) {
+        optimizer.zeroGrad();
+        await backward(net, step);
+        await backward(net, step + 50);
+        const before = device.backend.dispatches;
+        await optimizer.step();
+        dispatches = device.backend.dispatches - before;
+      }
+      const result = await Promise.all(net.parameters().map(read));
+      net.dispose();
+      packed?.dispose();
+      optimizer.dispose();
+      expect(device.ledger.live().total).toBe(0);
+      return { result, dispatches };
+    };
+    const [plain, packed] = [await train(false), await train(true)];
+    expect(packed.result).toEqual(plain.result);
+    expect([plain.dispatches, packed.dispatches]).toEqual([4, 1]);
+  });
+
+  it('keep values and start at multiples of 128 elements', async () => {
+    const device = makeDevice();
+    const net = model(device);
+    const before = await Promise.all(net.parameters().map(read));
+    const { flat } = packParameters(net);
+    expect(await Promise.all(net.parameters().map(read))).toEqual(before);
+    expect(net.parameters().map(({ offset }) => offset)).toEqual([0, 128, 256, 384]);
+    expect(device.ledger.live().parameter).toBe(flat.size * 4);
+    expect(() => packParameters(net)).toThrow('packed already');
+  });
+
+  it('take over the state of parameters that have stepped unequally often', async () => {
+    const train = async (isPacked: boolean) => {
+      const net = model(makeDevice());
+      const optimizer = new AdamW(net.parameters(), { lr: 0.05 });
+      const step = async (number: number) => {
+        await backward(net, number);
+        await optimizer.step();
+        optimizer.zeroGrad();
+      };
+      const [first] = net.parameters();
+      first!.requiresGrad = false;
+      await step(1);
+      first!.requiresGrad = true;
+      await step(2);
+      if (isPacked) {
+        packParameters(net);
+      }
+      await step(3);
+      return Promise.all(net.parameters().map(read));
+    };
+    expect(await train(true)).toEqual(await train(false));
+  });
+
+  it('leave out what is frozen, which stays a tensor of its own', async () => {
+    const device = makeDevice();
+    const net = model(device);
+    const [frozen, ...trained] = net.parameters();
+    frozen!.requiresGrad = false;
+    const before = await read(frozen!);
+    const { flat } = packParameters(net);
+    expect(frozen!.piece).toBeUndefined();
+    expect(trained.map(({ piece }) => piece?.flat)).toEqual(trained.map(() => flat));
+    const optimizer = new AdamW(net.parameters(), { lr: 0.05 });
+    await backward(net, 1);
+    await optimizer.step();
+    expect(await read(frozen!)).toEqual(before);
+  });
+
+  it('have the state dict of plain ones, and load it, each parameter its own part', async () => {
+    const train = async (isPacked: boolean) => {
+      const net = model(makeDevice());
+      if (isPacked) {
+        packParameters(net);
+      }
+      const optimizer = new Adam(groupsOf(net), { lr: 0.05 });
+      for (let step = 1; step <= 2; step++) {
+        await backward(net, step);
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+      return { net, optimizer, dict: await optimizer.stateDict(net.namedParameters()) };
+    };
+    const [plain, packed] = [await train(false), await train(true)];
+    expect(packed.dict).toEqual(plain.dict);
+    packed.optimizer.dispose();
+    await packed.optimizer.loadStateDict(plain.dict, packed.net.namedParameters());
+    for (const { net, optimizer } of [plain, packed]) {
+      await backward(net, 3);
+      await optimizer.step();
+    }
+    const valuesOf = ({ net }: typeof plain) => Promise.all(net.parameters().map(read));
+    expect(await valuesOf(packed)).toEqual(await valuesOf(plain));
+  });
+
+  it('take over the state of an optimizer that has stepped', async () => {
+    const train = async (packAfter: number) => {
+      const net = model(makeDevice());
+      const optimizer = new Adam(groupsOf(net), { lr: 0.05 });
+      for (let step = 1; step <= STEPS; step++) {
+        if (step === packAfter) {
+          packParameters(net);
+        }
+        await backward(net, step);
+        await optimizer.step();
+        optimizer.zeroGrad();
+      }
+      return Promise.all(net.parameters().map(read));
+    };
+    expect(await train(3)).toEqual(await train(0));
+  });
+});
