@@ -29,8 +29,9 @@ export interface BackendLimits {
   /** Largest buffer that alloc can make. */
   readonly maxBufferBytes: number;
   /**
-   * Largest view of one operand that a kernel accepts at once. Kernels marked "any size" split
-   * larger views themselves; for the others the op above throws LimitError.
+   * Largest view of one operand that the device binds at once. Kernels split larger ones by elements, rows or
+   * batches, or throw LimitError where one of what they say they need whole is larger. A user's kernel
+   * (`custom`) has all of its operands whole.
    */
   readonly maxViewBytes: number;
 }

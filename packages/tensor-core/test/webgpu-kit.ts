@@ -39,24 +39,24 @@ export class Bench {
   /** Uniform in [-1, 1). */
   random(size: number, dtype: 'f32' | 'f16' | 'bf16'): View {
     const values = Float32Array.from({ length: size }, () => this.#next() * 2 - 1);
-    const whole = this.#view(values, 'f32');
+    const whole = this.of(values, 'f32');
     if (dtype === 'f32') {
       return whole;
     }
-    const out = this.#view(new Float32Array(Math.ceil(size / 2)), 'f32');
+    const out = this.of(new Float32Array(Math.ceil(size / 2)), 'f32');
     const half: View = { ...out, dtype, size };
     this.backend.run('cast', { x: whole, out: half });
     return half;
   }
 
   zeros(size: number): View {
-    return this.#view(new Float32Array(size), 'f32');
+    return this.of(new Float32Array(size), 'f32');
   }
 
   /** Ids in [0, below). */
   ids(size: number, below: number): View {
     const ids = Uint32Array.from({ length: size }, () => Math.floor(this.#next() * below));
-    return this.#view(ids, 'u32');
+    return this.of(ids, 'u32');
   }
 
   async value(view: View): Promise<number> {
@@ -73,7 +73,7 @@ export class Bench {
     }
   }
 
-  #view(data: Float32Array | Uint32Array, dtype: 'f32' | 'u32'): View {
+  of(data: Float32Array | Uint32Array, dtype: 'f32' | 'u32'): View {
     const buffer = this.backend.alloc(data.byteLength, 'test');
     this.#buffers.push(buffer);
     this.backend.write(buffer, 0, new Uint8Array(data.buffer));

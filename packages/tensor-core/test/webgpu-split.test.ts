@@ -1,8 +1,23 @@
 // The WebGPU device on operands larger than a binding: split kernels against whole ones.
 
 import { toF32Array } from '@shardweave/dtypes';
-import { type Backend, type KernelCalls, LimitError, type View } from '@shardweave/tensor-core';
-import { splitKernelCases } from '@shardweave/tensor-core/testing';
+import {
+  add,
+  type Backend,
+  Device,
+  embedding,
+  type KernelCalls,
+  LimitError,
+  matmul,
+  max,
+  mul,
+  rmsNorm,
+  softmax,
+  sum,
+  transpose,
+  type View,
+} from '@shardweave/tensor-core';
+import { createReferenceBackend, splitKernelCases } from '@shardweave/tensor-core/testing';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Bench, open, product, reason, title } from './webgpu-kit.js';
@@ -27,6 +42,42 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
     for (const { name, run } of splitKernelCases()) {
       test(name, () => run(small));
     }
+
+    /** A loss and its gradients, of ops whose operands are of up to eight bindings. */
+    async function trained(backend: Backend): Promise<number[]> {
+      const device = new Device(backend);
+      const leaf = (shape: readonly number[], size: number) => {
+        const values = Float32Array.from({ length: size }, (_, i) => ((i * 193) % 257) / 128 - 1);
+        return device.tensor(values, shape, { requiresGrad: true });
+      };
+      const [table, weight, bias] = [leaf([420, 8], 3360), leaf([8], 8), leaf([8], 8)];
+      const ids = device.tensor(
+        Int32Array.from({ length: 132 }, (_, i) => (i * 37) % 420),
+        [2, 66],
+      );
+      const loss = await device.scope(async () => {
+        const x = rmsNorm(embedding(table, ids), { weight }); // [2, 66, 8]
+        const weights = softmax(matmul(x, x, { transposeB: true })); // [2, 66, 66]
+        const mixed = add(transpose(matmul(transpose(weights), add(x, bias))), 1); // [2, 8, 66]
+        const total = sum(mul(max(weights, { axis: 1 }), sum(mul(mixed, mixed), { axis: 1 })));
+        await total.backward();
+        return total.item();
+      });
+      const gradients = await Promise.all(
+        [table, weight, bias].map((leaf) => leaf.grad!.toArray()),
+      );
+      device.dispose();
+      return [loss, ...gradients.flatMap((values) => [...values])];
+    }
+
+    test('ops and their gradients', async () => {
+      const [got, want] = [await trained(small), await trained(createReferenceBackend())];
+      const scale = Math.max(...want.slice(1).map(Math.abs));
+      expect(Math.abs(got[0]! - want[0]!) / want[0]!).toBeLessThan(1e-5);
+      expect(Math.max(...want.map((value, i) => Math.abs(value - got[i]!)).slice(1))).toBeLessThan(
+        1e-5 * scale, // f32 beside float64
+      );
+    });
   });
 
   test('a product whose rows do not fit a binding two at a time is refused, and the device goes on', async () => {
@@ -114,6 +165,26 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
         return table;
       });
       expect(firstDifference(got, want)).toBe(-1);
+    }
+  });
+
+  test('gradients of one id are added in the order of tokens, however many there are', async () => {
+    const [rows, cols, count] = [3, 2, 3000];
+    const values = Float32Array.from({ length: count * cols }, (_, i) => {
+      return ((i * 7919) % 1009) - 504 + 1 / (i + 1);
+    });
+    const ids = Uint32Array.from({ length: count }, (_, i) => (i * i) % 4); // 2 never comes
+    const want = new Float32Array(rows * cols);
+    for (const [i, value] of values.entries()) {
+      want[ids[Math.floor(i / cols)]! * cols + (i % cols)]! += value;
+    }
+    for (const backend of [whole, split]) {
+      const bench = new Bench(backend);
+      const views = { ids: bench.of(ids, 'u32'), dy: bench.of(values, 'f32') };
+      const dTable = bench.zeros(rows * cols);
+      backend.run('embeddingBackward', { ...views, dTable, rows, cols, count });
+      expect(new Float32Array((await bench.bytes(dTable)).buffer)).toEqual(want);
+      bench.freeAll();
     }
   });
 

@@ -29,21 +29,21 @@ export type BinaryKind = 'add' | 'sub' | 'mul' | 'div' | 'maximum' | 'minimum' |
 export type CompareKind = 'eq' | 'ne' | 'lt' | 'le' | 'gt' | 'ge';
 
 export interface ElementwiseCalls {
-  /** out[i] = value, converted to out's dtype. Any size. */
+  /** out[i] = value, converted to out's dtype. */
   fill: { out: View; value: number };
   /**
-   * out[i] = x[i] in another dtype, any pair, any size. Float to float rounds to nearest even and
+   * out[i] = x[i] in another dtype, any pair. Float to float rounds to nearest even and
    * keeps NaN, infinities and subnormals. Float to integer truncates toward zero and saturates,
    * NaN gives 0. Integer to integer keeps the bits.
    */
   cast: { x: View; out: View };
-  /** out[i] = f(x[i]), float, in place allowed, any size. gelu is the erf form. */
+  /** out[i] = f(x[i]), float, in place allowed. gelu is the erf form. */
   unary: { kind: UnaryKind; x: View; out: View };
-  /** out[i] = dy[i] * f'(x[i]), in place over dy allowed, any size. relu'(0) = 0, abs'(0) = 0. */
+  /** out[i] = dy[i] * f'(x[i]), in place over dy allowed. relu'(0) = 0, abs'(0) = 0. */
   unaryBackward: { kind: UnaryKind; x: View; dy: View; out: View };
   /**
    * out[r, c] = f(gate[r, c]) * up[r, c], float, out dense [rows, cols]. Rows of gate and up are `row`
-   * apart: cols, or 2 * cols where they are the halves of one operand. Any size.
+   * apart: cols, or 2 * cols where they are the halves of one operand.
    */
   gated: {
     kind: GateKind;
@@ -56,7 +56,7 @@ export interface ElementwiseCalls {
   };
   /**
    * Gradients of the above. Of 'gate': dy * up * f'(gate), and of 'up': dy * f(gate), both dense [rows,
-   * cols]; of 'both': [rows, 2 * cols], that of gate in front. Any size.
+   * cols]; of 'both': [rows, 2 * cols], that of gate in front.
    */
   gatedBackward: {
     kind: GateKind;
@@ -73,7 +73,7 @@ export interface ElementwiseCalls {
    * In heads h < numRotated of x [tokens, heads, 2 * half], columns j and j + half are a point that turns
    * by position * frequency j, or back where inverse; other heads are copied. frequencies: u32 [2, half],
    * high and low words of turns * 2^64; angles are products of integers, modulo a turn. Token t stands
-   * at positions[t mod period] (u32 or i32, below 2^31), or at offset + t mod period. Any size.
+   * at positions[t mod period] (u32 or i32, below 2^31), or at offset + t mod period.
    */
   rotary: {
     x: View;
@@ -88,12 +88,12 @@ export interface ElementwiseCalls {
     offset: number;
     isInverse: boolean;
   };
-  /** out[i] = x[i] * scale + shift, float, in place allowed, any size. */
+  /** out[i] = x[i] * scale + shift, float, in place allowed. */
   affine: { x: View; out: View; scale: number; shift: number };
   /**
    * out = a (kind) b over `shape` (rank 1 to 6), out dense, a and b read through strides (0
    * broadcasts). Floats mix; integers must agree in dtype and have no div and pow. In place over a
-   * or b where its strides are dense. Any size when all three are dense and equal in shape.
+   * or b where its strides are dense. One step along the last axis that is walked by itself must bind.
    */
   binary: {
     kind: BinaryKind;
@@ -105,8 +105,7 @@ export interface ElementwiseCalls {
     bStrides: readonly number[];
   };
   /**
-   * out = 1 where a (kind) b over `shape` (rank 1 to 6), else 0; out u32, dense. Operands as binary's. Any
-   * size when both are dense.
+   * out = 1 where a (kind) b over `shape` (rank 1 to 6), else 0; out u32, dense. Operands as binary's.
    */
   compare: {
     kind: CompareKind;
@@ -119,7 +118,7 @@ export interface ElementwiseCalls {
   };
   /**
    * out = a where condition (u32 or i32) is not 0, else b, over `shape` (rank 1 to 6), out dense; a and b
-   * as binary's. Any size when all are dense.
+   * as binary's.
    */
   where: {
     condition: View;
@@ -147,7 +146,7 @@ export interface ElementwiseCalls {
     outStrides: readonly number[];
   };
   /**
-   * out[i] = keep(i) ? x[i] / (1 - p) : 0, in place allowed, any size. keep(i): with e =
+   * out[i] = keep(i) ? x[i] / (1 - p) : 0, in place allowed. keep(i): with e =
    * counterOffset + i, word (e mod 4) of Philox4x32-10 with key (key0, key1) and counter
    * (floor(e / 4) low 32, high 32, 0, 0) is >= floor(p * 2^32). Its own gradient kernel.
    */
@@ -156,7 +155,7 @@ export interface ElementwiseCalls {
    * Random numbers, equal to the bit on all devices: out[i] = n * scale, f32 rounded to out's dtype, where
    * the integer n is made of word (e mod 4) of dropout's generator at e = counterOffset + i. uniform: n = 2
    * floor(word / 2^8) + 1 - 2^24. normal: n / 2^21 is the normal number below which lies the part (first +
-   * word * range / 2^32) / 2^32 of all, range 0 standing for 2^32; see random-recipe.ts. Any size.
+   * word * range / 2^32) / 2^32 of all, range 0 standing for 2^32; see random-recipe.ts.
    */
   random: {
     kind: 'uniform' | 'normal';

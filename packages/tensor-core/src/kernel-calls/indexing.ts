@@ -5,7 +5,7 @@ import type { View } from '../view.js';
 export interface IndexingCalls {
   /**
    * out[o, n, i] = x[o, ids[o, n, i], i] of x [outer, dim, inner], ids (u32 or i32) and out [outer, count,
-   * inner], of any dtype; an id outside [0, dim) gives 0. Any number of outer ones.
+   * inner], of any dtype; an id outside [0, dim) gives 0.
    */
   gather: {
     x: View;
@@ -31,9 +31,9 @@ export interface IndexingCalls {
    * order, the first of equal ones first; NaN is the largest, and zeros of both signs are equal.
    */
   topK: { x: View; out: View; outer: number; dim: number; inner: number; count: number };
-  /** out[i, :] = table[ids[i], :]; ids u32 or i32 [count]; an id outside [0, rows) gives zeros. Any size of table. */
+  /** out[i, :] = table[ids[i], :]; ids u32 or i32 [count]; an id outside [0, rows) gives zeros. Ids must bind. */
   embedding: { table: View; ids: View; out: View; rows: number; cols: number; count: number };
-  /** dTable[v, :] = sum over i with ids[i] = v of dy[i, :], in order of i; all rows are written. Any size of table. */
+  /** dTable[v, :] = sum over i with ids[i] = v of dy[i, :], in order of i; all rows are written. Ids must bind. */
   embeddingBackward: {
     ids: View;
     dy: View;

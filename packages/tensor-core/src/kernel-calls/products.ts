@@ -69,8 +69,8 @@ export interface ProductCalls {
    * batches. op(a) is m x k: stored [m, k] with row stride aRow, or if transposeA [k, m] with row
    * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow;
    * out [m, n] with row stride outRow. Columns have stride 1. Batch strides may be 0 for a and b.
-   * bias: [n]. 16-bit out: dense, or n, outRow and the batch strides even. Operands with batch 1
-   * may have any size as long as two of their stored rows fit a view; LimitError else.
+   * bias: [n]. 16-bit out: dense, or n, outRow and the batch strides even. Two stored rows
+   * of each operand must bind.
    */
   matmul: {
     a: View;

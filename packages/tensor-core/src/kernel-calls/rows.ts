@@ -1,4 +1,4 @@
-// Kernels over whole rows: sums, softmax, norms and the loss.
+// Kernels over whole rows: sums, softmax, norms and the loss. A row must bind; of reduce, some elements of each line.
 
 import type { View } from '../view.js';
 
@@ -129,10 +129,10 @@ export interface RowCalls {
   };
   /**
    * loss[i] = logSumExp(logits[i, :]) - logits[i, targets[i]]; lse[i] = logSumExp; both f32 [rows];
-   * targets u32 or i32. A target outside [0, cols) gives loss 0. Any size.
+   * targets u32 or i32. A target outside [0, cols) gives loss 0.
    */
   crossEntropy: { logits: View; targets: View; loss: View; lse: View; rows: number; cols: number };
-  /** out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (j == targets[i])); rows without a target get 0. In place over logits allowed. Any size. */
+  /** out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (j == targets[i])); rows without a target get 0. In place over logits allowed. */
   crossEntropyBackward: {
     logits: View;
     targets: View;

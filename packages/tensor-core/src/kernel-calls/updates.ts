@@ -51,7 +51,7 @@ export interface UpdateCalls {
    * |x[i]| where power is Infinity, in an order that depends on its length alone; below the smallest
    * normal number it counts as 0. Neighboring blocks are added, then neighbors of those, and so on;
    * one without a neighbor stays. out f32: the nodes of the first span, then those of the next.
-   * Spans ascend and don't overlap. x float, of any size, but a node must fit a view.
+   * Spans ascend and don't overlap. x float; a node must bind.
    */
   normNodes: { x: View; out: View; spans: readonly Span[]; power: number };
   /**
@@ -69,7 +69,6 @@ export interface UpdateCalls {
    * One Adam or AdamW step as PyTorch's, in place on param, expAvg, expAvgSq (f32, equal sizes);
    * grad float, multiplied by gradScale[0] (f32 [1]) where given. Elements of no segment are left
    * alone. Segments ascend and don't overlap; keep the array's identity, so it can key a cache.
-   * Any size.
    */
   adam: {
     param: View;

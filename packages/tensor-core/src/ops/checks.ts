@@ -48,7 +48,6 @@ export function requireNormRows(
 ): { readonly rows: number; readonly cols: number } {
   requireFloat(op, x, ...parameters);
   requireSameDevice(op, x, ...parameters);
-  requireBindable(op, x);
   const cols = x.shape.at(-1) ?? 0;
   if (cols === 0) {
     throw new ShapeError(

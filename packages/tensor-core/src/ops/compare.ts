@@ -10,8 +10,6 @@ import {
   broadcastStrides,
   collapseAxes,
   commonDType,
-  isSameShape,
-  requireBindable,
   requireInteger,
   requireSameDevice,
   requireWalkable,
@@ -127,9 +125,6 @@ function runWhere(condition: Tensor, a: Tensor, b: Tensor, out: Tensor): void {
 
 /** The shortest walk over `out` that reads the operands as broadcast. */
 function walkOf(op: string, operands: readonly Tensor[], out: Tensor): [Shape, number[][]] {
-  if (!operands.every(({ shape }) => isSameShape(shape, out.shape))) {
-    requireBindable(op, ...operands, out);
-  }
   const strides = operands.map(({ shape }) => broadcastStrides(shape, out.shape));
   const walk = collapseAxes(out.shape, strides);
   requireWalkable(op, walk[0], ...operands.map(({ shape }) => shape));

@@ -11,8 +11,6 @@ import {
   broadcastStrides,
   collapseAxes,
   commonDType,
-  isSameShape,
-  requireBindable,
   requireFloat,
   requireSameDevice,
   requireWalkable,
@@ -173,10 +171,6 @@ function binary(kind: BinaryKind, a: Tensor, b: Tensor, outDType?: DType): Tenso
 }
 
 function runBinary(kind: BinaryKind, a: Tensor, b: Tensor, out: Tensor): void {
-  const isDense = isSameShape(a.shape, out.shape) && isSameShape(b.shape, out.shape);
-  if (!isDense) {
-    requireBindable(kind, a, b, out);
-  }
   const strides = [a, b].map((operand) => broadcastStrides(operand.shape, out.shape));
   const [shape, [aStrides, bStrides]] = collapseAxes(out.shape, strides);
   requireWalkable(kind, shape, a.shape, b.shape);

@@ -9,7 +9,6 @@ import { cast } from './cast.js';
 import {
   broadcastShapes,
   isSameShape,
-  requireBindable,
   requireFloat,
   requireSameDevice,
   shapeText,
@@ -208,9 +207,6 @@ function runMatmul(
       addRow(out, options.bias, m, n);
     }
     return;
-  }
-  if (batch > 1) {
-    requireBindable('matmul', a, b, out);
   }
   out.device.run('matmul', {
     a: a.view(),

@@ -5,7 +5,7 @@ import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import { elementCountOf, type Shape, type Tensor } from '../tensor.js';
 import { cast } from './cast.js';
-import { isSameShape, requireBindable, requireFloat, resolveAxis, shapeText } from './checks.js';
+import { isSameShape, requireFloat, resolveAxis, shapeText } from './checks.js';
 import { affine } from './elementwise.js';
 import { broadcastTo, reshape } from './shape.js';
 
@@ -77,7 +77,6 @@ function reduceRun(
   const dim = elementCountOf(x.shape.slice(first, last + 1));
   const inner = elementCountOf(x.shape.slice(last + 1));
   const shape = x.shape.map((size, i) => (i >= first && i <= last ? 1 : size));
-  requireBindable(kind, x);
   const out = device.empty(shape, { dtype });
   if (out.size > 0) {
     if (dim === 0) {
@@ -119,7 +118,6 @@ function reduceRun(
 /** Sums x [rows, cols] over its rows into `out` [cols], outside any graph. */
 export function sumRowsInto(x: Tensor, out: Tensor): Tensor {
   const [dim, inner] = x.shape as [number, number];
-  requireBindable('sum', x);
   if (inner === 0) {
     return out;
   }

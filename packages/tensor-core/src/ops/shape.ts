@@ -11,7 +11,6 @@ import {
   collapseAxes,
   denseStrides,
   isSameShape,
-  requireBindable,
   requireSameDevice,
   requireWalkable,
   resolveAxis,
@@ -209,7 +208,6 @@ function gather(
 ): Tensor {
   const [walk, [strides]] = collapseAxes(shape, [xStrides]);
   requireWalkable(op, walk, shape);
-  requireBindable(op, x);
   const out = x.device.empty(shape, { dtype: x.dtype });
   if (out.size === 0) {
     return out;
@@ -258,7 +256,6 @@ function joined(tensors: readonly Tensor[], shape: Shape, axis: number): Tensor 
     );
   }
   const out = device.empty(shape, { dtype });
-  requireBindable('cat', out);
   const outer = elementCountOf(shape.slice(0, axis));
   const rowLength = shape[axis]! * inner;
   let at = 0;

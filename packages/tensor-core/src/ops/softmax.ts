@@ -2,7 +2,7 @@
 
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
-import { requireBindable, requireFloat } from './checks.js';
+import { requireFloat } from './checks.js';
 
 /** exp(x) over its sum along the last axis, stable for any finite x. */
 export const softmax = (x: Tensor): Tensor => rowSoftmax(x, false);
@@ -12,7 +12,6 @@ export const logSoftmax = (x: Tensor): Tensor => rowSoftmax(x, true);
 function rowSoftmax(x: Tensor, isLog: boolean): Tensor {
   const name = isLog ? 'logSoftmax' : 'softmax';
   requireFloat(name, x);
-  requireBindable(name, x);
   const cols = x.shape.at(-1);
   if (cols === undefined) {
     throw new ShapeError(`${name}: expected at least one axis, got shape []. Reshape it to [1].`);

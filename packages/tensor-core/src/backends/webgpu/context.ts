@@ -144,6 +144,16 @@ export class KernelContext {
     );
   }
 
+  /** Elements of a dtype that bind at once, wherever they start. */
+  windowElements(dtype: DType): number {
+    return Math.floor((this.profile.maxBindingBytes - BINDING_ALIGNMENT) / byteSize(dtype));
+  }
+
+  /** Whether each of the views binds as a whole. */
+  fits(views: readonly View[]): boolean {
+    return views.every(({ dtype, size }) => size <= this.windowElements(dtype));
+  }
+
   /** Calls `body` with consecutive ranges of [0, size) that bind at once; starts are even. */
   eachWindow(
     views: readonly View[],

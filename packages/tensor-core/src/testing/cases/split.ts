@@ -1,4 +1,4 @@
-// Kernels marked "any size", with operands larger than a view may be on the device. For a device
+// Kernels with operands larger than a view may be on the device. For a device
 // made with a small limit: at a real one of 128 MiB the same would take minutes.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
@@ -12,6 +12,9 @@ import type { Twin } from '../twin.js';
 /** Keeps operands below a million elements. */
 const MAX_LIMIT_BYTES = 64 * 1024;
 
+/** Splits know elements by their bytes. */
+const WIDTHS = ['f32', 'bf16'] as const;
+
 export function splitCases(): ConformanceCase[] {
   return [
     splitCase('elementwise kernels', 'transcendental', elementwise),
@@ -21,9 +24,19 @@ export function splitCases(): ConformanceCase[] {
     splitCase('normNodes', 'sum', normNodes),
     splitCase('optimizers', 'transcendental', optimizers),
     splitCase('embedding', 'sum', embedding),
+    splitCase('embedding of many tokens', 'sum', embeddingOfMany),
+    splitCase('softmax', 'sum', softmax),
+    splitCase('layerNorm', 'sum', layerNorm),
+    splitCase('rmsNorm', 'sum', rmsNorm),
+    splitCase('reductions of many lines', 'sum', reduceMany),
+    splitCase('reductions of long lines', 'sum', reduceLong),
+    splitCase('operands through strides', 'arithmetic', broadcast),
+    splitCase('copies through strides', 'exact', copies),
+    splitCase('gather', 'sum', gather),
     splitCase('crossEntropy', 'sum', crossEntropy),
     splitCase('matmul with many rows and columns', 'sum', matmulWide),
     splitCase('matmul with long sums', 'sum', matmulLong),
+    splitCase('matmul with batches', 'sum', matmulBatches),
   ];
 }
 
@@ -186,6 +199,212 @@ function embedding(twin: Twin, limitBytes: number): void {
   }
 }
 
+/** More tokens than a view has gradients of, ids that come up again in each part of them. */
+function embeddingOfMany(twin: Twin, limitBytes: number): void {
+  const [rows, cols] = [23, 17];
+  for (const dtype of WIDTHS) {
+    const count = Math.ceil(numBeyond(limitBytes, dtype) / cols);
+    const list = Array.from({ length: count }, (_, i) => (i * 7 + ((i * i) % 11)) % (rows + 1));
+    list[9] = 2 ** 32 - 1;
+    const [ids, extent] = [twin.values(list, 'u32'), { rows, cols, count }];
+    const table = twin.floats(rows * cols, dtype, { offset: 1 });
+    const out = twin.output(count * cols, dtype, { offset: 2 });
+    twin.run('embedding', { ...extent, table, ids, out });
+    const dy = twin.floats(count * cols, dtype, { offset: 1 });
+    const dTable = twin.output(rows * cols, dtype, { offset: 2 });
+    twin.run('embeddingBackward', { ...extent, ids, dy, dTable });
+  }
+}
+
+/** Rows of an even and of an odd length. */
+function rowsBeyond(limitBytes: number, dtype: DType, lengths = [60, 61]) {
+  return lengths.map((cols) => ({ rows: Math.ceil(numBeyond(limitBytes, dtype) / cols), cols }));
+}
+
+function softmax(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    for (const { rows, cols } of rowsBeyond(limitBytes, dtype)) {
+      const size = rows * cols;
+      const call = { rows, cols, scale: 0.5, isLog: false };
+      const x = twin.floats(size, dtype, { offset: 1, low: -2, high: 2 });
+      const out = () => twin.output(size, dtype, { offset: 2 });
+      twin.run('softmax', { ...call, x, out: out(), causalRows: 7 });
+      const dy = twin.floats(size, dtype, { offset: 3 });
+      twin.run('softmaxBackward', { ...call, y: x, dy, out: out() });
+    }
+  }
+}
+
+function layerNorm(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    // Short rows, of which a view has whole parts of a parameter's gradient.
+    for (const { rows, cols } of rowsBeyond(limitBytes, dtype, [2, 3])) {
+      const of = () => twin.floats(rows * cols, dtype, { offset: 1 });
+      const to = () => twin.output(rows * cols, dtype, { offset: 2 });
+      const perRow = () => twin.output(rows, 'f32', { offset: 1 });
+      const [weight, bias] = [twin.floats(cols, 'f32'), twin.floats(cols, dtype)];
+      const found = { mean: perRow(), rstd: perRow() };
+      const sums = { residual: of(), sum: to() };
+      const extent = { rows, cols };
+      twin.run('layerNorm', {
+        ...extent,
+        ...found,
+        ...sums,
+        x: of(),
+        weight,
+        bias,
+        out: to(),
+        eps: 1e-5,
+      });
+      const given = { ...extent, x: of(), dy: of(), mean: twin.floats(rows, 'f32') };
+      const rstd = twin.floats(rows, 'f32', { low: 0.5, high: 2 });
+      twin.run('layerNormBackward', { ...given, rstd, weight, dSum: of(), dx: to() });
+      const [dWeight, dBias] = [twin.output(cols, 'f32'), twin.output(cols, dtype)];
+      twin.run('layerNormParamGrad', { ...given, rstd, dWeight, dBias });
+    }
+  }
+}
+
+function rmsNorm(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    // Short rows, of which a view has whole parts of a parameter's gradient.
+    for (const { rows, cols } of rowsBeyond(limitBytes, dtype, [2, 3])) {
+      const of = () => twin.floats(rows * cols, dtype, { offset: 1 });
+      const to = () => twin.output(rows * cols, dtype, { offset: 2 });
+      const shared = { rows, cols, weight: twin.floats(cols, 'f32'), weightOffset: 1 };
+      const sums = { residual: of(), sum: to() };
+      const rstd = twin.output(rows, 'f32', { offset: 1 });
+      twin.run('rmsNorm', { ...shared, ...sums, x: of(), out: to(), rstd, eps: 1e-6 });
+      const given = { x: of(), dy: of(), rstd: twin.floats(rows, 'f32', { low: 0.5, high: 2 }) };
+      const [dx, dWeight] = [to(), twin.output(cols, 'f32')];
+      twin.run('rmsNormBackward', { ...shared, ...given, dSum: of(), dx, dWeight });
+    }
+  }
+}
+
+/** Outer lines beyond a view. */
+function reduceMany(twin: Twin, limitBytes: number): void {
+  reductions(twin, limitBytes, (size) => ({ outer: Math.ceil(size / 35), dim: 5, inner: 7 }));
+}
+
+/** One line beyond a view, in one row and in several. */
+function reduceLong(twin: Twin, limitBytes: number): void {
+  reductions(twin, limitBytes, (size) => ({ outer: 2, dim: size, inner: 1 }));
+  reductions(twin, limitBytes, (size) => ({ outer: 1, dim: Math.ceil(size / 129), inner: 129 }));
+}
+
+function reductions(
+  twin: Twin,
+  limitBytes: number,
+  extentOf: (size: number) => { outer: number; dim: number; inner: number },
+): void {
+  for (const dtype of WIDTHS) {
+    const extent = extentOf(numBeyond(limitBytes, dtype));
+    const { outer, dim, inner } = extent;
+    const x = twin.floats(outer * dim * inner, dtype, { offset: 1 });
+    const line = () => twin.output(outer * inner, dtype, { offset: 2 });
+    twin.run('reduce', { ...extent, kind: 'mean', x, out: line() });
+    const most = line();
+    twin.run('reduce', { ...extent, kind: 'max', x, out: most });
+    const dy = twin.floats(outer * inner, dtype);
+    const out = twin.output(outer * dim * inner, dtype, { offset: 2 });
+    twin.run('extremumBackward', { ...extent, x, y: most, dy, out });
+  }
+}
+
+function broadcast(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    const cols = 30;
+    const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
+    const size = rows * cols;
+    const out = () => twin.output(size, dtype, { offset: 2 });
+    const [a, row] = [twin.floats(size, dtype, { offset: 1 }), twin.floats(cols, 'f32')];
+    const byRow = { shape: [rows, cols], aStrides: [cols, 1], bStrides: [0, 1] };
+    twin.run('binary', { ...byRow, kind: 'mul', a, b: row, out: out() });
+    const inPlace = twin.floats(size, dtype, { isWritten: true, offset: 2 });
+    twin.run('binary', { ...byRow, kind: 'add', a: inPlace, b: row, out: inPlace });
+    const flags = twin.output(size, 'u32');
+    twin.run('compare', { ...byRow, kind: 'lt', a, b: row, out: flags });
+    // One of the first axis is beyond a view.
+    const column = twin.floats(rows, dtype);
+    const byColumn = { shape: [2, rows / 2, cols], aStrides: [size / 2, cols, 1] };
+    const whole = rows % 2 === 0 ? byColumn : { shape: [1, rows, cols], aStrides: [size, cols, 1] };
+    const ofColumn = [whole.shape[1]!, 1, 0];
+    const condition = twin.values(
+      Array.from({ length: size }, (_, i) => i % 3),
+      'i32',
+    );
+    twin.run('where', {
+      ...whole,
+      condition,
+      a,
+      b: column,
+      out: out(),
+      conditionStrides: whole.aStrides,
+      bStrides: ofColumn,
+    });
+  }
+}
+
+/** A transpose, of which no part of rows is a part of rows, one inside out's rows, and one of odd rows. */
+function copies(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    const cols = 34;
+    const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols / 2) * 2;
+    const x = twin.anyBits(rows * cols, dtype, { offset: 1 });
+    const from = { x, xOffset: 0 };
+    twin.run('copyStrided', {
+      ...from,
+      out: twin.output(rows * cols, dtype, { offset: 2 }),
+      shape: [cols, rows],
+      xStrides: [1, cols],
+      outOffset: 0,
+      outStrides: [rows, 1],
+    });
+    twin.run('copyStrided', {
+      ...from,
+      out: twin.floats(rows * (cols + 6), dtype, { offset: 2, isWritten: true }),
+      shape: [rows, cols],
+      xStrides: [cols, 1],
+      outOffset: 4,
+      outStrides: [cols + 6, 1],
+    });
+    twin.run('copyStrided', {
+      ...from,
+      out: twin.output(rows * (cols - 1), dtype, { offset: 2 }),
+      shape: [rows, cols - 1],
+      xStrides: [cols, 1],
+      xOffset: 1,
+      outOffset: 0,
+      outStrides: [cols - 1, 1],
+    });
+  }
+}
+
+/** Lines beyond a view, by many outer ones and as one. */
+function gather(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    const size = numBeyond(limitBytes, dtype);
+    for (const [outer, dim, inner, count] of [
+      [Math.ceil(size / 33), 11, 3, 7],
+      [2, Math.ceil(size / 3), 3, Math.ceil(size / 6) * 2 + 1],
+    ] as const) {
+      const extent = { outer, dim, inner, count };
+      const list = Array.from(
+        { length: outer * count * inner },
+        (_, i) => (i * 31 + ((i * i) % 7)) % (dim + 1),
+      );
+      const ids = twin.values(list, 'i32');
+      const x = twin.floats(outer * dim * inner, dtype, { offset: 1 });
+      const out = twin.output(outer * count * inner, dtype, { offset: 2 });
+      twin.run('gather', { ...extent, x, ids, out });
+      const dy = twin.floats(outer * count * inner, dtype);
+      const dx = twin.output(outer * dim * inner, dtype, { offset: 2 });
+      twin.run('gatherBackward', { ...extent, ids, dy, dx });
+    }
+  }
+}
+
 function crossEntropy(twin: Twin, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const cols = 61;
@@ -250,6 +469,39 @@ function matmulAll(twin: Twin, dtype: DType, extent: { m: number; n: number; k: 
         outBatch: [0, 0],
         alpha: 0.5,
         accumulate,
+      });
+    }
+  }
+}
+
+/** Batches of heads, more than bind at once, and one whose own matrices don't. */
+function matmulBatches(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    const elements = limitBytes / byteSize(dtype);
+    for (const [outer, inner, m] of [
+      [4, 3, Math.floor(elements / 5 / 20)],
+      [2, 2, Math.floor(elements / 20 / 2) * 2 + 30],
+    ] as const) {
+      const [n, k] = [18, 20];
+      twin.run('matmul', {
+        m,
+        n,
+        k,
+        a: twin.floats(outer * inner * m * k, dtype, { offset: 1 }),
+        b: twin.floats(inner * n * k, dtype, { offset: 3 }),
+        out: twin.output(outer * inner * m * n, dtype, { offset: 2 }),
+        bias: undefined,
+        transposeA: false,
+        transposeB: true,
+        aRow: k,
+        bRow: k,
+        outRow: n,
+        batch: [outer, inner],
+        aBatch: [inner * m * k, m * k],
+        bBatch: [0, n * k],
+        outBatch: [inner * m * n, m * n],
+        alpha: 0.5,
+        accumulate: false,
       });
     }
   }

@@ -7,7 +7,7 @@ import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { map } from './elementwise.js';
-import { collapse, stridedIndex, strideParams } from './strided.js';
+import { collapse, eachWalkBlock, stridedIndex, strideParams } from './strided.js';
 
 const OPERATORS: Readonly<Record<CompareKind, string>> = {
   eq: '==',
@@ -61,20 +61,23 @@ function pairwise(
   const { name, inputs, out, value } = call;
   const names = Object.keys(inputs);
   const walk = collapse(call.shape, call.strides);
-  const rank = walk.shape.length;
   const loads = (at: (input: string) => string) =>
     names.map((input) => `let ${input} = load_${input}(${at(input)});`).join(' ');
-  if (out.size === 1 || (rank === 1 && walk.strides.every((s) => s[0] === 1))) {
+  if (out.size === 1 || (walk.shape.length === 1 && walk.strides.every((s) => s[0] === 1))) {
     map(ctx, { name, inputs, out, value: `${loads(() => 'i')} ${value}` });
     return;
   }
-  map(ctx, {
-    name: `${name} rank ${rank}`,
-    inputs,
-    out,
-    integers: strideParams(walk, names),
-    isWhole: true,
-    helpers: `${INTEGER_DIVIDE}\n${stridedIndex(rank, names)}`,
-    value: `let at = strided(i); ${loads((input) => `at.${input}`)} ${value}`,
+  const whole = { op: name, walk, operands: Object.values(inputs), out };
+  eachWalkBlock(ctx, whole, (block) => {
+    const rank = block.walk.shape.length;
+    map(ctx, {
+      name: `${name} rank ${rank}`,
+      inputs: Object.fromEntries(names.map((input, i) => [input, block.operands[i]!])),
+      out: block.out,
+      integers: strideParams(block.walk, names),
+      isWhole: true,
+      helpers: `${INTEGER_DIVIDE}\n${stridedIndex(rank, names)}`,
+      value: `let at = strided(i); ${loads((input) => `at.${input}`)} ${value}`,
+    });
   });
 }

@@ -1,8 +1,10 @@
 // Strided copies of bits: transposes, slices, concatenation, expansion. 8 bytes moved per 32-bit
 // element, 4 per 16-bit one.
 
+import { LimitError } from '../../../errors.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
-import type { KernelContext } from '../context.js';
+import type { View } from '../../../view.js';
+import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
@@ -11,8 +13,89 @@ import { collapse, stridedIndex, strideParams } from './strided.js';
 export function copyStrided(ctx: KernelContext, call: KernelCalls['copyStrided']): void {
   const { x, out, shape, xOffset, xStrides, outOffset, outStrides } = call;
   const walk = collapse(shape, [xStrides, outStrides]);
-  const rank = walk.shape.length;
-  const perWord = elementsPerWord(out.dtype);
+  copyBlocks(ctx, {
+    shape: walk.shape,
+    x: { view: x, offset: xOffset, strides: walk.strides[0]! },
+    out: { view: out, offset: outOffset, strides: walk.strides[1]! },
+  });
+}
+
+interface Side {
+  readonly view: View;
+  readonly offset: number;
+  readonly strides: readonly number[];
+}
+
+interface CopyBlock {
+  readonly shape: readonly number[];
+  readonly x: Side;
+  readonly out: Side;
+}
+
+/**
+ * Halves what doesn't bind, along the axis that spans most of it: for a transpose one axis shortens what is read,
+ * and the other what is written.
+ */
+function copyBlocks(ctx: KernelContext, block: CopyBlock): void {
+  const { shape, x, out } = block;
+  const spanOf = ({ strides }: Side) =>
+    strides.reduce((span, stride, axis) => span + stride * (shape[axis]! - 1), 1);
+  const beyond = [x, out].find(
+    (side) =>
+      side.view.size > ctx.windowElements(side.view.dtype) &&
+      spanOf(side) > ctx.windowElements(side.view.dtype),
+  );
+  if (beyond === undefined) {
+    const bound = (side: Side): Side =>
+      side.view.size <= ctx.windowElements(side.view.dtype)
+        ? side
+        : { ...side, view: sliceView(side.view, side.offset, spanOf(side)), offset: 0 };
+    dispatchCopy(ctx, { shape, x: bound(x), out: bound(out) });
+    return;
+  }
+  const reaches = beyond.strides.map((stride, axis) => stride * (shape[axis]! - 1));
+  const axis = reaches.indexOf(Math.max(...reaches));
+  const half = halfOf(block, axis);
+  for (const [first, count] of [
+    [0, half],
+    [half, shape[axis]! - half],
+  ] as const) {
+    const cut = (side: Side): Side => ({
+      ...side,
+      offset: side.offset + first * side.strides[axis]!,
+    });
+    const part = shape.map((extent, i) => (i === axis ? count : extent));
+    copyBlocks(ctx, { shape: part, x: cut(x), out: cut(out) });
+  }
+}
+
+/**
+ * About half of an axis. 16-bit outputs are stored by pairs of neighbors: where rows have odd lengths, pairs reach
+ * over their ends, so that only the first axis may be cut, before a whole word.
+ */
+function halfOf({ shape, out }: CopyBlock, axis: number): number {
+  const half = Math.ceil(shape[axis]! / 2);
+  if (elementsPerWord(out.view.dtype) === 1) {
+    return half;
+  }
+  const isLast = axis === shape.length - 1;
+  const areRowsWhole = shape.at(-1)! % 2 === 0;
+  const wanted = isLast || !areRowsWhole ? half + (half % 2) : half;
+  const isFirst = shape.findIndex((extent) => extent > 1) === axis;
+  if (wanted >= shape[axis]! || !(areRowsWhole || isFirst)) {
+    const limitBytes = out.view.size * 2;
+    throw new LimitError(
+      `copyStrided: expected 16-bit rows of an even length where they are cut, got [${shape.join(', ')}]. Cast to f32 first.`,
+      { requestedBytes: limitBytes, limitBytes },
+    );
+  }
+  return wanted;
+}
+
+function dispatchCopy(ctx: KernelContext, { shape, x, out }: CopyBlock): void {
+  const walk = { shape, strides: [x.strides, out.strides] };
+  const rank = shape.length;
+  const perWord = elementsPerWord(out.view.dtype);
   const size = shape.reduce((product, extent) => product * extent, 1);
   const words = Math.ceil(size / perWord);
   const { grid, perLane } = elementwiseGrid(ctx, words);
@@ -22,13 +105,13 @@ export function copyStrided(ctx: KernelContext, call: KernelCalls['copyStrided']
     {
       params: {
         ...strideParams(walk, ['x', 'out']),
-        x_start: xOffset,
-        out_start: outOffset,
+        x_start: x.offset,
+        out_start: out.offset,
         size,
         words,
         per_lane: perLane,
       },
-      views: [x, out],
+      views: [x.view, out.view],
       grid,
     },
   );

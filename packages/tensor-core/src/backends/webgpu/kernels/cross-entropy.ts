@@ -83,6 +83,7 @@ function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackwar
   runRows(ctx, {
     key: `crossEntropyBackward ${isInPlace ? 'in place' : logits.dtype} to ${out.dtype}`,
     rows,
+    allRows: rows,
     cols,
     bindings: [
       ...(isInPlace ? [] : [{ name: 'x', type: logits.dtype, access: 'read' as const }]),

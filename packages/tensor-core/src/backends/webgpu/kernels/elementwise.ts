@@ -9,7 +9,7 @@ import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Grid, type Kernel, linearGrid } from '../kernel.js';
 import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';
 import { SIN_COS } from './angles.js';
-import { collapse, stridedIndex, strideParams } from './strided.js';
+import { collapse, eachWalkBlock, stridedIndex, strideParams } from './strided.js';
 
 export const ELEMENTWISE_SIZE = [64, 1, 1] as const;
 
@@ -186,16 +186,20 @@ export function binary(ctx: KernelContext, call: KernelCalls['binary']): void {
     });
     return;
   }
-  const rank = dims.shape.length;
-  map(ctx, {
-    name: `binary ${kind} rank ${rank}`,
-    inputs: { a, b },
-    out,
-    params: {},
-    integers: strideParams(dims, ['a', 'b']),
-    isWhole: true,
-    helpers: `${SPECIAL_VALUES}\n${PAIRS}\n${INTEGER_DIVIDE}\n${stridedIndex(rank, ['a', 'b'])}`,
-    value: `let at = strided(i); let a = load_a(at.a); let b = load_b(at.b); return ${expression};`,
+  const whole = { op: kind, walk: dims, operands: [a, b], out };
+  eachWalkBlock(ctx, whole, ({ walk, operands, out: outPart }) => {
+    const [aPart, bPart] = operands as [View, View];
+    const rank = walk.shape.length;
+    map(ctx, {
+      name: `binary ${kind} rank ${rank}`,
+      inputs: { a: aPart, b: bPart },
+      out: outPart,
+      params: {},
+      integers: strideParams(walk, ['a', 'b']),
+      isWhole: true,
+      helpers: `${SPECIAL_VALUES}\n${PAIRS}\n${INTEGER_DIVIDE}\n${stridedIndex(rank, ['a', 'b'])}`,
+      value: `let at = strided(i); let a = load_a(at.a); let b = load_b(at.b); return ${expression};`,
+    });
   });
 }
 

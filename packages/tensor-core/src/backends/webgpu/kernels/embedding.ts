@@ -1,32 +1,36 @@
-// Rows of a table by id, and the sum of gradients by id. The gradient has no atomics: occurrences of
-// an id are linked in order, and each element of the table's gradient walks its id's list.
+// Rows of a table by id, and the sum of gradients by id. The gradient has no atomics: places are sorted by
+// their ids, equal ones in order, and each element of the table's gradient adds up its id's run.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
-import { defineKernel, elementsPerWord } from '../kernel.js';
+import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
-import { fill } from './cast.js';
+import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
+import { eachRowBlock } from './rows.js';
 
-/** Marks the end of a list. */
-const NONE = 0xffffffff;
+/** Ids that are ordered by counting, each among those of its run; longer runs, by powers of two, are merged. */
+const RUN = 256;
 
 export function embedding(ctx: KernelContext, call: KernelCalls['embedding']): void {
-  const { table, ids, out, rows, cols } = call;
-  eachBlock(ctx, 'embedding', table, { rows, cols }, (block, firstRow, numRows) => {
-    const isFirst = firstRow === 0;
-    map(ctx, {
-      name: `embedding ${isFirst ? 'first' : 'further'} block`,
-      inputs: { table: block, ids },
-      out,
-      integers: { cols, first_row: firstRow, num_rows: numRows },
-      isWhole: true,
-      helpers: INTEGER_DIVIDE,
-      value: `let at = divide(i, P.cols);
+  const { table, rows, cols, count } = call;
+  const tokens = { strides: [1, cols], rows: count, op: 'embedding' };
+  eachRowBlock(ctx, [call.ids, call.out], tokens, ([ids, out]) => {
+    eachBlock(ctx, 'embedding', table, { rows, cols }, (block, firstRow, numRows) => {
+      const isFirst = firstRow === 0;
+      map(ctx, {
+        name: `embedding ${isFirst ? 'first' : 'further'} block`,
+        inputs: { table: block, ids: ids! },
+        out: out!,
+        integers: { cols, first_row: firstRow, num_rows: numRows },
+        isWhole: true,
+        helpers: INTEGER_DIVIDE,
+        value: `let at = divide(i, P.cols);
   let row = bitcast<u32>(load_ids(at)) - P.first_row;
   if (row >= P.num_rows) { return ${isFirst ? '0.0' : 'load_out(i)'}; }
   return load_table(row * P.cols + (i - at * P.cols));`,
+      });
     });
   });
 }
@@ -36,64 +40,165 @@ export function embeddingBackward(
   call: KernelCalls['embeddingBackward'],
 ): void {
   const { ids, dy, dTable, rows, cols, count } = call;
-  ctx.withScratch('u32', rows, (head) => {
-    ctx.withScratch('u32', count, (next) => {
-      fill(ctx, { out: head, value: NONE });
-      fill(ctx, { out: next, value: NONE });
-      link(ctx, { ids, head, next, rows, count });
+  withOrder(ctx, ids, count, (order) => {
+    ctx.withScratch('u32', rows + 1, (starts) => {
+      findStarts(ctx, { ids, order, starts });
       eachBlock(ctx, 'embeddingBackward', dTable, { rows, cols }, (block, firstRow) => {
-        map(ctx, {
-          name: 'embeddingBackward',
-          inputs: { dy, head, next },
-          out: block,
-          integers: { cols, first_row: firstRow, count },
-          isWhole: true,
-          helpers: INTEGER_DIVIDE,
-          value: `let row = divide(i, P.cols);
+        const isOneBlock = ctx.fits([dy]);
+        // Sums that go on in the next block of tokens do so in f32.
+        const run = isOneBlock ? withView : through32;
+        run(ctx, block, (out) => {
+          const tokens = { strides: [cols], rows: count, op: 'embeddingBackward' };
+          eachRowBlock(ctx, [dy], tokens, ([dyPart], firstToken, numTokens) => {
+            const isFirst = firstToken === 0;
+            map(ctx, {
+              name: `embeddingBackward ${isFirst ? 'first' : 'further'} block`,
+              inputs: { dy: dyPart!, order, starts },
+              out,
+              integers: {
+                cols,
+                first_row: firstRow,
+                first_token: firstToken,
+                end_token: firstToken + numTokens,
+              },
+              isWhole: true,
+              helpers: INTEGER_DIVIDE,
+              value: `let row = divide(i, P.cols);
   let col = i - row * P.cols;
-  var sum = 0.0;
-  var at = load_head(row + P.first_row);
-  // The bound holds for the half-word behind an odd size, whose row may not exist.
-  while (at < P.count) { sum += load_dy(at * P.cols + col); at = load_next(at); }
+  var sum = ${isFirst ? '0.0' : 'load_out(i)'};
+  let end = load_starts(row + P.first_row + 1u);
+  for (var k = load_starts(row + P.first_row); k < end; k++) {
+    let token = load_order(k);
+    if (token >= P.end_token) { break; }
+    if (token >= P.first_token) { sum += load_dy((token - P.first_token) * P.cols + col); }
+  }
   return sum;`,
+            });
+          });
         });
       });
     });
   });
 }
 
-/** head[v]: first i with ids[i] = v; next[i]: the following one. Each looks back for its like. */
-function link(
+function withView(_ctx: KernelContext, view: View, body: (view: View) => void): void {
+  body(view);
+}
+
+/** Runs `body` with the places of ids in the order of ids, of equal ones in their own: a merge sort by ranks. */
+function withOrder(
   ctx: KernelContext,
-  call: { ids: View; head: View; next: View; rows: number; count: number },
+  ids: View,
+  count: number,
+  body: (order: View) => void,
 ): void {
-  const { ids, head, next, rows, count } = call;
-  const compiled = ctx.kernel('embeddingBackward link', () =>
+  ctx.withScratch('u32', count, (first) => {
+    const sort = (name: string, rank: string, [from, to]: readonly [View, View], run: number) => {
+      const key = `embeddingBackward ${name}`;
+      const compiled = ctx.kernel(key, () => sortKernel(key, rank));
+      const { grid, perLane } = elementwiseGrid(ctx, count);
+      ctx.dispatch(compiled, {
+        params: { run, words: count, per_lane: perLane },
+        views: [ids, from, to],
+        grid,
+      });
+    };
+    sort('order', RANK_IN_RUN, [ids, first], RUN);
+    if (count <= RUN) {
+      body(first);
+      return;
+    }
+    ctx.withScratch('u32', count, (second) => {
+      let [from, to] = [first, second];
+      for (let run = RUN; run < count; run *= 2) {
+        sort('merge', RANK_IN_PAIR, [from, to], run);
+        [from, to] = [to, from];
+      }
+      body(from);
+    });
+  });
+}
+
+/** A place goes to its rank in its run: behind smaller ids, and behind equal ones that come before it. */
+const RANK_IN_RUN = `
+fn sort(i: u32) {
+  let id = load_ids(i);
+  let start = i & ~(P.run - 1u);
+  var rank = 0u;
+  for (var j = start; j < min(start + P.run, P.words); j++) {
+    let other = load_ids(j);
+    rank += select(0u, 1u, other < id || (other == id && j < i));
+  }
+  store_out(start + rank, i);
+}`;
+
+/** A place of one of two ordered runs goes behind those of the other that come before it. */
+const RANK_IN_PAIR = `
+fn sort(k: u32) {
+  let i = load_order(k);
+  let id = load_ids(i);
+  let own = k & ~(P.run - 1u);
+  let is_second = (k & P.run) != 0u;
+  let other = select(own + P.run, own - P.run, is_second);
+  var low = min(other, P.words);
+  var high = min(other + P.run, P.words);
+  while (low < high) {
+    let middle = (low + high) / 2u;
+    let theirs = load_ids(load_order(middle));
+    if (theirs < id || (theirs == id && is_second)) { low = middle + 1u; } else { high = middle; }
+  }
+  let before = low - min(other, P.words);
+  store_out(min(own, other) + (k - own) + before, i);
+}`;
+
+function sortKernel(label: string, sort: string): Kernel {
+  return defineKernel({
+    label,
+    bindings: [
+      { name: 'ids', type: 'raw', access: 'read' },
+      { name: 'order', type: 'raw', access: 'read' },
+      { name: 'out', type: 'raw', access: 'read_write' },
+    ],
+    params: { run: 'u32', words: 'u32', per_lane: 'u32' },
+    workgroupSize: ELEMENTWISE_SIZE,
+    body: `${sort}
+${elementwiseMain('sort(u);')}`,
+  });
+}
+
+/** starts[v]: how many ids are below v. */
+function findStarts(
+  ctx: KernelContext,
+  { ids, order, starts }: { readonly ids: View; readonly order: View; readonly starts: View },
+): void {
+  const compiled = ctx.kernel('embeddingBackward starts', () =>
     defineKernel({
-      label: 'embeddingBackward link',
+      label: 'embeddingBackward starts',
       bindings: [
         { name: 'ids', type: 'raw', access: 'read' },
-        { name: 'head', type: 'raw', access: 'read_write' },
-        { name: 'next', type: 'raw', access: 'read_write' },
+        { name: 'order', type: 'raw', access: 'read' },
+        { name: 'out', type: 'raw', access: 'read_write' },
       ],
-      params: { rows: 'u32', words: 'u32', per_lane: 'u32' },
+      params: { count: 'u32', words: 'u32', per_lane: 'u32' },
       workgroupSize: ELEMENTWISE_SIZE,
       body: `
-fn link(i: u32) {
-  let id = load_ids(i);
-  if (id >= P.rows) { return; }
-  for (var j = i; j > 0u; j--) {
-    if (load_ids(j - 1u) == id) { store_next(j - 1u, i); return; }
+fn find(row: u32) {
+  var low = 0u;
+  var high = P.count;
+  while (low < high) {
+    let middle = (low + high) / 2u;
+    if (load_ids(load_order(middle)) < row) { low = middle + 1u; } else { high = middle; }
   }
-  store_head(id, i);
+  store_out(row, low);
 }
-${elementwiseMain('link(u);')}`,
+${elementwiseMain('find(u);')}`,
     }),
   );
-  const { grid, perLane } = elementwiseGrid(ctx, count);
+  const words = starts.size;
+  const { grid, perLane } = elementwiseGrid(ctx, words);
   ctx.dispatch(compiled, {
-    params: { rows, words: count, per_lane: perLane },
-    views: [ids, head, next],
+    params: { count: order.size, words, per_lane: perLane },
+    views: [ids, order, starts],
     grid,
   });
 }

@@ -3,37 +3,91 @@
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
-import type { KernelContext } from '../context.js';
+import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { fill, through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
-import { eachRowBlock, runRows } from './rows.js';
+import { eachRowBlock, hasWholeRows, runRows } from './rows.js';
 
 export function gather(ctx: KernelContext, call: KernelCalls['gather']): void {
-  const { x, ids, out, outer, dim, inner, count } = call;
+  const { x, ids, out, inner, count } = call;
+  if (!ctx.fits([x, ids, out]) && !hasWholeRows(out, count * inner)) {
+    through32(ctx, out, (wide) => gather(ctx, { ...call, out: wide }));
+    return;
+  }
   const type = out.dtype === 'i32' || out.dtype === 'u32' ? out.dtype : 'f32';
-  const strides = [dim * inner, count * inner, count * inner];
-  eachRowBlock(ctx, [x, ids, out], { strides, rows: outer, op: 'gather' }, (parts) => {
-    const [xPart, idPart, outPart] = parts as [View, View, View];
+  eachAxisBlock(ctx, { ...call, op: 'gather', axis: x, picked: [ids, out] }, (block) => {
+    const [idPart, outPart] = block.picked as [View, View];
+    const isFirst = block.firstRow === 0;
     map(ctx, {
-      name: 'gather',
-      inputs: { x: xPart, ids: idPart },
+      name: `gather ${isFirst ? 'first' : 'further'} block`,
+      inputs: { x: block.axis, ids: idPart },
       out: outPart,
-      integers: { dim, inner, count },
+      integers: { first_row: block.firstRow, dim: block.numRows, inner, count: block.count },
       isWhole: true,
       helpers: INTEGER_DIVIDE,
       value: `let line = divide(i, P.inner);
-  let id = bitcast<u32>(load_ids(i));
-  if (id >= P.dim) { return ${type}(0); }
+  let id = bitcast<u32>(load_ids(i)) - P.first_row;
+  if (id >= P.dim) { return ${isFirst ? `${type}(0)` : 'load_out(i)'}; }
   return load_x((divide(line, P.count) * P.dim + id) * P.inner + i - line * P.inner);`,
     });
   });
 }
 
+interface AxisBlock {
+  /** [outer, numRows, inner] */
+  readonly axis: View;
+  readonly firstRow: number;
+  readonly numRows: number;
+  /** [outer, count, inner] each */
+  readonly picked: readonly View[];
+  readonly count: number;
+}
+
+/**
+ * Blocks of an axis [outer, dim, inner] and of what is picked from it or added to it, [outer, count, inner], that
+ * bind at once: by the outer ones, or where one of them doesn't bind, by picked ones in order, and rows of the
+ * axis inside each.
+ */
+function eachAxisBlock(
+  ctx: KernelContext,
+  call: {
+    readonly op: string;
+    readonly axis: View;
+    readonly picked: readonly View[];
+    readonly outer: number;
+    readonly dim: number;
+    readonly inner: number;
+    readonly count: number;
+  },
+  body: (block: AxisBlock) => void,
+): void {
+  const { op, axis, picked, outer, dim, inner, count } = call;
+  const views = [axis, ...picked];
+  const strides = views.map((view) => (view === axis ? dim : count) * inner);
+  const one = (o: number) => views.map((view, i) => sliceView(view, o * strides[i]!, strides[i]!));
+  if (ctx.fits(one(0))) {
+    eachRowBlock(ctx, views, { strides, rows: outer, op }, ([axisPart, ...parts]) =>
+      body({ axis: axisPart!, firstRow: 0, numRows: dim, picked: parts, count }),
+    );
+    return;
+  }
+  for (let o = 0; o < outer; o++) {
+    const [whole, ...rest] = one(o);
+    const picks = { strides: picked.map(() => inner), rows: count, op };
+    eachRowBlock(ctx, rest, picks, (parts, _, numPicked) => {
+      const rows = { strides: [inner], rows: dim, op };
+      eachRowBlock(ctx, [whole!], rows, ([axisPart], firstRow, numRows) =>
+        body({ axis: axisPart!, firstRow, numRows, picked: parts, count: numPicked }),
+      );
+    });
+  }
+}
+
 /** Each invocation takes a line of the axis and adds its occurrences in order. */
 export function gatherBackward(ctx: KernelContext, call: KernelCalls['gatherBackward']): void {
-  const { ids, dy, dx, outer, dim, inner, count } = call;
+  const { ids, dy, dx, inner } = call;
   const key = `gatherBackward ${dy.dtype}`;
   const compiled = ctx.kernel(key, () =>
     defineKernel({
@@ -43,7 +97,14 @@ export function gatherBackward(ctx: KernelContext, call: KernelCalls['gatherBack
         { name: 'dy', type: dy.dtype, access: 'read' },
         { name: 'out', type: 'f32', access: 'read_write' },
       ],
-      params: { dim: 'u32', inner: 'u32', count: 'u32', words: 'u32', per_lane: 'u32' },
+      params: {
+        first_row: 'u32',
+        dim: 'u32',
+        inner: 'u32',
+        count: 'u32',
+        words: 'u32',
+        per_lane: 'u32',
+      },
       workgroupSize: ELEMENTWISE_SIZE,
       body: `${INTEGER_DIVIDE}
 fn add_line(line: u32) {
@@ -51,7 +112,7 @@ fn add_line(line: u32) {
   let i = line - o * P.inner;
   for (var n = 0u; n < P.count; n++) {
     let at = (o * P.count + n) * P.inner + i;
-    let id = load_ids(at);
+    let id = load_ids(at) - P.first_row;
     if (id < P.dim) {
       let to = (o * P.dim + id) * P.inner + i;
       store_out(to, load_out(to) + load_dy(at));
@@ -63,14 +124,21 @@ ${elementwiseMain('add_line(u);')}`,
   );
   through32(ctx, dx, (wide) => {
     fill(ctx, { out: wide, value: 0 });
-    const strides = [count * inner, count * inner, dim * inner];
-    const blocks = { strides, rows: outer, op: 'gatherBackward' };
-    eachRowBlock(ctx, [ids, dy, wide], blocks, (views) => {
-      const words = (views[0]!.size / (count * inner)) * inner;
+    const axis = { ...call, op: 'gatherBackward', axis: wide, picked: [ids, dy] };
+    eachAxisBlock(ctx, axis, (block) => {
+      const words = (block.axis.size / (block.numRows * inner)) * inner;
       const { grid, perLane } = elementwiseGrid(ctx, words);
+      const { firstRow, numRows } = block;
       ctx.dispatch(compiled, {
-        params: { dim, inner, count, words, per_lane: perLane },
-        views,
+        params: {
+          first_row: firstRow,
+          dim: numRows,
+          inner,
+          count: block.count,
+          words,
+          per_lane: perLane,
+        },
+        views: [...block.picked, block.axis],
         grid,
       });
     });

@@ -9,11 +9,11 @@ import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 import { reduceInto } from './reduce.js';
 import {
+  eachPartBlock,
   hasWholeRows,
   optional,
   present,
-  ROWS_PER_PART_HARDWARE,
-  ROWS_PER_PART_SOFTWARE,
+  rowsPerPart,
   runRows,
   storeRow,
   summed,
@@ -39,6 +39,8 @@ export function layerNorm(ctx: KernelContext, call: KernelCalls['layerNorm']): v
         { name: 'mean', type: 'f32', access: 'read_write' },
         { name: 'rstd', type: 'f32', access: 'read_write' },
       ],
+      perRow: ['mean', 'rstd'],
+      shared: ['weight', 'bias'],
       params: { eps: 'f32' },
       helpers: summed(residual, sum?.dtype),
       body: `
@@ -91,6 +93,8 @@ export function layerNormBackward(
       ...optional('d_sum', dSum),
       { name: 'out', type: dx.dtype, access: 'read_write' },
     ],
+    perRow: ['mean', 'rstd'],
+    shared: ['weight'],
     params: {},
     helpers: `
 fn upstream(base: u32, j: u32) -> f32 { return load_dy(base + j)${scale}; }
@@ -122,8 +126,8 @@ export function layerNormParamGrad(
   ctx: KernelContext,
   call: KernelCalls['layerNormParamGrad'],
 ): void {
-  const { x, mean, rstd, dy, dWeight, dBias, rows, cols } = call;
-  const perPart = ctx.profile.isSoftware ? ROWS_PER_PART_SOFTWARE : ROWS_PER_PART_HARDWARE;
+  const { x, dy, dWeight, dBias, rows, cols } = call;
+  const perPart = rowsPerPart(ctx, call);
   const parts = Math.ceil(rows / perPart);
   const key = `layerNormParamGrad ${x.dtype} ${dy.dtype}`;
   const compiled = ctx.kernel(key, () =>
@@ -159,12 +163,20 @@ ${elementwiseMain('sum_block(u);')}`,
   const words = parts * cols;
   ctx.withScratch('f32', words, (weights) => {
     ctx.withScratch('f32', words, (biases) => {
-      const { grid } = elementwiseGrid(ctx, words);
-      const perLane = Math.ceil(words / (grid[0] * grid[1] * ELEMENTWISE_SIZE[0]));
-      ctx.dispatch(compiled, {
-        params: { rows, cols, per_part: perPart, words, per_lane: perLane },
-        views: [x, mean, rstd, dy, weights, biases],
-        grid,
+      eachPartBlock(ctx, { ...call, perPart }, (views, numRows, partOf) => {
+        const sums = [partOf(weights), partOf(biases)];
+        const { grid, perLane } = elementwiseGrid(ctx, sums[0]!.size);
+        ctx.dispatch(compiled, {
+          params: {
+            rows: numRows,
+            cols,
+            per_part: perPart,
+            words: sums[0]!.size,
+            per_lane: perLane,
+          },
+          views: [...views, ...sums],
+          grid,
+        });
       });
       const sum = { kind: 'sum', outer: 1, dim: parts, inner: cols } as const;
       if (dWeight !== undefined) {

@@ -151,9 +151,12 @@ interface Rows {
 function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   const { a, b, out, m, n, k, transposeA, transposeB, aRow, bRow, outRow } = call;
   const limit = ctx.profile.maxBindingBytes - BINDING_ALIGNMENT;
-  const fits = [a, b, out].every((v) => v.size * byteSize(v.dtype) <= limit);
-  if (fits || call.batch[0] * call.batch[1] > 1) {
+  if (ctx.fits([a, b, out])) {
     dispatchBlock(ctx, call, tile);
+    return;
+  }
+  if (call.batch[0] * call.batch[1] > 1) {
+    eachBatch(ctx, call, tile);
     return;
   }
   const rowsOf = (rows: Rows): number => {
@@ -181,6 +184,37 @@ function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     return;
   }
   eachBlock(ctx, call, tile, { mStep, nStep, kStep });
+}
+
+/** Runs as many batches at once as bind: outer ones, or inner ones of one outer. */
+function eachBatch(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
+  const { a, b, out, m, n, k, transposeA, transposeB, aRow, bRow, outRow } = call;
+  const [outer, inner] = call.batch;
+  const axis = outer > 1 ? 0 : 1;
+  const operand = (view: View, strides: readonly [number, number], extent: number) => ({
+    view,
+    stride: strides[axis],
+    span: axis === 0 ? (inner - 1) * strides[1] + extent : extent,
+  });
+  const operands = [
+    operand(a, call.aBatch, transposeA ? (k - 1) * aRow + m : (m - 1) * aRow + k),
+    operand(b, call.bBatch, transposeB ? (n - 1) * bRow + k : (k - 1) * bRow + n),
+    operand(out, call.outBatch, (m - 1) * outRow + n),
+  ] as const;
+  const total = call.batch[axis];
+  const steps = operands.map(({ view, stride, span }) => {
+    const spare = ctx.windowElements(view.dtype) - span;
+    return spare >= 0 && stride === 0 ? total : Math.floor(spare / stride) + 1;
+  });
+  const step = Math.max(1, Math.min(total, ...steps)); // spare / 0 is -Infinity where it is below 0
+  for (let first = 0; first < total; first += step) {
+    const count = Math.min(step, total - first);
+    const [aPart, bPart, outPart] = operands.map(({ view, stride, span }) =>
+      sliceView(view, first * stride, (count - 1) * stride + span),
+    );
+    const batch = axis === 0 ? ([count, inner] as const) : ([1, count] as const);
+    matmulBlocks(ctx, { ...call, a: aPart!, b: bPart!, out: outPart!, batch }, tile);
+  }
 }
 
 interface Steps {

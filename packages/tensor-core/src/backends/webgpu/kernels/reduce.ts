@@ -3,12 +3,12 @@
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
-import type { KernelContext } from '../context.js';
+import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, type Kernel, linearGrid } from '../kernel.js';
 import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
-import { laneReductions } from './rows.js';
+import { eachRowBlock, hasWholeRows, laneReductions } from './rows.js';
 
 /** `count` counts entries equal to y. */
 type ReduceKind = 'sum' | 'max' | 'min' | 'count';
@@ -47,21 +47,52 @@ export function reduce(ctx: KernelContext, call: KernelCalls['reduce']): void {
 
 export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremumBackward']): void {
   const { x, y, dy, out, outer, dim, inner } = call;
+  if (!ctx.fits([x, out]) && !hasWholeRows(out, dim * inner)) {
+    through32(ctx, out, (wide) => extremumBackward(ctx, { ...call, out: wide }));
+    return;
+  }
   ctx.withScratch('f32', outer * inner, (count) => {
     reduceInto(ctx, { kind: 'count', x, y, out: count, outer, dim, inner });
-    map(ctx, {
-      name: 'extremumBackward',
-      inputs: { x, y, dy, count },
-      out,
-      integers: { dim, inner },
-      isWhole: true,
-      helpers: `${INTEGER_DIVIDE}\n${SPECIAL_VALUES}`,
-      value: `let line = divide(i, P.inner);
+    eachLineBlock(ctx, [x, y, dy, count, out], { outer, dim, inner }, (parts, numLines) => {
+      const [xPart, yPart, dyPart, countPart, outPart] = parts as [View, View, View, View, View];
+      map(ctx, {
+        name: 'extremumBackward',
+        inputs: { x: xPart, y: yPart, dy: dyPart, count: countPart },
+        out: outPart,
+        integers: { dim: numLines, inner },
+        isWhole: true,
+        helpers: `${INTEGER_DIVIDE}\n${SPECIAL_VALUES}`,
+        value: `let line = divide(i, P.inner);
   let at = divide(line, P.dim) * P.inner + (i - line * P.inner);
   let elsewhere = select(0.0, nan(), is_nan(load_y(at)));
   return select(elsewhere, load_dy(at) / load_count(at), load_x(i) == load_y(at));`,
+      });
     });
   });
+}
+
+/**
+ * Blocks of x [outer, dim, inner] and of what has one line of `inner` for each of its outer ones, by the
+ * outer ones, or inside each of them where one doesn't bind.
+ */
+function eachLineBlock(
+  ctx: KernelContext,
+  views: readonly View[],
+  { outer, dim, inner }: { outer: number; dim: number; inner: number },
+  body: (parts: readonly View[], numLines: number) => void,
+): void {
+  const op = 'extremumBackward';
+  const isFull = views.map(({ size }) => size === outer * dim * inner);
+  const strides = isFull.map((full) => (full ? dim * inner : inner));
+  const one = (o: number) => views.map((v, i) => sliceView(v, o * strides[i]!, strides[i]!));
+  if (ctx.fits(one(0))) {
+    eachRowBlock(ctx, views, { strides, rows: outer, op }, (parts) => body(parts, dim));
+    return;
+  }
+  const lines = isFull.map((full) => (full ? inner : 0));
+  for (let o = 0; o < outer; o++) {
+    eachRowBlock(ctx, one(o), { strides: lines, rows: dim, op }, (parts, _, n) => body(parts, n));
+  }
 }
 
 /** The reduction into any float dtype. */
@@ -80,7 +111,7 @@ function reduceWide(ctx: KernelContext, reduction: Reduction): void {
       : MIN_PART_HARDWARE;
   const busy = ctx.profile.isSoftware ? BUSY_SOFTWARE : BUSY_HARDWARE / (usesGroups ? 64 : 1);
   const wanted = Math.min(Math.ceil(dim / minPart), Math.ceil(busy / numResults));
-  const perPart = Math.ceil(dim / wanted);
+  const perPart = Math.min(Math.ceil(dim / wanted), mostPerPart(ctx, reduction));
   const parts = Math.ceil(dim / perPart);
   if (parts === 1) {
     pass(ctx, reduction, { perPart, parts, usesGroups });
@@ -102,23 +133,60 @@ function pass(
 ): void {
   const key = `reduce ${kind} ${x.dtype} ${y?.dtype} ${usesGroups ? 'groups' : 'lanes'}`;
   const compiled = ctx.kernel(key, () => reduceKernel(key, { kind, x, y, usesGroups }));
-  const words = outer * parts * inner;
-  const { grid, perLane } = usesGroups
-    ? { grid: linearGrid(words), perLane: 1 }
-    : elementwiseGrid(ctx, words);
-  ctx.dispatch(compiled, {
-    params: {
-      dim,
-      inner,
-      per_part: perPart,
-      parts,
-      divisor,
-      words,
-      per_lane: perLane,
-    },
-    views: y === undefined ? [x, out] : [x, y, out],
-    grid,
-  });
+  const dispatch = (
+    views: readonly View[],
+    extent: { outer: number; dim: number; parts: number },
+  ) => {
+    const words = extent.outer * extent.parts * inner;
+    const { grid, perLane } = usesGroups
+      ? { grid: linearGrid(words), perLane: 1 }
+      : elementwiseGrid(ctx, words);
+    const { dim: rows, parts: numParts } = extent;
+    ctx.dispatch(compiled, {
+      params: {
+        dim: rows,
+        inner,
+        per_part: perPart,
+        parts: numParts,
+        divisor,
+        words,
+        per_lane: perLane,
+      },
+      views,
+      grid,
+    });
+  };
+  const views = y === undefined ? [x, out] : [x, y, out];
+  const strides =
+    y === undefined ? [dim * inner, parts * inner] : [dim * inner, inner, parts * inner];
+  const one = (o: number) => views.map((v, i) => sliceView(v, o * strides[i]!, strides[i]!));
+  if (ctx.fits(one(0))) {
+    eachRowBlock(ctx, views, { strides, rows: outer, op: kind }, (blocks, _, numOuter) =>
+      dispatch(blocks, { outer: numOuter, dim, parts }),
+    );
+    return;
+  }
+  const steps = y === undefined ? [perPart * inner, inner] : [perPart * inner, 0, inner];
+  for (let o = 0; o < outer; o++) {
+    eachRowBlock(
+      ctx,
+      one(o),
+      { strides: steps, rows: parts, op: kind },
+      (blocks, first, numParts) =>
+        dispatch(blocks, {
+          outer: 1,
+          dim: Math.min(numParts * perPart, dim - first * perPart),
+          parts: numParts,
+        }),
+    );
+  }
+}
+
+/** Entries of a part, which must bind at once; two of them at least, or nothing would be reduced. */
+function mostPerPart(ctx: KernelContext, { kind, x, dim, inner }: Reduction): number {
+  return dim * inner <= ctx.windowElements(x.dtype)
+    ? dim
+    : ctx.windowUnits([x.dtype], inner, { multiple: 2, op: kind });
 }
 
 function reduceKernel(

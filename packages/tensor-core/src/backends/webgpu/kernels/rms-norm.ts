@@ -10,11 +10,11 @@ import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 import { reduceInto } from './reduce.js';
 import {
+  eachPartBlock,
   hasWholeRows,
   optional,
   present,
-  ROWS_PER_PART_HARDWARE,
-  ROWS_PER_PART_SOFTWARE,
+  rowsPerPart,
   runRows,
   storeRow,
   summed,
@@ -37,6 +37,8 @@ export function rmsNorm(ctx: KernelContext, call: KernelCalls['rmsNorm']): void 
         ...optional('sum', sumRows, 'read_write'),
         { name: 'rstd', type: 'f32', access: 'read_write' },
       ],
+      perRow: ['rstd'],
+      shared: ['weight'],
       params: { eps: 'f32', offset: 'f32' },
       helpers: summed(residual, sum?.dtype),
       body: `
@@ -84,6 +86,8 @@ function inputGradient(
       ...optional('d_sum', dSum),
       { name: 'out', type: dx.dtype, access: 'read_write' },
     ],
+    perRow: ['rstd'],
+    shared: ['weight'],
     params: { offset: 'f32' },
     helpers: `
 fn upstream(base: u32, j: u32) -> f32 { return load_dy(base + j)${scale}; }
@@ -108,8 +112,8 @@ function weightGradient(
   ctx: KernelContext,
   call: KernelCalls['rmsNormBackward'] & { readonly dWeight: View },
 ): void {
-  const { x, rstd, dy, dWeight, rows, cols } = call;
-  const perPart = ctx.profile.isSoftware ? ROWS_PER_PART_SOFTWARE : ROWS_PER_PART_HARDWARE;
+  const { x, dy, dWeight, rows, cols } = call;
+  const perPart = rowsPerPart(ctx, call);
   const parts = Math.ceil(rows / perPart);
   const key = `rmsNorm weight gradient ${x.dtype} ${dy.dtype}`;
   const compiled = ctx.kernel(key, () =>
@@ -138,11 +142,14 @@ ${elementwiseMain('sum_block(u);')}`,
   );
   const words = parts * cols;
   ctx.withScratch('f32', words, (weights) => {
-    const { grid, perLane } = elementwiseGrid(ctx, words);
-    ctx.dispatch(compiled, {
-      params: { rows, cols, per_part: perPart, words, per_lane: perLane },
-      views: [x, rstd, dy, weights],
-      grid,
+    eachPartBlock(ctx, { ...call, perPart }, (views, numRows, partOf) => {
+      const sums = partOf(weights);
+      const { grid, perLane } = elementwiseGrid(ctx, sums.size);
+      ctx.dispatch(compiled, {
+        params: { rows: numRows, cols, per_part: perPart, words: sums.size, per_lane: perLane },
+        views: [...views, sums],
+        grid,
+      });
     });
     reduceInto(ctx, {
       kind: 'sum',

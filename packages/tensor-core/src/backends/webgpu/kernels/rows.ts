@@ -20,19 +20,26 @@ const FEW_ROWS = 16;
 const ROWS_PER_GROUP = 32;
 const WIDE_ROW = 1024;
 /** Rows summed by one invocation of a parameter's gradient, before partial sums are added up. */
-export const ROWS_PER_PART_SOFTWARE = 256;
-export const ROWS_PER_PART_HARDWARE = 64;
+const ROWS_PER_PART_SOFTWARE = 256;
+const ROWS_PER_PART_HARDWARE = 64;
 
 export interface RowCall {
   /** Names the kernel completely, but for lanes. */
   readonly key: string;
   readonly rows: number;
-  /** Of the whole call where this is a block: lanes, and with them the order of sums, follow it. */
+  /**
+   * Of the whole call where this is a block of it: lanes, and with them the order of sums, follow it. Else the
+   * call is cut here into blocks of rows that bind at once.
+   */
   readonly allRows?: number;
   readonly cols: number;
+  /** Bindings with one element a row. */
+  readonly perRow?: readonly string[];
+  /** Bindings that all rows share. */
+  readonly shared?: readonly string[];
   readonly bindings: readonly Binding[];
   readonly aliases?: Readonly<Record<string, string>>;
-  /** Beside `rows` and `cols`. */
+  /** Beside `rows`, `cols` and `first_row`, the block's place in the call. */
   readonly params: Readonly<Record<string, ParamType>>;
   /** By the number of lanes where they share memory. */
   readonly helpers?: string | ((lanes: number) => string);
@@ -46,7 +53,7 @@ export interface RowCall {
 }
 
 export function runRows(ctx: KernelContext, call: RowCall): void {
-  const { rows, cols } = call;
+  const { rows, cols, views, perRow = [], shared = [] } = call;
   const lanes = lanesFor(ctx, call.allRows ?? rows, cols);
   const key = `${call.key} x${lanes}`;
   const compiled = ctx.kernel(key, () => {
@@ -56,7 +63,7 @@ export function runRows(ctx: KernelContext, call: RowCall): void {
       label: key,
       bindings: call.bindings,
       ...(call.aliases === undefined ? {} : { aliases: call.aliases }),
-      params: { rows: 'u32', cols: 'u32', ...call.params },
+      params: { rows: 'u32', cols: 'u32', first_row: 'u32', ...call.params },
       workgroupSize: [size, 1, 1],
       body: `const LANES = ${lanes}u;
 ${laneReductions(lanes)}
@@ -70,11 +77,22 @@ ${call.body}
 }`,
     });
   });
-  ctx.dispatch(compiled, {
-    params: { rows, cols, ...call.values },
-    views: call.views,
-    grid: linearGrid(lanes === 1 ? Math.ceil(rows / ROWS_PER_GROUP) : rows),
-  });
+  const dispatch = (parts: readonly View[], firstRow: number, numRows: number) =>
+    ctx.dispatch(compiled, {
+      params: { rows: numRows, cols, first_row: firstRow, ...call.values },
+      views: parts,
+      grid: linearGrid(lanes === 1 ? Math.ceil(numRows / ROWS_PER_GROUP) : numRows),
+    });
+  if (call.allRows !== undefined) {
+    dispatch(views, 0, rows);
+    return;
+  }
+  const strides = call.bindings.map(({ name }) =>
+    shared.includes(name) ? 0 : perRow.includes(name) ? 1 : cols,
+  );
+  const areWritten = call.bindings.map(({ access }) => access === 'read_write');
+  const op = call.key.replace(/ .*/, '');
+  eachRowBlock(ctx, views, { strides, rows, op, areWritten }, dispatch);
 }
 
 /** A loop that stores a row of `out`, element j from the WGSL expression `value(j)`. */
@@ -132,28 +150,82 @@ export function present(view: View | undefined): View[] {
 }
 
 /**
- * Calls `body` with blocks of rows whose views bind at once; `strides` has one a view. Blocks begin at
- * whole words.
+ * Calls `body` with blocks of rows whose views bind at once; `strides` has one a view, 0 where it is bound as a
+ * whole. Blocks begin at multiples of `multiple` rows, and at whole words of what is written: the last view,
+ * if not said otherwise.
  */
 export function eachRowBlock(
   ctx: KernelContext,
   views: readonly View[],
-  call: { readonly strides: readonly number[]; readonly rows: number; readonly op: string },
-  body: (parts: readonly View[], firstRow: number) => void,
+  call: {
+    readonly strides: readonly number[];
+    readonly rows: number;
+    readonly op: string;
+    readonly multiple?: number;
+    readonly areWritten?: readonly boolean[];
+  },
+  body: (parts: readonly View[], firstRow: number, numRows: number) => void,
 ): void {
   const { strides, rows, op } = call;
-  const dtypes = views.map(({ dtype }) => dtype);
-  const areWords = views.every(({ dtype }, i) => strides[i]! % elementsPerWord(dtype) === 0);
-  const multiple = areWords ? 1 : 2;
-  const step = ctx.windowUnits(dtypes, Math.max(...strides), { multiple, op });
+  if (ctx.fits(views)) {
+    body(views, 0, rows);
+    return;
+  }
+  const { areWritten = views.map((_, i) => i === views.length - 1) } = call;
+  const areWords = views.every(
+    ({ dtype }, i) => !areWritten[i] || strides[i]! % elementsPerWord(dtype) === 0,
+  );
+  const multiple = Math.min(rows, Math.max(call.multiple ?? 1, areWords ? 1 : 2));
+  const steps = views.map(({ dtype }, i) =>
+    strides[i] === 0 ? rows : ctx.windowUnits([dtype], strides[i]!, { multiple, op }),
+  );
+  const step = Math.min(...steps);
   for (let first = 0; first < rows; first += step) {
     const numRows = Math.min(step, rows - first);
     const parts = views.map((view, i) => {
-      const lastRow = view.size - (rows - 1) * strides[i]!;
-      return sliceView(view, first * strides[i]!, (numRows - 1) * strides[i]! + lastRow);
+      const start = first * strides[i]!;
+      // The last row may be shorter, as that of one half of pairs.
+      const isToEnd = strides[i] === 0 || first + numRows === rows;
+      return sliceView(view, start, isToEnd ? view.size - start : numRows * strides[i]!);
     });
-    body(parts, first);
+    body(parts, first, numRows);
   }
+}
+
+/** What the gradient of a norm's parameters reads: rows, and what was found of each. */
+interface NormRows {
+  readonly x: View;
+  readonly mean?: View;
+  readonly rstd: View;
+  readonly dy: View;
+  readonly rows: number;
+  readonly cols: number;
+}
+
+/** Rows that one invocation sums of a parameter's gradient: no more than bind at once. */
+export function rowsPerPart(ctx: KernelContext, { x, dy, cols }: NormRows): number {
+  const usual = ctx.profile.isSoftware ? ROWS_PER_PART_SOFTWARE : ROWS_PER_PART_HARDWARE;
+  return ctx.fits([x, dy])
+    ? usual
+    : Math.min(usual, ctx.windowUnits([x.dtype, dy.dtype], cols, { op: 'norm' }));
+}
+
+/**
+ * Calls `body` with blocks of whole parts of `perPart` rows that bind at once: x, mean, rstd and dy, and what
+ * cuts theirs out of sums [parts, cols].
+ */
+export function eachPartBlock(
+  ctx: KernelContext,
+  { x, mean, rstd, dy, rows, cols, perPart }: NormRows & { readonly perPart: number },
+  body: (views: readonly View[], numRows: number, partOf: (sums: View) => View) => void,
+): void {
+  const views = [x, ...present(mean), rstd, dy];
+  const strides = views.map((view) => (view === x || view === dy ? cols : 1));
+  const blocks = { strides, rows, op: 'norm', multiple: perPart };
+  eachRowBlock(ctx, views, blocks, (parts, firstRow, numRows) => {
+    const numParts = Math.ceil(numRows / perPart);
+    body(parts, numRows, (sums) => sliceView(sums, (firstRow / perPart) * cols, numParts * cols));
+  });
 }
 
 /** Combining a value over the lanes of a workgroup, always in the same order. */

@@ -30,7 +30,7 @@ export function softmax(ctx: KernelContext, call: KernelCalls['softmax']): void 
     params: { scale: 'f32', causal: 'u32' },
     helpers: SPECIAL_VALUES,
     body: `
-  let visible = select(P.cols, row % max(P.causal, 1u) + P.cols - P.causal + 1u, P.causal > 0u);
+  let visible = select(P.cols, (P.first_row + row) % max(P.causal, 1u) + P.cols - P.causal + 1u, P.causal > 0u);
   var most = ${score('0u')};
   for (var j = me; j < visible; j += LANES) { let s = ${score('j')}; most = select(most, s, s > most || is_nan(s)); }
   most = reduce_max(most, me);

@@ -1,6 +1,12 @@
 // Walks over strided operands: merging dimensions that one stride can walk, and the WGSL that turns a
 // linear index into one offset per operand.
 
+import { byteSize } from '@shardweave/dtypes';
+import { LimitError } from '../../../errors.js';
+import type { View } from '../../../view.js';
+import { type KernelContext, sliceView } from '../context.js';
+import { elementsPerWord } from '../kernel.js';
+
 export interface Walk {
   readonly shape: readonly number[];
   /** One list per operand, in elements. */
@@ -34,6 +40,65 @@ export function collapse(shape: readonly number[], strides: readonly (readonly n
     return { shape: [1], strides: strides.map(() => [0]) };
   }
   return { shape: kept, strides: keptStrides };
+}
+
+/**
+ * Calls `body` with blocks of a walk whose dense output and operands bind at once: leading axes are cut, and 16-bit
+ * outputs at whole words.
+ */
+export function eachWalkBlock(
+  ctx: KernelContext,
+  call: {
+    readonly op: string;
+    readonly walk: Walk;
+    readonly operands: readonly View[];
+    readonly out: View;
+  },
+  body: (block: { walk: Walk; operands: readonly View[]; out: View }) => void,
+): void {
+  const { op, walk, operands, out } = call;
+  if (ctx.fits([...operands, out])) {
+    body({ walk, operands, out });
+    return;
+  }
+  const [extent, ...rest] = walk.shape;
+  const inner = rest.reduce((product, dim) => product * dim, 1);
+  // Elements from the first to the last that one step along the first axis reads.
+  const spans = walk.strides.map(([, ...strides]) =>
+    strides.reduce((span, stride, axis) => span + stride * (rest[axis]! - 1), 1),
+  );
+  const stepsOf = (view: View, stride: number, span: number) => {
+    const spare = ctx.windowElements(view.dtype) - span;
+    return spare < 0 ? 0 : stride === 0 ? extent! : Math.floor(spare / stride) + 1;
+  };
+  const most = Math.min(
+    stepsOf(out, inner, inner),
+    ...operands.map((view, i) => stepsOf(view, walk.strides[i]![0]!, spans[i]!)),
+  );
+  const multiple = inner % elementsPerWord(out.dtype) === 0 ? 1 : 2;
+  const steps = most - (most % multiple);
+  if (steps === 0 && (multiple === 2 || rest.length === 0)) {
+    const bytes = ctx.windowElements(out.dtype) * byteSize(out.dtype);
+    throw new LimitError(
+      `${op}: expected blocks of operands that bind ${bytes} bytes at once, got a walk over [${walk.shape.join(', ')}] that has none. Make dense copies first.`,
+      { requestedBytes: multiple * inner * byteSize(out.dtype), limitBytes: bytes },
+    );
+  }
+  const step = Math.max(1, steps);
+  for (let first = 0; first < extent!; first += step) {
+    const count = Math.min(step, extent! - first);
+    const shape = steps === 0 ? rest : [count, ...rest];
+    const strides = steps === 0 ? walk.strides.map(([, ...inside]) => inside) : walk.strides;
+    const cut = (view: View, stride: number, span: number) =>
+      sliceView(view, first * stride, (count - 1) * stride + span);
+    const block = {
+      op,
+      walk: { shape, strides },
+      operands: operands.map((view, i) => cut(view, walk.strides[i]![0]!, spans[i]!)),
+      out: cut(out, inner, inner),
+    };
+    eachWalkBlock(ctx, block, body);
+  }
 }
 
 /** Parameters that `stridedIndex` reads: extents but the first, strides of each operand. */
