@@ -230,7 +230,11 @@ describe('sharded and offloaded', () => {
     device.ledger.resetPeak();
     const groups = { gather: group!, reduce: group! };
     const strategy = await openStrategy({ device, config: run, groups });
-    expect(device.ledger.peak().total).toBe(0);
+    // What deferred parameters would have begun with is drawn in parts: here a block, of four beside the tables.
+    const whole = [...written.values()].reduce((sum, bytes) => sum + bytes.byteLength, 0);
+    expect(device.ledger.peak().total).toBeLessThan(whole / 4);
+    expect(device.memory().live.total).toBe(0);
+    device.ledger.resetPeak();
     const state = await strategy.stateDict();
     expect([...state.keys()].sort()).toEqual([...written.keys()].sort());
     for (const [name, tensor] of state) {
