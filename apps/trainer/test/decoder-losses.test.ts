@@ -1,12 +1,14 @@
 // The decoder's families in the trainer: their first 20 losses against PyTorch's (tooling/reference), alone
 // and in every strategy, on the cpu device over memory.
 
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseModelConfig, readSafetensors } from '@shardweave/nn';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { expectReference, losses } from './fixtures/expect-reference.js';
+import { jsonlFile } from './fixtures/jsonl-data.js';
+import { LETTERS } from './fixtures/letters-tokenizer.js';
 import { ROOT, type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
 
 /** Sharded and single differ by the order of sums alone. */
@@ -70,6 +72,33 @@ describe('sharded and offloaded ones have those of one rank', () => {
     ['qwen2-bf16', '--strategy offload --slices 3'],
   ])('%s %s', async (name, flags) => {
     expectReference(await run(name, flags), name);
+  });
+});
+
+describe('documents packed in rows', () => {
+  const novel = readFileSync(`${ROOT}tooling/reference/data/tiny/text.txt`, 'utf8');
+  const { file, model } = jsonlFile(
+    novel.split('. ').map((text, i) => ({ text: text.slice(0, 7 + ((i * 11) % 40)) })),
+  );
+  afterAll(() => rmSync(model, { recursive: true }));
+
+  it.each(['llama', 'qwen3'])('%s has the losses of one rank in every strategy', async (family) => {
+    const config = `${ROOT}tooling/reference/data/decoders/${family}/config.json`;
+    const fields = { ...JSON.parse(readFileSync(config, 'utf8')), vocab_size: LETTERS.vocabSize };
+    writeFileSync(join(model, 'config.json'), JSON.stringify(fields));
+    const data = `--model ${model} --tokenizer model --data ${file} --batch 12 --seq 32 --steps 5`;
+    const packed = (flags: string) => runFlags(`${data} --device cpu ${flags}`.split(' '));
+    const single = losses(await packed('--strategy single'));
+    expect(new Set(single).size).toBe(5);
+    for (const flags of [
+      '--ranks 2 --checkpoint-activations',
+      '--strategy ddp --ranks 3',
+      '--strategy offload --slices 3 --micro-batches 2',
+      '--strategy offload --slices 2 --checkpoint-activations',
+    ]) {
+      const found = worstRatio(losses(await packed(flags)), single);
+      expect(found, flags).toBeLessThan(SHARDED_TOLERANCE);
+    }
   });
 });
 
