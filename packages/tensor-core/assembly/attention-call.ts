@@ -102,6 +102,8 @@ export let keyIds: usize = 0;
 // The current block.
 export let row0: u32 = 0;
 export let numRows: i32 = 0;
+/** Scratch row of the block's first row. */
+export let slot0: i32 = 0;
 export let key0At: u32 = 0;
 export let numKeys: i32 = 0;
 
@@ -161,6 +163,11 @@ export function openHead(slot: usize, b: u32, head: u32): void {
 export function openRows(first: u32, most: u32): void {
   row0 = first;
   numRows = <i32>min<u32>(most, queries - first);
+  slot0 = 0;
+}
+
+export function openSlots(first: i32): void {
+  slot0 = first;
 }
 
 export function openKeys(first: u32, most: u32): void {

@@ -1,107 +1,229 @@
-// Blocks of few queries, as one more token of a text that is being generated has: keys and values are
-// read where they lie, once, for packing them would cost more than the products.
+// Attention of few queries, as one more token of a text that is being generated has. Packing keys would
+// cost more than the products: they and the values are read once, where they lie, all heads of a row side by
+// side. Scratch rows are those of all heads: head by head, the queries of each.
 
 import {
+  batch,
   dim,
   dtype,
+  FORWARD_KEYS,
+  heads,
   kAt,
   kBase,
   key0At,
   kRow,
+  kvHeads,
   numKeys,
   numRows,
+  OUT_AT,
+  openHead,
+  openKeys,
+  openRows,
+  openSlots,
+  Q_AT,
+  queries,
+  row0,
+  S_AT,
+  slot0,
   vAt,
   vBase,
   vRow,
 } from './attention-call';
-import { fromOf, toOf } from './attention-visible';
+import {
+  findRanges,
+  fromOf,
+  hiOf,
+  isPartial,
+  loOf,
+  prepareRow,
+  sees,
+  sharesSegment,
+  toOf,
+} from './attention-visible';
+import { finishRows, startRows, weigh } from './attention-weights';
 import { laneMask, widen } from './convert';
+import { fourDots } from './dots';
 import { BLOCK_BYTES } from './elementwise';
 import { madd } from './fuse';
+import { ATTENTION_FEW, ATTENTION_LONG } from './layout';
 import { LD } from './product-tile';
-import { scratchBase } from './slot';
+import { arg, chunkStart, scratchBase } from './slot';
 
-/** Above it the tiles of six rows take less time, packing included. */
-const FEW: i32 = 3;
+// What the thread works on, beside attention-call's: heads of keys from head0 on, and the scratch rows of each.
+let batchIndex: u32 = 0;
+let head0: u32 = 0;
+let count: u32 = 0;
+let kHead: u32 = 0;
+let vHead: u32 = 0;
 
-/** Whether the current block's rows are few. */
+/** Queries of all heads that share a head of keys. */
 @inline
-export function isFew(): bool {
-  return numRows <= FEW;
+function sharedRows(): u32 {
+  return (heads / kvHeads) * queries;
 }
 
-/** out[r][j] = rows[r] . key j, for the keys that the row visits. */
-export function fewRowProducts(rows: usize, out: usize): void {
-  const to = toOf(numRows - 1);
-  for (let j = fromOf(0); j < to; j += 4) {
-    const k0 = rowOf(kBase, kAt, kRow, j, 0);
-    const k1 = rowOf(kBase, kAt, kRow, j + 1, 1);
-    const k2 = rowOf(kBase, kAt, kRow, j + 2, 2);
-    const k3 = rowOf(kBase, kAt, kRow, j + 3, 3);
-    for (let r = 0; r < numRows; r++) {
-      const at = <usize>r * LD;
-      v128.store(out + at + (j << 2), fourDots(rows + at, k0, k1, k2, k3));
-    }
+/** Whether the call's queries are few: of the shape, not of the block. */
+export function hasFewRows(): bool {
+  return queries <= <u32>ATTENTION_FEW && sharedRows() <= <u32>ATTENTION_LONG;
+}
+
+export function attentionOfFewRows(slot: usize, chunk: u32, chunks: u32): void {
+  kHead = arg(slot, 24);
+  vHead = arg(slot, 27);
+  const units = batch * kvHeads;
+  const most = ATTENTION_LONG / sharedRows();
+  const end = chunkStart(units, chunk + 1, chunks, 1);
+  let unit = chunkStart(units, chunk, chunks, 1);
+  while (unit < end) {
+    batchIndex = unit / kvHeads;
+    head0 = unit % kvHeads;
+    count = min<u32>(most, min<u32>(kvHeads - head0, end - unit));
+    forwardHeads(slot);
+    unit += count;
   }
 }
 
-/** out[r] += sum over keys of weights[r][key] * values[key], where all keys are seen. */
-export function fewRowSums(weights: usize, out: usize): void {
-  for (let j = 0; j < numKeys; j += 4) {
-    const v0 = rowOf(vBase, vAt, vRow, j, 0);
-    const v1 = rowOf(vBase, vAt, vRow, j + 1, 1);
-    const v2 = rowOf(vBase, vAt, vRow, j + 2, 2);
-    const v3 = rowOf(vBase, vAt, vRow, j + 3, 3);
-    for (let r = 0; r < numRows; r++) {
-      const w = weights + <usize>r * LD + (j << 2);
-      const w0 = v128.load_splat<f32>(w);
-      const w1 = v128.load_splat<f32>(w, 4);
-      const w2 = v128.load_splat<f32>(w, 8);
-      const w3 = v128.load_splat<f32>(w, 12);
-      const to = out + <usize>r * LD;
-      for (let o = 0; o < dim << 2; o += 16) {
-        let sum = v128.load(to + o);
-        sum = madd(w0, v128.load(v0 + o), sum);
-        sum = madd(w1, v128.load(v1 + o), sum);
-        sum = madd(w2, v128.load(v2 + o), sum);
-        v128.store(to + o, madd(w3, v128.load(v3 + o), sum));
+function forwardHeads(slot: usize): void {
+  const all = count * (heads / kvHeads);
+  for (let i: u32 = 0; i < all; i++) {
+    openMember(slot, i);
+    startRows();
+  }
+  const last = hiOf(row0 + <u32>numRows - 1);
+  for (let first = loOf(row0) / FORWARD_KEYS * FORWARD_KEYS; first < last; first += FORWARD_KEYS) {
+    openMember(slot, 0);
+    openKeys(first, FORWARD_KEYS);
+    if (!sharesSegment()) {
+      continue;
+    }
+    findRanges();
+    scores();
+    for (let i: u32 = 0; i < all; i++) {
+      openMember(slot, i);
+      for (let r = 0; r < numRows; r++) {
+        weigh(r);
+      }
+    }
+    openMember(slot, 0);
+    if (!isPartial || isFinite()) {
+      sums();
+      continue;
+    }
+    for (let i: u32 = 0; i < all; i++) {
+      openMember(slot, i);
+      carefulSums();
+    }
+  }
+  for (let i: u32 = 0; i < all; i++) {
+    openMember(slot, i);
+    finishRows();
+  }
+}
+
+/** The i-th of the query heads that share the heads of keys. */
+function openMember(slot: usize, i: u32): void {
+  openHead(slot, batchIndex, head0 * (heads / kvHeads) + i);
+  openRows(0, queries);
+  openSlots(<i32>(i * queries));
+}
+
+/** Scores of all rows, for the keys that they visit. */
+function scores(): void {
+  const rows = <i32>sharedRows();
+  const to = toOf(0);
+  for (let j = fromOf(0); j < to; j += 4) {
+    let q = scratchBase + Q_AT;
+    let s = scratchBase + S_AT + (j << 2);
+    for (let h: u32 = 0; h < count; h++) {
+      const at = kAt + h * kHead;
+      const k0 = rowOf(kBase, at, kRow, j, 0);
+      const k1 = rowOf(kBase, at, kRow, j + 1, 1);
+      const k2 = rowOf(kBase, at, kRow, j + 2, 2);
+      const k3 = rowOf(kBase, at, kRow, j + 3, 3);
+      for (let r = 0; r < rows; r++) {
+        v128.store(s, fourDots(q, k0, k1, k2, k3, dim));
+        q += LD;
+        s += LD;
       }
     }
   }
 }
 
-/** Key or value j of the block in f32; past the last one it again. */
-@inline
-function rowOf(base: usize, at: u32, row: u32, j: i32, slot: usize): usize {
-  const index = key0At + <u32>min(j, numKeys - 1);
-  return widen(base, dtype, at + index * row, dim, scratchBase + BLOCK_BYTES * slot);
+/** Adds weighted values to all rows; weights of keys that a row doesn't see are 0. */
+function sums(): void {
+  const rows = <i32>sharedRows();
+  const to = toOf(0);
+  for (let j = fromOf(0); j < to; j += 4) {
+    let w = scratchBase + S_AT + (j << 2);
+    let out = scratchBase + OUT_AT;
+    for (let h: u32 = 0; h < count; h++) {
+      const at = vAt + h * vHead;
+      const v0 = rowOf(vBase, at, vRow, j, 0);
+      const v1 = rowOf(vBase, at, vRow, j + 1, 1);
+      const v2 = rowOf(vBase, at, vRow, j + 2, 2);
+      const v3 = rowOf(vBase, at, vRow, j + 3, 3);
+      for (let r = 0; r < rows; r++) {
+        addFour(w, v0, v1, v2, v3, out);
+        w += LD;
+        out += LD;
+      }
+    }
+  }
 }
 
-function fourDots(q: usize, k0: usize, k1: usize, k2: usize, k3: usize): v128 {
-  let c0 = f32x4.splat(0);
-  let c1 = f32x4.splat(0);
-  let c2 = f32x4.splat(0);
-  let c3 = f32x4.splat(0);
-  let d = 0;
-  for (; d + 4 <= dim; d += 4) {
-    const o = d << 2;
-    const s = v128.load(q + o);
-    c0 = madd(s, v128.load(k0 + o), c0);
-    c1 = madd(s, v128.load(k1 + o), c1);
-    c2 = madd(s, v128.load(k2 + o), c2);
-    c3 = madd(s, v128.load(k3 + o), c3);
+function addFour(w: usize, v0: usize, v1: usize, v2: usize, v3: usize, out: usize): void {
+  const w0 = v128.load_splat<f32>(w);
+  const w1 = v128.load_splat<f32>(w, 4);
+  const w2 = v128.load_splat<f32>(w, 8);
+  const w3 = v128.load_splat<f32>(w, 12);
+  for (let o = 0; o < dim << 2; o += 16) {
+    let sum = v128.load(out + o);
+    sum = madd(w0, v128.load(v0 + o), sum);
+    sum = madd(w1, v128.load(v1 + o), sum);
+    sum = madd(w2, v128.load(v2 + o), sum);
+    v128.store(out + o, madd(w3, v128.load(v3 + o), sum));
   }
-  if (d < dim) {
-    const o = d << 2;
-    const rest = laneMask(dim - d);
-    const s = v128.and(v128.load(q + o), rest);
-    c0 = madd(s, v128.and(v128.load(k0 + o), rest), c0);
-    c1 = madd(s, v128.and(v128.load(k1 + o), rest), c1);
-    c2 = madd(s, v128.and(v128.load(k2 + o), rest), c2);
-    c3 = madd(s, v128.and(v128.load(k3 + o), rest), c3);
+}
+
+/** Key or value j of the block in f32; past the last one it again. */
+@inline
+function rowOf(base: usize, at: u32, row: u32, j: i32, block: usize): usize {
+  const index = key0At + <u32>min(j, numKeys - 1);
+  return widen(base, dtype, at + index * row, dim, scratchBase + BLOCK_BYTES * block);
+}
+
+// ---- see Note [hidden keys] in attention-products.ts -----------------------------------------------
+
+/** Whether all values of the block are finite. */
+function isFinite(): bool {
+  const zero = f32x4.splat(0);
+  let sum = zero;
+  for (let h: u32 = 0; h < count; h++) {
+    for (let j = 0; j < numKeys; j++) {
+      const v = rowOf(vBase, vAt + h * vHead, vRow, j, 0);
+      for (let d = 0; d < dim; d += 4) {
+        sum = f32x4.add(sum, v128.and(f32x4.mul(v128.load(v + (d << 2)), zero), laneMask(dim - d)));
+      }
+    }
   }
-  // Transposed and added up: lane i is the sum of the lanes of ci.
-  const t0 = f32x4.add(v128.shuffle<i32>(c0, c1, 0, 4, 2, 6), v128.shuffle<i32>(c0, c1, 1, 5, 3, 7));
-  const t1 = f32x4.add(v128.shuffle<i32>(c2, c3, 0, 4, 2, 6), v128.shuffle<i32>(c2, c3, 1, 5, 3, 7));
-  return f32x4.add(v128.shuffle<i32>(t0, t1, 0, 1, 4, 5), v128.shuffle<i32>(t0, t1, 2, 3, 6, 7));
+  return i32x4.all_true(f32x4.eq(sum, zero));
+}
+
+function carefulSums(): void {
+  for (let r = 0; r < numRows; r++) {
+    prepareRow(row0 + <u32>r);
+    const at = <usize>(slot0 + r) * LD;
+    const out = scratchBase + OUT_AT + at;
+    const to = min(toOf(r), numKeys);
+    for (let j = fromOf(r); j < to; j++) {
+      if (!sees(j)) {
+        continue;
+      }
+      const v = rowOf(vBase, vAt, vRow, j, 0);
+      const w = v128.load_splat<f32>(scratchBase + S_AT + at + (j << 2));
+      for (let o = 0; o < dim << 2; o += 16) {
+        v128.store(out + o, madd(w, v128.load(v + o), v128.load(out + o)));
+      }
+    }
+  }
 }

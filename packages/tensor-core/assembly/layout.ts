@@ -153,6 +153,8 @@ export const NORM_PART_ROWS = 64;
 /** Queries, or keys, that attention works on at once: forward 192 by 96, backward 96 by 192. */
 export const ATTENTION_LONG = 192;
 export const ATTENTION_SHORT = 96;
+/** Queries up to which attention reads keys and values where they lie, all heads of a key at once. */
+export const ATTENTION_FEW = 3;
 /** Elements of a block of a norm, and blocks of a node; the seam's (src/backend.ts). */
 export const NORM_BLOCK = 128;
 export const NORM_NODE_BLOCKS = 256;

@@ -7,18 +7,21 @@
 // takes a chunk of other columns or of another command.
 
 import { loadFloat, narrow, storeFloat, widen } from './convert';
+import { oneDot } from './dots';
 import { BLOCK_BYTES } from './elementwise';
 import { madd } from './fuse';
 import { BLOCK, F32, MATMUL_COLUMNS, MATMUL_DEPTH, MATMUL_NARROW_COLUMNS, MATMUL_PANEL_BYTES, SLOT_SEQ } from './layout';
 import { packStraight, packTransposed, panelBytes } from './pack';
 import { TILE_COLUMNS, TILE_ROWS, tileOfColumns } from './product-tile';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
-import { dot } from './softmax';
 
 const MR: i32 = TILE_ROWS;
 const NR: i32 = TILE_COLUMNS;
 /** Fewer rows are not worth packing b for. */
-const THIN_ROWS: u32 = 4;
+const THIN_ROWS: u32 = 6;
+/** Columns that few rows are multiplied with at once, and bytes from row to row of their sums. */
+const THIN_COLUMNS: u32 = BLOCK;
+const THIN_LD: usize = <usize>THIN_COLUMNS * 4 + 64;
 /** A block of a, MC x KC, lives in the second cache; a panel of b, KC x NR, in the first. */
 const MC: i32 = 132;
 const KC: i32 = MATMUL_DEPTH;
@@ -335,55 +338,86 @@ function finishEdge(
   }
 }
 
-/** Few rows, b stored [k, n]: packing b would cost more than the product. */
+/** Few rows, b stored [k, n]: four rows of b are read where they lie, for all rows of a. */
 function thinRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
-  const sums = scratchBase + BLOCK_BYTES;
-  for (let i = i0; i < i1; i++) {
-    for (let j = j0; j < j1; j += BLOCK / 4) {
-      const nc = <i32>min<u32>(j1 - j, BLOCK / 4);
-      memory.fill(sums, 0, <usize>(nc + 8) << 2);
-      for (let k: u32 = 0; k < depth; k++) {
-        const s = f32x4.splat(loadFloat(aBase, aType, aAt + (transposeA ? k * aRow + i : i * aRow + k)));
-        const b = widen(bBase, bType, bAt + k * bRow + j, nc, scratchBase);
+  const sums = scratchBase + A_OFFSET;
+  for (let j = j0; j < j1; j += THIN_COLUMNS) {
+    const nc = <i32>min<u32>(j1 - j, THIN_COLUMNS);
+    memory.fill(sums, 0, <usize>(i1 - i0) * THIN_LD);
+    for (let k: u32 = 0; k < depth; k += 4) {
+      const b0 = thinB(k, j, nc, 0);
+      const b1 = thinB(k + 1, j, nc, 1);
+      const b2 = thinB(k + 2, j, nc, 2);
+      const b3 = thinB(k + 3, j, nc, 3);
+      for (let i = i0; i < i1; i++) {
+        const s0 = thinA(i, k);
+        const row = sums + <usize>(i - i0) * THIN_LD;
+        if (k + 4 > depth) {
+          addRow(s0, b0, row, nc);
+          if (k + 1 < depth) addRow(thinA(i, k + 1), b1, row, nc);
+          if (k + 2 < depth) addRow(thinA(i, k + 2), b2, row, nc);
+          continue;
+        }
+        const s1 = thinA(i, k + 1);
+        const s2 = thinA(i, k + 2);
+        const s3 = thinA(i, k + 3);
         for (let c = 0; c < nc; c += 4) {
           const o = (<usize>c) << 2;
-          v128.store(sums + o, madd(s, v128.load(b + o), v128.load(sums + o)));
+          let sum = madd(s0, v128.load(b0 + o), v128.load(row + o));
+          sum = madd(s1, v128.load(b1 + o), sum);
+          sum = madd(s2, v128.load(b2 + o), sum);
+          v128.store(row + o, madd(s3, v128.load(b3 + o), sum));
         }
       }
-      const bias = loadBias(j, nc);
-      const factor = f32x4.splat(alpha);
+    }
+    const bias = loadBias(j, nc);
+    const factor = f32x4.splat(alpha);
+    for (let i = i0; i < i1; i++) {
+      const row = sums + <usize>(i - i0) * THIN_LD;
       for (let c = 0; c < nc; c += 4) {
         const o = (<usize>c) << 2;
-        const v = f32x4.mul(v128.load(sums + o), factor);
-        v128.store(sums + o, f32x4.add(v, v128.load(bias + o)));
+        const v = f32x4.mul(v128.load(row + o), factor);
+        v128.store(row + o, f32x4.add(v, v128.load(bias + o)));
       }
-      storeRow(sums, outAt + i * outRow + j, nc);
+      storeRow(row, outAt + i * outRow + j, nc);
     }
   }
 }
 
-/** Few rows, b stored [n, k]: one scalar product a result. */
+/** Row k of b from column j on in f32; past the last one it again. */
+@inline
+function thinB(k: u32, j: u32, nc: i32, block: usize): usize {
+  return widen(bBase, bType, bAt + min<u32>(k, depth - 1) * bRow + j, nc, scratchBase + BLOCK_BYTES * block);
+}
+
+@inline
+function thinA(i: u32, k: u32): v128 {
+  return f32x4.splat(loadFloat(aBase, aType, aAt + (transposeA ? k * aRow + i : i * aRow + k)));
+}
+
+function addRow(s: v128, b: usize, out: usize, n: i32): void {
+  for (let c = 0; c < n; c += 4) {
+    const o = (<usize>c) << 2;
+    v128.store(out + o, madd(s, v128.load(b + o), v128.load(out + o)));
+  }
+}
+
+/** Few rows, b stored [n, k]: one row of b after the other, as memory likes it, times all rows of a. */
 function thinDots(i0: u32, i1: u32, j0: u32, j1: u32): void {
-  const aRowBlock = scratchBase;
-  const bRowBlock = scratchBase + BLOCK_BYTES;
-  for (let i = i0; i < i1; i++) {
-    for (let j = j0; j < j1; j++) {
-      let sum: f64 = 0;
-      for (let k: u32 = 0; k < depth; k += BLOCK) {
-        const n = <i32>min<u32>(depth - k, BLOCK);
-        let a: usize;
-        if (transposeA) {
-          a = aRowBlock;
-          for (let q = 0; q < n; q++) {
-            const at = aAt + (k + <u32>q) * aRow + i;
-            store<f32>(a + (q << 2), loadFloat(aBase, aType, at));
-          }
-        } else {
-          a = widen(aBase, aType, aAt + i * aRow + k, n, aRowBlock);
-        }
-        sum += <f64>dot(a, widen(bBase, bType, bAt + j * bRow + k, n, bRowBlock), n);
+  const sums = scratchBase + TILE_OFFSET;
+  const isOneBlock = depth <= <u32>BLOCK;
+  for (let j = j0; j < j1; j++) {
+    for (let k: u32 = 0; k < depth; k += BLOCK) {
+      const n = <i32>min<u32>(depth - k, BLOCK);
+      const b = widen(bBase, bType, bAt + j * bRow + k, n, scratchBase);
+      for (let i = i0; i < i1; i++) {
+        const a = thinRowOfA(i, i0, k, n, j == j0 || !isOneBlock);
+        const to = sums + ((<usize>(i - i0)) << 2);
+        store<f32>(to, oneDot(a, b, n) + (k == 0 ? 0 : load<f32>(to)));
       }
-      let v = <f32>sum * alpha;
+    }
+    for (let i = i0; i < i1; i++) {
+      let v = load<f32>(sums + ((<usize>(i - i0)) << 2)) * alpha;
       if (biasBase != 0) {
         v += loadFloat(biasBase, biasType, j);
       }
@@ -394,4 +428,18 @@ function thinDots(i0: u32, i1: u32, j0: u32, j1: u32): void {
       storeFloat(outBase, outType, at, v);
     }
   }
+}
+
+/** n values of row i of a in f32; where they don't lie so, in a place of their own, filled if `isNew`. */
+function thinRowOfA(i: u32, i0: u32, k: u32, n: i32, isNew: bool): usize {
+  const own = scratchBase + A_OFFSET + <usize>(i - i0) * BLOCK_BYTES;
+  if (!transposeA) {
+    return isNew || aType == F32 ? widen(aBase, aType, aAt + i * aRow + k, n, own) : own;
+  }
+  if (isNew) {
+    for (let q = 0; q < n; q++) {
+      store<f32>(own + (q << 2), loadFloat(aBase, aType, aAt + (k + <u32>q) * aRow + i));
+    }
+  }
+  return own;
 }

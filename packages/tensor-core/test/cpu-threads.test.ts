@@ -120,27 +120,28 @@ async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8
       });
     }
   }
-  // The second has one head of keys, which is split by keys.
-  for (const [batch, numKvHeads, numKeys] of [
-    [2, 3, 200],
-    [1, 1, 700],
+  // The second has one head of keys, which is split by keys, the third few queries.
+  for (const [batch, numKvHeads, numKeys, numQueries] of [
+    [2, 3, 200, 200],
+    [1, 1, 700, 200],
+    [2, 2, 600, 2],
   ] as const) {
-    const rows = { batch, numHeads: 6, numKvHeads, numQueries: 200, numKeys, dim: 18 };
+    const rows = { batch, numHeads: 6, numKvHeads, numQueries, numKeys, dim: 18 };
     const strides = (count: number, heads: number) => {
       return { batch: count * heads * rows.dim, head: rows.dim, row: heads * rows.dim };
     };
-    const [queries, keys] = [strides(200, 6), strides(numKeys, numKvHeads)];
+    const [queries, keys] = [strides(numQueries, 6), strides(numKeys, numKvHeads)];
     const name = (what: string) => `attention ${what} of ${numKvHeads}`;
     const attended = batch * queries.batch;
     const attention = {
       ...rows,
       ...{ q: x, k: dy, v: x, mask: undefined, querySegments: undefined, keySegments: undefined },
-      ...{ scale: 0.3, queryOffset: numKeys - 200, isCausal: true, window: numKeys - 50 },
+      ...{ scale: 0.3, queryOffset: numKeys - numQueries, isCausal: true, window: numKeys - 50 },
       ...{ qStrides: queries, kStrides: keys, vStrides: keys },
       maskStrides: [0, 0, 0, 0] as const,
       dropout: { p: 0.2, key0: 3, key1: 4, counterOffset: 1 },
       out: out(name('out'), attended),
-      stats: out(name('stats'), 2 * batch * 6 * 200, 'f32'),
+      stats: out(name('stats'), 2 * batch * 6 * numQueries, 'f32'),
     };
     backend.run('attention', attention);
     backend.run('attentionBackward', {

@@ -2,6 +2,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import {
+  ATTENTION_FEW,
   ATTENTION_LONG,
   OP_ATTENTION,
   OP_ATTENTION_BACKWARD,
@@ -20,7 +21,12 @@ const ELEMENTS_PER_NS = 2;
 const MIN_UNITS = 4;
 
 export function attention(call: KernelCalls['attention'], w: CommandWriter): void {
-  const units = call.batch * call.numHeads * Math.ceil(call.numQueries / ATTENTION_LONG);
+  const { batch, numHeads, numKvHeads, numQueries } = call;
+  const hasFewRows =
+    numQueries <= ATTENTION_FEW && (numHeads / numKvHeads) * numQueries <= ATTENTION_LONG;
+  const units = hasFewRows
+    ? batch * numKvHeads
+    : batch * numHeads * Math.ceil(numQueries / ATTENTION_LONG);
   operands(call, w.start(OP_ATTENTION, 'attention'));
   w.commit(Math.min(units, w.chunksFor((4 * productsOf(call)) / FLOP_PER_NS)));
 }

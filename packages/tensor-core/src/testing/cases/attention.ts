@@ -51,6 +51,16 @@ export function attentionCases(): ConformanceCase[] {
     ...FLOATS.map((dtype) =>
       attentionCase({ queries: 2, keys: 197, dim: 6 }, { isCausal: true, queryOffset: 190 }, dtype),
     ),
+    // As a token that is generated: many heads of one query, of which some share keys.
+    attentionCase(
+      { batch: 2, heads: 6, kvHeads: 2, queries: 1, keys: 110, dim: 10 },
+      { isCausal: true },
+    ),
+    attentionCase(
+      { batch: 2, heads: 6, kvHeads: 3, queries: 2, keys: 110, dim: 4 },
+      { isCausal: true, documents: 60, p: 0.3 },
+    ),
+    attentionCase({ heads: 4, kvHeads: 2, queries: 3, keys: 101, dim: 4 }, { mask: 'full' }),
     attentionCase({ queries: 290, keys: 290, dim: 4 }, { isCausal: true }),
     // Few heads of many keys: some devices split their gradients by keys.
     ...FLOATS.map((dtype) =>
@@ -107,6 +117,15 @@ export function hiddenKeyCases(): ConformanceCase[] {
         documents: 30,
         says: 'infinite values and NaN in another document',
         fill: (name, i) => (i === 65 * 4 + 1 ? (name === 'v' ? most : hidden) : undefined),
+      },
+    ),
+    attentionCase(
+      { heads: 2, queries: 2, keys: 70, dim: 4 },
+      {
+        isCausal: true,
+        queryOffset: 60,
+        says: 'NaN in keys and values behind the last query',
+        fill: (name, i) => (name !== 'q' && name !== 'dOut' && i >= 65 * 8 ? hidden : undefined),
       },
     ),
     attentionCase(
