@@ -62,6 +62,11 @@ describe('a document', () => {
   it('begins with the begin token where the tokenizer adds one, and never with two', async () => {
     const adds = { addsBegin: true };
     expect(await marked({ text: 'ab' }, adds)).toBe('<begin>[ab<end>]');
+    const told = (add_bos_token: boolean) => ({
+      tokenizerConfig: { bos_token: '<begin>', eos_token: '<end>', add_bos_token },
+    });
+    expect(await marked({ text: 'ab' }, { ...adds, ...told(false) })).toBe('[ab<end>]');
+    expect(await marked({ text: 'ab' }, told(true))).toBe('<begin>[ab<end>]');
     expect(await marked({ prompt: '<begin>a', completion: 'b' }, adds)).toBe('<begin>a[b<end>]');
     const template =
       '{{ bos_token }}{% for m in messages %}{{ m.role + m.content + eos_token }}{% endfor %}';
@@ -129,7 +134,7 @@ const refused: [string, (object | string)[], RegExp, (LettersOptions & { flags?:
   [
     'a role that the template refuses',
     [{ messages: [{ role: 'robot', content: 'x' }] }],
-    /, line 1: the model's chat template refuses the conversation \(no robots\)\./,
+    /, line 1: the model's chat template refuses the conversation \(no robots\)\. Give it roles/,
   ],
   [
     'a template that changes what it wrote',

@@ -146,7 +146,7 @@ describe('rows of documents', () => {
         const count = expected.length;
         expect(await rowsOf(data.train, { count, seq, batch, ranks })).toEqual(expected);
       }),
-      { numRuns: 40 },
+      { numRuns: 25 },
     );
   });
 

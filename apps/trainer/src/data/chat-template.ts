@@ -72,7 +72,7 @@ export class ChatTemplate {
       return String(new Interpreter(environment).run(this.#program).value);
     } catch (cause) {
       throw new UsageError(
-        `the model's chat template refuses the conversation (${(cause as Error).message}).`,
+        `the model's chat template refuses the conversation (${(cause as Error).message}). Give it roles that it knows in an order that it takes, or another chat_template.jinja.`,
         { cause },
       );
     }

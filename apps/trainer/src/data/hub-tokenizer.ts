@@ -44,6 +44,8 @@ type TokenText = string | { readonly content: string } | null;
 
 interface TokenizerConfig {
   readonly bos_token?: TokenText;
+  /** Over what tokenizer.json adds by itself. */
+  readonly add_bos_token?: boolean | null;
   readonly eos_token?: TokenText;
   readonly pad_token?: TokenText;
   readonly unk_token?: TokenText;
@@ -186,7 +188,8 @@ function makeTokenizer(
   return {
     name: 'model',
     beginToken,
-    addsBegin: beginToken !== undefined && hub.encode('').ids[0] === beginToken,
+    addsBegin:
+      beginToken !== undefined && (config.add_bos_token ?? hub.encode('').ids[0] === beginToken),
     endToken,
     endTokens,
     // A token that takes the white space before it along belongs to what stands there.
