@@ -54,6 +54,18 @@ const FLAGS = z.object({
   trace: file.optional(),
   model: file.default(DEFAULT_PRESET),
   dropout: probability.optional(),
+  loraRank: whole(1).optional(),
+  loraAlpha: real('a number above 0', (x) => x > 0).optional(),
+  loraDropout: probability.optional(),
+  loraTargets: z
+    .string()
+    .transform((list) =>
+      list === 'all-linear' ? list : list.split(',').map((name) => name.trim()),
+    )
+    .pipe(z.union([z.literal('all-linear'), z.array(z.string().min(1))]))
+    .describe('all-linear, or names of layers such as q_proj,v_proj')
+    .optional(),
+  adapter: file.optional(),
   tokenizer: oneOf(['model', 'byte', 'gpt2']).optional(),
   data: file.optional(),
   valid: file.optional(),
@@ -91,6 +103,8 @@ export const DEFAULT_SEQ_AT_MOST = 256;
 export const DEFAULT_LR = { small: 0.004, large: 0.0003 } as const;
 /** Steps between evaluations without --eval-every. */
 export const DEFAULT_EVAL_EVERY = 100;
+/** What most tools take, as a compromise of room and quality. */
+export const DEFAULT_LORA_RANK = 16;
 /** Steps of warm-up under the cosine schedule without --warmup. */
 export const DEFAULT_WARMUP = 20;
 
@@ -208,6 +222,17 @@ export function trainCommand(): Command {
     "where tokens of data are kept for later runs (default: SHARDWEAVE_CACHE, or the system's cache directory)",
   );
   add(model, '--order <shuffle|sequential>', 'of the rows (default: shuffle)');
+
+  const lora = 'LoRA (any of these: adapters are trained, the model is frozen):';
+  add(lora, '--lora-rank <R>', `columns of the adapters (default: ${DEFAULT_LORA_RANK})`);
+  add(lora, '--lora-alpha <X>', 'adapters count alpha / rank times (default: twice the rank)');
+  add(lora, '--lora-dropout <P>', 'on what goes into them (default: 0)');
+  add(
+    lora,
+    '--lora-targets <NAMES>',
+    'all-linear, or names of layers such as q_proj,v_proj (default: all-linear)',
+  );
+  add(lora, '--adapter <DIR>', 'go on training the adapters of a PEFT directory');
 
   const training = 'Training:';
   add(

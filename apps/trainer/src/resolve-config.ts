@@ -11,14 +11,18 @@ import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
 import {
   DEFAULT_EVAL_EVERY,
+  DEFAULT_LORA_RANK,
   DEFAULT_LR,
   DEFAULT_SEQ_AT_MOST,
   DEFAULT_WARMUP,
   type Flags,
 } from './flags.js';
+
+import { readAdapter } from './model/adapter-directory.js';
+
 import { findModelDirectory, readModelConfig } from './model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
-import type { DeviceChoice, ModelSource, RunConfig, TokenizerName } from './run-config.js';
+import type { DeviceChoice, LoraRun, ModelSource, RunConfig, TokenizerName } from './run-config.js';
 
 /** The last file of a sharded save. */
 const SHARD_INDEX = 'index.json';
@@ -83,6 +87,7 @@ export async function resolveConfig(
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     model,
+    lora: await resolveLora(flags),
     modelConfig,
     tokenizer: tokenizerName(flags, model, modelConfig),
     dataFile: flags.data === undefined ? undefined : resolve(flags.data),
@@ -234,6 +239,37 @@ function tokenizerName(
     );
   }
   return tokenizer ?? (isOwn ? 'model' : vocab_size >= GPT2_VOCABULARY ? 'gpt2' : 'byte');
+}
+
+/** The adapters that flags ask for: new ones, or those of a directory, which says what they are. */
+async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
+  const { loraRank, loraAlpha, loraDropout, loraTargets, adapter } = flags;
+  if (adapter !== undefined) {
+    const given = Object.entries({
+      '--lora-rank': loraRank,
+      '--lora-alpha': loraAlpha,
+      '--lora-targets': loraTargets,
+    }).find(([, value]) => value !== undefined);
+    if (given !== undefined) {
+      throw new UsageError(
+        `--adapter: ${adapter} says what its adapters are, got ${given[0]} too. Leave that out, or train new ones.`,
+      );
+    }
+    const directory = resolve(adapter);
+    const { rank, alpha, dropout, layers } = await readAdapter(directory);
+    return { rank, alpha, dropout: loraDropout ?? dropout, targets: layers, directory };
+  }
+  if ([loraRank, loraAlpha, loraDropout, loraTargets].every((value) => value === undefined)) {
+    return undefined;
+  }
+  const rank = loraRank ?? DEFAULT_LORA_RANK;
+  return {
+    rank,
+    alpha: loraAlpha ?? 2 * rank,
+    dropout: loraDropout ?? 0,
+    targets: loraTargets ?? 'all-linear',
+    directory: undefined,
+  };
 }
 
 /** All the dropouts that the model has. */

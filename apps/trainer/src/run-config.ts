@@ -27,6 +27,16 @@ export interface PreparedRun extends RunConfig {
   readonly tokens: TokenFiles;
 }
 
+/** What applyLora gets, and where the adapters' values come from. */
+export interface LoraRun {
+  readonly rank: number;
+  readonly alpha: number;
+  readonly dropout: number;
+  readonly targets: 'all-linear' | readonly string[];
+  /** A PEFT directory whose training goes on; undefined: new adapters. */
+  readonly directory: string | undefined;
+}
+
 export interface RunConfig {
   readonly strategy: Strategy;
   readonly ranks: number;
@@ -57,6 +67,8 @@ export interface RunConfig {
   readonly traceFile: string | undefined;
 
   readonly model: ModelSource;
+  /** The adapters that are trained in the place of the model; undefined: all of it is trained. */
+  readonly lora: LoraRun | undefined;
   /** Of the model, with --dropout applied. */
   readonly modelConfig: ModelConfig;
   readonly tokenizer: TokenizerName;

@@ -4,7 +4,7 @@ import { type ModelConfig, parameterCount } from '@shardweave/nn';
 import type { DataSize } from '../data/dataset.js';
 import { numMicroSteps } from '../data/row-order.js';
 import type { RankReady } from '../rank/events.js';
-import type { RunConfig } from '../run-config.js';
+import type { LoraRun, RunConfig } from '../run-config.js';
 import { formatBytes, formatCount } from './format.js';
 
 /** Lines of `name  value`. `ready` is of all ranks, in rank order. */
@@ -41,6 +41,9 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
       `lr ${config.lr} ${config.schedule}, warm-up ${config.warmup}, decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
     ],
   ];
+  if (config.lora !== undefined) {
+    rows.push(['lora', loraText(config.lora)]);
+  }
   if (config.model.kind === 'directory' && !config.model.hasWeights) {
     rows.push(['weights', `random ones: there are no weights beside config.json`]);
   }
@@ -84,6 +87,18 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
 /** The classes of all ranks, each once, in the order of the first rank that has it. */
 export function numericClassesOf(ready: readonly RankReady[]): string[] {
   return [...new Set(ready.map((rank) => rank.numericClass))];
+}
+
+function loraText({ rank, alpha, dropout, targets, directory }: LoraRun): string {
+  const where =
+    targets === 'all-linear'
+      ? 'all linear layers'
+      : directory === undefined
+        ? targets.join(', ')
+        : `${targets.length} layers`;
+  const drop = dropout === 0 ? '' : `, dropout ${dropout}`;
+  const from = directory === undefined ? '' : `, from ${directory}`;
+  return `rank ${rank}, alpha ${alpha}${drop} on ${where}${from}; all else is frozen`;
 }
 
 function offloadText(config: RunConfig): string {

@@ -15,6 +15,7 @@ export const RUN_FILES = {
   summary: 'summary.json',
   chart: 'loss.svg',
   model: 'model',
+  adapter: 'adapter',
 } as const;
 
 /** The shape of summary.json. */

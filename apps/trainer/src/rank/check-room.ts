@@ -23,11 +23,13 @@ export function checkRoom(config: RunConfig, { kind, limits }: BackendInfo): voi
   }
   const params = parameterCount(config.modelConfig);
   const shards = strategy === 'fsdp' ? ranks : 1;
-  const bytes = (params * STATE_BYTES) / shards;
+  // Beside adapters a frozen model has its values alone.
+  const each = config.lora === undefined ? STATE_BYTES : config.precision === 'fp32' ? 4 : 2;
+  const bytes = (params * each) / shards;
   const limit = limits.maxBufferBytes;
   if (bytes > limit) {
     throw new UsageError(
-      `memory: expected a rank's parameters, gradients and moments in the ${formatBytes(limit)} of one WebAssembly memory, got ${formatBytes(bytes)} (${strategy}). What fits: up to ${formatCount(Math.floor((limit * shards) / STATE_BYTES))} parameters like this, fsdp over ${Math.ceil((params * STATE_BYTES) / limit)} ranks or more, --cpu-offload, or --strategy offload.`,
+      `memory: expected a rank's parameters, gradients and moments in the ${formatBytes(limit)} of one WebAssembly memory, got ${formatBytes(bytes)} (${strategy}). What fits: up to ${formatCount(Math.floor((limit * shards) / each))} parameters like this, fsdp over ${Math.ceil((params * each) / limit)} ranks or more, --cpu-offload, or --strategy offload.`,
     );
   }
 }

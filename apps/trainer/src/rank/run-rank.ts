@@ -2,11 +2,12 @@
 
 import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
-import { parameterCount } from '@shardweave/nn';
+import { parameterCount, peftLayers } from '@shardweave/nn';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { openData, type RunData } from '../data/dataset.js';
 import { copyTokenizer } from '../data/hub-tokenizer.js';
 import { loadTokenizer } from '../data/tokenizer.js';
+import { writeAdapter } from '../model/adapter-directory.js';
 import { type ModelState, writeModel } from '../model/model-directory.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import type { PreparedRun, RunConfig } from '../run-config.js';
@@ -179,11 +180,7 @@ function directoryOf({ model }: RunConfig): string | undefined {
 async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<void> {
   const { device, strategy, state } = made;
   if (config.outDir !== undefined) {
-    const directory = join(config.outDir, RUN_FILES.model);
-    await writeModel(directory, { config: config.modelConfig, state });
-    if (config.model.kind === 'directory') {
-      await copyTokenizer(config.model.path, directory);
-    }
+    await writeTrained(config.outDir, config, state);
   }
   if (config.isQuiet) {
     return;
@@ -192,6 +189,25 @@ async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<
   const tokenizer = await loadTokenizer(config.tokenizer, directoryOf(config));
   const sample = await sampleText(device, model.eval(), { config, tokenizer });
   emit({ type: 'sample', ...sample });
+}
+
+/** The model with its tokenizer, or the adapters alone, under --out. */
+async function writeTrained(out: string, config: RunConfig, state: ModelState): Promise<void> {
+  const { model, modelConfig, lora } = config;
+  if (lora !== undefined) {
+    const layers = peftLayers(state);
+    await writeAdapter(join(out, RUN_FILES.adapter), state, {
+      config: { ...lora, layers },
+      base: model.kind === 'directory' ? model.path : model.name,
+      fanInFanOut: modelConfig.model_type === 'gpt2',
+    });
+    return;
+  }
+  const directory = join(out, RUN_FILES.model);
+  await writeModel(directory, { config: modelConfig, state });
+  if (model.kind === 'directory') {
+    await copyTokenizer(model.path, directory);
+  }
 }
 
 /** Each process has a clock of its own; the epoch is common to all. */

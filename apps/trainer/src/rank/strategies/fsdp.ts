@@ -12,17 +12,18 @@ import {
   setGradientDivideFactors,
   stateDict,
 } from '@shardweave/fsdp';
-import {
-  type LanguageModel,
-  type Module,
-  makeModel,
-  streamStateDict,
-  type TokenArgs,
-} from '@shardweave/nn';
+import { type LanguageModel, type Module, streamStateDict, type TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
-import { adamW, COMPUTE_DTYPES, checkpointBlocks, withWeights } from './model-parts.js';
+import {
+  adamW,
+  COMPUTE_DTYPES,
+  checkpointBlocks,
+  deferredModel,
+  trainedParameters,
+  withWeights,
+} from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 
@@ -38,14 +39,15 @@ async function openShards(
   { device, config, groups }: StrategyOptions,
   rest: Rest | undefined,
 ): Promise<Strategy> {
-  const model = makeModel(device, config.modelConfig, { seed: config.seed, deferInit: true });
+  const model = deferredModel(device, config);
+  const onlyTrained = config.lora !== undefined;
   checkpointBlocks(model, config);
-  const parameters = model.parameters();
+  const parameters = trainedParameters(model);
   const fsdp = shardBlocks(model, { config, groups, store: rest?.store });
   // Losses are divided by all ranks' targets before backward.
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
-  await withWeights(config, (state) => loadStateDict(fsdp, state));
+  await withWeights({ device, config }, (state, options) => loadStateDict(fsdp, state, options));
   let whole: LanguageModel | undefined;
   return {
     module: fsdp,
@@ -53,7 +55,7 @@ async function openShards(
     shardBytes: fsdp
       .instances()
       .flatMap(({ units }) => units)
-      .reduce((sum, { flat }) => sum + flat.size * 4, 0),
+      .reduce((sum, { flat }) => sum + flat.storage.byteLength, 0),
     initialize: async () => {
       await fsdp.initialize();
     },
@@ -64,14 +66,14 @@ async function openShards(
       await optimizer.step(options);
     },
     load: async (directory) => {
-      await loadCheckpoint(fsdp, pieceDirectory(directory), { optimizer });
+      await loadCheckpoint(fsdp, pieceDirectory(directory), { optimizer, onlyTrained });
     },
     save: (directory, extra) =>
-      saveCheckpoint(fsdp, pieceDirectory(directory), { optimizer, extra }),
+      saveCheckpoint(fsdp, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
     stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),
     textModel: async (state) => {
       fsdp.dispose(); // the plain copy takes its place
-      whole = makeModel(device, config.modelConfig, { deferInit: true });
+      whole = deferredModel(device, config);
       await streamStateDict(whole, state);
       return whole;
     },

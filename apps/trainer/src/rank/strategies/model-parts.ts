@@ -2,14 +2,19 @@
 
 import {
   AdamW,
+  applyLora,
   checkpoint,
   type LanguageModel,
   type LazyTensor,
   makeModel,
+  NnConfigError,
+  StateDictError,
   streamStateDict,
 } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
-import type { Tensor } from '@shardweave/tensor-core';
+import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
+import { UsageError } from '../../errors.js';
+import { withAdapterState } from '../../model/adapter-directory.js';
 import { withModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
 import type { StrategyOptions } from './strategy.js';
@@ -17,10 +22,52 @@ import type { StrategyOptions } from './strategy.js';
 /** What products are computed from. */
 export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
+/** The run's model with its adapters, where it has them; values come later. */
+export function deferredModel(
+  device: Device,
+  { modelConfig, lora, precision, seed }: RunConfig,
+): LanguageModel {
+  const model = makeModel(device, modelConfig, { seed, deferInit: true });
+  if (lora !== undefined) {
+    const { rank, alpha, dropout, targets } = lora;
+    const baseDType = COMPUTE_DTYPES[precision];
+    explainTargets(() => applyLora(model, { rank, alpha, dropout, targets, baseDType, seed }));
+  }
+  return model;
+}
+
+/** Turns targets that the model has not into the user's mistake. */
+function explainTargets(apply: () => void): void {
+  try {
+    apply();
+  } catch (cause) {
+    if (!(cause instanceof NnConfigError)) {
+      throw cause;
+    }
+    throw new UsageError(
+      `${cause.message} Give --lora-targets that the model has, or the --adapter of this model.`,
+      { cause },
+    );
+  }
+}
+
+/** Its trained parameters: all of them, or adapters. */
+export function trainedParameters(model: LanguageModel): Tensor[] {
+  return model.parameters().filter(({ requiresGrad }) => requiresGrad);
+}
+
+/** Bytes of parameters as they rest. */
+export function bytesOf(parameters: readonly Tensor[]): number {
+  return parameters.reduce((sum, { size, dtype }) => sum + size * byteSize(dtype), 0);
+}
+
 /** The model on one device as a whole, its values read or drawn. */
-export async function wholeModel({ device, config }: StrategyOptions): Promise<LanguageModel> {
-  const model = makeModel(device, config.modelConfig, { seed: config.seed, deferInit: true });
-  await withWeights(config, (state) => streamStateDict(model, state));
+export async function wholeModel({
+  device,
+  config,
+}: Pick<StrategyOptions, 'device' | 'config'>): Promise<LanguageModel> {
+  const model = deferredModel(device, config);
+  await withWeights({ device, config }, (state, options) => streamStateDict(model, state, options));
   materialize(model);
   checkpointBlocks(model, config);
   return model;
@@ -36,13 +83,42 @@ export function checkpointBlocks(model: LanguageModel, { checkpointActivations }
   }
 }
 
-/** Hands the weights of the run's model directory to `load`, one tensor in memory at a time, if there are any. */
+/**
+ * Hands the weights of the run's files to `load`, one tensor in memory at a time: those of the model directory,
+ * and those of adapters. Where a model has adapters neither file has all of it, so `load` is strict only without.
+ */
 export async function withWeights(
-  { model, modelConfig }: RunConfig,
-  load: (state: ReadonlyMap<string, LazyTensor>) => Promise<void>,
+  { device, config }: Pick<StrategyOptions, 'device' | 'config'>,
+  load: (
+    state: ReadonlyMap<string, LazyTensor>,
+    options: { readonly strict: boolean },
+  ) => Promise<void>,
 ): Promise<void> {
+  const { model, modelConfig, lora } = config;
   if (model.kind === 'directory' && model.hasWeights) {
-    await withModelState(model.path, modelConfig, load);
+    const strict = lora === undefined;
+    await withModelState(model.path, modelConfig, async (state) => {
+      if (!strict) {
+        requireWhole(state, makeModel(device, modelConfig, { deferInit: true }));
+      }
+      await load(state, { strict });
+    });
+  }
+  if (lora?.directory !== undefined) {
+    await withAdapterState(lora.directory, (state) => load(state, { strict: false }));
+  }
+}
+
+/** @throws {StateDictError} where a base model's file lacks a parameter, or has another's */
+function requireWhole(state: ReadonlyMap<string, LazyTensor>, base: LanguageModel): void {
+  const names = new Set(base.namedParameters().map(([name]) => name));
+  const missing = [...names].filter((name) => !state.has(name));
+  const unexpected = [...state.keys()].filter((name) => !names.has(name));
+  if (missing.length + unexpected.length > 0) {
+    throw new StateDictError(
+      `expected the parameters of the base model. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}.`,
+      { missing, unexpected },
+    );
   }
 }
 

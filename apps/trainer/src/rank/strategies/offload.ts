@@ -2,7 +2,7 @@
 // the device as a whole, neither from a file nor on their way into one.
 
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { makeModel, streamedGradNorm, type TokenArgs } from '@shardweave/nn';
+import { streamedGradNorm, type TokenArgs } from '@shardweave/nn';
 import {
   lazyStateDict,
   loadCheckpoint,
@@ -13,7 +13,14 @@ import {
 import { createHostStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
-import { adamW, COMPUTE_DTYPES, withWeights } from './model-parts.js';
+import {
+  adamW,
+  bytesOf,
+  COMPUTE_DTYPES,
+  deferredModel,
+  trainedParameters,
+  withWeights,
+} from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -26,19 +33,21 @@ async function openAtRest(
   { device, config }: StrategyOptions,
   rest: Rest | undefined,
 ): Promise<Strategy> {
-  const model = makeModel(device, config.modelConfig, { seed: config.seed, deferInit: true });
+  const model = deferredModel(device, config);
   const store = rest?.store ?? createHostStore();
-  const parameters = model.parameters();
+  const parameters = trainedParameters(model);
+  const shardBytes = bytesOf(model.parameters());
+  const onlyTrained = config.lora !== undefined;
   const offload = new OffloadModel<TokenArgs, Tensor>(model, {
     ...offloadOptions(config),
     store,
   });
-  await withWeights(config, (state) => loadStateDict(offload, state));
+  await withWeights({ device, config }, (state, options) => loadStateDict(offload, state, options));
   const optimizer = adamW(parameters, config);
   return {
     module: offload,
     optimizer,
-    shardBytes: parameters.reduce((sum, { size }) => sum + size * 4, 0),
+    shardBytes,
     initialize: async () => {},
     noSync: (run) => run(),
     gradNorm: () => streamedGradNorm(parameters),
@@ -47,10 +56,10 @@ async function openAtRest(
       await optimizer.step(options);
     },
     load: async (directory) => {
-      await loadCheckpoint(offload, pieceDirectory(directory), { optimizer });
+      await loadCheckpoint(offload, pieceDirectory(directory), { optimizer, onlyTrained });
     },
     save: (directory, extra) =>
-      saveCheckpoint(offload, pieceDirectory(directory), { optimizer, extra }),
+      saveCheckpoint(offload, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
     stateDict: () => lazyStateDict(offload),
     textModel: async () => offload,
     dispose: async () => {

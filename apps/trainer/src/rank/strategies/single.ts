@@ -8,27 +8,28 @@ import {
   stateDict,
   streamedGradNorm,
 } from '@shardweave/nn';
-import { adamW, wholeModel } from './model-parts.js';
+import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openSingle(options: StrategyOptions): Promise<Strategy> {
   const model = await wholeModel(options);
-  const parameters = model.parameters();
+  const parameters = trainedParameters(model);
+  const onlyTrained = options.config.lora !== undefined;
   const packed = packParameters(model);
   const optimizer = adamW(parameters, options.config);
   return {
     module: model,
     optimizer,
-    shardBytes: packed.flat.size * 4,
+    shardBytes: bytesOf(model.parameters()),
     initialize: async () => {},
     noSync: (run) => run(),
     gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
     load: async (directory) => {
-      await loadCheckpoint(model, pieceDirectory(directory), { optimizer });
+      await loadCheckpoint(model, pieceDirectory(directory), { optimizer, onlyTrained });
     },
     save: (directory, extra) =>
-      saveCheckpoint(model, pieceDirectory(directory), { optimizer, extra }),
+      saveCheckpoint(model, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
     stateDict: () => stateDict(model),
     textModel: async () => model,
     dispose: async () => {

@@ -1,0 +1,111 @@
+// Adapters on disk as PEFT has them: adapter_config.json beside adapter_model.safetensors.
+
+import { mkdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import {
+  FormatError,
+  type HostTensor,
+  type LazyTensor,
+  type LoraConfig,
+  NnError,
+  openSafetensors,
+  parsePeftConfig,
+  peftConfigText,
+  peftLayers,
+  peftState,
+  readPeftState,
+  safetensorsPieces,
+} from '@shardweave/nn';
+import { UsageError } from '../errors.js';
+import { writePieces } from '../output/write-file.js';
+import { describeSystemError } from '../system-error.js';
+import { FileSource } from './file-source.js';
+
+export const ADAPTER_FILES = {
+  config: 'adapter_config.json',
+  weights: 'adapter_model.safetensors',
+} as const;
+
+/**
+ * What adapters a directory holds; the weights' header is read, not their values.
+ * @throws {UsageError} for files that are missing, or that are no plain LoRA
+ */
+export function readAdapter(directory: string): Promise<LoraConfig> {
+  return explain(directory, async () => {
+    const text = await readFile(join(directory, ADAPTER_FILES.config), 'utf8');
+    const { rank, alpha, dropout } = parsePeftConfig(text);
+    return withTensors(directory, async (state) => {
+      for (const [name, { shape }] of state) {
+        const narrow = shape[name.includes('.lora_A.') ? 0 : 1];
+        if (shape.length !== 2 || narrow !== rank) {
+          throw new FormatError(
+            `${ADAPTER_FILES.weights}: expected adapters of rank ${rank}, as ${ADAPTER_FILES.config} says, got '${name}' [${shape.join(', ')}].`,
+          );
+        }
+      }
+      return { rank, alpha, dropout, layers: peftLayers(state) };
+    });
+  });
+}
+
+/**
+ * Hands the adapters of a directory to `use` under the model's names, which reads each while it runs.
+ * @throws {UsageError} as readAdapter
+ */
+export function withAdapterState<T>(
+  directory: string,
+  use: (state: ReadonlyMap<string, LazyTensor>) => Promise<T>,
+): Promise<T> {
+  return explain(directory, () => withTensors(directory, use));
+}
+
+/**
+ * Writes the adapters of a model's state, the weights first: a config alone would stand for adapters without
+ * values.
+ * @param options.base where the base model is
+ */
+export async function writeAdapter(
+  directory: string,
+  state: ReadonlyMap<string, HostTensor | LazyTensor>,
+  options: { readonly config: LoraConfig; readonly base: string; readonly fanInFanOut: boolean },
+): Promise<void> {
+  const { config, ...rest } = options;
+  await mkdir(directory, { recursive: true });
+  const pieces = safetensorsPieces(peftState(state), { metadata: { format: 'pt' } });
+  await writePieces(join(directory, ADAPTER_FILES.weights), pieces);
+  const text = new TextEncoder().encode(peftConfigText(config, rest));
+  await writePieces(
+    join(directory, ADAPTER_FILES.config),
+    (async function* () {
+      yield text;
+    })(),
+  );
+}
+
+async function withTensors<T>(
+  directory: string,
+  use: (state: ReadonlyMap<string, LazyTensor>) => Promise<T>,
+): Promise<T> {
+  const source = await FileSource.open(join(directory, ADAPTER_FILES.weights));
+  try {
+    return await use(readPeftState((await openSafetensors(source)).tensors));
+  } finally {
+    await source.close();
+  }
+}
+
+async function explain<T>(directory: string, read: () => Promise<T>): Promise<T> {
+  try {
+    return await read();
+  } catch (cause) {
+    const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
+    if (!isSystem && !(cause instanceof NnError)) {
+      throw cause;
+    }
+    const text = isSystem ? ` (${describeSystemError(cause)}).` : `. ${(cause as Error).message}`;
+    throw new UsageError(
+      `--adapter: ${directory} can't be used${text} Give a directory with PEFT's ${ADAPTER_FILES.config} and ${ADAPTER_FILES.weights}.`,
+      { cause },
+    );
+  }
+}
