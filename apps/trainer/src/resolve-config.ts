@@ -50,7 +50,8 @@ export async function resolveConfig(
     checkDdp(flags);
   }
   checkOffload(flags);
-  checkShards(flags);
+  const lora = await resolveLora(flags);
+  checkShards(flags, lora);
   checkData(flags);
   const model = modelSource(flags.model);
   const own =
@@ -87,7 +88,7 @@ export async function resolveConfig(
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     model,
-    lora: await resolveLora(flags),
+    lora,
     modelConfig,
     tokenizer: tokenizerName(flags, model, modelConfig),
     dataFile: flags.data === undefined ? undefined : resolve(flags.data),
@@ -183,8 +184,8 @@ function checkData({ data, valid, validFraction, evalEvery, trainOnPrompt }: Fla
   }
 }
 
-/** A save is written once, and never over another. */
-function checkShards({ saveShards, loadShards, model }: Flags): void {
+/** A save is written once, and never over another. That of a LoRA run has adapters alone. */
+function checkShards({ saveShards, loadShards, model }: Flags, lora: LoraRun | undefined): void {
   const given = Object.entries({ '--save-shards': saveShards, '--load-shards': loadShards });
   for (const [flag, directory] of given) {
     if (directory === undefined) {
@@ -202,8 +203,14 @@ function checkShards({ saveShards, loadShards, model }: Flags): void {
       );
     }
   }
+  if (loadShards !== undefined && lora?.directory !== undefined) {
+    throw new UsageError(
+      `--load-shards and the adapters of --adapter ${lora.directory} would be loaded one over the other. Leave one out.`,
+    );
+  }
   if (
     loadShards !== undefined &&
+    lora === undefined &&
     !isPresetName(model) &&
     findModelDirectory(resolve(model))?.hasWeights
   ) {

@@ -6,6 +6,7 @@ import { FsdpStateDictError } from '@shardweave/fsdp';
 import { StateDictError } from '@shardweave/nn';
 import { OffloadStateDictError } from '@shardweave/offload';
 import { UsageError } from '../errors.js';
+import { type BaseModel, baseModelOf } from '../model/base-model.js';
 import type { RunConfig } from '../run-config.js';
 import type { Strategy } from './strategies/strategy.js';
 
@@ -15,10 +16,8 @@ import type { Strategy } from './strategies/strategy.js';
  *
  * @throws {UsageError} where they are those of another model
  */
-export async function readSave(
-  { loadShardsDir: directory }: RunConfig,
-  strategy: Strategy,
-): Promise<void> {
+export async function readSave(config: RunConfig, strategy: Strategy): Promise<void> {
+  const { loadShardsDir: directory } = config;
   if (directory === undefined) {
     return;
   }
@@ -26,7 +25,8 @@ export async function readSave(
   // A save carries the rates and decays of its own run; this one has been given its own.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
   try {
-    await strategy.load(directory);
+    const extra = await strategy.load(directory);
+    await requireBase(config, extra.base as BaseModel | undefined);
   } catch (cause) {
     const unfit = [CheckpointError, StateDictError, FsdpStateDictError, OffloadStateDictError];
     if (!unfit.some((UnfitError) => cause instanceof UnfitError)) {
@@ -42,12 +42,27 @@ export async function readSave(
   }
 }
 
+/** Adapters are nothing without the weights that they were trained beside. */
+async function requireBase(config: RunConfig, saved: BaseModel | undefined): Promise<void> {
+  if (config.lora === undefined) {
+    return;
+  }
+  const own = await baseModelOf(config);
+  if (saved?.sha256 !== own.sha256) {
+    throw new UsageError(
+      `--load-shards: ${config.loadShardsDir} holds adapters of another base model, ${saved?.path ?? 'which it does not name'} (sha256 ${saved?.sha256 ?? 'unknown'}), got ${own.path} (${own.sha256}). Give the --model that they were trained on.`,
+    );
+  }
+}
+
 /** Writes what each rank holds to --save-shards, the index last. Collective. */
 export async function writeSave(
-  { saveShardsDir: directory, steps }: RunConfig,
+  config: RunConfig,
   { strategy, numericClass }: { readonly strategy: Strategy; readonly numericClass: string },
 ): Promise<void> {
+  const { saveShardsDir: directory, steps, lora } = config;
   if (directory !== undefined) {
-    await strategy.save(directory, { steps, numericClass });
+    const base = lora === undefined ? {} : { base: await baseModelOf(config) };
+    await strategy.save(directory, { steps, numericClass, ...base });
   }
 }

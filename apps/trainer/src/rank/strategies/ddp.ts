@@ -24,9 +24,7 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
     noSync: (run) => ddp.noSync(run),
     gradNorm: () => gradNorm(ddp),
     step: (options) => optimizer.step(options),
-    load: async (directory) => {
-      await loadCheckpoint(ddp, pieceDirectory(directory), { optimizer, onlyTrained });
-    },
+    load: (directory) => loadCheckpoint(ddp, pieceDirectory(directory), { optimizer, onlyTrained }),
     save: async (directory, extra) => {
       if (groups.gather.rank === 0) {
         await saveCheckpoint(ddp, pieceDirectory(directory), { optimizer, extra, onlyTrained });

@@ -65,9 +65,8 @@ async function openShards(
       await rest?.beginStep();
       await optimizer.step(options);
     },
-    load: async (directory) => {
-      await loadCheckpoint(fsdp, pieceDirectory(directory), { optimizer, onlyTrained });
-    },
+    load: (directory) =>
+      loadCheckpoint(fsdp, pieceDirectory(directory), { optimizer, onlyTrained }),
     save: (directory, extra) =>
       saveCheckpoint(fsdp, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
     stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),

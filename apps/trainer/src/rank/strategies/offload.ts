@@ -55,9 +55,8 @@ async function openAtRest(
       await rest?.beginStep();
       await optimizer.step(options);
     },
-    load: async (directory) => {
-      await loadCheckpoint(offload, pieceDirectory(directory), { optimizer, onlyTrained });
-    },
+    load: (directory) =>
+      loadCheckpoint(offload, pieceDirectory(directory), { optimizer, onlyTrained }),
     save: (directory, extra) =>
       saveCheckpoint(offload, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
     stateDict: () => lazyStateDict(offload),

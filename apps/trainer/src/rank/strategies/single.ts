@@ -25,9 +25,8 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
     noSync: (run) => run(),
     gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
-    load: async (directory) => {
-      await loadCheckpoint(model, pieceDirectory(directory), { optimizer, onlyTrained });
-    },
+    load: (directory) =>
+      loadCheckpoint(model, pieceDirectory(directory), { optimizer, onlyTrained }),
     save: (directory, extra) =>
       saveCheckpoint(model, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
     stateDict: () => stateDict(model),

@@ -27,8 +27,8 @@ export interface Strategy {
   /** Updates the parameters; not collective. What rests on disk is committed with it. */
   step(options: StepOptions): Promise<void>;
 
-  /** Reads what `save` wrote, of any strategy on any number of ranks. Collective. */
-  load(directory: string): Promise<void>;
+  /** Reads what `save` wrote, of any strategy on any number of ranks, and gives its `extra`. Collective. */
+  load(directory: string): Promise<Readonly<Record<string, unknown>>>;
 
   /** Writes what this rank holds of weights and optimizer state, and `extra` beside it. Collective. */
   save(directory: string, extra: Readonly<Record<string, unknown>>): Promise<void>;

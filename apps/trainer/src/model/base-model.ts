@@ -1,0 +1,33 @@
+// Which model adapters were trained beside. A save of adapters holds nothing of it but these words.
+
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { isWeightsFile } from '@shardweave/nn';
+import type { RunConfig } from '../run-config.js';
+
+/** A frozen model as saves of its adapters name it. */
+export interface BaseModel {
+  /** Where it was. */
+  readonly path: string;
+  /** Of its weights' bytes, or of what random ones are drawn from. */
+  readonly sha256: string;
+}
+
+/** The base of a run with adapters; reads all of its weights. */
+export async function baseModelOf({ model, modelConfig, seed }: RunConfig): Promise<BaseModel> {
+  const hash = createHash('sha256');
+  if (model.kind === 'preset' || !model.hasWeights) {
+    hash.update(JSON.stringify([modelConfig, seed]));
+    return { path: model.kind === 'preset' ? model.name : model.path, sha256: hash.digest('hex') };
+  }
+  const files = (await readdir(model.path)).filter(isWeightsFile).sort();
+  for (const file of files) {
+    const path = join(model.path, file);
+    for await (const bytes of createReadStream(path)) {
+      hash.update(bytes as Uint8Array);
+    }
+  }
+  return { path: model.path, sha256: hash.digest('hex') };
+}

@@ -1,0 +1,90 @@
+// LoRA by the command: a base model, adapters out in PEFT's files, and training that goes on from them.
+
+import { cpSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { peftLayers, readPeftState, readSafetensors } from '@shardweave/nn';
+import { describe, expect, it } from 'vitest';
+import { readAdapter } from '../src/model/adapter-directory.js';
+import { ROOT, runFlags } from './fixtures/run-flags.js';
+
+const BASE = 'tooling/reference/data/tiny';
+const DATA = `--data ${BASE}/text.txt --tokenizer byte --order sequential --batch 4 --seq 16 --lr 0.01 --schedule constant`;
+const newDirectory = () => mkdtempSync(join(tmpdir(), 'lora-run-'));
+const run = (flags: string) => runFlags(`--model ${BASE} ${DATA} ${flags}`.split(' '));
+const lossesOf = async (flags: string) => (await run(flags)).steps.map(({ loss }) => loss);
+
+const adaptersIn = (directory: string) =>
+  readPeftState(
+    readSafetensors(readFileSync(join(directory, 'adapter/adapter_model.safetensors'))).tensors,
+  );
+
+describe('adapters', () => {
+  it('leave PEFT files alone, and training goes on from them', async () => {
+    const out = newDirectory();
+    const lora = '--strategy fsdp --ranks 2 --lora-rank 4 --lora-targets c_attn,c_fc';
+    const losses = await lossesOf(`${lora} --steps 6 --out ${out}`);
+    expect(losses.at(-1)!).toBeLessThan(losses[0]!);
+    expect(readdirSync(out).includes('model')).toBe(false);
+    const config = await readAdapter(join(out, 'adapter'));
+    const layers = [0, 1].flatMap((i) =>
+      ['attn.c_attn', 'mlp.c_fc'].map((name) => `transformer.h.${i}.${name}`),
+    );
+    expect(config).toEqual({ rank: 4, alpha: 8, dropout: 0, layers });
+    expect(peftLayers(adaptersIn(out))).toEqual(layers);
+    // The same rows again, with what was learnt of them.
+    const again = await lossesOf(`--strategy single --ranks 1 --adapter ${out}/adapter --steps 1`);
+    expect(again[0]!).toBeLessThan(losses[0]! - 0.05);
+  });
+
+  it('train alike by every strategy, and a save goes from one to another', async () => {
+    const lora = '--lora-rank 4';
+    const expected = await lossesOf(`${lora} --strategy single --steps 4`);
+    const save = newDirectory();
+    const ways = {
+      fsdp: `--strategy fsdp --ranks 3 --save-shards ${join(save, 'shards')}`,
+      ddp: '--strategy ddp --ranks 2',
+      offload: '--strategy offload',
+    };
+    for (const [name, flags] of Object.entries(ways)) {
+      const losses = await lossesOf(`${lora} ${flags} --steps 4`);
+      losses.forEach((loss, step) => {
+        const difference = Math.abs(loss - expected[step]!) / expected[step]!;
+        expect(difference, `${name}, step ${step}`).toBeLessThan(2e-6);
+      });
+    }
+    const shards = join(save, 'shards');
+    const bytes = readdirSync(shards).reduce(
+      (total, name) => total + readFileSync(join(shards, name)).byteLength,
+      0,
+    );
+    expect(bytes).toBeLessThan(900_000 / 2); // the base has 243,456 parameters of four bytes
+    const [resumed] = await lossesOf(
+      `${lora} --strategy offload --load-shards ${shards} --steps 1`,
+    );
+    expect(resumed!).toBeLessThan(expected[0]! - 0.05);
+    // Adapters of rank 4 beside another model of the same shape.
+    const other = newDirectory();
+    cpSync(`${ROOT}${BASE}/config.json`, join(other, 'config.json'));
+    const flags = `--model ${other} ${DATA} ${lora} --strategy single --load-shards ${shards} --steps 1`;
+    await expect(runFlags(flags.split(' '))).rejects.toThrow(/another base model.*tiny/);
+  });
+
+  it('stand beside a base of 16 bits', async () => {
+    const wide = await lossesOf('--lora-rank 4 --strategy single --steps 3');
+    const narrow = await run('--lora-rank 4 --precision bf16 --strategy fsdp --ranks 2 --steps 3');
+    narrow.steps.forEach(({ loss }, step) => {
+      expect(Math.abs(loss - wide[step]!) / wide[step]!).toBeLessThan(5e-3);
+    });
+  });
+});
+
+it.each([
+  ['--lora-rank 4 --lora-targets q_proj', /c_attn.*got 'q_proj'.*--lora-targets/],
+  ['--adapter nowhere', /--adapter: .*nowhere can't be used .*PEFT/],
+  [`--adapter ${BASE} --lora-rank 2`, /got --lora-rank too/],
+  ['--lora-rank 0', /--lora-rank: expected a whole number of at least 1/],
+  ['--lora-targets ,', /--lora-targets/],
+])('%s is refused', async (flags, message) => {
+  await expect(run(`${flags} --strategy single --steps 1`)).rejects.toThrow(message);
+});
