@@ -30,6 +30,7 @@ describe('evaluation', () => {
   it('is the mean over all targets that count, by hand', async () => {
     const flags = `${RUN} --strategy single --lr 0`;
     const [, found] = valids(await run(flags));
+    expect(valids(await run(`${flags} --dropout 0.3`))[1]).toBe(found); // it is off
     await using data = await openFlags(flags);
     const config = await configOf(flags);
     const device = new Device(createReferenceBackend());
