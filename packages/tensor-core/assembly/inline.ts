@@ -1,4 +1,4 @@
-// Entry of the build without threads: the host itself runs commands, in call order.
+// Without threads: the host itself runs commands, in call order.
 
 import { fence, finishCommand, noteStart, runChunk, startTime } from './dispatch';
 import {

@@ -1,4 +1,4 @@
-// Entry of the build with threads: the loop of a worker.
+// With threads: the loop of a worker.
 //
 // Note [chunks]: all threads look at the same command, the one numbered `completed`, and take its
 // chunks one by one, so a thread that the system has put aside holds up at most one chunk. Chunks

@@ -26,18 +26,10 @@ export interface ChosenKernels {
 /** The build for this host, loaded apart so that bundles fetch only that one. */
 export async function chooseKernels(choice: BuildChoice): Promise<ChosenKernels> {
   const isFused = choice.fusedProducts && (await canFuse());
-  return { module: await compileKernels(await load(choice.isThreaded, isFused)), isFused };
-}
-
-function load(isThreaded: boolean, isFused: boolean): Promise<KernelBuild> {
-  if (isThreaded) {
-    return isFused
-      ? import('../../generated/cpu-threaded-fused.js')
-      : import('../../generated/cpu-threaded.js');
-  }
-  return isFused
-    ? import('../../generated/cpu-inline-fused.js')
-    : import('../../generated/cpu-inline.js');
+  const build: KernelBuild = isFused
+    ? await import('../../generated/cpu-fused.js')
+    : await import('../../generated/cpu-plain.js');
+  return { module: await compileKernels(build, { isShared: choice.isThreaded }), isFused };
 }
 
 /**
@@ -59,14 +51,44 @@ async function canFuse(): Promise<boolean> {
  * A build of another layout would take one command for another and compute garbage without a word.
  * @throws {StateError} for such a build
  */
-export async function compileKernels(build: KernelBuild): Promise<WebAssembly.Module> {
+export async function compileKernels(
+  build: KernelBuild,
+  { isShared }: { readonly isShared: boolean },
+): Promise<WebAssembly.Module> {
   const expected = hashOfLayout();
   if (build.layoutHash !== expected) {
     throw new StateError(
       `cpu: expected kernels compiled for commands ${expected}, got ${build.layoutHash}. Run the build: npm run build, or npm run generate in packages/tensor-core.`,
     );
   }
-  return WebAssembly.compile(bytesOf(build.wasmBase64));
+  const bytes = bytesOf(build.wasmBase64);
+  if (!isShared) {
+    bytes[limitsIn(bytes)] = OWN_MEMORY;
+  }
+  return WebAssembly.compile(bytes);
+}
+
+/** How a module imports `env.memory`: its names with their lengths, and the kind; limits follow. */
+const MEMORY_IMPORT = [3, ...charCodes('env'), 6, ...charCodes('memory'), 2];
+/** The first byte of limits that have a maximum, of memory that threads share and of other memory. */
+const SHARED_MEMORY = 3;
+const OWN_MEMORY = 1;
+
+/**
+ * Where a build, which is compiled for shared memory, says so: the one byte in which it differs from a
+ * build for a host without threads.
+ */
+function limitsIn(bytes: Uint8Array): number {
+  const at = bytes.findIndex((_, i) => MEMORY_IMPORT.every((byte, j) => bytes[i + j] === byte));
+  const limits = at + MEMORY_IMPORT.length;
+  if (at < 0 || bytes[limits] !== SHARED_MEMORY) {
+    throw new StateError('cpu: expected kernels that import a shared memory. Run the build.');
+  }
+  return limits;
+}
+
+function charCodes(text: string): number[] {
+  return Array.from(text, (char) => char.charCodeAt(0));
 }
 
 function bytesOf(base64: string): Uint8Array<ArrayBuffer> {
