@@ -8,6 +8,9 @@ import type { Tokenizer } from './tokenizer.js';
 /** The highest bit of a token in a token file: as a target, it counts. No vocabulary reaches it. */
 export const COUNTED = 0x8000_0000;
 
+/** Of a line in a message: a message is one line of a terminal. */
+const EXCERPT_CHARS = 60;
+
 const SHAPES = '{"text"}, {"prompt", "completion"} or {"messages": [{"role", "content"}]}';
 
 /**
@@ -114,6 +117,5 @@ function messagesOf(value: unknown): readonly ChatMessage[] {
 
 /** The beginning of what was found, so that it can be looked for. */
 function excerpt(text: string): string {
-  const LONGEST = 60;
-  return text.length <= LONGEST ? text : `${text.slice(0, LONGEST)}...`;
+  return text.length <= EXCERPT_CHARS ? text : `${text.slice(0, EXCERPT_CHARS)}...`;
 }

@@ -12,12 +12,11 @@ export function encodeParts(
   parts: readonly string[],
 ): Uint32Array[] {
   const text = parts.join('');
-  const ends = parts.map(
-    (
-      (sum) => (part) =>
-        (sum += part.length)
-    )(0),
-  );
+  let length = 0;
+  const ends = parts.map((part) => {
+    length += part.length;
+    return length;
+  });
   const ids: number[][] = parts.map(() => []);
   let part = 0;
   for (const { start, end } of sectionsOf(text, tokenizer.specialTexts)) {
