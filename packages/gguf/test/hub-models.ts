@@ -32,6 +32,59 @@ export function tokenizerText(pre: PreName): string {
 
 export const tokenizerConfigText = file('tokenizer_config.json');
 
+/**
+ * The same words as SentencePiece has them: numbers for <unk>, <s>, </s> and the bytes, then tokens in the order
+ * of their merges, each with every pair that makes it, then characters.
+ */
+export function sentencePieceText(): string {
+  const { model } = JSON.parse(file('tokenizer.json')) as {
+    readonly model: { readonly vocab: Readonly<Record<string, number>> };
+  };
+  const words = Object.keys(model.vocab)
+    .slice(256)
+    .map((word) => word.replaceAll('\u0120', SPACE))
+    .filter((word) => /^[\u2581 -~]+$/.test(word));
+  const special = ['<unk>', '<s>', '</s>'];
+  const bytes = Array.from(
+    { length: 256 },
+    (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`,
+  );
+  const letters = [...new Set([...words.join(''), ...'.,-!?0123'])];
+  const pieces = new Set([...words, ...letters]);
+  const merges = words.flatMap((word) =>
+    Array.from(word.slice(1), (_, i) => [word.slice(0, i + 1), word.slice(i + 1)] as const)
+      .filter((pair) => pair.every((part) => pieces.has(part)))
+      .map((pair) => pair.join(' ')),
+  );
+  return JSON.stringify({
+    version: '1.0',
+    added_tokens: special.map((content, id) => ({ id, content, special: true, normalized: false })),
+    normalizer: {
+      type: 'Sequence',
+      normalizers: [
+        { type: 'Prepend', prepend: SPACE },
+        { type: 'Replace', pattern: { String: ' ' }, content: SPACE },
+      ],
+    },
+    pre_tokenizer: null,
+    post_processor: null,
+    decoder: null,
+    model: {
+      type: 'BPE',
+      unk_token: '<unk>',
+      fuse_unk: true,
+      byte_fallback: true,
+      vocab: Object.fromEntries(
+        [...special, ...bytes, ...words, ...letters].map((token, id) => [token, id]),
+      ),
+      merges,
+    },
+  });
+}
+
+/** What stands for a space. */
+const SPACE = '\u2581';
+
 export type PreName = 'qwen2' | 'llama-bpe' | 'gpt-2' | 'smollm';
 
 const words = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true };

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { type GgufType, modelGguf } from '@shardweave/gguf';
 import { afterAll, describe, expect, it } from 'vitest';
-import { bareModel, makeSmall, SMALL_MODELS } from './hub-models.ts';
+import { bareModel, makeSmall, SMALL_MODELS, sentencePieceText } from './hub-models.ts';
 import { llamaLogits, openLlama, tokenIds } from './llama-cpp.ts';
 import { bytesOf } from './written.ts';
 
@@ -62,6 +62,19 @@ describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
     const found = await tokenIds(llama, { path, texts: given });
     expect(found).toEqual(given.map(encode));
   });
+});
+
+it('has the tokens of a tokenizer of SentencePiece, by scores', async () => {
+  const { texts, state } = bareModel(600);
+  const json = sentencePieceText();
+  texts.set('tokenizer.json', json);
+  texts.set('tokenizer_config.json', JSON.stringify({ bos_token: '<s>', eos_token: '</s>' }));
+  const path = join(folder, 'sentence-piece.gguf');
+  writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type: 'f16', name: 'x' })));
+  const hub = new Tokenizer(JSON.parse(json), {});
+  const given = [...HARD.slice(0, 4), 'one</s>two <s>three'];
+  const found = await tokenIds(llama, { path, texts: given });
+  expect(found).toEqual(given.map((text) => hub.encode(text, { add_special_tokens: false }).ids));
 });
 
 // Whole vocabularies of published models, beside weights of next to nothing.

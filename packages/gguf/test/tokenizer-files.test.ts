@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { GgufTokenizerError, modelGguf } from '@shardweave/gguf';
 import { afterAll, describe, expect, it } from 'vitest';
-import { bareModel } from './hub-models.ts';
+import { bareModel, sentencePieceText } from './hub-models.ts';
 import { bytesOf, readGguf } from './written.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'gguf-'));
@@ -105,6 +105,50 @@ describe('the metadata of a tokenizer', () => {
   });
 });
 
+describe("the metadata of SentencePiece's tokens", () => {
+  it.each([
+    ['Prepend and Replace', undefined, true],
+    [
+      'Metaspace',
+      { type: 'Metaspace', replacement: '\u2581', prepend_scheme: 'never', split: false },
+      false,
+    ],
+  ])(
+    'has scores instead of merges, and says whether spaces are added: %s',
+    async (_, metaspace, adds) => {
+      const { metadata } = await written({
+        vocabSize: 600,
+        texts: (texts) => {
+          const json = JSON.parse(sentencePieceText());
+          if (metaspace !== undefined) {
+            Object.assign(json, { normalizer: null, pre_tokenizer: metaspace });
+          }
+          texts.set('tokenizer.json', JSON.stringify(json));
+          texts.set(
+            'tokenizer_config.json',
+            JSON.stringify({ bos_token: '<s>', eos_token: '</s>' }),
+          );
+        },
+      });
+      const json = JSON.parse(sentencePieceText());
+      const tokens = metadata['tokenizer.ggml.tokens'] as string[];
+      const scores = metadata['tokenizer.ggml.scores'] as number[];
+      const types = metadata['tokenizer.ggml.token_type'] as number[];
+      expect(metadata['tokenizer.ggml.model']).toBe('llama');
+      expect(metadata['tokenizer.ggml.merges']).toBeUndefined();
+      expect(metadata['tokenizer.ggml.unknown_token_id']).toBe(0);
+      expect(metadata['tokenizer.ggml.add_space_prefix']).toBe(adds);
+      expect(types.slice(0, 5)).toEqual([2, 3, 3, 6, 6]);
+      const [first, last] = [json.model.merges[0], json.model.merges.at(-1)].map((merge: string) =>
+        tokens.indexOf(merge.replace(' ', '')),
+      ) as [number, number];
+      const merged = scores.filter((score) => score !== 0);
+      expect(scores[first]).toBe(Math.max(...merged));
+      expect(scores[last]).toBe(Math.min(...merged));
+    },
+  );
+});
+
 describe('a tokenizer is refused', () => {
   // biome-ignore lint/suspicious/noExplicitAny: the file's JSON, changed anywhere.
   type Change = (json: any) => void;
@@ -136,13 +180,6 @@ describe('a tokenizer is refused', () => {
         json.model.ignore_merges = true;
       },
       /ignore_merges to be false beside the pre_tokenizer of qwen2/,
-    ],
-    [
-      "that is SentencePiece's",
-      (json) => {
-        json.model.byte_fallback = true;
-      },
-      /SentencePiece/,
     ],
     [
       'without merges',
@@ -208,6 +245,68 @@ describe('a tokenizer is refused', () => {
     await expect(written({ json })).rejects.toThrow(message);
   });
 
+  it.each<readonly [string, Change, RegExp]>([
+    [
+      'that looks whole words up',
+      (json) => {
+        json.model.ignore_merges = true;
+      },
+      /ignore_merges to be false/,
+    ],
+    [
+      'that lacks a byte',
+      (json) => {
+        json.model.vocab['<0x0a>'] = json.model.vocab['<0x0A>'];
+        delete json.model.vocab['<0x0A>'];
+      },
+      /got none for <0x0A>/,
+    ],
+    [
+      'that has no token for what it lacks',
+      (json) => {
+        json.model.unk_token = null;
+      },
+      /got none for unk_token/,
+    ],
+    [
+      'whose first word alone gets a space',
+      (json) => {
+        json.normalizer = null;
+        json.pre_tokenizer = { type: 'Metaspace', prepend_scheme: 'first', split: false };
+      },
+      /spaces to be written as/,
+    ],
+    [
+      'that does not merge a pair which makes a token',
+      (json) => {
+        json.model.merges.pop();
+      },
+      /every pair that makes a token to be a merge, got none of "▁a b"/,
+    ],
+    [
+      'whose merges of a token are apart',
+      (json) => {
+        const { merges } = json.model;
+        const twice = merges.findIndex(
+          (merge: string, i: number) =>
+            i > 0 && merge.replace(' ', '') === merges[i - 1].replace(' ', ''),
+        );
+        merges.push(...merges.splice(twice, 1));
+      },
+      /expected the merges of .* together/,
+    ],
+  ])("of SentencePiece's %s", async (_, change, message) => {
+    const texts = (given: Map<string, string>) => {
+      const json = JSON.parse(sentencePieceText());
+      change(json);
+      given.set('tokenizer.json', JSON.stringify(json));
+      given.set('tokenizer_config.json', JSON.stringify({ eos_token: '</s>' }));
+    };
+    const act = () => written({ texts, vocabSize: 600 });
+    await expect(act()).rejects.toThrow(GgufTokenizerError);
+    await expect(act()).rejects.toThrow(message);
+  });
+
   it.each<readonly [string, (texts: Map<string, string>) => void, RegExp]>([
     [
       'that is not there',
@@ -233,11 +332,18 @@ interface Changes {
   readonly json?: (json: any) => void;
   readonly texts?: (texts: Map<string, string>) => void;
   readonly config?: object;
+  /** Rows of the model's table. Default 520. */
+  readonly vocabSize?: number;
 }
 
 /** Metadata of a file, as @huggingface/gguf reads it. */
-async function written({ json: change, texts: changeTexts, config = {} }: Changes) {
-  const { texts, state } = bareModel(520);
+async function written({
+  json: change,
+  texts: changeTexts,
+  config = {},
+  vocabSize = 520,
+}: Changes) {
+  const { texts, state } = bareModel(vocabSize);
   texts.set('config.json', JSON.stringify({ ...JSON.parse(texts.get('config.json')!), ...config }));
   const json = JSON.parse(texts.get('tokenizer.json')!);
   change?.(json);

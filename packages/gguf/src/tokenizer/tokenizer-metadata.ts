@@ -3,6 +3,7 @@
 import { GgufTokenizerError } from '../errors.js';
 import type { MetadataValue } from '../gguf-file.js';
 import { preTokenizerOf } from './pre-tokenizer.js';
+import { isSentencePiece, sentencePieceMetadata } from './sentence-piece.js';
 import {
   readTokenizerFiles,
   stepsOf,
@@ -11,7 +12,7 @@ import {
   type TokenizerJson,
   textOf,
 } from './tokenizer-files.js';
-import { readVocabulary } from './vocabulary.js';
+import { readVocabulary, type Vocabulary } from './vocabulary.js';
 
 /**
  * The keys of `tokenizer`.
@@ -23,19 +24,17 @@ export function tokenizerMetadata(
 ): Map<string, MetadataValue> {
   const files = readTokenizerFiles(texts);
   const { json, chatTemplate } = files;
-  requireByteLevelMerges(json);
-  const { tokens, types } = readVocabulary(json, vocabSize);
+  const vocabulary = readVocabulary(json, vocabSize);
+  const { tokens } = vocabulary;
   const idOf = (text: string | undefined) => {
     const id = text === undefined ? -1 : tokens.indexOf(text);
     return id < 0 ? undefined : id;
   };
   const ids = specialIds(files, idOf);
   const metadata = new Map<string, MetadataValue>([
-    ['tokenizer.ggml.model', { type: 'string', value: 'gpt2' }],
-    ['tokenizer.ggml.pre', { type: 'string', value: preTokenizerOf(json) }],
-    ['tokenizer.ggml.tokens', { type: 'string[]', value: tokens }],
-    ['tokenizer.ggml.token_type', { type: 'i32[]', value: types }],
-    ['tokenizer.ggml.merges', { type: 'string[]', value: mergesOf(json) }],
+    ...(isSentencePiece(json)
+      ? sentencePieceMetadata(json, vocabulary)
+      : byteLevelMetadata(json, vocabulary)),
     // Whoever reads a file without these numbers takes 11 for both, whatever token that is.
     ['tokenizer.ggml.bos_token_id', { type: 'u32', value: ids.bos ?? ids.eos }],
     ['tokenizer.ggml.eos_token_id', { type: 'u32', value: ids.eos }],
@@ -51,11 +50,24 @@ export function tokenizerMetadata(
   return metadata;
 }
 
+function byteLevelMetadata(
+  json: TokenizerJson,
+  { tokens, types }: Vocabulary,
+): readonly (readonly [string, MetadataValue])[] {
+  requireByteLevelMerges(json);
+  return [
+    ['tokenizer.ggml.model', { type: 'string', value: 'gpt2' }],
+    ['tokenizer.ggml.pre', { type: 'string', value: preTokenizerOf(json) }],
+    ['tokenizer.ggml.tokens', { type: 'string[]', value: tokens }],
+    ['tokenizer.ggml.token_type', { type: 'i32[]', value: types }],
+    ['tokenizer.ggml.merges', { type: 'string[]', value: mergesOf(json) }],
+  ];
+}
+
 function requireByteLevelMerges({ model, normalizer }: TokenizerJson): void {
-  if (model.type !== 'BPE' || model.byte_fallback === true) {
-    const what = model.byte_fallback === true ? 'merges with byte_fallback' : model.type;
+  if (model.type !== 'BPE') {
     throw new GgufTokenizerError(
-      `tokenizer.json: expected byte-level merges (BPE), got ${what ?? 'no model.type'}. SentencePiece's tokenizers (Llama 2, TinyLlama, Gemma) and others are not written.`,
+      `tokenizer.json: expected merges (BPE), got ${model.type ?? 'no model.type'}. Others are not written.`,
     );
   }
   const marked = (['continuing_subword_prefix', 'end_of_word_suffix'] as const).find(
