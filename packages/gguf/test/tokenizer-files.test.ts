@@ -84,6 +84,18 @@ describe('the metadata of a tokenizer', () => {
     expect(metadata['tokenizer.ggml.add_eos_token']).toBe(false);
   });
 
+  it.each([
+    [{ bos_token: '<|im_start|>', add_bos_token: true, add_eos_token: true }, true, true],
+    [{ add_bos_token: true, add_eos_token: null }, false, false], // there is none to add
+  ])('goes by tokenizer_config where that says what to add: %j', async (config, bos, eos) => {
+    const { metadata } = await written({
+      texts: (texts) =>
+        texts.set('tokenizer_config.json', JSON.stringify({ eos_token: '<|im_end|>', ...config })),
+    });
+    expect(metadata['tokenizer.ggml.add_bos_token']).toBe(bos);
+    expect(metadata['tokenizer.ggml.add_eos_token']).toBe(eos);
+  });
+
   it('has the chat template, a file of its own before all', async () => {
     const inConfig = (template: unknown) => (texts: Map<string, string>) =>
       texts.set(

@@ -44,6 +44,9 @@ export interface TokenizerConfig {
   readonly bos_token?: TokenText;
   readonly eos_token?: TokenText;
   readonly pad_token?: TokenText;
+  /** Over what tokenizer.json adds by itself, as the next one. */
+  readonly add_bos_token?: boolean | null;
+  readonly add_eos_token?: boolean | null;
   readonly chat_template?:
     | string
     | readonly { readonly name: string; readonly template: string }[]

@@ -120,8 +120,8 @@ function specialIds(
     bos,
     eos,
     pad: named('pad'),
-    addsBos: around.before.length > 0,
-    addsEos: around.after.length > 0,
+    addsBos: bos !== undefined && (config.add_bos_token ?? around.before.length > 0),
+    addsEos: config.add_eos_token ?? around.after.length > 0,
   };
 }
 
