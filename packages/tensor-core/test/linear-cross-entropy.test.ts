@@ -110,15 +110,19 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
     }
   });
 
-  test.skipIf(reason !== undefined)(
-    'takes at most 16 MiB beside inputs and gradients',
-    async () => {
+  test.skipIf(reason !== undefined).each([
+    { dtype: 'f32', rows: 2048, dim: 64 },
+    // The f32 sum of dx would be 28 MiB.
+    { dtype: 'bf16', rows: 8192, dim: 896 },
+  ] as const)(
+    'takes at most 16 MiB beside inputs and gradients: $dtype, $rows rows of $dim',
+    async ({ dtype, rows, dim }) => {
       const device = await opened();
       await device.dryRun(async () => {
-        const leaf = { requiresGrad: true };
-        const x = device.empty([2048, 64], leaf);
-        const weight = device.empty([151_936, 64], leaf);
-        const targets = device.empty([2048], { dtype: 'i32' });
+        const leaf = { requiresGrad: true, dtype };
+        const x = device.empty([rows, dim], leaf);
+        const weight = device.empty([151_936, dim], leaf);
+        const targets = device.empty([rows], { dtype: 'i32' });
         const gradientBytes = x.storage.byteLength + weight.storage.byteLength;
         const besides = async (loss: Loss) => {
           device.ledger.resetPeak();

@@ -31,6 +31,8 @@ const CHUNK_BYTES = 12 * 2 ** 20;
 const F32_BYTES = 4;
 /** Classes of a chunk are a multiple, and never fewer: a tile of the products. */
 const COLUMN_STEP = 64;
+/** Rows of a chunk of them likewise. */
+const ROW_STEP = 64;
 /** Columns behind a chunk that take the targets of other chunks; four keep rows at 16 bytes. */
 const SPARE_COLUMNS = 4;
 /** An id that no class has. */
@@ -40,7 +42,8 @@ const NO_TARGET = 2 ** 32 - 1;
  * crossEntropy of the logits x weight^T, in f32 whatever the dtypes are, x [..., dim], targets [...]
  * (i32, u32). An id that is no class is no target: it adds 0 to the sum and to the gradients. Costs one
  * more product than matmul and crossEntropy, where gradients are wanted and the logits take more than half
- * of chunkBytes, up to which they are kept for backward; in 16 bits, dx is summed in an f32 tensor of its own.
+ * of chunkBytes, up to which they are kept for backward; in 16 bits, dx is summed in an f32 tensor
+ * of its own, and where that would outweigh the logits by chunks of rows, for another product.
  */
 export function linearCrossEntropy(
   x: Tensor,
@@ -68,7 +71,7 @@ export function linearCrossEntropy(
     );
   }
   requireTargetWeights(op, targets, weights);
-  const head = { x, weight, targets, rows, classes, dim, chunkBytes };
+  const head = { x, weight, targets, first: 0, rows, classes, dim, chunkBytes };
   return x.device.scope(() => reduceLosses(lossesOf(head), { weights, reduction }));
 }
 
@@ -76,6 +79,8 @@ interface Head {
   readonly x: Tensor;
   readonly weight: Tensor;
   readonly targets: Tensor;
+  /** The rows that are worked on: from `first` on. */
+  readonly first: number;
   readonly rows: number;
   readonly classes: number;
   readonly dim: number;
@@ -97,11 +102,17 @@ function lossesOf(head: Head): Tensor {
     saved: [x, weight, targets, lse, ...(kept === undefined ? [] : [kept])],
     backward: ([dLoss], [needsX, needsWeight]) => {
       const isOneChunk = classesOfChunk(head) === head.classes;
-      const dtype = isOneChunk ? x.dtype : 'f32';
+      const isApart = needsX && sumsApart(head);
+      const dtype = isOneChunk || isApart ? x.dtype : 'f32';
       const dx = needsX ? device.empty(x.shape, { dtype }) : undefined;
       const dWeight = needsWeight ? gradientPlace(weight) : undefined;
-      if (rows > 0) {
-        device.scope(() => fillGradients(head, { lse, kept, dLoss: dLoss!, dx, dWeight }));
+      const given = { lse, kept, dLoss: dLoss! };
+      if (isApart) {
+        fillByRows(head, { ...given, dx });
+      }
+      if (rows > 0 && !(isApart && dWeight === undefined)) {
+        const own = { ...given, dx: isApart ? undefined : dx, dWeight };
+        device.scope(() => fillGradients(head, own));
       } else if (dWeight !== undefined) {
         device.run('fill', { out: dWeight.view(), value: 0 });
       }
@@ -161,9 +172,43 @@ interface GradientsOfHead {
   readonly dWeight: Tensor | undefined;
 }
 
-function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsOfHead): void {
-  const { x, weight, rows, classes, dim } = head;
+/**
+ * Whether the f32 sum of a 16-bit dx would weigh as much as the logits of a chunk. It is then made by
+ * chunks of rows, apart from the weight's gradient, for one more product.
+ */
+function sumsApart({ x, rows, dim, chunkBytes, ...head }: Head): boolean {
+  const isSummed =
+    x.dtype !== 'f32' && classesOfChunk({ ...head, rows, chunkBytes }) < head.classes;
+  return isSummed && F32_BYTES * rows * dim > (chunkBytes / 3) * 2;
+}
+
+/** dx alone, by chunks of rows whose sums take a third of chunkBytes, and their logits the rest. */
+function fillByRows(head: Head, given: Omit<GradientsOfHead, 'dWeight'>): void {
+  const { x, rows, dim, chunkBytes } = head;
   const { device } = x;
+  const sumBytes = chunkBytes / 3;
+  const fit = Math.floor(sumBytes / (F32_BYTES * dim * ROW_STEP));
+  const most = Math.min(rows, Math.max(1, fit) * ROW_STEP);
+  for (let first = 0; first < rows; first += most) {
+    const count = Math.min(most, rows - first);
+    const own = {
+      ...head,
+      first: head.first + first,
+      rows: count,
+      chunkBytes: chunkBytes - sumBytes,
+    };
+    device.scope(() => {
+      const dx = device.empty([count, dim]);
+      fillGradients(own, { ...given, dx, dWeight: undefined });
+      device.run('cast', { x: dx.view(), out: part(given.dx!, first * dim, count * dim) });
+    });
+  }
+}
+
+function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsOfHead): void {
+  const { weight, first: firstRow, rows, classes, dim } = head;
+  const x = part(head.x, firstRow * dim, rows * dim);
+  const { device } = weight;
   const most = classesOfChunk(head);
   const width = most === classes ? classes : most + SPARE_COLUMNS;
   const logits = device.empty([rows, width]).view();
@@ -174,7 +219,7 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
     const row = { aRow: width, m: rows, n: dim, k: count };
     if (kept === undefined) {
       product(head, {
-        a: x.view(),
+        a: x,
         b: table,
         out: logits,
         m: rows,
@@ -187,8 +232,8 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
     device.run('crossEntropyBackward', {
       logits: kept?.view() ?? logits,
       targets: targetsOf(first),
-      lse: lse.view(),
-      dLoss: dLoss.view(),
+      lse: part(lse, firstRow, rows),
+      dLoss: part(dLoss, firstRow, rows),
       out: logits,
       rows,
       cols: width,
@@ -198,13 +243,17 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
     }
     if (dWeight !== undefined) {
       const out = part(dWeight, first * dim, count * dim);
-      product(head, { ...row, a: logits, b: x.view(), out, m: count, k: rows, transposeA: true });
+      product(head, { ...row, a: logits, b: x, out, m: count, k: rows, transposeA: true });
     }
   }
 }
 
 /** All of them, or a multiple of COLUMN_STEP that fits beside the spare ones. */
-function classesOfChunk({ rows, classes, chunkBytes }: Head): number {
+function classesOfChunk({
+  rows,
+  classes,
+  chunkBytes,
+}: Pick<Head, 'rows' | 'classes' | 'chunkBytes'>): number {
   const fit = Math.floor(chunkBytes / (F32_BYTES * Math.max(1, rows)));
   if (classes <= fit) {
     return classes;
@@ -218,9 +267,9 @@ function classesOfChunk({ rows, classes, chunkBytes }: Head): number {
  * the kernel gives a row without a target no gradient at all, and this one has that of its other classes.
  */
 function chunkTargets(head: Head, most: number): (first: number) => View {
-  const { x, targets, rows, classes } = head;
+  const { x, targets, first: firstRow, rows, classes } = head;
   if (most === classes) {
-    return () => targets.view();
+    return () => part(targets, firstRow, rows);
   }
   const { device } = x;
   const firsts = Array.from({ length: Math.ceil(classes / most) }, (_, i) => i * most);
@@ -235,9 +284,9 @@ function chunkTargets(head: Head, most: number): (first: number) => View {
     device.run('binary', { kind, a, b, out: own, ...walk });
   };
   return (first) => {
-    combine('sub', ids.view(), constant(1 + first / most)); // ids before the chunk wrap around
+    combine('sub', part(ids, firstRow, rows), constant(1 + first / most)); // ids before the chunk wrap around
     combine('minimum', own, constant(0));
-    combine('maximum', own, least.view());
+    combine('maximum', own, part(least, firstRow, rows));
     return own;
   };
 }

@@ -26,6 +26,7 @@ export function linearCrossEntropyOpCases(): OpCase[] {
     ...FLOATS.filter((dtype) => dtype !== 'f32').flatMap((dtype) => [
       sized(dtype, { rows: 7, classes: 63, dim: 7 }),
       sized(dtype, { rows: 9, classes: 131, dim: 7, chunkBytes: LEAST }),
+      sized(dtype, { rows: 130, classes: 66, dim: 2, chunkBytes: LEAST }), // dx by 64 rows, 64 and 2
     ]),
     ...(['mean', 'sum', 'none'] as const).map(weighted),
     unsignedIds(),
