@@ -33,6 +33,7 @@ const CORE = [
 
 const COMMANDS = {
   train: (args) => fromTrainer('main', args),
+  merge: (args) => fromTrainer('merge', args),
   gguf: (args) => fromTrainer('gguf', args),
   build,
   test: (args) => test(args, {}),

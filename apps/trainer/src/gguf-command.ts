@@ -5,13 +5,12 @@ import { readFile } from 'node:fs/promises';
 import { basename, join, resolve } from 'node:path';
 import { GGUF_TYPES, GgufError, type GgufType, MODEL_TEXTS, modelGguf } from '@shardweave/gguf';
 import { parameterCount } from '@shardweave/nn';
-import { Command, CommanderError, Option } from 'commander';
-import { TrainerError, UsageError } from './errors.js';
+import { Command, Option } from 'commander';
+import { UsageError } from './errors.js';
 import { findModelDirectory, readModelConfig, withModelState } from './model/model-directory.js';
 import { formatBytes, formatCount } from './output/format.js';
-import { Terminal, type TerminalOptions } from './output/terminal.js';
 import { writePieces } from './output/write-file.js';
-import { parseCommand } from './parse-command.js';
+import { type CommandStreams, runCommand } from './run-command.js';
 import { describeSystemError } from './system-error.js';
 
 interface GgufFlags {
@@ -22,31 +21,8 @@ interface GgufFlags {
 }
 
 /** Runs the command with `args` (after the command's name) and resolves to its exit code. */
-export async function ggufCommand(
-  args: readonly string[],
-  streams: Pick<TerminalOptions, 'out' | 'err' | 'env'>,
-): Promise<number> {
-  const terminal = new Terminal({ ...streams, isQuiet: false, steps: 0 });
-  try {
-    const command = ggufOptions();
-    parseCommand(command, { args, write: (text) => streams.out.write(text) });
-    const flags = command.opts<GgufFlags>();
-    const line = await writeGguf(flags);
-    if (flags.quiet !== true) {
-      streams.out.write(`${line}\n`);
-    }
-    return 0;
-  } catch (error) {
-    if (error instanceof CommanderError) {
-      return error.exitCode;
-    }
-    if (error instanceof TrainerError) {
-      terminal.failure(error.message);
-      return error.exitCode;
-    }
-    terminal.failure(error instanceof Error ? (error.stack ?? error.message) : String(error));
-    return 1;
-  }
+export function ggufCommand(args: readonly string[], streams: CommandStreams): Promise<number> {
+  return runCommand<GgufFlags>(ggufOptions(), { args, streams }, writeGguf);
 }
 
 function ggufOptions(): Command {

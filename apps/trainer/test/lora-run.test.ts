@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { peftLayers, readPeftState, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { mergeCommand } from '../src/merge-command.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
 import { ROOT, runFlags } from './fixtures/run-flags.js';
 
@@ -87,4 +88,41 @@ it.each([
   ['--lora-targets ,', /--lora-targets/],
 ])('%s is refused', async (flags, message) => {
   await expect(run(`${flags} --strategy single --steps 1`)).rejects.toThrow(message);
+});
+
+describe('merge', () => {
+  async function merge(...args: string[]) {
+    let [out, err] = ['', ''];
+    const code = await mergeCommand(args, {
+      out: { write: (text) => (out += text) },
+      err: { write: (text: string) => (err += text) } as never,
+      env: { NO_COLOR: '1' },
+    });
+    return { code, out, err };
+  }
+
+  it('gives a model that computes what base and adapters do', async () => {
+    const out = newDirectory();
+    await run(`--strategy single --lora-rank 4 --steps 5 --out ${out}`);
+    const merged = join(newDirectory(), 'merged');
+    const args = ['--model', `${ROOT}${BASE}`, '--adapter', `${out}/adapter`, '--out', merged];
+    const { code, out: said, err } = await merge(...args);
+    expect([code, err]).toEqual([0, '']);
+    expect(said).toMatch(/merged: gpt2, 25\dk parameters, adapters of 8 layers added/);
+    const [beside] = await lossesOf(`--strategy single --adapter ${out}/adapter --steps 1`);
+    const plain = `--model ${merged} ${DATA} --strategy single --steps 1`;
+    const [inside] = (await runFlags(plain.split(' '))).steps.map(({ loss }) => loss);
+    expect(Math.abs(inside! - beside!) / beside!).toBeLessThan(1e-5);
+    expect((await merge(...args)).err).toMatch(/already holds a model/);
+  });
+
+  it.each([
+    [['--model', 'nowhere', '--adapter', 'x', '--out', 'y'], /expected a directory with config/],
+    [['--model', `${ROOT}${BASE}`, '--adapter', 'nowhere', '--out', 'y'], /nowhere can't be used/],
+    [['--model', 'x'], /required option '--adapter/],
+  ])('%j is refused', async (args, message) => {
+    const { code, err } = await merge(...args);
+    expect(code).toBe(2);
+    expect(err).toMatch(message);
+  });
 });

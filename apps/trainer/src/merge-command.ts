@@ -1,0 +1,97 @@
+// The command `merge`: adapters added into the model that they were trained beside.
+
+import { existsSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { mergeAdapters, parameterCount, StateDictError } from '@shardweave/nn';
+import { Device } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { Command, Option } from 'commander';
+import { copyTokenizer } from './data/hub-tokenizer.js';
+import { UsageError } from './errors.js';
+import { readAdapter, withAdapterState } from './model/adapter-directory.js';
+import {
+  findModelDirectory,
+  readModelConfig,
+  withModelState,
+  writeModel,
+} from './model/model-directory.js';
+import { formatCount } from './output/format.js';
+import { type CommandStreams, runCommand } from './run-command.js';
+
+interface MergeFlags {
+  readonly model: string;
+  readonly adapter: string;
+  readonly out: string;
+  readonly dtype?: 'f32' | 'bf16';
+  readonly quiet?: boolean;
+}
+
+/** Runs the command with `args` (after the command's name) and resolves to its exit code. */
+export function mergeCommand(args: readonly string[], streams: CommandStreams): Promise<number> {
+  return runCommand<MergeFlags>(mergeOptions(), { args, streams }, merge);
+}
+
+function mergeOptions(): Command {
+  return new Command('merge')
+    .description('Adds adapters into the weights that they stand beside, and writes a plain model.')
+    .usage('--model DIR --adapter DIR --out DIR [flags]')
+    .requiredOption('--model <DIR>', 'the base model that the adapters were trained on')
+    .requiredOption('--adapter <DIR>', 'adapter_config.json and adapter_model.safetensors')
+    .requiredOption('--out <DIR>', 'a new directory for the model, its tokenizer beside it')
+    .addOption(
+      new Option('--dtype <DTYPE>', "of the weights (default: the base model's)").choices([
+        'f32',
+        'bf16',
+      ]),
+    )
+    .option('--quiet', 'print nothing but errors');
+}
+
+/** Writes the model; resolves to a line about it. One weight is in memory at a time. */
+async function merge({ model, adapter, out, dtype }: MergeFlags): Promise<string> {
+  const directory = findModelDirectory(model);
+  if (directory?.hasWeights !== true) {
+    throw new UsageError(
+      `--model: expected a directory with config.json and weights, got ${model}.`,
+    );
+  }
+  if (existsSync(join(out, 'config.json'))) {
+    throw new UsageError(
+      `--out: ${out} already holds a model. Choose another directory, or remove that one.`,
+    );
+  }
+  const { path } = directory;
+  const config = await readModelConfig(path);
+  const adapterPath = resolve(adapter);
+  const { rank, alpha, layers } = await readAdapter(adapterPath);
+  const backend = await createCpuBackend({ threads: 1 });
+  const device = new Device(backend);
+  try {
+    await withModelState(path, config, (base) =>
+      withAdapterState(adapterPath, async (adapters) => {
+        const fanInFanOut = config.model_type === 'gpt2';
+        const state = explain(() =>
+          mergeAdapters(base, adapters, { device, scale: alpha / rank, fanInFanOut }),
+        );
+        const isNarrow = [...base.values()].some((tensor) => tensor.dtype === 'bf16');
+        await writeModel(out, { config, state }, { dtype: dtype ?? (isNarrow ? 'bf16' : 'f32') });
+      }),
+    );
+  } finally {
+    device.dispose();
+    await backend.dispose();
+  }
+  await copyTokenizer(path, out);
+  return `${out}: ${config.model_type}, ${formatCount(parameterCount(config))} parameters, adapters of ${layers.length} layers added`;
+}
+
+function explain<T>(run: () => T): T {
+  try {
+    return run();
+  } catch (cause) {
+    if (!(cause instanceof StateDictError)) {
+      throw cause;
+    }
+    throw new UsageError(`--adapter: ${cause.message}`, { cause });
+  }
+}
