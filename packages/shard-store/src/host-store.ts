@@ -11,7 +11,7 @@ import {
 } from './arguments.js';
 import { StoreClosedError, StoreIncompleteError } from './errors.js';
 import { OperationOrder } from './operation-order.js';
-import type { ReadOptions, ShardStore } from './store.js';
+import type { ReadOptions, ShardStore, WriteOptions } from './store.js';
 
 export interface HostStoreOptions {
   /** Bytes of all values together, above which a write rejects with `FULL`; unlimited. */
@@ -51,13 +51,17 @@ class HostStore implements ShardStore {
     return this.#values.get(key)?.byteLength;
   }
 
-  async write(key: string, bytes: Uint8Array): Promise<void> {
+  async write(
+    key: string,
+    bytes: Uint8Array,
+    { isGiven = false }: WriteOptions = {},
+  ): Promise<void> {
     this.#checkOpen('write');
     checkKey('write', key);
     checkBytes('write', key, bytes);
     await this.#order.change(key, async () => {
       try {
-        this.#replace(key, bytes);
+        this.#replace(key, bytes, isGiven);
         this.#failed.delete(key);
       } catch (error) {
         this.#failed.set(key, error);
@@ -109,14 +113,19 @@ class HostStore implements ShardStore {
     await this.#closing;
   }
 
-  #replace(key: string, bytes: Uint8Array): void {
+  #replace(key: string, bytes: Uint8Array, isGiven: boolean): void {
     const old = this.#values.get(key);
     const wanted = this.#byteLength - (old?.byteLength ?? 0) + bytes.byteLength;
     checkCapacity(key, wanted, this.#maxBytes, this.description);
-    const isSameSize = old?.byteLength === bytes.byteLength;
-    const value = isSameSize ? old : new Uint8Array(bytes.byteLength);
-    value.set(bytes);
-    this.#values.set(key, value);
+    // A part of a larger buffer would keep all of it.
+    if (isGiven && bytes.byteLength === bytes.buffer.byteLength) {
+      this.#values.set(key, bytes);
+    } else {
+      const isSameSize = old?.byteLength === bytes.byteLength;
+      const value = isSameSize ? old : new Uint8Array(bytes.byteLength);
+      value.set(bytes);
+      this.#values.set(key, value);
+    }
     this.#byteLength = wanted;
   }
 

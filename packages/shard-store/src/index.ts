@@ -1,3 +1,3 @@
 export * from './errors.js';
 export { createHostStore, type HostStoreOptions } from './host-store.js';
-export type { ReadOptions, ShardStore } from './store.js';
+export type { ReadOptions, ShardStore, WriteOptions } from './store.js';

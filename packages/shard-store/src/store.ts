@@ -13,7 +13,8 @@
  * bounds them.
  *
  * Ownership: the array of a `write` must not change, and that of a `read` not be touched, until the
- * promise settles. Then it is the caller's again, and the store keeps no reference to it.
+ * promise settles. Then it is the caller's again, and the store keeps no reference to it, but for an array
+ * that was given away with its write: the store may keep it as the value.
  *
  * Failure: a rejected `write` or `delete` leaves the key as it was, also on disk, and every other key;
  * a rejected `read` leaves anything in its array. After a failed write `commit` rejects with
@@ -40,7 +41,7 @@ export interface ShardStore {
   byteLength(key: string): number | undefined;
 
   /** Replaces or creates the value of `key`. */
-  write(key: string, bytes: Uint8Array): Promise<void>;
+  write(key: string, bytes: Uint8Array, options?: WriteOptions): Promise<void>;
 
   /** Fills `into` with the value of `key` from byte `offset` on. Rejects where it is too short. */
   read(key: string, into: Uint8Array, options?: ReadOptions): Promise<void>;
@@ -62,6 +63,14 @@ export interface ShardStore {
    * host memory is gone altogether. Later calls reject with `CLOSED`; closing twice is one closing.
    */
   close(): Promise<void>;
+}
+
+export interface WriteOptions {
+  /**
+   * The array is the store's from the call on, which may spare it a copy; the caller's again where the
+   * write rejects. Default false.
+   */
+  readonly isGiven?: boolean;
 }
 
 export interface ReadOptions {

@@ -30,6 +30,23 @@ describe('options', () => {
   });
 });
 
+describe('an array given to a host store', () => {
+  it('is kept as it is, a part of a larger buffer copied', async () => {
+    const store = createHostStore();
+    const [whole, part] = [new Uint8Array(8), new Uint8Array(16).subarray(4, 12)];
+    await store.write('whole', whole, { isGiven: true });
+    await store.write('part', part, { isGiven: true });
+    whole.fill(7);
+    part.fill(7);
+    const into = new Uint8Array(8);
+    await store.read('whole', into);
+    expect([...into]).toEqual(Array(8).fill(7));
+    await store.read('part', into);
+    expect([...into]).toEqual(Array(8).fill(0));
+    await store.close();
+  });
+});
+
 describe('maxBytes of a host store', () => {
   it('counts the values that are there, to the byte', async () => {
     const store = createHostStore({ maxBytes: 10 });

@@ -187,13 +187,7 @@ export class FlatParameter {
     }
     if (home?.isResuming !== true) {
       home?.beginFilling();
-      if (fill !== undefined) {
-        await fill();
-      } else {
-        for (const part of partsOf(this.flat)) {
-          await this.fillPart(part);
-        }
-      }
+      await (fill === undefined ? this.#fillParts() : fill());
       await home?.endFilling();
     }
     this.#pointLeaves();
@@ -215,6 +209,18 @@ export class FlatParameter {
       leaf.rebind(this.full, this.#fullLayout.offsets[index]!);
       own.release();
     });
+  }
+
+  /** Part by part: one is made while the one before it comes to the host. */
+  async #fillParts(): Promise<void> {
+    let before = Promise.resolve();
+    for (const part of partsOf(this.flat)) {
+      const filled = this.fillPart(part);
+      filled.catch(() => undefined); // seen when the next one has begun
+      await before;
+      before = filled;
+    }
+    await before;
   }
 
   /** Writes a part of `flat` from the leaves here; in takeOver, before they point into it. */

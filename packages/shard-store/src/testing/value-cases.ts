@@ -121,6 +121,24 @@ export const valueCases: readonly StoreCase[] = [
     },
   },
   {
+    name: 'an array that is given away is the value until the next write',
+    needsReopen: false,
+    run: async ({ create }) => {
+      const store = await create();
+      for (const seed of [4, 5]) {
+        const value = pattern(5003, seed);
+        await store.write('one', value.slice(), { isGiven: true });
+        await checkValue(store, 'one', value);
+        const next = pattern(5003, seed + 10);
+        const kept = next.slice();
+        await store.write('one', kept);
+        kept.fill(0);
+        await checkValue(store, 'one', next);
+      }
+      await store.close();
+    },
+  },
+  {
     name: 'arrays may be views at any place, of shared memory too',
     needsReopen: false,
     run: async ({ create }) => {

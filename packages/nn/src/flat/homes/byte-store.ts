@@ -9,8 +9,11 @@ export interface ByteStore {
   keys(): readonly string[];
   /** Length of the value that is there now; undefined where none is. */
   byteLength(key: string): number | undefined;
-  /** Replaces or creates a value; where it rejects the store has what it had. */
-  write(key: string, bytes: Uint8Array): Promise<void>;
+  /**
+   * Replaces or creates a value; where it rejects the store has what it had.
+   * @param options.isGiven the array is the store's from here on
+   */
+  write(key: string, bytes: Uint8Array, options?: { readonly isGiven?: boolean }): Promise<void>;
   /** Fills `into` from byte `offset` of the value on. */
   read(key: string, into: Uint8Array, options?: { readonly offset?: number }): Promise<void>;
   /** Removes a key; nothing where there is none. */

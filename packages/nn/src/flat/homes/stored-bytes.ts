@@ -56,9 +56,12 @@ export class StoredBytes {
     this.#lastWrite = this.#lastWrite.then(() => void this.#zeroed.push({ from, to }));
   }
 
-  /** The array is the caller's again when it settles; where it rejects, a copy waits here. */
-  write(bytes: Uint8Array): Promise<void> {
-    const written = this.#lastWrite.then(() => this.#write(bytes));
+  /**
+   * The array is the caller's again when it settles, if it is not given away; where it rejects, it or a copy
+   * waits here.
+   */
+  write(bytes: Uint8Array, options: { readonly isGiven?: boolean } = {}): Promise<void> {
+    const written = this.#lastWrite.then(() => this.#write(bytes, options));
     this.#lastWrite = written.catch(() => undefined);
     return written;
   }
@@ -95,14 +98,14 @@ export class StoredBytes {
     }
   }
 
-  async #write(bytes: Uint8Array): Promise<void> {
+  async #write(bytes: Uint8Array, options: { readonly isGiven?: boolean }): Promise<void> {
     this.#exists = true;
     this.#zeroed = [];
     try {
-      await this.#store.write(this.#key, bytes);
+      await this.#store.write(this.#key, bytes, options);
       this.#unsaved = undefined;
     } catch (error) {
-      this.#unsaved = bytes.slice();
+      this.#unsaved = options.isGiven === true ? bytes : bytes.slice();
       throw error;
     }
   }

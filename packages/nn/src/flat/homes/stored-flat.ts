@@ -170,7 +170,7 @@ export class StoredFlat implements FlatHome {
     const filled = this.#filling;
     this.#filling = undefined;
     if (filled !== undefined) {
-      await this.#parameter!.write(filled);
+      await this.#parameter!.write(filled, { isGiven: true });
     }
   }
 
