@@ -1,5 +1,5 @@
 // A rank of mpi.test.ts, bundled and started by mpirun: runs the conformance suite, each case in step
-// with the same case on the other ranks, or one of the programs below, and writes what came out.
+// with the same case on the other ranks, or others of the programs below, and writes what came out.
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -31,9 +31,12 @@ const harness: TransportHarness = {
   },
 };
 
+/** MPI starts once a process: every program but the last one leaves it as it is. */
+type Finalize = Pick<ConnectMpiOptions, 'finalize'>;
+
 const programs = {
   /** Every case of this world size: what went wrong, by the case's name. */
-  cases: async () => {
+  cases: async (last: Finalize) => {
     const failures: Record<string, string | null> = {};
     for (const { name, worldSizes, run } of conformanceCases) {
       if (worldSizes.includes(worldSize) && mpiSkips[name] === undefined) {
@@ -43,22 +46,22 @@ const programs = {
         );
       }
     }
-    const group = await connectMpi();
+    const group = await connectMpi(last);
     const hash = await transcriptHash(group);
     await group.close();
     return { failures, hash };
   },
 
-  reversed: async () => {
-    const group = await connectMpi();
+  reversed: async (last: Finalize) => {
+    const group = await connectMpi(last);
     const transcript = await reversedTranscript(group);
     await group.close();
     return transcript;
   },
 
   /** MPI's own sums: what came out, and whether it is the same everywhere. */
-  native: async () => {
-    const group = await connectMpi({ nativeAllReduce: true });
+  native: async (last: Finalize) => {
+    const group = await connectMpi({ ...last, nativeAllReduce: true });
     const count = 1_100_003;
     const own = Float32Array.from({ length: count }, (_, i) => Math.fround((i % 1000) / 7 + rank));
     const sum = new Float32Array(count);
@@ -135,9 +138,11 @@ function bytesOf(view: ArrayBufferView): Uint8Array {
   return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
 }
 
-const name = process.argv[2] as keyof typeof programs;
-const result = await programs[name]().catch((error: CollectiveError) => ({
-  code: error.code,
-  message: error.message,
-}));
-writeFileSync(join(process.env.SHARDWEAVE_RESULTS!, `${rank}.json`), JSON.stringify(result));
+const names = process.argv.slice(2) as (keyof typeof programs)[];
+const results: Record<string, unknown> = {};
+for (const [i, name] of names.entries()) {
+  results[name] = await programs[name]({ finalize: i === names.length - 1 }).catch(
+    (error: CollectiveError) => ({ code: error.code, message: error.message }),
+  );
+}
+writeFileSync(join(process.env.SHARDWEAVE_RESULTS!, `${rank}.json`), JSON.stringify(results));

@@ -13,8 +13,8 @@ const FOLDER = fileURLToPath(new URL('../../node_modules/', import.meta.url));
 const LIMIT_MS = 120_000;
 
 export interface MpirunResult {
-  /** What each rank wrote, by `writeResult`; undefined where it didn't. */
-  readonly results: readonly unknown[];
+  /** What came of a program on each rank; undefined where none did. */
+  readonly resultsOf: (program: string) => readonly unknown[];
   readonly exitCode: number | null;
   /** Both streams of mpirun and of all ranks. */
   readonly output: string;
@@ -35,11 +35,18 @@ export class MpiProgram implements Disposable {
     await bundleProgram(new URL(file, import.meta.url), join(this.#folder, 'rank.mjs'));
   }
 
-  /** Runs `worldSize` ranks with these arguments to their end. */
-  async run(worldSize: number, ...args: readonly string[]): Promise<MpirunResult> {
+  /** Runs `worldSize` ranks, which go through these programs to their end. */
+  async run(worldSize: number, ...names: readonly string[]): Promise<MpirunResult> {
     const results = mkdtempSync(join(this.#folder, 'results-'));
     const script = join(this.#folder, 'rank.mjs');
-    const command = [...mpirunFlags(), '-np', String(worldSize), process.execPath, script, ...args];
+    const command = [
+      ...mpirunFlags(),
+      '-np',
+      String(worldSize),
+      process.execPath,
+      script,
+      ...names,
+    ];
     const child = spawn('mpirun', command, {
       env: { ...process.env, SHARDWEAVE_RESULTS: results },
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -53,8 +60,9 @@ export class MpiProgram implements Disposable {
     const timer = setTimeout(() => child.kill('SIGTERM'), LIMIT_MS); // mpirun ends its ranks, too
     const exitCode = await new Promise<number | null>((resolve) => child.on('close', resolve));
     clearTimeout(timer);
+    const written = Array.from({ length: worldSize }, (_, rank) => readResults(results, rank));
     return {
-      results: Array.from({ length: worldSize }, (_, rank) => readResult(results, rank)),
+      resultsOf: (program) => written.map((ofRank) => ofRank?.[program]),
       exitCode,
       output,
     };
@@ -76,7 +84,7 @@ function mpirunFlags(): readonly string[] {
     : [];
 }
 
-function readResult(folder: string, rank: number): unknown {
+function readResults(folder: string, rank: number): Record<string, unknown> | undefined {
   try {
     return JSON.parse(readFileSync(join(folder, `${rank}.json`), 'utf8'));
   } catch {
