@@ -16,11 +16,18 @@ import { Dropout } from './layers/dropout.js';
 import { Embedding } from './layers/embedding.js';
 import { Gelu } from './layers/gelu.js';
 import { LayerNorm } from './layers/layer-norm.js';
-import { MultiheadAttention, type SegmentOptions } from './layers/multihead-attention.js';
+import { MultiheadAttention } from './layers/multihead-attention.js';
 import { Sequential } from './layers/sequential.js';
 import { joinPath, Module } from './module.js';
 import { ParameterInit } from './parameter-init.js';
-import { type TokenArgs, type TokenOptions, tokenArguments } from './token-options.js';
+import {
+  type EmbeddingPlaces,
+  type HeadOptions,
+  headRows,
+  type RowPlaces,
+  type TokenArgs,
+  tokenArguments,
+} from './token-options.js';
 
 /**
  * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size], or with targets to losses
@@ -61,10 +68,7 @@ export class Gpt2 extends Sequential<TokenArgs, Tensor> {
 }
 
 /** The sum of token and position embeddings: ids [batch, seq] to [batch, seq, n_embd]. */
-export class Gpt2Embeddings extends Module<
-  [ids: Tensor, options?: Pick<TokenOptions, 'positions'>],
-  Tensor
-> {
+export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlaces], Tensor> {
   /** [vocab_size, n_embd] */
   readonly wte: Embedding;
   /** [n_positions, n_embd] */
@@ -83,23 +87,23 @@ export class Gpt2Embeddings extends Module<
     this.#positions = config.n_positions;
   }
 
-  async forward(ids: Tensor, options: Pick<TokenOptions, 'positions'> = {}): Promise<Tensor> {
+  async forward(ids: Tensor, { positions, offset = 0 }: EmbeddingPlaces = {}): Promise<Tensor> {
     const seq = ids.shape[1];
-    if (ids.rank !== 2 || seq === undefined || seq > this.#positions) {
+    if (ids.rank !== 2 || seq === undefined || offset + seq > this.#positions) {
       throw new ShapeError(
-        `gpt2: expected ids [batch, seq] with seq at most ${this.#positions}, got [${ids.shape.join(', ')}].`,
+        `gpt2: expected ids [batch, seq] with seq at most ${this.#positions}, got [${ids.shape.join(', ')}]${offset > 0 ? ` from position ${offset} on` : ''}.`,
       );
     }
-    const positions =
-      options.positions ?? this.device.tensor(Int32Array.from({ length: seq }, (_, i) => i));
+    const places =
+      positions ?? this.device.tensor(Int32Array.from({ length: seq }, (_, i) => offset + i));
     const tokens = await this.wte.call(ids); // [batch, seq, n_embd]
-    const places = await this.wpe.call(positions); // [seq, n_embd], or one a token
-    return this.drop.call(add(tokens, places));
+    const added = await this.wpe.call(places); // [seq, n_embd], or one a token
+    return this.drop.call(add(tokens, added));
   }
 }
 
 /** Attention and a feed-forward layer, each normalized before and added to x [batch, seq, n_embd]. */
-export class Gpt2Block extends Module<[x: Tensor, options?: SegmentOptions], Tensor> {
+export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   readonly ln1: LayerNorm;
   readonly attn: MultiheadAttention;
   readonly ln2: LayerNorm;
@@ -125,8 +129,8 @@ export class Gpt2Block extends Module<[x: Tensor, options?: SegmentOptions], Ten
     this.mlp = this.child('mlp', new Gpt2Mlp(device, config, init.at('mlp')));
   }
 
-  async forward(x: Tensor, options: SegmentOptions = {}): Promise<Tensor> {
-    const attended = add(x, await this.attn.call(await this.ln1.call(x), options));
+  async forward(x: Tensor, places: RowPlaces = {}): Promise<Tensor> {
+    const attended = add(x, await this.attn.call(await this.ln1.call(x), places));
     return add(attended, await this.mlp.call(await this.ln2.call(attended)));
   }
 }
@@ -166,7 +170,7 @@ export class Gpt2Mlp extends Module<[x: Tensor], Tensor> {
  * The last norm and the product with the token table: [batch, seq, n_embd] to logits, or to the losses
  * [batch, seq] of targets.
  */
-export class Gpt2Head extends Module<[x: Tensor, targets?: Tensor], Tensor> {
+export class Gpt2Head extends Module<[x: Tensor, options?: HeadOptions], Tensor> {
   readonly lnF: LayerNorm;
   /** The token embeddings' table, [vocab_size, n_embd]. */
   readonly weight: Tensor;
@@ -178,9 +182,10 @@ export class Gpt2Head extends Module<[x: Tensor, targets?: Tensor], Tensor> {
     this.weight = this.sharedParameter('wte.weight', weight);
   }
 
-  async forward(x: Tensor, targets?: Tensor): Promise<Tensor> {
+  async forward(x: Tensor, options: HeadOptions = {}): Promise<Tensor> {
     const { weight } = this;
-    const normed = await this.lnF.call(x);
+    const { targets } = options;
+    const normed = await this.lnF.call(headRows(x, options));
     return targets === undefined
       ? linear(normed, { weight, transposeWeight: true })
       : linearCrossEntropy(normed, targets, { weight, reduction: 'none' });

@@ -15,6 +15,18 @@ export {
 export { DecoderBlock, DecoderEmbeddings, DecoderHead } from './decoder/decoder-layers.js';
 export { DecoderMlp } from './decoder/decoder-mlp.js';
 export * from './errors.js';
+export {
+  type GenerateOptions,
+  generate,
+  type LogitsAfter,
+  nextLogits,
+} from './generation/generate.js';
+export {
+  KeyValueCache,
+  type KeyValueCacheOptions,
+  LayerCache,
+} from './generation/key-value-cache.js';
+export { drawToken, type SamplingOptions } from './generation/sampling.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
 export { type ModelConfig, modelConfigText, parseModelConfig } from './hf/model-config.js';
@@ -67,7 +79,7 @@ export { ModuleList } from './layers/module-list.js';
 export {
   MultiheadAttention,
   type MultiheadAttentionOptions,
-  type SegmentOptions,
+  type MultiheadAttentionPlaces,
 } from './layers/multihead-attention.js';
 export { RmsNorm, type RmsNormLayerOptions } from './layers/rms-norm.js';
 export { Sequential } from './layers/sequential.js';
@@ -135,4 +147,11 @@ export {
   saveCheckpoint,
 } from './saves/save-checkpoint.js';
 export { loadStateDict, stateDict, streamStateDict } from './state-dict.js';
-export { type TokenArgs, type TokenOptions, tokenArguments } from './token-options.js';
+export {
+  type EmbeddingPlaces,
+  type HeadOptions,
+  type RowPlaces,
+  type TokenArgs,
+  type TokenOptions,
+  tokenArguments,
+} from './token-options.js';

@@ -12,11 +12,8 @@ import { Linear } from '../layers/linear.js';
 import { RmsNorm } from '../layers/rms-norm.js';
 import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
-import type { TokenOptions } from '../token-options.js';
+import type { RowPlaces } from '../token-options.js';
 import { blockParts, type DecoderConfig } from './decoder-config.js';
-
-/** What a block is told of its tokens. */
-export type RowPlaces = Pick<TokenOptions, 'segments' | 'positions'>;
 
 /** x [batch, seq, hidden_size] to the same; a token sees those before it in its segment. */
 export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
@@ -57,21 +54,24 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     this.kNorm = norm('k_norm');
   }
 
-  async forward(x: Tensor, { segments, positions }: RowPlaces = {}): Promise<Tensor> {
+  async forward(x: Tensor, { segments, positions, cache }: RowPlaces = {}): Promise<Tensor> {
     const [batch, seq] = x.shape as [number, number, number];
     const { head_dim: headDim, num_key_value_heads: kvHeads } = this.#config;
     const { num_attention_heads: numHeads, attention_dropout: dropout } = this.#config;
     const frequencies = this.#frequencies();
+    const places = positions === undefined ? { offset: cache?.length ?? 0 } : { positions };
     const heads = async (project: Linear, count: number): Promise<Tensor> =>
       reshape(await project.call(x), [batch, seq, count, headDim]);
     const turned = async (rows: Tensor, norm: RmsNorm | undefined): Promise<Tensor> => {
       const normed = norm === undefined ? rows : await norm.call(rows);
-      return rotaryEmbedding(normed, { frequencies, ...(positions && { positions }) });
+      return rotaryEmbedding(normed, { frequencies, ...places });
     };
     const q = await turned(await heads(this.qProj, numHeads), this.qNorm);
     const k = await turned(await heads(this.kProj, kvHeads), this.kNorm);
     const v = await heads(this.vProj, kvHeads); // [batch, seq, kvHeads, headDim]
-    const attended = scaledDotProductAttention(q, k, v, {
+    const held = cache?.extend(k, v) ?? { keys: k, values: v };
+    // The queries are the last rows of the keys, also where a cache holds more before them.
+    const attended = scaledDotProductAttention(q, held.keys, held.values, {
       isCausal: true,
       dropout: this.isTraining ? dropout : 0,
       ...(segments && { segments }),

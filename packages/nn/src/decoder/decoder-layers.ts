@@ -14,16 +14,18 @@ import { RmsNorm } from '../layers/rms-norm.js';
 import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
-import type { TokenOptions } from '../token-options.js';
-import { DecoderAttention, type RowPlaces } from './decoder-attention.js';
+import {
+  type EmbeddingPlaces,
+  type HeadOptions,
+  headRows,
+  type RowPlaces,
+} from '../token-options.js';
+import { DecoderAttention } from './decoder-attention.js';
 import type { DecoderConfig } from './decoder-config.js';
 import { DecoderMlp } from './decoder-mlp.js';
 
 /** ids [batch, seq] to rows of the table, [batch, seq, hidden_size]. */
-export class DecoderEmbeddings extends Module<
-  [ids: Tensor, options?: Pick<TokenOptions, 'positions'>],
-  Tensor
-> {
+export class DecoderEmbeddings extends Module<[ids: Tensor, places?: EmbeddingPlaces], Tensor> {
   /** [vocab_size, hidden_size] */
   readonly embedTokens: Embedding;
   readonly #positions: number;
@@ -36,12 +38,13 @@ export class DecoderEmbeddings extends Module<
     this.#positions = config.max_position_embeddings;
   }
 
-  async forward(ids: Tensor, { positions }: Pick<TokenOptions, 'positions'> = {}): Promise<Tensor> {
+  async forward(ids: Tensor, { positions, offset = 0 }: EmbeddingPlaces = {}): Promise<Tensor> {
     const seq = ids.shape[1];
     // Where positions are given, a row may be longer than any of the texts that are packed in it.
-    if (ids.rank !== 2 || seq === undefined || (positions === undefined && seq > this.#positions)) {
+    const isTooLong = positions === undefined && offset + (seq ?? 0) > this.#positions;
+    if (ids.rank !== 2 || seq === undefined || isTooLong) {
       throw new ShapeError(
-        `decoder: expected ids [batch, seq] with seq at most ${this.#positions}, got [${ids.shape.join(', ')}].`,
+        `decoder: expected ids [batch, seq] with seq at most ${this.#positions}, got [${ids.shape.join(', ')}]${offset > 0 ? ` from position ${offset} on` : ''}.`,
       );
     }
     return this.embedTokens.call(ids);
@@ -74,7 +77,7 @@ export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor
 }
 
 /** The last norm and the head: x [batch, seq, hidden_size] to logits, or to each target's loss. */
-export class DecoderHead extends Module<[x: Tensor, targets?: Tensor], Tensor> {
+export class DecoderHead extends Module<[x: Tensor, options?: HeadOptions], Tensor> {
   readonly norm: RmsNorm;
   /** [vocab_size, hidden_size], the token table where they are tied. */
   readonly weight: Tensor;
@@ -106,9 +109,10 @@ export class DecoderHead extends Module<[x: Tensor, targets?: Tensor], Tensor> {
     }
   }
 
-  async forward(x: Tensor, targets?: Tensor): Promise<Tensor> {
+  async forward(x: Tensor, options: HeadOptions = {}): Promise<Tensor> {
     const { weight } = this;
-    const rows = await this.norm.call(x); // [batch, seq, hidden_size]
+    const { targets } = options;
+    const rows = await this.norm.call(headRows(x, options)); // [batch, seq, hidden_size]
     return targets === undefined
       ? linear(rows, { weight, transposeWeight: true })
       : linearCrossEntropy(rows, targets, { weight, reduction: 'none' });

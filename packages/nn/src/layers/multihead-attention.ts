@@ -1,6 +1,13 @@
 // Causal self-attention with packed projections, in GPT-2's layout and names.
 
-import { causalSelfAttention, type Device, type Tensor } from '@shardweave/tensor-core';
+import {
+  causalSelfAttention,
+  type Device,
+  reshape,
+  scaledDotProductAttention,
+  split,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import {
   atLeast,
   checkOptions,
@@ -11,6 +18,7 @@ import {
   whole,
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
+import type { LayerCache } from '../generation/key-value-cache.js';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { Conv1D } from './conv1d.js';
@@ -41,13 +49,18 @@ const RULES: OptionRules<MultiheadAttentionOptions> = {
   init: INIT,
 };
 
-export interface SegmentOptions {
+export interface MultiheadAttentionPlaces {
   /** [batch, seq] (u32): a position sees those of its own number alone. */
   readonly segments?: Tensor | undefined;
+  /** Keys and values of positions before these, in one row. */
+  readonly cache?: LayerCache | undefined;
 }
 
 /** x [batch, seq, dim] to [batch, seq, dim]; position t sees positions up to t. */
-export class MultiheadAttention extends Module<[x: Tensor, options?: SegmentOptions], Tensor> {
+export class MultiheadAttention extends Module<
+  [x: Tensor, places?: MultiheadAttentionPlaces],
+  Tensor
+> {
   readonly numHeads: number;
   readonly attnDropout: number;
   /** Queries, keys and values: [dim, 3 * dim]. */
@@ -80,14 +93,38 @@ export class MultiheadAttention extends Module<[x: Tensor, options?: SegmentOpti
     );
   }
 
-  async forward(x: Tensor, { segments }: SegmentOptions = {}): Promise<Tensor> {
+  async forward(x: Tensor, { segments, cache }: MultiheadAttentionPlaces = {}): Promise<Tensor> {
+    const { numHeads } = this;
     const qkv = await this.cAttn.call(x); // [batch, seq, 3 * dim]
-    const mixed = causalSelfAttention(qkv, {
-      numHeads: this.numHeads,
+    const options = {
       dropout: this.isTraining ? this.attnDropout : 0,
       ...(segments === undefined ? {} : { segments }),
-    }); // [batch, seq, dim]
+    };
+    const mixed =
+      cache === undefined
+        ? causalSelfAttention(qkv, { numHeads, ...options })
+        : this.#attendHeld(qkv, cache, options); // [batch, seq, dim]
     const out = await this.cProj.call(mixed);
     return this.residDropout.call(out);
+  }
+
+  #attendHeld(
+    qkv: Tensor,
+    cache: LayerCache,
+    options: { readonly dropout: number; readonly segments?: Tensor },
+  ): Tensor {
+    const { numHeads } = this;
+    const [batch, seq, width] = qkv.shape as [number, number, number];
+    const dim = width / 3;
+    const heads = [batch, seq, numHeads, dim / numHeads];
+    const [q, k, v] = split(qkv, { axis: 2, lengths: [dim, dim, dim] }).map((part) =>
+      reshape(part, heads),
+    ) as [Tensor, Tensor, Tensor];
+    const held = cache.extend(k, v);
+    const mixed = scaledDotProductAttention(q, held.keys, held.values, {
+      isCausal: true,
+      ...options,
+    });
+    return reshape(mixed, [batch, seq, dim]);
   }
 }

@@ -1,0 +1,114 @@
+// Continues a text token by token.
+
+import { Random, type Tensor } from '@shardweave/tensor-core';
+import { checkOptions, optional, SEED, whole } from '../check-options.js';
+import { NnConfigError } from '../errors.js';
+import type { Module } from '../module.js';
+import type { TokenArgs } from '../token-options.js';
+import type { KeyValueCache } from './key-value-cache.js';
+import { drawToken, SAMPLING_RULES, type SamplingOptions } from './sampling.js';
+
+/** The logits of what follows `tokens`, [vocab]. */
+export type LogitsAfter = (tokens: readonly number[]) => Promise<Float32Array>;
+
+export interface GenerateOptions extends SamplingOptions {
+  /** Ends after so many tokens. */
+  readonly maxTokens: number;
+  /** Ends before any of these. */
+  readonly stop?: readonly number[] | undefined;
+  /** Equal seeds draw equal tokens. Default 0. */
+  readonly seed?: number | undefined;
+  /**
+   * Most tokens that the model is shown. Where a text grows beyond them, its first part is forgotten until
+   * the last half is left. Default any number.
+   */
+  readonly context?: number | undefined;
+}
+
+const STOP = {
+  expected: 'a list of token ids',
+  holds: (value: unknown) => Array.isArray(value) && value.every((id) => whole(0).holds(id)),
+};
+
+/**
+ * The tokens that follow `prompt`, each as soon as it is drawn.
+ * @throws {NnConfigError} for options out of range, and an empty prompt
+ */
+export async function* generate(
+  logitsAfter: LogitsAfter,
+  prompt: Iterable<number>,
+  options: GenerateOptions,
+): AsyncGenerator<number, void, undefined> {
+  checkOptions<GenerateOptions>('generate', options, {
+    ...SAMPLING_RULES,
+    maxTokens: whole(0),
+    stop: optional(STOP),
+    seed: optional(SEED),
+    context: optional(whole(1)),
+  });
+  const {
+    maxTokens,
+    stop = [],
+    seed = 0,
+    context = Number.POSITIVE_INFINITY,
+    ...sampling
+  } = options;
+  const tokens = [...prompt];
+  if (tokens.length === 0) {
+    throw new NnConfigError(
+      'generate: expected a prompt of at least one token, got none. A text begins with the begin token.',
+    );
+  }
+  const random = new Random(seed);
+  let first = 0;
+  for (let i = 0; i < maxTokens; i++) {
+    if (tokens.length - first > context) {
+      first = tokens.length - Math.ceil(context / 2);
+    }
+    random.begin({ step: i, rowOffset: 0 });
+    const { key0, key1 } = random.nextKey();
+    const uniform = ((key0 ^ key1) >>> 0) / 2 ** 32;
+    const token = drawToken(await logitsAfter(tokens.slice(first)), uniform, sampling);
+    if (stop.includes(token)) {
+      return;
+    }
+    tokens.push(token);
+    yield token;
+  }
+}
+
+/**
+ * The logits of a model in evaluation, which runs those tokens alone that the cache does not hold; the
+ * others stay held. Without a cache it runs all of them each time.
+ * @param model ids [1, seq] (u32) to logits: a LanguageModel or an OffloadModel of one
+ */
+export function nextLogits(
+  model: Module<TokenArgs, Tensor>,
+  { cache }: { readonly cache?: KeyValueCache | undefined } = {},
+): LogitsAfter {
+  const { device } = model;
+  return async (tokens) => {
+    cache?.truncate(numShared(cache.tokens, tokens));
+    const fresh = tokens.slice(cache?.length ?? 0);
+    const values = await device.noGrad(() =>
+      device.scope(async () => {
+        const shape = [1, fresh.length];
+        const ids = device.tensor(Uint32Array.from(fresh), shape, { tag: 'staging' });
+        const logits = await model.call(ids, { cache, onlyLast: true }); // [1, 1, vocab]
+        return Float32Array.from(await logits.toArray());
+      }),
+    );
+    cache?.append(fresh);
+    return values;
+  };
+}
+
+/** How many tokens at the beginning need not run again: never the last, whose logits are asked for. */
+function numShared(held: readonly number[], tokens: readonly number[]): number {
+  const most = Math.min(held.length, tokens.length - 1);
+  let count = 0;
+  while (count < most && held[count] === tokens[count]) {
+    count += 1;
+  }
+  return count;
+}

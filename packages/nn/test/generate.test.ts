@@ -1,0 +1,254 @@
+// Text from a model: with its cache as without, what a further token costs, and what the cache refuses.
+
+import {
+  type DecoderOptions,
+  generate,
+  KeyValueCache,
+  type LanguageModel,
+  type ModelConfig,
+  makeModel,
+  NnConfigError,
+  nextLogits,
+  resolveDecoderConfig,
+  resolveGpt2Config,
+} from '@shardweave/nn';
+import { type Backend, Device, type KernelCalls, ShapeError } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { afterAll, describe, expect, it } from 'vitest';
+import { expectClose } from './support.js';
+
+const VOCAB = 31;
+const POSITIONS = 24;
+const LLAMA: DecoderOptions = {
+  model_type: 'llama',
+  vocab_size: VOCAB,
+  hidden_size: 12,
+  intermediate_size: 20,
+  num_hidden_layers: 2,
+  num_attention_heads: 3,
+  num_key_value_heads: 1,
+  max_position_embeddings: POSITIONS,
+  initializer_range: 0.4,
+};
+const GPT2 = resolveGpt2Config({
+  vocab_size: VOCAB,
+  n_positions: POSITIONS,
+  n_embd: 12,
+  n_layer: 2,
+  n_head: 3,
+  initializer_range: 0.4,
+});
+const FAMILIES: readonly (readonly [string, ModelConfig])[] = [
+  ['llama', resolveDecoderConfig(LLAMA)],
+  ['qwen2', resolveDecoderConfig({ ...LLAMA, model_type: 'qwen2', tie_word_embeddings: true })],
+  ['qwen3', resolveDecoderConfig({ ...LLAMA, model_type: 'qwen3', head_dim: 6 })],
+  ['gpt2', GPT2],
+];
+const PROMPT = [7, 3, 19, 4, 11];
+const NUM_TOKENS = 40;
+/** Of two computations of equal logits in f32. */
+const TOLERANCE = 1e-5;
+
+const backend = await createCpuBackend({ threads: 1 });
+afterAll(() => backend.dispose());
+
+function open(config: ModelConfig, on: Backend = backend) {
+  const device = new Device(on);
+  const model = makeModel(device, config, { seed: 3 }).eval() as LanguageModel;
+  const cache = new KeyValueCache(device, config, { capacity: POSITIONS });
+  return { device, model, cache };
+}
+
+async function all(tokens: AsyncIterable<number>): Promise<number[]> {
+  const found: number[] = [];
+  for await (const token of tokens) {
+    found.push(token);
+  }
+  return found;
+}
+
+describe.each(FAMILIES)('%s', (_, config) => {
+  it.each([
+    ['greedy', { temperature: 0 }],
+    ['sampled', { temperature: 0.9, topK: 12, topP: 0.95, minP: 0.01, seed: 5 }],
+  ])(
+    '%s: says the same with a cache as without, beyond its positions too',
+    async (_name, sampling) => {
+      const { model, cache } = open(config);
+      const options = { ...sampling, maxTokens: NUM_TOKENS, context: POSITIONS };
+      const without = await all(generate(nextLogits(model), PROMPT, options));
+      const held = await all(generate(nextLogits(model, { cache }), PROMPT, options));
+      expect(without).toHaveLength(NUM_TOKENS);
+      expect(new Set(without).size).toBeGreaterThan(1);
+      expect(held).toEqual(without);
+    },
+  );
+
+  it('has the same logits behind a prompt at once, token by token, and behind another one', async () => {
+    const { model, cache } = open(config);
+    const [atOnce, held] = [nextLogits(model), nextLogits(model, { cache })];
+    const text = [...PROMPT, 2, 2, 30, 17];
+    for (let length = PROMPT.length; length <= text.length; length++) {
+      const tokens = text.slice(0, length);
+      expectClose(await held(tokens), await atOnce(tokens), TOLERANCE);
+      expect(cache.tokens).toEqual(tokens);
+    }
+    const other = [...text.slice(0, 6), 9, 1];
+    expectClose(await held(other), await atOnce(other), TOLERANCE);
+    expectClose(await held(other), await atOnce(other), TOLERANCE);
+    expect(cache.tokens).toEqual(other);
+  });
+
+  it('computes for each further token what the first of them costs, but for attention', async () => {
+    const counting = countCalls(createReferenceBackend());
+    const { model, cache } = open(config, counting.backend);
+    const logitsAfter = nextLogits(model, { cache });
+    await logitsAfter(PROMPT);
+    const prompt = counting.take();
+    const costs: ReturnType<typeof counting.take>[] = [];
+    for (let i = 1; i <= 8; i++) {
+      await logitsAfter([...PROMPT, ...Array.from({ length: i }, () => 8)]);
+      costs.push(counting.take());
+    }
+    expect(new Set(costs.map(({ calls }) => calls))).toEqual(new Set([costs[0]!.calls]));
+    expect(new Set(costs.map(({ products }) => products))).toEqual(new Set([costs[0]!.products]));
+    expect(costs.map(({ attended }) => attended)).toEqual(
+      [6, 7, 8, 9, 10, 11, 12, 13].map((keys) => 2 * keys),
+    );
+    // The head multiplies one row of the prompt, too.
+    const head = VOCAB * 12;
+    expect(prompt.products).toBe(PROMPT.length * (costs[0]!.products - head) + head);
+  });
+
+  it('holds its keys and values in bytes by formula, and no more with every token', async () => {
+    const { device, model, cache } = open(config);
+    const before = device.memory().live.total;
+    const kvHeads = config.model_type === 'gpt2' ? 3 : 1;
+    const headDim = config.model_type === 'qwen3' ? 6 : 4;
+    const logitsAfter = nextLogits(model, { cache });
+    const live: number[] = [];
+    for await (const _token of generate(logitsAfter, PROMPT, { maxTokens: 12, temperature: 0 })) {
+      live.push(device.memory().live.total);
+    }
+    expect(new Set(live)).toEqual(new Set([before]));
+    cache.dispose();
+    expect(before - device.memory().live.total).toBe(2 * 2 * POSITIONS * kvHeads * headDim * 4);
+    model.dispose();
+    expect(device.memory().live.total).toBe(0);
+  });
+});
+
+describe('generate', () => {
+  const certain = async (tokens: readonly number[]) => {
+    const logits = new Float32Array(10);
+    logits[(tokens.at(-1)! + 1) % 10] = 100;
+    return logits;
+  };
+
+  it('ends before a stop token, and after its most tokens', async () => {
+    expect(await all(generate(certain, [3], { maxTokens: 9, stop: [0, 8] }))).toEqual([4, 5, 6, 7]);
+    expect(await all(generate(certain, [3], { maxTokens: 2, stop: [8] }))).toEqual([4, 5]);
+    expect(await all(generate(certain, [7], { maxTokens: 2, stop: [8] }))).toEqual([]);
+  });
+
+  it('shows the model the last half of a text that has outgrown it', async () => {
+    const seen: number[][] = [];
+    const logitsAfter = (tokens: readonly number[]) => {
+      seen.push([...tokens]);
+      return certain(tokens);
+    };
+    await all(generate(logitsAfter, [1, 2, 3], { maxTokens: 4, context: 4 }));
+    expect(seen).toEqual([
+      [1, 2, 3],
+      [1, 2, 3, 4],
+      [4, 5],
+      [4, 5, 6],
+    ]);
+  });
+
+  it('draws equal tokens for equal seeds, and others for others', async () => {
+    const flat = async () => new Float32Array(1000);
+    const drawn = (seed: number) => all(generate(flat, [0], { maxTokens: 50, seed }));
+    expect(await drawn(4)).toEqual(await drawn(4));
+    expect(await drawn(5)).not.toEqual(await drawn(4));
+    const mean = (tokens: number[]) => tokens.reduce((a, b) => a + b, 0) / tokens.length;
+    expect(Math.abs(mean(await drawn(4)) - 500)).toBeLessThan(3 * (289 / Math.sqrt(50)));
+    expect(new Set(await drawn(4)).size).toBeGreaterThan(40);
+  });
+
+  it('refuses options that cannot work', async () => {
+    const first = (prompt: number[], options: object) =>
+      generate(certain, prompt, { maxTokens: 1, ...options }).next();
+    await expect(first([], {})).rejects.toThrow(/a prompt of at least one token/);
+    for (const options of [
+      { maxTokens: -1 },
+      { temperature: -1 },
+      { topK: 0 },
+      { topP: 0 },
+      { topP: 1.1 },
+      { minP: -0.1 },
+      { minP: 2 },
+      { stop: ['a'] },
+      { context: 0 },
+      { beams: 3 },
+    ]) {
+      await expect(first([1], options)).rejects.toThrow(NnConfigError);
+    }
+  });
+});
+
+describe('KeyValueCache', () => {
+  const [[, config]] = FAMILIES as [(typeof FAMILIES)[number]];
+
+  it('refuses more tokens than it has room for, several rows, and a graph', async () => {
+    const { device, model } = open(config);
+    using cache = new KeyValueCache(device, config, { capacity: 4 });
+    const ids = (rows: number, seq: number) =>
+      device.tensor(new Int32Array(rows * seq), [rows, seq]);
+    const call = (rows: number, seq: number) =>
+      device.noGrad(() =>
+        device.scope(async () => void (await model.call(ids(rows, seq), { cache }))),
+      );
+    await expect(call(1, 5)).rejects.toThrow(/at most 4 tokens, its capacity, got 5/);
+    await expect(call(2, 3)).rejects.toThrow(/expected one sequence/);
+    await expect(
+      device.scope(async () => void (await model.call(ids(1, 2), { cache }))),
+    ).rejects.toThrow(/inside device.noGrad/);
+    expect(() => new KeyValueCache(device, config, { capacity: 0 })).toThrow(NnConfigError);
+    expect(cache.length).toBe(0);
+  });
+
+  it.each(FAMILIES)('counts the positions of %s on, up to its last one', async (_, family) => {
+    const { device, model } = open(family);
+    using cache = new KeyValueCache(device, family, { capacity: POSITIONS + 1 });
+    const logitsAfter = nextLogits(model, { cache });
+    await logitsAfter(new Array<number>(POSITIONS - 1).fill(3));
+    await logitsAfter(new Array<number>(POSITIONS).fill(3));
+    await expect(logitsAfter(new Array<number>(POSITIONS + 1).fill(3))).rejects.toThrow(ShapeError);
+  });
+});
+
+/** Counts kernel calls, multiplications of matrix products, and keys that attention looks at. */
+function countCalls(on: Backend) {
+  const run = on.run.bind(on);
+  let counts = { calls: 0, products: 0, attended: 0 };
+  on.run = (kernel, call, scratch) => {
+    counts.calls += 1;
+    if (kernel === 'matmul') {
+      const { m, n, k } = call as KernelCalls['matmul'];
+      counts.products += m * n * k;
+    } else if (kernel === 'attention') {
+      counts.attended += (call as KernelCalls['attention']).numKeys;
+    }
+    run(kernel, call, scratch);
+  };
+  return {
+    backend: on,
+    take() {
+      const taken = counts;
+      counts = { calls: 0, products: 0, attended: 0 };
+      return taken;
+    },
+  };
+}
