@@ -246,6 +246,19 @@ describe('weights', () => {
     expect(floats(found)).not.toEqual(floats(full));
   });
 
+  it('of f16 are widened where they are loaded, beside others', async () => {
+    const model = new Decoder(makeDevice(), TIED, { seed: 3 });
+    const halves = Uint16Array.of(0x3c00, 0xc000, 0x3555, 0x0001, 0x7bff, 0, 0x8000, 0x4248);
+    const norm: HostTensor = { dtype: 'f16', shape: [8], data: new Uint8Array(halves.buffer) };
+    const files = new MemoryFiles();
+    const state = new Map([...(await stateDict(model)), ['model.norm.weight', norm]]);
+    await files.write('model.safetensors', safetensorsPieces(state));
+    const found = Uint8Array.from((await loaded(files, TIED)).get('model.norm.weight')!);
+    expect([...new Float32Array(found.buffer)]).toEqual([
+      ...[1, -2, 0.333251953125, 2 ** -24, 65504, 0, -0, 3.140625],
+    ]);
+  });
+
   it('are read by ranges: a tensor costs its own bytes', async () => {
     const model = new Decoder(makeDevice(), TIED, { seed: 3 });
     const files = await written(model, { maxFileBytes: 1000 });

@@ -62,7 +62,7 @@ export interface DecoderConfig {
   readonly pad_token_id: number | null;
 }
 
-type Required =
+type NeededField =
   | 'model_type'
   | 'vocab_size'
   | 'hidden_size'
@@ -72,7 +72,7 @@ type Required =
   | 'max_position_embeddings';
 
 /** A configuration as it is given: sizes always, the rest where it differs from the family's defaults. */
-export type DecoderOptions = Pick<DecoderConfig, Required> & Partial<DecoderConfig>;
+export type DecoderOptions = Pick<DecoderConfig, NeededField> & Partial<DecoderConfig>;
 
 const COUNT = whole(1);
 const ID: OptionRule = {
@@ -128,6 +128,12 @@ const DEFAULTS = {
 /** Every field, in the order in which files have them. */
 export const DECODER_FIELDS = Object.keys(RULES) as readonly (keyof DecoderConfig)[];
 
+/** Families whose configuration has a field; others have no such biases to switch on. */
+const FAMILIES_WITH: Readonly<Record<'attention_bias' | 'mlp_bias', readonly DecoderFamily[]>> = {
+  attention_bias: ['llama', 'qwen3'],
+  mlp_bias: ['llama'],
+};
+
 /** Qwen 3's heads have this width where nothing else is said. */
 const QWEN3_HEAD_DIM = 128;
 
@@ -155,8 +161,9 @@ export function resolveDecoderConfig(options: DecoderOptions): DecoderConfig {
       `decoder: expected head_dim to be even, got ${headDim}${options.head_dim === undefined ? ` (hidden_size ${width} over num_attention_heads ${heads})` : ''}. Columns turn in pairs.`,
     );
   }
-  for (const [field, families] of Object.entries(FAMILIES_WITH)) {
-    if (config[field as keyof typeof FAMILIES_WITH] && !families.includes(family)) {
+  for (const field of ['attention_bias', 'mlp_bias'] as const) {
+    const families = FAMILIES_WITH[field];
+    if (config[field] && !families.includes(family)) {
       throw new NnConfigError(
         `decoder: expected ${field} to be false for ${family}, got true. Only ${families.join(' and ')} can have it.`,
       );
@@ -164,15 +171,6 @@ export function resolveDecoderConfig(options: DecoderOptions): DecoderConfig {
   }
   return config;
 }
-
-/** Families that know a field; others have it false. */
-const FAMILIES_WITH = {
-  attention_bias: ['llama', 'qwen3'],
-  mlp_bias: ['llama'],
-} as const satisfies Partial<Record<keyof DecoderConfig, readonly DecoderFamily[]>> as {
-  readonly attention_bias: readonly DecoderFamily[];
-  readonly mlp_bias: readonly DecoderFamily[];
-};
 
 /** What a block of the family has beside its matrices. */
 export function blockParts(config: DecoderConfig): {
