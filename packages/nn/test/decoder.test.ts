@@ -25,6 +25,9 @@ const FAMILIES = [LLAMA, QWEN2, QWEN3].map((config) => [config.model_type, confi
 /** Of a block, forward and backward: 39 of Llama, and those of biases or norms; plain ops are three times as many. */
 const MOST_CALLS = 45;
 
+/** Sums of keys' gradients cancel, so that rounding is up to 1.4e-6 of them; a leak between documents is a tenth. */
+const GRADIENTS = 1e-5;
+
 const backend = await createCpuBackend({ threads: 1 });
 afterAll(() => backend.dispose());
 
@@ -84,7 +87,7 @@ describe.each(FAMILIES)('%s', (_, config) => {
     for (const [name, values] of packed.gradients) {
       const wanted = apart.gradients.get(name)!;
       const off = Math.hypot(...values.map((value, i) => value - wanted[i]!));
-      expect(off, name).toBeLessThanOrEqual(1e-6 * Math.hypot(...wanted));
+      expect(off, name).toBeLessThanOrEqual(GRADIENTS * Math.hypot(...wanted));
     }
     model.dispose();
     device.dispose();
