@@ -8,18 +8,11 @@ import type { AttentionOperands } from '../../../kernel-calls/products.js';
 import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { type Grid, type Kernel, linearGrid } from '../kernel.js';
+import { DELTA_LANES, deltaKernel, keysKernel, queriesKernel } from './attention-backward-tiles.js';
 import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';
+import { forwardKernel } from './attention-forward-tiles.js';
 import { pairParams, pairSpecOf } from './attention-pairs.js';
-import {
-  type AttentionSpec,
-  type AttentionTile,
-  DELTA_LANES,
-  deltaKernel,
-  forwardKernel,
-  keysKernel,
-  queriesKernel,
-  tileBytes,
-} from './attention-tiles.js';
+import { type AttentionSpec, type AttentionTile, tileBytes } from './attention-tile.js';
 
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
