@@ -106,7 +106,7 @@ export function stepsOf(step: PipelineStep | null | undefined): readonly Pipelin
     return [step];
   }
   const parts = step.pretokenizers ?? step.normalizers ?? step.processors;
-  return (parts as readonly PipelineStep[]).flatMap(stepsOf);
+  return ((parts ?? []) as readonly PipelineStep[]).flatMap(stepsOf);
 }
 
 function parse(texts: ReadonlyMap<string, string>, name: string): object {
