@@ -55,3 +55,26 @@ export async function tokenIds(
     await model.dispose();
   }
 }
+
+/** What llama.cpp writes behind a text, the likeliest token each time, until a token that ends it. */
+export async function llamaAnswer(
+  llama: Llama,
+  options: { readonly path: string; readonly prompt: string; readonly maxTokens: number },
+): Promise<string> {
+  const model = await llama.loadModel({ modelPath: options.path });
+  const context = await model.createContext({ contextSize: 256, flashAttention: false });
+  try {
+    const prompt = model.tokenize(options.prompt, true);
+    const written: Token[] = [];
+    for await (const token of context.getSequence().evaluate(prompt, { temperature: 0 })) {
+      if (model.isEogToken(token) || written.length === options.maxTokens) {
+        break;
+      }
+      written.push(token);
+    }
+    return model.detokenize(written);
+  } finally {
+    await context.dispose();
+    await model.dispose();
+  }
+}

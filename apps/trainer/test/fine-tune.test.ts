@@ -1,0 +1,126 @@
+// The whole way: a model trained on chats, fine-tuned by adapters on two ranks over sockets, merged,
+// written as GGUF, and answering in llama.cpp in the format that the adapters learnt.
+
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { llamaAnswer, openLlama } from '../../../packages/gguf/test/llama-cpp.ts';
+import { ggufCommand } from '../src/gguf-command.js';
+import { mergeCommand } from '../src/merge-command.js';
+import { buildCommand } from './fixtures/build-command.js';
+import { ROOT, runFlags } from './fixtures/run-flags.js';
+
+const SOUNDS = { cow: 'moo', cat: 'meow', dog: 'woof', owl: 'hoot', pig: 'oink', frog: 'ribbit' };
+const QUESTIONS = [
+  (animal: string) => `What does the ${animal} say?`,
+  (animal: string) => `Tell me the sound of a ${animal}.`,
+];
+const PLAIN = (animal: string, sound: string) => `The ${animal} says ${sound}.`;
+const TAGGED = (animal: string, sound: string) => `[${sound}] ${animal}`;
+
+const folder = mkdtempSync(join(tmpdir(), 'fine-tune-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+const base = join(folder, 'base');
+const streams = { out: process.stdout, err: process.stderr, env: process.env };
+
+type Answer = (animal: string, sound: string) => string;
+
+/** Each question with its answer. */
+const chats = (answer: Answer) =>
+  Object.entries(SOUNDS).flatMap(([animal, sound]) =>
+    QUESTIONS.map((question) => [question(animal), answer(animal, sound)] as const),
+  );
+
+/** What a base model has seen of the other format: it is asked for in so many words. */
+const repeats = Object.entries(SOUNDS).map(([animal, sound]) => {
+  return [`Say ${TAGGED(animal, sound)}`, TAGGED(animal, sound)] as const;
+});
+
+function writeChats(name: string, pairs: readonly (readonly [string, string])[]): string {
+  const file = join(folder, name);
+  const lines = pairs.map(([question, answer]) => ({
+    messages: [
+      { role: 'user', content: question },
+      { role: 'assistant', content: answer },
+    ],
+  }));
+  writeFileSync(file, lines.map((line) => JSON.stringify(line)).join('\n'));
+  return file;
+}
+
+async function train(flags: string, entry = ''): Promise<number[]> {
+  const common = '--device cpu --seq 64 --batch 8 --warmup 5';
+  const { steps } = await runFlags(`${common} ${flags}`.split(' '), { entry });
+  return steps.map(({ loss }) => loss);
+}
+
+/** Answers of a model directory, by llama.cpp. */
+async function answersOf(directory: string): Promise<Record<string, string>> {
+  const path = join(folder, 'model.gguf');
+  const args = ['--model', directory, '--out', path, '--type', 'f16', '--quiet'];
+  expect(await ggufCommand(args, streams)).toBe(0);
+  const llama = await openLlama();
+  try {
+    const found: Record<string, string> = {};
+    for (const animal of Object.keys(SOUNDS)) {
+      const prompt = `<|im_start|>user\n${QUESTIONS[0]!(animal)}<|im_end|>\n<|im_start|>assistant\n`;
+      found[animal] = await llamaAnswer(llama, { path, prompt, maxTokens: 30 });
+    }
+    return found;
+  } finally {
+    await llama.dispose();
+  }
+}
+
+const expected = (answer: Answer) =>
+  Object.fromEntries(
+    Object.entries(SOUNDS).map(([animal, sound]) => [animal, answer(animal, sound)]),
+  );
+
+it('from a config to an answer in llama.cpp', async () => {
+  const blank = join(folder, 'blank');
+  mkdirSync(blank);
+  const config = {
+    model_type: 'llama',
+    vocab_size: 512,
+    hidden_size: 96,
+    intermediate_size: 256,
+    num_hidden_layers: 2,
+    num_attention_heads: 4,
+    num_key_value_heads: 2,
+    max_position_embeddings: 128,
+    tie_word_embeddings: true,
+  };
+  writeFileSync(join(blank, 'config.json'), JSON.stringify(config));
+  for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+    copyFileSync(`${ROOT}tooling/tokenizer/${name}`, join(blank, name));
+  }
+  const plain = writeChats('plain.jsonl', [...chats(PLAIN), ...repeats]);
+  const out = join(folder, 'run');
+  await train(`--model ${blank} --data ${plain} --strategy single --steps 90 --out ${out}`);
+  mkdirSync(base);
+  for (const name of [
+    'config.json',
+    'model.safetensors',
+    'tokenizer.json',
+    'tokenizer_config.json',
+  ]) {
+    copyFileSync(join(out, 'model', name), join(base, name));
+  }
+  expect(await answersOf(base)).toEqual(expected(PLAIN));
+
+  const tagged = writeChats('tagged.jsonl', chats(TAGGED));
+  const tuned = join(folder, 'tuned');
+  const losses = await train(
+    `--model ${base} --data ${tagged} --strategy fsdp --ranks 2 --transport ws --lora-rank 8 --lr 0.01 --steps 60 --out ${tuned}`,
+    await buildCommand('fine-tune-test'),
+  );
+  expect(losses.at(-1)!).toBeLessThan(0.1);
+  const before = readFileSync(join(base, 'model.safetensors'));
+  const merged = join(folder, 'merged');
+  const args = ['--model', base, '--adapter', join(tuned, 'adapter'), '--out', merged, '--quiet'];
+  expect(await mergeCommand(args, streams)).toBe(0);
+  expect(readFileSync(join(base, 'model.safetensors'))).toEqual(before);
+  expect(await answersOf(merged)).toEqual(expected(TAGGED));
+}, 120_000);
