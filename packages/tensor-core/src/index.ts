@@ -67,6 +67,7 @@ export { type AxisOptions, argMax, cumSum, gather, type TopK, topK } from './ops
 export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-norm.js';
 export { type LinearCrossEntropyOptions, linearCrossEntropy } from './ops/linear-cross-entropy.js';
 export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
+export type { NormedSum } from './ops/normed-rows.js';
 export {
   drawNormal,
   drawUniform,
@@ -80,7 +81,7 @@ export {
   type UniformOptions,
 } from './ops/random.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';
-export { addRmsNorm, type NormedSum, type RmsNormOptions, rmsNorm } from './ops/rms-norm.js';
+export { addRmsNorm, type RmsNormOptions, rmsNorm } from './ops/rms-norm.js';
 export {
   type RotaryEmbeddingOptions,
   type RotaryFrequencyOptions,

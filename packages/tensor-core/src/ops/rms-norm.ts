@@ -1,9 +1,9 @@
 // Root mean square normalization over the last axis (Zhang and Sennrich, 2019).
 
-import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkNames } from '../check-options.js';
 import type { Tensor } from '../tensor.js';
-import { requireNormRows, requireSummands } from './checks.js';
+import { requireSummands } from './checks.js';
+import { type Normalization, type NormedSum, normalizeRows } from './normed-rows.js';
 
 export interface RmsNormOptions {
   /** [cols]. Absent: ones. */
@@ -12,12 +12,6 @@ export interface RmsNormOptions {
   readonly weightOffset?: number;
   /** Default 1e-6. */
   readonly eps?: number;
-}
-
-/** A sum and its normalized rows. */
-export interface NormedSum {
-  readonly sum: Tensor;
-  readonly norm: Tensor;
 }
 
 /** x / sqrt(mean(x^2) + eps) * (weight + weightOffset) along the last axis, f32 inside. */
@@ -47,59 +41,18 @@ function normalize(
   checkNames(op, options, ['weight', 'weightOffset', 'eps']);
   const { weight, weightOffset = 0, eps = 1e-6 } = options;
   const parameters = weight === undefined ? [] : [weight];
-  const { rows, cols } = requireNormRows(op, x, parameters);
-  const { device, dtype } = x;
-  const norm = device.empty(x.shape, { dtype });
-  const sum = residual === undefined ? x : device.empty(x.shape, { dtype });
-  const rstd = device.empty([rows]);
-  if (rows > 0) {
-    device.run('rmsNorm', {
-      x: x.view(),
-      residual: residual?.view(),
-      sum: residual === undefined ? undefined : sum.view(),
-      weight: weight?.view(),
-      weightOffset,
-      out: norm.view(),
-      rstd: rstd.view(),
-      rows,
-      cols,
-      eps,
-    });
-  }
-  const summands = residual === undefined ? [x] : [x, residual];
-  device.record({
-    name: op,
-    inputs: [...summands, ...parameters],
-    outputs: residual === undefined ? [norm] : [norm, sum],
-    saved: [sum, rstd, ...parameters],
-    backward: ([dy, dSum], needs) => {
-      if (dy === undefined) {
-        return summands.map(() => dSum); // only the sum was used
-      }
-      const needsInput = summands.some((_, i) => needs[i]);
-      const needsWeight = needs[summands.length] === true;
-      const dx = needsInput ? device.empty(x.shape, { dtype }) : undefined;
-      const dWeight = !needsWeight
-        ? undefined
-        : rows === 0
-          ? device.zeros([cols], { dtype: weight!.dtype })
-          : gradientPlace(weight!);
-      if (rows > 0 && (needsInput || needsWeight)) {
-        device.run('rmsNormBackward', {
-          x: sum.view(),
-          weight: weight?.view(),
-          weightOffset,
-          rstd: rstd.view(),
-          dy: dy.view(),
-          dSum: dSum?.view(),
-          dx: dx?.view(),
-          dWeight: dWeight?.view(),
-          rows,
-          cols,
-        });
-      }
-      return [...summands.map(() => dx), ...parameters.map(() => dWeight)];
+  const { device } = x;
+  const kernels: Normalization = {
+    parameters,
+    saved: parameters,
+    numStats: 1,
+    forward: (call, [rstd]) => {
+      device.run('rmsNorm', { ...call, weight: weight?.view(), weightOffset, rstd: rstd!, eps });
     },
-  });
-  return { sum, norm };
+    backward: (call, { stats: [rstd], dSum, dx, gradients: [dWeight] }) => {
+      const given = { ...call, weight: weight?.view(), weightOffset, rstd: rstd! };
+      device.run('rmsNormBackward', { ...given, dSum, dx, dWeight });
+    },
+  };
+  return normalizeRows(op, x, { residual, kernels });
 }

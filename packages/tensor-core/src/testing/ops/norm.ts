@@ -1,7 +1,8 @@
 // Op cases of rmsNorm, and of both norms of a sum.
 
 import { addLayerNorm } from '../../ops/layer-norm.js';
-import { addRmsNorm, type NormedSum, rmsNorm } from '../../ops/rms-norm.js';
+import type { NormedSum } from '../../ops/normed-rows.js';
+import { addRmsNorm, rmsNorm } from '../../ops/rms-norm.js';
 import { cat } from '../../ops/shape.js';
 import type { Tensor } from '../../tensor.js';
 import { type OpCase, opCase } from '../op-check.js';

@@ -1,0 +1,101 @@
+// What normalizations over the last axis share: the sum with a residual, which values of a row backward
+// needs, and which gradients are wanted. Their kernels are their own.
+
+import { gradientPlace } from '../autograd/gradient-place.js';
+import type { Tensor } from '../tensor.js';
+import type { View } from '../view.js';
+import { requireNormRows } from './checks.js';
+
+/** A sum and its normalized rows. */
+export interface NormedSum {
+  readonly sum: Tensor;
+  readonly norm: Tensor;
+}
+
+interface Rows {
+  readonly rows: number;
+  readonly cols: number;
+}
+
+export interface Normalization {
+  readonly parameters: readonly Tensor[];
+  /** Those of them that backward reads. */
+  readonly saved: readonly Tensor[];
+  /** f32 values of a row, such as its mean, that forward writes and backward reads. */
+  readonly numStats: number;
+  forward(
+    call: Rows & {
+      readonly x: View;
+      readonly residual: View | undefined;
+      /** Where the sum goes, beside a residual. */
+      readonly sum: View | undefined;
+      readonly out: View;
+    },
+    stats: readonly View[],
+  ): void;
+  /** `dx` and each of `gradients` are there where wanted, one of them at least. */
+  backward(
+    call: Rows & { readonly x: View; readonly dy: View },
+    wanted: {
+      readonly stats: readonly View[];
+      readonly dSum: View | undefined;
+      readonly dx: View | undefined;
+      /** In the parameters' order. */
+      readonly gradients: readonly (View | undefined)[];
+    },
+  ): void;
+}
+
+/** Records the op; the scope is the caller's. */
+export function normalizeRows(
+  op: string,
+  x: Tensor,
+  { residual, kernels }: { readonly residual: Tensor | undefined; readonly kernels: Normalization },
+): NormedSum {
+  const { parameters } = kernels;
+  const { rows, cols } = requireNormRows(op, x, parameters);
+  const { device, dtype } = x;
+  const norm = device.empty(x.shape, { dtype });
+  const sum = residual === undefined ? x : device.empty(x.shape, { dtype });
+  const stats = Array.from({ length: kernels.numStats }, () => device.empty([rows]));
+  const statViews = () => stats.map((one) => one.view());
+  if (rows > 0) {
+    const added = residual === undefined ? undefined : sum.view();
+    const views = { x: x.view(), residual: residual?.view(), sum: added, out: norm.view() };
+    kernels.forward({ ...views, rows, cols }, statViews());
+  }
+  const summands = residual === undefined ? [x] : [x, residual];
+  device.record({
+    name: op,
+    inputs: [...summands, ...parameters],
+    outputs: residual === undefined ? [norm] : [norm, sum],
+    saved: [sum, ...stats, ...kernels.saved],
+    backward: ([dy, dSum], needs) => {
+      if (dy === undefined) {
+        return summands.map(() => dSum); // only the sum was used
+      }
+      const needsInput = summands.some((_, i) => needs[i]);
+      const dx = needsInput ? device.empty(x.shape, { dtype }) : undefined;
+      const gradients = parameters.map((parameter, i) => {
+        if (needs[summands.length + i] !== true) {
+          return undefined;
+        }
+        const { shape, dtype: own } = parameter;
+        return rows === 0 ? device.zeros(shape, { dtype: own }) : gradientPlace(parameter);
+      });
+      if (rows > 0 && [dx, ...gradients].some((one) => one !== undefined)) {
+        kernels.backward(
+          { x: sum.view(), dy: dy.view(), rows, cols },
+          {
+            stats: statViews(),
+            dSum: dSum?.view(),
+            dx: dx?.view(),
+            gradients: gradients.map((one) => one?.view()),
+          },
+        );
+      }
+      return [...summands.map(() => dx), ...gradients];
+    },
+  });
+  return { sum, norm };
+}
