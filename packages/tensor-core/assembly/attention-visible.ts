@@ -29,7 +29,7 @@ import {
   window,
 } from './attention-call';
 import { widen } from './convert';
-import { philox16 } from './dropout';
+import { philox32 } from './dropout';
 import { TILE_ROWS } from './product-tile';
 import { scratchBase } from './slot';
 
@@ -187,8 +187,8 @@ export function drawWords(row: u32, from: i32, to: i32): void {
   const first = counter + <u64>(firstRow + row) * <u64>keys + <u64>key0At + <u64>from;
   const lead = <i32>(first & 3);
   const words = scratchBase + WORDS_AT;
-  for (let i = 0; i < to - from + lead; i += 16) {
-    philox16((first >> 2) + <u64>(i >> 2), key0, key1, words + (i << 2));
+  for (let i = 0; i < to - from + lead; i += 32) {
+    philox32((first >> 2) + <u64>(i >> 2), key0, key1, words + (i << 2));
   }
   wordsAt = words + ((<usize>lead) << 2) - ((<usize>from) << 2);
 }

@@ -1,5 +1,5 @@
 // Dropout by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the
-// mask is a function of key and element number alone. Four counters run in the four lanes.
+// mask is a function of key and element number alone. Counters run in the lanes.
 
 import { narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -27,8 +27,8 @@ export function dropout(slot: usize, chunk: u32, chunks: u32): void {
     const n = <i32>min<u32>(end - at, BLOCK);
     const first = offset + <u64>at;
     const lead = <i32>(first & 3);
-    for (let i = 0; i < n + lead; i += 16) {
-      philox16((first >> 2) + <u64>(i >> 2), key0, key1, words + (i << 2));
+    for (let i = 0; i < n + lead; i += 32) {
+      philox32((first >> 2) + <u64>(i >> 2), key0, key1, words + (i << 2));
     }
     const mask = words + (lead << 2);
     const xv = widen(x, xType, at, n, scratchBase);
@@ -41,35 +41,72 @@ export function dropout(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** 16 words: those of four counters one after the other. */
+/** 32 words: those of eight counters one after the other, four and four in step, which hides the latency of products. */
 @inline
-export function philox16(counter: u64, key0: u32, key1: u32, out: usize): void {
-  const low = <u32>counter;
-  let c0 = i32x4.add(i32x4.splat(<i32>low), i32x4(0, 1, 2, 3));
-  // Carry into the high word where adding the lane wrapped.
-  const wrapped = i32x4.lt_u(c0, i32x4.splat(<i32>low));
-  let c1 = i32x4.sub(i32x4.splat(<i32>(counter >> 32)), wrapped);
-  let c2 = i32x4.splat(0);
-  let c3 = i32x4.splat(0);
+export function philox32(counter: u64, key0: u32, key1: u32, out: usize): void {
+  const next = counter + 4;
+  let a0 = low4(counter);
+  let a1 = high4(counter, a0);
+  let a2 = i32x4.splat(0);
+  let a3 = i32x4.splat(0);
+  let b0 = low4(next);
+  let b1 = high4(next, b0);
+  let b2 = i32x4.splat(0);
+  let b3 = i32x4.splat(0);
   const m0 = i32x4.splat(0xd2511f53);
   const m1 = i32x4.splat(0xcd9e8d57);
   for (let round = 0; round < 10; round++) {
-    const a0 = i64x2.extmul_low_i32x4_u(c0, m0);
-    const a1 = i64x2.extmul_high_i32x4_u(c0, m0);
-    const b0 = i64x2.extmul_low_i32x4_u(c2, m1);
-    const b1 = i64x2.extmul_high_i32x4_u(c2, m1);
-    const low0 = v128.shuffle<i32>(a0, a1, 0, 2, 4, 6);
-    const high0 = v128.shuffle<i32>(a0, a1, 1, 3, 5, 7);
-    const low1 = v128.shuffle<i32>(b0, b1, 0, 2, 4, 6);
-    const high1 = v128.shuffle<i32>(b0, b1, 1, 3, 5, 7);
-    c0 = v128.xor(v128.xor(high1, c1), i32x4.splat(<i32>key0));
-    c1 = low1;
-    c2 = v128.xor(v128.xor(high0, c3), i32x4.splat(<i32>key1));
-    c3 = low0;
+    const k0 = i32x4.splat(<i32>key0);
+    const k1 = i32x4.splat(<i32>key1);
+    const aLow0 = i64x2.extmul_low_i32x4_u(a0, m0);
+    const aHigh0 = i64x2.extmul_high_i32x4_u(a0, m0);
+    const aLow1 = i64x2.extmul_low_i32x4_u(a2, m1);
+    const aHigh1 = i64x2.extmul_high_i32x4_u(a2, m1);
+    const bLow0 = i64x2.extmul_low_i32x4_u(b0, m0);
+    const bHigh0 = i64x2.extmul_high_i32x4_u(b0, m0);
+    const bLow1 = i64x2.extmul_low_i32x4_u(b2, m1);
+    const bHigh1 = i64x2.extmul_high_i32x4_u(b2, m1);
+    a0 = v128.xor(v128.xor(highs(aLow1, aHigh1), a1), k0);
+    a1 = lows(aLow1, aHigh1);
+    a2 = v128.xor(v128.xor(highs(aLow0, aHigh0), a3), k1);
+    a3 = lows(aLow0, aHigh0);
+    b0 = v128.xor(v128.xor(highs(bLow1, bHigh1), b1), k0);
+    b1 = lows(bLow1, bHigh1);
+    b2 = v128.xor(v128.xor(highs(bLow0, bHigh0), b3), k1);
+    b3 = lows(bLow0, bHigh0);
     key0 += 0x9e3779b9;
     key1 += 0xbb67ae85;
   }
-  // Lanes are counters: transpose.
+  storeByCounter(out, a0, a1, a2, a3);
+  storeByCounter(out + 64, b0, b1, b2, b3);
+}
+
+/** Low words of four counters. */
+@inline
+function low4(counter: u64): v128 {
+  return i32x4.add(i32x4.splat(<i32>counter), i32x4(0, 1, 2, 3));
+}
+
+/** High words of four counters, one more where adding the lane wrapped. */
+@inline
+function high4(counter: u64, low: v128): v128 {
+  const wrapped = i32x4.lt_u(low, i32x4.splat(<i32>counter));
+  return i32x4.sub(i32x4.splat(<i32>(counter >> 32)), wrapped);
+}
+
+@inline
+function lows(low: v128, high: v128): v128 {
+  return v128.shuffle<i32>(low, high, 0, 2, 4, 6);
+}
+
+@inline
+function highs(low: v128, high: v128): v128 {
+  return v128.shuffle<i32>(low, high, 1, 3, 5, 7);
+}
+
+/** Lanes are counters: transposes. */
+@inline
+function storeByCounter(out: usize, c0: v128, c1: v128, c2: v128, c3: v128): void {
   const t0 = v128.shuffle<i32>(c0, c1, 0, 4, 1, 5);
   const t1 = v128.shuffle<i32>(c2, c3, 0, 4, 1, 5);
   const t2 = v128.shuffle<i32>(c0, c1, 2, 6, 3, 7);

@@ -2,7 +2,7 @@
 // on floats is the last one, a product. Integers have at most 24 bits, so that converting them is exact.
 
 import { narrow } from './convert';
-import { philox16 } from './dropout';
+import { philox32 } from './dropout';
 import { BLOCK_BYTES } from './elementwise';
 import { BLOCK, F32, RANDOM_NORMAL } from './layout';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
@@ -30,8 +30,8 @@ export function random(slot: usize, chunk: u32, chunks: u32): void {
     const n = <i32>min<u32>(end - at, BLOCK);
     const from = offset + <u64>at;
     const lead = <i32>(from & 3);
-    for (let i = 0; i < n + lead; i += 16) {
-      philox16((from >> 2) + <u64>(i >> 2), key0, key1, words + (i << 2));
+    for (let i = 0; i < n + lead; i += 32) {
+      philox32((from >> 2) + <u64>(i >> 2), key0, key1, words + (i << 2));
     }
     const drawn = words + (lead << 2);
     if (isNormal) {
