@@ -20,7 +20,7 @@ fn integer_of(word: u32) -> i32 {
   let octave = countLeadingZeros(tail);
   let part = (tail << octave) << 1u;
   let at = ((31u - octave) * 32u + (part >> 27u)) * 4u;
-  let t = tail * load_normals(at + 3u);
+  let t = part << 5u;
   let inner = load_normals(at + 1u) - multiply_high(t, load_normals(at + 2u));
   let distance = bitcast<i32>((load_normals(at) - multiply_high(t, inner) + 128u) >> 8u);
   return select(-distance, distance, is_upper);
