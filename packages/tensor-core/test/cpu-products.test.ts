@@ -38,6 +38,8 @@ const SHAPES: readonly (readonly [name: string, Omit<Shape, 'transposeA' | 'tran
   ['a k whose panels are not kept', { m: 150, n: 530, k: 4500, batches: 1 }],
   ['one batch after the other', { m: 64, n: 40, k: 33, batches: 9 }],
   ['fewer rows than a tile', { m: 5, n: 90, k: 300, batches: 2 }],
+  ['few rows of a long, odd k', { m: 3, n: 70, k: 4103, batches: 1 }],
+  ['few rows of columns beyond a block', { m: 2, n: 2115, k: 70, batches: 1 }],
 ];
 
 describe.each(SHAPES)('%s', (_, extent) => {
