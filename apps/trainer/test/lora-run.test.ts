@@ -78,6 +78,12 @@ describe('adapters', () => {
       expect(Math.abs(loss - wide[step]!) / wide[step]!).toBeLessThan(5e-3);
     });
   });
+
+  it.each(['fsdp', 'offload'])('beside a base of 16 bits write a text, by %s', async (strategy) => {
+    const flags = `--model ${BASE} ${DATA} --lora-rank 4 --precision bf16 --strategy ${strategy} --steps 1`;
+    const { text } = await runFlags(flags.split(' '), { isQuiet: false });
+    expect(text!.length).toBeGreaterThan(20);
+  });
 });
 
 it.each([

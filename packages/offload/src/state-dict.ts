@@ -1,7 +1,7 @@
 // Parameters and buffers in and out under the names the bare model has: what is written here loads into
 // it, and back. Parameters pass between the store and the host; the device isn't asked.
 
-import { byteSize, toF32Array } from '@shardweave/dtypes';
+import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import { type HostTensor, isDeviceDType, type LazyTensor } from '@shardweave/nn';
 import { restShape } from '@shardweave/nn/flat';
 import { type DType, elementCountOf, isFloat, type Tensor } from '@shardweave/tensor-core';
@@ -87,7 +87,7 @@ async function writeState(
     }
     const flat = ownerOf(tensor, name, owners);
     const values = await valuesOf(entry, name);
-    await flat.writeLeaf(tensor, flat.isEncoded ? values.data : f32Bytes(values));
+    await flat.writeLeaf(tensor, flat.isEncoded ? values.data : bytesIn(values, flat.flat.dtype));
   }
   for (const [name, buffer] of buffers) {
     const entry = state.get(name);
@@ -149,12 +149,15 @@ async function valuesOf(entry: HostTensor | LazyTensor, name: string): Promise<H
   );
 }
 
-function f32Bytes({ dtype, data }: HostTensor): Uint8Array {
-  if (dtype === 'f32') {
-    return data;
+/** Float values as they rest in `dtype`, whole words: padding stands behind a half one. */
+function bytesIn({ dtype, data }: HostTensor, rest: DType): Uint8Array {
+  const bytes = dtype === rest ? data : fromF32Array(toF32Array(data, dtype as DType), rest);
+  if (bytes.byteLength % 4 === 0) {
+    return bytes;
   }
-  const values = toF32Array(data, dtype as DType);
-  return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+  const words = new Uint8Array(bytes.byteLength + 2);
+  words.set(bytes);
+  return words;
 }
 
 function checkState(

@@ -1,8 +1,15 @@
 // Which parameters a step moves: frozen ones stay, thawed ones begin, and those that no backward reached
 // are passed over, as in a model on its device.
 
-import { AdamW, Linear, Module, Sequential, Sgd } from '@shardweave/nn';
-import { OffloadModel, stateDict } from '@shardweave/offload';
+import {
+  AdamW,
+  Linear,
+  Module,
+  stateDict as plainStateDict,
+  Sequential,
+  Sgd,
+} from '@shardweave/nn';
+import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -162,3 +169,26 @@ it.each([
   const elements = 256; // a weight and a bias at multiples of 128
   expect(bytesOf('0.frozen')).toBe(elements * elementBytes);
 });
+
+it.each(['f32', 'bf16'] as const)(
+  'frozen ones in 16 bits load from %s, odd sizes too',
+  async (dtype) => {
+    const device = new Device(createReferenceBackend(), { seed: 8 });
+    const make = () => {
+      const layer = new Linear(device, { inFeatures: 3, outFeatures: 5 }).to('bf16');
+      for (const parameter of layer.parameters()) {
+        parameter.requiresGrad = false;
+      }
+      return new Sequential(device, [layer, new Linear(device, { inFeatures: 5, outFeatures: 2 })]);
+    };
+    const [from, to] = [make(), make()];
+    const state = await plainStateDict(from);
+    const given = await plainStateDict(from.to(dtype));
+    const model = new OffloadModel(to, { numSlices: 2 });
+    await loadStateDict(
+      model,
+      new Map([...state, ...[...given].filter(([name]) => name[0] === '0')]),
+    );
+    expect(await stateDict(model)).toEqual(state);
+  },
+);

@@ -27,8 +27,9 @@ export async function sampleText(
   const { config, tokenizer } = options;
   const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
   const context = config.seq;
-  // Models that offload runs compute in the run's dtype; others are whole again, in f32.
-  const dtype = config.strategy === 'offload' ? COMPUTE_DTYPES[config.precision] : 'f32';
+  // Models that offload runs, and frozen ones, compute in the run's dtype; others are whole again, in f32.
+  const isNarrow = config.strategy === 'offload' || config.lora !== undefined;
+  const dtype = isNarrow ? COMPUTE_DTYPES[config.precision] : 'f32';
   using cache = new KeyValueCache(device, config.modelConfig, { capacity: context, dtype });
   const started = performance.now();
   const tokens: number[] = [];
