@@ -33,6 +33,7 @@ const CORE = [
 
 const COMMANDS = {
   train: (args) => fromTrainer('main', args),
+  generate: (args) => fromTrainer('generate', args),
   merge: (args) => fromTrainer('merge', args),
   gguf: (args) => fromTrainer('gguf', args),
   build,

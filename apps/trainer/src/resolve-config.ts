@@ -233,8 +233,9 @@ function modelSource(model: string): ModelSource {
   );
 }
 
-function tokenizerName(
-  { tokenizer }: Flags,
+/** @throws {UsageError} for the model's own where it has none */
+export function tokenizerName(
+  { tokenizer }: Pick<Flags, 'tokenizer'>,
   model: ModelSource,
   { vocab_size }: ModelConfig,
 ): TokenizerName {

@@ -3,10 +3,11 @@
 
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import { CommanderError } from 'commander';
-import { InterruptedError, SignalError, ToldError, TrainerError, UsageError } from './errors.js';
+import { InterruptedError, ToldError, TrainerError, UsageError } from './errors.js';
 import { type Flags, parseFlags } from './flags.js';
 import { runJob } from './launch/run-job.js';
 import { startMpirun } from './launch/start-mpirun.js';
+import { listenToSignals } from './listen-to-signals.js';
 import { refuseUsedDirectory } from './output/run-directory.js';
 import { RunMonitor } from './output/run-monitor.js';
 import { Terminal } from './output/terminal.js';
@@ -107,29 +108,4 @@ function withRanksOf(place: Launcher | undefined, flags: Flags): Flags {
     );
   }
   return { ...flags, ranks: worldSize };
-}
-
-/** A second signal doesn't wait: rank processes leave with this one. */
-function listenToSignals(): { readonly signal: AbortSignal; dispose(): void } {
-  const stop = new AbortController();
-  const onSignal = (signal: NodeJS.Signals) => {
-    const reason =
-      signal === 'SIGINT' ? new InterruptedError('stopped by Ctrl-C') : new SignalError(signal);
-    if (stop.signal.aborted) {
-      process.exit(reason.exitCode);
-    }
-    stop.abort(reason);
-  };
-  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-  for (const signal of signals) {
-    process.on(signal, onSignal);
-  }
-  return {
-    signal: stop.signal,
-    dispose: () => {
-      for (const signal of signals) {
-        process.off(signal, onSignal);
-      }
-    },
-  };
 }

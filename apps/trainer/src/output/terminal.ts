@@ -4,6 +4,7 @@
 import { SingleBar } from 'cli-progress';
 import pc from 'picocolors';
 import type { StepMetrics, StepResources } from '../rank/events.js';
+import { printable } from './printable.js';
 import { stepLine } from './step-line.js';
 
 export interface TerminalStream {
@@ -99,9 +100,7 @@ export class Terminal {
       return;
     }
     this.close();
-    // An untrained model says anything, also what would command the terminal.
-    const printable = text.replaceAll(/[^\P{Cc}\n]/gu, '\u00b7');
-    this.#line(`\n${this.#colors.dim(prompt)}${printable}\n`);
+    this.#line(`\n${this.#colors.dim(prompt)}${printable(text)}\n`);
   }
 
   note(text: string): void {

@@ -1,6 +1,6 @@
 // The keys and values of the tokens that a model has seen, so that the next one computes its own alone.
 
-import { type Device, slice, type Tensor } from '@shardweave/tensor-core';
+import { cast, type Device, slice, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, oneOf, optional, whole } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import type { ModelConfig } from '../hf/model-config.js';
@@ -8,7 +8,7 @@ import type { ModelConfig } from '../hf/model-config.js';
 export interface KeyValueCacheOptions {
   /** Most tokens that it holds. */
   readonly capacity: number;
-  /** What the model computes in. Default f32. */
+  /** Best what the model computes in: from another dtype all is converted at every call. Default f32. */
   readonly dtype?: 'f32' | 'f16' | 'bf16';
 }
 
@@ -122,7 +122,7 @@ export class LayerCache {
     requireRoom(end, capacity);
     const add = (held: Tensor, fresh: Tensor) => {
       device.copyInto(slice(held, { axis: 1, start, end }), fresh);
-      return slice(held, { axis: 1, start: 0, end });
+      return cast(slice(held, { axis: 1, start: 0, end }), fresh.dtype);
     };
     return { keys: add(this.#keys, keys), values: add(this.#values, values) };
   }

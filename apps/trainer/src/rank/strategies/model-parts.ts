@@ -19,13 +19,16 @@ import { withModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
 import type { StrategyOptions } from './strategy.js';
 
+/** What a run says of its model and the model's first values. */
+export type ModelChoice = Pick<RunConfig, 'model' | 'modelConfig' | 'lora' | 'precision' | 'seed'>;
+
 /** What products are computed from. */
 export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /** The run's model with its adapters, where it has them; values come later. */
 export function deferredModel(
   device: Device,
-  { modelConfig, lora, precision, seed }: RunConfig,
+  { modelConfig, lora, precision, seed }: ModelChoice,
 ): LanguageModel {
   const model = makeModel(device, modelConfig, { seed, deferInit: true });
   if (lora !== undefined) {
@@ -88,7 +91,7 @@ export function checkpointBlocks(model: LanguageModel, { checkpointActivations }
  * and those of adapters. Where a model has adapters neither file has all of it, so `load` is strict only without.
  */
 export async function withWeights(
-  { device, config }: Pick<StrategyOptions, 'device' | 'config'>,
+  { device, config }: { readonly device: Device; readonly config: ModelChoice },
   load: (
     state: ReadonlyMap<string, LazyTensor>,
     options: { readonly strict: boolean },

@@ -1,0 +1,141 @@
+// The command `generate`: text from a model as it comes, after a prompt or in a conversation.
+
+import { createInterface } from 'node:readline';
+import type { ChatMessage } from './data/chat-template.js';
+import type { Tokenizer } from './data/tokenizer.js';
+import { UsageError } from './errors.js';
+import { type GenerateFlags, generateOptions } from './generate/generate-flags.js';
+import { openTextModel, type TextModel } from './generate/open-text-model.js';
+import { TextStream } from './generate/text-stream.js';
+import { printable } from './output/printable.js';
+import { type CommandStreams, runCommand } from './run-command.js';
+
+export interface GenerateStreams extends CommandStreams {
+  /** The turns of a conversation. */
+  readonly input: NodeJS.ReadableStream & { readonly isTTY?: boolean };
+  /** The script that looks for a GPU. */
+  readonly entry: string;
+  /** Ends the command with its reason. */
+  readonly signal: AbortSignal;
+}
+
+/** Runs the command with `args` (after the command's name) and resolves to its exit code. */
+export function generateCommand(
+  args: readonly string[],
+  streams: GenerateStreams,
+): Promise<number> {
+  return runCommand<GenerateFlags>(generateOptions(), { args, streams }, async (flags) => {
+    await using model = await openTextModel(flags, streams);
+    streams.signal.throwIfAborted();
+    const speech = new Speech(model, flags, streams);
+    await (flags.chat === true ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
+    return speech.summary();
+  });
+}
+
+/** Answers each line of the input. */
+async function converse(speech: Speech, { input, err, signal }: GenerateStreams): Promise<void> {
+  const messages: ChatMessage[] = [];
+  const lines = createInterface({ input, signal });
+  const ask = () => input.isTTY === true && err.write('> ');
+  ask();
+  for await (const line of lines) {
+    if (line.trim() !== '') {
+      messages.push({ role: 'user', content: line });
+      messages.push({ role: 'assistant', content: await speech.answer(messages) });
+    }
+    ask();
+  }
+  signal.throwIfAborted();
+}
+
+/** Writes what a model says, and counts it. */
+class Speech {
+  readonly #model: TextModel;
+  readonly #flags: GenerateFlags;
+  readonly #streams: GenerateStreams;
+  #numTokens = 0;
+  #ms = 0;
+
+  constructor(model: TextModel, flags: GenerateFlags, streams: GenerateStreams) {
+    this.#model = model;
+    this.#flags = flags;
+    this.#streams = streams;
+    if (flags.chat === true && model.tokenizer.chat === undefined) {
+      throw new UsageError(
+        `--chat: ${flags.model} has no chat template. Put a chat_template.jinja there, or give a --prompt.`,
+      );
+    }
+  }
+
+  /** A text that begins with the prompt. */
+  async tell(prompt: string): Promise<void> {
+    const tokens = promptTokens(prompt, this.#model.tokenizer);
+    const isQuiet = this.#flags.quiet === true;
+    await this.#say(tokens, isQuiet ? '' : prompt);
+    if (!isQuiet) {
+      this.#streams.out.write('\n');
+    }
+  }
+
+  /** What the model answers to a conversation. */
+  async answer(messages: readonly ChatMessage[]): Promise<string> {
+    const { tokenizer } = this.#model;
+    const text = tokenizer.chat!.render(messages, { asks: true });
+    const said = await this.#say([...tokenizer.encode(text)]);
+    this.#streams.out.write('\n');
+    return said;
+  }
+
+  /** A line about it. */
+  summary(): string {
+    const speed = this.#ms === 0 ? 0 : (1000 * this.#numTokens) / this.#ms;
+    return `${this.#numTokens} tokens, ${speed.toFixed(1)} tokens/s`;
+  }
+
+  /** @param before what is written as soon as the prompt is known to fit */
+  async #say(prompt: readonly number[], before = ''): Promise<string> {
+    const { out, signal } = this.#streams;
+    const { tokenizer } = this.#model;
+    const decode = (tokens: Iterable<number>) => tokenizer.decode(tokens);
+    const stream = new TextStream(decode, { prompt, stop: this.#flags.stop ?? [] });
+    let said = '';
+    const write = (text: string) => {
+      said += text;
+      out.write(out.isTTY === true ? printable(text) : text);
+    };
+    const started = performance.now();
+    const tokens = this.#model.continue(prompt);
+    out.write(before);
+    for await (const token of tokens) {
+      signal.throwIfAborted();
+      this.#numTokens += 1;
+      const { text, isStopped } = stream.add(token);
+      write(text);
+      if (isStopped) {
+        this.#ms += performance.now() - started;
+        return said;
+      }
+    }
+    this.#ms += performance.now() - started;
+    signal.throwIfAborted();
+    write(stream.end().text);
+    return said;
+  }
+}
+
+/** An empty prompt is a begin token, or the end token that stands between texts where there is none. */
+function promptTokens(prompt: string, tokenizer: Tokenizer): number[] {
+  const { beginToken, endToken, addsBegin } = tokenizer;
+  if (prompt !== '') {
+    const before = addsBegin && beginToken !== undefined ? [beginToken] : [];
+    return [...before, ...tokenizer.encode(prompt)];
+  }
+  const first = beginToken ?? endToken;
+  if (first === undefined) {
+    throw new UsageError(
+      `--prompt is empty, and --tokenizer ${tokenizer.name} has no token that a text begins with. Give a prompt.`,
+    );
+  }
+  return [first];
+}

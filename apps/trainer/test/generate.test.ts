@@ -1,0 +1,280 @@
+// The command `generate` on small random models, against the same model called by hand without a cache.
+
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Readable, Writable } from 'node:stream';
+import {
+  applyLora,
+  type GenerateOptions,
+  generate,
+  type LanguageModel,
+  loadStateDict,
+  makeModel,
+  nextLogits,
+  parseModelConfig,
+  stateDict,
+} from '@shardweave/nn';
+import { Device } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, describe, expect, it } from 'vitest';
+import { generateCommand } from '../src/generate-command.js';
+import { writeAdapter } from '../src/model/adapter-directory.js';
+import { writeModel } from '../src/model/model-directory.js';
+import { buildCommand } from './fixtures/build-command.js';
+import { LETTERS, type LettersOptions, lettersDirectory } from './fixtures/letters-tokenizer.js';
+
+const LLAMA = {
+  model_type: 'llama',
+  vocab_size: LETTERS.vocabSize,
+  hidden_size: 16,
+  intermediate_size: 24,
+  num_hidden_layers: 2,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  max_position_embeddings: 96,
+  initializer_range: 0.5,
+  rms_norm_eps: 1e-5,
+  hidden_act: 'silu',
+  tie_word_embeddings: false,
+};
+const GPT2 = {
+  ...{ model_type: 'gpt2', vocab_size: LETTERS.vocabSize, n_positions: 96, n_embd: 16 },
+  ...{ n_layer: 2, n_head: 2, initializer_range: 0.5 },
+};
+const PROMPT = 'It was';
+
+const backend = await createCpuBackend({ threads: 1 });
+const directories: string[] = [];
+afterAll(async () => {
+  await backend.dispose();
+  for (const directory of directories) {
+    rmSync(directory, { recursive: true });
+  }
+});
+
+/** A directory with a random model, and that model. */
+async function makeDirectory(options: LettersOptions = {}) {
+  const directory = lettersDirectory(options);
+  directories.push(directory);
+  const config = parseModelConfig(JSON.stringify(options.config ?? LLAMA));
+  const device = new Device(backend);
+  const model = makeModel(device, config, { seed: 2 }).eval() as LanguageModel;
+  await writeModel(directory, { config, state: await stateDict(model) });
+  return { directory, config, device, model };
+}
+
+async function run(args: readonly string[], { input = '' } = {}) {
+  let out = '';
+  let err = '';
+  const code = await generateCommand([...args, '--device', 'cpu', '--threads', '1'], {
+    input: Readable.from([input]),
+    out: {
+      write: (text) => {
+        out += text;
+      },
+    },
+    err: new Writable({
+      write: (chunk, _encoding, done) => {
+        err += String(chunk);
+        done();
+      },
+    }),
+    env: { NO_COLOR: '1' },
+    entry: '',
+    signal: new AbortController().signal,
+  });
+  return { code, out, err };
+}
+
+async function tokensOf(
+  model: LanguageModel,
+  prompt: readonly number[],
+  options: Partial<GenerateOptions> = {},
+): Promise<number[]> {
+  const found: number[] = [];
+  const stop = [LETTERS.begin.id, LETTERS.end.id];
+  const all = { maxTokens: 12, temperature: 0, stop, ...options };
+  for await (const token of generate(nextLogits(model), prompt, all)) {
+    found.push(token);
+  }
+  return found;
+}
+
+const encode = (text: string) => [...new TextEncoder().encode(text)];
+const decode = (tokens: readonly number[]) =>
+  new TextDecoder().decode(Uint8Array.from(tokens.filter((token) => token < 256)));
+const GREEDY = ['--max-tokens', '12', '--temperature', '0'];
+
+describe('generate', () => {
+  it('continues a prompt; --quiet prints what follows it alone', async () => {
+    const { directory, model } = await makeDirectory();
+    const text = decode(await tokensOf(model, encode(PROMPT)));
+    const flags = ['--model', directory, '--prompt', PROMPT, ...GREEDY];
+    const quiet = await run([...flags, '--quiet']);
+    expect(quiet).toEqual({ code: 0, out: text, err: '' });
+    const { code, out, err } = await run(flags);
+    expect({ code, err }).toEqual({ code: 0, err: '' });
+    expect(out.startsWith(`${PROMPT}${text}\n`)).toBe(true);
+    expect(out.slice(PROMPT.length + text.length)).toMatch(/^\n12 tokens, [\d.]+ tokens\/s\n$/);
+  });
+
+  it('draws by its flags, equal texts for equal seeds', async () => {
+    const { directory, model } = await makeDirectory();
+    const rules = { temperature: 1.5, topK: 50, topP: 0.9, minP: 0.05 };
+    const flags = (seed: number) => [
+      ...['--model', directory, '--prompt', PROMPT, '--max-tokens', '12', '--quiet'],
+      ...['--temperature', '1.5', '--top-k', '50', '--top-p', '0.9', '--min-p', '0.05'],
+      ...['--seed', String(seed)],
+    ];
+    const drawn = await tokensOf(model, encode(PROMPT), { ...rules, seed: 7 });
+    const first = await run(flags(7));
+    expect(first.out).toBe(decode(drawn));
+    expect((await run(flags(8))).out).not.toBe(first.out);
+  });
+
+  it('starts at the begin token without a prompt, and puts it before one where documents have it', async () => {
+    const { directory, model } = await makeDirectory({ addsBegin: true });
+    const flags = ['--model', directory, '--quiet', ...GREEDY];
+    const { begin } = LETTERS;
+    const alone = decode(await tokensOf(model, [begin.id]));
+    expect((await run(flags)).out).toBe(alone);
+    const before = decode(await tokensOf(model, [begin.id, ...encode(PROMPT)]));
+    expect(before).not.toBe(decode(await tokensOf(model, encode(PROMPT))));
+    expect((await run([...flags, '--prompt', PROMPT])).out).toBe(before);
+  });
+
+  it('ends at an end token, at the begin token, and before a text of --stop', async () => {
+    const plain = await makeDirectory();
+    const tokens = await tokensOf(plain.model, encode(PROMPT));
+    const last = tokens[4]!;
+    const text = decode(tokens.slice(0, tokens.indexOf(last)));
+    const flags = ['--prompt', PROMPT, '--quiet', ...GREEDY];
+    for (const ids of [{ eos_token_id: [2, last] }, { bos_token_id: last, eos_token_id: 2 }]) {
+      const { directory } = await makeDirectory({
+        generationConfig: ids,
+        tokenizerConfig: {},
+      });
+      expect((await run(['--model', directory, ...flags])).out).toBe(text);
+    }
+    const whole = decode(tokens);
+    const stop = whole.slice(3, 5);
+    const stopped = await run([
+      ...['--model', plain.directory, ...flags, '--stop', 'not there'],
+      ...['--stop', stop],
+    ]);
+    expect(stopped.out).toBe(whole.slice(0, whole.indexOf(stop)));
+  });
+
+  it('answers each line of a conversation by the template, and knows what was said', async () => {
+    const { directory, model } = await makeDirectory();
+    // The template writes `u:Hi<end>\na:`; see LETTERS_CHAT.
+    const { end } = LETTERS;
+    const turn = (role: string, content: readonly number[]) => [
+      ...encode(`${role}:`),
+      ...content,
+      end.id,
+      ...encode('\n'),
+    ];
+    const asks = encode('a:');
+    const first = turn('u', encode('Hi'));
+    const said = decode(await tokensOf(model, [...first, ...asks]));
+    const second = [...first, ...turn('a', encode(said)), ...turn('u', encode('Why?'))];
+    const again = decode(await tokensOf(model, [...second, ...asks]));
+    const flags = ['--model', directory, '--chat', '--quiet', ...GREEDY];
+    const { code, out, err } = await run(flags, { input: 'Hi\n\nWhy?\n' });
+    expect({ code, out, err }).toEqual({ code: 0, out: `${said}\n${again}\n`, err: '' });
+  });
+
+  it('adds the adapters of a directory', async () => {
+    const { directory, device, config, model } = await makeDirectory();
+    const adapted = makeModel(device, config, { seed: 2 }).eval() as LanguageModel;
+    const lora = applyLora(adapted, { rank: 2, alpha: 8, seed: 3 });
+    const state = await stateDict(adapted);
+    for (const [name, { data }] of state) {
+      if (name.includes('lora_B')) {
+        const factor = new Float32Array(data.buffer, data.byteOffset, data.byteLength / 4);
+        factor.set(factor.map((_, i) => ((i * 7) % 11) / 5 - 1));
+      }
+    }
+    await loadStateDict(adapted, state);
+    const adapter = mkdtempSync(join(tmpdir(), 'adapter-'));
+    directories.push(adapter);
+    await writeAdapter(adapter, state, { config: lora, base: directory, fanInFanOut: false });
+    const text = decode(await tokensOf(adapted, encode(PROMPT)));
+    expect(text).not.toBe(decode(await tokensOf(model, encode(PROMPT))));
+    const flags = ['--model', directory, '--prompt', PROMPT, '--quiet', ...GREEDY];
+    for (const strategy of ['single', 'offload']) {
+      const { out } = await run([...flags, '--adapter', adapter, '--strategy', strategy]);
+      expect(out).toBe(text);
+    }
+  });
+
+  it.each([LLAMA, GPT2])(
+    'says the same at rest off its device, within a budget: $model_type',
+    async (config) => {
+      const { directory, model } = await makeDirectory({ config });
+      const text = decode(await tokensOf(model, encode(PROMPT)));
+      const flags = ['--model', directory, '--prompt', PROMPT, '--quiet', ...GREEDY];
+      const offload = [...flags, '--strategy', 'offload'];
+      expect((await run([...offload, '--device-budget', '100000'])).out).toBe(text);
+      const small = await run([...offload, '--device-budget', '10000']);
+      expect(small.code).toBe(2);
+      expect(small.err).toMatch(/^error: --device-budget: .*budget/);
+    },
+  );
+
+  it('prints tokens as they come, and ends clean with Ctrl-C', async () => {
+    const { directory } = await makeDirectory({ config: { ...LLAMA, initializer_range: 0.2 } });
+    const script = await buildCommand('generate-test', 'generate');
+    const many = ['--max-tokens', '10000000', '--top-k', '90', '--quiet'];
+    const flags = ['--model', directory, '--prompt', PROMPT, ...many];
+    const where = ['--device', 'cpu', '--threads', '1'];
+    const child = spawn(process.execPath, [script, ...flags, ...where]);
+    let err = '';
+    child.stderr.on('data', (chunk: Buffer) => {
+      err += chunk.toString();
+    });
+    await once(child.stdout, 'data');
+    child.kill('SIGINT');
+    const [code] = (await once(child, 'exit')) as [number];
+    expect({ code, err }).toEqual({ code: 130, err: 'error: stopped by Ctrl-C\n' });
+  });
+
+  it('says in a sentence what it cannot do', async () => {
+    const { directory } = await makeDirectory();
+    const bare = await makeDirectory({ isBare: true, tokenizerConfig: {} });
+    const unchatty = await makeDirectory({ tokenizerConfig: { eos_token: '<end>' } });
+    const empty = lettersDirectory();
+    directories.push(empty);
+    const cases: [string[], RegExp][] = [
+      [[], /required option '--model <DIR>' not specified/],
+      [['--model', empty], /--model: expected a directory with config.json and weights, got/],
+      [
+        ['--model', directory, '--prompt', 'a', '--chat'],
+        /'--chat' cannot be used with option '--prompt/,
+      ],
+      [['--model', unchatty.directory, '--chat'], /--chat: .* has no chat template/],
+      [['--model', bare.directory], /--prompt is empty, and --tokenizer byte has no token/],
+      [['--model', directory, '--device-budget', '9'], /--device-budget is for --strategy offload/],
+      [['--model', directory, '--prompt', 'a'.repeat(97)], /97 tokens, and the model has 96 pos/],
+      [['--model', directory, '--adapter', empty], /--adapter: .* can't be used/],
+      [
+        ['--model', directory, '--top-k', '0'],
+        /'--top-k <K>' argument '0' is invalid. Expected a whole number of at least 1/,
+      ],
+      [['--model', directory, '--top-p', '0'], /Expected a number above 0, at most 1/],
+      [['--model', directory, '--min-p', '1.5'], /Expected a number from 0 to 1/],
+      [['--model', directory, '--temperature', '-1'], /Expected a number of at least 0/],
+      [['--model', directory, '--stop', ''], /Expected a text/],
+      [['--model', directory, 'more'], /expected flags alone, got "more/],
+    ];
+    for (const [args, expected] of cases) {
+      const { code, out, err } = await run(args);
+      expect(err).toMatch(expected);
+      expect({ code, out }).toEqual({ code: 2, out: '' });
+    }
+  });
+});
