@@ -7,6 +7,7 @@ import {
   cast,
   Device,
   defineOp,
+  matmul,
   mul,
   ShaderError,
   sum,
@@ -239,10 +240,13 @@ describe('the cpu device', () => {
         },
       });
       const x = device.tensor([0]);
+      // Milliseconds of work that the twin's input hangs on: threads have not ended it when the twin comes.
+      const square = device.full([400, 400], 1);
+      const late = () => affine(sum(matmul(square, square)), 0, 0);
       const reads: Promise<unknown>[] = [];
       for (let i = 0; i < 3; i++) {
         x.storage.write(new Uint8Array(Float32Array.of(10 * i).buffer));
-        const y = affine(op(affine(x, 1, 0)), 2, 0);
+        const y = affine(op(add(x, late())), 2, 0);
         reads.push(y.item().then((value) => order.push(`read ${value}`)));
       }
       await Promise.all(reads);
