@@ -127,3 +127,11 @@ describe('evaluation', () => {
     expect(seen.slice(0, text64.length - from)).toEqual(text64.slice(from, from + seen.length));
   });
 });
+
+it('the text in the end stops where the model ends one', async () => {
+  // All that is ever learnt: an 'a' and the end.
+  const ends = jsonlFile([{ prompt: '\n', completion: 'a' }, { text: '\na' }]);
+  const flags = `--device cpu --model ${ends.model} --data ${ends.file} --strategy single --seq 16 --batch 2 --steps 40 --lr 0.05 --schedule constant`;
+  const { text } = await runFlags(flags.split(' '), { isQuiet: false });
+  expect(text).toBe('a');
+});

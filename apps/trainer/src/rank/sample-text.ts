@@ -39,6 +39,7 @@ export async function sampleText(
     maxTokens: COUNT,
     context,
     seed: config.seed,
+    stop: tokenizer.endTokens,
   });
   for await (const token of drawn) {
     tokens.push(token);
