@@ -139,6 +139,21 @@ describe.each(FAMILIES)('%s', (_, config) => {
   });
 });
 
+describe('in 16 bits', () => {
+  it.each([
+    ['bf16', 'bf16'],
+    ['bf16', 'f32'],
+    ['f16', 'f16'],
+  ] as const)('a model in %s says the same with a cache in %s as without', async (dtype, kept) => {
+    const { device, model } = open(FAMILIES[2]![1], createReferenceBackend());
+    model.to(dtype);
+    using cache = new KeyValueCache(device, model.config, { capacity: POSITIONS, dtype: kept });
+    const options = { temperature: 0, maxTokens: 8 };
+    const without = await all(generate(nextLogits(model), PROMPT, options));
+    expect(await all(generate(nextLogits(model, { cache }), PROMPT, options))).toEqual(without);
+  });
+});
+
 describe('generate', () => {
   const certain = async (tokens: readonly number[]) => {
     const logits = new Float32Array(10);

@@ -1,11 +1,32 @@
 // Offload on WebGPU: what it computes is what the model computes there without it.
 
-import type { Backend } from '@shardweave/tensor-core';
+import {
+  generate,
+  KeyValueCache,
+  type Module,
+  makeModel,
+  nextLogits,
+  resolveDecoderConfig,
+  type TokenArgs,
+} from '@shardweave/nn';
+import { OffloadModel } from '@shardweave/offload';
+import { type Backend, Device, type Tensor } from '@shardweave/tensor-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 import { begin, losses } from './training.js';
 
 const STEPS = 3;
+const LLAMA = {
+  model_type: 'llama',
+  vocab_size: 31,
+  hidden_size: 12,
+  intermediate_size: 20,
+  num_hidden_layers: 2,
+  num_attention_heads: 3,
+  num_key_value_heads: 1,
+  max_position_embeddings: 16,
+  initializer_range: 0.4,
+} as const;
 const why = noWebGpu === undefined ? '' : ` (${noWebGpu})`;
 
 describe.skipIf(noWebGpu !== undefined)(`on WebGPU${why}`, () => {
@@ -23,6 +44,29 @@ describe.skipIf(noWebGpu !== undefined)(`on WebGPU${why}`, () => {
     run.optimizer.dispose();
     run.model.dispose();
     expect(run.device.memory().live.total).toBe(0);
+  });
+
+  it('says with a cache what it says without, on the device and at rest', async () => {
+    const device = new Device(backend);
+    const config = resolveDecoderConfig(LLAMA);
+    const model = makeModel(device, config, { seed: 3 }).eval();
+    const prompt = [7, 3, 19, 4, 11];
+    const say = async (from: Module<TokenArgs, Tensor>, isHeld: boolean) => {
+      const cache = isHeld ? new KeyValueCache(device, config, { capacity: 16 }) : undefined;
+      const found: number[] = [];
+      const options = { maxTokens: 11, temperature: 0 };
+      for await (const token of generate(nextLogits(from, { cache }), prompt, options)) {
+        found.push(token);
+      }
+      cache?.dispose();
+      return found;
+    };
+    const without = await say(model, false);
+    expect(await say(model, true)).toEqual(without);
+    const offload = new OffloadModel<TokenArgs, Tensor>(model, { numSlices: 2 });
+    expect(await say(offload, true)).toEqual(without);
+    offload.dispose();
+    expect(device.memory().live.total).toBe(0);
   });
 
   it('trains in f16, in micro-batches', async () => {
