@@ -81,6 +81,19 @@ describe.each(SHAPES)('%s', (_, extent) => {
   });
 });
 
+// Panels of 60 MB would reach far beyond the scratch of all threads, into b itself.
+it('packs no more of a very long k than there is room for', async () => {
+  const extent = { m: 8, n: 256, k: 60_000, transposeA: false, transposeB: false, batches: 1 };
+  const a = new Float32Array(extent.m * extent.k).fill(1);
+  const b = Float32Array.from({ length: extent.k * extent.n }, (_, i) => i % 5); // 0 to 4 in turn
+  const bias = new Float32Array(extent.n);
+  for (const threads of [1, 3]) {
+    const found = await run(await open(threads), 'f32', extent, { a, b, bias });
+    const sums = new Float32Array(found.buffer, found.byteOffset, extent.m * extent.n);
+    expect(new Set(sums)).toEqual(new Set([2 * extent.k]));
+  }
+});
+
 async function run(
   backend: Backend,
   dtype: DType,
