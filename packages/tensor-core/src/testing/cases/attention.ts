@@ -125,7 +125,7 @@ export function hiddenKeyCases(): ConformanceCase[] {
         isCausal: true,
         queryOffset: 60,
         says: 'NaN in keys and values behind the last query',
-        fill: (name, i) => (name !== 'q' && name !== 'dOut' && i >= 65 * 8 ? hidden : undefined),
+        fill: (name, i) => (name !== 'q' && name !== 'dOut' && i >= 62 * 8 ? hidden : undefined),
       },
     ),
     attentionCase(
