@@ -37,7 +37,7 @@ describe('evaluation', () => {
     const gpt = makeModel(device, config.modelConfig, { seed: config.seed });
     let sum = 0;
     let number = 0;
-    // Of all its steps, the last of which is not full.
+    // All steps are counted; the last of them is not full.
     const steps = data.valid!;
     expect(steps.numSteps).toBe(3);
     for (let step = 0; step < steps.numSteps; step++) {

@@ -30,7 +30,7 @@ export interface ModelGguf {
 }
 
 export interface ModelGgufOptions {
-  /** Of matrices. Vectors and GPT-2's positions are f32, and matrices whose rows are no whole blocks f16. */
+  /** The type of matrices. Vectors and GPT-2's positions are f32, and matrices whose rows are no whole blocks f16. */
   readonly type: GgufType;
   /** What the model is called (`general.name`). */
   readonly name: string;

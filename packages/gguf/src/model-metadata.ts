@@ -5,7 +5,7 @@ import { GgufModelError } from './errors.js';
 import type { MetadataValue } from './gguf-file.js';
 import { type GgufType, TYPE_INFO } from './tensor-types.js';
 
-/** Of the layout of quantized blocks. */
+/** The version of the layout of quantized blocks. */
 const QUANTIZATION_VERSION = 2;
 
 /**

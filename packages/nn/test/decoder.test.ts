@@ -22,7 +22,7 @@ const LLAMA: DecoderOptions = {
 const QWEN2: DecoderOptions = { ...LLAMA, model_type: 'qwen2', tie_word_embeddings: true };
 const QWEN3: DecoderOptions = { ...LLAMA, model_type: 'qwen3', head_dim: 6 };
 const FAMILIES = [LLAMA, QWEN2, QWEN3].map((config) => [config.model_type, config] as const);
-/** Of a block, forward and backward: 39 of Llama, and those of biases or norms; plain ops are three times as many. */
+/** A block takes 39 calls forward and backward as Llama's, a few more with biases or norms; plain ops take three times as many. */
 const MOST_CALLS = 45;
 
 /** Sums of keys' gradients cancel, so that rounding is up to 1.4e-6 of them; a leak between documents is a tenth. */

@@ -47,7 +47,7 @@ const FAMILIES: readonly (readonly [string, ModelConfig])[] = [
 ];
 const PROMPT = [7, 3, 19, 4, 11];
 const NUM_TOKENS = 40;
-/** Of two computations of equal logits in f32. */
+/** How far two computations of equal logits may be apart in f32. */
 const TOLERANCE = 1e-5;
 
 const backend = await createCpuBackend({ threads: 1 });

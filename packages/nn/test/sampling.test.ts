@@ -39,7 +39,7 @@ describe('drawToken', () => {
     ['those at least half as probable as the likeliest', { minP: 0.4999 }, [0, 0.4, 0.2, 0.3]],
     ['but not those below', { minP: 0.51 }, [0, 0.4, 0, 0.3]],
     ['the likeliest alone where minP is 1', { minP: 1 }, [0, 1, 0, 0]],
-    // Of the two that topK leaves, the likeliest has 0.4 / 0.7 = 0.57.
+    // The likeliest of the two that topK leaves has 0.4 / 0.7 = 0.57.
     ['topP of what topK left', { topK: 2, topP: 0.56 }, [0, 1, 0, 0]],
     // At temperature 0.5 the two likeliest have 0.25 of 0.3, which is 0.83.
     ['topP after the temperature', { temperature: 0.5, topP: 0.82 }, [0, 0.16, 0, 0.09]],

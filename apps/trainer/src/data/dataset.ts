@@ -106,7 +106,7 @@ interface Source {
   readonly flag: string;
   /** Tokens [first, end) of a text; default all. */
   readonly range?: readonly [number, number];
-  /** Of the file's documents; default all. */
+  /** The numbers of the documents to take; default all of the file's. */
   readonly documents?: Uint32Array;
 }
 

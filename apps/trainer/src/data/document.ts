@@ -8,7 +8,7 @@ import type { Tokenizer } from './tokenizer.js';
 /** The highest bit of a token in a token file: as a target, it counts. No vocabulary reaches it. */
 export const COUNTED = 0x8000_0000;
 
-/** Of a line in a message: a message is one line of a terminal. */
+/** The most characters of a line that a message shows: a message is one line of a terminal. */
 const EXCERPT_CHARS = 60;
 
 const SHAPES = '{"text"}, {"prompt", "completion"} or {"messages": [{"role", "content"}]}';

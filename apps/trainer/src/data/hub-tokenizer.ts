@@ -55,7 +55,7 @@ interface TokenizerConfig {
     | null;
 }
 
-/** Of generation_config.json and config.json. */
+/** The ids that generation_config.json and config.json name. */
 interface TokenIds {
   readonly bos_token_id?: number | null;
   readonly eos_token_id?: number | readonly number[] | null;

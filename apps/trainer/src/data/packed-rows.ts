@@ -10,7 +10,7 @@ import type { TokenFile } from './token-file.js';
 export interface Packing {
   readonly numRows: number;
   readonly firstPiece: Uint32Array;
-  /** Of each piece: its document's place among `lengths`, and the token of it that it starts with. */
+  /** Each piece's document, by its place among `lengths`, and the token of it that the piece starts with. */
   readonly document: Uint32Array;
   readonly start: Uint32Array;
 }
@@ -171,7 +171,7 @@ class PackedRows implements RowSource {
 }
 
 interface Piece {
-  /** Of its first token in the file. */
+  /** The place of its first token in the file. */
   readonly start: number;
   /** Targets. */
   readonly length: number;

@@ -5,7 +5,7 @@ import type { Order } from '../run-config.js';
 /** A target that does not count: beyond every vocabulary. */
 export const NO_TARGET = 0xffff_ffff;
 
-/** Of training, or of what is evaluated: each row once, as it stands in the file. */
+/** The order of the rows: what is evaluated takes each once, as it stands in the file. */
 export type RowOrderName = Order | 'in turn';
 
 /** [rows, seq] each. */
@@ -22,7 +22,7 @@ export interface RowArrays {
 export interface RowSource {
   /** Whether rows have segments and positions. */
   readonly isPacked: boolean;
-  /** Of the first epoch. */
+  /** Rows of the first epoch. */
   readonly numRows: number;
   /** Targets of a row that count. */
   numTargets(index: number): Promise<number>;

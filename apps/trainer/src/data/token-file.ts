@@ -23,7 +23,7 @@ export interface TokenIndex {
   readonly largest: number;
 }
 
-/** Of a document. */
+/** Where a document's tokens are in the file. */
 export interface DocumentEntry {
   readonly start: number;
   readonly length: number;

@@ -101,7 +101,7 @@ interface Line {
   readonly line: string;
   /** From 1. */
   readonly number: number;
-  /** Of the file, behind it. */
+  /** Where it ends in the file: the byte behind it. */
   readonly endByte: number;
 }
 

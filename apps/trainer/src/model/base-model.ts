@@ -11,7 +11,7 @@ import type { RunConfig } from '../run-config.js';
 export interface BaseModel {
   /** Where it was. */
   readonly path: string;
-  /** Of its weights' bytes, or of what random ones are drawn from. */
+  /** The hash of its weights' bytes, or of what random ones are drawn from. */
   readonly sha256: string;
 }
 

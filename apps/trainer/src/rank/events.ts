@@ -16,7 +16,7 @@ export interface RankReady {
   /** This rank's f32 parameters take so many bytes, padding included. */
   readonly shardBytes: number;
   readonly data: DataSize;
-  /** Of what is evaluated. */
+  /** The size of what is evaluated. */
   readonly valid: DataSize | undefined;
 }
 

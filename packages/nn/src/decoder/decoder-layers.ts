@@ -81,7 +81,7 @@ export class DecoderHead extends Module<[x: Tensor, options?: HeadOptions], Tens
   readonly norm: RmsNorm;
   /** [vocab_size, hidden_size], the token table where they are tied. */
   readonly weight: Tensor;
-  /** Of a weight of its own. */
+  /** The standard deviation of the head's own weight; undefined where it is the token table. */
   readonly #std: number | undefined;
 
   constructor(

@@ -17,7 +17,7 @@ import { peftLayers } from './peft-files.js';
 export interface MergeOptions {
   /** What computes the sums, one weight at a time. */
   readonly device: Device;
-  /** Of the adapters: their product is multiplied by it. */
+  /** What the adapters' product is multiplied by. */
   readonly scale: number;
   /** Whether adapted weights are stored [in, out], as GPT-2's are: a square one doesn't tell. Default false. */
   readonly fanInFanOut?: boolean;

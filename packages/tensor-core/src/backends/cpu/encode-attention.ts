@@ -34,7 +34,7 @@ export function attention(call: KernelCalls['attention'], w: CommandWriter): voi
 export function attentionBackward(call: KernelCalls['attentionBackward'], w: CommandWriter): void {
   const { batch, numHeads, numKvHeads, numQueries, numKeys, dim, q } = call;
   const blocks = Math.ceil(numKeys / ATTENTION_LONG);
-  // Of the shape, not of the number of threads: the sums of parts are added up in their order.
+  // The number of parts follows from the shape, not from the number of threads: the sums of parts are added up in their order.
   const parts = Math.min(blocks, Math.ceil(MIN_UNITS / (batch * numKvHeads)));
   const wanted = w.chunksFor((10 * productsOf(call)) / FLOP_PER_NS);
   const chunks = Math.min(batch * numKvHeads * parts, wanted);

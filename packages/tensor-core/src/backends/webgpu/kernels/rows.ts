@@ -28,7 +28,7 @@ export interface RowCall {
   readonly key: string;
   readonly rows: number;
   /**
-   * Of the whole call where this is a block of it: lanes, and with them the order of sums, follow it. Else the
+   * The rows of the whole call where this is a block of it: lanes, and with them the order of sums, follow it. Else the
    * call is cut here into blocks of rows that bind at once.
    */
   readonly allRows?: number;
