@@ -316,6 +316,7 @@ describe("PEFT's files", () => {
 
   it.each([
     ['use_dora', true],
+    ['init_lora_weights', 'pissa_niter_4'],
     ['use_rslora', true],
     ['bias', 'all'],
     ['modules_to_save', ['lm_head']],

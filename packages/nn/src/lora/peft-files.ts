@@ -38,11 +38,13 @@ const FIXED: Readonly<Record<string, readonly unknown[]>> = {
   corda_config: [null],
   eva_config: [null],
   alora_invocation_tokens: [null],
+  // PiSSA, OLoRA, CorDA and LoftQ change the base weights too, and their adapters fit those alone.
+  init_lora_weights: [true, false, 'gaussian', 'eva', 'orthogonal'],
 };
 /** Fields that change nothing once adapters have their values, or that stand in `PeftConfig`. */
 const HARMLESS: ReadonlySet<string> = new Set([
   ...['r', 'lora_alpha', 'lora_dropout', 'target_modules', 'base_model_name_or_path'],
-  ...['task_type', 'inference_mode', 'revision', 'auto_mapping', 'init_lora_weights'],
+  ...['task_type', 'inference_mode', 'revision', 'auto_mapping'],
   ...['fan_in_fan_out', 'loftq_config', 'rank_pattern', 'alpha_pattern', 'megatron_core'],
   ...['runtime_config', 'peft_version', 'qalora_group_size', 'ensure_weight_tying', 'arrow_config'],
 ]);
