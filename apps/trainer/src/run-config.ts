@@ -37,6 +37,11 @@ export interface LoraRun {
   readonly directory: string | undefined;
 }
 
+/** Whether anybody will look at the steps of all ranks, at once or later. */
+export function isWatched({ outDir }: Pick<RunConfig, 'outDir'>): boolean {
+  return outDir !== undefined;
+}
+
 export interface RunConfig {
   readonly strategy: Strategy;
   readonly ranks: number;

@@ -74,7 +74,7 @@ export async function trainCommand(
     }
     return 0;
   } catch (error) {
-    monitor?.close();
+    monitor?.close(error);
     if (error instanceof CommanderError && error.exitCode === 0) {
       return 0;
     }

@@ -75,6 +75,11 @@ describe('what is trained', () => {
       'skipped',
       'stepMs',
       'tokensPerSecond',
+      'peakBytes',
+      'wireBytes',
+      'collectiveMs',
+      'exposedMs',
+      'atMs',
     ]);
     expect(summary).toMatchObject({
       params: parameterCount(PRESETS.nano.config),

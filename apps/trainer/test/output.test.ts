@@ -10,6 +10,7 @@ import { formatBytes, formatCount, formatMs } from '../src/output/format.js';
 import { headerLines } from '../src/output/header.js';
 import { lossChart } from '../src/output/loss-chart.js';
 import { RunDirectory } from '../src/output/run-directory.js';
+import type { StepLine } from '../src/output/run-records.js';
 import { stepLine } from '../src/output/step-line.js';
 import { Terminal } from '../src/output/terminal.js';
 import type { RankReady, StepMetrics } from '../src/rank/events.js';
@@ -179,6 +180,23 @@ describe('Terminal', () => {
     }
   });
 
+  it('says a warning once, on stderr, and keeps the bar off its line', () => {
+    const out = new Sink(false);
+    const err = new Sink(true);
+    const made = new Terminal({ out, err, isQuiet: false, env: { NO_COLOR: '1' }, steps: 1 });
+    expect([made.warn('no room'), made.warn('no room'), made.warn('slow')]).toEqual([
+      true,
+      false,
+      true,
+    ]);
+    expect(err.text).toBe('warning: no room\nwarning: slow\n');
+    made.header([]);
+    made.warn('late');
+    expect(err.text.endsWith(`${CLEAR_LINE}warning: late\n`)).toBe(true);
+    made.close();
+    expect(out.text).toBe('');
+  });
+
   it('lets no text of the model command the terminal', () => {
     const out = new Sink(false);
     const err = new Sink(false);
@@ -250,18 +268,20 @@ describe('RunDirectory', () => {
     const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'a', 'run');
     const run = new RunDirectory(path);
     const overflow = { ...METRICS, step: 2, loss: 2, gradNorm: null, skipped: true };
-    const empty = { ...METRICS, loss: Number.NaN, targets: 0, gradNorm: null, skipped: true };
-    run.step({ ...METRICS, step: 1, loss: 3, validLoss: 2.5 });
-    run.step(overflow);
-    run.step({ ...empty, step: 3 });
-    run.step({ ...empty, step: 4 });
+    const empty = { ...METRICS, loss: null, targets: 0, gradNorm: null, skipped: true };
+    const step = (metrics: Omit<StepLine, 'atMs'>) =>
+      run.add({ type: 'step', ...metrics, atMs: 1 });
+    step({ ...METRICS, step: 1, loss: 3, validLoss: 2.5 });
+    step(overflow);
+    step({ ...empty, step: 3 });
+    step({ ...empty, step: 4 });
     run.finish([ready], [], 'tiny');
     const lines = readFileSync(join(path, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([
-      { ...METRICS, step: 1, loss: 3, validLoss: 2.5 },
-      overflow,
-      { ...empty, step: 3, loss: null },
-      { ...empty, step: 4, loss: null },
+      { ...METRICS, step: 1, loss: 3, validLoss: 2.5, atMs: 1 },
+      { ...overflow, atMs: 1 },
+      { ...empty, step: 3, atMs: 1 },
+      { ...empty, step: 4, atMs: 1 },
     ]);
     expect(JSON.parse(readFileSync(join(path, 'summary.json'), 'utf8'))).toEqual({
       params: 5,

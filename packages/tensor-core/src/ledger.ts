@@ -19,9 +19,14 @@ export type MemoryBytes = Readonly<Record<MemoryTag | 'total', number>>;
 export class Ledger {
   readonly #live = emptyBytes();
   readonly #peak = emptyBytes();
+  /** What was live at the peak, once the total has gone below it. */
+  readonly #mix = emptyBytes();
 
   /** Notes `bytes` (negative: given back) under `tag`. */
   add(tag: MemoryTag, bytes: number): void {
+    if (bytes < 0) {
+      this.#keepMix();
+    }
     for (const key of [tag, 'total'] as const) {
       this.#live[key] += bytes;
       if (this.#live[key] > this.#peak[key]) {
@@ -49,14 +54,30 @@ export class Ledger {
     return { ...this.#peak };
   }
 
+  /** Bytes by tag when the total was last at its peak, which they add up to. */
+  atPeak(): MemoryBytes {
+    return { ...(this.#isAtPeak ? this.#live : this.#mix) };
+  }
+
   /** Forgets what is live, when the device gave all of it back; peaks stay. */
   clear(): void {
+    this.#keepMix();
     Object.assign(this.#live, emptyBytes());
   }
 
   /** Starts a new peak at what is live now. */
   resetPeak(): void {
     Object.assign(this.#peak, this.#live);
+  }
+
+  get #isAtPeak(): boolean {
+    return this.#live.total === this.#peak.total;
+  }
+
+  #keepMix(): void {
+    if (this.#isAtPeak) {
+      Object.assign(this.#mix, this.#live);
+    }
   }
 }
 

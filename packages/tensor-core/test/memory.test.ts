@@ -46,6 +46,26 @@ describe('the ledger', () => {
     expect(live()).toBe(0);
   });
 
+  test('knows what it held when the total was at its peak, not each tag at its own', () => {
+    const early = device.zeros([10], { tag: 'gathered' });
+    early.dispose();
+    const weight = device.zeros([5], { tag: 'parameter' });
+    const late = device.zeros([9]);
+    expect(device.ledger.atPeak()).toMatchObject({ parameter: 20, activation: 36, total: 56 });
+    late.dispose();
+    const small = device.zeros([1], { tag: 'gradient' });
+    const { peak } = device.memory();
+    expect(peak).toMatchObject({ gathered: 40, activation: 36, gradient: 4, total: 56 });
+    const mix = { parameter: 20, activation: 36, gathered: 0, gradient: 0, total: 56 };
+    expect(device.ledger.atPeak()).toMatchObject(mix);
+    device.ledger.resetPeak();
+    const now = { parameter: 20, activation: 0, gradient: 4, total: 24 };
+    expect(device.ledger.atPeak()).toMatchObject(now);
+    weight.dispose();
+    small.dispose();
+    expect(device.ledger.atPeak()).toMatchObject(now);
+  });
+
   test('an absent storage counts nothing, and its tag may change meanwhile', () => {
     const storage = device.storage(8, 'f32', 'gathered');
     expect(live()).toBe(0);

@@ -1,6 +1,7 @@
 // Finds the one failure that ended a job among those that followed from it.
 
 import { RankFailedError, type TrainerError, UsageError } from '../errors.js';
+import type { RankEvent } from '../rank/events.js';
 import type { RankFailure } from './messages.js';
 
 /** Ranks that lose a peer report within moments of its end: wait for all before blaming one. */
@@ -24,6 +25,18 @@ export interface RankEnd {
 /** Whether it only suffered from another's end. */
 export function isLostPeer({ failure }: RankEnd): boolean {
   return failure?.isPeerLost === true;
+}
+
+/** `end` as whoever looks at the run is told of it. @param isEnding whether the job was ending before */
+export function endEvent(
+  end: Omit<RankEnd, 'step'>,
+  { isEnding }: { readonly isEnding: boolean },
+): RankEvent {
+  const { rank, failure, signal, exitCode } = end;
+  const reason = failure?.message ?? signal ?? `exit code ${exitCode ?? 'unknown'}`;
+  const isVictim = isEnding || failure?.isPeerLost === true;
+  const how = failure === undefined && signal ? 'killed' : 'failed';
+  return { type: 'end', rank, end: isVictim ? 'stopped' : how, reason };
 }
 
 /** An error as a rank reports it. */

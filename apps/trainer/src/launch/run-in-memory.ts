@@ -2,7 +2,7 @@
 
 import { setMaxListeners } from 'node:events';
 import type { RankEvent } from '../rank/events.js';
-import { describeFailure, type RankEnd, rootCause } from './rank-failure.js';
+import { describeFailure, endEvent, type RankEnd, rootCause } from './rank-failure.js';
 
 export interface RunInMemoryOptions {
   readonly ranks: number;
@@ -41,8 +41,11 @@ export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
   const tasks = Array.from({ length: options.ranks }, async (_, rank) => {
     try {
       await options.work(rank, onEvent, stop.signal);
+      onEvent({ type: 'end', rank, end: 'done' });
     } catch (error) {
-      ends.push({ rank, step, failure: describeFailure(error) });
+      const end = { rank, step, failure: describeFailure(error) };
+      onEvent(endEvent(end, { isEnding: stop.signal.aborted }));
+      ends.push(end);
       stop.abort(error);
     }
   });

@@ -8,7 +8,13 @@ import type { RankEvent } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import type { FromRank } from './messages.js';
 import { MpiReporter, receiveReports } from './mpi-reports.js';
-import { describeFailure, GATHER_FAILURES_MS, type RankEnd, rootCause } from './rank-failure.js';
+import {
+  describeFailure,
+  endEvent,
+  GATHER_FAILURES_MS,
+  type RankEnd,
+  rootCause,
+} from './rank-failure.js';
 
 export interface RunMpiOptions {
   /** Called on rank 0 alone, with the events of all ranks. */
@@ -68,18 +74,26 @@ async function leadRanks(
     if (message.type === 'event') {
       handle(message.event);
     }
+    if (message.type === 'done') {
+      onEvent({ type: 'end', rank, end: 'done' });
+    }
     if (message.type === 'failed') {
-      ends.push({ rank, step, failure: message.failure });
+      const end = { rank, step, failure: message.failure };
+      onEvent(endEvent(end, { isEnding: ends.length > 0 }));
+      ends.push(end);
       tellFailed();
     }
   };
   const others = Array.from({ length: config.ranks - 1 }, (_, i) =>
     receiveReports(reports, i + 1, (message) => note(i + 1, message)),
   );
-  const own = work(world, handle).catch((error: unknown) => {
-    signal.throwIfAborted();
-    note(0, { type: 'failed', failure: describeFailure(error) });
-  });
+  const own = work(world, handle).then(
+    () => note(0, { type: 'done' }),
+    (error: unknown) => {
+      signal.throwIfAborted();
+      note(0, { type: 'failed', failure: describeFailure(error) });
+    },
+  );
   const all = Promise.all([own, ...others]);
   all.catch(() => {}); // after a failure, receives may fail as well
   const outcome = await Promise.race([all.then(() => 'done'), failed.then(() => 'failed')]);

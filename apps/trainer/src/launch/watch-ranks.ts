@@ -6,6 +6,7 @@ import type { RunConfig } from '../run-config.js';
 import type { FromRank, ToRank } from './messages.js';
 import {
   CAUSE_MS,
+  endEvent,
   GATHER_FAILURES_MS,
   isLostPeer,
   type RankEnd,
@@ -49,7 +50,7 @@ export async function watchRanks(
   start: StartRank,
   options: WatchOptions,
 ): Promise<void> {
-  const progress = { step: 0 };
+  const progress = { step: 0, isEnding: false };
   const onEvent = (event: RankEvent) => {
     if (event.type === 'step') {
       progress.step = event.metrics.step;
@@ -80,11 +81,19 @@ export async function watchRanks(
     }
     await endAll(hosts, DONE_MS);
   } finally {
+    progress.isEnding = true;
     for (const host of hosts) {
       host.tell({ type: 'stop' });
     }
     await endAll(hosts, STOP_MS);
   }
+}
+
+interface JobProgress {
+  /** Last step that the job finished. */
+  readonly step: number;
+  /** Whether whoever leaves from here on has been told to. */
+  readonly isEnding: boolean;
 }
 
 interface WatchedRank {
@@ -100,7 +109,7 @@ interface WatchedRank {
 function watchRank(
   rank: number,
   start: StartRank,
-  { onEvent, progress }: { onEvent(event: RankEvent): void; readonly progress: { step: number } },
+  { onEvent, progress }: { onEvent(event: RankEvent): void; readonly progress: JobProgress },
 ): WatchedRank {
   const done = deferred();
   const failed = deferred<RankEnd>();
@@ -111,6 +120,7 @@ function watchRank(
       return;
     }
     end = { rank, step: progress.step, ...how };
+    onEvent(endEvent(end, progress));
     failed.resolve(end);
   };
   const onMessage = (message: FromRank) => {
@@ -120,6 +130,7 @@ function watchRank(
       onEnd({ failure: message.failure });
     } else {
       isDone = true;
+      onEvent({ type: 'end', rank, end: 'done' });
       done.resolve();
     }
   };

@@ -9,6 +9,11 @@ import { formatBytes, formatCount } from './format.js';
 
 /** Lines of `name  value`. `ready` is of all ranks, in rank order. */
 export function headerLines(config: RunConfig, ready: readonly RankReady[]): string[] {
+  return headerRows(config, ready).map(([name, value]) => `${name.padEnd(7)} ${value}`);
+}
+
+/** The same as pairs. */
+export function headerRows(config: RunConfig, ready: readonly RankReady[]): [string, string][] {
   const { modelConfig } = config;
   const microSteps = numMicroSteps(config);
   const shards = ready.map((rank) => rank.shardBytes);
@@ -81,7 +86,7 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
   if (config.outDir !== undefined) {
     rows.push(['out', config.outDir]);
   }
-  return rows.map(([name, value]) => `${name.padEnd(7)} ${value}`);
+  return rows;
 }
 
 /** The classes of all ranks, each once, in the order of the first rank that has it. */
@@ -122,6 +127,12 @@ function shapeText(config: ModelConfig): string {
   const { num_attention_heads: heads, num_key_value_heads: kvHeads } = config;
   const headText = heads === kvHeads ? `${heads} heads` : `${heads} heads over ${kvHeads}`;
   return `${config.model_type}, ${layers} layers, width ${width}, ${headText}, vocabulary ${vocabulary}, dropout ${dropout}`;
+}
+
+/** `nano, fsdp on 2 ranks, fp32`. */
+export function runTitle(config: RunConfig): string {
+  const { ranks, strategy, precision } = config;
+  return `${modelName(config)}, ${strategy} on ${ranks} rank${ranks === 1 ? '' : 's'}, ${precision}`;
 }
 
 function modelName({ model }: RunConfig): string {

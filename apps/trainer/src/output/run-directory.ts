@@ -4,14 +4,16 @@
 import { closeSync, existsSync, mkdirSync, openSync, writeFileSync, writeSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
-import type { RankReady, RankReport, StepMetrics } from '../rank/events.js';
+import type { RankReady, RankReport } from '../rank/events.js';
 import { describeSystemError } from '../system-error.js';
 import { numericClassesOf } from './header.js';
 import { lossChart } from './loss-chart.js';
+import type { EventRecord, RunRecord, StepLine } from './run-records.js';
 
 /** Names under --out, each of which says that a run is there already. */
 export const RUN_FILES = {
   metrics: 'metrics.jsonl',
+  events: 'events.jsonl',
   summary: 'summary.json',
   chart: 'loss.svg',
   model: 'model',
@@ -58,6 +60,7 @@ function makeDirectory(path: string): void {
 export class RunDirectory {
   readonly #path: string;
   readonly #metrics: number;
+  readonly #events: number;
   readonly #losses: number[] = [];
   #finalLoss: number | null = null;
   #validLoss: number | null = null;
@@ -65,7 +68,7 @@ export class RunDirectory {
   #isClosed = false;
 
   /**
-   * Creates the directory and an empty metrics.jsonl.
+   * Creates the directory, and metrics.jsonl and events.jsonl, which are empty.
    *
    * @throws {UsageError} where the directory holds a run or can't be made.
    */
@@ -75,6 +78,7 @@ export class RunDirectory {
     try {
       makeDirectory(path);
       this.#metrics = openSync(join(path, RUN_FILES.metrics), 'wx');
+      this.#events = openSync(join(path, RUN_FILES.events), 'wx');
     } catch (error) {
       throw new UsageError(
         `--out: ${path} can't be written (${describeSystemError(error)}). Give a directory that can be made.`,
@@ -83,23 +87,34 @@ export class RunDirectory {
     }
   }
 
-  /** Appends a line. */
-  step(metrics: StepMetrics): void {
-    this.#losses.push(metrics.loss);
-    if (metrics.targets > 0) {
-      this.#finalLoss = metrics.loss;
+  /**
+   * Appends a line to metrics.jsonl or events.jsonl. What a rank says in each step is written where steps
+   * double, so that a run of many steps and ranks leaves a short file.
+   */
+  add(record: RunRecord): void {
+    if (record.type === 'step') {
+      const { type: _, ...line } = record;
+      this.#step(line);
+    } else if (record.type !== 'rank' || Number.isInteger(Math.log2(record.step))) {
+      this.addEvent(record);
     }
-    if (metrics.skipped) {
-      this.#skipped[metrics.targets === 0 ? 'noTargets' : 'overflow'] += 1;
+  }
+
+  /** Appends a line to events.jsonl, whatever it is. */
+  addEvent(record: EventRecord): void {
+    writeSync(this.#events, `${JSON.stringify(record)}\n`);
+  }
+
+  #step(line: StepLine): void {
+    const { loss, targets, skipped, validLoss } = line;
+    this.#losses.push(loss ?? Number.NaN);
+    if (targets > 0) {
+      this.#finalLoss = loss;
     }
-    const { step, loss, targets, gradNorm, lr, lossScale, skipped } = metrics;
-    const { stepMs, tokensPerSecond } = metrics;
-    const { validLoss } = metrics;
+    if (skipped) {
+      this.#skipped[targets === 0 ? 'noTargets' : 'overflow'] += 1;
+    }
     this.#validLoss = validLoss ?? this.#validLoss;
-    const line = {
-      ...{ step, loss, targets, gradNorm, lr, lossScale, skipped, stepMs, tokensPerSecond },
-      ...(validLoss !== undefined && { validLoss }),
-    };
     writeSync(this.#metrics, `${JSON.stringify(line)}\n`);
   }
 
@@ -124,6 +139,7 @@ export class RunDirectory {
   close(): void {
     if (!this.#isClosed) {
       closeSync(this.#metrics);
+      closeSync(this.#events);
     }
     this.#isClosed = true;
   }

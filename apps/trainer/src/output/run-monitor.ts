@@ -1,24 +1,38 @@
-// Follows a run from the outside: shows what the ranks tell and writes it under --out.
+// Follows a run from the outside: shows what the ranks tell, keeps it for whoever comes late, and writes it
+// under --out.
 
+import { InterruptedError } from '../errors.js';
 import type { RankEvent, RankReady, RankReport } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
-import { headerLines } from './header.js';
+import { headerLines, headerRows, runTitle } from './header.js';
 import { RunDirectory } from './run-directory.js';
+import { RunHistory, type RunRecord } from './run-records.js';
 import type { Terminal } from './terminal.js';
+
+export interface RunMonitorOptions {
+  /** Gets each record as it comes. */
+  readonly onRecord?: (record: RunRecord) => void;
+}
 
 export class RunMonitor {
   readonly #config: RunConfig;
   readonly #terminal: Terminal;
+  readonly #onRecord: RunMonitorOptions['onRecord'];
+  readonly #history = new RunHistory();
   readonly #ready: RankReady[] = [];
   readonly #reports: RankReport[] = [];
   /** Events of rank 0 that overtook another rank's being ready. */
   #early: RankEvent[] = [];
   #directory: RunDirectory | undefined;
   #steps = 0;
+  #hasEnded = false;
 
-  constructor(config: RunConfig, terminal: Terminal) {
+  constructor(config: RunConfig, terminal: Terminal, options: RunMonitorOptions = {}) {
     this.#config = config;
     this.#terminal = terminal;
+    this.#onRecord = options.onRecord;
+    const { steps, ranks } = config;
+    this.#record({ type: 'run', title: runTitle(config), steps, ranks, atMs: Date.now() });
   }
 
   /** Steps shown so far. */
@@ -26,13 +40,15 @@ export class RunMonitor {
     return this.#steps;
   }
 
+  /** What has happened so far. */
+  get history(): RunHistory {
+    return this.#history;
+  }
+
   readonly handle = (event: RankEvent): void => {
     switch (event.type) {
       case 'ready':
-        this.#ready[event.ready.rank] = event.ready;
-        if (this.#isReady) {
-          this.#start();
-        }
+        this.#noteReady(event.ready);
         return;
       case 'step':
         if (!this.#isReady) {
@@ -40,12 +56,31 @@ export class RunMonitor {
           return;
         }
         this.#steps = event.metrics.step;
-        this.#directory?.step(event.metrics);
+        this.#record(stepRecord(event));
         this.#terminal.step(event.metrics, event.resources);
         return;
-      case 'sample':
-        this.#terminal.sample(event.prompt, event.text);
+      case 'sample': {
+        const { prompt, text } = event;
+        this.#record({ type: 'sample', step: this.#steps, prompt, text });
+        this.#terminal.sample(prompt, text);
         return;
+      }
+      case 'rank':
+        this.#record({ type: 'rank', ...event.status, atMs: Date.now() });
+        return;
+      case 'save':
+        this.#record({ type: 'save', ...event.save, atMs: Date.now() });
+        return;
+      case 'warning':
+        if (this.#terminal.warn(event.text)) {
+          this.#record({ type: 'warning', text: event.text });
+        }
+        return;
+      case 'end': {
+        const { rank, end, reason } = event;
+        this.#record({ type: 'rankEnd', rank, end, reason, atMs: Date.now() });
+        return;
+      }
       case 'report':
         this.#reports[event.report.rank] = event.report;
     }
@@ -54,30 +89,55 @@ export class RunMonitor {
   /** Call when all ranks are done. */
   finish(): void {
     this.#terminal.close();
-    if (this.#directory === undefined) {
-      return;
+    this.#end({ type: 'runEnd', end: 'done', atMs: Date.now() });
+    if (this.#directory !== undefined) {
+      this.#directory.finish(this.#ready, this.#reports, runTitle(this.#config));
+      this.#terminal.note(`The run is in ${this.#config.outDir}.`);
     }
-    const { model, ranks, strategy, precision } = this.#config;
-    const name = model.kind === 'preset' ? model.name : model.path;
-    const title = `${name}, ${strategy} on ${ranks} rank${ranks === 1 ? '' : 's'}, ${precision}`;
-    this.#directory.finish(this.#ready, this.#reports, title);
-    this.#terminal.note(`The run is in ${this.#config.outDir}.`);
   }
 
-  /** Call when the run ended early; what was written stays. */
-  close(): void {
+  /** Call when the run ended early, with why; what was written stays. */
+  close(error: unknown): void {
     this.#terminal.close();
+    const end = error instanceof InterruptedError ? 'stopped' : 'failed';
+    const reason = error instanceof Error ? error.message : String(error);
+    this.#end({ type: 'runEnd', end, reason, atMs: Date.now() });
     this.#directory?.close();
+  }
+
+  #end(record: Extract<RunRecord, { readonly type: 'runEnd' }>): void {
+    if (this.#hasEnded) {
+      return;
+    }
+    this.#hasEnded = true;
+    for (const rank of this.#history.ranks()) {
+      this.#directory?.addEvent(rank);
+    }
+    this.#record(record);
   }
 
   get #isReady(): boolean {
     return Object.keys(this.#ready).length === this.#config.ranks;
   }
 
+  #noteReady(ready: RankReady): void {
+    this.#ready[ready.rank] = ready;
+    const { rank, device, description, numericClass, shardBytes } = ready;
+    this.#record({ type: 'ready', rank, device, description, numericClass, shardBytes });
+    if (this.#isReady) {
+      this.#start();
+    }
+  }
+
   #start(): void {
     if (this.#config.outDir !== undefined) {
-      this.#directory = new RunDirectory(this.#config.outDir);
+      const directory = new RunDirectory(this.#config.outDir);
+      for (const record of this.#history.records()) {
+        directory.add(record);
+      }
+      this.#directory = directory;
     }
+    this.#record({ type: 'header', rows: headerRows(this.#config, this.#ready) });
     this.#terminal.header(headerLines(this.#config, this.#ready));
     const early = this.#early;
     this.#early = [];
@@ -85,4 +145,18 @@ export class RunMonitor {
       this.handle(event);
     }
   }
+
+  #record(record: RunRecord): void {
+    this.#history.add(record);
+    this.#directory?.add(record);
+    this.#onRecord?.(record);
+  }
+}
+
+function stepRecord({
+  metrics,
+  resources,
+}: Extract<RankEvent, { readonly type: 'step' }>): RunRecord {
+  const loss = Number.isFinite(metrics.loss) ? metrics.loss : null;
+  return { type: 'step', ...metrics, loss, ...resources, atMs: Date.now() };
 }

@@ -33,6 +33,7 @@ const RESTORE_CURSOR = '\u001b8';
 export class Terminal {
   readonly #options: TerminalOptions;
   readonly #colors: ReturnType<typeof pc.createColors>;
+  readonly #warnings = new Set<string>();
   #bar: SingleBar | undefined;
 
   constructor(options: TerminalOptions) {
@@ -101,6 +102,21 @@ export class Terminal {
     }
     this.close();
     this.#line(`\n${this.#colors.dim(prompt)}${printable(text)}\n`);
+  }
+
+  /** Something that ends nothing, printed once. @returns whether it is the first time */
+  warn(text: string): boolean {
+    if (this.#warnings.has(text)) {
+      return false;
+    }
+    this.#warnings.add(text);
+    const { err, env, isQuiet } = this.#options;
+    if (!isQuiet) {
+      const yellow = pc.createColors(err.isTTY === true && !env.NO_COLOR).yellow;
+      const clear = this.#bar === undefined ? '' : CLEAR_LINE;
+      err.write(`${clear}${yellow('warning:')} ${text}\n`);
+    }
+    return true;
   }
 
   note(text: string): void {

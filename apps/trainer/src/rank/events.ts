@@ -2,6 +2,8 @@
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 import type { DataSize } from '../data/dataset.js';
+import type { CommTimes } from './comm-watch.js';
+import type { PhaseBytes } from './phase-memory.js';
 
 /** Everything is set up and the first step can start. */
 export interface RankReady {
@@ -44,8 +46,8 @@ export interface StepMetrics {
   readonly validLoss?: number | undefined;
 }
 
-/** What rank 0 knows besides, for the line on the terminal. */
-export interface StepResources {
+/** What rank 0 knows besides. The times are there where somebody looks: see isWatched. */
+export interface StepResources extends Partial<CommTimes> {
   /** Most bytes this rank's device has held so far. */
   readonly peakBytes: number;
   /** Payload this rank sent in this step. */
@@ -65,6 +67,31 @@ export interface RankReport {
   readonly allReduces: number;
 }
 
+/** What a rank has come to at the end of a step. */
+export interface RankStatus extends CommTimes {
+  readonly rank: number;
+  /** From 1. */
+  readonly step: number;
+  /** What its device held, by phase. */
+  readonly phases: readonly PhaseBytes[];
+  /** Payload of this step. */
+  readonly bytesSent: number;
+  readonly bytesReceived: number;
+}
+
+/** A save that is whole and on the disk. */
+export interface SaveWritten {
+  readonly step: number;
+  readonly directory: string;
+  /** Of all ranks. */
+  readonly bytes?: number;
+  /** From its start to its end, most of which the next steps ran beside. */
+  readonly ms?: number;
+}
+
+/** How a rank left: its work done, by an error of its own, by a signal, or because the job ended. */
+export type RankEndKind = 'done' | 'failed' | 'killed' | 'stopped';
+
 export type RankEvent =
   | { readonly type: 'ready'; readonly ready: RankReady }
   /** From rank 0 alone. */
@@ -72,6 +99,20 @@ export type RankEvent =
   /** From rank 0 alone: text the trained model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
   | { readonly type: 'report'; readonly report: RankReport }
+  /** From each rank where somebody looks. */
+  | { readonly type: 'rank'; readonly status: RankStatus }
+  /** From rank 0 alone. */
+  | { readonly type: 'save'; readonly save: SaveWritten }
+  /** Something that a person should know and that ends nothing; each text is shown once. */
+  | { readonly type: 'warning'; readonly text: string }
+  /** From whoever started the rank. */
+  | {
+      readonly type: 'end';
+      readonly rank: number;
+      readonly end: RankEndKind;
+      /** A message, or the signal's name. */
+      readonly reason?: string | undefined;
+    }
   /** With --trace; times in ms since the Unix epoch, which ranks of one machine share. */
   | { readonly type: 'trace'; readonly rank: number; readonly events: readonly TraceEvent[] };
 

@@ -10,11 +10,13 @@ import { loadTokenizer } from '../data/tokenizer.js';
 import { writeAdapter } from '../model/adapter-directory.js';
 import { type ModelState, writeModel } from '../model/model-directory.js';
 import { RUN_FILES } from '../output/run-directory.js';
-import type { PreparedRun, RunConfig } from '../run-config.js';
+import { isWatched, type PreparedRun, type RunConfig } from '../run-config.js';
 import { CommCounter } from './comm-counter.js';
+import { CommWatch } from './comm-watch.js';
 import type { DeviceHost } from './device-host.js';
 import { evaluate } from './evaluation.js';
 import type { EmitRankEvent } from './events.js';
+import { RankWatch } from './rank-watch.js';
 import { sampleText } from './sample-text.js';
 import { readSave, writeSave } from './saves.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
@@ -70,10 +72,11 @@ async function runToEnd(options: RankOptions): Promise<void> {
     ...(trace === undefined ? {} : { trace }),
   });
   await using data = await openData(config, config.tokens);
-  const groups = await openGroups(options, trace);
+  const comm = isWatched(config) ? new CommWatch(backend) : undefined;
+  const groups = await openGroups(options, { trace, comm });
   const strategy = await openStrategy({ device, config, groups });
   try {
-    const state = await train({ ...options, backend, device, data, strategy, groups });
+    const state = await train({ ...options, backend, device, data, strategy, groups, comm });
     strategy.optimizer.dispose();
     if (rank === 0) {
       await leaveResults(options, { device, strategy, state });
@@ -92,13 +95,18 @@ async function runToEnd(options: RankOptions): Promise<void> {
   }
 }
 
-async function openGroups(options: RankOptions, trace: Trace | undefined): Promise<RankGroups> {
+async function openGroups(
+  options: RankOptions,
+  { trace, comm }: { readonly trace: Trace | undefined; readonly comm: CommWatch | undefined },
+): Promise<RankGroups> {
   const { config, world } = options;
   const gather = config.injectDelayMs > 0 ? withDelay(world, config.injectDelayMs) : world;
-  if (trace !== undefined) {
-    gather.onTrace = ({ name, startMs, endMs, bytes, seq, tag }) => {
+  if (trace !== undefined || comm !== undefined) {
+    gather.onTrace = (call) => {
+      const { name, startMs, endMs, bytes, seq, tag } = call;
       const args = { bytes, seq, ...(tag === undefined ? {} : { unit: tag }) };
-      trace.add({ name, track: 'collectives', startMs, endMs, args });
+      trace?.add({ name, track: 'collectives', startMs, endMs, args });
+      comm?.onCall(call);
     };
   }
   const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
@@ -111,11 +119,12 @@ interface TrainOptions extends RankOptions {
   readonly data: RunData;
   readonly strategy: Strategy;
   readonly groups: RankGroups;
+  readonly comm: CommWatch | undefined;
 }
 
 /** All steps, and then the whole model for rank 0, on the host or at rest; every rank takes part. */
 async function train(options: TrainOptions): Promise<ModelState> {
-  const { config, rank, emit, signal, backend, device, data, strategy, groups } = options;
+  const { config, rank, emit, signal, backend, device, data, strategy, groups, comm } = options;
   const { kind, description } = backend.info;
   const numericClass = await device.numericClass();
   const params = parameterCount(config.modelConfig);
@@ -135,24 +144,21 @@ async function train(options: TrainOptions): Promise<ModelState> {
   });
   await strategy.initialize();
   await readSave(config, strategy);
-  device.ledger.resetPeak();
   const counter = new CommCounter([...new Set([groups.gather, groups.reduce])]);
+  const watch = new RankWatch({ rank, device, counter, comm, emit });
   const common = { config, rank, device, strategy, group: groups.gather };
-  const step = new TrainingStep({ ...common, data: data.train });
+  const step = new TrainingStep({ ...common, data: data.train, onPhase: watch.onPhase });
   const { valid } = data;
-  let sentBefore = 0;
   await trainLoop({
     config,
     signal,
     runner: {
-      runStep: (s, lr) => step.run(s, lr),
-      evaluate: valid && (() => counter.pause(() => evaluate({ ...common, data: valid }))),
-      resources: () => {
-        const { bytesSent } = counter.counts();
-        const wireBytes = bytesSent - sentBefore;
-        sentBefore = bytesSent;
-        return { peakBytes: device.ledger.peak().total, wireBytes };
+      runStep: (s, lr) => {
+        watch.begin(s);
+        return step.run(s, lr);
       },
+      evaluate: valid && (() => counter.pause(() => evaluate({ ...common, data: valid }))),
+      resources: () => watch.end(),
     },
     onStep: (metrics, resources) => {
       if (rank === 0) {
@@ -160,7 +166,7 @@ async function train(options: TrainOptions): Promise<ModelState> {
       }
     },
   });
-  const peakBytes = device.ledger.peak();
+  const peakBytes = watch.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
   await writeSave(config, { strategy, numericClass });
   return strategy.stateDict();

@@ -5,6 +5,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../data/dataset.js';
 import type { RunConfig } from '../run-config.js';
+import type { StepPhase } from './phase-memory.js';
 import type { Strategy } from './strategies/strategy.js';
 import { sumOverRanks } from './sum-over-ranks.js';
 import { summedLoss } from './summed-loss.js';
@@ -19,6 +20,8 @@ export interface TrainingStepOptions {
   readonly data: Dataset;
   /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
+  /** Told where each phase of a step begins. */
+  readonly onPhase?: (phase: StepPhase) => void;
 }
 
 export class TrainingStep {
@@ -71,11 +74,13 @@ export class TrainingStep {
    * @param scale what that sum is multiplied by before its gradients are taken
    */
   #microStep(step: number, microStep: number, scale: number): Promise<Tensor> {
-    const { config, rank, device, strategy, data } = this.#options;
+    const { config, rank, device, strategy, data, onPhase } = this.#options;
     return device.scope(async () => {
       const batch = await data.microBatch(step, rank, microStep);
+      onPhase?.('forward');
       device.random.begin({ step, rowOffset: batch.firstRow });
       const loss = await summedLoss(batch, { device, module: strategy.module, seq: config.seq });
+      onPhase?.('backward');
       await loss.backward({ gradient: device.full(loss.shape, scale) });
       return loss.detach();
     });

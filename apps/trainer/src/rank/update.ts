@@ -4,6 +4,7 @@
 import { clipCoefficient, LossScaler } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import type { RunConfig } from '../run-config.js';
+import type { StepPhase } from './phase-memory.js';
 import type { Strategy } from './strategies/strategy.js';
 
 export interface UpdateOutcome {
@@ -16,6 +17,7 @@ export interface UpdateOptions {
   readonly config: Pick<RunConfig, 'precision' | 'clip'>;
   readonly device: Device;
   readonly strategy: Strategy;
+  readonly onPhase?: (phase: StepPhase) => void;
 }
 
 export class Update {
@@ -34,12 +36,14 @@ export class Update {
 
   /** Steps, unless a gradient of any rank overflowed in f16. Collective. */
   async run(): Promise<UpdateOutcome> {
-    const { config, device, strategy } = this.#options;
+    const { config, device, strategy, onPhase } = this.#options;
     const { lossScale } = this;
+    onPhase?.('norm');
     // All ranks have the same norm, so they agree on what to skip without asking each other.
     const gradNorm = (await strategy.gradNorm()) / lossScale;
     const isSkipped = this.#scaler !== undefined && !Number.isFinite(gradNorm);
     this.#scaler?.update(isSkipped);
+    onPhase?.('update');
     if (!isSkipped) {
       await device.scope(async () => {
         // A factor of 1 is left out: the kernel then reads gradients as they are.

@@ -1,0 +1,88 @@
+// A run as it is told to people: plain records in the order in which things happened. Steps are the lines of
+// metrics.jsonl, the rest those of events.jsonl; the page draws both, live or from a file.
+
+import type {
+  RankEndKind,
+  RankReady,
+  RankStatus,
+  SaveWritten,
+  StepMetrics,
+  StepResources,
+} from '../rank/events.js';
+
+/** A line of metrics.jsonl. */
+export interface StepLine extends Omit<StepMetrics, 'loss'>, Partial<StepResources> {
+  /** Null where no target counts: JSON has no other word for it. */
+  readonly loss: number | null;
+  /** When the step had ended, in ms since the Unix epoch. */
+  readonly atMs: number;
+}
+
+/** How a run ended. */
+export type RunEndKind = 'done' | 'failed' | 'stopped';
+
+/** A line of events.jsonl: `atMs` is in ms since the Unix epoch. */
+export type EventRecord =
+  /** A command begins with the run, or goes on with it. */
+  | {
+      readonly type: 'run';
+      readonly title: string;
+      readonly steps: number;
+      readonly ranks: number;
+      readonly atMs: number;
+    }
+  /** What the command prints before the first step, as names and values. */
+  | { readonly type: 'header'; readonly rows: readonly (readonly [string, string])[] }
+  | ({ readonly type: 'ready' } & Pick<
+      RankReady,
+      'rank' | 'device' | 'description' | 'numericClass' | 'shardBytes'
+    >)
+  | ({ readonly type: 'rank'; readonly atMs: number } & RankStatus)
+  | {
+      readonly type: 'sample';
+      readonly step: number;
+      readonly prompt: string;
+      readonly text: string;
+    }
+  | ({ readonly type: 'save'; readonly atMs: number } & SaveWritten)
+  | { readonly type: 'warning'; readonly text: string }
+  | {
+      readonly type: 'rankEnd';
+      readonly rank: number;
+      readonly end: RankEndKind;
+      readonly reason?: string | undefined;
+      readonly atMs: number;
+    }
+  | {
+      readonly type: 'runEnd';
+      readonly end: RunEndKind;
+      readonly reason?: string | undefined;
+      readonly atMs: number;
+    };
+
+export type RunRecord = ({ readonly type: 'step' } & StepLine) | EventRecord;
+
+type RankRecord = Extract<RunRecord, { readonly type: 'rank' }>;
+
+/** What whoever comes late has to be told: everything, but of each rank its last word alone. */
+export class RunHistory {
+  readonly #records: RunRecord[] = [];
+  readonly #ranks = new Map<number, RankRecord>();
+
+  add(record: RunRecord): void {
+    if (record.type === 'rank') {
+      this.#ranks.set(record.rank, record);
+    } else {
+      this.#records.push(record);
+    }
+  }
+
+  records(): readonly RunRecord[] {
+    return [...this.#records, ...this.#ranks.values()];
+  }
+
+  /** The last word of each rank. */
+  ranks(): readonly RankRecord[] {
+    return [...this.#ranks.values()];
+  }
+}

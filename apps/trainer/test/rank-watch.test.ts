@@ -1,0 +1,235 @@
+// What a rank notes of its steps: memory by phase, and what its collectives cost beside its device's work.
+
+import { mkdtempSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { MEMORY_TAGS } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { parseFlags } from '../src/flags.js';
+import { runJob } from '../src/launch/run-job.js';
+import { RunDirectory } from '../src/output/run-directory.js';
+import { RunMonitor } from '../src/output/run-monitor.js';
+import type { EventRecord } from '../src/output/run-records.js';
+import { Terminal } from '../src/output/terminal.js';
+import { CommWatch, commTimes } from '../src/rank/comm-watch.js';
+import type { RankEvent, RankStatus } from '../src/rank/events.js';
+import { STEP_PHASES } from '../src/rank/phase-memory.js';
+import { resolveConfig } from '../src/resolve-config.js';
+import { ROOT, runFlags } from './fixtures/run-flags.js';
+
+const QUICK = `--device cpu --threads 1 --model nano --seq 16 --batch 4 --steps 3 --data ${ROOT}tooling/reference/data/tiny/text.txt`;
+
+async function statusOf(flags: string): Promise<RankStatus[]> {
+  const found: RankStatus[] = [];
+  const onEvent = (event: RankEvent) => event.type === 'rank' && found.push(event.status);
+  const out = join(mkdtempSync(join(tmpdir(), 'watch-')), 'run');
+  await runFlags(`${QUICK} --out ${out} ${flags}`.split(' '), { onEvent });
+  return found;
+}
+
+describe('a device', () => {
+  /** Work takes until `finish` is called; the clock is the test's. */
+  function device() {
+    const made = {
+      dispatches: 0,
+      now: 0,
+      finish: () => {},
+      sync: () =>
+        new Promise<void>((resolve) => {
+          made.finish = resolve;
+        }),
+    };
+    return made;
+  }
+
+  it('that works hides a collective, and one that has nothing to do exposes it', async () => {
+    const backend = device();
+    const watch = new CommWatch(backend, () => backend.now);
+    watch.begin();
+    backend.dispatches = 3; // given at 0, done at 40
+    await nextTurn();
+    backend.now = 40;
+    backend.finish();
+    await nextTurn();
+    await nextTurn();
+    backend.now = 100;
+    watch.onCall({ startMs: 10, endMs: 100 });
+    expect(watch.take()).toEqual({ collectiveMs: 90, exposedMs: 60 });
+    // The end of the collective lets the host give it more, which a second one hides behind.
+    backend.dispatches = 4;
+    await nextTurn();
+    backend.now = 130;
+    watch.onCall({ startMs: 100, endMs: 130 });
+    expect(watch.take()).toEqual({ collectiveMs: 120, exposedMs: 60 });
+    watch.begin();
+    expect(watch.take()).toEqual({ collectiveMs: 0, exposedMs: 0 });
+  });
+
+  it('that is given more while it works goes on without a gap', async () => {
+    const backend = device();
+    const watch = new CommWatch(backend, () => backend.now);
+    watch.begin();
+    backend.dispatches = 1;
+    await nextTurn();
+    backend.now = 10;
+    backend.dispatches = 2;
+    backend.finish();
+    await nextTurn();
+    backend.now = 20;
+    backend.finish();
+    await nextTurn();
+    watch.onCall({ startMs: 0, endMs: 50 });
+    expect(watch.take()).toEqual({ collectiveMs: 50, exposedMs: 30 });
+  });
+});
+
+it('collectives that overlap count once, and so does work', () => {
+  const calls = [
+    [30, 40],
+    [0, 10],
+    [5, 20],
+  ] as const;
+  const busy = [
+    [8, 12],
+    [2, 10],
+    [35, 100],
+  ] as const;
+  expect(commTimes(calls, busy)).toEqual({ collectiveMs: 30, exposedMs: 15 });
+  expect(commTimes([], busy)).toEqual({ collectiveMs: 0, exposedMs: 0 });
+});
+
+describe('a run that is kept', () => {
+  it('tells of each rank and step what was held in each phase, and what went over the wire', async () => {
+    const found = await statusOf('--ranks 2 --grad-accum 2');
+    expect(found.map(({ rank, step }) => `${step}.${rank}`).sort()).toEqual(
+      [1, 2, 3].flatMap((step) => [`${step}.0`, `${step}.1`]),
+    );
+    for (const { phases, bytesSent, collectiveMs, exposedMs } of found) {
+      expect(phases.map(({ phase }) => phase)).toEqual(STEP_PHASES);
+      for (const { bytes } of phases) {
+        expect(MEMORY_TAGS.reduce((sum, tag) => sum + bytes[tag], 0)).toBe(bytes.total);
+        expect(bytes.parameter).toBe(phases[0]!.bytes.parameter);
+      }
+      expect(bytesSent).toBeGreaterThan(0);
+      expect(exposedMs).toBeLessThanOrEqual(collectiveMs);
+    }
+    // Parameters are gathered while they are used, and moments are there from the first update on.
+    const [first, , third] = found.filter(({ rank }) => rank === 0);
+    const [forward, backward, , update] = third!.phases.map(({ bytes }) => bytes);
+    expect(forward!.gathered).toBeGreaterThan(0);
+    expect(backward!.gradient).toBeGreaterThan(0);
+    expect(update!.activation).toBeLessThan(backward!.activation);
+    expect(first!.phases[0]!.bytes.optimizer).toBe(0);
+    expect(forward!.optimizer).toBe(2 * forward!.parameter);
+  });
+
+  it('agrees with the summary, whose peak is that of all phases', async () => {
+    const out = join(mkdtempSync(join(tmpdir(), 'watch-')), 'run');
+    const peaks: number[] = [];
+    const { reports } = await runFlags(
+      `${QUICK} --strategy single --valid-fraction 0.1 --eval-every 2 --out ${out}`.split(' '),
+      {
+        onEvent: (event) => {
+          if (event.type === 'rank') {
+            peaks.push(...event.status.phases.map(({ bytes }) => bytes.total));
+          }
+        },
+      },
+    );
+    expect(Math.max(...peaks)).toBe(reports[0]!.peakBytes.total);
+  });
+
+  it('says nothing of each rank where nobody looks', async () => {
+    const found: string[] = [];
+    await runFlags(QUICK.split(' '), { onEvent: ({ type }) => found.push(type) });
+    expect(found).not.toContain('rank');
+    expect(found).toContain('step');
+  });
+});
+
+describe('events.jsonl', () => {
+  const folder = () => join(mkdtempSync(join(tmpdir(), 'watch-')), 'run');
+  const read = (path: string): EventRecord[] =>
+    readFileSync(join(path, 'events.jsonl'), 'utf8')
+      .trimEnd()
+      .split('\n')
+      .map((line) => JSON.parse(line));
+
+  /** Runs as the command does; `onEvent` may end it. */
+  async function record(flags: string, onEvent: (event: RankEvent) => void = () => {}) {
+    const out = folder();
+    const parsed = parseFlags(`${QUICK} --out ${out} ${flags}`.split(' '), () => {});
+    const config = await resolveConfig(parsed);
+    const io = { out: process.stdout, err: process.stderr, isQuiet: true, env: {}, steps: 3 };
+    const monitor = new RunMonitor(config, new Terminal(io));
+    const { signal } = new AbortController();
+    const handle = (event: RankEvent) => {
+      monitor.handle(event);
+      onEvent(event);
+    };
+    try {
+      await runJob(config, { entry: '', signal, onEvent: handle });
+      monitor.finish();
+    } catch (error) {
+      monitor.close(error);
+    }
+    return { out, events: read(out), held: monitor.history.records() };
+  }
+
+  it('holds the run in order, with what ranks said where steps double and in the end', async () => {
+    const { events, held } = await record('--ranks 2');
+    const names = events
+      .filter(({ type }) => type !== 'rankEnd') // a rank may be done before rank 0 has made its text
+      .map((event) => (event.type === 'rank' ? `rank ${event.step}` : event.type));
+    expect(names).toEqual([
+      'run',
+      ...['ready', 'ready', 'header'],
+      ...['rank 1', 'rank 1', 'rank 2', 'rank 2'],
+      ...['sample', 'rank 3', 'rank 3', 'runEnd'],
+    ]);
+    const ended = events.flatMap((event) => (event.type === 'rankEnd' ? [event.rank] : []));
+    expect(ended.sort()).toEqual([0, 1]);
+    expect(events[0]).toMatchObject({ title: 'nano, fsdp on 2 ranks, fp32', steps: 3, ranks: 2 });
+    expect(events.at(-1)).toMatchObject({ type: 'runEnd', end: 'done' });
+    // Whoever comes late is told the same, of each rank its last word alone.
+    const last = held.flatMap((event) => (event.type === 'rank' ? [event.step] : []));
+    expect(last).toEqual([3, 3]);
+    expect(held.filter(({ type }) => type === 'step')).toHaveLength(3);
+  });
+
+  it('says how a run ended that failed, and which of its ranks began it', async () => {
+    const failing = (event: RankEvent) => {
+      if (event.type === 'step') {
+        throw new Error('the disk is full');
+      }
+    };
+    const { events } = await record('--ranks 2', failing);
+    const ends = events.flatMap((event) => (event.type === 'rankEnd' ? [event] : []));
+    expect(ends.map(({ rank, end }) => [rank, end])).toEqual([
+      [0, 'failed'],
+      [1, 'stopped'],
+    ]);
+    expect(ends[0]!.reason).toBe('the disk is full');
+    expect(events.at(-1)).toMatchObject({ type: 'runEnd', end: 'failed' });
+  });
+
+  it('holds saves and warnings, each of these once', async () => {
+    const out = folder();
+    const directory = new RunDirectory(out);
+    const config = await resolveConfig(parseFlags(QUICK.split(' '), () => {}));
+    const io = { out: process.stdout, err: process.stderr, isQuiet: true, env: {}, steps: 3 };
+    const monitor = new RunMonitor(config, new Terminal(io), {
+      onRecord: (record) => directory.add(record),
+    });
+    const save = { step: 2, directory: 'saves/step-000002', bytes: 40, ms: 7 };
+    monitor.handle({ type: 'save', save });
+    monitor.handle({ type: 'warning', text: 'slow disk' });
+    monitor.handle({ type: 'warning', text: 'slow disk' });
+    directory.close();
+    expect(read(out).slice(1)).toMatchObject([
+      { type: 'save', ...save },
+      { type: 'warning', text: 'slow disk' },
+    ]);
+  });
+});
