@@ -75,6 +75,18 @@ describe('shards', () => {
     await expect(run).rejects.toThrow(`--load-shards: ${shards} can't be used`);
   });
 
+  it('that one rank finds damaged are refused as its own error says', async () => {
+    const shards = join(directory, 'shards');
+    await losses(`--ranks 2 --steps 1 --save-shards ${shards}`);
+    const file = readdirSync(shards).find((name) => name.includes('rank-0'))!;
+    const bytes = readFileSync(join(shards, file));
+    bytes[bytes.byteLength - 1]! ^= 1;
+    writeFileSync(join(shards, file), bytes);
+    const run = losses(`--ranks 2 --steps 1 --load-shards ${shards}`);
+    await expect(run).rejects.toThrow(UsageError);
+    await expect(run).rejects.toThrow(/can't be used\. .*expected checksum/);
+  });
+
   it.each([['--load-shards /nowhere', 'holds no save that ended']])(
     'are refused before a run: %s',
     async (flags, message) => {

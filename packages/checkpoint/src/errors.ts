@@ -5,7 +5,7 @@ export type CheckpointErrorCode =
   | 'MISSING'
   | 'FORMAT'
   | 'CORRUPT'
-  | 'MISMATCH'
+  | 'STATE_DICT'
   | 'INCOMPLETE'
   | 'BUSY';
 
@@ -60,25 +60,31 @@ export class CheckpointCorruptError extends CheckpointError {
   }
 }
 
-/** A save of another model or optimizer. */
-export class CheckpointMismatchError extends CheckpointError {
-  readonly code = 'MISMATCH';
+/**
+ * A state that does not fit the model or optimizer that should take it: a save's, a file's or a state
+ * dict's. `nn` exports it too, and throws it with all that is built on it.
+ */
+export class StateDictError extends CheckpointError {
+  readonly code = 'STATE_DICT';
+  /** Names the model has and the state lacks. */
   readonly missing: readonly string[];
+  /** Names the state has and the model lacks. */
   readonly unexpected: readonly string[];
+  /** Names whose shape, dtype or length differ. */
   readonly mismatched: readonly string[];
 
   constructor(
     message: string,
-    entries: {
+    names: {
       readonly missing?: readonly string[];
       readonly unexpected?: readonly string[];
       readonly mismatched?: readonly string[];
     } = {},
   ) {
     super(message);
-    this.missing = entries.missing ?? [];
-    this.unexpected = entries.unexpected ?? [];
-    this.mismatched = entries.mismatched ?? [];
+    this.missing = names.missing ?? [];
+    this.unexpected = names.unexpected ?? [];
+    this.mismatched = names.mismatched ?? [];
   }
 }
 

@@ -2,7 +2,7 @@
 // tensors makes these of them; nothing here asks where elements lie.
 
 import type { DType } from '@shardweave/dtypes';
-import { CheckpointMismatchError } from './errors.js';
+import { StateDictError } from './errors.js';
 
 /** State is an optimizer's, of the parameter with the same name. */
 export type TensorKind = 'parameter' | 'buffer' | 'state';
@@ -53,13 +53,13 @@ export function sizeOf({ shape }: { readonly shape: readonly number[] }): number
   return shape.reduce((product, dim) => product * dim, 1);
 }
 
-/** @throws {CheckpointMismatchError} where two pieces of one tensor are of different tensors */
+/** @throws {StateDictError} where two pieces of one tensor are of different tensors */
 export function requireAlike(operation: string, one: TensorSpec, other: TensorSpec): void {
   if (typeText(one) === typeText(other)) {
     return;
   }
   const label = labelOf(one);
-  throw new CheckpointMismatchError(
+  throw new StateDictError(
     `${operation}: expected all pieces of '${label}' alike, got ${typeText(one)} and ${typeText(other)}.`,
     { mismatched: [label] },
   );

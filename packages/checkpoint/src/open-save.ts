@@ -3,7 +3,7 @@
 
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { crc32 } from './crc32.js';
-import { CheckpointCorruptError, CheckpointMismatchError } from './errors.js';
+import { CheckpointCorruptError, StateDictError } from './errors.js';
 import { labelOf, type TensorSpec, tensorKey, typeText, type WantedPiece } from './held-piece.js';
 import type { PieceReader } from './piece-store.js';
 import { readIndex } from './read-index.js';
@@ -50,7 +50,7 @@ export class Save {
 
   /**
    * Compares what is saved with what is wanted; floats of any dtype fit floats.
-   * @throws {CheckpointMismatchError} with all that is missing, unexpected or misshapen
+   * @throws {StateDictError} with all that is missing, unexpected or misshapen
    */
   checkFit(expected: Iterable<TensorSpec>, options: FitOptions = {}): void {
     const { strict: isStrict = true, ignores = () => false } = options;
@@ -71,7 +71,7 @@ export class Save {
     const texts = mismatched.map(
       ({ spec, saved }) => `${labelOf(spec)}: expected ${typeText(spec)}, got ${typeText(saved)}`,
     );
-    throw new CheckpointMismatchError(
+    throw new StateDictError(
       `load: expected the ${wanted.size} tensors of this model. Missing: ${listed(missing)}. Unexpected: ${listed(unexpected)}. Misshapen: ${listed(texts, '; ')}.`,
       { missing, unexpected, mismatched: mismatched.map(({ spec }) => labelOf(spec)) },
     );

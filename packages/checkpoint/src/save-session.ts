@@ -33,7 +33,7 @@ export interface SaveSession {
    * Makes the parts the save that is valid, removes the one before, and ends the session. A failure
    * leaves one of both, as a whole.
    * @throws {CheckpointIncompleteError} for elements that no part has, or two have
-   * @throws {CheckpointMismatchError} for a tensor whose dtype or shape differ between parts
+   * @throws {StateDictError} for a tensor whose dtype or shape differ between parts
    */
   publish(parts: readonly SavedPart[], record?: SaveRecord): Promise<void>;
   /** Ends the session without a save; the one before stays. */

@@ -4,7 +4,6 @@ import {
   beginSave,
   CheckpointBusyError,
   CheckpointIncompleteError,
-  CheckpointMismatchError,
   CheckpointMissingError,
   CheckpointUsageError,
   firstOf,
@@ -12,6 +11,7 @@ import {
   PIECE_BYTES,
   type PieceReader,
   piecesIn,
+  StateDictError,
   writePart,
   writeSave,
 } from '@shardweave/checkpoint';
@@ -137,7 +137,7 @@ it('parts that leave elements out, or have them twice, are published by nobody',
   }
   const reshaped = held(tensor('0.weight', [size]), 128);
   await expect(publish(held(weight, 0, 128), reshaped)).rejects.toMatchObject({
-    code: 'MISMATCH',
+    code: 'STATE_DICT',
     mismatched: ['0.weight'],
   });
   await expectSaved(store, model(1));
@@ -157,7 +157,7 @@ it('all that does not fit is named at once', async () => {
   const error = await Promise.resolve()
     .then(() => found.checkFit(specs))
     .catch((thrown: unknown) => thrown);
-  expect(error).toBeInstanceOf(CheckpointMismatchError);
+  expect(error).toBeInstanceOf(StateDictError);
   expect(error).toMatchObject({
     missing: ['2.weight', 'expAvg of 0.bias'],
     unexpected: ['1.running_mean', 'expAvg of 0.weight'],

@@ -33,11 +33,17 @@ export class FsdpRanksDifferError extends FsdpError {
   }
 }
 
-/** Another rank failed, so this one cannot go on: the process groups have ended. */
+/**
+ * Another rank failed, so this one cannot go on. After a step the process groups have ended; after a
+ * save, a load or a state dict they go on.
+ */
 export class FsdpRankFailedError extends FsdpError {
   override readonly name = 'FsdpRankFailedError' as const;
   readonly code = 'FSDP_RANK_FAILED';
-  /** World rank that failed, in which call, and why: its error's code or name, and text without digits. */
+  /**
+   * Rank that failed, in which call, and why: its error's text, of a step with the error's code or name
+   * before it and without digits.
+   */
   readonly rank: number;
   readonly operation: string;
   readonly reason: string;
@@ -48,35 +54,12 @@ export class FsdpRankFailedError extends FsdpError {
       readonly rank: number;
       readonly operation: string;
       readonly reason: string;
-      readonly cause: unknown;
+      readonly cause?: unknown;
     },
   ) {
-    super(message, { cause: failure.cause });
+    super(message, 'cause' in failure ? { cause: failure.cause } : undefined);
     this.rank = failure.rank;
     this.operation = failure.operation;
     this.reason = failure.reason;
-  }
-}
-
-/** A state dict that does not fit: missing, unexpected or misshapen entries. */
-export class FsdpStateDictError extends FsdpError {
-  override readonly name = 'FsdpStateDictError' as const;
-  readonly code = 'FSDP_STATE_DICT';
-  readonly missing: readonly string[];
-  readonly unexpected: readonly string[];
-  readonly mismatched: readonly string[];
-
-  constructor(
-    message: string,
-    entries: {
-      readonly missing?: readonly string[];
-      readonly unexpected?: readonly string[];
-      readonly mismatched?: readonly string[];
-    } = {},
-  ) {
-    super(message);
-    this.missing = entries.missing ?? [];
-    this.unexpected = entries.unexpected ?? [];
-    this.mismatched = entries.mismatched ?? [];
   }
 }

@@ -5,7 +5,6 @@ export {
   FsdpError,
   FsdpRankFailedError,
   FsdpRanksDifferError,
-  FsdpStateDictError,
   FsdpStateError,
 } from './errors.js';
 export { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';

@@ -2,14 +2,13 @@
 
 import {
   FsdpConfigError,
-  FsdpStateDictError,
   type FullyShardedDataParallel,
   gatherFullOptimStateDict,
   getShardFromOptimStateDict,
   loadFullOptimStateDict,
   loadOptimStateShard,
 } from '@shardweave/fsdp';
-import { Sgd } from '@shardweave/nn';
+import { Sgd, StateDictError } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './ranks.js';
@@ -26,7 +25,7 @@ describe('refuses', () => {
     ],
     [
       'unknown names and other shapes',
-      FsdpStateDictError,
+      StateDictError,
       async (model: FullyShardedDataParallel) =>
         getShardFromOptimStateDict(model, {
           state: new Map([
@@ -46,13 +45,13 @@ describe('refuses', () => {
     ],
     [
       'another number of groups',
-      FsdpStateDictError,
+      StateDictError,
       async (model: FullyShardedDataParallel) =>
         loadFullOptimStateDict(model, adam(model), { state: new Map(), paramGroups: [] }),
     ],
     [
       'shards of another length',
-      FsdpStateDictError,
+      StateDictError,
       async (model: FullyShardedDataParallel) =>
         loadOptimStateShard(model, new Sgd(model.parameters(), { lr: 1 }), {
           flats: new Map([
@@ -80,7 +79,7 @@ describe('refuses', () => {
         await optimizer.writeFlatState(flat, { ...state, runs });
       }
       const gathering = gatherFullOptimStateDict(model, optimizer);
-      await expect(gathering).rejects.toBeInstanceOf(FsdpStateDictError);
+      await expect(gathering).rejects.toBeInstanceOf(StateDictError);
     });
   });
 

@@ -2,7 +2,6 @@
 
 import type { PieceStore } from '@shardweave/checkpoint';
 import {
-  FsdpStateDictError,
   FsdpStateError,
   FullyShardedDataParallel,
   loadCheckpoint,
@@ -10,7 +9,7 @@ import {
   stateDict,
   summonFullParams,
 } from '@shardweave/fsdp';
-import { BatchNorm1d, Linear, Module } from '@shardweave/nn';
+import { BatchNorm1d, Linear, Module, StateDictError } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './ranks.js';
@@ -46,7 +45,7 @@ describe('refuses, on every rank and without loading anything', () => {
       const model = wrap(new Stack(rank.device, [layer(rank.device), layer(rank.device)]));
       const before = await stateDict(model);
       await expect(loadCheckpoint(model, files)).rejects.toMatchObject({
-        code: 'MISMATCH',
+        code: 'STATE_DICT',
         ...expected,
       });
       expect(await stateDict(model)).toEqual(before);
@@ -64,8 +63,16 @@ describe('refuses, on every rank and without loading anything', () => {
           into[into.byteLength - 1]! ^= 16;
         }
       };
-      await expect(loadCheckpoint(model, { ...files, read })).rejects.toThrow(
-        rank.rank === 1 ? 'expected checksum' : 'rank 1/2 failed',
+      await expect(loadCheckpoint(model, { ...files, read })).rejects.toMatchObject(
+        rank.rank === 1
+          ? { code: 'CORRUPT', message: expect.stringContaining('expected checksum') }
+          : {
+              code: 'FSDP_RANK_FAILED',
+              message: expect.stringContaining('rank 1/2 failed'),
+              rank: 1,
+              operation: 'loadCheckpoint',
+              reason: expect.stringContaining('expected checksum'),
+            },
       );
       expect(await stateDict(model)).toEqual(before);
     });
@@ -77,7 +84,7 @@ describe('refuses, on every rank and without loading anything', () => {
       const model = net(rank);
       const before = await stateDict(model);
       const loading = loadCheckpoint(model, rank.rank === 0 ? files : others);
-      await expect(loading).rejects.toBeInstanceOf(FsdpStateDictError);
+      await expect(loading).rejects.toBeInstanceOf(StateDictError);
       expect(await stateDict(model)).toEqual(before);
     });
   });
@@ -174,8 +181,16 @@ describe('a rank that fails', () => {
         }),
       };
       const saving = saveCheckpoint(model, rank.rank === 1 ? full : files, { optimizer });
-      await expect(saving).rejects.toThrow(
-        rank.rank === 1 ? /^disk full$/ : 'rank 1/3 failed: disk full',
+      await expect(saving).rejects.toMatchObject(
+        rank.rank === 1
+          ? { message: 'disk full' }
+          : {
+              name: 'FsdpRankFailedError',
+              message: expect.stringContaining('rank 1/3 failed: disk full'),
+              rank: 1,
+              operation: 'saveCheckpoint',
+              reason: 'disk full',
+            },
       );
       await rank.group.barrier();
       expect(new Set(await files.files())).toEqual(new Set(before));

@@ -1,12 +1,10 @@
 // Typed errors of nn. `code` is stable and is what callers branch on; messages read
 // `op: expected X, got Y (context). Hint.`. The codes are a table in the package's README.
 
-export type NnErrorCode =
-  | 'CONFIG'
-  | 'STATE_DICT'
-  | 'FORMAT'
-  | 'OPTIMIZER'
-  | 'ACTIVATION_CHECKPOINT';
+/** What saves throw for a state of another model is what state dicts throw for it. */
+export { StateDictError } from '@shardweave/checkpoint';
+
+export type NnErrorCode = 'CONFIG' | 'FORMAT' | 'OPTIMIZER' | 'ACTIVATION_CHECKPOINT';
 
 /** Base of all errors that nn throws or rejects with on purpose. */
 export abstract class NnError extends Error {
@@ -21,31 +19,6 @@ export abstract class NnError extends Error {
 /** Options of a layer, model or optimizer that cannot work: the caller's mistake. */
 export class NnConfigError extends NnError {
   readonly code = 'CONFIG';
-}
-
-/** A state dict that does not fit its module or optimizer; nothing of it was loaded. */
-export class StateDictError extends NnError {
-  readonly code = 'STATE_DICT';
-  /** Names the module has and the dict lacks. */
-  readonly missing: readonly string[];
-  /** Names the dict has and the module lacks. */
-  readonly unexpected: readonly string[];
-  /** Names whose shape or dtype differ. */
-  readonly mismatched: readonly string[];
-
-  constructor(
-    message: string,
-    names: {
-      readonly missing?: readonly string[];
-      readonly unexpected?: readonly string[];
-      readonly mismatched?: readonly string[];
-    } = {},
-  ) {
-    super(message);
-    this.missing = names.missing ?? [];
-    this.unexpected = names.unexpected ?? [];
-    this.mismatched = names.mismatched ?? [];
-  }
 }
 
 /** A file that is malformed, truncated, or of a kind this package does not read. */

@@ -2,8 +2,8 @@
 // of the host, and the device isn't asked.
 
 import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
+import { StateDictError } from '@shardweave/nn';
 import { type AnyOptimizer, HeldModule } from '@shardweave/nn/flat';
-import { OffloadStateDictError } from './errors.js';
 import type { OffloadModel } from './offload-model.js';
 
 export interface SaveCheckpointOptions {
@@ -28,7 +28,7 @@ export interface LoadCheckpointOptions {
  * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At once
  * on the host are 1 MiB of it and one layer's state.
  * @throws {OffloadBusyError} beside another call, a backward or a step that has not ended
- * @throws {OffloadStateDictError} for parameters that are sharded
+ * @throws {StateDictError} for parameters that are sharded
  * @throws {CheckpointError} as writeSave
  */
 export async function saveCheckpoint(
@@ -48,8 +48,8 @@ export async function saveCheckpoint(
  * Loads what any strategy saved, at any world size, and commits the model's store. All pieces are checked
  * before the first is written. At once on the host are one layer's parameter and its state.
  * @returns extra, as it was saved
- * @throws {OffloadBusyError} and {OffloadStateDictError} as saveCheckpoint
- * @throws {CheckpointError} and {StateDictError} for no save, a damaged one, or another model's: nothing
+ * @throws {OffloadBusyError} and {StateDictError} as saveCheckpoint
+ * @throws {CheckpointError} for no save, a damaged one, or another model's: nothing
  * is loaded
  */
 export async function loadCheckpoint(
@@ -78,7 +78,7 @@ function heldModule(
   const flats = new Set(model.flats.map(({ flat }) => flat));
   const foreign = named.find(([, { piece }]) => piece === undefined || !flats.has(piece.flat));
   if (foreign !== undefined) {
-    throw new OffloadStateDictError(
+    throw new StateDictError(
       `${operation}: expected parameters that rest in the model's store, got '${foreign[0]}', which is sharded. Save the sharded modules.`,
     );
   }

@@ -1,10 +1,6 @@
 // Typed errors of offload. `code` is stable and is what callers branch on; the README has the table.
 
-export type OffloadErrorCode =
-  | 'OFFLOAD_CONFIG'
-  | 'OFFLOAD_BUDGET'
-  | 'OFFLOAD_BUSY'
-  | 'OFFLOAD_STATE_DICT';
+export type OffloadErrorCode = 'OFFLOAD_CONFIG' | 'OFFLOAD_BUDGET' | 'OFFLOAD_BUSY';
 
 /** Base of all errors that offload throws or rejects with on purpose. */
 export abstract class OffloadError extends Error {
@@ -57,9 +53,4 @@ export class OffloadBusyError extends OffloadError {
     );
     this.running = running;
   }
-}
-
-/** A state dict that does not fit the model; nothing was loaded. */
-export class OffloadStateDictError extends OffloadError {
-  readonly code = 'OFFLOAD_STATE_DICT';
 }

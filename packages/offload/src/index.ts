@@ -12,7 +12,6 @@ export {
   OffloadConfigError,
   OffloadError,
   type OffloadErrorCode,
-  OffloadStateDictError,
 } from './errors.js';
 export { type OffloadHostMemory, OffloadModel } from './offload-model.js';
 export type { OffloadOptions } from './options.js';

@@ -2,10 +2,9 @@
 // it, and back. Parameters pass between the store and the host; the device isn't asked.
 
 import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
-import { type HostTensor, isDeviceDType, type LazyTensor } from '@shardweave/nn';
+import { type HostTensor, isDeviceDType, type LazyTensor, StateDictError } from '@shardweave/nn';
 import { restShape } from '@shardweave/nn/flat';
 import { type DType, elementCountOf, isFloat, type Tensor } from '@shardweave/tensor-core';
-import { OffloadStateDictError } from './errors.js';
 import type { OffloadModel } from './offload-model.js';
 import type { OffloadedFlat } from './offloaded-flat.js';
 
@@ -55,7 +54,7 @@ export async function lazyStateDict(model: OffloadModel): Promise<Map<string, La
  * Sets parameters and buffers, floats of any dtype, and commits the store. Lazy tensors are read one
  * after the other, once all names, shapes and dtypes are found to fit; none comes to the device whole.
  * @param options.strict whether names missing on either side are an error. Default true.
- * @throws {OffloadStateDictError} listing missing, unexpected and misshapen names; nothing is loaded.
+ * @throws {StateDictError} listing missing, unexpected and misshapen names; nothing is loaded.
  * A lazy tensor that gives other bytes than its shape has leaves those before it loaded
  */
 export async function loadStateDict(
@@ -119,7 +118,7 @@ function ownerOf(
   if (owner !== undefined) {
     return owner;
   }
-  throw new OffloadStateDictError(
+  throw new StateDictError(
     `stateDict: expected parameters that rest in the model's store, got '${name}', which is sharded. Use the state dict of the sharded modules.`,
   );
 }
@@ -144,8 +143,9 @@ async function valuesOf(entry: HostTensor | LazyTensor, name: string): Promise<H
   if (data.byteLength === byteLength) {
     return { dtype, shape, data };
   }
-  throw new OffloadStateDictError(
+  throw new StateDictError(
     `loadStateDict: expected ${byteLength} bytes of '${name}', got ${data.byteLength}. Those before it are loaded.`,
+    { mismatched: [name] },
   );
 }
 
@@ -167,16 +167,17 @@ function checkState(
 ): void {
   const missing = isStrict ? [...expected.keys()].filter((name) => !state.has(name)) : [];
   const unexpected = isStrict ? [...state.keys()].filter((name) => !expected.has(name)) : [];
-  const misshapen = [...expected].filter(([name, tensor]) => {
+  const mismatched = [...expected].flatMap(([name, tensor]) => {
     const entry = state.get(name);
-    return entry !== undefined && !isFit(entry, tensor);
+    return entry === undefined || isFit(entry, tensor) ? [] : [name];
   });
-  if (missing.length + unexpected.length + misshapen.length === 0) {
+  if (missing.length + unexpected.length + mismatched.length === 0) {
     return;
   }
   const list = (names: readonly string[]) => names.join(', ') || 'none';
-  throw new OffloadStateDictError(
-    `loadStateDict: expected the ${expected.size} entries of this model. Missing: ${list(missing)}. Unexpected: ${list(unexpected)}. Misshapen: ${list(misshapen.map(([name]) => name))}.`,
+  throw new StateDictError(
+    `loadStateDict: expected the ${expected.size} entries of this model. Missing: ${list(missing)}. Unexpected: ${list(unexpected)}. Misshapen: ${list(mismatched)}.`,
+    { missing, unexpected, mismatched },
   );
 }
 

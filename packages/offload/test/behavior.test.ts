@@ -1,14 +1,13 @@
 // What a call of an OffloadModel may look like, and what it leaves behind: places in a larger model,
 // inputs and outputs of any kind, several calls, evaluation, shared and frozen parameters, buffers.
 
-import { BatchNorm1d, Gpt2, Linear, Module, Sequential, Sgd } from '@shardweave/nn';
+import { BatchNorm1d, Gpt2, Linear, Module, Sequential, Sgd, StateDictError } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';
 import {
   loadStateDict,
   OffloadConfigError,
   OffloadModel,
   type OffloadOptions,
-  OffloadStateDictError,
   splitLayers,
   splitRows,
   stateDict,
@@ -348,11 +347,16 @@ describe('2.7 state dicts', () => {
     wrong.delete('2.weight');
     wrong.set('x', state.get('0.weight')!);
     const loading = loadStateDict(model, wrong);
-    await expect(loading).rejects.toThrow(OffloadStateDictError);
+    await expect(loading).rejects.toThrow(StateDictError);
+    await expect(loading).rejects.toMatchObject({
+      missing: ['2.weight'],
+      unexpected: ['x'],
+      mismatched: ['0.bias'],
+    });
     await expect(loading).rejects.toThrow(/Missing: 2\.weight.*Unexpected: x.*Misshapen: 0\.bias/);
     expect(await stateDict(model)).toEqual(state);
     const few = new Map([['0.weight', state.get('2.weight')!]]);
-    await expect(loadStateDict(model, few)).rejects.toThrow(OffloadStateDictError);
+    await expect(loadStateDict(model, few)).rejects.toThrow(StateDictError);
     await loadStateDict(model, few, { strict: false });
     expect((await stateDict(model)).get('0.weight')).toEqual(state.get('2.weight'));
   });

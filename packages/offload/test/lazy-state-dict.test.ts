@@ -1,14 +1,15 @@
 // State dicts whose tensors are read when they are asked for: a model of any size passes through the
 // host one tensor at a time, and never comes to the device.
 
-import { BatchNorm1d, type HostTensor, type LazyTensor, Linear, Sequential } from '@shardweave/nn';
 import {
-  lazyStateDict,
-  loadStateDict,
-  OffloadModel,
-  OffloadStateDictError,
-  stateDict,
-} from '@shardweave/offload';
+  BatchNorm1d,
+  type HostTensor,
+  type LazyTensor,
+  Linear,
+  Sequential,
+  StateDictError,
+} from '@shardweave/nn';
+import { lazyStateDict, loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterEach, beforeEach, expect, it } from 'vitest';
@@ -80,6 +81,6 @@ it('reads nothing where names or shapes differ, and says which tensor gave too f
   await expect(loadStateDict(target, withBias([4]))).rejects.toThrow(/Misshapen: 2\.bias/);
   expect(numReads).toBe(0);
   const short = loadStateDict(target, withBias([3]));
-  await expect(short).rejects.toThrow(OffloadStateDictError);
+  await expect(short).rejects.toThrow(StateDictError);
   await expect(short).rejects.toThrow(/12 bytes of '2\.bias', got 8/);
 });

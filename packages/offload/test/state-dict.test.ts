@@ -1,7 +1,7 @@
 // State dicts in other dtypes than the model has: values are converted, never copied as bytes.
 
-import { BatchNorm1d, type HostTensor, Linear, Sequential } from '@shardweave/nn';
-import { loadStateDict, OffloadModel, OffloadStateDictError, stateDict } from '@shardweave/offload';
+import { BatchNorm1d, type HostTensor, Linear, Sequential, StateDictError } from '@shardweave/nn';
+import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
 import { cast, Device, type DType } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
@@ -57,7 +57,7 @@ it('integers for floats, and floats for integers, are refused', async () => {
   const swap = (name: string, dtype: DType) =>
     new Map([...state, [name, { ...state.get(name)!, dtype }]] as const);
   for (const wrong of [swap('0.bias', 'i32'), swap('1.num_batches_tracked', 'f32')]) {
-    await expect(loadStateDict(model, wrong)).rejects.toThrow(OffloadStateDictError);
+    await expect(loadStateDict(model, wrong)).rejects.toThrow(StateDictError);
   }
   expect(await stateDict(model)).toEqual(state);
 });

@@ -49,8 +49,13 @@ export function describeFailure(error: unknown): RankFailure {
   };
 }
 
-/** Codes of collectives' errors that say that another rank is the cause. */
-const PEER_CODES: ReadonlySet<string> = new Set(['PEER_LOST', 'ABORTED', 'CLOSED']);
+/** Codes of collectives' and fsdp's errors that say that another rank is the cause. */
+const PEER_CODES: ReadonlySet<string> = new Set([
+  'PEER_LOST',
+  'ABORTED',
+  'CLOSED',
+  'FSDP_RANK_FAILED',
+]);
 
 /**
  * The error to show for `ends`, which came within moments: a rank that was killed or crashed silently

@@ -2,7 +2,14 @@
 
 import { setMaxListeners } from 'node:events';
 import type { RankEvent } from '../rank/events.js';
-import { describeFailure, endEvent, type RankEnd, rootCause } from './rank-failure.js';
+import {
+  CAUSE_MS,
+  describeFailure,
+  endEvent,
+  isLostPeer,
+  type RankEnd,
+  rootCause,
+} from './rank-failure.js';
 
 export interface RunInMemoryOptions {
   readonly ranks: number;
@@ -46,7 +53,12 @@ export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
       const end = { rank, step, failure: describeFailure(error) };
       onEvent(endEvent(end, { isEnding: stop.signal.aborted }));
       ends.push(end);
-      stop.abort(error);
+      if (isLostPeer(end)) {
+        // The rank that failed may come behind those that it told, with its own error.
+        setTimeout(() => stop.abort(error), CAUSE_MS).unref();
+      } else {
+        stop.abort(error);
+      }
     }
   });
   const stuck = new Promise<void>((resolve) => {

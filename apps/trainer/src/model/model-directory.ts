@@ -3,7 +3,6 @@
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { FsdpStateDictError } from '@shardweave/fsdp';
 import {
   type HostTensor,
   isWeightsFile,
@@ -15,8 +14,8 @@ import {
   NnError,
   openModelState,
   parseModelConfig,
+  StateDictError,
 } from '@shardweave/nn';
-import { OffloadStateDictError } from '@shardweave/offload';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import { writePieces } from '../output/write-file.js';
@@ -133,9 +132,7 @@ async function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
     return await read();
   } catch (cause) {
     const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
-    const isUnfit = [NnError, FsdpStateDictError, OffloadStateDictError].some(
-      (unfit) => cause instanceof unfit,
-    );
+    const isUnfit = cause instanceof NnError || cause instanceof StateDictError;
     if (!isUnfit && !isSystem) {
       throw cause;
     }

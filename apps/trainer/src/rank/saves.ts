@@ -2,9 +2,6 @@
 // each rank writes and reads what it holds, so nothing is ever whole on one that has a part.
 
 import { CheckpointError } from '@shardweave/checkpoint';
-import { FsdpStateDictError } from '@shardweave/fsdp';
-import { StateDictError } from '@shardweave/nn';
-import { OffloadStateDictError } from '@shardweave/offload';
 import { UsageError } from '../errors.js';
 import { type BaseModel, baseModelOf } from '../model/base-model.js';
 import type { RunConfig } from '../run-config.js';
@@ -28,12 +25,11 @@ export async function readSave(config: RunConfig, strategy: Strategy): Promise<v
     const extra = await strategy.load(directory);
     await requireBase(config, extra.base as BaseModel | undefined);
   } catch (cause) {
-    const unfit = [CheckpointError, StateDictError, FsdpStateDictError, OffloadStateDictError];
-    if (!unfit.some((UnfitError) => cause instanceof UnfitError)) {
+    if (!(cause instanceof CheckpointError)) {
       throw cause;
     }
     throw new UsageError(
-      `--load-shards: ${directory} can't be used. ${(cause as Error).message} Give the model that was saved.`,
+      `--load-shards: ${directory} can't be used. ${cause.message} Give the model that was saved.`,
       { cause },
     );
   }

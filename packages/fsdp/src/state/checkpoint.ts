@@ -48,7 +48,7 @@ export interface LoadCheckpointOptions {
  * @param store this rank's. The first rank has to see the save before; a directory may be shared or not,
  * files have names of their own
  * @throws {FsdpStateError} unless idle; {CheckpointError} as publication, and what a store throws, on
- * the rank itself; on the others {FsdpStateDictError} that names it. The save before stays
+ * the rank itself; on the others {FsdpRankFailedError} that names it. The save before stays
  */
 export async function saveCheckpoint(
   fsdp: FullyShardedDataParallel,
@@ -114,8 +114,8 @@ async function writeShards(
  * device nothing more than after it.
  * @param reader this rank's: it has to find the index, and the files that its own pieces are in
  * @returns extra, as it was saved
- * @throws {CheckpointError} and {StateDictError} for no save, a damaged one, or another model's, on the
- * rank itself, on the others {FsdpStateDictError} that names it: nothing is loaded on any. Where a rank
+ * @throws {CheckpointError} for no save, a damaged one, or another model's, on the
+ * rank itself, on the others {FsdpRankFailedError} that names it: nothing is loaded on any. Where a rank
  * fails after that, what is loaded is mixed: load again
  * @throws {FsdpStateError} unless idle
  */

@@ -2,8 +2,8 @@
 // shards.
 
 import { byteSize } from '@shardweave/dtypes';
+import { StateDictError } from '@shardweave/nn';
 import { elementCountOf } from '@shardweave/tensor-core';
-import { FsdpStateDictError } from '../errors.js';
 import type { FlatMetadata, ShardMetadata } from './shard-metadata.js';
 import type { StateDict, StateEntry } from './state-entry.js';
 
@@ -18,7 +18,7 @@ export interface ConsolidateOptions {
  * The state dict of the bare module from each rank's localStateDict and localMetadataDict, in any order
  * of ranks. Each shard is cut by its own rank's padding. What ranks hold for themselves (experts) is
  * the first one's. A shared parameter appears once, as in the bare module's own.
- * @throws {FsdpStateDictError} for no shards, ranks that are missing or twice, metadata that differ, and
+ * @throws {StateDictError} for no shards, ranks that are missing or twice, metadata that differ, and
  * shards of another length than their metadata say; also for missing ones, where strict
  */
 export function consolidateShardWeights(
@@ -142,15 +142,15 @@ function joined(flat: FlatMetadata, parts: readonly Uint8Array[]): Uint8Array {
   throw problem(`${whole.byteLength} bytes of '${flat.key}' in all shards, got ${at}`);
 }
 
-function missing({ metadata }: Shard, name: string): FsdpStateDictError {
-  return new FsdpStateDictError(
+function missing({ metadata }: Shard, name: string): StateDictError {
+  return new StateDictError(
     `consolidateShardWeights: expected '${name}' in the shard of rank ${metadata.rank}, got none. With strict: false it is left out.`,
     { missing: [name] },
   );
 }
 
-function problem(expected: string): FsdpStateDictError {
-  return new FsdpStateDictError(
+function problem(expected: string): StateDictError {
+  return new StateDictError(
     `consolidateShardWeights: expected ${expected}. Pass the localStateDict and localMetadataDict of every rank of one save.`,
   );
 }

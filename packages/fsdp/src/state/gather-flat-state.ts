@@ -2,9 +2,9 @@
 
 import { exchangeTexts } from '@shardweave/collectives';
 import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
+import { StateDictError } from '@shardweave/nn';
 import { type FlatProgress, runAt, type StateRun } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
-import { FsdpStateDictError } from '../errors.js';
 import { callIdentity, exchangeCall } from '../tree/call-identity.js';
 import { orTell } from '../tree/rank-failure.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
@@ -65,7 +65,7 @@ type ToldProgress = readonly [index: number, step: number, names: readonly strin
 /**
  * How far each parameter of the unit has come, by those ranks that have elements of it. Collective over
  * the unit's group.
- * @throws {FsdpStateDictError} where ranks with parts of one parameter differ
+ * @throws {StateDictError} where ranks with parts of one parameter differ
  */
 export async function agreedProgress(
   unit: ShardedUnit,
@@ -84,7 +84,7 @@ export async function agreedProgress(
     const other = agreed.get(index) ?? found;
     if (other !== found) {
       const { path } = unit.parameters[index]!;
-      throw new FsdpStateDictError(
+      throw new StateDictError(
         `optimizer state: expected one step count and the same tensors on all ranks for '${path}' of '${unit.name}', got ${other} and ${found}. Step every rank's optimizer alike.`,
       );
     }

@@ -48,8 +48,8 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
  * Sets this rank's shards and buffers from what localStateDict gave on the same rank of an equal
  * world, and frees full parameters wherever they were kept. Collective: every rank loads its own.
  * @param options.strict refuse missing and unexpected names. Default true.
- * @throws {FsdpStateDictError} when names or lengths differ: nothing is loaded on that rank; and on the
- * other ranks, which name it
+ * @throws {StateDictError} when names or lengths differ: nothing is loaded on that rank;
+ * {FsdpRankFailedError} on the others
  * @throws {FsdpStateError} unless idle
  */
 export async function loadLocalStateDict(

@@ -4,9 +4,10 @@
 // host holds everything.
 
 import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
+import { StateDictError } from '@shardweave/nn';
 import { type FlatStateBytes, joinMembers } from '@shardweave/nn/flat';
 import { elementCountOf, type Tensor } from '@shardweave/tensor-core';
-import { FsdpConfigError, FsdpStateDictError } from '../errors.js';
+import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
@@ -92,7 +93,7 @@ async function gatherFull<Options extends object>(
 /**
  * This rank's part of a whole state: for its own world size and wrapping, whatever the state was
  * gathered from. No communication; `full` is not changed and shares no memory with the result.
- * @throws {FsdpStateDictError} for unknown names and other shapes
+ * @throws {StateDictError} for unknown names and other shapes
  */
 export function getShardFromOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
@@ -136,8 +137,8 @@ export async function localOptimStateDict<Options extends object>(
  * Puts one rank's state and the groups' options in place. What has no entry starts afresh, but for
  * experts, whose state stays. Collective: every rank loads its own.
  * @returns extra, as it was given
- * @throws {FsdpStateDictError} where groups, names or lengths differ: nothing is loaded on that rank; and
- * on the other ranks, which name it
+ * @throws {StateDictError} where groups, names or lengths differ: nothing is loaded on that rank;
+ * {FsdpRankFailedError} on the others
  */
 export async function loadOptimStateShard<Options extends object>(
   fsdp: FullyShardedDataParallel,
@@ -269,7 +270,7 @@ function checkFull(full: OptimizerStateDict<unknown>, names: ReadonlyMap<Tensor,
   if (unexpected.length + mismatched.length === 0) {
     return;
   }
-  throw new FsdpStateDictError(
+  throw new StateDictError(
     `optimizer state: expected parameters of this module. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join(', ') || 'none'}.`,
     { unexpected, mismatched },
   );
@@ -281,7 +282,7 @@ function checkShard<Options extends object>(
   { flats: given, paramGroups }: OptimStateShard<Options>,
 ): void {
   if (paramGroups.length !== optimizer.groups.length) {
-    throw new FsdpStateDictError(
+    throw new StateDictError(
       `optimizer state: expected ${optimizer.groups.length} parameter groups, got ${paramGroups.length}. Make the optimizer with the groups it was saved with.`,
     );
   }
@@ -295,7 +296,7 @@ function checkShard<Options extends object>(
   if (unexpected.length + mismatched.length === 0) {
     return;
   }
-  throw new FsdpStateDictError(
+  throw new StateDictError(
     `optimizer state: expected shards of this rank's flat parameters. Unexpected: ${unexpected.join(', ') || 'none'}. Of another length: ${mismatched.join(', ') || 'none'}. Load a whole state to change the world size.`,
     { unexpected, mismatched },
   );

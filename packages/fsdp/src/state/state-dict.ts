@@ -94,8 +94,9 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
  * not those of lazy tensors, of which a rank reads what its shard has (`readPart`), unit by unit.
  * Inside summonFullParams it sets what is summoned.
  * @param options.strict refuse missing and unexpected names. Default true.
- * @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen, and where ranks differ:
- * nothing is loaded; also where another rank could not write
+ * @throws {StateDictError} naming what is missing, unexpected or misshapen, and where ranks differ:
+ * nothing is loaded
+ * @throws {FsdpRankFailedError} where another rank could not write
  * @throws {FsdpStateError} inside forward or backward
  */
 export async function loadStateDict(

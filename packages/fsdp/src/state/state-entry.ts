@@ -1,7 +1,7 @@
 // One tensor of a state dict, and whether a dict fits what is expected.
 
 import { byteSize, FNV_BASIS, fnv1a, fromF32Array, toF32Array } from '@shardweave/dtypes';
-import { type ElementRange, isDeviceDType, type LazyTensor } from '@shardweave/nn';
+import { type ElementRange, isDeviceDType, type LazyTensor, StateDictError } from '@shardweave/nn';
 import {
   type DType,
   elementCountOf,
@@ -9,7 +9,6 @@ import {
   type Shape,
   type Tensor,
 } from '@shardweave/tensor-core';
-import { FsdpStateDictError } from '../errors.js';
 
 /** One tensor of a state dict: raw little-endian elements. */
 export interface StateEntry {
@@ -43,7 +42,7 @@ export function convertBytes(bytes: Uint8Array, from: DType, to: DType): Uint8Ar
   return from === to ? bytes : fromF32Array(toF32Array(bytes, from), to);
 }
 
-/** @throws {FsdpStateDictError} naming what is missing, unexpected or misshapen */
+/** @throws {StateDictError} naming what is missing, unexpected or misshapen */
 export function checkEntries(
   operation: string,
   entries: ReadonlyMap<string, GivenEntry>,
@@ -53,21 +52,20 @@ export function checkEntries(
   const { isStrict } = options;
   const missing = isStrict ? [...expected.keys()].filter((name) => !entries.has(name)) : [];
   const unexpected = isStrict ? [...entries.keys()].filter((name) => !expected.has(name)) : [];
-  const mismatched = [...expected].flatMap(([name, wanted]) => {
+  const misshapen = [...expected].filter(([name, wanted]) => {
     const entry = entries.get(name);
-    if (entry === undefined || isFitting(entry, wanted)) {
-      return [];
-    }
-    return [
-      `${name}: expected ${wanted.dtype} [${wanted.shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}]${lengthText(entry)}`,
-    ];
+    return entry !== undefined && !isFitting(entry, wanted);
   });
-  if (missing.length + unexpected.length + mismatched.length === 0) {
+  if (missing.length + unexpected.length + misshapen.length === 0) {
     return;
   }
-  throw new FsdpStateDictError(
-    `${operation}: expected the ${expected.size} entries of this module. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join('; ') || 'none'}.`,
-    { missing, unexpected, mismatched },
+  const texts = misshapen.map(([name, wanted]) => {
+    const entry = entries.get(name)!;
+    return `${name}: expected ${wanted.dtype} [${wanted.shape.join(', ')}], got ${entry.dtype} [${entry.shape.join(', ')}]${lengthText(entry)}`;
+  });
+  throw new StateDictError(
+    `${operation}: expected the ${expected.size} entries of this module. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${texts.join('; ') || 'none'}.`,
+    { missing, unexpected, mismatched: misshapen.map(([name]) => name) },
   );
 }
 
@@ -108,9 +106,8 @@ async function entryBytes(entry: GivenEntry, part?: ElementRange): Promise<Uint8
   const count = part?.count ?? elementCountOf(entry.shape);
   const byteLength = count * byteSize(entry.dtype as DType);
   if (bytes.byteLength !== byteLength) {
-    throw new FsdpStateDictError(
+    throw new StateDictError(
       `loadStateDict: expected ${byteLength} bytes of a lazy tensor ${entry.dtype} [${entry.shape.join(', ')}], got ${bytes.byteLength}. What was loaded before it is mixed with it: load again.`,
-      { missing: [], unexpected: [], mismatched: [] },
     );
   }
   return bytes;

@@ -1,15 +1,16 @@
 // A part of a collective call that may fail on one rank alone: all of them learn of it, so that none
 // waits for one that has given up.
 
-import { exchangeTexts } from '@shardweave/collectives';
-import { type FsdpError, FsdpStateDictError } from '../errors.js';
+import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import { StateDictError } from '@shardweave/nn';
+import { FsdpRankFailedError } from '../errors.js';
 import { exchangeCall } from './call-identity.js';
 import type { TreeInstance } from './tree-instance.js';
 
 /**
  * Runs `body` on every rank. Collectives inside go through `share`, which a failed rank takes part in
  * no more: it is told at the next one.
- * @throws what body threw on this rank, else {FsdpStateDictError} naming the rank where it threw
+ * @throws what body threw on this rank, else {FsdpRankFailedError} of the rank where it threw
  */
 export async function agree<T>(
   fsdp: TreeInstance,
@@ -23,22 +24,20 @@ export async function agree<T>(
       return collective();
     });
   } catch (error) {
-    if (error instanceof OtherRankError) {
-      throw error.reported;
+    if (!(error instanceof FsdpRankFailedError)) {
+      await settle(fsdp, operation, messageOf(error)).catch(() => undefined);
     }
-    await settle(fsdp, operation, messageOf(error)).catch(() => undefined);
     throw error;
   }
-  await settle(fsdp, operation, '').catch((error: unknown) => {
-    throw error instanceof OtherRankError ? error.reported : error;
-  });
+  await settle(fsdp, operation, '');
   return result;
 }
 
 /**
  * Checks that every rank and replica makes the call with the same `text`; what `make` throws on one
  * rank, all learn.
- * @throws what `make` threw on this rank, else {FsdpStateDictError} naming the ranks
+ * @throws what `make` threw on this rank, {FsdpRankFailedError} where it threw on another, or
+ * {StateDictError} naming the ranks whose text differs
  */
 export async function agreeOnText(
   fsdp: TreeInstance,
@@ -65,7 +64,7 @@ export async function agreeOnText(
       own = { failure: all[failed]!.failure! };
     }
     if (failed >= 0 && thrown === undefined) {
-      thrown = { error: failureOf(fsdp, operation, { rank: failed, text: own.failure! }) };
+      thrown = { error: failureOf(group, operation, { rank: failed, reason: own.failure! }) };
     }
     const ranks = texts.flatMap((text, rank) => (text === texts[0] ? [] : [rank]));
     if (failed >= 0 || ranks.length === 0) {
@@ -73,22 +72,13 @@ export async function agreeOnText(
     }
     own = { failure: 'ranks of another replica differ' };
     thrown = {
-      error: new FsdpStateDictError(
+      error: new StateDictError(
         `${operation}: expected the same names and values on all ranks, got others on rank ${ranks.join(', ')} than on rank 0. Nothing is loaded: read one file on every rank, or send rank 0's to all.`,
       ),
     };
   }
   if (thrown !== undefined) {
     throw thrown.error;
-  }
-}
-
-class OtherRankError extends Error {
-  readonly reported: FsdpError;
-
-  constructor(reported: FsdpError) {
-    super(reported.message);
-    this.reported = reported;
   }
 }
 
@@ -99,19 +89,19 @@ async function settle(
 ): Promise<void> {
   const texts = await exchangeTexts(processGroup, failure, exchangeCall(operation));
   const rank = texts.findIndex((text) => text !== '');
-  if (rank < 0) {
-    return;
+  if (rank >= 0) {
+    throw failureOf(processGroup, operation, { rank, reason: texts[rank]! });
   }
-  throw new OtherRankError(failureOf({ processGroup }, operation, { rank, text: texts[rank]! }));
 }
 
 function failureOf(
-  { processGroup }: Pick<TreeInstance, 'processGroup'>,
+  group: ProcessGroup,
   operation: string,
-  failure: { readonly rank: number; readonly text: string },
-): FsdpStateDictError {
-  return new FsdpStateDictError(
-    `${operation}: rank ${failure.rank}/${processGroup.worldSize} failed: ${failure.text}. This rank stopped with it.`,
+  failure: { readonly rank: number; readonly reason: string },
+): FsdpRankFailedError {
+  return new FsdpRankFailedError(
+    `${operation}: rank ${failure.rank}/${group.worldSize} failed: ${failure.reason}. This rank stopped with it.`,
+    { operation, ...failure },
   );
 }
 

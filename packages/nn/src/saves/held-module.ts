@@ -118,7 +118,7 @@ export class HeldModule {
 
   /**
    * Checks names, shapes and groups of a save, and then all pieces that will be read. Nothing is written.
-   * @throws {CheckpointMismatchError} and {StateDictError} where it does not fit
+   * @throws {StateDictError} where it does not fit
    * @throws {CheckpointCorruptError} where it is damaged
    */
   async check(save: Save, options: LoadOptions = {}): Promise<void> {

@@ -54,7 +54,7 @@ export async function saveCheckpoint(
  * Loads what any strategy saved at any world size; floats are converted to what parameters have here.
  * All pieces are checked before the first is written.
  * @returns extra, as it was saved
- * @throws {CheckpointError} and {StateDictError} for no save, a damaged one, or another model's: nothing
+ * @throws {CheckpointError} for no save, a damaged one, or another model's: nothing
  * is loaded
  */
 export async function loadCheckpoint(
