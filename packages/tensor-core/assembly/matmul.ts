@@ -370,16 +370,19 @@ function thinRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
         }
       }
     }
-    const bias = loadBias(j, nc);
     const factor = f32x4.splat(alpha);
-    for (let i = i0; i < i1; i++) {
-      const row = sums + <usize>(i - i0) * THIN_LD;
-      for (let c = 0; c < nc; c += 4) {
-        const o = (<usize>c) << 2;
-        const v = f32x4.mul(v128.load(row + o), factor);
-        v128.store(row + o, f32x4.add(v, v128.load(bias + o)));
+    for (let first = 0; first < nc; first += NC) {
+      const part = min(nc - first, NC);
+      const bias = loadBias(j + <u32>first, part);
+      for (let i = i0; i < i1; i++) {
+        const row = sums + <usize>(i - i0) * THIN_LD + ((<usize>first) << 2);
+        for (let c = 0; c < part; c += 4) {
+          const o = (<usize>c) << 2;
+          const v = f32x4.mul(v128.load(row + o), factor);
+          v128.store(row + o, f32x4.add(v, v128.load(bias + o)));
+        }
+        storeRow(row, outAt + i * outRow + j + <u32>first, part);
       }
-      storeRow(row, outAt + i * outRow + j, nc);
     }
   }
 }

@@ -81,6 +81,30 @@ describe.each(SHAPES)('%s', (_, extent) => {
   });
 });
 
+// Every result of rows of ones is k, so one that scratch of another use overwrote stands out.
+it.each([
+  ['f32', false],
+  ['bf16', false],
+  ['f32', true],
+  ['bf16', true],
+] as const)(
+  'few rows without a bias keep all their sums: %s, transposed %s',
+  async (dtype, transposeB) => {
+    for (const [m, n, k] of [
+      [1, 2048, 4],
+      [2, 1500, 7],
+      [5, 9000, 9],
+      [3, 40, 5000],
+    ] as const) {
+      const extent = { m, n, k, transposeA: false, transposeB, batches: 1 };
+      const [a, b] = [m * k, k * n].map((size) => new Float32Array(size).fill(1));
+      const found = await run(await open(1), dtype, extent, { a: a!, b: b! });
+      const wanted = toF32Array(fromF32Array(new Float32Array([k]), dtype), dtype)[0];
+      expect(new Set(toF32Array(found, dtype)), `${m} x ${n} x ${k}`).toEqual(new Set([wanted]));
+    }
+  },
+);
+
 // Panels of 60 MB would reach far beyond the scratch of all threads, into b itself.
 it('packs no more of a very long k than there is room for', async () => {
   const extent = { m: 8, n: 256, k: 60_000, transposeA: false, transposeB: false, batches: 1 };
@@ -98,11 +122,11 @@ async function run(
   backend: Backend,
   dtype: DType,
   { batches, ...extent }: Shape,
-  values: { readonly a: Float32Array; readonly b: Float32Array; readonly bias: Float32Array },
+  values: { readonly a: Float32Array; readonly b: Float32Array; readonly bias?: Float32Array },
 ): Promise<Uint8Array> {
   const { m, n, k } = extent;
-  const [a, b, bias] = [values.a, values.b, values.bias].map((data) =>
-    makeView(backend, dtype, data.length, data),
+  const [a, b, bias] = [values.a, values.b, values.bias].map(
+    (data) => data && makeView(backend, dtype, data.length, data),
   );
   const out = makeView(backend, dtype, m * n * batches, new Float32Array(m * n * batches));
   backend.run('matmul', {
@@ -117,8 +141,10 @@ async function run(
     outBatch: [0, m * n],
   });
   const bytes = await backend.read(out.buffer, 0, out.buffer.byteLength);
-  for (const view of [a!, b!, bias!, out]) {
-    backend.free(view.buffer);
+  for (const view of [a, b, bias, out]) {
+    if (view !== undefined) {
+      backend.free(view.buffer);
+    }
   }
   return bytes.subarray(0, out.size * byteSize(dtype));
 }
