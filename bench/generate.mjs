@@ -57,7 +57,7 @@ publish(flags.report, report(), record);
 
 async function measure(isHeld) {
   const say = async (maxTokens) => {
-    const cache = isHeld ? new KeyValueCache(device, model.config, { capacity }) : undefined;
+    const cache = isHeld ? new KeyValueCache(device, { capacity }) : undefined;
     const text = [];
     const ends = [performance.now()];
     const options = { maxTokens, temperature: 1, topK: 40, seed: 1 };

@@ -19,6 +19,7 @@ export {
   type GenerateOptions,
   generate,
   type LogitsAfter,
+  type NextLogitsOptions,
   nextLogits,
 } from './generation/generate.js';
 export {

@@ -56,7 +56,7 @@ afterAll(() => backend.dispose());
 function open(config: ModelConfig, on: Backend = backend) {
   const device = new Device(on);
   const model = makeModel(device, config, { seed: 3 }).eval() as LanguageModel;
-  const cache = new KeyValueCache(device, config, { capacity: POSITIONS });
+  const cache = new KeyValueCache(device, { capacity: POSITIONS });
   return { device, model, cache };
 }
 
@@ -100,6 +100,27 @@ describe.each(FAMILIES)('%s', (_, config) => {
     expect(cache.tokens).toEqual(other);
   });
 
+  it('takes a long prompt in parts: equal logits, in the memory of one part', async () => {
+    const text = Array.from({ length: POSITIONS }, (_, i) => (i * 11) % VOCAB);
+    const behind = async (chunk?: number) => {
+      const counting = countCalls(createReferenceBackend());
+      const { device, model, cache } = open(config, counting.backend);
+      const before = device.memory().live.total;
+      const logits = await nextLogits(model, { cache, ...(chunk && { chunk }) })(text);
+      expect(cache.tokens).toEqual(text);
+      return { logits, bytes: device.memory().peak.total - before, ...counting.take() };
+    };
+    const whole = await behind();
+    const parts = await behind(5);
+    expectClose(parts.logits, whole.logits, TOLERANCE);
+    expectClose((await behind(POSITIONS)).logits, whole.logits, 0);
+    const most = (await behind(8)).bytes;
+    expect(parts.bytes).toBeLessThan(most);
+    expect(most).toBeLessThan(whole.bytes);
+    // The head alone runs more often: for the last row of each of five parts.
+    expect(parts.products - whole.products).toBe(4 * VOCAB * 12);
+  });
+
   it('computes for each further token what the first of them costs, but for attention', async () => {
     const counting = countCalls(createReferenceBackend());
     const { model, cache } = open(config, counting.backend);
@@ -124,33 +145,45 @@ describe.each(FAMILIES)('%s', (_, config) => {
   it('holds its keys and values in bytes by formula, and no more with every token', async () => {
     const { device, model, cache } = open(config);
     const before = device.memory().live.total;
-    const kvHeads = config.model_type === 'gpt2' ? 3 : 1;
-    const headDim = config.model_type === 'qwen3' ? 6 : 4;
     const logitsAfter = nextLogits(model, { cache });
     const live: number[] = [];
     for await (const _token of generate(logitsAfter, PROMPT, { maxTokens: 12, temperature: 0 })) {
       live.push(device.memory().live.total);
     }
-    expect(new Set(live)).toEqual(new Set([before]));
+    const held = 2 * 2 * POSITIONS * kvWidthOf(config) * 4;
+    expect(new Set(live)).toEqual(new Set([before + held]));
     cache.dispose();
-    expect(before - device.memory().live.total).toBe(2 * 2 * POSITIONS * kvHeads * headDim * 4);
+    expect(device.memory().live.total).toBe(before);
     model.dispose();
     expect(device.memory().live.total).toBe(0);
   });
 });
 
 describe('in 16 bits', () => {
-  it.each([
-    ['bf16', 'bf16'],
-    ['bf16', 'f32'],
-    ['f16', 'f16'],
-  ] as const)('a model in %s says the same with a cache in %s as without', async (dtype, kept) => {
-    const { device, model } = open(FAMILIES[2]![1], createReferenceBackend());
+  it.each(
+    FAMILIES.flatMap(([name, config]) => [
+      [name, 'bf16', config] as const,
+      [name, 'f16', config] as const,
+    ]),
+  )('%s in %s says the same with a cache, in 2 bytes a number', async (_, dtype, config) => {
+    const { device, model, cache } = open(config, createReferenceBackend());
     model.to(dtype);
-    using cache = new KeyValueCache(device, model.config, { capacity: POSITIONS, dtype: kept });
+    const before = device.memory().live.total;
     const options = { temperature: 0, maxTokens: 8 };
     const without = await all(generate(nextLogits(model), PROMPT, options));
     expect(await all(generate(nextLogits(model, { cache }), PROMPT, options))).toEqual(without);
+    const numbers = 2 * 2 * POSITIONS * kvWidthOf(config);
+    expect(device.memory().live.total - before).toBe(numbers * 2);
+  });
+
+  it('refuses keys of another dtype than those before', async () => {
+    const { model, cache } = open(FAMILIES[0]![1], createReferenceBackend());
+    const logitsAfter = nextLogits(model, { cache });
+    await logitsAfter(PROMPT);
+    model.to('bf16');
+    await expect(logitsAfter([...PROMPT, 1])).rejects.toThrow(
+      'KeyValueCache: expected keys and values [1, 1, 1, 4] in f32, as those before, got [1, 1, 1, 4] in bf16. A cache is of one model.',
+    );
   });
 });
 
@@ -218,7 +251,7 @@ describe('KeyValueCache', () => {
 
   it('refuses more tokens than it has room for, several rows, and a graph', async () => {
     const { device, model } = open(config);
-    using cache = new KeyValueCache(device, config, { capacity: 4 });
+    using cache = new KeyValueCache(device, { capacity: 4 });
     const ids = (rows: number, seq: number) =>
       device.tensor(new Int32Array(rows * seq), [rows, seq]);
     const call = (rows: number, seq: number) =>
@@ -230,19 +263,24 @@ describe('KeyValueCache', () => {
     await expect(
       device.scope(async () => void (await model.call(ids(1, 2), { cache }))),
     ).rejects.toThrow(/inside device.noGrad/);
-    expect(() => new KeyValueCache(device, config, { capacity: 0 })).toThrow(NnConfigError);
+    expect(() => new KeyValueCache(device, { capacity: 0 })).toThrow(NnConfigError);
     expect(cache.length).toBe(0);
   });
 
   it.each(FAMILIES)('counts the positions of %s on, up to its last one', async (_, family) => {
     const { device, model } = open(family);
-    using cache = new KeyValueCache(device, family, { capacity: POSITIONS + 1 });
+    using cache = new KeyValueCache(device, { capacity: POSITIONS + 1 });
     const logitsAfter = nextLogits(model, { cache });
     await logitsAfter(new Array<number>(POSITIONS - 1).fill(3));
     await logitsAfter(new Array<number>(POSITIONS).fill(3));
     await expect(logitsAfter(new Array<number>(POSITIONS + 1).fill(3))).rejects.toThrow(ShapeError);
   });
 });
+
+/** Numbers of a token's keys in one block. */
+function kvWidthOf({ model_type: family }: ModelConfig): number {
+  return family === 'gpt2' ? 12 : family === 'qwen3' ? 6 : 4;
+}
 
 /** Counts kernel calls, multiplications of matrix products, and keys that attention looks at. */
 function countCalls(on: Backend) {

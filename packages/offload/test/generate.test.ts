@@ -39,7 +39,7 @@ async function textOf(config: ModelConfig, offload?: OffloadOptions & { isHeld?:
   const plain = makeModel(device, config, { seed: 3 });
   const model = offload === undefined ? plain : new OffloadModel<TokenArgs, Tensor>(plain, options);
   model.eval();
-  const cache = isHeld ? new KeyValueCache(device, config, { capacity: POSITIONS }) : undefined;
+  const cache = isHeld ? new KeyValueCache(device, { capacity: POSITIONS }) : undefined;
   const found: number[] = [];
   const draw = { maxTokens: 30, temperature: 0.8, topK: 9, seed: 2, context: POSITIONS };
   for await (const token of generate(nextLogits(model, { cache }), PROMPT, draw)) {

@@ -52,7 +52,7 @@ describe.skipIf(noWebGpu !== undefined)(`on WebGPU${why}`, () => {
     const model = makeModel(device, config, { seed: 3 }).eval();
     const prompt = [7, 3, 19, 4, 11];
     const say = async (from: Module<TokenArgs, Tensor>, isHeld: boolean) => {
-      const cache = isHeld ? new KeyValueCache(device, config, { capacity: 16 }) : undefined;
+      const cache = isHeld ? new KeyValueCache(device, { capacity: 16 }) : undefined;
       const found: number[] = [];
       const options = { maxTokens: 11, temperature: 0 };
       for await (const token of generate(nextLogits(from, { cache }), prompt, options)) {

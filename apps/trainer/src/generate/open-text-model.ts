@@ -147,7 +147,7 @@ function makeTextModel(parts: {
       if (cache === undefined || cache.capacity < needed) {
         cache?.dispose();
         const capacity = Math.min(positions, cache === undefined ? needed : 2 * needed);
-        cache = new KeyValueCache(device, config.modelConfig, { capacity });
+        cache = new KeyValueCache(device, { capacity });
       }
       const options = { maxTokens, temperature, topK, topP, minP, seed, stop };
       const context = cache.capacity;

@@ -4,7 +4,6 @@ import { generate, KeyValueCache, type Module, nextLogits, type TokenArgs } from
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
 import type { RunConfig } from '../run-config.js';
-import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 
 /** A paragraph of bytes, or a longer one of words. */
 const COUNT = 240;
@@ -27,10 +26,7 @@ export async function sampleText(
   const { config, tokenizer } = options;
   const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
   const context = config.seq;
-  // Models that offload runs, and frozen ones, compute in the run's dtype; others are whole again, in f32.
-  const isNarrow = config.strategy === 'offload' || config.lora !== undefined;
-  const dtype = isNarrow ? COMPUTE_DTYPES[config.precision] : 'f32';
-  using cache = new KeyValueCache(device, config.modelConfig, { capacity: context, dtype });
+  using cache = new KeyValueCache(device, { capacity: context });
   const started = performance.now();
   const tokens: number[] = [];
   const drawn = generate(nextLogits(model, { cache }), tokenizer.encode(prompt), {

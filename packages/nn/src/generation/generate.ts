@@ -1,11 +1,11 @@
 // Continues a text token by token.
 
 import { Random, type Tensor } from '@shardweave/tensor-core';
-import { checkOptions, optional, SEED, whole } from '../check-options.js';
+import { checkOptions, having, optional, SEED, whole } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import type { Module } from '../module.js';
 import type { TokenArgs } from '../token-options.js';
-import type { KeyValueCache } from './key-value-cache.js';
+import { type KeyValueCache, requireRoom } from './key-value-cache.js';
 import { drawToken, SAMPLING_RULES, type SamplingOptions } from './sampling.js';
 
 /** The logits of what follows `tokens`, [vocab]. */
@@ -77,6 +77,16 @@ export async function* generate(
   }
 }
 
+export interface NextLogitsOptions {
+  /** Keeps what a text shares with the one before from being run again. Default none: all runs each time. */
+  readonly cache?: KeyValueCache | undefined;
+  /** Most tokens of one call with a cache: a longer prompt comes in several, in the memory of one. Default 512. */
+  readonly chunk?: number | undefined;
+}
+
+/** The products of so many rows are as fast as those of more, and what a block makes of them is small. */
+const CHUNK = 512;
+
 /**
  * The logits of a model in evaluation, which runs those tokens alone that the cache does not hold; the
  * others stay held. Without a cache it runs all of them each time.
@@ -84,22 +94,36 @@ export async function* generate(
  */
 export function nextLogits(
   model: Module<TokenArgs, Tensor>,
-  { cache }: { readonly cache?: KeyValueCache | undefined } = {},
+  options: NextLogitsOptions = {},
 ): LogitsAfter {
+  checkOptions<NextLogitsOptions>('nextLogits', options, {
+    cache: optional(having('a KeyValueCache', 'append', 'truncate', 'layer')),
+    chunk: optional(whole(1)),
+  });
   const { device } = model;
-  return async (tokens) => {
-    cache?.truncate(numShared(cache.tokens, tokens));
-    const fresh = tokens.slice(cache?.length ?? 0);
-    const values = await device.noGrad(() =>
+  const { cache, chunk = CHUNK } = options;
+  const run = (tokens: readonly number[]) =>
+    device.noGrad(() =>
       device.scope(async () => {
-        const shape = [1, fresh.length];
-        const ids = device.tensor(Uint32Array.from(fresh), shape, { tag: 'staging' });
+        const ids = device.tensor(Uint32Array.from(tokens), [1, tokens.length], { tag: 'staging' });
         const logits = await model.call(ids, { cache, onlyLast: true }); // [1, 1, vocab]
         return Float32Array.from(await logits.toArray());
       }),
     );
-    cache?.append(fresh);
-    return values;
+  return async (tokens) => {
+    if (cache === undefined) {
+      return run(tokens);
+    }
+    requireRoom(tokens.length, cache.capacity); // before the first part of a prompt runs
+    cache.truncate(numShared(cache.tokens, tokens));
+    for (;;) {
+      const fresh = tokens.slice(cache.length, cache.length + chunk);
+      const logits = await run(fresh);
+      cache.append(fresh);
+      if (cache.length === tokens.length) {
+        return logits;
+      }
+    }
   };
 }
 

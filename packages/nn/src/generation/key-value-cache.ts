@@ -1,40 +1,30 @@
 // The keys and values of the tokens that a model has seen, so that the next one computes its own alone.
 
-import { cast, type Device, slice, type Tensor } from '@shardweave/tensor-core';
-import { checkOptions, oneOf, optional, whole } from '../check-options.js';
+import { type Device, slice, type Tensor } from '@shardweave/tensor-core';
+import { checkOptions, whole } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
-import type { ModelConfig } from '../hf/model-config.js';
 
 export interface KeyValueCacheOptions {
   /** Most tokens that it holds. */
   readonly capacity: number;
-  /** Best what the model computes in: from another dtype all is converted at every call. Default f32. */
-  readonly dtype?: 'f32' | 'f16' | 'bf16';
 }
 
 /**
- * Room for one sequence, taken at once: 2 * layers * capacity * kvHeads * headDim numbers. A call of the
- * model writes behind the tokens that are held, and only `append` makes them held ones: the same call made
- * again overwrites what the first one wrote.
+ * Room for one sequence: in each block 2 * capacity * kvHeads * headDim numbers of the dtype that the model
+ * computes in, taken as the first keys come. A call of the model writes behind the tokens that are held, and
+ * only `append` makes them held ones: the same call made again overwrites what the first one wrote.
  */
 export class KeyValueCache {
   readonly capacity: number;
-  readonly #layers: readonly LayerCache[];
-  #tokens: number[] = [];
+  /** The device's own pool, where a dry run puts another in its place. */
+  readonly #pool: object;
+  readonly #layers = new Map<number, LayerCache>();
+  #tokens: readonly number[] = [];
 
-  constructor(device: Device, config: ModelConfig, options: KeyValueCacheOptions) {
-    checkOptions<KeyValueCacheOptions>('KeyValueCache', options, {
-      capacity: whole(1),
-      dtype: optional(oneOf('f32', 'f16', 'bf16')),
-    });
-    const { capacity, dtype = 'f32' } = options;
-    this.capacity = capacity;
-    const { layers, heads, headDim } = sizesOf(config);
-    const room = () => device.empty([1, capacity, heads, headDim], { dtype }).keep();
-    this.#layers = Array.from(
-      { length: layers },
-      () => new LayerCache({ keys: room(), values: room(), length: () => this.length }),
-    );
+  constructor(device: Device, options: KeyValueCacheOptions) {
+    checkOptions<KeyValueCacheOptions>('KeyValueCache', options, { capacity: whole(1) });
+    this.capacity = options.capacity;
+    this.#pool = device.pool;
   }
 
   /** The tokens whose keys and values it holds. */
@@ -49,7 +39,12 @@ export class KeyValueCache {
 
   /** The part of the index-th block. */
   layer(index: number): LayerCache {
-    return this.#layers[index]!;
+    let layer = this.#layers.get(index);
+    if (layer === undefined) {
+      layer = new LayerCache(this, this.#pool);
+      this.#layers.set(index, layer);
+    }
+    return layer;
   }
 
   /** Notes that a call has written these tokens behind those that are held. */
@@ -64,9 +59,10 @@ export class KeyValueCache {
   }
 
   dispose(): void {
-    for (const layer of this.#layers) {
+    for (const layer of this.#layers.values()) {
       layer.dispose();
     }
+    this.#layers.clear();
     this.#tokens = [];
   }
 
@@ -75,78 +71,97 @@ export class KeyValueCache {
   }
 }
 
+interface Room {
+  readonly keys: Tensor; // [1, capacity, heads, headDim]
+  readonly values: Tensor;
+}
+
 /** One block's keys and values. Its fields are private: offload moves the tensors that it finds in arguments. */
 export class LayerCache {
-  readonly #keys: Tensor; // [1, capacity, heads, headDim]
-  readonly #values: Tensor;
-  readonly #length: () => number;
+  readonly #cache: KeyValueCache;
+  readonly #pool: object;
+  /** By pool: what a dry run makes ends with it, and so does the room that it took. */
+  readonly #rooms = new WeakMap<object, Room>();
 
-  constructor(options: {
-    readonly keys: Tensor;
-    readonly values: Tensor;
-    readonly length: () => number;
-  }) {
-    this.#keys = options.keys;
-    this.#values = options.values;
-    this.#length = options.length;
+  /** @param pool of the room that stays */
+  constructor(cache: KeyValueCache, pool: object) {
+    this.#cache = cache;
+    this.#pool = pool;
   }
 
   /** The position of the next token. */
   get length(): number {
-    return this.#length();
+    return this.#cache.length;
   }
 
   /**
    * Writes the keys and values of further tokens, and gives those of all up to them as views.
    * @param keys [1, seq, heads, headDim] @param values as keys
-   * @throws {NnConfigError} beyond the capacity, for another shape, and where a graph is recorded: what lies
-   *   in a cache gets no gradient
+   * @throws {NnConfigError} beyond the capacity, for another shape or dtype than those before, and where a
+   *   graph is recorded: what lies in a cache gets no gradient
    */
-  extend(keys: Tensor, values: Tensor): { readonly keys: Tensor; readonly values: Tensor } {
-    const [, capacity, heads, headDim] = this.#keys.shape as [number, number, number, number];
+  extend(keys: Tensor, values: Tensor): Room {
     const [batch, seq] = keys.shape as [number, number];
-    const expected = [1, seq, heads, headDim].join(', ');
-    if ([keys, values].some(({ shape }) => shape.join(', ') !== expected)) {
-      throw new NnConfigError(
-        `KeyValueCache: expected one sequence with keys and values [${expected}], got ${batch} with [${keys.shape.join(', ')}].`,
-      );
-    }
     const { device } = keys;
     if (device.isGradEnabled && (keys.requiresGrad || values.requiresGrad)) {
       throw new NnConfigError(
         'KeyValueCache: expected a call inside device.noGrad, got one that records a graph. Keys and values that are held get no gradients.',
       );
     }
+    if (batch !== 1) {
+      throw new NnConfigError(
+        `KeyValueCache: expected one sequence, got ${batch}. Give each a cache of its own.`,
+      );
+    }
     const start = this.length;
     const end = start + seq;
-    requireRoom(end, capacity);
+    requireRoom(end, this.#cache.capacity);
+    const room = this.#roomFor(keys);
+    const expected = textOf([seq, ...room.keys.shape.slice(2)], room.keys.dtype);
+    for (const { shape, dtype } of [keys, values]) {
+      const got = textOf(shape.slice(1), dtype);
+      if (got !== expected) {
+        throw new NnConfigError(
+          `KeyValueCache: expected keys and values ${expected}, as those before, got ${got}. A cache is of one model.`,
+        );
+      }
+    }
     const add = (held: Tensor, fresh: Tensor) => {
       device.copyInto(slice(held, { axis: 1, start, end }), fresh);
-      return cast(slice(held, { axis: 1, start: 0, end }), fresh.dtype);
+      return slice(held, { axis: 1, start: 0, end });
     };
-    return { keys: add(this.#keys, keys), values: add(this.#values, values) };
+    return { keys: add(room.keys, keys), values: add(room.values, values) };
+  }
+
+  #roomFor({ device, shape, dtype }: Tensor): Room {
+    const { pool } = device;
+    const taken = this.#rooms.get(this.#pool) ?? this.#rooms.get(pool);
+    if (taken !== undefined) {
+      return taken;
+    }
+    const take = () => device.empty([1, this.#cache.capacity, ...shape.slice(2)], { dtype }).keep();
+    const room = { keys: take(), values: take() };
+    this.#rooms.set(pool, room);
+    return room;
   }
 
   dispose(): void {
-    this.#keys.dispose();
-    this.#values.dispose();
+    const room = this.#rooms.get(this.#pool);
+    room?.keys.dispose();
+    room?.values.dispose();
+    this.#rooms.delete(this.#pool);
   }
 }
 
-function requireRoom(length: number, capacity: number): void {
+function textOf(shape: readonly number[], dtype: string): string {
+  return `[1, ${shape.join(', ')}] in ${dtype}`;
+}
+
+/** @throws {NnConfigError} for more tokens than a cache holds */
+export function requireRoom(length: number, capacity: number): void {
   if (length > capacity) {
     throw new NnConfigError(
       `KeyValueCache: expected at most ${capacity} tokens, its capacity, got ${length}. Truncate it, or make a larger one.`,
     );
   }
-}
-
-function sizesOf(config: ModelConfig) {
-  return config.model_type === 'gpt2'
-    ? { layers: config.n_layer, heads: config.n_head, headDim: config.n_embd / config.n_head }
-    : {
-        layers: config.num_hidden_layers,
-        heads: config.num_key_value_heads,
-        headDim: config.head_dim,
-      };
 }
