@@ -190,8 +190,11 @@ def attend(q, k, v):
     return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask, dim=-1) @ v
 
 
-def rows_of(config, ar, p, tokens):
-    """tokens [batch, seq] -> normalized rows [batch, seq, width], which the head is multiplied with."""
+def rows_of(config, ar, p, tokens, beside=None):
+    """tokens [batch, seq] -> normalized rows [batch, seq, width], which the head is multiplied with.
+
+    beside(ar, p, x, name, y) is what the linear layer `name` gives for x in the place of y.
+    """
     batch, seq = tokens.shape
     dim, eps = head_dim_of(config), config["rms_norm_eps"]
     frequencies = frequencies_of(config)
@@ -201,8 +204,10 @@ def rows_of(config, ar, p, tokens):
 
     def linear(x, name):
         if name + ".bias" in p:
-            return ar.op(lambda x, w, b: x @ w.t() + b, x, p[name + ".weight"], p[name + ".bias"])
-        return ar.op(lambda x, w: x @ w.t(), x, p[name + ".weight"])
+            plain = ar.op(lambda x, w, b: x @ w.t() + b, x, p[name + ".weight"], p[name + ".bias"])
+        else:
+            plain = ar.op(lambda x, w: x @ w.t(), x, p[name + ".weight"])
+        return beside(ar, p, x, name, plain) if beside else plain
 
     def heads(x):
         return x.view(batch, seq, -1, dim)
@@ -234,10 +239,10 @@ def head_of(config, p):
     return p["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
 
 
-def loss_of_model(config):
+def loss_of_model(config, beside=None):
     def loss_of(ar, p, tokens, targets):
         """Head and loss are one op: logits are never rounded."""
-        rows = rows_of(config, ar, p, tokens)
+        rows = rows_of(config, ar, p, tokens, beside)
 
         def of_rows(rows, head):
             logits = rows @ head.t()

@@ -1,0 +1,42 @@
+// Twenty steps of adapters beside PyTorch's (tooling/reference/lora.py): the command reads the base and a
+// PEFT directory whose second factors are zero, and has the same losses and norms in every strategy.
+
+import { describe, expect, it } from 'vitest';
+import { expectReference, losses } from './fixtures/expect-reference.js';
+import { referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
+
+/** Sharded and single differ by the order of sums alone. */
+const SHARDED_TOLERANCE = 2e-6;
+
+const run = (name: string, flags: string) =>
+  runFlags([...referenceCase(name).flags, '--device', 'cpu', ...flags.split(' ')]);
+
+describe('adapters have the losses of PyTorch', () => {
+  it.each(['lora.llama-fp32', 'lora.qwen2-fp32', 'lora.qwen3-fp32'])(
+    '%s alone, and sharded as alone',
+    async (name) => {
+      const single = await run(name, '--strategy single');
+      expectReference(single, name);
+      const sharded = await run(name, '--ranks 3 --checkpoint-activations');
+      expectReference(sharded, name);
+      expect(worstRatio(losses(sharded), losses(single))).toBeLessThan(SHARDED_TOLERANCE);
+    },
+  );
+
+  it.each([
+    ['lora.llama-fp32', '--strategy offload --slices 3'],
+    ['lora.qwen3-fp32', '--strategy ddp --ranks 2'],
+  ])('%s %s', async (name, flags) => {
+    expectReference(await run(name, flags), name);
+  });
+
+  // The frozen base is rounded once; adapters are f32 and rounded for each product.
+  it.each([
+    ['lora.llama-bf16', '--strategy single'],
+    ['lora.llama-bf16', '--ranks 2'],
+    ['lora.qwen3-bf16', '--strategy single'],
+    ['lora.qwen3-bf16', '--strategy offload --slices 2'],
+  ])('%s %s', async (name, flags) => {
+    expectReference(await run(name, flags), name);
+  });
+});
