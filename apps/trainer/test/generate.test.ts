@@ -2,7 +2,7 @@
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable, Writable } from 'node:stream';
@@ -12,10 +12,12 @@ import {
   generate,
   type LanguageModel,
   loadStateDict,
+  type ModelFileOptions,
   makeModel,
   nextLogits,
   parseModelConfig,
   stateDict,
+  writeSafetensors,
 } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -56,13 +58,17 @@ afterAll(async () => {
 });
 
 /** A directory with a random model, and that model. */
-async function makeDirectory(options: LettersOptions = {}) {
+async function makeDirectory({
+  dtype = 'f32',
+  ...options
+}: LettersOptions & ModelFileOptions = {}) {
   const directory = lettersDirectory(options);
   directories.push(directory);
   const config = parseModelConfig(JSON.stringify(options.config ?? LLAMA));
   const device = new Device(backend);
   const model = makeModel(device, config, { seed: 2 }).eval() as LanguageModel;
-  await writeModel(directory, { config, state: await stateDict(model) });
+  await writeModel(directory, { config, state: await stateDict(model) }, { dtype });
+  model.to(dtype);
   return { directory, config, device, model };
 }
 
@@ -210,6 +216,14 @@ describe('generate', () => {
       const { out } = await run([...flags, '--adapter', adapter, '--strategy', strategy]);
       expect(out).toBe(text);
     }
+    const lacking = new Map(await stateDict(model));
+    lacking.delete('model.layers.1.input_layernorm.weight');
+    await writeModel(directory, { config, state: lacking });
+    const { code, err } = await run([...flags, '--adapter', adapter]);
+    expect(code).toBe(2);
+    expect(err).toMatch(
+      /base model. Missing: model.layers.1.input_layernorm.weight. Unexpected: none/,
+    );
   });
 
   it.each([LLAMA, GPT2])(
@@ -225,6 +239,46 @@ describe('generate', () => {
       expect(small.err).toMatch(/^error: --device-budget: .*budget/);
     },
   );
+
+  it.each([LLAMA, GPT2])(
+    'holds and computes in the 16 bits of the file, in f32 on request: $model_type',
+    async (config) => {
+      const { directory, model } = await makeDirectory({ config, dtype: 'bf16' });
+      const drawn = { temperature: 1.2, seed: 2, maxTokens: 60 };
+      const text = decode(await tokensOf(model, encode(PROMPT), drawn));
+      model.to('f32'); // the same numbers, with other products
+      const wide = decode(await tokensOf(model, encode(PROMPT), drawn));
+      expect(wide).not.toBe(text);
+      const flags = ['--model', directory, '--prompt', PROMPT, '--quiet'];
+      flags.push('--temperature', '1.2', '--max-tokens', '60', '--seed', '2');
+      const offload = [...flags, '--strategy', 'offload'];
+      const neededBytes = async (...how: string[]) => {
+        const { err } = await run([...offload, '--device-budget', '1000', ...how]);
+        return Number(/budget of at least (\d+) bytes/.exec(err)?.[1]);
+      };
+      expect((await run(flags)).out).toBe(text);
+      expect((await run([...flags, '--precision', 'bf16'])).out).toBe(text);
+      expect((await run(offload)).out).toBe(text);
+      expect((await run([...flags, '--precision', 'fp32'])).out).toBe(wide);
+      const wideBytes = await neededBytes('--precision', 'fp32');
+      expect((await neededBytes()) / wideBytes).toBeLessThan(0.6);
+    },
+  );
+
+  it('computes in f32 where any weight of the file is', async () => {
+    const { directory, model } = await makeDirectory({ dtype: 'bf16' });
+    const state = new Map(await stateDict(model));
+    const norm = state.get('model.norm.weight')!;
+    const wide = new Float32Array(norm.shape[0]!).fill(1 + 2 ** -12); // 1 in bf16
+    const data = new Uint8Array(wide.buffer);
+    state.set('model.norm.weight', { ...norm, dtype: 'f32', data });
+    writeFileSync(join(directory, 'model.safetensors'), writeSafetensors(state));
+    const drawn = ['--temperature', '1.2', '--max-tokens', '60', '--seed', '2', '--quiet'];
+    const flags = ['--model', directory, '--prompt', PROMPT, ...drawn];
+    const { out } = await run(flags);
+    expect(out).toBe((await run([...flags, '--precision', 'fp32'])).out);
+    expect(out).not.toBe((await run([...flags, '--precision', 'bf16'])).out);
+  });
 
   it('prints tokens as they come, and ends clean with Ctrl-C', async () => {
     const { directory } = await makeDirectory({ config: { ...LLAMA, initializer_range: 0.2 } });

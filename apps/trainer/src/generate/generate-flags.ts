@@ -1,7 +1,7 @@
 // The flags of the command `generate`: an interface that others script against.
 
 import { Command, InvalidArgumentError, Option } from 'commander';
-import type { DeviceChoice, TokenizerName } from '../run-config.js';
+import type { DeviceChoice, Precision, TokenizerName } from '../run-config.js';
 
 export interface GenerateFlags {
   readonly model: string;
@@ -16,6 +16,7 @@ export interface GenerateFlags {
   readonly minP: number;
   readonly seed: number;
   readonly stop?: readonly string[];
+  readonly precision?: Precision;
   readonly strategy: 'single' | 'offload';
   readonly device: DeviceChoice;
   readonly deviceBudget?: number;
@@ -83,6 +84,12 @@ export function generateOptions(): Command {
         }
         return [...before, text];
       },
+    )
+    .addOption(
+      new Option(
+        '--precision <NAME>',
+        'what weights are held and computed with in (default: the 16 bits of the file, or fp32)',
+      ).choices(['fp32', 'fp16', 'bf16']),
     )
     .addOption(
       new Option('--strategy <NAME>', 'offload: the model rests off its device')

@@ -6,6 +6,7 @@ import {
   generate,
   KeyValueCache,
   longestRow,
+  type ModelConfig,
   type Module,
   nextLogits,
   streamStateDict,
@@ -18,10 +19,16 @@ import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { readAdapter } from '../model/adapter-directory.js';
-import { findModelDirectory, readModelConfig } from '../model/model-directory.js';
+import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
 import { DeviceHost } from '../rank/device-host.js';
-import { deferredModel, type ModelChoice, withWeights } from '../rank/strategies/model-parts.js';
+import {
+  COMPUTE_DTYPES,
+  deferredModel,
+  type ModelChoice,
+  withWeights,
+} from '../rank/strategies/model-parts.js';
 import { tokenizerName } from '../resolve-config.js';
+import type { Precision } from '../run-config.js';
 import type { GenerateFlags } from './generate-flags.js';
 
 export interface TextModel extends AsyncDisposable {
@@ -49,7 +56,7 @@ export async function openTextModel(
   try {
     const backend = await host.open(kind === 'webgpu' ? 'webgpu' : 'cpu', {
       threads: flags.threads ?? availableParallelism(),
-      dtype: 'f32',
+      dtype: COMPUTE_DTYPES[config.precision],
     });
     const device = new Device(backend);
     const model = await loadModel(device, config, flags);
@@ -82,9 +89,18 @@ async function readChoice(flags: GenerateFlags): Promise<Choice> {
     model: { kind: 'directory', ...directory },
     modelConfig,
     lora,
-    precision: 'fp32',
+    precision: flags.precision ?? (await precisionOf(directory.path, modelConfig)),
     seed: 0,
   };
+}
+
+/** The 16 bits of a model's files, where all weights have them. */
+function precisionOf(directory: string, config: ModelConfig): Promise<Precision> {
+  return withModelState(directory, config, async (state) => {
+    const [dtype, ...others] = new Set([...state.values()].map(({ dtype }) => dtype));
+    const isNarrow = others.length === 0 && (dtype === 'f16' || dtype === 'bf16');
+    return isNarrow ? (dtype === 'f16' ? 'fp16' : 'bf16') : 'fp32';
+  });
 }
 
 async function loadModel(
@@ -93,16 +109,22 @@ async function loadModel(
   { strategy, deviceBudget }: GenerateFlags,
 ): Promise<Module<TokenArgs, Tensor>> {
   const model = deferredModel(device, config);
+  if (config.lora === undefined) {
+    model.to(COMPUTE_DTYPES[config.precision]); // adapters have frozen theirs so already
+    for (const parameter of model.parameters()) {
+      parameter.requiresGrad = false;
+    }
+  }
   if (strategy === 'single') {
-    await withWeights({ device, config }, (state, how) => streamStateDict(model, state, how));
+    await withWeights(model, config, (state, how) => streamStateDict(model, state, how));
     materialize(model);
     return model;
   }
-  const offload = new OffloadModel<TokenArgs, Tensor>(
-    model,
-    deviceBudget === undefined ? {} : { deviceBudgetBytes: deviceBudget },
-  );
-  await withWeights({ device, config }, (state, how) => loadStateDict(offload, state, how));
+  const offload = new OffloadModel<TokenArgs, Tensor>(model, {
+    computeDType: COMPUTE_DTYPES[config.precision],
+    ...(deviceBudget === undefined ? {} : { deviceBudgetBytes: deviceBudget }),
+  });
+  await withWeights(model, config, (state, how) => loadStateDict(offload, state, how));
   return offload;
 }
 

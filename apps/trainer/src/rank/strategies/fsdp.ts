@@ -47,7 +47,7 @@ async function openShards(
   // Losses are divided by all ranks' targets before backward.
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
-  await withWeights({ device, config }, (state, options) => loadStateDict(fsdp, state, options));
+  await withWeights(model, config, (state, options) => loadStateDict(fsdp, state, options));
   let whole: LanguageModel | undefined;
   return {
     module: fsdp,

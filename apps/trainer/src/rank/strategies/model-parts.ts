@@ -70,7 +70,7 @@ export async function wholeModel({
   config,
 }: Pick<StrategyOptions, 'device' | 'config'>): Promise<LanguageModel> {
   const model = deferredModel(device, config);
-  await withWeights({ device, config }, (state, options) => streamStateDict(model, state, options));
+  await withWeights(model, config, (state, options) => streamStateDict(model, state, options));
   materialize(model);
   checkpointBlocks(model, config);
   return model;
@@ -89,20 +89,21 @@ export function checkpointBlocks(model: LanguageModel, { checkpointActivations }
 /**
  * Hands the weights of the run's files to `load`, one tensor in memory at a time: those of the model directory,
  * and those of adapters. Where a model has adapters neither file has all of it, so `load` is strict only without.
+ * @param model of deferredModel, wrapped or not
  */
 export async function withWeights(
-  { device, config }: { readonly device: Device; readonly config: ModelChoice },
+  model: LanguageModel,
+  { model: source, modelConfig, lora }: ModelChoice,
   load: (
     state: ReadonlyMap<string, LazyTensor>,
     options: { readonly strict: boolean },
   ) => Promise<void>,
 ): Promise<void> {
-  const { model, modelConfig, lora } = config;
-  if (model.kind === 'directory' && model.hasWeights) {
+  if (source.kind === 'directory' && source.hasWeights) {
     const strict = lora === undefined;
-    await withModelState(model.path, modelConfig, async (state) => {
+    await withModelState(source.path, modelConfig, async (state) => {
       if (!strict) {
-        requireWhole(state, makeModel(device, modelConfig, { deferInit: true }));
+        requireBase(state, model);
       }
       await load(state, { strict });
     });
@@ -112,9 +113,10 @@ export async function withWeights(
   }
 }
 
-/** @throws {StateDictError} where a base model's file lacks a parameter, or has another's */
-function requireWhole(state: ReadonlyMap<string, LazyTensor>, base: LanguageModel): void {
-  const names = new Set(base.namedParameters().map(([name]) => name));
+/** @throws {StateDictError} where a file lacks a parameter that adapters stand beside, or has another's */
+function requireBase(state: ReadonlyMap<string, LazyTensor>, model: LanguageModel): void {
+  const frozen = model.namedParameters().filter(([, { requiresGrad }]) => !requiresGrad);
+  const names = new Set(frozen.map(([name]) => name));
   const missing = [...names].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !names.has(name));
   if (missing.length + unexpected.length > 0) {

@@ -42,7 +42,7 @@ async function openAtRest(
     ...offloadOptions(config),
     store,
   });
-  await withWeights({ device, config }, (state, options) => loadStateDict(offload, state, options));
+  await withWeights(model, config, (state, options) => loadStateDict(offload, state, options));
   const optimizer = adamW(parameters, config);
   return {
     module: offload,
