@@ -12,6 +12,7 @@ export { isFsdp } from './is-fsdp.js';
 export type { FsdpOptions } from './options.js';
 export { defaultPredivide } from './resolve-options.js';
 export {
+  captureCheckpoint,
   type LoadCheckpointOptions,
   loadCheckpoint,
   type SaveCheckpointOptions,

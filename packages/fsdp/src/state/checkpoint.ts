@@ -12,6 +12,7 @@ import {
   writePart,
 } from '@shardweave/checkpoint';
 import { exchangeTexts } from '@shardweave/collectives';
+import type { CapturedModule } from '@shardweave/nn';
 import { type AnyOptimizer, type FlatProgress, HeldModule } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -105,6 +106,34 @@ async function writeShards(
     await session?.abandon().catch(() => undefined);
     throw error;
   }
+}
+
+/**
+ * Copies to the host what this rank would write in saveCheckpoint, for writePart: steps may follow at
+ * once. Collective; it takes as many bytes there as the rank's shards and their state. A rank that is not
+ * of the first replica gets no pieces.
+ * @returns steps are those of parameters that have elements here: whoever publishes puts all ranks'
+ * together
+ * @throws {FsdpStateError} unless idle; {FsdpStateDictError} where another rank fails
+ */
+export async function captureCheckpoint(
+  fsdp: FullyShardedDataParallel,
+  { optimizer, onlyTrained }: Pick<SaveCheckpointOptions, 'optimizer' | 'onlyTrained'> = {},
+): Promise<CapturedModule> {
+  const operation = 'captureCheckpoint';
+  const root = instanceOf(fsdp);
+  return collectiveCall(root, { operation, states: ['idle'] }, async () => {
+    const units = await keyedUnits(root, { operation });
+    const held = await agree(root, operation, async () =>
+      heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: root.isFirstRank }),
+    );
+    return agree(root, operation, (share) => {
+      const agreements = agreementsOf(units, share);
+      return held.capture(
+        root.isFirstReplica ? agreements : { ...agreements, isWriting: () => false },
+      );
+    });
+  });
 }
 
 /**

@@ -39,6 +39,16 @@ export interface PiecesOptions {
   isWriting?(flat: Tensor): boolean;
 }
 
+/** What a process held of a module at one moment, on the host: whoever has it may write it at any time. */
+export interface CapturedModule {
+  readonly pieces: readonly HeldPiece[];
+  /** Steps of parameters that have elements here, and the options of groups. */
+  readonly optimizer: SavedOptimizer | undefined;
+}
+
+/** A device stages what it reads: so much of a piece is copied at a time. */
+const COPY_ELEMENTS = 2 ** 22;
+
 export interface LoadOptions {
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean | undefined;
@@ -99,6 +109,15 @@ export class HeldModule {
     for (const [name, buffer] of buffers) {
       yield bufferPiece(name, buffer);
     }
+  }
+
+  /** Copies what `pieces` gives to the host, for a save that is written while steps go on. */
+  async capture(options: PiecesOptions = {}): Promise<CapturedModule> {
+    const pieces: HeldPiece[] = [];
+    for await (const piece of this.pieces(options)) {
+      pieces.push(await copyOf(piece));
+    }
+    return { pieces, optimizer: this.optimizerRecord() };
   }
 
   /** Steps of `pieces` and the options of groups; undefined without an optimizer. */
@@ -198,6 +217,20 @@ export class HeldModule {
   #buffers(): { readonly piece: WantedPiece; end(): Promise<void> }[] {
     return this.#options.buffers.map(([name, buffer]) => bufferTarget(name, buffer));
   }
+}
+
+/** The piece with its values as they are when it is read here. */
+async function copyOf(piece: HeldPiece): Promise<HeldPiece> {
+  const { start, end, dtype } = piece;
+  const elementBytes = byteSize(dtype);
+  const bytes = new Uint8Array((end - start) * elementBytes);
+  for (let from = start; from < end; from += COPY_ELEMENTS) {
+    const part = await piece.read(from, Math.min(end, from + COPY_ELEMENTS));
+    bytes.set(part, (from - start) * elementBytes);
+  }
+  const read = async (from: number, to: number) =>
+    bytes.subarray((from - start) * elementBytes, (to - start) * elementBytes);
+  return { ...piece, read };
 }
 
 /** A buffer's values, floats in f32 whatever it is computed in. */

@@ -5,7 +5,7 @@ import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardwe
 import type { Module } from '../module.js';
 import { requireHere } from '../state-dict.js';
 import type { AnyOptimizer } from './held-flats.js';
-import { HeldModule } from './held-module.js';
+import { type CapturedModule, HeldModule } from './held-module.js';
 
 export interface SaveCheckpointOptions {
   /** Its state is saved too. */
@@ -48,6 +48,18 @@ export async function saveCheckpoint(
     pieces: pieces(),
     record: () => ({ optimizer: held.optimizerRecord(), extra }),
   });
+}
+
+/**
+ * Copies to the host what saveCheckpoint would write, for writePart: steps may follow at once. Takes as
+ * many bytes there as all of it has.
+ * @throws {NnConfigError} for a parameter that is sharded or rests in a store
+ */
+export async function captureCheckpoint(
+  module: Module,
+  options: Pick<SaveCheckpointOptions, 'optimizer' | 'onlyTrained'> = {},
+): Promise<CapturedModule> {
+  return heldModule(module, options, 'captureCheckpoint').capture();
 }
 
 /**
