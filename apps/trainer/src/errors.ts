@@ -41,18 +41,23 @@ export class ToldError extends TrainerError {
 
 /** A signal that asks to end; the exit code is the shell's for it. */
 export class SignalError extends TrainerError {
-  override readonly code = 'SIGNAL';
+  override readonly code: string = 'SIGNAL';
   override readonly exitCode: number;
-  override readonly name = 'SignalError';
-  constructor(signal: NodeJS.Signals) {
-    super(`The run was ended by ${signal}.`);
+  override readonly name: string = 'SignalError';
+  /** As people call it. */
+  readonly by: string;
+  constructor(signal: NodeJS.Signals, by: string = signal) {
+    super(`The run was ended by ${by}.`);
     this.exitCode = 128 + constants.signals[signal];
+    this.by = by;
   }
 }
 
 /** Ctrl-C. */
-export class InterruptedError extends TrainerError {
+export class InterruptedError extends SignalError {
   override readonly code = 'INTERRUPTED';
-  override readonly exitCode = 130;
   override readonly name = 'InterruptedError';
+  constructor() {
+    super('SIGINT', 'Ctrl-C');
+  }
 }

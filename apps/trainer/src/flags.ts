@@ -6,6 +6,7 @@ import { z } from 'zod';
 import { UsageError } from './errors.js';
 import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
 import { parseCommand } from './parse-command.js';
+import type { SaveEvery } from './run-config.js';
 
 const whole = (least: number) =>
   z
@@ -88,8 +89,18 @@ const FLAGS = z.object({
   schedule: oneOf(['constant', 'cosine']).default('cosine'),
   warmup: whole(0).optional(),
   seed: whole(0).default(1),
-  saveShards: file.optional(),
-  loadShards: file.optional(),
+  saveEvery: z
+    .string()
+    .regex(/^(\d+|(\d+\.?\d*|\.\d+)m)$/)
+    .transform((text) =>
+      text.endsWith('m') ? { minutes: Number(text.slice(0, -1)) } : { steps: Number(text) },
+    )
+    .refine(({ steps = 1, minutes = 1 }: SaveEvery) => steps > 0 && minutes > 0)
+    .describe('a number of steps such as 100, or of minutes such as 5m')
+    .optional(),
+  keep: whole(1).optional(),
+  resume: file.optional(),
+  maxRestarts: whole(0).default(0),
   out: file.optional(),
   quiet: z.boolean().default(false),
 });
@@ -105,6 +116,8 @@ export const DEFAULT_LR = { small: 0.004, large: 0.0003 } as const;
 export const DEFAULT_EVAL_EVERY = 100;
 /** What most tools take, as a compromise of room and quality. */
 export const DEFAULT_LORA_RANK = 16;
+/** The newest save, and the one before it for where that is damaged. */
+export const DEFAULT_KEEP = 2;
 /** Steps of warm-up under the cosine schedule without --warmup. */
 export const DEFAULT_WARMUP = 20;
 
@@ -274,16 +287,26 @@ export function trainCommand(): Command {
   );
   add(training, '--seed <N>', 'of weights, order and dropout (default: 1)');
 
-  const shards = 'Saves:';
+  const saves = 'Saves:';
   add(
-    shards,
-    '--save-shards <DIR>',
-    'in the end each rank writes its part of weights and optimizer state there',
+    saves,
+    '--save-every <N|Nm>',
+    'save all that the run needs to go on under --out, every N steps or minutes, in the end and at Ctrl-C',
   );
   add(
-    shards,
-    '--load-shards <DIR>',
-    'begin with those, saved by any strategy on any number of ranks',
+    saves,
+    '--keep <N>',
+    `newest saves that are kept, beside the best by what is evaluated (default: ${DEFAULT_KEEP})`,
+  );
+  add(
+    saves,
+    '--resume <auto|DIR>',
+    'go on from the newest save under --out, or from one that is given; steps, ranks, strategy and device may be others',
+  );
+  add(
+    saves,
+    '--max-restarts <N>',
+    'start again from the last save after a rank died, at most N times (default: 0)',
   );
 
   const output = 'Output:';

@@ -2,16 +2,27 @@
 
 import { InterruptedError, SignalError } from './errors.js';
 
+export interface Interrupt {
+  /** Ends what the command does, with its reason. */
+  readonly signal: AbortSignal;
+  /** Ends a run after the step that is on its way, with a save; the reason is the signal's. */
+  readonly wrapUp: AbortSignal;
+  /** From now on the first signal asks to wrap up. */
+  allowWrapUp(): void;
+  dispose(): void;
+}
+
 /** A second signal doesn't wait: rank processes leave with this one. */
-export function listenToSignals(): { readonly signal: AbortSignal; dispose(): void } {
+export function listenToSignals(): Interrupt {
   const stop = new AbortController();
+  const wrapUp = new AbortController();
+  let isPatient = false;
   const onSignal = (signal: NodeJS.Signals) => {
-    const reason =
-      signal === 'SIGINT' ? new InterruptedError('stopped by Ctrl-C') : new SignalError(signal);
-    if (stop.signal.aborted) {
+    const reason = signal === 'SIGINT' ? new InterruptedError() : new SignalError(signal);
+    if (stop.signal.aborted || wrapUp.signal.aborted) {
       process.exit(reason.exitCode);
     }
-    stop.abort(reason);
+    (isPatient ? wrapUp : stop).abort(reason);
   };
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
   for (const signal of signals) {
@@ -19,6 +30,10 @@ export function listenToSignals(): { readonly signal: AbortSignal; dispose(): vo
   }
   return {
     signal: stop.signal,
+    wrapUp: wrapUp.signal,
+    allowWrapUp: () => {
+      isPatient = true;
+    },
     dispose: () => {
       for (const signal of signals) {
         process.off(signal, onSignal);

@@ -11,6 +11,7 @@ import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
 import {
   DEFAULT_EVAL_EVERY,
+  DEFAULT_KEEP,
   DEFAULT_LORA_RANK,
   DEFAULT_LR,
   DEFAULT_SEQ_AT_MOST,
@@ -24,8 +25,6 @@ import { findModelDirectory, readModelConfig } from './model/model-directory.js'
 import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
 import type { DeviceChoice, LoraRun, ModelSource, RunConfig, TokenizerName } from './run-config.js';
 
-/** The last file of a sharded save. */
-const SHARD_INDEX = 'index.json';
 const DEFAULT_RANKS = 2;
 const GPT2_VOCABULARY = 50257;
 const LARGE_PARAMETERS = 10_000_000;
@@ -51,7 +50,7 @@ export async function resolveConfig(
   }
   checkOffload(flags);
   const lora = await resolveLora(flags);
-  checkShards(flags, lora);
+  checkSaves(flags);
   checkData(flags);
   const model = modelSource(flags.model);
   const own =
@@ -83,8 +82,11 @@ export async function resolveConfig(
     cpuOffload: flags.cpuOffload,
     offloadDir: flags.offloadDir === undefined ? undefined : resolve(flags.offloadDir),
     isFresh: flags.fresh,
-    saveShardsDir: flags.saveShards === undefined ? undefined : resolve(flags.saveShards),
-    loadShardsDir: flags.loadShards === undefined ? undefined : resolve(flags.loadShards),
+    saveEvery: flags.saveEvery,
+    keep: flags.keep ?? DEFAULT_KEEP,
+    resume:
+      flags.resume === undefined || flags.resume === 'auto' ? flags.resume : resolve(flags.resume),
+    maxRestarts: flags.maxRestarts,
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     model,
@@ -184,38 +186,25 @@ function checkData({ data, valid, validFraction, evalEvery, trainOnPrompt }: Fla
   }
 }
 
-/** A save is written once, and never over another. That of a LoRA run has adapters alone. */
-function checkShards({ saveShards, loadShards, model }: Flags, lora: LoraRun | undefined): void {
-  const given = Object.entries({ '--save-shards': saveShards, '--load-shards': loadShards });
-  for (const [flag, directory] of given) {
-    if (directory === undefined) {
-      continue;
-    }
-    const isThere = existsSync(join(directory, SHARD_INDEX));
-    if (flag === '--save-shards' && isThere) {
-      throw new UsageError(
-        `--save-shards: ${directory} already holds a save (${SHARD_INDEX}). Choose another directory, or remove that one.`,
-      );
-    }
-    if (flag === '--load-shards' && !isThere) {
-      throw new UsageError(
-        `--load-shards: ${directory} holds no save that ended (${SHARD_INDEX} is missing). Give the directory of an earlier --save-shards.`,
-      );
-    }
+/** Saves lie under --out, and only they make a restart more than a start. */
+function checkSaves({ saveEvery, keep, resume, maxRestarts, out, transport }: Flags): void {
+  if (saveEvery !== undefined && out === undefined) {
+    throw new UsageError('--save-every: saves lie under --out, which is not given. Give --out.');
   }
-  if (loadShards !== undefined && lora?.directory !== undefined) {
+  if (resume === 'auto' && out === undefined) {
     throw new UsageError(
-      `--load-shards and the adapters of --adapter ${lora.directory} would be loaded one over the other. Leave one out.`,
+      '--resume auto looks for saves under --out, which is not given. Give the --out of the run.',
     );
   }
-  if (
-    loadShards !== undefined &&
-    lora === undefined &&
-    !isPresetName(model) &&
-    findModelDirectory(resolve(model))?.hasWeights
-  ) {
+  const needsSaves = keep === undefined ? maxRestarts > 0 && '--max-restarts' : '--keep';
+  if (needsSaves && saveEvery === undefined) {
     throw new UsageError(
-      `--load-shards and the weights of --model ${model} would be loaded one over the other. Give a preset, a directory with config.json alone, or leave --load-shards out.`,
+      `${needsSaves} is for runs that are saved. Give --save-every too, or leave it out.`,
+    );
+  }
+  if (maxRestarts > 0 && transport === 'mpi') {
+    throw new UsageError(
+      '--max-restarts: what started the ranks ends them all with the first that dies, so start it again with --resume auto. Leave --max-restarts out, or use --transport ws.',
     );
   }
 }

@@ -42,6 +42,12 @@ export function isWatched({ outDir }: Pick<RunConfig, 'outDir'>): boolean {
   return outDir !== undefined;
 }
 
+/** One of both. */
+export interface SaveEvery {
+  readonly steps?: number;
+  readonly minutes?: number;
+}
+
 export interface RunConfig {
   readonly strategy: Strategy;
   readonly ranks: number;
@@ -65,9 +71,14 @@ export interface RunConfig {
   readonly offloadDir: string | undefined;
   /** Whether what an earlier run left there is deleted; else it is refused. */
   readonly isFresh: boolean;
-  /** Where fsdp's shards are written in the end, and read in the beginning. */
-  readonly saveShardsDir: string | undefined;
-  readonly loadShardsDir: string | undefined;
+  /** How often the run is saved under --out; undefined: never. */
+  readonly saveEvery: SaveEvery | undefined;
+  /** How many of the newest saves are kept. */
+  readonly keep: number;
+  /** What the run goes on from: the newest save under --out, or that of a directory; undefined: it is new. */
+  readonly resume: string | undefined;
+  /** How often the job is started again from its last save after a rank died. */
+  readonly maxRestarts: number;
   readonly injectDelayMs: number;
   readonly traceFile: string | undefined;
 

@@ -3,15 +3,24 @@
 
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import { CommanderError } from 'commander';
-import { InterruptedError, ToldError, TrainerError, UsageError } from './errors.js';
+import {
+  InterruptedError,
+  type SignalError,
+  ToldError,
+  TrainerError,
+  UsageError,
+} from './errors.js';
 import { type Flags, parseFlags } from './flags.js';
 import { runJob } from './launch/run-job.js';
+import { runRestarting } from './launch/run-restarting.js';
 import { startMpirun } from './launch/start-mpirun.js';
 import { listenToSignals } from './listen-to-signals.js';
-import { refuseUsedDirectory } from './output/run-directory.js';
 import { RunMonitor } from './output/run-monitor.js';
 import { Terminal } from './output/terminal.js';
 import { resolveConfig } from './resolve-config.js';
+import type { RunConfig } from './run-config.js';
+import { goOnLine } from './saves/go-on-line.js';
+import { holdRun } from './saves/hold-run.js';
 
 export interface TrainCommandOptions {
   /** The script that rank processes run. */
@@ -49,8 +58,9 @@ export async function trainCommand(
     }
     // Under mpirun every process runs this; rank 0 is the one that shows and writes.
     const isFirst = place === undefined || place.rank === 0;
-    if (config.outDir !== undefined && isFirst) {
-      refuseUsedDirectory(config.outDir);
+    await using _held = isFirst ? await holdRun(config) : undefined;
+    if (config.saveEvery !== undefined) {
+      interrupt.allowWrapUp();
     }
     const { steps } = config;
     const isQuiet = config.isQuiet || !isFirst;
@@ -61,16 +71,30 @@ export async function trainCommand(
       env: process.env,
       steps,
     });
-    monitor = new RunMonitor(config, terminal);
-    const { signal } = interrupt;
-    await runJob(config, {
-      entry: options.entry,
-      onEvent: monitor.handle,
-      onTokenized: (name, done, total) => terminal.progress(`tokens of ${name}`, done, total),
-      signal,
-    });
+    const shown = new RunMonitor(config, terminal);
+    monitor = shown;
+    const { signal, wrapUp } = interrupt;
+    const start = (from: RunConfig) =>
+      runJob(from, {
+        entry: options.entry,
+        onEvent: shown.handle,
+        onTokenized: (name, done, total) => terminal.progress(`tokens of ${name}`, done, total),
+        signal,
+        wrapUp,
+      });
+    const onRestart = (from: RunConfig, reason: string) => shown.restart(from, reason);
+    await runRestarting(config, start, { onRestart, signals: [signal, wrapUp] });
+    if (shown.stopped !== undefined) {
+      const reason = wrapUp.reason as SignalError;
+      shown.close(reason);
+      terminal.note(
+        `Stopped by ${reason.by} after step ${shown.steps}, saved in ${shown.stopped}.`,
+      );
+      terminal.note(`Go on with: ${goOnLine(args)}`);
+      return reason.exitCode;
+    }
     if (isFirst) {
-      monitor.finish();
+      shown.finish();
     }
     return 0;
   } catch (error) {

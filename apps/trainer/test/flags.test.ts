@@ -55,8 +55,10 @@ describe('the flags of train', () => {
       '--schedule <constant|cosine>',
       '--warmup <W>',
       '--seed <N>',
-      '--save-shards <DIR>',
-      '--load-shards <DIR>',
+      '--save-every <N|Nm>',
+      '--keep <N>',
+      '--resume <auto|DIR>',
+      '--max-restarts <N>',
       '--out <DIR>',
       '--quiet',
     ]);

@@ -43,7 +43,7 @@ describe('adapters', () => {
     const expected = await lossesOf(`${lora} --strategy single --steps 4`);
     const save = newDirectory();
     const ways = {
-      fsdp: `--strategy fsdp --ranks 3 --save-shards ${join(save, 'shards')}`,
+      fsdp: `--strategy fsdp --ranks 3 --save-every 4 --out ${save}`,
       ddp: '--strategy ddp --ranks 2',
       offload: '--strategy offload',
     };
@@ -54,21 +54,24 @@ describe('adapters', () => {
         expect(difference, `${name}, step ${step}`).toBeLessThan(2e-6);
       });
     }
-    const shards = join(save, 'shards');
-    const bytes = readdirSync(shards).reduce(
-      (total, name) => total + readFileSync(join(shards, name)).byteLength,
+    const saved = join(save, 'saves/step-000004');
+    const bytes = readdirSync(saved).reduce(
+      (total, name) => total + readFileSync(join(saved, name)).byteLength,
       0,
     );
     expect(bytes).toBeLessThan(900_000 / 2); // the base has 243,456 parameters of four bytes
-    const [resumed] = await lossesOf(
-      `${lora} --strategy offload --load-shards ${shards} --steps 1`,
-    );
-    expect(resumed!).toBeLessThan(expected[0]! - 0.05);
+    const flags = `${lora} --strategy offload --resume ${saved} --steps 5`;
+    const five = await lossesOf(`${lora} --strategy single --steps 5`);
+    const [resumed] = await lossesOf(flags);
+    expect(Math.abs(resumed! - five[4]!) / five[4]!).toBeLessThan(2e-6);
     // Adapters of rank 4 beside another model of the same shape.
     const other = newDirectory();
     cpSync(`${ROOT}${BASE}/config.json`, join(other, 'config.json'));
-    const flags = `--model ${other} ${DATA} ${lora} --strategy single --load-shards ${shards} --steps 1`;
-    await expect(runFlags(flags.split(' '))).rejects.toThrow(/another base model.*tiny/);
+    const wrong = runFlags(`--model ${other} ${DATA} ${flags}`.split(' '));
+    await expect(wrong).rejects.toThrow(/another base model: .*tiny \(\w{64}\), got .*--model/);
+    await expect(run(`${flags} --lora-alpha 1`)).rejects.toThrow(
+      /adapter alpha: 8, got 1.*--lora-alpha/,
+    );
   });
 
   it('stand beside a base of 16 bits', async () => {

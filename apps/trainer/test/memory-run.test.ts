@@ -156,7 +156,7 @@ describe('a run that ends early', () => {
 
   it('by Ctrl-C rejects with it', async () => {
     const stop = new AbortController();
-    const reason = new InterruptedError('stopped');
+    const reason = new InterruptedError();
     setTimeout(() => stop.abort(reason), 300);
     const flags = `${QUICK} --steps 100000`.split(' ');
     await expect(runFlags(flags, { signal: stop.signal })).rejects.toBe(reason);

@@ -222,7 +222,7 @@ describe('events.jsonl', () => {
     const monitor = new RunMonitor(config, new Terminal(io), {
       onRecord: (record) => directory.add(record),
     });
-    const save = { step: 2, directory: 'saves/step-000002', bytes: 40, ms: 7 };
+    const save = { step: 2, directory: 'saves/step-000002', bytes: 40, ms: 7, waitMs: 1 };
     monitor.handle({ type: 'save', save });
     monitor.handle({ type: 'warning', text: 'slow disk' });
     monitor.handle({ type: 'warning', text: 'slow disk' });

@@ -33,7 +33,10 @@ async function run(
     runner,
     signal,
     onStep: (metrics) => log.push(metrics),
-  }).catch((thrown: unknown) => thrown);
+  }).then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  );
   return { calls, log, error };
 }
 

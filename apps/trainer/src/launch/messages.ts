@@ -15,8 +15,18 @@ export interface RankPlace {
   readonly secret: string;
 }
 
+/** How a rank is asked to end. */
+export interface RankSignals {
+  /** Ends it early, by an error or not. */
+  readonly signal: AbortSignal;
+  /** Ends it after the step that is on its way, with a save. */
+  readonly wrapUp: AbortSignal;
+}
+
 export type ToRank =
   | { readonly type: 'start'; readonly config: PreparedRun; readonly place: RankPlace }
+  /** End after the step that is on its way, with a save. */
+  | { readonly type: 'wrap-up' }
   /** Leave at once, cleanly. */
   | { readonly type: 'stop' };
 

@@ -3,15 +3,15 @@
 
 import type { EmitRankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
-import type { FromRank, RankPlace, ToRank } from './messages.js';
+import type { FromRank, RankPlace, RankSignals, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
 
-/** One rank's work. Ends early, by an error or not, once `signal` is aborted. */
+/** One rank's work. */
 export type ProcessRankWork = (
   config: PreparedRun,
   place: RankPlace,
   emit: EmitRankEvent,
-  signal: AbortSignal,
+  signals: RankSignals,
 ) => Promise<void>;
 
 /** How long a rank may take to leave cleanly: closing sockets and a device takes far less. */
@@ -23,8 +23,12 @@ export const RANK_PROCESS_VARIABLE = 'SHARDWEAVE_RANK_PROCESS';
 /** Serves the command that forked this process; the process ends with it. */
 export function serveRank(work: ProcessRankWork): void {
   const stop = new AbortController();
-  // Ctrl-C reaches the whole foreground group; it is the command that decides.
-  process.on('SIGINT', () => {});
+  const wrapUp = new AbortController();
+  // Ctrl-C reaches the whole foreground group, and what ends a service all of its processes; it is the
+  // command that decides.
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    process.on(signal, () => {});
+  }
   // Nothing here is worth saving once the command is gone, and an exit handler might hang.
   process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
   const fail = (error: unknown) => leave({ type: 'failed', failure: describeFailure(error) }, 1);
@@ -36,8 +40,13 @@ export function serveRank(work: ProcessRankWork): void {
       setTimeout(() => process.exit(1), LEAVE_MS).unref();
       return;
     }
+    if (message.type === 'wrap-up') {
+      wrapUp.abort();
+      return;
+    }
     const emit: EmitRankEvent = (event) => send({ type: 'event', event });
-    work(message.config, message.place, emit, stop.signal).then(
+    const signals = { signal: stop.signal, wrapUp: wrapUp.signal };
+    work(message.config, message.place, emit, signals).then(
       () => leave({ type: 'done' }, 0),
       (error: unknown) => (stop.signal.aborted ? process.exit(1) : fail(error)),
     );

@@ -4,7 +4,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import type { ShmSeat } from '@shardweave/collectives/shm';
 import type { EmitRankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
-import type { FromRank, ToRank } from './messages.js';
+import type { FromRank, RankSignals, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
 
 /** What main.ts knows a rank's thread by. */
@@ -12,12 +12,12 @@ export interface RankThreadData {
   readonly rankThread: { readonly config: PreparedRun; readonly seat: ShmSeat };
 }
 
-/** One rank's work. Ends early, by an error or not, once `signal` is aborted. */
+/** One rank's work. */
 export type ThreadRankWork = (
   config: PreparedRun,
   seat: ShmSeat,
   emit: EmitRankEvent,
-  signal: AbortSignal,
+  signals: RankSignals,
 ) => Promise<void>;
 
 export function isRankThread(): boolean {
@@ -29,14 +29,19 @@ export async function serveRankThread(work: ThreadRankWork): Promise<void> {
   const port = parentPort!;
   const { config, seat } = (workerData as RankThreadData).rankThread;
   const stop = new AbortController();
+  const wrapUp = new AbortController();
   const tell = (message: FromRank) => port.postMessage(message);
   port.on('message', (message: ToRank) => {
     if (message.type === 'stop') {
       stop.abort();
     }
+    if (message.type === 'wrap-up') {
+      wrapUp.abort();
+    }
   });
   try {
-    await work(config, seat, (event) => tell({ type: 'event', event }), stop.signal);
+    const signals = { signal: stop.signal, wrapUp: wrapUp.signal };
+    await work(config, seat, (event) => tell({ type: 'event', event }), signals);
     tell({ type: 'done' });
   } catch (error) {
     if (!stop.signal.aborted) {

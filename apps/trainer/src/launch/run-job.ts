@@ -23,6 +23,8 @@ export interface JobOptions {
   /** Told how far the making of tokens is, where they are not known from before. */
   readonly onTokenized?: PrepareOptions['onTokenized'];
   readonly onEvent: (event: RankEvent) => void;
+  /** Ends the job after the step that is on its way, with a save; for runs with --save-every. */
+  readonly wrapUp?: AbortSignal | undefined;
   /** Ends the job; its reason is what `runJob` rejects with. */
   readonly signal: AbortSignal;
 }
@@ -78,17 +80,18 @@ function writeTrace(path: string, text: string): void {
 async function runHere(config: PreparedRun, options: JobOptions): Promise<void> {
   await using host = new DeviceHost();
   const worlds = createMemoryGroup(config.ranks);
+  const { wrapUp = new AbortController().signal } = options;
   await runInMemory({
     ranks: config.ranks,
     onEvent: options.onEvent,
     signal: options.signal,
     work: (rank, emit, signal) =>
-      runRank({ config, rank, world: worlds[rank]!, host, emit, signal }),
+      runRank({ config, rank, world: worlds[rank]!, host, emit, signal, wrapUp }),
   });
 }
 
 async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<void> {
-  const { onEvent, signal } = options;
+  const { onEvent, signal, wrapUp = new AbortController().signal } = options;
   await using host = new DeviceHost();
   await runMpi(config, {
     onEvent,
@@ -96,7 +99,7 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
     work: async (world, emit) => {
       const tokens = await prepareInTurn(config, world, options);
       const { rank } = world;
-      await runRank({ config: { ...config, tokens }, rank, world, host, emit, signal });
+      await runRank({ config: { ...config, tokens }, rank, world, host, emit, signal, wrapUp });
     },
   });
 }

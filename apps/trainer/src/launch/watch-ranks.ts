@@ -17,6 +17,8 @@ export interface WatchOptions {
   readonly onEvent: (event: RankEvent) => void;
   /** Ends the job; its reason is what `watchRanks` rejects with. */
   readonly signal: AbortSignal;
+  /** Ends it after the step that is on its way, with a save. */
+  readonly wrapUp?: AbortSignal | undefined;
 }
 
 /** What a rank's host tells. */
@@ -66,6 +68,15 @@ export async function watchRanks(
   const firstFailure = Promise.race(ranks.map(({ failed }) => failed));
   const allDone = Promise.all(ranks.map((rank) => rank.done));
   const hosts = ranks.map(({ host }) => host);
+  const wrapUp = () => {
+    for (const host of hosts) {
+      host.tell({ type: 'wrap-up' });
+    }
+  };
+  options.wrapUp?.addEventListener('abort', wrapUp, { once: true });
+  if (options.wrapUp?.aborted) {
+    wrapUp();
+  }
   try {
     const outcome = await Promise.race([
       stopped,
@@ -82,6 +93,7 @@ export async function watchRanks(
     await endAll(hosts, DONE_MS);
   } finally {
     progress.isEnding = true;
+    options.wrapUp?.removeEventListener('abort', wrapUp);
     for (const host of hosts) {
       host.tell({ type: 'stop' });
     }

@@ -4,7 +4,7 @@ import { type ModelConfig, parameterCount } from '@shardweave/nn';
 import type { DataSize } from '../data/dataset.js';
 import { numMicroSteps } from '../data/row-order.js';
 import type { RankReady } from '../rank/events.js';
-import type { LoraRun, RunConfig } from '../run-config.js';
+import type { LoraRun, RunConfig, SaveEvery } from '../run-config.js';
 import { formatBytes, formatCount } from './format.js';
 
 /** Lines of `name  value`. `ready` is of all ranks, in rank order. */
@@ -86,12 +86,21 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
   if (config.outDir !== undefined) {
     rows.push(['out', config.outDir]);
   }
+  if (config.saveEvery !== undefined) {
+    rows.push(['saves', savesText(config.saveEvery, config.keep)]);
+  }
   return rows;
 }
 
 /** The classes of all ranks, each once, in the order of the first rank that has it. */
 export function numericClassesOf(ready: readonly RankReady[]): string[] {
   return [...new Set(ready.map((rank) => rank.numericClass))];
+}
+
+function savesText({ steps, minutes }: SaveEvery, keep: number): string {
+  const [count, unit] = minutes === undefined ? [steps, 'step'] : [minutes, 'minute'];
+  const every = count === 1 ? `each ${unit}` : `every ${count} ${unit}s`;
+  return `${every}, the newest ${keep} and the best are kept`;
 }
 
 function loraText({ rank, alpha, dropout, targets, directory }: LoraRun): string {

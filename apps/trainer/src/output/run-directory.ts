@@ -1,7 +1,16 @@
 // The files of a run under --out: a line a step as it happens, the rest at the end. The model is
 // written by rank 0, which has it.
 
-import { closeSync, existsSync, mkdirSync, openSync, writeFileSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs';
 import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankReady, RankReport } from '../rank/events.js';
@@ -48,7 +57,7 @@ export function refuseUsedDirectory(directory: string): void {
 }
 
 /** Level by level: on file systems that refuse, such as /proc, Node's recursive form never returns. */
-function makeDirectory(path: string): void {
+export function makeDirectory(path: string): void {
   if (existsSync(path)) {
     return;
   }
@@ -56,9 +65,24 @@ function makeDirectory(path: string): void {
   mkdirSync(path);
 }
 
+/** The lines of steps up to `step`. The last line of a run that was killed may be cut off. */
+function linesUpTo(file: string, step: number): StepLine[] {
+  const texts = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
+  const lines = texts.flatMap((text) => {
+    try {
+      return [JSON.parse(text) as StepLine];
+    } catch {
+      return [];
+    }
+  });
+  return lines.filter((line) => line.step <= step);
+}
+
 /** Lines are written at once, so that a run that is killed keeps what it has shown. */
 export class RunDirectory {
   readonly #path: string;
+  /** Lines of steps before this command's. */
+  readonly earlier: readonly StepLine[] = [];
   readonly #metrics: number;
   readonly #events: number;
   readonly #losses: number[] = [];
@@ -68,17 +92,31 @@ export class RunDirectory {
   #isClosed = false;
 
   /**
-   * Creates the directory, and metrics.jsonl and events.jsonl, which are empty.
+   * Creates the directory, and metrics.jsonl and events.jsonl, which are empty. Of a run that goes on behind
+   * step `goesOnAt`, metrics.jsonl is cut to the lines up to there, and events.jsonl grows.
    *
-   * @throws {UsageError} where the directory holds a run or can't be made.
+   * @throws {UsageError} where the directory holds a run and `goesOnAt` is missing, or can't be made.
    */
-  constructor(path: string) {
-    refuseUsedDirectory(path);
+  constructor(path: string, goesOnAt?: number) {
+    if (goesOnAt === undefined) {
+      refuseUsedDirectory(path);
+    }
     this.#path = path;
     try {
       makeDirectory(path);
-      this.#metrics = openSync(join(path, RUN_FILES.metrics), 'wx');
-      this.#events = openSync(join(path, RUN_FILES.events), 'wx');
+      const file = join(path, RUN_FILES.metrics);
+      if (goesOnAt !== undefined) {
+        this.earlier = linesUpTo(file, goesOnAt);
+        const text = this.earlier.map((line) => `${JSON.stringify(line)}\n`).join('');
+        writeFileSync(`${file}.part`, text);
+        renameSync(`${file}.part`, file);
+        for (const line of this.earlier) {
+          this.#count(line);
+        }
+      }
+      const mode = goesOnAt === undefined ? 'wx' : 'a';
+      this.#metrics = openSync(file, mode);
+      this.#events = openSync(join(path, RUN_FILES.events), mode);
     } catch (error) {
       throw new UsageError(
         `--out: ${path} can't be written (${describeSystemError(error)}). Give a directory that can be made.`,
@@ -106,7 +144,11 @@ export class RunDirectory {
   }
 
   #step(line: StepLine): void {
-    const { loss, targets, skipped, validLoss } = line;
+    this.#count(line);
+    writeSync(this.#metrics, `${JSON.stringify(line)}\n`);
+  }
+
+  #count({ loss, targets, skipped, validLoss }: StepLine): void {
     this.#losses.push(loss ?? Number.NaN);
     if (targets > 0) {
       this.#finalLoss = loss;
@@ -115,7 +157,6 @@ export class RunDirectory {
       this.#skipped[targets === 0 ? 'noTargets' : 'overflow'] += 1;
     }
     this.#validLoss = validLoss ?? this.#validLoss;
-    writeSync(this.#metrics, `${JSON.stringify(line)}\n`);
   }
 
   /** Writes summary.json and loss.svg. Ranks are in rank order. */

@@ -1,9 +1,10 @@
 // Follows a run from the outside: shows what the ranks tell, keeps it for whoever comes late, and writes it
 // under --out.
 
-import { InterruptedError } from '../errors.js';
-import type { RankEvent, RankReady, RankReport } from '../rank/events.js';
+import { SignalError } from '../errors.js';
+import type { RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
+import { isGoingOn } from '../saves/hold-run.js';
 import { headerLines, headerRows, runTitle } from './header.js';
 import { RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
@@ -15,22 +16,26 @@ export interface RunMonitorOptions {
 }
 
 export class RunMonitor {
-  readonly #config: RunConfig;
+  #config: RunConfig;
   readonly #terminal: Terminal;
   readonly #onRecord: RunMonitorOptions['onRecord'];
   readonly #history = new RunHistory();
-  readonly #ready: RankReady[] = [];
-  readonly #reports: RankReport[] = [];
+  #ready: RankReady[] = [];
+  #reports: RankReport[] = [];
   /** Events of rank 0 that overtook another rank's being ready. */
   #early: RankEvent[] = [];
   #directory: RunDirectory | undefined;
   #steps = 0;
   #hasEnded = false;
+  #stopped: string | undefined;
+  /** Whether what is under --out stays. */
+  #isGoingOn: boolean;
 
   constructor(config: RunConfig, terminal: Terminal, options: RunMonitorOptions = {}) {
     this.#config = config;
     this.#terminal = terminal;
     this.#onRecord = options.onRecord;
+    this.#isGoingOn = isGoingOn(config);
     const { steps, ranks } = config;
     this.#record({ type: 'run', title: runTitle(config), steps, ranks, atMs: Date.now() });
   }
@@ -45,10 +50,38 @@ export class RunMonitor {
     return this.#history;
   }
 
+  /** The save that the run ended with where it was asked to stop; undefined where it ran to its end. */
+  get stopped(): string | undefined {
+    return this.#stopped;
+  }
+
+  /** Call before the job starts again after it failed; `config` says what it goes on from. */
+  restart(config: RunConfig, reason: string): void {
+    this.#terminal.close();
+    this.#terminal.note(reason);
+    this.#directory?.close();
+    this.#config = config;
+    this.#isGoingOn = true;
+    this.#ready = [];
+    this.#reports = [];
+    this.#early = [];
+    this.#directory = undefined;
+  }
+
   readonly handle = (event: RankEvent): void => {
     switch (event.type) {
       case 'ready':
         this.#noteReady(event.ready);
+        return;
+      case 'resumed':
+        if (!this.#isReady) {
+          this.#early.push(event);
+          return;
+        }
+        this.#goOn(event.from);
+        return;
+      case 'stopped':
+        this.#stopped = event.path;
         return;
       case 'step':
         if (!this.#isReady) {
@@ -99,7 +132,7 @@ export class RunMonitor {
   /** Call when the run ended early, with why; what was written stays. */
   close(error: unknown): void {
     this.#terminal.close();
-    const end = error instanceof InterruptedError ? 'stopped' : 'failed';
+    const end = error instanceof SignalError ? 'stopped' : 'failed';
     const reason = error instanceof Error ? error.message : String(error);
     this.#end({ type: 'runEnd', end, reason, atMs: Date.now() });
     this.#directory?.close();
@@ -116,6 +149,36 @@ export class RunMonitor {
     this.#record(record);
   }
 
+  #goOn({ step, path, notes }: ResumedFrom): void {
+    const { outDir } = this.#config;
+    if (outDir !== undefined && this.#isGoingOn) {
+      this.#openDirectory(outDir, step);
+    }
+    for (const note of notes) {
+      this.#terminal.note(note);
+    }
+    this.#terminal.note(
+      path === undefined
+        ? 'There is no save yet: the run starts anew.'
+        : `Going on from ${path}, behind step ${step}.`,
+    );
+  }
+
+  /** What happened before there was a directory is written there, too. */
+  #openDirectory(outDir: string, goesOnAt?: number): void {
+    const directory = new RunDirectory(outDir, goesOnAt);
+    const own = this.#history.records();
+    for (const line of directory.earlier) {
+      const record = { type: 'step', ...line } as const;
+      this.#history.add(record);
+      this.#onRecord?.(record);
+    }
+    for (const record of own) {
+      directory.add(record);
+    }
+    this.#directory = directory;
+  }
+
   get #isReady(): boolean {
     return Object.keys(this.#ready).length === this.#config.ranks;
   }
@@ -130,12 +193,8 @@ export class RunMonitor {
   }
 
   #start(): void {
-    if (this.#config.outDir !== undefined) {
-      const directory = new RunDirectory(this.#config.outDir);
-      for (const record of this.#history.records()) {
-        directory.add(record);
-      }
-      this.#directory = directory;
+    if (this.#config.outDir !== undefined && !this.#isGoingOn) {
+      this.#openDirectory(this.#config.outDir);
     }
     this.#record({ type: 'header', rows: headerRows(this.#config, this.#ready) });
     this.#terminal.header(headerLines(this.#config, this.#ready));

@@ -84,9 +84,21 @@ export interface SaveWritten {
   readonly step: number;
   readonly directory: string;
   /** Of all ranks. */
-  readonly bytes?: number;
+  readonly bytes: number;
   /** From its start to its end, most of which the next steps ran beside. */
-  readonly ms?: number;
+  readonly ms: number;
+  /** How long of that the next step waited. */
+  readonly waitMs: number;
+}
+
+/** What the run goes on from. */
+export interface ResumedFrom {
+  /** Steps that are done. */
+  readonly step: number;
+  /** undefined: there is no save, and the run starts anew. */
+  readonly path: string | undefined;
+  /** Sentences: saves that can't be used, and what is other than it was. */
+  readonly notes: readonly string[];
 }
 
 /** How a rank left: its work done, by an error of its own, by a signal, or because the job ended. */
@@ -98,6 +110,10 @@ export type RankEvent =
   | { readonly type: 'step'; readonly metrics: StepMetrics; readonly resources: StepResources }
   /** From rank 0 alone: text the trained model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
+  /** From rank 0 alone, before its first step; with --resume. */
+  | { readonly type: 'resumed'; readonly from: ResumedFrom }
+  /** From rank 0 alone: the run ends early, as it was asked to, with this save. */
+  | { readonly type: 'stopped'; readonly step: number; readonly path: string }
   | { readonly type: 'report'; readonly report: RankReport }
   /** From each rank where somebody looks. */
   | { readonly type: 'rank'; readonly status: RankStatus }

@@ -7,10 +7,14 @@ import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { openData, type RunData } from '../data/dataset.js';
 import { copyTokenizer } from '../data/hub-tokenizer.js';
 import { loadTokenizer } from '../data/tokenizer.js';
+import { TrainerError } from '../errors.js';
 import { writeAdapter } from '../model/adapter-directory.js';
+import { type BaseModel, baseModelOf } from '../model/base-model.js';
 import { type ModelState, writeModel } from '../model/model-directory.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import { isWatched, type PreparedRun, type RunConfig } from '../run-config.js';
+import { loadResumed, planResume, type ResumePlan } from '../saves/resume-run.js';
+import { RunSaves } from '../saves/run-saves.js';
 import { CommCounter } from './comm-counter.js';
 import { CommWatch } from './comm-watch.js';
 import type { DeviceHost } from './device-host.js';
@@ -18,7 +22,6 @@ import { evaluate } from './evaluation.js';
 import type { EmitRankEvent } from './events.js';
 import { RankWatch } from './rank-watch.js';
 import { sampleText } from './sample-text.js';
-import { readSave, writeSave } from './saves.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 import { openStrategy } from './strategies/open-strategy.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
@@ -35,6 +38,8 @@ export interface RankOptions {
   readonly world: ProcessGroup;
   readonly host: DeviceHost;
   readonly emit: EmitRankEvent;
+  /** Ends the run after the step that is on its way, with a save; without --save-every never aborted. */
+  readonly wrapUp: AbortSignal;
   /** Ends the rank with its reason as soon as what it waits for has been called off. */
   readonly signal: AbortSignal;
 }
@@ -44,12 +49,17 @@ export async function runRank(options: RankOptions): Promise<void> {
   const { world, signal } = options;
   const abort = () => world.abort('the run was stopped');
   signal.addEventListener('abort', abort, { once: true });
+  let saves: RunSaves | undefined;
   try {
     signal.throwIfAborted();
-    await runToEnd(options);
+    await runToEnd(options, (opened) => {
+      saves = opened;
+    });
     await world.close();
   } catch (error) {
     world.abort(error instanceof Error ? error.message : String(error));
+    // What is being written ends with the ranks: nobody shall find the run at work behind its end.
+    await saves?.settle().catch(() => undefined);
     signal.throwIfAborted();
     throw error;
   } finally {
@@ -57,7 +67,7 @@ export async function runRank(options: RankOptions): Promise<void> {
   }
 }
 
-async function runToEnd(options: RankOptions): Promise<void> {
+async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void): Promise<void> {
   const { config, rank, host, emit } = options;
   const backend = await host.open(config.devices[rank] === 'webgpu' ? 'webgpu' : 'cpu', {
     threads: config.threads,
@@ -74,11 +84,15 @@ async function runToEnd(options: RankOptions): Promise<void> {
   await using data = await openData(config, config.tokens);
   const comm = isWatched(config) ? new CommWatch(backend) : undefined;
   const groups = await openGroups(options, { trace, comm });
+  const use = await openSavesUse(config, groups);
   const strategy = await openStrategy({ device, config, groups });
+  let isOver = true;
   try {
-    const state = await train({ ...options, backend, device, data, strategy, groups, comm });
+    const made = { backend, device, data, strategy, groups, comm };
+    const state = await train({ ...options, ...use, ...made, onSaves });
     strategy.optimizer.dispose();
-    if (rank === 0) {
+    isOver = state !== undefined;
+    if (rank === 0 && state !== undefined) {
       await leaveResults(options, { device, strategy, state });
     }
   } catch (error) {
@@ -87,7 +101,7 @@ async function runToEnd(options: RankOptions): Promise<void> {
   }
   await strategy.dispose();
   device.dispose();
-  if (rank === 0 && config.steps >= LEAST_STEPS_TO_MEASURE) {
+  if (rank === 0 && isOver && config.steps >= LEAST_STEPS_TO_MEASURE) {
     await host.measureProducts(COMPUTE_DTYPES[config.precision]);
   }
   if (trace !== undefined) {
@@ -113,18 +127,41 @@ async function openGroups(
   return { gather, reduce };
 }
 
-interface TrainOptions extends RankOptions {
+interface SavesUse {
+  /** Apart from the steps' groups, since saves are written beside steps. */
+  readonly background: ProcessGroup;
+  /** What the run goes on from; undefined: it is new. */
+  readonly plan: ResumePlan | undefined;
+  readonly base: BaseModel | undefined;
+}
+
+/** What saves and --resume need, before the model is made: a save of another run is refused at once. */
+async function openSavesUse(config: PreparedRun, { gather }: RankGroups): Promise<SavesUse> {
+  const { saveEvery, resume, lora } = config;
+  const isUsed = saveEvery !== undefined || resume !== undefined;
+  const background = isUsed && gather.worldSize > 1 ? await gather.split(0) : gather;
+  const base = isUsed && lora !== undefined ? await baseModelOf(config) : undefined;
+  return { background, base, plan: await planResume(config, { group: background, base }) };
+}
+
+interface TrainOptions extends RankOptions, SavesUse {
   readonly backend: Backend;
   readonly device: Device;
   readonly data: RunData;
   readonly strategy: Strategy;
   readonly groups: RankGroups;
   readonly comm: CommWatch | undefined;
+  /** Told what to wait for when the run fails. */
+  readonly onSaves: (saves: RunSaves) => void;
 }
 
-/** All steps, and then the whole model for rank 0, on the host or at rest; every rank takes part. */
-async function train(options: TrainOptions): Promise<ModelState> {
+/**
+ * All steps, and then the whole model for rank 0, on the host or at rest; every rank takes part.
+ * @returns undefined where the run ends early, as it was asked to
+ */
+async function train(options: TrainOptions): Promise<ModelState | undefined> {
   const { config, rank, emit, signal, backend, device, data, strategy, groups, comm } = options;
+  const { background, plan } = options;
   const { kind, description } = backend.info;
   const numericClass = await device.numericClass();
   const params = parameterCount(config.modelConfig);
@@ -143,15 +180,37 @@ async function train(options: TrainOptions): Promise<ModelState> {
     },
   });
   await strategy.initialize();
-  await readSave(config, strategy);
+  const resumed = plan && (await loadResumed(plan, { config, strategy, group: background }));
+  const from = resumed?.save?.record;
+  if (resumed !== undefined && rank === 0) {
+    const { notes, save } = resumed;
+    emit({ type: 'resumed', from: { step: from?.step ?? 0, path: save?.path, notes } });
+  }
   const counter = new CommCounter([...new Set([groups.gather, groups.reduce])]);
   const watch = new RankWatch({ rank, device, counter, comm, emit });
   const common = { config, rank, device, strategy, group: groups.gather };
   const step = new TrainingStep({ ...common, data: data.train, onPhase: watch.onPhase });
+  step.loadScaler(from?.scaler);
+  const saves =
+    config.saveEvery === undefined
+      ? undefined
+      : await RunSaves.open({
+          ...options,
+          group: groups.gather,
+          numericClass,
+          best: from?.best,
+        });
+  if (saves !== undefined) {
+    options.onSaves(saves);
+  }
   const { valid } = data;
-  await trainLoop({
+  const training = trainLoop({
     config,
     signal,
+    from,
+    afterStep:
+      saves &&
+      ((progress) => counter.pause(() => saves.after({ ...progress, scaler: step.scaler }))),
     runner: {
       runStep: (s, lr) => {
         watch.begin(s);
@@ -166,9 +225,22 @@ async function train(options: TrainOptions): Promise<ModelState> {
       }
     },
   });
+  const reached = await training.catch(async (error: unknown) => {
+    if (error instanceof TrainerError) {
+      await saves?.settle(); // it ends all ranks alike, and the save before it is a good one
+    }
+    throw error;
+  });
+  if (saves !== undefined && reached.step < config.steps) {
+    const path = await saves.last();
+    if (rank === 0) {
+      emit({ type: 'stopped', step: reached.step, path });
+    }
+    return undefined;
+  }
+  await saves?.settle();
   const peakBytes = watch.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
-  await writeSave(config, { strategy, numericClass });
   return strategy.stateDict();
 }
 

@@ -1,6 +1,7 @@
 // A rank in a thread of its own, linked to the others by shared memory.
 
 import { connectShm, type ShmSeat } from '@shardweave/collectives/shm';
+import type { RankSignals } from '../launch/messages.js';
 import type { PreparedRun } from '../run-config.js';
 import { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
@@ -10,9 +11,9 @@ export async function runThreadRank(
   config: PreparedRun,
   seat: ShmSeat,
   emit: EmitRankEvent,
-  signal: AbortSignal,
+  signals: RankSignals,
 ): Promise<void> {
   const world = await connectShm(seat);
   await using host = new DeviceHost();
-  await runRank({ config, rank: seat.rank, world, host, emit, signal });
+  await runRank({ config, rank: seat.rank, world, host, emit, ...signals });
 }

@@ -26,24 +26,42 @@ export interface StepRunner {
   resources(): StepResources;
 }
 
+/** How far a run is. */
+export interface Progress {
+  /** Steps that are done. */
+  readonly step: number;
+  /** Those of them that changed the parameters: the place in the schedule. */
+  readonly updates: number;
+}
+
+export interface AfterStep extends Progress {
+  /** Of an evaluation behind this step. */
+  readonly validLoss: number | undefined;
+  readonly isLast: boolean;
+}
+
 export interface TrainLoopOptions {
   readonly config: Pick<
     RunConfig,
     'steps' | 'batch' | 'seq' | 'lr' | 'schedule' | 'warmup' | 'evalEvery'
   >;
   readonly runner: StepRunner;
+  /** Default: the first step. */
+  readonly from?: Progress | undefined;
   readonly onStep: (metrics: StepMetrics, resources: StepResources) => void;
+  /** Called after each step, when it has been told of; whether the run ends here. */
+  readonly afterStep?: ((progress: AfterStep) => Promise<boolean>) | undefined;
   readonly signal: AbortSignal;
 }
 
 /**
- * Runs all steps. A skipped step counts in the log and uses up its rows, but the schedule of the
+ * Runs all steps; resolves to how far it came. A skipped step counts in the log and uses up its rows, but the schedule of the
  * learning rate stays where it was, as the optimizer does.
  */
-export async function trainLoop(options: TrainLoopOptions): Promise<void> {
-  const { config, runner } = options;
-  let updates = 0;
-  for (let step = 0; step < config.steps; step++) {
+export async function trainLoop(options: TrainLoopOptions): Promise<Progress> {
+  const { config, runner, from = { step: 0, updates: 0 } } = options;
+  let { updates } = from;
+  for (let { step } = from; step < config.steps; step++) {
     options.signal.throwIfAborted();
     const lr = learningRate(config, updates);
     const startMs = performance.now();
@@ -72,5 +90,11 @@ export async function trainLoop(options: TrainLoopOptions): Promise<void> {
         `The loss is not a number at step ${step + 1}: the run diverged. Use a smaller --lr, a longer --warmup or --clip 1.`,
       );
     }
+    const isLast = step + 1 === config.steps;
+    const isOver = await options.afterStep?.({ step: step + 1, updates, validLoss, isLast });
+    if (isOver === true) {
+      return { step: step + 1, updates };
+    }
   }
+  return { step: Math.max(from.step, config.steps), updates };
 }

@@ -2,6 +2,7 @@
 // for the device but the loss and the norm, which every rank must know.
 
 import type { ProcessGroup } from '@shardweave/collectives';
+import type { LossScalerState } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../data/dataset.js';
 import type { RunConfig } from '../run-config.js';
@@ -31,6 +32,15 @@ export class TrainingStep {
   constructor(options: TrainingStepOptions) {
     this.#options = options;
     this.#update = new Update(options);
+  }
+
+  /** The loss scaler's, for a save. */
+  get scaler(): LossScalerState | undefined {
+    return this.#update.scaler;
+  }
+
+  loadScaler(state: LossScalerState | undefined): void {
+    this.#update.loadScaler(state);
   }
 
   /**

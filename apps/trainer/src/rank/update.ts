@@ -1,7 +1,7 @@
 // What follows the gradients of a step: their norm over all ranks, and the optimizer, whose kernel
 // applies the one factor that unscales and clips. Gradients are passed over twice and written never.
 
-import { clipCoefficient, LossScaler } from '@shardweave/nn';
+import { clipCoefficient, LossScaler, type LossScalerState } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import type { RunConfig } from '../run-config.js';
 import type { StepPhase } from './phase-memory.js';
@@ -32,6 +32,18 @@ export class Update {
   /** What losses are multiplied by at present: for f16, whose smallest gradients vanish without it. */
   get lossScale(): number {
     return this.#scaler?.factor ?? 1;
+  }
+
+  /** What a run goes on with; undefined where nothing is scaled. */
+  get scaler(): LossScalerState | undefined {
+    return this.#scaler?.stateDict();
+  }
+
+  /** Takes the place of a save's; of another precision's there is none. */
+  loadScaler(state: LossScalerState | undefined): void {
+    if (state !== undefined) {
+      this.#scaler?.loadStateDict(state);
+    }
   }
 
   /** Steps, unless a gradient of any rank overflowed in f16. Collective. */

@@ -1,8 +1,7 @@
 // The whole model on each rank; gradients meet in buckets during backward.
 
-import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
-import { loadCheckpoint, saveCheckpoint, stateDict } from '@shardweave/nn';
+import { captureCheckpoint, loadCheckpoint, stateDict } from '@shardweave/nn';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -24,12 +23,10 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
     noSync: (run) => ddp.noSync(run),
     gradNorm: () => gradNorm(ddp),
     step: (options) => optimizer.step(options),
-    load: (directory) => loadCheckpoint(ddp, pieceDirectory(directory), { optimizer, onlyTrained }),
-    save: async (directory, extra) => {
-      if (groups.gather.rank === 0) {
-        await saveCheckpoint(ddp, pieceDirectory(directory), { optimizer, extra, onlyTrained });
-      }
-      await groups.gather.barrier(); // no rank ends before the save is whole
+    load: (reader) => loadCheckpoint(ddp, reader, { optimizer, onlyTrained }),
+    saving: {
+      capture: async () =>
+        groups.gather.rank === 0 ? captureCheckpoint(ddp, { optimizer, onlyTrained }) : undefined,
     },
     stateDict: () => stateDict(ddp),
     textModel: async () => model,

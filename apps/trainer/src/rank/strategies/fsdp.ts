@@ -2,8 +2,8 @@
 // device ever holds more of it than its shards and what is gathered.
 
 import { join } from 'node:path';
-import { pieceDirectory } from '@shardweave/checkpoint/node';
 import {
+  captureCheckpoint,
   FullyShardedDataParallel,
   gradNorm,
   loadCheckpoint,
@@ -65,10 +65,13 @@ async function openShards(
       await rest?.beginStep();
       await optimizer.step(options);
     },
-    load: (directory) =>
-      loadCheckpoint(fsdp, pieceDirectory(directory), { optimizer, onlyTrained }),
-    save: (directory, extra) =>
-      saveCheckpoint(fsdp, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
+    load: (reader) => loadCheckpoint(fsdp, reader, { optimizer, onlyTrained }),
+    saving:
+      rest === undefined && !config.cpuOffload
+        ? { capture: () => captureCheckpoint(fsdp, { optimizer, onlyTrained }) }
+        : {
+            save: (store, extra) => saveCheckpoint(fsdp, store, { optimizer, extra, onlyTrained }),
+          },
     stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),
     textModel: async (state) => {
       fsdp.dispose(); // the plain copy takes its place

@@ -1,7 +1,6 @@
 // The model at rest off the device of its one rank, in host memory or on disk. Weights never come to
 // the device as a whole, neither from a file nor on their way into one.
 
-import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { streamedGradNorm, type TokenArgs } from '@shardweave/nn';
 import {
   lazyStateDict,
@@ -55,10 +54,10 @@ async function openAtRest(
       await rest?.beginStep();
       await optimizer.step(options);
     },
-    load: (directory) =>
-      loadCheckpoint(offload, pieceDirectory(directory), { optimizer, onlyTrained }),
-    save: (directory, extra) =>
-      saveCheckpoint(offload, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
+    load: (reader) => loadCheckpoint(offload, reader, { optimizer, onlyTrained }),
+    saving: {
+      save: (place, extra) => saveCheckpoint(offload, place, { optimizer, extra, onlyTrained }),
+    },
     stateDict: () => lazyStateDict(offload),
     textModel: async () => offload,
     dispose: async () => {

@@ -8,6 +8,8 @@ import type { Strategy } from './strategy.js';
 
 /** Says that no step has trained what lies beside it: a run that ended before may be deleted. */
 const UNTRAINED = 'untrained';
+/** Names the run whose state it is, by its --out: that one goes on from its saves, and needs nothing here. */
+const RUN = 'run';
 
 export interface Rest {
   readonly store: ShardStore;
@@ -32,7 +34,7 @@ export async function withRest(
   }
   const store = await openDiskStore({ directory });
   try {
-    return await open(await startAnew(store, { directory, isFresh: config.isFresh }));
+    return await open(await startAnew(store, directory, config));
   } catch (error) {
     await store.close();
     throw error;
@@ -41,15 +43,19 @@ export async function withRest(
 
 async function startAnew(
   store: ShardStore,
-  { directory, isFresh }: { readonly directory: string; readonly isFresh: boolean },
+  directory: string,
+  { isFresh, outDir: run = '', resume }: RunConfig,
 ): Promise<Rest> {
+  const isResumed = resume !== undefined && run !== '';
   const keys = store.keys();
-  if (keys.length > 0 && !keys.includes(UNTRAINED) && !isFresh) {
+  const isOwn = isResumed && (await runIn(store)) === run;
+  if (keys.length > 0 && !keys.includes(UNTRAINED) && !isFresh && !isOwn) {
     throw new UsageError(
       `--offload-dir: ${directory} holds the state of an earlier run, which starting anew would delete. Give another directory, or --fresh to delete it.`,
     );
   }
   await Promise.all(keys.map((key) => store.delete(key)));
+  await store.write(RUN, new TextEncoder().encode(run));
   await store.write(UNTRAINED, new Uint8Array(0));
   let isTrained = false;
   return {
@@ -61,4 +67,14 @@ async function startAnew(
       isTrained = true;
     },
   };
+}
+
+async function runIn(store: ShardStore): Promise<string | undefined> {
+  const byteLength = store.byteLength(RUN);
+  if (byteLength === undefined) {
+    return undefined;
+  }
+  const bytes = new Uint8Array(byteLength);
+  await store.read(RUN, bytes);
+  return new TextDecoder().decode(bytes);
 }

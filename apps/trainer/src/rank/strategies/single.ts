@@ -1,10 +1,9 @@
 // One rank that has everything on its device, in one flat parameter.
 
-import { pieceDirectory } from '@shardweave/checkpoint/node';
 import {
+  captureCheckpoint,
   loadCheckpoint,
   packParameters,
-  saveCheckpoint,
   stateDict,
   streamedGradNorm,
 } from '@shardweave/nn';
@@ -25,10 +24,8 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
     noSync: (run) => run(),
     gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
-    load: (directory) =>
-      loadCheckpoint(model, pieceDirectory(directory), { optimizer, onlyTrained }),
-    save: (directory, extra) =>
-      saveCheckpoint(model, pieceDirectory(directory), { optimizer, extra, onlyTrained }),
+    load: (reader) => loadCheckpoint(model, reader, { optimizer, onlyTrained }),
+    saving: { capture: () => captureCheckpoint(model, { optimizer, onlyTrained }) },
     stateDict: () => stateDict(model),
     textModel: async () => model,
     dispose: async () => {

@@ -1,8 +1,9 @@
 // What single, fsdp, ddp and offload do differently, in one seam: where parameters rest, how gradients
 // meet, and how weights come and go. Everything above it is one way to train.
 
+import type { PieceReader, PieceStore } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { AdamW, Module, StepOptions, TokenArgs } from '@shardweave/nn';
+import type { AdamW, CapturedModule, Module, StepOptions, TokenArgs } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { ModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
@@ -27,11 +28,11 @@ export interface Strategy {
   /** Updates the parameters; not collective. What rests on disk is committed with it. */
   step(options: StepOptions): Promise<void>;
 
-  /** Reads what `save` wrote, of any strategy on any number of ranks, and gives its `extra`. Collective. */
-  load(directory: string): Promise<Readonly<Record<string, unknown>>>;
+  /** Loads a save of any strategy on any number of ranks. Collective. */
+  load(reader: PieceReader): Promise<unknown>;
 
-  /** Writes what this rank holds of weights and optimizer state, and `extra` beside it. Collective. */
-  save(directory: string, extra: Readonly<Record<string, unknown>>): Promise<void>;
+  /** How what this rank holds of weights and optimizer state is saved. */
+  readonly saving: Saving;
 
   /** The whole model for rank 0, on the host or read from where it rests; nothing for others. Collective. */
   stateDict(): Promise<ModelState>;
@@ -46,6 +47,17 @@ export interface Strategy {
   /** Frees the model, and closes what it rests in. The optimizer is the caller's. */
   dispose(): Promise<void>;
 }
+
+/** State on the device is copied to the host and written beside steps; what rests elsewhere may have no room there. */
+export type Saving =
+  | {
+      /** Copies this rank's part; nothing where others have all of it. Collective. */
+      capture(): Promise<CapturedModule | undefined>;
+    }
+  | {
+      /** Writes and publishes all ranks' parts, a little at a time, with `extra` beside them. Collective. */
+      save(store: PieceStore, extra: Readonly<Record<string, unknown>>): Promise<void>;
+    };
 
 export interface StrategyOptions {
   readonly device: Device;

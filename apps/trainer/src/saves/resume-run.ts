@@ -1,0 +1,203 @@
+// Which save a run goes on from: the newest whole one, on all ranks the same. A damaged one is passed over
+// for the one before it, and kept under another name.
+
+import { existsSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { CheckpointError } from '@shardweave/checkpoint';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
+import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import { FsdpRankFailedError } from '@shardweave/fsdp';
+import { StateDictError } from '@shardweave/nn';
+import { UsageError } from '../errors.js';
+import type { BaseModel } from '../model/base-model.js';
+import type { Strategy } from '../rank/strategies/strategy.js';
+import type { PreparedRun } from '../run-config.js';
+import {
+  type FoundSave,
+  findSaves,
+  isDamage,
+  readSave,
+  savesOf,
+  setAside,
+  type UnreadableSave,
+} from './save-directory.js';
+import { changesOf, requireSameRun, type SavedRun } from './saved-run.js';
+
+export interface ResumePlan {
+  /** The newest first. */
+  readonly saves: readonly FoundSave[];
+  /** What there is to tell of those that can't be used. */
+  readonly notes: readonly string[];
+}
+
+/** What the run goes on with. */
+export interface Resumed {
+  /** undefined: from the start. */
+  readonly save: FoundSave | undefined;
+  readonly notes: readonly string[];
+}
+
+const CALL = { tag: 'resume', identity: 'resume' };
+
+/**
+ * Finds what --resume means, by the first rank's eyes, before the model is made. Collective.
+ * @returns undefined without --resume
+ * @throws {UsageError} for saves of another run, and where there are saves, but none is whole
+ */
+export async function planResume(
+  config: PreparedRun,
+  options: { readonly group: ProcessGroup; readonly base: BaseModel | undefined },
+): Promise<ResumePlan | undefined> {
+  const { resume } = config;
+  if (resume === undefined) {
+    return undefined;
+  }
+  const { group, base } = options;
+  const own = group.rank === 0 ? await lookFor(resume, config) : undefined;
+  const [first] = await exchangeTexts(group, JSON.stringify(own ?? null), CALL);
+  const { found, problem } = JSON.parse(first!) as Found;
+  if (problem !== undefined) {
+    throw new UsageError(problem);
+  }
+  const saves = found.flatMap((save) => ('record' in save ? [save] : []));
+  const notes = found.flatMap((save) =>
+    'record' in save ? [] : [`${save.path} can't be used: ${save.problem}`],
+  );
+  if (saves.length === 0 && notes.length > 0) {
+    throw noneWhole(notes);
+  }
+  for (const save of saves.slice(0, 1)) {
+    requireSameRun(save, config, base);
+  }
+  return { saves, notes };
+}
+
+interface Found {
+  readonly found: readonly (FoundSave | UnreadableSave)[];
+  readonly problem?: string;
+}
+
+/** `auto`: the run's own saves; else those of a run, or one save. */
+async function lookFor(where: string, { outDir }: PreparedRun): Promise<Found> {
+  try {
+    if (where === 'auto') {
+      return { found: await findSaves(savesOf(outDir!)) };
+    }
+    const path = resolve(where);
+    const isRun = existsSync(savesOf(path));
+    const found = isRun ? await findSaves(savesOf(path)) : [await readSave(path)];
+    const isThere = found.length > 0 && existsSync(path);
+    const problem = `--resume: ${path} holds no save. Give a run's directory, one of its saves, or auto.`;
+    return isThere ? { found } : { found, problem };
+  } catch (error) {
+    return { found: [], problem: `--resume: ${where} can't be read: ${(error as Error).message}` };
+  }
+}
+
+/**
+ * Loads weights and optimizer state of the newest save that is whole, each rank its part. Collective.
+ * Saves of the run itself behind it are set aside, for the run makes them again.
+ * @throws {UsageError} where none is whole, or the save does not fit the model
+ */
+export async function loadResumed(
+  plan: ResumePlan,
+  options: {
+    readonly config: PreparedRun;
+    readonly strategy: Strategy;
+    readonly group: ProcessGroup;
+  },
+): Promise<Resumed> {
+  const { config, strategy, group } = options;
+  const notes = [...plan.notes];
+  for (const save of plan.saves) {
+    const problem = await tryLoad(save, strategy, group);
+    if (problem !== undefined) {
+      notes.push(`${save.path} can't be used: ${problem}`);
+      continue;
+    }
+    if (group.rank === 0) {
+      notes.push(...(await setNewerAside(save, config)));
+    }
+    return { save, notes: [...notes, ...changeNotes(save.record, config)] };
+  }
+  if (notes.length > 0) {
+    throw noneWhole(notes);
+  }
+  return { save: undefined, notes };
+}
+
+/** What is damaged about it on some rank; undefined where it is loaded on all. */
+async function tryLoad(
+  { path }: FoundSave,
+  strategy: Strategy,
+  group: ProcessGroup,
+): Promise<string | undefined> {
+  const { optimizer } = strategy;
+  // A save carries the rates and decays of its own run; this one has been given its own.
+  const given = optimizer.groups.map(({ params: _, ...options }) => options);
+  const error: unknown = await strategy.load(pieceDirectory(path)).then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  );
+  for (const [i, options] of given.entries()) {
+    Object.assign(optimizer.groups[i]!, options);
+  }
+  if (error !== undefined && !isAboutSave(error)) {
+    throw error;
+  }
+  const kind = kindOf(error);
+  const own = JSON.stringify({ kind, message: (error as Error | undefined)?.message });
+  const all = (await exchangeTexts(group, own, CALL)).map(
+    (text) => JSON.parse(text) as { kind: string; message?: string },
+  );
+  const damaged = all.find((each) => each.kind === 'damaged');
+  // Who was only told of another rank's error is asked last.
+  const unfit =
+    all.find((each) => each.kind === 'unfit') ?? all.find(({ kind }) => kind === 'told');
+  if (damaged === undefined && unfit !== undefined) {
+    throw new UsageError(
+      `--resume: ${path} can't be used. ${unfit.message} Give the model that was saved.`,
+      { cause: error },
+    );
+  }
+  return damaged?.message;
+}
+
+function kindOf(error: unknown): 'fine' | 'damaged' | 'told' | 'unfit' {
+  if (error === undefined) {
+    return 'fine';
+  }
+  if (isDamage(error)) {
+    return 'damaged';
+  }
+  return error instanceof FsdpRankFailedError ? 'told' : 'unfit';
+}
+
+/** Whether a load failed for the save; the ranks of fsdp that did not fail hear of the one that did. */
+function isAboutSave(error: unknown): boolean {
+  const kinds = [CheckpointError, StateDictError, FsdpRankFailedError];
+  return isDamage(error) || kinds.some((kind) => error instanceof kind);
+}
+
+async function setNewerAside({ path, step }: FoundSave, config: PreparedRun): Promise<string[]> {
+  if (config.outDir === undefined || join(path, '..') !== savesOf(config.outDir)) {
+    return [];
+  }
+  const newer = (await findSaves(savesOf(config.outDir))).filter((save) => save.step > step);
+  const notes: string[] = [];
+  for (const save of newer) {
+    notes.push(`${save.path} is kept as ${await setAside(save.path)}.`);
+  }
+  return notes;
+}
+
+function changeNotes(record: SavedRun, config: PreparedRun): string[] {
+  const changes = changesOf(record, config);
+  return changes.length === 0 ? [] : [`Other than in the save: ${changes.join(', ')}.`];
+}
+
+function noneWhole(notes: readonly string[]): UsageError {
+  return new UsageError(
+    `--resume: none of ${notes.length} saves is whole. ${notes.join(' ')} Start a new run with another --out.`,
+  );
+}

@@ -1,0 +1,213 @@
+// The saves of a run as its ranks make them: when one is due, on its way beside the next steps, and which
+// ones are kept. All ranks decide alike, so that each save is one of all of them.
+
+import { existsSync } from 'node:fs';
+import { rm, writeFile } from 'node:fs/promises';
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import { TrainerError, UsageError } from '../errors.js';
+import type { BaseModel } from '../model/base-model.js';
+import { makeDirectory } from '../output/run-directory.js';
+import type { EmitRankEvent } from '../rank/events.js';
+import type { Strategy } from '../rank/strategies/strategy.js';
+import type { PreparedRun } from '../run-config.js';
+import { removeParts, removeSave, savesOf, stepsIn } from './save-directory.js';
+import { type SavedRun, tokensOf } from './saved-run.js';
+import { type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
+
+export interface RunSavesOptions {
+  readonly config: PreparedRun;
+  readonly strategy: Strategy;
+  /** Ranks decide over it, between steps. */
+  readonly group: ProcessGroup;
+  /** Saves are written over it beside steps: nothing else is sent there. */
+  readonly background: ProcessGroup;
+  readonly emit: EmitRankEvent;
+  readonly numericClass: string;
+  readonly base: BaseModel | undefined;
+  /** The best evaluation of the run that this one goes on from. */
+  readonly best?: SavedRun['best'];
+  /** Once aborted: the run ends after the step that is on its way, with a save. */
+  readonly wrapUp: AbortSignal;
+  /** Milliseconds; the first rank's counts. Default performance.now. */
+  readonly now?: () => number;
+}
+
+/** Where a run is after a step. */
+export interface StepProgress extends Pick<SavedRun, 'step' | 'updates' | 'scaler' | 'validLoss'> {
+  readonly isLast: boolean;
+}
+
+export class RunSaves {
+  readonly #options: RunSavesOptions;
+  readonly #directory: string;
+  readonly #numericClasses: readonly string[];
+  readonly #now: () => number;
+  #best: SavedRun['best'];
+  /** When the last save began; of the first rank. */
+  #lastMs: number;
+  /** The save that is being written. Rejects where ranks lost each other. */
+  #writing: Promise<SaveOutcome | undefined> = Promise.resolve(undefined);
+
+  private constructor(options: RunSavesOptions, numericClasses: readonly string[]) {
+    this.#options = options;
+    this.#directory = savesOf(options.config.outDir!);
+    this.#numericClasses = numericClasses;
+    this.#best = options.best;
+    this.#now = options.now ?? (() => performance.now());
+    this.#lastMs = this.#now();
+  }
+
+  /**
+   * Makes the directory ready. Collective.
+   * @throws {UsageError} where a rank does not see the directory of the first, by rank and host
+   */
+  static async open(options: RunSavesOptions): Promise<RunSaves> {
+    const { config, background, numericClass } = options;
+    const call = { tag: 'saves', identity: 'saves' };
+    const classes = await exchangeTexts(background, numericClass, call);
+    await requireShared(savesOf(config.outDir!), background);
+    return new RunSaves(options, [...new Set(classes)]);
+  }
+
+  /**
+   * Call after each step. Copies what is to be saved, where a save is due, and writes it meanwhile.
+   * Collective.
+   * @returns whether the run ends here because it was asked to
+   */
+  async after(progress: StepProgress): Promise<boolean> {
+    const { step, validLoss, isLast } = progress;
+    const isBest = validLoss !== undefined && validLoss < (this.#best?.validLoss ?? Infinity);
+    if (isBest) {
+      this.#best = { step, validLoss };
+    }
+    const { isStopping, isTime } = await this.#decide();
+    const { saveEvery } = this.#options.config;
+    const isStep = saveEvery?.steps !== undefined && step % saveEvery.steps === 0;
+    if (isLast || isBest || isStopping || isTime || isStep) {
+      await this.#begin(progress);
+    }
+    return isStopping && !isLast;
+  }
+
+  /** Waits for the save that is on its way. */
+  async settle(): Promise<void> {
+    await this.#writing;
+  }
+
+  /**
+   * Waits for the save that a run ends with early.
+   * @returns its directory
+   * @throws {TrainerError} where it failed
+   */
+  async last(): Promise<string> {
+    const outcome = (await this.#writing)!;
+    if ('failure' in outcome) {
+      throw new TrainerError(
+        `The last save failed: ${outcome.failure} Saves before it are in ${this.#directory}: go on from them with --resume auto.`,
+      );
+    }
+    return outcome.directory;
+  }
+
+  /** What no rank can know alone: whether somebody was asked to stop, and the first rank's clock. */
+  async #decide(): Promise<{ readonly isStopping: boolean; readonly isTime: boolean }> {
+    const { config, group, wrapUp } = this.#options;
+    const minutes = config.saveEvery?.minutes;
+    const isDue = minutes !== undefined && this.#now() - this.#lastMs >= minutes * 60_000;
+    const wishes = Float32Array.of(Number(wrapUp.aborted), Number(isDue && group.rank === 0));
+    if (group.worldSize > 1) {
+      const bytes = new Uint8Array(wishes.buffer);
+      await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', tag: 'save' });
+    }
+    return { isStopping: wishes[0]! > 0, isTime: wishes[1]! > 0 };
+  }
+
+  async #begin(progress: StepProgress): Promise<void> {
+    const { strategy, background, emit } = this.#options;
+    await this.#writing; // one at a time
+    const startMs = this.#now();
+    this.#lastMs = startMs;
+    const { step } = progress;
+    const extra = { run: this.#record(progress) };
+    const options = { directory: this.#directory, step, group: background, extra };
+    const { saving } = strategy;
+    const isCopied = 'capture' in saving;
+    const writing = isCopied
+      ? writeCaptured(await saving.capture(), options)
+      : writeAtRest(saving.save, options);
+    const waitMs = isCopied ? this.#now() - startMs : undefined;
+    this.#writing = writing.then(async (outcome) => {
+      if (background.rank === 0) {
+        const ms = this.#now() - startMs;
+        emit(
+          'failure' in outcome
+            ? { type: 'warning', text: `The save of step ${step} failed: ${outcome.failure}` }
+            : { type: 'save', save: { step, ...outcome, ms, waitMs: waitMs ?? ms } },
+        );
+        await this.#prune();
+      }
+      return outcome;
+    });
+    this.#writing.catch(() => undefined); // whoever waits for it hears of it
+    if (!isCopied) {
+      await this.#writing;
+    }
+  }
+
+  #record({ step, updates, scaler, validLoss }: StepProgress): SavedRun {
+    const { config, base } = this.#options;
+    return {
+      ...{ step, updates, scaler, validLoss, base, config },
+      best: this.#best,
+      numericClasses: this.#numericClasses,
+      tokens: tokensOf(config),
+    };
+  }
+
+  /** Leaves the newest ones and the best. What can't be removed is tried again after the next save. */
+  async #prune(): Promise<void> {
+    const { keep } = this.#options.config;
+    const best = this.#best?.step;
+    for (const step of (await stepsIn(this.#directory)).slice(0, -keep)) {
+      if (step !== best) {
+        await removeSave(this.#directory, step).catch(() => undefined);
+      }
+    }
+  }
+}
+
+/** A save is whole only where the first rank's directory is everybody's: known before hours of work. */
+async function requireShared(directory: string, group: ProcessGroup): Promise<void> {
+  const call = { tag: 'saves', identity: 'shared directory' };
+  const own = group.rank === 0 ? `.seen-by-all-${globalThis.crypto.randomUUID()}` : '';
+  const failure = group.rank === 0 ? await writeMark(directory, own) : '';
+  const [first] = await exchangeTexts(group, JSON.stringify([own, failure]), call);
+  const [mark, problem] = JSON.parse(first!) as [string, string];
+  if (problem !== '') {
+    throw new UsageError(`--out: ${directory} can't be written (${problem}).`);
+  }
+  const isSeen = existsSync(join(directory, mark));
+  const blind = (await exchangeTexts(group, isSeen ? '' : hostname(), call)).findIndex(Boolean);
+  const names = await exchangeTexts(group, hostname(), call);
+  if (group.rank === 0) {
+    await rm(join(directory, mark), { force: true });
+  }
+  if (blind !== -1) {
+    throw new UsageError(
+      `--save-every: rank ${blind} on ${names[blind]} does not see ${directory} of rank 0 on ${names[0]}. Give an --out that all hosts share, or leave --save-every out.`,
+    );
+  }
+}
+
+async function writeMark(directory: string, mark: string): Promise<string> {
+  try {
+    makeDirectory(directory);
+    await removeParts(directory);
+    await writeFile(join(directory, mark), '');
+    return '';
+  } catch (error) {
+    return (error as Error).message;
+  }
+}

@@ -1,0 +1,138 @@
+// The saves of a run: RUN/saves/step-000120, a directory each. It bears another name until it is whole, and
+// again before it is removed, so whatever is called `step-` and a number was whole when it got the name.
+
+import { existsSync } from 'node:fs';
+import { open, readdir, rename, rm } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { CheckpointError, openSave } from '@shardweave/checkpoint';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
+import { makeDirectory } from '../output/run-directory.js';
+import type { SavedRun } from './saved-run.js';
+
+const SAVES = 'saves';
+const STEP = /^step-(\d{6,})$/;
+/** A save that is being written, or removed. */
+const PART = '.part';
+/** A save that the run does not go on from: a damaged one, or one behind the step that was chosen. */
+const ASIDE = '.aside';
+
+/** A save as its index says; nothing of its pieces has been read. */
+export interface FoundSave {
+  readonly path: string;
+  readonly step: number;
+  readonly record: SavedRun;
+}
+
+/** A directory of a save without an index that can be read. */
+export interface UnreadableSave {
+  readonly path: string;
+  readonly step: number;
+  readonly problem: string;
+}
+
+export function savesOf(runDirectory: string): string {
+  return join(runDirectory, SAVES);
+}
+
+/** What `directory` holds that was a save, the newest first; nothing where there is no such directory. */
+export async function findSaves(directory: string): Promise<(FoundSave | UnreadableSave)[]> {
+  const steps = (await stepsIn(directory)).reverse();
+  return Promise.all(steps.map((step) => readSave(pathOf(directory, step), step)));
+}
+
+/** The save in `path`, by its index alone. */
+export async function readSave(path: string, step = 0): Promise<FoundSave | UnreadableSave> {
+  try {
+    const { extra } = await openSave(pieceDirectory(path));
+    const record = extra.run as SavedRun | undefined;
+    return record === undefined
+      ? { path, step, problem: 'It is no save of a run.' }
+      : { path, step: record.step, record };
+  } catch (error) {
+    if (!isDamage(error)) {
+      throw error;
+    }
+    return { path, step, problem: (error as Error).message };
+  }
+}
+
+/** Whether a save failed to be read for what it is, and not for what it was to be loaded into. */
+export function isDamage(error: unknown): boolean {
+  const { code, syscall } = error as { readonly code?: string; readonly syscall?: string };
+  return error instanceof CheckpointError
+    ? ['MISSING', 'FORMAT', 'CORRUPT'].includes(code!)
+    : syscall !== undefined;
+}
+
+/** Steps of the saves in `directory`, ascending. */
+export async function stepsIn(directory: string): Promise<number[]> {
+  const steps = (await namesIn(directory)).flatMap((name) => STEP.exec(name)?.[1] ?? []);
+  return steps.map(Number).sort((a, b) => a - b);
+}
+
+export function pathOf(directory: string, step: number): string {
+  return join(directory, `step-${String(step).padStart(6, '0')}`);
+}
+
+/** Where the save of a step is written; empty. */
+export async function beginPart(directory: string, step: number): Promise<string> {
+  const part = `${pathOf(directory, step)}${PART}`;
+  await rm(part, { recursive: true, force: true });
+  makeDirectory(part);
+  return part;
+}
+
+/** Gives a whole save its name; one that has it is set aside. */
+export async function endPart(part: string): Promise<string> {
+  const path = part.slice(0, -PART.length);
+  if (existsSync(path)) {
+    await setAside(path);
+  }
+  await rename(part, path);
+  // The name of the save, and those of directories that were made for the first one.
+  for (const directory of [dirname(path), dirname(dirname(path))]) {
+    await syncDirectory(directory);
+  }
+  return path;
+}
+
+/** Takes a save out of those that are found, and keeps it. */
+export async function setAside(path: string): Promise<string> {
+  let aside = `${path}${ASIDE}`;
+  for (let number = 2; existsSync(aside); number++) {
+    aside = `${path}${ASIDE}-${number}`;
+  }
+  await rename(path, aside);
+  return aside;
+}
+
+export async function removeSave(directory: string, step: number): Promise<void> {
+  const path = pathOf(directory, step);
+  await rename(path, `${path}${PART}`);
+  await rm(`${path}${PART}`, { recursive: true, force: true });
+}
+
+/** Removes what a process that died had not finished writing or removing. */
+export async function removeParts(directory: string): Promise<void> {
+  for (const name of await namesIn(directory)) {
+    if (name.endsWith(PART) && STEP.test(name.slice(0, -PART.length))) {
+      await rm(join(directory, name), { recursive: true, force: true });
+    }
+  }
+}
+
+async function namesIn(directory: string): Promise<string[]> {
+  return existsSync(directory) ? readdir(directory) : [];
+}
+
+async function syncDirectory(path: string): Promise<void> {
+  if (process.platform === 'win32') {
+    return; // has no handles of directories
+  }
+  const handle = await open(path);
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}

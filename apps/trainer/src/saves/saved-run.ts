@@ -1,0 +1,119 @@
+// What a save says of its run, beside weights and optimizer state: all that a run needs to go on as if it
+// had never stopped. Random numbers are no part of it: masks hang on seed, step and row alone.
+
+import { basename } from 'node:path';
+import type { LossScalerState } from '@shardweave/nn';
+import { UsageError } from '../errors.js';
+import type { BaseModel } from '../model/base-model.js';
+import type { PreparedRun } from '../run-config.js';
+
+/** JSON. */
+export interface SavedRun {
+  /** Steps that are done, and so the place in the data. */
+  readonly step: number;
+  /** Steps that changed the parameters: the place in the schedule. */
+  readonly updates: number;
+  /** With --precision fp16. */
+  readonly scaler?: LossScalerState | undefined;
+  /** What was evaluated behind this very step. */
+  readonly validLoss?: number | undefined;
+  /** The best evaluation so far, whose save is kept. */
+  readonly best?: { readonly step: number; readonly validLoss: number } | undefined;
+  /** Those of all ranks, each once: the same class on as many ranks goes on bit by bit. */
+  readonly numericClasses: readonly string[];
+  /** What the adapters were trained beside. */
+  readonly base?: BaseModel | undefined;
+  /** A hash of the data's bytes and of the tokenizer. */
+  readonly tokens: string;
+  readonly config: Partial<PreparedRun>;
+}
+
+/** A hash of what is trained on, as tokens. */
+export function tokensOf({ tokens }: Pick<PreparedRun, 'tokens'>): string {
+  return basename(tokens.train);
+}
+
+type Field = readonly [name: string, flag: string, of: (run: Partial<PreparedRun>) => unknown];
+
+/** What says which rows a step takes, and what they pass through: other ones are another run. */
+const FIXED: readonly Field[] = [
+  ['batch', '--batch', ({ batch }) => batch],
+  ['seq', '--seq', ({ seq }) => seq],
+  ['seed', '--seed', ({ seed }) => seed],
+  ['order', '--order', ({ order }) => order],
+  ['tokenizer', '--tokenizer', ({ tokenizer }) => tokenizer],
+  ['part that is evaluated', '--valid-fraction', ({ validFraction }) => validFraction],
+  ['prompts that count', '--train-on-prompt', ({ trainOnPrompt }) => trainOnPrompt],
+  ['adapter rank', '--lora-rank', ({ lora }) => lora?.rank],
+  ['adapter alpha', '--lora-alpha', ({ lora }) => lora?.alpha],
+  ['adapter dropout', '--lora-dropout', ({ lora }) => lora?.dropout],
+  ['adapter targets', '--lora-targets', ({ lora }) => lora?.targets],
+];
+
+/** What may change, and is told of: the losses then are not those of the run that stopped. */
+const TOLD: readonly Field[] = [
+  ['strategy', '--strategy', ({ strategy }) => strategy],
+  ['ranks', '--ranks', ({ ranks }) => ranks],
+  ['precision', '--precision', ({ precision }) => precision],
+  ['steps', '--steps', ({ steps }) => steps],
+  ['micro-steps', '--grad-accum', ({ gradAccum }) => gradAccum],
+  ['lr', '--lr', ({ lr }) => lr],
+  ['schedule', '--schedule', ({ schedule }) => schedule],
+  ['warm-up', '--warmup', ({ warmup }) => warmup],
+  ['weight decay', '--weight-decay', ({ weightDecay }) => weightDecay],
+  ['beta1', '--beta1', ({ beta1 }) => beta1],
+  ['beta2', '--beta2', ({ beta2 }) => beta2],
+  ['eps', '--eps', ({ eps }) => eps],
+  ['clip', '--clip', ({ clip }) => clip],
+];
+
+/**
+ * @param base that of this run, with adapters
+ * @throws {UsageError} for a save of another run, with the first field that differs and both its values
+ */
+export function requireSameRun(
+  { path, record }: { readonly path: string; readonly record: SavedRun },
+  config: PreparedRun,
+  base: BaseModel | undefined,
+): void {
+  const refuse = (field: string, flag: string, saved: unknown, given: unknown): never => {
+    throw new UsageError(
+      `--resume: ${path} was saved with another ${field}: ${textOf(saved)}, got ${textOf(given)}. Give ${flag} as it was, or start a new run with another --out.`,
+    );
+  };
+  const savedModel: Readonly<Record<string, unknown>> = { ...record.config.modelConfig };
+  const ownModel: Readonly<Record<string, unknown>> = { ...config.modelConfig };
+  for (const key of new Set([...Object.keys(savedModel), ...Object.keys(ownModel)])) {
+    if (textOf(savedModel[key]) !== textOf(ownModel[key])) {
+      refuse(`model (${key})`, '--model and --dropout', savedModel[key], ownModel[key]);
+    }
+  }
+  for (const [name, flag, of] of FIXED) {
+    if (textOf(of(record.config)) !== textOf(of(config))) {
+      refuse(name, flag, of(record.config), of(config));
+    }
+  }
+  if (record.base?.sha256 !== base?.sha256) {
+    refuse('base model', '--model', describeBase(record.base), describeBase(base));
+  }
+  if (record.tokens !== tokensOf(config)) {
+    const saved = `${textOf(record.config.dataFile)} (${record.tokens})`;
+    refuse('data', '--data', saved, `${textOf(config.dataFile)} (${tokensOf(config)})`);
+  }
+}
+
+/** `--lr 0.1 (was 0.2)` of all that differs, and may. */
+export function changesOf(record: SavedRun, config: PreparedRun): string[] {
+  return TOLD.flatMap(([, flag, of]) => {
+    const [was, is] = [textOf(of(record.config)), textOf(of(config))];
+    return was === is ? [] : [`${flag} ${is} (was ${was})`];
+  });
+}
+
+function describeBase(base: BaseModel | undefined): string {
+  return base === undefined ? 'none' : `${base.path} (${base.sha256})`;
+}
+
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : (JSON.stringify(value) ?? 'none');
+}

@@ -1,0 +1,159 @@
+// One save of all ranks into a directory of its own: each rank writes its pieces, the first one the index
+// when all are there, and then the directory gets its name.
+
+import { rm } from 'node:fs/promises';
+import {
+  beginSave,
+  type PieceStore,
+  type SavedOptimizer,
+  type SavedPart,
+  type SaveSession,
+  writePart,
+} from '@shardweave/checkpoint';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
+import { CollectiveError, exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import type { CapturedModule } from '@shardweave/nn';
+import type { FileLayer } from '@shardweave/shard-store/node';
+import { beginPart, endPart } from './save-directory.js';
+
+export interface WriteSaveOptions {
+  /** Of the saves of the run; all ranks see it. */
+  readonly directory: string;
+  readonly step: number;
+  /** Ranks exchange what they have written over it, and nothing else is sent there meanwhile. */
+  readonly group: ProcessGroup;
+  /** Kept beside the pieces: JSON, the first rank's. */
+  readonly extra: Readonly<Record<string, unknown>>;
+  /** The file system; Node's. */
+  readonly files?: FileLayer | undefined;
+}
+
+/** How a save ended, the same on all ranks. */
+export type SaveOutcome =
+  | { readonly directory: string; readonly bytes: number }
+  | { readonly failure: string };
+
+/**
+ * Writes what each rank has captured. Collective. A rank that can't write fails the save on all ranks;
+ * what was written of it is removed, and other saves are as they were.
+ * @param captured undefined: this rank has nothing to write
+ * @throws what the group throws; nothing else
+ */
+export async function writeCaptured(
+  captured: CapturedModule | undefined,
+  options: WriteSaveOptions,
+): Promise<SaveOutcome> {
+  const { group } = options;
+  const { rank, worldSize } = group;
+  let session: SaveSession | undefined;
+  return inPart(options, async (store, agree) => {
+    const [id] = await agree(async () => {
+      session = rank === 0 ? await beginSave(store) : undefined;
+      return session?.id ?? '';
+    });
+    const written = await agree(async () => {
+      const part = { save: id!, part: `rank-${rank}-of-${worldSize}` };
+      const own = captured && (await writePart(store, captured.pieces, part));
+      return JSON.stringify({ part: own, optimizer: captured?.optimizer });
+    });
+    const all = written.map((text) => JSON.parse(text) as RankPart);
+    const parts = all.flatMap(({ part }) => part ?? []);
+    await session?.publish(parts, { optimizer: joined(all), extra: options.extra });
+    return parts.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  });
+}
+
+interface RankPart {
+  readonly part?: SavedPart | undefined;
+  readonly optimizer?: SavedOptimizer | undefined;
+}
+
+/** That of the first rank with the steps of all: each knows those of what it holds. */
+function joined(ranks: readonly RankPart[]): SavedOptimizer | undefined {
+  const saved = ranks.flatMap(({ optimizer }) => optimizer ?? []);
+  const [first] = saved;
+  return first && { ...first, steps: Object.assign({}, ...saved.map(({ steps }) => steps)) };
+}
+
+/**
+ * Writes by `save`, which is collective itself and ends with the save published: for what rests off the
+ * device, and is never whole on the host. Throws as writeCaptured does.
+ */
+export function writeAtRest(
+  save: (store: PieceStore, extra: Readonly<Record<string, unknown>>) => Promise<void>,
+  options: WriteSaveOptions,
+): Promise<SaveOutcome> {
+  return inPart(options, async (store) => {
+    await save(store, options.extra);
+    let byteLength = 0;
+    for (const file of await store.files()) {
+      byteLength += (await store.byteLength(file)) ?? 0;
+    }
+    return byteLength;
+  });
+}
+
+/** Runs on one rank; gives every rank's text, or throws on all ranks where one threw. */
+type Agree = (own: () => Promise<string>) => Promise<readonly string[]>;
+
+/** Some rank failed, and all know it. */
+class SaveFailure extends Error {}
+
+/** Makes the directory, lets `write` fill it, and gives it its name. */
+async function inPart(
+  options: WriteSaveOptions,
+  write: (store: PieceStore, agree: Agree) => Promise<number>,
+): Promise<SaveOutcome> {
+  const { directory, step, group, files } = options;
+  const agree = agreeOver(group);
+  let part: string | undefined;
+  try {
+    [part] = await agree(async () => (group.rank === 0 ? beginPart(directory, step) : ''));
+    const place = pieceDirectory(part!, files === undefined ? {} : { files });
+    // The run has the lock of all its saves, and this directory is new.
+    const store: PieceStore = { ...place, lock: async () => async () => {} };
+    const [outcome] = await agree(async () => {
+      const bytes = await write(store, agree);
+      return (
+        JSON.stringify(group.rank === 0 ? { directory: await endPart(part!), bytes } : undefined) ??
+        ''
+      );
+    });
+    return JSON.parse(outcome!) as SaveOutcome;
+  } catch (error) {
+    if (!(error instanceof SaveFailure)) {
+      throw error;
+    }
+    if (group.rank === 0 && part !== undefined) {
+      await rm(part, { recursive: true, force: true }).catch(() => undefined);
+    }
+    return { failure: error.message };
+  }
+}
+
+function agreeOver(group: ProcessGroup): Agree {
+  const call = { tag: 'save', identity: 'save' };
+  return async (own) => {
+    const result = await own().then(
+      (text) => ({ text }),
+      (error: unknown) => {
+        if (error instanceof CollectiveError) {
+          throw error;
+        }
+        return { failure: error instanceof Error ? error.message : String(error), error };
+      },
+    );
+    // What all ranks know already is not told again.
+    if ('error' in result && result.error instanceof SaveFailure) {
+      throw result.error;
+    }
+    const texts = await exchangeTexts(group, JSON.stringify({ ...result, error: undefined }), call);
+    const all = texts.map((text) => JSON.parse(text) as { text?: string; failure?: string });
+    const failed = all.findIndex(({ failure }) => failure !== undefined);
+    if (failed !== -1) {
+      const who = group.worldSize === 1 ? '' : `rank ${failed}: `;
+      throw new SaveFailure(`${who}${all[failed]!.failure}`);
+    }
+    return all.map(({ text }) => text!);
+  };
+}
