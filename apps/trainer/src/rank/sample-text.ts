@@ -1,20 +1,35 @@
 // Text from the trained model, on one rank alone.
 
-import { generate, KeyValueCache, type Module, nextLogits, type TokenArgs } from '@shardweave/nn';
+import {
+  generate,
+  KeyValueCache,
+  type ModelConfig,
+  type Module,
+  nextLogits,
+  parameterCount,
+  type TokenArgs,
+} from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
 import type { RunConfig } from '../run-config.js';
 
 /** A paragraph of bytes, or a longer one of words. */
-const COUNT = 240;
+const MOST_TOKENS = 240;
+const LEAST_TOKENS = 16;
+/** Each token reads all parameters; so many are some ten seconds of a CPU. */
+const MOST_READS = 16e9;
 const TEMPERATURE = 0.8;
 const TOP_K = 40;
-/** A large model on a CPU shows what it has by then. */
-const LONGEST_MS = 10_000;
 
 export interface TextSample {
   readonly prompt: string;
   readonly text: string;
+}
+
+/** How many tokens a model writes: fewer where it is large, and as many on a slow machine as on a fast one. */
+export function sampleLength(config: ModelConfig): number {
+  const affordable = Math.floor(MOST_READS / parameterCount(config));
+  return Math.min(MOST_TOKENS, Math.max(LEAST_TOKENS, affordable));
 }
 
 /** @param model the whole model, in evaluation: ids [1, seq] (u32) to logits [1, seq, vocab] */
@@ -27,21 +42,17 @@ export async function sampleText(
   const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
   const context = config.seq;
   using cache = new KeyValueCache(device, { capacity: context });
-  const started = performance.now();
   const tokens: number[] = [];
   const drawn = generate(nextLogits(model, { cache }), tokenizer.encode(prompt), {
     temperature: TEMPERATURE,
     topK: TOP_K,
-    maxTokens: COUNT,
+    maxTokens: sampleLength(config.modelConfig),
     context,
     seed: config.seed,
     stop: tokenizer.endTokens,
   });
   for await (const token of drawn) {
     tokens.push(token);
-    if (performance.now() - started > LONGEST_MS) {
-      break;
-    }
   }
   return { prompt, text: tokenizer.decode(tokens) };
 }
