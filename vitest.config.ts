@@ -21,7 +21,7 @@ const TOGETHER = [
   'packages/gguf/test/!(llama-cpp).test.ts',
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
   'tooling/checks/{architecture,figures,layout,mutants}.test.ts',
-  'apps/trainer/test/!(command|fine-tune|launch|mpi|webgpu-losses).test.ts',
+  'apps/trainer/test/!(command|fine-tune|killed-runs|killed-runs.long|launch|mpi|webgpu-losses).test.ts',
 ];
 
 export default defineConfig({

@@ -17,6 +17,7 @@ import { startMpirun } from './launch/start-mpirun.js';
 import { listenToSignals } from './listen-to-signals.js';
 import { RunMonitor } from './output/run-monitor.js';
 import { Terminal } from './output/terminal.js';
+import type { RankEvent } from './rank/events.js';
 import { resolveConfig } from './resolve-config.js';
 import type { RunConfig } from './run-config.js';
 import { goOnLine } from './saves/go-on-line.js';
@@ -59,9 +60,6 @@ export async function trainCommand(
     // Under mpirun every process runs this; rank 0 is the one that shows and writes.
     const isFirst = place === undefined || place.rank === 0;
     await using _held = isFirst ? await holdRun(config) : undefined;
-    if (config.saveEvery !== undefined) {
-      interrupt.allowWrapUp();
-    }
     const { steps } = config;
     const isQuiet = config.isQuiet || !isFirst;
     terminal = new Terminal({
@@ -74,10 +72,16 @@ export async function trainCommand(
     const shown = new RunMonitor(config, terminal);
     monitor = shown;
     const { signal, wrapUp } = interrupt;
+    const onEvent = (event: RankEvent) => {
+      if (event.type === 'step' && config.saveEvery !== undefined) {
+        interrupt.allowWrapUp(); // before there is nothing to save
+      }
+      shown.handle(event);
+    };
     const start = (from: RunConfig) =>
       runJob(from, {
         entry: options.entry,
-        onEvent: shown.handle,
+        onEvent,
         onTokenized: (name, done, total) => terminal.progress(`tokens of ${name}`, done, total),
         signal,
         wrapUp,

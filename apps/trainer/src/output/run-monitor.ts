@@ -22,6 +22,8 @@ export class RunMonitor {
   readonly #history = new RunHistory();
   #ready: RankReady[] = [];
   #reports: RankReport[] = [];
+  /** What happened while there was no directory. */
+  #unwritten: RunRecord[] = [];
   /** Events of rank 0 that overtook another rank's being ready. */
   #early: RankEvent[] = [];
   #directory: RunDirectory | undefined;
@@ -36,8 +38,7 @@ export class RunMonitor {
     this.#terminal = terminal;
     this.#onRecord = options.onRecord;
     this.#isGoingOn = isGoingOn(config);
-    const { steps, ranks } = config;
-    this.#record({ type: 'run', title: runTitle(config), steps, ranks, atMs: Date.now() });
+    this.#recordRun();
   }
 
   /** Steps shown so far. */
@@ -66,6 +67,7 @@ export class RunMonitor {
     this.#reports = [];
     this.#early = [];
     this.#directory = undefined;
+    this.#recordRun();
   }
 
   readonly handle = (event: RankEvent): void => {
@@ -167,15 +169,16 @@ export class RunMonitor {
   /** What happened before there was a directory is written there, too. */
   #openDirectory(outDir: string, goesOnAt?: number): void {
     const directory = new RunDirectory(outDir, goesOnAt);
-    const own = this.#history.records();
+    this.#history.forgetSteps();
     for (const line of directory.earlier) {
       const record = { type: 'step', ...line } as const;
       this.#history.add(record);
       this.#onRecord?.(record);
     }
-    for (const record of own) {
+    for (const record of this.#unwritten) {
       directory.add(record);
     }
+    this.#unwritten = [];
     this.#directory = directory;
   }
 
@@ -205,9 +208,19 @@ export class RunMonitor {
     }
   }
 
+  #recordRun(): void {
+    const { steps, ranks } = this.#config;
+    const title = runTitle(this.#config);
+    this.#record({ type: 'run', title, steps, ranks, atMs: Date.now() });
+  }
+
   #record(record: RunRecord): void {
     this.#history.add(record);
-    this.#directory?.add(record);
+    if (this.#directory !== undefined) {
+      this.#directory.add(record);
+    } else if (this.#config.outDir !== undefined) {
+      this.#unwritten.push(record);
+    }
     this.#onRecord?.(record);
   }
 }

@@ -66,7 +66,7 @@ type RankRecord = Extract<RunRecord, { readonly type: 'rank' }>;
 
 /** What whoever comes late has to be told: everything, but of each rank its last word alone. */
 export class RunHistory {
-  readonly #records: RunRecord[] = [];
+  #records: RunRecord[] = [];
   readonly #ranks = new Map<number, RankRecord>();
 
   add(record: RunRecord): void {
@@ -75,6 +75,11 @@ export class RunHistory {
     } else {
       this.#records.push(record);
     }
+  }
+
+  /** For a run that goes on: steps that it had made are told anew, as far as they still count. */
+  forgetSteps(): void {
+    this.#records = this.#records.filter(({ type }) => type !== 'step');
   }
 
   records(): readonly RunRecord[] {

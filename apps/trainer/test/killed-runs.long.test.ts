@@ -1,0 +1,27 @@
+// Fifty kills at moments drawn from a seed, half of them while a save is being written.
+
+import { beforeAll, describe, it } from 'vitest';
+import { splitMix32 } from '../src/seeded-random.js';
+import { buildCommand } from './fixtures/build-command.js';
+import { expectExactResume, NUM_STEPS, WAYS } from './fixtures/expect-exact-resume.js';
+import type { Moment } from './fixtures/killed-run.js';
+
+const NUM_KILLS = 50;
+
+let script: string;
+beforeAll(async () => {
+  script = await buildCommand('killed-runs-long');
+});
+
+describe('a run that is killed goes on bit by bit', () => {
+  it.each(WAYS.map((way, i) => [way, i] as const))('%s', { timeout: 600_000 }, async (way, i) => {
+    const random = splitMix32(1, i);
+    const below = (end: number) => random() % end;
+    const count = Math.ceil((NUM_KILLS - i) / WAYS.length);
+    const moments = Array.from({ length: count }, (_, kill): Moment => {
+      const step = 2 + below(NUM_STEPS - 4);
+      return kill % 2 === 0 ? { step } : { savingFrom: step, numFiles: below(4) };
+    });
+    await expectExactResume(script, way, moments);
+  });
+});

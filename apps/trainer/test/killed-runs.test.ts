@@ -1,0 +1,139 @@
+// Commands that end early: killed without a word, asked to stop, or left by a rank. Real processes and kills.
+
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { buildCommand } from './fixtures/build-command.js';
+import { expectExactResume, WAYS } from './fixtures/expect-exact-resume.js';
+import { runLine, tinyFlags, told } from './fixtures/tiny-run.js';
+
+// Each starts processes, one after the other.
+vi.setConfig({ testTimeout: 120_000 });
+
+let script: string;
+let root: string;
+beforeAll(async () => {
+  script = await buildCommand('killed-runs-test');
+  root = mkdtempSync(join(tmpdir(), 'trainer-stopped-'));
+});
+afterAll(() => rmSync(root, { recursive: true }));
+
+describe('a run that is killed goes on bit by bit', () => {
+  it.each(WAYS.map((way, i) => [way, i] as const))('%s', async (way, i) => {
+    const step = 3 + i;
+    const at = i % 2 === 0 ? { savingFrom: step, numFiles: i % 3 } : { step };
+    await expectExactResume(script, way, [at]);
+  });
+});
+
+/** Resolves to the exit code and all that was printed. */
+async function command(
+  flags: string,
+  onOutput: (said: string, pid: number) => void = () => {},
+): Promise<{ readonly code: number | null; readonly said: string }> {
+  const child = spawn(process.execPath, [script, ...flags.split(' ')], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    detached: true, // a group of its own, as from a terminal
+  });
+  let said = '';
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (chunk: Buffer) => {
+      said += chunk.toString();
+      onOutput(said, child.pid!);
+    });
+  }
+  const [code] = (await once(child, 'close')) as [number | null];
+  return { code, said };
+}
+
+/** Calls `act` once, when `text` has been printed. */
+function onceSaid(text: RegExp, act: (pid: number) => void): (said: string, pid: number) => void {
+  let isDone = false;
+  return (said, pid) => {
+    if (!isDone && text.test(said)) {
+      isDone = true;
+      act(pid);
+    }
+  };
+}
+
+const lines = (out: string) =>
+  readFileSync(join(out, 'metrics.jsonl'), 'utf8')
+    .trimEnd()
+    .split('\n')
+    .map((line) => JSON.parse(line) as { readonly step: number; readonly loss: number });
+
+describe('a run that is asked to stop', () => {
+  it.each([
+    ['SIGINT', 'ws', 130, 'Ctrl-C'],
+    ['SIGTERM', 'shm', 143, 'SIGTERM'],
+  ] as const)(
+    'by %s over %s saves and says how it goes on',
+    async (signal, transport, exit, by) => {
+      const out = join(root, transport);
+      const flags = `${tinyFlags(root)} --ranks 2 --transport ${transport} --out ${out} --save-every 1000 --steps`;
+      // As a terminal and a supervisor do: to every process of the group.
+      const stop = onceSaid(/^step +3\//m, (pid) => process.kill(-pid, signal));
+      const { code, said } = await command(`${flags} 100000`, stop);
+      const [, step, save] = new RegExp(
+        `^Stopped by ${by} after step (\\d+), saved in (.*)\\.$`,
+        'm',
+      ).exec(said)!;
+      expect(code).toBe(exit);
+      expect(save).toBe(join(out, `saves/step-${step!.padStart(6, '0')}`));
+      expect(said).toMatch(
+        new RegExp(`^Go on with: npm run train -- ${flags} 100000 --resume auto\\n$`, 'm'),
+      );
+      // Two more steps, with the rates of all of them: as many as the run was to have.
+      const more = Number(step) + 2;
+      const again = await command(`${flags} ${more} --resume auto`);
+      expect(again.said).toMatch(
+        new RegExp(`^Going on from ${save}, behind step ${step}\\.$`, 'm'),
+      );
+      expect(again.code).toBe(0);
+      expect(lines(out).map((line) => line.step)).toEqual(
+        Array.from({ length: more }, (_, i) => i + 1),
+      );
+    },
+  );
+
+  it('twice ends at once, without a save', async () => {
+    const out = join(root, 'twice');
+    const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000`;
+    const stop = onceSaid(/^step +3\//m, (pid) => {
+      process.kill(pid, 'SIGSTOP');
+      process.kill(pid, 'SIGTERM');
+      process.kill(pid, 'SIGINT');
+      process.kill(pid, 'SIGCONT');
+    });
+    const { code, said } = await command(flags, stop);
+    expect([130, 143]).toContain(code);
+    expect(said).not.toContain('saved in');
+  });
+});
+
+describe('--max-restarts', () => {
+  it('goes on from the last save after a rank was killed, as if it had not been', async () => {
+    const out = join(root, 'restarted');
+    const flags = `${tinyFlags(root)} --ranks 2 --steps 12`;
+    const kill = onceSaid(/^step +5\//m, (pid) => {
+      const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ');
+      process.kill(Number(children[1]), 'SIGKILL');
+    });
+    const { code, said } = await command(
+      `${flags} --transport ws --out ${out} --save-every 2 --max-restarts 1`,
+      kill,
+    );
+    expect(said).toMatch(/^rank \d of 2 was killed by SIGKILL after step \d+; .*$/m);
+    expect(said).toMatch(/^Starting again from the last save \(restart 1 of 1\)\.$/m);
+    expect(said).toMatch(/^Going on from .*\/saves\/step-00000[2468], behind step [2468]\.$/m);
+    expect(code).toBe(0);
+    const unbroken = told(await runLine(flags));
+    expect(lines(out).map(({ step, loss }) => ({ step, loss }))).toEqual(
+      unbroken.map(({ step, loss }) => ({ step, loss })),
+    );
+  });
+});
