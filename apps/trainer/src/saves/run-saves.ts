@@ -146,7 +146,9 @@ export class RunSaves {
             ? { type: 'warning', text: `The save of step ${step} failed: ${outcome.failure}` }
             : { type: 'save', save: { step, ...outcome, ms, waitMs: waitMs ?? ms } },
         );
-        await this.#prune();
+        if (!('failure' in outcome)) {
+          await this.#prune().catch(() => undefined); // tried again behind the next save
+        }
       }
       return outcome;
     });
@@ -166,13 +168,13 @@ export class RunSaves {
     };
   }
 
-  /** Leaves the newest ones and the best. What can't be removed is tried again after the next save. */
+  /** Leaves the newest ones and the best. */
   async #prune(): Promise<void> {
     const { keep } = this.#options.config;
     const best = this.#best?.step;
     for (const step of (await stepsIn(this.#directory)).slice(0, -keep)) {
       if (step !== best) {
-        await removeSave(this.#directory, step).catch(() => undefined);
+        await removeSave(this.#directory, step);
       }
     }
   }

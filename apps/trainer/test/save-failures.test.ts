@@ -1,0 +1,199 @@
+// What goes wrong with a save leaves the saves before it as they were, and says what it was.
+
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { openSave } from '@shardweave/checkpoint';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
+import { createMemoryGroup } from '@shardweave/collectives';
+import type { CapturedModule } from '@shardweave/nn';
+import type { FileLayer } from '@shardweave/shard-store/node';
+import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { UsageError } from '../src/errors.js';
+import { parseFlags } from '../src/flags.js';
+import { resolveConfig } from '../src/resolve-config.js';
+import { holdRun } from '../src/saves/hold-run.js';
+import { RunSaves, type RunSavesOptions } from '../src/saves/run-saves.js';
+import { writeCaptured } from '../src/saves/write-save.js';
+import { runLine, tinyFlags } from './fixtures/tiny-run.js';
+
+let root: string;
+let directory: string;
+beforeAll(() => {
+  root = mkdtempSync(join(tmpdir(), 'trainer-save-failures-'));
+});
+beforeEach(() => {
+  directory = mkdtempSync(join(root, 'case-'));
+});
+afterAll(() => rmSync(root, { recursive: true }));
+
+/** Half of a tensor of 40 elements. */
+function captured(rank: number): CapturedModule {
+  const values = Float32Array.from({ length: 40 }, (_, i) => i);
+  const read = async (start: number, end: number) =>
+    new Uint8Array(values.slice(start, end).buffer);
+  const spec = { kind: 'parameter', name: 'weight', dtype: 'f32', shape: [40] } as const;
+  const optimizer = { kind: 'AdamW', steps: rank === 0 ? { weight: 3 } : {}, groups: [] };
+  return { pieces: [{ ...spec, start: rank * 20, end: rank * 20 + 20, read }], optimizer };
+}
+
+/** A save of two ranks; `files` of the second. */
+function save(step: number, files?: FileLayer) {
+  return Promise.all(
+    createMemoryGroup(2).map((group, rank) =>
+      writeCaptured(captured(rank), {
+        ...{ directory, step, group, extra: { step } },
+        files: rank === 1 ? files : undefined,
+      }),
+    ),
+  );
+}
+
+async function expectWhole(step: number): Promise<void> {
+  const found = await openSave(pieceDirectory(join(directory, `step-00000${step}`)));
+  const values = new Float32Array(40);
+  const write = (start: number, bytes: Uint8Array) =>
+    new Uint8Array(values.buffer).set(bytes, start * 4);
+  const spec = { kind: 'parameter', name: 'weight', dtype: 'f32', shape: [40] } as const;
+  const piece = { ...spec, start: 0, end: 40, write };
+  await found.verify([piece]);
+  await found.fill([piece]);
+  expect(values.every((value, i) => value === i)).toBe(true);
+  expect(found.extra).toEqual({ step });
+  expect(found.optimizer!.steps).toEqual({ weight: 3 });
+}
+
+const configOf = (flags: string) =>
+  resolveConfig(parseFlags(`${tinyFlags(root)} ${flags}`.split(' '), () => {}));
+
+describe('a disk that fills up at any call of a rank', () => {
+  it('fails the save on all ranks, and leaves the one before and nothing else', async () => {
+    expect(await save(1)).toMatchObject([{ bytes: 160 }, { bytes: 160 }]);
+    let isFull = true;
+    for (let count = 0; isFull; count++) {
+      let calls = 0;
+      const files = interceptFiles(({ path }) => {
+        calls += 1;
+        if (calls > count) {
+          throw diskFull(path);
+        }
+      });
+      const outcomes = await save(2, files);
+      isFull = calls > count;
+      if (isFull) {
+        const failure = expect.stringMatching(/^rank 1: ENOSPC: no space left/);
+        expect(outcomes).toEqual([{ failure }, { failure }]);
+        expect(readdirSync(directory)).toEqual(['step-000001']);
+      }
+    }
+    await expectWhole(1);
+    await expectWhole(2);
+    expect(readdirSync(directory).sort()).toEqual(['step-000001', 'step-000002']);
+  });
+
+  it('a second save of a step sets the first one aside', async () => {
+    await save(1);
+    await save(1);
+    await expectWhole(1);
+    expect(readdirSync(directory).sort()).toEqual(['step-000001', 'step-000001.aside']);
+  });
+});
+
+describe('a run', () => {
+  it('goes on where a save fails, and says so', async () => {
+    const out = join(directory, 'run');
+    const flags = `${tinyFlags(root)} --steps 3 --out ${out} --save-every 1 --keep 9`;
+    const { steps, saves, warnings } = await runLine(flags, {
+      onEvent: (event) => {
+        if (event.type === 'save') {
+          // No directory can be made below a file.
+          rmSync(join(out, 'saves'), { recursive: true });
+          writeFileSync(join(out, 'saves'), '');
+        }
+      },
+    });
+    expect(steps).toHaveLength(3);
+    expect(saves.map(({ step }) => step)).toEqual([1]);
+    expect(warnings).toEqual([
+      expect.stringMatching(/^The save of step 2 failed: rank 0: E/),
+      expect.stringMatching(/^The save of step 3 failed: rank 0: E/),
+    ]);
+  });
+
+  it('is one command at a time', async () => {
+    const config = await configOf(`--out ${directory} --save-every 5`);
+    const held = await holdRun(config);
+    const second = holdRun({ ...config, resume: 'auto' });
+    await expect(second).rejects.toThrow(UsageError);
+    await expect(second).rejects.toThrow(/another command is at work in .*got process \d+/);
+    await held[Symbol.asyncDispose]();
+    await (await holdRun({ ...config, resume: 'auto' }))[Symbol.asyncDispose]();
+  });
+
+  it('with saves is not begun anew, and results are not lost to a fresh start', async () => {
+    const saved = join(directory, 'saved');
+    const plain = join(directory, 'plain');
+    await runLine(`${tinyFlags(root)} --steps 1 --out ${saved} --save-every 1`);
+    rmSync(join(saved, 'model'), { recursive: true });
+    const again = holdRun(await configOf(`--out ${saved} --save-every 1`));
+    await expect(again).rejects.toThrow(/already holds a run with saves.*--resume auto/);
+    await runLine(`${tinyFlags(root)} --steps 1 --out ${plain}`);
+    const anew = holdRun(await configOf(`--out ${plain} --resume auto`));
+    await expect(anew).rejects.toThrow(/a run that ended without saves \(model\)/);
+    expect(existsSync(join(plain, 'model'))).toBe(true);
+  });
+
+  it('whose ranks do not share a directory is refused before its first step', async () => {
+    const options = await Promise.all(
+      createMemoryGroup(2).map(async (background, rank): Promise<RunSavesOptions> => {
+        const config = await configOf(`--out ${directory}/host${rank} --save-every 5`);
+        return {
+          config: { ...config, tokens: { train: 'tokens', valid: undefined } },
+          ...{ background, group: background, emit: () => {}, numericClass: 'cpu' },
+          ...{ base: undefined, wrapUp: new AbortController().signal },
+        } as unknown as RunSavesOptions;
+      }),
+    );
+    const opened = await Promise.allSettled(options.map((each) => RunSaves.open(each)));
+    for (const outcome of opened) {
+      const { reason } = outcome as PromiseRejectedResult;
+      expect(reason).toBeInstanceOf(UsageError);
+      expect(String(reason)).toMatch(
+        /rank 1 on \S+ does not see .*\/host\d\/saves of rank 0 on \S+\./,
+      );
+    }
+    expect(readdirSync(join(directory, 'host0/saves'))).toEqual([]);
+  });
+});
+
+describe('--save-every in minutes', () => {
+  it('saves by the clock of the first rank', async () => {
+    const steps: number[][] = [[], []];
+    const groups = createMemoryGroup(2);
+    const clocks = [
+      [0, 0, 61_000, 61_000, 62_000, 100_000, 130_000],
+      [0, 0, 0, 0, 0, 0, 0],
+    ];
+    await Promise.all(
+      groups.map(async (group, rank) => {
+        const background = await group.split(0);
+        const config = await configOf(`--out ${directory} --save-every 1m`);
+        let at = 0;
+        const saves = await RunSaves.open({
+          config: { ...config, tokens: { train: 'tokens', valid: undefined } },
+          strategy: { saving: { capture: async () => captured(rank) } } as never,
+          ...{ group, background, numericClass: 'cpu', base: undefined },
+          wrapUp: new AbortController().signal,
+          now: () => clocks[rank]![at]!,
+          emit: (event) => event.type === 'save' && steps[rank]!.push(event.save.step),
+        });
+        for (at = 1; at < 7; at++) {
+          await saves.after({ step: at, updates: at, isLast: false });
+        }
+        await saves.settle();
+      }),
+    );
+    expect(steps).toEqual([[2, 6], []]);
+  });
+});
