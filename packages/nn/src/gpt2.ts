@@ -1,69 +1,44 @@
-// GPT-2 (Radford et al., 2019) as a Sequential: embeddings, blocks, head. Its parameter paths are the
-// names of the Hugging Face layout.
+// GPT-2 (Radford et al., 2019) under the Hub's names.
 
-import {
-  add,
-  type Device,
-  linear,
-  linearCrossEntropy,
-  ShapeError,
-  type Tensor,
-} from '@shardweave/tensor-core';
-import { checkOptions, FLAG, optional, SEED } from './check-options.js';
+import { add, type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
 import { type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
+import { LanguageHead } from './language-head.js';
+import { LanguageModel, type LanguageModelOptions } from './language-model.js';
 import { Conv1D } from './layers/conv1d.js';
 import { Dropout } from './layers/dropout.js';
 import { Embedding } from './layers/embedding.js';
 import { Gelu } from './layers/gelu.js';
 import { LayerNorm } from './layers/layer-norm.js';
 import { MultiheadAttention } from './layers/multihead-attention.js';
-import { Sequential } from './layers/sequential.js';
-import { joinPath, Module } from './module.js';
-import { ParameterInit } from './parameter-init.js';
-import {
-  type EmbeddingPlaces,
-  type HeadOptions,
-  headRows,
-  type RowPlaces,
-  type TokenArgs,
-  tokenArguments,
-} from './token-options.js';
+import { Module } from './module.js';
+import type { ParameterInit } from './parameter-init.js';
+import type { EmbeddingPlaces, RowPlaces } from './token-options.js';
 
-/**
- * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size], or with targets to losses
- * [batch, seq]: see TokenOptions. The first and the last layer share one table, so sharding keeps both
- * in one unit.
- */
-export class Gpt2 extends Sequential<TokenArgs, Tensor> {
-  readonly config: Gpt2Config;
-
-  /**
-   * @param options.seed of the initial weights; equal on all ranks. Default 0.
-   * @param options.deferInit weights get no memory until they are sharded, materialized or loaded.
-   * Default false.
-   */
+export class Gpt2 extends LanguageModel<Gpt2Config> {
+  /** @throws {NnConfigError} naming a field that cannot work */
   constructor(
     device: Device,
-    config: Partial<Gpt2Config> = {},
-    options: { readonly seed?: number; readonly deferInit?: boolean } = {},
+    options: Partial<Gpt2Config> = {},
+    modelOptions: LanguageModelOptions = {},
   ) {
-    const resolved = resolveGpt2Config(config);
-    checkOptions('Gpt2', options, { seed: optional(SEED), deferInit: optional(FLAG) });
-    const { seed = 0, deferInit: isDeferred = false } = options;
-    super(device, makeLayers(device, resolved, new ParameterInit(device, { seed, isDeferred })));
-    this.config = resolved;
-    for (const [path, parameter] of this.namedParameters()) {
-      parameter.name = path;
-    }
-  }
-
-  /** The layers' names are those of the Hugging Face layout. */
-  override childPrefix(name: string): string {
-    return layerPath(Number(name), this.children().size - 2);
-  }
-
-  override argumentsOf(index: number, previous: unknown, args: TokenArgs): readonly unknown[] {
-    return tokenArguments(index, previous, { args, count: this.children().size });
+    const config = resolveGpt2Config(options);
+    const { n_embd: dim, layer_norm_epsilon: eps } = config;
+    super(
+      device,
+      {
+        config,
+        numBlocks: config.n_layer,
+        paths: { embeddings: 'transformer', blocks: 'transformer.h', head: 'transformer' },
+        embeddings: (init) => new Gpt2Embeddings(device, config, init),
+        block: (init) => new Gpt2Block(device, config, init),
+        head: (init, table) =>
+          new LanguageHead(device, {
+            norm: ['ln_f', new LayerNorm(device, { dim, eps, init })],
+            weight: { name: 'wte.weight', table },
+          }),
+      },
+      modelOptions,
+    );
   }
 }
 
@@ -85,6 +60,11 @@ export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlace
     this.wpe = table('wpe', config.n_positions);
     this.drop = this.child('drop', new Dropout(device, { p: config.embd_pdrop }));
     this.#positions = config.n_positions;
+  }
+
+  /** [vocab_size, n_embd], which is the head's weight, too. */
+  get table(): Tensor {
+    return this.wte.weight;
   }
 
   async forward(ids: Tensor, { positions, offset = 0 }: EmbeddingPlaces = {}): Promise<Tensor> {
@@ -164,46 +144,6 @@ export class Gpt2Mlp extends Module<[x: Tensor], Tensor> {
     const hidden = await this.act.call(await this.cFc.call(x)); // [..., n_inner]
     return this.dropout.call(await this.cProj.call(hidden));
   }
-}
-
-/**
- * The last norm and the product with the token table: [batch, seq, n_embd] to logits, or to the losses
- * [batch, seq] of targets.
- */
-export class Gpt2Head extends Module<[x: Tensor, options?: HeadOptions], Tensor> {
-  readonly lnF: LayerNorm;
-  /** The token embeddings' table, [vocab_size, n_embd]. */
-  readonly weight: Tensor;
-
-  constructor(device: Device, config: Gpt2Config, weight: Tensor, init?: ParameterInit) {
-    super(device);
-    const { n_embd: dim, layer_norm_epsilon: eps } = config;
-    this.lnF = this.child('ln_f', new LayerNorm(device, { dim, eps, ...(init && { init }) }));
-    this.weight = this.sharedParameter('wte.weight', weight);
-  }
-
-  async forward(x: Tensor, options: HeadOptions = {}): Promise<Tensor> {
-    const { weight } = this;
-    const { targets } = options;
-    const normed = await this.lnF.call(headRows(x, options));
-    return targets === undefined
-      ? linear(normed, { weight, transposeWeight: true })
-      : linearCrossEntropy(normed, targets, { weight, reduction: 'none' });
-  }
-}
-
-function makeLayers(device: Device, config: Gpt2Config, init: ParameterInit): Module[] {
-  const count = config.n_layer;
-  const at = (index: number) => init.at(layerPath(index, count));
-  const embeddings = new Gpt2Embeddings(device, config, at(0));
-  const blocks = Array.from({ length: count }, (_, i) => new Gpt2Block(device, config, at(i + 1)));
-  return [embeddings, ...blocks, new Gpt2Head(device, config, embeddings.wte.weight, init)];
-}
-
-/** The path of the index-th layer among embeddings, `blockCount` blocks and head. */
-function layerPath(index: number, blockCount: number): string {
-  const isBlock = index >= 1 && index <= blockCount;
-  return isBlock ? joinPath('transformer.h', String(index - 1)) : 'transformer';
 }
 
 /** Two branches a block add to the residual stream; their sum keeps its size. */

@@ -12,7 +12,7 @@ export {
   type RopeScaling,
   resolveDecoderConfig,
 } from './decoder/decoder-config.js';
-export { DecoderBlock, DecoderEmbeddings, DecoderHead } from './decoder/decoder-layers.js';
+export { DecoderBlock, DecoderEmbeddings } from './decoder/decoder-layers.js';
 export { DecoderMlp } from './decoder/decoder-mlp.js';
 export * from './errors.js';
 export {
@@ -28,7 +28,7 @@ export {
   LayerCache,
 } from './generation/key-value-cache.js';
 export { drawToken, type SamplingOptions } from './generation/sampling.js';
-export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Head, Gpt2Mlp } from './gpt2.js';
+export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
 export { type ModelConfig, modelConfigText, parseModelConfig } from './hf/model-config.js';
 export {
@@ -55,12 +55,11 @@ export {
   isDeviceDType,
   type LazyTensor,
 } from './host-tensor.js';
+export { LanguageHead, type LanguageHeadOptions } from './language-head.js';
 export {
-  type LanguageModel,
+  LanguageModel,
   type LanguageModelOptions,
-  longestRow,
-  makeModel,
-  parameterCount,
+  type LanguageModelParts,
 } from './language-model.js';
 export { AddRmsNorm, type AddRmsNormOptions } from './layers/add-rms-norm.js';
 export {
@@ -111,6 +110,7 @@ export {
   peftState,
   readPeftState,
 } from './lora/peft-files.js';
+export { longestRow, makeModel, parameterCount } from './make-model.js';
 export { listTensors, mapTensors } from './map-tensors.js';
 export {
   type AfterForward,

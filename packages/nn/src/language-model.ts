@@ -1,13 +1,13 @@
-// Every model that is called with token ids, by its configuration.
+// A model that is called with token ids, as a Sequential: embeddings, blocks, head. Families differ in these
+// layers and in the paths of the Hub's files.
 
-import type { Device } from '@shardweave/tensor-core';
-import { Decoder } from './decoder/decoder.js';
-import { decoderParameterCount } from './decoder/decoder-config.js';
-import { Gpt2 } from './gpt2.js';
-import { gpt2ParameterCount } from './gpt2-config.js';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { checkOptions, FLAG, optional, SEED } from './check-options.js';
 import type { ModelConfig } from './hf/model-config.js';
-
-export type LanguageModel = Gpt2 | Decoder;
+import { Sequential } from './layers/sequential.js';
+import { joinPath, type Module } from './module.js';
+import { ParameterInit } from './parameter-init.js';
+import { type TokenArgs, tokenArguments } from './token-options.js';
 
 export interface LanguageModelOptions {
   /** Of the initial weights; equal on all ranks. Default 0. */
@@ -16,23 +16,58 @@ export interface LanguageModelOptions {
   readonly deferInit?: boolean;
 }
 
-/** The model that a configuration describes, its weights drawn. */
-export function makeModel(
-  device: Device,
-  config: ModelConfig,
-  options: LanguageModelOptions = {},
-): LanguageModel {
-  return config.model_type === 'gpt2'
-    ? new Gpt2(device, config, options)
-    : new Decoder(device, config, options);
+/** What a family's model is made of. */
+export interface LanguageModelParts<Config extends ModelConfig> {
+  readonly config: Config;
+  readonly numBlocks: number;
+  /** Paths of parameters begin with these; a block's number follows that of blocks. */
+  readonly paths: { readonly embeddings: string; readonly blocks: string; readonly head: string };
+  embeddings(init: ParameterInit): Module & { readonly table: Tensor };
+  block(init: ParameterInit): Module;
+  head(init: ParameterInit, table: Tensor): Module;
 }
 
-/** Trainable numbers of a model, a tied head once. */
-export function parameterCount(config: ModelConfig): number {
-  return config.model_type === 'gpt2' ? gpt2ParameterCount(config) : decoderParameterCount(config);
-}
+/**
+ * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size], or with targets to the loss of each,
+ * [batch, seq] in f32: see TokenOptions. Where the head is tied, first and last layer share one table, so
+ * sharding keeps both in one unit.
+ */
+export class LanguageModel<Config extends ModelConfig = ModelConfig> extends Sequential<
+  TokenArgs,
+  Tensor
+> {
+  readonly config: Config;
+  readonly #paths: readonly string[];
 
-/** Most tokens of a row, where their positions are not given. */
-export function longestRow(config: ModelConfig): number {
-  return config.model_type === 'gpt2' ? config.n_positions : config.max_position_embeddings;
+  constructor(device: Device, parts: LanguageModelParts<Config>, options: LanguageModelOptions) {
+    checkOptions<LanguageModelOptions>(parts.config.model_type, options, {
+      seed: optional(SEED),
+      deferInit: optional(FLAG),
+    });
+    const { seed = 0, deferInit: isDeferred = false } = options;
+    const { numBlocks, paths: among } = parts;
+    const blocks = Array.from({ length: numBlocks }, (_, i) => joinPath(among.blocks, String(i)));
+    const paths = [among.embeddings, ...blocks, among.head];
+    const root = new ParameterInit(device, { seed, isDeferred });
+    const embeddings = parts.embeddings(root.at(among.embeddings));
+    super(device, [
+      embeddings,
+      ...blocks.map((path) => parts.block(root.at(path))),
+      parts.head(root.at(among.head), embeddings.table),
+    ]);
+    this.config = parts.config;
+    this.#paths = paths;
+    for (const [path, parameter] of this.namedParameters()) {
+      parameter.name = path;
+    }
+  }
+
+  /** The layers' names are the Hub's. */
+  override childPrefix(name: string): string {
+    return this.#paths[Number(name)]!;
+  }
+
+  override argumentsOf(index: number, previous: unknown, args: TokenArgs): readonly unknown[] {
+    return tokenArguments(index, previous, { args, count: this.#paths.length });
+  }
 }

@@ -168,10 +168,35 @@ describe('model.safetensors', () => {
   });
 });
 
+/** What published GPT-2s have beside their sizes, the oldest fields among them. */
+const PUBLISHED = {
+  model_type: 'gpt2',
+  architectures: ['GPT2LMHeadModel'],
+  bos_token_id: 50256,
+  eos_token_id: 50256,
+  n_ctx: CONFIG.n_positions,
+  n_special: 0,
+  predict_special_tokens: true,
+  num_labels: 1,
+  output_past: true,
+  pruned_heads: {},
+  finetuning_task: null,
+  summary_activation: null,
+  summary_first_dropout: 0.1,
+  summary_proj_to_labels: true,
+  summary_type: 'cls_index',
+  summary_use_proj: true,
+  task_specific_params: { 'text-generation': { do_sample: true, max_length: 50 } },
+  scale_attn_weights: true,
+  use_cache: true,
+  torch_dtype: 'float32',
+  transformers_version: '4.44.0',
+};
+
 describe('config.json', () => {
   it('is read with defaults and written so that it reads back', () => {
     const config = parseModelConfig(
-      JSON.stringify({ model_type: 'gpt2', ...CONFIG, n_inner: null, unknown: 1 }),
+      JSON.stringify({ ...PUBLISHED, ...CONFIG, n_inner: null }),
     ) as Gpt2Config;
     expect(config).toMatchObject({
       ...CONFIG,
@@ -192,7 +217,19 @@ describe('config.json', () => {
     expect(() => parseModelConfig('{')).toThrow(FormatError);
     expect(() => parseModelConfig('[]')).toThrow(FormatError);
     expect(() => parseModelConfig('{"model_type":"bert"}')).toThrow('model_type');
-    expect(() => parseModelConfig('{"tie_word_embeddings":false}')).toThrow('tie_word_embeddings');
+    for (const [name, value] of Object.entries({
+      tie_word_embeddings: false,
+      scale_attn_by_inverse_layer_idx: true,
+      is_encoder_decoder: true,
+      n_ctx: CONFIG.n_positions + 1,
+      pruned_heads: { 0: [1] },
+      quantization_config: { bits: 4 },
+      alibi: true,
+    })) {
+      const text = JSON.stringify({ ...PUBLISHED, ...CONFIG, [name]: value });
+      expect(() => parseModelConfig(text)).toThrow(FormatError);
+      expect(() => parseModelConfig(text)).toThrow(name);
+    }
     expect(() => parseModelConfig('{"n_embd":"768"}')).toThrow(NnConfigError);
     expect(() => parseModelConfig('{"activation_function":"relu"}')).toThrow(NnConfigError);
   });

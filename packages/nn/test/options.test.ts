@@ -168,7 +168,7 @@ describe('models and containers', () => {
     expectRefusal(gpt2({ n_inner: -4 }), 'gpt2: expected n_inner to be');
     expectRefusal(gpt2({ embd_pdrop: '0.1' }), 'gpt2: expected embd_pdrop to be');
     expectRefusal(gpt2({ layer_norm_epsilon: Infinity }), 'got Infinity');
-    expectRefusal(gpt2({}, { seed: 1.5 }), 'Gpt2: expected seed to be');
+    expectRefusal(gpt2({}, { seed: 1.5 }), 'gpt2: expected seed to be');
     expectRefusal(gpt2({}, { deferinit: true }), "got 'deferinit'");
     expectRefusal(make(Gpt2, device, 'gpt2'), 'gpt2: expected an object of options');
   });

@@ -1,25 +1,12 @@
-// What a decoder is a sequence of: the token table, blocks, and a head that gives logits or losses.
+// What a decoder is a sequence of before its head: the token table, and blocks.
 
-import {
-  add,
-  type Device,
-  linear,
-  linearCrossEntropy,
-  ShapeError,
-  type Tensor,
-} from '@shardweave/tensor-core';
+import { add, type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
 import { AddRmsNorm } from '../layers/add-rms-norm.js';
 import { Embedding } from '../layers/embedding.js';
 import { RmsNorm } from '../layers/rms-norm.js';
 import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
-import { setValues } from '../set-values.js';
-import {
-  type EmbeddingPlaces,
-  type HeadOptions,
-  headRows,
-  type RowPlaces,
-} from '../token-options.js';
+import type { EmbeddingPlaces, RowPlaces } from '../token-options.js';
 import { DecoderAttention } from './decoder-attention.js';
 import type { DecoderConfig } from './decoder-config.js';
 import { DecoderMlp } from './decoder-mlp.js';
@@ -36,6 +23,11 @@ export class DecoderEmbeddings extends Module<[ids: Tensor, places?: EmbeddingPl
     const options = { numEmbeddings, dim, std, init: init.at('embed_tokens') };
     this.embedTokens = this.child('embed_tokens', new Embedding(device, options));
     this.#positions = config.max_position_embeddings;
+  }
+
+  /** [vocab_size, hidden_size] */
+  get table(): Tensor {
+    return this.embedTokens.weight;
   }
 
   async forward(ids: Tensor, { positions, offset = 0 }: EmbeddingPlaces = {}): Promise<Tensor> {
@@ -75,48 +67,3 @@ export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor
     return add(sum, await this.mlp.call(norm));
   }
 }
-
-/** The last norm and the head: x [batch, seq, hidden_size] to logits, or to each target's loss. */
-export class DecoderHead extends Module<[x: Tensor, options?: HeadOptions], Tensor> {
-  readonly norm: RmsNorm;
-  /** [vocab_size, hidden_size], the token table where they are tied. */
-  readonly weight: Tensor;
-  /** The standard deviation of the head's own weight; undefined where it is the token table. */
-  readonly #std: number | undefined;
-
-  constructor(
-    device: Device,
-    config: DecoderConfig,
-    options: { readonly table: Tensor; readonly init: ParameterInit },
-  ) {
-    super(device);
-    const { init, table } = options;
-    const { vocab_size: vocab, hidden_size: dim, initializer_range: std } = config;
-    const norm = { dim, eps: config.rms_norm_eps, init };
-    this.norm = this.child('model.norm', new RmsNorm(device, norm));
-    if (config.tie_word_embeddings) {
-      this.weight = this.sharedParameter('model.embed_tokens.weight', table);
-      return;
-    }
-    this.#std = std;
-    this.weight = this.parameter(HEAD, init.normal(HEAD, [vocab, dim], { std }));
-  }
-
-  override resetOwnParameters(init: ParameterInit): void {
-    const std = this.#std;
-    if (std !== undefined) {
-      setValues(this.weight, (shape) => init.normal(HEAD, shape, { std }));
-    }
-  }
-
-  async forward(x: Tensor, options: HeadOptions = {}): Promise<Tensor> {
-    const { weight } = this;
-    const { targets } = options;
-    const rows = await this.norm.call(headRows(x, options)); // [batch, seq, hidden_size]
-    return targets === undefined
-      ? linear(rows, { weight, transposeWeight: true })
-      : linearCrossEntropy(rows, targets, { weight, reduction: 'none' });
-  }
-}
-
-const HEAD = 'lm_head.weight';

@@ -1,33 +1,40 @@
 // What a GPT-2's config.json asks for.
 
-import { FormatError } from '../errors.js';
-import { type Gpt2Config, resolveGpt2Config } from '../gpt2-config.js';
-import type { ConfigFields } from './decoder-config-file.js';
+import { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from '../gpt2-config.js';
+import { type ConfigFields, ownFields } from './config-fields.js';
 
 /** Fields of config.json that change the computation, with the values this model computes. */
-const FIXED = {
-  model_type: 'gpt2',
+const FIXED: ConfigFields = {
   tie_word_embeddings: true,
   scale_attn_weights: true,
   scale_attn_by_inverse_layer_idx: false,
   reorder_and_upcast_attn: false,
   add_cross_attention: false,
-} as const;
+};
+
+/** Tokens that tokenizers know, a head for classes that is not here, and what older files have. */
+const HARMLESS: ReadonlySet<string> = new Set([
+  ...['bos_token_id', 'eos_token_id', 'pad_token_id', 'num_labels', '_num_labels', 'output_past'],
+  ...['summary_activation', 'summary_first_dropout', 'summary_proj_to_labels', 'summary_type'],
+  ...['summary_use_proj', 'n_special', 'predict_special_tokens'],
+]);
+
+const OWN: ReadonlySet<string> = new Set(Object.keys(GPT2_DEFAULTS));
 
 /**
- * The model's options from the fields of config.json; those it does not know are passed over.
- * @throws {FormatError} for those of a model that it does not compute
+ * The model's options from the fields of config.json.
+ * @throws {FormatError} naming a field that asks for what is not computed here, or that nobody knows
  * @throws {NnConfigError} for values that cannot work
  */
 export function readGpt2Config(fields: ConfigFields): Gpt2Config {
-  for (const [name, value] of Object.entries(FIXED)) {
-    if (name in fields && fields[name] !== value) {
-      throw new FormatError(
-        `config.json: expected ${name} to be ${JSON.stringify(value)}, got ${JSON.stringify(fields[name])}. Other models are not supported.`,
-      );
-    }
-  }
-  return resolveGpt2Config(pickOptions(fields));
+  const { n_positions: positions = GPT2_DEFAULTS.n_positions } = fields;
+  const options = ownFields(fields, {
+    own: OWN,
+    // How many positions older files mask, which are all that there are.
+    fixed: { ...FIXED, n_ctx: positions, pruned_heads: {} },
+    isHarmless: (name) => HARMLESS.has(name),
+  });
+  return resolveGpt2Config(options as Partial<Gpt2Config>);
 }
 
 /** The fields of config.json. */
@@ -35,27 +42,7 @@ export function gpt2ConfigFields(config: Gpt2Config): ConfigFields {
   return {
     architectures: ['GPT2LMHeadModel'],
     ...FIXED,
-    ...pickOptions(config as unknown as ConfigFields),
+    ...config,
     n_ctx: config.n_positions, // older readers ask for it
   };
-}
-
-function pickOptions(fields: ConfigFields): Partial<Gpt2Config> {
-  const names = [
-    'vocab_size',
-    'n_positions',
-    'n_embd',
-    'n_layer',
-    'n_head',
-    'n_inner',
-    'layer_norm_epsilon',
-    'embd_pdrop',
-    'attn_pdrop',
-    'resid_pdrop',
-    'activation_function',
-    'initializer_range',
-  ] as const satisfies readonly (keyof Gpt2Config)[];
-  return Object.fromEntries(
-    names.filter((name) => name in fields).map((name) => [name, fields[name]]),
-  ) as Partial<Gpt2Config>;
 }

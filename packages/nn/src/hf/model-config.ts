@@ -3,11 +3,8 @@
 import type { DecoderConfig } from '../decoder/decoder-config.js';
 import { FormatError } from '../errors.js';
 import type { Gpt2Config } from '../gpt2-config.js';
-import {
-  type ConfigFields,
-  decoderConfigFields,
-  readDecoderConfig,
-} from './decoder-config-file.js';
+import type { ConfigFields } from './config-fields.js';
+import { decoderConfigFields, readDecoderConfig } from './decoder-config-file.js';
 import { gpt2ConfigFields, readGpt2Config } from './gpt2-config-file.js';
 
 /** A model's options, told apart by `model_type`. */

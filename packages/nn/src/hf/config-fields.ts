@@ -1,0 +1,67 @@
+// The fields of a config.json. Each is the model's own, known to change nothing, or refused by its name: one
+// passed over in silence would be another model.
+
+import { FormatError } from '../errors.js';
+
+export type ConfigFields = Readonly<Record<string, unknown>>;
+
+/** Fields that change nothing here: names, dtypes, how others run it, and how text is made with it. */
+const HARMLESS: ReadonlySet<string> = new Set([
+  ...['_name_or_path', 'architectures', 'torch_dtype', 'dtype', 'transformers_version'],
+  ...['use_cache', 'return_dict', 'output_attentions', 'output_hidden_states', 'torchscript'],
+  ...['attn_implementation', '_attn_implementation', '_attn_implementation_autoset'],
+  ...['gradient_checkpointing', 'pretraining_tp', 'tp_plan', 'chunk_size_feed_forward'],
+  ...['is_decoder', 'is_llama_config', 'unsloth_fixed', 'unsloth_version', 'tokenizer_class'],
+  ...['unk_token_id', 'sep_token_id', 'decoder_start_token_id', 'id2label', 'label2id'],
+  ...['problem_type', 'task_specific_params', 'finetuning_task', 'transformers.js_config'],
+  ...['max_length', 'min_length', 'max_new_tokens', 'do_sample', 'temperature', 'top_k', 'top_p'],
+  ...['repetition_penalty', 'length_penalty', 'num_beams', 'early_stopping', 'typical_p'],
+  ...['num_return_sequences', 'no_repeat_ngram_size', 'suppress_tokens', 'use_bfloat16'],
+]);
+
+/** Fields that would change the computation of any of them, with the value that does not. */
+const FIXED: ConfigFields = { is_encoder_decoder: false, add_cross_attention: false };
+
+export interface FieldRules {
+  /** Fields that the model computes with. */
+  readonly own: ReadonlySet<string>;
+  /** Fields that would change the computation, with the value that does not. */
+  readonly fixed: ConfigFields;
+  /** Whether another field changes nothing with its value. */
+  isHarmless(name: string, value: unknown): boolean;
+}
+
+/**
+ * The model's own fields; null is the default.
+ * @throws {FormatError} naming a field that asks for what the model does not compute, or that nobody knows
+ */
+export function ownFields(fields: ConfigFields, rules: FieldRules): Record<string, unknown> {
+  const fixed: ConfigFields = { ...FIXED, ...rules.fixed };
+  const own: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(fields)) {
+    if (value === null || HARMLESS.has(name)) {
+      continue;
+    }
+    if (rules.own.has(name)) {
+      own[name] = value;
+    } else if (Object.hasOwn(fixed, name)) {
+      requireFixed(name, value, fixed[name]);
+    } else if (!rules.isHarmless(name, value)) {
+      refuse(`no ${name}`, value);
+    }
+  }
+  return own;
+}
+
+function requireFixed(name: string, value: unknown, expected: unknown): void {
+  const text = JSON.stringify(expected);
+  if (JSON.stringify(value) !== text) {
+    refuse(`${name} to be ${text}`, value);
+  }
+}
+
+function refuse(expected: string, value: unknown): never {
+  throw new FormatError(
+    `config.json: expected ${expected}, got ${JSON.stringify(value)}. A model that computes something else is not supported.`,
+  );
+}

@@ -1,0 +1,30 @@
+// Every model that is called with token ids, by its configuration.
+
+import type { Device } from '@shardweave/tensor-core';
+import { Decoder } from './decoder/decoder.js';
+import { decoderParameterCount } from './decoder/decoder-config.js';
+import { Gpt2 } from './gpt2.js';
+import { gpt2ParameterCount } from './gpt2-config.js';
+import type { ModelConfig } from './hf/model-config.js';
+import type { LanguageModel, LanguageModelOptions } from './language-model.js';
+
+/** The model that a configuration describes, its weights drawn. */
+export function makeModel(
+  device: Device,
+  config: ModelConfig,
+  options: LanguageModelOptions = {},
+): LanguageModel {
+  return config.model_type === 'gpt2'
+    ? new Gpt2(device, config, options)
+    : new Decoder(device, config, options);
+}
+
+/** Trainable numbers of a model, a tied head once. */
+export function parameterCount(config: ModelConfig): number {
+  return config.model_type === 'gpt2' ? gpt2ParameterCount(config) : decoderParameterCount(config);
+}
+
+/** Most tokens of a row, where their positions are not given. */
+export function longestRow(config: ModelConfig): number {
+  return config.model_type === 'gpt2' ? config.n_positions : config.max_position_embeddings;
+}
