@@ -121,26 +121,31 @@ describe.each(FAMILIES)('%s', (_, config) => {
     expect(parts.products - whole.products).toBe(4 * VOCAB * 12);
   });
 
-  it('computes for each further token what the first of them costs, but for attention', async () => {
-    const counting = countCalls(createReferenceBackend());
-    const { model, cache } = open(config, counting.backend);
-    const logitsAfter = nextLogits(model, { cache });
-    await logitsAfter(PROMPT);
-    const prompt = counting.take();
-    const costs: ReturnType<typeof counting.take>[] = [];
-    for (let i = 1; i <= 8; i++) {
-      await logitsAfter([...PROMPT, ...Array.from({ length: i }, () => 8)]);
-      costs.push(counting.take());
-    }
-    expect(new Set(costs.map(({ calls }) => calls))).toEqual(new Set([costs[0]!.calls]));
-    expect(new Set(costs.map(({ products }) => products))).toEqual(new Set([costs[0]!.products]));
-    expect(costs.map(({ attended }) => attended)).toEqual(
-      [6, 7, 8, 9, 10, 11, 12, 13].map((keys) => 2 * keys),
-    );
-    // The head multiplies one row of the prompt, too.
-    const head = VOCAB * 12;
-    expect(prompt.products).toBe(PROMPT.length * (costs[0]!.products - head) + head);
-  });
+  it.each(['f32', 'bf16', 'f16'] as const)(
+    'computes for each further token what the first of them costs, but for attention, in %s',
+    async (dtype) => {
+      const counting = countCalls(createReferenceBackend());
+      const { model, cache } = open(config, counting.backend);
+      model.to(dtype);
+      counting.take();
+      const logitsAfter = nextLogits(model, { cache });
+      await logitsAfter(PROMPT);
+      const prompt = counting.take();
+      const costs: ReturnType<typeof counting.take>[] = [];
+      for (let i = 1; i <= 8; i++) {
+        await logitsAfter([...PROMPT, ...Array.from({ length: i }, () => 8)]);
+        costs.push(counting.take());
+      }
+      expect(new Set(costs.map(({ calls }) => calls))).toEqual(new Set([costs[0]!.calls]));
+      expect(new Set(costs.map(({ products }) => products))).toEqual(new Set([costs[0]!.products]));
+      expect(costs.map(({ attended }) => attended)).toEqual(
+        [6, 7, 8, 9, 10, 11, 12, 13].map((keys) => 2 * keys),
+      );
+      // The head multiplies one row of the prompt, too.
+      const head = VOCAB * 12;
+      expect(prompt.products).toBe(PROMPT.length * (costs[0]!.products - head) + head);
+    },
+  );
 
   it('holds its keys and values in bytes by formula, and no more with every token', async () => {
     const { device, model, cache } = open(config);
