@@ -6,9 +6,9 @@ import { CheckpointCorruptError, CheckpointFormatError, CheckpointMissingError }
 import { labelOf, sizeOf, type TensorSpec, tensorKey } from './held-piece.js';
 import type { PieceReader } from './piece-store.js';
 import {
-  checkedText,
   FORMAT,
   INDEX_FILE,
+  isChecked,
   pieceByteLength,
   type SavedOptimizer,
   type SavedPiece,
@@ -72,7 +72,7 @@ function parseIndex(text: string, where: string): SaveIndex {
   if (format !== FORMAT || version !== VERSION) {
     throw wrong(where, '', `${FORMAT} version ${VERSION}`, `'${format}' version ${version}`);
   }
-  if (checkedText(text) === undefined) {
+  if (!isChecked(text)) {
     throw new CheckpointCorruptError(
       `openSave: expected the checksum that '${INDEX_FILE}' in ${where} begins with, got another one of its text.`,
       { file: INDEX_FILE },

@@ -94,16 +94,17 @@ export function encodeIndex({ id, files, tensors, optimizer, extra }: SaveIndex)
     optimizer: optimizer ?? null,
     extra,
   };
-  const text = JSON.stringify(file);
-  const digits = hex(crc32(new TextEncoder().encode(text)));
-  return new TextEncoder().encode(`${HEAD.replace('########', digits)}${text}${TAIL}`);
+  return new TextEncoder().encode(enclosed(JSON.stringify(file)));
 }
 
-/** The index inside its file, where the checksum before it is right; undefined where not. */
-export function checkedText(text: string): string | undefined {
-  const inside = text.slice(HEAD.length, -TAIL.length);
-  const digits = text.slice(HEAD.indexOf('#'), HEAD.lastIndexOf('#') + 1);
-  return digits === hex(crc32(new TextEncoder().encode(inside))) ? inside : undefined;
+/** Whether the file is the index with its checksum before it, to the byte. */
+export function isChecked(text: string): boolean {
+  return text === enclosed(text.slice(HEAD.length, -TAIL.length));
+}
+
+function enclosed(index: string): string {
+  const digits = hex(crc32(new TextEncoder().encode(index)));
+  return `${HEAD.replace('########', digits)}${index}${TAIL}`;
 }
 
 export function pieceByteLength(

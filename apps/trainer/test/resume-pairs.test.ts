@@ -1,0 +1,105 @@
+// What a run of any strategy on any number of ranks saved, a run of any other goes on with: all 81 pairs in
+// f32, and those in 16 bits of strategies that have them.
+
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createMemoryGroup } from '@shardweave/collectives';
+import { Device } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { openData } from '../src/data/dataset.js';
+import { prepareTokens } from '../src/data/prepare-tokens.js';
+import { parseFlags } from '../src/flags.js';
+import { openStrategy } from '../src/rank/strategies/open-strategy.js';
+import { TrainingStep } from '../src/rank/training-step.js';
+import { resolveConfig } from '../src/resolve-config.js';
+import type { PreparedRun } from '../src/run-config.js';
+import { loadResumed } from '../src/saves/resume-run.js';
+import { type FoundSave, readSave } from '../src/saves/save-directory.js';
+import { worstRatio } from './fixtures/run-flags.js';
+import { lossesOf, runLine, tinyFlags } from './fixtures/tiny-run.js';
+
+const NUM_BEFORE = 3;
+const NUM_AFTER = 2;
+
+const F32 = [
+  'single',
+  ...[1, 2, 3, 4].map((ranks) => `fsdp --ranks ${ranks}`),
+  ...[2, 3, 4].map((ranks) => `ddp --ranks ${ranks}`),
+  'offload --slices 2',
+];
+const CASES = [
+  { precision: 'fp32', ways: F32, tolerance: 2e-6 },
+  { precision: 'bf16', ways: F32.filter((way) => !way.startsWith('ddp')), tolerance: 5e-3 },
+] as const;
+
+let root: string;
+beforeAll(() => {
+  root = mkdtempSync(join(tmpdir(), 'trainer-pairs-'));
+});
+afterAll(() => rmSync(root, { recursive: true }));
+
+/** The next losses from each save in turn, of the first rank of one run that loads them all. */
+async function goOn(flags: string, saves: readonly FoundSave[]): Promise<number[][]> {
+  const asked = await resolveConfig(parseFlags(flags.split(' '), () => {}));
+  const config: PreparedRun = { ...asked, tokens: await prepareTokens(asked, { entry: '' }) };
+  await using data = await openData(config, config.tokens);
+  const backend = await createCpuBackend({ threads: 0 });
+  const [losses] = await Promise.all(
+    createMemoryGroup(config.ranks).map(async (group, rank) => {
+      const device = new Device(backend, { seed: config.seed });
+      const groups = { gather: group, reduce: group };
+      const strategy = await openStrategy({ device, config, groups });
+      await strategy.initialize();
+      const step = new TrainingStep({ config, rank, device, strategy, data: data.train, group });
+      const found: number[][] = [];
+      for (const save of saves) {
+        const { save: loaded } = await loadResumed(
+          { saves: [save], notes: [] },
+          { config, strategy, group },
+        );
+        step.loadScaler(loaded!.record.scaler);
+        const own: number[] = [];
+        for (let s = 0; s < NUM_AFTER; s++) {
+          own.push((await step.run(loaded!.record.step + s, config.lr)).loss);
+        }
+        found.push(own);
+      }
+      strategy.optimizer.dispose();
+      await strategy.dispose();
+      device.dispose();
+      await group.close();
+      return found;
+    }),
+  );
+  await backend.dispose();
+  return losses!;
+}
+
+describe.each(CASES)('in $precision', ({ precision, ways, tolerance }) => {
+  const flagsOf = (way: string) =>
+    `${tinyFlags(root)} --schedule constant --precision ${precision} --strategy ${way}`;
+  let saves: FoundSave[];
+  let unbroken: number[];
+  beforeAll(async () => {
+    saves = [];
+    for (const [i, way] of ways.entries()) {
+      const out = join(root, `${precision}-${i}`);
+      await runLine(`${flagsOf(way)} --steps ${NUM_BEFORE} --save-every 99 --out ${out}`);
+      saves.push((await readSave(join(out, `saves/step-00000${NUM_BEFORE}`))) as FoundSave);
+    }
+    const all = await runLine(`${flagsOf(ways[0]!)} --steps ${NUM_BEFORE + NUM_AFTER}`);
+    unbroken = lossesOf(all).slice(NUM_BEFORE);
+  });
+
+  it.each(ways)('%s goes on from what each saved', async (way) => {
+    const found = await goOn(flagsOf(way), saves);
+    expect(found).toHaveLength(ways.length);
+    for (const [i, losses] of found.entries()) {
+      expect(worstRatio(losses, unbroken), `from ${ways[i]}`).toBeLessThan(tolerance);
+    }
+    // A state of its own would be found: the same steps without the moments that were saved differ more.
+    expect(new Set(unbroken).size).toBe(NUM_AFTER);
+  });
+});
