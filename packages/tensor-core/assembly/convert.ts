@@ -51,6 +51,14 @@ export function f32ToBf16(x: v128): v128 {
   return v128.bitselect(nan, rounded, i32x4.gt_s(a, i32x4.splat(0x7f800000)));
 }
 
+/** f32 values of four elements at an address; the dtype should be a constant of the caller. */
+@inline
+export function loadFour(at: usize, dtype: i32): v128 {
+  if (dtype == F32) return v128.load(at);
+  const h = v128.load_ext<u16>(at);
+  return dtype == F16 ? f16ToF32(h) : bf16ToF32(h);
+}
+
 /** f32 values of `n` elements at index `at` of a float view; `scratch` holds n + 8 of them. */
 export function widen(base: usize, dtype: i32, at: u32, n: i32, scratch: usize): usize {
   if (dtype == F32) {

@@ -1,8 +1,8 @@
-// Dot products of f32 rows with the multiply-add of products: of one with four, whose values are read once,
-// and of two.
+// Dot products of rows with the multiply-add of products: of one with four, whose values are read once, and of two.
 
-import { laneMask } from './convert';
+import { laneMask, loadFour } from './convert';
 import { madd } from './fuse';
+import { BF16, F16, F32 } from './layout';
 import { sumLanes } from './reduce';
 
 /** a . b0 to a . b3, of n elements; whole vectors are read past their ends. */
@@ -35,24 +35,56 @@ export function fourDots(a: usize, b0: usize, b1: usize, b2: usize, b3: usize, n
   return f32x4.add(v128.shuffle<i32>(t0, t1, 0, 1, 4, 5), v128.shuffle<i32>(t0, t1, 2, 3, 6, 7));
 }
 
-/** a . b, of n elements; whole vectors are read past their ends. */
-export function oneDot(a: usize, b: usize, n: i32): f32 {
+/**
+ * Four vectors of sums of a . b, of n elements, whole sixteens only: a in f32, b of a dtype. They are stored
+ * and not added up, for the reason in Note [tiles]; finishDot does it.
+ */
+export type DotSums = (a: usize, b: usize, n: i32, sums: usize) => void;
+
+export function dotSumsOf(dtype: i32): DotSums {
+  return dtype == F32 ? dotSumsF32 : dtype == F16 ? dotSumsF16 : dotSumsBf16;
+}
+
+function dotSumsF32(a: usize, b: usize, n: i32, sums: usize): void {
+  dotSums(a, b, F32, n, sums);
+}
+function dotSumsF16(a: usize, b: usize, n: i32, sums: usize): void {
+  dotSums(a, b, F16, n, sums);
+}
+function dotSumsBf16(a: usize, b: usize, n: i32, sums: usize): void {
+  dotSums(a, b, BF16, n, sums);
+}
+
+@inline
+function dotSums(a: usize, b: usize, dtype: i32, n: i32, sums: usize): void {
   let c0 = f32x4.splat(0);
   let c1 = f32x4.splat(0);
   let c2 = f32x4.splat(0);
   let c3 = f32x4.splat(0);
-  let i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const o = i << 2;
-    c0 = madd(v128.load(a + o), v128.load(b + o), c0);
-    c1 = madd(v128.load(a + o, 16), v128.load(b + o, 16), c1);
-    c2 = madd(v128.load(a + o, 32), v128.load(b + o, 32), c2);
-    c3 = madd(v128.load(a + o, 48), v128.load(b + o, 48), c3);
+  const step: usize = dtype == F32 ? 16 : 8;
+  const end = a + ((<usize>(n & ~15)) << 2);
+  while (a < end) {
+    c0 = madd(v128.load(a), loadFour(b, dtype), c0);
+    c1 = madd(v128.load(a, 16), loadFour(b + step, dtype), c1);
+    c2 = madd(v128.load(a, 32), loadFour(b + step * 2, dtype), c2);
+    c3 = madd(v128.load(a, 48), loadFour(b + step * 3, dtype), c3);
+    a += 64;
+    b += step * 4;
   }
-  for (; i < n; i += 4) {
-    const o = i << 2;
+  v128.store(sums, c0);
+  v128.store(sums, c1, 16);
+  v128.store(sums, c2, 32);
+  v128.store(sums, c3, 48);
+}
+
+/** a . b of n elements, from the sums of its sixteens; whole vectors are read past the ends. */
+export function finishDot(a: usize, b: usize, dtype: i32, n: i32, sums: usize): f32 {
+  let c0 = v128.load(sums);
+  for (let i = n & ~15; i < n; i += 4) {
     const rest = laneMask(n - i);
-    c0 = madd(v128.and(v128.load(a + o), rest), v128.and(v128.load(b + o), rest), c0);
+    const four = loadFour(b + ((<usize>i) << (dtype == F32 ? 2 : 1)), dtype);
+    c0 = madd(v128.and(v128.load(a + ((<usize>i) << 2)), rest), v128.and(four, rest), c0);
   }
-  return sumLanes(f32x4.add(f32x4.add(c0, c1), f32x4.add(c2, c3)));
+  c0 = f32x4.add(c0, v128.load(sums, 16));
+  return sumLanes(f32x4.add(c0, f32x4.add(v128.load(sums, 32), v128.load(sums, 48))));
 }

@@ -146,6 +146,10 @@ export const REDUCE_MIN = 3;
 // ---- what host and kernels agree on about sizes -------------------------------------------------
 /** Elements that one pass over scratch handles; 16-bit operands are converted this many at a time. */
 export const BLOCK = 2048;
+/** Rows up to which a product reads b where it lies: packing it would cost more than the products. */
+export const MATMUL_FEW_ROWS = 5;
+/** Columns that few rows are multiplied with at once, of b stored [k, n]. */
+export const MATMUL_FEW_COLUMNS = 8192;
 /** Columns that kernels over [outer, dim, inner] take at once; a unit of work when inner > 1. */
 export const COLUMN_BLOCK = 256;
 /** Rows whose part of a norm's weight gradient is summed by itself. */

@@ -39,7 +39,9 @@ const SHAPES: readonly (readonly [name: string, Omit<Shape, 'transposeA' | 'tran
   ['one batch after the other', { m: 64, n: 40, k: 33, batches: 9 }],
   ['fewer rows than a tile', { m: 5, n: 90, k: 300, batches: 2 }],
   ['few rows of a long, odd k', { m: 3, n: 70, k: 4103, batches: 1 }],
-  ['few rows of columns beyond a block', { m: 2, n: 2115, k: 70, batches: 1 }],
+  ['few rows of columns beyond those at once', { m: 2, n: 8300, k: 70, batches: 1 }],
+  ['few rows of a k beyond what is kept of them', { m: 3, n: 9, k: 65_613, batches: 1 }],
+  ['one row', { m: 1, n: 1030, k: 2115, batches: 2 }],
 ];
 
 describe.each(SHAPES)('%s', (_, extent) => {
@@ -49,6 +51,8 @@ describe.each(SHAPES)('%s', (_, extent) => {
     ['f32', true, false],
     ['bf16', true, true],
     ['bf16', false, false],
+    ['bf16', false, true],
+    ['f16', false, true],
   ] as const)('%s, transposed %s and %s', async (dtype, transposeA, transposeB) => {
     const shape = { ...extent, transposeA, transposeB };
     const { m, n, k, batches } = shape;

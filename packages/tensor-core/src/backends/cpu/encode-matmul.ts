@@ -1,8 +1,10 @@
 // The command of assembly/matmul.ts, and how its work is split.
 
+import { byteSize } from '@shardweave/dtypes';
 import {
   MATMUL_COLUMNS,
   MATMUL_DEPTH,
+  MATMUL_FEW_ROWS,
   MATMUL_NARROW_COLUMNS,
   MATMUL_PANEL_BYTES,
   OP_MATMUL,
@@ -19,6 +21,8 @@ const CHUNKS_PER_THREAD = 8;
 /** Rows and columns of a chunk below which loading panels weighs more than sharing. */
 const MIN_ROWS = 48;
 const MIN_COLUMNS = 64;
+/** Bytes of b that few rows read in a nanosecond, of one thread. */
+const FEW_ROWS_BYTES_PER_NS = 15;
 /** Columns for which all k should be kept packed; fewer cost too many visits to the rows of a. */
 const MIN_KEPT_COLUMNS = 128;
 /** Where they are not kept every chunk packs its own part of both operands, so there are fewer. */
@@ -35,7 +39,10 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
     k,
     call.out.dtype === 'f32' ? MATMUL_COLUMNS : MATMUL_NARROW_COLUMNS,
   );
-  const split = splitProduct({ m, n, k, batches, columns }, w.threads);
+  const split =
+    m <= MATMUL_FEW_ROWS
+      ? splitFewRows(call, w.threads)
+      : splitProduct({ m, n, k, batches, columns }, w.threads);
   w.start(OP_MATMUL, 'matmul').view(call.a).view(call.b).view(call.out).view(call.bias);
   w.int(m, n, k, call.transposeA ? 1 : 0, call.transposeB ? 1 : 0);
   w.int(call.aRow, call.bRow, call.outRow, batches, batch[1]);
@@ -72,6 +79,20 @@ interface Split {
   readonly batches: number;
   readonly rows: number;
   readonly columns: number;
+}
+
+/** One chunk a thread where chunks are parts of b's rows: see Note [order of b] in assembly/few-rows.ts. */
+function splitFewRows(call: KernelCalls['matmul'], threads: number): Split {
+  const { n, k, batch, transposeB } = call;
+  const batches = batch[0] * batch[1];
+  const ns = (n * k * batches * byteSize(call.b.dtype)) / FEW_ROWS_BYTES_PER_NS;
+  const most = threads === 1 ? 1 : threads * (transposeB ? CHUNKS_PER_THREAD : 1);
+  const wanted = Math.max(1, Math.min(most, Math.floor(ns / CHUNK_NS)));
+  if (batches >= wanted) {
+    return { batches: wanted, rows: 1, columns: 1 };
+  }
+  const columns = Math.min(Math.ceil(n / MIN_COLUMNS), Math.ceil(wanted / batches));
+  return { batches, rows: 1, columns };
 }
 
 /** Whole batches where there are enough, else rows of one block of columns after the other. */

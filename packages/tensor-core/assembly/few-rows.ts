@@ -1,0 +1,287 @@
+// Products of few rows, as one token of a text that is being generated has: b is read once, where it lies, and
+// widened in registers, for packing it would cost more than the products.
+//
+// Note [order of b]: memory gives whole rows of b, one after the other, at two to four times the rate of parts
+// of rows with gaps between them: pages follow each other, and the processor foresees what is read next. So
+// few rows take many columns at once, and threads share columns of b stored [k, n] in as few parts as can be.
+
+import { loadFloat, loadFour, storeFloat, widen } from './convert';
+import { DotSums, dotSumsOf, finishDot } from './dots';
+import { madd } from './fuse';
+import { BF16, BLOCK, F16, F32, MATMUL_FEW_COLUMNS, MATMUL_FEW_ROWS } from './layout';
+import {
+  aAt,
+  aBase,
+  accumulate,
+  alpha,
+  aRow,
+  aType,
+  bAt,
+  bBase,
+  bRow,
+  BIAS_COLUMNS,
+  biasBase,
+  biasType,
+  bType,
+  depth,
+  loadBias,
+  outAt,
+  outBase,
+  outRow,
+  outType,
+  OWN_OFFSET,
+  storeRow,
+  TILE_OFFSET,
+  transposeA,
+  transposeB,
+} from './matmul-call';
+import { scratchBase } from './slot';
+
+/** Values of a row of a that are kept in f32 at once, and bytes from row to row of them. */
+const KEPT: u32 = 65536;
+const A_LD: usize = <usize>KEPT * 4 + 64;
+/** Sums of a row of results, and bytes from row to row of them. */
+const SUMS_OFFSET: usize = OWN_OFFSET + <usize>MATMUL_FEW_ROWS * A_LD;
+const SUMS_LD: usize = <usize>MATMUL_FEW_COLUMNS * 4 + 64;
+
+// Loops for the dtype of b. Each is a function of its own that is called by its place in a table: V8 keeps fewer
+// values in registers where several loops share a function.
+let dotSums: DotSums = dotSumsOf(F32);
+let addToOne: AddToOne = addToOneF32;
+let addToTwo: AddToTwo = addToTwoF32;
+
+/** Results [i0, i1) x [j0, j1) of a product of at most MATMUL_FEW_ROWS rows. */
+export function fewRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
+  if (transposeB) {
+    dotsOfRows(i0, i1, j0, j1);
+  } else {
+    sumsOfRows(i0, i1, j0, j1);
+  }
+}
+
+/** Where n values of row i of a from column k on are in f32, after openRows of them. */
+@inline
+function rowOfA(i: u32, i0: u32, k: u32): usize {
+  return liesInF32()
+    ? aBase + ((<usize>(aAt + i * aRow + k)) << 2)
+    : scratchBase + OWN_OFFSET + <usize>(i - i0) * A_LD;
+}
+
+@inline
+function liesInF32(): bool {
+  return aType == F32 && !transposeA;
+}
+
+function openRows(i0: u32, i1: u32, k: u32, n: u32): void {
+  if (liesInF32()) {
+    return;
+  }
+  for (let i = i0; i < i1; i++) {
+    const row = rowOfA(i, i0, k);
+    if (!transposeA) {
+      widen(aBase, aType, aAt + i * aRow + k, n, row);
+      continue;
+    }
+    for (let q: u32 = 0; q < n; q++) {
+      store<f32>(row + ((<usize>q) << 2), loadFloat(aBase, aType, aAt + (k + q) * aRow + i));
+    }
+  }
+}
+
+@inline
+function addressOfB(at: u32): usize {
+  return bBase + ((<usize>at) << (bType == F32 ? 2 : 1));
+}
+
+// ---- b stored [n, k]: one row of b after the other, times all rows of a ----------------------------
+
+function dotsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
+  const sums = scratchBase + TILE_OFFSET;
+  const isKept = depth <= KEPT;
+  if (isKept) {
+    openRows(i0, i1, 0, depth);
+  }
+  // What several rows are multiplied with is widened once, before.
+  const dtype = i1 - i0 == 1 ? bType : F32;
+  dotSums = dotSumsOf(dtype);
+  for (let j = j0; j < j1; j++) {
+    let k: u32 = 0;
+    // Once even where depth is 0.
+    do {
+      const n = min<u32>(depth - k, BLOCK);
+      if (!isKept) {
+        openRows(i0, i1, k, n);
+      }
+      const at = bAt + j * bRow + k;
+      const b = dtype == bType ? addressOfB(at) : widen(bBase, bType, at, n, scratchBase);
+      for (let i = i0; i < i1; i++) {
+        const a = isKept ? rowOfA(i, i0, 0) + ((<usize>k) << 2) : rowOfA(i, i0, k);
+        dotSums(a, b, n, sums + 64);
+        const dot = finishDot(a, b, dtype, n, sums + 64);
+        const to = sums + ((<usize>(i - i0)) << 2);
+        store<f32>(to, dot + (k == 0 ? 0 : load<f32>(to)));
+      }
+      k += BLOCK;
+    } while (k < depth);
+    storeDots(i0, i1, j, sums);
+  }
+}
+
+function storeDots(i0: u32, i1: u32, j: u32, sums: usize): void {
+  for (let i = i0; i < i1; i++) {
+    let v = load<f32>(sums + ((<usize>(i - i0)) << 2)) * alpha;
+    if (biasBase != 0) {
+      v += loadFloat(biasBase, biasType, j);
+    }
+    const at = outAt + i * outRow + j;
+    if (accumulate) {
+      v += loadFloat(outBase, outType, at);
+    }
+    storeFloat(outBase, outType, at, v);
+  }
+}
+
+// ---- b stored [k, n]: four rows of b at once, scaled by values of a and added to sums ---------------
+
+function sumsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
+  addToOne = bType == F32 ? addToOneF32 : bType == F16 ? addToOneF16 : addToOneBf16;
+  addToTwo = bType == F32 ? addToTwoF32 : bType == F16 ? addToTwoF16 : addToTwoBf16;
+  const sums = scratchBase + SUMS_OFFSET;
+  for (let j = j0; j < j1; j += MATMUL_FEW_COLUMNS) {
+    const nc = <i32>min<u32>(j1 - j, MATMUL_FEW_COLUMNS);
+    memory.fill(sums, 0, <usize>(i1 - i0) * SUMS_LD);
+    for (let k: u32 = 0; k < depth; k += KEPT) {
+      const n = min<u32>(depth - k, KEPT);
+      openRows(i0, i1, k, n);
+      blockOfSums(i0, i1, k, n, j, nc, sums);
+    }
+    storeSums(i0, i1, j, nc, sums);
+  }
+}
+
+function blockOfSums(i0: u32, i1: u32, k: u32, n: u32, j: u32, nc: i32, sums: usize): void {
+  const row = <usize>(addressOfB(bRow) - bBase);
+  let q: u32 = 0;
+  for (; q + 4 <= n; q += 4) {
+    const b = addressOfB(bAt + (k + q) * bRow + j);
+    const o = (<usize>q) << 2;
+    let i = i0;
+    for (; i + 1 < i1; i += 2) {
+      const to = sums + <usize>(i - i0) * SUMS_LD;
+      addToTwo(rowOfA(i, i0, k) + o, rowOfA(i + 1, i0, k) + o, b, row, nc, to);
+    }
+    if (i < i1) {
+      addToOne(rowOfA(i, i0, k) + o, b, row, nc, sums + <usize>(i - i0) * SUMS_LD);
+    }
+  }
+  for (; q < n; q++) {
+    for (let first = 0; first < nc; first += BLOCK) {
+      const part = min(nc - first, BLOCK);
+      const b = widen(bBase, bType, bAt + (k + q) * bRow + j + <u32>first, part, scratchBase);
+      for (let i = i0; i < i1; i++) {
+        const s = v128.load_splat<f32>(rowOfA(i, i0, k) + ((<usize>q) << 2));
+        addRow(s, b, sums + <usize>(i - i0) * SUMS_LD + ((<usize>first) << 2), part);
+      }
+    }
+  }
+}
+
+function addRow(s: v128, b: usize, out: usize, n: i32): void {
+  for (let c = 0; c < n; c += 4) {
+    const o = (<usize>c) << 2;
+    v128.store(out + o, madd(s, v128.load(b + o), v128.load(out + o)));
+  }
+}
+
+/** sums += four rows of b, `row` bytes apart, times four values of a. */
+type AddToOne = (a: usize, b: usize, row: usize, n: i32, sums: usize) => void;
+/** The same for two rows of sums, of a and of a1. */
+type AddToTwo = (a: usize, a1: usize, b: usize, row: usize, n: i32, sums: usize) => void;
+
+function addToOneF32(a: usize, b: usize, row: usize, n: i32, sums: usize): void {
+  addToOneOf(a, b, F32, row, n, sums);
+}
+function addToOneF16(a: usize, b: usize, row: usize, n: i32, sums: usize): void {
+  addToOneOf(a, b, F16, row, n, sums);
+}
+function addToOneBf16(a: usize, b: usize, row: usize, n: i32, sums: usize): void {
+  addToOneOf(a, b, BF16, row, n, sums);
+}
+function addToTwoF32(a: usize, a1: usize, b: usize, row: usize, n: i32, sums: usize): void {
+  addToTwoOf(a, a1, b, F32, row, n, sums);
+}
+function addToTwoF16(a: usize, a1: usize, b: usize, row: usize, n: i32, sums: usize): void {
+  addToTwoOf(a, a1, b, F16, row, n, sums);
+}
+function addToTwoBf16(a: usize, a1: usize, b: usize, row: usize, n: i32, sums: usize): void {
+  addToTwoOf(a, a1, b, BF16, row, n, sums);
+}
+
+@inline
+function addToOneOf(a: usize, b: usize, dtype: i32, row: usize, n: i32, sums: usize): void {
+  const s0 = v128.load_splat<f32>(a);
+  const s1 = v128.load_splat<f32>(a, 4);
+  const s2 = v128.load_splat<f32>(a, 8);
+  const s3 = v128.load_splat<f32>(a, 12);
+  const b1 = b + row;
+  const b2 = b1 + row;
+  const b3 = b2 + row;
+  const shift: usize = dtype == F32 ? 2 : 1;
+  for (let c: usize = 0; c < <usize>n; c += 4) {
+    const o = c << shift;
+    const at = sums + (c << 2);
+    let sum = madd(s0, loadFour(b + o, dtype), v128.load(at));
+    sum = madd(s1, loadFour(b1 + o, dtype), sum);
+    sum = madd(s2, loadFour(b2 + o, dtype), sum);
+    v128.store(at, madd(s3, loadFour(b3 + o, dtype), sum));
+  }
+}
+
+@inline
+function addToTwoOf(a: usize, a1: usize, b: usize, dtype: i32, row: usize, n: i32, sums: usize): void {
+  const s0 = v128.load_splat<f32>(a);
+  const s1 = v128.load_splat<f32>(a, 4);
+  const s2 = v128.load_splat<f32>(a, 8);
+  const s3 = v128.load_splat<f32>(a, 12);
+  const t0 = v128.load_splat<f32>(a1);
+  const t1 = v128.load_splat<f32>(a1, 4);
+  const t2 = v128.load_splat<f32>(a1, 8);
+  const t3 = v128.load_splat<f32>(a1, 12);
+  const b1 = b + row;
+  const b2 = b1 + row;
+  const b3 = b2 + row;
+  const shift: usize = dtype == F32 ? 2 : 1;
+  for (let c: usize = 0; c < <usize>n; c += 4) {
+    const o = c << shift;
+    const at = sums + (c << 2);
+    const x0 = loadFour(b + o, dtype);
+    let s = madd(s0, x0, v128.load(at));
+    let t = madd(t0, x0, v128.load(at + SUMS_LD));
+    const x1 = loadFour(b1 + o, dtype);
+    s = madd(s1, x1, s);
+    t = madd(t1, x1, t);
+    const x2 = loadFour(b2 + o, dtype);
+    s = madd(s2, x2, s);
+    t = madd(t2, x2, t);
+    const x3 = loadFour(b3 + o, dtype);
+    v128.store(at, madd(s3, x3, s));
+    v128.store(at + SUMS_LD, madd(t3, x3, t));
+  }
+}
+
+function storeSums(i0: u32, i1: u32, j: u32, nc: i32, sums: usize): void {
+  const factor = f32x4.splat(alpha);
+  for (let first = 0; first < nc; first += BIAS_COLUMNS) {
+    const part = min(nc - first, BIAS_COLUMNS);
+    const bias = loadBias(j + <u32>first, part);
+    for (let i = i0; i < i1; i++) {
+      const row = sums + <usize>(i - i0) * SUMS_LD + ((<usize>first) << 2);
+      for (let c = 0; c < part; c += 4) {
+        const o = (<usize>c) << 2;
+        const v = f32x4.mul(v128.load(row + o), factor);
+        v128.store(row + o, f32x4.add(v, v128.load(bias + o)));
+      }
+      storeRow(row, outAt + i * outRow + j + <u32>first, part);
+    }
+  }
+}
