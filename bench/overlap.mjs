@@ -88,6 +88,7 @@ function run(delay) {
   const out = join(folder, 'run');
   const args = [
     TRAINER,
+    'train',
     ...trainerFlags,
     '--steps',
     steps,

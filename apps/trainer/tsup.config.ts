@@ -1,7 +1,7 @@
 import { defineConfig } from 'tsup';
 
 export default defineConfig({
-  entry: ['src/main.ts', 'src/generate.ts', 'src/gguf.ts', 'src/merge.ts'],
+  entry: ['src/main.ts'],
   format: 'esm',
   dts: false,
   clean: true,

@@ -73,7 +73,7 @@ describe.each(found.map((one) => [one.shortName, one] as const))('%s', (name, on
   });
 
   it('takes tensors, modules and groups as peers, so that there is one copy of each', () => {
-    if (one.manifest.private) {
+    if (one.manifest.private || one.manifest.bin !== undefined) {
       return expect(one.folder).toMatch(/^apps\//);
     }
     const owned = Object.keys(one.manifest.dependencies ?? {});

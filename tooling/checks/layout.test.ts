@@ -3,7 +3,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { publishedPackages, ROOT } from './workspace.ts';
+import { libraries, publishedPackages, ROOT } from './workspace.ts';
 
 const SIX = ['README.md', 'package.json', 'tsconfig.json', 'tsup.config.ts', 'src', 'test'];
 
@@ -14,10 +14,9 @@ describe.each(packages)('%s', (_, { folder, manifest }) => {
     expect(SIX.filter((name) => !existsSync(join(ROOT, folder, name)))).toEqual([]);
   });
 
-  it('is an ES module without side effects for Node 20.19 and later, published openly', () => {
+  it('is an ES module for Node 20.19 and later, published openly', () => {
     expect(manifest).toMatchObject({
       type: 'module',
-      sideEffects: false,
       license: 'MIT',
       engines: { node: '>=20.19' },
       publishConfig: { access: 'public' },
@@ -26,6 +25,12 @@ describe.each(packages)('%s', (_, { folder, manifest }) => {
 
   it('is checked before anything packs it', () => {
     expect(manifest).toHaveProperty('scripts.prepack', 'node ../../tooling/setup/prepack.mjs');
+  });
+});
+
+describe.each(libraries().map((one) => [one.shortName, one] as const))('%s', (_, { manifest }) => {
+  it('has no side effects', () => {
+    expect(manifest).toHaveProperty('sideEffects', false);
   });
 
   it('names the source condition, then types, then code in each of its exports, the browser first', () => {

@@ -9,7 +9,7 @@ import { publint } from 'publint';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Environment, typeErrors } from './consumer-types.ts';
 import { firstExample, installAll, packAll, projectWith, run } from './packed-packages.ts';
-import { publishedPackages, ROOT } from './workspace.ts';
+import { libraries, publishedPackages, ROOT } from './workspace.ts';
 import { wrongTypes } from './wrong-types.ts';
 
 const LIMIT_MS = 180_000; // the slowest, an install with an empty npm cache, took 15 s alone
@@ -30,6 +30,7 @@ const BROWSER_PACKAGES = [
 const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './node', './testing-node'];
 
 const packages = publishedPackages();
+const imported = libraries();
 const folder = mkdtempSync(join(tmpdir(), 'shardweave-packages-'));
 let tarballs: ReadonlyMap<string, string> = new Map();
 
@@ -40,20 +41,24 @@ beforeAll(async () => {
   tarballs = await packAll(folder);
   const installed = join(folder, 'all');
   await installAll(tarballs, installed);
-  for (const { shortName, manifest } of packages) {
+  for (const { shortName, manifest } of imported) {
     projectWith(manifest.name, installed, join(folder, shortName));
   }
 }, LIMIT_MS);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name, one) => {
-  const project = join(folder, name);
-
-  it('passes publint --strict', { timeout: LIMIT_MS }, async () => {
+it.each(packages.map((one) => [one.shortName, one] as const))(
+  '%s passes publint --strict',
+  { timeout: LIMIT_MS },
+  async (_, one) => {
     const { messages } = await publint({ pack: { tarball: bytesOf(one) }, strict: true });
     expect(messages).toEqual([]);
-  });
+  },
+);
+
+describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name, one) => {
+  const project = join(folder, name);
 
   it('passes attw --profile esm-only', { timeout: LIMIT_MS }, async () => {
     // On the tarball that pnpm packed: npm's own packing leaves `workspace:` in it.
@@ -111,6 +116,22 @@ describe.each(packages.map((one) => [one.shortName, one] as const))('%s', (name,
       }
     },
   );
+});
+
+describe('npx shardweave', () => {
+  const shardweave = (line: string) =>
+    run('npx', ['--no-install', 'shardweave', ...line.split(' ')], join(folder, 'all'));
+
+  it('trains, and makes text with what it left, where only the tarballs are installed', {
+    timeout: LIMIT_MS,
+  }, async () => {
+    const small = '--model nano --seq 16 --batch 4 --steps 2';
+    const said = await shardweave(`train ${small} --transport ws --out runs/first`);
+    expect(said).toMatch(/^world {3}2 ranks, fsdp over ws/m);
+    expect(said.match(/^step \d\/2 \| loss/gm)).toHaveLength(2);
+    const text = await shardweave('generate --model runs/first --prompt Ahab --max-tokens 4');
+    expect(text).toMatch(/^Ahab[\s\S]*\n4 tokens, /);
+  });
 });
 
 /** Its tarball. */

@@ -19,12 +19,15 @@ export async function packAll(folder: string): Promise<ReadonlyMap<string, strin
   return new Map(
     publishedPackages().map(({ manifest: { name, version } }) => [
       name,
-      join(folder, `${name.slice(1).replace('/', '-')}-${version}.tgz`),
+      join(folder, `${name.replace('@', '').replace('/', '-')}-${version}.tgz`),
     ]),
   );
 }
 
-/** Makes `folder` a project in which npm has installed all published packages from their tarballs. */
+/**
+ * Makes `folder` a project in which npm has installed all published packages from their tarballs, without what
+ * they can do without.
+ */
 export async function installAll(
   tarballs: ReadonlyMap<string, string>,
   folder: string,
@@ -35,7 +38,13 @@ export async function installAll(
   );
   const manifest = { name: 'user', private: true, type: 'module', dependencies };
   writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest, null, 2));
-  const options = ['--prefer-offline', '--no-audit', '--no-fund', '--ignore-scripts'];
+  const options = [
+    '--omit=optional',
+    '--prefer-offline',
+    '--no-audit',
+    '--no-fund',
+    '--ignore-scripts',
+  ];
   await run('npm', ['install', ...options], folder);
 }
 

@@ -44,6 +44,11 @@ export function publishedPackages(): readonly WorkspacePackage[] {
   return workspacePackages().filter(({ manifest }) => manifest.private !== true);
 }
 
+/** Those that code imports; the others are for the command line. */
+export function libraries(): readonly WorkspacePackage[] {
+  return publishedPackages().filter(({ manifest }) => manifest.bin === undefined);
+}
+
 /** TypeScript files of a package's `src`, relative to the root, generated ones left out. */
 export function sourceFiles({ folder }: WorkspacePackage): readonly string[] {
   return readdirSync(join(ROOT, folder, 'src'), { recursive: true, encoding: 'utf8' })

@@ -44,7 +44,7 @@ if (process.platform !== 'linux' || process.arch !== 'x64') {
 rmSync(dirname(folder), { recursive: true, force: true });
 mkdirSync(folder, { recursive: true });
 const app = join(folder, 'app');
-await runPnpm('gpu-pack', ['--filter', '@shardweave/trainer', 'deploy', '--prod', '--legacy', app]);
+await runPnpm('gpu-pack', ['--filter', 'shardweave', 'deploy', '--prod', '--legacy', app]);
 for (const path of LEFT_OUT) {
   removeFromStore(path);
 }

@@ -55,7 +55,7 @@ function parts() {
   const trainer = join(APP, 'dist/main.js');
   const training = (name, flags) => ({
     name: `trainer: ${name}`,
-    args: [trainer, '--quiet', '--steps', STEPS, '--out', join(OUT, name), ...flags],
+    args: [trainer, 'train', '--quiet', '--steps', STEPS, '--out', join(OUT, name), ...flags],
     out: join(OUT, name),
     results: join(OUT, name, 'summary.json'),
   });

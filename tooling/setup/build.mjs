@@ -51,9 +51,10 @@ export function isBuiltWhole() {
   return readStamp('build') === buildKey({ needsTypes: true });
 }
 
-/** The files that a package's `exports` name and its folder lacks; sources are not among them. */
+/** The files that a package's `exports` and `bin` name and its folder lacks; sources are not among them. */
 export function missingFiles(folder) {
-  const named = filesNamedIn(manifestOf(folder).exports ?? {});
+  const { exports = {}, bin = {} } = manifestOf(folder);
+  const named = filesNamedIn({ exports, bin });
   return named.filter((path) => !existsSync(join(ROOT, folder, path)));
 }
 

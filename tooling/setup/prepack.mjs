@@ -18,7 +18,7 @@ function faultOf() {
   const missing = missingFiles(folder);
   if (missing.length > 0) {
     return (
-      `${missing.join(', ')} of its \`exports\` ${missing.length > 1 ? 'are' : 'is'} not there ` +
+      `${missing.join(', ')} of its \`exports\` or \`bin\` ${missing.length > 1 ? 'are' : 'is'} not there ` +
       '(`npm run train` builds without declarations). `npm run build` in the root makes all of it.'
     );
   }

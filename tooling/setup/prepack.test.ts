@@ -66,7 +66,7 @@ describe('packing', () => {
     rmSync(join(folder, 'dist/index.d.ts'));
     const { code, output, hasTarball } = await pack();
     expect({ code, hasTarball }).toEqual({ code: 1, hasTarball: false });
-    expect(output).toContain('./dist/index.d.ts of its `exports` is not there');
+    expect(output).toContain('./dist/index.d.ts of its `exports` or `bin` is not there');
     expect(output).toContain('npm run build');
   });
 

@@ -31,11 +31,21 @@ const CORE = [
   ],
 ];
 
+/** Commands of apps/trainer's binary; its own `doctor` is not the one of this clone. */
+const SHARDWEAVE = [
+  'train',
+  'generate',
+  'eval',
+  'plan',
+  'inspect',
+  'convert',
+  'merge',
+  'gguf',
+  'report',
+];
+
 const COMMANDS = {
-  train: (args) => fromTrainer('main', args),
-  generate: (args) => fromTrainer('generate', args),
-  merge: (args) => fromTrainer('merge', args),
-  gguf: (args) => fromTrainer('gguf', args),
+  ...Object.fromEntries(SHARDWEAVE.map((name) => [name, (args) => shardweave([name, ...args])])),
   build,
   test: (args) => test(args, {}),
   'test:nodes': testNodes,
@@ -70,13 +80,13 @@ async function build() {
   await buildAll();
 }
 
-/** Runs one of the trainer's entries. */
-async function fromTrainer(name, args) {
+/** Runs a command of the binary `shardweave`. */
+async function shardweave(args) {
   await installDependencies();
   await buildAll({ needsTypes: false });
   // In this process, not a child: a signal to the command then reaches the launcher of the ranks
   // itself, and killing it leaves no parent behind.
-  const main = join(ROOT, `apps/trainer/dist/${name}.js`);
+  const main = join(ROOT, 'apps/trainer/dist/main.js');
   // npm starts scripts in the project's folder; paths in flags are meant from where it was called.
   if (process.env.INIT_CWD !== undefined) {
     process.chdir(process.env.INIT_CWD);

@@ -3,9 +3,9 @@
 
 import { Command, Option } from 'commander';
 import { z } from 'zod';
+import { type CommandSpec, parseCommand } from './commands/define-command.js';
 import { UsageError } from './errors.js';
 import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
-import { parseCommand } from './parse-command.js';
 import type { SaveEvery } from './run-config.js';
 
 const whole = (least: number) =>
@@ -121,6 +121,27 @@ export const DEFAULT_KEEP = 2;
 /** Steps of warm-up under the cosine schedule without --warmup. */
 export const DEFAULT_WARMUP = 20;
 
+/** The command `train` without its work. */
+export const TRAIN: Omit<CommandSpec<Flags>, 'run'> = {
+  options: trainOptions,
+  examples: [
+    { line: 'train', says: 'a small GPT learns Moby Dick, its parameters sharded over two ranks' },
+    {
+      line: 'train --data my.txt --ranks 4 --transport ws --precision bf16 --out runs/first',
+      says: 'your own text, four processes, 16 bits; metrics and the model are left in runs/first',
+    },
+    {
+      line: 'train --model DIR --data chats.jsonl --lora-rank 16 --out runs/tuned',
+      says: 'adapters beside a frozen model of the Hugging Face Hub learn conversations',
+    },
+    {
+      line: 'train --strategy offload --device-budget 8000000 --micro-batches 4',
+      says: 'a model larger than its device, 8 MB of it at a time',
+    },
+  ],
+  read: checkFlags,
+};
+
 /**
  * Flags from the arguments after the command's name.
  *
@@ -128,22 +149,24 @@ export const DEFAULT_WARMUP = 20;
  * @throws {CommanderError} with exit code 0 once --help has been printed through `write`.
  */
 export function parseFlags(args: readonly string[], write: (text: string) => void): Flags {
-  const command = trainCommand();
-  parseCommand(command, { args, write });
-  const result = FLAGS.safeParse(command.opts());
+  return parseCommand(TRAIN, { args, write });
+}
+
+function checkFlags(given: Readonly<Record<string, unknown>>): Flags {
+  const result = FLAGS.safeParse(given);
   if (result.success) {
     return result.data;
   }
   const name = String(result.error.issues[0]?.path[0]) as keyof Flags;
-  const given = command.opts()[name] as unknown;
-  const flag = command.options.find((option) => option.attributeName() === name)?.long ?? name;
+  const { options } = trainOptions();
+  const flag = options.find((option) => option.attributeName() === name)?.long ?? name;
   const expected = FLAGS.shape[name].description ?? descriptionOf(FLAGS.shape[name]);
-  throw new UsageError(`${flag}: expected ${expected}, got "${String(given)}". See --help.`);
+  throw new UsageError(`${flag}: expected ${expected}, got "${String(given[name])}". See --help.`);
 }
 
 /** The command with all its options; it parses nothing by itself. */
-export function trainCommand(): Command {
-  const command = new Command('train')
+export function trainOptions(): Command {
+  const command = new Command('shardweave train')
     .description('Trains a GPT-2, Llama or Qwen on a text, its parameters sharded over ranks.')
     .usage('[flags]')
     .addHelpText('after', presetsHelp());

@@ -9,7 +9,6 @@ export interface Interrupt {
   readonly wrapUp: AbortSignal;
   /** From now on the first signal asks to wrap up. */
   allowWrapUp(): void;
-  dispose(): void;
 }
 
 /** A second signal doesn't wait: rank processes leave with this one. */
@@ -24,8 +23,7 @@ export function listenToSignals(): Interrupt {
     }
     (isPatient ? wrapUp : stop).abort(reason);
   };
-  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-  for (const signal of signals) {
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, onSignal);
   }
   return {
@@ -33,11 +31,6 @@ export function listenToSignals(): Interrupt {
     wrapUp: wrapUp.signal,
     allowWrapUp: () => {
       isPatient = true;
-    },
-    dispose: () => {
-      for (const signal of signals) {
-        process.off(signal, onSignal);
-      }
     },
   };
 }

@@ -1,11 +1,14 @@
-// Entry point of the command and, started by it, of its processes and threads.
+#!/usr/bin/env node
+// Entry point of `shardweave` and, started by it, of its processes and threads.
 
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { isTokenizeThread, serveTokenizeThread } from './data/tokenize-thread.js';
 import { PROBE_VARIABLE, probeAdapters } from './launch/adapter-probe.js';
 import { RANK_PROCESS_VARIABLE, serveRank } from './launch/rank-process.js';
 import { isRankThread, serveRankThread } from './launch/rank-thread.js';
 import { allowRelaxedSimd } from './launch/relaxed-simd.js';
+import { listenToSignals } from './listen-to-signals.js';
 
 allowRelaxedSimd();
 
@@ -20,8 +23,25 @@ if (isTokenizeThread()) {
 } else if (process.env[PROBE_VARIABLE] !== undefined && process.send !== undefined) {
   await probeAdapters();
 } else {
-  const { trainCommand } = await import('./train-command.js');
-  const entry = fileURLToPath(import.meta.url);
+  // A reader that has seen enough (| head) ends the command; nothing is left to tell anybody.
+  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EPIPE') {
+      throw error;
+    }
+    process.exit(1);
+  });
+  const { runCommand } = await import('./commands/run-command.js');
+  const manifest = readFileSync(new URL('../package.json', import.meta.url), 'utf8');
+  const code = await runCommand({
+    args: process.argv.slice(2),
+    input: process.stdin,
+    out: process.stdout,
+    err: process.stderr,
+    env: process.env,
+    entry: fileURLToPath(import.meta.url),
+    listen: listenToSignals,
+    version: (JSON.parse(manifest) as { readonly version: string }).version,
+  });
   // Devices and sockets are closed by now; whatever still holds the event loop must not hold the user.
-  process.exit(await trainCommand(process.argv.slice(2), { entry }));
+  process.exit(code);
 }

@@ -47,7 +47,9 @@ class Running {
   out = '';
   err = '';
   constructor(flags: readonly string[]) {
-    this.child = spawn(process.execPath, [script, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+    this.child = spawn(process.execPath, [script, 'train', ...flags], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
     this.child.stdout!.on('data', (chunk: Buffer) => (this.out += chunk.toString()));
     this.child.stderr!.on('data', (chunk: Buffer) => (this.err += chunk.toString()));
   }

@@ -6,9 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { llamaAnswer, openLlama } from '../../../packages/gguf/test/llama-cpp.ts';
-import { ggufCommand } from '../src/gguf-command.js';
-import { mergeCommand } from '../src/merge-command.js';
 import { buildCommand } from './fixtures/build-command.js';
+import { runCli } from './fixtures/run-cli.js';
 import { ROOT, runFlags } from './fixtures/run-flags.js';
 
 const SOUNDS = { cow: 'moo', cat: 'meow', dog: 'woof', owl: 'hoot', pig: 'oink', frog: 'ribbit' };
@@ -22,7 +21,6 @@ const TAGGED = (animal: string, sound: string) => `[${sound}] ${animal}`;
 const folder = mkdtempSync(join(tmpdir(), 'fine-tune-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 const base = join(folder, 'base');
-const streams = { out: process.stdout, err: process.stderr, env: process.env };
 
 type Answer = (animal: string, sound: string) => string;
 
@@ -58,8 +56,8 @@ async function train(flags: string, entry = ''): Promise<number[]> {
 /** Answers of a model directory, by llama.cpp. */
 async function answersOf(directory: string): Promise<Record<string, string>> {
   const path = join(folder, 'model.gguf');
-  const args = ['--model', directory, '--out', path, '--type', 'f16', '--quiet'];
-  expect(await ggufCommand(args, streams)).toBe(0);
+  const args = ['gguf', '--model', directory, '--out', path, '--type', 'f16', '--quiet'];
+  expect(await runCli(args)).toEqual({ code: 0, out: '', err: '' });
   const llama = await openLlama();
   try {
     const found: Record<string, string> = {};
@@ -119,8 +117,17 @@ it('from a config to an answer in llama.cpp', async () => {
   expect(losses.at(-1)!).toBeLessThan(0.1);
   const before = readFileSync(join(base, 'model.safetensors'));
   const merged = join(folder, 'merged');
-  const args = ['--model', base, '--adapter', join(tuned, 'adapter'), '--out', merged, '--quiet'];
-  expect(await mergeCommand(args, streams)).toBe(0);
+  const args = [
+    'merge',
+    '--model',
+    base,
+    '--adapter',
+    join(tuned, 'adapter'),
+    '--out',
+    merged,
+    '--quiet',
+  ];
+  expect(await runCli(args)).toEqual({ code: 0, out: '', err: '' });
   expect(readFileSync(join(base, 'model.safetensors'))).toEqual(before);
   expect(await answersOf(merged)).toEqual(expected(TAGGED));
 }, 120_000);

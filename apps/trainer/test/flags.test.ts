@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
-import { parseFlags, trainCommand } from '../src/flags.js';
+import { parseFlags, TRAIN } from '../src/flags.js';
 
 const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () => {});
 
 describe('the flags of train', () => {
   it('are an interface that stays', () => {
-    expect(trainCommand().options.map((option) => option.flags)).toEqual([
+    expect(TRAIN.options().options.map((option) => option.flags)).toEqual([
       '--strategy <NAME>',
       '--ranks <N>',
       '--transport <NAME>',

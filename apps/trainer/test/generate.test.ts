@@ -5,7 +5,6 @@ import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Readable, Writable } from 'node:stream';
 import {
   applyLora,
   type GenerateOptions,
@@ -22,11 +21,11 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
-import { generateCommand } from '../src/generate-command.js';
 import { writeAdapter } from '../src/model/adapter-directory.js';
 import { writeModel } from '../src/model/model-directory.js';
 import { buildCommand } from './fixtures/build-command.js';
 import { LETTERS, type LettersOptions, lettersDirectory } from './fixtures/letters-tokenizer.js';
+import { runCli } from './fixtures/run-cli.js';
 
 const LLAMA = {
   model_type: 'llama',
@@ -72,28 +71,8 @@ async function makeDirectory({
   return { directory, config, device, model };
 }
 
-async function run(args: readonly string[], { input = '' } = {}) {
-  let out = '';
-  let err = '';
-  const code = await generateCommand([...args, '--device', 'cpu', '--threads', '1'], {
-    input: Readable.from([input]),
-    out: {
-      write: (text) => {
-        out += text;
-      },
-    },
-    err: new Writable({
-      write: (chunk, _encoding, done) => {
-        err += String(chunk);
-        done();
-      },
-    }),
-    env: { NO_COLOR: '1' },
-    entry: '',
-    signal: new AbortController().signal,
-  });
-  return { code, out, err };
-}
+const run = (args: readonly string[], options?: { readonly input: string }) =>
+  runCli(['generate', ...args, '--device', 'cpu', '--threads', '1'], options);
 
 async function tokensOf(
   model: LanguageModel,
@@ -281,11 +260,11 @@ describe('generate', () => {
 
   it('prints tokens as they come, and ends clean with Ctrl-C', async () => {
     const { directory } = await makeDirectory({ config: { ...LLAMA, initializer_range: 0.2 } });
-    const script = await buildCommand('generate-test', 'generate');
+    const script = await buildCommand('generate-test');
     const many = ['--max-tokens', '10000000', '--top-k', '90', '--quiet'];
     const flags = ['--model', directory, '--prompt', PROMPT, ...many];
     const where = ['--device', 'cpu', '--threads', '1'];
-    const child = spawn(process.execPath, [script, ...flags, ...where]);
+    const child = spawn(process.execPath, [script, 'generate', ...flags, ...where]);
     let err = '';
     child.stderr.on('data', (chunk: Buffer) => {
       err += chunk.toString();

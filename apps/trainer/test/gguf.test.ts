@@ -17,7 +17,7 @@ import { Decoder, modelFiles, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ggufCommand } from '../src/gguf-command.js';
+import { runCli } from './fixtures/run-cli.js';
 import { ROOT } from './fixtures/run-flags.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'gguf-command-'));
@@ -54,17 +54,9 @@ beforeAll(async () => {
   await backend.dispose();
 });
 
-async function run(...args: string[]) {
-  let [out, err] = ['', ''];
-  const code = await ggufCommand(args, {
-    out: { write: (text) => (out += text) },
-    err: { write: (text: string) => (err += text) } as never,
-    env: { NO_COLOR: '1' },
-  });
-  return { code, out, err };
-}
+const run = (...args: string[]) => runCli(['gguf', ...args]);
 
-describe('npm run gguf', () => {
+describe('shardweave gguf', () => {
   it.each([
     ['f16', 1],
     ['q8_0', 0.55],

@@ -5,8 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { peftLayers, readPeftState, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { mergeCommand } from '../src/merge-command.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
+import { runCli } from './fixtures/run-cli.js';
 import { ROOT, runFlags } from './fixtures/run-flags.js';
 
 const BASE = 'tooling/reference/data/tiny';
@@ -100,15 +100,7 @@ it.each([
 });
 
 describe('merge', () => {
-  async function merge(...args: string[]) {
-    let [out, err] = ['', ''];
-    const code = await mergeCommand(args, {
-      out: { write: (text) => (out += text) },
-      err: { write: (text: string) => (err += text) } as never,
-      env: { NO_COLOR: '1' },
-    });
-    return { code, out, err };
-  }
+  const merge = (...args: string[]) => runCli(['merge', ...args]);
 
   it('gives a model that computes what base and adapters do', async () => {
     const out = newDirectory();

@@ -22,7 +22,7 @@ describe.skipIf(problem !== undefined)(
 
     /** Runs the command, which starts mpirun. */
     async function run(flags: readonly string[]) {
-      const child = spawn(process.execPath, [script, ...flags, '--transport', 'mpi'], {
+      const child = spawn(process.execPath, [script, 'train', ...flags, '--transport', 'mpi'], {
         stdio: ['ignore', 'pipe', 'pipe'],
         // The bundle lies outside of the package whose dependency koffi is.
         env: { ...process.env, NODE_PATH: `${ROOT}packages/collectives/node_modules` },

@@ -39,7 +39,7 @@ const whole = (least: number) =>
 
 /** The command with all its options; it parses nothing by itself. */
 export function generateOptions(): Command {
-  return new Command('generate')
+  return new Command('shardweave generate')
     .description('Continues a text, or answers in a conversation, with a model and its adapters.')
     .usage('--model DIR [--adapter DIR] [--prompt TEXT | --chat] [flags]')
     .requiredOption('--model <DIR>', 'config.json, weights and tokenizer.json, or a run')

@@ -1,36 +1,50 @@
 // The command `generate`: text from a model as it comes, after a prompt or in a conversation.
 
 import { createInterface } from 'node:readline';
-import type { ChatMessage } from './data/chat-template.js';
-import type { Tokenizer } from './data/tokenizer.js';
-import { UsageError } from './errors.js';
-import { type GenerateFlags, generateOptions } from './generate/generate-flags.js';
-import { openTextModel, type TextModel } from './generate/open-text-model.js';
-import { TextStream } from './generate/text-stream.js';
-import { printable } from './output/printable.js';
-import { type CommandStreams, runCommand } from './run-command.js';
+import type { ChatMessage } from '../data/chat-template.js';
+import type { Tokenizer } from '../data/tokenizer.js';
+import { UsageError } from '../errors.js';
+import { type GenerateFlags, generateOptions } from '../generate/generate-flags.js';
+import { openTextModel, type TextModel } from '../generate/open-text-model.js';
+import { TextStream } from '../generate/text-stream.js';
+import { printable } from '../output/printable.js';
+import type { CommandContext } from './cli-command.js';
+import { defineCommand } from './define-command.js';
 
-export interface GenerateStreams extends CommandStreams {
-  /** The turns of a conversation. */
-  readonly input: NodeJS.ReadableStream & { readonly isTTY?: boolean };
-  /** The script that looks for a GPU. */
-  readonly entry: string;
-  /** Ends the command with its reason. */
+/** The command `generate`. */
+export const generateText = defineCommand<GenerateFlags>({
+  options: generateOptions,
+  examples: [
+    {
+      line: "generate --model runs/first --prompt 'Call me'",
+      says: 'what a trained model goes on to write',
+    },
+    {
+      line: 'generate --model DIR --adapter runs/tuned/adapter --chat',
+      says: 'a conversation: each line that you type is a turn',
+    },
+    {
+      line: "generate --model runs/first --prompt 'Call me' --temperature 0 --max-tokens 20 --quiet",
+      says: 'the likeliest text alone, for scripts',
+    },
+  ],
+  run,
+});
+
+interface GenerateStreams extends Omit<CommandContext, 'listen'> {
   readonly signal: AbortSignal;
 }
 
-/** Runs the command with `args` (after the command's name) and resolves to its exit code. */
-export function generateCommand(
-  args: readonly string[],
-  streams: GenerateStreams,
-): Promise<number> {
-  return runCommand<GenerateFlags>(generateOptions(), { args, streams }, async (flags) => {
-    await using model = await openTextModel(flags, streams);
-    streams.signal.throwIfAborted();
-    const speech = new Speech(model, flags, streams);
-    await (flags.chat === true ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
-    return speech.summary();
-  });
+async function run(flags: GenerateFlags, context: CommandContext): Promise<number> {
+  const streams = { ...context, signal: context.listen().signal };
+  await using model = await openTextModel(flags, streams);
+  streams.signal.throwIfAborted();
+  const speech = new Speech(model, flags, streams);
+  await (flags.chat === true ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
+  if (flags.quiet !== true) {
+    context.out.write(`${speech.summary()}\n`);
+  }
+  return 0;
 }
 
 /** Answers each line of the input. */

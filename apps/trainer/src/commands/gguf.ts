@@ -6,12 +6,12 @@ import { basename, join, resolve } from 'node:path';
 import { GGUF_TYPES, GgufError, type GgufType, MODEL_TEXTS, modelGguf } from '@shardweave/gguf';
 import { parameterCount } from '@shardweave/nn';
 import { Command, Option } from 'commander';
-import { UsageError } from './errors.js';
-import { findModelDirectory, readModelConfig, withModelState } from './model/model-directory.js';
-import { formatBytes, formatCount } from './output/format.js';
-import { writePieces } from './output/write-file.js';
-import { type CommandStreams, runCommand } from './run-command.js';
-import { describeSystemError } from './system-error.js';
+import { UsageError } from '../errors.js';
+import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
+import { formatBytes, formatCount } from '../output/format.js';
+import { writePieces } from '../output/write-file.js';
+import { describeSystemError } from '../system-error.js';
+import { defineCommand } from './define-command.js';
 
 interface GgufFlags {
   readonly model: string;
@@ -20,13 +20,27 @@ interface GgufFlags {
   readonly quiet?: boolean;
 }
 
-/** Runs the command with `args` (after the command's name) and resolves to its exit code. */
-export function ggufCommand(args: readonly string[], streams: CommandStreams): Promise<number> {
-  return runCommand<GgufFlags>(ggufOptions(), { args, streams }, writeGguf);
-}
+/** The command `gguf`. */
+export const gguf = defineCommand<GgufFlags>({
+  options: ggufOptions,
+  examples: [
+    {
+      line: 'gguf --model runs/first --out first.gguf --type q8_0',
+      says: 'a trained model in 8 bits, its tokenizer inside',
+    },
+    { line: 'gguf --model DIR --out model.gguf', says: 'in f16' },
+  ],
+  run: async (flags, { out }) => {
+    const line = await writeGguf(flags);
+    if (flags.quiet !== true) {
+      out.write(`${line}\n`);
+    }
+    return 0;
+  },
+});
 
 function ggufOptions(): Command {
-  return new Command('gguf')
+  return new Command('shardweave gguf')
     .description('Writes a model with its tokenizer as GGUF, the file that llama.cpp runs.')
     .usage('--model DIR --out FILE [flags]')
     .requiredOption('--model <DIR>', 'config.json, model.safetensors and tokenizer.json, or a run')

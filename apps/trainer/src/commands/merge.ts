@@ -6,17 +6,17 @@ import { mergeAdapters, parameterCount, StateDictError } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { Command, Option } from 'commander';
-import { copyTokenizer } from './data/hub-tokenizer.js';
-import { UsageError } from './errors.js';
-import { readAdapter, withAdapterState } from './model/adapter-directory.js';
+import { copyTokenizer } from '../data/hub-tokenizer.js';
+import { UsageError } from '../errors.js';
+import { readAdapter, withAdapterState } from '../model/adapter-directory.js';
 import {
   findModelDirectory,
   readModelConfig,
   withModelState,
   writeModel,
-} from './model/model-directory.js';
-import { formatCount } from './output/format.js';
-import { type CommandStreams, runCommand } from './run-command.js';
+} from '../model/model-directory.js';
+import { formatCount } from '../output/format.js';
+import { defineCommand } from './define-command.js';
 
 interface MergeFlags {
   readonly model: string;
@@ -26,13 +26,26 @@ interface MergeFlags {
   readonly quiet?: boolean;
 }
 
-/** Runs the command with `args` (after the command's name) and resolves to its exit code. */
-export function mergeCommand(args: readonly string[], streams: CommandStreams): Promise<number> {
-  return runCommand<MergeFlags>(mergeOptions(), { args, streams }, merge);
-}
+/** The command `merge`. */
+export const merge = defineCommand<MergeFlags>({
+  options: mergeOptions,
+  examples: [
+    {
+      line: 'merge --model DIR --adapter runs/tuned/adapter --out models/mine',
+      says: 'a plain model of what was learnt, with its tokenizer',
+    },
+  ],
+  run: async (flags, { out }) => {
+    const line = await mergeInto(flags);
+    if (flags.quiet !== true) {
+      out.write(`${line}\n`);
+    }
+    return 0;
+  },
+});
 
 function mergeOptions(): Command {
-  return new Command('merge')
+  return new Command('shardweave merge')
     .description('Adds adapters into the weights that they stand beside, and writes a plain model.')
     .usage('--model DIR --adapter DIR --out DIR [flags]')
     .requiredOption('--model <DIR>', 'the base model that the adapters were trained on')
@@ -48,7 +61,7 @@ function mergeOptions(): Command {
 }
 
 /** Writes the model; resolves to a line about it. One weight is in memory at a time. */
-async function merge({ model, adapter, out, dtype }: MergeFlags): Promise<string> {
+async function mergeInto({ model, adapter, out, dtype }: MergeFlags): Promise<string> {
   const directory = findModelDirectory(model);
   if (directory?.hasWeights !== true) {
     throw new UsageError(

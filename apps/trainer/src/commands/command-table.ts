@@ -1,0 +1,34 @@
+// Every command of `shardweave`. Each is a file of this folder that is loaded when it is called, so that
+// --help and a mistyped name cost no engine.
+
+import type { CliCommand } from './cli-command.js';
+
+export interface CommandEntry {
+  readonly name: string;
+  /** One line. */
+  readonly summary: string;
+  readonly load: () => Promise<CliCommand>;
+}
+
+export const COMMANDS: readonly CommandEntry[] = [
+  {
+    name: 'train',
+    summary: 'train or fine-tune a GPT-2, Llama or Qwen over several ranks',
+    load: async () => (await import('./train.js')).train,
+  },
+  {
+    name: 'generate',
+    summary: 'continue a text, or talk with a model',
+    load: async () => (await import('./generate.js')).generateText,
+  },
+  {
+    name: 'merge',
+    summary: 'add adapters into the model that they were trained beside',
+    load: async () => (await import('./merge.js')).merge,
+  },
+  {
+    name: 'gguf',
+    summary: 'write a model as the file that llama.cpp runs',
+    load: async () => (await import('./gguf.js')).gguf,
+  },
+];

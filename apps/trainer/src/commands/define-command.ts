@@ -1,0 +1,72 @@
+// What every command does alike: its flags are parsed, help is printed, and what can't be parsed is a
+// sentence.
+
+import { type Command, CommanderError } from 'commander';
+import { UsageError } from '../errors.js';
+import type { CliCommand, CommandContext, CommandExample } from './cli-command.js';
+
+/** A command as its file writes it. */
+export interface CommandSpec<Flags extends object> {
+  /** The command with all its flags; it parses nothing by itself. */
+  readonly options: () => Command;
+  readonly examples: readonly CommandExample[];
+  /**
+   * The flags of what commander gives, by names in camelCase; default: as they are.
+   * @throws {UsageError} for a value that the flag doesn't take
+   */
+  readonly read?: (given: Readonly<Record<string, unknown>>) => Flags;
+  /** Works; resolves to the exit code. */
+  readonly run: (flags: Flags, context: CommandContext) => Promise<number>;
+}
+
+export function defineCommand<Flags extends object>(spec: CommandSpec<Flags>): CliCommand {
+  return {
+    examples: spec.examples,
+    parse: (args, write) => parseCommand(spec, { args, write }),
+    run: async (context) => {
+      const [, ...args] = context.args;
+      const flags = parseCommand(spec, { args, write: (text) => context.out.write(text) });
+      return spec.run(flags, context);
+    },
+  };
+}
+
+/** See CliCommand.parse. */
+export function parseCommand<Flags extends object>(
+  { options, examples, read }: Omit<CommandSpec<Flags>, 'run'>,
+  { args, write }: { readonly args: readonly string[]; readonly write: (text: string) => void },
+): Flags {
+  const command = options()
+    .addHelpText('after', examplesHelp(examples))
+    .allowExcessArguments(false)
+    .exitOverride()
+    .helpOption('-h, --help', 'print this and end')
+    .configureHelp({ helpWidth: 100 })
+    .configureOutput({ writeOut: write, writeErr: () => {} });
+  try {
+    command.parse(args, { from: 'user' });
+  } catch (error) {
+    if (error instanceof CommanderError && error.exitCode !== 0) {
+      throw new UsageError(`${complaint(error, command)} See --help.`, { cause: error });
+    }
+    throw error;
+  }
+  return read === undefined ? command.opts<Flags>() : read(command.opts());
+}
+
+function examplesHelp(examples: readonly CommandExample[]): string {
+  const lines = examples.flatMap(({ line, says }) => [`  # ${says}`, `  shardweave ${line}`]);
+  return `\nExamples:\n${lines.join('\n')}\n`;
+}
+
+/** The library's message as one sentence. */
+function complaint(error: CommanderError, command: Command): string {
+  if (error.code === 'commander.excessArguments') {
+    return `expected flags alone, got "${command.args.join(' ')}".`;
+  }
+  const [what, ...hints] = error.message.replace(/^error: /, '').split('\n');
+  return [
+    `${what!.replace(/\.$/, '')}.`,
+    ...hints.map((hint) => hint.replace(/^\((.*)\)$/, '$1')),
+  ].join(' ');
+}

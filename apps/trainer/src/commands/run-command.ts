@@ -1,0 +1,78 @@
+// From what was typed behind `shardweave` to an exit code: finds the command, runs it, and tells what it
+// rejects with.
+
+import { CommanderError } from 'commander';
+import { ToldError, TrainerError, UsageError } from '../errors.js';
+import { nearest } from '../nearest.js';
+import { Terminal } from '../output/terminal.js';
+import type { CommandContext } from './cli-command.js';
+import { COMMANDS, type CommandEntry } from './command-table.js';
+
+/** Runs the command that the arguments begin with. */
+export async function runCommand(
+  context: CommandContext & { readonly version: string },
+): Promise<number> {
+  const [name] = context.args;
+  try {
+    if (name === '--version' || name === '-v') {
+      context.out.write(`${context.version}\n`);
+      return 0;
+    }
+    if (name === undefined || name === '--help' || name === '-h') {
+      context.out.write(overview(context.version));
+      return name === undefined ? 2 : 0;
+    }
+    const command = await findCommand(name).load();
+    return await command.run(context);
+  } catch (error) {
+    return tell(error, context);
+  }
+}
+
+/** @throws {UsageError} for a name that no command has */
+function findCommand(name: string): CommandEntry {
+  const found = COMMANDS.find((command) => command.name === name);
+  if (found !== undefined) {
+    return found;
+  }
+  const names = COMMANDS.map((command) => command.name);
+  if (name.startsWith('-')) {
+    throw new UsageError(
+      `expected a command before ${name}: one of ${names.join(', ')}. See shardweave --help.`,
+    );
+  }
+  const meant = nearest(name, names);
+  const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
+  throw new UsageError(
+    `expected one of ${names.join(', ')}, got "${name}".${hint} See shardweave --help.`,
+  );
+}
+
+function overview(version: string): string {
+  const rows = COMMANDS.map(({ name, summary }) => `  ${name.padEnd(10)} ${summary}`);
+  return [
+    `shardweave ${version}: trains models over several GPUs, machines or processes`,
+    '',
+    'Usage: shardweave COMMAND [flags]',
+    '',
+    'Commands:',
+    ...rows,
+    '',
+    'shardweave COMMAND --help prints its flags and examples.',
+    '',
+  ].join('\n');
+}
+
+/** Prints why a command ended, a sentence where it is none of our mistakes; its exit code. */
+function tell(error: unknown, context: CommandContext): number {
+  if (error instanceof CommanderError || error instanceof ToldError) {
+    return error.exitCode; // help was printed, or another rank tells
+  }
+  const terminal = new Terminal({ ...context, isQuiet: false, steps: 0 });
+  if (error instanceof TrainerError) {
+    terminal.failure(error.message);
+    return error.exitCode;
+  }
+  terminal.failure(error instanceof Error ? (error.stack ?? error.message) : String(error));
+  return 1;
+}

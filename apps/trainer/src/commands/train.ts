@@ -1,0 +1,88 @@
+// The command `train`: flags to a run, the run to an exit code.
+
+import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
+import { InterruptedError, type SignalError, UsageError } from '../errors.js';
+import { type Flags, TRAIN } from '../flags.js';
+import { runJob } from '../launch/run-job.js';
+import { runRestarting } from '../launch/run-restarting.js';
+import { startMpirun } from '../launch/start-mpirun.js';
+import { RunMonitor } from '../output/run-monitor.js';
+import { Terminal } from '../output/terminal.js';
+import type { RankEvent } from '../rank/events.js';
+import { resolveConfig } from '../resolve-config.js';
+import type { RunConfig } from '../run-config.js';
+import { goOnLine } from '../saves/go-on-line.js';
+import { holdRun } from '../saves/hold-run.js';
+import type { CommandContext } from './cli-command.js';
+import { defineCommand } from './define-command.js';
+
+/** The command `train`. */
+export const train = defineCommand({ ...TRAIN, run });
+
+async function run(flags: Flags, context: CommandContext): Promise<number> {
+  const { out, err, env, entry, args } = context;
+  const { signal, wrapUp, allowWrapUp } = context.listen();
+  const place = flags.transport === 'mpi' ? readLauncher(env) : undefined;
+  const config = await resolveConfig(withRanksOf(place, flags));
+  if (flags.transport === 'mpi' && place === undefined) {
+    return await startMpirun({ ranks: config.ranks, entry, args, signal });
+  }
+  // Under mpirun every process runs this; rank 0 is the one that shows and writes.
+  const isFirst = place === undefined || place.rank === 0;
+  await using _held = isFirst ? await holdRun(config) : undefined;
+  const { steps } = config;
+  const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
+  const monitor = new RunMonitor(config, terminal);
+  const onEvent = (event: RankEvent) => {
+    if (event.type === 'step' && config.saveEvery !== undefined) {
+      allowWrapUp(); // before there is nothing to save
+    }
+    monitor.handle(event);
+  };
+  const start = (from: RunConfig) =>
+    runJob(from, {
+      entry,
+      onEvent,
+      onTokenized: (name, done, total) => terminal.progress(`tokens of ${name}`, done, total),
+      signal,
+      wrapUp,
+    });
+  const onRestart = (from: RunConfig, reason: string) => monitor.restart(from, reason);
+  try {
+    await runRestarting(config, start, { onRestart, signals: [signal, wrapUp] });
+    if (monitor.stopped !== undefined) {
+      const reason = wrapUp.reason as SignalError;
+      monitor.close(reason);
+      terminal.note(
+        `Stopped by ${reason.by} after step ${monitor.steps}, saved in ${monitor.stopped}.`,
+      );
+      terminal.note(`Go on with: ${goOnLine(args, env)}`);
+      return reason.exitCode;
+    }
+    if (isFirst) {
+      monitor.finish();
+    }
+    return 0;
+  } catch (error) {
+    monitor.close(error);
+    if (error instanceof InterruptedError) {
+      terminal.note(`Stopped by Ctrl-C after step ${monitor.steps}.`);
+      return error.exitCode;
+    }
+    throw error;
+  }
+}
+
+/** mpirun and srun say how many ranks there are; --ranks is for where the command starts them. */
+function withRanksOf(place: Launcher | undefined, flags: Flags): Flags {
+  if (place === undefined) {
+    return flags;
+  }
+  const { worldSize } = place;
+  if (flags.ranks !== undefined && flags.ranks !== worldSize) {
+    throw new UsageError(
+      `--ranks ${flags.ranks}, but ${worldSize} were started. Leave it out: the launcher's number counts.`,
+    );
+  }
+  return { ...flags, ranks: worldSize };
+}

@@ -1,0 +1,56 @@
+// The binary's table of commands: help, names, and the examples that --help prints.
+
+import { describe, expect, it } from 'vitest';
+import { COMMANDS } from '../src/commands/command-table.js';
+import { runCli } from './fixtures/run-cli.js';
+
+describe('shardweave', () => {
+  it('lists its commands, a line each', async () => {
+    const { code, out, err } = await runCli(['--help']);
+    expect({ code, err }).toEqual({ code: 0, err: '' });
+    const rows = COMMANDS.map(({ name, summary }) => `  ${name.padEnd(10)} ${summary}\n`);
+    expect(out).toContain(`Commands:\n${rows.join('')}\n`);
+    for (const { summary } of COMMANDS) {
+      expect(summary.length).toBeLessThan(70);
+    }
+    expect(await runCli([])).toEqual({ code: 2, out, err: '' });
+    expect(await runCli(['--version'])).toEqual({ code: 0, out: '0.0.0\n', err: '' });
+  });
+
+  it.each([
+    ['trian', /^error: expected one of train, .*, got "trian"\. Did you mean train\? See sharda?/],
+    ['genrate', /Did you mean generate\?/],
+    ['frobnicate', /got "frobnicate"\. See shardweave --help\.\n$/],
+    ['--steps', /^error: expected a command before --steps: one of train, /],
+  ])('knows which command was meant by %s', async (name, expected) => {
+    const { code, out, err } = await runCli([name, '3']);
+    expect({ code, out }).toEqual({ code: 2, out: '' });
+    expect(err).toMatch(expected);
+  });
+});
+
+describe.each(COMMANDS.map((entry) => [entry.name, entry] as const))('%s', (name, entry) => {
+  it('prints its flags and its examples', async () => {
+    const { code, out, err } = await runCli([name, '--help']);
+    expect({ code, err }).toEqual({ code: 0, err: '' });
+    expect(out).toMatch(new RegExp(`^Usage: shardweave ${name} `));
+    const { examples } = await entry.load();
+    expect(examples.length).toBeGreaterThan(0);
+    const lines = examples.map(({ line, says }) => `  # ${says}\n  shardweave ${line}\n`);
+    expect(out).toContain(`\nExamples:\n${lines.join('')}`);
+  });
+
+  it('has examples of flags that there are, with values that they take', async () => {
+    const { parse, examples } = await entry.load();
+    for (const { line } of examples) {
+      const [first, ...args] = wordsOf(line);
+      expect(first).toBe(name);
+      expect(() => parse(args, () => {}), line).not.toThrow();
+    }
+  });
+});
+
+/** As a shell splits a line without escapes. */
+function wordsOf(line: string): string[] {
+  return [...line.matchAll(/'([^']*)'|(\S+)/g)].map(([, quoted, word]) => quoted ?? word!);
+}
