@@ -34,7 +34,7 @@ async function command(
   flags: string,
   onOutput: (said: string, pid: number) => void = () => {},
 ): Promise<{ readonly code: number | null; readonly said: string }> {
-  const child = spawn(process.execPath, [script, ...flags.split(' ')], {
+  const child = spawn(process.execPath, [script, 'train', ...flags.split(' ')], {
     stdio: ['ignore', 'pipe', 'pipe'],
     detached: true, // a group of its own, as from a terminal
   });
@@ -85,7 +85,7 @@ describe('a run that is asked to stop', () => {
       expect(code).toBe(exit);
       expect(save).toBe(join(out, `saves/step-${step!.padStart(6, '0')}`));
       expect(said).toMatch(
-        new RegExp(`^Go on with: npm run train -- ${flags} 100000 --resume auto\\n$`, 'm'),
+        new RegExp(`^Go on with: (npx )?shardweave train ${flags} 100000 --resume auto\\n$`, 'm'),
       );
       // Two more steps, with the rates of all of them: as many as the run was to have.
       const more = Number(step) + 2;
