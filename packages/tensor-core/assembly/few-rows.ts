@@ -7,6 +7,7 @@
 
 import { loadFloat, loadFour, storeFloat, widen } from './convert';
 import { DotSums, dotSumsOf, finishDot } from './dots';
+import { BLOCK_BYTES } from './elementwise';
 import { madd } from './fuse';
 import { BF16, BLOCK, F16, F32, MATMUL_FEW_COLUMNS, MATMUL_FEW_ROWS } from './layout';
 import {
@@ -143,9 +144,16 @@ function storeDots(i0: u32, i1: u32, j: u32, sums: usize): void {
 
 // ---- b stored [k, n]: four rows of b at once, scaled by values of a and added to sums ---------------
 
+/** Whether b is widened once for all pairs of rows: what f16 takes is worth it. */
+@inline
+function widensBefore(rows: u32): bool {
+  return bType == F16 && rows > 2;
+}
+
 function sumsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
-  addToOne = bType == F32 ? addToOneF32 : bType == F16 ? addToOneF16 : addToOneBf16;
-  addToTwo = bType == F32 ? addToTwoF32 : bType == F16 ? addToTwoF16 : addToTwoBf16;
+  const dtype = widensBefore(i1 - i0) ? F32 : bType;
+  addToOne = dtype == F32 ? addToOneF32 : dtype == F16 ? addToOneF16 : addToOneBf16;
+  addToTwo = dtype == F32 ? addToTwoF32 : dtype == F16 ? addToTwoF16 : addToTwoBf16;
   const sums = scratchBase + SUMS_OFFSET;
   for (let j = j0; j < j1; j += MATMUL_FEW_COLUMNS) {
     const nc = <i32>min<u32>(j1 - j, MATMUL_FEW_COLUMNS);
@@ -160,18 +168,32 @@ function sumsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
 }
 
 function blockOfSums(i0: u32, i1: u32, k: u32, n: u32, j: u32, nc: i32, sums: usize): void {
-  const row = <usize>(addressOfB(bRow) - bBase);
+  const isWidened = widensBefore(i1 - i0);
+  const most = isWidened ? BLOCK : nc;
   let q: u32 = 0;
   for (; q + 4 <= n; q += 4) {
-    const b = addressOfB(bAt + (k + q) * bRow + j);
     const o = (<usize>q) << 2;
-    let i = i0;
-    for (; i + 1 < i1; i += 2) {
-      const to = sums + <usize>(i - i0) * SUMS_LD;
-      addToTwo(rowOfA(i, i0, k) + o, rowOfA(i + 1, i0, k) + o, b, row, nc, to);
-    }
-    if (i < i1) {
-      addToOne(rowOfA(i, i0, k) + o, b, row, nc, sums + <usize>(i - i0) * SUMS_LD);
+    for (let first = 0; first < nc; first += most) {
+      const part = min(nc - first, most);
+      const at = bAt + (k + q) * bRow + j + <u32>first;
+      let b = addressOfB(at);
+      let row = addressOfB(bRow) - bBase;
+      if (isWidened) {
+        b = scratchBase;
+        row = BLOCK_BYTES;
+        for (let r: u32 = 0; r < 4; r++) {
+          widen(bBase, bType, at + r * bRow, part, b + <usize>r * row);
+        }
+      }
+      let to = sums + ((<usize>first) << 2);
+      let i = i0;
+      for (; i + 1 < i1; i += 2) {
+        addToTwo(rowOfA(i, i0, k) + o, rowOfA(i + 1, i0, k) + o, b, row, part, to);
+        to += SUMS_LD * 2;
+      }
+      if (i < i1) {
+        addToOne(rowOfA(i, i0, k) + o, b, row, part, to);
+      }
     }
   }
   for (; q < n; q++) {

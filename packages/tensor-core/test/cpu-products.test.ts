@@ -53,6 +53,7 @@ describe.each(SHAPES)('%s', (_, extent) => {
     ['bf16', false, false],
     ['bf16', false, true],
     ['f16', false, true],
+    ['f16', false, false],
   ] as const)('%s, transposed %s and %s', async (dtype, transposeA, transposeB) => {
     const shape = { ...extent, transposeA, transposeB };
     const { m, n, k, batches } = shape;
