@@ -64,6 +64,20 @@ describe('a run that ended goes on bit by bit', () => {
     expect(weights(broken).equals(weights(whole))).toBe(true);
   });
 
+  it.each(['--strategy offload', '--strategy fsdp --ranks 2'])(
+    '%s: in the place of its own state on disk, and of no other run',
+    async (way) => {
+      const [rest, out] = [join(directory, 'rest'), join(directory, 'run')];
+      const flags = `${way} --steps 4 --offload-dir ${rest} --save-every 100 --out`;
+      const first = await stoppedAfter(2, `${flags} ${out}`);
+      const other = run(`${flags} ${directory}/other --resume auto`);
+      await expect(other).rejects.toThrow(/holds the state of an earlier run/);
+      const again = await run(`${flags} ${out} --resume auto`);
+      const unbroken = await run(`${way} --steps 4`);
+      expect([...told(first), ...told(again)]).toEqual(told(unbroken));
+    },
+  );
+
   it('with the loss scale where it was, behind overflows', async () => {
     const flags = '--strategy fsdp --ranks 2 --precision fp16 --steps 6 --lr 3';
     const unbroken = await run(flags);
@@ -174,6 +188,11 @@ describe('a save', () => {
     const again = await resume(copy(), `${FLAGS} --steps 10 --lr 0.125`);
     expect(again.resumed!.notes.join()).toMatch(/--steps 10 \(was 8\), --lr 0\.125 \(was/);
     expect(again.steps.map(({ lr }) => lr)).toEqual([0.125, 0.125]);
+    const chosen = join(out, 'saves/step-000004');
+    const decayed = await run(`${FLAGS} --resume ${chosen} --weight-decay 20`);
+    const [first, second] = lossesOf(unbroken).slice(4);
+    expect(lossesOf(decayed)[0]).toBe(first);
+    expect(Math.abs(lossesOf(decayed)[1]! / second! - 1)).toBeGreaterThan(1e-4);
   });
 
   it('that is chosen leaves the newer ones under other names', async () => {
