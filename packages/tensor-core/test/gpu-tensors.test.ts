@@ -1,7 +1,15 @@
 // GPUBuffers in and out: tensors over buffers of the caller's, and the buffers of tensors in pipelines of
 // the caller's, on one GPUDevice.
 
-import { affine, Device, defineOp, OptionError, ShapeError, sum } from '@shardweave/tensor-core';
+import {
+  affine,
+  Device,
+  DeviceLostError,
+  defineOp,
+  OptionError,
+  ShapeError,
+  sum,
+} from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import {
   createWebGpuBackend,
@@ -93,6 +101,23 @@ describe.skipIf(reason !== undefined)(title('GPUBuffers in and out'), () => {
       expect(await copied.toArray()).toEqual(Float32Array.of(4, 6));
     });
     result.destroy();
+  });
+
+  // Its GPUDevice does nothing any more, and commands of the caller's would fail far from here.
+  test('a lost device gives and takes no buffers', async () => {
+    const adapter = await webGpu().requestAdapter();
+    const lost = await adapter!.requestDevice();
+    const failed = await createWebGpuBackend({ device: lost });
+    const own = new Device(failed);
+    const x = own.tensor([1, 2]);
+    const buffer = lost.createBuffer({ size: 8, usage: USAGE });
+    expect(gpuBufferOf(x).byteLength).toBe(8);
+    lost.destroy();
+    await expect(own.synchronize()).rejects.toThrow(DeviceLostError);
+    expect(() => gpuBufferOf(x)).toThrow(DeviceLostError);
+    expect(() => tensorFromGpuBuffer(own, buffer, { shape: [2] })).toThrow(DeviceLostError);
+    own.dispose();
+    await failed.dispose();
   });
 
   test('a dry run goes over it', async () => {

@@ -37,6 +37,7 @@ const USAGE = 0x0080 | 0x0004 | 0x0008;
  * destroyed. Work submitted to the queue before the tensor is used is seen.
  * @throws {OptionError} on other devices, and for a buffer that lacks a usage
  * @throws {ShapeError} where the elements don't fit the buffer
+ * @throws {DeviceLostError} once the GPUDevice is known to be lost
  */
 export function tensorFromGpuBuffer(
   device: Device,
@@ -60,6 +61,9 @@ export function tensorFromGpuBuffer(
       `${op}: expected whole 32-bit words within ${buffer.size} bytes, got bytes [${byteOffset}, ${end}).`,
     );
   }
+  if (backend instanceof WebGpuBackend) {
+    backend.requireSound();
+  }
   const storage = new Storage(device, end / byteSize(dtype), dtype, 'activation');
   if (backend instanceof WebGpuBackend) {
     const borrowed = backend.borrow(buffer);
@@ -79,6 +83,7 @@ export function tensorFromGpuBuffer(
  * the same queue comes after it; whoever writes to it does so before the next op that reads it. The
  * buffer is the tensor's: valid until it is disposed (its scope may end), never to be destroyed.
  * @throws {OptionError} on other devices, and in a dry run
+ * @throws {DeviceLostError} once the GPUDevice is known to be lost
  */
 export function gpuBufferOf(tensor: Tensor): GpuTensorPlace {
   const { backend } = tensor.device;
@@ -86,6 +91,7 @@ export function gpuBufferOf(tensor: Tensor): GpuTensorPlace {
   if (!(backend instanceof WebGpuBackend)) {
     throw new OptionError('gpuBufferOf: expected a device with buffers, got that of a dry run.');
   }
+  backend.requireSound();
   const { buffer, byteOffset, size, dtype } = tensor.view();
   const { gpu } = asGpuBuffer(buffer);
   backend.flush();

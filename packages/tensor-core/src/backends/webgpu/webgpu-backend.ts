@@ -162,6 +162,13 @@ export class WebGpuBackend implements Backend {
     return buffer;
   }
 
+  /** @throws {Error} what the device has failed with, where it has: DeviceLostError for one. */
+  requireSound(): void {
+    if (this.#fault.error !== undefined) {
+      throw this.#fault.error;
+    }
+  }
+
   /** A buffer of the caller's, in no count of this backend's; `free` ends its use and leaves it alone. */
   borrow(gpu: GPUBuffer): BackendBuffer {
     this.#assertLive('borrow');
@@ -396,9 +403,7 @@ export class WebGpuBackend implements Backend {
       if (this.#disposal !== undefined) {
         throw disposed(op);
       }
-      if (this.#fault.error !== undefined) {
-        throw this.#fault.error;
-      }
+      this.requireSound();
       start(resolve, reject);
     });
   }
