@@ -7,6 +7,7 @@
 // own would take four. Files of `apart` have one each: they start processes or browsers, catch signals,
 // count sockets or bytes.
 import { configDefaults, defineConfig } from 'vitest/config';
+import { pageTextForVite } from './tooling/tsup/page-text.ts';
 import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
@@ -21,10 +22,11 @@ const TOGETHER = [
   'packages/gguf/test/!(llama-cpp).test.ts',
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
   'tooling/checks/{architecture,figures,layout,mutants}.test.ts',
-  'apps/trainer/test/!(command|fine-tune|killed-runs|killed-runs.long|launch|mpi|webgpu-losses).test.ts',
+  'apps/trainer/test/!(command|dashboard-page|fine-tune|killed-runs|killed-runs.long|launch|mpi|webgpu-losses).test.ts',
 ];
 
 export default defineConfig({
+  plugins: [pageTextForVite],
   resolve: { conditions: ['@shardweave/source'] },
   ssr: { resolve: { conditions: ['@shardweave/source'] } },
   test: {

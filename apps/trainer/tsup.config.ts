@@ -1,4 +1,5 @@
 import { defineConfig } from 'tsup';
+import { pageText } from '../../tooling/tsup/page-text.ts';
 
 export default defineConfig({
   entry: ['src/main.ts'],
@@ -7,4 +8,5 @@ export default defineConfig({
   clean: true,
   target: 'es2022',
   sourcemap: true,
+  esbuildPlugins: [pageText],
 });

@@ -102,12 +102,18 @@ const FLAGS = z.object({
   resume: file.optional(),
   maxRestarts: whole(0).default(0),
   out: file.optional(),
+  dashboard: z
+    .union([z.literal(true), whole(0).refine((port) => port < 65536)])
+    .describe('a port up to 65535, or none')
+    .optional(),
   quiet: z.boolean().default(false),
 });
 
 /** Every flag, checked one by one. */
 export type Flags = z.output<typeof FLAGS>;
 
+/** Where the page is without a port of one's own, so that a tunnel or a bookmark finds the next run, too. */
+export const DASHBOARD_PORT = 8642;
 /** Longest sequence taken without --seq: attention at GPT-2's 1024 is no default for a CPU. */
 export const DEFAULT_SEQ_AT_MOST = 256;
 /** Small models take larger steps: measured on the default preset; for GPT-2 its usual rate. */
@@ -333,7 +339,16 @@ export function trainOptions(): Command {
   );
 
   const output = 'Output:';
-  add(output, '--out <DIR>', 'write metrics.jsonl, summary.json, loss.svg and model/ there');
+  add(
+    output,
+    '--out <DIR>',
+    'write metrics.jsonl, summary.json, report.html and model/ there, among others',
+  );
+  add(
+    output,
+    '--dashboard [PORT]',
+    `show the run on a page of this machine, whose address is printed (default port: ${DASHBOARD_PORT})`,
+  );
   add(output, '--quiet', 'print nothing but errors');
   return command;
 }

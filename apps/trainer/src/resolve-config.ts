@@ -115,6 +115,7 @@ export async function resolveConfig(
     warmup: flags.warmup ?? (flags.schedule === 'cosine' ? DEFAULT_WARMUP : 0),
     seed: flags.seed,
     outDir: flags.out === undefined ? undefined : resolve(flags.out),
+    dashboardPort: flags.dashboard === true ? 'default' : flags.dashboard,
     isQuiet: flags.quiet,
   };
 }

@@ -38,8 +38,8 @@ export interface LoraRun {
 }
 
 /** Whether anybody will look at the steps of all ranks, at once or later. */
-export function isWatched({ outDir }: Pick<RunConfig, 'outDir'>): boolean {
-  return outDir !== undefined;
+export function isWatched(config: Pick<RunConfig, 'outDir' | 'dashboardPort'>): boolean {
+  return config.outDir !== undefined || config.dashboardPort !== undefined;
 }
 
 /** One of both. */
@@ -118,5 +118,7 @@ export interface RunConfig {
 
   readonly seed: number;
   readonly outDir: string | undefined;
+  /** Of the page that shows the run; undefined: there is none. */
+  readonly dashboardPort: number | 'default' | undefined;
   readonly isQuiet: boolean;
 }

@@ -60,6 +60,7 @@ describe('the flags of train', () => {
       '--resume <auto|DIR>',
       '--max-restarts <N>',
       '--out <DIR>',
+      '--dashboard [PORT]',
       '--quiet',
     ]);
   });

@@ -1,12 +1,15 @@
 // The command `train`: flags to a run, the run to an exit code.
 
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
+import type { Dashboard } from '../dashboard/dashboard.js';
+import { TOKEN_VARIABLE } from '../dashboard/token.js';
 import { InterruptedError, type SignalError, UsageError } from '../errors.js';
 import { type Flags, TRAIN } from '../flags.js';
 import { runJob } from '../launch/run-job.js';
 import { runRestarting } from '../launch/run-restarting.js';
 import { startMpirun } from '../launch/start-mpirun.js';
 import { RunMonitor } from '../output/run-monitor.js';
+import type { RunRecord } from '../output/run-records.js';
 import { Terminal } from '../output/terminal.js';
 import type { RankEvent } from '../rank/events.js';
 import { resolveConfig } from '../resolve-config.js';
@@ -32,7 +35,9 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   await using _held = isFirst ? await holdRun(config) : undefined;
   const { steps } = config;
   const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
-  const monitor = new RunMonitor(config, terminal);
+  let dashboard: Dashboard | undefined;
+  const onRecord = (record: RunRecord) => dashboard?.send(record);
+  const monitor = new RunMonitor(config, terminal, { onRecord });
   const onEvent = (event: RankEvent) => {
     if (event.type === 'step' && config.saveEvery !== undefined) {
       allowWrapUp(); // before there is nothing to save
@@ -49,6 +54,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     });
   const onRestart = (from: RunConfig, reason: string) => monitor.restart(from, reason);
   try {
+    dashboard = isFirst ? await openDashboard(config, { terminal, monitor, env }) : undefined;
     await runRestarting(config, start, { onRestart, signals: [signal, wrapUp] });
     if (monitor.stopped !== undefined) {
       const reason = wrapUp.reason as SignalError;
@@ -70,7 +76,33 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
       return error.exitCode;
     }
     throw error;
+  } finally {
+    await dashboard?.close();
   }
+}
+
+/** The page of the run, where it is asked for; its address is the one thing that must be read. */
+async function openDashboard(
+  { dashboardPort: port, isQuiet }: RunConfig,
+  parts: {
+    readonly terminal: Terminal;
+    readonly monitor: RunMonitor;
+    readonly env: NodeJS.ProcessEnv;
+  },
+): Promise<Dashboard | undefined> {
+  const { terminal, monitor, env } = parts;
+  if (port === undefined) {
+    return undefined;
+  }
+  if (isQuiet && !env[TOKEN_VARIABLE]) {
+    throw new UsageError(
+      `--dashboard prints its address, and --quiet prints nothing. Leave --quiet out, or set ${TOKEN_VARIABLE}.`,
+    );
+  }
+  const { Dashboard } = await import('../dashboard/dashboard.js');
+  const dashboard = await Dashboard.open({ port, history: monitor.history, env });
+  terminal.note(`dashboard ${dashboard.url}`);
+  return dashboard;
 }
 
 /** mpirun and srun say how many ranks there are; --ranks is for where the command starts them. */

@@ -25,6 +25,7 @@ export const RUN_FILES = {
   events: 'events.jsonl',
   summary: 'summary.json',
   chart: 'loss.svg',
+  report: 'report.html',
   model: 'model',
   adapter: 'adapter',
 } as const;
@@ -80,7 +81,7 @@ function linesUpTo(file: string, step: number): StepLine[] {
 
 /** Lines are written at once, so that a run that is killed keeps what it has shown. */
 export class RunDirectory {
-  readonly #path: string;
+  readonly path: string;
   /** Lines of steps before this command's. */
   readonly earlier: readonly StepLine[] = [];
   readonly #metrics: number;
@@ -101,7 +102,7 @@ export class RunDirectory {
     if (goesOnAt === undefined) {
       refuseUsedDirectory(path);
     }
-    this.#path = path;
+    this.path = path;
     try {
       makeDirectory(path);
       const file = join(path, RUN_FILES.metrics);
@@ -171,8 +172,8 @@ export class RunDirectory {
       numericClass: numericClassesOf(ready).join('; '),
       ranks: reports,
     };
-    writeFileSync(join(this.#path, RUN_FILES.summary), `${JSON.stringify(summary, null, 2)}\n`);
-    writeFileSync(join(this.#path, RUN_FILES.chart), lossChart(this.#losses, title));
+    writeFileSync(join(this.path, RUN_FILES.summary), `${JSON.stringify(summary, null, 2)}\n`);
+    writeFileSync(join(this.path, RUN_FILES.chart), lossChart(this.#losses, title));
     this.close();
   }
 

@@ -6,6 +6,7 @@ import type { RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/even
 import type { RunConfig } from '../run-config.js';
 import { isGoingOn } from '../saves/hold-run.js';
 import { headerLines, headerRows, runTitle } from './header.js';
+import { writeReport } from './report.js';
 import { RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
 import type { Terminal } from './terminal.js';
@@ -60,6 +61,7 @@ export class RunMonitor {
   restart(config: RunConfig, reason: string): void {
     this.#terminal.close();
     this.#terminal.note(reason);
+    this.#record({ type: 'warning', text: reason });
     this.#directory?.close();
     this.#config = config;
     this.#isGoingOn = true;
@@ -127,6 +129,7 @@ export class RunMonitor {
     this.#end({ type: 'runEnd', end: 'done', atMs: Date.now() });
     if (this.#directory !== undefined) {
       this.#directory.finish(this.#ready, this.#reports, runTitle(this.#config));
+      writeReport(this.#directory.path);
       this.#terminal.note(`The run is in ${this.#config.outDir}.`);
     }
   }
@@ -137,7 +140,15 @@ export class RunMonitor {
     const end = error instanceof SignalError ? 'stopped' : 'failed';
     const reason = error instanceof Error ? error.message : String(error);
     this.#end({ type: 'runEnd', end, reason, atMs: Date.now() });
-    this.#directory?.close();
+    if (this.#directory === undefined) {
+      return;
+    }
+    this.#directory.close();
+    try {
+      writeReport(this.#directory.path);
+    } catch {
+      // The run has failed already, perhaps because the disk is full: that is the one to tell.
+    }
   }
 
   #end(record: Extract<RunRecord, { readonly type: 'runEnd' }>): void {

@@ -115,15 +115,19 @@ async function openGroups(
 ): Promise<RankGroups> {
   const { config, world } = options;
   const gather = config.injectDelayMs > 0 ? withDelay(world, config.injectDelayMs) : world;
+  const own = new Set([gather.id]);
   if (trace !== undefined || comm !== undefined) {
     gather.onTrace = (call) => {
       const { name, startMs, endMs, bytes, seq, tag } = call;
       const args = { bytes, seq, ...(tag === undefined ? {} : { unit: tag }) };
       trace?.add({ name, track: 'collectives', startMs, endMs, args });
-      comm?.onCall(call);
+      if (own.has(call.group)) {
+        comm?.onCall(call); // saves have a group of their own, and no step waits for it
+      }
     };
   }
   const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
+  own.add(reduce.id);
   return { gather, reduce };
 }
 

@@ -1,0 +1,134 @@
+// What the model wrote, what was saved, what to mind, and what the run was started with.
+
+import { formatBytes, formatMs } from '../output/format.js';
+import { type Child, dataElement, element } from './element.js';
+import type { RunModel } from './run-model.js';
+import { scrollable, tableRow } from './table-view.js';
+
+export class NotesView {
+  readonly roots: readonly HTMLElement[];
+  readonly #runs: readonly RunModel[];
+  readonly #samples = card('samples', 'Samples');
+  readonly #saves = card('saves', 'Saves');
+  readonly #warnings = card('warnings', 'Warnings');
+  readonly #settings = card('settings', 'Settings');
+  #version = '';
+
+  constructor(runs: readonly RunModel[]) {
+    this.#runs = runs;
+    this.roots = [this.#warnings, this.#samples, this.#saves, this.#settings].map(
+      ({ root }) => root,
+    );
+  }
+
+  update(): void {
+    const version = this.#runs
+      .map(({ samples, saves, warnings, header }) =>
+        [samples, saves, warnings, header].map(({ length }) => length).join(),
+      )
+      .join(';');
+    if (version === this.#version) {
+      return;
+    }
+    this.#version = version;
+    this.#samples.show(
+      this.#each(({ samples }) =>
+        samples
+          .map(({ step, prompt, text }) =>
+            element('figure', { class: 'sample' }, [
+              element('figcaption', {}, [`after step ${step}`]),
+              element('blockquote', {}, [element('span', { class: 'prompt' }, [prompt]), text]),
+            ]),
+          )
+          .reverse(),
+      ),
+    );
+    this.#saves.show(this.#each(({ saves }) => (saves.length === 0 ? [] : [savesTable(saves)])));
+    this.#warnings.show(
+      this.#each(({ warnings }) =>
+        warnings.length === 0
+          ? []
+          : [
+              element(
+                'ul',
+                {},
+                warnings.map((text) => element('li', {}, [text])),
+              ),
+            ],
+      ),
+    );
+    this.#settings.show(
+      this.#each(({ header }) =>
+        header.length === 0
+          ? []
+          : [
+              element(
+                'dl',
+                { class: 'settings' },
+                header.map(([name, value]) =>
+                  element('div', {}, [element('dt', {}, [name]), element('dd', {}, [value])]),
+                ),
+              ),
+            ],
+      ),
+    );
+  }
+
+  /** With the name of each run where there are several. */
+  #each(contentOf: (run: RunModel) => HTMLElement[]): Child[] {
+    return this.#runs.flatMap((run) => {
+      const content = contentOf(run);
+      const isNamed = this.#runs.length > 1 && content.length > 0;
+      return isNamed ? [element('h3', {}, [run.name]), ...content] : content;
+    });
+  }
+}
+
+function savesTable(saves: RunModel['saves']): HTMLElement {
+  const rows = [...saves]
+    .reverse()
+    .map(({ step, directory, bytes, ms }) =>
+      tableRow([
+        dataElement(step, String(step)),
+        directory,
+        dataElement(bytes, formatBytes(bytes ?? 0)),
+        dataElement(ms, formatMs(ms ?? 0)),
+      ]),
+    );
+  const table = element('table', {}, [
+    element('caption', { class: 'sr' }, ['Saves']),
+    element('thead', {}, [
+      element(
+        'tr',
+        {},
+        ['Step', 'Directory', 'Size', 'Time'].map((name) =>
+          element('th', { scope: 'col' }, [name]),
+        ),
+      ),
+    ]),
+    element('tbody', {}, rows),
+  ]);
+  return scrollable(table, 'Saves');
+}
+
+interface Card {
+  readonly root: HTMLElement;
+  /** Hidden where there is nothing. */
+  show(content: readonly Child[]): void;
+}
+
+function card(id: string, title: string): Card {
+  const body = element('div');
+  const root = element('section', { class: 'card wide', id, 'aria-labelledby': `title-${id}` }, [
+    element('header', {}, [element('h2', { id: `title-${id}` }, [title])]),
+    body,
+  ]);
+  root.hidden = true;
+  return {
+    root,
+    show: (content) => {
+      root.hidden = content.length === 0;
+      body.replaceChildren(...content);
+    },
+  };
+}

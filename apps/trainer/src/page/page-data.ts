@@ -1,0 +1,10 @@
+// What stands in a report's page.
+
+import type { PageRecord } from './step-table.js';
+
+export interface PageData {
+  readonly runs: readonly {
+    readonly name: string;
+    readonly records: readonly PageRecord[];
+  }[];
+}

@@ -1,0 +1,14 @@
+// Colors for what is drawn on canvas, which knows no style sheet: page.css has them, by theme.
+
+export const NUM_RUN_COLORS = 6;
+
+export interface Palette {
+  color(name: string): string;
+  run(index: number): string;
+}
+
+export function readPalette(): Palette {
+  const style = getComputedStyle(document.documentElement);
+  const color = (name: string) => style.getPropertyValue(`--${name}`).trim();
+  return { color, run: (index) => color(`run-${index % NUM_RUN_COLORS}`) };
+}

@@ -1,0 +1,77 @@
+// The ranks and their health: what each is doing, when it was heard of last, and how it left.
+
+import { formatBytes, formatMs } from '../output/format.js';
+import { dataElement, element } from './element.js';
+import type { RankModel, RunModel } from './run-model.js';
+import { scrollable, tableRow } from './table-view.js';
+import { agoText } from './times.js';
+
+export class RanksView {
+  readonly root: HTMLElement;
+  readonly #runs: readonly RunModel[];
+  readonly #isLive: boolean;
+  readonly #body = element('tbody');
+
+  constructor(runs: readonly RunModel[], { isLive }: { readonly isLive: boolean }) {
+    this.#runs = runs;
+    this.#isLive = isLive;
+    const columns = [
+      'Rank',
+      'State',
+      'Device',
+      'Step',
+      ...(isLive ? ['Heard'] : []),
+      'Sent a step',
+      'Received',
+      'Collectives',
+      'Exposed',
+    ];
+    const table = element('table', {}, [
+      element('caption', { class: 'sr' }, ['Ranks']),
+      element('thead', {}, [
+        element(
+          'tr',
+          {},
+          columns.map((name) => element('th', { scope: 'col' }, [name])),
+        ),
+      ]),
+      this.#body,
+    ]);
+    this.root = element(
+      'section',
+      { class: 'card wide', id: 'ranks', 'aria-labelledby': 'title-ranks' },
+      [
+        element('header', {}, [element('h2', { id: 'title-ranks' }, ['Ranks'])]),
+        scrollable(table, 'Ranks and their health'),
+      ],
+    );
+  }
+
+  update(nowMs: number): void {
+    const rows = this.#runs.flatMap((run) =>
+      run.ranks.map((rank) => this.#row(this.#runs.length > 1 ? `${run.name} ` : '', rank, nowMs)),
+    );
+    this.root.hidden = rows.length === 0;
+    this.#body.replaceChildren(...rows);
+  }
+
+  #row(prefix: string, rank: RankModel, nowMs: number): HTMLElement {
+    const { state, reason, ready, status, heardMs } = rank;
+    const badge = element('span', { class: `badge ${state}` }, [state]);
+    const why = reason === undefined || state === 'done' ? [] : [` ${reason}`];
+    const heard = heardMs === undefined ? '\u2013' : agoText(nowMs - heardMs);
+    const bytes = (value: number | undefined) => dataElement(value, formatBytes(value ?? 0));
+    const time = (value: number | undefined) => dataElement(value, formatMs(value ?? 0));
+    return tableRow([
+      `${prefix}${rank.rank}`,
+      element('span', { class: 'state' }, [badge, ...why]),
+      ready === undefined ? '\u2013' : `${ready.device}, ${ready.description}`,
+      dataElement(status?.step, String(status?.step)),
+      ...(this.#isLive ? [heard] : []),
+      bytes(status?.bytesSent),
+      bytes(status?.bytesReceived),
+      time(status?.collectiveMs),
+      time(status?.exposedMs),
+    ]);
+  }
+}
