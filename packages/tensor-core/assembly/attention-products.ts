@@ -8,7 +8,7 @@ import { fromOf, isPartial, prepareRow, sees, toOf } from './attention-visible';
 import { laneMask } from './convert';
 import { madd } from './fuse';
 import { panelBytes } from './pack';
-import { addTile, LD, TILE_ROWS, tileOfColumns, tileOfRows } from './product-tile';
+import { addTile, LD, TILE_ROWS, Tile, tileOfColumns, tileOfRows } from './product-tile';
 import { scratchBase } from './slot';
 
 /** out[r][j] = rows[r] . column j of the panels, for the panels that the rows of a tile visit. */
@@ -18,14 +18,7 @@ export function rowProducts(rows: usize, panels: usize, out: usize): void {
     const to = toOf(r);
     const a = rows + <usize>r * LD;
     const c = out + <usize>r * LD;
-    let j = fromOf(r);
-    // Two calls: see Note [tiles].
-    for (; j + 16 <= to; j += 16) {
-      const b = panels + <usize>(j >> 3) * stride;
-      rowTile(a, b, dim, c + (j << 2));
-      rowTile(a, b + stride, dim, c + (j << 2) + 32);
-    }
-    if (j < to) {
+    for (let j = fromOf(r); j < to; j += 8) {
       rowTile(a, panels + <usize>(j >> 3) * stride, dim, c + (j << 2));
     }
   }
@@ -37,27 +30,11 @@ export function keyProducts(weights: usize, values: usize, out: usize): void {
     carefulRows(weights, values, out);
     return;
   }
-  const stride = panelBytes(numKeys, 8);
-  const sums = scratchBase + SUMS_AT;
   for (let r = 0; r < numRows; r += TILE_ROWS) {
     const from = fromOf(r);
     const k = min(toOf(r), numKeys) - from;
     const a = weights + <usize>r * LD + (from << 2);
-    let b = values + ((<usize>from) << 5);
-    let c = out + <usize>r * LD;
-    let d = 0;
-    for (; d + 8 < dim; d += 16) {
-      rowTile(a, b, k, sums);
-      addTile(sums, c);
-      rowTile(a, b + stride, k, sums);
-      addTile(sums, c + 32);
-      b += stride * 2;
-      c += 64;
-    }
-    if (d < dim) {
-      rowTile(a, b, k, sums);
-      addTile(sums, c);
-    }
+    addTiles(rowTile, a, values + ((<usize>from) << 5), panelBytes(numKeys, 8), k, out + <usize>r * LD);
   }
 }
 
@@ -70,8 +47,6 @@ export function columnProducts(weights: usize, values: usize, out: usize): void 
     carefulColumns(weights, values, out);
     return;
   }
-  const stride = panelBytes(numRows, 8);
-  const sums = scratchBase + SUMS_AT;
   for (let j = 0; j < numKeys; j += TILE_ROWS) {
     let first = 0;
     while (first < numRows && !visits(first, j)) first += TILE_ROWS;
@@ -82,21 +57,7 @@ export function columnProducts(weights: usize, values: usize, out: usize): void 
       continue;
     }
     const a = weights + <usize>first * LD + (j << 2);
-    let b = values + ((<usize>first) << 5);
-    let c = out + <usize>j * LD;
-    let d = 0;
-    for (; d + 8 < dim; d += 16) {
-      columnTile(a, b, k, sums);
-      addTile(sums, c);
-      columnTile(a, b + stride, k, sums);
-      addTile(sums, c + 32);
-      b += stride * 2;
-      c += 64;
-    }
-    if (d < dim) {
-      columnTile(a, b, k, sums);
-      addTile(sums, c);
-    }
+    addTiles(columnTile, a, values + ((<usize>first) << 5), panelBytes(numRows, 8), k, out + <usize>j * LD);
   }
 }
 
@@ -115,12 +76,19 @@ export function clearUnvisited(weights: usize, r: i32): void {
   memory.fill(row + ((<usize>to) << 2), 0, (<usize>max(numKeys - to, 0)) << 2);
 }
 
-function rowTile(a: usize, b: usize, k: i32, out: usize): void {
-  tileOfRows(a, b, k, out);
-}
-
-function columnTile(a: usize, b: usize, k: i32, out: usize): void {
+let rowTile: Tile = (a: usize, b: usize, k: i32, out: usize): void => tileOfRows(a, b, k, out);
+let columnTile: Tile = (a: usize, b: usize, k: i32, out: usize): void =>
   tileOfColumns(a, LD, b, k, out, LD);
+
+/** Six rows of out += a times all columns of the panels, `stride` bytes apart. */
+function addTiles(tile: Tile, a: usize, b: usize, stride: usize, k: i32, out: usize): void {
+  const sums = scratchBase + SUMS_AT;
+  for (let d = 0; d < dim; d += 8) {
+    tile(a, b, k, sums);
+    addTile(sums, out);
+    b += stride;
+    out += 32;
+  }
 }
 
 // ---- blocks with NaN or infinities ---------------------------------------------------------------

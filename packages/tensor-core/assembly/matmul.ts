@@ -42,7 +42,7 @@ import {
   zeroRow,
 } from './matmul-call';
 import { packStraight, packTransposed, panelBytes } from './pack';
-import { TILE_COLUMNS, TILE_ROWS, tileOfColumns } from './product-tile';
+import { TILE_COLUMNS, TILE_ROWS, Tile, tileOfColumns } from './product-tile';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 
 const MR: i32 = TILE_ROWS;
@@ -223,12 +223,10 @@ function tiles(
     for (let i = 0; i < mc; i += MR) {
       const dst = out + <usize>i * ld + ((<usize>j) << 2);
       const rows = min(mc - i, MR);
-      // Called in both branches: see Note [tiles].
+      tile(a, b, kc, sums);
       if (nc - j >= NR) {
-        tile(a, b, kc, sums);
         finish(sums, rows, bias, dst, ld, add);
       } else {
-        tile(a, b, kc, sums);
         finishEdge(sums, rows, nc - j, bias, dst, ld, add);
       }
       a += aStride;
@@ -239,9 +237,8 @@ function tiles(
 }
 
 /** sums = a x b, 6 x 8 results. */
-function tile(a: usize, b: usize, kc: i32, sums: usize): void {
-  tileOfColumns(a, MR << 2, b, kc, sums, NR << 2);
-}
+let tile: Tile = (a: usize, b: usize, k: i32, sums: usize): void =>
+  tileOfColumns(a, MR << 2, b, k, sums, NR << 2);
 
 /** out = alpha * sums + bias (+ out), whole rows of a tile. */
 function finish(sums: usize, rows: i32, bias: usize, out: usize, ld: usize, add: bool): void {

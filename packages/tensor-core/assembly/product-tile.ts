@@ -1,15 +1,18 @@
 // The innermost loops of all products: 6 x 8 results in registers, 12 vectors, which with two of b and one
-// of a are all that V8 gives. There are two for how far apart the rows of a lie, which must be a constant.
+// of a are all that V8 gives. There are two for how far apart the rows of a lie, which instructions hold.
 //
-// Note [tiles]: a function that calls one of them has nothing but it, and two callers, for one with a
-// single caller is inlined. Where callers are part of the loop, where it is unrolled, and where sums are
-// added to something before they are stored, V8 keeps some of them in memory, and it takes twice as long.
+// Note [tiles]: a function that calls one of them has nothing but it, and is called by its place in a table
+// (Tile), for one with a single caller would be inlined. Where callers are part of the loop, where it is unrolled,
+// and where sums are added to something before they are stored, V8 keeps some of them in memory, and it takes twice
+// as long.
 
 import { madd } from './fuse';
 
 /** Rows and columns of a tile. */
 export const TILE_ROWS: i32 = 6;
 export const TILE_COLUMNS: i32 = 8;
+/** A block of a times a panel of b, with k terms, as 6 x 8 results: see Note [tiles]. */
+export type Tile = (a: usize, b: usize, k: i32, out: usize) => void;
 /** Bytes from row to row of a block in scratch: 256 columns and an edge, no power of two. */
 export const LD: usize = 1088;
 
