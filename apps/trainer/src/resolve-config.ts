@@ -19,7 +19,7 @@ import {
   type Flags,
 } from './flags.js';
 
-import { readAdapter } from './model/adapter-directory.js';
+import { findAdapter, readAdapter } from './model/adapter-directory.js';
 
 import { findModelDirectory, readModelConfig } from './model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
@@ -253,7 +253,7 @@ async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
         `--adapter: ${adapter} says what its adapters are, got ${given[0]} too. Leave that out, or train new ones.`,
       );
     }
-    const directory = resolve(adapter);
+    const directory = findAdapter(adapter);
     const { rank, alpha, dropout, layers } = await readAdapter(directory);
     return { rank, alpha, dropout: loraDropout ?? dropout, targets: layers, directory };
   }

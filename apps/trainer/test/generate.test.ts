@@ -292,6 +292,10 @@ describe('generate', () => {
       [['--model', bare.directory], /--prompt is empty, and --tokenizer byte has no token/],
       [['--model', directory, '--device-budget', '9'], /--device-budget is for --strategy offload/],
       [['--model', directory, '--prompt', 'a'.repeat(97)], /97 tokens, and the model has 96 pos/],
+      [
+        ['--model', directory, '--prompt', 'hello world', '--tokenizer', 'gpt2'],
+        /--tokenizer gpt2: the prompt has token 31373, but the model's vocabulary ends at 259/,
+      ],
       [['--model', directory, '--adapter', empty], /--adapter: .* can't be used/],
       [
         ['--model', directory, '--top-k', '0'],

@@ -115,6 +115,17 @@ describe('merge', () => {
     const [inside] = (await runFlags(plain.split(' '))).steps.map(({ loss }) => loss);
     expect(Math.abs(inside! - beside!) / beside!).toBeLessThan(1e-5);
     expect((await merge(...args)).err).toMatch(/already holds a model/);
+    expect((await merge(...args.with(1, out))).err).toMatch(
+      /holds adapters, and not the model .* --adapter .*adapter\.\n/,
+    );
+    // Two at once into one directory, whose adapters are named by their run.
+    const both = ['--model', `${ROOT}${BASE}`, '--adapter', out, '--out', join(out, 'both')];
+    const [first, second] = await Promise.all([merge(...both), merge(...both)]);
+    expect([first.code, second.code].sort()).toEqual([0, 2]);
+    expect(first.err + second.err).toMatch(/^error: --out: .*both can't be written \(.*\)\.\n$/);
+    expect(readdirSync(join(out, 'both'))).toEqual(readdirSync(merged));
+    expect(readdirSync(out).filter((name) => name.includes('both'))).toEqual(['both']);
+    expect((await merge(...args.with(5, out))).err).toMatch(/--out: .* is not empty/);
   });
 
   it.each([

@@ -186,12 +186,26 @@ describe('a model directory', () => {
     const first = Uint8Array.from({ length: 300_000 }, (_, i) => i % 253);
     async function* pieces() {
       yield first;
-      expect(await readdir(directory)).toContain('model.safetensors.part');
+      expect(await readdir(directory)).toContainEqual(
+        expect.stringMatching(/^model.safetensors.*\.part$/),
+      );
       expect(await readFile(path, 'utf8')).toBe('old');
       yield Uint8Array.of(1, 2);
     }
     await writePieces(path, pieces());
     expectBytes(await readFile(path), Buffer.concat([first, Uint8Array.of(1, 2)]));
+  });
+
+  it('that two write at once is that of one of them', async () => {
+    const path = join(directory, 'a');
+    async function* first() {
+      yield Uint8Array.of(1, 1, 1);
+      await writePieces(path, [Uint8Array.of(2, 2, 2, 2, 2)]);
+      yield Uint8Array.of(1, 1);
+    }
+    await writePieces(path, first());
+    expect([...(await readFile(path))]).toEqual([1, 1, 1, 1, 1]);
+    expect(await readdir(directory)).toEqual(['a']);
   });
 });
 

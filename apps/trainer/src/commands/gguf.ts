@@ -30,8 +30,8 @@ export const gguf = defineCommand<GgufFlags>({
     },
     { line: 'gguf --model DIR --out model.gguf', says: 'in f16' },
   ],
-  run: async (flags, { out }) => {
-    const line = await writeGguf(flags);
+  run: async (flags, { out, listen }) => {
+    const line = await writeGguf(flags, listen().signal);
     if (flags.quiet !== true) {
       out.write(`${line}\n`);
     }
@@ -54,7 +54,10 @@ function ggufOptions(): Command {
 }
 
 /** Writes the file, whole or not at all; resolves to a line about it. */
-async function writeGguf({ model, out, type }: GgufFlags): Promise<string> {
+async function writeGguf(
+  { model, out, type }: GgufFlags,
+  signal: AbortSignal,
+): Promise<string> {
   const directory = findModelDirectory(model);
   if (directory?.hasWeights !== true) {
     throw new UsageError(
@@ -68,7 +71,7 @@ async function writeGguf({ model, out, type }: GgufFlags): Promise<string> {
   return await withModelState(path, config, async (state) => {
     try {
       const file = modelGguf({ texts, state }, { type, name });
-      await writePieces(out, file.pieces());
+      await writePieces(out, file.pieces(), { signal });
       const parameters = formatCount(parameterCount(config));
       return `${out}: ${config.model_type}, ${parameters} parameters, ${type}, ${formatBytes(file.byteLength)}`;
     } catch (cause) {

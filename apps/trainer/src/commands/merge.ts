@@ -1,14 +1,14 @@
 // The command `merge`: adapters added into the model that they were trained beside.
 
-import { existsSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { existsSync, readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
 import { mergeAdapters, parameterCount, StateDictError } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { Command, Option } from 'commander';
 import { copyTokenizer } from '../data/hub-tokenizer.js';
 import { UsageError } from '../errors.js';
-import { readAdapter, withAdapterState } from '../model/adapter-directory.js';
+import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
 import {
   findModelDirectory,
   readModelConfig,
@@ -16,6 +16,8 @@ import {
   writeModel,
 } from '../model/model-directory.js';
 import { formatCount } from '../output/format.js';
+import { writeDirectory } from '../output/write-file.js';
+import { describeSystemError } from '../system-error.js';
 import { defineCommand } from './define-command.js';
 
 interface MergeFlags {
@@ -35,8 +37,8 @@ export const merge = defineCommand<MergeFlags>({
       says: 'a plain model of what was learnt, with its tokenizer',
     },
   ],
-  run: async (flags, { out }) => {
-    const line = await mergeInto(flags);
+  run: async (flags, { out, listen }) => {
+    const line = await mergeInto(flags, listen().signal);
     if (flags.quiet !== true) {
       out.write(`${line}\n`);
     }
@@ -61,7 +63,10 @@ function mergeOptions(): Command {
 }
 
 /** Writes the model; resolves to a line about it. One weight is in memory at a time. */
-async function mergeInto({ model, adapter, out, dtype }: MergeFlags): Promise<string> {
+async function mergeInto(
+  { model, adapter, out, dtype }: MergeFlags,
+  signal: AbortSignal,
+): Promise<string> {
   const directory = findModelDirectory(model);
   if (directory?.hasWeights !== true) {
     throw new UsageError(
@@ -73,9 +78,12 @@ async function mergeInto({ model, adapter, out, dtype }: MergeFlags): Promise<st
       `--out: ${out} already holds a model. Choose another directory, or remove that one.`,
     );
   }
+  if (existsSync(out) && !isEmptyDirectory(out)) {
+    throw new UsageError(`--out: ${out} is not empty. Give a new directory.`);
+  }
   const { path } = directory;
   const config = await readModelConfig(path);
-  const adapterPath = resolve(adapter);
+  const adapterPath = findAdapter(adapter);
   const { rank, alpha, layers } = await readAdapter(adapterPath);
   const backend = await createCpuBackend({ threads: 1 });
   const device = new Device(backend);
@@ -87,15 +95,40 @@ async function mergeInto({ model, adapter, out, dtype }: MergeFlags): Promise<st
           mergeAdapters(base, adapters, { device, scale: alpha / rank, fanInFanOut }),
         );
         const isNarrow = [...base.values()].some((tensor) => tensor.dtype === 'bf16');
-        await writeModel(out, { config, state }, { dtype: dtype ?? (isNarrow ? 'bf16' : 'f32') });
+        await writeNew(out, async (part) => {
+          await copyTokenizer(path, part);
+          await writeModel(
+            part,
+            { config, state },
+            { dtype: dtype ?? (isNarrow ? 'bf16' : 'f32'), signal },
+          );
+        });
       }),
     );
   } finally {
     device.dispose();
     await backend.dispose();
   }
-  await copyTokenizer(path, out);
   return `${out}: ${config.model_type}, ${formatCount(parameterCount(config))} parameters, adapters of ${layers.length} layers added`;
+}
+
+function isEmptyDirectory(path: string): boolean {
+  return statSync(path).isDirectory() && readdirSync(path).length === 0;
+}
+
+/** Turns a directory that can't be made into the user's mistake. */
+async function writeNew(out: string, fill: (part: string) => Promise<void>): Promise<void> {
+  try {
+    await writeDirectory(out, fill);
+  } catch (cause) {
+    const { syscall } = cause as NodeJS.ErrnoException;
+    if (syscall === undefined || syscall === 'read') {
+      throw cause;
+    }
+    throw new UsageError(`--out: ${out} can't be written (${describeSystemError(cause)}).`, {
+      cause,
+    });
+  }
 }
 
 function explain<T>(run: () => T): T {

@@ -18,7 +18,7 @@ import { Device, type Tensor } from '@shardweave/tensor-core';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
-import { readAdapter } from '../model/adapter-directory.js';
+import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
 import { DeviceHost } from '../rank/device-host.js';
 import {
@@ -82,7 +82,7 @@ async function readChoice(flags: GenerateFlags): Promise<Choice> {
     );
   }
   const modelConfig = await readModelConfig(directory.path);
-  const adapter = flags.adapter === undefined ? undefined : resolve(flags.adapter);
+  const adapter = flags.adapter === undefined ? undefined : findAdapter(flags.adapter);
   const found = adapter === undefined ? undefined : await readAdapter(adapter);
   const lora = found && { ...found, targets: found.layers, directory: adapter };
   return {
@@ -162,6 +162,13 @@ function makeTextModel(parts: {
       if (prompt.length > positions) {
         throw new UsageError(
           `the prompt has ${prompt.length} tokens, and the model has ${positions} positions. Give a shorter one.`,
+        );
+      }
+      const { vocab_size: words } = config.modelConfig;
+      const foreign = prompt.find((token) => token >= words);
+      if (foreign !== undefined) {
+        throw new UsageError(
+          `--tokenizer ${tokenizer.name}: the prompt has token ${foreign}, but the model's vocabulary ends at ${words - 1}. Choose another --tokenizer.`,
         );
       }
       // A conversation outgrows its cache now and then, and runs again as a whole.

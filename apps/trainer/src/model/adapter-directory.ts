@@ -1,7 +1,8 @@
 // Adapters on disk as PEFT has them: adapter_config.json beside adapter_model.safetensors.
 
+import { existsSync } from 'node:fs';
 import { mkdir, readFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import {
   FormatError,
   type HostTensor,
@@ -17,6 +18,7 @@ import {
   safetensorsPieces,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
+import { RUN_FILES } from '../output/run-directory.js';
 import { writePieces } from '../output/write-file.js';
 import { describeSystemError } from '../system-error.js';
 import { FileSource } from './file-source.js';
@@ -25,6 +27,14 @@ export const ADAPTER_FILES = {
   config: 'adapter_config.json',
   weights: 'adapter_model.safetensors',
 } as const;
+
+/** The directory that --adapter `path` means: that one or, where it is the --out of a run, the run's adapters. */
+export function findAdapter(path: string): string {
+  const directory = resolve(path);
+  const inRun = join(directory, RUN_FILES.adapter);
+  const has = (where: string) => existsSync(join(where, ADAPTER_FILES.config));
+  return !has(directory) && has(inRun) ? inRun : directory;
+}
 
 /**
  * What adapters a directory holds; the weights' header is read, not their values.

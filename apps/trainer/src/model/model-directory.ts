@@ -18,8 +18,9 @@ import {
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../output/run-directory.js';
-import { writePieces } from '../output/write-file.js';
+import { type WriteOptions, writePieces } from '../output/write-file.js';
 import { describeSystemError } from '../system-error.js';
+import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
 import { FileSource } from './file-source.js';
 
 const CONFIG_FILE = 'config.json';
@@ -42,7 +43,7 @@ export interface ModelDirectory {
  * The model that --model `path` means: that directory or, where it is the --out of a run, the one that
  * the run left in it. Undefined where `path` is no directory.
  *
- * @throws {UsageError} where there are weights, but in no file that is read.
+ * @throws {UsageError} where there are weights, but in no file that is read, and for adapters alone.
  */
 export function findModelDirectory(path: string): ModelDirectory | undefined {
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) {
@@ -52,10 +53,16 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
   const isRun = !existsSync(join(path, CONFIG_FILE)) && existsSync(join(inRun, CONFIG_FILE));
   const directory = isRun ? inRun : path;
   const hasWeights = [WEIGHTS_FILE, INDEX_FILE].some((name) => existsSync(join(directory, name)));
+  const adapter = findAdapter(path);
+  if (!hasWeights && existsSync(join(adapter, ADAPTER_FILES.config))) {
+    throw new UsageError(
+      `--model: ${path} holds adapters, and not the model that they were trained beside. Give that one, and --adapter ${adapter}.`,
+    );
+  }
   const other = readdirSync(directory).find((name) => OTHER_WEIGHTS.test(name));
   if (!hasWeights && other !== undefined) {
     throw new UsageError(
-      `--model: ${directory} has weights in ${other}, but none in ${WEIGHTS_FILE} or the files of an ${INDEX_FILE}. Save them as one of these; without any weights a run starts from random ones.`,
+      `--model: ${directory} has weights in ${other}, but none in ${WEIGHTS_FILE} or the files that ${INDEX_FILE} names. Save them as one of these; without any weights a run starts from random ones.`,
     );
   }
   return { path: directory, hasWeights };
@@ -109,7 +116,7 @@ export async function withModelState<T>(
 export async function writeModel(
   directory: string,
   model: { readonly config: ModelConfig; readonly state: ModelState },
-  options: ModelFileOptions = {},
+  { signal, ...options }: ModelFileOptions & WriteOptions = {},
 ): Promise<void> {
   await mkdir(directory, { recursive: true });
   const files = modelFiles(model.config, model.state, options);
@@ -118,7 +125,7 @@ export async function writeModel(
     await rm(join(directory, INDEX_FILE), { force: true });
   }
   for (const { name, pieces } of files) {
-    await writePieces(join(directory, name), pieces());
+    await writePieces(join(directory, name), pieces(), { signal });
   }
   const stale = (await readdir(directory)).filter(
     (name) => isWeightsFile(name) && !names.has(name),

@@ -1,18 +1,26 @@
-// Files that are there whole or not at all: written under another name, and renamed when they are on
-// the disk.
+// Files and directories that are there whole or not at all: written under a name of this command alone, for
+// two may write the same at once, and renamed when they are on the disk.
 
-import { open, rename, rm } from 'node:fs/promises';
+import { randomBytes } from 'node:crypto';
+import { mkdir, open, rename, rm, rmdir } from 'node:fs/promises';
+
+export interface WriteOptions {
+  /** Ends it between two pieces, with its reason; nothing is left of them. */
+  readonly signal?: AbortSignal | undefined;
+}
 
 /** Writes `pieces` one after the other; a file of the name stays as it was until all are written. */
 export async function writePieces(
   path: string,
   pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+  { signal }: WriteOptions = {},
 ): Promise<void> {
-  const part = `${path}.part`;
+  const part = partOf(path);
   try {
     const file = await open(part, 'w');
     try {
       for await (const piece of pieces) {
+        signal?.throwIfAborted();
         await writeAll(file, piece);
       }
       await file.sync();
@@ -24,6 +32,34 @@ export async function writePieces(
     await rm(part, { force: true });
     throw error;
   }
+}
+
+/**
+ * Has `fill` write the files of a directory that is new, or empty.
+ * @throws what the system says where something has come to lie in it meanwhile
+ */
+export async function writeDirectory(
+  path: string,
+  fill: (part: string) => Promise<void>,
+): Promise<void> {
+  const part = partOf(path);
+  try {
+    await mkdir(part, { recursive: true });
+    await fill(part);
+    await rmdir(path).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== 'ENOENT') {
+        throw error;
+      }
+    });
+    await rename(part, path);
+  } catch (error) {
+    await rm(part, { recursive: true, force: true });
+    throw error;
+  }
+}
+
+function partOf(path: string): string {
+  return `${path}.${randomBytes(6).toString('hex')}.part`;
 }
 
 /** A call may write less than it was given, on a disk that fills up for instance. */
