@@ -16,6 +16,7 @@ import { Decoder, modelFiles, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { InterruptedError } from '../src/errors.js';
 import { runCli } from './fixtures/run-cli.js';
 import { ROOT } from './fixtures/run-flags.js';
 
@@ -102,6 +103,21 @@ describe('shardweave gguf', () => {
       /^error: --model: .*broken can't be a GGUF\. .*got 1000000\..*bf16 or f32\.\n$/,
     );
     expect(readFileSync(path, 'utf8')).toBe('kept');
+    expect(readdirSync(folder).filter((name) => name.endsWith('.part'))).toEqual([]);
+  });
+
+  it('leaves nothing of a file at Ctrl-C, and what was there before', async () => {
+    const path = join(folder, 'ended.gguf');
+    writeFileSync(path, 'before');
+    const args = ['gguf', '--model', model, '--out', path];
+    const signal = AbortSignal.abort(new InterruptedError());
+    const { code, out, err } = await runCli(args, { signal });
+    expect({ code, out, err }).toEqual({
+      code: 130,
+      out: '',
+      err: 'error: The run was ended by Ctrl-C.\n',
+    });
+    expect(readFileSync(path, 'utf8')).toBe('before');
     expect(readdirSync(folder).filter((name) => name.endsWith('.part'))).toEqual([]);
   });
 

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { peftLayers, readPeftState, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { InterruptedError } from '../src/errors.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
 import { runCli } from './fixtures/run-cli.js';
 import { ROOT, runFlags } from './fixtures/run-flags.js';
@@ -118,6 +119,10 @@ describe('merge', () => {
     expect((await merge(...args.with(1, out))).err).toMatch(
       /holds adapters, and not the model .* --adapter .*adapter\.\n/,
     );
+    const ended = ['merge', ...args.with(5, join(out, 'ended'))];
+    const signal = AbortSignal.abort(new InterruptedError());
+    expect((await runCli(ended, { signal })).code).toBe(130);
+    expect(readdirSync(out).filter((name) => name.startsWith('ended'))).toEqual([]);
     // Two at once into one directory, whose adapters are named by their run.
     const both = ['--model', `${ROOT}${BASE}`, '--adapter', out, '--out', join(out, 'both')];
     const [first, second] = await Promise.all([merge(...both), merge(...both)]);

@@ -54,10 +54,7 @@ function ggufOptions(): Command {
 }
 
 /** Writes the file, whole or not at all; resolves to a line about it. */
-async function writeGguf(
-  { model, out, type }: GgufFlags,
-  signal: AbortSignal,
-): Promise<string> {
+async function writeGguf({ model, out, type }: GgufFlags, signal: AbortSignal): Promise<string> {
   const directory = findModelDirectory(model);
   if (directory?.hasWeights !== true) {
     throw new UsageError(
