@@ -1,74 +1,121 @@
-// A rank whose state its device cannot hold is refused before anything is made or computed.
+// A run that can't fit is refused before anything is made; at the edge what is allowed runs, and what is refused
+// fails.
 
 import { createMemoryGroup } from '@shardweave/collectives';
-import { Device } from '@shardweave/tensor-core';
+import { cpuInfo, Device, LimitError } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
-import { checkRoom } from '../src/rank/check-room.js';
+import { dryData } from '../src/plan/dry-data.js';
+import { requireRoom, tryRun } from '../src/plan/require-room.js';
+import type { Room } from '../src/plan/room.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
+import { TrainingStep } from '../src/rank/training-step.js';
 import { resolveConfig } from '../src/resolve-config.js';
+import type { RunConfig } from '../src/run-config.js';
 import { runFlags } from './fixtures/run-flags.js';
 
-/** 842 k parameters, whose state takes 12.7 MiB. */
-const MICRO = '--device cpu --model micro';
-const MEMORY_BYTES = 12 * 2 ** 20;
+const MIB = 2 ** 20;
 
-async function open(flags: string, rank: (device: Device) => void): Promise<void> {
-  const config = await resolveConfig(parseFlags(`${MICRO} ${flags}`.split(' '), () => {}));
-  const backend = await createCpuBackend({ threads: 0, memoryBytes: MEMORY_BYTES });
+const configOf = (flags: string) =>
+  resolveConfig(parseFlags(`--device cpu ${flags}`.split(' '), () => {}));
+const roomOf = (deviceBytes: number): Room => ({ deviceBytes, hostBytes: 1e12, ranksHere: 1 });
+
+/** The message of a refusal. */
+async function refusal(flags: string, room: Room): Promise<string> {
+  const error: unknown = await requireRoom(await configOf(flags), room).catch((thrown) => thrown);
+  expect(error).toBeInstanceOf(UsageError);
+  return (error as Error).message;
+}
+
+/** Two steps of one rank on a real device whose pool ends at `limitBytes`. */
+async function runUnder(limitBytes: number, config: RunConfig): Promise<void> {
+  const backend = await createCpuBackend({ threads: 0 });
   const device = new Device(backend);
-  const [gather] = createMemoryGroup(1);
-  const groups = { gather: gather!, reduce: gather! };
+  device.pool.limitBytes = limitBytes;
+  const [group] = createMemoryGroup(1);
+  const groups = { gather: group!, reduce: group! };
   try {
     const strategy = await openStrategy({ device, config, groups });
-    strategy.optimizer.dispose();
-    await strategy.dispose();
+    await strategy.initialize();
+    const data = dryData(config);
+    const step = new TrainingStep({ config, rank: 0, device, strategy, data, group: group! });
+    for (const index of [0, 1]) {
+      await step.run(index, config.lr);
+    }
+    await device.synchronize();
   } finally {
-    rank(device);
-    await gather!.close();
+    await group!.close();
     device.dispose();
     await backend.dispose();
   }
 }
 
-describe('state beyond the memory of a cpu device', () => {
-  it.each(['--ranks 1', '--ranks 2 --strategy ddp'])('is refused: %s', async (flags) => {
-    const refused = open(flags, (device) => {
-      expect(device.ledger.peak().total).toBe(0);
-      expect(device.backend.dispatches).toBe(0);
+describe('a run at the edge of its memory', () => {
+  it.each([
+    '--model micro --strategy single --batch 4 --seq 32 --clip 0.001',
+    '--model nano --strategy single --batch 4 --seq 32 --precision bf16 --checkpoint-activations',
+    '--model nano --strategy offload --batch 4 --seq 32',
+  ])('fits to the byte: %s', async (flags) => {
+    const config = await configOf(flags);
+    const { run } = await tryRun(config, {
+      rank: 0,
+      model: { info: cpuInfo({ threads: 1 }) },
+      room: roomOf(4096 * MIB),
     });
-    await expect(refused).rejects.toThrow(UsageError);
-    await expect(refused).rejects.toThrow(/12\.0 MiB .* 12\.7 MiB .* fsdp over 2 ranks or more/);
+    const { bufferBytes } = run!;
+    await runUnder(bufferBytes, config);
+    await expect(runUnder(bufferBytes - 1, config)).rejects.toThrow(LimitError);
+    await requireRoom(config, roomOf(bufferBytes));
+    await expect(requireRoom(config, roomOf(bufferBytes - 1))).rejects.toThrow(UsageError);
   });
 
-  it.each(['--ranks 1 --strategy offload'])(
-    'is no matter where it rests elsewhere: %s',
-    async (flags) => {
-      await open(flags, (device) => expect(device.ledger.peak().total).toBeLessThan(MEMORY_BYTES));
-    },
-  );
-
-  it('is a part of the whole in fsdp, and no matter on a GPU', async () => {
-    const config = await resolveConfig(parseFlags(`${MICRO} --ranks 2`.split(' '), () => {}));
-    const limits = { maxBufferBytes: MEMORY_BYTES, maxViewBytes: MEMORY_BYTES };
-    const cpu = {
-      kind: 'cpu',
-      description: '',
-      compiledFor: '',
-      isSoftware: true,
-      isHostMemory: true,
-      limits,
-    } as const;
-    expect(() => checkRoom(config, cpu)).not.toThrow();
-    expect(() => checkRoom({ ...config, ranks: 1 }, cpu)).toThrow(UsageError);
-    expect(() => checkRoom({ ...config, ranks: 1 }, { ...cpu, kind: 'webgpu' })).not.toThrow();
-  });
-
-  it('is refused by the command', async () => {
+  it('ends at --device-budget, where there is one: a byte less is refused', async () => {
+    const flags = '--model nano --strategy offload --batch 4 --seq 32 --device-budget';
+    const refused = await refusal(`${flags} 100000`, roomOf(4096 * MIB));
+    const [, least] = /less than the (\d+) bytes that '[^']+' takes/.exec(refused)!;
+    await requireRoom(await configOf(`${flags} ${least}`), roomOf(4096 * MIB));
     await expect(
-      runFlags('--device cpu --model gpt2-large --tokenizer byte --ranks 1'.split(' ')),
-    ).rejects.toThrow(/of one WebAssembly memory, got 11\.\d GiB/);
+      requireRoom(await configOf(`${flags} ${Number(least) - 1}`), roomOf(4096 * MIB)),
+    ).rejects.toThrow(UsageError);
+    await runUnder(Number.POSITIVE_INFINITY, await configOf(`${flags} ${least}`));
+  });
+});
+
+describe('a run that does not fit', () => {
+  it('is told what it takes, with flags that fit', async () => {
+    const flags = '--model micro --strategy single --batch 8 --seq 64';
+    const message = await refusal(flags, roomOf(24 * MIB));
+    expect(message).toMatch(
+      /^memory: the run does not fit: a rank takes \d\d\.\d MiB on its device/,
+    );
+    const ways = [...message.matchAll(/(--[^(;]*) \(/g)].map(([, way]) => way!);
+    expect(ways).toHaveLength(3);
+    for (const way of ways) {
+      await requireRoom(await configOf(`${flags} ${way}`), roomOf(24 * MIB));
+    }
+  });
+
+  it('and that nothing would make fit says so', async () => {
+    expect(await refusal('--model micro', roomOf(1))).toMatch(/Nothing that was tried fits here/);
+  });
+
+  it('is one beyond the memory of the host, too', async () => {
+    const room = { deviceBytes: 4096 * MIB, hostBytes: 10 * MIB, ranksHere: 2 };
+    expect(await refusal('--model micro --ranks 2', room)).toMatch(
+      /2 ranks take \d+(\.\d)? MiB of this host's memory, of which 10\.0 MiB are free/,
+    );
+  });
+
+  it('is no matter of the command where the ranks are on GPUs', async () => {
+    const config = { ...(await configOf('--model micro')), devices: ['webgpu', 'webgpu'] as const };
+    await requireRoom(config, roomOf(1));
+  });
+
+  it('is refused by the command, at gpt2-xl before a text is read', async () => {
+    await expect(
+      runFlags('--device cpu --model gpt2-xl --ranks 2 --data /nowhere'.split(' ')),
+    ).rejects.toThrow(/a rank takes 19\.\d GiB on its device .* What fits: /);
   });
 });

@@ -47,5 +47,6 @@ export type {
   TransportListener,
 } from './transport.js';
 export { TransportGroup, type TransportGroupOptions } from './transport-group.js';
+export { createDryGroup, type DryGroupOptions } from './transports/dry.js';
 export { createMemoryGroup, type MemoryGroupOptions } from './transports/memory.js';
 export { withDelay } from './with-delay.js';

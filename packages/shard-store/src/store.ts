@@ -28,6 +28,9 @@ export interface ShardStore {
   /** What it is, for messages: `host memory`, `disk <directory>`. */
   readonly description: string;
 
+  /** It keeps no bytes, so what is only made to be kept need not be made. Default false. */
+  readonly isDry?: boolean;
+
   /** What those who use the store keep with it, each by a symbol of its own: one of it a store. */
   readonly locals: Map<symbol, unknown>;
 

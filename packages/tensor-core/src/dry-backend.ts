@@ -1,30 +1,68 @@
 // A backend that holds and computes nothing: what runs over it shows how much memory it would take.
 
-import type { Backend } from './backend.js';
+import type { Backend, BackendInfo } from './backend.js';
+import { LimitError } from './errors.js';
+import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
 import type { BackendBuffer } from './view.js';
 
-/** Buffers of the real backend's limits without bytes; kernels do nothing and reads give zeros. */
-export function createDryBackend(real: Backend): Backend {
+/** Sees what would have been queued. */
+export interface DryBackendOptions {
+  onKernel?<K extends KernelName>(kernel: K, call: KernelCalls[K]): void;
+  /** Bytes on their way between the host and the device. */
+  onCopy?(byteLength: number): void;
+}
+
+/** What a dry backend stands for: one that is open, or what is known of it. */
+export interface DryModel {
+  readonly info: BackendInfo;
+  readonly planScratch?: Backend['planScratch'];
+}
+
+/** Larger reads are of values that nobody looks at; zeroing them would cost more than all else. */
+const ZEROED_BYTES = 64 * 1024;
+
+/**
+ * Buffers of the limits of `model` without bytes; kernels do nothing and reads give zeros, but for the
+ * caller's own array of more than 64 KiB, which stays as it is.
+ */
+export function createDryBackend(model: DryModel, options: DryBackendOptions = {}): Backend {
   let nextId = 0;
   let dispatches = 0;
   const sizes = new Map<BackendBuffer, number>();
+  const { maxBufferBytes } = model.info.limits;
   return {
-    info: real.info,
-    alloc(byteLength) {
+    info: model.info,
+    alloc(byteLength, label) {
+      if (byteLength > maxBufferBytes) {
+        throw new LimitError(
+          `alloc: expected at most ${maxBufferBytes} bytes, got ${byteLength} (${label}).`,
+          { requestedBytes: byteLength, limitBytes: maxBufferBytes },
+        );
+      }
       const buffer = { id: nextId++, byteLength };
       sizes.set(buffer, byteLength);
       return buffer;
     },
     free: (buffer) => void sizes.delete(buffer),
-    write: () => undefined,
-    read: async (_buffer, _offset, byteLength, into) => into?.fill(0) ?? new Uint8Array(byteLength),
+    write: (_buffer, _offset, { byteLength }) => options.onCopy?.(byteLength),
+    read: async (_buffer, _offset, byteLength, into) => {
+      options.onCopy?.(byteLength);
+      if (into === undefined) {
+        return new Uint8Array(byteLength);
+      }
+      return byteLength > ZEROED_BYTES ? into : into.fill(0);
+    },
     copy: () => undefined,
     run: (kernel, call, scratch) => {
       dispatches += 1;
+      options.onKernel?.(kernel, call);
       if (scratch !== undefined) {
-        real.planScratch?.(kernel, call, scratch);
+        model.planScratch?.(kernel, call, scratch);
       }
     },
+    ...(model.planScratch === undefined
+      ? {}
+      : { planScratch: (kernel, call, scratch) => model.planScratch!(kernel, call, scratch) }),
     flush: () => undefined,
     sync: async () => undefined,
     usage: () => ({

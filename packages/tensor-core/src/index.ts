@@ -4,7 +4,13 @@ export { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
 export type { FinalHook, GradSink, Pass } from './autograd/pass.js';
 export type * from './backend.js';
+export { type CpuLimitsOptions, cpuBufferBytes, cpuInfo } from './backends/cpu/cpu-limits.js';
 export { Device, type DeviceOptions, type TensorOptions } from './device.js';
+export {
+  createDryBackend,
+  type DryBackendOptions,
+  type DryModel,
+} from './dry-backend.js';
 export * from './errors.js';
 export type * from './kernel-calls/custom.js';
 export type * from './kernel-calls/elementwise.js';

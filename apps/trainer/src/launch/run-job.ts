@@ -6,6 +6,7 @@ import { readLauncher } from '@shardweave/collectives/launch';
 import { chromeTrace, Trace } from '@shardweave/tensor-core';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { TrainerError, UsageError } from '../errors.js';
+import { requireRoom } from '../plan/require-room.js';
 import { DeviceHost } from '../rank/device-host.js';
 import type { RankEvent } from '../rank/events.js';
 import { runRank } from '../rank/run-rank.js';
@@ -35,6 +36,7 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     openTrace(asked.traceFile);
   }
   const devices = await resolveDevices(asked.devices, options.entry);
+  await requireRoom({ ...asked, devices });
   const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
   const onEvent = (event: RankEvent) => {
     if (event.type === 'trace') {

@@ -12,6 +12,8 @@ import { writeAdapter } from '../model/adapter-directory.js';
 import { type BaseModel, baseModelOf } from '../model/base-model.js';
 import { type ModelState, writeModel } from '../model/model-directory.js';
 import { RUN_FILES } from '../output/run-directory.js';
+import { requireRoomOf } from '../plan/require-room.js';
+import { roomHere } from '../plan/room.js';
 import { isWatched, type PreparedRun, type RunConfig } from '../run-config.js';
 import { loadResumed, planResume, type ResumePlan } from '../saves/resume-run.js';
 import { RunSaves } from '../saves/run-saves.js';
@@ -73,6 +75,10 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
     threads: config.threads,
     dtype: COMPUTE_DTYPES[config.precision],
   });
+  if (backend.info.kind === 'webgpu') {
+    // The command has asked for the ranks on cpu devices, and leaves drivers to its ranks.
+    await requireRoomOf(config, { rank, model: backend, room: roomHere(config, 'webgpu') });
+  }
   const trace = config.traceFile === undefined ? undefined : new Trace({ rank });
   if (trace !== undefined) {
     backend.trace((event) => trace.add(event));

@@ -28,11 +28,13 @@ import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 
 export function openFsdp(options: StrategyOptions): Promise<Strategy> {
-  const { config, groups } = options;
-  const { offloadDir } = config;
+  const { config, groups, openStore } = options;
+  const { offloadDir, cpuOffload } = config;
   const directory =
     offloadDir === undefined ? undefined : join(offloadDir, `rank${groups.gather.rank}`);
-  return withRest(directory, config, (rest) => openShards(options, rest));
+  return directory === undefined && !cpuOffload
+    ? openShards(options, undefined)
+    : withRest({ directory, config, openStore }, (rest) => openShards(options, rest));
 }
 
 async function openShards(
@@ -116,7 +118,6 @@ function fsdpOptions({ config, groups, store }: Sharding) {
     processGroupReduceScatter: groups.reduce,
     syncModuleStates: false, // seeds are equal, so each rank draws its own part
     reshardAfterForward: config.reshard,
-    ...(config.cpuOffload ? { moveParamsToCpu: true } : {}),
     ...(store === undefined ? {} : { offloadConfig: { store } }),
     mixedPrecision: isMixed,
     computeDType: COMPUTE_DTYPES[config.precision],

@@ -9,7 +9,6 @@ import {
   OffloadModel,
   saveCheckpoint,
 } from '@shardweave/offload';
-import { createHostStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
 import {
@@ -24,16 +23,14 @@ import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export function openOffload(options: StrategyOptions): Promise<Strategy> {
-  const { config } = options;
-  return withRest(config.offloadDir, config, (rest) => openAtRest(options, rest));
+  const { config, openStore } = options;
+  const { offloadDir: directory } = config;
+  return withRest({ directory, config, openStore }, (rest) => openAtRest(options, rest));
 }
 
-async function openAtRest(
-  { device, config }: StrategyOptions,
-  rest: Rest | undefined,
-): Promise<Strategy> {
+async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Promise<Strategy> {
   const model = deferredModel(device, config);
-  const store = rest?.store ?? createHostStore();
+  const { store } = rest;
   const parameters = trainedParameters(model);
   const shardBytes = bytesOf(model.parameters());
   const onlyTrained = config.lora !== undefined;
@@ -47,11 +44,11 @@ async function openAtRest(
     module: offload,
     optimizer,
     shardBytes,
-    initialize: async () => {},
+    initialize: () => offload.moveToStore(),
     noSync: (run) => run(),
     gradNorm: () => streamedGradNorm(parameters),
     step: async (options) => {
-      await rest?.beginStep();
+      await rest.beginStep();
       await optimizer.step(options);
     },
     load: (reader) => loadCheckpoint(offload, reader, { optimizer, onlyTrained }),

@@ -1,10 +1,10 @@
-// Where parameters rest on disk: a directory that a run starts anew in.
+// Where parameters rest off the device: host memory, or a directory that a run starts anew in.
 
-import type { ShardStore } from '@shardweave/shard-store';
+import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { UsageError } from '../../errors.js';
 import type { RunConfig } from '../../run-config.js';
-import type { Strategy } from './strategy.js';
+import type { OpenStore, Strategy } from './strategy.js';
 
 /** Says that no step has trained what lies beside it: a run that ended before may be deleted. */
 const UNTRAINED = 'untrained';
@@ -17,24 +17,35 @@ export interface Rest {
   beginStep(): Promise<void>;
 }
 
+/** A store on disk, or one in host memory. */
+export const openStore: OpenStore = async (directory) =>
+  directory === undefined ? createHostStore() : openDiskStore({ directory });
+
+export interface RestOptions {
+  /** undefined: host memory */
+  readonly directory: string | undefined;
+  readonly config: RunConfig;
+  readonly openStore?: OpenStore | undefined;
+}
+
 /**
- * Opens a strategy on the empty store of a directory: what is trained there is deleted by order alone.
+ * Opens a strategy on an empty store: what is trained in a directory is deleted by order alone.
  * The store is the strategy's, or closed again where `open` fails.
  *
- * @param directory undefined: `open` gets no rest
  * @throws {UsageError} where an earlier run's state is there, and --fresh is not given
  */
 export async function withRest(
-  directory: string | undefined,
-  config: RunConfig,
-  open: (rest: Rest | undefined) => Promise<Strategy>,
+  options: RestOptions,
+  open: (rest: Rest) => Promise<Strategy>,
 ): Promise<Strategy> {
-  if (directory === undefined) {
-    return open(undefined);
-  }
-  const store = await openDiskStore({ directory });
+  const { directory, config } = options;
+  const store = await (options.openStore ?? openStore)(directory);
   try {
-    return await open(await startAnew(store, directory, config));
+    return await open(
+      directory === undefined
+        ? { store, beginStep: async () => {} }
+        : await startAnew(store, directory, config),
+    );
   } catch (error) {
     await store.close();
     throw error;

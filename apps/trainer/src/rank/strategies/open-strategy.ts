@@ -1,6 +1,5 @@
 // The one place that asks which strategy a run has.
 
-import { checkRoom } from '../check-room.js';
 import { openDdp } from './ddp.js';
 import { openFsdp } from './fsdp.js';
 import { openOffload } from './offload.js';
@@ -11,12 +10,10 @@ import type { Strategy, StrategyOptions } from './strategy.js';
  * The model of a run with its first weights: random ones, or those of a model directory.
  * Collective.
  *
- * @throws {UsageError} for state beyond the device's memory, before any of it is made, for weights that
- *   do not fit, and for an --offload-dir that is taken
+ * @throws {UsageError} for weights that do not fit, and for an --offload-dir that is taken
  */
 export async function openStrategy(options: StrategyOptions): Promise<Strategy> {
   const { strategy, precision } = options.config;
-  checkRoom(options.config, options.device.backend.info);
   switch (strategy) {
     case 'single':
       // One rank in 16 bits is a sharding over one rank, which is mixed precision alone.

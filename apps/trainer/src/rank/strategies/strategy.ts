@@ -4,6 +4,7 @@
 import type { PieceReader, PieceStore } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { AdamW, CapturedModule, Module, StepOptions, TokenArgs } from '@shardweave/nn';
+import type { ShardStore } from '@shardweave/shard-store';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { ModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
@@ -63,7 +64,12 @@ export interface StrategyOptions {
   readonly device: Device;
   readonly config: RunConfig;
   readonly groups: RankGroups;
+  /** Opens what parameters rest in: a directory, or host memory. Default: `openStore`. */
+  readonly openStore?: OpenStore | undefined;
 }
+
+/** @param directory undefined: host memory */
+export type OpenStore = (directory: string | undefined) => Promise<ShardStore>;
 
 /** The two sequences of collectives that a rank uses; on one rank they may be one. */
 export interface RankGroups {

@@ -3,6 +3,8 @@
 // the part in use, so that this package needs no store.
 
 export interface ByteStore {
+  /** It keeps no bytes: what is computed on the way to it or from it need not be. Default false. */
+  readonly isDry?: boolean;
   /** What those who use the store keep with it, each by a symbol of its own: one of it a store. */
   readonly locals: Map<symbol, unknown>;
   /** The keys that are there now. */

@@ -49,7 +49,11 @@ export class StoreUse implements HomeSteps {
     await Promise.all(left.map((key) => this.store.delete(key)));
   }
 
-  codec(): Promise<WireCodec> {
+  /** Undefined where nothing is to be converted: the store is a dry one. */
+  async codec(): Promise<WireCodec | undefined> {
+    if (this.store.isDry === true) {
+      return undefined;
+    }
     this.#codec ??= WireCodec.create();
     return this.#codec;
   }

@@ -210,10 +210,10 @@ export class StoredFlat implements FlatHome {
         isLent = false;
         return master;
       }
-      const codec = await use.codec();
       const coded = hostBuffers.take(flat.size * 2);
       try {
-        await codec.encode(master, coded, { format: computeDType as 'f16' | 'bf16' });
+        const codec = await use.codec();
+        await codec?.encode(master, coded, { format: computeDType as 'f16' | 'bf16' });
       } catch (error) {
         hostBuffers.give(coded);
         throw error;

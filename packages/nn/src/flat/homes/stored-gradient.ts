@@ -140,7 +140,9 @@ export class StoredGradient {
       const values = await this.#asF32(reduced, dtype);
       // Where the device makes no product, neither is one made here.
       const isPlain = scale === 1 && dtype === 'f32';
-      await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
+      if (this.#options.use.store.isDry !== true) {
+        await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
+      }
       if (values !== reduced) {
         hostBuffers.give(values);
       }
@@ -160,7 +162,7 @@ export class StoredGradient {
       return bytes;
     }
     const wide = this.#options.hostBuffers().take(bytes.byteLength * 2);
-    await (await this.#options.use.codec()).decode(bytes, wide, { format: dtype });
+    await (await this.#options.use.codec())?.decode(bytes, wide, { format: dtype });
     return wide;
   }
 

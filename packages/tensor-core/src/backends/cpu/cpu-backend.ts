@@ -9,6 +9,7 @@ import type { BackendBuffer } from '../../view.js';
 import type { CommandQueue } from './command-queue.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 import { CpuBuffer } from './cpu-buffer.js';
+import { cpuInfo } from './cpu-limits.js';
 import { ENCODERS } from './encoders.js';
 import type { Engine } from './engine.js';
 import type { Heap } from './heap.js';
@@ -43,14 +44,9 @@ export class CpuBackend implements Backend {
   constructor(parts: CpuParts) {
     this.#parts = parts;
     const { threads } = parts.engine;
-    const maxBufferBytes = parts.memory.maxBytes;
     this.info = {
-      kind: 'cpu',
+      ...cpuInfo({ threads, memoryBytes: parts.memory.maxBytes }),
       description: `wasm ${parts.isFused ? 'relaxed simd' : 'simd'}, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}`,
-      isSoftware: true,
-      compiledFor: '', // the same bits on any number of threads; whether products are fused is computed
-      isHostMemory: true,
-      limits: { maxBufferBytes, maxViewBytes: maxBufferBytes },
     };
   }
 

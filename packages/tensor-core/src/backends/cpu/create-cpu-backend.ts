@@ -1,6 +1,5 @@
 // Puts a CPU device together: memory, queue and whoever runs it.
 
-import { SCRATCH_BASE, SCRATCH_BYTES } from '../../../assembly/layout.js';
 import type { Backend } from '../../backend.js';
 import { checkOptions } from '../../check-options.js';
 import { LimitError, OutOfMemoryError } from '../../errors.js';
@@ -9,6 +8,7 @@ import { CommandQueue } from './command-queue.js';
 import { CommandWriter } from './command-writer.js';
 import { chooseKernels } from './compile-kernels.js';
 import { CpuBackend } from './cpu-backend.js';
+import { cpuLayout, MAX_MEMORY_BYTES } from './cpu-limits.js';
 import type { Engine, EngineEvents } from './engine.js';
 import { Heap } from './heap.js';
 import { startInline } from './inline-engine.js';
@@ -34,8 +34,6 @@ export interface CpuBackendOptions {
   readonly fusedProducts?: boolean;
 }
 
-const MAX_MEMORY_BYTES = 65535 * 65536;
-const MAX_STAGING_BYTES = 16 * 1024 * 1024;
 /** Beyond, memory bandwidth is the limit, and every thread costs scratch. */
 const DEFAULT_MAX_THREADS = 8;
 const MAX_THREADS = 64;
@@ -57,9 +55,7 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
   });
   const threads = chooseThreads(options.threads);
   const isThreaded = threads > 0;
-  const heapBase = SCRATCH_BASE + Math.max(1, threads) * SCRATCH_BYTES;
-  const maxBytes = Math.min(options.memoryBytes ?? MAX_MEMORY_BYTES, MAX_MEMORY_BYTES);
-  const stagingBytes = Math.min(MAX_STAGING_BYTES, Math.floor(maxBytes / 8 / 65536) * 65536);
+  const { heapBase, stagingBytes, memoryBytes: maxBytes } = cpuLayout({ ...options, threads });
   if (heapBase + stagingBytes > maxBytes) {
     const limit = heapBase + stagingBytes;
     throw new LimitError(`cpu: expected memoryBytes above ${limit}, got ${maxBytes}.`);

@@ -1,0 +1,45 @@
+// Rows of a run's shape without a text: a data set for steps whose values nobody looks at.
+
+import type { Dataset } from '../data/dataset.js';
+import { numMicroSteps, rowsOf } from '../data/row-order.js';
+import { isJsonl } from '../data/tokenize.js';
+import type { RunConfig } from '../run-config.js';
+
+export interface DryDataOptions {
+  /** Told where each micro-step begins, by its place among those that are run. */
+  readonly onMicroStep?: (place: number) => void;
+}
+
+/** Of more micro-steps the first two and the last are run: those between are like the second. */
+const MOST_MICRO_STEPS = 3;
+
+/** How many micro-steps of a step are not run. */
+export function numSkipped(config: RunConfig): number {
+  return Math.max(0, numMicroSteps(config) - MOST_MICRO_STEPS);
+}
+
+/** The rows that each rank gets in each micro-step, all of them zeros. */
+export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {}): Dataset {
+  const { batch, ranks, gradAccum, seq, dataFile } = config;
+  const isPacked = isJsonl(dataFile);
+  const skipped = numSkipped(config);
+  return {
+    size: { tokens: 0, documents: 0 },
+    numSteps: Number.POSITIVE_INFINITY,
+    numMicroSteps: numMicroSteps(config) - skipped,
+    numTargets: async () => batch * seq,
+    microBatch: async (_step, rank, place) => {
+      onMicroStep?.(place);
+      const microStep = place === MOST_MICRO_STEPS - 1 ? place + skipped : place;
+      const { first, end } = rowsOf({ batch, ranks, rank, gradAccum, microStep });
+      const values = () => new Uint32Array((end - first) * seq);
+      return {
+        tokens: values(),
+        targets: values(),
+        ...(isPacked && { segments: values(), positions: values() }),
+        rows: end - first,
+        firstRow: first,
+      };
+    },
+  };
+}

@@ -1,0 +1,222 @@
+// A run of two steps on a device that holds and computes nothing: the strategy, the step and the counters are
+// those of the real one, so what it shows is what a run takes, to the byte.
+
+import { createDryGroup } from '@shardweave/collectives';
+import { createDryStore, type ShardStore } from '@shardweave/shard-store';
+import {
+  createDryBackend,
+  Device,
+  type DryModel,
+  LimitError,
+  type MemoryBytes,
+} from '@shardweave/tensor-core';
+import { CommCounter, type CommCounts } from '../rank/comm-counter.js';
+import { type PhaseBytes, PhaseMemory } from '../rank/phase-memory.js';
+import { openStrategy } from '../rank/strategies/open-strategy.js';
+import type { RankGroups, Strategy } from '../rank/strategies/strategy.js';
+import { TrainingStep } from '../rank/training-step.js';
+import type { RunConfig } from '../run-config.js';
+import { dryData, numSkipped } from './dry-data.js';
+import { Work, type WorkCounts } from './work.js';
+
+/** What a rank holds and does at most, over any number of steps. */
+export interface DryRun {
+  readonly rank: number;
+  /** Most bytes on the device at once in all steps, each tag on its own. */
+  readonly peakBytes: MemoryBytes;
+  /** The same in each phase of a later step, when the total is at its most. */
+  readonly phases: readonly PhaseBytes[];
+  /** Between steps. */
+  readonly restBytes: MemoryBytes;
+  /** Most bytes of the device's buffers, which are larger than what they hold; of the start too. */
+  readonly bufferBytes: number;
+  /** Bytes at rest in host memory and on disk. */
+  readonly hostBytes: number;
+  readonly diskBytes: number;
+  /** Collectives, payload and work of the first step, and of each later one. */
+  readonly firstStep: Counts;
+  readonly laterStep: Counts;
+}
+
+/** A norm beyond every clipping, and finite in every dtype: the update then takes what it takes at most. */
+const CLIPPED_NORM = 1e30;
+/** A gradient and two moments of AdamW, f32. */
+const STATE_BYTES = 12;
+
+export interface DryRunOptions {
+  readonly rank: number;
+  /** The device, open or not. */
+  readonly model: DryModel;
+  /** Whoever only asks whether it fits: a run that passes them ends early, by a LimitError. */
+  readonly limits?: { readonly deviceBytes: number; readonly hostBytes: number };
+}
+
+/** What adds up over a step. */
+type Counts = CommCounts & WorkCounts;
+
+/**
+ * Runs two steps dry.
+ * @throws {LimitError} for buffers beyond the device's, and beyond `limits`
+ * @throws {OffloadBudgetError} for a --device-budget that is too small
+ */
+export async function dryRun(config: RunConfig, options: DryRunOptions): Promise<DryRun> {
+  const { rank, model, limits } = options;
+  const work = new Work();
+  const device = new Device(createDryBackend(model, work), { seed: config.seed });
+  const gather = createDryGroup(config.ranks, { rank });
+  const groups = { gather, reduce: gather.worldSize === 1 ? gather : await gather.split(0) };
+  const stores = { host: createDryStore(), disk: createDryStore() };
+  try {
+    const strategy = await openStrategy({
+      device,
+      config: withoutValues(config),
+      groups,
+      openStore: async (directory) => (directory === undefined ? stores.host : stores.disk),
+    });
+    requireState(config, strategy, limits);
+    await strategy.initialize();
+    const run = new Steps(config, { ...options, device, strategy, groups, stores, work });
+    const result = await run.result();
+    strategy.optimizer.dispose();
+    await strategy.dispose();
+    return result;
+  } finally {
+    device.dispose();
+  }
+}
+
+interface DryParts extends DryRunOptions {
+  readonly device: Device;
+  readonly strategy: Strategy;
+  readonly groups: RankGroups;
+  readonly stores: { readonly host: ShardStore; readonly disk: ShardStore };
+  readonly work: Work;
+}
+
+/** The steps of a dry run, and what they count. */
+class Steps {
+  readonly #config: RunConfig;
+  readonly #parts: DryParts;
+  readonly #counter: CommCounter;
+  readonly #memory: PhaseMemory;
+  /** Counts where micro-steps began. */
+  readonly #marks: Counts[] = [];
+
+  constructor(config: RunConfig, parts: DryParts) {
+    this.#config = config;
+    this.#parts = parts;
+    const { gather, reduce } = parts.groups;
+    this.#counter = new CommCounter([...new Set([gather, reduce])]);
+    this.#memory = new PhaseMemory(parts.device.ledger);
+  }
+
+  async result(): Promise<DryRun> {
+    const { rank, device, strategy, groups, stores, limits } = this.#parts;
+    const config = this.#config;
+    const step = new TrainingStep({
+      config,
+      rank,
+      device,
+      strategy: {
+        ...strategy,
+        gradNorm: async () => {
+          await strategy.gradNorm();
+          return CLIPPED_NORM;
+        },
+      },
+      data: dryData(config, {
+        onMicroStep: (place) => {
+          this.#marks[place] = this.#counts();
+        },
+      }),
+      group: groups.gather,
+      onPhase: (phase) => {
+        this.#memory.enter(phase);
+        requireBytes(device.pool.peakInUseBytes, limits, 'device');
+      },
+    });
+    const first = await this.#countsOf(() => step.run(0, config.lr));
+    this.#memory.take();
+    const later = await this.#countsOf(() => step.run(1, config.lr));
+    const phases = this.#memory.take();
+    return {
+      rank,
+      peakBytes: this.#memory.peak(),
+      phases,
+      restBytes: device.ledger.live(),
+      bufferBytes: device.pool.peakInUseBytes,
+      hostBytes: storedBytes(stores.host),
+      diskBytes: storedBytes(stores.disk),
+      firstStep: first,
+      laterStep: later,
+    };
+  }
+
+  /** What a step adds, with the micro-steps that are not run. */
+  async #countsOf(run: () => Promise<unknown>): Promise<Counts> {
+    const before = this.#counts();
+    await run();
+    const ran = sum(this.#counts(), before, -1);
+    const [, second, third] = this.#marks;
+    const skipped = numSkipped(this.#config);
+    return skipped === 0 ? ran : sum(ran, sum(third!, second!, -1), skipped);
+  }
+
+  #counts(): Counts {
+    return { ...this.#counter.counts(), ...this.#parts.work.counts() };
+  }
+}
+
+/** Ends before values are drawn where what rests alone is too much: parameters, gradients and moments. */
+function requireState(
+  config: RunConfig,
+  strategy: Strategy,
+  limits: DryRunOptions['limits'],
+): void {
+  const { offloadDir, cpuOffload } = config;
+  if (offloadDir !== undefined) {
+    return;
+  }
+  const trained = strategy.optimizer.groups.flatMap(({ params }) => params);
+  const elements = trained.reduce(
+    (all, { size, piece }) => all + size / (piece?.numShards ?? 1),
+    0,
+  );
+  const isOnHost = config.strategy === 'offload' || cpuOffload;
+  const bytes = strategy.shardBytes + STATE_BYTES * elements;
+  requireBytes(bytes, limits, isOnHost ? 'host' : 'device');
+}
+
+function requireBytes(
+  bytes: number,
+  limits: DryRunOptions['limits'],
+  where: 'device' | 'host',
+): void {
+  const limitBytes = limits?.[`${where}Bytes`] ?? Number.POSITIVE_INFINITY;
+  if (bytes > limitBytes) {
+    throw new LimitError(`dry run: expected at most ${limitBytes} bytes, got ${bytes}.`, {
+      requestedBytes: bytes,
+      limitBytes,
+    });
+  }
+}
+
+function sum(a: Counts, b: Counts, times: number): Counts {
+  return Object.fromEntries(
+    Object.entries(a).map(([name, count]) => [name, count + times * b[name as keyof Counts]]),
+  ) as unknown as Counts;
+}
+
+/** The run without the files of its weights, which are of the same size as drawn ones. */
+function withoutValues(config: RunConfig): RunConfig {
+  const { model, lora } = config;
+  return {
+    ...config,
+    model: model.kind === 'directory' ? { ...model, hasWeights: false } : model,
+    lora: lora && { ...lora, directory: undefined },
+  };
+}
+
+function storedBytes(store: ShardStore): number {
+  return store.keys().reduce((sum, key) => sum + store.byteLength(key)!, 0);
+}

@@ -1,0 +1,130 @@
+// The first second of a run: what can't fit is refused before anything is made, with flags that would make it
+// fit.
+
+import { OffloadBudgetError } from '@shardweave/offload';
+import { cpuInfo, type DryModel, LimitError } from '@shardweave/tensor-core';
+import { UsageError } from '../errors.js';
+import { formatBytes } from '../output/format.js';
+import type { RunConfig } from '../run-config.js';
+import { type DryRun, dryRun } from './dry-run.js';
+import { complaintOf, hostNeed, type Room, roomHere } from './room.js';
+import { type Way, waysToFit } from './ways-to-fit.js';
+
+/** So many ways are told. */
+const TOLD = 3;
+
+export interface TryOptions {
+  readonly rank: number;
+  /** The rank's device, open or not. */
+  readonly model: DryModel;
+  readonly room: Room;
+  /** Whether it is enough to know that it does not fit: what it takes is then not told. */
+  readonly isBrief?: boolean;
+}
+
+/** What a run would be, or why it can't. */
+export type Trial =
+  | { readonly complaint: undefined; readonly run: DryRun }
+  | { readonly complaint: string; readonly run: DryRun | undefined };
+
+/** Runs dry, and says what stands against the run. */
+export async function tryRun(config: RunConfig, options: TryOptions): Promise<Trial> {
+  const { rank, model, room, isBrief = false } = options;
+  const { deviceBytes = Number.POSITIVE_INFINITY, hostBytes, ranksHere } = room;
+  const limits = { deviceBytes, hostBytes: hostBytes / ranksHere };
+  try {
+    const run = await dryRun(config, { rank, model, ...(isBrief ? { limits } : {}) });
+    const complaint = complaintOf(run, room);
+    return complaint === undefined ? { complaint, run } : { complaint, run };
+  } catch (error) {
+    if (error instanceof OffloadBudgetError) {
+      const { budgetBytes, requiredBytes, moduleName } = error;
+      return {
+        run: undefined,
+        complaint: `--device-budget ${budgetBytes} is less than the ${requiredBytes} bytes that '${moduleName}' takes`,
+      };
+    }
+    if (error instanceof LimitError) {
+      return { run: undefined, complaint: (error as Error).message.replace(/\.$/, '') };
+    }
+    throw error;
+  }
+}
+
+/**
+ * Refuses a run that its rank 0 has no room for on a cpu device; what a GPU has only the GPU knows.
+ * @param room default: that of this machine
+ * @throws {UsageError} with what was missing and the flags that would do
+ */
+export async function requireRoom(config: RunConfig, room?: Room): Promise<void> {
+  const rank = config.devices.indexOf('cpu');
+  if (rank < 0) {
+    return;
+  }
+  await requireRoomOf(config, {
+    rank,
+    model: { info: cpuInfo(config) },
+    room: room ?? roomHere(config, 'cpu'),
+  });
+}
+
+/** The same for one rank, whatever its device. */
+export async function requireRoomOf(config: RunConfig, options: TryOptions): Promise<void> {
+  const { complaint } = await tryRun(config, options);
+  if (complaint === undefined) {
+    return;
+  }
+  const ways = await fittingWays(config, options);
+  const told =
+    ways.length === 0
+      ? 'Nothing that was tried fits here: use a smaller --model, a shorter --seq, or --lora-rank, which trains adapters alone.'
+      : `What fits: ${ways.join('; or ')}.`;
+  throw new UsageError(`memory: the run does not fit: ${complaint}. ${told}`);
+}
+
+/** The least change of each kind that fits. */
+async function fittingWays(config: RunConfig, options: TryOptions): Promise<string[]> {
+  const told: string[] = [];
+  for (const kind of waysToFit(config)) {
+    const last = kind.at(-1);
+    let best = last && (await fit(last, options));
+    if (best === undefined) {
+      continue;
+    }
+    for (const way of kind.slice(0, -1)) {
+      const less = await fit(way, options);
+      if (less !== undefined) {
+        best = less;
+        break;
+      }
+    }
+    told.push(best);
+    if (told.length === TOLD) {
+      break;
+    }
+  }
+  return told;
+}
+
+/** The way with its need, where it fits. */
+async function fit({ flags, config }: Way, { model, room }: TryOptions) {
+  const { transport } = config;
+  const ranksHere = transport === 'mpi' ? 1 : config.ranks;
+  const changed = { ...room, ranksHere };
+  const { complaint, run } = await tryRun(config, {
+    rank: 0,
+    model,
+    room: changed,
+    isBrief: true,
+  });
+  if (complaint !== undefined) {
+    return undefined;
+  }
+  const rests =
+    run.diskBytes > 0
+      ? `, ${formatBytes(2 * run.diskBytes)} on disk`
+      : run.hostBytes > 0
+        ? `, ${formatBytes(hostNeed(run, changed))} of the host in all`
+        : '';
+  return `${flags} (${formatBytes(run.bufferBytes)} a rank${rests})`;
+}

@@ -1,0 +1,94 @@
+// Flags that would make a run fit, from those that change least to those that change most. Each is tried
+// by a dry run before it is told.
+
+import type { ModelConfig } from '@shardweave/nn';
+import { numMicroSteps } from '../data/row-order.js';
+import type { RunConfig, Strategy } from '../run-config.js';
+
+/** A run with other flags. */
+export interface Way {
+  /** What the flags are, in the place of those that say otherwise. */
+  readonly flags: string;
+  readonly config: RunConfig;
+}
+
+const MORE_RANKS = [2, 4, 8];
+
+/**
+ * Other runs of the same rows, by where parameters rest, and each from the one that changes least to the
+ * one that takes least: where the last does not fit, none of them does.
+ */
+export function waysToFit(config: RunConfig): readonly (readonly Way[])[] {
+  const { strategy, ranks, cpuOffload, offloadDir } = config;
+  const ways: Way[] = [{ flags: '', config }];
+  if (strategy !== 'offload') {
+    const least = strategy === 'fsdp' ? ranks : 1;
+    ways.push(...MORE_RANKS.filter((more) => more > least).map((more) => sharded(config, more)));
+    if (strategy === 'fsdp' && !cpuOffload && offloadDir === undefined) {
+      ways.push({ flags: '--cpu-offload', config: { ...config, cpuOffload: true } });
+    }
+    ways.push(offloaded(config));
+  }
+  if (offloadDir === undefined) {
+    const way = offloaded(config);
+    const flags = `${way.flags} --offload-dir DIR`.trim();
+    ways.push({ flags, config: { ...way.config, offloadDir: 'DIR' } });
+  }
+  return ways.map((way) => smallerSteps(way).filter((one) => one.flags !== ''));
+}
+
+/** The same on fewer rows at once, and with activations computed twice. */
+function smallerSteps(way: Way): Way[] {
+  const { batch, ranks, checkpointActivations } = way.config;
+  const gradAccum = Math.ceil(batch / ranks);
+  const rows =
+    numMicroSteps(way.config) === gradAccum
+      ? [way]
+      : [way, withFlag(way, `--grad-accum ${gradAccum}`, { gradAccum })];
+  const again = checkpointActivations
+    ? []
+    : rows.map((one) => withFlag(one, '--checkpoint-activations', { checkpointActivations: true }));
+  return [...rows, ...again];
+}
+
+function withFlag({ flags, config }: Way, flag: string, changed: Partial<RunConfig>): Way {
+  return { flags: `${flags} ${flag}`.trim(), config: { ...config, ...changed } };
+}
+
+function sharded(config: RunConfig, ranks: number): Way {
+  return { flags: flagsOf('fsdp', config, ranks), config: moved(config, 'fsdp', ranks) };
+}
+
+/** In slices of a block each: no cut takes less. */
+function offloaded(config: RunConfig): Way {
+  const { modelConfig, slices, deviceBudgetBytes } = config;
+  const way = { flags: flagsOf('offload', config, 1), config: moved(config, 'offload', 1) };
+  const most = numBlocks(modelConfig);
+  return slices === undefined && deviceBudgetBytes === undefined
+    ? withFlag(way, `--slices ${most}`, { slices: most })
+    : way;
+}
+
+function numBlocks(config: ModelConfig): number {
+  return config.model_type === 'gpt2' ? config.n_layer : config.num_hidden_layers;
+}
+
+function moved(config: RunConfig, strategy: Strategy, ranks: number): RunConfig {
+  const { devices, threads } = config;
+  return {
+    ...config,
+    strategy,
+    ranks,
+    devices: Array.from({ length: ranks }, (_, rank) => devices[rank] ?? devices[0]!),
+    threads: Math.max(1, Math.floor((threads * config.ranks) / ranks)),
+    cpuOffload: strategy === 'fsdp' && config.cpuOffload,
+  };
+}
+
+function flagsOf(strategy: Strategy, config: RunConfig, ranks: number): string {
+  const isSame = config.strategy === strategy;
+  return [
+    ...(isSame ? [] : [`--strategy ${strategy}`]),
+    ...(config.ranks === ranks ? [] : [`--ranks ${ranks}`]),
+  ].join(' ');
+}

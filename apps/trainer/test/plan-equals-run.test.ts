@@ -1,0 +1,76 @@
+// What a dry run finds is what the run takes, to the byte: 30 drawn configurations, held to the ledgers and
+// counters of runs over memory.
+
+import { cpuInfo } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import { parseFlags } from '../src/flags.js';
+import { dryRun } from '../src/plan/dry-run.js';
+import type { RankReport } from '../src/rank/events.js';
+import { resolveConfig } from '../src/resolve-config.js';
+import { splitMix32 } from '../src/seeded-random.js';
+import { ROOT, referenceCase, runFlags } from './fixtures/run-flags.js';
+
+const STEPS = 3;
+const FAMILIES = ['tiny', 'llama'] as const;
+const MODELS = {
+  tiny: ['--model', `${ROOT}tooling/reference/data/tiny`],
+  llama: flagOf(referenceCase('llama-fp32').flags, '--model'),
+};
+const DATA = ['--data', `${ROOT}tooling/reference/data/tiny/text.txt`, '--tokenizer', 'byte'];
+function flagOf(flags: readonly string[], name: string): string[] {
+  return flags.slice(flags.indexOf(name), flags.indexOf(name) + 2);
+}
+
+/** One of the 30: every strategy in turn, and of all else what the seed says. */
+function draw(index: number): string[] {
+  const next = splitMix32(16, index);
+  const pick = <T>(...of: readonly T[]): T => of[Math.floor((next() / 2 ** 32) * of.length)]!;
+  const strategy = (['single', 'fsdp', 'ddp', 'offload', 'fsdp'] as const)[index % 5]!;
+  const family = FAMILIES[Math.floor(index / 5) % 2]!;
+  const isSharded = strategy === 'fsdp' || strategy === 'ddp';
+  const flags = [
+    '--device cpu --quiet --threads 1',
+    `--strategy ${strategy} --ranks ${isSharded ? pick(1, 2, 3, 4) : 1}`,
+    `--steps ${STEPS} --seq ${pick(8, 16)} --batch ${pick(4, 5, 8)}`,
+    `--precision ${strategy === 'ddp' ? 'fp32' : pick('fp32', 'bf16', 'fp16')}`,
+    `--clip ${pick('0', '0.001')}`,
+    pick('', '--grad-accum 2', '--grad-accum 3 --no-sync'),
+    pick('', '', '--checkpoint-activations'),
+    pick('', '', '--lora-rank 4'),
+    strategy === 'fsdp' ? pick('', '--no-reshard', '--cpu-offload', '--fp32-reduce') : '',
+    strategy === 'offload'
+      ? pick(
+          '--slices 2',
+          '--micro-batches 2',
+          family === 'tiny' ? '--device-budget 1200000' : '--device-budget 300000',
+        )
+      : '',
+  ];
+  return [...MODELS[family], ...DATA, ...flags.join(' ').split(' ').filter(Boolean)];
+}
+
+async function plannedRank(flags: readonly string[], rank: number) {
+  const config = await resolveConfig(parseFlags([...flags], () => {}));
+  return dryRun(config, { rank, model: { info: cpuInfo({ threads: 1 }) } });
+}
+
+async function expectEqual(flags: readonly string[], reports: readonly RankReport[]) {
+  for (const { rank, device: _, peakBytes, ...counts } of reports) {
+    const planned = await plannedRank(flags, rank);
+    expect({ rank, ...planned.peakBytes }).toEqual({ rank, ...peakBytes });
+    const { firstStep, laterStep } = planned;
+    const names = Object.keys(counts) as (keyof typeof firstStep)[];
+    const total = names.map((name) => [name, firstStep[name] + (STEPS - 1) * laterStep[name]]);
+    expect({ rank, ...Object.fromEntries(total) }).toEqual({ rank, ...counts });
+  }
+}
+
+describe('bytes by tag and on the wire', () => {
+  it.each(
+    Array.from({ length: 30 }, (_, index) => [draw(index).slice(6).join(' '), index] as const),
+  )('%s', async (_, index) => {
+    const flags = draw(index);
+    const { reports } = await runFlags(flags);
+    await expectEqual(flags, reports);
+  });
+});

@@ -1,0 +1,156 @@
+// One rank of a job whose other ranks do not exist: every call ends at once and is counted as over any
+// other transport, so that a program shows what it would move. Values are those of a job in which all
+// ranks give the same; above COPIED_BYTES nobody moves them, and outputs stay as they are.
+
+import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
+import { GATHER_ALL_MAX_BYTES, smallAllReduceBytes } from '../algorithms/all-reduce.js';
+import { balancedParts, type PartLayout, partBytes, partOf } from '../algorithms/part-layout.js';
+import type { Call } from '../call.js';
+import { Endpoint } from '../endpoint.js';
+import { CollectiveUsageError } from '../errors.js';
+import { createWorldGroup } from '../group-options.js';
+import type { NativeCollectives } from '../native-collectives.js';
+import type { ProcessGroup } from '../process-group.js';
+import type { Transport } from '../transport.js';
+
+export interface DryGroupOptions {
+  /** Whose end it is. Default 0. */
+  readonly rank?: number;
+}
+
+/** What ranks tell each other in so few bytes are words of a protocol, which programs act on. */
+const COPIED_BYTES = 64 * 1024;
+
+/**
+ * The end of one rank in a group of `worldSize` that has no other. `send`, `recv` and compressed calls
+ * are not for it.
+ */
+export function createDryGroup(worldSize: number, options: DryGroupOptions = {}): ProcessGroup {
+  const { rank = 0 } = options;
+  const isPlace = Number.isInteger(worldSize) && Number.isInteger(rank);
+  if (!isPlace || worldSize < 1 || rank < 0 || rank >= worldSize) {
+    throw new CollectiveUsageError(
+      { rank, worldSize, call: 'createDryGroup' },
+      `expected a positive world size and a rank below it, got ${worldSize} and ${rank}.`,
+    );
+  }
+  const endpoint = new Endpoint({ rank, worldSize });
+  endpoint.attach(new DryTransport(rank, worldSize));
+  return createWorldGroup(endpoint, {});
+}
+
+class DryTransport implements Transport {
+  readonly collectives = new DryCollectives();
+  readonly #place: { readonly rank: number; readonly worldSize: number };
+
+  constructor(rank: number, worldSize: number) {
+    this.#place = { rank, worldSize };
+  }
+
+  send(): never {
+    throw new CollectiveUsageError(
+      { ...this.#place, call: 'send' },
+      'expected a collective without compression, got a message to a rank that is not there.',
+    );
+  }
+
+  sendControl(): void {}
+
+  async close(): Promise<void> {}
+
+  terminate(): void {}
+}
+
+class DryCollectives implements NativeCollectives {
+  serves(): boolean {
+    return true;
+  }
+
+  async allGather(
+    call: Call,
+    own: Uint8Array,
+    output: Uint8Array,
+    layout: PartLayout,
+  ): Promise<void> {
+    countAllToAll(call, layout);
+    if (output.byteLength > COPIED_BYTES) {
+      return;
+    }
+    for (let rank = 0; rank < call.worldSize; rank++) {
+      const part = partOf(output, layout, rank);
+      part.set(own.subarray(0, part.byteLength));
+    }
+  }
+
+  async reduceScatter(
+    call: Call,
+    input: Uint8Array,
+    output: Uint8Array,
+    layout: PartLayout,
+  ): Promise<void> {
+    countScatter(call, layout);
+    if (input.byteLength <= COPIED_BYTES) {
+      output.set(partOf(input, layout, call.rank));
+    }
+  }
+
+  async allReduce(
+    call: Call,
+    input: Uint8Array,
+    output: Uint8Array,
+    { dtype }: ReduceOptions,
+  ): Promise<void> {
+    const { byteLength } = input;
+    if (byteLength <= GATHER_ALL_MAX_BYTES) {
+      const bytes = smallAllReduceBytes(call, byteLength);
+      call.bytesSent += bytes;
+      call.bytesReceived += bytes;
+    } else {
+      const layout = balancedParts(call.worldSize, byteLength, byteSize(dtype));
+      countScatter(call, layout);
+      countAllToAll(call, layout);
+    }
+    if (byteLength <= COPIED_BYTES) {
+      output.set(input);
+    }
+  }
+
+  async broadcast(call: Call, buffer: Uint8Array, root: number): Promise<void> {
+    const { byteLength } = buffer;
+    if (call.rank === root) {
+      call.bytesSent += byteLength * (call.worldSize - 1);
+    } else {
+      call.bytesReceived += byteLength;
+    }
+  }
+
+  async gather(
+    call: Call,
+    input: Uint8Array,
+    _output: Uint8Array | null,
+    root: number,
+  ): Promise<void> {
+    const { byteLength } = input;
+    if (call.rank === root) {
+      call.bytesReceived += byteLength * (call.worldSize - 1);
+    } else {
+      call.bytesSent += byteLength;
+    }
+  }
+
+  async openGroup(): Promise<void> {}
+}
+
+/** Each rank's part goes to all others. */
+function countAllToAll(call: Call, layout: PartLayout): void {
+  const own = partBytes(layout, call.rank);
+  call.bytesSent += own * (call.worldSize - 1);
+  call.bytesReceived += layout.offsets.at(-1)! - own;
+}
+
+/** Each rank gets its own part of all others. */
+function countScatter(call: Call, layout: PartLayout): void {
+  const own = partBytes(layout, call.rank);
+  call.bytesSent += layout.offsets.at(-1)! - own;
+  call.bytesReceived += own * (call.worldSize - 1);
+}

@@ -1,0 +1,54 @@
+// What a CPU device's memory can hold, known before there is one.
+
+import { SCRATCH_BASE, SCRATCH_BYTES } from '../../../assembly/layout.js';
+import type { BackendInfo } from '../../backend.js';
+
+/** 4 GiB less a page. */
+export const MAX_MEMORY_BYTES = 65535 * 65536;
+const MAX_STAGING_BYTES = 16 * 1024 * 1024;
+const PAGE_BYTES = 65536;
+
+export interface CpuLimitsOptions {
+  /** As of CpuBackendOptions. */
+  readonly threads: number;
+  /** As of CpuBackendOptions. Default: what a WebAssembly memory can grow to. */
+  readonly memoryBytes?: number;
+}
+
+/** How the memory of a device is divided. */
+export interface CpuLayout {
+  readonly memoryBytes: number;
+  /** Where buffers begin. */
+  readonly heapBase: number;
+  /** The first of them: bytes on their way from the host. */
+  readonly stagingBytes: number;
+}
+
+export function cpuLayout({ threads, memoryBytes }: CpuLimitsOptions): CpuLayout {
+  const most = Math.min(memoryBytes ?? MAX_MEMORY_BYTES, MAX_MEMORY_BYTES);
+  const stagingBytes = Math.floor(most / 8 / PAGE_BYTES) * PAGE_BYTES;
+  return {
+    memoryBytes: most,
+    heapBase: SCRATCH_BASE + Math.max(1, threads) * SCRATCH_BYTES,
+    stagingBytes: Math.min(MAX_STAGING_BYTES, stagingBytes),
+  };
+}
+
+/** Bytes beyond which a device's buffers together are refused for sure. */
+export function cpuBufferBytes(options: CpuLimitsOptions): number {
+  const { memoryBytes, heapBase, stagingBytes } = cpuLayout(options);
+  return memoryBytes - heapBase - stagingBytes;
+}
+
+/** What a CPU device says of itself, without its threads. */
+export function cpuInfo(options: CpuLimitsOptions): BackendInfo {
+  const { memoryBytes } = cpuLayout(options);
+  return {
+    kind: 'cpu',
+    description: 'wasm',
+    isSoftware: true,
+    compiledFor: '', // the same bits on any number of threads; whether products are fused is computed
+    isHostMemory: true,
+    limits: { maxBufferBytes: memoryBytes, maxViewBytes: memoryBytes },
+  };
+}
