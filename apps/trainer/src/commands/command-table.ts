@@ -17,6 +17,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./train.js')).train,
   },
   {
+    name: 'plan',
+    summary: 'what a run would take, by strategy, and whether it fits here',
+    load: async () => (await import('./plan.js')).plan,
+  },
+  {
     name: 'generate',
     summary: 'continue a text, or talk with a model',
     load: async () => (await import('./generate.js')).generateText,

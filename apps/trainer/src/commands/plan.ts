@@ -1,0 +1,49 @@
+// The command `plan`: what a run would take, for every strategy, before there is one.
+
+import { cpuInfo } from '@shardweave/tensor-core';
+import { type Flags, TRAIN } from '../flags.js';
+import { resolveDevices } from '../launch/adapter-probe.js';
+import { planRows, planText } from '../plan/plan-table.js';
+import { measureRates } from '../plan/rates.js';
+import { roomHere } from '../plan/room.js';
+import { DeviceHost } from '../rank/device-host.js';
+import { COMPUTE_DTYPES } from '../rank/strategies/model-parts.js';
+import { resolveConfig } from '../resolve-config.js';
+import { defineCommand } from './define-command.js';
+
+interface PlanFlags extends Flags {
+  readonly json: boolean;
+}
+
+/** The command `plan`. */
+export const plan = defineCommand<PlanFlags>({
+  options: () =>
+    TRAIN.options()
+      .name('shardweave plan')
+      .description('Tells what a run would take, by strategy: memory to the byte, wire and time.')
+      .option('--json', 'all numbers, as JSON'),
+  examples: [
+    { line: 'plan --model gpt2 --ranks 2', says: 'where GPT-2 fits on this machine' },
+    {
+      line: 'plan --model gpt2-medium --batch 4 --checkpoint-activations --json',
+      says: 'all bytes by tag and phase, for programs',
+    },
+  ],
+  read: ({ json, ...given }) => ({ ...TRAIN.read!(given), json: json === true }),
+  run: async (flags, { out, entry }) => {
+    const asked = await resolveConfig(flags);
+    const config = { ...asked, devices: await resolveDevices(asked.devices, entry) };
+    const kind = config.devices[0] === 'webgpu' ? 'webgpu' : 'cpu';
+    await using host = new DeviceHost();
+    const { threads, precision } = config;
+    const dtype = COMPUTE_DTYPES[precision];
+    const backend = await host.open(kind, { threads, dtype });
+    const rows = await planRows(config, {
+      model: kind === 'cpu' ? { info: cpuInfo({ threads }) } : backend,
+      rates: await measureRates(backend, dtype),
+      room: (run) => roomHere(run, kind),
+    });
+    out.write(flags.json ? `${JSON.stringify(rows, null, 2)}\n` : planText(rows));
+    return 0;
+  },
+});

@@ -1,0 +1,110 @@
+// The runs of one model and one set of rows by strategy: what each takes, and whether it fits here.
+
+import type { DryModel } from '@shardweave/tensor-core';
+import { formatBytes, formatMs } from '../output/format.js';
+import type { RunConfig, Strategy } from '../run-config.js';
+import type { DryRun } from './dry-run.js';
+import { type Rates, stepMs } from './rates.js';
+import { tryRun } from './require-room.js';
+import { hostNeed, isTight, type Room } from './room.js';
+
+const STRATEGIES: readonly Strategy[] = ['single', 'fsdp', 'ddp', 'offload'];
+
+export interface PlanRow {
+  readonly strategy: Strategy;
+  readonly ranks: number;
+  /** Why it can't be; undefined where it may be. */
+  readonly complaint: string | undefined;
+  /** Whether it fits, but close to the end of some memory. */
+  readonly isTight: boolean;
+  /** Of rank 0, which has as much as any; undefined where not even that can be told. */
+  readonly run: DryRun | undefined;
+  /** All ranks on this host. */
+  readonly hostBytes: number | undefined;
+  readonly stepMs: number | undefined;
+}
+
+export interface PlanOptions {
+  readonly model: DryModel;
+  readonly rates: Rates | undefined;
+  /** What there is for so many ranks. */
+  room(config: RunConfig): Room;
+}
+
+/** A row for each strategy, the asked one with its ranks. */
+export async function planRows(config: RunConfig, options: PlanOptions): Promise<PlanRow[]> {
+  const rows: PlanRow[] = [];
+  for (const strategy of STRATEGIES) {
+    rows.push(await planRow(asStrategy(config, strategy), options));
+  }
+  return rows;
+}
+
+async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow> {
+  const { model, rates } = options;
+  const { strategy, ranks } = config;
+  const room = options.room(config);
+  const { complaint, run } = await tryRun(config, { rank: 0, model, room });
+  return {
+    strategy,
+    ranks,
+    complaint,
+    isTight: complaint === undefined && isTight(run, room),
+    run,
+    hostBytes: run && hostNeed(run, room),
+    stepMs: run && rates && stepMs(run, rates),
+  };
+}
+
+function asStrategy(config: RunConfig, strategy: Strategy): RunConfig {
+  const isAlone = strategy === 'single' || strategy === 'offload';
+  const ranks = isAlone ? 1 : Math.max(2, config.ranks);
+  const isOffload = strategy === 'offload';
+  return {
+    ...config,
+    strategy,
+    ranks,
+    devices: Array.from({ length: ranks }, (_, rank) => config.devices[rank] ?? config.devices[0]!),
+    cpuOffload: strategy === 'fsdp' && config.cpuOffload,
+    offloadDir: isOffload || strategy === 'fsdp' ? config.offloadDir : undefined,
+    deviceBudgetBytes: isOffload ? config.deviceBudgetBytes : undefined,
+    slices: isOffload ? config.slices : undefined,
+    microBatches: isOffload ? config.microBatches : 1,
+  };
+}
+
+/** As people read it: a line a strategy, and below why some can't be. */
+export function planText(rows: readonly PlanRow[]): string {
+  const table = rows.map(cellsOf);
+  const head = ['', 'fits', 'a rank', 'parameter', 'optimizer', 'gradient', 'activation', 'rest'];
+  const all = [[...head, 'host', 'disk', 'wire a step', 'a step'], ...table];
+  const widths = all[0]!.map((_, column) => Math.max(...all.map((row) => row[column]!.length)));
+  const lines = all.map((row) =>
+    row
+      .map((cell, i) => (i < 2 ? cell.padEnd(widths[i]!) : cell.padStart(widths[i]!)))
+      .join('  ')
+      .trimEnd(),
+  );
+  const reasons = rows.flatMap(({ strategy, complaint }) =>
+    complaint === undefined ? [] : [`${strategy}: ${complaint}.`],
+  );
+  return [...lines, ...(reasons.length > 0 ? ['', ...reasons] : []), ''].join('\n');
+}
+
+function cellsOf(row: PlanRow): string[] {
+  const { strategy, ranks, run, complaint } = row;
+  const name = ranks === 1 ? strategy : `${strategy} x ${ranks}`;
+  const fits = complaint !== undefined ? 'no' : row.isTight ? 'tight' : 'yes';
+  if (run === undefined) {
+    return [name, fits, ...Array.from({ length: 10 }, () => '')];
+  }
+  const { parameter, optimizer, gradient, activation, gathered, staging } = run.peakBytes;
+  const bytes = [run.bufferBytes, parameter, optimizer, gradient, activation, gathered + staging];
+  const rests = [row.hostBytes ?? 0, 2 * run.diskBytes, run.laterStep.bytesSent];
+  return [
+    name,
+    fits,
+    ...[...bytes, ...rests].map((each) => (each === 0 ? '-' : formatBytes(each))),
+    row.stepMs === undefined ? '-' : formatMs(row.stepMs),
+  ];
+}
