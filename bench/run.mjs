@@ -1,7 +1,9 @@
 // Measures matrix products and a small GPT's training step against the field, in one run: every
 // engine is a process of its own, all of them kept open, timed in turn. Best and median times, and ratios.
-// Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--engines a,b] [--rounds N]
-//   [--report FILE]
+// The task lora takes a shape of bench/shapes with adapters on all linear layers, for engines that have it:
+//   node bench/run.mjs --tasks lora --shape smollm2-135m --engines shardweave-cpu,torch
+// Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--shape NAME] [--engines a,b]
+//   [--rounds N] [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -16,6 +18,8 @@ import { MODELS, parameterCount } from './gpt-shape.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const SIZES = [256, 512, 1024];
+/** Adapters on all linear layers: their rank, rows and tokens of a step, learning rate. */
+const LORA = { rank: 16, shape: [2, 256], lr: 1e-4 };
 const LAYOUTS = ['NN', 'NT', 'TN'];
 // Long enough that a clock tick and one wake-up don't show.
 const MIN_SAMPLE_MS = 80;
@@ -41,6 +45,7 @@ const { values: flags } = parseArgs({
     tasks: { type: 'string', default: 'matmul,step' },
     engines: { type: 'string', default: Object.keys(ENGINES).join(',') },
     model: { type: 'string', default: 'small' },
+    shape: { type: 'string', default: 'smollm2-135m' },
     rounds: { type: 'string', default: '10' },
     report: { type: 'string' },
   },
@@ -78,19 +83,27 @@ function listTasks() {
   return [
     ...(wanted.includes('matmul') ? matmuls : []),
     ...(wanted.includes('step') ? [{ task: 'step' }] : []),
+    ...(wanted.includes('lora') ? [{ task: 'lora', ...LORA, config: shapeConfig() }] : []),
   ];
+}
+
+function shapeConfig() {
+  const file = new URL(`shapes/${flags.shape}/config.json`, import.meta.url);
+  return JSON.parse(readFileSync(file, 'utf8'));
 }
 
 /** Interleaved: each round times every engine once. */
 async function measure(task) {
   const samples = new Map();
   const repetitions = new Map();
+  const processor = new Map();
   for (const engine of engines) {
     try {
       await engine.ask({ prepare: task });
       const { ms } = await engine.ask({ repetitions: 1 });
       repetitions.set(engine, Math.max(1, Math.ceil(MIN_SAMPLE_MS / ms)));
       samples.set(engine, []);
+      processor.set(engine, []);
     } catch (error) {
       console.error(`${engine.key} ${JSON.stringify(task)}: ${error.message}`);
     }
@@ -101,14 +114,18 @@ async function measure(task) {
       if (round >= LEAST_ROUNDS && task.task === 'matmul' && spentMs > MAX_TASK_MS) {
         continue;
       }
-      const { ms } = await engine.ask({ repetitions: repetitions.get(engine) });
+      const { ms, processorMs } = await engine.ask({ repetitions: repetitions.get(engine) });
       list.push(ms);
+      processor.get(engine).push(processorMs);
     }
   }
   const times = Object.fromEntries(
-    [...samples].map(([engine, list]) => [engine.key, timesOf(list)]),
+    [...samples].map(([engine, list]) => {
+      const processorMs = Math.min(...processor.get(engine));
+      return [engine.key, { ...timesOf(list), processorMs }];
+    }),
   );
-  console.error(JSON.stringify(task), times);
+  console.error(JSON.stringify({ ...task, config: undefined }), times);
   return { ...task, times };
 }
 
@@ -136,26 +153,33 @@ function report() {
     ]);
     parts.push(`## f32 matrix product, GFLOP/s, ${which}`, table(['layout, size', ...keys], body));
   }
-  for (const { times } of rows.filter(({ task }) => task === 'step')) {
+  for (const { task, times } of rows.filter(({ task }) => task !== 'matmul')) {
     const ours = ['shardweave-cpu', 'shardweave-webgpu'].filter((key) => times[key]);
-    const head = ['engine', 'best, ms', 'median, ms'];
+    const head = ['engine', 'best, ms', 'median, ms', 'processor time, ms'];
     for (const key of ours) {
       head.push(`best over ${key}'s`, `median over ${key}'s`);
     }
-    const body = Object.entries(times).map(([key, { best, median }]) => [
+    const body = Object.entries(times).map(([key, { best, median, processorMs }]) => [
       key,
       best.toFixed(0),
       median.toFixed(0),
+      processorMs.toFixed(0),
       ...ours.flatMap((own) => [
         (best / times[own].best).toFixed(2),
         (median / times[own].median).toFixed(2),
       ]),
     ]);
-    parts.push(
-      '## Training step of a small GPT',
-      `${parameterCount(model).toLocaleString('en-US')} f32 parameters, batch ${model.batch} x ${model.seq} tokens, forward, backward, AdamW.`,
-      table(head, body),
-    );
+    const title =
+      task === 'lora'
+        ? [
+            `## LoRA step of ${flags.shape}`,
+            `Random f32 weights, frozen; adapters of rank ${LORA.rank} on all linear layers, ${LORA.shape.join(' x ')} tokens, forward, backward, AdamW.`,
+          ]
+        : [
+            '## Training step of a small GPT',
+            `${parameterCount(model).toLocaleString('en-US')} f32 parameters, batch ${model.batch} x ${model.seq} tokens, forward, backward, AdamW.`,
+          ];
+    parts.push(...title, table(head, body));
   }
   return parts.join('\n\n');
 }

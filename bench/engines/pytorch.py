@@ -9,6 +9,8 @@ import time
 import torch
 import torch.nn.functional as F
 
+from pytorch_lora import prepare_lora
+
 THREADS = int(sys.argv[1])
 torch.set_num_threads(THREADS)
 SHAPE = json.loads(os.environ["BENCH_SHAPE"])
@@ -81,11 +83,17 @@ for line in sys.stdin:
     request = json.loads(line)
     prepare = request.get("prepare")
     if prepare is not None:
-        run = prepare_step() if prepare["task"] == "step" else prepare_matmul(prepare["layout"], prepare["n"])
+        task = prepare["task"]
+        if task == "lora":
+            run = prepare_lora(prepare)
+        else:
+            run = prepare_step() if task == "step" else prepare_matmul(prepare["layout"], prepare["n"])
         run()
         answer(id=request["id"])
         continue
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     for _ in range(request["repetitions"]):
         run()
-    answer(id=request["id"], ms=(time.perf_counter() - start) * 1000 / request["repetitions"])
+    each = 1000 / request["repetitions"]
+    processor = (time.process_time() - processor) * each
+    answer(id=request["id"], ms=(time.perf_counter() - start) * each, processorMs=processor)

@@ -2,7 +2,7 @@
 
 /**
  * @param {string} name with its version
- * @param {{ matmul(layout: 'NN' | 'NT' | 'TN', n: number): Promise<Run>, step(): Promise<Run> }} tasks
+ * @param {{ matmul(layout: 'NN' | 'NT' | 'TN', n: number): Promise<Run>, step(): Promise<Run>, lora?(task: object): Promise<Run> }} tasks
  *   each prepared task runs `repetitions` times and resolves when the device has done them
  * @typedef {(repetitions: number) => Promise<void>} Run
  */
@@ -12,19 +12,30 @@ export function serve(name, tasks) {
     try {
       if (prepare !== undefined) {
         run = undefined;
-        run = await (prepare.task === 'step'
-          ? tasks.step()
-          : tasks.matmul(prepare.layout, prepare.n));
+        run = await prepareRun(prepare);
         await run(1);
         process.send({ id });
         return;
       }
       const start = performance.now();
+      const before = process.cpuUsage();
       await run(repetitions);
-      process.send({ id, ms: (performance.now() - start) / repetitions });
+      const { user, system } = process.cpuUsage(before);
+      const processorMs = (user + system) / 1000 / repetitions;
+      process.send({ id, ms: (performance.now() - start) / repetitions, processorMs });
     } catch (error) {
       process.send({ id, error: String(error?.message ?? error).split('\n')[0] });
     }
   });
   process.send({ ready: name });
+
+  function prepareRun({ task, ...rest }) {
+    if (task === 'matmul') {
+      return tasks.matmul(rest.layout, rest.n);
+    }
+    if (tasks[task] === undefined) {
+      throw new Error(`has no ${task}`);
+    }
+    return tasks[task](rest);
+  }
 }

@@ -1,7 +1,14 @@
 // Ours: node shardweave.mjs cpu|webgpu. Runs the built packages.
 
 import '../relaxed-simd.mjs';
-import { AdamW, Gpt2, packParameters } from '../../packages/nn/dist/index.js';
+import {
+  AdamW,
+  applyLora,
+  Gpt2,
+  makeModel,
+  packParameters,
+  parseModelConfig,
+} from '../../packages/nn/dist/index.js';
 import { Device, matmul, mean } from '../../packages/tensor-core/dist/index.js';
 import { GPT, tokens } from '../gpt-shape.mjs';
 import { serve } from './serve.mjs';
@@ -39,25 +46,39 @@ serve(`shardweave ${kind} (${backend.info.description})`, {
       attn_pdrop: 0,
       resid_pdrop: 0,
     });
-    packParameters(model);
-    const optimizer = new AdamW(model.parameters(), { lr: GPT.lr });
     const { ids, targets } = tokens();
-    const shape = [GPT.batch, GPT.seq];
-    return async (repetitions) => {
-      for (let i = 0; i < repetitions; i++) {
-        await device.scope(async () => {
-          const [x, y] = [device.tensor(ids, shape), device.tensor(targets, shape)];
-          const loss = await device.scope(async () => mean(await model.call(x, { targets: y })));
-          await loss.backward();
-          await optimizer.step();
-          optimizer.zeroGrad();
-          await loss.item();
-          await device.synchronize();
-        });
-      }
-    };
+    return stepsOf(model, { ids, targets, shape: [GPT.batch, GPT.seq], lr: GPT.lr });
+  },
+
+  async lora({ config, rank, shape, lr }) {
+    const model = makeModel(device, parseModelConfig(JSON.stringify(config)));
+    applyLora(model, { rank });
+    const count = shape[0] * shape[1];
+    const at = (i) => (i * 7 + 3 * (i >> 4)) % config.vocab_size;
+    const ids = Int32Array.from({ length: count }, (_, i) => at(i));
+    const targets = Int32Array.from({ length: count }, (_, i) => at(i + 1));
+    return stepsOf(model, { ids, targets, shape, lr });
   },
 });
+
+function stepsOf(model, { ids, targets, shape, lr }) {
+  packParameters(model);
+  const trained = model.parameters().filter(({ requiresGrad }) => requiresGrad);
+  const optimizer = new AdamW(trained, { lr });
+  return async (repetitions) => {
+    for (let i = 0; i < repetitions; i++) {
+      await device.scope(async () => {
+        const [x, y] = [device.tensor(ids, shape), device.tensor(targets, shape)];
+        const loss = await device.scope(async () => mean(await model.call(x, { targets: y })));
+        await loss.backward();
+        await optimizer.step();
+        optimizer.zeroGrad();
+        await loss.item();
+        await device.synchronize();
+      });
+    }
+  };
+}
 
 async function open() {
   if (kind === 'cpu') {
