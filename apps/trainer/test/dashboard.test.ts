@@ -5,6 +5,8 @@ import { request } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
+import type { CommandContext } from '../src/commands/cli-command.js';
+import { report } from '../src/commands/report.js';
 import { Dashboard } from '../src/dashboard/dashboard.js';
 import { PrometheusText } from '../src/dashboard/prometheus.js';
 import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
@@ -338,6 +340,18 @@ describe('a report', () => {
     writeFileSync(metrics, `nonsense\n${whole}`);
     expect(() => reportOf([path])).toThrow(/metrics\.jsonl: line 1 is no JSON/);
     expect(() => reportOf([tmpdir()])).toThrow(/holds no run \(metrics\.jsonl is missing\)/);
+  });
+
+  it('is what the command writes, of runs whose names are given beside its flags', async () => {
+    const paths = [written([run, step(1)]), written([run, step(1)])];
+    const out = join(mkdtempSync(join(tmpdir(), 'report-')), 'both.html');
+    let said = '';
+    const stream = { write: (text: string) => (said += text) };
+    const context = { args: ['report', ...paths, '--out', out], out: stream };
+    expect(await report.run(context as unknown as CommandContext)).toBe(0);
+    expect(said).toBe(`${out}: 2 runs\n`);
+    expect(dataOf(readFileSync(out, 'utf8')).runs).toHaveLength(2);
+    expect(() => report.parse([], () => {})).toThrow(/missing required argument 'RUN'/);
   });
 
   it('tells runs of equal names apart', () => {

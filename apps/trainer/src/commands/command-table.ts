@@ -27,6 +27,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./generate.js')).generateText,
   },
   {
+    name: 'report',
+    summary: 'lay runs over each other on one page',
+    load: async () => (await import('./report.js')).report,
+  },
+  {
     name: 'merge',
     summary: 'add adapters into the model that they were trained beside',
     load: async () => (await import('./merge.js')).merge,

@@ -11,10 +11,11 @@ export interface CommandSpec<Flags extends object> {
   readonly options: () => Command;
   readonly examples: readonly CommandExample[];
   /**
-   * The flags of what commander gives, by names in camelCase; default: as they are.
+   * The flags of what commander gives, by names in camelCase; default: as they are. `operands` are what
+   * stands beside them, where the command takes such.
    * @throws {UsageError} for a value that the flag doesn't take
    */
-  readonly read?: (given: Readonly<Record<string, unknown>>) => Flags;
+  readonly read?: (given: Readonly<Record<string, unknown>>, operands: readonly string[]) => Flags;
   /** Works; resolves to the exit code. */
   readonly run: (flags: Flags, context: CommandContext) => Promise<number>;
 }
@@ -51,7 +52,7 @@ export function parseCommand<Flags extends object>(
     }
     throw error;
   }
-  return read === undefined ? command.opts<Flags>() : read(command.opts());
+  return read === undefined ? command.opts<Flags>() : read(command.opts(), command.args);
 }
 
 function examplesHelp(examples: readonly CommandExample[]): string {
