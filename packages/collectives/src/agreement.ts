@@ -73,6 +73,11 @@ export class Agreement {
     { said = [], arrived = [] }: { said?: readonly PeerCall[]; arrived?: readonly Arrived[] },
   ): void {
     const { rank, clock, hasFailed, sendControl, fail } = this.#options;
+    const elseAbort = own?.spec.elseAbort;
+    if (elseAbort !== undefined) {
+      fail({ kind: 'aborted', origin: rank, reason: elseAbort });
+      return;
+    }
     this.#inquiry ??= new MismatchInquiry({
       group,
       sequence,

@@ -22,6 +22,8 @@ export interface CallSpec {
   /** What `signature.layout` is a hash of. */
   readonly counts?: readonly number[] | undefined;
   readonly identity?: string | undefined;
+  /** BarrierOptions.elseAbort. */
+  readonly elseAbort?: string | undefined;
   /** Where ranks share hosts, and sums are to be combined by them. */
   readonly hosts?: HostPlan | undefined;
   /** Without progress. */

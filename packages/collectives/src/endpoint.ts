@@ -328,6 +328,11 @@ export class Endpoint implements TransportListener {
   }
 
   async #onTimeout(call: Call): Promise<void> {
+    const { elseAbort } = call.spec;
+    if (elseAbort !== undefined) {
+      this.fail({ kind: 'aborted', origin: this.rank, reason: elseAbort });
+      return;
+    }
     const waitingFor = call.late === undefined ? call.waitingFor() : await call.late();
     const whom = waitingFor.length === 0 ? 'its own sends' : `ranks ${waitingFor.join(', ')}`;
     const limit = `${call.spec.timeoutMs} ms without progress`;

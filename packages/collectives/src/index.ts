@@ -24,6 +24,7 @@ export type { Failure, PeerCall } from './failure.js';
 export { checkGroupOptions, createWorldGroup, type GroupOptions } from './group-options.js';
 export type { NativeCollectives } from './native-collectives.js';
 export type {
+  BarrierOptions,
   CallOptions,
   CollectiveStats,
   CollectiveTrace,
@@ -39,6 +40,7 @@ export type {
 } from './process-group.js';
 export type { PartReducer, ReduceHook, ReduceHookOptions } from './reduce-hook.js';
 export { type StartOptions, StartOrder } from './start-order.js';
+export { type ToldFailure, tellFailure, toldFailure } from './tell-failure.js';
 export type {
   ControlMessage,
   MessageHeader,

@@ -17,6 +17,15 @@ export interface CallOptions {
   readonly identity?: string;
 }
 
+export interface BarrierOptions extends CallOptions {
+  /**
+   * For a rank that cannot make the collective which is due, and makes a barrier in its place: where
+   * a rank calls something else, or none in time, the job is aborted with this reason. `tellFailure` is
+   * made of it. Default: ranks that differ are a mismatch.
+   */
+  readonly elseAbort?: string;
+}
+
 export interface MoveOptions extends CallOptions {
   /** Element type, only compared between ranks. Default: 'u8'. */
   readonly dtype?: WireDType;
@@ -142,7 +151,7 @@ export interface ProcessGroup extends AsyncDisposable {
   send(data: Uint8Array, options: SendOptions): Promise<void>;
   recv(buffer: Uint8Array, options: RecvOptions): Promise<void>;
   /** Resolves when all ranks have called it. */
-  barrier(options?: CallOptions): Promise<void>;
+  barrier(options?: BarrierOptions): Promise<void>;
   /**
    * A collective: ranks of equal `color` (an integer) form a new group, ordered by `key` (default:
    * rank). It has its own sequence over the same links, so splitting with one color gives a second

@@ -25,7 +25,7 @@ import { GroupClosedError } from './errors.js';
 import { splitId } from './group-id.js';
 import type { NativeCollectives } from './native-collectives.js';
 import type {
-  CallOptions,
+  BarrierOptions,
   CollectiveStats,
   MoveOptions,
   PartsOptions,
@@ -72,7 +72,7 @@ export class TransportGroup implements ProcessGroup {
   readonly rank: number;
   readonly worldSize: number;
   readonly id: string;
-  readonly starts = new StartOrder();
+  readonly starts = new StartOrder(() => this.#sequence);
   readonly locals = new Map<symbol, unknown>();
   onTrace: TraceHandler | undefined;
   readonly #options: TransportGroupOptions;
@@ -217,7 +217,7 @@ export class TransportGroup implements ProcessGroup {
     );
   }
 
-  async barrier(options: CallOptions = {}): Promise<void> {
+  async barrier(options: BarrierOptions = {}): Promise<void> {
     this.#arguments.options('barrier', options);
     await this.#collective({ operation: 'barrier', byteLength: 0 }, options, (call) =>
       this.#native === undefined
@@ -309,7 +309,7 @@ export class TransportGroup implements ProcessGroup {
 
   #collective(
     what: CallShape,
-    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions>,
+    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions & BarrierOptions>,
     body: (call: Call) => Promise<void>,
   ): Promise<void> {
     return this.#run(what, this.#sequence++, options, body);
@@ -318,7 +318,7 @@ export class TransportGroup implements ProcessGroup {
   async #run(
     what: CallShape,
     sequence: number,
-    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions>,
+    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions & BarrierOptions>,
     body: (call: Call) => Promise<void>,
   ): Promise<void> {
     const { endpoint, members } = this.#options;
@@ -349,6 +349,7 @@ export class TransportGroup implements ProcessGroup {
       signature,
       counts: what.counts,
       identity,
+      elseAbort: options.elseAbort,
       hosts,
       timeoutMs,
     };

@@ -2,7 +2,7 @@
 // start at once and in order, and waiting blocks nothing.
 
 import type {
-  CallOptions,
+  BarrierOptions,
   CollectiveStats,
   PartsOptions,
   ProcessGroup,
@@ -92,7 +92,7 @@ class DelayedGroup implements ProcessGroup {
     return this.#late(this.#inner.recv(buffer, options));
   }
 
-  barrier(options?: CallOptions): Promise<void> {
+  barrier(options?: BarrierOptions): Promise<void> {
     return this.#late(this.#inner.barrier(options));
   }
 

@@ -4,7 +4,7 @@ import { createMemoryGroup, StartOrder, withDelay } from '@shardweave/collective
 import { expect, it } from 'vitest';
 
 it('starts in the order of the calls, though the last is ready first, and waits for no end', async () => {
-  const order = new StartOrder();
+  const order = new StartOrder(() => begun.length);
   const begun: number[] = [];
   const ready: ((input: number) => void)[] = [];
   const ends = [0, 1, 2].map((call) =>
@@ -33,7 +33,7 @@ it('starts in the order of the calls, though the last is ready first, and waits 
 });
 
 it('has something else in the place of what has no input, and goes on after any failure', async () => {
-  const order = new StartOrder();
+  const order = new StartOrder(() => begun.length);
   const begun: string[] = [];
   const begin = (name: string) => async (): Promise<string> => {
     begun.push(name);
@@ -41,8 +41,9 @@ it('has something else in the place of what has no input, and goes on after any 
   };
   const first = order.enqueue(Promise.resolve(), begin('first'));
   const unread = order.enqueue(Promise.reject(new Error('not read')), begin('unread'), {
-    unready: async () => {
+    failed: async () => {
       begun.push('in its place');
+      throw new Error('nor that');
     },
   });
   const broken = order.enqueue(Promise.resolve(), (): Promise<string> => {
@@ -56,8 +57,29 @@ it('has something else in the place of what has no input, and goes on after any 
   expect(begun).toEqual(['first', 'in its place', 'last']);
 });
 
+it('keeps the place of a call that failed before it was made, and of no other', async () => {
+  const begun: string[] = [];
+  let numCalls = 0;
+  const order = new StartOrder(() => numCalls);
+  const fail = (name: string, calls: number) =>
+    order.enqueue(
+      Promise.resolve(),
+      async () => {
+        numCalls += calls;
+        await new Promise((resolve) => setImmediate(resolve));
+        begun.push(name);
+        throw new Error(name);
+      },
+      { failed: async () => void begun.push(`in place of ${name}`) },
+    );
+  const ends = [fail('unmade', 0), fail('made', 1)];
+  const last = order.enqueue(Promise.resolve(), async () => void begun.push('last'));
+  await Promise.allSettled([...ends, last]);
+  expect(begun).toEqual(['unmade', 'in place of unmade', 'last', 'made']);
+});
+
 it('of a call that starts others on its way waits for its end', async () => {
-  const order = new StartOrder();
+  const order = new StartOrder(() => begun.length);
   const begun: string[] = [];
   let end: () => void = () => undefined;
   const serial = order.enqueue(

@@ -9,7 +9,6 @@ import { requireAgreement } from './agreement.js';
 import { type BroadcastOptions, broadcastTensors } from './broadcast-tensors.js';
 import type { ActiveParameter } from './bucket.js';
 import { BUCKET_DTYPES } from './bucket-layout.js';
-import { endJob } from './end-job.js';
 import { DdpConfigError, DdpStateError } from './errors.js';
 import { followOptimizers, requireStepped } from './follow-optimizers.js';
 import { describeParameter, GradientSync } from './gradient-sync.js';
@@ -239,7 +238,7 @@ export class DistributedDataParallel<
       return await this.#record(args, this.isTraining ? this.#sync.noteRecorded() : undefined);
     } catch (error) {
       if (isWaitedFor) {
-        endJob(this.processGroup, 'ddp forward', error);
+        await this.#sync.tellOthers('ddp forward', error);
       }
       throw error;
     }

@@ -6,7 +6,7 @@
 
 import { clipCoefficient, streamedGradNorm, streamedScaleGradients } from '@shardweave/nn';
 import type { DistributedDataParallel } from './distributed-data-parallel.js';
-import { endingJob } from './end-job.js';
+import { serial } from './tell-others.js';
 
 /**
  * The norm of all gradients, with equal bits on all ranks. Waits for the device; sends nothing unless
@@ -25,8 +25,8 @@ export async function gradNorm(ddp: DistributedDataParallel): Promise<number> {
   const options = { root: 0, tag: 'ddp gradNorm', identity: 'ddp gradNorm' } as const;
   await group.starts.enqueue(
     Promise.resolve(),
-    () => endingJob(group, 'ddp gradNorm', () => group.broadcast(bytes, options)),
-    { isSerial: true },
+    () => group.broadcast(bytes, options),
+    serial(group, 'ddp gradNorm'),
   );
   return words[0]!;
 }

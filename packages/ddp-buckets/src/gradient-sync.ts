@@ -9,7 +9,6 @@ import { exchangeCall, requireAgreement } from './agreement.js';
 import type { ActiveParameter } from './bucket.js';
 import { BucketPlan, guessStructure, type PlanContext } from './bucket-plan.js';
 import { allReduceHook } from './communication-hooks/all-reduce-hook.js';
-import { endingJob, endJob } from './end-job.js';
 import { DdpStateError } from './errors.js';
 import { LocalGradients } from './local-gradients.js';
 import { openLanes } from './open-lanes.js';
@@ -19,6 +18,7 @@ import { type RecordedForward, RecordedForwards } from './recorded-forwards.js';
 import { type InTurn, isToLearn, learnBuckets, usedByAny } from './share-buckets.js';
 import { StepClock, type StepTimings } from './step-timings.js';
 import { type CycleContext, type CycleOutcome, SyncCycle } from './sync-cycle.js';
+import { serial, tellOthers } from './tell-others.js';
 import { type JoinBody, UnevenInputs } from './uneven-inputs.js';
 
 /** The sink of the wrapper's parameters. */
@@ -100,9 +100,9 @@ export class GradientSync implements GradSink {
       Promise.resolve(),
       () => {
         this.#wrapper = starts.nextUser();
-        return endingJob(this.#group, 'ddp initialize', body);
+        return body();
       },
-      { isSerial: true },
+      serial(this.#group, 'ddp initialize'),
     );
   }
 
@@ -124,11 +124,7 @@ export class GradientSync implements GradSink {
   /** Runs a collective of the wrapper in its turn on the first lane. */
   inTurn<T>(body: (group: ProcessGroup) => Promise<T>): Promise<T> {
     const group = this.#control!;
-    return group.starts.enqueue(
-      Promise.resolve(),
-      () => endingJob(group, 'ddp', () => body(group)),
-      { isSerial: true },
-    );
+    return group.starts.enqueue(Promise.resolve(), () => body(group), serial(group, 'ddp'));
   }
 
   // ---- the plan --------------------------------------------------------------------------------
@@ -236,11 +232,25 @@ export class GradientSync implements GradSink {
    * A backward has failed, before it reached this wrapper or after. Where it would have been reduced the
    * others wait for it.
    */
-  failed(error: unknown): void {
+  failed(error: unknown, pass: Pass): void {
     if (this.#context === undefined || !this.isReducing) {
       return;
     }
-    endJob(this.#group, 'ddp backward', this.#cycle?.failure?.error ?? error);
+    pass.onFailure(() => this.tellOthers('ddp backward', error));
+  }
+
+  /**
+   * This rank has failed, and the others wait for it on whichever group: it tells them on all, behind
+   * what it has started on each. Returns when they have failed alike, or the job has ended.
+   */
+  async tellOthers(operation: string, error: unknown): Promise<void> {
+    const groups = new Set([this.#group, ...this.#lanes]);
+    const told = [...groups].map((group) =>
+      group.starts.enqueue(Promise.resolve(), () => tellOthers(group, operation, error), {
+        isSerial: true,
+      }),
+    );
+    await Promise.all(told);
   }
 
   /** @throws {DdpStateError} where a backward in noSync has failed half-way */
@@ -284,7 +294,6 @@ export class GradientSync implements GradSink {
       locals,
       isDelayed,
       tagPrefix: name === '' ? '' : `${name} `,
-      onFailure: (error) => endJob(this.#group, 'ddp backward', error),
       range: (name, body) => this.range(name, body),
     };
   }
@@ -378,6 +387,7 @@ export class GradientSync implements GradSink {
     return this.uneven.run(this.#control, {
       ...options,
       body,
+      onFailure: (error) => this.tellOthers('ddp join', error),
       onOut: () => this.refresh(),
       onBackward: () => this.#watchBackward(),
     });

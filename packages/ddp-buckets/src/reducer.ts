@@ -9,8 +9,8 @@ import { type Device, isTensor, Tensor } from '@shardweave/tensor-core';
 import { exchangeCall, requireAgreement } from './agreement.js';
 import { broadcastTensors } from './broadcast-tensors.js';
 import { assignBuckets, BUCKET_DTYPES, type BucketLayout, bucketLayout } from './bucket-layout.js';
-import { endingJob } from './end-job.js';
 import { DdpConfigError } from './errors.js';
+import { serial } from './tell-others.js';
 
 /** Tensors in iterables, however deep. */
 export type TensorTree = Tensor | Iterable<TensorTree>;
@@ -74,9 +74,9 @@ export class Reducer {
       Promise.resolve(),
       () => {
         this.#user = starts.nextUser();
-        return endingJob(this.#group, 'reducer initialize', () => this.#open());
+        return this.#open();
       },
-      { isSerial: true },
+      serial(this.#group, 'reducer initialize'),
     );
   }
 
@@ -92,8 +92,8 @@ export class Reducer {
     }
     await this.#group.starts.enqueue(
       Promise.resolve(),
-      () => endingJob(this.#group, 'reducer', () => this.#reduce(maxElements)),
-      { isSerial: true },
+      () => this.#reduce(maxElements),
+      serial(this.#group, 'reducer'),
     );
   }
 

@@ -14,6 +14,7 @@ import type { CommunicationHook } from './communication-hooks/communication-hook
 import { DdpStateError } from './errors.js';
 import type { LocalGradients } from './local-gradients.js';
 import type { StepClock } from './step-timings.js';
+import { tellOthers } from './tell-others.js';
 
 /** What all cycles of a wrapper share. */
 export interface CycleContext {
@@ -25,8 +26,6 @@ export interface CycleContext {
   readonly isDelayed: boolean;
   /** Before the buckets' numbers in traces. */
   readonly tagPrefix: string;
-  /** A bucket could not be added up; told at once, while backward still goes on. */
-  readonly onFailure: (error: unknown) => void;
   /** Runs a part of the wrapper's work, as a range of the trace where it is profiled. */
   readonly range: <T>(name: string, body: () => T) => T;
 }
@@ -198,7 +197,7 @@ export class SyncCycle {
   }
 
   #start(bucket: Bucket): Promise<Uint8Array> | undefined {
-    const { lanes, hook, hostBuffers, tagPrefix, onFailure } = this.#context;
+    const { lanes, hook, hostBuffers, tagPrefix } = this.#context;
     if (lanes.length === 0) {
       return this.#send(bucket, undefined) as undefined;
     }
@@ -223,11 +222,13 @@ export class SyncCycle {
         end();
         return bytes;
       },
-      { isSerial: hook.isSerial },
+      {
+        isSerial: hook.isSerial,
+        failed: (error) => tellOthers(lane, 'ddp backward', error),
+      },
     );
     sum.catch((error: unknown) => {
       this.#failure ??= { error };
-      onFailure(error);
     });
     return sum;
   }

@@ -2,7 +2,6 @@
 // rank without any takes in the others' backwards and buffers.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { endJob } from './end-job.js';
 import { type JoinRound, JoinRounds } from './join-rounds.js';
 
 export interface JoinBody {
@@ -10,6 +9,8 @@ export interface JoinBody {
   readonly body: () => Promise<void>;
   /** Divide by the ranks that have inputs, not by all. */
   readonly isScaledToActive: boolean;
+  /** It has failed: returns when the others know. */
+  readonly onFailure: (error: unknown) => Promise<void>;
   /** This rank has run out: what others do from here on, it does too. */
   readonly onOut: () => void;
   /** The others go backward. */
@@ -68,7 +69,7 @@ export class UnevenInputs {
       join.onOut();
       await this.#followOthers(rounds, join);
     } catch (error) {
-      endJob(group, 'ddp join', error);
+      await join.onFailure(error);
       throw error;
     } finally {
       this.#rounds = undefined;

@@ -91,6 +91,25 @@ it('what differs ends nothing: the group is as it was', async () => {
   });
 });
 
+it('what ranks have frozen differently ends nothing, with fewer buckets on one', async () => {
+  await onRanks(2, async (rank) => {
+    const bag = new Bag(rank.device, { a: 3, b: 3, c: 3 });
+    const model = wrap(bag, rank, { messageSize: 1 });
+    await pull(model, 1);
+    const frozen = ['a', 'b'].slice(rank.rank).map((name) => bag.get(name));
+    for (const parameter of frozen) {
+      parameter.requiresGrad = false;
+    }
+    await expect(pull(model, 1)).rejects.toBeInstanceOf(DdpStructureError);
+    for (const parameter of frozen) {
+      parameter.requiresGrad = true;
+    }
+    model.zeroGrad();
+    await pull(model, 1 + rank.rank);
+    expect(await pulled(model)).toEqual({ a: 1.5, b: 3, c: 4.5 });
+  });
+});
+
 it('the broadcast of a large model sends each byte once, in pieces', async () => {
   const backend = await createCpuBackend({ threads: 1 });
   const large = 4.5e6; // elements; two of them are more than one piece of 32 MiB

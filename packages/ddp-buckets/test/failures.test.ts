@@ -2,10 +2,13 @@
 // learn of it from that rank, or the test fails.
 
 import { allReduceHook, type CommunicationHook } from '@shardweave/ddp-buckets';
-import { Module } from '@shardweave/nn';
-import { type Device, mul, type Tensor } from '@shardweave/tensor-core';
+import { Module, Sgd } from '@shardweave/nn';
+import { mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, type Rank, wrap } from './ranks.js';
+
+/** Ends a test in which a rank would learn of a failure by time alone, after half a minute. */
+const IN_TIME = { timeout: 20_000 };
 
 const PLACES = [
   'forward',
@@ -22,12 +25,14 @@ type Place = (typeof PLACES)[number];
 class Fragile extends Module<[factor: number], Tensor> {
   readonly a: Tensor;
   readonly b: Tensor;
+  readonly rank: number;
   fails: Place | undefined;
   /** What the backward between the gradients waits for. */
   isHeld: () => Promise<void> = async () => undefined;
 
-  constructor(device: Device) {
+  constructor({ device, rank }: Rank) {
     super(device);
+    this.rank = rank;
     this.a = this.parameter('a', device.full([1], 1));
     this.b = this.parameter('b', device.full([1], 1));
     this.aroundForward({
@@ -48,13 +53,16 @@ class Fragile extends Module<[factor: number], Tensor> {
 
   failAt(place: Place): void {
     if (this.fails === place) {
-      throw new Error(`broken in ${place}`);
+      throw new Error(ownText(place, this.rank));
     }
   }
 }
 
-function fragile(rank: Rank) {
-  const inner = new Fragile(rank.device);
+/** What ranks throw alike is told by what it says without digits. */
+const ownText = (place: Place, rank: number) => `broken in ${place} of rank ${rank}`;
+
+function fragile(rank: Rank, options: { readonly numStreams?: number } = {}) {
+  const inner = new Fragile(rank);
   const communicationHook: CommunicationHook = {
     name: 'fragile',
     isSerial: false,
@@ -63,7 +71,11 @@ function fragile(rank: Rank) {
       return allReduceHook.reduce(bucket);
     },
   };
-  const model = wrap(inner, rank, { messageSize: 1, communicationHook });
+  const model = wrap(inner, rank, {
+    messageSize: 1,
+    communicationHook,
+    numAllreduceStreams: options.numStreams ?? 1,
+  });
   const step = () =>
     rank.device.scope(async () => {
       const out: Tensor = await model.call(1 + rank.rank);
@@ -77,23 +89,27 @@ function fragile(rank: Rank) {
 }
 
 describe.each(PLACES)('a rank that fails in its %s', (place) => {
-  it('has its own error; the others learn the rank and the cause, and end', async () => {
-    const errors = await onRanks(3, async (rank) => {
-      const { inner, step } = fragile(rank);
-      await step();
-      if (rank.rank === 1) {
-        inner.fails = place;
+  it.each([1, 2])(
+    'ends the others, on %i streams, with its number and its reason',
+    IN_TIME,
+    async (numStreams) => {
+      const errors = await onRanks(3, async (rank) => {
+        const { inner, step } = fragile(rank, { numStreams });
+        await step();
+        if (rank.rank === 1) {
+          inner.fails = place;
+        }
+        return step().catch((error: unknown) => error as Error);
+      });
+      expect((errors[1] as Error).message).toBe(ownText(place, 1));
+      for (const rank of [0, 2]) {
+        expect(errors[rank]).toMatchObject({ code: 'ABORTED', originRank: 1 });
+        expect((errors[rank] as Error).message).toMatch(
+          new RegExp(`failed on rank 1/3: broken in ${place}`),
+        );
       }
-      return step().catch((error: unknown) => error as Error);
-    });
-    expect((errors[1] as Error).message).toBe(`broken in ${place}`);
-    for (const rank of [0, 2]) {
-      expect(errors[rank]).toMatchObject({ code: 'ABORTED', originRank: 1 });
-      expect((errors[rank] as Error).message).toMatch(
-        new RegExp(`failed on rank 1/3: broken in ${place}`),
-      );
-    }
-  });
+    },
+  );
 
   it('cannot leave the batch out and go on: no gradients of different steps meet', async () => {
     const perRank = await onRanks(2, async (rank) => {
@@ -120,6 +136,101 @@ describe.each(PLACES)('a rank that fails in its %s', (place) => {
       }
     }
   });
+});
+
+describe.each(PLACES)('ranks that all fail in their %s', (place) => {
+  it.each([
+    { numStreams: 1, join: false },
+    { numStreams: 2, join: false },
+    { numStreams: 2, join: true },
+  ])('have an error of their own each, and train on: %j', async ({ numStreams, join }) => {
+    const gradients = await onRanks(3, async (rank) => {
+      const { inner, model, step } = fragile(rank, { numStreams });
+      const steps = async () => {
+        await step();
+        for (let i = 0; i < 2; i++) {
+          inner.fails = place;
+          await expect(step()).rejects.toThrow(ownText(place, rank.rank));
+          inner.fails = undefined;
+          model.zeroGrad();
+          await step();
+        }
+      };
+      await (join
+        ? model.join(steps, { optimizers: [new Sgd(model.parameters(), { lr: 0 })] })
+        : steps());
+      return pulled(model);
+    });
+    expect(gradients).toEqual([
+      { a: 2, b: 2 },
+      { a: 2, b: 2 },
+      { a: 2, b: 2 },
+    ]);
+  });
+});
+
+/** Where a hook fails. */
+const IN_HOOKS = [
+  { isSerial: false, when: 'before its collective' },
+  { isSerial: true, when: 'between its collectives' },
+  { isSerial: true, when: 'after its collectives' },
+  { isSerial: false, when: 'after its collective' },
+] as const;
+
+describe.each(IN_HOOKS)('a hook (%j) of the first of three buckets', ({ isSerial, when }) => {
+  function late(rank: Rank, numStreams: number) {
+    const state = { isFailing: false };
+    const communicationHook: CommunicationHook = {
+      name: 'late',
+      isSerial,
+      reduce: async (bucket) => {
+        const isHere = state.isFailing && bucket.index === 0;
+        if (isHere && when === 'before its collective') {
+          throw new Error(`rank ${rank.rank} broke`);
+        }
+        await allReduceHook.reduce(bucket);
+        if (isSerial && !(isHere && when === 'between its collectives')) {
+          await bucket.group.barrier();
+        }
+        if (isHere) {
+          throw new Error(`rank ${rank.rank} broke`);
+        }
+      },
+    };
+    const options = { communicationHook, messageSize: 1, numAllreduceStreams: numStreams };
+    return { state, model: wrap(new Bag(rank.device, { a: 1, b: 1, c: 1 }), rank, options) };
+  }
+
+  it.each([1, 2])('that fails alike on all ranks ends nothing, %i streams', async (numStreams) => {
+    await onRanks(2, async (rank) => {
+      const { state, model } = late(rank, numStreams);
+      await pull(model, 1);
+      state.isFailing = true;
+      await expect(pull(model, 1)).rejects.toThrow(`rank ${rank.rank} broke`);
+      state.isFailing = false;
+      model.zeroGrad();
+      await pull(model, 1 + rank.rank);
+      expect(await pulled(model)).toEqual({ a: 1.5, b: 3, c: 4.5 });
+    });
+  });
+
+  it.each([1, 2])(
+    'that fails on one rank ends the others, %i streams',
+    IN_TIME,
+    async (numStreams) => {
+      const errors = await onRanks(2, async (rank) => {
+        const { state, model } = late(rank, numStreams);
+        await pull(model, 1);
+        state.isFailing = rank.rank === 1;
+        // A sum that is whole is no failure of rank 0: it learns of it in the next step at the latest.
+        const both = pull(model, 1).then(() => pull(model, 1));
+        return both.catch((error: unknown) => error as Error);
+      });
+      expect(errors[1]).toMatchObject({ message: 'rank 1 broke' });
+      expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
+      expect((errors[0] as Error).message).toContain('failed on rank 1/2: rank 1 broke');
+    },
+  );
 });
 
 it('a hook that fails has its error also where ranks ask for more after it', async () => {
@@ -157,7 +268,7 @@ it('the others learn of a hook that failed while backward still goes on', async 
     return error;
   });
   expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
-  expect(errors[1]).toMatchObject({ message: 'broken in communication hook' });
+  expect(errors[1]).toMatchObject({ message: ownText('communication hook', 1) });
 });
 
 it('a rank that cannot read its parameters ends the job at the start', async () => {

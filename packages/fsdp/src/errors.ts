@@ -42,7 +42,7 @@ export class FsdpRankFailedError extends FsdpError {
   readonly code = 'FSDP_RANK_FAILED';
   /**
    * Rank that failed, in which call, and why: its error's text, of a step with the error's code or name
-   * before it and without digits.
+   * before it.
    */
   readonly rank: number;
   readonly operation: string;

@@ -104,7 +104,7 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
         expect(error).toMatchObject({ name: 'TypeError', message: "a row of 7 is 'too long'" });
       } else {
         expect(error).toBeInstanceOf(FsdpRankFailedError);
-        expect(error).toMatchObject({ rank: 1, reason: 'TypeError: a row of # is "too long"' });
+        expect(error).toMatchObject({ rank: 1, reason: "TypeError: a row of 7 is 'too long'" });
         expect((error as Error).message).toMatch(
           /^rank [02]\/3 (forward|backward): .*rank 1 failed in/,
         );

@@ -339,11 +339,17 @@ describe('the end', () => {
     const x = leaf([2]);
     const y = leaf([2]);
     device.onGradientFinal(x, async (_, pass) => {
+      let tell: () => void = () => undefined;
+      const told = new Promise<void>((resolve) => {
+        tell = resolve;
+      });
       pass.onFailure(() => {
         throw new Error('a failure callback of somebody else');
       });
+      pass.onFailure(() => told); // as a rank that waits for what another one tells
       pass.onFailure(() => {
         log.push('restored');
+        tell();
       });
       pass.onEnd(() => {
         log.push('never');

@@ -4,6 +4,7 @@
 import { type Clock, systemClock } from '../clock.js';
 import type { CollectiveError, CollectiveMismatchError } from '../errors.js';
 import type { ProcessGroup } from '../process-group.js';
+import { tellFailure } from '../tell-failure.js';
 import {
   type ConformanceCase,
   check,
@@ -110,6 +111,43 @@ export const faultCases: readonly ConformanceCase[] = [
       },
     }),
   ),
+  {
+    name: 'ranks that tell of failures alike, but for digits, meet and go on',
+    worldSizes: [1, 2, 4],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        for (let step = 0; step < 2; step++) {
+          await tellFailure(group, 'a step', new Error(`no row ${group.rank}`));
+          await group.barrier();
+        }
+      }),
+  },
+  {
+    name: 'a rank that tells of its failure alone ends the job, with its number and its reason',
+    worldSizes: [2, 4],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        if (group.rank === 1) {
+          await tellFailure(group, 'a step', new Error("no row 7 in 'x'"));
+        }
+        const error = await rejection(group.allReduce(bytes(8), bytes(8), SUM), 'ABORTED');
+        const text = `a step failed on rank 1/${worldSize}: no row 7 in 'x'`;
+        check(error.originRank === 1 && error.message.includes(text), error.message);
+      }),
+  },
+  {
+    name: 'a rank that tells of its failure and that nobody meets in time ends the job with its reason',
+    worldSizes: [2],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        const told =
+          group.rank === 1
+            ? group.barrier({ elseAbort: 'no row', timeoutMs: 50 })
+            : group.recv(bytes(4), { from: 1 });
+        const error = await rejection(told, 'ABORTED');
+        check(error.originRank === 1 && error.message.includes('no row'), error.message);
+      }),
+  },
   {
     name: 'a send and a recv of different sizes reject on both ranks',
     worldSizes: [2],

@@ -1,11 +1,10 @@
 // What ranks are told that were not about the same: a mismatch of collective calls in the words of this
 // package.
 
-import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
+import { type CollectiveError, type ProcessGroup, toldFailure } from '@shardweave/collectives';
 import { FsdpRankFailedError, FsdpRanksDifferError } from '../errors.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { calledIn } from './call-identity.js';
-import { failureIn } from './rank-failure.js';
 import { namesIn } from './used-parameters.js';
 
 interface RankCall {
@@ -29,24 +28,21 @@ const MAX_LISTED = 16;
 
 /** A mismatch of ranks in words; any other error as it is. */
 export function explained(error: unknown, at: Place): unknown {
-  const calls = callsOf(error);
-  if (calls === undefined) {
-    return error;
-  }
   const place = `rank ${at.group.rank}/${at.group.worldSize} ${at.operation}`;
-  for (const { rank, call } of calls) {
-    const failure = failureIn(call);
-    if (failure === undefined) {
-      continue;
-    }
-    if (rank === (error as CollectiveError).rank) {
+  const told = toldFailure(error);
+  if (told !== undefined) {
+    if (told.rank === (error as CollectiveError).rank) {
       const own = at.units.find((unit) => unit.failure !== undefined)?.failure;
       return own === undefined ? error : own.error;
     }
     return new FsdpRankFailedError(
-      `${place}: expected all ranks to go on, but rank ${rank} failed in ${failure.operation}: ${failure.reason}. Its own error has more; the process groups have ended.`,
-      { ...failure, rank, cause: error },
+      `${place}: expected all ranks to go on, but rank ${told.rank} failed in ${told.operation}: ${told.reason}. Its own error has more; the process groups have ended.`,
+      { ...told, cause: error },
     );
+  }
+  const calls = callsOf(error);
+  if (calls === undefined) {
+    return error;
   }
   if (calls.some(({ call }) => calledIn(call) !== undefined)) {
     return new FsdpRanksDifferError(

@@ -6,6 +6,7 @@
 // same parameters. With findUnusedParameters they may not: the units that any rank uses are reduced in
 // one order, last ones first, each when it is final here and its turn has come.
 
+import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import { type FlatLoad, StageScheduler } from '@shardweave/nn/flat';
 import type { DType, Pass } from '@shardweave/tensor-core';
@@ -13,7 +14,6 @@ import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
 import { explained } from './explained.js';
-import { tellFailure } from './rank-failure.js';
 import type { TreeInstance } from './tree-instance.js';
 import {
   agreeOnParameters,

@@ -8,10 +8,10 @@
 // So ranks that differ always meet at calls that differ, and the error of that has what each rank was
 // about to do.
 
+import { tellFailure } from '@shardweave/collectives';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
-import { tellFailure } from './rank-failure.js';
 
 /** Whether two units are reduced over the same ranks, so that their reductions are one sequence. */
 export function isSameReduction(a: UnitLinks, b: UnitLinks): boolean {
@@ -115,7 +115,7 @@ export async function agreeOnParameters(
           await group.allReduce(bytes, bytes, options);
           return bytes;
         },
-        { unready: (error) => tellFailure(group, 'backward', error) },
+        { failed: (error) => tellFailure(group, 'backward', error) },
       );
     }
     answers.push(

@@ -8,9 +8,9 @@
 // larger than a bucket starts at once and overtakes what waits. Buffers are the group's host
 // buffers, held from the first gradient of a backward to the end of the bucket's reduction.
 
+import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import type { DType, Storage } from '@shardweave/tensor-core';
-import { tellFailure } from '../tree/rank-failure.js';
 import type { UnitLinks } from './unit-links.js';
 
 /** One flat parameter's gradient on its way. */
@@ -221,7 +221,7 @@ export class ReduceScatterBucketer {
           hostBuffers.give(input);
           return shard;
         },
-        { unready: (error) => tellFailure(reduceGroup, 'a reduction', error) },
+        { failed: (error) => tellFailure(reduceGroup, 'a reduction', error) },
       );
     }
     if (replicas !== undefined) {
@@ -232,7 +232,7 @@ export class ReduceScatterBucketer {
           await replicas.group.allReduce(part, part, options);
           return shard;
         },
-        { unready: (error) => tellFailure(replicas.group, 'a reduction', error) },
+        { failed: (error) => tellFailure(replicas.group, 'a reduction', error) },
       );
     }
     this.#started.push({ entries, links, output });

@@ -5,12 +5,11 @@
 // The shard in the dtype of computation as host bytes, made once per optimizer step: every gather starts
 // from it and so never waits for the device. What rests off the device needs none, its bytes are there.
 
-import type { ProcessGroup } from '@shardweave/collectives';
+import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
 import { type FlatLeaf, FlatParameter, restSize } from '@shardweave/nn/flat';
 import type { Device, DType, Pass, Storage } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { callIdentity } from '../tree/call-identity.js';
-import { tellFailure } from '../tree/rank-failure.js';
 import { DeviceGradientHome } from './gradient-home.js';
 import type { Residence } from './residence.js';
 import { type ShardLayout, shardLayout } from './shard-layout.js';
@@ -144,7 +143,7 @@ export class ShardedUnit extends FlatParameter {
         }
         return output;
       },
-      { unready: this.#failing('a gather') },
+      { failed: this.#failing('a gather') },
     );
   }
 
@@ -187,7 +186,7 @@ export class ShardedUnit extends FlatParameter {
         await group.allGather(shard, output, { dtype: this.flat.dtype, tag: this.name, identity });
         return output;
       },
-      { unready: this.#failing(operation) },
+      { failed: this.#failing(operation) },
     );
   }
 
@@ -209,7 +208,7 @@ export class ShardedUnit extends FlatParameter {
         await group.gather(shard, output, options);
         return output ?? undefined;
       },
-      { unready: this.#failing(operation) },
+      { failed: this.#failing(operation) },
     );
   }
 

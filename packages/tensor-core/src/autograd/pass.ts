@@ -118,11 +118,6 @@ export function tellSinks(pass: RunningPass, error: unknown): void {
 
 /** Runs all failure callbacks; the backward's error is the one to see, not what they throw. */
 export async function restoreAfter(pass: RunningPass, error: unknown): Promise<void> {
-  for (const callback of pass.failureCallbacks) {
-    try {
-      await callback(error);
-    } catch {
-      // The others must still restore their states.
-    }
-  }
+  // All begin before one is awaited, for one that waits for other ranks may wait for what another tells.
+  await Promise.allSettled(pass.failureCallbacks.map(async (callback) => callback(error)));
 }
