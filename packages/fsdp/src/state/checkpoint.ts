@@ -114,7 +114,7 @@ async function writeShards(
  * of the first replica gets no pieces.
  * @returns steps are those of parameters that have elements here: whoever publishes puts all ranks'
  * together
- * @throws {FsdpStateError} unless idle; {FsdpStateDictError} where another rank fails
+ * @throws {FsdpStateError} unless idle; {FsdpRankFailedError} where another rank fails
  */
 export async function captureCheckpoint(
   fsdp: FullyShardedDataParallel,
