@@ -212,7 +212,8 @@ describe('a save', () => {
   });
 
   it('the best by what is evaluated is kept, and a better one is made at once', async () => {
-    const flags = '--strategy single --steps 10 --valid-fraction 0.2 --eval-every 2 --lr 2 --warmup 9 --schedule constant';
+    const flags =
+      '--strategy single --steps 10 --valid-fraction 0.2 --eval-every 2 --lr 2 --warmup 9 --schedule constant';
     const path = join(directory, 'best');
     const { steps, saves } = await run(`${flags} --save-every 5 --keep 1 --out ${path}`);
     const valid = steps.flatMap(({ step, validLoss }) => (validLoss ? [{ step, validLoss }] : []));
