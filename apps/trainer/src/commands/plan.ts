@@ -29,7 +29,10 @@ export const plan = defineCommand<PlanFlags>({
       says: 'all bytes by tag and phase, for programs',
     },
   ],
-  read: ({ json, ...given }) => ({ ...TRAIN.read!(given), json: json === true }),
+  read: ({ json, ...given }, operands) => ({
+    ...TRAIN.read!(given, operands),
+    json: json === true,
+  }),
   run: async (flags, { out, entry }) => {
     const asked = await resolveConfig(flags);
     const config = { ...asked, devices: await resolveDevices(asked.devices, entry) };
