@@ -43,7 +43,7 @@ export class NotesView {
           .reverse(),
       ),
     );
-    this.#saves.show(this.#each(({ saves }) => (saves.length === 0 ? [] : [savesTable(saves)])));
+    this.#saves.show(this.#each((run) => (run.saves.length === 0 ? [] : [savesTable(run)])));
     this.#warnings.show(
       this.#each(({ warnings }) =>
         warnings.length === 0
@@ -84,7 +84,7 @@ export class NotesView {
   }
 }
 
-function savesTable(saves: RunModel['saves']): HTMLElement {
+function savesTable({ name, saves }: RunModel): HTMLElement {
   const rows = [...saves]
     .reverse()
     .map(({ step, directory, bytes, ms }) =>
@@ -108,7 +108,7 @@ function savesTable(saves: RunModel['saves']): HTMLElement {
     ]),
     element('tbody', {}, rows),
   ]);
-  return scrollable(table, 'Saves');
+  return scrollable(table, `Saves of ${name}`);
 }
 
 interface Card {

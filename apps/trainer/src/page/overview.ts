@@ -11,6 +11,7 @@ const RECENT_STEPS = 20;
 export class Overview {
   readonly root: HTMLElement;
   readonly #run: RunModel;
+  readonly #prefix: string;
   readonly #title = element('h1');
   readonly #badge = element('span', { class: 'badge' });
   readonly #progress = element('progress', { 'aria-label': 'Steps done', max: 1 });
@@ -18,8 +19,10 @@ export class Overview {
   readonly #reason = element('p', { class: 'reason', role: 'status' });
   readonly #tiles = element('dl', { class: 'tiles' });
 
-  constructor(run: RunModel) {
+  /** @param prefix of the title, where there are several runs */
+  constructor(run: RunModel, prefix = '') {
     this.#run = run;
+    this.#prefix = prefix;
     this.root = element('div', { class: 'overview' }, [
       element('div', { class: 'title' }, [this.#title, this.#badge]),
       this.#progress,
@@ -31,7 +34,7 @@ export class Overview {
 
   update(nowMs: number): void {
     const run = this.#run;
-    this.#title.textContent = run.title || run.name;
+    this.#title.textContent = `${this.#prefix}${run.title || run.name}`;
     this.#badge.textContent = run.state;
     this.#badge.className = `badge ${run.state}`;
     const step = run.last?.step ?? 0;

@@ -79,7 +79,7 @@ class Page {
   constructor(runs: readonly RunModel[], { isLive }: { readonly isLive: boolean }) {
     this.runs = runs;
     this.#isLive = isLive;
-    this.#overviews = runs.map((run) => new Overview(run));
+    this.#overviews = runs.map((run) => new Overview(run, runs.length > 1 ? `${run.name}: ` : ''));
     const settings = {
       runs,
       isShown: (run: number) => !this.#hiddenRuns.has(run),
