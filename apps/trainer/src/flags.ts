@@ -1,116 +1,28 @@
-// The command line as typed: the flags, their help and what each accepts. An interface that others
-// script against, frozen by test/flags.test.ts. What they mean together is resolve-config.ts.
+// The command line of `train` as typed, and the keys of its config file: each flag with its help and what it
+// accepts. An interface that others script against, frozen by test/flags.test.ts. What flags mean together
+// is resolve-config.ts.
 
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { type CommandSpec, parseCommand } from './commands/define-command.js';
+import { readConfigFile } from './config-file.js';
 import { UsageError } from './errors.js';
+import {
+  devices,
+  type FlagKind,
+  file,
+  flag,
+  nonNegative,
+  oneOf,
+  part,
+  port,
+  positive,
+  probability,
+  saveEvery,
+  targets,
+  whole,
+} from './flag-kinds.js';
 import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
-import type { SaveEvery } from './run-config.js';
-
-const whole = (least: number) =>
-  z
-    .string()
-    .regex(/^\d+$/)
-    .transform(Number)
-    .refine((n) => Number.isSafeInteger(n) && n >= least)
-    .describe(`a whole number of at least ${least}`);
-const real = (what: string, holds: (x: number) => boolean) =>
-  z
-    .string()
-    .regex(/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i)
-    .transform(Number)
-    .refine((x) => Number.isFinite(x) && holds(x))
-    .describe(what);
-const oneOf = <const T extends readonly [string, ...string[]]>(values: T) =>
-  z.enum(values).describe(`one of ${values.join(', ')}`);
-const file = z.string().min(1).describe('a path');
-const nonNegative = real('a number of at least 0', (x) => x >= 0);
-const probability = real('a number from 0 to below 1', (x) => x >= 0 && x < 1);
-
-/** What every flag accepts. A missing one is undefined: defaults that depend on others come later. */
-const FLAGS = z.object({
-  strategy: oneOf(['single', 'fsdp', 'ddp', 'offload']).default('fsdp'),
-  ranks: whole(1).optional(),
-  transport: oneOf(['memory', 'shm', 'ws', 'mpi']).default('memory'),
-  device: z
-    .string()
-    .transform((list) => list.split(','))
-    .pipe(z.array(z.enum(['auto', 'webgpu', 'cpu'])))
-    .describe('auto, webgpu or cpu, or a list of them by rank such as cpu,webgpu')
-    .default(['auto']),
-  precision: oneOf(['fp32', 'fp16', 'bf16']).default('fp32'),
-  fp32Reduce: z.boolean().default(false),
-  threads: whole(1).optional(),
-  reshard: z.boolean().default(true),
-  checkpointActivations: z.boolean().default(false),
-  gatherCap: whole(1).optional(),
-  deviceBudget: whole(1).optional(),
-  slices: whole(1).optional(),
-  microBatches: whole(1).default(1),
-  offloadDir: file.optional(),
-  fresh: z.boolean().default(false),
-  cpuOffload: z.boolean().default(false),
-  injectDelayMs: nonNegative.default(0),
-  trace: file.optional(),
-  model: file.default(DEFAULT_PRESET),
-  dropout: probability.optional(),
-  loraRank: whole(1).optional(),
-  loraAlpha: real('a number above 0', (x) => x > 0).optional(),
-  loraDropout: probability.optional(),
-  loraTargets: z
-    .string()
-    .transform((list) =>
-      list === 'all-linear' ? list : list.split(',').map((name) => name.trim()),
-    )
-    .pipe(z.union([z.literal('all-linear'), z.array(z.string().min(1))]))
-    .describe('all-linear, or names of layers such as q_proj,v_proj')
-    .optional(),
-  adapter: file.optional(),
-  tokenizer: oneOf(['model', 'byte', 'gpt2']).optional(),
-  data: file.optional(),
-  valid: file.optional(),
-  validFraction: real('a number above 0 and below 1', (x) => x > 0 && x < 1).optional(),
-  evalEvery: whole(1).optional(),
-  trainOnPrompt: z.boolean().default(false),
-  cache: file.optional(),
-  order: oneOf(['shuffle', 'sequential']).default('shuffle'),
-  batch: whole(1).default(16),
-  seq: whole(1).optional(),
-  steps: whole(1).default(480),
-  gradAccum: whole(1).default(1),
-  sync: z.boolean().default(true),
-  lr: nonNegative.optional(),
-  weightDecay: nonNegative.default(0.1),
-  beta1: probability.default(0.9),
-  beta2: probability.default(0.98),
-  eps: nonNegative.default(1e-8),
-  clip: nonNegative.default(1),
-  schedule: oneOf(['constant', 'cosine']).default('cosine'),
-  warmup: whole(0).optional(),
-  seed: whole(0).default(1),
-  saveEvery: z
-    .string()
-    .regex(/^(\d+|(\d+\.?\d*|\.\d+)m)$/)
-    .transform((text) =>
-      text.endsWith('m') ? { minutes: Number(text.slice(0, -1)) } : { steps: Number(text) },
-    )
-    .refine(({ steps = 1, minutes = 1 }: SaveEvery) => steps > 0 && minutes > 0)
-    .describe('a number of steps such as 100, or of minutes such as 5m')
-    .optional(),
-  keep: whole(1).optional(),
-  resume: file.optional(),
-  maxRestarts: whole(0).default(0),
-  out: file.optional(),
-  dashboard: z
-    .union([z.literal(true), whole(0).refine((port) => port < 65536)])
-    .describe('a port up to 65535, or none')
-    .optional(),
-  quiet: z.boolean().default(false),
-});
-
-/** Every flag, checked one by one. */
-export type Flags = z.output<typeof FLAGS>;
 
 /** Where the page is without a port of one's own, so that a tunnel or a bookmark finds the next run, too. */
 export const DASHBOARD_PORT = 8642;
@@ -127,6 +39,294 @@ export const DEFAULT_KEEP = 2;
 /** Steps of warm-up under the cosine schedule without --warmup. */
 export const DEFAULT_WARMUP = 20;
 
+/** A flag of `train`; `T` is what the run gets of it. */
+export interface Flag<T> {
+  readonly kind: FlagKind<NonNullable<T>>;
+  /** Where it is given neither by a flag nor in a file; undefined: decided by others, in resolve-config.ts. */
+  readonly value: T;
+  /** As --help prints it. */
+  readonly typed: string;
+  readonly says: string;
+}
+
+function optional<T extends {}>(
+  kind: FlagKind<T>,
+  typed: string,
+  says: string,
+): Flag<T | undefined> {
+  return { kind: kind as FlagKind<NonNullable<T>>, value: undefined, typed, says };
+}
+
+function defaulted<T extends {}>(
+  kind: FlagKind<T>,
+  value: T,
+  [typed, says]: readonly [string, string],
+): Flag<T> {
+  return { kind: kind as FlagKind<NonNullable<T>>, value, typed, says };
+}
+
+/** All flags, in the groups of --help. */
+const GROUPS = {
+  'Where it runs:': {
+    strategy: defaulted(oneOf(['single', 'fsdp', 'ddp', 'offload']), 'fsdp', [
+      '--strategy <NAME>',
+      'single: one rank; fsdp: parameters sharded over ranks; ddp: whole on each; offload: resting off the device of one rank (default: fsdp)',
+    ]),
+    ranks: optional(whole(1), '--ranks <N>', 'world size (default: 2; with single: 1)'),
+    transport: defaulted(oneOf(['memory', 'shm', 'ws', 'mpi']), 'memory', [
+      '--transport <NAME>',
+      'memory: all ranks in this thread; shm: a thread each; ws, mpi: a process each (default: memory)',
+    ]),
+    device: defaulted(
+      devices,
+      ['auto'],
+      [
+        '--device <auto|webgpu|cpu>',
+        'or a list by rank: cpu,webgpu (default: auto, a GPU if there is one)',
+      ],
+    ),
+    threads: optional(
+      whole(1),
+      '--threads <N>',
+      "of a rank's cpu device (default: cores / ranks, at least 1)",
+    ),
+    trace: optional(file, '--trace <FILE>', 'write a Chrome trace of the run, for Perfetto'),
+  },
+  'Precision and sharding:': {
+    precision: defaulted(oneOf(['fp32', 'fp16', 'bf16']), 'fp32', [
+      '--precision <fp32|fp16|bf16>',
+      '16-bit: mixed, with f32 master weights (default: fp32)',
+    ]),
+    fp32Reduce: defaulted(flag, false, ['--fp32-reduce', 'reduce 16-bit gradients in f32']),
+    reshard: defaulted(flag, true, [
+      '--no-reshard',
+      'keep gathered parameters until backward; --reshard, the default, frees them after forward',
+    ]),
+    checkpointActivations: defaulted(flag, false, [
+      '--checkpoint-activations',
+      'recompute each block in backward',
+    ]),
+    gatherCap: optional(
+      whole(1),
+      '--gather-cap <BYTES>',
+      'most bytes of gathered parameters to prefetch into (default: 64 MiB)',
+    ),
+    injectDelayMs: defaulted(nonNegative, 0, [
+      '--inject-delay-ms <N>',
+      'delay every collective, for experiments (default: 0)',
+    ]),
+    cpuOffload: defaulted(flag, false, [
+      '--cpu-offload',
+      'shards, their gradients and optimizer state rest in host memory',
+    ]),
+  },
+  'Offload (--strategy offload):': {
+    deviceBudget: optional(
+      whole(1),
+      '--device-budget <BYTES>',
+      'most bytes that the device may hold; slices are chosen for it (default: no limit)',
+    ),
+    slices: optional(
+      whole(1),
+      '--slices <N>',
+      'without a budget: parts of the model that run apart (default: 3)',
+    ),
+    microBatches: defaulted(whole(1), 1, [
+      '--micro-batches <M>',
+      'parts of the rows that pass a slice in turn (default: 1)',
+    ]),
+    offloadDir: optional(
+      file,
+      '--offload-dir <DIR>',
+      'rest on disk there, with fsdp too (default: in host memory)',
+    ),
+    fresh: defaulted(flag, false, [
+      '--fresh',
+      'delete the state of an earlier run in --offload-dir, and start anew',
+    ]),
+  },
+  'Model and data:': {
+    model: defaulted(file, DEFAULT_PRESET, [
+      '--model <PRESET|DIR>',
+      `a preset, or a model directory of the Hugging Face layout (default: ${DEFAULT_PRESET})`,
+    ]),
+    dropout: optional(probability, '--dropout <P>', "over the model's own"),
+    tokenizer: optional(
+      oneOf(['model', 'byte', 'gpt2']),
+      '--tokenizer <model|byte|gpt2>',
+      "model: the directory's own tokenizer.json (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
+    ),
+    data: optional(
+      file,
+      '--data <FILE>',
+      'a text in UTF-8, or .jsonl: a document a line, as {"text"}, {"prompt", "completion"} or {"messages"} (default: the novel Moby Dick)',
+    ),
+    valid: optional(file, '--valid <FILE>', 'evaluate on that, in one of these formats'),
+    validFraction: optional(
+      part,
+      '--valid-fraction <X>',
+      'or on so much of the data, which is not trained on',
+    ),
+    evalEvery: optional(
+      whole(1),
+      '--eval-every <N>',
+      `steps between evaluations; there is one in the end, too (default: ${DEFAULT_EVAL_EVERY})`,
+    ),
+    trainOnPrompt: defaulted(flag, false, [
+      '--train-on-prompt',
+      'count prompts and all roles in the loss, not the answers alone',
+    ]),
+    cache: optional(
+      file,
+      '--cache <DIR>',
+      "where tokens of data are kept for later runs (default: SHARDWEAVE_CACHE, or the system's cache directory)",
+    ),
+    order: defaulted(oneOf(['shuffle', 'sequential']), 'shuffle', [
+      '--order <shuffle|sequential>',
+      'of the rows (default: shuffle)',
+    ]),
+  },
+  'LoRA (any of these: adapters are trained, the model is frozen):': {
+    loraRank: optional(
+      whole(1),
+      '--lora-rank <R>',
+      `columns of the adapters (default: ${DEFAULT_LORA_RANK})`,
+    ),
+    loraAlpha: optional(
+      positive,
+      '--lora-alpha <X>',
+      'adapters count alpha / rank times (default: twice the rank)',
+    ),
+    loraDropout: optional(probability, '--lora-dropout <P>', 'on what goes into them (default: 0)'),
+    loraTargets: optional(
+      targets,
+      '--lora-targets <NAMES>',
+      'all-linear, or names of layers such as q_proj,v_proj (default: all-linear)',
+    ),
+    adapter: optional(file, '--adapter <DIR>', 'go on training the adapters of a PEFT directory'),
+  },
+  'Training:': {
+    batch: defaulted(whole(1), 16, [
+      '--batch <B>',
+      'rows of a step over all ranks and micro-steps; the first ranks take one more (default: 16)',
+    ]),
+    seq: optional(
+      whole(1),
+      '--seq <T>',
+      `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
+    ),
+    steps: defaulted(whole(1), 480, ['--steps <S>', 'optimizer steps (default: 480)']),
+    gradAccum: defaulted(whole(1), 1, [
+      '--grad-accum <K>',
+      'micro-steps of a step, at most as many as a rank has rows (default: 1)',
+    ]),
+    sync: defaulted(flag, true, [
+      '--no-sync',
+      'with K > 1, reduce gradients on the last micro-step alone',
+    ]),
+    lr: optional(
+      nonNegative,
+      '--lr <X>',
+      `peak learning rate (default: ${DEFAULT_LR.small}, ${DEFAULT_LR.large} from 10 M parameters on)`,
+    ),
+    weightDecay: defaulted(nonNegative, 0.1, [
+      '--weight-decay <X>',
+      'of AdamW, on tensors of two or more dimensions (default: 0.1)',
+    ]),
+    beta1: defaulted(probability, 0.9, ['--beta1 <X>', '(default: 0.9)']),
+    beta2: defaulted(probability, 0.98, ['--beta2 <X>', '(default: 0.98)']),
+    eps: defaulted(nonNegative, 1e-8, ['--eps <X>', '(default: 1e-8)']),
+    clip: defaulted(nonNegative, 1, [
+      '--clip <NORM>',
+      'largest gradient norm, 0: off (default: 1)',
+    ]),
+    schedule: defaulted(oneOf(['constant', 'cosine']), 'cosine', [
+      '--schedule <constant|cosine>',
+      'of the learning rate (default: cosine)',
+    ]),
+    warmup: optional(
+      whole(0),
+      '--warmup <W>',
+      `steps of linear warm-up (default: ${DEFAULT_WARMUP} with cosine, else 0)`,
+    ),
+    seed: defaulted(whole(0), 1, ['--seed <N>', 'of weights, order and dropout (default: 1)']),
+  },
+  'Saves:': {
+    saveEvery: optional(
+      saveEvery,
+      '--save-every <N|Nm>',
+      'save all that the run needs to go on under --out, every N steps or minutes, in the end and at Ctrl-C',
+    ),
+    keep: optional(
+      whole(1),
+      '--keep <N>',
+      `newest saves that are kept, beside the best by what is evaluated (default: ${DEFAULT_KEEP})`,
+    ),
+    resume: optional(
+      file,
+      '--resume <auto|DIR>',
+      'go on from the newest save under --out, or from one that is given; steps, ranks, strategy and device may be others',
+    ),
+    maxRestarts: defaulted(whole(0), 0, [
+      '--max-restarts <N>',
+      'start again from the last save after a rank died, at most N times (default: 0)',
+    ]),
+  },
+  'Output:': {
+    out: optional(
+      file,
+      '--out <DIR>',
+      'write metrics.jsonl, summary.json, report.html and model/ there, among others',
+    ),
+    dashboard: optional(
+      port,
+      '--dashboard [PORT]',
+      `show the run on a page of this machine, whose address is printed (default port: ${DASHBOARD_PORT})`,
+    ),
+    quiet: defaulted(flag, false, ['--quiet', 'print nothing but errors']),
+  },
+};
+
+/** Every flag, by its name in camelCase. */
+export const FLAGS = {
+  ...GROUPS['Where it runs:'],
+  ...GROUPS['Precision and sharding:'],
+  ...GROUPS['Offload (--strategy offload):'],
+  ...GROUPS['Model and data:'],
+  ...GROUPS['LoRA (any of these: adapters are trained, the model is frozen):'],
+  ...GROUPS['Training:'],
+  ...GROUPS['Saves:'],
+  ...GROUPS['Output:'],
+};
+
+/** Every flag, checked one by one. */
+export type Flags = {
+  readonly [Name in keyof typeof FLAGS]: (typeof FLAGS)[Name] extends Flag<infer T> ? T : never;
+};
+
+/** What a config file calls a flag: as it is typed, without dashes before it and without `no-`. */
+export function keyOf(name: string): string {
+  return name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+}
+
+/** What a config file may hold: each key's flag and its schema. */
+const KEYS = new Map(
+  Object.entries(FLAGS).map(([name, { kind }]) => [
+    keyOf(name),
+    { name, schema: kind.schema as z.ZodType },
+  ]),
+);
+
+/** The JSON schema of a config file, for editors. */
+export function configSchema(): object {
+  const entries = Object.entries(FLAGS).map(
+    ([name, { kind, says }]) =>
+      [keyOf(name), kind.schema.optional().meta({ description: says })] as const,
+  );
+  const schema = z.strictObject(Object.fromEntries(entries));
+  return { title: 'A run of shardweave train', ...z.toJSONSchema(schema, { io: 'input' }) };
+}
+
 /** The command `train` without its work. */
 export const TRAIN: Omit<CommandSpec<Flags>, 'run'> = {
   options: trainOptions,
@@ -139,6 +339,10 @@ export const TRAIN: Omit<CommandSpec<Flags>, 'run'> = {
     {
       line: 'train --model DIR --data chats.jsonl --lora-rank 16 --out runs/tuned',
       says: 'adapters beside a frozen model of the Hugging Face Hub learn conversations',
+    },
+    {
+      line: 'train --config runs/first/config.yaml --seed 2 --out runs/second',
+      says: 'a run again, with another seed: each leaves the config that it had',
     },
     {
       line: 'train --strategy offload --device-budget 8000000 --micro-batches 4',
@@ -158,16 +362,27 @@ export function parseFlags(args: readonly string[], write: (text: string) => voi
   return parseCommand(TRAIN, { args, write });
 }
 
+/** Flags over the config file's values over defaults. */
 function checkFlags(given: Readonly<Record<string, unknown>>): Flags {
-  const result = FLAGS.safeParse(given);
-  if (result.success) {
-    return result.data;
+  const { config, ...typed } = given;
+  const found: Partial<Record<keyof Flags, unknown>> =
+    config === undefined ? {} : readConfigFile(String(config), KEYS);
+  for (const [name, value] of Object.entries(typed) as [keyof Flags, unknown][]) {
+    const { kind } = FLAGS[name];
+    const checked = kind.schema.safeParse(kind.read(value));
+    if (!checked.success) {
+      const expected = kind.schema.description;
+      throw new UsageError(
+        `--${keyOf(name)}: expected ${expected}, got "${String(value)}". See --help.`,
+      );
+    }
+    found[name] = checked.data;
   }
-  const name = String(result.error.issues[0]?.path[0]) as keyof Flags;
-  const { options } = trainOptions();
-  const flag = options.find((option) => option.attributeName() === name)?.long ?? name;
-  const expected = FLAGS.shape[name].description ?? descriptionOf(FLAGS.shape[name]);
-  throw new UsageError(`${flag}: expected ${expected}, got "${String(given[name])}". See --help.`);
+  const all = Object.entries(FLAGS).map(([name, { value }]) => [
+    name,
+    found[name as keyof Flags] ?? value,
+  ]);
+  return Object.fromEntries(all) as Flags;
 }
 
 /** The command with all its options; it parses nothing by itself. */
@@ -175,181 +390,25 @@ export function trainOptions(): Command {
   const command = new Command('shardweave train')
     .description('Trains a GPT-2, Llama or Qwen on a text, its parameters sharded over ranks.')
     .usage('[flags]')
-    .addHelpText('after', presetsHelp());
-  const add = (group: string, flags: string, text: string) =>
-    command.addOption(new Option(flags, text).helpGroup(group));
-
-  const where = 'Where it runs:';
-  add(
-    where,
-    '--strategy <NAME>',
-    'single: one rank; fsdp: parameters sharded over ranks; ddp: whole on each; offload: resting off the device of one rank (default: fsdp)',
-  );
-  add(where, '--ranks <N>', 'world size (default: 2; with single: 1)');
-  add(
-    where,
-    '--transport <NAME>',
-    'memory: all ranks in this thread; shm: a thread each; ws, mpi: a process each (default: memory)',
-  );
-  add(
-    where,
-    '--device <auto|webgpu|cpu>',
-    'or a list by rank: cpu,webgpu (default: auto, a GPU if there is one)',
-  );
-  add(where, '--threads <N>', "of a rank's cpu device (default: cores / ranks, at least 1)");
-  add(where, '--trace <FILE>', 'write a Chrome trace of the run, for Perfetto');
-
-  const sharding = 'Precision and sharding:';
-  add(
-    sharding,
-    '--precision <fp32|fp16|bf16>',
-    '16-bit: mixed, with f32 master weights (default: fp32)',
-  );
-  add(sharding, '--fp32-reduce', 'reduce 16-bit gradients in f32');
-  add(sharding, '--reshard', 'free gathered parameters after forward (default)');
-  add(sharding, '--no-reshard', 'keep them until backward');
-  add(sharding, '--checkpoint-activations', 'recompute each block in backward');
-  add(
-    sharding,
-    '--gather-cap <BYTES>',
-    'most bytes of gathered parameters to prefetch into (default: 64 MiB)',
-  );
-  add(sharding, '--inject-delay-ms <N>', 'delay every collective, for experiments (default: 0)');
-
-  add(sharding, '--cpu-offload', 'shards, their gradients and optimizer state rest in host memory');
-
-  const offload = 'Offload (--strategy offload):';
-  add(
-    offload,
-    '--device-budget <BYTES>',
-    'most bytes that the device may hold; slices are chosen for it (default: no limit)',
-  );
-  add(offload, '--slices <N>', 'without a budget: parts of the model that run apart (default: 3)');
-  add(offload, '--micro-batches <M>', 'parts of the rows that pass a slice in turn (default: 1)');
-  add(
-    offload,
-    '--offload-dir <DIR>',
-    'rest on disk there, with fsdp too (default: in host memory)',
-  );
-  add(offload, '--fresh', 'delete the state of an earlier run in --offload-dir, and start anew');
-
-  const model = 'Model and data:';
-  add(
-    model,
-    '--model <PRESET|DIR>',
-    `a preset, or a model directory of the Hugging Face layout (default: ${DEFAULT_PRESET})`,
-  );
-  add(model, '--dropout <P>', "over the model's own");
-  add(
-    model,
-    '--tokenizer <model|byte|gpt2>',
-    "model: the directory's own tokenizer.json (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
-  );
-  add(
-    model,
-    '--data <FILE>',
-    'a text in UTF-8, or .jsonl: a document a line, as {"text"}, {"prompt", "completion"} or {"messages"} (default: the novel Moby Dick)',
-  );
-  add(model, '--valid <FILE>', 'evaluate on that, in one of these formats');
-  add(model, '--valid-fraction <X>', 'or on so much of the data, which is not trained on');
-  add(
-    model,
-    '--eval-every <N>',
-    `steps between evaluations; there is one in the end, too (default: ${DEFAULT_EVAL_EVERY})`,
-  );
-  add(model, '--train-on-prompt', 'count prompts and all roles in the loss, not the answers alone');
-  add(
-    model,
-    '--cache <DIR>',
-    "where tokens of data are kept for later runs (default: SHARDWEAVE_CACHE, or the system's cache directory)",
-  );
-  add(model, '--order <shuffle|sequential>', 'of the rows (default: shuffle)');
-
-  const lora = 'LoRA (any of these: adapters are trained, the model is frozen):';
-  add(lora, '--lora-rank <R>', `columns of the adapters (default: ${DEFAULT_LORA_RANK})`);
-  add(lora, '--lora-alpha <X>', 'adapters count alpha / rank times (default: twice the rank)');
-  add(lora, '--lora-dropout <P>', 'on what goes into them (default: 0)');
-  add(
-    lora,
-    '--lora-targets <NAMES>',
-    'all-linear, or names of layers such as q_proj,v_proj (default: all-linear)',
-  );
-  add(lora, '--adapter <DIR>', 'go on training the adapters of a PEFT directory');
-
-  const training = 'Training:';
-  add(
-    training,
-    '--batch <B>',
-    'rows of a step over all ranks and micro-steps; the first ranks take one more (default: 16)',
-  );
-  add(
-    training,
-    '--seq <T>',
-    `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
-  );
-  add(training, '--steps <S>', 'optimizer steps (default: 480)');
-  add(
-    training,
-    '--grad-accum <K>',
-    'micro-steps of a step, at most as many as a rank has rows (default: 1)',
-  );
-  add(training, '--no-sync', 'with K > 1, reduce gradients on the last micro-step alone');
-  add(
-    training,
-    '--lr <X>',
-    `peak learning rate (default: ${DEFAULT_LR.small}, ${DEFAULT_LR.large} from 10 M parameters on)`,
-  );
-  add(
-    training,
-    '--weight-decay <X>',
-    'of AdamW, on tensors of two or more dimensions (default: 0.1)',
-  );
-  add(training, '--beta1 <X>', '(default: 0.9)');
-  add(training, '--beta2 <X>', '(default: 0.98)');
-  add(training, '--eps <X>', '(default: 1e-8)');
-  add(training, '--clip <NORM>', 'largest gradient norm, 0: off (default: 1)');
-  add(training, '--schedule <constant|cosine>', 'of the learning rate (default: cosine)');
-  add(
-    training,
-    '--warmup <W>',
-    `steps of linear warm-up (default: ${DEFAULT_WARMUP} with cosine, else 0)`,
-  );
-  add(training, '--seed <N>', 'of weights, order and dropout (default: 1)');
-
-  const saves = 'Saves:';
-  add(
-    saves,
-    '--save-every <N|Nm>',
-    'save all that the run needs to go on under --out, every N steps or minutes, in the end and at Ctrl-C',
-  );
-  add(
-    saves,
-    '--keep <N>',
-    `newest saves that are kept, beside the best by what is evaluated (default: ${DEFAULT_KEEP})`,
-  );
-  add(
-    saves,
-    '--resume <auto|DIR>',
-    'go on from the newest save under --out, or from one that is given; steps, ranks, strategy and device may be others',
-  );
-  add(
-    saves,
-    '--max-restarts <N>',
-    'start again from the last save after a rank died, at most N times (default: 0)',
-  );
-
-  const output = 'Output:';
-  add(
-    output,
-    '--out <DIR>',
-    'write metrics.jsonl, summary.json, report.html and model/ there, among others',
-  );
-  add(
-    output,
-    '--dashboard [PORT]',
-    `show the run on a page of this machine, whose address is printed (default port: ${DASHBOARD_PORT})`,
-  );
-  add(output, '--quiet', 'print nothing but errors');
+    .addHelpText('after', presetsHelp())
+    .option(
+      '--config <FILE>',
+      'flags from a YAML or JSON file, such as the config.yaml of a run; those given here count before it',
+    );
+  for (const [group, flags] of Object.entries(GROUPS)) {
+    for (const { kind, typed, says } of Object.values(flags) as Flag<unknown>[]) {
+      const option = new Option(typed, says).helpGroup(group);
+      if (kind === (flag as FlagKind<unknown>)) {
+        // Where `--x` comes before `--no-x`, the library has no value for what is not typed.
+        const isOff = typed.startsWith('--no-');
+        const other = isOff ? typed.replace('--no-', '--') : typed.replace('--', '--no-');
+        const hidden = new Option(other).hideHelp();
+        command.addOption(isOff ? hidden : option).addOption(isOff ? option : hidden);
+      } else {
+        command.addOption(option);
+      }
+    }
+  }
   return command;
 }
 
@@ -359,13 +418,4 @@ function presetsHelp(): string {
       `  ${name.padEnd(12)} ${config.n_layer} layers, width ${config.n_embd}, ${config.n_head} heads, ${config.n_positions} positions; ${summary}`,
   );
   return `\nPresets of --model:\n${rows.join('\n')}\n`;
-}
-
-/** The description under the wrappers that `default` and `optional` put around a schema. */
-function descriptionOf(schema: unknown): string {
-  let at = schema as { description?: string; unwrap?: () => unknown };
-  while (at.description === undefined && at.unwrap !== undefined) {
-    at = at.unwrap() as typeof at;
-  }
-  return at.description ?? 'another value';
 }

@@ -225,7 +225,7 @@ function modelSource(model: string): ModelSource {
 
 /** @throws {UsageError} for the model's own where it has none */
 export function tokenizerName(
-  { tokenizer }: Pick<Flags, 'tokenizer'>,
+  { tokenizer }: Partial<Pick<Flags, 'tokenizer'>>,
   model: ModelSource,
   { vocab_size }: ModelConfig,
 ): TokenizerName {

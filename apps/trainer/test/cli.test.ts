@@ -1,8 +1,17 @@
 // The binary's table of commands: help, names, and the examples that --help prints.
 
-import { describe, expect, it } from 'vitest';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
 import { COMMANDS } from '../src/commands/command-table.js';
 import { runCli } from './fixtures/run-cli.js';
+
+/** Where examples are run. */
+const folder = mkdtempSync(join(tmpdir(), 'cli-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+mkdirSync(join(folder, 'runs/first'), { recursive: true });
+writeFileSync(join(folder, 'runs/first/config.yaml'), 'seed: 1\n');
 
 describe('shardweave', () => {
   it('lists its commands, a line each', async () => {
@@ -50,7 +59,9 @@ describe.each(COMMANDS.map((entry) => [entry.name, entry] as const))('%s', (name
   });
 });
 
-/** As a shell splits a line without escapes. */
+/** As a shell splits a line without escapes, with runs in the folder of this test. */
 function wordsOf(line: string): string[] {
-  return [...line.matchAll(/'([^']*)'|(\S+)/g)].map(([, quoted, word]) => quoted ?? word!);
+  return [...line.replaceAll('runs/', `${folder}/runs/`).matchAll(/'([^']*)'|(\S+)/g)].map(
+    ([, quoted, word]) => quoted ?? word!,
+  );
 }

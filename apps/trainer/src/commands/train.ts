@@ -13,6 +13,7 @@ import type { RunRecord } from '../output/run-records.js';
 import { Terminal } from '../output/terminal.js';
 import type { RankEvent } from '../rank/events.js';
 import { resolveConfig } from '../resolve-config.js';
+import { resolvedConfig } from '../resolved-config.js';
 import type { RunConfig } from '../run-config.js';
 import { goOnLine } from '../saves/go-on-line.js';
 import { holdRun } from '../saves/hold-run.js';
@@ -37,7 +38,10 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
   let dashboard: Dashboard | undefined;
   const onRecord = (record: RunRecord) => dashboard?.send(record);
-  const monitor = new RunMonitor(config, terminal, { onRecord });
+  const monitor = new RunMonitor(config, terminal, {
+    onRecord,
+    configText: (devices) => resolvedConfig(flags, config, devices),
+  });
   const onEvent = (event: RankEvent) => {
     if (event.type === 'step' && config.saveEvery !== undefined) {
       allowWrapUp(); // before there is nothing to save

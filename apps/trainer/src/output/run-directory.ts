@@ -21,6 +21,7 @@ import type { EventRecord, RunRecord, StepLine } from './run-records.js';
 
 /** Names under --out, each of which says that a run is there already. */
 export const RUN_FILES = {
+  config: 'config.yaml',
   metrics: 'metrics.jsonl',
   events: 'events.jsonl',
   summary: 'summary.json',
@@ -124,6 +125,11 @@ export class RunDirectory {
         { cause: error },
       );
     }
+  }
+
+  /** Writes config.yaml, over that of a run which goes on. */
+  writeConfig(text: string): void {
+    writeFileSync(join(this.path, RUN_FILES.config), text);
   }
 
   /**

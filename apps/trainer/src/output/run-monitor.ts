@@ -12,6 +12,8 @@ import { RunHistory, type RunRecord } from './run-records.js';
 import type { Terminal } from './terminal.js';
 
 export interface RunMonitorOptions {
+  /** The text of config.yaml, once the devices of all ranks are known. */
+  readonly configText?: (devices: readonly string[]) => string;
   /** Gets each record as it comes. */
   readonly onRecord?: (record: RunRecord) => void;
 }
@@ -20,6 +22,7 @@ export class RunMonitor {
   #config: RunConfig;
   readonly #terminal: Terminal;
   readonly #onRecord: RunMonitorOptions['onRecord'];
+  readonly #configText: RunMonitorOptions['configText'];
   readonly #history = new RunHistory();
   #ready: RankReady[] = [];
   #reports: RankReport[] = [];
@@ -38,6 +41,7 @@ export class RunMonitor {
     this.#config = config;
     this.#terminal = terminal;
     this.#onRecord = options.onRecord;
+    this.#configText = options.configText;
     this.#isGoingOn = isGoingOn(config);
     this.#recordRun();
   }
@@ -191,6 +195,13 @@ export class RunMonitor {
     }
     this.#unwritten = [];
     this.#directory = directory;
+    this.#writeConfig();
+  }
+
+  #writeConfig(): void {
+    if (this.#isReady && this.#configText !== undefined) {
+      this.#directory?.writeConfig(this.#configText(this.#ready.map(({ device }) => device)));
+    }
   }
 
   get #isReady(): boolean {
@@ -209,6 +220,8 @@ export class RunMonitor {
   #start(): void {
     if (this.#config.outDir !== undefined && !this.#isGoingOn) {
       this.#openDirectory(this.#config.outDir);
+    } else {
+      this.#writeConfig();
     }
     this.#record({ type: 'header', rows: headerRows(this.#config, this.#ready) });
     this.#terminal.header(headerLines(this.#config, this.#ready));

@@ -1,0 +1,79 @@
+// A run's flags in a file: YAML, of which JSON is a part. A complaint names the file and the line.
+
+import { readFileSync } from 'node:fs';
+import { isMap, isScalar, LineCounter, type Node, parseDocument, stringify } from 'yaml';
+import type { z } from 'zod';
+import { UsageError } from './errors.js';
+import { nearest } from './nearest.js';
+import { describeSystemError } from './system-error.js';
+
+/** A key that a file may have. */
+export interface ConfigKey {
+  readonly name: string;
+  readonly schema: z.ZodType;
+}
+
+/**
+ * The values of a file, by the names of its keys' flags.
+ * @throws {UsageError} for a file that can't be read, a key that is none, or a value that it doesn't take
+ */
+export function readConfigFile(
+  path: string,
+  keys: ReadonlyMap<string, ConfigKey>,
+): Record<string, unknown> {
+  const lineCounter = new LineCounter();
+  const document = parseDocument(readText(path), { lineCounter });
+  const refuse = (at: Node | null | undefined, problem: string): never => {
+    const offset = at?.range?.[0] ?? 0;
+    throw new UsageError(`--config: ${path}, line ${lineCounter.linePos(offset).line}: ${problem}`);
+  };
+  const [error] = document.errors;
+  if (error !== undefined) {
+    const [what] = error.message.split(/ at line |\n/);
+    const line = error.linePos?.[0].line ?? 1;
+    throw new UsageError(`--config: ${path}, line ${line}: ${what}. Give YAML or JSON.`);
+  }
+  const { contents } = document;
+  if (contents === null) {
+    return {};
+  }
+  if (!isMap(contents)) {
+    return refuse(contents, 'expected flags as "key: value" lines, such as "ranks: 2".');
+  }
+  const found: Record<string, unknown> = {};
+  for (const { key, value } of contents.items) {
+    const keyNode = key as Node;
+    const text = isScalar(key) ? String(key.value) : String(key);
+    const known = keys.get(text);
+    if (known === undefined) {
+      const meant = nearest(text, keys.keys());
+      const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
+      return refuse(keyNode, `unknown key "${text}".${hint} Keys are the flags of train --help.`);
+    }
+    const given = (value as Node | null)?.toJS(document) ?? null;
+    const checked = known.schema.safeParse(given);
+    if (!checked.success) {
+      const got = typeof given === 'string' ? `"${given}"` : JSON.stringify(given);
+      return refuse(keyNode, `${text}: expected ${known.schema.description}, got ${got}.`);
+    }
+    found[known.name] = checked.data;
+  }
+  return found;
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (cause) {
+    throw new UsageError(
+      `--config: ${path} can't be read (${describeSystemError(cause)}). Give a YAML or JSON file of flags.`,
+      { cause },
+    );
+  }
+}
+
+/** A file of `values`; those that are undefined are left out. */
+export function configText(values: Readonly<Record<string, unknown>>): string {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined);
+  return `# This run: shardweave train --config FILE --out ANOTHER\n${stringify(Object.fromEntries(given))}`;
+}

@@ -1,0 +1,91 @@
+// The kinds of values that flags of `train` take: as text on the command line, as numbers and lists in a
+// config file. One schema checks both, and the published JSON schema is made of it.
+
+import { z } from 'zod';
+import type { DeviceChoice, SaveEvery } from './run-config.js';
+
+/** What a flag accepts. */
+export interface FlagKind<T> {
+  /** Of what a config file has; its description completes "expected ...". */
+  readonly schema: z.ZodType<T>;
+  /** The config file's form of what was typed. Text that has none stays as it is, for the schema to refuse. */
+  readonly read: (typed: unknown) => unknown;
+}
+
+const DECIMAL = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+
+export const whole = (least: number): FlagKind<number> => ({
+  schema: z.int().min(least).describe(`a whole number of at least ${least}`),
+  read: (typed) => (/^\d+$/.test(String(typed)) ? Number(typed) : typed),
+});
+
+const real = (schema: z.ZodNumber, what: string): FlagKind<number> => ({
+  schema: schema.describe(what),
+  read: (typed) => (DECIMAL.test(String(typed)) ? Number(typed) : typed),
+});
+
+export const nonNegative = real(z.number().min(0), 'a number of at least 0');
+export const positive = real(z.number().gt(0), 'a number above 0');
+export const probability = real(z.number().min(0).lt(1), 'a number from 0 to below 1');
+export const part = real(z.number().gt(0).lt(1), 'a number above 0 and below 1');
+
+const asTyped = (typed: unknown) => typed;
+
+export const oneOf = <const T extends readonly [string, ...string[]]>(
+  values: T,
+): FlagKind<T[number]> => ({
+  schema: z.enum(values).describe(`one of ${values.join(', ')}`),
+  read: asTyped,
+});
+
+/** Config files name paths as the command line does: from where the command is called. */
+export const file: FlagKind<string> = {
+  schema: z.string().min(1).describe('a path'),
+  read: asTyped,
+};
+
+export const flag: FlagKind<boolean> = {
+  schema: z.boolean().describe('true or false'),
+  read: asTyped,
+};
+
+const device = z.enum(['auto', 'webgpu', 'cpu']);
+
+export const devices: FlagKind<readonly DeviceChoice[]> = {
+  schema: z
+    .union([device, z.array(device).min(1)])
+    .transform((value) => (typeof value === 'string' ? [value] : value))
+    .describe('auto, webgpu or cpu, or a list of them by rank such as cpu,webgpu'),
+  read: (typed) => String(typed).split(','),
+};
+
+export const targets: FlagKind<'all-linear' | readonly string[]> = {
+  schema: z
+    .union([z.literal('all-linear'), z.array(z.string().min(1)).min(1)])
+    .describe('all-linear, or names of layers such as q_proj,v_proj'),
+  read: (typed) =>
+    typed === 'all-linear'
+      ? typed
+      : String(typed)
+          .split(',')
+          .map((name) => name.trim()),
+};
+
+export const saveEvery: FlagKind<SaveEvery> = {
+  schema: z
+    .union([z.int().min(1), z.string().regex(/^(?!0*\.?0*m)(\d+\.?\d*|\.\d+)m$/)])
+    .transform(
+      (value): SaveEvery =>
+        typeof value === 'number' ? { steps: value } : { minutes: Number(value.slice(0, -1)) },
+    )
+    .describe('a number of steps such as 100, or of minutes such as 5m'),
+  read: (typed) => (/^\d+$/.test(String(typed)) ? Number(typed) : typed),
+};
+
+/** A flag whose value may be left out, which is true. */
+export const port: FlagKind<true | number> = {
+  schema: z
+    .union([z.literal(true), z.int().min(0).max(65535)])
+    .describe('a port up to 65535, or none'),
+  read: (typed) => (/^\d+$/.test(String(typed)) ? Number(typed) : typed),
+};

@@ -1,0 +1,52 @@
+// What a run leaves of its flags: a config file of all that was decided for it, which makes the run again.
+
+import { configText } from './config-file.js';
+import { type Flags, keyOf } from './flags.js';
+import type { RunConfig, SaveEvery } from './run-config.js';
+
+/**
+ * The config file of a run. What is about one call, such as --resume and --quiet, is not in it.
+ * @param devices by rank, each found by now
+ */
+export function resolvedConfig(
+  flags: Flags,
+  config: RunConfig,
+  devices: readonly string[],
+): string {
+  const { resume: _, fresh, quiet, dashboard, trace, ...kept } = flags;
+  const { lora } = config;
+  const values: Partial<Record<keyof Flags, unknown>> = {
+    ...kept,
+    ranks: config.ranks,
+    device: new Set(devices).size === 1 ? devices[0] : devices,
+    threads: config.threads,
+    offloadDir: config.offloadDir,
+    model: config.model.kind === 'preset' ? config.model.name : config.model.path,
+    tokenizer: config.tokenizer,
+    data: config.dataFile,
+    valid: config.validFile,
+    // Refused where nothing is evaluated, saved or adapted.
+    evalEvery: flags.valid === undefined && !flags.validFraction ? undefined : config.evalEvery,
+    keep: config.saveEvery && config.keep,
+    saveEvery: config.saveEvery && textOf(config.saveEvery),
+    adapter: lora?.directory,
+    loraDropout: lora?.dropout,
+    ...(lora !== undefined &&
+      lora.directory === undefined && {
+        loraRank: lora.rank,
+        loraAlpha: lora.alpha,
+        loraTargets: lora.targets,
+      }),
+    cache: flags.cache && config.cacheDir,
+    seq: config.seq,
+    lr: config.lr,
+    warmup: config.warmup,
+    out: config.outDir,
+  };
+  const byKey = Object.entries(values).map(([name, value]) => [keyOf(name), value]);
+  return configText(Object.fromEntries(byKey));
+}
+
+function textOf({ steps, minutes }: SaveEvery): number | string {
+  return steps ?? `${minutes}m`;
+}
