@@ -6,7 +6,7 @@ import type { RunModel } from './run-model.js';
 import { spanText } from './times.js';
 
 /** Steps whose times say how long those to come will take. */
-const RECENT_STEPS = 20;
+const RECENT_STEPS = 100;
 
 export class Overview {
   readonly root: HTMLElement;
@@ -80,7 +80,7 @@ export class Overview {
       tile('Step', last.stepMs, formatMs(last.stepMs)),
       tile('Peak of rank 0', last.peakBytes, formatBytes(last.peakBytes ?? 0)),
       tile('Sent a step', last.wireBytes, formatBytes(last.wireBytes ?? 0)),
-      tile('Exposed of a step', exposed, `${((exposed ?? 0) * 100).toFixed(1)} %`),
+      tile('Exposed', exposed, `${((exposed ?? 0) * 100).toFixed(1)} %`),
     ].flatMap((each) => each ?? []);
   }
 }

@@ -33,6 +33,10 @@ interface Drawn {
 
 const HEIGHT = 220;
 const SYNC = 'steps';
+/** More than these of a sparse series are a line of dots. */
+const MOST_POINTS = 60;
+/** Of #rrggbb, behind which an alpha may stand. */
+const HEX = 7;
 /** Binary sizes, so that ticks are round in the units that are written. */
 const BYTE_STEPS = Array.from({ length: 50 }, (_, i) => 2 ** i);
 
@@ -186,26 +190,31 @@ export class PlotView {
     };
   }
 
-  #line(palette: Palette, { run, series }: Drawn, isFaint: boolean): uPlot.Series {
+  #line(palette: Palette, { run, series, name }: Drawn, isFaint: boolean): uPlot.Series {
+    const count = () =>
+      this.#drawn
+        .find((each) => each.name === name)!
+        .values.reduce<number>((sum, value) => sum + (value === null ? 0 : 1), 0);
     const stroke = this.#colorOf(palette, run, series);
     return {
       stroke: isFaint ? `${stroke}55` : stroke,
       width: isFaint ? 1 : 1.75,
       spanGaps: series.isSparse === true,
       points: {
-        show: series.isSparse === true || this.#axis.steps.length === 1,
+        show: () => count() <= (series.isSparse ? MOST_POINTS : 1),
         size: 6,
         fill: stroke,
       },
       ...(series.isSparse ? { dash: [6, 4] } : {}),
-      ...(this.#chart.isStacked ? { fill: `${stroke}66`, width: 1 } : {}),
+      ...(this.#chart.isStacked ? { fill: `${stroke.slice(0, HEX)}66`, width: 1 } : {}),
     };
   }
 
   #colorOf(palette: Palette, run: number, { color }: ChartSeries): string {
-    return color === undefined || this.#settings.runs.length > 1
-      ? palette.run(run)
-      : palette.color(color);
+    if (color !== undefined && this.#settings.runs.length === 1) {
+      return palette.color(color);
+    }
+    return `${palette.run(run)}${color === 'hidden' ? '66' : ''}`;
   }
 
   #drawLegend(): void {

@@ -1,0 +1,389 @@
+// The page in headless Chromium, of a command that runs and of a report from disk: one browser and one
+// page for all of it.
+
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { createRequire } from 'node:module';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import type { Browser, Page } from 'playwright-core';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { chromiumPath, launchChromium, newPage } from '../../../tooling/browser/launch-chromium.js';
+import { Dashboard } from '../src/dashboard/dashboard.js';
+import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
+import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
+import { reportOf } from '../src/output/report.js';
+import { RunDirectory } from '../src/output/run-directory.js';
+import { RunHistory, type RunRecord, type StepLine } from '../src/output/run-records.js';
+import { childRanks } from './fixtures/child-ranks.js';
+
+const { path: chromium, reason } = await chromiumPath();
+const LIMIT_MS = 120_000;
+const TOKEN = 'a-token-that-the-test-has-made';
+const EVIL =
+  '</script><img src=x onerror="window.isTaken=true"><script>window.isTaken=true</script>';
+
+describe.skipIf(chromium === undefined)(
+  `the page in headless Chromium${reason && ` (${reason})`}`,
+  { timeout: LIMIT_MS },
+  () => {
+    let browser: Browser;
+    let page: Page;
+    /** What the page printed or threw, and what it asked for beyond its own address. */
+    const problems: string[] = [];
+    const asked: string[] = [];
+
+    beforeAll(async () => {
+      browser = await launchChromium(chromium!);
+      page = await newPage(browser);
+      page.on('pageerror', (error) => problems.push(error.message));
+      page.on('console', (message) => problems.push(message.text()));
+      page.on('request', (request) => asked.push(request.url()));
+    }, LIMIT_MS);
+    afterAll(() => browser?.close());
+    afterEach(() => {
+      expect(problems).toEqual([]);
+    });
+
+    /** Cells of a card's table, the newest row first: its numbers as they are, not as they are written. */
+    async function rowsOf(id: string): Promise<(number | string)[][]> {
+      await page.locator(`#${id} details`).evaluate((details) => {
+        (details as HTMLDetailsElement).open = true;
+      });
+      await page.locator(`#${id} details tbody tr`).first().waitFor();
+      return page.locator(`#${id} details tbody tr`).evaluateAll((rows) =>
+        rows.map((row) =>
+          [...row.children].map((cell) => {
+            const value = cell.querySelector('data')?.getAttribute('value');
+            return value == null ? cell.textContent! : Number(value);
+          }),
+        ),
+      );
+    }
+
+    /** axe's rules that the page breaks, by element. */
+    async function violations(): Promise<string[]> {
+      const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+      // Through the protocol, which the page's policy for scripts is not asked about.
+      await page.evaluate(readFileSync(axe, 'utf8'));
+      return page.evaluate(async () => {
+        const { axe: checker } = window as unknown as {
+          axe: { run(): Promise<{ violations: { id: string; nodes: { html: string }[] }[] }> };
+        };
+        const { violations: found } = await checker.run();
+        return found.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html}`));
+      });
+    }
+
+    describe('of a command', () => {
+      let command: ChildProcess;
+      let out: string;
+      let address: string;
+
+      beforeAll(async () => {
+        const { buildCommand } = await import('./fixtures/build-command.js');
+        const script = await buildCommand('dashboard-test');
+        out = join(mkdtempSync(join(tmpdir(), 'page-')), 'run');
+        const text = new URL('../../../tooling/reference/data/tiny/text.txt', import.meta.url);
+        const flags =
+          '--device cpu --threads 1 --transport ws --ranks 2 --model nano --seq 16 --batch 4 --steps 100000 --schedule constant --valid-fraction 0.1 --eval-every 4 --dashboard 0';
+        command = spawn(
+          process.execPath,
+          [script, 'train', ...flags.split(' '), '--data', text.pathname, '--out', out],
+          { stdio: ['ignore', 'pipe', 'ignore'] },
+        );
+        let said = '';
+        address = await new Promise<string>((resolve, reject) => {
+          command.stdout!.on('data', (piece: Buffer) => {
+            said += piece.toString();
+            const [found] = /http:\S+(?=\n)/.exec(said) ?? [];
+            if (found !== undefined) {
+              resolve(found);
+            }
+          });
+          command.on('exit', () => reject(new Error(`the command has ended: ${said}`)));
+        });
+      }, LIMIT_MS);
+      afterAll(() => {
+        command?.kill('SIGKILL');
+      });
+
+      it('shows what the file of metrics holds, goes on, loses nothing in a reload, and names a killed rank', async () => {
+        const linesSoFar = () =>
+          readFileSync(join(out, 'metrics.jsonl'), 'utf8')
+            .split('\n')
+            .slice(0, -1)
+            .map((line) => JSON.parse(line) as StepLine);
+        const seen = (least: number) =>
+          expect
+            .poll(
+              async () =>
+                Number(/step (\d+) of/.exec((await page.locator('#top').textContent())!)?.[1] ?? 0),
+              { timeout: LIMIT_MS, interval: 50 },
+            )
+            .toBeGreaterThanOrEqual(least);
+        await page.goto(address);
+        await seen(6);
+        const before = linesSoFar().length;
+        await seen(before + 2);
+        await page.reload();
+        await seen(before + 4);
+
+        const pids = await childRanks(command.pid!, RANK_PROCESS_VARIABLE, 2);
+        const closed = once(command, 'close');
+        process.kill(pids[1]!, 'SIGKILL');
+        await page.locator('#ranks .badge.killed').waitFor();
+        const states = page.locator('#ranks tbody tr');
+        expect(await states.nth(1).textContent()).toMatch(/^1killed SIGKILL/);
+        expect(await states.nth(0).textContent()).toMatch(/^0(stopped|training)/);
+        await page.locator('.title .badge.failed').waitFor();
+        expect(await page.locator('.reason').textContent()).toMatch(
+          /^rank 1 of 2 was killed by SIGKILL after step \d+/,
+        );
+        await closed;
+
+        // All there was before the reload, and after it; to the last digit.
+        const lines = linesSoFar();
+        const shown = await rowsOf('loss');
+        const expected = lines
+          .slice(-shown.length)
+          .reverse()
+          .map(({ step, loss, validLoss }) => [String(step), loss, validLoss ?? '\u2013']);
+        expect(shown).toEqual(expected);
+        const ofWire = await rowsOf('wire');
+        expect(ofWire.map(([, sent]) => sent)).toEqual(
+          lines
+            .slice(-ofWire.length)
+            .reverse()
+            .map(({ wireBytes }) => wireBytes),
+        );
+        // The oldest rows are on the last page of the table.
+        const older = page.locator('#loss button', { hasText: 'Older' });
+        while ((await older.count()) > 0 && (await older.isEnabled())) {
+          await older.click();
+        }
+        const oldest = (await rowsOf('loss')).at(-1)!;
+        expect(oldest.slice(0, 2)).toEqual(['1', lines[0]!.loss]);
+        expect(problems.splice(0)).toEqual([]);
+
+        // The file that the command left says the same.
+        await page.goto(pathToFileURL(join(out, 'report.html')).href);
+        expect(await rowsOf('loss')).toEqual(expected);
+        expect(await page.locator('#ranks .badge.killed').count()).toBe(1);
+      });
+    });
+
+    describe('of reports', () => {
+      const step = (n: number, shift = 0): RunRecord => ({
+        type: 'step',
+        step: n,
+        loss: 4 - n / 100 + shift,
+        targets: 64,
+        gradNorm: n === 3 ? null : 1 / n,
+        lr: 1e-3,
+        lossScale: 1,
+        skipped: false,
+        stepMs: 50,
+        tokensPerSecond: 900,
+        ...(n % 10 === 0 ? { validLoss: 4 - n / 100 } : {}),
+        peakBytes: 4096,
+        wireBytes: 2048,
+        collectiveMs: 20,
+        exposedMs: 5,
+        atMs: 1000 + 50 * n,
+      });
+      const bytes = (scale: number) => ({
+        ...{ parameter: scale, gathered: 0, gradient: scale, optimizer: 2 * scale },
+        ...{ activation: 3 * scale, staging: 0, total: 7 * scale },
+      });
+      const rank = (n: number): RunRecord => ({
+        ...{ type: 'rank', rank: n, step: 64, bytesSent: 10, bytesReceived: 20, atMs: 7000 },
+        ...{ collectiveMs: 20, exposedMs: 5 },
+        phases: [
+          { phase: 'forward', bytes: bytes(1000 + n) },
+          { phase: 'backward', bytes: bytes(2000) },
+        ],
+      });
+      const runOf = (shift: number): RunRecord[] => [
+        { type: 'run', title: `run ${EVIL}`, steps: 120, ranks: 2, atMs: 1000 },
+        { type: 'header', rows: [['model', EVIL]] },
+        ...[0, 1].map((n): RunRecord => {
+          const about = {
+            device: 'cpu',
+            description: EVIL,
+            numericClass: '',
+            shardBytes: 4,
+          } as const;
+          return { type: 'ready', rank: n, ...about };
+        }),
+        ...Array.from({ length: 120 }, (_, i) => step(i + 1, shift)),
+        rank(0),
+        rank(1),
+        { type: 'sample', step: 120, prompt: EVIL, text: EVIL },
+        { type: 'save', step: 100, directory: EVIL, bytes: 5000, ms: 30, waitMs: 2, atMs: 6000 },
+        { type: 'warning', text: EVIL },
+        { type: 'rankEnd', rank: 1, end: 'failed', reason: EVIL, atMs: 7000 },
+        { type: 'runEnd', end: 'failed', reason: EVIL, atMs: 7000 },
+      ];
+      let file: string;
+      let both: string;
+
+      beforeAll(() => {
+        const folder = mkdtempSync(join(tmpdir(), `page-<b>`));
+        const runs = ['first', 'second'].map((name, i) => {
+          const path = join(folder, name);
+          const directory = new RunDirectory(path);
+          for (const record of runOf(i)) {
+            directory.add(record);
+          }
+          directory.close();
+          return path;
+        });
+        file = join(folder, 'one.html');
+        both = join(folder, 'both.html');
+        writeFileSync(file, reportOf(runs.slice(0, 1)));
+        writeFileSync(both, reportOf(runs));
+      });
+
+      it('asks nobody for anything, and takes no text for markup', async () => {
+        asked.length = 0;
+        await page.goto(pathToFileURL(file).href);
+        await page.locator('#samples').waitFor();
+        expect(asked).toEqual([pathToFileURL(file).href]);
+        expect(await page.evaluate(() => 'isTaken' in window)).toBe(false);
+        expect(await page.locator('img').count()).toBe(0);
+        for (const id of ['samples', 'saves', 'warnings', 'settings', 'ranks']) {
+          expect(await page.locator(`#${id}`).textContent()).toContain(EVIL);
+        }
+        expect(await page.locator('h1').textContent()).toBe(`run ${EVIL}`);
+        expect((await rowsOf('memory'))[1]).toEqual([
+          ...['rank 0', 'backward', 2000, 4000, 2000, 0, 6000, 0, 14_000],
+        ]);
+      });
+
+      it.each(['light', 'dark'] as const)('breaks no rule of axe in %s', async (colorScheme) => {
+        await page.emulateMedia({ colorScheme });
+        await page.goto(pathToFileURL(both).href);
+        await rowsOf('loss');
+        await rowsOf('memory');
+        expect(await violations()).toEqual([]);
+      });
+
+      it('lays runs over each other, any of which can be left out', async () => {
+        await page.goto(pathToFileURL(both).href);
+        const [newest] = await rowsOf('loss');
+        expect(newest).toEqual(['120', 4 - 1.2, 4 - 1.2, 5 - 1.2, 4 - 1.2]);
+        await page.getByRole('checkbox', { name: 'first' }).uncheck();
+        expect((await rowsOf('loss'))[0]).toEqual(['120', 5 - 1.2, 4 - 1.2]);
+      });
+
+      it('fits a narrow screen', async () => {
+        await page.setViewportSize({ width: 360, height: 740 });
+        await page.goto(pathToFileURL(both).href);
+        await rowsOf('loss');
+        const [inner, content] = await page.evaluate(() => [
+          document.documentElement.clientWidth,
+          document.documentElement.scrollWidth,
+        ]);
+        expect(content).toBe(inner);
+        await page.setViewportSize({ width: 1280, height: 800 });
+      });
+
+      it('is reached by keyboard, and a plot is read by it', async () => {
+        await page.goto(pathToFileURL(file).href);
+        const reached = new Set<string>();
+        for (let i = 0; i < 60; i++) {
+          await page.keyboard.press('Tab');
+          const name = await page.evaluate(() => {
+            const { activeElement: at } = document;
+            const card = at?.closest('.card')?.id ?? '';
+            return at === document.body ? '' : `${card} ${at?.className || at?.tagName}`.trim();
+          });
+          if (name === '') {
+            break;
+          }
+          reached.add(name);
+        }
+        const cards = ['loss', 'norm', 'rate', 'speed', 'communication', 'wire'];
+        expect([...reached]).toEqual(
+          expect.arrayContaining([
+            'SELECT',
+            ...cards.flatMap((id) => [`${id} plot`, `${id} SUMMARY`]),
+            ...['ranks scroll', 'memory SUMMARY', 'saves scroll'],
+          ]),
+        );
+
+        const readout = page.locator('#loss .readout');
+        await page.locator('#loss .plot').focus();
+        await page.keyboard.press('Home');
+        expect(await readout.textContent()).toBe('step 1');
+        await page.keyboard.press('ArrowRight');
+        expect(await readout.textContent()).toBe('step 2');
+        const value = page.locator('#loss .legend data').first();
+        expect(Number(await value.getAttribute('value'))).toBe(4 - 2 / 100);
+        await page.keyboard.press('+');
+        await page.keyboard.press('End');
+        expect(await readout.textContent()).toBe('step 120');
+        await page.locator('#loss summary').focus();
+        await page.keyboard.press('Enter');
+        await page.locator('#loss details tbody tr').first().waitFor();
+        await page.locator('#loss button', { hasText: 'Older' }).focus();
+        await page.keyboard.press('Enter');
+        expect((await rowsOf('loss'))[0]![0]).toBe('70');
+        expect(await page.evaluate(() => document.activeElement?.textContent)).toBe('Older');
+      });
+
+      it('means noise over steps where it is asked to, and leaves the table as it is', async () => {
+        await page.goto(pathToFileURL(file).href);
+        const before = await rowsOf('loss');
+        await page.getByLabel('Smoothing').selectOption('20');
+        expect(await rowsOf('loss')).toEqual(before);
+      });
+    });
+
+    describe('of another site', () => {
+      it('gets nothing of the run, with the token or without it', async () => {
+        const history = new RunHistory();
+        history.add({ type: 'warning', text: 'the secret of the run' });
+        const env = { [TOKEN_VARIABLE]: TOKEN };
+        const dashboard = await Dashboard.open({ port: 0, history, env });
+        const site = createServer((_, response) => {
+          response.setHeader('Content-Type', 'text/html');
+          response.end('<!doctype html><title>another site</title><link rel="icon" href="data:,">');
+        });
+        await once(site.listen(0, '127.0.0.1'), 'listening');
+        const { port } = site.address() as AddressInfo;
+        const { origin } = new URL(dashboard.url);
+        await page.goto(`http://127.0.0.1:${port}/`);
+        const answers = await page.evaluate(
+          async ([target, token]) => {
+            const tries = [
+              fetch(`${target}/events`),
+              fetch(`${target}/events`, { mode: 'no-cors' }),
+              fetch(`${target}/metrics`, { headers: { Authorization: `Bearer ${token}` } }),
+            ];
+            const texts = tries.map((each) => each.then((answer) => answer.text()));
+            const settled = await Promise.allSettled(texts);
+            return settled.map((each) => (each.status === 'fulfilled' ? each.value : 'refused'));
+          },
+          [origin, TOKEN] as const,
+        );
+        expect(answers).toEqual(['refused', 'refused', 'refused']);
+        problems.length = 0; // the browser says there that it was refused
+        await page.goto(`${origin}/`);
+        await page.locator('.message', { hasText: 'does not know this page' }).waitFor();
+        expect(await page.content()).not.toContain('the secret of the run');
+        problems.length = 0;
+        await page.goto(dashboard.url); // the page itself reloads where its fragment changes
+        await page.locator('#warnings', { hasText: 'the secret of the run' }).waitFor();
+        await page.goto('about:blank');
+        await dashboard.close();
+        site.close();
+      });
+    });
+  },
+);
