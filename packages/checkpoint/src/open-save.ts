@@ -35,8 +35,9 @@ export class Save {
   readonly extra: Readonly<Record<string, unknown>>;
   /** By tensorKey. */
   readonly tensors: ReadonlyMap<string, SavedTensor>;
+  /** Bytes of each file of pieces. */
+  readonly files: SaveIndex['files'];
   readonly #reader: PieceReader;
-  readonly #files: SaveIndex['files'];
   #buffer = new Uint8Array(0);
 
   constructor(reader: PieceReader, { id, files, tensors, optimizer, extra }: SaveIndex) {
@@ -45,7 +46,7 @@ export class Save {
     this.extra = extra;
     this.tensors = new Map(tensors.map((tensor) => [tensorKey(tensor), tensor]));
     this.#reader = reader;
-    this.#files = files;
+    this.files = files;
   }
 
   /**
@@ -125,7 +126,7 @@ export class Save {
   }
 
   async #checkLength(file: string): Promise<void> {
-    const expected = this.#files[file]!;
+    const expected = this.files[file]!;
     const got = await this.#reader.byteLength(file);
     if (got === expected) {
       return;

@@ -32,6 +32,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./report.js')).report,
   },
   {
+    name: 'inspect',
+    summary: 'what a save, a run, a model or adapters hold',
+    load: async () => (await import('./inspect.js')).inspect,
+  },
+  {
     name: 'merge',
     summary: 'add adapters into the model that they were trained beside',
     load: async () => (await import('./merge.js')).merge,

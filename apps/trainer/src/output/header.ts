@@ -126,7 +126,8 @@ function offloadText(config: RunConfig): string {
 }
 
 /** `2 layers, width 64, 4 heads, vocabulary 256, dropout 0`. */
-function shapeText(config: ModelConfig): string {
+/** `2 layers, width 64, 4 heads, vocabulary 256, dropout 0`, a decoder's family before it. */
+export function shapeText(config: ModelConfig): string {
   const { vocab_size: vocabulary } = config;
   if (config.model_type === 'gpt2') {
     const { n_layer: layers, n_embd: width, n_head: heads, resid_pdrop: dropout } = config;

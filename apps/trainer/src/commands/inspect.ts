@@ -1,0 +1,92 @@
+// The command `inspect`: what lies in a directory, and whether a save is whole.
+
+import { Command } from 'commander';
+import { TrainerError, UsageError } from '../errors.js';
+import { type Holding, problemIn, readHolding } from '../inspect/holding.js';
+import { holdingText, sumsOf } from '../inspect/holding-text.js';
+import { defineCommand } from './define-command.js';
+
+interface InspectFlags {
+  readonly path: string;
+  readonly tensors: boolean;
+  readonly verify: boolean;
+  readonly json: boolean;
+}
+
+/** The command `inspect`. */
+export const inspect = defineCommand<InspectFlags>({
+  options: inspectOptions,
+  examples: [
+    { line: 'inspect runs/first', says: 'the saves of a run, the newest first' },
+    {
+      line: 'inspect runs/first/saves/step-000120 --verify',
+      says: 'step, losses and sizes of one, and whether each piece is as it was written',
+    },
+    { line: 'inspect DIR --tensors', says: 'every tensor of a model' },
+  ],
+  read: ({ tensors, verify, json }, [path]) => ({
+    path: path!,
+    tensors: tensors === true,
+    verify: verify === true,
+    json: json === true,
+  }),
+  run: async (flags, { out }) => {
+    const holding = await readHolding(flags.path);
+    const places = flags.verify ? savesIn(holding, flags.path) : [];
+    out.write(
+      flags.json
+        ? `${JSON.stringify(asJson(holding, flags), null, 2)}\n`
+        : holdingText(holding, { withTensors: flags.tensors }),
+    );
+    const problems: string[] = [];
+    for (const place of places) {
+      const problem = await problemIn(place);
+      if (problem !== undefined) {
+        problems.push(problem);
+      }
+    }
+    if (problems.length > 0) {
+      throw new TrainerError(
+        `${problems.length} of ${places.length} saves damaged. ${problems.join(' ')}`,
+      );
+    }
+    if (flags.verify && !flags.json) {
+      out.write('every piece is as it was written\n');
+    }
+    return 0;
+  },
+});
+
+function inspectOptions(): Command {
+  return new Command('shardweave inspect')
+    .description('Tells what a save, a run, a directory of adapters or a model directory holds.')
+    .argument('<PATH>', 'such as runs/first, or runs/first/saves/step-000120')
+    .option('--tensors', 'name, dtype, shape and bytes of each')
+    .option('--verify', "read every piece of a save, or of a run's saves, and check it")
+    .option('--json', 'all of it, as JSON');
+}
+
+/** The saves to be verified. */
+function savesIn(holding: Holding, path: string): string[] {
+  if (holding.kind === 'save') {
+    return [holding.path];
+  }
+  if (holding.kind === 'run') {
+    return holding.saves.map((save) => save.path);
+  }
+  throw new UsageError(
+    `--verify: ${path} holds a file without checksums, so there is nothing to check it by. Give a save or a run with saves.`,
+  );
+}
+
+/** Tensors are summed up, and with --tensors listed as well. */
+function asJson(holding: Holding, { tensors: isListed }: InspectFlags): object {
+  const one = <T extends Exclude<Holding, { kind: 'run' }>>({ tensors, ...rest }: T) => ({
+    ...rest,
+    sums: sumsOf(tensors),
+    ...(isListed ? { tensors } : {}),
+  });
+  return holding.kind === 'run'
+    ? { ...holding, saves: holding.saves.map((save) => ('problem' in save ? save : one(save))) }
+    : one(holding);
+}
