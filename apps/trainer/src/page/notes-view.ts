@@ -87,12 +87,13 @@ export class NotesView {
 function savesTable({ name, saves }: RunModel): HTMLElement {
   const rows = [...saves]
     .reverse()
-    .map(({ step, directory, bytes, ms }) =>
+    .map(({ step, directory, bytes, ms, waitMs }) =>
       tableRow([
         dataElement(step, String(step)),
         directory,
-        dataElement(bytes, formatBytes(bytes ?? 0)),
-        dataElement(ms, formatMs(ms ?? 0)),
+        dataElement(bytes, formatBytes(bytes)),
+        dataElement(ms, formatMs(ms)),
+        dataElement(waitMs, formatMs(waitMs)),
       ]),
     );
   const table = element('table', {}, [
@@ -101,7 +102,7 @@ function savesTable({ name, saves }: RunModel): HTMLElement {
       element(
         'tr',
         {},
-        ['Step', 'Directory', 'Size', 'Time'].map((name) =>
+        ['Step', 'Directory', 'Size', 'Time', 'A step waited'].map((name) =>
           element('th', { scope: 'col' }, [name]),
         ),
       ),

@@ -74,11 +74,11 @@ export class Overview {
     return [
       tile('Loss', loss, loss?.toFixed(4)),
       tile('Validation', validation, validation?.toFixed(4)),
-      tile('Gradient norm', last.gradNorm, last.gradNorm?.toFixed(3)),
+      tile('Norm', last.gradNorm, last.gradNorm?.toFixed(3)),
       tile('Learning rate', last.lr, last.lr.toExponential(2)),
       tile('Tokens/s', last.tokensPerSecond, formatCount(last.tokensPerSecond)),
       tile('Step', last.stepMs, formatMs(last.stepMs)),
-      tile('Peak of rank 0', last.peakBytes, formatBytes(last.peakBytes ?? 0)),
+      tile('Peak', last.peakBytes, formatBytes(last.peakBytes ?? 0)),
       tile('Sent a step', last.wireBytes, formatBytes(last.wireBytes ?? 0)),
       tile('Exposed', exposed, `${((exposed ?? 0) * 100).toFixed(1)} %`),
     ].flatMap((each) => each ?? []);
