@@ -194,12 +194,6 @@ def lr_at(case, s):
     return lr / 2 * (1 + math.cos(math.pi * (s - w) / (STEPS - w)))
 
 
-def loss_of(ar, p, tokens, targets):
-    """The mean of -log softmax(logits)[target]; p: parameters at compute precision."""
-    logits = logits_of(ar, p, tokens)
-    return ar.into_f32(lambda z: F.cross_entropy(z.reshape(-1, z.shape[-1]), targets.reshape(-1)), logits)
-
-
 def run(case, precision, weights, data, ranks=1, dtype=torch.float32, loss_of=loss_of):
     """Trains STEPS steps. `ranks` splits the rows as ranks do, each with own 16-bit gradients."""
     params = {k: v.clone().to(dtype).requires_grad_() for k, v in weights.items()}
