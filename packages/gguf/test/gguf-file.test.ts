@@ -204,7 +204,6 @@ describe('modelGguf', () => {
   it.each([
     [{ model_type: 'qwen2', rope_scaling: LLAMA3 }, /rope_scaling/],
     [{ model_type: 'qwen3', head_dim: 2, attention_bias: true }, /attention_bias/],
-    [{ model_type: 'gpt2', activation_function: 'gelu' }, /activation_function 'gelu'/],
   ])('refuses what llama.cpp computes otherwise: %j', (fields, message) => {
     const { texts, state } = bareModel(ROWS);
     const config = { ...JSON.parse(texts.get('config.json')!), ...fields };
@@ -212,6 +211,14 @@ describe('modelGguf', () => {
     const act = () => modelGguf({ texts, state }, { type: 'f32', name: 'x' });
     expect(act).toThrow(GgufModelError);
     expect(act).toThrow(message);
+  });
+
+  it("refuses a GPT-2 with another activation than llama.cpp's", () => {
+    const { texts, state } = bareModel(ROWS);
+    texts.set('config.json', JSON.stringify({ model_type: 'gpt2', activation_function: 'gelu' }));
+    const act = () => modelGguf({ texts, state }, { type: 'f32', name: 'x' });
+    expect(act).toThrow(GgufModelError);
+    expect(act).toThrow(/activation_function 'gelu'/);
   });
 
   it('refuses an unknown type, and a model without a config', () => {
