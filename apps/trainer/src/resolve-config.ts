@@ -58,13 +58,7 @@ export async function resolveConfig(
       ? PRESETS[model.name as PresetName].config
       : await readModelConfig(model.path);
   const modelConfig = withDropout(own, flags.dropout);
-  const positions = longestRow(modelConfig);
-  const seq = flags.seq ?? Math.min(positions, DEFAULT_SEQ_AT_MOST);
-  if (seq > positions) {
-    throw new UsageError(
-      `--seq ${seq} is beyond the model's ${positions} positions. Use --seq ${positions} or less, or another --model.`,
-    );
-  }
+  const seq = rowLength(flags, modelConfig);
   return {
     strategy: flags.strategy,
     ranks,
@@ -180,6 +174,14 @@ function checkData({ data, valid, validFraction, evalEvery, trainOnPrompt }: Fla
       `--eval-every ${evalEvery}, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.`,
     );
   }
+  checkPrompts({ data, trainOnPrompt });
+}
+
+/** @throws {UsageError} where prompts are to count and data has none */
+export function checkPrompts({
+  data,
+  trainOnPrompt,
+}: Pick<Flags, 'trainOnPrompt'> & Partial<Pick<Flags, 'data'>>): void {
   if (trainOnPrompt && !isJsonl(data)) {
     throw new UsageError(
       `--train-on-prompt is for documents, got --data ${data ?? '(the novel)'}. Give a .jsonl file, or leave it out: all of a text counts.`,
@@ -221,6 +223,18 @@ function modelSource(model: string): ModelSource {
   throw new UsageError(
     `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. See --help.`,
   );
+}
+
+/** @throws {UsageError} for rows that are longer than the model's positions */
+export function rowLength({ seq }: Partial<Pick<Flags, 'seq'>>, modelConfig: ModelConfig): number {
+  const positions = longestRow(modelConfig);
+  const length = seq ?? Math.min(positions, DEFAULT_SEQ_AT_MOST);
+  if (length > positions) {
+    throw new UsageError(
+      `--seq ${length} is beyond the model's ${positions} positions. Use --seq ${positions} or less, or another --model.`,
+    );
+  }
+  return length;
 }
 
 /** @throws {UsageError} for the model's own where it has none */

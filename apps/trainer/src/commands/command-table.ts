@@ -27,6 +27,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./generate.js')).generateText,
   },
   {
+    name: 'eval',
+    summary: 'loss, perplexity and bits per byte of a model on a text',
+    load: async () => (await import('./eval.js')).evalCommand,
+  },
+  {
     name: 'report',
     summary: 'lay runs over each other on one page',
     load: async () => (await import('./report.js')).report,

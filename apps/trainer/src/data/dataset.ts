@@ -45,8 +45,6 @@ export interface RunData extends AsyncDisposable {
 export type DataConfig = Pick<
   RunConfig,
   | 'dataFile'
-  | 'validFile'
-  | 'validFraction'
   | 'trainOnPrompt'
   | 'tokenizer'
   | 'modelConfig'
@@ -66,7 +64,10 @@ const VALID_SEED = 0;
  *
  * @throws {UsageError} for data that is too short, beyond the model's vocabulary, or all prompt.
  */
-export async function openData(config: DataConfig, files: TokenFiles): Promise<RunData> {
+export async function openData(
+  config: DataConfig & Pick<RunConfig, 'validFile' | 'validFraction'>,
+  files: TokenFiles,
+): Promise<RunData> {
   const open: TokenFile[] = [];
   const opened = async (directory: string) => {
     const file = await TokenFile.open(directory);
@@ -92,6 +93,22 @@ export async function openData(config: DataConfig, files: TokenFiles): Promise<R
       valid: apart && dataset(config, apart, 'in turn'),
       [Symbol.asyncDispose]: close,
     };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** All rows of `directory`, which has the tokens of --data, in turn. Throws as openData does. */
+export async function openInTurn(
+  config: DataConfig,
+  directory: string,
+): Promise<Dataset & AsyncDisposable> {
+  const file = await TokenFile.open(directory);
+  const close = () => file.close();
+  try {
+    const source: Source = { file, name: config.dataFile ?? 'the novel', flag: '--data' };
+    return { ...dataset(config, source, 'in turn'), [Symbol.asyncDispose]: close };
   } catch (error) {
     await close();
     throw error;
@@ -197,7 +214,12 @@ function rowsFrom(config: DataConfig, source: Source, order: RowOrderName): RowS
   }
   const [first, end] = source.range ?? [0, file.index.tokens];
   const length = end - first;
-  if (length < seq + 2) {
+  if (order === 'in turn' && length < 2) {
+    throw new UsageError(
+      `${flag}: ${name} has ${length === 1 ? 'one token' : 'no tokens'}, but a loss is that of a token after another. Give a longer text.`,
+    );
+  }
+  if (order !== 'in turn' && length < seq + 2) {
     throw new UsageError(
       `${flag}: ${name} has ${length} tokens, but --seq ${seq} needs at least ${seq + 2}. Give a longer text or a smaller --seq.`,
     );

@@ -2,7 +2,7 @@
 
 import { COUNTED } from './document.js';
 import { rowOrder } from './row-order.js';
-import type { RowOrderName, RowSource } from './rows.js';
+import { NO_TARGET, type RowOrderName, type RowSource } from './rows.js';
 import type { TokenFile } from './token-file.js';
 
 export interface StreamOptions {
@@ -15,22 +15,27 @@ export interface StreamOptions {
   readonly order: RowOrderName;
 }
 
+/** In turn each target comes once, so that the last row may be shorter; other orders leave its tokens out. */
 export function streamRows(file: TokenFile, options: StreamOptions): RowSource {
-  const { first, end, seq, batch } = options;
-  const { order } = options;
+  const { first, end, seq, batch, order } = options;
+  const all = end - first - 1;
+  const isInTurn = order === 'in turn';
   const startOf =
     order === 'in turn'
       ? (step: number, row: number) => (step * batch + row) * seq
       : rowOrder(order, { ...options, tokenCount: end - first });
+  const lengthOf = (index: number) => (isInTurn ? Math.min(seq, all - index * seq) : seq);
   return {
     isPacked: false,
-    numRows: Math.floor((end - first - 1) / seq),
-    numTargets: async () => seq, // every token of a text has one after it
+    numRows: isInTurn ? Math.ceil(all / seq) : Math.floor(all / seq),
+    numTargets: async (index) => lengthOf(index), // every token of a text has one after it
     fill: async (index, { tokens, targets }, at) => {
       const start = first + startOf(Math.floor(index / batch), index % batch);
-      const read = (await file.read(start, seq + 1)).map((token) => token & ~COUNTED);
-      tokens.set(read.subarray(0, seq), at * seq);
+      const length = lengthOf(index);
+      const read = (await file.read(start, length + 1)).map((token) => token & ~COUNTED);
+      tokens.set(read.subarray(0, length), at * seq);
       targets.set(read.subarray(1), at * seq);
+      targets.fill(NO_TARGET, at * seq + length, (at + 1) * seq);
     },
   };
 }

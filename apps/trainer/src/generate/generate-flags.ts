@@ -1,11 +1,10 @@
 // The flags of the command `generate`: an interface that others script against.
 
 import { Command, InvalidArgumentError, Option } from 'commander';
-import type { DeviceChoice, Precision, TokenizerName } from '../run-config.js';
+import type { TokenizerName } from '../run-config.js';
+import type { OpenFlags } from './open-model.js';
 
-export interface GenerateFlags {
-  readonly model: string;
-  readonly adapter?: string;
+export interface GenerateFlags extends OpenFlags {
   readonly prompt?: string;
   readonly chat?: boolean;
   readonly tokenizer?: TokenizerName;
@@ -16,11 +15,6 @@ export interface GenerateFlags {
   readonly minP: number;
   readonly seed: number;
   readonly stop?: readonly string[];
-  readonly precision?: Precision;
-  readonly strategy: 'single' | 'offload';
-  readonly device: DeviceChoice;
-  readonly deviceBudget?: number;
-  readonly threads?: number;
   readonly quiet?: boolean;
 }
 
@@ -31,7 +25,7 @@ const number = (expected: string, holds: (value: number) => boolean) => (text: s
   }
   return value;
 };
-const whole = (least: number) =>
+export const whole = (least: number) =>
   number(
     `a whole number of at least ${least}`,
     (value) => Number.isSafeInteger(value) && value >= least,
@@ -39,7 +33,7 @@ const whole = (least: number) =>
 
 /** The command with all its options; it parses nothing by itself. */
 export function generateOptions(): Command {
-  return new Command('shardweave generate')
+  const command = new Command('shardweave generate')
     .description('Continues a text, or answers in a conversation, with a model and its adapters.')
     .usage('--model DIR [--adapter DIR] [--prompt TEXT | --chat] [flags]')
     .requiredOption('--model <DIR>', 'config.json, weights and tokenizer.json, or a run')
@@ -84,7 +78,13 @@ export function generateOptions(): Command {
         }
         return [...before, text];
       },
-    )
+    );
+  return placeOptions(command).option('--quiet', 'print the text after the prompt alone');
+}
+
+/** Adds where and how a model is computed with, as OpenFlags has it. */
+export function placeOptions(command: Command): Command {
+  return command
     .addOption(
       new Option(
         '--precision <NAME>',
@@ -102,6 +102,5 @@ export function generateOptions(): Command {
         .default('auto'),
     )
     .option('--device-budget <BYTES>', 'most bytes on the device, with offload', whole(1))
-    .option('--threads <N>', 'of the cpu device (default: all cores)', whole(1))
-    .option('--quiet', 'print the text after the prompt alone');
+    .option('--threads <N>', 'of the cpu device (default: all cores)', whole(1));
 }

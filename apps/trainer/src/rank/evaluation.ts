@@ -12,11 +12,13 @@ export interface EvaluationOptions {
   readonly config: Pick<RunConfig, 'seq'>;
   readonly rank: number;
   readonly device: Device;
-  readonly strategy: Strategy;
+  readonly strategy: Pick<Strategy, 'module'>;
   /** Each of its rows is taken once. */
   readonly data: Dataset;
   /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
+  /** Told how many steps are done, of all. */
+  readonly onStep?: (done: number, total: number) => void;
 }
 
 /**
@@ -24,7 +26,7 @@ export interface EvaluationOptions {
  * goes on as if nothing had been. Rows are cut by rank and micro-step as in training. Collective.
  */
 export async function evaluate(options: EvaluationOptions): Promise<number> {
-  const { config, rank, device, strategy, data, group } = options;
+  const { config, rank, device, strategy, data, group, onStep } = options;
   const { module } = strategy;
   let own = 0;
   let numTargets = 0;
@@ -40,6 +42,7 @@ export async function evaluate(options: EvaluationOptions): Promise<number> {
           ),
         );
       }
+      onStep?.(step + 1, data.numSteps);
     }
   } finally {
     module.train();

@@ -1,0 +1,113 @@
+// What a model makes of data that it is shown once: the loss of training, and what people compare.
+
+import { resolve } from 'node:path';
+import { createMemoryGroup } from '@shardweave/collectives';
+import { openInTurn } from '../data/dataset.js';
+import { defaultCacheDirectory, prepareTokens } from '../data/prepare-tokens.js';
+import { readText } from '../data/text.js';
+import { isJsonl } from '../data/tokenize.js';
+import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
+import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
+import { evaluate } from '../rank/evaluation.js';
+import { checkPrompts, rowLength, tokenizerName } from '../resolve-config.js';
+import type { EvalFlags } from './eval-flags.js';
+
+export interface Evaluation {
+  /** Tokens of the data. */
+  readonly tokens: number;
+  /** 0 for a text. */
+  readonly documents: number;
+  /** Tokens whose loss counts. */
+  readonly targets: number;
+  readonly seq: number;
+  /** The mean over the targets, in nats. */
+  readonly loss: number;
+  /** e to the power of the loss. */
+  readonly perplexity: number;
+  /** UTF-8 bytes that the targets spell; see targetBytes. */
+  readonly bytes: number | undefined;
+  /** The sum of all losses / ln 2 / bytes. */
+  readonly bitsPerByte: number | undefined;
+}
+
+export interface EvaluateOptions {
+  /** The script that looks for a GPU. */
+  readonly entry: string;
+  readonly signal: AbortSignal;
+  readonly onProgress: (what: string, done: number, total: number) => void;
+}
+
+/** @throws {UsageError} for a model, data or flags that can't be used */
+export async function evaluateModel(
+  flags: EvalFlags,
+  { entry, signal, onProgress }: EvaluateOptions,
+): Promise<Evaluation> {
+  checkPrompts(flags);
+  const choice = await readChoice(flags);
+  const { model, modelConfig } = choice;
+  const seq = rowLength(flags, modelConfig);
+  const config = {
+    ...choice,
+    seq,
+    tokenizer: tokenizerName(flags, model, modelConfig),
+    dataFile: flags.data === undefined ? undefined : resolve(flags.data),
+    validFile: undefined,
+    cacheDir: resolve(flags.cache ?? defaultCacheDirectory(process.env)),
+    trainOnPrompt: flags.trainOnPrompt,
+    batch: flags.batch,
+    order: 'sequential',
+    ranks: 1,
+    gradAccum: 1,
+  } as const;
+  const onTokenized = (name: string, done: number, total: number) =>
+    onProgress(`tokens of ${name}`, done, total);
+  const files = await prepareTokens(config, { entry, onTokenized, signal });
+  await using data = await openInTurn(config, files.train);
+  await using opened = await openModel(choice, flags, { entry });
+  const loss = await evaluate({
+    config,
+    rank: 0,
+    device: opened.device,
+    strategy: { module: opened.model },
+    data,
+    group: createMemoryGroup(1)[0]!,
+    onStep: (done, total) => {
+      signal.throwIfAborted();
+      onProgress('rows', done, total);
+    },
+  }).catch((cause: unknown) => {
+    throw explainBudget(cause, flags);
+  });
+  let targets = 0;
+  for (let step = 0; step < data.numSteps; step++) {
+    targets += await data.numTargets(step);
+  }
+  const bytes = isJsonl(config.dataFile)
+    ? undefined
+    : targetBytes(
+        await readText(config.dataFile),
+        await loadTokenizer(config.tokenizer, model.path),
+      );
+  return {
+    ...data.size,
+    targets,
+    seq,
+    loss,
+    perplexity: Math.exp(loss),
+    bytes,
+    bitsPerByte: bytes === undefined ? undefined : (loss * targets) / Math.LN2 / bytes,
+  };
+}
+
+/**
+ * UTF-8 bytes that the targets of a plain text spell: those of the text but for its first token's, which is no
+ * target. Undefined where the first token has no text of its own: it is special, a part of a character, or
+ * written otherwise by the tokenizer. Documents are not asked for: their end tokens count as targets, and
+ * spell nothing.
+ */
+export function targetBytes(text: string, tokenizer: Tokenizer): number | undefined {
+  const [piece = ''] = tokenizer.pieces(text);
+  const first = tokenizer.decode(tokenizer.encode(piece).subarray(0, 1));
+  const bytes = Buffer.byteLength(text) - Buffer.byteLength(first);
+  return first !== '' && text.startsWith(first) && bytes > 0 ? bytes : undefined;
+}

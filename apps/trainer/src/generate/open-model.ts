@@ -1,0 +1,137 @@
+// Opens a model that is not trained: whole on its device, or at rest off it.
+
+import { availableParallelism } from 'node:os';
+import { resolve } from 'node:path';
+import { type ModelConfig, type Module, streamStateDict, type TokenArgs } from '@shardweave/nn';
+import { materialize } from '@shardweave/nn/flat';
+import { loadStateDict, OffloadBudgetError, OffloadModel } from '@shardweave/offload';
+import { Device, LimitError, type Tensor } from '@shardweave/tensor-core';
+import { UsageError } from '../errors.js';
+import { resolveDevices } from '../launch/adapter-probe.js';
+import { findAdapter, readAdapter } from '../model/adapter-directory.js';
+import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
+import { DeviceHost } from '../rank/device-host.js';
+import {
+  COMPUTE_DTYPES,
+  deferredModel,
+  type ModelChoice,
+  withWeights,
+} from '../rank/strategies/model-parts.js';
+import type { DeviceChoice, Precision } from '../run-config.js';
+
+export interface OpenFlags {
+  readonly model: string;
+  readonly adapter?: string;
+  readonly precision?: Precision;
+  readonly strategy: 'single' | 'offload';
+  readonly device: DeviceChoice;
+  readonly deviceBudget?: number;
+  readonly threads?: number;
+}
+
+/** In evaluation mode, its weights frozen. */
+export interface OpenModel extends AsyncDisposable {
+  readonly device: Device;
+  readonly model: Module<TokenArgs, Tensor>;
+}
+
+/** What flags choose: a directory with weights, and how it is computed with. */
+export type OpenChoice = ModelChoice & { readonly model: { readonly path: string } };
+
+/** @param options.entry the script that looks for a GPU */
+export async function openModel(
+  config: OpenChoice,
+  flags: OpenFlags,
+  { entry }: { readonly entry: string },
+): Promise<OpenModel> {
+  const [kind] = await resolveDevices([flags.device], entry);
+  const host = new DeviceHost();
+  try {
+    const backend = await host.open(kind === 'webgpu' ? 'webgpu' : 'cpu', {
+      threads: flags.threads ?? availableParallelism(),
+      dtype: COMPUTE_DTYPES[config.precision],
+    });
+    const device = new Device(backend);
+    const model = (await loadModel(device, config, flags)).eval();
+    return {
+      device,
+      model,
+      async [Symbol.asyncDispose]() {
+        model.dispose();
+        device.dispose();
+        await host[Symbol.asyncDispose]();
+      },
+    };
+  } catch (error) {
+    await host[Symbol.asyncDispose]();
+    throw error;
+  }
+}
+
+/** @throws {UsageError} where there is no such model, or flags don't go together */
+export async function readChoice(flags: OpenFlags): Promise<OpenChoice> {
+  if (flags.deviceBudget !== undefined && flags.strategy !== 'offload') {
+    throw new UsageError(
+      '--device-budget is for --strategy offload. Add that, or leave the budget out.',
+    );
+  }
+  const directory = findModelDirectory(resolve(flags.model));
+  if (directory?.hasWeights !== true) {
+    throw new UsageError(
+      `--model: expected a directory with config.json and weights, got ${flags.model}. Train one first, or give that of a model.`,
+    );
+  }
+  const modelConfig = await readModelConfig(directory.path);
+  const adapter = flags.adapter === undefined ? undefined : findAdapter(flags.adapter);
+  const found = adapter === undefined ? undefined : await readAdapter(adapter);
+  const lora = found && { ...found, targets: found.layers, directory: adapter };
+  return {
+    model: { kind: 'directory', ...directory },
+    modelConfig,
+    lora,
+    precision: flags.precision ?? (await precisionOf(directory.path, modelConfig)),
+    seed: 0,
+  };
+}
+
+/** The 16 bits of a model's files, where all weights have them. */
+function precisionOf(directory: string, config: ModelConfig): Promise<Precision> {
+  return withModelState(directory, config, async (state) => {
+    const [dtype, ...others] = new Set([...state.values()].map(({ dtype }) => dtype));
+    const isNarrow = others.length === 0 && (dtype === 'f16' || dtype === 'bf16');
+    return isNarrow ? (dtype === 'f16' ? 'fp16' : 'bf16') : 'fp32';
+  });
+}
+
+async function loadModel(
+  device: Device,
+  config: OpenChoice,
+  { strategy, deviceBudget }: OpenFlags,
+): Promise<Module<TokenArgs, Tensor>> {
+  const model = deferredModel(device, config);
+  if (config.lora === undefined) {
+    model.to(COMPUTE_DTYPES[config.precision]); // adapters have frozen theirs so already
+    for (const parameter of model.parameters()) {
+      parameter.requiresGrad = false;
+    }
+  }
+  if (strategy === 'single') {
+    await withWeights(model, config, (state, how) => streamStateDict(model, state, how));
+    materialize(model);
+    return model;
+  }
+  const offload = new OffloadModel<TokenArgs, Tensor>(model, {
+    computeDType: COMPUTE_DTYPES[config.precision],
+    ...(deviceBudget === undefined ? {} : { deviceBudgetBytes: deviceBudget }),
+  });
+  await withWeights(model, config, (state, how) => loadStateDict(offload, state, how));
+  return offload;
+}
+
+/** Turns a budget that is too small into the user's mistake. */
+export function explainBudget(cause: unknown, { deviceBudget }: OpenFlags): unknown {
+  const isOverBudget =
+    cause instanceof OffloadBudgetError ||
+    (cause instanceof LimitError && cause.limitBytes === deviceBudget);
+  return isOverBudget ? new UsageError(`--device-budget: ${cause.message}`, { cause }) : cause;
+}
