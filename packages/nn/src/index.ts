@@ -30,7 +30,12 @@ export {
 export { drawToken, type SamplingOptions } from './generation/sampling.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Mlp } from './gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
-export { type ModelConfig, modelConfigText, parseModelConfig } from './hf/model-config.js';
+export {
+  type ModelConfig,
+  modelConfigText,
+  parseModelConfig,
+  type WeightsDType,
+} from './hf/model-config.js';
 export {
   isWeightsFile,
   type ModelFile,

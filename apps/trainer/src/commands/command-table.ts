@@ -42,6 +42,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./inspect.js')).inspect,
   },
   {
+    name: 'convert',
+    summary: 'a save as a model directory, or as adapters',
+    load: async () => (await import('./convert.js')).convert,
+  },
+  {
     name: 'merge',
     summary: 'add adapters into the model that they were trained beside',
     load: async () => (await import('./merge.js')).merge,

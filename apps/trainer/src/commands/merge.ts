@@ -1,7 +1,5 @@
 // The command `merge`: adapters added into the model that they were trained beside.
 
-import { existsSync, readdirSync, statSync } from 'node:fs';
-import { join } from 'node:path';
 import { mergeAdapters, parameterCount, StateDictError } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -16,9 +14,8 @@ import {
   writeModel,
 } from '../model/model-directory.js';
 import { formatCount } from '../output/format.js';
-import { writeDirectory } from '../output/write-file.js';
-import { describeSystemError } from '../system-error.js';
 import { defineCommand } from './define-command.js';
+import { requireNewDirectory, writeNewDirectory } from './new-directory.js';
 
 interface MergeFlags {
   readonly model: string;
@@ -73,14 +70,7 @@ async function mergeInto(
       `--model: expected a directory with config.json and weights, got ${model}.`,
     );
   }
-  if (existsSync(join(out, 'config.json'))) {
-    throw new UsageError(
-      `--out: ${out} already holds a model. Choose another directory, or remove that one.`,
-    );
-  }
-  if (existsSync(out) && !isEmptyDirectory(out)) {
-    throw new UsageError(`--out: ${out} is not empty. Give a new directory.`);
-  }
+  requireNewDirectory(out);
   const { path } = directory;
   const config = await readModelConfig(path);
   const adapterPath = findAdapter(adapter);
@@ -95,7 +85,7 @@ async function mergeInto(
           mergeAdapters(base, adapters, { device, scale: alpha / rank, fanInFanOut }),
         );
         const isNarrow = [...base.values()].some((tensor) => tensor.dtype === 'bf16');
-        await writeNew(out, async (part) => {
+        await writeNewDirectory(out, async (part) => {
           await copyTokenizer(path, part);
           await writeModel(
             part,
@@ -110,25 +100,6 @@ async function mergeInto(
     await backend.dispose();
   }
   return `${out}: ${config.model_type}, ${formatCount(parameterCount(config))} parameters, adapters of ${layers.length} layers added`;
-}
-
-function isEmptyDirectory(path: string): boolean {
-  return statSync(path).isDirectory() && readdirSync(path).length === 0;
-}
-
-/** Turns a directory that can't be made into the user's mistake. */
-async function writeNew(out: string, fill: (part: string) => Promise<void>): Promise<void> {
-  try {
-    await writeDirectory(out, fill);
-  } catch (cause) {
-    const { syscall } = cause as NodeJS.ErrnoException;
-    if (syscall === undefined || syscall === 'read') {
-      throw cause;
-    }
-    throw new UsageError(`--out: ${out} can't be written (${describeSystemError(cause)}).`, {
-      cause,
-    });
-  }
 }
 
 function explain<T>(run: () => T): T {

@@ -33,6 +33,8 @@ const OTHER_WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|gguf)$|\.i
 /** Weights by name, those of large models read when they are asked for. */
 export type ModelState = ReadonlyMap<string, HostTensor | LazyTensor>;
 
+export type WriteModelOptions = ModelFileOptions & WriteOptions;
+
 /** Where a model lies, and whether its weights do, too. */
 export interface ModelDirectory {
   readonly path: string;
@@ -116,7 +118,7 @@ export async function withModelState<T>(
 export async function writeModel(
   directory: string,
   model: { readonly config: ModelConfig; readonly state: ModelState },
-  { signal, ...options }: ModelFileOptions & WriteOptions = {},
+  { signal, ...options }: WriteModelOptions = {},
 ): Promise<void> {
   await mkdir(directory, { recursive: true });
   const files = modelFiles(model.config, model.state, options);

@@ -2,15 +2,14 @@
 
 import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
-import { parameterCount, peftLayers } from '@shardweave/nn';
+import { parameterCount } from '@shardweave/nn';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { openData, type RunData } from '../data/dataset.js';
-import { copyTokenizer } from '../data/hub-tokenizer.js';
 import { loadTokenizer } from '../data/tokenizer.js';
 import { TrainerError } from '../errors.js';
-import { writeAdapter } from '../model/adapter-directory.js';
 import { type BaseModel, baseModelOf } from '../model/base-model.js';
-import { type ModelState, writeModel } from '../model/model-directory.js';
+import type { ModelState } from '../model/model-directory.js';
+import { writeTrained } from '../model/write-trained.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import { requireRoomOf } from '../plan/require-room.js';
 import { roomHere } from '../plan/room.js';
@@ -268,7 +267,8 @@ function directoryOf({ model }: RunConfig): string | undefined {
 async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<void> {
   const { device, strategy, state } = made;
   if (config.outDir !== undefined) {
-    await writeTrained(config.outDir, config, state);
+    const name = config.lora === undefined ? RUN_FILES.model : RUN_FILES.adapter;
+    await writeTrained(join(config.outDir, name), { config, state });
   }
   if (config.isQuiet) {
     return;
@@ -277,25 +277,6 @@ async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<
   const tokenizer = await loadTokenizer(config.tokenizer, directoryOf(config));
   const sample = await sampleText(device, model.eval(), { config, tokenizer });
   emit({ type: 'sample', ...sample });
-}
-
-/** The model with its tokenizer, or the adapters alone, under --out. */
-async function writeTrained(out: string, config: RunConfig, state: ModelState): Promise<void> {
-  const { model, modelConfig, lora } = config;
-  if (lora !== undefined) {
-    const layers = peftLayers(state);
-    await writeAdapter(join(out, RUN_FILES.adapter), state, {
-      config: { ...lora, layers },
-      base: model.kind === 'directory' ? model.path : model.name,
-      fanInFanOut: modelConfig.model_type === 'gpt2',
-    });
-    return;
-  }
-  const directory = join(out, RUN_FILES.model);
-  await writeModel(directory, { config: modelConfig, state });
-  if (model.kind === 'directory') {
-    await copyTokenizer(model.path, directory);
-  }
 }
 
 /** Each process has a clock of its own; the epoch is common to all. */

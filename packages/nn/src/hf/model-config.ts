@@ -43,13 +43,18 @@ export function parseModelConfig(text: string): ModelConfig {
   return READERS[type as ModelConfig['model_type']](fields);
 }
 
+/** What floats of a model's files are written as, by the name that config.json has for it. */
+const TORCH_DTYPES = { f32: 'float32', bf16: 'bfloat16', f16: 'float16' } as const;
+
+export type WeightsDType = keyof typeof TORCH_DTYPES;
+
 /** The text of config.json. `dtype` is that of the weights beside it. */
 export function modelConfigText(
   config: ModelConfig,
-  options: { readonly dtype?: 'f32' | 'bf16' } = {},
+  options: { readonly dtype?: WeightsDType } = {},
 ): string {
   const fields =
     config.model_type === 'gpt2' ? gpt2ConfigFields(config) : decoderConfigFields(config);
-  const torchDType = options.dtype === 'bf16' ? 'bfloat16' : 'float32';
+  const torchDType = TORCH_DTYPES[options.dtype ?? 'f32'];
   return `${JSON.stringify({ ...fields, torch_dtype: torchDType }, undefined, 2)}\n`;
 }

@@ -6,7 +6,7 @@ import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { checkOptions, oneOf, optional, whole } from '../check-options.js';
 import { FormatError } from '../errors.js';
 import { type HostTensor, isDeviceDType, type LazyTensor } from '../host-tensor.js';
-import { type ModelConfig, modelConfigText } from './model-config.js';
+import { type ModelConfig, modelConfigText, type WeightsDType } from './model-config.js';
 import { ownTensors } from './model-names.js';
 import { type ByteSource, openSafetensors, safetensorsPieces } from './safetensors.js';
 import { byteLengthOf } from './safetensors-header.js';
@@ -117,7 +117,7 @@ export interface ModelFile {
 
 export interface ModelFileOptions {
   /** What floats are written as. Default 'f32'. */
-  readonly dtype?: 'f32' | 'bf16';
+  readonly dtype?: WeightsDType;
   /** More tensors than fit make another file; a tensor is never cut. Default 5 GB. */
   readonly maxFileBytes?: number;
 }
@@ -132,7 +132,7 @@ export function modelFiles(
   options: ModelFileOptions = {},
 ): readonly ModelFile[] {
   checkOptions<ModelFileOptions>('modelFiles', options, {
-    dtype: optional(oneOf('f32', 'bf16')),
+    dtype: optional(oneOf('f32', 'bf16', 'f16')),
     maxFileBytes: optional(whole(1)),
   });
   const { dtype = 'f32', maxFileBytes = MAX_FILE_BYTES } = options;
@@ -199,7 +199,7 @@ function indexText(files: readonly { readonly name: string; readonly tensors: Te
 }
 
 /** The tensor itself, or one whose floats are converted when they are read. */
-function inDType(tensor: HostTensor | LazyTensor, dtype: 'f32' | 'bf16'): HostTensor | LazyTensor {
+function inDType(tensor: HostTensor | LazyTensor, dtype: WeightsDType): HostTensor | LazyTensor {
   const { dtype: from, shape } = tensor;
   if (from === dtype || !isDeviceDType(from) || !isFloat(from)) {
     return tensor;

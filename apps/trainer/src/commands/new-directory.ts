@@ -1,0 +1,44 @@
+// Where a command leaves a model: a directory that is new, or empty.
+
+import { existsSync, readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { UsageError } from '../errors.js';
+import { writeDirectory } from '../output/write-file.js';
+import { describeSystemError } from '../system-error.js';
+
+/** @throws {UsageError} where --out `path` has something in it */
+export function requireNewDirectory(path: string): void {
+  if (existsSync(join(path, 'config.json'))) {
+    throw new UsageError(
+      `--out: ${path} already holds a model. Choose another directory, or remove that one.`,
+    );
+  }
+  if (existsSync(path) && !isEmptyDirectory(path)) {
+    throw new UsageError(`--out: ${path} is not empty. Give a new directory.`);
+  }
+}
+
+/**
+ * Has `fill` write all files of --out, whole or not at all.
+ * @throws {UsageError} where the system can't write it
+ */
+export async function writeNewDirectory(
+  path: string,
+  fill: (part: string) => Promise<void>,
+): Promise<void> {
+  try {
+    await writeDirectory(path, fill);
+  } catch (cause) {
+    const { syscall } = cause as NodeJS.ErrnoException;
+    if (syscall === undefined || syscall === 'read') {
+      throw cause;
+    }
+    throw new UsageError(`--out: ${path} can't be written (${describeSystemError(cause)}).`, {
+      cause,
+    });
+  }
+}
+
+function isEmptyDirectory(path: string): boolean {
+  return statSync(path).isDirectory() && readdirSync(path).length === 0;
+}

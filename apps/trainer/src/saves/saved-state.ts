@@ -1,0 +1,93 @@
+// The weights in a save of any number of ranks, as tensors that are read when they are asked for.
+
+import type { Save } from '@shardweave/checkpoint';
+import type { LazyTensor, WeightsDType } from '@shardweave/nn';
+import { cpuInfo, createDryBackend, Device } from '@shardweave/tensor-core';
+import { UsageError } from '../errors.js';
+import {
+  deferredModel,
+  type ModelChoice,
+  trainedParameters,
+} from '../rank/strategies/model-parts.js';
+
+/**
+ * What the run trained, in the order of its model: ranks save in an order of their own. A tensor is
+ * converted piece by piece, so its f32 values are never whole.
+ * @throws {StateDictError} where the save lacks a parameter of the model, or has another's
+ */
+export function savedState(
+  save: Save,
+  options: {
+    readonly config: ModelChoice;
+    readonly dtype: WeightsDType;
+    readonly signal?: AbortSignal;
+  },
+): Map<string, LazyTensor> {
+  const { config, dtype, signal } = options;
+  const specs = shapesOf(config).map(([name, shape]) => {
+    return { kind: 'parameter', name, dtype, shape } as const;
+  });
+  save.checkFit(specs, { ignores: ({ kind }) => kind === 'state' });
+  return new Map(
+    specs.map((spec) => {
+      const read = async () => {
+        signal?.throwIfAborted();
+        return readTensor(save, spec);
+      };
+      return [spec.name, { dtype, shape: spec.shape, read }];
+    }),
+  );
+}
+
+/** Names and shapes of what a run trains, of a model that has no values. */
+function shapesOf(config: ModelChoice): [string, readonly number[]][] {
+  const device = new Device(createDryBackend({ info: cpuInfo({ threads: 1 }) }));
+  try {
+    const model = deferredModel(device, config);
+    const trained = new Set(trainedParameters(model));
+    return model
+      .namedParameters()
+      .flatMap(([name, tensor]) => (trained.has(tensor) ? [[name, tensor.shape]] : []));
+  } finally {
+    device.dispose();
+  }
+}
+
+interface Wanted {
+  readonly kind: 'parameter';
+  readonly name: string;
+  readonly dtype: WeightsDType;
+  readonly shape: readonly number[];
+}
+
+async function readTensor(save: Save, spec: Wanted): Promise<Uint8Array> {
+  const { name, dtype, shape } = spec;
+  const elementBytes = dtype === 'f32' ? 4 : 2;
+  const size = shape.reduce((product, dim) => product * dim, 1);
+  const data = new Uint8Array(size * elementBytes);
+  await save.fill([
+    {
+      ...{ ...spec, start: 0, end: size },
+      write: (start, bytes) => {
+        if (dtype === 'f16' && hasInfinity(bytes)) {
+          throw new UsageError(
+            `--dtype f16: '${name}' has numbers beyond 65504, the largest of f16. Take bf16.`,
+          );
+        }
+        data.set(bytes, start * elementBytes);
+      },
+    },
+  ]);
+  return data;
+}
+
+/** Whether an f16 is infinite or no number, which all bits of its exponent say. */
+function hasInfinity(bytes: Uint8Array): boolean {
+  const halves = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  for (let at = 0; at < bytes.byteLength; at += 2) {
+    if ((halves.getUint16(at, true) & 0x7c00) === 0x7c00) {
+      return true;
+    }
+  }
+  return false;
+}

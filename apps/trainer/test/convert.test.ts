@@ -1,0 +1,196 @@
+// A save as a model directory: its weights are those that the run itself leaves, bit by bit, whoever wrote it.
+
+import {
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { openSave, writeSave } from '@shardweave/checkpoint';
+import { pieceDirectory } from '@shardweave/checkpoint/node';
+import { readSafetensors } from '@shardweave/nn';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { InterruptedError } from '../src/errors.js';
+import type { SavedRun } from '../src/saves/saved-run.js';
+import { savedState } from '../src/saves/saved-state.js';
+import { runCli } from './fixtures/run-cli.js';
+import { runLine, tinyFlags } from './fixtures/tiny-run.js';
+
+let root: string;
+let tiny: string;
+let sharded: string;
+const saveOf = (run: string, step: number) => join(run, `saves/step-00000${step}`);
+beforeAll(async () => {
+  root = mkdtempSync(join(tmpdir(), 'trainer-convert-'));
+  tiny = tinyFlags(root);
+  writeFileSync(join(root, 'tokenizer.json'), '{}');
+  sharded = join(root, 'sharded');
+  const flags = '--strategy fsdp --ranks 2 --steps 3 --save-every 2';
+  await runLine(`${tiny} ${flags} --out ${sharded}`);
+});
+afterAll(() => rmSync(root, { recursive: true }));
+
+let count = 0;
+const newPath = () => join(root, `made-${++count}`);
+async function convert(from: string, ...flags: string[]): Promise<string> {
+  const out = newPath();
+  const { code, err } = await runCli(['convert', '--from', from, '--out', out, ...flags]);
+  expect({ code, err }).toEqual({ code: 0, err: '' });
+  return out;
+}
+const fileOf = (directory: string, name: string) => readFileSync(join(directory, name));
+function expectSame(made: string, own: string): void {
+  expect(readdirSync(made).sort()).toEqual(readdirSync(own).sort());
+  for (const name of readdirSync(own)) {
+    expect(fileOf(made, name).equals(fileOf(own, name)), name).toBe(true);
+  }
+}
+
+describe('convert', () => {
+  it('gives the directory that a sharded run leaves, of a run or a save, byte for byte', async () => {
+    expect(readdirSync(join(sharded, 'model'))).toContain('tokenizer.json');
+    expectSame(await convert(sharded), join(sharded, 'model'));
+    expectSame(await convert(saveOf(sharded, 3)), join(sharded, 'model'));
+    const before = fileOf(await convert(saveOf(sharded, 2)), 'model.safetensors');
+    expect(before.equals(fileOf(join(sharded, 'model'), 'model.safetensors'))).toBe(false);
+  });
+
+  it('gives that of one rank, and of adapters', async () => {
+    for (const [flags, name] of [
+      ['--seed 2', 'model'],
+      ['--lora-rank 2', 'adapter'],
+    ] as const) {
+      const out = newPath();
+      await runLine(`${tiny} --strategy single --steps 1 --save-every 1 ${flags} --out ${out}`);
+      expectSame(await convert(out), join(out, name));
+    }
+  });
+
+  it('rounds to the nearest number of 16 bits, halves to even', async () => {
+    const wide = readSafetensors(fileOf(join(sharded, 'model'), 'model.safetensors')).tensors;
+    for (const [dtype, type, digits] of [
+      ['bf16', 'bfloat16', 8],
+      ['f16', 'float16', 11],
+    ] as const) {
+      const out = await convert(sharded, '--dtype', dtype);
+      expect(JSON.parse(String(fileOf(out, 'config.json')))).toMatchObject({ torch_dtype: type });
+      const made = readSafetensors(fileOf(out, 'model.safetensors')).tensors;
+      expect([...made.keys()]).toEqual([...wide.keys()]);
+      for (const [name, { data, shape }] of wide) {
+        const own = made.get(name)!;
+        expect([own.dtype, own.shape]).toEqual([dtype, shape]);
+        const values = new Float32Array(new Uint8Array(data).buffer);
+        const halves = new Uint16Array(new Uint8Array(own.data).buffer);
+        const wrong = values.findIndex((value, i) => {
+          return numberOf(halves[i]!, dtype) !== rounded(value, digits, dtype);
+        });
+        expect(wrong).toBe(-1);
+      }
+    }
+  });
+
+  it('says which weight f16 has no number for, in the place of an infinite one', async () => {
+    const own = await openSave(pieceDirectory(saveOf(sharded, 3)));
+    const weights = [...own.tensors.values()].filter(({ kind }) => kind === 'parameter');
+    const store = pieceDirectory(newPath());
+    await writeSave(store, {
+      pieces: weights.map((spec) => ({
+        ...{ ...spec, start: 0, end: spec.pieces.at(-1)!.end },
+        read: async (start, end) => new Uint8Array(new Float32Array(end - start).fill(7e4).buffer),
+      })),
+      record: () => ({ extra: own.extra }),
+    });
+    const out = newPath();
+    const path = store.description.replace('directory ', '');
+    const args = ['convert', '--from', path, '--out', out, '--dtype'];
+    const { code, err } = await runCli([...args, 'f16']);
+    expect([code, err]).toEqual([
+      2,
+      expect.stringMatching(
+        /^error: --dtype f16: 'transformer\.\S+' has numbers beyond 65504.*bf16\.\n$/,
+      ),
+    ]);
+    expect(existsSync(out)).toBe(false);
+    expect(await runCli([...args, 'bf16'])).toMatchObject({ code: 0, err: '' });
+  });
+
+  it('reads one tensor at a time, by ranges', async () => {
+    const largest = 256 * 8 * 4;
+    const store = pieceDirectory(saveOf(sharded, 3));
+    const sizes: number[] = [];
+    const read: typeof store.read = (file, into, options) => {
+      sizes.push(into.byteLength);
+      return store.read(file, into, options);
+    };
+    const save = await openSave({ ...store, read });
+    const { config } = save.extra.run as SavedRun;
+    sizes.length = 0;
+    const state = savedState(save, { config: config as never, dtype: 'f32' });
+    expect(sizes).toEqual([]);
+    for (const tensor of state.values()) {
+      sizes.length = 0;
+      const { byteLength } = await tensor.read();
+      expect(sizes.reduce((sum, size) => sum + size, 0)).toBe(byteLength);
+      expect(byteLength).toBeLessThanOrEqual(largest);
+    }
+  });
+
+  it('refuses a damaged save, takes the one before of a run, and leaves nothing behind', async () => {
+    const damaged = newPath();
+    cpSync(sharded, damaged, { recursive: true });
+    const newest = saveOf(damaged, 3);
+    const piece = readdirSync(newest).find((name) => name.endsWith('.pieces'))!;
+    // Behind the weights is the optimizer's state, which no model has.
+    writeFileSync(join(newest, piece), fileOf(newest, piece).subarray(0, -1));
+    expectSame(await convert(newest), join(sharded, 'model'));
+    writeFileSync(join(newest, piece), fileOf(newest, piece).subarray(0, 100));
+    const out = newPath();
+    const { code, err } = await runCli(['convert', '--from', newest, '--out', out]);
+    expect(code).toBe(1);
+    expect(err).toMatch(new RegExp(`^error: --from: .*'${piece}'`));
+    const signal = AbortSignal.abort(new InterruptedError());
+    const stopped = ['convert', '--from', sharded, '--out', out];
+    expect((await runCli(stopped, { signal })).code).toBe(130);
+    expect(readdirSync(root).filter((name) => join(root, name).startsWith(out))).toEqual([]);
+    const before = await runCli(['convert', '--from', damaged, '--out', out]);
+    expect(before.out).toMatch(/step-000003 can't be used: .*\n.*step-000002, step 2, f32\n$/);
+    expectSame(out, await convert(saveOf(sharded, 2)));
+    const again = await runCli(['convert', '--from', sharded, '--out', out]);
+    expect([again.code, again.err]).toEqual([2, expect.stringMatching(/already holds a model/)]);
+  });
+
+  it.each([
+    ['a model', () => join(sharded, 'model'), /holds a model, and no save: train --model/],
+    ['nothing', () => '/nowhere', /expected a save .* or a run with saves, got \/nowhere/],
+  ])('says in a sentence that %s is no save', async (_, from, expected) => {
+    const { code, err } = await runCli(['convert', '--from', from(), '--out', newPath()]);
+    expect(code).toBe(2);
+    expect(err).toMatch(expected);
+  });
+});
+
+/** The number of so many binary digits next to `value`, of two the even one; subnormals of f16 are coarser. */
+function rounded(value: number, digits: number, dtype: 'bf16' | 'f16'): number {
+  const exponent = Math.max(Math.floor(Math.log2(Math.abs(value))), dtype === 'f16' ? -14 : -126);
+  const unit = 2 ** (exponent - digits + 1);
+  const below = Math.floor(value / unit);
+  const rest = value / unit - below;
+  const isUp = rest > 0.5 || (rest === 0.5 && below % 2 !== 0);
+  return value === 0 ? 0 : (below + (isUp ? 1 : 0)) * unit;
+}
+
+function numberOf(bits: number, dtype: 'bf16' | 'f16'): number {
+  const [width, bias] = dtype === 'bf16' ? [7, 127] : [10, 15];
+  const fraction = bits & (2 ** width - 1);
+  const exponent = (bits & 0x7fff) >> width;
+  const size =
+    exponent === 0
+      ? fraction * 2 ** (1 - bias - width)
+      : (1 + fraction / 2 ** width) * 2 ** (exponent - bias);
+  return bits >= 0x8000 ? -size : size;
+}
