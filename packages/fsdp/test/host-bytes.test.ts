@@ -11,9 +11,11 @@ import {
   summonFullParams,
 } from '@shardweave/fsdp';
 import { type Module, Sgd } from '@shardweave/nn';
+import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { lateBackend } from './late-backend.js';
 import { onRanks, type Rank } from './ranks.js';
-import { layer, Stack, trainOnce } from './scenarios.js';
+import { inputs, layer, Stack, trainOnce } from './scenarios.js';
 
 function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module) =>
@@ -73,6 +75,43 @@ it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
       isFailing = false;
       await trainOnce(model, rows);
       expect(model.units[0]!.links!.hostBuffers.takenBytes).toBe(0);
+    });
+  },
+);
+
+it.each<Partial<FsdpOptions>>([{}, { gatherCapBytes: 1 }, { moveParamsToCpu: true }])(
+  'gathered bytes that wait for a late device are few, however many units are ahead, with %j',
+  async (options) => {
+    await onRanks(2, async ({ device: { backend }, group, rank }) => {
+      let most = 0;
+      const late = lateBackend(backend, {
+        numTurns: 5,
+        slow: () => true,
+        fewBytes: 0,
+        onWaitingBytes: (bytes) => {
+          most = Math.max(most, bytes);
+        },
+      });
+      const device = new Device(late, { seed: 7 });
+      const wrap = (module: Module) =>
+        new FullyShardedDataParallel(module, { processGroup: group, ...options });
+      const layers = Array.from({ length: 12 }, () => wrap(layer(device)));
+      const model = wrap(new Stack(device, layers));
+      const forward = () =>
+        device.noGrad(() =>
+          device.scope(async () => {
+            await model.call(inputs(device, { first: rank, count: 1 }));
+          }),
+        );
+      await forward(); // shards are made, and the order is learned
+      most = 0;
+      await forward();
+      const units = model.instances().flatMap((instance) => instance.units);
+      expect(units.length).toBe(12);
+      const { wholeBytes } = units[0]!;
+      // One unit's, and the few bytes of the inputs.
+      expect(most).toBeGreaterThanOrEqual(wholeBytes);
+      expect(most).toBeLessThan(2 * wholeBytes);
     });
   },
 );

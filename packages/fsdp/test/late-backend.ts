@@ -17,12 +17,18 @@ export interface LateBackendOptions {
   readonly onWrite?: (numWaiting: number) => void;
   /** A broken device, to see that a test would notice: writes overtake what waits. Default false. */
   readonly isWritingAtOnce?: boolean;
+  /** Written bytes that may wait when whenWritable resolves. Default: any. */
+  readonly fewBytes?: number;
+  /** Told of each write, with the written bytes that wait, its own among them. */
+  readonly onWaitingBytes?: (waitingBytes: number) => void;
 }
 
 /** `inner` behind a queue of its own. Disposing it leaves `inner` as it is. */
 export function lateBackend(inner: Backend, options: LateBackendOptions): Backend {
   let tail: Promise<unknown> = Promise.resolve();
   let numWaiting = 0;
+  let waitingBytes = 0;
+  const { fewBytes = Number.POSITIVE_INFINITY } = options;
   const later = <T>(work: () => T | Promise<T>): Promise<T> => {
     const done = tail.then(work);
     tail = done.catch(() => undefined);
@@ -36,7 +42,17 @@ export function lateBackend(inner: Backend, options: LateBackendOptions): Backen
         return inner.write(buffer, byteOffset, bytes);
       }
       const copy = bytes.slice();
-      void later(() => inner.write(buffer, byteOffset, copy));
+      waitingBytes += copy.byteLength;
+      options.onWaitingBytes?.(waitingBytes);
+      void later(() => {
+        inner.write(buffer, byteOffset, copy);
+        waitingBytes -= copy.byteLength;
+      });
+    },
+    whenWritable: async () => {
+      while (waitingBytes > fewBytes) {
+        await new Promise((resolve) => setImmediate(resolve));
+      }
     },
     read: (...call) => later(() => inner.read(...call)),
     copy: (...call) => void later(() => inner.copy(...call)),

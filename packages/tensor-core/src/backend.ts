@@ -81,6 +81,12 @@ export interface Backend {
   /** Uploads; `bytes` is copied before this returns. Offset and length are multiples of 4. */
   write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void;
   /**
+   * Resolves when few written bytes wait in host memory for the device, so that a host that asks before
+   * each large write holds few, however far it runs ahead. Waits for queued work alone, never for what
+   * the host has still to do. Rejects where the device has failed. Absent: at once.
+   */
+  whenWritable?(): Promise<void>;
+  /**
    * Reads back once everything queued before has run. Fills and returns `into` (whose length is
    * byteLength), or a fresh array. Offset and length are multiples of 4.
    */

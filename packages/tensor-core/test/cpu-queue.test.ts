@@ -16,9 +16,12 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { build } from 'esbuild';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { CpuBackend } from '../src/backends/cpu/cpu-backend.js';
 import { makeView, randomFloats, readFloats } from './cpu-device.js';
 
 const THREADS = [0, 1, 2];
+/** Written bytes that may wait on the host when whenWritable resolves. */
+const FEW_BYTES = 16 * 1024 * 1024;
 const SOURCE = fileURLToPath(new URL('../src/backends/cpu/', import.meta.url));
 
 let folder: string;
@@ -51,6 +54,28 @@ async function runScript(name: string, source: string): Promise<string> {
 }
 
 describe.each(THREADS)('with threads: %i', (threads) => {
+  it('holds few written bytes of a host that asks before each write, and loses none', async () => {
+    const backend = (await createCpuBackend({ threads })) as CpuBackend;
+    const x = makeView(backend, 'f32', 2 * 1024 * 1024);
+    const bytes = new Uint8Array(x.buffer.byteLength);
+    let most = 0;
+    // Work for much longer than the host takes to write.
+    for (let pass = 0; pass < 150; pass++) {
+      backend.run('affine', { x, out: x, scale: 1, shift: 1 });
+    }
+    for (let i = 1; i <= 12; i++) {
+      await backend.whenWritable?.();
+      backend.write(x.buffer, 0, bytes.fill(i));
+      most = Math.max(most, backend.waitingBytes);
+    }
+    expect(most).toBeLessThanOrEqual(FEW_BYTES + bytes.byteLength);
+    const found = await backend.read(x.buffer, 0, bytes.byteLength);
+    expect(Buffer.compare(found, bytes)).toBe(0);
+    expect(backend.waitingBytes).toBe(0);
+    await backend.dispose();
+    await expect(backend.whenWritable()).rejects.toThrow(DisposedError);
+  });
+
   it('runs ten thousand commands queued without waiting, in order', async () => {
     const backend = await createCpuBackend({ threads });
     const x = makeView(backend, 'f32', 3, Float32Array.of(0, 1, 2));

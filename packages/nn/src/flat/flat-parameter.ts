@@ -299,6 +299,10 @@ export class FlatParameter {
    */
   async finishLoad(load: FlatLoad): Promise<void> {
     const bytes = await load.bytes;
+    if (bytes !== undefined) {
+      // Copies that wait for a late device would add up, one of each unit.
+      await this.device.backend.whenWritable?.();
+    }
     if (!this.#loads.delete(load)) {
       throw new StateError(
         `flat parameter '${this.name}': expected the model to stay as it was while this was loaded, but it was disposed or failed meanwhile. Await every call before the next one.`,

@@ -1,6 +1,7 @@
 // Commands from the host to the engine, through a ring in the linear memory. Committing never
 // blocks: what doesn't fit the ring (or the staging bytes) waits in a list on the host, which is
-// moved on as commands finish. Numbers of commands are 32 bits and wrap.
+// moved on as commands finish. A host that would fill that list with payloads asks whenFewWait first.
+// Numbers of commands are 32 bits and wrap.
 
 import {
   CONTROL_BASE,
@@ -30,6 +31,8 @@ const HEAD = (CONTROL_BASE + CTL_HEAD) / 4;
 const COMPLETED = (CONTROL_BASE + CTL_COMPLETED) / 4;
 /** An idle engine is woken once per so many small commands, or at the end of the microtask. */
 const WAKE_BATCH = 8;
+/** Payload bytes in the waiting list that whenFewWait lets be. */
+const FEW_BYTES = 16 * 1024 * 1024;
 
 /** One command as the encoder leaves it. */
 export interface Command {
@@ -68,6 +71,9 @@ export class CommandQueue {
   #waiting: (Command | HostCommand)[] = [];
   /** How many of them have moved on already. */
   #moved = 0;
+  /** Payload bytes of those that have not. */
+  #waitingBytes = 0;
+  #untilFew: Waiter[] = [];
   /** Fences by id; the one in `#drainFence` moves the waiting list on. */
   readonly #fences = new Map<number, Waiter>();
   #nextFence = 1;
@@ -98,6 +104,23 @@ export class CommandQueue {
     return this.#waiting.length === 0 && this.#completed() === this.#written;
   }
 
+  /** Bytes that travel with commands in the waiting list, in memory of the host. */
+  get waitingBytes(): number {
+    return this.#waitingBytes;
+  }
+
+  /** Resolves when few bytes wait: at most FEW_BYTES. */
+  whenFewWait(): Promise<void> {
+    if (this.#failure !== undefined) {
+      return Promise.reject(this.#failure);
+    }
+    if (this.#waitingBytes <= FEW_BYTES) {
+      return Promise.resolve();
+    }
+    // A drain fence is under way as long as anything waits, so the list moves on by itself.
+    return new Promise((resolve, reject) => this.#untilFew.push({ resolve, reject }));
+  }
+
   commit(command: Command): void {
     if (this.#failure !== undefined) {
       return;
@@ -107,6 +130,7 @@ export class CommandQueue {
     }
     if (this.#waiting.length > 0 || !this.#write(command, RING_SLOTS - 1)) {
       this.#waiting.push(keep(command));
+      this.#waitingBytes += command.payload?.byteLength ?? 0;
       this.#requestDrain();
     }
   }
@@ -168,7 +192,9 @@ export class CommandQueue {
     this.#failure = error;
     this.#waiting = [];
     this.#moved = 0;
-    const waiters = [...this.#fences.values()];
+    this.#waitingBytes = 0;
+    const waiters = [...this.#fences.values(), ...this.#untilFew];
+    this.#untilFew = [];
     this.#fences.clear();
     this.#engine?.hold(false);
     for (const waiter of waiters) {
@@ -283,7 +309,18 @@ export class CommandQueue {
       if (this.#failure !== undefined) {
         return;
       }
+      if (!('run' in next) && next.payload !== undefined) {
+        this.#waitingBytes -= next.payload.byteLength;
+        this.#waiting[this.#moved] = { ...next, payload: undefined };
+      }
       this.#moved++;
+    }
+    if (this.#waitingBytes <= FEW_BYTES) {
+      const waiters = this.#untilFew;
+      this.#untilFew = [];
+      for (const { resolve } of waiters) {
+        resolve();
+      }
     }
     if (this.#moved === this.#waiting.length) {
       this.#waiting = [];

@@ -108,6 +108,15 @@ export class CpuBackend implements Backend {
     }
   }
 
+  whenWritable(): Promise<void> {
+    return this.#parts.queue.whenFewWait();
+  }
+
+  /** Written bytes that wait in host memory for the device. */
+  get waitingBytes(): number {
+    return this.#parts.queue.waitingBytes;
+  }
+
   async read(
     buffer: BackendBuffer,
     byteOffset: number,
