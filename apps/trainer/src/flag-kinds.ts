@@ -71,6 +71,26 @@ export const targets: FlagKind<'all-linear' | readonly string[]> = {
           .map((name) => name.trim()),
 };
 
+/** Of how many, or what part of them. */
+export const countOrPart: FlagKind<number> = {
+  schema: z
+    .union([z.int().min(1), z.number().gt(0).lt(1)])
+    .describe('a whole number of at least 1, or a part below 1'),
+  read: (typed) => (DECIMAL.test(String(typed)) ? Number(typed) : typed),
+};
+
+const SECONDS = { s: 1, m: 60, h: 3600 } as const;
+
+/** In seconds. */
+export const duration: FlagKind<number> = {
+  schema: z
+    .string()
+    .regex(/^(?!0*\.?0*[smh])(\d+\.?\d*|\.\d+)[smh]$/)
+    .transform((text) => Number(text.slice(0, -1)) * SECONDS[text.at(-1) as keyof typeof SECONDS])
+    .describe('a time such as 90s, 30m or 2h'),
+  read: asTyped,
+};
+
 export const saveEvery: FlagKind<SaveEvery> = {
   schema: z
     .union([z.int().min(1), z.string().regex(/^(?!0*\.?0*m)(\d+\.?\d*|\.\d+)m$/)])

@@ -8,7 +8,9 @@ import { type CommandSpec, parseCommand } from './commands/define-command.js';
 import { readConfigFile } from './config-file.js';
 import { UsageError } from './errors.js';
 import {
+  countOrPart,
   devices,
+  duration,
   type FlagKind,
   file,
   flag,
@@ -38,6 +40,8 @@ export const DEFAULT_LORA_RANK = 16;
 export const DEFAULT_KEEP = 2;
 /** Steps of warm-up under the cosine schedule without --warmup. */
 export const DEFAULT_WARMUP = 20;
+/** The part of all steps that wsd's decay takes without --decay-steps. */
+export const DEFAULT_DECAY = 0.2;
 
 /** A flag of `train`; `T` is what the run gets of it. */
 export interface Flag<T> {
@@ -240,14 +244,29 @@ const GROUPS = {
       '--clip <NORM>',
       'largest gradient norm, 0: off (default: 1)',
     ]),
-    schedule: defaulted(oneOf(['constant', 'cosine']), 'cosine', [
-      '--schedule <constant|cosine>',
-      'of the learning rate (default: cosine)',
+    schedule: defaulted(oneOf(['constant', 'cosine', 'wsd']), 'cosine', [
+      '--schedule <constant|cosine|wsd>',
+      'of the learning rate; wsd: warm-up, stable, decay by a line (default: cosine)',
     ]),
     warmup: optional(
       whole(0),
       '--warmup <W>',
-      `steps of linear warm-up (default: ${DEFAULT_WARMUP} with cosine, else 0)`,
+      `steps of linear warm-up (default: ${DEFAULT_WARMUP}, with constant 0)`,
+    ),
+    decaySteps: optional(
+      countOrPart,
+      '--decay-steps <N|X>',
+      `steps of decay that wsd ends with, or what part of all (default: ${DEFAULT_DECAY})`,
+    ),
+    patience: optional(
+      whole(1),
+      '--patience <N>',
+      'end after so many evaluations in a row without a lower loss',
+    ),
+    timeLimit: optional(
+      duration,
+      '--time-limit <TIME>',
+      'end with the step at which steps have taken so long: 90s, 30m or 2h',
     ),
     seed: defaulted(whole(0), 1, ['--seed <N>', 'of weights, order and dropout (default: 1)']),
   },

@@ -10,6 +10,7 @@ import { isJsonl } from './data/tokenize.js';
 import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
 import {
+  DEFAULT_DECAY,
   DEFAULT_EVAL_EVERY,
   DEFAULT_KEEP,
   DEFAULT_LORA_RANK,
@@ -106,7 +107,9 @@ export async function resolveConfig(
     eps: flags.eps,
     clip: flags.clip,
     schedule: flags.schedule,
-    warmup: flags.warmup ?? (flags.schedule === 'cosine' ? DEFAULT_WARMUP : 0),
+    ...resolveSchedule(flags),
+    patience: flags.patience,
+    timeLimitMs: flags.timeLimit && flags.timeLimit * 1000,
     seed: flags.seed,
     outDir: flags.out === undefined ? undefined : resolve(flags.out),
     dashboardPort: flags.dashboard === true ? 'default' : flags.dashboard,
@@ -162,16 +165,50 @@ function checkOffload(flags: Flags): void {
   }
 }
 
+/** Warm-up and decay, which together are no longer than the run. */
+function resolveSchedule({
+  schedule,
+  steps,
+  warmup = schedule === 'constant' ? 0 : DEFAULT_WARMUP,
+  decaySteps,
+}: Flags): Pick<RunConfig, 'warmup' | 'decaySteps'> {
+  if (schedule !== 'wsd') {
+    if (decaySteps !== undefined) {
+      throw new UsageError(
+        `--decay-steps is for --schedule wsd, got --schedule ${schedule}. Use wsd, or leave it out.`,
+      );
+    }
+    return { warmup, decaySteps: undefined };
+  }
+  const asked = decaySteps ?? DEFAULT_DECAY;
+  const numSteps = asked < 1 ? Math.max(1, Math.round(asked * steps)) : asked;
+  if (numSteps > steps) {
+    throw new UsageError(
+      `--decay-steps ${numSteps} is more than all ${steps} steps. Give fewer, or more --steps.`,
+    );
+  }
+  return { warmup, decaySteps: numSteps };
+}
+
 /** What is evaluated comes from one place, and prompts are known of documents alone. */
-function checkData({ data, valid, validFraction, evalEvery, trainOnPrompt }: Flags): void {
+function checkData({
+  data,
+  valid,
+  validFraction,
+  evalEvery,
+  patience,
+  trainOnPrompt,
+}: Flags): void {
   if (valid !== undefined && validFraction !== undefined) {
     throw new UsageError(
       `--valid ${valid} and --valid-fraction ${validFraction} both say what to evaluate on. Give one of them.`,
     );
   }
-  if (evalEvery !== undefined && valid === undefined && validFraction === undefined) {
+  const needsData =
+    evalEvery === undefined ? patience && `--patience ${patience}` : `--eval-every ${evalEvery}`;
+  if (needsData && valid === undefined && validFraction === undefined) {
     throw new UsageError(
-      `--eval-every ${evalEvery}, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.`,
+      `${needsData}, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.`,
     );
   }
   checkPrompts({ data, trainOnPrompt });

@@ -41,6 +41,8 @@ export function resolvedConfig(
     seq: config.seq,
     lr: config.lr,
     warmup: config.warmup,
+    decaySteps: config.decaySteps,
+    timeLimit: flags.timeLimit && `${flags.timeLimit}s`,
     out: config.outDir,
   };
   const byKey = Object.entries(values).map(([name, value]) => [keyOf(name), value]);

@@ -9,7 +9,7 @@ export type DeviceChoice = 'auto' | 'cpu' | 'webgpu';
 export type Precision = 'fp32' | 'fp16' | 'bf16';
 export type TokenizerName = 'model' | 'byte' | 'gpt2';
 export type Order = 'shuffle' | 'sequential';
-export type Schedule = 'constant' | 'cosine';
+export type Schedule = 'constant' | 'cosine' | 'wsd';
 
 /** A preset's name, or the directory of `config.json` and perhaps of weights. */
 export type ModelSource =
@@ -115,6 +115,12 @@ export interface RunConfig {
   readonly clip: number;
   readonly schedule: Schedule;
   readonly warmup: number;
+  /** Of wsd alone. */
+  readonly decaySteps: number | undefined;
+  /** Evaluations in a row without a lower loss that end the run. */
+  readonly patience: number | undefined;
+  /** The step at which training has lasted so long is the last. */
+  readonly timeLimitMs: number | undefined;
 
   readonly seed: number;
   readonly outDir: string | undefined;

@@ -3,11 +3,12 @@
 import { learningRateAt } from '@shardweave/nn';
 import type { RunConfig } from './run-config.js';
 
-/** The rate of update `s` (from 0): linear warm-up, then constant or a cosine down to 0. */
+/** The rate of update `s` (from 0): see learningRateAt. */
 export function learningRate(
-  config: Pick<RunConfig, 'lr' | 'schedule' | 'warmup' | 'steps'>,
+  config: Pick<RunConfig, 'lr' | 'schedule' | 'warmup' | 'decaySteps' | 'steps'>,
   s: number,
 ): number {
-  const { lr, schedule: kind, warmup: warmupSteps, steps: totalSteps } = config;
-  return learningRateAt(s, { kind, lr, warmupSteps, totalSteps });
+  const { lr, schedule: kind, warmup: warmupSteps, steps: totalSteps, decaySteps } = config;
+  const decay = decaySteps === undefined ? {} : { decaySteps };
+  return learningRateAt(s, { kind, lr, warmupSteps, totalSteps, ...decay });
 }

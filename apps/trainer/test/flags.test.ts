@@ -56,8 +56,11 @@ describe('the flags of train', () => {
       '--beta2 <X>',
       '--eps <X>',
       '--clip <NORM>',
-      '--schedule <constant|cosine>',
+      '--schedule <constant|cosine|wsd>',
       '--warmup <W>',
+      '--decay-steps <N|X>',
+      '--patience <N>',
+      '--time-limit <TIME>',
       '--seed <N>',
       '--save-every <N|Nm>',
       '--keep <N>',
@@ -92,7 +95,9 @@ describe('the flags of train', () => {
       expect(entry.match(/\(default: ([^);]*)\)/)?.[1], name).toBe(String(value));
     }
     expect(help).toContain('gpt2-xl');
-    expect(help).toContain('peak learning rate (default: 0.004, 0.0003 from 10 M parameters on)');
+    expect(help.replace(/\s+/g, ' ')).toContain(
+      'peak learning rate (default: 0.004, 0.0003 from 10 M parameters on)',
+    );
   });
 
   it('read numbers, lists and negations', () => {

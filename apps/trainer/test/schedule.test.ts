@@ -23,10 +23,28 @@ it.each(cases)("the rates of $name are the reference script's", async ({ flags, 
 });
 
 it('warms up from lr / W, peaks at lr and ends near 0', () => {
-  const config = { lr: 2, schedule: 'cosine', warmup: 4, steps: 12 } as const;
+  const config = {
+    lr: 2,
+    schedule: 'cosine',
+    warmup: 4,
+    decaySteps: undefined,
+    steps: 12,
+  } as const;
   expect(learningRate(config, 0)).toBe(0.5);
   expect(learningRate(config, 3)).toBe(2);
   expect(learningRate(config, 4)).toBe(2);
   expect(learningRate(config, 8)).toBeCloseTo(1, 12);
   expect(learningRate(config, 11)).toBeCloseTo(1 + Math.cos((Math.PI * 7) / 8), 12);
+});
+
+it('wsd decays over so many steps, or over a part of them', async () => {
+  const resolve = (line: string) =>
+    resolveConfig(parseFlags(line.split(' ').filter(Boolean), () => {}));
+  const wsd = '--schedule wsd --lr 2 --warmup 2 --steps 10';
+  const config = await resolve(`${wsd} --decay-steps 4`);
+  const rates = [0, 1, 2, 5, 6, 7, 8, 9].map((s) => learningRate(config, s));
+  expect(rates).toEqual([1, 2, 2, 2, 2, 1.5, 1, 0.5]);
+  expect(await resolve(`${wsd} --decay-steps 0.4`)).toMatchObject({ decaySteps: 4, warmup: 2 });
+  expect(await resolve('--schedule wsd --steps 100')).toMatchObject({ decaySteps: 20, warmup: 20 });
+  expect(await resolve('')).toMatchObject({ decaySteps: undefined });
 });

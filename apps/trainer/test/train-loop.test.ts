@@ -12,6 +12,8 @@ const CONFIG = {
   lr: 1,
   schedule: 'cosine',
   warmup: 2,
+  decaySteps: undefined,
+  patience: undefined,
 } as const;
 const FINE: StepOutcome = { loss: 2, numTargets: 32, gradNorm: 1, lossScale: 1, isSkipped: false };
 
@@ -77,5 +79,58 @@ describe('trainLoop', () => {
     }, stop.signal);
     expect(log).toHaveLength(3);
     expect(error).toHaveProperty('message', 'enough');
+  });
+
+  /** Evaluates every two steps of forty, to these losses. */
+  async function evaluated(
+    losses: readonly number[],
+    options: Partial<Parameters<typeof trainLoop>[0]> & {
+      readonly isTimeOver?: () => Promise<boolean>;
+    },
+  ) {
+    const left = [...losses];
+    const ends: boolean[] = [];
+    const reached = await trainLoop({
+      config: { ...CONFIG, steps: 40, evalEvery: 2, patience: 2 },
+      runner: {
+        runStep: async () => FINE,
+        evaluate: async () => left.shift()!,
+        isTimeOver: options.isTimeOver,
+        resources: () => ({ peakBytes: 0, wireBytes: 0 }),
+      },
+      signal: new AbortController().signal,
+      onStep: () => {},
+      afterStep: async ({ isLast }) => {
+        ends.push(isLast);
+        return false;
+      },
+      ...options,
+    });
+    return { reached, ends, numEvaluations: losses.length - left.length };
+  }
+
+  it('ends when so many evaluations in a row had no lower loss, and tells its last step so', async () => {
+    const { reached, ends } = await evaluated([3, 2, 2, 1, 1.5, 1, 0], {});
+    expect(reached).toEqual({ step: 12, updates: 12, early: 'patience' });
+    expect(ends).toEqual([...Array(11).fill(false), true]);
+    const falling = await evaluated([...Array(20).keys()].reverse(), {});
+    expect(falling.reached).toEqual({ step: 40, updates: 40 });
+    const nothing = await evaluated([Number.NaN, Number.NaN, 1], {});
+    expect(nothing.reached).toMatchObject({ step: 4, early: 'patience' });
+  });
+
+  it('counts evaluations from the best one, of a run that goes on too', async () => {
+    const from = { step: 6, updates: 6, best: { step: 4, validLoss: 1 } };
+    expect((await evaluated([2, 0.5, 0], { from })).reached).toMatchObject({ step: 8 });
+    expect((await evaluated([0.5, 2, 2], { from })).reached).toMatchObject({ step: 12 });
+  });
+
+  it('ends with the step at which its time is over, behind an evaluation', async () => {
+    let numAsked = 0;
+    const isTimeOver = async () => ++numAsked === 3;
+    const { reached, ends, numEvaluations } = await evaluated([3, 2, 1], { isTimeOver });
+    expect(reached).toEqual({ step: 3, updates: 3, early: 'time' });
+    expect(ends).toEqual([false, false, true]);
+    expect(numEvaluations).toBe(2);
   });
 });

@@ -25,6 +25,15 @@ describe('learningRateAt', () => {
     expectClose(at('linear'), [2, 1.5, 1, 0.5, 0, 0], 1e-12);
   });
 
+  it('is stable between warm-up and a decay of so many steps, which a longer run has later', () => {
+    const at = (totalSteps: number) =>
+      [0, 1, 2, 5, 6, 7, 8, 9, 10].map((step) =>
+        learningRateAt(step, { kind: 'wsd', lr: 2, warmupSteps: 2, totalSteps, decaySteps: 4 }),
+      );
+    expectClose(at(10), [1, 2, 2, 2, 2, 1.5, 1, 0.5, 0], 1e-12);
+    expectClose(at(14), [1, 2, 2, 2, 2, 2, 2, 2, 2], 1e-12);
+  });
+
   it('gives the rates of the reference run', () => {
     const { cases } = JSON.parse(readFileSync(DATA, 'utf8'));
     const { lrs } = cases.find(({ name }: { name: string }) => name === 'cosine-fp32');
@@ -36,6 +45,8 @@ describe('learningRateAt', () => {
   it('refuses to guess the length of a run', () => {
     expect(() => learningRateAt(0, { kind: 'cosine', lr: 1 })).toThrow(NnConfigError);
     expect(() => learningRateAt(0, { kind: 'constant', lr: 1, warmupSteps: 1.5 })).toThrow('whole');
+    const bare = { kind: 'wsd', lr: 1, totalSteps: 9 } as const;
+    expect(() => learningRateAt(0, bare)).toThrow('decaySteps');
     expect(learningRateAt(5, { kind: 'constant', lr: 1 })).toBe(1);
   });
 });

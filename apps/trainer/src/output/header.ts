@@ -43,7 +43,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
     ],
     [
       'adamw',
-      `lr ${config.lr} ${config.schedule}, warm-up ${config.warmup}, decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
+      `lr ${config.lr} ${config.schedule}${config.decaySteps === undefined ? '' : ` (${config.decaySteps} steps of decay)`}, warm-up ${config.warmup}, weight decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
     ],
   ];
   if (config.lora !== undefined) {

@@ -31,6 +31,8 @@ export class RunMonitor {
   /** Events of rank 0 that overtook another rank's being ready. */
   #early: RankEvent[] = [];
   #directory: RunDirectory | undefined;
+  /** Why it was done before its last step. */
+  #endReason: string | undefined;
   #steps = 0;
   #hasEnded = false;
   #stopped: string | undefined;
@@ -88,6 +90,10 @@ export class RunMonitor {
         }
         this.#goOn(event.from);
         return;
+      case 'early':
+        this.#endReason = earlyText(event, this.#config);
+        this.#terminal.note(this.#endReason);
+        return;
       case 'stopped':
         this.#stopped = event.path;
         return;
@@ -130,7 +136,7 @@ export class RunMonitor {
   /** Call when all ranks are done. */
   finish(): void {
     this.#terminal.close();
-    this.#end({ type: 'runEnd', end: 'done', atMs: Date.now() });
+    this.#end({ type: 'runEnd', end: 'done', reason: this.#endReason, atMs: Date.now() });
     if (this.#directory !== undefined) {
       this.#directory.finish(this.#ready, this.#reports, runTitle(this.#config));
       writeReport(this.#directory.path);
@@ -255,4 +261,15 @@ function stepRecord({
 }: Extract<RankEvent, { readonly type: 'step' }>): RunRecord {
   const loss = Number.isFinite(metrics.loss) ? metrics.loss : null;
   return { type: 'step', ...metrics, loss, ...resources, atMs: Date.now() };
+}
+
+function earlyText(
+  { step, why }: Extract<RankEvent, { readonly type: 'early' }>,
+  { patience, steps }: RunConfig,
+): string {
+  const reason =
+    why === 'time'
+      ? '--time-limit is over'
+      : `${patience} evaluations in a row had no lower loss (--patience)`;
+  return `Done after step ${step} of ${steps}: ${reason}.`;
 }

@@ -114,6 +114,7 @@ export type RankEvent =
   | { readonly type: 'resumed'; readonly from: ResumedFrom }
   /** From rank 0 alone: the run ends early, as it was asked to, with this save. */
   | { readonly type: 'stopped'; readonly step: number; readonly path: string }
+  | { readonly type: 'early'; readonly step: number; readonly why: 'patience' | 'time' }
   | { readonly type: 'report'; readonly report: RankReport }
   /** From each rank where somebody looks. */
   | { readonly type: 'rank'; readonly status: RankStatus }

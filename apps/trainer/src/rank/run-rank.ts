@@ -26,6 +26,7 @@ import { sampleText } from './sample-text.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 import { openStrategy } from './strategies/open-strategy.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
+import { sumOverRanks } from './sum-over-ranks.js';
 import { trainLoop } from './train-loop.js';
 import { TrainingStep } from './training-step.js';
 
@@ -225,6 +226,7 @@ async function train(options: TrainOptions): Promise<ModelState | undefined> {
         watch.begin(s);
         return step.run(s, lr);
       },
+      isTimeOver: clockOf(config, { group: groups.gather, counter }),
       evaluate: valid && (() => counter.pause(() => evaluate({ ...common, data: valid }))),
       resources: () => watch.end(),
     },
@@ -240,7 +242,10 @@ async function train(options: TrainOptions): Promise<ModelState | undefined> {
     }
     throw error;
   });
-  if (saves !== undefined && reached.step < config.steps) {
+  if (reached.early !== undefined && reached.early !== 'asked' && rank === 0) {
+    emit({ type: 'early', step: reached.step, why: reached.early });
+  }
+  if (saves !== undefined && reached.early === 'asked') {
     const path = await saves.last();
     if (rank === 0) {
       emit({ type: 'stopped', step: reached.step, path });
@@ -251,6 +256,21 @@ async function train(options: TrainOptions): Promise<ModelState | undefined> {
   const peakBytes = watch.peak();
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
   return strategy.stateDict();
+}
+
+/** Asks the first rank's clock, which starts with the steps; nothing is sent without a limit. */
+function clockOf(
+  { timeLimitMs }: RunConfig,
+  { group, counter }: { readonly group: ProcessGroup; readonly counter: CommCounter },
+): (() => Promise<boolean>) | undefined {
+  if (timeLimitMs === undefined) {
+    return undefined;
+  }
+  const endMs = performance.now() + timeLimitMs;
+  return () => {
+    const isOver = group.rank === 0 && performance.now() >= endMs;
+    return counter.pause(async () => (await sumOverRanks(Number(isOver), group, 'time limit')) > 0);
+  };
 }
 
 interface Made {

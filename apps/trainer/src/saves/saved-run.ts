@@ -60,6 +60,7 @@ const TOLD: readonly Field[] = [
   ['lr', '--lr', ({ lr }) => lr],
   ['schedule', '--schedule', ({ schedule }) => schedule],
   ['warm-up', '--warmup', ({ warmup }) => warmup],
+  ['steps of decay', '--decay-steps', ({ decaySteps }) => decaySteps],
   ['weight decay', '--weight-decay', ({ weightDecay }) => weightDecay],
   ['beta1', '--beta1', ({ beta1 }) => beta1],
   ['beta2', '--beta2', ({ beta2 }) => beta2],

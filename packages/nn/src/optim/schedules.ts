@@ -1,4 +1,5 @@
-// Learning rates by step: a linear warm-up, then a constant, a half cosine or a line down to 0.
+// Learning rates by step: a linear warm-up, then a constant, a half cosine or a line down to 0, or a constant
+// that a line ends.
 
 import {
   atLeast,
@@ -10,7 +11,8 @@ import {
   whole,
 } from '../check-options.js';
 
-export type ScheduleKind = 'constant' | 'cosine' | 'linear';
+/** `wsd`: warm-up, stable, decay. */
+export type ScheduleKind = 'constant' | 'cosine' | 'linear' | 'wsd';
 
 export interface ScheduleOptions {
   readonly kind: ScheduleKind;
@@ -20,20 +22,25 @@ export interface ScheduleOptions {
   readonly warmupSteps?: number;
   /** Steps of the whole run, S; not needed by 'constant'. */
   readonly totalSteps?: number;
+  /** Steps of decay that `wsd` ends with, D; needed by it alone. */
+  readonly decaySteps?: number;
 }
 
 const RULES: OptionRules<ScheduleOptions> = {
-  kind: oneOf('constant', 'cosine', 'linear'),
+  kind: oneOf('constant', 'cosine', 'linear', 'wsd'),
   lr: atLeast(0),
   warmupSteps: optional(whole(0)),
   totalSteps: optional(whole(1)),
+  decaySteps: optional(whole(1)),
 };
 
 /**
  * The rate of step s, counted from 0: lr (s + 1) / W below W; from there on, with the share f = (s -
- * W) / (S - W) of the rest, lr, lr / 2 (1 + cos(pi f)) (Loshchilov and Hutter, 2017) or lr (1 - f). 0
- * from S on for the latter two.
- * @throws {NnConfigError} where totalSteps is needed and missing, and for another kind, rate or count
+ * W) / (S - W) of the rest, lr, lr / 2 (1 + cos(pi f)) (Loshchilov and Hutter, 2017) or lr (1 - f). `wsd`
+ * has lr up to S - D, and from there lr (S - s) / D (Hu et al., MiniCPM, 2024). 0 from S on for all but the
+ * first.
+ * @throws {NnConfigError} where totalSteps or decaySteps is needed and missing, and for another kind, rate or
+ * count
  */
 export function learningRateAt(step: number, options: ScheduleOptions): number {
   checkOptions('learningRateAt', options, RULES);
@@ -50,6 +57,10 @@ export function learningRateAt(step: number, options: ScheduleOptions): number {
   }
   if (step >= totalSteps) {
     return 0;
+  }
+  if (kind === 'wsd') {
+    checkValue('learningRateAt', 'decaySteps', options.decaySteps, whole(1));
+    return lr * Math.min(1, (totalSteps - step) / options.decaySteps!);
   }
   const share = (step - warmupSteps) / (totalSteps - warmupSteps);
   return kind === 'cosine' ? (lr / 2) * (1 + Math.cos(Math.PI * share)) : lr * (1 - share);
