@@ -1,0 +1,318 @@
+// Mistakes that people make with the commands, in one table: each ends with a sentence that says what to do,
+// an exit code that is not 0, and leaves nothing behind.
+
+import {
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { LETTERS, lettersDirectory } from './fixtures/letters-tokenizer.js';
+import { runCli } from './fixtures/run-cli.js';
+import { ROOT } from './fixtures/run-flags.js';
+
+interface Mistake {
+  readonly mistake: string;
+  /** What is typed behind `shardweave`; `@` is the folder of `FILES`. */
+  readonly typed: string;
+  readonly says: RegExp;
+  /** Default 2: the caller's. */
+  readonly code?: number;
+}
+
+const TRAIN = 'train --device cpu --model nano --data @text.txt --seq 16 --batch 4 --steps 2';
+
+const MISTAKES: readonly Mistake[] = [
+  // The command line
+  { mistake: 'a mistyped command', typed: 'trian', says: /got "trian"\. Did you mean train\?/ },
+  { mistake: 'no command', typed: '--steps 3', says: /expected a command before --steps: one of/ },
+  { mistake: 'a mistyped flag', typed: 'train --modle x', says: /Did you mean --model\?/ },
+  {
+    mistake: 'a flag of another command',
+    typed: 'generate --model @model --steps 3',
+    says: /unknown option '--steps'\. See --help/,
+  },
+  {
+    mistake: 'a file without its flag',
+    typed: 'train my.txt',
+    says: /expected flags alone, got "my\.txt"\. See --help/,
+  },
+  {
+    mistake: 'a flag without a value',
+    typed: 'train --lr',
+    says: /'--lr <X>' argument missing\. See/,
+  },
+  {
+    mistake: 'no number',
+    typed: 'train --batch many',
+    says: /--batch: expected a whole number of at least 1, got "many"/,
+  },
+  {
+    mistake: 'a number that is none here',
+    typed: 'train --lr -1',
+    says: /--lr: expected a number of at least 0, got "-1"/,
+  },
+  {
+    mistake: "a device by another tool's name",
+    typed: 'train --device cuda',
+    says: /--device: expected auto, webgpu or cpu, or a list/,
+  },
+  {
+    mistake: 'a precision that there is not',
+    typed: 'train --precision int8',
+    says: /--precision: expected one of fp32, fp16, bf16/,
+  },
+  // A run in a file
+  {
+    mistake: 'no such config',
+    typed: 'train --config @nowhere.yaml',
+    says: /--config: .*nowhere\.yaml can't be read .*Give a YAML or JSON/,
+  },
+  {
+    mistake: 'a mistyped key',
+    typed: 'train --config @mistyped.yaml',
+    says: /line 2: unknown key "batch_size"\. .*Keys are the flags/,
+  },
+  {
+    mistake: 'a wrong value',
+    typed: 'train --config @wrong.yaml',
+    says: /line 1: steps: expected a whole number of at least 1, got "ten"/,
+  },
+  // Data
+  {
+    mistake: 'no such text',
+    typed: `${TRAIN} --data @nowhere.txt`,
+    says: /--data: .*nowhere\.txt is not there\. Give a text/,
+  },
+  {
+    mistake: 'a folder for a text',
+    typed: `${TRAIN} --data @`,
+    says: /--data: .* can't be read \(it is a directory\)\. Give a text file/,
+  },
+  {
+    mistake: 'a text that is none',
+    typed: `${TRAIN} --data @image.txt`,
+    says: /--data: .*image\.txt.*UTF-8.* /,
+  },
+  {
+    mistake: 'a text that is too short',
+    typed: `${TRAIN} --data @short.txt`,
+    says: /Give a longer text or a smaller --seq/,
+  },
+  {
+    mistake: 'conversations for a model without a template',
+    typed: `${TRAIN} --data @chats.jsonl`,
+    says: /--data: .*Give /,
+  },
+  {
+    mistake: 'broken JSON',
+    typed: `${TRAIN} --model @chatty --data @broken.jsonl`,
+    says: /broken\.jsonl, line 2: /,
+  },
+  {
+    mistake: 'nothing to learn',
+    typed: `${TRAIN} --model @chatty --data @mute.jsonl`,
+    says: /line 1: expected something to learn.*Add what the assistant says/,
+  },
+  {
+    mistake: 'a tokenizer with more tokens than the model',
+    typed: `${TRAIN} --tokenizer gpt2`,
+    says: /vocabulary ends at 255\. Choose another --tokenizer/,
+  },
+  {
+    mistake: 'validation without data for it',
+    typed: `${TRAIN} --eval-every 2`,
+    says: /nothing to evaluate on\. Give --valid or --valid-fraction/,
+  },
+  // Models
+  {
+    mistake: 'no such model',
+    typed: `${TRAIN} --model gpt3`,
+    says: /--model gpt3 is neither a preset \(nano, .*\) nor a directory/,
+  },
+  {
+    mistake: 'a folder without a model',
+    typed: `${TRAIN} --model @empty`,
+    says: /config\.json can't be used .*Give a directory with a GPT-2/,
+  },
+  {
+    mistake: 'another kind of model',
+    typed: `${TRAIN} --model @bert`,
+    says: /model_type.* Give a directory with a GPT-2/,
+  },
+  {
+    mistake: 'weights in another format',
+    typed: `${TRAIN} --model @pickled`,
+    says: /has weights in pytorch_model\.bin.* Save them as/,
+  },
+  {
+    mistake: 'rows beyond the positions',
+    typed: `${TRAIN} --seq 9999`,
+    says: /beyond the model's 64 positions\. Use --seq 64 or less/,
+  },
+  {
+    mistake: 'layers that the model has not',
+    typed: `${TRAIN} --lora-rank 2 --lora-targets q_proj`,
+    says: /Give --lora-targets that the model has/,
+  },
+  {
+    mistake: 'adapters for a model',
+    typed: `${TRAIN} --model @adapter`,
+    says: /holds adapters, and not the model.* Give that one, and --adapter/,
+  },
+  // Ranks and memory
+  {
+    mistake: 'ranks for one',
+    typed: `${TRAIN} --strategy single --ranks 2`,
+    says: /runs on one rank, got --ranks 2\. Use --strategy fsdp/,
+  },
+  {
+    mistake: 'too many devices',
+    typed: `${TRAIN} --device cpu,cpu,cpu`,
+    says: /names 3 devices for 2 ranks\. Name one, or one a rank/,
+  },
+  {
+    mistake: 'a budget without offload',
+    typed: `${TRAIN} --device-budget 1000000`,
+    says: /--device-budget is for --strategy offload.* Use /,
+  },
+  {
+    mistake: 'a budget that nothing fits in',
+    typed: `${TRAIN} --strategy offload --device-budget 1000`,
+    says: /the run does not fit: --device-budget 1000 is less than .* use a smaller --model/,
+  },
+  // Where results go
+  {
+    mistake: 'a run over another',
+    typed: `${TRAIN} --out @run`,
+    says: /already holds a run .* Choose another directory/,
+  },
+  {
+    mistake: 'an --out under a file',
+    typed: `${TRAIN} --out @text.txt/run`,
+    says: /--out: .* can't be .*Give a directory that can be made/,
+  },
+  {
+    mistake: 'saves without a place',
+    typed: `${TRAIN} --save-every 5`,
+    says: /--save-every: saves lie under --out.* Give --out/,
+  },
+  {
+    mistake: 'going on without a place',
+    typed: `${TRAIN} --resume auto`,
+    says: /--resume auto .* Give the --out of the run/,
+  },
+  {
+    mistake: 'a trace in no folder',
+    typed: `${TRAIN} --trace @nowhere/trace.json`,
+    says: /--trace: .*Give a file in a directory that exists/,
+  },
+  {
+    mistake: 'a rate that is too high',
+    typed: `${TRAIN} --lr 1e30 --clip 0 --schedule constant --steps 9`,
+    says: /not a number at step \d: the run diverged\. Use a smaller --lr/,
+    code: 1,
+  },
+  // What comes after
+  {
+    mistake: 'no model to write with',
+    typed: 'generate --prompt Hi',
+    says: /required option '--model <DIR>' not specified\. See/,
+  },
+  {
+    mistake: 'a preset to write with',
+    typed: 'generate --model nano --prompt Hi',
+    says: /--model: expected a directory .*Train one first/,
+  },
+  {
+    mistake: 'talk with a model that has no template',
+    typed: 'generate --model @model --chat --device cpu',
+    says: /--chat: .* has no chat template\. Put a/,
+  },
+  {
+    mistake: 'an evaluation without weights',
+    typed: 'eval --model micro --data @text.txt',
+    says: /--model: .*weights/,
+  },
+  {
+    mistake: 'a GGUF without a tokenizer',
+    typed: 'gguf --model @model --out @model.gguf',
+    says: /can't be a GGUF\. .*tokenizer/,
+  },
+  {
+    mistake: 'adapters that are not there',
+    typed: 'merge --model @model --adapter @nowhere --out @merged',
+    says: /--adapter: .*nowhere can't be used/,
+  },
+  {
+    mistake: 'to look at nothing',
+    typed: 'inspect @nowhere',
+    says: /nowhere is no directory\. Give a save/,
+  },
+  {
+    mistake: 'a report of no run',
+    typed: 'report @empty --out @report.html',
+    says: /empty holds no run .* Give a directory that --out has named/,
+  },
+];
+
+const folder = `${mkdtempSync(join(tmpdir(), 'mistakes-'))}/`;
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const FILES: Readonly<Record<string, string | Uint8Array>> = {
+  'text.txt': 'Call me Ishmael. Some years ago, never mind how long. '.repeat(20),
+  'short.txt': 'Call me',
+  'image.txt': Uint8Array.of(0x89, 0x50, 0x4e, 0x47, 0xff, 0xfe, 0xfd),
+  'chats.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',
+  'broken.jsonl': '{"text": "Hi"}\n{"text": "Hi}\n',
+  'mute.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',
+  'mistyped.yaml': 'steps: 10\nbatch_size: 4\n',
+  'wrong.yaml': 'steps: ten\n',
+  'bert/config.json': '{"model_type": "bert"}',
+  'pickled/config.json': `{"model_type": "gpt2", "vocab_size": ${LETTERS.vocabSize}, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}`,
+  'pickled/pytorch_model.bin': '',
+  'adapter/adapter_config.json': '{}',
+  'run/metrics.jsonl': '',
+};
+
+beforeAll(() => {
+  mkdirSync(join(folder, 'empty'));
+  for (const [name, content] of Object.entries(FILES)) {
+    mkdirSync(join(folder, name, '..'), { recursive: true });
+    writeFileSync(join(folder, name), content);
+  }
+  cpSync(lettersDirectory(), join(folder, 'chatty'), { recursive: true });
+  const tiny = `${ROOT}tooling/reference/data/tiny`;
+  for (const name of ['config.json', 'model.safetensors']) {
+    cpSync(join(tiny, name), join(folder, 'model', name), { recursive: true });
+  }
+});
+
+/** Everything in the folder, with its size. */
+const left = () =>
+  readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .map((name) => `${name} ${statSync(join(folder, name)).size}`)
+    .sort();
+
+describe('a newcomer', () => {
+  it('can make thirty mistakes and more', () => {
+    expect(MISTAKES.length).toBeGreaterThan(30);
+    expect(new Set(MISTAKES.map(({ mistake }) => mistake)).size).toBe(MISTAKES.length);
+  });
+
+  it.each(MISTAKES)('makes the mistake: $mistake', async ({ typed, says, code = 2 }) => {
+    const before = left();
+    const result = await runCli(typed.split(' ').map((word) => word.replace(/^@/, folder)));
+    expect(result.err).toMatch(says);
+    expect(result.code).toBe(code);
+    // One sentence or two, and no stack.
+    expect(result.err).toMatch(/^error: [^\n]+[.)]\n$/);
+    expect(left()).toEqual(before);
+  });
+});
