@@ -36,7 +36,7 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: 'a flag of another command',
     typed: 'generate --model @model --steps 3',
-    says: /unknown option '--steps'\. See --help/,
+    says: /unknown option '--steps'\. .*See --help/,
   },
   {
     mistake: 'a file without its flag',
