@@ -56,4 +56,9 @@ export const COMMANDS: readonly CommandEntry[] = [
     summary: 'write a model as the file that llama.cpp runs',
     load: async () => (await import('./gguf.js')).gguf,
   },
+  {
+    name: 'doctor',
+    summary: 'what this machine offers, and what is missing',
+    load: async () => (await import('./doctor.js')).doctor,
+  },
 ];

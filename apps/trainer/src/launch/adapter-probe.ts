@@ -2,6 +2,7 @@
 // to the terminal of a process that only wanted to know.
 
 import { fork } from 'node:child_process';
+import type { AdapterDescription } from '@shardweave/tensor-core/webgpu';
 import type { DeviceChoice } from '../run-config.js';
 
 /** Set in the environment of the probe, by which main.ts knows that it is one. */
@@ -17,38 +18,51 @@ export async function resolveDevices(
   if (!devices.includes('auto')) {
     return devices;
   }
-  const found = (await hasHardwareAdapter(entry)) ? 'webgpu' : 'cpu';
+  const { adapters } = await findAdapters(entry);
+  const found = adapters.some(({ isSoftware }) => !isSoftware) ? 'webgpu' : 'cpu';
   return devices.map((device) => (device === 'auto' ? found : device));
 }
 
-/** Whether the script `entry`, run as a probe, finds a hardware adapter. */
-function hasHardwareAdapter(entry: string): Promise<boolean> {
+/** What a probe has found, the hardware first. */
+export interface FoundAdapters {
+  readonly adapters: readonly AdapterDescription[];
+  /** Why there is none, as whatever failed says it. */
+  readonly problem?: string;
+}
+
+/** The adapters that the script `entry`, run as a probe, finds. */
+export function findAdapters(entry: string): Promise<FoundAdapters> {
   return new Promise((resolve) => {
     const child = fork(entry, [], {
       env: { ...process.env, [PROBE_VARIABLE]: '1' },
       stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
     });
-    const timer = setTimeout(() => child.kill('SIGKILL'), PROBE_MS);
-    let isFound = false;
+    let found: FoundAdapters = { adapters: [], problem: 'The driver crashed the process.' };
+    const timer = setTimeout(() => {
+      found = { adapters: [], problem: `No answer within ${PROBE_MS / 1000} s.` };
+      child.kill('SIGKILL');
+    }, PROBE_MS);
     child.on('message', (message) => {
-      isFound = message === true;
+      found = message as FoundAdapters;
       child.kill('SIGKILL'); // Dawn's threads may outlive the answer
     });
-    child.on('error', () => resolve(false));
+    child.on('error', ({ message }) => resolve({ adapters: [], problem: message }));
     child.on('exit', () => {
       clearTimeout(timer);
-      resolve(isFound);
+      resolve(found);
     });
   });
 }
 
 /** The probe itself. Whatever fails (no package, no driver) means that there is no GPU to prefer. */
 export async function probeAdapters(): Promise<void> {
-  let isFound = false;
+  let found: FoundAdapters;
   try {
     const { openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
     const { listAdapters } = await import('@shardweave/tensor-core/webgpu');
-    isFound = (await listAdapters(openNodeGpu())).some(({ isSoftware }) => !isSoftware);
-  } catch {}
-  process.send?.(isFound, undefined, undefined, () => process.exit(0));
+    found = { adapters: await listAdapters(openNodeGpu()) };
+  } catch (error) {
+    found = { adapters: [], problem: (error as Error).message };
+  }
+  process.send?.(found, undefined, undefined, () => process.exit(0));
 }

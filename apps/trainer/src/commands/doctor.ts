@@ -1,0 +1,131 @@
+// The command `doctor`: what this machine offers to the other commands, and what to do where it could offer more.
+
+import { execFile } from 'node:child_process';
+import { arch, availableParallelism, platform, totalmem } from 'node:os';
+import { promisify } from 'node:util';
+import { Device } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import type { AdapterDescription } from '@shardweave/tensor-core/webgpu';
+import { Command } from 'commander';
+import { type FoundAdapters, findAdapters } from '../launch/adapter-probe.js';
+import { formatBytes } from '../output/format.js';
+import { defineCommand } from './define-command.js';
+
+interface DoctorFlags {
+  readonly json?: boolean;
+}
+
+/** All that is found; JSON. */
+export interface Diagnosis {
+  readonly node: string;
+  readonly system: string;
+  readonly cores: number;
+  readonly memoryBytes: number;
+  readonly freeBytes: number;
+  /** What the cpu device computes with. */
+  readonly cpu: { readonly description: string; readonly numericClass: string };
+  readonly webgpu: FoundAdapters;
+  /** The first line of `mpirun --version`. */
+  readonly mpirun?: string | undefined;
+}
+
+/** The command `doctor`. */
+export const doctor = defineCommand<DoctorFlags>({
+  options: () =>
+    new Command('shardweave doctor')
+      .description('Tells what this machine offers, and what is missing. It changes nothing.')
+      .option('--json', 'all of it, as JSON'),
+  examples: [
+    { line: 'doctor', says: 'devices, drivers, memory, and what to do where one is missing' },
+    { line: 'doctor --json', says: 'to be put into a bug report' },
+  ],
+  run: async ({ json }, { out, entry }) => {
+    const found = await examine(entry);
+    out.write(json === true ? `${JSON.stringify(found, null, 2)}\n` : diagnosisText(found));
+    return 0;
+  },
+});
+
+async function examine(entry: string): Promise<Diagnosis> {
+  const backend = await createCpuBackend({ threads: 1 });
+  const { description } = backend.info;
+  const device = new Device(backend);
+  const numericClass = await device.numericClass();
+  device.dispose();
+  await backend.dispose();
+  return {
+    node: process.versions.node,
+    system: `${platform()} ${arch()}`,
+    cores: availableParallelism(),
+    memoryBytes: totalmem(),
+    freeBytes: process.availableMemory(),
+    cpu: { description, numericClass },
+    webgpu: await findAdapters(entry),
+    mpirun: await mpirunVersion(),
+  };
+}
+
+async function mpirunVersion(): Promise<string | undefined> {
+  try {
+    const { stdout } = await promisify(execFile)('mpirun', ['--version']);
+    return stdout.split('\n')[0];
+  } catch {
+    return undefined;
+  }
+}
+
+/** What `found` says to people; the last part has a line for each thing that is missing. */
+export function diagnosisText(found: Diagnosis): string {
+  const { webgpu, cpu } = found;
+  const missing = missingOf(found);
+  const sections: [string, readonly string[]][] = [
+    [
+      'Machine',
+      [
+        `Node ${found.node}, ${found.system}`,
+        `${found.cores} cores, ${formatBytes(found.freeBytes)} of ${formatBytes(found.memoryBytes)} free`,
+      ],
+    ],
+    [
+      'Device cpu (WebAssembly, always there)',
+      [cpu.description, `numeric class ${cpu.numericClass}`],
+    ],
+    [
+      'Device webgpu (Dawn)',
+      webgpu.adapters.length === 0
+        ? [`none: ${webgpu.problem ?? 'Dawn accepts no driver of this machine.'}`]
+        : webgpu.adapters.flatMap(adapterLines),
+    ],
+    ['Several machines', [found.mpirun ?? 'no mpirun']],
+    [missing.length === 0 ? 'Nothing is missing.' : 'What is missing', missing],
+  ];
+  return sections
+    .map(([title, lines]) => [title, ...lines.map((line) => `  ${line}`)].join('\n'))
+    .join('\n\n')
+    .concat('\n');
+}
+
+function adapterLines(adapter: AdapterDescription): string[] {
+  const { name, isSoftware, hasShaderF16, hasSubgroups, maxBufferBytes, maxBindingBytes } = adapter;
+  const yes = (has: boolean) => (has ? 'yes' : 'no');
+  return [
+    `${name}, ${isSoftware ? 'software' : 'hardware'}`,
+    `  16-bit shaders ${yes(hasShaderF16)}, subgroups ${yes(hasSubgroups)}, largest buffer ${formatBytes(maxBufferBytes)}, binding ${formatBytes(maxBindingBytes)}`,
+  ];
+}
+
+function missingOf({ webgpu, cpu, mpirun }: Diagnosis): string[] {
+  const missing: string[] = [];
+  if (!webgpu.adapters.some(({ isSoftware }) => !isSoftware)) {
+    missing.push(
+      'A hardware adapter: --device auto takes the cpu. With a GPU here install its driver (on Linux one with Vulkan, and libvulkan1), and the package webgpu where npm left it out.',
+    );
+  }
+  if (!cpu.description.includes('relaxed')) {
+    missing.push('Relaxed SIMD, with which the cpu device is faster: install Node 20 or later.');
+  }
+  if (mpirun === undefined) {
+    missing.push('mpirun, for --transport mpi alone: install Open MPI (Debian: openmpi-bin).');
+  }
+  return missing;
+}

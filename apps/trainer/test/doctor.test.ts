@@ -1,0 +1,73 @@
+import { describe, expect, it } from 'vitest';
+import { type Diagnosis, diagnosisText } from '../src/commands/doctor.js';
+import { buildCommand } from './fixtures/build-command.js';
+import { runCli } from './fixtures/run-cli.js';
+
+const GPU = {
+  name: 'NVIDIA H100',
+  vendor: 'nvidia',
+  architecture: 'hopper',
+  isSoftware: false,
+  hasShaderF16: true,
+  hasSubgroups: true,
+  hasTimestamps: true,
+  maxBufferBytes: 2 ** 31,
+  maxBindingBytes: 2 ** 30,
+};
+const FOUND: Diagnosis = {
+  node: '22.1.0',
+  system: 'linux x64',
+  cores: 8,
+  memoryBytes: 2 ** 35,
+  freeBytes: 2 ** 34,
+  cpu: { description: 'wasm relaxed simd, 1 thread', numericClass: 'x' },
+  webgpu: { adapters: [GPU] },
+  mpirun: 'mpirun (Open MPI) 4.1.4',
+};
+
+describe('shardweave doctor', () => {
+  it('tells what this machine has, as its own parts see it', async () => {
+    const entry = await buildCommand('doctor-test');
+    const { code, out, err } = await runCli(['doctor', '--json'], { entry });
+    expect({ code, err }).toEqual({ code: 0, err: '' });
+    const found = JSON.parse(out) as Diagnosis;
+    expect(found.node).toBe(process.versions.node);
+    expect(found.freeBytes).toBeGreaterThan(2 ** 27);
+    expect(found.freeBytes).toBeLessThanOrEqual(found.memoryBytes);
+    expect(found.cpu.description).toMatch(/^wasm (relaxed )?simd, /);
+    for (const { isSoftware } of found.webgpu.adapters) {
+      expect(isSoftware).toBeTypeOf('boolean');
+    }
+    expect(diagnosisText(found)).toContain(`Node ${process.versions.node}`);
+  });
+
+  it('names nothing where all is there', () => {
+    const text = diagnosisText(FOUND);
+    expect(text).toMatch(/8 cores, 16\.0 GiB of 32\.0 GiB free/);
+    expect(text).toMatch(/NVIDIA H100, hardware\n .*16-bit shaders yes/);
+    expect(text).toMatch(/\nNothing is missing\.\n$/);
+  });
+
+  it.each<[string, Partial<Diagnosis>, RegExp]>([
+    [
+      'no adapter',
+      { webgpu: { adapters: [], problem: 'no driver' } },
+      /none: no driver\n[\s\S]*A hardware adapter/,
+    ],
+    [
+      'a software one',
+      { webgpu: { adapters: [{ ...GPU, isSoftware: true }] } },
+      /A hardware adapter: --device auto/,
+    ],
+    [
+      'an old engine',
+      { cpu: { description: 'wasm simd, 1 thread', numericClass: 'x' } },
+      /Relaxed SIMD, .*install Node/,
+    ],
+    ['no MPI', { mpirun: undefined }, /no mpirun\n[\s\S]*mpirun, for --transport mpi alone/],
+  ])('says what to do about %s', (_, difference, expected) => {
+    const text = diagnosisText({ ...FOUND, ...difference });
+    expect(text).toMatch(/\nWhat is missing\n/);
+    expect(text).toMatch(expected);
+  });
+});
