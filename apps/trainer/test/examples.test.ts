@@ -1,0 +1,90 @@
+// The examples of --help one after the other, as somebody would type them: with small models and few steps, but
+// for those that plan GPT-2.
+
+import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { COMMANDS } from '../src/commands/command-table.js';
+import { buildCommand } from './fixtures/build-command.js';
+import { runCli } from './fixtures/run-cli.js';
+import { ROOT } from './fixtures/run-flags.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'examples-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+const path = (name: string) => join(folder, name);
+
+const LLAMA = {
+  model_type: 'llama',
+  vocab_size: 512,
+  hidden_size: 32,
+  intermediate_size: 64,
+  num_hidden_layers: 2,
+  num_attention_heads: 2,
+  max_position_embeddings: 64,
+  tie_word_embeddings: true,
+};
+const SMALL = '--steps 2 --batch 4 --seq 16 --device cpu --threads 1';
+/** What makes a command's example small; later flags count before earlier ones. */
+const MORE: Readonly<Record<string, string>> = {
+  train: `${SMALL} --transport memory --quiet`,
+  generate: '--max-tokens 4 --device cpu --threads 1',
+  eval: '--seq 16 --device cpu --threads 1',
+};
+
+/** What an example names, in the folder of this test. */
+function small(line: string): string[] {
+  const words = [...line.matchAll(/'([^']*)'|(\S+)/g)].map(([, quoted, word]) => quoted ?? word!);
+  const placed = words.map((word) =>
+    word === 'DIR' || /^(runs|models)\/|\.(txt|jsonl|gguf|html)$/.test(word) ? path(word) : word,
+  );
+  const [name] = words;
+  const model = name === 'train' && !/--(model|config) /.test(line) ? ['--model', path('DIR')] : [];
+  const data = name === 'train' && !/--(data|config) /.test(line) ? ['--data', path('my.txt')] : [];
+  // The save that examples look at.
+  const saves = line.includes('--out runs/first') ? ['--save-every', '1'] : [];
+  return [
+    ...placed,
+    ...model,
+    ...data,
+    ...saves,
+    ...(MORE[name!] ?? '').split(' ').filter(Boolean),
+  ];
+}
+
+it('the examples of --help do what they say', async () => {
+  writeFileSync(
+    path('my.txt'),
+    'Call me Ishmael. Some years ago, never mind how long. '.repeat(40),
+  );
+  const chat = [
+    { role: 'user', content: 'Who?' },
+    { role: 'assistant', content: 'Ahab' },
+  ];
+  writeFileSync(path('chats.jsonl'), `${JSON.stringify({ messages: chat })}\n`.repeat(3));
+  mkdirSync(path('blank'));
+  writeFileSync(path('blank/config.json'), JSON.stringify(LLAMA));
+  for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+    cpSync(`${ROOT}tooling/tokenizer/${name}`, path(`blank/${name}`));
+  }
+  const first = `train --model ${path('blank')} --data ${path('my.txt')} --strategy single --out ${path('made')}`;
+  expect(await runCli([...first.split(' '), ...MORE.train!.split(' ')])).toMatchObject({ err: '' });
+  cpSync(path('made/model'), path('DIR'), { recursive: true });
+
+  const entry = await buildCommand('examples-test');
+  let numRun = 0;
+  for (const { name, load } of COMMANDS.filter(({ name }) => name !== 'plan')) {
+    for (const { line } of (await load()).examples) {
+      const { code, out, err } = await runCli(small(line), { input: 'Hi\n', entry });
+      expect({ code, err }, line).toEqual({ code: 0, err: '' });
+      expect(out !== '' || line.includes('--quiet') || name === 'train', line).toBe(true);
+      numRun += 1;
+      if (line.includes('--out runs/first')) {
+        cpSync(path('runs/first/saves/step-000002'), path('runs/first/saves/step-000120'), {
+          recursive: true,
+        });
+      }
+    }
+  }
+  expect(numRun).toBeGreaterThan(18);
+});
