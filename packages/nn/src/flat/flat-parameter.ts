@@ -308,6 +308,9 @@ export class FlatParameter {
         `flat parameter '${this.name}': expected the model to stay as it was while this was loaded, but it was disposed or failed meanwhile. Await every call before the next one.`,
       );
     }
+    if (this.full === this.flat.storage) {
+      return; // it is computed with where it rests, and came along with others of its module
+    }
     try {
       this.full.fill();
       if (this.isEncoded) {
