@@ -46,9 +46,6 @@ export async function resolveConfig(
       `--strategy ${flags.strategy} runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
     );
   }
-  if (flags.strategy === 'ddp') {
-    checkDdp(flags);
-  }
   checkOffload(flags);
   const lora = await resolveLora(flags);
   checkSaves(flags);
@@ -115,20 +112,6 @@ export async function resolveConfig(
     dashboardPort: flags.dashboard === true ? 'default' : flags.dashboard,
     isQuiet: flags.quiet,
   };
-}
-
-/** Whole models on all ranks: nothing rounds them back to each other. */
-function checkDdp({ precision, device }: Flags): void {
-  if (precision !== 'fp32') {
-    throw new UsageError(
-      `--strategy ddp computes in fp32, got --precision ${precision}. Use --strategy fsdp --no-reshard, or --precision fp32.`,
-    );
-  }
-  if (new Set(device).size > 1) {
-    throw new UsageError(
-      `--strategy ddp keeps equal weights on all ranks, and devices that round differently drift apart, got --device ${device.join(',')}. Use --strategy fsdp, or one device.`,
-    );
-  }
 }
 
 /** What only offload knows, and what excludes each other there. */

@@ -32,7 +32,7 @@ function draw(index: number): string[] {
     '--device cpu --quiet --threads 1',
     `--strategy ${strategy} --ranks ${isSharded ? pick(1, 2, 3, 4) : 1}`,
     `--steps ${STEPS} --seq ${pick(8, 16)} --batch ${pick(4, 5, 8)}`,
-    `--precision ${strategy === 'ddp' ? 'fp32' : pick('fp32', 'bf16', 'fp16')}`,
+    `--precision ${pick('fp32', 'bf16', 'fp16')}`,
     `--clip ${pick('0', '0.001')}`,
     pick('', '--grad-accum 2', '--grad-accum 3 --no-sync'),
     pick('', '', '--checkpoint-activations'),

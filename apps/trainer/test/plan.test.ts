@@ -52,10 +52,4 @@ describe('plan', () => {
     expect(text).toMatch(/^fsdp x 2 +yes /m);
     expect(text).toMatch(/^single: a rank takes .*\.$/m);
   });
-
-  it('has no ddp in 16 bits', async () => {
-    const rows = await plan('--model nano --precision bf16');
-    expect(rows[2]).toMatchObject({ complaint: 'it computes in fp32, not in bf16' });
-    expect(planText(rows)).toMatch(/^ddp x 2 +no/m);
-  });
 });

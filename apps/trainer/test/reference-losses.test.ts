@@ -97,6 +97,25 @@ describe('ddp', () => {
       expect(lossesAndNorms(sharded)).toEqual(replicated);
     }
   });
+
+  it.each([
+    ['cosine-bf16', '--ranks 3 --no-reshard'],
+    ['cosine-fp16', '--ranks 2 --fp32-reduce --checkpoint-activations'],
+  ])('%s %s has those of PyTorch, and of fsdp bit for bit', async (name, flags) => {
+    const record = await ddp(name, flags);
+    expectReference(record, name);
+    const sharded = await run(name, flags.split(' '));
+    expect(lossesAndNorms(record)).toEqual(lossesAndNorms(sharded));
+    const [own, shard] = [record, sharded].map(({ reports }) => reports[0]!);
+    expect(own!.allGathers).toBe(0);
+    expect(own!.peakBytes.optimizer).toBeGreaterThan(1.9 * shard!.peakBytes.optimizer);
+  });
+
+  it('fp16 that overflows skips the steps that PyTorch skips', async () => {
+    const record = await ddp('overflow-fp16', '--ranks 2');
+    expect(record.steps.filter((step) => step.skipped)).toHaveLength(2);
+    expectReference(record, 'overflow-fp16');
+  });
 });
 
 describe('offload', () => {

@@ -104,8 +104,6 @@ describe('resolveConfig', () => {
 
   it.each([
     ['--strategy single --ranks 2', /single runs on one rank, got --ranks 2/],
-    ['--strategy ddp --precision bf16', /ddp computes in fp32, got --precision bf16\. Use/],
-    ['--strategy ddp --device cpu,webgpu', /drift apart, got --device cpu,webgpu\. Use/],
     ['--seq 65', /--seq 65 is beyond the model's 64 positions/],
     ['--device cpu,cpu,cpu', /names 3 devices for 2 ranks/],
     ['--model nowhere', /--model nowhere is neither a preset \(nano, .*\) nor a directory/],

@@ -11,7 +11,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { openData } from '../src/data/dataset.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
 import { parseFlags } from '../src/flags.js';
-import { openStrategy } from '../src/rank/strategies/open-strategy.js';
+import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { TrainingStep } from '../src/rank/training-step.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import type { PreparedRun } from '../src/run-config.js';
@@ -33,7 +33,7 @@ const CASES = [
   { precision: 'fp32', ways: F32, tolerance: 2e-6 },
   {
     precision: 'bf16',
-    ways: ['single', 'fsdp --ranks 3', 'offload --slices 2'],
+    ways: ['single', 'fsdp --ranks 3', 'ddp --ranks 2', 'offload --slices 2'],
     tolerance: 5e-3,
   },
 ] as const;
@@ -53,7 +53,7 @@ async function goOn(flags: string, saves: readonly FoundSave[]): Promise<number[
   const [losses] = await Promise.all(
     createMemoryGroup(config.ranks).map(async (group, rank) => {
       const device = new Device(backend, { seed: config.seed });
-      const groups = { gather: group, reduce: group };
+      const groups = await openRankGroups(group, config);
       const strategy = await openStrategy({ device, config, groups });
       await strategy.initialize();
       const step = new TrainingStep({ config, rank, device, strategy, data: data.train, group });

@@ -44,6 +44,7 @@ describe('a run that ended goes on bit by bit', () => {
     '--strategy fsdp --ranks 3',
     '--strategy ddp --ranks 2',
     '--strategy offload --slices 2',
+    '--strategy ddp --ranks 2 --precision fp16',
     '--strategy single --precision bf16',
     '--strategy fsdp --ranks 2 --precision fp16',
     '--strategy fsdp --ranks 2 --cpu-offload',

@@ -20,6 +20,8 @@ const CELLS = [
   ['cosine-fp32', '--ranks 2 --transport ws --device webgpu'],
   ['cosine-fp32', '--strategy ddp --ranks 2 --device webgpu'],
   ['cosine-fp32', '--ranks 2 --device cpu,webgpu'],
+  ['cosine-fp32', '--strategy ddp --ranks 2 --device cpu,webgpu'],
+  ['cosine-fp16', '--strategy ddp --ranks 2 --device webgpu,cpu'],
   ['cosine-bf16', '--ranks 3 --checkpoint-activations --device webgpu,cpu,cpu'],
   ['cosine-fp16', '--ranks 2 --transport ws --device webgpu,cpu'],
 ] as const;

@@ -105,8 +105,8 @@ export class DistributedDataParallel<
 
   /**
    * The numeric classes of all ranks, each once, sorted. With several, optimizers step their replicas
-   * differently in the last bits: send one's to all by syncParameters from time to time, and clip by
-   * this package's norm. Empty on one rank, and before initialize.
+   * differently in the last bits: send one's to all by `syncParameters({ onlyTrained: true })` after a step,
+   * and clip by this package's norm. Empty on one rank, and before initialize.
    */
   get numericClasses(): readonly string[] {
     return this.#numericClasses;
@@ -189,10 +189,16 @@ export class DistributedDataParallel<
     await this.#sync.inTurn((group) => this.#share(group, added, 'added parameters and buffers'));
   }
 
-  /** Sends parameters and buffers of `root` (default 0) to all ranks: after loading them on one. Collective. */
-  async syncParameters(options: { readonly root?: number } = {}): Promise<void> {
-    const tensors = this.#state().map(({ tensor }) => tensor);
-    await this.#broadcast(tensors, { root: options.root ?? 0, tag: 'ddp parameters' });
+  /**
+   * Sends parameters and buffers of `root` (default 0) to all ranks: after loading them on one. With
+   * `onlyTrained` what a step changes and no more. Collective.
+   */
+  async syncParameters(
+    options: { readonly root?: number; readonly onlyTrained?: boolean } = {},
+  ): Promise<void> {
+    const { root = 0, onlyTrained = false } = options;
+    const tensors = (onlyTrained ? this.#trainable() : this.#state()).map(({ tensor }) => tensor);
+    await this.#broadcast(tensors, { root, tag: 'ddp parameters' });
   }
 
   /** Sends the buffers of `root` (default 0) to all ranks. Collective. */

@@ -2,7 +2,7 @@
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { clipGradNorm, DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
-import { Linear, streamedGradNorm, streamedScaleGradients } from '@shardweave/nn';
+import { Linear, Sgd, streamedGradNorm, streamedScaleGradients } from '@shardweave/nn';
 import { crossEntropy, Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
@@ -61,4 +61,33 @@ it('ranks of two classes say so, and clip by the norm of rank 0', async () => {
   // By the same factor, so they are as much larger as before.
   const [a, b] = [Math.max(...first!.gradient), Math.max(...second!.gradient)];
   expect(b / a).toBeCloseTo(NUDGE, 6);
+});
+
+it('syncParameters with onlyTrained sends what a step has changed, and no more', async () => {
+  const groups = createMemoryGroup(2);
+  const found = await Promise.all(
+    groups.map(async (group, rank) => {
+      const device = new Device(await sharedBackend(), { seed: 3 });
+      const bare = new Linear(device, { inFeatures: SIZE, outFeatures: SIZE });
+      bare.bias!.requiresGrad = false;
+      const ddp = new DistributedDataParallel(bare, { processGroup: group });
+      await ddp.initialize();
+      const values = Float32Array.from({ length: SIZE }, (_, i) => Math.sin(i + rank));
+      await ddp.noSync(async () => {
+        const loss = await ddp.call(device.tensor(values, [1, SIZE]));
+        await device.backward(crossEntropy(loss, device.tensor(Uint32Array.of(rank), [1])));
+      });
+      await new Sgd([bare.weight], { lr: 1 }).step();
+      const stepped = [...(await bare.weight.toArray())];
+      const before = group.stats().bytesSent;
+      await ddp.syncParameters({ onlyTrained: true });
+      const sent = group.stats().bytesSent - before;
+      return { stepped, sent, weight: [...(await bare.weight.toArray())] };
+    }),
+  );
+  const [first, second] = found;
+  expect(second!.stepped).not.toEqual(first!.stepped);
+  expect([first!.weight, second!.weight]).toEqual([first!.stepped, first!.stepped]);
+  expect([first!.sent, second!.sent]).toEqual([4 * SIZE * SIZE, 0]);
+  await Promise.all(groups.map((group) => group.close()));
 });

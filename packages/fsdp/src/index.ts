@@ -43,6 +43,7 @@ export {
   setGradientDivideFactors,
 } from './step/gradient-divide-factors.js';
 export { ShardedGradScaler, type ShardedGradScalerOptions } from './step/sharded-grad-scaler.js';
+export { syncReplicas } from './step/sync-replicas.js';
 export type { TrainingState } from './tree/tree-instance.js';
 export type { OffloadConfig, ResidenceOptions } from './unit/residence.js';
 export { pieceOf, type ShardLayout, shardLayout } from './unit/shard-layout.js';

@@ -1,11 +1,17 @@
 // Ranks of several numeric classes train together, and the program is told.
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
-import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
-import { Linear } from '@shardweave/nn';
-import { Device, type Tensor } from '@shardweave/tensor-core';
+import {
+  type FsdpOptions,
+  FullyShardedDataParallel,
+  gradNorm,
+  stateDict,
+  syncReplicas,
+} from '@shardweave/fsdp';
+import { Linear, Sgd, streamedScaleGradients } from '@shardweave/nn';
+import { crossEntropy, Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
 
 // The classes are those of this host, whose products may be fused.
@@ -56,4 +62,55 @@ it.each<[string, (group: ProcessGroup) => Promise<FsdpOptions>]>([
     expect(classes).toEqual([CPU, REFERENCE]);
     expect(text).toContain('ranks of 2 numeric classes');
   }
+});
+
+/** What the gradients of the second replica are larger by: more than any rounding, for all to see. */
+const NUDGE = 1 + 2 ** -10;
+
+describe('replicas of two classes', () => {
+  it.each([1, 2])(
+    "have one norm, and the first one's weights when told to: %i shards",
+    async (shards) => {
+      const groups = createMemoryGroup(2 * shards);
+      const found = await Promise.all(
+        groups.map(async (group, rank) => {
+          const isFirst = rank < shards;
+          const device = new Device(isFirst ? await sharedBackend() : createReferenceBackend());
+          const model = new FullyShardedDataParallel<[Tensor], Tensor>(
+            new Linear(device, { inFeatures: 16, outFeatures: 4 }),
+            {
+              processGroup: await group.split(Math.floor(rank / shards)),
+              replicateGroup: await group.split(rank % shards),
+            },
+          );
+          const optimizer = new Sgd(model.parameters(), { lr: 1 });
+          const logits = await model.call(device.full([1, 16], 0.5));
+          await device.backward(crossEntropy(logits, device.tensor(Uint32Array.of(1), [1])));
+          if (!isFirst) {
+            const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
+            await streamedScaleGradients(flats, device.full([1], NUDGE));
+          }
+          const norm = await gradNorm(model);
+          await optimizer.step();
+          const weights = async () =>
+            [...(await stateDict(model)).values()].map(({ data }) => [...data]);
+          const before = await weights();
+          await syncReplicas(model);
+          const after = await weights();
+          return { norm, before, after, called: await model.call(device.full([1, 16], 1)) };
+        }),
+      );
+      const [first] = found;
+      expect(found.at(-1)!.before).not.toEqual(first!.before);
+      const said = await Promise.all(found.map(({ called }) => called.toArray()));
+      for (const [rank, { norm, after }] of found.entries()) {
+        expect(norm).toBe(first!.norm);
+        expect(after).toEqual(first!.before);
+        said[rank]!.forEach((value, i) => {
+          expect(value).toBeCloseTo(said[0]![i]!, 5);
+        });
+      }
+      await Promise.all(groups.map((group) => group.close()));
+    },
+  );
 });

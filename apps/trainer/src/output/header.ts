@@ -77,7 +77,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
   if (classes.length > 1) {
     rows.push([
       'note',
-      `ranks compute in ${classes.length} numeric classes (${classes.join('; ')}): another division of the ranks has other bits`,
+      `ranks compute in ${classes.length} numeric classes (${classes.join('; ')}): another division of the ranks has other bits${config.strategy === 'ddp' ? ', and rank 0 sends its weights to all after each step' : ''}`,
     ]);
   }
   if (config.injectDelayMs > 0) {

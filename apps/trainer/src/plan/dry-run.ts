@@ -64,7 +64,8 @@ export async function dryRun(config: RunConfig, options: DryRunOptions): Promise
   const work = new Work();
   const device = new Device(createDryBackend(model, work), { seed: config.seed });
   const gather = createDryGroup(config.ranks, { rank });
-  const groups = { gather, reduce: gather.worldSize === 1 ? gather : await gather.split(0) };
+  const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
+  const groups = { gather, reduce, alone: createDryGroup(1) };
   const stores = { host: createDryStore(), disk: createDryStore() };
   try {
     const strategy = await openStrategy({

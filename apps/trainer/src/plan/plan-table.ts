@@ -31,8 +31,6 @@ export interface PlanOptions {
   room(config: RunConfig): Room;
 }
 
-const NOTHING = { isTight: false, run: undefined, hostBytes: undefined, stepMs: undefined };
-
 /** A row for each strategy, the asked one with its ranks. */
 export async function planRows(config: RunConfig, options: PlanOptions): Promise<PlanRow[]> {
   const rows: PlanRow[] = [];
@@ -44,11 +42,7 @@ export async function planRows(config: RunConfig, options: PlanOptions): Promise
 
 async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow> {
   const { model, rates } = options;
-  const { strategy, ranks, precision } = config;
-  if (strategy === 'ddp' && precision !== 'fp32') {
-    const complaint = `it computes in fp32, not in ${precision}`;
-    return { ...NOTHING, strategy, ranks, complaint };
-  }
+  const { strategy, ranks } = config;
   const room = options.room(config);
   const { complaint, run } = await tryRun(config, { rank: 0, model, room });
   return {

@@ -24,7 +24,7 @@ import type { EmitRankEvent } from './events.js';
 import { RankWatch } from './rank-watch.js';
 import { sampleText } from './sample-text.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
-import { openStrategy } from './strategies/open-strategy.js';
+import { openRankGroups, openStrategy } from './strategies/open-strategy.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
 import { sumOverRanks } from './sum-over-ranks.js';
 import { trainLoop } from './train-loop.js';
@@ -132,9 +132,9 @@ async function openGroups(
       }
     };
   }
-  const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
-  own.add(reduce.id);
-  return { gather, reduce };
+  const groups = await openRankGroups(gather, config);
+  own.add(groups.reduce.id);
+  return groups;
 }
 
 interface SavesUse {

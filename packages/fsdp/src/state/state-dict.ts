@@ -57,9 +57,10 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
   const names = new Map(wrapper.namedParameters().map(([name, tensor]) => [tensor, name]));
   const found = new Map<string, StateEntry>();
   const checkShards = noteShards(root, 'stateDict');
+  const isElsewhere = stateDictOnRank0Only && !root.isFirstRank;
   for (const unit of unitsUsedBy(root)) {
     const whole = await gatherWhole(root, unit, stateDictOnRank0Only);
-    if (whole === undefined) {
+    if (whole === undefined || isElsewhere) {
       continue;
     }
     const { dtype } = unit.flat;
@@ -74,7 +75,7 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
     });
   }
   checkShards();
-  if (stateDictOnRank0Only && !root.isFirstRank) {
+  if (isElsewhere) {
     return new Map();
   }
   // In the order of the bare module, not of the units.

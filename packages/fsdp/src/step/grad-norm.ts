@@ -1,6 +1,7 @@
 // nn's norms of all gradients and clipping by them, over the shards of all ranks, in nn's order: the
 // bits are those of one process with the same gradients. Computed in f32 whatever gradients are; over
-// replicas of shards nothing is added, for they hold the same.
+// replicas of shards nothing is added, for they hold the same. Replicas of several numeric classes may round
+// their numbers differently, and would be scaled by two factors: there the first one's are taken.
 
 import { clipCoefficient, streamedScaleGradients } from '@shardweave/nn';
 import {
@@ -145,16 +146,21 @@ function ownValues(
 
 /** Puts every rank's numbers in their places: a sum with zeros is exact, and keeps NaN. */
 async function shareValues(
-  { processGroup }: Instance,
+  { processGroup, replicateGroup, tree }: Instance,
   values: Float32Array,
   operation: string,
 ): Promise<void> {
-  if (processGroup.worldSize === 1 || values.length === 0) {
+  if (values.length === 0) {
     return;
   }
   const wire = new Uint8Array(values.buffer);
-  const identity = callIdentity(operation);
-  await processGroup.allReduce(wire, wire, { dtype: 'f32', op: 'sum', tag: 'gradNorm', identity });
+  const options = { tag: 'gradNorm', identity: callIdentity(operation) };
+  if (processGroup.worldSize > 1) {
+    await processGroup.allReduce(wire, wire, { dtype: 'f32', op: 'sum', ...options });
+  }
+  if (replicateGroup !== undefined && tree!.numericClasses.length > 1) {
+    await replicateGroup.broadcast(wire, { root: 0, ...options });
+  }
 }
 
 function checkNorm(root: Instance, normType: number): void {

@@ -1,4 +1,4 @@
-// The whole model on each rank; gradients meet in buckets during backward.
+// The whole model on each rank in f32; gradients meet in buckets during backward.
 
 import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
 import { captureCheckpoint, loadCheckpoint, stateDict } from '@shardweave/nn';
@@ -22,7 +22,12 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
     initialize: () => ddp.initialize(),
     noSync: (run) => ddp.noSync(run),
     gradNorm: () => gradNorm(ddp),
-    step: (options) => optimizer.step(options),
+    step: async (options) => {
+      await optimizer.step(options);
+      if (ddp.numericClasses.length > 1) {
+        await ddp.syncParameters({ onlyTrained: true }); // each device has rounded its own
+      }
+    },
     load: (reader) => loadCheckpoint(ddp, reader, { optimizer, onlyTrained }),
     saving: {
       capture: async () =>

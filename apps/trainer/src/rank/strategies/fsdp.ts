@@ -1,5 +1,6 @@
 // Each block is a unit that is sharded over the ranks, and the rest of the model one at the root. No
-// device ever holds more of it than its shards and what is gathered.
+// device ever holds more of it than its shards and what is gathered. A model in 16 bits on one rank is sharded
+// over that rank alone: f32 masters beside what is computed with. So is each of ddp's replicas in 16 bits.
 
 import { join } from 'node:path';
 import {
@@ -11,6 +12,7 @@ import {
   saveCheckpoint,
   setGradientDivideFactors,
   stateDict,
+  syncReplicas,
 } from '@shardweave/fsdp';
 import { type LanguageModel, type Module, streamStateDict, type TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
@@ -43,6 +45,7 @@ async function openShards(
 ): Promise<Strategy> {
   const model = deferredModel(device, config);
   const onlyTrained = config.lora !== undefined;
+  const isReplicated = config.strategy === 'ddp';
   checkpointBlocks(model, config);
   const parameters = trainedParameters(model);
   const fsdp = shardBlocks(model, { config, groups, store: rest?.store });
@@ -66,11 +69,19 @@ async function openShards(
     step: async (options) => {
       await rest?.beginStep();
       await optimizer.step(options);
+      if (isReplicated && fsdp.numericClasses.length > 1) {
+        await syncReplicas(fsdp); // each device has rounded its own
+      }
     },
     load: (reader) => loadCheckpoint(fsdp, reader, { optimizer, onlyTrained }),
     saving:
       rest === undefined && !config.cpuOffload
-        ? { capture: () => captureCheckpoint(fsdp, { optimizer, onlyTrained }) }
+        ? {
+            capture: async () => {
+              const captured = await captureCheckpoint(fsdp, { optimizer, onlyTrained });
+              return isReplicated && groups.gather.rank > 0 ? undefined : captured;
+            },
+          }
         : {
             save: (store, extra) => saveCheckpoint(fsdp, store, { optimizer, extra, onlyTrained }),
           },
@@ -113,10 +124,16 @@ function shardBlocks(
 
 function fsdpOptions({ config, groups, store }: Sharding) {
   const isMixed = config.precision !== 'fp32';
+  const over =
+    config.strategy === 'ddp'
+      ? { processGroup: groups.alone!, replicateGroup: groups.reduce }
+      : {
+          processGroup: groups.gather,
+          processGroupReduceScatter: groups.reduce,
+          syncModuleStates: false, // seeds are equal, so each rank draws its own part
+        };
   return {
-    processGroup: groups.gather,
-    processGroupReduceScatter: groups.reduce,
-    syncModuleStates: false, // seeds are equal, so each rank draws its own part
+    ...over,
     reshardAfterForward: config.reshard,
     ...(store === undefined ? {} : { offloadConfig: { store } }),
     mixedPrecision: isMixed,

@@ -1,10 +1,23 @@
 // The one place that asks which strategy a run has.
 
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { RunConfig } from '../../run-config.js';
 import { openDdp } from './ddp.js';
 import { openFsdp } from './fsdp.js';
 import { openOffload } from './offload.js';
 import { openSingle } from './single.js';
-import type { Strategy, StrategyOptions } from './strategy.js';
+import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
+
+/** What a run's strategy uses of a group of all its ranks. Collective. */
+export async function openRankGroups(
+  gather: ProcessGroup,
+  { strategy, precision }: Pick<RunConfig, 'strategy' | 'precision'>,
+): Promise<RankGroups> {
+  const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
+  const isReplicaSharded = strategy === 'ddp' && precision !== 'fp32';
+  const alone = isReplicaSharded ? await gather.split(gather.rank) : undefined;
+  return { gather, reduce, alone };
+}
 
 /**
  * The model of a run with its first weights: random ones, or those of a model directory.
@@ -16,12 +29,12 @@ export async function openStrategy(options: StrategyOptions): Promise<Strategy> 
   const { strategy, precision } = options.config;
   switch (strategy) {
     case 'single':
-      // One rank in 16 bits is a sharding over one rank, which is mixed precision alone.
+      // What is whole in 16 bits is a sharding over one rank, which is mixed precision alone; of ddp a replica of it.
       return precision === 'fp32' ? openSingle(options) : openFsdp(options);
     case 'fsdp':
       return openFsdp(options);
     case 'ddp':
-      return openDdp(options);
+      return precision === 'fp32' ? openDdp(options) : openFsdp(options);
     case 'offload':
       return openOffload(options);
   }

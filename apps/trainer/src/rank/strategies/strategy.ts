@@ -26,7 +26,10 @@ export interface Strategy {
   /** The norm of all gradients as they are, equal on all ranks; not finite where one of them is not. Collective. */
   gradNorm(): Promise<number>;
 
-  /** Updates the parameters; not collective. What rests on disk is committed with it. */
+  /**
+   * Updates the parameters. What rests on disk is committed with it. Collective where whole models are on
+   * devices that round differently: all have rank 0's then.
+   */
   step(options: StepOptions): Promise<void>;
 
   /** Loads a save of any strategy on any number of ranks. Collective. */
@@ -77,4 +80,6 @@ export interface RankGroups {
   readonly gather: ProcessGroup;
   /** Gradients are reduced here, and so don't wait for parameters, nor the other way round. */
   readonly reduce: ProcessGroup;
+  /** This rank alone, which a replica of ddp in 16 bits is sharded over; undefined for all else. */
+  readonly alone?: ProcessGroup | undefined;
 }

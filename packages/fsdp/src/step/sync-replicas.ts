@@ -1,0 +1,42 @@
+// Makes replicas of shards equal again: optimizers of ranks that round differently step them apart.
+
+import { byteSize } from '@shardweave/dtypes';
+import { partsOf } from '@shardweave/nn/flat';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { callIdentity } from '../tree/call-identity.js';
+import { collectiveCall } from '../tree/collective-call.js';
+import { instanceOf } from '../tree/instance.js';
+import { orTell } from '../tree/rank-failure.js';
+
+/**
+ * Gives every replica the first one's trained parameters. Collective; nothing where there is no replicateGroup.
+ * Call it after each step where `numericClasses` has several, else replicas are equal already.
+ * @throws {FsdpStateError} unless idle
+ */
+export async function syncReplicas(fsdp: FullyShardedDataParallel): Promise<void> {
+  const operation = 'syncReplicas';
+  const root = instanceOf(fsdp);
+  await collectiveCall(root, { operation, states: ['idle'] }, async () => {
+    for (const { units, replicateGroup } of root.instances()) {
+      if (replicateGroup === undefined) {
+        continue;
+      }
+      const tell = <T>(work: () => Promise<T>) => orTell(replicateGroup, operation, work);
+      for (const unit of units.filter(({ isAllFrozen }) => !isAllFrozen)) {
+        const { name, flat } = unit;
+        const size = byteSize(flat.dtype);
+        const options = { root: 0, tag: name, identity: callIdentity(operation, name) };
+        for (const { start, length } of partsOf(flat)) {
+          const isFirst = replicateGroup.rank === 0;
+          const part = isFirst
+            ? await tell(() => unit.read(start * size, length * size))
+            : new Uint8Array(length * size);
+          await replicateGroup.broadcast(part, options);
+          if (!isFirst) {
+            await tell(() => unit.write(part, start * size));
+          }
+        }
+      }
+    }
+  });
+}
