@@ -123,6 +123,6 @@ function report() {
     headOf('Saves beside steps', record),
     `${model}, ${strategy} on ${ranks} rank${ranks === '1' ? '' : 's'} in f32, ${batch} rows of ${seq} tokens; ${steps} steps, ${flags.rounds} rounds in turn. The bound is ${MOST_PERCENT} % of the best.`,
     table([`${steps} steps`, 'best', 'median', 'more'], rows),
-    `A save is ${(saves[0].bytes / MIB).toFixed(0)} MiB; the step behind it waited ${ms(saves.map(({ waitMs }) => waitMs))} ms (median) for the copy on the host, and it was whole after ${ms(saves.map((save) => save.ms))} ms. The disk takes ${timesOf(disk).median.toFixed(0)} MiB/s in writes of 1 MiB with one sync behind ${DISK_MIB} of them.`,
+    `A save is ${(saves[0].bytes / MIB).toFixed(0)} MiB; steps waited ${ms(saves.map(({ waitMs }) => waitMs))} ms for it (median), at its start and before the update behind it, and it was whole after ${ms(saves.map((save) => save.ms))} ms. The disk takes ${timesOf(disk).median.toFixed(0)} MiB/s in writes of 1 MiB with one sync behind ${DISK_MIB} of them.`,
   ].join('\n\n');
 }

@@ -35,7 +35,10 @@ function captured(rank: number): CapturedModule {
     new Uint8Array(values.slice(start, end).buffer);
   const spec = { kind: 'parameter', name: 'weight', dtype: 'f32', shape: [40] } as const;
   const optimizer = { kind: 'AdamW', steps: rank === 0 ? { weight: 3 } : {}, groups: [] };
-  return { pieces: [{ ...spec, start: rank * 20, end: rank * 20 + 20, read }], optimizer };
+  const pieces = async function* () {
+    yield { ...spec, start: rank * 20, end: rank * 20 + 20, read };
+  };
+  return { pieces: pieces(), optimizer, waitMs: 0, release: () => {} };
 }
 
 /** A save of two ranks; `files` of the second. */

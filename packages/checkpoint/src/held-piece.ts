@@ -29,7 +29,7 @@ interface Range {
 
 /** A piece that this process writes. */
 export interface HeldPiece extends TensorSpec, Range {
-  /** Little-endian bytes of elements [start, end) of the tensor, a part of the piece. */
+  /** Little-endian bytes of elements [start, end) of the tensor, a part of the piece. They do not change later. */
   read(start: number, end: number): Promise<Uint8Array>;
 }
 

@@ -13,6 +13,8 @@ import {
   type SavedTensor,
 } from './save-index.js';
 
+/** So much is read and written at a time, some pieces of it: few turns of the event loop beside busy devices. */
+const BLOCK_BYTES = 4 * PIECE_BYTES;
 /** Pieces end at multiples of it, so that devices, which read whole words, read each on its own. */
 const PIECE_ALIGN_ELEMENTS = 128;
 
@@ -24,8 +26,8 @@ export interface WritePartOptions {
 }
 
 /**
- * Writes pieces in their order, at most PIECE_BYTES of them in memory at once. What it returns goes to
- * whoever publishes the save; until then it is none.
+ * Writes pieces in their order. In memory are two blocks of 4 MiB at most: one that is written, and the next
+ * one, which is read meanwhile. What it returns goes to whoever publishes the save; until then it is none.
  * @throws what a piece's `read` or the store throws; the file is removed then
  */
 export async function writePart(
@@ -40,14 +42,16 @@ export async function writePart(
   }
   const file = pieceFile(save, part);
   const sink = await store.create(file);
+  const writer = new PartWriter(store, sink, file);
   try {
-    const writer = new PartWriter(store, sink, file);
     for await (const piece of pieces) {
       await writer.add(piece);
     }
+    await writer.written();
     await sink.finish();
     return { file, byteLength: writer.byteLength, tensors: writer.tensors };
   } catch (error) {
+    await writer.written().catch(() => undefined);
     await sink.abandon().catch(() => undefined); // the first error is the one to tell
     throw error;
   }
@@ -59,6 +63,8 @@ class PartWriter {
   readonly #store: PieceStore;
   readonly #sink: PieceSink;
   readonly #file: string;
+  /** The last write. */
+  #writing: Promise<void> = Promise.resolve();
 
   constructor(store: PieceStore, sink: PieceSink, file: string) {
     this.#store = store;
@@ -70,6 +76,7 @@ class PartWriter {
     return [...this.#found.values()];
   }
 
+  /** Resolves when all of it is read; the last block may still be on its way to the sink. */
   async add(piece: HeldPiece): Promise<void> {
     const { kind, name, state, dtype, shape, end } = piece;
     const key = tensorKey(piece);
@@ -77,21 +84,33 @@ class PartWriter {
     this.#found.set(key, tensor);
     requireAlike('writePart', tensor, piece);
     const elementBytes = pieceByteLength({ start: 0, end: 1 }, piece);
-    const most = Math.floor(PIECE_BYTES / elementBytes / PIECE_ALIGN_ELEMENTS);
-    for (let start = piece.start; start < end; ) {
-      const next = Math.min(end, start + most * PIECE_ALIGN_ELEMENTS);
+    const most =
+      Math.floor(PIECE_BYTES / elementBytes / PIECE_ALIGN_ELEMENTS) * PIECE_ALIGN_ELEMENTS;
+    const blockLength = most * (BLOCK_BYTES / PIECE_BYTES);
+    for (let start = piece.start; start < end; start += blockLength) {
+      const next = Math.min(end, start + blockLength);
       const bytes = await piece.read(start, next);
       if (bytes.byteLength !== (next - start) * elementBytes) {
         throw new CheckpointUsageError(
           `writePart: expected ${(next - start) * elementBytes} bytes of '${labelOf(piece)}', got ${bytes.byteLength}.`,
         );
       }
-      const checksum = (this.#store.crc32 ?? crc32)(bytes, 0);
-      const byteOffset = this.byteLength;
-      await this.#sink.write(bytes, byteOffset);
-      this.byteLength += bytes.byteLength;
-      tensor.pieces.push({ start, end: next, file: this.#file, byteOffset, checksum });
-      start = next;
+      for (let from = start; from < next; from += most) {
+        const to = Math.min(next, from + most);
+        const part = bytes.subarray((from - start) * elementBytes, (to - start) * elementBytes);
+        const checksum = (this.#store.crc32 ?? crc32)(part, 0);
+        const byteOffset = this.byteLength;
+        this.byteLength += part.byteLength;
+        tensor.pieces.push({ start: from, end: to, file: this.#file, byteOffset, checksum });
+      }
+      await this.#writing;
+      this.#writing = this.#sink.write(bytes, this.byteLength - bytes.byteLength);
+      this.#writing.catch(() => undefined); // whoever awaits it next hears of it
     }
+  }
+
+  /** @throws what the sink throws */
+  written(): Promise<void> {
+    return this.#writing;
   }
 }

@@ -1,4 +1,4 @@
-// A save that was copied to the host and is written behind later steps is that of the moment of the copy.
+// A save that is written while later steps run is that of the moment of its capture, on every rank.
 
 import { beginSave, type PieceStore, piecesIn, writePart } from '@shardweave/checkpoint';
 import {
@@ -39,35 +39,63 @@ async function train({ device }: Rank, { model, optimizer }: ReturnType<typeof o
 const bytesOf = (state: ReadonlyMap<string, { readonly data: Uint8Array }>) =>
   [...state].map(([name, { data }]) => [name, [...data]]);
 
-/** Publishes what two ranks have captured. */
-async function publish(store: PieceStore, captured: readonly CapturedModule[]): Promise<void> {
-  const session = await beginSave(store);
-  const parts = [];
-  for (const [rank, { pieces }] of captured.entries()) {
-    parts.push(await writePart(store, pieces, { save: session.id, part: `rank-${rank}` }));
+/** Writes what a rank has captured. */
+async function write(store: PieceStore, save: string, rank: number, captured: CapturedModule) {
+  try {
+    return await writePart(store, captured.pieces, { save, part: `rank-${rank}` });
+  } finally {
+    captured.release();
   }
-  const all = captured.map(({ optimizer }) => optimizer!);
-  const steps = Object.assign({}, ...all.map((each) => each.steps));
-  await session.publish(parts, { optimizer: { ...all[0]!, steps } });
 }
 
-it('steps behind the copy are not in it', async () => {
+it('steps behind the capture are not in it', async () => {
   const store = piecesIn(createHostStore());
-  const captured: CapturedModule[] = [];
-  const [expected] = await onRanks(2, async (rank) => {
+  const session = await beginSave(store);
+  const ranks = await onRanks(2, async (rank) => {
     const run = open(rank);
     await train(rank, run);
-    captured[rank.rank] = await captureCheckpoint(run.model, { optimizer: run.optimizer });
     const then = bytesOf(await stateDict(run.model));
+    const captured = await captureCheckpoint(run.model, { optimizer: run.optimizer });
+    const writing = write(store, session.id, rank.rank, captured);
     await train(rank, run);
-    const behind = bytesOf(await stateDict(run.model));
-    expect(behind).not.toEqual(then);
-    return { then, behind };
+    expect(bytesOf(await stateDict(run.model))).not.toEqual(then);
+    return { then, part: await writing, optimizer: captured.optimizer! };
   });
-  await publish(store, captured);
+  const steps = Object.assign({}, ...ranks.map(({ optimizer }) => optimizer.steps));
+  await session.publish(
+    ranks.map(({ part }) => part),
+    { optimizer: { ...ranks[0]!.optimizer, steps } },
+  );
   await onRanks(3, async (rank) => {
     const run = open(rank);
     await loadCheckpoint(run.model, store, { optimizer: run.optimizer });
-    expect(bytesOf(await stateDict(run.model))).toEqual(expected!.then);
+    expect(bytesOf(await stateDict(run.model))).toEqual(ranks[0]!.then);
+  });
+});
+
+it('shards at rest are refused, as their steps would not wait', async () => {
+  await onRanks(2, async ({ device, group }) => {
+    const layer = new Linear(device, { inFeatures: 5, outFeatures: 13 });
+    const model = new FullyShardedDataParallel(layer, {
+      processGroup: group,
+      offloadConfig: { store: createHostStore() },
+    });
+    await model.initialize();
+    await expect(captureCheckpoint(model)).rejects.toThrow(/Use saveCheckpoint/);
+  });
+});
+
+it('a capture that fails on one rank keeps no step of another waiting', async () => {
+  await onRanks(2, async (rank) => {
+    const run = open(rank);
+    await train(rank, run);
+    const [flat] = run.model.instances().flatMap(({ units }) => units.map((unit) => unit.flat));
+    if (rank.rank === 1) {
+      flat!.storage.openReader = () => {
+        throw new Error('lost');
+      };
+    }
+    await expect(captureCheckpoint(run.model)).rejects.toThrow(/lost/);
+    await train(rank, run);
   });
 });

@@ -146,7 +146,7 @@ export { streamedGradNorm, streamedScaleGradients } from './optim/streamed-grad-
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
 export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
-export type { CapturedModule } from './saves/held-module.js';
+export type { CapturedModule } from './saves/captured-module.js';
 export {
   captureCheckpoint,
   type LoadCheckpointOptions,

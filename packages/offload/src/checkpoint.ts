@@ -26,7 +26,7 @@ export interface LoadCheckpointOptions {
 
 /**
  * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At once
- * on the host are 1 MiB of it and one layer's state.
+ * on the host are 8 MiB of it and one layer's state.
  * @throws {OffloadBusyError} beside another call, a backward or a step that has not ended
  * @throws {StateDictError} for parameters that are sharded
  * @throws {CheckpointError} as writeSave

@@ -96,6 +96,11 @@ export interface Backend {
     byteLength: number,
     into?: Uint8Array,
   ): Promise<Uint8Array>;
+  /**
+   * Fills `into` at once, beside what is queued or runs, with bytes that none of it writes. Offset and length
+   * are multiples of 4. Throws where the device has failed. Absent where the device's memory is not the host's.
+   */
+  readNow?(buffer: BackendBuffer, byteOffset: number, into: Uint8Array): void;
   /** Between different buffers; offsets and length are multiples of 4. */
   copy(
     from: BackendBuffer,

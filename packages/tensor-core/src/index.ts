@@ -101,6 +101,7 @@ export { Pool, sizeClass } from './pool.js';
 export { Random, type RandomKey, type RandomState } from './random.js';
 export { tensorsIn } from './scope.js';
 export { Storage, storageBytes } from './storage.js';
+export type { StorageReader } from './storage-reader.js';
 export { elementCountOf, isTensor, type Shape, type ShardPiece, Tensor } from './tensor.js';
 export type { TensorData } from './tensor-data.js';
 export { chromeTrace, Trace, type TraceEvent, type TraceTrack } from './trace.js';

@@ -5,6 +5,7 @@ import { byteSize, type DType } from '@shardweave/dtypes';
 import type { Device } from './device.js';
 import { DisposedError, ShapeError, StateError } from './errors.js';
 import type { MemoryTag } from './ledger.js';
+import { StorageReader } from './storage-reader.js';
 import type { BackendBuffer, View } from './view.js';
 
 /** Bytes that `elementCount` elements take on a device: whole 32-bit words, at least one. */
@@ -32,6 +33,7 @@ export class Storage {
   #isReleased = false;
   /** Where the bytes are another's. */
   #giveBack: (() => void) | undefined;
+  readonly #readers = new Set<StorageReader>();
 
   /** Made by Device.storage; absent until fill. The maker is its first holder. */
   constructor(device: Device, elementCount: number, dtype: DType, tag: MemoryTag) {
@@ -144,10 +146,15 @@ export class Storage {
   /**
    * Uploads bytes to `byteOffset`, a multiple of 4; they may be reused at once. A half word is
    * padded with zeros, and so may only be the storage's last.
-   * @throws {ShapeError} for bytes that don't fit so.
+   * @throws {ShapeError} for bytes that don't fit so, and {StateError} while a reader is open.
    */
   write(bytes: Uint8Array, byteOffset = 0): void {
     const buffer = this.#present();
+    if (this.#readers.size > 0) {
+      throw new StateError(
+        `storage.write: expected bytes that nobody reads in the background, got ${this.#tag} bytes that a save has not read yet. Await the save first.`,
+      );
+    }
     const end = byteOffset + bytes.byteLength;
     const isWhole = end % 4 === 0 || Math.ceil(end / 4) * 4 === this.byteLength;
     if (byteOffset % 4 !== 0 || byteOffset < 0 || end > this.byteLength || !isWhole) {
@@ -169,6 +176,35 @@ export class Storage {
   /** Reads `byteLength` bytes back once all work queued before has run. */
   async read(byteOffset = 0, byteLength = this.byteLength, into?: Uint8Array): Promise<Uint8Array> {
     return this.device.backend.read(this.#present(), byteOffset, byteLength, into);
+  }
+
+  /**
+   * Begins to read its bytes as all that is queued leaves them, while later work runs. Until the reader is
+   * closed nobody may change them in place.
+   * @param settled device.synchronize() of this moment; several readers may share one
+   */
+  openReader(settled = this.device.synchronize()): StorageReader {
+    const onClose = () => void this.#readers.delete(reader);
+    const reader = new StorageReader(this, { settled, onClose });
+    this.#readers.add(reader);
+    return reader;
+  }
+
+  /** Those that are open: whoever changes the bytes in place, by kernels too, awaits each one's `whenClosed`. */
+  get readers(): ReadonlySet<StorageReader> {
+    return this.#readers;
+  }
+
+  /** Reads bytes that no queued work changes, and waits for none of it where the device's memory is the host's. */
+  async readSettled(byteOffset = 0, byteLength = this.byteLength): Promise<Uint8Array> {
+    const buffer = this.#present();
+    const { backend } = this.device;
+    if (backend.readNow === undefined) {
+      return backend.read(buffer, byteOffset, byteLength);
+    }
+    const bytes = new Uint8Array(byteLength);
+    backend.readNow(buffer, byteOffset, bytes);
+    return bytes;
   }
 
   #present(): BackendBuffer {

@@ -72,8 +72,8 @@ export class RunSaves {
   }
 
   /**
-   * Call after each step. Copies what is to be saved, where a save is due, and writes it meanwhile.
-   * Collective.
+   * Call after each step. Begins a save where one is due, which is written while the next steps run: those wait
+   * before they change what it has not read. Collective.
    * @returns whether the run ends here because it was asked to
    */
   async after(progress: StepProgress): Promise<boolean> {
@@ -133,18 +133,18 @@ export class RunSaves {
     const extra = { run: this.#record(progress) };
     const options = { directory: this.#directory, step, group: background, extra };
     const { saving } = strategy;
-    const isCopied = 'capture' in saving;
-    const writing = isCopied
-      ? writeCaptured(await saving.capture(), options)
-      : writeAtRest(saving.save, options);
-    const waitMs = isCopied ? this.#now() - startMs : undefined;
+    const isBeside = 'capture' in saving;
+    const captured = isBeside ? await saving.capture() : undefined;
+    const beginMs = this.#now() - startMs;
+    const writing = isBeside ? writeCaptured(captured, options) : writeAtRest(saving.save, options);
     this.#writing = writing.then(async (outcome) => {
       if (background.rank === 0) {
         const ms = this.#now() - startMs;
+        const waitMs = isBeside ? beginMs + (captured?.waitMs ?? 0) : ms;
         emit(
           'failure' in outcome
             ? { type: 'warning', text: `The save of step ${step} failed: ${outcome.failure}` }
-            : { type: 'save', save: { step, ...outcome, ms, waitMs: waitMs ?? ms } },
+            : { type: 'save', save: { step, ...outcome, ms, waitMs } },
         );
         if (!('failure' in outcome)) {
           await this.#prune().catch(() => undefined); // tried again behind the next save
@@ -153,7 +153,7 @@ export class RunSaves {
       return outcome;
     });
     this.#writing.catch(() => undefined); // whoever waits for it hears of it
-    if (!isCopied) {
+    if (!isBeside) {
       await this.#writing;
     }
   }

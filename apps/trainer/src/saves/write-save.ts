@@ -34,7 +34,7 @@ export type SaveOutcome =
   | { readonly failure: string };
 
 /**
- * Writes what each rank has captured. Collective. A rank that can't write fails the save on all ranks;
+ * Writes what each rank has captured, and releases it. Collective. A rank that can't write fails the save on all ranks;
  * what was written of it is removed, and other saves are as they were.
  * @param captured undefined: this rank has nothing to write
  * @throws what the group throws; nothing else
@@ -46,7 +46,7 @@ export async function writeCaptured(
   const { group } = options;
   const { rank, worldSize } = group;
   let session: SaveSession | undefined;
-  return inPart(options, async (store, agree) => {
+  const outcome = inPart(options, async (store, agree) => {
     const [id] = await agree(async () => {
       session = rank === 0 ? await beginSave(store) : undefined;
       return session?.id ?? '';
@@ -54,6 +54,7 @@ export async function writeCaptured(
     const written = await agree(async () => {
       const part = { save: id!, part: `rank-${rank}-of-${worldSize}` };
       const own = captured && (await writePart(store, captured.pieces, part));
+      captured?.release(); // steps wait for no other rank's writing
       return JSON.stringify({ part: own, optimizer: captured?.optimizer });
     });
     const all = written.map((text) => JSON.parse(text) as RankPart);
@@ -61,6 +62,7 @@ export async function writeCaptured(
     await session?.publish(parts, { optimizer: joined(all), extra: options.extra });
     return parts.reduce((sum, { byteLength }) => sum + byteLength, 0);
   });
+  return outcome.finally(() => captured?.release());
 }
 
 interface RankPart {

@@ -44,7 +44,7 @@ export interface LoadCheckpointOptions {
 
 /**
  * Saves parameters and, if asked, optimizer state as each rank holds them, and buffers from the first,
- * in place of the save that is there. Collective; of each tensor 1 MiB is on a host at once, and of what
+ * in place of the save that is there. Collective; 8 MiB of it are on a host at once, and of what
  * rests in a store one flat parameter's state. Of several replicas the first writes.
  * @param store this rank's. The first rank has to see the save before; a directory may be shared or not,
  * files have names of their own
@@ -109,12 +109,14 @@ async function writeShards(
 }
 
 /**
- * Copies to the host what this rank would write in saveCheckpoint, for writePart: steps may follow at
- * once. Collective; it takes as many bytes there as the rank's shards and their state. A rank that is not
- * of the first replica gets no pieces.
+ * What this rank would write in saveCheckpoint, for writePart: forwards, backwards and steps may follow at
+ * once, and are not in it. Collective. Shards stay on the device until they are written; a step of the optimizer
+ * waits for those that were not read, so let nobody else change parameters or state before. Release it behind
+ * writePart. A rank that is not of the first replica gets no pieces.
  * @returns steps are those of parameters that have elements here: whoever publishes puts all ranks'
  * together
- * @throws {FsdpStateError} unless idle; {FsdpRankFailedError} where another rank fails
+ * @throws {FsdpStateError} unless idle; {NnConfigError} where shards or gradients rest off the device;
+ * {FsdpRankFailedError} where another rank fails
  */
 export async function captureCheckpoint(
   fsdp: FullyShardedDataParallel,
@@ -127,12 +129,19 @@ export async function captureCheckpoint(
     const held = await agree(root, operation, async () =>
       heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: root.isFirstRank }),
     );
-    return agree(root, operation, (share) => {
-      const agreements = agreementsOf(units, share);
-      return held.capture(
-        root.isFirstReplica ? agreements : { ...agreements, isWriting: () => false },
-      );
-    });
+    let captured: CapturedModule | undefined;
+    try {
+      return await agree(root, operation, async (share) => {
+        const agreements = agreementsOf(units, share);
+        captured = await held.capture(
+          root.isFirstReplica ? agreements : { ...agreements, isWriting: () => false },
+        );
+        return captured;
+      });
+    } catch (error) {
+      captured?.release(); // another rank failed
+      throw error;
+    }
   });
 }
 

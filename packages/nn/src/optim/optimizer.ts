@@ -1,6 +1,6 @@
 // What all optimizers share: parameter groups, the plan of flats, state that is made when it is first
 // needed, and state dicts by parameter name. A step encodes kernels, one a flat, and waits only for
-// flats that rest elsewhere than on the device.
+// flats that rest elsewhere than on the device, and for those that a save has not read yet.
 
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, type OptionRules, optional, whole } from '../check-options.js';
@@ -91,8 +91,9 @@ export abstract class Optimizer<Options extends object> {
   /**
    * Steps every parameter that has a gradient; the others stay as they are, with their state and their
    * count of steps, also where they share a flat (sharded or packed) with some that have one. Flats on
-   * the device are encoded when it returns; the promise waits for those that rest elsewhere, which come
-   * one after the other, and for their commit. Where it rejects for a store that fails, none of the step
+   * the device are encoded when it returns, unless a save has still to read them (captureCheckpoint); the
+   * promise waits for that, for those that rest elsewhere, which come one after the other, and for their
+   * commit. Where it rejects for a store that fails, none of the step
    * is committed, and repeating it finishes it with the options that it began with; so does whatever
    * reads those flats next.
    * @throws {OptimizerError} where those are in a forward, backward or step that has not ended;
@@ -125,6 +126,9 @@ export abstract class Optimizer<Options extends object> {
     }
     for (const plan of plans) {
       if (flatHomeOf(plan.flat) === undefined && plan.flat.grad !== undefined) {
+        for (const reader of plan.flat.storage.readers) {
+          await reader.whenClosed();
+        }
         this.#stepResident(plan, options);
       }
     }

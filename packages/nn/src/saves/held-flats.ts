@@ -3,7 +3,7 @@
 // a store, because all of them are pieces of flats.
 
 import type { HeldPiece, TensorSpec } from '@shardweave/checkpoint';
-import type { Tensor } from '@shardweave/tensor-core';
+import type { Storage, Tensor } from '@shardweave/tensor-core';
 import { byteSize } from '@shardweave/tensor-core';
 import { restShape } from '../flat/encoded-parameter.js';
 import { flatHomeOf } from '../flat/homes/flat-home.js';
@@ -51,8 +51,19 @@ export function sharesByFlat(names: SavedNames): Map<Tensor, FlatShare[]> {
   return flats;
 }
 
+/** How bytes come from the device. */
+export type ReadStorage = (
+  storage: Storage,
+  byteOffset: number,
+  byteLength: number,
+) => Promise<Uint8Array>;
+
 /** Pieces of the parameters, in the dtype in which they rest. */
-export function parameterPieces(flat: Tensor, shares: readonly FlatShare[]): HeldPiece[] {
+export function parameterPieces(
+  flat: Tensor,
+  shares: readonly FlatShare[],
+  readStorage: ReadStorage,
+): HeldPiece[] {
   const { dtype } = flat;
   const elementBytes = byteSize(dtype);
   const home = flatHomeOf(flat);
@@ -63,7 +74,10 @@ export function parameterPieces(flat: Tensor, shares: readonly FlatShare[]): Hel
       const byteOffset = (share.start + from - share.first) * elementBytes;
       const byteLength = (to - from) * elementBytes;
       if (!home?.holdsState) {
-        return readWords(flat, byteOffset, byteLength);
+        // Devices read whole words; a half word at a parameter's end is followed by padding.
+        const words = Math.ceil(byteLength / 4) * 4;
+        const start = flat.offset * elementBytes + byteOffset;
+        return (await readStorage(flat.storage, start, words)).subarray(0, byteLength);
       }
       await home.steps.rest();
       return home.readParameter(byteOffset, byteLength);
@@ -79,7 +93,15 @@ export function parameterPieces(flat: Tensor, shares: readonly FlatShare[]): Hel
 export async function statePieces(
   flat: Tensor,
   shares: readonly FlatShare[],
-  { optimizer, progress }: { readonly optimizer: AnyOptimizer; readonly progress: FlatProgress },
+  {
+    optimizer,
+    progress,
+    readStorage,
+  }: {
+    readonly optimizer: AnyOptimizer;
+    readonly progress: FlatProgress;
+    readonly readStorage: ReadStorage;
+  },
 ): Promise<HeldPiece[]> {
   const live = optimizer.stateOf(flat);
   const atRest: FlatStateBytes | undefined = flatHomeOf(flat)?.holdsState
@@ -92,7 +114,10 @@ export async function statePieces(
         const byteLength = (to - from) * 4;
         const bytes = atRest?.tensors.get(state)?.subarray(byteOffset, byteOffset + byteLength);
         const tensor = atRest === undefined ? live?.tensors.get(state) : undefined;
-        return bytes ?? tensor?.storage.read(byteOffset, byteLength) ?? new Uint8Array(byteLength);
+        if (bytes !== undefined || tensor === undefined) {
+          return bytes ?? new Uint8Array(byteLength);
+        }
+        return readStorage(tensor.storage, byteOffset, byteLength);
       };
       return { ...stateSpec(share, state), ...rangeOf(share), read };
     }),
@@ -112,15 +137,4 @@ export function rangeOf({ first, length }: FlatShare): {
   readonly end: number;
 } {
   return { start: first, end: first + length };
-}
-
-/** Devices read whole words; a half word at a parameter's end is followed by padding. */
-async function readWords(
-  flat: Tensor,
-  byteOffset: number,
-  byteLength: number,
-): Promise<Uint8Array> {
-  const words = Math.ceil(byteLength / 4) * 4;
-  const start = flat.offset * byteSize(flat.dtype) + byteOffset;
-  return (await flat.storage.read(start, words)).subarray(0, byteLength);
 }

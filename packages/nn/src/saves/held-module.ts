@@ -12,12 +12,14 @@ import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from '../errors.js';
 import { nameOf } from '../optim/flat-plan.js';
+import { CapturedFlats, type CapturedModule } from './captured-module.js';
 import { FlatTarget } from './flat-target.js';
 import {
   type AnyOptimizer,
   type FlatProgress,
   parameterPieces,
   progressOf,
+  type ReadStorage,
   type SavedNames,
   sharesByFlat,
   statePieces,
@@ -39,15 +41,9 @@ export interface PiecesOptions {
   isWriting?(flat: Tensor): boolean;
 }
 
-/** What a process held of a module at one moment, on the host: whoever has it may write it at any time. */
-export interface CapturedModule {
-  readonly pieces: readonly HeldPiece[];
-  /** Steps of parameters that have elements here, and the options of groups. */
-  readonly optimizer: SavedOptimizer | undefined;
-}
-
-/** A device stages what it reads: so much of a piece is copied at a time. */
-const COPY_ELEMENTS = 2 ** 22;
+/** Behind all that is queued. */
+const readInOrder: ReadStorage = (storage, byteOffset, byteLength) =>
+  storage.read(byteOffset, byteLength);
 
 export interface LoadOptions {
   /** Refuse missing and unexpected names. Default true. */
@@ -84,11 +80,42 @@ export class HeldModule {
 
   /** All pieces to write, flat by flat, and then the buffers. */
   async *pieces(options: PiecesOptions = {}): AsyncGenerator<HeldPiece> {
-    const { agree = async (_, own) => own, isWriting = () => true } = options;
-    const { parameters, buffers, optimizer } = this.#options;
+    for await (const { pieces } of this.#flats(options, readInOrder)) {
+      yield* pieces;
+    }
+    yield* this.#bufferPieces();
+  }
+
+  /**
+   * What `pieces` gives, to be written while steps go on. Buffers, which a forward changes, are copied.
+   * @throws {NnConfigError} for parameters at rest in a store
+   */
+  async capture(options: PiecesOptions = {}): Promise<CapturedModule> {
+    const flats = new CapturedFlats(this.#options.optimizer);
+    try {
+      for await (const { flat, pieces } of this.#flats(options, flats.read)) {
+        flats.add(flat, pieces);
+      }
+      const buffers: HeldPiece[] = [];
+      for (const buffer of this.#bufferPieces()) {
+        buffers.push(await copyOf(buffer));
+      }
+      return flats.captured({ buffers, optimizer: this.optimizerRecord() });
+    } catch (error) {
+      flats.release();
+      throw error;
+    }
+  }
+
+  /** Pieces of each flat, where there are any. */
+  async *#flats(
+    { agree = async (_, own) => own, isWriting = () => true }: PiecesOptions,
+    readStorage: ReadStorage,
+  ): AsyncGenerator<{ readonly flat: Tensor; readonly pieces: readonly HeldPiece[] }> {
+    const { parameters, optimizer } = this.#options;
     for (const [flat, shares] of sharesByFlat(parameters)) {
       if (isWriting(flat)) {
-        yield* parameterPieces(flat, shares);
+        yield { flat, pieces: parameterPieces(flat, shares, readStorage) };
       }
       if (optimizer === undefined) {
         continue;
@@ -103,21 +130,14 @@ export class HeldModule {
         }
       }
       if (isWriting(flat) && progress.size > 0) {
-        yield* await statePieces(flat, stepped, { optimizer, progress });
+        const options = { optimizer, progress, readStorage };
+        yield { flat, pieces: await statePieces(flat, stepped, options) };
       }
-    }
-    for (const [name, buffer] of buffers) {
-      yield bufferPiece(name, buffer);
     }
   }
 
-  /** Copies what `pieces` gives to the host, for a save that is written while steps go on. */
-  async capture(options: PiecesOptions = {}): Promise<CapturedModule> {
-    const pieces: HeldPiece[] = [];
-    for await (const piece of this.pieces(options)) {
-      pieces.push(await copyOf(piece));
-    }
-    return { pieces, optimizer: this.optimizerRecord() };
+  #bufferPieces(): HeldPiece[] {
+    return this.#options.buffers.map(([name, buffer]) => bufferPiece(name, buffer));
   }
 
   /** Steps of `pieces` and the options of groups; undefined without an optimizer. */
@@ -219,15 +239,11 @@ export class HeldModule {
   }
 }
 
-/** The piece with its values as they are when it is read here. */
+/** The piece with its values as they are now. */
 async function copyOf(piece: HeldPiece): Promise<HeldPiece> {
   const { start, end, dtype } = piece;
   const elementBytes = byteSize(dtype);
-  const bytes = new Uint8Array((end - start) * elementBytes);
-  for (let from = start; from < end; from += COPY_ELEMENTS) {
-    const part = await piece.read(from, Math.min(end, from + COPY_ELEMENTS));
-    bytes.set(part, (from - start) * elementBytes);
-  }
+  const bytes = await piece.read(start, end);
   const read = async (from: number, to: number) =>
     bytes.subarray((from - start) * elementBytes, (to - start) * elementBytes);
   return { ...piece, read };

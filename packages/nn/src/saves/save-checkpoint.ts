@@ -4,8 +4,9 @@
 import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
 import type { Module } from '../module.js';
 import { requireHere } from '../state-dict.js';
+import type { CapturedModule } from './captured-module.js';
 import type { AnyOptimizer } from './held-flats.js';
-import { type CapturedModule, HeldModule } from './held-module.js';
+import { HeldModule } from './held-module.js';
 
 export interface SaveCheckpointOptions {
   /** Its state is saved too. */
@@ -27,7 +28,7 @@ export interface LoadCheckpointOptions {
 
 /**
  * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At once
- * on the host is 1 MiB of it. Of ranks that hold the same, one calls it.
+ * on the host are 8 MiB of it. Of ranks that hold the same, one calls it.
  * @throws {NnConfigError} for a parameter that is sharded or rests in a store, and where a step or load
  * beside it changed one
  * @throws {CheckpointError} as writeSave
@@ -51,8 +52,9 @@ export async function saveCheckpoint(
 }
 
 /**
- * Copies to the host what saveCheckpoint would write, for writePart: steps may follow at once. Takes as
- * many bytes there as all of it has.
+ * What saveCheckpoint would write, for writePart: forwards, backwards and steps may follow at once, and are
+ * not in it. Values stay on the device until they are written; a step of the optimizer waits for those flats
+ * that were not read, so let nobody else change parameters or state before. Release it behind writePart.
  * @throws {NnConfigError} for a parameter that is sharded or rests in a store
  */
 export async function captureCheckpoint(

@@ -52,10 +52,10 @@ export interface Strategy {
   dispose(): Promise<void>;
 }
 
-/** State on the device is copied to the host and written beside steps; what rests elsewhere may have no room there. */
+/** State on the device is written beside steps, which wait where they would overtake it; what rests elsewhere, before the next one. */
 export type Saving =
   | {
-      /** Copies this rank's part; nothing where others have all of it. Collective. */
+      /** This rank's part as it is now; nothing where others have all of it. Collective. */
       capture(): Promise<CapturedModule | undefined>;
     }
   | {

@@ -146,6 +146,15 @@ export class CpuBackend implements Backend {
     return into;
   }
 
+  readNow(buffer: BackendBuffer, byteOffset: number, into: Uint8Array): void {
+    const { queue, memory } = this.#parts;
+    if (queue.failure !== undefined) {
+      throw queue.failure;
+    }
+    const from = addressOf(buffer) + byteOffset;
+    into.set(memory.bytes.subarray(from, from + into.byteLength));
+  }
+
   copy(
     from: BackendBuffer,
     fromOffset: number,

@@ -1,0 +1,234 @@
+// A save that is written while steps go on is that of the moment of its capture, holds little of it on the
+// host, and keeps a step waiting for no more than what that step would change.
+
+import {
+  beginSave,
+  type PieceStore,
+  piecesIn,
+  type SavedPart,
+  writePart,
+} from '@shardweave/checkpoint';
+import {
+  AdamW,
+  BatchNorm1d,
+  type CapturedModule,
+  captureCheckpoint,
+  Linear,
+  loadCheckpoint,
+  NnConfigError,
+  type Optimizer,
+  ParameterInit,
+  packParameters,
+  Sequential,
+  stateDict,
+} from '@shardweave/nn';
+import { createHostStore } from '@shardweave/shard-store';
+import { type Backend, Device, StateError } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { expect, it } from 'vitest';
+import { makeDevice } from './support.js';
+
+const MIB = 2 ** 20;
+
+interface Sizes {
+  readonly inner?: number;
+  readonly outer?: number;
+}
+
+function open(device: Device, { inner = 3, outer = 2 }: Sizes = {}) {
+  const init = new ParameterInit(device, { seed: 1 });
+  const model = new Sequential(device, [
+    new Linear(device, { inFeatures: 5, outFeatures: inner, init }),
+    new Linear(device, { inFeatures: inner, outFeatures: outer, init }),
+  ]);
+  return { model, optimizer: new AdamW(model.parameters(), { lr: 0.1 }) };
+}
+
+/** Gives gradients and begins a step. */
+function step({ device }: Sequential, optimizer: Optimizer<object>): Promise<void> {
+  for (const parameter of optimizer.parameters()) {
+    const flat = parameter.piece?.flat ?? parameter;
+    flat.grad ??= device.full([flat.size], 0.25).keep();
+  }
+  return optimizer.step();
+}
+
+async function textOf(model: Sequential): Promise<Map<string, string>> {
+  const state = await stateDict(model);
+  return new Map([...state].map(([name, { data }]) => [name, Buffer.from(data).toString('hex')]));
+}
+
+/** Lets whatever can go on without I/O do so. */
+const turn = () => new Promise((resolve) => setImmediate(resolve));
+
+/** A place whose writes wait, each until it is allowed. */
+function slowPlace(onWrite: (byteLength: number) => Promise<void>): PieceStore {
+  const place = piecesIn(createHostStore());
+  return {
+    ...place,
+    create: async (file) => {
+      const sink = await place.create(file);
+      return {
+        write: async (bytes, offset) => {
+          await onWrite(bytes.byteLength);
+          await sink.write(bytes, offset);
+        },
+        finish: () => sink.finish(),
+        abandon: () => sink.abandon(),
+      };
+    },
+  };
+}
+
+async function save(store: PieceStore, captured: CapturedModule): Promise<void> {
+  const session = await beginSave(store);
+  let part: SavedPart;
+  try {
+    part = await writePart(store, captured.pieces, { save: session.id, part: 'all' });
+  } finally {
+    captured.release();
+  }
+  await session.publish([part], { optimizer: captured.optimizer });
+}
+
+/** A device that counts what comes from it. */
+function counting(inner: Backend): { readonly backend: Backend; bytes: number } {
+  const own: Partial<Backend> = {
+    read: (...call) => {
+      count.bytes += call[2];
+      return inner.read(...call);
+    },
+    readNow: (...call) => {
+      count.bytes += call[2].byteLength;
+      inner.readNow!(...call);
+    },
+  };
+  const backend = new Proxy(inner, {
+    get: (target, name) => {
+      const member: unknown = Reflect.get(name in own ? own : target, name);
+      return typeof member === 'function' ? member.bind(target) : member;
+    },
+  });
+  const count = { backend, bytes: 0 };
+  return count;
+}
+
+it('holds two blocks on the host at most', async () => {
+  const count = counting(await createCpuBackend({ threads: 0 }));
+  const { model, optimizer } = open(new Device(count.backend), { inner: 1024, outer: 1024 });
+  await step(model, optimizer);
+  count.bytes = 0;
+  let written = 0;
+  let most = 0;
+  const store = slowPlace(async (byteLength) => {
+    await turn();
+    most = Math.max(most, count.bytes - written);
+    written += byteLength;
+  });
+  await save(store, await captureCheckpoint(model, { optimizer }));
+  expect(written).toBe(3 * 4 * (5 * 1024 + 1024 + 1024 * 1024 + 1024));
+  expect(most).toBeGreaterThan(4 * MIB);
+  expect(most).toBeLessThanOrEqual(8 * MIB);
+  await count.backend.dispose();
+});
+
+it('a step changes each flat when it is read, and the save has none of it', async () => {
+  const device = makeDevice();
+  const { model, optimizer } = open(device);
+  await step(model, optimizer);
+  const before = await textOf(model);
+  const moments = await optimizer.stateDict(model.namedParameters());
+  const allowed: (() => void)[] = [];
+  const store = slowPlace(() => new Promise((resolve) => allowed.push(resolve)));
+  const captured = await captureCheckpoint(model, { optimizer });
+  const saving = save(store, captured);
+  let isStepped = false;
+  const stepping = step(model, optimizer).then(() => {
+    isStepped = true;
+  });
+  // A parameter and its two moments are three writes, and a fourth is begun when they are behind.
+  const stepped: string[][] = [];
+  for (let written = 0; allowed.length > 0 || written < 12; written++) {
+    await turn();
+    allowed.shift()!();
+    await turn();
+    const now = await textOf(model);
+    stepped.push([...now.keys()].filter((name) => now.get(name) !== before.get(name)));
+    expect(isStepped).toBe(stepped.at(-1)!.length === 4);
+  }
+  await Promise.all([saving, stepping]);
+  const counts = stepped.map(({ length }) => length);
+  expect(counts[0]).toBe(0);
+  expect(counts).toEqual([...counts].sort());
+  expect(new Set(counts).size).toBeGreaterThan(3);
+  expect(captured.waitMs).toBeGreaterThan(0);
+
+  const { model: loaded, optimizer: other } = open(makeDevice());
+  await loadCheckpoint(loaded, store, { optimizer: other });
+  expect(await textOf(loaded)).toEqual(before);
+  expect(await other.stateDict(loaded.namedParameters())).toEqual(moments);
+});
+
+it('a packed module is stepped when all of it is read', async () => {
+  const device = makeDevice();
+  const { model } = open(device);
+  packParameters(model);
+  const optimizer = new AdamW(model.parameters(), { lr: 0.1 });
+  const before = await textOf(model);
+  const captured = await captureCheckpoint(model, { optimizer });
+  const stepping = step(model, optimizer);
+  await turn();
+  expect(await textOf(model)).toEqual(before);
+  captured.release();
+  await stepping;
+  expect(await textOf(model)).not.toEqual(before);
+});
+
+it('a write that fails lets steps go on', async () => {
+  const { model, optimizer } = open(makeDevice());
+  const captured = await captureCheckpoint(model, { optimizer });
+  const stepping = step(model, optimizer);
+  const store = slowPlace(async () => {
+    throw new Error('the disk is full');
+  });
+  await expect(save(store, captured)).rejects.toThrow('the disk is full');
+  await stepping;
+  await model.parameters()[0]!.storage.write(new Uint8Array(4));
+});
+
+it('what changes by other means is refused, before it is read or in the save', async () => {
+  const { model } = open(makeDevice());
+  const captured = await captureCheckpoint(model);
+  const { storage } = model.parameters()[0]!;
+  expect(() => storage.write(new Uint8Array(4))).toThrow(StateError);
+  storage.markWritten(); // as whoever runs a kernel over it does
+  await expect(save(piecesIn(createHostStore()), captured)).rejects.toThrow(NnConfigError);
+});
+
+it('buffers are those of the capture', async () => {
+  const norm = (device: Device) => new BatchNorm1d(device, { numFeatures: 2 });
+  const source = norm(makeDevice());
+  const captured = await captureCheckpoint(source);
+  const [, average] = source.namedBuffers().find(([name]) => name === 'running_mean')!;
+  average.storage.write(new Uint8Array(Float32Array.of(7, 8).buffer)); // as a forward does
+  const store = piecesIn(createHostStore());
+  await save(store, captured);
+  const loaded = norm(makeDevice());
+  await loadCheckpoint(loaded, store);
+  const found = new Map(loaded.namedBuffers());
+  expect([...(await found.get('running_mean')!.toArray())]).toEqual([0, 0]);
+});
+
+it('a module that is disposed is saved all the same, and then freed', async () => {
+  const device = makeDevice();
+  const { model } = open(device);
+  const before = await textOf(model);
+  const captured = await captureCheckpoint(model);
+  model.dispose();
+  const store = piecesIn(createHostStore());
+  await save(store, captured);
+  expect(device.ledger.live().total).toBe(0);
+  const { model: loaded } = open(makeDevice());
+  await loadCheckpoint(loaded, store);
+  expect(await textOf(loaded)).toEqual(before);
+});
