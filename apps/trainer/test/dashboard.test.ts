@@ -295,6 +295,14 @@ describe('what Prometheus reads', () => {
     expect(values.get('shardweave_last_save_step')).toBe(2);
   });
 
+  it('counts what this command has done, while the page is told of earlier steps too', async () => {
+    const url = await open();
+    dashboard!.tell(step(1));
+    dashboard!.send(step(2));
+    const { text } = await ask(url, '/metrics', { headers: bearer() });
+    expect(parse(text).get('shardweave_steps_total')).toBe(1);
+  });
+
   it('has no family without a value', () => {
     expect(new PrometheusText().text()).toBe('\n');
   });

@@ -1,16 +1,17 @@
 // What a rank notes of its steps: memory by phase, and what its collectives cost beside its device's work.
 
-import { mkdtempSync, readFileSync } from 'node:fs';
+import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { MEMORY_TAGS } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { PrometheusText } from '../src/dashboard/prometheus.js';
 import { parseFlags } from '../src/flags.js';
 import { runJob } from '../src/launch/run-job.js';
 import { RunDirectory } from '../src/output/run-directory.js';
-import { RunMonitor } from '../src/output/run-monitor.js';
-import type { EventRecord } from '../src/output/run-records.js';
+import { RunMonitor, type RunMonitorOptions } from '../src/output/run-monitor.js';
+import { type EventRecord, RunHistory, type RunRecord } from '../src/output/run-records.js';
 import { Terminal } from '../src/output/terminal.js';
 import { CommWatch, commTimes } from '../src/rank/comm-watch.js';
 import type { RankEvent, RankStatus } from '../src/rank/events.js';
@@ -157,12 +158,15 @@ describe('events.jsonl', () => {
       .map((line) => JSON.parse(line));
 
   /** Runs as the command does; `onEvent` may end it. */
-  async function record(flags: string, onEvent: (event: RankEvent) => void = () => {}) {
-    const out = folder();
+  async function record(
+    flags: string,
+    onEvent: (event: RankEvent) => void = () => {},
+    { out = folder(), ...options }: RunMonitorOptions & { readonly out?: string } = {},
+  ) {
     const parsed = parseFlags(`${QUICK} --out ${out} ${flags}`.split(' '), () => {});
     const config = await resolveConfig(parsed);
     const io = { out: process.stdout, err: process.stderr, isQuiet: true, env: {}, steps: 3 };
-    const monitor = new RunMonitor(config, new Terminal(io));
+    const monitor = new RunMonitor(config, new Terminal(io), options);
     const { signal } = new AbortController();
     const handle = (event: RankEvent) => {
       monitor.handle(event);
@@ -212,6 +216,43 @@ describe('events.jsonl', () => {
     ]);
     expect(ends[0]!.reason).toBe('the disk is full');
     expect(events.at(-1)).toMatchObject({ type: 'runEnd', end: 'failed' });
+  });
+
+  it('of a run that goes on loses what is behind the save, and no counter has a step twice', async () => {
+    const { out } = await record('--ranks 1 --save-every 2 --keep 9');
+    rmSync(join(out, 'saves', 'step-000003'), { recursive: true });
+    appendFileSync(join(out, 'events.jsonl'), '{"type":"warn'); // killed while it wrote
+    const earlier: RunRecord[] = [];
+    const counters = new PrometheusText();
+    const { events, held } = await record('--ranks 1 --save-every 2 --resume auto', undefined, {
+      out,
+      onRecord: (each) => counters.add(each),
+      onEarlier: (each) => earlier.push(each),
+    });
+    const [first, second] = events.flatMap(({ type }, i) => (type === 'run' ? [i] : []));
+    const stepsOf = (part: readonly EventRecord[]) =>
+      part.flatMap((event) => ('step' in event ? [`${event.type} ${event.step}`] : [])).sort();
+    expect(stepsOf(events.slice(first, second))).toEqual(['rank 1', 'rank 2', 'save 2']);
+    expect(stepsOf(events.slice(second))).toEqual(['rank 3', 'sample 3', 'save 3']);
+    const told = earlier.map((each) => [each.type, 'step' in each && each.step]);
+    expect(told).toEqual([1, 2].map((step) => ['step', step]));
+    expect(held.filter(({ type }) => type === 'step')).toHaveLength(3);
+    expect(counters.text()).toMatch(/^shardweave_steps_total 1$/m);
+    expect(counters.text()).toMatch(/^shardweave_saves_total 1$/m);
+  });
+
+  it('of a job that starts again, what is told to whoever comes late has no later step', () => {
+    const history = new RunHistory();
+    const save = { directory: '', bytes: 4, ms: 1, waitMs: 1, atMs: 1 };
+    history.add({ type: 'warning', text: 'slow disk' });
+    for (const step of [2, 4]) {
+      history.add({ type: 'save', step, ...save });
+    }
+    history.forgetSteps(2);
+    expect(history.records()).toEqual([
+      { type: 'warning', text: 'slow disk' },
+      { type: 'save', step: 2, ...save },
+    ]);
   });
 
   it('holds saves and warnings, each of these once', async () => {

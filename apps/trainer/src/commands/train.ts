@@ -40,6 +40,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const onRecord = (record: RunRecord) => dashboard?.send(record);
   const monitor = new RunMonitor(config, terminal, {
     onRecord,
+    onEarlier: (record) => dashboard?.tell(record),
     configText: (devices) => resolvedConfig(flags, config, devices),
   });
   const onEvent = (event: RankEvent) => {

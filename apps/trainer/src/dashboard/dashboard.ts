@@ -61,6 +61,11 @@ export class Dashboard {
 
   send(record: RunRecord): void {
     this.#prometheus.add(record);
+    this.tell(record);
+  }
+
+  /** Shows what an earlier command has done, which this one's counters leave out. */
+  tell(record: RunRecord): void {
     for (const response of this.#listeners) {
       if (response.writableLength > BEHIND_BYTES) {
         response.destroy();

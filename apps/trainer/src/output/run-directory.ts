@@ -67,17 +67,20 @@ export function makeDirectory(path: string): void {
   mkdirSync(path);
 }
 
-/** The lines of steps up to `step`. The last line of a run that was killed may be cut off. */
-function linesUpTo(file: string, step: number): StepLine[] {
+/** Leaves and returns the lines that tell of no later step. The last line of a run that was killed may be cut off. */
+function cutBehind<Line>(file: string, step: number): Line[] {
   const texts = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
   const lines = texts.flatMap((text) => {
     try {
-      return [JSON.parse(text) as StepLine];
+      const line = JSON.parse(text) as Line & { readonly step?: number };
+      return (line.step ?? 0) <= step ? [line] : [];
     } catch {
       return [];
     }
   });
-  return lines.filter((line) => line.step <= step);
+  writeFileSync(`${file}.part`, lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
+  renameSync(`${file}.part`, file);
+  return lines;
 }
 
 /** Lines are written at once, so that a run that is killed keeps what it has shown. */
@@ -95,7 +98,7 @@ export class RunDirectory {
 
   /**
    * Creates the directory, and metrics.jsonl and events.jsonl, which are empty. Of a run that goes on behind
-   * step `goesOnAt`, metrics.jsonl is cut to the lines up to there, and events.jsonl grows.
+   * step `goesOnAt`, both lose what they say of later steps, and grow.
    *
    * @throws {UsageError} where the directory holds a run and `goesOnAt` is missing, or can't be made.
    */
@@ -106,19 +109,18 @@ export class RunDirectory {
     this.path = path;
     try {
       makeDirectory(path);
-      const file = join(path, RUN_FILES.metrics);
+      const metrics = join(path, RUN_FILES.metrics);
+      const events = join(path, RUN_FILES.events);
       if (goesOnAt !== undefined) {
-        this.earlier = linesUpTo(file, goesOnAt);
-        const text = this.earlier.map((line) => `${JSON.stringify(line)}\n`).join('');
-        writeFileSync(`${file}.part`, text);
-        renameSync(`${file}.part`, file);
+        this.earlier = cutBehind<StepLine>(metrics, goesOnAt);
+        cutBehind(events, goesOnAt);
         for (const line of this.earlier) {
           this.#count(line);
         }
       }
       const mode = goesOnAt === undefined ? 'wx' : 'a';
-      this.#metrics = openSync(file, mode);
-      this.#events = openSync(join(path, RUN_FILES.events), mode);
+      this.#metrics = openSync(metrics, mode);
+      this.#events = openSync(events, mode);
     } catch (error) {
       throw new UsageError(
         `--out: ${path} can't be written (${describeSystemError(error)}). Give a directory that can be made.`,

@@ -16,12 +16,15 @@ export interface RunMonitorOptions {
   readonly configText?: (devices: readonly string[]) => string;
   /** Gets each record as it comes. */
   readonly onRecord?: (record: RunRecord) => void;
+  /** Gets the steps that an earlier command has made, of a run that goes on. */
+  readonly onEarlier?: (record: RunRecord) => void;
 }
 
 export class RunMonitor {
   #config: RunConfig;
   readonly #terminal: Terminal;
   readonly #onRecord: RunMonitorOptions['onRecord'];
+  readonly #onEarlier: RunMonitorOptions['onEarlier'];
   readonly #configText: RunMonitorOptions['configText'];
   readonly #history = new RunHistory();
   #ready: RankReady[] = [];
@@ -43,6 +46,7 @@ export class RunMonitor {
     this.#config = config;
     this.#terminal = terminal;
     this.#onRecord = options.onRecord;
+    this.#onEarlier = options.onEarlier;
     this.#configText = options.configText;
     this.#isGoingOn = isGoingOn(config);
     this.#recordRun();
@@ -190,11 +194,13 @@ export class RunMonitor {
   /** What happened before there was a directory is written there, too. */
   #openDirectory(outDir: string, goesOnAt?: number): void {
     const directory = new RunDirectory(outDir, goesOnAt);
-    this.#history.forgetSteps();
+    if (goesOnAt !== undefined) {
+      this.#history.forgetSteps(goesOnAt);
+    }
     for (const line of directory.earlier) {
       const record = { type: 'step', ...line } as const;
       this.#history.add(record);
-      this.#onRecord?.(record);
+      this.#onEarlier?.(record);
     }
     for (const record of this.#unwritten) {
       directory.add(record);

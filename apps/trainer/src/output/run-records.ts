@@ -77,9 +77,12 @@ export class RunHistory {
     }
   }
 
-  /** For a run that goes on: steps that it had made are told anew, as far as they still count. */
-  forgetSteps(): void {
-    this.#records = this.#records.filter(({ type }) => type !== 'step');
+  /** For a run that goes on behind a step: its steps are told anew, and what is told of later ones is no more. */
+  forgetSteps(goesOnAt: number): void {
+    this.#records = this.#records.filter(
+      (record) => record.type !== 'step' && !('step' in record && record.step > goesOnAt),
+    );
+    this.#ranks.clear();
   }
 
   records(): readonly RunRecord[] {
