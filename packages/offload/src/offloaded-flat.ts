@@ -75,9 +75,13 @@ export class OffloadedFlat extends FlatParameter {
     return this.read(start * elementBytes, length * elementBytes);
   }
 
-  /** Replaces them. */
-  writeLeaf(leaf: Tensor, bytes: Uint8Array): Promise<void> {
-    return this.write(bytes, leaf.piece!.start * byteSize(this.flat.dtype));
+  /** Replaces those of some leaves; a store writes the whole, and so once for all of them. */
+  async writeLeaves(
+    fill: (write: (leaf: Tensor, bytes: Uint8Array) => void) => Promise<void>,
+  ): Promise<void> {
+    const whole = await this.read();
+    await fill((leaf, bytes) => whole.set(bytes, leaf.piece!.start * byteSize(this.flat.dtype)));
+    await this.write(whole);
   }
 
   /** Queues the read-back of what has come and frees it; resolves when the store has it. */

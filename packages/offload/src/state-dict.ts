@@ -55,7 +55,7 @@ export async function lazyStateDict(model: OffloadModel): Promise<Map<string, La
  * after the other, once all names, shapes and dtypes are found to fit; none comes to the device whole.
  * @param options.strict whether names missing on either side are an error. Default true.
  * @throws {StateDictError} listing missing, unexpected and misshapen names; nothing is loaded.
- * A lazy tensor that gives other bytes than its shape has leaves those before it loaded
+ * A lazy tensor that gives other bytes than its shape has leaves the layers before it loaded
  */
 export async function loadStateDict(
   model: OffloadModel,
@@ -79,14 +79,20 @@ async function writeState(
     return [name, flat === undefined ? tensor : restOf(flat, tensor)] as const;
   });
   checkState(state, new Map<string, Rests>([...rests, ...buffers]), isStrict);
+  const given = new Map<OffloadedFlat, [string, Tensor][]>();
   for (const [name, tensor] of parameters) {
-    const entry = state.get(name);
-    if (entry === undefined) {
-      continue;
+    if (state.has(name)) {
+      const flat = ownerOf(tensor, name, owners);
+      given.set(flat, [...(given.get(flat) ?? []), [name, tensor]]);
     }
-    const flat = ownerOf(tensor, name, owners);
-    const values = await valuesOf(entry, name);
-    await flat.writeLeaf(tensor, flat.isEncoded ? values.data : bytesIn(values, flat.flat.dtype));
+  }
+  for (const [flat, leaves] of given) {
+    await flat.writeLeaves(async (write) => {
+      for (const [name, tensor] of leaves) {
+        const values = await valuesOf(state.get(name)!, name);
+        write(tensor, flat.isEncoded ? values.data : bytesIn(values, flat.flat.dtype));
+      }
+    });
   }
   for (const [name, buffer] of buffers) {
     const entry = state.get(name);
@@ -144,7 +150,7 @@ async function valuesOf(entry: HostTensor | LazyTensor, name: string): Promise<H
     return { dtype, shape, data };
   }
   throw new StateDictError(
-    `loadStateDict: expected ${byteLength} bytes of '${name}', got ${data.byteLength}. Those before it are loaded.`,
+    `loadStateDict: expected ${byteLength} bytes of '${name}', got ${data.byteLength}. Layers before it are loaded.`,
     { mismatched: [name] },
   );
 }

@@ -2,19 +2,20 @@
 
 import { BatchNorm1d, type HostTensor, Linear, Sequential, StateDictError } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
+import { createHostStore } from '@shardweave/shard-store';
 import { cast, Device, type DType } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 
 const DIM = 3;
 
-function build() {
+function build(store = createHostStore()) {
   const device = new Device(createReferenceBackend(), { seed: 5 });
   const layers = [
     new Linear(device, { inFeatures: DIM, outFeatures: DIM }),
     new BatchNorm1d(device, { numFeatures: DIM }),
   ];
-  return { device, model: new OffloadModel(new Sequential(device, layers)) };
+  return { device, model: new OffloadModel(new Sequential(device, layers), { store }) };
 }
 
 /** Every float entry replaced by values that 16 bits hold, in `dtype`. */
@@ -60,4 +61,20 @@ it('integers for floats, and floats for integers, are refused', async () => {
     await expect(loadStateDict(model, wrong)).rejects.toThrow(StateDictError);
   }
   expect(await stateDict(model)).toEqual(state);
+});
+
+it('a layer is written once, however many parameters it has', async () => {
+  const state = await stateDict(build().model);
+  const store = createHostStore();
+  const { model } = build(store);
+  await model.moveToStore();
+  const written: string[] = [];
+  const write = store.write.bind(store);
+  store.write = (key, ...rest) => {
+    written.push(key);
+    return write(key, ...rest);
+  };
+  await loadStateDict(model, state);
+  const parameters = written.filter((key) => key.endsWith('/parameter'));
+  expect(parameters).toEqual(['offload.0/parameter', 'offload.1/parameter']);
 });
