@@ -302,6 +302,10 @@ const GROUPS = {
       '--dashboard [PORT]',
       `show the run on a page of this machine, whose address is printed (default port: ${DASHBOARD_PORT})`,
     ),
+    check: defaulted(flag, false, [
+      '--check',
+      'at the end, print what plan says of the run beside what it took; summary.json has both by tag',
+    ]),
     quiet: defaulted(flag, false, ['--quiet', 'print nothing but errors']),
   },
 };

@@ -111,6 +111,7 @@ export async function resolveConfig(
     outDir: flags.out === undefined ? undefined : resolve(flags.out),
     dashboardPort: flags.dashboard === true ? 'default' : flags.dashboard,
     isQuiet: flags.quiet,
+    isChecked: flags.check,
   };
 }
 

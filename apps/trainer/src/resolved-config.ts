@@ -13,7 +13,7 @@ export function resolvedConfig(
   config: RunConfig,
   devices: readonly string[],
 ): string {
-  const { resume: _, fresh, quiet, dashboard, trace, ...kept } = flags;
+  const { resume: _, fresh, quiet, check, dashboard, trace, ...kept } = flags;
   const { lora } = config;
   const values: Partial<Record<keyof Flags, unknown>> = {
     ...kept,

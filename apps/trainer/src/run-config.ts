@@ -127,4 +127,6 @@ export interface RunConfig {
   /** The port of the page that shows the run; undefined: there is none. */
   readonly dashboardPort: number | 'default' | undefined;
   readonly isQuiet: boolean;
+  /** Whether what was planned is told beside what was taken, at the end. */
+  readonly isChecked: boolean;
 }

@@ -68,6 +68,7 @@ describe('the flags of train', () => {
       '--max-restarts <N>',
       '--out <DIR>',
       '--dashboard [PORT]',
+      '--check',
       '--quiet',
     ]);
   });

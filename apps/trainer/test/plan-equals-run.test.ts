@@ -1,6 +1,9 @@
 // What a dry run finds is what the run takes, to the byte: 30 drawn configurations, held to the ledgers and
 // counters of runs over memory.
 
+import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { cpuInfo } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { parseFlags } from '../src/flags.js';
@@ -11,6 +14,8 @@ import { splitMix32 } from '../src/seeded-random.js';
 import { ROOT, referenceCase, runFlags } from './fixtures/run-flags.js';
 
 const STEPS = 3;
+/** Stands for a directory of its own. */
+const DISK = 'DIR';
 const FAMILIES = ['tiny', 'llama'] as const;
 const MODELS = {
   tiny: ['--model', `${ROOT}tooling/reference/data/tiny`],
@@ -37,7 +42,9 @@ function draw(index: number): string[] {
     pick('', '--grad-accum 2', '--grad-accum 3 --no-sync'),
     pick('', '', '--checkpoint-activations'),
     pick('', '', '--lora-rank 4'),
-    strategy === 'fsdp' ? pick('', '--no-reshard', '--cpu-offload', '--fp32-reduce') : '',
+    strategy === 'fsdp'
+      ? pick('', '--no-reshard', '--cpu-offload', '--fp32-reduce', `--offload-dir ${DISK}`)
+      : '',
     strategy === 'offload'
       ? pick(
           '--slices 2',
@@ -45,6 +52,7 @@ function draw(index: number): string[] {
           family === 'tiny' ? '--device-budget 1200000' : '--device-budget 300000',
         )
       : '',
+    strategy === 'offload' && index % 2 === 0 ? `--offload-dir ${DISK}` : '',
   ];
   return [...MODELS[family], ...DATA, ...flags.join(' ').split(' ').filter(Boolean)];
 }
@@ -55,9 +63,12 @@ async function plannedRank(flags: readonly string[], rank: number) {
 }
 
 async function expectEqual(flags: readonly string[], reports: readonly RankReport[]) {
-  for (const { rank, device: _, peakBytes, ...counts } of reports) {
+  for (const { rank, device: _, peakBytes, hostBytes, diskBytes, ...counts } of reports) {
     const planned = await plannedRank(flags, rank);
     expect({ rank, ...planned.peakBytes }).toEqual({ rank, ...peakBytes });
+    expect({ rank, host: planned.hostBytes, disk: planned.diskBytes }).toEqual({
+      ...{ rank, host: hostBytes, disk: diskBytes },
+    });
     const { firstStep, laterStep } = planned;
     const names = Object.keys(counts) as (keyof typeof firstStep)[];
     const total = names.map((name) => [name, firstStep[name] + (STEPS - 1) * laterStep[name]]);
@@ -65,12 +76,36 @@ async function expectEqual(flags: readonly string[], reports: readonly RankRepor
   }
 }
 
-describe('bytes by tag and on the wire', () => {
-  it.each(
-    Array.from({ length: 30 }, (_, index) => [draw(index).slice(6).join(' '), index] as const),
-  )('%s', async (_, index) => {
-    const flags = draw(index);
-    const { reports } = await runFlags(flags);
-    await expectEqual(flags, reports);
+/** Bytes of all values in the files below a directory. */
+function valueBytes(directory: string): number {
+  const files = readdirSync(directory, { recursive: true, withFileTypes: true });
+  return files
+    .filter(({ name }) => /^shardweave-\d+\.\d$/.test(name))
+    .reduce((sum, { parentPath, name }) => sum + statSync(join(parentPath, name)).size, 0);
+}
+
+const NUM_DRAWN = 30;
+
+describe('bytes by tag, on the wire and at rest', () => {
+  it.each(Array.from({ length: NUM_DRAWN }, (_, i) => [draw(i).slice(6).join(' '), i] as const))(
+    '%s',
+    async (_, index) => {
+      const directory = mkdtempSync(join(tmpdir(), 'trainer-plan-'));
+      const flags = draw(index).map((flag) => (flag === DISK ? directory : flag));
+      const { reports } = await runFlags(flags);
+      await expectEqual(flags, reports);
+      const onDisk = reports.reduce((sum, { diskBytes }) => sum + diskBytes, 0);
+      expect(valueBytes(directory)).toBe(onDisk);
+      expect(onDisk > 0).toBe(flags.includes(directory));
+      rmSync(directory, { recursive: true });
+    },
+  );
+
+  it('are of all three, in several of them', () => {
+    const drawn = Array.from({ length: NUM_DRAWN }, (_, index) => draw(index).join(' '));
+    const count = (flags: RegExp) => drawn.filter((line) => flags.test(line)).length;
+    expect(count(/--offload-dir/)).toBeGreaterThan(3);
+    expect(count(/--cpu-offload|--strategy offload(?!.*-dir)/)).toBeGreaterThan(3);
+    expect(count(/ddp.*--precision (bf|fp)16/)).toBeGreaterThan(1);
   });
 });

@@ -1,6 +1,9 @@
 // A run that can't fit is refused before anything is made; at the edge what is allowed runs, and what is refused
 // fails.
 
+import { mkdtempSync, rmSync, statfsSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { cpuInfo, Device, LimitError } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -9,7 +12,8 @@ import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { dryData } from '../src/plan/dry-data.js';
 import { requireRoom, tryRun } from '../src/plan/require-room.js';
-import type { Room } from '../src/plan/room.js';
+import { type Room, roomHere } from '../src/plan/room.js';
+import type { RankReport } from '../src/rank/events.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { TrainingStep } from '../src/rank/training-step.js';
 import { resolveConfig } from '../src/resolve-config.js';
@@ -87,9 +91,7 @@ describe('a run that does not fit', () => {
   it('is told what it takes, with flags that fit', async () => {
     const flags = '--model micro --strategy single --batch 8 --seq 64';
     const message = await refusal(flags, roomOf(24 * MIB));
-    expect(message).toMatch(
-      /^memory: the run does not fit: a rank takes \d\d\.\d MiB on its device/,
-    );
+    expect(message).toMatch(/^room: the run does not fit: a rank takes \d\d\.\d MiB on its device/);
     const ways = [...message.matchAll(/(--[^(;]*) \(/g)].map(([, way]) => way!);
     expect(ways).toHaveLength(3);
     for (const way of ways) {
@@ -106,6 +108,25 @@ describe('a run that does not fit', () => {
     expect(await refusal('--model micro --ranks 2', room)).toMatch(
       /2 ranks take \d+(\.\d)? MiB of this host's memory, of which 10\.0 MiB are free/,
     );
+  });
+
+  it('is one beyond the disk of --offload-dir, which holds two files a value', async () => {
+    const directory = join(mkdtempSync(join(tmpdir(), 'trainer-room-')), 'to', 'come');
+    const flags = `--model nano --strategy offload --steps 2 --batch 2 --seq 16 --offload-dir ${directory}`;
+    const config = await configOf(flags);
+    const free = roomHere(config, 'cpu');
+    const { bavail, bsize } = statfsSync(tmpdir());
+    expect(free.diskBytes! / (bavail * bsize)).toBeCloseTo(1, 1);
+    const { reports } = await runFlags(`--device cpu --quiet ${flags}`.split(' '));
+    const [{ diskBytes }] = reports as [RankReport];
+    // What this run has left is deleted by the next.
+    expect(roomHere(config, 'cpu').diskBytes! / (bavail * bsize + diskBytes)).toBeCloseTo(1, 1);
+    const two = { ...roomOf(4096 * MIB), ranksHere: 2 };
+    await requireRoom(config, { ...two, diskBytes: 2 * diskBytes });
+    expect(await refusal(flags, { ...two, diskBytes: 2 * diskBytes - 1 })).toMatch(
+      /2 ranks take \S+ MiB of the disk of --offload-dir, of which \S+ MiB are free: make room there/,
+    );
+    rmSync(dirname(dirname(directory)), { recursive: true });
   });
 
   it('is no matter of the command where the ranks are on GPUs', async () => {

@@ -13,7 +13,7 @@ import {
 } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
-import type { RankReady, RankReport } from '../rank/events.js';
+import type { RankCheck, RankReady, RankReport } from '../rank/events.js';
 import { describeSystemError } from '../system-error.js';
 import { numericClassesOf } from './header.js';
 import { lossChart } from './loss-chart.js';
@@ -45,6 +45,15 @@ export interface RunSummary {
   /** The numeric classes of all ranks, each once: runs of one class and one configuration have equal bits. */
   readonly numericClass: string;
   readonly ranks: readonly RankReport[];
+  /** With --check: what was planned beside what was taken, by rank. */
+  readonly check?: readonly RankCheck[] | undefined;
+}
+
+/** What the ranks told, each list in rank order. */
+export interface RanksTold {
+  readonly ready: readonly RankReady[];
+  readonly reports: readonly RankReport[];
+  readonly checks?: readonly RankCheck[] | undefined;
 }
 
 /** @throws {UsageError} where `directory` holds a run. */
@@ -168,8 +177,8 @@ export class RunDirectory {
     this.#validLoss = validLoss ?? this.#validLoss;
   }
 
-  /** Writes summary.json and loss.svg. Ranks are in rank order. */
-  finish(ready: readonly RankReady[], reports: readonly RankReport[], title: string): void {
+  /** Writes summary.json and loss.svg. */
+  finish({ ready, reports, checks }: RanksTold, title: string): void {
     const devices = new Set(ready.map((rank) => `${rank.device} (${rank.description})`));
     const summary: RunSummary = {
       params: ready[0]!.params,
@@ -179,6 +188,7 @@ export class RunDirectory {
       device: [...devices].join(', '),
       numericClass: numericClassesOf(ready).join('; '),
       ranks: reports,
+      check: checks,
     };
     writeFileSync(join(this.path, RUN_FILES.summary), `${JSON.stringify(summary, null, 2)}\n`);
     writeFileSync(join(this.path, RUN_FILES.chart), lossChart(this.#losses, title));

@@ -2,7 +2,8 @@
 // under --out.
 
 import { SignalError } from '../errors.js';
-import type { RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/events.js';
+import { checkLines } from '../plan/check-run.js';
+import type { RankCheck, RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { isGoingOn } from '../saves/hold-run.js';
 import { headerLines, headerRows, runTitle } from './header.js';
@@ -29,6 +30,7 @@ export class RunMonitor {
   readonly #history = new RunHistory();
   #ready: RankReady[] = [];
   #reports: RankReport[] = [];
+  #checks: RankCheck[] = [];
   /** What happened while there was no directory. */
   #unwritten: RunRecord[] = [];
   /** Events of rank 0 that overtook another rank's being ready. */
@@ -37,6 +39,8 @@ export class RunMonitor {
   /** Why it was done before its last step. */
   #endReason: string | undefined;
   #steps = 0;
+  /** Of this command's steps. */
+  readonly #stepMs: number[] = [];
   #hasEnded = false;
   #stopped: string | undefined;
   /** Whether what is under --out stays. */
@@ -77,6 +81,7 @@ export class RunMonitor {
     this.#isGoingOn = true;
     this.#ready = [];
     this.#reports = [];
+    this.#checks = [];
     this.#early = [];
     this.#directory = undefined;
     this.#recordRun();
@@ -107,6 +112,7 @@ export class RunMonitor {
           return;
         }
         this.#steps = event.metrics.step;
+        this.#stepMs.push(event.metrics.stepMs);
         this.#record(stepRecord(event));
         this.#terminal.step(event.metrics, event.resources);
         return;
@@ -134,6 +140,9 @@ export class RunMonitor {
       }
       case 'report':
         this.#reports[event.report.rank] = event.report;
+        return;
+      case 'check':
+        this.#checks[event.check.rank] = event.check;
     }
   };
 
@@ -141,8 +150,13 @@ export class RunMonitor {
   finish(): void {
     this.#terminal.close();
     this.#end({ type: 'runEnd', end: 'done', reason: this.#endReason, atMs: Date.now() });
+    const checks = this.#checks.length > 0 ? this.#checks : undefined;
+    for (const line of checks === undefined ? [] : checkLines(checks, median(this.#stepMs))) {
+      this.#terminal.note(line);
+    }
     if (this.#directory !== undefined) {
-      this.#directory.finish(this.#ready, this.#reports, runTitle(this.#config));
+      const told = { ready: this.#ready, reports: this.#reports, checks };
+      this.#directory.finish(told, runTitle(this.#config));
       writeReport(this.#directory.path);
       this.#terminal.note(`The run is in ${this.#config.outDir}.`);
     }
@@ -267,6 +281,12 @@ function stepRecord({
 }: Extract<RankEvent, { readonly type: 'step' }>): RunRecord {
   const loss = Number.isFinite(metrics.loss) ? metrics.loss : null;
   return { type: 'step', ...metrics, loss, ...resources, atMs: Date.now() };
+}
+
+/** The first step is slower where there are others: drivers and engines compile in it. */
+function median(stepMs: readonly number[]): number {
+  const later = stepMs.length > 1 ? stepMs.slice(1) : stepMs;
+  return later.toSorted((a, b) => a - b)[Math.floor(later.length / 2)] ?? Number.NaN;
 }
 
 function earlyText(

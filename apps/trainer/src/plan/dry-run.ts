@@ -2,7 +2,7 @@
 // those of the real one, so what it shows is what a run takes, to the byte.
 
 import { createDryGroup } from '@shardweave/collectives';
-import { createDryStore, type ShardStore } from '@shardweave/shard-store';
+import { createDryStore } from '@shardweave/shard-store';
 import {
   createDryBackend,
   Device,
@@ -11,7 +11,9 @@ import {
   type MemoryBytes,
 } from '@shardweave/tensor-core';
 import { CommCounter, type CommCounts } from '../rank/comm-counter.js';
+import type { StoreBytes } from '../rank/events.js';
 import { type PhaseBytes, PhaseMemory } from '../rank/phase-memory.js';
+import { StoreWatch } from '../rank/store-watch.js';
 import { openStrategy } from '../rank/strategies/open-strategy.js';
 import type { RankGroups, Strategy } from '../rank/strategies/strategy.js';
 import { TrainingStep } from '../rank/training-step.js';
@@ -20,7 +22,7 @@ import { dryData, numSkipped } from './dry-data.js';
 import { Work, type WorkCounts } from './work.js';
 
 /** What a rank holds and does at most, over any number of steps. */
-export interface DryRun {
+export interface DryRun extends StoreBytes {
   readonly rank: number;
   /** Most bytes on the device at once in all steps, each tag on its own. */
   readonly peakBytes: MemoryBytes;
@@ -30,9 +32,6 @@ export interface DryRun {
   readonly restBytes: MemoryBytes;
   /** Most bytes of the device's buffers, which are larger than what they hold; of the start too. */
   readonly bufferBytes: number;
-  /** Bytes at rest in host memory and on disk. */
-  readonly hostBytes: number;
-  readonly diskBytes: number;
   /** Collectives, payload and work of the first step, and of each later one. */
   readonly firstStep: Counts;
   readonly laterStep: Counts;
@@ -66,16 +65,19 @@ export async function dryRun(config: RunConfig, options: DryRunOptions): Promise
   const gather = createDryGroup(config.ranks, { rank });
   const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
   const groups = { gather, reduce, alone: createDryGroup(1) };
-  const stores = { host: createDryStore(), disk: createDryStore() };
+  const stores = new StoreWatch();
   try {
     const strategy = await openStrategy({
       device,
       config: withoutValues(config),
       groups,
-      openStore: async (directory) => (directory === undefined ? stores.host : stores.disk),
+      openStore: stores.opening(async () => createDryStore()),
     });
     requireState(config, strategy, limits);
     await strategy.initialize();
+    if (hasValues(config)) {
+      stores.writeAgain();
+    }
     const run = new Steps(config, { ...options, device, strategy, groups, stores, work });
     const result = await run.result();
     strategy.optimizer.dispose();
@@ -90,7 +92,7 @@ interface DryParts extends DryRunOptions {
   readonly device: Device;
   readonly strategy: Strategy;
   readonly groups: RankGroups;
-  readonly stores: { readonly host: ShardStore; readonly disk: ShardStore };
+  readonly stores: StoreWatch;
   readonly work: Work;
 }
 
@@ -138,7 +140,9 @@ class Steps {
     });
     const first = await this.#countsOf(() => step.run(0, config.lr));
     this.#memory.take();
+    stores.beginStep();
     const later = await this.#countsOf(() => step.run(1, config.lr));
+    stores.repeat();
     const phases = this.#memory.take();
     return {
       rank,
@@ -146,8 +150,7 @@ class Steps {
       phases,
       restBytes: device.ledger.live(),
       bufferBytes: device.pool.peakInUseBytes,
-      hostBytes: storedBytes(stores.host),
-      diskBytes: storedBytes(stores.disk),
+      ...stores.bytes(),
       firstStep: first,
       laterStep: later,
     };
@@ -218,6 +221,7 @@ function withoutValues(config: RunConfig): RunConfig {
   };
 }
 
-function storedBytes(store: ShardStore): number {
-  return store.keys().reduce((sum, key) => sum + store.byteLength(key)!, 0);
+/** Whether there are files with the first weights. */
+function hasValues({ model, lora }: RunConfig): boolean {
+  return (model.kind === 'directory' && model.hasWeights) || lora?.directory !== undefined;
 }

@@ -100,7 +100,7 @@ function cellsOf(row: PlanRow): string[] {
   }
   const { parameter, optimizer, gradient, activation, gathered, staging } = run.peakBytes;
   const bytes = [run.bufferBytes, parameter, optimizer, gradient, activation, gathered + staging];
-  const rests = [row.hostBytes ?? 0, 2 * run.diskBytes, run.laterStep.bytesSent];
+  const rests = [row.hostBytes ?? 0, run.diskBytes, run.laterStep.bytesSent];
   return [
     name,
     fits,

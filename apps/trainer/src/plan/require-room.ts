@@ -79,7 +79,7 @@ export async function requireRoomOf(config: RunConfig, options: TryOptions): Pro
     ways.length === 0
       ? 'Nothing that was tried fits here: use a smaller --model, a shorter --seq, or --lora-rank, which trains adapters alone.'
       : `What fits: ${ways.join('; or ')}.`;
-  throw new UsageError(`memory: the run does not fit: ${complaint}. ${told}`);
+  throw new UsageError(`room: the run does not fit: ${complaint}. ${told}`);
 }
 
 /** The least change of each kind that fits. */
@@ -122,7 +122,7 @@ async function fit({ flags, config }: Way, { model, room }: TryOptions) {
   }
   const rests =
     run.diskBytes > 0
-      ? `, ${formatBytes(2 * run.diskBytes)} on disk`
+      ? `, ${formatBytes(run.diskBytes)} on disk`
       : run.hostBytes > 0
         ? `, ${formatBytes(hostNeed(run, changed))} of the host in all`
         : '';

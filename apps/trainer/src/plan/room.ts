@@ -1,6 +1,8 @@
-// What there is for a run: the memory of a device, and that of the host. What is beyond it fails for sure; what
+// What there is for a run: the memory of a device, that of the host, and a disk. What is beyond it fails for sure; what
 // is close to it may fail all the same, for a heap with holes.
 
+import { type Dirent, existsSync, readdirSync, statfsSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { cpuBufferBytes } from '@shardweave/tensor-core';
 import { formatBytes } from '../output/format.js';
 import type { RunConfig } from '../run-config.js';
@@ -13,6 +15,8 @@ export interface Room {
   readonly hostBytes: number;
   /** Ranks that share it. */
   readonly ranksHere: number;
+  /** Free on the disk of --offload-dir; undefined: there is none. */
+  readonly diskBytes?: number | undefined;
 }
 
 /** Above this part of its memory a device has room, but perhaps not in one piece. */
@@ -20,14 +24,40 @@ const TIGHT = 0.9;
 
 /** What this machine has for ranks whose devices are of `kind`. */
 export function roomHere(
-  { threads, ranks, transport }: Pick<RunConfig, 'threads' | 'ranks' | 'transport'>,
+  config: Pick<RunConfig, 'threads' | 'ranks' | 'transport' | 'offloadDir'>,
   kind: 'cpu' | 'webgpu',
 ): Room {
+  const { threads, ranks, transport, offloadDir } = config;
   return {
     deviceBytes: kind === 'cpu' ? cpuBufferBytes({ threads }) : undefined,
     hostBytes: process.availableMemory(),
     ranksHere: transport === 'mpi' ? 1 : ranks, // those of mpirun may be on other hosts
+    diskBytes: offloadDir === undefined ? undefined : diskRoom(offloadDir),
   };
+}
+
+/** Free bytes of the disk that a directory is on, or will be, and what a run finds in it and deletes. */
+function diskRoom(directory: string): number {
+  let existing = directory;
+  while (!existsSync(existing) && existing !== dirname(existing)) {
+    existing = dirname(existing);
+  }
+  const { bavail, bsize } = statfsSync(existing);
+  const files = existing === directory ? filesBelow(directory) : [];
+  const found = files.filter(({ name }) => VALUE_FILE.test(name));
+  return found.reduce(
+    (sum, { parentPath, name }) => sum + statSync(join(parentPath, name)).size,
+    bavail * bsize,
+  );
+}
+
+/** A file of a disk store. */
+const VALUE_FILE = /^shardweave-\d+\.\d$/;
+
+function filesBelow(directory: string): Dirent[] {
+  return statSync(directory).isDirectory()
+    ? readdirSync(directory, { recursive: true, withFileTypes: true })
+    : [];
 }
 
 /** Bytes of this host that its ranks take: what rests there, and a cpu device's own memory. */
@@ -38,13 +68,17 @@ export function hostNeed({ hostBytes, bufferBytes }: DryRun, room: Room): number
 /** Why a run of this need can't be: a sentence, or undefined where it may be. */
 export function complaintOf(run: DryRun, room: Room): string | undefined {
   const { bufferBytes } = run;
-  const { deviceBytes, hostBytes, ranksHere } = room;
+  const { deviceBytes, hostBytes, ranksHere, diskBytes = Number.POSITIVE_INFINITY } = room;
   if (deviceBytes !== undefined && bufferBytes > deviceBytes) {
     return `a rank takes ${formatBytes(bufferBytes)} on its device (${tagsOf(run)}), and one WebAssembly memory holds ${formatBytes(deviceBytes)}`;
   }
   const need = hostNeed(run, room);
+  const ranks = ranksHere === 1 ? 'the rank takes' : `${ranksHere} ranks take`;
+  const onDisk = run.diskBytes * ranksHere;
+  if (onDisk > diskBytes) {
+    return `${ranks} ${formatBytes(onDisk)} of the disk of --offload-dir, of which ${formatBytes(diskBytes)} are free: make room there, or give a directory on another disk`;
+  }
   if (need > hostBytes) {
-    const ranks = ranksHere === 1 ? 'the rank takes' : `${ranksHere} ranks take`;
     return `${ranks} ${formatBytes(need)} of this host's memory, of which ${formatBytes(hostBytes)} are free`;
   }
   return undefined;
@@ -52,9 +86,10 @@ export function complaintOf(run: DryRun, room: Room): string | undefined {
 
 /** Whether it fits, but a heap with holes may not have it. */
 export function isTight(run: DryRun, room: Room): boolean {
-  const { deviceBytes, hostBytes } = room;
+  const { deviceBytes, hostBytes, ranksHere, diskBytes = Number.POSITIVE_INFINITY } = room;
   const isDeviceTight = deviceBytes !== undefined && run.bufferBytes > TIGHT * deviceBytes;
-  return isDeviceTight || hostNeed(run, room) > TIGHT * hostBytes;
+  const isDiskTight = run.diskBytes * ranksHere > TIGHT * diskBytes;
+  return isDeviceTight || isDiskTight || hostNeed(run, room) > TIGHT * hostBytes;
 }
 
 /** `parameter 2.9 GiB, gradient 2.9 GiB`: what is large at the peak. */

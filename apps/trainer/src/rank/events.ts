@@ -2,6 +2,7 @@
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 import type { DataSize } from '../data/dataset.js';
+import type { CommCounts } from './comm-counter.js';
 import type { CommTimes } from './comm-watch.js';
 import type { PhaseBytes } from './phase-memory.js';
 
@@ -54,8 +55,16 @@ export interface StepResources extends Partial<CommTimes> {
   readonly wireBytes: number;
 }
 
+/** What rests off the device takes. */
+export interface StoreBytes {
+  /** Of host memory, at most. */
+  readonly hostBytes: number;
+  /** Of files, at most: a value that steps change has one of the last generation and one since. */
+  readonly diskBytes: number;
+}
+
 /** An entry of summary.json's `ranks`. */
-export interface RankReport {
+export interface RankReport extends StoreBytes {
   readonly rank: number;
   readonly device: BackendInfo['kind'];
   readonly peakBytes: MemoryBytes;
@@ -65,6 +74,22 @@ export interface RankReport {
   readonly allGathers: number;
   readonly reduceScatters: number;
   readonly allReduces: number;
+}
+
+/** What a rank took, or was to take, in the steps of one command. */
+export interface RankTaken extends CommCounts, StoreBytes {
+  /** At most in steps behind the first; empty where there is none. */
+  readonly phases: readonly PhaseBytes[];
+}
+
+/** An entry of summary.json's `check`. */
+export interface RankCheck {
+  readonly rank: number;
+  readonly steps: number;
+  readonly planned: RankTaken;
+  readonly measured: RankTaken;
+  /** What a step was to take; from rank 0 alone. */
+  readonly stepMs?: number | undefined;
 }
 
 /** What a rank has come to at the end of a step. */
@@ -116,6 +141,8 @@ export type RankEvent =
   | { readonly type: 'stopped'; readonly step: number; readonly path: string }
   | { readonly type: 'early'; readonly step: number; readonly why: 'patience' | 'time' }
   | { readonly type: 'report'; readonly report: RankReport }
+  /** With --check, behind the report. */
+  | { readonly type: 'check'; readonly check: RankCheck }
   /** From each rank where somebody looks. */
   | { readonly type: 'rank'; readonly status: RankStatus }
   /** From rank 0 alone. */

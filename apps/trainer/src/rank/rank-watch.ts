@@ -6,7 +6,7 @@ import type { Device, MemoryBytes } from '@shardweave/tensor-core';
 import type { CommCounter, CommCounts } from './comm-counter.js';
 import type { CommWatch } from './comm-watch.js';
 import type { EmitRankEvent, StepResources } from './events.js';
-import { PhaseMemory, type StepPhase } from './phase-memory.js';
+import { type PhaseBytes, PhaseMemory, type StepPhase } from './phase-memory.js';
 
 export interface RankWatchOptions {
   readonly rank: number;
@@ -23,6 +23,9 @@ export class RankWatch {
   readonly #memory: PhaseMemory;
   #before: CommCounts;
   #step = 0;
+  #numSteps = 0;
+  /** Of steps behind the first. */
+  readonly #phases = new Map<StepPhase, MemoryBytes>();
 
   constructor(options: RankWatchOptions) {
     this.#options = options;
@@ -33,6 +36,7 @@ export class RankWatch {
   /** Step `step` (from 0) begins. */
   begin(step: number): void {
     this.#step = step + 1;
+    this.#numSteps += 1;
     this.#options.comm?.begin();
   }
 
@@ -50,6 +54,11 @@ export class RankWatch {
     this.#before = counts;
     const times = comm?.take();
     const phases = this.#memory.take();
+    for (const { phase, bytes } of this.#numSteps > 1 ? phases : []) {
+      if (bytes.total > (this.#phases.get(phase)?.total ?? -1)) {
+        this.#phases.set(phase, bytes);
+      }
+    }
     if (times !== undefined) {
       const step = this.#step;
       emit({
@@ -58,6 +67,16 @@ export class RankWatch {
       });
     }
     return { peakBytes: this.#memory.peak().total, wireBytes: bytesSent, ...times };
+  }
+
+  /** Steps that have begun. */
+  get numSteps(): number {
+    return this.#numSteps;
+  }
+
+  /** What each phase held at most in steps behind the first. */
+  phases(): readonly PhaseBytes[] {
+    return [...this.#phases].map(([phase, bytes]) => ({ phase, bytes }));
   }
 
   /** The most held since the first step began, each tag on its own. */

@@ -11,6 +11,7 @@ import { type BaseModel, baseModelOf } from '../model/base-model.js';
 import type { ModelState } from '../model/model-directory.js';
 import { writeTrained } from '../model/write-trained.js';
 import { RUN_FILES } from '../output/run-directory.js';
+import { checkRank } from '../plan/check-run.js';
 import { requireRoomOf } from '../plan/require-room.js';
 import { roomHere } from '../plan/room.js';
 import { isWatched, type PreparedRun, type RunConfig } from '../run-config.js';
@@ -20,10 +21,12 @@ import { CommCounter } from './comm-counter.js';
 import { CommWatch } from './comm-watch.js';
 import type { DeviceHost } from './device-host.js';
 import { evaluate } from './evaluation.js';
-import type { EmitRankEvent } from './events.js';
+import type { EmitRankEvent, RankTaken } from './events.js';
 import { RankWatch } from './rank-watch.js';
 import { sampleText } from './sample-text.js';
+import { StoreWatch } from './store-watch.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
+import { openStore } from './strategies/open-rest.js';
 import { openRankGroups, openStrategy } from './strategies/open-strategy.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
 import { sumOverRanks } from './sum-over-ranks.js';
@@ -91,15 +94,20 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   const comm = isWatched(config) ? new CommWatch(backend) : undefined;
   const groups = await openGroups(options, { trace, comm });
   const use = await openSavesUse(config, groups);
-  const strategy = await openStrategy({ device, config, groups });
-  let isOver = true;
+  const stores = new StoreWatch();
+  const strategy = await openStrategy({
+    device,
+    config,
+    groups,
+    openStore: stores.opening(openStore),
+  });
+  let trained: Trained | undefined;
   try {
-    const made = { backend, device, data, strategy, groups, comm };
-    const state = await train({ ...options, ...use, ...made, onSaves });
+    const made = { backend, device, data, strategy, groups, comm, stores };
+    trained = await train({ ...options, ...use, ...made, onSaves });
     strategy.optimizer.dispose();
-    isOver = state !== undefined;
-    if (rank === 0 && state !== undefined) {
-      await leaveResults(options, { device, strategy, state });
+    if (rank === 0 && trained !== undefined) {
+      await leaveResults(options, { device, strategy, state: trained.state });
     }
   } catch (error) {
     await strategy.dispose().catch(() => undefined); // the first failure is the one to tell
@@ -107,7 +115,10 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   }
   await strategy.dispose();
   device.dispose();
-  if (rank === 0 && isOver && config.steps >= LEAST_STEPS_TO_MEASURE) {
+  if (config.isChecked && trained !== undefined) {
+    emit({ type: 'check', check: await checkRank(config, { rank, backend, ...trained }) });
+  }
+  if (rank === 0 && trained !== undefined && config.steps >= LEAST_STEPS_TO_MEASURE) {
     await host.measureProducts(COMPUTE_DTYPES[config.precision]);
   }
   if (trace !== undefined) {
@@ -161,17 +172,26 @@ interface TrainOptions extends RankOptions, SavesUse {
   readonly strategy: Strategy;
   readonly groups: RankGroups;
   readonly comm: CommWatch | undefined;
+  readonly stores: StoreWatch;
   /** Told what to wait for when the run fails. */
   readonly onSaves: (saves: RunSaves) => void;
 }
 
+interface Trained {
+  /** The whole model for rank 0, on the host or at rest; nothing for others. */
+  readonly state: ModelState;
+  /** Steps of this command, and what they took. */
+  readonly steps: number;
+  readonly measured: RankTaken;
+}
+
 /**
- * All steps, and then the whole model for rank 0, on the host or at rest; every rank takes part.
+ * All steps, and then the whole model; every rank takes part.
  * @returns undefined where the run ends early, as it was asked to
  */
-async function train(options: TrainOptions): Promise<ModelState | undefined> {
+async function train(options: TrainOptions): Promise<Trained | undefined> {
   const { config, rank, emit, signal, backend, device, data, strategy, groups, comm } = options;
-  const { background, plan } = options;
+  const { background, plan, stores } = options;
   const { kind, description } = backend.info;
   const numericClass = await device.numericClass();
   const params = parameterCount(config.modelConfig);
@@ -254,8 +274,10 @@ async function train(options: TrainOptions): Promise<ModelState | undefined> {
   }
   await saves?.settle();
   const peakBytes = watch.peak();
-  emit({ type: 'report', report: { rank, device: kind, peakBytes, ...counter.counts() } });
-  return strategy.stateDict();
+  const taken = { ...stores.bytes(), ...counter.counts() };
+  emit({ type: 'report', report: { rank, device: kind, peakBytes, ...taken } });
+  const measured = { phases: watch.phases(), ...taken };
+  return { state: await strategy.stateDict(), steps: watch.numSteps, measured };
 }
 
 /** Asks the first rank's clock, which starts with the steps; nothing is sent without a limit. */

@@ -11,6 +11,11 @@ const UNTRAINED = 'untrained';
 /** Names the run whose state it is, by its --out: that one goes on from its saves, and needs nothing here. */
 const RUN = 'run';
 
+/** Whether a key is one of these, beside the model's. */
+export function isNote(key: string): boolean {
+  return key === UNTRAINED || key === RUN;
+}
+
 export interface Rest {
   readonly store: ShardStore;
   /** Call before each step of the optimizer, whose commit makes the directory's state a trained one. */

@@ -1,0 +1,131 @@
+// --check: what the plan says of a run beside what the run took. Bytes must be equal, for the dry run is the
+// run's own code; the time is an estimate.
+
+import type { Backend } from '@shardweave/tensor-core';
+import { formatBytes, formatMs } from '../output/format.js';
+import type { RankCheck, RankTaken } from '../rank/events.js';
+import { COMPUTE_DTYPES } from '../rank/strategies/model-parts.js';
+import type { RunConfig } from '../run-config.js';
+import { dryRun } from './dry-run.js';
+import { measureRates, stepMs } from './rates.js';
+
+export interface CheckOptions {
+  readonly rank: number;
+  /** The run's own, which it has left. */
+  readonly backend: Backend;
+  /** Steps of this command. */
+  readonly steps: number;
+  readonly measured: RankTaken;
+}
+
+/** Runs a rank's share dry. Rank 0 measures the device, too. */
+export async function checkRank(config: RunConfig, options: CheckOptions): Promise<RankCheck> {
+  const { rank, backend, steps, measured } = options;
+  const run = await dryRun(config, { rank, model: backend });
+  const counts = COUNTS.map((name) => [
+    name,
+    run.firstStep[name] + (steps - 1) * run.laterStep[name],
+  ]);
+  const { hostBytes, diskBytes } = run;
+  const phases = steps > 1 ? run.phases : [];
+  return {
+    rank,
+    steps,
+    planned: {
+      phases,
+      hostBytes,
+      diskBytes,
+      ...(Object.fromEntries(counts) as Record<(typeof COUNTS)[number], number>),
+    },
+    measured,
+    stepMs:
+      rank === 0
+        ? stepMs(run, await measureRates(backend, COMPUTE_DTYPES[config.precision]))
+        : undefined,
+  };
+}
+
+const COUNTS = [
+  'bytesSent',
+  'bytesReceived',
+  'allGathers',
+  'reduceScatters',
+  'allReduces',
+] as const;
+
+/** Numbers of one quantity of one rank. */
+interface Pair {
+  readonly rank: number;
+  readonly planned: number;
+  readonly taken: number;
+}
+
+/**
+ * A line a quantity: that of the rank that took most, or of the first that took other than planned.
+ * @param measuredMs of a usual step
+ */
+export function checkLines(checks: readonly RankCheck[], measuredMs: number): string[] {
+  const bytes = quantitiesOf(checks).map(([name, pairs]) => {
+    const differing = pairs.find(({ planned, taken }) => planned !== taken);
+    const { rank, planned, taken } =
+      differing ?? pairs.reduce((most, pair) => (pair.taken > most.taken ? pair : most));
+    const verdict =
+      differing === undefined
+        ? 'equal'
+        : `rank ${rank}: ${taken - planned > 0 ? '+' : ''}${taken - planned} bytes`;
+    return [name, formatBytes(planned), formatBytes(taken), verdict] as const;
+  });
+  const planned = checks[0]?.stepMs;
+  const time =
+    planned === undefined
+      ? []
+      : [
+          [
+            'a step',
+            formatMs(planned),
+            formatMs(measuredMs),
+            percent(measuredMs / planned),
+          ] as const,
+        ];
+  const rows = [['check', 'planned', 'taken', ''] as const, ...bytes, ...time];
+  return rows.map(([name, a, b, verdict]) =>
+    `${name.padEnd(20)} ${a.padStart(9)} ${b.padStart(9)}  ${verdict}`.trimEnd(),
+  );
+}
+
+/** By phase and tag, on the wire and at rest; what no rank has is left out. */
+function quantitiesOf(checks: readonly RankCheck[]): [string, Pair[]][] {
+  const names = new Map<string, Pair[]>();
+  const add = (name: string, pair: Pair) => names.set(name, [...(names.get(name) ?? []), pair]);
+  for (const { rank, planned, measured } of checks) {
+    for (const { phase, bytes } of planned.phases) {
+      const taken = measured.phases.find((one) => one.phase === phase)?.bytes;
+      for (const tag of ['total', ...Object.keys(bytes).filter((each) => each !== 'total')]) {
+        const key = tag as keyof typeof bytes;
+        add(tag === 'total' ? phase : `  ${tag}`.concat(` (${phase})`), {
+          rank,
+          planned: bytes[key],
+          taken: taken?.[key] ?? 0,
+        });
+      }
+    }
+    for (const [name, of] of [
+      ['sent', 'bytesSent'],
+      ['received', 'bytesReceived'],
+      ['host', 'hostBytes'],
+      ['disk', 'diskBytes'],
+    ] as const) {
+      add(name, { rank, planned: planned[of], taken: measured[of] });
+    }
+  }
+  return [...names].filter(([name, pairs]) =>
+    // Tags are told where they are not as planned.
+    pairs.some(({ planned, taken }) =>
+      name.startsWith(' ') ? planned !== taken : planned + taken > 0,
+    ),
+  );
+}
+
+function percent(ratio: number): string {
+  return `${ratio >= 1 ? '+' : ''}${Math.round(100 * (ratio - 1))} %`;
+}
