@@ -79,7 +79,11 @@ async function openShards(
         ? {
             capture: async () => {
               const captured = await captureCheckpoint(fsdp, { optimizer, onlyTrained });
-              return isReplicated && groups.gather.rank > 0 ? undefined : captured;
+              if (!isReplicated || groups.gather.rank === 0) {
+                return captured;
+              }
+              captured.release(); // the first replica writes
+              return undefined;
             },
           }
         : {
