@@ -4,6 +4,7 @@ import { toF32Array } from '@shardweave/dtypes';
 import {
   add,
   type Backend,
+  cumSum,
   Device,
   embedding,
   type KernelCalls,
@@ -14,6 +15,7 @@ import {
   rmsNorm,
   softmax,
   sum,
+  topK,
   transpose,
   type View,
 } from '@shardweave/tensor-core';
@@ -59,7 +61,9 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
         const x = rmsNorm(embedding(table, ids), { weight }); // [2, 66, 8]
         const weights = softmax(matmul(x, x, { transposeB: true })); // [2, 66, 66]
         const mixed = add(transpose(matmul(transpose(weights), add(x, bias))), 1); // [2, 8, 66]
-        const total = sum(mul(max(weights, { axis: 1 }), sum(mul(mixed, mixed), { axis: 1 })));
+        const { values } = topK(cumSum(weights, { axis: 1 }), 3, { axis: 1 }); // [2, 3, 66]
+        const scale = add(max(weights, { axis: 1 }), sum(values, { axis: 1 }));
+        const total = sum(mul(scale, sum(mul(mixed, mixed), { axis: 1 })));
         await total.backward();
         return total.item();
       });

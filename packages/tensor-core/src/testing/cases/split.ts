@@ -33,6 +33,8 @@ export function splitCases(): ConformanceCase[] {
     splitCase('operands through strides', 'arithmetic', broadcast),
     splitCase('copies through strides', 'exact', copies),
     splitCase('gather', 'sum', gather),
+    splitCase('topK', 'exact', topK),
+    splitCase('cumSum', 'sum', cumSum),
     splitCase('crossEntropy', 'sum', crossEntropy),
     splitCase('matmul with many rows and columns', 'sum', matmulWide),
     splitCase('matmul with long sums', 'sum', matmulLong),
@@ -401,6 +403,48 @@ function gather(twin: Twin, limitBytes: number): void {
       const dy = twin.floats(outer * count * inner, dtype);
       const dx = twin.output(outer * dim * inner, dtype, { offset: 2 });
       twin.run('gatherBackward', { ...extent, ids, dy, dx });
+    }
+  }
+}
+
+/** Equal values in all parts of a line, and more results than the last part has elements. */
+function topK(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    const size = numBeyond(limitBytes, dtype);
+    for (const [outer, dim, inner, count] of [
+      [Math.ceil(size / 33), 11, 3, 7],
+      [2, Math.ceil(size / 3), 3, 5],
+      [1, size, 1, 9],
+    ] as const) {
+      const extent = { outer, dim, inner, count };
+      const values = Array.from(
+        { length: outer * dim * inner },
+        (_, i) => (i * 31 + ((i * i) % 7)) % 59,
+      );
+      values[1] = Number.NaN;
+      const x = twin.values(values, dtype, { offset: 1 });
+      twin.run('topK', { ...extent, x, out: twin.output(outer * count * inner, 'i32') });
+    }
+  }
+}
+
+function cumSum(twin: Twin, limitBytes: number): void {
+  for (const dtype of [...WIDTHS, 'i32'] as const) {
+    const size = numBeyond(limitBytes, dtype);
+    for (const [outer, dim, inner] of [
+      [Math.ceil(size / 33), 11, 3],
+      [2, Math.ceil(size / 3), 3],
+      [1, size, 1],
+    ] as const) {
+      const length = outer * dim * inner;
+      for (const isReverse of [false, true]) {
+        const x =
+          dtype === 'i32'
+            ? twin.anyBits(length, dtype, { offset: 1 })
+            : twin.floats(length, dtype, { offset: 1 });
+        const out = twin.output(length, dtype, { offset: 2 });
+        twin.run('cumSum', { x, out, outer, dim, inner, isReverse });
+      }
     }
   }
 }

@@ -1,5 +1,4 @@
-// Elements along an axis by index, the gradient of that without atomics, the largest along an axis, and
-// running sums. All over [outer, dim, inner].
+// Elements along an axis by index, and the gradient of that without atomics, over [outer, dim, inner].
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -8,7 +7,7 @@ import { defineKernel } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { fill, through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
-import { eachRowBlock, hasWholeRows, runRows } from './rows.js';
+import { eachRowBlock, hasWholeRows } from './rows.js';
 
 export function gather(ctx: KernelContext, call: KernelCalls['gather']): void {
   const { x, ids, out, inner, count } = call;
@@ -140,126 +139,6 @@ ${elementwiseMain('add_line(u);')}`,
         },
         views: [...block.picked, block.axis],
         grid,
-      });
-    });
-  });
-}
-
-/** Order of f32 by the order of words: NaN above all, zeros of both signs equal. 0 stands for none. */
-const KEYS = `
-fn key_of(v: f32) -> u32 {
-  let bits = bitcast<u32>(v);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) { return 0xffffffffu; }
-  if ((bits & 0x7fffffffu) == 0u) { return 0x80000000u; }
-  return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
-}
-struct Best { key: u32, at: u32 }
-fn better(a: Best, b: Best) -> Best {
-  if (b.key > a.key || (b.key == a.key && b.at < a.at)) { return b; }
-  return a;
-}`;
-
-/** A round for each result: the best of those behind the one found last. */
-export function topK(ctx: KernelContext, call: KernelCalls['topK']): void {
-  const { x, out, outer, dim, inner, count } = call;
-  const strides = [dim * inner, count * inner];
-  eachRowBlock(ctx, [x, out], { strides, rows: outer, op: 'topK' }, (parts) => {
-    const [xPart, outPart] = parts as [View, View];
-    runRows(ctx, {
-      key: `topK ${x.dtype} to ${out.dtype}`,
-      rows: outPart.size / count,
-      allRows: outer * inner,
-      cols: dim,
-      bindings: [
-        { name: 'x', type: x.dtype, access: 'read' },
-        { name: 'out', type: 'raw', access: 'read_write' },
-      ],
-      params: { inner: 'u32', count: 'u32' },
-      helpers: (lanes) => `${INTEGER_DIVIDE}${KEYS}
-${
-  lanes === 1
-    ? 'fn best_of(own: Best, me: u32) -> Best { return own; }'
-    : `var<workgroup> bests: array<Best, LANES>;
-fn best_of(own: Best, me: u32) -> Best {
-  bests[me] = own;
-  workgroupBarrier();
-  for (var s = LANES / 2u; s > 0u; s >>= 1u) {
-    if (me < s) { bests[me] = better(bests[me], bests[me + s]); }
-    workgroupBarrier();
-  }
-  let r = bests[0];
-  workgroupBarrier();
-  return r;
-}`
-}`,
-      body: `
-  let o = divide(row, P.inner);
-  let i = row - o * P.inner;
-  var last = Best(0xffffffffu, 0xffffffffu);
-  for (var n = 0u; n < P.count; n++) {
-    var best = Best(0u, 0xffffffffu);
-    for (var d = me; d < P.cols; d += LANES) {
-      let key = key_of(load_x((o * P.cols + d) * P.inner + i));
-      let is_left = n == 0u || key < last.key || (key == last.key && d > last.at);
-      if (is_left && key > best.key) { best = Best(key, d); }
-    }
-    last = best_of(best, me);
-    if (me == 0u) { store_out((o * P.count + n) * P.inner + i, last.at); }
-  }`,
-      values: { inner, count },
-      views: [xPart, outPart],
-    });
-  });
-}
-
-/** Lanes sum runs of neighbors, then each goes through its own again, from the sum of those before. */
-export function cumSum(ctx: KernelContext, call: KernelCalls['cumSum']): void {
-  const { x, out, outer, dim, inner, isReverse } = call;
-  const type = out.dtype === 'i32' || out.dtype === 'u32' ? out.dtype : 'f32';
-  through32(ctx, out, (wide) => {
-    const blocks = { strides: [dim * inner, dim * inner], rows: outer, op: 'cumSum' };
-    eachRowBlock(ctx, [x, wide], blocks, (views) => {
-      runRows(ctx, {
-        key: `cumSum ${x.dtype} ${type}${isReverse ? ' reverse' : ''}`,
-        rows: views[1]!.size / dim,
-        allRows: outer * inner,
-        cols: dim,
-        bindings: [
-          { name: 'x', type: x.dtype, access: 'read' },
-          { name: 'out', type: type, access: 'read_write' },
-        ],
-        params: { inner: 'u32' },
-        helpers: (lanes) => `${INTEGER_DIVIDE}
-${
-  lanes === 1
-    ? `fn sum_before(own: ${type}, me: u32) -> ${type} { return ${type}(0); }`
-    : `var<workgroup> runs: array<${type}, LANES>;
-fn sum_before(own: ${type}, me: u32) -> ${type} {
-  runs[me] = own;
-  workgroupBarrier();
-  var sum = ${type}(0);
-  for (var l = 0u; l < me; l++) { sum += runs[l]; }
-  return sum;
-}`
-}`,
-        body: `
-  let o = divide(row, P.inner);
-  let first = o * P.cols * P.inner + row - o * P.inner;
-  let run = (P.cols + LANES - 1u) / LANES;
-  let begin = min(me * run, P.cols);
-  let end = min(begin + run, P.cols);
-  var own = ${type}(0);
-  if (LANES > 1u) {
-    for (var n = begin; n < end; n++) { own += load_x(first + ${isReverse ? '(P.cols - 1u - n)' : 'n'} * P.inner); }
-  }
-  var sum = sum_before(own, me);
-  for (var n = begin; n < end; n++) {
-    let at = first + ${isReverse ? '(P.cols - 1u - n)' : 'n'} * P.inner;
-    sum += load_x(at);
-    store_out(at, sum);
-  }`,
-        values: { inner },
-        views,
       });
     });
   });

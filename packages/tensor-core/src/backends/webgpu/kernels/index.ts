@@ -7,12 +7,13 @@ import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
+import { cumSum } from './cum-sum.js';
 import { custom } from './custom.js';
 import { dropout } from './dropout.js';
 import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
 import { gated, gatedBackward } from './gated.js';
-import { cumSum, gather, gatherBackward, topK } from './gather.js';
+import { gather, gatherBackward } from './gather.js';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
@@ -22,6 +23,7 @@ import { extremumBackward, reduce } from './reduce.js';
 import { rmsNorm, rmsNormBackward } from './rms-norm.js';
 import { rotary } from './rotary.js';
 import { softmax, softmaxBackward } from './softmax.js';
+import { topK } from './top-k.js';
 
 export const KERNELS: {
   readonly [K in KernelName]: (ctx: KernelContext, call: KernelCalls[K]) => void;
