@@ -9,6 +9,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   truncateSync,
   unlinkSync,
   writeFileSync,
@@ -76,6 +77,36 @@ describe('a run that ended goes on bit by bit', () => {
       const again = await run(`${flags} ${out} --resume auto`);
       const unbroken = await run(`${way} --steps 4`);
       expect([...told(first), ...told(again)]).toEqual(told(unbroken));
+    },
+  );
+
+  it.each(['--strategy offload', '--strategy fsdp --ranks 2'])(
+    '%s: from a save that has the files of its state on disk, and later steps have not gone over them',
+    async (way) => {
+      const [rest, out] = [join(directory, 'rest'), join(directory, 'run')];
+      const flags = `${way} --steps 6 --offload-dir`;
+      const unbroken = await run(`${flags} ${rest} --save-every 1 --keep 9 --out ${out}`);
+      expect(unbroken.saves.map(({ step }) => step)).toEqual([1, 2, 3, 4, 5, 6]);
+      const filesOf = (step: number) => {
+        const path = join(out, 'saves', `step-00000${step}`);
+        return readdirSync(path)
+          .filter((name) => name.endsWith('.pieces'))
+          .map((name) => ({ name, ...statSync(join(path, name)) }));
+      };
+      for (const { name, size, nlink } of filesOf(6)) {
+        // What is written anew of such a model is nothing.
+        expect([name, size > 0, nlink]).toEqual([name, name.includes('-file-'), size > 0 ? 2 : 1]);
+      }
+      const inodes = [1, 2, 3, 4, 5, 6].flatMap((step) => filesOf(step).map(({ ino }) => ino));
+      expect(new Set(inodes).size).toBe(inodes.length);
+      const again = await run(
+        `${flags} ${directory}/other --out ${directory}/again --resume ${out}/saves/step-000002`,
+      );
+      expect(told(again)).toEqual(told(unbroken).slice(2));
+      const pins = readdirSync(rest, { recursive: true }).filter((name) =>
+        `${name}`.includes('pin'),
+      );
+      expect(pins).toEqual([]);
     },
   );
 

@@ -6,7 +6,9 @@ import { join } from 'node:path';
 import { openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { createMemoryGroup } from '@shardweave/collectives';
+import { FsdpRankFailedError } from '@shardweave/fsdp';
 import type { CapturedModule } from '@shardweave/nn';
+import { StoreFullError } from '@shardweave/shard-store';
 import type { FileLayer } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
@@ -15,6 +17,7 @@ import { parseFlags } from '../src/flags.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { holdRun } from '../src/saves/hold-run.js';
 import { RunSaves, type RunSavesOptions } from '../src/saves/run-saves.js';
+import { stepsIn } from '../src/saves/save-directory.js';
 import { writeCaptured } from '../src/saves/write-save.js';
 import { runLine, tinyFlags } from './fixtures/tiny-run.js';
 
@@ -38,7 +41,7 @@ function captured(rank: number): CapturedModule {
   const pieces = async function* () {
     yield { ...spec, start: rank * 20, end: rank * 20 + 20, read };
   };
-  return { pieces: pieces(), optimizer, waitMs: 0, release: () => {} };
+  return { pieces: pieces(), optimizer, waitMs: 0, release: async () => {} };
 }
 
 /** A save of two ranks; `files` of the second. */
@@ -122,6 +125,46 @@ describe('a run', () => {
       expect.stringMatching(/^The save of step 2 failed: rank 0: E/),
       expect.stringMatching(/^The save of step 3 failed: rank 0: E/),
     ]);
+  });
+
+  it('goes on where its state on disk can not be pinned for a save', async () => {
+    const groups = createMemoryGroup(2);
+    const texts: string[] = [];
+    const full = new StoreFullError('pin of a: expected room on the disk, got none.');
+    const told = new FsdpRankFailedError('captureCheckpoint: rank 1 failed.', {
+      ...{ rank: 1, operation: 'captureCheckpoint', reason: full.message },
+    });
+    const failing = (error: Error) => async (): Promise<CapturedModule> => {
+      throw error;
+    };
+    await Promise.all(
+      groups.map(async (group, rank) => {
+        const background = await group.split(0);
+        const config = await configOf(`--out ${directory} --save-every 1`);
+        let capture = failing(rank === 1 ? full : told);
+        const saves = await RunSaves.open({
+          config: { ...config, tokens: { train: 'tokens', valid: undefined } },
+          strategy: { saving: { capture: () => capture() } } as never,
+          ...{ group, background, numericClass: 'cpu', base: undefined },
+          wrapUp: new AbortController().signal,
+          emit: (event) => {
+            const text = event.type === 'warning' ? event.text : `${event.type}`;
+            texts.push(`rank ${rank}: ${text}`);
+          },
+        });
+        await saves.after({ step: 1, updates: 1, isLast: false });
+        capture = async () => captured(rank);
+        await saves.after({ step: 2, updates: 2, isLast: false });
+        await saves.settle();
+        capture = failing(new Error('the device is lost'));
+        await expect(saves.after({ step: 3, updates: 3, isLast: false })).rejects.toThrow(/lost/);
+      }),
+    );
+    expect(texts).toEqual([
+      'rank 0: The save of step 1 failed: captureCheckpoint: rank 1 failed.',
+      'rank 0: save',
+    ]);
+    expect(await stepsIn(join(directory, 'saves'))).toEqual([2]);
   });
 
   it('is one command at a time', async () => {

@@ -27,8 +27,17 @@ interface Range {
   readonly end: number;
 }
 
+/** A file that never changes, such as one of a store's generation. */
+export interface HeldFile {
+  readonly byteLength: number;
+  /** Gives it one more name, a path; false where that can't be, as on another device. */
+  linkAs(path: string): Promise<boolean>;
+}
+
 /** A piece that this process writes. */
 export interface HeldPiece extends TensorSpec, Range {
+  /** Where it lies already: a save in a directory of the same device takes that file, and copies nothing. */
+  readonly inFile?: { readonly file: HeldFile; readonly byteOffset: number } | undefined;
   /** Little-endian bytes of elements [start, end) of the tensor, a part of the piece. They do not change later. */
   read(start: number, end: number): Promise<Uint8Array>;
 }

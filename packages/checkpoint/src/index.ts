@@ -4,6 +4,7 @@ export { crc32 } from './crc32.js';
 export * from './errors.js';
 export { firstOf } from './first-of.js';
 export {
+  type HeldFile,
   type HeldPiece,
   labelOf,
   type TensorId,

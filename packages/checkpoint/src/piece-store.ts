@@ -1,6 +1,8 @@
 // The seam of this package: named files that are written and read by ranges. Implemented by a directory
 // (./node) and by any ShardStore (piecesIn). It knows no tensors and no ranks.
 
+import type { HeldFile } from './held-piece.js';
+
 /**
  * Gives ranges of files; a ShardStore is one. A process needs only the files that its pieces are in, and
  * the index: what some see and others don't is put together by firstOf.
@@ -29,6 +31,8 @@ export interface PieceStore extends PieceReader {
   files(): Promise<readonly string[]>;
   /** Begins a file that is not there yet. */
   create(file: string): Promise<PieceSink>;
+  /** Makes `held` a file of its own too, durable, without a copy; false, or absent, where it can't. */
+  adopt?(file: string, held: HeldFile): Promise<boolean>;
   /** Creates or replaces a small file, as a whole. */
   replace(file: string, bytes: Uint8Array): Promise<void>;
   /** Removes a file; nothing where there is none. */

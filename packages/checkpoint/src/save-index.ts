@@ -52,10 +52,10 @@ export interface SaveIndex {
   readonly extra: Readonly<Record<string, unknown>>;
 }
 
-/** One process's file of a save, and what is in it. Plain JSON, for whoever publishes. */
+/** One process's files of a save, and what is in them. Plain JSON, for whoever publishes. */
 export interface SavedPart {
-  readonly file: string;
-  readonly byteLength: number;
+  /** Bytes of each file. */
+  readonly files: Readonly<Record<string, number>>;
   readonly tensors: readonly SavedTensor[];
 }
 

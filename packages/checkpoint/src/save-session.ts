@@ -78,7 +78,7 @@ function sessionOf(
     id,
     publish: (parts, { optimizer, extra = {} } = {}) =>
       end(async () => {
-        const files = Object.fromEntries(parts.map(({ file, byteLength }) => [file, byteLength]));
+        const files = Object.assign({}, ...parts.map((part) => part.files));
         const tensors = merged(parts);
         await store.replace(INDEX_FILE, encodeIndex({ id, files, tensors, optimizer, extra }));
         // The save is whole: what can't be removed, the next one removes.

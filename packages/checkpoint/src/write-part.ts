@@ -2,7 +2,7 @@
 
 import { crc32 } from './crc32.js';
 import { CheckpointUsageError } from './errors.js';
-import { type HeldPiece, labelOf, requireAlike, tensorKey } from './held-piece.js';
+import { type HeldFile, type HeldPiece, labelOf, requireAlike, tensorKey } from './held-piece.js';
 import type { PieceSink, PieceStore } from './piece-store.js';
 import {
   PIECE_BYTES,
@@ -27,7 +27,8 @@ export interface WritePartOptions {
 
 /**
  * Writes pieces in their order. In memory are two blocks of 4 MiB at most: one that is written, and the next
- * one, which is read meanwhile. What it returns goes to whoever publishes the save; until then it is none.
+ * one, which is read meanwhile. Pieces in files that the store can adopt are read for their checksums alone.
+ * What it returns goes to whoever publishes the save; until then it is none.
  * @throws what a piece's `read` or the store throws; the file is removed then
  */
 export async function writePart(
@@ -42,34 +43,51 @@ export async function writePart(
   }
   const file = pieceFile(save, part);
   const sink = await store.create(file);
-  const writer = new PartWriter(store, sink, file);
+  const writer = new PartWriter(store, sink, { file, save, part });
   try {
     for await (const piece of pieces) {
       await writer.add(piece);
     }
     await writer.written();
     await sink.finish();
-    return { file, byteLength: writer.byteLength, tensors: writer.tensors };
+    return { files: writer.files, tensors: writer.tensors };
   } catch (error) {
     await writer.written().catch(() => undefined);
+    for (const adopted of Object.keys(writer.files).filter((name) => name !== file)) {
+      await store.delete(adopted).catch(() => undefined);
+    }
     await sink.abandon().catch(() => undefined); // the first error is the one to tell
     throw error;
   }
 }
 
 class PartWriter {
-  byteLength = 0;
+  /** Bytes of what was written. */
+  #byteLength = 0;
+  /** Names of files that were adopted; undefined for those that can't be. */
+  readonly #adopted = new Map<HeldFile, string | undefined>();
   readonly #found = new Map<string, SavedTensor & { readonly pieces: SavedPiece[] }>();
   readonly #store: PieceStore;
   readonly #sink: PieceSink;
-  readonly #file: string;
+  readonly #names: WritePartOptions & { readonly file: string };
   /** The last write. */
   #writing: Promise<void> = Promise.resolve();
 
-  constructor(store: PieceStore, sink: PieceSink, file: string) {
+  constructor(
+    store: PieceStore,
+    sink: PieceSink,
+    names: WritePartOptions & { readonly file: string },
+  ) {
     this.#store = store;
     this.#sink = sink;
-    this.#file = file;
+    this.#names = names;
+  }
+
+  get files(): Readonly<Record<string, number>> {
+    const adopted = [...this.#adopted].flatMap(([{ byteLength }, name]) =>
+      name === undefined ? [] : [[name, byteLength] as const],
+    );
+    return Object.fromEntries([[this.#names.file, this.#byteLength], ...adopted]);
   }
 
   get tensors(): readonly SavedTensor[] {
@@ -87,6 +105,7 @@ class PartWriter {
     const most =
       Math.floor(PIECE_BYTES / elementBytes / PIECE_ALIGN_ELEMENTS) * PIECE_ALIGN_ELEMENTS;
     const blockLength = most * (BLOCK_BYTES / PIECE_BYTES);
+    const adopted = await this.#adopt(piece);
     for (let start = piece.start; start < end; start += blockLength) {
       const next = Math.min(end, start + blockLength);
       const bytes = await piece.read(start, next);
@@ -95,18 +114,47 @@ class PartWriter {
           `writePart: expected ${(next - start) * elementBytes} bytes of '${labelOf(piece)}', got ${bytes.byteLength}.`,
         );
       }
+      const place = adopted?.at(start) ?? {
+        file: this.#names.file,
+        byteOffset: this.#byteLength,
+      };
       for (let from = start; from < next; from += most) {
         const to = Math.min(next, from + most);
         const part = bytes.subarray((from - start) * elementBytes, (to - start) * elementBytes);
         const checksum = (this.#store.crc32 ?? crc32)(part, 0);
-        const byteOffset = this.byteLength;
-        this.byteLength += part.byteLength;
-        tensor.pieces.push({ start: from, end: to, file: this.#file, byteOffset, checksum });
+        const byteOffset = place.byteOffset + (from - start) * elementBytes;
+        tensor.pieces.push({ start: from, end: to, file: place.file, byteOffset, checksum });
       }
-      await this.#writing;
-      this.#writing = this.#sink.write(bytes, this.byteLength - bytes.byteLength);
-      this.#writing.catch(() => undefined); // whoever awaits it next hears of it
+      if (adopted === undefined) {
+        await this.#writing;
+        this.#writing = this.#sink.write(bytes, this.#byteLength);
+        this.#writing.catch(() => undefined); // whoever awaits it next hears of it
+        this.#byteLength += bytes.byteLength;
+      }
     }
+  }
+
+  /** Where elements of a piece lie in a file that the save takes as it is; undefined where it can't. */
+  async #adopt(piece: HeldPiece) {
+    const { inFile } = piece;
+    if (inFile === undefined || this.#store.adopt === undefined) {
+      return undefined;
+    }
+    const { file: held, byteOffset } = inFile;
+    if (!this.#adopted.has(held)) {
+      const { save, part } = this.#names;
+      const name = pieceFile(save, `${part}-file-${this.#adopted.size}`);
+      this.#adopted.set(held, (await this.#store.adopt(name, held)) ? name : undefined);
+    }
+    const file = this.#adopted.get(held);
+    if (file === undefined) {
+      return undefined;
+    }
+    const at = (element: number) => {
+      const before = pieceByteLength({ start: piece.start, end: element }, piece);
+      return { file, byteOffset: byteOffset + before };
+    };
+    return { at };
   }
 
   /** @throws what the sink throws */

@@ -44,7 +44,7 @@ async function write(store: PieceStore, save: string, rank: number, captured: Ca
   try {
     return await writePart(store, captured.pieces, { save, part: `rank-${rank}` });
   } finally {
-    captured.release();
+    await captured.release();
   }
 }
 

@@ -86,7 +86,7 @@ async function save(store: PieceStore, captured: CapturedModule): Promise<void> 
   try {
     part = await writePart(store, captured.pieces, { save: session.id, part: 'all' });
   } finally {
-    captured.release();
+    await captured.release();
   }
   await session.publish([part], { optimizer: captured.optimizer });
 }
@@ -179,7 +179,7 @@ it('a packed module is stepped when all of it is read', async () => {
   const stepping = step(model, optimizer);
   await turn();
   expect(await textOf(model)).toEqual(before);
-  captured.release();
+  await captured.release();
   await stepping;
   expect(await textOf(model)).not.toEqual(before);
 });

@@ -2,7 +2,7 @@
 // of the host, and the device isn't asked.
 
 import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
-import { StateDictError } from '@shardweave/nn';
+import { type CapturedModule, StateDictError } from '@shardweave/nn';
 import { type AnyOptimizer, HeldModule } from '@shardweave/nn/flat';
 import type { OffloadModel } from './offload-model.js';
 
@@ -42,6 +42,22 @@ export async function saveCheckpoint(
     const record = () => ({ optimizer: held.optimizerRecord(), extra });
     await writeSave(store, { pieces: held.pieces(), record });
   });
+}
+
+/**
+ * What saveCheckpoint would write, for writePart: calls and steps may follow at once, and are not in it. Values
+ * are pinned in the model's store: a save in a directory of the same device takes their files and copies none.
+ * Release it behind writePart.
+ * @throws {NnConfigError} where the store can't pin values: host memory, and file systems without hard links
+ * @throws {OffloadBusyError} and {StateDictError} as saveCheckpoint
+ */
+export async function captureCheckpoint(
+  model: OffloadModel,
+  options: Pick<SaveCheckpointOptions, 'optimizer' | 'onlyTrained'> = {},
+): Promise<CapturedModule> {
+  return model.whileAtRest('captureCheckpoint', () =>
+    heldModule(model, options, 'captureCheckpoint').capture(),
+  );
 }
 
 /**

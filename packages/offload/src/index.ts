@@ -1,6 +1,7 @@
 // OffloadModel: layers rest in host memory or on disk and are on the device while they run.
 
 export {
+  captureCheckpoint,
   type LoadCheckpointOptions,
   loadCheckpoint,
   type SaveCheckpointOptions,

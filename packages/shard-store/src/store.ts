@@ -58,6 +58,13 @@ export interface ShardStore {
    */
   withdraw(key: string): Promise<void>;
 
+  /**
+   * Keeps the value of `key` as it is now, whatever is written or deleted later, without a copy of it. The
+   * caller releases it. Absent, or `undefined`, where the store can't: its values are in memory, or its
+   * file system has no second names for files.
+   */
+  pin?(key: string): Promise<PinnedValue | undefined>;
+
   /** Makes all that was written so far the generation that a next owner finds, as a whole. */
   commit(): Promise<void>;
 
@@ -66,6 +73,17 @@ export interface ShardStore {
    * host memory is gone altogether. Later calls reject with `CLOSED`; closing twice is one closing.
    */
   close(): Promise<void>;
+}
+
+/** A value that stays as it is until it is released, also when its store is closed. */
+export interface PinnedValue {
+  readonly byteLength: number;
+  /** Fills `into` from byte `offset` on. Rejects where it is too short, or damaged. */
+  read(into: Uint8Array, options?: ReadOptions): Promise<void>;
+  /** Gives its file one more name, which is the caller's; false where that can't be, as on another device. */
+  linkAs(path: string): Promise<boolean>;
+  /** Idempotent. */
+  release(): Promise<void>;
 }
 
 export interface WriteOptions {

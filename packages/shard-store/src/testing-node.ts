@@ -30,6 +30,10 @@ export function interceptFiles(
       await before({ operation: 'rename', path: from });
       await files.rename(from, to);
     },
+    link: async (from, to) => {
+      await before({ operation: 'link', path: from });
+      await files.link(from, to);
+    },
     unlink: on('unlink', files.unlink),
     list: on('list', files.list),
     makeDirectory: on('makeDirectory', files.makeDirectory),
@@ -65,6 +69,10 @@ function interceptFile(
     byteLength: async () => {
       await before({ operation: 'byteLength', path });
       return file.byteLength();
+    },
+    linkCount: async () => {
+      await before({ operation: 'linkCount', path });
+      return file.linkCount();
     },
     sync: async () => {
       await before({ operation: 'sync', path });

@@ -6,6 +6,8 @@ import { rm, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import { FsdpRankFailedError } from '@shardweave/fsdp';
+import { StoreError } from '@shardweave/shard-store';
 import { TrainerError, UsageError } from '../errors.js';
 import type { BaseModel } from '../model/base-model.js';
 import { makeDirectory } from '../output/run-directory.js';
@@ -14,7 +16,7 @@ import type { Strategy } from '../rank/strategies/strategy.js';
 import type { PreparedRun } from '../run-config.js';
 import { removeParts, removeSave, savesOf, stepsIn } from './save-directory.js';
 import { type SavedRun, tokensOf } from './saved-run.js';
-import { type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
+import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
 
 export interface RunSavesOptions {
   readonly config: PreparedRun;
@@ -103,7 +105,7 @@ export class RunSaves {
    */
   async last(): Promise<string> {
     const outcome = (await this.#writing)!;
-    if ('failure' in outcome) {
+    if (isFailure(outcome)) {
       throw new TrainerError(
         `The last save failed: ${outcome.failure} Saves before it are in ${this.#directory}: go on from them with --resume auto.`,
       );
@@ -134,19 +136,24 @@ export class RunSaves {
     const options = { directory: this.#directory, step, group: background, extra };
     const { saving } = strategy;
     const isBeside = 'capture' in saving;
-    const captured = isBeside ? await saving.capture() : undefined;
+    const captured = isBeside ? await saving.capture().catch(asFailure) : undefined;
     const beginMs = this.#now() - startMs;
-    const writing = isBeside ? writeCaptured(captured, options) : writeAtRest(saving.save, options);
+    const writing = !isBeside
+      ? writeAtRest(saving.save, options)
+      : isFailure(captured)
+        ? Promise.resolve(captured)
+        : writeCaptured(captured, options);
     this.#writing = writing.then(async (outcome) => {
       if (background.rank === 0) {
         const ms = this.#now() - startMs;
-        const waitMs = isBeside ? beginMs + (captured?.waitMs ?? 0) : ms;
+        const stepsMs = isFailure(captured) ? 0 : (captured?.waitMs ?? 0);
+        const waitMs = isBeside ? beginMs + stepsMs : ms;
         emit(
-          'failure' in outcome
+          isFailure(outcome)
             ? { type: 'warning', text: `The save of step ${step} failed: ${outcome.failure}` }
             : { type: 'save', save: { step, ...outcome, ms, waitMs } },
         );
-        if (!('failure' in outcome)) {
+        if (!isFailure(outcome)) {
           await this.#prune().catch(() => undefined); // tried again behind the next save
         }
       }
@@ -178,6 +185,18 @@ export class RunSaves {
       }
     }
   }
+}
+
+/** What a disk that can't take a save says, on all ranks: the one that has it, and those that are told. */
+function asFailure(error: unknown): SaveFailed {
+  if (error instanceof StoreError || error instanceof FsdpRankFailedError) {
+    return { failure: error.message };
+  }
+  throw error;
+}
+
+function isFailure(outcome: object | undefined): outcome is SaveFailed {
+  return outcome !== undefined && 'failure' in outcome;
 }
 
 /** A save is whole only where the first rank's directory is everybody's: known before hours of work. */

@@ -29,9 +29,11 @@ export interface WriteSaveOptions {
 }
 
 /** How a save ended, the same on all ranks. */
-export type SaveOutcome =
-  | { readonly directory: string; readonly bytes: number }
-  | { readonly failure: string };
+export type SaveOutcome = { readonly directory: string; readonly bytes: number } | SaveFailed;
+
+export interface SaveFailed {
+  readonly failure: string;
+}
 
 /**
  * Writes what each rank has captured, and releases it. Collective. A rank that can't write fails the save on all ranks;
@@ -54,15 +56,16 @@ export async function writeCaptured(
     const written = await agree(async () => {
       const part = { save: id!, part: `rank-${rank}-of-${worldSize}` };
       const own = captured && (await writePart(store, captured.pieces, part));
-      captured?.release(); // steps wait for no other rank's writing
+      await captured?.release(); // steps wait for no other rank's writing
       return JSON.stringify({ part: own, optimizer: captured?.optimizer });
     });
     const all = written.map((text) => JSON.parse(text) as RankPart);
     const parts = all.flatMap(({ part }) => part ?? []);
     await session?.publish(parts, { optimizer: joined(all), extra: options.extra });
-    return parts.reduce((sum, { byteLength }) => sum + byteLength, 0);
+    const lengths = parts.flatMap(({ files }) => Object.values(files));
+    return lengths.reduce((sum, byteLength) => sum + byteLength, 0);
   });
-  return outcome.finally(() => captured?.release());
+  return outcome.finally(() => captured?.release().catch(() => undefined));
 }
 
 interface RankPart {

@@ -61,6 +61,15 @@ export function pieceDirectory(directory: string, options: PieceDirectoryOptions
       await files.makeDirectory(root);
       return new FileSink(files, await files.create(path), path);
     },
+    adopt: async (file, held) => {
+      const path = pathOf(file);
+      await files.makeDirectory(root);
+      if (!(await held.linkAs(path))) {
+        return false;
+      }
+      await withFile(files.openToWrite(path), (open) => open.sync());
+      return true;
+    },
     replace: async (file, bytes) => {
       const path = pathOf(file);
       const next = `${path}.next`;

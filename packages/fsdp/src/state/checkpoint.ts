@@ -101,7 +101,9 @@ async function writeShards(
   } catch (error) {
     // Best effort, for the first error is the one to tell; the next save removes what is left.
     if (part !== undefined && session === undefined) {
-      await store.delete(part.file).catch(() => undefined);
+      for (const file of Object.keys(part.files)) {
+        await store.delete(file).catch(() => undefined);
+      }
     }
     await session?.abandon().catch(() => undefined);
     throw error;
@@ -111,12 +113,13 @@ async function writeShards(
 /**
  * What this rank would write in saveCheckpoint, for writePart: forwards, backwards and steps may follow at
  * once, and are not in it. Collective. Shards stay on the device until they are written; a step of the optimizer
- * waits for those that were not read, so let nobody else change parameters or state before. Release it behind
- * writePart. A rank that is not of the first replica gets no pieces.
+ * waits for those that were not read, so let nobody else change parameters or state before. What rests in a store
+ * on disk is pinned there: a save in a directory of the same device takes its files and copies none. Release it
+ * behind writePart. A rank that is not of the first replica gets no pieces.
  * @returns steps are those of parameters that have elements here: whoever publishes puts all ranks'
  * together
- * @throws {FsdpStateError} unless idle; {NnConfigError} where shards or gradients rest off the device;
- * {FsdpRankFailedError} where another rank fails
+ * @throws {FsdpStateError} unless idle; {NnConfigError} where shards or gradients rest off the device in a store
+ * that can't pin them; {FsdpRankFailedError} where another rank fails
  */
 export async function captureCheckpoint(
   fsdp: FullyShardedDataParallel,
@@ -139,7 +142,7 @@ export async function captureCheckpoint(
         return captured;
       });
     } catch (error) {
-      captured?.release(); // another rank failed
+      await captured?.release().catch(() => undefined); // another rank failed
       throw error;
     }
   });

@@ -3,6 +3,7 @@
 
 import { slice, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
+import type { PinnedBytes } from '../flat/homes/byte-store.js';
 import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
 import type { RestingState, StateSignature } from '../flat/homes/resting-state.js';
 import type { FlatMember, FlatPlan } from './flat-plan.js';
@@ -69,6 +70,17 @@ export class FlatStates {
       return [name, await (resting?.read(name) ?? storage.read())] as const;
     });
     return { runs, tensors: new Map(await Promise.all(reads)) };
+  }
+
+  /** The same of one that rests in a store: by name what is not zeros, each as it is now. */
+  async pin(flat: Tensor): Promise<ReadonlyMap<string, PinnedBytes | undefined>> {
+    const hasRuns = (await this.runs(flat)).length > 0;
+    const resting = this.restingOf(flat);
+    const names = hasRuns ? [...this.ensure(flat).tensors.keys()] : [];
+    const stored = names.filter((name) => resting!.has(name));
+    return new Map(
+      await Promise.all(stored.map(async (name) => [name, await resting!.pin(name)] as const)),
+    );
   }
 
   /** Replaces the state of a flat. The arrays are the caller's again when it resolves. */

@@ -5,6 +5,7 @@
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, type OptionRules, optional, whole } from '../check-options.js';
 import { clearGradients } from '../flat/clear-gradients.js';
+import type { PinnedBytes } from '../flat/homes/byte-store.js';
 import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../flat/homes/flat-home.js';
 import { hasGradient } from '../parameter-place.js';
 import { type FlatPlan, planFlats } from './flat-plan.js';
@@ -268,6 +269,11 @@ export abstract class Optimizer<Options extends object> {
   /** The state of a flat, wherever it rests; undefined before its first step. For sharding. */
   async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
     return this.#states.read(flat);
+  }
+
+  /** Keeps the state of a flat that rests in a store as it is now, by name; undefined for what can't be kept. For saves. */
+  async pinFlatState(flat: Tensor): Promise<ReadonlyMap<string, PinnedBytes | undefined>> {
+    return this.#states.pin(flat);
   }
 
   /**

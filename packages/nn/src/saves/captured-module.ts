@@ -1,12 +1,14 @@
-// What a process holds of a module at one moment, for a save that is written while steps go on. Values stay
-// on the device and are read one flat after the other; a step waits for those flats that it changes.
+// What a process holds of a module at one moment, for a save that is written while steps go on. Values on the
+// device stay there and are read one flat after the other; a step waits for those flats that it changes. What
+// rests in a store is pinned there, and no step waits.
 
 import type { HeldPiece, SavedOptimizer } from '@shardweave/checkpoint';
 import type { Storage, StorageReader, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
-import { flatHomeOf } from '../flat/homes/flat-home.js';
+import type { PinnedBytes } from '../flat/homes/byte-store.js';
+import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
 import { nameOf } from '../optim/flat-plan.js';
-import type { AnyOptimizer, ReadStorage } from './held-flats.js';
+import { type AnyOptimizer, deviceSource, type FlatBytes, type FlatSource } from './held-flats.js';
 
 /** Release it when the pieces are written, or not going to be: until then a step may wait for it. */
 export interface CapturedModule {
@@ -16,14 +18,16 @@ export interface CapturedModule {
   readonly optimizer: SavedOptimizer | undefined;
   /** Milliseconds that steps have waited for flats to be read. */
   readonly waitMs: number;
-  /** Lets steps change what was not read, which can't be read any more then. Idempotent. */
-  release(): void;
+  /** Lets steps change at once what was not read, which can't be read any more then. Idempotent. */
+  release(): Promise<void>;
 }
 
 interface CapturedFlat {
   readonly pieces: HeldPiece[];
-  readonly version: number;
+  /** Of values on the device: they may not change. */
+  readonly version: number | undefined;
   readonly readers: readonly StorageReader[];
+  readonly pins: PinnedBytes[];
 }
 
 export class CapturedFlats {
@@ -36,29 +40,15 @@ export class CapturedFlats {
     this.#optimizer = optimizer;
   }
 
-  readonly read: ReadStorage = (storage, byteOffset, byteLength) =>
-    this.#readers.get(storage)!.read(byteOffset, byteLength);
+  /** @throws {NnConfigError} where the flat is stepped in a store that can't pin it */
+  async source(flat: Tensor): Promise<FlatSource> {
+    const home = flatHomeOf(flat);
+    return home === undefined ? this.#onDevice(flat) : this.#atRest(flat, home);
+  }
 
-  /** @throws {NnConfigError} where the flat rests in a store, whose steps do not wait */
+  /** Those of a flat whose source was asked for. */
   add(flat: Tensor, pieces: readonly HeldPiece[]): void {
-    const known = this.#flats.get(flat);
-    if (known !== undefined) {
-      known.pieces.push(...pieces);
-      return;
-    }
-    if (flatHomeOf(flat) !== undefined) {
-      throw new NnConfigError(
-        `captureCheckpoint: expected parameters on the device, got ${nameOf(flat)}, which is stepped in a store. Use saveCheckpoint.`,
-      );
-    }
-    this.#settled ??= flat.device.synchronize();
-    const state = this.#optimizer?.stateOf(flat)?.tensors.values() ?? [];
-    const readers = [flat, ...state].map(({ storage }) => {
-      const reader = storage.openReader(this.#settled);
-      this.#readers.set(storage, reader);
-      return reader;
-    });
-    this.#flats.set(flat, { pieces: [...pieces], version: flat.storage.version, readers });
+    this.#flats.get(flat)!.pieces.push(...pieces);
   }
 
   captured({
@@ -79,24 +69,80 @@ export class CapturedFlats {
     };
   }
 
-  release(): void {
-    for (const reader of this.#readers.values()) {
-      reader.close();
+  async release(): Promise<void> {
+    await Promise.all([...this.#flats.values()].map(releaseFlat));
+  }
+
+  #onDevice(flat: Tensor): FlatSource {
+    this.#settled ??= flat.device.synchronize();
+    const state = this.#optimizer?.stateOf(flat)?.tensors.values() ?? [];
+    const readers = [flat, ...state].map(({ storage }) => {
+      const reader = storage.openReader(this.#settled);
+      this.#readers.set(storage, reader);
+      return reader;
+    });
+    this.#flats.set(flat, { pieces: [], version: flat.storage.version, readers, pins: [] });
+    return deviceSource(flat, (storage, ...range) => this.#readers.get(storage)!.read(...range));
+  }
+
+  async #atRest(flat: Tensor, home: FlatHome): Promise<FlatSource> {
+    const pins: PinnedBytes[] = [];
+    this.#flats.set(flat, { pieces: [], version: undefined, readers: [], pins });
+    const require = (bytes: PinnedBytes | undefined): FlatBytes => {
+      if (bytes !== undefined) {
+        return pinnedBytes(bytes);
+      }
+      throw new NnConfigError(
+        `captureCheckpoint: expected parameters on the device, or in a store that can pin them, got ${nameOf(flat)}. Use saveCheckpoint.`,
+      );
+    };
+    if (home.holdsState) {
+      await home.ready();
+      await home.steps.rest();
     }
+    const parameter = home.holdsState ? await home.pinParameter() : undefined;
+    pins.push(...present(parameter));
+    const state = async (optimizer: AnyOptimizer) => {
+      const tensors = await optimizer.pinFlatState(flat);
+      pins.push(...[...tensors.values()].flatMap(present));
+      const bytes = new Map([...tensors].map(([name, each]) => [name, require(each)]));
+      return (name: string) => bytes.get(name);
+    };
+    return { parameter: require(parameter), state };
   }
 
   async *#pieces(buffers: readonly HeldPiece[]): AsyncGenerator<HeldPiece> {
-    for (const [flat, { pieces, version, readers }] of this.#flats) {
-      yield* pieces;
-      if (flat.storage.version !== version) {
+    for (const [flat, captured] of this.#flats) {
+      yield* captured.pieces;
+      if (flat.storage.version !== (captured.version ?? flat.storage.version)) {
         throw new NnConfigError(
           `captureCheckpoint: expected parameters that nobody changes before they are read, got a change of ${nameOf(flat)} by other means than its optimizer. Await the save first.`,
         );
       }
-      for (const reader of readers) {
-        reader.close();
-      }
+      await releaseFlat(captured);
     }
     yield* buffers;
   }
+}
+
+function present(pinned: PinnedBytes | undefined): PinnedBytes[] {
+  return pinned === undefined ? [] : [pinned];
+}
+
+function pinnedBytes(pinned: PinnedBytes): FlatBytes {
+  return {
+    file: pinned,
+    read: async (byteOffset, byteLength) => {
+      const bytes = new Uint8Array(byteLength);
+      await pinned.read(bytes, { offset: byteOffset });
+      return bytes;
+    },
+  };
+}
+
+async function releaseFlat({ readers, pins }: CapturedFlat): Promise<void> {
+  for (const reader of readers) {
+    reader.close();
+  }
+  await Promise.all(pins.map((pin) => pin.release()));
 }

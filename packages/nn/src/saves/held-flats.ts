@@ -2,13 +2,13 @@
 // optimizer state. The same for plain and packed parameters, for a rank's shards and for what rests in
 // a store, because all of them are pieces of flats.
 
-import type { HeldPiece, TensorSpec } from '@shardweave/checkpoint';
+import type { HeldFile, HeldPiece, TensorSpec } from '@shardweave/checkpoint';
 import type { Storage, Tensor } from '@shardweave/tensor-core';
 import { byteSize } from '@shardweave/tensor-core';
 import { restShape } from '../flat/encoded-parameter.js';
-import { flatHomeOf } from '../flat/homes/flat-home.js';
+import type { FlatHome } from '../flat/homes/flat-home.js';
 import { pieceOf } from '../optim/flat-plan.js';
-import { type FlatStateBytes, runAt, type StateRun } from '../optim/flat-state.js';
+import { runAt, type StateRun } from '../optim/flat-state.js';
 import type { Optimizer } from '../optim/optimizer.js';
 
 // biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
@@ -51,6 +51,20 @@ export function sharesByFlat(names: SavedNames): Map<Tensor, FlatShare[]> {
   return flats;
 }
 
+/** A flat's elements, or those of a state tensor of it, wherever they are. */
+export interface FlatBytes {
+  read(byteOffset: number, byteLength: number): Promise<Uint8Array>;
+  /** A file that has just these bytes, and never changes. */
+  readonly file?: HeldFile;
+}
+
+/** Where a flat's values come from. */
+export interface FlatSource {
+  readonly parameter: FlatBytes;
+  /** What an optimizer keeps of it, by name; undefined for zeros. Asked where it has been stepped. */
+  state(optimizer: AnyOptimizer): Promise<(name: string) => FlatBytes | undefined>;
+}
+
 /** How bytes come from the device. */
 export type ReadStorage = (
   storage: Storage,
@@ -58,70 +72,95 @@ export type ReadStorage = (
   byteLength: number,
 ) => Promise<Uint8Array>;
 
+/** What is on the device. */
+export function deviceSource(flat: Tensor, readStorage: ReadStorage): FlatSource {
+  const { storage } = flat;
+  const offset = flat.offset * byteSize(flat.dtype);
+  return {
+    parameter: {
+      read: async (byteOffset, byteLength) => {
+        // Devices read whole words; a half word at a parameter's end is followed by padding.
+        const words = Math.ceil(byteLength / 4) * 4;
+        return (await readStorage(storage, offset + byteOffset, words)).subarray(0, byteLength);
+      },
+    },
+    state: async (optimizer) => {
+      const tensors = optimizer.stateOf(flat)?.tensors;
+      return (name) => {
+        const tensor = tensors?.get(name);
+        return tensor && { read: (...range) => readStorage(tensor.storage, ...range) };
+      };
+    },
+  };
+}
+
+/** What rests in a store; the state comes to the host for it, of one flat at a time. */
+export function restingSource(flat: Tensor, home: FlatHome): FlatSource {
+  return {
+    parameter: {
+      read: async (byteOffset, byteLength) => {
+        await home.steps.rest();
+        return home.readParameter(byteOffset, byteLength);
+      },
+    },
+    state: async (optimizer) => {
+      const tensors = (await optimizer.readFlatState(flat))?.tensors;
+      return (name) => {
+        const bytes = tensors?.get(name);
+        return bytes && { read: async (start, length) => bytes.subarray(start, start + length) };
+      };
+    },
+  };
+}
+
 /** Pieces of the parameters, in the dtype in which they rest. */
 export function parameterPieces(
   flat: Tensor,
   shares: readonly FlatShare[],
-  readStorage: ReadStorage,
+  bytes: FlatBytes,
 ): HeldPiece[] {
-  const { dtype } = flat;
-  const elementBytes = byteSize(dtype);
-  const home = flatHomeOf(flat);
   return shares.map((share) => ({
     ...parameterSpec(flat, share),
     ...rangeOf(share),
-    read: async (from, to) => {
-      const byteOffset = (share.start + from - share.first) * elementBytes;
-      const byteLength = (to - from) * elementBytes;
-      if (!home?.holdsState) {
-        // Devices read whole words; a half word at a parameter's end is followed by padding.
-        const words = Math.ceil(byteLength / 4) * 4;
-        const start = flat.offset * elementBytes + byteOffset;
-        return (await readStorage(flat.storage, start, words)).subarray(0, byteLength);
-      }
-      await home.steps.rest();
-      return home.readParameter(byteOffset, byteLength);
-    },
+    ...placeIn(bytes, share, byteSize(flat.dtype)),
   }));
 }
 
 /**
- * Pieces of what `optimizer` keeps of a flat; those that are in a store come to the host for it, one
- * flat at a time.
+ * Pieces of what an optimizer keeps of a flat.
  * @param options.progress what all who have parts of the flat agree on; zeros where nothing of it is here
  */
-export async function statePieces(
-  flat: Tensor,
+export function statePieces(
   shares: readonly FlatShare[],
   {
-    optimizer,
     progress,
-    readStorage,
+    bytesOf,
   }: {
-    readonly optimizer: AnyOptimizer;
     readonly progress: FlatProgress;
-    readonly readStorage: ReadStorage;
+    readonly bytesOf: (name: string) => FlatBytes | undefined;
   },
-): Promise<HeldPiece[]> {
-  const live = optimizer.stateOf(flat);
-  const atRest: FlatStateBytes | undefined = flatHomeOf(flat)?.holdsState
-    ? await optimizer.readFlatState(flat)
-    : undefined;
+): HeldPiece[] {
   return shares.flatMap((share) =>
-    (progress.get(share.param)?.names ?? []).map((state): HeldPiece => {
-      const read = async (from: number, to: number) => {
-        const byteOffset = (share.start + from - share.first) * 4;
-        const byteLength = (to - from) * 4;
-        const bytes = atRest?.tensors.get(state)?.subarray(byteOffset, byteOffset + byteLength);
-        const tensor = atRest === undefined ? live?.tensors.get(state) : undefined;
-        if (bytes !== undefined || tensor === undefined) {
-          return bytes ?? new Uint8Array(byteLength);
-        }
-        return readStorage(tensor.storage, byteOffset, byteLength);
-      };
-      return { ...stateSpec(share, state), ...rangeOf(share), read };
-    }),
+    (progress.get(share.param)?.names ?? []).map((state) => ({
+      ...stateSpec(share, state),
+      ...rangeOf(share),
+      ...placeIn(bytesOf(state) ?? ZEROS, share, 4),
+    })),
   );
+}
+
+const ZEROS: FlatBytes = { read: async (_, byteLength) => new Uint8Array(byteLength) };
+
+/** The part of a flat's bytes that is a share's. */
+function placeIn(
+  { read, file }: FlatBytes,
+  { start, first }: FlatShare,
+  elementBytes: number,
+): Pick<HeldPiece, 'read' | 'inFile'> {
+  return {
+    read: (from, to) => read((start + from - first) * elementBytes, (to - from) * elementBytes),
+    inFile: file && { file, byteOffset: start * elementBytes },
+  };
 }
 
 export function parameterSpec({ dtype }: Tensor, { name, param }: FlatShare): TensorSpec {

@@ -11,15 +11,18 @@ import type {
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from '../errors.js';
+import { flatHomeOf } from '../flat/homes/flat-home.js';
 import { nameOf } from '../optim/flat-plan.js';
 import { CapturedFlats, type CapturedModule } from './captured-module.js';
 import { FlatTarget } from './flat-target.js';
 import {
   type AnyOptimizer,
+  deviceSource,
   type FlatProgress,
+  type FlatSource,
   parameterPieces,
   progressOf,
-  type ReadStorage,
+  restingSource,
   type SavedNames,
   sharesByFlat,
   statePieces,
@@ -41,9 +44,13 @@ export interface PiecesOptions {
   isWriting?(flat: Tensor): boolean;
 }
 
-/** Behind all that is queued. */
-const readInOrder: ReadStorage = (storage, byteOffset, byteLength) =>
-  storage.read(byteOffset, byteLength);
+/** Reads behind all that is queued. */
+function sourceInOrder(flat: Tensor): FlatSource {
+  const home = flatHomeOf(flat);
+  return home?.holdsState
+    ? restingSource(flat, home)
+    : deviceSource(flat, (storage, ...range) => storage.read(...range));
+}
 
 export interface LoadOptions {
   /** Refuse missing and unexpected names. Default true. */
@@ -80,7 +87,7 @@ export class HeldModule {
 
   /** All pieces to write, flat by flat, and then the buffers. */
   async *pieces(options: PiecesOptions = {}): AsyncGenerator<HeldPiece> {
-    for await (const { pieces } of this.#flats(options, readInOrder)) {
+    for await (const { pieces } of this.#flats(options, sourceInOrder)) {
       yield* pieces;
     }
     yield* this.#bufferPieces();
@@ -88,12 +95,13 @@ export class HeldModule {
 
   /**
    * What `pieces` gives, to be written while steps go on. Buffers, which a forward changes, are copied.
-   * @throws {NnConfigError} for parameters at rest in a store
+   * @throws {NnConfigError} for parameters at rest in a store that can't pin them
    */
   async capture(options: PiecesOptions = {}): Promise<CapturedModule> {
     const flats = new CapturedFlats(this.#options.optimizer);
     try {
-      for await (const { flat, pieces } of this.#flats(options, flats.read)) {
+      const sourceOf = (flat: Tensor) => flats.source(flat);
+      for await (const { flat, pieces } of this.#flats(options, sourceOf)) {
         flats.add(flat, pieces);
       }
       const buffers: HeldPiece[] = [];
@@ -102,7 +110,7 @@ export class HeldModule {
       }
       return flats.captured({ buffers, optimizer: this.optimizerRecord() });
     } catch (error) {
-      flats.release();
+      await flats.release().catch(() => undefined); // the first error is the one to tell
       throw error;
     }
   }
@@ -110,12 +118,13 @@ export class HeldModule {
   /** Pieces of each flat, where there are any. */
   async *#flats(
     { agree = async (_, own) => own, isWriting = () => true }: PiecesOptions,
-    readStorage: ReadStorage,
+    sourceOf: (flat: Tensor) => FlatSource | Promise<FlatSource>,
   ): AsyncGenerator<{ readonly flat: Tensor; readonly pieces: readonly HeldPiece[] }> {
     const { parameters, optimizer } = this.#options;
     for (const [flat, shares] of sharesByFlat(parameters)) {
-      if (isWriting(flat)) {
-        yield { flat, pieces: parameterPieces(flat, shares, readStorage) };
+      const source = isWriting(flat) ? await sourceOf(flat) : undefined;
+      if (source !== undefined) {
+        yield { flat, pieces: parameterPieces(flat, shares, source.parameter) };
       }
       if (optimizer === undefined) {
         continue;
@@ -129,9 +138,9 @@ export class HeldModule {
           this.steps[name] = step;
         }
       }
-      if (isWriting(flat) && progress.size > 0) {
-        const options = { optimizer, progress, readStorage };
-        yield { flat, pieces: await statePieces(flat, stepped, options) };
+      if (source !== undefined && progress.size > 0) {
+        const bytesOf = await source.state(optimizer);
+        yield { flat, pieces: statePieces(stepped, { progress, bytesOf }) };
       }
     }
   }

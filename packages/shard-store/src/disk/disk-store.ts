@@ -19,11 +19,27 @@ import {
   StoreIoError,
 } from '../errors.js';
 import { OperationOrder } from '../operation-order.js';
-import type { ReadOptions, ShardStore } from '../store.js';
-import { type FileLayer, nodeFiles, readWhole, withFile, writeFully } from './file-layer.js';
-import { MANIFEST, NEXT_MANIFEST, type Place, placeOf, SLOTS, slotFile } from './file-names.js';
+import type { PinnedValue, ReadOptions, ShardStore } from '../store.js';
+import {
+  type FileLayer,
+  linkIfPossible,
+  nodeFiles,
+  readWhole,
+  withFile,
+  writeFully,
+} from './file-layer.js';
+import {
+  MANIFEST,
+  NEXT_MANIFEST,
+  type Place,
+  pinFile,
+  placeOf,
+  SLOTS,
+  slotFile,
+} from './file-names.js';
 import { decodeManifest, type Entry, encodeManifest, type Manifest } from './manifest.js';
 import { lockDirectory, type OwnerLock } from './owner-lock.js';
+import { PinnedFile, removePins } from './pinned-file.js';
 import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
 
 // Note [generations]
@@ -33,7 +49,8 @@ import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
 // two files, whose room on the disk stays theirs. A commit replaces the manifest by a rename: before
 // it the old generation is what opens, after it the new one. With fsync the rename has to reach the
 // device, too; where that fails either generation may open, so the values of both keep their slots
-// until it succeeds, and no third one begins.
+// until it succeeds, and no third one begins. A value that is pinned has a second name, and the next write to its
+// slot begins another file.
 
 export interface DiskStoreOptions {
   /** Where the files are; created where it is not there. One store at a time may have it. */
@@ -66,6 +83,7 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<ShardSto
     lock = await lockDirectory(files, directory);
     const manifest = await openManifest({ files, directory, fsync });
     await removeStrays(files, directory, manifest.entries);
+    await removePins(files, directory);
     return new DiskStore({ ...manifest, directory, files, lock, fsync, maxConcurrent });
   } catch (error) {
     await lock?.release().catch(() => {}); // the first error is the one to tell
@@ -110,6 +128,7 @@ class DiskStore implements ShardStore {
   readonly #scratches: Uint8Array[] = [];
   #generation: number;
   #nextId: number;
+  #numPins = 0;
   #closing: Promise<void> | undefined;
 
   constructor(parts: DiskStoreParts) {
@@ -190,6 +209,29 @@ class DiskStore implements ShardStore {
     await this.#order.change(key, async () => {
       this.#failed.delete(key);
     });
+  }
+
+  async pin(key: string): Promise<PinnedValue | undefined> {
+    this.#checkOpen('pin');
+    checkKey('pin', key);
+    let pinned: PinnedValue | undefined;
+    await this.#order.read(key, async () => {
+      const entry = this.#current.get(key);
+      expectLength(key, entry?.byteLength, this.description);
+      const { files, directory } = this.#parts;
+      this.#numPins += 1;
+      const path = join(directory, pinFile(entry!, this.#numPins));
+      try {
+        if (await linkIfPossible(files, this.#pathOf(entry!), path)) {
+          const errorOf = (operation: string, error: unknown) =>
+            this.#errorOf(operation, key, error);
+          pinned = new PinnedFile(key, entry!, { files, path, errorOf });
+        }
+      } catch (error) {
+        throw this.#errorOf('pin', key, error);
+      }
+    });
+    return pinned;
   }
 
   async commit(): Promise<void> {

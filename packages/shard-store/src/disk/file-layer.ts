@@ -2,7 +2,7 @@
 // paths are absolute; errors are Node's, with their `code`.
 
 import { constants } from 'node:fs';
-import { mkdir, open, readdir, rename, unlink } from 'node:fs/promises';
+import { link, mkdir, open, readdir, rename, unlink } from 'node:fs/promises';
 
 export interface FileLayer {
   /** Opens for reading; rejects with ENOENT where there is none. */
@@ -12,6 +12,8 @@ export interface FileLayer {
   /** Creates; rejects with EEXIST where there is one. */
   create(path: string): Promise<OpenFile>;
   rename(from: string, to: string): Promise<void>;
+  /** Gives a file a second name, which must be new. */
+  link(from: string, to: string): Promise<void>;
   unlink(path: string): Promise<void>;
   list(directory: string): Promise<readonly string[]>;
   /** Makes it and what lacks above it; resolves to the first that it made, if any. */
@@ -27,6 +29,8 @@ export interface OpenFile {
   write(bytes: Uint8Array, position: number): Promise<number>;
   truncate(byteLength: number): Promise<void>;
   byteLength(): Promise<number>;
+  /** How many names it has. */
+  linkCount(): Promise<number>;
   /** Makes what was written durable, also by other handles of the file. */
   sync(): Promise<void>;
   close(): Promise<void>;
@@ -38,6 +42,7 @@ export const nodeFiles: FileLayer = {
   openToWrite: (path) => openWith(path, constants.O_RDWR | constants.O_CREAT),
   create: (path) => openWith(path, constants.O_RDWR | constants.O_CREAT | constants.O_EXCL),
   rename,
+  link,
   unlink,
   list: (directory) => readdir(directory),
   makeDirectory: (path) => mkdir(path, { recursive: true }),
@@ -63,10 +68,27 @@ async function openWith(path: string, flags: number): Promise<OpenFile> {
       (await handle.write(bytes, 0, bytes.byteLength, position)).bytesWritten,
     truncate: (byteLength) => handle.truncate(byteLength),
     byteLength: async () => (await handle.stat()).size,
+    linkCount: async () => (await handle.stat()).nlink,
     sync: () => handle.sync(),
     close: () => handle.close(),
   };
 }
+
+/** Gives a file a second name; false where the file system has none, or `to` lies on another one. */
+export async function linkIfPossible(files: FileLayer, from: string, to: string): Promise<boolean> {
+  try {
+    await files.link(from, to);
+    return true;
+  } catch (error) {
+    if (NO_LINKS.has((error as NodeJS.ErrnoException).code ?? '')) {
+      return false;
+    }
+    throw error;
+  }
+}
+
+/** What file systems answer that have no second names, or not there, or no more of them. */
+const NO_LINKS = new Set(['EXDEV', 'EPERM', 'EACCES', 'ENOSYS', 'ENOTSUP', 'EOPNOTSUPP', 'EMLINK']);
 
 /** The whole of a file. */
 export async function readWhole(files: FileLayer, path: string): Promise<Uint8Array> {

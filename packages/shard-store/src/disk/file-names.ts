@@ -14,6 +14,16 @@ export interface Place {
 /** Slots of a key, see Note [generations]. */
 export const SLOTS = [0, 1, 2, 3] as const;
 
+/** A second name of a value that is pinned: `shardweave-000001.0.pin-3` */
+export function pinFile(place: Place, number: number): string {
+  return `${slotFile(place)}.pin-${number}`;
+}
+
+export function isPin(name: string): boolean {
+  const [, slot] = /^(.*)\.pin-\d+$/.exec(name) ?? [];
+  return slot !== undefined && placeOf(slot) !== undefined;
+}
+
 const SLOT_FILE = /^shardweave-(\d{6,})\.([0-3])$/;
 
 /** `shardweave-000001.0` */

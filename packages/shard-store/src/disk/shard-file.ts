@@ -14,13 +14,16 @@ export interface StoredValue {
   readonly checksums: readonly number[];
 }
 
-/** Writes `bytes` over what the file holds, whose blocks it keeps: a full disk has room for them. */
+/**
+ * Writes `bytes` over what the file holds, whose blocks it keeps: a full disk has room for them. Where it has
+ * other names its bytes stay theirs, and it begins anew.
+ */
 export function writeShard(
   files: FileLayer,
   path: string,
   bytes: Uint8Array,
 ): Promise<StoredValue> {
-  return withFile(files.openToWrite(path), async (file) => {
+  return withFile(openAlone(files, path), async (file) => {
     const checksums: number[] = [];
     for (let start = 0; start < bytes.byteLength; start += CHUNK_BYTES) {
       const chunk = bytes.subarray(start, start + CHUNK_BYTES);
@@ -29,6 +32,24 @@ export function writeShard(
     await file.truncate(bytes.byteLength);
     return { byteLength: bytes.byteLength, checksums };
   });
+}
+
+/** The file to write, under no other name than this one. */
+async function openAlone(files: FileLayer, path: string): Promise<OpenFile> {
+  const file = await files.openToWrite(path);
+  let isAlone = false;
+  try {
+    isAlone = (await file.linkCount()) === 1;
+  } finally {
+    if (!isAlone) {
+      await file.close();
+    }
+  }
+  if (isAlone) {
+    return file;
+  }
+  await files.unlink(path);
+  return files.openToWrite(path);
 }
 
 /** Fills `into` with the value from `offset` on; chunks that it covers in part go through `scratch`. */

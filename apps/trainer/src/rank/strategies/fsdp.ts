@@ -18,6 +18,7 @@ import { type LanguageModel, type Module, streamStateDict, type TokenArgs } from
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
+import { sumOverRanks } from '../sum-over-ranks.js';
 import {
   adamW,
   COMPUTE_DTYPES,
@@ -54,6 +55,8 @@ async function openShards(
   const optimizer = adamW(parameters, config);
   await withWeights(model, config, (state, options) => loadStateDict(fsdp, state, options));
   let whole: LanguageModel | undefined;
+  const isSavedBeside =
+    rest === undefined ? !config.cpuOffload : await isPinningOnAll(rest, groups);
   return {
     module: fsdp,
     optimizer,
@@ -74,21 +77,20 @@ async function openShards(
       }
     },
     load: (reader) => loadCheckpoint(fsdp, reader, { optimizer, onlyTrained }),
-    saving:
-      rest === undefined && !config.cpuOffload
-        ? {
-            capture: async () => {
-              const captured = await captureCheckpoint(fsdp, { optimizer, onlyTrained });
-              if (!isReplicated || groups.gather.rank === 0) {
-                return captured;
-              }
-              captured.release(); // the first replica writes
-              return undefined;
-            },
-          }
-        : {
-            save: (store, extra) => saveCheckpoint(fsdp, store, { optimizer, extra, onlyTrained }),
+    saving: isSavedBeside
+      ? {
+          capture: async () => {
+            const captured = await captureCheckpoint(fsdp, { optimizer, onlyTrained });
+            if (!isReplicated || groups.gather.rank === 0) {
+              return captured;
+            }
+            await captured.release(); // the first replica writes
+            return undefined;
           },
+        }
+      : {
+          save: (store, extra) => saveCheckpoint(fsdp, store, { optimizer, extra, onlyTrained }),
+        },
     stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),
     textModel: async (state) => {
       fsdp.dispose(); // the plain copy takes its place
@@ -102,6 +104,11 @@ async function openShards(
       await rest?.store.close();
     },
   };
+}
+
+/** Whether no rank's directory is on a file system without hard links. */
+async function isPinningOnAll({ isPinning }: Rest, { gather }: RankGroups): Promise<boolean> {
+  return (await sumOverRanks(Number(!isPinning), gather, 'saves')) === 0;
 }
 
 interface Sharding {

@@ -3,6 +3,7 @@
 
 import { streamedGradNorm, type TokenArgs } from '@shardweave/nn';
 import {
+  captureCheckpoint,
   lazyStateDict,
   loadCheckpoint,
   loadStateDict,
@@ -52,9 +53,11 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
       await optimizer.step(options);
     },
     load: (reader) => loadCheckpoint(offload, reader, { optimizer, onlyTrained }),
-    saving: {
-      save: (place, extra) => saveCheckpoint(offload, place, { optimizer, extra, onlyTrained }),
-    },
+    saving: rest.isPinning
+      ? { capture: () => captureCheckpoint(offload, { optimizer, onlyTrained }) }
+      : {
+          save: (place, extra) => saveCheckpoint(offload, place, { optimizer, extra, onlyTrained }),
+        },
     stateDict: () => lazyStateDict(offload),
     textModel: async () => offload,
     dispose: async () => {

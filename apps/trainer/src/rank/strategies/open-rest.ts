@@ -18,6 +18,8 @@ export function isNote(key: string): boolean {
 
 export interface Rest {
   readonly store: ShardStore;
+  /** Whether it can pin values, so that saves need no copy of them. */
+  readonly isPinning: boolean;
   /** Call before each step of the optimizer, whose commit makes the directory's state a trained one. */
   beginStep(): Promise<void>;
 }
@@ -48,7 +50,7 @@ export async function withRest(
   try {
     return await open(
       directory === undefined
-        ? { store, beginStep: async () => {} }
+        ? { store, isPinning: false, beginStep: async () => {} }
         : await startAnew(store, directory, config),
     );
   } catch (error) {
@@ -74,8 +76,11 @@ async function startAnew(
   await store.write(RUN, new TextEncoder().encode(run));
   await store.write(UNTRAINED, new Uint8Array(0));
   let isTrained = false;
+  const pinned = await store.pin?.(RUN);
+  await pinned?.release();
   return {
     store,
+    isPinning: pinned !== undefined,
     beginStep: async () => {
       if (!isTrained) {
         await store.delete(UNTRAINED);

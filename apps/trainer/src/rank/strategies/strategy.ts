@@ -52,7 +52,10 @@ export interface Strategy {
   dispose(): Promise<void>;
 }
 
-/** State on the device is written beside steps, which wait where they would overtake it; what rests elsewhere, before the next one. */
+/**
+ * State on the device is written beside steps, which wait where they would overtake it, and what rests on disk is
+ * pinned there. What rests elsewhere is written before the next step.
+ */
 export type Saving =
   | {
       /** This rank's part as it is now; nothing where others have all of it. Collective. */

@@ -22,6 +22,16 @@ export interface ByteStore {
   delete(key: string): Promise<void>;
   /** Gives up on a write that failed: the value before it, or none, holds up no commit. */
   withdraw(key: string): Promise<void>;
+  /** Keeps a value as it is until it is released; undefined, or absent, where the store can't. */
+  pin?(key: string): Promise<PinnedBytes | undefined>;
   /** Makes all that was written what a next process finds, as a whole. */
   commit(): Promise<void>;
+}
+
+/** A value that stays as it is, in a file. */
+export interface PinnedBytes {
+  readonly byteLength: number;
+  read(into: Uint8Array, options?: { readonly offset?: number }): Promise<void>;
+  linkAs(path: string): Promise<boolean>;
+  release(): Promise<void>;
 }

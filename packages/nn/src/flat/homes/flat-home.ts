@@ -5,6 +5,7 @@ import type { Tensor, View } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
 import type { StateRun } from '../../optim/flat-state.js';
 import type { FlatPlace } from '../flat-layout.js';
+import type { PinnedBytes } from './byte-store.js';
 import type { RestingState, StateSignature } from './resting-state.js';
 
 /**
@@ -54,6 +55,8 @@ export interface FlatHome {
   flush(): Promise<void>;
   /** Bytes of the parameter at rest; the caller's. */
   readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array>;
+  /** Keeps the parameter at rest as it is now; undefined where its store can't. */
+  pinParameter(): Promise<PinnedBytes | undefined>;
   /** Replaces a part of the parameter at rest. The whole is written, so parts are best joined before. */
   writeParameter(bytes: Uint8Array, byteOffset: number): Promise<void>;
   /** What is under way with the flat that nothing else may come between; undefined at rest. */

@@ -3,7 +3,7 @@
 
 import { OptimizerError } from '../../errors.js';
 import type { FlatStateBytes, StateRun } from '../../optim/flat-state.js';
-import type { ByteStore } from './byte-store.js';
+import type { ByteStore, PinnedBytes } from './byte-store.js';
 import { StoredBytes } from './stored-bytes.js';
 
 /** Whose state it is: what has to be equal for another process to go on with it. */
@@ -116,6 +116,11 @@ export class RestingState {
       await stored.read(bytes);
     }
     return bytes;
+  }
+
+  /** Keeps what a tensor is now; undefined where the store can't. */
+  pin(name: string): Promise<PinnedBytes | undefined> {
+    return this.tensor(name).pin();
   }
 
   /** Replaces all of it: tensors that are not given have no values. */

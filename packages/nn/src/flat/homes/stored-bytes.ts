@@ -1,6 +1,6 @@
 // One value in a store, and what the store could not take: a full disk loses nothing.
 
-import type { ByteStore } from './byte-store.js';
+import type { ByteStore, PinnedBytes } from './byte-store.js';
 
 export class StoredBytes {
   readonly #store: ByteStore;
@@ -49,6 +49,13 @@ export class StoredBytes {
     for (const { from, to } of this.#zeroed) {
       into.fill(0, Math.max(0, from - offset), Math.max(0, to - offset));
     }
+  }
+
+  /** Keeps the value as it is now; undefined where the store can't, or has not taken it. */
+  async pin(): Promise<PinnedBytes | undefined> {
+    await this.#lastWrite;
+    const isStored = this.#unsaved === undefined && this.#zeroed.length === 0;
+    return isStored ? this.#store.pin?.(this.#key) : undefined;
   }
 
   /** Has reads find zeros from byte `from` to byte `to`, after the writes before and until the next one. */

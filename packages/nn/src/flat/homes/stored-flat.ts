@@ -5,6 +5,7 @@
 import { byteSize, type DType, type Storage, type Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
 import type { FlatPlace } from '../flat-layout.js';
+import type { PinnedBytes } from './byte-store.js';
 import type { FlatHome, FlatVisit, VisitStep } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
 import {
@@ -179,6 +180,11 @@ export class StoredFlat implements FlatHome {
     const bytes = new Uint8Array(byteLength);
     await this.#parameter!.read(bytes, byteOffset);
     return bytes;
+  }
+
+  async pinParameter(): Promise<PinnedBytes | undefined> {
+    this.#options.use.requireWhole(this.name);
+    return this.#parameter!.pin();
   }
 
   /** Replaces a part; the whole is written. */
