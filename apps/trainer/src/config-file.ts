@@ -1,10 +1,12 @@
 // A run's flags in a file: YAML, of which JSON is a part. A complaint names the file and the line.
 
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { isMap, isScalar, LineCounter, type Node, parseDocument, stringify } from 'yaml';
 import type { z } from 'zod';
 import { UsageError } from './errors.js';
 import { nearest } from './nearest.js';
+import { RUN_FILES } from './output/run-directory.js';
 import { describeSystemError } from './system-error.js';
 
 /** A key that a file may have. */
@@ -59,6 +61,24 @@ export function readConfigFile(
     found[known.name] = checked.data;
   }
   return found;
+}
+
+/**
+ * A run's directory may have another name than when its config.yaml was written, and --resume auto would begin
+ * anew where it was.
+ * @throws {UsageError} where the run beside the file `path` would not be the one that goes on
+ */
+export function refuseMovedRun(
+  path: string,
+  { out, resume }: { readonly out?: unknown; readonly resume?: unknown },
+): void {
+  const own = dirname(path);
+  const isOfRun = existsSync(join(own, RUN_FILES.metrics));
+  if (isOfRun && resume === 'auto' && typeof out === 'string' && !existsSync(out)) {
+    throw new UsageError(
+      `--config: the run of ${path} was moved, for its out is ${out}, which is not there. Add --out ${own} to go on with it.`,
+    );
+  }
 }
 
 function readText(path: string): string {

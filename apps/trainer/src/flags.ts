@@ -5,7 +5,7 @@
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { type CommandSpec, parseCommand } from './commands/define-command.js';
-import { readConfigFile } from './config-file.js';
+import { readConfigFile, refuseMovedRun } from './config-file.js';
 import { UsageError } from './errors.js';
 import {
   countOrPart,
@@ -400,6 +400,9 @@ function checkFlags(given: Readonly<Record<string, unknown>>): Flags {
       );
     }
     found[name] = checked.data;
+  }
+  if (config !== undefined && typed.out === undefined) {
+    refuseMovedRun(String(config), found);
   }
   const all = Object.entries(FLAGS).map(([name, { value }]) => [
     name,

@@ -9,6 +9,7 @@ import { RANK_PROCESS_VARIABLE, serveRank } from './launch/rank-process.js';
 import { isRankThread, serveRankThread } from './launch/rank-thread.js';
 import { allowRelaxedSimd } from './launch/relaxed-simd.js';
 import { listenToSignals } from './listen-to-signals.js';
+import { describeSystemError } from './system-error.js';
 
 allowRelaxedSimd();
 
@@ -23,13 +24,16 @@ if (isTokenizeThread()) {
 } else if (process.env[PROBE_VARIABLE] !== undefined && process.send !== undefined) {
   await probeAdapters();
 } else {
-  // A reader that has seen enough (| head) ends the command; nothing is left to tell anybody.
+  // A reader that has seen enough (| head) ends the command, as a full disk does; who asked for that pipe is told nothing.
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code !== 'EPIPE') {
-      throw error;
+      process.stderr.write(
+        `error: what the command prints can't be written (${describeSystemError(error)}).\n`,
+      );
     }
     process.exit(1);
   });
+  process.stderr.on('error', () => process.exit(1));
   const { runCommand } = await import('./commands/run-command.js');
   const manifest = readFileSync(new URL('../package.json', import.meta.url), 'utf8');
   const code = await runCommand({

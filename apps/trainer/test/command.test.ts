@@ -164,6 +164,24 @@ describe('exit codes', () => {
     expect(run.err).toBe('');
   });
 
+  it.runIf(existsSync('/dev/full'))(
+    '1, without a stack trace, when what it prints has no room',
+    async () => {
+      const full = openSync('/dev/full', 'w');
+      const flags = ['--device', 'cpu', '--model', 'nano', '--data', TEXT, '--steps', '1'];
+      const child = spawn(process.execPath, [script, 'train', ...flags], {
+        stdio: ['ignore', full, 'pipe'],
+      });
+      closeSync(full);
+      let err = '';
+      child.stderr!.on('data', (chunk: Buffer) => (err += chunk.toString()));
+      expect(await once(child, 'close')).toEqual([1, null]);
+      expect(err).toBe(
+        "error: what the command prints can't be written (no space left on device).\n",
+      );
+    },
+  );
+
   it('0 with more ranks than ten in a process, and no warning', async () => {
     const run = new Running([...QUICK, '--batch', '11', '--steps', '1', '--ranks', '11']);
     expect(await run.exit()).toBe(0);
@@ -217,6 +235,19 @@ describe('ranks as processes and as threads', () => {
     );
     expect(code).toBe(1);
     expect(pids.map(isAlive)).toEqual([false, false, false]);
+  });
+
+  it('killing a rank of a run with saves tells the line that goes on', async () => {
+    const out = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'run');
+    const flags = `--transport ws --ranks 2 --steps 1000000 --save-every 1 --out ${out}`;
+    const run = new Running([...QUICK, ...flags.split(' ')]);
+    await run.until(/^step +3\//m);
+    process.kill(run.ranks()[1]!, 'SIGKILL');
+    expect(await run.exit()).toBe(1);
+    expect(run.err).toMatch(/^error: rank 1 of 2 was killed by SIGKILL/);
+    expect(run.out).toMatch(
+      /\nGo on from its save of step \d+ with: (npx )?shardweave train .* --resume auto\n$/,
+    );
   });
 
   it('killing a rank before the first step does, too', async () => {

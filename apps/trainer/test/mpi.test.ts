@@ -59,6 +59,14 @@ describe.skipIf(problem !== undefined)(
       },
     );
 
+    it('what is redirected is plain, though mpirun gives ranks a terminal of its own', async () => {
+      const flags = ['--device', 'cpu', '--model', 'nano', '--steps', '1', '--seq', '16'];
+      const { code, output } = await run([...flags, '--ranks', '1']);
+      expect(code).toBe(0);
+      expect(output).toMatch(/^model {3}nano/m);
+      expect(output).not.toContain('\u001b');
+    });
+
     it('a failure is shown once, with its exit code', async () => {
       const { code, output } = await run(['--ranks', '3', '--batch', '12', '--data', '/nowhere']);
       expect(output.match(/^error: --data: \/nowhere is not there\./gm)).toHaveLength(1);

@@ -162,6 +162,16 @@ const MISTAKES: readonly Mistake[] = [
     says: /Give --lora-targets that the model has/,
   },
   {
+    mistake: 'a save for a model',
+    typed: 'generate --model @stopped/saves/step-000120 --prompt Hi',
+    says: /step-000120 holds a save of a run, and no model\. Make one of it: shardweave convert --from .*step-000120 --out DIR/,
+  },
+  {
+    mistake: 'a run that stopped for a model',
+    typed: `${TRAIN} --model @stopped`,
+    says: /stopped holds saves of a run, and no model\. Make one of it: shardweave convert --from .*stopped --out/,
+  },
+  {
     mistake: 'adapters for a model',
     typed: `${TRAIN} --model @adapter`,
     says: /holds adapters, and not the model.* Give that one, and --adapter/,
@@ -197,6 +207,21 @@ const MISTAKES: readonly Mistake[] = [
     mistake: 'an --out under a file',
     typed: `${TRAIN} --out @text.txt/run`,
     says: /--out: .* can't be .*Give a directory that can be made/,
+  },
+  {
+    mistake: 'a run over one with saves',
+    typed: `${TRAIN} --out @both`,
+    says: /already holds a run with saves\. Go on from the newest with --resume auto, or choose another/,
+  },
+  {
+    mistake: 'a place where the system lets nobody make anything',
+    typed: `${TRAIN} --cache /proc/nowhere`,
+    says: /--cache: .* can't be written .*Give a directory for tokens that can be made/,
+  },
+  {
+    mistake: 'a run that was moved, by its config',
+    typed: 'train --config @moved/config.yaml --resume auto',
+    says: /was moved, for its out is .*nowhere, which is not there\. Add --out .*moved to go on/,
   },
   {
     mistake: 'saves without a place',
@@ -279,6 +304,11 @@ const FILES: Readonly<Record<string, string | Uint8Array>> = {
   'pickled/pytorch_model.bin': '',
   'adapter/adapter_config.json': '{}',
   'run/metrics.jsonl': '',
+  'stopped/saves/step-000120/index.json': '{}',
+  'both/metrics.jsonl': '',
+  'both/saves/step-000120/index.json': '{}',
+  'moved/metrics.jsonl': '',
+  'moved/config.yaml': `out: ${join(tmpdir(), 'nowhere')}\n`,
 };
 
 beforeAll(() => {

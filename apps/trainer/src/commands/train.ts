@@ -3,7 +3,7 @@
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import type { Dashboard } from '../dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../dashboard/token.js';
-import { InterruptedError, type SignalError, UsageError } from '../errors.js';
+import { InterruptedError, RankFailedError, type SignalError, UsageError } from '../errors.js';
 import { type Flags, TRAIN } from '../flags.js';
 import { runJob } from '../launch/run-job.js';
 import { runRestarting } from '../launch/run-restarting.js';
@@ -17,6 +17,7 @@ import { resolvedConfig } from '../resolved-config.js';
 import type { RunConfig } from '../run-config.js';
 import { goOnLine } from '../saves/go-on-line.js';
 import { holdRun } from '../saves/hold-run.js';
+import { savesOf, stepsIn } from '../saves/save-directory.js';
 import type { CommandContext } from './cli-command.js';
 import { defineCommand } from './define-command.js';
 
@@ -29,7 +30,8 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const place = flags.transport === 'mpi' ? readLauncher(env) : undefined;
   const config = await resolveConfig(withRanksOf(place, flags));
   if (flags.transport === 'mpi' && place === undefined) {
-    return await startMpirun({ ranks: config.ranks, entry, args, signal });
+    const isTerminal = out.isTTY === true;
+    return await startMpirun({ ranks: config.ranks, entry, args, isTerminal, signal });
   }
   // Under mpirun every process runs this; rank 0 is the one that shows and writes.
   const isFirst = place === undefined || place.rank === 0;
@@ -80,10 +82,19 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
       terminal.note(`Stopped by Ctrl-C after step ${monitor.steps}.`);
       return error.exitCode;
     }
+    const step = isFirst && error instanceof RankFailedError ? await newestSave(config) : undefined;
+    if (step !== undefined) {
+      terminal.note(`Go on from its save of step ${step} with: ${goOnLine(args, env)}`);
+    }
     throw error;
   } finally {
     await dashboard?.close();
   }
+}
+
+/** The step of it; undefined where there is none. */
+async function newestSave({ outDir, saveEvery }: RunConfig): Promise<number | undefined> {
+  return saveEvery === undefined ? undefined : (await stepsIn(savesOf(outDir!))).at(-1);
 }
 
 /** The page of the run, where it is asked for; its address is the one thing that must be read. */

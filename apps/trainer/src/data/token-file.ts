@@ -5,9 +5,10 @@
 //   documents.bin  of each document three u32: its tokens, how many of them count as targets, its line
 
 import { existsSync } from 'node:fs';
-import { type FileHandle, mkdir, open, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { type FileHandle, open, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { TrainerError } from '../errors.js';
+import { makeDirectory } from '../output/make-directory.js';
 import { COUNTED } from './document.js';
 
 /** Goes up whenever equal data would be written in another way: keys of the cache hang on it. */
@@ -104,7 +105,7 @@ export async function writeTokenFile(
   { into, part }: { readonly into: string; readonly part: string },
   produce: (writer: TokenWriter) => Promise<TokenIndex['kind']>,
 ): Promise<void> {
-  await mkdir(part, { recursive: true });
+  makeDirectory(part);
   try {
     const file = await open(join(part, 'tokens.bin'), 'w');
     const writer = new TokenWriter(file);

@@ -38,7 +38,7 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
     await writeTokenFile(job, (writer) => write(job, { tokenizer, writer, onTokenized }));
   } catch (cause) {
     const { path, syscall } = cause as NodeJS.ErrnoException;
-    if (syscall === undefined || path?.startsWith(job.into) !== true) {
+    if (syscall !== 'mkdir' && (syscall === undefined || path?.startsWith(job.into) !== true)) {
       throw cause;
     }
     throw new UsageError(

@@ -9,6 +9,8 @@ export interface MpirunOptions {
   /** The command's script and its arguments. */
   readonly entry: string;
   readonly args: readonly string[];
+  /** Whether what is printed reaches a terminal: ranks can't tell, since mpirun gives them one of its own. */
+  readonly isTerminal: boolean;
   /** Ends the job. */
   readonly signal: AbortSignal;
 }
@@ -17,11 +19,12 @@ export interface MpirunOptions {
  * Resolves to the exit code of mpirun, which is that of the first rank that failed, or to the signal's:
  * the ranks have said why.
  */
-export async function startMpirun({ ranks, entry, args, signal }: MpirunOptions): Promise<number> {
+export async function startMpirun(options: MpirunOptions): Promise<number> {
+  const { ranks, entry, args, isTerminal, signal } = options;
   signal.throwIfAborted();
   const child = spawn('mpirun', ['-np', String(ranks), process.execPath, entry, ...args], {
     stdio: 'inherit',
-    env: { ...openMpiVariables(), ...process.env },
+    env: { ...openMpiVariables(), ...process.env, ...(isTerminal ? {} : { NO_COLOR: '1' }) },
   });
   const stop = () => child.kill('SIGTERM'); // it ends its ranks
   signal.addEventListener('abort', stop, { once: true });

@@ -3,6 +3,7 @@
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { INDEX_FILE as SAVE_INDEX } from '@shardweave/checkpoint';
 import {
   type HostTensor,
   isWeightsFile,
@@ -19,6 +20,7 @@ import {
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import { type WriteOptions, writePieces } from '../output/write-file.js';
+import { hasSaves, savesOf } from '../saves/save-directory.js';
 import { describeSystemError } from '../system-error.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
 import { FileSource } from './file-source.js';
@@ -61,6 +63,12 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
       `--model: ${path} holds adapters, and not the model that they were trained beside. Give that one, and --adapter ${adapter}.`,
     );
   }
+  const save = isRun || hasWeights ? undefined : saveIn(path);
+  if (save !== undefined) {
+    throw new UsageError(
+      `--model: ${path} holds ${save} of a run, and no model. Make one of it: shardweave convert --from ${path} --out DIR.`,
+    );
+  }
   const other = readdirSync(directory).find((name) => OTHER_WEIGHTS.test(name));
   if (!hasWeights && other !== undefined) {
     throw new UsageError(
@@ -68,6 +76,14 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
     );
   }
   return { path: directory, hasWeights };
+}
+
+/** Whether `path` is a save, or a run that stopped and has but saves. */
+function saveIn(path: string): string | undefined {
+  if (existsSync(join(path, SAVE_INDEX))) {
+    return 'a save';
+  }
+  return hasSaves(savesOf(path)) ? 'saves' : undefined;
 }
 
 /**

@@ -4,19 +4,19 @@
 import {
   closeSync,
   existsSync,
-  mkdirSync,
   openSync,
   readFileSync,
   renameSync,
   writeFileSync,
   writeSync,
 } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankCheck, RankReady, RankReport } from '../rank/events.js';
 import { describeSystemError } from '../system-error.js';
 import { numericClassesOf } from './header.js';
 import { lossChart } from './loss-chart.js';
+import { makeDirectory } from './make-directory.js';
 import type { EventRecord, RunRecord, StepLine } from './run-records.js';
 
 /** Names under --out, each of which says that a run is there already. */
@@ -65,15 +65,6 @@ export function refuseUsedDirectory(directory: string): void {
   throw new UsageError(
     `--out: ${directory} already holds a run (${found}). Choose another directory, or remove that one.`,
   );
-}
-
-/** Level by level: on file systems that refuse, such as /proc, Node's recursive form never returns. */
-export function makeDirectory(path: string): void {
-  if (existsSync(path)) {
-    return;
-  }
-  makeDirectory(dirname(path));
-  mkdirSync(path);
 }
 
 /** Leaves and returns the lines that tell of no later step. The last line of a run that was killed may be cut off. */

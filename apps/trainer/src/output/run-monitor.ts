@@ -1,14 +1,14 @@
 // Follows a run from the outside: shows what the ranks tell, keeps it for whoever comes late, and writes it
 // under --out.
 
-import { SignalError } from '../errors.js';
+import { SignalError, UsageError } from '../errors.js';
 import { checkLines } from '../plan/check-run.js';
 import type { RankCheck, RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { isGoingOn } from '../saves/hold-run.js';
 import { headerLines, headerRows, runTitle } from './header.js';
 import { writeReport } from './report.js';
-import { RunDirectory } from './run-directory.js';
+import { RUN_FILES, RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
 import type { Terminal } from './terminal.js';
 
@@ -157,8 +157,20 @@ export class RunMonitor {
     if (this.#directory !== undefined) {
       const told = { ready: this.#ready, reports: this.#reports, checks };
       this.#directory.finish(told, runTitle(this.#config));
-      writeReport(this.#directory.path);
+      this.#leaveReport(this.#directory.path);
       this.#terminal.note(`The run is in ${this.#config.outDir}.`);
+    }
+  }
+
+  /** The run is done, though somebody removed its lines meanwhile. */
+  #leaveReport(path: string): void {
+    try {
+      writeReport(path);
+    } catch (error) {
+      if (!(error instanceof UsageError)) {
+        throw error;
+      }
+      this.#terminal.warn(`${RUN_FILES.report} is left out: ${error.message}`);
     }
   }
 
@@ -203,6 +215,11 @@ export class RunMonitor {
         ? 'There is no save yet: the run starts anew.'
         : `Going on from ${path}, behind step ${step}.`,
     );
+    if (step >= this.#config.steps) {
+      this.#terminal.note(
+        `All ${this.#config.steps} steps are done: nothing is left to train. Give more --steps to train on.`,
+      );
+    }
   }
 
   /** What happened before there was a directory is written there, too. */

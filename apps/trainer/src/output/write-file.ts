@@ -2,7 +2,8 @@
 // two may write the same at once, and renamed when they are on the disk.
 
 import { randomBytes } from 'node:crypto';
-import { mkdir, open, rename, rm, rmdir } from 'node:fs/promises';
+import { open, rename, rm, rmdir } from 'node:fs/promises';
+import { makeDirectory } from './make-directory.js';
 
 export interface WriteOptions {
   /** Ends it between two pieces, with its reason; nothing is left of them. */
@@ -44,7 +45,7 @@ export async function writeDirectory(
 ): Promise<void> {
   const part = partOf(path);
   try {
-    await mkdir(part, { recursive: true });
+    makeDirectory(part);
     await fill(part);
     await rmdir(path).catch((error: NodeJS.ErrnoException) => {
       if (error.code !== 'ENOENT') {

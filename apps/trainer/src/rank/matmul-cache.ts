@@ -1,12 +1,13 @@
 // Which matmul tiles are fastest on an adapter, kept in the user's cache between runs. A GPU's first
 // run measures them after its work is done, so that no start waits for it; rank 0 does it for all.
 
-import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { DType } from '@shardweave/tensor-core';
 import type { MatmulChoiceTable, WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { z } from 'zod';
+import { makeDirectory } from '../output/make-directory.js';
 
 const TABLE = z.record(z.string(), z.string());
 
@@ -37,7 +38,7 @@ export class MatmulCache {
       return;
     }
     const table = await backend.tuneMatmul({ dtypes: [dtype] });
-    await mkdir(this.#folder, { recursive: true });
+    makeDirectory(this.#folder);
     await writeFile(this.#path(description, dtype), `${JSON.stringify(table, null, 2)}\n`);
   }
 

@@ -6,7 +6,8 @@ import { join, relative } from 'node:path';
 import { StoreLockedError } from '@shardweave/shard-store';
 import { lockDirectory, nodeFiles } from '@shardweave/shard-store/node';
 import { UsageError } from '../errors.js';
-import { makeDirectory, RUN_FILES, refuseUsedDirectory } from '../output/run-directory.js';
+import { makeDirectory } from '../output/make-directory.js';
+import { RUN_FILES, refuseUsedDirectory } from '../output/run-directory.js';
 import type { RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { savesOf, stepsIn } from './save-directory.js';
@@ -22,17 +23,32 @@ export async function holdRun(config: RunConfig): Promise<AsyncDisposable> {
   }
   const saves = savesOf(outDir);
   const steps = await stepsIn(saves);
+  // A run that is at work and has none yet is told of as such, and not as one to be removed.
+  let held = existsSync(saves) && steps.length === 0 ? await lock(outDir, saves) : undefined;
+  try {
+    refuseOthers(config, { outDir, steps });
+  } catch (error) {
+    await held?.release();
+    throw error;
+  }
+  if (saveEvery === undefined && resume === undefined) {
+    await held?.release();
+    return { [Symbol.asyncDispose]: async () => {} };
+  }
+  held ??= await lock(outDir, saves);
+  return { [Symbol.asyncDispose]: held.release };
+}
+
+function refuseOthers(
+  config: RunConfig,
+  { outDir, steps }: { readonly outDir: string; readonly steps: readonly number[] },
+): void {
   if (!isGoingOn(config)) {
-    refuseUsedDirectory(outDir);
     refuseSaves(outDir, steps);
+    refuseUsedDirectory(outDir);
   } else if (steps.length === 0) {
     refuseResults(outDir);
   }
-  if (saveEvery === undefined && resume === undefined) {
-    return { [Symbol.asyncDispose]: async () => {} };
-  }
-  const { release } = await lock(outDir, saves);
-  return { [Symbol.asyncDispose]: release };
 }
 
 /** Whether the run under --out is the one that goes on. */

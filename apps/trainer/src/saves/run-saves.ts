@@ -10,7 +10,7 @@ import { FsdpRankFailedError } from '@shardweave/fsdp';
 import { StoreError } from '@shardweave/shard-store';
 import { TrainerError, UsageError } from '../errors.js';
 import type { BaseModel } from '../model/base-model.js';
-import { makeDirectory } from '../output/run-directory.js';
+import { makeDirectory } from '../output/make-directory.js';
 import type { EmitRankEvent } from '../rank/events.js';
 import type { Strategy } from '../rank/strategies/strategy.js';
 import type { PreparedRun } from '../run-config.js';

@@ -1,12 +1,12 @@
 // The saves of a run: RUN/saves/step-000120, a directory each. It bears another name until it is whole, and
 // again before it is removed, so whatever is called `step-` and a number was whole when it got the name.
 
-import { existsSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import { open, readdir, rename, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { CheckpointError, openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { makeDirectory } from '../output/run-directory.js';
+import { makeDirectory } from '../output/make-directory.js';
 import type { SavedRun } from './saved-run.js';
 
 const SAVES = 'saves';
@@ -68,6 +68,11 @@ export function isDamage(error: unknown): boolean {
 export async function stepsIn(directory: string): Promise<number[]> {
   const steps = (await namesIn(directory)).flatMap((name) => STEP.exec(name)?.[1] ?? []);
   return steps.map(Number).sort((a, b) => a - b);
+}
+
+/** Whether there is one in `directory`, whole or damaged. */
+export function hasSaves(directory: string): boolean {
+  return existsSync(directory) && readdirSync(directory).some((name) => STEP.test(name));
 }
 
 export function pathOf(directory: string, step: number): string {

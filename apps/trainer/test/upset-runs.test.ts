@@ -1,0 +1,56 @@
+// What people do to a run that is over or at work, and what it says then.
+
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { lockDirectory, nodeFiles } from '@shardweave/shard-store/node';
+import { afterAll, expect, it } from 'vitest';
+import { runCli } from './fixtures/run-cli.js';
+import { tinyFlags } from './fixtures/tiny-run.js';
+
+const root = mkdtempSync(join(tmpdir(), 'upset-'));
+afterAll(() => rmSync(root, { recursive: true }));
+const train = `train ${tinyFlags(root)} --strategy single`;
+const run = (line: string, options: Parameters<typeof runCli>[1] = {}) =>
+  runCli(line.split(' '), options);
+
+it('a run that is done and goes on says that nothing is left, and how to train on', async () => {
+  const line = `${train} --out ${join(root, 'done')} --save-every 2`;
+  await run(`${line} --steps 2`);
+  const again = await run(`${line} --steps 2 --resume auto`);
+  expect(again).toMatchObject({ code: 0, err: '' });
+  expect(again.out).toMatch(
+    /^Going on from .*\nAll 2 steps are done: nothing is left to train\. Give more --steps to train on\.$/m,
+  );
+  const more = await run(`${line} --steps 3 --resume auto`);
+  expect(more.out).not.toContain('nothing is left');
+});
+
+it('a run whose lines are removed meanwhile is done, and leaves out its page', async () => {
+  const out = join(root, 'cleared');
+  const result = await run(`${train} --steps 2 --out ${out}`, {
+    onOut: (text) => {
+      if (text.startsWith('step 2/')) {
+        rmSync(join(out, 'metrics.jsonl'));
+      }
+    },
+  });
+  expect(result.code).toBe(0);
+  expect(result.err).toMatch(
+    /^warning: report\.html is left out: .* holds no run \(metrics\.jsonl is missing\)\..*\n$/,
+  );
+});
+
+it('a run that is at work is not told to be removed before its first save', async () => {
+  const out = join(root, 'busy');
+  mkdirSync(join(out, 'saves'), { recursive: true });
+  writeFileSync(join(out, 'config.yaml'), '');
+  const { release } = await lockDirectory(nodeFiles, join(out, 'saves'));
+  for (const more of ['', ' --save-every 1', ' --save-every 1 --resume auto']) {
+    const { code, err } = await run(`${train} --steps 2 --out ${out}${more}`);
+    expect([code, err]).toEqual([2, expect.stringMatching(/another command is at work in .*busy/)]);
+  }
+  await release();
+  const { err } = await run(`${train} --steps 2 --out ${out}`);
+  expect(err).toMatch(/already holds a run \(config\.yaml\)/);
+});
