@@ -7,7 +7,8 @@ import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
 
 export const TILES = [
   'shared 128x128x8/8',
-  'shared 64x64x16/8',
+  'shared 128x64x8/8',
+  'shared 64x64x8/8',
   'shared 64x64x16/4',
   'shared 32x32x16/4',
 ];

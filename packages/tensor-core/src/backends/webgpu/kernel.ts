@@ -12,6 +12,8 @@ export interface Binding {
   readonly name: string;
   readonly type: ElementType;
   readonly access: 'read' | 'read_write';
+  /** Seen as vectors of four elements, at indices that are multiples of four: `load4_x`, `store4_x` alone. */
+  readonly isWide?: boolean;
 }
 
 export type ParamType = 'u32' | 'i32' | 'f32';
@@ -64,7 +66,7 @@ export function defineKernel(spec: KernelSpec): Kernel {
     '@group(0) @binding(0) var<uniform> P: Params;',
     ...spec.bindings.map(
       (b, i) =>
-        `@group(0) @binding(${i + 1}) var<storage, ${b.access}> ${b.name}: array<${storageType(b.type)}>;`,
+        `@group(0) @binding(${i + 1}) var<storage, ${b.access}> ${b.name}: array<${b.isWide ? wideType(b.type) : storageType(b.type)}>;`,
     ),
     ACCESSORS,
     ...spec.bindings.flatMap((b) => accessors(b.name, b)),
@@ -104,7 +106,33 @@ function storageType(type: ElementType): string {
   return type === 'f32' || type === 'i32' ? type : 'u32';
 }
 
+function wideType(type: ElementType): string {
+  return elementsPerWord(type) === 2 ? 'vec2<u32>' : `vec4<${storageType(type)}>`;
+}
+
+function wideAccessors({ name, type, access }: Binding): string[] {
+  const at = `${name}[(P.${name}_at + i) >> 2u]`;
+  const isHalf = elementsPerWord(type) === 2;
+  const unpack = [0, 1].flatMap((w) => [0, 1].map((h) => `${type}_unpack(w[${w}], ${h}u)`));
+  const element = isHalf ? 'f32' : storageType(type);
+  const lines = [
+    isHalf
+      ? `fn load4_${name}(i: u32) -> vec4<f32> { let w = ${at}; return vec4<f32>(${unpack.join(', ')}); }`
+      : `fn load4_${name}(i: u32) -> vec4<${element}> { return ${at}; }`,
+  ];
+  if (access === 'read_write') {
+    const packed = `vec2<u32>(${type}_pack(v.x, v.y), ${type}_pack(v.z, v.w))`;
+    lines.push(
+      `fn store4_${name}(i: u32, v: vec4<${element}>) { ${at} = ${isHalf ? packed : 'v'}; }`,
+    );
+  }
+  return lines;
+}
+
 function accessors(name: string, binding: Binding): string[] {
+  if (binding.isWide) {
+    return wideAccessors(binding);
+  }
   const lines = [loader(name, binding)];
   if (binding.access === 'read') {
     return lines;

@@ -48,6 +48,7 @@ const TRANSPOSES = [
 export function matmulCases(): ConformanceCase[] {
   return [
     ...TRANSPOSES.map(([transposeA, transposeB]) => shapesCase(transposeA, transposeB)),
+    ...FLOATS.map(alignedCase),
     ...DTYPES.map(dtypesCase),
     ...FLOATS.map(epilogueCase),
     biasMixCase(),
@@ -64,6 +65,46 @@ function shapesCase(transposeA: boolean, transposeB: boolean): ConformanceCase {
     for (const [m, n, k] of SHAPES) {
       runDense(twin, ['f32', 'f32', 'f32'], { m, n, k, transposeA, transposeB });
     }
+  });
+}
+
+/**
+ * Rows that start and end at multiples of four elements, which hardware loads as vectors, inside longer
+ * ones too; and sums over so much of k that it is cut.
+ */
+function alignedCase(dtype: DType): ConformanceCase {
+  return twinCase(`matmul ${dtype} of all shapes in aligned rows`, 'sum', (twin) => {
+    const run = (
+      extent: { m: number; n: number; k: number; transposeA: boolean; transposeB: boolean },
+      { isLast = false, spare = 0 } = {},
+    ) => {
+      const { m, n, k, transposeA, transposeB } = extent;
+      const aRow = (transposeA ? m : k) + spare;
+      const bRow = (transposeB ? k : n) + spare;
+      const outRow = n + spare;
+      twin.run('matmul', {
+        ...PLAIN,
+        ...extent,
+        ...{ aRow, bRow, outRow },
+        a: twin.floats((transposeA ? k : m) * aRow, dtype, { offset: 4 }),
+        b: twin.floats((transposeB ? n : k) * bRow, dtype, { offset: 8 }),
+        bias: isLast ? twin.floats(n, dtype) : undefined,
+        out: isLast
+          ? twin.floats(m * outRow, dtype, { offset: 4, isWritten: true })
+          : twin.output(m * outRow, dtype, { offset: 4, isWritten: true }),
+        alpha: isLast ? -0.125 : 1,
+        accumulate: isLast,
+      });
+    };
+    for (const [transposeA, transposeB] of TRANSPOSES) {
+      run({ m: 36, n: 44, k: 20, transposeA, transposeB }, { spare: 4 });
+      run({ m: 4, n: 68, k: 36, transposeA, transposeB });
+    }
+    const plain = { transposeA: false, transposeB: false };
+    run({ m: 36, n: 44, k: 20, ...plain }, { isLast: true });
+    run({ m: 12, n: 20, k: 1100, ...plain }, { isLast: true, spare: 4 });
+    run({ m: 12, n: 20, k: 1100, transposeA: true, transposeB: false });
+    run({ m: 6, n: 10, k: 1541, transposeA: true, transposeB: false }, { spare: 2 });
   });
 }
 

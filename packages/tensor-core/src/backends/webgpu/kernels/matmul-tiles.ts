@@ -3,6 +3,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
+import { sharedBody } from './matmul-shared.js';
 
 /** What a product's text depends on. */
 export interface MatmulSpec {
@@ -13,17 +14,22 @@ export interface MatmulSpec {
   readonly accumulate: boolean;
   readonly transposeA: boolean;
   readonly transposeB: boolean;
+  /** Operands whose rows start and end at multiples of four elements: hardware loads them as vectors. */
+  readonly wide: Readonly<Record<'a' | 'b' | 'out', boolean>>;
+}
+
+export interface SharedTile {
+  readonly kind: 'shared';
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  /** Rows, and columns, of each invocation's square. */
+  readonly perThread: number;
 }
 
 export type Tile =
   /** Workgroup memory holds blocks of a and b; each invocation a square of outputs. For hardware. */
-  | {
-      readonly kind: 'shared';
-      readonly m: number;
-      readonly n: number;
-      readonly k: number;
-      readonly perThread: number;
-    }
+  | SharedTile
   /** Outputs in registers, loads straight from storage. For CPU drivers without subgroups. */
   | { readonly kind: 'direct'; readonly m: number; readonly n: number; readonly lanes: number }
   /** One subgroup: lanes load a along k and broadcast it. On CPU drivers a load costs far more than an fma. */
@@ -46,14 +52,16 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
     tile.kind === 'shared' ? [(tile.m * tile.n) / tile.perThread ** 2, 1, 1] : [tile.lanes, 1, 1];
   const body = { shared: sharedBody, direct: directBody, broadcast: broadcastBody }[tile.kind];
   const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
+  const isWide = (name: 'a' | 'b' | 'out') => tile.kind === 'shared' && spec.wide[name];
+  const wide = (['a', 'b', 'out'] as const).filter(isWide);
   return defineKernel({
-    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''} ${tileName(tile)}`,
+    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}${wide.length > 0 ? ` wide ${wide.join(' ')}` : ''} ${tileName(tile)}`,
     ...(tile.kind === 'broadcast' ? { enables: ['subgroups'] } : {}),
     bindings: [
-      { name: 'a', type: a, access: 'read' },
-      { name: 'b', type: b, access: 'read' },
+      { name: 'a', type: a, access: 'read', isWide: isWide('a') },
+      { name: 'b', type: b, access: 'read', isWide: isWide('b') },
       ...(bias === undefined ? [] : [{ name: 'bias', type: bias, access: 'read' as const }]),
-      { name: 'out', type: out, access: 'read_write' },
+      { name: 'out', type: out, access: 'read_write', isWide: isWide('out') },
     ],
     params: {
       m: 'u32',
@@ -70,6 +78,9 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
       b_inner: 'u32',
       out_outer: 'u32',
       out_inner: 'u32',
+      parts: 'u32',
+      part_k: 'u32',
+      out_part: 'u32',
       alpha: 'f32',
     },
     workgroupSize: size,
@@ -77,123 +88,60 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
     body: `
 fn a_at(row: u32, k: u32) -> u32 { return ${transposeA ? 'k * P.a_row + row' : 'row * P.a_row + k'}; }
 fn b_at(k: u32, col: u32) -> u32 { return ${transposeB ? 'col * P.b_row + k' : 'k * P.b_row + col'}; }
-fn finish(at: u32, col: u32, sum: f32) -> f32 {
-  var v = P.alpha * sum;
-  ${bias === undefined ? '' : 'v += load_bias(col);'}
-  ${accumulate ? 'v += load_out(at);' : ''}
-  return v;
-}
-${storePair(out)}
+${isWide('out') ? storeQuad(spec) : storePair(spec)}
 ${body(tile as never, size, spec)}`,
   });
 }
 
 /** Stores columns col and col + 1; col is even, and for 16-bit outputs so is n. */
-function storePair(out: DType): string {
+function storePair({ out, bias, accumulate }: MatmulSpec): string {
   const body =
     elementsPerWord(out) === 2
       ? 'store2_out(at, finish(at, col, low), finish(at + 1u, col + 1u, high));'
       : `store_out(at, finish(at, col, low));
   if (col + 1u < P.n) { store_out(at + 1u, finish(at + 1u, col + 1u, high)); }`;
-  return `fn store_pair(base: u32, row: u32, col: u32, low: f32, high: f32) {
+  return `fn finish(at: u32, col: u32, sum: f32) -> f32 {
+  var v = P.alpha * sum;
+  ${bias === undefined ? '' : 'v += load_bias(col);'}
+  ${accumulate ? 'v += load_out(at);' : ''}
+  return v;
+}
+fn store_pair(base: u32, row: u32, col: u32, low: f32, high: f32) {
   if (row >= P.m || col >= P.n) { return; }
   let at = base + row * P.out_row + col;
   ${body}
+}
+fn store_quad(base: u32, row: u32, col: u32, sum: vec4<f32>) {
+  store_pair(base, row, col, sum.x, sum.y);
+  store_pair(base, row, col + 2u, sum.z, sum.w);
 }`;
 }
 
-const BATCH = `
+/** Stores four columns at once, of rows that begin and end at multiples of four. */
+function storeQuad({ bias, accumulate }: MatmulSpec): string {
+  const biases = [0, 1, 2, 3].map((i) => `load_bias(col + ${i}u)`).join(', ');
+  return `fn store_quad(base: u32, row: u32, col: u32, sum: vec4<f32>) {
+  if (row >= P.m || col >= P.n) { return; }
+  let at = base + row * P.out_row + col;
+  var v = P.alpha * sum;
+  ${bias === undefined ? '' : `v += vec4<f32>(${biases});`}
+  ${accumulate ? 'v += load4_out(at);' : ''}
+  store4_out(at, v);
+}`;
+}
+
+function head(size: readonly [number, number, number], lane: string): string {
+  return `@compute @workgroup_size(${size[0]})
+fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(${lane}) lane: u32) {
   let batch = group_id.z + P.first_batch;
   let outer = batch / P.batch_inner;
   let inner = batch - outer * P.batch_inner;
   let a_base = outer * P.a_outer + inner * P.a_inner;
   let b_base = outer * P.b_outer + inner * P.b_inner;
   let out_base = outer * P.out_outer + inner * P.out_inner;`;
-
-function head(size: readonly [number, number, number], lane: string): string {
-  return `@compute @workgroup_size(${size[0]})
-fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(${lane}) lane: u32) {${BATCH}`;
 }
 
 type Of<K extends Tile['kind']> = Extract<Tile, { kind: K }>;
-
-/**
- * Blocks of k are loaded as vectors of 4 along m and n; invocation (x, y) makes quads of columns at
- * x * 4, and if perThread is 8 also half a tile further, so that neighbors read neighboring vectors.
- */
-function sharedBody(tile: Of<'shared'>, size: readonly [number, number, number]): string {
-  const { m, n, k, perThread } = tile;
-  const threads = size[0];
-  const quads = perThread / 4;
-  const [aVectors, bVectors] = [(m * k) / 4, (n * k) / 4];
-  const columns = n / perThread;
-  const range = (count: number) => Array.from({ length: count }, (_, i) => i);
-  const accumulators = range(perThread).flatMap((i) => range(quads).map((q) => `c${i}_${q}`));
-  const load = (name: 'a' | 'b', vectors: number, extent: number) => `
-    for (var v = lane; v < ${vectors}u; v += ${threads}u) {
-      let kk = ${name}_v_k(v);
-      let e = ${name}_v_e(v);
-      var value = vec4<f32>();
-      for (var q = 0u; q < 4u; q++) { value[q] = ${name}_value(${name}_base, first_${name} + 4u * e + q, k0 + kk); }
-      ${name}_block[kk * ${extent / 4}u + e] = value;
-    }`;
-  const fmas = range(perThread).flatMap((i) =>
-    range(quads).map(
-      (q) => `c${i}_${q} = fma(vec4<f32>(a${i >> 2}[${i & 3}]), b${q}, c${i}_${q});`,
-    ),
-  );
-  const half = (extent: number, q: number) => (q * extent) / quads;
-  return `
-var<workgroup> a_block: array<vec4<f32>, ${aVectors}>;
-var<workgroup> b_block: array<vec4<f32>, ${bVectors}>;
-fn a_value(base: u32, row: u32, k: u32) -> f32 {
-  if (row >= P.m || k >= P.k) { return 0.0; }
-  return load_a(base + a_at(row, k));
-}
-fn b_value(base: u32, col: u32, k: u32) -> f32 {
-  if (col >= P.n || k >= P.k) { return 0.0; }
-  return load_b(base + b_at(k, col));
-}
-${vectorOrder('a', m, k)}
-${vectorOrder('b', n, k)}
-${head(size, 'local_invocation_index')}
-  let first_a = group_id.y * ${m}u;
-  let first_b = group_id.x * ${n}u;
-  let x = lane % ${columns}u;
-  let y = lane / ${columns}u;
-  ${accumulators.map((c) => `var ${c} = vec4<f32>();`).join('\n  ')}
-  for (var k0 = 0u; k0 < P.k; k0 += ${k}u) {${load('a', aVectors, m)}${load('b', bVectors, n)}
-    workgroupBarrier();
-    for (var kk = 0u; kk < ${k}u; kk++) {
-      ${range(quads)
-        .map(
-          (q) => `let a${q} = a_block[kk * ${m / 4}u + y + ${half(m / 4, q)}u];
-      let b${q} = b_block[kk * ${n / 4}u + x + ${half(n / 4, q)}u];`,
-        )
-        .join('\n      ')}
-      ${fmas.join('\n      ')}
-    }
-    workgroupBarrier();
-  }
-  ${range(perThread)
-    .flatMap((i) =>
-      range(quads).map((q) => {
-        const row = `first_a + y * 4u + ${half(m, i >> 2) + (i & 3)}u`;
-        const col = `first_b + x * 4u + ${half(n, q)}u`;
-        const c = `c${i}_${q}`;
-        return `store_pair(out_base, ${row}, ${col}, ${c}.x, ${c}.y);
-  store_pair(out_base, ${row}, ${col} + 2u, ${c}.z, ${c}.w);`;
-      }),
-    )
-    .join('\n  ')}
-}`;
-}
-
-/** Which vector of a block an invocation loads: neighbors along k. */
-function vectorOrder(name: string, extent: number, k: number): string {
-  return `fn ${name}_v_k(v: u32) -> u32 { return v % ${k}u; }
-fn ${name}_v_e(v: u32) -> u32 { return (v / ${k}u) % ${extent / 4}u; }`;
-}
 
 function directBody(
   tile: Of<'direct'>,

@@ -10,14 +10,19 @@ import { type KernelContext, sliceView } from '../context.js';
 import { elementsPerWord } from '../kernel.js';
 import { cast, fill } from './cast.js';
 import { binary } from './elementwise.js';
+import {
+  chooseHardwareTile,
+  HARDWARE_TILES,
+  partsOf,
+  sumParts,
+  wideOf,
+} from './matmul-hardware.js';
 import { matmulKernel, type Tile, tileExtent, tileName } from './matmul-tiles.js';
 
 export type MatmulCall = KernelCalls['matmul'];
 
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
-/** Workgroups that fill a GPU; with fewer a smaller tile is faster. */
-const FILLING_GROUPS = 96;
 
 /** By flops: cubes up to 203, 406 and 812. The best tile for 512 lost a third of the speed at 256. */
 const SIZE_CLASSES = [
@@ -26,6 +31,10 @@ const SIZE_CLASSES = [
   { name: 'large', below: 2 ** 30 },
 ];
 
+/** A product in one piece, of operands that are loaded one by one. */
+const WHOLE = { numParts: 1, partK: 0 };
+const NOT_WIDE = { a: false, b: false, out: false };
+
 /** Products of m, n, k and batches from which lavapipe earns back 0.6 s of compiling in some steps. */
 const WORTH_COMPILING = 2 ** 20;
 
@@ -33,17 +42,10 @@ const WORTH_COMPILING = 2 ** 20;
 export function candidateTiles(ctx: KernelContext): readonly Tile[] {
   const { isSoftware, subgroupSize, maxInvocations, maxWorkgroupBytes } = ctx.profile;
   if (!isSoftware) {
-    const tiles: Tile[] = [
-      { kind: 'shared', m: 128, n: 128, k: 8, perThread: 8 },
-      { kind: 'shared', m: 64, n: 64, k: 16, perThread: 8 },
-      { kind: 'shared', m: 64, n: 64, k: 16, perThread: 4 },
-      { kind: 'shared', m: 32, n: 32, k: 16, perThread: 4 },
-    ];
-    return tiles.filter(
+    return HARDWARE_TILES.filter(
       (t) =>
-        t.kind === 'shared' &&
         (t.m * t.n) / t.perThread ** 2 <= maxInvocations &&
-        4 * t.k * (t.m + t.n) <= maxWorkgroupBytes,
+        4 * t.k * (t.m + t.n + 8) <= maxWorkgroupBytes, // blocks' rows may be longer by four
     );
   }
   const direct: Tile[] = [
@@ -131,11 +133,10 @@ export function defaultTile(
     const isWorthIt = m >= 32 && n >= 64 && m * n * k * batch[0] * batch[1] >= WORTH_COMPILING;
     return isWorthIt ? candidates[0]! : candidates[1]!;
   }
-  const numGroups = (t: Tile) => {
-    const [tm, tn] = tileExtent(t);
-    return Math.ceil(m / tm) * Math.ceil(n / tn) * batch[0] * batch[1];
-  };
-  return candidates.find((t) => numGroups(t) >= FILLING_GROUPS) ?? candidates.at(-1)!;
+  return chooseHardwareTile(
+    { m, n, k, batches: batch[0] * batch[1] },
+    candidates.filter((t) => t.kind === 'shared'),
+  );
 }
 
 /** One operand as rows of its storage: which dimension they run over, and their stride. */
@@ -281,7 +282,27 @@ function accumulateWide(ctx: KernelContext, call: MatmulCall, tile: Tile, steps:
 }
 
 function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
+  const { m, n, k, batch } = call;
+  const extent = { m, n, k, batches: batch[0] * batch[1] };
+  const { numParts, partK } = tile.kind === 'shared' ? partsOf(extent) : WHOLE;
+  if (numParts === 1 || numParts * m * n > ctx.windowElements('f32')) {
+    dispatchParts(ctx, call, { tile, numParts: 1, partK: k });
+    return;
+  }
+  ctx.withScratch('f32', numParts * m * n, (parts) => {
+    const part = { out: parts, outRow: n, bias: undefined, alpha: 1, accumulate: false };
+    dispatchParts(ctx, { ...call, ...part }, { tile, numParts, partK });
+    sumParts(ctx, call, parts, numParts);
+  });
+}
+
+function dispatchParts(
+  ctx: KernelContext,
+  call: MatmulCall,
+  { tile, numParts, partK }: { tile: Tile; numParts: number; partK: number },
+): void {
   const { a, b, out, bias, m, n, k, transposeA, transposeB, batch } = call;
+  const wide = tile.kind === 'shared' ? wideOf(call) : NOT_WIDE;
   const spec = {
     a: a.dtype,
     b: b.dtype,
@@ -291,10 +312,11 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     transposeA,
     transposeB,
   };
-  const key = `matmul ${Object.values(spec).join(' ')} ${tileName(tile)}`;
-  const compiled = ctx.kernel(key, () => matmulKernel(spec, tile));
+  const key = `matmul ${[...Object.values(spec), ...Object.values(wide)].join(' ')} ${tileName(tile)}`;
+  const compiled = ctx.kernel(key, () => matmulKernel({ ...spec, wide }, tile));
   const [tileM, tileN] = tileExtent(tile);
   const numBatches = batch[0] * batch[1];
+  // Parts come with one batch alone, so that z counts either.
   for (let first = 0; first < numBatches; first += MAX_GRID) {
     ctx.dispatch(compiled, {
       params: {
@@ -312,10 +334,17 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
         b_inner: call.bBatch[1],
         out_outer: call.outBatch[0],
         out_inner: call.outBatch[1],
+        parts: numParts,
+        part_k: partK,
+        out_part: m * n,
         alpha: call.alpha,
       },
       views: [a, b, ...(bias === undefined ? [] : [bias]), out],
-      grid: [Math.ceil(n / tileN), Math.ceil(m / tileM), Math.min(MAX_GRID, numBatches - first)],
+      grid: [
+        Math.ceil(n / tileN),
+        Math.ceil(m / tileM),
+        numParts * Math.min(MAX_GRID, numBatches - first),
+      ],
     });
   }
 }
