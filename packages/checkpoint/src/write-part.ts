@@ -61,6 +61,8 @@ export async function writePart(
   }
 }
 
+const NO_BYTES = new Uint8Array(0);
+
 class PartWriter {
   /** Bytes of what was written. */
   #byteLength = 0;
@@ -70,6 +72,8 @@ class PartWriter {
   readonly #store: PieceStore;
   readonly #sink: PieceSink;
   readonly #names: WritePartOptions & { readonly file: string };
+  /** Used again and again: a device's bytes in fresh memory cost more than the write. */
+  readonly #blocks: [next: Uint8Array, written: Uint8Array] = [NO_BYTES, NO_BYTES];
   /** The last write. */
   #writing: Promise<void> = Promise.resolve();
 
@@ -108,7 +112,7 @@ class PartWriter {
     const adopted = await this.#adopt(piece);
     for (let start = piece.start; start < end; start += blockLength) {
       const next = Math.min(end, start + blockLength);
-      const bytes = await piece.read(start, next);
+      const bytes = await piece.read(start, next, this.#block((next - start) * elementBytes));
       if (bytes.byteLength !== (next - start) * elementBytes) {
         throw new CheckpointUsageError(
           `writePart: expected ${(next - start) * elementBytes} bytes of '${labelOf(piece)}', got ${bytes.byteLength}.`,
@@ -130,8 +134,17 @@ class PartWriter {
         this.#writing = this.#sink.write(bytes, this.#byteLength);
         this.#writing.catch(() => undefined); // whoever awaits it next hears of it
         this.#byteLength += bytes.byteLength;
+        this.#blocks.reverse();
       }
     }
+  }
+
+  /** Room for the next block, while the one before it is written. */
+  #block(byteLength: number): Uint8Array {
+    if (this.#blocks[0].byteLength < byteLength) {
+      this.#blocks[0] = new Uint8Array(byteLength);
+    }
+    return this.#blocks[0].subarray(0, byteLength);
   }
 
   /** Where elements of a piece lie in a file that the save takes as it is; undefined where it can't. */

@@ -29,9 +29,9 @@ export class StorageReader {
   }
 
   /** Bytes of the storage. Where the device computes in the host's memory, this waits for no later work. */
-  async read(byteOffset: number, byteLength: number): Promise<Uint8Array> {
+  async read(byteOffset: number, byteLength: number, into?: Uint8Array): Promise<Uint8Array> {
     await this.#settled;
-    return this.#storage.readSettled(byteOffset, byteLength);
+    return this.#storage.readSettled(byteOffset, byteLength, into);
   }
 
   /** Resolves when it is closed: for whoever wants to change the bytes. */

@@ -196,13 +196,17 @@ export class Storage {
   }
 
   /** Reads bytes that no queued work changes, and waits for none of it where the device's memory is the host's. */
-  async readSettled(byteOffset = 0, byteLength = this.byteLength): Promise<Uint8Array> {
+  async readSettled(
+    byteOffset = 0,
+    byteLength = this.byteLength,
+    into?: Uint8Array,
+  ): Promise<Uint8Array> {
     const buffer = this.#present();
     const { backend } = this.device;
     if (backend.readNow === undefined) {
-      return backend.read(buffer, byteOffset, byteLength);
+      return backend.read(buffer, byteOffset, byteLength, into);
     }
-    const bytes = new Uint8Array(byteLength);
+    const bytes = into ?? new Uint8Array(byteLength);
     backend.readNow(buffer, byteOffset, bytes);
     return bytes;
   }

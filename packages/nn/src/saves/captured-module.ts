@@ -132,10 +132,9 @@ function present(pinned: PinnedBytes | undefined): PinnedBytes[] {
 function pinnedBytes(pinned: PinnedBytes): FlatBytes {
   return {
     file: pinned,
-    read: async (byteOffset, byteLength) => {
-      const bytes = new Uint8Array(byteLength);
-      await pinned.read(bytes, { offset: byteOffset });
-      return bytes;
+    read: async (byteOffset, _, into) => {
+      await pinned.read(into, { offset: byteOffset });
+      return into;
     },
   };
 }

@@ -53,7 +53,8 @@ export function sharesByFlat(names: SavedNames): Map<Tensor, FlatShare[]> {
 
 /** A flat's elements, or those of a state tensor of it, wherever they are. */
 export interface FlatBytes {
-  read(byteOffset: number, byteLength: number): Promise<Uint8Array>;
+  /** @param into as many bytes, which it may fill and return */
+  read(byteOffset: number, byteLength: number, into: Uint8Array): Promise<Uint8Array>;
   /** A file that has just these bytes, and never changes. */
   readonly file?: HeldFile;
 }
@@ -70,6 +71,7 @@ export type ReadStorage = (
   storage: Storage,
   byteOffset: number,
   byteLength: number,
+  into: Uint8Array,
 ) => Promise<Uint8Array>;
 
 /** What is on the device. */
@@ -78,10 +80,14 @@ export function deviceSource(flat: Tensor, readStorage: ReadStorage): FlatSource
   const offset = flat.offset * byteSize(flat.dtype);
   return {
     parameter: {
-      read: async (byteOffset, byteLength) => {
+      read: async (byteOffset, byteLength, into) => {
+        if (byteLength % 4 === 0) {
+          return readStorage(storage, offset + byteOffset, byteLength, into);
+        }
         // Devices read whole words; a half word at a parameter's end is followed by padding.
-        const words = Math.ceil(byteLength / 4) * 4;
-        return (await readStorage(storage, offset + byteOffset, words)).subarray(0, byteLength);
+        const words = new Uint8Array(Math.ceil(byteLength / 4) * 4);
+        await readStorage(storage, offset + byteOffset, words.byteLength, words);
+        return words.subarray(0, byteLength);
       },
     },
     state: async (optimizer) => {
@@ -149,7 +155,7 @@ export function statePieces(
   );
 }
 
-const ZEROS: FlatBytes = { read: async (_, byteLength) => new Uint8Array(byteLength) };
+const ZEROS: FlatBytes = { read: async (_, __, into) => into.fill(0) };
 
 /** The part of a flat's bytes that is a share's. */
 function placeIn(
@@ -158,7 +164,8 @@ function placeIn(
   elementBytes: number,
 ): Pick<HeldPiece, 'read' | 'inFile'> {
   return {
-    read: (from, to) => read((start + from - first) * elementBytes, (to - from) * elementBytes),
+    read: (from, to, into) =>
+      read((start + from - first) * elementBytes, (to - from) * elementBytes, into),
     inFile: file && { file, byteOffset: start * elementBytes },
   };
 }

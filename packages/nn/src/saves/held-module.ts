@@ -252,7 +252,7 @@ export class HeldModule {
 async function copyOf(piece: HeldPiece): Promise<HeldPiece> {
   const { start, end, dtype } = piece;
   const elementBytes = byteSize(dtype);
-  const bytes = await piece.read(start, end);
+  const bytes = await piece.read(start, end, new Uint8Array((end - start) * elementBytes));
   const read = async (from: number, to: number) =>
     bytes.subarray((from - start) * elementBytes, (to - start) * elementBytes);
   return { ...piece, read };
