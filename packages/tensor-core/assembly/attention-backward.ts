@@ -19,6 +19,7 @@ import {
   K_ACROSS_AT,
   K_PANELS_AT,
   kAt,
+  key0At,
   kBase,
   keptScale,
   keys,
@@ -95,10 +96,15 @@ let sumsBase: usize = 0;
 let dqBase: usize = 0;
 let dqStep: usize = 0;
 
-function openBackward(slot: usize): void {
+/** What slopesOfBlock needs of a call. */
+export function openSlopes(slot: usize): void {
   open(slot);
   dOutBase = <usize>arg(slot, ARG_DOUT);
   deltaBase = lseBase + ((<usize>(batch * heads * queries)) << 2);
+}
+
+function openBackward(slot: usize): void {
+  openSlopes(slot);
   dqOut = <usize>arg(slot, ARG_DQ);
   parts = arg(slot, ARG_PARTS);
   sumsBase = <usize>arg(slot, ARG_SUMS);
@@ -193,8 +199,7 @@ function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): 
   const dv = scratchBase + DV_AT;
   for (let first = part * BACKWARD_KEYS; first < keys; first += parts * BACKWARD_KEYS) {
     openKeys(first, BACKWARD_KEYS);
-    packTransposed(kBase, dtype, kAt + first * kRow, kRow, dim, numKeys, 8, scratchBase + K_ACROSS_AT);
-    packTransposed(vBase, dtype, vAt + first * vRow, vRow, dim, numKeys, 8, scratchBase + V_ACROSS_AT);
+    packKeys();
     packStraight(kBase, dtype, kAt + first * kRow, kRow, numKeys, dim, 8, scratchBase + K_PANELS_AT);
     memory.fill(dk, 0, <usize>numKeys * LD);
     memory.fill(dv, 0, <usize>numKeys * LD);
@@ -203,7 +208,7 @@ function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): 
       openDq(member, part, chunk);
       for (let row: u32 = 0; row < queries; row += BACKWARD_ROWS) {
         openRows(row, BACKWARD_ROWS);
-        if (loOf(row0) < first + <u32>numKeys && hiOf(row0 + <u32>numRows - 1) > first && sharesSegment()) {
+        if (seesBlock()) {
           backwardBlock();
         }
       }
@@ -223,6 +228,19 @@ function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): 
   }
 }
 
+/** Keys and values of the block, for slopesOfBlock. */
+export function packKeys(): void {
+  const first = key0At;
+  packTransposed(kBase, dtype, kAt + first * kRow, kRow, dim, numKeys, 8, scratchBase + K_ACROSS_AT);
+  packTransposed(vBase, dtype, vAt + first * vRow, vRow, dim, numKeys, 8, scratchBase + V_ACROSS_AT);
+}
+
+/** Whether a query of the block may see a key of it. */
+export function seesBlock(): bool {
+  const first = key0At;
+  return loOf(row0) < first + <u32>numKeys && hiOf(row0 + <u32>numRows - 1) > first && sharesSegment();
+}
+
 function backwardBlock(): void {
   const q = scratchBase + Q_AT;
   const qPanels = scratchBase + Q_PANELS_AT;
@@ -230,11 +248,26 @@ function backwardBlock(): void {
   const dOutPanels = scratchBase + DOUT_PANELS_AT;
   const s = scratchBase + S_AT;
   const p = scratchBase + P_AT;
+  slopesOfBlock();
+  panelsOfRows(q, numRows, qPanels);
+  panelsOfRows(dOut, numRows, dOutPanels);
+  columnProducts(p, dOutPanels, scratchBase + DV_AT);
+  columnProducts(s, qPanels, scratchBase + DK_AT);
+  const dq = scratchBase + OUT_AT;
+  memory.fill(dq, 0, <usize>numRows * LD);
+  keyProducts(s, scratchBase + K_PANELS_AT, dq);
+  addToDq(dq);
+}
+
+/** The scores' gradients in S and the used weights in P, from the packed keys and values. */
+export function slopesOfBlock(): void {
+  const q = scratchBase + Q_AT;
+  const dOut = scratchBase + DOUT_AT;
+  const s = scratchBase + S_AT;
+  const p = scratchBase + P_AT;
   findRanges();
   loadRows(qBase, qAt + row0 * qRow, qRow, numRows, q, scale);
   loadRows(dOutBase, outAt + row0 * outRow, outRow, numRows, dOut, 1);
-  panelsOfRows(q, numRows, qPanels);
-  panelsOfRows(dOut, numRows, dOutPanels);
   rowProducts(q, scratchBase + K_ACROSS_AT, s);
   rowProducts(dOut, scratchBase + V_ACROSS_AT, p);
   for (let r = 0; r < numRows; r++) {
@@ -244,12 +277,6 @@ function backwardBlock(): void {
       clearUnvisited(p, r);
     }
   }
-  columnProducts(p, dOutPanels, scratchBase + DV_AT);
-  columnProducts(s, qPanels, scratchBase + DK_AT);
-  const dq = scratchBase + OUT_AT;
-  memory.fill(dq, 0, <usize>numRows * LD);
-  keyProducts(s, scratchBase + K_PANELS_AT, dq);
-  addToDq(dq);
 }
 
 /** dq += scale * rows. */

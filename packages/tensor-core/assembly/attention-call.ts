@@ -82,6 +82,8 @@ export let qRow: u32 = 0;
 export let kRow: u32 = 0;
 export let vRow: u32 = 0;
 export let outRow: u32 = 0;
+export let maskBatch: u32 = 0;
+export let maskHead: u32 = 0;
 export let maskRow: u32 = 0;
 export let maskColumn: u32 = 0;
 export let threshold: i32 = 0;
@@ -138,6 +140,8 @@ export function open(slot: usize): void {
   kRow = arg(slot, 25);
   vRow = arg(slot, 28);
   outRow = heads * <u32>dim;
+  maskBatch = arg(slot, 29);
+  maskHead = arg(slot, 30);
   maskRow = arg(slot, 31);
   maskColumn = arg(slot, 32);
   threshold = argI(slot, 33);
@@ -153,7 +157,7 @@ export function openHead(slot: usize, b: u32, head: u32): void {
   qAt = b * arg(slot, 20) + head * arg(slot, 21);
   kAt = b * arg(slot, 23) + kvHead * arg(slot, 24);
   vAt = b * arg(slot, 26) + kvHead * arg(slot, 27);
-  maskAt = b * arg(slot, 29) + head * arg(slot, 30);
+  maskAt = b * maskBatch + head * maskHead;
   outAt = b * queries * outRow + head * <u32>dim;
   firstRow = (b * heads + head) * queries;
   queryIds = querySegments + ((<usize>(b * queries)) << 2);

@@ -2,6 +2,7 @@
 
 import { attention } from './attention';
 import { attentionBackward, attentionDelta, attentionQueryGradient } from './attention-backward';
+import { attentionMaskGradient } from './attention-mask';
 import { binary } from './binary';
 import { copyBytes, copyStrided } from './copy';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy';
@@ -17,6 +18,7 @@ import {
   OP_ATTENTION,
   OP_ATTENTION_BACKWARD,
   OP_ATTENTION_DELTA,
+  OP_ATTENTION_MASK_GRADIENT,
   OP_ATTENTION_QUERY_GRADIENT,
   OP_BINARY,
   OP_CAST,
@@ -130,6 +132,7 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_ATTENTION_DELTA: attentionDelta(slot, chunk, chunks); break;
     case OP_ATTENTION_BACKWARD: attentionBackward(slot, chunk, chunks); break;
     case OP_ATTENTION_QUERY_GRADIENT: attentionQueryGradient(slot, chunk, chunks); break;
+    case OP_ATTENTION_MASK_GRADIENT: attentionMaskGradient(slot, chunk, chunks); break;
     case OP_MATMUL: matmul(slot, chunk, chunks); break;
     case OP_NORM_NODES: normNodes(slot, chunk, chunks); break;
     case OP_NORM_TREE: normTree(slot, chunk, chunks); break;

@@ -98,6 +98,7 @@ export const OP_ATTENTION = 60;
 export const OP_ATTENTION_BACKWARD = 61;
 export const OP_ATTENTION_DELTA = 62;
 export const OP_ATTENTION_QUERY_GRADIENT = 63;
+export const OP_ATTENTION_MASK_GRADIENT = 64;
 
 export const UNARY_NEG = 0;
 export const UNARY_ABS = 1;

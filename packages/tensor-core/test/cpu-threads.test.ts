@@ -133,24 +133,35 @@ async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8
     const [queries, keys] = [strides(numQueries, 6), strides(numKeys, numKvHeads)];
     const name = (what: string) => `attention ${what} of ${numKvHeads}`;
     const attended = batch * queries.batch;
+    const pairs = numQueries * numKeys;
     const attention = {
       ...rows,
-      ...{ q: x, k: dy, v: x, mask: undefined, querySegments: undefined, keySegments: undefined },
+      ...{
+        q: x,
+        k: dy,
+        v: x,
+        mask: { ...x, size: pairs },
+        querySegments: undefined,
+        keySegments: undefined,
+      },
       ...{ scale: 0.3, queryOffset: numKeys - numQueries, isCausal: true, window: numKeys - 50 },
       ...{ qStrides: queries, kStrides: keys, vStrides: keys },
-      maskStrides: [0, 0, 0, 0] as const,
+      maskStrides: [0, 0, numKeys, 1] as const,
       dropout: { p: 0.2, key0: 3, key1: 4, counterOffset: 1 },
       out: out(name('out'), attended),
       stats: out(name('stats'), 2 * batch * 6 * numQueries, 'f32'),
     };
     backend.run('attention', attention);
+    const dOut = { ...dy, size: attended };
     backend.run('attentionBackward', {
       ...attention,
-      dOut: { ...dy, size: attended },
+      dOut,
       dq: out(name('dq'), attended),
       dk: out(name('dk'), batch * keys.batch),
       dv: out(name('dv'), batch * keys.batch),
     });
+    const dMask = out(name('dMask'), pairs, 'f32');
+    backend.run('attentionMaskGradient', { ...attention, dOut, dMask });
   }
   const bytes = new Map<string, Uint8Array>();
   for (const [name, { buffer }] of outputs) {

@@ -48,6 +48,7 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   random: ['out'],
   attention: ['out', 'stats'],
   attentionBackward: ['stats', 'dq', 'dk', 'dv'],
+  attentionMaskGradient: ['dMask'],
   matmul: ['out'],
   normNodes: ['out'],
   normTree: ['out'],

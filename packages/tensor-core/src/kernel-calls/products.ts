@@ -112,4 +112,13 @@ export interface ProductCalls {
     dk: View;
     dv: View;
   };
+  /**
+   * Gradient of the mask, behind attentionBackward of the same call, whose stats it reads: dMask is f32,
+   * as dense as the mask, and each element the sum over what the mask is broadcast over, in the order of
+   * batches, heads, queries and keys. Where all is hidden it is 0.
+   */
+  attentionMaskGradient: AttentionOperands & {
+    dOut: View; // as out
+    dMask: View; // as mask
+  };
 }

@@ -12,6 +12,7 @@ import {
 import { atLeast, FLAG, type OptionRules, whole } from '../options.js';
 import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';
+import { cast } from './cast.js';
 import {
   broadcastStrides,
   requireFloat,
@@ -50,7 +51,7 @@ export interface AttentionOptions {
   readonly segments?: Tensor;
   /** Ids [batch, queries], beside `segments`. */
   readonly querySegments?: Tensor;
-  /** Added to the scaled scores: floats that broadcast to [batch, heads, queries, keys]. -Infinity hides. Gets no gradient. */
+  /** Added to the scaled scores: floats that broadcast to [batch, heads, queries, keys]. -Infinity hides. */
   readonly mask?: Tensor;
   /** What scores are multiplied by. Default 1 / sqrt(headDim). */
   readonly scale?: number;
@@ -232,7 +233,7 @@ function attend(
   const shared = sharedInputs(layouts);
   device.record({
     name: NAME,
-    inputs: shared.map(({ tensor }) => tensor),
+    inputs: [...shared.map(({ tensor }) => tensor), ...(options.mask ? [options.mask] : [])],
     outputs: [out],
     saved: [
       ...shared.map(({ tensor }) => tensor),
@@ -240,7 +241,13 @@ function attend(
       out,
       stats,
     ],
-    backward: ([dOut]) => backward(layouts, shared, { dOut: dOut!, operands }),
+    backward: ([dOut], needs) => {
+      const gradients = backward(layouts, shared, { dOut: dOut!, operands });
+      const { mask } = options;
+      // Behind the others, which find the sums that it reads.
+      const dMask = needs[shared.length] ? maskGradient(mask!, dOut!, operands) : undefined;
+      return [...gradients, dMask];
+    },
   });
   return out;
 }
@@ -304,6 +311,18 @@ function backward(
     });
   }
   return gradients;
+}
+
+/** Of the mask's own shape, summed in f32 and rounded once. */
+function maskGradient(mask: Tensor, dOut: Tensor, operands: () => AttentionOperands): Tensor {
+  const { device, shape } = mask;
+  const call = operands();
+  if (dOut.size === 0 || call.numKeys === 0) {
+    return device.zeros(shape, { dtype: mask.dtype });
+  }
+  const dMask = device.empty(shape);
+  device.run('attentionMaskGradient', { ...call, dOut: dOut.view(), dMask: dMask.view() });
+  return cast(dMask, mask.dtype);
 }
 
 function widthOf({ heads, headDim }: Layout): number {
@@ -413,9 +432,6 @@ function maskStridesOf(
   }
   requireFloat(NAME, mask);
   const target = [q.batch, q.heads, q.rows, k.rows];
-  if (mask.requiresGrad) {
-    throw new OptionError(`${NAME}: expected a mask without gradients. Detach it.`);
-  }
   const lead = target.length - mask.rank;
   const fits = mask.shape.every((dim, i) => dim === 1 || dim === target[lead + i]);
   if (lead < 0 || !fits) {

@@ -4,9 +4,11 @@ import { byteSize } from '@shardweave/dtypes';
 import {
   ATTENTION_FEW,
   ATTENTION_LONG,
+  ATTENTION_SHORT,
   OP_ATTENTION,
   OP_ATTENTION_BACKWARD,
   OP_ATTENTION_DELTA,
+  OP_ATTENTION_MASK_GRADIENT,
   OP_ATTENTION_QUERY_GRADIENT,
 } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
@@ -58,6 +60,20 @@ export function attentionBackward(call: KernelCalls['attentionBackward'], w: Com
     w.commit(w.chunksFor((elements * parts) / ELEMENTS_PER_NS));
   }
   w.release();
+}
+
+export function attentionMaskGradient(
+  call: KernelCalls['attentionMaskGradient'],
+  w: CommandWriter,
+): void {
+  const { batch, numHeads, numQueries, maskStrides } = call;
+  const [batches, heads, rows] = [batch, numHeads, Math.ceil(numQueries / ATTENTION_SHORT)].map(
+    (count, axis) => (maskStrides[axis] === 0 ? 1 : count),
+  );
+  operands(call, w.start(OP_ATTENTION_MASK_GRADIENT, 'attentionMaskGradient'));
+  w.address(call.dOut).address(call.dMask);
+  const wanted = w.chunksFor((4 * productsOf(call)) / FLOP_PER_NS);
+  w.commit(Math.min(batches! * heads! * rows!, wanted));
 }
 
 /** Multiplications of one product over the pairs that positions let see each other, roughly. */

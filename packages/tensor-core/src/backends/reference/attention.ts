@@ -79,6 +79,35 @@ export function attentionBackward(call: KernelCalls['attentionBackward'], open: 
   storeRows(call, { sums: dv, to: open(call.dv) }, call.vStrides, [numKvHeads, numKeys]);
 }
 
+export function attentionMaskGradient(
+  call: KernelCalls['attentionMaskGradient'],
+  open: Open,
+): void {
+  const v = valuesOf(open(call.v));
+  const [dOut, stats, dMask] = [open(call.dOut), open(call.stats), open(call.dMask)];
+  const sums = new Sums(call.dMask.size);
+  const keep = keepOf(call);
+  const [maskBatch, maskHead, maskRow, maskColumn] = call.maskStrides;
+  for (const row of rowsOf(call, open)) {
+    const { batch, head, kvHead, query, index } = row;
+    const from = outStart(call, row);
+    const along = stats.get(call.stats.size / 2 + index);
+    row.keys.forEach((key, i) => {
+      const weight = Math.exp(row.scores[i]! - stats.get(index));
+      const vAt = startOf(call.vStrides, batch, kvHead, key);
+      let dWeight = 0;
+      for (let d = 0; d < call.dim; d++) {
+        dWeight += dOut.get(from + d) * v[vAt + d]!;
+      }
+      const at = batch * maskBatch + head * maskHead + query * maskRow + key * maskColumn;
+      sums.add(at, weight * (dWeight * keep(index, key) - along));
+    });
+  }
+  sums.values.forEach((value, i) => {
+    dMask.set(i, value);
+  });
+}
+
 /** Elements that gradients are added to. */
 class Sums {
   readonly values: Float64Array;

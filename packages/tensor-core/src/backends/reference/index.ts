@@ -5,7 +5,7 @@ import type { Backend, BackendInfo, BackendTraceSink } from '../../backend.js';
 import { DisposedError, LimitError } from '../../errors.js';
 import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { BackendBuffer, View } from '../../view.js';
-import { attention, attentionBackward } from './attention.js';
+import { attention, attentionBackward, attentionMaskGradient } from './attention.js';
 import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
@@ -69,6 +69,7 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   random,
   attention,
   attentionBackward,
+  attentionMaskGradient,
   matmul,
   normNodes,
   normTree,

@@ -44,6 +44,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   random: { out: [] },
   attention: { out: [], stats: [] },
   attentionBackward: { stats: [], dq: [], dk: [], dv: [] },
+  attentionMaskGradient: { dMask: [] },
   matmul: { out: [] },
   normNodes: { out: [] },
   normTree: { out: [] },
@@ -152,6 +153,10 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
     const { q, k, v, out } = extents;
     return { ...extents, dOut: out, dq: q, dk: k, dv: v };
   },
+  attentionMaskGradient: (call) => {
+    const extents = attentionExtents(call);
+    return { ...extents, dOut: extents.out, dMask: extents.mask };
+  },
   matmul: (call) => {
     const { m, n, k, transposeA, transposeB, batch } = call;
     const a = transposeA ? [k, m] : [m, k];
@@ -177,6 +182,7 @@ const INTERLEAVED: ReadonlySet<string> = new Set(['dq', 'dk', 'dv']);
 const STRIDED: ReadonlySet<KernelName> = new Set([
   'attention',
   'attentionBackward',
+  'attentionMaskGradient',
   'binary',
   'compare',
   'where',

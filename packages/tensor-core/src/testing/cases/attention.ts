@@ -141,79 +141,94 @@ export function hiddenKeyCases(): ConformanceCase[] {
 
 function attentionCase(shape: Shape, options: Options, dtype: DType = 'f32'): ConformanceCase {
   const { batch = 1, heads = 1, kvHeads = heads, queries, keys, dim } = shape;
-  const { fill, ...rest } = options;
+  const { fill: _, ...rest } = options;
   const said = Object.entries(rest).map(([key, value]) =>
     key === 'says' ? value : `${key} ${value}`,
   );
   const name = `attention ${dtype} [${batch}, ${heads}/${kvHeads}, ${queries}/${keys}, ${dim}] ${said.join(', ')}`;
-  return twinCase(name, 'transcendental', (twin) => {
-    const special = (operand: Parameters<NonNullable<Options['fill']>>[0], size: number) =>
-      Array.from({ length: size }, (_, i) => fill?.(operand, i) ?? twin.random.uniform(-1, 1));
-    // Keys and values side by side in rows with two more columns, queries alone.
-    const width = 2 * kvHeads * dim + 2;
-    const kValues = special('k', batch * keys * kvHeads * dim);
-    const vValues = special('v', kValues.length);
-    const kv = twin.values(
-      Array.from({ length: batch * keys * width }, (_, i) => {
-        const column = i % width;
-        const from = Math.floor(i / width) * kvHeads * dim;
-        const half = kvHeads * dim;
-        if (column >= 2 * half) {
-          return Number.NaN;
-        }
-        return column < half ? kValues[from + column]! : vValues[from + column - half]!;
-      }),
-      dtype,
-    );
-    const q = twin.values(special('q', batch * queries * heads * dim), dtype, {
-      offset: even(dtype),
-    });
-    const kvStrides = { batch: keys * width, head: dim, row: width };
-    const kvSize = batch * keys * width - 2 - kvHeads * dim;
-    const base: Omit<
-      AttentionOperands,
-      'q' | 'k' | 'v' | 'out' | 'stats' | 'mask' | 'querySegments' | 'keySegments'
-    > = {
-      batch,
-      numHeads: heads,
-      numKvHeads: kvHeads,
-      numQueries: queries,
-      numKeys: keys,
-      dim,
-      scale: 0.7,
-      queryOffset: options.queryOffset ?? keys - queries,
-      isCausal: options.isCausal ?? false,
-      window: options.window ?? 0,
-      qStrides: { batch: queries * heads * dim, head: dim, row: heads * dim },
-      kStrides: kvStrides,
-      vStrides: kvStrides,
-      maskStrides: maskStrides(options.mask, [batch, heads, queries, keys]),
-      dropout:
-        options.p === undefined
-          ? undefined
-          : { p: options.p, key0: 77, key1: 5, counterOffset: 2 ** 33 + 3 },
-    };
-    const numRows = batch * heads * queries;
-    const call = {
-      ...base,
-      q,
-      k: twin.slice(kv, 0, kvSize),
-      v: twin.slice(kv, kvHeads * dim, kvSize),
-      mask: maskOf(twin, options.mask, [batch, heads, queries, keys]),
-      ...segmentsOf(twin, options, { batch, queries, keys }),
-      out: twin.output(numRows * dim, dtype, { tolerance: 'sum' }),
-      stats: twin.output(2 * numRows, 'f32', { tolerance: 'sum' }),
-    };
-    twin.run('attention', call);
-    const wide = twin.output(batch * keys * width, dtype, { tolerance: 'sum' });
-    twin.run('attentionBackward', {
-      ...call,
-      dOut: twin.values(special('dOut', numRows * dim), dtype, { offset: even(dtype) }),
-      dq: twin.output(q.size, dtype, { tolerance: 'sum' }),
-      dk: twin.slice(wide, 0, kvSize),
-      dv: twin.slice(wide, kvHeads * dim, kvSize),
-    });
+  return twinCase(name, 'transcendental', (twin) =>
+    runAttention(twin, shape, { ...options, dtype }),
+  );
+}
+
+/** Forward, backward, and the mask's gradient where there is one. */
+export function runAttention(
+  twin: Twin,
+  shape: Shape,
+  { dtype, fill, ...options }: Options & { readonly dtype: DType },
+): void {
+  const { batch = 1, heads = 1, kvHeads = heads, queries, keys, dim } = shape;
+  const special = (operand: Parameters<NonNullable<Options['fill']>>[0], size: number) =>
+    Array.from({ length: size }, (_, i) => fill?.(operand, i) ?? twin.random.uniform(-1, 1));
+  // Keys and values side by side in rows with two more columns, queries alone.
+  const width = 2 * kvHeads * dim + 2;
+  const kValues = special('k', batch * keys * kvHeads * dim);
+  const vValues = special('v', kValues.length);
+  const kv = twin.values(
+    Array.from({ length: batch * keys * width }, (_, i) => {
+      const column = i % width;
+      const from = Math.floor(i / width) * kvHeads * dim;
+      const half = kvHeads * dim;
+      if (column >= 2 * half) {
+        return Number.NaN;
+      }
+      return column < half ? kValues[from + column]! : vValues[from + column - half]!;
+    }),
+    dtype,
+  );
+  const q = twin.values(special('q', batch * queries * heads * dim), dtype, {
+    offset: even(dtype),
   });
+  const kvStrides = { batch: keys * width, head: dim, row: width };
+  const kvSize = batch * keys * width - 2 - kvHeads * dim;
+  const base: Omit<
+    AttentionOperands,
+    'q' | 'k' | 'v' | 'out' | 'stats' | 'mask' | 'querySegments' | 'keySegments'
+  > = {
+    batch,
+    numHeads: heads,
+    numKvHeads: kvHeads,
+    numQueries: queries,
+    numKeys: keys,
+    dim,
+    scale: 0.7,
+    queryOffset: options.queryOffset ?? keys - queries,
+    isCausal: options.isCausal ?? false,
+    window: options.window ?? 0,
+    qStrides: { batch: queries * heads * dim, head: dim, row: heads * dim },
+    kStrides: kvStrides,
+    vStrides: kvStrides,
+    maskStrides: maskStrides(options.mask, [batch, heads, queries, keys]),
+    dropout:
+      options.p === undefined
+        ? undefined
+        : { p: options.p, key0: 77, key1: 5, counterOffset: 2 ** 33 + 3 },
+  };
+  const numRows = batch * heads * queries;
+  const call = {
+    ...base,
+    q,
+    k: twin.slice(kv, 0, kvSize),
+    v: twin.slice(kv, kvHeads * dim, kvSize),
+    mask: maskOf(twin, options.mask, [batch, heads, queries, keys]),
+    ...segmentsOf(twin, options, { batch, queries, keys }),
+    out: twin.output(numRows * dim, dtype, { tolerance: 'sum' }),
+    stats: twin.output(2 * numRows, 'f32', { tolerance: 'sum' }),
+  };
+  twin.run('attention', call);
+  const wide = twin.output(batch * keys * width, dtype, { tolerance: 'sum' });
+  const dOut = twin.values(special('dOut', numRows * dim), dtype, { offset: even(dtype) });
+  twin.run('attentionBackward', {
+    ...call,
+    dOut,
+    dq: twin.output(q.size, dtype, { tolerance: 'sum' }),
+    dk: twin.slice(wide, 0, kvSize),
+    dv: twin.slice(wide, kvHeads * dim, kvSize),
+  });
+  if (call.mask !== undefined) {
+    const dMask = twin.output(call.mask.size, 'f32', { offset: 1, tolerance: 'sum' });
+    twin.run('attentionMaskGradient', { ...call, dOut, dMask });
+  }
 }
 
 function even(dtype: DType): number {

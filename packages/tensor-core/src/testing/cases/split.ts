@@ -8,6 +8,7 @@ import { ConformanceError } from '../conformance-error.js';
 import { FLOATS } from '../sizes.js';
 import type { ToleranceName } from '../tolerance.js';
 import type { Twin } from '../twin.js';
+import { runAttention } from './attention.js';
 
 /** Keeps operands below a million elements. */
 const MAX_LIMIT_BYTES = 64 * 1024;
@@ -36,6 +37,7 @@ export function splitCases(): ConformanceCase[] {
     splitCase('topK', 'exact', topK),
     splitCase('cumSum', 'sum', cumSum),
     splitCase('crossEntropy', 'sum', crossEntropy),
+    splitCase('attention', 'transcendental', attention),
     splitCase('matmul with many rows and columns', 'sum', matmulWide),
     splitCase('matmul with long sums', 'sum', matmulLong),
     splitCase('matmul with batches', 'sum', matmulBatches),
@@ -462,6 +464,15 @@ function crossEntropy(twin: Twin, limitBytes: number): void {
     const dLoss = twin.floats(rows, 'f32');
     const out = twin.output(rows * cols, dtype, { offset: 2 });
     twin.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out });
+  }
+}
+
+/** Batches that share a mask or a part of it, so that its gradient is summed over several views. */
+function attention(twin: Twin, limitBytes: number): void {
+  const [queries, keys, dim] = [7, 9, 16];
+  const batch = Math.ceil(numBeyond(limitBytes, 'f32') / (queries * dim));
+  for (const mask of ['full', 'rows', 'columns'] as const) {
+    runAttention(twin, { batch, queries, keys, dim }, { mask, dtype: 'f32' });
   }
 }
 

@@ -38,7 +38,9 @@ export function attentionOpCases(): OpCase[] {
     ownCase('with dropout', { queries: 5, keys: 7 }, { dropout: 0.4 }),
     segmentsCase(),
     querySegmentsCase(),
-    ...[[2, 1, 5, 7], [4, 1, 7], [7]].map(maskCase),
+    ...[[2, 4, 5, 7], [2, 1, 5, 7], [4, 1, 7], [5, 1], [7], []].map((shape) => maskCase(shape)),
+    maskCase([2, 1, 1, 7], { isCausal: true, dropout: 0.3 }),
+    maskCase([4, 5, 7], {}, 'bf16'),
     sharedCase(),
   ];
 }
@@ -130,25 +132,31 @@ function querySegmentsCase(): OpCase {
   });
 }
 
-function maskCase(shape: readonly number[]): OpCase {
+/** Its gradient is summed over what it is broadcast over. */
+function maskCase(
+  shape: readonly number[],
+  options: { readonly isCausal?: boolean; readonly dropout?: number } = {},
+  dtype: FloatDType = 'f32',
+): OpCase {
   const size = shape.reduce((product, dim) => product * dim, 1);
   // Every eleventh is hidden.
   const values = Array.from({ length: size }, (_, i) =>
     i % 11 === 4 ? Number.NEGATIVE_INFINITY : ((i * 37) % 50) / 16 - 1.5,
   );
-  return opCase(`scaledDotProductAttention with a mask [${shape.join(', ')}]`, {
-    dtype: 'f32',
-    inputs: operands({ queries: 5, keys: 7 }),
-    op: ([q, k, v]) =>
-      q!.device.scope(() => {
-        const mask = q!.device.tensor(Float32Array.from(values), shape);
-        return scaledDotProductAttention(q!, k!, v!, { mask });
-      }),
-    twin: ([q, k, v]) => {
-      const mask = { shape, data: Float64Array.from(values) };
-      return attentionTwin(q!, k!, v!, { mask });
+  const { dropout = 0, ...rest } = options;
+  const said = Object.entries(options).map(([name, value]) => `, ${name} ${value}`);
+  return opCase(
+    `scaledDotProductAttention with a mask ${dtype} [${shape.join(', ')}]${said.join('')}`,
+    {
+      dtype: 'f32',
+      inputs: [...operands({ queries: 5, keys: 7 }), { shape, dtype, values }],
+      op: ([q, k, v, mask]) => scaledDotProductAttention(q!, k!, v!, { ...options, mask: mask! }),
+      twin: ([q, k, v, mask], key) => {
+        const dropped = dropout > 0 ? { p: dropout, ...key, counterOffset: 0 } : undefined;
+        return attentionTwin(q!, k!, v!, { ...rest, mask: mask!, dropped });
+      },
     },
-  });
+  );
 }
 
 /** Keys and values that are the same columns, and queries beside them: gradients of one tensor add. */

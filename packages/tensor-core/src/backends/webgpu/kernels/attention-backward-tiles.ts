@@ -5,9 +5,9 @@ import { type Binding, defineKernel, type Kernel } from '../kernel.js';
 import { pairHelpers } from './attention-pairs.js';
 import {
   type AttentionSpec,
+  attentionInputs,
   HEAD_BASES,
   head,
-  inputs,
   KEY_COLUMNS,
   keyBlocks,
   keyOf,
@@ -71,7 +71,7 @@ function buildQueries(label: string, spec: AttentionSpec): Kernel {
   return defineKernel({
     label,
     bindings: [
-      ...inputs(spec, ['q', 'k', 'v', 'd_out', 'stats']),
+      ...attentionInputs(spec, ['q', 'k', 'v', 'd_out', 'stats']),
       { name: 'dq', type: spec.dtype, access: 'read_write' },
     ],
     params: PARAMS,
@@ -141,7 +141,7 @@ function buildKeys(label: string, spec: AttentionSpec): Kernel {
   return defineKernel({
     label,
     bindings: [
-      ...inputs(spec, ['q', 'k', 'v', 'd_out', 'stats']),
+      ...attentionInputs(spec, ['q', 'k', 'v', 'd_out', 'stats']),
       ...(isShared ? [written('dkv')] : [written('dk'), written('dv')]),
     ],
     params: PARAMS,

@@ -4,9 +4,9 @@ import { defineKernel, type Kernel } from '../kernel.js';
 import { pairHelpers } from './attention-pairs.js';
 import {
   type AttentionSpec,
+  attentionInputs,
   HEAD_BASES,
   head,
-  inputs,
   KEY_COLUMNS,
   keyBlocks,
   keyOf,
@@ -29,7 +29,7 @@ function buildForward(label: string, spec: AttentionSpec): Kernel {
   return defineKernel({
     label,
     bindings: [
-      ...inputs(spec, ['q', 'k', 'v']),
+      ...attentionInputs(spec, ['q', 'k', 'v']),
       { name: 'out', type: spec.dtype, access: 'read_write' },
       { name: 'stats', type: 'f32', access: 'read_write' },
     ],

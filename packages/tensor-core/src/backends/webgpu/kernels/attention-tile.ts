@@ -219,7 +219,10 @@ fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_in
   let row0 = group_id.x * ${tile.rows}u;`;
 }
 
-export function inputs(spec: AttentionSpec, names: readonly string[]): Binding[] {
+export function attentionInputs(
+  spec: Pick<AttentionSpec, 'dtype' | 'mask' | 'hasSegments'>,
+  names: readonly string[],
+): Binding[] {
   const { dtype, mask, hasSegments } = spec;
   const read = (name: string, type: Binding['type']): Binding => ({ name, type, access: 'read' });
   return [

@@ -11,6 +11,7 @@ import { type Grid, type Kernel, linearGrid } from '../kernel.js';
 import { DELTA_LANES, deltaKernel, keysKernel, queriesKernel } from './attention-backward-tiles.js';
 import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';
 import { forwardKernel } from './attention-forward-tiles.js';
+import { maskGradient } from './attention-mask.js';
 import { pairParams, pairSpecOf } from './attention-pairs.js';
 import { type AttentionSpec, type AttentionTile, tileBytes } from './attention-tile.js';
 
@@ -46,6 +47,16 @@ export function attentionBackward(
     } else {
       backwardTiles(ctx, part);
     }
+  });
+}
+
+export function attentionMaskGradient(
+  ctx: KernelContext,
+  call: KernelCalls['attentionMaskGradient'],
+): void {
+  eachBatches(ctx, call, (part) => {
+    const own = part.call as AttentionOperands as KernelCalls['attentionMaskGradient'];
+    maskGradient(ctx, { ...part, call: own }, inputs(part, ['q', 'k', 'v', 'dOut', 'stats']));
   });
 }
 
@@ -127,7 +138,7 @@ interface Part {
 /** Calls `body` with runs of batches whose operands bind at once. */
 function eachBatches(
   ctx: KernelContext,
-  given: AttentionOperands | KernelCalls['attentionBackward'],
+  given: AttentionOperands | KernelCalls['attentionBackward' | 'attentionMaskGradient'],
   body: (part: Part) => void,
 ): void {
   const call = given as KernelCalls['attentionBackward'];
@@ -144,11 +155,13 @@ function eachBatches(
     out: outStride,
     dOut: outStride,
     mask: call.maskStrides[0],
+    dMask: call.maskStrides[0],
     querySegments: numQueries,
     keySegments: numKeys,
   };
   const widest = Math.max(...Object.values(strides));
-  const dtypes = [call.q.dtype, ...(call.mask === undefined ? [] : [call.mask.dtype])];
+  const masks = 'dMask' in given ? [given.mask, given.dMask] : [given.mask];
+  const dtypes = [call.q, ...masks].flatMap((view) => (view === undefined ? [] : [view.dtype]));
   const step = Math.min(
     ctx.profile.isSoftware ? chunkBatches(ctx, call) : MAX_GRID,
     ctx.windowUnits(dtypes, widest, { op: 'attention, one of its batches' }),

@@ -2,7 +2,7 @@
 
 import type { KernelCalls, KernelName } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
-import { attention, attentionBackward } from './attention.js';
+import { attention, attentionBackward, attentionMaskGradient } from './attention.js';
 import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
@@ -61,6 +61,7 @@ export const KERNELS: {
   random,
   attention,
   attentionBackward,
+  attentionMaskGradient,
   matmul,
   normNodes,
   normTree,
