@@ -13,13 +13,20 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openSave, writeSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { readSafetensors } from '@shardweave/nn';
+import {
+  type ElementRange,
+  type LazyTensor,
+  parseModelConfig,
+  readSafetensors,
+} from '@shardweave/nn';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { InterruptedError } from '../src/errors.js';
+import { withModelState } from '../src/model/model-directory.js';
+import { writeModelSave } from '../src/saves/model-save.js';
 import type { SavedRun } from '../src/saves/saved-run.js';
 import { savedState } from '../src/saves/saved-state.js';
 import { runCli } from './fixtures/run-cli.js';
-import { runLine, tinyFlags } from './fixtures/tiny-run.js';
+import { runLine, tinyFlags, told } from './fixtures/tiny-run.js';
 
 let root: string;
 let tiny: string;
@@ -60,15 +67,21 @@ describe('convert', () => {
     expect(before.equals(fileOf(join(sharded, 'model'), 'model.safetensors'))).toBe(false);
   });
 
-  it('gives that of one rank, and of adapters', async () => {
-    for (const [flags, name] of [
-      ['--seed 2', 'model'],
-      ['--lora-rank 2', 'adapter'],
-    ] as const) {
-      const out = newPath();
-      await runLine(`${tiny} --strategy single --steps 1 --save-every 1 ${flags} --out ${out}`);
-      expectSame(await convert(out), join(out, name));
-    }
+  it.each([
+    ['single --seed 2', 'model'],
+    ['single --precision fp16', 'model'],
+    ['fsdp --ranks 3 --precision bf16', 'model'],
+    ['fsdp --ranks 2 --cpu-offload', 'model'],
+    ['ddp --ranks 2', 'model'],
+    ['ddp --ranks 3 --precision bf16', 'model'],
+    ['offload --slices 2', 'model'],
+    ['offload --slices 2 --precision bf16', 'model'],
+    ['single --lora-rank 2', 'adapter'],
+    ['fsdp --ranks 2 --lora-rank 2 --precision bf16', 'adapter'],
+  ])('gives what a run of %s leaves', async (way, name) => {
+    const out = newPath();
+    await runLine(`${tiny} --strategy ${way} --steps 1 --save-every 1 --out ${out}`);
+    expectSame(await convert(out), join(out, name));
   });
 
   it('rounds to the nearest number of 16 bits, halves to even', async () => {
@@ -165,12 +178,121 @@ describe('convert', () => {
   });
 
   it.each([
-    ['a model', () => join(sharded, 'model'), /holds a model, and no save: train --model/],
+    ['a model', () => join(sharded, 'model'), /holds a model, and no save\. Give .* or --to save/],
     ['nothing', () => '/nowhere', /expected a save .* or a run with saves, got \/nowhere/],
   ])('says in a sentence that %s is no save', async (_, from, expected) => {
     const { code, err } = await runCli(['convert', '--from', from(), '--out', newPath()]);
     expect(code).toBe(2);
     expect(err).toMatch(expected);
+  });
+});
+
+describe('convert --to save', () => {
+  const model = () => join(sharded, 'model');
+  const toSave = (from: string) => convert(from, '--to', 'save');
+
+  it('and back gives the same directory, in f32 and in 16 bits', async () => {
+    const save = await toSave(model());
+    expectSame(await convert(save), model());
+    const narrow = await convert(sharded, '--dtype', 'bf16');
+    const narrowSave = await toSave(narrow);
+    expectSame(await convert(narrowSave, '--dtype', 'bf16'), narrow);
+    const bytesIn = async (path: string) => {
+      const { files } = await openSave(pieceDirectory(path));
+      return Object.values(files).reduce((sum, bytes) => sum + bytes, 0);
+    };
+    expect(await bytesIn(save)).toBe(2 * (await bytesIn(narrowSave)));
+    const { code, out } = await runCli(['inspect', save, '--verify']);
+    expect([code, out]).toEqual([
+      0,
+      expect.stringMatching(
+        /step +0: weights of a model.*\n.*no optimizer[\s\S]*as it was written\n$/,
+      ),
+    ]);
+  });
+
+  it.each(['single', 'fsdp --ranks 3', 'ddp --ranks 2', 'offload --slices 2'])(
+    'is what a run of %s begins with, with the losses of --model, bit by bit',
+    async (way) => {
+      const save = await toSave(model());
+      const flags = `--strategy ${way} --steps 2`;
+      const other = `${tiny} ${flags}`;
+      const begun = await runLine(`${other} --resume ${save}`);
+      expect(begun.resumed).toMatchObject({ step: 0, path: save, notes: [] });
+      const own = await runLine(
+        `${tiny.replace(`--model ${root}`, `--model ${model()}`)} ${flags}`,
+      );
+      expect(told(begun)).toEqual(told(own));
+      expect(told(begun)).not.toEqual(told(await runLine(other)));
+    },
+  );
+
+  it('is read by ranges, and refuses weights of another model', async () => {
+    const config = parseModelConfig(String(fileOf(model(), 'config.json')));
+    await withModelState(model(), config, async (state) => {
+      const byRanges = new Map<string, LazyTensor>(
+        [...state].map(([name, tensor]) => {
+          const read = () => Promise.reject(new Error(`${name} is read as a whole`));
+          return [name, { ...tensor, readPart: tensor.readPart!.bind(tensor), read }];
+        }),
+      );
+      const options = {
+        config: {
+          model: { kind: 'directory', path: model(), hasWeights: true },
+          modelConfig: config,
+          tokenizer: 'byte',
+        },
+        signal: new AbortController().signal,
+      } as const;
+      const write = (weights: typeof byRanges) =>
+        writeModelSave(pieceDirectory(newPath()), weights, options);
+      await write(byRanges);
+      const [name, tensor] = [...byRanges][0]!;
+      await expect(write(new Map(byRanges).set(name, { ...tensor, shape: [1] }))).rejects.toThrow(
+        `expected '${name}' of f32, f16 or bf16 [${tensor.shape.join(', ')}], got f32 [1].`,
+      );
+      byRanges.delete(name);
+      await expect(write(byRanges)).rejects.toThrow(/, got none\.$/);
+    });
+  });
+
+  it('reads a tensor of more than a block where each piece of it is', async () => {
+    const config = parseModelConfig(String(fileOf(model(), 'config.json')));
+    const vocabulary = 140_000; // of width 8: 4.3 MiB of f32, and a save reads 4 at once
+    const tall = { ...config, vocab_size: vocabulary };
+    const values = Float32Array.from({ length: vocabulary * 8 }, (_, i) => i);
+    const store = pieceDirectory(newPath());
+    await withModelState(model(), config, async (state) => {
+      const [name] = [...state].find(([, { shape }]) => shape[0] === config.vocab_size)!;
+      const read = async () => new Uint8Array(values.buffer);
+      const readPart = async ({ first, count }: ElementRange) =>
+        new Uint8Array(values.slice(first, first + count).buffer);
+      for (const each of [{ read }, { read, readPart }]) {
+        const tensor = { dtype: 'f32', shape: [vocabulary, 8], ...each } as const;
+        await writeModelSave(store, new Map(state).set(name, tensor), {
+          config: { model: { kind: 'preset', name: 'nano' }, modelConfig: tall, tokenizer: 'byte' },
+          signal: new AbortController().signal,
+        });
+        const save = await openSave(store);
+        const found = new Float32Array(values.length);
+        const spec = { ...save.tensors.get(JSON.stringify([name]))!, start: 0, end: values.length };
+        expect(save.tensors.get(JSON.stringify([name]))!.pieces.length).toBeGreaterThan(1);
+        const write = (start: number, bytes: Uint8Array) =>
+          new Uint8Array(found.buffer).set(bytes, start * 4);
+        await save.fill([{ ...spec, write }]);
+        expect(Buffer.compare(Buffer.from(found.buffer), Buffer.from(values.buffer))).toBe(0);
+      }
+    });
+  });
+
+  it.each([
+    ['a save', () => saveOf(sharded, 3), '', /is a save already\. Leave --to save out/],
+    ['no weights', () => root, '', /expected a directory with config\.json and weights, got/],
+    ['a dtype', model, ' --dtype bf16', /--dtype: a save has the weights of its model\. Leave it/],
+  ])('refuses %s in a sentence', async (_, from, more, expected) => {
+    const line = `convert --to save --from ${from()} --out ${newPath()}${more}`;
+    const { code, err } = await runCli(line.split(' '));
+    expect([code, err]).toEqual([2, expect.stringMatching(expected)]);
   });
 });
 

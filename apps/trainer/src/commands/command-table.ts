@@ -43,7 +43,7 @@ export const COMMANDS: readonly CommandEntry[] = [
   },
   {
     name: 'convert',
-    summary: 'a save as a model directory, or as adapters',
+    summary: 'a save as a model directory or as adapters, and back',
     load: async () => (await import('./convert.js')).convert,
   },
   {

@@ -1,17 +1,25 @@
-// The command `convert`: a save of a run as the files that others read.
+// The command `convert`: a save of a run as the files that others read, and such files as a save.
 
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { CheckpointError, INDEX_FILE, openSave, type Save } from '@shardweave/checkpoint';
+import {
+  CheckpointError,
+  INDEX_FILE,
+  openSave,
+  type PieceStore,
+  type Save,
+} from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import type { WeightsDType } from '@shardweave/nn';
 import { Command, Option } from 'commander';
 import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import { TrainerError, UsageError } from '../errors.js';
 import { problemIn } from '../inspect/holding.js';
-import { findModelDirectory } from '../model/model-directory.js';
+import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
 import { writeTrained } from '../model/write-trained.js';
+import { tokenizerName } from '../resolve-config.js';
 import type { PreparedRun } from '../run-config.js';
+import { writeModelSave } from '../saves/model-save.js';
 import { findSaves, savesOf } from '../saves/save-directory.js';
 import type { SavedRun } from '../saves/saved-run.js';
 import { savedState } from '../saves/saved-state.js';
@@ -21,7 +29,8 @@ import { requireNewDirectory, writeNewDirectory } from './new-directory.js';
 interface ConvertFlags {
   readonly from: string;
   readonly out: string;
-  readonly dtype: WeightsDType;
+  readonly to: 'model' | 'save';
+  readonly dtype?: WeightsDType;
   readonly quiet?: boolean;
 }
 
@@ -37,9 +46,14 @@ export const convert = defineCommand<ConvertFlags>({
       line: 'convert --from runs/first --out models/newest --dtype bf16',
       says: 'the newest whole save of a run, in 16 bits',
     },
+    {
+      line: 'convert --from models/at-120 --to save --out runs/save-of-120',
+      says: 'a model directory as a save, its weights in checked pieces',
+    },
   ],
   run: async (flags, { out, listen }) => {
-    const lines = await convertSave(flags, listen().signal);
+    const { signal } = listen();
+    const lines = await (flags.to === 'save' ? convertModel : convertSave)(flags, signal);
     if (flags.quiet !== true) {
       out.write(lines.map((line) => `${line}\n`).join(''));
     }
@@ -50,22 +64,31 @@ export const convert = defineCommand<ConvertFlags>({
 function convertOptions(): Command {
   return new Command('shardweave convert')
     .description(
-      'Writes a save of a run, by any number of ranks, as a model in the Hugging Face layout, or as PEFT adapters.',
+      'Writes a save of a run, by any number of ranks, as a model in the Hugging Face layout or as PEFT adapters, and such a model as a save.',
     )
     .usage('--from SAVE --out DIR [flags]')
-    .requiredOption('--from <SAVE>', 'a save, or a run: its newest whole one')
+    .requiredOption(
+      '--from <DIR>',
+      'a save, or a run: its newest whole one; with --to save a model',
+    )
     .requiredOption('--out <DIR>', 'a new directory')
     .addOption(
-      new Option('--dtype <DTYPE>', 'of the weights')
-        .choices(['f32', 'bf16', 'f16'])
-        .default('f32'),
+      new Option('--to <KIND>', 'what --out is to hold')
+        .choices(['model', 'save'])
+        .default('model'),
+    )
+    .addOption(
+      new Option(
+        '--dtype <DTYPE>',
+        "of a model's weights (default: f32); a save has those of its model",
+      ).choices(['f32', 'bf16', 'f16']),
     )
     .option('--quiet', 'print nothing but errors');
 }
 
 /** Writes the directory; resolves to lines about it. One weight is in memory at a time. */
 async function convertSave(
-  { from, out, dtype }: ConvertFlags,
+  { from, out, dtype = 'f32' }: ConvertFlags,
   signal: AbortSignal,
 ): Promise<string[]> {
   requireNewDirectory(out);
@@ -87,6 +110,39 @@ async function convertSave(
   }
 }
 
+/** Writes a save of a model directory, which is read by ranges. */
+async function convertModel(
+  { from, out, dtype }: ConvertFlags,
+  signal: AbortSignal,
+): Promise<string[]> {
+  if (dtype !== undefined) {
+    throw new UsageError('--dtype: a save has the weights of its model. Leave it out.');
+  }
+  requireNewDirectory(out);
+  const path = resolve(from);
+  if (existsSync(join(path, INDEX_FILE))) {
+    throw new UsageError(
+      `--from: ${from} is a save already. Leave --to save out for a model of it.`,
+    );
+  }
+  const found = findModelDirectory(path);
+  if (found?.hasWeights !== true) {
+    throw new UsageError(
+      `--from: expected a directory with config.json and weights, got ${from}. Give that of a model.`,
+    );
+  }
+  const model = { kind: 'directory', ...found } as const;
+  const modelConfig = await readModelConfig(model.path);
+  const config = { model, modelConfig, tokenizer: tokenizerName({}, model, modelConfig) };
+  await withModelState(model.path, modelConfig, (state) =>
+    writeNewDirectory(out, async (part) => {
+      const store: PieceStore = { ...pieceDirectory(part), lock: async () => async () => {} };
+      await writeModelSave(store, state, { config, signal });
+    }),
+  );
+  return [`${out}: save of ${model.path}, step 0, without optimizer state`];
+}
+
 /** The save that --from means, and what is to be told of newer ones that are damaged. */
 async function findWhole(from: string): Promise<{ path: string; notes: string[] }> {
   const path = resolve(from);
@@ -106,7 +162,7 @@ async function findWhole(from: string): Promise<{ path: string; notes: string[] 
   }
   if (existsSync(path) && findModelDirectory(path)?.hasWeights === true) {
     throw new UsageError(
-      `--from: ${from} holds a model, and no save: train --model ${from} starts from it as it is, and merge or gguf write it otherwise. Give a save of a run.`,
+      `--from: ${from} holds a model, and no save. Give a save of a run, or --to save: ${from} becomes one.`,
     );
   }
   throw new UsageError(

@@ -3,6 +3,7 @@
 import type { LoraConfig, ModelConfig } from '@shardweave/nn';
 import { formatBytes, formatCount } from '../output/format.js';
 import { shapeText } from '../output/header.js';
+import { isModelAlone } from '../saves/saved-run.js';
 import {
   type AdapterHolding,
   elementsOf,
@@ -69,7 +70,9 @@ function saveRows({ model, run, writers, optimizer, files, bytes }: SaveHolding)
   if (model !== undefined) {
     rows.push(modelRow(model.config, model.parameters));
   }
-  if (run !== undefined) {
+  if (run !== undefined && isModelAlone(run)) {
+    rows.push(['step', '0: weights of a model, for a run to begin with']);
+  } else if (run !== undefined) {
     const { strategy, precision, lora } = run.config;
     const best = run.best && `; best ${run.best.validLoss.toFixed(4)} at step ${run.best.step}`;
     rows.push(

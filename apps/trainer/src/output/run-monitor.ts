@@ -210,11 +210,11 @@ export class RunMonitor {
     for (const note of notes) {
       this.#terminal.note(note);
     }
-    this.#terminal.note(
-      path === undefined
-        ? 'There is no save yet: the run starts anew.'
-        : `Going on from ${path}, behind step ${step}.`,
-    );
+    const how =
+      step === 0
+        ? `Beginning with the weights of ${path}.`
+        : `Going on from ${path}, behind step ${step}.`;
+    this.#terminal.note(path === undefined ? 'There is no save yet: the run starts anew.' : how);
     if (step >= this.#config.steps) {
       this.#terminal.note(
         `All ${this.#config.steps} steps are done: nothing is left to train. Give more --steps to train on.`,

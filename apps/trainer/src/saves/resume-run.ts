@@ -21,7 +21,7 @@ import {
   setAside,
   type UnreadableSave,
 } from './save-directory.js';
-import { changesOf, requireSameRun, type SavedRun } from './saved-run.js';
+import { changesOf, isModelAlone, requireSameRun, type SavedRun } from './saved-run.js';
 
 export interface ResumePlan {
   /** The newest first. */
@@ -128,17 +128,19 @@ export async function loadResumed(
 
 /** What is damaged about it on some rank; undefined where it is loaded on all. */
 async function tryLoad(
-  { path }: FoundSave,
+  { path, record }: FoundSave,
   strategy: Strategy,
   group: ProcessGroup,
 ): Promise<string | undefined> {
   const { optimizer } = strategy;
   // A save carries the rates and decays of its own run; this one has been given its own.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
-  const error: unknown = await strategy.load(pieceDirectory(path)).then(
-    () => undefined,
-    (thrown: unknown) => thrown,
-  );
+  const error: unknown = await strategy
+    .load(pieceDirectory(path), { isWeightsAlone: isModelAlone(record) })
+    .then(
+      () => undefined,
+      (thrown: unknown) => thrown,
+    );
   for (const [i, options] of given.entries()) {
     Object.assign(optimizer.groups[i]!, options);
   }

@@ -23,14 +23,19 @@ export interface SavedRun {
   readonly numericClasses: readonly string[];
   /** What the adapters were trained beside. */
   readonly base?: BaseModel | undefined;
-  /** A hash of the data's bytes and of the tokenizer. */
-  readonly tokens: string;
+  /** A hash of the data's bytes and of the tokenizer; none: a model's weights, which no run has begun with. */
+  readonly tokens?: string;
   readonly config: Partial<PreparedRun>;
 }
 
 /** A hash of what is trained on, as tokens. */
 export function tokensOf({ tokens }: Pick<PreparedRun, 'tokens'>): string {
   return basename(tokens.train);
+}
+
+/** Whether a save is what convert made of a model directory, and no run's. */
+export function isModelAlone({ tokens }: SavedRun): boolean {
+  return tokens === undefined;
 }
 
 type Field = readonly [name: string, flag: string, of: (run: Partial<PreparedRun>) => unknown];
@@ -89,6 +94,9 @@ export function requireSameRun(
       refuse(`model (${key})`, '--model and --dropout', savedModel[key], ownModel[key]);
     }
   }
+  if (isModelAlone(record)) {
+    return;
+  }
   for (const [name, flag, of] of FIXED) {
     if (textOf(of(record.config)) !== textOf(of(config))) {
       refuse(name, flag, of(record.config), of(config));
@@ -105,7 +113,8 @@ export function requireSameRun(
 
 /** `--lr 0.1 (was 0.2)` of all that differs, and may. */
 export function changesOf(record: SavedRun, config: PreparedRun): string[] {
-  return TOLD.flatMap(([, flag, of]) => {
+  const told = isModelAlone(record) ? [] : TOLD;
+  return told.flatMap(([, flag, of]) => {
     const [was, is] = [textOf(of(record.config)), textOf(of(config))];
     return was === is ? [] : [`${flag} ${is} (was ${was})`];
   });

@@ -24,7 +24,7 @@ export function savedState(
   },
 ): Map<string, LazyTensor> {
   const { config, dtype, signal } = options;
-  const specs = shapesOf(config).map(([name, shape]) => {
+  const specs = parameterShapes(config).map(([name, shape]) => {
     return { kind: 'parameter', name, dtype, shape } as const;
   });
   save.checkFit(specs, { ignores: ({ kind }) => kind === 'state' });
@@ -40,7 +40,7 @@ export function savedState(
 }
 
 /** Names and shapes of what a run trains, of a model that has no values. */
-function shapesOf(config: ModelChoice): [string, readonly number[]][] {
+export function parameterShapes(config: ModelChoice): [string, readonly number[]][] {
   const device = new Device(createDryBackend({ info: cpuInfo({ threads: 1 }) }));
   try {
     const model = deferredModel(device, config);

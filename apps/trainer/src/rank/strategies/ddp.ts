@@ -28,7 +28,8 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
         await ddp.syncParameters({ onlyTrained: true }); // each device has rounded its own
       }
     },
-    load: (reader) => loadCheckpoint(ddp, reader, { optimizer, onlyTrained }),
+    load: (reader, { isWeightsAlone }) =>
+      loadCheckpoint(ddp, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
     saving: {
       capture: async () =>
         groups.gather.rank === 0 ? captureCheckpoint(ddp, { optimizer, onlyTrained }) : undefined,

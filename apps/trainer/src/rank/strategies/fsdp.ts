@@ -76,7 +76,8 @@ async function openShards(
         await syncReplicas(fsdp); // each device has rounded its own
       }
     },
-    load: (reader) => loadCheckpoint(fsdp, reader, { optimizer, onlyTrained }),
+    load: (reader, { isWeightsAlone }) =>
+      loadCheckpoint(fsdp, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
     saving: isSavedBeside
       ? {
           capture: async () => {

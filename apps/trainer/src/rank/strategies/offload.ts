@@ -52,7 +52,8 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
       await rest.beginStep();
       await optimizer.step(options);
     },
-    load: (reader) => loadCheckpoint(offload, reader, { optimizer, onlyTrained }),
+    load: (reader, { isWeightsAlone }) =>
+      loadCheckpoint(offload, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
     saving: rest.isPinning
       ? { capture: () => captureCheckpoint(offload, { optimizer, onlyTrained }) }
       : {

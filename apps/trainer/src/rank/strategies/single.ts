@@ -24,7 +24,8 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
     noSync: (run) => run(),
     gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
-    load: (reader) => loadCheckpoint(model, reader, { optimizer, onlyTrained }),
+    load: (reader, { isWeightsAlone }) =>
+      loadCheckpoint(model, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
     saving: { capture: () => captureCheckpoint(model, { optimizer, onlyTrained }) },
     stateDict: () => stateDict(model),
     textModel: async () => model,

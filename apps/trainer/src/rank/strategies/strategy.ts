@@ -10,6 +10,11 @@ import type { ModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
 
 /** One rank's model with its optimizer. Collective calls are made by all ranks alike. */
+export interface LoadedParts {
+  /** A save without optimizer state; that of the run stays as it is. */
+  readonly isWeightsAlone: boolean;
+}
+
 export interface Strategy {
   /** ids [rows, seq] (u32) to logits [rows, seq, vocab], or to losses [rows, seq] of targets. */
   readonly module: Module<TokenArgs, Tensor>;
@@ -32,8 +37,8 @@ export interface Strategy {
    */
   step(options: StepOptions): Promise<void>;
 
-  /** Loads a save of any strategy on any number of ranks. Collective. */
-  load(reader: PieceReader): Promise<unknown>;
+  /** Loads a save of any strategy on any number of ranks, or the weights alone. Collective. */
+  load(reader: PieceReader, what: LoadedParts): Promise<unknown>;
 
   /** How what this rank holds of weights and optimizer state is saved. */
   readonly saving: Saving;

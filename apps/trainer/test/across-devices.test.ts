@@ -1,0 +1,44 @@
+// A save knows no device: a run that goes on from one on the other kind of device has the losses of the run
+// that stayed, as far as two devices agree.
+
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { worstRatio } from './fixtures/run-flags.js';
+import { lossesOf, runLine, tinyFlags } from './fixtures/tiny-run.js';
+import { whyNoWebGpu } from './fixtures/webgpu-adapter.js';
+
+const TOLERANCE = 2e-4;
+const NUM_BEFORE = 3;
+const STEPS = 8;
+
+const reason = await whyNoWebGpu();
+const root = mkdtempSync(join(tmpdir(), 'trainer-devices-'));
+afterAll(() => rmSync(root, { recursive: true }));
+
+describe.skipIf(reason !== undefined)(`a save${reason === undefined ? '' : ` (${reason})`}`, () => {
+  it.each([
+    ['cpu', 'webgpu', 'single', 'single'],
+    ['webgpu', 'cpu', 'single', 'single'],
+    ['cpu', 'webgpu', 'fsdp --ranks 2', 'ddp --ranks 2'],
+    ['webgpu', 'cpu', 'ddp --ranks 2', 'fsdp --ranks 3'],
+  ])('of %s goes on on %s (%s, %s)', { timeout: 240_000 }, async (from, to, before, after) => {
+    const flags = `${tinyFlags(root)} --lr 0.02 --schedule constant`; // with dropout, whose masks are equal
+    const out = join(root, `${from}-${before.split(' ')[0]}`);
+    const on = (device: string, more: string) => runLine(`${flags} --device ${device} ${more}`);
+    await on(from, `--strategy ${before} --steps ${NUM_BEFORE} --save-every 99 --out ${out}`);
+    const [stayed, moved] = [
+      await on(from, `--strategy ${before} --steps ${STEPS}`),
+      await on(to, `--strategy ${after} --steps ${STEPS} --resume ${out}`),
+    ];
+    expect(moved.ready.map(({ device }) => device)).toEqual(moved.ready.map(() => to));
+    expect(moved.resumed?.step).toBe(NUM_BEFORE);
+    const rest = lossesOf(stayed).slice(NUM_BEFORE);
+    expect(worstRatio(lossesOf(moved), rest)).toBeLessThan(TOLERANCE);
+    // Losses of another state, one step behind, are further away than that.
+    expect(worstRatio(lossesOf(moved), lossesOf(stayed).slice(NUM_BEFORE - 1, -1))).toBeGreaterThan(
+      10 * TOLERANCE,
+    );
+  });
+});
