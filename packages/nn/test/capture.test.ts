@@ -129,6 +129,7 @@ it('holds two blocks on the host at most', async () => {
   expect(written).toBe(3 * 4 * (5 * 1024 + 1024 + 1024 * 1024 + 1024));
   expect(most).toBeGreaterThan(4 * MIB);
   expect(most).toBeLessThanOrEqual(8 * MIB);
+  await loadCheckpoint(model, store, { optimizer }); // checks that what was read was written
   await count.backend.dispose();
 });
 
