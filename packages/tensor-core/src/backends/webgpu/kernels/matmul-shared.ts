@@ -6,7 +6,7 @@
 // whole sectors of 32 bytes. Where storage runs along m or n, neighbors load neighboring vectors and
 // store them as they are. Where it runs along k, two neighbors load the eight elements of one row and
 // store them one by one, turned; rows of the block are then longer by four, so that the stores of a
-// warp meet each bank once. bench/kernels/static.mjs reads these functions from the text and counts.
+// warp meet each bank once. The test matmul-static reads these functions from the text and counts.
 
 import type { MatmulSpec, SharedTile } from './matmul-tiles.js';
 

@@ -1,0 +1,127 @@
+// The hardware product judged without hardware: what a warp's loads and stores touch, from the text of
+// every tile, and which tile the products of models are given, how much of it is wasted, and how many
+// workgroups run. bench/kernels/isa.mjs judges the code that a GPU compiler makes of it.
+
+import { expect, test } from 'vitest';
+import {
+  chooseHardwareTile,
+  HARDWARE_TILES,
+  numGroups,
+  partsOf,
+  wasteOf,
+} from '../src/backends/webgpu/kernels/matmul-hardware.js';
+import { matmulKernel, tileName } from '../src/backends/webgpu/kernels/matmul-tiles.js';
+import { judgeOperand } from './warp-judge.js';
+
+/** At best 4: a quarter more for what crosses a border. */
+const MOST_TURNS = 5;
+/** Rows at any offset share sectors with their neighbors; the next block of k finds them in a cache. */
+const MOST_SECTORS_NARROW = 8;
+/** Two for each processor of the largest chips; narrow layers of other models have at least one. */
+const LEAST_GROUPS = { 'GPT-2 124M': 264, others: 132 };
+const MOST_WASTE = 1.25;
+const TOKENS = 8 * 1024;
+
+const LAYOUTS = [
+  [false, false],
+  [false, true],
+  [true, false],
+  [true, true],
+] as const;
+
+/** [in, out] of the linear layers of models, their heads last. */
+const MODELS = {
+  'GPT-2 124M': [
+    [768, 2304],
+    [768, 768],
+    [768, 3072],
+    [3072, 768],
+    [768, 50257],
+  ],
+  'SmolLM2 135M': [
+    [576, 576],
+    [576, 192],
+    [576, 1536],
+    [1536, 576],
+    [576, 49152],
+  ],
+  'Llama 3.2 1B': [
+    [2048, 2048],
+    [2048, 512],
+    [2048, 8192],
+    [8192, 2048],
+    [2048, 128256],
+  ],
+  'Qwen2.5 0.5B': [
+    [896, 896],
+    [896, 128],
+    [896, 4864],
+    [4864, 896],
+    [896, 151936],
+  ],
+  'Qwen3 0.6B': [
+    [1024, 2048],
+    [1024, 1024],
+    [2048, 1024],
+    [1024, 3072],
+    [3072, 1024],
+    [1024, 151936],
+  ],
+} as const;
+
+test.each(HARDWARE_TILES.flatMap((tile) => [true, false].map((isWide) => ({ tile, isWide }))))(
+  'a warp loads whole sectors and meets each bank once: $tile.m x $tile.n x $tile.k, wide $isWide',
+  ({ tile, isWide }) => {
+    for (const [transposeA, transposeB] of LAYOUTS) {
+      const { wgsl } = matmulKernel(
+        {
+          ...({ a: 'f32', b: 'f32', out: 'f32', bias: undefined, accumulate: false } as const),
+          ...{ transposeA, transposeB },
+          wide: { a: isWide, b: isWide, out: isWide },
+        },
+        tile,
+      );
+      for (const name of ['a', 'b'] as const) {
+        const row = isWide ? 768 : 50257;
+        const counts = judgeOperand(wgsl, name, { tile, row, bytes: 4, isWide });
+        const where = `${tileName(tile)} ${name} of ${transposeA} ${transposeB}`;
+        expect(counts.loadSectors, where).toBeLessThanOrEqual(
+          isWide ? MOST_TURNS : MOST_SECTORS_NARROW,
+        );
+        expect(counts.readTurns, where).toBeLessThanOrEqual(MOST_TURNS);
+        if (isWide) {
+          expect(counts.stageTurns, where).toBeLessThanOrEqual(MOST_TURNS);
+        }
+      }
+    }
+  },
+);
+
+test.each(Object.entries(MODELS))('products of %s waste little and fill a GPU', (model, layers) => {
+  const least = model === 'GPT-2 124M' ? LEAST_GROUPS[model] : LEAST_GROUPS.others;
+  for (const [inner, outer] of layers) {
+    for (const [m, n, k] of [
+      [TOKENS, outer, inner],
+      [TOKENS, inner, outer],
+      [inner, outer, TOKENS],
+    ] as const) {
+      const extent = { m, n, k, batches: 1 };
+      const tile = chooseHardwareTile(extent, HARDWARE_TILES);
+      const name = `${m} x ${n} x ${k}: ${tileName(tile)}`;
+      expect(wasteOf(extent, tile), name).toBeLessThanOrEqual(MOST_WASTE);
+      expect(numGroups(extent, tile), name).toBeGreaterThanOrEqual(least);
+    }
+  }
+});
+
+test('parts of a sum cover it, begin where blocks do, and are none of a short one', () => {
+  for (const k of [1, 511, 1023, 1024, 1100, 8192, 50257]) {
+    const { numParts, partK } = partsOf({ m: 768, n: 768, k, batches: 1 });
+    expect(numParts * partK).toBeGreaterThanOrEqual(k);
+    expect((numParts - 1) * partK).toBeLessThan(k);
+    expect(numParts === 1 || partK % 16 === 0).toBe(true);
+    expect(numParts > 1).toBe(k >= 1024);
+  }
+  expect(partsOf({ m: 768, n: 768, k: 8192, batches: 1 }).numParts).toBe(8);
+  expect(partsOf({ m: 8192, n: 768, k: 768, batches: 1 }).numParts).toBe(1);
+});
