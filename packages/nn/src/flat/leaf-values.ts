@@ -76,7 +76,9 @@ export async function readLeaves(into: Uint8Array, run: LeafRun): Promise<void> 
   try {
     storage.fill();
     drawLeaves(new Tensor(storage, [length]), run);
-    await storage.read(0, into.byteLength, into);
+    // A reader takes them from where they were drawn: nothing else writes there.
+    const reader = storage.openReader();
+    await reader.read(0, into.byteLength, into).finally(() => reader.close());
   } finally {
     storage.release();
   }
