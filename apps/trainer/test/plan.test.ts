@@ -1,19 +1,25 @@
 // The command `plan`: a row a strategy, with what a run takes and whether it fits.
 
-import { cpuInfo } from '@shardweave/tensor-core';
+import { cpuInfo, type KernelCalls, type View } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { parseFlags } from '../src/flags.js';
+import { keyOfCall, partOf } from '../src/plan/kernel-times.js';
 import { type PlanRow, planRows, planText } from '../src/plan/plan-table.js';
+import { type StepClock, stepMs } from '../src/plan/rates.js';
 import type { Room } from '../src/plan/room.js';
 import { resolveConfig } from '../src/resolve-config.js';
 
-const RATES = { products: 1e9, touchedBytes: 1e9, copiedBytes: 1e9, wireBytes: 1e9 };
+/** A device whose kernels take a millisecond each. */
+const CLOCK: StepClock = {
+  stepMs: async ({ kernels }, { ranks }) =>
+    ranks * [...kernels.values()].reduce((sum, { count }) => sum + count, 0),
+};
 
 async function plan(flags: string, room: Partial<Room> = {}): Promise<PlanRow[]> {
   const config = await resolveConfig(parseFlags(`--device cpu ${flags}`.split(' '), () => {}));
   return planRows(config, {
     model: { info: cpuInfo({ threads: 1 }) },
-    rates: RATES,
+    clock: CLOCK,
     room: ({ ranks }) => ({ deviceBytes: 2 ** 32, hostBytes: 2 ** 34, ranksHere: ranks, ...room }),
   });
 }
@@ -35,9 +41,8 @@ describe('plan', () => {
     expect(offload!.restBytes.total).toBe(0);
     // A parameter, its gradient and two moments, f32.
     expect(offload!.hostBytes).toBeGreaterThan(16 * 102_592 * 0.95);
-    const { products, attentionProducts, touchedBytes, copiedBytes } = single!.laterStep;
-    const ms = (products + attentionProducts + touchedBytes + copiedBytes) / 1e6;
-    expect(rows[0]!.stepMs).toBeCloseTo(ms, 6);
+    expect(rows[0]!.stepMs).toBe(single!.laterStep.kernels);
+    expect(rows[1]!.stepMs).toBe(3 * fsdp!.laterStep.kernels);
   });
 
   it('says what does not fit, and what might not', async () => {
@@ -51,5 +56,70 @@ describe('plan', () => {
     expect(text).toMatch(/^single +no /m);
     expect(text).toMatch(/^fsdp x 2 +yes /m);
     expect(text).toMatch(/^single: a rank takes .*\.$/m);
+  });
+
+  it('times the kernels of all micro-steps, of which it runs three', async () => {
+    const [few, many] = await Promise.all(
+      [3, 7].map((gradAccum) => plan(`--model nano --batch 7 --grad-accum ${gradAccum}`)),
+    );
+    for (const [few1, many1] of few!.map((row, i) => [row.run!, many![i]!.run!] as const)) {
+      const count = ({ kernels }: typeof few1) =>
+        [...kernels.values()].reduce((sum, one) => sum + one.count, 0);
+      expect(count(few1)).toBe(few1.laterStep.kernels);
+      expect(count(many1)).toBe(many1.laterStep.kernels);
+      expect(count(many1)).toBeGreaterThan(count(few1));
+    }
+  });
+});
+
+describe('what is timed of a kernel', () => {
+  const view = (size: number): View => ({
+    ...{ buffer: { id: size, byteLength: 4 * size }, byteOffset: 0, dtype: 'f32', size },
+  });
+
+  it('is a part of a large one, by which the whole is told', () => {
+    const matmul = { a: view(1), b: view(1), out: view(1), bias: undefined, m: 4096, n: 4096 };
+    const product = { ...matmul, k: 1024, batch: [1, 1] } as unknown as KernelCalls['matmul'];
+    const { call, times } = partOf('matmul', product);
+    expect(times).toBeGreaterThan(16);
+    expect((call as typeof product).m * times).toBeCloseTo(4096, 6);
+    const fill = partOf('fill', { out: view(2 ** 22), value: 0 });
+    expect(fill).toMatchObject({ call: { out: { size: 2 ** 20 } }, times: 4 });
+    const segments = [
+      { start: 0, length: 2 ** 21, group: 0 },
+      { start: 2 ** 21, length: 2 ** 20, group: 1 },
+    ];
+    const adam = partOf('adam', { param: view(3 * 2 ** 20), segments } as KernelCalls['adam']);
+    expect(adam.times).toBe(3);
+    expect(adam.call).toMatchObject({
+      param: { size: 2 ** 20 },
+      segments: [{ start: 0, length: 2 ** 20, group: 0 }],
+    });
+  });
+
+  it('is all of a small one', () => {
+    const fill = { out: view(1000), value: 0 };
+    expect(partOf('fill', fill)).toEqual({ call: fill, times: 1 });
+  });
+
+  it('is known by its shape, not by where it works and what it draws', () => {
+    const one = keyOfCall('fill', { out: view(8), value: 0 });
+    const moved = { ...view(8), byteOffset: 64, buffer: { id: 9, byteLength: 999 } };
+    expect(keyOfCall('fill', { out: moved, value: 0 })).toBe(one);
+    expect(keyOfCall('fill', { out: view(9), value: 0 })).not.toBe(one);
+  });
+});
+
+describe('the time of a step', () => {
+  it('has kernels of all ranks on the cores that they share, and copies of those in one thread', async () => {
+    const [, fsdp] = await plan('--model nano --ranks 2');
+    const { run } = fsdp!;
+    const { copiedBytes, bytesSent } = run!.laterStep;
+    const rates = { copiedBytes: 1e9, wireBytes: 1e8 };
+    const hostMs = copiedBytes / 1e6 + bytesSent / 2e5;
+    const of = (transport: 'memory' | 'ws') =>
+      stepMs(run!, { ranks: 2, transport }, { rates, ms: 10 });
+    expect(of('memory')).toBeCloseTo(20 + 2 * hostMs, 6);
+    expect(of('ws')).toBeCloseTo(20 + hostMs, 6);
   });
 });

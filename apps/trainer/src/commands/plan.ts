@@ -4,7 +4,7 @@ import { cpuInfo } from '@shardweave/tensor-core';
 import { type Flags, TRAIN } from '../flags.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { planRows, planText } from '../plan/plan-table.js';
-import { measureRates } from '../plan/rates.js';
+import { coresOf, openStepClock } from '../plan/rates.js';
 import { roomHere } from '../plan/room.js';
 import { DeviceHost } from '../rank/device-host.js';
 import { COMPUTE_DTYPES } from '../rank/strategies/model-parts.js';
@@ -40,10 +40,11 @@ export const plan = defineCommand<PlanFlags>({
     await using host = new DeviceHost();
     const { threads, precision } = config;
     const dtype = COMPUTE_DTYPES[precision];
-    const backend = await host.open(kind, { threads, dtype });
+    const backend = await host.open(kind, { threads: coresOf(config), dtype });
+    using clock = await openStepClock(backend);
     const rows = await planRows(config, {
       model: kind === 'cpu' ? { info: cpuInfo({ threads }) } : backend,
-      rates: await measureRates(backend, dtype),
+      clock,
       room: (run) => roomHere(run, kind),
     });
     out.write(flags.json ? `${JSON.stringify(rows, null, 2)}\n` : planText(rows));

@@ -3,16 +3,18 @@
 
 import type { Backend } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../output/format.js';
+import type { DeviceHost } from '../rank/device-host.js';
 import type { RankCheck, RankTaken } from '../rank/events.js';
 import { COMPUTE_DTYPES } from '../rank/strategies/model-parts.js';
 import type { RunConfig } from '../run-config.js';
-import { dryRun } from './dry-run.js';
-import { measureRates, stepMs } from './rates.js';
+import { type DryRun, dryRun } from './dry-run.js';
+import { coresOf, openStepClock } from './rates.js';
 
 export interface CheckOptions {
   readonly rank: number;
   /** The run's own, which it has left. */
   readonly backend: Backend;
+  readonly host: DeviceHost;
   /** Steps of this command. */
   readonly steps: number;
   readonly measured: RankTaken;
@@ -21,7 +23,7 @@ export interface CheckOptions {
 /** Runs a rank's share dry. Rank 0 measures the device, too. */
 export async function checkRank(config: RunConfig, options: CheckOptions): Promise<RankCheck> {
   const { rank, backend, steps, measured } = options;
-  const run = await dryRun(config, { rank, model: backend });
+  const run = await dryRun(config, { rank, model: backend, isTimed: rank === 0 });
   const counts = COUNTS.map((name) => [
     name,
     run.firstStep[name] + (steps - 1) * run.laterStep[name],
@@ -38,11 +40,19 @@ export async function checkRank(config: RunConfig, options: CheckOptions): Promi
       ...(Object.fromEntries(counts) as Record<(typeof COUNTS)[number], number>),
     },
     measured,
-    stepMs:
-      rank === 0
-        ? stepMs(run, await measureRates(backend, COMPUTE_DTYPES[config.precision]))
-        : undefined,
+    stepMs: rank === 0 ? await stepMsOn(config, options, run) : undefined,
   };
+}
+
+async function stepMsOn(
+  config: RunConfig,
+  { backend, host }: CheckOptions,
+  run: DryRun,
+): Promise<number> {
+  const isCpu = backend.info.kind === 'cpu';
+  const options = { threads: coresOf(config), dtype: COMPUTE_DTYPES[config.precision] };
+  using clock = await openStepClock(isCpu ? await host.open('cpu', options) : backend);
+  return await clock.stepMs(run, config);
 }
 
 const COUNTS = [

@@ -19,6 +19,7 @@ import type { RankGroups, Strategy } from '../rank/strategies/strategy.js';
 import { TrainingStep } from '../rank/training-step.js';
 import type { RunConfig } from '../run-config.js';
 import { dryData, numSkipped } from './dry-data.js';
+import type { KernelTally } from './kernel-times.js';
 import { Work, type WorkCounts } from './work.js';
 
 /** What a rank holds and does at most, over any number of steps. */
@@ -35,6 +36,8 @@ export interface DryRun extends StoreBytes {
   /** Collectives, payload and work of the first step, and of each later one. */
   readonly firstStep: Counts;
   readonly laterStep: Counts;
+  /** Kernels of a later step; none where they are not asked for. */
+  readonly kernels: KernelTally;
 }
 
 /** A norm beyond every clipping, and finite in every dtype: the update then takes what it takes at most. */
@@ -46,6 +49,8 @@ export interface DryRunOptions {
   readonly rank: number;
   /** The device, open or not. */
   readonly model: DryModel;
+  /** Whether its kernels are told apart, to be timed. Default false. */
+  readonly isTimed?: boolean;
   /** Whoever only asks whether it fits: a run that passes them ends early, by a LimitError. */
   readonly limits?: { readonly deviceBytes: number; readonly hostBytes: number };
 }
@@ -59,8 +64,8 @@ type Counts = CommCounts & WorkCounts;
  * @throws {OffloadBudgetError} for a --device-budget that is too small
  */
 export async function dryRun(config: RunConfig, options: DryRunOptions): Promise<DryRun> {
-  const { rank, model, limits } = options;
-  const work = new Work();
+  const { rank, model, limits, isTimed = false } = options;
+  const work = new Work({ isTallied: isTimed });
   const device = new Device(createDryBackend(model, work), { seed: config.seed });
   const gather = createDryGroup(config.ranks, { rank });
   const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
@@ -104,6 +109,7 @@ class Steps {
   readonly #memory: PhaseMemory;
   /** Counts where micro-steps began. */
   readonly #marks: Counts[] = [];
+  readonly #tallies: KernelTally[] = [];
 
   constructor(config: RunConfig, parts: DryParts) {
     this.#config = config;
@@ -130,6 +136,7 @@ class Steps {
       data: dryData(config, {
         onMicroStep: (place) => {
           this.#marks[place] = this.#counts();
+          this.#tallies[place] = this.#parts.work.tally();
         },
       }),
       group: groups.gather,
@@ -141,6 +148,7 @@ class Steps {
     const first = await this.#countsOf(() => step.run(0, config.lr));
     this.#memory.take();
     stores.beginStep();
+    const before = this.#parts.work.tally();
     const later = await this.#countsOf(() => step.run(1, config.lr));
     stores.repeat();
     const phases = this.#memory.take();
@@ -153,6 +161,7 @@ class Steps {
       ...stores.bytes(),
       firstStep: first,
       laterStep: later,
+      kernels: this.#kernelsSince(before),
     };
   }
 
@@ -164,6 +173,18 @@ class Steps {
     const [, second, third] = this.#marks;
     const skipped = numSkipped(this.#config);
     return skipped === 0 ? ran : sum(ran, sum(third!, second!, -1), skipped);
+  }
+
+  /** Calls since `before`, with those of micro-steps that are not run. */
+  #kernelsSince(before: KernelTally): KernelTally {
+    const skipped = numSkipped(this.#config);
+    const [, second, third] = this.#tallies;
+    const count = (tally: KernelTally | undefined, key: string) => tally?.get(key)?.count ?? 0;
+    const found = [...this.#parts.work.tally()].map(([key, all]) => {
+      const again = skipped === 0 ? 0 : skipped * (count(third, key) - count(second, key));
+      return [key, { ...all, count: all.count - count(before, key) + again }] as const;
+    });
+    return new Map(found.filter(([, all]) => all.count > 0));
   }
 
   #counts(): Counts {

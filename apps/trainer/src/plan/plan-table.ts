@@ -4,7 +4,7 @@ import type { DryModel } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../output/format.js';
 import type { RunConfig, Strategy } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
-import { type Rates, stepMs } from './rates.js';
+import type { StepClock } from './rates.js';
 import { tryRun } from './require-room.js';
 import { hostNeed, isTight, type Room } from './room.js';
 
@@ -26,7 +26,7 @@ export interface PlanRow {
 
 export interface PlanOptions {
   readonly model: DryModel;
-  readonly rates: Rates | undefined;
+  readonly clock: StepClock | undefined;
   /** What there is for so many ranks. */
   room(config: RunConfig): Room;
 }
@@ -41,10 +41,15 @@ export async function planRows(config: RunConfig, options: PlanOptions): Promise
 }
 
 async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow> {
-  const { model, rates } = options;
+  const { model, clock } = options;
   const { strategy, ranks } = config;
   const room = options.room(config);
-  const { complaint, run } = await tryRun(config, { rank: 0, model, room });
+  const { complaint, run } = await tryRun(config, {
+    rank: 0,
+    model,
+    room,
+    isTimed: clock !== undefined,
+  });
   return {
     strategy,
     ranks,
@@ -52,7 +57,7 @@ async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow
     isTight: complaint === undefined && isTight(run, room),
     run,
     hostBytes: run && hostNeed(run, room),
-    stepMs: run && rates && stepMs(run, rates),
+    stepMs: run && (await clock?.stepMs(run, config)),
   };
 }
 
@@ -64,6 +69,7 @@ function asStrategy(config: RunConfig, strategy: Strategy): RunConfig {
     ...config,
     strategy,
     ranks,
+    threads: Math.max(1, Math.floor((config.threads * config.ranks) / ranks)),
     devices: Array.from({ length: ranks }, (_, rank) => config.devices[rank] ?? config.devices[0]!),
     cpuOffload: strategy === 'fsdp' && config.cpuOffload,
     offloadDir: isOffload || strategy === 'fsdp' ? config.offloadDir : undefined,

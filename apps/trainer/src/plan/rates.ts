@@ -1,96 +1,101 @@
-// How fast a device and the host are at what steps are made of: measured in half a second, on the shapes of a
-// model of 124 M parameters. A machine that does other things beside gives what is left of it.
+// How long a step takes by what it is made of: kernels, timed on the device by kind and shape; bytes between host
+// and device, and between ranks. All ranks of a machine share its cores, and those of a process its one thread
+// of JavaScript. A machine that does other things beside gives what is left of it.
 
+import { availableParallelism } from 'node:os';
 import { createMemoryGroup } from '@shardweave/collectives';
-import { add, type Backend, cast, Device, type DType, matmul } from '@shardweave/tensor-core';
+import { type Backend, Device } from '@shardweave/tensor-core';
+import type { RunConfig } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
+import { KernelTimes } from './kernel-times.js';
 
-/** Each a second. */
+/** Bytes a second. */
 export interface Rates {
-  /** Multiplications, each with its addition. */
-  readonly products: number;
-  /** Bytes that plain kernels read and write. */
-  readonly touchedBytes: number;
-  /** Bytes between host and device. */
+  /** Between host and device. */
   readonly copiedBytes: number;
-  /** Bytes between two ranks of this process. */
+  /** Sent by one of two ranks of this process, gathered and added up. */
   readonly wireBytes: number;
 }
 
-const WIDTH = 768;
-const ROWS = 1024;
-const COPY_ELEMENTS = 2 ** 21;
+/** Tells what a later step of a rank would take. */
+export interface StepClock {
+  stepMs(run: DryRun, config: RunConfig): Promise<number>;
+}
+
+/** Threads of all ranks, as far as there are cores. */
+export function coresOf({ ranks, threads }: Pick<RunConfig, 'ranks' | 'threads'>): number {
+  return Math.min(availableParallelism(), ranks * threads);
+}
+
+const BLOCK_BYTES = 8 * 2 ** 20;
 /** The best of them is the machine's; the others met something else that ran. */
 const ROUNDS = 3;
 
-export async function measureRates(backend: Backend, dtype: DType): Promise<Rates> {
+/** @param backend with the cores of all ranks of this machine: what one rank takes is its share of them */
+export async function openStepClock(backend: Backend): Promise<StepClock & Disposable> {
+  const rates = { copiedBytes: await measureCopies(backend), wireBytes: await measureLink() };
+  const kernels = new KernelTimes(backend);
+  return {
+    stepMs: async (run, config) =>
+      stepMs(run, config, { rates, ms: await kernels.ms(run.kernels) }),
+    [Symbol.dispose]: () => kernels.dispose(),
+  };
+}
+
+/** @param measured `ms` of the kernels of one rank on all cores */
+export function stepMs(
+  { laterStep }: DryRun,
+  { ranks, transport }: Pick<RunConfig, 'ranks' | 'transport'>,
+  { rates, ms }: { readonly rates: Rates; readonly ms: number },
+): number {
+  const { copiedBytes, bytesSent } = laterStep;
+  const ranksOfThread = transport === 'memory' ? ranks : 1;
+  const hostSeconds = copiedBytes / rates.copiedBytes + bytesSent / (2 * rates.wireBytes);
+  return ranks * ms + ranksOfThread * hostSeconds * 1000;
+}
+
+async function measureCopies(backend: Backend): Promise<number> {
   const device = new Device(backend);
+  const storage = device.storage(BLOCK_BYTES / 4, 'f32', 'staging');
+  const values = new Uint8Array(BLOCK_BYTES);
   try {
-    const rates = await device.noGrad(() =>
-      device.scope(async () => {
-        const values = new Float32Array(COPY_ELEMENTS).fill(0.5);
-        const flat = device.tensor(values, [COPY_ELEMENTS]);
-        const of = (rows: number, columns: number) => {
-          const x = device.full([rows, columns], 0.5);
-          return dtype === 'f32' ? x : cast(x, dtype);
-        };
-        const [a, b] = [of(ROWS, WIDTH), of(WIDTH, 4 * WIDTH)];
-        return {
-          products:
-            (ROWS * WIDTH * 4 * WIDTH) / (await secondsOf(device, async () => void matmul(a, b))),
-          touchedBytes:
-            (3 * flat.storage.byteLength) /
-            (await secondsOf(device, async () => void add(flat, flat))),
-          copiedBytes:
-            (2 * flat.storage.byteLength) /
-            (await secondsOf(device, async () => {
-              flat.storage.write(new Uint8Array(values.buffer));
-              await flat.storage.read();
-            })),
-        };
-      }),
-    );
-    return { ...rates, wireBytes: await measureLink() };
+    storage.fill();
+    const seconds = await bestOf(async () => {
+      storage.write(values);
+      await storage.read(0, BLOCK_BYTES, values);
+    });
+    return (2 * BLOCK_BYTES) / seconds;
   } finally {
+    storage.release();
     device.dispose();
   }
 }
 
-async function secondsOf(device: Device, run: () => Promise<void>): Promise<number> {
+async function measureLink(): Promise<number> {
+  const groups = createMemoryGroup(2);
+  const buffers = groups.map(() => ({
+    part: new Uint8Array(BLOCK_BYTES),
+    whole: new Uint8Array(2 * BLOCK_BYTES),
+  }));
+  const seconds = await bestOf(() =>
+    Promise.all(
+      groups.map(async (group, rank) => {
+        const { part, whole } = buffers[rank]!;
+        await group.allGather(part, whole);
+        await group.reduceScatter(whole, part, { dtype: 'f32', op: 'sum' });
+      }),
+    ),
+  );
+  await Promise.all(groups.map((group) => group.close()));
+  return (2 * BLOCK_BYTES) / seconds;
+}
+
+async function bestOf(run: () => Promise<unknown>): Promise<number> {
   let best = Number.POSITIVE_INFINITY;
   for (let round = 0; round <= ROUNDS; round++) {
     const start = performance.now();
     await run();
-    await device.synchronize();
     best = Math.min(best, performance.now() - start);
   }
   return best / 1000;
-}
-
-async function measureLink(): Promise<number> {
-  const byteLength = 8 * 2 ** 20;
-  const groups = createMemoryGroup(2);
-  let best = Number.POSITIVE_INFINITY;
-  for (let round = 0; round <= ROUNDS; round++) {
-    const start = performance.now();
-    await Promise.all(
-      groups.map((group) =>
-        group.allGather(new Uint8Array(byteLength), new Uint8Array(2 * byteLength)),
-      ),
-    );
-    best = Math.min(best, performance.now() - start);
-  }
-  await Promise.all(groups.map((group) => group.close()));
-  return byteLength / (best / 1000);
-}
-
-/** A later step, one thing after the other: what overlaps takes less. */
-export function stepMs({ laterStep }: DryRun, rates: Rates): number {
-  const { products, attentionProducts, touchedBytes, copiedBytes, bytesSent } = laterStep;
-  const seconds =
-    (products + attentionProducts) / rates.products +
-    touchedBytes / rates.touchedBytes +
-    copiedBytes / rates.copiedBytes +
-    bytesSent / rates.wireBytes;
-  return seconds * 1000;
 }

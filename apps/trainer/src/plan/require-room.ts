@@ -20,6 +20,8 @@ export interface TryOptions {
   readonly room: Room;
   /** Whether it is enough to know that it does not fit: what it takes is then not told. */
   readonly isBrief?: boolean;
+  /** As of dryRun. */
+  readonly isTimed?: boolean;
 }
 
 /** What a run would be, or why it can't. */
@@ -29,11 +31,11 @@ export type Trial =
 
 /** Runs dry, and says what stands against the run. */
 export async function tryRun(config: RunConfig, options: TryOptions): Promise<Trial> {
-  const { rank, model, room, isBrief = false } = options;
+  const { rank, model, room, isBrief = false, isTimed = false } = options;
   const { deviceBytes = Number.POSITIVE_INFINITY, hostBytes, ranksHere } = room;
   const limits = { deviceBytes, hostBytes: hostBytes / ranksHere };
   try {
-    const run = await dryRun(config, { rank, model, ...(isBrief ? { limits } : {}) });
+    const run = await dryRun(config, { rank, model, isTimed, ...(isBrief ? { limits } : {}) });
     const complaint = complaintOf(run, room);
     return complaint === undefined ? { complaint, run } : { complaint, run };
   } catch (error) {

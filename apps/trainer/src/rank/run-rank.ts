@@ -116,7 +116,7 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   await strategy.dispose();
   device.dispose();
   if (config.isChecked && trained !== undefined) {
-    emit({ type: 'check', check: await checkRank(config, { rank, backend, ...trained }) });
+    emit({ type: 'check', check: await checkRank(config, { rank, backend, host, ...trained }) });
   }
   if (rank === 0 && trained !== undefined && config.steps >= LEAST_STEPS_TO_MEASURE) {
     await host.measureProducts(COMPUTE_DTYPES[config.precision]);
