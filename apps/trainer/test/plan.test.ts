@@ -89,7 +89,10 @@ describe('what is timed of a kernel', () => {
       { start: 0, length: 2 ** 21, group: 0 },
       { start: 2 ** 21, length: 2 ** 20, group: 1 },
     ];
-    const adam = partOf('adam', { param: view(3 * 2 ** 20), segments } as KernelCalls['adam']);
+    const adam = partOf('adam', {
+      param: view(3 * 2 ** 20),
+      segments,
+    } as unknown as KernelCalls['adam']);
     expect(adam.times).toBe(3);
     expect(adam.call).toMatchObject({
       param: { size: 2 ** 20 },
