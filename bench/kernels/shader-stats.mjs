@@ -58,7 +58,15 @@ function instructionsOf(text) {
 }
 
 function countsOf(instructions) {
-  const counts = { multiplyAdds: 0, matrix: 0, otherVector: 0, lds: 0, load128: 0, loads: 0 };
+  const counts = {
+    multiplyAdds: 0,
+    matrix: 0,
+    otherVector: 0,
+    lds: 0,
+    load128: 0,
+    load64: 0,
+    loads: 0,
+  };
   for (const name of instructions.flat()) {
     const found = MULTIPLY_ADDS.find(([pattern]) => pattern.test(name));
     if (found !== undefined) {
@@ -72,6 +80,7 @@ function countsOf(instructions) {
     } else if (/^(buffer|global)_load/.test(name)) {
       counts.loads += 1;
       counts.load128 += name.endsWith('_b128') ? 1 : 0;
+      counts.load64 += name.endsWith('_b64') ? 1 : 0;
     }
   }
   return counts;

@@ -1,0 +1,111 @@
+// What a training step of GPT-2 asks of the queue: dispatches by kernel, submits and new bind groups of the
+// second step. Runs on Dawn's null driver, which computes nothing, so any machine counts the same. The driver
+// holds no more than a gigabyte, so layers are as many as in GPT-2 124M and as narrow as one row of heads
+// of eight, over 1,024 tokens: weight gradients are cut in parts as they are at full size. Needs the built
+// packages.
+// Usage: node bench/kernels/dispatches.mjs [--layers 12] [--report FILE]
+
+import '../relaxed-simd.mjs';
+import { parseArgs } from 'node:util';
+import { AdamW, Gpt2, packParameters } from '../../packages/nn/dist/index.js';
+import { Device, mean } from '../../packages/tensor-core/dist/index.js';
+import { createWebGpuBackend } from '../../packages/tensor-core/dist/webgpu.js';
+import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
+import { publish } from '../figures/publish.mjs';
+import { endRecord, headOf, startRecord } from '../figures/record.mjs';
+import { table } from '../figures/table.mjs';
+
+const VOCAB = 1024;
+const WIDTH = 96;
+const SEQ = 1024;
+const LISTED = 24;
+
+const { values: flags } = parseArgs({
+  options: { layers: { type: 'string', default: '12' }, report: { type: 'string' } },
+});
+const layers = Number(flags.layers);
+const record = await startRecord('bench/kernels/dispatches.mjs');
+const adapter = await openNodeGpu({ flags: ['backend=null'] }).requestAdapter();
+const gpu = await adapter.requestDevice({
+  requiredLimits: {
+    maxBufferSize: adapter.limits.maxBufferSize,
+    maxStorageBufferBindingSize: adapter.limits.maxStorageBufferBindingSize,
+  },
+});
+const counts = new Map();
+countDispatches(gpu);
+const backend = await createWebGpuBackend({ device: gpu, kernelProfile: 'hardware' });
+const device = new Device(backend);
+const model = new Gpt2(device, {
+  vocab_size: VOCAB,
+  n_positions: SEQ,
+  n_embd: WIDTH,
+  n_layer: layers,
+  n_head: 12,
+  embd_pdrop: 0,
+  attn_pdrop: 0,
+  resid_pdrop: 0,
+});
+packParameters(model);
+const optimizer = new AdamW(model.parameters(), { lr: 1e-4 });
+await step();
+counts.clear();
+const before = backend.statistics();
+await step();
+const after = backend.statistics();
+await endRecord(record);
+const total = [...counts.values()].reduce((sum, count) => sum + count, 0);
+const kernels = [...counts].sort(([, a], [, b]) => b - a);
+Object.assign(record, {
+  layers,
+  dispatches: total,
+  submits: after.submits - before.submits,
+  bindGroups: after.bindGroups - before.bindGroups,
+  kernels,
+});
+publish(flags.report, report(), record);
+process.exit(0);
+
+async function step() {
+  const ids = new Int32Array(SEQ);
+  await device.scope(async () => {
+    const [x, y] = [device.tensor(ids, [1, SEQ]), device.tensor(ids, [1, SEQ])];
+    const loss = await device.scope(async () => mean(await model.call(x, { targets: y })));
+    await loss.backward();
+    await optimizer.step();
+    optimizer.zeroGrad();
+    await loss.item();
+  });
+}
+
+/** By the label of the pipeline that is set. */
+function countDispatches(device) {
+  const createEncoder = device.createCommandEncoder.bind(device);
+  device.createCommandEncoder = (descriptor) => {
+    const encoder = createEncoder(descriptor);
+    const begin = encoder.beginComputePass.bind(encoder);
+    encoder.beginComputePass = (options) => {
+      const pass = begin(options);
+      const [set, dispatch] = [pass.setPipeline.bind(pass), pass.dispatchWorkgroups.bind(pass)];
+      let label = '';
+      pass.setPipeline = (pipeline) => {
+        label = pipeline.label;
+        set(pipeline);
+      };
+      pass.dispatchWorkgroups = (...grid) => {
+        counts.set(label, (counts.get(label) ?? 0) + 1);
+        dispatch(...grid);
+      };
+      return pass;
+    };
+    return encoder;
+  };
+}
+
+function report() {
+  return [
+    headOf('Dispatches of a training step', record),
+    `GPT-2 with ${layers} layers of ${WIDTH}, ${SEQ} tokens, f32, AdamW over packed parameters: ${total} dispatches, ${record.submits} submits and ${record.bindGroups} new bind groups in the second step. The ${LISTED} kernels with most dispatches:`,
+    table(['kernel', 'dispatches'], kernels.slice(0, LISTED)),
+  ].join('\n\n');
+}
