@@ -356,7 +356,9 @@ describe('Ctrl-C', () => {
       const code = await run.exit();
       expect(code).toBe(130);
       expect(run.err).toBe('');
-      expect(run.out).toMatch(/Stopped by Ctrl-C after step \d+\.\n$/);
+      expect(run.out).toMatch(
+        /Stopped by Ctrl-C after step \d+\. Nothing is saved without --save-every\.\n$/,
+      );
       expect(pids.some(isAlive)).toBe(false);
       const lines = readFileSync(join(out, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
       expect(lines.length).toBeGreaterThanOrEqual(3);

@@ -3,11 +3,12 @@
 
 import {
   cpSync,
+  lstatSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
   rmSync,
-  statSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -114,6 +115,11 @@ const MISTAKES: readonly Mistake[] = [
     mistake: 'broken JSON',
     typed: `${TRAIN} --model @chatty --data @broken.jsonl`,
     says: /broken\.jsonl, line 2: /,
+  },
+  {
+    mistake: 'JSON that is no JSON lines',
+    typed: `${TRAIN} --data @chats.json`,
+    says: /chats\.json is JSON as a whole.* Write a line for each document into a \.jsonl file/,
   },
   {
     mistake: 'nothing to learn',
@@ -281,6 +287,12 @@ const MISTAKES: readonly Mistake[] = [
     says: /nowhere is no directory\. Give a save/,
   },
   {
+    mistake: 'a place that the system does not open',
+    typed: 'inspect @loop/run',
+    says: /loop\/run can't be used \(too many .*\)\. Give another path, or the right to read/,
+    code: 1,
+  },
+  {
     mistake: 'a report of no run',
     typed: 'report @empty --out @report.html',
     says: /empty holds no run .* Give a directory that --out has named/,
@@ -294,6 +306,7 @@ const FILES: Readonly<Record<string, string | Uint8Array>> = {
   'text.txt': 'Call me Ishmael. Some years ago, never mind how long. '.repeat(20),
   'short.txt': 'Call me',
   'image.txt': Uint8Array.of(0x89, 0x50, 0x4e, 0x47, 0xff, 0xfe, 0xfd),
+  'chats.json': '[{"messages": [{"role": "user", "content": "Hi"}]}]',
   'chats.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',
   'broken.jsonl': '{"text": "Hi"}\n{"text": "Hi}\n',
   'mute.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',
@@ -317,6 +330,7 @@ beforeAll(() => {
     mkdirSync(join(folder, name, '..'), { recursive: true });
     writeFileSync(join(folder, name), content);
   }
+  symlinkSync('loop', join(folder, 'loop'));
   cpSync(lettersDirectory(), join(folder, 'chatty'), { recursive: true });
   const tiny = `${ROOT}tooling/reference/data/tiny`;
   for (const name of ['config.json', 'model.safetensors']) {
@@ -327,7 +341,7 @@ beforeAll(() => {
 /** Everything in the folder, with its size. */
 const left = () =>
   readdirSync(folder, { recursive: true, encoding: 'utf8' })
-    .map((name) => `${name} ${statSync(join(folder, name)).size}`)
+    .map((name) => `${name} ${lstatSync(join(folder, name)).size}`)
     .sort();
 
 describe('a newcomer', () => {

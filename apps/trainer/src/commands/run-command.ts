@@ -5,6 +5,7 @@ import { CommanderError } from 'commander';
 import { ToldError, TrainerError, UsageError } from '../errors.js';
 import { nearest } from '../nearest.js';
 import { Terminal } from '../output/terminal.js';
+import { describeSystemError } from '../system-error.js';
 import type { CommandContext } from './cli-command.js';
 import { COMMANDS, type CommandEntry } from './command-table.js';
 
@@ -72,6 +73,12 @@ function tell(error: unknown, context: CommandContext): number {
   if (error instanceof TrainerError) {
     terminal.failure(error.message);
     return error.exitCode;
+  }
+  const { path, syscall } = error as NodeJS.ErrnoException;
+  if (path !== undefined && syscall !== undefined) {
+    const what = `${path} can't be used (${describeSystemError(error)}).`;
+    terminal.failure(`${what} Give another path, or the right to read and write this one.`);
+    return 1;
   }
   terminal.failure(error instanceof Error ? (error.stack ?? error.message) : String(error));
   return 1;

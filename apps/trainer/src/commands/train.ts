@@ -79,7 +79,8 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   } catch (error) {
     monitor.close(error);
     if (error instanceof InterruptedError) {
-      terminal.note(`Stopped by Ctrl-C after step ${monitor.steps}.`);
+      const lost = config.saveEvery === undefined ? ' Nothing is saved without --save-every.' : '';
+      terminal.note(`Stopped by Ctrl-C after step ${monitor.steps}.${lost}`);
       return error.exitCode;
     }
     const step = isFirst && error instanceof RankFailedError ? await newestSave(config) : undefined;

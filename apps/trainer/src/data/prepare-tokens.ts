@@ -6,6 +6,7 @@ import { createReadStream, statSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
+import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
 import { explainUnreadable, readText } from './text.js';
 import { hasTokenFile, TOKEN_FORMAT } from './token-file.js';
@@ -65,6 +66,11 @@ async function prepare(
   { flag, file }: Pick<TokenJob, 'flag' | 'file'>,
   { entry, onTokenized, signal }: PrepareOptions,
 ): Promise<string> {
+  if (file?.toLowerCase().endsWith('.json')) {
+    throw new UsageError(
+      `${flag}: ${file} is JSON as a whole, and would be learnt as a text of brackets. Write a line for each document into a .jsonl file: {"text"}, {"prompt", "completion"} or {"messages": [{"role", "content"}]}.`,
+    );
+  }
   const { tokenizer, model, cacheDir } = config;
   const tokenizerDirectory = model.kind === 'directory' ? model.path : undefined;
   const what = [
