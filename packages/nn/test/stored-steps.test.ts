@@ -2,7 +2,13 @@
 // store fails in the middle of them. Held against the same steps of flats on the device.
 
 import { AdamW, type Optimizer, Sgd } from '@shardweave/nn';
-import { HostBuffers, StoredFlat, setFlatHome, storeUseOf } from '@shardweave/nn/flat';
+import {
+  HostBuffers,
+  LEAST_PART_BYTES,
+  StoredFlat,
+  setFlatHome,
+  storeUseOf,
+} from '@shardweave/nn/flat';
 import { Device, type DType, Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
@@ -26,13 +32,20 @@ interface FlatOptions {
   readonly dtype?: DType;
   readonly name?: string;
   readonly resume?: boolean;
+  readonly buffers?: HostBuffers;
 }
 
 /** One flat, in `store` or on the device. */
 async function makeFlat(
   device: Device,
   store: MapStore | undefined,
-  { size = SIZE, dtype = 'f32', name = 'one', resume = false }: FlatOptions = {},
+  {
+    size = SIZE,
+    dtype = 'f32',
+    name = 'one',
+    resume = false,
+    buffers = new HostBuffers(),
+  }: FlatOptions = {},
 ): Promise<Flat> {
   const flat = new Tensor(device.storage(size, dtype, 'parameter'), [size], 0, true);
   flat.name = name;
@@ -65,7 +78,6 @@ async function makeFlat(
     };
     return { flat, halves, home: undefined, addGradient, read: () => flat.storage.read() };
   }
-  const buffers = new HostBuffers();
   const home = new StoredFlat({
     flat,
     use: storeUseOf(store),
@@ -439,4 +451,45 @@ it('two steps in one store run one after the other, and each commit is of whole 
     new Set(part.filter((call) => /expAvg/.test(call)).map((call) => call.split(/[ /]/)[1]));
   expect(names(calls.slice(0, from)).size).toBe(1);
   expect(names(calls.slice(from)).size).toBe(1);
+});
+
+it('brings a part of a flat when the one before it has come back', async () => {
+  const backend = createReferenceBackend();
+  const device = new Device(backend);
+  const size = 2 ** 17; // eight parts of the least size
+  const one = await makeFlat(device, new MapStore(), { size });
+  device.pool.limitBytes = 4 * LEAST_PART_BYTES;
+  const read = backend.read.bind(backend);
+  let [now, most, numReads] = [0, 0, 0];
+  backend.read = async (buffer, byteOffset, byteLength, into) => {
+    now += byteLength;
+    numReads += 1;
+    most = Math.max(most, now);
+    const bytes = await read(buffer, byteOffset, byteLength, into);
+    now -= byteLength;
+    return bytes;
+  };
+  await one.addGradient(5);
+  await new AdamW([one.flat], { lr: 0.1 }).step();
+  expect(numReads).toBe(8 * 3);
+  expect(most).toBe(3 * LEAST_PART_BYTES);
+});
+
+it('begins with moments of zeros in each part, whatever the host buffers had before', async () => {
+  const size = 2 ** 17;
+  const buffers = new HostBuffers();
+  const used = Array.from({ length: 6 }, () => buffers.take(4 * size).fill(0x3f));
+  used.forEach((bytes) => void buffers.give(bytes));
+  const results: string[] = [];
+  for (const store of [undefined, new MapStore()]) {
+    const device = newDevice();
+    const one = await makeFlat(device, store, { size, buffers });
+    if (store !== undefined) {
+      device.pool.limitBytes = 4 * LEAST_PART_BYTES;
+    }
+    await one.addGradient(5);
+    await new AdamW([one.flat], { lr: 0.1 }).step();
+    results.push(hex(await one.read()));
+  }
+  expect(results[1]).toBe(results[0]);
 });

@@ -23,7 +23,7 @@ describe('visitFlats', () => {
         events.push(`start ${index}`);
         return {
           load: () => note(`load ${index}`),
-          run: (use: (part: FlatPart) => void) => use(part),
+          run: async (use: (part: FlatPart) => void) => use(part),
           store: () => note(`store ${index}`),
           isKept: false,
           drop: () => void events.push(`drop ${index}`),

@@ -54,6 +54,18 @@ async function runScript(name: string, source: string): Promise<string> {
 }
 
 describe.each(THREADS)('with threads: %i', (threads) => {
+  it('reads what there is no room for a copy of, as it was when it was asked for', async () => {
+    const backend = await createCpuBackend({ threads, memoryBytes: 40 * 2 ** 20 });
+    const x = makeView(backend, 'f32', 6 * 2 ** 20);
+    backend.run('fill', { out: x, value: 1 });
+    const read = backend.read(x.buffer, 0, x.buffer.byteLength);
+    backend.run('fill', { out: x, value: 2 });
+    const [before, after] = [new Float32Array((await read).buffer), await readFloats(backend, x)];
+    expect(before.every((value) => value === 1)).toBe(true);
+    expect(after.every((value) => value === 2)).toBe(true);
+    await backend.dispose();
+  });
+
   it('holds few written bytes of a host that asks before each write, and loses none', async () => {
     const backend = (await createCpuBackend({ threads })) as CpuBackend;
     const x = makeView(backend, 'f32', 2 * 1024 * 1024);

@@ -78,6 +78,17 @@ describe('a device without room', () => {
     expect(await max(large).item()).toBe(3);
   });
 
+  test('is given free buffers back before its memory grows, which never shrinks', async () => {
+    for (const mib of [9, 10, 11, 12]) {
+      device.zeros([mib * MIB]).dispose(); // no two fit one class
+    }
+    const error = await Promise.resolve()
+      .then(() => device.zeros([39 * MIB]))
+      .catch((reason: unknown) => reason);
+    // The last of them, kernels, stacks and what comes on the way from the host, and no room for two.
+    expect((error as { cause: OutOfMemoryError }).cause.reservedBytes).toBeLessThan(24 * 2 ** 20);
+  });
+
   test('is relieved by the pools of other ranks on the same backend', () => {
     const other = new Device(cpu);
     other.zeros([24 * MIB]).dispose();

@@ -39,7 +39,7 @@ export async function eachGradient(
 function residentTurn(use: () => void): FlatTurn {
   const visit = {
     load: async () => {},
-    run: use,
+    run: async () => use(),
     store: async () => {},
     isKept: false,
     drop: () => {},

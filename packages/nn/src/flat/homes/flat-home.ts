@@ -111,9 +111,9 @@ export interface FlatVisit {
   load(): Promise<void>;
   /**
    * Brings part after part to the device, calls `use` and frees it; where the visit changes what rests,
-   * its read-back is queued before.
+   * its read-back is queued before. Resolves when all has come back.
    */
-  run(use: (part: FlatPart) => void, options: { readonly isChanging: boolean }): void;
+  run(use: (part: FlatPart) => void, options: { readonly isChanging: boolean }): Promise<void>;
   /** Resolves when what was changed is at rest. */
   store(): Promise<void>;
   /** Whether the new values are those of the home from here on, even if the store lacks them. */
@@ -190,7 +190,7 @@ export async function visitFlats(turns: readonly FlatTurn[], ahead: number): Pro
     try {
       await visit.load();
       if (failures.length === 0) {
-        visit.run(turn.use, turn);
+        await visit.run(turn.use, turn);
       }
     } catch (error) {
       failures.push(error);

@@ -47,6 +47,8 @@ export class StoredVisit implements FlatVisit {
   /** Host bytes of each value; undefined where nothing is stored, which means zeros. */
   readonly #reads: Promise<(Uint8Array | undefined)[]>;
   #bytes: (Uint8Array | undefined)[] | undefined;
+  /** Those of them that were read; others are made for what comes back, with anything in them. */
+  #found: readonly (Uint8Array | undefined)[] = [];
   /** Read-backs that are queued, into the same bytes. */
   readonly #returns: Promise<unknown>[] = [];
   #isKept = false;
@@ -63,21 +65,30 @@ export class StoredVisit implements FlatVisit {
 
   async load(): Promise<void> {
     this.#bytes = await this.#reads;
+    this.#found = [...this.#bytes];
   }
 
-  run(use: (part: FlatPart) => void, { isChanging }: { readonly isChanging: boolean }): void {
+  /**
+   * One part after the other, each when the one before has come back, also that of another flat: bytes on
+   * their way would take host memory and the queue's beside the buffers, which no pool's limit counts.
+   */
+  async run(
+    use: (part: FlatPart) => void,
+    { isChanging }: { readonly isChanging: boolean },
+  ): Promise<void> {
     const { elementCount } = this.#options;
     const most = this.#partElements();
     for (let start = 0; start < elementCount; start += most) {
       const part = { start, length: Math.min(most, elementCount - start) };
-      this.#runPart(part, { use, isChanging });
+      await this.#runPart(part, { use, isChanging });
+      await Promise.allSettled(this.#returns);
     }
   }
 
-  #runPart(
+  async #runPart(
     { start, length }: { readonly start: number; readonly length: number },
     options: { use(part: FlatPart): void; readonly isChanging: boolean },
-  ): void {
+  ): Promise<void> {
     const { device, values } = this.#options;
     const storages: Storage[] = [];
     try {
@@ -86,10 +97,11 @@ export class StoredVisit implements FlatVisit {
         const storage = device.storage(length, dtype, tag);
         storages.push(storage);
         storage.fill();
-        const bytes = this.#bytes![i];
+        const bytes = this.#found[i];
         if (bytes === undefined) {
           device.backend.run('fill', { out: storage.view(), value: 0 });
         } else {
+          await device.backend.whenWritable?.();
           storage.write(placeOf(bytes, start, storage));
         }
       }

@@ -39,6 +39,16 @@ export class Heap {
     return start;
   }
 
+  /** Whether a block has room in what the memory has grown to. */
+  hasRoom(byteLength: number): boolean {
+    const size = roundUp(byteLength);
+    const tail = this.#freeByEnd.get(this.#top) ?? 0;
+    if (this.#top - tail + size + TAIL_BYTES <= this.#memory.byteLength) {
+      return true;
+    }
+    return [...this.#freeByStart.values()].some((free) => free >= size);
+  }
+
   free(start: number): void {
     let size = this.#used.get(start)!;
     this.#used.delete(start);

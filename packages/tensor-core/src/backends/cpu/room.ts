@@ -4,6 +4,12 @@ import { OutOfMemoryError } from '../../errors.js';
 import type { Heap } from './heap.js';
 import type { WasmMemory } from './wasm-memory.js';
 
+/**
+ * A WebAssembly memory never shrinks, so before it grows for so much, what is kept for reuse goes. Smaller
+ * pieces are not worth it: they find room in holes.
+ */
+const LARGE_BYTES = 2 ** 20;
+
 export class Room {
   readonly #heap: Heap;
   readonly #memory: WasmMemory;
@@ -23,7 +29,8 @@ export class Room {
 
   /** @throws {OutOfMemoryError} where there is none, and then nothing has changed but the relief. */
   reserve(byteLength: number, label: string): number {
-    const address = this.#heap.alloc(byteLength);
+    const isGrowing = byteLength >= LARGE_BYTES && !this.#heap.hasRoom(byteLength);
+    const address = isGrowing ? 0 : this.#heap.alloc(byteLength);
     if (address !== 0) {
       return address;
     }
