@@ -26,12 +26,15 @@ export interface Reduction {
   readonly divisor?: number;
 }
 
-/** Results in flight that keep a device busy. */
+/**
+ * Results in flight that keep a device busy. A thread has few loads under way, so that by estimate 16,384 of
+ * them reach a thirtieth of the memory rate of a large chip.
+ */
 const BUSY_SOFTWARE = 64;
-const BUSY_HARDWARE = 16384;
-/** Shortest part worth a result of its own. */
+const BUSY_HARDWARE = 65536;
+/** Shortest part worth a result of its own; 768 columns have 86 of them, which one more pass sums. */
 const MIN_PART_SOFTWARE = 1024;
-const MIN_PART_HARDWARE = 64;
+const MIN_PART_HARDWARE = 96;
 /** Lanes that share a row where `inner` is 1 on hardware, and entries each should have. */
 const GROUP_LANES = 256;
 const ENTRIES_PER_LANE = 16;
