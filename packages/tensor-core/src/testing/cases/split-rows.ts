@@ -1,0 +1,136 @@
+// Kernels over rows, of tables too, on operands larger than a view.
+
+import type { DType } from '@shardweave/dtypes';
+import { FLOATS } from '../sizes.js';
+import type { Twin } from '../twin.js';
+import { numBeyond, type Split, WIDTHS } from './split-extent.js';
+
+export function rowSplits(): Split[] {
+  return [
+    { title: 'embedding', tolerance: 'sum', body: embedding },
+    { title: 'embedding of many tokens', tolerance: 'sum', body: embeddingOfMany },
+    { title: 'softmax', tolerance: 'sum', body: softmax },
+    { title: 'layerNorm', tolerance: 'sum', body: layerNorm },
+    { title: 'rmsNorm', tolerance: 'sum', body: rmsNorm },
+    { title: 'crossEntropy', tolerance: 'sum', body: crossEntropy },
+  ];
+}
+
+function embedding(twin: Twin, limitBytes: number): void {
+  for (const dtype of FLOATS) {
+    const cols = 9;
+    const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
+    const count = 17;
+    const extent = { rows, cols, count };
+    const list = Array.from({ length: count }, (_, i) =>
+      Math.floor((i * (rows - 1)) / (count - 1)),
+    );
+    list[3] = rows;
+    list[5] = list[4]!;
+    const ids = twin.values(list, 'u32');
+    const table = twin.floats(rows * cols, dtype, { offset: 1 });
+    twin.run('embedding', { ...extent, table, ids, out: twin.output(count * cols, dtype) });
+    const dy = twin.floats(count * cols, dtype);
+    const dTable = twin.output(rows * cols, dtype, { offset: 2 });
+    twin.run('embeddingBackward', { ...extent, ids, dy, dTable });
+  }
+}
+
+/** More tokens than a view has gradients of, ids that come up again in each part of them. */
+function embeddingOfMany(twin: Twin, limitBytes: number): void {
+  const [rows, cols] = [23, 17];
+  for (const dtype of WIDTHS) {
+    const count = Math.ceil(numBeyond(limitBytes, dtype) / cols);
+    const list = Array.from({ length: count }, (_, i) => (i * 7 + ((i * i) % 11)) % (rows + 1));
+    list[9] = 2 ** 32 - 1;
+    const [ids, extent] = [twin.values(list, 'u32'), { rows, cols, count }];
+    const table = twin.floats(rows * cols, dtype, { offset: 1 });
+    const out = twin.output(count * cols, dtype, { offset: 2 });
+    twin.run('embedding', { ...extent, table, ids, out });
+    const dy = twin.floats(count * cols, dtype, { offset: 1 });
+    const dTable = twin.output(rows * cols, dtype, { offset: 2 });
+    twin.run('embeddingBackward', { ...extent, ids, dy, dTable });
+  }
+}
+
+/** Rows of an even and of an odd length. */
+function rowsBeyond(limitBytes: number, dtype: DType, lengths = [60, 61]) {
+  return lengths.map((cols) => ({ rows: Math.ceil(numBeyond(limitBytes, dtype) / cols), cols }));
+}
+
+function softmax(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    for (const { rows, cols } of rowsBeyond(limitBytes, dtype)) {
+      const size = rows * cols;
+      const call = { rows, cols, scale: 0.5, isLog: false };
+      const x = twin.floats(size, dtype, { offset: 1, low: -2, high: 2 });
+      const out = () => twin.output(size, dtype, { offset: 2 });
+      twin.run('softmax', { ...call, x, out: out(), causalRows: 7 });
+      const dy = twin.floats(size, dtype, { offset: 3 });
+      twin.run('softmaxBackward', { ...call, y: x, dy, out: out() });
+    }
+  }
+}
+
+function layerNorm(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    // Short rows, of which a view has whole parts of a parameter's gradient.
+    for (const { rows, cols } of rowsBeyond(limitBytes, dtype, [2, 3])) {
+      const of = () => twin.floats(rows * cols, dtype, { offset: 1 });
+      const to = () => twin.output(rows * cols, dtype, { offset: 2 });
+      const perRow = () => twin.output(rows, 'f32', { offset: 1 });
+      const [weight, bias] = [twin.floats(cols, 'f32'), twin.floats(cols, dtype)];
+      const found = { mean: perRow(), rstd: perRow() };
+      const sums = { residual: of(), sum: to() };
+      const extent = { rows, cols };
+      twin.run('layerNorm', {
+        ...extent,
+        ...found,
+        ...sums,
+        x: of(),
+        weight,
+        bias,
+        out: to(),
+        eps: 1e-5,
+      });
+      const given = { ...extent, x: of(), dy: of(), mean: twin.floats(rows, 'f32') };
+      const rstd = twin.floats(rows, 'f32', { low: 0.5, high: 2 });
+      twin.run('layerNormBackward', { ...given, rstd, weight, dSum: of(), dx: to() });
+      const [dWeight, dBias] = [twin.output(cols, 'f32'), twin.output(cols, dtype)];
+      twin.run('layerNormParamGrad', { ...given, rstd, dWeight, dBias });
+    }
+  }
+}
+
+function rmsNorm(twin: Twin, limitBytes: number): void {
+  for (const dtype of WIDTHS) {
+    // Short rows, of which a view has whole parts of a parameter's gradient.
+    for (const { rows, cols } of rowsBeyond(limitBytes, dtype, [2, 3])) {
+      const of = () => twin.floats(rows * cols, dtype, { offset: 1 });
+      const to = () => twin.output(rows * cols, dtype, { offset: 2 });
+      const shared = { rows, cols, weight: twin.floats(cols, 'f32'), weightOffset: 1 };
+      const sums = { residual: of(), sum: to() };
+      const rstd = twin.output(rows, 'f32', { offset: 1 });
+      twin.run('rmsNorm', { ...shared, ...sums, x: of(), out: to(), rstd, eps: 1e-6 });
+      const given = { x: of(), dy: of(), rstd: twin.floats(rows, 'f32', { low: 0.5, high: 2 }) };
+      const [dx, dWeight] = [to(), twin.output(cols, 'f32')];
+      twin.run('rmsNormBackward', { ...shared, ...given, dSum: of(), dx, dWeight });
+    }
+  }
+}
+
+function crossEntropy(twin: Twin, limitBytes: number): void {
+  for (const dtype of FLOATS) {
+    const cols = 61;
+    const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
+    const extent = { rows, cols };
+    const logits = twin.floats(rows * cols, dtype, { low: -4, high: 4, offset: 1 });
+    const ids = Array.from({ length: rows }, (_, i) => (i * 7) % (cols + 1));
+    const targets = twin.values(ids, 'i32');
+    const [loss, lse] = [twin.output(rows, 'f32'), twin.output(rows, 'f32')];
+    twin.run('crossEntropy', { ...extent, logits, targets, loss, lse });
+    const dLoss = twin.floats(rows, 'f32');
+    const out = twin.output(rows * cols, dtype, { offset: 2 });
+    twin.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out });
+  }
+}
