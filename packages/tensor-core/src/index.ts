@@ -25,12 +25,10 @@ export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './ledger.
 export { KERNEL_VERSIONS } from './numeric-class.js';
 export {
   type AttentionOptions,
-  type AttentionRows,
   causalSelfAttention,
-  type Heads,
-  headsOf,
   scaledDotProductAttention,
 } from './ops/attention.js';
+export { type AttentionRows, type Heads, headsOf } from './ops/attention-heads.js';
 export { cast } from './ops/cast.js';
 export { eq, ge, gt, le, lt, ne, where } from './ops/compare.js';
 export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';

@@ -1,17 +1,23 @@
 // Attention in linear memory: the weights are never stored, backward computes them again from the
 // log-sum-exp of each row. Heads are read and written where they lie in wider rows, through strides.
 
-import { byteSize } from '@shardweave/dtypes';
 import { checkOptions } from '../check-options.js';
-import { DTypeError, OptionError, ShapeError } from '../errors.js';
-import {
-  type AttentionOperands,
-  type HeadStrides,
-  MAX_HEAD_DIM,
-} from '../kernel-calls/products.js';
+import { OptionError, ShapeError } from '../errors.js';
+import type { AttentionOperands } from '../kernel-calls/products.js';
 import { atLeast, FLAG, type OptionRules, whole } from '../options.js';
 import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';
+import {
+  type AttentionRows,
+  areApart,
+  checkLayouts,
+  headsOf,
+  type Layout,
+  type Layouts,
+  layoutOf,
+  viewOf,
+  widthOf,
+} from './attention-heads.js';
 import { cast } from './cast.js';
 import {
   broadcastStrides,
@@ -24,18 +30,6 @@ import { nextMask } from './dropout.js';
 import { slice } from './shape.js';
 
 const NAME = 'scaledDotProductAttention';
-
-/** Some columns of [batch, seq, width] as heads side by side; made by headsOf. */
-export interface Heads {
-  readonly tensor: Tensor;
-  readonly numHeads: number;
-  readonly headDim: number;
-  /** The first head's first column. */
-  readonly start: number;
-}
-
-/** Queries, keys or values: [batch, seq, heads, headDim], or columns of a wider tensor. */
-export type AttentionRows = Tensor | Heads;
 
 export interface AttentionOptions {
   /** Whether a query sees no key behind its own position. Default false. */
@@ -72,32 +66,6 @@ const RULES: OptionRules<AttentionOptions> = {
 };
 
 /**
- * numHeads heads side by side in columns [start, start + numHeads * headDim) of `tensor`, read and
- * written there: queries, keys and values of one fused projection need no copy.
- * @param tensor [batch, seq, width]
- * @param options.headDim default what is left of the width over numHeads @param options.start default 0
- */
-export function headsOf(
-  tensor: Tensor,
-  options: { readonly numHeads: number; readonly headDim?: number; readonly start?: number },
-): Heads {
-  checkOptions<typeof options>('headsOf', options, {
-    numHeads: whole(1),
-    headDim: whole(1),
-    start: whole(0),
-  });
-  const { numHeads, start = 0 } = options;
-  const width = tensor.shape[2] ?? 0;
-  const { headDim = (width - start) / numHeads } = options;
-  if (tensor.rank !== 3 || !Number.isInteger(headDim) || start + numHeads * headDim > width) {
-    throw new ShapeError(
-      `headsOf: expected [batch, seq, width] with ${numHeads} heads of ${headDim} columns from column ${start} on, got ${shapeText(tensor.shape)}.`,
-    );
-  }
-  return { tensor, numHeads, headDim, start };
-}
-
-/**
  * softmax(scale * q k^T + mask) v for each head (Vaswani et al., 2017), in memory linear in the number of
  * rows (Dao, "FlashAttention-2", 2023). Keys and values may have fewer heads than queries, which then
  * share them in groups of consecutive heads. A query that sees no key gets 0, and no gradients.
@@ -113,7 +81,7 @@ export function scaledDotProductAttention(
   options: AttentionOptions = {},
 ): Tensor {
   checkOptions<AttentionOptions>(NAME, options, RULES);
-  const rows = [layoutOf(q), layoutOf(k), layoutOf(v)] as const;
+  const rows = [layoutOf(NAME, q), layoutOf(NAME, k), layoutOf(NAME, v)] as const;
   const { device } = rows[0].tensor;
   return device.scope(() => attend(rows, { ...options, isMerged: !isTensor(q) }));
 }
@@ -154,42 +122,13 @@ export function causalSelfAttention(
   });
 }
 
-/** Where the heads of one operand lie in its tensor. */
-interface Layout {
-  readonly tensor: Tensor;
-  readonly start: number;
-  readonly batch: number;
-  readonly rows: number;
-  readonly heads: number;
-  readonly headDim: number;
-  readonly strides: HeadStrides;
-}
-
-function layoutOf(operand: AttentionRows): Layout {
-  const heads = isTensor(operand) ? undefined : operand;
-  const tensor = heads?.tensor ?? (operand as Tensor);
-  if (heads === undefined && tensor.rank !== 4) {
-    throw new ShapeError(
-      `${NAME}: expected [batch, seq, heads, headDim], got ${shapeText(tensor.shape)}. headsOf takes heads from wider rows.`,
-    );
-  }
-  const [batch, rows] = tensor.shape as [number, number];
-  const numHeads = heads?.numHeads ?? tensor.shape[2]!;
-  const headDim = heads?.headDim ?? tensor.shape[3]!;
-  const width = heads === undefined ? numHeads * headDim : tensor.shape[2]!;
-  const strides = { batch: rows * width, head: headDim, row: width };
-  return { tensor, start: heads?.start ?? 0, batch, rows, heads: numHeads, headDim, strides };
-}
-
-type Layouts = readonly [q: Layout, k: Layout, v: Layout];
-
 /** The op, in a scope that frees what no graph needs. */
 function attend(
   layouts: Layouts,
   options: AttentionOptions & { readonly isMerged: boolean },
 ): Tensor {
   const [q, k] = layouts;
-  checkLayouts(layouts);
+  checkLayouts(NAME, layouts);
   const { device, dtype } = q.tensor;
   const { batch, rows: queries, heads, headDim } = q;
   const merged = [batch, queries, heads * headDim];
@@ -323,53 +262,6 @@ function maskGradient(mask: Tensor, dOut: Tensor, operands: () => AttentionOpera
   const dMask = device.empty(shape);
   device.run('attentionMaskGradient', { ...call, dOut: dOut.view(), dMask: dMask.view() });
   return cast(dMask, mask.dtype);
-}
-
-function widthOf({ heads, headDim }: Layout): number {
-  return heads * headDim;
-}
-
-function areApart(a: Layout, b: Layout): boolean {
-  return a.start + widthOf(a) <= b.start || b.start + widthOf(b) <= a.start;
-}
-
-/** The operand in `tensor`, its own or its gradient, from its first element to its last. */
-function viewOf(tensor: Tensor, { start, strides, headDim, heads, rows, batch }: Layout): View {
-  const view = tensor.view();
-  const last = (batch - 1) * strides.batch + (rows - 1) * strides.row + heads * headDim;
-  return {
-    ...view,
-    byteOffset: view.byteOffset + start * byteSize(view.dtype),
-    size: last,
-  };
-}
-
-function checkLayouts([q, k, v]: Layouts): void {
-  const tensors = [q.tensor, k.tensor, v.tensor];
-  requireFloat(NAME, ...tensors);
-  requireSameDevice(NAME, ...tensors);
-  const { dtype } = q.tensor;
-  if (tensors.some((tensor) => tensor.dtype !== dtype)) {
-    throw new DTypeError(
-      `${NAME}: expected q, k and v of one dtype, got ${tensors.map((tensor) => tensor.dtype).join(', ')}. Cast them first.`,
-    );
-  }
-  const text = ({ batch, rows, heads, headDim }: Layout) =>
-    shapeText([batch, rows, heads, headDim]);
-  const isEqual = k.batch === q.batch && k.headDim === q.headDim && text(k) === text(v);
-  if (!isEqual || k.heads === 0 || q.heads % k.heads !== 0) {
-    throw new ShapeError(
-      `${NAME}: expected keys and values of equal shapes, of the queries' batch and head size, whose heads divide the queries', got q ${text(q)}, k ${text(k)}, v ${text(v)} ([batch, seq, heads, headDim]).`,
-    );
-  }
-  const isOdd =
-    byteSize(dtype) === 2 &&
-    [q, k, v].some((one) => (one.headDim | one.start | one.strides.row) % 2 > 0);
-  if (q.headDim < 1 || q.headDim > MAX_HEAD_DIM || isOdd) {
-    throw new ShapeError(
-      `${NAME}: expected heads of 1 to ${MAX_HEAD_DIM} columns, in 16 bits an even number that begins at an even one, got ${dtype} heads of ${q.headDim}.`,
-    );
-  }
 }
 
 /** What options make of the shapes. */

@@ -3,9 +3,9 @@
 import {
   type AttentionOptions,
   causalSelfAttention,
-  headsOf,
   scaledDotProductAttention,
 } from '../../ops/attention.js';
+import { headsOf } from '../../ops/attention-heads.js';
 import { type OpCase, type OpInput, opCase } from '../op-check.js';
 import type { FloatDType } from '../op-tolerance.js';
 import { FLOATS } from '../sizes.js';

@@ -4,25 +4,15 @@
 // Surprise: zero weights of hidden keys within a chunk's range are multiplied, so their NaN shows.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { AttentionOperands, HeadStrides } from '../../../kernel-calls/products.js';
 import type { View } from '../../../view.js';
 import { BINDING_ALIGNMENT } from '../clashes.js';
 import { type KernelContext, sliceView } from '../context.js';
-import type { Binding } from '../kernel.js';
-import { ATTENTION_PARAMS, pairHelpers, pairParams, pairSpecOf } from './attention-pairs.js';
+import { type Chunk, slope, weigh } from './attention-chunk-rows.js';
+import type { AttentionPart } from './attention-pairs.js';
 import { cast, fill } from './cast.js';
 import { copyStrided } from './copy.js';
 import { matmul } from './matmul.js';
-import { runRows } from './rows.js';
-
-/** Some of the batches; `numRows` is half of stats. */
-interface Part {
-  readonly call: KernelCalls['attentionBackward'];
-  readonly first: number;
-  readonly count: number;
-  readonly numRows: number;
-}
 
 /** Queries of a chunk, where their scores take no more than SCORE_BYTES. */
 const CHUNK_ROWS = 128;
@@ -30,15 +20,7 @@ const SCORE_BYTES = 32 * 1024 * 1024;
 /** Rows of all heads that make a chunk worth its products. */
 const LEAST_ROWS = 16;
 
-/** Queries [row0, row0 + rows), and the run of keys that they see. */
-interface Chunk {
-  readonly row0: number;
-  readonly rows: number;
-  readonly first: number;
-  readonly span: number;
-}
-
-export function forwardChunks(ctx: KernelContext, part: Part): void {
+export function forwardChunks(ctx: KernelContext, part: AttentionPart): void {
   const { call } = part;
   const { out, v, dim, numQueries, numHeads } = call;
   eachChunk(ctx, part, (chunk) => {
@@ -65,7 +47,7 @@ export function forwardChunks(ctx: KernelContext, part: Part): void {
   });
 }
 
-export function backwardChunks(ctx: KernelContext, part: Part): void {
+export function backwardChunks(ctx: KernelContext, part: AttentionPart): void {
   const { call, count } = part;
   const { numKvHeads, numKeys, dim } = call;
   if (isOneChunk(ctx, part)) {
@@ -108,7 +90,7 @@ interface KeySums {
 }
 
 /** Whether one product gives all of a key's gradient, so that nothing need be added up. */
-function isOneChunk(ctx: KernelContext, part: Part): boolean {
+function isOneChunk(ctx: KernelContext, part: AttentionPart): boolean {
   let isWhole = groupOf(part.call) === 1;
   eachChunk(ctx, part, ({ rows, span }) => {
     isWhole &&= rows === part.call.numQueries && span === part.call.numKeys;
@@ -119,7 +101,7 @@ function isOneChunk(ctx: KernelContext, part: Part): boolean {
 /** Two matrices of a chunk's scores. */
 function withScores(
   ctx: KernelContext,
-  { call, count }: Part,
+  { call, count }: AttentionPart,
   { rows, span }: Chunk,
   body: (scores: View, slopes: View) => void,
 ): void {
@@ -131,7 +113,7 @@ function withScores(
 
 function backwardChunk(
   ctx: KernelContext,
-  part: Part,
+  part: AttentionPart,
   chunk: Chunk,
   views: {
     readonly scores: View;
@@ -197,7 +179,7 @@ function backwardChunk(
 /** scores = alpha * left right^T: rows of queries, or of dOut, with those of keys or values. */
 function product(
   ctx: KernelContext,
-  part: Part,
+  part: AttentionPart,
   chunk: Chunk,
   options: {
     readonly left: View;
@@ -233,7 +215,7 @@ function product(
 
 /** The scores of one member of each group as an operand: [batch, kvHeads, rows, span]. */
 function scoreSide<Side extends 'a' | 'out'>(
-  { call }: Part,
+  { call }: AttentionPart,
   { rows, span }: Chunk,
   { scores, member }: { readonly scores: View; readonly member: number },
   side: Side,
@@ -248,7 +230,7 @@ function scoreSide<Side extends 'a' | 'out'>(
   };
 }
 
-function base({ call, count }: Part) {
+function base({ call, count }: AttentionPart) {
   return {
     bias: undefined,
     transposeA: false,
@@ -288,7 +270,11 @@ function scoreBytes(ctx: KernelContext): number {
   return Math.min(SCORE_BYTES, ctx.profile.maxBindingBytes - BINDING_ALIGNMENT);
 }
 
-function eachChunk(ctx: KernelContext, { call, count }: Part, body: (chunk: Chunk) => void): void {
+function eachChunk(
+  ctx: KernelContext,
+  { call, count }: AttentionPart,
+  body: (chunk: Chunk) => void,
+): void {
   const { numQueries, numHeads, numKeys, isCausal, window, queryOffset } = call;
   const rowBytes = 4 * count * numHeads * numKeys;
   const fitting = Math.max(1, Math.min(CHUNK_ROWS, Math.floor(scoreBytes(ctx) / rowBytes)));
@@ -305,134 +291,10 @@ function eachChunk(ctx: KernelContext, { call, count }: Part, body: (chunk: Chun
   }
 }
 
-const CHUNK_PARAMS = { ...ATTENTION_PARAMS, row0: 'u32', chunk: 'u32', first_key: 'u32' } as const;
-
-/** Where a row of scores stands, and which of them its position lets it see. */
-const PLACE = `
-  let batch = row / P.chunk / P.heads;
-  let head = row / P.chunk % P.heads;
-  let query = P.row0 + row % P.chunk;
-  let at = ((batch + P.first_batch) * P.heads + head) * P.queries + query;
-  let end = P.first_key + P.cols;
-  let low = clamp(key_start(query), P.first_key, end) - P.first_key;
-  let high = clamp(key_end(query), P.first_key, end) - P.first_key;`;
-
-const PAIR = 'let pair = marked(load_s(base + j), batch, head, query, P.first_key + j);';
-
-/** Scores become used weights in place; log-sum-exps go to stats. */
-function weigh(ctx: KernelContext, part: Part, chunk: Chunk, scores: View): void {
-  rowsOfChunk(ctx, part, chunk, {
-    name: 'attention weights',
-    bindings: [
-      { name: 's', type: 'f32', access: 'read_write' },
-      { name: 'stats', type: 'f32', access: 'read_write' },
-    ],
-    views: [scores, part.call.stats],
-    body: `
-  var most = -inf();
-  var seen = 0.0;
-  for (var j = low + me; j < high; j += LANES) {
-    ${PAIR}
-    most = larger(most, pair.x);
-    seen = max(seen, pair.y);
-  }
-  most = reduce_max(most, me);
-  seen = reduce_max(seen, me);
-  let shift = select(most, 0.0, most == -inf());
-  var sum = 0.0;
-  for (var j = low + me; j < high; j += LANES) {
-    ${PAIR}
-    let weight = select(0.0, exp_of(pair.x - shift), pair.y != 0.0);
-    sum += weight;
-    store_s(base + j, weight);
-  }
-  sum = reduce_add(sum, me);
-  // A row whose scores are all -infinity has no largest one to take out.
-  let is_lost = most == -inf();
-  let inverse = select(0.0, select(1.0 / sum, nan(), is_lost), seen != 0.0);
-  for (var j = me; j < P.cols; j += LANES) {
-    let weight = load_s(base + j) * inverse * kept(batch, head, query, P.first_key + j);
-    store_s(base + j, select(0.0, weight, j >= low && j < high));
-  }
-  if (me == 0u) {
-    store_stats(at, select(-inf(), select(most + log_of(sum), nan(), is_lost), seen != 0.0));
-  }`,
-  });
-}
-
-/** Scores become used weights, products of dOut and values the scores' gradients, both in place. */
-function slope(
-  ctx: KernelContext,
-  part: Part,
-  chunk: Chunk,
-  { scores, slopes }: { readonly scores: View; readonly slopes: View },
-): void {
-  rowsOfChunk(ctx, part, chunk, {
-    name: 'attention slopes',
-    bindings: [
-      { name: 'stats', type: 'f32', access: 'read' },
-      { name: 's', type: 'f32', access: 'read_write' },
-      { name: 'd', type: 'f32', access: 'read_write' },
-    ],
-    views: [part.call.stats, scores, slopes],
-    body: `
-  let lse = load_stats(at);
-  let delta = load_stats(P.num_rows + at);
-  for (var j = me; j < P.cols; j += LANES) {
-    ${PAIR}
-    let sees = j >= low && j < high && pair.y != 0.0;
-    let weight = exp_of(pair.x - lse);
-    let keep = kept(batch, head, query, P.first_key + j);
-    store_d(base + j, select(0.0, weight * (keep * load_d(base + j) - delta), sees));
-    store_s(base + j, select(0.0, weight * keep, sees));
-  }`,
-  });
-}
-
-function rowsOfChunk(
-  ctx: KernelContext,
-  part: Part,
-  chunk: Chunk,
-  options: {
-    readonly name: string;
-    readonly bindings: readonly Binding[];
-    readonly views: readonly View[];
-    readonly body: string;
-  },
-): void {
-  const { call } = part;
-  const spec = pairSpecOf(call);
-  const { mask, querySegments, keySegments } = call;
-  const read = (name: string, type: Binding['type']): Binding => ({ name, type, access: 'read' });
-  runRows(ctx, {
-    key: `${options.name}${mask ? ` mask ${mask.dtype}` : ''}${keySegments ? ' segments' : ''}${spec.hasDropout ? ' dropout' : ''}`,
-    rows: part.count * call.numHeads * chunk.rows,
-    cols: chunk.span,
-    bindings: [
-      ...options.bindings,
-      ...(mask ? [read('mask', mask.dtype)] : []),
-      ...(keySegments ? [read('query_ids', 'raw'), read('key_ids', 'raw')] : []),
-    ],
-    params: CHUNK_PARAMS,
-    helpers: pairHelpers(spec),
-    body: `${PLACE}${options.body}`,
-    values: {
-      ...pairParams(call, part),
-      row0: chunk.row0,
-      chunk: chunk.rows,
-      first_key: chunk.first,
-    },
-    views: [
-      ...options.views,
-      ...[mask, querySegments, keySegments].filter((view) => view !== undefined),
-    ],
-  });
-}
-
 /** Dense f32 rows [batch, kvHeads, keys, dim] into an operand's gradient. */
 function storeRows(
   ctx: KernelContext,
-  { call, count }: Part,
+  { call, count }: AttentionPart,
   { from, to, strides }: { readonly from: View; readonly to: View; readonly strides: HeadStrides },
 ): void {
   const { numKvHeads, numKeys, dim } = call;

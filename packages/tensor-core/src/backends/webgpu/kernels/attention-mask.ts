@@ -5,7 +5,13 @@ import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
 import { defineKernel } from '../kernel.js';
-import { ATTENTION_PARAMS, pairHelpers, pairParams, pairSpecOf } from './attention-pairs.js';
+import {
+  ATTENTION_PARAMS,
+  type AttentionPart,
+  pairHelpers,
+  pairParams,
+  pairSpecOf,
+} from './attention-pairs.js';
 import { attentionInputs } from './attention-tile.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 
@@ -30,16 +36,12 @@ const PARAMS = {
   per_lane: 'u32',
 } as const;
 
-/** A run of batches; see attention.ts. */
-interface Part {
-  readonly call: KernelCalls['attentionMaskGradient'];
-  readonly first: number;
-  readonly count: number;
-  readonly numRows: number;
-}
-
 /** `views`: q, k, v, dOut, stats, then mask and segments where there are any. */
-export function maskGradient(ctx: KernelContext, part: Part, views: readonly View[]): void {
+export function maskGradient(
+  ctx: KernelContext,
+  part: AttentionPart<KernelCalls['attentionMaskGradient']>,
+  views: readonly View[],
+): void {
   const { call, first, count } = part;
   const { numHeads, numQueries, numKeys, maskStrides } = call;
   const { qStrides: q, kStrides: k, vStrides: v } = call;

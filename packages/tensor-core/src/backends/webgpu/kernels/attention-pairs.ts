@@ -2,9 +2,19 @@
 // dropout leaves of their weights. Shared by the kernels of attention.
 
 import type { DType } from '@shardweave/dtypes';
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { AttentionOperands } from '../../../kernel-calls/products.js';
 import { SPECIAL_VALUES } from '../wgsl.js';
 import { PHILOX_WORDS } from './dropout.js';
+
+/** A call's operands cut to some of its batches: `count` from `first` on. */
+export interface AttentionPart<Call extends AttentionOperands = KernelCalls['attentionBackward']> {
+  readonly call: Call;
+  readonly first: number;
+  readonly count: number;
+  /** Rows of all batches: half of stats. */
+  readonly numRows: number;
+}
 
 /** What the text depends on. */
 export interface PairSpec {

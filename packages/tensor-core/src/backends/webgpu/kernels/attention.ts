@@ -12,7 +12,7 @@ import { DELTA_LANES, deltaKernel, keysKernel, queriesKernel } from './attention
 import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';
 import { forwardKernel } from './attention-forward-tiles.js';
 import { maskGradient } from './attention-mask.js';
-import { pairParams, pairSpecOf } from './attention-pairs.js';
+import { type AttentionPart, pairParams, pairSpecOf } from './attention-pairs.js';
 import { type AttentionSpec, type AttentionTile, tileBytes } from './attention-tile.js';
 
 /** WebGPU's limit of workgroups in one dimension. */
@@ -61,7 +61,7 @@ export function attentionMaskGradient(
 }
 
 /** Sums of dOut * out by row, into the second half of stats. */
-function deltas(ctx: KernelContext, { call, first, count, numRows }: Part): void {
+function deltas(ctx: KernelContext, { call, first, count, numRows }: AttentionPart): void {
   const { out, dOut, stats, numHeads: heads, numQueries: queries, dim } = call;
   const delta = deltaKernel(out);
   const rows = count * heads * queries;
@@ -72,7 +72,7 @@ function deltas(ctx: KernelContext, { call, first, count, numRows }: Part): void
   });
 }
 
-function backwardTiles(ctx: KernelContext, part: Part): void {
+function backwardTiles(ctx: KernelContext, part: AttentionPart): void {
   const { call } = part;
   const { dq, dk, dv, numHeads: heads, numQueries: queries } = call;
   const spec = specOf(ctx, call);
@@ -126,20 +126,11 @@ function tileFor(ctx: KernelContext, dim: number): AttentionTile {
   return tiles.find((tile) => tileBytes(tile, width) <= most) ?? tiles.at(-1)!;
 }
 
-/** Some of the batches. */
-interface Part {
-  readonly call: KernelCalls['attentionBackward'];
-  readonly first: number;
-  readonly count: number;
-  /** Rows of all batches: half of stats. */
-  readonly numRows: number;
-}
-
 /** Calls `body` with runs of batches whose operands bind at once. */
 function eachBatches(
   ctx: KernelContext,
   given: AttentionOperands | KernelCalls['attentionBackward' | 'attentionMaskGradient'],
-  body: (part: Part) => void,
+  body: (part: AttentionPart) => void,
 ): void {
   const call = given as KernelCalls['attentionBackward'];
   const { batch, numHeads, numQueries, numKeys, dim } = call;
@@ -180,7 +171,10 @@ function eachBatches(
   }
 }
 
-function inputs({ call }: Part, names: readonly ('q' | 'k' | 'v' | 'dOut' | 'stats')[]): View[] {
+function inputs(
+  { call }: AttentionPart,
+  names: readonly ('q' | 'k' | 'v' | 'dOut' | 'stats')[],
+): View[] {
   const extra = [call.mask, call.querySegments, call.keySegments];
   return [...names.map((name) => call[name]), ...extra.filter((view) => view !== undefined)];
 }
@@ -188,7 +182,7 @@ function inputs({ call }: Part, names: readonly ('q' | 'k' | 'v' | 'dOut' | 'sta
 function run(
   ctx: KernelContext,
   kernel: { readonly key: string; build(): Kernel },
-  { call, first, count, numRows }: Part,
+  { call, first, count, numRows }: AttentionPart,
   options: {
     readonly views: readonly View[];
     readonly rows: number;
