@@ -84,28 +84,42 @@ export async function requireRoomOf(config: RunConfig, options: TryOptions): Pro
   throw new UsageError(`room: the run does not fit: ${complaint}. ${told}`);
 }
 
-/** The least change of each kind that fits. */
+/** The least change of each kind that fits, of a few kinds. */
 async function fittingWays(config: RunConfig, options: TryOptions): Promise<string[]> {
   const told: string[] = [];
   for (const kind of waysToFit(config)) {
-    const last = kind.at(-1);
-    let best = last && (await fit(last, options));
-    if (best === undefined) {
-      continue;
+    const way = await leastThatFits(kind, options);
+    if (way !== undefined) {
+      told.push(way);
     }
-    for (const way of kind.slice(0, -1)) {
-      const less = await fit(way, options);
-      if (less !== undefined) {
-        best = less;
-        break;
-      }
-    }
-    told.push(best);
     if (told.length === TOLD) {
       break;
     }
   }
   return told;
+}
+
+/** The first is tried, and then the last: where that does not fit, none of those between does. */
+async function leastThatFits(
+  [first, ...others]: readonly Way[],
+  options: TryOptions,
+): Promise<string | undefined> {
+  const least = first && (await fit(first, options));
+  const last = others.at(-1);
+  if (least !== undefined || last === undefined) {
+    return least;
+  }
+  const most = await fit(last, options);
+  if (most === undefined) {
+    return undefined;
+  }
+  for (const way of others.slice(0, -1)) {
+    const told = await fit(way, options);
+    if (told !== undefined) {
+      return told;
+    }
+  }
+  return most;
 }
 
 /** The way with its need, where it fits. */
