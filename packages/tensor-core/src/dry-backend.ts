@@ -1,7 +1,7 @@
 // A backend that holds and computes nothing: what runs over it shows how much memory it would take.
 
 import type { Backend, BackendInfo } from './backend.js';
-import { LimitError } from './errors.js';
+import { requireBufferSize } from './errors.js';
 import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
 import type { BackendBuffer } from './view.js';
 
@@ -33,12 +33,7 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
   return {
     info: model.info,
     alloc(byteLength, label) {
-      if (byteLength > maxBufferBytes) {
-        throw new LimitError(
-          `alloc: expected at most ${maxBufferBytes} bytes, got ${byteLength} (${label}).`,
-          { requestedBytes: byteLength, limitBytes: maxBufferBytes },
-        );
-      }
+      requireBufferSize(byteLength, { limitBytes: maxBufferBytes, label });
       const buffer = { id: nextId++, byteLength };
       sizes.set(buffer, byteLength);
       return buffer;

@@ -63,6 +63,19 @@ export class LimitError extends TensorError {
   }
 }
 
+/** @throws {LimitError} where one buffer of the device can't have so many bytes */
+export function requireBufferSize(
+  requestedBytes: number,
+  { limitBytes, label }: { readonly limitBytes: number; readonly label: string },
+): void {
+  if (requestedBytes > limitBytes) {
+    throw new LimitError(
+      `alloc: expected at most ${limitBytes} bytes, got ${requestedBytes} (${label}). A tensor lies in one buffer of the device, and a packed or sharded group of parameters too: shard over more ranks, make units or batches smaller, or compute in 16 bits.`,
+      { requestedBytes, limitBytes },
+    );
+  }
+}
+
 /** Use of a tensor, storage, buffer or device after it was freed. */
 export class DisposedError extends TensorError {
   readonly code = 'DISPOSED';

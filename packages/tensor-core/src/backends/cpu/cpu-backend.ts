@@ -3,7 +3,7 @@
 
 import { OP_COPY } from '../../../assembly/layout.js';
 import type { Backend, BackendInfo, BackendTraceSink } from '../../backend.js';
-import { DisposedError, LimitError } from '../../errors.js';
+import { DisposedError, requireBufferSize } from '../../errors.js';
 import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { BackendBuffer } from '../../view.js';
 import type { CommandQueue } from './command-queue.js';
@@ -60,16 +60,7 @@ export class CpuBackend implements Backend {
   }
 
   alloc(byteLength: number, label: string): BackendBuffer {
-    const limitBytes = this.info.limits.maxBufferBytes;
-    if (byteLength > limitBytes) {
-      throw new LimitError(
-        `alloc: expected at most ${limitBytes} bytes, got ${byteLength} (${label}).`,
-        {
-          requestedBytes: byteLength,
-          limitBytes,
-        },
-      );
-    }
+    requireBufferSize(byteLength, { limitBytes: this.info.limits.maxBufferBytes, label });
     if (this.#disposal !== undefined) {
       throw new DisposedError('alloc: the cpu device was disposed.');
     }

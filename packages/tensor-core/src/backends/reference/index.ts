@@ -2,7 +2,7 @@
 // that the cpu and webgpu devices are held against, written to be read and not to be fast.
 
 import type { Backend, BackendInfo, BackendTraceSink } from '../../backend.js';
-import { DisposedError, LimitError } from '../../errors.js';
+import { DisposedError, requireBufferSize } from '../../errors.js';
 import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { BackendBuffer, View } from '../../view.js';
 import { attention, attentionBackward, attentionMaskGradient } from './attention.js';
@@ -118,12 +118,7 @@ class ReferenceBackend implements Backend {
     if (this.#isDisposed) {
       throw new DisposedError('alloc: the reference device was disposed.');
     }
-    if (byteLength > MAX_BUFFER_BYTES) {
-      throw new LimitError(
-        `alloc: expected at most ${MAX_BUFFER_BYTES} bytes, got ${byteLength} (${label}).`,
-        { requestedBytes: byteLength, limitBytes: MAX_BUFFER_BYTES },
-      );
-    }
+    requireBufferSize(byteLength, { limitBytes: MAX_BUFFER_BYTES, label });
     const buffer = { id: this.#nextId++, byteLength };
     const bytes = new ArrayBuffer(byteLength);
     new Uint8Array(bytes).fill(POISON);

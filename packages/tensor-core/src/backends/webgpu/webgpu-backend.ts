@@ -2,7 +2,7 @@
 // this file knows none of them by name but through the table they make.
 
 import type { Backend, BackendInfo, BackendTraceSink, Scratch } from '../../backend.js';
-import { DisposedError, LimitError } from '../../errors.js';
+import { DisposedError, requireBufferSize } from '../../errors.js';
 import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { BackendBuffer } from '../../view.js';
 import { isSoftwareAdapter, nameOf } from './adapters.js';
@@ -144,13 +144,7 @@ export class WebGpuBackend implements Backend {
 
   alloc(byteLength: number, label: string): BackendBuffer {
     this.#assertLive('alloc');
-    const { maxBufferBytes } = this.info.limits;
-    if (byteLength > maxBufferBytes) {
-      throw new LimitError(
-        `alloc: expected at most ${maxBufferBytes} bytes, got ${byteLength} (${label}).`,
-        { requestedBytes: byteLength, limitBytes: maxBufferBytes },
-      );
-    }
+    requireBufferSize(byteLength, { limitBytes: this.info.limits.maxBufferBytes, label });
     const gpu = this.#allocations.create({
       label,
       size: Math.max(4, byteLength),

@@ -259,13 +259,14 @@ async function accounting(bench: Bench): Promise<void> {
 
 async function refusesTooLarge(bench: Bench): Promise<void> {
   const { maxBufferBytes } = bench.backend.info.limits;
-  let code: unknown = 'none';
+  let caught: { readonly code?: unknown; readonly message?: string } = {};
   try {
     bench.alloc(maxBufferBytes / 4 + 1);
   } catch (error) {
-    code = (error as { code?: unknown }).code;
+    caught = error as typeof caught;
   }
-  bench.equal('code of the error', code, 'LIMIT');
+  bench.equal('code of the error', caught.code, 'LIMIT');
+  bench.equal('what to do', caught.message?.includes('shard over more ranks'), true);
 }
 
 function viewOf(buffer: BackendBuffer): View {
