@@ -10,10 +10,10 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 
 const MIB = 2 ** 20;
-/** Blocks of 7 MiB, and a table of 6. */
-const CONFIG = { n_embd: 384, n_layer: 8, n_head: 8, vocab_size: 4096, n_positions: 64 };
-const LAYER_BYTES = 6.8 * MIB;
-const BUDGET_BYTES = 26 * MIB;
+/** Blocks of 3 MiB, and a table of 4. */
+const CONFIG = { n_embd: 256, n_layer: 9, n_head: 8, vocab_size: 4096, n_positions: 64 };
+const LAYER_BYTES = 4.1 * MIB;
+const BUDGET_BYTES = 14 * MIB;
 
 let device: Device;
 let dispose: () => Promise<void>;
