@@ -180,6 +180,24 @@ describe('Terminal', () => {
     }
   });
 
+  it('says on a terminal what is done, until something else is shown', () => {
+    for (const isTTY of [true, false]) {
+      const out = new Sink(false);
+      const err = new Sink(isTTY);
+      const env = { NO_COLOR: '1' };
+      const made = new Terminal({ out, err, isQuiet: false, env, steps: 1 });
+      made.doing('checking what fits');
+      made.doing('starting 2 ranks');
+      made.note('here they are');
+      made.doing('writing a text');
+      made.warn('no room');
+      made.note('done');
+      const shown = `checking what fits ...${CLEAR_LINE}starting 2 ranks ...${CLEAR_LINE}writing a text ...${CLEAR_LINE}`;
+      expect(err.text).toBe(`${isTTY ? shown : ''}warning: no room\n`);
+      expect(out.text).toBe('here they are\ndone\n');
+    }
+  });
+
   it('says a warning once, on stderr, and keeps the bar off its line', () => {
     const out = new Sink(false);
     const err = new Sink(true);
@@ -250,6 +268,10 @@ describe('the header', () => {
     ]);
     expect(await notes('--batch 5 --ranks 2 --grad-accum 4')).toEqual([
       'note    --grad-accum 4: no rank has more rows than 3',
+    ]);
+    expect(await notes('--batch 2 --ranks 2')).toEqual([]);
+    expect(await notes('--batch 2 --ranks 3')).toEqual([
+      "note    ranks from 2 on have none of a step's 2 rows, and compute nothing: --batch 3 gives each one",
     ]);
   });
 

@@ -144,12 +144,6 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
       /\[2, 2, 3, 3\].*got \[3, 5\]/,
     ],
     [
-      () =>
-        attend(heads(), heads(), heads(), { mask: device.zeros([3, 3], { requiresGrad: true }) }),
-      'OPTION',
-      /without gradients. Detach/,
-    ],
-    [
       () => attend(heads(), heads(), heads(), { segments: i(3) }),
       'SHAPE',
       /segments of shape \[2, 3\]/,

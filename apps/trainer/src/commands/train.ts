@@ -55,6 +55,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     runJob(from, {
       entry,
       onEvent,
+      onDoing: (what) => terminal.doing(what),
       onTokenized: (name, done, total) => terminal.progress(`tokens of ${name}`, done, total),
       signal,
       wrapUp,

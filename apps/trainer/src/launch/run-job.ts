@@ -23,6 +23,8 @@ export interface JobOptions {
   readonly entry: string;
   /** Told how far the making of tokens is, where they are not known from before. */
   readonly onTokenized?: PrepareOptions['onTokenized'];
+  /** Told what is done before ranks are there. */
+  readonly onDoing?: (what: string) => void;
   readonly onEvent: (event: RankEvent) => void;
   /** Ends the job after the step that is on its way, with a save; for runs with --save-every. */
   readonly wrapUp?: AbortSignal | undefined;
@@ -35,7 +37,10 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
   if (asked.traceFile !== undefined) {
     openTrace(asked.traceFile);
   }
+  const { onDoing = () => {} } = options;
+  onDoing('looking for devices');
   const devices = await resolveDevices(asked.devices, options.entry);
+  onDoing('checking what fits');
   await requireRoom({ ...asked, devices });
   const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
   const onEvent = (event: RankEvent) => {
@@ -49,6 +54,7 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     await runHereByMpi({ ...asked, devices }, { ...options, onEvent });
   } else {
     const config = { ...asked, devices, tokens: await prepareTokens(asked, options) };
+    onDoing(asked.ranks === 1 ? 'making the model' : `starting ${asked.ranks} ranks`);
     const runs = { memory: runHere, shm: runThreads, ws: runProcesses };
     await runs[asked.transport](config, { ...options, onEvent });
   }

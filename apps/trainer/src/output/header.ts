@@ -73,6 +73,12 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
   if (config.checkpointActivations) {
     rows.push(['memory', 'activations are recomputed in backward']);
   }
+  if (config.ranks > config.batch) {
+    rows.push([
+      'note',
+      `ranks from ${config.batch} on have none of a step's ${config.batch} rows, and compute nothing: --batch ${config.ranks} gives each one`,
+    ]);
+  }
   const classes = numericClassesOf(ready);
   if (classes.length > 1) {
     rows.push([

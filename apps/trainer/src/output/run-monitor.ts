@@ -116,6 +116,9 @@ export class RunMonitor {
         this.#record(stepRecord(event));
         this.#terminal.step(event.metrics, event.resources);
         return;
+      case 'doing':
+        this.#terminal.doing(event.what);
+        return;
       case 'sample': {
         const { prompt, text } = event;
         this.#record({ type: 'sample', step: this.#steps, prompt, text });

@@ -35,6 +35,8 @@ export class Terminal {
   readonly #colors: ReturnType<typeof pc.createColors>;
   readonly #warnings = new Set<string>();
   #bar: SingleBar | undefined;
+  /** Whether the line that the cursor is on says what is being done. */
+  #isDoing = false;
 
   constructor(options: TerminalOptions) {
     this.#options = options;
@@ -62,6 +64,7 @@ export class Terminal {
       return;
     }
     if (this.#bar === undefined) {
+      this.close();
       this.#bar = this.#makeBar('{eta_formatted} left | {what}');
       this.#bar.start(total, 0, { what });
     }
@@ -69,6 +72,17 @@ export class Terminal {
     if (done >= total) {
       this.close();
     }
+  }
+
+  /** What is done while nothing else is shown: on a terminal, a line until something is. */
+  doing(what: string): void {
+    const { err, env, isQuiet } = this.#options;
+    if (isQuiet || err.isTTY !== true) {
+      return;
+    }
+    this.close();
+    err.write(pc.createColors(!env.NO_COLOR).dim(`${what} ...`));
+    this.#isDoing = true;
   }
 
   #makeBar(rest: string): SingleBar {
@@ -113,8 +127,8 @@ export class Terminal {
     const { err, env, isQuiet } = this.#options;
     if (!isQuiet) {
       const yellow = pc.createColors(err.isTTY === true && !env.NO_COLOR).yellow;
-      const clear = this.#bar === undefined ? '' : CLEAR_LINE;
-      err.write(`${clear}${yellow('warning:')} ${text}\n`);
+      this.#clearLine();
+      err.write(`${yellow('warning:')} ${text}\n`);
     }
     return true;
   }
@@ -133,17 +147,26 @@ export class Terminal {
     err.write(`${red('error:')} ${message}\n`);
   }
 
-  /** Takes the bar away. Idempotent. */
+  /** Takes the bar away, or what is being done. Idempotent. */
   close(): void {
+    if (this.#isDoing) {
+      this.#clearLine();
+    }
     this.#bar?.stop();
     this.#bar = undefined;
   }
 
   #line(text: string): void {
-    if (this.#bar !== undefined) {
-      this.#options.err.write(CLEAR_LINE);
-    }
+    this.#clearLine();
     this.#options.out.write(`${text}\n`);
+  }
+
+  /** Makes room for a line; the bar draws itself anew below it. */
+  #clearLine(): void {
+    if (this.#bar !== undefined || this.#isDoing) {
+      this.#options.err.write(CLEAR_LINE);
+      this.#isDoing = false;
+    }
   }
 }
 

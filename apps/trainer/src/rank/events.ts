@@ -133,6 +133,8 @@ export type RankEvent =
   | { readonly type: 'ready'; readonly ready: RankReady }
   /** From rank 0 alone. */
   | { readonly type: 'step'; readonly metrics: StepMetrics; readonly resources: StepResources }
+  /** From rank 0 alone: what takes a while behind the last step. */
+  | { readonly type: 'doing'; readonly what: string }
   /** From rank 0 alone: text the trained model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
   /** From rank 0 alone, before its first step; with --resume. */

@@ -266,17 +266,26 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
     emit({ type: 'early', step: reached.step, why: reached.early });
   }
   if (saves !== undefined && reached.early === 'asked') {
+    if (rank === 0) {
+      emit({ type: 'doing', what: 'writing the last save' });
+    }
     const path = await saves.last();
     if (rank === 0) {
       emit({ type: 'stopped', step: reached.step, path });
     }
     return undefined;
   }
+  if (saves !== undefined && rank === 0) {
+    emit({ type: 'doing', what: 'writing the last save' });
+  }
   await saves?.settle();
   const peakBytes = watch.peak();
   const taken = { ...stores.bytes(), ...counter.counts() };
   emit({ type: 'report', report: { rank, device: kind, peakBytes, ...taken } });
   const measured = { phases: watch.phases(), ...taken };
+  if (rank === 0) {
+    emit({ type: 'doing', what: 'collecting the model' });
+  }
   return { state: await strategy.stateDict(), steps: watch.numSteps, measured };
 }
 
@@ -309,12 +318,14 @@ function directoryOf({ model }: RunConfig): string | undefined {
 async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<void> {
   const { device, strategy, state } = made;
   if (config.outDir !== undefined) {
+    emit({ type: 'doing', what: 'writing the model' });
     const name = config.lora === undefined ? RUN_FILES.model : RUN_FILES.adapter;
     await writeTrained(join(config.outDir, name), { config, state });
   }
   if (config.isQuiet) {
     return;
   }
+  emit({ type: 'doing', what: 'writing a text' });
   const model = await strategy.textModel(state);
   const tokenizer = await loadTokenizer(config.tokenizer, directoryOf(config));
   const sample = await sampleText(device, model.eval(), { config, tokenizer });
