@@ -6,7 +6,7 @@ import type { DeviceChoice, SaveEvery } from './run-config.js';
 
 /** What a flag accepts. */
 export interface FlagKind<T> {
-  /** Of what a config file has; its description completes "expected ...". */
+  /** Checks the value that a config file has; its description completes "expected ...". */
   readonly schema: z.ZodType<T>;
   /** The config file's form of what was typed. Text that has none stays as it is, for the schema to refuse. */
   readonly read: (typed: unknown) => unknown;
@@ -71,7 +71,7 @@ export const targets: FlagKind<'all-linear' | readonly string[]> = {
           .map((name) => name.trim()),
 };
 
-/** Of how many, or what part of them. */
+/** A number of things, or the part of them that it is. */
 export const countOrPart: FlagKind<number> = {
   schema: z
     .union([z.int().min(1), z.number().gt(0).lt(1)])

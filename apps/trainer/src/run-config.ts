@@ -115,7 +115,7 @@ export interface RunConfig {
   readonly clip: number;
   readonly schedule: Schedule;
   readonly warmup: number;
-  /** Of wsd alone. */
+  /** The steps of decay that wsd ends with; undefined for other schedules. */
   readonly decaySteps: number | undefined;
   /** Evaluations in a row without a lower loss that end the run. */
   readonly patience: number | undefined;
@@ -124,7 +124,7 @@ export interface RunConfig {
 
   readonly seed: number;
   readonly outDir: string | undefined;
-  /** Of the page that shows the run; undefined: there is none. */
+  /** The port of the page that shows the run; undefined: there is none. */
   readonly dashboardPort: number | 'default' | undefined;
   readonly isQuiet: boolean;
 }

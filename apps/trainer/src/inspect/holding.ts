@@ -50,7 +50,7 @@ export interface SaveHolding {
   readonly writers: number;
   readonly optimizer: { readonly kind: string; readonly parameters: number } | undefined;
   readonly files: Readonly<Record<string, number>>;
-  /** Of all files of pieces. */
+  /** The sum over all files of pieces. */
   readonly bytes: number;
   readonly tensors: readonly TensorRow[];
 }
@@ -191,7 +191,7 @@ export function elementsOf({ shape }: { readonly shape: readonly number[] }): nu
   return shape.reduce((product, dim) => product * dim, 1);
 }
 
-/** Of one element: the digits of the dtype's name are its bits, and a bool takes a byte. */
+/** Bytes of one element: the digits of the dtype's name are its bits, and a bool takes a byte. */
 function fileByteSize(dtype: LazyTensor['dtype']): number {
   return Number(/\d+/.exec(dtype)?.[0] ?? 8) / 8;
 }

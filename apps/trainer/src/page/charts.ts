@@ -5,11 +5,11 @@ import type { StepLine } from '../output/run-records.js';
 
 export interface ChartSeries {
   readonly name: string;
-  /** Of one step; null where it has none. */
+  /** The value that a step has; null where it has none. */
   value(line: StepLine): number | null;
   /** Points joined over steps that have none, as validation has. */
   readonly isSparse?: boolean;
-  /** Of the palette; without it a run's own color. */
+  /** A color of the palette; without it a run's own color. */
   readonly color?: string;
 }
 

@@ -35,7 +35,7 @@ const HEIGHT = 220;
 const SYNC = 'steps';
 /** More than these of a sparse series are a line of dots. */
 const MOST_POINTS = 60;
-/** Of #rrggbb, behind which an alpha may stand. */
+/** The characters of #rrggbb, behind which an alpha may stand. */
 const HEX = 7;
 /** Binary sizes, so that ticks are round in the units that are written. */
 const BYTE_STEPS = Array.from({ length: 50 }, (_, i) => 2 ** i);
@@ -231,7 +231,7 @@ export class PlotView {
     );
   }
 
-  /** Of the step under the cursor, or the last one that has a value. */
+  /** Shows the values of the step under the cursor, or of the last one that has a value. */
   #showValues(): void {
     const { steps } = this.#axis;
     const at = this.#plot?.cursor.idx;

@@ -17,7 +17,7 @@ export interface PlanRow {
   readonly complaint: string | undefined;
   /** Whether it fits, but close to the end of some memory. */
   readonly isTight: boolean;
-  /** Of rank 0, which has as much as any; undefined where not even that can be told. */
+  /** The dry run of rank 0, which has as much as any; undefined where not even that can be told. */
   readonly run: DryRun | undefined;
   /** All ranks on this host. */
   readonly hostBytes: number | undefined;

@@ -83,7 +83,7 @@ export interface RankStatus extends CommTimes {
 export interface SaveWritten {
   readonly step: number;
   readonly directory: string;
-  /** Of all ranks. */
+  /** What all ranks have written. */
   readonly bytes: number;
   /** From its start to its end, most of which the next steps ran beside. */
   readonly ms: number;

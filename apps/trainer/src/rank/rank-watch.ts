@@ -11,7 +11,7 @@ import { PhaseMemory, type StepPhase } from './phase-memory.js';
 export interface RankWatchOptions {
   readonly rank: number;
   readonly device: Device;
-  /** Of the training steps. */
+  /** Counts what the training steps send. */
   readonly counter: CommCounter;
   /** Undefined where nobody looks: nothing is told of each step either. */
   readonly comm: CommWatch | undefined;

@@ -46,7 +46,7 @@ export interface Best {
 }
 
 export interface AfterStep extends Progress {
-  /** Of an evaluation behind this step. */
+  /** What an evaluation behind this step came to; undefined where there was none. */
   readonly validLoss: number | undefined;
   readonly isLast: boolean;
 }

@@ -17,7 +17,7 @@ import type { FileLayer } from '@shardweave/shard-store/node';
 import { beginPart, endPart } from './save-directory.js';
 
 export interface WriteSaveOptions {
-  /** Of the saves of the run; all ranks see it. */
+  /** The directory of the run's saves; all ranks see it. */
   readonly directory: string;
   readonly step: number;
   /** Ranks exchange what they have written over it, and nothing else is sent there meanwhile. */
