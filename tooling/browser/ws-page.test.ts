@@ -287,24 +287,24 @@ async function rendererOf(browser: Browser, page: Page): Promise<number> {
   const session = await browser.newBrowserCDPSession();
   const times = async () => {
     const { processInfo } = await session.send('SystemInfo.getProcessInfo');
-    return new Map(processInfo.map(({ id, cpuTime }) => [id, cpuTime]));
+    const renderers = processInfo.filter(({ type }) => type === 'renderer');
+    return new Map(renderers.map(({ id, cpuTime }) => [id, cpuTime]));
   };
-  const before = await times();
-  for (;;) {
-    await page.evaluate(() => {
-      const end = performance.now() + 200;
+  for (let ms = 200; ; ms *= 2) {
+    const before = await times();
+    await page.evaluate((busyMs) => {
+      const end = performance.now() + busyMs;
       while (performance.now() < end) {
         // only the time counts
       }
-    });
+    }, ms);
     const [first, second] = [...(await times())]
       .map(([id, time]) => ({ id, seconds: time - (before.get(id) ?? 0) }))
       .sort((a, b) => b.seconds - a.seconds);
-    if (first!.seconds < 0.3 || first!.seconds < 3 * second!.seconds) {
-      continue;
+    if (first!.seconds >= 0.1 && first!.seconds >= 3 * second!.seconds) {
+      await session.detach();
+      return first!.id;
     }
-    await session.detach();
-    return first!.id;
   }
 }
 

@@ -39,7 +39,7 @@ export class RunMonitor {
   /** Why it was done before its last step. */
   #endReason: string | undefined;
   #steps = 0;
-  /** Of this command's steps. */
+  /** How long each step of this command took. */
   readonly #stepMs: number[] = [];
   #hasEnded = false;
   #stopped: string | undefined;

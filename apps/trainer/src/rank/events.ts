@@ -55,11 +55,11 @@ export interface StepResources extends Partial<CommTimes> {
   readonly wireBytes: number;
 }
 
-/** What rests off the device takes. */
+/** The most that values at rest off the device take. */
 export interface StoreBytes {
-  /** Of host memory, at most. */
+  /** In host memory. */
   readonly hostBytes: number;
-  /** Of files, at most: a value that steps change has one of the last generation and one since. */
+  /** In files: a value that steps change has one of the last generation and one since. */
   readonly diskBytes: number;
 }
 

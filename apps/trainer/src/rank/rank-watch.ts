@@ -24,7 +24,7 @@ export class RankWatch {
   #before: CommCounts;
   #step = 0;
   #numSteps = 0;
-  /** Of steps behind the first. */
+  /** The most bytes that each phase held in steps behind the first. */
   readonly #phases = new Map<StepPhase, MemoryBytes>();
 
   constructor(options: RankWatchOptions) {

@@ -24,7 +24,7 @@ export interface CapturedModule {
 
 interface CapturedFlat {
   readonly pieces: HeldPiece[];
-  /** Of values on the device: they may not change. */
+  /** The version of values on the device, which may not change. */
   readonly version: number | undefined;
   readonly readers: readonly StorageReader[];
   readonly pins: PinnedBytes[];

@@ -252,7 +252,7 @@ function backward(
   return gradients;
 }
 
-/** Of the mask's own shape, summed in f32 and rounded once. */
+/** The gradient has the mask's own shape; it is summed in f32 and rounded once. */
 function maskGradient(mask: Tensor, dOut: Tensor, operands: () => AttentionOperands): Tensor {
   const { device, shape } = mask;
   const call = operands();
