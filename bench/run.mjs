@@ -131,7 +131,7 @@ async function measure(task) {
 
 /** Bytes of the CPU device's kernels, which a page loads with the package. */
 function kernelBytes() {
-  const file = new URL('../packages/tensor-core/src/generated/cpu-threaded.ts', import.meta.url);
+  const file = new URL('../packages/tensor-core/src/generated/cpu-plain.ts', import.meta.url);
   const [, base64] = /['"`]([A-Za-z0-9+/=]{1000,})['"`]/.exec(readFileSync(file, 'utf8'));
   return Buffer.from(base64, 'base64').byteLength;
 }

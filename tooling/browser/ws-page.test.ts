@@ -281,7 +281,8 @@ describe.skipIf(path === undefined)(
 
 /**
  * The process that runs the page: the one that computes when the page does. No other page may. On a
- * machine that does other things a while of computing is little of it, so it goes on until one stands out.
+ * machine that does other things a while of computing is little of it, so it goes on until one stands out, twice
+ * in a row: pages that were just opened compute for a moment, too.
  */
 async function rendererOf(browser: Browser, page: Page): Promise<number> {
   const session = await browser.newBrowserCDPSession();
@@ -290,6 +291,7 @@ async function rendererOf(browser: Browser, page: Page): Promise<number> {
     const renderers = processInfo.filter(({ type }) => type === 'renderer');
     return new Map(renderers.map(({ id, cpuTime }) => [id, cpuTime]));
   };
+  let last: number | undefined;
   for (let ms = 200; ; ms *= 2) {
     const before = await times();
     await page.evaluate((busyMs) => {
@@ -301,10 +303,13 @@ async function rendererOf(browser: Browser, page: Page): Promise<number> {
     const [first, second] = [...(await times())]
       .map(([id, time]) => ({ id, seconds: time - (before.get(id) ?? 0) }))
       .sort((a, b) => b.seconds - a.seconds);
-    if (first!.seconds >= 0.1 && first!.seconds >= 3 * second!.seconds) {
+    const found =
+      first!.seconds >= 0.1 && first!.seconds >= 5 * second!.seconds ? first!.id : undefined;
+    if (found !== undefined && found === last) {
       await session.detach();
-      return first!.id;
+      return found;
     }
+    last = found;
   }
 }
 
