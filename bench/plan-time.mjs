@@ -6,7 +6,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
@@ -47,7 +47,7 @@ const { values: flags } = parseArgs({
     rounds: { type: 'string', default: '2' },
     steps: { type: 'string', default: '8' },
     only: { type: 'string', default: '' },
-    script: { type: 'string', default: join(ROOT, 'apps/trainer/dist/main.js') },
+    script: { type: 'string', default: 'apps/trainer/dist/main.js' },
     report: { type: 'string' },
   },
 });
@@ -94,7 +94,7 @@ async function train(line) {
       : `--model ${join(folder, 'gpt2')} ${line}`;
   const data = `--data ${TEXT} --tokenizer byte --cache ${join(folder, 'cache')}`;
   const args = `${model} ${data} --device cpu --quiet --check --steps ${flags.steps} --out ${out}`;
-  const child = spawn(process.execPath, [flags.script, 'train', ...args.split(' ')], {
+  const child = spawn(process.execPath, [resolve(ROOT, flags.script), 'train', ...args.split(' ')], {
     stdio: ['ignore', 'ignore', 'inherit'],
   });
   const [code] = await once(child, 'exit');
