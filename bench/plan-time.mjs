@@ -94,9 +94,13 @@ async function train(line) {
       : `--model ${join(folder, 'gpt2')} ${line}`;
   const data = `--data ${TEXT} --tokenizer byte --cache ${join(folder, 'cache')}`;
   const args = `${model} ${data} --device cpu --quiet --check --steps ${flags.steps} --out ${out}`;
-  const child = spawn(process.execPath, [resolve(ROOT, flags.script), 'train', ...args.split(' ')], {
-    stdio: ['ignore', 'ignore', 'inherit'],
-  });
+  const child = spawn(
+    process.execPath,
+    [resolve(ROOT, flags.script), 'train', ...args.split(' ')],
+    {
+      stdio: ['ignore', 'ignore', 'inherit'],
+    },
+  );
   const [code] = await once(child, 'exit');
   if (code !== 0) {
     throw new Error(`${line}: the run ended with ${code}`);
