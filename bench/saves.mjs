@@ -84,7 +84,9 @@ async function train(name, more) {
       .map((line) => JSON.parse(line));
   const metrics = lines('metrics.jsonl');
   const at = (step) => metrics.find((line) => line.step === step).atMs;
-  const own = lines('events.jsonl').filter(({ type, step }) => type === 'save' && step < LAST);
+  const own = lines('events.jsonl')
+    .filter(({ type, step }) => type === 'save' && step < LAST)
+    .map(({ directory, ...figures }) => figures);
   rmSync(out, { recursive: true });
   return { seconds: (at(LAST) - at(FIRST)) / 1000, saves: own };
 }

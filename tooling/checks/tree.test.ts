@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { ROOT, trackedFiles } from './workspace.ts';
 
 const BINARY = /\.(png|jpg|gif|ico|bin|safetensors|wasm|woff2?)$/;
-const LONGEST_CHECK_MS = 240_000; // tsc over everything took 20 s alone on two cores
+const LONGEST_CHECK_MS = 240_000; // over everything it takes 8 s alone on two cores
 
 /** Put together here, so that this file holds none of them. */
 const REGISTRIES = [
@@ -46,11 +46,9 @@ describe('the tree', () => {
   });
 
   it('has no type errors in any package, app or tool', { timeout: LONGEST_CHECK_MS }, async () => {
-    const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');
-    // What it found out last time is kept beside the stamps of the set-up, by the contents of the files.
-    const known = join(ROOT, '.shardweave/tree.tsbuildinfo');
-    const incremental = ['--incremental', '--tsBuildInfoFile', known];
-    const { code, output } = await runNode([tsc, '--noEmit', '--project', ROOT, ...incremental]);
+    // TypeScript 7 checks in a quarter of the time of 5.9, which stays for the interface that tsup reads declarations through.
+    const tsc = join(ROOT, 'node_modules/typescript-7/bin/tsc');
+    const { code, output } = await runNode([tsc, '--noEmit', '--project', ROOT]);
     expect(code, output).toBe(0);
   });
 });
