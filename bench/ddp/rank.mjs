@@ -64,14 +64,14 @@ if (spec.transport === 'ws') {
   const { rank, worldSize, port, secret } = spec;
   await serve(await connectWs({ rank, worldSize, address: '127.0.0.1', port, secret }));
 } else if (isMainThread) {
-  for (const seat of createShmJob(spec.worldSize)) {
-    const options = { workerData: { spec, seat }, transferList: seat.ports };
+  for (const handle of createShmJob(spec.worldSize)) {
+    const options = { workerData: { spec, handle }, transferList: handle.ports };
     new Worker(new URL(import.meta.url), options).on('error', (error) => {
       throw error;
     });
   }
 } else {
-  await serve(await connectShm(workerData.seat));
+  await serve(await connectShm(workerData.handle));
 }
 
 async function serve(group) {

@@ -7,8 +7,8 @@ const DIST = '../../../packages/collectives/dist/shm.js';
 /** In the thread that starts the ranks: what each is handed. */
 export async function shareAmong(worldSize, job) {
   const { createShmJob } = await import(job.bundle ?? DIST);
-  const seats = createShmJob(worldSize);
-  return (rank) => ({ data: seats[rank], transferList: seats[rank].ports.filter(Boolean) });
+  const handles = createShmJob(worldSize);
+  return (rank) => ({ data: handles[rank], transferList: handles[rank].ports.filter(Boolean) });
 }
 
 export async function open({ job }) {

@@ -1,12 +1,13 @@
+export { type Clock, systemClock } from './clock.js';
 export {
   type CallSignature,
   describeCall,
   isSameCall,
   type OperationName,
   type WireDType,
-} from './call-signature.js';
-export { type Clock, systemClock } from './clock.js';
-export { Endpoint, type EndpointOptions } from './endpoint.js';
+} from './endpoint/call-signature.js';
+export { Endpoint, type EndpointOptions } from './endpoint/endpoint.js';
+export type { PartReducer, ReduceHook, ReduceHookOptions } from './endpoint/reduce-hook.js';
 export {
   CollectiveAbortedError,
   CollectiveError,
@@ -19,10 +20,15 @@ export {
   PeerLostError,
   RelayLostError,
 } from './errors.js';
-export { compareTexts, type ExchangeCall, exchangeTexts, exchangeWords } from './exchange-texts.js';
 export type { Failure, PeerCall } from './failure.js';
-export { checkGroupOptions, createWorldGroup, type GroupOptions } from './group-options.js';
-export type { NativeCollectives } from './native-collectives.js';
+export {
+  compareTexts,
+  type ExchangeCall,
+  exchangeTexts,
+  exchangeWords,
+} from './group/exchange-texts.js';
+export { checkGroupOptions, createWorldGroup, type GroupOptions } from './group/group-options.js';
+export type { NativeCollectives } from './group/native-collectives.js';
 export type {
   BarrierOptions,
   CallOptions,
@@ -37,10 +43,11 @@ export type {
   RootedOptions,
   SendOptions,
   TraceHandler,
-} from './process-group.js';
-export type { PartReducer, ReduceHook, ReduceHookOptions } from './reduce-hook.js';
-export { type StartOptions, StartOrder } from './start-order.js';
-export { type ToldFailure, tellFailure, toldFailure } from './tell-failure.js';
+} from './group/process-group.js';
+export { type StartOptions, StartOrder } from './group/start-order.js';
+export { type ToldFailure, tellFailure, toldFailure } from './group/tell-failure.js';
+export { TransportGroup, type TransportGroupOptions } from './group/transport-group.js';
+export { withDelay } from './group/with-delay.js';
 export type {
   ControlMessage,
   MessageHeader,
@@ -48,7 +55,5 @@ export type {
   Transport,
   TransportListener,
 } from './transport.js';
-export { TransportGroup, type TransportGroupOptions } from './transport-group.js';
 export { createDryGroup, type DryGroupOptions } from './transports/dry.js';
 export { createMemoryGroup, type MemoryGroupOptions } from './transports/memory.js';
-export { withDelay } from './with-delay.js';

@@ -8,8 +8,8 @@ export {
 export type { Launcher, LauncherName } from './launch/launcher.js';
 export type { PlaceOptions } from './launch/place.js';
 export { readLauncher } from './launch/read-launcher.js';
-export { type ConnectStoreOptions, connectStore } from './launch/store/connect-store.js';
-export { type InitStoreOptions, initStore } from './launch/store/init-store.js';
-export type { CompareSetResult, Store, StoreWaitOptions } from './launch/store/store.js';
-export { DEFAULT_STORE_LIMITS, type StoreLimits } from './launch/store/store-limits.js';
-export { StoreServer, type StoreServerOptions } from './launch/store/store-server.js';
+export { type ConnectStoreOptions, connectStore } from './store/connect-store.js';
+export { type InitStoreOptions, initStore } from './store/init-store.js';
+export type { CompareSetResult, Store, StoreWaitOptions } from './store/store.js';
+export { DEFAULT_STORE_LIMITS, type StoreLimits } from './store/store-limits.js';
+export { StoreServer, type StoreServerOptions } from './store/store-server.js';

@@ -3,4 +3,4 @@ export {
   connectShm,
   connectShmEndpoint,
 } from './transports/shm/connect-shm.js';
-export { createShmJob, type ShmJobOptions, type ShmSeat } from './transports/shm/shm-seat.js';
+export { createShmJob, type ShmJobOptions, type ShmRankHandle } from './transports/shm/shm-job.js';

@@ -11,9 +11,9 @@
 // it nothing of that peer. `send` to a peer that left or was lost may resolve or reject: nobody
 // depends on it. After `close` or `terminate` the listener hears nothing, and no payload is read.
 
-import type { CallSignature } from './call-signature.js';
+import type { CallSignature } from './endpoint/call-signature.js';
 import type { Failure, PeerCall } from './failure.js';
-import type { NativeCollectives } from './native-collectives.js';
+import type { NativeCollectives } from './group/native-collectives.js';
 
 export interface MessageHeader {
   /** Id of the group. */

@@ -1,15 +1,15 @@
-export type { Encryption, Refusal } from './transports/ws/acceptor.js';
+export type { Encryption, Refusal } from './sockets/acceptor.js';
+export type { WsLimits } from './sockets/limits.js';
 export {
   type ConnectWsOptions,
   connectWs,
   connectWsEndpoint,
 } from './transports/ws/connect-ws.js';
-export type { JobOptions } from './transports/ws/job-options.js';
-export type { ListenWish } from './transports/ws/joiner-options.js';
-export type { WsLimits } from './transports/ws/limits.js';
-export type { WsTls } from './transports/ws/node-platform.js';
+export type { JobOptions } from './transports/ws/join/job-options.js';
+export type { ListenWish } from './transports/ws/join/joiner-options.js';
 export {
   type RendezvousServer,
   type ServeRendezvousOptions,
   serveRendezvous,
-} from './transports/ws/serve-rendezvous.js';
+} from './transports/ws/join/serve-rendezvous.js';
+export type { WsTls } from './transports/ws/node-platform.js';

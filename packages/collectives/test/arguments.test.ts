@@ -13,7 +13,7 @@ import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { connectWs } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
 import { beginFirst } from './support/first-rank.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 const F32_SUM = { dtype: 'f32', op: 'sum' } as const;
 const EIGHT = new Uint8Array(8);
@@ -199,12 +199,12 @@ describe('options of a group', () => {
 
   it('are checked over shm before the others are awaited', async () => {
     for (const [options, message] of WRONG_TO_JOIN) {
-      const [seat, other] = createShmJob(2);
-      const joined = connectShm(seat!, { joinTimeoutMs: 100, ...options } as GroupOptions);
+      const [handle, other] = createShmJob(2);
+      const joined = connectShm(handle!, { joinTimeoutMs: 100, ...options } as GroupOptions);
       const error: unknown = await joined.catch((reason: unknown) => reason);
       expect(error).toBeInstanceOf(CollectiveUsageError);
       expect((error as Error).message).toMatch(message);
-      for (const port of [...seat!.ports, ...other!.ports]) {
+      for (const port of [...handle!.ports, ...other!.ports]) {
         port?.close();
       }
     }

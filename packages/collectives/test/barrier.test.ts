@@ -2,7 +2,7 @@
 
 import { expect, it } from 'vitest';
 import { barrier } from '../src/algorithms/barrier.js';
-import type { Call } from '../src/call.js';
+import type { Call } from '../src/endpoint/call.js';
 
 /** All ranks' calls of one barrier, over messages in memory that are counted. */
 async function messagesOf(worldSize: number, late?: number): Promise<number> {

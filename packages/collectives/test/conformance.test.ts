@@ -2,8 +2,8 @@
 
 import { conformanceCases, memoryHarness } from '@shardweave/collectives/testing';
 import { describe, expect, it } from 'vitest';
-import { shmHarness } from './shm-harness.js';
-import { wsHarness } from './ws-harness.js';
+import { shmHarness } from './support/shm-harness.js';
+import { wsHarness } from './support/ws-harness.js';
 
 const HARNESSES = [memoryHarness, shmHarness, wsHarness];
 

@@ -4,7 +4,7 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { expect, it } from 'vitest';
-import { DirectRead } from '../src/transports/ws/direct-read.js';
+import { DirectRead } from '../src/sockets/direct-read.js';
 
 /** Where they were seen. */
 const KNOWN = [20, 22, 24];

@@ -10,9 +10,9 @@ import {
   type Transport,
 } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
-import { Matching } from '../src/matching.js';
-import { ScratchPool } from '../src/scratch-pool.js';
-import { Turns } from '../src/turns.js';
+import { Matching } from '../src/endpoint/matching.js';
+import { ScratchPool } from '../src/endpoint/scratch-pool.js';
+import { Turns } from '../src/endpoint/turns.js';
 
 /** Rank 0 of two or more; what the others send is up to the test. */
 function lonelyRank(options: GroupOptions = {}, worldSize = 2) {

@@ -8,9 +8,9 @@ import {
   systemClock,
 } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
-import { copyBytes } from '../src/copy-bytes.js';
-import { combineInThread } from '../src/reduce-hook.js';
-import { Turns } from '../src/turns.js';
+import { copyBytes } from '../src/endpoint/copy-bytes.js';
+import { combineInThread } from '../src/endpoint/reduce-hook.js';
+import { Turns } from '../src/endpoint/turns.js';
 
 const MIB = 2 ** 20;
 

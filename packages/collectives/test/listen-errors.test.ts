@@ -10,7 +10,7 @@ import { WebSocket } from 'ws';
 import { connectWs as connectWsPage } from '../src/ws-page.js';
 import { beginFirst } from './support/first-rank.js';
 import { failureOf, untilInTime } from './support/in-time.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 const opened: Server[] = [];
 

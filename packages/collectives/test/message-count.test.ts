@@ -3,7 +3,7 @@
 import { Endpoint, type ProcessGroup } from '@shardweave/collectives';
 import { memoryHarness, type TransportHarness } from '@shardweave/collectives/testing';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import { wsHarness } from './ws-harness.js';
+import { wsHarness } from './support/ws-harness.js';
 
 afterEach(() => {
   vi.restoreAllMocks();

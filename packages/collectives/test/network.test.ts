@@ -10,7 +10,7 @@ import { type LinkShape, ProxiedLinks, TcpProxy } from '@shardweave/collectives/
 import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it } from 'vitest';
 import { beginFirst } from './support/first-rank.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 const servers: Server[] = [];
 

@@ -83,10 +83,10 @@ describe('SharedHeap', () => {
 
 describe('allocate over shm', () => {
   it.each(['with', 'without'])('gives memory that sums are right in, %s a heap', async (how) => {
-    const seats = createShmJob(3).map((seat) =>
-      how === 'with' ? seat : { ...seat, heap: undefined },
+    const handles = createShmJob(3).map((handle) =>
+      how === 'with' ? handle : { ...handle, heap: undefined },
     );
-    const groups = await Promise.all(seats.map((seat) => connectShm(seat)));
+    const groups = await Promise.all(handles.map((handle) => connectShm(handle)));
     const results = await Promise.all(
       groups.map(async (group) => {
         const bytes = group.allocate(4 * 300_001);

@@ -5,13 +5,13 @@ import { describe, expect, it } from 'vitest';
 
 describe('joining over shm', () => {
   it('names the ranks that did not come, and those that come later learn who has given up', async () => {
-    const seats = createShmJob(3);
-    const early = connectShm(seats[0]!, { joinTimeoutMs: 200 });
+    const handles = createShmJob(3);
+    const early = connectShm(handles[0]!, { joinTimeoutMs: 200 });
     await expect(early).rejects.toMatchObject({
       code: 'JOIN',
       message: 'rank 0/3 join: no sign of ranks 1, 2 within 200 ms.',
     });
-    const late = connectShm(seats[1]!, { joinTimeoutMs: 5000 });
+    const late = connectShm(handles[1]!, { joinTimeoutMs: 5000 });
     await expect(late).rejects.toThrow(/rank 1\/3 join: the thread of rank 0 ended before/);
   });
 
@@ -24,8 +24,8 @@ describe('joining over shm', () => {
 
   it('takes a bounded amount of memory, whatever the number of ranks', () => {
     const mib = (worldSize: number) => {
-      const [seat] = createShmJob(worldSize);
-      const bytes = seat!.memory.byteLength;
+      const [handle] = createShmJob(worldSize);
+      const bytes = handle!.memory.byteLength;
       return Math.round(bytes / 2 ** 20);
     };
     expect([1, 2, 4, 8, 24, 32].map(mib)).toEqual([0, 2, 12, 28, 17, 31]);
@@ -44,7 +44,7 @@ describe('joining over shm', () => {
 
 describe('registered memory', () => {
   it('may be told twice, released twice, and used after its release', async () => {
-    const groups = await Promise.all(createShmJob(2).map((seat) => connectShm(seat)));
+    const groups = await Promise.all(createShmJob(2).map((handle) => connectShm(handle)));
     const outputs = await Promise.all(
       groups.map(async (group) => {
         const own = new SharedArrayBuffer(100_000);
@@ -72,7 +72,7 @@ describe('registered memory', () => {
   it('is told to the others once, and that it is released', async () => {
     const [near, far] = createShmJob(2);
     const group = connectShm(near!, { joinTimeoutMs: 500 });
-    group.catch(() => {}); // the other seat stays empty
+    group.catch(() => {}); // the other handle stays empty
     const told: { readonly type: string; readonly id?: number }[] = [];
     far!.ports[0]!.addEventListener('message', ({ data }) => told.push(data));
     far!.ports[0]!.start();

@@ -4,9 +4,9 @@
 import { connectShmEndpoint, createShmJob } from '@shardweave/collectives/shm';
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../src/clock.js';
+import { Turns } from '../src/endpoint/turns.js';
 import type { MessageHeader, TransportListener } from '../src/transport.js';
 import { ShmTransport } from '../src/transports/shm/shm-transport.js';
-import { Turns } from '../src/turns.js';
 
 const SUM = { dtype: 'f32', op: 'sum' } as const;
 const LENGTH = 100_000;
@@ -15,11 +15,11 @@ describe('memory that its rank has back', () => {
   it('is in no sum', async () => {
     let isSpoilt = false;
     const joined = await Promise.all(
-      createShmJob(2).map((seat) =>
-        connectShmEndpoint(seat, {
+      createShmJob(2).map((handle) =>
+        connectShmEndpoint(handle, {
           // Rank 1 reads rank 0's part only when it is rank 0's again.
           reduce: async (parts, output) => {
-            if (seat.rank === 1 && !isSpoilt) {
+            if (handle.rank === 1 && !isSpoilt) {
               isSpoilt = true;
               joined[0]!.group.abort('on purpose');
               inputs[0]!.fill(255);
@@ -95,7 +95,7 @@ function floatsOf({ buffer, byteOffset, byteLength }: Uint8Array): Float32Array 
 }
 
 function transportOf(
-  seat: Parameters<typeof connectShmEndpoint>[0],
+  handle: Parameters<typeof connectShmEndpoint>[0],
   listener: Partial<TransportListener>,
 ): ShmTransport {
   const nobody: TransportListener = {
@@ -106,7 +106,7 @@ function transportOf(
     onPeerLeft: () => {},
   };
   return new ShmTransport({
-    seat,
+    handle,
     heap: undefined,
     listener: { ...nobody, ...listener },
     turns: new Turns(systemClock),

@@ -9,8 +9,8 @@ import { type Transferable, Worker } from 'node:worker_threads';
 import { createShmJob, type ShmJobOptions } from '@shardweave/collectives/shm';
 import { conformanceCases } from '@shardweave/collectives/testing';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { shmSkips } from './shm-harness.js';
 import { bundleProgram } from './support/bundle-program.js';
+import { shmSkips } from './support/shm-harness.js';
 import type { Ending, ThreadOptions } from './support/shm-thread.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'collectives-'));
@@ -27,22 +27,22 @@ afterEach(async () => {
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** A thread a rank, each with its seat. */
+/** A thread a rank, each with its handle. */
 function startAll(
   worldSize: number,
-  options: Omit<ThreadOptions, 'seat'>,
+  options: Omit<ThreadOptions, 'handle'>,
   jobOptions?: ShmJobOptions,
 ): Worker[] {
-  const workers = createShmJob(worldSize, jobOptions).map((seat) => {
-    return startThread(script, { ...options, seat });
+  const workers = createShmJob(worldSize, jobOptions).map((handle) => {
+    return startThread(script, { ...options, handle });
   });
   running.push(...workers);
   return workers;
 }
 
 function startThread(file: string, workerData: ThreadOptions): Worker {
-  // Node's own type of a port differs from the DOM's, which seats have.
-  const transferList = workerData.seat.ports as unknown as Transferable[];
+  // Node's own type of a port differs from the DOM's, which handles have.
+  const transferList = workerData.handle.ports as unknown as Transferable[];
   return new Worker(file, { workerData, transferList, execArgv: [] });
 }
 
@@ -105,17 +105,17 @@ describe.each([
   }
 });
 
-/** Runs a case on all threads; each that asks for a seat gets one of the next job. */
+/** Runs a case on all threads; each that asks for a handle gets one of the next job. */
 async function runCase(workers: readonly Worker[], name: string): Promise<unknown[]> {
   const worldSize = workers.length;
-  const seats = createShmJob(worldSize);
+  const handles = createShmJob(worldSize);
   const failures = workers.map(async (worker, rank) => {
     const request = await nextMessage(worker);
-    if (request !== 'seat') {
+    if (request !== 'handle') {
       return request;
     }
     const ending = nextMessage(worker);
-    worker.postMessage(seats[rank], seats[rank]!.ports as unknown as Transferable[]);
+    worker.postMessage(handles[rank], handles[rank]!.ports as unknown as Transferable[]);
     return ((await ending) as { failure: unknown }).failure;
   });
   for (const worker of workers) {
@@ -148,9 +148,13 @@ describe('threads over shm', () => {
   );
 
   it('say at once who ended before all had joined', async () => {
-    const seats = createShmJob(3);
+    const handles = createShmJob(3);
     const start = (rank: number) => {
-      const worker = startThread(script, { program: 'late', ending: 'exit', seat: seats[rank]! });
+      const worker = startThread(script, {
+        program: 'late',
+        ending: 'exit',
+        handle: handles[rank]!,
+      });
       running.push(worker);
       return worker;
     };

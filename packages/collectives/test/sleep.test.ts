@@ -3,9 +3,9 @@
 
 import type { TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
-import type { WireHandler, WireSocket } from '../src/transports/ws/wire-socket.js';
-import { WsLink } from '../src/transports/ws/ws-link.js';
-import { WsTransport } from '../src/transports/ws/ws-transport.js';
+import type { WireHandler, WireSocket } from '../src/sockets/wire-socket.js';
+import { WsLink } from '../src/transports/ws/link/ws-link.js';
+import { WsTransport } from '../src/transports/ws/link/ws-transport.js';
 
 const WORLD_SIZE = 3;
 const HEARTBEAT_MS = 250;

@@ -14,7 +14,7 @@ const folder = mkdtempSync(join(tmpdir(), 'store-'));
 const program = join(folder, 'store-child.mjs');
 const running: ChildProcess[] = [];
 
-beforeAll(() => bundleProgram(new URL('store-child.ts', import.meta.url), program));
+beforeAll(() => bundleProgram(new URL('support/store-child.ts', import.meta.url), program));
 
 afterEach(() => {
   for (const child of running.splice(0)) {

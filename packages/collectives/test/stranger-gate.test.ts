@@ -2,7 +2,7 @@
 
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { createStrangerGate } from '../src/transports/ws/stranger-gate.js';
+import { createStrangerGate } from '../src/sockets/stranger-gate.js';
 
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['performance', 'setTimeout', 'clearTimeout'] });

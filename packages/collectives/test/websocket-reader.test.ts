@@ -2,7 +2,7 @@
 // behind one, within a payload.
 
 import { describe, expect, it } from 'vitest';
-import { WebSocketReader } from '../src/transports/ws/websocket-reader.js';
+import { WebSocketReader } from '../src/sockets/websocket-reader.js';
 
 /** As a listener of ours sends it: final, not masked. */
 function frame(payload: Uint8Array): Uint8Array {

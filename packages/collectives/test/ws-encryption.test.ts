@@ -6,10 +6,10 @@ import { type AddressInfo, connect, createServer, type Server } from 'node:net';
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
 import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it } from 'vitest';
-import { schemeTo } from '../src/transports/ws/listen-security.js';
-import { sortByTls } from '../src/transports/ws/sort-by-tls.js';
+import { schemeTo } from '../src/sockets/listen-security.js';
+import { sortByTls } from '../src/sockets/sort-by-tls.js';
 import { beginFirst } from './support/first-rank.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 const servers: Server[] = [];
 

@@ -13,7 +13,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { bundleProgram } from './support/bundle-program.js';
 import { beginFirst } from './support/first-rank.js';
 import { helloOf, joinRaw, rawConnection } from './support/raw-rank.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 const NUM_FRAMES = 100_000;
 const FRAMES_PER_CONNECTION = 50;

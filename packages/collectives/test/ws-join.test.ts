@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
 import { beginFirst } from './support/first-rank.js';
 import { failureOf, untilInTime } from './support/in-time.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 describe('joining', () => {
   it('refuses a wrong secret and leaves the job unharmed', async () => {

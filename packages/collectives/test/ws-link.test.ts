@@ -2,8 +2,8 @@
 
 import type { MessageHeader } from '@shardweave/collectives';
 import { expect, it } from 'vitest';
-import type { WireSocket } from '../src/transports/ws/wire-socket.js';
-import { WsLink } from '../src/transports/ws/ws-link.js';
+import type { WireSocket } from '../src/sockets/wire-socket.js';
+import { WsLink } from '../src/transports/ws/link/ws-link.js';
 
 it('hands over about 4 MiB in a turn of the event loop, and all of it in the end', async () => {
   let sentBytes = 0;

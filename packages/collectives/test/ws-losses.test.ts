@@ -3,9 +3,9 @@
 
 import type { TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import type { WireHandler, WireSocket } from '../src/transports/ws/wire-socket.js';
-import { WsLink } from '../src/transports/ws/ws-link.js';
-import { WsTransport } from '../src/transports/ws/ws-transport.js';
+import type { WireHandler, WireSocket } from '../src/sockets/wire-socket.js';
+import { WsLink } from '../src/transports/ws/link/ws-link.js';
+import { WsTransport } from '../src/transports/ws/link/ws-transport.js';
 
 const HEARTBEAT_MS = 250;
 const SILENCE_MS = 4000;
@@ -53,7 +53,7 @@ function rankOfFour(options: { readonly relayed?: readonly number[] } = {}) {
     const [link, heart] = [new ScriptedSocket(), new ScriptedSocket()];
     const isRelayed = options.relayed?.includes(peer) === true;
     transport.addLink(new WsLink(link, peer, transport), { isRelayed });
-    transport.addHeart(peer, heart, { isFatal: !isRelayed });
+    transport.addHeartbeatSocket(peer, heart, { isFatal: !isRelayed });
     transport.watch(peer, { silenceMs: SILENCE_MS, saysAlive: false });
     links.set(peer, link);
     hearts.set(peer, heart);

@@ -3,8 +3,8 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import { Relay } from '../src/transports/ws/relay.js';
-import type { WireHandler, WireSocket } from '../src/transports/ws/wire-socket.js';
+import type { WireHandler, WireSocket } from '../src/sockets/wire-socket.js';
+import { Relay } from '../src/transports/ws/join/relay.js';
 
 const SECRET = 'of the relay tests';
 

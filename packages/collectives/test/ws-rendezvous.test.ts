@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest';
 import { beginFirst } from './support/first-rank.js';
 import { failureOf, untilInTime } from './support/in-time.js';
 import { rawConnection } from './support/raw-rank.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 /** Sums the ranks on all groups, so that each pair has exchanged something; then closes. */
 async function expectWorking(groups: readonly ProcessGroup[]): Promise<void> {

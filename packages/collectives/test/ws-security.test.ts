@@ -13,11 +13,11 @@ import {
 import { generate } from 'selfsigned';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
-import { JoinerHandshake, ListenerHandshake, runDigest } from '../src/transports/ws/handshake.js';
+import { JoinerHandshake, ListenerHandshake, runDigest } from '../src/sockets/handshake.js';
 import { parseLinkMessage } from '../src/transports/ws/parse-message.js';
 import { untilInTime } from './support/in-time.js';
 import { rawConnection } from './support/raw-rank.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 const servers: RendezvousServer[] = [];
 

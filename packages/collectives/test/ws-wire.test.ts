@@ -9,7 +9,7 @@ import { describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
 import { beginFirst } from './support/first-rank.js';
 import { joinRaw } from './support/raw-rank.js';
-import { SECRET } from './ws-harness.js';
+import { SECRET } from './support/ws-harness.js';
 
 const MIB = 2 ** 20;
 

@@ -39,15 +39,15 @@ async function runConformance(worldSize: number) {
 /** Ends the last of three workers in the middle of its work; what the others say, and after what time. */
 async function endOne() {
   const workers = startWorkers(3);
-  const seats = createShmJob(3);
+  const handles = createShmJob(3);
   const survivors = workers.slice(0, 2).map((worker) => reply(worker, 'ended'));
   const running = workers.map((worker) => reply(worker, 'running'));
   await Promise.all(
     workers.map(async (worker, rank) => {
-      const asked = reply(worker, 'seat');
+      const asked = reply(worker, 'handle');
       worker.postMessage({ type: 'gather' } satisfies Order);
       await asked;
-      worker.postMessage(seats[rank], seats[rank]!.ports);
+      worker.postMessage(handles[rank], handles[rank]!.ports);
     }),
   );
   await Promise.all(running);
@@ -74,19 +74,19 @@ function startWorkers(count: number): Worker[] {
   return Array.from({ length: count }, () => new Worker('/shm-worker.js', { type: 'module' }));
 }
 
-/** Gives all workers an order; each that asks for a seat gets one of the same job. */
+/** Gives all workers an order; each that asks for a handle gets one of the same job. */
 function runAll(workers: readonly Worker[], order: Order): Promise<Reply[]> {
-  const seats = createShmJob(workers.length);
+  const handles = createShmJob(workers.length);
   return Promise.all(
     workers.map(async (worker, rank) => {
-      const first = reply(worker, 'seat', 'done');
+      const first = reply(worker, 'handle', 'done');
       worker.postMessage(order);
       const asked = await first;
       if (asked.type === 'done') {
         return asked;
       }
       const done = reply(worker, 'done');
-      worker.postMessage(seats[rank], seats[rank]!.ports);
+      worker.postMessage(handles[rank], handles[rank]!.ports);
       return done;
     }),
   );

@@ -1,7 +1,7 @@
-// A rank as a web worker of the page: asks the page for a seat of each job, and runs what it is told.
+// A rank as a web worker of the page: asks the page for a handle of each job, and runs what it is told.
 
 import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
-import { connectShm, connectShmEndpoint, type ShmSeat } from '@shardweave/collectives/shm';
+import { connectShm, connectShmEndpoint, type ShmRankHandle } from '@shardweave/collectives/shm';
 import { conformanceCases, type TransportHarness } from '@shardweave/collectives/testing';
 
 export type Order =
@@ -10,7 +10,7 @@ export type Order =
   | { readonly type: 'gather' };
 
 export type Reply =
-  | { readonly type: 'seat' }
+  | { readonly type: 'handle' }
   | { readonly type: 'running' }
   | { readonly type: 'done'; readonly failure?: string }
   | { readonly type: 'ended'; readonly code: string; readonly originRank: number };
@@ -23,16 +23,16 @@ function next<T>(): Promise<T> {
   });
 }
 
-async function askForSeat(): Promise<ShmSeat> {
-  reply({ type: 'seat' });
-  return next<ShmSeat>();
+async function askForHandle(): Promise<ShmRankHandle> {
+  reply({ type: 'handle' });
+  return next<ShmRankHandle>();
 }
 
 const harness: TransportHarness = {
   name: 'shm, a web worker each',
   worldSizes: [],
   create: async (_, options) => {
-    const { group, endpoint } = await connectShmEndpoint(await askForSeat(), options);
+    const { group, endpoint } = await connectShmEndpoint(await askForHandle(), options);
     return [{ group, kill: () => endpoint.terminate() }];
   },
 };
@@ -59,7 +59,7 @@ async function serve(): Promise<void> {
       );
       reply(failure === undefined ? { type: 'done' } : { type: 'done', failure });
     } else {
-      const group = await connectShm(await askForSeat());
+      const group = await connectShm(await askForHandle());
       await gather(group).catch(({ code, originRank }: CollectiveError) =>
         reply({ type: 'ended', code, originRank }),
       );

@@ -1,7 +1,7 @@
-// The inside of a rank's thread: takes its seat from the command, works, and leaves when told to.
+// The inside of a rank's thread: takes its handle from the command, works, and leaves when told to.
 
 import { parentPort, workerData } from 'node:worker_threads';
-import type { ShmSeat } from '@shardweave/collectives/shm';
+import type { ShmRankHandle } from '@shardweave/collectives/shm';
 import type { EmitRankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 import type { FromRank, RankSignals, ToRank } from './messages.js';
@@ -9,13 +9,13 @@ import { describeFailure } from './rank-failure.js';
 
 /** What main.ts knows a rank's thread by. */
 export interface RankThreadData {
-  readonly rankThread: { readonly config: PreparedRun; readonly seat: ShmSeat };
+  readonly rankThread: { readonly config: PreparedRun; readonly handle: ShmRankHandle };
 }
 
 /** One rank's work. */
 export type ThreadRankWork = (
   config: PreparedRun,
-  seat: ShmSeat,
+  handle: ShmRankHandle,
   emit: EmitRankEvent,
   signals: RankSignals,
 ) => Promise<void>;
@@ -27,7 +27,7 @@ export function isRankThread(): boolean {
 /** Serves the command; the thread ends with its work, or is ended by the command. */
 export async function serveRankThread(work: ThreadRankWork): Promise<void> {
   const port = parentPort!;
-  const { config, seat } = (workerData as RankThreadData).rankThread;
+  const { config, handle } = (workerData as RankThreadData).rankThread;
   const stop = new AbortController();
   const wrapUp = new AbortController();
   const tell = (message: FromRank) => port.postMessage(message);
@@ -41,7 +41,7 @@ export async function serveRankThread(work: ThreadRankWork): Promise<void> {
   });
   try {
     const signals = { signal: stop.signal, wrapUp: wrapUp.signal };
-    await work(config, seat, (event) => tell({ type: 'event', event }), signals);
+    await work(config, handle, (event) => tell({ type: 'event', event }), signals);
     tell({ type: 'done' });
   } catch (error) {
     if (!stop.signal.aborted) {

@@ -1,7 +1,7 @@
 // Runs a job as a thread a rank of this process; the ranks share memory.
 
 import { type TransferListItem, Worker } from 'node:worker_threads';
-import { createShmJob, type ShmSeat } from '@shardweave/collectives/shm';
+import { createShmJob, type ShmRankHandle } from '@shardweave/collectives/shm';
 import type { PreparedRun } from '../run-config.js';
 import type { FromRank } from './messages.js';
 import type { RankThreadData } from './rank-thread.js';
@@ -21,10 +21,10 @@ export interface RunThreadsOptions extends WatchOptions {
 /** See `watchRanks`. */
 export async function runThreads(config: PreparedRun, options: RunThreadsOptions): Promise<void> {
   options.signal.throwIfAborted();
-  const seats = createShmJob(config.ranks);
+  const handles = createShmJob(config.ranks);
   await watchRanks(
     config,
-    (rank, listener) => startThread(options.entry, config, seats[rank]!, listener),
+    (rank, listener) => startThread(options.entry, config, handles[rank]!, listener),
     options,
   );
 }
@@ -32,11 +32,11 @@ export async function runThreads(config: PreparedRun, options: RunThreadsOptions
 function startThread(
   entry: string,
   config: PreparedRun,
-  seat: ShmSeat,
+  handle: ShmRankHandle,
   listener: RankListener,
 ): RankHost {
-  const workerData: RankThreadData = { rankThread: { config, seat } };
-  const transferList = seat.ports as unknown as TransferListItem[]; // the page's type, by name
+  const workerData: RankThreadData = { rankThread: { config, handle } };
+  const transferList = handle.ports as unknown as TransferListItem[]; // the page's type, by name
   const worker = new Worker(entry, { workerData, transferList, execArgv: [] });
   const exited = deferred();
   worker.on('message', (message: FromRank) => listener.onMessage(message));

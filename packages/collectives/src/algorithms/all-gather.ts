@@ -1,9 +1,9 @@
 // All-gather, direct: each rank sends its part to every other one. The bytes of a ring,
 // (W - 1) / W of the output in and W - 1 parts out, in one hop.
 
-import type { Call } from '../call.js';
+import type { Call } from '../endpoint/call.js';
+import { receiveHalves, sendHalves } from './message-halves.js';
 import { type PartLayout, partOf } from './part-layout.js';
-import { receiveHalves, sendHalves } from './rendezvous.js';
 
 /** Fills `output` with each rank's part; `own` may be its place in `output` already. */
 export async function allGather(

@@ -4,7 +4,7 @@
 // in rank order and rounded once in any case.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
-import type { Call } from '../call.js';
+import type { Call } from '../endpoint/call.js';
 import { allReduceByHosts, reduceByHosts } from './hierarchical.js';
 import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
 import { reduceScatterRounds } from './reduce-scatter.js';

@@ -1,7 +1,7 @@
 // Barrier. Of few ranks each tells every other one, in one hop; of more all tell rank 0, who tells all:
 // 2 (W - 1) messages in place of W (W - 1).
 
-import type { Call } from '../call.js';
+import type { Call } from '../endpoint/call.js';
 import { allGather } from './all-gather.js';
 import { ROOTED_MIN_RANKS } from './all-reduce.js';
 import { evenParts } from './part-layout.js';

@@ -9,9 +9,9 @@ import {
   type WireCodec,
   type WireFormat,
 } from '@shardweave/dtypes';
-import type { Call } from '../call.js';
+import type { Call } from '../endpoint/call.js';
+import { receiveHalves, sendHalves } from './message-halves.js';
 import { balancedParts, type PartLayout, partBytes, partOf } from './part-layout.js';
-import { receiveHalves, sendHalves } from './rendezvous.js';
 
 /** How a call's values travel. */
 export interface Compression {

@@ -6,8 +6,8 @@
 // results are equal bit for bit on all ranks and in all runs, but not to those in plain rank order.
 
 import { byteSize, isFloat, type ReduceDType, type ReduceOptions } from '@shardweave/dtypes';
-import { type Borrowed, giveBack } from '../arrival.js';
-import type { Call } from '../call.js';
+import { type Borrowed, giveBack } from '../endpoint/arrival.js';
+import type { Call } from '../endpoint/call.js';
 import type { HostPlan } from './host-plan.js';
 import {
   balancedParts,

@@ -7,8 +7,8 @@
 // acknowledgements. For that each round has a message between every two ranks, even if empty.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
-import { type Borrowed, giveBack } from '../arrival.js';
-import type { Call } from '../call.js';
+import { type Borrowed, giveBack } from '../endpoint/arrival.js';
+import type { Call } from '../endpoint/call.js';
 import { Hierarchical } from './hierarchical.js';
 import {
   type PartLayout,

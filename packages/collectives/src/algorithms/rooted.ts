@@ -2,9 +2,9 @@
 // rank. The other direction carries an empty message: so that ranks which disagree about the call or
 // its root meet and notice, and as the sign that a rank has called.
 
-import type { Call } from '../call.js';
+import type { Call } from '../endpoint/call.js';
+import { receiveHalves, sendHalves } from './message-halves.js';
 import { evenParts, partOf } from './part-layout.js';
-import { receiveHalves, sendHalves } from './rendezvous.js';
 import { isScattered, scatterBroadcast } from './scatter-broadcast.js';
 
 const EMPTY = new Uint8Array(0);

@@ -2,7 +2,7 @@
 // give it to each other. The root's link carries the buffer once instead of W - 1 times. Nothing is
 // added, so the way of the bytes doesn't show in the result.
 
-import type { Call } from '../call.js';
+import type { Call } from '../endpoint/call.js';
 import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
 
 /**

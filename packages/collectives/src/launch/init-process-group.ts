@@ -2,8 +2,8 @@
 // transport, group.
 
 import { LaunchError } from '../errors.js';
-import { checkGroupOptions } from '../group-options.js';
-import type { ProcessGroup } from '../process-group.js';
+import { checkGroupOptions } from '../group/group-options.js';
+import type { ProcessGroup } from '../group/process-group.js';
 import type { ConnectMpiOptions } from '../transports/mpi/connect-mpi.js';
 import { type ConnectWsOptions, connectWs } from '../transports/ws/connect-ws.js';
 import type { EnvVariables } from './environment.js';

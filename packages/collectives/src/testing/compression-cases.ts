@@ -2,7 +2,7 @@
 // bit: so compressed results, too, are the same on every transport.
 
 import { fromF32Array, toF32Array, WIRE_FORMATS, type WireFormat } from '@shardweave/dtypes';
-import type { ProcessGroup } from '../process-group.js';
+import type { ProcessGroup } from '../group/process-group.js';
 import { type ConformanceCase, check, checkBytes, onRanks, rejection } from './harness.js';
 import { patternElements } from './patterns.js';
 

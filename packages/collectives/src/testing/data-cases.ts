@@ -1,7 +1,7 @@
 // Conformance: what every operation delivers, for dtypes, sizes and world sizes.
 
 import { byteSize, type ReduceDType, type ReduceOp } from '@shardweave/dtypes';
-import type { ProcessGroup } from '../process-group.js';
+import type { ProcessGroup } from '../group/process-group.js';
 import { type ConformanceCase, check, checkBytes, onRanks, sleep } from './harness.js';
 import { Expectations, expectedReduction, patternBytes, patternElements } from './patterns.js';
 

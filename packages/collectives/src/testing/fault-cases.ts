@@ -3,8 +3,8 @@
 
 import { type Clock, systemClock } from '../clock.js';
 import type { CollectiveError, CollectiveMismatchError } from '../errors.js';
-import type { ProcessGroup } from '../process-group.js';
-import { tellFailure } from '../tell-failure.js';
+import type { ProcessGroup } from '../group/process-group.js';
+import { tellFailure } from '../group/tell-failure.js';
 import {
   type ConformanceCase,
   check,

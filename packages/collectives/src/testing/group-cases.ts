@@ -1,7 +1,7 @@
 // Conformance: subgroups, counters, traces, arguments.
 
-import type { CollectiveTrace, ProcessGroup } from '../process-group.js';
-import { withDelay } from '../with-delay.js';
+import type { CollectiveTrace, ProcessGroup } from '../group/process-group.js';
+import { withDelay } from '../group/with-delay.js';
 import { checkMoves, checkReductions } from './data-cases.js';
 import { type ConformanceCase, check, checkBytes, onRanks, rejection } from './harness.js';
 

@@ -3,8 +3,8 @@
 
 import type { CollectiveErrorCode } from '../errors.js';
 import { CollectiveError } from '../errors.js';
-import type { GroupOptions } from '../group-options.js';
-import type { ProcessGroup } from '../process-group.js';
+import type { GroupOptions } from '../group/group-options.js';
+import type { ProcessGroup } from '../group/process-group.js';
 
 /** One rank of a job under test. */
 export interface TestRank {

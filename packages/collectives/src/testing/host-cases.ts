@@ -7,7 +7,7 @@ import {
   type ReduceOp,
   reducePartsPlain,
 } from '@shardweave/dtypes';
-import type { ProcessGroup } from '../process-group.js';
+import type { ProcessGroup } from '../group/process-group.js';
 import { allRanks } from './data-cases.js';
 import { type ConformanceCase, checkBytes, onRanks } from './harness.js';
 import { patternElements } from './patterns.js';

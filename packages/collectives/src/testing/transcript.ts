@@ -2,7 +2,7 @@
 // and to the table in transcript-hashes.ts.
 
 import { byteSize, FNV_BASIS, fnv1a } from '@shardweave/dtypes';
-import type { ProcessGroup } from '../process-group.js';
+import type { ProcessGroup } from '../group/process-group.js';
 import { allRanks } from './data-cases.js';
 import { type ConformanceCase, check, onRanks } from './harness.js';
 import { patternElements } from './patterns.js';

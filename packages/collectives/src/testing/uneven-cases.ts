@@ -1,7 +1,7 @@
 // Conformance: parts of different sizes, and two sequences of calls beside each other.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { ProcessGroup } from '../process-group.js';
+import type { ProcessGroup } from '../group/process-group.js';
 import { allRanks } from './data-cases.js';
 import { type ConformanceCase, checkBytes, onRanks } from './harness.js';
 import { Expectations } from './patterns.js';

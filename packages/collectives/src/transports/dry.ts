@@ -5,12 +5,12 @@
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import { GATHER_ALL_MAX_BYTES, smallAllReduceBytes } from '../algorithms/all-reduce.js';
 import { balancedParts, type PartLayout, partBytes, partOf } from '../algorithms/part-layout.js';
-import type { Call } from '../call.js';
-import { Endpoint } from '../endpoint.js';
+import type { Call } from '../endpoint/call.js';
+import { Endpoint } from '../endpoint/endpoint.js';
 import { CollectiveUsageError } from '../errors.js';
-import { createWorldGroup } from '../group-options.js';
-import type { NativeCollectives } from '../native-collectives.js';
-import type { ProcessGroup } from '../process-group.js';
+import { createWorldGroup } from '../group/group-options.js';
+import type { NativeCollectives } from '../group/native-collectives.js';
+import type { ProcessGroup } from '../group/process-group.js';
 import type { Transport } from '../transport.js';
 
 export interface DryGroupOptions {

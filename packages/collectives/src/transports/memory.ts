@@ -3,13 +3,13 @@
 
 import { Reducer } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
-import { SLICE_BYTES } from '../copy-bytes.js';
-import { Endpoint } from '../endpoint.js';
+import { SLICE_BYTES } from '../endpoint/copy-bytes.js';
+import { Endpoint } from '../endpoint/endpoint.js';
+import { Turns } from '../endpoint/turns.js';
 import { CollectiveUsageError } from '../errors.js';
-import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../group-options.js';
-import type { ProcessGroup } from '../process-group.js';
+import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../group/group-options.js';
+import type { ProcessGroup } from '../group/process-group.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../transport.js';
-import { Turns } from '../turns.js';
 
 /** All of them GroupOptions; `onTrace` is every rank's: the trace says whose it is. */
 export type MemoryGroupOptions = GroupOptions;

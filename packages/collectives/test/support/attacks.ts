@@ -4,7 +4,7 @@
 import { randomBytes } from 'node:crypto';
 import { connect, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
-import { GREETING_BYTES, HELLO_BYTES } from '../../src/transports/ws/handshake.js';
+import { GREETING_BYTES, HELLO_BYTES } from '../../src/sockets/handshake.js';
 
 export interface AttackTarget {
   readonly port: number;

@@ -1,7 +1,7 @@
 // Rank 0 of a job over ws, begun by itself: a test says who else comes.
 
 import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
-import { SECRET } from '../ws-harness.js';
+import { SECRET } from './ws-harness.js';
 
 /** Of two ranks, where nothing else is said. Resolves with its port and the promise of its group. */
 export async function beginFirst(options: Partial<ConnectWsOptions> = {}) {

@@ -3,14 +3,14 @@
 
 import { parentPort, workerData } from 'node:worker_threads';
 import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
-import { connectShm, connectShmEndpoint, type ShmSeat } from '@shardweave/collectives/shm';
+import { connectShm, connectShmEndpoint, type ShmRankHandle } from '@shardweave/collectives/shm';
 import { conformanceCases, type TransportHarness } from '@shardweave/collectives/testing';
 import { onRegisteredMemory } from './on-registered-memory.js';
 
 /** What the test puts into workerData. */
 export interface ThreadOptions {
   readonly program: keyof typeof programs | 'cases';
-  readonly seat: ShmSeat;
+  readonly handle: ShmRankHandle;
   /** For 'cases': their buffers lie in registered memory. */
   readonly isRegistered?: boolean;
   /** As in a browser that lacks it. */
@@ -34,9 +34,9 @@ const MIB = 2 ** 20;
 /** For what never comes: the test has failed by then. */
 const NEVER_MS = 30_000;
 
-/** A seat of the next job: all threads of a test ask, and each gets one. */
-async function askForSeat(): Promise<ShmSeat> {
-  port.postMessage('seat');
+/** A handle of the next job: all threads of a test ask, and each gets one. */
+async function askForHandle(): Promise<ShmRankHandle> {
+  port.postMessage('handle');
   return await new Promise((resolve) => port.once('message', resolve));
 }
 
@@ -44,8 +44,8 @@ const harness: TransportHarness = {
   name: 'shm, a thread each',
   worldSizes: [],
   create: async (_, groupOptions) => {
-    const seat = await askForSeat();
-    const { group, endpoint } = await connectShmEndpoint(seat, groupOptions);
+    const handle = await askForHandle();
+    const { group, endpoint } = await connectShmEndpoint(handle, groupOptions);
     const tested = options.isRegistered ? onRegisteredMemory(group) : group;
     return [{ group: tested, kill: () => endpoint.terminate() }];
   },
@@ -224,11 +224,11 @@ async function main(): Promise<void> {
     await serveCases();
     return;
   }
-  if (options.program === 'late' && options.ending === 'exit' && options.seat.rank === 2) {
-    process.exit(); // before it takes its seat
+  if (options.program === 'late' && options.ending === 'exit' && options.handle.rank === 2) {
+    process.exit(); // before it takes its handle
   }
   const watch = options.program === 'chatter' ? { watchMs: 0 } : {};
-  const group = await connectShm(options.seat, { joinTimeoutMs: NEVER_MS, ...watch });
+  const group = await connectShm(options.handle, { joinTimeoutMs: NEVER_MS, ...watch });
   const result = await programs[options.program](group);
   port.postMessage({ result } satisfies Ending);
 }

@@ -1,7 +1,7 @@
 // What must hold when a simulated job has come to rest: nobody hangs, everybody knows in time, and
 // errors blame what did happen.
 
-import type { Endpoint } from '../../endpoint.js';
+import type { Endpoint } from '../../endpoint/endpoint.js';
 import {
   type Blame,
   blameOf,

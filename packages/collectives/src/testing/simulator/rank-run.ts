@@ -1,9 +1,9 @@
 // One rank taking the steps of a program: starts calls, some at once, checks what comes out, and
 // after a failure that everything pending and later rejects with it. What it finds wrong it notes.
 
-import type { Endpoint } from '../../endpoint.js';
+import type { Endpoint } from '../../endpoint/endpoint.js';
 import { CollectiveError } from '../../errors.js';
-import type { ProcessGroup } from '../../process-group.js';
+import type { ProcessGroup } from '../../group/process-group.js';
 import type { Fault } from './faults.js';
 import type { Program, SplitStep, Step } from './random-program.js';
 import type { ReferenceData } from './reference-data.js';

@@ -2,9 +2,9 @@
 // what came of it. Everything is drawn from one seed, so a run that fails fails again.
 
 import { Reducer } from '@shardweave/dtypes';
-import { Endpoint } from '../../endpoint.js';
-import { createWorldGroup } from '../../group-options.js';
-import type { PartReducer, ReduceHook } from '../../reduce-hook.js';
+import { Endpoint } from '../../endpoint/endpoint.js';
+import type { PartReducer, ReduceHook } from '../../endpoint/reduce-hook.js';
+import { createWorldGroup } from '../../group/group-options.js';
 import { describeFault, type Fault, randomFault } from './faults.js';
 import { judge } from './judge.js';
 import { type Program, randomProgram } from './random-program.js';

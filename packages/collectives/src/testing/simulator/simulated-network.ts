@@ -4,7 +4,7 @@
 // Note [silence]: heartbeats are not sent but reckoned with. A rank notices that a peer has been
 // stopped or cut off a silence limit and up to one heartbeat later, unless it has come back by then.
 
-import { describeCall } from '../../call-signature.js';
+import { describeCall } from '../../endpoint/call-signature.js';
 import type { MessageHeader, Transport, TransportListener } from '../../transport.js';
 import { randomConditions } from './link-conditions.js';
 import type { SeededRandom } from './seeded-random.js';

@@ -1,7 +1,7 @@
 // One step as one rank calls it: its buffers, the call, and whether what came out is right.
 
 import type { DType } from '@shardweave/dtypes';
-import type { ProcessGroup } from '../../process-group.js';
+import type { ProcessGroup } from '../../group/process-group.js';
 import { checkBytes } from '../harness.js';
 import type { CollectiveStep, MessageStep, Step } from './random-program.js';
 import { bytesPerElement, type ReferenceData } from './reference-data.js';

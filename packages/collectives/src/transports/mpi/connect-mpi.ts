@@ -3,11 +3,15 @@
 // earlier group of its own.
 
 import { cpus } from 'node:os';
-import { Endpoint } from '../../endpoint.js';
+import { Endpoint } from '../../endpoint/endpoint.js';
 import { JoinError } from '../../errors.js';
-import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../../group-options.js';
+import {
+  checkGroupOptions,
+  createWorldGroup,
+  type GroupOptions,
+} from '../../group/group-options.js';
+import type { ProcessGroup } from '../../group/process-group.js';
 import { setLongTimer } from '../../long-timer.js';
-import type { ProcessGroup } from '../../process-group.js';
 import { loadMpi } from './load-mpi.js';
 import { MpiCollectives } from './mpi-collectives.js';
 import { MpiEngine } from './mpi-engine.js';

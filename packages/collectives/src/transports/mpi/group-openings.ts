@@ -1,7 +1,7 @@
 // Opening groups within a split: communicators are made in the place that the split took among its
 // parent's operations, since MPI wants that in the same order on all ranks.
 
-import type { Call } from '../../call.js';
+import type { Call } from '../../endpoint/call.js';
 import type { MpiEngine, Pieces } from './mpi-engine.js';
 import { COMMS_A_GROUP } from './mpi-group.js';
 
@@ -24,8 +24,8 @@ export class GroupOpenings {
     const pieces = new Promise<Pieces>((resolve) => {
       begin = resolve;
     });
-    const { dataLane } = this.#engine.groupOf(call);
-    const done = this.#engine.inLane(dataLane, call, Promise.resolve(), pieces);
+    const { dataOrder } = this.#engine.groupOf(call);
+    const done = this.#engine.inOrder(dataOrder, call, Promise.resolve(), pieces);
     this.#openings.set(call, { begin, done });
   }
 

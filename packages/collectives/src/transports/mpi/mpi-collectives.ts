@@ -15,9 +15,9 @@ import {
 } from '../../algorithms/part-layout.js';
 import { reduceScatter } from '../../algorithms/reduce-scatter.js';
 import { gather } from '../../algorithms/rooted.js';
-import type { Call } from '../../call.js';
-import type { NativeCollectives } from '../../native-collectives.js';
-import { MAX_RIDING_BYTES } from './agreement.js';
+import type { Call } from '../../endpoint/call.js';
+import type { NativeCollectives } from '../../group/native-collectives.js';
+import { MAX_RIDING_BYTES } from './call-records.js';
 import { GroupOpenings } from './group-openings.js';
 import type { MpiEngine } from './mpi-engine.js';
 import { ownSumOf, reduceByMpi } from './own-sums.js';
@@ -147,7 +147,7 @@ export class MpiCollectives implements NativeCollectives {
         buffer.set(records.payload(place, byteLength));
         return;
       }
-      await this.#engine.inLane(group.dataLane, call, agreed, {
+      await this.#engine.inOrder(group.dataOrder, call, agreed, {
         numPieces: numPieces(byteLength),
         begin: (piece, request) => {
           const bytes = pieceOf(buffer, piece);
@@ -179,7 +179,7 @@ export class MpiCollectives implements NativeCollectives {
         return;
       }
       const copied = whole === null ? undefined : call.copy(partOf(whole, layout, root), input);
-      await this.#engine.inLane(group.dataLane, call, Promise.all([agreed, copied]), {
+      await this.#engine.inOrder(group.dataOrder, call, Promise.all([agreed, copied]), {
         numPieces: numPieces(byteLength),
         begin: (piece, request) => {
           const bytes = pieceOf(input, piece);
@@ -206,7 +206,7 @@ export class MpiCollectives implements NativeCollectives {
     countSmallAllReduce(call, byteLength);
     return this.#engine.run(call, EMPTY, async (agreed, group) => {
       const all = call.scratch.take(byteLength * call.worldSize);
-      await this.#engine.inLane(group.dataLane, call, agreed, {
+      await this.#engine.inOrder(group.dataOrder, call, agreed, {
         numPieces: 1,
         begin: (_, request) => {
           this.#engine.mpi.iallgather(input, all, group.data, request);

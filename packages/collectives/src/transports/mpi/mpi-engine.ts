@@ -1,11 +1,11 @@
-// What every collective over MPI goes through: the agreement, which is begun within the caller's call,
+// What every collective over MPI goes through: the exchange of records, which is begun within the caller's call,
 // and requests in the order that MPI wants. Nothing here rejects: a failure ends the job, and with it
 // every call; whatever was waiting stays so.
 
-import type { Call } from '../../call.js';
-import type { Endpoint } from '../../endpoint.js';
-import type { Agreement } from './agreement.js';
-import type { Lane } from './lane.js';
+import type { Call } from '../../endpoint/call.js';
+import type { Endpoint } from '../../endpoint/endpoint.js';
+import type { CallOrder } from './call-order.js';
+import type { CallRecords } from './call-records.js';
 import { MpiGroup } from './mpi-group.js';
 import type { HandleArray, MpiLibrary } from './mpi-library.js';
 import type { Progress } from './progress.js';
@@ -67,26 +67,26 @@ export class MpiEngine {
   }
 
   /**
-   * Runs a collective. `riding` travels with the agreement; `body` gets what rode on all ranks, once
+   * Runs a collective. `riding` travels in the records; `body` gets what rode on all ranks, once
    * all agree.
    */
   async run(
     call: Call,
     riding: Uint8Array,
-    body: (agreed: Promise<Agreement>, group: MpiGroup) => Promise<unknown>,
+    body: (agreed: Promise<CallRecords>, group: MpiGroup) => Promise<unknown>,
   ): Promise<void> {
     const group = this.groupOf(call);
     group.enter(call);
-    const agreement = group.takeAgreement();
-    agreement.write(call.spec.signature, riding);
-    await body(this.#agree(group, call, agreement), group);
-    group.giveAgreement(agreement);
+    const records = group.takeRecords();
+    records.write(call.spec.signature, riding);
+    await body(this.#agree(group, call, records), group);
+    group.giveRecords(records);
     group.leave(call);
   }
 
   /** Begins pieces when the operations before have begun theirs and `ready` has resolved. */
-  inLane(
-    lane: Lane,
+  inOrder(
+    order: CallOrder,
     call: Call,
     ready: Promise<unknown>,
     pieces: Pieces | Promise<Pieces>,
@@ -96,7 +96,7 @@ export class MpiEngine {
       isReady: (piece: number) => known.isReady?.(piece),
       begin: (piece: number) => this.#runPiece(call, known, piece),
     }));
-    return lane.enter(work);
+    return order.enter(work);
   }
 
   hasCalled({ group, sequence }: Question): boolean {
@@ -120,18 +120,18 @@ export class MpiEngine {
     );
   }
 
-  #agree(group: MpiGroup, call: Call, agreement: Agreement): Promise<Agreement> {
+  #agree(group: MpiGroup, call: Call, records: CallRecords): Promise<CallRecords> {
     const { endpoint } = this.#options;
     const { sequence, members } = call.spec;
     const question = { group: group.id, sequence };
     call.late = () => this.#options.ask(members, question);
     return new Promise((resolve) => {
       const begin = (request: HandleArray) =>
-        this.mpi.iallgather(agreement.own, agreement.all, group.agreements, request);
+        this.mpi.iallgather(records.own, records.all, group.agreements, request);
       this.#start(begin, () => {
-        if (agreement.isUnanimous) {
+        if (records.isUnanimous) {
           call.progressed();
-          resolve(agreement);
+          resolve(records);
           return;
         }
         // Every rank sees it, and tells the others what it called.

@@ -1,9 +1,9 @@
 // What MPI needs for one group of ranks: communicators, the order of what runs on each, and which of
 // its collectives are running. Ranks count in the group; MPI's own order is that of the parent.
 
-import type { Call } from '../../call.js';
-import { Agreement } from './agreement.js';
-import { Lane } from './lane.js';
+import type { Call } from '../../endpoint/call.js';
+import { CallOrder } from './call-order.js';
+import { CallRecords } from './call-records.js';
 import type { MpiHandle } from './mpi-abi.js';
 import type { HandleArray } from './mpi-library.js';
 
@@ -21,12 +21,12 @@ export class MpiGroup {
   readonly agreements: MpiHandle;
   readonly data: MpiHandle;
   readonly second: MpiHandle;
-  readonly dataLane = new Lane();
-  readonly secondLane = new Lane();
+  readonly dataOrder = new CallOrder();
+  readonly secondOrder = new CallOrder();
   /** Sequence numbers. */
   readonly running = new Set<number>();
   #nextSequence = 0;
-  readonly #spare: Agreement[] = [];
+  readonly #spare: CallRecords[] = [];
 
   constructor(
     id: string,
@@ -64,11 +64,11 @@ export class MpiGroup {
     return Math.min(this.#nextSequence, ...this.running);
   }
 
-  takeAgreement(): Agreement {
-    return this.#spare.pop() ?? new Agreement(this.members.length);
+  takeRecords(): CallRecords {
+    return this.#spare.pop() ?? new CallRecords(this.members.length);
   }
 
-  giveAgreement(agreement: Agreement): void {
-    this.#spare.push(agreement);
+  giveRecords(records: CallRecords): void {
+    this.#spare.push(records);
   }
 }

@@ -5,7 +5,7 @@
 // have. MPI can't be left one by one: mpirun takes a rank that ends without MPI_Finalize for dead, and
 // that call waits for all.
 
-import type { Endpoint } from '../../endpoint.js';
+import type { Endpoint } from '../../endpoint/endpoint.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../../transport.js';
 import { type Envelope, type EnvelopeKind, Envelopes, MAX_HEAD_BYTES } from './envelopes.js';
 import { decodeHead, encodeHead, INLINE_MAX_BYTES } from './message-head.js';

@@ -1,7 +1,7 @@
 // MPI's own all-reduce, for who prefers speed to equal bits.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
-import type { Call } from '../../call.js';
+import type { Call } from '../../endpoint/call.js';
 import type { MpiHandle } from './mpi-abi.js';
 import type { MpiEngine } from './mpi-engine.js';
 import type { MpiLibrary } from './mpi-library.js';
@@ -41,7 +41,7 @@ export function reduceByMpi(
   call.bytesReceived += input.byteLength;
   return engine.run(call, NOTHING, async (agreed, group) => {
     const ready = Promise.all([agreed, call.copy(output, input)]);
-    await engine.inLane(group.dataLane, call, ready, {
+    await engine.inOrder(group.dataOrder, call, ready, {
       numPieces: numPieces(output.byteLength),
       begin: (piece, request) => {
         const bytes = pieceOf(output, piece);

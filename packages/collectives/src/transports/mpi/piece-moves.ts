@@ -2,7 +2,7 @@
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import { type PartLayout, partOf } from '../../algorithms/part-layout.js';
-import type { Call } from '../../call.js';
+import type { Call } from '../../endpoint/call.js';
 import type { MpiEngine } from './mpi-engine.js';
 import type { MpiGroup } from './mpi-group.js';
 import { longestPart, numPieces, pieceBytes, pieceOf, pieceOfAll } from './pieces.js';
@@ -36,9 +36,9 @@ export function gatherPieces(
   layout: PartLayout,
   { ready, pieces }: { readonly ready: Promise<unknown>; readonly pieces?: Reducing['pieces'] },
 ): Promise<void> {
-  const lane = pieces === undefined ? group.dataLane : group.secondLane;
+  const order = pieces === undefined ? group.dataOrder : group.secondOrder;
   const comm = pieces === undefined ? group.data : group.second;
-  return engine.inLane(lane, call, ready, {
+  return engine.inOrder(order, call, ready, {
     numPieces: numPieces(longestPart(layout)),
     isReady: (piece) => pieces?.[piece],
     begin: (piece, request) => {
@@ -64,7 +64,7 @@ export function reducePieces(
     () => new Promise<void>((resolve) => reduced.push(resolve)),
   );
   const arrived: Uint8Array[] = [];
-  const done = engine.inLane(group.dataLane, call, agreed, {
+  const done = engine.inOrder(group.dataOrder, call, agreed, {
     numPieces: numParts,
     begin: (piece, request) => {
       const from = pieceOfAll(layout, piece, group.places);

@@ -1,15 +1,19 @@
-// Joins a job of threads that share memory, from the seat that the thread was given.
+// Joins a job of threads that share memory, from the handle that the thread was given.
 
 import { IN_PLACE_SCRATCH_BYTES, Reducer } from '@shardweave/dtypes';
 import { systemClock } from '../../clock.js';
-import { Endpoint } from '../../endpoint.js';
+import { Endpoint } from '../../endpoint/endpoint.js';
+import { Turns } from '../../endpoint/turns.js';
 import { JoinError } from '../../errors.js';
-import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../../group-options.js';
+import {
+  checkGroupOptions,
+  createWorldGroup,
+  type GroupOptions,
+} from '../../group/group-options.js';
+import type { ProcessGroup } from '../../group/process-group.js';
 import { setLongTimer } from '../../long-timer.js';
-import type { ProcessGroup } from '../../process-group.js';
-import { Turns } from '../../turns.js';
 import { SharedHeap } from './shared-heap.js';
-import { checkSharedMemory, type ShmSeat } from './shm-seat.js';
+import { checkSharedMemory, type ShmRankHandle } from './shm-job.js';
 import { ShmTransport } from './shm-transport.js';
 
 export interface ConnectShmOptions extends GroupOptions {
@@ -28,27 +32,27 @@ const JOIN_TIMEOUT_MS = 30_000;
 /** A few times what an answer takes that is under way. */
 const WATCH_MS = 0.05;
 
-/** Resolves when every rank has its seat. Rejects with JoinError. */
+/** Resolves when every rank has its handle. Rejects with JoinError. */
 export async function connectShm(
-  seat: ShmSeat,
+  handle: ShmRankHandle,
   options: ConnectShmOptions = {},
 ): Promise<ProcessGroup> {
-  return (await connectShmEndpoint(seat, options)).group;
+  return (await connectShmEndpoint(handle, options)).group;
 }
 
 /** The same with the endpoint, for tests that kill a rank. */
-export async function connectShmEndpoint(seat: ShmSeat, options: ConnectShmOptions = {}) {
-  checkSharedMemory(seat);
-  checkGroupOptions(options, { ...rankOf(seat), call: 'connectShm' });
+export async function connectShmEndpoint(handle: ShmRankHandle, options: ConnectShmOptions = {}) {
+  checkSharedMemory(handle);
+  checkGroupOptions(options, { ...rankOf(handle), call: 'connectShm' });
   const turns = new Turns(options.clock ?? systemClock);
-  const heap = seat.heap && new SharedHeap(seat.heap);
+  const heap = handle.heap && new SharedHeap(handle.heap);
   const reducer = () => createReducer(heap);
-  const endpoint = new Endpoint({ reducer, ...options, ...rankOf(seat), turns });
-  const watchMs = options.watchMs ?? defaultWatchMs(seat.worldSize);
-  const transport = new ShmTransport({ seat, heap, listener: endpoint, turns, watchMs });
+  const endpoint = new Endpoint({ reducer, ...options, ...rankOf(handle), turns });
+  const watchMs = options.watchMs ?? defaultWatchMs(handle.worldSize);
+  const transport = new ShmTransport({ handle, heap, listener: endpoint, turns, watchMs });
   endpoint.attach(transport);
   try {
-    await inTime(transport, seat, options.joinTimeoutMs ?? JOIN_TIMEOUT_MS);
+    await inTime(transport, handle, options.joinTimeoutMs ?? JOIN_TIMEOUT_MS);
   } catch (error) {
     transport.terminate();
     throw error;
@@ -56,16 +60,20 @@ export async function connectShmEndpoint(seat: ShmSeat, options: ConnectShmOptio
   return { endpoint, group: createWorldGroup(endpoint, options) };
 }
 
-async function inTime(transport: ShmTransport, seat: ShmSeat, limitMs: number): Promise<void> {
+async function inTime(
+  transport: ShmTransport,
+  handle: ShmRankHandle,
+  limitMs: number,
+): Promise<void> {
   let stopTimer = () => {};
   const late = new Promise<never>((_, reject) => {
     stopTimer = setLongTimer(limitMs, () => {
       const missing = transport.awaited.join(', ');
-      reject(new JoinError(seat, `no sign of ranks ${missing} within ${limitMs} ms.`));
+      reject(new JoinError(handle, `no sign of ranks ${missing} within ${limitMs} ms.`));
     });
   });
   const joined = transport.join().catch((rank: number) => {
-    throw new JoinError(seat, `the thread of rank ${rank} ended before all ranks had joined.`);
+    throw new JoinError(handle, `the thread of rank ${rank} ended before all ranks had joined.`);
   });
   try {
     await Promise.race([joined, late]);
@@ -84,7 +92,7 @@ async function createReducer(heap: SharedHeap | undefined): Promise<Reducer> {
   return await Reducer.create({ memory: heap.memory, holds, scratch });
 }
 
-function rankOf({ rank, worldSize }: ShmSeat) {
+function rankOf({ rank, worldSize }: ShmRankHandle) {
   return { rank, worldSize };
 }
 

@@ -1,8 +1,8 @@
 // Payloads that a peer lent: read where they lie, in the job's heap or in a buffer that the peer has
 // registered, once their receiver wants them.
 
+import type { Turns } from '../../endpoint/turns.js';
 import type { MessageSink } from '../../transport.js';
-import type { Turns } from '../../turns.js';
 import type { RingReader } from './ring.js';
 import type { PeerBuffers } from './shared-buffers.js';
 import type { SharedHeap } from './shared-heap.js';

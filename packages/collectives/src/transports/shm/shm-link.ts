@@ -7,9 +7,9 @@
 // chunks. A message that needs no receiver (send of a point-to-point call) is copied or comes in
 // chunks at once.
 
-import { isPointToPoint } from '../../call-signature.js';
+import { isPointToPoint } from '../../endpoint/call-signature.js';
+import type { Turns } from '../../endpoint/turns.js';
 import type { MessageHeader, MessageSink } from '../../transport.js';
-import type { Turns } from '../../turns.js';
 import { LentReader } from './lent-reader.js';
 import { HeaderDecoder, HeaderEncoder } from './message-coding.js';
 import { emptyHead, type RingReader, type RingWriter } from './ring.js';
@@ -43,7 +43,7 @@ export interface LinkHost {
   onMessage(from: number, header: MessageHeader): MessageSink;
   wake(peer: number): void;
   /** Sees to it that `pump` and `receive` are called soon. */
-  stir(): void;
+  lookSoon(): void;
 }
 
 interface Outgoing {
@@ -128,7 +128,7 @@ export class ShmLink {
     if (hasWritten) {
       this.#host.wake(this.peer);
       if (this.hasRoom) {
-        this.#host.stir();
+        this.#host.lookSoon();
       }
     }
     if (this.#onFlushed !== undefined && this.isFlushed) {

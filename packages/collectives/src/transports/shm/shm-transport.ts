@@ -3,6 +3,7 @@
 // that a thread has ended.
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
+import type { Turns } from '../../endpoint/turns.js';
 import type {
   ControlMessage,
   MessageHeader,
@@ -10,16 +11,15 @@ import type {
   Transport,
   TransportListener,
 } from '../../transport.js';
-import type { Turns } from '../../turns.js';
 import { Doorbell, ringBell } from './doorbell.js';
 import { bellOf, ringOf } from './job-memory.js';
 import { HEAP_ID } from './lent-reader.js';
-import { LifeLine, openPort } from './life-line.js';
 import { RingReader, RingWriter } from './ring.js';
 import { OwnBuffers } from './shared-buffers.js';
 import type { SharedHeap } from './shared-heap.js';
+import type { ShmRankHandle } from './shm-job.js';
 import { type LinkHost, ShmLink } from './shm-link.js';
-import type { ShmSeat } from './shm-seat.js';
+import { openPort, ThreadPresence } from './thread-presence.js';
 
 /** How long a polite ending may take before what is still queued is given up. */
 const CLOSE_MS = 1000;
@@ -29,7 +29,7 @@ const LOOK_MS = 4;
 
 /** What ports carry. */
 type PortMessage =
-  | { readonly type: 'seat' } // from whoever made the job: see createShmJob
+  | { readonly type: 'made' } // from whoever made the job: see createShmJob
   | { readonly type: 'wake' }
   | { readonly type: 'hello' }
   | { readonly type: 'control'; readonly message: ControlMessage }
@@ -37,7 +37,7 @@ type PortMessage =
   | { readonly type: 'forget'; readonly id: number };
 
 export interface ShmTransportOptions {
-  readonly seat: ShmSeat;
+  readonly handle: ShmRankHandle;
   readonly heap: SharedHeap | undefined;
   readonly listener: TransportListener;
   readonly turns: Turns;
@@ -63,26 +63,26 @@ export class ShmTransport implements Transport, LinkHost {
   readonly #byRank = new Map<number, Peer>();
   readonly #own = new OwnBuffers();
   readonly #doorbell: Doorbell;
-  readonly #lifeLine: LifeLine;
+  readonly #presence: ThreadPresence;
   readonly #awaited: Set<number>;
   #onAllHere: () => void = () => {};
   #onEnded: (rank: number) => void = () => {};
   #isJoined = false;
   #isClosed = false;
   /** A look at the rings is certain to come. */
-  #isStirring = false;
+  #isLookDue = false;
   #watchUntilMs = 0;
   /** Index of the peer that is looked at next. */
   #turnOf = 0;
 
   constructor(options: ShmTransportOptions) {
-    const { seat, heap, turns } = options;
+    const { handle, heap, turns } = options;
     this.heap = heap;
     this.#options = options;
     this.turns = turns;
-    this.#lifeLine = new LifeLine(seat.job, seat.rank);
-    this.#doorbell = new Doorbell(bellOf(seat.memory, seat.rank), () => this.#onWake());
-    this.#peers = seat.ports.map((port, i) => this.#peerOf(i < seat.rank ? i : i + 1, port));
+    this.#presence = new ThreadPresence(handle.job, handle.rank);
+    this.#doorbell = new Doorbell(bellOf(handle.memory, handle.rank), () => this.#onWake());
+    this.#peers = handle.ports.map((port, i) => this.#peerOf(i < handle.rank ? i : i + 1, port));
     this.#awaited = new Set(this.#peers.map(({ rank }) => rank));
   }
 
@@ -97,13 +97,13 @@ export class ShmTransport implements Transport, LinkHost {
 
   /** Resolves when all other ranks are here; rejects with the rank whose thread ended before. */
   async join(): Promise<void> {
-    await this.#lifeLine.hold(this.#options.seat.ports);
+    await this.#presence.hold(this.#options.handle.ports);
     await new Promise<void>((resolve, reject) => {
       this.#onAllHere = resolve;
       this.#onEnded = reject;
       for (const peer of this.#peers) {
         openPort(peer.port, (data) => this.#onPort(peer, data as PortMessage));
-        this.#lifeLine.watchPort(peer.port, () => this.#onThreadEnded(peer));
+        this.#presence.watchPort(peer.port, () => this.#onThreadEnded(peer));
         this.#post(peer, { type: 'hello' });
       }
       if (this.#awaited.size === 0) {
@@ -126,7 +126,7 @@ export class ShmTransport implements Transport, LinkHost {
     }
     const sent = peer.link.send(header, payload, onProgress);
     if (this.#options.watchMs > 0) {
-      this.stir(); // an answer is likely
+      this.lookSoon(); // an answer is likely
     }
     return sent;
   }
@@ -199,11 +199,11 @@ export class ShmTransport implements Transport, LinkHost {
     return this.#options.listener.onMessage(from, header);
   }
 
-  stir(): void {
+  lookSoon(): void {
     this.#watchUntilMs = performance.now() + this.#options.watchMs;
-    if (!this.#isStirring && !this.#isClosed) {
+    if (!this.#isLookDue && !this.#isClosed) {
       this.#doorbell.rise();
-      this.#lookSoon();
+      this.#lookNextTurn();
     }
   }
 
@@ -216,16 +216,16 @@ export class ShmTransport implements Transport, LinkHost {
 
   /** Somebody rang, or may have. */
   #onWake(): void {
-    if (!this.#isStirring && !this.#isClosed) {
+    if (!this.#isLookDue && !this.#isClosed) {
       this.#look();
     }
   }
 
   /** Looks at the rings in the next turn of the event loop, whether woken or not. */
-  #lookSoon(): void {
-    this.#isStirring = true;
+  #lookNextTurn(): void {
+    this.#isLookDue = true;
     const look = () => {
-      this.#isStirring = false;
+      this.#isLookDue = false;
       this.#look();
     };
     if (typeof setImmediate === 'function') {
@@ -244,11 +244,11 @@ export class ShmTransport implements Transport, LinkHost {
         const nowMs = performance.now();
         this.#watchUntilMs = nowMs + this.#options.watchMs;
         if (nowMs > endMs) {
-          this.#lookSoon();
+          this.#lookNextTurn();
           return;
         }
       } else if (performance.now() < this.#watchUntilMs) {
-        this.#lookSoon();
+        this.#lookNextTurn();
         return;
       } else {
         this.#doorbell.closeEyes();
@@ -293,7 +293,7 @@ export class ShmTransport implements Transport, LinkHost {
   // -------------------------------------------------------------------- peers
 
   #peerOf(rank: number, port: MessagePort): Peer {
-    const { memory, worldSize, ringBytes, rank: own } = this.#options.seat;
+    const { memory, worldSize, ringBytes, rank: own } = this.#options.handle;
     const ring = (from: number, to: number) => ringOf(memory, worldSize, ringBytes, { from, to });
     const writer = new RingWriter(ring(own, rank));
     const reader = new RingReader(ring(rank, own));
@@ -308,13 +308,13 @@ export class ShmTransport implements Transport, LinkHost {
       return;
     }
     switch (message.type) {
-      case 'seat':
+      case 'made':
         return;
       case 'wake':
         this.#onWake();
         return;
       case 'hello':
-        this.#lifeLine.watchLock(peer.rank, peer.port, () => this.#onThreadEnded(peer));
+        this.#presence.watchLock(peer.rank, peer.port, () => this.#onThreadEnded(peer));
         this.#awaited.delete(peer.rank);
         if (this.#awaited.size === 0) {
           this.#onAllHere();
@@ -389,6 +389,6 @@ export class ShmTransport implements Transport, LinkHost {
       port.close();
     }
     this.#own.clear();
-    this.#lifeLine.release();
+    this.#presence.release();
   }
 }

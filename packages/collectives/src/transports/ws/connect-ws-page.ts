@@ -1,9 +1,9 @@
 // A rank in a page joins a job over native WebSockets: the `browser` side of `connectWs`. A page can't
 // listen, so it links to Node ranks directly and to other pages through the rendezvous' process.
 
-import type { ProcessGroup } from '../../process-group.js';
-import type { JobOptions } from './job-options.js';
-import { checkJoin, joinOverWs } from './join-over-ws.js';
+import type { ProcessGroup } from '../../group/process-group.js';
+import type { JobOptions } from './join/job-options.js';
+import { checkJoin, joinOverWs } from './join/join-over-ws.js';
 import { PagePlatform } from './page-platform.js';
 
 export interface ConnectWsPageOptions extends JobOptions {

@@ -1,13 +1,13 @@
 // A rank in a Node process joins a job over WebSockets. See joiner.ts for how.
 
 import { JoinError } from '../../errors.js';
-import type { ProcessGroup } from '../../process-group.js';
-import type { JobOptions } from './job-options.js';
-import { checkChoice, checkJoin, joinOverWs } from './join-over-ws.js';
-import type { ListenWish } from './joiner-options.js';
-import { type ListenSecurityOptions, schemeTo, securityOf } from './listen-security.js';
+import type { ProcessGroup } from '../../group/process-group.js';
+import { type ListenSecurityOptions, schemeTo, securityOf } from '../../sockets/listen-security.js';
+import { RefusalLog } from '../../sockets/refusal-log.js';
+import type { JobOptions } from './join/job-options.js';
+import { checkChoice, checkJoin, joinOverWs } from './join/join-over-ws.js';
+import type { ListenWish } from './join/joiner-options.js';
 import { NodePlatform } from './node-platform.js';
-import { RefusalLog } from './refusal-log.js';
 
 export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
   /** Where the rendezvous is; rank 0, which hosts it by default, listens there. Default: 127.0.0.1. */

@@ -3,12 +3,12 @@
 import { once } from 'node:events';
 import type { ConnectionOptions } from 'node:tls';
 import { WebSocket } from 'ws';
-import { Acceptor, type Encryption, type Refusal, type ServerTls } from './acceptor.js';
-import { HeartbeatSender } from './heartbeat-sender.js';
-import { limitsFor, MAX_MESSAGE_BYTES, type WsLimits } from './limits.js';
-import { NodeSocket } from './node-socket.js';
-import { PROOF_MS } from './prove.js';
-import { pskClientOptions, tlsKeyOf } from './tls-psk.js';
+import { Acceptor, type Encryption, type Refusal, type ServerTls } from '../../sockets/acceptor.js';
+import { limitsFor, MAX_MESSAGE_BYTES, type WsLimits } from '../../sockets/limits.js';
+import { NodeSocket } from '../../sockets/node-socket.js';
+import { PROOF_MS } from '../../sockets/prove.js';
+import { pskClientOptions, tlsKeyOf } from '../../sockets/tls-psk.js';
+import { HeartbeatSender } from './heartbeat/node-heartbeat-sender.js';
 import {
   type ListenOptions,
   OpenError,

@@ -1,9 +1,9 @@
 // Where a rank runs in a page: native WebSockets, and nobody can be called.
 
-import { MAX_MESSAGE_BYTES } from './limits.js';
-import { PageHeartbeatSender } from './page-heartbeat-sender.js';
-import { PageLooks } from './page-looks.js';
-import { PageSocket } from './page-socket.js';
+import { MAX_MESSAGE_BYTES } from '../../sockets/limits.js';
+import { PageLooks } from '../../sockets/page-looks.js';
+import { PageSocket } from '../../sockets/page-socket.js';
+import { PageHeartbeatSender } from './heartbeat/page-heartbeat-sender.js';
 import {
   type HeartbeatSender,
   OpenError,

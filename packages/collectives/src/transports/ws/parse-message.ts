@@ -2,8 +2,8 @@
 // for type and range before anybody uses it. Throws Error with what is wrong.
 
 import type { Failure, PeerCall } from '../../failure.js';
-import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-messages.js';
-import type { LinkMessage } from './ws-link.js';
+import type { PeerAddress, RankMessage, RendezvousMessage } from './join/rendezvous-messages.js';
+import type { LinkMessage } from './link/ws-link.js';
 
 /** Longer texts are cut, not refused: they are for people. */
 const MAX_TEXT = 4096;
@@ -20,8 +20,8 @@ export function parseLinkMessage(text: string, worldSize: number): LinkMessage {
   switch (fields.type) {
     case 'alive':
       return { type: 'alive' };
-    case 'heart':
-      return { type: 'heart', port: countOf(fields.port, 'port', 65_535) };
+    case 'heartbeat port':
+      return { type: 'heartbeat port', port: countOf(fields.port, 'port', 65_535) };
     case 'failure':
       return { type: 'failure', failure: failureOf(fieldsOf(fields.failure), worldSize) };
     case 'mismatch':

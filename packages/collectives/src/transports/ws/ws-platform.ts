@@ -1,7 +1,7 @@
 // What forming a job needs of where it runs: Node opens sockets and listens, a page only opens them.
 
-import type { Hello } from './handshake.js';
-import type { WireSocket } from './wire-socket.js';
+import type { Hello } from '../../sockets/handshake.js';
+import type { WireSocket } from '../../sockets/wire-socket.js';
 
 export interface WsPlatform {
   /** Milliseconds between two tries to open a socket, at most. */

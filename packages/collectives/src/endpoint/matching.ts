@@ -1,0 +1,193 @@
+// Where messages and calls of one rank meet: collectives by group, sequence number, sender and
+// phase; send and recv by group, sender and channel, in order. It only finds; the Endpoint judges.
+
+import type { MessageHeader } from '../transport.js';
+import { Arrival, type ArrivalServices } from './arrival.js';
+import type { Call, CallSpec } from './call.js';
+import { Fifo } from './fifo.js';
+
+/** The messages of one collective, by sender and phase. */
+export interface Mailbox {
+  call: Call | undefined;
+  readonly arrivals: Map<number, Arrival>;
+}
+
+/** A message that a collective has got, and its sender's world rank. */
+export interface Arrived {
+  readonly rank: number;
+  readonly header: MessageHeader;
+}
+
+/**
+ * Finished calls that are remembered, for ranks that disagree later: a leaf of a broadcast is done
+ * before the root knows. More than anybody has in flight.
+ */
+const NUM_REMEMBERED = 64;
+
+/** MessageHeader.phase is below this. */
+const MAX_PHASES = 2 ** 16;
+
+/**
+ * Messages of one peer that nobody has asked for: a rank may be as many small calls behind. More is
+ * no program's doing.
+ */
+const MAX_UNCLAIMED_MESSAGES = 65_536;
+
+/** What of one peer nobody has asked for. */
+interface Unclaimed {
+  messages: number;
+  bytes: number;
+}
+
+export class Matching {
+  readonly #services: ArrivalServices;
+  readonly #maxUnclaimedBytes: number;
+  readonly #unclaimed = new Map<number, Unclaimed>();
+  readonly #mailboxes = new Map<string, Map<number, Mailbox>>();
+  /**
+   * Arrivals of send and recv that lack one of the two sides, in order. All of a channel lack the same
+   * side: the other one would have met the first of them.
+   */
+  readonly #channels = new Map<string, Fifo<Arrival>>();
+
+  /** `maxUnclaimedBytes` of one peer. */
+  constructor(services: ArrivalServices, maxUnclaimedBytes: number) {
+    this.#services = services;
+    this.#maxUnclaimedBytes = maxUnclaimedBytes;
+  }
+
+  /**
+   * A message begins. Returns what its sender has done wrong where it has sent too much that nobody asked
+   * for. `isHeld`: not left at the sender until then.
+   */
+  begin(
+    arrival: Arrival,
+    from: number,
+    header: MessageHeader,
+    isHeld: boolean,
+  ): string | undefined {
+    if (arrival.isPosted) {
+      arrival.begin(header);
+      return undefined;
+    }
+    let unclaimed = this.#unclaimed.get(from);
+    if (unclaimed === undefined) {
+      unclaimed = { messages: 0, bytes: 0 };
+      this.#unclaimed.set(from, unclaimed);
+    }
+    const byteLength = isHeld ? header.byteLength : 0;
+    const of = unclaimed;
+    of.messages++;
+    of.bytes += byteLength;
+    arrival.begin(header, () => {
+      of.messages--;
+      of.bytes -= byteLength;
+    });
+    if (of.messages > MAX_UNCLAIMED_MESSAGES) {
+      return `it sent more than ${MAX_UNCLAIMED_MESSAGES} messages that no call here has asked for`;
+    }
+    if (of.bytes > this.#maxUnclaimedBytes) {
+      return `it sent ${of.bytes} bytes that no call here has asked for, at most ${this.#maxUnclaimedBytes} are held: call recv before the peer sends so much, or raise maxUnclaimedBytes`;
+    }
+    return undefined;
+  }
+
+  mailbox(group: string, sequence: number): Mailbox {
+    let bySequence = this.#mailboxes.get(group);
+    if (bySequence === undefined) {
+      bySequence = new Map();
+      this.#mailboxes.set(group, bySequence);
+    }
+    let mailbox = bySequence.get(sequence);
+    if (mailbox === undefined) {
+      mailbox = { call: undefined, arrivals: new Map() };
+      bySequence.set(sequence, mailbox);
+    }
+    return mailbox;
+  }
+
+  callAt(group: string, sequence: number): Call | undefined {
+    return this.#mailboxes.get(group)?.get(sequence)?.call;
+  }
+
+  /** The message of a sender and phase, met for the first or the second time. */
+  inMailbox(mailbox: Mailbox, from: number, phase: number): Arrival {
+    const key = from * MAX_PHASES + phase;
+    let arrival = mailbox.arrivals.get(key);
+    if (arrival === undefined) {
+      arrival = new Arrival(this.#services, false);
+      mailbox.arrivals.set(key, arrival);
+    }
+    return arrival;
+  }
+
+  /** The messages that have begun. */
+  arrivedIn(mailbox: Mailbox): Arrived[] {
+    return [...mailbox.arrivals].flatMap(([key, { header }]) =>
+      header === undefined ? [] : [{ rank: Math.floor(key / MAX_PHASES), header }],
+    );
+  }
+
+  /** Whether every message that has begun passes. */
+  everyArrived(mailbox: Mailbox, passes: (header: MessageHeader) => boolean): boolean {
+    for (const { header } of mailbox.arrivals.values()) {
+      if (header !== undefined && !passes(header)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /** A recv comes: the oldest message that nobody has asked for, or a place for the next one. */
+  nextUnposted(group: string, from: number, channel: number): Arrival {
+    return this.#next(group, from, channel, (arrival) => !arrival.isPosted);
+  }
+
+  /** A message comes: the oldest recv that has none, or a place where the next recv finds it. */
+  nextUnsent(group: string, from: number, channel: number): Arrival {
+    return this.#next(group, from, channel, (arrival) => arrival.header === undefined);
+  }
+
+  /** The call is over: only its description is kept, and that for a while. */
+  finish({ group, sequence }: CallSpec): void {
+    const bySequence = this.#mailboxes.get(group);
+    bySequence?.get(sequence)?.arrivals.clear();
+    bySequence?.delete(sequence - NUM_REMEMBERED);
+  }
+
+  /** Drops everything; transports that wait for a receiver may stop waiting. */
+  clear(): void {
+    for (const bySequence of this.#mailboxes.values()) {
+      for (const { arrivals } of bySequence.values()) {
+        for (const arrival of arrivals.values()) {
+          arrival.cancel();
+        }
+      }
+    }
+    this.#mailboxes.clear();
+    this.#channels.clear();
+  }
+
+  /** An arrival of which one side has come waits in its channel for the other. */
+  #next(
+    group: string,
+    from: number,
+    channel: number,
+    isWanted: (arrival: Arrival) => boolean,
+  ): Arrival {
+    const key = `${group}/${from}/${channel}`;
+    const waiting = this.#channels.get(key) ?? new Fifo();
+    const first = waiting.first;
+    if (first !== undefined && isWanted(first)) {
+      waiting.shift();
+      if (waiting.first === undefined) {
+        this.#channels.delete(key);
+      }
+      return first;
+    }
+    const arrival = new Arrival(this.#services, true);
+    waiting.push(arrival);
+    this.#channels.set(key, waiting);
+    return arrival;
+  }
+}

@@ -1,0 +1,235 @@
+// Checks of a call's arguments: what can't be right whatever the other ranks call is refused before
+// anything is sent, and the job goes on.
+
+import { byteSize, type ReduceOp, type ReduceOptions, type WireFormat } from '@shardweave/dtypes';
+import { hashNumbers } from '../algorithms/hash-numbers.js';
+import { countedParts, evenParts, type PartLayout, partBytes } from '../algorithms/part-layout.js';
+import { WIRE_DTYPES, type WireDType } from '../endpoint/call-signature.js';
+import type { CollectiveUsageError } from '../errors.js';
+import type { CompressionOptions, MoveOptions, ReduceCallOptions } from './process-group.js';
+import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-checks.js';
+
+const REDUCE_OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
+
+/** How a buffer is divided, and what ranks compare of it. */
+export interface Division {
+  readonly layout: PartLayout;
+  /** Of the signature: bytes of one part, or of all where they are uneven. */
+  readonly byteLength: number;
+  /** Of the signature: a hash of uneven counts, or 0. */
+  readonly layoutHash: number;
+}
+
+/** How a call is compressed. */
+export interface CallCompression {
+  readonly format: WireFormat;
+  readonly residual: Uint8Array | undefined;
+}
+
+export class CallArguments {
+  readonly #rank: number;
+  readonly #worldSize: number;
+  readonly #error: (call: string, message: string) => CollectiveUsageError;
+
+  constructor(
+    rank: number,
+    worldSize: number,
+    error: (call: string, message: string) => CollectiveUsageError,
+  ) {
+    this.#rank = rank;
+    this.#worldSize = worldSize;
+    this.#error = error;
+  }
+
+  /** Of every call, and of none without them: `needs` says which it can't be without. */
+  options(call: string, options: MoveOptions, needs?: string): void {
+    if (kindOf(options) !== 'Object') {
+      const what = needs === undefined ? 'options' : `options, at least ${needs}`;
+      throw this.#error(call, `expected an object of ${what}, got ${shown(options)}.`);
+    }
+    const { timeoutMs, dtype } = options;
+    const complaint =
+      timeoutMs === undefined ? undefined : complaintOfTimeLimit('timeoutMs', timeoutMs);
+    if (complaint !== undefined) {
+      throw this.#error(call, complaint);
+    }
+    if (dtype !== undefined) {
+      this.#dtype(call, dtype);
+    }
+  }
+
+  #dtype(call: string, dtype: WireDType): void {
+    if (!WIRE_DTYPES.includes(dtype)) {
+      const dtypes = WIRE_DTYPES.join(', ');
+      throw this.#error(call, `expected dtype to be ${dtypes}, got ${shown(dtype)}.`);
+    }
+  }
+
+  /** Everything here counts bytes: other arrays' lengths and offsets would mean something else. */
+  buffer(call: string, name: string, bytes: Uint8Array): void {
+    const kind = ArrayBuffer.isView(bytes) ? bytes[Symbol.toStringTag] : kindOf(bytes);
+    if (kind !== 'Uint8Array') {
+      const isBuffer = kind === 'ArrayBuffer' || kind === 'SharedArrayBuffer';
+      const how = isBuffer
+        ? 'Of a buffer a: new Uint8Array(a)'
+        : 'Of a typed array a: new Uint8Array(a.buffer, a.byteOffset, a.byteLength)';
+      throw this.#error(call, `expected ${name} to be a Uint8Array, got ${kind}. ${how}.`);
+    }
+  }
+
+  /** `part` is this rank's, `whole` has all ranks' parts. */
+  division(
+    call: string,
+    part: Uint8Array,
+    whole: { readonly name: string; readonly bytes: Uint8Array },
+    { dtype = 'u8', counts }: { dtype?: WireDType; counts?: readonly number[] },
+  ): Division {
+    if (counts === undefined) {
+      const { byteLength } = part;
+      this.bytes(call, whole.name, whole.bytes, byteLength * this.#worldSize);
+      return { layout: evenParts(this.#worldSize, byteLength), byteLength, layoutHash: 0 };
+    }
+    const isCount = (count: number) => Number.isSafeInteger(count) && count >= 0;
+    if (counts.length !== this.#worldSize || !counts.every(isCount)) {
+      throw this.#error(
+        call,
+        `expected ${this.#worldSize} counts of elements, got [${counts.join(', ')}].`,
+      );
+    }
+    const layout = countedParts(counts, byteSize(dtype));
+    const own = partBytes(layout, this.#rank);
+    if (part.byteLength !== own) {
+      const count = counts[this.#rank];
+      throw this.#error(
+        call,
+        `expected ${own} bytes for ${count} ${dtype} of rank ${this.#rank}, got ${part.byteLength}.`,
+      );
+    }
+    const byteLength = layout.offsets.at(-1)!;
+    this.bytes(call, whole.name, whole.bytes, byteLength);
+    return { layout, byteLength, layoutHash: hashNumbers(counts) };
+  }
+
+  /** `part` may be its place in `whole` or lie elsewhere, but not over other parts: they are in use. */
+  noOverlap(call: string, part: Uint8Array, whole: Uint8Array, place: number): void {
+    if (part.buffer !== whole.buffer || part.byteLength === 0 || whole.byteLength === 0) {
+      return;
+    }
+    const start = part.byteOffset - whole.byteOffset;
+    const isApart = start >= whole.byteLength || start + part.byteLength <= 0;
+    if (!isApart && start !== place) {
+      throw this.#error(
+        call,
+        `input and output overlap, expected that only at byte ${place}, got byte ${start}.`,
+      );
+    }
+  }
+
+  reduceOptions(call: string, byteLength: number, options: ReduceCallOptions): ReduceOptions {
+    const { dtype, op } = options;
+    this.#dtype(call, dtype);
+    if (!REDUCE_OPS.includes(op)) {
+      const hint = /^(avg|average)$/i.test(String(op)) ? " It is 'mean' here." : '';
+      const ops = REDUCE_OPS.join(', ');
+      throw this.#error(call, `expected op to be ${ops}, got ${shown(op)}.${hint}`);
+    }
+    const size = byteSize(dtype);
+    if (byteLength % size !== 0) {
+      throw this.#error(call, `expected whole ${dtype} elements, got ${byteLength} bytes.`);
+    }
+    return { dtype, op };
+  }
+
+  /** Undefined: exact. A call that asks for what can't be is refused; a group's default gives way. */
+  compression(
+    call: string,
+    input: Uint8Array,
+    options: CompressionOptions & { readonly dtype?: WireDType; readonly op?: ReduceOp },
+    ofGroup: WireFormat | 'exact',
+  ): CallCompression | undefined {
+    const { wire = ofGroup, dtype = 'u8', op = 'sum', residual } = options;
+    const complaint = complaintOfWire(wire);
+    if (complaint !== undefined) {
+      throw this.#error(call, complaint);
+    }
+    if (residual !== undefined && kindOf(residual) !== 'Float32Array') {
+      const kind = kindOf(residual);
+      throw this.#error(call, `expected residual to be a Float32Array, got ${kind}.`);
+    }
+    const fits = dtype === 'f32' && (op === 'sum' || op === 'mean');
+    if (wire === 'exact' || (!fits && options.wire === undefined)) {
+      if (residual !== undefined) {
+        throw this.#error(call, 'a residual is for compressed calls. Name a wire format.');
+      }
+      return undefined;
+    }
+    if (!fits) {
+      const what = dtype === 'f32' ? op : dtype;
+      throw this.#error(call, `wire ${wire} is for f32, sum or mean, got ${what}.`);
+    }
+    if (residual !== undefined && residual.byteLength !== input.byteLength) {
+      throw this.#error(
+        call,
+        `expected a residual of ${input.byteLength / 4} f32, as the input, got ${residual.length}.`,
+      );
+    }
+    return {
+      format: wire,
+      residual:
+        residual && new Uint8Array(residual.buffer, residual.byteOffset, residual.byteLength),
+    };
+  }
+
+  /** All ranks read rounded values, the sender too: an input in its place would be rounded. */
+  notInPlace(call: string, input: Uint8Array, output: Uint8Array): void {
+    const start = input.byteOffset - output.byteOffset;
+    const isApart = start >= output.byteLength || start + input.byteLength <= 0;
+    if (input.buffer === output.buffer && !isApart) {
+      throw this.#error(
+        call,
+        'input lies in output, which a compressed call would round. Copy it.',
+      );
+    }
+  }
+
+  bytes(call: string, name: string, bytes: Uint8Array, byteLength: number): void {
+    if (bytes.byteLength !== byteLength) {
+      throw this.#error(
+        call,
+        `expected an ${name} of ${byteLength} bytes for ${this.#worldSize} ranks, ` +
+          `got ${bytes.byteLength}.`,
+      );
+    }
+  }
+
+  byteCount(call: string, byteLength: number): void {
+    if (!Number.isSafeInteger(byteLength) || byteLength < 0) {
+      throw this.#error(call, `expected a number of bytes, got ${shown(byteLength)}.`);
+    }
+  }
+
+  sharedBuffer(call: string, buffer: SharedArrayBuffer): void {
+    const kind = kindOf(buffer);
+    if (kind !== 'SharedArrayBuffer') {
+      throw this.#error(call, `expected a SharedArrayBuffer, got ${kind}.`);
+    }
+  }
+
+  rank(call: string, name: string, rank: number): void {
+    if (!Number.isInteger(rank) || rank < 0 || rank >= this.#worldSize) {
+      throw this.#error(call, `expected a ${name} below ${this.#worldSize}, got ${rank}.`);
+    }
+  }
+
+  /** Of send and recv. Returns the channel. */
+  pointToPoint(call: string, peer: number, channel = 0): number {
+    this.rank(call, 'peer', peer);
+    if (peer === this.#rank) {
+      throw this.#error(call, `expected another rank, got its own, ${peer}.`);
+    }
+    if (!Number.isInteger(channel) || channel < 0 || channel > 0xffffffff) {
+      throw this.#error(call, `expected an unsigned 32-bit channel, got ${channel}.`);
+    }
+    return channel;
+  }
+}

@@ -1,0 +1,100 @@
+// Options that every way of making a group takes, and what they become: an Endpoint and its world.
+
+import { WireCodec, type WireFormat } from '@shardweave/dtypes';
+import type { Clock } from '../clock.js';
+import { DEFAULT_TIMEOUT_MS, type Endpoint } from '../endpoint/endpoint.js';
+import type { ReduceHook } from '../endpoint/reduce-hook.js';
+import { CollectiveUsageError, type ErrorPlace } from '../errors.js';
+import type { ProcessGroup, TraceHandler } from './process-group.js';
+import { TransportGroup } from './transport-group.js';
+import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-checks.js';
+
+export interface GroupOptions {
+  /**
+   * Milliseconds without a byte's progress until a call fails on every rank; Infinity: no
+   * limit. Default: ten minutes.
+   */
+  readonly timeoutMs?: number;
+  readonly onTrace?: TraceHandler;
+  /** Combines parts in place of our wasm: in a worker, or on a GPU. */
+  readonly reduce?: ReduceHook;
+  /**
+   * How f32 travels where a call doesn't say (CompressionOptions): in all-gathers, sums and means.
+   * Default: exact.
+   */
+  readonly wire?: WireFormat | 'exact';
+  /**
+   * For each rank of the world the number of its host. Sums are then combined within hosts first, and
+   * each part crosses between two hosts once: fewer bytes there, in an order of its own (README),
+   * equal in all runs. The same on all ranks. Default: plain rank order.
+   */
+  readonly hosts?: readonly number[];
+  /**
+   * Bytes of one peer's messages that may wait here for a call that asks for them; a peer that sends
+   * more is lost. Default: 512 MiB.
+   */
+  readonly maxUnclaimedBytes?: number;
+  /** For tests. Default: the system's. */
+  readonly clock?: Clock;
+}
+
+/**
+ * Refuses what can't be right, by CollectiveUsageError. Whoever connects asks this before it opens
+ * anything: an error afterwards would leave links open and the other ranks in a job without this one.
+ */
+export function checkGroupOptions(
+  options: GroupOptions & { readonly joinTimeoutMs?: number },
+  place: ErrorPlace,
+): void {
+  const { hosts, wire, maxUnclaimedBytes } = options;
+  const refuse = (complaint: string | undefined) => {
+    if (complaint !== undefined) {
+      throw new CollectiveUsageError(place, complaint);
+    }
+  };
+  for (const name of ['timeoutMs', 'joinTimeoutMs'] as const) {
+    const limitMs = options[name];
+    refuse(limitMs === undefined ? undefined : complaintOfTimeLimit(name, limitMs));
+  }
+  refuse(wire === undefined ? undefined : complaintOfWire(wire));
+  if (hosts !== undefined) {
+    refuse(complaintOfHosts(hosts, place.worldSize));
+  }
+  if (maxUnclaimedBytes !== undefined && !isByteLimit(maxUnclaimedBytes)) {
+    const got = shown(maxUnclaimedBytes);
+    refuse(`expected maxUnclaimedBytes to be a number of bytes, got ${got}.`);
+  }
+}
+
+function isByteLimit(bytes: unknown): boolean {
+  return typeof bytes === 'number' && bytes >= 0;
+}
+
+function complaintOfHosts(hosts: readonly number[], worldSize: number): string | undefined {
+  if (!Array.isArray(hosts) || hosts.length !== worldSize) {
+    const got = Array.isArray(hosts) ? hosts.length : kindOf(hosts);
+    return `expected a host for each of ${worldSize} ranks, got ${got}.`;
+  }
+  const wrong = hosts.findIndex((host) => !Number.isFinite(host));
+  return wrong < 0 ? undefined : `expected hosts to be numbers, got ${shown(hosts[wrong])}.`;
+}
+
+/** The group of all ranks, over an endpoint that has its transport. */
+export function createWorldGroup(endpoint: Endpoint, options: GroupOptions): ProcessGroup {
+  const { rank, worldSize } = endpoint;
+  checkGroupOptions(options, { rank, worldSize, call: 'createWorldGroup' });
+  let codec: Promise<WireCodec> | undefined;
+  return new TransportGroup({
+    endpoint,
+    id: 'world',
+    members: Array.from({ length: worldSize }, (_, member) => member),
+    timeoutMs: options.timeoutMs ?? DEFAULT_TIMEOUT_MS,
+    onTrace: options.onTrace,
+    hosts: options.hosts,
+    wire: options.wire ?? 'exact',
+    codec: () => {
+      codec ??= WireCodec.create();
+      return codec;
+    },
+  });
+}

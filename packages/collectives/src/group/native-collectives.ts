@@ -1,0 +1,38 @@
+// What a transport may offer beside messages: an engine that runs whole collectives (MPI), in place
+// of the algorithms over `send`.
+
+import type { ReduceOptions } from '@shardweave/dtypes';
+import type { PartLayout } from '../algorithms/part-layout.js';
+import type { Call } from '../endpoint/call.js';
+
+/**
+ * The same operations as in algorithms/. Each is entered within the caller's call, so in program
+ * order, and several may be running. The engine finds out itself whether ranks agree
+ * (`call.spec.signature`; `Endpoint.fail` tells all), counts bytes on `call`, and reports its progress
+ * with `call.progressed`. Buffers are lent until the promise settles; a rejection ends the job.
+ */
+export interface NativeCollectives {
+  /** Whether this group's collectives go through the engine: equal on all its ranks. */
+  serves(group: string): boolean;
+  /** Also barrier (0 bytes) and the exchange of split. `own` may be its place in `output`. */
+  allGather(call: Call, own: Uint8Array, output: Uint8Array, layout: PartLayout): Promise<void>;
+  reduceScatter(
+    call: Call,
+    input: Uint8Array,
+    output: Uint8Array,
+    layout: PartLayout,
+    options: ReduceOptions,
+  ): Promise<void>;
+  allReduce(
+    call: Call,
+    input: Uint8Array,
+    output: Uint8Array,
+    options: ReduceOptions,
+  ): Promise<void>;
+  broadcast(call: Call, buffer: Uint8Array, root: number): Promise<void>;
+  gather(call: Call, input: Uint8Array, output: Uint8Array | null, root: number): Promise<void>;
+  /** Within the call of `split`, after its exchange: the new group and its world ranks. */
+  openGroup(call: Call, id: string, members: readonly number[]): Promise<void>;
+  /** The group was closed on this rank. */
+  closeGroup?(id: string): void;
+}

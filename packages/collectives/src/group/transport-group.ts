@@ -1,0 +1,384 @@
+// ProcessGroup over any Transport: checks arguments, numbers the calls, counts and traces them, and
+// leaves matching and failures to the Endpoint and the moving of parts to src/algorithms/.
+
+import type { WireCodec, WireFormat } from '@shardweave/dtypes';
+import { allGather } from '../algorithms/all-gather.js';
+import { allReduce } from '../algorithms/all-reduce.js';
+import { barrier } from '../algorithms/barrier.js';
+import {
+  allGatherCompressed,
+  allReduceCompressed,
+  type Compression,
+  reduceScatterCompressed,
+} from '../algorithms/compressed.js';
+import { hashText } from '../algorithms/hash-numbers.js';
+import { HostPlan } from '../algorithms/host-plan.js';
+import { evenParts } from '../algorithms/part-layout.js';
+import { reduceScatter } from '../algorithms/reduce-scatter.js';
+import { broadcast, gather } from '../algorithms/rooted.js';
+import type { Call } from '../endpoint/call.js';
+import type { CallSignature, OperationName } from '../endpoint/call-signature.js';
+import type { Endpoint } from '../endpoint/endpoint.js';
+import { GroupClosedError } from '../errors.js';
+import { CallArguments, type CallCompression, type Division } from './call-arguments.js';
+import { CallCounts } from './call-counts.js';
+import { splitId } from './group-id.js';
+import type { NativeCollectives } from './native-collectives.js';
+import type {
+  BarrierOptions,
+  CollectiveStats,
+  MoveOptions,
+  PartsOptions,
+  ProcessGroup,
+  RecvOptions,
+  ReduceCallOptions,
+  ReducePartsOptions,
+  RootedOptions,
+  SendOptions,
+  TraceHandler,
+} from './process-group.js';
+import { StartOrder } from './start-order.js';
+
+export interface TransportGroupOptions {
+  readonly endpoint: Endpoint;
+  readonly id: string;
+  /** World ranks, in group order. */
+  readonly members: readonly number[];
+  readonly timeoutMs: number;
+  readonly onTrace: TraceHandler | undefined;
+  /** Of each rank of the world. See GroupOptions. */
+  readonly hosts?: readonly number[] | undefined;
+  /** Of calls that say nothing else. */
+  readonly wire: WireFormat | 'exact';
+  /** One for all groups of the job, made at first use. */
+  readonly codec: () => Promise<WireCodec>;
+}
+
+/** What a call is, of which its signature is made. */
+interface CallShape {
+  readonly operation: OperationName;
+  readonly byteLength: number;
+  readonly layout?: number;
+  readonly counts?: readonly number[] | undefined;
+  readonly wire?: WireFormat | undefined;
+}
+
+/** Over messages; a transport may have an engine instead. */
+const ALGORITHMS = { allGather, reduceScatter, allReduce, broadcast, gather };
+
+const EMPTY = new Uint8Array(0);
+
+export class TransportGroup implements ProcessGroup {
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly id: string;
+  readonly starts = new StartOrder(() => this.#sequence);
+  readonly locals = new Map<symbol, unknown>();
+  onTrace: TraceHandler | undefined;
+  readonly #options: TransportGroupOptions;
+  readonly #arguments: CallArguments;
+  readonly #hosts: HostPlan | undefined;
+  #sequence = 0;
+  #isClosed = false;
+  readonly #counts = new CallCounts();
+
+  constructor(options: TransportGroupOptions) {
+    this.#options = options;
+    this.id = options.id;
+    this.rank = options.members.indexOf(options.endpoint.rank);
+    this.worldSize = options.members.length;
+    this.onTrace = options.onTrace;
+    const { hosts } = options;
+    this.#hosts = hosts && HostPlan.of(options.members.map((member) => hosts[member]!));
+    this.#arguments = new CallArguments(this.rank, this.worldSize, (call, message) =>
+      options.endpoint.usageError(call, message),
+    );
+  }
+
+  async allGather(
+    input: Uint8Array,
+    output: Uint8Array,
+    options: PartsOptions = {},
+  ): Promise<void> {
+    const name = 'allGather';
+    this.#arguments.options(name, options);
+    this.#arguments.buffer(name, 'input', input);
+    this.#arguments.buffer(name, 'output', output);
+    const whole = { name: 'output', bytes: output };
+    const division = this.#arguments.division(name, input, whole, options);
+    this.#arguments.noOverlap(name, input, output, division.layout.offsets[this.rank]!);
+    const { layout } = division;
+    const wire = this.#arguments.compression(name, input, options, this.#options.wire);
+    if (wire !== undefined) {
+      this.#arguments.notInPlace(name, input, output);
+    }
+    const shape = { ...divided(name, division, options), wire: wire?.format };
+    await this.#collective(shape, options, (call) =>
+      wire === undefined
+        ? this.#algorithms.allGather(call, input, output, layout)
+        : this.#compressed(wire, (by) => allGatherCompressed(call, input, output, layout, by)),
+    );
+  }
+
+  async reduceScatter(
+    input: Uint8Array,
+    output: Uint8Array,
+    options: ReducePartsOptions,
+  ): Promise<void> {
+    const name = 'reduceScatter';
+    this.#arguments.options(name, options, '{ dtype, op }');
+    this.#arguments.buffer(name, 'input', input);
+    this.#arguments.buffer(name, 'output', output);
+    const reduce = this.#arguments.reduceOptions(name, output.byteLength, options);
+    const whole = { name: 'input', bytes: input };
+    const division = this.#arguments.division(name, output, whole, options);
+    this.#arguments.noOverlap(name, output, input, division.layout.offsets[this.rank]!);
+    const { layout } = division;
+    const wire = this.#arguments.compression(name, input, options, this.#options.wire);
+    const shape = { ...divided(name, division, options), wire: wire?.format };
+    const { op } = reduce;
+    await this.#collective(shape, options, (call) =>
+      wire === undefined
+        ? this.#reductions.reduceScatter(call, input, output, layout, reduce)
+        : this.#compressed(wire, (by) =>
+            reduceScatterCompressed(call, input, output, layout, op, by),
+          ),
+    );
+  }
+
+  async allReduce(
+    input: Uint8Array,
+    output: Uint8Array,
+    options: ReduceCallOptions,
+  ): Promise<void> {
+    this.#arguments.options('allReduce', options, '{ dtype, op }');
+    this.#arguments.buffer('allReduce', 'input', input);
+    this.#arguments.buffer('allReduce', 'output', output);
+    const { byteLength } = input;
+    const reduce = this.#arguments.reduceOptions('allReduce', byteLength, options);
+    this.#arguments.bytes('allReduce', 'output', output, byteLength);
+    this.#arguments.noOverlap('allReduce', input, output, 0);
+    const wire = this.#arguments.compression('allReduce', input, options, this.#options.wire);
+    const shape = { operation: 'allReduce', byteLength, wire: wire?.format } as const;
+    await this.#collective(shape, options, (call) =>
+      wire === undefined
+        ? this.#reductions.allReduce(call, input, output, reduce)
+        : this.#compressed(wire, (by) => allReduceCompressed(call, input, output, reduce.op, by)),
+    );
+  }
+
+  async broadcast(buffer: Uint8Array, options: RootedOptions): Promise<void> {
+    this.#arguments.options('broadcast', options, '{ root }');
+    this.#arguments.buffer('broadcast', 'buffer', buffer);
+    this.#arguments.rank('broadcast', 'root', options.root);
+    const { byteLength } = buffer;
+    await this.#collective({ operation: 'broadcast', byteLength }, options, (call) =>
+      this.#algorithms.broadcast(call, buffer, options.root),
+    );
+  }
+
+  async gather(
+    input: Uint8Array,
+    output: Uint8Array | null,
+    options: RootedOptions,
+  ): Promise<void> {
+    this.#arguments.options('gather', options, '{ root }');
+    this.#arguments.buffer('gather', 'input', input);
+    this.#arguments.buffer('gather', 'output', output ?? EMPTY);
+    this.#arguments.rank('gather', 'root', options.root);
+    const { byteLength } = input;
+    if (this.rank === options.root) {
+      const whole = output ?? EMPTY;
+      this.#arguments.bytes('gather', 'output', whole, byteLength * this.worldSize);
+      this.#arguments.noOverlap('gather', input, whole, byteLength * this.rank);
+    }
+    await this.#collective({ operation: 'gather', byteLength }, options, (call) =>
+      this.#algorithms.gather(call, input, output, options.root),
+    );
+  }
+
+  async send(data: Uint8Array, options: SendOptions): Promise<void> {
+    this.#arguments.options('send', options, '{ to }');
+    this.#arguments.buffer('send', 'data', data);
+    const channel = this.#arguments.pointToPoint('send', options.to, options.channel);
+    const { byteLength } = data;
+    await this.#run({ operation: 'send', byteLength }, channel, options, (call) =>
+      call.send(options.to, data),
+    );
+  }
+
+  async recv(buffer: Uint8Array, options: RecvOptions): Promise<void> {
+    this.#arguments.options('recv', options, '{ from }');
+    this.#arguments.buffer('recv', 'buffer', buffer);
+    const channel = this.#arguments.pointToPoint('recv', options.from, options.channel);
+    const { byteLength } = buffer;
+    await this.#run({ operation: 'recv', byteLength }, channel, options, (call) =>
+      call.receive(options.from, buffer),
+    );
+  }
+
+  async barrier(options: BarrierOptions = {}): Promise<void> {
+    this.#arguments.options('barrier', options);
+    await this.#collective({ operation: 'barrier', byteLength: 0 }, options, (call) =>
+      this.#native === undefined
+        ? barrier(call)
+        : this.#native.allGather(call, EMPTY, EMPTY, evenParts(this.worldSize, 0)),
+    );
+  }
+
+  async split(color: number, key: number = this.rank): Promise<ProcessGroup> {
+    const { endpoint } = this.#options;
+    if (!Number.isInteger(color)) {
+      throw endpoint.usageError('split', `expected an integer color, got ${color}.`);
+    }
+    const sequence = this.#sequence;
+    const own = new Uint8Array(Float64Array.of(color, key).buffer);
+    const all = new Float64Array(2 * this.worldSize);
+    const layout = evenParts(this.worldSize, own.byteLength);
+    const id = splitId(this.id, sequence, color);
+    let members: readonly number[] = [];
+    const what = { operation: 'split', byteLength: own.byteLength } as const;
+    await this.#collective(what, {}, async (call) => {
+      await this.#algorithms.allGather(call, own, new Uint8Array(all.buffer), layout);
+      members = this.#options.members
+        .map((world, r) => ({ world, r, color: all[2 * r]!, key: all[2 * r + 1]! }))
+        .filter((member) => member.color === color)
+        .sort((a, b) => a.key - b.key || a.r - b.r)
+        .map(({ world }) => world);
+      await this.#native?.openGroup(call, id, members);
+    });
+    return new TransportGroup({ ...this.#options, id, members, onTrace: this.onTrace });
+  }
+
+  allocate(byteLength: number): Uint8Array {
+    this.#arguments.byteCount('allocate', byteLength);
+    return this.#options.endpoint.allocate(byteLength);
+  }
+
+  register(buffer: SharedArrayBuffer): void {
+    this.#arguments.sharedBuffer('register', buffer);
+    this.#options.endpoint.register(buffer);
+  }
+
+  release(memory: Uint8Array | ArrayBufferLike): void {
+    this.#options.endpoint.release(memory);
+  }
+
+  stats(): CollectiveStats {
+    return this.#counts.read();
+  }
+
+  abort(reason: string): void {
+    const { endpoint } = this.#options;
+    endpoint.fail({ kind: 'aborted', origin: endpoint.rank, reason });
+  }
+
+  async close(): Promise<void> {
+    if (!this.#isClosed) {
+      this.#isClosed = true;
+      this.#native?.closeGroup?.(this.id);
+    }
+    if (this.id === 'world') {
+      await this.#options.endpoint.close();
+    }
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  get #native(): NativeCollectives | undefined {
+    return this.#options.endpoint.nativeFor(this.id);
+  }
+
+  get #algorithms(): typeof ALGORITHMS {
+    return this.#native ?? ALGORITHMS;
+  }
+
+  /** An engine knows nothing of hosts. */
+  get #reductions(): typeof ALGORITHMS {
+    return this.#hosts === undefined ? this.#algorithms : ALGORITHMS;
+  }
+
+  async #compressed(
+    wire: CallCompression,
+    move: (by: Compression) => Promise<void>,
+  ): Promise<void> {
+    await move({ ...wire, codec: await this.#options.codec() });
+  }
+
+  #collective(
+    what: CallShape,
+    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions & BarrierOptions>,
+    body: (call: Call) => Promise<void>,
+  ): Promise<void> {
+    return this.#run(what, this.#sequence++, options, body);
+  }
+
+  async #run(
+    what: CallShape,
+    sequence: number,
+    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions & BarrierOptions>,
+    body: (call: Call) => Promise<void>,
+  ): Promise<void> {
+    const { endpoint, members } = this.#options;
+    if (this.#isClosed && endpoint.failure === undefined) {
+      throw new GroupClosedError({
+        rank: endpoint.rank,
+        worldSize: endpoint.worldSize,
+        call: what.operation,
+      });
+    }
+    const hosts = options.op === undefined ? undefined : this.#hosts;
+    const { identity } = options;
+    const identityHash = identity === undefined ? 0 : hashText(identity);
+    const signature: CallSignature = {
+      operation: what.operation,
+      byteLength: what.byteLength,
+      layout: ((what.layout ?? 0) ^ (hosts?.hash ?? 0) ^ identityHash) >>> 0,
+      dtype: what.wire === undefined ? (options.dtype ?? 'u8') : `f32 as ${what.wire}`,
+      reduceOp: options.op ?? null,
+      root: options.root ?? -1,
+    };
+    const timeoutMs = options.timeoutMs ?? this.#options.timeoutMs;
+    const spec = {
+      group: this.id,
+      members,
+      rank: this.rank,
+      sequence,
+      signature,
+      counts: what.counts,
+      identity,
+      elseAbort: options.elseAbort,
+      hosts,
+      timeoutMs,
+    };
+    const startMs = endpoint.clock.now();
+    let hasFailed = true;
+    try {
+      const call = await endpoint.run(spec, body);
+      hasFailed = false;
+      this.#counts.add(what.operation, call);
+    } finally {
+      this.onTrace?.({
+        name: what.operation,
+        seq: sequence,
+        startMs,
+        endMs: endpoint.clock.now(),
+        bytes: what.byteLength,
+        rank: this.rank,
+        group: this.id,
+        tag: options.tag,
+        failed: hasFailed,
+      });
+    }
+  }
+}
+
+function divided(
+  operation: 'allGather' | 'reduceScatter',
+  { byteLength, layoutHash }: Division,
+  { counts }: PartsOptions,
+): CallShape {
+  return { operation, byteLength, layout: layoutHash, counts };
+}

@@ -1,0 +1,55 @@
+// Keeps what arrives on a socket while nobody is named to hear of it. Both WireSockets have one.
+
+import type { WireHandler } from './wire-socket.js';
+
+export class HandlerSlot {
+  #handler: WireHandler | undefined;
+  #waiting: ((handler: WireHandler) => void)[] = [];
+  #isClosed = false;
+
+  setHandler(handler: WireHandler | undefined): void {
+    this.#handler = handler;
+    // A handler may hand the socket on while it hears of what has waited.
+    while (this.#handler !== undefined && this.#waiting.length > 0) {
+      this.#waiting.shift()!(this.#handler);
+    }
+  }
+
+  /** The bytes are lent, so what has to wait is copied. */
+  onBinary(bytes: Uint8Array): void {
+    if (this.#handler !== undefined) {
+      this.#handler.onBinary(bytes);
+      return;
+    }
+    const copy = bytes.slice();
+    this.#waiting.push((handler) => handler.onBinary(copy));
+  }
+
+  room(): Uint8Array | undefined {
+    return this.#handler?.room?.();
+  }
+
+  filled(byteLength: number): void {
+    this.#handler?.filled?.(byteLength);
+  }
+
+  onText(text: string): void {
+    this.#tell((handler) => handler.onText(text));
+  }
+
+  /** Later ones than the first are dropped. */
+  onClose(code: number, reason: string): void {
+    if (!this.#isClosed) {
+      this.#isClosed = true;
+      this.#tell((handler) => handler.onClose(code, reason));
+    }
+  }
+
+  #tell(what: (handler: WireHandler) => void): void {
+    if (this.#handler === undefined) {
+      this.#waiting.push(what);
+    } else {
+      what(this.#handler);
+    }
+  }
+}

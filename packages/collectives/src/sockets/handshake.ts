@@ -1,0 +1,180 @@
+// How two processes prove to each other that they know the job's secret, before anything else is
+// parsed. Bytes in, bytes out: no sockets, no timers, nothing of Node (see prove.ts for those).
+//   listener -> joiner   magic (4), nonce (32)
+//   joiner -> listener   magic (4), role, rank, target, world size, attempt (u32 each, little-endian),
+//                        run (16), nonce (32), HMAC-SHA256 over 'joiner', the listener's nonce, all these (32)
+//   listener -> joiner   HMAC-SHA256 over 'listener' and the same (32)
+// The run is the head of SHA-256 of the run's id: two jobs may share a secret, as pods of a cluster do.
+// The secret is never sent, and both nonces are fresh, so nothing can be replayed.
+
+import { hmac } from '@noble/hashes/hmac.js';
+import { sha256 } from '@noble/hashes/sha2.js';
+
+/** What a connection is for. Its place in this list is its number on the wire. */
+const ROLES = [
+  'rendezvous',
+  'link',
+  'heartbeat',
+  'relay',
+  'store',
+  'heartbeat subscriber',
+  'heartbeat relay',
+] as const;
+
+/**
+ * rendezvous: a rank meets the others; link: data between two ranks; heartbeat: a rank's signs of
+ * life; relay: a link that the rendezvous joins, since neither of its ends can listen; store: the
+ * key-value store of the launcher; hearing: to a rank's heartbeat worker, whose signs of life come over
+ * it, by a rank that can't listen; heartbeat relay: signs of life both ways, joined like a relay.
+ */
+export type Role = (typeof ROLES)[number];
+
+/** What a joiner says about itself; all of it is under the proof. */
+export interface Hello {
+  readonly role: Role;
+  readonly rank: number;
+  /** The rank it wants; RENDEZVOUS_TARGET for the rendezvous. */
+  readonly target: number;
+  readonly worldSize: number;
+  /** How often the job has been started before: ranks of different attempts refuse each other. */
+  readonly attempt: number;
+  /** The digest of the run's id, as `runDigest` makes it. */
+  readonly run: Uint8Array;
+}
+
+/** No rank: the rendezvous, which any process may host. */
+export const RENDEZVOUS_TARGET = 0xffffffff;
+
+/** Names protocol and version. */
+const MAGIC = new TextEncoder().encode('SWC4');
+const NONCE_BYTES = 32;
+const MAC_BYTES = 32;
+const NUM_FIELDS = 5;
+const FIELDS_END = MAGIC.length + 4 * NUM_FIELDS;
+const RUN_BYTES = 16;
+const RUN_END = FIELDS_END + RUN_BYTES;
+const SAID_BYTES = RUN_END + NONCE_BYTES;
+
+export const GREETING_BYTES = MAGIC.length + NONCE_BYTES;
+export const HELLO_BYTES = SAID_BYTES + MAC_BYTES;
+export const PROOF_BYTES = MAC_BYTES;
+
+const FOREIGN = 'not a rank of this program and version';
+
+/** The side that was called. */
+export class ListenerHandshake {
+  /** To be sent first. */
+  readonly greeting: Uint8Array;
+  readonly #secret: string;
+
+  constructor(secret: string) {
+    this.#secret = secret;
+    this.greeting = joined(MAGIC, randomNonce());
+  }
+
+  /** What a joiner that knows the secret says about itself, and the proof for it; else why not. */
+  judge(
+    message: Uint8Array,
+  ): { readonly hello: Hello; readonly proof: Uint8Array } | { readonly refusal: string } {
+    if (message.length !== HELLO_BYTES || !hasMagic(message)) {
+      return { refusal: FOREIGN };
+    }
+    const nonce = this.greeting.subarray(MAGIC.length);
+    const said = message.subarray(0, SAID_BYTES);
+    if (!isEqual(mac(this.#secret, 'joiner', nonce, said), message.subarray(SAID_BYTES))) {
+      return { refusal: 'wrong secret' };
+    }
+    const view = new DataView(said.buffer, said.byteOffset, said.byteLength);
+    const field = (i: number) => view.getUint32(MAGIC.length + 4 * i, true);
+    const role = ROLES[field(0)];
+    if (role === undefined) {
+      return { refusal: FOREIGN };
+    }
+    const hello = {
+      role,
+      rank: field(1),
+      target: field(2),
+      worldSize: field(3),
+      attempt: field(4),
+      run: said.slice(FIELDS_END, RUN_END),
+    };
+    return { hello, proof: mac(this.#secret, 'listener', nonce, said) };
+  }
+}
+
+/** The side that called. */
+export class JoinerHandshake {
+  readonly #secret: string;
+  readonly #hello: Hello;
+  #expected: Uint8Array | undefined;
+
+  constructor(secret: string, hello: Hello) {
+    this.#secret = secret;
+    this.#hello = hello;
+  }
+
+  /** The answer to the listener's greeting. Throws where it is no greeting. */
+  answer(greeting: Uint8Array): Uint8Array {
+    if (greeting.length !== GREETING_BYTES || !hasMagic(greeting)) {
+      throw new Error(FOREIGN);
+    }
+    const { role, rank, target, worldSize, attempt, run } = this.#hello;
+    const nonce = greeting.subarray(MAGIC.length);
+    const fields = new DataView(new ArrayBuffer(4 * NUM_FIELDS));
+    [ROLES.indexOf(role), rank, target, worldSize, attempt].forEach((value, i) => {
+      fields.setUint32(4 * i, value, true);
+    });
+    const said = joined(MAGIC, new Uint8Array(fields.buffer), run, randomNonce());
+    this.#expected = mac(this.#secret, 'listener', nonce, said);
+    return joined(said, mac(this.#secret, 'joiner', nonce, said));
+  }
+
+  /** Throws unless the listener has proved that it knows the secret. */
+  check(proof: Uint8Array): void {
+    if (this.#expected === undefined || !isEqual(this.#expected, proof)) {
+      throw new Error('the listener does not know the secret');
+    }
+  }
+}
+
+/** What stands for a run's id in a handshake: 16 bytes. */
+export function runDigest(runId: string): Uint8Array {
+  return sha256(new TextEncoder().encode(runId)).slice(0, RUN_BYTES);
+}
+
+export function isSameRun(a: Uint8Array, b: Uint8Array): boolean {
+  return isEqual(a, b);
+}
+
+function mac(secret: string, side: string, nonce: Uint8Array, said: Uint8Array): Uint8Array {
+  const text = new TextEncoder();
+  const message = joined(text.encode(`shardweave ${side}\n`), nonce, said);
+  return hmac(sha256, text.encode(secret), message);
+}
+
+function randomNonce(): Uint8Array {
+  return globalThis.crypto.getRandomValues(new Uint8Array(NONCE_BYTES));
+}
+
+function hasMagic(bytes: Uint8Array): boolean {
+  return MAGIC.every((byte, i) => bytes[i] === byte);
+}
+
+/** Takes as long whatever differs. */
+function isEqual(a: Uint8Array, b: Uint8Array): boolean {
+  let difference = a.length ^ b.length;
+  for (let i = 0; i < a.length; i++) {
+    difference |= a[i]! ^ (b[i] ?? 0);
+  }
+  return difference === 0;
+}
+
+function joined(...parts: readonly Uint8Array[]): Uint8Array {
+  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let offset = 0;
+  for (const part of parts) {
+    all.set(part, offset);
+    offset += part.length;
+  }
+  return all;
+}

@@ -1,0 +1,285 @@
+// WireSocket over a connection that the `ws` library has upgraded. Between processes of ours messages
+// are framed and read here, straight on the connection: see websocket-reader.ts. What a page sends
+// (masked, maybe in fragments) the library reads, with `bufferutil` where it is installed.
+
+import type { Socket } from 'node:net';
+import type { WebSocket } from 'ws';
+import { DirectRead } from './direct-read.js';
+import { HandlerSlot } from './handler-slot.js';
+import { MAX_MESSAGE_BYTES, STRANGER_BYTES } from './limits.js';
+import { WebSocketReader } from './websocket-reader.js';
+import type { WireHandler, WireSocket } from './wire-socket.js';
+
+/** How long the peer may take to answer a close before the connection is dropped. */
+const CLOSE_MS = 1000;
+
+/** A close frame has 125 bytes, two of them the code's. */
+const MAX_REASON_BYTES = 123;
+
+/** Up to here, one write of a copy costs less than a write of two buffers. */
+const COPY_MAX_BYTES = 16 * 1024 + 512;
+
+/** A peer that pings and does not read what it gets back is answered no more. */
+const MAX_UNREAD_PONG_BYTES = 1024;
+
+const FINAL_TEXT = 0x81;
+const FINAL_BINARY = 0x82;
+const MASKED = 0x80;
+const NO_STATUS = 1005;
+
+export interface NodeSocketOptions {
+  /** The connection of an accepted socket; an opened one's is known when it is open. */
+  readonly connection?: Socket;
+  /** Whether the peer is no process of ours, so the library reads what it sends. */
+  readonly isPage?: boolean;
+}
+
+export class NodeSocket implements WireSocket {
+  readonly #socket: WebSocket;
+  readonly #slot = new HandlerSlot();
+  readonly #reader: WebSocketReader;
+  readonly #isClient: boolean;
+  readonly #isPage: boolean;
+  #connection: Socket | undefined;
+  #direct: DirectRead | undefined;
+  #hasClosed = false;
+  #onPong: (() => void) | undefined;
+  #answering: Promise<boolean> | undefined;
+  /** Bytes that an accepted peer may still say, counted as they come; Infinity once it is trusted. */
+  #strangerBytes: number;
+
+  /**
+   * Takes an accepted socket, or one that is about to open; nobody else listens to it. Who was
+   * accepted is a stranger until `trust`: it may say STRANGER_BYTES in all, and hears no pong.
+   */
+  constructor(socket: WebSocket, options: NodeSocketOptions = {}) {
+    this.#socket = socket;
+    this.#connection = options.connection;
+    this.#isClient = options.connection === undefined;
+    this.#isPage = options.isPage === true;
+    this.#strangerBytes = this.#isClient ? Infinity : STRANGER_BYTES;
+    this.#reader = new WebSocketReader(
+      {
+        onBinary: (bytes) => this.#slot.onBinary(bytes),
+        room: () => this.#slot.room(),
+        filled: (byteLength) => this.#slot.filled(byteLength),
+        onText: (text) => this.#slot.onText(text),
+        onPing: (bytes) => this.#pong(bytes),
+        onPong: () => this.#onPong?.(),
+        onClose: (code, reason) => this.#onCloseFrame(code, reason),
+      },
+      this.#isClient ? MAX_MESSAGE_BYTES : STRANGER_BYTES,
+    );
+    socket.on('error', (error) => {
+      this.#slot.onClose(1006, error.message);
+      this.terminate();
+    });
+    socket.on('close', (code, reason) => this.#slot.onClose(code, reason.toString()));
+    if (this.#isPage) {
+      this.#readByLibrary();
+    } else if (this.#isClient) {
+      socket.once('upgrade', (response) => {
+        this.#connection = response.socket;
+      });
+      socket.once('open', () => this.#readHere());
+    } else {
+      this.#readHere();
+    }
+  }
+
+  /** The interface it goes out by, while it is open. */
+  get localHost(): string | undefined {
+    return this.#connection?.localAddress?.replace(/^::ffff:/, '');
+  }
+
+  get unsentBytes(): number {
+    return this.#connection!.writableLength;
+  }
+
+  setHandler(handler: WireHandler | undefined): void {
+    this.#slot.setHandler(handler);
+  }
+
+  trust(maxMessageBytes: number): void {
+    this.#reader.maxMessageBytes = maxMessageBytes;
+    this.#strangerBytes = Infinity;
+  }
+
+  send(bytes: Uint8Array, written?: (error?: Error | null) => void): void {
+    this.#write(FINAL_BINARY, bytes, written);
+  }
+
+  sendText(text: string): void {
+    this.#write(FINAL_TEXT, Buffer.from(text));
+  }
+
+  batch(body: () => void): void {
+    this.#connection!.cork();
+    body();
+    this.#connection!.uncork();
+  }
+
+  close(code: number, reason: string): void {
+    this.stopFilling();
+    const socket = this.#socket;
+    if (socket.readyState === socket.CLOSED) {
+      return;
+    }
+    const timer = setTimeout(() => socket.terminate(), CLOSE_MS);
+    socket.once('close', () => clearTimeout(timer));
+    this.#hasClosed = true;
+    socket.close(code, Buffer.from(reason).subarray(0, MAX_REASON_BYTES));
+  }
+
+  terminate(): void {
+    this.stopFilling();
+    this.#socket.terminate();
+  }
+
+  stopFilling(): void {
+    this.#direct?.stop();
+  }
+
+  /** Two that ask at once wait for one answer. */
+  answers(limitMs: number): Promise<boolean> {
+    this.#answering ??= this.#ask(limitMs).finally(() => {
+      this.#answering = undefined;
+    });
+    return this.#answering;
+  }
+
+  setReads(reads: boolean): void {
+    if (this.#isPage) {
+      if (reads) {
+        this.#socket.resume();
+      } else {
+        this.#socket.pause();
+      }
+    } else if (reads) {
+      this.#connection?.resume();
+    } else {
+      this.#connection?.pause();
+    }
+  }
+
+  setKeepsAlive(keepsAlive: boolean): void {
+    if (keepsAlive) {
+      this.#connection?.ref();
+    } else {
+      this.#connection?.unref();
+    }
+  }
+
+  #ask(limitMs: number): Promise<boolean> {
+    return new Promise((resolve) => {
+      const finish = (answers: boolean) => {
+        clearTimeout(timer);
+        this.#onPong = undefined;
+        resolve(answers);
+      };
+      const timer = setTimeout(() => finish(false), limitMs);
+      this.#onPong = () => finish(true);
+      this.#socket.once('close', () => finish(false));
+      this.#socket.ping();
+    });
+  }
+
+  #write(first: number, bytes: Uint8Array, written?: (error?: Error | null) => void): void {
+    const connection = this.#connection!;
+    const { length } = bytes;
+    const lengthBytes = length < 126 ? 0 : length < 65_536 ? 2 : 8;
+    // A client has to mask. Zeros, which change nothing: both ends are ours, no proxy between.
+    const headBytes = 2 + lengthBytes + (this.#isClient ? 4 : 0);
+    const isCopied = length <= COPY_MAX_BYTES;
+    const head = Buffer.allocUnsafe(headBytes + (isCopied ? length : 0));
+    head[0] = first;
+    head[1] =
+      (lengthBytes === 0 ? length : lengthBytes === 2 ? 126 : 127) | (this.#isClient ? MASKED : 0);
+    if (lengthBytes === 2) {
+      head.writeUInt16BE(length, 2);
+    } else if (lengthBytes === 8) {
+      head.writeBigUInt64BE(BigInt(length), 2);
+    }
+    head.fill(0, 2 + lengthBytes, headBytes);
+    if (isCopied) {
+      head.set(bytes, headBytes);
+      connection.write(head, written);
+      return;
+    }
+    connection.cork();
+    connection.write(head);
+    connection.write(bytes, written);
+    connection.uncork();
+  }
+
+  /** In place of the library's receiver, before anything was read. */
+  #readHere(): void {
+    const connection = this.#connection!;
+    const read = (bytes: Uint8Array) => {
+      if (!this.#isHeard(bytes)) {
+        return;
+      }
+      try {
+        this.#reader.read(bytes);
+      } catch (error) {
+        this.#slot.onClose(1002, `it sent no message of ours: ${(error as Error).message}`);
+        this.terminate();
+      }
+    };
+    connection.removeAllListeners('data');
+    // What had been read when the connection was upgraded comes this way, or all of it.
+    connection.on('data', read);
+    this.#direct = DirectRead.start(connection, {
+      room: () => this.#reader.room(),
+      filled: (byteLength) => this.#reader.filled(byteLength),
+      onRead: read,
+    });
+  }
+
+  #readByLibrary(): void {
+    this.#socket.binaryType = 'nodebuffer';
+    // Ahead of the library, which takes any message of up to MAX_MESSAGE_BYTES.
+    this.#connection!.prependListener('data', (bytes: Buffer) => this.#isHeard(bytes));
+    this.#socket.on('ping', (bytes) => this.#pong(bytes));
+    this.#socket.on('pong', () => this.#onPong?.());
+    this.#socket.on('message', (data, isBinary) => {
+      if (this.#strangerBytes < 0) {
+        return;
+      }
+      if (isBinary) {
+        this.#slot.onBinary(data as Buffer);
+      } else {
+        this.#slot.onText((data as Buffer).toString());
+      }
+    });
+  }
+
+  /** Counts what a stranger says, and drops the one that says too much. */
+  #isHeard(bytes: Uint8Array): boolean {
+    if (this.#strangerBytes < 0) {
+      return false;
+    }
+    this.#strangerBytes -= bytes.length;
+    if (this.#strangerBytes >= 0) {
+      return true;
+    }
+    this.#slot.onClose(1009, `it said more than ${STRANGER_BYTES} bytes without a proof`);
+    this.terminate();
+    return false;
+  }
+
+  #pong(bytes: Uint8Array): void {
+    const isTrusted = this.#strangerBytes === Infinity;
+    if (isTrusted && this.unsentBytes <= MAX_UNREAD_PONG_BYTES) {
+      this.#socket.pong(bytes);
+    }
+  }
+
+  #onCloseFrame(code: number, reason: string): void {
+    this.#slot.onClose(code, code === NO_STATUS ? 'it closed its connection' : reason);
+    if (!this.#hasClosed) {
+      this.close(1000, '');
+    }
+    this.#connection!.end();
+  }
+}

@@ -1,0 +1,117 @@
+// WireSocket over a page's native WebSocket. It copies what is sent and says nothing when that has
+// left, so `written` waits until little enough is buffered.
+
+import { HandlerSlot } from './handler-slot.js';
+import type { PageLooks } from './page-looks.js';
+import type { WireHandler, WireSocket } from './wire-socket.js';
+
+/** Up to here, a send counts as written at once: the page's own copy is all that it costs. */
+const FREE_BYTES = 2 ** 20;
+
+/** A close frame has 125 bytes, two of them the code's. */
+const MAX_REASON_BYTES = 123;
+
+export class PageSocket implements WireSocket {
+  readonly #socket: WebSocket;
+  readonly #slot = new HandlerSlot();
+  readonly #unwritten: ((error?: Error | null) => void)[] = [];
+  readonly #looks: PageLooks;
+  #maxMessageBytes: number;
+
+  /** Takes a socket that is about to open: the listener's first words come with the opening. */
+  constructor(socket: WebSocket, maxMessageBytes: number, looks: PageLooks) {
+    this.#socket = socket;
+    this.#looks = looks;
+    this.#maxMessageBytes = maxMessageBytes;
+    socket.binaryType = 'arraybuffer';
+    socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => this.#onMessage(data);
+    socket.onclose = ({ code, reason }) => this.#onClose(code, reason);
+  }
+
+  get unsentBytes(): number {
+    return this.#socket.bufferedAmount;
+  }
+
+  setHandler(handler: WireHandler | undefined): void {
+    this.#slot.setHandler(handler);
+  }
+
+  trust(maxMessageBytes: number): void {
+    this.#maxMessageBytes = maxMessageBytes;
+  }
+
+  send(bytes: Uint8Array, written?: (error?: Error | null) => void): void {
+    if (this.#socket.readyState !== WebSocket.OPEN) {
+      written?.(new Error('the connection is closed'));
+      return;
+    }
+    // A page's WebSocket refuses views of shared memory.
+    const isShared = !(bytes.buffer instanceof ArrayBuffer);
+    this.#socket.send(isShared ? bytes.slice() : (bytes as Uint8Array<ArrayBuffer>));
+    if (written !== undefined) {
+      this.#unwritten.push(written);
+      this.#look();
+    }
+  }
+
+  sendText(text: string): void {
+    if (this.#socket.readyState === WebSocket.OPEN) {
+      this.#socket.send(text);
+    }
+  }
+
+  batch(body: () => void): void {
+    body();
+  }
+
+  close(code: number, reason: string): void {
+    let text = reason;
+    while (new TextEncoder().encode(text).length > MAX_REASON_BYTES) {
+      text = text.slice(0, -1);
+    }
+    this.#socket.close(code, text);
+  }
+
+  /** A page can't drop a connection without a word: it says 1001 itself where the page goes away. */
+  terminate(): void {
+    this.#socket.onmessage = null;
+    this.#socket.close();
+    this.#onClose(1006, 'dropped');
+  }
+
+  readonly #look = (): void => {
+    if (this.#socket.bufferedAmount > FREE_BYTES) {
+      if (this.#unwritten.length > 0) {
+        this.#looks.add(this.#look);
+      }
+      return;
+    }
+    // In a later microtask: who sends doesn't expect the answer within its call.
+    const done = this.#unwritten.splice(0);
+    if (done.length > 0) {
+      queueMicrotask(() => {
+        for (const written of done) {
+          written();
+        }
+      });
+    }
+  };
+
+  #onMessage(data: string | ArrayBuffer): void {
+    if (typeof data === 'string') {
+      this.#slot.onText(data);
+    } else if (data.byteLength > this.#maxMessageBytes) {
+      this.#onClose(1009, `it sent ${data.byteLength} bytes in one message`);
+      this.#socket.close();
+    } else {
+      this.#slot.onBinary(new Uint8Array(data));
+    }
+  }
+
+  #onClose(code: number, reason: string): void {
+    for (const written of this.#unwritten.splice(0)) {
+      written(new Error(reason || `the connection closed, code ${code}`));
+    }
+    this.#slot.onClose(code, reason);
+  }
+}

@@ -1,0 +1,94 @@
+// Joins a key-value store as a client: dials until somebody listens, proves to know the secret and
+// says which run and attempt it belongs to.
+
+import { StoreError } from '../errors.js';
+import { LOOPBACK } from '../launch/launcher.js';
+import { runDigest } from '../sockets/handshake.js';
+import { type ListenSecurityOptions, schemeTo } from '../sockets/listen-security.js';
+import { PROOF_MS, prove } from '../sockets/prove.js';
+import type { WireSocket } from '../sockets/wire-socket.js';
+import { NodePlatform } from '../transports/ws/node-platform.js';
+import { OpenError } from '../transports/ws/ws-platform.js';
+import { Store } from './store.js';
+import { NO_RANK } from './store-session.js';
+
+export interface ConnectStoreOptions extends Pick<ListenSecurityOptions, 'tls' | 'encryption'> {
+  /** Of the server. Default: 127.0.0.1. */
+  readonly address?: string;
+  readonly port: number;
+  /** The server's. */
+  readonly secret: string;
+  /** This process's place, for `barrier`. Default: a client that is no rank. */
+  readonly rank?: number;
+  readonly worldSize?: number;
+  /** Keys of other runs, and of other attempts of this one, are not seen. Default: 'none'. */
+  readonly runId?: string;
+  /** Default: 0. */
+  readonly attempt?: number;
+  /** Milliseconds until the server must be there. Default: 30 s. */
+  readonly joinTimeoutMs?: number;
+  /** Milliseconds that `get`, `wait` and `barrier` wait. Default: 300 s, as PyTorch's. */
+  readonly timeoutMs?: number;
+  /**
+   * Milliseconds after which a server that says nothing counts as lost while a call waits. It is
+   * silent while its process computes, so longer than that takes. Default: 60 s.
+   */
+  readonly silenceMs?: number;
+}
+
+export const STORE_JOIN_TIMEOUT_MS = 30_000;
+const TIMEOUT_MS = 300_000;
+const SILENCE_MS = 60_000;
+const RETRY_MS = 50;
+
+/** Resolves when the store can be used. Rejects with StoreError, STORE_JOIN or STORE_STALE. */
+export async function connectStore(
+  options: ConnectStoreOptions,
+  onClosed?: () => Promise<void>,
+): Promise<Store> {
+  const { address = LOOPBACK, port, secret, rank, worldSize, runId = 'none' } = options;
+  if ((rank === undefined) !== (worldSize === undefined)) {
+    throw new StoreError('STORE_JOIN', 'store: expected rank and worldSize, or none of the two');
+  }
+  const host = address.includes(':') ? `[${address}]` : address;
+  const deadline = performance.now() + (options.joinTimeoutMs ?? STORE_JOIN_TIMEOUT_MS);
+  const socket = await dial(`${schemeTo(address, options)}://${host}:${port}`, deadline, options);
+  const { attempt = 0 } = options;
+  const hello = { role: 'store', target: 0, attempt, run: runDigest(runId) } as const;
+  try {
+    await prove(socket, {
+      secret,
+      hello: { ...hello, rank: rank ?? NO_RANK, worldSize: worldSize ?? 0 },
+      proofMs: Math.min(PROOF_MS, Math.max(1, deadline - performance.now())),
+    });
+  } catch (error) {
+    socket.terminate();
+    const reason = (error as Error).message;
+    throw new StoreError('STORE_JOIN', `store: refused by ${host}:${port}: ${reason}`);
+  }
+  const { timeoutMs = TIMEOUT_MS, silenceMs = SILENCE_MS } = options;
+  return Store.open(socket, { runId, timeoutMs, silenceMs, ...(onClosed && { onClosed }) });
+}
+
+async function dial(
+  url: string,
+  deadline: number,
+  options: ConnectStoreOptions,
+): Promise<WireSocket> {
+  const { secret, tls, encryption, joinTimeoutMs = STORE_JOIN_TIMEOUT_MS } = options;
+  const platform = new NodePlatform({ secret, tls, encryption });
+  for (;;) {
+    try {
+      return (await platform.open(url, deadline - performance.now())).socket;
+    } catch (error) {
+      const isEarly = error instanceof OpenError && error.isEarly;
+      if (!isEarly || performance.now() > deadline) {
+        const { message } = error as Error;
+        const hint = message.includes('timed out') ? ': something else may listen there' : '';
+        const text = `no store at ${url} (${message}${hint})`;
+        throw new StoreError('STORE_JOIN', `store: ${text}, within ${joinTimeoutMs} ms`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+  }
+}

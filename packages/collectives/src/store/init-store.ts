@@ -1,0 +1,70 @@
+// The store of the job that a launcher started this process for: rank 0 serves it.
+
+import type { EnvVariables } from '../launch/environment.js';
+import { LAUNCH_TIMEOUT_MS } from '../launch/init-process-group.js';
+import { LOOPBACK } from '../launch/launcher.js';
+import { meetingAddress, type PlaceOptions, readPlace } from '../launch/place.js';
+import { readSecret } from '../launch/secret.js';
+import { type ConnectStoreOptions, connectStore } from './connect-store.js';
+import type { Store } from './store.js';
+import { StoreServer, type StoreServerOptions } from './store-server.js';
+
+/** What is not given is read from the environment, as initProcessGroup does. */
+export interface InitStoreOptions
+  extends PlaceOptions,
+    Pick<ConnectStoreOptions, 'joinTimeoutMs' | 'timeoutMs' | 'silenceMs'>,
+    Pick<StoreServerOptions, 'tls' | 'encryption' | 'onRefused' | 'limits'> {
+  readonly secret?: string;
+}
+
+/** How long rank 0 serves on for ranks that have not closed theirs. */
+const LEAVE_MS = 5000;
+
+/**
+ * Resolves when this rank can use the store, on the port after the group's. Close it on all ranks:
+ * rank 0's close serves the others on until they have left, for at most five seconds.
+ *
+ * @throws {LaunchError} as initProcessGroup. @throws StoreError STORE_JOIN
+ */
+export async function initStore(options: InitStoreOptions = {}): Promise<Store> {
+  const { joinTimeoutMs = LAUNCH_TIMEOUT_MS, timeoutMs, silenceMs } = options;
+  const env: EnvVariables = options.env ?? process.env;
+  const place = readPlace(options);
+  const { rank, worldSize, attempt, runId } = place;
+  const secret = await readSecret({ ...options, worldSize, env });
+  const address = await meetingAddress(place, { ...options, joinTimeoutMs });
+  const port = place.port + 1;
+  const { tls, encryption, onRefused, limits = {} } = options;
+  const shared = { ...(tls && { tls }), ...(encryption && { encryption }) };
+  const security = { ...shared, ...(onRefused && { onRefused }) };
+  const server =
+    rank === 0
+      ? await StoreServer.listen({ ...security, limits, secret, address, port })
+      : undefined;
+  try {
+    return await connectStore(
+      {
+        rank,
+        worldSize,
+        attempt,
+        runId,
+        secret,
+        ...shared,
+        address: rank === 0 && isUnspecified(address) ? LOOPBACK : address,
+        port,
+        joinTimeoutMs,
+        ...(timeoutMs !== undefined && { timeoutMs }),
+        ...(silenceMs !== undefined && { silenceMs }),
+      },
+      server && (() => server.close({ waitMs: LEAVE_MS })),
+    );
+  } catch (error) {
+    await server?.close();
+    throw error;
+  }
+}
+
+/** Rank 0 may listen everywhere, but can't call there. */
+function isUnspecified(address: string): boolean {
+  return address === '0.0.0.0' || address === '::';
+}

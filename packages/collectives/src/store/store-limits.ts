@@ -1,0 +1,60 @@
+// What a store takes at most, so that no client can fill the memory of the rank that serves it.
+
+import { StoreError } from '../errors.js';
+
+export interface StoreLimits {
+  /** Connections at a time. */
+  readonly maxClients: number;
+  /** Of all runs together, keys that are waited for included. */
+  readonly maxKeys: number;
+  /** Of all keys and values together. */
+  readonly maxBytes: number;
+  readonly maxValueBytes: number;
+  /** UTF-16 units. */
+  readonly maxKeyLength: number;
+  /** Keys of one wait or check. */
+  readonly maxKeysPerCall: number;
+  /** Calls of one client that wait for something. */
+  readonly maxPendingCalls: number;
+}
+
+/** Room for a world of a thousand ranks that tell each other addresses, and no more. */
+export const DEFAULT_STORE_LIMITS: StoreLimits = {
+  maxClients: 2048,
+  maxKeys: 65_536,
+  maxBytes: 256 * 1024 * 1024,
+  maxValueBytes: 1024 * 1024,
+  maxKeyLength: 1024,
+  maxKeysPerCall: 1024,
+  maxPendingCalls: 1024,
+};
+
+/** Counts keys and bytes of one server. */
+export class StoreBudget {
+  readonly limits: StoreLimits;
+  #numKeys = 0;
+  #bytes = 0;
+
+  constructor(limits: StoreLimits) {
+    this.limits = limits;
+  }
+
+  /**
+   * @throws {StoreError} STORE_LIMIT, and counts nothing, where there is no room. Negative numbers give back.
+   */
+  change(what: string, numKeys: number, bytes: number): void {
+    const { maxKeys, maxBytes } = this.limits;
+    if (numKeys > 0 && this.#numKeys + numKeys > maxKeys) {
+      throw new StoreError(
+        'STORE_LIMIT',
+        `${what}: the store has ${maxKeys} keys and takes no more`,
+      );
+    }
+    if (bytes > 0 && this.#bytes + bytes > maxBytes) {
+      const text = `the store has ${this.#bytes} bytes and takes ${maxBytes} at most`;
+      throw new StoreError('STORE_LIMIT', `${what}: ${text}`);
+    }
+    this.#numKeys += numKeys;
+    this.#bytes += bytes;
+  }
+}

@@ -1,0 +1,58 @@
+// Every collective begins with one MPI_Iallgather of records of one size, whatever was called: each
+// rank learns whether all called the same before any data moves, for MPI itself would hang or write
+// past a buffer. Small payloads travel in the record, so small operations need nothing else.
+//
+// The record: 0 hash of the signature u64 | 8 zero | 16 payload.
+
+import { fnv1a } from '@shardweave/dtypes';
+import type { CallSignature } from '../../endpoint/call-signature.js';
+
+/** 64 and 256 bytes took 3 us alike, 1 KiB took 6: two ranks, Open MPI 4.1.4, shared memory. */
+const RECORD_BYTES = 256;
+const FIXED_BYTES = 16;
+
+/** Payloads up to here ride in the record. */
+export const MAX_RIDING_BYTES = RECORD_BYTES - FIXED_BYTES;
+
+/** The buffers of one exchange of records; a group keeps some, since several may be under way. */
+export class CallRecords {
+  readonly own = new Uint8Array(RECORD_BYTES);
+  readonly all: Uint8Array;
+  readonly #ownWords = new Uint32Array(this.own.buffer);
+  readonly #words: Uint32Array;
+
+  constructor(worldSize: number) {
+    this.all = new Uint8Array(worldSize * RECORD_BYTES);
+    this.#words = new Uint32Array(this.all.buffer);
+  }
+
+  write(signature: CallSignature, payload: Uint8Array): void {
+    const { low, high } = hashOf(signature);
+    this.#ownWords[0] = low;
+    this.#ownWords[1] = high;
+    this.own.set(payload, FIXED_BYTES);
+  }
+
+  /** Whether all records name one call. */
+  get isUnanimous(): boolean {
+    const words = this.#words;
+    for (let at = 0; at < words.length; at += RECORD_BYTES / 4) {
+      if (words[at] !== this.#ownWords[0] || words[at + 1] !== this.#ownWords[1]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /** What rode with the record at `place`. */
+  payload(place: number, byteLength: number): Uint8Array {
+    const start = place * RECORD_BYTES + FIXED_BYTES;
+    return this.all.subarray(start, start + byteLength);
+  }
+}
+
+/** The fields' text, twice with different beginnings: an accident among 2 ** 64. */
+function hashOf(signature: CallSignature): { low: number; high: number } {
+  const text = JSON.stringify(Object.values(signature));
+  return { low: fnv1a(text), high: fnv1a(text, 0x9dc5811c) };
+}

@@ -1,0 +1,152 @@
+// Signs of life while a job forms: which connections carry them between this rank and each other one.
+//   both listen, or the peer does   this rank's worker dials the peer's listener, and beats
+//   this rank listens, the peer not its worker listens for the peer, which dials it and hears it beat
+//   neither does                    both workers dial the rendezvous' process, which joins them; but not
+//                                   where that is a rank: it computes, and watches over both anyway
+// What can't be reached in any of these ways is judged by its link (`linkSilenceMs`).
+
+import type { Hello } from '../../../sockets/handshake.js';
+import { PROOF_MS } from '../../../sockets/prove.js';
+import type { WireSocket } from '../../../sockets/wire-socket.js';
+import type { Dialer } from '../join/dialer.js';
+import type { HostPort } from '../join/job-options.js';
+import type { PeerAddress } from '../join/rendezvous-messages.js';
+import type { WsTransport } from '../link/ws-transport.js';
+import type { HeartbeatSender, WsPlatform } from '../ws-platform.js';
+
+export interface HeartbeatExchangeOptions {
+  readonly rank: number;
+  readonly rendezvous: HostPort;
+  readonly platform: WsPlatform;
+  readonly transport: WsTransport;
+  readonly dialer: Dialer;
+  /** This rank's worker, where it has one. */
+  readonly sender: HeartbeatSender | undefined;
+  /** Where this rank listens, if at all, and whether on a port of its own choice. */
+  readonly listening: { readonly host: string; readonly isFree: boolean } | undefined;
+  /** Why a peer is turned away. */
+  refusalOf(hello: Hello): string | undefined;
+  addressOf(address: PeerAddress): HostPort;
+  /** Resolves when `isThere`, which is asked again whenever a peer has come or said something. */
+  until(isThere: () => boolean): Promise<void>;
+}
+
+export class HeartbeatExchange {
+  readonly #options: HeartbeatExchangeOptions;
+  /** Peers that hear this rank's worker. */
+  readonly #subscribers = new Set<number>();
+  #isListening = false;
+
+  constructor(options: HeartbeatExchangeOptions) {
+    this.#options = options;
+  }
+
+  /** The port on which peers that can't listen hear this rank; 0 where they can't. */
+  async listen(addresses: readonly PeerAddress[]): Promise<number> {
+    const { sender, listening, rank, refusalOf } = this.#options;
+    const isWanted = addresses.some(({ port }, peer) => port === 0 && peer !== rank);
+    // Beside a published port there may be no other way in.
+    if (!isWanted || listening?.isFree !== true || sender?.listen === undefined) {
+      return 0;
+    }
+    this.#isListening = true;
+    return sender.listen({
+      host: listening.host,
+      refusalOf: (hello) => {
+        const isSubscriber = hello.role === 'heartbeat subscriber' && hello.target === rank;
+        const isExpected = addresses[hello.rank]?.port === 0 && !this.#subscribers.has(hello.rank);
+        return (
+          refusalOf(hello) ?? (isSubscriber && isExpected ? undefined : `no ${hello.role} here`)
+        );
+      },
+      onPeer: (hello, socket) => {
+        this.#subscribers.add(hello.rank);
+        sender.beat(socket);
+      },
+    });
+  }
+
+  /** Resolves when signs of life go both ways, as far as they can. The link is another matter. */
+  async exchange(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
+    const { sender, rank, listening } = this.#options;
+    const address = addresses[peer]!;
+    const isOwnDeaf = addresses[rank]!.port === 0;
+    if (sender !== undefined && address.port !== 0) {
+      await this.#beatTo(peer, address, sender);
+    }
+    if (isOwnDeaf && address.port !== 0 && address.beats) {
+      await this.#hear(peer, address);
+    }
+    const isHostRank = addresses.some(({ host, port }) => host === null && port !== 0);
+    if (isOwnDeaf && address.port === 0 && address.beats && sender !== undefined && !isHostRank) {
+      await this.#meet(peer, sender);
+    }
+    if (listening !== undefined && address.beats) {
+      await this.#options.until(() => this.#options.transport.hasHeartbeat(peer));
+    }
+  }
+
+  async stopListening(): Promise<void> {
+    if (this.#isListening) {
+      await this.#options.sender?.stopListening?.();
+    }
+  }
+
+  async #beatTo(peer: number, address: PeerAddress, sender: HeartbeatSender): Promise<void> {
+    const { dialer, addressOf } = this.#options;
+    const socket = await dialer.reach({
+      role: 'heartbeat',
+      target: peer,
+      address: addressOf(address),
+      open: (url) => sender.open(url),
+    });
+    sender.beat(socket);
+  }
+
+  /** At the peer's worker, if that can be reached: it was not asked for by anybody's firewall. */
+  async #hear(peer: number, address: PeerAddress): Promise<void> {
+    const { dialer, transport, platform, addressOf, until } = this.#options;
+    await until(() => transport.heartbeatPortOf(peer) !== undefined);
+    const port = transport.heartbeatPortOf(peer)!;
+    if (port === 0) {
+      return;
+    }
+    try {
+      const url = await dialer.urlOf(peer, { host: addressOf(address).host, port });
+      const socket = await openWithin(PROOF_MS, platform, url);
+      await dialer.prove(socket, 'heartbeat subscriber', peer);
+      // A page hears of a link's end after the peer does, and then this one may have ended first.
+      transport.addHeartbeatSocket(peer, socket, { isFatal: false });
+    } catch {
+      // By its link, then.
+    }
+  }
+
+  async #meet(peer: number, sender: HeartbeatSender): Promise<void> {
+    const { dialer, transport, rendezvous } = this.#options;
+    const socket = await dialer.reach({
+      role: 'heartbeat relay',
+      target: peer,
+      address: rendezvous,
+      open: (url) => sender.open(url),
+    });
+    transport.addHeartbeatSocket(peer, socket, { isFatal: false });
+    sender.beat(socket);
+  }
+}
+
+async function openWithin(limitMs: number, platform: WsPlatform, url: string): Promise<WireSocket> {
+  const opening = platform.open(url, limitMs);
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error('no answer')), limitMs);
+  });
+  try {
+    return (await Promise.race([opening, late])).socket;
+  } catch (error) {
+    opening.then(({ socket }) => socket.terminate()).catch(() => {});
+    throw error;
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,80 @@
+// Signs of life of a page, from a web worker with connections of its own. A page whose policy forbids
+// workers from blobs has none: it is heard of by its links, and its sockets keep their own time.
+
+import type { PageLooks } from '../../../sockets/page-looks.js';
+import type { WireSocket } from '../../../sockets/wire-socket.js';
+import type { HeartbeatSender } from '../ws-platform.js';
+import type { PageHeartbeatCommand, PageHeartbeatEvent } from './heartbeat-messages.js';
+import { pageHeartbeatMain } from './page-heartbeat-worker.js';
+import { WorkerSockets } from './worker-sockets.js';
+
+export class PageHeartbeatSender implements HeartbeatSender {
+  readonly #worker: Worker;
+  readonly #sockets: WorkerSockets;
+  readonly #looks: PageLooks;
+
+  private constructor(worker: Worker, looks: PageLooks) {
+    this.#worker = worker;
+    this.#looks = looks;
+    this.#sockets = new WorkerSockets((command) => this.#post(command));
+  }
+
+  /** Undefined where the page may have no such worker. */
+  static async start(
+    heartbeatMs: number,
+    looks: PageLooks,
+  ): Promise<PageHeartbeatSender | undefined> {
+    if (typeof Worker !== 'function') {
+      return undefined;
+    }
+    // Some compilers wrap functions in a helper that keeps their names; it is absent in the worker.
+    const source = `const __name = (f) => f; (${pageHeartbeatMain.toString()})(${heartbeatMs});`;
+    const url = URL.createObjectURL(new Blob([source], { type: 'text/javascript' }));
+    try {
+      const worker = new Worker(url, { name: 'shardweave heartbeat' });
+      const sender = new PageHeartbeatSender(worker, looks);
+      const hasStarted = await new Promise<boolean>((resolve) => {
+        worker.onerror = () => resolve(false);
+        worker.onmessage = ({ data }: MessageEvent<PageHeartbeatEvent>) => {
+          if ('id' in data && data.type !== 'accepted') {
+            sender.#sockets.onEvent(data);
+          } else if (data.type === 'ready') {
+            resolve(true);
+          } else if (data.type === 'look') {
+            looks.run();
+          }
+        };
+      });
+      if (!hasStarted) {
+        return undefined;
+      }
+      worker.onerror = (event) => {
+        looks.setWorker(undefined);
+        sender.#sockets.onEnd(event.message);
+      };
+      looks.setWorker((afterMs) => sender.#post({ type: 'look', afterMs }));
+      return sender;
+    } catch {
+      return undefined; // the page's policy
+    } finally {
+      URL.revokeObjectURL(url);
+    }
+  }
+
+  open(url: string): Promise<WireSocket> {
+    return this.#sockets.open(url);
+  }
+
+  beat(socket: WireSocket): void {
+    this.#sockets.beat(socket);
+  }
+
+  async close(): Promise<void> {
+    this.#looks.setWorker(undefined);
+    this.#worker.terminate();
+  }
+
+  #post(command: PageHeartbeatCommand): void {
+    this.#worker.postMessage(command);
+  }
+}

@@ -1,0 +1,118 @@
+// The connections of a heartbeat worker, as the rank's own thread sees them: for their handshakes, and
+// to hear what comes over them.
+
+import { HandlerSlot } from '../../../sockets/handler-slot.js';
+import type { WireHandler, WireSocket } from '../../../sockets/wire-socket.js';
+import { OpenError } from '../ws-platform.js';
+import type { HeartbeatCommand, HeartbeatEvent, HeartbeatTls } from './heartbeat-messages.js';
+
+type Post = (command: HeartbeatCommand) => void;
+
+export class WorkerSockets {
+  readonly #post: Post;
+  readonly #tls: HeartbeatTls;
+  readonly #sockets = new Map<number, WorkerSocket>();
+  #nextId = 0;
+
+  constructor(post: Post, tls: HeartbeatTls = {}) {
+    this.#post = post;
+    this.#tls = tls;
+  }
+
+  async open(url: string): Promise<WireSocket> {
+    const socket = this.#add(this.#nextId++);
+    this.#post({ type: 'open', id: socket.id, url, tls: this.#tls });
+    await socket.opened;
+    return socket;
+  }
+
+  /** A connection that the worker has accepted. */
+  accept(id: number): WireSocket {
+    return this.#add(id);
+  }
+
+  beat(socket: WireSocket): void {
+    this.#post({ type: 'beat', id: (socket as WorkerSocket).id });
+  }
+
+  /** What the worker says of one of them. */
+  onEvent(event: Extract<HeartbeatEvent, { readonly id: number }>): void {
+    this.#sockets.get(event.id)?.onEvent(event);
+    if (event.type === 'closed') {
+      this.#sockets.delete(event.id);
+    }
+  }
+
+  /** The worker has ended. */
+  onEnd(reason: string): void {
+    for (const id of [...this.#sockets.keys()]) {
+      this.onEvent({ type: 'closed', id, code: 1006, reason });
+    }
+  }
+
+  #add(id: number): WorkerSocket {
+    const socket = new WorkerSocket(id, this.#post);
+    this.#sockets.set(id, socket);
+    return socket;
+  }
+}
+
+class WorkerSocket implements WireSocket {
+  readonly id: number;
+  readonly opened: Promise<void>;
+  readonly unsentBytes = 0;
+  readonly #post: Post;
+  readonly #slot = new HandlerSlot();
+  #onOpen: () => void = () => {};
+  #onRefused: (error: Error) => void = () => {};
+
+  constructor(id: number, post: Post) {
+    this.id = id;
+    this.#post = post;
+    this.opened = new Promise((resolve, reject) => {
+      this.#onOpen = resolve;
+      this.#onRefused = reject;
+    });
+    this.opened.catch(() => {}); // of an accepted one nobody asks
+  }
+
+  onEvent(event: Extract<HeartbeatEvent, { readonly id: number }>): void {
+    if (event.type === 'open') {
+      this.#onOpen();
+    } else if (event.type === 'binary') {
+      this.#slot.onBinary(event.bytes);
+    } else if (event.type === 'closed') {
+      // Where it was not open yet. Its listener has been heard of, so it may come back.
+      this.#onRefused(new OpenError(event.reason, { isEarly: true }));
+      this.#slot.onClose(event.code, event.reason);
+    }
+  }
+
+  trust(): void {
+    this.#post({ type: 'trust', id: this.id });
+  }
+
+  setHandler(handler: WireHandler | undefined): void {
+    this.#slot.setHandler(handler);
+  }
+
+  send(bytes: Uint8Array): void {
+    this.#post({ type: 'send', id: this.id, bytes });
+  }
+
+  sendText(): void {
+    throw new Error('a heartbeat connection has no text');
+  }
+
+  batch(body: () => void): void {
+    body();
+  }
+
+  close(code: number, reason: string): void {
+    this.#post({ type: 'close', id: this.id, code, reason });
+  }
+
+  terminate(): void {
+    this.#post({ type: 'close', id: this.id, reason: '' });
+  }
+}

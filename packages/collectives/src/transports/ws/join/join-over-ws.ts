@@ -1,0 +1,77 @@
+// What `connectWs` does in Node and in pages alike: a rank's endpoint over links that its Joiner makes.
+
+import { Endpoint } from '../../../endpoint/endpoint.js';
+import { JoinError } from '../../../errors.js';
+import { checkGroupOptions, createWorldGroup } from '../../../group/group-options.js';
+import { runDigest } from '../../../sockets/handshake.js';
+import { WsTransport } from '../link/ws-transport.js';
+import type { WsPlatform } from '../ws-platform.js';
+import {
+  checkJobOptions,
+  JOIN_TIMEOUT_MS,
+  type JobOptions,
+  LOOPBACK,
+  NO_RUN_ID,
+  silencesOf,
+} from './job-options.js';
+import { Joiner } from './joiner.js';
+import { checkSilence, type JoinerOptions } from './joiner-options.js';
+
+/** What differs. */
+export interface JoinPlace
+  extends Pick<JoinerOptions, 'schemeTo' | 'listen' | 'onListen' | 'describeRefusals'> {
+  readonly isHosted: boolean;
+  createPlatform(): WsPlatform;
+}
+
+/** The caller's mistakes that any rank can make, thrown as JoinError or CollectiveUsageError. */
+export function checkJoin(options: JobOptions, { isHosted }: { readonly isHosted: boolean }): void {
+  const { rank, worldSize } = options;
+  checkJobOptions(options, { hosts: isHosted });
+  checkGroupOptions(options, { rank, worldSize, call: 'connectWs' });
+  checkSilence(options);
+  checkChoice(options, 'heartbeat', ['worker', 'link']);
+}
+
+/** The option is one of these, or absent. */
+export function checkChoice<Name extends string>(
+  options: JobOptions & { readonly [name in Name]?: string },
+  name: Name,
+  choices: readonly string[],
+): void {
+  const { rank, worldSize, [name]: value } = options;
+  if (value !== undefined && !choices.includes(value)) {
+    const listed = choices.map((choice) => `'${choice}'`).join(' or ');
+    throw new JoinError({ rank, worldSize }, `expected ${name} ${listed}, got ${String(value)}.`);
+  }
+}
+
+/** Resolves when every rank is linked to every other. Rejects with JoinError. */
+export async function joinOverWs(
+  options: JobOptions & { readonly address?: string },
+  { isHosted, createPlatform, ...place }: JoinPlace,
+) {
+  const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
+  const endpoint = new Endpoint({ ...options, rank, worldSize });
+  const silences = silencesOf(options);
+  const { heartbeatMs } = silences;
+  const transport = new WsTransport({ listener: endpoint, worldSize, heartbeatMs });
+  endpoint.attach(transport);
+  const joiner = new Joiner(
+    {
+      ...place,
+      ...silences,
+      rank,
+      worldSize,
+      attempt,
+      run: runDigest(options.runId ?? NO_RUN_ID),
+      secret,
+      rendezvous: { host, port, isHosted },
+      joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
+      route: options.route ?? ((_, to) => to),
+    },
+    { platform: createPlatform(), endpoint, transport },
+  );
+  await joiner.join();
+  return { group: createWorldGroup(endpoint, options), endpoint };
+}

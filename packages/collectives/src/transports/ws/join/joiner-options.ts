@@ -1,0 +1,74 @@
+// What a Joiner is told, by the connectWs of Node and of pages.
+
+import { JoinError } from '../../../errors.js';
+import { type Hello, isSameRun } from '../../../sockets/handshake.js';
+import type { HostPort, Route } from './job-options.js';
+
+export interface JoinerOptions {
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly attempt: number;
+  /** See `runDigest`. */
+  readonly run: Uint8Array;
+  readonly secret: string;
+  /** Where the rendezvous is; with `isHosted`, where this rank listens for all. */
+  readonly rendezvous: HostPort & { readonly isHosted: boolean };
+  /** 'wss' where a peer at this host is dialed by TLS. */
+  schemeTo(host: string): 'ws' | 'wss';
+  /** False: this rank can't, or shall not. */
+  readonly listen: ListenWish | false;
+  readonly joinTimeoutMs: number;
+  readonly onListen: ((port: number) => void) | undefined;
+  readonly route: Route;
+  readonly heartbeatMs: number;
+  /** Silence after which a peer counts as lost: with a heartbeat worker, and without. */
+  readonly silenceMs: number;
+  readonly linkSilenceMs: number;
+  /** Whom its listener turned away, in words. */
+  readonly describeRefusals?: (() => string) | undefined;
+}
+
+/** Where a rank that doesn't host the rendezvous listens. */
+export interface ListenWish {
+  /** Default: the interface by which it reaches the rendezvous. */
+  readonly host?: string;
+  /** Default: a free one. */
+  readonly port?: number;
+  /** Where others reach it, if not there: a proxy, a published port of a container. */
+  readonly advertise?: HostPort;
+}
+
+/** A loaded machine keeps a heartbeat waiting for longer than less. */
+const MIN_SILENCE_MS = 100;
+
+/**
+ * @throws {JoinError} where `silenceMs` would take every peer for lost.
+ */
+export function checkSilence(options: {
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly silenceMs?: number;
+}): void {
+  const { rank, worldSize, silenceMs = MIN_SILENCE_MS } = options;
+  if (!(silenceMs >= MIN_SILENCE_MS)) {
+    const what = `expected silenceMs of at least ${MIN_SILENCE_MS}, got ${String(silenceMs)}`;
+    throw new JoinError({ rank, worldSize }, `${what}.`);
+  }
+}
+
+/** Why a peer of another job, attempt or shape is turned away. */
+export function refusalOfJob(
+  hello: Hello,
+  job: { readonly worldSize: number; readonly attempt: number; readonly run: Uint8Array },
+): string | undefined {
+  if (!isSameRun(hello.run, job.run)) {
+    return 'this is another run: its runId is not the same';
+  }
+  if (hello.worldSize !== job.worldSize) {
+    return `world size is ${job.worldSize} here, not ${hello.worldSize}`;
+  }
+  if (hello.attempt !== job.attempt) {
+    return `this is attempt ${job.attempt}, not ${hello.attempt}`;
+  }
+  return hello.rank < job.worldSize ? undefined : `there is no rank ${hello.rank}`;
+}

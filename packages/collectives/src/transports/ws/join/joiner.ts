@@ -1,0 +1,322 @@
+// One rank's way into a job: it listens where it can, meets the others at the rendezvous, and links to
+// each of them. Runs in Node and in pages; the platform opens the sockets.
+
+import type { Endpoint } from '../../../endpoint/endpoint.js';
+import { JoinError } from '../../../errors.js';
+import { setLongTimer } from '../../../long-timer.js';
+import { type Hello, RENDEZVOUS_TARGET } from '../../../sockets/handshake.js';
+import type { WireSocket } from '../../../sockets/wire-socket.js';
+import {
+  HeartbeatExchange,
+  type HeartbeatExchangeOptions,
+} from '../heartbeat/heartbeat-exchange.js';
+import { WsLink } from '../link/ws-link.js';
+import type { WsTransport } from '../link/ws-transport.js';
+import type { HeartbeatSender, WsListener, WsPlatform } from '../ws-platform.js';
+import { Dialer, messageOf } from './dialer.js';
+import type { HostPort } from './job-options.js';
+import { type JoinerOptions, refusalOfJob } from './joiner-options.js';
+import { linkPart } from './link-plan.js';
+import { Meeting } from './meeting.js';
+import { Relay } from './relay.js';
+import { Rendezvous } from './rendezvous.js';
+import { hostMember } from './rendezvous-host.js';
+import type { PeerAddress } from './rendezvous-messages.js';
+
+const LOOPBACK = '127.0.0.1';
+
+export class Joiner {
+  readonly #options: JoinerOptions;
+  readonly #platform: WsPlatform;
+  readonly #endpoint: Endpoint;
+  readonly #transport: WsTransport;
+  readonly #dialer: Dialer;
+  /** Told when another connection of a peer has come. */
+  readonly #arrived = new Set<() => void>();
+  #listener: WsListener | undefined;
+  #rendezvous: Rendezvous | undefined;
+  #relay: Relay | undefined;
+  #meeting: Meeting | undefined;
+  #heartbeats: HeartbeatSender | undefined;
+  #heartbeatExchange: HeartbeatExchange | undefined;
+  #listening: HeartbeatExchangeOptions['listening'];
+
+  constructor(
+    options: JoinerOptions,
+    parts: {
+      readonly platform: WsPlatform;
+      readonly endpoint: Endpoint;
+      readonly transport: WsTransport;
+    },
+  ) {
+    this.#options = options;
+    this.#platform = parts.platform;
+    this.#endpoint = parts.endpoint;
+    this.#transport = parts.transport;
+    const hasFailed = () => this.#endpoint.failure !== undefined;
+    this.#dialer = new Dialer(options, parts.platform, hasFailed);
+    this.#transport.onHeartbeatPort = () => this.#askAgain();
+  }
+
+  /** Resolves when every rank is linked to every other. Rejects with JoinError, on all ranks that came. */
+  async join(): Promise<void> {
+    if (this.#options.worldSize === 1) {
+      return;
+    }
+    const lateness = new AbortController();
+    try {
+      const formed = this.#form();
+      formed.catch(() => {}); // where one of the others rejects first
+      await Promise.race([formed, this.#rejectWhenLate(lateness.signal), this.#rejectOnFailure()]);
+    } catch (error) {
+      const reason = messageOf(error);
+      this.#meeting?.say({ type: 'failed', reason });
+      this.#endpoint.fail({ kind: 'aborted', origin: this.#options.rank, reason });
+      throw error instanceof JoinError ? error : this.#dialer.error(`${reason}.`);
+    } finally {
+      lateness.abort();
+      this.#listener?.close();
+      await this.#heartbeatExchange?.stopListening();
+      this.#relay?.close();
+    }
+  }
+
+  async #form(): Promise<void> {
+    const { rank, worldSize, rendezvous, heartbeatMs, silenceMs, linkSilenceMs } = this.#options;
+    // Before all else: it takes a moment to start.
+    this.#heartbeats = await this.#platform.startHeartbeats(heartbeatMs);
+    if (this.#heartbeats !== undefined) {
+      this.#transport.addHeartbeats(this.#heartbeats);
+    }
+    this.#meeting = rendezvous.isHosted ? await this.#host() : await this.#visit();
+    const addresses = await this.#meeting.table;
+    const peers = Array.from({ length: worldSize }, (_, r) => r).filter((r) => r !== rank);
+    this.#heartbeatExchange = this.#createHeartbeatExchange();
+    const heartbeatPort = await this.#heartbeatExchange.listen(addresses);
+    const linked = Promise.all(
+      peers.flatMap((peer) => [
+        this.#linkTo(peer, addresses, heartbeatPort),
+        this.#heartbeatExchange!.exchange(peer, addresses),
+      ]),
+    );
+    linked.catch(() => {}); // where the rendezvous is heard first
+    // A rank that died before it had linked would be waited for: the rendezvous knows of it.
+    await Promise.race([linked, this.#meeting.formed]);
+    this.#meeting.say({ type: 'linked' });
+    await this.#meeting.formed;
+    for (const peer of peers) {
+      this.#transport.watch(peer, {
+        silenceMs: this.#transport.hasHeartbeat(peer) ? silenceMs : linkSilenceMs,
+        saysAlive: this.#heartbeats === undefined || addresses[peer]!.port === 0,
+      });
+    }
+  }
+
+  async #host(): Promise<Meeting> {
+    const { rank, worldSize, joinTimeoutMs, rendezvous, onListen } = this.#options;
+    await this.#listen(rendezvous.host, rendezvous.port, true);
+    const circumstances = () => this.#listenedOn();
+    this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances });
+    this.#relay = new Relay();
+    const meeting = Meeting.hosted(this.#rendezvous, rank);
+    onListen?.(this.#listener!.port);
+    this.#sayHere(meeting, { host: null, port: this.#listener!.port });
+    return meeting;
+  }
+
+  async #visit(): Promise<Meeting> {
+    const { rendezvous, listen } = this.#options;
+    const opened = await this.#dialer.open('rendezvous', rendezvous);
+    if (listen !== false && this.#platform.listen !== undefined) {
+      try {
+        const host = listen.host ?? opened.localHost ?? LOOPBACK;
+        await this.#listen(host, listen.port ?? 0, listen.advertise === undefined);
+      } catch (error) {
+        opened.socket.terminate();
+        throw error;
+      }
+    }
+    const socket = await this.#dialer.reach({
+      role: 'rendezvous',
+      target: RENDEZVOUS_TARGET,
+      address: rendezvous,
+      first: opened.socket,
+    });
+    const meeting = Meeting.visited(socket, this.#options.worldSize);
+    const wish = listen === false ? undefined : listen;
+    this.#sayHere(meeting, wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 });
+    return meeting;
+  }
+
+  #sayHere(meeting: Meeting, where: { readonly host: string | null; readonly port: number }): void {
+    const beats = this.#heartbeats !== undefined;
+    meeting.say({ type: 'here', address: { ...where, beats } });
+  }
+
+  /** Resolves when the link is there, whoever opens it; one that can't listen is told where it may hear. */
+  async #linkTo(
+    peer: number,
+    addresses: readonly PeerAddress[],
+    heartbeatPort: number,
+  ): Promise<void> {
+    const part = linkPart(this.#options.rank, peer, addresses);
+    if (part === 'await') {
+      await this.#until(() => this.#transport.link(peer) !== undefined);
+      if (addresses[peer]!.port === 0) {
+        this.#transport.link(peer)!.sendControl({ type: 'heartbeat port', port: heartbeatPort });
+      }
+      return;
+    }
+    const socket =
+      part === 'relay'
+        ? await this.#dialer.reach({
+            role: 'relay',
+            target: peer,
+            address: this.#options.rendezvous,
+          })
+        : await this.#dialer.reach({
+            role: 'link',
+            target: peer,
+            address: this.#addressOf(addresses[peer]!),
+          });
+    const isRelayed = part === 'relay';
+    this.#transport.addLink(new WsLink(socket, peer, this.#transport), { isRelayed });
+  }
+
+  #createHeartbeatExchange(): HeartbeatExchange {
+    const { rank, rendezvous } = this.#options;
+    return new HeartbeatExchange({
+      rank,
+      rendezvous,
+      platform: this.#platform,
+      transport: this.#transport,
+      dialer: this.#dialer,
+      sender: this.#heartbeats,
+      listening: this.#listening,
+      refusalOf: (hello) => refusalOfJob(hello, this.#options),
+      addressOf: (address) => this.#addressOf(address),
+      until: (isThere) => this.#until(isThere),
+    });
+  }
+
+  #addressOf({ host, port }: PeerAddress): HostPort {
+    return host === null ? this.#options.rendezvous : { host, port };
+  }
+
+  /** Resolves when `isThere`, which is asked again whenever a peer has come. */
+  async #until(isThere: () => boolean): Promise<void> {
+    while (!isThere()) {
+      await new Promise<void>((resolve) => this.#arrived.add(resolve));
+    }
+  }
+
+  /** `isFree`: others reach this host at any port. */
+  async #listen(host: string, port: number, isFree: boolean): Promise<void> {
+    this.#listening = { host, isFree };
+    try {
+      this.#listener = await this.#platform.listen!({
+        host,
+        port,
+        refusalOf: (hello) => this.#refusalOf(hello),
+        onPeer: (hello, socket, from) => this.#onPeer(hello, socket, from),
+      });
+    } catch (error) {
+      throw this.#dialer.error(messageOf(error));
+    }
+  }
+
+  #listenedOn(): string {
+    const { rendezvous, describeRefusals } = this.#options;
+    const refusals = describeRefusals?.() || 'nobody was refused';
+    return `it listened on ${rendezvous.host}:${this.#listener?.port}; ${refusals}`;
+  }
+
+  #refusalOf(hello: Hello): string | undefined {
+    const { rank } = this.#options;
+    const refusal = refusalOfJob(hello, this.#options);
+    if (refusal !== undefined) {
+      return refusal;
+    }
+    if (hello.role === 'rendezvous') {
+      return this.#rendezvous === undefined
+        ? 'no rendezvous here'
+        : this.#rendezvous.refusalOf(hello.rank);
+    }
+    if (hello.role === 'relay') {
+      return this.#relay === undefined ? 'no relay here' : this.#relay.refusalOf(hello);
+    }
+    if (hello.role !== 'link' && hello.role !== 'heartbeat') {
+      return `no ${hello.role} here`;
+    }
+    if (hello.target !== rank) {
+      return `this is rank ${rank}, not ${hello.target}`;
+    }
+    return this.#isThere(hello) ? `rank ${hello.rank} is here already` : undefined;
+  }
+
+  #isThere({ role, rank }: Hello): boolean {
+    const isSelf = rank === this.#options.rank;
+    return (
+      isSelf ||
+      (role === 'link'
+        ? this.#transport.link(rank) !== undefined
+        : this.#transport.hasHeartbeat(rank))
+    );
+  }
+
+  #onPeer(hello: Hello, socket: WireSocket, from: string): void {
+    if (hello.role === 'rendezvous') {
+      void hostMember(this.#rendezvous!, hello.rank, socket, from);
+      return;
+    }
+    if (hello.role === 'relay') {
+      this.#relay!.onPeer(hello, socket);
+      return;
+    }
+    if (this.#isThere(hello)) {
+      socket.terminate(); // the same rank twice at once
+    } else if (hello.role === 'link') {
+      this.#transport.addLink(new WsLink(socket, hello.rank, this.#transport));
+    } else {
+      this.#transport.addHeartbeatSocket(hello.rank, socket, { isFatal: true });
+    }
+    this.#askAgain();
+  }
+
+  /** See `#until`. */
+  #askAgain(): void {
+    for (const resolve of this.#arrived) {
+      resolve();
+    }
+    this.#arrived.clear();
+  }
+
+  async #rejectWhenLate(signal: AbortSignal): Promise<never> {
+    // The rendezvous has the same limit and knows who is missing: it speaks first.
+    const graceMs = 1000;
+    await new Promise<void>((resolve) => {
+      const cancel = setLongTimer(this.#dialer.deadline - performance.now() + graceMs, resolve);
+      signal.addEventListener('abort', cancel);
+    });
+    const { joinTimeoutMs } = this.#options;
+    throw this.#dialer.error(
+      `the job was not complete within ${joinTimeoutMs} ms: ${this.#whatWasMissing()}.`,
+    );
+  }
+
+  #whatWasMissing(): string {
+    if (this.#options.rendezvous.isHosted) {
+      return this.#listenedOn();
+    }
+    const url = this.#dialer.rendezvousUrl ?? 'an address that the option route has not given';
+    return this.#meeting === undefined
+      ? `the rendezvous did not answer at ${url}, and something else may listen there`
+      : `the rendezvous at ${url} has not said that all ranks are linked`;
+  }
+
+  async #rejectOnFailure(): Promise<never> {
+    const failure = await this.#endpoint.failed;
+    const what = failure.kind === 'peer-lost' ? `peer ${failure.origin} lost` : failure.kind;
+    throw this.#dialer.error(`rank ${failure.origin}: ${what} (${failure.reason})`);
+  }
+}

@@ -1,0 +1,187 @@
+// Who meets all ranks and hands out the table of addresses. It is no rank and knows no sockets: rank 0
+// hosts one in its process by default, `serveRendezvous` hosts one alone, for jobs of pages.
+//
+// Note [two rounds]: ranks link when all have come, and begin when all are linked. Whatever goes wrong
+// on one before that reaches all others through here, so nobody waits for a job that won't form.
+
+import { setLongTimer } from '../../../long-timer.js';
+import type { PeerAddress, RendezvousMessage } from './rendezvous-messages.js';
+
+export interface RendezvousOptions {
+  readonly worldSize: number;
+  /** Milliseconds for all ranks to come and to link. */
+  readonly joinTimeoutMs: number;
+  /** What helps to find a missing rank: where it listened, who was refused. */
+  readonly circumstances?: (() => string) | undefined;
+}
+
+/** One rank's way to be told. */
+export interface Member {
+  send(message: RendezvousMessage): void;
+  /** Whether it is still there, asked over its connection. Absent where it is this process. */
+  answers?(): Promise<boolean>;
+  /** Ends its connection. */
+  dismiss?(reason: string): void;
+}
+
+/**
+ * For a process that its launcher starts anew, where a rank has left while joining; then the others
+ * are told, which may be minutes before the time to join is over. Container restarts begin after ten
+ * seconds.
+ */
+const REPLACEMENT_MS = 30_000;
+
+interface Place {
+  readonly member: Member;
+  address: PeerAddress | undefined;
+  isLinked: boolean;
+}
+
+export class Rendezvous {
+  /** Resolves when the job has formed; rejects with the reason where it does not. */
+  readonly formed: Promise<void>;
+  readonly #options: RendezvousOptions;
+  readonly #places = new Map<number, Place>();
+  readonly #stopTimer: () => void;
+  #hasTable = false;
+  #isOver = false;
+  #onFormed: () => void = () => {};
+  #onFailed: (error: Error) => void = () => {};
+
+  constructor(options: RendezvousOptions) {
+    this.#options = options;
+    this.formed = new Promise((resolve, reject) => {
+      this.#onFormed = resolve;
+      this.#onFailed = reject;
+    });
+    this.formed.catch(() => {}); // members are told; whoever hosts it may not ask
+    this.#stopTimer = setLongTimer(options.joinTimeoutMs, () => this.#onLate());
+  }
+
+  /** Why this rank can't come in. */
+  refusalOf(rank: number): string | undefined {
+    if (rank >= this.#options.worldSize) {
+      return `there is no rank ${rank} of ${this.#options.worldSize}`;
+    }
+    if (this.#isOver || this.#hasTable) {
+      return 'the job has met already';
+    }
+    const { member } = this.#places.get(rank) ?? {};
+    return member !== undefined && member.answers === undefined
+      ? `rank ${rank} is here already`
+      : undefined;
+  }
+
+  /**
+   * Gives `rank`'s place to a process that says to be it. Whoever has the place keeps it if it answers, and
+   * has to go if it does not, for then it was stopped or cut off, and the newcomer is its replacement.
+   * Resolves with why the newcomer can't come in.
+   */
+  async claim(rank: number, newcomer: Member): Promise<string | undefined> {
+    const held = this.#places.get(rank)?.member;
+    if (held?.answers !== undefined && (await held.answers())) {
+      return `rank ${rank} is here already`;
+    }
+    const refusal = this.refusalOf(rank);
+    if (refusal === undefined && this.#places.get(rank)?.member === held) {
+      this.#places.delete(rank);
+      held?.dismiss?.(`another process has come as rank ${rank}, and this one did not answer`);
+    }
+    if (refusal === undefined && !this.#places.has(rank)) {
+      this.join(rank, newcomer);
+      return undefined;
+    }
+    return refusal ?? `rank ${rank} is here already`;
+  }
+
+  join(rank: number, member: Member): void {
+    this.#places.set(rank, { member, address: undefined, isLinked: false });
+  }
+
+  /** The rank says where it listens. The last one to say so completes the table. */
+  onHere(rank: number, address: PeerAddress): void {
+    const place = this.#places.get(rank);
+    if (this.#isOver || place === undefined || place.address !== undefined) {
+      return;
+    }
+    place.address = address;
+    const { worldSize } = this.#options;
+    const addresses = Array.from({ length: worldSize }, (_, r) => this.#places.get(r)?.address);
+    if (addresses.every((known) => known !== undefined)) {
+      this.#hasTable = true;
+      this.#tellAll({ type: 'table', addresses });
+    }
+  }
+
+  onLinked(rank: number): void {
+    const place = this.#places.get(rank);
+    if (this.#isOver || place === undefined || !this.#hasTable) {
+      return;
+    }
+    place.isLinked = true;
+    if ([...this.#places.values()].every(({ isLinked }) => isLinked)) {
+      this.#end();
+      this.#tellAll({ type: 'formed' });
+      this.#onFormed();
+    }
+  }
+
+  /**
+   * The rank's connection ended. Before the table is out its place is free again, so a process that
+   * its launcher starts anew can come in.
+   */
+  onLeft(rank: number, reason: string): void {
+    if (this.#hasTable) {
+      this.onFailed(rank, `rank ${rank} left before all were linked (${reason})`);
+    } else {
+      this.#places.delete(rank);
+      const stop = setLongTimer(REPLACEMENT_MS, () => {
+        if (!this.#places.has(rank)) {
+          const limit = `${REPLACEMENT_MS} ms`;
+          this.onFailed(rank, `rank ${rank} left (${reason}), and no other came within ${limit}`);
+        }
+      });
+      this.formed.then(stop, stop);
+    }
+  }
+
+  /** The job will not form: all are told. */
+  onFailed(origin: number, reason: string): void {
+    if (!this.#isOver) {
+      this.#end();
+      this.#tellAll({ type: 'failed', origin, reason });
+      this.#onFailed(new Error(reason));
+    }
+  }
+
+  /** Nobody hosts it any more. */
+  close(): void {
+    this.onFailed(0, 'the rendezvous was closed');
+  }
+
+  #onLate(): void {
+    const { worldSize, joinTimeoutMs, circumstances } = this.#options;
+    const ranks = Array.from({ length: worldSize }, (_, rank) => rank);
+    const absent = ranks.filter((rank) => this.#places.get(rank)?.address === undefined);
+    const unlinked = ranks.filter((rank) => this.#places.get(rank)?.isLinked !== true);
+    const what =
+      absent.length > 0
+        ? `no sign of ranks ${absent.join(', ')}`
+        : `ranks ${unlinked.join(', ')} are not linked to all others`;
+    this.onFailed(
+      (absent.length > 0 ? absent : unlinked)[0]!,
+      `${what} within ${joinTimeoutMs} ms${circumstances === undefined ? '' : ` (${circumstances()})`}`,
+    );
+  }
+
+  #end(): void {
+    this.#isOver = true;
+    this.#stopTimer();
+  }
+
+  #tellAll(message: RendezvousMessage): void {
+    for (const { member } of [...this.#places.values()]) {
+      member.send(message);
+    }
+  }
+}

@@ -1,0 +1,281 @@
+// Transport over a full mesh of links, which watches over its peers: one whose connection ends is lost
+// at once, one that falls silent a little later. A peer's signs of life come from its heartbeat worker,
+// so silence means that it is stopped or cut off; where there is none they come over the link.
+
+import type { WireSocket } from '../../../sockets/wire-socket.js';
+import type {
+  ControlMessage,
+  MessageHeader,
+  MessageSink,
+  Transport,
+  TransportListener,
+} from '../../../transport.js';
+import { Pulse } from '../heartbeat/pulse.js';
+import { parseLinkMessage } from '../parse-message.js';
+import type { HeartbeatSender } from '../ws-platform.js';
+import type { LinkEnd, LinkEvents, WsLink } from './ws-link.js';
+
+export interface WsTransportOptions {
+  readonly listener: TransportListener;
+  readonly worldSize: number;
+  readonly heartbeatMs: number;
+}
+
+/**
+ * How long a lost link waits for what is known elsewhere. A rank that aborts and exits at once resets its
+ * connections, and its peers' words may overtake its own: of 24 peers 4 heard no reason, and 2 of 48
+ * blamed a rank that had only heard of it.
+ */
+const LOSS_GRACE_MS = 150;
+
+/**
+ * A relay that has said nothing of itself for as long, of the four signs a second that it gives, is stopped
+ * or cut off.
+ */
+const MIN_RELAY_SILENCE_MS = 1000;
+
+/**
+ * Who may be the cause of a loss, the surest first: a peer with a link of its own; one whose relay lives; the
+ * relay; one of these two; none of them, where the peer gave up because of something else.
+ */
+const SUSPECTS = ['peer', 'relayed peer', 'relay', 'either', 'neither'] as const;
+
+/** A peer that is lost. */
+interface Loss {
+  readonly peer: number;
+  readonly reason: string;
+  readonly suspect: (typeof SUSPECTS)[number];
+}
+
+export interface HeartbeatSocketOptions {
+  /** Whether its end is the peer's. Not where it may be told of before the end of the link is. */
+  readonly isFatal: boolean;
+}
+
+export interface WatchOptions {
+  /** Milliseconds of silence after which the peer counts as lost. */
+  readonly silenceMs: number;
+  /** Whether the peer hears this rank's signs of life by the link only. */
+  readonly saysAlive: boolean;
+}
+
+interface Watch {
+  readonly options: WatchOptions;
+  readonly pulse: Pulse;
+}
+
+export class WsTransport implements Transport, LinkEvents {
+  readonly #options: WsTransportOptions;
+  readonly #links = new Map<number, WsLink>();
+  readonly #watches = new Map<WsLink, Watch>();
+  /** Connections of the peers' heartbeat workers. */
+  readonly #heartbeatSockets = new Map<number, WireSocket>();
+  /** Where those listen, as far as they have said. */
+  readonly #heartbeatPorts = new Map<number, number>();
+  readonly #timer: ReturnType<typeof setInterval>;
+  /** Peers whose link is relayed. */
+  readonly #relayed = new Set<number>();
+  /** When the relay last gave a sign of its own, if it has ever. */
+  #relayHeardAt: number | undefined;
+  readonly #losses = new Map<number, Loss>();
+  #judging: ReturnType<typeof setTimeout> | undefined;
+  /** Told when a peer has said where its heartbeat worker listens. */
+  onHeartbeatPort: (() => void) | undefined;
+  #heartbeats: HeartbeatSender | undefined;
+  #isClosed = false;
+
+  constructor(options: WsTransportOptions) {
+    this.#options = options;
+    this.#timer = setInterval(() => this.#tick(), options.heartbeatMs);
+    this.#timer.unref?.(); // a page has no such thing
+  }
+
+  /** `isRelayed`: by the process that hosts the rendezvous, since neither end listens. */
+  addLink(link: WsLink, { isRelayed = false }: { readonly isRelayed?: boolean } = {}): void {
+    this.#links.set(link.peer, link);
+    if (isRelayed) {
+      this.#relayed.add(link.peer);
+    }
+    link.start();
+  }
+
+  link(peer: number): WsLink | undefined {
+    return this.#links.get(peer);
+  }
+
+  /** Takes a proven connection over which the peer's heartbeat worker is heard. */
+  addHeartbeatSocket(peer: number, socket: WireSocket, { isFatal }: HeartbeatSocketOptions): void {
+    this.#heartbeatSockets.set(peer, socket);
+    socket.setHandler({
+      onBinary: (bytes) => {
+        if (bytes.length > 0) {
+          this.#relayHeardAt = performance.now(); // the sign of whoever passes the peer's on
+          return;
+        }
+        const link = this.#links.get(peer);
+        if (link !== undefined) {
+          link.hasSpoken = true;
+        }
+      },
+      onText: () => socket.terminate(),
+      onClose: (_code, reason) => {
+        if (isFatal && this.#links.has(peer)) {
+          this.onLost(peer, reason || 'its heartbeat connection closed');
+        }
+      },
+    });
+  }
+
+  hasHeartbeat(peer: number): boolean {
+    return this.#heartbeatSockets.has(peer);
+  }
+
+  /** Where the peer's heartbeat worker listens: 0: nowhere; undefined: it has not said so yet. */
+  heartbeatPortOf(peer: number): number | undefined {
+    return this.#heartbeatPorts.get(peer);
+  }
+
+  /** This rank's own heartbeats, to end with the transport. */
+  addHeartbeats(heartbeats: HeartbeatSender): void {
+    this.#heartbeats = heartbeats;
+  }
+
+  /** From now on silence counts: the job has formed. */
+  watch(peer: number, options: WatchOptions): void {
+    const link = this.#links.get(peer);
+    if (link !== undefined) {
+      const pulse = new Pulse(options.silenceMs, performance.now());
+      this.#watches.set(link, { options, pulse });
+    }
+  }
+
+  send(
+    to: number,
+    header: MessageHeader,
+    payload: Uint8Array,
+    onProgress?: () => void,
+  ): Promise<void> | undefined {
+    return this.#links.get(to)?.send(header, payload, onProgress);
+  }
+
+  sendControl(to: number, message: ControlMessage): void {
+    this.#links.get(to)?.sendControl(message);
+  }
+
+  async close(how: 'drain' | 'drop'): Promise<void> {
+    this.#stop();
+    await Promise.all([...this.#links.values()].map((link) => link.close(how)));
+    // After the links: a peer that loses a heart first would take it for a death.
+    await this.#endHeartbeats();
+  }
+
+  terminate(): void {
+    this.#stop();
+    for (const link of this.#links.values()) {
+      link.terminate();
+    }
+    void this.#endHeartbeats();
+  }
+
+  onMessage(from: number, header: MessageHeader): MessageSink {
+    return this.#options.listener.onMessage(from, header);
+  }
+
+  onText(from: number, text: string): void {
+    const message = parseLinkMessage(text, this.#options.worldSize);
+    if (message.type === 'heartbeat port') {
+      this.#heartbeatPorts.set(from, message.port);
+      this.onHeartbeatPort?.();
+    } else if (message.type !== 'alive') {
+      this.#options.listener.onControl(from, message);
+    }
+  }
+
+  onLost(peer: number, reason: string, end?: LinkEnd): void {
+    if (end?.hasFailed) {
+      this.#lose({ peer, reason, suspect: 'neither' });
+    } else if (!this.#relayed.has(peer)) {
+      this.#lose({ peer, reason, suspect: 'peer' });
+    } else {
+      // A relay that lives says how the peer's connection ended.
+      this.#lose({ peer, reason, suspect: end?.isCut ? 'relay' : 'relayed peer' });
+    }
+  }
+
+  #lose(loss: Loss): void {
+    if (this.#isClosed || this.#losses.has(loss.peer)) {
+      return;
+    }
+    this.#losses.set(loss.peer, loss);
+    // Two ends of a stopped relay fall silent within a beat of each other, and of the relay.
+    const isRelayed = this.#relayed.has(loss.peer);
+    const graceMs = Math.max(LOSS_GRACE_MS, isRelayed ? 2 * this.#options.heartbeatMs : 0);
+    this.#judging ??= setTimeout(() => this.#judge(), graceMs);
+  }
+
+  /** Who is to blame of those that are lost; where somebody else knew, the job has failed by now. */
+  #judge(): void {
+    const weight = ({ suspect }: Loss) => SUSPECTS.indexOf(suspect);
+    const [first, ...others] = [...this.#losses.values()].sort((a, b) => weight(a) - weight(b));
+    const also = others
+      .map(({ peer, reason }) => `; rank ${peer} is lost, too: ${reason}`)
+      .join('');
+    const { peer, reason, suspect } = first!;
+    if (suspect === 'relay') {
+      this.#options.listener.onRelayLost(`${reason}, on the way to rank ${peer}${also}`);
+      return;
+    }
+    const how = suspect === 'either' ? ', by way of the relay, which may be what is gone' : '';
+    this.#options.listener.onPeerLost(peer, `${reason}${how}${also}`);
+  }
+
+  onLeft(peer: number): void {
+    if (!this.#isClosed) {
+      this.#watches.delete(this.#links.get(peer)!);
+      this.#links.delete(peer);
+      this.#options.listener.onPeerLeft(peer);
+    }
+  }
+
+  #tick(): void {
+    const now = performance.now();
+    for (const [link, { options, pulse }] of [...this.#watches]) {
+      if (options.saysAlive) {
+        link.sendControl({ type: 'alive' });
+      }
+      const { hasSpoken } = link;
+      link.hasSpoken = false;
+      if (pulse.isLost(hasSpoken, now)) {
+        link.terminate();
+        this.#watches.delete(link);
+        const suspect = this.#suspectOfSilence(link.peer, options.silenceMs, now);
+        this.#lose({ peer: link.peer, reason: `silent for ${options.silenceMs} ms`, suspect });
+      }
+    }
+  }
+
+  #suspectOfSilence(peer: number, silenceMs: number, now: number): Loss['suspect'] {
+    if (!this.#relayed.has(peer)) {
+      return 'peer';
+    }
+    if (this.#relayHeardAt === undefined) {
+      return 'either';
+    }
+    // Peer and relay would have fallen silent within a beat of each other.
+    const limitMs = Math.max(silenceMs / 2, MIN_RELAY_SILENCE_MS);
+    return now - this.#relayHeardAt > limitMs ? 'relay' : 'relayed peer';
+  }
+
+  #stop(): void {
+    this.#isClosed = true;
+    clearInterval(this.#timer);
+    clearTimeout(this.#judging);
+  }
+
+  async #endHeartbeats(): Promise<void> {
+    for (const socket of this.#heartbeatSockets.values()) {
+      socket.terminate();
+    }
+    await this.#heartbeats?.close();
+  }
+}

@@ -1,0 +1,21 @@
+// The shm transport for the conformance suite: all ranks in this thread, which is as good as many
+// for everything but what threads do at the same time (shm-threads.test.ts).
+
+import { connectShmEndpoint, createShmJob } from '@shardweave/collectives/shm';
+import { STOP_CASE, type TransportHarness } from '@shardweave/collectives/testing';
+
+/** A thread that computes without end can't be told from one that is stopped. */
+export const shmSkips: Readonly<Record<string, string>> = {
+  [STOP_CASE]: 'threads are stopped with their whole process',
+};
+
+export const shmHarness: TransportHarness = {
+  name: 'shm',
+  worldSizes: [1, 4, 8], // 2 and 3 run as threads
+  skip: shmSkips,
+  create: async (worldSize, options = {}) => {
+    const handles = createShmJob(worldSize);
+    const joined = await Promise.all(handles.map((handle) => connectShmEndpoint(handle, options)));
+    return joined.map(({ group, endpoint }) => ({ group, kill: () => endpoint.terminate() }));
+  },
+};

@@ -1,0 +1,78 @@
+// The heartbeat worker of a rank listens for peers that can't (what they hear: faults.test.ts): for those
+// that prove the secret, while the job forms.
+
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { describe, expect, it } from 'vitest';
+import { beginFirst } from './support/first-rank.js';
+import { rawConnection } from './support/raw-rank.js';
+import { SECRET } from './support/ws-harness.js';
+
+describe('the worker that listens for them', () => {
+  it('lets in who proves the secret and is expected, once, and nobody later', async () => {
+    const refusals: string[] = [];
+    const { port, joined } = await beginFirst({
+      limits: { proofMs: 1000, maxStrangers: 6 },
+      onRefused: ({ reason }) => refusals.push(reason),
+    });
+    const place = { port, secret: SECRET, rank: 1, worldSize: 2 };
+    const meeting = await rawConnection('rendezvous', place);
+    meeting.send(JSON.stringify({ type: 'here', address: { host: null, port: 0, beats: false } }));
+    await once(meeting, 'message'); // the table
+    let tell: (text: string) => void = () => {};
+    const said = new Promise<string>((resolve) => {
+      tell = resolve;
+    });
+    const link = await rawConnection('link', { ...place, onText: tell });
+    const message = JSON.parse(await said) as { type: string; port: number };
+    expect(message).toEqual({ type: 'heartbeat port', port: expect.any(Number) });
+    const there = { ...place, port: message.port };
+
+    // Strangers: another origin, no proof, nonsense in place of one, and too many of them.
+    await expect(
+      rawConnection('heartbeat subscriber', { ...there, origin: 'http://a.b' }),
+    ).rejects.toThrow();
+    await say(message.port, 'GET / HTTP/1.1\r\nHost: here\r\n\r\n');
+    await say(message.port, 'nonsense\r\n\r\n');
+    await say(message.port, ''); // and no more
+    await expect(
+      rawConnection('heartbeat subscriber', { ...there, secret: 'a guess' }),
+    ).rejects.toThrow('4401');
+    await Promise.all(Array.from({ length: 8 }, () => say(message.port, '')));
+    // Who knows the secret, but says another role, or comes twice.
+    await expect(rawConnection('link', there)).rejects.toThrow('4401');
+    const subscriber = await rawConnection('heartbeat subscriber', there);
+    await expect(rawConnection('heartbeat subscriber', there)).rejects.toThrow('4401');
+    expect(refusals).toEqual(
+      expect.arrayContaining([
+        'origin http://a.b is not allowed',
+        'a request that is no WebSocket',
+        expect.stringMatching(/^Parse Error/),
+        'no proof within 1000 ms',
+        'the oldest of 6 that had proved nothing',
+        'wrong secret',
+        'no link here',
+        'no heartbeat subscriber here',
+      ]),
+    );
+
+    const [beat] = (await once(subscriber, 'message')) as [Buffer];
+    expect(beat).toHaveLength(0);
+    meeting.send(JSON.stringify({ type: 'linked' }));
+    await joined;
+    await expect(rawConnection('heartbeat subscriber', there)).rejects.toThrow(/ECONNREFUSED/);
+    await once(subscriber, 'message'); // the one that is in goes on
+    const pending = (await joined).barrier();
+    subscriber.terminate(); // its own loss
+    link.terminate();
+    await expect(pending).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 1 });
+  });
+});
+
+/** Says something to a port; resolves when the other end has closed. */
+async function say(port: number, text: string): Promise<void> {
+  const socket = connect(port, '127.0.0.1').on('error', () => {});
+  socket.write(text);
+  socket.resume();
+  await once(socket, 'close');
+}
