@@ -15,7 +15,7 @@ import {
   requireWalkable,
   shapeText,
 } from './checks.js';
-import { sumTo } from './reduce.js';
+import { sumTo } from './sum-to.js';
 
 /** 1 where a = b, as u32; broadcast. NaN equals nothing. */
 export const eq = (a: Tensor, b: Tensor | number): Tensor => compare('eq', a, b);

@@ -15,7 +15,7 @@ import {
   requireSameDevice,
   requireWalkable,
 } from './checks.js';
-import { sumTo } from './reduce.js';
+import { sumTo } from './sum-to.js';
 
 /** -x. */
 export function neg(x: Tensor): Tensor {

@@ -3,11 +3,12 @@
 import type { DType } from '@shardweave/dtypes';
 import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import { elementCountOf, type Shape, type Tensor } from '../tensor.js';
+import type { Tensor } from '../tensor.js';
 import { cast } from './cast.js';
-import { isSameShape, requireFloat, resolveAxis, shapeText } from './checks.js';
+import { requireFloat, resolveAxis, shapeText } from './checks.js';
 import { affine } from './elementwise.js';
 import { broadcastTo, reshape } from './shape.js';
+import { type AxisRun, emptyFor, extentsOf, runReduce, runsOf } from './sum-to.js';
 
 type ReduceKind = 'sum' | 'mean' | 'max' | 'min';
 
@@ -27,18 +28,6 @@ export const max = (x: Tensor, options?: ReduceOptions): Tensor => reduce('max',
 /** Smallest over axes; equal entries share the gradient. */
 export const min = (x: Tensor, options?: ReduceOptions): Tensor => reduce('min', x, options);
 
-/** Sums x over the axes along which `shape` was broadcast, so that the result has that shape. */
-export function sumTo(x: Tensor, shape: Shape): Tensor {
-  if (isSameShape(x.shape, shape)) {
-    return x;
-  }
-  const lead = x.rank - shape.length;
-  const axes = x.shape.flatMap((dim, i) =>
-    i < lead || (shape[i - lead] === 1 && dim !== 1) ? [i] : [],
-  );
-  return reshape(axes.length > 0 ? reduce('sum', x, { axis: axes }) : x, shape);
-}
-
 function reduce(kind: ReduceKind, x: Tensor, options: ReduceOptions = {}): Tensor {
   checkNames(kind, options, ['axis', 'keepDims']);
   requireFloat(kind, x);
@@ -54,37 +43,23 @@ function reduce(kind: ReduceKind, x: Tensor, options: ReduceOptions = {}): Tenso
     options.keepDims === true ? keptShape : x.shape.filter((_, i) => !axes.includes(i));
   // Runs of neighboring axes reduce in one kernel, the last run first; rounded once, at the end.
   return x.device.scope(() => {
-    let result = x;
-    runsOf(axes)
-      .reverse()
-      .forEach(([first, last], i, { length }) => {
-        const dtype = i === length - 1 || isExtremum ? x.dtype : 'f32';
-        result = reduceRun(kind, result, { first, last, dtype });
-      });
-    return reshape(result, outShape);
+    const reduced = runsOf(axes).reduceRight((input, run, i) => {
+      const dtype = i === 0 || isExtremum ? x.dtype : 'f32';
+      return reduceRun(kind, input, { run, dtype });
+    }, x);
+    return reshape(reduced, outShape);
   });
 }
 
-/** Reduces axes first..last (inclusive) to length 1 in one kernel. */
+/** Reduces a run of axes to length 1 in one kernel. */
 function reduceRun(
   kind: ReduceKind,
   x: Tensor,
-  run: { readonly first: number; readonly last: number; readonly dtype: DType },
+  { run, dtype }: { readonly run: AxisRun; readonly dtype: DType },
 ): Tensor {
-  const { first, last, dtype } = run;
   const { device } = x;
-  const outer = elementCountOf(x.shape.slice(0, first));
-  const dim = elementCountOf(x.shape.slice(first, last + 1));
-  const inner = elementCountOf(x.shape.slice(last + 1));
-  const shape = x.shape.map((size, i) => (i >= first && i <= last ? 1 : size));
-  const out = device.empty(shape, { dtype });
-  if (out.size > 0) {
-    if (dim === 0) {
-      device.run('fill', { out: out.view(), value: kind === 'mean' ? NaN : 0 });
-    } else {
-      device.run('reduce', { kind, x: x.view(), out: out.view(), outer, dim, inner });
-    }
-  }
+  const out = emptyFor(x, run, dtype);
+  runReduce(kind, x, { run, out });
   const isExtremum = kind === 'max' || kind === 'min';
   device.record({
     name: kind,
@@ -93,7 +68,8 @@ function reduceRun(
     saved: isExtremum ? [x, out] : [],
     backward: ([dy]) => {
       if (!isExtremum) {
-        const spread = broadcastTo(kind === 'mean' ? affine(dy!, 1 / dim, 0) : dy!, x.shape);
+        const share = kind === 'mean' ? affine(dy!, 1 / extentsOf(x, run).dim, 0) : dy!;
+        const spread = broadcastTo(share, x.shape);
         return [cast(spread, x.dtype)];
       }
       const dx = device.empty(x.shape, { dtype: x.dtype });
@@ -105,9 +81,7 @@ function reduceRun(
         y: out.view(),
         dy: dy!.view(),
         out: dx.view(),
-        outer,
-        dim,
-        inner,
+        ...extentsOf(x, run),
       });
       return [dx];
     },
@@ -117,16 +91,7 @@ function reduceRun(
 
 /** Sums x [rows, cols] over its rows into `out` [cols], outside any graph. */
 export function sumRowsInto(x: Tensor, out: Tensor): Tensor {
-  const [dim, inner] = x.shape as [number, number];
-  if (inner === 0) {
-    return out;
-  }
-  if (dim === 0) {
-    x.device.run('fill', { out: out.view(), value: 0 });
-  } else {
-    const [from, to] = [x.view(), out.view()];
-    x.device.run('reduce', { kind: 'sum', x: from, out: to, outer: 1, dim, inner });
-  }
+  runReduce('sum', x, { run: [0, 0], out });
   return out;
 }
 
@@ -138,17 +103,4 @@ function axesOf(op: string, x: Tensor, axis: number | readonly number[] | undefi
     resolveAxis(op, a, x.rank),
   );
   return [...new Set(axes)].sort((a, b) => a - b);
-}
-
-function runsOf(axes: readonly number[]): [number, number][] {
-  const runs: [number, number][] = [];
-  for (const axis of axes) {
-    const run = runs.at(-1);
-    if (run !== undefined && run[1] === axis - 1) {
-      run[1] = axis;
-    } else {
-      runs.push([axis, axis]);
-    }
-  }
-  return runs;
 }

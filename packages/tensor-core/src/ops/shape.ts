@@ -16,7 +16,7 @@ import {
   resolveAxis,
   shapeText,
 } from './checks.js';
-import { sumTo } from './reduce.js';
+import { sumTo } from './sum-to.js';
 
 /** The same elements in another shape; a view. One dimension may be -1: what is left. */
 export function reshape(x: Tensor, shape: Shape): Tensor {
