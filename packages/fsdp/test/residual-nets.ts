@@ -2,15 +2,9 @@
 // with rows of its own and two forwards a step.
 
 import { autoWrapBn, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
-import {
-  BatchNorm1d,
-  checkpoint,
-  type Module,
-  ResidualMlp,
-  Sgd,
-  SyncBatchNorm,
-} from '@shardweave/nn';
+import { BatchNorm1d, checkpoint, type Module, Sgd, SyncBatchNorm } from '@shardweave/nn';
 import { add, crossEntropy, type Tensor } from '@shardweave/tensor-core';
+import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
 import { onRanks, type Rank } from './ranks.js';
 import { weightsOf } from './scenarios.js';
 

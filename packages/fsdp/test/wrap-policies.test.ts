@@ -23,11 +23,11 @@ import {
   Module,
   ModuleList,
   MultiheadAttention,
-  ResidualMlp,
   Sequential,
 } from '@shardweave/nn';
 import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
 import { forwardBackward, onRanks, type Rank, singleRun, TINY } from './ranks.js';
 import { DIM, expectEqualTraining, layer, Stack } from './scenarios.js';
 

@@ -145,7 +145,6 @@ export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { streamedGradNorm, streamedScaleGradients } from './optim/streamed-grad-norm.js';
 export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
-export { ResidualMlp, type ResidualMlpOptions } from './residual-mlp.js';
 export type { CapturedModule } from './saves/captured-module.js';
 export {
   captureCheckpoint,

@@ -10,7 +10,6 @@ import {
   loadStateDict,
   type Module,
   NnConfigError,
-  ResidualMlp,
   stateDict,
 } from '@shardweave/nn';
 import {
@@ -28,6 +27,7 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 import { expectClose, expectGradients, makeDevice, read, values } from './support.js';
 

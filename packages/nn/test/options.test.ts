@@ -22,7 +22,6 @@ import {
   MultiheadAttention,
   NnConfigError,
   ParameterInit,
-  ResidualMlp,
   RmsNorm,
   resetParameters,
   Sequential,
@@ -82,12 +81,6 @@ const CLASSES = [
     'MultiheadAttention',
     { dim: 8, numHeads: 2, attnDropout: 0.1, residDropout: 0.1, std: 0.1, projStd: 0.1 },
     ['dim', 'numHeads'],
-  ],
-  [
-    ResidualMlp,
-    'ResidualMlp',
-    { inFeatures: 2, width: 4, numBlocks: 1, numClasses: 3, seed: 1 },
-    ['inFeatures', 'width', 'numBlocks', 'numClasses'],
   ],
   [ParameterInit, 'ParameterInit', { seed: 1, path: '', isDeferred: false }, ['seed']],
 ] as const;

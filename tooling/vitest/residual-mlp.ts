@@ -1,20 +1,8 @@
 // A small residual network with batch normalization, after He et al. (2016) with affine layers in the
-// place of convolutions: for tests and examples of what batch statistics need.
+// place of convolutions: for tests of what batch statistics need.
 
+import { BatchNorm1d, Linear, Module, ParameterInit, Sequential } from '@shardweave/nn';
 import { add, type Device, relu, type Tensor } from '@shardweave/tensor-core';
-import {
-  checkOptions,
-  FUNCTION,
-  type OptionRules,
-  optional,
-  SEED,
-  whole,
-} from './check-options.js';
-import { BatchNorm1d } from './layers/batch-norm1d.js';
-import { Linear } from './layers/linear.js';
-import { Sequential } from './layers/sequential.js';
-import { Module } from './module.js';
-import { ParameterInit } from './parameter-init.js';
 
 /** A normalization over the second axis of [n, width]. */
 export type MakeNorm = (device: Device, width: number) => Module<[x: Tensor], Tensor>;
@@ -30,19 +18,9 @@ export interface ResidualMlpOptions {
   readonly seed?: number;
 }
 
-const RULES: OptionRules<ResidualMlpOptions> = {
-  inFeatures: whole(1),
-  width: whole(1),
-  numBlocks: whole(0),
-  numClasses: whole(1),
-  norm: optional(FUNCTION),
-  seed: optional(SEED),
-};
-
 /** x [n, inFeatures] to logits [n, numClasses]: a stem, residual blocks, a head. */
 export class ResidualMlp extends Sequential<[x: Tensor], Tensor> {
   constructor(device: Device, options: ResidualMlpOptions) {
-    checkOptions('ResidualMlp', options, RULES);
     const { inFeatures, width, numBlocks, numClasses, seed = 0 } = options;
     const norm = options.norm ?? ((on, numFeatures) => new BatchNorm1d(on, { numFeatures }));
     const init = new ParameterInit(device, { seed });
