@@ -13,7 +13,6 @@
 
 import type { CallSignature } from './endpoint/call-signature.js';
 import type { Failure, PeerCall } from './failure.js';
-import type { NativeCollectives } from './group/native-collectives.js';
 
 export interface MessageHeader {
   /** Id of the group. */
@@ -82,8 +81,6 @@ export interface Transport {
    * are sent. Equal on all ranks of a job. Default: false.
    */
   readonly isLending?: boolean;
-  /** Runs whole collectives by means of its own. */
-  readonly collectives?: NativeCollectives;
   /**
    * Resolves when the payload may be changed; undefined where it may be at once. `to` is another rank than one's own. `onProgress` may
    * be called as bytes leave: a call's time limit counts from the last progress.

@@ -3,11 +3,11 @@
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import type { HostPlan } from '../algorithms/host-plan.js';
-import type { Transport } from '../transport.js';
 import type { Arrival, Borrowed } from './arrival.js';
 import { type CallSignature, describeCall } from './call-signature.js';
 import { copyBytes } from './copy-bytes.js';
-import type { Combine } from './reduce-hook.js';
+import type { MessageRouter } from './message-router.js';
+import type { RankJob } from './rank-job.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { Turns } from './turns.js';
 
@@ -30,29 +30,16 @@ export interface CallSpec {
   readonly timeoutMs: number;
 }
 
-/** What a call needs of its endpoint. */
-export interface CallServices {
-  readonly transport: Transport;
-  readonly scratch: ScratchPool;
-  readonly turns: Turns;
-  readonly combine: Combine;
-  now(): number;
-  /** The meeting point of a message from a world rank with its receiver. */
-  arrivalOf(call: Call, from: number, phase: number): Arrival;
-  /** Told after each `receive`: the peer may have left already. */
-  afterPost(from: number, arrival: Arrival): void;
-  /** Told where a transport could not send; resolves if nobody needed it. */
-  afterSendFailed(call: Call, to: number, error: unknown): Promise<void>;
-  /** Told where a message is not what its header promised. */
-  onBadMessage(from: number, error: unknown): void;
-}
-
-/** Of messages that left at once. */
+/** What `send` returns where the transport has taken a copy of the message. */
 const SENT = Promise.resolve();
+
+/** For onPeerLost to come after a rejected send. The transport's links end at the same moment. */
+const SEND_GRACE_MS = 1000;
 
 export class Call {
   readonly spec: CallSpec;
-  readonly #services: CallServices;
+  readonly #job: RankJob;
+  readonly #router: MessageRouter;
   /** What has been asked for and is not complete, by its sender. */
   readonly #pending = new Map<Arrival, number>();
   readonly #progressed = () => this.progressed();
@@ -67,10 +54,11 @@ export class Call {
   /** Who is late, for operations that don't go through `receive`. World ranks. */
   late: (() => Promise<readonly number[]>) | undefined;
 
-  constructor(spec: CallSpec, services: CallServices) {
+  constructor(spec: CallSpec, job: RankJob, router: MessageRouter) {
     this.spec = spec;
-    this.#services = services;
-    this.#lastProgressMs = services.now();
+    this.#job = job;
+    this.#router = router;
+    this.#lastProgressMs = job.clock.now();
   }
 
   get rank(): number {
@@ -82,11 +70,11 @@ export class Call {
   }
 
   get scratch(): ScratchPool {
-    return this.#services.scratch;
+    return this.#job.scratch;
   }
 
   get turns(): Turns {
-    return this.#services.turns;
+    return this.#job.turns;
   }
 
   get hosts(): HostPlan | undefined {
@@ -95,7 +83,7 @@ export class Call {
 
   /** See Transport.isLending. */
   get isLending(): boolean {
-    return this.#services.transport.isLending ?? false;
+    return this.#job.transport.isLending ?? false;
   }
 
   get description(): string {
@@ -117,12 +105,12 @@ export class Call {
 
   /** Milliseconds since a byte of this call moved. */
   get idleMs(): number {
-    return this.#services.now() - this.#lastProgressMs;
+    return this.#job.clock.now() - this.#lastProgressMs;
   }
 
   /** Something moved: the time limit begins anew. */
   progressed(): void {
-    this.#lastProgressMs = this.#services.now();
+    this.#lastProgressMs = this.#job.clock.now();
   }
 
   /** Lends `payload` until it resolves. */
@@ -132,7 +120,7 @@ export class Call {
     const header = { group, sequence, phase, call: signature, byteLength };
     this.bytesSent += byteLength;
     const to = members[peer]!;
-    const sent = this.#services.transport.send(to, header, payload, this.#progressed);
+    const sent = this.#job.transport.send(to, header, payload, this.#progressed);
     if (sent === undefined) {
       this.progressed();
       return SENT;
@@ -145,12 +133,26 @@ export class Call {
     try {
       await sent;
     } catch (error) {
-      await this.#services.afterSendFailed(this, to, error);
+      await this.#afterSendFailed(to, error);
     }
     this.progressed();
     this.#numUnsent--;
     if (this.#numUnsent === 0) {
       this.#onSent?.();
+    }
+  }
+
+  /**
+   * A transport that can't send either knows why and says so (onPeerLost, onPeerLeft), soon before or
+   * after; then that counts. Else it is a bug, which ends the job, too.
+   */
+  async #afterSendFailed(to: number, error: unknown): Promise<void> {
+    const { left, clock } = this.#job;
+    if (!left.has(to)) {
+      await new Promise<void>((resolve) => clock.setTimer(SEND_GRACE_MS, resolve));
+    }
+    if (!left.has(to)) {
+      this.#job.abort(error);
     }
   }
 
@@ -183,7 +185,7 @@ export class Call {
     output: Uint8Array,
     options: ReduceOptions,
   ): Promise<void> {
-    await this.#services.combine(parts, output, options, this);
+    await this.#job.combine(parts, output, options, this);
     this.progressed();
   }
 
@@ -234,17 +236,19 @@ export class Call {
     post: (arrival: Arrival) => Promise<T>,
   ): Promise<T> {
     const from = this.spec.members[peer]!;
-    const arrival = this.#services.arrivalOf(this, from, phase);
+    const arrival = this.#router.arrivalOf(this, from, phase);
     this.bytesReceived += byteLength;
     this.#pending.set(arrival, from);
     let done: Promise<T>;
     try {
       done = post(arrival);
     } catch (error) {
-      this.#services.onBadMessage(from, error);
+      this.#job.lose(from, (error as Error).message);
       return await new Promise<never>(() => {}); // the job is over
     }
-    this.#services.afterPost(from, arrival);
+    if (this.#job.left.has(from) && !arrival.hasArrived) {
+      this.#job.lose(from, 'it closed the group');
+    }
     const result = await done;
     this.#pending.delete(arrival);
     return result;

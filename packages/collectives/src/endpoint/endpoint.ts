@@ -1,14 +1,9 @@
-// One rank's end of a job, shared by all its groups: runs calls, hands what arrives to the inbox, and
-// spreads failures.
-//
-// Note [one failure]: the first failure wins and ends all groups of the rank; it is sent to every
-// peer, so that nobody waits for a rank that has given up.
+// One rank's end of a job, shared by all its groups: it runs calls, hands what arrives to the router, and
+// tells the peers apart that leave, that are lost and that have failed.
 
-import { Reducer } from '@shardweave/dtypes';
-import { type Clock, systemClock } from '../clock.js';
+import type { Clock } from '../clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from '../errors.js';
 import type { Failure } from '../failure.js';
-import type { NativeCollectives } from '../group/native-collectives.js';
 import { LONGEST_TIMER_MS } from '../long-timer.js';
 import type {
   ControlMessage,
@@ -17,20 +12,14 @@ import type {
   Transport,
   TransportListener,
 } from '../transport.js';
-import type { Arrival } from './arrival.js';
-import { Call, type CallServices, type CallSpec } from './call.js';
+import { Call, type CallSpec } from './call.js';
 import { isPointToPoint } from './call-signature.js';
 import { Matching } from './matching.js';
 import { MessageRouter } from './message-router.js';
 import { MismatchCheck } from './mismatch-check.js';
-import {
-  combineByHook,
-  combineInThread,
-  type PartReducer,
-  type ReduceHook,
-} from './reduce-hook.js';
-import { ScratchPool } from './scratch-pool.js';
-import { Turns } from './turns.js';
+import { RankJob } from './rank-job.js';
+import type { PartReducer, ReduceHook } from './reduce-hook.js';
+import type { Turns } from './turns.js';
 
 /** Ten minutes: longer than any step we run, shorter than a night lost to a hang. */
 export const DEFAULT_TIMEOUT_MS = 600_000;
@@ -43,7 +32,7 @@ export interface EndpointOptions {
   /** Shares one wasm reducer among the ranks of a process. Default: its own, made at first use. */
   readonly reducer?: () => Promise<PartReducer>;
   /**
-   * Of one peer's messages that nobody here has asked for yet; a peer that sends more is lost.
+   * The bytes of one peer's messages that nobody here has asked for yet; a peer that sends more is lost.
    * Default: 512 MiB.
    */
   readonly maxUnclaimedBytes?: number;
@@ -54,88 +43,51 @@ export interface EndpointOptions {
 }
 
 /**
- * What a proven peer may cost. Collectives hold a MiB each, and a rank is some tens of them behind at most: of
+ * What a proven peer may cost. Collectives hold a MiB each, and a rank is some tens of them behind at most: with
  * 25 MiB gradient buckets this is 12 GiB. What `send` sends before its `recv` counts whole.
  */
 const MAX_UNCLAIMED_BYTES = 512 * 2 ** 20;
 
-/** For onPeerLost to come after a rejected send. The transport's links end at the same moment. */
-const SEND_GRACE_MS = 1000;
-
 export class Endpoint implements TransportListener {
-  readonly rank: number;
-  readonly worldSize: number;
-  /** Resolves once, when the job has failed or this rank has closed. */
-  readonly failed: Promise<Failure>;
-  readonly clock: Clock;
-  readonly #scratch = new ScratchPool();
+  readonly #job: RankJob;
   readonly #matching: Matching;
   readonly #mismatchCheck: MismatchCheck;
   readonly #router: MessageRouter;
   readonly #active = new Map<Call, (error: CollectiveError) => void>();
-  readonly #left = new Set<number>();
-  readonly #services: CallServices;
-  #transport: Transport | undefined;
-  #failure: Failure | undefined;
-  /** Until the transport has said what there was to say, and freed everything. */
-  #closing: Promise<void> | undefined;
-  #onFailed: (failure: Failure) => void = () => {};
 
   constructor(options: EndpointOptions) {
-    this.rank = options.rank;
-    this.worldSize = options.worldSize;
-    this.clock = options.clock ?? systemClock;
-    this.failed = new Promise((resolve) => {
-      this.#onFailed = resolve;
-    });
-    const turns = options.turns ?? new Turns(this.clock);
-    const scratch = this.#scratch;
-    this.#matching = new Matching(
-      { scratch, turns },
-      options.maxUnclaimedBytes ?? MAX_UNCLAIMED_BYTES,
-    );
-    this.#mismatchCheck = new MismatchCheck({
-      rank: this.rank,
-      matching: this.#matching,
-      clock: this.clock,
-      hasFailed: () => this.#failure !== undefined,
-      sendControl: (to, message) => this.#transport!.sendControl(to, message),
-      fail: (failure) => this.fail(failure),
-    });
-    this.#router = new MessageRouter({
-      rank: this.rank,
-      matching: this.#matching,
-      mismatchCheck: this.#mismatchCheck,
-      arrivals: { scratch, turns },
-      isLending: () => this.#transport!.isLending ?? false,
-      hasFailed: () => this.#failure !== undefined,
-      fail: (failure) => this.fail(failure),
-    });
-    const endpoint = this;
-    this.#services = {
-      get transport() {
-        return endpoint.#transport!;
-      },
-      scratch,
-      turns,
-      combine: options.reduce
-        ? combineByHook(options.reduce)
-        : combineInThread(options.reducer ?? Reducer.create, turns),
-      now: () => this.clock.now(),
-      arrivalOf: (call, from, phase) => this.#router.arrivalOf(call, from, phase),
-      afterPost: (from, arrival) => this.#afterPost(from, arrival),
-      afterSendFailed: (call, to, error) => this.#afterSendFailed(call, to, error),
-      onBadMessage: (from, error) => this.#lose(from, (error as Error).message),
-    };
+    const job = new RankJob(options);
+    this.#job = job;
+    this.#matching = new Matching(job, options.maxUnclaimedBytes ?? MAX_UNCLAIMED_BYTES);
+    this.#mismatchCheck = new MismatchCheck(job, this.#matching);
+    this.#router = new MessageRouter(job, this.#matching, this.#mismatchCheck);
+    job.onEnd((failure) => this.#stop(failure));
+  }
+
+  get rank(): number {
+    return this.#job.rank;
+  }
+
+  get worldSize(): number {
+    return this.#job.worldSize;
+  }
+
+  get clock(): Clock {
+    return this.#job.clock;
+  }
+
+  /** Resolves once, when the job has failed or this rank has closed. */
+  get failed(): Promise<Failure> {
+    return this.#job.failed;
   }
 
   get failure(): Failure | undefined {
-    return this.#failure;
+    return this.#job.failure;
   }
 
-  /** Names the transport; it must not deliver before. */
+  /** The transport must not deliver anything before it is attached. */
   attach(transport: Transport): void {
-    this.#transport = transport;
+    this.#job.attach(transport);
   }
 
   /**
@@ -144,9 +96,9 @@ export class Endpoint implements TransportListener {
    * nothing has moved for the call's timeout.
    */
   run(spec: CallSpec, body: (call: Call) => Promise<void>): Promise<Call> {
-    const call = new Call(spec, this.#services);
-    if (this.#failure !== undefined) {
-      return Promise.reject(this.#errorFor(call, this.#failure));
+    const call = new Call(spec, this.#job, this.#router);
+    if (this.failure !== undefined) {
+      return Promise.reject(this.#errorFor(call, this.failure));
     }
     return new Promise((resolve, reject) => {
       const stopWatching = this.#watch(call);
@@ -154,14 +106,14 @@ export class Endpoint implements TransportListener {
         stopWatching();
         this.#active.delete(call);
         if (this.#active.size === 0) {
-          this.#transport!.busy?.(false);
+          this.#job.transport.busy?.(false);
         }
         if (!isPointToPoint(spec.signature)) {
           this.#matching.finish(spec);
         }
       };
       if (this.#active.size === 0) {
-        this.#transport!.busy?.(true);
+        this.#job.transport.busy?.(true);
       }
       this.#active.set(call, (error) => {
         finish();
@@ -183,21 +135,9 @@ export class Endpoint implements TransportListener {
     });
   }
 
-  /**
-   * Ends all groups, here and (unless it came from there) on all peers. See Note [one failure].
-   * `ownReason` is what errors of this rank say, where that is more than the peers are told.
-   */
-  fail(failure: Failure, ownReason = failure.reason): void {
-    if (this.#failure !== undefined) {
-      return;
-    }
-    this.#end({ ...failure, reason: ownReason });
-    for (let peer = 0; peer < this.worldSize; peer++) {
-      if (peer !== this.rank && !this.#left.has(peer)) {
-        this.#transport!.sendControl(peer, { type: 'failure', failure });
-      }
-    }
-    this.#closing = this.#transport!.close('drop');
+  /** Ends all groups, here and on all peers. See Note [one failure] in rank-job.ts. */
+  fail(failure: Failure, ownReason?: string): void {
+    this.#job.fail(failure, ownReason);
   }
 
   /**
@@ -205,44 +145,33 @@ export class Endpoint implements TransportListener {
    * it is read until then. Peers fail only if they need this rank. After a failure it resolves when the
    * peers have heard of it, or take too long.
    */
-  async close(): Promise<void> {
-    if (this.#failure === undefined) {
-      const rejectAll = this.#stop({ kind: 'closed', origin: this.rank, reason: 'closed' });
-      this.#closing = this.#transport!.close('drain').then(rejectAll);
-    }
-    await this.#closing;
+  close(): Promise<void> {
+    return this.#job.close();
   }
 
   /** See Transport.allocate. */
   allocate(byteLength: number): Uint8Array {
-    return this.#transport!.allocate?.(byteLength) ?? new Uint8Array(byteLength);
+    return this.#job.transport.allocate?.(byteLength) ?? new Uint8Array(byteLength);
   }
 
   /** See Transport.register. */
   register(buffer: SharedArrayBuffer): void {
-    this.#transport!.register?.(buffer);
+    this.#job.transport.register?.(buffer);
   }
 
   /** See Transport.release. */
   release(memory: Uint8Array | ArrayBufferLike): void {
-    this.#transport!.release?.(memory);
-  }
-
-  /** The engine that runs this group's collectives, where the transport has one. */
-  nativeFor(group: string): NativeCollectives | undefined {
-    const native = this.#transport!.collectives;
-    return native?.serves(group) ? native : undefined;
+    this.#job.transport.release?.(memory);
   }
 
   /** Buffers for parts on their way: how many were made, and the most bytes in use at one time. */
   scratchStats(): { readonly numAllocations: number; readonly peakBytes: number } {
-    return this.#scratch.stats();
+    return this.#job.scratch.stats();
   }
 
   /** Drops all links without a word, as a killed process would. For tests. */
   terminate(): void {
-    this.#end({ kind: 'closed', origin: this.rank, reason: 'terminated' });
-    this.#transport!.terminate();
+    this.#job.terminate();
   }
 
   onMessage(from: number, header: MessageHeader): MessageSink {
@@ -250,7 +179,7 @@ export class Endpoint implements TransportListener {
   }
 
   onControl(from: number, message: ControlMessage): void {
-    if (this.#failure !== undefined) {
+    if (this.failure !== undefined) {
       return;
     }
     if (message.type === 'failure') {
@@ -261,7 +190,7 @@ export class Endpoint implements TransportListener {
   }
 
   onPeerLost(peer: number, reason: string): void {
-    this.#lose(peer, reason);
+    this.#job.lose(peer, reason);
   }
 
   onRelayLost(reason: string): void {
@@ -269,10 +198,10 @@ export class Endpoint implements TransportListener {
   }
 
   onPeerLeft(peer: number): void {
-    this.#left.add(peer);
+    this.#job.left.add(peer);
     for (const call of this.#active.keys()) {
       if (call.waitingFor().includes(peer)) {
-        this.#lose(peer, 'it closed the group');
+        this.#job.lose(peer, 'it closed the group');
         return;
       }
     }
@@ -291,12 +220,6 @@ export class Endpoint implements TransportListener {
       this.fail(failure);
     } else {
       this.fail(failure, `${reason} (told by rank ${from})`);
-    }
-  }
-
-  #afterPost(from: number, arrival: Arrival): void {
-    if (this.#left.has(from) && !arrival.hasArrived) {
-      this.#lose(from, 'it closed the group');
     }
   }
 
@@ -323,10 +246,6 @@ export class Endpoint implements TransportListener {
     return () => cancel();
   }
 
-  #lose(peer: number, reason: string): void {
-    this.fail({ kind: 'peer-lost', origin: peer, reason });
-  }
-
   async #onTimeout(call: Call): Promise<void> {
     const { elseAbort } = call.spec;
     if (elseAbort !== undefined) {
@@ -340,45 +259,21 @@ export class Endpoint implements TransportListener {
     this.fail({ kind: 'timeout', origin: this.rank, reason, waitingFor });
   }
 
-  /**
-   * A transport that can't send either knows why and says so (onPeerLost, onPeerLeft), soon before or
-   * after; then that counts. Else it is a bug, which ends the job, too.
-   */
-  async #afterSendFailed(call: Call, to: number, error: unknown): Promise<void> {
-    if (!this.#left.has(to)) {
-      await new Promise<void>((resolve) => this.clock.setTimer(SEND_GRACE_MS, resolve));
-    }
-    if (!this.#left.has(to)) {
-      this.#onBodyFailed(call, error);
-    }
-  }
-
-  /** A reduce hook rejected, or a bug: each ends the job. */
+  /** A body rejects where a reduce hook did, or by a bug: each ends the job. */
   #onBodyFailed(call: Call, error: unknown): void {
-    if (!this.#active.has(call)) {
-      return;
-    }
-    const reason = error instanceof Error ? error.message : String(error);
-    this.fail({ kind: 'aborted', origin: this.rank, reason });
-  }
-
-  #end(failure: Failure): void {
-    if (this.#failure === undefined) {
-      this.#stop(failure)();
+    if (this.#active.has(call)) {
+      this.#job.abort(error);
     }
   }
 
-  /** Nothing is received any more, nothing begins; what it returns rejects what was pending. */
+  /** Nothing is received any more, and nothing begins; what it returns rejects what was pending. */
   #stop(failure: Failure): () => void {
-    this.#failure = failure;
     this.#mismatchCheck.stop();
     const active = [...this.#active];
     for (const [call] of active) {
       call.cancel();
     }
     this.#matching.clear();
-    this.#scratch.clear();
-    this.#onFailed(failure);
     return () => {
       for (const [call, reject] of active) {
         if (this.#active.has(call)) {

@@ -1,50 +1,41 @@
 // What arrives at a rank: each message is checked against what was called here and handed to its
 // Arrival, where it meets its receiver.
 
-import type { Failure } from '../failure.js';
 import type { MessageHeader, MessageSink } from '../transport.js';
-import { Arrival, type ArrivalServices } from './arrival.js';
+import { Arrival } from './arrival.js';
 import type { Call } from './call.js';
 import { isPointToPoint } from './call-signature.js';
 import type { Matching } from './matching.js';
 import { describeHeader, type MismatchCheck } from './mismatch-check.js';
-
-export interface MessageRouterOptions {
-  /** World rank. */
-  readonly rank: number;
-  readonly matching: Matching;
-  readonly mismatchCheck: MismatchCheck;
-  readonly arrivals: ArrivalServices;
-  /** See Transport. */
-  readonly isLending: () => boolean;
-  readonly hasFailed: () => boolean;
-  fail(failure: Failure): void;
-}
+import type { RankJob } from './rank-job.js';
 
 const DISCARD: MessageSink = { posted: undefined, write: () => {} };
 
 export class MessageRouter {
-  readonly #options: MessageRouterOptions;
+  readonly #job: RankJob;
+  readonly #matching: Matching;
+  readonly #mismatchCheck: MismatchCheck;
 
-  constructor(options: MessageRouterOptions) {
-    this.#options = options;
+  constructor(job: RankJob, matching: Matching, mismatchCheck: MismatchCheck) {
+    this.#job = job;
+    this.#matching = matching;
+    this.#mismatchCheck = mismatchCheck;
   }
 
   /** See TransportListener. */
   onMessage(from: number, header: MessageHeader): MessageSink {
-    const { matching, mismatchCheck, hasFailed } = this.#options;
-    if (hasFailed()) {
+    if (this.#job.failure !== undefined) {
       return DISCARD;
     }
     if (isPointToPoint(header.call)) {
       return this.#onPointToPoint(from, header);
     }
-    const mailbox = matching.mailbox(header.group, header.sequence);
-    const arrival = matching.inMailbox(mailbox, from, header.phase);
+    const mailbox = this.#matching.mailbox(header.group, header.sequence);
+    const arrival = this.#matching.inMailbox(mailbox, from, header.phase);
     if (arrival.header !== undefined) {
       return this.#lose(from, `it sent a message of ${describeHeader(header)} twice`);
     }
-    if (!mismatchCheck.accepts(from, header, mailbox.call)) {
+    if (!this.#mismatchCheck.accepts(from, header, mailbox.call)) {
       return DISCARD;
     }
     if (arrival.expectedBytes !== undefined && arrival.expectedBytes !== header.byteLength) {
@@ -55,9 +46,9 @@ export class MessageRouter {
 
   /** Where a call meets the message that it asks for. After a failure nothing comes there. */
   arrivalOf(call: Call, from: number, phase: number): Arrival {
-    const { matching, arrivals, hasFailed } = this.#options;
+    const matching = this.#matching;
     const { group, sequence, signature } = call.spec;
-    if (!hasFailed()) {
+    if (this.#job.failure === undefined) {
       if (!isPointToPoint(signature)) {
         return matching.inMailbox(matching.mailbox(group, sequence), from, phase);
       }
@@ -67,14 +58,13 @@ export class MessageRouter {
         return arrival;
       }
     }
-    const arrival = new Arrival(arrivals, true);
+    const arrival = new Arrival(this.#job, true);
     arrival.cancel();
     return arrival;
   }
 
   #onPointToPoint(from: number, header: MessageHeader): MessageSink {
-    const { matching } = this.#options;
-    const arrival = matching.nextUnsent(header.group, from, header.sequence);
+    const arrival = this.#matching.nextUnsent(header.group, from, header.sequence);
     const call = arrival.receiver;
     if (call !== undefined && !this.#checkLength(call, from, header)) {
       return DISCARD;
@@ -83,15 +73,14 @@ export class MessageRouter {
   }
 
   #begin(arrival: Arrival, from: number, header: MessageHeader): MessageSink {
-    const { matching, isLending } = this.#options;
-    const isHeld = !isLending() || isPointToPoint(header.call);
-    const wrong = matching.begin(arrival, from, header, isHeld);
+    const isHeld = !this.#job.transport.isLending || isPointToPoint(header.call);
+    const wrong = this.#matching.begin(arrival, from, header, isHeld);
     return wrong === undefined ? arrival : this.#lose(from, wrong);
   }
 
   /** A receiver that names another size or dtype than the sender: both ranks are told. */
   #checkLength(call: Call, from: number, header: MessageHeader): boolean {
-    const { rank, fail } = this.#options;
+    const { rank } = this.#job;
     const { byteLength, dtype } = call.spec.signature;
     const isSame = header.byteLength === byteLength && header.call.dtype === dtype;
     if (!isSame) {
@@ -99,13 +88,13 @@ export class MessageRouter {
         { rank: from, call: describeHeader(header) },
         { rank, call: call.description },
       ];
-      fail({ kind: 'mismatch', origin: rank, reason: 'send and recv differ', calls });
+      this.#job.fail({ kind: 'mismatch', origin: rank, reason: 'send and recv differ', calls });
     }
     return isSame;
   }
 
   #lose(peer: number, reason: string): MessageSink {
-    this.#options.fail({ kind: 'peer-lost', origin: peer, reason });
+    this.#job.lose(peer, reason);
     return DISCARD;
   }
 }

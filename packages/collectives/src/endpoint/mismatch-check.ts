@@ -1,48 +1,34 @@
 // Whether ranks called the same thing: compares what arrives with what was called, and where they
 // differ, leads the inquiry into what each rank called. What that finds ends the job.
 
-import type { Clock } from '../clock.js';
-import type { Failure, PeerCall } from '../failure.js';
+import type { PeerCall } from '../failure.js';
 import type { ControlMessage, MessageHeader } from '../transport.js';
-import type { Call } from './call.js';
+import type { Call, CallSpec } from './call.js';
 import { describeCall, isSameCall } from './call-signature.js';
 import type { Arrived, Matching } from './matching.js';
 import { MismatchInquiry } from './mismatch-inquiry.js';
-
-export interface MismatchCheckOptions {
-  /** World rank. */
-  readonly rank: number;
-  readonly matching: Matching;
-  readonly clock: Clock;
-  readonly hasFailed: () => boolean;
-  sendControl(to: number, message: ControlMessage): void;
-  fail(failure: Failure): void;
-}
-
-/** A call's place. */
-interface Place {
-  readonly group: string;
-  readonly sequence: number;
-  readonly members: readonly number[];
-}
+import type { RankJob } from './rank-job.js';
 
 export class MismatchCheck {
-  readonly #options: MismatchCheckOptions;
+  readonly #job: RankJob;
+  readonly #matching: Matching;
   #inquiry: MismatchInquiry | undefined;
 
-  constructor(options: MismatchCheckOptions) {
-    this.#options = options;
+  constructor(job: RankJob, matching: Matching) {
+    this.#job = job;
+    this.#matching = matching;
   }
 
   /** Puts a collective into its mailbox; false where what has arrived already is of another call. */
   admit(call: Call): boolean {
     const { group, sequence, signature } = call.spec;
-    const { matching } = this.#options;
-    const mailbox = matching.mailbox(group, sequence);
+    const mailbox = this.#matching.mailbox(group, sequence);
     mailbox.call = call;
-    const isSame = matching.everyArrived(mailbox, (header) => isSameCall(signature, header.call));
+    const isSame = this.#matching.everyArrived(mailbox, (header) =>
+      isSameCall(signature, header.call),
+    );
     if (!isSame || this.#inquiry?.isAbout(group, sequence)) {
-      this.#inquire(call.spec, call, { arrived: matching.arrivedIn(mailbox) });
+      this.#inquire(call.spec, call, { arrived: this.#matching.arrivedIn(mailbox) });
     }
     return isSame;
   }
@@ -58,7 +44,7 @@ export class MismatchCheck {
 
   /** Other ranks disagree, and say what they called. */
   onSaid(message: ControlMessage & { readonly type: 'mismatch' }): void {
-    const own = this.#options.matching.callAt(message.group, message.sequence);
+    const own = this.#matching.callAt(message.group, message.sequence);
     this.#inquire(message, own, { said: message.calls });
   }
 
@@ -68,14 +54,15 @@ export class MismatchCheck {
 
   /** Begins or continues the inquiry. */
   #inquire(
-    { group, sequence, members }: Place,
+    { group, sequence, members }: Pick<CallSpec, 'group' | 'sequence' | 'members'>,
     own: Call | undefined,
     { said = [], arrived = [] }: { said?: readonly PeerCall[]; arrived?: readonly Arrived[] },
   ): void {
-    const { rank, clock, hasFailed, sendControl, fail } = this.#options;
+    const job = this.#job;
+    const { rank, clock } = job;
     const elseAbort = own?.spec.elseAbort;
     if (elseAbort !== undefined) {
-      fail({ kind: 'aborted', origin: rank, reason: elseAbort });
+      job.fail({ kind: 'aborted', origin: rank, reason: elseAbort });
       return;
     }
     this.#inquiry ??= new MismatchInquiry({
@@ -83,7 +70,8 @@ export class MismatchCheck {
       sequence,
       members,
       clock,
-      onDone: (calls) => fail({ kind: 'mismatch', origin: rank, reason: 'ranks disagree', calls }),
+      onDone: (calls) =>
+        job.fail({ kind: 'mismatch', origin: rank, reason: 'ranks disagree', calls }),
     });
     if (!this.#inquiry.isAbout(group, sequence)) {
       return; // one is enough to end the job
@@ -93,8 +81,8 @@ export class MismatchCheck {
       this.#inquiry.add(calls);
       for (const peer of members) {
         // In one process peers answer at once, and the job may be over before all were asked.
-        if (peer !== rank && !hasFailed()) {
-          sendControl(peer, { type: 'mismatch', group, sequence, members, calls });
+        if (peer !== rank && job.failure === undefined) {
+          job.transport.sendControl(peer, { type: 'mismatch', group, sequence, members, calls });
         }
       }
     }

@@ -5,6 +5,7 @@ import type { Clock } from '../clock.js';
 import { DEFAULT_TIMEOUT_MS, type Endpoint } from '../endpoint/endpoint.js';
 import type { ReduceHook } from '../endpoint/reduce-hook.js';
 import { CollectiveUsageError, type ErrorPlace } from '../errors.js';
+import type { NativeCollectives } from './native-collectives.js';
 import type { ProcessGroup, TraceHandler } from './process-group.js';
 import { TransportGroup } from './transport-group.js';
 import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-checks.js';
@@ -79,8 +80,11 @@ function complaintOfHosts(hosts: readonly number[], worldSize: number): string |
   return wrong < 0 ? undefined : `expected hosts to be numbers, got ${shown(hosts[wrong])}.`;
 }
 
-/** The group of all ranks, over an endpoint that has its transport. */
-export function createWorldGroup(endpoint: Endpoint, options: GroupOptions): ProcessGroup {
+/** The group of all ranks, over an endpoint that has its transport, and by `native` where it has such an engine. */
+export function createWorldGroup(
+  endpoint: Endpoint,
+  options: GroupOptions & { readonly native?: NativeCollectives },
+): ProcessGroup {
   const { rank, worldSize } = endpoint;
   checkGroupOptions(options, { rank, worldSize, call: 'createWorldGroup' });
   let codec: Promise<WireCodec> | undefined;
@@ -92,6 +96,7 @@ export function createWorldGroup(endpoint: Endpoint, options: GroupOptions): Pro
     onTrace: options.onTrace,
     hosts: options.hosts,
     wire: options.wire ?? 'exact',
+    native: options.native,
     codec: () => {
       codec ??= WireCodec.create();
       return codec;

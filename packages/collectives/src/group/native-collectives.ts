@@ -1,5 +1,5 @@
-// What a transport may offer beside messages: an engine that runs whole collectives (MPI), in place
-// of the algorithms over `send`.
+// What may run a group's collectives in place of the algorithms over a transport's messages: an engine
+// that moves whole collectives by means of its own, such as MPI. The transport knows nothing of it.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import type { PartLayout } from '../algorithms/part-layout.js';

@@ -52,6 +52,8 @@ export interface TransportGroupOptions {
   readonly wire: WireFormat | 'exact';
   /** One for all groups of the job, made at first use. */
   readonly codec: () => Promise<WireCodec>;
+  /** An engine that runs whole collectives in place of messages, for the groups that it serves. */
+  readonly native?: NativeCollectives | undefined;
 }
 
 /** What a call is, of which its signature is made. */
@@ -288,7 +290,8 @@ export class TransportGroup implements ProcessGroup {
   }
 
   get #native(): NativeCollectives | undefined {
-    return this.#options.endpoint.nativeFor(this.id);
+    const { native } = this.#options;
+    return native?.serves(this.id) ? native : undefined;
   }
 
   get #algorithms(): typeof ALGORITHMS {

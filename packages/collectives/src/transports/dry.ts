@@ -36,11 +36,10 @@ export function createDryGroup(worldSize: number, options: DryGroupOptions = {})
   }
   const endpoint = new Endpoint({ rank, worldSize });
   endpoint.attach(new DryTransport(rank, worldSize));
-  return createWorldGroup(endpoint, {});
+  return createWorldGroup(endpoint, { native: new DryCollectives() });
 }
 
 class DryTransport implements Transport {
-  readonly collectives = new DryCollectives();
   readonly #place: { readonly rank: number; readonly worldSize: number };
 
   constructor(rank: number, worldSize: number) {

@@ -78,10 +78,6 @@ export async function connectMpi(options: ConnectMpiOptions = {}): Promise<Proce
     progress,
     endpoint,
     engine,
-    collectives: new MpiCollectives({
-      engine,
-      isNativeAllReduce: options.nativeAllReduce ?? false,
-    }),
     onEnd: () => {
       if (options.finalize ?? true) {
         mpi.finalize();
@@ -89,7 +85,9 @@ export async function connectMpi(options: ConnectMpiOptions = {}): Promise<Proce
     },
   });
   endpoint.attach(transport);
-  const group = createWorldGroup(endpoint, options);
+  const isNativeAllReduce = options.nativeAllReduce ?? false;
+  const native = new MpiCollectives({ engine, isNativeAllReduce });
+  const group = createWorldGroup(endpoint, { ...options, native });
   if (worldSize > 1) {
     const members = Array.from({ length: worldSize }, (_, member) => member);
     engine.add(group.id, members, members, comms.subarray(1));

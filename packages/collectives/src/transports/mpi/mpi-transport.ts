@@ -1,5 +1,5 @@
 // The transport over MPI: messages for send, recv and subgroups, control, and leaving; whole
-// collectives are MpiCollectives'. A dead rank is not noticed here: MPI ends the whole job then.
+// collectives go by MpiCollectives, which groups are given beside it. A dead rank is not noticed here: MPI ends the whole job then.
 //
 // Leaving is agreed: each rank says goodbye, goes on moving MPI for the others, and ends it when all
 // have. MPI can't be left one by one: mpirun takes a rank that ends without MPI_Finalize for dead, and
@@ -10,7 +10,6 @@ import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../.
 import { type Envelope, type EnvelopeKind, Envelopes, MAX_HEAD_BYTES } from './envelopes.js';
 import { decodeHead, encodeHead, INLINE_MAX_BYTES } from './message-head.js';
 import type { MpiHandle } from './mpi-abi.js';
-import type { MpiCollectives } from './mpi-collectives.js';
 import type { MpiEngine, Question, Unserved } from './mpi-engine.js';
 import type { MpiLibrary } from './mpi-library.js';
 import type { Progress } from './progress.js';
@@ -30,14 +29,12 @@ export interface MpiTransportOptions {
   readonly progress: Progress;
   readonly endpoint: Endpoint;
   readonly engine: MpiEngine;
-  readonly collectives: MpiCollectives;
   /** All ranks have left: nothing of this job is used any more. */
   onEnd(): void;
 }
 
 export class MpiTransport implements Transport {
   readonly isLending = true;
-  readonly collectives: MpiCollectives;
   readonly #engine: MpiEngine;
   readonly #progress: Progress;
   readonly #endpoint: Endpoint;
@@ -53,7 +50,6 @@ export class MpiTransport implements Transport {
   #ended: () => void = () => {};
 
   constructor(options: MpiTransportOptions) {
-    this.collectives = options.collectives;
     this.#engine = options.engine;
     this.#progress = options.progress;
     this.#endpoint = options.endpoint;
