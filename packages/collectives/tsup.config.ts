@@ -2,7 +2,7 @@ import { defineConfig } from 'tsup';
 import { declarations } from '../../tooling/tsup/declarations.ts';
 
 // Every declaration file begins with this. The first line brings the types of `using`, which a project's
-// own `lib` need not name. The empty interfaces merge with those of the project's libraries, and stand
+// own `lib` need not name; the last makes modules of those that export nothing, a worker's. The empty interfaces merge with those of the project's libraries, and stand
 // alone where it has none: what they name is only handed on.
 const DECLARATIONS = `/// <reference lib="esnext.disposable" />
 declare global {
@@ -11,7 +11,8 @@ declare global {
   namespace WebAssembly {
     interface Memory {}
   }
-}`;
+}
+export {};`;
 
 export default defineConfig({
   entry: {
@@ -19,6 +20,8 @@ export default defineConfig({
     shm: 'src/shm.ts',
     ws: 'src/ws.ts',
     'ws-page': 'src/ws-page.ts',
+    'heartbeat-worker': 'src/heartbeat-worker.ts',
+    'heartbeat-worker-page': 'src/heartbeat-worker-page.ts',
     launch: 'src/launch.ts',
     mpi: 'src/mpi.ts',
     testing: 'src/testing/index.ts',

@@ -120,6 +120,42 @@ describe('fsdp', () => {
   });
 });
 
+/** What each room of collectives may import of the others; its files at the root are everybody's. */
+const ROOMS: Readonly<Record<string, readonly string[]>> = {
+  // A call knows the plan of hosts that its algorithm follows.
+  endpoint: ['algorithms'],
+  algorithms: ['endpoint'],
+  group: ['algorithms', 'endpoint'],
+  sockets: [],
+  store: ['sockets'],
+  'transports/ws/heartbeat': ['generated', 'sockets'],
+  'transports/ws/link': ['endpoint', 'sockets', 'transports/ws', 'transports/ws/heartbeat'],
+};
+
+describe('collectives', () => {
+  const collectives = found.find(({ shortName }) => shortName === 'collectives')!;
+  const root = `${collectives.folder}/src`;
+  const roomOf = (path: string) => posix.relative(root, posix.dirname(path));
+
+  it.each(Object.entries(ROOMS))('has a room %s that knows only %j', (room, known) => {
+    const paths = sourceFiles(collectives).filter((path) => roomOf(path) === room);
+    expect(paths.length).toBeGreaterThan(3);
+    const strays = paths.flatMap((path) =>
+      importsOf(path)
+        .filter((specifier) => specifier.startsWith('.'))
+        .map((specifier) => roomOf(posix.join(posix.dirname(path), specifier)))
+        .filter((target) => target !== '' && target !== room && !known.includes(target))
+        .map((target) => `${path} imports ${target}`),
+    );
+    expect(strays).toEqual([]);
+  });
+
+  it('has a transport seam that knows no transport, and no engine of one', () => {
+    const imported = importsOf(`${root}/transport.ts`);
+    expect(imported).toEqual(['./endpoint/call-signature.js', './failure.js']);
+  });
+});
+
 function circlesIn(one: WorkspacePackage, options: { readonly types: boolean }): string[][] {
   const paths = sourceFiles(one);
   const neighbours = new Map(paths.map((path) => [path, neighboursOf(path, options)]));

@@ -42,7 +42,7 @@ beforeAll(async () => {
   const installed = join(folder, 'all');
   await installAll(tarballs, installed);
   for (const { shortName, manifest } of imported) {
-    projectWith(manifest.name, installed, join(folder, shortName));
+    projectWith(manifest.name, { installed }, join(folder, shortName));
   }
 }, LIMIT_MS);
 
@@ -95,10 +95,13 @@ describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name,
     'bundles for the browser with nothing of Node in it',
     { timeout: LIMIT_MS },
     async () => {
+      const installed = join(folder, 'all');
+      const bundled = join(folder, `${name}-with-peers`);
+      projectWith(one.manifest.name, { installed, hasOptionalPeers: true }, bundled);
       for (const entry of browserEntries(one.manifest.exports)) {
         const specifier = `${one.manifest.name}${entry.slice(1)}`;
         const result = await build({
-          stdin: { contents: `export * from '${specifier}';`, resolveDir: project },
+          stdin: { contents: `export * from '${specifier}';`, resolveDir: bundled },
           bundle: true,
           format: 'esm',
           platform: 'browser',
@@ -114,6 +117,37 @@ describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name,
         );
         expect(nodeOnly, specifier).toEqual([]);
       }
+    },
+  );
+});
+
+/** Ranks 0 and 1 listen and 2 doesn't, so workers open connections and listen for them. */
+const THREE_RANKS = `
+import { connectWs } from '@shardweave/collectives/ws';
+const url = import.meta.resolve('@shardweave/collectives/heartbeat-worker');
+const worker = process.argv[2] === 'file' ? { heartbeatWorker: url } : {};
+const job = { worldSize: 3, secret: 'only this test knows it', joinTimeoutMs: 20_000, ...worker };
+let tell;
+const listening = new Promise((resolve) => (tell = resolve));
+const first = connectWs({ ...job, rank: 0, port: 0, onListen: tell });
+const port = await listening;
+const others = [connectWs({ ...job, rank: 1, port }), connectWs({ ...job, rank: 2, port, listen: false })];
+const groups = await Promise.all([first, ...others]);
+await Promise.all(groups.map((group) => group.barrier()));
+await Promise.all(groups.map((group) => group.close()));
+console.log('all met');
+`;
+
+describe('ranks over ws of the packed collectives', () => {
+  it.each(['text', 'file'])(
+    'have a heartbeat worker from its %s',
+    { timeout: LIMIT_MS },
+    async (form) => {
+      const project = join(folder, `ws-ranks-${form}`);
+      const options = { installed: join(folder, 'all'), hasOptionalPeers: true };
+      projectWith('@shardweave/collectives', options, project);
+      writeFileSync(join(project, 'ranks.mjs'), THREE_RANKS);
+      expect(await run(process.execPath, ['ranks.mjs', form], project)).toBe('all met\n');
     },
   );
 });

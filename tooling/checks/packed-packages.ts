@@ -50,9 +50,14 @@ export async function installAll(
 
 /**
  * Makes `folder` a project that has one package and what the packed manifests of it and of those below it
- * ask for, out of what `installAll` has made: copies of ours, so that none finds more beside it.
+ * ask for, out of what `installAll` has made: copies of ours, so that none finds more beside it. Peers that are
+ * optional are there only if asked for.
  */
-export function projectWith(name: string, installed: string, folder: string): void {
+export function projectWith(
+  name: string,
+  { installed, hasOptionalPeers = false }: ProjectOptions,
+  folder: string,
+): void {
   const target = join(folder, 'node_modules');
   mkdirSync(target, { recursive: true });
   writeFileSync(join(folder, 'package.json'), JSON.stringify({ private: true, type: 'module' }));
@@ -73,12 +78,18 @@ export function projectWith(name: string, installed: string, folder: string): vo
     const packed = JSON.parse(readFileSync(join(to, 'package.json'), 'utf8')) as PackedManifest;
     const { dependencies, peerDependencies, peerDependenciesMeta } = packed;
     for (const next of Object.keys({ ...dependencies, ...peerDependencies })) {
-      if (peerDependenciesMeta?.[next]?.optional !== true) {
+      if (hasOptionalPeers || peerDependenciesMeta?.[next]?.optional !== true) {
         add(next);
       }
     }
   };
   add(name);
+}
+
+export interface ProjectOptions {
+  /** The folder that `installAll` has made. */
+  readonly installed: string;
+  readonly hasOptionalPeers?: boolean;
 }
 
 interface PackedManifest {

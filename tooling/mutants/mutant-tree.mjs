@@ -76,13 +76,18 @@ export class MutantTree {
     }
   }
 
-  /** Kernels in AssemblyScript are run as the WebAssembly that the package generates from them. */
+  /**
+   * Kernels in AssemblyScript are run as the WebAssembly that the package generates from them, and heartbeat
+   * workers as a text.
+   */
   #compile(file) {
-    if (!file.includes('/assembly/') && !file.endsWith('.as.ts')) {
+    const isKernel = file.includes('/assembly/') || file.endsWith('.as.ts');
+    const isWorker = /^packages\/collectives\/src\/(sockets|transports\/ws)\//.test(file);
+    if (!isKernel && !isWorker) {
       return;
     }
     const folder = join(this.#root, file.split('/').slice(0, 2).join('/'));
-    const script = join(this.#root, 'tooling/asc/build.mjs');
+    const script = join(this.#root, `tooling/${isKernel ? 'asc' : 'workers'}/build.mjs`);
     execFileSync(process.execPath, [script], { cwd: folder, stdio: 'ignore' });
   }
 

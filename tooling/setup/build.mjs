@@ -80,6 +80,6 @@ function isBuilt(folder) {
   if (!isFull(join(ROOT, folder, 'dist'))) {
     return false;
   }
-  const hasKernels = existsSync(join(ROOT, folder, 'assembly'));
-  return !hasKernels || isFull(join(ROOT, folder, 'src/generated'));
+  const generates = manifestOf(folder).scripts?.generate !== undefined;
+  return !generates || isFull(join(ROOT, folder, 'src/generated'));
 }

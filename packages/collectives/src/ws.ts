@@ -1,5 +1,6 @@
-export type { Encryption, Refusal } from './sockets/acceptor.js';
+export type { Refusal } from './sockets/door.js';
 export type { WsLimits } from './sockets/limits.js';
+export type { Encryption, WsTls } from './sockets/listen-security.js';
 export {
   type ConnectWsOptions,
   connectWs,
@@ -12,4 +13,3 @@ export {
   type ServeRendezvousOptions,
   serveRendezvous,
 } from './transports/ws/join/serve-rendezvous.js';
-export type { WsTls } from './transports/ws/node-platform.js';

@@ -2,7 +2,7 @@
 
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { createStrangerGate } from '../src/sockets/stranger-gate.js';
+import { StrangerGate } from '../src/sockets/stranger-gate.js';
 
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['performance', 'setTimeout', 'clearTimeout'] });
@@ -24,7 +24,7 @@ class Connection extends EventEmitter {
 function gate(limits: { maxStrangers?: number; maxJoinsPerSecond?: number; proofMs?: number }) {
   const refused: string[] = [];
   const all = { maxStrangers: 3, maxJoinsPerSecond: 5, proofMs: 1000, ...limits };
-  const entry = createStrangerGate<Connection>(all, ({ name }, reason) => {
+  const entry = new StrangerGate<Connection>(all, ({ name }, reason) => {
     refused.push(`${name}: ${reason}`);
   });
   const enter = (name: string) => {

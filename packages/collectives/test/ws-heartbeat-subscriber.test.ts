@@ -35,6 +35,8 @@ describe('the worker that listens for them', () => {
     await say(message.port, 'GET / HTTP/1.1\r\nHost: here\r\n\r\n');
     await say(message.port, 'nonsense\r\n\r\n');
     await say(message.port, ''); // and no more
+    // A stranger that says more than its proof is cut off, and hears nothing of how that was judged.
+    expect(await say(message.port, UPGRADE + ONE_BYTE + ONE_BYTE)).not.toContain('not a rank');
     await expect(
       rawConnection('heartbeat subscriber', { ...there, secret: 'a guess' }),
     ).rejects.toThrow('4401');
@@ -69,10 +71,25 @@ describe('the worker that listens for them', () => {
   });
 });
 
-/** Says something to a port; resolves when the other end has closed. */
-async function say(port: number, text: string): Promise<void> {
+const UPGRADE = [
+  'GET / HTTP/1.1',
+  'Host: here',
+  'Connection: Upgrade',
+  'Upgrade: websocket',
+  'Sec-WebSocket-Version: 13',
+  'Sec-WebSocket-Key: c2hhcmR3ZWF2ZSB0ZXN0cw==',
+  '\r\n',
+].join('\r\n');
+
+/** A binary message, masked with zeros. */
+const ONE_BYTE = '\x82\x81\0\0\0\0x';
+
+/** Says something to a port; resolves when the other end has closed, with what it has said. */
+async function say(port: number, text: string): Promise<string> {
   const socket = connect(port, '127.0.0.1').on('error', () => {});
-  socket.write(text);
-  socket.resume();
+  const heard: Buffer[] = [];
+  socket.on('data', (bytes: Buffer) => heard.push(bytes));
+  socket.write(text, 'latin1');
   await once(socket, 'close');
+  return Buffer.concat(heard).toString('latin1');
 }

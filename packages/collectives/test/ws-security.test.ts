@@ -14,7 +14,7 @@ import { generate } from 'selfsigned';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import { JoinerHandshake, ListenerHandshake, runDigest } from '../src/sockets/handshake.js';
-import { parseLinkMessage } from '../src/transports/ws/parse-message.js';
+import { parseLinkMessage } from '../src/transports/ws/link/parse-link-message.js';
 import { untilInTime } from './support/in-time.js';
 import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './support/ws-harness.js';

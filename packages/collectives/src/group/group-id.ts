@@ -1,12 +1,13 @@
 // The id of a group that a split makes. It travels in every header, so it stays short however often groups
 // are split: 'world/0:1' is color 1 of the world's call 0; a long path becomes a hash of it.
 
-import { sha256 } from '@noble/hashes/sha2.js';
-import { bytesToHex } from '@noble/hashes/utils.js';
+import { fnv1a } from '@shardweave/dtypes';
 
 /** Ids of a few levels read as they are. */
 const MAX_PATH_LENGTH = 64;
-const HASH_BYTES = 8;
+
+/** Where the second half of a hash begins, so that the two differ. */
+const SECOND_SEED = 0x9dc5811c;
 
 /** Equal on all members, who have the parent's id and the number of the call in common. */
 export function splitId(parent: string, sequence: number, color: number): string {
@@ -14,6 +15,10 @@ export function splitId(parent: string, sequence: number, color: number): string
   if (id.length <= MAX_PATH_LENGTH) {
     return id;
   }
-  const hash = sha256(new TextEncoder().encode(parent)).subarray(0, HASH_BYTES);
-  return `~${bytesToHex(hash)}/${sequence}:${color}`;
+  const hash = [fnv1a(parent), fnv1a(parent, SECOND_SEED)].map(hex).join('');
+  return `~${hash}/${sequence}:${color}`;
+}
+
+function hex(word: number): string {
+  return word.toString(16).padStart(8, '0');
 }

@@ -1,13 +1,13 @@
 // The store of the job that a launcher started this process for: rank 0 serves it.
 
-import type { EnvVariables } from '../launch/environment.js';
-import { LAUNCH_TIMEOUT_MS } from '../launch/init-process-group.js';
-import { LOOPBACK } from '../launch/launcher.js';
-import { meetingAddress, type PlaceOptions, readPlace } from '../launch/place.js';
-import { readSecret } from '../launch/secret.js';
-import { type ConnectStoreOptions, connectStore } from './connect-store.js';
-import type { Store } from './store.js';
-import { StoreServer, type StoreServerOptions } from './store-server.js';
+import { LOOPBACK } from '../sockets/is-loopback.js';
+import { type ConnectStoreOptions, connectStore } from '../store/connect-store.js';
+import type { Store } from '../store/store.js';
+import { StoreServer, type StoreServerOptions } from '../store/store-server.js';
+import type { EnvVariables } from './environment.js';
+import { LAUNCH_TIMEOUT_MS } from './init-process-group.js';
+import { meetingAddress, type PlaceOptions, readPlace } from './place.js';
+import { readSecret } from './secret.js';
 
 /** What is not given is read from the environment, as initProcessGroup does. */
 export interface InitStoreOptions

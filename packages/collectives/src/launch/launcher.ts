@@ -1,6 +1,7 @@
 // What a launcher says about a process that it started, and what all readers of launchers share.
 
 import { fnv1a } from '@shardweave/dtypes';
+import { LOOPBACK } from '../sockets/is-loopback.js';
 import type { Environment } from './environment.js';
 
 export type LauncherName =
@@ -43,8 +44,6 @@ export type LauncherFindings = Omit<Launcher, 'variables' | 'attempt' | 'runId'>
 
 /** PyTorch's port, for want of another. */
 export const DEFAULT_PORT = 29_500;
-
-export const LOOPBACK = '127.0.0.1';
 
 /** MASTER_ADDR; else loopback where all ranks are on one host; else unknown. */
 export function masterAddress(env: Environment, isOneHost: boolean): string | undefined {

@@ -4,9 +4,9 @@
 import { promises as dns, type LookupAddress } from 'node:dns';
 import { isIP } from 'node:net';
 import { LaunchError } from '../errors.js';
-import { isLoopback } from '../sockets/is-loopback.js';
+import { isLoopback, LOOPBACK } from '../sockets/is-loopback.js';
 import { Environment, type EnvVariables } from './environment.js';
-import { DEFAULT_PORT, type Launcher, LOOPBACK } from './launcher.js';
+import { DEFAULT_PORT, type Launcher } from './launcher.js';
 import { readLauncher } from './read-launcher.js';
 
 export interface PlaceOptions {

@@ -1,26 +1,27 @@
-// Reads of a TCP connection into memory of one's choice: no new buffer a read, and no copy. Node has
-// that as the option `onread` of connections that it opens; here it is set on one that is open,
-// accepted or not, by the same fields.
+// Reads a TCP connection into memory of one's choice: no new buffer a read, and no copy. Node has this
+// as the option `onread` of connections that it opens. Here it is set on a connection that is open already,
+// accepted or not, by the private fields that the option sets. They were checked on the versions of
+// CHECKED_NODE_VERSIONS; where a version has other ones, `start` gives up and Node's own reads are slower.
 
 import type { Socket } from 'node:net';
 
 export interface ReadEvents {
-  /** Where the next bytes go; undefined: to memory of this module, lent to `onRead`. */
+  /** Where the next bytes go; where it is undefined they go to memory of this module, lent to `onRead`. */
   room(): Uint8Array | undefined;
-  /** They went to the room. */
+  /** So many bytes went to the room. */
   filled(byteLength: number): void;
   onRead(bytes: Uint8Array): void;
 }
 
-/** A read takes what is there: at least as much as Node's own reads, which are of this size. */
+/** Node's own reads are of this size, and a read takes what is there: no smaller one is needed. */
 const OWN_BYTES = 64 * 1024;
 
-/** Below, `room` isn't asked again: a read that also takes what follows is cheaper. */
+/** A smaller room is not used: a read that also takes what follows is cheaper. */
 const MIN_ROOM_BYTES = 32 * 1024;
 
 /**
- * Read at once: libuv reads up to 32 times before others get their turn, and 4 MiB for each connection
- * keep turns of 64 MiB collectives below 20 ms. Reads of 512 KiB would cost a tenth less.
+ * The most that is read at once. libuv reads up to 32 times before others get their turn, and 4 MiB for each
+ * connection keep turns of 64 MiB collectives below 20 ms. Reads of 512 KiB would cost a tenth less.
  */
 const MAX_READ_BYTES = 128 * 1024;
 
@@ -33,6 +34,9 @@ let shared: Uint8Array | undefined;
 interface Handle {
   useUserBuffer?(buffer: Uint8Array): void;
 }
+
+/** The versions of Node whose fields test/direct-read.test.ts has seen to work. */
+export const CHECKED_NODE_VERSIONS = ['20.20.2', '22.23.3', '24.21.0'];
 
 /** The fields of the option `onread`, by their symbols' names. */
 const FIELDS = ['kBuffer', 'kBufferCb', 'kBufferGen'] as const;
@@ -51,7 +55,7 @@ export class DirectRead {
     this.#own = shared;
   }
 
-  /** Begins; undefined where this Node or this connection (TLS) can't. */
+  /** Begins to read; undefined where this version of Node can't, or this connection, which speaks TLS. */
   static start(connection: Socket, events: ReadEvents): DirectRead | undefined {
     const fields = Object.getOwnPropertySymbols(connection);
     const [buffer, callback, generator] = FIELDS.map((name) =>
@@ -73,7 +77,7 @@ export class DirectRead {
     return direct;
   }
 
-  /** Nothing is written to the room any more. */
+  /** From now on nothing is written to the room. */
   stop(): void {
     this.#isOver = true;
     if (this.#room !== undefined) {

@@ -1,9 +1,7 @@
 // What strangers may cost a listener, and what a proven peer may say in one message.
 
-import { CHUNK_BYTES } from '../transports/ws/link/frame.js';
-
-/** Chunks and inline frames are smaller; a peer that sends more in one message is cut off. */
-export const MAX_MESSAGE_BYTES = 2 * CHUNK_BYTES;
+/** Chunks and inline frames of links are smaller; a peer that sends more in one message is cut off. */
+export const MAX_MESSAGE_BYTES = 2 * 2 ** 20;
 
 /** Bytes that a connection may say before it has proved itself; what proves it has 110, with its frame. */
 export const STRANGER_BYTES = 1024;

@@ -5,6 +5,7 @@
 import type { Socket } from 'node:net';
 import type { WebSocket } from 'ws';
 import { DirectRead } from './direct-read.js';
+import { FrameWriter, MAX_REASON_BYTES } from './frame-writer.js';
 import { HandlerSlot } from './handler-slot.js';
 import { MAX_MESSAGE_BYTES, STRANGER_BYTES } from './limits.js';
 import { WebSocketReader } from './websocket-reader.js';
@@ -13,18 +14,9 @@ import type { WireHandler, WireSocket } from './wire-socket.js';
 /** How long the peer may take to answer a close before the connection is dropped. */
 const CLOSE_MS = 1000;
 
-/** A close frame has 125 bytes, two of them the code's. */
-const MAX_REASON_BYTES = 123;
-
-/** Up to here, one write of a copy costs less than a write of two buffers. */
-const COPY_MAX_BYTES = 16 * 1024 + 512;
-
 /** A peer that pings and does not read what it gets back is answered no more. */
 const MAX_UNREAD_PONG_BYTES = 1024;
 
-const FINAL_TEXT = 0x81;
-const FINAL_BINARY = 0x82;
-const MASKED = 0x80;
 const NO_STATUS = 1005;
 
 export interface NodeSocketOptions {
@@ -41,6 +33,7 @@ export class NodeSocket implements WireSocket {
   readonly #isClient: boolean;
   readonly #isPage: boolean;
   #connection: Socket | undefined;
+  #writer: FrameWriter | undefined;
   #direct: DirectRead | undefined;
   #hasClosed = false;
   #onPong: (() => void) | undefined;
@@ -54,8 +47,10 @@ export class NodeSocket implements WireSocket {
    */
   constructor(socket: WebSocket, options: NodeSocketOptions = {}) {
     this.#socket = socket;
-    this.#connection = options.connection;
     this.#isClient = options.connection === undefined;
+    if (options.connection !== undefined) {
+      this.#setConnection(options.connection);
+    }
     this.#isPage = options.isPage === true;
     this.#strangerBytes = this.#isClient ? Infinity : STRANGER_BYTES;
     this.#reader = new WebSocketReader(
@@ -79,7 +74,7 @@ export class NodeSocket implements WireSocket {
       this.#readByLibrary();
     } else if (this.#isClient) {
       socket.once('upgrade', (response) => {
-        this.#connection = response.socket;
+        this.#setConnection(response.socket);
       });
       socket.once('open', () => this.#readHere());
     } else {
@@ -106,11 +101,11 @@ export class NodeSocket implements WireSocket {
   }
 
   send(bytes: Uint8Array, written?: (error?: Error | null) => void): void {
-    this.#write(FINAL_BINARY, bytes, written);
+    this.#writer!.binary(bytes, written);
   }
 
   sendText(text: string): void {
-    this.#write(FINAL_TEXT, Buffer.from(text));
+    this.#writer!.text(text);
   }
 
   batch(body: () => void): void {
@@ -184,32 +179,9 @@ export class NodeSocket implements WireSocket {
     });
   }
 
-  #write(first: number, bytes: Uint8Array, written?: (error?: Error | null) => void): void {
-    const connection = this.#connection!;
-    const { length } = bytes;
-    const lengthBytes = length < 126 ? 0 : length < 65_536 ? 2 : 8;
-    // A client has to mask. Zeros, which change nothing: both ends are ours, no proxy between.
-    const headBytes = 2 + lengthBytes + (this.#isClient ? 4 : 0);
-    const isCopied = length <= COPY_MAX_BYTES;
-    const head = Buffer.allocUnsafe(headBytes + (isCopied ? length : 0));
-    head[0] = first;
-    head[1] =
-      (lengthBytes === 0 ? length : lengthBytes === 2 ? 126 : 127) | (this.#isClient ? MASKED : 0);
-    if (lengthBytes === 2) {
-      head.writeUInt16BE(length, 2);
-    } else if (lengthBytes === 8) {
-      head.writeBigUInt64BE(BigInt(length), 2);
-    }
-    head.fill(0, 2 + lengthBytes, headBytes);
-    if (isCopied) {
-      head.set(bytes, headBytes);
-      connection.write(head, written);
-      return;
-    }
-    connection.cork();
-    connection.write(head);
-    connection.write(bytes, written);
-    connection.uncork();
+  #setConnection(connection: Socket): void {
+    this.#connection = connection;
+    this.#writer = new FrameWriter(connection, this.#isClient);
   }
 
   /** In place of the library's receiver, before anything was read. */

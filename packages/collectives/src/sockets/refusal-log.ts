@@ -1,6 +1,6 @@
 // The last of those whom a listener turned away: why a rank is missing is often there.
 
-import type { Refusal } from './acceptor.js';
+import type { Refusal } from './door.js';
 
 const MAX_KEPT = 3;
 
@@ -9,7 +9,7 @@ export class RefusalLog {
   readonly #last: Refusal[] = [];
   #count = 0;
 
-  /** `tell`: whom else to tell of each. */
+  /** `tell` hears of each, too. */
   constructor(tell?: (refusal: Refusal) => void) {
     this.#tell = tell;
   }

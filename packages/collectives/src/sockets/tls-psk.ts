@@ -2,10 +2,24 @@
 // (RFC 4279, with an ephemeral exchange by RFC 8442, so what was recorded stays closed when the secret
 // becomes known). Who does not know it gets no further than the TLS handshake, and nobody on the way
 // reads or changes a byte. Node only; pages know certificates alone.
-//
-// Heartbeat workers are started from text, so the two functions that they get refer to nothing outside.
 
 import { createHmac } from 'node:crypto';
+import type { ConnectionOptions } from 'node:tls';
+
+/** The cipher is one of TLS 1.2: Node has no callback for keys of 1.3. */
+const CIPHER = { ciphers: 'ECDHE-PSK-CHACHA20-POLY1305', maxVersion: 'TLSv1.2' } as const;
+
+const IDENTITY = 'shardweave';
+
+/** How listeners are trusted, in a form that can be posted to a worker: by the secret, or by a certificate. */
+export interface ClientTls {
+  /** What `tlsKeyOf` makes of the secret. */
+  readonly pskKey?: Uint8Array | undefined;
+  /** Who signed the listeners' certificates. */
+  readonly ca?: string | Buffer | readonly (string | Buffer)[] | undefined;
+  /** The name in these. */
+  readonly servername?: string | undefined;
+}
 
 /**
  * The key of 32 bytes that both ends derive from the job's secret. The text under the HMAC keeps it apart from
@@ -18,19 +32,19 @@ export function tlsKeyOf(secret: string): Buffer {
 /** Options of `https.createServer`. */
 export function pskServerOptions(key: Uint8Array) {
   return {
-    // The cipher is one of TLS 1.2: Node has no callback for keys of 1.3.
-    ciphers: 'ECDHE-PSK-CHACHA20-POLY1305',
-    maxVersion: 'TLSv1.2',
-    pskCallback: (_socket: unknown, identity: string) => (identity === 'shardweave' ? key : null),
-  } as const;
+    ...CIPHER,
+    pskCallback: (_socket: unknown, identity: string) => (identity === IDENTITY ? key : null),
+  };
 }
 
-/** Options of `https.request`. The key says who the server is: it has no certificate to check. */
-export function pskClientOptions(key: Uint8Array) {
+/** Options of `tls.connect`. A key says itself who the server is: there is no certificate to check. */
+export function connectOptionsOf({ pskKey, ca, servername }: ClientTls): ConnectionOptions {
+  if (pskKey !== undefined) {
+    const answer = { psk: pskKey, identity: IDENTITY };
+    return { ...CIPHER, pskCallback: () => answer, checkServerIdentity: () => undefined };
+  }
   return {
-    ciphers: 'ECDHE-PSK-CHACHA20-POLY1305',
-    maxVersion: 'TLSv1.2',
-    pskCallback: () => ({ psk: key, identity: 'shardweave' }),
-    checkServerIdentity: () => undefined,
-  } as const;
+    ...(ca === undefined ? {} : { ca: Array.isArray(ca) ? [...ca] : (ca as string | Buffer) }),
+    ...(servername === undefined ? {} : { servername }),
+  };
 }

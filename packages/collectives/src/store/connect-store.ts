@@ -2,13 +2,13 @@
 // says which run and attempt it belongs to.
 
 import { StoreError } from '../errors.js';
-import { LOOPBACK } from '../launch/launcher.js';
 import { runDigest } from '../sockets/handshake.js';
+import { LOOPBACK } from '../sockets/is-loopback.js';
 import { type ListenSecurityOptions, schemeTo } from '../sockets/listen-security.js';
+import { NodeSockets } from '../sockets/node-sockets.js';
 import { PROOF_MS, prove } from '../sockets/prove.js';
+import { OpenError } from '../sockets/socket-platform.js';
 import type { WireSocket } from '../sockets/wire-socket.js';
-import { NodePlatform } from '../transports/ws/node-platform.js';
-import { OpenError } from '../transports/ws/ws-platform.js';
 import { Store } from './store.js';
 import { NO_RANK } from './store-session.js';
 
@@ -76,10 +76,10 @@ async function dial(
   options: ConnectStoreOptions,
 ): Promise<WireSocket> {
   const { secret, tls, encryption, joinTimeoutMs = STORE_JOIN_TIMEOUT_MS } = options;
-  const platform = new NodePlatform({ secret, tls, encryption });
+  const sockets = new NodeSockets({ secret, tls, encryption });
   for (;;) {
     try {
-      return (await platform.open(url, deadline - performance.now())).socket;
+      return (await sockets.open(url, deadline - performance.now())).socket;
     } catch (error) {
       const isEarly = error instanceof OpenError && error.isEarly;
       if (!isEarly || performance.now() > deadline) {

@@ -2,11 +2,12 @@
 // keeps runs apart. Neither it nor its clients' sockets keep a process alive, unless it is told to.
 
 import { StoreError } from '../errors.js';
-import { LOOPBACK } from '../launch/launcher.js';
-import { Acceptor } from '../sockets/acceptor.js';
+import type { Acceptor } from '../sockets/acceptor.js';
 import type { Hello } from '../sockets/handshake.js';
+import { LOOPBACK } from '../sockets/is-loopback.js';
 import { limitsFor, type WsLimits } from '../sockets/limits.js';
 import type { ListenSecurityOptions } from '../sockets/listen-security.js';
+import { NodeSockets } from '../sockets/node-sockets.js';
 import type { WireSocket } from '../sockets/wire-socket.js';
 import { DEFAULT_STORE_LIMITS, StoreBudget, type StoreLimits } from './store-limits.js';
 import { StoreRuns } from './store-runs.js';
@@ -59,14 +60,11 @@ export class StoreServer implements AsyncDisposable {
     }
     const server = new StoreServer(options);
     try {
-      server.#acceptor = await Acceptor.listen({
-        secret,
+      const limits = limitsFor(EXPECTED_CLIENTS, options.limits);
+      const sockets = new NodeSockets({ secret, limits, tls, encryption, onRefused });
+      server.#acceptor = await sockets.listen({
         host,
         port,
-        limits: limitsFor(EXPECTED_CLIENTS, options.limits),
-        tls: tls && { key: tls.key!, cert: tls.cert! },
-        encryption,
-        onRefused,
         refusalOf: (hello) => server.#refusalOf(hello),
         onPeer: (hello, socket) => server.#onClient(hello, socket),
       });

@@ -2,8 +2,9 @@
 // index, and the headless Service makes the pods' names known.
 
 import { LaunchError } from '../../errors.js';
+import { LOOPBACK } from '../../sockets/is-loopback.js';
 import type { Environment } from '../environment.js';
-import { DEFAULT_PORT, type LauncherFindings, LOOPBACK } from '../launcher.js';
+import { DEFAULT_PORT, type LauncherFindings } from '../launcher.js';
 
 /**
  * Kubeflow Trainer v2: torchrun's flags as PET_*, for a process that is not torchrun's. One process

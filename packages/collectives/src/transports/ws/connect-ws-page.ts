@@ -2,9 +2,10 @@
 // listen, so it links to Node ranks directly and to other pages through the rendezvous' process.
 
 import type { ProcessGroup } from '../../group/process-group.js';
+import { PageSockets } from '../../sockets/page-sockets.js';
+import { PageHeartbeatSender } from './heartbeat/page-heartbeat-sender.js';
 import type { JobOptions } from './join/job-options.js';
 import { checkJoin, joinOverWs } from './join/join-over-ws.js';
-import { PagePlatform } from './page-platform.js';
 
 export interface ConnectWsPageOptions extends JobOptions {
   /** Where the rendezvous is: rank 0 in Node, or `serveRendezvous`. Default: 127.0.0.1. */
@@ -31,6 +32,16 @@ export async function connectWsEndpoint(options: ConnectWsPageOptions) {
     schemeTo: () => (isSecure ? 'wss' : 'ws'),
     listen: false,
     onListen: undefined,
-    createPlatform: () => new PagePlatform(options.heartbeat),
+    createPlatform: () => {
+      const sockets = new PageSockets();
+      const { heartbeat, heartbeatWorker: workerUrl } = options;
+      return {
+        sockets,
+        startHeartbeats: async (heartbeatMs) =>
+          heartbeat === 'link'
+            ? undefined
+            : PageHeartbeatSender.start({ heartbeatMs, looks: sockets.looks, workerUrl }),
+      };
+    },
   });
 }

@@ -3,11 +3,12 @@
 import { JoinError } from '../../errors.js';
 import type { ProcessGroup } from '../../group/process-group.js';
 import { type ListenSecurityOptions, schemeTo, securityOf } from '../../sockets/listen-security.js';
+import { NodeSockets } from '../../sockets/node-sockets.js';
 import { RefusalLog } from '../../sockets/refusal-log.js';
+import { NodeHeartbeatSender } from './heartbeat/node-heartbeat-sender.js';
 import type { JobOptions } from './join/job-options.js';
 import { checkChoice, checkJoin, joinOverWs } from './join/join-over-ws.js';
 import type { ListenWish } from './join/joiner-options.js';
-import { NodePlatform } from './node-platform.js';
 
 export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
   /** Where the rendezvous is; rank 0, which hosts it by default, listens there. Default: 127.0.0.1. */
@@ -43,6 +44,15 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
     listen,
     onListen: options.onListen,
     describeRefusals: () => refusals.describe(),
-    createPlatform: () => new NodePlatform({ ...security, heartbeat: options.heartbeat }),
+    createPlatform: () => {
+      const sockets = new NodeSockets(security);
+      return {
+        sockets,
+        startHeartbeats: async (heartbeatMs) =>
+          options.heartbeat === 'link'
+            ? undefined
+            : new NodeHeartbeatSender({ sockets, heartbeatMs, workerUrl: options.heartbeatWorker }),
+      };
+    },
   });
 }

@@ -3,37 +3,24 @@
 // that those open, so the worker listens for them while a job forms. Node only.
 
 import { Worker } from 'node:worker_threads';
-import type { Refusal } from '../../../sockets/acceptor.js';
+import { WORKER_TEXT } from '../../../generated/node-heartbeat-worker.js';
+import { doorPolicyOf } from '../../../sockets/listen-security.js';
+import type { NodeSockets } from '../../../sockets/node-sockets.js';
 import { challenge, REFUSED_CODE } from '../../../sockets/prove.js';
-import { sortByTls } from '../../../sockets/sort-by-tls.js';
-import { createStrangerGate } from '../../../sockets/stranger-gate.js';
-import { pskClientOptions, pskServerOptions } from '../../../sockets/tls-psk.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
-import type { HeartbeatListenOptions, HeartbeatSender as Sender } from '../ws-platform.js';
-import type {
-  HeartbeatCommand,
-  HeartbeatEvent,
-  HeartbeatListening,
-  HeartbeatTls,
-} from './heartbeat-messages.js';
-import { heartbeatMain } from './heartbeat-worker.js';
+import type { HeartbeatCommand, HeartbeatEvent } from './heartbeat-messages.js';
+import type { HeartbeatListenOptions, HeartbeatSender } from './heartbeat-sender.js';
 import { WorkerSockets } from './worker-sockets.js';
 
-// Some compilers wrap functions in a helper that keeps their names; it is absent in the worker.
-const PARTS = { createStrangerGate, sortByTls, pskServerOptions, pskClientOptions };
-const TEXTS = Object.entries(PARTS).map(([name, part]) => `${name}: ${part}`);
-const SOURCE = `const __name = (f) => f; (${heartbeatMain})({ ${TEXTS.join(', ')} });`;
-
-export interface HeartbeatSenderOptions {
+export interface NodeHeartbeatSenderOptions {
   readonly heartbeatMs: number;
-  readonly secret: string;
-  readonly tls: HeartbeatTls;
-  readonly listening: Omit<HeartbeatListening, 'host'>;
-  readonly onRefused: ((refusal: Refusal) => void) | undefined;
+  readonly sockets: NodeSockets;
+  /** See JobOptions. */
+  readonly workerUrl: string | URL | undefined;
 }
 
-export class HeartbeatSender implements Sender {
-  readonly #options: HeartbeatSenderOptions;
+export class NodeHeartbeatSender implements HeartbeatSender {
+  readonly #options: NodeHeartbeatSenderOptions;
   readonly #worker: Worker;
   readonly #sockets: WorkerSockets;
   #onListening: (port: number) => void = () => {};
@@ -41,17 +28,17 @@ export class HeartbeatSender implements Sender {
   #hasEnded = false;
   #onAccepted: (id: number, from: string) => void = () => {};
 
-  constructor(options: HeartbeatSenderOptions) {
+  constructor(options: NodeHeartbeatSenderOptions) {
+    const { heartbeatMs, sockets, workerUrl } = options;
     this.#options = options;
-    // Nothing of the host's flags: a loader or an inspector has no business in there.
-    this.#worker = new Worker(SOURCE, {
-      eval: true,
-      execArgv: [],
-      name: 'shardweave heartbeat',
-      workerData: { heartbeatMs: options.heartbeatMs },
-    });
+    // The worker gets none of the process's flags: a loader or an inspector has no business in there.
+    const setUp = { execArgv: [], name: 'shardweave heartbeat' };
+    this.#worker =
+      workerUrl === undefined
+        ? new Worker(WORKER_TEXT, { ...setUp, eval: true })
+        : new Worker(new URL(workerUrl), setUp);
     this.#worker.unref();
-    this.#sockets = new WorkerSockets((command) => this.#post(command), options.tls);
+    this.#sockets = new WorkerSockets((command) => this.#post(command), sockets.clientTls);
     this.#worker.on('message', (event: HeartbeatEvent) => this.#onEvent(event));
     this.#worker.on('error', (error) => this.#sockets.onEnd(error.message));
     this.#worker.on('exit', () => {
@@ -59,6 +46,7 @@ export class HeartbeatSender implements Sender {
       this.#onListening(0);
       this.#onStopped();
     });
+    this.#post({ type: 'start', heartbeatMs });
   }
 
   open(url: string): Promise<WireSocket> {
@@ -70,11 +58,14 @@ export class HeartbeatSender implements Sender {
   }
 
   listen({ host, refusalOf, onPeer }: HeartbeatListenOptions): Promise<number> {
-    const { secret, listening, onRefused } = this.#options;
+    const { security } = this.#options.sockets;
+    const { secret, onRefused } = security;
+    const policy = doorPolicyOf(security);
+    const { proofMs } = policy.limits;
     this.#onAccepted = async (id, from) => {
       const socket = this.#sockets.accept(id);
       try {
-        const hello = await challenge(socket, { secret, proofMs: listening.proofMs, refusalOf });
+        const hello = await challenge(socket, { secret, proofMs, refusalOf });
         socket.trust(0);
         onPeer(hello, socket);
       } catch (error) {
@@ -83,7 +74,7 @@ export class HeartbeatSender implements Sender {
         socket.close(REFUSED_CODE, reason);
       }
     };
-    this.#post({ type: 'listen', options: { ...listening, host } });
+    this.#post({ type: 'listen', host, policy });
     return new Promise((resolve) => {
       this.#onListening = resolve;
     });
@@ -115,7 +106,7 @@ export class HeartbeatSender implements Sender {
     } else if (event.type === 'accepted') {
       this.#onAccepted(event.id, event.from);
     } else if (event.type === 'refused') {
-      this.#options.onRefused?.({ from: event.from, reason: event.reason });
+      this.#options.sockets.security.onRefused?.(event.refusal);
     } else {
       this.#sockets.onEvent(event);
     }

@@ -1,12 +1,20 @@
 // Signs of life of a page, from a web worker with connections of its own. A page whose policy forbids
-// workers from blobs has none: it is heard of by its links, and its sockets keep their own time.
+// workers from blobs has none unless it names a file of its own for it: it is heard of by its links, and
+// its sockets keep their own time.
 
+import { WORKER_TEXT } from '../../../generated/page-heartbeat-worker.js';
 import type { PageLooks } from '../../../sockets/page-looks.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
-import type { HeartbeatSender } from '../ws-platform.js';
 import type { PageHeartbeatCommand, PageHeartbeatEvent } from './heartbeat-messages.js';
-import { pageHeartbeatMain } from './page-heartbeat-worker.js';
+import type { HeartbeatSender } from './heartbeat-sender.js';
 import { WorkerSockets } from './worker-sockets.js';
+
+export interface PageHeartbeatSenderOptions {
+  readonly heartbeatMs: number;
+  readonly looks: PageLooks;
+  /** See JobOptions. */
+  readonly workerUrl: string | URL | undefined;
+}
 
 export class PageHeartbeatSender implements HeartbeatSender {
   readonly #worker: Worker;
@@ -20,18 +28,19 @@ export class PageHeartbeatSender implements HeartbeatSender {
   }
 
   /** Undefined where the page may have no such worker. */
-  static async start(
-    heartbeatMs: number,
-    looks: PageLooks,
-  ): Promise<PageHeartbeatSender | undefined> {
+  static async start({
+    heartbeatMs,
+    looks,
+    workerUrl,
+  }: PageHeartbeatSenderOptions): Promise<PageHeartbeatSender | undefined> {
     if (typeof Worker !== 'function') {
       return undefined;
     }
-    // Some compilers wrap functions in a helper that keeps their names; it is absent in the worker.
-    const source = `const __name = (f) => f; (${pageHeartbeatMain.toString()})(${heartbeatMs});`;
-    const url = URL.createObjectURL(new Blob([source], { type: 'text/javascript' }));
+    const blob = new Blob([WORKER_TEXT], { type: 'text/javascript' });
+    const url = workerUrl === undefined ? URL.createObjectURL(blob) : String(workerUrl);
     try {
-      const worker = new Worker(url, { name: 'shardweave heartbeat' });
+      const type = workerUrl === undefined ? 'classic' : 'module';
+      const worker = new Worker(url, { name: 'shardweave heartbeat', type });
       const sender = new PageHeartbeatSender(worker, looks);
       const hasStarted = await new Promise<boolean>((resolve) => {
         worker.onerror = () => resolve(false);
@@ -52,12 +61,15 @@ export class PageHeartbeatSender implements HeartbeatSender {
         looks.setWorker(undefined);
         sender.#sockets.onEnd(event.message);
       };
+      sender.#post({ type: 'start', heartbeatMs });
       looks.setWorker((afterMs) => sender.#post({ type: 'look', afterMs }));
       return sender;
     } catch {
       return undefined; // the page's policy
     } finally {
-      URL.revokeObjectURL(url);
+      if (workerUrl === undefined) {
+        URL.revokeObjectURL(url);
+      }
     }
   }
 

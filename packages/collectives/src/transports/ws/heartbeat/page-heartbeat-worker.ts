@@ -1,61 +1,71 @@
-// What the heartbeat worker runs in a page: a web worker, whose timers go on while the page's own thread
-// computes. It travels as the text of this function, so it refers to nothing outside.
+// What a heartbeat worker does in a page: a web worker, whose timers go on while the page's own thread
+// computes, with native WebSockets of its own. The build bundles it into one text (see tooling/workers).
 
-import type { PageHeartbeatCommand, PageHeartbeatEvent } from './heartbeat-messages.js';
+import {
+  MAX_UNREAD_BYTES,
+  type PageHeartbeatCommand,
+  type PageHeartbeatEvent,
+} from './heartbeat-messages.js';
 
-interface WorkerScope {
-  onmessage: (event: { readonly data: PageHeartbeatCommand }) => void;
-  postMessage(event: PageHeartbeatEvent): void;
-}
+export class PageHeartbeatWorker {
+  readonly #tell: (event: PageHeartbeatEvent) => void;
+  readonly #sockets = new Map<number, WebSocket>();
+  readonly #beating = new Set<WebSocket>();
 
-export function pageHeartbeatMain(heartbeatMs: number): void {
-  const scope = globalThis as unknown as WorkerScope;
-  const sockets = new Map<number, WebSocket>();
-  const beating = new Set<WebSocket>();
-  // A peer that reads nothing is silent itself: what it has not read by now need not pile up.
-  const maxUnreadBytes = 1024;
+  constructor(tell: (event: PageHeartbeatEvent) => void) {
+    this.#tell = tell;
+  }
 
-  const open = (id: number, url: string) => {
+  obey(command: PageHeartbeatCommand): void {
+    switch (command.type) {
+      case 'start':
+        setInterval(() => this.#beat(), command.heartbeatMs);
+        return;
+      case 'open':
+        this.#open(command.id, command.url);
+        return;
+      case 'send':
+        this.#sockets.get(command.id)?.send(command.bytes as Uint8Array<ArrayBuffer>);
+        return;
+      case 'beat': {
+        const socket = this.#sockets.get(command.id);
+        if (socket !== undefined) {
+          this.#beating.add(socket);
+        }
+        return;
+      }
+      case 'close':
+        this.#sockets.get(command.id)?.close();
+        return;
+      case 'look':
+        setTimeout(() => this.#tell({ type: 'look' }), command.afterMs);
+    }
+  }
+
+  #open(id: number, url: string): void {
     const socket = new WebSocket(url);
     socket.binaryType = 'arraybuffer';
-    sockets.set(id, socket);
-    socket.onopen = () => scope.postMessage({ type: 'open', id });
+    this.#sockets.set(id, socket);
+    socket.onopen = () => this.#tell({ type: 'open', id });
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
       if (typeof data === 'string') {
         socket.close();
       } else {
-        scope.postMessage({ type: 'binary', id, bytes: new Uint8Array(data) });
+        this.#tell({ type: 'binary', id, bytes: new Uint8Array(data) });
       }
     };
     socket.onclose = ({ code, reason }) => {
-      sockets.delete(id);
-      beating.delete(socket);
-      scope.postMessage({ type: 'closed', id, code, reason: reason || 'its connection ended' });
+      this.#sockets.delete(id);
+      this.#beating.delete(socket);
+      this.#tell({ type: 'closed', id, code, reason: reason || 'its connection ended' });
     };
-  };
+  }
 
-  scope.onmessage = ({ data: command }) => {
-    if (command.type === 'open') {
-      open(command.id, command.url);
-    } else if (command.type === 'send') {
-      sockets.get(command.id)?.send(command.bytes as Uint8Array<ArrayBuffer>);
-    } else if (command.type === 'beat') {
-      const socket = sockets.get(command.id);
-      if (socket !== undefined) {
-        beating.add(socket);
-      }
-    } else if (command.type === 'close') {
-      sockets.get(command.id)?.close();
-    } else if (command.type === 'look') {
-      setTimeout(() => scope.postMessage({ type: 'look' }), command.afterMs);
-    }
-  };
-  setInterval(() => {
-    for (const socket of beating) {
-      if (socket.bufferedAmount < maxUnreadBytes) {
+  #beat(): void {
+    for (const socket of this.#beating) {
+      if (socket.bufferedAmount < MAX_UNREAD_BYTES) {
         socket.send(new Uint8Array(0));
       }
     }
-  }, heartbeatMs);
-  scope.postMessage({ type: 'ready' });
+  }
 }

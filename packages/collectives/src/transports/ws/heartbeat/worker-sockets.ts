@@ -2,19 +2,20 @@
 // to hear what comes over them.
 
 import { HandlerSlot } from '../../../sockets/handler-slot.js';
+import { OpenError } from '../../../sockets/socket-platform.js';
+import type { ClientTls } from '../../../sockets/tls-psk.js';
 import type { WireHandler, WireSocket } from '../../../sockets/wire-socket.js';
-import { OpenError } from '../ws-platform.js';
-import type { HeartbeatCommand, HeartbeatEvent, HeartbeatTls } from './heartbeat-messages.js';
+import type { HeartbeatCommand, HeartbeatEvent } from './heartbeat-messages.js';
 
 type Post = (command: HeartbeatCommand) => void;
 
 export class WorkerSockets {
   readonly #post: Post;
-  readonly #tls: HeartbeatTls;
+  readonly #tls: ClientTls;
   readonly #sockets = new Map<number, WorkerSocket>();
   #nextId = 0;
 
-  constructor(post: Post, tls: HeartbeatTls = {}) {
+  constructor(post: Post, tls: ClientTls = {}) {
     this.#post = post;
     this.#tls = tls;
   }

@@ -3,8 +3,12 @@
 import { JoinError } from '../../../errors.js';
 import { RENDEZVOUS_TARGET, type Role } from '../../../sockets/handshake.js';
 import { CutOffError, PROOF_MS, prove } from '../../../sockets/prove.js';
+import {
+  OpenError,
+  type OpenedSocket,
+  type SocketPlatform,
+} from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
-import { OpenError, type OpenedSocket, type WsPlatform } from '../ws-platform.js';
 import type { HostPort } from './job-options.js';
 import type { JoinerOptions } from './joiner-options.js';
 
@@ -33,14 +37,14 @@ export class Dialer {
   /** Of the time to join, by performance.now(). */
   readonly deadline: number;
   readonly #options: JoinerOptions;
-  readonly #platform: WsPlatform;
+  readonly #sockets: SocketPlatform;
   readonly #hasFailed: () => boolean;
   #rendezvousUrl: string | undefined;
 
   /** `hasFailed`: the job won't form any more. */
-  constructor(options: JoinerOptions, platform: WsPlatform, hasFailed: () => boolean) {
+  constructor(options: JoinerOptions, sockets: SocketPlatform, hasFailed: () => boolean) {
     this.#options = options;
-    this.#platform = platform;
+    this.#sockets = sockets;
     this.#hasFailed = hasFailed;
     this.deadline = performance.now() + options.joinTimeoutMs;
   }
@@ -52,7 +56,7 @@ export class Dialer {
 
   /** A connection of this rank's own thread, which has proved nothing yet. */
   open(target: number | 'rendezvous', address: HostPort): Promise<OpenedSocket> {
-    return this.#dial(target, address, (url) => this.#platform.open(url));
+    return this.#dial(target, address, (url) => this.#sockets.open(url));
   }
 
   /**
@@ -85,7 +89,7 @@ export class Dialer {
     }
   }
 
-  readonly #openSocket = async (url: string) => (await this.#platform.open(url)).socket;
+  readonly #openSocket = async (url: string) => (await this.#sockets.open(url)).socket;
 
   /** Dials again and again: who is not there yet may come, as after a flood. */
   async #dial<T>(
@@ -105,7 +109,7 @@ export class Dialer {
         const isEarly = error instanceof OpenError && error.isEarly;
         if (!isEarly || this.#hasFailed() || performance.now() > this.deadline) {
           const whom = isRendezvous ? 'rendezvous' : `rank ${target}`;
-          const isPage = isRendezvous && this.#platform.listen === undefined;
+          const isPage = isRendezvous && this.#sockets.listen === undefined;
           const hint = isPage ? ` ${PAGE_HINT}` : '';
           throw this.error(`no ${whom} of the job at ${url} (${messageOf(error)}).${hint}`);
         }
@@ -117,7 +121,7 @@ export class Dialer {
   /** Between two tries: so long, up to the platform's limit and to the end of the time to join. */
   async #pause(retryMs: number): Promise<void> {
     const leftMs = Math.max(0, this.deadline - performance.now()) + 1;
-    const waitMs = Math.min(retryMs, this.#platform.maxRetryMs, leftMs);
+    const waitMs = Math.min(retryMs, this.#sockets.maxRetryMs, leftMs);
     await new Promise((resolve) => setTimeout(resolve, waitMs));
   }
 

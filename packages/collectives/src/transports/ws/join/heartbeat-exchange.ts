@@ -7,17 +7,18 @@
 
 import type { Hello } from '../../../sockets/handshake.js';
 import { PROOF_MS } from '../../../sockets/prove.js';
+import type { SocketPlatform } from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
-import type { Dialer } from '../join/dialer.js';
-import type { HostPort } from '../join/job-options.js';
-import type { PeerAddress } from '../join/rendezvous-messages.js';
+import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import type { WsTransport } from '../link/ws-transport.js';
-import type { HeartbeatSender, WsPlatform } from '../ws-platform.js';
+import type { Dialer } from './dialer.js';
+import type { HostPort } from './job-options.js';
+import type { PeerAddress } from './rendezvous-messages.js';
 
 export interface HeartbeatExchangeOptions {
   readonly rank: number;
   readonly rendezvous: HostPort;
-  readonly platform: WsPlatform;
+  readonly sockets: SocketPlatform;
   readonly transport: WsTransport;
   readonly dialer: Dialer;
   /** This rank's worker, where it has one. */
@@ -105,7 +106,7 @@ export class HeartbeatExchange {
 
   /** At the peer's worker, if that can be reached: it was not asked for by anybody's firewall. */
   async #hear(peer: number, address: PeerAddress): Promise<void> {
-    const { dialer, transport, platform, addressOf, until } = this.#options;
+    const { dialer, transport, sockets, addressOf, until } = this.#options;
     await until(() => transport.heartbeatPortOf(peer) !== undefined);
     const port = transport.heartbeatPortOf(peer)!;
     if (port === 0) {
@@ -113,7 +114,7 @@ export class HeartbeatExchange {
     }
     try {
       const url = await dialer.urlOf(peer, { host: addressOf(address).host, port });
-      const socket = await openWithin(PROOF_MS, platform, url);
+      const socket = await openWithin(PROOF_MS, sockets, url);
       await dialer.prove(socket, 'heartbeat subscriber', peer);
       // A page hears of a link's end after the peer does, and then this one may have ended first.
       transport.addHeartbeatSocket(peer, socket, { isFatal: false });
@@ -135,8 +136,12 @@ export class HeartbeatExchange {
   }
 }
 
-async function openWithin(limitMs: number, platform: WsPlatform, url: string): Promise<WireSocket> {
-  const opening = platform.open(url, limitMs);
+async function openWithin(
+  limitMs: number,
+  sockets: SocketPlatform,
+  url: string,
+): Promise<WireSocket> {
+  const opening = sockets.open(url, limitMs);
   let timer: ReturnType<typeof setTimeout> | undefined;
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => reject(new Error('no answer')), limitMs);

@@ -39,6 +39,11 @@ export interface JobOptions extends GroupOptions {
    * Default: 'worker'.
    */
   readonly heartbeat?: 'worker' | 'link';
+  /**
+   * Where the heartbeat worker is loaded from: the URL of `@shardweave/collectives/heartbeat-worker`, for a
+   * page whose policy forbids workers from blobs. Default: a text that this package carries.
+   */
+  readonly heartbeatWorker?: string | URL;
   /** Milliseconds between signs of life. Default: a sixteenth of silenceMs. */
   readonly heartbeatMs?: number;
   /** Changes where this rank dials a peer, or the rendezvous: a forwarded port, a test's proxy. */
@@ -67,8 +72,6 @@ const BEATS_PER_SILENCE = 16;
 export const NO_RUN_ID = 'none';
 
 export const JOIN_TIMEOUT_MS = 30_000;
-export const LOOPBACK = '127.0.0.1';
-
 /** HMAC is no use with what can be guessed, and a joiner shows a MAC to whoever listens. */
 const MIN_SECRET_LENGTH = 16;
 

@@ -4,21 +4,21 @@ import { Endpoint } from '../../../endpoint/endpoint.js';
 import { JoinError } from '../../../errors.js';
 import { checkGroupOptions, createWorldGroup } from '../../../group/group-options.js';
 import { runDigest } from '../../../sockets/handshake.js';
+import { LOOPBACK } from '../../../sockets/is-loopback.js';
 import { WsTransport } from '../link/ws-transport.js';
 import type { WsPlatform } from '../ws-platform.js';
 import {
   checkJobOptions,
   JOIN_TIMEOUT_MS,
   type JobOptions,
-  LOOPBACK,
   NO_RUN_ID,
   silencesOf,
 } from './job-options.js';
 import { Joiner } from './joiner.js';
 import { checkSilence, type JoinerOptions } from './joiner-options.js';
 
-/** What differs. */
-export interface JoinPlace
+/** What differs between Node and pages. */
+export interface JoinEnvironment
   extends Pick<JoinerOptions, 'schemeTo' | 'listen' | 'onListen' | 'describeRefusals'> {
   readonly isHosted: boolean;
   createPlatform(): WsPlatform;
@@ -49,7 +49,7 @@ export function checkChoice<Name extends string>(
 /** Resolves when every rank is linked to every other. Rejects with JoinError. */
 export async function joinOverWs(
   options: JobOptions & { readonly address?: string },
-  { isHosted, createPlatform, ...place }: JoinPlace,
+  { isHosted, createPlatform, ...environment }: JoinEnvironment,
 ) {
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
   const endpoint = new Endpoint({ ...options, rank, worldSize });
@@ -59,7 +59,7 @@ export async function joinOverWs(
   endpoint.attach(transport);
   const joiner = new Joiner(
     {
-      ...place,
+      ...environment,
       ...silences,
       rank,
       worldSize,

@@ -5,15 +5,15 @@ import type { Endpoint } from '../../../endpoint/endpoint.js';
 import { JoinError } from '../../../errors.js';
 import { setLongTimer } from '../../../long-timer.js';
 import { type Hello, RENDEZVOUS_TARGET } from '../../../sockets/handshake.js';
+import { LOOPBACK } from '../../../sockets/is-loopback.js';
+import type { SocketListener } from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
-import {
-  HeartbeatExchange,
-  type HeartbeatExchangeOptions,
-} from '../heartbeat/heartbeat-exchange.js';
+import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { WsLink } from '../link/ws-link.js';
 import type { WsTransport } from '../link/ws-transport.js';
-import type { HeartbeatSender, WsListener, WsPlatform } from '../ws-platform.js';
+import type { WsPlatform } from '../ws-platform.js';
 import { Dialer, messageOf } from './dialer.js';
+import { HeartbeatExchange, type HeartbeatExchangeOptions } from './heartbeat-exchange.js';
 import type { HostPort } from './job-options.js';
 import { type JoinerOptions, refusalOfJob } from './joiner-options.js';
 import { linkPart } from './link-plan.js';
@@ -23,8 +23,6 @@ import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
 import type { PeerAddress } from './rendezvous-messages.js';
 
-const LOOPBACK = '127.0.0.1';
-
 export class Joiner {
   readonly #options: JoinerOptions;
   readonly #platform: WsPlatform;
@@ -33,7 +31,7 @@ export class Joiner {
   readonly #dialer: Dialer;
   /** Told when another connection of a peer has come. */
   readonly #arrived = new Set<() => void>();
-  #listener: WsListener | undefined;
+  #listener: SocketListener | undefined;
   #rendezvous: Rendezvous | undefined;
   #relay: Relay | undefined;
   #meeting: Meeting | undefined;
@@ -54,7 +52,7 @@ export class Joiner {
     this.#endpoint = parts.endpoint;
     this.#transport = parts.transport;
     const hasFailed = () => this.#endpoint.failure !== undefined;
-    this.#dialer = new Dialer(options, parts.platform, hasFailed);
+    this.#dialer = new Dialer(options, parts.platform.sockets, hasFailed);
     this.#transport.onHeartbeatPort = () => this.#askAgain();
   }
 
@@ -127,7 +125,7 @@ export class Joiner {
   async #visit(): Promise<Meeting> {
     const { rendezvous, listen } = this.#options;
     const opened = await this.#dialer.open('rendezvous', rendezvous);
-    if (listen !== false && this.#platform.listen !== undefined) {
+    if (listen !== false && this.#platform.sockets.listen !== undefined) {
       try {
         const host = listen.host ?? opened.localHost ?? LOOPBACK;
         await this.#listen(host, listen.port ?? 0, listen.advertise === undefined);
@@ -188,7 +186,7 @@ export class Joiner {
     return new HeartbeatExchange({
       rank,
       rendezvous,
-      platform: this.#platform,
+      sockets: this.#platform.sockets,
       transport: this.#transport,
       dialer: this.#dialer,
       sender: this.#heartbeats,
@@ -214,7 +212,7 @@ export class Joiner {
   async #listen(host: string, port: number, isFree: boolean): Promise<void> {
     this.#listening = { host, isFree };
     try {
-      this.#listener = await this.#platform.listen!({
+      this.#listener = await this.#platform.sockets.listen!({
         host,
         port,
         refusalOf: (hello) => this.#refusalOf(hello),

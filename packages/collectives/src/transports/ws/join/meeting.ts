@@ -1,7 +1,7 @@
 // The rendezvous as one rank sees it, whether hosted in its own process or reached over a socket.
 
 import type { WireSocket } from '../../../sockets/wire-socket.js';
-import { parseRendezvousMessage } from '../parse-message.js';
+import { parseRendezvousMessage } from './parse-rendezvous-message.js';
 import type { Rendezvous } from './rendezvous.js';
 import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-messages.js';
 

@@ -3,7 +3,7 @@
 
 import { REFUSED_CODE } from '../../../sockets/prove.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
-import { parseRankMessage } from '../parse-message.js';
+import { parseRankMessage } from './parse-rendezvous-message.js';
 import type { Rendezvous } from './rendezvous.js';
 import type { RankMessage } from './rendezvous-messages.js';
 

@@ -31,7 +31,8 @@ export interface Member {
  */
 const REPLACEMENT_MS = 30_000;
 
-interface Place {
+/** What the rendezvous knows of a rank. */
+interface MemberState {
   readonly member: Member;
   address: PeerAddress | undefined;
   isLinked: boolean;
@@ -41,7 +42,7 @@ export class Rendezvous {
   /** Resolves when the job has formed; rejects with the reason where it does not. */
   readonly formed: Promise<void>;
   readonly #options: RendezvousOptions;
-  readonly #places = new Map<number, Place>();
+  readonly #members = new Map<number, MemberState>();
   readonly #stopTimer: () => void;
   #hasTable = false;
   #isOver = false;
@@ -66,7 +67,7 @@ export class Rendezvous {
     if (this.#isOver || this.#hasTable) {
       return 'the job has met already';
     }
-    const { member } = this.#places.get(rank) ?? {};
+    const { member } = this.#members.get(rank) ?? {};
     return member !== undefined && member.answers === undefined
       ? `rank ${rank} is here already`
       : undefined;
@@ -78,16 +79,16 @@ export class Rendezvous {
    * Resolves with why the newcomer can't come in.
    */
   async claim(rank: number, newcomer: Member): Promise<string | undefined> {
-    const held = this.#places.get(rank)?.member;
+    const held = this.#members.get(rank)?.member;
     if (held?.answers !== undefined && (await held.answers())) {
       return `rank ${rank} is here already`;
     }
     const refusal = this.refusalOf(rank);
-    if (refusal === undefined && this.#places.get(rank)?.member === held) {
-      this.#places.delete(rank);
+    if (refusal === undefined && this.#members.get(rank)?.member === held) {
+      this.#members.delete(rank);
       held?.dismiss?.(`another process has come as rank ${rank}, and this one did not answer`);
     }
-    if (refusal === undefined && !this.#places.has(rank)) {
+    if (refusal === undefined && !this.#members.has(rank)) {
       this.join(rank, newcomer);
       return undefined;
     }
@@ -95,18 +96,18 @@ export class Rendezvous {
   }
 
   join(rank: number, member: Member): void {
-    this.#places.set(rank, { member, address: undefined, isLinked: false });
+    this.#members.set(rank, { member, address: undefined, isLinked: false });
   }
 
   /** The rank says where it listens. The last one to say so completes the table. */
   onHere(rank: number, address: PeerAddress): void {
-    const place = this.#places.get(rank);
-    if (this.#isOver || place === undefined || place.address !== undefined) {
+    const state = this.#members.get(rank);
+    if (this.#isOver || state === undefined || state.address !== undefined) {
       return;
     }
-    place.address = address;
+    state.address = address;
     const { worldSize } = this.#options;
-    const addresses = Array.from({ length: worldSize }, (_, r) => this.#places.get(r)?.address);
+    const addresses = Array.from({ length: worldSize }, (_, r) => this.#members.get(r)?.address);
     if (addresses.every((known) => known !== undefined)) {
       this.#hasTable = true;
       this.#tellAll({ type: 'table', addresses });
@@ -114,12 +115,12 @@ export class Rendezvous {
   }
 
   onLinked(rank: number): void {
-    const place = this.#places.get(rank);
-    if (this.#isOver || place === undefined || !this.#hasTable) {
+    const state = this.#members.get(rank);
+    if (this.#isOver || state === undefined || !this.#hasTable) {
       return;
     }
-    place.isLinked = true;
-    if ([...this.#places.values()].every(({ isLinked }) => isLinked)) {
+    state.isLinked = true;
+    if ([...this.#members.values()].every(({ isLinked }) => isLinked)) {
       this.#end();
       this.#tellAll({ type: 'formed' });
       this.#onFormed();
@@ -134,9 +135,9 @@ export class Rendezvous {
     if (this.#hasTable) {
       this.onFailed(rank, `rank ${rank} left before all were linked (${reason})`);
     } else {
-      this.#places.delete(rank);
+      this.#members.delete(rank);
       const stop = setLongTimer(REPLACEMENT_MS, () => {
-        if (!this.#places.has(rank)) {
+        if (!this.#members.has(rank)) {
           const limit = `${REPLACEMENT_MS} ms`;
           this.onFailed(rank, `rank ${rank} left (${reason}), and no other came within ${limit}`);
         }
@@ -162,8 +163,8 @@ export class Rendezvous {
   #onLate(): void {
     const { worldSize, joinTimeoutMs, circumstances } = this.#options;
     const ranks = Array.from({ length: worldSize }, (_, rank) => rank);
-    const absent = ranks.filter((rank) => this.#places.get(rank)?.address === undefined);
-    const unlinked = ranks.filter((rank) => this.#places.get(rank)?.isLinked !== true);
+    const absent = ranks.filter((rank) => this.#members.get(rank)?.address === undefined);
+    const unlinked = ranks.filter((rank) => this.#members.get(rank)?.isLinked !== true);
     const what =
       absent.length > 0
         ? `no sign of ranks ${absent.join(', ')}`
@@ -180,7 +181,7 @@ export class Rendezvous {
   }
 
   #tellAll(message: RendezvousMessage): void {
-    for (const { member } of [...this.#places.values()]) {
+    for (const { member } of [...this.#members.values()]) {
       member.send(message);
     }
   }

@@ -5,10 +5,11 @@ import { JoinError } from '../../../errors.js';
 import { checkGroupOptions } from '../../../group/group-options.js';
 import type { Acceptor } from '../../../sockets/acceptor.js';
 import { RENDEZVOUS_TARGET, runDigest } from '../../../sockets/handshake.js';
+import { LOOPBACK } from '../../../sockets/is-loopback.js';
 import { type ListenSecurityOptions, securityOf } from '../../../sockets/listen-security.js';
+import { NodeSockets } from '../../../sockets/node-sockets.js';
 import { RefusalLog } from '../../../sockets/refusal-log.js';
-import { NodePlatform } from '../node-platform.js';
-import { checkJobOptions, JOIN_TIMEOUT_MS, LOOPBACK, NO_RUN_ID } from './job-options.js';
+import { checkJobOptions, JOIN_TIMEOUT_MS, NO_RUN_ID } from './job-options.js';
 import { refusalOfJob } from './joiner-options.js';
 import { isRelayed, Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
@@ -56,8 +57,8 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
       `it listened on ${host}:${acceptor?.port}; ${refusals.describe() || 'nobody was refused'}`,
   });
   const relay = new Relay();
-  const platform = new NodePlatform(securityOf({ ...options, onRefused: refusals.add }));
-  const listening = platform.listen({
+  const sockets = new NodeSockets(securityOf({ ...options, onRefused: refusals.add }));
+  const listening = sockets.listen({
     host,
     port,
     refusalOf: (hello) => {

@@ -6,6 +6,7 @@
 // binary messages of at most CHUNK_BYTES. Text messages are control, in JSON; they may come between.
 
 import { CALL_DTYPES, type OperationName } from '../../../endpoint/call-signature.js';
+import { MAX_MESSAGE_BYTES } from '../../../sockets/limits.js';
 import type { MessageHeader } from '../../../transport.js';
 
 const VERSION = 2;
@@ -20,10 +21,10 @@ const MAX_GROUP_BYTES = 255;
 export const INLINE_MAX_BYTES = 16 * 1024;
 
 /**
- * Larger ones save little CPU time and make control wait behind more
+ * 1 MiB: larger chunks save little CPU time and make control wait behind more
  * (bench/reports/2026-11-21-ws-thresholds.md).
  */
-export const CHUNK_BYTES = 1024 * 1024;
+export const CHUNK_BYTES = MAX_MESSAGE_BYTES / 2;
 
 const OPERATIONS: readonly OperationName[] = [
   'allGather',

@@ -10,9 +10,9 @@ import type {
   Transport,
   TransportListener,
 } from '../../../transport.js';
+import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { Pulse } from '../heartbeat/pulse.js';
-import { parseLinkMessage } from '../parse-message.js';
-import type { HeartbeatSender } from '../ws-platform.js';
+import { parseLinkMessage } from './parse-link-message.js';
 import type { LinkEnd, LinkEvents, WsLink } from './ws-link.js';
 
 export interface WsTransportOptions {

@@ -1,0 +1,67 @@
+// Reads the JSON messages between ranks and the rendezvous. Throws an Error that says what is wrong.
+
+import {
+  countOf,
+  fieldsOf,
+  listOf,
+  parseJson,
+  rankOf,
+  textOf,
+  unknownType,
+} from '../message-fields.js';
+import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-messages.js';
+
+/** DNS names have at most 253 characters. */
+const MAX_HOST = 253;
+
+/** What a rank says to the rendezvous. */
+export function parseRankMessage(text: string): RankMessage {
+  const fields = fieldsOf(parseJson(text));
+  switch (fields.type) {
+    case 'here':
+      return { type: 'here', address: addressOf(fields.address) };
+    case 'linked':
+      return { type: 'linked' };
+    case 'failed':
+      return { type: 'failed', reason: textOf(fields.reason, 'reason') };
+    default:
+      throw unknownType(fields);
+  }
+}
+
+/** What the rendezvous says to a rank. */
+export function parseRendezvousMessage(text: string, worldSize: number): RendezvousMessage {
+  const fields = fieldsOf(parseJson(text));
+  switch (fields.type) {
+    case 'table': {
+      const addresses = listOf(fields.addresses, 'addresses', worldSize, addressOf);
+      if (addresses.length !== worldSize) {
+        throw new Error(`expected ${worldSize} addresses, got ${addresses.length}`);
+      }
+      return { type: 'table', addresses };
+    }
+    case 'formed':
+      return { type: 'formed' };
+    case 'failed':
+      return {
+        type: 'failed',
+        origin: rankOf(fields.origin, worldSize),
+        reason: textOf(fields.reason, 'reason'),
+      };
+    default:
+      throw unknownType(fields);
+  }
+}
+
+function addressOf(value: unknown): PeerAddress {
+  const { host, port, beats } = fieldsOf(value);
+  if (typeof beats !== 'boolean') {
+    throw new Error('beats: expected a boolean');
+  }
+  const name = host === null ? null : textOf(host, 'host', MAX_HOST);
+  // It becomes part of a URL.
+  if (name !== null && !/^[\w.:%-]+$/.test(name)) {
+    throw new Error('host: expected a name or an address');
+  }
+  return { host: name, port: countOf(port, 'port', 65_535), beats };
+}
