@@ -17,6 +17,8 @@ export interface DeviceProfile {
   /** Where the device has subgroups of one fixed size. */
   readonly subgroupSize: number | undefined;
   readonly maxBindingBytes: number;
+  /** See MAX_FLOPS in cut-grid.ts. */
+  readonly maxFlops: number;
   readonly maxInvocations: number;
   readonly maxWorkgroupBytes: number;
 }

@@ -4,6 +4,7 @@
 import { checkOptions } from '../../check-options.js';
 import { FLAG, having, OBJECT, oneOf, whole } from '../../options.js';
 import { isSoftwareAdapter, requestAdapter, requestDevice } from './adapters.js';
+import { MAX_FLOPS } from './cut-grid.js';
 import type { MatmulChoiceTable } from './matmul-choices.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
@@ -33,9 +34,17 @@ export interface WebGpuOptions {
   readonly matmulChoices?: MatmulChoiceTable;
   /** Largest storage binding, at most the device's own. For tests of splitting. */
   readonly maxBindingBytes?: number;
+  /**
+   * Most floating-point operations of a dispatch and of a submit, by estimate: what takes longer is cut, for
+   * drivers and browsers end it, and the device with it. Default 50e9.
+   */
+  readonly maxFlops?: number;
   /** Kernels made for hardware or for CPU drivers. Default by the adapter; for tests of the other. */
   readonly kernelProfile?: 'hardware' | 'software';
-  /** Sleep between looks at the device instead of keeping a promise pending. Default: in Node. */
+  /**
+   * Sleep between looks at the device instead of keeping a promise pending. Default: in Node, where the
+   * adapter computes on the CPU.
+   */
   readonly isPaced?: boolean;
 }
 
@@ -61,6 +70,7 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     allowSoftware: FLAG,
     matmulChoices: OBJECT,
     maxBindingBytes: whole(512),
+    maxFlops: whole(1),
     kernelProfile: oneOf('hardware', 'software'),
     isPaced: FLAG,
   });
@@ -76,15 +86,17 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     device = await requestDevice(adapter);
     info = adapter.info; // browsers had it before they had device.adapterInfo
   }
+  const isSoftware = isSoftwareAdapter(info);
   const limit = device.limits.maxStorageBufferBindingSize;
   return new WebGpuBackend({
     device,
     info,
     ownsDevice: options.device === undefined,
-    isPaced: options.isPaced ?? isNode(),
+    isPaced: options.isPaced ?? (isNode() && isSoftware),
     maxBindingBytes: Math.min(options.maxBindingBytes ?? limit, limit - (limit % 256)),
+    maxFlops: options.maxFlops ?? MAX_FLOPS,
     matmulChoices: options.matmulChoices ?? {},
-    kernelProfile: options.kernelProfile ?? (isSoftwareAdapter(info) ? 'software' : 'hardware'),
+    kernelProfile: options.kernelProfile ?? (isSoftware ? 'software' : 'hardware'),
   });
 }
 

@@ -26,6 +26,11 @@ export interface KernelSpec {
   readonly params: Readonly<Record<string, ParamType>>;
   readonly workgroupSize: readonly [number, number, number];
   readonly enables?: readonly string[];
+  /**
+   * Its workgroups may run in several dispatches: `main` adds `first_group()` to its workgroup_id, and asks
+   * for no number of workgroups.
+   */
+  readonly isCuttable?: boolean;
   /** Helpers and `main`, after the generated declarations. */
   readonly body: string;
 }
@@ -36,6 +41,7 @@ export interface Kernel {
   readonly bindings: readonly Binding[];
   readonly params: readonly { readonly name: string; readonly type: ParamType }[];
   readonly workgroupSize: readonly [number, number, number];
+  readonly isCuttable: boolean;
   /** Equal for kernels that can share bind group layouts. */
   readonly layoutKey: string;
 }
@@ -46,6 +52,9 @@ export type Grid = readonly [number, number, number];
 /** Bytes of one parameter block: 64 words, and the default alignment of dynamic offsets. */
 export const PARAM_BYTES = 256;
 
+/** The last parameters of kernels that may be cut, but for the views': filled at dispatch. */
+const FIRST_GROUP = ['group_x', 'group_y', 'group_z'] as const;
+
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
 
@@ -53,6 +62,10 @@ const MAX_GRID = 65535;
 export function defineKernel(spec: KernelSpec): Kernel {
   const params = [
     ...Object.entries(spec.params).map(([name, type]) => ({ name, type })),
+    ...(spec.isCuttable === true ? FIRST_GROUP : []).map((name) => ({
+      name,
+      type: 'u32' as const,
+    })),
     ...spec.bindings.map((b) => ({ name: `${b.name}_at`, type: 'u32' as const })),
   ];
   if (params.length * 4 > PARAM_BYTES) {
@@ -69,6 +82,11 @@ export function defineKernel(spec: KernelSpec): Kernel {
         `@group(0) @binding(${i + 1}) var<storage, ${b.access}> ${b.name}: array<${b.isWide ? wideType(b.type) : storageType(b.type)}>;`,
     ),
     ACCESSORS,
+    ...(spec.isCuttable === true
+      ? [
+          `fn first_group() -> vec3<u32> { return vec3<u32>(${FIRST_GROUP.map((p) => `P.${p}`).join(', ')}); }`,
+        ]
+      : []),
     ...spec.bindings.flatMap((b) => accessors(b.name, b)),
   ];
   for (const [name, target] of Object.entries(spec.aliases ?? {})) {
@@ -84,6 +102,7 @@ export function defineKernel(spec: KernelSpec): Kernel {
     bindings: spec.bindings,
     params,
     workgroupSize: spec.workgroupSize,
+    isCuttable: spec.isCuttable === true,
     layoutKey: spec.bindings.map((b) => (b.access === 'read' ? 'r' : 'w')).join(''),
   };
 }

@@ -8,6 +8,7 @@ import type { Allocations } from './allocations.js';
 import { BindGroups, type BoundRange } from './bind-groups.js';
 import { BINDING_ALIGNMENT, clashesOf, wordsOf } from './clashes.js';
 import type { ScratchSlot } from './context.js';
+import { cutGrid, FLOPS_PER_BYTE, type GridPart } from './cut-grid.js';
 import { asGpuBuffer, type WebGpuBuffer } from './gpu-buffer.js';
 import { type Grid, PARAM_BYTES } from './kernel.js';
 import type { CompiledKernel } from './pipelines.js';
@@ -20,6 +21,8 @@ export interface Dispatch {
   /** In the order of the kernel's bindings. */
   readonly views: readonly View[];
   readonly grid: Grid;
+  /** An estimate of floating-point operations. Default: by the bytes of the views. */
+  readonly flops?: number;
 }
 
 /** Dispatches a submit: 0.4 ms of encoding, so that the device starts while the host goes on. */
@@ -32,6 +35,7 @@ export class Recorder {
   readonly #scratch: ScratchSlot;
   readonly #allocations: Allocations;
   readonly #maxBindingBytes: number;
+  readonly #maxFlops: number;
   readonly #uniform: GPUBuffer;
   readonly #params = new ArrayBuffer(DISPATCH_BUDGET * PARAM_BYTES);
   readonly #words = new Uint32Array(this.#params);
@@ -41,7 +45,7 @@ export class Recorder {
   #encoder: GPUCommandEncoder | undefined;
   #pass: GPUComputePassEncoder | undefined;
   #numInSubmit = 0;
-  #numDispatches = 0;
+  #flopsInSubmit = 0;
   #serial = 0;
   #dying: GPUBuffer[] = [];
   /** While a profiler listens; then each dispatch has a pass of its own. */
@@ -55,6 +59,8 @@ export class Recorder {
       scratch: ScratchSlot;
       allocations: Allocations;
       maxBindingBytes: number;
+      /** See MAX_FLOPS. */
+      maxFlops: number;
     },
   ) {
     this.#device = device;
@@ -64,6 +70,7 @@ export class Recorder {
     this.#allocations = parts.allocations;
     this.#allocations.lastRecorded = () => (this.isEmpty ? this.#serial : this.openSerial);
     this.#maxBindingBytes = parts.maxBindingBytes;
+    this.#maxFlops = parts.maxFlops;
     this.#uniform = device.createBuffer({
       label: 'parameters',
       size: DISPATCH_BUDGET * PARAM_BYTES,
@@ -71,10 +78,6 @@ export class Recorder {
     });
     this.#fenceFrom = device.createBuffer({ label: 'fence', size: 4, usage: 0x0004 | 0x0008 });
     this.bindGroups = new BindGroups(device, this.#uniform);
-  }
-
-  get numDispatches(): number {
-    return this.#numDispatches;
   }
 
   /** The submit that what is recorded now will be part of; counts from 1. */
@@ -86,16 +89,47 @@ export class Recorder {
     return this.#encoder === undefined;
   }
 
+  /** In as many dispatches and submits as its operations take; see MAX_FLOPS. */
   dispatch(compiled: CompiledKernel, call: Dispatch): void {
-    const { kernel, pipeline } = compiled;
     const isolated = this.#isolate(compiled, call.views);
+    const { views } = isolated;
+    const bytes = views.reduce((sum, { dtype, size }) => sum + size * byteSize(dtype), 0);
+    const { grid, flops = FLOPS_PER_BYTE * bytes } = call;
+    const isCut = compiled.kernel.isCuttable && flops > this.#maxFlops;
+    const whole = { first: [0, 0, 0], grid, flops } as const;
+    try {
+      const ranges = views.map((view) => this.#range(compiled.kernel.label, view));
+      for (const part of isCut ? cutGrid(grid, flops, this.#maxFlops) : [whole]) {
+        this.#dispatchPart(compiled, { params: call.params, views, ranges }, part);
+      }
+    } catch (error) {
+      isolated.release?.();
+      throw error;
+    }
+    isolated.finish?.();
+    if (this.#numInSubmit === DISPATCH_BUDGET) {
+      this.submit();
+    }
+  }
+
+  #dispatchPart(
+    compiled: CompiledKernel,
+    { params, views, ranges }: Pick<Dispatch, 'params' | 'views'> & { ranges: BoundRange[] },
+    { first, grid, flops }: GridPart,
+  ): void {
+    const { kernel, pipeline } = compiled;
+    const isFull =
+      this.#numInSubmit === DISPATCH_BUDGET || this.#flopsInSubmit + flops > this.#maxFlops;
+    if (this.#numInSubmit > 0 && isFull) {
+      this.submit();
+    }
     const slot = this.#numInSubmit;
     const base = (slot * PARAM_BYTES) / 4;
-    const ranges: BoundRange[] = [];
     const numOwn = kernel.params.length - kernel.bindings.length;
+    const numGiven = numOwn - (kernel.isCuttable ? first.length : 0);
     for (let i = 0; i < numOwn; i++) {
       const { name, type } = kernel.params[i]!;
-      const value = call.params[name];
+      const value = i < numGiven ? params[name] : first[i - numGiven];
       if (value === undefined) {
         throw new RangeError(`${kernel.label}: parameter ${name} is missing`);
       }
@@ -105,32 +139,21 @@ export class Recorder {
         this.#words[base + i] = value;
       }
     }
-    try {
-      isolated.views.forEach((view, i) => {
-        const range = this.#range(kernel.label, view);
-        ranges.push(range);
-        this.#words[base + numOwn + i] = (view.byteOffset - range.offset) / byteSize(view.dtype);
-      });
-    } catch (error) {
-      isolated.release?.();
-      throw error;
-    }
+    views.forEach((view, i) => {
+      this.#words[base + numOwn + i] = (view.byteOffset - ranges[i]!.offset) / byteSize(view.dtype);
+    });
     const group = this.bindGroups.get(compiled.layout, kernel.layoutKey, ranges, (encode) =>
       this.#allocations.guard(this.openSerial, encode),
     );
     const pass = this.#openPass(kernel.label);
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, group, [slot * PARAM_BYTES]);
-    pass.dispatchWorkgroups(call.grid[0], call.grid[1], call.grid[2]);
+    pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
     if (this.timestamps !== undefined) {
       this.#endPass();
     }
-    isolated.finish?.();
     this.#numInSubmit += 1;
-    this.#numDispatches += 1;
-    if (this.#numInSubmit === DISPATCH_BUDGET) {
-      this.submit();
-    }
+    this.#flopsInSubmit += flops;
   }
 
   copy(from: GPUBuffer, fromOffset: number, to: GPUBuffer, toOffset: number, bytes: number): void {
@@ -190,6 +213,7 @@ export class Recorder {
     this.#allocations.guard(serial, () => this.#device.queue.submit([encoder.finish()]));
     this.#encoder = undefined;
     this.#numInSubmit = 0;
+    this.#flopsInSubmit = 0;
     this.#serial = serial;
     for (const buffer of this.#dying) {
       buffer.destroy();

@@ -4,7 +4,7 @@
 // software driver that core is the device. So a wait maps for a moment, and if the device isn't
 // done cancels the mapping (unmap rejects it), sleeps without any GPU promise for a share of the
 // time waited so far, and tries again. Small reads resolve in the first moment; long ones are late
-// by at most a twelfth. In browsers mapping is waited for plainly.
+// by at most a twelfth. On hardware and in browsers mapping is waited for plainly.
 
 import type { Allocations } from './allocations.js';
 import type { Fault } from './fault.js';

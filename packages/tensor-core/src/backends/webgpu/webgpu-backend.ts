@@ -31,6 +31,8 @@ export interface WebGpuBackendParts {
   readonly isPaced: boolean;
   /** Smaller than the device's own, for tests of splitting. */
   readonly maxBindingBytes: number;
+  /** See MAX_FLOPS in cut-grid.ts. */
+  readonly maxFlops: number;
   readonly matmulChoices: MatmulChoiceTable;
   readonly kernelProfile: 'hardware' | 'software';
 }
@@ -114,6 +116,7 @@ export class WebGpuBackend implements Backend {
       scratch: this.#slot,
       allocations: this.#allocations,
       maxBindingBytes: parts.maxBindingBytes,
+      maxFlops: parts.maxFlops,
     });
     this.#waiter = new Waiter(this.#fault, this.#allocations, {
       isPaced: parts.isPaced,
@@ -421,13 +424,14 @@ function disposed(op: string): DisposedError {
 }
 
 function profileOf(parts: WebGpuBackendParts): DeviceProfile {
-  const { device, info, maxBindingBytes, kernelProfile } = parts;
+  const { device, info, maxBindingBytes, maxFlops, kernelProfile } = parts;
   const { subgroupMinSize, subgroupMaxSize } = info;
   const hasOneSize = device.features.has('subgroups') && subgroupMinSize === subgroupMaxSize;
   return {
     isSoftware: kernelProfile === 'software',
     subgroupSize: hasOneSize ? subgroupMinSize : undefined,
     maxBindingBytes,
+    maxFlops,
     maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,
     maxWorkgroupBytes: device.limits.maxComputeWorkgroupStorageSize,
   };

@@ -75,6 +75,7 @@ function buildQueries(label: string, spec: AttentionSpec): Kernel {
       { name: 'dq', type: spec.dtype, access: 'read_write' },
     ],
     params: PARAMS,
+    isCuttable: true,
     workgroupSize: [tile.lanes, 1, 1],
     body: `${pairHelpers(spec)}
 ${backwardMemory(shape)}
@@ -145,6 +146,7 @@ function buildKeys(label: string, spec: AttentionSpec): Kernel {
       ...(isShared ? [written('dkv')] : [written('dk'), written('dv')]),
     ],
     params: PARAMS,
+    isCuttable: true,
     workgroupSize: [tile.lanes, 1, 1],
     body: `${pairHelpers(spec)}
 ${backwardMemory(shape)}

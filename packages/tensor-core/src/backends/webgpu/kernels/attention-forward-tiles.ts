@@ -34,6 +34,7 @@ function buildForward(label: string, spec: AttentionSpec): Kernel {
       { name: 'stats', type: 'f32', access: 'read_write' },
     ],
     params: PARAMS,
+    isCuttable: true,
     workgroupSize: [tile.lanes, 1, 1],
     body: `${pairHelpers(spec)}
 var<workgroup> left: array<vec4<f32>, ${shape.width * vectors}>;

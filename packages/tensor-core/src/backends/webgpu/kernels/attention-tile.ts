@@ -214,7 +214,8 @@ export class Shape {
 
 export function head({ tile }: AttentionSpec): string {
   return `@compute @workgroup_size(${tile.lanes})
-fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let group_id = group_here + first_group();
   let batch = group_id.z;
   let row0 = group_id.x * ${tile.rows}u;`;
 }

@@ -32,6 +32,7 @@ export function attention(ctx: KernelContext, call: KernelCalls['attention']): v
       rows: call.numQueries,
       heads: call.numHeads,
       spec,
+      products: 2,
     });
   });
 }
@@ -79,7 +80,7 @@ function backwardTiles(ctx: KernelContext, part: AttentionPart): void {
   const isShared = dk.buffer === dv.buffer;
   const read = inputs(part, ['q', 'k', 'v', 'dOut', 'stats']);
   const rowsOf = { rows: queries, heads, spec };
-  run(ctx, queriesKernel(spec), part, { views: [...read, dq], ...rowsOf });
+  run(ctx, queriesKernel(spec), part, { views: [...read, dq], ...rowsOf, products: 3 });
   const start = Math.min(dk.byteOffset, dv.byteOffset);
   const both = {
     ...dk,
@@ -91,6 +92,7 @@ function backwardTiles(ctx: KernelContext, part: AttentionPart): void {
     rows: call.numKeys,
     heads: call.numKvHeads,
     spec,
+    products: 4,
     ...(isShared
       ? {
           first: {
@@ -188,6 +190,8 @@ function run(
     readonly rows: number;
     readonly heads: number;
     readonly spec: AttentionSpec;
+    /** Products of all pairs and dimensions that the kernel makes. */
+    readonly products: number;
     readonly first?: { readonly dk: number; readonly dv: number };
   },
 ): void {
@@ -210,5 +214,6 @@ function run(
     },
     views: options.views,
     grid,
+    flops: 2 * options.products * count * call.numHeads * call.numQueries * call.numKeys * call.dim,
   });
 }

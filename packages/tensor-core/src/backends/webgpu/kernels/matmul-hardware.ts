@@ -75,6 +75,20 @@ export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK
   return { numParts: Math.ceil(k / partK), partK };
 }
 
+/**
+ * Elements of k in each window of a product too long for one dispatch: so few of its tiles would then run at
+ * once that most of a chip waits, unless k is cut, too. The sum of a window is added to that of those before.
+ */
+export function longestK(extent: Extent, maxFlops: number): number {
+  const { m, n, k, batches } = extent;
+  const fitting = Math.floor(maxFlops / (FILLING_GROUPS * PART_TILE ** 2) / PART_MULTIPLE);
+  const most = Math.max(1, fitting) * PART_MULTIPLE;
+  if (2 * m * n * k <= maxFlops || batches > 1 || k <= most) {
+    return k;
+  }
+  return Math.ceil(k / Math.ceil(k / most) / PART_MULTIPLE) * PART_MULTIPLE;
+}
+
 /** Operands whose every row starts and ends at a multiple of four elements, wherever the view lies. */
 export function wideOf(call: MatmulCall): MatmulSpec['wide'] {
   const { a, b, out, m, n, k, transposeA, transposeB } = call;

@@ -69,7 +69,8 @@ export function sharedBody(
   return `
 ${operands.map((o) => blockOf(o, k, threads)).join('\n')}
 @compute @workgroup_size(${threads})
-fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let group_id = group_here + first_group();
   let part = group_id.z % P.parts;
   let batch = group_id.z / P.parts + P.first_batch;
   let outer = batch / P.batch_inner;

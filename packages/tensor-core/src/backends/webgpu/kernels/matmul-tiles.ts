@@ -84,6 +84,7 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
       alpha: 'f32',
     },
     workgroupSize: size,
+    isCuttable: true,
     // out [m, n] = alpha * op(a) [m, k] x op(b) [k, n] + bias; `a_base` and so on are the batch's.
     body: `
 fn a_at(row: u32, k: u32) -> u32 { return ${transposeA ? 'k * P.a_row + row' : 'row * P.a_row + k'}; }
@@ -132,7 +133,8 @@ function storeQuad({ bias, accumulate }: MatmulSpec): string {
 
 function head(size: readonly [number, number, number], lane: string): string {
   return `@compute @workgroup_size(${size[0]})
-fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(${lane}) lane: u32) {
+fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(${lane}) lane: u32) {
+  let group_id = group_here + first_group();
   let batch = group_id.z + P.first_batch;
   let outer = batch / P.batch_inner;
   let inner = batch - outer * P.batch_inner;

@@ -13,6 +13,7 @@ import { binary } from './elementwise.js';
 import {
   chooseHardwareTile,
   HARDWARE_TILES,
+  longestK,
   partsOf,
   sumParts,
   wideOf,
@@ -152,11 +153,13 @@ interface Rows {
 function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   const { a, b, out, m, n, k, transposeA, transposeB, aRow, bRow, outRow } = call;
   const limit = ctx.profile.maxBindingBytes - BINDING_ALIGNMENT;
-  if (ctx.fits([a, b, out])) {
+  const extent = { m, n, k, batches: call.batch[0] * call.batch[1] };
+  const kMost = ctx.profile.isSoftware ? k : longestK(extent, ctx.profile.maxFlops);
+  if (ctx.fits([a, b, out]) && kMost === k) {
     dispatchBlock(ctx, call, tile);
     return;
   }
-  if (call.batch[0] * call.batch[1] > 1) {
+  if (extent.batches > 1) {
     eachBatch(ctx, call, tile);
     return;
   }
@@ -179,7 +182,7 @@ function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   const bRows = rowsOf({ view: b, rowStride: bRow });
   const mStep = Math.min(m, rowsOf({ view: out, rowStride: outRow }), transposeA ? m : aRows);
   const nStep = Math.min(n, transposeB ? bRows : n);
-  const kStep = Math.min(k, transposeA ? aRows : k, transposeB ? k : bRows);
+  const kStep = Math.min(kMost, transposeA ? aRows : k, transposeB ? k : bRows);
   if (kStep < k && elementsPerWord(out.dtype) === 2) {
     accumulateWide(ctx, call, tile, { mStep, nStep, kStep });
     return;
@@ -345,6 +348,7 @@ function dispatchParts(
         Math.ceil(m / tileM),
         numParts * Math.min(MAX_GRID, numBatches - first),
       ],
+      flops: 2 * m * n * k * Math.min(MAX_GRID, numBatches - first),
     });
   }
 }

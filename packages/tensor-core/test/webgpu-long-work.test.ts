@@ -1,0 +1,275 @@
+// What would take a GPU too long at once: dispatches and submits are cut, by an estimate of their
+// operations, and give the bits that they give whole. And how the device is waited for.
+
+import {
+  type Backend,
+  type BackendBuffer,
+  Device,
+  type KernelCalls,
+  scaledDotProductAttention,
+  sum,
+  type View,
+} from '@shardweave/tensor-core';
+import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
+import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Bench, isLong, open, product, reason, title, webGpu } from './webgpu-kit.js';
+
+const MAX_FLOPS = 50e9;
+const TILE = 128;
+
+/** Workgroups of each dispatch, by submits. */
+function watchSubmits(device: GPUDevice): number[][] {
+  const submits: number[][] = [];
+  let open: number[] = [];
+  const create = device.createCommandEncoder.bind(device);
+  device.createCommandEncoder = (descriptor) => {
+    const encoder = create(descriptor);
+    const begin = encoder.beginComputePass.bind(encoder);
+    encoder.beginComputePass = (options) => {
+      const pass = begin(options);
+      const dispatch = pass.dispatchWorkgroups.bind(pass);
+      pass.dispatchWorkgroups = (x, y = 1, z = 1) => {
+        open.push(x * y * z);
+        dispatch(x, y, z);
+      };
+      return pass;
+    };
+    const finish = encoder.finish.bind(encoder);
+    encoder.finish = () => {
+      submits.push(open);
+      open = [];
+      return finish();
+    };
+    return encoder;
+  };
+  return submits;
+}
+
+describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
+  let backend: WebGpuBackend;
+  let submits: number[][];
+  let read: BackendBuffer;
+  let written: BackendBuffer;
+  beforeAll(async () => {
+    const gpu = openNodeGpu({ flags: ['backend=null'] });
+    const device = await (await gpu.requestAdapter())!.requestDevice();
+    // A GPU's own, where the driver says those of the specification.
+    const limits = { maxBufferSize: 2 ** 32, maxStorageBufferBindingSize: 2 ** 32 - 4 };
+    Object.defineProperty(device, 'limits', {
+      value: new Proxy(device.limits, {
+        get: (own, name) => limits[name as keyof typeof limits] ?? Reflect.get(own, name, own),
+      }),
+    });
+    submits = watchSubmits(device);
+    backend = await createWebGpuBackend({ device, kernelProfile: 'hardware' });
+    [read, written] = [backend.alloc(2 ** 27, 'read'), backend.alloc(256, 'written')];
+  });
+  afterAll(() => backend.dispose());
+
+  /** Of any size, over bytes that nobody reads: as many as windows of an operand begin in. */
+  const view = (size: number, buffer = read): View => ({
+    buffer,
+    byteOffset: 0,
+    dtype: 'f32',
+    size,
+  });
+
+  test.each([
+    ['the head of GPT-2 at 8 x 1,024', { m: 8192, n: 50257, k: 768 }, 25152, 1],
+    ['the gradient of its weight', { m: 50257, n: 768, k: 8192 }, 2358, 1],
+    // 384 tiles of 50,257 steps: 30 of them would be a dispatch, where a chip runs 264 at once.
+    ['the gradient of its input', { m: 8192, n: 768, k: 50257 }, 384, 5],
+  ])('%s', async (_, { m, n, k }, tiles, windows) => {
+    submits.length = 0;
+    const call = product({ m, n, k, transposeA: false, transposeB: false });
+    const views = { a: view(m * k), b: view(k * n), out: view(m * n, written) };
+    backend.run('matmul', { ...views, bias: undefined, ...call });
+    await backend.sync();
+    const groups = submits.filter((each) => each.length > 0).flat();
+    expect(groups.reduce((all, count) => all + count)).toBe(tiles * windows);
+    const ofTile = 2 * TILE ** 2 * (k / windows);
+    expect(Math.min(...groups)).toBeGreaterThanOrEqual(100);
+    for (const dispatches of submits) {
+      const all = dispatches.reduce((sum, count) => sum + count, 0);
+      expect(all * ofTile).toBeLessThan(1.01 * MAX_FLOPS); // a last tile is not full
+    }
+  });
+
+  test('attention over 32,768 tokens, and over many rows', async () => {
+    for (const [batch, tokens] of [
+      [1, 32768],
+      [64, 1024],
+    ] as const) {
+      submits.length = 0;
+      const [numHeads, dim] = [12, 64];
+      const size = batch * tokens * numHeads * dim;
+      const strides = { batch: tokens * numHeads * dim, head: dim, row: numHeads * dim };
+      const forward = {
+        q: view(size),
+        k: view(size),
+        v: view(size),
+        out: view(size, written),
+        stats: view(2 * batch * numHeads * tokens, backend.alloc(256, 'stats')),
+        mask: undefined,
+        maskStrides: [0, 0, 0, 0],
+        querySegments: undefined,
+        keySegments: undefined,
+        dropout: undefined,
+        batch,
+        numHeads,
+        numKvHeads: numHeads,
+        numQueries: tokens,
+        numKeys: tokens,
+        dim,
+        scale: 1,
+        isCausal: true,
+        window: 0,
+        queryOffset: 0,
+        qStrides: strides,
+        kStrides: strides,
+        vStrides: strides,
+      } as unknown as KernelCalls['attention'];
+      backend.run('attention', forward);
+      await backend.sync();
+      const flops = 4 * batch * numHeads * tokens ** 2 * dim;
+      expect(submits.filter((each) => each.length > 0).length).toBeGreaterThanOrEqual(
+        Math.ceil(flops / MAX_FLOPS),
+      );
+    }
+  });
+
+  test('what is small shares a submit', async () => {
+    submits.length = 0;
+    const [x, out] = [view(64), view(64, written)];
+    for (let i = 0; i < 100; i++) {
+      backend.run('affine', { x, out, scale: 1, shift: 0 });
+    }
+    await backend.sync();
+    expect(submits.map((each) => each.length)).toEqual([100]);
+  });
+});
+
+describe.skipIf(reason !== undefined)(title('webgpu device, long work'), () => {
+  test.each(['software', 'hardware'] as const)(
+    'products that are cut give equal bits, by kernels for %s',
+    async (kernelProfile) => {
+      const [m, n, k] = [100, 90, 40];
+      const bits = async (maxFlops: number) => {
+        const backend = await open({ kernelProfile, maxFlops });
+        const bench = new Bench(backend);
+        const [a, b, out] = [3 * m * k, 3 * k * n, 3 * m * n].map((s) => bench.random(s, 'f32'));
+        const call = product({ m, n, k, transposeA: false, transposeB: false });
+        const batches = { batch: [3, 1], aBatch: [m * k, 0], bBatch: [k * n, 0] } as const;
+        const outBatch = [m * n, 0] as const;
+        const before = backend.statistics().submits;
+        backend.run('matmul', {
+          a: a!,
+          b: b!,
+          bias: undefined,
+          out: out!,
+          ...call,
+          ...batches,
+          outBatch,
+        });
+        const bytes = await bench.bytes(out!);
+        const submits = backend.statistics().submits - before;
+        await backend.dispose();
+        return { bytes, submits };
+      };
+      const [whole, cut] = [await bits(MAX_FLOPS), await bits(100_000)];
+      expect(whole.submits).toBe(1);
+      expect(cut.submits).toBeGreaterThan(3 * 4); // along batches, rows and columns
+      expect(cut.bytes).toEqual(whole.bytes);
+    },
+  );
+
+  test('a sum over k that is cut is the sum', async () => {
+    const [m, n, k] = [40, 36, 84];
+    const [whole, cut] = await Promise.all(
+      [MAX_FLOPS, 20_000].map((maxFlops) => open({ kernelProfile: 'hardware', maxFlops })),
+    );
+    for (const dtype of isLong ? (['f32', 'f16'] as const) : (['f32'] as const)) {
+      for (const accumulate of [false, true]) {
+        const run = async (backend: Backend) => {
+          const bench = new Bench(backend);
+          const out = bench.random(m * n, dtype);
+          const views = { a: bench.random(m * k, 'f32'), b: bench.random(k * n, 'f32'), out };
+          const call = product({ m, n, k, transposeA: false, transposeB: false });
+          const bias = bench.random(n, 'f32');
+          backend.run('matmul', { ...views, bias, ...call, accumulate });
+          const wide = bench.zeros(m * n);
+          backend.run('cast', { x: out, out: wide });
+          return new Float32Array((await bench.bytes(wide)).buffer);
+        };
+        const [want, got] = [await run(whole!), await run(cut!)];
+        // Sums of terms below 1 in other parts, of up to 30 in all; 16 bits round once.
+        const step = dtype === 'f32' ? 1e-5 : 2 ** -6;
+        expect(Math.max(...want.map((value, i) => Math.abs(value - got[i]!)))).toBeLessThan(step);
+      }
+    }
+    await Promise.all([whole!.dispose(), cut!.dispose()]);
+  });
+
+  test('attention that is cut gives equal bits', async () => {
+    const results = async (maxFlops: number) => {
+      const backend = await open({ kernelProfile: 'hardware', maxFlops });
+      const device = new Device(backend);
+      const values = (seed: number) =>
+        Float32Array.from({ length: 2 * 2 * 70 * 16 }, (_, i) => ((i * seed) % 257) / 128 - 1);
+      const [q, k, v] = [193, 71, 149].map((seed) =>
+        device.tensor(values(seed), [2, 70, 2, 16], { requiresGrad: true }),
+      );
+      const loss = await device.scope(async () => {
+        const out = scaledDotProductAttention(q!, k!, v!, { isCausal: true });
+        const total = sum(out);
+        await total.backward();
+        return total.item();
+      });
+      const grads = await Promise.all([q, k, v].map((leaf) => leaf!.grad!.toArray()));
+      const { submits } = backend.statistics();
+      device.dispose();
+      await backend.dispose();
+      return { values: [loss, ...grads.flatMap((grad) => [...grad])], submits };
+    };
+    const [whole, cut] = [await results(MAX_FLOPS), await results(50_000)];
+    expect(cut.submits).toBeGreaterThan(whole.submits + 3 * 4);
+    expect(cut.values).toEqual(whole.values);
+  });
+
+  test('waits are paced where the device computes on the CPU, and there alone', async () => {
+    const looks = async (isFallbackAdapter: boolean) => {
+      const adapter = await webGpu().requestAdapter();
+      const device = await adapter!.requestDevice();
+      let count = 0;
+      const create = device.createBuffer.bind(device);
+      device.createBuffer = (descriptor) => {
+        const buffer = create(descriptor);
+        const map = buffer.mapAsync.bind(buffer);
+        buffer.mapAsync = (mode, offset, size) => {
+          count += descriptor.label === 'read-back' ? 1 : 0;
+          return map(mode, offset, size);
+        };
+        return buffer;
+      };
+      const adapterInfo = { device: 'any', description: '', vendor: '', architecture: '' };
+      const backend = await createWebGpuBackend({
+        device,
+        adapterInfo: { ...adapterInfo, isFallbackAdapter } as GPUAdapterInfo,
+        kernelProfile: 'software',
+      });
+      const bench = new Bench(backend);
+      const [a, b, out] = [1, 2, 3].map(() => bench.zeros(512 * 512));
+      const call = product({ m: 512, n: 512, k: 512, transposeA: false, transposeB: false });
+      for (let i = 0; i < 4; i++) {
+        backend.run('matmul', { a: a!, b: b!, bias: undefined, out: out!, ...call });
+      }
+      await backend.sync(); // at least 20 ms of work, of which a paced wait looks at the first half
+      await backend.dispose();
+      device.destroy();
+      return count;
+    };
+    expect(await looks(false)).toBe(1);
+    expect(await looks(true)).toBeGreaterThan(1);
+  });
+});
