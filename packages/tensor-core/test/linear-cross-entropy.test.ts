@@ -1,13 +1,16 @@
 // linearCrossEntropy beside matmul and crossEntropy: values, special values, work left out, memory.
 
 import {
+  cast,
   createDryBackend,
   crossEntropy,
   Device,
   DTypeError,
+  div,
   type LinearCrossEntropyOptions,
   linearCrossEntropy,
   matmul,
+  mul,
   OptionError,
   ShapeError,
   type Tensor,
@@ -31,7 +34,11 @@ const chunked =
     linearCrossEntropy(x, targets, { weight, ...(chunkBytes === undefined ? {} : { chunkBytes }) });
 
 interface Options {
-  readonly dtype?: 'f32' | 'bf16';
+  readonly dtype?: 'f32' | 'f16' | 'bf16';
+  /** The weight's gradient is then empty. */
+  readonly isFrozen?: boolean;
+  /** What the loss is multiplied by before backward; x's gradient is divided by it. Default 1. */
+  readonly lossScale?: number;
   /** Values of elements in the middle of these rows of x and of the weight. */
   readonly inX?: Special;
   readonly inWeight?: Special;
@@ -39,23 +46,26 @@ interface Options {
 
 /** The loss, the gradient of x and that of the weight. */
 function results(device: Device, loss: Loss, options: Options = {}): Promise<Float32Array[]> {
-  const { dtype = 'f32', inX, inWeight } = options;
+  const { dtype = 'f32', isFrozen = false, lossScale = 1, inX, inWeight } = options;
   return device.scope(async () => {
-    const leaf = (rows: number, scale: number, special: Special | undefined) => {
+    const leaf = (rows: number, scale: number, special: Special | undefined, isTrained = true) => {
       const values = Float32Array.from({ length: rows * DIM }, (_, i) => scale * Math.sin(i * i));
       if (special !== undefined) {
         values[special[0] * DIM + 16] = special[1];
       }
-      return device.tensor(values, [rows, DIM], { dtype, requiresGrad: true });
+      return device.tensor(values, [rows, DIM], { dtype, requiresGrad: isTrained });
     };
     // Logits of about 1: of 100, f32's own rounding would be 1e-5 of a probability.
-    const [x, weight] = [leaf(ROWS, 1, inX), leaf(CLASSES, 0.5, inWeight)];
+    const [x, weight] = [leaf(ROWS, 1, inX), leaf(CLASSES, 0.5, inWeight, !isFrozen)];
     const ids = Int32Array.from({ length: ROWS }, (_, i) => (i % 7 === 3 ? -100 : i * 8));
     const value = loss(x, device.tensor(ids), weight);
-    await value.backward();
-    const found = await Promise.all([value, x.grad!, weight.grad!].map((each) => each.toArray()));
+    await mul(value, lossScale).backward();
+    const dx = div(cast(x.grad!, 'f32'), lossScale);
+    const found = await Promise.all(
+      [value, dx, weight.grad].map((each) => each?.toArray() ?? new Float32Array()),
+    );
     x.grad!.dispose();
-    weight.grad!.dispose();
+    weight.grad?.dispose();
     return found as Float32Array[];
   });
 }
@@ -95,6 +105,23 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
     expect(device.memory().live.total).toBe(0);
   });
 
+  test.skipIf(reason !== undefined)('is the same beside a frozen weight', async () => {
+    const device = await opened();
+    const reference = new Device(createReferenceBackend());
+    const isFrozen = true;
+    const exact = await results(reference, plain, { isFrozen });
+    expect(exact[2]).toHaveLength(0);
+    // Of 64 rows and 6, the least that forward takes at once, and of all rows. A row is one sum over all
+    // classes, as the plain one's is: 2e-6 from float64 on WebGPU.
+    expectClose(await results(device, chunked(CHUNK_BYTES), { isFrozen }), exact, 2e-6);
+    expectClose(await results(device, chunked(), { isFrozen }), exact, 2e-6);
+    // In f16 a scale of 2^12 keeps what is below 2^-24, here all of it.
+    const small = { isFrozen, dtype: 'f16', lossScale: 2 ** 12 } as const;
+    const wanted = await results(reference, plain, small);
+    const found = await results(device, chunked(CHUNK_BYTES), small);
+    expectClose(found, wanted, 2 ** -9);
+  });
+
   test.skipIf(reason !== undefined)('has the NaN and infinities of the plain one', async () => {
     const device = await opened();
     const specials: Options[] = [
@@ -108,6 +135,9 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
       const wanted = await results(device, plain, special);
       expect(wanted.some((values) => values.some(Number.isNaN))).toBe(true);
       expectClose(await results(device, chunked(CHUNK_BYTES), special), wanted, 4e-6);
+      const frozen = { ...special, isFrozen: true };
+      const ofInput = await results(device, plain, frozen);
+      expectClose(await results(device, chunked(CHUNK_BYTES), frozen), ofInput, 4e-6);
     }
   });
 
@@ -173,16 +203,19 @@ describe('linearCrossEntropy', () => {
   };
 
   test.each([
-    { needs: [true, true], numProducts: 2 * 3 },
-    { needs: [true, false], numProducts: 2 * 2 },
-    { needs: [false, true], numProducts: 2 * 2 },
-  ] as const)('makes no gradient that nobody needs: $needs', async ({ needs, numProducts }) => {
+    // A row each in forward, and 64 classes and 1 in backward.
+    { needs: [true, true], inForward: 2, inBackward: 2 * 3 },
+    { needs: [false, true], inForward: 2, inBackward: 2 * 2 },
+    // Logits and dx of both rows; backward makes neither again.
+    { needs: [true, false], inForward: 2, inBackward: 0 },
+  ] as const)('makes no gradient that nobody needs: $needs', async (expected) => {
+    const { needs, inForward, inBackward } = expected;
     const { products, tensors } = make();
     const { x, weight, targets } = tensors(needs);
     const loss = linearCrossEntropy(x, targets, { weight, chunkBytes: 1 });
-    expect(products).toHaveLength(2); // a row each
+    expect(products).toHaveLength(inForward);
     await loss.backward();
-    expect(products).toHaveLength(2 + numProducts); // 64 classes and 1
+    expect(products).toHaveLength(inForward + inBackward);
     expect([x.grad, weight.grad].map((gradient) => gradient !== undefined)).toEqual(needs);
   });
 
@@ -201,6 +234,43 @@ describe('linearCrossEntropy', () => {
     const { tensors } = make();
     const { x, weight, targets } = tensors([false, false]);
     expect(linearCrossEntropy(x, targets, { weight }).requiresGrad).toBe(false);
+  });
+
+  test("multiplies a frozen head's gradient by each row's own, twice where the graph is kept", async () => {
+    const { device, tensors } = make();
+    const { x, weight, targets } = tensors([true, false]);
+    const losses = linearCrossEntropy(x, targets, { weight, reduction: 'none' });
+    const gradientOf = async (each: number[]) => {
+      await losses.backward({ gradient: device.tensor(each), retainGraph: true });
+      const values = Array.from(await x.grad!.toArray());
+      x.grad!.dispose();
+      x.grad = undefined;
+      return values;
+    };
+    const [a, b] = [await gradientOf([1, 0]), await gradientOf([4, -2])];
+    expect(a.slice(3).every((value) => value === 0)).toBe(true);
+    expect(b.slice(0, 3)).toEqual(a.slice(0, 3).map((value) => 4 * value));
+    const row = await linearCrossEntropy(x, targets, { weight, reduction: 'none' }).toArray();
+    expect(row[1]).toBeCloseTo(Math.log(65), 5);
+    expect(b.slice(3).every((value) => value !== 0)).toBe(true);
+  });
+
+  test('holds a frozen head to an f32 gradient of its input, and to 64 rows of logits', async () => {
+    const backend = createReferenceBackend();
+    const device = new Device(createDryBackend({ info: backend.info }));
+    await device.scope(async () => {
+      const x = device.empty([512, 64], { requiresGrad: true, dtype: 'bf16' });
+      const weight = device.empty([151_936, 64], { dtype: 'bf16' });
+      const targets = device.empty([512], { dtype: 'i32' });
+      device.ledger.resetPeak();
+      const before = device.memory().live.total;
+      const loss = linearCrossEntropy(x, targets, { weight });
+      const held = device.memory().live.total - before;
+      expect(held).toBe(4 * 512 * 64 + 4); // and the loss
+      const chunkBytes = 4 * 64 * 151_936;
+      expect(device.memory().peak.total - before).toBeLessThan(held + chunkBytes + 8192);
+      await loss.backward();
+    });
   });
 
   test("writes the weight's gradient where its sink has a place for it", async () => {
@@ -224,9 +294,13 @@ describe('linearCrossEntropy', () => {
     const x = device.empty([0, 3], { requiresGrad: true });
     const weight = device.full([65, 3], 1, { requiresGrad: true });
     const targets = device.empty([0], { dtype: 'i32' });
-    const loss = linearCrossEntropy(x, targets, { weight, reduction: 'sum' });
+    const [loss, frozen] = [weight, weight.detach()].map((each) =>
+      linearCrossEntropy(x, targets, { weight: each, reduction: 'sum' }),
+    ) as [Tensor, Tensor];
     expect(await loss.item()).toBe(0);
     await loss.backward();
+    expect(x.grad!.shape).toEqual([0, 3]);
+    await frozen.backward();
     expect(x.grad!.shape).toEqual([0, 3]);
     expect(new Set(await weight.grad!.toArray())).toEqual(new Set([0]));
   });

@@ -1,7 +1,8 @@
 // Head and loss in one op: cross-entropy of x times weight^T, without the logits of all rows ever lying in
 // memory. Forward goes by chunks of rows, each with its whole row of logits. Backward makes logits once
 // more, by chunks of classes with all rows, so that a row of the weight's gradient is one product, summed
-// in f32 and stored once, whatever the chunks are.
+// in f32 and stored once, whatever the chunks are. Beside a frozen head there is no such row, and forward
+// makes the input's gradient from the logits that it has.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkOptions, checkValue } from '../check-options.js';
@@ -19,8 +20,8 @@ export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
   /** The head's, [classes, dim], as an embedding's table has it. */
   readonly weight: Tensor;
   /**
-   * Most bytes of logits (f32) at once, but for one row of them in forward and 64 columns in backward,
-   * which there always are. Default 12 MiB.
+   * Most bytes of logits (f32) at once, but for one row of them in forward (64 rows where the weight is
+   * frozen) and 64 columns in backward, which there always are. Default 12 MiB.
    */
   readonly chunkBytes?: number;
 }
@@ -31,7 +32,10 @@ const CHUNK_BYTES = 12 * 2 ** 20;
 const F32_BYTES = 4;
 /** Classes of a chunk are a multiple, and never fewer: a tile of the products. */
 const COLUMN_STEP = 64;
-/** Rows of a chunk of them likewise. */
+/**
+ * Rows of a chunk of them likewise. Beside a frozen head they are never fewer: each chunk reads the whole
+ * weight twice, and of 151,936 classes 12 MiB are 20 rows, at half the rate of 64.
+ */
 const ROW_STEP = 64;
 /** Columns behind a chunk that take the targets of other chunks; four keep rows at 16 bytes. */
 const SPARE_COLUMNS = 4;
@@ -41,9 +45,10 @@ const NO_TARGET = 2 ** 32 - 1;
 /**
  * crossEntropy of the logits x weight^T, in f32 whatever the dtypes are, x [..., dim], targets [...]
  * (i32, u32). An id that is no class is no target: it adds 0 to the sum and to the gradients. Costs one
- * more product than matmul and crossEntropy, where gradients are wanted and the logits take more than half
- * of chunkBytes, up to which they are kept for backward; in 16 bits, dx is summed in an f32 tensor
- * of its own, and where that would outweigh the logits by chunks of rows, for another product.
+ * more product than matmul and crossEntropy, where the weight's gradient is wanted and the logits take
+ * more than half of chunkBytes, up to which they are kept for backward; in 16 bits, dx is summed in an f32
+ * tensor of its own, and where that would outweigh the logits by chunks of rows, for another product.
+ * Where the weight is frozen it costs none, and an f32 dx lies in memory from forward to backward.
  */
 export function linearCrossEntropy(
   x: Tensor,
@@ -93,6 +98,9 @@ function lossesOf(head: Head): Tensor {
   const { device } = x;
   const losses = device.empty(targets.shape);
   const lse = device.empty([rows]);
+  if (!weight.requiresGrad) {
+    return lossesBeforeFrozen(head, { losses, lse });
+  }
   const kept = keepsLogits(head) ? device.empty([rows, classes]) : undefined;
   device.scope(() => fillLosses(head, { losses, lse, kept }));
   device.record({
@@ -110,7 +118,7 @@ function lossesOf(head: Head): Tensor {
       if (isApart) {
         fillByRows(head, { ...given, dx });
       }
-      if (rows > 0 && !(isApart && dWeight === undefined)) {
+      if (rows > 0) {
         const own = { ...given, dx: isApart ? undefined : dx, dWeight };
         device.scope(() => fillGradients(head, own));
       } else if (dWeight !== undefined) {
@@ -122,10 +130,47 @@ function lossesOf(head: Head): Tensor {
   return losses;
 }
 
+/**
+ * The losses where the weight is frozen. Each row of dx is made in forward as the gradient of a loss that
+ * counts once, so backward has only to multiply it by what the loss counts. That number may be a loss
+ * scale or a part of a mean, so dx waits in f32 whatever the dtype of x is.
+ */
+function lossesBeforeFrozen(head: Head, { losses, lse }: Pick<LossesOfHead, 'losses' | 'lse'>) {
+  const { x, rows, dim } = head;
+  const { device, shape, dtype } = x;
+  const isWanted = x.requiresGrad && device.isGradEnabled;
+  const dx = isWanted ? device.empty([rows, dim]) : undefined;
+  device.scope(() => fillLosses(head, { losses, lse, kept: undefined, dx }));
+  if (dx !== undefined) {
+    device.record({
+      name: 'linearCrossEntropy',
+      inputs: [x],
+      outputs: [losses],
+      saved: [dx],
+      backward: ([dLoss]) => {
+        const out = device.empty(shape, { dtype });
+        if (rows > 0) {
+          device.run('binary', {
+            kind: 'mul',
+            a: dx.view(),
+            b: dLoss!.view(),
+            out: out.view(),
+            shape: [rows, dim],
+            aStrides: [dim, 1],
+            bStrides: [1, 0],
+          });
+        }
+        return [out];
+      },
+    });
+  }
+  return losses;
+}
+
 /** Whether the logits and their gradient are small enough to lie in memory as a whole. */
-function keepsLogits({ x, weight, rows, classes, chunkBytes }: Head): boolean {
+function keepsLogits({ x, rows, classes, chunkBytes }: Head): boolean {
   const isFit = 2 * F32_BYTES * rows * classes <= chunkBytes;
-  return isFit && x.device.isGradEnabled && (x.requiresGrad || weight.requiresGrad);
+  return isFit && x.device.isGradEnabled;
 }
 
 interface LossesOfHead {
@@ -133,13 +178,17 @@ interface LossesOfHead {
   readonly lse: Tensor;
   /** Gets all logits, [rows, classes]. */
   readonly kept: Tensor | undefined;
+  /** Gets the gradient of the sum of all losses, f32 [rows, dim]. */
+  readonly dx?: Tensor | undefined;
 }
 
-function fillLosses(head: Head, { losses, lse, kept }: LossesOfHead): void {
+function fillLosses(head: Head, { losses, lse, kept, dx }: LossesOfHead): void {
   const { x, weight, targets, rows, classes, dim, chunkBytes } = head;
   const { device } = x;
-  const most = Math.min(rows, Math.max(1, Math.floor(chunkBytes / (F32_BYTES * classes))));
+  const fit = Math.floor(chunkBytes / (F32_BYTES * classes));
+  const most = Math.min(rows, Math.max(dx === undefined ? 1 : ROW_STEP, fit));
   const chunk = kept ?? device.empty([most, classes]);
+  const ones = dx && device.full([most], 1);
   for (let first = 0; first < rows; first += most) {
     const count = Math.min(most, rows - first);
     const logits = part(chunk, 0, count * classes);
@@ -159,6 +208,27 @@ function fillLosses(head: Head, { losses, lse, kept }: LossesOfHead): void {
       lse: part(lse, first, count),
       rows: count,
       cols: classes,
+    });
+    if (dx === undefined) {
+      continue;
+    }
+    device.run('crossEntropyBackward', {
+      logits,
+      targets: part(targets, first, count),
+      lse: part(lse, first, count),
+      dLoss: part(ones!, 0, count),
+      out: logits,
+      rows: count,
+      cols: classes,
+    });
+    product(head, {
+      a: logits,
+      b: weight.view(),
+      out: part(dx, first * dim, count * dim),
+      m: count,
+      n: dim,
+      k: classes,
+      aRow: classes,
     });
   }
 }
