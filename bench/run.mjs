@@ -5,36 +5,32 @@
 // Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--shape NAME] [--engines a,b]
 //   [--rounds N] [--report FILE]
 
-import { spawn } from 'node:child_process';
-import { readFileSync } from 'node:fs';
-import { dirname } from 'node:path';
-import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
+import { existsSync, readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { interleave } from './engines/interleave.mjs';
+import { openEngine } from './engines/open-engine.mjs';
 import { publish } from './figures/publish.mjs';
-import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
+import { endRecord, headOf, startRecord } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 import { MODELS, parameterCount } from './gpt-shape.mjs';
 
-const HERE = dirname(fileURLToPath(import.meta.url));
 const SIZES = [256, 512, 1024];
 /** Adapters on all linear layers: their rank, rows and tokens of a step, learning rate. */
 const LORA = { rank: 16, shape: [2, 256], lr: 1e-4 };
 const LAYOUTS = ['NN', 'NT', 'TN'];
-// Long enough that a clock tick and one wake-up don't show.
-const MIN_SAMPLE_MS = 80;
-/** An engine whose samples of a task took this long has no further one, after three of them. */
+/** An engine whose samples of a product took this long has no further one, after three of them. */
 const MAX_TASK_MS = 8000;
-const LEAST_ROUNDS = 3;
 
+/** Debian's, which its python3-torch is for. */
+const PYTHON = '/usr/bin/python3';
 const ENGINES = {
   'shardweave-cpu': ['node', 'engines/shardweave.mjs', 'cpu', '2'],
   'shardweave-cpu-1': ['node', 'engines/shardweave.mjs', 'cpu', '1'],
   'jax-wasm': ['node', 'engines/jax.mjs', 'wasm'],
   'tfjs-wasm': ['node', 'engines/tfjs.mjs', 'wasm'],
   // Which of the two is the faster differs from machine to machine.
-  torch: ['python', 'engines/pytorch.py', '2'],
-  'torch-1': ['python', 'engines/pytorch.py', '1'],
+  torch: [PYTHON, 'engines/pytorch.py', '2'],
+  'torch-1': [PYTHON, 'engines/pytorch.py', '1'],
   'shardweave-webgpu': ['node', 'engines/shardweave.mjs', 'webgpu'],
   'jax-webgpu': ['node', 'engines/jax.mjs', 'webgpu'],
   'tfjs-webgpu': ['node', 'engines/tfjs.mjs', 'webgpu'],
@@ -53,17 +49,19 @@ const { values: flags } = parseArgs({
 
 const rounds = Number(flags.rounds);
 const model = MODELS[flags.model];
+const ENVIRONMENT = { BENCH_MODEL: flags.model, BENCH_SHAPE: JSON.stringify(model) };
 const record = await startRecord('bench/run.mjs');
 const engines = [];
 for (const key of flags.engines.split(',')) {
-  const engine = await open(key);
+  const engine = await openEngine(key, { command: ENGINES[key], env: ENVIRONMENT });
   if (engine !== undefined) {
     engines.push(engine);
   }
 }
 const rows = [];
 for (const task of listTasks()) {
-  rows.push(await measure(task));
+  const mostMs = task.task === 'matmul' ? MAX_TASK_MS : Number.POSITIVE_INFINITY;
+  rows.push(await interleave(engines, task, { rounds, mostMs }));
 }
 for (const engine of engines) {
   engine.close();
@@ -92,46 +90,12 @@ function shapeConfig() {
   return JSON.parse(readFileSync(file, 'utf8'));
 }
 
-/** Interleaved: each round times every engine once. */
-async function measure(task) {
-  const samples = new Map();
-  const repetitions = new Map();
-  const processor = new Map();
-  for (const engine of engines) {
-    try {
-      await engine.ask({ prepare: task });
-      const { ms } = await engine.ask({ repetitions: 1 });
-      repetitions.set(engine, Math.max(1, Math.ceil(MIN_SAMPLE_MS / ms)));
-      samples.set(engine, []);
-      processor.set(engine, []);
-    } catch (error) {
-      console.error(`${engine.key} ${JSON.stringify(task)}: ${error.message}`);
-    }
-  }
-  for (let round = 0; round < rounds; round++) {
-    for (const [engine, list] of samples) {
-      const spentMs = repetitions.get(engine) * list.reduce((sum, ms) => sum + ms, 0);
-      if (round >= LEAST_ROUNDS && task.task === 'matmul' && spentMs > MAX_TASK_MS) {
-        continue;
-      }
-      const { ms, processorMs } = await engine.ask({ repetitions: repetitions.get(engine) });
-      list.push(ms);
-      processor.get(engine).push(processorMs);
-    }
-  }
-  const times = Object.fromEntries(
-    [...samples].map(([engine, list]) => {
-      const processorMs = Math.min(...processor.get(engine));
-      return [engine.key, { ...timesOf(list), processorMs }];
-    }),
-  );
-  console.error(JSON.stringify({ ...task, config: undefined }), times);
-  return { ...task, times };
-}
-
 /** Bytes of the CPU device's kernels, which a page loads with the package. */
 function kernelBytes() {
   const file = new URL('../packages/tensor-core/src/generated/cpu-plain.ts', import.meta.url);
+  if (!existsSync(file)) {
+    return undefined; // a pack for another machine has builds alone
+  }
   const [, base64] = /['"`]([A-Za-z0-9+/=]{1000,})['"`]/.exec(readFileSync(file, 'utf8'));
   return Buffer.from(base64, 'base64').byteLength;
 }
@@ -182,70 +146,4 @@ function report() {
     parts.push(...title, table(head, body));
   }
   return parts.join('\n\n');
-}
-
-/** Starts an engine; undefined, with a line on stderr, where this machine lacks what it needs. */
-async function open(key) {
-  const [runtime, file, ...args] = ENGINES[key];
-  const isNode = runtime === 'node';
-  const child = spawn(isNode ? process.execPath : '/usr/bin/python3', [file, ...args], {
-    cwd: HERE,
-    stdio: isNode ? ['ignore', 'ignore', 'pipe', 'ipc'] : ['pipe', 'pipe', 'pipe'],
-    env: {
-      ...process.env,
-      OMP_WAIT_POLICY: 'PASSIVE',
-      BENCH_MODEL: flags.model,
-      BENCH_SHAPE: JSON.stringify(model),
-    },
-  });
-  let stderr = '';
-  child.stderr.on('data', (chunk) => {
-    stderr = (stderr + chunk).slice(-2000);
-  });
-  const waiting = new Map();
-  const receive = (message) => waiting.get(message.id ?? 'ready')?.(message);
-  if (isNode) {
-    child.on('message', receive);
-  } else {
-    createInterface({ input: child.stdout }).on('line', (line) => receive(JSON.parse(line)));
-  }
-  let isClosing = false;
-  const exited = new Promise((resolve) => {
-    child.on('error', resolve);
-    child.on('exit', () => resolve(new Error(`exited: ${stderr.trim().split('\n').at(-1)}`)));
-  });
-  const next = (id) => new Promise((resolve) => waiting.set(id, resolve));
-  let lastId = 0;
-  const ask = async (request) => {
-    const id = ++lastId;
-    const answer = next(id);
-    if (isNode) {
-      child.send({ id, ...request });
-    } else {
-      child.stdin.write(`${JSON.stringify({ id, ...request })}\n`);
-    }
-    const message = await Promise.race([answer, exited]);
-    if (message instanceof Error) {
-      throw message;
-    }
-    if (message.error !== undefined) {
-      throw new Error(message.error);
-    }
-    return message;
-  };
-  const ready = await Promise.race([next('ready'), exited]);
-  if (ready instanceof Error) {
-    console.error(`${key}: left out, ${ready.message}`);
-    return undefined;
-  }
-  exited.then((error) => {
-    if (!isClosing) {
-      console.error(`${key}: ${error.message}`);
-    }
-  });
-  const close = () => {
-    isClosing = true;
-    child.kill();
-  };
-  return { key, name: ready.ready, ask, close };
 }

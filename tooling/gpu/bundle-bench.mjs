@@ -1,17 +1,12 @@
 // Puts the bench into the pack: ours as it is, over the pack's own packages; the libraries it
 // compares with as one file each, for as packages they are larger than the whole pack may be.
-import { copyFileSync, existsSync, mkdirSync, readdirSync, symlinkSync } from 'node:fs';
+import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { build } from 'esbuild';
 import { ROOT } from '../setup/root.mjs';
 
-const AS_IT_IS = [
-  'run.mjs',
-  'gpt-shape.mjs',
-  'engines/serve.mjs',
-  'engines/shardweave.mjs',
-  'engines/webgpu-globals.mjs',
-];
+/** What is large and of no use there. */
+const LEFT_OUT = ['node_modules', 'reports', '.shardweave'];
 const RIVALS = ['jax', 'tfjs'];
 /** Read for its version at run time. */
 const MANIFEST = '@jax-js/jax/package.json';
@@ -20,10 +15,8 @@ const MANIFEST = '@jax-js/jax/package.json';
 export async function bundleBench(app) {
   const from = join(ROOT, 'bench');
   const to = join(app, 'bench');
-  mkdirSync(join(to, 'engines'), { recursive: true });
-  for (const path of AS_IT_IS) {
-    copyFileSync(join(from, path), join(to, path));
-  }
+  const isTaken = (path) => !LEFT_OUT.some((name) => path === join(from, name));
+  cpSync(from, to, { recursive: true, filter: isTaken });
   // The bench finds the packages where they lie in the repository.
   mkdirSync(join(app, 'packages'));
   for (const name of readdirSync(join(app, 'node_modules/@shardweave'))) {

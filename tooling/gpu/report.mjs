@@ -57,8 +57,8 @@ function partLines({ name, isOk, results, tail }) {
       lines.push(`- rank ${rank.rank} on ${rank.device}: peak ${rank.peakBytes?.total} bytes`);
     }
   }
-  // The bench's own report, its headings two levels down.
-  if (name === 'bench' && results) {
+  // A bench's own report, its headings two levels down.
+  if (name.startsWith('bench') && results) {
     lines.push(results.replaceAll(/^#/gm, '###').trimEnd());
   }
   if (!isOk) {

@@ -18,7 +18,7 @@ import { renderReport } from './report.mjs';
 const APP = dirname(fileURLToPath(import.meta.url));
 const OUT = resolve(process.argv[2] ?? 'report');
 /** A lent GPU is lent for minutes; a software driver compiles the op tests' shaders for minutes. */
-const PART_LIMIT_MS = { hardware: 120_000, software: 600_000 };
+const PART_LIMIT_MS = { hardware: 240_000, software: 600_000 };
 /** Steps are few: the report is of speed, and that the loss falls. */
 const STEPS = '20';
 
@@ -74,6 +74,10 @@ function parts() {
   const results = join(OUT, 'bench.md');
   const bench = [join(APP, 'bench/run.mjs'), '--rounds', '3', '--engines', engines.join(',')];
   list.push({ name: 'bench', args: [...bench, '--report', results], results });
+  const beside = join(OUT, 'hardware.md');
+  const scale = isHardware ? [] : ['--scale', 'tiny', '--python', '/usr/bin/python3'];
+  const hardware = [join(APP, 'bench/hardware.mjs'), ...scale, '--report', beside];
+  list.push({ name: 'bench beside PyTorch', args: hardware, results: beside });
   list.push(training('single-webgpu', ['--strategy', 'single', '--ranks', '1', ...webgpu]));
   for (const precision of ['fp32', 'fp16', 'bf16']) {
     const name = `fsdp-webgpu-${precision}`;
@@ -83,8 +87,10 @@ function parts() {
   list.push(training('ddp-webgpu-fp32', [...ddp, ...webgpu]));
   list.push(training('fsdp-cpu-and-webgpu', [...fsdp, '--device', 'cpu,webgpu']));
   if (isHardware) {
-    const large = ['--model', 'gpt2', '--batch', '8', '--seq', '512', '--precision', 'bf16'];
-    list.push(training('gpt2-single-webgpu', ['--strategy', 'single', '--ranks', '1', ...large]));
+    const large = ['--model', 'gpt2', '--batch', '8', '--seq', '1024', '--strategy', 'single'];
+    for (const precision of ['fp32', 'fp16']) {
+      list.push(training(`gpt2-${precision}`, [...large, ...webgpu, '--precision', precision]));
+    }
   }
   return list;
 }
