@@ -30,6 +30,7 @@ export async function hardwareKernels() {
   const gpu = openNodeGpu({ flags: ['backend=null'] });
   const adapter = await gpu.requestAdapter();
   const device = await adapter.requestDevice({
+    requiredFeatures: ['shader-f16'],
     requiredLimits: {
       maxBufferSize: adapter.limits.maxBufferSize,
       maxStorageBufferBindingSize: adapter.limits.maxStorageBufferBindingSize,

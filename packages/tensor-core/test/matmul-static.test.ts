@@ -2,6 +2,7 @@
 // every tile, and which tile the products of models are given, how much of it is wasted, and how many
 // workgroups run. bench/kernels/isa.mjs judges the code that a GPU compiler makes of it.
 
+import { byteSize } from '@shardweave/dtypes';
 import { expect, test } from 'vitest';
 import {
   chooseHardwareTile,
@@ -69,21 +70,28 @@ const MODELS = {
   ],
 } as const;
 
-test.each(HARDWARE_TILES.flatMap((tile) => [true, false].map((isWide) => ({ tile, isWide }))))(
-  'a warp loads whole sectors and meets each bank once: $tile.m x $tile.n x $tile.k, wide $isWide',
-  ({ tile, isWide }) => {
+test.each(
+  HARDWARE_TILES.flatMap((tile) =>
+    (['f32', 'f16'] as const).flatMap((dtype) =>
+      [true, false].map((isWide) => ({ tile, dtype, isWide })),
+    ),
+  ),
+)(
+  'a warp loads whole sectors and meets each bank once: $tile.m x $tile.n x $tile.k, $dtype, wide $isWide',
+  ({ tile, dtype, isWide }) => {
     for (const [transposeA, transposeB] of LAYOUTS) {
-      const { wgsl } = matmulKernel(
+      const { wgsl, workgroupSize } = matmulKernel(
         {
-          ...({ a: 'f32', b: 'f32', out: 'f32', bias: undefined, accumulate: false } as const),
-          ...{ transposeA, transposeB },
+          ...{ a: dtype, b: dtype, out: dtype, bias: undefined, accumulate: false },
+          ...{ transposeA, transposeB, hasShaderF16: true },
           wide: { a: isWide, b: isWide, out: isWide },
         },
         tile,
       );
+      const extent = { threads: workgroupSize[0], row: isWide ? 768 : 50257 };
+      const unit = { width: isWide ? 4 : 1, bytes: byteSize(dtype) };
       for (const name of ['a', 'b'] as const) {
-        const row = isWide ? 768 : 50257;
-        const counts = judgeOperand(wgsl, name, { tile, row, bytes: 4, isWide });
+        const counts = judgeOperand(wgsl, name, { ...extent, ...unit });
         const where = `${tileName(tile)} ${name} of ${transposeA} ${transposeB}`;
         expect(counts.loadSectors, where).toBeLessThanOrEqual(
           isWide ? MOST_TURNS : MOST_SECTORS_NARROW,

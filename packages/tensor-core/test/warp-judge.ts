@@ -1,7 +1,5 @@
-// Counts what a warp of 32 asks of memory, from the text of a tile of the matrix product: its functions
-// of indices are evaluated for each lane, so that what is judged is what runs.
-
-import type { SharedTile } from '../src/backends/webgpu/kernels/matmul-tiles.js';
+// Counts what a warp of 32 asks of memory, from the text of a tile of the matrix product: its indices
+// are evaluated for each lane, so that what is judged is what runs.
 
 export const WARP = 32;
 const SECTOR_BYTES = 32;
@@ -9,7 +7,7 @@ const BANKS = 32;
 /** What one request of a warp moves at best; a load of vectors is served as several of them. */
 const REQUEST_BYTES = 128;
 
-type Scope = Record<string, number | ((...values: number[]) => number)>;
+type Scope = Record<string, number>;
 
 const LEVELS = [['|'], ['&'], ['<<', '>>'], ['+', '-'], ['*', '/', '%']];
 const APPLY: Record<string, (a: number, b: number) => number> = {
@@ -26,7 +24,7 @@ const APPLY: Record<string, (a: number, b: number) => number> = {
 
 /** The value of a WGSL expression of small u32. */
 export function evaluate(expression: string, scope: Scope): number {
-  const tokens = expression.match(/\d+|[A-Za-z_][\w.]*|<<|>>|[-+*/%&|(),]|\S/g) ?? [];
+  const tokens = expression.match(/\d+|[A-Za-z_][\w.]*|<<|>>|[-+*/%&|()]|\S/g) ?? [];
   const words = tokens.filter((token, i) => !(token === 'u' && /^\d/.test(tokens[i - 1] ?? '')));
   let at = 0;
   const level = (depth: number): number => {
@@ -54,17 +52,7 @@ export function evaluate(expression: string, scope: Scope): number {
     if (known === undefined) {
       throw new Error(`${word} is unknown in: ${expression}`);
     }
-    if (typeof known === 'number') {
-      return known;
-    }
-    at += 1;
-    const values: number[] = [];
-    while (words[at] !== ')') {
-      values.push(level(0));
-      at += words[at] === ',' ? 1 : 0;
-    }
-    at += 1;
-    return known(...values);
+    return known;
   };
   const value = level(0);
   if (at !== words.length) {
@@ -73,123 +61,91 @@ export function evaluate(expression: string, scope: Scope): number {
   return value;
 }
 
-/** The functions of a text that only return an expression. */
-export function functionsOf(wgsl: string, params: Readonly<Record<string, number>>): Scope {
-  const scope: Scope = Object.fromEntries(
-    Object.entries(params).map(([name, value]) => [`P.${name}`, value]),
-  );
-  for (const [, name, args, body] of wgsl.matchAll(
-    /^fn (\w+)\(([^)]*)\) -> u32 \{ return ([^;]*); \}$/gm,
-  )) {
-    const names = args!.split(',').map((arg) => arg.split(':')[0]!.trim());
-    scope[name!] = (...values) =>
-      evaluate(body!, { ...scope, ...Object.fromEntries(names.map((n, i) => [n, values[i]!])) });
-  }
-  return scope;
-}
-
 export interface WarpCounts {
   /** Sectors of a load, for each 128 bytes; 4 at best. */
-  readonly loadSectors: number;
+  loadSectors: number;
   /** Turns that workgroup memory takes to store a vector of each lane; 4 at best. */
-  readonly stageTurns: number;
+  stageTurns: number;
   /** The same of a vector read from the block. */
-  readonly readTurns: number;
+  readTurns: number;
 }
 
-/** The worst over the first and the last warp and vectors of an invocation, of one operand. */
+/** The worst over the first and the last warp and what an invocation loads, of one operand. */
 export function judgeOperand(
   wgsl: string,
   name: 'a' | 'b',
-  options: { tile: SharedTile; row: number; bytes: number; isWide: boolean },
+  options: { threads: number; row: number; width: number; bytes: number },
 ): WarpCounts {
-  const { tile, row, bytes, isWide } = options;
-  const scope = functionsOf(wgsl, { [`${name}_row`]: row });
-  const threads = (tile.m * tile.n) / tile.perThread ** 2;
-  const vectors = ((name === 'a' ? tile.m : tile.n) * tile.k) / 4 / threads;
+  const { threads, row, width, bytes } = options;
   const stride = Number(
     new RegExp(`var<workgroup> ${name}_block: array<array<vec4<f32>, (\\d+)`).exec(wgsl)![1],
   );
-  const call = (fn: string, ...values: number[]) =>
-    (scope[`${name}_${fn}`] as (...all: number[]) => number)(...values);
-  const place = (u: number) =>
-    name === 'a' ? call('at', call('e', u), call('k', u)) : call('at', call('k', u), call('e', u));
-  let loadSectors = 0;
-  let stageTurns = 0;
-  for (const first of warpsOf(threads)) {
-    const lanes = Array.from({ length: WARP }, (_, i) => first + i);
-    for (let v = 0; v < vectors; v++) {
-      for (const q of isWide ? [0] : [0, 1, 2, 3]) {
-        const width = (isWide ? 4 : 1) * bytes;
-        const touched = lanes.map((lane) => bytes * place(call('unit', lane, v, q)));
-        const requests = Math.max(1, (WARP * width) / REQUEST_BYTES);
-        loadSectors = Math.max(loadSectors, sectors(touched, width) / requests);
-      }
-      const stores = stagesOf(wgsl, name).map(({ lets, slot, isVector }) => ({
-        isVector,
-        words: lanes.map((lane) => {
-          const local: Scope = { ...scope, lane, v };
-          for (const [variable, value] of lets) {
-            local[variable] = evaluate(value, local);
-          }
-          const [kk, quad, part] = slot.map((index) => evaluate(index, local));
-          return 4 * (kk! * stride + quad!) + (part ?? 0);
-        }),
-      }));
-      stageTurns = Math.max(
-        stageTurns,
-        stores.reduce((sum, { words, isVector }) => sum + turns(words, isVector ? 4 : 1), 0),
+  const slotOf = (scope: Scope, rowText: string, quad: string) =>
+    4 * (evaluate(rowText, scope) * stride + evaluate(quad, scope));
+  const fetches = [
+    ...wgsl.matchAll(new RegExp(`var ${name}_next\\d+ = peek4?_${name}\\((.*)\\);`, 'g')),
+  ];
+  const stages = [
+    ...wgsl.matchAll(new RegExp(`\\{ let value = [^;]*${name}_next\\d+.*?\\}`, 'g')),
+  ].map(([text]) => [
+    ...text.matchAll(
+      new RegExp(`${name}_block\\[(.*?)\\]\\[(.*?)\\](\\[${name}_part\\])? = value`, 'g'),
+    ),
+  ]);
+  const reads = [
+    ...wgsl.matchAll(new RegExp(`let \\w+ = ${name}_block\\[(\\d+)\\]\\[(.*?)\\];`, 'g')),
+  ];
+  if (fetches.length === 0 || fetches.length !== stages.length || reads.length === 0) {
+    throw new Error(`${fetches.length} loads and ${stages.length} stores of ${name} were found`);
+  }
+  const requests = Math.max(1, (WARP * width * bytes) / REQUEST_BYTES);
+  const counts = { loadSectors: 0, stageTurns: 0, readTurns: 0 };
+  const raise = (key: keyof WarpCounts, value: number) => {
+    counts[key] = Math.max(counts[key], value);
+  };
+  for (const first of new Set([0, threads - WARP])) {
+    const lanes = Array.from({ length: WARP }, (_, i) => scopeOf(wgsl, name, first + i, row));
+    for (const [, at] of fetches) {
+      const starts = lanes.map((scope) => bytes * width * evaluate(at!, scope));
+      raise('loadSectors', sectors(starts, width * bytes) / requests);
+    }
+    for (const stores of stages) {
+      const each = stores.map(([, rowText, quad, part]) => {
+        const words = lanes.map(
+          (scope) =>
+            slotOf(scope, rowText!, quad!) +
+            (part === undefined ? 0 : Number(scope[`${name}_part`])),
+        );
+        return turns(words, part === undefined ? 4 : 1);
+      });
+      raise(
+        'stageTurns',
+        each.reduce((sum, value) => sum + value, 0),
+      );
+    }
+    for (const [, rowText, quad] of reads) {
+      raise(
+        'readTurns',
+        turns(
+          lanes.map((scope) => slotOf(scope, rowText!, quad!)),
+          4,
+        ),
       );
     }
   }
-  return { loadSectors, stageTurns, readTurns: readTurns(wgsl, name, { stride, threads }) };
+  return counts;
 }
 
-/** Statements of `a_stage` that store, with the lets before them. */
-function stagesOf(wgsl: string, name: string) {
-  const body = new RegExp(`fn ${name}_stage\\([^)]*\\) \\{([^}]*)\\}`).exec(wgsl)![1]!;
-  const lets: [string, string][] = [];
-  const found: { lets: [string, string][]; slot: string[]; isVector: boolean }[] = [];
-  for (const statement of body.split(';').map((text) => text.trim())) {
-    const declared = /^let (\w+) = (.*)$/s.exec(statement);
-    if (declared !== null) {
-      lets.push([declared[1]!, declared[2]!]);
-      continue;
-    }
-    const stored = /^\w+_block((?:\[.*\])+) = value/s.exec(statement);
-    if (stored !== null) {
-      const slot = stored[1]!.slice(1, -1).split('][');
-      found.push({ lets: [...lets], slot, isVector: slot.length === 2 });
-    }
+/** What the text's `let`s of an operand are for an invocation of the first tile. */
+function scopeOf(wgsl: string, name: string, lane: number, row: number): Scope {
+  const origin = { [`${name}_base`]: 0, [`first_${name}`]: 0, [`P.${name}_at`]: 0, first_k: 0 };
+  const scope: Scope = { lane, ...origin, [`P.${name}_row`]: row };
+  for (const [, variable, value] of wgsl.matchAll(
+    new RegExp(`^ *let (x|y|${name}_(?!base)\\w+) = (.*);$`, 'gm'),
+  )) {
+    scope[variable!] = evaluate(value!, scope);
   }
-  return found;
-}
-
-function warpsOf(threads: number): number[] {
-  return [...new Set([0, threads - WARP])];
-}
-
-function readTurns(
-  wgsl: string,
-  name: 'a' | 'b',
-  { stride, threads }: { stride: number; threads: number },
-): number {
-  const reads = [
-    ...wgsl.matchAll(new RegExp(`let \\w+ = ${name}_block\\[(0)\\]\\[(.*?)\\];`, 'g')),
-  ];
-  const own = (variable: string) => new RegExp(`let ${variable} = (lane [^;]*);`).exec(wgsl)![1]!;
-  let most = 0;
-  for (const first of warpsOf(threads)) {
-    for (const [, kk, quad] of reads) {
-      const words = Array.from({ length: WARP }, (_, i) => {
-        const lane = first + i;
-        const scope = { lane, x: evaluate(own('x'), { lane }), y: evaluate(own('y'), { lane }) };
-        return 4 * (evaluate(kk!, scope) * stride + evaluate(quad!, scope));
-      });
-      most = Math.max(most, turns(words, 4));
-    }
-  }
-  return most;
+  return scope;
 }
 
 function sectors(starts: readonly number[], width: number): number {

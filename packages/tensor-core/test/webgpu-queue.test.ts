@@ -3,7 +3,7 @@
 import type { View } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Bench, isLong, open, product, reason, title } from './webgpu-kit.js';
+import { Bench, isLong, open, product, reason, title, webGpu } from './webgpu-kit.js';
 
 const HARDWARE_TILES = [
   'shared 32x32x16/4',
@@ -117,35 +117,45 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
 
   // A CPU driver compiles a tile for seconds with a cold cache: 16 bits take those that differ most.
   test.each([
-    ['f32', ['direct 8x8x8', 'broadcast 16x2x8'], HARDWARE_TILES],
-    ['f16', [], ['shared 32x32x16/4', 'shared 64x64x8/8']],
-    ['bf16', [], ['shared 64x64x16/4']],
-  ] as const)('tiles give equal bits in %s', async (dtype, softwareTiles, hardwareTiles) => {
-    const hardware = await open({ kernelProfile: 'hardware' });
-    const tiles = [
-      ...['direct 4x4x8', ...softwareTiles].map((tile) => [backend, tile] as const),
-      ...hardwareTiles.map((tile) => [hardware, tile] as const),
-    ];
-    const results = new Map<string, string>();
-    for (const [chosen, tile] of tiles) {
-      chosen.importMatmulChoices({ [`NN ${dtype} ${dtype} ${dtype} small`]: tile });
-      const names: string[] = [];
-      chosen.trace(({ name, track }) => track === 'device' && names.push(name));
-      const seeded = new Bench(chosen);
-      const [a, b, out] = [140 * 52, 52 * 132, 140 * 132].map((n) => seeded.random(n, dtype));
-      const call = product({ m: 140, n: 132, k: 52, transposeA: false, transposeB: false });
-      chosen.run('matmul', { a: a!, b: b!, bias: undefined, out: out!, ...call });
-      results.set(tile, Buffer.from(await seeded.bytes(out!)).toString('base64'));
-      await chosen.sync();
-      chosen.trace(undefined);
-      expect(names.filter((name) => name.includes(tile))).toHaveLength(1);
-      seeded.freeAll();
-    }
-    const [first] = results.values();
-    const others = [...results].filter(([, bits]) => bits !== first).map(([tile]) => tile);
-    expect(others).toEqual([]);
-    await hardware.dispose();
-  });
+    ['f32', ['direct 8x8x8', 'broadcast 16x2x8'], HARDWARE_TILES, []],
+    ['f16', [], ['shared 32x32x16/4'], ['shared 64x64x8/8']],
+    ['bf16', [], ['shared 64x64x16/4'], []],
+  ] as const)(
+    'tiles give equal bits in %s',
+    async (dtype, softwareTiles, hardwareTiles, wordTiles) => {
+      const kernelProfile = 'hardware';
+      const hardware = await open({ kernelProfile });
+      const adapter = await webGpu().requestAdapter();
+      // This device has no shader-f16: what it loads is unpacked from words.
+      const device = await adapter!.requestDevice({ requiredFeatures: ['timestamp-query'] });
+      const words = await open({ kernelProfile, device });
+      const tiles = [
+        ...['direct 4x4x8', ...softwareTiles].map((tile) => [backend, tile] as const),
+        ...hardwareTiles.map((tile) => [hardware, tile] as const),
+        ...wordTiles.map((tile) => [words, tile] as const),
+      ];
+      const results = new Map<string, string>();
+      for (const [chosen, tile] of tiles) {
+        chosen.importMatmulChoices({ [`NN ${dtype} ${dtype} ${dtype} small`]: tile });
+        const names: string[] = [];
+        chosen.trace(({ name, track }) => track === 'device' && names.push(name));
+        const seeded = new Bench(chosen);
+        const [a, b, out] = [140 * 52, 52 * 132, 140 * 132].map((n) => seeded.random(n, dtype));
+        const call = product({ m: 140, n: 132, k: 52, transposeA: false, transposeB: false });
+        chosen.run('matmul', { a: a!, b: b!, bias: undefined, out: out!, ...call });
+        results.set(tile, Buffer.from(await seeded.bytes(out!)).toString('base64'));
+        await chosen.sync();
+        chosen.trace(undefined);
+        expect(names.filter((name) => name.includes(tile))).toHaveLength(1);
+        seeded.freeAll();
+      }
+      const [first] = results.values();
+      const others = [...results].filter(([, bits]) => bits !== first).map(([tile]) => tile);
+      expect(others).toEqual([]);
+      await Promise.all([hardware.dispose(), words.dispose()]);
+      device.destroy();
+    },
+  );
 
   test('a trace names kernels and transfers, with times in order', async () => {
     const events: { name: string; track: string; startMs: number; endMs: number }[] = [];

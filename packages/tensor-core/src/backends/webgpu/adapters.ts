@@ -97,7 +97,7 @@ export async function requestAdapter(
 
 /** A device with the adapter's own limits for what kernels use, and no more. */
 export async function requestDevice(adapter: GPUAdapter): Promise<GPUDevice> {
-  const wanted = ['subgroups', 'timestamp-query'] as const;
+  const wanted = ['subgroups', 'timestamp-query', 'shader-f16'] as const;
   const { limits } = adapter;
   return adapter.requestDevice({
     label: 'shardweave',

@@ -16,6 +16,8 @@ export interface DeviceProfile {
   readonly isSoftware: boolean;
   /** Where the device has subgroups of one fixed size. */
   readonly subgroupSize: number | undefined;
+  /** Whether shaders may read f16 as such. */
+  readonly hasShaderF16: boolean;
   readonly maxBindingBytes: number;
   /** See MAX_FLOPS in cut-grid.ts. */
   readonly maxFlops: number;

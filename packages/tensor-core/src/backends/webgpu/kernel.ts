@@ -12,8 +12,14 @@ export interface Binding {
   readonly name: string;
   readonly type: ElementType;
   readonly access: 'read' | 'read_write';
-  /** Seen as vectors of four elements, at indices that are multiples of four: `load4_x`, `store4_x` alone. */
+  /**
+   * Seen as vectors of four elements, at indices that are multiples of four: `load4_x` and `store4_x`, and
+   * `peek4_x`, which takes the number of a vector and leaves what is stored for `widen_x` to unpack, or to
+   * make zeros of.
+   */
   readonly isWide?: boolean;
+  /** Read as WGSL's own f16, which the kernel must enable; else f16 is unpacked from words. */
+  readonly isShaderF16?: boolean;
 }
 
 export type ParamType = 'u32' | 'i32' | 'f32';
@@ -79,7 +85,7 @@ export function defineKernel(spec: KernelSpec): Kernel {
     '@group(0) @binding(0) var<uniform> P: Params;',
     ...spec.bindings.map(
       (b, i) =>
-        `@group(0) @binding(${i + 1}) var<storage, ${b.access}> ${b.name}: array<${b.isWide ? wideType(b.type) : storageType(b.type)}>;`,
+        `@group(0) @binding(${i + 1}) var<storage, ${b.access}> ${b.name}: array<${b.isWide ? wideType(b) : storageType(b)}>;`,
     ),
     ACCESSORS,
     ...(spec.isCuttable === true
@@ -121,31 +127,55 @@ export function elementsPerWord(type: ElementType): 1 | 2 {
   return type === 'f16' || type === 'bf16' ? 2 : 1;
 }
 
-function storageType(type: ElementType): string {
+type Stored = Pick<Binding, 'type' | 'isShaderF16'>;
+
+function storageType({ type, isShaderF16 }: Stored): string {
+  if (isShaderF16) {
+    return 'f16';
+  }
   return type === 'f32' || type === 'i32' ? type : 'u32';
 }
 
-function wideType(type: ElementType): string {
-  return elementsPerWord(type) === 2 ? 'vec2<u32>' : `vec4<${storageType(type)}>`;
+function wideType(stored: Stored): string {
+  return isPacked(stored) ? 'vec2<u32>' : `vec4<${storageType(stored)}>`;
 }
 
-function wideAccessors({ name, type, access }: Binding): string[] {
-  const at = `${name}[(P.${name}_at + i) >> 2u]`;
-  const isHalf = elementsPerWord(type) === 2;
-  const unpack = [0, 1].flatMap((w) => [0, 1].map((h) => `${type}_unpack(w[${w}], ${h}u)`));
-  const element = isHalf ? 'f32' : storageType(type);
+/** Whether elements are the halves of words. */
+function isPacked({ type, isShaderF16 }: Stored): boolean {
+  return elementsPerWord(type) === 2 && !isShaderF16;
+}
+
+/** What a loaded element is in a kernel: 16-bit floats are f32 there. */
+function loadedType(stored: Stored): string {
+  return elementsPerWord(stored.type) === 2 ? 'f32' : storageType(stored);
+}
+
+function wideAccessors(binding: Binding): string[] {
+  const { name, type, access } = binding;
+  const stored = wideType(binding);
+  const loaded = `vec4<${loadedType(binding)}>`;
   const lines = [
-    isHalf
-      ? `fn load4_${name}(i: u32) -> vec4<f32> { let w = ${at}; return vec4<f32>(${unpack.join(', ')}); }`
-      : `fn load4_${name}(i: u32) -> vec4<${element}> { return ${at}; }`,
+    `fn peek4_${name}(v: u32) -> ${stored} { return ${name}[v]; }`,
+    `fn widen_${name}(stored: ${stored}, is_kept: bool) -> ${loaded} {
+  let w = select(${stored}(), stored, is_kept);
+  return ${isPacked(binding) ? unpacked(type) : `${loaded}(w)`};
+}`,
+    `fn load4_${name}(i: u32) -> ${loaded} { return widen_${name}(peek4_${name}((P.${name}_at + i) >> 2u), true); }`,
   ];
   if (access === 'read_write') {
     const packed = `vec2<u32>(${type}_pack(v.x, v.y), ${type}_pack(v.z, v.w))`;
     lines.push(
-      `fn store4_${name}(i: u32, v: vec4<${element}>) { ${at} = ${isHalf ? packed : 'v'}; }`,
+      `fn store4_${name}(i: u32, v: ${loaded}) { ${name}[(P.${name}_at + i) >> 2u] = ${isPacked(binding) ? packed : 'v'}; }`,
     );
   }
   return lines;
+}
+
+/** The four elements of two words `w`. */
+function unpacked(type: ElementType): string {
+  return type === 'f16'
+    ? 'vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y))'
+    : 'bitcast<vec4<f32>>(vec4<u32>(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u))';
 }
 
 function accessors(name: string, binding: Binding): string[] {
@@ -165,16 +195,20 @@ function accessors(name: string, binding: Binding): string[] {
     );
   } else {
     lines.push(
-      `fn store_${name}(i: u32, v: ${storageType(type)}) { ${name}[P.${name}_at + i] = v; }`,
+      `fn store_${name}(i: u32, v: ${storageType(binding)}) { ${name}[P.${name}_at + i] = v; }`,
     );
   }
   return lines;
 }
 
-function loader(name: string, { name: array, type }: Binding): string {
-  const result = elementsPerWord(type) === 1 ? storageType(type) : 'f32';
-  const value =
-    elementsPerWord(type) === 1 ? `${array}[e]` : `${type}_unpack(${array}[e >> 1u], e & 1u)`;
+function loader(name: string, binding: Binding): string {
+  const { name: array, type } = binding;
+  const result = loadedType(binding);
+  const value = isPacked(binding)
+    ? `${type}_unpack(${array}[e >> 1u], e & 1u)`
+    : binding.isShaderF16
+      ? `f32(${array}[e])`
+      : `${array}[e]`;
   // `peek` takes an index that has the view's offset in it, which inner loops need not add.
   return `fn peek_${name}(e: u32) -> ${result} { return ${value}; }
 fn load_${name}(i: u32) -> ${result} { return peek_${name}(P.${array}_at + i); }`;

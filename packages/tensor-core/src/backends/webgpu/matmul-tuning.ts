@@ -94,7 +94,7 @@ export async function tuneMatmul(
 }
 
 async function tuneOne(backend: Backend, ctx: KernelContext, call: MatmulCall): Promise<void> {
-  const tiles = candidateTiles(ctx);
+  const tiles = candidateTiles(ctx, call);
   for (const tile of tiles) {
     matmulWithTile(ctx, call, tile); // compiles
     await backend.sync();

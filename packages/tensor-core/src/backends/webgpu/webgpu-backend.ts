@@ -430,6 +430,7 @@ function profileOf(parts: WebGpuBackendParts): DeviceProfile {
   return {
     isSoftware: kernelProfile === 'software',
     subgroupSize: hasOneSize ? subgroupMinSize : undefined,
+    hasShaderF16: device.features.has('shader-f16'),
     maxBindingBytes,
     maxFlops,
     maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,

@@ -4,19 +4,48 @@
 //
 // Note [loads of a block]: who loads what follows the operand's storage, so that a warp's loads are
 // whole sectors of 32 bytes. Where storage runs along m or n, neighbors load neighboring vectors and
-// store them as they are. Where it runs along k, two neighbors load the eight elements of one row and
-// store them one by one, turned; rows of the block are then longer by four, so that the stores of a
-// warp meet each bank once. The test matmul-static reads these functions from the text and counts.
+// store them as they are. Where it runs along k, as many neighbors as share a sector load from one row
+// and store element by element, turned; rows of the block are then longer by four and lie in an order
+// of their own, so that the stores of a warp meet each bank once. The test matmul-static reads these
+// expressions from the text and counts.
+//
+// Note [no guards in the loop]: rows and columns past the end are loaded all the same, for WGSL keeps
+// loads within the binding and what is made of them is never stored; only what is past the end of k
+// becomes 0, on its way into the block, where nothing waits for it. Indices of the block are sums,
+// quotients and remainders of the invocation's number and constants: compilers prove those to be within
+// it, and drop the clamps that they give to all others.
 
+import { byteSize } from '@shardweave/dtypes';
 import type { MatmulSpec, SharedTile } from './matmul-tiles.js';
 
+/** One operand of a tile: what its invocations load and where they put it. */
 interface Operand {
   readonly name: 'a' | 'b';
-  /** Rows of a or columns of b in the tile, and the parameter that ends them. */
+  /** Rows of a or columns of b in the tile. */
   readonly extent: number;
-  readonly end: 'P.m' | 'P.n';
   readonly isAlongK: boolean;
   readonly isWide: boolean;
+  /** Where element e of k lies in the tile's storage: the parameter that is a row's length. */
+  readonly row: 'P.a_row' | 'P.b_row';
+  /** Elements of one unit that is loaded: a vector's or one. */
+  readonly width: number;
+  /** Units side by side along k that are a sector. */
+  readonly run: number;
+  readonly units: readonly Unit[];
+  /** Where the first unit of an invocation begins in the tile: along k, and along m or n. */
+  readonly lane: { readonly k: string; readonly e: string };
+}
+
+/** How far the i-th unit of an invocation is from its first. */
+interface Unit {
+  readonly i: number;
+  readonly k: number;
+  readonly e: number;
+}
+
+/** Steps of k that are in workgroup memory at once: of 16 bits a sector is 16 of them. */
+export function blockDepth(tile: SharedTile, { a, b }: Pick<MatmulSpec, 'a' | 'b'>): number {
+  return Math.min(byteSize(a), byteSize(b)) === 2 ? Math.max(16, tile.k) : tile.k;
 }
 
 export function sharedBody(
@@ -24,38 +53,21 @@ export function sharedBody(
   size: readonly [number, number, number],
   spec: MatmulSpec,
 ): string {
-  const { m, n, k, perThread } = tile;
-  const threads = size[0];
+  const { m, n, perThread } = tile;
+  const [threads] = size;
+  const depth = blockDepth(tile, spec);
   const quads = perThread / 4;
-  const a: Operand = {
-    name: 'a',
-    extent: m,
-    end: 'P.m',
-    isAlongK: !spec.transposeA,
-    isWide: spec.wide.a,
-  };
-  const b: Operand = {
-    name: 'b',
-    extent: n,
-    end: 'P.n',
-    isAlongK: spec.transposeB,
-    isWide: spec.wide.b,
-  };
+  const a = operandOf('a', spec, { extent: m, depth, threads });
+  const b = operandOf('b', spec, { extent: n, depth, threads });
   const operands = [a, b];
   const columns = n / perThread;
   const half = (extent: number, q: number) => (q * extent) / quads;
   const sums = range(perThread).flatMap((i) => range(quads).map((q) => `c${i}_${q}`));
-  const loads = (from: string) =>
-    operands
-      .flatMap((o) =>
-        vectors(o, k, threads).map((v) => `${o.name}_next${v} = ${fetch(o, v, from)};`),
-      )
-      .join('\n    ');
   const step = (kk: number) => `{
       ${range(quads)
         .map(
-          (q) => `let a${q} = a_block[${kk}][y + ${half(m / 4, q)}u];
-      let b${q} = b_block[${kk}][x + ${half(n / 4, q)}u];`,
+          (q) => `let a${q} = a_block[${rowOf(a, kk)}][y + ${half(m / 4, q)}u];
+      let b${q} = b_block[${rowOf(b, kk)}][x + ${half(n / 4, q)}u];`,
         )
         .join('\n      ')}
       ${range(perThread)
@@ -67,7 +79,7 @@ export function sharedBody(
         .join('\n      ')}
     }`;
   return `
-${operands.map((o) => blockOf(o, k, threads)).join('\n')}
+${operands.map((o) => `var<workgroup> ${o.name}_block: array<array<vec4<f32>, ${strideOf(o)}>, ${depth}>;`).join('\n')}
 @compute @workgroup_size(${threads})
 fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let group_id = group_here + first_group();
@@ -84,13 +96,17 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
   let end_k = min(first_k + P.part_k, P.k);
   let x = lane % ${columns}u;
   let y = lane / ${columns}u;
+  ${operands.map(placesOf).join('\n  ')}
   ${sums.map((c) => `var ${c} = vec4<f32>();`).join('\n  ')}
-  ${operands.flatMap((o) => vectors(o, k, threads).map((v) => `var ${o.name}_next${v} = ${fetch(o, v, 'first_k')};`)).join('\n  ')}
-  for (var k0 = first_k; k0 < end_k; k0 += ${k}u) {
-    ${operands.flatMap((o) => vectors(o, k, threads).map((v) => `${o.name}_stage(lane, ${v}u, ${o.name}_next${v});`)).join('\n    ')}
+  ${operands.flatMap((o) => o.units.map((u) => `var ${o.name}_next${u.i} = ${fetch(o, u, 'first_k')};`)).join('\n  ')}
+  for (var k0 = first_k; k0 < end_k; k0 += ${depth}u) {
+    ${operands.flatMap((o) => o.units.map((u) => stage(o, u))).join('\n    ')}
     workgroupBarrier();
-    ${loads(`k0 + ${k}u`)}
-    ${range(k).map(step).join('\n    ')}
+    let next_k = k0 + ${depth}u;
+    if (next_k < end_k) {
+      ${operands.flatMap((o) => o.units.map((u) => `${o.name}_next${u.i} = ${fetch(o, u, 'next_k')};`)).join('\n      ')}
+    }
+    ${range(depth).map(step).join('\n    ')}
     workgroupBarrier();
   }
   ${range(perThread)
@@ -104,75 +120,113 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
 }`;
 }
 
-/**
- * `a_unit` numbers what an invocation loads as its v-th vector: the vector, or where the operand is not
- * wide its q-th element. `a_k` and `a_e` say where that lies in the block.
- */
-function blockOf(operand: Operand, k: number, threads: number): string {
-  const { name, extent, end, isAlongK, isWide } = operand;
-  const stride = extent / 4 + (isAlongK ? 1 : 0);
-  // Units side by side along storage before the next row: two vectors, or eight elements, are a sector.
-  const run = isWide ? 2 : 8;
-  const wideK = isWide ? 4 : 1;
-  const wideE = isWide && !isAlongK ? 4 : 1;
-  const places = isAlongK
-    ? `fn ${name}_k(u: u32) -> u32 { return ${wideK}u * (u % ${run}u + ${run}u * (u / ${run * extent}u)); }
-fn ${name}_e(u: u32) -> u32 { return (u / ${run}u) % ${extent}u; }`
-    : `fn ${name}_k(u: u32) -> u32 { return u / ${extent / wideE}u; }
-fn ${name}_e(u: u32) -> u32 { return ${wideE}u * (u % ${extent / wideE}u); }`;
-  const unit = isWide ? `lane + v * ${threads}u` : `lane + (4u * v + q) * ${threads}u`;
-  const put = (kk: string, e: string, value: string) =>
-    `${name}_block[${kk}][(${e}) >> 2u][(${e}) & 3u] = ${value};`;
-  const element = (q: number) => {
-    const u = `let u${q} = ${name}_unit(lane, v, ${q}u);`;
-    return `${u} ${put(`${name}_k(u${q})`, `${name}_e(u${q})`, `value[${q}]`)}`;
+function operandOf(
+  name: 'a' | 'b',
+  spec: MatmulSpec,
+  { extent, depth, threads }: { extent: number; depth: number; threads: number },
+): Operand {
+  const isWide = spec.wide[name];
+  const isAlongK = name === 'a' ? !spec.transposeA : spec.transposeB;
+  const width = isWide ? 4 : 1;
+  const run = 32 / (width * byteSize(spec[name]));
+  const [alongK, alongE] = isAlongK ? [width, 1] : [1, width];
+  // Along k: a run of one row, then the same of the next row, and after all rows the next run.
+  const [kInRun, e, k] = isAlongK
+    ? [partOf(1, run), partOf(run, extent), partOf(run * extent, depth / (width * run))]
+    : [ZERO, partOf(1, extent / width), partOf(extent / width, depth)];
+  const perRun = isAlongK ? run : 1;
+  const count = (extent * depth) / width / threads;
+  return {
+    name,
+    extent,
+    isAlongK,
+    isWide,
+    row: `P.${name}_row`,
+    width,
+    run,
+    lane: {
+      k: sumText(term(kInRun.text, alongK), term(k.text, perRun * alongK)),
+      e: sumText(term(e.text, alongE)),
+    },
+    units: range(count).map((i) => ({
+      i,
+      k: alongK * (kInRun.at(i) + perRun * k.at(i)),
+      e: alongE * e.at(i),
+    })),
   };
-  const stage = !isWide
-    ? range(4).map(element).join('\n  ')
-    : `let u = ${name}_unit(lane, v, 0u);
-  let kk = ${name}_k(u);
-  let e = ${name}_e(u);
-  ${
-    isAlongK
-      ? range(4)
-          .map((i) => put(`kk + ${i}u`, 'e', `value[${i}]`))
-          .join('\n  ')
-      : `${name}_block[kk][e >> 2u] = value;`
-  }`;
-  const load = (
-    q: number,
-    type: string,
-    loader: string,
-  ) => `let u${q} = ${name}_unit(lane, v, ${q}u);
-  let e${q} = first + ${name}_e(u${q});
-  let k${q} = from_k + ${name}_k(u${q});
-  if (e${q} < ${end} && k${q} < end_k) { value${type} = ${loader}(base + ${name}_at(${name === 'a' ? `e${q}, k${q}` : `k${q}, e${q}`})); }`;
-  return `
-var<workgroup> ${name}_block: array<array<vec4<f32>, ${stride}>, ${k}>;
-fn ${name}_unit(lane: u32, v: u32, q: u32) -> u32 { return ${unit}; }
-${places}
-fn ${name}_fetch(base: u32, first: u32, lane: u32, v: u32, from_k: u32, end_k: u32) -> vec4<f32> {
-  var value = vec4<f32>();
-  ${
-    isWide
-      ? load(0, '', `load4_${name}`)
-      : range(4)
-          .map((q) => load(q, `[${q}]`, `load_${name}`))
-          .join('\n  ')
+
+  /** (lane + i * threads) / divisor % modulus, as what follows from the lane and what from i. */
+  function partOf(divisor: number, modulus: number): Part {
+    const threadsLeft = Math.max(1, threads / divisor);
+    const at = (i: number) => Math.floor((i * threads) / divisor) % modulus;
+    if (threadsLeft === 1) {
+      return { text: '', at };
+    }
+    const quotient = divisor === 1 ? 'lane' : `lane / ${divisor}u`;
+    return { text: threadsLeft > modulus ? `(${quotient}) % ${modulus}u` : quotient, at };
   }
-  return value;
-}
-fn ${name}_stage(lane: u32, v: u32, value: vec4<f32>) {
-  ${stage}
-}`;
 }
 
-function vectors({ extent }: Operand, k: number, threads: number): number[] {
-  return range((extent * k) / 4 / threads);
+interface Part {
+  /** Empty where it is 0 in all lanes. */
+  readonly text: string;
+  at(i: number): number;
 }
 
-function fetch({ name }: Operand, v: number, k0: string): string {
-  return `${name}_fetch(${name}_base, first_${name}, lane, ${v}u, ${k0}, end_k)`;
+const ZERO: Part = { text: '', at: () => 0 };
+
+function term(text: string, factor: number): string {
+  return text === '' || factor === 1 ? text : `${factor}u * (${text})`;
+}
+
+function sumText(...terms: readonly string[]): string {
+  return terms.filter((text) => text !== '').join(' + ') || '0u';
+}
+
+/** The block's row for a step of k; see Note [loads of a block]. */
+function rowOf({ isAlongK, run, isWide }: Operand, k: number): number {
+  return isAlongK && isWide && run === 4 ? 2 * (k >> 2) + (k & 1) + 8 * ((k >> 1) & 1) : k;
+}
+
+function strideOf({ extent, isAlongK }: Operand): number {
+  return extent / 4 + (isAlongK ? 1 : 0);
+}
+
+/** Constants of the loop: where an invocation loads from, in units, and where in the block it stores. */
+function placesOf(operand: Operand): string {
+  const { name, isAlongK, isWide, row, lane, width } = operand;
+  const [e, k] = [`(first_${name} + ${name}_e)`, `${name}_k`];
+  const at = isAlongK ? `${e} * ${row} + ${k}` : `${k} * ${row} + ${e}`;
+  const blockRow = isAlongK && isWide && operand.run === 4 ? `${k} / 2u` : k;
+  return `let ${name}_k = ${lane.k};
+  let ${name}_e = ${lane.e};
+  let ${name}_from = (P.${name}_at + ${name}_base + ${at}) / ${width}u;
+  let ${name}_row = ${blockRow};
+  let ${name}_quad = ${name}_e / 4u;
+  let ${name}_part = ${name}_e % 4u;`;
+}
+
+function fetch({ name, isAlongK, isWide, row, width }: Operand, { k, e }: Unit, k0: string) {
+  const at = isAlongK ? `${e}u * ${row} + ${k0} + ${k}u` : `(${k0} + ${k}u) * ${row} + ${e}u`;
+  return isWide
+    ? `peek4_${name}(${name}_from + (${at}) / ${width}u)`
+    : `peek_${name}(${name}_from + ${at})`;
+}
+
+/** Stores a unit into the block, zeros for what is past the end of k. */
+function stage(operand: Operand, { i, k, e }: Unit): string {
+  const { name, isAlongK, isWide, width } = operand;
+  const isInside = `k0 + ${name}_k + ${k}u < end_k`;
+  const next = `${name}_next${i}`;
+  const loaded = isWide
+    ? `widen_${name}(${next}, ${isInside})`
+    : `select(0.0, ${next}, ${isInside})`;
+  const quad = `${name}_block[${name}_row + ROWu][${name}_quad + ${e / 4}u]`;
+  const put = (q: number, value: string) =>
+    `${quad.replace('ROW', String(rowOf(operand, k + q)))}${width === 4 && !isAlongK ? '' : `[${name}_part]`} = ${value};`;
+  const stores =
+    isWide && isAlongK ? range(4).map((q) => put(q, `value[${q}]`)) : [put(0, 'value')];
+  return `{ let value = ${loaded}; ${stores.join(' ')} }`;
 }
 
 function range(count: number): number[] {

@@ -14,6 +14,8 @@ export interface MatmulSpec {
   readonly accumulate: boolean;
   readonly transposeA: boolean;
   readonly transposeB: boolean;
+  /** Whether tiles for hardware bind f16 operands as such; else they are unpacked from words. */
+  readonly hasShaderF16: boolean;
   /** Operands whose rows start and end at multiples of four elements: hardware loads them as vectors. */
   readonly wide: Readonly<Record<'a' | 'b' | 'out', boolean>>;
 }
@@ -54,12 +56,18 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
   const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
   const isWide = (name: 'a' | 'b' | 'out') => tile.kind === 'shared' && spec.wide[name];
   const wide = (['a', 'b', 'out'] as const).filter(isWide);
+  const isShaderF16 = (type: DType) =>
+    tile.kind === 'shared' && type === 'f16' && spec.hasShaderF16;
+  const enables = [
+    ...(tile.kind === 'broadcast' ? ['subgroups'] : []),
+    ...([a, b].some(isShaderF16) ? ['f16'] : []),
+  ];
   return defineKernel({
     label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}${wide.length > 0 ? ` wide ${wide.join(' ')}` : ''} ${tileName(tile)}`,
-    ...(tile.kind === 'broadcast' ? { enables: ['subgroups'] } : {}),
+    enables,
     bindings: [
-      { name: 'a', type: a, access: 'read', isWide: isWide('a') },
-      { name: 'b', type: b, access: 'read', isWide: isWide('b') },
+      { name: 'a', type: a, access: 'read', isWide: isWide('a'), isShaderF16: isShaderF16(a) },
+      { name: 'b', type: b, access: 'read', isWide: isWide('b'), isShaderF16: isShaderF16(b) },
       ...(bias === undefined ? [] : [{ name: 'bias', type: bias, access: 'read' as const }]),
       { name: 'out', type: out, access: 'read_write', isWide: isWide('out') },
     ],

@@ -18,6 +18,7 @@ import {
   sumParts,
   wideOf,
 } from './matmul-hardware.js';
+import { blockDepth } from './matmul-shared.js';
 import { matmulKernel, type Tile, tileExtent, tileName } from './matmul-tiles.js';
 
 export type MatmulCall = KernelCalls['matmul'];
@@ -40,13 +41,16 @@ const NOT_WIDE = { a: false, b: false, out: false };
 const WORTH_COMPILING = 2 ** 20;
 
 /** Best first for large products; measured by tuning, else chosen by `defaultTile`. */
-export function candidateTiles(ctx: KernelContext): readonly Tile[] {
+export function candidateTiles(
+  ctx: KernelContext,
+  { a, b }: Pick<MatmulCall, 'a' | 'b'>,
+): readonly Tile[] {
   const { isSoftware, subgroupSize, maxInvocations, maxWorkgroupBytes } = ctx.profile;
   if (!isSoftware) {
     return HARDWARE_TILES.filter(
       (t) =>
         (t.m * t.n) / t.perThread ** 2 <= maxInvocations &&
-        4 * t.k * (t.m + t.n + 8) <= maxWorkgroupBytes, // blocks' rows may be longer by four
+        4 * blockDepth(t, { a: a.dtype, b: b.dtype }) * (t.m + t.n + 8) <= maxWorkgroupBytes, // blocks' rows may be longer by four
     );
   }
   const direct: Tile[] = [
@@ -117,7 +121,7 @@ function canStoreWords({ out, n, outRow, outBatch }: MatmulCall): boolean {
 
 function matmulWhole(ctx: KernelContext, call: MatmulCall): void {
   const chosen = ctx.matmulChoices.get(shapeClass(call));
-  const candidates = candidateTiles(ctx);
+  const candidates = candidateTiles(ctx, call);
   const tile = candidates.find((t) => tileName(t) === chosen) ?? defaultTile(ctx, call, candidates);
   matmulBlocks(ctx, call, tile);
 }
@@ -314,6 +318,7 @@ function dispatchParts(
     accumulate: call.accumulate,
     transposeA,
     transposeB,
+    hasShaderF16: ctx.profile.hasShaderF16,
   };
   const key = `matmul ${[...Object.values(spec), ...Object.values(wide)].join(' ')} ${tileName(tile)}`;
   const compiled = ctx.kernel(key, () => matmulKernel({ ...spec, wide }, tile));
