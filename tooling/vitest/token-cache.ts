@@ -1,6 +1,6 @@
 // Tokens of data sets that tests make: kept in a directory of the test's process, and not in the user's
 // cache, where those of other versions of the code may lie.
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -8,7 +8,5 @@ const PREFIX = join(tmpdir(), 'shardweave-test-cache-');
 
 // Files that share a process share the directory, and so do the processes that they start.
 if (process.env.SHARDWEAVE_CACHE?.startsWith(PREFIX) !== true) {
-  const directory = mkdtempSync(PREFIX);
-  process.env.SHARDWEAVE_CACHE = directory;
-  process.on('exit', () => rmSync(directory, { recursive: true, force: true }));
+  process.env.SHARDWEAVE_CACHE = mkdtempSync(PREFIX);
 }
