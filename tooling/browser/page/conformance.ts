@@ -1,10 +1,11 @@
 // Runs the kernel cases of the backend seam in the page, on one device.
-import type { Backend } from '@shardweave/tensor-core';
+import type { Backend, BackendInfo } from '@shardweave/tensor-core';
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { openBackend, type PageDevice } from './open-backend.ts';
 
 export type ConformanceResult = {
   readonly description: string;
+  readonly limits: BackendInfo['limits'];
   readonly passed: number;
   /** Name and message of each case that failed. */
   readonly failed: readonly string[];
@@ -39,5 +40,6 @@ async function runCases(backend: Backend, leftOut?: RegExp): Promise<Conformance
       failed.push(`${name}: ${error instanceof Error ? error.message : String(error)}`);
     }
   }
-  return { description: backend.info.description, passed, failed };
+  const { description, limits } = backend.info;
+  return { description, limits, passed, failed };
 }

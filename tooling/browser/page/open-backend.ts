@@ -5,10 +5,11 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 
 /**
- * `cpu` with as many threads as given after the colon, in workers whose source travels with the
+ * `webgpu` with the adapter's own limits; `webgpu-bare` with no feature and the limits of the specification,
+ * as a page asks for that knows nothing of this package. `cpu` with as many threads as given after the colon, in workers whose source travels with the
  * package; `cpu-file` with workers loaded from a file beside the page.
  */
-export type PageDevice = 'reference' | 'webgpu' | 'cpu:1' | 'cpu:2' | 'cpu-file:2';
+export type PageDevice = 'reference' | 'webgpu' | 'webgpu-bare' | 'cpu:1' | 'cpu:2' | 'cpu-file:2';
 
 export async function openBackend(device: PageDevice): Promise<Backend> {
   if (device === 'reference') {
@@ -16,6 +17,10 @@ export async function openBackend(device: PageDevice): Promise<Backend> {
   }
   if (device === 'webgpu') {
     return createWebGpuBackend();
+  }
+  if (device === 'webgpu-bare') {
+    const adapter = await navigator.gpu.requestAdapter();
+    return createWebGpuBackend({ device: await adapter!.requestDevice() });
   }
   const [kind, threads] = device.split(':');
   return createCpuBackend({
