@@ -48,9 +48,10 @@ describe.skipIf(path === undefined)(
     });
 
     describe('the conformance suite', () => {
-      const cases: readonly [PageDevice, string, () => Opened, leftOut?: string][] = [
+      const adaptersOwn: Case = ['webgpu', 'isolated', () => isolated];
+      const cases: readonly Case[] = [
         ['webgpu-bare', 'isolated', () => isolated, MOST],
-        ...(isLong ? [['webgpu', 'isolated', () => isolated] as const] : []),
+        ...(isLong ? [adaptersOwn] : []),
         ['cpu:2', 'isolated', () => isolated],
         ['cpu-file:2', 'isolated', () => isolated, LIKE_THE_OTHERS],
         ['cpu:1', 'not isolated', () => plain],
@@ -87,6 +88,8 @@ describe.skipIf(path === undefined)(
     });
   },
 );
+
+type Case = [device: PageDevice, where: string, opened: () => Opened, leftOut?: string];
 
 type Opened = {
   readonly page: Page;
