@@ -84,7 +84,7 @@ describe('shardweave gguf', () => {
     expect(quiet).toEqual({ code: 0, out: '', err: '' });
   });
 
-  it('leaves the file that was there, and no other, where it fails', async () => {
+  it('leaves no file where it fails', async () => {
     const broken = join(folder, 'broken');
     mkdirSync(broken);
     for (const name of readdirSync(model)) {
@@ -95,20 +95,26 @@ describe('shardweave gguf', () => {
     const bytes = readFileSync(join(broken, shard));
     bytes.writeFloatLE(1e6, bytes.byteLength - 4);
     writeFileSync(join(broken, shard), bytes);
-    const path = join(folder, 'kept.gguf');
-    writeFileSync(path, 'kept');
+    const path = join(folder, 'failed.gguf');
     const { code, out, err } = await run('--model', broken, '--out', path, '--type', 'f16');
     expect([code, out]).toEqual([2, '']);
     expect(err).toMatch(
       /^error: --model: .*broken can't be a GGUF\. .*got 1000000\..*bf16 or f32\.\n$/,
     );
-    expect(readFileSync(path, 'utf8')).toBe('kept');
-    expect(readdirSync(folder).filter((name) => name.endsWith('.part'))).toEqual([]);
+    expect(readdirSync(folder).filter((name) => name.startsWith('failed'))).toEqual([]);
   });
 
-  it('leaves nothing of a file at Ctrl-C, and what was there before', async () => {
+  it('goes over no file that is there', async () => {
+    const path = join(folder, 'kept.gguf');
+    writeFileSync(path, 'kept');
+    const { code, out, err } = await run('--model', model, '--out', path);
+    expect([code, out]).toEqual([2, '']);
+    expect(err).toMatch(/^error: --out: .*kept\.gguf is there already\. Choose another file/);
+    expect(readFileSync(path, 'utf8')).toBe('kept');
+  });
+
+  it('leaves nothing of a file at Ctrl-C', async () => {
     const path = join(folder, 'ended.gguf');
-    writeFileSync(path, 'before');
     const args = ['gguf', '--model', model, '--out', path];
     const signal = AbortSignal.abort(new InterruptedError());
     const { code, out, err } = await runCli(args, { signal });
@@ -117,8 +123,7 @@ describe('shardweave gguf', () => {
       out: '',
       err: 'error: The run was ended by Ctrl-C.\n',
     });
-    expect(readFileSync(path, 'utf8')).toBe('before');
-    expect(readdirSync(folder).filter((name) => name.endsWith('.part'))).toEqual([]);
+    expect(readdirSync(folder).filter((name) => name.startsWith('ended'))).toEqual([]);
   });
 
   it.each<readonly [string, () => string[], RegExp]>([

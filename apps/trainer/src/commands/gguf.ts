@@ -44,7 +44,7 @@ function ggufOptions(): Command {
     .description('Writes a model with its tokenizer as GGUF, the file that llama.cpp runs.')
     .usage('--model DIR --out FILE [flags]')
     .requiredOption('--model <DIR>', 'config.json, model.safetensors and tokenizer.json, or a run')
-    .requiredOption('--out <FILE>', 'such as model.gguf')
+    .requiredOption('--out <FILE>', 'a new one, such as model.gguf')
     .addOption(
       new Option('--type <TYPE>', 'of matrices; q8_0: 8 bits, a scale for 32')
         .choices(GGUF_TYPES)
@@ -59,6 +59,11 @@ async function writeGguf({ model, out, type }: GgufFlags, signal: AbortSignal): 
   if (directory?.hasWeights !== true) {
     throw new UsageError(
       `--model: expected a directory with config.json and model.safetensors, got ${model}.`,
+    );
+  }
+  if (existsSync(out)) {
+    throw new UsageError(
+      `--out: ${out} is there already. Choose another file, or remove that one.`,
     );
   }
   const { path } = directory;
