@@ -272,8 +272,59 @@ describe('one owner at a time', () => {
     expect(() => buffers.give(bytes)).toThrow(/^host buffers: expected one that was taken/);
     expect(() => buffers.give(new Uint8Array(8))).toThrow(/^host buffers: expected/);
     expect(buffers.takenBytes).toBe(0);
-    expect(buffers.take(8)).toBe(bytes);
-    expect(buffers.take(8)).not.toBe(bytes);
+    expect(buffers.take(8).buffer).toBe(bytes.buffer);
+    expect(buffers.take(8).buffer).not.toBe(bytes.buffer);
+  });
+
+  it('host buffers of other sizes share memory: never more than was taken at once', () => {
+    const buffers = new HostBuffers();
+    const round = (...sizes: number[]) => {
+      const taken = sizes.map((size) => buffers.take(size));
+      expect(taken.map(({ byteLength }) => byteLength)).toEqual(sizes);
+      expect(buffers.heldBytes).toBe(buffers.peakTakenBytes);
+      taken.forEach((bytes) => void buffers.give(bytes));
+    };
+    const step = () => {
+      round(800, 400); // a shard and its half, on their way to the device
+      round(200, 200, 100, 200); // gradients of smaller layers
+      round(800, 800, 800, 800); // what a step brings
+    };
+    step();
+    const { numMade } = buffers;
+    step();
+    step();
+    expect(buffers.numMade).toBe(numMade);
+    expect(buffers.heldBytes).toBe(3200);
+  });
+
+  it('host buffers in use never overlap, in whatever order they come and go', () => {
+    const buffers = new HostBuffers();
+    const taken: Uint8Array[] = [];
+    let state = 1;
+    const next = (below: number) => {
+      state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;
+      return (state >>> 8) % below;
+    };
+    for (let i = 0; i < 3000; i++) {
+      if (taken.length < 12 && next(2) === 0) {
+        const bytes = buffers.take(1 + next(300));
+        expect(bytes.byteOffset % 8).toBe(0);
+        taken.push(bytes.fill(i % 251));
+      } else if (taken.length > 0) {
+        const [bytes] = taken.splice(next(taken.length), 1) as [Uint8Array];
+        expect(new Set(bytes).size).toBe(1);
+        buffers.give(bytes);
+      }
+      if (i % 100 === 0) {
+        buffers.sweep();
+      }
+    }
+    taken.forEach((bytes) => void buffers.give(bytes));
+    expect(buffers.takenBytes).toBe(0);
+    for (let i = 0; i < 3; i++) {
+      buffers.sweep();
+    }
+    expect(buffers.heldBytes).toBe(0);
   });
 
   async function home() {

@@ -29,6 +29,8 @@ export interface OffloadHostMemory {
   /** The most of them at once since the model was made. */
   readonly peakStagingBytes: number;
   readonly parkedBytes: number;
+  /** Of all host buffers, also of those that wait for their next use. */
+  readonly heldBytes: number;
   /** Host buffers made since then: a step like one before it makes none. */
   readonly numBuffersMade: number;
 }
@@ -152,6 +154,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       stagingBytes: staging.takenBytes,
       peakStagingBytes: staging.peakTakenBytes,
       parkedBytes: parking.takenBytes,
+      heldBytes: staging.heldBytes + parking.heldBytes,
       numBuffersMade: staging.numMade + parking.numMade,
     };
   }

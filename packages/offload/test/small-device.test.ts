@@ -101,5 +101,7 @@ it('trains, saves, loads and is read without the whole on device or host', async
   // What a step brings of one layer, of the next, and takes back of the one before.
   expect(model.hostMemory().peakStagingBytes).toBeLessThanOrEqual(3 * 4 * LAYER_BYTES);
   expect(seen.most).toBeLessThanOrEqual(3 * 4 * LAYER_BYTES);
+  // Sizes of backward and those of a step lie in the same memory, with activations that waited.
+  expect(model.hostMemory().heldBytes).toBeLessThanOrEqual(12 * LAYER_BYTES);
   model.dispose();
 });

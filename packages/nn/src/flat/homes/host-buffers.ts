@@ -1,25 +1,45 @@
-// Host buffers for bytes on their way, reused by size so that a step allocates none.
+// Host buffers for bytes on their way, used again so that a step allocates none. A buffer is a span of a larger
+// block, cut where it fits best and joined with its neighbors when it comes back, so that sizes of backward and
+// those of the optimizer's step share the same memory. Before a block is made, unused ones give way until all of
+// them are no more bytes than were taken at once; only where spans in use keep gaps between them are they more.
 
-interface FreeBuffer {
+/** Offsets and sizes are multiples: views of any element type begin there. */
+const STEP_BYTES = 8;
+
+interface Span {
+  readonly start: number;
+  readonly end: number;
+}
+
+interface Block {
   readonly bytes: Uint8Array;
-  /** Sweeps before it was given back. */
-  readonly numSweeps: number;
+  /** What is free of it, in order and never touching. */
+  gaps: readonly Span[];
+  /** Sweeps before it was last in use. */
+  numSweeps: number;
 }
 
 export class HostBuffers {
-  readonly #free = new Map<number, FreeBuffer[]>();
-  readonly #taken = new Set<Uint8Array>();
+  /** Those that are in use no more move to the end. */
+  readonly #blocks = new Set<Block>();
+  readonly #taken = new Map<Uint8Array, Block>();
   #numMade = 0;
+  #heldBytes = 0;
   #takenBytes = 0;
   #peakTakenBytes = 0;
   #numSweeps = 0;
 
-  /** Buffers made so far: it stands still when a step finds all of its own. */
+  /** Blocks made so far: it stands still when a step finds all of its buffers. */
   get numMade(): number {
     return this.#numMade;
   }
 
-  /** Bytes taken and not given back. */
+  /** Bytes of all blocks, free or not. */
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  /** Bytes taken and not given back, each buffer's as a multiple of 8. */
   get takenBytes(): number {
     return this.#takenBytes;
   }
@@ -29,15 +49,16 @@ export class HostBuffers {
     return this.#peakTakenBytes;
   }
 
+  /** With anything in it. */
   take(byteLength: number): Uint8Array {
-    this.#takenBytes += byteLength;
+    const size = wholeSteps(byteLength);
+    this.#takenBytes += size;
     this.#peakTakenBytes = Math.max(this.#peakTakenBytes, this.#takenBytes);
-    let bytes = this.#free.get(byteLength)?.pop()?.bytes;
-    if (bytes === undefined) {
-      this.#numMade += 1;
-      bytes = new Uint8Array(byteLength);
-    }
-    this.#taken.add(bytes);
+    const { block, gap } = this.#bestGap(size) ?? this.#make(size);
+    const rest = { start: gap.start + size, end: gap.end };
+    block.gaps = block.gaps.flatMap((each) => (each === gap ? [rest] : [each])).filter(hasBytes);
+    const bytes = block.bytes.subarray(gap.start, gap.start + byteLength);
+    this.#taken.set(bytes, block);
     return bytes;
   }
 
@@ -46,29 +67,95 @@ export class HostBuffers {
    * @throws {Error} for any other, which is a fault of this program
    */
   give(bytes: Uint8Array): void {
-    const { byteLength } = bytes;
-    if (!this.#taken.delete(bytes)) {
+    const { byteLength, byteOffset } = bytes;
+    const block = this.#taken.get(bytes);
+    if (block === undefined) {
       throw new Error(
         `host buffers: expected one that was taken and not given back, got another of ${byteLength} bytes.`,
       );
     }
-    this.#takenBytes -= byteLength;
-    const list = this.#free.get(byteLength) ?? [];
-    this.#free.set(byteLength, list);
-    list.push({ bytes, numSweeps: this.#numSweeps });
+    this.#taken.delete(bytes);
+    const size = wholeSteps(byteLength);
+    this.#takenBytes -= size;
+    block.gaps = joined([...block.gaps, { start: byteOffset, end: byteOffset + size }]);
+    block.numSweeps = this.#numSweeps;
+    if (isFree(block)) {
+      this.#blocks.delete(block);
+      this.#blocks.add(block);
+    }
   }
 
-  /** Lets go of what has lain unused since the sweep before the last: sizes that don't come again. */
+  /** Lets go of blocks that have lain unused since the sweep before the last. */
   sweep(): void {
-    const first = this.#numSweeps - 1;
-    for (const [byteLength, list] of this.#free) {
-      const used = list.filter(({ numSweeps }) => numSweeps >= first);
-      if (used.length > 0) {
-        this.#free.set(byteLength, used);
-      } else {
-        this.#free.delete(byteLength);
+    for (const block of this.#blocks) {
+      if (isFree(block) && block.numSweeps < this.#numSweeps - 1) {
+        this.#drop(block);
       }
     }
     this.#numSweeps += 1;
   }
+
+  /** The smallest that has room; of equal ones that of the latest block, so that others can go. */
+  #bestGap(size: number): { readonly block: Block; readonly gap: Span } | undefined {
+    let best: { readonly block: Block; readonly gap: Span } | undefined;
+    for (const block of this.#blocks) {
+      for (const gap of block.gaps) {
+        if (lengthOf(gap) >= size && (best === undefined || lengthOf(gap) <= lengthOf(best.gap))) {
+          best = { block, gap };
+        }
+      }
+    }
+    return best;
+  }
+
+  #make(size: number): { readonly block: Block; readonly gap: Span } {
+    for (const block of this.#blocks) {
+      if (this.#heldBytes + size <= this.#peakTakenBytes) {
+        break;
+      }
+      if (isFree(block)) {
+        this.#drop(block);
+      }
+    }
+    const gap = { start: 0, end: size };
+    const block = { bytes: new Uint8Array(size), gaps: [gap], numSweeps: this.#numSweeps };
+    this.#blocks.add(block);
+    this.#heldBytes += size;
+    this.#numMade += 1;
+    return { block, gap };
+  }
+
+  #drop(block: Block): void {
+    this.#blocks.delete(block);
+    this.#heldBytes -= block.bytes.byteLength;
+  }
+}
+
+function wholeSteps(byteLength: number): number {
+  return Math.max(1, Math.ceil(byteLength / STEP_BYTES)) * STEP_BYTES;
+}
+
+function lengthOf({ start, end }: Span): number {
+  return end - start;
+}
+
+function hasBytes(span: Span): boolean {
+  return lengthOf(span) > 0;
+}
+
+function isFree({ bytes, gaps }: Block): boolean {
+  return gaps.length === 1 && lengthOf(gaps[0]!) === bytes.byteLength;
+}
+
+function joined(spans: readonly Span[]): Span[] {
+  const all: Span[] = [];
+  for (const span of spans.toSorted((a, b) => a.start - b.start)) {
+    const last = all.at(-1);
+    if (last?.end === span.start) {
+      all[all.length - 1] = { start: last.start, end: span.end };
+    } else {
+      all.push(span);
+    }
+  }
+  return all;
 }
