@@ -1,5 +1,5 @@
-// Which gradients travel together, and where each lies in its bucket. Pure arithmetic over indices of
-// the active parameters, the same on every rank.
+// Which gradients travel together, and where each lies in its bucket. Pure arithmetic over indices
+// of the active parameters, the same on every rank.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { alignElements, type FlatLayout, flatLayout } from '@shardweave/nn/flat';

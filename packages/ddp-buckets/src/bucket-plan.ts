@@ -29,7 +29,10 @@ export class BucketPlan {
   /** Whether the order is that of a backward, not the guess. */
   readonly isLearned: boolean;
   readonly #places = new Map<Tensor, Place>();
-  /** The dtypes that the active parameters had when buckets were laid out: a module can be cast later. */
+  /**
+   * The dtypes that the active parameters had when buckets were laid out: a module can be cast
+   * later.
+   */
   readonly #dtypes: readonly DType[];
 
   constructor(
@@ -85,7 +88,8 @@ export function guessStructure(
 }
 
 /**
- * Buckets in the order of arrival; parameters that did not arrive follow as guessed, or are left out.
+ * Buckets in the order of arrival; parameters that did not arrive follow as guessed, or are left
+ * out.
  */
 export function learnStructure(
   active: readonly ActiveParameter[],

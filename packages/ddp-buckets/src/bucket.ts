@@ -1,9 +1,9 @@
 // The gradients of some parameters in one storage: filled in backward, read back, added up over
 // ranks by somebody else, written and dealt out again. Knows no order and no ranks.
 //
-// Note [a bucket's storage]: that of its flat gradient; given back when its read-back is queued, and
-// taken again for the result. With retained gradients each backward has a storage of its own, which
-// lives as long as gradients look into it.
+// Note [a bucket's storage]: that of its flat gradient; given back when its read-back is queued,
+// and taken again for the result. With retained gradients each backward has a storage of its own,
+// which lives as long as gradients look into it.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { FlatGradient } from '@shardweave/nn/flat';
@@ -223,7 +223,9 @@ export class Bucket {
   }
 }
 
-/** target += source, dense, any dtypes; a 16-bit target's last word may be clobbered past its end. */
+/**
+ * target += source, dense, any dtypes; a 16-bit target's last word may be clobbered past its end.
+ */
 function addInto(
   device: Device,
   out: ReturnType<Tensor['view']>,

@@ -1,6 +1,6 @@
-// Wraps a module so that all ranks train one model: each has all of its parameters, and gradients are
-// averaged in buckets while backward still runs (apex's DistributedDataParallel, with what PyTorch's
-// Reducer has beside it). Create it alike on all ranks, before or after the optimizer.
+// Wraps a module so that all ranks train one model: each has all of its parameters, and gradients
+// are averaged in buckets while backward still runs (apex's DistributedDataParallel, with what
+// PyTorch's Reducer has beside it). Create it alike on all ranks, before or after the optimizer.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type LossScaler, Module, type Optimizer } from '@shardweave/nn';
@@ -11,15 +11,17 @@ import type { ActiveParameter } from './bucket.js';
 import { BUCKET_DTYPES } from './bucket-layout.js';
 import { DdpConfigError, DdpStateError } from './errors.js';
 import { followOptimizers, requireStepped } from './follow-optimizers.js';
-import { describeParameter, GradientSync } from './gradient-sync.js';
+import { GradientSync } from './gradient-sync.js';
 import {
   type DdpOptions,
   describeOptions,
   type ResolvedDdpOptions,
   resolveOptions,
 } from './options.js';
+import { describeParameter, PlanKeeper } from './plan-keeper.js';
 import type { RecordedForward } from './recorded-forwards.js';
 import type { StepTimings } from './step-timings.js';
+import { WrapperLanes } from './wrapper-lanes.js';
 
 export interface JoinOptions {
   /**
@@ -42,6 +44,8 @@ export class DistributedDataParallel<
   readonly module: Module<Args, Output>;
   readonly processGroup: ProcessGroup;
   readonly #options: ResolvedDdpOptions;
+  readonly #lanes: WrapperLanes;
+  readonly #keeper: PlanKeeper;
   readonly #sync: GradientSync;
   /** Parameters and buffers that all ranks have in common. */
   readonly #shared = new WeakSet<Tensor>();
@@ -58,9 +62,17 @@ export class DistributedDataParallel<
     this.module = this.child('module', module);
     this.processGroup = options.processGroup;
     this.#options = resolveOptions(options);
-    this.#sync = new GradientSync(this.device, options.processGroup, this.#options, () =>
-      this.#trainable(),
-    );
+    this.#lanes = new WrapperLanes(options.processGroup, this.#options);
+    this.#keeper = new PlanKeeper({
+      device: this.device,
+      options: this.#options,
+      lanes: this.#lanes,
+      trainable: () => this.#trainable(),
+    });
+    this.#sync = new GradientSync(this.device, this.#options, {
+      lanes: this.#lanes,
+      keeper: this.#keeper,
+    });
     const named = module.namedParameters();
     for (const [path, tensor] of named) {
       this.#requirePlain(path, tensor);
@@ -80,19 +92,19 @@ export class DistributedDataParallel<
 
   /** The parameters whose gradients are reduced, in the module's order; empty before a forward. */
   get activeParams(): readonly Tensor[] {
-    return this.#sync.plan?.active.map(({ tensor }) => tensor) ?? [];
+    return this.#keeper.plan?.active.map(({ tensor }) => tensor) ?? [];
   }
 
   /** Paths of the parameters of each bucket, in the order of reductions. */
   get buckets(): readonly (readonly string[])[] {
     return (
-      this.#sync.plan?.buckets.map(({ parameters }) => parameters.map(({ path }) => path)) ?? []
+      this.#keeper.plan?.buckets.map(({ parameters }) => parameters.map(({ path }) => path)) ?? []
     );
   }
 
   /** Whether buckets follow the order in which gradients came, on rank 0. */
   get isLearned(): boolean {
-    return this.#sync.plan?.isLearned ?? false;
+    return this.#keeper.plan?.isLearned ?? false;
   }
 
   /**
@@ -104,9 +116,9 @@ export class DistributedDataParallel<
   }
 
   /**
-   * The numeric classes of all ranks, each once, sorted. With several, optimizers step their replicas
-   * differently in the last bits: send one's to all by `syncParameters({ onlyTrained: true })` after a step,
-   * and clip by this package's norm. Empty on one rank, and before initialize.
+   * The numeric classes of all ranks, each once, sorted. With several, optimizers step their
+   * replicas differently in the last bits: send one's to all by `syncParameters({ onlyTrained: true
+   * })` after a step, and clip by this package's norm. Empty on one rank, and before initialize.
    */
   get numericClasses(): readonly string[] {
     return this.#numericClasses;
@@ -114,7 +126,7 @@ export class DistributedDataParallel<
 
   /** The groups that buckets take in turn; none on one rank, processGroup alone by default. */
   get communicators(): readonly ProcessGroup[] {
-    return this.#sync.communicators;
+    return [...this.#lanes.all];
   }
 
   /** Of the last step with a reduction. */
@@ -125,13 +137,13 @@ export class DistributedDataParallel<
   // ---- starting --------------------------------------------------------------------------------
 
   /**
-   * Holds the ranks' options equal, and their parameters in path, dtype and shape, and then in value:
-   * rank 0's parameters and buffers go to all. Collective, once; the first forward calls it. Wrappers
-   * of one group take turns.
+   * Holds the ranks' options equal, and their parameters in path, dtype and shape, and then in
+   * value: rank 0's parameters and buffers go to all. Collective, once; the first forward calls it.
+   * Wrappers of one group take turns.
    * @throws {DdpStructureError} on every rank, where options or models differ
    */
   initialize(): Promise<void> {
-    this.#opening ??= this.#sync.inOpening(() => this.#open());
+    this.#opening ??= this.#lanes.inOpening(() => this.#open());
     return this.#opening;
   }
 
@@ -146,7 +158,8 @@ export class DistributedDataParallel<
       this.#numericClasses = await requireAgreement(group, lines, options);
     }
     await this.#share(group, this.#state(), 'parameters and buffers');
-    await this.#sync.open();
+    await this.#keeper.open();
+    await this.#lanes.open();
   }
 
   /** Holds tensors equal over ranks, in path, dtype and shape, and then in value. */
@@ -186,12 +199,12 @@ export class DistributedDataParallel<
     if (this.processGroup.worldSize === 1) {
       return this.#share(this.processGroup, added, '');
     }
-    await this.#sync.inTurn((group) => this.#share(group, added, 'added parameters and buffers'));
+    await this.#lanes.inTurn((group) => this.#share(group, added, 'added parameters and buffers'));
   }
 
   /**
-   * Sends parameters and buffers of `root` (default 0) to all ranks: after loading them on one. With
-   * `onlyTrained` what a step changes and no more. Collective.
+   * Sends parameters and buffers of `root` (default 0) to all ranks: after loading them on one.
+   * With `onlyTrained` what a step changes and no more. Collective.
    */
   async syncParameters(
     options: { readonly root?: number; readonly onlyTrained?: boolean } = {},
@@ -217,7 +230,7 @@ export class DistributedDataParallel<
     if (this.processGroup.worldSize === 1) {
       return;
     }
-    await this.#sync.inTurn((group) => broadcastTensors(group, tensors, options));
+    await this.#lanes.inTurn((group) => broadcastTensors(group, tensors, options));
   }
 
   // ---- forward ---------------------------------------------------------------------------------
@@ -244,7 +257,7 @@ export class DistributedDataParallel<
       return await this.#record(args, this.isTraining ? this.#sync.noteRecorded() : undefined);
     } catch (error) {
       if (isWaitedFor) {
-        await this.#sync.tellOthers('ddp forward', error);
+        await this.#lanes.tellOthers('ddp forward', error);
       }
       throw error;
     }
@@ -299,10 +312,11 @@ export class DistributedDataParallel<
   }
 
   /**
-   * Runs `body` (this rank's steps) where ranks have unequal numbers of them: a rank that has no more
-   * takes part in the others' reductions with zeros. At the end all have the weights and buffers of
-   * a rank that stepped last, and its state of optimizers. Collective; other collectives of `body` are
-   * not waited for, and what is trained does not change in it. An error in `body` ends the job.
+   * Runs `body` (this rank's steps) where ranks have unequal numbers of them: a rank that has no
+   * more takes part in the others' reductions with zeros. At the end all have the weights and
+   * buffers of a rank that stepped last, and its state of optimizers. Collective; other collectives
+   * of `body` are not waited for, and what is trained does not change in it. An error in `body`
+   * ends the job.
    * @throws {DdpConfigError} where a trained parameter is in none of the optimizers
    */
   async join(body: () => Promise<void>, options: JoinOptions): Promise<void> {
@@ -310,17 +324,22 @@ export class DistributedDataParallel<
     requireStepped(options?.optimizers, this.#trainable());
     await this.initialize();
     await this.#shareAdded();
-    const root = await this.#sync.join(body, {
+    if (this.processGroup.worldSize === 1) {
+      await body();
+      return this.syncParameters();
+    }
+    const root = await this.#sync.uneven.run(this.processGroup, {
+      body,
       isScaledToActive: options.divideByInitialWorldSize === false,
+      onFailure: (error) => this.#lanes.tellOthers('ddp join', error),
+      onOut: () => this.#keeper.refresh(),
+      onBackward: () => this.#sync.watchBackward(),
       onBuffers: (from) => this.#syncBuffers({ root: from, identity: this.#sync.buffersIdentity }),
     });
     await this.syncParameters({ root });
-    if (this.processGroup.worldSize === 1) {
-      return;
-    }
     const followed = { optimizers: options.optimizers, scalers: options.scalers ?? [] };
     const parameters = this.module.parameters();
-    await this.#sync.inTurn((group) => followOptimizers(group, followed, { root, parameters }));
+    await this.#lanes.inTurn((group) => followOptimizers(group, followed, { root, parameters }));
   }
 
   protected override releaseOwned(): void {

@@ -1,6 +1,6 @@
-// After ranks had unequal numbers of steps: what optimizers and loss scalers remember becomes equal to
-// one rank's, as the weights did. Otherwise the next step would part the ranks, moments and step counts
-// being those of different steps.
+// After ranks had unequal numbers of steps: what optimizers and loss scalers remember becomes equal
+// to one rank's, as the weights did. Otherwise the next step would part the ranks, moments and step
+// counts being those of different steps.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { LossScaler, LossScalerState, Optimizer } from '@shardweave/nn';
@@ -57,7 +57,9 @@ export function requireStepped(
   );
 }
 
-/** Collective. Group options, step counts and state tensors of `parameters` become those of `root`. */
+/**
+ * Collective. Group options, step counts and state tensors of `parameters` become those of `root`.
+ */
 export async function followOptimizers(
   group: ProcessGroup,
   { optimizers, scalers }: Followed,

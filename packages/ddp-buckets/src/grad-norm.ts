@@ -1,17 +1,17 @@
 // Norms of reduced gradients, and clipping by them, alike on all ranks.
 //
-// Reduced gradients have the same bits on all ranks, and within a numeric class so has their norm. Ranks
-// of several classes may round it differently, and replicas that are scaled by two factors drift apart:
-// there the norm is rank 0's.
+// Reduced gradients have the same bits on all ranks, and within a numeric class so has their norm.
+// Ranks of several classes may round it differently, and replicas that are scaled by two factors
+// drift apart: there the norm is rank 0's.
 
 import { clipCoefficient, streamedGradNorm, streamedScaleGradients } from '@shardweave/nn';
 import type { DistributedDataParallel } from './distributed-data-parallel.js';
 import { serial } from './tell-others.js';
 
 /**
- * The norm of all gradients, with equal bits on all ranks. Waits for the device; sends nothing unless
- * ranks are of several numeric classes, and is collective there. 0 without gradients, not finite where
- * one is not.
+ * The norm of all gradients, with equal bits on all ranks. Waits for the device; sends nothing
+ * unless ranks are of several numeric classes, and is collective there. 0 without gradients, not
+ * finite where one is not.
  */
 export async function gradNorm(ddp: DistributedDataParallel): Promise<number> {
   await ddp.initialize();

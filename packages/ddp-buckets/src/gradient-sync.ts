@@ -1,25 +1,19 @@
-// What a wrapper does with gradients: the plan of buckets and when it is made anew, each backward's
-// cycle, and what the ranks agree on around it.
+// What a wrapper does with gradients: it begins and ends each backward's cycle, and keeps those
+// that are not to be reduced yet. The plan of buckets is PlanKeeper's, the groups that they go over
+// WrapperLanes'.
 
-import { exchangeWords, type ProcessGroup } from '@shardweave/collectives';
-import { byteSize } from '@shardweave/dtypes';
-import { HostBuffers } from '@shardweave/nn/flat';
 import type { Device, GradSink, Pass, Tensor } from '@shardweave/tensor-core';
-import { exchangeCall, requireAgreement } from './agreement.js';
-import type { ActiveParameter } from './bucket.js';
-import { BucketPlan, guessStructure, type PlanContext } from './bucket-plan.js';
 import { allReduceHook } from './communication-hooks/all-reduce-hook.js';
 import { DdpStateError } from './errors.js';
 import { LocalGradients } from './local-gradients.js';
-import { openLanes } from './open-lanes.js';
 import type { ResolvedDdpOptions } from './options.js';
-import { Reach } from './reach.js';
+import type { PlanKeeper } from './plan-keeper.js';
 import { type RecordedForward, RecordedForwards } from './recorded-forwards.js';
 import { type InTurn, isToLearn, learnBuckets, usedByAny } from './share-buckets.js';
 import { StepClock, type StepTimings } from './step-timings.js';
 import { type CycleContext, type CycleOutcome, SyncCycle } from './sync-cycle.js';
-import { serial, tellOthers } from './tell-others.js';
-import { type JoinBody, UnevenInputs } from './uneven-inputs.js';
+import { UnevenInputs } from './uneven-inputs.js';
+import type { WrapperLanes } from './wrapper-lanes.js';
 
 /** The sink of the wrapper's parameters. */
 export class GradientSync implements GradSink {
@@ -33,22 +27,12 @@ export class GradientSync implements GradSink {
   /** What join adds. */
   readonly uneven = new UnevenInputs();
   readonly #device: Device;
-  readonly #group: ProcessGroup;
   readonly #options: ResolvedDdpOptions;
-  /** The trainable parameters now. */
-  readonly #trainable: () => readonly ActiveParameter[];
-  #hostBuffers = new HostBuffers();
-  #control: ProcessGroup | undefined;
-  #lanes: readonly ProcessGroup[] = [];
-  #context: PlanContext | undefined;
-  #plan: BucketPlan | undefined;
-  #isAgreed = false;
-  /** Among the wrappers of the group, for what ranks compare. */
-  #wrapper = 0;
+  readonly #lanes: WrapperLanes;
+  readonly #keeper: PlanKeeper;
   /** Backwards that are reduced, begun so far; those of other ranks in join count, too. */
   #numBackwards = 0;
   readonly #forwards = new RecordedForwards();
-  readonly #reach: Reach;
   #pass: Pass | undefined;
   #cycle: SyncCycle | undefined;
   #clock: StepClock | undefined;
@@ -56,24 +40,13 @@ export class GradientSync implements GradSink {
 
   constructor(
     device: Device,
-    group: ProcessGroup,
     options: ResolvedDdpOptions,
-    trainable: () => readonly ActiveParameter[],
+    { lanes, keeper }: { readonly lanes: WrapperLanes; readonly keeper: PlanKeeper },
   ) {
     this.#device = device;
-    this.#group = group;
     this.#options = options;
-    this.#trainable = trainable;
-    this.#reach = new Reach(group, options);
-  }
-
-  get plan(): BucketPlan | undefined {
-    return this.#plan;
-  }
-
-  /** The groups that buckets take in turn; none on one rank. */
-  get communicators(): readonly ProcessGroup[] {
-    return [...this.#lanes];
+    this.#lanes = lanes;
+    this.#keeper = keeper;
   }
 
   get isInBackward(): boolean {
@@ -85,80 +58,12 @@ export class GradientSync implements GradSink {
     return this.isSyncing && this.isEnabled;
   }
 
-  // ---- opening ---------------------------------------------------------------------------------
-
-  /**
-   * Has all ranks wait their turn on the group, where other wrappers use it, too: `body` runs beside no
-   * other collective of this package. On one rank at once.
-   */
-  async inOpening(body: () => Promise<void>): Promise<void> {
-    if (this.#group.worldSize === 1) {
-      return body();
-    }
-    const { starts } = this.#group;
-    await starts.enqueue(
-      Promise.resolve(),
-      () => {
-        this.#wrapper = starts.nextUser();
-        return body();
-      },
-      serial(this.#group, 'ddp initialize'),
-    );
-  }
-
-  /** Opens the lanes, once, and agrees on how large a bucket may be; collective. */
-  async open(): Promise<void> {
-    const { limits } = this.#device.backend.info;
-    const bytes = Math.min(limits.maxViewBytes, limits.maxBufferBytes);
-    let maxElements = Math.floor(bytes / byteSize('f32')); // what 16 bits are cast to fits, too
-    if (this.#group.worldSize > 1) {
-      const word = Uint32Array.of(Math.min(maxElements, 2 ** 32 - 1));
-      const words = await exchangeWords(this.#group, word, exchangeCall('largest bucket'));
-      maxElements = words.reduce((a, b) => Math.min(a, b));
-      this.#control = this.#group;
-      this.#lanes = await openLanes(this.#control, this.#options);
-    }
-    this.#context = { device: this.#device, options: this.#options, maxElements };
-  }
-
-  /** Runs a collective of the wrapper in its turn on the first lane. */
-  inTurn<T>(body: (group: ProcessGroup) => Promise<T>): Promise<T> {
-    const group = this.#control!;
-    return group.starts.enqueue(Promise.resolve(), () => body(group), serial(group, 'ddp'));
-  }
-
-  // ---- the plan --------------------------------------------------------------------------------
-
   /** A forward begins: buckets are made anew where other parameters are trained than before. */
   noteForward(): void {
     this.#forwardStartMs ??= performance.now();
     if (this.isEnabled) {
-      this.refresh();
+      this.#keeper.refresh();
     }
-  }
-
-  /** Makes buckets anew where the trainable parameters have changed, by identity. */
-  refresh(): void {
-    const context = this.#context;
-    if (context === undefined) {
-      return;
-    }
-    const active = this.#trainable();
-    if (this.#plan?.isFor(active) === true) {
-      return;
-    }
-    this.#isAgreed = false;
-    this.#reach.forget();
-    this.#replacePlan(active, guessStructure(active, context), { isLearned: false });
-  }
-
-  #replacePlan(
-    active: readonly ActiveParameter[],
-    structure: readonly (readonly number[])[],
-    options: { readonly isLearned: boolean },
-  ): void {
-    this.#plan = new BucketPlan(active, structure, this.#context!, options);
-    this.#hostBuffers = new HostBuffers(); // of other sizes
   }
 
   /**
@@ -166,7 +71,7 @@ export class GradientSync implements GradSink {
    * Its backward calls noteReached.
    */
   noteRecorded(): RecordedForward | undefined {
-    if (!this.isReducing || this.uneven.isOpen || this.#control === undefined) {
+    if (!this.isReducing || this.uneven.isOpen || !this.#lanes.areOpen) {
       return undefined;
     }
     return this.#forwards.note(this.#numBackwards);
@@ -183,7 +88,7 @@ export class GradientSync implements GradSink {
     if (this.#pass === pass) {
       return;
     }
-    if (this.#context === undefined) {
+    if (this.#keeper.context === undefined) {
       throw new DdpStateError(
         'ddp backward: expected a forward through the wrapper before it, got a gradient without one. Call the wrapper, or await its initialize().',
       );
@@ -197,9 +102,9 @@ export class GradientSync implements GradSink {
     }
     this.#numBackwards += 1;
     this.#requireWholeLocals();
-    this.refresh();
+    this.#keeper.refresh();
     const isLeft = (tensor: Tensor) => this.locals.has(tensor);
-    this.#reach.require(this.#plan!.active, pass.reached, isLeft);
+    this.#keeper.reach.require(this.#keeper.plan!.active, pass.reached, isLeft);
     this.#clock = new StepClock(this.#forwardStartMs);
     this.#forwardStartMs = undefined;
     this.uneven.announceBackward();
@@ -229,28 +134,14 @@ export class GradientSync implements GradSink {
   }
 
   /**
-   * A backward has failed, before it reached this wrapper or after. Where it would have been reduced the
-   * others wait for it.
+   * A backward has failed, before it reached this wrapper or after. Where it would have been
+   * reduced the others wait for it.
    */
   failed(error: unknown, pass: Pass): void {
-    if (this.#context === undefined || !this.isReducing) {
+    if (this.#keeper.context === undefined || !this.isReducing) {
       return;
     }
-    pass.onFailure(() => this.tellOthers('ddp backward', error));
-  }
-
-  /**
-   * This rank has failed, and the others wait for it on whichever group: it tells them on all, behind
-   * what it has started on each. Returns when they have failed alike, or the job has ended.
-   */
-  async tellOthers(operation: string, error: unknown): Promise<void> {
-    const groups = new Set([this.#group, ...this.#lanes]);
-    const told = [...groups].map((group) =>
-      group.starts.enqueue(Promise.resolve(), () => tellOthers(group, operation, error), {
-        isSerial: true,
-      }),
-    );
-    await Promise.all(told);
+    pass.onFailure(() => this.#lanes.tellOthers('ddp backward', error));
   }
 
   /** @throws {DdpStateError} where a backward in noSync has failed half-way */
@@ -267,7 +158,7 @@ export class GradientSync implements GradSink {
   #identity(): string {
     const number = this.#numBackwards;
     const { name } = this.#options;
-    const wrapper = name === '' ? String(this.#wrapper) : `'${name}'`;
+    const wrapper = name === '' ? String(this.#lanes.wrapper) : `'${name}'`;
     // Ranks that have run out of inputs know the number alone.
     const numLeft = this.uneven.isOpen ? 0 : this.#forwards.countLeft(number);
     const left = numLeft === 0 ? '' : ` (${numLeft} forwards left without a backward)`;
@@ -279,18 +170,18 @@ export class GradientSync implements GradSink {
     clock: StepClock,
     locals: LocalGradients = this.locals,
   ): SyncCycle {
-    const agreed = Promise.all([this.uneven.round, this.#agree()]);
+    const agreed = Promise.all([this.uneven.round, this.#keeper.agree()]);
     const context = this.#cycleContext(locals);
     const identity = this.#identity();
-    return new SyncCycle(context, { plan: this.#plan!, agreed, reached, clock, identity });
+    return new SyncCycle(context, { plan: this.#keeper.plan!, agreed, reached, clock, identity });
   }
 
   #cycleContext(locals: LocalGradients): CycleContext {
     const { communicationHook, isDelayed, name } = this.#options;
     return {
-      lanes: this.#lanes,
+      lanes: this.#lanes.all,
       hook: communicationHook ?? allReduceHook,
-      hostBuffers: this.#hostBuffers,
+      hostBuffers: this.#keeper.hostBuffers,
       locals,
       isDelayed,
       tagPrefix: name === '' ? '' : `${name} `,
@@ -302,20 +193,6 @@ export class GradientSync implements GradSink {
   range<T>(name: string, body: () => T): T {
     const { trace } = this.#device;
     return this.#options.isProfiling && trace !== undefined ? trace.range(name, body) : body();
-  }
-
-  /** New sets of trainable parameters are compared over ranks before anything of them is sent. */
-  #agree(): Promise<unknown> | undefined {
-    if (this.#isAgreed || this.#control === undefined) {
-      return undefined;
-    }
-    this.#isAgreed = true;
-    const lines = this.#plan!.active.map(describeParameter);
-    const options = {
-      what: 'trainable parameters',
-      advice: 'Build, wrap and freeze the model alike on all ranks.',
-    };
-    return this.inTurn((group) => requireAgreement(group, lines, options));
   }
 
   async #endPass(): Promise<void> {
@@ -342,12 +219,12 @@ export class GradientSync implements GradSink {
     cycle.flush();
     await cycle.agreed;
     const round = await this.uneven.round;
-    const context = this.#context!;
-    const inTurn: InTurn = this.#control && ((body) => this.inTurn(body));
+    const context = this.#keeper.context!;
+    const inTurn: InTurn = this.#lanes.areOpen ? (body) => this.#lanes.inTurn(body) : undefined;
     const used = await usedByAny(cycle, context, inTurn);
     let structure: number[][] | undefined;
     if (isToLearn(cycle, context)) {
-      this.#reach.expect(this.#pass?.reached);
+      this.#keeper.reach.expect(this.#pass?.reached);
       const leader = round?.active[0] ?? 0;
       structure = await learnBuckets(cycle, { context, used, leader }, inTurn);
     }
@@ -357,7 +234,7 @@ export class GradientSync implements GradSink {
     };
     this.buffers = await cycle.receive(outcome);
     if (structure !== undefined) {
-      this.#replacePlan(cycle.plan.active, structure, { isLearned: true });
+      this.#keeper.learn(structure);
     }
   }
 
@@ -371,42 +248,18 @@ export class GradientSync implements GradSink {
 
   // ---- uneven inputs ---------------------------------------------------------------------------
 
-  /**
-   * Runs `body` with ranks that may run out of inputs at different times; the early ones take part
-   * in the others' collectives with zeros. Collective.
-   * @returns the rank whose weights are the newest
-   */
-  async join(
-    body: () => Promise<void>,
-    options: Pick<JoinBody, 'isScaledToActive' | 'onBuffers'>,
-  ): Promise<number> {
-    if (this.#control === undefined) {
-      await body();
-      return 0;
-    }
-    return this.uneven.run(this.#control, {
-      ...options,
-      body,
-      onFailure: (error) => this.tellOthers('ddp join', error),
-      onOut: () => this.refresh(),
-      onBackward: () => this.#watchBackward(),
-    });
-  }
-
   /** What ranks compare of buffers: how many backwards there were before. */
   get buffersIdentity(): string {
-    return `ddp ${this.#wrapper} buffers after backward ${this.#numBackwards}`;
+    return `ddp ${this.#lanes.wrapper} buffers after backward ${this.#numBackwards}`;
   }
 
-  /** Takes part in the others' backward with zeros alone: what a noSync of this rank has left is not theirs. */
-  async #watchBackward(): Promise<void> {
+  /**
+   * Takes part in the others' backward with zeros alone: what a noSync of this rank has left is not
+   * theirs.
+   */
+  async watchBackward(): Promise<void> {
     this.#numBackwards += 1;
     const cycle = this.#beginCycle(new Set(), new StepClock(undefined), new LocalGradients());
     await this.#finishCycle(cycle, { isSpectator: true });
   }
-}
-
-/** What ranks compare. */
-export function describeParameter({ path, tensor }: ActiveParameter): string {
-  return `${path} ${tensor.dtype} [${tensor.shape.join(', ')}]`;
 }

@@ -1,5 +1,5 @@
-// Uneven inputs: before each of its collectives a rank that still has inputs says so, and ranks that
-// have run out hear what they must take part in, until nobody has any.
+// Uneven inputs: before each of its collectives a rank that still has inputs says so, and ranks
+// that have run out hear what they must take part in, until nobody has any.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 

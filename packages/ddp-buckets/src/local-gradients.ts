@@ -1,5 +1,5 @@
-// Gradients of backwards that are not reduced (noSync, disableAllreduce): they add up here until the
-// next reduction takes them along. Where a parameter has no other gradient they are its `grad`.
+// Gradients of backwards that are not reduced (noSync, disableAllreduce): they add up here until
+// the next reduction takes them along. Where a parameter has no other gradient they are its `grad`.
 
 import { cast, type Tensor } from '@shardweave/tensor-core';
 
@@ -13,7 +13,9 @@ export class LocalGradients {
   readonly #sums = new Map<Tensor, LocalGradient>();
   /** Leaves whose sums the backward under way has added to, or taken. */
   readonly #touched = new Set<Tensor>();
-  /** Leaves that a failed backward has touched: parts of it are in their sums, or the sums are gone. */
+  /**
+   * Leaves that a failed backward has touched: parts of it are in their sums, or the sums are gone.
+   */
   readonly #torn = new Set<Tensor>();
 
   /** Whether a failed backward has left sums that are neither with nor without it. */

@@ -15,13 +15,18 @@ export interface DdpOptions {
    * firstBucketBytes and bucketCapBytes. Not used where allreduceTriggerParams are given.
    */
   readonly messageSize?: number;
-  /** Bytes from which the first bucket of a dtype is full, so that communication starts early. Default 1 MiB. */
+  /**
+   * Bytes from which the first bucket of a dtype is full, so that communication starts early.
+   * Default 1 MiB.
+   */
   readonly firstBucketBytes?: number;
   /** Bytes from which the others are full. Default 40 MB, apex's ten million f32. */
   readonly bucketCapBytes?: number;
   /** Parameters whose gradients close the bucket of their dtype; nothing else does. */
   readonly allreduceTriggerParams?: readonly Tensor[];
-  /** No overlap: everything is reduced at the end of backward, one bucket a dtype. Default false. */
+  /**
+   * No overlap: everything is reduced at the end of backward, one bucket a dtype. Default false.
+   */
   readonly delayAllreduce?: boolean;
   /** Gradients stay views of the reduced buckets, which `allreduceBuffers` shows. Default false. */
   readonly retainAllreduceBuffers?: boolean;
@@ -55,8 +60,8 @@ export interface DdpOptions {
   /** How a bucket is added up over ranks. Default: an all-reduce of its exact values. */
   readonly communicationHook?: CommunicationHook;
   /**
-   * Before the buckets' numbers in traces, where a process wraps several modules; equal on all ranks.
-   * Default none.
+   * Before the buckets' numbers in traces, where a process wraps several modules; equal on all
+   * ranks. Default none.
    */
   readonly name?: string;
 }
@@ -162,7 +167,8 @@ export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
 }
 
 /**
- * What ranks must have been given alike, a line an option; all but `prof`, which is each rank's own.
+ * What ranks must have been given alike, a line an option; all but `prof`, which is each rank's
+ * own.
  * @param pathOf of a trigger parameter in the module
  */
 export function describeOptions(

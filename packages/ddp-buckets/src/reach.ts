@@ -1,5 +1,5 @@
-// Whether a backward reaches what the ranks wait for: every trainable parameter, or in a static graph the
-// same ones as the first did.
+// Whether a backward reaches what the ranks wait for: every trainable parameter, or in a static
+// graph the same ones as the first did.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Tensor } from '@shardweave/tensor-core';

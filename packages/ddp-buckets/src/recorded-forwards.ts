@@ -1,5 +1,5 @@
-// Which forwards had their backward. A rank that leaves a batch out after its forward is a batch ahead
-// of the others from then on, and nothing but this count tells it from them.
+// Which forwards had their backward. A rank that leaves a batch out after its forward is a batch
+// ahead of the others from then on, and nothing but this count tells it from them.
 
 /** A training forward whose graph was recorded. */
 export interface RecordedForward {
@@ -23,8 +23,8 @@ export class RecordedForwards {
   }
 
   /**
-   * How many were left without a backward so far, when backward `number` (from 1) begins. Those after
-   * the backward before may be in this one, or in the next.
+   * How many were left without a backward so far, when backward `number` (from 1) begins. Those
+   * after the backward before may be in this one, or in the next.
    */
   countLeft(number: number): number {
     for (const forward of this.#waiting) {

@@ -1,5 +1,5 @@
-// What ranks tell one another at the end of a backward: which parameters any of them used, and in which
-// order gradients came on one of them, which the buckets of all follow from then on.
+// What ranks tell one another at the end of a backward: which parameters any of them used, and in
+// which order gradients came on one of them, which the buckets of all follow from then on.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import {

@@ -2,8 +2,8 @@
 // on, and come back at its end.
 //
 // Note [order of collectives]: bucket i leaves when it is full and bucket i - 1 has left, on lane i
-// mod n. What else the ranks must agree on (who takes part, which parameters exist, which were used,
-// the learned order) goes on the first lane, before the first bucket or after the last.
+// mod n. What else the ranks must agree on (who takes part, which parameters exist, which were
+// used, the learned order) goes on the first lane, before the first bucket or after the last.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { HostBuffers } from '@shardweave/nn/flat';

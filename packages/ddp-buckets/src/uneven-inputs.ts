@@ -1,5 +1,5 @@
-// What join adds to a wrapper's synchronization: who still has inputs in each round, and the part that a
-// rank without any takes in the others' backwards and buffers.
+// What join adds to a wrapper's synchronization: who still has inputs in each round, and the part
+// that a rank without any takes in the others' backwards and buffers.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type JoinRound, JoinRounds } from './join-rounds.js';

@@ -3,7 +3,7 @@
 import { checkpoint, Linear, Module } from '@shardweave/nn';
 import { add, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const AB = { a: 3, b: 200 };
 

@@ -4,7 +4,7 @@ import { DdpStructureError } from '@shardweave/ddp-buckets';
 import { BatchNorm1d, Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
 import { type Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank, wrap } from './ranks.js';
+import { onRanks, type Rank, wrap } from './support/ranks.js';
 
 const DIM = 4;
 

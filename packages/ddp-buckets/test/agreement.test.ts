@@ -5,7 +5,7 @@ import { checkpoint, loadStateDict, Module, stateDict } from '@shardweave/nn';
 import { type Device, Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
-import { Bag, type BagSpec, onRanks, pull, pulled, wrap } from './ranks.js';
+import { Bag, type BagSpec, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 /** A Bag with a running value beside it. */
 class Counting extends Module<[factor: number], Tensor> {

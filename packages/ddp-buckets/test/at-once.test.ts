@@ -1,12 +1,12 @@
-// Calls that are not waited for before the next one: they take turns on their group, in the order in
-// which they were made, however long each takes on a rank.
+// Calls that are not waited for before the next one: they take turns on their group, in the order
+// in which they were made, however long each takes on a rank.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type CommunicationHook, Reducer } from '@shardweave/ddp-buckets';
 import { Module } from '@shardweave/nn';
 import { add, type Device, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js';
 
 /** Lets other work go first, `count` times. */
 async function lag(count: number): Promise<void> {

@@ -23,7 +23,7 @@ import {
   tanh,
 } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank, wrap } from './ranks.js';
+import { onRanks, type Rank, wrap } from './support/ranks.js';
 
 const [DIM, ROWS, STEPS] = [6, 4, 4];
 type Norm = 'none' | 'batch' | 'sync';

@@ -3,7 +3,7 @@
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { Bag, type BagSpec, onRanks, pull, pulled, type Rank, wrap } from './ranks.js';
+import { Bag, type BagSpec, onRanks, pull, pulled, type Rank, wrap } from './support/ranks.js';
 
 const ABCD = { a: 100, b: 100, c: 100, d: 100 };
 

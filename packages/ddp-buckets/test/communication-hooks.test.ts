@@ -24,7 +24,7 @@ import {
   SMALL_BUCKETS,
   tinyGpt2,
   wrap,
-} from './ranks.js';
+} from './support/ranks.js';
 
 const DIM = 16;
 
@@ -53,7 +53,9 @@ async function flatGradients(model: ReturnType<typeof wrap>): Promise<number[]> 
   return all.flatMap((values) => [...values]);
 }
 
-/** Bytes that rank 0 sends, and its gradients, of step after step; all ranks agree on the latter. */
+/**
+ * Bytes that rank 0 sends, and its gradients, of step after step; all ranks agree on the latter.
+ */
 async function reduced(
   makeHook: () => CommunicationHook | undefined,
   options: { readonly steps?: number; readonly worldSize?: number } = {},
@@ -355,8 +357,9 @@ it('bf16, int8 and PowerSGD train a GPT nearly as exact gradients do', async () 
   for (const makeHook of [
     () => compressionHook({ wire: 'bf16' }),
     () => compressionHook({ wire: 'int8' }),
-    // A few exact steps first, as PyTorch's hook begins: factors that start at random with the training
-    // cost up to a third of a unit of loss over six initial models, and after five steps a twentieth.
+    // A few exact steps first, as PyTorch's hook begins: factors that start at random with the
+    // training cost up to a third of a unit of loss over six initial models, and after five steps a
+    // twentieth.
     () => powerSgdHook({ matrixApproximationRank: 4, startStep: 5 }),
   ]) {
     expect(await trainedLoss(makeHook), makeHook().name).toBeLessThan(exact + 0.1);

@@ -3,7 +3,7 @@
 import { Checkpoint, Dropout, Linear, Module, Sequential } from '@shardweave/nn';
 import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank, wrap } from './ranks.js';
+import { onRanks, type Rank, wrap } from './support/ranks.js';
 
 const ROWS = 4;
 const WIDTH = 32;

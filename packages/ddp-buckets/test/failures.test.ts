@@ -1,11 +1,11 @@
-// One rank fails while the others wait for it. Groups have their time-out of ten minutes: the others
-// learn of it from that rank, or the test fails.
+// One rank fails while the others wait for it. Groups have their time-out of ten minutes: the
+// others learn of it from that rank, or the test fails.
 
 import { allReduceHook, type CommunicationHook } from '@shardweave/ddp-buckets';
 import { Module, Sgd } from '@shardweave/nn';
 import { mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, type Rank, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, type Rank, wrap } from './support/ranks.js';
 
 /** Ends a test in which a rank would learn of a failure by time alone, after half a minute. */
 const IN_TIME = { timeout: 20_000 };
@@ -222,7 +222,8 @@ describe.each(IN_HOOKS)('a hook (%j) of the first of three buckets', ({ isSerial
         const { state, model } = late(rank, numStreams);
         await pull(model, 1);
         state.isFailing = rank.rank === 1;
-        // A sum that is whole is no failure of rank 0: it learns of it in the next step at the latest.
+        // A sum that is whole is no failure of rank 0: it learns of it in the next step at the
+        // latest.
         const both = pull(model, 1).then(() => pull(model, 1));
         return both.catch((error: unknown) => error as Error);
       });

@@ -1,5 +1,5 @@
-// What optimizers and loss scalers remember after ranks had unequal numbers of steps: an epoch later
-// the ranks' weights are still the same, bit for bit.
+// What optimizers and loss scalers remember after ranks had unequal numbers of steps: an epoch
+// later the ranks' weights are still the same, bit for bit.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import {
@@ -14,7 +14,7 @@ import {
 } from '@shardweave/nn';
 import { mean, square, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank, wrap } from './ranks.js';
+import { onRanks, type Rank, wrap } from './support/ranks.js';
 
 const DIM = 4;
 const STEPS = [1, 4, 3];

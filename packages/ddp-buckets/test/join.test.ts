@@ -3,7 +3,7 @@
 import { Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, type BagSpec, onRanks, pull, pulled, weightsOf, wrap } from './ranks.js';
+import { Bag, type BagSpec, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js';
 
 const AB = { a: 3, b: 200 };
 

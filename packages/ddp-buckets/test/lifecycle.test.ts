@@ -4,7 +4,7 @@ import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { Module, Sequential } from '@shardweave/nn';
 import { add, type Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 /** Lets its input through; its backward throws where it is told to. */
 class Trap extends Module<[x: Tensor], Tensor> {

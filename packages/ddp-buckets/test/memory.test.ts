@@ -14,7 +14,7 @@ import {
   SMALL_BUCKETS,
   tinyGpt2,
   wrap,
-} from './ranks.js';
+} from './support/ranks.js';
 
 /** The host buffers that all-reduces of `groups` get from now on. */
 function hostBuffersOf(groups: readonly ProcessGroup[]): ReadonlySet<ArrayBufferLike> {

@@ -10,7 +10,7 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { type Module, packParameters, Sequential } from '@shardweave/nn';
 import { Device, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, type Rank, wrap } from './ranks.js';
+import { Bag, onRanks, pull, type Rank, wrap } from './support/ranks.js';
 
 const AB = { a: 3, b: 5 };
 

@@ -1,6 +1,6 @@
-// Buckets are reduced while backward goes on, with a delay injected into every collective. The order
-// of events decides, not the clock: a layer's backward waits until the first bucket has left, and
-// that bucket's all-reduce is kept open until the last gradient is there.
+// Buckets are reduced while backward goes on, with a delay injected into every collective. The
+// order of events decides, not the clock: a layer's backward waits until the first bucket has left,
+// and that bucket's all-reduce is kept open until the last gradient is there.
 
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
@@ -8,7 +8,7 @@ import { Linear, Sequential } from '@shardweave/nn';
 import { chromeTrace, Device, mean, square, type Tensor, Trace } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
+import { onRanks } from './support/ranks.js';
 
 const DELAY_MS = 20;
 /** For an event that never comes: the test has failed by then. */

@@ -17,7 +17,7 @@ import {
   tinyGpt2,
   weightsOf,
   wrap,
-} from './ranks.js';
+} from './support/ranks.js';
 
 const STEPS = 20;
 const BATCH = 12; // divides by every world size below

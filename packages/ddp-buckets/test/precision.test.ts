@@ -15,7 +15,7 @@ import {
   tanh,
 } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const roundF16 = (x: number) => f16ToF32(f32ToF16(x));
 

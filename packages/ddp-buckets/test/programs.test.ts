@@ -1,5 +1,5 @@
-// Programs as people write them, on several ranks and on one process with all their rows: what a rank
-// computes with, when it reduces and what is trained changes from step to step.
+// Programs as people write them, on several ranks and on one process with all their rows: what a
+// rank computes with, when it reduces and what is trained changes from step to step.
 
 import type { DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { clipGradNorm, Linear, LossScaler, Module, ModuleList, Sgd } from '@shardweave/nn';
@@ -15,7 +15,7 @@ import {
 } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js';
 
 const [DIM, ROWS] = [6, 4];
 

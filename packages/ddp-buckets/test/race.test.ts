@@ -1,12 +1,12 @@
 // A1, as apex runs it: two parameters of 4096 x 4096, a bucket each, three groups, a trigger; each
-// iteration's gradients are exactly the mean over ranks. What once went wrong there is a bucket that
-// was sent before it was flattened.
+// iteration's gradients are exactly the mean over ranks. What once went wrong there is a bucket
+// that was sent before it was flattened.
 
 import { Module } from '@shardweave/nn';
 import { type Device, max, min, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { expect, it } from 'vitest';
-import { onRanks, wrap } from './ranks.js';
+import { onRanks, wrap } from './support/ranks.js';
 
 const SIZE = 4096 * 4096;
 const ITERATIONS = 10;

@@ -12,7 +12,7 @@ import {
 } from '@shardweave/ddp-buckets';
 import { add } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, type Rank, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, type Rank, wrap } from './support/ranks.js';
 
 const AB = { a: 3, b: 3 };
 

@@ -5,7 +5,7 @@ import { Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled } from './ranks.js';
+import { Bag, onRanks, pull, pulled } from './support/ranks.js';
 
 const SPEC = { a: 3, b: [5, 'f16'], c: 200, d: [1, 'bf16'] } as const;
 

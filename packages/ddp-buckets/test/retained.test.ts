@@ -2,7 +2,7 @@
 
 import { Sgd } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const SPEC = { a: 3, b: 130, c: [5, 'f16'] } as const;
 const OPTIONS = { retainAllreduceBuffers: true };

@@ -1,5 +1,6 @@
-// Several owners of the parameters of one bucket: optimizers and modules that step and zero a part each.
-// A bucket is only the gradients' way to the other ranks, so each parameter has its own afterwards.
+// Several owners of the parameters of one bucket: optimizers and modules that step and zero a part
+// each. A bucket is only the gradients' way to the other ranks, so each parameter has its own
+// afterwards.
 
 import { AdamW, type Module, type Optimizer, Sgd } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
@@ -11,7 +12,7 @@ import {
   tinyGpt2,
   weightsOf,
   wrap,
-} from './ranks.js';
+} from './support/ranks.js';
 
 const STEPS = 2;
 const BATCH = 2;

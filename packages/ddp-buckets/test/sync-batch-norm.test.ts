@@ -13,7 +13,7 @@ import {
 } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { onRanks, type Rank, wrap } from './ranks.js';
+import { onRanks, type Rank, wrap } from './support/ranks.js';
 
 const [IN, HIDDEN, OUT] = [6, 5, 3];
 const EPS = 1e-5;
@@ -69,7 +69,10 @@ interface Outcome {
   readonly variance: readonly number[];
 }
 
-/** The same by plain loops in f64: gradients of the sum of squares over all rows, running statistics. */
+/**
+ * The same by plain loops in f64: gradients of the sum of squares over all rows, running
+ * statistics.
+ */
 function reference(first: number, count: number): Outcome {
   const x = rowsOf(first, count);
   const { first: w, gain, shift, last: v } = WEIGHTS;

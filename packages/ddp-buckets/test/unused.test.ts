@@ -4,7 +4,7 @@ import { DdpUnusedParameterError } from '@shardweave/ddp-buckets';
 import { Module } from '@shardweave/nn';
 import { add, type Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './ranks.js';
+import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const ABC = { a: 3, b: 5, c: 200 };
 

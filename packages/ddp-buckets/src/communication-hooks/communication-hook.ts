@@ -1,11 +1,12 @@
 // The seam between buckets and the wire: how the gradients of one bucket are added up over ranks.
 //
-// Ordering   Hooks of one group are called in the order of the buckets, on every rank alike. One that
+// Ordering   Hooks of one group are called in the order of the buckets, on every rank alike. One
+// that
 //            makes a single collective call must make it before its first await; one that makes
 //            several says isSerial, and is called when the bucket before it has ended.
-// Ownership  `bytes` is the hook's until its promise settles, and the caller's again then.
-// Failure    A rejection fails the backward of this rank and ends the job: the others' errors name it.
-// Numbers    The result must have equal bits on all ranks, or their weights drift apart.
+// Ownership  `bytes` is the hook's until its promise settles, and the caller's again then. Failure
+// A rejection fails the backward of this rank and ends the job: the others' errors name it. Numbers
+// The result must have equal bits on all ranks, or their weights drift apart.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { DType } from '@shardweave/dtypes';

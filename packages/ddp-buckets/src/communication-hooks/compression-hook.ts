@@ -16,8 +16,8 @@ export interface CompressionHookOptions {
 }
 
 /**
- * All-reduces of f32 buckets in `wire`; 16-bit buckets go as they are. What is remembered is that of
- * one wrapper, and is lost when its buckets are made anew.
+ * All-reduces of f32 buckets in `wire`; 16-bit buckets go as they are. What is remembered is that
+ * of one wrapper, and is lost when its buckets are made anew.
  */
 export function compressionHook(options: CompressionHookOptions): CommunicationHook {
   const { wire, errorFeedback = wire === 'int8' } = options;

@@ -58,7 +58,9 @@ export function expand(
   }
 }
 
-/** Columns of p [rows, rank] become orthonormal (modified Gram-Schmidt); one that is null stays so. */
+/**
+ * Columns of p [rows, rank] become orthonormal (modified Gram-Schmidt); one that is null stays so.
+ */
 export function orthonormalize(p: Float32Array, rows: number, rank: number): void {
   for (let k = 0; k < rank; k++) {
     for (let before = 0; before < k; before++) {

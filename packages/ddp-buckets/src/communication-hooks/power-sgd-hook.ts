@@ -1,5 +1,6 @@
-// PowerSGD (Vogels, Karimireddy, Jaggi 2019): a gradient matrix travels as two thin factors, found by
-// one step of power iteration a training step. What that loses is added to the next step's gradient.
+// PowerSGD (Vogels, Karimireddy, Jaggi 2019): a gradient matrix travels as two thin factors, found
+// by one step of power iteration a training step. What that loses is added to the next step's
+// gradient.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { BucketLayout } from '../bucket-layout.js';
@@ -28,7 +29,9 @@ export interface PowerSgdOptions {
   readonly seed?: number;
 }
 
-/** Compresses f32 buckets; 16-bit ones go as they are. Serial: two or three all-reduces a bucket. */
+/**
+ * Compresses f32 buckets; 16-bit ones go as they are. Serial: two or three all-reduces a bucket.
+ */
 export function powerSgdHook(options: PowerSgdOptions = {}): CommunicationHook {
   const states = new WeakMap<BucketLayout, BucketState>();
   const { startStep = 0, matrixApproximationRank = 1, minCompressionRate = 2 } = options;

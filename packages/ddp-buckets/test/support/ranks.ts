@@ -3,7 +3,7 @@
 import { type DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { AdamW, Gpt2, Module, Sgd } from '@shardweave/nn';
 import { add, cast, type Device, type DType, mul, sum, type Tensor } from '@shardweave/tensor-core';
-import { optimizerGroups, type Rank, TINY } from '../../../tooling/vitest/training-ranks.ts';
+import { optimizerGroups, type Rank, TINY } from '../../../../tooling/vitest/training-ranks.ts';
 
 export {
   forwardBackward,
@@ -12,7 +12,7 @@ export {
   type Rank,
   TINY,
   tokens,
-} from '../../../tooling/vitest/training-ranks.ts';
+} from '../../../../tooling/vitest/training-ranks.ts';
 
 export function tinyGpt2(device: Device): Gpt2 {
   return new Gpt2(device, TINY, { seed: 3 });
@@ -37,8 +37,8 @@ export async function weightsOf(module: Module): Promise<Map<string, Float32Arra
 export type BagSpec = Readonly<Record<string, number | readonly [size: number, dtype: DType]>>;
 
 /**
- * Parameters whose gradients are known exactly: each element of one that is used gets `factor` times
- * the parameter's number (from 1). The last one used gets its gradient first.
+ * Parameters whose gradients are known exactly: each element of one that is used gets `factor`
+ * times the parameter's number (from 1). The last one used gets its gradient first.
  */
 export class Bag extends Module<[factor: number, used?: readonly string[]], Tensor> {
   constructor(device: Device, spec: BagSpec) {
