@@ -20,9 +20,9 @@ export function readmePaths() {
     ...['packages', 'apps'].flatMap((parent) =>
       inside(parent).map((name) => `${parent}/${name}/README.md`),
     ),
-    ...inside('docs')
+    ...readdirSync(join(ROOT, 'docs'), { recursive: true })
       .filter((name) => name.endsWith('.md'))
-      .map((name) => `docs/${name}`),
+      .map((name) => `docs/${name.replaceAll('\\', '/')}`),
   ];
 }
 

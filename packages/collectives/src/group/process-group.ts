@@ -6,22 +6,25 @@ import type { OperationName, WireDType } from '../endpoint/call-signature.js';
 import type { StartOrder } from './start-order.js';
 
 export interface CallOptions {
-  /** Milliseconds without a byte's progress until this call fails on all ranks. Default: the group's. */
+  /**
+   * Milliseconds without a byte's progress until this call fails on all ranks. Default: the
+   * group's.
+   */
   readonly timeoutMs?: number;
   /** A name for traces, for example of the unit that is gathered. Not compared between ranks. */
   readonly tag?: string;
   /**
-   * What the call is for, where sizes alone don't tell: ranks compare it (a 32-bit hash of it travels),
-   * and the error of ranks that disagree has each rank's. Default: nothing is compared.
+   * What the call is for, where sizes alone don't tell: ranks compare it (a 32-bit hash of it
+   * travels), and the error of ranks that disagree has each rank's. Default: nothing is compared.
    */
   readonly identity?: string;
 }
 
 export interface BarrierOptions extends CallOptions {
   /**
-   * For a rank that cannot make the collective which is due, and makes a barrier in its place: where
-   * a rank calls something else, or none in time, the job is aborted with this reason. `tellFailure` is
-   * made of it. Default: ranks that differ are a mismatch.
+   * For a rank that cannot make the collective which is due, and makes a barrier in its place:
+   * where a rank calls something else, or none in time, the job is aborted with this reason.
+   * `tellFailure` is made of it. Default: ranks that differ are a mismatch.
    */
   readonly elseAbort?: string;
 }
@@ -34,8 +37,8 @@ export interface MoveOptions extends CallOptions {
 /** How f32 travels, in all-gathers and in sums and means. `dtype` must be 'f32'. */
 export interface CompressionOptions {
   /**
-   * Rounded to 16 bits, or to int8 with a scale for each block of 256 (errors: see the README). Sums
-   * are made in f32 all the same. Default: the group's, else 'exact'.
+   * Rounded to 16 bits, or to int8 with a scale for each block of 256 (errors: see docs/collectives/operations.md).
+   * Sums are made in f32 all the same. Default: the group's, else 'exact'.
    */
   readonly wire?: WireFormat | 'exact';
   /**
@@ -78,7 +81,9 @@ export interface RecvOptions extends CallOptions {
   readonly channel?: number;
 }
 
-/** Completed calls and payload bytes of one rank in one group; split's own exchange isn't counted. */
+/**
+ * Completed calls and payload bytes of one rank in one group; split's own exchange isn't counted.
+ */
 export interface CollectiveStats {
   readonly allGathers: number;
   readonly reduceScatters: number;
@@ -166,7 +171,9 @@ export interface ProcessGroup extends AsyncDisposable {
   allocate(byteLength: number): Uint8Array;
   /** Makes shared memory of the caller's known to the transport, so that it is moved as fast. */
   register(buffer: SharedArrayBuffer): void;
-  /** Gives back what `allocate` gave, or forgets a registered buffer. No call with it is pending. */
+  /**
+   * Gives back what `allocate` gave, or forgets a registered buffer. No call with it is pending.
+   */
   release(memory: Uint8Array | ArrayBufferLike): void;
 
   stats(): CollectiveStats;

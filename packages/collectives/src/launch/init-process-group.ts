@@ -13,7 +13,7 @@ import { readSecret } from './secret.js';
 
 export type LaunchTransport = 'ws' | 'mpi';
 
-/** All that connectWs takes; what is not given is read from the environment. */
+/** Takes all options of connectWs; what is not given is read from the environment. */
 export interface InitProcessGroupOptions
   extends PlaceOptions,
     Omit<Partial<ConnectWsOptions>, keyof PlaceOptions> {
@@ -23,7 +23,7 @@ export interface InitProcessGroupOptions
    * choose the same.
    */
   readonly transport?: LaunchTransport;
-  /** For 'mpi'. */
+  /** Options of connectMpi, for 'mpi'. */
   readonly mpi?: Pick<ConnectMpiOptions, 'library' | 'nativeAllReduce' | 'finalize'>;
 }
 
@@ -34,7 +34,7 @@ const MPI_LAUNCHERS: readonly (LauncherName | undefined)[] = ['openmpi', 'pmi'];
 
 /**
  * Resolves with the group of all ranks when all have come, within `joinTimeoutMs` (default: five
- * minutes). Explicit options win over the environment, whose launchers the README lists.
+ * minutes). Explicit options win over the environment, whose launchers docs/collectives/starting.md lists.
  *
  * @throws {LaunchError} where options or environment can't be right, before anything is sent.
  * @throws {JoinError} where the ranks don't find each other.

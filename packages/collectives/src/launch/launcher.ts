@@ -15,16 +15,16 @@ export type LauncherName =
   | 'jobset'
   | 'indexed-job';
 
-/** A process's place in a job. undefined: the launcher doesn't say. */
+/** A process's place in a job. What is undefined the launcher doesn't say. */
 export interface Launcher {
   /** 'env': RANK and WORLD_SIZE, set by hand or by a launcher that has no other sign. */
   readonly launcher: LauncherName;
   readonly rank: number;
   readonly worldSize: number;
-  /** Among the processes of this host. */
+  /** The process's number among those of this host. */
   readonly localRank: number | undefined;
   readonly localWorldSize: number | undefined;
-  /** Of this host among the job's. */
+  /** The number of this host among the job's. */
   readonly nodeRank: number | undefined;
   /** Name or IP of rank 0's host. */
   readonly address: string | undefined;
@@ -34,7 +34,7 @@ export interface Launcher {
   readonly attempt: number;
   /** Equal on all ranks, and another one for each job as far as the launcher has an id. */
   readonly runId: string;
-  /** Environment variables that this was read from. */
+  /** The environment variables that this was read from. */
   readonly variables: readonly string[];
 }
 

@@ -33,12 +33,12 @@ export interface PlaceOptions {
 export interface Place {
   readonly rank: number;
   readonly worldSize: number;
-  /** undefined: the launcher doesn't say, and nobody else did. */
+  /** Undefined where neither the launcher nor anybody else says it. */
   readonly address: string | undefined;
   readonly port: number;
   readonly attempt: number;
   readonly runId: string;
-  /** undefined where rank and world size are options. */
+  /** Undefined where rank and world size are options. */
   readonly launcher: Launcher | undefined;
 }
 
@@ -83,8 +83,8 @@ export function readPlace(options: PlaceOptions): Place {
 }
 
 /**
- * Where the ranks meet, as connectWs wants it: on rank 0 an IP of its own to listen on, elsewhere the
- * address as it was given. Waits until rank 0's own name is known.
+ * Where the ranks meet, as connectWs wants it: on rank 0 an IP of its own to listen on, elsewhere
+ * the address as it was given. Waits until rank 0's own name is known.
  *
  * @throws {LaunchError} where there is no address, or one that other hosts can't reach.
  */

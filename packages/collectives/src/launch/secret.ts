@@ -18,11 +18,11 @@ export interface SecretOptions {
 }
 
 /**
- * The option, else SHARDWEAVE_SECRET, else the text of the file SHARDWEAVE_SECRET_FILE. A world of one
- * needs none: it gets a fresh one.
+ * The option, else SHARDWEAVE_SECRET, else the text of the file SHARDWEAVE_SECRET_FILE. A world of
+ * one needs none: it gets a fresh one.
  *
- * @throws {LaunchError} where there is none, one too short, or a file that can't be read; the secret
- * itself is in no message.
+ * @throws {LaunchError} where there is none, one too short, or a file that can't be read; the
+ * secret itself is in no message.
  */
 export async function readSecret({ secret, worldSize, env }: SecretOptions): Promise<string> {
   if (secret !== undefined) {

@@ -42,7 +42,9 @@ export function readKubeflow(env: Environment): LauncherFindings | undefined {
   };
 }
 
-/** JobSet with one replicated job: the pods of its Indexed Job, named by the JobSet's own Service. */
+/**
+ * JobSet with one replicated job: the pods of its Indexed Job, named by the JobSet's own Service.
+ */
 export function readJobSet(env: Environment): LauncherFindings | undefined {
   const jobSet = env.text('JOBSET_NAME');
   if (jobSet === undefined && !env.has('JOBSET_RESTART_ATTEMPT')) {
@@ -89,7 +91,9 @@ function loopbackOf(numNodes: number): string | undefined {
   return numNodes === 1 ? LOOPBACK : undefined;
 }
 
-/** 'auto' and the names of devices are for torchrun to resolve; without it a node has one process. */
+/**
+ * 'auto' and the names of devices are for torchrun to resolve; without it a node has one process.
+ */
 function readProcessesOfNode(env: Environment): number {
   const text = env.text('PET_NPROC_PER_NODE');
   const isNamed = text === undefined || ['auto', 'cpu', 'gpu'].includes(text);

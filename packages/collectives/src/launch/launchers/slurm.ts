@@ -1,4 +1,5 @@
-// SLURM's srun. A batch script itself has most of these variables, too, but it is no task of a step.
+// SLURM's srun. A batch script itself has most of these variables, too, but it is no task of a
+// step.
 
 import { LaunchError } from '../../errors.js';
 import type { Environment } from '../environment.js';
@@ -49,14 +50,16 @@ function refuseBatchScript(env: Environment): undefined {
   return undefined;
 }
 
-/** Task 0 runs on the step's first host, unless tasks were distributed by hand (MASTER_ADDR then). */
+/**
+ * Task 0 runs on the step's first host, unless tasks were distributed by hand (MASTER_ADDR then).
+ */
 function readFirstHost(env: Environment): string | undefined {
   const list = env.text('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST', 'SLURM_NODELIST');
   // Where srun was called: the first host in a batch script.
   return list === undefined ? env.text('SLURM_LAUNCH_NODE_IPADDR') : firstHost(list);
 }
 
-/** From SLURM_STEP_TASKS_PER_NODE, for example "2(x3),1". */
+/** Reads SLURM_STEP_TASKS_PER_NODE: "2(x3),1" gives 2, 2, 2, 1. */
 function readTasksOfNode(env: Environment, nodeRank: number | undefined): number | undefined {
   const counts = env.text('SLURM_STEP_TASKS_PER_NODE')?.split(',') ?? [];
   const tasks = counts.flatMap((part) => {
@@ -66,7 +69,7 @@ function readTasksOfNode(env: Environment, nodeRank: number | undefined): number
   return nodeRank === undefined ? undefined : tasks[nodeRank];
 }
 
-/** Of a compressed list: node01 of "node[01-03,07],login1". */
+/** The first host of a compressed list: "node[01-03,07],login1" gives node01. */
 function firstHost(list: string): string | undefined {
   const [pattern] = /^(?:\[[^\]]*\]|[^,[\]])+/.exec(list.trim()) ?? [];
   return pattern?.replace(/\[([^\],-]*)[^\]]*\]/g, '$1');

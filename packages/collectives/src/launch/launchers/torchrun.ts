@@ -4,7 +4,10 @@
 import type { Environment } from '../environment.js';
 import { DEFAULT_PORT, type LauncherFindings, masterAddress } from '../launcher.js';
 
-/** A worker of torchrun. Its agent's own flags, PET_*, are in the environment, too, and don't matter. */
+/**
+ * A worker of torchrun. Its agent's own flags, PET_*, are in the environment, too, and don't
+ * matter.
+ */
 export function readTorchrun(env: Environment): LauncherFindings | undefined {
   if (env.text('TORCHELASTIC_RUN_ID') === undefined || !env.has('RANK')) {
     return undefined;
@@ -12,8 +15,8 @@ export function readTorchrun(env: Environment): LauncherFindings | undefined {
   const place = readPlace(env);
   const isOneHost = place.localWorldSize === place.worldSize;
   const port = env.port('MASTER_PORT') ?? DEFAULT_PORT;
-  // Note [agent's store]: with fixed addresses, and in PyTorch 2.4 and later always, the agent's own
-  // TCPStore listens on MASTER_PORT, so rank 0 takes the port beside it.
+  // Note [agent's store]: with fixed addresses, and in PyTorch 2.4 and later always, the agent's
+  // own TCPStore listens on MASTER_PORT, so rank 0 takes the port beside it.
   const isTaken = env.text('TORCHELASTIC_USE_AGENT_STORE')?.toLowerCase() === 'true';
   // Each agent counts its own restarts, and they differ between hosts after one of them failed
   // (PyTorch's local_elastic_agent.py), so the count means something on one host only.
