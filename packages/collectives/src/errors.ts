@@ -1,5 +1,5 @@
-// Typed errors of collectives, of a start and of the store. `code` is stable and is what callers branch
-// on; the README has the tables. Ranks in messages count in the world:
+// Typed errors of collectives, of a start and of the store. `code` is stable and is what callers
+// branch on; the README has the tables. Ranks in messages count in the world:
 // `rank 3/8 allGather #41: peer 2 lost (...)`.
 
 import type { Failure, PeerCall } from './failure.js';
@@ -23,7 +23,7 @@ export type StoreErrorCode =
   | 'STORE_JOIN'
   | 'STORE_CLOSED';
 
-/** Where an error was thrown. */
+/** Says where an error was thrown. */
 export interface ErrorPlace {
   readonly rank: number;
   readonly worldSize: number;
@@ -33,19 +33,19 @@ export interface ErrorPlace {
 
 /** What a StoreError names. */
 export interface StoreErrorDetails {
-  /** Of a wait that took too long: the keys that nobody has set. */
+  /** The keys that nobody has set, where a wait took too long. */
   readonly keys?: readonly string[];
-  /** Of a barrier that took too long: the ranks that did not come. */
+  /** The ranks that did not come, where a barrier took too long. */
   readonly ranks?: readonly number[];
 }
 
 /** Base of all errors that the calls of a group throw or reject with on purpose. */
 export abstract class CollectiveError extends Error {
   abstract readonly code: CollectiveErrorCode;
-  /** World rank that rejects, and the call that it rejects. */
+  /** The world rank that rejects, and the call that it rejects. */
   readonly rank: number;
   readonly call: string;
-  /** World rank at which the failure began. */
+  /** The world rank at which the failure began. */
   readonly originRank: number;
 
   constructor(place: ErrorPlace, originRank: number, message: string) {
@@ -80,8 +80,8 @@ export class PeerLostError extends CollectiveError {
 }
 
 /**
- * The process that linked this rank to others, and is no rank, died or fell silent: the ranks behind it may be
- * well. `originRank` is the rank that noticed.
+ * The process that linked this rank to others, and is no rank, died or fell silent: the ranks
+ * behind it may be well. `originRank` is the rank that noticed.
  */
 export class RelayLostError extends CollectiveError {
   readonly code = 'RELAY_LOST';

@@ -8,7 +8,7 @@ export interface PeerCall {
 }
 
 interface FailureBase {
-  /** World rank at which it began. */
+  /** The world rank at which it began. */
   readonly origin: number;
   readonly reason: string;
 }

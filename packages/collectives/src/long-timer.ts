@@ -1,9 +1,12 @@
-// Timers of any length: setTimeout takes what it can't count for a millisecond.
+// Timers of any length: setTimeout waits a millisecond where it is asked for more than it can
+// count.
 
-/** Milliseconds; of setTimeout. */
+/** The most milliseconds that setTimeout can count. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
-/** Calls `callback` once, after `ms`, which may be Infinity: never. What it returns cancels that. */
+/**
+ * Calls `callback` once, after `ms`; after Infinity it never does. What it returns cancels that.
+ */
 export function setLongTimer(ms: number, callback: () => void): () => void {
   const endMs = performance.now() + ms;
   let timer: ReturnType<typeof setTimeout> | undefined;

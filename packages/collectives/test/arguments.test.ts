@@ -1,5 +1,5 @@
-// What a caller gets wrong: refused by a typed error that says what to do, before anything is sent, and
-// the job goes on.
+// What a caller gets wrong: refused by a typed error that says what to do, before anything is sent,
+// and the job goes on.
 
 import {
   CollectiveUsageError,

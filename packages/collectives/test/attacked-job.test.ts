@@ -1,6 +1,6 @@
-// Strangers cost a job next to nothing, while it forms and while it trains. It forms under those that cost
-// most (in the long run under each), and steps on under each. Times are printed and decide nothing: the
-// attackers share the machine with the job.
+// Strangers cost a job next to nothing, while it forms and while it trains. It forms under those
+// that cost most (in the long run under each), and steps on under each. Times are printed and
+// decide nothing: the attackers share the machine with the job.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -36,7 +36,9 @@ function print(text: string): void {
   process.stdout.write(`${text}\n`);
 }
 
-/** What rank 0 costs until it has done some more steps: a job that stands still never gets there. */
+/**
+ * What rank 0 costs until it has done some more steps: a job that stands still never gets there.
+ */
 async function attacked(job: AttackedJob) {
   const { numSteps: before, numRefused } = await job.costs();
   let costs = await job.costs();

@@ -1,5 +1,5 @@
-// Who is blamed: of ranks that die, or abort and exit at once with much under way, always the one that did,
-// by all others. A few of each here; SHARDWEAVE_LONG=1 does two hundred.
+// Who is blamed: of ranks that die, or abort and exit at once with much under way, always the one
+// that did, by all others. A few of each here; SHARDWEAVE_LONG=1 does two hundred.
 
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';

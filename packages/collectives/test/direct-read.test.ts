@@ -1,6 +1,7 @@
-// Reads straight into the receiver's memory, which Node's private fields allow: without them a third to 70 % of
-// the speed is gone and nothing else, so a test has to say that they are there. It fails on a Node that has
-// other fields, of whatever version; what works is listed in CHECKED_NODE_VERSIONS.
+// Reads straight into the receiver's memory, which Node's private fields allow: without them a
+// third to 70 % of the speed is gone and nothing else, so a test has to say that they are there. It
+// fails on a Node that has other fields, of whatever version; what works is listed in
+// CHECKED_NODE_VERSIONS.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';

@@ -1,5 +1,5 @@
-// Large operations leave the event loop its turns: whatever copies or adds does so in slices, and asks
-// for the time in between. The clock here says that each slice took a millisecond.
+// Large operations leave the event loop its turns: whatever copies or adds does so in slices, and
+// asks for the time in between. The clock here says that each slice took a millisecond.
 
 import {
   type Clock,

@@ -11,8 +11,9 @@ import { Lateness } from './support/lateness.js';
 import { createLan, lanProblem } from './support/netns.js';
 
 /**
- * From the fault to the last rejection of the last rank. What is held is this and three times the lateness
- * of this process' own timers (0 on a machine that does nothing else); both figures are printed.
+ * From the fault to the last rejection of the last rank. What is held is this and three times the
+ * lateness of this process' own timers (0 on a machine that does nothing else); both figures are
+ * printed.
  */
 const LIMIT_MS = 5000;
 const lateness = new Lateness();

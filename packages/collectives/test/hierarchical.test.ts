@@ -1,4 +1,5 @@
-// Sums of ranks that share hosts: their order, their bits in every run, and the bytes between hosts.
+// Sums of ranks that share hosts: their order, their bits in every run, and the bytes between
+// hosts.
 
 import { createMemoryGroup, Endpoint, type ProcessGroup } from '@shardweave/collectives';
 import { byteSize, fromF32Array, type ReduceOp, Reducer } from '@shardweave/dtypes';
@@ -22,7 +23,10 @@ function elements(rank: number, count: number, dtype: Dtype): Uint8Array {
   return fromF32Array(values, dtype);
 }
 
-/** The stated order, on all parts at once: each host's ranks in order, then hosts by their lowest rank, in f32. */
+/**
+ * The stated order, on all parts at once: each host's ranks in order, then hosts by their lowest
+ * rank, in f32.
+ */
 async function expected(
   parts: readonly Uint8Array[],
   hosts: readonly number[],

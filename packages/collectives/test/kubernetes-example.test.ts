@@ -1,6 +1,6 @@
-// The Kubernetes examples, as far as they can be held without a cluster: what must agree in the files
-// does, and each container's command makes a group when pods are network namespaces that know each
-// other by the names which the Service would give.
+// The Kubernetes examples, as far as they can be held without a cluster: what must agree in the
+// files does, and each container's command makes a group when pods are network namespaces that know
+// each other by the names which the Service would give.
 
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -58,7 +58,9 @@ function read(name: string): readonly any[] {
   return documents.map((document) => document.toJS());
 }
 
-/** What the pod of `index` has in its environment; `labels` are what the downward API would give. */
+/**
+ * What the pod of `index` has in its environment; `labels` are what the downward API would give.
+ */
 function podEnvironment(job: JobSpec, index: number, pod: PodFacts): Record<string, string> {
   const [container] = job.template.spec.containers;
   const own = container.env.map(({ name, value, valueFrom }) => {
@@ -114,7 +116,8 @@ function checkJob(job: JobSpec): void {
   const value = (name: string) => env.find((one) => one.name === name)?.value;
   expect(value('WORLD_SIZE')).toBe(String(job.completions));
   expect(volumeMounts[0].name).toBe(volumes[0].name);
-  // The command that makes the Secret, in indexed-job.yaml: its name, and its key as the file's name.
+  // The command that makes the Secret, in indexed-job.yaml: its name, and its key as the file's
+  // name.
   const command = /generic (\S+) --from-literal=(\w+)=/.exec(
     readFileSync(new URL('kubernetes/indexed-job.yaml', examples), 'utf8'),
   );

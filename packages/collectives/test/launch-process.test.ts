@@ -1,5 +1,5 @@
-// examples/all-reduce.mjs as processes: with the environment that each launcher gives its processes,
-// under mpirun itself, and on several hosts.
+// examples/all-reduce.mjs as processes: with the environment that each launcher gives its
+// processes, under mpirun itself, and on several hosts.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';

@@ -1,4 +1,5 @@
-// What calls cost in messages as ranks get more: as many as a tree has edges, up and down, not one for each pair.
+// What calls cost in messages as ranks get more: as many as a tree has edges, up and down, not one
+// for each pair.
 
 import { Endpoint, type ProcessGroup } from '@shardweave/collectives';
 import { memoryHarness, type TransportHarness } from '@shardweave/collectives/testing';

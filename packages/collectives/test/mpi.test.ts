@@ -1,5 +1,5 @@
-// The mpi transport under a real mpirun: the conformance suite, the bits of the other transports, and
-// how processes end.
+// The mpi transport under a real mpirun: the conformance suite, the bits of the other transports,
+// and how processes end.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { conformanceCases, transcriptHash } from '@shardweave/collectives/testing';
@@ -8,7 +8,9 @@ import { mpiSkips } from './support/mpi-skips.js';
 import { MpiProgram, type MpirunResult, mpiProblem } from './support/mpirun.js';
 import { reversedTranscript } from './support/reversed-transcript.js';
 
-/** What is of four ranks and not of two, three or eight is no transport's: other transports run it. */
+/**
+ * What is of four ranks and not of two, three or eight is no transport's: other transports run it.
+ */
 const WORLD_SIZES = process.env.SHARDWEAVE_LONG === '1' ? [1, 2, 3, 4, 8] : [1, 2, 3, 8];
 /** What the ranks of a size do in one start of mpirun, which takes seconds of a busy machine. */
 const PROGRAMS: Readonly<Record<number, readonly string[]>> = {

@@ -1,5 +1,5 @@
-// The network for tests: what its proxies do to connections, and that ranks behind them get the same
-// bits, only later.
+// The network for tests: what its proxies do to connections, and that ranks behind them get the
+// same bits, only later.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';

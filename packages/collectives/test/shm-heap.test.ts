@@ -1,5 +1,5 @@
-// The heap of a shm job: blocks that don't overlap, whoever takes them, are zeroed and come back, and
-// what lies in it is known to all ranks at once.
+// The heap of a shm job: blocks that don't overlap, whoever takes them, are zeroed and come back,
+// and what lies in it is known to all ranks at once.
 
 import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { describe, expect, it } from 'vitest';

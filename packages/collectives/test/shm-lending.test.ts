@@ -1,5 +1,5 @@
-// What a rank lends over shm is its own again when its call has rejected. A rank that was reading it then
-// makes nothing of what it read: its call rejects, too, and never ends with other bytes.
+// What a rank lends over shm is its own again when its call has rejected. A rank that was reading
+// it then makes nothing of what it read: its call rejects, too, and never ends with other bytes.
 
 import { connectShmEndpoint, createShmJob } from '@shardweave/collectives/shm';
 import { describe, expect, it } from 'vitest';

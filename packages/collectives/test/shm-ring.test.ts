@@ -1,5 +1,5 @@
-// The ring between two threads by itself, since what it does at its edges (the end of its bytes, the
-// end of 32-bit positions, no room) is rare in a whole job.
+// The ring between two threads by itself, since what it does at its edges (the end of its bytes,
+// the end of 32-bit positions, no room) is rare in a whole job.
 
 import { describe, expect, it, vi } from 'vitest';
 import { allocateJobMemory, MIN_RING_BYTES, ringOf } from '../src/transports/shm/job-memory.js';
@@ -24,8 +24,9 @@ function bodyOf(i: number, byteLength: number): Uint8Array {
 }
 
 /**
- * Does `outer`, with all of `inner` just before its `step`-th access to shared words (0: before the first): what
- * two threads do at once comes out as one of these orders. False where `outer` has fewer accesses.
+ * Does `outer`, with all of `inner` just before its `step`-th access to shared words (0: before the
+ * first): what two threads do at once comes out as one of these orders. False where `outer` has
+ * fewer accesses.
  */
 function interleave(outer: () => void, inner: () => void, step: number): boolean {
   let numAccesses = 0;

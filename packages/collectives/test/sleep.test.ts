@@ -1,5 +1,5 @@
-// A machine that sleeps stops all ranks and their timers, and wakes them with late clocks. All live through
-// it; one that does not wake up with the others is missed.
+// A machine that sleeps stops all ranks and their timers, and wakes them with late clocks. All live
+// through it; one that does not wake up with the others is missed.
 
 import type { TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
@@ -25,7 +25,9 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** Three ranks that hear each other by their links. Time goes on and words arrive as the test says. */
+/**
+ * Three ranks that hear each other by their links. Time goes on and words arrive as the test says.
+ */
 function watchingRanks() {
   const wire: (() => void)[] = [];
   const lost: string[] = [];

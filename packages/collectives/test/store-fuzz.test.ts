@@ -1,5 +1,6 @@
-// A client that knows the secret and says nonsense, by a seed: the store drops it or refuses the call,
-// and serves the others. (Who doesn't know the secret gets no further than in ws-fuzz.test.ts.)
+// A client that knows the secret and says nonsense, by a seed: the store drops it or refuses the
+// call, and serves the others. (Who doesn't know the secret gets no further than in
+// ws-fuzz.test.ts.)
 
 import { once } from 'node:events';
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';

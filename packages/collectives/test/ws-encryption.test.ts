@@ -1,5 +1,5 @@
-// What somebody on the way between two ranks can do: nothing where they speak TLS by the job's secret, which
-// they do between hosts; and what `encryption: 'none'` gives up.
+// What somebody on the way between two ranks can do: nothing where they speak TLS by the job's
+// secret, which they do between hosts; and what `encryption: 'none'` gives up.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
@@ -19,7 +19,9 @@ afterEach(() => {
   }
 });
 
-/** Passes connections on to `port`, and shows each piece of bytes to `see`, which may change them. */
+/**
+ * Passes connections on to `port`, and shows each piece of bytes to `see`, which may change them.
+ */
 async function listenBetween(port: number, see: (bytes: Buffer) => void) {
   const server = createServer((socket) => {
     const onward = connect(port, '127.0.0.1');
@@ -42,7 +44,9 @@ async function listenBetween(port: number, see: (bytes: Buffer) => void) {
 
 const PLAIN = Buffer.from('what only the ranks may know, '.repeat(4000));
 
-/** Rank 1 sends PLAIN to rank 0 by way of somebody who sees and changes it; what rank 0 has then. */
+/**
+ * Rank 1 sends PLAIN to rank 0 by way of somebody who sees and changes it; what rank 0 has then.
+ */
 async function sendPast(
   options: Partial<ConnectWsOptions>,
   see: (bytes: Buffer) => void,

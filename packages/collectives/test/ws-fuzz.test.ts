@@ -1,5 +1,5 @@
-// Malformed, truncated and oversized handshakes and frames, by a seed: from strangers, none of which
-// gets in, and from a proven but broken rank, which is lost and harms nobody's process.
+// Malformed, truncated and oversized handshakes and frames, by a seed: from strangers, none of
+// which gets in, and from a proven but broken rank, which is lost and harms nobody's process.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -131,7 +131,8 @@ async function attack(port: number, random: SeededRandom): Promise<number> {
     socket.once('data', (data: Buffer) => {
       // The greeting, if it has come with the upgrade's answer; some other bytes else.
       const greeting = data.subarray(-36);
-      // Who says much at once is cut off for that: some lies are said alone, so that they are judged.
+      // Who says much at once is cut off for that: some lies are said alone, so that they are
+      // judged.
       const last = random.below(4) === 0 ? 1 : FRAMES_PER_CONNECTION;
       for (; count <= last; count++) {
         socket.write(LIES[random.below(LIES.length)]!(random, greeting));

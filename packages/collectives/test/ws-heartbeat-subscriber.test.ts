@@ -1,5 +1,5 @@
-// The heartbeat worker of a rank listens for peers that can't (what they hear: faults.test.ts): for those
-// that prove the secret, while the job forms.
+// The heartbeat worker of a rank listens for peers that can't (what they hear: faults.test.ts): for
+// those that prove the secret, while the job forms.
 
 import { once } from 'node:events';
 import { connect } from 'node:net';
@@ -35,7 +35,8 @@ describe('the worker that listens for them', () => {
     await say(message.port, 'GET / HTTP/1.1\r\nHost: here\r\n\r\n');
     await say(message.port, 'nonsense\r\n\r\n');
     await say(message.port, ''); // and no more
-    // A stranger that says more than its proof is cut off, and hears nothing of how that was judged.
+    // A stranger that says more than its proof is cut off, and hears nothing of how that was
+    // judged.
     expect(await say(message.port, UPGRADE + ONE_BYTE + ONE_BYTE)).not.toContain('not a rank');
     await expect(
       rawConnection('heartbeat subscriber', { ...there, secret: 'a guess' }),

@@ -102,7 +102,8 @@ describe('joining', () => {
       }
       onward.pipe(socket);
       socket.on('data', (data) => {
-        // The hello, which is masked with zeros; its sender is not the first to be the oldest stranger.
+        // The hello, which is masked with zeros; its sender is not the first to be the oldest
+        // stranger.
         if (numCut < 2 && data.includes('SWC4')) {
           numCut++;
           socket.resetAndDestroy();

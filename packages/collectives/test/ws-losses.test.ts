@@ -1,5 +1,5 @@
-// Whom a rank names when connections end: of those that are lost at once the likeliest, and all the others too.
-// The ends are the test's, as are time and beats, so each order happens every time.
+// Whom a rank names when connections end: of those that are lost at once the likeliest, and all the
+// others too. The ends are the test's, as are time and beats, so each order happens every time.
 
 import type { TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';

@@ -1,4 +1,5 @@
-// Who gets into a job over ws, and what those who don't may cost: origins, certificates, replays, limits.
+// Who gets into a job over ws, and what those who don't may cost: origins, certificates, replays,
+// limits.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';

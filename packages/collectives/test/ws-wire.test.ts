@@ -13,7 +13,9 @@ import { SECRET } from './support/ws-harness.js';
 
 const MIB = 2 ** 20;
 
-/** The payload bytes that come over a raw link, from behind the headers, whose lengths are known. */
+/**
+ * The payload bytes that come over a raw link, from behind the headers, whose lengths are known.
+ */
 function payloadOf(link: WebSocket, byteLength: number): Promise<Buffer> {
   const pieces: Buffer[] = [];
   let length = 0;

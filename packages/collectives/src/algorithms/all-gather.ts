@@ -1,5 +1,5 @@
-// All-gather, direct: each rank sends its part to every other one. The bytes of a ring,
-// (W - 1) / W of the output in and W - 1 parts out, in one hop.
+// All-gather, direct: each rank sends its part to every other one. A rank sends W - 1 parts and
+// gets as many, which are the bytes of a ring, in one hop.
 
 import type { Call } from '../endpoint/call.js';
 import { receiveHalves, sendHalves } from './message-halves.js';

@@ -1,7 +1,7 @@
-// All-reduce: a reduce-scatter to the owners, whose results go to all, segment by segment. Small
-// buffers go whole instead: of few ranks to all, who combine them everywhere (one hop), of more to
-// rank 0, who tells the result (fewer messages). The bits are the same, since each element is combined
-// in rank order and rounded once in any case.
+// All-reduce: a reduce-scatter to the owners of parts, whose results go to all, segment by segment.
+// Small buffers go whole instead. Few ranks send theirs to all, who combine them everywhere (one
+// hop); more ranks send theirs to rank 0, who tells the result (fewer messages). The bits are the
+// same, since each element is combined in rank order and rounded once in any case.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import type { Call } from '../endpoint/call.js';
@@ -10,14 +10,14 @@ import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js
 import { reduceScatterRounds } from './reduce-scatter.js';
 
 /**
- * Up to here whole buffers cost less: fewer messages and hops outweigh the bytes. At 32 KiB it depends
- * on the transport (bench/reports/2026-11-21-collectives-thresholds.md).
+ * Whole buffers of up to so many bytes cost less: fewer messages and hops outweigh the bytes. At 32
+ * KiB it depends on the transport (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 export const GATHER_ALL_MAX_BYTES = 16 * 1024;
 
 /**
- * Ranks from which on a small buffer goes by rank 0: 2 (W - 1) messages in two hops, not W (W - 1) in
- * one (bench/reports/2026-11-21-collectives-thresholds.md).
+ * From so many ranks on, a small buffer goes by rank 0: 2 (W - 1) messages in two hops, not W (W -
+ * 1) in one (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 export const ROOTED_MIN_RANKS = 4;
 
@@ -67,7 +67,7 @@ function isReducedAtRoot({ worldSize, hosts }: Call): boolean {
   return worldSize >= ROOTED_MIN_RANKS && hosts === undefined;
 }
 
-/** What this rank sends of a buffer up to GATHER_ALL_MAX_BYTES; it receives as much. */
+/** How much this rank sends of a buffer of up to GATHER_ALL_MAX_BYTES; it receives as much. */
 export function smallAllReduceBytes(call: Call, byteLength: number): number {
   const isLeaf = isReducedAtRoot(call) && call.rank !== 0;
   return isLeaf ? byteLength : byteLength * (call.worldSize - 1);

@@ -1,5 +1,5 @@
-// Barrier. Of few ranks each tells every other one, in one hop; of more all tell rank 0, who tells all:
-// 2 (W - 1) messages in place of W (W - 1).
+// A barrier. Few ranks each tell every other one, in one hop; more ranks tell rank 0, who tells
+// all: 2 (W - 1) messages in place of W (W - 1).
 
 import type { Call } from '../endpoint/call.js';
 import { allGather } from './all-gather.js';

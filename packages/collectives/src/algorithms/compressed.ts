@@ -17,19 +17,28 @@ import { balancedParts, type PartLayout, partBytes, partOf } from './part-layout
 export interface Compression {
   readonly codec: WireCodec;
   readonly format: WireFormat;
-  /** What earlier calls lost, f32, as long as the input: added to it, and then what this one lost. */
+  /**
+   * What earlier calls have lost, in f32, as long as the input. It is added to that, and then gets
+   * what this call loses.
+   */
   readonly residual: Uint8Array | undefined;
 }
 
 const BYTES = Float32Array.BYTES_PER_ELEMENT;
 
-/** Decoded at a time, so that scratch stays small. A multiple of the int8 block. */
+/**
+ * So many elements are decoded at a time, so that scratch stays small. It is a multiple of the int8
+ * block.
+ */
 const CHUNK_ELEMENTS = 256 * 1024;
 
-/** Phases of the second exchange; a message and its rest take two. */
+/** Where the phases of the second exchange begin; a message and its rest take two. */
 const SECOND_PHASE = 2;
 
-/** As `allGather`; `own` lies outside of `output`, whose own part gets the decoded values, too. */
+/**
+ * Does what `allGather` does. `own` lies outside of `output`, whose own part gets the decoded
+ * values, too.
+ */
 export async function allGatherCompressed(
   call: Call,
   own: Uint8Array,
@@ -45,7 +54,7 @@ export async function allGatherCompressed(
   giveAll(call, coded);
 }
 
-/** As `reduceScatter`. The owner's own share is exact. */
+/** Does what `reduceScatter` does. The owner's own share is exact. */
 export async function reduceScatterCompressed(
   call: Call,
   input: Uint8Array,
@@ -104,7 +113,10 @@ export async function reduceScatterCompressed(
   );
 }
 
-/** As `allReduce`. The error of the owner's result goes into the owner's share of the next call. */
+/**
+ * Does what `allReduce` does. The error of the owner's result goes into the owner's share of the
+ * next call.
+ */
 export async function allReduceCompressed(
   call: Call,
   input: Uint8Array,
@@ -133,14 +145,14 @@ function slicesOf({ signal, turns }: Call): SliceOptions {
   return { signal, pause: () => (turns.next() === undefined ? undefined : turns.wait()) };
 }
 
-/** A buffer for each rank's part, encoded. */
+/** Takes a buffer for each rank's part as it is encoded. */
 function takeCoded(call: Call, layout: PartLayout, format: WireFormat): Uint8Array[] {
   return Array.from({ length: call.worldSize }, (_, rank) =>
     call.scratch.take(encodedByteLength(format, partBytes(layout, rank) / BYTES)),
   );
 }
 
-/** This rank's buffer to all, theirs into their places. */
+/** Sends this rank's buffer to all, and receives theirs into their places. */
 async function exchangeCoded(
   call: Call,
   coded: readonly Uint8Array[],

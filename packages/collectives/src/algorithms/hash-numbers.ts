@@ -1,8 +1,8 @@
-// A short stand-in for a list of numbers that all ranks must agree on.
+// Hashes a list of numbers that all ranks must agree on.
 
 import { FNV_BASIS, fnv1a } from '@shardweave/dtypes';
 
-/** hashNumbers of a text's UTF-16 units. */
+/** The hash of a text's UTF-16 units, as hashNumbers makes it. */
 export function hashText(text: string): number {
   return hashNumbers(Array.from({ length: text.length }, (_, i) => text.charCodeAt(i)));
 }

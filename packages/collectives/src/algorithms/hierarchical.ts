@@ -1,9 +1,10 @@
 // Reduce-scatter and all-reduce in two stages, for ranks that share hosts: within each host, then
 // between them. Each part crosses between two hosts once, not once for each of their ranks.
 //
-// Note [hierarchical order]: the ranks of one host are combined in rank order, then the hosts' results
-// in the order of the hosts' lowest ranks. All of it in f32, divided and rounded once, at the end. So
-// results are equal bit for bit on all ranks and in all runs, but not to those in plain rank order.
+// Note [hierarchical order]: the ranks of one host are combined in rank order, then the hosts'
+// results in the order of the hosts' lowest ranks. All of it in f32, divided and rounded once, at
+// the end. So results are equal bit for bit on all ranks and in all runs, but not to those in plain
+// rank order.
 
 import { byteSize, isFloat, type ReduceDType, type ReduceOptions } from '@shardweave/dtypes';
 import { type Borrowed, giveBack } from '../endpoint/arrival.js';
@@ -18,10 +19,13 @@ import {
   segmentOf,
 } from './part-layout.js';
 
-/** As in reduce-scatter.ts, whose Note [rounds] holds here, too: rounds go through both stages. */
+/**
+ * The same number as in reduce-scatter.ts, whose Note [rounds] holds here, too: rounds go through
+ * both stages.
+ */
 const AHEAD = 2;
 
-/** A round's messages: what is asked for before anything of it is summed. */
+/** The messages of a round, which are asked for before anything of it is summed. */
 interface Round {
   /** For each owner that this rank speaks for: its segment from each other rank of the host. */
   readonly locals: readonly Promise<readonly Borrowed[]>[];
@@ -50,7 +54,9 @@ export class Hierarchical {
     this.#plan = planSegments(layout, this.#maxOwners);
   }
 
-  /** As `reduceScatter` of reduce-scatter.ts, in the order of Note [hierarchical order]. */
+  /**
+   * Does what `reduceScatter` of reduce-scatter.ts does, in the order of Note [hierarchical order].
+   */
   async reduceScatter(
     input: Uint8Array,
     output: Uint8Array,
@@ -72,7 +78,7 @@ export class Hierarchical {
     }
   }
 
-  /** Reduce-scatter, and each result to all ranks by way of one on each other host. */
+  /** Does a reduce-scatter, and sends each result to all ranks by way of one on each other host. */
   async allReduce(input: Uint8Array, output: Uint8Array): Promise<void> {
     const { rank, worldSize } = this.#call;
     const gathered: Promise<void>[] = [];
@@ -147,7 +153,7 @@ export class Hierarchical {
     call.scratch.give(ownSum!);
   }
 
-  /** In scratch. */
+  /** Resolves with the sum of this host's ranks, in scratch memory. */
   async #sumOfHost(own: Uint8Array, locals: readonly Borrowed[]): Promise<Uint8Array> {
     const { dtype } = this.#options;
     const parts = locals.map(({ bytes }) => bytes);
@@ -202,7 +208,7 @@ export class Hierarchical {
   }
 }
 
-/** As `allReduce` of all-reduce.ts for what is large. */
+/** Does what `allReduce` of all-reduce.ts does for large buffers. */
 export async function allReduceByHosts(
   call: Call,
   hosts: HostPlan,

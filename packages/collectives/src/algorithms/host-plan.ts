@@ -3,13 +3,16 @@
 
 import { hashNumbers } from './hash-numbers.js';
 
-/** Everything in group ranks. */
+/** Ranks count in the group here. */
 export class HostPlan {
   /** The host of each rank, as an index into `members`. */
   readonly hostOf: readonly number[];
-  /** The ranks of each host in order; hosts in the order of their lowest rank. */
+  /**
+   * The ranks of each host, in order: hosts 7, 7, 3, 3 give [[0, 1], [2, 3]]. Hosts come in the
+   * order of their lowest rank.
+   */
   readonly members: readonly (readonly number[])[];
-  /** For ranks to compare. */
+  /** A hash of the hosts, for ranks to compare. */
   readonly hash: number;
 
   private constructor(hostOf: readonly number[], members: readonly (readonly number[])[]) {
@@ -19,8 +22,8 @@ export class HostPlan {
   }
 
   /**
-   * `hosts` has any number for each rank, equal for ranks that share one. Undefined where a plan saves
-   * nothing: with a single host, or one rank on each.
+   * `hosts` has any number for each rank, equal for ranks that share one. Undefined where a plan
+   * saves nothing: with a single host, or one rank on each.
    */
   static of(hosts: readonly number[]): HostPlan | undefined {
     const ids = [...new Set(hosts)];
@@ -35,8 +38,8 @@ export class HostPlan {
   }
 
   /**
-   * Who combines on a host what belongs to `owner`, and takes there what comes from it: itself on its
-   * own host; elsewhere one of the host's ranks, another one for each owner as far as they go.
+   * Who combines on a host what belongs to `owner`, and takes there what comes from it: itself on
+   * its own host; elsewhere one of the host's ranks, another one for each owner as far as they go.
    */
   speaker(host: number, owner: number): number {
     const ownHost = this.hostOf[owner]!;

@@ -1,5 +1,5 @@
-// How much of a message may leave before its receiver has called: the rest waits for a sign of the
-// receiver, so what a late rank must hold of others stays small.
+// Splits a message where it may leave before its receiver has called. The rest waits for a sign of
+// the receiver, so what a late rank must hold of others stays small.
 
 import type { Call } from '../endpoint/call.js';
 
@@ -12,7 +12,7 @@ export interface Halves {
   readonly rest: Uint8Array;
 }
 
-/** The same at the sender and the receiver, since it follows from the length alone. */
+/** Splits a payload alike at its sender and its receiver, since it goes by the length alone. */
 export function halve(call: Call, payload: Uint8Array): Halves {
   const at = call.isLending ? payload.byteLength : EAGER_BYTES;
   return { head: payload.subarray(0, at), rest: payload.subarray(at) };

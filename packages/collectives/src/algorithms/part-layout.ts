@@ -1,7 +1,10 @@
 // How a buffer is divided among ranks: byte offsets of consecutive parts, even or not; and a part
 // into segments, so that what is sent, summed and passed on overlap.
 
-/** `offsets[r]` to `offsets[r + 1]` is rank r's part. */
+/**
+ * Rank r's part goes from `offsets[r]` to `offsets[r + 1]`: parts of 2, 2 and 1 bytes are 0, 2, 4,
+ * 5.
+ */
 export interface PartLayout {
   readonly offsets: readonly number[];
 }
@@ -15,7 +18,7 @@ export function evenParts(worldSize: number, partBytes: number): PartLayout {
   return { offsets };
 }
 
-/** Parts of whole elements, as even as they come: they differ by one element at most. */
+/** Parts of whole elements, which differ by one element at most: 9 over 4 ranks is 3, 2, 2, 2. */
 export function balancedParts(
   worldSize: number,
   byteLength: number,
@@ -50,31 +53,40 @@ export function partBytes(layout: PartLayout, rank: number): number {
 }
 
 /**
- * Large enough that a message's own cost vanishes: half of it takes an eighth to a third more CPU time,
- * twice of it saves little and delays the first sum (bench/reports/2026-11-21-collectives-thresholds.md).
+ * A segment is so large that a message's own cost vanishes: half of it takes an eighth to a third
+ * more CPU time, twice of it saves little and delays the first sum
+ * (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 const MAX_SEGMENT_BYTES = 2 ** 20;
 
-/** Segments of one round, of all peers: what a rank holds stays in this order of size. */
+/** All peers' segments of one round together are about this large: it bounds what a rank holds. */
 const ROUND_BYTES = 4 * 2 ** 20;
 
-/** A segment of 128 ranks would be tiny by that: a message should still carry something. */
+/**
+ * No segment is smaller, though 128 ranks would make it so: a message should still carry something.
+ */
 const MIN_SEGMENT_BYTES = 64 * 1024;
 
-/** Two phases of so many segments fit MessageHeader.phase. */
+/** Two phases for each of so many segments fit MessageHeader.phase. */
 const MAX_ROUNDS = 2 ** 14;
 
 /** Multiples of this are whole elements of every dtype, and whole vectors. */
 const GRAIN_BYTES = 64;
 
-/** Every part in segments of `segmentBytes`, its last one shorter; short parts have empty ones. */
+/**
+ * Every part is cut into segments of `segmentBytes`, whose last one is shorter; short parts have
+ * empty ones.
+ */
 export interface SegmentPlan {
   readonly segmentBytes: number;
-  /** Rounds until the longest part is through; at least 1. */
+  /** How many rounds the longest part takes; at least 1. */
   readonly numRounds: number;
 }
 
-/** The same on all ranks, since it follows from the layout alone. `phasesPerRound` for each half. */
+/**
+ * Plans segments alike on all ranks, since it goes by the layout alone. Each half of an operation
+ * has `phasesPerRound`.
+ */
 export function planSegments(layout: PartLayout, phasesPerRound = 1): SegmentPlan {
   const numParts = layout.offsets.length - 1;
   let longest = 0;

@@ -1,10 +1,11 @@
-// Reduce-scatter, direct to the owner of each part: W - 1 parts out and W - 1 parts in, the bytes of
-// a ring, in one hop. The owner combines in rank order and rounds once, whatever arrives first.
+// Reduce-scatter, direct to the owner of each part: W - 1 parts out and W - 1 parts in, the bytes
+// of a ring, in one hop. The owner combines in rank order and rounds once, whatever arrives first.
 //
-// Note [rounds]: parts travel in segments, a round of them at a time, and each round is summed while
-// the next ones arrive. A rank sends AHEAD rounds more than it has summed, so a peer that has sent
-// round k to it has had round k - AHEAD of it: nobody ever holds more than 2 AHEAD rounds, without
-// acknowledgements. For that each round has a message between every two ranks, even if empty.
+// Note [rounds]: parts travel in segments, a round of them at a time, and each round is summed
+// while the next ones arrive. A rank sends AHEAD rounds more than it has summed, so a peer that has
+// sent round k to it has had round k - AHEAD of it: nobody ever holds more than 2 AHEAD rounds,
+// without acknowledgements. For that each round has a message between every two ranks, even if
+// empty.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import { type Borrowed, giveBack } from '../endpoint/arrival.js';
@@ -18,12 +19,12 @@ import {
   segmentOf,
 } from './part-layout.js';
 
-/** Rounds on their way beside the one that is summed: 2 MiB a link, enough to keep it busy. */
+/** How many rounds are on their way beside the one that is summed: 2 MiB a link keep it busy. */
 const AHEAD = 2;
 
 export interface ReduceScatterOptions {
   readonly reduce: ReduceOptions;
-  /** Told when this rank's segment of a round is in `output`. */
+  /** Is called when this rank's segment of a round is in `output`. */
   onReduced?(segment: Uint8Array, round: number): void;
 }
 
@@ -71,7 +72,7 @@ export async function reduceScatterRounds(
   }
 }
 
-/** `reduceScatterRounds` as an operation of its own. */
+/** Runs `reduceScatterRounds` as an operation of its own. */
 export function reduceScatter(
   call: Call,
   input: Uint8Array,

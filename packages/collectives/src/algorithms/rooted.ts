@@ -1,6 +1,6 @@
 // Gather, and broadcast of what is small or can be lent: direct between the root and every other
-// rank. The other direction carries an empty message: so that ranks which disagree about the call or
-// its root meet and notice, and as the sign that a rank has called.
+// rank. The other direction carries an empty message. By it ranks that disagree about the call or
+// its root meet and notice, and it says that a rank has called.
 
 import type { Call } from '../endpoint/call.js';
 import { receiveHalves, sendHalves } from './message-halves.js';
@@ -9,7 +9,7 @@ import { isScattered, scatterBroadcast } from './scatter-broadcast.js';
 
 const EMPTY = new Uint8Array(0);
 
-/** `buffer` of the root to all. */
+/** Sends the root's `buffer` to all. */
 export async function broadcast(call: Call, buffer: Uint8Array, root: number): Promise<void> {
   if (isScattered(call, buffer.byteLength)) {
     await scatterBroadcast(call, buffer, root);
@@ -25,7 +25,7 @@ export async function broadcast(call: Call, buffer: Uint8Array, root: number): P
   }
 }
 
-/** Each rank's `input` into its place in the root's `output`. */
+/** Sends each rank's `input` to its place in the root's `output`. */
 export async function gather(
   call: Call,
   input: Uint8Array,

@@ -6,19 +6,22 @@ import type { Call } from '../endpoint/call.js';
 import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
 
 /**
- * Below, a second hop costs more than the root saves: by the root's CPU time on one host, 256 KiB are
- * better sent whole and 1 MiB in parts (bench/reports/2026-11-21-collectives-thresholds.md).
+ * For fewer bytes a second hop costs more than the root saves: by the root's CPU time on one host,
+ * 256 KiB are better sent whole and 1 MiB in parts
+ * (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 export const SCATTER_MIN_BYTES = 512 * 1024;
 
 const EMPTY = new Uint8Array(0);
 
-/** The same on all ranks. Where payloads are lent, each receiver copies from the root itself. */
+/**
+ * Decides alike on all ranks. Where payloads are lent, each receiver copies from the root itself.
+ */
 export function isScattered(call: Call, byteLength: number): boolean {
   return call.worldSize > 2 && !call.isLending && byteLength >= SCATTER_MIN_BYTES;
 }
 
-/** `buffer` of the root to all. */
+/** Sends the root's `buffer` to all. */
 export async function scatterBroadcast(
   call: Call,
   buffer: Uint8Array,

@@ -1,6 +1,7 @@
-// One message from one peer: it meets its receiver in either order. Before the receiver has named
-// its buffer, bytes are held in scratch; after, they go straight into it. A receiver that only reads
-// names none: it gets the scratch, or the sender's own memory where the transport can lend it.
+// One message from one peer, which meets its receiver in either order. Before the receiver has
+// named its buffer, bytes are held in scratch; after that they go straight into it. A receiver that
+// only reads names no buffer: it gets the scratch, or the sender's own memory where the transport
+// can lend it.
 
 import type { MessageHeader, MessageSink } from '../transport.js';
 import type { Call } from './call.js';
@@ -8,19 +9,20 @@ import { AT_ONCE_BYTES, copyBytes } from './copy-bytes.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { Turns } from './turns.js';
 
-/** A message's bytes, to be read until `release`. */
+/** The bytes of a message, which may be read until `release`. */
 export interface Borrowed {
   readonly bytes: Uint8Array;
-  /** False where the sender had its memory back already: what was read may be anything. */
+  /** Returns false where the sender had its memory back already: what was read may be anything. */
   release(): boolean;
 }
 
-/** Of a job that has failed elsewhere, which is yet to be heard of. */
+/** What is awaited in a job that has failed elsewhere, until this rank hears of it. */
 const NEVER = new Promise<void>(() => {});
 
 /**
- * Ends the reading of all. Where one was its sender's again, that rank has failed, and nobody may see what
- * was made of it: then there is a promise that stays pending, until the failure ends the call.
+ * Ends the reading of several messages. Where a sender had its memory back already, that rank has
+ * failed, and nobody may see what was made of it: then there is a promise that stays pending until
+ * the failure ends the call.
  */
 export function giveBack(borrowed: readonly Borrowed[]): Promise<void> | undefined {
   const wereWhole = borrowed.map(({ release }) => release());
@@ -36,13 +38,13 @@ export interface ArrivalServices {
 const EMPTY = new Uint8Array(0);
 
 export class Arrival implements MessageSink {
-  /** The recv that has asked for it, of a message that send() sends. */
+  /** The `recv` that has asked for the message, where `send` sends it. */
   receiver: Call | undefined;
   readonly #services: ArrivalServices;
-  /** Written whether posted or not: messages of send() don't wait for their recv(). */
+  /** Whether it is written before it is posted: messages of `send` don't wait for their `recv`. */
   readonly #isEager: boolean;
   #header: MessageHeader | undefined;
-  /** What the receiver expects, once it has said so. */
+  /** The length that the receiver has named, once it has. */
   #expectedBytes: number | undefined;
   #target: Uint8Array | undefined;
   #held: Uint8Array | undefined;
@@ -69,14 +71,14 @@ export class Arrival implements MessageSink {
     return this.#expectedBytes !== undefined;
   }
 
-  /** Nothing of it is missing, though some may still be copied here. */
+  /** Whether nothing of the message is missing, though some of it may still be copied here. */
   get hasArrived(): boolean {
     const header = this.#header;
     const isWhole = this.#lent !== undefined || this.#received === header?.byteLength;
     return header !== undefined && isWhole;
   }
 
-  /** The length that the receiver named, once it has. */
+  /** See #expectedBytes. */
   get expectedBytes(): number | undefined {
     return this.#expectedBytes;
   }
@@ -102,7 +104,7 @@ export class Arrival implements MessageSink {
     };
   }
 
-  /** The message begins. `onClaimed` is told when a receiver asks for it, if none has yet. */
+  /** The message begins. `onClaimed` is called when a receiver asks for it, if none has yet. */
   begin(header: MessageHeader, onClaimed?: () => void): void {
     this.#header = header;
     this.#onClaimed = onClaimed;
@@ -172,7 +174,7 @@ export class Arrival implements MessageSink {
     };
   }
 
-  /** What still arrives is dropped: buffers are their owners' again. Its promises stay pending. */
+  /** Drops what still arrives: buffers are their owners' again. Its promises stay pending. */
   cancel(): void {
     this.#isCancelled = true;
     this.#onComplete = undefined;

@@ -1,17 +1,17 @@
 // What a rank called: the fields that all ranks of a collective must agree on. They travel with
-// every message, so that ranks which disagree can say what each one called.
+// every message, so that ranks that disagree can say what each one called.
 
 import type { ReduceDType, ReduceOp, WireFormat } from '@shardweave/dtypes';
 
-/** Element types on the wire. */
+/** The element types on the wire. */
 export type WireDType = ReduceDType;
 
 export const WIRE_DTYPES: readonly WireDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
 
-/** What ranks compare: the element type, and how f32 travels where it is compressed. */
+/** The element type that ranks compare, with how f32 travels where it is compressed. */
 export type CallDType = WireDType | `f32 as ${WireFormat}`;
 
-/** In the order of their codes on the wire. */
+/** All of them, in the order of their codes on the wire. */
 export const CALL_DTYPES: readonly CallDType[] = [
   ...WIRE_DTYPES,
   'f32 as f16',
@@ -36,11 +36,11 @@ export interface CallSignature {
   /** null where nothing is added up. */
   readonly reduceOp: ReduceOp | null;
   /**
-   * Bytes of the part that one rank contributes or owns; of the whole buffer in allReduce and where
-   * counts are uneven.
+   * The bytes of the part that one rank contributes or owns; in allReduce, and where counts are
+   * uneven, the bytes of the whole buffer.
    */
   readonly byteLength: number;
-  /** Group rank of the root; -1 where there is none. */
+  /** The group rank of the root; -1 where there is none. */
   readonly root: number;
   /** A 32-bit hash of uneven counts, shared hosts and the identity; 0 where there are none. */
   readonly layout: number;
@@ -58,18 +58,21 @@ export function isSameCall(a: CallSignature, b: CallSignature): boolean {
   );
 }
 
-/** More numbers than these make a message hard to read. */
+/** Lists of more numbers than these make a message hard to read. */
 const MAX_LISTED = 16;
 
-/** What `CallSignature.layout` is a hash of, where that is known. */
+/** The details that `CallSignature.layout` is a hash of, where they are known. */
 export interface LayoutDetails {
   readonly counts?: readonly number[] | undefined;
   readonly hosts?: readonly number[] | undefined;
-  /** CallOptions.identity. */
+  /** See CallOptions. */
   readonly identity?: string | undefined;
 }
 
-/** For messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2 #3`. */
+/**
+ * Describes a call for messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2
+ * #3`.
+ */
 export function describeCall(
   call: CallSignature,
   sequence: number,
@@ -99,7 +102,9 @@ export function describeCall(
   return words.join(' ');
 }
 
-/** send and recv: numbered by their tag, not by the group's sequence. */
+/**
+ * Whether it is a send or recv, which are numbered by their channel, not by the group's sequence.
+ */
 export function isPointToPoint(call: CallSignature): boolean {
   return call.operation === 'send' || call.operation === 'recv';
 }

@@ -1,5 +1,6 @@
-// One running operation of one rank: what an algorithm sees of the wire. Peers are group ranks here
-// and world ranks below. Nothing here rejects: a failure ends the job, and with it the call.
+// One running operation of one rank: what an algorithm sees of the wire. Peers are group ranks in a
+// call's own methods, and world ranks in the transport below. Nothing here rejects: a failure ends
+// the job, and with it the call.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import type { HostPlan } from '../algorithms/host-plan.js';
@@ -15,18 +16,18 @@ import type { Turns } from './turns.js';
 export interface CallSpec {
   readonly group: string;
   readonly members: readonly number[];
-  /** Group rank. */
+  /** This rank's place in the group. */
   readonly rank: number;
   readonly sequence: number;
   readonly signature: CallSignature;
-  /** What `signature.layout` is a hash of. */
+  /** The counts that `signature.layout` is a hash of. */
   readonly counts?: readonly number[] | undefined;
   readonly identity?: string | undefined;
-  /** BarrierOptions.elseAbort. */
+  /** See BarrierOptions. */
   readonly elseAbort?: string | undefined;
-  /** Where ranks share hosts, and sums are to be combined by them. */
+  /** There where ranks share hosts, and sums are to be combined within hosts first. */
   readonly hosts?: HostPlan | undefined;
-  /** Without progress. */
+  /** How long nothing may move before the call fails. */
   readonly timeoutMs: number;
 }
 
@@ -40,7 +41,7 @@ export class Call {
   readonly spec: CallSpec;
   readonly #job: RankJob;
   readonly #router: MessageRouter;
-  /** What has been asked for and is not complete, by its sender. */
+  /** The messages that were asked for and are not complete, each with its sender. */
   readonly #pending = new Map<Arrival, number>();
   readonly #progressed = () => this.progressed();
   #peers: readonly number[] | undefined;
@@ -51,7 +52,7 @@ export class Call {
   #onSent: (() => void) | undefined;
   bytesSent = 0;
   bytesReceived = 0;
-  /** Who is late, for operations that don't go through `receive`. World ranks. */
+  /** Finds the world ranks that are late, for operations that don't go through `receive`. */
   late: (() => Promise<readonly number[]>) | undefined;
 
   constructor(spec: CallSpec, job: RankJob, router: MessageRouter) {
@@ -91,7 +92,10 @@ export class Call {
     return describeCall(signature, sequence, { counts, hosts: hosts?.hostOf, identity });
   }
 
-  /** Other group ranks, beginning after one's own, so that not all start with the same. */
+  /**
+   * The other group ranks. They begin after this one, so that not all ranks start with the same
+   * peer.
+   */
   get peers(): readonly number[] {
     if (this.#peers === undefined) {
       const peers = [];
@@ -108,12 +112,12 @@ export class Call {
     return this.#job.clock.now() - this.#lastProgressMs;
   }
 
-  /** Something moved: the time limit begins anew. */
+  /** Notes that something moved: the time limit begins anew. */
   progressed(): void {
     this.#lastProgressMs = this.#job.clock.now();
   }
 
-  /** Lends `payload` until it resolves. */
+  /** Sends a message, whose payload is lent until it resolves. */
   send(peer: number, payload: Uint8Array, phase = 0): Promise<void> {
     const { group, sequence, signature, members } = this.spec;
     const { byteLength } = payload;
@@ -143,8 +147,8 @@ export class Call {
   }
 
   /**
-   * A transport that can't send either knows why and says so (onPeerLost, onPeerLeft), soon before or
-   * after; then that counts. Else it is a bug, which ends the job, too.
+   * A transport that can't send either knows why and says so (onPeerLost, onPeerLeft), soon before
+   * or after; then that counts. Else it is a bug, which ends the job, too.
    */
   async #afterSendFailed(to: number, error: unknown): Promise<void> {
     const { left, clock } = this.#job;
@@ -172,7 +176,10 @@ export class Call {
     );
   }
 
-  /** The peer's message, to be read: no buffer of the caller's is needed, nor a copy where it can be lent. */
+  /**
+   * Resolves with the peer's message, to be read: it needs no buffer of the caller's, nor a copy
+   * where the transport can lend it.
+   */
   borrow(peer: number, byteLength: number, phase = 0): Promise<Borrowed> {
     return this.#receive(peer, byteLength, phase, (arrival) =>
       arrival.borrow(byteLength, this.#progressed),
@@ -189,7 +196,7 @@ export class Call {
     this.progressed();
   }
 
-  /** Copies within this rank, in slices, unless they are the same bytes already. */
+  /** Copies within this rank, in slices, unless target and source are the same bytes already. */
   async copy(target: Uint8Array, source: Uint8Array): Promise<void> {
     // A view of the same bytes is common (a shard inside its full buffer) and needs no copy.
     if (target.buffer !== source.buffer || target.byteOffset !== source.byteOffset) {
@@ -197,12 +204,12 @@ export class Call {
     }
   }
 
-  /** It has failed: its buffers are the caller's again. */
+  /** Whether the call has failed, so that its buffers are the caller's again. */
   get isOver(): boolean {
     return this.#isOver;
   }
 
-  /** Aborted when the call has failed: nothing of the caller's is written any more. */
+  /** Is aborted when the call has failed: nothing of the caller's is written any more. */
   get signal(): AbortSignal {
     if (this.#abort === undefined) {
       this.#abort = new AbortController();

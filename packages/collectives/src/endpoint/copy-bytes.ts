@@ -2,10 +2,13 @@
 
 import type { Turns } from './turns.js';
 
-/** About 0.2 ms: a slice more than a turn's time does no harm. */
+/** A slice takes about 0.2 ms: one more than fits in a turn does no harm. */
 export const SLICE_BYTES = 2 ** 20;
 
-/** Copied at once: a turn of the event loop has time for hundreds of them. */
+/**
+ * Up to so many bytes are copied at once: a turn of the event loop has time for hundreds of such
+ * copies.
+ */
 export const AT_ONCE_BYTES = 64 * 1024;
 
 /**

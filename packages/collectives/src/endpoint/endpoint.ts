@@ -1,5 +1,5 @@
-// One rank's end of a job, shared by all its groups: it runs calls, hands what arrives to the router, and
-// tells the peers apart that leave, that are lost and that have failed.
+// One rank's end of a job, shared by all its groups: it runs calls, hands what arrives to the
+// router, and tells the peers apart that leave, that are lost and that have failed.
 
 import type { Clock } from '../clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from '../errors.js';
@@ -32,8 +32,8 @@ export interface EndpointOptions {
   /** Shares one wasm reducer among the ranks of a process. Default: its own, made at first use. */
   readonly reducer?: () => Promise<PartReducer>;
   /**
-   * The bytes of one peer's messages that nobody here has asked for yet; a peer that sends more is lost.
-   * Default: 512 MiB.
+   * The bytes of one peer's messages that nobody here has asked for yet; a peer that sends more is
+   * lost. Default: 512 MiB.
    */
   readonly maxUnclaimedBytes?: number;
   /** Default: the system's. */
@@ -43,8 +43,9 @@ export interface EndpointOptions {
 }
 
 /**
- * What a proven peer may cost. Collectives hold a MiB each, and a rank is some tens of them behind at most: with
- * 25 MiB gradient buckets this is 12 GiB. What `send` sends before its `recv` counts whole.
+ * What a proven peer may cost. Collectives hold a MiB each, and a rank is some tens of them behind
+ * at most: with 25 MiB gradient buckets this is 12 GiB. What `send` sends before its `recv` counts
+ * whole.
  */
 const MAX_UNCLAIMED_BYTES = 512 * 2 ** 20;
 
@@ -142,8 +143,8 @@ export class Endpoint implements TransportListener {
 
   /**
    * Leaves the job: later calls reject at once, pending ones when what they have sent is out, since
-   * it is read until then. Peers fail only if they need this rank. After a failure it resolves when the
-   * peers have heard of it, or take too long.
+   * it is read until then. Peers fail only if they need this rank. After a failure it resolves when
+   * the peers have heard of it, or take too long.
    */
   close(): Promise<void> {
     return this.#job.close();
@@ -164,12 +165,12 @@ export class Endpoint implements TransportListener {
     this.#job.transport.release?.(memory);
   }
 
-  /** Buffers for parts on their way: how many were made, and the most bytes in use at one time. */
+  /** How many buffers were made for parts on their way, and the most bytes in use at one time. */
   scratchStats(): { readonly numAllocations: number; readonly peakBytes: number } {
     return this.#job.scratch.stats();
   }
 
-  /** Drops all links without a word, as a killed process would. For tests. */
+  /** Drops all links without a word, as a killed process would: tests do so. */
   terminate(): void {
     this.#job.terminate();
   }
@@ -208,8 +209,9 @@ export class Endpoint implements TransportListener {
   }
 
   /**
-   * Anybody may say that he has lost a peer, this rank included. What a rank has done itself it knows
-   * itself: a peer that says so of this rank is at fault. Of third ranks it is passed on, with who said so.
+   * Anybody may say that a peer is lost, even that this rank is. What a rank has done itself it
+   * knows itself: a peer that says that this rank has failed is at fault. What is said of third
+   * ranks is passed on, with who said it.
    */
   #onToldFailure(from: number, failure: Failure): void {
     const { kind, origin, reason } = failure;
@@ -230,7 +232,9 @@ export class Endpoint implements TransportListener {
     await call.sent();
   }
 
-  /** Fails the job when nothing has moved for the call's time limit. Returns what ends that. */
+  /**
+   * Fails the job when nothing has moved for the call's time limit. What it returns ends the watch.
+   */
   #watch(call: Call): () => void {
     const { timeoutMs } = call.spec;
     let cancel = () => {};
@@ -287,7 +291,7 @@ export class Endpoint implements TransportListener {
     return errorOfFailure(failure, this.#placeOf(call.spec));
   }
 
-  /** For arguments that are wrong in themselves. */
+  /** The error for arguments that are wrong in themselves. */
   usageError(call: string, message: string): CollectiveUsageError {
     return new CollectiveUsageError({ rank: this.rank, worldSize: this.worldSize, call }, message);
   }

@@ -1,5 +1,6 @@
 // Where messages and calls of one rank meet: collectives by group, sequence number, sender and
-// phase; send and recv by group, sender and channel, in order. It only finds; the Endpoint judges.
+// phase; send and recv by group, sender and channel, in order. It only finds what belongs together.
+// MessageRouter and MismatchCheck judge it.
 
 import type { MessageHeader } from '../transport.js';
 import { Arrival, type ArrivalServices } from './arrival.js';
@@ -19,8 +20,8 @@ export interface Arrived {
 }
 
 /**
- * Finished calls that are remembered, for ranks that disagree later: a leaf of a broadcast is done
- * before the root knows. More than anybody has in flight.
+ * How many finished calls are remembered, for ranks that disagree later: a leaf of a broadcast is
+ * done before the root knows. Nobody has as many in flight.
  */
 const NUM_REMEMBERED = 64;
 
@@ -28,12 +29,12 @@ const NUM_REMEMBERED = 64;
 const MAX_PHASES = 2 ** 16;
 
 /**
- * Messages of one peer that nobody has asked for: a rank may be as many small calls behind. More is
- * no program's doing.
+ * How many messages of one peer may wait for somebody who asks for them: a rank may be as many
+ * small calls behind. No program makes it more.
  */
 const MAX_UNCLAIMED_MESSAGES = 65_536;
 
-/** What of one peer nobody has asked for. */
+/** How much one peer has sent that nobody has asked for. */
 interface Unclaimed {
   messages: number;
   bytes: number;
@@ -45,20 +46,20 @@ export class Matching {
   readonly #unclaimed = new Map<number, Unclaimed>();
   readonly #mailboxes = new Map<string, Map<number, Mailbox>>();
   /**
-   * Arrivals of send and recv that lack one of the two sides, in order. All of a channel lack the same
-   * side: the other one would have met the first of them.
+   * The arrivals of send and recv that lack one of the two, in order. All those of a channel lack
+   * the same one: else it would have met the first of them.
    */
   readonly #channels = new Map<string, Fifo<Arrival>>();
 
-  /** `maxUnclaimedBytes` of one peer. */
+  /** `maxUnclaimedBytes` is how much of one peer may wait for somebody who asks for it. */
   constructor(services: ArrivalServices, maxUnclaimedBytes: number) {
     this.#services = services;
     this.#maxUnclaimedBytes = maxUnclaimedBytes;
   }
 
   /**
-   * A message begins. Returns what its sender has done wrong where it has sent too much that nobody asked
-   * for. `isHeld`: not left at the sender until then.
+   * A message begins. Returns what its sender has done wrong where it has sent too much that nobody
+   * asked for. `isHeld` says that the payload waits here, and not at its sender.
    */
   begin(
     arrival: Arrival,
@@ -110,7 +111,9 @@ export class Matching {
     return this.#mailboxes.get(group)?.get(sequence)?.call;
   }
 
-  /** The message of a sender and phase, met for the first or the second time. */
+  /**
+   * The arrival of a sender's phase, whether the message comes first or the call that asks for it.
+   */
   inMailbox(mailbox: Mailbox, from: number, phase: number): Arrival {
     const key = from * MAX_PHASES + phase;
     let arrival = mailbox.arrivals.get(key);
@@ -121,7 +124,7 @@ export class Matching {
     return arrival;
   }
 
-  /** The messages that have begun. */
+  /** The messages of a mailbox that have begun. */
   arrivedIn(mailbox: Mailbox): Arrived[] {
     return [...mailbox.arrivals].flatMap(([key, { header }]) =>
       header === undefined ? [] : [{ rank: Math.floor(key / MAX_PHASES), header }],
@@ -148,7 +151,7 @@ export class Matching {
     return this.#next(group, from, channel, (arrival) => arrival.header === undefined);
   }
 
-  /** The call is over: only its description is kept, and that for a while. */
+  /** Forgets the messages of a call that is over. Its description is kept for a while. */
   finish({ group, sequence }: CallSpec): void {
     const bySequence = this.#mailboxes.get(group);
     bySequence?.get(sequence)?.arrivals.clear();

@@ -1,5 +1,5 @@
-// What arrives at a rank: each message is checked against what was called here and handed to its
-// Arrival, where it meets its receiver.
+// Routes what arrives at a rank: each message is checked against what was called here, and handed
+// to its Arrival, where it meets its receiver.
 
 import type { MessageHeader, MessageSink } from '../transport.js';
 import { Arrival } from './arrival.js';
@@ -44,7 +44,10 @@ export class MessageRouter {
     return this.#begin(arrival, from, header);
   }
 
-  /** Where a call meets the message that it asks for. After a failure nothing comes there. */
+  /**
+   * The Arrival where a call meets the message that it asks for. After a failure nothing comes
+   * there.
+   */
   arrivalOf(call: Call, from: number, phase: number): Arrival {
     const matching = this.#matching;
     const { group, sequence, signature } = call.spec;
@@ -78,7 +81,7 @@ export class MessageRouter {
     return wrong === undefined ? arrival : this.#lose(from, wrong);
   }
 
-  /** A receiver that names another size or dtype than the sender: both ranks are told. */
+  /** False where a receiver names another size or dtype than the sender, which ends the job. */
   #checkLength(call: Call, from: number, header: MessageHeader): boolean {
     const { rank } = this.#job;
     const { byteLength, dtype } = call.spec.signature;

@@ -1,5 +1,6 @@
-// Whether ranks called the same thing: compares what arrives with what was called, and where they
-// differ, leads the inquiry into what each rank called. What that finds ends the job.
+// Checks that ranks called the same thing: it compares what arrives with what was called here, and
+// where they differ it leads the inquiry into what each rank called. What the inquiry finds ends
+// the job.
 
 import type { PeerCall } from '../failure.js';
 import type { ControlMessage, MessageHeader } from '../transport.js';
@@ -19,7 +20,10 @@ export class MismatchCheck {
     this.#matching = matching;
   }
 
-  /** Puts a collective into its mailbox; false where what has arrived already is of another call. */
+  /**
+   * Puts a collective into its mailbox. Returns false where a message of another call has arrived
+   * there.
+   */
   admit(call: Call): boolean {
     const { group, sequence, signature } = call.spec;
     const mailbox = this.#matching.mailbox(group, sequence);
@@ -42,7 +46,7 @@ export class MismatchCheck {
     return false;
   }
 
-  /** Other ranks disagree, and say what they called. */
+  /** Hears that other ranks disagree, and what they called. */
   onSaid(message: ControlMessage & { readonly type: 'mismatch' }): void {
     const own = this.#matching.callAt(message.group, message.sequence);
     this.#inquire(message, own, { said: message.calls });
@@ -94,7 +98,7 @@ export class MismatchCheck {
   }
 }
 
-/** What a sender called, by its message. */
+/** Says what a sender called, as far as its message shows it. */
 export function describeHeader(header: MessageHeader): string {
   return describeCall(header.call, header.sequence);
 }

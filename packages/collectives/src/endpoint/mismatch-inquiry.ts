@@ -4,7 +4,9 @@
 import type { Clock } from '../clock.js';
 import type { PeerCall } from '../failure.js';
 
-/** How long answers are awaited: a rank that comes later is missing from the list. */
+/**
+ * Milliseconds for which answers are awaited: a rank that answers later is missing from the list.
+ */
 const INQUIRY_MS = 300;
 
 export interface MismatchInquiryOptions {
@@ -37,8 +39,8 @@ export class MismatchInquiry {
   }
 
   /**
-   * Notes what ranks called; ends the inquiry when all have spoken. `isVague`: from headers that have
-   * only a hash of the counts, until the ranks say it themselves.
+   * Notes what ranks called; ends the inquiry when all have spoken. `isVague` marks what headers
+   * say, which have only a hash of the counts: it counts until the ranks say it themselves.
    */
   add(calls: readonly PeerCall[], isVague = false): void {
     for (const { rank, call } of calls) {

@@ -1,5 +1,6 @@
-// One rank's part in a job. Its calls, the router of its messages and the check for mismatches share it:
-// it says who the rank is, what it sends through and where its buffers come from, and it ends the job.
+// One rank's part in a job. Its calls, the router of its messages and the check for mismatches
+// share it: it says who the rank is, what it sends through and where its buffers come from, and it
+// ends the job.
 //
 // Note [one failure]: the first failure wins and ends all groups of the rank; it is sent to every
 // peer, so that nobody waits for a rank that has given up.
@@ -57,7 +58,10 @@ export class RankJob {
     return this.#failure;
   }
 
-  /** `stop` ends what is running when the job ends; what it returns rejects the calls that were pending. */
+  /**
+   * `stop` ends what is running when the job ends; what it returns rejects the calls that were
+   * pending.
+   */
   onEnd(stop: (failure: Failure) => () => void): void {
     this.#stop = stop;
   }

@@ -10,10 +10,10 @@ export interface ReduceHookOptions extends ReduceOptions {
 
 /**
  * Combines `parts`, in their order, into `output`, as `Reducer.reduce` of @shardweave/dtypes does:
- * in f32, rounded to the dtype once. Results are equal bit for bit between ranks and transports only
- * if a hook does exactly that. `output` may be one of the parts. Large operations come in segments,
- * one after another within a call; a rejection ends the job. `inputDtype` and `divisor` come only with
- * the option `hosts`.
+ * in f32, rounded to the dtype once. Results are equal bit for bit between ranks and transports
+ * only if a hook does exactly that. `output` may be one of the parts. Large operations come in
+ * segments, one after another within a call; a rejection ends the job. `inputDtype` and `divisor`
+ * come only with the option `hosts`.
  */
 export type ReduceHook = (
   parts: readonly Uint8Array[],
@@ -21,7 +21,7 @@ export type ReduceHook = (
   options: ReduceHookOptions,
 ) => Promise<void> | void;
 
-/** What of a Reducer is used here. */
+/** The part of a Reducer that is used here. */
 export type PartReducer = Pick<Reducer, 'reduce'>;
 
 /** Combines parts for a call, and stops writing when the call is over. */
@@ -32,16 +32,19 @@ export type Combine = (
   call: { readonly isOver: boolean; readonly signal: AbortSignal },
 ) => Promise<void> | void;
 
-/** Of input, in one go: about 1 ms for f16, the slowest dtype; the reducer's own slices fit in. */
+/**
+ * The input of one slice: about 1 ms for f16, the slowest dtype. The reducer's own slices fit in
+ * it.
+ */
 const SLICE_INPUT_BYTES = 2 ** 20;
 const SLICE_GRAIN_ELEMENTS = 16 * 1024;
 
-/** By a hook. */
+/** Combines by a hook. */
 export function combineByHook(hook: ReduceHook): Combine {
   return (parts, output, options, { signal }) => hook(parts, output, { ...options, signal });
 }
 
-/** By our wasm, in slices, with the event loop's turns between them. */
+/** Combines by our wasm, in slices, with the event loop's turns between them. */
 export function combineInThread(create: () => Promise<PartReducer>, turns: Turns): Combine {
   let made: Promise<PartReducer> | undefined;
   let reducer: PartReducer | undefined;

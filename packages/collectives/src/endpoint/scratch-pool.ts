@@ -1,17 +1,21 @@
-// Byte buffers for parts on their way: taken for a call, given back after it, so that repeated calls
-// of the same sizes allocate nothing. One pool a rank, freed with it.
+// Byte buffers for parts on their way: taken for a call, given back after it, so that repeated
+// calls of the same sizes allocate nothing. One pool a rank, freed with it.
 
-/** Sizes are rounded up to a quarter of a power of two, and to this: similar ones share buffers. */
+/**
+ * Sizes are rounded up to this, and to a quarter of a power of two, so that similar ones share
+ * buffers.
+ */
 const GRAIN_BYTES = 4096;
 
 /**
- * What the pool keeps at most, beside what is in use. Several operations in flight hold some tens of
- * MiB (Note [rounds] in algorithms/reduce-scatter.ts). Beyond, sizes that were not used for longest go.
+ * The most that the pool keeps beside what is in use. Several operations in flight hold some tens
+ * of MiB (Note [rounds] in algorithms/reduce-scatter.ts). Above it the sizes go that were not used
+ * for longest.
  */
 const MAX_KEPT_BYTES = 256 * 2 ** 20;
 
 export class ScratchPool {
-  /** Free buffers by size, the size that was used last at the end. */
+  /** Free buffers by size. The size that was used last stands at the end. */
   readonly #free = new Map<number, ArrayBuffer[]>();
   #lastSize = 0;
   #keptBytes = 0;
@@ -19,7 +23,7 @@ export class ScratchPool {
   #peakBytes = 0;
   #numAllocations = 0;
 
-  /** A buffer of `byteLength` bytes with whatever was in it before. */
+  /** Gives a buffer of `byteLength` bytes, with whatever was in it before. */
   take(byteLength: number): Uint8Array {
     const size = roundUp(byteLength);
     const buffer = this.#free.get(size)?.pop();
@@ -56,7 +60,7 @@ export class ScratchPool {
     this.#keptBytes = 0;
   }
 
-  /** Buffers made so far, and the most bytes that were in use at one time. */
+  /** How many buffers were made so far, and the most bytes that were in use at one time. */
   stats(): { readonly numAllocations: number; readonly peakBytes: number } {
     return { numAllocations: this.#numAllocations, peakBytes: this.#peakBytes };
   }

@@ -1,10 +1,12 @@
 // Turns of the event loop, for work that must not hold it up: copies and sums ask between slices.
-// The time that counts is that of all work since the loop last went round, not of one call's, so
-// several ranks of a process share one.
+// The time that counts is that of all work since the loop last went round, not that of one call, so
+// the ranks of a process share one Turns.
 
 import type { Clock } from '../clock.js';
 
-/** Half of the 20 ms that no callback of ours may take: a slice more, and a slow machine, fit in. */
+/**
+ * Half of the 20 ms that no callback of ours may take: a slice more, and a slow machine, fit in.
+ */
 const TURN_MS = 8;
 
 export class Turns {
@@ -16,7 +18,10 @@ export class Turns {
     this.#clock = clock;
   }
 
-  /** Undefined: go on. Else wait for it, and ask again: others may have had the turn meanwhile. */
+  /**
+   * Undefined where work may go on. Else it has to wait for the promise and ask again, since others
+   * may have had the turn meanwhile.
+   */
   next(): Promise<void> | undefined {
     if (this.#end === undefined) {
       this.#startMs = this.#clock.now();

@@ -11,12 +11,12 @@ import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-ch
 
 const REDUCE_OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
 
-/** How a buffer is divided, and what ranks compare of it. */
+/** How a buffer is divided among ranks, and what ranks compare of that. */
 export interface Division {
   readonly layout: PartLayout;
-  /** Of the signature: bytes of one part, or of all where they are uneven. */
+  /** For the call's signature: the bytes of one part, or of all parts where they are uneven. */
   readonly byteLength: number;
-  /** Of the signature: a hash of uneven counts, or 0. */
+  /** For the call's signature: a hash of uneven counts, or 0. */
   readonly layoutHash: number;
 }
 
@@ -41,7 +41,9 @@ export class CallArguments {
     this.#error = error;
   }
 
-  /** Of every call, and of none without them: `needs` says which it can't be without. */
+  /**
+   * Checks the options that every call takes; `needs` names those that this one can't be without.
+   */
   options(call: string, options: MoveOptions, needs?: string): void {
     if (kindOf(options) !== 'Object') {
       const what = needs === undefined ? 'options' : `options, at least ${needs}`;
@@ -65,7 +67,10 @@ export class CallArguments {
     }
   }
 
-  /** Everything here counts bytes: other arrays' lengths and offsets would mean something else. */
+  /**
+   * Refuses all arrays but those of bytes, since the lengths and offsets of others would mean
+   * something else.
+   */
   buffer(call: string, name: string, bytes: Uint8Array): void {
     const kind = ArrayBuffer.isView(bytes) ? bytes[Symbol.toStringTag] : kindOf(bytes);
     if (kind !== 'Uint8Array') {
@@ -77,7 +82,7 @@ export class CallArguments {
     }
   }
 
-  /** `part` is this rank's, `whole` has all ranks' parts. */
+  /** Divides `whole`, which has all ranks' parts; `part` is this rank's. */
   division(
     call: string,
     part: Uint8Array,
@@ -110,7 +115,10 @@ export class CallArguments {
     return { layout, byteLength, layoutHash: hashNumbers(counts) };
   }
 
-  /** `part` may be its place in `whole` or lie elsewhere, but not over other parts: they are in use. */
+  /**
+   * Refuses a `part` that lies over other parts of `whole`, which are in use. It may be its own
+   * place there.
+   */
   noOverlap(call: string, part: Uint8Array, whole: Uint8Array, place: number): void {
     if (part.buffer !== whole.buffer || part.byteLength === 0 || whole.byteLength === 0) {
       return;
@@ -140,7 +148,10 @@ export class CallArguments {
     return { dtype, op };
   }
 
-  /** Undefined: exact. A call that asks for what can't be is refused; a group's default gives way. */
+  /**
+   * Undefined where the call is exact. A call that asks for what can't be is refused; a default of
+   * the group gives way.
+   */
   compression(
     call: string,
     input: Uint8Array,
@@ -180,7 +191,10 @@ export class CallArguments {
     };
   }
 
-  /** All ranks read rounded values, the sender too: an input in its place would be rounded. */
+  /**
+   * Refuses an input that lies in the output: all ranks read rounded values there, and it would be
+   * rounded.
+   */
   notInPlace(call: string, input: Uint8Array, output: Uint8Array): void {
     const start = input.byteOffset - output.byteOffset;
     const isApart = start >= output.byteLength || start + input.byteLength <= 0;
@@ -221,7 +235,7 @@ export class CallArguments {
     }
   }
 
-  /** Of send and recv. Returns the channel. */
+  /** Checks the peer of a send or recv, and returns the channel. */
   pointToPoint(call: string, peer: number, channel = 0): number {
     this.rank(call, 'peer', peer);
     if (peer === this.#rank) {

@@ -32,7 +32,7 @@ export class CallCounts {
     bytesReceived: 0,
   };
 
-  /** A call that has ended well. */
+  /** Counts a call that has ended well. */
   add(operation: OperationName, { bytesSent, bytesReceived }: Call): void {
     const counter = COUNTERS[operation];
     if (counter !== null) {
@@ -42,7 +42,7 @@ export class CallCounts {
     }
   }
 
-  /** As of now. */
+  /** A copy of the counts as they are. */
   read(): CollectiveStats {
     return { ...this.#stats };
   }

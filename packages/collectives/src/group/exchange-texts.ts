@@ -1,5 +1,6 @@
-// Small texts of all ranks, for agreements outside a step. What ranks should have in common is compared
-// by digests first, which are a fixed number of bytes: texts travel only where they differ.
+// Exchanges small texts of all ranks, for agreements outside a step. What ranks should have in
+// common is compared by digests first, which have a fixed number of bytes: texts travel only where
+// they differ.
 
 import { fnv1a } from '@shardweave/dtypes';
 import type { CallOptions, ProcessGroup } from './process-group.js';
@@ -7,7 +8,7 @@ import type { CallOptions, ProcessGroup } from './process-group.js';
 /** How the exchange's collectives are called: ranks compare the identity. */
 export type ExchangeCall = Required<Pick<CallOptions, 'tag' | 'identity'>>;
 
-/** The bytes of a text, and a hash of them. */
+/** A digest has two words: how many bytes the text has, and a hash of it. */
 const DIGEST_WORDS = 2;
 
 /** Each rank's words, in rank order; as many on every rank. Collective. */
@@ -37,9 +38,9 @@ export async function exchangeTexts(
 }
 
 /**
- * For each of several texts, every rank's in rank order, or undefined where all ranks have the same.
- * As many texts on every rank. One small collective, and one more for each text that differs; none on one
- * rank.
+ * For each of several texts, every rank's in rank order, or undefined where all ranks have the
+ * same. As many texts on every rank. One small collective, and one more for each text that differs;
+ * none on one rank.
  */
 export async function compareTexts(
   group: ProcessGroup,

@@ -1,9 +1,9 @@
-// The id of a group that a split makes. It travels in every header, so it stays short however often groups
-// are split: 'world/0:1' is color 1 of the world's call 0; a long path becomes a hash of it.
+// The id of a group that a split makes. It travels in every header, so it stays short however often
+// groups are split: 'world/0:1' is color 1 of the world's call 0; a long path becomes a hash of it.
 
 import { fnv1a } from '@shardweave/dtypes';
 
-/** Ids of a few levels read as they are. */
+/** Ids of a few levels stay readable. */
 const MAX_PATH_LENGTH = 64;
 
 /** Where the second half of a hash begins, so that the two differ. */

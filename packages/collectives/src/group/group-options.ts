@@ -1,4 +1,5 @@
-// Options that every way of making a group takes, and what they become: an Endpoint and its world.
+// The options that every way of making a group takes, and the group of all ranks that is made of
+// them.
 
 import { WireCodec, type WireFormat } from '@shardweave/dtypes';
 import type { Clock } from '../clock.js';
@@ -25,14 +26,14 @@ export interface GroupOptions {
    */
   readonly wire?: WireFormat | 'exact';
   /**
-   * For each rank of the world the number of its host. Sums are then combined within hosts first, and
-   * each part crosses between two hosts once: fewer bytes there, in an order of its own (README),
-   * equal in all runs. The same on all ranks. Default: plain rank order.
+   * For each rank of the world the number of its host. Sums are then combined within hosts first,
+   * and each part crosses between two hosts once: fewer bytes there, in an order of its own
+   * (README), equal in all runs. The same on all ranks. Default: plain rank order.
    */
   readonly hosts?: readonly number[];
   /**
-   * Bytes of one peer's messages that may wait here for a call that asks for them; a peer that sends
-   * more is lost. Default: 512 MiB.
+   * Bytes of one peer's messages that may wait here for a call that asks for them; a peer that
+   * sends more is lost. Default: 512 MiB.
    */
   readonly maxUnclaimedBytes?: number;
   /** For tests. Default: the system's. */
@@ -41,7 +42,8 @@ export interface GroupOptions {
 
 /**
  * Refuses what can't be right, by CollectiveUsageError. Whoever connects asks this before it opens
- * anything: an error afterwards would leave links open and the other ranks in a job without this one.
+ * anything: an error afterwards would leave links open and the other ranks in a job without this
+ * one.
  */
 export function checkGroupOptions(
   options: GroupOptions & { readonly joinTimeoutMs?: number },
@@ -80,7 +82,10 @@ function complaintOfHosts(hosts: readonly number[], worldSize: number): string |
   return wrong < 0 ? undefined : `expected hosts to be numbers, got ${shown(hosts[wrong])}.`;
 }
 
-/** The group of all ranks, over an endpoint that has its transport, and by `native` where it has such an engine. */
+/**
+ * The group of all ranks, over an endpoint that has its transport, and by `native` where it has
+ * such an engine.
+ */
 export function createWorldGroup(
   endpoint: Endpoint,
   options: GroupOptions & { readonly native?: NativeCollectives },

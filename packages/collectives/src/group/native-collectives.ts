@@ -1,5 +1,6 @@
-// What may run a group's collectives in place of the algorithms over a transport's messages: an engine
-// that moves whole collectives by means of its own, such as MPI. The transport knows nothing of it.
+// What may run a group's collectives in place of the algorithms over a transport's messages: an
+// engine that moves whole collectives by means of its own, such as MPI. The transport knows nothing
+// of it.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import type { PartLayout } from '../algorithms/part-layout.js';
@@ -8,8 +9,9 @@ import type { Call } from '../endpoint/call.js';
 /**
  * The same operations as in algorithms/. Each is entered within the caller's call, so in program
  * order, and several may be running. The engine finds out itself whether ranks agree
- * (`call.spec.signature`; `Endpoint.fail` tells all), counts bytes on `call`, and reports its progress
- * with `call.progressed`. Buffers are lent until the promise settles; a rejection ends the job.
+ * (`call.spec.signature`; `Endpoint.fail` tells all), counts bytes on `call`, and reports its
+ * progress with `call.progressed`. Buffers are lent until the promise settles; a rejection ends the
+ * job.
  */
 export interface NativeCollectives {
   /** Whether this group's collectives go through the engine: equal on all its ranks. */

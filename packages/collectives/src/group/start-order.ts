@@ -1,12 +1,12 @@
-// Starts collectives in the order of the calls, though each waits for its input first. On every rank
-// the calls come in program order, so the sequences agree whatever arrives when.
+// Starts collectives in the order of the calls, though each waits for its input first. On every
+// rank the calls come in program order, so the sequences agree whatever arrives when.
 
 export interface StartOptions {
   /**
-   * Called in the place of a call that failed before it was made: of its input, or of `begin` before
-   * that called the group; of a serial one wherever it failed. So the sequence has as many calls on
-   * every rank. Later calls wait for it, whoever made the failed one does not. Default: nothing takes
-   * its place.
+   * Called in the place of a call that failed before it was made: of its input, or of `begin`
+   * before that called the group; of a serial one wherever it failed. So the sequence has as many
+   * calls on every rank. Later calls wait for it, whoever made the failed one does not. Default:
+   * nothing takes its place.
    */
   readonly failed?: (error: unknown) => Promise<void>;
   /** Later calls wait for the end of this one, too: it starts further collectives on its way. */

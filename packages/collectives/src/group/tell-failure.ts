@@ -1,34 +1,37 @@
 // How the other ranks learn that one has failed, where they wait for its part.
 //
-// Note [a rank that fails]
-// A rank that cannot make the collective which is due makes an empty one in its place, whose identity
-// says what failed. Ranks that failed alike, as all do for a wrong input, meet there and go on; a rank
-// that did not fail is at another call, so the job is aborted with that rank's number and its reason.
-// Digits are left out of what is compared, for ranks that fail alike often differ in them.
+// Note [a rank that fails] A rank that cannot make the collective which is due makes an empty one
+// in its place, whose identity says what failed. Ranks that failed alike, as all do for a wrong
+// input, meet there and go on; a rank that did not fail is at another call, so the job is aborted
+// with that rank's number and its reason. Digits are left out of what is compared, for ranks that
+// fail alike often differ in them.
 
 import { CollectiveAbortedError } from '../errors.js';
 import type { ProcessGroup } from './process-group.js';
 
-/** Ranks whose texts differ in what stands behind it still failed alike. */
+/** Ranks whose texts differ behind so many characters still failed alike. */
 const MAX_COMPARED = 240;
 
-/** How far apart ranks may fail alike: a rank that nobody meets ends the job then. */
+/**
+ * Milliseconds by which ranks that fail alike may lie apart: then a rank that nobody meets ends the
+ * job.
+ */
 const MEET_MS = 30_000;
 
-/** The text of the abort; what third ranks hear of it says who told them. */
+/** Reads the text of the abort, behind which third ranks find who told them. */
 const TOLD = /^(.+?) failed on rank \d+\/\d+: (.*?)(?: \(told by rank \d+\))?$/s;
 
 export interface ToldFailure {
-  /** World rank that failed. */
+  /** The world rank that failed. */
   readonly rank: number;
   readonly operation: string;
-  /** Its error's code or name, and its text. */
+  /** The code or name of its error, and its text. */
   readonly reason: string;
 }
 
 /**
- * Makes the empty call in place of what this rank cannot do; returns when all ranks have failed alike,
- * or the job has ended. See Note [a rank that fails].
+ * Makes the empty call in place of what this rank cannot do; returns when all ranks have failed
+ * alike, or the job has ended. See Note [a rank that fails].
  * @param operation what failed, for example 'ddp forward'
  */
 export async function tellFailure(
@@ -51,7 +54,10 @@ export async function tellFailure(
   await group.barrier(options).catch(() => undefined);
 }
 
-/** What such a rank said, in the error of a job that it has ended; undefined for any other error. */
+/**
+ * Reads what such a rank said off the error of a job that it has ended; undefined for any other
+ * error.
+ */
 export function toldFailure(error: unknown): ToldFailure | undefined {
   if (!(error instanceof CollectiveAbortedError)) {
     return undefined;

@@ -1,5 +1,5 @@
-// ProcessGroup over any Transport: checks arguments, numbers the calls, counts and traces them, and
-// leaves matching and failures to the Endpoint and the moving of parts to src/algorithms/.
+// ProcessGroup over any Transport: it checks arguments, numbers the calls, counts and traces them.
+// Matching and failures are left to the Endpoint, and the moving of parts to src/algorithms/.
 
 import type { WireCodec, WireFormat } from '@shardweave/dtypes';
 import { allGather } from '../algorithms/all-gather.js';
@@ -46,9 +46,9 @@ export interface TransportGroupOptions {
   readonly members: readonly number[];
   readonly timeoutMs: number;
   readonly onTrace: TraceHandler | undefined;
-  /** Of each rank of the world. See GroupOptions. */
+  /** The host of each rank of the world: see GroupOptions. */
   readonly hosts?: readonly number[] | undefined;
-  /** Of calls that say nothing else. */
+  /** How f32 travels in calls that say nothing else. */
   readonly wire: WireFormat | 'exact';
   /** One for all groups of the job, made at first use. */
   readonly codec: () => Promise<WireCodec>;
@@ -56,7 +56,7 @@ export interface TransportGroupOptions {
   readonly native?: NativeCollectives | undefined;
 }
 
-/** What a call is, of which its signature is made. */
+/** The part of a call's signature that its operation knows. */
 interface CallShape {
   readonly operation: OperationName;
   readonly byteLength: number;
@@ -65,7 +65,7 @@ interface CallShape {
   readonly wire?: WireFormat | undefined;
 }
 
-/** Over messages; a transport may have an engine instead. */
+/** The algorithms over messages; a group may have an engine instead. */
 const ALGORITHMS = { allGather, reduceScatter, allReduce, broadcast, gather };
 
 const EMPTY = new Uint8Array(0);
@@ -298,7 +298,7 @@ export class TransportGroup implements ProcessGroup {
     return this.#native ?? ALGORITHMS;
   }
 
-  /** An engine knows nothing of hosts. */
+  /** Sums within hosts go by messages, since an engine knows nothing of hosts. */
   get #reductions(): typeof ALGORITHMS {
     return this.#hosts === undefined ? this.#algorithms : ALGORITHMS;
   }

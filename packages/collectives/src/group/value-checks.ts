@@ -1,8 +1,10 @@
-// What values of the caller's can't be, in words: shared by the checks of calls and of groups.
+// Says in words what is wrong with a caller's values; the checks of calls and of groups share it.
 
 import { WIRE_FORMATS } from '@shardweave/dtypes';
 
-/** A value as an error names it: numbers and strings by what they are, others by their kind. */
+/**
+ * Shows a value as an error names it: numbers and strings by what they are, others by their kind.
+ */
 export function shown(value: unknown): string {
   if (typeof value === 'string') {
     return `'${value}'`;
@@ -10,7 +12,10 @@ export function shown(value: unknown): string {
   return typeof value === 'number' || typeof value === 'boolean' ? String(value) : kindOf(value);
 }
 
-/** For example Float32Array, Array, string, undefined. Known by its tag, so of any realm. */
+/**
+ * For example Float32Array, Array, string, undefined. It goes by the tag, so values of any realm
+ * are known.
+ */
 export function kindOf(value: unknown): string {
   return typeof value === 'object' && value !== null
     ? Object.prototype.toString.call(value).slice('[object '.length, -1)
@@ -19,7 +24,9 @@ export function kindOf(value: unknown): string {
       : typeof value;
 }
 
-/** What is wrong with a limit in milliseconds, or undefined. Infinity is none. */
+/**
+ * What is wrong with a limit in milliseconds, or undefined. Infinity means that there is no limit.
+ */
 export function complaintOfTimeLimit(name: string, ms: unknown): string | undefined {
   return typeof ms === 'number' && ms > 0
     ? undefined

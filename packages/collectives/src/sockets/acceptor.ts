@@ -1,5 +1,5 @@
-// The listening side of a process: it accepts peers that prove themselves and refuses the rest, with a
-// reason in the log and no harm to the job. Node only.
+// The listening side of a process: it accepts peers that prove themselves and refuses the rest,
+// with a reason in the log and no harm to the job. Node only.
 
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';

@@ -1,12 +1,16 @@
-// Reads a TCP connection into memory of one's choice: no new buffer a read, and no copy. Node has this
-// as the option `onread` of connections that it opens. Here it is set on a connection that is open already,
-// accepted or not, by the private fields that the option sets. They were checked on the versions of
-// CHECKED_NODE_VERSIONS; where a version has other ones, `start` gives up and Node's own reads are slower.
+// Reads a TCP connection into memory of one's choice: no new buffer a read, and no copy. Node has
+// this as the option `onread` of connections that it opens. Here it is set on a connection that is
+// open already, accepted or not, by the private fields that the option sets. They were checked on
+// the versions of CHECKED_NODE_VERSIONS; where a version has other ones, `start` gives up and
+// Node's own reads are slower.
 
 import type { Socket } from 'node:net';
 
 export interface ReadEvents {
-  /** Where the next bytes go; where it is undefined they go to memory of this module, lent to `onRead`. */
+  /**
+   * Where the next bytes go; where it is undefined they go to memory of this module, lent to
+   * `onRead`.
+   */
   room(): Uint8Array | undefined;
   /** So many bytes went to the room. */
   filled(byteLength: number): void;
@@ -20,14 +24,15 @@ const OWN_BYTES = 64 * 1024;
 const MIN_ROOM_BYTES = 32 * 1024;
 
 /**
- * The most that is read at once. libuv reads up to 32 times before others get their turn, and 4 MiB for each
- * connection keep turns of 64 MiB collectives below 20 ms. Reads of 512 KiB would cost a tenth less.
+ * The most that is read at once. libuv reads up to 32 times before others get their turn, and 4 MiB
+ * for each connection keep turns of 64 MiB collectives below 20 ms. Reads of 512 KiB would cost a
+ * tenth less.
  */
 const MAX_READ_BYTES = 128 * 1024;
 
 /**
- * The memory that all connections of this thread read into: what was read is taken from it before the next
- * read begins. It is made when the first connection begins to read.
+ * The memory that all connections of this thread read into: what was read is taken from it before
+ * the next read begins. It is made when the first connection begins to read.
  */
 let shared: Uint8Array | undefined;
 
@@ -55,7 +60,10 @@ export class DirectRead {
     this.#own = shared;
   }
 
-  /** Begins to read; undefined where this version of Node can't, or this connection, which speaks TLS. */
+  /**
+   * Begins to read; undefined where this version of Node can't, or this connection, which speaks
+   * TLS.
+   */
   static start(connection: Socket, events: ReadEvents): DirectRead | undefined {
     const fields = Object.getOwnPropertySymbols(connection);
     const [buffer, callback, generator] = FIELDS.map((name) =>

@@ -1,6 +1,7 @@
-// One listening port as strangers meet it: connections are counted and sorted by whether they speak TLS, web
-// pages of other origins and whatever is no WebSocket are refused, and what is left is handed on as a request
-// to upgrade. Acceptors and heartbeat workers stand behind a door each. It needs nothing but Node.
+// One listening port as strangers meet it: connections are counted and sorted by whether they speak
+// TLS, web pages of other origins and whatever is no WebSocket are refused, and what is left is
+// handed on as a request to upgrade. Acceptors and heartbeat workers stand behind a door each. It
+// needs nothing but Node.
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server } from 'node:http';
@@ -29,7 +30,10 @@ export interface Refusal {
   readonly reason: string;
 }
 
-/** What may come in at a door: the same for all doors of a process, and data that can be posted to a worker. */
+/**
+ * What may come in at a door: the same for all doors of a process, and data that can be posted to a
+ * worker.
+ */
 export interface DoorPolicy {
   readonly limits: WsLimits;
   /** Pages of these origins may join, if they know the secret. */
@@ -169,7 +173,8 @@ export class Door {
     socket: Socket,
   ): void {
     if (error.rawPacket?.[0] === TLS_FIRST_BYTE) {
-      // Words that are no TLS tell the peer at once that there is none here; a reset looks like a flood.
+      // Words that are no TLS tell the peer at once that there is none here; a reset looks like a
+      // flood.
       socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
       this.refuse(socket, 'it speaks TLS');
       return;
@@ -181,7 +186,9 @@ export class Door {
   }
 }
 
-/** One for what is said in the clear, one for TLS; with a certificate or without any TLS just one. */
+/**
+ * One for what is said in the clear, one for TLS; with a certificate or without any TLS just one.
+ */
 function createServers({ tls, pskKey }: DoorPolicy): Server[] {
   const common = { maxHeaderSize: MAX_HEADER_BYTES };
   if (tls !== undefined) {

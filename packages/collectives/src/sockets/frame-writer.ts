@@ -1,5 +1,5 @@
-// Writes WebSocket frames (RFC 6455) to a connection between processes of ours: final frames alone, each
-// in one write where it is short. websocket-reader.ts reads them.
+// Writes WebSocket frames (RFC 6455) to a connection between processes of ours: final frames alone,
+// each in one write where it is short. websocket-reader.ts reads them.
 
 import type { Socket } from 'node:net';
 
@@ -20,7 +20,10 @@ export class FrameWriter {
   readonly #connection: Socket;
   readonly #isClient: boolean;
 
-  /** A client has to mask. It masks with zeros, which change nothing: both ends are ours, no proxy between. */
+  /**
+   * A client has to mask. It masks with zeros, which change nothing: both ends are ours, no proxy
+   * between.
+   */
   constructor(connection: Socket, isClient: boolean) {
     this.#connection = connection;
     this.#isClient = isClient;

@@ -1,4 +1,5 @@
-// Keeps what arrives on a socket while nobody is named to hear of it. Both WireSockets have one.
+// The place of a socket's handler: what arrives while nobody is named there waits for the next
+// handler. Every WireSocket has one.
 
 import type { WireHandler } from './wire-socket.js';
 
@@ -9,13 +10,13 @@ export class HandlerSlot {
 
   setHandler(handler: WireHandler | undefined): void {
     this.#handler = handler;
-    // A handler may hand the socket on while it hears of what has waited.
+    // A handler may hand the socket on to another while it hears of what has waited.
     while (this.#handler !== undefined && this.#waiting.length > 0) {
       this.#waiting.shift()!(this.#handler);
     }
   }
 
-  /** The bytes are lent, so what has to wait is copied. */
+  /** Copies bytes that have to wait, since they are lent. */
   onBinary(bytes: Uint8Array): void {
     if (this.#handler !== undefined) {
       this.#handler.onBinary(bytes);
@@ -37,7 +38,7 @@ export class HandlerSlot {
     this.#tell((handler) => handler.onText(text));
   }
 
-  /** Later ones than the first are dropped. */
+  /** Tells of the first end alone. */
   onClose(code: number, reason: string): void {
     if (!this.#isClosed) {
       this.#isClosed = true;

@@ -1,16 +1,17 @@
 // How two processes prove to each other that they know the job's secret, before anything else is
 // parsed. Bytes in, bytes out: no sockets, no timers, nothing of Node (see prove.ts for those).
 //   listener -> joiner   magic (4), nonce (32)
-//   joiner -> listener   magic (4), role, rank, target, world size, attempt (u32 each, little-endian),
-//                        run (16), nonce (32), HMAC-SHA256 over 'joiner', the listener's nonce, all these (32)
+//   joiner -> listener   magic (4), role, rank, target, world size, attempt (u32 each, little
+//                        endian), run (16), nonce (32), HMAC-SHA256 over 'joiner', the listener's
+//                        nonce and all these (32)
 //   listener -> joiner   HMAC-SHA256 over 'listener' and the same (32)
-// The run is the head of SHA-256 of the run's id: two jobs may share a secret, as pods of a cluster do.
-// The secret is never sent, and both nonces are fresh, so nothing can be replayed.
+// The run is the head of SHA-256 of the run's id: two jobs may share a secret, as pods of a cluster
+// do. The secret is never sent, and both nonces are fresh, so nothing can be replayed.
 
 import { hmac } from '@noble/hashes/hmac.js';
 import { sha256 } from '@noble/hashes/sha2.js';
 
-/** What a connection is for. Its place in this list is its number on the wire. */
+/** What a connection may be for. The place of a role in this list is its number on the wire. */
 const ROLES = [
   'rendezvous',
   'link',
@@ -22,10 +23,14 @@ const ROLES = [
 ] as const;
 
 /**
- * rendezvous: a rank meets the others; link: data between two ranks; heartbeat: a rank's signs of
- * life; relay: a link that the rendezvous joins, since neither of its ends can listen; store: the
- * key-value store of the launcher; hearing: to a rank's heartbeat worker, whose signs of life come over
- * it, by a rank that can't listen; heartbeat relay: signs of life both ways, joined like a relay.
+ * - rendezvous: a rank meets the others.
+ * - link: data goes between two ranks.
+ * - heartbeat: a rank's worker gives signs of life to a rank that listens.
+ * - relay: a link that the rendezvous' process joins, since neither of its ends can listen.
+ * - store: a client asks the key-value store.
+ * - heartbeat subscriber: a rank that can't listen opens it to another rank's worker, whose signs
+ *   of life come over it.
+ * - heartbeat relay: signs of life go both ways, joined like a relay.
  */
 export type Role = (typeof ROLES)[number];
 
@@ -33,7 +38,7 @@ export type Role = (typeof ROLES)[number];
 export interface Hello {
   readonly role: Role;
   readonly rank: number;
-  /** The rank it wants; RENDEZVOUS_TARGET for the rendezvous. */
+  /** The rank that it wants; RENDEZVOUS_TARGET for the rendezvous. */
   readonly target: number;
   readonly worldSize: number;
   /** How often the job has been started before: ranks of different attempts refuse each other. */
@@ -42,10 +47,10 @@ export interface Hello {
   readonly run: Uint8Array;
 }
 
-/** No rank: the rendezvous, which any process may host. */
+/** Stands for the rendezvous, which is no rank, and which any process may host. */
 export const RENDEZVOUS_TARGET = 0xffffffff;
 
-/** Names protocol and version. */
+/** Names the protocol and its version. */
 const MAGIC = new TextEncoder().encode('SWC4');
 const NONCE_BYTES = 32;
 const MAC_BYTES = 32;
@@ -61,9 +66,9 @@ export const PROOF_BYTES = MAC_BYTES;
 
 const FOREIGN = 'not a rank of this program and version';
 
-/** The side that was called. */
+/** The handshake of the side that was called. */
 export class ListenerHandshake {
-  /** To be sent first. */
+  /** What is to be sent first. */
   readonly greeting: Uint8Array;
   readonly #secret: string;
 
@@ -102,7 +107,7 @@ export class ListenerHandshake {
   }
 }
 
-/** The side that called. */
+/** The handshake of the side that called. */
 export class JoinerHandshake {
   readonly #secret: string;
   readonly #hello: Hello;
@@ -160,7 +165,7 @@ function hasMagic(bytes: Uint8Array): boolean {
   return MAGIC.every((byte, i) => bytes[i] === byte);
 }
 
-/** Takes as long whatever differs. */
+/** Compares in a time that does not depend on what differs. */
 function isEqual(a: Uint8Array, b: Uint8Array): boolean {
   let difference = a.length ^ b.length;
   for (let i = 0; i < a.length; i++) {

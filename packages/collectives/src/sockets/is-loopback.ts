@@ -1,4 +1,4 @@
-// Whether a host is this machine, by its name or IP alone.
+// Tells by a host's name or IP alone whether it is this machine.
 
 export const LOOPBACK = '127.0.0.1';
 

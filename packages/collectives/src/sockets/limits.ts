@@ -1,9 +1,14 @@
 // What strangers may cost a listener, and what a proven peer may say in one message.
 
-/** Chunks and inline frames of links are smaller; a peer that sends more in one message is cut off. */
+/**
+ * Chunks and inline frames of links are smaller; a peer that sends more in one message is cut off.
+ */
 export const MAX_MESSAGE_BYTES = 2 * 2 ** 20;
 
-/** Bytes that a connection may say before it has proved itself; what proves it has 110, with its frame. */
+/**
+ * Bytes that a connection may say before it has proved itself; what proves it has 110, with its
+ * frame.
+ */
 export const STRANGER_BYTES = 1024;
 
 export interface WsLimits {
@@ -16,9 +21,9 @@ export interface WsLimits {
 }
 
 /**
- * `worldSize` ranks come at once, each with a visit to the rendezvous, a link and a heartbeat; twice
- * that leaves room for retries and for a few hundred strangers beside them. A stranger costs about
- * 20 KiB (test/ws-fuzz.test.ts prints it), so these are worth some MiB.
+ * `worldSize` ranks come at once, each with a visit to the rendezvous, a link and a heartbeat;
+ * twice that leaves room for retries and for a few hundred strangers beside them. A stranger costs
+ * about 20 KiB (test/ws-fuzz.test.ts prints it), so these are worth some MiB.
  */
 export function limitsFor(worldSize: number, limits: Partial<WsLimits> = {}): WsLimits {
   return {

@@ -1,6 +1,8 @@
 // Why a process can't listen, in words, and what to do. Node only.
 
-/** For example `can't listen on 127.0.0.1:29500: somebody listens there already (EADDRINUSE). ...`. */
+/**
+ * For example `can't listen on 127.0.0.1:29500: somebody listens there already (EADDRINUSE). ...`.
+ */
 export class ListenError extends Error {
   constructor(host: string, port: number, cause: NodeJS.ErrnoException) {
     const where = `${host.includes(':') ? `[${host}]` : host}:${port}`;

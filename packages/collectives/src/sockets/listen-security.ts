@@ -14,9 +14,9 @@ export interface WsTls extends Partial<ServerTls> {
 }
 
 /**
- * TLS by a key from the job's secret, between Node processes. 'auto': between hosts, and where a peer of
- * this host asks for it; 'always'; 'none': whoever is on the way between two hosts can read what travels
- * and change it unseen.
+ * TLS by a key from the job's secret, between Node processes. 'auto': between hosts, and where a
+ * peer of this host asks for it; 'always'; 'none': whoever is on the way between two hosts can read
+ * what travels and change it unseen.
  */
 export type Encryption = 'auto' | 'always' | 'none';
 
@@ -27,14 +27,14 @@ export interface ListenSecurityOptions {
    */
   readonly allowedOrigins?: readonly string[];
   /**
-   * TLS by certificates on all ranks, which pages can speak, too. Who listens needs `key` and `cert`.
-   * Default: TLS by the secret, see `encryption`.
+   * TLS by certificates on all ranks, which pages can speak, too. Who listens needs `key` and
+   * `cert`. Default: TLS by the secret, see `encryption`.
    */
   readonly tls?: WsTls;
   /**
-   * Where there is no `tls`, on all ranks. 'auto': TLS by a key from the secret between hosts, none on
-   * loopback. 'always': on loopback, too. 'none': what travels between hosts can be read and changed
-   * unseen by whoever is on the way. Default: 'auto'.
+   * Where there is no `tls`, on all ranks. 'auto': TLS by a key from the secret between hosts, none
+   * on loopback. 'always': on loopback, too. 'none': what travels between hosts can be read and
+   * changed unseen by whoever is on the way. Default: 'auto'.
    */
   readonly encryption?: Encryption;
   /** See `WsLimits` for the defaults. */
@@ -79,7 +79,10 @@ export function doorPolicyOf(security: ListenSecurity): DoorPolicy {
   };
 }
 
-/** How a peer at `host` is dialed: whether a name leads to this machine is not known, and taken for no. */
+/**
+ * How a peer at `host` is dialed: whether a name leads to this machine is not known, and taken for
+ * no.
+ */
 export function schemeTo(
   host: string,
   { tls, encryption = 'auto' }: Pick<ListenSecurityOptions, 'tls' | 'encryption'>,

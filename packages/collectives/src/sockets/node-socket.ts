@@ -1,6 +1,7 @@
-// WireSocket over a connection that the `ws` library has upgraded. Between processes of ours messages
-// are framed and read here, straight on the connection: see websocket-reader.ts. What a page sends
-// (masked, maybe in fragments) the library reads, with `bufferutil` where it is installed.
+// WireSocket over a connection that the `ws` library has upgraded. Between processes of ours
+// messages are framed and read here, straight on the connection: see websocket-reader.ts. What a
+// page sends (masked, maybe in fragments) the library reads, with `bufferutil` where it is
+// installed.
 
 import type { Socket } from 'node:net';
 import type { WebSocket } from 'ws';
@@ -14,15 +15,15 @@ import type { WireHandler, WireSocket } from './wire-socket.js';
 /** How long the peer may take to answer a close before the connection is dropped. */
 const CLOSE_MS = 1000;
 
-/** A peer that pings and does not read what it gets back is answered no more. */
+/** A peer that pings and leaves so many bytes of answers unread is answered no more. */
 const MAX_UNREAD_PONG_BYTES = 1024;
 
 const NO_STATUS = 1005;
 
 export interface NodeSocketOptions {
-  /** The connection of an accepted socket; an opened one's is known when it is open. */
+  /** The connection of an accepted socket. That of an opened one is known when it is open. */
   readonly connection?: Socket;
-  /** Whether the peer is no process of ours, so the library reads what it sends. */
+  /** Whether the peer is a page, so that the library reads what it sends. */
   readonly isPage?: boolean;
 }
 
@@ -38,7 +39,9 @@ export class NodeSocket implements WireSocket {
   #hasClosed = false;
   #onPong: (() => void) | undefined;
   #answering: Promise<boolean> | undefined;
-  /** Bytes that an accepted peer may still say, counted as they come; Infinity once it is trusted. */
+  /**
+   * Bytes that an accepted peer may still say, counted as they come; Infinity once it is trusted.
+   */
   #strangerBytes: number;
 
   /**
@@ -135,7 +138,7 @@ export class NodeSocket implements WireSocket {
     this.#direct?.stop();
   }
 
-  /** Two that ask at once wait for one answer. */
+  /** Those who ask while an answer is awaited get the same one. */
   answers(limitMs: number): Promise<boolean> {
     this.#answering ??= this.#ask(limitMs).finally(() => {
       this.#answering = undefined;
@@ -184,7 +187,7 @@ export class NodeSocket implements WireSocket {
     this.#writer = new FrameWriter(connection, this.#isClient);
   }
 
-  /** In place of the library's receiver, before anything was read. */
+  /** Reads in place of the library's receiver, from the first byte on. */
   #readHere(): void {
     const connection = this.#connection!;
     const read = (bytes: Uint8Array) => {

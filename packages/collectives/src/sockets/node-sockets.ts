@@ -15,7 +15,10 @@ import {
 } from './socket-platform.js';
 import { type ClientTls, connectOptionsOf, tlsKeyOf } from './tls-psk.js';
 
-/** Codes of a host or a pod that is not up yet, a name that is not known yet, or a listener under a flood. */
+/**
+ * Codes of a host or a pod that is not up yet, a name that is not known yet, or a listener under a
+ * flood.
+ */
 const EARLY_CODES = new Set([
   'ECONNREFUSED',
   'ECONNRESET',

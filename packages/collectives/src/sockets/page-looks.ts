@@ -1,10 +1,11 @@
-// When a page's sockets look at what has left them, since nobody tells a page. A hidden page's timers fire
-// once a second, and later once a minute, but those of its workers go on: the heartbeat worker keeps the time.
+// Says when a page's sockets look at what has left them, since nobody tells a page. A hidden page's
+// timers fire once a second, and later once a minute, but those of its workers go on: the heartbeat
+// worker keeps the time.
 
 /** Milliseconds between looks at a full buffer; browsers round timers up to about 4. */
 const LOOK_MS = 4;
 
-/** Answers `PageLooks.run` so many milliseconds later. */
+/** Asks a worker, who answers by `PageLooks.run` so many milliseconds later. */
 type AskWorker = (afterMs: number) => void;
 
 export class PageLooks {
@@ -19,7 +20,7 @@ export class PageLooks {
     }
   }
 
-  /** Who keeps the time from here on; undefined: the page's own timer. */
+  /** Names who keeps the time from here on; where it is undefined, the page's own timer does. */
   setWorker(askWorker: AskWorker | undefined): void {
     this.#askWorker = askWorker;
     if (this.#looks.size > 0) {
@@ -27,7 +28,7 @@ export class PageLooks {
     }
   }
 
-  /** The moment is over. */
+  /** Calls all looks that wait, since the moment is over. */
   readonly run = (): void => {
     const looks = [...this.#looks];
     this.#looks.clear();

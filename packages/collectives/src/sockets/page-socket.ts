@@ -5,7 +5,10 @@ import { HandlerSlot } from './handler-slot.js';
 import type { PageLooks } from './page-looks.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 
-/** Up to here, a send counts as written at once: the page's own copy is all that it costs. */
+/**
+ * Up to so many buffered bytes, a send counts as written at once: it costs no more than the page's
+ * own copy.
+ */
 const FREE_BYTES = 2 ** 20;
 
 /** A close frame has 125 bytes, two of them the code's. */
@@ -72,7 +75,9 @@ export class PageSocket implements WireSocket {
     this.#socket.close(code, text);
   }
 
-  /** A page can't drop a connection without a word: it says 1001 itself where the page goes away. */
+  /**
+   * A page can't drop a connection without a word: it says 1001 itself where the page goes away.
+   */
   terminate(): void {
     this.#socket.onmessage = null;
     this.#socket.close();

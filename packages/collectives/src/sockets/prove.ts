@@ -1,5 +1,5 @@
-// The handshake over a socket, with a limit on time. Either side is left with a socket without a
-// handler: its next owner names one, and misses nothing.
+// The handshake over a socket, within a limit of time. Either side is left with a socket without a
+// handler, whose next owner names one and misses nothing.
 
 import { type Hello, JoinerHandshake, ListenerHandshake } from './handshake.js';
 import type { WireSocket } from './wire-socket.js';
@@ -10,7 +10,10 @@ export const REFUSED_CODE = 4401;
 /** How long a peer may take to prove itself: generous on a loaded machine, short for a flood. */
 export const PROOF_MS = 5000;
 
-/** The connection ended, or nothing came over it, before the peer was judged: another try may do better. */
+/**
+ * The connection ended, or nothing came over it, before the peer had judged: another try may do
+ * better.
+ */
 export class CutOffError extends Error {
   constructor(message: string) {
     super(message);
@@ -25,7 +28,10 @@ export interface ChallengeOptions {
   refusalOf(hello: Hello): string | undefined;
 }
 
-/** The listener's side: what the peer says about itself. Rejects with the reason where it is refused. */
+/**
+ * The listener's side: resolves with what the peer says about itself, or rejects with why it is
+ * refused.
+ */
 export async function challenge(socket: WireSocket, options: ChallengeOptions): Promise<Hello> {
   const handshake = new ListenerHandshake(options.secret);
   // A stranger's words are marked as such in the log.
@@ -46,7 +52,9 @@ export interface ProveOptions {
   readonly proofMs: number;
 }
 
-/** The joiner's side. Rejects with the listener's reason where it is refused, else with CutOffError. */
+/**
+ * The joiner's side: rejects with the listener's reason where it is refused, else with CutOffError.
+ */
 export async function prove(socket: WireSocket, options: ProveOptions): Promise<void> {
   const handshake = new JoinerHandshake(options.secret, options.hello);
   socket.send(handshake.answer(await nextMessage(socket, options.proofMs)));

@@ -1,4 +1,4 @@
-// The last of those whom a listener turned away: why a rank is missing is often there.
+// Keeps the last of those whom a listener turned away, since they often show why a rank is missing.
 
 import type { Refusal } from './door.js';
 
@@ -23,7 +23,7 @@ export class RefusalLog {
     this.#tell?.(refusal);
   };
 
-  /** `refused 127.0.0.1:5123: wrong secret`; empty where nobody was. */
+  /** For example `refused 127.0.0.1:5123: wrong secret`; empty where nobody was refused. */
   describe(): string {
     const listed = this.#last.map(({ from, reason }) => `${from}: ${reason}`).join(', ');
     const more = this.#count - this.#last.length;

@@ -1,4 +1,5 @@
-// What Node and pages differ in below a transport: how sockets are opened, and who can listen for them.
+// What Node and pages differ in below a transport: how sockets are opened, and who can listen for
+// them.
 
 import type { Hello } from './handshake.js';
 import type { WireSocket } from './wire-socket.js';

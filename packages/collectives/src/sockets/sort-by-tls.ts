@@ -5,7 +5,10 @@ import type { Socket } from 'node:net';
 
 export interface TlsDoors {
   readonly secure: Server;
-  /** What processes of this machine may speak to in the clear. Absent where they, too, have to speak TLS. */
+  /**
+   * What processes of this machine may speak to in the clear. Absent where they, too, have to speak
+   * TLS.
+   */
   readonly plain: Server | undefined;
   refuse(socket: Socket, reason: string): void;
 }

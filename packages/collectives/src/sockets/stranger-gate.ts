@@ -1,5 +1,6 @@
-// What may come in before it has proved anything: connections a second, and at a time. Every door has a
-// gate of its own: those of ranks, of the rendezvous, the relay and the store, and those of heartbeat workers.
+// What may come in before it has proved anything: connections a second, and at a time. Every door
+// has a gate of its own: those of ranks, of the rendezvous, the relay and the store, and those of
+// heartbeat workers.
 
 import type { WsLimits } from './limits.js';
 

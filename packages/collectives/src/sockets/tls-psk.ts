@@ -1,7 +1,7 @@
-// TLS between ranks without certificates: both ends know a key that is derived from the job's secret
-// (RFC 4279, with an ephemeral exchange by RFC 8442, so what was recorded stays closed when the secret
-// becomes known). Who does not know it gets no further than the TLS handshake, and nobody on the way
-// reads or changes a byte. Node only; pages know certificates alone.
+// TLS between ranks without certificates: both ends know a key that is derived from the job's
+// secret (RFC 4279, with an ephemeral exchange by RFC 8442, so what was recorded stays closed when
+// the secret becomes known). Who does not know it gets no further than the TLS handshake, and
+// nobody on the way reads or changes a byte. Node only; pages know certificates alone.
 
 import { createHmac } from 'node:crypto';
 import type { ConnectionOptions } from 'node:tls';
@@ -11,7 +11,10 @@ const CIPHER = { ciphers: 'ECDHE-PSK-CHACHA20-POLY1305', maxVersion: 'TLSv1.2' }
 
 const IDENTITY = 'shardweave';
 
-/** How listeners are trusted, in a form that can be posted to a worker: by the secret, or by a certificate. */
+/**
+ * How listeners are trusted, in a form that can be posted to a worker: by the secret, or by a
+ * certificate.
+ */
 export interface ClientTls {
   /** What `tlsKeyOf` makes of the secret. */
   readonly pskKey?: Uint8Array | undefined;
@@ -22,8 +25,8 @@ export interface ClientTls {
 }
 
 /**
- * The key of 32 bytes that both ends derive from the job's secret. The text under the HMAC keeps it apart from
- * the proofs of the handshake, which the same secret makes.
+ * The key of 32 bytes that both ends derive from the job's secret. The text under the HMAC keeps it
+ * apart from the proofs of the handshake, which the same secret makes.
  */
 export function tlsKeyOf(secret: string): Buffer {
   return createHmac('sha256', secret).update('shardweave tls\n').digest();
@@ -37,7 +40,9 @@ export function pskServerOptions(key: Uint8Array) {
   };
 }
 
-/** Options of `tls.connect`. A key says itself who the server is: there is no certificate to check. */
+/**
+ * Options of `tls.connect`. A key says itself who the server is: there is no certificate to check.
+ */
 export function connectOptionsOf({ pskKey, ca, servername }: ClientTls): ConnectionOptions {
   if (pskKey !== undefined) {
     const answer = { psk: pskKey, identity: IDENTITY };

@@ -1,11 +1,12 @@
-// Reads WebSocket frames (RFC 6455) off a connection between processes of ours. The `ws` library's own
-// receiver joins all reads of a message into one new buffer; this one hands long messages on piece by
-// piece, so that payload is copied once, from the read to where it belongs. No fragments, no extensions.
+// Reads WebSocket frames (RFC 6455) off a connection between processes of ours. The `ws` library's
+// own receiver joins all reads of a message into one new buffer; this one hands long messages on
+// piece by piece, so that payload is copied once, from the read to where it belongs. No fragments,
+// no extensions.
 
 import { WHOLE_MESSAGE_BYTES } from './wire-socket.js';
 
 export interface WebSocketEvents {
-  /** Lent. A message longer than WHOLE_MESSAGE_BYTES comes in pieces. */
+  /** The bytes are lent. A message longer than WHOLE_MESSAGE_BYTES comes in pieces. */
   onBinary(bytes: Uint8Array): void;
   /** See WireHandler. */
   room(): Uint8Array | undefined;
@@ -13,7 +14,7 @@ export interface WebSocketEvents {
   onText(text: string): void;
   onPing(bytes: Uint8Array): void;
   onPong(): void;
-  /** The peer's close frame. */
+  /** The peer's close frame has come. */
   onClose(code: number, reason: string): void;
 }
 
@@ -32,7 +33,7 @@ const NO_STATUS = 1005;
 
 export class WebSocketReader {
   readonly #events: WebSocketEvents;
-  /** Longest message that is taken. May be raised when the peer has proved itself. */
+  /** The longest message that is taken. It may be raised when the peer has proved itself. */
   maxMessageBytes: number;
   readonly #head = new Uint8Array(MAX_HEADER_BYTES);
   #headBytes = 0;
@@ -43,7 +44,7 @@ export class WebSocketReader {
   #isMasked = false;
   /** Where the mask begins in #head. */
   #maskAt = 0;
-  /** A short message that did not come in one read. */
+  /** The bytes so far of a short message that did not come in one read. */
   #whole: Uint8Array | undefined;
 
   constructor(events: WebSocketEvents, maxMessageBytes: number) {
@@ -67,7 +68,10 @@ export class WebSocketReader {
     }
   }
 
-  /** Where the next read may go, if that is further payload of a long message, and nothing else. */
+  /**
+   * The memory that the next read may go to, if it brings further payload of a long message and
+   * nothing else.
+   */
   room(): Uint8Array | undefined {
     const isPayload = this.#isInMessage && this.#opcode === BINARY && !this.#isMasked;
     if (!isPayload || this.#length <= WHOLE_MESSAGE_BYTES) {
@@ -76,14 +80,17 @@ export class WebSocketReader {
     return this.#events.room()?.subarray(0, this.#remaining);
   }
 
-  /** A read went there. */
+  /** So many bytes were read into the room. */
   filled(byteLength: number): void {
     this.#remaining -= byteLength;
     this.#isInMessage = this.#remaining > 0;
     this.#events.filled(byteLength);
   }
 
-  /** An empty message ends with its header, which may be the last of a read. */
+  /**
+   * Whether a message is over that has just begun: an empty one ends with its header, the last of a
+   * read maybe.
+   */
   #isComplete(): boolean {
     return this.#isInMessage && this.#remaining === 0;
   }
@@ -177,7 +184,7 @@ export class WebSocketReader {
     }
   }
 
-  /** In place. Our own links mask with zeros and never get here. */
+  /** Unmasks in place. Our own links mask with zeros and never get here. */
   #unmask(piece: Uint8Array): void {
     const offset = this.#length - this.#remaining;
     for (let i = 0; i < piece.length; i++) {

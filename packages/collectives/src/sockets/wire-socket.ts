@@ -1,18 +1,28 @@
-// The seam below this transport: one open WebSocket, Node's (`ws`) or a page's native one. Everything
-// else in this folder is written against it, but for what opens sockets (ws-platform.ts).
+// The seam of this folder: one open WebSocket, of Node (by the `ws` library) or of a page. The
+// transport over WebSockets and the store are written against it, and against socket-platform.ts,
+// which opens sockets.
 //
 // Ordering. Messages arrive in the order in which they were sent, text and binary alike.
-// Ownership. Bytes are lent to `send` until `written` is called, and to `onBinary` for its duration.
+// Ownership. Bytes are lent to `send` until `written` is called, and to `onBinary` for its
+// duration.
 
 export interface WireHandler {
-  /** A message of up to WHOLE_MESSAGE_BYTES comes whole; a longer one may come in pieces, in order. */
+  /**
+   * A message of up to WHOLE_MESSAGE_BYTES comes whole; a longer one may come in pieces, in order.
+   */
   onBinary(bytes: Uint8Array): void;
-  /** Where the next bytes of a message that comes in pieces may be written, instead of `onBinary`. */
+  /**
+   * The memory that the next bytes of a message that comes in pieces may be written to, instead of
+   * `onBinary`.
+   */
   room?(): Uint8Array | undefined;
-  /** So many bytes were. */
+  /** So many bytes were written there. */
   filled?(byteLength: number): void;
   onText(text: string): void;
-  /** Once, whatever ended it: the peer's code and reason, or 1006 and what is known. */
+  /**
+   * Comes once, whatever ended the socket: with the peer's code and reason, or 1006 and what is
+   * known.
+   */
   onClose(code: number, reason: string): void;
 }
 
@@ -22,7 +32,7 @@ export interface WireSocket {
    * the next one, so a socket can change hands without losing a message.
    */
   setHandler(handler: WireHandler | undefined): void;
-  /** Bytes given to `send` and not yet to the system. */
+  /** The bytes that were given to `send`, and not to the system yet. */
   readonly unsentBytes: number;
   /** The peer has proved itself: messages of up to that many bytes are taken from it. */
   trust(maxMessageBytes: number): void;
@@ -35,13 +45,16 @@ export interface WireSocket {
   close(code: number, reason: string): void;
   /** Drops the connection without a word; `onClose` follows. */
   terminate(): void;
-  /** Whether the peer still answers, within so many milliseconds. Node only. */
+  /** In Node: whether the peer still answers, within so many milliseconds. */
   answers?(limitMs: number): Promise<boolean>;
-  /** From now on nothing is written to a handler's room; what arrives is told to `onBinary`. */
+  /** From now on nothing is written to a handler's room: what arrives goes to `onBinary`. */
   stopFilling?(): void;
-  /** Node only: whether what arrives is read; else it waits at its sender, after some buffers. */
+  /**
+   * In Node: whether what arrives is read. Else it waits at its sender, after some buffers are
+   * full.
+   */
   setReads?(reads: boolean): void;
-  /** Node only: whether the socket keeps the process alive, as it does at first. */
+  /** In Node: whether the socket keeps the process alive, as it does at first. */
   setKeepsAlive?(keepsAlive: boolean): void;
 }
 

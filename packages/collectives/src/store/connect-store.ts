@@ -13,12 +13,12 @@ import { Store } from './store.js';
 import { NO_RANK } from './store-session.js';
 
 export interface ConnectStoreOptions extends Pick<ListenSecurityOptions, 'tls' | 'encryption'> {
-  /** Of the server. Default: 127.0.0.1. */
+  /** The server's host. Default: 127.0.0.1. */
   readonly address?: string;
   readonly port: number;
-  /** The server's. */
+  /** The secret that the server knows. */
   readonly secret: string;
-  /** This process's place, for `barrier`. Default: a client that is no rank. */
+  /** This process's rank, for `barrier`. Default: the client is no rank. */
   readonly rank?: number;
   readonly worldSize?: number;
   /** Keys of other runs, and of other attempts of this one, are not seen. Default: 'none'. */

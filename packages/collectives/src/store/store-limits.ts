@@ -1,20 +1,20 @@
-// What a store takes at most, so that no client can fill the memory of the rank that serves it.
+// Limits what a store takes, so that no client can fill the memory of the rank that serves it.
 
 import { StoreError } from '../errors.js';
 
 export interface StoreLimits {
-  /** Connections at a time. */
+  /** The most connections at a time. */
   readonly maxClients: number;
-  /** Of all runs together, keys that are waited for included. */
+  /** The most keys of all runs together, with those that are waited for. */
   readonly maxKeys: number;
-  /** Of all keys and values together. */
+  /** The most bytes of all keys and values together. */
   readonly maxBytes: number;
   readonly maxValueBytes: number;
-  /** UTF-16 units. */
+  /** The longest key, in UTF-16 units. */
   readonly maxKeyLength: number;
-  /** Keys of one wait or check. */
+  /** The most keys in one wait or check. */
   readonly maxKeysPerCall: number;
-  /** Calls of one client that wait for something. */
+  /** The most calls of one client that may wait for something. */
   readonly maxPendingCalls: number;
 }
 
@@ -29,7 +29,7 @@ export const DEFAULT_STORE_LIMITS: StoreLimits = {
   maxPendingCalls: 1024,
 };
 
-/** Counts keys and bytes of one server. */
+/** Counts the keys and bytes of one server. */
 export class StoreBudget {
   readonly limits: StoreLimits;
   #numKeys = 0;
@@ -40,7 +40,8 @@ export class StoreBudget {
   }
 
   /**
-   * @throws {StoreError} STORE_LIMIT, and counts nothing, where there is no room. Negative numbers give back.
+   * @throws {StoreError} STORE_LIMIT, and counts nothing, where there is no room. Negative numbers
+   * give back.
    */
   change(what: string, numKeys: number, bytes: number): void {
     const { maxKeys, maxBytes } = this.limits;

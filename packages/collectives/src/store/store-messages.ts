@@ -1,19 +1,22 @@
 // What a store's client and server say to each other: a header in JSON and values in raw bytes,
 //   header's bytes, values' bytes (u32 each, little-endian), header, values one after the other
-// cut into pieces of at most PIECE_BYTES, so that a socket never takes a large message from a stranger.
+// cut into pieces of at most PIECE_BYTES, so that a socket never takes a large message from a
+// stranger.
 
 import type { StoreErrorCode, StoreErrorDetails } from '../errors.js';
 
-/** A message on the wire, at most: a listener reads no more from who has proved nothing. */
+/**
+ * The longest message on the wire. A listener takes longer ones only from who has proved itself.
+ */
 export const PIECE_BYTES = 64 * 1024;
 
-/** Lists of keys stay far below; beyond it a header is no header of ours. */
+/** No header of ours is longer: lists of keys stay far below it. */
 const MAX_HEADER_BYTES = 1024 * 1024;
 
 /** Closes a client whose job has been started again. */
 export const STALE_CODE = 4409;
 
-/** An unlisted operation is refused; `open` comes first and once. */
+/** What a client may ask for. `open` comes first, and once. */
 export type StoreRequest = { readonly id: number } & (
   | { readonly op: 'open'; readonly runId: string }
   | { readonly op: 'set' | 'delete' | 'compareSet'; readonly key: string }
@@ -37,7 +40,7 @@ export interface StoreMessage {
   readonly values: readonly Uint8Array[];
 }
 
-/** Pieces to be sent in this order. */
+/** Encodes a message as pieces, which are to be sent in this order. */
 export function encodeMessage(
   header: StoreRequest | StoreReply,
   values: readonly Uint8Array[] = [],
@@ -57,18 +60,18 @@ export function encodeMessage(
   );
 }
 
-/** Puts pieces together again. Throws where they are no messages, or one is too large. */
+/** Puts pieces together again. It throws where they are no messages, or one is too large. */
 export class MessageReader {
   readonly #maxValueBytes: number;
   readonly #pieces: Uint8Array[] = [];
   #length = 0;
 
-  /** `maxValueBytes`: of all values of a message. */
+  /** `maxValueBytes` bounds all values of a message together. */
   constructor(maxValueBytes: number) {
     this.#maxValueBytes = maxValueBytes;
   }
 
-  /** The message that `piece` completes. */
+  /** Takes a piece, and returns the message that it completes. */
   push(piece: Uint8Array): StoreMessage | undefined {
     this.#pieces.push(piece.slice());
     this.#length += piece.length;

@@ -1,5 +1,5 @@
-// Checks what a client asks for, before anything is done: a client of another version, or a caller's
-// mistake, must not get further than here.
+// Checks what a client asks for, before anything is done: a client of another version, or a
+// caller's mistake, must not get further than here.
 
 import { StoreError, type StoreErrorCode } from '../errors.js';
 import type { StoreLimits } from './store-limits.js';

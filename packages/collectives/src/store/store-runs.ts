@@ -1,12 +1,12 @@
-// Keeps runs apart, and a run's attempts: each has keys of its own. When a later attempt begins, its
-// predecessor's keys are gone and its clients are sent away, so that no zombie is heard.
+// Keeps runs apart, and a run's attempts: each has keys of its own. When a later attempt begins,
+// its predecessor's keys are gone and its clients are sent away, so that no zombie is heard.
 
 import { StoreError } from '../errors.js';
 import type { StoreBudget } from './store-limits.js';
 import { StoreTable } from './store-table.js';
 
 export interface StoreMember {
-  /** Its run has been started again. */
+  /** Sends the client away, since its run has been started again. */
   evict(reason: string): void;
 }
 
@@ -14,14 +14,14 @@ export interface StoreRun {
   readonly attempt: number;
   readonly table: StoreTable;
   readonly members: Set<StoreMember>;
-  /** Of its ranks; undefined until one has come. */
+  /** The world size that its ranks name; undefined until one has come. */
   worldSize: number | undefined;
 }
 
 export interface JoinRunOptions {
   readonly runId: string;
   readonly attempt: number;
-  /** undefined: a client that is no rank. */
+  /** Undefined where the client is no rank. */
   readonly worldSize: number | undefined;
 }
 
@@ -58,7 +58,7 @@ export class StoreRuns {
     return run;
   }
 
-  /** Keys outlive their clients; an empty run is forgotten. */
+  /** Forgets a client. Keys outlive their clients, but an empty run is forgotten, too. */
   leave(runId: string, run: StoreRun, member: StoreMember): void {
     run.members.delete(member);
     if (run.members.size === 0 && run.table.numKeys === 0 && this.#runs.get(runId) === run) {

@@ -1,5 +1,6 @@
-// The server of a key-value store, in rank 0 or on its own: lets in who proves to know the secret, and
-// keeps runs apart. Neither it nor its clients' sockets keep a process alive, unless it is told to.
+// The server of a key-value store, in rank 0 or on its own: lets in who proves to know the secret,
+// and keeps runs apart. Neither it nor its clients' sockets keep a process alive, unless it is told
+// to.
 
 import { StoreError } from '../errors.js';
 import type { Acceptor } from '../sockets/acceptor.js';
@@ -47,7 +48,9 @@ export class StoreServer implements AsyncDisposable {
     this.#runs = new StoreRuns(new StoreBudget(this.#limits));
   }
 
-  /** Resolves when it listens. Rejects with StoreError STORE_JOIN where it can't, or STORE_USAGE. */
+  /**
+   * Resolves when it listens. Rejects with StoreError STORE_JOIN where it can't, or STORE_USAGE.
+   */
   static async listen(options: StoreServerOptions): Promise<StoreServer> {
     const { secret, address: host = LOOPBACK, port = 0, keepsAlive = false } = options;
     const { tls, encryption, onRefused } = options;
@@ -84,8 +87,8 @@ export class StoreServer implements AsyncDisposable {
   }
 
   /**
-   * Stops listening, waits at most `waitMs` for the clients to leave, and drops those that are left:
-   * their calls reject with STORE_LOST. Default: 0.
+   * Stops listening, waits at most `waitMs` for the clients to leave, and drops those that are
+   * left: their calls reject with STORE_LOST. Default: 0.
    */
   async close({ waitMs = 0 }: { readonly waitMs?: number } = {}): Promise<void> {
     this.#acceptor?.close();

@@ -16,10 +16,10 @@ import { checkRequest } from './store-request.js';
 import type { StoreMember, StoreRun, StoreRuns } from './store-runs.js';
 import { quote, type Waiting } from './store-table.js';
 
-/** Replies that a client does not read: beyond it the client is dropped. */
+/** A client that leaves so many bytes of replies unread is dropped. */
 const MAX_BACKLOG_BYTES = 16 * 1024 * 1024;
 
-/** The rank of a client that is none. */
+/** Stands for the rank of a client that is no rank. */
 export const NO_RANK = 0xffffffff;
 
 export interface StoreSessionOptions {
@@ -27,7 +27,7 @@ export interface StoreSessionOptions {
   readonly hello: Hello;
   readonly runs: StoreRuns;
   readonly limits: StoreLimits;
-  /** Once: the client has gone, or was sent away. */
+  /** Is called once, when the client has gone or was sent away. */
   onEnd(): void;
 }
 
@@ -38,7 +38,7 @@ type Answer = Pick<StoreReply, 'result'> & { readonly values?: readonly Uint8Arr
 export class StoreSession implements StoreMember {
   readonly #options: StoreSessionOptions;
   readonly #reader: MessageReader;
-  /** What withdraws each waiting call. */
+  /** Functions that withdraw the waiting calls, by their ids. */
   readonly #pending = new Map<number, () => void>();
   #runId = '';
   #run: StoreRun | undefined;
@@ -132,7 +132,7 @@ export class StoreSession implements StoreMember {
     this.#runId = runId;
   }
 
-  /** The answer, or undefined where it comes later. */
+  /** Does what is asked. Returns the answer, or undefined where it comes later. */
   #answer(request: ServedRequest, values: readonly Uint8Array[]): Answer | undefined {
     if (this.#run === undefined) {
       throw new StoreError('STORE_USAGE', 'store: open comes first');
@@ -200,7 +200,10 @@ export class StoreSession implements StoreMember {
     });
   }
 
-  /** A call that waits: settled by `start`'s waiting, by its limit of time, or withdrawn at the end. */
+  /**
+   * Lets a call wait: it is settled by what `start` waits for, or by its limit of time, or
+   * withdrawn at the end.
+   */
   #begin(
     id: number,
     call: {

@@ -17,7 +17,7 @@ interface KeyWait extends Waiting {
 interface Barrier {
   readonly worldSize: number;
   readonly arrived: Map<number, Waiting>;
-  /** Set once a rank gave up: who comes later is told at once. */
+  /** Why a rank gave up: who comes later is told at once. */
   failure: StoreError | undefined;
 }
 
@@ -41,7 +41,7 @@ export class StoreTable {
     return this.#values.get(key);
   }
 
-  /** Takes `value` over. */
+  /** Sets a key. `value` is the store's from here on. */
   set(key: string, value: Uint8Array): void {
     const { maxValueBytes } = this.#budget.limits;
     const what = `store set ${quote(key)}`;
@@ -61,7 +61,9 @@ export class StoreTable {
     }
   }
 
-  /** The sum, which becomes the key's value in decimal digits; a missing key counts as 0. */
+  /**
+   * Returns the sum, which becomes the key's value in decimal digits; a missing key counts as 0.
+   */
   add(key: string, amount: number): number {
     const old = this.#values.get(key);
     const text = old === undefined ? '0' : Buffer.from(old).toString('latin1');
@@ -76,7 +78,7 @@ export class StoreTable {
     return sum;
   }
 
-  /** Sets `desired` where the value is `expected`; undefined: where there is none. */
+  /** Sets `desired` where the value is `expected`; undefined stands for a key that has no value. */
   compareSet(key: string, expected: Uint8Array | undefined, desired: Uint8Array): boolean {
     const value = this.#values.get(key);
     const isExpected =
@@ -104,7 +106,7 @@ export class StoreTable {
 
   /**
    * Resolves at once, or when the last of `keys` is set: a key that is deleted while others are
-   * waited for counts as seen. Returns what withdraws it.
+   * waited for counts as seen. Returns a function that withdraws the call.
    */
   wait(keys: readonly string[], waiting: Waiting): () => void {
     const missing = new Set(this.missing(keys));
@@ -132,8 +134,8 @@ export class StoreTable {
   }
 
   /**
-   * Resolves all ranks when the last one comes, and the name can be used again. Returns what
-   * withdraws it: the rank was never there.
+   * Resolves all ranks when the last one comes, and then the name can be used again. Returns a
+   * function that withdraws the rank, as if it had never come.
    */
   enter(
     name: string,
@@ -172,7 +174,9 @@ export class StoreTable {
     };
   }
 
-  /** A rank has waited long enough: all that are there, and all that come later, hear who is late. */
+  /**
+   * A rank has waited long enough: all that are there, and all that come later, hear who is late.
+   */
   giveUp(name: string, timeoutMs: number): void {
     const barrier = this.#barriers.get(name);
     if (barrier === undefined || barrier.failure !== undefined) {
@@ -213,7 +217,7 @@ export function quote(key: string): string {
   return JSON.stringify(key.length > 80 ? `${key.slice(0, 77)}...` : key);
 }
 
-/** What a key costs in memory, about. */
+/** Estimates what a key costs in memory. */
 function bytesOf(key: string): number {
   return 2 * key.length;
 }

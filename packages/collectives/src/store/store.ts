@@ -1,5 +1,5 @@
-// The client of a key-value store: one connection, over which calls are sent in order and answered as
-// they can be. It keeps the process alive only while a call waits for its answer.
+// The client of a key-value store: one connection, over which calls are sent in order and answered
+// as they can be. It keeps the process alive only while a call waits for its answer.
 
 import { StoreError } from '../errors.js';
 import type { WireSocket } from '../sockets/wire-socket.js';
@@ -18,14 +18,14 @@ export interface StoreWaitOptions {
 
 export interface CompareSetResult {
   readonly isSet: boolean;
-  /** What the key has now; undefined where there is no such key. */
+  /** The value that the key has; undefined where there is no such key. */
   readonly value: Uint8Array | undefined;
 }
 
 export interface StoreClientOptions {
   readonly timeoutMs: number;
   readonly silenceMs: number;
-  /** Runs when it has been closed. */
+  /** Is called when the store has been closed. */
   onClosed?(): Promise<void>;
 }
 
@@ -37,16 +37,16 @@ interface PendingCall {
   reject(error: StoreError): void;
 }
 
-/** A value may be as large as the server's limit, and an answer has one value. */
+/** The longest answer: it has one value, which may be as large as the server's limit. */
 const MAX_ANSWER_BYTES = 0xffffffff;
 
-/** Signs of life within the time after which a silent server counts as lost. */
+/** How many signs of life are asked for in the time after which a silent server counts as lost. */
 const TICKS = 4;
 
 /**
- * Keys and values that all clients of one run and attempt share, as PyTorch's TCPStore. Calls of one
- * client take effect in the order in which they were made. Every call rejects with StoreError; after
- * STORE_LOST and STORE_STALE all do.
+ * Keys and values that all clients of one run and attempt share, as PyTorch's TCPStore. Calls of
+ * one client take effect in the order in which they were made. Every call rejects with StoreError;
+ * after STORE_LOST and STORE_STALE all do.
  */
 export class Store implements AsyncDisposable {
   readonly #socket: WireSocket;
@@ -99,18 +99,21 @@ export class Store implements AsyncDisposable {
     await this.#call({ op: 'set', key }, [bytesOf(key, value)]);
   }
 
-  /** The value, once somebody has set it. */
+  /** Resolves with the value once somebody has set it. */
   async get(key: string, options?: StoreWaitOptions): Promise<Uint8Array> {
     const { values } = await this.#call({ op: 'get', key, timeoutMs: this.#timeout(options) });
     return values[0]!;
   }
 
-  /** The same as text. */
+  /** Resolves with the value as text. */
   async getText(key: string, options?: StoreWaitOptions): Promise<string> {
     return new TextDecoder().decode(await this.get(key, options));
   }
 
-  /** Adds an integer to a key that has decimal digits, or to 0 where it is missing: the sum. */
+  /**
+   * Adds an integer to a key that has decimal digits, or to 0 where it is missing, and resolves
+   * with the sum.
+   */
   async add(key: string, amount: number): Promise<number> {
     const { reply } = await this.#call({ op: 'add', key, amount });
     return reply.result as number;
@@ -129,7 +132,7 @@ export class Store implements AsyncDisposable {
     return { isSet: answer.reply.result as boolean, value: answer.values[0] };
   }
 
-  /** Whether all `keys` are there. */
+  /** Resolves with whether all `keys` are there. */
   async check(keys: readonly string[]): Promise<boolean> {
     return (await this.#call({ op: 'check', keys })).reply.result as boolean;
   }
@@ -139,19 +142,20 @@ export class Store implements AsyncDisposable {
     await this.#call({ op: 'wait', keys, timeoutMs: this.#timeout(options) });
   }
 
-  /** Whether there was such a key. */
+  /** Deletes a key, and resolves with whether there was one. */
   async deleteKey(key: string): Promise<boolean> {
     return (await this.#call({ op: 'delete', key })).reply.result as boolean;
   }
 
-  /** Of this run and attempt. */
+  /** Resolves with how many keys this run and attempt has. */
   async numKeys(): Promise<number> {
     return (await this.#call({ op: 'numKeys' })).reply.result as number;
   }
 
   /**
-   * Resolves when every rank has called it with this name, which can then be used again. When one rank's
-   * time is over, all that wait and all that come later reject: `ranks` of the error are the late ones.
+   * Resolves when every rank has called it with this name, which can then be used again. When one
+   * rank's time is over, all that wait and all that come later reject: `ranks` of the error are the
+   * late ones.
    */
   async barrier(name: string, options?: StoreWaitOptions): Promise<void> {
     await this.#call({ op: 'barrier', name, timeoutMs: this.#timeout(options) });
@@ -209,7 +213,7 @@ export class Store implements AsyncDisposable {
 
   #onReply(reply: StoreReply, values: readonly Uint8Array[]): void {
     const call = this.#calls.get(reply.id);
-    this.#calls.delete(reply.id); // missing: the answer to a sign of life
+    this.#calls.delete(reply.id); // the answer to a sign of life has no call
     if (reply.error === undefined) {
       call?.resolve({ reply, values });
     } else {
@@ -218,7 +222,9 @@ export class Store implements AsyncDisposable {
     this.#onCallsChanged();
   }
 
-  /** Somebody waits, or nobody: then the process may end, and the server may be silent. */
+  /**
+   * Notes whether somebody waits. While nobody does, the process may end and the server be silent.
+   */
   #onCallsChanged(): void {
     const isWaiting = this.#calls.size > 0;
     if (isWaiting === (this.#timer !== undefined)) {

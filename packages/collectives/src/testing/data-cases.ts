@@ -60,7 +60,8 @@ export const dataCases: readonly ConformanceCase[] = [
     worldSizes: [2],
     run: (harness, worldSize) =>
       onRanks(harness, worldSize, async (group) => {
-        // Integers as f32, whose sums are exact: what must come out is known without another buffer.
+        // Integers as f32, whose sums are exact: what must come out is known without another
+        // buffer.
         const values = new Float32Array((129 * MIB) / 4 + 1);
         const buffer = new Uint8Array(values.buffer);
         fillRamp(values, group.rank + 1);

@@ -1,5 +1,5 @@
-// Conformance: whatever goes wrong on one rank rejects everything pending and later on all ranks, in
-// bounded time, naming the origin.
+// Conformance: whatever goes wrong on one rank rejects everything pending and later on all ranks,
+// in bounded time, naming the origin.
 
 import { type Clock, systemClock } from '../clock.js';
 import type { CollectiveError, CollectiveMismatchError } from '../errors.js';
@@ -249,7 +249,8 @@ export const faultCases: readonly ConformanceCase[] = [
         }
         await sleep(50);
         await pair.barrier();
-        // One rank needs the closed one, when the other's barrier has ended, too; that one waits for the news.
+        // One rank needs the closed one, when the other's barrier has ended, too; that one waits
+        // for the news.
         if (pair.rank === 0) {
           await pair.recv(bytes(1), { from: 1 });
           checkLost(await rejection(group.barrier(), 'PEER_LOST'), 2);

@@ -12,19 +12,23 @@ export interface TestRank {
   /** Ends the rank as a killed process would end: links drop without a word. */
   kill(): void;
   /**
-   * Makes it fall silent as a stopped process would: its connections stay open, nothing comes any more. Of
-   * ranks that were made with `isStoppable`.
+   * Makes it fall silent as a stopped process would: its connections stay open, nothing comes any
+   * more. Of ranks that were made with `isStoppable`.
    */
   stop?(): void;
 }
 
 /** What cases ask for: passed on to whatever makes the groups. */
 export interface HarnessOptions extends Pick<GroupOptions, 'timeoutMs' | 'hosts' | 'clock'> {
-  /** The ranks have `stop`, and miss each other within five seconds. Asked for by STOP_CASE alone. */
+  /**
+   * The ranks have `stop`, and miss each other within five seconds. Asked for by STOP_CASE alone.
+   */
   readonly isStoppable?: boolean;
 }
 
-/** Of the case that needs `stop`: a harness without it skips that, with its reason. */
+/**
+ * The title of the case that needs `stop`: a harness without it skips the case, with its reason.
+ */
 export const STOP_CASE = 'a stopped rank is missed by all others, in pending and later calls';
 
 export interface TransportHarness {
@@ -89,8 +93,8 @@ export function checkBytes(actual: Uint8Array, expected: Uint8Array, what: strin
 }
 
 /**
- * The error that `promise` rejects with: a CollectiveError of `code`. The limit is for what never rejects, on
- * the slowest machine; 0: before the next turn of the event loop.
+ * The error that `promise` rejects with: a CollectiveError of `code`. The limit is for what never
+ * rejects, on the slowest machine; 0: before the next turn of the event loop.
  */
 export async function rejection(
   promise: Promise<unknown>,

@@ -21,8 +21,8 @@ export function patternBytes(rank: number, byteLength: number, seed = 0): Uint8A
 }
 
 /**
- * Elements whose sum depends on the order of addition: signs and magnitudes differ by some powers of
- * two. No NaN, whose payload is unspecified.
+ * Elements whose sum depends on the order of addition: signs and magnitudes differ by some powers
+ * of two. No NaN, whose payload is unspecified.
  */
 export function patternElements(
   rank: number,
@@ -77,7 +77,7 @@ export class Expectations {
     );
   }
 
-  /** Of the elements of ranks 0 to worldSize - 1. */
+  /** What the elements of ranks 0 to worldSize - 1 are combined to. */
   reduction(worldSize: number, count: number, options: ReduceOptions): Promise<Uint8Array> {
     const key = `${worldSize} ${count} ${options.dtype} ${options.op}`;
     const made = this.#reductions.get(key) ?? this.#reduce(worldSize, count, options);

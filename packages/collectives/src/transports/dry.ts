@@ -1,6 +1,7 @@
-// One rank of a job whose other ranks do not exist: every call ends at once and is counted as over any
-// other transport, so that a program shows what it would move. Values are those of a job in which all
-// ranks give the same; above COPIED_BYTES nobody moves them, and outputs stay as they are.
+// One rank of a job whose other ranks do not exist: every call ends at once and is counted as over
+// any other transport, so that a program shows what it would move. Values are those of a job in
+// which all ranks give the same; above COPIED_BYTES nobody moves them, and outputs stay as they
+// are.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import { GATHER_ALL_MAX_BYTES, smallAllReduceBytes } from '../algorithms/all-reduce.js';
@@ -22,8 +23,8 @@ export interface DryGroupOptions {
 const COPIED_BYTES = 64 * 1024;
 
 /**
- * The end of one rank in a group of `worldSize` that has no other. `send`, `recv` and compressed calls
- * are not for it.
+ * The end of one rank in a group of `worldSize` that has no other. `send`, `recv` and compressed
+ * calls are not for it.
  */
 export function createDryGroup(worldSize: number, options: DryGroupOptions = {}): ProcessGroup {
   const { rank = 0 } = options;

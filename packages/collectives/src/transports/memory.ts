@@ -11,10 +11,10 @@ import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../group
 import type { ProcessGroup } from '../group/process-group.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../transport.js';
 
-/** All of them GroupOptions; `onTrace` is every rank's: the trace says whose it is. */
+/** Options of every rank's group. `onTrace` hears the calls of all: each trace says whose it is. */
 export type MemoryGroupOptions = GroupOptions;
 
-/** One group a rank, connected to each other in this process. */
+/** Makes one group a rank, connected to each other in this process. */
 export function createMemoryGroup(
   worldSize: number,
   options: MemoryGroupOptions = {},
@@ -22,7 +22,7 @@ export function createMemoryGroup(
   return createMemoryEndpoints(worldSize, options).map(({ group }) => group);
 }
 
-/** The same with the endpoints, for tests that kill a rank. */
+/** Does the same, and gives the endpoints too, for tests that kill a rank. */
 export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOptions = {}) {
   const place = { rank: 0, worldSize, call: 'createMemoryGroup' };
   if (!Number.isInteger(worldSize) || worldSize < 1) {
@@ -45,7 +45,7 @@ export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOpt
   });
 }
 
-/** What a transport may take to close. */
+/** Milliseconds that a transport may take to close. */
 const DRAIN_MS = 1000;
 
 class MemoryTransport implements Transport {
@@ -54,7 +54,7 @@ class MemoryTransport implements Transport {
   readonly #endpoints: readonly Endpoint[];
   readonly #turns: Turns;
   readonly #clock: Clock;
-  /** What peers are reading, until they release it. */
+  /** The payloads that peers are reading, until they release them. */
   readonly #lent = new Set<Promise<void>>();
   #isClosed = false;
 
@@ -119,7 +119,7 @@ class MemoryTransport implements Transport {
     }
   }
 
-  /** Peers have read what is lent to them, or take too long. */
+  /** Resolves when peers have read what is lent to them, or take too long. */
   async #drained(): Promise<void> {
     if (this.#lent.size > 0) {
       await new Promise<void>((resolve) => {

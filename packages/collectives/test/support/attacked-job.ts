@@ -1,4 +1,5 @@
-// A job of three rank processes with a store, for tests that attack it while it forms and while it steps.
+// A job of three rank processes with a store, for tests that attack it while it forms and while it
+// steps.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { randomBytes } from 'node:crypto';

@@ -1,6 +1,6 @@
-// One of three ranks that strangers attack: joins, then steps until it is told to stop, each step an
-// all-reduce and a look into the store that rank 0 serves. Says what it cost: memory and turns of the
-// event loop. Bundled and started by attacked-job.ts.
+// One of three ranks that strangers attack: joins, then steps until it is told to stop, each step
+// an all-reduce and a look into the store that rank 0 serves. Says what it cost: memory and turns
+// of the event loop. Bundled and started by attacked-job.ts.
 
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
 import { connectWs } from '@shardweave/collectives/ws';

@@ -1,5 +1,5 @@
-// What strangers who know no secret do to a listening port. Each attack goes on until it is stopped, and
-// keeps its pace whether or not it is cut off.
+// What strangers who know no secret do to a listening port. Each attack goes on until it is
+// stopped, and keeps its pace whether or not it is cut off.
 
 import { randomBytes } from 'node:crypto';
 import { connect, type Socket } from 'node:net';

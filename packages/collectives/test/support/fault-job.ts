@@ -1,5 +1,6 @@
-// Jobs of rank processes for tests of faults: starts and joins them, hears how their calls ended, and
-// sees what sockets they hold. Processes outlive their jobs, so that the next can be built with them.
+// Jobs of rank processes for tests of faults: starts and joins them, hears how their calls ended,
+// and sees what sockets they hold. Processes outlive their jobs, so that the next can be built with
+// them.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,5 +1,5 @@
-// Rank 0 of two in a process of its own, for ws-fuzz.test.ts: says what it has refused, what it holds
-// in memory, and whether the job formed and worked in the end.
+// Rank 0 of two in a process of its own, for ws-fuzz.test.ts: says what it has refused, what it
+// holds in memory, and whether the job formed and worked in the end.
 
 import { connectWs } from '@shardweave/collectives/ws';
 

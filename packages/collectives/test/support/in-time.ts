@@ -1,5 +1,5 @@
-// For what a limit in milliseconds must leave room for: on a machine that has other things to do the
-// limit grows, and what has come decides.
+// For what a limit in milliseconds must leave room for: on a machine that has other things to do
+// the limit grows, and what has come decides.
 
 /** Calls `attempt` with ever longer limits until it says that all has come within one. */
 export async function untilInTime(

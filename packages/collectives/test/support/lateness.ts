@@ -1,5 +1,5 @@
-// How late this machine is: limits on time are the product's, and a machine that runs other things makes
-// each of several processes late by what it makes this one's timers late.
+// How late this machine is: limits on time are the product's, and a machine that runs other things
+// makes each of several processes late by what it makes this one's timers late.
 
 const TICK_MS = 20;
 

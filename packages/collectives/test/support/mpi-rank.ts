@@ -1,5 +1,6 @@
-// A rank of mpi.test.ts, bundled and started by mpirun: runs the conformance suite, each case in step
-// with the same case on the other ranks, or others of the programs below, and writes what came out.
+// A rank of mpi.test.ts, bundled and started by mpirun: runs the conformance suite, each case in
+// step with the same case on the other ranks, or others of the programs below, and writes what came
+// out.
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';

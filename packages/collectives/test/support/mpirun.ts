@@ -20,7 +20,10 @@ export interface MpirunResult {
   readonly output: string;
 }
 
-/** Why no ranks can be started here, or undefined where they can. Names the reason of a skipped test. */
+/**
+ * Why no ranks can be started here, or undefined where they can. Names the reason of a skipped
+ * test.
+ */
 export function mpiProblem(): string | undefined {
   const { error } = spawnSync('mpirun', ['--version']);
   return error === undefined ? undefined : (process.env.SHARDWEAVE_NO_MPI ?? 'no mpirun was found');

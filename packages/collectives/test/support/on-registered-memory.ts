@@ -1,5 +1,6 @@
-// A group whose every call goes through registered memory: the caller's buffers have twins there, of
-// the same layout, so that a view inside another stays one. For cases that know plain memory only.
+// A group whose every call goes through registered memory: the caller's buffers have twins there,
+// of the same layout, so that a view inside another stays one. For cases that know plain memory
+// only.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 

@@ -1,5 +1,5 @@
-// A rank made of nothing but docs/wire-format.md, `ws` and node:crypto: it can say what no rank of ours
-// would. It opens its links and listens for none.
+// A rank made of nothing but docs/wire-format.md, `ws` and node:crypto: it can say what no rank of
+// ours would. It opens its links and listens for none.
 
 import { createHash, createHmac, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -52,8 +52,8 @@ function proofOf(
 const runOf = (runId: string) => createHash('sha256').update(runId).digest().subarray(0, 16);
 
 /**
- * A proven connection to rank 0, to its heartbeat worker, or to the rendezvous that it hosts. Rejects with
- * the code of the close, or what kept it from opening.
+ * A proven connection to rank 0, to its heartbeat worker, or to the rendezvous that it hosts.
+ * Rejects with the code of the close, or what kept it from opening.
  */
 export async function rawConnection(
   role: keyof typeof ROLES,

@@ -1,5 +1,5 @@
-// One direction of a proxied connection: bytes come out in order, later and no faster than they may.
-// While it is stalled nothing comes out and nothing is read.
+// One direction of a proxied connection: bytes come out in order, later and no faster than they
+// may. While it is stalled nothing comes out and nothing is read.
 
 import type { Socket } from 'node:net';
 import type { SeededRandom } from '../simulator/seeded-random.js';

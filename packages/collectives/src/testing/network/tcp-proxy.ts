@@ -16,7 +16,7 @@ export interface TcpProxyOptions extends LinkShape {
   readonly target: ProxyAddress;
   /** Where it listens. Default: 127.0.0.1. */
   readonly host?: string;
-  /** Of the jitter. Default: 1. */
+  /** The seed of the jitter. Default: 1. */
   readonly seed?: number;
 }
 

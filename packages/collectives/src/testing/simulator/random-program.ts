@@ -1,6 +1,6 @@
 // A random program of collectives: the same steps on every rank, over the world and groups split
-// from it. How far ranks run ahead of each other is theirs; that nobody waits for ever is ours, since
-// all take the steps in one order.
+// from it. How far ranks run ahead of each other is theirs; that nobody waits for ever is ours,
+// since all take the steps in one order.
 
 import type { DType, ReduceOp } from '@shardweave/dtypes';
 import type { WireDType } from '../../endpoint/call-signature.js';
@@ -14,9 +14,9 @@ export interface CollectiveStep {
   readonly group: number;
   readonly operation: CollectiveName;
   readonly dtype: WireDType;
-  /** Of reductions. */
+  /** How a reduction combines. */
   readonly op: ReduceOp;
-  /** Elements that a rank contributes or owns; of the whole buffer in allReduce. */
+  /** The elements that a rank contributes or owns; in allReduce, those of the whole buffer. */
   readonly count: number;
   /** Counts of each rank instead, where they are uneven. */
   readonly hasUnevenCounts: boolean;

@@ -62,7 +62,9 @@ export class ReferenceData {
   }
 }
 
-/** In f32: the ranks of each host in their order, then the hosts by their first ranks; rounded once. */
+/**
+ * In f32: the ranks of each host in their order, then the hosts by their first ranks; rounded once.
+ */
 function hostReduction(
   parts: readonly Uint8Array[],
   hosts: readonly number[],

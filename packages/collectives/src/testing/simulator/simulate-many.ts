@@ -32,7 +32,9 @@ const CONCURRENCY = 32;
 /** Beyond so many failed runs it gives up: one is enough to look at. */
 const MAX_FAILURES = 20;
 
-/** Runs seeds `firstSeed` to `firstSeed + numSeeds - 1`. Failures are in the figures, not thrown. */
+/**
+ * Runs seeds `firstSeed` to `firstSeed + numSeeds - 1`. Failures are in the figures, not thrown.
+ */
 export async function simulateMany(options: SimulateManyOptions): Promise<SimulationFigures> {
   const resources = await createSimulationResources();
   const faults: Partial<Record<FaultKind, number>> = {};

@@ -1,5 +1,6 @@
-// One direction of the link between two ranks: payload in chunks, in order, behind a window; control
-// messages on a lane of their own. A link that is held delivers nothing, and later all of it.
+// One direction of the link between two ranks: payload in chunks, in order, behind a window;
+// control messages on a lane of their own. A link that is held delivers nothing, and later all of
+// it.
 
 import type { MessageHeader, MessageSink } from '../../transport.js';
 import type { LinkConditions } from './link-conditions.js';
@@ -27,7 +28,7 @@ export interface SimulatedLinkOptions {
   readonly conditions: LinkConditions;
   readonly time: VirtualTime;
   readonly random: SeededRandom;
-  /** Of the receiver. */
+  /** The process of the receiver. */
   readonly process: SimulatedProcess;
   /** Payload stays with the sender until the receiver has named its buffer. */
   readonly isLending: boolean;

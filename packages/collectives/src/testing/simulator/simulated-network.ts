@@ -1,8 +1,9 @@
-// All links of a job and what can happen to them: ranks that die, stop, are busy or leave, and links
-// that are cut in silence, heal, or break at once. Gives each rank its Transport.
+// All links of a job and what can happen to them: ranks that die, stop, are busy or leave, and
+// links that are cut in silence, heal, or break at once. Gives each rank its Transport.
 //
 // Note [silence]: heartbeats are not sent but reckoned with. A rank notices that a peer has been
-// stopped or cut off a silence limit and up to one heartbeat later, unless it has come back by then.
+// stopped or cut off a silence limit and up to one heartbeat later, unless it has come back by
+// then.
 
 import { describeCall } from '../../endpoint/call-signature.js';
 import type { MessageHeader, Transport, TransportListener } from '../../transport.js';

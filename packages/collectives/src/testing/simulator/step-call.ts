@@ -18,8 +18,8 @@ export interface StepCall {
 const BLANK = 0x77;
 
 /**
- * A call of a step that is neither a split nor between other ranks. `hosts` are those of the group's
- * ranks, where sums are combined within hosts first.
+ * A call of a step that is neither a split nor between other ranks. `hosts` are those of the
+ * group's ranks, where sums are combined within hosts first.
  */
 export function prepareCall(
   step: Exclude<Step, { kind: 'split' }>,

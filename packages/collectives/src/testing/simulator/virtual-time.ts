@@ -49,7 +49,10 @@ export class VirtualTime {
     });
   }
 
-  /** Runs until nothing is left to happen. Throws after `maxEvents`: something goes round in circles. */
+  /**
+   * Runs until nothing is left to happen. Throws after `maxEvents`: something goes round in
+   * circles.
+   */
   async run(maxEvents: number): Promise<void> {
     await yieldToEventLoop();
     for (let event = this.#pop(); event !== undefined; event = this.#pop()) {

@@ -1,5 +1,6 @@
 // MPI wants the collectives of one communicator in one order on all ranks, and promises settle in
-// any. A CallOrder runs work in the order in which `enter` was called, which is that of the program.
+// any. A CallOrder runs work in the order in which `enter` was called, which is that of the
+// program.
 
 /** Parts of one operation that are under way at once: one moves while the next is announced. */
 const WINDOW = 2;

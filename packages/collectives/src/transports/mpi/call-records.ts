@@ -7,7 +7,10 @@
 import { fnv1a } from '@shardweave/dtypes';
 import type { CallSignature } from '../../endpoint/call-signature.js';
 
-/** 64 and 256 bytes took 3 us alike, 1 KiB took 6: two ranks, Open MPI 4.1.4, shared memory. */
+/**
+ * Records of 64 and of 256 bytes took 3 us alike, of 1 KiB 6: two ranks, Open MPI 4.1.4, shared
+ * memory.
+ */
 const RECORD_BYTES = 256;
 const FIXED_BYTES = 16;
 
@@ -44,14 +47,17 @@ export class CallRecords {
     return true;
   }
 
-  /** What rode with the record at `place`. */
+  /** The payload that rode with the record at `place`. */
   payload(place: number, byteLength: number): Uint8Array {
     const start = place * RECORD_BYTES + FIXED_BYTES;
     return this.all.subarray(start, start + byteLength);
   }
 }
 
-/** The fields' text, twice with different beginnings: an accident among 2 ** 64. */
+/**
+ * Hashes the fields' text twice, with different beginnings: two calls have one hash by an accident
+ * in 2 ** 64.
+ */
 function hashOf(signature: CallSignature): { low: number; high: number } {
   const text = JSON.stringify(Object.values(signature));
   return { low: fnv1a(text), high: fnv1a(text, 0x9dc5811c) };

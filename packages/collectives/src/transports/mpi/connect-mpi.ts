@@ -29,20 +29,22 @@ export interface ConnectMpiOptions extends GroupOptions {
   readonly joinTimeoutMs?: number;
   /**
    * All-reduce of f32, i32 and u32 by MPI's own sum, max and min. The order of addition is MPI's:
-   * results are no longer equal bit for bit to those of other transports or world sizes. Equal on all
-   * ranks. Default: false.
+   * results are no longer equal bit for bit to those of other transports or world sizes. Equal on
+   * all ranks. Default: false.
    */
   readonly nativeAllReduce?: boolean;
   /**
-   * Whether closing the group ends MPI, after which this process can't connect again. Default: true.
-   * With false, the program ends it by a later group, or ends with an error in mpirun's eyes.
+   * Whether closing the group ends MPI, after which this process can't connect again. Default:
+   * true. With false, the program ends it by a later group, or ends with an error in mpirun's eyes.
    */
   readonly finalize?: boolean;
 }
 
 const JOIN_TIMEOUT_MS = 120_000;
 
-/** Starts MPI where it isn't yet (which blocks until all ranks of the job have) and joins the ranks. */
+/**
+ * Starts MPI where it isn't yet (which blocks until all ranks of the job have) and joins the ranks.
+ */
 export async function connectMpi(options: ConnectMpiOptions = {}): Promise<ProcessGroup> {
   const mpi = startMpi(options);
   const { world } = mpi.abi;

@@ -1,9 +1,9 @@
-// Messages between ranks over MPI: an envelope of bounded size that anybody may send at any time,
-// and behind it, where it has a bulk, that in chunks under a tag of its own, so that bulks can be
-// taken in any order, or left with their sender until somebody wants them.
+// Messages between ranks over MPI: an envelope of bounded size that anybody may send at any time.
+// Where it has a bulk, that follows in chunks under a tag of its own, so that bulks can be taken in
+// any order, or left with their sender until somebody wants them.
 //
-// The envelope: 0 kind u8 | 1 zero u24 | 4 sender u32 | 8 bytes of the head u32 | 12 tag of the bulk
-// u32 | 16 head.
+// The envelope: 0 kind u8 | 1 zero u24 | 4 sender u32 | 8 bytes of the head u32 | 12 tag of the
+// bulk u32 | 16 head.
 
 import type { MpiHandle } from './mpi-abi.js';
 import type { MpiLibrary } from './mpi-library.js';
@@ -16,28 +16,28 @@ export interface Envelope {
   readonly from: number;
   /** Lent while it is handled. */
   readonly head: Uint8Array;
-  /** Tag of the bulk: for `receiveBulk`. */
+  /** The tag of the bulk, for `receiveBulk`. */
   readonly tag: number;
 }
 
 const KINDS: readonly EnvelopeKind[] = ['message', 'control', 'question', 'answer', 'goodbye'];
 const FIXED_BYTES = 16;
 
-/** What opens a message: 16 KiB inline, and a header that grows with the names of groups. */
+/** The longest head: 16 KiB of payload, and a header that grows with the names of groups. */
 export const MAX_HEAD_BYTES = 24 * 1024;
 
-/** Receives that wait for envelopes; MPI itself holds what comes beyond. */
+/** How many receives wait for envelopes; MPI itself holds what else comes. */
 const NUM_POSTED = 8;
 
 const ENVELOPE_TAG = 0;
 
-/** Tags below this are guaranteed by the standard. */
+/** The standard guarantees tags below this. */
 const NUM_TAGS = 32767;
 
 /** Held twice a message that arrives, until it is copied to where it belongs. */
 const CHUNK_BYTES = 2 ** 20;
 
-/** Chunks of one bulk that are under way at once. */
+/** How many chunks of one bulk are under way at once. */
 const WINDOW = 2;
 
 export class Envelopes {
@@ -180,7 +180,9 @@ export class Envelopes {
     });
   }
 
-  /** Envelopes fill the receives in the order in which these were posted; they may end in another. */
+  /**
+   * Envelopes fill the receives in the order in which these were posted; they may end in another.
+   */
   #handleFull(): void {
     while (!this.#isClosed && this.#posted[this.#next]!.place === undefined) {
       const index = this.#next;

@@ -18,7 +18,7 @@ export class GroupOpenings {
     this.#engine = engine;
   }
 
-  /** Takes the split's place. */
+  /** Takes the place of the split among its parent's operations. */
   reserve(call: Call): void {
     let begin: (pieces: Pieces) => void = () => {};
     const pieces = new Promise<Pieces>((resolve) => {

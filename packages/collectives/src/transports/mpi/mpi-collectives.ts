@@ -1,7 +1,7 @@
 // Collectives by MPI's own: Iallgather for the agreement about each call, then Iallgatherv,
-// Ialltoallv, Ibcast and Igatherv for its data. Sums are ours, in rank order, unless MPI's were asked
-// for. Groups of all ranks go this way, and their splits with one color; what has fewer ranks goes by
-// messages, for MPI makes such communicators by blocking calls only.
+// Ialltoallv, Ibcast and Igatherv for its data. Sums are ours, in rank order, unless MPI's were
+// asked for. Groups of all ranks go this way, and their splits with one color; what has fewer ranks
+// goes by messages, for MPI makes such communicators by blocking calls only.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import { allGather } from '../../algorithms/all-gather.js';

@@ -1,6 +1,6 @@
-// What every collective over MPI goes through: the exchange of records, which is begun within the caller's call,
-// and requests in the order that MPI wants. Nothing here rejects: a failure ends the job, and with it
-// every call; whatever was waiting stays so.
+// What every collective over MPI goes through: the exchange of records, which is begun within the
+// caller's call, and requests in the order that MPI wants. Nothing here rejects: a failure ends the
+// job, and with it every call; whatever was waiting stays so.
 
 import type { Call } from '../../endpoint/call.js';
 import type { Endpoint } from '../../endpoint/endpoint.js';
@@ -10,10 +10,10 @@ import { MpiGroup } from './mpi-group.js';
 import type { HandleArray, MpiLibrary } from './mpi-library.js';
 import type { Progress } from './progress.js';
 
-/** Of each group, the first collective to which a rank that leaves gives nothing any more. */
+/** The first collective of each group to which a rank that leaves gives nothing any more. */
 export type Unserved = Readonly<Record<string, number>>;
 
-/** Whether a rank has called that collective. */
+/** Asks whether a rank has called that collective. */
 export interface Question {
   readonly group: string;
   readonly sequence: number;
@@ -23,7 +23,7 @@ export interface MpiEngineOptions {
   readonly mpi: MpiLibrary;
   readonly progress: Progress;
   readonly endpoint: Endpoint;
-  /** World ranks among `members` that have not called. */
+  /** Resolves with the world ranks among `members` that have not called. */
   ask(members: readonly number[], question: Question): Promise<readonly number[]>;
 }
 

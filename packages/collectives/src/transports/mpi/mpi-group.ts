@@ -1,5 +1,5 @@
-// What MPI needs for one group of ranks: communicators, the order of what runs on each, and which of
-// its collectives are running. Ranks count in the group; MPI's own order is that of the parent.
+// What MPI needs for one group of ranks: communicators, the order of what runs on each, and which
+// of its collectives are running. Ranks count in the group; MPI's own order is that of the parent.
 
 import type { Call } from '../../endpoint/call.js';
 import { CallOrder } from './call-order.js';
@@ -7,7 +7,10 @@ import { CallRecords } from './call-records.js';
 import type { MpiHandle } from './mpi-abi.js';
 import type { HandleArray } from './mpi-library.js';
 
-/** Agreements, in program order; data, when all agree; the second half of all-reduces. */
+/**
+ * One communicator is for records, one for data when all agree, one for the second half of
+ * all-reduces.
+ */
 export const COMMS_A_GROUP = 3;
 
 export class MpiGroup {
@@ -23,7 +26,7 @@ export class MpiGroup {
   readonly second: MpiHandle;
   readonly dataOrder = new CallOrder();
   readonly secondOrder = new CallOrder();
-  /** Sequence numbers. */
+  /** The sequence numbers of the collectives that run. */
   readonly running = new Set<number>();
   #nextSequence = 0;
   readonly #spare: CallRecords[] = [];
@@ -59,7 +62,10 @@ export class MpiGroup {
     return sequence < this.#nextSequence;
   }
 
-  /** The first collective that this rank has not seen to its end: of that and later ones nothing comes. */
+  /**
+   * The first collective that this rank has not seen to its end: of that and later ones nothing
+   * comes.
+   */
   get firstUnserved(): number {
     return Math.min(this.#nextSequence, ...this.running);
   }

@@ -1,6 +1,6 @@
 // An MPI library, through koffi: the calls that the transport makes, all on the thread that made
-// `init`. None blocks but `init` and `finalize`. What is handed to a call that begins something must
-// stay in place until that has ended, so whoever calls keeps it referenced. Counts are bytes.
+// `init`. None blocks but `init` and `finalize`. What is handed to a call that begins something
+// must stay in place until that has ended, so whoever calls keeps it referenced. Counts are bytes.
 
 import type { LibraryHandle } from 'koffi';
 import type { MpiAbi, MpiHandle } from './mpi-abi.js';

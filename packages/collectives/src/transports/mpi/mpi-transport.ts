@@ -1,9 +1,10 @@
-// The transport over MPI: messages for send, recv and subgroups, control, and leaving; whole
-// collectives go by MpiCollectives, which groups are given beside it. A dead rank is not noticed here: MPI ends the whole job then.
+// The transport over MPI: messages of send, recv and subgroups, control, and leaving. Whole
+// collectives go by MpiCollectives, which groups are given beside it. A dead rank is not noticed
+// here: MPI ends the whole job then.
 //
-// Leaving is agreed: each rank says goodbye, goes on moving MPI for the others, and ends it when all
-// have. MPI can't be left one by one: mpirun takes a rank that ends without MPI_Finalize for dead, and
-// that call waits for all.
+// Leaving is agreed: each rank says goodbye, goes on moving MPI for the others, and ends it when
+// all have. MPI can't be left one by one: mpirun takes a rank that ends without MPI_Finalize for
+// dead, and that call waits for all.
 
 import type { Endpoint } from '../../endpoint/endpoint.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../../transport.js';

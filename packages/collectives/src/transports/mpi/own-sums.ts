@@ -1,4 +1,4 @@
-// MPI's own all-reduce, for who prefers speed to equal bits.
+// MPI's own all-reduce, for those who prefer speed to equal bits.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import type { Call } from '../../endpoint/call.js';

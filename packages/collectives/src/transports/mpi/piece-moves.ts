@@ -1,4 +1,5 @@
-// Data of large collectives, a piece at a time: gathered, or combined as they arrive.
+// Moves the data of large collectives a piece at a time: pieces are gathered, or combined as they
+// arrive.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import { type PartLayout, partOf } from '../../algorithms/part-layout.js';
@@ -29,7 +30,7 @@ export interface Reducing {
   readonly pieces: readonly Promise<void>[];
 }
 
-/** `output`, with each rank's own part in its place, becomes the same on all. */
+/** Makes `output` the same on all ranks, each of which has its own part in its place. */
 export function gatherPieces(
   { engine, call, group }: Running,
   output: Uint8Array,
@@ -49,7 +50,7 @@ export function gatherPieces(
   });
 }
 
-/** All inputs' parts of this rank, combined: at once, and piece by piece. */
+/** Combines all inputs' parts of this rank, piece by piece. */
 export function reducePieces(
   { engine, call, group }: Running,
   { input, output, layout, options }: Reduction,

@@ -1,13 +1,16 @@
-// Whole buffers in pieces: MPI moves a piece at a time, so that no call to it holds the event loop for
-// long, progress shows, and counts stay far below the 2 GiB of MPI's int.
+// Whole buffers in pieces: MPI moves a piece at a time, so that no call to it holds the event loop
+// for long, progress shows, and counts stay far below the 2 GiB of MPI's int.
 
 import { type PartLayout, partBytes } from '../../algorithms/part-layout.js';
 import type { Counts } from './mpi-library.js';
 
-/** Of each rank's part: MPI copies it in under a millisecond. 1 and 4 MiB took 16 MiB as long. */
+/**
+ * The bytes of each rank's part in a piece: MPI copies them in under a millisecond. Pieces of 1 and
+ * of 4 MiB took as long for 16 MiB.
+ */
 export const PIECE_BYTES = 2 * 2 ** 20;
 
-/** Beyond, MPI's int offsets within one buffer end. */
+/** MPI's offsets within one buffer are ints, and go no further. */
 export const MAX_BUFFER_BYTES = 2 ** 31 - 1;
 
 export function numPieces(byteLength: number): number {

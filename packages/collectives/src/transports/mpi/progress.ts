@@ -104,9 +104,9 @@ export class Progress {
   }
 
   /**
-   * Asks no more: the process may end. What has begun stays begun inside MPI, which may move it on for
-   * another group, into memory that must therefore not be given to anybody else: a timer that never
-   * comes keeps it.
+   * Asks no more: the process may end. What has begun stays begun inside MPI, which may move it on
+   * for another group, into memory that must therefore not be given to anybody else: a timer that
+   * never comes keeps it.
    */
   stop(): void {
     this.#isStopped = true;

@@ -29,7 +29,7 @@ export interface ConnectShmOptions extends GroupOptions {
 
 const JOIN_TIMEOUT_MS = 30_000;
 
-/** A few times what an answer takes that is under way. */
+/** A few times as long as an answer takes that is under way. */
 const WATCH_MS = 0.05;
 
 /** Resolves when every rank has its handle. Rejects with JoinError. */
@@ -40,7 +40,7 @@ export async function connectShm(
   return (await connectShmEndpoint(handle, options)).group;
 }
 
-/** The same with the endpoint, for tests that kill a rank. */
+/** Does the same, and gives the endpoint too, for tests that kill a rank. */
 export async function connectShmEndpoint(handle: ShmRankHandle, options: ConnectShmOptions = {}) {
   checkSharedMemory(handle);
   checkGroupOptions(options, { ...rankOf(handle), call: 'connectShm' });
@@ -82,7 +82,7 @@ async function inTime(
   }
 }
 
-/** Sums in the heap, where all that is summed lies there. */
+/** Makes a reducer that sums in the heap, where all that is summed lies there. */
 async function createReducer(heap: SharedHeap | undefined): Promise<Reducer> {
   const scratch = heap?.allocate(IN_PLACE_SCRATCH_BYTES)?.byteOffset;
   if (heap === undefined || scratch === undefined) {

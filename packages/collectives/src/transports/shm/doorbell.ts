@@ -1,12 +1,12 @@
 // How a rank sleeps until another one has written to it, without blocking its event loop: by
 // Atomics.waitAsync, or where there is none (Firefox before 145) by a message through a port.
 
-/** A rank's word. */
+/** The states of the word on which a rank sleeps. */
 const AWAKE = 0;
 const WAITS = 1; // in Atomics.waitAsync
 const WANTS_MESSAGE = 2;
 
-/** Not in TypeScript's es2023 library. */
+/** TypeScript's es2023 library does not have it. */
 interface AsyncAtomics {
   waitAsync?(
     array: Int32Array,
@@ -18,7 +18,10 @@ interface AsyncAtomics {
 export class Doorbell {
   readonly #word: Int32Array;
   readonly #onWake: () => void;
-  /** A promise of waitAsync is out, perhaps from an earlier sleep: it serves the next one, too. */
+  /**
+   * Whether a promise of waitAsync is out, perhaps from an earlier sleep: it serves the next one,
+   * too.
+   */
   #isWaiting = false;
 
   constructor(word: Int32Array, onWake: () => void) {

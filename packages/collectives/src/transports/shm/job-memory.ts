@@ -1,6 +1,6 @@
-// The shared memory of a job, made once by whoever starts its ranks: a doorbell for each rank, and for
-// each ordered pair a ring of bytes with its two positions. Everything is zero at first. What one
-// side writes lies in cache lines (64 bytes) of its own.
+// The shared memory of a job, made once by whoever starts its ranks: a doorbell for each rank, and
+// for each ordered pair a ring of bytes with its two positions. Everything is zero at first. What
+// one side writes lies in cache lines (64 bytes) of its own.
 
 /** Words (int32) of a rank's doorbell. */
 const BELL_WORDS = 16;
@@ -12,15 +12,15 @@ const RING_HEAD_WORDS = 32;
 const TOTAL_RING_BYTES = 32 * 2 ** 20;
 
 /**
- * Half of it takes up to 1.4 times the CPU time, which is waking; more saves nothing
- * (bench/reports/2026-11-21-collectives-thresholds.md).
+ * A ring of half as many bytes takes up to 1.4 times the CPU time, which goes into waking; a larger
+ * one saves nothing (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 const MAX_RING_BYTES = 2 ** 20;
 
-/** Room for a few small messages and for the description of a call. */
+/** The smallest ring: it has room for a few small messages and for the description of a call. */
 export const MIN_RING_BYTES = 16 * 1024;
 
-/** One ring's words and bytes. */
+/** The words and bytes of one ring. */
 export interface RingMemory {
   readonly words: Int32Array;
   readonly bytes: Uint8Array;

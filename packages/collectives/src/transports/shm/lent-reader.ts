@@ -1,5 +1,5 @@
-// Payloads that a peer lent: read where they lie, in the job's heap or in a buffer that the peer has
-// registered, once their receiver wants them.
+// Reads payloads that a peer has lent where they lie, in the job's heap or in a buffer that the
+// peer has registered, once their receiver wants them.
 
 import type { Turns } from '../../endpoint/turns.js';
 import type { MessageSink } from '../../transport.js';
@@ -7,10 +7,10 @@ import type { RingReader } from './ring.js';
 import type { PeerBuffers } from './shared-buffers.js';
 import type { SharedHeap } from './shared-heap.js';
 
-/** Names the heap, where others name a buffer that a rank has registered: those begin with 1. */
+/** The number of the heap. The buffers that a rank has registered have numbers from 1. */
 export const HEAP_ID = 0;
 
-/** Between two looks at the clock: about 0.1 ms. */
+/** So many bytes are copied between two looks at the clock: about 0.1 ms. */
 const SLICE_BYTES = 2 ** 20;
 
 /** Where a lent payload is. */
@@ -42,7 +42,10 @@ export class LentReader {
     this.#isOver = true;
   }
 
-  /** Hands the payload over, or copies it; then `onRead` is called, unless it was no more the peer's. */
+  /**
+   * Hands the payload over, or copies it; then `onRead` is called, unless it was no more the
+   * peer's.
+   */
   async read(sink: MessageSink, place: LentPlace, onRead: () => boolean): Promise<void> {
     const lent = this.#payloadAt(place);
     const payload = lent instanceof Promise ? await lent : lent;

@@ -1,11 +1,11 @@
-// Message headers on a ring: the part that repeats (group and signature of the call) is sent once, as
-// JSON in a frame of its own, and then named by a number.
+// Message headers on a ring: the part that repeats (group and signature of the call) is sent once,
+// as JSON in a frame of its own, and then named by a number.
 
 import type { CallSignature } from '../../endpoint/call-signature.js';
 import type { MessageHeader } from '../../transport.js';
 import type { FrameHead } from './ring.js';
 
-/** Descriptions that both ends keep; with more, the oldest is overwritten. */
+/** How many descriptions both ends keep; one more overwrites the oldest. */
 const NUM_DESCRIPTIONS = 512;
 
 const FIELDS = Object.keys({
@@ -78,7 +78,7 @@ export class HeaderDecoder {
   }
 }
 
-/** Shorter to make than JSON, which is a tenth of a small call's time. */
+/** The key of a description. It takes less time than JSON, which is a tenth of a small call's. */
 function keyOf(group: string, call: CallSignature): string {
   let key = group;
   for (const field of FIELDS) {

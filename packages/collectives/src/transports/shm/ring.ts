@@ -24,14 +24,14 @@ const PADDING = 0;
 
 /** The header of a frame; what each field means depends on its kind. */
 export interface FrameHead {
-  /** 1 to 255. */
+  /** From 1 to 255. */
   kind: number;
-  /** Of a message between these two ranks, or of a description. */
+  /** The number of a message between these two ranks, or of a description. */
   id: number;
   description: number;
   sequence: number;
   phase: number;
-  /** Of the whole message. */
+  /** The bytes of the whole message's payload. */
   byteLength: number;
   /** Where a lent payload lies. */
   bufferId: number;
@@ -51,7 +51,7 @@ export function emptyHead(): FrameHead {
   };
 }
 
-/** Both ends have the same views. */
+/** The memory of one ring, of which both ends have the same views. */
 class RingEnd {
   protected readonly words: Int32Array;
   protected readonly bytes: Uint8Array;
@@ -73,7 +73,10 @@ class RingEnd {
 
 export class RingWriter extends RingEnd {
   #tail: number;
-  /** What was last seen of the reader: looked at anew only where there seems to be no room. */
+  /**
+   * The reader's position as it was last seen. It is read anew only where there seems to be no
+   * room.
+   */
   #head: number;
 
   constructor(memory: RingMemory) {
@@ -82,7 +85,10 @@ export class RingWriter extends RingEnd {
     this.#head = Atomics.load(this.words, HEAD) >>> 0;
   }
 
-  /** Puts a frame into the ring; false where there is no room: the reader will wake this rank. */
+  /**
+   * Puts a frame into the ring. False where there is no room: then the reader wakes this rank when
+   * there is.
+   */
   write(head: FrameHead, body: Uint8Array): boolean {
     const size = frameBytes(body.byteLength);
     const capacity = this.bytes.byteLength;
@@ -115,7 +121,7 @@ export class RingWriter extends RingEnd {
     return true;
   }
 
-  /** A frame found no room, and none has been made since. */
+  /** Whether a frame found no room, and none has been made since. */
   get isFull(): boolean {
     return Atomics.load(this.words, IS_FULL) === 1;
   }
@@ -125,7 +131,7 @@ export class RingWriter extends RingEnd {
     Atomics.store(this.words, HAS_LEFT, 1);
   }
 
-  /** What this rank has lent is its own again from now on. */
+  /** Says that what this rank has lent is its own again from now on. */
   withdraw(): void {
     Atomics.store(this.words, IS_WITHDRAWN, 1);
   }
@@ -169,8 +175,8 @@ export class RingReader extends RingEnd {
   }
 
   /**
-   * Whether what the writer has lent is its own again; where not, what was read before is what was lent.
-   * A read and write at once: that keeps its place behind plain reads.
+   * Whether what the writer has lent is its own again; where not, what was read before is what was
+   * lent. A read and write at once: that keeps its place behind plain reads.
    */
   get isWithdrawn(): boolean {
     return Atomics.add(this.words, IS_WITHDRAWN, 0) === 1;

@@ -1,6 +1,6 @@
 // Memory that all ranks of a job can read: what this rank registered, under numbers that its peers
-// know it by, and what each peer told about its own. A buffer is told through a port, a message that
-// lies in it through a ring, so the message may come first.
+// know it by, and what each peer told about its own. A buffer is told through a port, a message
+// that lies in it through a ring, so the message may come first.
 
 /** What this rank has registered. */
 export class OwnBuffers {

@@ -8,20 +8,22 @@ const MAX_PAGES = 65_536;
 
 const PAGE_BYTES = 64 * 1024;
 
-/** Taken at a time, at least. */
+/** The fewest pages that a rank takes at a time. */
 const GROWTH_BYTES = 2 ** 20;
 
-/** Cache lines, so that no two ranks' blocks share one. */
+/** Blocks are aligned to cache lines, so that no two ranks' blocks share one. */
 const GRAIN_BYTES = 64;
 
 interface Block {
   start: number;
   end: number;
-  /** Never given to anybody. */
+  /** The first bytes, which are never given to anybody. */
   isZero: boolean;
 }
 
-/** Undefined where this platform has none: no threads in wasm, or no address space left. */
+/**
+ * Undefined where this platform has no such memory: no threads in wasm, or no address space left.
+ */
 export function createHeapMemory(): WebAssembly.Memory | undefined {
   try {
     return new WebAssembly.Memory({ initial: 1, maximum: MAX_PAGES, shared: true });
@@ -33,11 +35,11 @@ export function createHeapMemory(): WebAssembly.Memory | undefined {
 /** A rank's part of the heap. */
 export class SharedHeap {
   readonly memory: WebAssembly.Memory;
-  /** What `memory.buffer` has been, as far as views of it were made here. */
+  /** The buffers that `memory.buffer` has been, as far as views of them were made here. */
   readonly #buffers = new WeakSet<ArrayBufferLike>();
-  /** By address, never touching each other. */
+  /** The free blocks, by address; no two of them touch. */
   readonly #free: Block[] = [];
-  /** Ends of what was given, by start. */
+  /** Where each block ends that was given, by its start. */
   readonly #given = new Map<number, number>();
 
   constructor(memory: WebAssembly.Memory) {
@@ -81,7 +83,7 @@ export class SharedHeap {
     return true;
   }
 
-  /** Any rank's bytes. */
+  /** A view of bytes that any rank may own. */
   view(offset: number, byteLength: number): Uint8Array {
     if (offset + byteLength > this.memory.buffer.byteLength) {
       this.memory.grow(0); // another rank has grown it, and this thread has not looked since

@@ -1,5 +1,5 @@
-// What the thread that starts a job makes: shared memory for all ranks, and a handle for each that it
-// posts to the rank's thread.
+// What the thread that starts a job makes: shared memory for all ranks, and a handle for each that
+// it posts to the rank's thread.
 
 import { JoinError } from '../../errors.js';
 import { allocateJobMemory, checkRingBytes, defaultRingBytes } from './job-memory.js';
@@ -7,15 +7,15 @@ import { createHeapMemory } from './shared-heap.js';
 
 export interface ShmJobOptions {
   /**
-   * Bytes of the ring from each rank to each other one: a power of two. Default: 1 MiB up to 6 ranks,
-   * then as many as make 32 MiB in all, but 16 KiB at least.
+   * Bytes of the ring from each rank to each other one: a power of two. Default: 1 MiB up to 6
+   * ranks, then as many as make 32 MiB in all, but 16 KiB at least.
    */
   readonly ringBytes?: number;
 }
 
 /**
- * What a rank's thread joins the job with: data for `postMessage` or `workerData`, with `ports` as the transfer list.
- * It can be handed on once, and used once.
+ * What a rank's thread joins the job with: data for `postMessage` or `workerData`, with `ports` as
+ * the transfer list. It can be handed on once, and used once.
  */
 export interface ShmRankHandle {
   readonly rank: number;

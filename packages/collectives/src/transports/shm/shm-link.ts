@@ -16,10 +16,16 @@ import { emptyHead, type RingReader, type RingWriter } from './ring.js';
 import { PeerBuffers } from './shared-buffers.js';
 import type { SharedHeap } from './shared-heap.js';
 
-/** Copied twice, but with no answer to wait for: below, the answer takes longer than the copy. */
+/**
+ * Payloads of up to so many bytes are copied twice, with no answer to wait for: it would take
+ * longer than the copy.
+ */
 const INLINE_MAX_BYTES = 16 * 1024;
 
-/** Frames written or read at a time: chunks of a ring and a half, or 0.1 ms of small messages. */
+/**
+ * How many frames are written or read at a time: chunks of a ring and a half, or 0.1 ms of small
+ * messages.
+ */
 const TURN_FRAMES = 16;
 
 const DESCRIBE = 1; // the body is a group and signature, `description` its number
@@ -52,9 +58,9 @@ interface Outgoing {
   readonly kind: number;
   readonly id: number;
   readonly onProgress: (() => void) | undefined;
-  /** Bytes that are in the ring. */
+  /** How many bytes have been put into the ring. */
   sent: number;
-  /** Nothing reads the payload any more. */
+  /** Whether nothing reads the payload any more. */
   isDone: boolean;
   onDone: (() => void) | undefined;
 }
@@ -74,16 +80,16 @@ export class ShmLink {
   readonly #encoder = new HeaderEncoder();
   readonly #decoder = new HeaderDecoder();
   readonly #head = emptyHead();
-  /** Answers to write: kind and message. */
+  /** The answers that are to be written: a kind, and the message that it answers. */
   readonly #answers: { readonly kind: number; readonly id: number }[] = [];
-  /** Messages that have not begun. */
+  /** The messages that have not begun. */
   readonly #queue: Outgoing[] = [];
-  /** Begun and granted, in order: their chunks fill the ring. */
+  /** The messages that have begun and were granted, in order: their chunks fill the ring. */
   readonly #streams: Outgoing[] = [];
-  /** Offered or lent, by id: the receiver has them. */
+  /** The messages that were offered or lent, by id: their receiver has the word. */
   readonly #waiting = new Map<number, Outgoing>();
   readonly #incoming = new Map<number, Incoming>();
-  /** Of the first message in the queue, where it found no room yet. */
+  /** The description of the first message in the queue, where it found no room yet. */
   #description: Uint8Array | undefined;
   #nextId = 1;
   #isOver = false;
@@ -182,7 +188,7 @@ export class ShmLink {
     return true;
   }
 
-  /** Nothing will answer any more: sends resolve, since nobody depends on them. */
+  /** Gives up the peer: its sends resolve, since nobody depends on them. */
   drop(): void {
     this.#isOver = true;
     this.#lent.end();
@@ -219,7 +225,10 @@ export class ShmLink {
     return budget < TURN_FRAMES;
   }
 
-  /** One frame: answers first, since a peer waits for them; then what begins; then chunks. */
+  /**
+   * Writes one frame. Answers come first, since a peer waits for them, then what begins, then
+   * chunks.
+   */
   #writeNext(): boolean {
     const answer = this.#answers[0];
     if (answer !== undefined) {
@@ -285,7 +294,7 @@ export class ShmLink {
     return true;
   }
 
-  /** A lent payload has been read; false where its owner had it back before that. */
+  /** Notes that a lent payload has been read. False where its owner had it back before that. */
   #endRead(id: number): boolean {
     const isWhole = !this.#reader.isWithdrawn;
     if (isWhole && !this.#isOver) {

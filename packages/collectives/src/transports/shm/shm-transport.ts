@@ -1,6 +1,6 @@
-// Transport between threads that share memory: a link a peer, one loop that looks at all of them when
-// somebody has rung, ports for what is rare (control messages, registered memory) and for noticing
-// that a thread has ended.
+// Transport between threads that share memory: a link a peer, one loop that looks at all of them
+// when somebody has rung, ports for what is rare (control messages, registered memory) and for
+// noticing that a thread has ended.
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
 import type { Turns } from '../../endpoint/turns.js';
@@ -24,10 +24,13 @@ import { openPort, ThreadPresence } from './thread-presence.js';
 /** How long a polite ending may take before what is still queued is given up. */
 const CLOSE_MS = 1000;
 
-/** Of moving frames in one callback; 20 ms are the limit, and others want their part of a turn. */
+/**
+ * Milliseconds of moving frames in one callback: 20 ms are the limit, and others want their part of
+ * a turn.
+ */
 const LOOK_MS = 4;
 
-/** What ports carry. */
+/** The messages that ports carry. */
 type PortMessage =
   | { readonly type: 'made' } // from whoever made the job: see createShmJob
   | { readonly type: 'wake' }
@@ -41,7 +44,7 @@ export interface ShmTransportOptions {
   readonly heap: SharedHeap | undefined;
   readonly listener: TransportListener;
   readonly turns: Turns;
-  /** Milliseconds of looking again in every turn of the event loop before sleeping. */
+  /** Milliseconds for which it looks again in every turn of the event loop before it sleeps. */
   readonly watchMs: number;
 }
 
@@ -50,7 +53,7 @@ interface Peer {
   readonly link: ShmLink;
   readonly port: MessagePort;
   readonly bell: Int32Array;
-  /** It said goodbye or ended: nothing of it counts any more. */
+  /** Whether it said goodbye or ended, so that nothing of it counts any more. */
   isGone: boolean;
 }
 
@@ -69,10 +72,10 @@ export class ShmTransport implements Transport, LinkHost {
   #onEnded: (rank: number) => void = () => {};
   #isJoined = false;
   #isClosed = false;
-  /** A look at the rings is certain to come. */
+  /** Whether a look at the rings is certain to come. */
   #isLookDue = false;
   #watchUntilMs = 0;
-  /** Index of the peer that is looked at next. */
+  /** The index of the peer that is looked at next. */
   #turnOf = 0;
 
   constructor(options: ShmTransportOptions) {
@@ -90,7 +93,7 @@ export class ShmTransport implements Transport, LinkHost {
     return this.#isClosed;
   }
 
-  /** Ranks of which nothing was heard yet. */
+  /** The ranks of which nothing was heard yet. */
   get awaited(): readonly number[] {
     return [...this.#awaited];
   }
@@ -214,7 +217,7 @@ export class ShmTransport implements Transport, LinkHost {
 
   // -------------------------------------------------------------- the rings
 
-  /** Somebody rang, or may have. */
+  /** Hears that somebody rang, or may have. */
   #onWake(): void {
     if (!this.#isLookDue && !this.#isClosed) {
       this.#look();
@@ -235,7 +238,7 @@ export class ShmTransport implements Transport, LinkHost {
     }
   }
 
-  /** Reads and writes while there is something to; then watches for a while; then sleeps. */
+  /** Reads and writes while there is something to; then it watches for a while; then it sleeps. */
   #look(): void {
     const endMs = performance.now() + LOOK_MS;
     while (!this.#isClosed) {
@@ -260,7 +263,9 @@ export class ShmTransport implements Transport, LinkHost {
     }
   }
 
-  /** Some frames of each link, in both directions, until `endMs`; false where there were none. */
+  /**
+   * Moves some frames of each link, in both directions, until `endMs`. False where there were none.
+   */
   #moveSome(endMs: number): boolean {
     let hasMoved = false;
     for (let i = 0; i < this.#peers.length && !this.#isClosed; i++) {
@@ -338,7 +343,7 @@ export class ShmTransport implements Transport, LinkHost {
     this.#options.listener.onPeerLeft(peer.rank);
   }
 
-  /** Its thread ended, or it let go of the job: what it wrote before still counts. */
+  /** Hears that a peer's thread ended, or let go of the job. What it wrote before still counts. */
   #onThreadEnded(peer: Peer): void {
     if (!this.#isJoined) {
       this.#onEnded(peer.rank);

@@ -2,10 +2,13 @@
 // thread's ports with it and says so at the other end; browsers don't, but they free the Web Locks
 // that an ended worker held.
 
-/** Messages between threads of a page take well under 10 ms; a busy machine gets room. */
+/**
+ * Milliseconds for messages that an ended thread has posted: they take well under 10, and a busy
+ * machine gets room.
+ */
 const POSTED_MS = 200;
 
-/** What Node's ports have beyond the DOM's. */
+/** The part of Node's ports that the DOM's don't have. */
 interface NodePort {
   unref?(): void;
 }
@@ -15,7 +18,7 @@ function doPortsTell(port: MessagePort): boolean {
   return typeof (port as NodePort).unref === 'function';
 }
 
-/** Listens; in Node the port alone keeps no thread alive. */
+/** Listens to a port. In Node the port alone keeps no thread alive. */
 export function openPort(port: MessagePort, onMessage: (data: unknown) => void): void {
   port.addEventListener('message', ({ data }) => onMessage(data));
   port.start();
@@ -54,7 +57,9 @@ export class ThreadPresence {
     port.addEventListener('close', onEnd);
   }
 
-  /** The same for where ports don't tell; the peer has said that it holds. */
+  /**
+   * Does the same by the peer's lock, where ports don't tell; the peer has said that it holds it.
+   */
   watchLock(peer: number, port: MessagePort, onEnd: () => void): void {
     if (doPortsTell(port) || globalThis.navigator?.locks === undefined) {
       return;
@@ -68,7 +73,7 @@ export class ThreadPresence {
       .catch(() => {}); // aborted
   }
 
-  /** Lets go: to those that watch, this thread has ended. Watches no more. */
+  /** Lets go, so that those who watch take this thread for ended, and watches no more. */
   release(): void {
     this.#release?.();
     this.#ended.abort();

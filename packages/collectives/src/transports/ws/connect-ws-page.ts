@@ -1,5 +1,6 @@
-// A rank in a page joins a job over native WebSockets: the `browser` side of `connectWs`. A page can't
-// listen, so it links to Node ranks directly and to other pages through the rendezvous' process.
+// A rank in a page joins a job over native WebSockets: the `browser` side of `connectWs`. A page
+// can't listen, so it links to Node ranks directly and to other pages through the rendezvous'
+// process.
 
 import type { ProcessGroup } from '../../group/process-group.js';
 import { PageSockets } from '../../sockets/page-sockets.js';
@@ -22,7 +23,7 @@ export async function connectWs(options: ConnectWsPageOptions): Promise<ProcessG
   return (await connectWsEndpoint(options)).group;
 }
 
-/** The same with the endpoint, for tests that kill a rank. */
+/** Does the same, and gives the endpoint too, for tests that kill a rank. */
 export async function connectWsEndpoint(options: ConnectWsPageOptions) {
   const isHosted = false;
   const isSecure = options.isSecure ?? globalThis.location?.protocol === 'https:';

@@ -11,9 +11,14 @@ import { checkChoice, checkJoin, joinOverWs } from './join/join-over-ws.js';
 import type { ListenWish } from './join/joiner-options.js';
 
 export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
-  /** Where the rendezvous is; rank 0, which hosts it by default, listens there. Default: 127.0.0.1. */
+  /**
+   * Where the rendezvous is; rank 0, which hosts it by default, listens there. Default: 127.0.0.1.
+   */
   readonly address?: string;
-  /** 'elsewhere': another process runs `serveRendezvous`, and rank 0 visits it too. Default: 'rank 0'. */
+  /**
+   * 'elsewhere': another process runs `serveRendezvous`, and rank 0 visits it too. Default: 'rank
+   * 0'.
+   */
   readonly rendezvous?: 'rank 0' | 'elsewhere';
   /** Where this rank listens, if it doesn't host the rendezvous. False: it only opens links. */
   readonly listen?: ListenWish | false;
@@ -26,7 +31,7 @@ export async function connectWs(options: ConnectWsOptions): Promise<ProcessGroup
   return (await connectWsEndpoint(options)).group;
 }
 
-/** The same with the endpoint, for tests that kill a rank. */
+/** Does the same, and gives the endpoint too, for tests that kill a rank. */
 export async function connectWsEndpoint(options: ConnectWsOptions) {
   const { rank, worldSize, tls, listen = {} } = options;
   const isHosted = rank === 0 && options.rendezvous !== 'elsewhere';

@@ -1,5 +1,6 @@
-// Checks the fields of peers' JSON messages. Peers know the secret, but may be broken: every field is checked
-// for type and range before anybody uses it. Each function throws an Error that says what is wrong.
+// Checks the fields of peers' JSON messages. Peers know the secret, but may be broken: every field
+// is checked for type and range before anybody uses it. Each function throws an Error that says
+// what is wrong.
 
 /** Longer texts are cut, not refused: they are for people. */
 const MAX_TEXT = 4096;

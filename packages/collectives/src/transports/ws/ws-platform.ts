@@ -5,6 +5,9 @@ import type { HeartbeatSender } from './heartbeat/heartbeat-sender.js';
 
 export interface WsPlatform {
   readonly sockets: SocketPlatform;
-  /** Signs of life that don't depend on the rank's own thread; undefined where there is no such thing. */
+  /**
+   * Signs of life that don't depend on the rank's own thread; undefined where there is no such
+   * thing.
+   */
   startHeartbeats(heartbeatMs: number): Promise<HeartbeatSender | undefined>;
 }

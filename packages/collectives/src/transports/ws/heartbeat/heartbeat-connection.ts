@@ -1,4 +1,5 @@
-// One connection of a heartbeat worker in Node: small binary messages, framed and read as those of links are.
+// One connection of a heartbeat worker in Node: small binary messages, framed and read as those of
+// links are.
 
 import type { Socket } from 'node:net';
 import { nameOf } from '../../../sockets/door.js';

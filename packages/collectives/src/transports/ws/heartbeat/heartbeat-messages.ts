@@ -51,7 +51,7 @@ export type PageHeartbeatEvent =
   | { readonly type: 'look' };
 
 /**
- * Unsent bytes of a connection above which it gets no further beat: a peer that reads nothing is silent
- * itself, and what it has not read by now need not pile up.
+ * Unsent bytes of a connection above which it gets no further beat: a peer that reads nothing is
+ * silent itself, and what it has not read by now need not pile up.
  */
 export const MAX_UNREAD_BYTES = 1024;

@@ -1,15 +1,20 @@
-// The seam between a rank and its heartbeat worker, of Node or of a page: signs of life that go on while the
-// rank's own thread computes.
+// The seam between a rank and its heartbeat worker, of Node or of a page: signs of life that go on
+// while the rank's own thread computes.
 
 import type { Hello } from '../../../sockets/handshake.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 
 export interface HeartbeatSender {
-  /** A connection to a peer's listener, for the handshake of role 'heartbeat'. Rejects with OpenError. */
+  /**
+   * A connection to a peer's listener, for the handshake of role 'heartbeat'. Rejects with
+   * OpenError.
+   */
   open(url: string): Promise<WireSocket>;
   /** From now on an empty binary message goes over the connection every heartbeatMs. */
   beat(socket: WireSocket): void;
-  /** Listens for peers that can't, on a free port; 0 where it fails. Absent where nobody can listen. */
+  /**
+   * Listens for peers that can't, on a free port; 0 where it fails. Absent where nobody can listen.
+   */
   listen?(options: HeartbeatListenOptions): Promise<number>;
   /** Frees the port, at the latest when it resolves; proven connections live on. */
   stopListening?(): Promise<void>;

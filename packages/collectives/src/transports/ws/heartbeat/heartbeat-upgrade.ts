@@ -1,5 +1,5 @@
-// How the connections of a heartbeat worker in Node become WebSockets: by Node's own HTTP, since a worker that is
-// started from a text can't import the `ws` library.
+// How the connections of a heartbeat worker in Node become WebSockets: by Node's own HTTP, since a
+// worker that is started from a text can't import the `ws` library.
 
 import { createHash, randomBytes } from 'node:crypto';
 import { request as requestPlain } from 'node:http';

@@ -1,6 +1,6 @@
-// Signs of life of a page, from a web worker with connections of its own. A page whose policy forbids
-// workers from blobs has none unless it names a file of its own for it: it is heard of by its links, and
-// its sockets keep their own time.
+// Signs of life of a page, from a web worker with connections of its own. A page whose policy
+// forbids workers from blobs has none unless it names a file of its own for it: it is heard of by
+// its links, and its sockets keep their own time.
 
 import { WORKER_TEXT } from '../../../generated/page-heartbeat-worker.js';
 import type { PageLooks } from '../../../sockets/page-looks.js';

@@ -1,5 +1,6 @@
-// What a heartbeat worker does in a page: a web worker, whose timers go on while the page's own thread
-// computes, with native WebSockets of its own. The build bundles it into one text (see tooling/workers).
+// What a heartbeat worker does in a page: a web worker, whose timers go on while the page's own
+// thread computes, with native WebSockets of its own. The build bundles it into one text (see
+// tooling/workers).
 
 import {
   MAX_UNREAD_BYTES,

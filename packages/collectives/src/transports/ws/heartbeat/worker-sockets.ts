@@ -1,5 +1,5 @@
-// The connections of a heartbeat worker, as the rank's own thread sees them: for their handshakes, and
-// to hear what comes over them.
+// The connections of a heartbeat worker as the rank's own thread sees them, which makes their
+// handshakes and hears what comes over them.
 
 import { HandlerSlot } from '../../../sockets/handler-slot.js';
 import { OpenError } from '../../../sockets/socket-platform.js';
@@ -27,7 +27,7 @@ export class WorkerSockets {
     return socket;
   }
 
-  /** A connection that the worker has accepted. */
+  /** Gives the connection of that id, which the worker has accepted. */
   accept(id: number): WireSocket {
     return this.#add(id);
   }
@@ -36,7 +36,7 @@ export class WorkerSockets {
     this.#post({ type: 'beat', id: (socket as WorkerSocket).id });
   }
 
-  /** What the worker says of one of them. */
+  /** Hears what the worker says of one connection. */
   onEvent(event: Extract<HeartbeatEvent, { readonly id: number }>): void {
     this.#sockets.get(event.id)?.onEvent(event);
     if (event.type === 'closed') {
@@ -44,7 +44,7 @@ export class WorkerSockets {
     }
   }
 
-  /** The worker has ended. */
+  /** The worker has ended, and with it all connections. */
   onEnd(reason: string): void {
     for (const id of [...this.#sockets.keys()]) {
       this.onEvent({ type: 'closed', id, code: 1006, reason });
@@ -74,7 +74,7 @@ class WorkerSocket implements WireSocket {
       this.#onOpen = resolve;
       this.#onRefused = reject;
     });
-    this.opened.catch(() => {}); // of an accepted one nobody asks
+    this.opened.catch(() => {}); // nobody asks when an accepted socket was opened
   }
 
   onEvent(event: Extract<HeartbeatEvent, { readonly id: number }>): void {
@@ -83,7 +83,7 @@ class WorkerSocket implements WireSocket {
     } else if (event.type === 'binary') {
       this.#slot.onBinary(event.bytes);
     } else if (event.type === 'closed') {
-      // Where it was not open yet. Its listener has been heard of, so it may come back.
+      // This counts where it was not open yet. Its listener has been heard of, so it may come back.
       this.#onRefused(new OpenError(event.reason, { isEarly: true }));
       this.#slot.onClose(event.code, event.reason);
     }

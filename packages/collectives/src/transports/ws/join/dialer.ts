@@ -1,4 +1,5 @@
-// One rank's way to others: dials addresses until the time to join is over, and proves the secret.
+// One rank's way to others: it dials addresses until the time to join is over, and proves the
+// secret there.
 
 import { JoinError } from '../../../errors.js';
 import { RENDEZVOUS_TARGET, type Role } from '../../../sockets/handshake.js';
@@ -12,36 +13,38 @@ import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type { HostPort } from './job-options.js';
 import type { JoinerOptions } from './joiner-options.js';
 
-/** Doubled from one try to the next, up to the platform's limit. */
+/**
+ * The first wait between two tries. It is doubled from one to the next, up to the platform's limit.
+ */
 const FIRST_RETRY_MS = 50;
 
 const PAGE_HINT =
   'A page cannot host it: start rank 0 in Node, or serveRendezvous with this page among allowedOrigins.';
 
-/** Roles whose connection leads to the rendezvous' process, whoever is wanted behind it. */
+/** The roles whose connection leads to the rendezvous' process, whoever is wanted behind it. */
 const MET_AT_RENDEZVOUS: readonly Role[] = ['rendezvous', 'relay', 'heartbeat relay'];
 
 /** One connection that is wanted. */
 export interface Reach {
   readonly role: Role;
   readonly target: number;
-  /** Where to dial, before the route. */
+  /** Where to dial, unless the option `route` leads elsewhere. */
   readonly address: HostPort;
-  /** A connection that is open already, to be proved first. */
+  /** A connection that is open already, on which to prove first. */
   readonly first?: WireSocket;
-  /** Default: a connection of the rank's own thread. */
+  /** How a connection is opened. Default: by the rank's own thread. */
   open?(url: string): Promise<WireSocket>;
 }
 
 export class Dialer {
-  /** Of the time to join, by performance.now(). */
+  /** When the time to join is over, by performance.now(). */
   readonly deadline: number;
   readonly #options: JoinerOptions;
   readonly #sockets: SocketPlatform;
   readonly #hasFailed: () => boolean;
   #rendezvousUrl: string | undefined;
 
-  /** `hasFailed`: the job won't form any more. */
+  /** `hasFailed` says whether the job won't form any more. */
   constructor(options: JoinerOptions, sockets: SocketPlatform, hasFailed: () => boolean) {
     this.#options = options;
     this.#sockets = sockets;
@@ -54,14 +57,15 @@ export class Dialer {
     return this.#rendezvousUrl;
   }
 
-  /** A connection of this rank's own thread, which has proved nothing yet. */
+  /** Opens a connection of this rank's own thread, on which nothing is proved yet. */
   open(target: number | 'rendezvous', address: HostPort): Promise<OpenedSocket> {
     return this.#dial(target, address, (url) => this.#sockets.open(url));
   }
 
   /**
-   * A proven connection. Where it is cut off before the peer has judged it (among many strangers the
-   * oldest goes, and may be this one) it dials and proves again, until the time to join is over.
+   * Resolves with a proven connection. Where it is cut off before the peer has judged it (among
+   * many strangers the oldest has to go, and may be this one) it dials and proves again, until the
+   * time to join is over.
    */
   async reach({
     role,
@@ -91,7 +95,7 @@ export class Dialer {
 
   readonly #openSocket = async (url: string) => (await this.#sockets.open(url)).socket;
 
-  /** Dials again and again: who is not there yet may come, as after a flood. */
+  /** Dials again and again: a listener that is not there yet may come, as after a flood. */
   async #dial<T>(
     target: number | 'rendezvous',
     address: HostPort,
@@ -118,21 +122,26 @@ export class Dialer {
     }
   }
 
-  /** Between two tries: so long, up to the platform's limit and to the end of the time to join. */
+  /**
+   * Waits between two tries, at most as long as the platform's limit and the time to join allow.
+   */
   async #pause(retryMs: number): Promise<void> {
     const leftMs = Math.max(0, this.deadline - performance.now()) + 1;
     const waitMs = Math.min(retryMs, this.#sockets.maxRetryMs, leftMs);
     await new Promise((resolve) => setTimeout(resolve, waitMs));
   }
 
-  /** Where the route leads. */
+  /** The URL of the place that the route leads to. */
   async urlOf(target: number | 'rendezvous', address: HostPort): Promise<string> {
     const { host, port } = await this.#options.route(target, address);
     const scheme = this.#options.schemeTo(host);
     return `${scheme}://${host.includes(':') ? `[${host}]` : host}:${port}`;
   }
 
-  /** On a socket that is open; it is dropped where this rejects, with the peer's reason. */
+  /**
+   * Proves on an open socket. Where it rejects, with the peer's reason, the socket has been
+   * dropped.
+   */
   async prove(socket: WireSocket, role: Role, target: number): Promise<void> {
     const { rank, worldSize, attempt, run, secret } = this.#options;
     const hello = { role, rank, target, worldSize, attempt, run };

@@ -1,9 +1,10 @@
-// Signs of life while a job forms: which connections carry them between this rank and each other one.
+// Arranges signs of life while a job forms: which connections carry them between this rank and each
+// other one.
 //   both listen, or the peer does   this rank's worker dials the peer's listener, and beats
-//   this rank listens, the peer not its worker listens for the peer, which dials it and hears it beat
-//   neither does                    both workers dial the rendezvous' process, which joins them; but not
-//                                   where that is a rank: it computes, and watches over both anyway
-// What can't be reached in any of these ways is judged by its link (`linkSilenceMs`).
+//   only this rank listens          its worker listens for the peer, which dials it and hears it
+//   neither does                    both workers dial the rendezvous' process, which joins them; but
+//                                   not where that is a rank: it computes, and watches both anyway
+// A peer that can't be reached in any of these ways is judged by its link (`linkSilenceMs`).
 
 import type { Hello } from '../../../sockets/handshake.js';
 import { PROOF_MS } from '../../../sockets/prove.js';
@@ -21,20 +22,23 @@ export interface HeartbeatExchangeOptions {
   readonly sockets: SocketPlatform;
   readonly transport: WsTransport;
   readonly dialer: Dialer;
-  /** This rank's worker, where it has one. */
+  /** This rank's heartbeat worker, where it has one. */
   readonly sender: HeartbeatSender | undefined;
   /** Where this rank listens, if at all, and whether on a port of its own choice. */
   readonly listening: { readonly host: string; readonly isFree: boolean } | undefined;
-  /** Why a peer is turned away. */
+  /** Says why a peer is turned away. */
   refusalOf(hello: Hello): string | undefined;
   addressOf(address: PeerAddress): HostPort;
-  /** Resolves when `isThere`, which is asked again whenever a peer has come or said something. */
+  /**
+   * Resolves when `isThere` says so, which is asked again whenever a peer has come or said
+   * something.
+   */
   until(isThere: () => boolean): Promise<void>;
 }
 
 export class HeartbeatExchange {
   readonly #options: HeartbeatExchangeOptions;
-  /** Peers that hear this rank's worker. */
+  /** The peers that hear this rank's worker over connections that they have opened. */
   readonly #subscribers = new Set<number>();
   #isListening = false;
 
@@ -46,7 +50,7 @@ export class HeartbeatExchange {
   async listen(addresses: readonly PeerAddress[]): Promise<number> {
     const { sender, listening, rank, refusalOf } = this.#options;
     const isWanted = addresses.some(({ port }, peer) => port === 0 && peer !== rank);
-    // Beside a published port there may be no other way in.
+    // Where only one port is published, peers can't reach another one.
     if (!isWanted || listening?.isFree !== true || sender?.listen === undefined) {
       return 0;
     }
@@ -104,7 +108,9 @@ export class HeartbeatExchange {
     sender.beat(socket);
   }
 
-  /** At the peer's worker, if that can be reached: it was not asked for by anybody's firewall. */
+  /**
+   * Listens to the peer's worker, where it can be reached: a firewall may know nothing of its port.
+   */
   async #hear(peer: number, address: PeerAddress): Promise<void> {
     const { dialer, transport, sockets, addressOf, until } = this.#options;
     await until(() => transport.heartbeatPortOf(peer) !== undefined);
@@ -116,10 +122,11 @@ export class HeartbeatExchange {
       const url = await dialer.urlOf(peer, { host: addressOf(address).host, port });
       const socket = await openWithin(PROOF_MS, sockets, url);
       await dialer.prove(socket, 'heartbeat subscriber', peer);
-      // A page hears of a link's end after the peer does, and then this one may have ended first.
+      // A page hears of a link's end late, so this connection may end before the link of a peer
+      // that leaves.
       transport.addHeartbeatSocket(peer, socket, { isFatal: false });
     } catch {
-      // By its link, then.
+      // The peer is judged by its link then.
     }
   }
 

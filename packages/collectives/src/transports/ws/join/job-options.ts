@@ -1,4 +1,4 @@
-// What ranks say to join a job, in Node and in pages alike, and the check of it.
+// The options by which ranks join a job, in Node and in pages alike, and their checks.
 
 import { JoinError } from '../../../errors.js';
 import type { GroupOptions } from '../../../group/group-options.js';
@@ -8,7 +8,9 @@ export interface JobOptions extends GroupOptions {
   readonly worldSize: number;
   /** The rendezvous' port. On the rank that hosts it, 0 takes a free one: see `onListen`. */
   readonly port: number;
-  /** Known to all ranks of the job and nobody else, made by the launcher. At least 16 characters. */
+  /**
+   * Known to all ranks of the job and nobody else, made by the launcher. At least 16 characters.
+   */
   readonly secret: string;
   /**
    * How often the job has been started before, from 0: ranks of a restarted job refuse those of the
@@ -34,14 +36,15 @@ export interface JobOptions extends GroupOptions {
    */
   readonly linkSilenceMs?: number;
   /**
-   * 'link': signs of life from the rank's own thread, over its links, judged by `linkSilenceMs`. Spares
-   * a thread where many ranks live in one process, and takes one that computes for dead in time.
-   * Default: 'worker'.
+   * 'link': signs of life from the rank's own thread, over its links, judged by `linkSilenceMs`.
+   * Spares a thread where many ranks live in one process, and takes one that computes for dead in
+   * time. Default: 'worker'.
    */
   readonly heartbeat?: 'worker' | 'link';
   /**
-   * Where the heartbeat worker is loaded from: the URL of `@shardweave/collectives/heartbeat-worker`, for a
-   * page whose policy forbids workers from blobs. Default: a text that this package carries.
+   * Where the heartbeat worker is loaded from: the URL of
+   * `@shardweave/collectives/heartbeat-worker`, for a page whose policy forbids workers from blobs.
+   * Default: a text that this package carries.
    */
   readonly heartbeatWorker?: string | URL;
   /** Milliseconds between signs of life. Default: a sixteenth of silenceMs. */
@@ -68,16 +71,16 @@ const SILENCE_MS = 4000;
 const LINK_SILENCE_MS = 60_000;
 const BEATS_PER_SILENCE = 16;
 
-/** The run's id of jobs that give none. */
+/** The id of the run where the options give none. */
 export const NO_RUN_ID = 'none';
 
 export const JOIN_TIMEOUT_MS = 30_000;
-/** HMAC is no use with what can be guessed, and a joiner shows a MAC to whoever listens. */
+/** A shorter secret could be guessed, and a joiner shows an HMAC of it to whoever listens. */
 const MIN_SECRET_LENGTH = 16;
 
 const MAX_U32 = 0xffffffff;
 
-/** The caller's mistakes, thrown as JoinError. */
+/** Throws the caller's mistakes as JoinError. */
 export function checkJobOptions(options: JobOptions, { hosts }: { readonly hosts: boolean }): void {
   const { rank, worldSize, secret, port, attempt = 0, runId = NO_RUN_ID } = options;
   const fail = (message: string) => {
@@ -103,7 +106,7 @@ export function checkJobOptions(options: JobOptions, { hosts }: { readonly hosts
   }
 }
 
-/** The limits on silence, with their defaults. */
+/** Completes the limits on silence by their defaults. */
 export function silencesOf(options: JobOptions) {
   const { silenceMs = SILENCE_MS, linkSilenceMs = LINK_SILENCE_MS } = options;
   const heartbeatMs = options.heartbeatMs ?? silenceMs / BEATS_PER_SILENCE;

@@ -1,4 +1,5 @@
-// What `connectWs` does in Node and in pages alike: a rank's endpoint over links that its Joiner makes.
+// What `connectWs` does in Node and in pages alike: a rank's endpoint over links that its Joiner
+// makes.
 
 import { Endpoint } from '../../../endpoint/endpoint.js';
 import { JoinError } from '../../../errors.js';
@@ -24,7 +25,9 @@ export interface JoinEnvironment
   createPlatform(): WsPlatform;
 }
 
-/** The caller's mistakes that any rank can make, thrown as JoinError or CollectiveUsageError. */
+/**
+ * Throws the mistakes that the caller of any rank can make, as JoinError or CollectiveUsageError.
+ */
 export function checkJoin(options: JobOptions, { isHosted }: { readonly isHosted: boolean }): void {
   const { rank, worldSize } = options;
   checkJobOptions(options, { hosts: isHosted });
@@ -33,7 +36,7 @@ export function checkJoin(options: JobOptions, { isHosted }: { readonly isHosted
   checkChoice(options, 'heartbeat', ['worker', 'link']);
 }
 
-/** The option is one of these, or absent. */
+/** Throws JoinError where the option is there and is none of these. */
 export function checkChoice<Name extends string>(
   options: JobOptions & { readonly [name in Name]?: string },
   name: Name,

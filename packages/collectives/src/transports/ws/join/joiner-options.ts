@@ -1,4 +1,4 @@
-// What a Joiner is told, by the connectWs of Node and of pages.
+// What the `connectWs` of Node, and that of pages, tells a Joiner.
 
 import { JoinError } from '../../../errors.js';
 import { type Hello, isSameRun } from '../../../sockets/handshake.js';
@@ -11,20 +11,22 @@ export interface JoinerOptions {
   /** See `runDigest`. */
   readonly run: Uint8Array;
   readonly secret: string;
-  /** Where the rendezvous is; with `isHosted`, where this rank listens for all. */
+  /** Where the rendezvous is. With `isHosted` this rank listens there for all. */
   readonly rendezvous: HostPort & { readonly isHosted: boolean };
-  /** 'wss' where a peer at this host is dialed by TLS. */
+  /** Gives 'wss' where a peer at this host is dialed by TLS. */
   schemeTo(host: string): 'ws' | 'wss';
-  /** False: this rank can't, or shall not. */
+  /** False where this rank can't listen, or shall not. */
   readonly listen: ListenWish | false;
   readonly joinTimeoutMs: number;
   readonly onListen: ((port: number) => void) | undefined;
   readonly route: Route;
   readonly heartbeatMs: number;
-  /** Silence after which a peer counts as lost: with a heartbeat worker, and without. */
+  /**
+   * The silence after which a peer counts as lost: one with a heartbeat worker, and one without.
+   */
   readonly silenceMs: number;
   readonly linkSilenceMs: number;
-  /** Whom its listener turned away, in words. */
+  /** Says in words whom this rank's listener turned away. */
   readonly describeRefusals?: (() => string) | undefined;
 }
 
@@ -38,7 +40,7 @@ export interface ListenWish {
   readonly advertise?: HostPort;
 }
 
-/** A loaded machine keeps a heartbeat waiting for longer than less. */
+/** A loaded machine keeps a heartbeat waiting for nearly as long. */
 const MIN_SILENCE_MS = 100;
 
 /**
@@ -56,7 +58,7 @@ export function checkSilence(options: {
   }
 }
 
-/** Why a peer of another job, attempt or shape is turned away. */
+/** Says why a peer of another job, attempt or world size is turned away. */
 export function refusalOfJob(
   hello: Hello,
   job: { readonly worldSize: number; readonly attempt: number; readonly run: Uint8Array },

@@ -1,5 +1,5 @@
-// One rank's way into a job: it listens where it can, meets the others at the rendezvous, and links to
-// each of them. Runs in Node and in pages; the platform opens the sockets.
+// One rank's way into a job: it listens where it can, meets the others at the rendezvous, and links
+// to each of them. Runs in Node and in pages; the platform opens the sockets.
 
 import type { Endpoint } from '../../../endpoint/endpoint.js';
 import { JoinError } from '../../../errors.js';
@@ -29,7 +29,7 @@ export class Joiner {
   readonly #endpoint: Endpoint;
   readonly #transport: WsTransport;
   readonly #dialer: Dialer;
-  /** Told when another connection of a peer has come. */
+  /** Those who are to be called when another connection of a peer has come. */
   readonly #arrived = new Set<() => void>();
   #listener: SocketListener | undefined;
   #rendezvous: Rendezvous | undefined;
@@ -56,7 +56,10 @@ export class Joiner {
     this.#transport.onHeartbeatPort = () => this.#askAgain();
   }
 
-  /** Resolves when every rank is linked to every other. Rejects with JoinError, on all ranks that came. */
+  /**
+   * Resolves when every rank is linked to every other. Rejects with JoinError, on all ranks that
+   * came.
+   */
   async join(): Promise<void> {
     if (this.#options.worldSize === 1) {
       return;
@@ -81,7 +84,7 @@ export class Joiner {
 
   async #form(): Promise<void> {
     const { rank, worldSize, rendezvous, heartbeatMs, silenceMs, linkSilenceMs } = this.#options;
-    // Before all else: it takes a moment to start.
+    // The worker is started before all else, since it takes a moment.
     this.#heartbeats = await this.#platform.startHeartbeats(heartbeatMs);
     if (this.#heartbeats !== undefined) {
       this.#transport.addHeartbeats(this.#heartbeats);
@@ -151,7 +154,10 @@ export class Joiner {
     meeting.say({ type: 'here', address: { ...where, beats } });
   }
 
-  /** Resolves when the link is there, whoever opens it; one that can't listen is told where it may hear. */
+  /**
+   * Resolves when the link is there, whoever opens it. A peer that can't listen is told where it
+   * may hear.
+   */
   async #linkTo(
     peer: number,
     addresses: readonly PeerAddress[],
@@ -201,14 +207,14 @@ export class Joiner {
     return host === null ? this.#options.rendezvous : { host, port };
   }
 
-  /** Resolves when `isThere`, which is asked again whenever a peer has come. */
+  /** Resolves when `isThere` says so, which is asked again whenever a peer has come. */
   async #until(isThere: () => boolean): Promise<void> {
     while (!isThere()) {
       await new Promise<void>((resolve) => this.#arrived.add(resolve));
     }
   }
 
-  /** `isFree`: others reach this host at any port. */
+  /** `isFree` says that others reach this host at any port. */
   async #listen(host: string, port: number, isFree: boolean): Promise<void> {
     this.#listening = { host, isFree };
     try {

@@ -1,8 +1,11 @@
-// Who opens the link between two ranks. Both ends decide alike, from the table of addresses.
+// Decides who opens the link between two ranks. Both ends decide alike, from the table of
+// addresses.
 
 import type { PeerAddress } from './rendezvous-messages.js';
 
-/** 'open': this rank does; 'await': the peer does; 'relay': neither listens, both meet at the relay. */
+/**
+ * 'open': this rank does; 'await': the peer does; 'relay': neither listens, both meet at the relay.
+ */
 export type LinkPart = 'open' | 'await' | 'relay';
 
 /** The higher rank opens the link, unless only it can listen. */

@@ -36,7 +36,7 @@ export class Meeting {
     }
   }
 
-  /** In the process that hosts it. */
+  /** The rendezvous as the rank that hosts it sees it. */
   static hosted(rendezvous: Rendezvous, rank: number): Meeting {
     const meeting = new Meeting();
     rendezvous.join(rank, { send: (message) => meeting.#onMessage(message) });
@@ -52,7 +52,7 @@ export class Meeting {
     return meeting;
   }
 
-  /** Over a proven socket of role 'rendezvous'. */
+  /** The rendezvous as a rank sees it over a proven socket of role 'rendezvous'. */
   static visited(socket: WireSocket, worldSize: number): Meeting {
     const meeting = new Meeting();
     meeting.#say = (message) => socket.sendText(JSON.stringify(message));

@@ -1,4 +1,5 @@
-// Reads the JSON messages between ranks and the rendezvous. Throws an Error that says what is wrong.
+// Reads the JSON messages between ranks and the rendezvous. Throws an Error that says what is
+// wrong.
 
 import {
   countOf,

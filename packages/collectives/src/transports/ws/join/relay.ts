@@ -5,35 +5,44 @@
 import type { Hello } from '../../../sockets/handshake.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 
-/** Held for a slow reader at most, per direction: then the sender is not read for a while. */
+/**
+ * The most that is held for a slow reader in one direction: then its sender is not read for a
+ * while.
+ */
 const MAX_HELD_BYTES = 4 * 2 ** 20;
 
-/** Beyond, text is not what ranks say: it is short, and what is held of payload is bounded above. */
+/**
+ * No ranks leave so much unread: their texts are short, and what is held of payload is bounded
+ * above.
+ */
 const MAX_UNSENT_BYTES = 2 * MAX_HELD_BYTES;
 
-/** Codes that a close may carry; others (1006: no close frame) become 4002, a link that broke behind the relay. */
+/**
+ * Whether a close may carry the code. Others, such as 1006 for a connection without a close frame,
+ * become 4002: a link that broke behind the relay.
+ */
 const isSendable = (code: number) => code === 1000 || (code >= 4000 && code <= 4999);
 const BROKEN_CODE = 4002;
 
 /**
- * What a relay says of itself where heartbeats pass, which are empty: a rank that hears neither these nor its peer
- * misses the relay.
+ * What a relay says of itself where heartbeats pass, which are empty: a rank that hears neither
+ * these nor its peer misses the relay.
  */
 const SIGN = Uint8Array.of(1);
 const SIGN_MS = 250;
 
-/** Whoever reads nothing is sent no more. */
+/** A peer that leaves so many bytes unread is sent no further sign. */
 const MAX_UNREAD_BYTES = 1024;
 
 export class Relay {
-  /** The one that came first, by "role lower higher". */
+  /** Those that came first, each by its role and both ranks: 'relay 1 3'. */
   readonly #waiting = new Map<string, { readonly rank: number; readonly socket: WireSocket }>();
   readonly #joined = new Set<string>();
-  /** Where it says that it lives, for as long as both ends do. */
+  /** The sockets over which the relay says that it lives, for as long as both ends do. */
   readonly #signed = new Set<WireSocket>();
   #timer: ReturnType<typeof setInterval> | undefined;
 
-  /** Why a rank is turned away. */
+  /** Says why a rank is turned away. */
   refusalOf(hello: Hello): string | undefined {
     const { rank, target, worldSize } = hello;
     if (target === rank || target >= worldSize) {
@@ -54,7 +63,8 @@ export class Relay {
     const other = this.#waiting.get(key);
     if (other === undefined) {
       this.#waiting.set(key, { rank: hello.rank, socket });
-      // What it says meanwhile stays in the system's buffers and its own: a rank that joins says nothing.
+      // A rank that joins says nothing yet; what one says all the same stays in the buffers of the
+      // system.
       socket.setReads?.(false);
       return;
     }
@@ -70,7 +80,7 @@ export class Relay {
     }
   }
 
-  /** Drops who waits in vain; joined links live on. */
+  /** Drops those that wait in vain; joined links live on. */
   close(): void {
     for (const { socket } of this.#waiting.values()) {
       socket.terminate();

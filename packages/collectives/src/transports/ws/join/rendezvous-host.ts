@@ -1,5 +1,5 @@
-// A rank that meets the others at a rendezvous of another process, as the rendezvous sees it: its
-// messages, read off its socket, become calls.
+// A rank of another process as the rendezvous sees it: the messages that come over its socket
+// become calls.
 
 import { REFUSED_CODE } from '../../../sockets/prove.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
@@ -7,7 +7,7 @@ import { parseRankMessage } from './parse-rendezvous-message.js';
 import type { Rendezvous } from './rendezvous.js';
 import type { RankMessage } from './rendezvous-messages.js';
 
-/** A rank that joins has nothing else to do than to answer. */
+/** Milliseconds to answer: a rank that joins has nothing else to do. */
 const ANSWER_MS = 2000;
 
 /** Takes a proven socket of role 'rendezvous'. `fromHost` is where it comes from. */

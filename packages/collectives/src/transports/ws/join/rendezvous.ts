@@ -1,8 +1,10 @@
-// Who meets all ranks and hands out the table of addresses. It is no rank and knows no sockets: rank 0
-// hosts one in its process by default, `serveRendezvous` hosts one alone, for jobs of pages.
+// The rendezvous meets all ranks and hands out the table of addresses. It is no rank and knows no
+// sockets: rank 0 hosts one in its process by default, and `serveRendezvous` hosts one alone, for
+// jobs of pages.
 //
-// Note [two rounds]: ranks link when all have come, and begin when all are linked. Whatever goes wrong
-// on one before that reaches all others through here, so nobody waits for a job that won't form.
+// Note [two rounds]: ranks link when all have come, and begin when all are linked. Whatever goes
+// wrong on one before that reaches all others through here, so nobody waits for a job that won't
+// form.
 
 import { setLongTimer } from '../../../long-timer.js';
 import type { PeerAddress, RendezvousMessage } from './rendezvous-messages.js';
@@ -11,11 +13,11 @@ export interface RendezvousOptions {
   readonly worldSize: number;
   /** Milliseconds for all ranks to come and to link. */
   readonly joinTimeoutMs: number;
-  /** What helps to find a missing rank: where it listened, who was refused. */
+  /** Says what helps to find a missing rank: where the rendezvous listened, and who was refused. */
   readonly circumstances?: (() => string) | undefined;
 }
 
-/** One rank's way to be told. */
+/** How the rendezvous speaks to one rank. */
 export interface Member {
   send(message: RendezvousMessage): void;
   /** Whether it is still there, asked over its connection. Absent where it is this process. */
@@ -25,9 +27,9 @@ export interface Member {
 }
 
 /**
- * For a process that its launcher starts anew, where a rank has left while joining; then the others
- * are told, which may be minutes before the time to join is over. Container restarts begin after ten
- * seconds.
+ * Milliseconds for a process that its launcher starts anew, where a rank has left while joining.
+ * Then the others are told, which may be minutes before the time to join is over. Restarts of a
+ * container begin after ten seconds.
  */
 const REPLACEMENT_MS = 30_000;
 
@@ -59,7 +61,7 @@ export class Rendezvous {
     this.#stopTimer = setLongTimer(options.joinTimeoutMs, () => this.#onLate());
   }
 
-  /** Why this rank can't come in. */
+  /** Says why this rank can't come in. */
   refusalOf(rank: number): string | undefined {
     if (rank >= this.#options.worldSize) {
       return `there is no rank ${rank} of ${this.#options.worldSize}`;
@@ -74,9 +76,9 @@ export class Rendezvous {
   }
 
   /**
-   * Gives `rank`'s place to a process that says to be it. Whoever has the place keeps it if it answers, and
-   * has to go if it does not, for then it was stopped or cut off, and the newcomer is its replacement.
-   * Resolves with why the newcomer can't come in.
+   * Gives `rank`'s place to a process that says to be it. Whoever has the place keeps it if it
+   * answers, and has to go if it does not, for then it was stopped or cut off, and the newcomer is
+   * its replacement. Resolves with why the newcomer can't come in.
    */
   async claim(rank: number, newcomer: Member): Promise<string | undefined> {
     const held = this.#members.get(rank)?.member;
@@ -146,7 +148,7 @@ export class Rendezvous {
     }
   }
 
-  /** The job will not form: all are told. */
+  /** Tells all that the job will not form. */
   onFailed(origin: number, reason: string): void {
     if (!this.#isOver) {
       this.#end();
@@ -155,7 +157,7 @@ export class Rendezvous {
     }
   }
 
-  /** Nobody hosts it any more. */
+  /** Ends the rendezvous, since nobody hosts it any more. */
   close(): void {
     this.onFailed(0, 'the rendezvous was closed');
   }

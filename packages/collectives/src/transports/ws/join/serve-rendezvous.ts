@@ -1,5 +1,5 @@
-// A rendezvous in a Node process of its own, and the relay between ranks that can't listen: for jobs
-// whose ranks are all pages.
+// A rendezvous in a Node process of its own, and the relay between ranks that can't listen: for
+// jobs whose ranks are all pages.
 
 import { JoinError } from '../../../errors.js';
 import { checkGroupOptions } from '../../../group/group-options.js';
@@ -42,7 +42,10 @@ export interface RendezvousServer {
   close(): void;
 }
 
-/** Resolves when it listens; rejects with JoinError where it can't. It goes on listening until `close`. */
+/**
+ * Resolves when it listens; rejects with JoinError where it can't. It goes on listening until
+ * `close`.
+ */
 export async function serveRendezvous(options: ServeRendezvousOptions): Promise<RendezvousServer> {
   const { worldSize, attempt = 0, runId, address: host = LOOPBACK, port = 0 } = options;
   checkJobOptions({ ...options, rank: 0, port }, { hosts: true });

@@ -3,7 +3,8 @@
 //   8 byteLength of the call f64 | 16 byteLength of the payload f64 | 24 root i32 | 28 layout u32
 //   32 phase u16 | 34 length of the group id u8 | 35 zero u8 | 36 group id, UTF-8
 // Payloads up to INLINE_MAX_BYTES follow in the same WebSocket message; larger ones in further
-// binary messages of at most CHUNK_BYTES. Text messages are control, in JSON; they may come between.
+// binary messages of at most CHUNK_BYTES. Text messages are control, in JSON; they may come
+// between.
 
 import { CALL_DTYPES, type OperationName } from '../../../endpoint/call-signature.js';
 import { MAX_MESSAGE_BYTES } from '../../../sockets/limits.js';
@@ -15,8 +16,9 @@ const NO_OP = 255;
 const MAX_GROUP_BYTES = 255;
 
 /**
- * Copied into the header's message: above, the copy costs what the second message does
- * (bench/reports/2026-11-21-ws-thresholds.md). With its header it stays below WHOLE_MESSAGE_BYTES.
+ * Payloads up to here are copied into the message of their header. Above it the copy costs what a
+ * second message does (bench/reports/2026-11-21-ws-thresholds.md). With its header it stays below
+ * WHOLE_MESSAGE_BYTES.
  */
 export const INLINE_MAX_BYTES = 16 * 1024;
 
@@ -39,19 +41,22 @@ const OPERATIONS: readonly OperationName[] = [
 ];
 const OPS = ['sum', 'mean', 'max', 'min'] as const;
 
-/** A rank's buffer is one typed array, and those end here on the oldest Node that we run on. */
+/** A rank's buffer is one typed array, which can't be longer on the oldest Node that we run on. */
 const MAX_PAYLOAD_BYTES = 2 ** 32;
-/** Of all ranks together. */
+/** The buffers of all ranks together are not longer. */
 const MAX_CALL_BYTES = 2 ** 48;
 
-/** Of one link: the groups' ids are spelled out once, not with every message. */
+/**
+ * Codes the frames of one link. It keeps the bytes of the last group's id, since that seldom
+ * changes.
+ */
 export class FrameCodec {
   #sentGroup: string | undefined;
   #sentGroupBytes = new Uint8Array(0);
   #readGroup = '';
   #readGroupBytes = new Uint8Array(0);
 
-  /** Header and, where it is small, payload, in one new array. */
+  /** Makes one new array of the header and, where it is small, the payload. */
   encode(header: MessageHeader, payload: Uint8Array): Uint8Array {
     const group = this.#bytesOf(header.group);
     const isInline = payload.byteLength <= INLINE_MAX_BYTES;
@@ -78,7 +83,7 @@ export class FrameCodec {
   }
 
   /**
-   * The header and what follows it in the frame.
+   * Reads the header, and what follows it in the frame.
    * @throws {RangeError} where it is malformed.
    */
   decode(frame: Uint8Array): { header: MessageHeader; inline: Uint8Array } {
@@ -148,12 +153,12 @@ export class FrameCodec {
   }
 }
 
-/** Of no link: see FrameCodec. */
+/** Encodes a frame outside any link. */
 export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Array {
   return new FrameCodec().encode(header, payload);
 }
 
-/** Of no link: see FrameCodec. */
+/** Decodes a frame outside any link. */
 export function decodeFrame(frame: Uint8Array): { header: MessageHeader; inline: Uint8Array } {
   return new FrameCodec().decode(frame);
 }

@@ -1,4 +1,5 @@
-// Reads the JSON messages of links, which come beside their payload. Throws an Error that says what is wrong.
+// Reads the JSON messages of links, which come beside their payload. Throws an Error that says what
+// is wrong.
 
 import type { Failure, PeerCall } from '../../../failure.js';
 import {

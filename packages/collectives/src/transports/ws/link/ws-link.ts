@@ -1,42 +1,43 @@
-// One socket between two ranks: a queue of messages out, in chunks and with backpressure, and
-// the state of the message that is coming in. Control text overtakes queued payload.
+// One socket between two ranks: a queue of messages that leave in chunks, no faster than they are
+// taken, and the state of the message that is coming in. Control text overtakes queued payload.
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
 import type { WireHandler, WireSocket } from '../../../sockets/wire-socket.js';
 import type { ControlMessage, MessageHeader, MessageSink } from '../../../transport.js';
 import { CHUNK_BYTES, FrameCodec, INLINE_MAX_BYTES } from './frame.js';
 
-/** Bytes handed to a socket and not yet to the kernel: enough that it never runs dry. */
+/** How many bytes a socket is given ahead of the kernel: enough that it never runs dry. */
 const WINDOW_BYTES = 4 * CHUNK_BYTES;
 
 /**
- * Handed over within one turn of the event loop. A system that takes all at once would else be fed
- * without end: 38 MiB were seen in one turn, and a copy to the system takes about 0.5 ms a MiB.
+ * How many bytes a link hands over within one turn of the event loop. A system that takes all at
+ * once would else be fed without end: 38 MiB were seen in one turn, and a copy to the system takes
+ * about 0.5 ms a MiB.
  */
 const MAX_TURN_BYTES = 4 * 2 ** 20;
 
-/** How long a polite ending may take before the socket is destroyed. */
+/** Milliseconds that a polite ending may take before the socket is destroyed. */
 const CLOSE_MS = 1000;
 
-/** Close code of a rank that leaves in peace; any other end means it is lost. */
+/** The close code of a rank that leaves in peace; any other end means that it is lost. */
 const LEFT_CODE = 4000;
 
-/** And of one that has failed, or has been failed. */
+/** The close code of a rank whose job has failed, by itself or by another one. */
 const DROPPED_CODE = 4001;
 
-/** No close frame came. */
+/** Stands for a close code where no close frame came. */
 const CUT_CODE = 1006;
 
 /** What only this transport's ranks say to each other, beside ControlMessage. */
 export type LinkMessage =
   | ControlMessage
   | { readonly type: 'alive' }
-  /** Where its heartbeat worker listens for peers that can't; 0: nowhere. */
+  /** Where the sender's heartbeat worker listens for peers that can't; port 0 where it doesn't. */
   | { readonly type: 'heartbeat port'; readonly port: number };
 
 export interface LinkEvents {
   onMessage(from: number, header: MessageHeader): MessageSink;
-  /** Throws where it can't be read. */
+  /** Throws where the text can't be read. */
   onText(from: number, text: string): void;
   onLost(peer: number, reason: string, end?: LinkEnd): void;
   onLeft(peer: number): void;
@@ -44,9 +45,11 @@ export interface LinkEvents {
 
 /** What the end of a link says beside its reason. */
 export interface LinkEnd {
-  /** The peer has given up, so the cause is elsewhere and may be on its way. */
+  /** Whether the peer has given up, so that the cause is elsewhere and may be on its way. */
   readonly hasFailed: boolean;
-  /** Nobody said a word: it was the other end of this very connection, which may be a relay's. */
+  /**
+   * Whether nobody said a word: then the other end of this connection went, which may be a relay's.
+   */
   readonly isCut: boolean;
 }
 
@@ -63,7 +66,7 @@ interface SendJob {
 
 export class WsLink implements WireHandler {
   readonly peer: number;
-  /** Set by whatever arrives, for whoever watches over the peer's silence. */
+  /** Is set by whatever arrives, for whoever watches over the peer's silence. */
   hasSpoken = true;
   readonly #socket: WireSocket;
   readonly #events: LinkEvents;
@@ -71,7 +74,7 @@ export class WsLink implements WireHandler {
   readonly #queue: SendJob[] = [];
   readonly #unsettled = new Set<SendJob>();
   #inFlightBytes = 0;
-  /** Since the loop last went round on this link's behalf. */
+  /** The bytes that were handed over since the loop last went round on this link's behalf. */
   #turnBytes = 0;
   #isWaiting = false;
   #sink: MessageSink | undefined;
@@ -95,7 +98,10 @@ export class WsLink implements WireHandler {
     this.#socket.setHandler(this);
   }
 
-  /** Resolves when the payload may be changed: the kernel has all of it. Undefined: it is copied. */
+  /**
+   * Resolves when the payload may be changed, since the kernel has all of it; undefined where it
+   * was copied.
+   */
   send(
     header: MessageHeader,
     payload: Uint8Array,
@@ -125,7 +131,7 @@ export class WsLink implements WireHandler {
 
   /** See Transport.close. */
   async close(how: 'drain' | 'drop', reason = ''): Promise<void> {
-    this.#socket.stopFilling?.(); // the receivers' buffers are their owners' again
+    this.#socket.stopFilling?.(); // the buffers belong to their receivers again
     const timer = setTimeout(() => this.#socket.terminate(), CLOSE_MS);
     if (how === 'drain' && this.#unsettled.size > 0 && !this.#hasEnded) {
       await new Promise<void>((resolve) => {
@@ -184,7 +190,7 @@ export class WsLink implements WireHandler {
     this.#sendChunk(job, job.payload.subarray(job.offset, end), end);
   }
 
-  /** `end`: how much of the payload has been handed over with it. */
+  /** `end` says how much of the payload has been handed over with this chunk. */
   #sendChunk(job: SendJob, chunk: Uint8Array, end: number): void {
     job.offset = end;
     const isLast = end === job.payload.byteLength;
@@ -286,7 +292,7 @@ export class WsLink implements WireHandler {
   #leave(): void {
     if (!this.#hasEnded) {
       this.#hasEnded = true;
-      // What it did not read any more, it did not need.
+      // A peer that leaves in peace did not need what it has not read.
       for (const job of [...this.#unsettled]) {
         this.#settle(job);
       }

@@ -1,6 +1,7 @@
-// Transport over a full mesh of links, which watches over its peers: one whose connection ends is lost
-// at once, one that falls silent a little later. A peer's signs of life come from its heartbeat worker,
-// so silence means that it is stopped or cut off; where there is none they come over the link.
+// Transport over a full mesh of links, which watches over its peers: one whose connection ends is
+// lost at once, one that falls silent a little later. A peer's signs of life come from its
+// heartbeat worker, so silence means that it is stopped or cut off; where there is none they come
+// over the link.
 
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type {
@@ -22,25 +23,26 @@ export interface WsTransportOptions {
 }
 
 /**
- * How long a lost link waits for what is known elsewhere. A rank that aborts and exits at once resets its
- * connections, and its peers' words may overtake its own: of 24 peers 4 heard no reason, and 2 of 48
- * blamed a rank that had only heard of it.
+ * How long a lost link waits for what is known elsewhere. A rank that aborts and exits at once
+ * resets its connections, and its peers' words may overtake its own: of 24 peers 4 heard no reason,
+ * and 2 of 48 blamed a rank that had only heard of it.
  */
 const LOSS_GRACE_MS = 150;
 
 /**
- * A relay that has said nothing of itself for as long, of the four signs a second that it gives, is stopped
- * or cut off.
+ * A relay that has said nothing of itself for as long, of the four signs a second that it gives, is
+ * stopped or cut off.
  */
 const MIN_RELAY_SILENCE_MS = 1000;
 
 /**
- * Who may be the cause of a loss, the surest first: a peer with a link of its own; one whose relay lives; the
- * relay; one of these two; none of them, where the peer gave up because of something else.
+ * Who may be the cause of a loss, the surest first: a peer with a link of its own, a peer whose
+ * relay lives, the relay, one of these two, or neither of them, where the peer gave up because of
+ * something else.
  */
 const SUSPECTS = ['peer', 'relayed peer', 'relay', 'either', 'neither'] as const;
 
-/** A peer that is lost. */
+/** A peer that is lost, and who may be the cause. */
 interface Loss {
   readonly peer: number;
   readonly reason: string;
@@ -48,14 +50,17 @@ interface Loss {
 }
 
 export interface HeartbeatSocketOptions {
-  /** Whether its end is the peer's. Not where it may be told of before the end of the link is. */
+  /**
+   * Whether the peer is lost when the connection ends. It is not where a peer that leaves may end
+   * this first.
+   */
   readonly isFatal: boolean;
 }
 
 export interface WatchOptions {
   /** Milliseconds of silence after which the peer counts as lost. */
   readonly silenceMs: number;
-  /** Whether the peer hears this rank's signs of life by the link only. */
+  /** Whether the peer hears this rank's signs of life over the link alone. */
   readonly saysAlive: boolean;
 }
 
@@ -68,18 +73,18 @@ export class WsTransport implements Transport, LinkEvents {
   readonly #options: WsTransportOptions;
   readonly #links = new Map<number, WsLink>();
   readonly #watches = new Map<WsLink, Watch>();
-  /** Connections of the peers' heartbeat workers. */
+  /** The connections over which peers' heartbeat workers are heard. */
   readonly #heartbeatSockets = new Map<number, WireSocket>();
-  /** Where those listen, as far as they have said. */
+  /** The ports on which those workers listen, as far as peers have said. */
   readonly #heartbeatPorts = new Map<number, number>();
   readonly #timer: ReturnType<typeof setInterval>;
-  /** Peers whose link is relayed. */
+  /** The peers whose link is relayed. */
   readonly #relayed = new Set<number>();
-  /** When the relay last gave a sign of its own, if it has ever. */
+  /** When the relay last gave a sign of its own; undefined until it does. */
   #relayHeardAt: number | undefined;
   readonly #losses = new Map<number, Loss>();
   #judging: ReturnType<typeof setTimeout> | undefined;
-  /** Told when a peer has said where its heartbeat worker listens. */
+  /** Is called when a peer has said where its heartbeat worker listens. */
   onHeartbeatPort: (() => void) | undefined;
   #heartbeats: HeartbeatSender | undefined;
   #isClosed = false;
@@ -90,7 +95,10 @@ export class WsTransport implements Transport, LinkEvents {
     this.#timer.unref?.(); // a page has no such thing
   }
 
-  /** `isRelayed`: by the process that hosts the rendezvous, since neither end listens. */
+  /**
+   * `isRelayed`: the process that hosts the rendezvous joins the link, since neither of its ends
+   * listens.
+   */
   addLink(link: WsLink, { isRelayed = false }: { readonly isRelayed?: boolean } = {}): void {
     this.#links.set(link.peer, link);
     if (isRelayed) {
@@ -130,12 +138,15 @@ export class WsTransport implements Transport, LinkEvents {
     return this.#heartbeatSockets.has(peer);
   }
 
-  /** Where the peer's heartbeat worker listens: 0: nowhere; undefined: it has not said so yet. */
+  /**
+   * The port of the peer's heartbeat worker: 0 where it doesn't listen, undefined until the peer
+   * has said so.
+   */
   heartbeatPortOf(peer: number): number | undefined {
     return this.#heartbeatPorts.get(peer);
   }
 
-  /** This rank's own heartbeats, to end with the transport. */
+  /** Takes this rank's own heartbeats, which end with the transport. */
   addHeartbeats(heartbeats: HeartbeatSender): void {
     this.#heartbeats = heartbeats;
   }
@@ -165,7 +176,7 @@ export class WsTransport implements Transport, LinkEvents {
   async close(how: 'drain' | 'drop'): Promise<void> {
     this.#stop();
     await Promise.all([...this.#links.values()].map((link) => link.close(how)));
-    // After the links: a peer that loses a heart first would take it for a death.
+    // Heartbeats end after the links: a peer that loses them first would take that for a death.
     await this.#endHeartbeats();
   }
 
@@ -213,7 +224,10 @@ export class WsTransport implements Transport, LinkEvents {
     this.#judging ??= setTimeout(() => this.#judge(), graceMs);
   }
 
-  /** Who is to blame of those that are lost; where somebody else knew, the job has failed by now. */
+  /**
+   * Blames one of those that are lost. Where another rank knew the cause, the job has failed by
+   * now.
+   */
   #judge(): void {
     const weight = ({ suspect }: Loss) => SUSPECTS.indexOf(suspect);
     const [first, ...others] = [...this.#losses.values()].sort((a, b) => weight(a) - weight(b));
