@@ -141,9 +141,11 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
         chosen.trace(({ name, track }) => track === 'device' && names.push(name));
         const seeded = new Bench(chosen);
         const [a, b, out] = [140 * 52, 52 * 132, 140 * 132].map((n) => seeded.random(n, dtype));
+        const bSums = seeded.random(132, 'f32');
         const call = product({ m: 140, n: 132, k: 52, transposeA: false, transposeB: false });
-        chosen.run('matmul', { a: a!, b: b!, bias: undefined, out: out!, ...call });
-        results.set(tile, Buffer.from(await seeded.bytes(out!)).toString('base64'));
+        chosen.run('matmul', { a: a!, b: b!, bias: undefined, out: out!, bSums, ...call });
+        const made = [await seeded.bytes(out!), await seeded.bytes(bSums)];
+        results.set(tile, Buffer.concat(made).toString('base64'));
         await chosen.sync();
         chosen.trace(undefined);
         expect(names.filter((name) => name.includes(tile))).toHaveLength(1);

@@ -60,6 +60,14 @@ export interface AttentionOperands {
     | undefined;
 }
 
+/** What the sums of a product are reductions of: [k, inner] to [inner]. */
+export function sumsOf({ a, b, m, n, aSums, bSums }: ProductCalls['matmul']) {
+  return [
+    ...(aSums === undefined ? [] : [{ x: a, out: aSums, inner: m }]),
+    ...(bSums === undefined ? [] : [{ x: b, out: bSums, inner: n }]),
+  ];
+}
+
 /** Largest head of attention. */
 export const MAX_HEAD_DIM = 256;
 
@@ -70,13 +78,17 @@ export interface ProductCalls {
    * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow;
    * out [m, n] with row stride outRow. Columns have stride 1. Batch strides may be 0 for a and b.
    * bias: [n]. 16-bit out: dense, or n, outRow and the batch strides even. Two stored rows
-   * of each operand must bind.
+   * of each operand must bind. aSums or bSums, not both: sums of one batch's op(a) or op(b) over k, without
+   * alpha, as the gradient of a bias is made beside its weight's: [m] of a dense a with transposeA, [n]
+   * of a dense b without transposeB, any float.
    */
   matmul: {
     a: View;
     b: View;
     out: View;
     bias: View | undefined;
+    aSums?: View | undefined;
+    bSums?: View | undefined;
     m: number;
     n: number;
     k: number;

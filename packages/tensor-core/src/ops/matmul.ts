@@ -5,7 +5,6 @@ import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import { elementCountOf, type Tensor } from '../tensor.js';
-import { cast } from './cast.js';
 import {
   broadcastShapes,
   isSameShape,
@@ -13,7 +12,7 @@ import {
   requireSameDevice,
   shapeText,
 } from './checks.js';
-import { sum, sumRowsInto } from './reduce.js';
+import { sumRowsInto } from './reduce.js';
 import { broadcastTo, reshape } from './shape.js';
 
 export interface MatmulOptions {
@@ -120,20 +119,22 @@ export function linear(
           transposeB: !transposeWeight,
         });
       }
-      let dWeight: Tensor | undefined;
-      if (needs[1]) {
-        dWeight = gradientPlace(weight);
-        const [left, right] = transposeWeight ? [dy!, x] : [x, dy!];
-        const [rows, cols] = transposeWeight ? [n, k] : [k, n];
-        runMatmul(left, right, dWeight, {
-          m: rows,
-          n: cols,
-          k: m,
-          transposeA: true,
-          transposeB: false,
-        });
+      const dWeight = needs[1] ? gradientPlace(weight) : undefined;
+      const dBias = needs[2] ? gradientPlace(bias!) : undefined;
+      // The product with dy sums it, too, where there is one.
+      const isProduct = dWeight !== undefined && dWeight.size > 0 && m > 0;
+      if (dBias !== undefined && !isProduct) {
+        sumRowsInto(reshape(dy!, [m, n]), dBias);
       }
-      const dBias = needs[2] ? biasGradient(reshape(dy!, [m, n]), bias!) : undefined;
+      if (dWeight !== undefined) {
+        const sums = isProduct ? dBias : undefined;
+        const spec = { k: m, transposeA: true, transposeB: false };
+        if (transposeWeight) {
+          runMatmul(dy!, x, dWeight, { ...spec, m: n, n: k }, { aSums: sums });
+        } else {
+          runMatmul(x, dy!, dWeight, { ...spec, m: k, n }, { bSums: sums });
+        }
+      }
       return bias === undefined ? [dx, dWeight] : [dx, dWeight, dBias];
     },
   });
@@ -194,7 +195,11 @@ function runMatmul(
   b: Tensor,
   out: Tensor,
   spec: Product,
-  options: { readonly bias?: Tensor | undefined } = {},
+  options: {
+    readonly bias?: Tensor | undefined;
+    readonly aSums?: Tensor | undefined;
+    readonly bSums?: Tensor | undefined;
+  } = {},
 ): void {
   if (out.size === 0) {
     return;
@@ -213,6 +218,8 @@ function runMatmul(
     b: b.view(),
     out: out.view(),
     bias: options.bias?.view(),
+    aSums: options.aSums?.view(),
+    bSums: options.bSums?.view(),
     m,
     n,
     k,
@@ -228,14 +235,6 @@ function runMatmul(
     alpha: 1,
     accumulate: false,
   });
-}
-
-/** Sums dy [m, n] over m, rounded once to the bias's dtype. */
-function biasGradient(dy: Tensor, bias: Tensor): Tensor {
-  if (dy.dtype !== bias.dtype) {
-    return cast(sum(cast(dy, 'f32'), { axis: 0 }), bias.dtype);
-  }
-  return sumRowsInto(dy, gradientPlace(bias));
 }
 
 /** out [m, n] += row [n]. */

@@ -89,10 +89,9 @@ function reduceRun(
   return out;
 }
 
-/** Sums x [rows, cols] over its rows into `out` [cols], outside any graph. */
-export function sumRowsInto(x: Tensor, out: Tensor): Tensor {
+/** Sums x [rows, cols] over its rows into `out` [cols], rounded once, outside any graph. */
+export function sumRowsInto(x: Tensor, out: Tensor): void {
   runReduce('sum', x, { run: [0, 0], out });
-  return out;
 }
 
 function axesOf(op: string, x: Tensor, axis: number | readonly number[] | undefined): number[] {

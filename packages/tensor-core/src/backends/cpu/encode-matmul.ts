@@ -10,7 +10,9 @@ import {
   OP_MATMUL,
 } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { sumsOf } from '../../kernel-calls/products.js';
 import type { CommandWriter } from './command-writer.js';
+import { reduce } from './encode-rows.js';
 
 /** Of one thread; decides only how far to split. */
 const FLOP_PER_NS = 45;
@@ -51,6 +53,9 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
     .int(call.accumulate ? 1 : 0);
   w.int(split.batches, split.columns, split.rows, columns.atOnce);
   w.commit(split.batches * split.rows * split.columns);
+  for (const { x, out, inner } of sumsOf(call)) {
+    reduce({ kind: 'sum', x, out, outer: 1, dim: k, inner }, w);
+  }
 }
 
 interface Columns {

@@ -1,7 +1,9 @@
 // Batched matrix products of strided, optionally transposed operands.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { sumsOf } from '../../kernel-calls/products.js';
 import { type Open, valuesOf } from './elements.js';
+import { reduce } from './reduce.js';
 
 export function matmul(call: KernelCalls['matmul'], open: Open): void {
   const { m, n, k, aRow, bRow, outRow, aBatch, bBatch, outBatch } = call;
@@ -28,5 +30,8 @@ export function matmul(call: KernelCalls['matmul'], open: Open): void {
         }
       }
     }
+  }
+  for (const { x, out, inner } of sumsOf(call)) {
+    reduce({ kind: 'sum', x, out, outer: 1, dim: k, inner }, open);
   }
 }

@@ -45,7 +45,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   attention: { out: [], stats: [] },
   attentionBackward: { stats: [], dq: [], dk: [], dv: [] },
   attentionMaskGradient: { dMask: [] },
-  matmul: { out: [] },
+  matmul: { out: [], aSums: [], bSums: [] },
   normNodes: { out: [] },
   normTree: { out: [] },
   clipFactor: { norm: [], scale: [] },
@@ -166,6 +166,8 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
       b: reach([...batch, ...b], [...call.bBatch, call.bRow, 1]),
       out: reach([...batch, m, n], [...call.outBatch, call.outRow, 1]),
       bias: n,
+      aSums: m,
+      bSums: n,
     };
   },
   normNodes: ({ spans }) => ({ x: spansEnd(spans), out: numNormNodes(spans) }),

@@ -52,6 +52,7 @@ export function matmulCases(): ConformanceCase[] {
     ...DTYPES.map(dtypesCase),
     ...FLOATS.map(epilogueCase),
     biasMixCase(),
+    ...FLOATS.map(sumsCase),
     ...FLOATS.map(batchCase),
     ...FLOATS.map(attentionCase),
     stridedCase(),
@@ -137,6 +138,27 @@ function biasMixCase(): ConformanceCase {
     const bias = (dtype: DType) => twin.floats(33, dtype, { offset: 1 });
     runDense(twin, ['f16', 'f16', 'f16'], { ...extent, bias: bias('f32') });
     runDense(twin, ['f32', 'f32', 'f32'], { ...extent, bias: bias('bf16') });
+  });
+}
+
+/** Sums of what the product reads: in rows of vectors and others, in one part of k and in several. */
+function sumsCase(dtype: DType): ConformanceCase {
+  return twinCase(`matmul ${dtype} of all shapes with sums`, 'sum', (twin) => {
+    for (const [m, n, k, sumsType] of [
+      [5, 7, 3, dtype],
+      [130, 66, 33, 'f32'],
+      [12, 20, 1100, 'f32'],
+    ] as const) {
+      const extent = { m, n, k, transposeA: true, bRow: n, outRow: n, aRow: m };
+      const operands = () => ({
+        a: twin.floats(k * m, dtype, { offset: 4 }),
+        b: twin.floats(k * n, dtype, { offset: 8 }),
+        out: twin.output(m * n, dtype, { offset: 4, isWritten: true }),
+      });
+      const sums = (size: number) => twin.output(size, sumsType, { offset: 2, isWritten: true });
+      twin.run('matmul', { ...PLAIN, ...extent, ...operands(), aSums: sums(m) });
+      twin.run('matmul', { ...PLAIN, ...extent, ...operands(), bSums: sums(n), alpha: 0.5 });
+    }
   });
 }
 

@@ -9,6 +9,7 @@ import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 import type { MatmulCall } from './matmul.js';
 import type { MatmulSpec, SharedTile } from './matmul-tiles.js';
+import { present } from './rows.js';
 
 export interface Extent {
   readonly m: number;
@@ -33,8 +34,10 @@ export const HARDWARE_TILES: readonly SharedTile[] = TILES;
 
 /** Two workgroups for each of the 132 processors of the largest chips. */
 const FILLING_GROUPS = 264;
-/** The extent of a tile by which parts of k are counted, whichever is chosen. */
-const PART_TILE = 128;
+/** The extent of the tile by which parts of k are counted, whichever is chosen. */
+const PART_TILE = { m: 128, n: 64 };
+/** Rows, and columns, of the largest tile. */
+const LARGEST_TILE = 128;
 /** Fewer steps of k do not earn back that a part is written and read again. */
 const LEAST_PART = 512;
 /** Every tile's block of k divides it, so that parts begin where blocks do. */
@@ -68,7 +71,7 @@ export function wasteOf(
 
 /** Weight gradients sum over all tokens into few tiles: those sums are cut, as evenly as blocks allow. */
 export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK: number } {
-  const groups = Math.ceil(m / PART_TILE) * Math.ceil(n / PART_TILE) * batches;
+  const groups = Math.ceil(m / PART_TILE.m) * Math.ceil(n / PART_TILE.n) * batches;
   const wanted = batches > 1 ? 1 : Math.ceil(FILLING_GROUPS / groups);
   const most = Math.max(1, Math.min(wanted, Math.floor(k / LEAST_PART)));
   const partK = most === 1 ? k : Math.ceil(k / most / PART_MULTIPLE) * PART_MULTIPLE;
@@ -81,7 +84,7 @@ export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK
  */
 export function longestK(extent: Extent, maxFlops: number): number {
   const { m, n, k, batches } = extent;
-  const fitting = Math.floor(maxFlops / (FILLING_GROUPS * PART_TILE ** 2) / PART_MULTIPLE);
+  const fitting = Math.floor(maxFlops / (FILLING_GROUPS * LARGEST_TILE ** 2) / PART_MULTIPLE);
   const most = Math.max(1, fitting) * PART_MULTIPLE;
   if (2 * m * n * k <= maxFlops || batches > 1 || k <= most) {
     return k;
@@ -101,18 +104,23 @@ export function wideOf(call: MatmulCall): MatmulSpec['wide'] {
   };
 }
 
-/** out = alpha * sum of the parts + bias, and what was there where it accumulates. */
+/**
+ * out = alpha * sum of the parts + bias, and what was there where it accumulates; of the operand's sums, which
+ * come in as many parts, those behind the words of out.
+ */
 export function sumParts(
   ctx: KernelContext,
   call: MatmulCall,
-  parts: View,
-  numParts: number,
+  { parts, sums, numParts }: { parts: View; sums: View | undefined; numParts: number },
 ): void {
-  const { out, bias, m, n, outRow, accumulate } = call;
-  const spec = { out: out.dtype, bias: bias?.dtype, accumulate };
+  const { out, bias, aSums, bSums, m, n, outRow, accumulate } = call;
+  const sumsOut = aSums ?? bSums;
+  const numSums = sumsOut === undefined ? 0 : sumsOut.size;
+  const spec = { out: out.dtype, bias: bias?.dtype, accumulate, hasSums: numSums > 0 };
   const key = `matmul parts ${Object.values(spec).join(' ')}`;
   const compiled = ctx.kernel(key, () => partsKernel(spec));
-  const words = (m * n) / elementsPerWord(out.dtype);
+  const outWords = (m * n) / elementsPerWord(out.dtype);
+  const words = outWords + numSums;
   const { grid, perLane } = elementwiseGrid(ctx, words);
   ctx.dispatch(compiled, {
     params: {
@@ -121,10 +129,12 @@ export function sumParts(
       out_row: outRow,
       parts: numParts,
       part: m * n,
+      out_words: outWords,
+      num_sums: numSums,
       alpha: call.alpha,
       per_lane: perLane,
     },
-    views: [parts, ...(bias === undefined ? [] : [bias]), out],
+    views: [parts, ...present(bias), ...present(sums), out, ...present(sumsOut)],
     grid,
   });
 }
@@ -133,14 +143,17 @@ function partsKernel({
   out,
   bias,
   accumulate,
-}: Pick<MatmulSpec, 'out' | 'bias' | 'accumulate'>): Kernel {
+  hasSums,
+}: Pick<MatmulSpec, 'out' | 'bias' | 'accumulate'> & { readonly hasSums: boolean }): Kernel {
   const isHalf = elementsPerWord(out) === 2;
   return defineKernel({
-    label: `matmul parts to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}`,
+    label: `matmul parts to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}${hasSums ? ' sums' : ''}`,
     bindings: [
       { name: 'x', type: 'f32', access: 'read' },
       ...(bias === undefined ? [] : [{ name: 'bias', type: bias, access: 'read' as const }]),
+      ...(hasSums ? [{ name: 'sum_parts', type: 'f32' as const, access: 'read' as const }] : []),
       { name: 'out', type: out, access: 'read_write' },
+      ...(hasSums ? [{ name: 'sums', type: 'f32' as const, access: 'read_write' as const }] : []),
     ],
     params: {
       words: 'u32',
@@ -149,6 +162,8 @@ function partsKernel({
       parts: 'u32',
       part: 'u32',
       per_lane: 'u32',
+      out_words: 'u32',
+      num_sums: 'u32',
       alpha: 'f32',
     },
     workgroupSize: ELEMENTWISE_SIZE,
@@ -161,7 +176,17 @@ fn total(i: u32, at: u32, col: u32) -> f32 {
   ${accumulate ? 'v += load_out(at);' : ''}
   return v;
 }
-${elementwiseMain(`let i = ${isHalf ? '2u * u' : 'u'};
+${
+  hasSums
+    ? `fn add_sums(i: u32) {
+  var sum = 0.0;
+  for (var p = 0u; p < P.parts; p++) { sum += load_sum_parts(p * P.num_sums + i); }
+  store_sums(i, sum);
+}`
+    : ''
+}
+${elementwiseMain(`${hasSums ? 'if (u >= P.out_words) { add_sums(u - P.out_words); continue; }' : ''}
+      let i = ${isHalf ? '2u * u' : 'u'};
       let row = i / P.n;
       let col = i - row * P.n;
       let at = row * P.out_row + col;

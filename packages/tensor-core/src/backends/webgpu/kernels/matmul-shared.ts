@@ -14,6 +14,10 @@
 // becomes 0, on its way into the block, where nothing waits for it. Indices of the block are sums,
 // quotients and remainders of the invocation's number and constants: compilers prove those to be within
 // it, and drop the clamps that they give to all others.
+//
+// Note [sums of an operand]: the groups of the first row of tiles, or of the first column, add up the
+// block of b, or of a, that lies in workgroup memory: one lane for each of its columns, by ascending k,
+// so that all tiles give equal bits.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { MatmulSpec, SharedTile } from './matmul-tiles.js';
@@ -78,6 +82,7 @@ export function sharedBody(
         )
         .join('\n      ')}
     }`;
+  const summed = operands.find(({ name }) => name === spec.sums);
   return `
 ${operands.map((o) => `var<workgroup> ${o.name}_block: array<array<vec4<f32>, ${strideOf(o)}>, ${depth}>;`).join('\n')}
 @compute @workgroup_size(${threads})
@@ -98,6 +103,7 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
   let y = lane / ${columns}u;
   ${operands.map(placesOf).join('\n  ')}
   ${sums.map((c) => `var ${c} = vec4<f32>();`).join('\n  ')}
+  ${summed === undefined ? '' : `var total = 0.0;\n  let is_summing = ${isSumming(summed)};`}
   ${operands.flatMap((o) => o.units.map((u) => `var ${o.name}_next${u.i} = ${fetch(o, u, 'first_k')};`)).join('\n  ')}
   for (var k0 = first_k; k0 < end_k; k0 += ${depth}u) {
     ${operands.flatMap((o) => o.units.map((u) => stage(o, u))).join('\n    ')}
@@ -106,6 +112,7 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
     if (next_k < end_k) {
       ${operands.flatMap((o) => o.units.map((u) => `${o.name}_next${u.i} = ${fetch(o, u, 'next_k')};`)).join('\n      ')}
     }
+    ${summed === undefined ? '' : addColumn(summed, depth)}
     ${range(depth).map(step).join('\n    ')}
     workgroupBarrier();
   }
@@ -117,7 +124,25 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
       }),
     )
     .join('\n  ')}
+  ${summed === undefined ? '' : storeColumn(summed)}
 }`;
+}
+
+function isSumming({ name, extent }: Operand): string {
+  const [group, end] = name === 'a' ? ['x', 'P.m'] : ['y', 'P.n'];
+  return `group_id.${group} == 0u && lane < ${extent}u && first_${name} + lane < ${end}`;
+}
+
+function addColumn(operand: Operand, depth: number): string {
+  const adds = range(depth).map(
+    (k) => `total += ${operand.name}_block[${rowOf(operand, k)}][lane / 4u][lane % 4u];`,
+  );
+  return `if (is_summing) { ${adds.join(' ')} }`;
+}
+
+function storeColumn({ name }: Operand): string {
+  const end = name === 'a' ? 'P.m' : 'P.n';
+  return `if (is_summing) { store_sums(part * ${end} + first_${name} + lane, total); }`;
 }
 
 function operandOf(

@@ -12,6 +12,8 @@ export interface MatmulSpec {
   readonly out: DType;
   readonly bias: DType | undefined;
   readonly accumulate: boolean;
+  /** The operand whose sums over k are stored, too. */
+  readonly sums: 'a' | 'b' | undefined;
   readonly transposeA: boolean;
   readonly transposeB: boolean;
   /** Whether tiles for hardware bind f16 operands as such; else they are unpacked from words. */
@@ -49,7 +51,7 @@ export function tileName(tile: Tile): string {
 }
 
 export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
-  const { a, b, out, bias, accumulate, transposeA, transposeB } = spec;
+  const { a, b, out, bias, accumulate, sums, transposeA, transposeB } = spec;
   const size: readonly [number, number, number] =
     tile.kind === 'shared' ? [(tile.m * tile.n) / tile.perThread ** 2, 1, 1] : [tile.lanes, 1, 1];
   const body = { shared: sharedBody, direct: directBody, broadcast: broadcastBody }[tile.kind];
@@ -63,13 +65,16 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
     ...([a, b].some(isShaderF16) ? ['f16'] : []),
   ];
   return defineKernel({
-    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}${wide.length > 0 ? ` wide ${wide.join(' ')}` : ''} ${tileName(tile)}`,
+    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}${sums ? ` sums ${sums}` : ''}${wide.length > 0 ? ` wide ${wide.join(' ')}` : ''} ${tileName(tile)}`,
     enables,
     bindings: [
       { name: 'a', type: a, access: 'read', isWide: isWide('a'), isShaderF16: isShaderF16(a) },
       { name: 'b', type: b, access: 'read', isWide: isWide('b'), isShaderF16: isShaderF16(b) },
       ...(bias === undefined ? [] : [{ name: 'bias', type: bias, access: 'read' as const }]),
       { name: 'out', type: out, access: 'read_write', isWide: isWide('out') },
+      ...(sums === undefined
+        ? []
+        : [{ name: 'sums', type: 'f32' as const, access: 'read_write' as const }]),
     ],
     params: {
       m: 'u32',

@@ -4,6 +4,7 @@
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../errors.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import { sumsOf } from '../../../kernel-calls/products.js';
 import type { View } from '../../../view.js';
 import { BINDING_ALIGNMENT } from '../clashes.js';
 import { type KernelContext, sliceView } from '../context.js';
@@ -20,6 +21,8 @@ import {
 } from './matmul-hardware.js';
 import { blockDepth } from './matmul-shared.js';
 import { matmulKernel, type Tile, tileExtent, tileName } from './matmul-tiles.js';
+import { reduceInto } from './reduce.js';
+import { present } from './rows.js';
 
 export type MatmulCall = KernelCalls['matmul'];
 
@@ -68,6 +71,13 @@ export function candidateTiles(
 }
 
 export function matmul(ctx: KernelContext, call: MatmulCall): void {
+  if (!canSum(ctx, call)) {
+    matmul(ctx, { ...call, aSums: undefined, bSums: undefined });
+    for (const { x, out, inner } of sumsOf(call)) {
+      reduceInto(ctx, { kind: 'sum', x, out, outer: 1, dim: call.k, inner });
+    }
+    return;
+  }
   if (canStoreWords(call)) {
     matmulWhole(ctx, call);
     return;
@@ -89,6 +99,19 @@ export function matmul(ctx: KernelContext, call: MatmulCall): void {
     const dense = { shape: [out.size], aStrides: [1], bStrides: [1] };
     binary(ctx, { kind: 'add', a: out, b: wide, out, ...dense });
   });
+}
+
+/** Whether the product's own kernel stores its sums, if it has any: CPU drivers gain nothing by it. */
+function canSum(ctx: KernelContext, call: MatmulCall): boolean {
+  const all = sumsOf(call);
+  if (all.length === 0) {
+    return true;
+  }
+  const { a, b, out, m, n, k } = call;
+  const isOneBlock =
+    ctx.fits([a, b, { ...out, dtype: 'f32' }]) &&
+    longestK({ m, n, k, batches: 1 }, ctx.profile.maxFlops) === k;
+  return !ctx.profile.isSoftware && isOneBlock && all.every((sums) => sums.out.dtype === 'f32');
 }
 
 /** The class of products that share a choice of tile. */
@@ -296,10 +319,20 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     dispatchParts(ctx, call, { tile, numParts: 1, partK: k });
     return;
   }
+  const { aSums, bSums } = call;
   ctx.withScratch('f32', numParts * m * n, (parts) => {
     const part = { out: parts, outRow: n, bias: undefined, alpha: 1, accumulate: false };
-    dispatchParts(ctx, { ...call, ...part }, { tile, numParts, partK });
-    sumParts(ctx, call, parts, numParts);
+    const run = (own: Pick<MatmulCall, 'aSums' | 'bSums'>, sums?: View) => {
+      dispatchParts(ctx, { ...call, ...part, ...own }, { tile, numParts, partK });
+      sumParts(ctx, call, { parts, sums, numParts });
+    };
+    if (aSums === undefined && bSums === undefined) {
+      run({});
+      return;
+    }
+    ctx.withScratch('f32', numParts * (aSums === undefined ? n : m), (sums) =>
+      run({ aSums: aSums && sums, bSums: bSums && sums }, sums),
+    );
   });
 }
 
@@ -308,7 +341,8 @@ function dispatchParts(
   call: MatmulCall,
   { tile, numParts, partK }: { tile: Tile; numParts: number; partK: number },
 ): void {
-  const { a, b, out, bias, m, n, k, transposeA, transposeB, batch } = call;
+  const { a, b, out, bias, aSums, bSums, m, n, k, transposeA, transposeB, batch } = call;
+  const sums = aSums ?? bSums;
   const wide = tile.kind === 'shared' ? wideOf(call) : NOT_WIDE;
   const spec = {
     a: a.dtype,
@@ -316,10 +350,11 @@ function dispatchParts(
     out: out.dtype,
     bias: bias?.dtype,
     accumulate: call.accumulate,
+    sums: aSums !== undefined ? 'a' : bSums !== undefined ? 'b' : undefined,
     transposeA,
     transposeB,
     hasShaderF16: ctx.profile.hasShaderF16,
-  };
+  } as const;
   const key = `matmul ${[...Object.values(spec), ...Object.values(wide)].join(' ')} ${tileName(tile)}`;
   const compiled = ctx.kernel(key, () => matmulKernel({ ...spec, wide }, tile));
   const [tileM, tileN] = tileExtent(tile);
@@ -347,7 +382,7 @@ function dispatchParts(
         out_part: m * n,
         alpha: call.alpha,
       },
-      views: [a, b, ...(bias === undefined ? [] : [bias]), out],
+      views: [a, b, ...present(bias), out, ...present(sums)],
       grid: [
         Math.ceil(n / tileN),
         Math.ceil(m / tileM),
