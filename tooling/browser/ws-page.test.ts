@@ -174,10 +174,13 @@ describe.skipIf(path === undefined)(
         window.setInterval = (() => 0) as unknown as typeof setInterval;
       };
       const hidden = await Promise.all([openPage(hide), openPage(hide)]);
+      // One has its worker from the text that the package carries, one from a file of the server.
+      const workers = [{}, { heartbeatWorker: '/heartbeat-worker.js' }];
       const gathers = hidden.map((page, rank) =>
-        page.evaluate(([place, byteLength]) => window.wsPage.gather(place, byteLength), [
+        page.evaluate((args) => window.wsPage.gather(...args), [
           { id: 'hidden', rank, worldSize: 2, secret: SECRET },
           16 * 2 ** 20,
+          workers[rank]!,
         ] as const),
       );
       expect(await Promise.all(gathers)).toEqual([
@@ -314,6 +317,10 @@ async function rendererOf(browser: Browser, page: Page): Promise<number> {
 }
 
 function buildFiles(): Promise<ReadonlyMap<string, string | Uint8Array>> {
-  const entry = fileURLToPath(new URL('page/ws-page.ts', import.meta.url));
-  return bundlePage({ 'ws-page': entry }, { conditions: ['@shardweave/source'] });
+  const pathOf = (path: string) => fileURLToPath(new URL(path, import.meta.url));
+  const entries = {
+    'ws-page': pathOf('page/ws-page.ts'),
+    'heartbeat-worker': pathOf('../../packages/collectives/src/heartbeat-worker-page.ts'),
+  };
+  return bundlePage(entries, { conditions: ['@shardweave/source'] });
 }

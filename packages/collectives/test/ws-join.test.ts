@@ -129,6 +129,14 @@ describe('joining', () => {
     gate.close();
   });
 
+  it('says so where the heartbeat worker can not be started from its file', async () => {
+    const heartbeatWorker = 'file:///nowhere/heartbeat-worker.js';
+    const { port, joined } = await beginFirst({ heartbeatWorker });
+    const second = connectWs({ rank: 1, worldSize: 2, port, secret: SECRET, heartbeatWorker });
+    await expect(second).rejects.toThrow(/heartbeat worker has ended: .*nowhere/);
+    await expect(joined).rejects.toMatchObject({ code: 'JOIN' });
+  });
+
   it('gives up on a rank 0 that never comes', async () => {
     const gone = connectWs({ rank: 1, worldSize: 2, port: 1, secret: SECRET, joinTimeoutMs: 200 });
     await expect(gone).rejects.toThrow(/no rendezvous of the job|not complete within 200/);

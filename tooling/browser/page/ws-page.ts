@@ -68,10 +68,14 @@ async function sumUntilEnd(place: PageRank) {
 }
 
 /** Gathers so many bytes of each rank and leaves; resolves with the first byte of each part. */
-async function gather(place: PageRank, byteLength: number): Promise<number[]> {
+async function gather(
+  place: PageRank,
+  byteLength: number,
+  worker: { readonly heartbeatWorker?: string },
+): Promise<number[]> {
   const { id, rank, worldSize, secret } = place;
   const port = await window.portOf(id, worldSize);
-  const group = await connectWs({ rank, worldSize, port, secret });
+  const group = await connectWs({ rank, worldSize, port, secret, ...worker });
   const output = new Uint8Array(worldSize * byteLength);
   await group.allGather(new Uint8Array(byteLength).fill(rank + 1), output);
   await group.close();

@@ -27,7 +27,7 @@ export class PageHeartbeatSender implements HeartbeatSender {
     this.#sockets = new WorkerSockets((command) => this.#post(command));
   }
 
-  /** Undefined where the page may have no such worker. */
+  /** Undefined where the page may have no such worker. Rejects where `workerUrl` is of none. */
   static async start({
     heartbeatMs,
     looks,
@@ -54,6 +54,9 @@ export class PageHeartbeatSender implements HeartbeatSender {
           }
         };
       });
+      if (!hasStarted && workerUrl !== undefined) {
+        throw new Error(`no heartbeat worker could be started from ${url}`);
+      }
       if (!hasStarted) {
         return undefined;
       }
@@ -64,8 +67,11 @@ export class PageHeartbeatSender implements HeartbeatSender {
       sender.#post({ type: 'start', heartbeatMs });
       looks.setWorker((afterMs) => sender.#post({ type: 'look', afterMs }));
       return sender;
-    } catch {
-      return undefined; // the page's policy
+    } catch (error) {
+      if (workerUrl !== undefined) {
+        throw error;
+      }
+      return undefined; // the page's policy forbids it
     } finally {
       if (workerUrl === undefined) {
         URL.revokeObjectURL(url);

@@ -14,6 +14,8 @@ export class WorkerSockets {
   readonly #tls: ClientTls;
   readonly #sockets = new Map<number, WorkerSocket>();
   #nextId = 0;
+  /** Why the worker has ended, once it has. */
+  #ending: string | undefined;
 
   constructor(post: Post, tls: ClientTls = {}) {
     this.#post = post;
@@ -21,6 +23,9 @@ export class WorkerSockets {
   }
 
   async open(url: string): Promise<WireSocket> {
+    if (this.#ending !== undefined) {
+      throw new OpenError(`the heartbeat worker has ended: ${this.#ending}`, { isEarly: false });
+    }
     const socket = this.#add(this.#nextId++);
     this.#post({ type: 'open', id: socket.id, url, tls: this.#tls });
     await socket.opened;
@@ -46,6 +51,7 @@ export class WorkerSockets {
 
   /** The worker has ended, and with it all connections. */
   onEnd(reason: string): void {
+    this.#ending = reason;
     for (const id of [...this.#sockets.keys()]) {
       this.onEvent({ type: 'closed', id, code: 1006, reason });
     }
