@@ -105,7 +105,7 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
   });
 });
 
-/** Of program `cases`. */
+/** What the program `cases` prints. */
 interface CasesResult {
   readonly failures: Readonly<Record<string, string | null>>;
   readonly hash: number;

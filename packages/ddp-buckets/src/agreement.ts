@@ -1,18 +1,18 @@
-// Whether all ranks hold the same parameters and options.
+// Holds the ranks' parameters and options equal.
 
 import { compareTexts, type ExchangeCall, type ProcessGroup } from '@shardweave/collectives';
 import { DdpStructureError } from './errors.js';
 
 export interface AgreementOptions {
-  /** What the lines are, for errors and for ranks to compare: 'trainable parameters'. */
+  /** Names the lines, for errors and for ranks to compare: 'trainable parameters'. */
   readonly what: string;
-  /** What to do about a difference. */
+  /** Says what to do about a difference. */
   readonly advice: string;
   /** A text that goes with them and may differ. Default none. */
   readonly beside?: string;
 }
 
-/** How ranks' exchanges of this package are called. */
+/** Tags and names the exchanges of this package, which ranks compare. */
 export function exchangeCall(what: string): ExchangeCall {
   return { tag: 'ddp agreement', identity: `ddp ${what}` };
 }

@@ -1,10 +1,11 @@
-// Makes tensors equal to one rank's: flat, dtype by dtype in the order in which they first occur.
+// Makes tensors equal to one rank's. They travel flat, dtype by dtype, in the order in which dtypes
+// first occur.
 
 import type { ProcessGroup, WireDType } from '@shardweave/collectives';
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { Tensor } from '@shardweave/tensor-core';
 
-/** Host memory that a broadcast takes at a time; a larger tensor goes alone. */
+/** The host memory that a broadcast takes at a time; a larger tensor goes alone. */
 const CHUNK_BYTES = 32 * 2 ** 20;
 
 export interface BroadcastOptions {
@@ -14,7 +15,10 @@ export interface BroadcastOptions {
   readonly identity?: string;
 }
 
-/** Collective; every rank gives tensors of the same sizes and dtypes. */
+/**
+ * Sends one rank's values to all. Collective: every rank gives tensors of the same sizes and
+ * dtypes.
+ */
 export async function broadcastTensors(
   group: ProcessGroup,
   tensors: readonly Tensor[],

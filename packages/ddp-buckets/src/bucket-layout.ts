@@ -1,18 +1,18 @@
-// Which gradients travel together, and where each lies in its bucket. Pure arithmetic over indices
-// of the active parameters, the same on every rank.
+// Decides which gradients travel together, and where each lies in its bucket. It is arithmetic over
+// indices of the active parameters, and the same on every rank.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { alignElements, type FlatLayout, flatLayout } from '@shardweave/nn/flat';
 
-/** Dtypes that gradients may have, in the order in which unfinished buckets are closed. */
+/** The dtypes that gradients may have, in the order in which unfinished buckets are closed. */
 export const BUCKET_DTYPES = ['f16', 'bf16', 'f32'] as const satisfies readonly DType[];
 
-/** When a bucket is full: from a number of elements on, or of bytes. */
+/** Says when a bucket is full: from a number of elements on, or of bytes. */
 export type BucketSizes =
   | { readonly elements: number }
   | { readonly firstBytes: number; readonly capBytes: number };
 
-/** What counts of a parameter. */
+/** The part of a parameter that layouts depend on. */
 export interface BucketParameter {
   readonly size: number;
   readonly dtype: DType;
@@ -20,20 +20,23 @@ export interface BucketParameter {
 
 export interface BucketRule {
   readonly sizes: BucketSizes;
-  /** Indices that close their bucket; where there are any, nothing else does. */
+  /** The parameters that close their bucket; where there are any, nothing else does. */
   readonly triggers: ReadonlySet<number>;
-  /** What one bucket may hold at most, padding included; a larger parameter has one of its own. */
+  /**
+   * The most elements that one bucket may hold, with its gaps; a larger parameter has a bucket of
+   * its own.
+   */
   readonly maxElements: number;
 }
 
-/** Its gradients, flat: on the wire with their pads. */
+/** How its gradients lie in one flat buffer, with their gaps, which travel too. */
 export interface BucketLayout extends FlatLayout {
   readonly dtype: DType;
-  /** Indices of its parameters. */
+  /** The indices of its parameters. */
   readonly members: readonly number[];
 }
 
-/** Deals the parameters out to buckets, in `order`, each dtype to its own. */
+/** Deals the parameters out to buckets, in `order`; each dtype has buckets of its own. */
 export function assignBuckets(
   order: readonly number[],
   parameters: readonly BucketParameter[],
@@ -76,7 +79,7 @@ export function assignBuckets(
   return closed;
 }
 
-/** Lays the members of one bucket out, in order. */
+/** Lays out the members of one bucket, in order. */
 export function bucketLayout(
   members: readonly number[],
   parameters: readonly BucketParameter[],
@@ -91,7 +94,7 @@ interface RunningBucket {
   paddedElements: number;
 }
 
-/** Elements from which bucket `ordinal` of a dtype is full. */
+/** From how many elements on bucket `ordinal` of a dtype is full. */
 function fullFrom(sizes: BucketSizes, dtype: DType, ordinal: number): number {
   if ('elements' in sizes) {
     return sizes.elements;

@@ -8,23 +8,23 @@ import { type ActiveParameter, Bucket } from './bucket.js';
 import { assignBuckets, type BucketRule, bucketLayout } from './bucket-layout.js';
 import type { ResolvedDdpOptions } from './options.js';
 
-/** Where a parameter's gradient goes. */
+/** The place that a parameter's gradient goes to. */
 export interface Place {
   readonly bucket: Bucket;
-  /** Its number among the active parameters. */
+  /** The parameter's number among the active ones. */
   readonly index: number;
 }
 
 export interface PlanContext {
   readonly device: Device;
   readonly options: ResolvedDdpOptions;
-  /** What every rank's device can bind at once. */
+  /** How many elements every rank's device can bind at once. */
   readonly maxElements: number;
 }
 
 export class BucketPlan {
   readonly active: readonly ActiveParameter[];
-  /** In the order of reductions. */
+  /** The buckets, in the order of their reductions. */
   readonly buckets: readonly Bucket[];
   /** Whether the order is that of a backward, not the guess. */
   readonly isLearned: boolean;
@@ -75,7 +75,7 @@ export class BucketPlan {
   }
 }
 
-/** Buckets before anything is known of the order; with delayAllreduce they stay. */
+/** Guesses the buckets before anything is known of the order; with delayAllreduce they stay. */
 export function guessStructure(
   active: readonly ActiveParameter[],
   context: PlanContext,
@@ -88,8 +88,8 @@ export function guessStructure(
 }
 
 /**
- * Buckets in the order of arrival; parameters that did not arrive follow as guessed, or are left
- * out.
+ * Makes buckets in the order of arrival. Parameters that did not arrive follow as guessed, or are
+ * left out.
  */
 export function learnStructure(
   active: readonly ActiveParameter[],
@@ -103,7 +103,10 @@ export function learnStructure(
   return assignBuckets(order, parametersOf(active), ruleOf(active, context));
 }
 
-/** A structure as numbers, of a length that depends on the number of parameters alone. */
+/**
+ * Writes a structure as numbers, whose length depends on the number of parameters alone: [[2, 1],
+ * [0]] of 3 is 2, 2, 1, 0, 2, 1, 0.
+ */
 export function encodeStructure(
   structure: readonly (readonly number[])[],
   numParameters: number,

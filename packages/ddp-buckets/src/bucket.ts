@@ -1,9 +1,10 @@
-// The gradients of some parameters in one storage: filled in backward, read back, added up over
-// ranks by somebody else, written and dealt out again. Knows no order and no ranks.
+// A bucket has the gradients of some parameters in one storage. It is filled in backward and read
+// back; somebody else adds it up over ranks; then it is written and dealt out again. It knows no
+// order of buckets, and no ranks.
 //
-// Note [a bucket's storage]: that of its flat gradient; given back when its read-back is queued,
-// and taken again for the result. With retained gradients each backward has a storage of its own,
-// which lives as long as gradients look into it.
+// Note [a bucket's storage]: it is that of the bucket's flat gradient. It is given back when its
+// read-back is queued, and taken again for the result. With retained gradients each backward has a
+// storage of its own, which lives as long as gradients look into it.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { FlatGradient } from '@shardweave/nn/flat';
@@ -19,16 +20,16 @@ export interface ActiveParameter {
 
 export interface BucketContext {
   readonly device: Device;
-  /** dtype on the wire: f32 where 16-bit gradients are reduced in f32. */
+  /** The dtype on the wire: f32 where 16-bit gradients are reduced in f32. */
   readonly reduceDType: DType;
   readonly predivide: number;
   readonly isRetaining: boolean;
 }
 
 export interface ReceiveOptions {
-  /** What the sum is divided by. */
+  /** The number that the sum is divided by. */
   readonly postdivide: number;
-  /** Which members get a gradient; the others keep what they have. */
+  /** Says which members get a gradient; the others keep what they have. */
   readonly isUsed: (member: number) => boolean;
 }
 
@@ -38,9 +39,9 @@ export class Bucket {
   readonly parameters: readonly ActiveParameter[];
   readonly members: readonly BucketMember[];
   readonly #context: BucketContext;
-  /** In backward, until the bucket leaves. */
+  /** The gradients as backward adds them up, until the bucket leaves. */
   readonly gradient: FlatGradient;
-  /** From then on. */
+  /** The storage that the result is written to, from then on. */
   #storage: Storage | undefined;
   #numReady = 0;
 
@@ -69,7 +70,7 @@ export class Bucket {
     return this.#context.reduceDType;
   }
 
-  /** Bytes on the wire, gaps included. */
+  /** How many bytes travel, gaps included. */
   get wireBytes(): number {
     return this.layout.elementCount * byteSize(this.reduceDType);
   }
@@ -79,7 +80,7 @@ export class Bucket {
     return this.#numReady === this.members.length;
   }
 
-  /** A member's gradient is final. */
+  /** Notes that a member's gradient is final. */
   noteReady(): void {
     this.#numReady += 1;
   }
@@ -161,7 +162,7 @@ export class Bucket {
 
   // ---- storages --------------------------------------------------------------------------------
 
-  /** The sum on the device: in the storage itself, or beside it where dtypes differ. */
+  /** Puts the sum on the device: in the storage itself, or beside it where dtypes differ. */
   #upload(storage: Storage, sum: Uint8Array): Storage {
     const { device, reduceDType, isRetaining } = this.#context;
     const isSame = reduceDType === storage.dtype;
@@ -181,7 +182,7 @@ export class Bucket {
       readonly from: number;
       readonly size: number;
       readonly scale: number;
-      /** First element of the output. Default: from. */
+      /** The first element of the output. Default: from. */
       readonly to?: number;
     },
   ): void {
@@ -190,7 +191,7 @@ export class Bucket {
     this.#context.device.backend.run('affine', call);
   }
 
-  /** A gradient of the parameter's own, or added to the one it has. */
+  /** Makes a gradient of the parameter's own, or adds to the one that it has. */
   #dealOut(
     leaf: Tensor,
     member: number,
@@ -210,7 +211,7 @@ export class Bucket {
     own.release();
   }
 
-  /** The gradient is a part of the bucket, or that part is added to the one there is. */
+  /** Makes the gradient a part of the bucket, or adds that part to the one there is. */
   #lookInto(leaf: Tensor, member: number, scaled: Storage): void {
     const { offset, size } = this.members[member]!;
     if (leaf.grad === undefined) {
@@ -224,7 +225,8 @@ export class Bucket {
 }
 
 /**
- * target += source, dense, any dtypes; a 16-bit target's last word may be clobbered past its end.
+ * Adds a dense source to a dense target, whatever their dtypes. The last word of a 16-bit target
+ * may be overwritten past its end.
  */
 function addInto(
   device: Device,

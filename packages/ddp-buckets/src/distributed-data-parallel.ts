@@ -25,13 +25,16 @@ import { WrapperLanes } from './wrapper-lanes.js';
 
 export interface JoinOptions {
   /**
-   * All that step in the body: their group options, step counts and state follow the weights. Empty
-   * where it steps by other means, which then has nothing to remember.
+   * The optimizers that step in the body: their group options, step counts and state follow the
+   * weights. It is empty where the body steps by other means, which then has nothing to remember.
    */
   readonly optimizers: readonly Optimizer<object>[];
-  /** Loss scalers that are updated in the body; they follow, too. Default none. */
+  /** The loss scalers that are updated in the body, which follow, too. Default none. */
   readonly scalers?: readonly LossScaler[];
-  /** Divide by all ranks, or only by those that still have inputs. Default true: all. */
+  /**
+   * Whether sums are divided by all ranks, or only by those that still have inputs. Default true:
+   * by all.
+   */
   readonly divideByInitialWorldSize?: boolean;
 }
 
@@ -47,7 +50,7 @@ export class DistributedDataParallel<
   readonly #lanes: WrapperLanes;
   readonly #keeper: PlanKeeper;
   readonly #sync: GradientSync;
-  /** Parameters and buffers that all ranks have in common. */
+  /** The parameters and buffers that all ranks have in common. */
   readonly #shared = new WeakSet<Tensor>();
   #opening: Promise<void> | undefined;
   #numericClasses: readonly string[] = [];
@@ -95,7 +98,7 @@ export class DistributedDataParallel<
     return this.#keeper.plan?.active.map(({ tensor }) => tensor) ?? [];
   }
 
-  /** Paths of the parameters of each bucket, in the order of reductions. */
+  /** The paths of the parameters of each bucket, in the order of reductions. */
   get buckets(): readonly (readonly string[])[] {
     return (
       this.#keeper.plan?.buckets.map(({ parameters }) => parameters.map(({ path }) => path)) ?? []
@@ -108,8 +111,8 @@ export class DistributedDataParallel<
   }
 
   /**
-   * With retainAllreduceBuffers: the flat buffer of each bucket after the last backward, which its
-   * gradients look into and which is freed with them.
+   * The flat buffer of each bucket after the last backward, with retainAllreduceBuffers. Gradients
+   * look into it, and it is freed with them.
    */
   get allreduceBuffers(): readonly (Tensor | undefined)[] {
     return this.#sync.buffers;
@@ -117,8 +120,8 @@ export class DistributedDataParallel<
 
   /**
    * The numeric classes of all ranks, each once, sorted. With several, optimizers step their
-   * replicas differently in the last bits: send one's to all by `syncParameters({ onlyTrained: true
-   * })` after a step, and clip by this package's norm. Empty on one rank, and before initialize.
+   * replicas differently in the last bits: syncParameters with `onlyTrained` sends one's to all
+   * after a step, and this package's norm clips alike. Empty on one rank, and before initialize.
    */
   get numericClasses(): readonly string[] {
     return this.#numericClasses;
@@ -129,7 +132,7 @@ export class DistributedDataParallel<
     return [...this.#lanes.all];
   }
 
-  /** Of the last step with a reduction. */
+  /** The times of the last step that had a reduction. */
   get timings(): StepTimings | undefined {
     return this.#sync.timings;
   }
@@ -179,7 +182,10 @@ export class DistributedDataParallel<
     }
   }
 
-  /** Layers that were added to the module since, or put in place of others: rank 0's go to all. */
+  /**
+   * Shares layers that were added to the module since, or put in place of others: rank 0's go to
+   * all.
+   */
   async #shareAdded(): Promise<void> {
     const added = this.#state().filter(({ tensor }) => !this.#shared.has(tensor));
     if (added.length === 0) {
@@ -352,7 +358,7 @@ export class DistributedDataParallel<
 
   // ---- parameters ------------------------------------------------------------------------------
 
-  /** Takes over what was added to the module since, too. */
+  /** The parameters that are trained. It takes over what was added to the module since. */
   #trainable(): ActiveParameter[] {
     const found: ActiveParameter[] = [];
     for (const [path, tensor] of this.module.namedParameters()) {

@@ -1,6 +1,6 @@
 // What can go wrong with data-parallel training, beside what collectives reject with.
 
-/** Base of this package's errors; `code` is stable. */
+/** The base of this package's errors, whose `code` is stable. */
 export abstract class DdpError extends Error {
   abstract readonly code: string;
 }
@@ -27,7 +27,7 @@ export class DdpStructureError extends DdpError {
 export class DdpUnusedParameterError extends DdpError {
   override readonly name = 'DdpUnusedParameterError' as const;
   readonly code = 'DDP_UNUSED_PARAMETERS';
-  /** Paths of the parameters. */
+  /** The paths of the parameters. */
   readonly parameters: readonly string[];
 
   constructor(message: string, parameters: readonly string[]) {

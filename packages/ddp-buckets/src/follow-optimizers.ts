@@ -10,12 +10,12 @@ import { broadcastTensors } from './broadcast-tensors.js';
 import { DdpConfigError } from './errors.js';
 
 export interface Followed {
-  /** All that step the wrapped parameters. */
+  /** The optimizers that step the wrapped parameters. */
   readonly optimizers: readonly Optimizer<object>[];
   readonly scalers: readonly LossScaler[];
 }
 
-/** What is sent of one rank, beside the tensors. */
+/** What one rank sends beside the tensors. */
 interface FollowedText {
   readonly optimizers: readonly {
     /** The options of each parameter group. */
@@ -27,10 +27,10 @@ interface FollowedText {
 }
 
 interface StateText {
-  /** Its place among the parameters. */
+  /** The parameter's place among all. */
   readonly index: number;
   readonly runs: readonly StateRun[];
-  /** Names of the state tensors. */
+  /** The names of the state tensors. */
   readonly names: readonly string[];
 }
 
@@ -105,7 +105,10 @@ function describe({ optimizers, scalers }: Followed, parameters: readonly Tensor
   };
 }
 
-/** Step counts as told, tensors of zeros; what the other rank never stepped is as if new. */
+/**
+ * Takes step counts as told, and tensors of zeros; what the other rank never stepped becomes as if
+ * new.
+ */
 async function resize(
   optimizer: Optimizer<object>,
   states: readonly StateText[],
@@ -123,7 +126,7 @@ async function resize(
   }
 }
 
-/** The text of `root`, on every rank. */
+/** Resolves with the text of `root` on every rank. */
 async function broadcastText(
   group: ProcessGroup,
   own: string,

@@ -21,16 +21,16 @@ export class GradientSync implements GradSink {
   isSyncing = true;
   isEnabled = true;
   timings: StepTimings | undefined;
-  /** Of retained gradients, by bucket; as long-lived as they are. */
+  /** The buffers that retained gradients look into, by bucket. They live as long as these. */
   buffers: readonly (Tensor | undefined)[] = [];
   readonly locals = new LocalGradients();
-  /** What join adds. */
+  /** Who takes part while ranks in join run out of inputs. */
   readonly uneven = new UnevenInputs();
   readonly #device: Device;
   readonly #options: ResolvedDdpOptions;
   readonly #lanes: WrapperLanes;
   readonly #keeper: PlanKeeper;
-  /** Backwards that are reduced, begun so far; those of other ranks in join count, too. */
+  /** How many backwards that are reduced have begun. In join those of other ranks count, too. */
   #numBackwards = 0;
   readonly #forwards = new RecordedForwards();
   #pass: Pass | undefined;
@@ -58,7 +58,10 @@ export class GradientSync implements GradSink {
     return this.isSyncing && this.isEnabled;
   }
 
-  /** A forward begins: buckets are made anew where other parameters are trained than before. */
+  /**
+   * Hears that a forward begins: buckets are made anew where other parameters are trained than
+   * before.
+   */
   noteForward(): void {
     this.#forwardStartMs ??= performance.now();
     if (this.isEnabled) {
@@ -67,8 +70,8 @@ export class GradientSync implements GradSink {
   }
 
   /**
-   * A training forward was recorded; undefined where the ranks' numbers of them need not be equal.
-   * Its backward calls noteReached.
+   * Notes a training forward that was recorded, whose backward calls noteReached. Undefined where
+   * the ranks' numbers of forwards need not be equal.
    */
   noteRecorded(): RecordedForward | undefined {
     if (!this.isReducing || this.uneven.isOpen || !this.#lanes.areOpen) {
@@ -83,7 +86,7 @@ export class GradientSync implements GradSink {
 
   // ---- a backward ------------------------------------------------------------------------------
 
-  /** Once per backward, before its first gradient. */
+  /** Begins a backward, once, before its first gradient. */
   beginPass(pass: Pass): void {
     if (this.#pass === pass) {
       return;
@@ -134,8 +137,8 @@ export class GradientSync implements GradSink {
   }
 
   /**
-   * A backward has failed, before it reached this wrapper or after. Where it would have been
-   * reduced the others wait for it.
+   * Hears that a backward has failed, before it reached this wrapper or after. Where it would have
+   * been reduced the others wait for it, and are told.
    */
   failed(error: unknown, pass: Pass): void {
     if (this.#keeper.context === undefined || !this.isReducing) {
@@ -189,7 +192,7 @@ export class GradientSync implements GradSink {
     };
   }
 
-  /** With `prof`, a range of the device's trace. */
+  /** Runs `body`, with `prof` as a range of the device's trace. */
   range<T>(name: string, body: () => T): T {
     const { trace } = this.#device;
     return this.#options.isProfiling && trace !== undefined ? trace.range(name, body) : body();
@@ -238,7 +241,7 @@ export class GradientSync implements GradSink {
     }
   }
 
-  /** Back to rest after a failed backward; what it had added is lost. */
+  /** Returns to rest after a failed backward; what that had added is lost. */
   #reset(): void {
     this.locals.failPass();
     this.#cycle?.reset();

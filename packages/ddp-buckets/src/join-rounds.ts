@@ -7,9 +7,9 @@ import type { ProcessGroup } from '@shardweave/collectives';
 export type JoinEvent = 'backward' | 'buffers';
 
 export interface JoinRound {
-  /** Ranks that have inputs, ascending; empty when all have run out. */
+  /** The ranks that have inputs, ascending; empty when all have run out. */
   readonly active: readonly number[];
-  /** What they do; undefined when all have run out. */
+  /** What these ranks do; undefined when all have run out. */
   readonly event: JoinEvent | undefined;
 }
 
@@ -29,7 +29,10 @@ export class JoinRounds {
     return this.#lastActive;
   }
 
-  /** One byte of every rank; `event` undefined: this rank has run out. */
+  /**
+   * Tells the others what comes next here, a byte of every rank. `event` is undefined where this
+   * rank has run out.
+   */
   announce(event: JoinEvent | undefined): Promise<JoinRound> {
     const group = this.#group;
     const identity = `ddp join round ${this.#numRounds++}`;

@@ -11,10 +11,11 @@ interface LocalGradient {
 
 export class LocalGradients {
   readonly #sums = new Map<Tensor, LocalGradient>();
-  /** Leaves whose sums the backward under way has added to, or taken. */
+  /** The leaves whose sums the backward under way has added to, or taken. */
   readonly #touched = new Set<Tensor>();
   /**
-   * Leaves that a failed backward has touched: parts of it are in their sums, or the sums are gone.
+   * The leaves that a failed backward has touched: parts of it are in their sums, or the sums are
+   * gone.
    */
   readonly #torn = new Set<Tensor>();
 
@@ -23,12 +24,12 @@ export class LocalGradients {
     return this.#torn.size > 0;
   }
 
-  /** A backward begins. */
+  /** Hears that a backward begins. */
   beginPass(): void {
     this.#touched.clear();
   }
 
-  /** It has failed. */
+  /** Hears that the backward has failed. */
   failPass(): void {
     for (const leaf of this.#touched) {
       this.#torn.add(leaf);
@@ -70,7 +71,7 @@ export class LocalGradients {
     return current?.sum;
   }
 
-  /** Gradients are being zeroed; what `grad` shows is freed by whoever zeroes. */
+  /** Forgets gradients that are being zeroed; whoever zeroes frees what `grad` shows. */
   clear(leaves: readonly Tensor[]): void {
     for (const leaf of leaves) {
       this.#torn.delete(leaf);

@@ -1,5 +1,5 @@
 // The specification of what buckets do: after backward, an all-reduce for each parameter, one after
-// the other. No buckets, no overlap; slow where parameters are many and small.
+// the other. It has no buckets and no overlap, and is slow where parameters are many and small.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { ReduceDType } from '@shardweave/dtypes';

@@ -1,4 +1,4 @@
-// Whether a backward reaches what the ranks wait for: every trainable parameter, or in a static
+// Checks that a backward reaches what the ranks wait for: every trainable parameter, or in a static
 // graph the same ones as the first did.
 
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -14,7 +14,7 @@ export interface ReachOptions {
 export class Reach {
   readonly #group: ProcessGroup;
   readonly #options: ReachOptions;
-  /** In a static graph: what this rank's backwards reach. */
+  /** The parameters that this rank's backwards reach in a static graph. */
   #expected: ReadonlySet<Tensor> | undefined;
 
   constructor(group: ProcessGroup, options: ReachOptions) {
@@ -22,12 +22,14 @@ export class Reach {
     this.#options = options;
   }
 
-  /** In a static graph the next backwards are to reach what this one has. */
+  /**
+   * Notes what this backward has reached: in a static graph the next ones are to reach the same.
+   */
   expect(reached: ReadonlySet<Tensor> | undefined): void {
     this.#expected = this.#options.isStaticGraph ? new Set(reached) : undefined;
   }
 
-  /** Other parameters are trained. */
+  /** Forgets what was reached, since other parameters are trained. */
   forget(): void {
     this.#expected = undefined;
   }

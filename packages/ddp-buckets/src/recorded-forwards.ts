@@ -1,9 +1,9 @@
-// Which forwards had their backward. A rank that leaves a batch out after its forward is a batch
-// ahead of the others from then on, and nothing but this count tells it from them.
+// Counts the forwards that had no backward. A rank that leaves a batch out after its forward is a
+// batch ahead of the others from then on, and nothing but this count tells it from them.
 
 /** A training forward whose graph was recorded. */
 export interface RecordedForward {
-  /** Backwards that had begun before it. */
+  /** How many backwards had begun before it. */
   readonly numBackwards: number;
 }
 
@@ -17,7 +17,7 @@ export class RecordedForwards {
     return forward;
   }
 
-  /** A backward has reached its output. */
+  /** Hears that a backward has reached the forward's output. */
   reach(forward: RecordedForward): void {
     this.#waiting.delete(forward);
   }

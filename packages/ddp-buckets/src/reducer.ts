@@ -12,7 +12,7 @@ import { assignBuckets, BUCKET_DTYPES, type BucketLayout, bucketLayout } from '.
 import { DdpConfigError } from './errors.js';
 import { serial } from './tell-others.js';
 
-/** Tensors in iterables, however deep. */
+/** A tensor, or an iterable of such trees, however deep. */
 export type TensorTree = Tensor | Iterable<TensorTree>;
 
 export interface ReducerOptions {
@@ -21,12 +21,12 @@ export interface ReducerOptions {
 
 export class Reducer {
   readonly #source: Module | undefined;
-  /** Where the source is no module: the gradients themselves. */
+  /** The gradients themselves, where the source is no module. */
   readonly #gradients: readonly Tensor[];
   readonly #group: ProcessGroup;
   readonly #hostBuffers = new HostBuffers();
   #opening: Promise<number> | undefined;
-  /** Among those that use the group, and what ranks compare of the reduction under way. */
+  /** The number of this reducer among the users of the group, for what ranks compare. */
   #user = 0;
   #numReductions = 0;
   #identity = '';
@@ -133,7 +133,7 @@ export class Reducer {
     return smallest;
   }
 
-  /** The gradients that any rank has; zeros are made where this one has none. */
+  /** Gives the gradients that any rank has; zeros are made where this one has none. */
   async #present(): Promise<Tensor[]> {
     const parameters = this.#source!.parameters();
     const present = Uint8Array.from(parameters, ({ grad }) => (grad === undefined ? 0 : 1));

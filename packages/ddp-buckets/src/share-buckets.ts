@@ -10,18 +10,21 @@ import {
 } from './bucket-plan.js';
 import type { SyncCycle } from './sync-cycle.js';
 
-/** Runs a collective in the wrapper's turn; none on one rank. */
+/** Runs a collective in the wrapper's turn; undefined on one rank. */
 export type InTurn = (<T>(body: (group: ProcessGroup) => Promise<T>) => Promise<T>) | undefined;
 
 export interface LearnOptions {
   readonly context: PlanContext;
-  /** What usedByAny gave: a byte for each active parameter, 1 where a rank uses it. */
+  /** A byte for each active parameter, as usedByAny gives them: 1 where a rank uses it. */
   readonly used: Uint8Array | undefined;
   /** The rank whose order counts. */
   readonly leader: number;
 }
 
-/** A byte for each active parameter: 0 where no rank has a gradient; undefined: all have. */
+/**
+ * Resolves with a byte for each active parameter, 0 where no rank has a gradient; undefined where
+ * all have.
+ */
 export async function usedByAny(
   cycle: SyncCycle,
   { options }: PlanContext,
@@ -50,7 +53,7 @@ export function isToLearn({ plan }: SyncCycle, { options }: PlanContext): boolea
   return !plan.isLearned && plan.active.length > 0 && (!isDelayed || isStaticGraph);
 }
 
-/** The order of arrival on `leader`, as buckets. */
+/** Resolves with buckets in the order of arrival on `leader`. */
 export async function learnBuckets(
   cycle: SyncCycle,
   { context, used, leader }: LearnOptions,

@@ -1,5 +1,5 @@
-// How long a step computed and communicated, and how much of the latter nothing hid. Times of this
-// rank's host, in ms.
+// Times how long a step computed and communicated, and how much of the latter nothing hid, in
+// milliseconds of this rank's host.
 
 export interface StepTimings {
   /** From the first forward since the last backward to when the last gradient was on the host. */
@@ -19,18 +19,18 @@ export class StepClock {
   readonly #intervals: { readonly startMs: number; readonly endMs: number }[] = [];
   #computedMs = 0;
 
-  /** Made when backward begins. */
+  /** It is made when backward begins. */
   constructor(forwardStartMs: number | undefined) {
     this.#startMs = forwardStartMs ?? this.#backwardStartMs;
   }
 
-  /** A bucket's gradients have arrived on the host; hands them through. */
+  /** Notes that a bucket's gradients have arrived on the host, and hands them through. */
   readonly noteRead = (bytes: Uint8Array): Uint8Array => {
     this.#computedMs = performance.now();
     return bytes;
   };
 
-  /** A bucket's communication starts; call the result at its end. */
+  /** Notes that a bucket's communication starts. What it returns is called at its end. */
   beginCommunication(): () => void {
     const startMs = performance.now();
     return () => {
@@ -38,7 +38,7 @@ export class StepClock {
     };
   }
 
-  /** The host has queued all of backward. */
+  /** Notes that the host has queued all of backward. */
   noteQueued(): void {
     this.#computedMs = Math.max(this.#computedMs, performance.now());
   }

@@ -18,13 +18,13 @@ import { tellOthers } from './tell-others.js';
 
 /** What all cycles of a wrapper share. */
 export interface CycleContext {
-  /** Empty on one rank. */
+  /** The groups that buckets take in turn; empty on one rank. */
   readonly lanes: readonly ProcessGroup[];
   readonly hook: CommunicationHook;
   readonly hostBuffers: HostBuffers;
   readonly locals: LocalGradients;
   readonly isDelayed: boolean;
-  /** Before the buckets' numbers in traces. */
+  /** What stands before the buckets' numbers in traces. */
   readonly tagPrefix: string;
   /** Runs a part of the wrapper's work, as a range of the trace where it is profiled. */
   readonly range: <T>(name: string, body: () => T) => T;
@@ -32,32 +32,32 @@ export interface CycleContext {
 
 export interface CycleOptions {
   readonly plan: BucketPlan;
-  /** Before it no bucket may leave: the agreement on parameters and participants. */
+  /** The agreement on parameters and participants, before which no bucket may leave. */
   readonly agreed: Promise<unknown>;
-  /** Parameters that get a gradient in this backward. */
+  /** The parameters that get a gradient in this backward. */
   readonly reached: ReadonlySet<Tensor>;
   readonly clock: StepClock;
   /** What ranks compare of its collectives: the wrapper and the number of the backward. */
   readonly identity: string;
 }
 
-/** What a bucket's result is worth; known when the agreement is. */
+/** How a bucket's result is used, which is known when the agreement is. */
 export interface CycleOutcome {
   readonly postdivide: number;
-  /** Which parameters of the plan (by number) get a gradient. */
+  /** Says which parameters of the plan (by number) get a gradient. */
   readonly isUsed: (index: number) => boolean;
 }
 
 export class SyncCycle {
   readonly plan: BucketPlan;
-  /** Parameters (by number) in the order in which their gradients became final. */
+  /** The parameters (by number) in the order in which their gradients became final. */
   readonly arrived: number[] = [];
   /** Rejects where the ranks don't agree; nothing of the backward is sent then. */
   readonly agreed: Promise<unknown>;
   readonly identity: string;
   readonly #context: CycleContext;
   readonly #clock: StepClock;
-  /** Parameters of which this rank has something to add. */
+  /** The parameters of which this rank has something to add. */
   readonly #used = new Set<Tensor>();
   readonly #sums: (Promise<Uint8Array> | undefined)[] = [];
   #failure: { readonly error: unknown } | undefined;
@@ -76,7 +76,7 @@ export class SyncCycle {
     }
   }
 
-  /** What made a bucket fail, the first one; later calls fail because of it. */
+  /** What made the first bucket fail; later calls fail because of it. */
   get failure(): { readonly error: unknown } | undefined {
     return this.#failure;
   }
@@ -94,7 +94,10 @@ export class SyncCycle {
     bucket.gradient.add(leaf, gradient);
   }
 
-  /** A parameter's gradient is final: its bucket may leave, and others that have waited for it. */
+  /**
+   * Hears that a parameter's gradient is final: its bucket may leave, and others that have waited
+   * for it.
+   */
   final(leaf: Tensor): void {
     this.arrived.push(this.#placeOf(leaf).index);
     this.#finish(leaf);
@@ -111,7 +114,7 @@ export class SyncCycle {
     return used;
   }
 
-  /** Backward is through: what has waited leaves. */
+  /** Lets what has waited leave, since backward is through. */
   flush(): void {
     this.#leave();
     const left = this.plan.buckets.slice(this.#sums.length);

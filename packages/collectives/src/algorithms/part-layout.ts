@@ -2,8 +2,8 @@
 // into segments, so that what is sent, summed and passed on overlap.
 
 /**
- * Rank r's part goes from `offsets[r]` to `offsets[r + 1]`: parts of 2, 2 and 1 bytes are 0, 2, 4,
- * 5.
+ * Rank r's part goes from `offsets[r]` to `offsets[r + 1]`: parts of 2, 2 and 1 bytes have the
+ * offsets 0, 2, 4, 5.
  */
 export interface PartLayout {
   readonly offsets: readonly number[];
@@ -18,7 +18,7 @@ export function evenParts(worldSize: number, partBytes: number): PartLayout {
   return { offsets };
 }
 
-/** Parts of whole elements, which differ by one element at most: 9 over 4 ranks is 3, 2, 2, 2. */
+/** Parts of whole elements, which differ by one element at most: 9 over 4 ranks is 2, 2, 2, 3. */
 export function balancedParts(
   worldSize: number,
   byteLength: number,

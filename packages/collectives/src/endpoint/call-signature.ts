@@ -70,8 +70,8 @@ export interface LayoutDetails {
 }
 
 /**
- * Describes a call for messages: `allReduce sum f32 1024 bytes #41`, `broadcast u8 16 bytes root 2
- * #3`.
+ * Describes a call for messages, for example `allReduce sum f32 1024 bytes #41` or
+ * `broadcast u8 16 bytes root 2 #3`.
  */
 export function describeCall(
   call: CallSignature,

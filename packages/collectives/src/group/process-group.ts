@@ -37,8 +37,9 @@ export interface MoveOptions extends CallOptions {
 /** How f32 travels, in all-gathers and in sums and means. `dtype` must be 'f32'. */
 export interface CompressionOptions {
   /**
-   * Rounded to 16 bits, or to int8 with a scale for each block of 256 (errors: see docs/collectives/operations.md).
-   * Sums are made in f32 all the same. Default: the group's, else 'exact'.
+   * Rounded to 16 bits, or to int8 with a scale for each block of 256 (errors: see
+   * docs/collectives/operations.md). Sums are made in f32 all the same. Default: the group's, else
+   * 'exact'.
    */
   readonly wire?: WireFormat | 'exact';
   /**

@@ -34,7 +34,8 @@ const MPI_LAUNCHERS: readonly (LauncherName | undefined)[] = ['openmpi', 'pmi'];
 
 /**
  * Resolves with the group of all ranks when all have come, within `joinTimeoutMs` (default: five
- * minutes). Explicit options win over the environment, whose launchers docs/collectives/starting.md lists.
+ * minutes). Explicit options win over the environment, whose launchers docs/collectives/starting.md
+ * lists.
  *
  * @throws {LaunchError} where options or environment can't be right, before anything is sent.
  * @throws {JoinError} where the ranks don't find each other.

@@ -43,8 +43,8 @@ const CLAIMS: readonly Claim[] = [
 
 /**
  * The place that the launcher of this process gave it, or undefined where no launcher is seen.
- * docs/collectives/starting.md has the table of launchers and variables; SHARDWEAVE_RUN_ID and SHARDWEAVE_ATTEMPT go
- * before any launcher's. Nothing but `variables` is looked at.
+ * docs/collectives/starting.md has the table of launchers and variables; SHARDWEAVE_RUN_ID and
+ * SHARDWEAVE_ATTEMPT go before any launcher's. Nothing but `variables` is looked at.
  *
  * @throws {LaunchError} where a variable is missing, no number, or contradicts another.
  */

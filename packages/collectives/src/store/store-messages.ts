@@ -5,9 +5,7 @@
 
 import type { StoreErrorCode, StoreErrorDetails } from '../errors.js';
 
-/**
- * The longest message on the wire. A listener takes longer ones only from who has proved itself.
- */
+/** The longest message on the wire. */
 export const PIECE_BYTES = 64 * 1024;
 
 /** No header of ours is longer: lists of keys stay far below it. */

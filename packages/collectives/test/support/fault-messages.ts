@@ -15,7 +15,7 @@ export type RankCommand =
       readonly secret: string;
       readonly attempt: number;
       readonly isRouted: boolean;
-      /** Of connectWs, as they are. */
+      /** Options of connectWs, as they are. */
       readonly listen?: false;
       readonly rendezvous?: 'elsewhere';
       readonly silenceMs?: number;

@@ -4,7 +4,8 @@ import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
 import { SECRET } from './ws-harness.js';
 
 /**
- * Of two ranks, where nothing else is said. Resolves with its port and the promise of its group.
+ * Begins rank 0 of two, unless other options are given. Resolves with its port and the promise of
+ * its group.
  */
 export async function beginFirst(options: Partial<ConnectWsOptions> = {}) {
   let tell: (port: number) => void = () => {};

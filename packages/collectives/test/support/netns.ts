@@ -8,7 +8,7 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 export interface LanHost {
   /** The namespace's, for `ip netns exec`. */
   readonly name: string;
-  /** Of eth0, IPv4. All hosts of a LAN reach each other by it. */
+  /** The IPv4 address of eth0, by which all hosts of a LAN reach each other. */
   readonly address: string;
   /** Starts a Node script on this host, with a channel for messages; its pid is the script's. */
   fork(script: string, args: readonly string[], options?: ForkOptions): ChildProcess;

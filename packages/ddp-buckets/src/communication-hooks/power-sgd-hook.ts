@@ -25,7 +25,7 @@ export interface PowerSgdOptions {
   readonly errorFeedback?: boolean;
   /** Each step's iteration starts where the last one ended. Default true. */
   readonly warmStart?: boolean;
-  /** Of the first factors; the same on all ranks. Default 0. */
+  /** The seed of the first factors, the same on all ranks. Default 0. */
   readonly seed?: number;
 }
 

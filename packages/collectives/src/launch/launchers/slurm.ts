@@ -59,7 +59,7 @@ function readFirstHost(env: Environment): string | undefined {
   return list === undefined ? env.text('SLURM_LAUNCH_NODE_IPADDR') : firstHost(list);
 }
 
-/** Reads SLURM_STEP_TASKS_PER_NODE: "2(x3),1" gives 2, 2, 2, 1. */
+/** How many tasks a node has, by SLURM_STEP_TASKS_PER_NODE: "2(x3),1" is 2, 2, 2, 1. */
 function readTasksOfNode(env: Environment, nodeRank: number | undefined): number | undefined {
   const counts = env.text('SLURM_STEP_TASKS_PER_NODE')?.split(',') ?? [];
   const tasks = counts.flatMap((part) => {

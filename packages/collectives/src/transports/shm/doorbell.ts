@@ -6,7 +6,7 @@ const AWAKE = 0;
 const WAITS = 1; // in Atomics.waitAsync
 const WANTS_MESSAGE = 2;
 
-/** TypeScript's es2023 library does not have it. */
+/** What TypeScript's es2023 library does not have of Atomics. */
 interface AsyncAtomics {
   waitAsync?(
     array: Int32Array,

@@ -8,7 +8,7 @@ const MAX_PAGES = 65_536;
 
 const PAGE_BYTES = 64 * 1024;
 
-/** The fewest pages that a rank takes at a time. */
+/** A rank takes at least so many bytes of new pages at a time. */
 const GROWTH_BYTES = 2 ** 20;
 
 /** Blocks are aligned to cache lines, so that no two ranks' blocks share one. */
@@ -17,7 +17,7 @@ const GRAIN_BYTES = 64;
 interface Block {
   start: number;
   end: number;
-  /** The first bytes, which are never given to anybody. */
+  /** Whether nobody was ever given the block, so that its bytes are zero. */
   isZero: boolean;
 }
 
