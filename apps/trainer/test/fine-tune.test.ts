@@ -55,7 +55,7 @@ async function train(flags: string, entry = ''): Promise<number[]> {
 
 /** Answers of a model directory, by llama.cpp. */
 async function answersOf(directory: string): Promise<Record<string, string>> {
-  const path = join(folder, 'model.gguf');
+  const path = `${directory}.gguf`;
   const args = ['gguf', '--model', directory, '--out', path, '--type', 'f16', '--quiet'];
   expect(await runCli(args)).toEqual({ code: 0, out: '', err: '' });
   const llama = await openLlama();
