@@ -153,7 +153,7 @@ export {
   type SaveCheckpointOptions,
   saveCheckpoint,
 } from './saves/save-checkpoint.js';
-export { loadStateDict, stateDict, streamStateDict } from './state-dict.js';
+export { lazyStateDict, loadStateDict, stateDict, streamStateDict } from './state-dict.js';
 export {
   type EmbeddingPlaces,
   type HeadOptions,

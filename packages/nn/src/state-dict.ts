@@ -21,6 +21,19 @@ export async function stateDict(module: Module): Promise<Map<string, HostTensor<
 }
 
 /**
+ * As stateDict, but each tensor is read when it is asked for, as it is then: a model passes through the host one
+ * tensor at a time, or not at all.
+ * @throws {NnConfigError} as stateDict
+ */
+export function lazyStateDict(module: Module): Map<string, LazyTensor<DType>> {
+  const entries = namedTensors(module, 'lazyStateDict').map(([name, tensor]) => {
+    const { dtype, shape } = tensor;
+    return [name, { dtype, shape, read: () => tensor.toBytes() }] as const;
+  });
+  return new Map(entries);
+}
+
+/**
  * Writes values into a module, converted to each parameter's dtype. Nothing is written when it
  * throws.
  * @param options.strict whether names missing on either side are an error. Default true.

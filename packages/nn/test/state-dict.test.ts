@@ -2,6 +2,7 @@ import {
   checkpoint,
   type HostTensor,
   Linear,
+  lazyStateDict,
   loadStateDict,
   Module,
   NnConfigError,
@@ -58,6 +59,30 @@ describe('stateDict', () => {
     const wrapped = checkpoint(make(3));
     loadStateDict(wrapped, await stateDict(packed));
     expect(await stateDict(wrapped)).toEqual(state);
+  });
+
+  it('is lazy where asked: reads a tensor when it is wanted, as it is then', async () => {
+    const device = makeDevice();
+    const module = new Linear(device, { inFeatures: 5, outFeatures: 3 });
+    packParameters(module);
+    const numRead: number[] = [];
+    const { backend } = device;
+    const read = backend.read.bind(backend);
+    backend.read = (...args) => {
+      numRead.push(args[2]);
+      return read(...args);
+    };
+    const state = lazyStateDict(module);
+    expect(numRead).toEqual([]);
+    const other = new Linear(makeDevice({ seed: 9 }), { inFeatures: 5, outFeatures: 3 });
+    loadStateDict(module, await stateDict(other));
+    for (const [name, { dtype, shape, data }] of await stateDict(module)) {
+      const entry = state.get(name)!;
+      numRead.length = 0;
+      expect([entry.dtype, entry.shape, await entry.read()]).toEqual([dtype, shape, data]);
+      expect(numRead).toEqual([data.byteLength]);
+    }
+    expect(state.size).toBe(2);
   });
 
   it('is refused for a shard', async () => {

@@ -1,7 +1,7 @@
 // The whole model on each rank in f32; gradients meet in buckets during backward.
 
 import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
-import { captureCheckpoint, loadCheckpoint, stateDict } from '@shardweave/nn';
+import { captureCheckpoint, lazyStateDict, loadCheckpoint } from '@shardweave/nn';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -34,7 +34,7 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
       capture: async () =>
         groups.gather.rank === 0 ? captureCheckpoint(ddp, { optimizer, onlyTrained }) : undefined,
     },
-    stateDict: () => stateDict(ddp),
+    stateDict: async () => lazyStateDict(ddp),
     textModel: async () => model,
     dispose: async () => ddp.dispose(),
   };

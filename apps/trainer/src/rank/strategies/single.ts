@@ -2,9 +2,9 @@
 
 import {
   captureCheckpoint,
+  lazyStateDict,
   loadCheckpoint,
   packParameters,
-  stateDict,
   streamedGradNorm,
 } from '@shardweave/nn';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
@@ -27,7 +27,7 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
     load: (reader, { isWeightsAlone }) =>
       loadCheckpoint(model, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
     saving: { capture: () => captureCheckpoint(model, { optimizer, onlyTrained }) },
-    stateDict: () => stateDict(model),
+    stateDict: async () => lazyStateDict(model),
     textModel: async () => model,
     dispose: async () => {
       model.dispose();

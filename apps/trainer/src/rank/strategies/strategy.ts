@@ -43,7 +43,10 @@ export interface Strategy {
   /** How what this rank holds of weights and optimizer state is saved. */
   readonly saving: Saving;
 
-  /** The whole model for rank 0, on the host or read from where it rests; nothing for others. Collective. */
+  /**
+   * The whole model for rank 0, gathered on the host or read from where it rests when it is asked for; nothing for
+   * others of fsdp. Collective.
+   */
   stateDict(): Promise<ModelState>;
 
   /**
