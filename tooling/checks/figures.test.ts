@@ -8,7 +8,7 @@ import { ROOT } from './workspace.ts';
 
 /** Claims of a measurement. Settings (a time-out, a share of a limit) are other words. */
 const CLAIMS = [
-  /\d[\d.,]* ?(?:GFLOP|[KMG]i?B\/s|[KMG]i?B a second|tok\/s|tokens a second)/,
+  /\d[\d.,]* ?(?:[GT]FLOPS?(?:\/s| a second| per)|[KMG]i?B\/s|[KMG]i?B a second|tok\/s|tokens a second)/,
   /\d[\d.,]* ?(?:times|x) (?:as )?(?:fast|slow|quick|less time|the time|that of)/,
   /\d[\d.,]* of the time\b/,
   /\d[\d.,]* ?% (?:faster|slower|of the (?:delay|time)|hidden|is hidden)/,
