@@ -118,6 +118,12 @@ export interface Backend {
   planScratch?<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void;
 
   /**
+   * Compiles the kernels that planScratch met, so that no step waits for them. Rejects with ShaderError, by its name,
+   * for one that does not compile, which fails nothing else. Absent: kernels are there.
+   */
+  preparePlanned?(): Promise<void>;
+
+  /**
    * Calls `relieve` whenever an allocation fails, for it to give back what it keeps for reuse. Several
    * ranks that share the backend relieve each other. Returns its removal. A device that computes
    * nothing may lack it.

@@ -7,7 +7,6 @@ import { planRows, planText } from '../plan/plan-table.js';
 import { coresOf, openStepClock } from '../plan/rates.js';
 import { roomHere } from '../plan/room.js';
 import { DeviceHost } from '../rank/device-host.js';
-import { COMPUTE_DTYPES } from '../rank/strategies/model-parts.js';
 import { resolveConfig } from '../resolve-config.js';
 import { defineCommand } from './define-command.js';
 
@@ -38,9 +37,8 @@ export const plan = defineCommand<PlanFlags>({
     const config = { ...asked, devices: await resolveDevices(asked.devices, entry) };
     const kind = config.devices[0] === 'webgpu' ? 'webgpu' : 'cpu';
     await using host = new DeviceHost();
-    const { threads, precision } = config;
-    const dtype = COMPUTE_DTYPES[precision];
-    const backend = await host.open(kind, { threads: coresOf(config), dtype });
+    const { threads } = config;
+    const backend = await host.open(kind, { threads: coresOf(config) });
     using clock = await openStepClock(backend);
     const rows = await planRows(config, {
       model: kind === 'cpu' ? { info: cpuInfo({ threads }) } : backend,

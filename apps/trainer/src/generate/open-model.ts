@@ -49,7 +49,6 @@ export async function openModel(
   try {
     const backend = await host.open(kind === 'webgpu' ? 'webgpu' : 'cpu', {
       threads: flags.threads ?? availableParallelism(),
-      dtype: COMPUTE_DTYPES[config.precision],
     });
     const device = new Device(backend);
     const model = (await loadModel(device, config, flags)).eval();

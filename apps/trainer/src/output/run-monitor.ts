@@ -256,8 +256,8 @@ export class RunMonitor {
 
   #noteReady(ready: RankReady): void {
     this.#ready[ready.rank] = ready;
-    const { rank, device, description, numericClass, shardBytes } = ready;
-    this.#record({ type: 'ready', rank, device, description, numericClass, shardBytes });
+    const { rank, device, description, numericClass, tiles, shardBytes } = ready;
+    this.#record({ type: 'ready', rank, device, description, numericClass, tiles, shardBytes });
     if (this.#isReady) {
       this.#start();
     }

@@ -35,7 +35,7 @@ export type EventRecord =
   | { readonly type: 'header'; readonly rows: readonly (readonly [string, string])[] }
   | ({ readonly type: 'ready' } & Pick<
       RankReady,
-      'rank' | 'device' | 'description' | 'numericClass' | 'shardBytes'
+      'rank' | 'device' | 'description' | 'numericClass' | 'tiles' | 'shardBytes'
     >)
   | ({ readonly type: 'rank'; readonly atMs: number } & RankStatus)
   | {

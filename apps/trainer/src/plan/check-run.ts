@@ -5,7 +5,6 @@ import type { Backend } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../output/format.js';
 import type { DeviceHost } from '../rank/device-host.js';
 import type { RankCheck, RankTaken } from '../rank/events.js';
-import { COMPUTE_DTYPES } from '../rank/strategies/model-parts.js';
 import type { RunConfig } from '../run-config.js';
 import { type DryRun, dryRun } from './dry-run.js';
 import { coresOf, openStepClock } from './rates.js';
@@ -50,7 +49,7 @@ async function stepMsOn(
   run: DryRun,
 ): Promise<number> {
   const isCpu = backend.info.kind === 'cpu';
-  const options = { threads: coresOf(config), dtype: COMPUTE_DTYPES[config.precision] };
+  const options = { threads: coresOf(config) };
   using clock = await openStepClock(isCpu ? await host.open('cpu', options) : backend);
   return await clock.stepMs(run, config);
 }

@@ -2,25 +2,20 @@
 // many; on the cpu each has threads and memory of its own.
 
 import type { Backend, DType } from '@shardweave/tensor-core';
-import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
+import type { MatmulChoiceTable, WebGpuBackend } from '@shardweave/tensor-core/webgpu';
+import { defaultCacheDirectory } from '../data/prepare-tokens.js';
 import { UsageError } from '../errors.js';
-import { MatmulCache } from './matmul-cache.js';
 
 export class DeviceHost implements AsyncDisposable {
   readonly #opened: Backend[] = [];
-  readonly #matmulCache = new MatmulCache();
   #webGpu: Promise<WebGpuBackend> | undefined;
 
   /**
-   * A rank's backend, with the fastest products in `dtype` that are known. It lives as long as the
-   * host.
+   * A rank's backend, with the fastest products that are known. It lives as long as the host.
    *
    * @throws {UsageError} for webgpu where no adapter is found.
    */
-  async open(
-    device: 'cpu' | 'webgpu',
-    options: { readonly threads: number; readonly dtype: DType },
-  ): Promise<Backend> {
+  async open(device: 'cpu' | 'webgpu', options: { readonly threads: number }): Promise<Backend> {
     if (device === 'cpu') {
       const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
       const backend = await createCpuBackend({ threads: options.threads });
@@ -28,19 +23,22 @@ export class DeviceHost implements AsyncDisposable {
       return backend;
     }
     this.#webGpu ??= openWebGpu();
-    const backend = await this.#webGpu;
-    const choices = await this.#matmulCache.read(backend.info.description, options.dtype);
-    if (choices !== undefined) {
-      backend.importMatmulChoices(choices);
-    }
-    return backend;
+    return await this.#webGpu;
   }
 
-  /** Leaves the GPU's fastest products to the next run; nothing where there is no GPU. */
+  /** What the GPU's products are made by, where something was measured. */
+  async matmulChoices(): Promise<MatmulChoiceTable | undefined> {
+    return (await this.#webGpu)?.exportMatmulChoices();
+  }
+
+  /**
+   * Leaves the GPU's fastest products to the next run: seconds, once. Nothing where there is no GPU, or a driver
+   * that computes on the CPU, which compiles for minutes.
+   */
   async measureProducts(dtype: DType): Promise<void> {
     const backend = await this.#webGpu;
-    if (backend !== undefined) {
-      await this.#matmulCache.measure(backend, dtype);
+    if (backend?.info.isSoftware === false) {
+      await backend.tuneMatmul({ dtypes: [dtype] });
     }
   }
 
@@ -55,8 +53,12 @@ export class DeviceHost implements AsyncDisposable {
 async function openWebGpu(): Promise<WebGpuBackend> {
   const { createWebGpuBackend } = await import('@shardweave/tensor-core/webgpu');
   try {
-    const { openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
-    return await createWebGpuBackend({ gpu: openNodeGpu(), allowSoftware: true });
+    const { fileTuningStore, openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
+    return await createWebGpuBackend({
+      gpu: openNodeGpu(),
+      allowSoftware: true,
+      tuningStore: fileTuningStore(defaultCacheDirectory(process.env)),
+    });
   } catch (cause) {
     throw new UsageError(
       `--device webgpu: ${(cause as Error).message} Run "npm run doctor" to see what is missing, or use --device cpu.`,

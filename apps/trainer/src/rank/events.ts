@@ -14,6 +14,8 @@ export interface RankReady {
   readonly description: string;
   /** Ranks of one class give equal bits for equal inputs. */
   readonly numericClass: string;
+  /** By class of products the tile that makes them, where a GPU was measured; undefined on the cpu. */
+  readonly tiles?: Readonly<Record<string, string>> | undefined;
   /** Trainable numbers of the whole model, tied weights once, no padding. */
   readonly params: number;
   /** This rank's f32 parameters take so many bytes, padding included. */

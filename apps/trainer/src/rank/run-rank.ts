@@ -76,11 +76,11 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   const { config, rank, host, emit } = options;
   const backend = await host.open(config.devices[rank] === 'webgpu' ? 'webgpu' : 'cpu', {
     threads: config.threads,
-    dtype: COMPUTE_DTYPES[config.precision],
   });
   if (backend.info.kind === 'webgpu') {
     // The command has asked for the ranks on cpu devices, and leaves drivers to its ranks.
     await requireRoomOf(config, { rank, model: backend, room: roomHere(config, 'webgpu') });
+    await backend.preparePlanned?.();
   }
   const trace = config.traceFile === undefined ? undefined : new Trace({ rank });
   if (trace !== undefined) {
@@ -190,11 +190,13 @@ interface Trained {
  * @returns undefined where the run ends early, as it was asked to
  */
 async function train(options: TrainOptions): Promise<Trained | undefined> {
-  const { config, rank, emit, signal, backend, device, data, strategy, groups, comm } = options;
+  const { config, rank, host, emit, signal, backend, device, data, strategy, groups, comm } =
+    options;
   const { background, plan, stores } = options;
   const { kind, description } = backend.info;
   const numericClass = await device.numericClass();
   const params = parameterCount(config.modelConfig);
+  const tiles = kind === 'webgpu' ? await host.matmulChoices() : undefined;
   const { shardBytes } = strategy;
   emit({
     type: 'ready',
@@ -203,6 +205,7 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
       device: kind,
       description,
       numericClass,
+      tiles,
       params,
       shardBytes,
       data: data.train.size,

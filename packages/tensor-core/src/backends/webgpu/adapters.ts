@@ -41,7 +41,8 @@ export async function listAdapters(gpu: GPU): Promise<AdapterDescription[]> {
 }
 
 export function describeAdapter(adapter: GPUAdapter): AdapterDescription {
-  const { info, features, limits } = adapter;
+  const { features, limits } = adapter;
+  const info = infoOf(adapter);
   return {
     name: nameOf(info),
     vendor: info.vendor,
@@ -53,6 +54,29 @@ export function describeAdapter(adapter: GPUAdapter): AdapterDescription {
     maxBufferBytes: limits.maxBufferSize,
     maxBindingBytes: limits.maxStorageBufferBindingSize,
   };
+}
+
+/** What stands for an adapter of which nothing is said. */
+export const UNKNOWN_ADAPTER = {
+  vendor: '',
+  architecture: '',
+  device: '',
+  description: 'unknown adapter',
+  isFallbackAdapter: false,
+} as GPUAdapterInfo;
+
+/** Browsers had adapters before these had an `info`, which was then without isFallbackAdapter. */
+export function infoOf(adapter: GPUAdapter): GPUAdapterInfo {
+  const { info, isFallbackAdapter } = adapter as GPUAdapter & {
+    readonly info?: GPUAdapterInfo;
+    readonly isFallbackAdapter?: boolean;
+  };
+  if (info !== undefined && info.isFallbackAdapter !== undefined) {
+    return info;
+  }
+  const { vendor, architecture, device, description } = info ?? UNKNOWN_ADAPTER;
+  const names = { vendor, architecture, device, description };
+  return { ...names, isFallbackAdapter: isFallbackAdapter === true } as GPUAdapterInfo;
 }
 
 /** For people: device and driver. */
@@ -86,9 +110,9 @@ export async function requestAdapter(
       { reason: 'no-adapter' },
     );
   }
-  if (!allowSoftware && isSoftwareAdapter(adapter.info)) {
+  if (!allowSoftware && isSoftwareAdapter(infoOf(adapter))) {
     throw new DeviceLostError(
-      `webgpu: expected a hardware adapter, got ${nameOf(adapter.info)}. Pass allowSoftware, or use the cpu device, which is faster.`,
+      `webgpu: expected a hardware adapter, got ${nameOf(infoOf(adapter))}. Pass allowSoftware, or use the cpu device, which is faster.`,
       { reason: 'software-adapter' },
     );
   }

@@ -9,6 +9,12 @@ import {
   StateError,
 } from '../../errors.js';
 
+interface TrackedShader {
+  readonly module: GPUShaderModule;
+  readonly label: string;
+  readonly source: string;
+}
+
 export class Fault {
   #error: Error | undefined;
   readonly #checks = new Set<Promise<void>>();
@@ -80,36 +86,49 @@ export class Fault {
   }
 
   /** Waits for a pipeline's error scope; on failure raises a ShaderError with the compiler's messages. */
-  trackShader(
-    scope: Promise<GPUError | null>,
-    { module, label, source }: { module: GPUShaderModule; label: string; source: string },
-  ): void {
+  trackShader(scope: Promise<GPUError | null>, { module, label, source }: TrackedShader): void {
     this.track(
       scope.then(async (error) => {
         if (error === null || this.#error !== undefined) {
           return;
         }
-        const { messages } = await module.getCompilationInfo();
-        const listed: ShaderMessage[] = messages.map((m) => ({
-          severity: m.type,
-          message: m.message,
-          line: m.lineNum,
-          column: m.linePos,
-        }));
-        if (!listed.some((m) => m.severity === 'error')) {
-          listed.push({ severity: 'error', message: error.message, line: 0, column: 0 });
-        }
-        this.raise(new ShaderError(label, listed, source));
+        this.raise(await this.shaderError(error, { module, label, source }));
       }),
     );
+  }
+
+  /** What a pipeline failed with, by name: the device's own failure where that is why. */
+  async shaderError(
+    error: { readonly message: string },
+    { module, label, source }: TrackedShader,
+  ): Promise<Error> {
+    const { messages } = await module.getCompilationInfo().catch(() => ({ messages: [] }));
+    if (this.#error !== undefined) {
+      return this.#error;
+    }
+    if (isOutOfMemory(error)) {
+      return new OutOfMemoryError(`webgpu: out of memory for kernel ${label}. ${error.message}`);
+    }
+    const listed: ShaderMessage[] = messages.map((m) => ({
+      severity: m.type,
+      message: m.message,
+      line: m.lineNum,
+      column: m.linePos,
+    }));
+    if (!listed.some((m) => m.severity === 'error')) {
+      listed.push({ severity: 'error', message: error.message, line: 0, column: 0 });
+    }
+    return new ShaderError(label, listed, source);
   }
 }
 
 function fromGpuError(error: GPUError): Error {
-  const isMemory =
-    error.constructor.name === 'GPUOutOfMemoryError' || /out of memory/i.test(error.message);
-  if (isMemory) {
+  if (isOutOfMemory(error)) {
     return new OutOfMemoryError(`webgpu: out of memory. ${error.message}`);
   }
   return new StateError(`webgpu: the driver refused a command: ${error.message}`);
+}
+
+function isOutOfMemory(error: { readonly message: string }): boolean {
+  return error.constructor.name === 'GPUOutOfMemoryError' || /out of memory/i.test(error.message);
 }

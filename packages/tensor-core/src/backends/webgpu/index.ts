@@ -3,9 +3,16 @@
 
 import { checkOptions } from '../../check-options.js';
 import { FLAG, having, OBJECT, oneOf, whole } from '../../options.js';
-import { isSoftwareAdapter, requestAdapter, requestDevice } from './adapters.js';
+import {
+  infoOf,
+  isSoftwareAdapter,
+  requestAdapter,
+  requestDevice,
+  UNKNOWN_ADAPTER,
+} from './adapters.js';
 import { MAX_FLOPS } from './cut-grid.js';
 import type { MatmulChoiceTable } from './matmul-choices.js';
+import type { TuningStore } from './tuning-store.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
 export { type AdapterDescription, describeAdapter, listAdapters } from './adapters.js';
@@ -17,6 +24,7 @@ export {
 } from './gpu-tensors.js';
 export type { MatmulChoiceTable } from './matmul-choices.js';
 export type { MatmulTuning } from './matmul-tuning.js';
+export { indexedDbTuningStore, type TuningStore } from './tuning-store.js';
 export type { WebGpuBackend, WebGpuStatistics } from './webgpu-backend.js';
 
 export interface WebGpuOptions {
@@ -32,6 +40,11 @@ export interface WebGpuOptions {
   readonly allowSoftware?: boolean;
   /** Tiles chosen earlier or by another rank, see exportMatmulChoices. */
   readonly matmulChoices?: MatmulChoiceTable;
+  /**
+   * Where tuneMatmul leaves its choices and a later device of the same adapter and kernels finds them:
+   * fileTuningStore() in Node, indexedDbTuningStore() in a page. Default nowhere.
+   */
+  readonly tuningStore?: TuningStore;
   /** Largest storage binding, at most the device's own. For tests of splitting. */
   readonly maxBindingBytes?: number;
   /**
@@ -48,15 +61,6 @@ export interface WebGpuOptions {
   readonly isPaced?: boolean;
 }
 
-/** Browsers had devices before their devices had an adapterInfo. */
-const UNKNOWN_ADAPTER = {
-  vendor: '',
-  architecture: '',
-  device: '',
-  description: 'unknown adapter',
-  isFallbackAdapter: false,
-} as GPUAdapterInfo;
-
 /**
  * Opens a device. Several ranks of a process may share the backend.
  * @throws {DeviceLostError} when there is no adapter that fits.
@@ -69,6 +73,7 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     powerPreference: oneOf('high-performance', 'low-power'),
     allowSoftware: FLAG,
     matmulChoices: OBJECT,
+    tuningStore: having('a TuningStore', 'read', 'write'),
     maxBindingBytes: whole(512),
     maxFlops: whole(1),
     kernelProfile: oneOf('hardware', 'software'),
@@ -84,20 +89,23 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
       allowSoftware,
     });
     device = await requestDevice(adapter);
-    info = adapter.info; // browsers had it before they had device.adapterInfo
+    info = infoOf(adapter); // browsers had it before they had device.adapterInfo
   }
   const isSoftware = isSoftwareAdapter(info);
   const limit = device.limits.maxStorageBufferBindingSize;
-  return new WebGpuBackend({
+  const backend = new WebGpuBackend({
     device,
     info,
     ownsDevice: options.device === undefined,
     isPaced: options.isPaced ?? (isNode() && isSoftware),
     maxBindingBytes: Math.min(options.maxBindingBytes ?? limit, limit - (limit % 256)),
     maxFlops: options.maxFlops ?? MAX_FLOPS,
-    matmulChoices: options.matmulChoices ?? {},
+    tuningStore: options.tuningStore,
     kernelProfile: options.kernelProfile ?? (isSoftware ? 'software' : 'hardware'),
   });
+  await backend.loadMatmulChoices();
+  backend.importMatmulChoices(options.matmulChoices ?? {});
+  return backend;
 }
 
 function isNode(): boolean {

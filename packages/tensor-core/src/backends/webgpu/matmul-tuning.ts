@@ -1,9 +1,12 @@
-// Measures candidate tiles on the device, on products of the sizes that training makes. Asked for
-// explicitly: a cold start isn't spent on it.
+// Measures candidate tiles on the device, on products of the sizes that training makes: so many of one
+// behind each other that the device's time is told and not the clock's. Asked for explicitly: a cold start
+// isn't spent on it.
 
 import type { DType } from '@shardweave/dtypes';
 import type { Backend } from '../../backend.js';
-import type { KernelContext } from './context.js';
+import { ShaderError } from '../../errors.js';
+import type { View } from '../../view.js';
+import { KernelContext, type KernelEncoder } from './context.js';
 import {
   candidateTiles,
   defaultTile,
@@ -12,12 +15,24 @@ import {
   shapeClass,
 } from './kernels/matmul.js';
 import { type Tile, tileName } from './kernels/matmul-tiles.js';
+import type { CompiledKernel } from './pipelines.js';
+import { median, type Stopwatch } from './stopwatch.js';
 
 export interface MatmulTuning {
   /** Operand and output dtypes to tune for. Default f32. */
   readonly dtypes?: readonly DType[];
   /** [m, n, k] of products to tune for. Default one of each size class. */
   readonly shapes?: readonly (readonly [m: number, n: number, k: number])[];
+  /** Measures what is known, too. Default false. */
+  readonly isAnew?: boolean;
+}
+
+export interface TuningParts {
+  readonly backend: Backend;
+  readonly context: KernelContext;
+  readonly stopwatch: Stopwatch;
+  /** Compiles the kernels of what `encode` would run. Rejects with ShaderError for one that does not compile. */
+  prepare(encode: (context: KernelContext) => void): Promise<void>;
 }
 
 const SHAPES_SOFTWARE = [
@@ -33,10 +48,12 @@ const SHAPES_HARDWARE = [
   [768, 768, 768],
   [2048, 2048, 2048],
 ] as const;
-/** The best of so many, in turn: anything else on the machine makes runs slower, for a while. */
-const ROUNDS = 5;
-/** Below this a tile is not called faster: on a busy machine it is noise, and the default is known. */
-const MARGIN = 0.1;
+/** Every candidate in each, in turn, so that what slows the device down slows all of them; the median counts. */
+const ROUNDS = 7;
+/** Below this a tile is not called faster: it would be another one the next time. */
+const MARGIN = 0.05;
+/** Of products so small that their number is no matter. */
+const MOST_REPETITIONS = 1024;
 
 /** The three products of a linear layer: forward with either storage, and the weight's gradient. */
 const TRANSPOSES = [
@@ -45,13 +62,11 @@ const TRANSPOSES = [
   { transposeA: true, transposeB: false },
 ] as const;
 
-export async function tuneMatmul(
-  backend: Backend,
-  ctx: KernelContext,
-  options: MatmulTuning,
-): Promise<void> {
-  const { dtypes = ['f32'] } = options;
-  const shapes = options.shapes ?? (ctx.profile.isSoftware ? SHAPES_SOFTWARE : SHAPES_HARDWARE);
+/** Sets the choices of the context. */
+export async function tuneMatmul(parts: TuningParts, options: MatmulTuning): Promise<void> {
+  const { backend, context } = parts;
+  const { dtypes = ['f32'], isAnew = false } = options;
+  const shapes = options.shapes ?? (context.profile.isSoftware ? SHAPES_SOFTWARE : SHAPES_HARDWARE);
   const bytes = 4 * Math.max(...shapes.map(([m, n, k]) => Math.max(m * n, m * k, n * k)));
   const buffers = ['a', 'b', 'out'].map((name) => backend.alloc(bytes, `tuning ${name}`));
   try {
@@ -64,25 +79,10 @@ export async function tuneMatmul(
             dtype,
             size,
           }));
-          await tuneOne(backend, ctx, {
-            a: a!,
-            b: b!,
-            out: out!,
-            bias: undefined,
-            m,
-            n,
-            k,
-            ...transposes,
-            aRow: transposes.transposeA ? m : k,
-            bRow: transposes.transposeB ? k : n,
-            outRow: n,
-            batch: [1, 1],
-            aBatch: [0, 0],
-            bBatch: [0, 0],
-            outBatch: [0, 0],
-            alpha: 1,
-            accumulate: false,
-          });
+          const call = callOf([a!, b!, out!], [m, n, k], transposes);
+          if (isAnew || context.matmulChoices.get(shapeClass(call)) === undefined) {
+            await tuneOne(parts, call);
+          }
         }
       }
     }
@@ -93,27 +93,121 @@ export async function tuneMatmul(
   }
 }
 
-async function tuneOne(backend: Backend, ctx: KernelContext, call: MatmulCall): Promise<void> {
-  const tiles = candidateTiles(ctx, call);
-  for (const tile of tiles) {
-    matmulWithTile(ctx, call, tile); // compiles
-    await backend.sync();
+async function tuneOne(parts: TuningParts, call: MatmulCall): Promise<void> {
+  const { context, stopwatch } = parts;
+  const candidates = candidateTiles(context, call);
+  const tiles: Tile[] = [];
+  for (const tile of candidates) {
+    if (await compiles(parts, call, tile)) {
+      tiles.push(tile);
+    }
   }
-  const times = new Map<Tile, number>();
+  if (tiles.length === 0) {
+    return;
+  }
+  const time = (tile: Tile, repetitions: number) =>
+    stopwatch.time(() => {
+      for (let i = 0; i < repetitions; i++) {
+        matmulWithTile(context, call, tile);
+      }
+    });
+  const usual = defaultTile(context, call, tiles);
+  await time(usual, 1); // warms up
+  let repetitions = 1;
+  while ((await time(usual, repetitions)) < stopwatch.leastMs && repetitions < MOST_REPETITIONS) {
+    repetitions *= 2;
+  }
+  const times = new Map<Tile, number[]>(tiles.map((tile) => [tile, []]));
   for (let round = 0; round < ROUNDS; round++) {
-    for (const tile of tiles) {
-      const start = performance.now();
-      matmulWithTile(ctx, call, tile);
-      await backend.sync();
-      const ms = performance.now() - start;
-      times.set(tile, Math.min(ms, times.get(tile) ?? ms));
+    for (const [tile, all] of times) {
+      all.push(await time(tile, repetitions));
     }
   }
-  let best = defaultTile(ctx, call, tiles);
-  for (const [tile, ms] of times) {
-    if (ms < (1 - MARGIN) * times.get(best)!) {
-      best = tile;
+  const medianOf = (tile: Tile) => median(times.get(tile)!);
+  const fastest = tiles.reduce((best, tile) => (medianOf(tile) < medianOf(best) ? tile : best));
+  const isFaster = medianOf(fastest) < (1 - MARGIN) * medianOf(usual);
+  context.matmulChoices.set(shapeClass(call), tileName(isFaster ? fastest : usual));
+}
+
+/** A driver may refuse what it says that it has: its other tiles still serve. */
+async function compiles(parts: TuningParts, call: MatmulCall, tile: Tile): Promise<boolean> {
+  try {
+    await parts.prepare((context) => matmulWithTile(context, call, tile));
+    return true;
+  } catch (error) {
+    if (error instanceof ShaderError) {
+      return false;
+    }
+    throw error;
+  }
+}
+
+/**
+ * What choices hold for besides the adapter: the candidates and their text, one hash of all. A kernel that is
+ * written anew is measured anew.
+ */
+export function tuningKey(context: KernelContext): string {
+  const view = (dtype: DType): View => ({
+    buffer: { id: -1, byteLength: 0 },
+    byteOffset: 0,
+    dtype,
+    size: 4096,
+  });
+  let hash = 0x811c9dc5; // FNV-1a
+  const add = (text: string) => {
+    for (let i = 0; i < text.length; i++) {
+      hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0;
+    }
+  };
+  const encoder: KernelEncoder = {
+    kernel: (_, build) => {
+      const kernel = build();
+      add(kernel.wgsl);
+      return { kernel } as CompiledKernel;
+    },
+    dispatch: () => {},
+    upload: () => {},
+  };
+  const scratch = { take: (byteLength: number) => ({ id: -1, byteLength }), give: () => {} };
+  const texts = new KernelContext(context.profile, {
+    encoder,
+    scratch: { current: scratch },
+    tableMemory: scratch,
+    matmulChoices: context.matmulChoices,
+  });
+  for (const dtype of ['f32', 'f16', 'bf16'] as const) {
+    const call = callOf([view(dtype), view(dtype), view(dtype)], [64, 64, 64], TRANSPOSES[0]);
+    for (const tile of candidateTiles(context, call)) {
+      add(tileName(tile));
+      matmulWithTile(texts, call, tile);
     }
   }
-  ctx.matmulChoices.set(shapeClass(call), tileName(best));
+  return `kernels ${hash.toString(16)}`;
+}
+
+/** A dense product of three views. */
+function callOf(
+  [a, b, out]: readonly [View, View, View],
+  [m, n, k]: readonly [number, number, number],
+  transposes: (typeof TRANSPOSES)[number],
+): MatmulCall {
+  return {
+    a,
+    b,
+    out,
+    bias: undefined,
+    m,
+    n,
+    k,
+    ...transposes,
+    aRow: transposes.transposeA ? m : k,
+    bRow: transposes.transposeB ? k : n,
+    outRow: n,
+    batch: [1, 1],
+    aBatch: [0, 0],
+    bBatch: [0, 0],
+    outBatch: [0, 0],
+    alpha: 1,
+    accumulate: false,
+  };
 }

@@ -4,6 +4,8 @@
 import { create } from 'webgpu';
 import { checkOptions } from '../../check-options.js';
 
+export { fileTuningStore } from './file-tuning-store.js';
+
 /** Lives as long as the process: Dawn crashes once the object behind a device is collected. */
 const instances: GPU[] = [];
 

@@ -15,6 +15,8 @@ export class Pipelines {
   readonly #fault: Fault;
   readonly #byText = new Map<string, CompiledKernel>();
   readonly #byKey = new Map<string, CompiledKernel>();
+  /** Kernels on their way, by text. */
+  readonly #pending = new Map<string, Promise<void>>();
   readonly #layouts = new Map<string, GPUBindGroupLayout>();
 
   constructor(device: GPUDevice, fault: Fault) {
@@ -36,25 +38,79 @@ export class Pipelines {
     return compiled;
   }
 
+  /**
+   * Compiles kernels that are not yet, beside each other and without holding up the host. Waits for those that
+   * somebody else prepares, too. Rejects with what the device failed with, else with the first that failed,
+   * which ends nothing.
+   */
+  async prepare(kernels: ReadonlyMap<string, Kernel>): Promise<void> {
+    for (const [key, kernel] of kernels) {
+      const known = this.#byText.get(kernel.wgsl);
+      if (known !== undefined) {
+        this.#byKey.set(key, known);
+      } else if (!this.#pending.has(kernel.wgsl)) {
+        const pending = this.#prepareOne(kernel);
+        this.#pending.set(kernel.wgsl, pending);
+        const forget = () => void this.#pending.delete(kernel.wgsl);
+        pending.then(forget, forget);
+      }
+    }
+    const settled = await Promise.allSettled(this.#pending.values());
+    const failed = settled.find((one) => one.status === 'rejected');
+    if (this.#fault.error !== undefined || failed !== undefined) {
+      throw this.#fault.error ?? failed!.reason;
+    }
+  }
+
+  async #prepareOne(kernel: Kernel): Promise<void> {
+    const { wgsl, label } = kernel;
+    const device = this.#device;
+    device.pushErrorScope('validation');
+    const { module, layout, descriptor } = this.#describe(kernel);
+    const pending = device.createComputePipelineAsync(descriptor);
+    // The pipeline tells the same, with its reason.
+    device.popErrorScope().catch(() => {});
+    try {
+      const pipeline = await pending;
+      if (!this.#byText.has(wgsl)) {
+        this.#byText.set(wgsl, { kernel, pipeline, layout });
+      }
+    } catch (error) {
+      throw await this.#fault.shaderError(error as Error, { module, label, source: wgsl });
+    }
+  }
+
   #compile(kernel: Kernel): CompiledKernel {
     const known = this.#byText.get(kernel.wgsl);
     if (known !== undefined) {
       return known;
     }
     const { label, wgsl } = kernel;
-    const layout = this.#layout(kernel);
     const device = this.#device;
     device.pushErrorScope('validation');
-    const module = device.createShaderModule({ label, code: wgsl });
-    const pipeline = device.createComputePipeline({
-      label,
-      layout: device.createPipelineLayout({ label, bindGroupLayouts: [layout] }),
-      compute: { module, entryPoint: 'main' },
-    });
+    const { module, layout, descriptor } = this.#describe(kernel);
+    const pipeline = device.createComputePipeline(descriptor);
     this.#fault.trackShader(device.popErrorScope(), { module, label, source: wgsl });
     const compiled = { kernel, pipeline, layout };
     this.#byText.set(wgsl, compiled);
     return compiled;
+  }
+
+  #describe(kernel: Kernel): {
+    readonly module: GPUShaderModule;
+    readonly layout: GPUBindGroupLayout;
+    readonly descriptor: GPUComputePipelineDescriptor;
+  } {
+    const { label, wgsl } = kernel;
+    const device = this.#device;
+    const layout = this.#layout(kernel);
+    const module = device.createShaderModule({ label, code: wgsl });
+    const descriptor = {
+      label,
+      layout: device.createPipelineLayout({ label, bindGroupLayouts: [layout] }),
+      compute: { module, entryPoint: 'main' },
+    };
+    return { module, layout, descriptor };
   }
 
   #layout(kernel: Kernel): GPUBindGroupLayout {

@@ -48,7 +48,7 @@ export class Recorder {
   #flopsInSubmit = 0;
   #serial = 0;
   #dying: GPUBuffer[] = [];
-  /** While a profiler listens; then each dispatch has a pass of its own. */
+  /** While somebody times. */
   timestamps: Timestamps | undefined;
 
   constructor(
@@ -149,7 +149,7 @@ export class Recorder {
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, group, [slot * PARAM_BYTES]);
     pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
-    if (this.timestamps !== undefined) {
+    if (this.timestamps?.isByKernel === true) {
       this.#endPass();
     }
     this.#numInSubmit += 1;

@@ -1,4 +1,4 @@
-// GPU times of single dispatches while a profiler listens. Drivers may quantize them (65.5 us in
+// GPU times of single dispatches while a profiler listens, or of whole passes. Drivers may quantize them (65.5 us in
 // Dawn by default), so short kernels can read as 0 and neighbors can share an instant.
 
 import type { BackendTraceSink } from '../../backend.js';
@@ -10,6 +10,8 @@ const CAPACITY = 4096;
 const QUERY_BYTES = 8;
 
 export class Timestamps {
+  /** Whether each dispatch has a pass, and so a time, of its own. */
+  readonly isByKernel: boolean;
   readonly #downloads: DownloadPool;
   readonly #sink: BackendTraceSink;
   readonly #wait: (job: WaitJob) => void;
@@ -21,8 +23,14 @@ export class Timestamps {
 
   constructor(
     device: GPUDevice,
-    parts: { downloads: DownloadPool; sink: BackendTraceSink; wait: (job: WaitJob) => void },
+    parts: {
+      downloads: DownloadPool;
+      sink: BackendTraceSink;
+      wait: (job: WaitJob) => void;
+      isByKernel: boolean;
+    },
   ) {
+    this.isByKernel = parts.isByKernel;
     this.#downloads = parts.downloads;
     this.#sink = parts.sink;
     this.#wait = parts.wait;

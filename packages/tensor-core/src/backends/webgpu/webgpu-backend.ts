@@ -14,12 +14,14 @@ import { Fault } from './fault.js';
 import { asGpuBuffer, asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 import { KERNELS } from './kernels/index.js';
 import { MatmulChoices, type MatmulChoiceTable } from './matmul-choices.js';
-import { type MatmulTuning, tuneMatmul } from './matmul-tuning.js';
+import { type MatmulTuning, tuneMatmul, tuningKey } from './matmul-tuning.js';
 import { Pipelines } from './pipelines.js';
 import { Recorder } from './recorder.js';
 import { ScratchPool } from './scratch.js';
 import { DownloadPool, UploadRing } from './staging.js';
+import { withStopwatch } from './stopwatch.js';
 import { Timestamps } from './timestamps.js';
+import type { TuningStore } from './tuning-store.js';
 import { Waiter } from './waiter.js';
 
 export interface WebGpuBackendParts {
@@ -33,8 +35,8 @@ export interface WebGpuBackendParts {
   readonly maxBindingBytes: number;
   /** See MAX_FLOPS in cut-grid.ts. */
   readonly maxFlops: number;
-  readonly matmulChoices: MatmulChoiceTable;
   readonly kernelProfile: 'hardware' | 'software';
+  readonly tuningStore: TuningStore | undefined;
 }
 
 /** Counts that stay flat in a steady state, and memory beyond `usage()`. */
@@ -63,6 +65,9 @@ export class WebGpuBackend implements Backend {
   readonly #waiter: Waiter;
   readonly #context: KernelContext;
   readonly #dryContext: KernelContext;
+  readonly #dryEncoder: DryEncoder;
+  readonly #tuningStore: TuningStore | undefined;
+  readonly #adapterInfo: GPUAdapterInfo;
   readonly #slot: ScratchSlot;
   readonly #choices = new MatmulChoices();
   readonly #buffers = new Set<WebGpuBuffer>();
@@ -77,6 +82,8 @@ export class WebGpuBackend implements Backend {
   constructor(parts: WebGpuBackendParts) {
     const { device, info } = parts;
     this.#device = device;
+    this.#adapterInfo = info;
+    this.#tuningStore = parts.tuningStore;
     this.#ownsDevice = parts.ownsDevice;
     this.#fault.watch(device);
     this.info = {
@@ -90,7 +97,6 @@ export class WebGpuBackend implements Backend {
         maxViewBytes: parts.maxBindingBytes - BINDING_ALIGNMENT,
       },
     };
-    this.#choices.import(parts.matmulChoices);
     this.#allocations = new Allocations(device, this.#fault, () => {
       const { staging, scratch } = this.statistics();
       const live = this.#bytes;
@@ -134,10 +140,11 @@ export class WebGpuBackend implements Backend {
           this.#recorder.upload(asGpuBuffer(view.buffer).gpu, view.byteOffset, bytes),
       },
     });
+    this.#dryEncoder = new DryEncoder(this.#slot);
     this.#dryContext = new KernelContext(profile, {
       ...common,
       tableMemory: NO_TABLES,
-      encoder: new DryEncoder(this.#slot),
+      encoder: this.#dryEncoder,
     });
   }
 
@@ -264,6 +271,16 @@ export class WebGpuBackend implements Backend {
     this.#withScratch(scratch, () => KERNELS[kernel](this.#dryContext, call));
   }
 
+  /**
+   * Compiles the kernels that planScratch met (see Device.dryRun), beside each other, so that no step waits for
+   * them. One that does not compile rejects with ShaderError by its name, and ends nothing but this.
+   */
+  async preparePlanned(): Promise<void> {
+    this.#assertLive('preparePlanned');
+    this.requireSound();
+    await this.#pipelines.prepare(this.#dryEncoder.takeFresh());
+  }
+
   #withScratch(scratch: Scratch | undefined, encode: () => void): void {
     this.#slot.current = scratch ?? this.#scratch;
     try {
@@ -337,14 +354,7 @@ export class WebGpuBackend implements Backend {
     if (old !== undefined) {
       void this.#waiter.idle().then(() => old.destroy());
     }
-    const canTime = sink !== undefined && this.#device.features.has('timestamp-query');
-    this.#timestamps = canTime
-      ? new Timestamps(this.#device, {
-          downloads: this.#downloads,
-          sink,
-          wait: (job) => this.#waiter.add(job),
-        })
-      : undefined;
+    this.#timestamps = sink && this.#timestampsFor(sink, { isByKernel: true });
     this.#recorder.timestamps = this.#timestamps;
   }
 
@@ -357,11 +367,58 @@ export class WebGpuBackend implements Backend {
     this.#choices.import(table);
   }
 
-  /** Measures candidate tiles for common classes of products and keeps the fastest. Takes seconds. */
+  /** Takes the tiles that the store of `tuningStore` has for this device; none where it has none. */
+  async loadMatmulChoices(): Promise<void> {
+    const table = await this.#tuningStore?.read(this.#tuningKey());
+    this.#choices.import(table ?? {});
+  }
+
+  /**
+   * Measures candidate tiles for common classes of products, where none is chosen, keeps the fastest, and leaves them
+   * to the store of `tuningStore`. Takes seconds, in which nothing else should run.
+   */
   async tuneMatmul(options: MatmulTuning = {}): Promise<MatmulChoiceTable> {
     this.#assertLive('tuneMatmul');
-    await tuneMatmul(this, this.#context, options);
-    return this.#choices.export();
+    const before = JSON.stringify(this.#choices.export());
+    const prepare = async (encode: (context: KernelContext) => void) => {
+      this.#withScratch(undefined, () => encode(this.#dryContext));
+      await this.preparePlanned();
+    };
+    const parts = { backend: this, context: this.#context, prepare };
+    await withStopwatch(
+      {
+        recorder: this.#recorder,
+        sync: () => this.sync(),
+        timestamps: (sink) => this.#timestampsFor(sink, { isByKernel: false }),
+      },
+      (stopwatch) => tuneMatmul({ ...parts, stopwatch }, options),
+    );
+    const table = this.#choices.export();
+    if (JSON.stringify(table) !== before) {
+      await this.#tuningStore?.write(this.#tuningKey(), table);
+    }
+    return table;
+  }
+
+  #tuningKey(): string {
+    const { vendor, architecture, device, description } = this.#adapterInfo;
+    const names = [vendor, architecture, device, description].map((name) => name ?? '');
+    return `${names.join(' ')} ${tuningKey(this.#context)}`;
+  }
+
+  #timestampsFor(
+    sink: BackendTraceSink,
+    options: { readonly isByKernel: boolean },
+  ): Timestamps | undefined {
+    if (!this.#device.features.has('timestamp-query')) {
+      return undefined;
+    }
+    return new Timestamps(this.#device, {
+      ...options,
+      downloads: this.#downloads,
+      sink,
+      wait: (job) => this.#waiter.add(job),
+    });
   }
 
   dispose(): Promise<void> {
