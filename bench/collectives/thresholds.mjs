@@ -68,7 +68,7 @@ export const THRESHOLDS = [
   },
   {
     constant: 'EAGER_BYTES',
-    file: 'algorithms/rendezvous.ts',
+    file: 'algorithms/message-halves.ts',
     values: { '256 KiB': '256 * 1024', '1 MiB': '2 ** 20', '4 MiB': '2 ** 22' },
     transports: ['ws'],
     worldSizes: [2],
